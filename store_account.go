@@ -1,0 +1,257 @@
+package main
+
+import (
+	"fmt"
+	"time"
+)
+
+// An account is a tenant or partner, and the subject of the rate limit.
+type account struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"` // for people: "Trattoria Roma"
+	Main      bool   `json:"main"` // the vendor's own
+	Rate      int    `json:"rate"` // requests a minute
+	CreatedAt stamp  `json:"created_at"`
+	ClosedAt  stamp  `json:"closed_at"`
+}
+
+// defaultRate is how many requests a minute an account may make (contract, section 0).
+const defaultRate = 600
+
+const accountColumns = `id, name, is_main, coalesce(rate, 600), created_at, closed_at`
+
+func (a *account) scan(scan func(...any) error) error {
+	return scan(&a.ID, &a.Name, &a.Main, &a.Rate, &a.CreatedAt, &a.ClosedAt)
+}
+
+// account returns one account, closed ones too, or errNotFound.
+func (q *queries) account(id string) (a account, err error) {
+	err = q.one(`SELECT `+accountColumns+` FROM accounts WHERE id = ?`, []any{id}, &a.ID, &a.Name, &a.Main, &a.Rate, &a.CreatedAt, &a.ClosedAt)
+	return a, err
+}
+
+// mainAccount returns the id of the vendor's own account, or errNotFound.
+func (q *queries) mainAccount() (id string, err error) {
+	err = q.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &id)
+	return id, err
+}
+
+// accounts returns all accounts, oldest first.
+func (q *queries) accounts() (all []account, err error) {
+	err = q.each(`SELECT `+accountColumns+` FROM accounts ORDER BY id`, nil, func(scan func(...any) error) error {
+		var a account
+		err := a.scan(scan)
+		all = append(all, a)
+		return err
+	})
+	return all, err
+}
+
+// addAccount opens an account and returns its id.
+func (t *tx) addAccount(name string, main bool) (string, error) {
+	id := t.newID("acct")
+	_, err := t.exec(`INSERT INTO accounts (id, name, is_main, created_at) VALUES (?, ?, ?, ?)`, id, name, main, t.now)
+	return id, err
+}
+
+// setRate sets how many requests a minute an account may make, or returns errNotFound.
+func (t *tx) setRate(id string, rate int) error {
+	n, err := t.exec(`UPDATE accounts SET rate = ? WHERE id = ?`, rate, id)
+	return found(n, err)
+}
+
+// closeAccount ends an account: its tokens, origins, widgets and licences stop
+// working; its rows stay. The main account can't be closed. Closing twice is fine.
+func (t *tx) closeAccount(id string) error {
+	a, err := t.account(id)
+	if err != nil {
+		return err
+	}
+	if a.Main {
+		return fmt.Errorf("the main account can't be closed")
+	}
+	_, err = t.exec(`UPDATE accounts SET closed_at = ? WHERE id = ? AND closed_at IS NULL`, t.now, id)
+	return err
+}
+
+// found turns "no row was changed" into errNotFound.
+func found(n int64, err error) error {
+	if err == nil && n == 0 {
+		return errNotFound
+	}
+	return err
+}
+
+// A baseAddress is one base URL of the service: the current one, or an earlier one.
+type baseAddress struct {
+	URL     string `json:"url"`
+	Current bool   `json:"current"`
+}
+
+// baseURLs returns the current base address first, then the earlier ones.
+func (q *queries) baseURLs() (all []baseAddress, err error) {
+	err = q.each(`SELECT url, is_current FROM base_urls ORDER BY is_current DESC, created_at DESC, url`, nil, func(scan func(...any) error) error {
+		var b baseAddress
+		err := scan(&b.URL, &b.Current)
+		all = append(all, b)
+		return err
+	})
+	return all, err
+}
+
+// setBaseURL makes url the current base address; the one before stays accepted.
+func (t *tx) setBaseURL(url string) error {
+	if _, err := t.exec(`UPDATE base_urls SET is_current = 0 WHERE is_current = 1`); err != nil {
+		return err
+	}
+	_, err := t.exec(`INSERT INTO base_urls (url, is_current, created_at) VALUES (?, 1, ?) ON CONFLICT (url) DO UPDATE SET is_current = 1`, url, t.now)
+	return err
+}
+
+// removeBaseURL ends the acceptance of an earlier base address, or returns errNotFound.
+func (t *tx) removeBaseURL(url string) error {
+	n, err := t.exec(`DELETE FROM base_urls WHERE url = ? AND is_current = 0`, url)
+	return found(n, err)
+}
+
+// An originRow is a site that browsers may call from.
+type originRow struct {
+	Origin    string `json:"origin"`
+	AccountID string `json:"account_id"`
+	CreatedAt stamp  `json:"created_at"`
+}
+
+// originOwner returns the open account that owns a normalised origin, or errNotFound.
+func (q *queries) originOwner(origin string) (id string, err error) {
+	err = q.one(`SELECT a.id FROM origins o JOIN accounts a ON a.id = o.account_id WHERE o.origin = ? AND a.closed_at IS NULL`, []any{origin}, &id)
+	return id, err
+}
+
+// origins returns all origins by name.
+func (q *queries) origins() (all []originRow, err error) {
+	err = q.each(`SELECT origin, account_id, created_at FROM origins ORDER BY origin`, nil, func(scan func(...any) error) error {
+		var o originRow
+		err := scan(&o.Origin, &o.AccountID, &o.CreatedAt)
+		all = append(all, o)
+		return err
+	})
+	return all, err
+}
+
+// addOrigin lists a normalised origin for an account. Adding it again to the same
+// account is fine; an origin of another account is refused.
+func (t *tx) addOrigin(accountID, origin string) error {
+	if _, err := t.account(accountID); err != nil {
+		return err
+	}
+	var owner string
+	err := t.one(`SELECT account_id FROM origins WHERE origin = ?`, []any{origin}, &owner)
+	switch {
+	case err == nil && owner == accountID:
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, owner)
+	case err != errNotFound:
+		return err
+	}
+	_, err = t.exec(`INSERT INTO origins (origin, account_id, created_at) VALUES (?, ?, ?)`, origin, accountID, t.now)
+	return err
+}
+
+// removeOrigin unlists an origin, or returns errNotFound.
+func (t *tx) removeOrigin(origin string) error {
+	n, err := t.exec(`DELETE FROM origins WHERE origin = ?`, origin)
+	return found(n, err)
+}
+
+// A tokenRow is an issued bearer token, without the token.
+type tokenRow struct {
+	ID          string `json:"id"` // its jti
+	AccountID   string `json:"account_id"`
+	ClientID    string `json:"client_id"`
+	Scope       string `json:"scope"`
+	AllAccounts bool   `json:"all_accounts"`
+	Kid         string `json:"kid"`
+	CreatedAt   stamp  `json:"created_at"`
+	ExpiresAt   stamp  `json:"expires_at"`
+	RevokedAt   stamp  `json:"revoked_at"`
+}
+
+const tokenColumns = `t.id, t.account_id, t.client_id, t.scope, t.all_accounts, t.kid, t.created_at, t.expires_at, t.revoked_at`
+
+func (r *tokenRow) dest() []any {
+	return []any{&r.ID, &r.AccountID, &r.ClientID, &r.Scope, &r.AllAccounts, &r.Kid, &r.CreatedAt, &r.ExpiresAt, &r.RevokedAt}
+}
+
+// liveToken returns the token row with that jti when it is not revoked and its
+// account is open, else errNotFound. A token that was never recorded is refused
+// too: a restored database must not bring a revoked one back to life.
+func (q *queries) liveToken(jti string) (r tokenRow, err error) {
+	err = q.one(`SELECT `+tokenColumns+` FROM tokens t JOIN accounts a ON a.id = t.account_id
+		WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL`, []any{jti}, r.dest()...)
+	return r, err
+}
+
+// acceptedBase reports whether tokens may name that base address.
+func (q *queries) acceptedBase(url string) (bool, error) {
+	var n int
+	err := q.one(`SELECT count(*) FROM base_urls WHERE url = ?`, []any{url}, &n)
+	return n > 0, err
+}
+
+// tokens returns all issued tokens, newest first.
+func (q *queries) tokens() (all []tokenRow, err error) {
+	err = q.each(`SELECT `+tokenColumns+` FROM tokens t ORDER BY t.id DESC`, nil, func(scan func(...any) error) error {
+		var r tokenRow
+		err := scan(r.dest()...)
+		all = append(all, r)
+		return err
+	})
+	return all, err
+}
+
+// addToken records a token that is about to be issued.
+func (t *tx) addToken(r tokenRow) error {
+	a, err := t.account(r.AccountID)
+	if err != nil {
+		return err
+	}
+	if !a.ClosedAt.IsZero() {
+		return fmt.Errorf("account %s is closed", a.ID)
+	}
+	_, err = t.exec(`INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+		r.ID, r.AccountID, r.ClientID, r.Scope, r.AllAccounts, r.Kid, r.CreatedAt, r.ExpiresAt)
+	return err
+}
+
+// revokeToken refuses a token from now on, or returns errNotFound.
+func (t *tx) revokeToken(jti string) error {
+	n, err := t.exec(`UPDATE tokens SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?`, t.now, jti)
+	return found(n, err)
+}
+
+// unexpiredByKey counts the device leases and tokens that a signing key still vouches for.
+func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int, err error) {
+	err = q.one(`SELECT (SELECT count(*) FROM devices WHERE lease_kid = ?1 AND lease_expires_at > ?2),
+		(SELECT count(*) FROM tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)`, []any{kid, newStamp(now)}, &leases, &tokens)
+	return leases, tokens, err
+}
+
+// A storedAnswer is what an Idempotency-Key was answered with (contract, section 1).
+type storedAnswer struct {
+	request []byte // keyed hash of the body
+	sealed  []byte // the answer, readable only with the Idempotency-Key
+}
+
+// storedAnswer returns the answer kept under a hashed scope, or errNotFound when
+// there is none or its day is over.
+func (t *tx) storedAnswer(id []byte) (a storedAnswer, err error) {
+	err = t.one(`SELECT request, answer FROM idempotency WHERE id = ? AND expires_at > ?`, []any{id, t.now}, &a.request, &a.sealed)
+	return a, err
+}
+
+// storeAnswer keeps an answer for 24 hours.
+func (t *tx) storeAnswer(id []byte, a storedAnswer) error {
+	_, err := t.exec(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at) VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(24*time.Hour))
+	return err
+}

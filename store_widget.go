@@ -1,0 +1,146 @@
+package main
+
+import "time"
+
+// A widget is one embedded lunch menu. Its id is public.
+type widget struct {
+	ID           string `json:"id"`
+	AccountID    string `json:"account_id"`
+	Name         string `json:"name"`
+	PublicOrders bool   `json:"public_orders"` // orders are shown without a token too
+	CreatedAt    stamp  `json:"created_at"`
+}
+
+const widgetColumns = `w.id, w.account_id, w.name, w.public_orders, w.created_at`
+
+func (w *widget) dest() []any {
+	return []any{&w.ID, &w.AccountID, &w.Name, &w.PublicOrders, &w.CreatedAt}
+}
+
+// widget returns a widget of an open account, or errNotFound.
+func (q *queries) widget(id string) (w widget, err error) {
+	err = q.one(`SELECT `+widgetColumns+` FROM widgets w JOIN accounts a ON a.id = w.account_id WHERE w.id = ? AND a.closed_at IS NULL`, []any{id}, w.dest()...)
+	return w, err
+}
+
+// widgets returns the widgets of an account ("" for all), oldest first.
+func (q *queries) widgets(accountID string) (all []widget, err error) {
+	err = q.each(`SELECT `+widgetColumns+` FROM widgets w WHERE ?1 IN ('', w.account_id) ORDER BY w.id`, []any{accountID}, func(scan func(...any) error) error {
+		var w widget
+		err := scan(w.dest()...)
+		all = append(all, w)
+		return err
+	})
+	return all, err
+}
+
+// addWidget adds a widget and returns its id.
+func (t *tx) addWidget(accountID, name string, publicOrders bool) (string, error) {
+	if _, err := t.account(accountID); err != nil {
+		return "", err
+	}
+	id := t.newID("wgt")
+	_, err := t.exec(`INSERT INTO widgets (id, account_id, name, public_orders, created_at) VALUES (?, ?, ?, ?, ?)`, id, accountID, name, publicOrders, t.now)
+	return id, err
+}
+
+// counts are what is counted of a widget.
+type counts struct {
+	Views    int64 `json:"views"`
+	Visitors int64 `json:"visitors"`
+	Clicks   int64 `json:"clicks"`
+	Orders   int64 `json:"orders"`
+}
+
+func (c *counts) add(more counts) {
+	c.Views += more.Views
+	c.Visitors += more.Visitors
+	c.Clicks += more.Clicks
+	c.Orders += more.Orders
+}
+
+// An itemCount is what is counted of one dish.
+type itemCount struct {
+	Item   string `json:"item"`
+	Clicks int64  `json:"clicks"`
+	Orders int64  `json:"orders"`
+}
+
+const (
+	quarterHour = 15 * time.Minute // the grain of counting: every time zone's days begin on one
+	maxItems    = 100              // names of items that a widget keeps on a UTC day
+	otherItem   = "other"          // counts the rest
+)
+
+// addCounts adds to the counters of a widget in the quarter-hour of the
+// transaction. Items past the hundredth name of the day are counted as "other".
+func (t *tx) addCounts(widgetID string, c counts, items []itemCount) error {
+	quarter := stamp{t.now.Truncate(quarterHour)}
+	_, err := t.exec(`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) VALUES (?, ?, ?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET views = views + excluded.views, visitors = visitors + excluded.visitors, clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
+		widgetID, quarter, c.Views, c.Visitors, c.Clicks, c.Orders)
+	if err != nil {
+		return err
+	}
+	day := quarter.Format(time.DateOnly)
+	for _, item := range items {
+		name, err := t.keepItemName(widgetID, day, item.Item)
+		if err != nil {
+			return err
+		}
+		if _, err := t.exec(`INSERT INTO item_counts (widget_id, quarter, item, clicks, orders) VALUES (?, ?, ?, ?, ?)
+			ON CONFLICT DO UPDATE SET clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
+			widgetID, quarter, name, item.Clicks, item.Orders); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepItemName returns the name that an item is counted under on a day.
+func (t *tx) keepItemName(widgetID, day, item string) (string, error) {
+	var known, names int
+	err := t.one(`SELECT count(*) FILTER (WHERE item = ?3), count(*) FROM item_names WHERE widget_id = ?1 AND day = ?2`, []any{widgetID, day, item}, &known, &names)
+	if err != nil || known > 0 {
+		return item, err
+	}
+	if names >= maxItems {
+		return otherItem, nil
+	}
+	_, err = t.exec(`INSERT INTO item_names (widget_id, day, item) VALUES (?, ?, ?)`, widgetID, day, item)
+	return item, err
+}
+
+// eachQuarter calls f for every quarter-hour that has counts, in order of time,
+// from a moment until before another, of a widget or, when widgetID is "", of
+// every widget of an account.
+func (q *queries) eachQuarter(accountID, widgetID string, from, until stamp, f func(widgetID, quarter string, c counts)) error {
+	query, owner := `SELECT widget_id, quarter, views, visitors, clicks, orders FROM widget_counts WHERE widget_id = ? AND quarter >= ? AND quarter < ? ORDER BY quarter`, widgetID
+	if widgetID == "" {
+		query, owner = `SELECT c.widget_id, c.quarter, c.views, c.visitors, c.clicks, c.orders FROM widgets w JOIN widget_counts c ON c.widget_id = w.id
+			WHERE w.account_id = ? AND c.quarter >= ? AND c.quarter < ? ORDER BY c.quarter`, accountID
+	}
+	return q.each(query, []any{owner, from, until}, func(scan func(...any) error) error {
+		var id, quarter string
+		var c counts
+		if err := scan(&id, &quarter, &c.Views, &c.Visitors, &c.Clicks, &c.Orders); err != nil {
+			return err
+		}
+		f(id, quarter, c)
+		return nil
+	})
+}
+
+// topItems returns the items of a widget that were clicked most, or clicked and
+// ordered, from a moment until before another.
+func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool, limit int) (all []itemCount, err error) {
+	err = q.each(`SELECT item, sum(clicks), sum(orders), sum(clicks) + ? * sum(orders) AS weight FROM item_counts WHERE widget_id = ? AND quarter >= ? AND quarter < ?
+		GROUP BY item HAVING weight > 0 ORDER BY weight DESC, item LIMIT ?`, []any{withOrders, widgetID, from, until, limit}, func(scan func(...any) error) error {
+		var i itemCount
+		var weight int64
+		err := scan(&i.Item, &i.Clicks, &i.Orders, &weight)
+		all = append(all, i)
+		return err
+	})
+	return all, err
+}
