@@ -1,0 +1,309 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// An input is what a caller sent: the members of the body, the parameters of the
+// query, the wildcards of the path. A request type reads itself from it, member
+// by member; every wrong one is noted, so that one answer names them all
+// (contract, section 1).
+type input struct {
+	body    *jsonValue // nil: the request has none
+	query   url.Values
+	path    func(name string) string
+	pointer string // of body, in the whole: "#" or "#/device"
+	errs    *[]fieldError
+}
+
+func newInput(body *jsonValue, query url.Values, path func(string) string) *input {
+	return &input{body: body, query: query, path: path, pointer: "#", errs: &[]fieldError{}}
+}
+
+// refusal returns what is wrong, or nil.
+func (in *input) refusal() error {
+	if len(*in.errs) == 0 {
+		return nil
+	}
+	names := make([]string, 0, len(*in.errs))
+	for _, e := range *in.errs {
+		names = append(names, strings.TrimPrefix(e.Pointer, "#/")+e.Parameter)
+	}
+	return &refusal{code: "validation_failed", detail: "These values are wrong: " + strings.Join(names, ", ") + ".", fields: *in.errs}
+}
+
+// wrong notes a wrong member of the body.
+func (in *input) wrong(name, code, detail string) {
+	*in.errs = append(*in.errs, fieldError{Pointer: in.pointer + "/" + name, Code: code, Detail: detail})
+}
+
+// wrongParameter notes a wrong parameter of the query.
+func (in *input) wrongParameter(name, code, detail string) {
+	*in.errs = append(*in.errs, fieldError{Parameter: name, Code: code, Detail: detail})
+}
+
+type need bool
+
+const (
+	required need = true
+	optional need = false
+)
+
+// member returns a member of a kind, or nil when it is absent or, having noted
+// that, wrong. A null is a wrong type like any other.
+func (in *input) member(name string, kind jsonKind, n need) *jsonValue {
+	v, ok := in.body.member(name)
+	if !ok {
+		if n == required {
+			in.wrong(name, "required", "This member is required.")
+		}
+		return nil
+	}
+	if v.kind != kind {
+		in.wrong(name, "wrong_type", fmt.Sprintf("This must be %s, not %s.", kind, v.kind))
+		return nil
+	}
+	return v
+}
+
+// text reads a string of at most max characters without control characters, and
+// has check judge it, which returns a code and a detail or "". It returns "" when
+// the member is absent or wrong; a required one must not be empty.
+func (in *input) text(name string, n need, max int, check func(string) (code, detail string)) string {
+	v := in.member(name, jsonString, n)
+	if v == nil {
+		return ""
+	}
+	code, detail := checkText(v.text, n, max)
+	if code == "" && check != nil {
+		code, detail = check(v.text)
+	}
+	if code != "" {
+		in.wrong(name, code, detail)
+		return ""
+	}
+	return v.text
+}
+
+func checkText(s string, n need, max int) (code, detail string) {
+	switch {
+	case n == required && s == "":
+		return "empty", "This must not be empty."
+	case utf8.RuneCountInString(s) > max:
+		return "too_long", fmt.Sprintf("This has more than %d characters.", max)
+	case strings.IndexFunc(s, unicode.IsControl) >= 0:
+		return "control_character", "This must not contain control characters."
+	}
+	return "", ""
+}
+
+// given returns a pointer to s, or nil for "": what the database keeps of an
+// optional text.
+func given(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// object reads a member that is an object; its own members are read from the
+// result, which is empty when the member is absent or wrong.
+func (in *input) object(name string, n need) *input {
+	nested := *in
+	nested.pointer += "/" + name
+	if nested.body = in.member(name, jsonObject, n); nested.body == nil {
+		nested.body = &jsonValue{kind: jsonObject}
+	}
+	return &nested
+}
+
+// objects reads an array of 1 to max objects.
+func (in *input) objects(name string, max int) []*input {
+	v := in.member(name, jsonArray, required)
+	if v == nil {
+		return nil
+	}
+	if len(v.list) == 0 || len(v.list) > max {
+		in.wrong(name, "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", max))
+		return nil
+	}
+	all := make([]*input, 0, len(v.list))
+	for i := range v.list {
+		if v.list[i].kind != jsonObject {
+			in.wrong(fmt.Sprintf("%s/%d", name, i), "wrong_type", fmt.Sprintf("This must be an object, not %s.", v.list[i].kind))
+			continue
+		}
+		nested := *in
+		nested.pointer += fmt.Sprintf("/%s/%d", name, i)
+		nested.body = &v.list[i]
+		all = append(all, &nested)
+	}
+	return all
+}
+
+// texts reads an optional array of at most count strings, each not empty, of at
+// most max characters.
+func (in *input) texts(name string, count, max int) []string {
+	v := in.member(name, jsonArray, optional)
+	if v == nil {
+		return nil
+	}
+	if len(v.list) > count {
+		in.wrong(name, "wrong_length", fmt.Sprintf("This must have at most %d elements.", count))
+		return nil
+	}
+	all := make([]string, 0, len(v.list))
+	for i := range v.list {
+		element := fmt.Sprintf("%s/%d", name, i)
+		if v.list[i].kind != jsonString {
+			in.wrong(element, "wrong_type", fmt.Sprintf("This must be a string, not %s.", v.list[i].kind))
+		} else if code, detail := checkText(v.list[i].text, required, max); code != "" {
+			in.wrong(element, code, detail)
+		} else {
+			all = append(all, v.list[i].text)
+		}
+	}
+	return all
+}
+
+// parameter reads a parameter of the query, which may stand there once; check
+// judges it unless it is absent.
+func (in *input) parameter(name string, check func(string) (code, detail string)) string {
+	values := in.query[name]
+	if len(values) == 0 {
+		return ""
+	}
+	code, detail := "repeated", "This parameter may stand there once."
+	if len(values) == 1 {
+		code, detail = check(values[0])
+	}
+	if code != "" {
+		in.wrongParameter(name, code, detail)
+		return ""
+	}
+	return values[0]
+}
+
+// date reads a parameter that is a calendar date, YYYY-MM-DD; the zero time when
+// it is absent or wrong.
+func (in *input) date(name string) (t time.Time) {
+	in.parameter(name, func(s string) (string, string) {
+		var err error
+		if t, err = time.Parse(time.DateOnly, s); err != nil || t.Year() < 1970 {
+			t = time.Time{}
+			return "invalid_date", "This must be a date: YYYY-MM-DD."
+		}
+		return "", ""
+	})
+	return t
+}
+
+// isID returns a check for ids with a prefix.
+func isID(prefix string) func(string) (string, string) {
+	return func(s string) (string, string) {
+		if !validID(prefix, s) {
+			return "invalid_id", "This is not an id of the kind " + prefix + "_…"
+		}
+		return "", ""
+	}
+}
+
+// oneOf returns a check for a choice.
+func oneOf(choices ...string) func(string) (string, string) {
+	return func(s string) (string, string) {
+		for _, c := range choices {
+			if s == c {
+				return "", ""
+			}
+		}
+		return "unknown_value", "This must be one of " + strings.Join(choices, ", ") + "."
+	}
+}
+
+// A page is the part of a list that a caller asks for.
+type page struct {
+	limit  int
+	before string // the id that the page before ended with
+}
+
+// page reads ?limit= and ?cursor= for a list of ids with a prefix.
+func (in *input) page(prefix string) page {
+	p := page{limit: 50}
+	in.parameter("limit", func(s string) (string, string) {
+		n, ok := (&jsonValue{kind: jsonNumber, text: s}).integer()
+		if !ok || n < 1 || n > 200 {
+			return "out_of_range", "This must be a number from 1 to 200."
+		}
+		p.limit = int(n)
+		return "", ""
+	})
+	p.before = in.parameter("cursor", func(s string) (string, string) {
+		if !validID(prefix, s) {
+			return "invalid_cursor", "This is not a cursor that this list gave."
+		}
+		return "", ""
+	})
+	return p
+}
+
+// checkEmail judges one plain address (contract, section 3): no display name,
+// comment, quoted local part or address literal; a dotted domain whose labels are
+// valid. An internationalised domain or local part passes as it is.
+func checkEmail(s string) (code, detail string) {
+	const invalid = "invalid_email"
+	at := strings.LastIndexByte(s, '@')
+	switch {
+	case len(s) > 254:
+		return "too_long", "An address has at most 254 octets."
+	case at <= 0 || at == len(s)-1:
+		return invalid, "An address is name@example.com."
+	case at > 64:
+		return invalid, "The part before the @ has more than 64 octets."
+	}
+	for _, atom := range strings.Split(s[:at], ".") {
+		if atom == "" || strings.IndexFunc(atom, func(r rune) bool { return !isAtomText(r) }) >= 0 {
+			return invalid, "The part before the @ is not valid."
+		}
+	}
+	if !validDomain(s[at+1:]) {
+		return invalid, "The domain after the @ is not valid."
+	}
+	return "", ""
+}
+
+// isAtomText is atext of RFC 5322, with RFC 6531's letters beyond ASCII.
+func isAtomText(r rune) bool {
+	return isLabelRune(r) || strings.ContainsRune("!#$%&'*+-/=?^_`{|}~", r)
+}
+
+func isLabelRune(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+		r >= utf8.RuneSelf && r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.IsMark(r))
+}
+
+// validDomain takes two or more labels of letters, digits and inner hyphens, at
+// most 63 octets each and 253 in all, the last one not a number (RFC 1123).
+func validDomain(domain string) bool {
+	labels := strings.Split(domain, ".")
+	if len(domain) > 253 || len(labels) < 2 {
+		return false
+	}
+	for _, label := range labels {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
+			strings.IndexFunc(label, func(r rune) bool { return r != '-' && !isLabelRune(r) }) >= 0 {
+			return false
+		}
+	}
+	return strings.IndexFunc(labels[len(labels)-1], unicode.IsLetter) >= 0
+}
+
+// normalEmail is an address with its domain in lower case, as it is kept.
+func normalEmail(s string) string {
+	at := strings.LastIndexByte(s, '@')
+	return s[:at+1] + strings.ToLower(s[at+1:])
+}
