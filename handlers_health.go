@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// nothing is the request of an endpoint that reads no member.
+type nothing struct{}
+
+func (nothing) read(*input) {}
+
+const (
+	healthInterval = time.Second            // how often the database is really asked, whatever the load
+	healthWait     = 250 * time.Millisecond // how long a caller waits for that
+)
+
+// A healthCheck remembers the last proof that the database can be read and
+// written, and who is waiting for the next.
+type healthCheck struct {
+	mu      sync.Mutex
+	running chan struct{} // closed when the proof that runs is done; nil: none runs
+	at      time.Time     // when the last one was done
+	took    time.Duration
+	err     error
+	since   time.Time // since when a lock keeps the writer from writing
+}
+
+// A healthReport is the answer of GET /widget/health (draft-inadarei-api-health-check-06).
+type healthReport struct {
+	Status    string                   `json:"status"` // pass, warn or fail
+	Version   string                   `json:"version"`
+	ReleaseID string                   `json:"releaseId"`
+	Checks    map[string][]healthProbe `json:"checks"`
+}
+
+type healthProbe struct {
+	ComponentType string `json:"componentType"`
+	ObservedValue int64  `json:"observedValue"`
+	ObservedUnit  string `json:"observedUnit"`
+	Status        string `json:"status"`
+	Time          stamp  `json:"time"`
+}
+
+const (
+	healthPass = "pass"
+	healthWarn = "warn"
+	healthFail = "fail"
+)
+
+func (h *healthReport) httpStatus() int {
+	if h.Status == healthFail {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusOK
+}
+
+// showHealth tells whether the service can do its work: pass; warn, while someone
+// else holds the write lock; fail, when the database can't be read or written, or
+// while the service is stopping.
+func (s *server) showHealth(context.Context, *call, *nothing) (*healthReport, error) {
+	status, took, at := s.checkHealth()
+	report := &healthReport{Version: "1", ReleaseID: buildName(), Status: status, Checks: map[string][]healthProbe{
+		"sqlite:responseTime": {{ComponentType: "datastore", ObservedValue: took.Milliseconds(), ObservedUnit: "ms", Status: status, Time: newStamp(at)}},
+	}}
+	if s.draining.Load() {
+		report.Status = healthFail
+	}
+	return report, nil
+}
+
+// checkHealth proves, at most once a second, that the database can be read and
+// written. It waits a moment for a proof that is under way, not for a lock.
+func (s *server) checkHealth() (status string, took time.Duration, at time.Time) {
+	h := &s.health
+	h.mu.Lock()
+	if h.running == nil && s.now().Sub(h.at) >= healthInterval {
+		h.running = make(chan struct{})
+		go s.proveHealth(h.running)
+	}
+	running := h.running
+	h.mu.Unlock()
+	if running != nil {
+		wait := time.NewTimer(healthWait)
+		defer wait.Stop()
+		select {
+		case <-running:
+		case <-wait.C:
+		}
+	}
+	now, blocked := s.now(), s.store.lockedSince()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.err != nil && !errors.Is(h.err, errBusy):
+		return healthFail, h.took, h.at
+	case h.running == nil && h.err == nil:
+		h.since = time.Time{}
+		return healthPass, h.took, h.at
+	}
+	if h.since.IsZero() { // the proof waits for a lock
+		h.since = now
+		if !blocked.IsZero() && blocked.Before(now) {
+			h.since = blocked
+		}
+	}
+	if now.Sub(h.since) < lockPatience {
+		return healthWarn, now.Sub(h.since), now
+	}
+	return healthFail, now.Sub(h.since), now
+}
+
+func (s *server) proveHealth(done chan struct{}) {
+	start := s.now()
+	err := s.store.probe(context.Background())
+	h := &s.health
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at = s.now()
+	h.took, h.err, h.running = h.at.Sub(start), err, nil
+	close(done)
+}
+
+// showAlive answers GET /livez without the database: the process answers.
+func (s *server) showAlive(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	s.write(w.(*response), reply{http.StatusOK, []byte("alive\n")})
+}
+
+// showKeys answers GET /.well-known/jwks.json: the public halves of all keys (RFC 7517).
+func (s *server) showKeys(w http.ResponseWriter, _ *http.Request) {
+	ring := s.keys.Load()
+	set := make([]map[string]string, 0, len(ring.keys))
+	for i := range ring.keys {
+		set = append(set, ring.keys[i].jwk())
+	}
+	w.Header().Set("Content-Type", "application/jwk-set+json")
+	w.Header().Set("Cache-Control", "public, max-age=300")
+	s.write(w.(*response), reply{http.StatusOK, encodeJSON(map[string]any{"keys": set})})
+}
+
+// buildName names the build: its version, or the revision it was built from.
+var buildName = sync.OnceValue(func() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	revision, modified := "", ""
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			revision = setting.Value
+		case "vcs.modified":
+			if setting.Value == "true" {
+				modified = "+changes"
+			}
+		}
+	}
+	switch {
+	case info.Main.Version != "" && info.Main.Version != "(devel)":
+		return info.Main.Version
+	case revision != "":
+		return revision[:min(12, len(revision))] + modified
+	}
+	return "development"
+})

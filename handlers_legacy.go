@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// deprecation is when v1 went into production and the legacy paths became
+// deprecated: 1 April 2026 (RFC 9745).
+const deprecation = "@1775001600"
+
+// defaultSunset is the end of the legacy paths (contract, section 7).
+var defaultSunset = time.Date(2026, time.July, 1, 0, 0, 0, 0, time.UTC)
+
+// serveLegacy answers a path under /api/legacy/: before the sunset its v1
+// counterpart does, from then on it is gone. Never a redirect: the clients of that
+// time would repeat a POST as a GET.
+func (s *server) serveLegacy(w *response, r *http.Request, rt *routing) {
+	counterpart := r.Clone(r.Context())
+	rest := "/" + strings.TrimPrefix(r.URL.Path, legacyPrefix)
+	counterpart.URL.Path = rt.prefixes[0] + rest
+	counterpart.URL.RawPath = ""
+	if raw, ok := strings.CutPrefix(r.URL.EscapedPath(), legacyPrefix); ok {
+		counterpart.URL.RawPath = rt.prefixes[0] + "/" + raw
+	}
+	known, methods := s.counterpart(rt, counterpart)
+
+	h := w.Header()
+	h.Set("Sunset", s.legacySunset.UTC().Format(http.TimeFormat))
+	h.Set("Deprecation", deprecation)
+	link := "<" + rt.root + `/docs#legacy>; rel="deprecation"; type="text/html"`
+	if known != "" {
+		link = "<" + rt.bases[0].URL + rest + `>; rel="successor-version", ` + link
+	}
+	h.Set("Link", link)
+	h.Add("Vary", "Origin")
+
+	counterpart = s.withOrigin(w, counterpart)
+	check := counterpart.Context().Value(originKey{}).(originCheck)
+	if r.Method != http.MethodOptions { // a preflight announces a call, and is none
+		s.legacy.count(legacyPathName(known), s.legacyCaller(r, check), s.now())
+	}
+	switch {
+	case s.now().Before(s.legacySunset):
+		rt.mux.ServeHTTP(w, counterpart)
+	case r.Method == http.MethodOptions:
+		s.otherMethod(w, counterpart, methods)
+	default:
+		detail := "This path ended on " + s.legacySunset.UTC().Format(time.DateOnly) + "."
+		if known != "" {
+			detail += " Use " + rt.bases[0].URL + rest + "."
+		}
+		w.pattern = "legacy"
+		s.fail(w, r, &refusal{code: "gone", detail: detail})
+	}
+}
+
+// counterpart returns the path of the v1 route that a request would reach, as the
+// route table writes it, or "", and the methods that the path has.
+func (s *server) counterpart(rt *routing, r *http.Request) (known string, methods []string) {
+	_, pattern := rt.mux.Handler(r)
+	if _, p, ok := strings.Cut(pattern, " "); ok {
+		pattern = p
+	}
+	relative, _ := rt.inBase(pattern)
+	for i := range routes {
+		if routes[i].path() == relative {
+			known, methods = relative, append(methods, routes[i].method())
+		}
+	}
+	if known == "" {
+		methods = []string{"GET", "POST"}
+	}
+	return known, withHead(methods)
+}
+
+func legacyPathName(known string) string {
+	if known == "" {
+		return "other"
+	}
+	return legacyPrefix + known[1:]
+}
+
+// legacyCaller names the account behind a legacy call, as far as its token or its
+// Origin tells.
+func (s *server) legacyCaller(r *http.Request, check originCheck) string {
+	if token, err := bearer(r); err == nil && token != "" {
+		if who, err := s.authenticate(token, true); err == nil {
+			return who.claims.Subject
+		}
+	}
+	if check.owner != "" {
+		return check.owner
+	}
+	return "unknown"
+}
+
+// A legacyCounter collects counts between two writes to the database, which flush
+// does once a second. Its size is bounded by known paths and callers.
+type legacyCounter struct {
+	mu    sync.Mutex
+	calls map[legacyCall]*legacyCall // by day, path and caller
+}
+
+const maxLegacyCallers = 10_000 // between two flushes; past it callers are counted as unknown
+
+func (l *legacyCounter) count(path, caller string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.calls == nil {
+		l.calls = map[legacyCall]*legacyCall{}
+	}
+	if len(l.calls) >= maxLegacyCallers {
+		caller = "unknown"
+	}
+	key := legacyCall{Day: now.UTC().Format(time.DateOnly), Path: path, Caller: caller}
+	c := l.calls[key]
+	if c == nil {
+		c = &legacyCall{Day: key.Day, Path: path, Caller: caller}
+		l.calls[key] = c
+	}
+	c.Calls++
+	c.LastAt = newStamp(now)
+}
+
+// flushLegacy writes the counts; those that can't be written wait for the next time.
+func (s *server) flushLegacy(ctx context.Context) error {
+	l := &s.legacy
+	l.mu.Lock()
+	collected := l.calls
+	l.calls = nil
+	l.mu.Unlock()
+	if len(collected) == 0 {
+		return nil
+	}
+	rows := make([]legacyCall, 0, len(collected))
+	for _, c := range collected {
+		rows = append(rows, *c)
+	}
+	err := s.store.update(ctx, func(t *tx) error { return t.countLegacy(rows) })
+	if err == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.calls == nil {
+		l.calls = map[legacyCall]*legacyCall{}
+	}
+	for key, c := range collected {
+		if now := l.calls[key]; now != nil {
+			now.Calls += c.Calls
+		} else {
+			l.calls[key] = c
+		}
+	}
+	return err
+}

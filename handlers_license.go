@@ -1,0 +1,458 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"time"
+)
+
+// A credential names a licence: by its key, or by a device token.
+type credential struct {
+	keyText string      // as sent; "": none
+	key     *licenseKey // nil: none, or malformed
+	keyErr  error
+}
+
+func (cr *credential) read(in *input) {
+	if v := in.member("license_key", jsonString, optional); v != nil {
+		cr.keyText = v.text
+		key, err := parseLicenseKey(v.text)
+		if cr.keyErr = err; err == nil {
+			cr.key = &key
+		}
+	}
+}
+
+// hash is the key's hash, or nil when a device token stands in its place.
+func (cr *credential) hash() *[32]byte {
+	if cr.key == nil {
+		return nil
+	}
+	hash := cr.key.hash()
+	return &hash
+}
+
+// deviceToken returns the claims of the device token that came along, or nil.
+func (c *call) deviceToken() *claims {
+	if c.caller == nil || !c.caller.claims.isDevice() {
+		return nil
+	}
+	return &c.caller.claims
+}
+
+// required refuses a call that names no licence, or names it by a malformed key.
+func (cr *credential) required(c *call) error {
+	if cr.keyErr != nil {
+		return &refusal{code: errKeyMalformed.code, detail: errKeyMalformed.detail,
+			fields: []fieldError{{Pointer: "#/license_key", Code: errKeyMalformed.code, Detail: errKeyMalformed.detail}}}
+	}
+	if cr.key == nil && c.deviceToken() == nil {
+		return &refusal{code: "validation_failed", detail: "These values are wrong: license_key.",
+			fields: []fieldError{{Pointer: "#/license_key", Code: "required", Detail: "A licence key is required, or a device token in the Authorization header."}}}
+	}
+	return nil
+}
+
+// licenseAccount charges the owner of the licence whose key is in the body.
+func (s *server) licenseAccount(_ *call, in *input) (string, error) {
+	v, ok := in.body.member("license_key")
+	if !ok || v.kind != jsonString {
+		return "", nil
+	}
+	key, err := parseLicenseKey(v.text)
+	if err != nil {
+		return "", nil
+	}
+	l, err := s.store.licenseByKey(key.hash())
+	if errors.Is(err, errNotFound) {
+		return "", nil
+	}
+	return l.AccountID, err
+}
+
+// failedLookup counts a licence key that is unknown against the caller's address;
+// past the limit the answer is rate_limited, whatever else it would be.
+func (s *server) failedLookup(c *call, otherwise error) error {
+	if err := s.limitAddress("lookup", c.address, s.failedLookupRate); err != nil {
+		return err
+	}
+	return otherwise
+}
+
+// readFingerprint reads what a device calls itself by: 1 to 255 characters.
+func readFingerprint(in *input, n need) *[32]byte {
+	text := in.text("fingerprint", n, 255, notEmpty)
+	if text == "" {
+		return nil
+	}
+	hash := fingerprintHash(text)
+	return &hash
+}
+
+func notEmpty(s string) (code, detail string) {
+	if s == "" {
+		return "empty", "This must not be empty."
+	}
+	return "", ""
+}
+
+// activateRequest is the body of POST /widget/license/activate (contract, section 4).
+type activateRequest struct {
+	credential
+	fingerprint *[32]byte
+	activation
+}
+
+func (q *activateRequest) read(in *input) {
+	q.credential.read(in)
+	q.fingerprint = readFingerprint(in, optional)
+	q.product = in.text("product", optional, 100, notEmpty)
+	q.replace = in.text("replace_device_id", optional, 64, isID("dev"))
+	q.nonce = in.text("nonce", optional, 128, notEmpty)
+	device := in.object("device", optional)
+	q.name = given(device.text("name", optional, 100, nil))
+	q.platform = given(device.text("platform", optional, 100, nil))
+	q.appVersion = given(device.text("app_version", optional, 100, nil))
+}
+
+type activateResponse struct {
+	OK           bool        `json:"ok"`
+	Code         string      `json:"code"`
+	License      licenseView `json:"license"`
+	Device       deviceState `json:"device"`
+	Token        string      `json:"token"`
+	TokenType    string      `json:"token_type"`
+	ExpiresIn    int64       `json:"expires_in"`    // seconds
+	RefreshAfter int64       `json:"refresh_after"` // seconds
+	Nonce        string      `json:"nonce,omitempty"`
+}
+
+// activate binds a device to a licence and answers with its lease.
+func (s *server) activate(ctx context.Context, c *call, q *activateRequest) (*activateResponse, error) {
+	if err := q.required(c); err != nil {
+		return nil, err
+	}
+	if err := q.settle(c); err != nil {
+		return nil, err
+	}
+	keys := s.keys.Load()
+	var g *grant
+	res, err := create(ctx, s, c, func(t *tx) (*activateResponse, error) {
+		var err error
+		if g, err = keys.activate(t, q.activation); err != nil {
+			return nil, err
+		}
+		return &activateResponse{OK: true, Code: g.code, License: viewLicense(g.license, t.now.Time), Device: stateOf(g.device),
+			Token: g.lease.token, TokenType: "Bearer", ExpiresIn: g.lease.claims.Expires - t.now.Unix(),
+			RefreshAfter: g.lease.claims.RefreshAfter, Nonce: q.nonce}, nil
+	})
+	if errors.Is(err, errLicense) && q.keyHash != nil {
+		return nil, s.failedLookup(c, err)
+	}
+	if err == nil && g != nil && q.nonce == "" {
+		s.leases.put(g.device.ID, g.lease)
+	}
+	return res, err
+}
+
+// settle decides which licence and which device an activation is for, and whose an
+// Idempotency-Key is.
+func (q *activateRequest) settle(c *call) error {
+	q.keyHash = q.hash()
+	token := c.deviceToken()
+	if token != nil {
+		bound, err := base64.RawURLEncoding.DecodeString(token.Fingerprint)
+		if err != nil || len(bound) != 32 {
+			return errInvalidToken
+		}
+		if q.fingerprint == nil {
+			q.fingerprint = (*[32]byte)(bound)
+		}
+		if *q.fingerprint != [32]byte(bound) {
+			return &refusal{code: "credential_mismatch", detail: "The token is for another device than the fingerprint in the body."}
+		}
+		q.licenseID = token.License
+	}
+	if q.fingerprint == nil {
+		return &refusal{code: "validation_failed", detail: "These values are wrong: fingerprint.",
+			fields: []fieldError{{Pointer: "#/fingerprint", Code: "required", Detail: "This member is required."}}}
+	}
+	q.activation.fingerprint = *q.fingerprint
+	c.idemScope = "device " + q.licenseID + " " + hex.EncodeToString(q.fingerprint[:])
+	if q.keyHash != nil {
+		c.idemScope = "device " + hex.EncodeToString(q.keyHash[:]) + " " + hex.EncodeToString(q.fingerprint[:])
+	}
+	return nil
+}
+
+// verifyRequest is the body of POST /widget/license/verify.
+type verifyRequest struct {
+	credential
+	checkRequest
+}
+
+func (q *verifyRequest) read(in *input) {
+	q.credential.read(in)
+	q.fingerprint = readFingerprint(in, optional)
+	q.product = in.text("product", optional, 100, notEmpty)
+	q.entitlements = in.texts("entitlements", 100, 64)
+	q.nonce = in.text("nonce", optional, 128, notEmpty)
+	q.appVersion = given(in.text("app_version", optional, 100, nil))
+}
+
+// verifyResponse is an answer about a licence; whatever carries no valid is none.
+type verifyResponse struct {
+	Valid        bool         `json:"valid"`
+	Code         string       `json:"code"`
+	Detail       string       `json:"detail"`
+	CheckedAt    stamp        `json:"checked_at"`
+	Nonce        string       `json:"nonce,omitempty"`
+	License      *licenseView `json:"license"`
+	Device       *deviceState `json:"device"`
+	Token        string       `json:"token,omitempty"`
+	ExpiresIn    int64        `json:"expires_in,omitempty"`    // seconds
+	RefreshAfter int64        `json:"refresh_after,omitempty"` // seconds
+}
+
+// writeWait is how long verify waits to record that a device was seen. Its answer
+// does not depend on that: reading goes on while the file is locked or full.
+const writeWait = 2 * time.Second
+
+// verify answers about a licence, always with 200.
+func (s *server) verify(ctx context.Context, c *call, q *verifyRequest) (*verifyResponse, error) {
+	now := s.now()
+	if q.keyErr != nil {
+		return &verifyResponse{Code: errKeyMalformed.code, Detail: errKeyMalformed.detail, CheckedAt: newStamp(now), Nonce: q.nonce}, nil
+	}
+	if err := q.required(c); err != nil {
+		return nil, err
+	}
+	q.keyHash, q.presented = q.hash(), c.deviceToken()
+	found, err := q.look(s.store.queries, now)
+	if err != nil {
+		return nil, err
+	}
+	var given lease
+	if d := found.device; d != nil && d.State == deviceActive {
+		if found, given, err = s.seen(ctx, &q.checkRequest, found, now); err != nil {
+			return nil, err
+		}
+	}
+	res := &verifyResponse{Valid: found.valid, Code: found.code, Detail: verdictDetails[found.code], CheckedAt: newStamp(now), Nonce: q.nonce}
+	if found.license == nil {
+		return res, s.failedKey(c, q)
+	}
+	view := viewLicense(found.license, now)
+	res.License = &view
+	if found.device != nil {
+		state := stateOf(found.device)
+		res.Device = &state
+	}
+	if found.valid {
+		res.RefreshAfter = int64(found.license.refreshAfter().Seconds())
+	}
+	if given.token != "" {
+		res.Token, res.ExpiresIn = given.token, given.claims.Expires-now.Unix()
+	}
+	return res, nil
+}
+
+// failedKey counts an unknown key; a token of a licence that is gone is no guess.
+func (s *server) failedKey(c *call, q *verifyRequest) error {
+	if q.keyHash == nil {
+		return nil
+	}
+	return s.failedLookup(c, nil)
+}
+
+// seen does what a verified device brings about: at most once a minute a write of
+// when it was there, and a lease when it wants one: the next one, or, while the
+// last is fresh, that same one, or one of the same number with its nonce.
+func (s *server) seen(ctx context.Context, r *checkRequest, found check, now time.Time) (check, lease, error) {
+	keys := s.keys.Load()
+	var given lease
+	d := found.device
+	wants := r.wantsLease(found, now)
+	if !within(leaseReuse, d.LastSeenAt.Time, now) || wants && !within(leaseReuse, d.LeasedAt.Time, now) {
+		bounded, cancel := context.WithTimeout(ctx, writeWait)
+		defer cancel()
+		err := s.store.update(bounded, func(t *tx) (err error) {
+			found, given, err = keys.noteSeen(t, r)
+			return err
+		})
+		switch {
+		case errors.Is(err, errCredentials):
+			return found, lease{}, err
+		case err != nil:
+			s.log.Warn("a device was not recorded as seen", "error", err.Error())
+			if found, err = r.look(s.store.queries, now); err != nil {
+				return found, lease{}, err
+			}
+			given = lease{}
+		}
+	}
+	if !r.wantsLease(found, now) || given.token != "" {
+		if given.token != "" && r.nonce == "" {
+			s.leases.put(found.device.ID, given)
+		}
+		return found, given, nil
+	}
+	if r.nonce == "" {
+		if kept, ok := s.leases.get(found.license, found.device, keys.signer().kid, now); ok {
+			return found, kept, nil
+		}
+	}
+	given, err := keys.signLease(found.license, found.device, s.routing.Load().bases[0].URL, r.nonce, now)
+	if err == nil && r.nonce == "" {
+		s.leases.put(found.device.ID, given)
+	}
+	return found, given, err
+}
+
+// deactivateRequest is the body of POST /widget/license/deactivate.
+type deactivateRequest struct {
+	credential
+	fingerprint *[32]byte
+}
+
+func (q *deactivateRequest) read(in *input) {
+	q.credential.read(in)
+	q.fingerprint = readFingerprint(in, optional)
+}
+
+type deactivateResponse struct {
+	OK       bool `json:"ok"`
+	Released bool `json:"released"`
+}
+
+// deactivate gives a device's seat back; once more changes nothing.
+func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) (*deactivateResponse, error) {
+	if err := q.required(c); err != nil {
+		return nil, err
+	}
+	token := c.deviceToken()
+	if token == nil && q.fingerprint == nil {
+		return nil, &refusal{code: "validation_failed", detail: "These values are wrong: fingerprint.",
+			fields: []fieldError{{Pointer: "#/fingerprint", Code: "required", Detail: "The fingerprint of the device is required, or its token."}}}
+	}
+	ask := checkRequest{keyHash: q.hash(), presented: token, fingerprint: q.fingerprint}
+	res := &deactivateResponse{OK: true}
+	err := s.store.update(ctx, func(t *tx) error {
+		res.Released = false
+		found, err := ask.look(t.queries, t.now.Time)
+		switch {
+		case err != nil:
+			return err
+		case found.license == nil:
+			return errLicense
+		case found.code == "fingerprint_mismatch":
+			return &refusal{code: "credential_mismatch", detail: "The token is for another device than the fingerprint in the body."}
+		case found.device == nil || found.device.State != deviceActive:
+			return nil
+		}
+		res.Released = true
+		return release(t, found.license, found.device, "device", "device.released", actorDevice)
+	})
+	if errors.Is(err, errLicense) && ask.keyHash != nil {
+		return nil, s.failedLookup(c, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// licensesRequest is the query of GET /licenses.
+type licensesRequest struct {
+	accountScope
+	page page
+}
+
+func (q *licensesRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.page = in.page("lic")
+}
+
+// listLicenses answers GET /licenses.
+func (s *server) listLicenses(_ context.Context, c *call, q *licensesRequest) (*list[licenseDetail], error) {
+	owner, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.store.licenses(owner, q.page.before, q.page.limit+1)
+	if err != nil {
+		return nil, err
+	}
+	now := s.now()
+	return newList(rows, q.page, func(l *license) string { return l.ID }, func(l *license) licenseDetail { return detailLicense(l, now) }), nil
+}
+
+// licenseRequest names one licence, and perhaps one device of it, in the path.
+type licenseRequest struct {
+	accountScope
+	id, device string
+	page       page
+}
+
+func (q *licenseRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id, q.device = in.path("id"), in.path("device_id")
+	q.page = in.page("dev")
+}
+
+// find returns the licence when it is the caller's; another account's is not found.
+func (q *licenseRequest) find(s *server, c *call, from *queries) (*license, error) {
+	owner, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	l, err := from.license(owner, q.id)
+	if errors.Is(err, errNotFound) {
+		return nil, &refusal{code: "license_not_found", detail: "There is no licence with this id."}
+	}
+	return l, err
+}
+
+// showLicense answers GET /licenses/{id}.
+func (s *server) showLicense(_ context.Context, c *call, q *licenseRequest) (*licenseDetail, error) {
+	l, err := q.find(s, c, s.store.queries)
+	if err != nil {
+		return nil, err
+	}
+	detail := detailLicense(l, s.now())
+	return &detail, nil
+}
+
+// listDevices answers GET /licenses/{id}/devices.
+func (s *server) listDevices(_ context.Context, c *call, q *licenseRequest) (*list[deviceView], error) {
+	l, err := q.find(s, c, s.store.queries)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.store.devices(l.ID, "", q.page.before, q.page.limit+1)
+	if err != nil {
+		return nil, err
+	}
+	return newList(rows, q.page, func(d *device) string { return d.ID }, viewDevice), nil
+}
+
+// releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it takes the
+// device's seat back. One that holds none is left as it is.
+func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) (noContent, error) {
+	l, err := q.find(s, c, s.store.queries)
+	if err != nil {
+		return noContent{}, err
+	}
+	return noContent{}, s.store.update(ctx, func(t *tx) error {
+		d, err := t.device(l.ID, q.device)
+		if errors.Is(err, errNotFound) {
+			return &refusal{code: "not_found", detail: "The licence has no such device."}
+		}
+		if err != nil || d.State != deviceActive {
+			return err
+		}
+		return release(t, l, d, "portal", "device.released", "token "+c.caller.claims.ID)
+	})
+}

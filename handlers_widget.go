@@ -1,0 +1,307 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+)
+
+var errWidget = &refusal{code: "widget_not_found", detail: "There is no widget with this id."}
+
+// findWidget returns a widget of an open account, or widget_not_found.
+func (s *server) findWidget(id string) (widget, error) {
+	w, err := s.store.widget(id)
+	if errors.Is(err, errNotFound) {
+		err = errWidget
+	}
+	return w, err
+}
+
+// widgetAccount charges the owner of the widget that a body or a query names,
+// else the Origin's owner.
+func (s *server) widgetAccount(c *call, in *input) (string, error) {
+	id := in.query.Get("widget")
+	if in.body != nil {
+		id = ""
+		if v, ok := in.body.member("widget"); ok && v.kind == jsonString {
+			id = v.text
+		}
+	}
+	if validID("wgt", id) {
+		w, err := s.store.widget(id)
+		if !errors.Is(err, errNotFound) {
+			return w.AccountID, err
+		}
+	}
+	return c.origin.owner, nil
+}
+
+// eventsRequest is the body of POST /widget/events (contract, section 5).
+type eventsRequest struct {
+	widget string
+	counts counts
+	items  []itemCount
+}
+
+const maxWidgetEvents = 50 // in one call
+
+func (q *eventsRequest) read(in *input) {
+	q.widget = in.text("widget", required, 64, isID("wgt"))
+	items := map[string]int{}
+	for _, event := range in.objects("events", maxWidgetEvents) {
+		kind := event.text("type", required, 32, oneOf("view", "click", "order"))
+		item := event.text("item", optional, 100, nil)
+		event.text("page", optional, 2048, checkPage)
+		var counted itemCount
+		switch kind {
+		case "view":
+			q.counts.Views++
+			continue
+		case "click":
+			q.counts.Clicks++
+			counted.Clicks = 1
+		case "order":
+			q.counts.Orders++
+			counted.Orders = 1
+		}
+		if item == "" {
+			continue
+		}
+		at, known := items[item]
+		if !known {
+			at = len(q.items)
+			items[item] = at
+			q.items = append(q.items, itemCount{Item: item})
+		}
+		q.items[at].Clicks += counted.Clicks
+		q.items[at].Orders += counted.Orders
+	}
+}
+
+// countEvents counts what a widget reports, on disk before the answer.
+func (s *server) countEvents(ctx context.Context, c *call, q *eventsRequest) (noContent, error) {
+	w, err := s.findWidget(q.widget)
+	if err != nil {
+		return noContent{}, err
+	}
+	if w.AccountID != c.origin.owner {
+		return noContent{}, &refusal{code: "origin_not_allowed", detail: "This site does not belong to the widget's account."}
+	}
+	undo := func() {}
+	if q.counts.Views > 0 {
+		var first bool
+		if first, undo = s.visitors.enter(w.ID, c.address, c.request.UserAgent(), s.now()); first {
+			q.counts.Visitors = 1
+		}
+	}
+	_, err = create(ctx, s, c, func(t *tx) (noContent, error) {
+		return noContent{}, t.addCounts(w.ID, q.counts, q.items)
+	})
+	if err != nil {
+		undo()
+	}
+	return noContent{}, err
+}
+
+// statsRequest is the query of GET /widget/stats.
+type statsRequest struct {
+	accountScope
+	widget string
+	from   time.Time // the zero time: by default
+	to     time.Time
+	statsRange
+}
+
+func (q *statsRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.widget = in.parameter("widget", isID("wgt"))
+	q.Interval = orDefault(in.parameter("interval", oneOf("day", "week", "month")), "day")
+	q.Zone = time.UTC
+	in.parameter("timezone", func(name string) (string, string) {
+		zone, err := time.LoadLocation(name)
+		if err != nil || name == "" || name == "Local" {
+			return "unknown_timezone", "This is not a time zone of the IANA database, like Europe/Zurich."
+		}
+		q.Zone = zone
+		return "", ""
+	})
+	q.from, q.to = in.date("from"), in.date("to")
+}
+
+// complete fills in what the query left open: until today, the last 30 days. It
+// refuses a range that ends before it begins or is too long.
+func (q *statsRequest) complete(now time.Time) error {
+	year, month, day := now.In(q.Zone).Date()
+	q.From, q.To = q.from, q.to
+	if q.To.IsZero() {
+		q.To = time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+	}
+	if q.From.IsZero() {
+		q.From = q.To.AddDate(0, 0, 1-defaultStatsDays)
+	}
+	detail := ""
+	switch days := int(q.To.Sub(q.From).Hours()/24) + 1; {
+	case days < 1:
+		detail = "The range ends before it begins."
+	case days > maxStatsDays:
+		detail = fmt.Sprintf("The range has more than %d days.", maxStatsDays)
+	default:
+		return nil
+	}
+	parameter := "from"
+	if !q.to.IsZero() {
+		parameter = "to"
+	}
+	in := newInput(nil, nil, nil)
+	in.wrongParameter(parameter, "out_of_range", detail)
+	return in.refusal()
+}
+
+// A statsReport is the answer of GET /widget/stats: about one widget, or about an
+// account with a row for each of its widgets.
+type statsReport struct {
+	Widget    string `json:"widget,omitempty"`
+	Name      string `json:"name,omitempty"`
+	AccountID string `json:"account_id,omitempty"`
+	From      string `json:"from"`
+	To        string `json:"to"`
+	Interval  string `json:"interval"`
+	Timezone  string `json:"timezone"`
+	Totals    any    `json:"totals"`
+	Series    any    `json:"series"`
+	TopItems  any    `json:"top_items,omitempty"`
+	Widgets   any    `json:"widgets,omitempty"`
+}
+
+type widgetRow struct {
+	Widget string `json:"widget"`
+	Name   string `json:"name"`
+	counts
+}
+
+// publicCounts, publicPoint and publicItem are what everybody may see: no orders.
+type publicCounts struct {
+	Views    int64 `json:"views"`
+	Visitors int64 `json:"visitors"`
+	Clicks   int64 `json:"clicks"`
+}
+
+type publicPoint struct {
+	Date string `json:"date"`
+	publicCounts
+}
+
+type publicItem struct {
+	Item   string `json:"item"`
+	Clicks int64  `json:"clicks"`
+}
+
+func (c counts) public() publicCounts { return publicCounts{c.Views, c.Visitors, c.Clicks} }
+
+// widgetStats adds up what was counted, in the caller's calendar.
+func (s *server) widgetStats(_ context.Context, c *call, q *statsRequest) (*cacheable, error) {
+	if err := q.complete(s.now()); err != nil {
+		return nil, err
+	}
+	report, err := (*statsReport)(nil), error(nil)
+	if q.widget == "" {
+		report, err = s.accountStats(c, q)
+	} else {
+		report, err = s.oneWidgetStats(c, q)
+	}
+	if err != nil {
+		return nil, err
+	}
+	report.From, report.To = q.From.Format(time.DateOnly), q.To.Format(time.DateOnly)
+	report.Interval, report.Timezone = q.Interval, q.Zone.String()
+	cached := &cacheable{body: report, cacheControl: "public, max-age=60"}
+	if c.caller != nil {
+		cached.cacheControl = "private, max-age=60"
+	}
+	return cached, nil
+}
+
+// oneWidgetStats is the report about one widget; without a token of its account
+// it leaves out the orders, unless the widget shows them to all.
+func (s *server) oneWidgetStats(c *call, q *statsRequest) (*statsReport, error) {
+	w, err := s.findWidget(q.widget)
+	if err != nil {
+		return nil, err
+	}
+	withOrders := w.PublicOrders
+	if c.caller != nil {
+		owner, err := q.resolve(s, c)
+		if err != nil {
+			return nil, err
+		}
+		if owner != "" && owner != w.AccountID {
+			return nil, errWidget
+		}
+		withOrders = true
+	}
+	sum := newSeries(q.statsRange)
+	from, until := q.bounds()
+	if err := s.store.eachQuarter("", w.ID, from, until, func(_, quarter string, c counts) { sum.add(quarter, c) }); err != nil {
+		return nil, err
+	}
+	items, err := s.store.topItems(w.ID, from, until, withOrders, topItemsShown)
+	if err != nil {
+		return nil, err
+	}
+	report := &statsReport{Widget: w.ID, Name: w.Name}
+	if withOrders {
+		report.Totals, report.Series, report.TopItems = sum.totals, sum.points, append([]itemCount{}, items...)
+		return report, nil
+	}
+	points, top := []publicPoint{}, []publicItem{}
+	for _, p := range sum.points {
+		points = append(points, publicPoint{p.Date, p.public()})
+	}
+	for _, i := range items {
+		top = append(top, publicItem{i.Item, i.Clicks})
+	}
+	report.Totals, report.Series, report.TopItems = sum.totals.public(), points, top
+	return report, nil
+}
+
+// accountStats is the report about all widgets of an account.
+func (s *server) accountStats(c *call, q *statsRequest) (*statsReport, error) {
+	if c.caller == nil {
+		return nil, errTokenRequired
+	}
+	owner, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	if owner == "" {
+		owner = c.caller.claims.Subject
+	}
+	widgets, err := s.store.widgets(owner)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]widgetRow, len(widgets))
+	place := map[string]*widgetRow{}
+	for i, w := range widgets {
+		rows[i] = widgetRow{Widget: w.ID, Name: w.Name}
+		place[w.ID] = &rows[i]
+	}
+	sum := newSeries(q.statsRange)
+	from, until := q.bounds()
+	err = s.store.eachQuarter(owner, "", from, until, func(id, quarter string, c counts) {
+		if row := place[id]; row != nil { // else it was added a moment ago
+			row.add(c)
+			sum.add(quarter, c)
+		}
+	})
+	return &statsReport{AccountID: owner, Totals: sum.totals, Series: sum.points, Widgets: rows}, err
+}
+
+// etag is a strong validator of a body.
+func etag(body []byte) string {
+	sum := sha256.Sum256(body)
+	return `"` + hex.EncodeToString(sum[:12]) + `"`
+}
