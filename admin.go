@@ -1,0 +1,889 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/csv"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// adminCommands are the operator's commands on the rows, most of them one call of
+// the store. All work while the service runs.
+var adminCommands = []command{
+	{"base-url", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
+	{"base-url set", "URL", "set the base address; the one before stays accepted", nil, 1, baseURLSet},
+	{"base-url remove", "URL", "accept an earlier base address no longer", nil, 1, baseURLRemove},
+	{"account add", "NAME", "open an account", nil, 1, accountAdd},
+	{"account list", "", "list accounts", nil, 0, accountList},
+	{"account rate", "ID N", "let an account make N requests a minute", nil, 2, accountRate},
+	{"account close", "ID", "close an account: nothing of it works any more, its rows stay", nil, 1, accountClose},
+	{"origin add", "ORIGIN", "list an account's site", []string{"account"}, 1, originAdd},
+	{"origin list", "", "list origins", nil, 0, originList},
+	{"origin remove", "ORIGIN", "unlist a site", nil, 1, originRemove},
+	{"license add", "", "issue a licence; its key is shown once", []string{"account", "product", "plan", "max-devices", "starts", "expires", "grace-days", "lease-hours", "entitlements", "trial"}, 0, licenseAdd},
+	{"license list", "", "list licences, newest first", []string{"account", "limit"}, 0, licenseList},
+	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
+	{"license suspend", "ID", "suspend an active licence", []string{"reason"}, 1, licenseAction},
+	{"license reinstate", "ID", "make a suspended licence active again", []string{"reason"}, 1, licenseAction},
+	{"license revoke", "ID", "end a licence for good", []string{"reason"}, 1, licenseAction},
+	{"device list", "LICENSE", "list a licence's devices, newest first", []string{"limit"}, 1, deviceList},
+	{"device release", "ID", "give a device's seat back, or let a blocked one in again", nil, 1, deviceRelease},
+	{"device block", "ID", "shut a device out", nil, 1, deviceBlock},
+	{"widget add", "NAME", "add a widget", []string{"account", "public-orders"}, 1, widgetAdd},
+	{"widget list", "", "list widgets", []string{"account"}, 0, widgetList},
+	{"token issue", "", "print a new bearer token", []string{"account", "scope", "ttl", "client-id", "all-accounts"}, 0, tokenIssue},
+	{"token list", "", "list tokens, newest first", nil, 0, tokenList},
+	{"token revoke", "ID", "refuse a token from now on", nil, 1, tokenRevoke},
+	{"key public", "", "print the public keys as PEM, the signing one first", nil, 0, keyPublic},
+	{"key add", "", "make a key that verifies and does not sign yet", nil, 0, keyAdd},
+	{"key rotate", "", "let the newest key sign, a day after it was added", []string{"force"}, 0, keyRotate},
+	{"key retire", "KID", "remove a key; says first what that would end", []string{"force"}, 1, keyRetire},
+	{"leads export", "", "print all leads, one JSON object a line or CSV", []string{"csv"}, 0, leadsExport},
+	{"leads erase", "EMAIL", "remove every lead of an address, without a trace", []string{"litestream"}, 1, leadsErase},
+	{"leads purge", "", "remove leads that are older than a time", []string{"older-than"}, 0, leadsPurge},
+	{"stats", "", "show the last 30 days of the widgets", []string{"widget"}, 0, statsShow},
+	{"events", "", "show what happened, newest first", []string{"limit"}, 0, eventsShow},
+	{"legacy", "", "show who still calls /api/legacy/", nil, 0, legacyShow},
+	{"backup", "FILE", "write a checked copy of the database", nil, 1, backupCommand},
+	{"check", "", "read the whole database and the key file and tell what is wrong", nil, 0, checkCommand},
+}
+
+// withStore opens the database for a command and closes it.
+func (e *env) withStore(f func(*store) error) error {
+	st, err := openStore(e.str("db"), storeOptions{keepLog: true, now: e.now})
+	if err != nil {
+		return err
+	}
+	return errors.Join(withNextStep(f(st)), st.close())
+}
+
+// change runs one transaction of a command.
+func (e *env) change(f func(*tx) error) error {
+	return e.withStore(func(st *store) error { return st.update(e.ctx, f) })
+}
+
+// withNextStep tells an operator what a sentinel leaves open.
+func withNextStep(err error) error {
+	switch {
+	case errors.Is(err, errNotFound):
+		return errors.New("there is no such row: the list command shows the ids")
+	case errors.Is(err, errBusy):
+		return fmt.Errorf("the database stayed locked: end the other writer and try again: %w", err)
+	}
+	return err
+}
+
+// print writes one result: as JSON, or as text for people.
+func (e *env) print(v any, text string) error {
+	if e.on("json") {
+		_, err := e.stdout.Write(encodeJSON(v))
+		return err
+	}
+	_, err := fmt.Fprintln(e.stdout, text)
+	return err
+}
+
+// printRows writes rows: as JSON, one a line, or as a table.
+func printRows[T any](e *env, rows []T, header string, cells func(T) []any) error {
+	if e.on("json") {
+		for _, row := range rows {
+			if _, err := e.stdout.Write(encodeJSON(row)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w := tabwriter.NewWriter(e.stdout, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, strings.ReplaceAll(header, " ", "\t"))
+	for _, row := range rows {
+		texts := []string{}
+		for _, cell := range cells(row) {
+			texts = append(texts, cellText(cell))
+		}
+		fmt.Fprintln(w, strings.Join(texts, "\t"))
+	}
+	return w.Flush()
+}
+
+func cellText(v any) string {
+	text := ""
+	switch v := v.(type) {
+	case stamp:
+		if !v.IsZero() {
+			text = v.String()
+		}
+	case *string:
+		if v != nil {
+			text = *v
+		}
+	case bool:
+		text = map[bool]string{true: "yes"}[v]
+	default:
+		text = fmt.Sprint(v)
+	}
+	return orDefault(text, "-")
+}
+
+// parseAge reads a duration that may be in days: "365d", "720h".
+func parseAge(s string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.Atoi(days)
+		if err == nil && n > 0 && n <= 36500 {
+			return time.Duration(n) * 24 * time.Hour, nil
+		}
+	} else if d, err := time.ParseDuration(s); err == nil && d > 0 {
+		return d, nil
+	}
+	return 0, usageError(fmt.Sprintf("%q is not a duration: it is like 720h or 365d", s))
+}
+
+// parseMoment reads a date (its beginning in UTC), an RFC 3339 time, or a duration
+// from now; the zero stamp for "".
+func (e *env) parseMoment(s string) (stamp, error) {
+	if s == "" {
+		return stamp{}, nil
+	}
+	for _, layout := range []string{time.DateOnly, time.RFC3339} {
+		if t, err := time.Parse(layout, s); err == nil {
+			return newStamp(t), nil
+		}
+	}
+	age, err := parseAge(s)
+	if err != nil {
+		return stamp{}, usageError(fmt.Sprintf("%q is not a time: it is like 2027-01-31, 2027-01-31T12:00:00Z or 365d", s))
+	}
+	return newStamp(e.now().Add(age)), nil
+}
+
+// initCommand makes what a service needs. Only what is missing is made.
+func initCommand(e *env) error {
+	base, _, err := parseBaseURL(e.str("base-url"))
+	if err != nil {
+		return usageError(err.Error())
+	}
+	origins := e.list("origin")
+	for i := range origins {
+		if origins[i], err = parseOrigin(origins[i]); err != nil {
+			return usageError(err.Error())
+		}
+	}
+	for _, file := range []string{e.str("db"), e.str("key")} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Lstat(e.str("db")); err == nil {
+		return fmt.Errorf("%s is there already: init never touches it; run 'widgetd serve', or name another with -db", e.str("db"))
+	}
+	keyMade := "made"
+	ring, err := newKeyring(e.now())
+	if err == nil {
+		err = ring.save(e.str("key"), false)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		keyMade = "kept"
+		_, err = loadKeyring(e.str("key"))
+	}
+	if err != nil {
+		return err
+	}
+	id := ""
+	err = createStore(e.str("db"), func(t *tx) (err error) {
+		if id, err = t.addAccount(e.str("name"), true); err != nil {
+			return err
+		}
+		for _, origin := range origins {
+			if err := t.addOrigin(id, origin); err != nil {
+				return err
+			}
+		}
+		return t.setBaseURL(base)
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"db": e.str("db"), "key": e.str("key"), "base_url": base, "account_id": id},
+		fmt.Sprintf("%s: made\n%s: %s; keep a copy elsewhere, without it every token and device lease is lost\nmain account: %s\nnext: widgetd serve", e.str("db"), e.str("key"), keyMade, id))
+}
+
+func baseURLList(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.baseURLs()
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "URL CURRENT", func(b baseAddress) []any { return []any{b.URL, b.Current} })
+	})
+}
+
+func baseURLSet(e *env) error {
+	base, _, err := parseBaseURL(e.args[0])
+	if err != nil {
+		return usageError(err.Error())
+	}
+	return e.change(func(t *tx) error { return t.setBaseURL(base) })
+}
+
+func baseURLRemove(e *env) error {
+	return e.withStore(func(st *store) error {
+		err := st.update(e.ctx, func(t *tx) error { return t.removeBaseURL(e.args[0]) })
+		if errors.Is(err, errNotFound) {
+			return errors.New("that is not an earlier base address: 'widgetd base-url' lists them; the current one can only be replaced")
+		}
+		return err
+	})
+}
+
+func accountAdd(e *env) error {
+	id := ""
+	err := e.change(func(t *tx) (err error) {
+		id, err = t.addAccount(e.args[0], false)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"id": id}, id)
+}
+
+func accountList(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.accounts()
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "ID NAME MAIN RATE CREATED CLOSED", func(a account) []any {
+			return []any{a.ID, a.Name, a.Main, a.Rate, a.CreatedAt, a.ClosedAt}
+		})
+	})
+}
+
+func accountRate(e *env) error {
+	rate, err := strconv.Atoi(e.args[1])
+	if err != nil || rate < 1 || rate > 1_000_000 {
+		return usageError("a rate is a number from 1 to 1000000")
+	}
+	return e.change(func(t *tx) error { return t.setRate(e.args[0], rate) })
+}
+
+func accountClose(e *env) error {
+	return e.change(func(t *tx) error { return t.closeAccount(e.args[0]) })
+}
+
+// needAccount returns -account, which the command can't do without.
+func (e *env) needAccount() (string, error) {
+	if !validID("acct", e.str("account")) {
+		return "", usageError("-account ID is needed: 'widgetd account list' shows the ids")
+	}
+	return e.str("account"), nil
+}
+
+func originAdd(e *env) error {
+	id, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	origin, err := parseOrigin(e.args[0])
+	if err != nil {
+		return usageError(err.Error())
+	}
+	return e.change(func(t *tx) error { return t.addOrigin(id, origin) })
+}
+
+func originList(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.origins()
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "ORIGIN ACCOUNT CREATED", func(o originRow) []any { return []any{o.Origin, o.AccountID, o.CreatedAt} })
+	})
+}
+
+func originRemove(e *env) error {
+	origin, err := parseOrigin(e.args[0])
+	if err != nil {
+		return usageError(err.Error())
+	}
+	return e.change(func(t *tx) error { return t.removeOrigin(origin) })
+}
+
+// licenseFromOptions reads a new licence from the command line.
+func (e *env) licenseFromOptions() (l *license, err error) {
+	l = &license{Product: e.str("product"), Plan: given(e.str("plan")), Trial: e.on("trial"), Entitlements: e.list("entitlements")}
+	if l.AccountID, err = e.needAccount(); err != nil {
+		return nil, err
+	}
+	if l.Product == "" || len(l.Product) > 100 {
+		return nil, usageError("-product NAME is needed, at most 100 characters")
+	}
+	if l.MaxDevices, err = e.optionalNumber("max-devices", 1, 1_000_000); err != nil {
+		return nil, err
+	}
+	if l.GraceDays, err = e.number("grace-days", 0, 3650); err != nil {
+		return nil, err
+	}
+	if l.LeaseHours, err = e.number("lease-hours", 1, 2160); err != nil {
+		return nil, err
+	}
+	if l.StartsAt, err = e.parseMoment(e.str("starts")); err != nil {
+		return nil, err
+	}
+	if l.ExpiresAt, err = e.parseMoment(e.str("expires")); err != nil {
+		return nil, err
+	}
+	if !l.StartsAt.IsZero() && !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(l.StartsAt.Time) {
+		return nil, usageError("-expires must be later than -starts")
+	}
+	return l, nil
+}
+
+func licenseAdd(e *env) error {
+	l, err := e.licenseFromOptions()
+	if err != nil {
+		return err
+	}
+	text := newLicenseKey()
+	key, err := parseLicenseKey(text)
+	if err != nil {
+		return err
+	}
+	id := ""
+	err = e.change(func(t *tx) (err error) {
+		id, err = t.addLicense(l, key, actorCommand)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"id": id, "key": text}, fmt.Sprintf("id:  %s\nkey: %s  (shown once)", id, text))
+}
+
+func licenseList(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		rows, err := st.licenses(e.str("account"), "", limit)
+		if err != nil {
+			return err
+		}
+		all := []licenseDetail{}
+		for _, l := range rows {
+			all = append(all, detailLicense(l, e.now()))
+		}
+		return printRows(e, all, "ID PRODUCT PLAN STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
+			return []any{l.ID, l.Product, l.Plan, l.Status, seatText(l.Seats), "…" + l.KeyHint, l.ExpiresAt, l.AccountID}
+		})
+	})
+}
+
+func seatText(s seats) string {
+	if s.Max == nil {
+		return fmt.Sprintf("%d", s.Used)
+	}
+	return fmt.Sprintf("%d/%d", s.Used, *s.Max)
+}
+
+func licenseShow(e *env) error {
+	return e.withStore(func(st *store) error {
+		l, err := st.license("", e.args[0])
+		if err != nil {
+			return err
+		}
+		detail := detailLicense(l, e.now())
+		if e.on("json") {
+			return e.print(detail, "")
+		}
+		var pretty strings.Builder
+		enc := json.NewEncoder(&pretty)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(detail); err != nil {
+			return err
+		}
+		fmt.Fprint(e.stdout, pretty.String())
+		devices, err := st.devices(l.ID, "", "", maxHoldersShown)
+		if err != nil {
+			return err
+		}
+		return printDevices(e, devices)
+	})
+}
+
+func printDevices(e *env, rows []*device) error {
+	views := []deviceView{}
+	for _, d := range rows {
+		views = append(views, viewDevice(d))
+	}
+	return printRows(e, views, "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY", func(d deviceView) []any {
+		return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint + "…", d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
+	})
+}
+
+// licenseAction is suspend, reinstate or revoke.
+func licenseAction(e *env) error {
+	_, action, _ := strings.Cut(e.command.name, " ")
+	var l *license
+	err := e.change(func(t *tx) (err error) {
+		l, err = changeState(t, e.args[0], action, e.str("reason"), actorCommand)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	detail := detailLicense(l, e.now())
+	return e.print(detail, l.ID+" is "+detail.Status)
+}
+
+func deviceList(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		rows, err := st.devices(e.args[0], "", "", limit)
+		if err != nil {
+			return err
+		}
+		return printDevices(e, rows)
+	})
+}
+
+// changeDevice runs f on the device that the command names.
+func (e *env) changeDevice(f func(*tx, *license, *device) error) error {
+	return e.change(func(t *tx) error {
+		d, err := t.device("", e.args[0])
+		if err != nil {
+			return err
+		}
+		l, err := t.license("", d.LicenseID)
+		if err != nil {
+			return err
+		}
+		return f(t, l, d)
+	})
+}
+
+func deviceRelease(e *env) error {
+	return e.changeDevice(func(t *tx, l *license, d *device) error {
+		if d.State == deviceReleased {
+			return nil
+		}
+		return release(t, l, d, "operator", "device.released", actorCommand)
+	})
+}
+
+func deviceBlock(e *env) error {
+	return e.changeDevice(func(t *tx, l *license, d *device) error { return block(t, l, d, actorCommand) })
+}
+
+func widgetAdd(e *env) error {
+	account, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	id := ""
+	err = e.change(func(t *tx) (err error) {
+		id, err = t.addWidget(account, e.args[0], e.on("public-orders"))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"id": id}, id)
+}
+
+func widgetList(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.widgets(e.str("account"))
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "ID NAME PUBLIC-ORDERS CREATED ACCOUNT", func(w widget) []any {
+			return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, w.AccountID}
+		})
+	})
+}
+
+// issueToken signs a bearer token and records it.
+func issueToken(t *tx, keys *keyring, row tokenRow, ttl time.Duration) (token string, issued tokenRow, err error) {
+	bases, err := t.baseURLs()
+	if err != nil {
+		return "", row, err
+	}
+	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
+	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(ttl)
+	if err := t.addToken(row); err != nil {
+		return "", row, err
+	}
+	token, err = keys.sign(claims{Issuer: bases[0].URL, Audience: bases[0].URL, Subject: row.AccountID, ClientID: row.ClientID,
+		Scope: row.Scope, IssuedAt: row.CreatedAt.Unix(), Expires: row.ExpiresAt.Unix(), ID: row.ID})
+	return token, row, err
+}
+
+func tokenIssue(e *env) error {
+	account, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	scopes := e.list("scope")
+	for _, scope := range scopes {
+		if !slices.Contains(grantableScopes, scope) {
+			return usageError(fmt.Sprintf("there is no scope %q: there are %s", scope, strings.Join(grantableScopes, " ")))
+		}
+	}
+	if len(scopes) == 0 {
+		return usageError("-scope is needed, as \"stats:read leads:read\"")
+	}
+	ttl, err := parseAge(e.str("ttl"))
+	if err != nil {
+		return err
+	}
+	client := orDefault(e.str("client-id"), account)
+	if err := checkClientID(client); err != nil {
+		return usageError(err.Error())
+	}
+	keys, err := loadKeyring(e.str("key"))
+	if err != nil {
+		return err
+	}
+	token, row := "", tokenRow{AccountID: account, ClientID: client, Scope: strings.Join(scopes, " "), AllAccounts: e.on("all-accounts")}
+	err = e.change(func(t *tx) (err error) {
+		token, row, err = issueToken(t, keys, row, ttl)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]any{"id": row.ID, "token": token, "expires_at": row.ExpiresAt}, token)
+}
+
+func tokenList(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.tokens()
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT", func(r tokenRow) []any {
+			return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, r.AccountID}
+		})
+	})
+}
+
+func tokenRevoke(e *env) error {
+	return e.change(func(t *tx) error { return t.revokeToken(e.args[0]) })
+}
+
+func keyPublic(e *env) error {
+	ring, err := loadKeyring(e.str("key"))
+	if err != nil {
+		return err
+	}
+	for i := range ring.keys {
+		der, err := x509.MarshalPKIXPublicKey(ring.keys[i].public())
+		if err != nil {
+			return err
+		}
+		text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+		row := map[string]any{"kid": ring.keys[i].kid, "signs": i == 0, "created_at": ring.keys[i].createdAt, "pem": string(text)}
+		if err := e.print(row, strings.TrimSuffix(string(text), "\n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changeKeys loads the key file, lets f change it, and saves it.
+func (e *env) changeKeys(f func(*keyring) error) error {
+	ring, err := loadKeyring(e.str("key"))
+	if err != nil {
+		return err
+	}
+	if err := f(ring); err != nil {
+		return err
+	}
+	return ring.save(e.str("key"), true)
+}
+
+func keyAdd(e *env) error {
+	key, err := newSigningKey(e.now())
+	if err != nil {
+		return err
+	}
+	err = e.changeKeys(func(ring *keyring) error {
+		ring.keys = append(ring.keys, key)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"kid": key.kid}, key.kid+" verifies now; pin it in devices, and in a day 'widgetd key rotate' lets it sign")
+}
+
+const keyPublished = 24 * time.Hour // how long a key is public before it signs
+
+func keyRotate(e *env) error {
+	kid := ""
+	err := e.changeKeys(func(ring *keyring) error {
+		newest := 0
+		for i := range ring.keys {
+			if ring.keys[i].createdAt.After(ring.keys[newest].createdAt.Time) {
+				newest = i
+			}
+		}
+		if newest == 0 {
+			return errors.New("the newest key signs already: make another with 'widgetd key add'")
+		}
+		if age := e.now().Sub(ring.keys[newest].createdAt.Time); age < keyPublished && !e.on("force") {
+			return fmt.Errorf("the newest key is public for %s only: devices and caches learn of it within a day; wait, or add -force", age.Round(time.Second))
+		}
+		key := ring.keys[newest]
+		ring.keys = slices.Insert(slices.Delete(ring.keys, newest, newest+1), 0, key)
+		kid = key.kid
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"kid": kid}, kid+" signs now")
+}
+
+func keyRetire(e *env) error {
+	kid := e.args[0]
+	leases, tokens := 0, 0
+	if err := e.withStore(func(st *store) (err error) {
+		leases, tokens, err = st.unexpiredByKey(kid, e.now())
+		return err
+	}); err != nil {
+		return err
+	}
+	return e.changeKeys(func(ring *keyring) error {
+		at := slices.IndexFunc(ring.keys, func(k signingKey) bool { return k.kid == kid })
+		switch {
+		case at < 0:
+			return errors.New("there is no such key: 'widgetd key public -json' shows the kids")
+		case at == 0:
+			return errors.New("this key signs: let another sign first, with 'widgetd key rotate'")
+		case leases+tokens > 0 && !e.on("force"):
+			return fmt.Errorf("%d unexpired device leases and %d tokens were signed with this key and would end: wait for them, or add -force", leases, tokens)
+		}
+		ring.keys = slices.Delete(ring.keys, at, at+1)
+		return nil
+	})
+}
+
+// exportPage is how many leads an export reads at a time.
+const exportPage = 500
+
+func leadsExport(e *env) error {
+	return e.withStore(func(st *store) error {
+		w := csv.NewWriter(e.stdout)
+		if e.on("csv") {
+			w.Write([]string{"id", "account_id", "type", "email", "source", "page", "created_at"})
+		}
+		for before := ""; ; {
+			rows, err := st.leads("", before, exportPage)
+			if err != nil {
+				return err
+			}
+			for _, l := range rows {
+				if !e.on("csv") {
+					if _, err := e.stdout.Write(encodeJSON(l)); err != nil {
+						return err
+					}
+					continue
+				}
+				w.Write([]string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(text(l.Source)), plainCell(text(l.Page)), l.CreatedAt.String()})
+			}
+			if len(rows) < exportPage {
+				w.Flush()
+				return w.Error()
+			}
+			before = rows[len(rows)-1].ID
+		}
+	})
+}
+
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// plainCell keeps a spreadsheet from taking what a stranger wrote for a formula.
+func plainCell(s string) string {
+	if s != "" && strings.ContainsRune("=+-@", rune(s[0])) {
+		return "'" + s
+	}
+	return s
+}
+
+func leadsErase(e *env) error {
+	return e.withStore(func(st *store) error {
+		var erased int64
+		if err := st.update(e.ctx, func(t *tx) (err error) {
+			erased, err = t.eraseLeads("", e.args[0])
+			return err
+		}); err != nil {
+			return err
+		}
+		note := "no trace of the address is left in the file or its log; copies in backups end with their retention"
+		if e.on("litestream") {
+			note = "the address is gone from the file; the write-ahead log, the replica and backups lose it with their retention"
+		} else if err := st.emptyLog(lockPatience); err != nil {
+			note = "the address is gone from the file, and from its log with the next checkpoint (" + err.Error() + "); copies in backups end with their retention"
+		}
+		return e.print(map[string]any{"erased": erased, "note": note}, fmt.Sprintf("%d erased; %s", erased, note))
+	})
+}
+
+func leadsPurge(e *env) error {
+	age, err := parseAge(e.str("older-than"))
+	if err != nil {
+		return err
+	}
+	before := newStamp(e.now().Add(-age))
+	return e.withStore(func(st *store) error {
+		var purged int64
+		for {
+			var n int64
+			if err := st.update(e.ctx, func(t *tx) (err error) {
+				n, err = t.purgeLeads(before)
+				return err
+			}); err != nil {
+				return err
+			}
+			if purged += n; n == 0 {
+				return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
+			}
+		}
+	})
+}
+
+// statsShow draws the last 30 days in the terminal.
+func statsShow(e *env) error {
+	return e.withStore(func(st *store) error {
+		widgets, err := st.widgets("")
+		if err != nil {
+			return err
+		}
+		if id := e.str("widget"); id != "" {
+			widgets = slices.DeleteFunc(widgets, func(w widget) bool { return w.ID != id })
+			if len(widgets) == 0 {
+				return errNotFound
+			}
+		}
+		ask := statsRequest{statsRange: statsRange{Interval: "day", Zone: time.UTC}}
+		if err := ask.complete(e.now()); err != nil {
+			return err
+		}
+		from, until := ask.bounds()
+		sum, rows := newSeries(ask.statsRange), []widgetRow{}
+		for _, w := range widgets {
+			row := widgetRow{Widget: w.ID, Name: w.Name}
+			if err := st.eachQuarter("", w.ID, from, until, func(_, quarter string, c counts) {
+				sum.add(quarter, c)
+				row.add(c)
+			}); err != nil {
+				return err
+			}
+			rows = append(rows, row)
+		}
+		if err := printRows(e, rows, "WIDGET NAME VIEWS VISITORS CLICKS ORDERS", func(r widgetRow) []any {
+			return []any{r.Widget, r.Name, r.Views, r.Visitors, r.Clicks, r.Orders}
+		}); err != nil || e.on("json") {
+			return err
+		}
+		fmt.Fprintln(e.stdout)
+		return printBars(e, sum.points)
+	})
+}
+
+func printBars(e *env, days []point) error {
+	const width = 40
+	most := int64(1)
+	for _, d := range days {
+		most = max(most, d.Views)
+	}
+	return printRows(e, days, "DAY VIEWS VISITORS CLICKS ORDERS .", func(d point) []any {
+		return []any{d.Date, d.Views, d.Visitors, d.Clicks, d.Orders, strings.Repeat("█", int(d.Views*width/most))}
+	})
+}
+
+func eventsShow(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		all, err := st.events(limit)
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "AT TYPE LICENSE DEVICE LEAD ACTOR DATA ACCOUNT", func(v event) []any {
+			return []any{v.At, v.Type, v.LicenseID, v.DeviceID, v.LeadID, v.Actor, string(v.Data), v.AccountID}
+		})
+	})
+}
+
+func legacyShow(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.legacyCalls()
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any { return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt} })
+	})
+}
+
+func backupCommand(e *env) error {
+	return e.withStore(func(st *store) error {
+		if err := st.backup(e.args[0]); err != nil {
+			return err
+		}
+		return e.print(map[string]string{"file": e.args[0]}, e.args[0]+": written and checked. The key file is not in it; keep a copy of that too.")
+	})
+}
+
+// checkCommand tells everything that is wrong, and fails when there is something.
+func checkCommand(e *env) error {
+	faults, err := checkFile(e.str("db"))
+	if err != nil {
+		return err
+	}
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		if info, err := os.Stat(e.str("db") + suffix); err == nil && info.Mode().Perm()&0o077 != 0 {
+			faults = append(faults, fmt.Sprintf("permissions: others can read %s (mode %04o): run 'chmod 600 %s'", e.str("db")+suffix, info.Mode().Perm(), e.str("db")+suffix))
+		}
+	}
+	if _, err := loadKeyring(e.str("key")); err != nil {
+		faults = append(faults, "key: "+err.Error())
+	}
+	notes := []string{}
+	if info, err := os.Stat(filepath.Dir(e.str("db"))); err == nil && info.Mode().Perm()&0o077 != 0 {
+		notes = append(notes, fmt.Sprintf("note: others can look into %s (mode %04o); the files in it are closed to them", filepath.Dir(e.str("db")), info.Mode().Perm()))
+	}
+	text := strings.Join(append(append([]string{}, faults...), notes...), "\n")
+	if len(faults) == 0 {
+		text = strings.Join(append([]string{"ok: pages, indexes, foreign keys, schema, permissions, key file"}, notes...), "\n")
+	}
+	if err := e.print(map[string]any{"ok": len(faults) == 0, "faults": append([]string{}, faults...), "notes": notes}, text); err != nil {
+		return err
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("%d faults in %s", len(faults), e.str("db"))
+	}
+	return nil
+}

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed demo.html
+var demoHTML string
+
+// A demo is what the demo command shows: a service with data, a page of a partner
+// on another port, and what the curl lines need.
+type demo struct {
+	base, page string // addresses
+	dir        string
+	widget     string
+	key        string // of a licence with two free seats
+	token      string
+}
+
+// demoCommand runs a seeded service until the context ends. Without -dir all is
+// gone afterwards.
+func demoCommand(e *env) error {
+	log, err := newLog(e.stderr, e.str("log"))
+	if err != nil {
+		return err
+	}
+	d := &demo{dir: e.str("dir")}
+	if d.dir == "" {
+		if d.dir, err = os.MkdirTemp("", "widgetd-demo-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(d.dir)
+	} else if err := os.MkdirAll(d.dir, 0o700); err != nil {
+		return err
+	}
+	listener, err := listen(e.str("addr"), e.getenv)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	pageListener, err := listenBeside(listener.Addr())
+	if err != nil {
+		return err
+	}
+	defer pageListener.Close()
+	d.base, d.page = "http://"+listener.Addr().String()+"/v1", "http://"+pageListener.Addr().String()
+
+	keyFile := filepath.Join(d.dir, "widgetd.key")
+	st, keys, err := d.open(e.ctx, keyFile, e.now())
+	if err != nil {
+		return err
+	}
+	trusted, _ := parsePrefixes(strings.Split(findOption("trusted-proxies").def, ","))
+	s, err := newServer(st, keys, serverOptions{anonymousRate: 60, failedLookupRate: 30, legacySunset: defaultSunset, trusted: trusted}, log)
+	if err != nil {
+		return errors.Join(err, st.close())
+	}
+	page := &http.Server{Handler: d.pageHandler(), ReadHeaderTimeout: headerTimeout}
+	go page.Serve(pageListener)
+	defer page.Close()
+	fmt.Fprint(e.stdout, d.text())
+	return s.serveUntil(e.ctx, listener, keyFile)
+}
+
+// listenBeside takes the next port of the same host, or any.
+func listenBeside(addr net.Addr) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return nil, err
+	}
+	if n, err := strconv.Atoi(port); err == nil {
+		if l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(n+1))); err == nil {
+			return l, nil
+		}
+	}
+	return net.Listen("tcp", net.JoinHostPort(host, "0"))
+}
+
+// open makes and fills the demo's database, or opens the one that is there, and
+// adds what this run shows: secrets of an earlier one can't be shown again.
+func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store, *keyring, error) {
+	ring, err := newKeyring(now)
+	if err == nil {
+		err = ring.save(keyFile, false)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, nil, err
+	}
+	keys, err := loadKeyring(keyFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	db := filepath.Join(d.dir, "widgetd.db")
+	if err := createStore(db, func(t *tx) error { return d.seed(t) }); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, nil, err
+	}
+	st, err := openStore(db, storeOptions{})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := st.update(ctx, func(t *tx) error { return d.prepare(t, keys) }); err != nil {
+		return nil, nil, errors.Join(err, st.close())
+	}
+	return st, keys, nil
+}
+
+const demoAccount = "Trattoria Altstadt"
+
+// seed fills a new database: accounts, widgets with a month of events, licences
+// with devices, leads.
+func (d *demo) seed(t *tx) error {
+	if err := t.setBaseURL(d.base); err != nil {
+		return err
+	}
+	if _, err := t.addAccount("Vendor", true); err != nil {
+		return err
+	}
+	id, err := t.addAccount(demoAccount, false)
+	if err != nil {
+		return err
+	}
+	for i, name := range []string{"Lunch menu, Altstadt", "Lunch menu, Bahnhof"} {
+		widget, err := t.addWidget(id, name, false)
+		if err != nil {
+			return err
+		}
+		if err := seedMonth(t, widget, uint64(i)); err != nil {
+			return err
+		}
+	}
+	if err := seedLicenses(t, id); err != nil {
+		return err
+	}
+	for i := range 12 {
+		source, page := "footer", "/lunch"
+		if _, err := t.at(-time.Duration(i) * 55 * time.Hour).addLead(lead{AccountID: id, Type: "newsletter", Email: fmt.Sprintf("guest%d@example.com", i+1), Source: &source, Page: &page}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// at is the transaction as if it ran at another time.
+func (t *tx) at(shift time.Duration) *tx {
+	moved := *t
+	moved.exact = t.exact.Add(shift)
+	moved.now = newStamp(moved.exact)
+	return &moved
+}
+
+// seedMonth counts what a lunch menu sees in 30 days: most around noon, less at
+// weekends, the same at every run.
+func seedMonth(t *tx, widget string, seed uint64) error {
+	random := rand.New(rand.NewPCG(seed, 2026))
+	dishes := []string{"Pizza Margherita", "Risotto ai funghi", "Insalata mista", "Tiramisù"}
+	for quarter := range 30 * 24 * 4 {
+		then := t.at(-time.Duration(quarter) * quarterHour)
+		views := int64(random.IntN(3))
+		switch hour := then.now.Hour(); {
+		case hour >= 10 && hour < 13:
+			views += 6 + int64(random.IntN(18))
+		case hour < 6:
+			views = 0
+		}
+		if day := then.now.Weekday(); day == time.Saturday || day == time.Sunday {
+			views /= 3
+		}
+		if views == 0 {
+			continue
+		}
+		c := counts{Views: views, Visitors: (views + 1) / 2, Clicks: views / 3, Orders: views / 9}
+		var items []itemCount
+		if c.Clicks > 0 {
+			items = []itemCount{{Item: dishes[random.IntN(len(dishes))], Clicks: c.Clicks, Orders: c.Orders}}
+		}
+		if err := then.addCounts(widget, c, items); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func seedLicenses(t *tx, account string) error {
+	pro, seats := "pro", 5
+	for _, l := range []*license{
+		{AccountID: account, Product: "kitchen-display", Plan: &pro, MaxDevices: &seats, Entitlements: codeList{"kds", "reports"}, ExpiresAt: t.now.after(200 * 24 * time.Hour), GraceDays: 14},
+		{AccountID: account, Product: "menu-board", ExpiresAt: t.now.after(-3 * 24 * time.Hour), GraceDays: 7},
+		{AccountID: account, Product: "courier-app", Trial: true, ExpiresAt: t.now.after(-20 * 24 * time.Hour)},
+	} {
+		key, err := parseLicenseKey(newLicenseKey())
+		if err != nil {
+			return err
+		}
+		id, err := t.at(-90*24*time.Hour).addLicense(l, key, actorCommand)
+		if err != nil {
+			return err
+		}
+		for i := range 3 {
+			hash, name := fingerprintHash(fmt.Sprintf("%s %d", id, i)), fmt.Sprintf("Device %d", i+1)
+			seen := t.at(-time.Duration(i) * 7 * time.Hour)
+			if err := seen.saveDevice(&device{ID: seen.newID("dev"), LicenseID: id, Fingerprint: hash[:], Name: &name, State: deviceActive,
+				ActivatedAt: t.now.after(-80 * 24 * time.Hour), LastSeenAt: seen.now, Activations: 1}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// prepare adds what this run shows: its addresses, a licence and a token.
+func (d *demo) prepare(t *tx, keys *keyring) error {
+	accounts, err := t.accounts()
+	if err != nil {
+		return err
+	}
+	owner := ""
+	for _, a := range accounts {
+		if a.Name == demoAccount {
+			owner = a.ID
+		}
+	}
+	widgets, err := t.widgets(owner)
+	if err != nil || owner == "" || len(widgets) == 0 {
+		return errors.Join(err, fmt.Errorf("%s holds a database that no demo made: name another -dir", d.dir))
+	}
+	d.widget = widgets[0].ID
+	if err := errors.Join(t.setBaseURL(d.base), t.addOrigin(owner, d.page)); err != nil {
+		return err
+	}
+	seats := 2
+	d.key = newLicenseKey()
+	key, err := parseLicenseKey(d.key)
+	if err != nil {
+		return err
+	}
+	if _, err := t.addLicense(&license{AccountID: owner, Product: "kitchen-display", MaxDevices: &seats, Entitlements: codeList{"kds"}}, key, actorCommand); err != nil {
+		return err
+	}
+	d.token, _, err = issueToken(t, keys, tokenRow{AccountID: owner, ClientID: "demo", Scope: strings.Join([]string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}, " ")}, 30*24*time.Hour)
+	return err
+}
+
+// pageHandler serves the partner's page.
+func (d *demo) pageHandler() http.Handler {
+	page := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget).Replace(demoHTML)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		fmt.Fprint(w, page)
+	})
+	return mux
+}
+
+// text is what the demo prints: where to look, and lines to paste.
+func (d *demo) text() string {
+	db := filepath.Join(d.dir, "widgetd.db")
+	return strings.NewReplacer("{base}", d.base, "{page}", d.page, "{key}", d.key, "{widget}", d.widget, "{token}", d.token, "{db}", db,
+		"{root}", strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'").Replace(`
+  A lunch menu on a partner's site:  {page}/
+  The service behind it:             {base}
+  Its database:                      {db}
+
+# is it well?
+curl -s {base}/widget/health
+
+# a newsletter form
+curl -s {base}/widget/leads {json} -H 'Origin: {page}' -d '{"type":"newsletter","email":"guest@example.com","source":"footer","page":"/lunch"}'
+
+# a device takes a seat, asks whether it may run, and gives the seat back
+curl -s {base}/widget/license/activate {json} -d '{"license_key":"{key}","fingerprint":"kitchen-1","device":{"name":"Kitchen 1"}}'
+curl -s {base}/widget/license/verify {json} -d '{"license_key":"{key}","fingerprint":"kitchen-1"}'
+curl -s {base}/widget/license/deactivate {json} -d '{"license_key":"{key}","fingerprint":"kitchen-1"}'
+
+# a widget reports, and everybody may read what it counted, but for the orders
+curl -s {base}/widget/events {json} -H 'Origin: {page}' -d '{"widget":"{widget}","events":[{"type":"view"},{"type":"click","item":"Tiramisù"}]}' -w '%{http_code}\n'
+curl -s '{base}/widget/stats?widget={widget}&interval=week&timezone=Europe/Zurich'
+
+# the account's own view, with a token
+curl -s '{base}/widget/stats?interval=month' -H 'Authorization: Bearer {token}'
+curl -s '{base}/leads?limit=2' -H 'Authorization: Bearer {token}'
+curl -s '{base}/licenses?limit=2' -H 'Authorization: Bearer {token}'
+
+# the keys that devices check their leases with, and a path that has ended
+curl -s {root}/.well-known/jwks.json
+curl -s {root}/api/legacy/widget/stats
+
+# the rows, while it runs
+sqlite3 -readonly -box {db} 'SELECT product, status, seats_used, seats_max, expires_at FROM v_licenses'
+
+Ctrl-C ends it.
+`)
+}
