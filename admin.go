@@ -2,8 +2,6 @@ package main
 
 import (
 	"crypto/x509"
-	"encoding/csv"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -30,15 +28,6 @@ var adminCommands = []command{
 	{"origin add", "ORIGIN", "list an account's site", []string{"account"}, 1, originAdd},
 	{"origin list", "", "list origins", nil, 0, originList},
 	{"origin remove", "ORIGIN", "unlist a site", nil, 1, originRemove},
-	{"license add", "", "issue a licence; its key is shown once", []string{"account", "product", "plan", "max-devices", "starts", "expires", "grace-days", "lease-hours", "entitlements", "trial"}, 0, licenseAdd},
-	{"license list", "", "list licences, newest first", []string{"account", "limit"}, 0, licenseList},
-	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
-	{"license suspend", "ID", "suspend an active licence", []string{"reason"}, 1, licenseAction},
-	{"license reinstate", "ID", "make a suspended licence active again", []string{"reason"}, 1, licenseAction},
-	{"license revoke", "ID", "end a licence for good", []string{"reason"}, 1, licenseAction},
-	{"device list", "LICENSE", "list a licence's devices, newest first", []string{"limit"}, 1, deviceList},
-	{"device release", "ID", "give a device's seat back, or let a blocked one in again", nil, 1, deviceRelease},
-	{"device block", "ID", "shut a device out", nil, 1, deviceBlock},
 	{"widget add", "NAME", "add a widget", []string{"account", "public-orders"}, 1, widgetAdd},
 	{"widget list", "", "list widgets", []string{"account"}, 0, widgetList},
 	{"token issue", "", "print a new bearer token", []string{"account", "scope", "ttl", "client-id", "all-accounts"}, 0, tokenIssue},
@@ -52,7 +41,7 @@ var adminCommands = []command{
 	{"leads erase", "EMAIL", "remove every lead of an address, without a trace", []string{"litestream"}, 1, leadsErase},
 	{"leads purge", "", "remove leads that are older than a time", []string{"older-than"}, 0, leadsPurge},
 	{"stats", "", "show the last 30 days of the widgets", []string{"widget"}, 0, statsShow},
-	{"events", "", "show what happened, newest first", []string{"limit"}, 0, eventsShow},
+	{"events", "", "show what happened and who did it, newest first", []string{"limit", "type", "account", "license", "device", "since"}, 0, eventsShow},
 	{"legacy", "", "show who still calls /api/legacy/", nil, 0, legacyShow},
 	{"backup", "FILE", "write a checked copy of the database", nil, 1, backupCommand},
 	{"check", "", "read the whole database and the key file and tell what is wrong", nil, 0, checkCommand},
@@ -318,176 +307,6 @@ func originRemove(e *env) error {
 	return e.change(func(t *tx) error { return t.removeOrigin(origin) })
 }
 
-// licenseFromOptions reads a new licence from the command line.
-func (e *env) licenseFromOptions() (l *license, err error) {
-	l = &license{Product: e.str("product"), Plan: given(e.str("plan")), Trial: e.on("trial"), Entitlements: e.list("entitlements")}
-	if l.AccountID, err = e.needAccount(); err != nil {
-		return nil, err
-	}
-	if l.Product == "" || len(l.Product) > 100 {
-		return nil, usageError("-product NAME is needed, at most 100 characters")
-	}
-	if l.MaxDevices, err = e.optionalNumber("max-devices", 1, 1_000_000); err != nil {
-		return nil, err
-	}
-	if l.GraceDays, err = e.number("grace-days", 0, 3650); err != nil {
-		return nil, err
-	}
-	if l.LeaseHours, err = e.number("lease-hours", 1, 2160); err != nil {
-		return nil, err
-	}
-	if l.StartsAt, err = e.parseMoment(e.str("starts")); err != nil {
-		return nil, err
-	}
-	if l.ExpiresAt, err = e.parseMoment(e.str("expires")); err != nil {
-		return nil, err
-	}
-	if !l.StartsAt.IsZero() && !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(l.StartsAt.Time) {
-		return nil, usageError("-expires must be later than -starts")
-	}
-	return l, nil
-}
-
-func licenseAdd(e *env) error {
-	l, err := e.licenseFromOptions()
-	if err != nil {
-		return err
-	}
-	text := newLicenseKey()
-	key, err := parseLicenseKey(text)
-	if err != nil {
-		return err
-	}
-	id := ""
-	err = e.change(func(t *tx) (err error) {
-		id, err = t.addLicense(l, key, actorCommand)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return e.print(map[string]string{"id": id, "key": text}, fmt.Sprintf("id:  %s\nkey: %s  (shown once)", id, text))
-}
-
-func licenseList(e *env) error {
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
-	return e.withStore(func(st *store) error {
-		rows, err := st.licenses(e.str("account"), "", limit)
-		if err != nil {
-			return err
-		}
-		all := []licenseDetail{}
-		for _, l := range rows {
-			all = append(all, detailLicense(l, e.now()))
-		}
-		return printRows(e, all, "ID PRODUCT PLAN STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
-			return []any{l.ID, l.Product, l.Plan, l.Status, seatText(l.Seats), "…" + l.KeyHint, l.ExpiresAt, l.AccountID}
-		})
-	})
-}
-
-func seatText(s seats) string {
-	if s.Max == nil {
-		return fmt.Sprintf("%d", s.Used)
-	}
-	return fmt.Sprintf("%d/%d", s.Used, *s.Max)
-}
-
-func licenseShow(e *env) error {
-	return e.withStore(func(st *store) error {
-		l, err := st.license("", e.args[0])
-		if err != nil {
-			return err
-		}
-		detail := detailLicense(l, e.now())
-		if e.on("json") {
-			return e.print(detail, "")
-		}
-		var pretty strings.Builder
-		enc := json.NewEncoder(&pretty)
-		enc.SetIndent("", "  ")
-		if err := enc.Encode(detail); err != nil {
-			return err
-		}
-		fmt.Fprint(e.stdout, pretty.String())
-		devices, err := st.devices(l.ID, "", "", maxHoldersShown)
-		if err != nil {
-			return err
-		}
-		return printDevices(e, devices)
-	})
-}
-
-func printDevices(e *env, rows []*device) error {
-	views := []deviceView{}
-	for _, d := range rows {
-		views = append(views, viewDevice(d))
-	}
-	return printRows(e, views, "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY", func(d deviceView) []any {
-		return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint + "…", d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
-	})
-}
-
-// licenseAction is suspend, reinstate or revoke.
-func licenseAction(e *env) error {
-	_, action, _ := strings.Cut(e.command.name, " ")
-	var l *license
-	err := e.change(func(t *tx) (err error) {
-		l, err = changeState(t, e.args[0], action, e.str("reason"), actorCommand)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	detail := detailLicense(l, e.now())
-	return e.print(detail, l.ID+" is "+detail.Status)
-}
-
-func deviceList(e *env) error {
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
-	return e.withStore(func(st *store) error {
-		rows, err := st.devices(e.args[0], "", "", limit)
-		if err != nil {
-			return err
-		}
-		return printDevices(e, rows)
-	})
-}
-
-// changeDevice runs f on the device that the command names.
-func (e *env) changeDevice(f func(*tx, *license, *device) error) error {
-	return e.change(func(t *tx) error {
-		d, err := t.device("", e.args[0])
-		if err != nil {
-			return err
-		}
-		l, err := t.license("", d.LicenseID)
-		if err != nil {
-			return err
-		}
-		return f(t, l, d)
-	})
-}
-
-func deviceRelease(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error {
-		if d.State == deviceReleased {
-			return nil
-		}
-		return release(t, l, d, "operator", "device.released", actorCommand)
-	})
-}
-
-func deviceBlock(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error { return block(t, l, d, actorCommand) })
-}
-
 func widgetAdd(e *env) error {
 	account, err := e.needAccount()
 	if err != nil {
@@ -591,7 +410,7 @@ func keyPublic(e *env) error {
 		return err
 	}
 	for i := range ring.keys {
-		der, err := x509.MarshalPKIXPublicKey(ring.keys[i].public())
+		der, err := x509.MarshalPKIXPublicKey(ring.keys[i].public)
 		if err != nil {
 			return err
 		}
@@ -683,36 +502,15 @@ func keyRetire(e *env) error {
 	})
 }
 
-// exportPage is how many leads an export reads at a time.
+// exportPage is how many rows an export reads at a time.
 const exportPage = 500
 
 func leadsExport(e *env) error {
-	return e.withStore(func(st *store) error {
-		w := csv.NewWriter(e.stdout)
-		if e.on("csv") {
-			w.Write([]string{"id", "account_id", "type", "email", "source", "page", "created_at"})
-		}
-		for before := ""; ; {
-			rows, err := st.leads("", before, exportPage)
-			if err != nil {
-				return err
-			}
-			for _, l := range rows {
-				if !e.on("csv") {
-					if _, err := e.stdout.Write(encodeJSON(l)); err != nil {
-						return err
-					}
-					continue
-				}
-				w.Write([]string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(text(l.Source)), plainCell(text(l.Page)), l.CreatedAt.String()})
-			}
-			if len(rows) < exportPage {
-				w.Flush()
-				return w.Error()
-			}
-			before = rows[len(rows)-1].ID
-		}
-	})
+	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
+	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads("", before, exportPage) },
+		func(l lead) string { return l.ID }, func(l lead) []string {
+			return []string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(text(l.Source)), plainCell(text(l.Page)), l.CreatedAt.String()}
+		})
 }
 
 func text(s *string) string {
@@ -827,8 +625,14 @@ func eventsShow(e *env) error {
 	if err != nil {
 		return err
 	}
+	filter := eventFilter{accountID: e.str("account"), eventType: e.str("type"), licenseID: e.str("license"), deviceID: e.str("device")}
+	if age, err := parseAge(e.str("since")); err == nil { // here a duration goes back
+		filter.since = newStamp(e.now().Add(-age))
+	} else if filter.since, err = e.parseMoment(e.str("since")); err != nil {
+		return err
+	}
 	return e.withStore(func(st *store) error {
-		all, err := st.events(limit)
+		all, err := st.events(filter, "", limit)
 		if err != nil {
 			return err
 		}

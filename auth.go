@@ -89,16 +89,20 @@ func (c *claims) isDevice() bool { return c.Device != "" }
 
 // A signingKey is one Ed25519 key of the key file.
 type signingKey struct {
-	private   ed25519.PrivateKey
+	private   ed25519.PrivateKey // nil where only the public half is known
+	public    ed25519.PublicKey
 	kid       string // RFC 7638 thumbprint
 	createdAt stamp
 }
 
-func (k *signingKey) public() ed25519.PublicKey { return k.private.Public().(ed25519.PublicKey) }
+func signingKeyOf(private ed25519.PrivateKey, createdAt stamp) signingKey {
+	public := private.Public().(ed25519.PublicKey)
+	return signingKey{private: private, public: public, kid: thumbprint(public), createdAt: createdAt}
+}
 
 // jwk is the public half, as RFC 8037 writes it.
 func (k *signingKey) jwk() map[string]string {
-	return map[string]string{"kty": "OKP", "crv": "Ed25519", "x": base64.RawURLEncoding.EncodeToString(k.public()), "kid": k.kid, "use": "sig", "alg": "EdDSA"}
+	return map[string]string{"kty": "OKP", "crv": "Ed25519", "x": base64.RawURLEncoding.EncodeToString(k.public), "kid": k.kid, "use": "sig", "alg": "EdDSA"}
 }
 
 // thumbprint is RFC 7638's, over the members that RFC 8037 requires.
@@ -122,11 +126,11 @@ const (
 )
 
 func newSigningKey(now time.Time) (signingKey, error) {
-	public, private, err := ed25519.GenerateKey(rand.Reader)
+	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return signingKey{}, err
 	}
-	return signingKey{private: private, kid: thumbprint(public), createdAt: newStamp(now)}, nil
+	return signingKeyOf(private, newStamp(now)), nil
 }
 
 // newKeyring makes a key and a secret.
@@ -180,13 +184,13 @@ func parseKeyring(text []byte) (*keyring, error) {
 			if err != nil || !ok {
 				return nil, errors.New("a key is not an Ed25519 key in PKCS#8")
 			}
-			key := signingKey{private: private, kid: thumbprint(private.Public().(ed25519.PublicKey))}
-			if created := block.Headers[pemCreated]; created != "" {
-				if err := key.createdAt.Scan(created); err != nil {
+			var created stamp
+			if text := block.Headers[pemCreated]; text != "" {
+				if err := created.Scan(text); err != nil {
 					return nil, errors.New("the date of a key can't be read")
 				}
 			}
-			ring.keys = append(ring.keys, key)
+			ring.keys = append(ring.keys, signingKeyOf(private, created))
 		default:
 			return nil, fmt.Errorf("a block %q does not belong there", block.Type)
 		}
@@ -364,7 +368,7 @@ func (k *keyring) verify(token string) (claims, error) {
 		return claims{}, errInvalidToken
 	}
 	key := k.find(kid.text)
-	if key == nil || !ed25519.Verify(key.public(), []byte(token[:len(parts[0])+1+len(parts[1])]), decoded[2]) {
+	if key == nil || !ed25519.Verify(key.public, []byte(token[:len(parts[0])+1+len(parts[1])]), decoded[2]) {
 		return claims{}, errInvalidToken
 	}
 	payload, err := parseJSON(decoded[1])

@@ -34,6 +34,7 @@ type route struct {
 	free    bool         // never charged to an account
 	beacon  bool         // also takes the JSON as text/plain, which needs no preflight
 	creates bool         // honours Idempotency-Key
+	body    int64        // bytes that a body may have, where that is not maxBody
 	charge  chargeFunc   // whom to charge when no token says so; nil: the Origin's owner
 	run     endpointFunc // reads the request and does it
 }
@@ -72,6 +73,14 @@ var routes = []route{
 	{pattern: "GET /licenses", token: tokenRequired, scope: scopeLicenses, run: endpoint((*server).listLicenses)},
 	{pattern: "GET /licenses/{id}", token: tokenRequired, scope: scopeLicenses, run: endpoint((*server).showLicense)},
 	{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, run: endpoint((*server).listDevices)},
+	{pattern: "POST /licenses", token: tokenRequired, scope: scopeAdmin, creates: true, body: maxTermsBody, run: endpoint((*server).createLicense)},
+	{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeAdmin, body: maxTermsBody, run: endpoint((*server).patchLicense)},
+	{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).renewLicense)},
+	{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).suspendLicense)},
+	{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).reinstateLicense)},
+	{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).revokeLicense)},
+	{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint((*server).rotateKey)},
+	{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, run: endpoint((*server).listEvents)},
 	{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices, run: endpoint((*server).releaseDevice)},
 }
 
@@ -101,6 +110,7 @@ var problemCodes = map[string]struct {
 	"account_not_found":       {404, "Account not found"},
 	"method_not_allowed":      {405, "Method not allowed"},
 	"seat_limit_reached":      {409, "Seat limit reached"},
+	"transfer_limit_reached":  {409, "Transfer limit reached"},
 	"idempotency_in_progress": {409, "The same request is still running"},
 	"illegal_transition":      {409, "Illegal transition"},
 	"gone":                    {410, "Gone"},
@@ -118,7 +128,8 @@ var problemCodes = map[string]struct {
 }
 
 const (
-	maxBody = 16 << 10 // bytes (contract, section 1)
+	maxBody      = 16 << 10 // bytes (contract, section 1)
+	maxTermsBody = 48 << 10 // bytes, so that a licence's 16 KiB of metadata fit with the rest
 
 	exposedHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Sunset, Deprecation, Link, ETag"
 	allowedHeaders = "Authorization, Content-Type, Idempotency-Key"
@@ -464,7 +475,7 @@ func (s *server) run(w *response, c *call) (any, error) {
 		}
 	}
 	var body *jsonValue
-	if r.Method == http.MethodPost {
+	if r.Method == http.MethodPost || r.Method == http.MethodPatch {
 		var err error
 		if body, err = c.readBody(w); err != nil {
 			return nil, err
@@ -544,14 +555,15 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 		w.Header().Set("Accept", "application/json")
 		return nil, &refusal{code: "unsupported_media_type", detail: "The body must be JSON in UTF-8: Content-Type: application/json, not compressed."}
 	}
-	if r.ContentLength > maxBody {
-		return nil, errBodySize
+	limit := orDefault(c.route.body, maxBody)
+	if r.ContentLength > limit {
+		return nil, errBodySize(limit)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
-			return nil, errBodySize
+			return nil, errBodySize(limit)
 		}
 		return nil, &refusal{code: "malformed_json", detail: "The body ended early."}
 	}
@@ -563,7 +575,9 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	return &v, nil
 }
 
-var errBodySize = &refusal{code: "body_too_large", detail: "The body has more than 16 KiB."}
+func errBodySize(limit int64) error {
+	return &refusal{code: "body_too_large", detail: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
+}
 
 // charge takes one request from the account's bucket and writes the RateLimit
 // fields (draft-ietf-httpapi-ratelimit-headers-11).
@@ -669,6 +683,7 @@ type problem struct {
 	Errors    []fieldError `json:"errors,omitempty"`
 	Seats     any          `json:"seats,omitempty"`   // of seat_limit_reached
 	Devices   any          `json:"devices,omitempty"` // that hold them
+	Next      *stamp       `json:"next_transfer_at,omitempty"`
 }
 
 // fail writes the problem that an error is (RFC 9457). It is the only place that
@@ -694,6 +709,9 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 		Code: ref.code, RequestID: w.requestID, Errors: ref.fields, Seats: ref.seats, Devices: ref.devices}
 	if w.onLeads {
 		p.OK = new(bool)
+	}
+	if !ref.nextTransfer.IsZero() {
+		p.Next = &ref.nextTransfer
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")

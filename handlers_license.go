@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"time"
@@ -49,8 +48,7 @@ func (cr *credential) required(c *call) error {
 			fields: []fieldError{{Pointer: "#/license_key", Code: errKeyMalformed.code, Detail: errKeyMalformed.detail}}}
 	}
 	if cr.key == nil && c.deviceToken() == nil {
-		return &refusal{code: "validation_failed", detail: "These values are wrong: license_key.",
-			fields: []fieldError{{Pointer: "#/license_key", Code: "required", Detail: "A licence key is required, or a device token in the Authorization header."}}}
+		return missing("license_key", "A licence key is required, or a device token in the Authorization header.")
 	}
 	return nil
 }
@@ -81,33 +79,26 @@ func (s *server) failedLookup(c *call, otherwise error) error {
 	return otherwise
 }
 
-// readFingerprint reads what a device calls itself by: 1 to 255 characters.
-func readFingerprint(in *input, n need) *[32]byte {
-	text := in.text("fingerprint", n, 255, notEmpty)
+// readFingerprint reads what a device calls itself by, 1 to 255 characters, and
+// returns its hash; nil when there is none.
+func readFingerprint(in *input) []byte {
+	text := in.text("fingerprint", optional, 255, notEmpty)
 	if text == "" {
 		return nil
 	}
 	hash := fingerprintHash(text)
-	return &hash
-}
-
-func notEmpty(s string) (code, detail string) {
-	if s == "" {
-		return "empty", "This must not be empty."
-	}
-	return "", ""
+	return hash[:]
 }
 
 // activateRequest is the body of POST /widget/license/activate (contract, section 4).
 type activateRequest struct {
 	credential
-	fingerprint *[32]byte
 	activation
 }
 
 func (q *activateRequest) read(in *input) {
 	q.credential.read(in)
-	q.fingerprint = readFingerprint(in, optional)
+	q.fingerprint = readFingerprint(in)
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.replace = in.text("replace_device_id", optional, 64, isID("dev"))
 	q.nonce = in.text("nonce", optional, 128, notEmpty)
@@ -160,31 +151,24 @@ func (s *server) activate(ctx context.Context, c *call, q *activateRequest) (*ac
 // settle decides which licence and which device an activation is for, and whose an
 // Idempotency-Key is.
 func (q *activateRequest) settle(c *call) error {
-	q.keyHash = q.hash()
-	token := c.deviceToken()
-	if token != nil {
-		bound, err := base64.RawURLEncoding.DecodeString(token.Fingerprint)
-		if err != nil || len(bound) != 32 {
-			return errInvalidToken
-		}
-		if q.fingerprint == nil {
-			q.fingerprint = (*[32]byte)(bound)
-		}
-		if *q.fingerprint != [32]byte(bound) {
-			return &refusal{code: "credential_mismatch", detail: "The token is for another device than the fingerprint in the body."}
-		}
-		q.licenseID = token.License
+	if q.keyHash = q.hash(); q.keyHash != nil {
+		c.idemScope = "license " + hex.EncodeToString(q.keyHash[:])
 	}
-	if q.fingerprint == nil {
-		return &refusal{code: "validation_failed", detail: "These values are wrong: fingerprint.",
-			fields: []fieldError{{Pointer: "#/fingerprint", Code: "required", Detail: "This member is required."}}}
+	if token := c.deviceToken(); token != nil {
+		q.licenseID, q.presented = token.License, token
+		c.idemScope += " device " + token.Device
 	}
-	q.activation.fingerprint = *q.fingerprint
-	c.idemScope = "device " + q.licenseID + " " + hex.EncodeToString(q.fingerprint[:])
-	if q.keyHash != nil {
-		c.idemScope = "device " + hex.EncodeToString(q.keyHash[:]) + " " + hex.EncodeToString(q.fingerprint[:])
+	c.idemScope += " fingerprint " + hex.EncodeToString(q.fingerprint)
+	if q.fingerprint == nil && q.presented == nil {
+		return missing("fingerprint", "The fingerprint of the device is required, or its earlier token.")
 	}
 	return nil
+}
+
+// missing is the refusal of a body that lacks a member.
+func missing(name, detail string) error {
+	return &refusal{code: "validation_failed", detail: "These values are wrong: " + name + ".",
+		fields: []fieldError{{Pointer: "#/" + name, Code: "required", Detail: detail}}}
 }
 
 // verifyRequest is the body of POST /widget/license/verify.
@@ -195,7 +179,7 @@ type verifyRequest struct {
 
 func (q *verifyRequest) read(in *input) {
 	q.credential.read(in)
-	q.fingerprint = readFingerprint(in, optional)
+	q.fingerprint = readFingerprint(in)
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.entitlements = in.texts("entitlements", 100, 64)
 	q.nonce = in.text("nonce", optional, 128, notEmpty)
@@ -235,7 +219,7 @@ func (s *server) verify(ctx context.Context, c *call, q *verifyRequest) (*verify
 		return nil, err
 	}
 	var given lease
-	if d := found.device; d != nil && d.State == deviceActive {
+	if d := found.device; d != nil && d.State == deviceActive && !d.lapsed(now) {
 		if found, given, err = s.seen(ctx, &q.checkRequest, found, now); err != nil {
 			return nil, err
 		}
@@ -275,7 +259,7 @@ func (s *server) seen(ctx context.Context, r *checkRequest, found check, now tim
 	var given lease
 	d := found.device
 	wants := r.wantsLease(found, now)
-	if !within(leaseReuse, d.LastSeenAt.Time, now) || wants && !within(leaseReuse, d.LeasedAt.Time, now) {
+	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && !within(leaseReuse, d.LeasedAt.Time, now) {
 		bounded, cancel := context.WithTimeout(ctx, writeWait)
 		defer cancel()
 		err := s.store.update(bounded, func(t *tx) (err error) {
@@ -314,12 +298,12 @@ func (s *server) seen(ctx context.Context, r *checkRequest, found check, now tim
 // deactivateRequest is the body of POST /widget/license/deactivate.
 type deactivateRequest struct {
 	credential
-	fingerprint *[32]byte
+	fingerprint []byte
 }
 
 func (q *deactivateRequest) read(in *input) {
 	q.credential.read(in)
-	q.fingerprint = readFingerprint(in, optional)
+	q.fingerprint = readFingerprint(in)
 }
 
 type deactivateResponse struct {
@@ -334,8 +318,7 @@ func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) 
 	}
 	token := c.deviceToken()
 	if token == nil && q.fingerprint == nil {
-		return nil, &refusal{code: "validation_failed", detail: "These values are wrong: fingerprint.",
-			fields: []fieldError{{Pointer: "#/fingerprint", Code: "required", Detail: "The fingerprint of the device is required, or its token."}}}
+		return nil, missing("fingerprint", "The fingerprint of the device is required, or its token.")
 	}
 	ask := checkRequest{keyHash: q.hash(), presented: token, fingerprint: q.fingerprint}
 	res := &deactivateResponse{OK: true}
@@ -348,7 +331,7 @@ func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) 
 		case found.license == nil:
 			return errLicense
 		case found.code == "fingerprint_mismatch":
-			return &refusal{code: "credential_mismatch", detail: "The token is for another device than the fingerprint in the body."}
+			return errOtherDevice
 		case found.device == nil || found.device.State != deviceActive:
 			return nil
 		}
@@ -367,11 +350,15 @@ func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) 
 // licensesRequest is the query of GET /licenses.
 type licensesRequest struct {
 	accountScope
-	page page
+	filter licenseFilter
+	page   page
 }
 
 func (q *licensesRequest) read(in *input) {
 	q.accountScope.read(in)
+	q.filter.status = in.parameter("status", oneOf(statusActive, statusGrace, statusExpired, statusNotStarted, statusSuspended, statusRevoked))
+	q.filter.product = in.parameter("product", isText(maxNameLength))
+	q.filter.search = in.parameter("q", isText(maxNameLength))
 	q.page = in.page("lic")
 }
 
@@ -381,11 +368,12 @@ func (s *server) listLicenses(_ context.Context, c *call, q *licensesRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.store.licenses(owner, q.page.before, q.page.limit+1)
+	now := s.now()
+	q.filter.accountID, q.filter.now = owner, newStamp(now)
+	rows, err := s.store.licenses(q.filter, q.page.before, q.page.limit+1)
 	if err != nil {
 		return nil, err
 	}
-	now := s.now()
 	return newList(rows, q.page, func(l *license) string { return l.ID }, func(l *license) licenseDetail { return detailLicense(l, now) }), nil
 }
 
@@ -409,10 +397,7 @@ func (q *licenseRequest) find(s *server, c *call, from *queries) (*license, erro
 		return nil, err
 	}
 	l, err := from.license(owner, q.id)
-	if errors.Is(err, errNotFound) {
-		return nil, &refusal{code: "license_not_found", detail: "There is no licence with this id."}
-	}
-	return l, err
+	return l, licenseNotFound(err)
 }
 
 // showLicense answers GET /licenses/{id}.
@@ -438,6 +423,9 @@ func (s *server) listDevices(_ context.Context, c *call, q *licenseRequest) (*li
 	return newList(rows, q.page, func(d *device) string { return d.ID }, viewDevice), nil
 }
 
+// actorToken names the token that a call was made with.
+func actorToken(c *call) string { return "token " + c.caller.claims.ID }
+
 // releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it takes the
 // device's seat back. One that holds none is left as it is.
 func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) (noContent, error) {
@@ -453,6 +441,10 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 		if err != nil || d.State != deviceActive {
 			return err
 		}
-		return release(t, l, d, "portal", "device.released", "token "+c.caller.claims.ID)
+		by := "portal"
+		if c.caller.admin() {
+			by = "operator"
+		}
+		return release(t, l, d, by, "device.released", actorToken(c))
 	})
 }

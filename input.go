@@ -102,6 +102,13 @@ func checkText(s string, n need, max int) (code, detail string) {
 	return "", ""
 }
 
+func notEmpty(s string) (code, detail string) {
+	if s == "" {
+		return "empty", "This must not be empty."
+	}
+	return "", ""
+}
+
 // given returns a pointer to s, or nil for "": what the database keeps of an
 // optional text.
 func given(s string) *string {
@@ -171,6 +178,48 @@ func (in *input) texts(name string, count, max int) []string {
 	return all
 }
 
+// number reads an optional whole number from low to high; nil when it is absent or
+// wrong.
+func (in *input) number(name string, low, high int) *int {
+	v := in.member(name, jsonNumber, optional)
+	if v == nil {
+		return nil
+	}
+	n, whole := v.integer()
+	if !whole || n < int64(low) || n > int64(high) {
+		in.wrong(name, "out_of_range", fmt.Sprintf("This must be a whole number from %d to %d.", low, high))
+		return nil
+	}
+	number := int(n)
+	return &number
+}
+
+// moment reads an optional time as RFC 3339 writes it; the zero stamp when it is
+// absent or wrong.
+func (in *input) moment(name string) stamp {
+	v := in.member(name, jsonString, optional)
+	if v == nil {
+		return stamp{}
+	}
+	t, ok := parseMoment(v.text)
+	if !ok {
+		in.wrong(name, "invalid_time", "This must be a time as 2027-01-31T12:00:00Z.")
+	}
+	return t
+}
+
+// lastYear leaves room for grace behind the latest time that is taken.
+const lastYear = 9000
+
+// parseMoment reads an RFC 3339 time of the years that the file can hold.
+func parseMoment(s string) (stamp, bool) {
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil || t.UTC().Year() < 1970 || t.UTC().Year() > lastYear {
+		return stamp{}, false
+	}
+	return newStamp(t), true
+}
+
 // parameter reads a parameter of the query, which may stand there once; check
 // judges it unless it is absent.
 func (in *input) parameter(name string, check func(string) (code, detail string)) string {
@@ -211,6 +260,11 @@ func isID(prefix string) func(string) (string, string) {
 		}
 		return "", ""
 	}
+}
+
+// isText returns a check for a text of 1 to max characters.
+func isText(max int) func(string) (string, string) {
+	return func(s string) (string, string) { return checkText(s, required, max) }
 }
 
 // oneOf returns a check for a choice.

@@ -39,6 +39,7 @@ type jsonValue struct {
 	text    string
 	list    []jsonValue
 	members []jsonMember
+	raw     []byte // an object as it was written
 }
 
 type jsonMember struct {
@@ -144,6 +145,7 @@ func (p *jsonParser) value(depth int) (jsonValue, error) {
 func (p *jsonParser) object(depth int) (jsonValue, error) {
 	v := jsonValue{kind: jsonObject}
 	var names map[string]bool
+	start := p.at
 	p.at++
 	for p.space(); p.peek() != '}'; p.space() {
 		if len(v.members) > 0 {
@@ -188,6 +190,7 @@ func (p *jsonParser) object(depth int) (jsonValue, error) {
 		v.members = append(v.members, jsonMember{name, member})
 	}
 	p.at++
+	v.raw = p.text[start:p.at]
 	return v, nil
 }
 

@@ -199,6 +199,9 @@ func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
 		RefreshAfter: int64(l.refreshAfter().Seconds()),
 		Nonce:        nonce,
 	}
+	if !d.LapsesAt.IsZero() { // a floating seat's token must not outlive the seat
+		c.Expires = min(c.Expires, d.LapsesAt.Unix())
+	}
 	if !l.ExpiresAt.IsZero() {
 		c.LicenseEnd, c.GraceEnd = l.ExpiresAt.Unix(), l.graceUntil().Unix()
 	}
@@ -242,7 +245,7 @@ func judge(l *license, d *device, q question, now time.Time) (code string, valid
 			return "device_not_activated", false
 		case d.State == deviceBlocked:
 			return "device_blocked", false
-		case d.State == deviceReleased:
+		case d.State == deviceReleased, d.lapsed(now):
 			return "device_released", false
 		}
 	}
@@ -303,16 +306,79 @@ func mayActivate(l *license, d *device, product string, now time.Time) error {
 	return nil
 }
 
-// nextState returns the state that an operator's action leads to, or an
-// illegal_transition that names the present one.
-func nextState(state, action string) (string, error) {
+// nextState returns the state that an operator's action leads to, or
+// illegal_transition.
+func nextState(l *license, action string) (string, error) {
 	switch {
-	case action == "suspend" && state == statusActive:
+	case action == "suspend" && l.State == statusActive:
 		return statusSuspended, nil
-	case action == "reinstate" && state == statusSuspended:
+	case action == "reinstate" && l.State == statusSuspended:
 		return statusActive, nil
-	case action == "revoke" && state != statusRevoked:
+	case action == "revoke" && l.State != statusRevoked:
 		return statusRevoked, nil
 	}
-	return "", &refusal{code: "illegal_transition", detail: "The licence is " + state + "; " + action + " does not apply to it."}
+	return "", errTransition(l, action)
+}
+
+// errTransition says that an action does not apply to a licence as it is.
+func errTransition(l *license, action string) error {
+	state := l.State
+	if action == "renew" && state != statusRevoked {
+		state += " and has no end yet"
+	}
+	return &refusal{code: "illegal_transition", detail: "The licence is " + state + "; " + action + " does not apply to it."}
+}
+
+// mayMove tells whether a licence's seats may be moved once more, given the moments
+// of the owner's releases of the last 30 days, oldest first, and how many more are
+// about to count; and if not, when: the zero stamp for never.
+func mayMove(l *license, releases []stamp, more int) (ok bool, next stamp) {
+	if l.MaxTransfers == nil || len(releases)+more <= *l.MaxTransfers {
+		return true, stamp{}
+	}
+	if over := len(releases) + more - *l.MaxTransfers; over <= len(releases) {
+		return false, releases[over-1].after(transferWindow)
+	}
+	return false, stamp{}
+}
+
+// An offlineClock is what a device without a network judges its lease by
+// (contract, section 4): the later of its own clock and a mark that it saves. The
+// mark grows from what the service signed and from the monotonic clock, never from
+// the wall clock, so that a clock that was once wrong can't poison it.
+type offlineClock struct {
+	mark int64 // Unix seconds, saved with the token
+}
+
+// signed notes the iat of a token whose signature holds.
+func (c *offlineClock) signed(issuedAt int64) { c.mark = max(c.mark, issuedAt) }
+
+// elapsed notes time that has passed by the monotonic clock.
+func (c *offlineClock) elapsed(d time.Duration) {
+	if d > 0 {
+		c.mark += int64(d / time.Second)
+	}
+}
+
+// now is the moment to compare exp with, given the wall clock.
+func (c *offlineClock) now(wall time.Time) time.Time {
+	return time.Unix(max(c.mark, wall.Unix()), 0)
+}
+
+// leaseFault tells why a lease whose signature holds does not prove its licence to
+// a device at a moment of its offlineClock; "" when it does. fingerprint and
+// audience are compared unless they are empty.
+func leaseFault(c claims, fingerprint, audience string, now time.Time) string {
+	hash := fingerprintHash(fingerprint)
+	switch {
+	case !c.isDevice():
+		return "it is no device's lease"
+	case audience != "" && c.Audience != audience:
+		return "it is for another service: " + c.Audience
+	case fingerprint != "" && c.Fingerprint != base64.RawURLEncoding.EncodeToString(hash[:]):
+		return "it is bound to another device's fingerprint"
+	case !time.Unix(c.Expires, 0).After(now):
+		return "it ended at " + newStamp(time.Unix(c.Expires, 0)).String()
+	}
+	return ""
 }

@@ -91,6 +91,19 @@ var options = []option{
 	{"ttl", "DURATION", "720h", "how long the token holds: 720h, 90d"},
 	{"client-id", "ID", "", "name of the application that carries the token; by default the account's id"},
 	{"all-accounts", "", "", "let the token name any account by ?account_id="},
+	{"floating", "", "", "seats are held by leases: one that lapses is free again"},
+	{"max-transfers", "N", "", "how often the owner may move a seat in 30 days; without it there is no limit"},
+	{"duration-days", "N", "", "length of a term"},
+	{"from-activation", "", "", "let the duration count from the first activation"},
+	{"days", "N", "", "how many days more; by default the licence's own duration"},
+	{"old-key-until", "TIME", "", "how long the old key still works: a date, RFC 3339, or 7d; without it, until now"},
+	{"dry-run", "", "", "check everything, change nothing"},
+	{"type", "NAME", "", "only events of this type"},
+	{"license", "ID", "", "only of this licence"},
+	{"device", "ID", "", "only of this device"},
+	{"since", "TIME", "", "only from then on: a date, RFC 3339, or 7d for the last seven days"},
+	{"public", "FILE", "", "PEM file with the public keys, as 'widgetd key public' prints them"},
+	{"fingerprint", "TEXT", "", "the device's fingerprint, to compare"},
 	{"force", "", "", "go on where the command would stop and explain"},
 	{"csv", "", "", "print CSV"},
 	{"older-than", "DURATION", "", "age, as 365d"},
@@ -117,7 +130,7 @@ func init() { // a variable's initialiser could not refer to help, which reads i
 		{"init", "", "make the database, the key file and the main account; existing ones are never touched", []string{"base-url", "name", "origin"}, 0, initCommand},
 		{"serve", "", "run the service", []string{"addr", "trusted-proxies", "debug-addr", "anonymous-rate", "failed-lookup-rate", "legacy-sunset", "litestream", "log"}, 0, serveCommand},
 		{"demo", "", "run a service with data, a page to look at, and curl lines to paste", []string{"addr", "dir", "log"}, 0, demoCommand},
-	}, adminCommands, []command{
+	}, adminCommands, licenseCommands, []command{
 		{"version", "", "tell which build this is", nil, 0, func(e *env) error { return e.print(map[string]string{"version": buildName()}, buildName()) }},
 		{"help", "", "show this", nil, 0, func(e *env) error { return help(e.stdout) }},
 	})
@@ -531,6 +544,9 @@ func (s *server) follow(ctx context.Context, keyFile string) {
 		if err := s.flushLegacy(ctx); err != nil {
 			s.log.Warn("legacy calls can't be counted", "error", err.Error())
 		}
+		if err := s.advance(ctx); err != nil {
+			s.log.Warn("what time brings about can't be written", "error", err.Error())
+		}
 		if s.now().Sub(swept) >= sweepInterval {
 			swept = s.now()
 			if err := s.store.update(ctx, (*tx).sweep); err != nil {
@@ -538,6 +554,21 @@ func (s *server) follow(ctx context.Context, keyFile string) {
 			}
 		}
 	}
+}
+
+// advance does what time has brought about since the last second, or since the
+// service last ran, a bounded number of rows at a time.
+func (s *server) advance(ctx context.Context) error {
+	due, err := s.store.timeHasWork(newStamp(s.now()))
+	for due && err == nil {
+		done := 0
+		err = s.store.update(ctx, func(t *tx) (err error) {
+			done, err = advanceTime(t)
+			return err
+		})
+		due = done >= maxAdvance
+	}
+	return err
 }
 
 // followKeys takes the keys of a changed file; a bad file changes nothing.

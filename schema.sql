@@ -83,10 +83,17 @@ CREATE TABLE licenses (
   entitlements       TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'), -- codes: ["kds","reports"]
   metadata           TEXT NOT NULL DEFAULT '{}' CHECK (json_type(metadata) = 'object' AND length(metadata) <= 16384), -- the seller's own notes
   first_activated_at TEXT CHECK (first_activated_at LIKE '____-__-__T__:__:__Z'), -- when the first device came
+  grace_noted        TEXT,                                           -- the end that license.grace_started was written for
+  expired_noted      TEXT,                                           -- the end of grace that license.expired was written for
   created_at         TEXT NOT NULL CHECK (created_at LIKE '____-__-__T__:__:__Z'), -- when it was issued
   updated_at         TEXT NOT NULL CHECK (updated_at LIKE '____-__-__T__:__:__Z')  -- when a column last changed
 ) STRICT;
 CREATE INDEX licenses_account ON licenses (account_id, id);
+-- What time has yet to bring about, and nothing else: so looking for it each second costs nothing.
+CREATE INDEX licenses_grace_due ON licenses (expires_at)
+  WHERE state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at;
+CREATE INDEX licenses_expiry_due ON licenses (strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days'))
+  WHERE state <> 'revoked' AND expired_noted IS NOT strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days');
 
 CREATE TABLE license_keys (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the normalised key; the key itself is kept nowhere
@@ -110,6 +117,8 @@ CREATE TABLE devices (
   lease_kid        TEXT,                                             -- the key that signed its last lease
   leased_at        TEXT CHECK (leased_at LIKE '____-__-__T__:__:__Z'), -- when that lease began
   lease_expires_at TEXT CHECK (lease_expires_at LIKE '____-__-__T__:__:__Z'), -- until when it proves the licence offline
+  lapses_at        TEXT CHECK (lapses_at LIKE '____-__-__T__:__:__Z'), -- when a floating seat is given back by itself; NULL: never
+  clone_suspected_at TEXT CHECK (clone_suspected_at LIKE '____-__-__T__:__:__Z'), -- when an older lease of it last came back
   activated_at     TEXT NOT NULL CHECK (activated_at LIKE '____-__-__T__:__:__Z'), -- when it last took its seat
   last_seen_at     TEXT NOT NULL CHECK (last_seen_at LIKE '____-__-__T__:__:__Z'), -- to the minute
   released_at      TEXT CHECK (released_at LIKE '____-__-__T__:__:__Z'), -- when it last gave its seat back
@@ -118,6 +127,7 @@ CREATE TABLE devices (
   UNIQUE (license_id, fingerprint)
 ) STRICT;
 CREATE INDEX devices_seats ON devices (license_id, state);
+CREATE INDEX devices_lapsing ON devices (lapses_at) WHERE lapses_at IS NOT NULL;
 
 CREATE TABLE widgets (
   id            TEXT PRIMARY KEY CHECK (id LIKE 'wgt\_%' ESCAPE '\'), -- wgt_…, public: it stands in the page
@@ -168,6 +178,7 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_account ON events (account_id, seq);
 CREATE INDEX events_license ON events (license_id, type, at) WHERE license_id IS NOT NULL;
+CREATE INDEX events_device ON events (device_id, seq) WHERE device_id IS NOT NULL;
 
 CREATE TABLE idempotency (
   id          BLOB PRIMARY KEY CHECK (length(id) = 32),              -- keyed hash of caller, route and Idempotency-Key
@@ -210,7 +221,7 @@ CREATE VIEW v_devices AS
 SELECT d.id, d.name, d.platform, d.app_version, d.state, a.name AS account, l.product,
        lower(substr(hex(d.fingerprint), 1, 8)) AS fingerprint,
        d.activated_at, d.last_seen_at, d.lease_expires_at, d.released_at, d.released_by, d.activations,
-       d.lease_seq, d.presented_seq, d.license_id, l.account_id
+       d.lease_seq, d.presented_seq, d.clone_suspected_at, d.license_id, l.account_id
 FROM devices d JOIN licenses l ON l.id = d.license_id JOIN accounts a ON a.id = l.account_id;
 
 -- How many leads of each type came on each UTC day.

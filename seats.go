@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"slices"
@@ -16,6 +17,7 @@ import (
 const (
 	actorDevice  = "device"
 	actorCommand = "command"
+	actorTime    = "time"
 )
 
 // A lease is a device token as it goes out.
@@ -43,6 +45,9 @@ func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string) (lease, 
 	}
 	d.LeaseSeq++
 	d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt = k.signer().kid, t.now, l.leaseEnd(t.now.Time)
+	if l.Kind == kindFloating {
+		d.LapsesAt = d.LeaseExpiresAt
+	}
 	return k.signLease(l, d, bases[0].URL, nonce, t.now.Time)
 }
 
@@ -89,15 +94,16 @@ func within(d time.Duration, a, b time.Time) bool { return b.Sub(a).Abs() < d }
 
 // An activation is what a device asks for when it takes a seat.
 type activation struct {
-	licenseID   string // of the token or the key
-	keyHash     *[32]byte
-	fingerprint [32]byte
+	licenseID   string    // that the token names; "": the key does
+	keyHash     *[32]byte // nil: the token names the licence
+	fingerprint []byte    // SHA-256; nil: the token names the device
 	name        *string
 	platform    *string
 	appVersion  *string
 	product     string
 	replace     string // the device whose seat it takes; "": none
 	nonce       string
+	presented   *claims // the device's earlier token; nil: none
 }
 
 // A grant is what activating gives.
@@ -111,16 +117,17 @@ type grant struct {
 // activate binds a device to a licence, inside the transaction that also decides
 // whether a seat is free: N seats and any number of callers give N devices.
 // Errors: the refusals of mayActivate, license_not_found, seat_limit_reached (kept,
-// with its event), validation_failed for replace_device_id.
+// with its event), transfer_limit_reached, credential_mismatch, validation_failed
+// for replace_device_id.
 func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 	l, err := a.findLicense(t)
 	if err != nil {
 		return nil, err
 	}
-	d, err := t.deviceByFingerprint(l.ID, a.fingerprint)
-	if errors.Is(err, errNotFound) {
-		d, err = nil, nil
+	if err := freeLapsed(t, l); err != nil {
+		return nil, err
 	}
+	d, drifted, err := a.findDevice(t, l)
 	if err != nil {
 		return nil, err
 	}
@@ -129,11 +136,12 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 	}
 	g := &grant{license: l, device: d, code: "already_active"}
 	if d == nil || d.State != deviceActive {
-		if err := k.takeSeat(t, g, a); err != nil {
+		if err := takeSeat(t, g, a); err != nil {
 			return nil, err
 		}
 	}
 	d = g.device
+	d.Fingerprint = a.fingerprint
 	d.Name, d.Platform, d.AppVersion = either(a.name, d.Name), either(a.platform, d.Platform), either(a.appVersion, d.AppVersion)
 	d.LastSeenAt = t.now
 	if err := t.startLicense(l); err != nil {
@@ -142,16 +150,107 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 	if g.lease, err = k.nextLease(t, l, d, a.nonce); err != nil {
 		return nil, err
 	}
+	if err := notePresented(t, l, d, a.presented); err != nil {
+		return nil, err
+	}
 	if err := t.saveDevice(d); err != nil {
 		return nil, err
 	}
-	if g.code != "already_active" {
-		if err := t.addEvent(deviceEvent(l, d, "device."+g.code, actorDevice)); err != nil {
+	for _, happened := range []struct {
+		yes   bool
+		event string
+	}{{drifted, "device.drifted"}, {g.code != "already_active", "device." + g.code}} {
+		if !happened.yes {
+			continue
+		}
+		if err := t.addEvent(deviceEvent(l, d, happened.event, actorDevice)); err != nil {
 			return nil, err
 		}
 	}
 	l.SeatsUsed, err = t.seatsUsed(l.ID)
 	return g, err
+}
+
+// findDevice returns the device that an activation is for, nil for a new one. A
+// device that brings its earlier token under a changed fingerprint has drifted: it
+// stays the same device.
+func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err error) {
+	p := a.presented
+	if p != nil && p.License != l.ID {
+		return nil, false, errCredentials
+	}
+	var owner, bearer *device // of the fingerprint, of the token
+	if a.fingerprint != nil {
+		if owner, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err != nil {
+			return nil, false, err
+		}
+	}
+	if p != nil {
+		if bearer, err = orNil(t.device(l.ID, p.Device)); err != nil {
+			return nil, false, err
+		}
+	}
+	switch {
+	case owner != nil && p != nil && owner.ID != p.Device:
+		return nil, false, errOtherDevice
+	case owner != nil:
+		return owner, false, nil
+	case bearer != nil && a.fingerprint == nil:
+		a.fingerprint = bearer.Fingerprint
+		return bearer, false, nil
+	case a.fingerprint == nil: // of a device that a restored database does not have
+		a.fingerprint, err = base64.RawURLEncoding.DecodeString(p.Fingerprint)
+		return nil, false, err
+	}
+	return bearer, bearer != nil, nil
+}
+
+// orNil turns errNotFound into nil.
+func orNil[T any](v *T, err error) (*T, error) {
+	if errors.Is(err, errNotFound) {
+		return nil, nil
+	}
+	return v, err
+}
+
+var errOtherDevice = &refusal{code: "credential_mismatch", detail: "The token is for another device than the fingerprint in the body."}
+
+// freeLapsed gives back the floating seats of a licence whose lease has run out.
+func freeLapsed(t *tx, l *license) error {
+	if l.Kind != kindFloating {
+		return nil
+	}
+	lapsed, err := t.lapsedDevices(l.ID, t.now, maxAdvance)
+	if err != nil {
+		return err
+	}
+	for _, d := range lapsed {
+		if err := release(t, l, d, "lease", "device.released", actorTime); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// notePresented keeps the highest lease number that a device has shown. A lower one
+// later means that two machines use one identity, or that one was restored from a
+// copy: noted once a day, and nothing is blocked.
+func notePresented(t *tx, l *license, d *device, presented *claims) error {
+	switch {
+	case presented == nil || presented.Seq == d.PresentedSeq:
+	case presented.Seq > d.PresentedSeq:
+		d.PresentedSeq = presented.Seq
+	case d.CloneAt.IsZero() || d.CloneAt.Format(time.DateOnly) != t.now.Format(time.DateOnly):
+		d.CloneAt = t.now
+		return t.addEvent(deviceEvent(l, d, "device.clone_suspected", actorDevice))
+	}
+	return nil
+}
+
+// behind reports whether a token shows an older lease of a device than one it has
+// shown before, and today's event is still to be written.
+func behind(d *device, presented *claims, now time.Time) bool {
+	return presented != nil && presented.Seq < d.PresentedSeq && d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
 }
 
 func either(a, b *string) *string {
@@ -177,10 +276,20 @@ var errLicense = &refusal{code: "license_not_found", detail: verdictDetails["not
 
 // takeSeat makes g's device one that holds a seat, new or known. It frees the seat
 // of the device that it replaces first.
-func (k *keyring) takeSeat(t *tx, g *grant, a activation) error {
+func takeSeat(t *tx, g *grant, a activation) error {
 	l := g.license
+	var replaced *device
 	if a.replace != "" {
-		if err := replaceDevice(t, l, a); err != nil {
+		var err error
+		if replaced, err = findReplaced(t, l, a); err != nil {
+			return err
+		}
+	}
+	if err := mayTransfer(t, l, g.device, replaced); err != nil {
+		return err
+	}
+	if replaced != nil {
+		if err := release(t, l, replaced, "replacement", "device.replaced", actorDevice); err != nil {
 			return err
 		}
 	}
@@ -193,7 +302,7 @@ func (k *keyring) takeSeat(t *tx, g *grant, a activation) error {
 	}
 	if g.device == nil {
 		g.code = "activated"
-		g.device = &device{ID: t.newID("dev"), LicenseID: l.ID, Fingerprint: a.fingerprint[:]}
+		g.device = &device{ID: t.newID("dev"), LicenseID: l.ID, Fingerprint: a.fingerprint}
 	} else {
 		g.code = "reactivated"
 	}
@@ -203,16 +312,53 @@ func (k *keyring) takeSeat(t *tx, g *grant, a activation) error {
 	return nil
 }
 
-func replaceDevice(t *tx, l *license, a activation) error {
+// findReplaced returns the device whose seat is to be taken, nil when it holds none.
+func findReplaced(t *tx, l *license, a activation) (*device, error) {
 	old, err := t.device(l.ID, a.replace)
 	if errors.Is(err, errNotFound) {
-		return &refusal{code: "validation_failed", detail: "The device to replace is not one of this licence.",
+		return nil, &refusal{code: "validation_failed", detail: "The device to replace is not one of this licence.",
 			fields: []fieldError{{Pointer: "#/replace_device_id", Code: "unknown_device", Detail: "The licence has no such device."}}}
 	}
 	if err != nil || old.State != deviceActive {
+		return nil, err
+	}
+	return old, nil
+}
+
+// mayTransfer refuses a seat when the owner has moved seats as often as max_transfers
+// allows in 30 days. A device that comes back before another took a seat has moved
+// nothing.
+func mayTransfer(t *tx, l *license, d, replaced *device) error {
+	if l.MaxTransfers == nil {
+		return nil
+	}
+	releases, err := t.transfers(l.ID)
+	if err != nil {
 		return err
 	}
-	return release(t, l, old, "replacement", "device.replaced", actorDevice)
+	more := 0
+	if replaced != nil {
+		more = 1
+	}
+	if d != nil && d.State == deviceReleased && slices.Contains([]string{"device", "portal"}, textOr(d.ReleasedBy, "")) &&
+		d.ReleasedAt.After(t.now.after(-transferWindow).Time) {
+		others, err := t.activatedSince(l.ID, d.ID, d.ReleasedAt)
+		if err != nil {
+			return err
+		}
+		if others == 0 {
+			more--
+		}
+	}
+	ok, next := mayMove(l, releases, more)
+	switch {
+	case ok:
+		return nil
+	case next.IsZero():
+		return &refusal{code: "transfer_limit_reached", detail: "This licence does not allow to move a seat to another device."}
+	}
+	return &refusal{code: "transfer_limit_reached", nextTransfer: next,
+		detail: "The seats of this licence were moved as often as it allows in 30 days. The next time is possible at " + next.String() + "."}
 }
 
 // seatLimit refuses a seat, names the devices that hold them, and notes that once
@@ -244,11 +390,13 @@ const maxHoldersShown = 50 // devices in a seat_limit_reached
 // release takes a device's seat back and writes an event; the caller has seen that
 // it holds one (or, for an operator, that it is blocked).
 func release(t *tx, l *license, d *device, by, eventType, actor string) error {
-	d.State, d.ReleasedAt, d.ReleasedBy = deviceReleased, t.now, &by
+	d.State, d.ReleasedAt, d.ReleasedBy, d.LapsesAt = deviceReleased, t.now, &by, stamp{}
 	if err := t.saveDevice(d); err != nil {
 		return err
 	}
-	return t.addEvent(deviceEvent(l, d, eventType, actor))
+	e := deviceEvent(l, d, eventType, actor)
+	e.Data = eventData("by", by)
+	return t.addEvent(e)
 }
 
 // block shuts a device out for good; only an operator's release lets it in again.
@@ -256,7 +404,7 @@ func block(t *tx, l *license, d *device, actor string) error {
 	if d.State == deviceBlocked {
 		return nil
 	}
-	d.State = deviceBlocked
+	d.State, d.LapsesAt = deviceBlocked, stamp{}
 	if err := t.saveDevice(d); err != nil {
 		return err
 	}
@@ -274,7 +422,7 @@ func changeState(t *tx, licenseID, action, reason, actor string) (*license, erro
 	if err != nil {
 		return nil, err
 	}
-	state, err := nextState(l.State, action)
+	state, err := nextState(l, action)
 	if err != nil {
 		return nil, err
 	}
@@ -283,6 +431,31 @@ func changeState(t *tx, licenseID, action, reason, actor string) (*license, erro
 		return nil, err
 	}
 	return t.license("", licenseID)
+}
+
+// maxAdvance is how many rows one transaction changes because of time.
+const maxAdvance = 500
+
+// advanceTime does what time has brought about: it gives back floating seats whose
+// lease has run out, and writes the events of licences that came into grace or to
+// their end, also when the service was off at that moment. It returns how much it
+// did; less than maxAdvance means that nothing is left.
+func advanceTime(t *tx) (done int, err error) {
+	lapsed, err := t.lapsedDevices("", t.now, maxAdvance)
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range lapsed {
+		l, err := t.license("", d.LicenseID)
+		if err != nil {
+			return 0, err
+		}
+		if err := release(t, l, d, "lease", "device.released", actorTime); err != nil {
+			return 0, err
+		}
+	}
+	noted, err := t.noteTime(maxAdvance)
+	return len(lapsed) + noted, err
 }
 
 // A check is a verified question with the rows that answer it.
@@ -298,7 +471,7 @@ type checkRequest struct {
 	question
 	keyHash     *[32]byte // nil: the token names the licence
 	presented   *claims   // the device token that came along; nil: none
-	fingerprint *[32]byte // nil: none was sent
+	fingerprint []byte    // SHA-256; nil: none was sent
 	appVersion  *string
 	nonce       string
 }
@@ -310,24 +483,22 @@ func (r *checkRequest) look(q *queries, now time.Time) (c check, err error) {
 	} else {
 		c.license, err = q.license("", r.presented.License)
 	}
-	switch {
-	case errors.Is(err, errNotFound):
-		c.license = nil
-	case err != nil:
+	if c.license, err = orNil(c.license, err); err != nil {
 		return c, err
-	case r.presented != nil && r.presented.License != c.license.ID:
-		return c, errCredentials
-	case r.presented != nil:
-		c.device, err = q.device(c.license.ID, r.presented.Device)
-	case r.fingerprint != nil:
-		c.device, err = q.deviceByFingerprint(c.license.ID, *r.fingerprint)
 	}
-	if errors.Is(err, errNotFound) {
-		c.device, err = nil, nil
+	if c.license != nil && r.presented != nil && r.presented.License != c.license.ID {
+		return c, errCredentials
+	}
+	switch {
+	case c.license == nil:
+	case r.presented != nil:
+		c.device, err = orNil(q.device(c.license.ID, r.presented.Device))
+	case r.fingerprint != nil:
+		c.device, err = orNil(q.deviceByFingerprint(c.license.ID, r.fingerprint))
 	}
 	ask := r.question
 	ask.hasDevice = r.presented != nil || r.fingerprint != nil
-	ask.mismatch = r.presented != nil && r.fingerprint != nil && c.device != nil && !slices.Equal(c.device.Fingerprint, r.fingerprint[:])
+	ask.mismatch = r.presented != nil && r.fingerprint != nil && c.device != nil && !slices.Equal(c.device.Fingerprint, r.fingerprint)
 	c.code, c.valid = judge(c.license, c.device, ask, now)
 	return c, err
 }
@@ -348,14 +519,14 @@ func (r *checkRequest) wantsLease(c check, now time.Time) bool {
 // last lease is no longer fresh, gives it the next. It judges again, because the
 // rows may have changed since the caller looked.
 func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err error) {
-	if c, err = r.look(t.queries, t.now.Time); err != nil || c.device == nil || c.device.State != deviceActive {
+	if c, err = r.look(t.queries, t.now.Time); err != nil || c.device == nil || c.device.State != deviceActive || c.device.lapsed(t.now.Time) {
 		return c, given, err
 	}
 	d := c.device
 	d.LastSeenAt = t.now
 	d.AppVersion = either(r.appVersion, d.AppVersion)
-	if r.presented != nil {
-		d.PresentedSeq = max(d.PresentedSeq, r.presented.Seq)
+	if err := notePresented(t, c.license, d, r.presented); err != nil {
+		return c, given, err
 	}
 	if r.wantsLease(c, t.now.Time) && !within(leaseReuse, d.LeasedAt.Time, t.now.Time) {
 		if given, err = k.nextLease(t, c.license, d, r.nonce); err != nil {
@@ -418,10 +589,11 @@ type deviceView struct {
 	LastSeenAt  stamp   `json:"last_seen_at"`
 	ReleasedAt  stamp   `json:"released_at"`
 	ReleasedBy  *string `json:"released_by"`
+	CloneAt     stamp   `json:"clone_suspected_at"`
 }
 
 func viewDevice(d *device) deviceView {
-	return deviceView{stateOf(d), d.Platform, d.AppVersion, hex.EncodeToString(d.Fingerprint[:4]), d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
+	return deviceView{stateOf(d), d.Platform, d.AppVersion, hex.EncodeToString(d.Fingerprint[:4]), d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.CloneAt}
 }
 
 // A licenseDetail is what the licence's account sees of it.

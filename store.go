@@ -44,11 +44,14 @@ const (
 // is stable and listed in problemCodes, the detail is for people. It never
 // carries SQL, a path or another caller's data.
 type refusal struct {
-	code       string
-	detail     string
-	fields     []fieldError  // which members are wrong, for validation_failed
-	seats      any           // for seat_limit_reached
-	devices    any           // that hold the seats
+	code    string
+	detail  string
+	fields  []fieldError // which members are wrong, for validation_failed
+	seats   any          // for seat_limit_reached
+	devices any          // that hold the seats
+
+	nextTransfer stamp // for transfer_limit_reached
+
 	retryAfter time.Duration // how long to wait, for rate_limited and busy
 	scope      string        // the scope that is missing, for insufficient_scope
 }
@@ -63,10 +66,14 @@ type fieldError struct {
 }
 
 func (r *refusal) Error() string {
-	if r.detail == "" {
-		return r.code
+	text := r.code
+	if r.detail != "" {
+		text += ": " + r.detail
 	}
-	return r.code + ": " + r.detail
+	for _, f := range r.fields {
+		text += " " + f.Pointer + f.Parameter + ": " + f.Detail
+	}
+	return text
 }
 
 // The sentinels that store verbs return.

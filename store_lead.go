@@ -107,17 +107,40 @@ func (t *tx) addEvent(e event) error {
 	return err
 }
 
-// events returns the newest events, newest first.
-func (q *queries) events(limit int) (all []event, err error) {
-	err = q.each(`SELECT id, at, type, account_id, coalesce(license_id, ''), coalesce(device_id, ''), coalesce(lead_id, ''), actor, data FROM events ORDER BY seq DESC LIMIT ?`,
-		[]any{limit}, func(scan func(...any) error) error {
-			var e event
-			var data string
-			err := scan(&e.ID, &e.At, &e.Type, &e.AccountID, &e.LicenseID, &e.DeviceID, &e.LeadID, &e.Actor, &data)
-			e.Data = json.RawMessage(data)
-			all = append(all, e)
-			return err
-		})
+// An eventFilter chooses events; what is empty chooses all.
+type eventFilter struct {
+	accountID, eventType, licenseID, deviceID string
+	since                                     stamp
+}
+
+// events returns a page of events, newest first, written before the one with the
+// id before ("" for the newest).
+func (q *queries) events(f eventFilter, before string, limit int) (all []event, err error) {
+	query := `SELECT id, at, type, account_id, coalesce(license_id, ''), coalesce(device_id, ''), coalesce(lead_id, ''), actor, data FROM events WHERE 1`
+	var args []any
+	for _, c := range []struct {
+		condition, value string
+	}{
+		{` AND account_id = ?`, f.accountID}, {` AND type = ?`, f.eventType}, {` AND license_id = ?`, f.licenseID}, {` AND device_id = ?`, f.deviceID},
+		{` AND seq < (SELECT seq FROM events WHERE id = ?)`, before},
+	} {
+		if c.value != "" {
+			query += c.condition
+			args = append(args, c.value)
+		}
+	}
+	if !f.since.IsZero() {
+		query += ` AND at >= ?`
+		args = append(args, f.since)
+	}
+	err = q.each(query+` ORDER BY seq DESC LIMIT ?`, append(args, limit), func(scan func(...any) error) error {
+		var e event
+		var data string
+		err := scan(&e.ID, &e.At, &e.Type, &e.AccountID, &e.LicenseID, &e.DeviceID, &e.LeadID, &e.Actor, &data)
+		e.Data = json.RawMessage(data)
+		all = append(all, e)
+		return err
+	})
 	return all, err
 }
 

@@ -3,7 +3,9 @@ package main
 import (
 	"database/sql/driver"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -102,36 +104,79 @@ func (q *queries) license(accountID, id string) (*license, error) {
 	return l, err
 }
 
-// licenses returns a page of an account's licences ("" for every account), newest
-// first, older than the id before ("" for the newest).
-func (q *queries) licenses(accountID, before string, limit int) (page []*license, err error) {
-	ids, args := listQuery(`SELECT id FROM licenses`, accountID, before, limit)
-	err = q.each(`SELECT `+licenseColumns+` FROM licenses l JOIN accounts a ON a.id = l.account_id WHERE l.id IN (`+ids+`) ORDER BY l.id DESC`, args,
-		func(scan func(...any) error) error {
-			l := &license{}
-			page = append(page, l)
-			return scan(l.dest()...)
-		})
+// A licenseFilter chooses licences; what is empty chooses all.
+type licenseFilter struct {
+	accountID string
+	product   string
+	status    string // computed, at now
+	search    string // in product, plan, the key's hint and the id, without case
+	now       stamp
+}
+
+// graceEnd is SQL for graceUntil, as schema.sql's index has it.
+const graceEnd = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
+
+// statusFilters are SQL for status, in the same precedence; every ? is now.
+var statusFilters = map[string]string{
+	"revoked":     `l.state = 'revoked'`,
+	"suspended":   `(l.state = 'suspended' OR l.state = 'active' AND a.closed_at IS NOT NULL)`,
+	"not_started": openLicense + ` AND l.starts_at > ?`,
+	"active":      startedLicense + ` AND (l.expires_at IS NULL OR l.expires_at > ?)`,
+	"grace":       startedLicense + ` AND l.expires_at <= ? AND ` + graceEnd + ` > ?`,
+	"expired":     startedLicense + ` AND ` + graceEnd + ` <= ?`,
+}
+
+const (
+	openLicense    = `l.state = 'active' AND a.closed_at IS NULL`
+	startedLicense = openLicense + ` AND (l.starts_at IS NULL OR l.starts_at <= ?)`
+)
+
+// licenses returns a page of licences, newest first, older than the id before (""
+// for the newest).
+func (q *queries) licenses(f licenseFilter, before string, limit int) (page []*license, err error) {
+	query := `SELECT ` + licenseColumns + ` FROM licenses l JOIN accounts a ON a.id = l.account_id WHERE l.id < ?`
+	args := []any{orDefault(before, "~")}
+	and := func(condition string, arg any) {
+		query += ` AND ` + condition
+		for range strings.Count(condition, "?") {
+			args = append(args, arg)
+		}
+	}
+	if f.accountID != "" {
+		and(`l.account_id = ?`, f.accountID)
+	}
+	if f.status != "" {
+		and(statusFilters[f.status], f.now)
+	}
+	if f.product != "" {
+		and(`l.product = ?`, f.product)
+	}
+	if f.search != "" {
+		and(`(instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || l.id), ?) > 0
+			OR EXISTS (SELECT 1 FROM license_keys k WHERE k.license_id = l.id AND instr(lower(k.hint), ?) > 0))`, strings.ToLower(f.search))
+	}
+	err = q.each(query+` ORDER BY l.id DESC LIMIT ?`, append(args, limit), func(scan func(...any) error) error {
+		l := &license{}
+		page = append(page, l)
+		return scan(l.dest()...)
+	})
 	return page, err
 }
 
 // addLicense records a new licence and the hash of its key, and returns its id.
-// Whatever l leaves empty takes the schema's default.
+// Whatever l leaves empty takes the schema's default. The account must exist; a
+// key that is taken is errKeyTaken.
 func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error) {
-	if _, err := t.account(l.AccountID); err != nil {
-		return "", err
-	}
 	id := t.newID("lic")
-	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, kind, trial, max_devices, max_transfers, starts_at, expires_at,
+	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at,
 		grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, created_at, updated_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, l.AccountID, l.Product, l.Plan, orDefault(l.Kind, "node_locked"), l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		id, l.AccountID, l.Product, l.Plan, orDefault(l.Kind, "node_locked"), orDefault(l.State, "active"), l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
 		l.GraceDays, l.DurationDays, orDefault(l.ExpiryBasis, "issue"), orDefault(l.LeaseHours, 336), l.Entitlements, orDefault(string(l.Metadata), "{}"), t.now, t.now)
 	if err != nil {
 		return "", err
 	}
-	hash := key.hash()
-	if _, err := t.exec(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, ?, ?)`, hash[:], id, key.hint(), t.now); err != nil {
+	if err := t.addKey(id, key); err != nil {
 		return "", err
 	}
 	return id, t.addEvent(event{Type: "license.created", AccountID: l.AccountID, LicenseID: id, Actor: actor})
@@ -181,6 +226,9 @@ func (t *tx) startLicense(l *license) error {
 	return t.addEvent(event{Type: "license.first_activated", AccountID: l.AccountID, LicenseID: l.ID, Actor: "device"})
 }
 
+// kindFloating is the kind of licence whose seats are held by leases.
+const kindFloating = "floating"
+
 // The states of a device.
 const (
 	deviceActive   = "active"
@@ -202,6 +250,8 @@ type device struct {
 	LeaseKid       string
 	LeasedAt       stamp
 	LeaseExpiresAt stamp
+	LapsesAt       stamp // of a floating seat
+	CloneAt        stamp // when an older lease of it last came back
 	ActivatedAt    stamp
 	LastSeenAt     stamp
 	ReleasedAt     stamp
@@ -210,17 +260,21 @@ type device struct {
 }
 
 const deviceColumns = `id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, coalesce(lease_kid, ''),
-	leased_at, lease_expires_at, activated_at, last_seen_at, released_at, released_by, activations`
+	leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, released_by, activations`
 
 func (d *device) dest() []any {
 	return []any{&d.ID, &d.LicenseID, &d.Fingerprint, &d.Name, &d.Platform, &d.AppVersion, &d.State, &d.LeaseSeq, &d.PresentedSeq, &d.LeaseKid,
-		&d.LeasedAt, &d.LeaseExpiresAt, &d.ActivatedAt, &d.LastSeenAt, &d.ReleasedAt, &d.ReleasedBy, &d.Activations}
+		&d.LeasedAt, &d.LeaseExpiresAt, &d.LapsesAt, &d.CloneAt, &d.ActivatedAt, &d.LastSeenAt, &d.ReleasedAt, &d.ReleasedBy, &d.Activations}
 }
 
+// lapsed reports whether a floating seat's lease has run out: it is free, also
+// before the row says so.
+func (d *device) lapsed(now time.Time) bool { return !d.LapsesAt.IsZero() && !d.LapsesAt.After(now) }
+
 // deviceByFingerprint returns the device of a licence with that fingerprint, or errNotFound.
-func (q *queries) deviceByFingerprint(licenseID string, hash [32]byte) (*device, error) {
+func (q *queries) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
 	d := &device{}
-	err := q.one(`SELECT `+deviceColumns+` FROM devices WHERE license_id = ? AND fingerprint = ?`, []any{licenseID, hash[:]}, d.dest()...)
+	err := q.one(`SELECT `+deviceColumns+` FROM devices WHERE license_id = ? AND fingerprint = ?`, []any{licenseID, hash}, d.dest()...)
 	return d, err
 }
 
@@ -246,17 +300,28 @@ func (q *queries) devices(licenseID, state, before string, limit int) (page []*d
 	return page, err
 }
 
+// allDevices returns a page of the devices of all licences, newest first.
+func (q *queries) allDevices(before string, limit int) (page []*device, err error) {
+	err = q.each(`SELECT `+deviceColumns+` FROM devices WHERE id < ? ORDER BY id DESC LIMIT ?`, []any{orDefault(before, "~"), limit}, func(scan func(...any) error) error {
+		d := &device{}
+		page = append(page, d)
+		return scan(d.dest()...)
+	})
+	return page, err
+}
+
 // saveDevice writes a device as it is, new or known.
 func (t *tx) saveDevice(d *device) error {
 	_, err := t.exec(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid,
-		leased_at, lease_expires_at, activated_at, last_seen_at, released_at, released_by, activations)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?)
+		leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, released_by, activations)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, name = excluded.name, platform = excluded.platform, app_version = excluded.app_version,
 		state = excluded.state, lease_seq = excluded.lease_seq, presented_seq = excluded.presented_seq, lease_kid = excluded.lease_kid,
-		leased_at = excluded.leased_at, lease_expires_at = excluded.lease_expires_at, activated_at = excluded.activated_at,
+		leased_at = excluded.leased_at, lease_expires_at = excluded.lease_expires_at, lapses_at = excluded.lapses_at,
+		clone_suspected_at = excluded.clone_suspected_at, activated_at = excluded.activated_at,
 		last_seen_at = excluded.last_seen_at, released_at = excluded.released_at, released_by = excluded.released_by, activations = excluded.activations`,
 		d.ID, d.LicenseID, d.Fingerprint, d.Name, d.Platform, d.AppVersion, d.State, d.LeaseSeq, d.PresentedSeq, d.LeaseKid,
-		d.LeasedAt, d.LeaseExpiresAt, d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.Activations)
+		d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt, d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.Activations)
 	return err
 }
 
@@ -272,4 +337,113 @@ func (q *queries) happenedSince(licenseID, eventType string, since stamp) (bool,
 	var n int
 	err := q.one(`SELECT count(*) FROM (SELECT 1 FROM events WHERE license_id = ? AND type = ? AND at > ? LIMIT 1)`, []any{licenseID, eventType, since}, &n)
 	return n > 0, err
+}
+
+// graceDue and expiryDue find the licences whose status time has changed and whose
+// event is still to be written; the conditions are those of schema.sql's indexes.
+const (
+	graceDue  = `state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at AND expires_at <= ?`
+	expiryDue = `state <> 'revoked' AND expired_noted IS NOT ` + graceEnd + ` AND ` + graceEnd + ` <= ?`
+)
+
+// timeHasWork reports whether advanceTime has anything to do. It takes the same
+// time for any number of licences.
+func (q *queries) timeHasWork(now stamp) (due bool, err error) {
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM devices WHERE lapses_at <= ?)
+		OR EXISTS (SELECT 1 FROM licenses WHERE `+graceDue+`) OR EXISTS (SELECT 1 FROM licenses WHERE `+expiryDue+`)`, []any{now, now, now}, &due)
+	return due, err
+}
+
+// lapsedDevices returns devices whose floating seat is to be given back, of one
+// licence ("" for any).
+func (q *queries) lapsedDevices(licenseID string, now stamp, limit int) (all []*device, err error) {
+	err = q.each(`SELECT `+deviceColumns+` FROM devices WHERE lapses_at <= ?1 AND ?2 IN ('', license_id) LIMIT ?3`, []any{now, licenseID, limit}, func(scan func(...any) error) error {
+		d := &device{}
+		all = append(all, d)
+		return scan(d.dest()...)
+	})
+	return all, err
+}
+
+// noteTime writes the event of up to limit licences that have come into grace or
+// to their end, once for each end, and returns how many there were.
+func (t *tx) noteTime(limit int) (int, error) {
+	noted := 0
+	for _, due := range []struct{ condition, end, column, event string }{
+		{graceDue, "expires_at", "grace_noted", "license.grace_started"},
+		{expiryDue, graceEnd, "expired_noted", "license.expired"},
+	} {
+		var ids [][2]string
+		err := t.each(`SELECT id, account_id FROM licenses WHERE `+due.condition+` LIMIT ?`, []any{t.now, limit}, func(scan func(...any) error) error {
+			var id [2]string
+			err := scan(&id[0], &id[1])
+			ids = append(ids, id)
+			return err
+		})
+		if err != nil {
+			return noted, err
+		}
+		for _, id := range ids {
+			if _, err := t.exec(`UPDATE licenses SET `+due.column+` = `+due.end+` WHERE id = ?`, id[0]); err != nil {
+				return noted, err
+			}
+			if err := t.addEvent(event{Type: due.event, AccountID: id[1], LicenseID: id[0], Actor: "time"}); err != nil {
+				return noted, err
+			}
+			noted++
+		}
+	}
+	return noted, nil
+}
+
+// transferWindow is how long a release by the owner counts against max_transfers.
+const transferWindow = 30 * 24 * time.Hour
+
+// transfers returns when the owner released devices of a licence in the last 30
+// days, oldest first: by the device, by replacing it, or in the portal. An
+// operator's release and a lapsed lease don't count.
+func (t *tx) transfers(licenseID string) (all []stamp, err error) {
+	err = t.each(`SELECT at FROM events WHERE license_id = ? AND type IN ('device.released', 'device.replaced') AND at > ?
+		AND json_extract(data, '$.by') IN ('device', 'replacement', 'portal') ORDER BY seq`, []any{licenseID, t.now.after(-transferWindow)}, func(scan func(...any) error) error {
+		var at stamp
+		err := scan(&at)
+		all = append(all, at)
+		return err
+	})
+	return all, err
+}
+
+// activatedSince counts the other devices of a licence that took a seat at a
+// moment or later.
+func (t *tx) activatedSince(licenseID, deviceID string, since stamp) (n int, err error) {
+	err = t.one(`SELECT count(*) FROM devices WHERE license_id = ? AND id <> ? AND activated_at >= ?`, []any{licenseID, deviceID, since}, &n)
+	return n, err
+}
+
+// saveTerms writes the terms of a licence, which a change or a renewal has set.
+func (t *tx) saveTerms(l *license) error {
+	l.UpdatedAt = t.now
+	_, err := t.exec(`UPDATE licenses SET plan = ?, trial = ?, max_devices = ?, max_transfers = ?, starts_at = ?, expires_at = ?, grace_days = ?,
+		duration_days = ?, lease_hours = ?, entitlements = ?, metadata = ?, updated_at = ? WHERE id = ?`,
+		l.Plan, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt, l.GraceDays,
+		l.DurationDays, l.LeaseHours, l.Entitlements, string(l.Metadata), l.UpdatedAt, l.ID)
+	return err
+}
+
+// addKey gives a licence another key. One that is taken is errKeyTaken.
+func (t *tx) addKey(licenseID string, key licenseKey) error {
+	hash := key.hash()
+	_, err := t.exec(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, ?, ?)`, hash[:], licenseID, key.hint(), t.now)
+	if isDuplicate(err) {
+		return errKeyTaken
+	}
+	return err
+}
+
+var errKeyTaken = errors.New("a licence with this key is there already")
+
+// retireKey sets the end of a licence's current key.
+func (t *tx) retireKey(licenseID string, end stamp) error {
+	_, err := t.exec(`UPDATE license_keys SET retires_at = ? WHERE license_id = ? AND retires_at IS NULL`, end, licenseID)
+	return err
 }

@@ -1,0 +1,704 @@
+package main
+
+import (
+	"bufio"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/csv"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// licenseCommands are the operator's commands on licences, devices and leases.
+var licenseCommands = []command{
+	{"license add", "", "issue a licence; its key is shown once", []string{"account", "product", "plan", "floating", "max-devices", "max-transfers", "starts", "expires", "grace-days", "duration-days", "from-activation", "lease-hours", "entitlements", "trial"}, 0, licenseAdd},
+	{"license list", "", "list licences, newest first", []string{"account", "limit"}, 0, licenseList},
+	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
+	{"license patch", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
+	{"license renew", "ID", "move the end of a licence", []string{"days"}, 1, licenseRenew},
+	{"license suspend", "ID", "suspend an active licence", []string{"reason"}, 1, licenseAction},
+	{"license reinstate", "ID", "make a suspended licence active again", []string{"reason"}, 1, licenseAction},
+	{"license revoke", "ID", "end a licence for good", []string{"reason"}, 1, licenseAction},
+	{"license rotate-key", "ID", "give a licence a new key, shown once", []string{"old-key-until"}, 1, licenseRotate},
+	{"license import", "FILE.csv", "take over licences with their keys, all of them or none", []string{"account", "product", "dry-run"}, 1, licenseImport},
+	{"license export", "", "print all licences, one JSON object a line or CSV", []string{"csv"}, 0, licenseExport},
+	{"device list", "LICENSE", "list a licence's devices, newest first", []string{"limit"}, 1, deviceList},
+	{"device release", "ID", "give a device's seat back, or let a blocked one in again", nil, 1, deviceRelease},
+	{"device block", "ID", "shut a device out", nil, 1, deviceBlock},
+	{"device export", "", "print all devices, one JSON object a line or CSV", []string{"csv"}, 0, deviceExport},
+	{"lease inspect", "TOKEN", "explain a device token line by line and say whether it holds, without the database", []string{"public", "fingerprint"}, 1, leaseInspect},
+}
+
+// licenseFromOptions reads a new licence from the command line.
+func (e *env) licenseFromOptions() (l *license, err error) {
+	l = &license{Product: e.str("product"), Plan: given(e.str("plan")), Trial: e.on("trial"), Entitlements: e.list("entitlements")}
+	if l.AccountID, err = e.needAccount(); err != nil {
+		return nil, err
+	}
+	if l.Product == "" || len(l.Product) > maxNameLength {
+		return nil, usageError("-product NAME is needed, at most 100 characters")
+	}
+	checkCodes(l.Entitlements, func(at int, _, detail string) {
+		err = usageError(fmt.Sprintf("-entitlements: %q: %s", l.Entitlements[at], detail))
+	})
+	if err != nil {
+		return nil, err
+	}
+	if e.on("floating") {
+		l.Kind = kindFloating
+	}
+	if e.on("from-activation") {
+		l.ExpiryBasis = "first_activation"
+	}
+	for _, n := range []struct {
+		name      string
+		low, high int
+		to        **int
+	}{{"max-devices", 1, maxCount, &l.MaxDevices}, {"max-transfers", 0, maxCount, &l.MaxTransfers}, {"duration-days", 1, maxDurationDays, &l.DurationDays}} {
+		if *n.to, err = e.optionalNumber(n.name, n.low, n.high); err != nil {
+			return nil, err
+		}
+	}
+	if l.GraceDays, err = e.number("grace-days", 0, maxGraceDays); err != nil {
+		return nil, err
+	}
+	if l.LeaseHours, err = e.number("lease-hours", 1, maxLeaseHours); err != nil {
+		return nil, err
+	}
+	if l.StartsAt, err = e.parseMoment(e.str("starts")); err != nil {
+		return nil, err
+	}
+	l.ExpiresAt, err = e.parseMoment(e.str("expires"))
+	return l, err
+}
+
+func licenseAdd(e *env) error {
+	l, err := e.licenseFromOptions()
+	if err != nil {
+		return err
+	}
+	var id, key string
+	err = e.change(func(t *tx) (err error) {
+		id, key, err = createLicense(t, l, actorCommand)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"id": id, "key": key}, fmt.Sprintf("id:  %s\nkey: %s  (shown once)", id, key))
+}
+
+// licenseChange runs a change of the licence that the command names, and prints
+// what it says of it.
+func (e *env) licenseChange(f func(*tx) (*license, error), say func(licenseDetail) string) error {
+	var l *license
+	err := e.change(func(t *tx) (err error) {
+		l, err = f(t)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	detail := detailLicense(l, e.now())
+	return e.print(detail, say(detail))
+}
+
+func sayStatus(l licenseDetail) string { return l.ID + " is " + l.Status }
+
+// licensePatch changes terms that the command line gives as a JSON object, by the
+// same reader as the endpoint.
+func licensePatch(e *env) error {
+	body, err := parseJSON([]byte(e.args[1]))
+	if err != nil {
+		return usageError("the change must be a JSON object: " + err.Error())
+	}
+	in := newInput(&body, nil, nil)
+	change := readPatch(in)
+	if err := in.refusal(); err != nil {
+		return err
+	}
+	return e.licenseChange(func(t *tx) (*license, error) { return patchLicense(t, e.args[0], change, actorCommand) }, sayStatus)
+}
+
+func licenseRenew(e *env) error {
+	days, err := e.optionalNumber("days", 1, maxDurationDays)
+	if err != nil {
+		return err
+	}
+	return e.licenseChange(func(t *tx) (*license, error) { return renewLicense(t, e.args[0], days, actorCommand) },
+		func(l licenseDetail) string { return l.ID + " ends at " + l.ExpiresAt.String() })
+}
+
+// licenseAction is suspend, reinstate or revoke.
+func licenseAction(e *env) error {
+	_, action, _ := strings.Cut(e.command.name, " ")
+	return e.licenseChange(func(t *tx) (*license, error) { return changeState(t, e.args[0], action, e.str("reason"), actorCommand) }, sayStatus)
+}
+
+func licenseRotate(e *env) error {
+	until, err := e.parseMoment(e.str("old-key-until"))
+	if err != nil {
+		return err
+	}
+	key := ""
+	if err := e.change(func(t *tx) (err error) {
+		_, key, err = rotateKey(t, e.args[0], until, actorCommand)
+		return err
+	}); err != nil {
+		return err
+	}
+	return e.print(map[string]string{"id": e.args[0], "key": key}, fmt.Sprintf("key: %s  (shown once)", key))
+}
+
+func licenseList(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		rows, err := st.licenses(licenseFilter{accountID: e.str("account"), now: newStamp(e.now())}, "", limit)
+		if err != nil {
+			return err
+		}
+		all := []licenseDetail{}
+		for _, l := range rows {
+			all = append(all, detailLicense(l, e.now()))
+		}
+		return printRows(e, all, "ID PRODUCT PLAN STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
+			return []any{l.ID, l.Product, l.Plan, l.Status, seatText(l.Seats), "…" + l.KeyHint, l.ExpiresAt, l.AccountID}
+		})
+	})
+}
+
+func seatText(s seats) string {
+	if s.Max == nil {
+		return fmt.Sprintf("%d", s.Used)
+	}
+	return fmt.Sprintf("%d/%d", s.Used, *s.Max)
+}
+
+func licenseShow(e *env) error {
+	return e.withStore(func(st *store) error {
+		l, err := st.license("", e.args[0])
+		if err != nil {
+			return err
+		}
+		detail := detailLicense(l, e.now())
+		if e.on("json") {
+			return e.print(detail, "")
+		}
+		var pretty strings.Builder
+		enc := json.NewEncoder(&pretty)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(detail); err != nil {
+			return err
+		}
+		fmt.Fprint(e.stdout, pretty.String())
+		devices, err := st.devices(l.ID, "", "", maxHoldersShown)
+		if err != nil {
+			return err
+		}
+		return printDevices(e, devices)
+	})
+}
+
+func printDevices(e *env, rows []*device) error {
+	views := []deviceView{}
+	for _, d := range rows {
+		views = append(views, viewDevice(d))
+	}
+	return printRows(e, views, "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY", func(d deviceView) []any {
+		return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint + "…", d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
+	})
+}
+
+func deviceList(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		rows, err := st.devices(e.args[0], "", "", limit)
+		if err != nil {
+			return err
+		}
+		return printDevices(e, rows)
+	})
+}
+
+// changeDevice runs f on the device that the command names.
+func (e *env) changeDevice(f func(*tx, *license, *device) error) error {
+	return e.change(func(t *tx) error {
+		d, err := t.device("", e.args[0])
+		if err != nil {
+			return err
+		}
+		l, err := t.license("", d.LicenseID)
+		if err != nil {
+			return err
+		}
+		return f(t, l, d)
+	})
+}
+
+func deviceRelease(e *env) error {
+	return e.changeDevice(func(t *tx, l *license, d *device) error {
+		if d.State == deviceReleased {
+			return nil
+		}
+		return release(t, l, d, "operator", "device.released", actorCommand)
+	})
+}
+
+func deviceBlock(e *env) error {
+	return e.changeDevice(func(t *tx, l *license, d *device) error { return block(t, l, d, actorCommand) })
+}
+
+// exportRows prints rows of one kind in pages, as NDJSON or CSV.
+func exportRows[T any](e *env, header []string, page func(st *store, before string) ([]T, error), id func(T) string, cells func(T) []string) error {
+	return e.withStore(func(st *store) error {
+		out := bufio.NewWriter(e.stdout)
+		w := csv.NewWriter(out)
+		if e.on("csv") {
+			w.Write(header)
+		}
+		for before := ""; ; {
+			rows, err := page(st, before)
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				if e.on("csv") {
+					w.Write(cells(row))
+				} else {
+					out.Write(encodeJSON(row))
+				}
+			}
+			if len(rows) < exportPage {
+				w.Flush()
+				return errors.Join(w.Error(), out.Flush())
+			}
+			before = id(rows[len(rows)-1])
+		}
+	})
+}
+
+func licenseExport(e *env) error {
+	header := []string{"id", "account_id", "product", "plan", "kind", "state", "status", "reason", "trial", "max_devices", "max_transfers", "starts_at", "expires_at",
+		"grace_days", "duration_days", "expiry_basis", "lease_hours", "entitlements", "metadata", "key_hint", "seats_used", "first_activated_at", "created_at"}
+	return exportRows(e, header, func(st *store, before string) (page []licenseDetail, err error) {
+		rows, err := st.licenses(licenseFilter{now: newStamp(e.now())}, before, exportPage)
+		for _, l := range rows {
+			page = append(page, detailLicense(l, e.now()))
+		}
+		return page, err
+	}, func(l licenseDetail) string { return l.ID }, func(l licenseDetail) []string {
+		return []string{l.ID, l.AccountID, plainCell(l.Product), plainCell(text(l.Plan)), l.Kind, l.State, l.Status, plainCell(text(l.Reason)), strconv.FormatBool(l.Trial),
+			numberCell(l.MaxDevices), numberCell(l.MaxTransfers), stampCell(l.StartsAt), stampCell(l.ExpiresAt), strconv.Itoa(l.GraceDays), numberCell(l.DurationDays),
+			l.ExpiryBasis, strconv.Itoa(l.LeaseHours), strings.Join(l.Entitlements, " "), string(l.Metadata), l.KeyHint, strconv.Itoa(l.SeatsUsed),
+			stampCell(l.FirstActivatedAt), stampCell(l.CreatedAt)}
+	})
+}
+
+// An exportedDevice is a device with the licence it belongs to.
+type exportedDevice struct {
+	LicenseID string `json:"license_id"`
+	deviceView
+}
+
+func deviceExport(e *env) error {
+	header := []string{"license_id", "id", "name", "state", "platform", "app_version", "fingerprint", "activated_at", "last_seen_at", "released_at", "released_by"}
+	return exportRows(e, header, func(st *store, before string) (page []exportedDevice, err error) {
+		rows, err := st.allDevices(before, exportPage)
+		for _, d := range rows {
+			page = append(page, exportedDevice{d.LicenseID, viewDevice(d)})
+		}
+		return page, err
+	}, func(d exportedDevice) string { return d.ID }, func(d exportedDevice) []string {
+		return []string{d.LicenseID, d.ID, plainCell(text(d.Name)), d.State, plainCell(text(d.Platform)), plainCell(text(d.AppVersion)), d.Fingerprint,
+			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), text(d.ReleasedBy)}
+	})
+}
+
+func numberCell(n *int) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.Itoa(*n)
+}
+
+func stampCell(s stamp) string {
+	if s.IsZero() {
+		return ""
+	}
+	return s.String()
+}
+
+// importColumns are what a CSV file of licences may have; key is required.
+var importColumns = []string{"key", "account_id", "product", "plan", "kind", "state", "reason", "trial", "max_devices", "max_transfers", "starts_at", "expires_at",
+	"grace_days", "duration_days", "expiry_basis", "lease_hours", "entitlements", "metadata"}
+
+const (
+	importProgress = 10_000 // rows between two lines of progress
+	faultsShown    = 100
+)
+
+// An importedLicense is one row of the file.
+type importedLicense struct {
+	line    int
+	license *license
+	key     licenseKey
+}
+
+// licenseImport takes over licences from a CSV file, all of them or none: every bad
+// row is named with its line, and one bad row keeps the file out.
+func licenseImport(e *env) error {
+	f, err := os.Open(e.args[0])
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var faults importFaults
+	rows, err := e.readImport(f, &faults)
+	if err != nil {
+		return fmt.Errorf("%s: %w", e.args[0], err)
+	}
+	if err := faults.err(); err != nil {
+		return fmt.Errorf("%s: nothing was imported: %w", e.args[0], err)
+	}
+	err = e.change(func(t *tx) error {
+		faults = nil
+		if err := importRows(e, t, rows, &faults); err != nil {
+			return err
+		}
+		if err := faults.err(); err != nil {
+			return fmt.Errorf("%s: nothing was imported: %w", e.args[0], err)
+		}
+		if e.on("dry-run") {
+			return errDryRun
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errDryRun):
+		return e.print(map[string]any{"rows": len(rows), "imported": 0}, fmt.Sprintf("%d rows are right; nothing was imported", len(rows)))
+	case err != nil:
+		return err
+	}
+	return e.print(map[string]any{"rows": len(rows), "imported": len(rows)}, fmt.Sprintf("%d licences imported", len(rows)))
+}
+
+var errDryRun = errors.New("a dry run changes nothing")
+
+// importFaults are what is wrong with a file, each with its line.
+type importFaults []string
+
+func (f *importFaults) add(line int, what string) {
+	*f = append(*f, fmt.Sprintf("line %d: %s", line, what))
+}
+
+func (f importFaults) err() error {
+	if len(f) == 0 {
+		return nil
+	}
+	shown := f[:min(len(f), faultsShown)]
+	text := strings.Join(shown, "\n")
+	if more := len(f) - len(shown); more > 0 {
+		text += fmt.Sprintf("\nand %d more", more)
+	}
+	return errors.New(text)
+}
+
+// readImport reads and judges every row. Its error means that the file can't be
+// read at all.
+func (e *env) readImport(f io.Reader, faults *importFaults) (rows []importedLicense, err error) {
+	buffered := bufio.NewReader(f)
+	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" {
+		buffered.Discard(3)
+	}
+	r := csv.NewReader(buffered)
+	header, err := r.Read()
+	if err != nil {
+		return nil, fmt.Errorf("read the header: %w", err)
+	}
+	for i, name := range header {
+		if !slices.Contains(importColumns, name) || slices.Contains(header[:i], name) {
+			return nil, fmt.Errorf("column %q is unknown or there twice: there are %s", name, strings.Join(importColumns, ", "))
+		}
+	}
+	if !slices.Contains(header, "key") {
+		return nil, errors.New("the column key is missing")
+	}
+	seen := map[licenseKey]int{}
+	for {
+		record, err := r.Read()
+		if err == io.EOF {
+			return rows, nil
+		}
+		if err != nil {
+			return nil, err // it names the line
+		}
+		line, _ := r.FieldPos(0)
+		row := importedLicense{line: line}
+		cells := csvTerms{header: header, record: record, wrong: func(name, detail string) { faults.add(line, name+": "+detail) }}
+		if row.key, err = parseLicenseKey(cells.cell("key")); err != nil {
+			faults.add(line, "key: it must have 16 to 255 visible ASCII characters, and with 25 symbols it must be one of our own, with its check symbol")
+		} else if first, twice := seen[row.key]; twice {
+			faults.add(line, fmt.Sprintf("key: it stands on line %d already", first))
+		} else {
+			seen[row.key] = line
+		}
+		row.license = e.readImportTerms(&cells)
+		rows = append(rows, row)
+		if len(rows)%importProgress == 0 {
+			fmt.Fprintf(e.stderr, "%d rows read\n", len(rows))
+		}
+	}
+}
+
+func (e *env) readImportTerms(cells *csvTerms) *license {
+	l := &license{AccountID: orDefault(cells.cell("account_id"), e.str("account")), Product: e.str("product")}
+	if !validID("acct", l.AccountID) {
+		cells.wrong("account_id", "There is no account here, and no -account.")
+	}
+	state, _ := cells.textTerm("state", maxNameLength, oneOf(statusActive, statusSuspended, statusRevoked))
+	l.State = textOr(state, statusActive)
+	l.Reason, _ = cells.textTerm("reason", 500, nil)
+	readNewTerms(cells).apply(l)
+	if name, detail := l.termsFault(); name != "" {
+		cells.wrong(name, detail)
+	}
+	return l
+}
+
+// importRows writes the rows in one transaction and notes those whose account or
+// key does not fit.
+func importRows(e *env, t *tx, rows []importedLicense, faults *importFaults) error {
+	accounts := map[string]bool{}
+	for i, row := range rows {
+		open, known := accounts[row.license.AccountID]
+		if !known {
+			a, err := t.account(row.license.AccountID)
+			if err != nil && !errors.Is(err, errNotFound) {
+				return err
+			}
+			open = err == nil && a.ClosedAt.IsZero()
+			accounts[row.license.AccountID] = open
+		}
+		if !open {
+			faults.add(row.line, "account_id: "+errAccount.detail)
+			continue
+		}
+		l := *row.license
+		l.complete(t.now)
+		switch _, err := t.addLicense(&l, row.key, actorCommand); {
+		case errors.Is(err, errKeyTaken):
+			faults.add(row.line, "key: "+errKeyTaken.Error())
+		case err != nil:
+			return fmt.Errorf("line %d: %w", row.line, err)
+		}
+		if (i+1)%importProgress == 0 {
+			fmt.Fprintf(e.stderr, "%d rows written\n", i+1)
+		}
+	}
+	return nil
+}
+
+// csvTerms reads terms from one row; an empty cell is an absent term.
+type csvTerms struct {
+	header, record []string
+	wrong          func(name, detail string)
+}
+
+func (c *csvTerms) cell(name string) string {
+	if at := slices.Index(c.header, name); at >= 0 {
+		return strings.TrimSpace(c.record[at])
+	}
+	return ""
+}
+
+func (c *csvTerms) textTerm(name string, max int, check func(string) (code, detail string)) (*string, bool) {
+	cell := c.cell(name)
+	if cell == "" {
+		return nil, false
+	}
+	code, detail := checkText(cell, required, max)
+	if code == "" && check != nil {
+		code, detail = check(cell)
+	}
+	if code != "" {
+		c.wrong(name, detail)
+	}
+	return &cell, true
+}
+
+func (c *csvTerms) numberTerm(name string, low, high int) (*int, bool) {
+	cell := c.cell(name)
+	if cell == "" {
+		return nil, false
+	}
+	n, err := strconv.Atoi(cell)
+	if err != nil || n < low || n > high {
+		c.wrong(name, fmt.Sprintf("This must be a whole number from %d to %d.", low, high))
+	}
+	return &n, true
+}
+
+func (c *csvTerms) flagTerm(name string) (value, present bool) {
+	cell := strings.ToLower(c.cell(name))
+	if cell != "" && !slices.Contains([]string{"true", "false", "1", "0", "yes", "no"}, cell) {
+		c.wrong(name, "This must be true or false.")
+	}
+	return slices.Contains([]string{"true", "1", "yes"}, cell), cell != ""
+}
+
+func (c *csvTerms) momentTerm(name string) (stamp, bool) {
+	cell := c.cell(name)
+	if cell == "" {
+		return stamp{}, false
+	}
+	if day, err := time.Parse(time.DateOnly, cell); err == nil {
+		cell = newStamp(day).String()
+	}
+	t, ok := parseMoment(cell)
+	if !ok {
+		c.wrong(name, "This must be a date as 2027-01-31 or a time as 2027-01-31T12:00:00Z.")
+	}
+	return t, true
+}
+
+func (c *csvTerms) codesTerm(name string) (codeList, bool) {
+	codes := strings.Fields(c.cell(name))
+	checkCodes(codes, func(at int, _, detail string) { c.wrong(name, codes[at]+": "+detail) })
+	return codes, len(codes) > 0
+}
+
+func (c *csvTerms) objectTerm(name string) (json.RawMessage, bool) {
+	cell := c.cell(name)
+	if cell == "" {
+		return nil, false
+	}
+	v, err := parseJSON([]byte(cell))
+	if err != nil || len(cell) > maxMetadata || v.hasControl() {
+		c.wrong(name, "This must be a JSON object of at most 16 KiB, without control characters.")
+	}
+	return json.RawMessage(cell), true
+}
+
+// leaseLines explain the claims of a device token, in the order they are shown.
+var leaseLines = []struct{ claim, meaning string }{
+	{"iss", "who signed it"}, {"aud", "for whom: the same address"}, {"sub", "the account of the licence"}, {"client_id", "who carries it"},
+	{"scope", "what it is good for"}, {"jti", "its own number"}, {"lic", "the licence"}, {"dev", "the device"}, {"fph", "SHA-256 of the device's fingerprint"},
+	{"prd", "the product"}, {"ent", "what the licence includes"}, {"seq", "number of the lease: a lower one is older"}, {"iat", "when it was signed"},
+	{"exp", "until when it proves the licence offline"}, {"lexp", "when the licence ends"}, {"gexp", "when its grace ends"},
+	{"rfa", "seconds after which to ask for another"}, {"nonce", "what the device sent to have signed"},
+}
+
+// leaseInspect explains a device token as a device without a network would judge
+// it, with nothing but the public keys.
+func leaseInspect(e *env) error {
+	if e.str("public") == "" {
+		return usageError("-public FILE is needed: 'widgetd key public' prints it")
+	}
+	ring, err := loadPublicKeys(e.str("public"))
+	if err != nil {
+		return err
+	}
+	token := e.args[0]
+	c, err := ring.verify(token)
+	fault := ""
+	if err != nil {
+		fault = "its signature does not hold under these keys, or it is no token of this service"
+	} else {
+		fault = leaseFault(c, e.str("fingerprint"), "", e.now())
+	}
+	if e.on("json") {
+		if err := e.print(map[string]any{"holds": fault == "", "fault": fault, "claims": c}, ""); err != nil {
+			return err
+		}
+	} else {
+		explainLease(e.stdout, token)
+	}
+	if fault != "" {
+		return errors.New("the lease does not hold: " + fault)
+	}
+	if e.on("json") {
+		return nil
+	}
+	_, err = fmt.Fprintf(e.stdout, "\nThe lease holds: the signature is right, and it ends in %s.\n", time.Unix(c.Expires, 0).Sub(e.now()).Round(time.Second))
+	return err
+}
+
+// explainLease prints header and claims of a token as far as they can be read,
+// whether or not they can be believed.
+func explainLease(w io.Writer, token string) {
+	parts := strings.Split(token, ".")
+	for i, title := range []string{"header", "claims"} {
+		if i >= len(parts) {
+			return
+		}
+		raw, ok := decodeSegment(parts[i])
+		v, err := parseJSON(raw)
+		if !ok || err != nil {
+			fmt.Fprintf(w, "%s: can't be read\n", title)
+			continue
+		}
+		if title == "header" {
+			for _, m := range v.members {
+				fmt.Fprintf(w, "%-10s %s\n", m.name, m.value.text)
+			}
+			continue
+		}
+		for _, line := range leaseLines {
+			if m, there := v.member(line.claim); there {
+				fmt.Fprintf(w, "%-10s %-44s %s\n", line.claim, claimText(line.claim, m), line.meaning)
+			}
+		}
+	}
+}
+
+func claimText(name string, v *jsonValue) string {
+	if n, ok := v.integer(); ok && slices.Contains([]string{"iat", "exp", "lexp", "gexp"}, name) {
+		return newStamp(time.Unix(n, 0)).String()
+	}
+	texts := []string{}
+	for _, element := range v.list {
+		texts = append(texts, element.text)
+	}
+	return v.text + strings.Join(texts, " ")
+}
+
+// loadPublicKeys reads public keys in PEM, as key public prints them. The ring can
+// verify and nothing else.
+func loadPublicKeys(path string) (*keyring, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	ring := &keyring{}
+	for {
+		block, rest := pem.Decode(content)
+		if block == nil {
+			break
+		}
+		content = rest
+		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
+		public, ok := parsed.(ed25519.PublicKey)
+		if err != nil || !ok {
+			return nil, fmt.Errorf("%s: a block is no Ed25519 public key", path)
+		}
+		ring.keys = append(ring.keys, signingKey{public: public, kid: thumbprint(public)})
+	}
+	if len(ring.keys) == 0 {
+		return nil, fmt.Errorf("%s: there is no public key in it: 'widgetd key public' prints them", path)
+	}
+	return ring, nil
+}

@@ -1,0 +1,361 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// The terms of a licence: how they are read, checked and changed. The operator's
+// commands, an import and the HTTP endpoints all come through here.
+
+const (
+	maxNameLength   = 100     // characters of a product or a plan
+	maxCount        = 1000000 // devices, transfers
+	maxGraceDays    = 3650
+	maxDurationDays = 36500
+	maxLeaseHours   = 2160
+	maxMetadata     = 16 << 10 // bytes of JSON
+	maxEntitlements = 100
+)
+
+// A termsReader is one place that terms are written in: a JSON body or a line of a
+// CSV file. Each method reads one term and notes what is wrong with it; present
+// tells whether it is there at all.
+type termsReader interface {
+	textTerm(name string, max int, check func(string) (code, detail string)) (value *string, present bool)
+	numberTerm(name string, low, high int) (value *int, present bool)
+	flagTerm(name string) (value, present bool)
+	momentTerm(name string) (value stamp, present bool)
+	codesTerm(name string) (value codeList, present bool)
+	objectTerm(name string) (value json.RawMessage, present bool)
+}
+
+// A termsChange is what a reader wants to be different about a licence.
+type termsChange []func(*license)
+
+// apply makes the change and returns l.
+func (c termsChange) apply(l *license) *license {
+	for _, set := range c {
+		set(l)
+	}
+	return l
+}
+
+// readTerms reads the terms that can be changed at any time.
+func readTerms(r termsReader) (c termsChange) {
+	if v, ok := r.textTerm("plan", maxNameLength, nil); ok {
+		c = append(c, func(l *license) { l.Plan = v })
+	}
+	if v, ok := r.flagTerm("trial"); ok {
+		c = append(c, func(l *license) { l.Trial = v })
+	}
+	if v, ok := r.numberTerm("max_devices", 1, maxCount); ok {
+		c = append(c, func(l *license) { l.MaxDevices = v })
+	}
+	if v, ok := r.numberTerm("max_transfers", 0, maxCount); ok {
+		c = append(c, func(l *license) { l.MaxTransfers = v })
+	}
+	if v, ok := r.momentTerm("starts_at"); ok {
+		c = append(c, func(l *license) { l.StartsAt = v })
+	}
+	if v, ok := r.momentTerm("expires_at"); ok {
+		c = append(c, func(l *license) { l.ExpiresAt = v })
+	}
+	if v, ok := r.numberTerm("grace_days", 0, maxGraceDays); ok {
+		c = append(c, func(l *license) { l.GraceDays = valueOr(v, 0) })
+	}
+	if v, ok := r.numberTerm("duration_days", 1, maxDurationDays); ok {
+		c = append(c, func(l *license) { l.DurationDays = v })
+	}
+	if v, ok := r.numberTerm("lease_hours", 1, maxLeaseHours); ok {
+		c = append(c, func(l *license) { l.LeaseHours = valueOr(v, defaultLeaseHours) })
+	}
+	if v, ok := r.codesTerm("entitlements"); ok {
+		c = append(c, func(l *license) { l.Entitlements = v })
+	}
+	if v, ok := r.objectTerm("metadata"); ok {
+		c = append(c, func(l *license) { l.Metadata = v })
+	}
+	return c
+}
+
+const defaultLeaseHours = 336
+
+func valueOr(v *int, otherwise int) int {
+	if v == nil {
+		return otherwise
+	}
+	return *v
+}
+
+// readNewTerms reads all terms of a licence that does not exist yet.
+func readNewTerms(r termsReader) (c termsChange) {
+	product, _ := r.textTerm("product", maxNameLength, notEmpty)
+	kind, _ := r.textTerm("kind", maxNameLength, oneOf("node_locked", "floating"))
+	basis, _ := r.textTerm("expiry_basis", maxNameLength, oneOf("issue", "first_activation"))
+	return append(readTerms(r), func(l *license) {
+		l.Product, l.Kind, l.ExpiryBasis = textOr(product, l.Product), textOr(kind, l.Kind), textOr(basis, l.ExpiryBasis)
+	})
+}
+
+func textOr(s *string, otherwise string) string {
+	if s == nil {
+		return otherwise
+	}
+	return *s
+}
+
+// fixedTerms can't be changed once a licence exists.
+var fixedTerms = []string{"account_id", "product", "kind", "expiry_basis"}
+
+// termsFault is what is wrong with terms that are each right: the name of one, and
+// why. "" is nothing.
+func (l *license) termsFault() (name, detail string) {
+	switch {
+	case l.Product == "":
+		return "product", "A product is required."
+	case !l.StartsAt.IsZero() && !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(l.StartsAt.Time):
+		return "expires_at", "The licence would end before it starts."
+	case l.ExpiryBasis == "first_activation" && l.DurationDays == nil:
+		return "duration_days", "A licence that counts from its first activation needs a duration."
+	case l.ExpiryBasis == "first_activation" && !l.ExpiresAt.IsZero() && l.FirstActivatedAt.IsZero():
+		return "expires_at", "The end of this licence follows from its first activation."
+	}
+	return "", ""
+}
+
+// checkTerms returns termsFault as a refusal.
+func (l *license) checkTerms() error {
+	name, detail := l.termsFault()
+	if name == "" {
+		return nil
+	}
+	return &refusal{code: "validation_failed", detail: "These values are wrong: " + name + ".",
+		fields: []fieldError{{Pointer: "#/" + name, Code: "inconsistent", Detail: detail}}}
+}
+
+// complete fills in what follows from the other terms of a new licence.
+func (l *license) complete(now stamp) {
+	l.Kind, l.ExpiryBasis = orDefault(l.Kind, "node_locked"), orDefault(l.ExpiryBasis, "issue")
+	l.LeaseHours = orDefault(l.LeaseHours, defaultLeaseHours)
+	if l.ExpiryBasis == "issue" && l.DurationDays != nil && l.ExpiresAt.IsZero() {
+		begin := now
+		if l.StartsAt.After(now.Time) {
+			begin = l.StartsAt
+		}
+		l.ExpiresAt = begin.after(days(*l.DurationDays))
+	}
+}
+
+func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
+
+// createLicense issues a licence and makes its key, which is returned this once.
+// Errors: validation_failed, account_not_found.
+func createLicense(t *tx, l *license, actor string) (id, key string, err error) {
+	l.complete(t.now)
+	if err := l.checkTerms(); err != nil {
+		return "", "", err
+	}
+	a, err := t.account(l.AccountID)
+	if errors.Is(err, errNotFound) || err == nil && !a.ClosedAt.IsZero() {
+		return "", "", errAccount
+	}
+	if err != nil {
+		return "", "", err
+	}
+	key = newLicenseKey()
+	parsed, err := parseLicenseKey(key)
+	if err != nil {
+		return "", "", err
+	}
+	id, err = t.addLicense(l, parsed, actor)
+	return id, key, err
+}
+
+var errAccount = &refusal{code: "account_not_found", detail: "There is no such account, or it is closed."}
+
+// patchLicense changes terms of a licence. Errors: errNotFound, validation_failed,
+// illegal_transition for a revoked one.
+func patchLicense(t *tx, id string, change termsChange, actor string) (*license, error) {
+	l, err := t.license("", id)
+	if err != nil {
+		return nil, err
+	}
+	if l.State == statusRevoked {
+		return nil, errTransition(l, "change")
+	}
+	if err := change.apply(l).checkTerms(); err != nil {
+		return nil, err
+	}
+	if err := t.saveTerms(l); err != nil {
+		return nil, err
+	}
+	return l, t.addEvent(licenseEvent(l, "license.updated", actor))
+}
+
+func licenseEvent(l *license, eventType, actor string, data ...string) event {
+	return event{Type: eventType, AccountID: l.AccountID, LicenseID: l.ID, Actor: actor, Data: eventData(data...)}
+}
+
+// renewLicense moves the end of a licence: by a number of days, else by its own
+// duration, from the later of now and the old end. Errors: errNotFound,
+// validation_failed when it has no duration and none is given, illegal_transition
+// when it is revoked or has no end to move.
+func renewLicense(t *tx, id string, by *int, actor string) (*license, error) {
+	l, err := t.license("", id)
+	if err != nil {
+		return nil, err
+	}
+	if by == nil {
+		by = l.DurationDays
+	}
+	switch {
+	case l.State == statusRevoked || l.ExpiresAt.IsZero():
+		return nil, errTransition(l, "renew")
+	case by == nil:
+		return nil, &refusal{code: "validation_failed", detail: "These values are wrong: days.",
+			fields: []fieldError{{Pointer: "#/days", Code: "required", Detail: "The licence has no duration of its own; say how many days."}}}
+	}
+	base := t.now
+	if l.ExpiresAt.After(base.Time) {
+		base = l.ExpiresAt
+	}
+	if l.ExpiresAt = base.after(days(*by)); l.ExpiresAt.Year() > lastYear {
+		return nil, &refusal{code: "validation_failed", detail: "These values are wrong: days.",
+			fields: []fieldError{{Pointer: "#/days", Code: "out_of_range", Detail: "The licence would end too late to be written."}}}
+	}
+	if err := t.saveTerms(l); err != nil {
+		return nil, err
+	}
+	return l, t.addEvent(licenseEvent(l, "license.renewed", actor, "expires_at", l.ExpiresAt.String()))
+}
+
+// rotateKey gives a licence a new key, which is returned this once; the old one
+// works until a moment (the zero stamp: until now). Errors: errNotFound,
+// illegal_transition when it is revoked.
+func rotateKey(t *tx, id string, oldUntil stamp, actor string) (l *license, key string, err error) {
+	if l, err = t.license("", id); err != nil {
+		return nil, "", err
+	}
+	if l.State == statusRevoked {
+		return nil, "", errTransition(l, "rotate-key")
+	}
+	if oldUntil.IsZero() {
+		oldUntil = t.now
+	}
+	key = newLicenseKey()
+	parsed, err := parseLicenseKey(key)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := errors.Join(t.retireKey(id, oldUntil), t.addKey(id, parsed)); err != nil {
+		return nil, "", err
+	}
+	l.KeyHint = parsed.hint()
+	return l, key, t.addEvent(licenseEvent(l, "license.key_rotated", actor, "old_key_until", oldUntil.String()))
+}
+
+// checkCode judges an entitlement's code.
+func checkCode(s string) (code, detail string) {
+	valid := s != "" && len(s) <= 64 && s[0] != '-' && s[0] != '.' && strings.IndexFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:", r))
+	}) < 0
+	if !valid {
+		return "invalid_code", "A code has 1 to 64 letters, digits and - _ . : and begins with a letter or digit."
+	}
+	return "", ""
+}
+
+// checkCodes judges a list of codes and notes each wrong one.
+func checkCodes(codes []string, wrong func(at int, code, detail string)) {
+	for i, c := range codes {
+		if code, detail := checkCode(c); code != "" {
+			wrong(i, code, detail)
+		} else if slices.Contains(codes[:i], c) {
+			wrong(i, "repeated", "This code is in the list already.")
+		}
+	}
+}
+
+// isNull reports whether a member is there and null, which takes a term away.
+func (in *input) isNull(name string) bool {
+	v, ok := in.body.member(name)
+	return ok && v.kind == jsonNull
+}
+
+func (in *input) has(name string) bool { _, ok := in.body.member(name); return ok }
+
+func (in *input) textTerm(name string, max int, check func(string) (code, detail string)) (*string, bool) {
+	if !in.has(name) || in.isNull(name) {
+		return nil, in.has(name)
+	}
+	return given(in.text(name, optional, max, check)), true
+}
+
+func (in *input) numberTerm(name string, low, high int) (*int, bool) {
+	if !in.has(name) || in.isNull(name) {
+		return nil, in.has(name)
+	}
+	return in.number(name, low, high), true
+}
+
+func (in *input) flagTerm(name string) (value, present bool) {
+	if v := in.member(name, jsonBool, optional); v != nil {
+		return v.truth, true
+	}
+	return false, false
+}
+
+func (in *input) momentTerm(name string) (stamp, bool) {
+	if !in.has(name) || in.isNull(name) {
+		return stamp{}, in.has(name)
+	}
+	return in.moment(name), true
+}
+
+func (in *input) codesTerm(name string) (codeList, bool) {
+	if !in.has(name) {
+		return nil, false
+	}
+	codes := in.texts(name, maxEntitlements, 64)
+	checkCodes(codes, func(at int, code, detail string) { in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail) })
+	return codes, true
+}
+
+func (in *input) objectTerm(name string) (json.RawMessage, bool) {
+	v := in.member(name, jsonObject, optional)
+	if v == nil {
+		return nil, false
+	}
+	switch {
+	case len(v.raw) > maxMetadata:
+		in.wrong(name, "too_long", "This has more than 16 KiB.")
+	case v.hasControl():
+		in.wrong(name, "control_character", "This must not contain control characters.")
+	}
+	return slices.Clone(v.raw), true
+}
+
+// hasControl reports whether a string in the value, or a member's name, has a
+// control character.
+func (v *jsonValue) hasControl() bool {
+	if v.kind == jsonString && strings.IndexFunc(v.text, unicode.IsControl) >= 0 {
+		return true
+	}
+	for i := range v.list {
+		if v.list[i].hasControl() {
+			return true
+		}
+	}
+	for i := range v.members {
+		if strings.IndexFunc(v.members[i].name, unicode.IsControl) >= 0 || v.members[i].value.hasControl() {
+			return true
+		}
+	}
+	return false
+}
