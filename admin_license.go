@@ -450,7 +450,7 @@ func (e *env) readImport(f io.Reader, faults *importFaults) (rows []importedLice
 		row := importedLicense{line: line}
 		cells := csvTerms{header: header, record: record, wrong: func(name, detail string) { faults.add(line, name+": "+detail) }}
 		if row.key, err = parseLicenseKey(cells.cell("key")); err != nil {
-			faults.add(line, "key: it must have 16 to 255 visible ASCII characters, and with 25 symbols it must be one of our own, with its check symbol")
+			faults.add(line, "key: it must have 16 to 255 visible ASCII characters, and in the shape of our own keys (25 letters and digits) a right check symbol")
 		} else if first, twice := seen[row.key]; twice {
 			faults.add(line, fmt.Sprintf("key: it stands on line %d already", first))
 		} else {

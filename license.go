@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
 // A licenseKey is a key as it is looked up: our own in its normal form, an
@@ -86,21 +87,17 @@ func newLicenseKey() string {
 }
 
 // parseLicenseKey reads a key as people type it: without regard to case, dashes
-// and spaces, O as 0, I and L as 1. Whatever has 25 symbols is one of our own and
-// must satisfy its check symbol; anything else may be an imported key, 16 to 255
-// visible ASCII characters, and is taken as it is. Errors: errKeyMalformed.
+// and spaces, O as 0, I and L as 1. Whatever has the shape of our own keys must
+// satisfy the check symbol, and is never looked up else; anything other may be an
+// imported key, 16 to 255 visible ASCII characters, and is taken as it is.
+// Errors: errKeyMalformed.
 func parseLicenseKey(s string) (licenseKey, error) {
 	if len(s) > maxKeyBytes {
 		return "", errKeyMalformed
 	}
-	plain := strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) {
-			return -1
-		}
-		return unicode.ToUpper(r)
-	}, s)
-	plain = strings.NewReplacer("O", "0", "I", "1", "L", "1").Replace(plain)
-	if len([]rune(plain)) == keySymbols {
+	groups := strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) })
+	if plain := strings.Join(groups, ""); ownShape(groups, plain) {
+		plain = sameSymbols.Replace(strings.ToUpper(plain))
 		symbols := make([]byte, 0, keySymbols)
 		for _, r := range plain {
 			i := strings.IndexRune(upperCrockford, r)
@@ -118,6 +115,21 @@ func parseLicenseKey(s string) (licenseKey, error) {
 		return "", errKeyMalformed
 	}
 	return licenseKey(s), nil
+}
+
+// sameSymbols are what people read for one another (Crockford's base32).
+var sameSymbols = strings.NewReplacer("O", "0", "I", "1", "L", "1")
+
+// ownShape reports whether a text looks like one of our keys: 25 letters and
+// digits however they are grouped, or five groups of five of anything.
+func ownShape(groups []string, plain string) bool {
+	if utf8.RuneCountInString(plain) != keySymbols {
+		return false
+	}
+	five := len(groups) == keySymbols/keyGroup && !slices.ContainsFunc(groups, func(g string) bool { return utf8.RuneCountInString(g) != keyGroup })
+	return five || strings.IndexFunc(plain, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9')
+	}) < 0
 }
 
 // hash is what the database knows of a key.

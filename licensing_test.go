@@ -1,0 +1,553 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// activateBody is a body of activate or deactivate.
+func activateBody(key, fingerprint string) string {
+	return fmt.Sprintf(`{"license_key":%q,"fingerprint":%q}`, key, fingerprint)
+}
+
+// activate activates a device and returns the answer.
+func (s *service) activate(key, fingerprint string, headers ...string) answer {
+	s.t.Helper()
+	return s.post("/widget/license/activate", activateBody(key, fingerprint), headers...)
+}
+
+// verify asks about a device by key and fingerprint and checks the code.
+func (s *service) verify(key, fingerprint, code string, valid bool) answer {
+	s.t.Helper()
+	a := s.post("/widget/license/verify", activateBody(key, fingerprint)).is(200)
+	if v := a.json(); v["code"] != code || v["valid"] != valid {
+		s.t.Fatalf("verify: %s, want %s %v", a.body, code, valid)
+	}
+	return a
+}
+
+// advance lets time do its work, as the service does every second.
+func (s *service) advance() {
+	s.t.Helper()
+	s.check(s.server.advance(s.t.Context()))
+}
+
+// eventTypes are the types of a licence's events, oldest first.
+func (s *service) eventTypes(licenseID string) string {
+	s.t.Helper()
+	rows, err := s.store.events(eventFilter{licenseID: licenseID}, "", 100)
+	s.check(err)
+	types := ""
+	for _, e := range rows {
+		types = strings.TrimSpace(e.Type + " " + types)
+	}
+	return types
+}
+
+func TestALapsedLeaseFreesAFloatingSeatWithoutARequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
+		s.activate(key, "a").is(200)
+		s.activate(key, "b").is(409, "seat_limit_reached")
+		time.Sleep(time.Hour - time.Second)
+		s.verify(key, "a", "valid", true) // a minute has passed: this extends the lease
+		time.Sleep(30 * time.Minute)
+		s.activate(key, "b").is(409, "seat_limit_reached")
+		time.Sleep(30 * time.Minute)
+		s.verify(key, "a", "device_released", false) // before any worker came by
+		s.advance()
+		if n := s.count(`SELECT count(*) FROM devices WHERE state = 'released' AND released_by = 'lease' AND lapses_at IS NULL`); n != 1 {
+			t.Fatalf("%d devices were released by their lease", n)
+		}
+		s.activate(key, "b").is(200)
+		s.activate(key, "a").is(409, "seat_limit_reached")
+		time.Sleep(time.Hour)
+		if a := s.activate(key, "a").is(200); a.text("code") != "reactivated" { // frees the lapsed seat in the same transaction
+			t.Fatal(a.body)
+		}
+		want := "license.created license.first_activated device.activated license.seat_limit_reached license.seat_limit_reached device.released device.activated device.released device.reactivated"
+		if got := s.eventTypes(id); got != want {
+			t.Fatalf("events %s\nwant   %s", got, want)
+		}
+	})
+}
+
+func TestAFloatingTokenNeverOutlivesItsSeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
+		s.activate(key, "a").is(200)
+		time.Sleep(30 * time.Second)
+		for _, body := range []string{activateBody(key, "a"), `{"license_key":"` + key + `","fingerprint":"a","nonce":"n"}`} {
+			c, err := s.keys.verify(s.post("/widget/license/verify", body).is(200).text("token"))
+			s.check(err)
+			var at stamp
+			s.check(s.store.one(`SELECT lapses_at FROM devices`, nil, &at))
+			if c.Expires != at.Unix() || c.Seq != 1 {
+				t.Fatalf("the token holds until %d, the seat until %d", c.Expires, at.Unix())
+			}
+		}
+	})
+}
+
+func TestANodeLockedSeatOutlivesItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{MaxDevices: ptr(1), LeaseHours: 1})
+		s.activate(key, "a").is(200)
+		time.Sleep(48 * time.Hour)
+		s.advance()
+		s.activate(key, "b").is(409, "seat_limit_reached")
+		s.verify(key, "a", "valid", true)
+	})
+}
+
+func TestTransfersAreCountedByTheOwnersReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(1)})
+		deactivate := func(fingerprint string) {
+			t.Helper()
+			s.post("/widget/license/deactivate", activateBody(key, fingerprint)).is(200)
+		}
+		s.activate(key, "a").is(200)
+		deactivate("a")
+		time.Sleep(time.Hour)
+		second := newStamp(time.Now())
+		s.activate(key, "a").is(200) // back before another came: nothing was moved
+		deactivate("a")
+		time.Sleep(time.Hour)
+		s.activate(key, "b").is(409, "transfer_limit_reached") // two releases, one transfer is allowed
+		time.Sleep(days(30) - 2*time.Hour - time.Second)
+		s.activate(key, "b").is(409, "transfer_limit_reached")
+		time.Sleep(time.Second)
+		s.activate(key, "b").is(200) // the first release is 30 days old
+		deactivate("b")
+		a := s.activate(key, "c").is(409, "transfer_limit_reached")
+		if got, want := a.text("next_transfer_at"), second.after(days(30)).String(); got != want {
+			t.Fatalf("next at %s, want %s: %s", got, want, s.eventTypes(id))
+		}
+		time.Sleep(time.Hour)
+		s.activate(key, "c").is(200)
+
+		var device string
+		s.check(s.store.one(`SELECT id FROM devices WHERE state = 'active'`, nil, &device))
+		s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":"d","replace_device_id":%q}`, key, device)).is(409, "transfer_limit_reached")
+		if s.count(`SELECT count(*) FROM devices WHERE state = 'active' AND id = ?`, device) != 1 {
+			t.Fatal("a refused replacement released the device")
+		}
+		s.change(func(tx *tx) error { // an operator's release is no transfer
+			d, err := tx.device("", device)
+			if err != nil {
+				return err
+			}
+			l, err := tx.license("", id)
+			if err != nil {
+				return err
+			}
+			return release(tx, l, d, "operator", "device.released", actorCommand)
+		})
+		time.Sleep(30 * 24 * time.Hour)
+		s.activate(key, "d").is(200)
+	})
+}
+
+func TestALicenceWithoutTransfersLetsOnlyTheSameDeviceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0)})
+		device := s.activate(key, "a").is(200).text("device", "id")
+		s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":"b","replace_device_id":%q}`, key, device)).is(409, "transfer_limit_reached")
+		s.post("/widget/license/deactivate", activateBody(key, "a")).is(200)
+		s.activate(key, "b").is(409, "transfer_limit_reached")
+		s.activate(key, "a").is(200)
+	})
+}
+
+func TestTimeWritesStatusEventsOnceAlsoAfterTheServiceWasOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		end := newStamp(time.Now().Add(24 * time.Hour))
+		grace, key := s.addLicense(license{ExpiresAt: end, GraceDays: 2})
+		plain, _ := s.addLicense(license{ExpiresAt: end})
+		revoked, _ := s.addLicense(license{ExpiresAt: end})
+		s.change(func(tx *tx) error { _, err := changeState(tx, revoked, "revoke", "", actorCommand); return err })
+		s.activate(key, "a").is(200)
+		s.advance()
+		if got := s.eventTypes(plain); got != "license.created" {
+			t.Fatalf("before the end: %s", got)
+		}
+		time.Sleep(24*time.Hour + time.Second)
+		for range 3 {
+			s.advance()
+		}
+		if got := s.eventTypes(plain); got != "license.created license.expired" {
+			t.Fatalf("after the end: %s", got)
+		}
+		if got := s.eventTypes(grace); !strings.HasSuffix(got, "device.activated license.grace_started") {
+			t.Fatalf("in grace: %s", got)
+		}
+		a := s.verify(key, "a", "grace", true)
+		if got := a.text("license", "grace_until"); got != end.after(48*time.Hour).String() {
+			t.Fatalf("grace_until %s", got)
+		}
+		c, err := s.keys.verify(a.text("token"))
+		s.check(err)
+		if c.Expires != end.after(48*time.Hour).Unix() {
+			t.Fatal("a lease outlives the end of grace")
+		}
+		s.activate(key, "b").is(403, "license_in_grace")
+		s.activate(key, "a").is(200)
+
+		time.Sleep(30 * 24 * time.Hour) // the service was off
+		s.advance()
+		s.advance()
+		if got := s.eventTypes(grace); !strings.HasSuffix(got, "license.grace_started license.expired") {
+			t.Fatalf("after grace: %s", got)
+		}
+		s.verify(key, "a", "expired", false)
+		s.change(func(tx *tx) error { _, err := renewLicense(tx, grace, ptr(1), actorCommand); return err })
+		s.verify(key, "a", "valid", true)
+		time.Sleep(5 * 24 * time.Hour)
+		s.advance()
+		if got := s.eventTypes(grace); !strings.HasSuffix(got, "license.renewed license.grace_started license.expired") {
+			t.Fatalf("after the renewed end: %s", got)
+		}
+		if got := s.eventTypes(revoked); got != "license.created license.revoked" {
+			t.Fatalf("a revoked licence: %s", got)
+		}
+	})
+}
+
+func TestADurationCountsFromIssueStartOrFirstActivation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		now := newStamp(time.Now())
+		for name, test := range map[string]struct {
+			l    license
+			want stamp
+		}{
+			"issue":       {license{DurationDays: ptr(10)}, now.after(days(10))},
+			"start":       {license{DurationDays: ptr(10), StartsAt: now.after(days(5))}, now.after(days(15))},
+			"fixed end":   {license{DurationDays: ptr(10), ExpiresAt: now.after(days(3))}, now.after(days(3))},
+			"first use":   {license{DurationDays: ptr(10), ExpiryBasis: "first_activation"}, stamp{}},
+			"no duration": {license{}, stamp{}},
+		} {
+			l := test.l
+			l.AccountID, l.Product = s.account, "kds"
+			var id, key string
+			s.change(func(tx *tx) (err error) { id, key, err = createLicense(tx, &l, actorCommand); return err })
+			got, err := s.store.license("", id)
+			s.check(err)
+			if !got.ExpiresAt.Equal(test.want.Time) {
+				t.Errorf("%s: ends at %s, want %s", name, got.ExpiresAt, test.want)
+			}
+			if l.ExpiryBasis != "first_activation" {
+				continue
+			}
+			for _, device := range []string{"a", "b"} {
+				a := s.activate(key, device).is(200)
+				if got := a.text("license", "expires_at"); got != now.after(days(10)).String() {
+					t.Errorf("%s: after an activation it ends at %s", name, got)
+				}
+			}
+		}
+	})
+}
+
+func TestADriftedDeviceKeepsItsSeat(t *testing.T) {
+	s := newService(t)
+	id, key := s.addLicense(license{MaxDevices: ptr(1)})
+	first := s.activate(key, "before the new disk").is(200)
+	auth := "Authorization: Bearer " + first.text("token")
+	a := s.post("/widget/license/activate", activateBody(key, "after it"), auth).is(200)
+	if a.text("device", "id") != first.text("device", "id") || a.text("code") != "already_active" {
+		t.Fatal(a.body)
+	}
+	s.verify(key, "after it", "valid", true)
+	s.verify(key, "before the new disk", "device_not_activated", false)
+	if got := s.eventTypes(id); !strings.HasSuffix(got, "device.activated device.drifted") {
+		t.Fatal(got)
+	}
+	// The old token still names the device, and without a fingerprint drifts nothing back.
+	if again := s.post("/widget/license/activate", `{}`, auth).is(200); again.text("device", "id") != first.text("device", "id") {
+		t.Fatal(again.body)
+	}
+	s.verify(key, "after it", "valid", true)
+	// A fingerprint that another device has is no drift.
+	_, other := s.addLicense(license{MaxDevices: ptr(2)})
+	one := s.activate(other, "1").is(200)
+	s.activate(other, "2").is(200)
+	s.post("/widget/license/activate", activateBody(other, "2"), "Authorization: Bearer "+one.text("token")).is(422, "credential_mismatch")
+	s.post("/widget/license/activate", activateBody(key, "x"), "Authorization: Bearer "+one.text("token")).is(422, "credential_mismatch")
+}
+
+func TestAnOlderLeaseIsSuspectedOncePerDay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{MaxDevices: ptr(1)})
+		old := s.activate(key, "a").is(200).text("token")
+		time.Sleep(25 * time.Hour)
+		verify := func(token string) answer {
+			t.Helper()
+			a := s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+token).is(200)
+			if a.json()["valid"] != true {
+				t.Fatal(a.body)
+			}
+			return a
+		}
+		fresh := verify(old).text("token")
+		time.Sleep(2 * time.Minute)
+		verify(fresh)
+		for range 5 {
+			verify(old) // blocks nothing
+			time.Sleep(time.Minute)
+		}
+		if n := strings.Count(s.eventTypes(id), "device.clone_suspected"); n != 1 {
+			t.Fatalf("%d events on the first day", n)
+		}
+		time.Sleep(24 * time.Hour)
+		verify(old)
+		if n := strings.Count(s.eventTypes(id), "device.clone_suspected"); n != 2 {
+			t.Fatalf("%d events on two days", n)
+		}
+		a := s.get("/licenses/"+id+"/devices", "Authorization: Bearer "+s.token(s.account, scopeLicenses)).is(200)
+		if !strings.Contains(a.body, `"clone_suspected_at":"20`) {
+			t.Fatal(a.body)
+		}
+		if s.count(`SELECT count(*) FROM v_devices WHERE clone_suspected_at IS NOT NULL`) != 1 {
+			t.Fatal("v_devices does not show it")
+		}
+	})
+}
+
+func TestTheOperatorManagesLicencesOverHTTP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+		tenant := s.addAccount("tenant")
+		a := s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds","plan":"pro","kind":"floating","max_devices":3,"max_transfers":2,"starts_at":"1999-01-01T00:00:00Z",
+			"duration_days":30,"grace_days":7,"lease_hours":24,"entitlements":["kds","reports"],"trial":true,"metadata":{"order":{"id":7}}}`, tenant), admin).is(200)
+		id, key := a.text("id"), a.text("key")
+		if _, err := parseLicenseKey(key); err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range map[string]any{"account_id": tenant, "product": "kds", "plan": "pro", "kind": "floating", "max_devices": 3.0, "max_transfers": 2.0,
+			"starts_at": "1999-01-01T00:00:00Z", "grace_days": 7.0, "lease_hours": 24.0, "trial": true, "status": "active", "key_hint": key[24:], "expires_at": newStamp(time.Now().Add(days(30))).String()} {
+			if got := a.json()[name]; got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+		path := "/licenses/" + id
+		shown := s.get(path, admin).is(200)
+		if strings.Contains(shown.body, key) || !strings.Contains(shown.body, `"metadata":{"order":{"id":7}}`) {
+			t.Fatal(shown.body)
+		}
+
+		patched := s.do("PATCH", path, `{"plan":null,"max_devices":null,"entitlements":[],"metadata":{}}`, admin).is(200)
+		if p := patched.json(); p["plan"] != nil || p["max_devices"] != nil || p["grace_days"] != 7.0 || len(p["entitlements"].([]any)) != 0 {
+			t.Fatal(patched.body)
+		}
+		s.do("PATCH", path, `{"product":"other"}`, admin).is(422, "validation_failed")
+		s.do("PATCH", path, `{"expires_at":"1998-01-01T00:00:00Z"}`, admin).is(422, "validation_failed")
+
+		end := newStamp(time.Now()).after(days(60)).String()
+		if r := s.post(path+"/renew", `{}`, admin).is(200); r.text("expires_at") != end {
+			t.Fatalf("renewed until %s, want %s", r.text("expires_at"), end)
+		}
+		s.post(path+"/reinstate", `{}`, admin).is(409, "illegal_transition")
+		if r := s.post(path+"/suspend", `{"reason":"unpaid"}`, admin).is(200); r.text("status") != "suspended" || r.text("reason") != "unpaid" {
+			t.Fatal(r.body)
+		}
+		s.post(path+"/suspend", `{}`, admin).is(409, "illegal_transition")
+		s.verify(key, "a", "suspended", false)
+		s.post(path+"/reinstate", `{}`, admin).is(200)
+
+		until := newStamp(time.Now()).after(days(7))
+		rotated := s.post(path+"/rotate-key", fmt.Sprintf(`{"old_key_until":%q}`, until), admin, "Idempotency-Key: r1").is(200)
+		if again := s.post(path+"/rotate-key", fmt.Sprintf(`{"old_key_until":%q}`, until), admin, "Idempotency-Key: r1").is(200); again.body != rotated.body {
+			t.Fatal("the same Idempotency-Key rotated twice")
+		}
+		s.activate(key, "a").is(200)
+		s.activate(rotated.text("key"), "a").is(200)
+		time.Sleep(days(7))
+		admin = "Authorization: Bearer " + s.token(s.account, scopeAdmin) // the first one has ended
+		s.activate(key, "a").is(403, "key_retired")
+		s.verify(key, "a", "key_retired", false)
+		s.verify(rotated.text("key"), "a", "device_released", false) // its floating lease has lapsed
+		s.activate(rotated.text("key"), "a").is(200)
+
+		s.post(path+"/revoke", `{}`, admin).is(200)
+		for _, action := range []string{"suspend", "reinstate", "revoke", "renew", "rotate-key"} {
+			a := s.post(path+"/"+action, `{"days":1}`, admin).is(409, "illegal_transition")
+			if !strings.Contains(a.text("detail"), "revoked") {
+				t.Errorf("%s: the detail does not name the state: %s", action, a.body)
+			}
+		}
+		s.do("PATCH", path, `{"trial":false}`, admin).is(409, "illegal_transition")
+		s.verify(rotated.text("key"), "a", "revoked", false)
+		for _, action := range []string{"suspend", "renew"} {
+			s.post("/licenses/lic_00000000000000000000000000/"+action, `{}`, admin).is(404, "license_not_found")
+		}
+		s.post("/licenses", `{"account_id":"acct_00000000000000000000000000","product":"kds"}`, admin).is(404, "account_not_found")
+		want := "license.created license.updated license.renewed license.suspended license.reinstated license.key_rotated license.first_activated device.activated device.released device.reactivated license.revoked"
+		s.advance()
+		if got := s.eventTypes(id); got != want {
+			t.Fatalf("events %s\nwant   %s", got, want)
+		}
+	})
+}
+
+func TestOnlyAdminManagesLicences(t *testing.T) {
+	s := newService(t)
+	id, _ := s.addLicense(license{})
+	token := "Authorization: Bearer " + s.token(s.account, strings.Join([]string{scopeLicenses, scopeDevices, scopeEvents}, " "))
+	for _, rt := range routes {
+		if rt.scope != scopeAdmin {
+			continue
+		}
+		a := s.do(rt.method(), strings.ReplaceAll(rt.path(), "{id}", id), `{}`, token).is(403, "insufficient_scope")
+		if !strings.Contains(a.header.Get("WWW-Authenticate"), `scope="admin"`) {
+			t.Fatal(a.header)
+		}
+	}
+}
+
+func TestBadTermsAreNamedAndChangeNothing(t *testing.T) {
+	s := newService(t)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	id, _ := s.addLicense(license{StartsAt: newStamp(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))})
+	before := s.count(`SELECT count(*) FROM licenses`) + s.count(`SELECT count(*) FROM events`)
+	long := strings.Repeat("x", 101)
+	for member, values := range map[string][]string{
+		"product":       {`null`, `1`, `""`, `"` + long + `"`, `"a\u0007"`},
+		"plan":          {`1`, `"` + long + `"`, `"a\u0000"`},
+		"kind":          {`"site"`, `1`, `""`},
+		"trial":         {`null`, `1`, `"true"`},
+		"max_devices":   {`0`, `-1`, `1.5`, `"1"`, `1000001`, `1e3`},
+		"max_transfers": {`-1`, `"1"`, `1000001`},
+		"starts_at":     {`"2030-01-01"`, `1`, `"2030-13-01T00:00:00Z"`, `"9999-01-01T00:00:00Z"`},
+		"expires_at":    {`"tomorrow"`, `1`, `"2029-12-31T00:00:00Z"`},
+		"grace_days":    {`-1`, `3651`, `"1"`},
+		"duration_days": {`0`, `36501`, `true`},
+		"expiry_basis":  {`"purchase"`, `1`},
+		"lease_hours":   {`0`, `2161`, `"1"`},
+		"entitlements":  {`null`, `"kds"`, `[1]`, `[""]`, `["a b"]`, `["-a"]`, `["é"]`, `["a","a"]`, `["` + strings.Repeat("a", 65) + `"]`},
+		"metadata":      {`null`, `[]`, `"x"`, `{"a":"\u0001"}`, `{"a":"` + strings.Repeat("x", 16384) + `"}`},
+	} {
+		for _, value := range values {
+			t.Run(member+" "+value[:min(len(value), 30)], func(t *testing.T) {
+				body := fmt.Sprintf(`"starts_at":"2030-01-01T00:00:00Z",%q:%s}`, member, value)
+				if member == "starts_at" {
+					body = fmt.Sprintf(`%q:%s}`, member, value)
+				}
+				head := fmt.Sprintf(`{"account_id":%q,`, s.account)
+				if member != "product" {
+					head += `"product":"kds",`
+				}
+				answers := []answer{s.post("/licenses", head+body, admin), s.do("PATCH", "/licenses/"+id, `{`+body, admin)}
+				for _, a := range answers {
+					a.t = t
+					a.is(422, "validation_failed")
+					if !strings.Contains(a.body, `"pointer":"#/`+member) {
+						t.Errorf("the problem does not name %s: %s", member, a.body)
+					}
+				}
+			})
+		}
+	}
+	s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds","expiry_basis":"first_activation"}`, s.account), admin).is(422, "validation_failed")
+	if after := s.count(`SELECT count(*) FROM licenses`) + s.count(`SELECT count(*) FROM events`); after != before {
+		t.Fatalf("%d rows became %d", before, after)
+	}
+}
+
+func TestPortalsFilterLicences(t *testing.T) {
+	s := newService(t)
+	now := time.Now()
+	at := func(d int) stamp { return newStamp(now.Add(days(d))) }
+	tenant := s.addAccount("tenant")
+	ids := map[string]string{}
+	for name, l := range map[string]license{
+		"active":      {Plan: ptr("Gold 100%")},
+		"grace":       {ExpiresAt: at(-1), GraceDays: 3},
+		"expired":     {ExpiresAt: at(-5), GraceDays: 3},
+		"not_started": {StartsAt: at(2)},
+		"suspended":   {State: "suspended", StartsAt: at(2)},
+		"revoked":     {State: "revoked", ExpiresAt: at(-5)},
+	} {
+		l.AccountID, l.Product = tenant, "app-"+name
+		ids[name], _ = s.addLicense(l)
+	}
+	s.addLicense(license{Plan: ptr("Gold 100%")}) // of another account
+	token := "Authorization: Bearer " + s.token(tenant, scopeLicenses)
+	list := func(query string) (got string) {
+		t.Helper()
+		for _, row := range s.get("/licenses"+query, token).is(200).json()["data"].([]any) {
+			got = strings.TrimSpace(row.(map[string]any)["status"].(string) + " " + got)
+			if s.count(`SELECT count(*) FROM v_licenses WHERE id = ? AND status = ?`, row.(map[string]any)["id"], row.(map[string]any)["status"]) != 1 {
+				t.Errorf("v_licenses says something else of %v", row)
+			}
+		}
+		return got
+	}
+	for name := range ids {
+		if got := list("?status=" + name); got != name {
+			t.Errorf("status=%s gives %q", name, got)
+		}
+		if got := list("?product=app-" + name); got != name {
+			t.Errorf("product=app-%s gives %q", name, got)
+		}
+	}
+	if got := list("?q=gOLD%20100%25"); got != "active" {
+		t.Errorf("q gives %q", got)
+	}
+	if got := list("?q=%25"); got != "active" {
+		t.Errorf("q=%% gives %q", got)
+	}
+	if got := list("?q=" + ids["grace"]); got != "grace" {
+		t.Errorf("q=id gives %q", got)
+	}
+	s.get("/licenses?status=unknown", token).is(422, "validation_failed")
+	s.get("/licenses?q=", token).is(422, "validation_failed")
+}
+
+func TestEventsAreFilteredAndBelongToTheirAccount(t *testing.T) {
+	s := newService(t)
+	tenant := s.addAccount("tenant")
+	id, key := s.addLicense(license{AccountID: tenant})
+	s.addLicense(license{})
+	device := s.activate(key, "a").is(200).text("device", "id")
+	token := "Authorization: Bearer " + s.token(tenant, scopeEvents)
+	types := func(query string) (got string) {
+		t.Helper()
+		for _, row := range s.get("/events"+query, token).is(200).json()["data"].([]any) {
+			got = strings.TrimSpace(got + " " + row.(map[string]any)["type"].(string))
+		}
+		return got
+	}
+	for query, want := range map[string]string{
+		"":                            "device.activated license.first_activated license.created",
+		"?license_id=" + id:           "device.activated license.first_activated license.created",
+		"?device_id=" + device:        "device.activated",
+		"?type=license.created":       "license.created",
+		"?since=2999-01-01T00:00:00Z": "",
+		"?limit=1":                    "device.activated",
+	} {
+		if got := types(query); got != want {
+			t.Errorf("%s gives %q, want %q", query, got, want)
+		}
+	}
+	first := s.get("/events?limit=2", token).is(200)
+	if got := types("?limit=2&cursor=" + first.text("next_cursor")); got != "license.created" {
+		t.Errorf("the second page is %q", got)
+	}
+	s.get("/events?since=yesterday", token).is(422, "validation_failed")
+	s.get("/events?license_id=x", token).is(422, "validation_failed")
+}
