@@ -97,6 +97,9 @@ func parseLicenseKey(s string) (licenseKey, error) {
 	}
 	groups := strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) })
 	if plain := strings.Join(groups, ""); ownShape(groups, plain) {
+		if strings.IndexFunc(plain, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 { // "ı" in upper case is "I"
+			return "", errKeyMalformed
+		}
 		plain = sameSymbols.Replace(strings.ToUpper(plain))
 		symbols := make([]byte, 0, keySymbols)
 		for _, r := range plain {
