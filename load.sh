@@ -1,13 +1,14 @@
 #!/bin/sh
 # Measures this machine, prints what the README's section on speed shows, and
 # leaves nothing behind: size, start, memory, and leads a second with grouped
-# writes beside the same program with one transaction for each request.
+# writes beside the same program with one transaction for each request. All are
+# medians: of five starts, of three runs.
 #
-#   ./load.sh [SECONDS]        of each of the runs, 1 to 30; by default 5
+#   ./load.sh [SECONDS]        of each of the six runs, 1 to 30; by default 5
 #
-# Needs Go, curl, wrk and systemd-socket-activate. It talks to itself on loopback only, on port $PORT
-# (18080), and writes below $TMPDIR (/var/tmp: a disk, not memory). A run is
-# stopped after its seconds or at a million leads, whichever is first.
+# Needs Go, curl, wrk and systemd-socket-activate. It talks to itself, on loopback
+# port $PORT (18080), and writes below $TMPDIR (/var/tmp: a disk, not memory). A
+# run ends after its seconds; past a million leads the service would refuse more.
 set -eu
 
 seconds=${1:-5} port=${PORT:-18080} connections=64
@@ -26,16 +27,17 @@ trap 'stop; rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM
 
 # start NAME: lets the first request start the binary NAME over a new database;
-# sets pid, and waited to the milliseconds that this request took.
+# sets pid, and waited to the seconds that this request took.
 start() {
 	rm -f "$dir"/widgetd.*
 	"$dir/$1" init -db "$dir/widgetd.db" -key "$dir/widgetd.key" -base-url "http://127.0.0.1:$port/v1" >/dev/null
-	systemd-socket-activate -l "127.0.0.1:$port" "$dir/$1" serve -db "$dir/widgetd.db" -key "$dir/widgetd.key" -anonymous-rate 1000000 2>"$dir/log" &
+	: >"$dir/log"
+	systemd-socket-activate -l "127.0.0.1:$port" "$dir/$1" serve -db "$dir/widgetd.db" -key "$dir/widgetd.key" -anonymous-rate 1000000 2>>"$dir/log" &
 	pid=$!
 	until grep -q '^Listening' "$dir/log"; do
 		kill -0 "$pid" 2>/dev/null || { cat "$dir/log" >&2; exit 1; }
 	done
-	waited=$(curl -sf -o /dev/null -w '%{time_total}' "http://127.0.0.1:$port/v1/widget/health" | awk '{ printf "%.0f", $1 * 1000 }')
+	waited=$(curl -sf -o /dev/null -w '%{time_total}' "http://127.0.0.1:$port/v1/widget/health")
 }
 
 # leads NAME: prints how many leads a second the binary NAME keeps.
@@ -45,6 +47,11 @@ leads() {
 	stop
 	if grep -q 'Non-2xx' "$dir/out"; then cat "$dir/out" >&2; exit 1; fi
 	awk '/Requests\/sec/ { printf "%d\n", $2 }' "$dir/out"
+}
+
+# median FILE: prints the middle one of an odd number of lines.
+median() {
+	sort -n "$1" | awk '{ line[NR] = $0 } END { print line[(NR + 1) / 2] }'
 }
 
 cat >"$dir/leads.lua" <<'LUA'
@@ -70,15 +77,17 @@ echo "binary, MiB             $(wc -c <"$dir/grouped" | awk '{ printf "%.1f", $1
 for _ in 1 2 3 4 5; do
 	stop
 	start grouped
-	echo "$waited"
-done >"$dir/starts"
-start_ms=$(sort -n "$dir/starts" | sed -n 3p)
-echo "start to first 200, ms  $start_ms"
+	echo "$waited" >>"$dir/starts"
+done
 sleep 2
+echo "start to first 200, ms  $(median "$dir/starts" | awk '{ printf "%.0f", $1 * 1000 }')"
 echo "idle memory, MiB        $(awk '/^VmRSS/ { printf "%.1f", $2 / 1024 }' "/proc/$pid/status")"
 stop
-single=$(leads single)
-grouped=$(leads grouped)
+for _ in 1 2 3; do
+	leads single >>"$dir/singles"
+	leads grouped >>"$dir/groups"
+done
+single=$(median "$dir/singles") grouped=$(median "$dir/groups")
 echo "leads a second at $connections connections, one transaction each  $single"
 echo "leads a second at $connections connections, grouped writes        $grouped"
 awk "BEGIN { printf \"ratio                   %.1f\\n\", $grouped / $single }"
