@@ -53,18 +53,6 @@ func (l *limiter) take(key string, rate int, now time.Time) verdict {
 	return l.bucket(key, float64(rate), now).take(l, now)
 }
 
-// drained tells whether a bucket has no token left, and takes none.
-func (l *limiter) drained(key string, rate int, now time.Time) verdict {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.buckets[key]
-	if b == nil {
-		return verdict{ok: true, remaining: rate}
-	}
-	b.refill(float64(rate), now)
-	return b.verdict(b.tokens >= 1)
-}
-
 // len returns how many keys are remembered.
 func (l *limiter) len() int {
 	l.mu.Lock()

@@ -144,9 +144,6 @@ func (s stamp) MarshalJSON() ([]byte, error) {
 // crockford is the alphabet of ids (lower case) and of licence keys (upper case).
 const crockford = "0123456789abcdefghjkmnpqrstvwxyz"
 
-// idPrefixes are the kinds of row that an id can name.
-var idPrefixes = []string{"acct", "lead", "lic", "dev", "wgt", "tok", "evt", "req", "whe"}
-
 // newID makes an identifier: the prefix, "_", and 26 Crockford symbols that hold
 // 48 bits of milliseconds and 80 random bits (contract, section 1), so that ids
 // sort by time.
@@ -754,12 +751,6 @@ func storageError(err error) error {
 	return err
 }
 
-// isDuplicate reports whether err says that a row with that key exists.
-func isDuplicate(err error) bool {
-	var se *sqlite.Error
-	return errors.As(err, &se) && (se.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || se.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
-}
-
 // readable reports whether the file at the path is the open one and answers.
 func (s *store) readable() error {
 	if now, err := os.Stat(s.path); err != nil || !os.SameFile(now, s.opened) {
@@ -791,12 +782,6 @@ func (s *store) lockedSince() time.Time {
 		return time.Unix(0, since)
 	}
 	return time.Time{}
-}
-
-// dataVersion moves whenever another process has changed the file.
-func (s *store) dataVersion() (int64, error) {
-	var version int64
-	return version, s.one(`PRAGMA data_version`, nil, &version)
 }
 
 // sweep removes what has served its time: replayed answers, names of items of

@@ -15,9 +15,6 @@ type account struct {
 	ClosedAt  stamp  `json:"closed_at"`
 }
 
-// defaultRate is how many requests a minute an account may make (contract, section 0).
-const defaultRate = 600
-
 const accountColumns = `id, name, is_main, coalesce(rate, 600), created_at, closed_at`
 
 func (a *account) scan(scan func(...any) error) error {
