@@ -171,38 +171,51 @@ func initCommand(e *env) error {
 			return err
 		}
 	}
-	if _, err := os.Lstat(e.str("db")); err == nil {
-		return fmt.Errorf("%s is there already: init never touches it; run 'widgetd serve', or name another with -db", e.str("db"))
-	}
-	keyMade := "made"
-	ring, err := newKeyring(e.now())
-	if err == nil {
-		err = ring.save(e.str("key"), false)
-	}
-	if errors.Is(err, fs.ErrExist) {
-		keyMade = "kept"
-		_, err = loadKeyring(e.str("key"))
-	}
-	if err != nil {
-		return err
-	}
-	id := ""
-	err = createStore(e.str("db"), func(t *tx) (err error) {
-		if id, err = t.addAccount(e.str("name"), true); err != nil {
+	keyMade, err := makeOnce(func() error {
+		ring, err := newKeyring(e.now())
+		if err != nil {
 			return err
 		}
-		for _, origin := range origins {
-			if err := t.addOrigin(id, origin); err != nil {
-				return err
-			}
-		}
-		return t.setBaseURL(base)
+		return ring.save(e.str("key"), false)
 	})
 	if err != nil {
 		return err
 	}
+	id := ""
+	dbMade, err := makeOnce(func() error {
+		return createStore(e.str("db"), func(t *tx) (err error) {
+			if id, err = t.addAccount(e.str("name"), true); err != nil {
+				return err
+			}
+			for _, origin := range origins {
+				if err := t.addOrigin(id, origin); err != nil {
+					return err
+				}
+			}
+			return t.setBaseURL(base)
+		})
+	})
+	switch {
+	case err != nil:
+		return err
+	case !dbMade && !keyMade:
+		return fmt.Errorf("%s and %s are there already, and init never touches them: run 'widgetd serve', or name others with -db and -key", e.str("db"), e.str("key"))
+	case !dbMade: // the key was lost
+		return e.print(map[string]string{"key": e.str("key")},
+			fmt.Sprintf("%s: was there already, and was not touched\n%s: made; tokens and leases of a lost key file no longer hold, so issue the tokens again", e.str("db"), e.str("key")))
+	}
+	made := map[bool]string{true: "made; keep a copy elsewhere, without it every token and device lease is lost", false: "was there already, and was not touched"}
 	return e.print(map[string]string{"db": e.str("db"), "key": e.str("key"), "base_url": base, "account_id": id},
-		fmt.Sprintf("%s: made\n%s: %s; keep a copy elsewhere, without it every token and device lease is lost\nmain account: %s\nnext: widgetd serve", e.str("db"), e.str("key"), keyMade, id))
+		fmt.Sprintf("%s: made\n%s: %s\nmain account: %s\nnext: widgetd serve", e.str("db"), e.str("key"), made[keyMade], id))
+}
+
+// makeOnce makes a file and reports whether it did; one that is there stays.
+func makeOnce(f func() error) (made bool, err error) {
+	err = f()
+	if errors.Is(err, fs.ErrExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func baseURLList(e *env) error {

@@ -233,7 +233,7 @@ func (k *keyring) save(path string, replace bool) error {
 	draft := path + ".new"
 	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, keyMode)
 	if err != nil {
-		return fmt.Errorf("write the key file (remove %s if no other command is changing keys): %w", draft, err)
+		return fmt.Errorf("write the key file (remove %s if no other command is changing keys): %v", draft, err) // not ErrExist: that is about path
 	}
 	defer os.Remove(draft)
 	_, err = f.Write(text)

@@ -116,7 +116,10 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 	return st, keys, nil
 }
 
-const demoAccount = "Trattoria Altstadt"
+const (
+	demoAccount = "Trattoria Altstadt"
+	demoWidget  = "Lunch menu, Altstadt"
+)
 
 // seed fills a new database: accounts, widgets with a month of events, licences
 // with devices, leads.
@@ -131,7 +134,7 @@ func (d *demo) seed(t *tx) error {
 	if err != nil {
 		return err
 	}
-	for i, name := range []string{"Lunch menu, Altstadt", "Lunch menu, Bahnhof"} {
+	for i, name := range []string{demoWidget, "Lunch menu, Bahnhof"} {
 		widget, err := t.addWidget(id, name, false)
 		if err != nil {
 			return err
@@ -232,10 +235,14 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 		}
 	}
 	widgets, err := t.widgets(owner)
-	if err != nil || owner == "" || len(widgets) == 0 {
+	for _, w := range widgets {
+		if w.Name == demoWidget {
+			d.widget = w.ID
+		}
+	}
+	if err != nil || owner == "" || d.widget == "" {
 		return errors.Join(err, fmt.Errorf("%s holds a database that no demo made: name another -dir", d.dir))
 	}
-	d.widget = widgets[0].ID
 	if err := errors.Join(t.setBaseURL(d.base), t.addOrigin(owner, d.page)); err != nil {
 		return err
 	}

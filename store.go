@@ -336,7 +336,7 @@ func createStore(path string, setUp func(*tx) error) error {
 	draft := path + ".new"
 	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("make the database: %w", err)
+		return fmt.Errorf("make the database (remove %s if no other command is making it): %v", draft, err) // not ErrExist: that is about path
 	}
 	f.Close()
 	defer os.Remove(draft)
@@ -749,6 +749,12 @@ func storageError(err error) error {
 		return fmt.Errorf("%w (%w)", errStorage, err)
 	}
 	return err
+}
+
+// isDuplicate reports whether err says that a row with that key exists.
+func isDuplicate(err error) bool {
+	var se *sqlite.Error
+	return errors.As(err, &se) && (se.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || se.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
 // readable reports whether the file at the path is the open one and answers.
