@@ -160,12 +160,15 @@ func loadKeyring(path string) (*keyring, error) {
 	return ring, nil
 }
 
+var pemBegin = []byte("-----BEGIN ")
+
 func parseKeyring(text []byte) (*keyring, error) {
 	ring := &keyring{}
-	for {
+	for text = bytes.TrimSpace(text); len(text) > 0; text = bytes.TrimSpace(text) {
 		block, rest := pem.Decode(text)
-		if block == nil {
-			break
+		// Decode steps over what is no block, a broken key too.
+		if block == nil || !bytes.HasPrefix(text, pemBegin) || bytes.Count(text[:len(text)-len(rest)], pemBegin) != 1 {
+			return nil, errors.New("there is text that is no PEM block, or a broken one")
 		}
 		text = rest
 		switch block.Type {
@@ -190,9 +193,6 @@ func parseKeyring(text []byte) (*keyring, error) {
 		default:
 			return nil, fmt.Errorf("a block %q does not belong there", block.Type)
 		}
-	}
-	if len(bytes.TrimSpace(text)) > 0 {
-		return nil, errors.New("there is text that is no PEM block")
 	}
 	if len(ring.keys) == 0 || ring.secret == nil {
 		return nil, errors.New("a key or the secret is missing")
