@@ -170,6 +170,9 @@ func (a *activation) findLicense(t *tx) (l *license, err error) {
 	if errors.Is(err, errNotFound) {
 		return nil, errLicense
 	}
+	if err == nil && a.licenseID != "" && l.ID != a.licenseID {
+		return nil, errCredentials
+	}
 	return l, err
 }
 
