@@ -179,20 +179,28 @@ func (a *activation) findLicense(t *tx) (l *license, err error) {
 var errLicense = &refusal{code: "license_not_found", detail: verdictDetails["not_found"]}
 
 // takeSeat makes g's device one that holds a seat, new or known. It frees the seat
-// of the device that it replaces first.
+// of the device that it replaces, unless no seat is free even then.
 func (k *keyring) takeSeat(t *tx, g *grant, a activation) error {
 	l := g.license
-	if a.replace != "" {
-		if err := replaceDevice(t, l, a); err != nil {
-			return err
-		}
-	}
 	used, err := t.seatsUsed(l.ID)
 	if err != nil {
 		return err
 	}
-	if l.MaxDevices != nil && used >= *l.MaxDevices {
-		return seatLimit(t, l, used)
+	old, err := replacedDevice(t, l, a)
+	if err != nil {
+		return err
+	}
+	freed := 0
+	if old != nil {
+		freed = 1
+	}
+	if l.MaxDevices != nil && used-freed >= *l.MaxDevices {
+		return seatLimit(t, l, used) // kept with its event, so nothing may be released before
+	}
+	if old != nil {
+		if err := release(t, l, old, "replacement", "device.replaced", actorDevice); err != nil {
+			return err
+		}
 	}
 	if g.device == nil {
 		g.code = "activated"
@@ -206,16 +214,21 @@ func (k *keyring) takeSeat(t *tx, g *grant, a activation) error {
 	return nil
 }
 
-func replaceDevice(t *tx, l *license, a activation) error {
+// replacedDevice returns the device whose seat a takes, or nil when a names none
+// or one that holds no seat.
+func replacedDevice(t *tx, l *license, a activation) (*device, error) {
+	if a.replace == "" {
+		return nil, nil
+	}
 	old, err := t.device(l.ID, a.replace)
 	if errors.Is(err, errNotFound) {
-		return &refusal{code: "validation_failed", detail: "The device to replace is not one of this licence.",
+		return nil, &refusal{code: "validation_failed", detail: "The device to replace is not one of this licence.",
 			fields: []fieldError{{Pointer: "#/replace_device_id", Code: "unknown_device", Detail: "The licence has no such device."}}}
 	}
 	if err != nil || old.State != deviceActive {
-		return err
+		return nil, err
 	}
-	return release(t, l, old, "replacement", "device.replaced", actorDevice)
+	return old, nil
 }
 
 // seatLimit refuses a seat, names the devices that hold them, and notes that once
