@@ -347,7 +347,7 @@ func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) 
 			return err
 		case found.license == nil:
 			return errLicense
-		case found.code == "fingerprint_mismatch":
+		case found.mismatch:
 			return &refusal{code: "credential_mismatch", detail: "The token is for another device than the fingerprint in the body."}
 		case found.device == nil || found.device.State != deviceActive:
 			return nil

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 )
@@ -307,6 +307,8 @@ type check struct {
 	device  *device  // nil: none
 	code    string
 	valid   bool
+
+	mismatch bool // token and fingerprint name different devices, whatever the code
 }
 
 // A checkRequest is what verify asks.
@@ -343,7 +345,8 @@ func (r *checkRequest) look(q *queries, now time.Time) (c check, err error) {
 	}
 	ask := r.question
 	ask.hasDevice = r.presented != nil || r.fingerprint != nil
-	ask.mismatch = r.presented != nil && r.fingerprint != nil && c.device != nil && !slices.Equal(c.device.Fingerprint, r.fingerprint[:])
+	c.mismatch = r.presented != nil && r.fingerprint != nil && r.presented.Fingerprint != base64.RawURLEncoding.EncodeToString(r.fingerprint[:])
+	ask.mismatch = c.mismatch
 	c.code, c.valid = judge(c.license, c.device, ask, now)
 	return c, err
 }
