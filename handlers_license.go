@@ -347,6 +347,8 @@ func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) 
 			return err
 		case found.license == nil:
 			return errLicense
+		case found.code == "key_retired":
+			return &refusal{code: found.code, detail: verdictDetails[found.code]}
 		case found.mismatch:
 			return &refusal{code: "credential_mismatch", detail: "The token is for another device than the fingerprint in the body."}
 		case found.device == nil || found.device.State != deviceActive:
