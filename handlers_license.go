@@ -18,6 +18,10 @@ type credential struct {
 func (cr *credential) read(in *input) {
 	if v := in.member("license_key", jsonString, optional); v != nil {
 		cr.keyText = v.text
+		if code, detail := checkText(v.text, optional, maxBody); code != "" {
+			in.wrong("license_key", code, detail)
+			return
+		}
 		key, err := parseLicenseKey(v.text)
 		if cr.keyErr = err; err == nil {
 			cr.key = &key
