@@ -1024,8 +1024,6 @@ func TestABadKeyFileChangesNothingInARunningService(t *testing.T) {
 		s.check(err)
 		next, err := newKeyring(time.Now())
 		s.check(err)
-		foreign, err := next.sign(claims{})
-		s.check(err)
 		for name, change := range map[string]func() error{
 			"damaged": func() error { return os.WriteFile(file, whole[:50], 0o600) },
 			"open":    func() error { return os.Chmod(file, 0o644) },
@@ -1049,8 +1047,8 @@ func TestABadKeyFileChangesNothingInARunningService(t *testing.T) {
 		time.Sleep(followInterval)
 		synctest.Wait()
 		s.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
-		if _, err := s.server.keys.Load().verify(foreign); errors.Is(err, errInvalidToken) && s.server.keys.Load().signer().kid != next.signer().kid {
-			t.Fatal("the new key file is not followed")
+		if got := s.server.keys.Load().signer().kid; got != next.signer().kid {
+			t.Fatalf("%s signs, not the new file's key", got)
 		}
 	})
 }

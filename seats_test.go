@@ -556,50 +556,52 @@ func TestVerifySaysEverythingItKnows(t *testing.T) {
 }
 
 func TestVerifyAnswersAboutEveryStateOfALicence(t *testing.T) {
-	s := newService(t)
-	now := time.Now()
-	ago, ahead := newStamp(now.Add(-time.Hour)), newStamp(now.Add(time.Hour))
-	for code, change := range map[string]string{
-		"revoked":             `UPDATE licenses SET state = 'revoked' WHERE id = ?1`,
-		"suspended":           `UPDATE licenses SET state = 'suspended' WHERE id = ?1`,
-		"not_started":         `UPDATE licenses SET starts_at = '` + ahead.String() + `' WHERE id = ?1`,
-		"expired":             `UPDATE licenses SET expires_at = '` + ago.String() + `' WHERE id = ?1`,
-		"grace":               `UPDATE licenses SET expires_at = '` + ago.String() + `', grace_days = 1 WHERE id = ?1`,
-		"device_blocked":      `UPDATE devices SET state = 'blocked' WHERE license_id = ?1`,
-		"device_released":     `UPDATE devices SET state = 'released' WHERE license_id = ?1`,
-		"product_mismatch":    `UPDATE licenses SET product = 'other' WHERE id = ?1`,
-		"entitlement_missing": `UPDATE licenses SET entitlements = '["x"]' WHERE id = ?1`,
-		"valid":               `UPDATE licenses SET plan = 'x' WHERE id = ?1`,
-	} {
-		id, key := s.addLicense(license{Entitlements: codeList{"a"}, LeaseHours: 336})
-		lease := s.activateDevice(key, "f").is(200).text("token")
-		s.sql(change, id)
-		for _, a := range []answer{s.verifyKey(key, "f", "product", "kds", "entitlements", []string{"a"}), s.verifyLease(lease, "nonce", "n", "product", "kds", "entitlements", []string{"a"})} {
-			a.answers(code)
-			if valid := code == "valid" || code == "grace"; a.hasToken() != valid {
-				t.Errorf("%s: %s", code, a.body)
-			} else if c := a.json(); valid && (int64(c["expires_in"].(float64)) != s.lease(a).Expires-s.lease(a).IssuedAt) {
-				t.Errorf("%s: expires_in %v", code, c["expires_in"])
-			}
-			if a.json()["license"] == nil || a.text("device", "id") == "" {
-				t.Errorf("%s: %s", code, a.body)
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		now := time.Now()
+		ago, ahead := newStamp(now.Add(-time.Hour)), newStamp(now.Add(time.Hour))
+		for code, change := range map[string]string{
+			"revoked":             `UPDATE licenses SET state = 'revoked' WHERE id = ?1`,
+			"suspended":           `UPDATE licenses SET state = 'suspended' WHERE id = ?1`,
+			"not_started":         `UPDATE licenses SET starts_at = '` + ahead.String() + `' WHERE id = ?1`,
+			"expired":             `UPDATE licenses SET expires_at = '` + ago.String() + `' WHERE id = ?1`,
+			"grace":               `UPDATE licenses SET expires_at = '` + ago.String() + `', grace_days = 1 WHERE id = ?1`,
+			"device_blocked":      `UPDATE devices SET state = 'blocked' WHERE license_id = ?1`,
+			"device_released":     `UPDATE devices SET state = 'released' WHERE license_id = ?1`,
+			"product_mismatch":    `UPDATE licenses SET product = 'other' WHERE id = ?1`,
+			"entitlement_missing": `UPDATE licenses SET entitlements = '["x"]' WHERE id = ?1`,
+			"valid":               `UPDATE licenses SET plan = 'x' WHERE id = ?1`,
+		} {
+			id, key := s.addLicense(license{Entitlements: codeList{"a"}, LeaseHours: 336})
+			lease := s.activateDevice(key, "f").is(200).text("token")
+			s.sql(change, id)
+			for _, a := range []answer{s.verifyKey(key, "f", "product", "kds", "entitlements", []string{"a"}), s.verifyLease(lease, "nonce", "n", "product", "kds", "entitlements", []string{"a"})} {
+				a.answers(code)
+				if valid := code == "valid" || code == "grace"; a.hasToken() != valid {
+					t.Errorf("%s: %s", code, a.body)
+				} else if c := a.json(); valid && (int64(c["expires_in"].(float64)) != s.lease(a).Expires-s.lease(a).IssuedAt) {
+					t.Errorf("%s: expires_in %v", code, c["expires_in"])
+				}
+				if a.json()["license"] == nil || a.text("device", "id") == "" {
+					t.Errorf("%s: %s", code, a.body)
+				}
 			}
 		}
-	}
-	id, key := s.addLicense(license{})
-	lease := s.activateDevice(key, "f").is(200).text("token")
-	s.sql(`UPDATE license_keys SET retires_at = ? WHERE license_id = ?`, ago, id)
-	s.verifyKey(key, "f").answers("key_retired")
-	s.verifyLease(lease).answers("valid")
-	s.post("/widget/license/deactivate", seatBody("license_key", key, "fingerprint", "f")).is(403, "key_retired")
+		id, key := s.addLicense(license{})
+		lease := s.activateDevice(key, "f").is(200).text("token")
+		s.sql(`UPDATE license_keys SET retires_at = ? WHERE license_id = ?`, ago, id)
+		s.verifyKey(key, "f").answers("key_retired")
+		s.verifyLease(lease).answers("valid")
+		s.post("/widget/license/deactivate", seatBody("license_key", key, "fingerprint", "f")).is(403, "key_retired")
 
-	second := s.addAccount("second")
-	_, key = s.addLicense(license{AccountID: second})
-	lease = s.activateDevice(key, "f").is(200).text("token")
-	s.change(func(t *tx) error { return t.closeAccount(second) })
-	s.verifyKey(key, "f").answers("suspended")
-	s.verifyLease(lease).answers("suspended")
-	s.post("/widget/license/activate", `{}`, "Authorization: Bearer "+lease).is(403, "license_suspended")
+		second := s.addAccount("second")
+		_, key = s.addLicense(license{AccountID: second})
+		lease = s.activateDevice(key, "f").is(200).text("token")
+		s.change(func(t *tx) error { return t.closeAccount(second) })
+		s.verifyKey(key, "f").answers("suspended")
+		s.verifyLease(lease).answers("suspended")
+		s.post("/widget/license/activate", `{}`, "Authorization: Bearer "+lease).is(403, "license_suspended")
+	})
 }
 
 func TestATokenAndABodyMustAgree(t *testing.T) {
@@ -994,19 +996,21 @@ func TestTheOperatorReleasesAndBlocksDevices(t *testing.T) {
 }
 
 func TestLicenceCallsAreChargedToTheLicencesAccount(t *testing.T) {
-	s := newService(t)
-	second := s.addAccount("second")
-	_, key := s.addLicense(license{AccountID: second})
-	a := s.activateDevice(key, "f").is(200)
-	if got := a.header.Get("RateLimit"); got != `"account";r=599;t=1` {
-		t.Errorf("by key: %q", got)
-	}
-	if got := s.verifyLease(a.text("token")).header.Get("RateLimit"); got == "" || got == `"account";r=599;t=1` {
-		t.Errorf("by token: %q", got)
-	}
-	if got := s.verifyKey(newLicenseKey(), "f").header.Get("RateLimit"); got != "" {
-		t.Errorf("an unknown key: %q", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		second := s.addAccount("second")
+		_, key := s.addLicense(license{AccountID: second})
+		a := s.activateDevice(key, "f").is(200)
+		if got := a.header.Get("RateLimit"); got != `"account";r=599;t=1` {
+			t.Errorf("by key: %q", got)
+		}
+		if got := s.verifyLease(a.text("token")).header.Get("RateLimit"); got != `"account";r=598;t=1` {
+			t.Errorf("by token: %q", got)
+		}
+		if got := s.verifyKey(newLicenseKey(), "f").header.Get("RateLimit"); got != "" {
+			t.Errorf("an unknown key: %q", got)
+		}
+	})
 }
 
 func BenchmarkVerify(b *testing.B) {
