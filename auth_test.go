@@ -1011,6 +1011,15 @@ func TestAKeyAddedInTheSecondOfTheFirstCanSign(t *testing.T) {
 	})
 }
 
+func TestNoKeysIDLooksLikeAnOption(t *testing.T) {
+	for range 1000 { // one thumbprint in 64 begins with a dash
+		key, err := newSigningKey(time.Now())
+		if err != nil || key.kid != thumbprint(key.public()) || key.kid[0] == '-' {
+			t.Fatalf("kid %s, %v", key.kid, err)
+		}
+	}
+}
+
 func TestABadKeyFileChangesNothingInARunningService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
