@@ -470,7 +470,7 @@ func keyRotate(e *env) error {
 	err := e.changeKeys(func(ring *keyring) error {
 		newest := 0
 		for i := range ring.keys {
-			if ring.keys[i].createdAt.After(ring.keys[newest].createdAt.Time) {
+			if !ring.keys[i].createdAt.Before(ring.keys[newest].createdAt.Time) { // of the same second: the one added last
 				newest = i
 			}
 		}

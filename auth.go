@@ -125,12 +125,18 @@ const (
 	keyMode    = 0o600
 )
 
+// newSigningKey makes a key whose id does not begin with a dash, which the command
+// line would take for an option.
 func newSigningKey(now time.Time) (signingKey, error) {
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return signingKey{}, err
+	for {
+		_, private, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			return signingKey{}, err
+		}
+		if key := signingKeyOf(private, newStamp(now)); key.kid[0] != '-' {
+			return key, nil
+		}
 	}
-	return signingKeyOf(private, newStamp(now)), nil
 }
 
 // newKeyring makes a key and a secret.
@@ -164,12 +170,15 @@ func loadKeyring(path string) (*keyring, error) {
 	return ring, nil
 }
 
+var pemBegin = []byte("-----BEGIN ")
+
 func parseKeyring(text []byte) (*keyring, error) {
 	ring := &keyring{}
-	for {
+	for text = bytes.TrimSpace(text); len(text) > 0; text = bytes.TrimSpace(text) {
 		block, rest := pem.Decode(text)
-		if block == nil {
-			break
+		// Decode steps over what is no block, a broken key too.
+		if block == nil || !bytes.HasPrefix(text, pemBegin) || bytes.Count(text[:len(text)-len(rest)], pemBegin) != 1 {
+			return nil, errors.New("there is text that is no PEM block, or a broken one")
 		}
 		text = rest
 		switch block.Type {
@@ -194,9 +203,6 @@ func parseKeyring(text []byte) (*keyring, error) {
 		default:
 			return nil, fmt.Errorf("a block %q does not belong there", block.Type)
 		}
-	}
-	if len(bytes.TrimSpace(text)) > 0 {
-		return nil, errors.New("there is text that is no PEM block")
 	}
 	if len(ring.keys) == 0 || ring.secret == nil {
 		return nil, errors.New("a key or the secret is missing")

@@ -17,6 +17,10 @@ type credential struct {
 func (cr *credential) read(in *input) {
 	if v := in.member("license_key", jsonString, optional); v != nil {
 		cr.keyText = v.text
+		if code, detail := checkText(v.text, optional, maxBody); code != "" {
+			in.wrong("license_key", code, detail)
+			return
+		}
 		key, err := parseLicenseKey(v.text)
 		if cr.keyErr = err; err == nil {
 			cr.key = &key
@@ -330,7 +334,9 @@ func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) 
 			return err
 		case found.license == nil:
 			return errLicense
-		case found.code == "fingerprint_mismatch":
+		case found.code == "key_retired":
+			return &refusal{code: found.code, detail: verdictDetails[found.code]}
+		case found.mismatch:
 			return errOtherDevice
 		case found.device == nil || found.device.State != deviceActive:
 			return nil

@@ -115,7 +115,7 @@ func TestInspectExplainsALeaseWithThePublicKeysAlone(t *testing.T) {
 	bearer := s.token(s.account, scopeStats)
 	for fault, args := range map[string][]string{
 		"another device's fingerprint":          {token, "-public", public, "-fingerprint", "b"},
-		"signature does not hold":               {token[:len(token)-2] + "AA", "-public", public},
+		"signature does not hold":               {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
 		"it is no device's lease":               {bearer, "-public", public},
 		"there is no public key in it":          {token, "-public", filepath.Join(s.dir, "widgetd.db")},
 		"-public FILE is needed":                {token},
@@ -155,7 +155,7 @@ func TestOpenSSLAndJQJudgeALease(t *testing.T) {
 	}
 	for name, bad := range map[string][2]string{
 		"another device":    {token, "kitchen-2"},
-		"another signature": {token[:len(token)-4] + "AAAA", "kitchen-1"},
+		"another signature": {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "kitchen-1"},
 		"other claims":      {strings.Replace(token, ".ey", ".eyJ", 1), "kitchen-1"},
 	} {
 		if out, err := check(bad[0], bad[1]); err == nil {

@@ -123,16 +123,20 @@ func parseLicenseKey(s string) (licenseKey, error) {
 // sameSymbols are what people read for one another (Crockford's base32).
 var sameSymbols = strings.NewReplacer("O", "0", "I", "1", "L", "1")
 
-// ownShape reports whether a text looks like one of our keys: 25 letters and
-// digits however they are grouped, or five groups of five of anything.
+// ownShape reports whether a text looks like one of our keys, perhaps with one wrong
+// symbol: 25 letters and digits however they are grouped, or five groups of five.
 func ownShape(groups []string, plain string) bool {
 	if utf8.RuneCountInString(plain) != keySymbols {
 		return false
 	}
+	strange := 0
+	for _, r := range plain {
+		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9') {
+			strange++
+		}
+	}
 	five := len(groups) == keySymbols/keyGroup && !slices.ContainsFunc(groups, func(g string) bool { return utf8.RuneCountInString(g) != keyGroup })
-	return five || strings.IndexFunc(plain, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9')
-	}) < 0
+	return five || strange <= 1
 }
 
 // hash is what the database knows of a key.

@@ -176,9 +176,6 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 // stays the same device.
 func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err error) {
 	p := a.presented
-	if p != nil && p.License != l.ID {
-		return nil, false, errCredentials
-	}
 	var owner, bearer *device // of the fingerprint, of the token
 	if a.fingerprint != nil {
 		if owner, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err != nil {
@@ -269,36 +266,40 @@ func (a *activation) findLicense(t *tx) (l *license, err error) {
 	if errors.Is(err, errNotFound) {
 		return nil, errLicense
 	}
+	if err == nil && a.licenseID != "" && l.ID != a.licenseID {
+		return nil, errCredentials
+	}
 	return l, err
 }
 
 var errLicense = &refusal{code: "license_not_found", detail: verdictDetails["not_found"]}
 
 // takeSeat makes g's device one that holds a seat, new or known. It frees the seat
-// of the device that it replaces first.
+// of the device that it replaces, unless no seat is free even then.
 func takeSeat(t *tx, g *grant, a activation) error {
 	l := g.license
-	var replaced *device
-	if a.replace != "" {
-		var err error
-		if replaced, err = findReplaced(t, l, a); err != nil {
-			return err
-		}
-	}
-	if err := mayTransfer(t, l, g.device, replaced); err != nil {
-		return err
-	}
-	if replaced != nil {
-		if err := release(t, l, replaced, "replacement", "device.replaced", actorDevice); err != nil {
-			return err
-		}
-	}
 	used, err := t.seatsUsed(l.ID)
 	if err != nil {
 		return err
 	}
-	if l.MaxDevices != nil && used >= *l.MaxDevices {
-		return seatLimit(t, l, used)
+	old, err := findReplaced(t, l, a)
+	if err != nil {
+		return err
+	}
+	freed := 0
+	if old != nil {
+		freed = 1
+	}
+	if l.MaxDevices != nil && used-freed >= *l.MaxDevices {
+		return seatLimit(t, l, used) // kept with its event, so nothing may be released before
+	}
+	if err := mayTransfer(t, l, g.device, old); err != nil {
+		return err
+	}
+	if old != nil {
+		if err := release(t, l, old, "replacement", "device.replaced", actorDevice); err != nil {
+			return err
+		}
 	}
 	if g.device == nil {
 		g.code = "activated"
@@ -312,8 +313,12 @@ func takeSeat(t *tx, g *grant, a activation) error {
 	return nil
 }
 
-// findReplaced returns the device whose seat is to be taken, nil when it holds none.
+// findReplaced returns the device whose seat a takes, or nil when a names none or
+// one that holds no seat.
 func findReplaced(t *tx, l *license, a activation) (*device, error) {
+	if a.replace == "" {
+		return nil, nil
+	}
 	old, err := t.device(l.ID, a.replace)
 	if errors.Is(err, errNotFound) {
 		return nil, &refusal{code: "validation_failed", detail: "The device to replace is not one of this licence.",
@@ -464,6 +469,8 @@ type check struct {
 	device  *device  // nil: none
 	code    string
 	valid   bool
+
+	mismatch bool // token and fingerprint name different devices, whatever the code
 }
 
 // A checkRequest is what verify asks.
@@ -498,7 +505,8 @@ func (r *checkRequest) look(q *queries, now time.Time) (c check, err error) {
 	}
 	ask := r.question
 	ask.hasDevice = r.presented != nil || r.fingerprint != nil
-	ask.mismatch = r.presented != nil && r.fingerprint != nil && c.device != nil && !slices.Equal(c.device.Fingerprint, r.fingerprint)
+	c.mismatch = r.presented != nil && r.fingerprint != nil && r.presented.Fingerprint != base64.RawURLEncoding.EncodeToString(r.fingerprint)
+	ask.mismatch = c.mismatch
 	c.code, c.valid = judge(c.license, c.device, ask, now)
 	return c, err
 }

@@ -216,7 +216,7 @@ func (t *tx) startLicense(l *license) error {
 	if !l.FirstActivatedAt.IsZero() {
 		return nil
 	}
-	l.FirstActivatedAt = t.now
+	l.FirstActivatedAt, l.UpdatedAt = t.now, t.now
 	if l.ExpiryBasis == "first_activation" && l.DurationDays != nil && l.ExpiresAt.IsZero() {
 		l.ExpiresAt = t.now.after(time.Duration(*l.DurationDays) * 24 * time.Hour)
 	}

@@ -1,0 +1,1173 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const (
+	bareChallenge    = `Bearer realm="widgetd"`
+	invalidChallenge = `Bearer realm="widgetd", error="invalid_token"`
+)
+
+func scopeChallenge(scope string) string {
+	return `Bearer realm="widgetd", error="insufficient_scope", scope="` + scope + `"`
+}
+
+// challenged checks a refusal's status, code and exact WWW-Authenticate.
+func (a answer) challenged(status int, code, challenge string) answer {
+	a.t.Helper()
+	a.is(status, code)
+	if got := a.header.Values("WWW-Authenticate"); len(got) != 1 || got[0] != challenge {
+		a.t.Fatalf("WWW-Authenticate %q, want %q", got, challenge)
+	}
+	return a
+}
+
+// operate runs a command of the operator on the service's files.
+func operate(s *service, args ...string) (string, error) {
+	s.t.Helper()
+	var out, errs bytes.Buffer
+	args = append(args, "-db", filepath.Join(s.dir, "widgetd.db"), "-key", filepath.Join(s.dir, "widgetd.key"))
+	err := run(s.t.Context(), args, func(string) string { return "" }, &out, &errs)
+	return out.String(), err
+}
+
+// oneLine checks that an error is one line and says each of the parts.
+func oneLine(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error; want one that says %q", parts)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q does not say %q", err, part)
+		}
+	}
+	if strings.ContainsAny(err.Error(), "\r\n") {
+		t.Errorf("error %q is more than one line", err)
+	}
+}
+
+// vectors reads a file of public test vectors, or skips.
+func vectors(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "shared", "vectors", name))
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skipf("skipped: ../shared/vectors/%s is not there", name)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// rawMembers are an object's members as names and raw JSON values, in turn.
+type rawMembers []string
+
+// with returns the members with one changed, added, or, with "", removed.
+func (m rawMembers) with(name, raw string) rawMembers {
+	out := rawMembers{}
+	seen := false
+	for i := 0; i < len(m); i += 2 {
+		switch {
+		case m[i] != name:
+			out = append(out, m[i], m[i+1])
+		case raw != "":
+			out = append(out, name, raw)
+		}
+		seen = seen || m[i] == name
+	}
+	if !seen && raw != "" {
+		out = append(out, name, raw)
+	}
+	return out
+}
+
+func (m rawMembers) String() string {
+	parts := []string{}
+	for i := 0; i < len(m); i += 2 {
+		parts = append(parts, `"`+m[i]+`":`+m[i+1])
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+func segment(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
+
+// signSegments signs two segments as they are.
+func signSegments(key *signingKey, header, payload string) string {
+	input := header + "." + payload
+	return input + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key.private, []byte(input)))
+}
+
+// aForge makes tokens: by default a right one, signed by the service's own key.
+type aForge struct {
+	s       *service
+	key     *signingKey
+	other   signingKey // of nobody's ring
+	header  rawMembers
+	claims  rawMembers
+	expires time.Time
+}
+
+// newForge records a token with every right of leads:read and takes it as the model.
+func newForge(s *service) *aForge {
+	s.t.Helper()
+	f := &aForge{s: s, key: s.keys.signer()}
+	var err error
+	f.other, err = newSigningKey(time.Now())
+	s.check(err)
+	var issued tokenRow
+	s.change(func(t *tx) (err error) {
+		_, issued, err = issueToken(t, s.keys, tokenRow{AccountID: s.account, ClientID: "test", Scope: "leads:read stats:read"}, time.Hour)
+		return err
+	})
+	f.expires = issued.ExpiresAt.Time
+	f.header = rawMembers{"alg", `"EdDSA"`, "typ", `"at+jwt"`, "kid", `"` + f.key.kid + `"`}
+	f.claims = rawMembers{"iss", `"` + testBase + `"`, "aud", `"` + testBase + `"`, "sub", `"` + s.account + `"`, "client_id", `"test"`,
+		"scope", `"leads:read stats:read"`, "iat", fmt.Sprint(issued.CreatedAt.Unix()), "exp", fmt.Sprint(issued.ExpiresAt.Unix()), "jti", `"` + issued.ID + `"`}
+	return f
+}
+
+func (f *aForge) sign(header, claims rawMembers) string {
+	return signSegments(f.key, segment(header.String()), segment(claims.String()))
+}
+func (f *aForge) good() string                     { return f.sign(f.header, f.claims) }
+func (f *aForge) withHeader(name, v string) string { return f.sign(f.header.with(name, v), f.claims) }
+func (f *aForge) withClaim(name, v string) string  { return f.sign(f.header, f.claims.with(name, v)) }
+
+// malleable adds the order of the curve's group to the signature's scalar, which
+// a lax verifier takes for the same signature.
+func malleable(token string) string {
+	parts := strings.Split(token, ".")
+	sig, _ := base64.RawURLEncoding.DecodeString(parts[2])
+	order, _ := new(big.Int).SetString("7237005577332262213973186563042994240857116359379907606001950938285454250989", 10)
+	scalar := slices.Clone(sig[32:])
+	slices.Reverse(scalar)
+	sum := new(big.Int).Add(new(big.Int).SetBytes(scalar), order).FillBytes(make([]byte, 32))
+	slices.Reverse(sum)
+	return parts[0] + "." + parts[1] + "." + base64.RawURLEncoding.EncodeToString(append(sig[:32:32], sum...))
+}
+
+func TestEveryWayATokenCanBeWrongIs401(t *testing.T) {
+	s := newService(t)
+	f := newForge(s)
+	good := f.good()
+	parts := strings.Split(good, ".")
+	h, p, sig := parts[0], parts[1], parts[2]
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	lastOf := func(part string) string { // the same bytes, another last character
+		i := strings.IndexByte(alphabet, part[len(part)-1])
+		return part[:len(part)-1] + string(alphabet[i^1])
+	}
+	public := f.key.public
+	mac := hmac.New(sha256.New, public)
+	hsHeader := segment(f.header.with("alg", `"HS256"`).String())
+	mac.Write([]byte(hsHeader + "." + p))
+	second := s.addAccount("second")
+	var others tokenRow
+	s.change(func(t *tx) (err error) {
+		_, others, err = issueToken(t, s.keys, tokenRow{AccountID: second, ClientID: "test", Scope: "leads:read"}, time.Hour)
+		return err
+	})
+	jwk, _ := json.Marshal(f.other.jwk())
+	now := time.Now().Unix()
+
+	cases := map[string]string{
+		// The algorithm and the header.
+		"alg none, no signature":        segment(f.header.with("alg", `"none"`).String()) + "." + p + ".",
+		"alg none, signed":              f.withHeader("alg", `"none"`),
+		"alg None, no signature":        segment(f.header.with("alg", `"None"`).String()) + "." + p + ".",
+		"alg HS256 keyed by the public": hsHeader + "." + p + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)),
+		"alg HS256, Ed25519 signature":  f.withHeader("alg", `"HS256"`),
+		"alg RS256":                     f.withHeader("alg", `"RS256"`),
+		"alg ES256":                     f.withHeader("alg", `"ES256"`),
+		"alg Ed448":                     f.withHeader("alg", `"Ed448"`),
+		"alg in another case":           f.withHeader("alg", `"eddsa"`),
+		"alg missing":                   f.withHeader("alg", ""),
+		"alg null":                      f.withHeader("alg", "null"),
+		"alg a list":                    f.withHeader("alg", `["EdDSA"]`),
+		"alg twice":                     signSegments(f.key, segment(`{"alg":"EdDSA",`+f.header.String()[1:]), p),
+		"alg twice, none first":         signSegments(f.key, segment(`{"alg":"none",`+f.header.String()[1:]), p),
+		"kid twice":                     signSegments(f.key, segment(`{"kid":"`+f.other.kid+`",`+f.header.String()[1:]), p),
+		"typ missing":                   f.withHeader("typ", ""),
+		"typ JWT":                       f.withHeader("typ", `"JWT"`),
+		"typ empty":                     f.withHeader("typ", `""`),
+		"typ a number":                  f.withHeader("typ", "1"),
+		"kid missing":                   f.withHeader("kid", ""),
+		"kid empty":                     f.withHeader("kid", `""`),
+		"kid a number":                  f.withHeader("kid", "7"),
+		"kid unknown":                   f.withHeader("kid", `"`+f.other.kid+`"`),
+		"kid a path":                    f.withHeader("kid", `"../../dev/null"`),
+		"crit empty":                    f.withHeader("crit", "[]"),
+		"crit exp":                      f.withHeader("crit", `["exp"]`),
+		"crit b64":                      f.sign(f.header.with("crit", `["b64"]`).with("b64", "false"), f.claims),
+		"b64":                           f.withHeader("b64", "true"),
+		"jwk":                           f.withHeader("jwk", string(jwk)),
+		"jku":                           f.withHeader("jku", `"https://evil.example/jwks.json"`),
+		"x5u":                           f.withHeader("x5u", `"https://evil.example/cert.pem"`),
+		"x5c":                           f.withHeader("x5c", `["AAAA"]`),
+		"zip":                           f.withHeader("zip", `"DEF"`),
+		"cty":                           f.withHeader("cty", `"JWT"`),
+		"enc":                           f.withHeader("enc", `"A256GCM"`),
+		"an unknown header member":      f.withHeader("hello", `"world"`),
+		"header an array":               signSegments(f.key, segment(`["EdDSA"]`), p),
+		"header no JSON":                signSegments(f.key, segment(`alg=EdDSA`), p),
+		"header with more behind it":    signSegments(f.key, segment(f.header.String()+" {}"), p),
+		"header not UTF-8":              signSegments(f.key, segment("{\"alg\":\"EdDSA\",\"typ\":\"at+jwt\",\"kid\":\"\xff\"}"), p),
+		"header with a byte order mark": signSegments(f.key, segment("\ufeff"+f.header.String()), p),
+		"header empty":                  signSegments(f.key, "", p),
+		"jwk of the key that signed":    signSegments(&f.other, segment(f.header.with("kid", `"`+f.other.kid+`"`).with("jwk", string(jwk)).String()), p),
+		"another key under our kid":     signSegments(&f.other, h, p),
+		"another key under its own kid": signSegments(&f.other, segment(f.header.with("kid", `"`+f.other.kid+`"`).String()), p),
+		"signature of another message":  h + "." + p + "." + strings.Split(f.withClaim("scope", `"admin"`), ".")[2],
+		"payload of another signature":  h + "." + segment(f.claims.with("scope", `"admin"`).String()) + "." + sig,
+		"signature missing":             h + "." + p + ".",
+		"signature all zero":            h + "." + p + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 64)),
+		"signature cut short":           h + "." + p + "." + sig[:len(sig)-2],
+		"signature with a byte more":    h + "." + p + "." + base64.RawURLEncoding.EncodeToString(append(ed25519.Sign(f.key.private, []byte(h+"."+p)), 0)),
+		"signature with S + L":          malleable(good),
+		"signature over the payload":    h + "." + p + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(f.key.private, []byte(p))),
+		// The form.
+		"last character altered":          h + "." + p + "." + lastOf(sig),
+		"signature padded":                good + "==",
+		"signature padded with dots":      good + "..",
+		"a non-canonical header":          signSegments(f.key, nonCanonical(f.header.String()), p),
+		"a non-canonical payload":         signSegments(f.key, h, nonCanonical(f.claims.String())),
+		"a padded payload":                signSegments(f.key, h, base64.URLEncoding.EncodeToString([]byte(padded(f.claims.String())))),
+		"standard base64":                 signSegments(f.key, h, base64.StdEncoding.EncodeToString([]byte(f.claims.with("nonce", `"???>>>~~~"`).String()))),
+		"a line break at the end":         good + "\n",
+		"a line break in the signature":   h + "." + p + "." + sig[:40] + "\r\n" + sig[40:],
+		"a signed line break":             signSegments(f.key, h[:10]+"\n"+h[10:], p),
+		"a space within":                  h + ". " + p + "." + sig,
+		"two tokens":                      good + " " + good,
+		"two tokens with a comma":         good + "," + good,
+		"no dot":                          strings.ReplaceAll(good, ".", ""),
+		"one part":                        h,
+		"two parts":                       h + "." + p,
+		"four parts":                      good + "." + sig,
+		"five parts":                      good + "." + p + "." + sig,
+		"only dots":                       "..",
+		"payload empty":                   signSegments(f.key, h, ""),
+		"JSON serialisation, flattened":   `{"payload":"` + p + `","protected":"` + h + `","signature":"` + sig + `"}`,
+		"JSON serialisation, general":     `{"payload":"` + p + `","signatures":[{"protected":"` + h + `","signature":"` + sig + `"}]}`,
+		"in quotes":                       `"` + good + `"`,
+		"another character":               good[:len(good)-1] + "!",
+		"over 4 KiB":                      f.withClaim("nonce", `"`+strings.Repeat("x", 4096)+`"`),
+		"payload an array":                signSegments(f.key, h, segment("["+f.claims.String()+"]")),
+		"payload a string":                signSegments(f.key, h, segment(`"claims"`)),
+		"payload with more behind it":     signSegments(f.key, h, segment(f.claims.String()+"{}")),
+		"payload not UTF-8":               signSegments(f.key, h, segment(strings.Replace(f.claims.String(), `"test"`, "\"t\xffst\"", 1))),
+		"payload in single quotes":        signSegments(f.key, h, segment(strings.ReplaceAll(f.claims.String(), `"`, `'`))),
+		"a duplicated claim":              signSegments(f.key, h, segment(`{"sub":"`+second+`",`+f.claims.String()[1:])),
+		"a duplicated claim, same value":  signSegments(f.key, h, segment(`{"client_id":"test",`+f.claims.String()[1:])),
+		"a duplicated claim, escaped":     signSegments(f.key, h, segment(`{"s\u0075b":"`+second+`",`+f.claims.String()[1:])),
+		"an unknown claim twice":          signSegments(f.key, h, segment(`{"x":1,"x":2,`+f.claims.String()[1:])),
+		"an unknown claim twice, deep":    f.withClaim("x", `{"y":1,"y":2}`),
+		"a claim that is nested too deep": f.withClaim("x", strings.Repeat("[", 9)+strings.Repeat("]", 9)),
+		// What it says.
+		"iss of another service":            f.withClaim("iss", `"https://elsewhere.example/v1"`),
+		"aud of another service":            f.withClaim("aud", `"https://elsewhere.example/v1"`),
+		"iss and aud of another service":    f.sign(f.header, f.claims.with("iss", `"https://elsewhere.example/v1"`).with("aud", `"https://elsewhere.example/v1"`)),
+		"iss with a slash":                  f.sign(f.header, f.claims.with("iss", `"`+testBase+`/"`).with("aud", `"`+testBase+`/"`)),
+		"iss empty":                         f.sign(f.header, f.claims.with("iss", `""`).with("aud", `""`)),
+		"aud a list":                        f.withClaim("aud", `["`+testBase+`"]`),
+		"over for more than the skew":       f.sign(f.header, f.claims.with("iat", fmt.Sprint(now-3600)).with("exp", fmt.Sprint(now-62))),
+		"over since 1970":                   f.withClaim("exp", "0"),
+		"from later than the skew":          f.withClaim("iat", fmt.Sprint(now+3600)),
+		"exp a fraction":                    f.withClaim("exp", fmt.Sprint(now+60)+".5"),
+		"exp with an exponent":              f.withClaim("exp", "9e9"),
+		"exp negative":                      f.withClaim("exp", "-1"),
+		"exp past 64 bits":                  f.withClaim("exp", "99999999999999999999"),
+		"scope without device, device's":    f.withClaim("scope", `"license:verify"`),
+		"a device with another scope":       f.withClaim("dev", `"`+newID("dev", time.Now())+`"`),
+		"a device with scopes besides":      f.sign(f.header, f.claims.with("dev", `"`+newID("dev", time.Now())+`"`).with("scope", `"license:verify leads:read"`)),
+		"an unknown jti":                    f.withClaim("jti", `"`+newID("tok", time.Now())+`"`),
+		"an empty jti":                      f.withClaim("jti", `""`),
+		"another account's jti":             f.withClaim("jti", `"`+others.ID+`"`),
+		"another account":                   f.withClaim("sub", `"`+second+`"`),
+		"an account that is not there":      f.withClaim("sub", `"`+newID("acct", time.Now())+`"`),
+		"entitlements no list":              f.withClaim("ent", `"kds"`),
+		"entitlements a list of numbers":    f.withClaim("ent", "[1]"),
+		"a device's number as text":         f.withClaim("seq", `"1"`),
+		"a licence that is a number":        f.withClaim("lic", "1"),
+		"a nonce that is null":              f.withClaim("nonce", "null"),
+		"a refresh that is true":            f.withClaim("rfa", "true"),
+		"a grace end that is a list":        f.withClaim("gexp", "[]"),
+		"a licence end that is negative":    f.withClaim("lexp", "-5"),
+		"a fingerprint that is an object":   f.withClaim("fph", "{}"),
+		"a product that is false":           f.withClaim("prd", "false"),
+		"a device that is null":             f.withClaim("dev", "null"),
+		"a client that is a list of a name": f.withClaim("client_id", `["test"]`),
+	}
+	for _, name := range []string{"iss", "aud", "sub", "client_id", "scope", "iat", "exp", "jti"} {
+		cases[name+" missing"] = f.withClaim(name, "")
+		for _, wrong := range []string{"null", "true", "[]", "{}"} {
+			cases[name+" is "+wrong] = f.withClaim(name, wrong)
+		}
+		wrong := "1"
+		if name == "iat" || name == "exp" {
+			wrong = `"` + fmt.Sprint(now+600) + `"`
+		}
+		cases[name+" is "+wrong] = f.withClaim(name, wrong)
+	}
+
+	s.get("/leads", "Authorization: Bearer "+good).is(200)
+	widget := s.addWidget(s.account)
+	for name, token := range cases {
+		t.Run(name, func(t *testing.T) {
+			if token == good {
+				t.Fatal("the forgery is the good token")
+			}
+			at := *s
+			at.t = t
+			auth := "Authorization: Bearer " + token
+			at.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
+			at.get("/widget/stats?widget="+widget, auth).challenged(401, "invalid_token", invalidChallenge)
+			at.post("/widget/license/verify", `{}`, auth).challenged(401, "invalid_token", invalidChallenge)
+		})
+	}
+}
+
+// nonCanonical encodes a text whose last character holds bits that say nothing,
+// and sets one of them.
+func nonCanonical(s string) string {
+	encoded := segment(padded(s))
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	i := strings.IndexByte(alphabet, encoded[len(encoded)-1])
+	return encoded[:len(encoded)-1] + string(alphabet[i|1])
+}
+
+// padded adds white space to JSON until its base64 needs padding.
+func padded(s string) string {
+	for len(s)%3 == 0 {
+		s += " "
+	}
+	return s
+}
+
+func TestATokenInEitherNameOfItsAlgorithmAndAnyOrderOfMembersIsTaken(t *testing.T) {
+	s := newService(t)
+	f := newForge(s)
+	kid := `"` + f.key.kid + `"`
+	for name, token := range map[string]string{
+		"EdDSA":                 f.good(),
+		"Ed25519 (RFC 9864)":    f.withHeader("alg", `"Ed25519"`),
+		"another order":         f.sign(rawMembers{"kid", kid, "typ", `"at+jwt"`, "alg", `"EdDSA"`}, f.claims),
+		"white space":           signSegments(f.key, segment("{ \"alg\" :\"EdDSA\",\n\"typ\":\"at+jwt\",\"kid\":"+kid+"}"), segment(f.claims.String())),
+		"an unknown claim":      f.withClaim("hello", `{"world":[1,2,null]}`),
+		"a length of just 4096": f.ofLength(4096),
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := *s
+			at.t = t
+			at.get("/leads", "Authorization: Bearer "+token).is(200)
+		})
+	}
+	s.get("/leads", "Authorization: Bearer "+f.ofLength(4098)).challenged(401, "invalid_token", invalidChallenge)
+}
+
+// ofLength makes a right token of n characters, by an unknown claim.
+func (f *aForge) ofLength(n int) string {
+	f.s.t.Helper()
+	for fill := range n {
+		if token := f.withClaim("fill", `"`+strings.Repeat("x", fill)+`"`); len(token) == n {
+			return token
+		}
+	}
+	f.s.t.Fatalf("no token has %d characters", n)
+	return ""
+}
+
+func TestATokenHoldsFromASkewBeforeItsBeginningToASkewAfterItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		f := newForge(s)
+		auth := "Authorization: Bearer " + f.good()
+		time.Sleep(time.Until(f.expires.Add(clockSkew - time.Second)))
+		s.get("/leads", auth).is(200)
+		time.Sleep(time.Second)
+		s.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
+
+		now := time.Now().Unix()
+		later := f.claims.with("exp", fmt.Sprint(now+9999))
+		s.get("/leads", "Authorization: Bearer "+f.sign(f.header, later.with("iat", fmt.Sprint(now+60)))).is(200)
+		s.get("/leads", "Authorization: Bearer "+f.sign(f.header, later.with("iat", fmt.Sprint(now+61)))).challenged(401, "invalid_token", invalidChallenge)
+	})
+}
+
+func TestTheAuthorizationHeaderTakesOneBearerToken(t *testing.T) {
+	s := newService(t)
+	token := s.token(s.account, scopeLeads)
+	for name, headers := range map[string][]string{
+		"Basic":              {"Authorization: Basic d2lkZ2V0ZDpzZWNyZXQ="},
+		"the token alone":    {"Authorization: " + token},
+		"DPoP":               {"Authorization: DPoP " + token},
+		"no token":           {"Authorization: Bearer"},
+		"only spaces":        {"Authorization: Bearer    "},
+		"empty":              {"Authorization: "},
+		"two headers":        {"Authorization: Bearer " + token, "Authorization: Bearer " + token},
+		"a second, Basic":    {"Authorization: Bearer " + token, "Authorization: Basic d2lkZ2V0ZDpzZWNyZXQ="},
+		"a tab":              {"Authorization: Bearer\t" + token},
+		"with a realm":       {"Authorization: Bearer " + token + ", realm=x"},
+		"a token parameter":  {"Authorization: Bearer token=" + token},
+		"another scheme too": {"Authorization: Basic x, Bearer " + token},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := *s
+			at.t = t
+			at.get("/leads", headers...).challenged(401, "invalid_token", invalidChallenge)
+			at.post("/widget/license/verify", `{"license_key":"`+newLicenseKey()+`"}`, headers...).challenged(401, "invalid_token", invalidChallenge)
+		})
+	}
+	for _, scheme := range []string{"Bearer ", "bearer ", "BEARER ", "Bearer  "} {
+		s.get("/leads", "Authorization: "+scheme+token).is(200)
+	}
+	for _, path := range []string{"/leads?access_token=" + token, "/leads?token=" + token} {
+		s.get(path).challenged(401, "token_required", bareChallenge)
+	}
+}
+
+// pathOf fills a route's wildcards.
+func pathOf(rt *route) string {
+	return strings.NewReplacer("{id}", newID("lic", time.Now()), "{device_id}", newID("dev", time.Now())).Replace(rt.path())
+}
+
+func TestARouteTakesItsOwnScopeAndTheOperatorsAndNoOther(t *testing.T) {
+	s := newService(t)
+	_, key := s.addLicense(license{})
+	lease := s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"f"}`).is(200).text("token")
+	tokens := map[string]string{scopeDevice: lease, "": s.token(s.account, "none"), "near": s.token(s.account, "xleads:read leads:reads LEADS:READ leads stats:read:x adminx")}
+	for _, scope := range grantableScopes {
+		tokens[scope] = s.token(s.account, scope)
+	}
+	guarded := 0
+	for i := range routes {
+		rt := &routes[i]
+		if rt.scope == "" {
+			continue
+		}
+		guarded++
+		body := map[bool]string{true: `{}`}[rt.method() == "POST"]
+		for scope, token := range tokens {
+			a := s.do(rt.method(), pathOf(rt), body, "Authorization: Bearer "+token)
+			if scope == rt.scope || scope == scopeAdmin {
+				if a.status == 401 || a.status == 403 {
+					t.Errorf("%s with %s: %d %s", rt.pattern, scope, a.status, a.body)
+				}
+				continue
+			}
+			a.challenged(403, "insufficient_scope", scopeChallenge(rt.scope))
+		}
+		if rt.token == tokenRequired {
+			s.do(rt.method(), pathOf(rt), body).challenged(401, "token_required", bareChallenge)
+		}
+	}
+	if guarded < 7 {
+		t.Fatalf("only %d routes ask for a scope", guarded)
+	}
+	both := s.token(s.account, "stats:read leads:read")
+	s.get("/leads", "Authorization: Bearer "+both).is(200)
+	s.get("/licenses", "Authorization: Bearer "+both).challenged(403, "insufficient_scope", scopeChallenge(scopeLicenses))
+}
+
+func TestNoRouteWithRowsOfAnAccountIsOpen(t *testing.T) {
+	s := newService(t)
+	for i := range routes {
+		rt := &routes[i]
+		if strings.HasPrefix(rt.path(), "/widget/") {
+			continue
+		}
+		if rt.token != tokenRequired || rt.scope == "" {
+			t.Errorf("%s asks for no token or no scope", rt.pattern)
+		}
+		s.do(rt.method(), pathOf(rt), `{"email":"a@example.com"}`).challenged(401, "token_required", bareChallenge)
+	}
+}
+
+func TestARevokedTokenIsRefusedAtOnce(t *testing.T) {
+	s := newService(t)
+	f := newForge(s)
+	auth, other := "Authorization: Bearer "+f.good(), "Authorization: Bearer "+s.token(s.account, scopeLeads)
+	s.get("/leads", auth).is(200)
+	claims, err := s.keys.verify(f.good())
+	s.check(err)
+	if _, err := operate(s, "token", "revoke", claims.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
+	s.get("/leads", other).is(200)
+	if _, err := operate(s, "token", "revoke", claims.ID); err != nil {
+		t.Fatalf("revoking twice: %v", err)
+	}
+	_, err = operate(s, "token", "revoke", newID("tok", time.Now()))
+	oneLine(t, err, "no such row")
+}
+
+func TestATokenOfAClosedAccountIsRefusedAtOnce(t *testing.T) {
+	s := newService(t)
+	second := s.addAccount("second")
+	auth := "Authorization: Bearer " + s.token(second, scopeLeads)
+	s.get("/leads", auth).is(200)
+	s.change(func(t *tx) error { return t.closeAccount(second) })
+	s.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
+	err := s.store.update(t.Context(), func(t *tx) error {
+		_, _, err := issueToken(t, s.keys, tokenRow{AccountID: second, ClientID: "x", Scope: scopeLeads}, time.Hour)
+		return err
+	})
+	if err == nil {
+		t.Fatal("a closed account got a token")
+	}
+}
+
+func TestTokensOfAnEarlierBaseAddressHoldUntilItIsRemoved(t *testing.T) {
+	const next = "https://api.example.com/v1"
+	s := newService(t)
+	earlier := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+	s.change(func(t *tx) error { return t.setBaseURL(next) })
+	s.check(s.server.refresh())
+	current := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+	c, err := s.keys.verify(strings.TrimPrefix(current, "Authorization: Bearer "))
+	s.check(err)
+	if c.Issuer != next || c.Audience != next {
+		t.Fatalf("a new token names %q and %q", c.Issuer, c.Audience)
+	}
+	s.get("/leads", earlier).is(200)
+	s.get("/leads", current).is(200)
+
+	mixed := c
+	mixed.Audience = testBase // accepted, but not the issuer's
+	token, err := s.keys.sign(mixed)
+	s.check(err)
+	if a := s.get("/leads", "Authorization: Bearer "+token); a.status != 401 {
+		t.Fatalf("iss and aud differ: %d", a.status)
+	}
+
+	if _, err := operate(s, "base-url", "remove", testBase); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.get("/leads", earlier); a.status != 401 || a.header.Get("WWW-Authenticate") != invalidChallenge {
+		t.Fatalf("a token of a removed base address: %d %s", a.status, a.body)
+	}
+	s.get("/leads", current).is(200)
+	_, err = operate(s, "base-url", "remove", next)
+	oneLine(t, err, "the current one can only be replaced")
+}
+
+func TestIssueWritesTheClaimsOfTheContract(t *testing.T) {
+	s := newService(t)
+	out, err := operate(s, "token", "issue", "-account", s.account, "-scope", "stats:read leads:read", "-ttl", "30d", "-client-id", "portal")
+	s.check(err)
+	token := strings.TrimSuffix(out, "\n")
+	parts := strings.Split(token, ".")
+	header, err := base64.RawURLEncoding.DecodeString(parts[0])
+	s.check(err)
+	if want := `{"alg":"EdDSA","typ":"at+jwt","kid":"` + s.keys.signer().kid + `"}`; string(header) != want {
+		t.Fatalf("header %s, want %s", header, want)
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	s.check(err)
+	var got map[string]any
+	s.check(json.Unmarshal(payload, &got))
+	names := []string{}
+	for name := range got {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if want := "aud client_id exp iat iss jti scope sub"; strings.Join(names, " ") != want {
+		t.Fatalf("claims %v, want %s", names, want)
+	}
+	if got["iss"] != testBase || got["aud"] != testBase || got["sub"] != s.account || got["client_id"] != "portal" || got["scope"] != "stats:read leads:read" ||
+		!validID("tok", got["jti"].(string)) || got["exp"].(float64)-got["iat"].(float64) != 30*24*3600 {
+		t.Fatalf("claims %s", payload)
+	}
+	s.get("/leads", "Authorization: Bearer "+token).is(200)
+	if n := s.count(`SELECT count(*) FROM tokens WHERE id = ? AND kid = ? AND all_accounts = 0`, got["jti"], s.keys.signer().kid); n != 1 {
+		t.Fatalf("%d rows of the token", n)
+	}
+	for name, args := range map[string][]string{
+		"no scope":         {"-account", s.account},
+		"an unknown scope": {"-account", s.account, "-scope", "leads:read everything"},
+		"a device's scope": {"-account", s.account, "-scope", "license:verify"},
+		"no account":       {"-scope", "leads:read"},
+		"a bad client":     {"-account", s.account, "-scope", "leads:read", "-client-id", "a b"},
+		"a bad ttl":        {"-account", s.account, "-scope", "leads:read", "-ttl", "-1h"},
+	} {
+		_, err := operate(s, append([]string{"token", "issue"}, args...)...)
+		var usage usageError
+		if !errors.As(err, &usage) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestNoPublicTokenOfAnotherServicePasses(t *testing.T) {
+	var file struct {
+		Cases []struct {
+			ID    string `json:"id"`
+			Token string `json:"raw_token"`
+		} `json:"cases"`
+	}
+	if err := json.Unmarshal(vectors(t, "tokens_wycheproof.json"), &file); err != nil {
+		t.Fatal(err)
+	}
+	if len(file.Cases) < 400 {
+		t.Fatalf("%d cases only", len(file.Cases))
+	}
+	s := newService(t)
+	for _, c := range file.Cases {
+		if a := s.get("/leads", "Authorization: Bearer "+c.Token); a.status != 401 || a.header.Get("WWW-Authenticate") != invalidChallenge {
+			t.Errorf("%s: %d %v", c.ID, a.status, a.header)
+		}
+	}
+}
+
+func TestSignaturesGetTheVerdictOfThePublicVectors(t *testing.T) {
+	var file struct {
+		Cases []struct {
+			ID, PK, Msg, Sig string
+			Valid            bool
+		} `json:"cases"`
+	}
+	if err := json.Unmarshal(vectors(t, "ed25519_wycheproof.json"), &file); err != nil {
+		t.Fatal(err)
+	}
+	if len(file.Cases) < 150 {
+		t.Fatalf("%d cases only", len(file.Cases))
+	}
+	for _, c := range file.Cases {
+		public, _ := hex.DecodeString(c.PK)
+		message, _ := hex.DecodeString(c.Msg)
+		signature, _ := hex.DecodeString(c.Sig)
+		if got := ed25519.Verify(public, message, signature); got != c.Valid {
+			t.Errorf("%s: %v, want %v", c.ID, got, c.Valid)
+		}
+	}
+}
+
+// The example key of RFC 8037, appendix A.1 to A.3.
+func TestAKeysIDIsItsThumbprint(t *testing.T) {
+	seed, err := base64.RawURLEncoding.DecodeString("nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A")
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := ed25519.NewKeyFromSeed(seed)
+	public := private.Public().(ed25519.PublicKey)
+	if got, want := thumbprint(public), "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"; got != want {
+		t.Fatalf("thumbprint %s, want %s", got, want)
+	}
+	key := signingKeyOf(private, stamp{})
+	if got, want := key.jwk()["x"], "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"; got != want {
+		t.Fatalf("x %s, want %s", got, want)
+	}
+	// Appendix A.4: the signature of "eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc".
+	const input = "eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc"
+	want := "hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg"
+	if got := base64.RawURLEncoding.EncodeToString(ed25519.Sign(private, []byte(input))); got != want {
+		t.Fatalf("signature %s, want %s", got, want)
+	}
+}
+
+func TestThePublicKeysAreOnTheWebAndNothingElse(t *testing.T) {
+	s := newService(t)
+	second, err := newSigningKey(time.Now())
+	s.check(err)
+	s.server.keys.Store(&keyring{keys: []signingKey{*s.keys.signer(), second}, secret: s.keys.secret})
+	a := s.get("//.well-known/jwks.json").is(200)
+	if got := a.header.Get("Cache-Control"); got != "public, max-age=300" {
+		t.Errorf("Cache-Control %q", got)
+	}
+	if got := a.header.Get("Content-Type"); got != "application/jwk-set+json" {
+		t.Errorf("Content-Type %q", got)
+	}
+	want := map[string]any{"keys": []any{}}
+	for _, key := range []*signingKey{s.keys.signer(), &second} {
+		want["keys"] = append(want["keys"].([]any), map[string]any{"kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA",
+			"kid": thumbprint(key.public), "x": base64.RawURLEncoding.EncodeToString(key.public)})
+	}
+	if got, want := fmt.Sprint(a.json()), fmt.Sprint(want); got != want {
+		t.Errorf("keys %s\nwant %s", got, want)
+	}
+	for range 700 { // never charged
+		s.get("//.well-known/jwks.json").is(200)
+	}
+	s.post("//.well-known/jwks.json", `{}`).is(405, "method_not_allowed")
+}
+
+func TestAKeyFileThatOthersCanReadIsRefused(t *testing.T) {
+	ring, err := newKeyring(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "widgetd.key")
+	if err := ring.save(path, false); err != nil {
+		t.Fatal(err)
+	}
+	for mode := range fs.FileMode(0o1000) {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		_, err := loadKeyring(path)
+		switch {
+		case mode&0o077 != 0:
+			oneLine(t, err, path, fmt.Sprintf("%04o", mode), "chmod 600")
+		case mode&0o400 != 0 && err != nil:
+			t.Errorf("mode %04o: %v", mode, err)
+		}
+	}
+}
+
+func TestADamagedKeyFileIsRefused(t *testing.T) {
+	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	ring, err := newKeyring(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := newSigningKey(now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ring.keys = append(ring.keys, second)
+	text, err := ring.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := string(text)
+	block := func(kind string, der []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	firstKey, rest, _ := strings.Cut(whole, "-----END PRIVATE KEY-----\n")
+	firstKey += "-----END PRIVATE KEY-----\n"
+	secret := whole[strings.Index(whole, "-----BEGIN WIDGETD SECRET"):]
+	curve, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ec, err := x509.MarshalPKCS8PrivateKey(curve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damaged := range map[string]string{
+		"empty":                        "",
+		"white space":                  "\n\n",
+		"no PEM":                       "this is not a key file\n",
+		"no secret":                    strings.TrimSuffix(whole, secret),
+		"no key":                       secret,
+		"two secrets":                  whole + secret,
+		"a secret of 31 bytes":         firstKey + block("WIDGETD SECRET", make([]byte, 31)),
+		"an empty secret":              firstKey + block("WIDGETD SECRET", nil),
+		"cut in the secret":            whole[:len(whole)-40],
+		"cut in the first key":         whole[:60],
+		"a key on another curve":       block("PRIVATE KEY", ec) + secret,
+		"a key that is no DER":         block("PRIVATE KEY", []byte("hello")) + secret,
+		"an EC block":                  block("EC PRIVATE KEY", ec) + whole,
+		"a certificate":                whole + block("CERTIFICATE", []byte("x")),
+		"text at the end":              whole + "hello\n",
+		"text between":                 firstKey + "hello\n" + rest,
+		"the first key's text broken":  strings.Replace(whole, "MC4", "M!4", 1),
+		"the first key's end missing":  strings.Replace(whole, "-----END PRIVATE KEY-----\n", "", 1),
+		"the first key's begin broken": strings.Replace(whole, "-----BEGIN PRIVATE", "-----BEGUN PRIVATE", 1),
+		"the second key's text broken": firstKey + strings.Replace(rest, "MC4", "M!4", 1),
+		"a date that is none":          strings.Replace(whole, "2026-11-21", "yesterday", 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if damaged == whole {
+				t.Fatal("the file is whole")
+			}
+			path := filepath.Join(t.TempDir(), "widgetd.key")
+			if err := os.WriteFile(path, []byte(damaged), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := loadKeyring(path)
+			oneLine(t, err, path, "is damaged", "restore")
+		})
+	}
+	_, err = loadKeyring(filepath.Join(t.TempDir(), "none.key"))
+	oneLine(t, err, "none.key", "widgetd init")
+}
+
+func TestAKeyFileComesBackAsItWasSaved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "widgetd.key")
+	ring, err := newKeyring(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if err := ring.save(path, i > 0); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode() != 0o600 {
+			t.Fatalf("mode %v, %v", info.Mode(), err)
+		}
+		got, err := loadKeyring(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.secret, ring.secret) || len(got.keys) != len(ring.keys) {
+			t.Fatalf("%d keys, want %d", len(got.keys), len(ring.keys))
+		}
+		for j := range got.keys {
+			if !got.keys[j].private.Equal(ring.keys[j].private) || got.keys[j].kid != ring.keys[j].kid || got.keys[j].createdAt != ring.keys[j].createdAt {
+				t.Fatalf("key %d differs", j)
+			}
+		}
+		key, err := newSigningKey(time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ring.keys = append(ring.keys, key)
+	}
+	before, _ := os.ReadFile(path)
+	if err := ring.save(path, false); !errors.Is(err, fs.ErrExist) {
+		t.Fatalf("saving over a key file: %v", err)
+	}
+	if err := os.WriteFile(path+".new", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	oneLine(t, ring.save(path, true), path+".new")
+	if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
+		t.Fatal("a refused save changed the file")
+	}
+}
+
+// publicKeys reads what `key public` prints, both ways.
+func publicKeys(s *service) (kids []string) {
+	s.t.Helper()
+	out, err := operate(s, "key", "public")
+	s.check(err)
+	for text := []byte(out); ; {
+		block, rest := pem.Decode(text)
+		if block == nil {
+			if strings.TrimSpace(string(text)) != "" {
+				s.t.Fatalf("key public prints %q", out)
+			}
+			break
+		}
+		public, err := x509.ParsePKIXPublicKey(block.Bytes)
+		s.check(err)
+		kids = append(kids, thumbprint(public.(ed25519.PublicKey)))
+		text = rest
+	}
+	out, err = operate(s, "key", "public", "-json")
+	s.check(err)
+	for i, line := range strings.Split(strings.TrimSpace(out), "\n") {
+		var row struct {
+			Kid   string
+			Signs bool
+		}
+		s.check(json.Unmarshal([]byte(line), &row))
+		if row.Kid != kids[i] || row.Signs != (i == 0) {
+			s.t.Fatalf("key public -json prints %s as number %d", line, i)
+		}
+	}
+	if strings.Contains(out, "PRIVATE") {
+		s.t.Fatal("key public prints a private key")
+	}
+	return kids
+}
+
+func TestAKeyIsAddedThenSignsADayLaterThenItsForerunnerRetires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		file := filepath.Join(s.dir, "widgetd.key")
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go s.server.follow(ctx, file)
+		synctest.Wait()
+		_, license := s.addLicense(license{})
+		activate := `{"license_key":"` + license + `","fingerprint":"f"}`
+		s.post("/widget/license/activate", activate).is(200)
+		first := publicKeys(s)[0]
+		if first != s.keys.signer().kid {
+			t.Fatalf("kid %s", first)
+		}
+		old := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+		_, err := operate(s, "key", "rotate")
+		oneLine(t, err, "key add")
+
+		_, err = operate(s, "key", "add")
+		s.check(err)
+		kids := publicKeys(s)
+		if len(kids) != 2 || kids[0] != first {
+			t.Fatalf("after key add: %v", kids)
+		}
+		time.Sleep(followInterval)
+		synctest.Wait()
+		if body := s.get("//.well-known/jwks.json").is(200).body; !strings.Contains(body, kids[1]) || !strings.Contains(body, first) {
+			t.Fatalf("the running service shows %s", body)
+		}
+		if got := s.server.keys.Load().signer().kid; got != first {
+			t.Fatalf("the new key signs already: %s", got)
+		}
+		_, err = operate(s, "key", "rotate")
+		oneLine(t, err, "-force", "a day")
+		time.Sleep(keyPublished - followInterval - time.Second)
+		_, err = operate(s, "key", "rotate")
+		oneLine(t, err, "-force", "a day")
+		time.Sleep(time.Second)
+		_, err = operate(s, "key", "rotate")
+		s.check(err)
+		if got := publicKeys(s); len(got) != 2 || got[0] != kids[1] || got[1] != first {
+			t.Fatalf("after key rotate: %v, want %v turned round", got, kids)
+		}
+		time.Sleep(followInterval)
+		synctest.Wait()
+		s.post("/widget/license/verify", activate).is(200)
+		s.get("/leads", old).is(401) // an hour old
+		s.keys = s.server.keys.Load()
+		current := s.token(s.account, scopeLeads)
+		header, _ := base64.RawURLEncoding.DecodeString(strings.Split(current, ".")[0])
+		if !strings.Contains(string(header), kids[1]) {
+			t.Fatalf("a new token is signed with %s", header)
+		}
+		s.get("/leads", "Authorization: Bearer "+current).is(200)
+
+		_, err = operate(s, "key", "retire", kids[1])
+		oneLine(t, err, "signs")
+		_, err = operate(s, "key", "retire", "nobody")
+		oneLine(t, err, "no such key")
+		_, err = operate(s, "key", "retire", first) // the device has a lease of the new key, the token is over
+		s.check(err)
+		if got := publicKeys(s); len(got) != 1 || got[0] != kids[1] {
+			t.Fatalf("after key retire: %v", got)
+		}
+	})
+}
+
+func TestRetiringAKeySaysWhatItEndsAndThenEndsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		file := filepath.Join(s.dir, "widgetd.key")
+		_, key := s.addLicense(license{})
+		var leases []string
+		for i := range 3 {
+			leases = append(leases, s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":"f%d"}`, key, i)).is(200).text("token"))
+		}
+		old := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+		s.token(s.account, scopeStats)
+		revoked, err := s.keys.verify(s.token(s.account, scopeStats))
+		s.check(err)
+		s.change(func(t *tx) error { return t.revokeToken(revoked.ID) })
+		first := s.keys.signer().kid
+		_, err = operate(s, "key", "add")
+		s.check(err)
+		_, err = operate(s, "key", "rotate", "-force")
+		s.check(err)
+		s.server.followKeys(file)
+		s.get("/leads", old).is(200)
+
+		_, err = operate(s, "key", "retire", first)
+		oneLine(t, err, "3 unexpired device leases", "2 tokens", "-force")
+		s.server.followKeys(file)
+		s.get("/leads", old).is(200)
+		time.Sleep(2 * time.Hour)
+		_, err = operate(s, "key", "retire", first)
+		oneLine(t, err, "3 unexpired device leases", "0 tokens")
+		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+leases[0]).is(200)
+		_, err = operate(s, "key", "retire", first, "-force")
+		s.check(err)
+		s.server.followKeys(file)
+		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+leases[0]).challenged(401, "invalid_token", invalidChallenge)
+		if a := s.post("/widget/license/verify", fmt.Sprintf(`{"license_key":%q,"fingerprint":"f0"}`, key)).is(200); !a.json()["valid"].(bool) {
+			t.Fatalf("by its key: %s", a.body)
+		}
+	})
+}
+
+func TestAKeyAddedInTheSecondOfTheFirstCanSign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // the bubble's clock stands still between the commands
+		s := newService(t)
+		first := publicKeys(s)[0]
+		_, err := operate(s, "key", "add")
+		s.check(err)
+		_, err = operate(s, "key", "rotate", "-force")
+		s.check(err)
+		if got := publicKeys(s); got[0] == first || got[1] != first {
+			t.Fatalf("after key rotate -force: %v", got)
+		}
+	})
+}
+
+func TestNoKeysIDLooksLikeAnOption(t *testing.T) {
+	for range 1000 { // one thumbprint in 64 begins with a dash
+		key, err := newSigningKey(time.Now())
+		if err != nil || key.kid != thumbprint(key.public) || key.kid[0] == '-' {
+			t.Fatalf("kid %s, %v", key.kid, err)
+		}
+	}
+}
+
+func TestABadKeyFileChangesNothingInARunningService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		file := filepath.Join(s.dir, "widgetd.key")
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go s.server.follow(ctx, file)
+		synctest.Wait()
+		auth := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+		whole, err := os.ReadFile(file)
+		s.check(err)
+		next, err := newKeyring(time.Now())
+		s.check(err)
+		for name, change := range map[string]func() error{
+			"damaged": func() error { return os.WriteFile(file, whole[:50], 0o600) },
+			"open":    func() error { return os.Chmod(file, 0o644) },
+			"gone":    func() error { return os.Remove(file) },
+		} {
+			s.check(change())
+			time.Sleep(followInterval)
+			synctest.Wait()
+			if a := s.get("/leads", auth); a.status != 200 {
+				t.Fatalf("%s: %d %s", name, a.status, a.body)
+			}
+			if !strings.Contains(s.log.String(), "the keys from before stay") {
+				t.Fatalf("%s: nothing is logged: %s", name, s.log)
+			}
+			s.check(errors.Join(os.WriteFile(file, whole, 0o600), os.Chmod(file, 0o600)))
+			time.Sleep(followInterval)
+			synctest.Wait()
+			s.get("/leads", auth).is(200)
+		}
+		s.check(next.save(file, true))
+		time.Sleep(followInterval)
+		synctest.Wait()
+		s.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
+		if got := s.server.keys.Load().signer().kid; got != next.signer().kid {
+			t.Fatalf("%s signs, not the new file's key", got)
+		}
+	})
+}
+
+func TestASealedAnswerOpensOnlyWithTheSecretAndTheKey(t *testing.T) {
+	ring, err := newKeyring(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := newKeyring(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := ring.seal("key", []byte("answer"))
+	if plain, err := ring.unseal("key", sealed); err != nil || string(plain) != "answer" {
+		t.Fatalf("unseal: %q %v", plain, err)
+	}
+	altered := slices.Clone(sealed)
+	altered[len(altered)-1] ^= 1
+	for name, open := range map[string]func() ([]byte, error){
+		"another key":    func() ([]byte, error) { return ring.unseal("other", sealed) },
+		"another secret": func() ([]byte, error) { return other.unseal("key", sealed) },
+		"altered":        func() ([]byte, error) { return ring.unseal("key", altered) },
+		"cut":            func() ([]byte, error) { return ring.unseal("key", sealed[:5]) },
+		"empty":          func() ([]byte, error) { return ring.unseal("key", nil) },
+	} {
+		if plain, err := open(); err == nil {
+			t.Errorf("%s: %q", name, plain)
+		}
+	}
+	if bytes.Equal(ring.hash("p", "ab", "c"), ring.hash("p", "a", "bc")) || bytes.Equal(ring.hash("p", "a"), ring.hash("q", "a")) {
+		t.Error("parts or purposes run into each other")
+	}
+}
+
+// fuzzRing is the same in every process, so that a corpus stays of use.
+func fuzzRing() *keyring {
+	ring := &keyring{secret: make([]byte, 32)}
+	for i := range 2 {
+		private := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{byte(i + 1)}, ed25519.SeedSize))
+		ring.keys = append(ring.keys, signingKeyOf(private, stamp{}))
+	}
+	return ring
+}
+
+func FuzzToken(f *testing.F) {
+	ring := fuzzRing()
+	ours := map[string]bool{}
+	bearer := claims{Issuer: testBase, Audience: testBase, Subject: "acct_1", ClientID: "c", Scope: "leads:read", IssuedAt: 1, Expires: 2, ID: "tok_1"}
+	lease := bearer
+	lease.Scope, lease.License, lease.Device, lease.Fingerprint, lease.Entitlements, lease.Seq = scopeDevice, "lic_1", "dev_1", "AA", []string{"a", "b"}, 3
+	for _, c := range []claims{bearer, lease} {
+		token, err := ring.sign(c)
+		if err != nil {
+			f.Fatal(err)
+		}
+		ours[token] = true
+		f.Add(token)
+		parts := strings.Split(token, ".")
+		for _, changed := range []string{token + "=", parts[0] + "." + parts[1], malleable(token), token[:len(token)-1], "." + token,
+			segment(`{"alg":"none","typ":"at+jwt","kid":"`+ring.keys[0].kid+`"}`) + "." + parts[1] + ".",
+			segment(`{"alg":"Ed25519","typ":"at+jwt","kid":"`+ring.keys[1].kid+`"}`) + "." + parts[1] + "." + parts[2]} {
+			f.Add(changed)
+		}
+	}
+	f.Add("..")
+	f.Fuzz(func(t *testing.T, token string) {
+		c, err := ring.verify(token)
+		if err == nil && !ours[token] {
+			t.Fatalf("a token that nobody signed passes: %q", token)
+		}
+		if err != nil && (err != error(errInvalidToken) || fmt.Sprint(c) != fmt.Sprint(claims{})) {
+			t.Fatalf("error %v, claims %v", err, c)
+		}
+		// Whatever stands in a claim comes back as it was signed.
+		if len(token) > 500 {
+			return
+		}
+		c = bearer
+		c.ClientID = strings.ToValidUTF8(token, "?")
+		signed, err := ring.sign(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := ring.verify(signed); err != nil && len(signed) <= maxTokenBytes || err == nil && back.ClientID != c.ClientID {
+			t.Fatalf("%q comes back as %q, %v", c.ClientID, back.ClientID, err)
+		}
+	})
+}
+
+func BenchmarkSignToken(b *testing.B) {
+	ring := fuzzRing()
+	c := claims{Issuer: testBase, Audience: testBase, Subject: newID("acct", time.Now()), ClientID: "portal", Scope: "leads:read", IssuedAt: 1, Expires: 2, ID: newID("tok", time.Now())}
+	for b.Loop() {
+		if _, err := ring.sign(c); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkVerifyToken(b *testing.B) {
+	ring := fuzzRing()
+	c := claims{Issuer: testBase, Audience: testBase, Subject: newID("acct", time.Now()), ClientID: "portal", Scope: "leads:read", IssuedAt: 1, Expires: 2, ID: newID("tok", time.Now())}
+	token, err := ring.sign(c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := ring.verify(token); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
