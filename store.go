@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -381,7 +382,7 @@ func checkHeader(path string) error {
 	var head [100]byte
 	n, err := f.Read(head[:])
 	switch {
-	case n == 0:
+	case n == 0 && errors.Is(err, io.EOF):
 		return fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", path)
 	case err != nil:
 		return fmt.Errorf("read %s: %w", path, err)
