@@ -121,12 +121,18 @@ const (
 	keyMode    = 0o600
 )
 
+// newSigningKey makes a key whose kid does not begin with -, so that an operator
+// can name it on a command line.
 func newSigningKey(now time.Time) (signingKey, error) {
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return signingKey{}, err
+	for {
+		public, private, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			return signingKey{}, err
+		}
+		if kid := thumbprint(public); kid[0] != '-' {
+			return signingKey{private: private, kid: kid, createdAt: newStamp(now)}, nil
+		}
 	}
-	return signingKey{private: private, kid: thumbprint(public), createdAt: newStamp(now)}, nil
 }
 
 // newKeyring makes a key and a secret.
