@@ -452,6 +452,9 @@ func deviceList(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
+		if _, err := st.license("", e.args[0]); err != nil {
+			return err
+		}
 		rows, err := st.devices(e.args[0], "", "", limit)
 		if err != nil {
 			return err
@@ -638,7 +641,7 @@ func keyRotate(e *env) error {
 	err := e.changeKeys(func(ring *keyring) error {
 		newest := 0
 		for i := range ring.keys {
-			if ring.keys[i].createdAt.After(ring.keys[newest].createdAt.Time) {
+			if !ring.keys[i].createdAt.Before(ring.keys[newest].createdAt.Time) { // added last, if in the same second
 				newest = i
 			}
 		}
