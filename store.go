@@ -333,7 +333,7 @@ func createStore(path string, setUp func(*tx) error) error {
 	draft := path + ".new"
 	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("make the database: %w", err)
+		return fmt.Errorf("make the database (remove %s if no other command is making it): %w", draft, err)
 	}
 	f.Close()
 	defer os.Remove(draft)
@@ -812,7 +812,7 @@ func (s *store) backup(path string) error {
 	draft := path + ".new"
 	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // before VACUUM, which would follow the umask
 	if err != nil {
-		return fmt.Errorf("back up: %w", err)
+		return fmt.Errorf("back up (remove %s if no other backup is running): %w", draft, err)
 	}
 	f.Close()
 	defer os.Remove(draft)
