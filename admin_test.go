@@ -627,3 +627,35 @@ func TestAKeyCanBeNamedOnACommandLine(t *testing.T) {
 		}
 	}
 }
+
+func TestADraftOfACommandThatWasKilledIsNamed(t *testing.T) {
+	o := newOperator(t)
+	for _, c := range [][]string{
+		{"backup", filepath.Join(o.dir, "copy.db")},
+		{"init", "-db", filepath.Join(o.dir, "second.db")},
+		{"key", "add"},
+	} {
+		draft := map[string]string{"backup": "copy.db.new", "init": "second.db.new", "key": "widgetd.key.new"}[c[0]]
+		if err := os.WriteFile(filepath.Join(o.dir, draft), []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o.fails("remove "+filepath.Join(o.dir, draft), c...)
+		if text, _ := os.ReadFile(filepath.Join(o.dir, draft)); string(text) != "half" {
+			t.Errorf("%q touched the draft of another: %q", c, text)
+		}
+		if err := os.Remove(filepath.Join(o.dir, draft)); err != nil {
+			t.Fatal(err)
+		}
+		o.do(c...)
+	}
+}
+
+func TestWithoutOptionsTheFilesLieInTheWorkingDirectory(t *testing.T) {
+	t.Chdir(t.TempDir())
+	runOK(t, "init")
+	runOK(t, "check")
+	runOK(t, "backup", "copy.db")
+	if got, want := dirNames(t, "."), []string{"copy.db", "widgetd.db", "widgetd.key"}; !slices.Equal(got, want) {
+		t.Errorf("files %q, want %q", got, want)
+	}
+}
