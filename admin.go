@@ -15,6 +15,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 )
 
 // adminCommands are the operator's commands on the rows, most of them one call of
@@ -171,6 +172,9 @@ func initCommand(e *env) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
+	if err := checkRowName(e.str("name")); err != nil {
+		return err
+	}
 	origins := e.list("origin")
 	for i := range origins {
 		if origins[i], err = parseOrigin(origins[i]); err != nil {
@@ -244,7 +248,19 @@ func baseURLRemove(e *env) error {
 	})
 }
 
+// checkRowName judges what an operator calls a row: its length, and that it can't
+// play with a terminal that lists it.
+func checkRowName(s string) error {
+	if s == "" || len(s) > 200 || strings.IndexFunc(s, unicode.IsControl) >= 0 {
+		return usageError("a name has 1 to 200 bytes and no control characters")
+	}
+	return nil
+}
+
 func accountAdd(e *env) error {
+	if err := checkRowName(e.args[0]); err != nil {
+		return err
+	}
 	id := ""
 	err := e.change(func(t *tx) (err error) {
 		id, err = t.addAccount(e.args[0], false)
@@ -494,6 +510,9 @@ func deviceBlock(e *env) error {
 func widgetAdd(e *env) error {
 	account, err := e.needAccount()
 	if err != nil {
+		return err
+	}
+	if err := checkRowName(e.args[0]); err != nil {
 		return err
 	}
 	id := ""
