@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"crypto/x509"
+	"encoding/csv"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -13,6 +15,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 )
 
 // adminCommands are the operator's commands on the rows, most of them one call of
@@ -61,11 +64,30 @@ func (e *env) change(f func(*tx) error) error {
 	return e.withStore(func(st *store) error { return st.update(e.ctx, f) })
 }
 
+// changeQuietly is change for a command that has nothing to show for it: a script
+// still gets its object.
+func (e *env) changeQuietly(f func(*tx) error) error {
+	if err := e.change(f); err != nil {
+		return err
+	}
+	return e.done()
+}
+
+// done is the answer of a command that has nothing to show.
+func (e *env) done() error {
+	if !e.on("json") {
+		return nil
+	}
+	return e.print(map[string]bool{"ok": true}, "")
+}
+
 // withNextStep tells an operator what a sentinel leaves open.
 func withNextStep(err error) error {
 	switch {
 	case errors.Is(err, errNotFound):
 		return errors.New("there is no such row: the list command shows the ids")
+	case errors.Is(err, errAccount):
+		return errors.New("there is no such account, or it is closed: 'widgetd account list' shows them")
 	case errors.Is(err, errBusy):
 		return fmt.Errorf("the database stayed locked: end the other writer and try again: %w", err)
 	}
@@ -160,6 +182,9 @@ func initCommand(e *env) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
+	if err := checkRowName(e.str("name")); err != nil {
+		return err
+	}
 	origins := e.list("origin")
 	for i := range origins {
 		if origins[i], err = parseOrigin(origins[i]); err != nil {
@@ -233,12 +258,12 @@ func baseURLSet(e *env) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
-	return e.change(func(t *tx) error { return t.setBaseURL(base) })
+	return e.changeQuietly(func(t *tx) error { return t.setBaseURL(base) })
 }
 
 func baseURLRemove(e *env) error {
-	return e.withStore(func(st *store) error {
-		err := st.update(e.ctx, func(t *tx) error { return t.removeBaseURL(e.args[0]) })
+	return e.changeQuietly(func(t *tx) error {
+		err := t.removeBaseURL(e.args[0])
 		if errors.Is(err, errNotFound) {
 			return errors.New("that is not an earlier base address: 'widgetd base-url' lists them; the current one can only be replaced")
 		}
@@ -246,7 +271,19 @@ func baseURLRemove(e *env) error {
 	})
 }
 
+// checkRowName judges what an operator calls a row: its length, and that it can't
+// play with a terminal that lists it.
+func checkRowName(s string) error {
+	if s == "" || len(s) > 200 || strings.IndexFunc(s, unicode.IsControl) >= 0 {
+		return usageError("a name has 1 to 200 bytes and no control characters")
+	}
+	return nil
+}
+
 func accountAdd(e *env) error {
+	if err := checkRowName(e.args[0]); err != nil {
+		return err
+	}
 	id := ""
 	err := e.change(func(t *tx) (err error) {
 		id, err = t.addAccount(e.args[0], false)
@@ -275,11 +312,11 @@ func accountRate(e *env) error {
 	if err != nil || rate < 1 || rate > 1_000_000 {
 		return usageError("a rate is a number from 1 to 1000000")
 	}
-	return e.change(func(t *tx) error { return t.setRate(e.args[0], rate) })
+	return e.changeQuietly(func(t *tx) error { return t.setRate(e.args[0], rate) })
 }
 
 func accountClose(e *env) error {
-	return e.change(func(t *tx) error { return t.closeAccount(e.args[0]) })
+	return e.changeQuietly(func(t *tx) error { return t.closeAccount(e.args[0]) })
 }
 
 // needAccount returns -account, which the command can't do without.
@@ -299,7 +336,7 @@ func originAdd(e *env) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
-	return e.change(func(t *tx) error { return t.addOrigin(id, origin) })
+	return e.changeQuietly(func(t *tx) error { return t.addOrigin(id, origin) })
 }
 
 func originList(e *env) error {
@@ -317,12 +354,15 @@ func originRemove(e *env) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
-	return e.change(func(t *tx) error { return t.removeOrigin(origin) })
+	return e.changeQuietly(func(t *tx) error { return t.removeOrigin(origin) })
 }
 
 func widgetAdd(e *env) error {
 	account, err := e.needAccount()
 	if err != nil {
+		return err
+	}
+	if err := checkRowName(e.args[0]); err != nil {
 		return err
 	}
 	id := ""
@@ -414,7 +454,7 @@ func tokenList(e *env) error {
 }
 
 func tokenRevoke(e *env) error {
-	return e.change(func(t *tx) error { return t.revokeToken(e.args[0]) })
+	return e.changeQuietly(func(t *tx) error { return t.revokeToken(e.args[0]) })
 }
 
 func keyPublic(e *env) error {
@@ -500,7 +540,7 @@ func keyRetire(e *env) error {
 	}); err != nil {
 		return err
 	}
-	return e.changeKeys(func(ring *keyring) error {
+	err := e.changeKeys(func(ring *keyring) error {
 		at := slices.IndexFunc(ring.keys, func(k signingKey) bool { return k.kid == kid })
 		switch {
 		case at < 0:
@@ -513,24 +553,50 @@ func keyRetire(e *env) error {
 		ring.keys = slices.Delete(ring.keys, at, at+1)
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return e.done()
 }
 
 // exportPage is how many rows an export reads at a time.
 const exportPage = 500
 
+// exportRows prints rows of one kind in pages, as NDJSON or CSV.
+func exportRows[T any](e *env, header []string, page func(st *store, before string) ([]T, error), id func(T) string, cells func(T) []string) error {
+	return e.withStore(func(st *store) error {
+		out := bufio.NewWriter(e.stdout)
+		w := csv.NewWriter(out)
+		if e.on("csv") {
+			w.Write(header)
+		}
+		for before := ""; ; {
+			rows, err := page(st, before)
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				if e.on("csv") {
+					w.Write(cells(row))
+				} else {
+					out.Write(encodeJSON(row))
+				}
+			}
+			if len(rows) < exportPage {
+				w.Flush()
+				return errors.Join(w.Error(), out.Flush())
+			}
+			before = id(rows[len(rows)-1])
+		}
+	})
+}
+
 func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
 	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads("", before, exportPage) },
 		func(l lead) string { return l.ID }, func(l lead) []string {
-			return []string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(text(l.Source)), plainCell(text(l.Page)), l.CreatedAt.String()}
+			return []string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(textOr(l.Source, "")), plainCell(textOr(l.Page, "")), l.CreatedAt.String()}
 		})
-}
-
-func text(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 // plainCell keeps a spreadsheet from taking what a stranger wrote for a formula.

@@ -76,8 +76,13 @@ func (e *env) licenseFromOptions() (l *license, err error) {
 	if l.StartsAt, err = e.parseMoment(e.str("starts")); err != nil {
 		return nil, err
 	}
-	l.ExpiresAt, err = e.parseMoment(e.str("expires"))
-	return l, err
+	if l.ExpiresAt, err = e.parseMoment(e.str("expires")); err != nil {
+		return nil, err
+	}
+	if name, detail := l.termsFault(); name != "" {
+		return nil, usageError(name + ": " + detail)
+	}
+	return l, nil
 }
 
 func licenseAdd(e *env) error {
@@ -226,6 +231,9 @@ func deviceList(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
+		if _, err := st.license("", e.args[0]); err != nil {
+			return err
+		}
 		rows, err := st.devices(e.args[0], "", "", limit)
 		if err != nil {
 			return err
@@ -236,7 +244,7 @@ func deviceList(e *env) error {
 
 // changeDevice runs f on the device that the command names.
 func (e *env) changeDevice(f func(*tx, *license, *device) error) error {
-	return e.change(func(t *tx) error {
+	return e.changeQuietly(func(t *tx) error {
 		d, err := t.device("", e.args[0])
 		if err != nil {
 			return err
@@ -262,35 +270,6 @@ func deviceBlock(e *env) error {
 	return e.changeDevice(func(t *tx, l *license, d *device) error { return block(t, l, d, actorCommand) })
 }
 
-// exportRows prints rows of one kind in pages, as NDJSON or CSV.
-func exportRows[T any](e *env, header []string, page func(st *store, before string) ([]T, error), id func(T) string, cells func(T) []string) error {
-	return e.withStore(func(st *store) error {
-		out := bufio.NewWriter(e.stdout)
-		w := csv.NewWriter(out)
-		if e.on("csv") {
-			w.Write(header)
-		}
-		for before := ""; ; {
-			rows, err := page(st, before)
-			if err != nil {
-				return err
-			}
-			for _, row := range rows {
-				if e.on("csv") {
-					w.Write(cells(row))
-				} else {
-					out.Write(encodeJSON(row))
-				}
-			}
-			if len(rows) < exportPage {
-				w.Flush()
-				return errors.Join(w.Error(), out.Flush())
-			}
-			before = id(rows[len(rows)-1])
-		}
-	})
-}
-
 func licenseExport(e *env) error {
 	header := []string{"id", "account_id", "product", "plan", "kind", "state", "status", "reason", "trial", "max_devices", "max_transfers", "starts_at", "expires_at",
 		"grace_days", "duration_days", "expiry_basis", "lease_hours", "entitlements", "metadata", "key_hint", "seats_used", "first_activated_at", "created_at"}
@@ -301,7 +280,7 @@ func licenseExport(e *env) error {
 		}
 		return page, err
 	}, func(l licenseDetail) string { return l.ID }, func(l licenseDetail) []string {
-		return []string{l.ID, l.AccountID, plainCell(l.Product), plainCell(text(l.Plan)), l.Kind, l.State, l.Status, plainCell(text(l.Reason)), strconv.FormatBool(l.Trial),
+		return []string{l.ID, l.AccountID, plainCell(l.Product), plainCell(textOr(l.Plan, "")), l.Kind, l.State, l.Status, plainCell(textOr(l.Reason, "")), strconv.FormatBool(l.Trial),
 			numberCell(l.MaxDevices), numberCell(l.MaxTransfers), stampCell(l.StartsAt), stampCell(l.ExpiresAt), strconv.Itoa(l.GraceDays), numberCell(l.DurationDays),
 			l.ExpiryBasis, strconv.Itoa(l.LeaseHours), strings.Join(l.Entitlements, " "), string(l.Metadata), l.KeyHint, strconv.Itoa(l.SeatsUsed),
 			stampCell(l.FirstActivatedAt), stampCell(l.CreatedAt)}
@@ -323,8 +302,8 @@ func deviceExport(e *env) error {
 		}
 		return page, err
 	}, func(d exportedDevice) string { return d.ID }, func(d exportedDevice) []string {
-		return []string{d.LicenseID, d.ID, plainCell(text(d.Name)), d.State, plainCell(text(d.Platform)), plainCell(text(d.AppVersion)), d.Fingerprint,
-			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), text(d.ReleasedBy)}
+		return []string{d.LicenseID, d.ID, plainCell(textOr(d.Name, "")), d.State, plainCell(textOr(d.Platform, "")), plainCell(textOr(d.AppVersion, "")), d.Fingerprint,
+			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), textOr(d.ReleasedBy, "")}
 	})
 }
 

@@ -604,7 +604,7 @@ func parseBaseURL(s string) (normal, path string, err error) {
 	}
 	origin, err := parseOrigin(scheme + "://" + rest[:slash])
 	path = rest[slash:]
-	if err != nil || !strings.HasSuffix(path, "/v1") || strings.HasPrefix(path+"/", "/api/legacy/") {
+	if err != nil || len(s) > 200 || !strings.HasSuffix(path, "/v1") || strings.HasPrefix(path+"/", "/api/legacy/") {
 		return "", "", bad
 	}
 	for _, segment := range strings.Split(path[1:], "/") {

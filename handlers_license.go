@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -94,6 +95,14 @@ func readFingerprint(in *input) []byte {
 	return hash[:]
 }
 
+// checkNonce judges what a device wants signed: it goes into the token.
+func checkNonce(s string) (code, detail string) {
+	if s == "" || strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
+		return "invalid_nonce", "A nonce has 1 to 128 visible ASCII characters."
+	}
+	return "", ""
+}
+
 // activateRequest is the body of POST /widget/license/activate (contract, section 4).
 type activateRequest struct {
 	credential
@@ -105,7 +114,7 @@ func (q *activateRequest) read(in *input) {
 	q.fingerprint = readFingerprint(in)
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.replace = in.text("replace_device_id", optional, 64, isID("dev"))
-	q.nonce = in.text("nonce", optional, 128, notEmpty)
+	q.nonce = in.text("nonce", optional, 128, checkNonce)
 	device := in.object("device", optional)
 	q.name = given(device.text("name", optional, 100, nil))
 	q.platform = given(device.text("platform", optional, 100, nil))
@@ -186,7 +195,7 @@ func (q *verifyRequest) read(in *input) {
 	q.fingerprint = readFingerprint(in)
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.entitlements = in.texts("entitlements", 100, 64)
-	q.nonce = in.text("nonce", optional, 128, notEmpty)
+	q.nonce = in.text("nonce", optional, 128, checkNonce)
 	q.appVersion = given(in.text("app_version", optional, 100, nil))
 }
 
@@ -263,7 +272,8 @@ func (s *server) seen(ctx context.Context, r *checkRequest, found check, now tim
 	var given lease
 	d := found.device
 	wants := r.wantsLease(found, now)
-	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && !within(leaseReuse, d.LeasedAt.Time, now) {
+	stale := !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != keys.signer().kid
+	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && stale {
 		bounded, cancel := context.WithTimeout(ctx, writeWait)
 		defer cancel()
 		err := s.store.update(bounded, func(t *tx) (err error) {

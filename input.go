@@ -118,6 +118,14 @@ func given(s string) *string {
 	return &s
 }
 
+// textOr returns what s points to, or otherwise for nil.
+func textOr(s *string, otherwise string) string {
+	if s == nil {
+		return otherwise
+	}
+	return *s
+}
+
 // object reads a member that is an object; its own members are read from the
 // result, which is empty when the member is absent or wrong.
 func (in *input) object(name string, n need) *input {

@@ -527,7 +527,7 @@ const (
 func (s *server) follow(ctx context.Context, keyFile string) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
-	keyStamp, swept := fileStamp(keyFile), s.now()
+	keyStamp, swept := "", s.now() // the file may have changed since it was read
 	for {
 		select {
 		case <-ctx.Done():
@@ -578,8 +578,9 @@ func (s *server) followKeys(keyFile string) {
 		s.log.Error("the key file has changed and can't be used; the keys from before stay", "error", err.Error())
 		return
 	}
-	s.keys.Store(keys)
-	s.log.Info("keys", "signing", keys.signer().kid, "number", len(keys.keys))
+	if old := s.keys.Swap(keys); old.signer().kid != keys.signer().kid || len(old.keys) != len(keys.keys) {
+		s.log.Info("keys", "signing", keys.signer().kid, "number", len(keys.keys))
+	}
 }
 
 // fileStamp changes whenever a file does.

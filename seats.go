@@ -536,7 +536,7 @@ func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err er
 	if err := notePresented(t, c.license, d, r.presented); err != nil {
 		return c, given, err
 	}
-	if r.wantsLease(c, t.now.Time) && !within(leaseReuse, d.LeasedAt.Time, t.now.Time) {
+	if r.wantsLease(c, t.now.Time) && (!within(leaseReuse, d.LeasedAt.Time, t.now.Time) || d.LeaseKid != k.signer().kid) {
 		if given, err = k.nextLease(t, c.license, d, r.nonce); err != nil {
 			return c, given, err
 		}

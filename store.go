@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -385,7 +386,7 @@ func checkHeader(path string) error {
 	var head [100]byte
 	n, err := f.Read(head[:])
 	switch {
-	case n == 0:
+	case n == 0 && errors.Is(err, io.EOF):
 		return fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", path)
 	case err != nil:
 		return fmt.Errorf("read %s: %w", path, err)
@@ -809,7 +810,7 @@ func (s *store) backup(path string) error {
 	draft := path + ".new"
 	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // before VACUUM, which would follow the umask
 	if err != nil {
-		return fmt.Errorf("back up: %w", err)
+		return fmt.Errorf("back up (remove %s if no other backup is running): %w", draft, err)
 	}
 	f.Close()
 	defer os.Remove(draft)

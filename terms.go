@@ -21,6 +21,7 @@ const (
 	maxLeaseHours   = 2160
 	maxMetadata     = 16 << 10 // bytes of JSON
 	maxEntitlements = 100
+	maxCodesBytes   = 1200 // of all entitlements, so that a token stays within maxTokenBytes
 )
 
 // A termsReader is one place that terms are written in: a JSON body or a line of a
@@ -101,13 +102,6 @@ func readNewTerms(r termsReader) (c termsChange) {
 	return append(readTerms(r), func(l *license) {
 		l.Product, l.Kind, l.ExpiryBasis = textOr(product, l.Product), textOr(kind, l.Kind), textOr(basis, l.ExpiryBasis)
 	})
-}
-
-func textOr(s *string, otherwise string) string {
-	if s == nil {
-		return otherwise
-	}
-	return *s
 }
 
 // fixedTerms can't be changed once a licence exists.
@@ -273,7 +267,12 @@ func checkCode(s string) (code, detail string) {
 
 // checkCodes judges a list of codes and notes each wrong one.
 func checkCodes(codes []string, wrong func(at int, code, detail string)) {
+	total := 0
 	for i, c := range codes {
+		if total += len(c) + len(`"",`); total > maxCodesBytes {
+			wrong(i, "too_long", fmt.Sprintf("With this code the list takes more than %d bytes, and would not fit into a token.", maxCodesBytes))
+			return
+		}
 		if code, detail := checkCode(c); code != "" {
 			wrong(i, code, detail)
 		} else if slices.Contains(codes[:i], c) {

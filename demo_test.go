@@ -1,0 +1,322 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// programsOrSkip skips a test that needs programs that are not there; where all
+// must be there (CI=true) it fails.
+func programsOrSkip(t testing.TB, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err == nil {
+			continue
+		}
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("%s is not installed", name)
+		}
+		t.Skipf("%s is not installed", name)
+	}
+}
+
+// startDemo runs the demo until the test ends and returns what it printed.
+func startDemo(t testing.TB, more ...string) string {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	var log bytes.Buffer
+	ended := make(chan error, 1)
+	go func() {
+		err := run(ctx, append([]string{"demo", "-addr", "127.0.0.1:0"}, more...), func(string) string { return "" }, in, &log)
+		in.CloseWithError(fmt.Errorf("the demo ended: %v", err))
+		ended <- err
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the demo ended with %v\n%s", err, log.String())
+		}
+	})
+	var text strings.Builder
+	for lines := bufio.NewReader(out); !strings.Contains(text.String(), "Ctrl-C ends it."); {
+		line, err := lines.ReadString('\n')
+		text.WriteString(line)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text.String())
+		}
+	}
+	return text.String()
+}
+
+// printed returns what stands behind a label of the demo's first lines.
+func printed(t testing.TB, text, label string) string {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^  ` + regexp.QuoteMeta(label) + `: +(\S+)$`).FindStringSubmatch(text)
+	if found == nil {
+		t.Fatalf("no %q in\n%s", label, text)
+	}
+	return found[1]
+}
+
+func TestEveryLineThatTheDemoPrintsWorksAsPrinted(t *testing.T) {
+	programsOrSkip(t, "curl", "sqlite3", "sh")
+	text := startDemo(t)
+	want := []string{ // in the order of the lines, a part of each answer
+		`"status":"pass"`,
+		`{"ok":true,"id":"lead_`,
+		`"code":"activated"`,
+		`"valid":true`,
+		`{"ok":true,"released":true}`,
+		"204\n",
+		`"interval":"week","timezone":"Europe/Zurich","totals":{"views":`,
+		`"interval":"month"`,
+		`{"data":[{"id":"lead_`,
+		`{"data":[{"id":"lic_`,
+		`{"keys":[{"alg":"EdDSA"`,
+		`"status":410`,
+		"kitchen-display",
+	}
+	ran := 0
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "curl ") && !strings.HasPrefix(line, "sqlite3 ") {
+			continue
+		}
+		out, err := exec.Command("sh", "-c", line).CombinedOutput()
+		if ran >= len(want) {
+			t.Fatalf("a line more than this test knows: %s", line)
+		}
+		problem := strings.Contains(string(out), `"request_id"`) && !strings.Contains(want[ran], "410")
+		if err != nil || problem || !strings.Contains(string(out), want[ran]) {
+			t.Errorf("%s%s(%v), want %q", line, out, err, want[ran])
+		}
+		ran++
+	}
+	if ran != len(want) {
+		t.Errorf("%d lines, want %d:\n%s", ran, len(want), text)
+	}
+}
+
+func TestTheDemoLeavesNothingBehindUnlessToldWhere(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var db string
+	t.Run("run", func(t *testing.T) { db = printed(t, startDemo(t), "Its database") })
+	if _, err := os.Stat(filepath.Dir(db)); err == nil {
+		t.Errorf("%s is still there", filepath.Dir(db))
+	}
+	dir := filepath.Join(t.TempDir(), "kept")
+	keys := map[string]bool{}
+	for range 2 {
+		t.Run("kept", func(t *testing.T) {
+			text := startDemo(t, "-dir", dir)
+			if got := printed(t, text, "Its database"); got != filepath.Join(dir, "widgetd.db") {
+				t.Errorf("its database: %s", got)
+			}
+			keys[regexp.MustCompile(`[0-9A-Z]{5}(-[0-9A-Z]{5}){4}`).FindString(text)] = true
+		})
+	}
+	if len(keys) != 2 || keys[""] {
+		t.Errorf("two runs showed the keys %v", keys)
+	}
+	if faults, err := checkFile(filepath.Join(dir, "widgetd.db")); err != nil || len(faults) > 0 {
+		t.Errorf("the kept database: %v %v", faults, err)
+	}
+	o := &operator{t: t, env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}, ran: map[string]bool{}}
+	if report := o.object("check"); report["ok"] != true {
+		t.Errorf("check: %v", report)
+	}
+	other := newOperator(t)
+	if _, err := other.try("demo", "-addr", "127.0.0.1:0", "-dir", other.dir); err == nil || !strings.Contains(err.Error(), "holds a database that no demo made") {
+		t.Errorf("a demo over another's database: %v", err)
+	}
+}
+
+// A browser is Chromium behind its driver (W3C WebDriver).
+type browser struct {
+	t       testing.TB
+	driver  string
+	session string
+}
+
+// startBrowser starts a headless Chromium until the test ends.
+func startBrowser(t testing.TB) *browser {
+	t.Helper()
+	programsOrSkip(t, "chromium", "chromedriver")
+	cmd := exec.Command("chromedriver", "--port=0")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	b := &browser{t: t}
+	lines := bufio.NewScanner(stdout)
+	for b.driver == "" && lines.Scan() {
+		if found := regexp.MustCompile(`started successfully on port (\d+)`).FindStringSubmatch(lines.Text()); found != nil {
+			b.driver = "http://127.0.0.1:" + found[1]
+		}
+	}
+	if b.driver == "" {
+		t.Fatalf("chromedriver does not start: %v", lines.Err())
+	}
+	go io.Copy(io.Discard, stdout)
+	args := []string{"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+		"--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--window-size=800,1000", "--user-data-dir=" + t.TempDir()}
+	created := b.call("POST", "/session", map[string]any{"capabilities": map[string]any{"alwaysMatch": map[string]any{
+		"browserName": "chrome", "goog:chromeOptions": map[string]any{"args": args}, "timeouts": map[string]any{"implicit": 10_000}}}})
+	b.session = "/session/" + created.(map[string]any)["sessionId"].(string)
+	t.Cleanup(func() { b.call("DELETE", b.session, nil) })
+	return b
+}
+
+// call sends a command to the driver and returns its value.
+func (b *browser) call(method, path string, body any) any {
+	b.t.Helper()
+	var reader io.Reader
+	if body != nil {
+		reader = bytes.NewReader(encodeJSON(body))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, b.driver+path, reader)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var answer struct{ Value any }
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || res.StatusCode != 200 {
+		b.t.Fatalf("%s %s: %s %v %v", method, path, res.Status, answer.Value, err)
+	}
+	return answer.Value
+}
+
+func (b *browser) open(url string) {
+	b.t.Helper()
+	b.call("POST", b.session+"/url", map[string]string{"url": url})
+}
+
+// find waits for an element and returns its path.
+func (b *browser) find(xpath string) string {
+	b.t.Helper()
+	found := b.call("POST", b.session+"/element", map[string]string{"using": "xpath", "value": xpath}).(map[string]any)
+	for _, id := range found {
+		return b.session + "/element/" + id.(string)
+	}
+	b.t.Fatalf("no %s", xpath)
+	return ""
+}
+
+func (b *browser) click(xpath string) {
+	b.t.Helper()
+	b.call("POST", b.find(xpath)+"/click", map[string]any{})
+}
+
+func (b *browser) text(xpath string) string {
+	b.t.Helper()
+	return b.call("GET", b.find(xpath)+"/text", nil).(string)
+}
+
+func (b *browser) typeInto(xpath, text string) {
+	b.t.Helper()
+	b.call("POST", b.find(xpath)+"/value", map[string]string{"text": text})
+}
+
+// screenshot saves what the browser shows, when a place for pictures is named.
+func (b *browser) screenshot(name string) {
+	b.t.Helper()
+	dir := os.Getenv("WIDGETD_TEST_PICTURES")
+	if dir == "" {
+		return
+	}
+	picture, err := base64.StdEncoding.DecodeString(b.call("GET", b.session+"/screenshot", nil).(string))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name), picture, 0o600)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestABrowserShowsTheDemoPageAndPostsItsForm(t *testing.T) {
+	programsOrSkip(t, "chromium", "chromedriver") // before the demo starts
+	dir := t.TempDir()
+	text := startDemo(t, "-dir", dir)
+	b := startBrowser(t)
+	page := printed(t, text, "A lunch menu on a partner's site")
+	b.open(page)
+
+	for _, dish := range []string{"Pizza Margherita", "Risotto ai funghi", "Insalata mista", "Tiramisù"} {
+		if got := b.text(`//li[@data-item="` + dish + `"]//strong`); got != dish {
+			t.Errorf("dish %q, want %q", got, dish)
+		}
+	}
+	for _, name := range []string{"views", "visitors", "clicks"} {
+		if got := b.text(`//dd[@id="` + name + `" and text()!="…"]`); !regexp.MustCompile(`^\d{1,3}(,\d{3})*$`).MatchString(got) {
+			t.Errorf("%s shows %q", name, got)
+		}
+	}
+	clicks := b.text(`//dd[@id="clicks"]`)
+	b.click(`//li[@data-item="Insalata mista"]//button`)
+	b.find(`//li[@data-item="Insalata mista"]//button[text()="Ordered"]`)
+	b.find(`//dd[@id="clicks" and text()!="` + clicks + `"]`)
+
+	b.typeInto(`//form[@id="newsletter"]//input[@name="email"]`, "Browser@Example.com")
+	b.click(`//form[@id="newsletter"]//button`)
+	answer := b.text(`//*[@id="answer" and starts-with(text(), "Thank you.")]`)
+	b.screenshot("demo.png")
+
+	id := regexp.MustCompile(`lead_\w{26}$`).FindString(answer)
+	s := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{keepLog: true})
+	var email, source, path, owner, site string
+	err := s.one(`SELECT l.email, l.source, l.page, l.account_id, o.account_id FROM leads l, origins o WHERE l.id = ? AND o.origin = ?`,
+		[]any{id, strings.TrimSuffix(page, "/")}, &email, &source, &path, &owner, &site)
+	if err != nil || email != "Browser@example.com" || source != "footer" || path != "/" || owner != site {
+		t.Errorf("answer %q; the lead: %q %q %q of %q, the page's account is %q (%v)", answer, email, source, path, owner, site, err)
+	}
+	var orders int
+	err = s.one(`SELECT sum(orders) FROM item_counts WHERE item = 'Insalata mista' AND quarter = (SELECT max(quarter) FROM item_counts)`, nil, &orders)
+	if err != nil || orders < 1 {
+		t.Errorf("%d orders counted, %v", orders, err)
+	}
+}
+
+func TestABrowserKeepsAnUnlistedSiteOut(t *testing.T) {
+	programsOrSkip(t, "chromium", "chromedriver")
+	text := startDemo(t)
+	base, page := printed(t, text, "The service behind it"), printed(t, text, "A lunch menu on a partner's site")
+	b := startBrowser(t)
+	post := `const done = arguments[arguments.length - 1];
+		fetch(arguments[0] + "/widget/leads", {method: "POST", headers: {"Content-Type": "application/json"}, body: '{"type":"newsletter","email":"a@example.com"}'})
+		.then(r => done("status " + r.status), e => done("blocked"))`
+	for origin, want := range map[string]string{
+		page: "status 200",
+		strings.Replace(page, "127.0.0.1", "localhost", 1): "blocked",
+	} {
+		b.open(origin)
+		if got := b.call("POST", b.session+"/execute/async", map[string]any{"script": post, "args": []string{base}}); got != want {
+			t.Errorf("from %s: %v, want %s", origin, got, want)
+		}
+	}
+}
