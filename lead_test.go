@@ -71,7 +71,8 @@ func TestWhatALeadOmitsIsNull(t *testing.T) {
 	s := newService(t)
 	s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","source":""}`).is(200)
 	s.post("/widget/leads", `{"type":"newsletter","email":"bob@example.com","page":"/?x"}`).is(200)
-	if n := s.count(`SELECT count(*) FROM leads WHERE source IS NULL AND (page IS NULL OR page = '/')`); n != 2 {
+	s.post("/widget/leads", `{"type":"newsletter","email":"eve@example.com","page":"/#x?y"}`).is(200)
+	if n := s.count(`SELECT count(*) FROM leads WHERE source IS NULL AND (page IS NULL OR page = '/')`); n != 3 {
 		t.Fatal(s.dump())
 	}
 }
@@ -87,6 +88,10 @@ func TestTheSameLeadWithinADayIsOneLead(t *testing.T) {
 		if again := s.post("/widget/leads", strings.Replace(aLead, "example.com", "EXAMPLE.com", 1)).is(200).text("id"); again != id {
 			t.Fatal("the domain's case makes another lead")
 		}
+		capital := strings.Replace(aLead, "ada@", "Ada@", 1) // the part before the @ is as it was sent
+		if other := s.post("/widget/leads", capital).is(200).text("id"); other == id || s.post("/widget/leads", capital).is(200).text("id") != other {
+			t.Fatal("a capital is not a lead of its own, once")
+		}
 		for _, other := range []string{
 			strings.Replace(aLead, "newsletter", "demo", 1), strings.Replace(aLead, "ada@", "bob@", 1), strings.Replace(aLead, "footer", "header", 1),
 			strings.Replace(aLead, "/menu", "/", 1), `{"type":"newsletter","email":"ada@example.com"}`, `{"type":"newsletter","email":"ada@example.com","source":"footer"}`,
@@ -95,10 +100,10 @@ func TestTheSameLeadWithinADayIsOneLead(t *testing.T) {
 				t.Errorf("%s is taken for another lead", other)
 			}
 		}
-		if n := s.count(`SELECT count(*) FROM leads`); n != 7 {
+		if n := s.count(`SELECT count(*) FROM leads`); n != 8 {
 			t.Fatalf("%d leads", n)
 		}
-		if n := s.count(`SELECT count(*) FROM events WHERE type = 'lead.created'`); n != 7 {
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'lead.created'`); n != 8 {
 			t.Fatalf("%d events", n)
 		}
 		time.Sleep(time.Second)

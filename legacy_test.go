@@ -153,15 +153,18 @@ func TestCountsThatCanNotBeWrittenWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		gone, cancel := context.WithCancel(t.Context())
-		cancel()
 		release := make(chan struct{})
 		go s.store.update(t.Context(), func(*tx) error { <-release; return nil })
 		synctest.Wait()
 		s.get("//api/legacy/old").is(404)
-		if err := s.server.flushLegacy(gone); err == nil {
-			t.Fatal("written to a busy database in no time")
+		failed := make(chan error, 1)
+		go func() { failed <- s.server.flushLegacy(gone) }()
+		synctest.Wait()
+		s.get("//api/legacy/old").is(404) // while that waits
+		cancel()
+		if err := <-failed; err == nil {
+			t.Fatal("written although the writer was busy")
 		}
-		s.get("//api/legacy/old").is(404)
 		close(release)
 		s.check(s.server.flushLegacy(t.Context()))
 		if n := s.count(`SELECT sum(calls) FROM legacy_calls`); n != 2 {

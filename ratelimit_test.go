@@ -169,6 +169,15 @@ func TestFullBucketsAreForgottenAsOthersAreUsed(t *testing.T) {
 	}
 }
 
+func TestALowerRateCountsAtOnce(t *testing.T) {
+	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	l := newLimiter(10)
+	l.take("a", 600, now)
+	if v := l.take("a", 6, now); v.remaining != 5 {
+		t.Fatalf("%+v", v)
+	}
+}
+
 func TestAClockThatGoesBackGivesNothing(t *testing.T) {
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	l := newLimiter(10)
