@@ -310,10 +310,10 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	legacy := strings.HasPrefix(r.URL.Path, legacyPrefix)
 	w.onLeads = rest == "/widget/leads" || r.URL.Path == legacyPrefix+"widget/leads"
 	switch {
-	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
-		s.fail(w, r, errNotFound)
 	case legacy:
 		s.serveLegacy(w, r, rt)
+	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
+		s.fail(w, r, errNotFound)
 	case inBase:
 		h.Add("Vary", "Origin")
 		rt.mux.ServeHTTP(w, s.withOrigin(w, r))

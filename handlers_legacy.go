@@ -27,6 +27,10 @@ func (s *server) serveLegacy(w *response, r *http.Request, rt *routing) {
 		counterpart.URL.RawPath = rt.prefixes[0] + "/" + raw
 	}
 	known, methods := s.counterpart(rt, counterpart)
+	unclean := r.URL.Path != cleanPath(r.URL.Path) // the mux would redirect
+	if unclean {
+		known = ""
+	}
 
 	h := w.Header()
 	h.Set("Sunset", s.legacySunset.UTC().Format(http.TimeFormat))
@@ -44,9 +48,11 @@ func (s *server) serveLegacy(w *response, r *http.Request, rt *routing) {
 		s.legacy.count(legacyPathName(known), s.legacyCaller(r, check), s.now())
 	}
 	switch {
+	case s.now().Before(s.legacySunset) && unclean:
+		s.fail(w, r, errNotFound)
 	case s.now().Before(s.legacySunset):
 		rt.mux.ServeHTTP(w, counterpart)
-	case r.Method == http.MethodOptions:
+	case r.Method == http.MethodOptions && check.given: // a browser must be let in to see that it is gone
 		s.otherMethod(w, counterpart, methods)
 	default:
 		detail := "This path ended on " + s.legacySunset.UTC().Format(time.DateOnly) + "."

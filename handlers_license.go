@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // A credential names a licence: by its key, or by a device token.
@@ -17,6 +18,10 @@ type credential struct {
 
 func (cr *credential) read(in *input) {
 	if v := in.member("license_key", jsonString, optional); v != nil {
+		if strings.IndexFunc(v.text, unicode.IsControl) >= 0 { // the parser would pass those that are white space
+			in.wrong("license_key", "control_character", "This must not contain control characters.")
+			return
+		}
 		cr.keyText = v.text
 		if code, detail := checkText(v.text, optional, maxBody); code != "" {
 			in.wrong("license_key", code, detail)

@@ -100,7 +100,7 @@ func (s *server) countEvents(ctx context.Context, c *call, q *eventsRequest) (no
 	_, err = create(ctx, s, c, func(t *tx) (noContent, error) {
 		return noContent{}, t.addCounts(w.ID, q.counts, q.items)
 	})
-	if err != nil {
+	if err != nil || c.replay != nil { // the view was not counted now
 		undo()
 	}
 	return noContent{}, err

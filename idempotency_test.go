@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const someKey = "Idempotency-Key: 8e03978e-40d5-43dd-bc93-6894a57f9324"
+
+func TestTheSameKeyAndBodyIsAnsweredFromTheFirstAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		widget := s.addWidget(s.account)
+		_, licenseKey := s.addLicense(license{})
+		for path, body := range map[string]string{
+			"/widget/leads":            aLead,
+			"/widget/license/activate": `{"license_key":"` + licenseKey + `","fingerprint":"f"}`,
+			"/widget/events":           `{"widget":"` + widget + `","events":[{"type":"click","item":"Rösti"},{"type":"view"}]}`,
+		} {
+			first := s.post(path, body, "Origin: "+siteOrigin, someKey).has("Idempotency-Replayed: ")
+			if first.status > 204 {
+				t.Fatalf("%s: %d %s", path, first.status, first.body)
+			}
+			time.Sleep(time.Hour) // the activation would give another lease by now
+			before := s.dump()
+			again := s.post(path, body, "Origin: "+siteOrigin, someKey).is(first.status).has("Idempotency-Replayed: true", "Content-Type: "+first.header.Get("Content-Type"))
+			if again.body != first.body || again.header.Get("X-Request-Id") == first.header.Get("X-Request-Id") {
+				t.Errorf("%s: %s, the first time %s", path, again.body, first.body)
+			}
+			s.unchanged(before)
+			s.post(path, strings.Replace(body, "{", `{"unknown":1,`, 1), "Origin: "+siteOrigin, someKey).is(422, "idempotency_key_reused").has("Idempotency-Replayed: ")
+			s.unchanged(before)
+		}
+		if n := s.count(`SELECT sum(clicks) * 10 + sum(views) FROM widget_counts`); n != 11 {
+			t.Errorf("counted %d", n)
+		}
+	})
+}
+
+func TestAKeyMayBeQuoted(t *testing.T) {
+	s := newService(t)
+	s.post("/widget/leads", aLead, "Idempotency-Key: abc").is(200).has("Idempotency-Replayed: ")
+	s.post("/widget/leads", aLead, `Idempotency-Key: "abc"`).is(200).has("Idempotency-Replayed: true")
+}
+
+func TestAMalformedKeyIs400AndChangesNothing(t *testing.T) {
+	s := newService(t, withoutAddressLimits)
+	before := s.dump()
+	for _, key := range []string{"", `""`, "a b", "ä", "a\x7f", strings.Repeat("k", 256), `"` + strings.Repeat("k", 256) + `"`, " "} {
+		s.post("/widget/leads", aLead, "Idempotency-Key: "+key).is(400, "malformed_header")
+	}
+	s.post("/widget/leads", aLead, "Idempotency-Key: a", "Idempotency-Key: a").is(400, "malformed_header")
+	s.unchanged(before)
+	s.post("/widget/leads", aLead, "Idempotency-Key: "+strings.Repeat("k", 255)).is(200)
+	s.post("/widget/leads", aLead, `Idempotency-Key: "`+strings.Repeat("k", 255)+`"`).is(200).has("Idempotency-Replayed: true")
+}
+
+func TestPathsThatCreateNothingTakeNoNoticeOfAKey(t *testing.T) {
+	s := newService(t)
+	_, key := s.addLicense(license{})
+	for range 2 {
+		s.post("/widget/license/verify", `{"license_key":"`+key+`"}`, someKey).is(200).has("Idempotency-Replayed: ")
+		s.post("/widget/license/deactivate", `{"license_key":"`+key+`","fingerprint":"f"}`, "Idempotency-Key: ä ä").is(200)
+	}
+	if n := s.count(`SELECT count(*) FROM idempotency`); n != 0 {
+		t.Fatalf("%d answers are stored", n)
+	}
+}
+
+func TestAKeyWhoseRequestStillRunsIs409(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		release := make(chan struct{})
+		var all sync.WaitGroup
+		all.Go(func() { s.store.update(t.Context(), func(*tx) error { <-release; return nil }) }) // the writer is busy
+		synctest.Wait()
+		all.Go(func() { s.post("/widget/leads", aLead, someKey).has("Idempotency-Replayed: ") })
+		synctest.Wait()
+		s.post("/widget/leads", aLead, someKey).is(409, "idempotency_in_progress").has("Retry-After: 1")
+		close(release)
+		all.Wait()
+		s.post("/widget/leads", aLead, someKey).is(200).has("Idempotency-Replayed: true")
+		if n := s.count(`SELECT count(*) FROM leads`); n != 1 {
+			t.Fatalf("%d leads", n)
+		}
+	})
+}
+
+func TestAKeyIsFreeAgainAfter24Hours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		first := s.post("/widget/leads", aLead, someKey).is(200)
+		time.Sleep(24*time.Hour - time.Second)
+		if a := s.post("/widget/leads", aLead, someKey).is(200).has("Idempotency-Replayed: true"); a.body != first.body {
+			t.Fatal(a.body)
+		}
+		time.Sleep(time.Second)
+		if a := s.post("/widget/leads", `{"type":"demo","email":"bob@example.com"}`, someKey).is(200).has("Idempotency-Replayed: "); a.body == first.body {
+			t.Fatal(a.body)
+		}
+		time.Sleep(24 * time.Hour)
+		s.change((*tx).sweep)
+		if n := s.count(`SELECT count(*) FROM idempotency`); n != 0 {
+			t.Fatalf("%d answers outlive their day", n)
+		}
+	})
+}
+
+func TestAKeyIsItsCallersOwn(t *testing.T) {
+	s := newService(t)
+	partner := s.addAccount("partner")
+	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
+	_, one := s.addLicense(license{})
+	_, two := s.addLicense(license{})
+	activate := func(key, fingerprint string) func(...string) answer {
+		return func(headers ...string) answer {
+			return s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"`+fingerprint+`"}`, append(headers, someKey)...)
+		}
+	}
+	lead := func(headers ...string) func(...string) answer {
+		return func(more ...string) answer {
+			return s.post("/widget/leads", aLead, append(headers, append(more, someKey)...)...)
+		}
+	}
+	asks := []func(...string) answer{
+		lead(), lead("Origin: " + siteOrigin), lead("Origin: https://partner.example"), lead("Peer: 192.0.2.2:1"),
+		activate(one, "f"), activate(one, "g"), activate(two, "f"),
+	}
+	for i, ask := range asks {
+		if a := ask(); a.status != 200 || a.header.Get("Idempotency-Replayed") != "" {
+			t.Errorf("%d takes another caller's answer: %d %v", i, a.status, a.header)
+		}
+	}
+	for i, ask := range asks {
+		if a := ask(); a.status != 200 || a.header.Get("Idempotency-Replayed") != "true" {
+			t.Errorf("%d is not replayed: %d %v", i, a.status, a.header)
+		}
+	}
+	activate(one, "f")("Peer: 192.0.2.9:1").is(200).has("Idempotency-Replayed: true") // a device moves about
+}
+
+func TestOnlySuccessIsStored(t *testing.T) {
+	s := newService(t)
+	seats := 1
+	_, key := s.addLicense(license{MaxDevices: &seats})
+	s.post("/widget/leads", `{"type":"newsletter"}`, someKey).is(422)
+	s.post("/widget/leads", `{`, someKey).is(400)
+	s.post("/widget/leads", aLead, "Origin: https://other.example", someKey).is(403)
+	s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"one"}`).is(200)
+	body := `{"license_key":"` + key + `","fingerprint":"two"}`
+	s.post("/widget/license/activate", body, someKey).is(409, "seat_limit_reached")
+	s.post("/widget/license/activate", `{"license_key":"`+newLicenseKey()+`","fingerprint":"two"}`, someKey).is(404)
+	if n := s.count(`SELECT count(*) FROM idempotency`); n != 0 {
+		t.Fatalf("%d answers are stored", n)
+	}
+	s.post("/widget/license/deactivate", `{"license_key":"`+key+`","fingerprint":"one"}`).is(200)
+	s.post("/widget/license/activate", body, someKey).is(200).has("Idempotency-Replayed: ") // the refusal did not stick
+	s.post("/widget/leads", aLead, someKey).is(200).has("Idempotency-Replayed: ")
+}
+
+func TestNothingOfAKeyOrItsAnswerCanBeReadInTheFile(t *testing.T) {
+	s := newService(t)
+	_, key := s.addLicense(license{})
+	const chosen = "a-key-that-only-the-caller-knows"
+	a := s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"the-device-itself","nonce":"a-nonce-to-look-for"}`, "Idempotency-Key: "+chosen).is(200)
+	if n := s.count(`SELECT count(*) FROM idempotency WHERE length(answer) > 500`); n != 1 {
+		t.Fatal("the answer is not stored")
+	}
+	for _, suffix := range []string{"", "-wal"} {
+		text, err := os.ReadFile(s.store.path + suffix)
+		s.check(err)
+		for _, secret := range []string{chosen, key, strings.ReplaceAll(key, "-", ""), a.text("token"), a.text("token")[:60], "the-device-itself", "a-nonce-to-look-for", `"code":"activated"`} {
+			if bytes.Contains(text, []byte(secret)) {
+				t.Errorf("%q stands in the file", secret)
+			}
+		}
+	}
+	if strings.Contains(s.log.String(), chosen) || strings.Contains(s.log.String(), key) {
+		t.Error("a secret was logged")
+	}
+}
+
+func TestManyCallsWithOneKeyAreOneEffect(t *testing.T) {
+	s := newService(t)
+	widget := s.addWidget(s.account)
+	var all sync.WaitGroup
+	statuses := make([]int, 32)
+	for i := range statuses {
+		all.Go(func() {
+			statuses[i] = s.post("/widget/events", `{"widget":"`+widget+`","events":[{"type":"order"}]}`, "Origin: "+siteOrigin, someKey).status
+		})
+	}
+	all.Wait()
+	for _, status := range statuses {
+		if status != 204 && status != 409 {
+			t.Fatalf("statuses %v", statuses)
+		}
+	}
+	if n := s.count(`SELECT sum(orders) FROM widget_counts`); n != 1 {
+		t.Fatalf("%d orders", n)
+	}
+}
+
+func TestARefusalThatWritesAnEventIsKeptOnceAnHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		seats := 1
+		id, key := s.addLicense(license{MaxDevices: &seats})
+		s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"holder"}`).is(200)
+		refuse := func(i int) {
+			s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":"%s","fingerprint":"f%d"}`, key, i)).is(409, "seat_limit_reached")
+		}
+		events := func() int {
+			return s.count(`SELECT count(*) FROM events WHERE type = 'license.seat_limit_reached' AND license_id = ?`, id)
+		}
+		for i := range 3 {
+			refuse(i)
+		}
+		time.Sleep(time.Hour - time.Second)
+		refuse(3)
+		if events() != 1 {
+			t.Fatalf("%d events within an hour", events())
+		}
+		time.Sleep(time.Second)
+		refuse(4)
+		if events() != 2 {
+			t.Fatalf("%d events after an hour", events())
+		}
+		if n := s.count(`SELECT count(*) FROM devices`); n != 1 {
+			t.Fatalf("%d devices", n)
+		}
+	})
+}

@@ -1,0 +1,550 @@
+package main
+
+import (
+	"database/sql"
+	"fmt"
+	"net/mail"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// dump is every row of every table but the proofs of health, read over a connection
+// of its own, for comparing before and after.
+func (s *service) dump() string {
+	s.t.Helper()
+	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{}, "query_only(1)"))
+	s.check(err)
+	defer db.Close()
+	var tables []string
+	list := func(query string, row func(*sql.Rows)) {
+		s.t.Helper()
+		rows, err := db.Query(query)
+		s.check(err)
+		defer rows.Close()
+		for rows.Next() {
+			row(rows)
+		}
+		s.check(rows.Err())
+	}
+	list(`SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN ('probes', 'sqlite_stat1') ORDER BY name`, func(rows *sql.Rows) {
+		var name string
+		s.check(rows.Scan(&name))
+		tables = append(tables, name)
+	})
+	var out strings.Builder
+	for _, table := range tables {
+		fmt.Fprintf(&out, "== %s\n", table)
+		var lines []string
+		list(`SELECT * FROM `+table, func(rows *sql.Rows) {
+			columns, err := rows.Columns()
+			s.check(err)
+			values, dest := make([]any, len(columns)), make([]any, len(columns))
+			for i := range values {
+				dest[i] = &values[i]
+			}
+			s.check(rows.Scan(dest...))
+			lines = append(lines, fmt.Sprintf("%v", values))
+		})
+		slices.Sort(lines)
+		fmt.Fprintln(&out, strings.Join(lines, "\n"))
+	}
+	return out.String()
+}
+
+// unchanged checks that no table has changed since a dump.
+func (s *service) unchanged(before string) {
+	s.t.Helper()
+	after := s.dump()
+	if after == before {
+		return
+	}
+	old, now := strings.Split(before, "\n"), strings.Split(after, "\n")
+	only := func(lines, others []string) string {
+		return strings.Join(slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(others, line) }), "\n")
+	}
+	s.t.Fatalf("the database has changed; gone:\n%s\nnew:\n%s", only(old, now), only(now, old))
+}
+
+// A memberRule is what the contract says about one member of a body.
+type memberRule struct {
+	path     string // "email", "device/name", "events/0/type"
+	kind     jsonKind
+	required string            // code when it is absent; "": optional
+	empty    string            // code of "" or [] ; "": allowed
+	max      int               // characters or elements; 0: some other rule bounds it
+	long     string            // code past max; "": too_long
+	wrong    map[string]string // raw values that are wrong, with their codes
+}
+
+// A bodyRule is a path with a right body and the rules of all its members.
+type bodyRule struct {
+	path    string
+	body    string
+	headers []string
+	members []memberRule
+}
+
+const someDevice = "dev_00000000000000000000000000"
+
+// bodyRules are all bodies of the contract; %s stands for a licence key or a
+// widget's id.
+var bodyRules = []bodyRule{
+	{path: "/widget/leads", body: `{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu","website":""}`, members: []memberRule{
+		{path: "type", kind: jsonString, required: "required", empty: "empty", max: 32, wrong: map[string]string{
+			`"Newsletter"`: "invalid_type", `"1st"`: "invalid_type", `"-a"`: "invalid_type", `"a b"`: "invalid_type", `"é"`: "invalid_type", `" a"`: "invalid_type", `"a.b"`: "invalid_type"}},
+		{path: "email", kind: jsonString, required: "required", empty: "empty", max: 254, wrong: map[string]string{
+			`"ada"`: "invalid_email", `" ada@example.com"`: "invalid_email", `"Ada <ada@example.com>"`: "invalid_email", `"ada@example.com,eve@example.com"`: "invalid_email"}},
+		{path: "source", kind: jsonString, max: 100},
+		{path: "page", kind: jsonString, empty: "invalid_page", max: 2048, wrong: map[string]string{`"menu"`: "invalid_page", `"https://example.com/menu"`: "invalid_page", `"?a"`: "invalid_page"}},
+		{path: "website", kind: jsonString, max: 2048},
+	}},
+	{path: "/leads/erase", body: `{"email":"ada@example.com"}`, members: []memberRule{
+		{path: "email", kind: jsonString, required: "required", empty: "empty", max: 254, wrong: map[string]string{`"ada"`: "invalid_email", `"%"`: "invalid_email"}},
+	}},
+	{path: "/widget/events", body: `{"widget":"%s","events":[{"type":"click","item":"Rösti","page":"/menu"},{"type":"view"}]}`, headers: []string{"Origin: " + siteOrigin}, members: []memberRule{
+		{path: "widget", kind: jsonString, required: "required", empty: "empty", wrong: map[string]string{
+			`"wgt_"`: "invalid_id", `"wgt_80000000000000000000000000"`: "invalid_id", `"WGT_00000000000000000000000000"`: "invalid_id", `"lead_00000000000000000000000000"`: "invalid_id", `"wgt_0000000000000000000000000U"`: "invalid_id"}},
+		{path: "events", kind: jsonArray, required: "required", empty: "wrong_length", max: 50, long: "wrong_length"},
+		{path: "events/0", kind: jsonObject},
+		{path: "events/0/type", kind: jsonString, required: "required", empty: "empty", wrong: map[string]string{`"View"`: "unknown_value", `"visit"`: "unknown_value"}},
+		{path: "events/0/item", kind: jsonString, max: 100},
+		{path: "events/0/page", kind: jsonString, empty: "invalid_page", max: 2048, wrong: map[string]string{`"menu"`: "invalid_page"}},
+		{path: "events/1/type", kind: jsonString, required: "required", empty: "empty"},
+	}},
+	{path: "/widget/license/activate", body: `{"license_key":"%s","fingerprint":"f1","product":"kds","replace_device_id":"` + someDevice + `","nonce":"n","device":{"name":"Kitchen 1","platform":"linux/arm64","app_version":"2.4.1"}}`, members: []memberRule{
+		{path: "license_key", kind: jsonString, required: "required", empty: "key_malformed", max: 255, long: "key_malformed"},
+		{path: "fingerprint", kind: jsonString, required: "required", empty: "empty", max: 255},
+		{path: "product", kind: jsonString, empty: "empty", max: 100},
+		{path: "replace_device_id", kind: jsonString, empty: "invalid_id", wrong: map[string]string{`"dev_"`: "invalid_id", `"lic_00000000000000000000000000"`: "invalid_id"}},
+		{path: "nonce", kind: jsonString, empty: "empty", max: 128},
+		{path: "device", kind: jsonObject},
+		{path: "device/name", kind: jsonString, max: 100},
+		{path: "device/platform", kind: jsonString, max: 100},
+		{path: "device/app_version", kind: jsonString, max: 100},
+	}},
+	{path: "/widget/license/verify", body: `{"license_key":"%s","fingerprint":"f1","product":"kds","entitlements":["a"],"nonce":"n","app_version":"2.4.1"}`, members: []memberRule{
+		{path: "license_key", kind: jsonString, required: "required"},
+		{path: "fingerprint", kind: jsonString, empty: "empty", max: 255},
+		{path: "product", kind: jsonString, empty: "empty", max: 100},
+		{path: "entitlements", kind: jsonArray, max: 100, long: "wrong_length"},
+		{path: "entitlements/0", kind: jsonString, empty: "empty", max: 64},
+		{path: "nonce", kind: jsonString, empty: "empty", max: 128},
+		{path: "app_version", kind: jsonString, max: 100},
+	}},
+	{path: "/widget/license/deactivate", body: `{"license_key":"%s","fingerprint":"f1"}`, members: []memberRule{
+		{path: "license_key", kind: jsonString, required: "required", empty: "key_malformed", max: 255, long: "key_malformed"},
+		{path: "fingerprint", kind: jsonString, required: "required", empty: "empty", max: 255},
+	}},
+}
+
+// A bodyFault is one wrong body.
+type bodyFault struct {
+	name, body string
+	status     int
+	names      []string // what errors name; nil: nothing
+}
+
+const rawJSON jsonKind = 99 // a value whose text is JSON already
+
+// render writes a value as JSON.
+func render(v *jsonValue) string {
+	var parts []string
+	switch v.kind {
+	case jsonNull:
+		return "null"
+	case jsonBool:
+		return strconv.FormatBool(v.truth)
+	case jsonString:
+		return strconv.Quote(v.text)
+	case jsonArray:
+		for i := range v.list {
+			parts = append(parts, render(&v.list[i]))
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	case jsonObject:
+		for i := range v.members {
+			parts = append(parts, strconv.Quote(v.members[i].name)+":"+render(&v.members[i].value))
+		}
+		return "{" + strings.Join(parts, ",") + "}"
+	}
+	return v.text
+}
+
+// edited returns the body after a change to what stands at path: its parent, and
+// its place there.
+func edited(t testing.TB, body, path string, change func(parent *jsonValue, i int)) string {
+	t.Helper()
+	root, err := parseJSON([]byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, steps := &root, strings.Split(path, "/")
+	for _, step := range steps[:len(steps)-1] {
+		if n, err := strconv.Atoi(step); err == nil {
+			parent = &parent.list[n]
+		} else {
+			parent, _ = parent.member(step)
+		}
+	}
+	last := steps[len(steps)-1]
+	i, err := strconv.Atoi(last)
+	if err != nil {
+		i = slices.IndexFunc(parent.members, func(m jsonMember) bool { return m.name == last })
+	}
+	change(parent, i)
+	return render(&root)
+}
+
+func withValue(t testing.TB, body, path, raw string) string {
+	t.Helper()
+	return edited(t, body, path, func(parent *jsonValue, i int) {
+		value := jsonValue{kind: rawJSON, text: raw}
+		if parent.kind == jsonArray {
+			parent.list[i] = value
+		} else {
+			parent.members[i].value = value
+		}
+	})
+}
+
+// faults are all ways in which one member of a body can be wrong.
+func (m memberRule) faults(t testing.TB, body string) (all []bodyFault) {
+	t.Helper()
+	inArray := m.path[len(m.path)-1] >= '0' && m.path[len(m.path)-1] <= '9'
+	add := func(name, body, code string) {
+		status, names := 422, []string{"#/" + m.path + " " + code}
+		if code == "malformed_json" {
+			status, names = 400, nil
+		}
+		all = append(all, bodyFault{name, body, status, names})
+	}
+	for kind, raw := range map[jsonKind]string{jsonNull: "null", jsonBool: "true", jsonNumber: "1", jsonString: `"x"`, jsonArray: "[]", jsonObject: "{}"} {
+		if kind != m.kind {
+			add("is "+kind.String(), withValue(t, body, m.path, raw), "wrong_type")
+		}
+	}
+	for raw, code := range m.wrong {
+		add("is "+raw, withValue(t, body, m.path, raw), code)
+	}
+	if m.required != "" {
+		add("is absent", edited(t, body, m.path, func(parent *jsonValue, i int) { parent.members = slices.Delete(parent.members, i, i+1) }), m.required)
+		for name, change := range map[string]func(string) string{
+			"begins with a capital": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
+			"is in capitals":        strings.ToUpper,
+			"has a space":           func(s string) string { return s + " " },
+		} {
+			add("'s name "+name, edited(t, body, m.path, func(parent *jsonValue, i int) { parent.members[i].name = change(parent.members[i].name) }), m.required)
+		}
+	}
+	if !inArray {
+		add("is there twice", edited(t, body, m.path, func(parent *jsonValue, i int) { parent.members = append(parent.members, parent.members[i]) }), "malformed_json")
+	}
+	long := orDefault(m.long, "too_long")
+	switch m.kind {
+	case jsonString:
+		if m.empty != "" {
+			add("is empty", withValue(t, body, m.path, `""`), m.empty)
+		}
+		if m.max > 0 {
+			add("is too long", withValue(t, body, m.path, `"/`+strings.Repeat("a", m.max)+`"`), long)
+			if m.long == "" {
+				add("is too long in characters", withValue(t, body, m.path, `"/`+strings.Repeat("ä", m.max)+`"`), long)
+			}
+		}
+		for _, c := range []string{`\u0000`, `\u0001`, `\n`, `\t`, `\r`, `\u001b`, `\u007f`, `\u0085`, `\u009f`} {
+			add("holds "+c, edited(t, body, m.path, func(parent *jsonValue, i int) {
+				v := &jsonValue{}
+				if inArray {
+					v = &parent.list[i]
+				} else {
+					v = &parent.members[i].value
+				}
+				half := len(v.text) / 2
+				*v = jsonValue{kind: rawJSON, text: `"` + v.text[:half] + c + v.text[half:] + `"`}
+			}), "control_character")
+		}
+	case jsonArray:
+		if m.empty != "" {
+			add("is empty", withValue(t, body, m.path, `[]`), m.empty)
+		}
+		add("is too long", withValue(t, body, m.path, "["+strings.TrimSuffix(strings.Repeat("1,", m.max+1), ",")+"]"), long)
+	}
+	return all
+}
+
+// start gives a service with what a body names, and the body itself.
+func (r bodyRule) start(t testing.TB) (s *service, body string, headers []string) {
+	t.Helper()
+	s = newService(t, withoutAddressLimits)
+	seats := 5
+	_, key := s.addLicense(license{MaxDevices: &seats})
+	for _, fingerprint := range []string{"f1", "other"} {
+		s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"`+fingerprint+`"}`).is(200)
+	}
+	s.post("/widget/leads", `{"type":"newsletter","email":"bob@example.com"}`).is(200)
+	body, headers = r.body, slices.Clone(r.headers)
+	switch {
+	case r.path == "/widget/events":
+		body = fmt.Sprintf(body, s.addWidget(s.account))
+	case strings.HasPrefix(r.path, "/widget/license/"):
+		body = fmt.Sprintf(body, key)
+		body = strings.Replace(body, someDevice, deviceOf(s, "other"), 1)
+	case r.path == "/leads/erase":
+		headers = append(headers, "Authorization: Bearer "+s.token(s.account, scopeErase))
+	}
+	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
+	return s, body, headers
+}
+
+func deviceOf(s *service, fingerprint string) (id string) {
+	s.t.Helper()
+	hash := fingerprintHash(fingerprint)
+	s.check(s.store.one(`SELECT id FROM devices WHERE fingerprint = ?`, []any{hash[:]}, &id))
+	return id
+}
+
+func TestEveryWrongMemberOfEveryBodyIsNamedAndChangesNothing(t *testing.T) {
+	for _, rule := range bodyRules {
+		t.Run(rule.path, func(t *testing.T) {
+			s, body, headers := rule.start(t)
+			before := s.dump()
+			for _, member := range rule.members {
+				for _, fault := range member.faults(t, body) {
+					t.Run(member.path+" "+fault.name, func(t *testing.T) {
+						s := s.with(t)
+						a := s.post(rule.path, fault.body, headers...)
+						if a.status != fault.status {
+							t.Fatalf("%d, want %d, for %.200s: %s", a.status, fault.status, fault.body, a.body)
+						}
+						a.is(fault.status).names(fault.names...)
+						s.unchanged(before)
+					})
+				}
+			}
+			if a := s.post(rule.path, body, headers...); a.status > 204 { // the body was right but for its fault
+				t.Fatalf("the right body: %d %s", a.status, a.body)
+			}
+		})
+	}
+}
+
+func TestOptionalMembersMayBeAbsentAndNamesInAnotherCaseAreUnknown(t *testing.T) {
+	for _, rule := range bodyRules {
+		s, body, headers := rule.start(t)
+		for _, m := range rule.members {
+			if m.required != "" || m.path[len(m.path)-1] == '0' {
+				continue
+			}
+			for name, changed := range map[string]string{
+				"absent": edited(t, body, m.path, func(parent *jsonValue, i int) { parent.members = slices.Delete(parent.members, i, i+1) }),
+				"in another case": edited(t, body, m.path, func(parent *jsonValue, i int) {
+					parent.members[i] = jsonMember{strings.ToUpper(parent.members[i].name), jsonValue{kind: jsonNull}}
+				}),
+			} {
+				if a := s.post(rule.path, changed, headers...); a.status > 204 {
+					t.Errorf("%s, %s %s: %d %s", rule.path, m.path, name, a.status, a.body)
+				}
+			}
+		}
+	}
+}
+
+func TestMembersAtTheirLimitAreTaken(t *testing.T) {
+	for _, rule := range bodyRules {
+		s, body, headers := rule.start(t)
+		for _, m := range rule.members {
+			if m.max == 0 || m.kind != jsonString || m.path == "email" || m.path == "license_key" || m.path == "product" || m.path == "entitlements/0" {
+				continue // those have tests of their own
+			}
+			fill := "ä"
+			if m.path == "type" {
+				fill = "a"
+			}
+			text := strings.Repeat(fill, m.max)
+			if strings.HasSuffix(m.path, "page") {
+				text = "/" + strings.Repeat(fill, m.max-1)
+			}
+			if a := s.post(rule.path, withValue(t, body, m.path, `"`+text+`"`), headers...); a.status > 204 {
+				t.Errorf("%s, %s with %d characters: %d %s", rule.path, m.path, m.max, a.status, a.body)
+			}
+		}
+	}
+}
+
+func TestAllWrongMembersAreNamedAtOnce(t *testing.T) {
+	s := newService(t)
+	s.post("/widget/leads", `{"email":"x","source":1,"page":"x","website":null}`).is(422, "validation_failed").
+		names("#/type required", "#/email invalid_email", "#/source wrong_type", "#/page invalid_page", "#/website wrong_type")
+	s.post("/widget/events", `{"events":[{"type":"view"},7,{"item":1},{"type":"x","page":2}]}`, "Origin: "+siteOrigin).is(422, "validation_failed").
+		names("#/widget required", "#/events/1 wrong_type", "#/events/2/type required", "#/events/2/item wrong_type", "#/events/3/type unknown_value", "#/events/3/page wrong_type")
+	s.post("/widget/license/activate", `{"license_key":1,"fingerprint":2,"device":{"name":3,"platform":"\u0000"}}`).is(422, "validation_failed").
+		names("#/license_key wrong_type", "#/fingerprint wrong_type", "#/device/name wrong_type", "#/device/platform control_character")
+	s.post("/widget/license/verify", `{"license_key":1,"entitlements":["a",1,""]}`).is(422, "validation_failed").
+		names("#/license_key wrong_type", "#/entitlements/1 wrong_type", "#/entitlements/2 empty")
+}
+
+func TestParametersAreJudgedAndNamed(t *testing.T) {
+	s := newService(t, withoutAddressLimits)
+	widget := s.addWidget(s.account)
+	token := "Authorization: Bearer " + s.token(s.account, scopeLeads+" "+scopeStats)
+	for query, want := range map[string]string{
+		"/leads?limit=0":                                      "?limit out_of_range",
+		"/leads?limit=201":                                    "?limit out_of_range",
+		"/leads?limit=":                                       "?limit out_of_range",
+		"/leads?limit=1.5":                                    "?limit out_of_range",
+		"/leads?limit=99999999999999999999":                   "?limit out_of_range",
+		"/leads?limit=1&limit=2":                              "?limit repeated",
+		"/leads?cursor=":                                      "?cursor invalid_cursor",
+		"/leads?cursor=lic_00000000000000000000000000":        "?cursor invalid_cursor",
+		"/leads?account_id=x":                                 "?account_id invalid_id",
+		"/widget/stats?widget=x":                              "?widget invalid_id",
+		"/widget/stats?widget=" + widget + "&interval=year":   "?interval unknown_value",
+		"/widget/stats?widget=" + widget + "&interval=":       "?interval unknown_value",
+		"/widget/stats?timezone=":                             "?timezone unknown_timezone",
+		"/widget/stats?timezone=Local":                        "?timezone unknown_timezone",
+		"/widget/stats?timezone=Europe/Atlantis":              "?timezone unknown_timezone",
+		"/widget/stats?timezone=../etc/passwd":                "?timezone unknown_timezone",
+		"/widget/stats?timezone=%2Fetc%2Flocaltime":           "?timezone unknown_timezone",
+		"/widget/stats?from=2026-02-30":                       "?from invalid_date",
+		"/widget/stats?from=2026-2-3":                         "?from invalid_date",
+		"/widget/stats?from=1969-12-31":                       "?from invalid_date",
+		"/widget/stats?to=2026-01-01T00:00:00Z":               "?to invalid_date",
+		"/widget/stats?from=2026-01-02&to=2026-01-01":         "?to out_of_range",
+		"/widget/stats?from=2025-01-01&to=2026-01-02":         "?to out_of_range",
+		"/widget/stats?from=9000-01-01":                       "?from out_of_range",
+		"/widget/stats?from=2026-01-01&from=2026-01-01&to=no": "?from repeated,?to invalid_date",
+	} {
+		a := s.get(query, token)
+		if a.status != 422 {
+			t.Errorf("%s: %d %s", query, a.status, a.body)
+			continue
+		}
+		a.is(422, "validation_failed").names(strings.Split(want, ",")...)
+	}
+	s.get("/leads?limit=%zz", token).is(422, "validation_failed")
+}
+
+func TestAddressesThatAreRightAndWrong(t *testing.T) {
+	label63, local64 := strings.Repeat("a", 63), strings.Repeat("l", 64)
+	longest := local64 + "@" + label63 + "." + label63 + "." + strings.Repeat("b", 61) // 254 octets
+	for _, right := range []string{
+		"a@b.co", "ada.lovelace+menu@sub.example.co.uk", "!#$%&'*+-/=?^_`{|}~@example.com", "jürg@zürich.example", "用户@例子.广告", "a@xn--fsq.com",
+		"A@EXAMPLE.COM", local64 + "@example.com", longest, "a@1.2.example", "a@" + label63 + ".com",
+	} {
+		if code, _ := checkEmail(right); code != "" {
+			t.Errorf("%q is refused: %s", right, code)
+		}
+	}
+	for _, wrong := range []string{
+		"@", "a@", "@b.co", "a", "a.b.co", "a@b", "a@b.", "a@.co", "a@b..co", "a@-b.co", "a@b-.co", "a@b_c.co", "a@b.1", "a@127.0.0.1", "a@[127.0.0.1]", "a@[IPv6:::1]",
+		".a@b.co", "a.@b.co", "a..b@b.co", `"a b"@b.co`, `"a"@b.co`, "a b@c.co", "a@b c.co", "Ada <a@b.co>", "<a@b.co>", "a@b.co (x)", "a(x)@b.co", "a@b.co,c@d.co", "a@b.co;c@d.co",
+		"a@b@c.co", "a\\@b.co", "a,b@c.co", "mailto:a@b.co", "a@b.co\n", "a@b.co ", "a@http://b.co", "a@b.co/x", "a@b.co:25", "l" + local64 + "@example.com",
+		"a" + longest, strings.Replace(longest, ".b", ".bb", 1), "a@a" + label63 + ".com", "a\u200b@b.co", "a\u202e@b.co", "a@b\u3002co", "a\ufffd@b.co", "😀@b.co",
+	} {
+		if code, _ := checkEmail(wrong); code == "" {
+			t.Errorf("%q is taken", wrong)
+		}
+	}
+}
+
+func FuzzEmail(f *testing.F) {
+	for _, seed := range []string{"ada@example.com", "Ada <ada@example.com>", `"a b"@example.com`, "a@[127.0.0.1]", "jürg@ZÜRICH.example", "a@b", "a@b..c", "İ@İ.example", "a@K.example", "a..b@c.de", "", "@"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if code, _ := checkText(s, required, 254); code != "" {
+			return
+		}
+		if code, _ := checkEmail(s); code != "" {
+			return
+		}
+		local, domain, _ := strings.Cut(s, "@")
+		if strings.Count(s, "@") != 1 || len(s) > 254 || len(local) > 64 || !strings.Contains(domain, ".") ||
+			strings.ContainsAny(s, " \"(),:;<>[]\\\x00") || strings.IndexFunc(s, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) >= 0 {
+			t.Fatalf("%q is taken", s)
+		}
+		if a, err := mail.ParseAddress(s); err != nil || a.Name != "" || a.Address != s {
+			t.Fatalf("net/mail reads %q as %+v, %v", s, a, err)
+		}
+		if emailKey(normalEmail(s)) != emailKey(s) {
+			t.Fatalf("erasing %q would not find it", s)
+		}
+	})
+}
+
+func FuzzID(f *testing.F) {
+	for _, seed := range []string{"lead_00000000000000000000000000", "lead_80000000000000000000000000", "lead_7zzzzzzzzzzzzzzzzzzzzzzzzz", "LEAD_00000000000000000000000000", "lead_0000000000000000000000000i", "wgt_", "",
+		newID("lead", time.Unix(1_800_000_000, 0))} {
+		f.Add("lead", seed)
+	}
+	f.Add("", "_00000000000000000000000000")
+	shape := regexp.MustCompile(`\A[0-7][0-9a-hjkmnp-tv-z]{25}\z`)
+	f.Fuzz(func(t *testing.T, prefix, s string) {
+		rest, ok := strings.CutPrefix(s, prefix+"_")
+		if want := ok && shape.MatchString(rest); validID(prefix, s) != want {
+			t.Fatalf("validID(%q, %q) is %v", prefix, s, !want)
+		}
+		if id := newID(prefix, time.UnixMilli(int64(len(s)))); !validID(prefix, id) {
+			t.Fatalf("newID made %q", id)
+		}
+	})
+}
+
+func TestIDsSortByTime(t *testing.T) {
+	now := time.Date(2026, 11, 21, 10, 43, 26, 0, time.UTC)
+	for _, later := range []time.Duration{time.Millisecond, time.Hour, 100 * 365 * 24 * time.Hour} {
+		if a, b := newID("lead", now), newID("lead", now.Add(later)); a >= b {
+			t.Errorf("%s is not before %s, which is %v later", a, b, later)
+		}
+	}
+}
+
+func FuzzClientID(f *testing.F) {
+	for _, seed := range []string{"portal", "", "a b", "ä", strings.Repeat("x", 100), strings.Repeat("x", 101), "a\x7f", "a\n", "!~"} {
+		f.Add(seed)
+	}
+	shape := regexp.MustCompile(`\A[!-~]{1,100}\z`)
+	f.Fuzz(func(t *testing.T, s string) {
+		if want := shape.MatchString(s); (checkClientID(s) == nil) != want {
+			t.Fatalf("checkClientID(%q) is %v", s, checkClientID(s))
+		}
+	})
+}
+
+func FuzzLeadBody(f *testing.F) {
+	s := newService(f, withoutAddressLimits)
+	f.Add([]byte(`{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu?x#y"}`))
+	f.Add([]byte(`{"type":"newsletter","email":"ada@example.com","website":"x"}`))
+	for _, body := range malformedBodies {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		s := s.with(t)
+		before := s.count(`SELECT count(*) FROM leads`)
+		a := s.post("/widget/leads", string(body)+" ") // never empty, so that the harness sends it
+		added := s.count(`SELECT count(*) FROM leads`) - before
+		switch {
+		case a.status == 200 && added <= 1 && utf8.Valid(body):
+		case (a.status == 400 || a.status == 413 || a.status == 422) && added == 0:
+			a.is(a.status, a.text("code"))
+		default:
+			t.Fatalf("%q: %d, %d rows: %s", body, a.status, added, a.body)
+		}
+	})
+}
+
+func TestTheDatabaseFilesOfTheHarnessAreWhereDumpLooks(t *testing.T) {
+	s := newService(t)
+	before := s.dump()
+	s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com"}`).is(200)
+	if s.store.path != filepath.Join(s.dir, "widgetd.db") || s.dump() == before || !strings.Contains(s.dump(), "ada@example.com") {
+		t.Fatal("dump does not see a new lead")
+	}
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestJSONThatIsTakenIsReadAsItStands(t *testing.T) {
+	v, err := parseJSON([]byte(" {\"a\" : [1, -0.5e+3, true,false,null,{}] ,\t\"\\u00e9\\uD83D\\uDE00\\n\\/\":\"é\\\"\\\\\" }\r\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := jsonValue{kind: jsonObject, members: []jsonMember{
+		{"a", jsonValue{kind: jsonArray, list: []jsonValue{{kind: jsonNumber, text: "1"}, {kind: jsonNumber, text: "-0.5e+3"}, {kind: jsonBool, truth: true}, {kind: jsonBool}, {}, {kind: jsonObject}}}},
+		{"é😀\n/", jsonValue{kind: jsonString, text: `é"\`}},
+	}}
+	if !reflect.DeepEqual(v, want) {
+		t.Fatalf("read %+v", v)
+	}
+}
+
+func TestJSONErrorsSayWhereAndRepeatNothing(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"secret":"x","secret":"y"}`: "a member is there twice, at byte 22",
+		`{"secret":"x"} secret`:       "there is more text after the object, at byte 15",
+		`{"secret":"\x"}`:             "an escape is malformed, at byte 12",
+		`{"secret":-}`:                "a number is malformed, at byte 11",
+		`["secret"]`:                  "the text is not a JSON object",
+		"{\"secret\":\"\xff\"}":       "the text is not valid UTF-8",
+	} {
+		if _, err := parseJSON([]byte(body)); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", body, err, want)
+		}
+	}
+}
+
+func TestNumbersThatAreWholeAndFitAreIntegers(t *testing.T) {
+	for text, want := range map[string]bool{"0": true, "-1": true, "9223372036854775807": true, "9223372036854775808": false, "1.0": false, "1e3": false} {
+		if _, ok := (&jsonValue{kind: jsonNumber, text: text}).integer(); ok != want {
+			t.Errorf("%s: %v", text, ok)
+		}
+	}
+}
+
+// vectorsFile reads one of the public vectors that lie beside the repository.
+func vectorsFile(t testing.TB, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "shared", "vectors", name))
+	if err != nil {
+		t.Skipf("the public vectors are not beside this repository: %v", err)
+	}
+	return text
+}
+
+func TestPublicJSONVectorsAreRefusedAsLeads(t *testing.T) {
+	var suite struct {
+		Cases []struct {
+			ID       string `json:"id"`
+			Endpoint string `json:"endpoint"`
+			Expect   []int  `json:"expect"`
+			Body     []byte `json:"body_b64"`
+		} `json:"cases"`
+	}
+	if err := json.Unmarshal(vectorsFile(t, "json_testsuite.json"), &suite); err != nil {
+		t.Fatal(err)
+	}
+	if len(suite.Cases) == 0 {
+		t.Fatal("the file holds no case")
+	}
+	s := newService(t, withoutAddressLimits)
+	for _, c := range suite.Cases {
+		if c.Endpoint != "leads" {
+			t.Errorf("%s is for %q, which this test does not know", c.ID, c.Endpoint)
+			continue
+		}
+		a := s.post("/widget/leads", string(c.Body), "Content-Type: application/json")
+		if !slices.Contains(c.Expect, a.status) {
+			t.Errorf("%s, %.60q: %d, want one of %v", c.ID, c.Body, a.status, c.Expect)
+			continue
+		}
+		a.is(a.status, a.text("code"))
+	}
+	if n := s.count(`SELECT (SELECT count(*) FROM leads) + (SELECT count(*) FROM events) + (SELECT count(*) FROM idempotency)`); n != 0 {
+		t.Errorf("%d rows were written", n)
+	}
+}
+
+// plain turns a value into what encoding/json gives with UseNumber.
+func (v *jsonValue) plain() any {
+	switch v.kind {
+	case jsonBool:
+		return v.truth
+	case jsonNumber:
+		return json.Number(v.text)
+	case jsonString:
+		return v.text
+	case jsonArray:
+		all := []any{}
+		for i := range v.list {
+			all = append(all, v.list[i].plain())
+		}
+		return all
+	case jsonObject:
+		all := map[string]any{}
+		for i := range v.members {
+			all[v.members[i].name] = v.members[i].value.plain()
+		}
+		return all
+	}
+	return nil
+}
+
+// Whatever this parser takes encoding/json takes too, and reads the same; and what
+// encoding/json then writes of it is taken again, unless its members' order told it
+// apart, which JSON does not know.
+func FuzzJSON(f *testing.F) {
+	f.Add([]byte(`{"type":"newsletter","email":"ada@example.com","n":[1,-0.5e+3,true,false,null,{}]}`))
+	f.Add([]byte(`{"\u00e9\ud83d\ude00":"\b\f\n\r\t\/\\\""}`))
+	f.Add([]byte(`{"a":{"b":{"c":{"d":{"e":{"f":{"g":{}}}}}}}}`))
+	f.Add([]byte("{\"\u2028\":\"\x7f\"}"))
+	for _, body := range malformedBodies {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		v, err := parseJSON(text)
+		if err != nil {
+			return
+		}
+		dec := json.NewDecoder(bytes.NewReader(text))
+		dec.UseNumber()
+		var theirs any
+		if err := dec.Decode(&theirs); err != nil {
+			t.Fatalf("encoding/json refuses %q: %v", text, err)
+		}
+		if _, err := dec.Token(); err != io.EOF {
+			t.Fatalf("encoding/json finds more behind %q: %v", text, err)
+		}
+		if ours := v.plain(); !reflect.DeepEqual(ours, theirs) {
+			t.Fatalf("%q is %v here, %v for encoding/json", text, ours, theirs)
+		}
+		again, err := json.Marshal(theirs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if second, err := parseJSON(again); err != nil || !reflect.DeepEqual(second.plain(), theirs) {
+			t.Fatalf("%q, written again as %q, is %v, %v", text, again, second.plain(), err)
+		}
+	})
+}
+
+func BenchmarkParseJSON(b *testing.B) {
+	for name, text := range map[string]string{
+		"lead":   `{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu"}`,
+		"16 KiB": `{"widget":"wgt_00000000000000000000000000","events":[` + strings.TrimSuffix(strings.Repeat(`{"type":"click","item":"Rösti mit Speck"},`, 370), ",") + `]}`,
+		"token":  mustDecode(b, "eyJpc3MiOiJodHRwOi8vMTI3LjAuMC4xOjgwODAvdjEiLCJhdWQiOiJodHRwOi8vMTI3LjAuMC4xOjgwODAvdjEiLCJzdWIiOiJhY2N0XzAiLCJpYXQiOjE4MDAwMDAwMDB9"),
+	} {
+		b.Run(name, func(b *testing.B) {
+			body := []byte(text)
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := parseJSON(body); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func mustDecode(t testing.TB, segment string) string {
+	t.Helper()
+	text, err := base64.RawURLEncoding.DecodeString(segment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

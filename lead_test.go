@@ -1,0 +1,292 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const aLead = `{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu"}`
+
+func TestALeadIsKeptAndAnswersWithItsID(t *testing.T) {
+	s := newService(t)
+	a := s.post("/widget/leads", `{"type":"newsletter","email":"Ada@Example.COM","source":"footer","page":"/menu?utm=1#top","unknown":1}`, "Origin: "+siteOrigin).is(200)
+	if want := `{"ok":true,"id":"` + a.text("id") + "\"}\n"; a.body != want {
+		t.Fatalf("body %q, want %q", a.body, want)
+	}
+	if !validID("lead", a.text("id")) {
+		t.Fatalf("id %q", a.text("id"))
+	}
+	rows, err := s.store.leads(s.account, "", 10)
+	s.check(err)
+	if len(rows) != 1 || rows[0].Email != "Ada@example.com" || *rows[0].Page != "/menu" || *rows[0].Source != "footer" || rows[0].ID != a.text("id") {
+		t.Fatalf("rows %+v", rows)
+	}
+}
+
+func TestALeadBelongsToTheOwnerOfItsOrigin(t *testing.T) {
+	s := newService(t)
+	partner := s.addAccount("partner")
+	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
+	s.post("/widget/leads", aLead, "Origin: https://partner.example").is(200)
+	s.post("/widget/leads", aLead).is(200)
+	for _, account := range []string{partner, s.account} {
+		if n := s.count(`SELECT count(*) FROM leads WHERE account_id = ?`, account); n != 1 {
+			t.Errorf("%s has %d leads", account, n)
+		}
+		if n := s.count(`SELECT count(*) FROM events WHERE account_id = ? AND type = 'lead.created' AND lead_id IS NOT NULL`, account); n != 1 {
+			t.Errorf("%s has %d events", account, n)
+		}
+	}
+	if n := s.count(`SELECT count(*) FROM events WHERE data LIKE '%ada%' OR actor LIKE '%ada%'`); n != 0 {
+		t.Error("an event carries the address")
+	}
+}
+
+func TestALeadFromAnUnlistedOriginIsRefusedAndNotWritten(t *testing.T) {
+	s := newService(t)
+	s.change(func(t *tx) error { return t.addOrigin(s.account, "https://gone.example") })
+	closed := s.addAccount("closed")
+	s.change(func(t *tx) error {
+		if err := t.addOrigin(closed, "https://closed.example"); err != nil {
+			return err
+		}
+		return t.closeAccount(closed)
+	})
+	s.change(func(t *tx) error { return t.removeOrigin("https://gone.example") })
+	before := s.dump()
+	for _, origin := range []string{"https://other.example", "null", "https://gone.example", "https://closed.example", "http://www.example.com", "https://example.com", "https://www.example.com.evil.example", ""} {
+		s.post("/widget/leads", aLead, "Origin: "+origin).is(403, "origin_not_allowed").has("Access-Control-Allow-Origin: ")
+	}
+	s.unchanged(before)
+}
+
+func TestWhatALeadOmitsIsNull(t *testing.T) {
+	s := newService(t)
+	s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","source":""}`).is(200)
+	s.post("/widget/leads", `{"type":"newsletter","email":"bob@example.com","page":"/?x"}`).is(200)
+	s.post("/widget/leads", `{"type":"newsletter","email":"eve@example.com","page":"/#x?y"}`).is(200)
+	if n := s.count(`SELECT count(*) FROM leads WHERE source IS NULL AND (page IS NULL OR page = '/')`); n != 3 {
+		t.Fatal(s.dump())
+	}
+}
+
+func TestTheSameLeadWithinADayIsOneLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id := s.post("/widget/leads", aLead).is(200).text("id")
+		time.Sleep(24*time.Hour - time.Second)
+		if again := s.post("/widget/leads", aLead).is(200).text("id"); again != id {
+			t.Fatalf("another id within a day: %s, %s", id, again)
+		}
+		if again := s.post("/widget/leads", strings.Replace(aLead, "example.com", "EXAMPLE.com", 1)).is(200).text("id"); again != id {
+			t.Fatal("the domain's case makes another lead")
+		}
+		capital := strings.Replace(aLead, "ada@", "Ada@", 1) // the part before the @ is as it was sent
+		if other := s.post("/widget/leads", capital).is(200).text("id"); other == id || s.post("/widget/leads", capital).is(200).text("id") != other {
+			t.Fatal("a capital is not a lead of its own, once")
+		}
+		for _, other := range []string{
+			strings.Replace(aLead, "newsletter", "demo", 1), strings.Replace(aLead, "ada@", "bob@", 1), strings.Replace(aLead, "footer", "header", 1),
+			strings.Replace(aLead, "/menu", "/", 1), `{"type":"newsletter","email":"ada@example.com"}`, `{"type":"newsletter","email":"ada@example.com","source":"footer"}`,
+		} {
+			if again := s.post("/widget/leads", other).is(200).text("id"); again == id {
+				t.Errorf("%s is taken for another lead", other)
+			}
+		}
+		if n := s.count(`SELECT count(*) FROM leads`); n != 8 {
+			t.Fatalf("%d leads", n)
+		}
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'lead.created'`); n != 8 {
+			t.Fatalf("%d events", n)
+		}
+		time.Sleep(time.Second)
+		if again := s.post("/widget/leads", aLead).is(200).text("id"); again == id {
+			t.Fatal("the same id after a day")
+		}
+	})
+}
+
+func TestADoubleClickIsOneLead(t *testing.T) {
+	s := newService(t)
+	ids := make([]string, 16)
+	var all sync.WaitGroup
+	for i := range ids {
+		all.Go(func() { ids[i] = s.post("/widget/leads", aLead, "Origin: "+siteOrigin).text("id") })
+	}
+	all.Wait()
+	for _, id := range ids {
+		if id != ids[0] {
+			t.Fatalf("ids %q", ids)
+		}
+	}
+	if n := s.count(`SELECT count(*) FROM leads`); n != 1 {
+		t.Fatalf("%d leads", n)
+	}
+}
+
+func TestTheTrapForBotsLooksLikeSuccessAndKeepsNothing(t *testing.T) {
+	s := newService(t)
+	before := s.dump()
+	a := s.post("/widget/leads", strings.Replace(aLead, "{", `{"website":"https://spam.example",`, 1), "Origin: "+siteOrigin, "Idempotency-Key: trap").is(200)
+	if a.body != `{"ok":true,"id":"`+a.text("id")+"\"}\n" || !validID("lead", a.text("id")) {
+		t.Fatalf("body %s", a.body)
+	}
+	s.unchanged(before)
+}
+
+func TestLeadsAreListedNewestFirstPageByPageWhileMoreCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, withoutAddressLimits)
+		token := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+		post := func(i int) string {
+			time.Sleep(time.Second)
+			return s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"a%d@example.com"}`, i)).is(200).text("id")
+		}
+		ids := []string{}
+		for i := range 7 {
+			ids = append([]string{post(i)}, ids...)
+		}
+		var seen []string
+		query, pages := "/leads?limit=3", 0
+		for cursor := any("first"); cursor != nil; pages++ {
+			a := s.get(query, token).is(200).json()
+			for _, row := range a["data"].([]any) {
+				seen = append(seen, row.(map[string]any)["id"].(string))
+			}
+			cursor = a["next_cursor"]
+			query = fmt.Sprintf("/leads?limit=3&cursor=%v", cursor)
+			post(100 + pages)
+		}
+		if pages != 3 || fmt.Sprint(seen) != fmt.Sprint(ids) {
+			t.Fatalf("%d pages of %q, want %q", pages, seen, ids)
+		}
+		if n := len(s.get("/leads?limit=200", token).is(200).json()["data"].([]any)); n != 10 {
+			t.Fatalf("%d leads", n)
+		}
+	})
+}
+
+func TestAListHasFiftyRowsUnlessAskedAndSaysWhenItEnds(t *testing.T) {
+	s := newService(t)
+	s.change(func(t *tx) error {
+		for i := range 51 {
+			if _, err := t.addLead(lead{AccountID: s.account, Type: "demo", Email: fmt.Sprintf("a%d@example.com", i)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	token := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+	a := s.get("/leads", token).is(200).json()
+	if n := len(a["data"].([]any)); n != 50 || a["next_cursor"] == nil {
+		t.Fatalf("%d rows, cursor %v", n, a["next_cursor"])
+	}
+	if a := s.get("/leads?limit=51", token).is(200).json(); len(a["data"].([]any)) != 51 || a["next_cursor"] != nil {
+		t.Fatalf("%v", a)
+	}
+	other := "Authorization: Bearer " + s.token(s.addAccount("other"), scopeLeads)
+	if a := s.get("/leads", other).is(200); a.body != "{\"data\":[],\"next_cursor\":null}\n" {
+		t.Fatalf("another account sees %s", a.body)
+	}
+}
+
+func TestAListedLeadIsWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		token := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+		id := s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","source":"footer"}`).is(200).text("id")
+		want := `{"data":[{"id":"` + id + `","account_id":"` + s.account + `","type":"newsletter","email":"ada@example.com","source":"footer","page":null,"created_at":"2000-01-01T00:00:00Z"}],"next_cursor":null}` + "\n"
+		if a := s.get("/leads", token).is(200).has("Cache-Control: no-store"); a.body != want {
+			t.Fatalf("%s, want %s", a.body, want)
+		}
+	})
+}
+
+func TestErasingComparesWithoutCaseAndStaysInTheAccount(t *testing.T) {
+	s := newService(t)
+	partner := s.addAccount("partner")
+	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
+	for _, email := range []string{"Ada@Example.com", "ADA@example.com", "ada@example.com", "bob@example.com"} {
+		s.post("/widget/leads", `{"type":"newsletter","email":"`+email+`"}`).is(200)
+	}
+	s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com"}`, "Origin: https://partner.example").is(200)
+	token := "Authorization: Bearer " + s.token(s.account, scopeErase)
+	const body = `{"email":"aDa@eXample.COM"}`
+
+	s.post("/leads/erase", body).is(401, "token_required")
+	s.post("/leads/erase", body, "Authorization: Bearer "+s.token(s.account, scopeLeads)).is(403, "insufficient_scope")
+	s.post("/leads/erase?account_id="+partner, body, token).is(403, "insufficient_scope")
+	if n := s.count(`SELECT count(*) FROM leads`); n != 5 {
+		t.Fatalf("%d leads", n)
+	}
+	if a := s.post("/leads/erase", body, token).is(200); a.body != "{\"erased\":3}\n" {
+		t.Fatal(a.body)
+	}
+	if a := s.post("/leads/erase", body, token).is(200); a.body != "{\"erased\":0}\n" {
+		t.Fatal(a.body)
+	}
+	if n := s.count(`SELECT count(*) FROM leads`); n != 2 {
+		t.Fatalf("%d leads", n)
+	}
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	if a := s.post("/leads/erase?account_id="+partner, body, admin).is(200); a.body != "{\"erased\":1}\n" {
+		t.Fatal(a.body)
+	}
+}
+
+func TestAnErasedAddressIsInNoFile(t *testing.T) {
+	s := newService(t)
+	token := "Authorization: Bearer " + s.token(s.account, scopeErase)
+	s.post("/widget/leads", `{"type":"newsletter","email":"Unforgettable@example.com"}`, "Idempotency-Key: k").is(200)
+	inFiles := func() (found bool) {
+		for _, suffix := range []string{"", "-wal"} {
+			text, err := os.ReadFile(s.store.path + suffix)
+			s.check(err)
+			found = found || bytes.Contains(bytes.ToLower(text), []byte("unforgettable"))
+		}
+		return found
+	}
+	if !inFiles() {
+		t.Fatal("the address is not where this test looks for it")
+	}
+	s.post("/leads/erase", `{"email":"unforgettable@example.com"}`, token).is(200)
+	if inFiles() || strings.Contains(s.log.String(), "nforgettable") {
+		t.Fatal("the address is still there")
+	}
+}
+
+// BenchmarkLead compares 64 callers whose leads share commits with one transaction
+// a request.
+func BenchmarkLead(b *testing.B) {
+	for _, grouped := range []bool{true, false} {
+		b.Run(map[bool]string{true: "grouped", false: "one by one"}[grouped], func(b *testing.B) {
+			s := newService(b, withoutAddressLimits)
+			var n atomic.Int64
+			var turn sync.Mutex
+			b.SetParallelism(32) // times the processors
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					body := fmt.Sprintf(`{"type":"newsletter","email":"a%d@example.com","source":"footer"}`, n.Add(1))
+					if !grouped {
+						turn.Lock()
+					}
+					a := s.post("/widget/leads", body)
+					if !grouped {
+						turn.Unlock()
+					}
+					if a.status != 200 {
+						b.Errorf("%d %s", a.status, a.body)
+					}
+				}
+			})
+			b.ReportMetric(float64(n.Load())/b.Elapsed().Seconds(), "leads/s")
+		})
+	}
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const (
+	sunsetHeader      = "Sunset: Wed, 01 Jul 2026 00:00:00 GMT"
+	deprecationHeader = "Deprecation: @1775001600"
+	legacyDocs        = `<http://127.0.0.1:8080/docs#legacy>; rel="deprecation"; type="text/html"`
+)
+
+func successor(path string) string {
+	return `Link: <http://127.0.0.1:8080/v1` + path + `>; rel="successor-version", ` + legacyDocs
+}
+
+func TestBeforeItsSunsetALegacyPathIsServedByItsCounterpart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		widget := s.addWidget(s.account)
+		_, key := s.addLicense(license{})
+		token := "Authorization: Bearer " + s.token(s.account, scopeLeads+" "+scopeStats)
+		for _, c := range []struct {
+			method, path, body string
+			status             int
+			code               string
+		}{
+			{"POST", "/widget/leads", aLead, 200, ""},
+			{"POST", "/widget/leads", `{}`, 422, "validation_failed"},
+			{"POST", "/widget/license/activate", `{"license_key":"` + key + `","fingerprint":"f"}`, 200, ""},
+			{"POST", "/widget/license/verify", `{"license_key":"` + key + `","fingerprint":"f"}`, 200, ""},
+			{"GET", "/widget/stats?widget=" + widget, "", 200, ""},
+			{"GET", "/widget/health", "", 200, ""},
+			{"GET", "/leads?limit=1", "", 200, ""},
+			{"GET", "/licenses/lic_0", "", 403, "insufficient_scope"},
+			{"DELETE", "/widget/leads", "", 405, "method_not_allowed"},
+		} {
+			a := s.do(c.method, "//api/legacy"+c.path, c.body, token, "Origin: "+siteOrigin)
+			if a.status != c.status {
+				t.Fatalf("%s %s: %d %s", c.method, c.path, a.status, a.body)
+			}
+			plain, _, _ := strings.Cut(c.path, "?")
+			a.is(c.status, c.code).has(sunsetHeader, deprecationHeader, successor(plain), "Access-Control-Allow-Origin: "+siteOrigin, "Location: ")
+		}
+		s.do("GET", "//api/legacy/old/thing", "").is(404, "not_found").has(sunsetHeader, deprecationHeader, "Link: "+legacyDocs)
+		for _, unclean := range []string{"//api/legacy//widget/leads", "//api/legacy/./widget/leads", "//api/legacy/../v1/widget/leads", "//api/legacy/%2e%2e/x"} {
+			s.do("POST", unclean, aLead).is(404, "not_found").has(sunsetHeader, "Link: "+legacyDocs, "Location: ")
+		}
+		if n := s.count(`SELECT count(*) FROM leads`); n != 1 {
+			t.Fatalf("%d leads", n)
+		}
+	})
+}
+
+func TestFromItsSunsetOnEveryLegacyPathIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		time.Sleep(time.Until(defaultSunset) - time.Second)
+		s.do("POST", "//api/legacy/widget/leads", aLead).is(200)
+		time.Sleep(time.Second)
+		before := s.dump()
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} {
+			for path, link := range map[string]string{
+				"/widget/leads": successor("/widget/leads"), "/widget/stats": successor("/widget/stats"), "/licenses/lic_0/devices": successor("/licenses/lic_0/devices"),
+				"/": "Link: " + legacyDocs, "/old/thing": "Link: " + legacyDocs, "/widget/leads/": "Link: " + legacyDocs,
+				"//widget/leads": "Link: " + legacyDocs, "/./widget/leads": "Link: " + legacyDocs,
+			} {
+				a := s.do(method, "//api/legacy"+path, "")
+				if a.status != 410 {
+					t.Fatalf("%s %s: %d %s", method, path, a.status, a.body)
+				}
+				a.is(410, "gone").has(sunsetHeader, deprecationHeader, link, "Cache-Control: no-store", "Location: ")
+			}
+		}
+		s.unchanged(before)
+		a := s.do("POST", "//api/legacy/widget/leads", aLead, "Origin: "+siteOrigin).is(410, "gone").has("Access-Control-Allow-Origin: "+siteOrigin, "Vary: Origin")
+		if a.text("detail") != "This path ended on 2026-07-01. Use http://127.0.0.1:8080/v1/widget/leads." || a.json()["ok"] != false {
+			t.Fatal(a.body)
+		}
+		s.unchanged(before)
+	})
+}
+
+func TestPreflightsOfLegacyPathsAreAnsweredBeforeAndAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		for range 2 {
+			s.do("OPTIONS", "//api/legacy/widget/leads", "", "Origin: "+siteOrigin).is(204).has("Access-Control-Allow-Origin: "+siteOrigin, "Access-Control-Allow-Methods: POST", sunsetHeader)
+			s.do("OPTIONS", "//api/legacy/widget/leads", "", "Origin: https://other.example").is(403, "origin_not_allowed").has("Access-Control-Allow-Origin: ")
+			time.Sleep(time.Until(defaultSunset))
+		}
+		s.do("OPTIONS", "//api/legacy/old", "", "Origin: "+siteOrigin).is(204).has("Access-Control-Allow-Origin: " + siteOrigin)
+		s.check(s.server.flushLegacy(t.Context()))
+		if n := s.count(`SELECT count(*) FROM legacy_calls`); n != 0 {
+			t.Fatal("a preflight was counted")
+		}
+	})
+}
+
+func TestTheDateOfSunsetIsAnOption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, func(_ *storeOptions, o *serverOptions) {
+			o.legacySunset = time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)
+		})
+		s.get("//api/legacy/widget/health").is(410, "gone").has("Sunset: Fri, 31 Dec 1999 00:00:00 GMT", deprecationHeader)
+	})
+}
+
+func TestLegacyCallsAreCountedByKnownPathDayAndCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		partner := s.addAccount("partner")
+		token := "Authorization: Bearer " + s.token(partner, scopeLicenses)
+		for range 3 {
+			s.do("POST", "//api/legacy/widget/leads", aLead, "Origin: "+siteOrigin).is(200)
+		}
+		s.do("PUT", "//api/legacy/widget/leads", aLead).is(405)
+		for i := range 5 {
+			s.get(fmt.Sprintf("//api/legacy/licenses/lic_%d", i), token).is(404)
+			s.get(fmt.Sprintf("//api/legacy/old/%d", i), "Authorization: Bearer nonsense").is(404)
+		}
+		s.check(s.server.flushLegacy(t.Context()))
+		s.do("POST", "//api/legacy/widget/leads", aLead, "Origin: "+siteOrigin).is(200)
+		time.Sleep(24 * time.Hour)
+		s.get("//api/legacy/widget/health").is(200)
+		s.check(s.server.flushLegacy(t.Context()))
+		s.check(s.server.flushLegacy(t.Context())) // adds nothing
+		rows, err := s.store.legacyCalls()
+		s.check(err)
+		got := map[string]int64{}
+		for _, r := range rows {
+			got[r.Day+" "+r.Path+" "+r.Caller] = r.Calls
+		}
+		want := map[string]int64{
+			"2000-01-01 /api/legacy/widget/leads " + s.account: 4,
+			"2000-01-01 /api/legacy/widget/leads unknown":      1,
+			"2000-01-01 /api/legacy/licenses/{id} " + partner:  5,
+			"2000-01-01 other unknown":                         5,
+			"2000-01-02 /api/legacy/widget/health unknown":     1,
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("counted %v, want %v", got, want)
+		}
+	})
+}
+
+func TestCountsThatCanNotBeWrittenWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		gone, cancel := context.WithCancel(t.Context())
+		release := make(chan struct{})
+		go s.store.update(t.Context(), func(*tx) error { <-release; return nil })
+		synctest.Wait()
+		s.get("//api/legacy/old").is(404)
+		failed := make(chan error, 1)
+		go func() { failed <- s.server.flushLegacy(gone) }()
+		synctest.Wait()
+		s.get("//api/legacy/old").is(404) // while that waits
+		cancel()
+		if err := <-failed; err == nil {
+			t.Fatal("written although the writer was busy")
+		}
+		close(release)
+		s.check(s.server.flushLegacy(t.Context()))
+		if n := s.count(`SELECT sum(calls) FROM legacy_calls`); n != 2 {
+			t.Fatalf("%d calls", n)
+		}
+	})
+}
