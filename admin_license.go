@@ -465,11 +465,11 @@ func importRows(e *env, t *tx, rows []importedLicense, faults *importFaults) err
 	for i, row := range rows {
 		open, known := accounts[row.license.AccountID]
 		if !known {
-			a, err := t.account(row.license.AccountID)
-			if err != nil && !errors.Is(err, errNotFound) {
+			err := t.openAccount(row.license.AccountID)
+			if err != nil && !errors.Is(err, errAccount) {
 				return err
 			}
-			open = err == nil && a.ClosedAt.IsZero()
+			open = err == nil
 			accounts[row.license.AccountID] = open
 		}
 		if !open {

@@ -195,7 +195,8 @@ func accountStory(t *testing.T, o *operator) {
 	if got := column(o.objects("origin", "list"), "origin"); !slices.Equal(got, []any{"https://partner.example", "https://shop.example.com", siteOrigin}) {
 		t.Errorf("origins %v", got)
 	}
-	o.fails("already belongs to "+o.account, "origin", "add", siteOrigin, "-account", id)
+	other := strings.TrimSpace(o.do("account", "add", "Other"))
+	o.fails("already belongs to "+o.account, "origin", "add", siteOrigin, "-account", other)
 	o.do("origin", "remove", "https://shop.example.com")
 	o.fails("the list command shows the ids", "origin", "remove", "https://shop.example.com")
 
@@ -417,17 +418,22 @@ func TestAnUnknownIDIsMetWithTheNextStep(t *testing.T) {
 	gone := func(prefix string) string { return newID(prefix, time.Now()) }
 	for _, args := range [][]string{
 		{"account", "rate", gone("acct"), "5"}, {"account", "close", gone("acct")},
-		{"origin", "add", "https://x.example", "-account", gone("acct")},
 		{"license", "show", gone("lic")}, {"license", "suspend", gone("lic")}, {"license", "reinstate", gone("lic")}, {"license", "revoke", "x"},
 		{"device", "release", gone("dev")}, {"device", "block", gone("dev")}, {"device", "list", gone("lic")},
 		{"license", "patch", gone("lic"), "{}"}, {"license", "renew", gone("lic")}, {"license", "rotate-key", gone("lic")},
-		{"widget", "add", "-account", gone("acct"), "Lunch"}, {"token", "issue", "-account", gone("acct"), "-scope", "admin"}, {"token", "revoke", gone("tok")},
+		{"token", "revoke", gone("tok")},
 		{"stats", "-widget", gone("wgt")},
 	} {
 		var usage usageError
 		if err := o.fails("there is no such row: the list command shows the ids", args...); errors.As(err, &usage) {
 			t.Errorf("%q: taken for a wrong command line", args)
 		}
+	}
+	for _, args := range [][]string{
+		{"origin", "add", "https://x.example", "-account", gone("acct")}, {"widget", "add", "-account", gone("acct"), "Lunch"},
+		{"token", "issue", "-account", gone("acct"), "-scope", "admin"}, {"license", "add", "-account", gone("acct"), "-product", "kds"},
+	} {
+		o.fails("there is no such account, or it is closed: 'widgetd account list' shows them", args...)
 	}
 }
 
@@ -489,7 +495,7 @@ func TestAWrongCommandLineIsAUsageError(t *testing.T) {
 func TestAFlagWinsOverItsVariableAndFlagsMayFollowArguments(t *testing.T) {
 	o := newOperator(t)
 	o.env["WIDGETD_ACCOUNT"] = newID("acct", time.Now()) // nobody
-	o.fails("no such row", "widget", "add", "Lunch")
+	o.fails("there is no such account", "widget", "add", "Lunch")
 	o.do("widget", "add", "Lunch", "-account", o.account)
 	o.env["WIDGETD_ACCOUNT"] = o.account
 	o.do("widget", "add", "Dinner")

@@ -199,7 +199,11 @@ func parseKeyring(text []byte) (*keyring, error) {
 					return nil, errors.New("the date of a key can't be read")
 				}
 			}
-			ring.keys = append(ring.keys, signingKeyOf(private, created))
+			key := signingKeyOf(private, created)
+			if ring.find(key.kid) != nil {
+				return nil, errors.New("a key stands there twice")
+			}
+			ring.keys = append(ring.keys, key)
 		default:
 			return nil, fmt.Errorf("a block %q does not belong there", block.Type)
 		}

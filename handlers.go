@@ -486,6 +486,7 @@ func (s *server) run(w *response, c *call) (any, error) {
 	}
 	query, malformed := url.ParseQuery(r.URL.RawQuery)
 	in := newInput(body, query, r.PathValue)
+	in.device = c.deviceToken() != nil
 	if err := s.charge(w, c, in); err != nil {
 		return nil, err
 	}
@@ -876,7 +877,7 @@ func (a *accountScope) resolve(s *server, c *call) (string, error) {
 	}
 	_, err := s.store.account(a.named)
 	if errors.Is(err, errNotFound) {
-		return "", &refusal{code: "account_not_found", detail: "There is no such account."}
+		return "", errAccount
 	}
 	return a.named, err
 }

@@ -6,24 +6,20 @@ import (
 	"errors"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // A credential names a licence: by its key, or by a device token.
 type credential struct {
-	keyText string      // as sent; "": none
-	key     *licenseKey // nil: none, or malformed
-	keyErr  error
+	key    *licenseKey // nil: none, or malformed
+	keyErr error
 }
 
 func (cr *credential) read(in *input) {
+	if !in.device && !in.has("license_key") {
+		in.wrong("license_key", "required", "A licence key is required, or a device token in the Authorization header.")
+	}
 	if v := in.member("license_key", jsonString, optional); v != nil {
-		if strings.IndexFunc(v.text, unicode.IsControl) >= 0 { // the parser would pass those that are white space
-			in.wrong("license_key", "control_character", "This must not contain control characters.")
-			return
-		}
-		cr.keyText = v.text
-		if code, detail := checkText(v.text, optional, maxBody); code != "" {
+		if code, detail := checkText(v.text, optional, maxBody); code != "" { // the key's parser would pass white space
 			in.wrong("license_key", code, detail)
 			return
 		}
@@ -51,16 +47,13 @@ func (c *call) deviceToken() *claims {
 	return &c.caller.claims
 }
 
-// required refuses a call that names no licence, or names it by a malformed key.
-func (cr *credential) required(c *call) error {
-	if cr.keyErr != nil {
-		return &refusal{code: errKeyMalformed.code, detail: errKeyMalformed.detail,
-			fields: []fieldError{{Pointer: "#/license_key", Code: errKeyMalformed.code, Detail: errKeyMalformed.detail}}}
+// malformed is the refusal of a malformed key.
+func (cr *credential) malformed() error {
+	if cr.keyErr == nil {
+		return nil
 	}
-	if cr.key == nil && c.deviceToken() == nil {
-		return missing("license_key", "A licence key is required, or a device token in the Authorization header.")
-	}
-	return nil
+	return &refusal{code: errKeyMalformed.code, detail: errKeyMalformed.detail,
+		fields: []fieldError{{Pointer: "#/license_key", Code: errKeyMalformed.code, Detail: errKeyMalformed.detail}}}
 }
 
 // licenseAccount charges the owner of the licence whose key is in the body.
@@ -90,8 +83,12 @@ func (s *server) failedLookup(c *call, otherwise error) error {
 }
 
 // readFingerprint reads what a device calls itself by, 1 to 255 characters, and
-// returns its hash; nil when there is none.
-func readFingerprint(in *input) []byte {
+// returns its hash; nil when there is none. A device token may stand in for one that
+// is needed.
+func readFingerprint(in *input, n need) []byte {
+	if n == required && !in.device && !in.has("fingerprint") {
+		in.wrong("fingerprint", "required", "The fingerprint of the device is required, or its token.")
+	}
 	text := in.text("fingerprint", optional, 255, notEmpty)
 	if text == "" {
 		return nil
@@ -102,10 +99,10 @@ func readFingerprint(in *input) []byte {
 
 // checkNonce judges what a device wants signed: it goes into the token.
 func checkNonce(s string) (code, detail string) {
-	if s == "" || strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
+	if strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
 		return "invalid_nonce", "A nonce has 1 to 128 visible ASCII characters."
 	}
-	return "", ""
+	return notEmpty(s)
 }
 
 // activateRequest is the body of POST /widget/license/activate (contract, section 4).
@@ -116,7 +113,7 @@ type activateRequest struct {
 
 func (q *activateRequest) read(in *input) {
 	q.credential.read(in)
-	q.fingerprint = readFingerprint(in)
+	q.fingerprint = readFingerprint(in, required)
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.replace = in.text("replace_device_id", optional, 64, isID("dev"))
 	q.nonce = in.text("nonce", optional, 128, checkNonce)
@@ -140,12 +137,10 @@ type activateResponse struct {
 
 // activate binds a device to a licence and answers with its lease.
 func (s *server) activate(ctx context.Context, c *call, q *activateRequest) (*activateResponse, error) {
-	if err := q.required(c); err != nil {
+	if err := q.malformed(); err != nil {
 		return nil, err
 	}
-	if err := q.settle(c); err != nil {
-		return nil, err
-	}
+	q.settle(c)
 	keys := s.keys.Load()
 	var g *grant
 	res, err := create(ctx, s, c, func(t *tx) (*activateResponse, error) {
@@ -168,7 +163,7 @@ func (s *server) activate(ctx context.Context, c *call, q *activateRequest) (*ac
 
 // settle decides which licence and which device an activation is for, and whose an
 // Idempotency-Key is.
-func (q *activateRequest) settle(c *call) error {
+func (q *activateRequest) settle(c *call) {
 	if q.keyHash = q.hash(); q.keyHash != nil {
 		c.idemScope = "license " + hex.EncodeToString(q.keyHash[:])
 	}
@@ -177,16 +172,6 @@ func (q *activateRequest) settle(c *call) error {
 		c.idemScope += " device " + token.Device
 	}
 	c.idemScope += " fingerprint " + hex.EncodeToString(q.fingerprint)
-	if q.fingerprint == nil && q.presented == nil {
-		return missing("fingerprint", "The fingerprint of the device is required, or its earlier token.")
-	}
-	return nil
-}
-
-// missing is the refusal of a body that lacks a member.
-func missing(name, detail string) error {
-	return &refusal{code: "validation_failed", detail: "These values are wrong: " + name + ".",
-		fields: []fieldError{{Pointer: "#/" + name, Code: "required", Detail: detail}}}
 }
 
 // verifyRequest is the body of POST /widget/license/verify.
@@ -197,7 +182,7 @@ type verifyRequest struct {
 
 func (q *verifyRequest) read(in *input) {
 	q.credential.read(in)
-	q.fingerprint = readFingerprint(in)
+	q.fingerprint = readFingerprint(in, optional)
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.entitlements = in.texts("entitlements", 100, 64)
 	q.nonce = in.text("nonce", optional, 128, checkNonce)
@@ -227,9 +212,6 @@ func (s *server) verify(ctx context.Context, c *call, q *verifyRequest) (*verify
 	now := s.now()
 	if q.keyErr != nil {
 		return &verifyResponse{Code: errKeyMalformed.code, Detail: errKeyMalformed.detail, CheckedAt: newStamp(now), Nonce: q.nonce}, nil
-	}
-	if err := q.required(c); err != nil {
-		return nil, err
 	}
 	q.keyHash, q.presented = q.hash(), c.deviceToken()
 	found, err := q.look(s.store.queries, now)
@@ -322,7 +304,7 @@ type deactivateRequest struct {
 
 func (q *deactivateRequest) read(in *input) {
 	q.credential.read(in)
-	q.fingerprint = readFingerprint(in)
+	q.fingerprint = readFingerprint(in, required)
 }
 
 type deactivateResponse struct {
@@ -332,13 +314,10 @@ type deactivateResponse struct {
 
 // deactivate gives a device's seat back; once more changes nothing.
 func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) (*deactivateResponse, error) {
-	if err := q.required(c); err != nil {
+	if err := q.malformed(); err != nil {
 		return nil, err
 	}
 	token := c.deviceToken()
-	if token == nil && q.fingerprint == nil {
-		return nil, missing("fingerprint", "The fingerprint of the device is required, or its token.")
-	}
 	ask := checkRequest{keyHash: q.hash(), presented: token, fingerprint: q.fingerprint}
 	res := &deactivateResponse{OK: true}
 	err := s.store.update(ctx, func(t *tx) error {

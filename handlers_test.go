@@ -301,6 +301,12 @@ var postPaths = map[string]string{
 	"/widget/license/verify":     `{}`,
 	"/widget/license/deactivate": `{}`,
 	"/leads/erase":               `{"email":"ada@example.com"}`,
+	"/licenses":                  `{"account_id":"acct_00000000000000000000000000","product":"kds"}`,
+	"/licenses/{id}/renew":       `{}`,
+	"/licenses/{id}/suspend":     `{}`,
+	"/licenses/{id}/reinstate":   `{}`,
+	"/licenses/{id}/revoke":      `{}`,
+	"/licenses/{id}/rotate-key":  `{}`,
 }
 
 func TestPostPathsOfTheseTestsAreThoseOfTheRouteTable(t *testing.T) {
@@ -313,11 +319,11 @@ func TestPostPathsOfTheseTestsAreThoseOfTheRouteTable(t *testing.T) {
 
 func TestABodyOfAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
 	s := newService(t, withoutAddressLimits)
-	token := "Authorization: Bearer " + s.token(s.account, scopeErase)
+	token := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	before := s.dump()
 	for path, body := range postPaths {
 		headers := []string{"Origin: " + siteOrigin}
-		if path == "/leads/erase" {
+		if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") {
 			headers = append(headers, token)
 		}
 		for _, wrong := range []string{
@@ -410,12 +416,12 @@ var malformedBodies = map[string]string{
 
 func TestAMalformedBodyIs400OnEveryPathAndChangesNothing(t *testing.T) {
 	s := newService(t, withoutAddressLimits)
-	token := "Authorization: Bearer " + s.token(s.account, scopeErase)
+	token := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	before := s.dump()
 	for path := range postPaths {
 		for name, body := range malformedBodies {
 			headers := []string{"Origin: " + siteOrigin}
-			if path == "/leads/erase" {
+			if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") {
 				headers = append(headers, token)
 			}
 			a := s.post(path, body, headers...)

@@ -17,6 +17,7 @@ type input struct {
 	body    *jsonValue // nil: the request has none
 	query   url.Values
 	path    func(name string) string
+	device  bool   // a device token came along, which names licence and device
 	pointer string // of body, in the whole: "#" or "#/device"
 	errs    *[]fieldError
 }

@@ -14,12 +14,13 @@ import (
 )
 
 func TestJSONThatIsTakenIsReadAsItStands(t *testing.T) {
-	v, err := parseJSON([]byte(" {\"a\" : [1, -0.5e+3, true,false,null,{}] ,\t\"\\u00e9\\uD83D\\uDE00\\n\\/\":\"é\\\"\\\\\" }\r\n"))
+	text := []byte(" {\"a\" : [1, -0.5e+3, true,false,null,{}] ,\t\"\\u00e9\\uD83D\\uDE00\\n\\/\":\"é\\\"\\\\\" }\r\n")
+	v, err := parseJSON(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := jsonValue{kind: jsonObject, members: []jsonMember{
-		{"a", jsonValue{kind: jsonArray, list: []jsonValue{{kind: jsonNumber, text: "1"}, {kind: jsonNumber, text: "-0.5e+3"}, {kind: jsonBool, truth: true}, {kind: jsonBool}, {}, {kind: jsonObject}}}},
+	want := jsonValue{kind: jsonObject, raw: bytes.TrimSpace(text), members: []jsonMember{
+		{"a", jsonValue{kind: jsonArray, list: []jsonValue{{kind: jsonNumber, text: "1"}, {kind: jsonNumber, text: "-0.5e+3"}, {kind: jsonBool, truth: true}, {kind: jsonBool}, {}, {kind: jsonObject, raw: []byte("{}")}}}},
 		{"é😀\n/", jsonValue{kind: jsonString, text: `é"\`}},
 	}}
 	if !reflect.DeepEqual(v, want) {

@@ -119,7 +119,7 @@ func TestWhoIsCharged(t *testing.T) {
 			a := c.ask()
 			charged := ""
 			for who, id := range ids {
-				if v := s.server.accounts.drained(id, defaultRate, time.Now()); v.remaining < defaultRate {
+				if v := s.server.accounts.take(id, 600, time.Now()); v.remaining < 599 {
 					charged += who
 				}
 			}

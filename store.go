@@ -325,7 +325,7 @@ func dsn(path, mode string, o storeOptions, more ...string) string {
 	for _, pragma := range more {
 		q.Add("_pragma", pragma)
 	}
-	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
+	return "file:" + (&url.URL{Path: filepath.Clean(path)}).EscapedPath() + "?" + q.Encode()
 }
 
 // createStore makes a new database at path, whole or not at all, mode 0600. It
@@ -844,7 +844,7 @@ func checkFile(path string) (faults []string, err error) {
 	if err := checkHeader(path); err != nil {
 		return []string{err.Error()}, nil
 	}
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: filepath.Clean(path)}).EscapedPath()+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,17 @@ func (q *queries) account(id string) (a account, err error) {
 	return a, err
 }
 
+var errAccount = &refusal{code: "account_not_found", detail: "There is no such account, or it is closed."}
+
+// openAccount returns errAccount unless there is an open account of that id.
+func (q *queries) openAccount(id string) error {
+	a, err := q.account(id)
+	if err == errNotFound || err == nil && !a.ClosedAt.IsZero() {
+		return errAccount
+	}
+	return err
+}
+
 // mainAccount returns the id of the vendor's own account, or errNotFound.
 func (q *queries) mainAccount() (id string, err error) {
 	err = q.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &id)
@@ -138,7 +149,7 @@ func (q *queries) origins() (all []originRow, err error) {
 // addOrigin lists a normalised origin for an account. Adding it again to the same
 // account is fine; an origin of another account is refused.
 func (t *tx) addOrigin(accountID, origin string) error {
-	if _, err := t.account(accountID); err != nil {
+	if err := t.openAccount(accountID); err != nil {
 		return err
 	}
 	var owner string
@@ -209,14 +220,10 @@ func (q *queries) tokens() (all []tokenRow, err error) {
 
 // addToken records a token that is about to be issued.
 func (t *tx) addToken(r tokenRow) error {
-	a, err := t.account(r.AccountID)
-	if err != nil {
+	if err := t.openAccount(r.AccountID); err != nil {
 		return err
 	}
-	if !a.ClosedAt.IsZero() {
-		return fmt.Errorf("account %s is closed", a.ID)
-	}
-	_, err = t.exec(`INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+	_, err := t.exec(`INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.AccountID, r.ClientID, r.Scope, r.AllAccounts, r.Kid, r.CreatedAt, r.ExpiresAt)
 	return err
 }

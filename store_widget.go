@@ -36,7 +36,7 @@ func (q *queries) widgets(accountID string) (all []widget, err error) {
 
 // addWidget adds a widget and returns its id.
 func (t *tx) addWidget(accountID, name string, publicOrders bool) (string, error) {
-	if _, err := t.account(accountID); err != nil {
+	if err := t.openAccount(accountID); err != nil {
 		return "", err
 	}
 	id := t.newID("wgt")

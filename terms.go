@@ -155,11 +155,7 @@ func createLicense(t *tx, l *license, actor string) (id, key string, err error) 
 	if err := l.checkTerms(); err != nil {
 		return "", "", err
 	}
-	a, err := t.account(l.AccountID)
-	if errors.Is(err, errNotFound) || err == nil && !a.ClosedAt.IsZero() {
-		return "", "", errAccount
-	}
-	if err != nil {
+	if err := t.openAccount(l.AccountID); err != nil {
 		return "", "", err
 	}
 	key = newLicenseKey()
@@ -170,8 +166,6 @@ func createLicense(t *tx, l *license, actor string) (id, key string, err error) 
 	id, err = t.addLicense(l, parsed, actor)
 	return id, key, err
 }
-
-var errAccount = &refusal{code: "account_not_found", detail: "There is no such account, or it is closed."}
 
 // patchLicense changes terms of a licence. Errors: errNotFound, validation_failed,
 // illegal_transition for a revoked one.
