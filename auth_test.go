@@ -52,6 +52,7 @@ func operate(s *service, args ...string) (string, error) {
 	var out, errs bytes.Buffer
 	args = append(args, "-db", filepath.Join(s.dir, "widgetd.db"), "-key", filepath.Join(s.dir, "widgetd.key"))
 	err := run(s.t.Context(), args, func(string) string { return "" }, &out, &errs)
+	s.notice()
 	return out.String(), err
 }
 

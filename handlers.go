@@ -169,7 +169,7 @@ const (
 // newServer makes a server over an open store. Its base addresses come from the
 // store; refresh reads them again.
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger) (*server, error) {
-	s := &server{guard: guard{store: st, now: st.now}, serverOptions: o, log: log,
+	s := &server{guard: guard{store: st, now: st.now, caches: newCaches()}, serverOptions: o, log: log,
 		accounts: newLimiter(maxAccountBuckets), addresses: newLimiter(maxAddressBuckets)}
 	s.keys.Store(keys)
 	return s, s.refresh()
@@ -347,7 +347,7 @@ func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
 	if values := r.Header.Values("Origin"); len(values) > 0 {
 		check.given = true
 		if origin, err := parseOrigin(values[0]); err == nil && len(values) == 1 {
-			check.owner, check.err = s.store.originOwner(origin)
+			check.owner, check.err = s.cachedOriginOwner(origin)
 			if errors.Is(check.err, errNotFound) {
 				check.err = nil
 			}
@@ -438,7 +438,7 @@ type noContent struct{}
 
 // A cacheable is an answer with an ETag, which If-None-Match may spare.
 type cacheable struct {
-	body         any
+	taggedBody
 	cacheControl string
 }
 
@@ -596,7 +596,7 @@ func (s *server) charge(w *response, c *call, in *input) (err error) {
 	if err != nil || c.account == "" {
 		return err
 	}
-	a, err := s.store.account(c.account)
+	a, err := s.cachedAccount(c.account)
 	if errors.Is(err, errNotFound) {
 		return nil // a device token of an account that a restored database does not have
 	}
@@ -623,16 +623,14 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		s.write(w, reply{v.httpStatus(), encodeJSON(v)})
 		return
 	case *cacheable:
-		body := encodeJSON(v.body)
-		tag := etag(body)
-		w.Header().Set("ETag", tag)
+		w.Header().Set("ETag", v.tag)
 		w.Header().Set("Cache-Control", v.cacheControl)
 		w.Header().Add("Vary", "Authorization")
-		if matches(r.Header.Values("If-None-Match"), tag) {
+		if matches(r.Header.Values("If-None-Match"), v.tag) {
 			s.write(w, reply{status: http.StatusNotModified})
 			return
 		}
-		s.write(w, reply{http.StatusOK, body})
+		s.write(w, reply{http.StatusOK, v.body})
 		return
 	}
 	s.write(w, reply{http.StatusOK, encodeJSON(result)})

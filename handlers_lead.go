@@ -50,6 +50,7 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 		return &leadResponse{OK: true, ID: newID("lead", s.now())}, nil
 	}
 	return create(ctx, s, c, func(t *tx) (*leadResponse, error) {
+		t.only()
 		owner, err := c.origin.owner, error(nil)
 		if owner == "" {
 			if owner, err = t.mainAccount(); err != nil {
@@ -109,6 +110,7 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 	}
 	var res eraseResponse
 	if err := s.store.update(ctx, func(t *tx) (err error) {
+		t.only()
 		res.Erased, err = t.eraseLeads(owner, q.email)
 		return err
 	}); err != nil {

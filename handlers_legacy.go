@@ -146,7 +146,10 @@ func (s *server) flushLegacy(ctx context.Context) error {
 	for _, c := range collected {
 		rows = append(rows, *c)
 	}
-	err := s.store.update(ctx, func(t *tx) error { return t.countLegacy(rows) })
+	err := s.store.update(ctx, func(t *tx) error {
+		t.only()
+		return t.countLegacy(rows)
+	})
 	if err == nil {
 		return nil
 	}

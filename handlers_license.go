@@ -66,7 +66,7 @@ func (s *server) licenseAccount(_ *call, in *input) (string, error) {
 	if err != nil {
 		return "", nil
 	}
-	l, err := s.store.licenseByKey(key.hash())
+	l, err := s.licenseByKey(key.hash())
 	if errors.Is(err, errNotFound) {
 		return "", nil
 	}
@@ -214,7 +214,7 @@ func (s *server) verify(ctx context.Context, c *call, q *verifyRequest) (*verify
 		return &verifyResponse{Code: errKeyMalformed.code, Detail: errKeyMalformed.detail, CheckedAt: newStamp(now), Nonce: q.nonce}, nil
 	}
 	q.keyHash, q.presented = q.hash(), c.deviceToken()
-	found, err := q.look(s.store.queries, now)
+	found, err := q.look(s, now)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +272,7 @@ func (s *server) seen(ctx context.Context, r *checkRequest, found check, now tim
 			return found, lease{}, err
 		case err != nil:
 			s.log.Warn("a device was not recorded as seen", "error", err.Error())
-			if found, err = r.look(s.store.queries, now); err != nil {
+			if found, err = r.look(s, now); err != nil {
 				return found, lease{}, err
 			}
 			given = lease{}
@@ -323,11 +323,14 @@ func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) 
 	err := s.store.update(ctx, func(t *tx) error {
 		res.Released = false
 		found, err := ask.look(t.queries, t.now.Time)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case found.license == nil:
+		}
+		if found.license == nil {
 			return errLicense
+		}
+		t.only(found.license.ID)
+		switch {
 		case found.code == "key_retired":
 			return &refusal{code: found.code, detail: verdictDetails[found.code]}
 		case found.mismatch:
@@ -434,6 +437,7 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 		return noContent{}, err
 	}
 	return noContent{}, s.store.update(ctx, func(t *tx) error {
+		t.only(l.ID)
 		d, err := t.device(l.ID, q.device)
 		if errors.Is(err, errNotFound) {
 			return &refusal{code: "not_found", detail: "The licence has no such device."}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -139,6 +140,16 @@ func (s *service) token(account, scope string) (token string) {
 		return err
 	})
 	return token
+}
+
+// notice lets the service notice what another connection has changed, which it does
+// within a second by itself.
+func (s *service) notice() {
+	s.t.Helper()
+	s.store.askedAt.Store(0)
+	for !s.store.current() {
+		runtime.Gosched()
+	}
 }
 
 // count returns the single number that a query gives.

@@ -13,7 +13,7 @@ var errWidget = &refusal{code: "widget_not_found", detail: "There is no widget w
 
 // findWidget returns a widget of an open account, or widget_not_found.
 func (s *server) findWidget(id string) (widget, error) {
-	w, err := s.store.widget(id)
+	w, err := s.cachedWidget(id)
 	if errors.Is(err, errNotFound) {
 		err = errWidget
 	}
@@ -31,7 +31,7 @@ func (s *server) widgetAccount(c *call, in *input) (string, error) {
 		}
 	}
 	if validID("wgt", id) {
-		w, err := s.store.widget(id)
+		w, err := s.cachedWidget(id)
 		if !errors.Is(err, errNotFound) {
 			return w.AccountID, err
 		}
@@ -98,6 +98,7 @@ func (s *server) countEvents(ctx context.Context, c *call, q *eventsRequest) (no
 		}
 	}
 	_, err = create(ctx, s, c, func(t *tx) (noContent, error) {
+		t.only(w.ID)
 		return noContent{}, t.addCounts(w.ID, q.counts, q.items)
 	})
 	if err != nil || c.replay != nil { // the view was not counted now
@@ -206,42 +207,61 @@ func (s *server) widgetStats(_ context.Context, c *call, q *statsRequest) (*cach
 	if err := q.complete(s.now()); err != nil {
 		return nil, err
 	}
-	report, err := (*statsReport)(nil), error(nil)
-	if q.widget == "" {
-		report, err = s.accountStats(c, q)
-	} else {
-		report, err = s.oneWidgetStats(c, q)
-	}
-	if err != nil {
-		return nil, err
-	}
-	report.From, report.To = q.From.Format(time.DateOnly), q.To.Format(time.DateOnly)
-	report.Interval, report.Timezone = q.Interval, q.Zone.String()
-	cached := &cacheable{body: report, cacheControl: "public, max-age=60"}
+	cached := &cacheable{cacheControl: "public, max-age=60"}
 	if c.caller != nil {
 		cached.cacheControl = "private, max-age=60"
 	}
+	var err error
+	if q.widget != "" {
+		cached.taggedBody, err = s.oneWidgetStats(c, q)
+		return cached, err
+	}
+	report, err := s.accountStats(c, q)
+	if err != nil {
+		return nil, err
+	}
+	cached.taggedBody = q.encode(report)
 	return cached, nil
+}
+
+// encode completes a report with what was asked for, and encodes it.
+func (q *statsRequest) encode(report *statsReport) taggedBody {
+	report.From, report.To = q.From.Format(time.DateOnly), q.To.Format(time.DateOnly)
+	report.Interval, report.Timezone = q.Interval, q.Zone.String()
+	body := encodeJSON(report)
+	return taggedBody{body, etag(body)}
 }
 
 // oneWidgetStats is the report about one widget; without a token of its account
 // it leaves out the orders, unless the widget shows them to all.
-func (s *server) oneWidgetStats(c *call, q *statsRequest) (*statsReport, error) {
+func (s *server) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error) {
 	w, err := s.findWidget(q.widget)
 	if err != nil {
-		return nil, err
+		return taggedBody{}, err
 	}
 	withOrders := w.PublicOrders
 	if c.caller != nil {
 		owner, err := q.resolve(s, c)
 		if err != nil {
-			return nil, err
+			return taggedBody{}, err
 		}
 		if owner != "" && owner != w.AccountID {
-			return nil, errWidget
+			return taggedBody{}, errWidget
 		}
 		withOrders = true
 	}
+	key := statsKey{w.ID, q.Zone.String(), q.Interval, q.From, q.To, withOrders}
+	return s.caches.stats.load(s.store, key, func() (taggedBody, string, error) {
+		report, err := s.countWidget(w, q, withOrders)
+		if err != nil {
+			return taggedBody{}, "", err
+		}
+		return q.encode(report), w.ID, nil
+	})
+}
+
+// countWidget adds up one widget.
+func (s *server) countWidget(w widget, q *statsRequest, withOrders bool) (*statsReport, error) {
 	sum := newSeries(q.statsRange)
 	from, until := q.bounds()
 	if err := s.store.eachQuarter("", w.ID, from, until, func(_, quarter string, c counts) { sum.add(quarter, c) }); err != nil {

@@ -32,6 +32,7 @@ func (s *service) command(args ...string) (string, error) {
 	var out bytes.Buffer
 	env := map[string]string{"WIDGETD_DB": filepath.Join(s.dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(s.dir, "widgetd.key")}
 	err := run(s.t.Context(), args, func(name string) string { return env[name] }, &out, &bytes.Buffer{})
+	s.notice()
 	return out.String(), err
 }
 

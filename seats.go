@@ -124,6 +124,7 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.only(l.ID)
 	if err := freeLapsed(t, l); err != nil {
 		return nil, err
 	}
@@ -446,11 +447,13 @@ const maxAdvance = 500
 // their end, also when the service was off at that moment. It returns how much it
 // did; less than maxAdvance means that nothing is left.
 func advanceTime(t *tx) (done int, err error) {
+	t.only()
 	lapsed, err := t.lapsedDevices("", t.now, maxAdvance)
 	if err != nil {
 		return 0, err
 	}
 	for _, d := range lapsed {
+		t.only(d.LicenseID)
 		l, err := t.license("", d.LicenseID)
 		if err != nil {
 			return 0, err
@@ -483,8 +486,17 @@ type checkRequest struct {
 	nonce       string
 }
 
-// look finds licence and device and judges, over any connection.
-func (r *checkRequest) look(q *queries, now time.Time) (c check, err error) {
+// A licenseSource is where licences and devices are looked up: the writer's
+// transaction, or the memory in front of the readers.
+type licenseSource interface {
+	licenseByKey(hash [32]byte) (*license, error)
+	license(accountID, id string) (*license, error)
+	device(licenseID, id string) (*device, error)
+	deviceByFingerprint(licenseID string, hash []byte) (*device, error)
+}
+
+// look finds licence and device and judges.
+func (r *checkRequest) look(q licenseSource, now time.Time) (c check, err error) {
 	if r.keyHash != nil {
 		c.license, err = q.licenseByKey(*r.keyHash)
 	} else {
@@ -530,6 +542,7 @@ func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err er
 	if c, err = r.look(t.queries, t.now.Time); err != nil || c.device == nil || c.device.State != deviceActive || c.device.lapsed(t.now.Time) {
 		return c, given, err
 	}
+	t.only(c.license.ID)
 	d := c.device
 	d.LastSeenAt = t.now
 	d.AppVersion = either(r.appVersion, d.AppVersion)

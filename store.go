@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"io/fs"
 	"net/url"
@@ -256,8 +257,61 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 // queries, the verbs that change rows, and one now for all of them.
 type tx struct {
 	*queries
-	now   stamp
-	exact time.Time // the same now, unrounded
+	now     stamp
+	exact   time.Time // the same now, unrounded
+	touches touches
+}
+
+// touches is what a transaction says it changes of what others keep in memory.
+// Unless it says so, it may be anything: forgetting costs time, not truth.
+type touches struct {
+	named bool
+	ids   []string
+}
+
+// only says that of all rows that are kept in memory, this transaction changes
+// none but those of the given licences and widgets. It may be said again, for more.
+func (t *tx) only(ids ...string) {
+	t.touches.named = true
+	t.touches.ids = append(t.touches.ids, ids...)
+}
+
+// changes counts commits, so that what is kept in memory can be held against the
+// file: for each licence and widget apart, by a hash of its id, and for everything
+// else together.
+type changes struct {
+	commits atomic.Uint64 // all of them
+	rest    atomic.Uint64 // those that may have changed anything, and those of others
+	rows    [4096]atomic.Uint64
+	seed    maphash.Seed
+}
+
+// A version is what changes said of a row at a moment; another one means that the
+// row may be different now.
+type version struct{ rest, row uint64 }
+
+// version tells the version of a licence or a widget; "" is whatever is neither.
+func (c *changes) version(id string) version {
+	v := version{rest: c.rest.Load()}
+	if id != "" {
+		v.row = c.row(id).Load()
+	}
+	return v
+}
+
+func (c *changes) row(id string) *atomic.Uint64 {
+	return &c.rows[maphash.String(c.seed, id)%uint64(len(c.rows))]
+}
+
+// note counts what a committed transaction has touched, before its caller hears of it.
+func (c *changes) note(t touches) {
+	c.commits.Add(1)
+	if !t.named {
+		c.rest.Add(1)
+	}
+	for _, id := range t.ids {
+		c.row(id).Add(1)
+	}
 }
 
 // newID makes an id of the transaction's moment.
@@ -293,6 +347,10 @@ type store struct {
 	closing chan struct{} // closed: no job is taken that is not already queued
 	stopped chan struct{} // closed: the writer has ended
 	blocked atomic.Int64  // Unix nanoseconds since when the writer waits for the lock; 0: it doesn't
+	changes changes
+	foreign int64         // data_version, as the writer last saw it
+	askedAt atomic.Int64  // when, in Unix nanoseconds
+	ask     chan struct{} // has the writer look again
 	batches atomic.Int64  // commits so far, for the metrics
 	written atomic.Int64  // jobs committed so far
 
@@ -407,10 +465,11 @@ func openStore(path string, o storeOptions) (*store, error) {
 		return nil, err
 	}
 	s := &store{path: path, now: o.now, keepLog: o.keepLog,
-		jobs: make(chan *job, maxQueued), closing: make(chan struct{}), stopped: make(chan struct{})}
+		jobs: make(chan *job, maxQueued), ask: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.changes.seed = maphash.MakeSeed()
 	if err := s.open(o); err != nil {
 		s.release()
 		return nil, fmt.Errorf("%s can't be used: run 'widgetd check', or restore a backup: %w", path, err)
@@ -527,10 +586,11 @@ func (s *store) release() error {
 
 // A job is one function that waits for the writer.
 type job struct {
-	run   func(*tx) error
-	state atomic.Int32
-	err   error
-	done  chan struct{} // closed once err is final
+	run     func(*tx) error
+	state   atomic.Int32
+	touches touches // of its last run
+	err     error
+	done    chan struct{} // closed once err is final
 }
 
 // The states of a job: whoever moves it away from waiting decides its fate.
@@ -591,6 +651,9 @@ func (s *store) write() {
 		var first *job
 		select {
 		case first = <-s.jobs:
+		case <-s.ask:
+			s.noteForeign()
+			continue
 		case <-s.closing:
 			select {
 			case first = <-s.jobs:
@@ -600,7 +663,45 @@ func (s *store) write() {
 		}
 		runtime.Gosched() // lets those who are about to ask join this batch
 		s.runBatch(first)
+		if !s.asked() {
+			s.noteForeign()
+		}
 	}
+}
+
+// foreignInterval is how long a change that another process made may go unnoticed
+// by what is kept in memory.
+const foreignInterval = 250 * time.Millisecond
+
+// current reports whether versions can be trusted: whether the file was asked for
+// commits of others within foreignInterval. If not, it has that done, without
+// waiting for it: a lock may hold the writer, and reading goes on meanwhile.
+func (s *store) current() bool {
+	if s.asked() {
+		return true
+	}
+	select {
+	case s.ask <- struct{}{}:
+	default: // somebody did
+	}
+	return false
+}
+
+func (s *store) asked() bool {
+	return time.Duration(s.now().UnixNano()-s.askedAt.Load()).Abs() < foreignInterval
+}
+
+// noteForeign notices commits of others. It must ask on the writer's connection,
+// between transactions: there data_version moves for the commits of others only,
+// on any other connection for our own too.
+func (s *store) noteForeign() {
+	now := s.now().UnixNano()
+	var version int64
+	if err := s.writes.one(`PRAGMA data_version`, nil, &version); err != nil || version != s.foreign {
+		s.foreign = version
+		s.changes.note(touches{})
+	}
+	s.askedAt.Store(now)
 }
 
 // runBatch begins a transaction and only then takes the jobs that still wait, so
@@ -656,7 +757,7 @@ func (s *store) execWriter(query string) error {
 // runTogether runs the jobs with a savepoint each and commits. It reports false
 // when the transaction was lost and nothing of it is kept.
 func (s *store) runTogether(batch []*job) ([]error, bool) {
-	errs := make([]error, len(batch))
+	errs, kept := make([]error, len(batch)), make([]bool, len(batch))
 	for i, j := range batch {
 		if len(batch) > 1 {
 			if s.execWriter("SAVEPOINT job") != nil {
@@ -665,10 +766,10 @@ func (s *store) runTogether(batch []*job) ([]error, bool) {
 			}
 		}
 		err := s.call(j)
-		var kept keptError
+		var refused keptError
 		switch {
-		case errors.As(err, &kept):
-			errs[i] = kept.error
+		case errors.As(err, &refused):
+			errs[i], kept[i] = refused.error, true
 		case err == nil:
 		case len(batch) == 1:
 			errs[i] = err
@@ -695,6 +796,11 @@ func (s *store) runTogether(batch []*job) ([]error, bool) {
 		}
 		s.batches.Add(1)
 		s.written.Add(int64(len(batch)))
+		for i, j := range batch {
+			if errs[i] == nil || kept[i] {
+				s.changes.note(j.touches)
+			}
+		}
 		return errs, true
 	}
 	s.execWriter("ROLLBACK")
@@ -715,10 +821,8 @@ func (s *store) runAlone(j *job) error {
 		s.execWriter("ROLLBACK")
 		return err
 	}
-	if kept.error != nil {
-		return kept.error
-	}
-	return nil
+	s.changes.note(j.touches)
+	return kept.error
 }
 
 // call runs a job's function; a panic in it is its own error, not the writer's end.
@@ -729,7 +833,10 @@ func (s *store) call(j *job) (err error) {
 		}
 	}()
 	now := s.now()
-	return j.run(&tx{queries: s.writes, now: newStamp(now), exact: now})
+	t := &tx{queries: s.writes, now: newStamp(now), exact: now}
+	err = j.run(t)
+	j.touches = t.touches
+	return err
 }
 
 // storageError gives SQLite's errors the sentinel that they mean, and keeps their
@@ -777,6 +884,7 @@ func (s *store) probe(ctx context.Context) error {
 		return err
 	}
 	return s.update(ctx, func(t *tx) error {
+		t.only()
 		_, err := t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
 		return err
 	})
@@ -794,6 +902,7 @@ func (s *store) lockedSince() time.Time {
 // sweep removes what has served its time: replayed answers, names of items of
 // past days. It removes a bounded number of rows, so that writes go on between.
 func (t *tx) sweep() error {
+	t.only()
 	if _, err := t.exec(`DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency WHERE expires_at <= ? LIMIT 1000)`, t.now); err != nil {
 		return err
 	}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+// otherProcess changes the file over a connection of its own, as the sqlite3 shell
+// would.
+func (s *service) otherProcess(statement string, args ...any) {
+	s.t.Helper()
+	db, err := sql.Open("sqlite", dsn(filepath.Join(s.dir, "widgetd.db"), "rw", storeOptions{keepLog: true}))
+	s.check(err)
+	defer db.Close()
+	_, err = db.Exec(statement, args...)
+	s.check(err)
+}
+
+func TestWhatIsKeptInMemoryFollowsAChangeOfAnotherProcess(t *testing.T) {
+	s := newService(t)
+	tenant := s.addAccount("tenant")
+	s.change(func(tx *tx) error { return tx.addOrigin(tenant, "https://tenant.example") })
+	widget := s.addWidget(tenant)
+	id, key := s.addLicense(license{AccountID: tenant, MaxDevices: ptr(1)})
+	lease := "Authorization: Bearer " + s.activate(key, "a").is(200).text("token")
+	token := "Authorization: Bearer " + s.token(tenant, scopeLicenses+" "+scopeStats)
+	verify := func() string {
+		return s.post("/widget/license/verify", `{}`, lease).is(200).text("code")
+	}
+	verifyByKey := func() string {
+		return s.post("/widget/license/verify", activateBody(key, "a")).is(200).text("code")
+	}
+	stats := func() string { return s.get("/widget/stats?widget="+widget, token).body }
+	for range 3 { // what is asked for again is kept
+		verify()
+		verifyByKey()
+		stats()
+		s.get("/licenses", token).is(200)
+		s.post("/widget/leads", `{"type":"demo","email":"a@example.com"}`, "Origin: https://tenant.example").is(200)
+		s.notice()
+	}
+	for name, size := range map[string]int{"accounts": s.server.caches.accounts.len(), "origins": s.server.caches.origins.len(), "widgets": s.server.caches.widgets.len(),
+		"callers": s.server.caches.callers.len(), "keys": s.server.caches.keys.len(), "licenses": s.server.caches.licenses.len(),
+		"devices": s.server.caches.devices.len(), "stats": s.server.caches.stats.len()} {
+		if size == 0 {
+			t.Errorf("nothing is kept of %s", name)
+		}
+	}
+	for _, change := range []struct {
+		statement string
+		holds     func() bool
+	}{
+		{`UPDATE licenses SET state = 'suspended' WHERE id = '` + id + `'`, func() bool { return verify() == "suspended" && verifyByKey() == "suspended" }},
+		{`UPDATE licenses SET state = 'active' WHERE id = '` + id + `'`, func() bool { return verify() == "valid" && verifyByKey() == "valid" }},
+		{`UPDATE devices SET state = 'blocked'`, func() bool { return verify() == "device_blocked" && verifyByKey() == "device_blocked" }},
+		{`UPDATE devices SET state = 'active'`, func() bool { return verify() == "valid" && verifyByKey() == "valid" }},
+		{`UPDATE license_keys SET retires_at = '2020-01-01T00:00:00Z'`, func() bool { return verify() == "valid" && verifyByKey() == "key_retired" }},
+		{`UPDATE license_keys SET retires_at = NULL`, func() bool { return verifyByKey() == "valid" }},
+		{`INSERT INTO widget_counts (widget_id, quarter, views) VALUES ('` + widget + `', '` + newStamp(time.Now().Truncate(quarterHour)).String() + `', 7)`,
+			func() bool {
+				return s.get("/widget/stats?widget="+widget, token).json()["totals"].(map[string]any)["views"] == 7.0
+			}},
+		{`UPDATE accounts SET rate = 100 WHERE id = '` + tenant + `'`, func() bool {
+			return s.get("/licenses", token).header.Get("RateLimit-Policy") == `"account";q=100;w=60`
+		}},
+		{`UPDATE tokens SET revoked_at = '2020-01-01T00:00:00Z'`, func() bool { return s.get("/licenses", token).status == 401 }},
+		{`UPDATE tokens SET revoked_at = NULL`, func() bool { return s.get("/licenses", token).status == 200 }},
+		{`DELETE FROM origins WHERE account_id = '` + tenant + `'`, func() bool {
+			return s.post("/widget/leads", `{"type":"demo","email":"b@example.com"}`, "Origin: https://tenant.example").status == 403
+		}},
+		{`UPDATE accounts SET closed_at = '2020-01-01T00:00:00Z' WHERE id = '` + tenant + `'`, func() bool {
+			return verify() == "suspended" && s.get("/licenses", token).status == 401 && s.get("/widget/stats?widget="+widget).status == 404
+		}},
+	} {
+		s.otherProcess(change.statement)
+		s.notice()
+		if !change.holds() {
+			t.Errorf("the service does not know of: %s", change.statement)
+		}
+	}
+}
+
+func TestNothingIsServedFromMemoryThatWasNotHeldAgainstTheFileLately(t *testing.T) {
+	s := newService(t)
+	id, key := s.addLicense(license{})
+	s.notice()
+	s.verify(key, "a", "device_not_activated", false)
+	s.otherProcess(`UPDATE licenses SET state = 'revoked' WHERE id = ?`, id)
+	s.store.askedAt.Store(time.Now().Add(-time.Minute).UnixNano()) // as after a quiet minute
+	s.verify(key, "a", "revoked", false)                           // at once, by asking the file
+}
+
+func TestOwnCommitsTouchOnlyWhatTheyName(t *testing.T) {
+	s := newService(t)
+	s.notice() // the first look at the file is news in itself
+	one, two := "lic_one", "lic_two"
+	for s.store.changes.row(one) == s.store.changes.row(two) {
+		two += "o"
+	}
+	before := [2]version{s.store.changes.version(one), s.store.changes.version(two)}
+	s.change(func(tx *tx) error { tx.only(one); return nil })
+	if s.store.changes.version(one) == before[0] || s.store.changes.version(two) != before[1] {
+		t.Fatal("a named row and another")
+	}
+	if err := s.store.update(t.Context(), func(tx *tx) error { tx.only(two); return errNotFound }); err == nil || s.store.changes.version(two) != before[1] {
+		t.Fatal("a transaction that was rolled back touched something")
+	}
+	if err := s.store.update(t.Context(), func(tx *tx) error { tx.only(two); return keep(errNotFound) }); err == nil || s.store.changes.version(two) == before[1] {
+		t.Fatal("a kept refusal touched nothing")
+	}
+	before[0] = s.store.changes.version("")
+	s.change(func(tx *tx) error { return nil })
+	if s.store.changes.version("") == before[0] {
+		t.Fatal("a transaction that names nothing touched nothing")
+	}
+}
+
+// TestMemoryNeverLagsBehindAnAcknowledgedChange lets one goroutine change a row and
+// ask at once, while others keep filling the cache with what they read.
+func TestMemoryNeverLagsBehindAnAcknowledgedChange(t *testing.T) {
+	s := newService(t)
+	s.change(func(tx *tx) error { return tx.setRate(s.account, 1_000_000) })
+	id, key := s.addLicense(license{})
+	hash := parseKey(t, key).hash()
+	stop, readers := make(chan struct{}), sync.WaitGroup{}
+	for range 4 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					s.server.licenseByKey(hash)
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	for i := range 300 {
+		plan := fmt.Sprint("plan ", i)
+		s.change(func(tx *tx) error {
+			tx.only(id)
+			_, err := tx.exec(`UPDATE licenses SET plan = ? WHERE id = ?`, plan, id)
+			return err
+		})
+		if l, err := s.server.licenseByKey(hash); err != nil || *l.Plan != plan {
+			t.Fatalf("%v, want %q: %v", *l.Plan, plan, err)
+		}
+	}
+	close(stop)
+	readers.Wait()
+}
+
+func parseKey(t *testing.T, text string) licenseKey {
+	t.Helper()
+	key, err := parseLicenseKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func TestACacheIsBounded(t *testing.T) {
+	s := newService(t)
+	c := newCache[int, int](10)
+	for i := range 100 {
+		if v, err := c.load(s.store, i, func() (int, string, error) { return i, "", nil }); err != nil || v != i {
+			t.Fatal(v, err)
+		}
+	}
+	if c.len() != 10 {
+		t.Fatalf("%d entries", c.len())
+	}
+}
