@@ -538,6 +538,9 @@ func validHost(host string) bool {
 // the left of that, or of something unreadable, was chosen by the caller.
 func clientAddress(peer string, forwarded []string, trusted []netip.Prefix) netip.Addr {
 	address := parseAddress(peer)
+	if len(forwarded) == 0 {
+		return address
+	}
 	hops := strings.Split(strings.Join(forwarded, ","), ",")
 	for i := len(hops) - 1; i >= 0 && isTrusted(address, trusted); i-- {
 		hop := parseAddress(strings.TrimSpace(hops[i]))

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -285,9 +284,9 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	w := &response{ResponseWriter: inner, requestID: newID("req", start)}
 	h := w.Header()
-	h.Set("X-Request-Id", w.requestID)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Cache-Control", "no-store")
+	h["X-Request-Id"] = []string{w.requestID}
+	h["X-Content-Type-Options"] = headerNosniff
+	h["Cache-Control"] = headerNoStore
 	// A request with both Content-Length and chunked reads as two to whoever stands
 	// in between: nothing may follow it on its connection.
 	if s.draining.Load() || len(r.TransferEncoding) > 0 {
@@ -315,15 +314,26 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
 		s.fail(w, r, errNotFound)
 	case inBase:
-		h.Add("Vary", "Origin")
+		h["Vary"] = headerVary
 		rt.mux.ServeHTTP(w, s.withOrigin(w, r))
 	default:
 		rt.mux.ServeHTTP(w, r)
 	}
 }
 
+// What nearly every answer carries, made once. Nobody writes into these.
+var (
+	headerNosniff = []string{"nosniff"}
+	headerNoStore = []string{"no-store"}
+	headerVary    = []string{"Origin"}
+	headerJSON    = []string{"application/json"}
+)
+
 // cleanPath is the form of a path that the mux answers without a redirect.
 func cleanPath(p string) string {
+	if strings.HasPrefix(p, "/") && !strings.Contains(p, "//") && !strings.Contains(p, "/.") {
+		return p // as nearly all are
+	}
 	clean := path.Clean("/" + p)
 	if strings.HasSuffix(p, "/") && clean != "/" {
 		clean += "/"
@@ -340,22 +350,23 @@ type originCheck struct {
 
 type originKey struct{}
 
-// withOrigin looks the Origin up, gives a listed one its CORS headers, and leaves
-// the result in the request's context for the route.
+// withOrigin looks an Origin up, gives a listed one its CORS headers, and leaves
+// the result in the request's context for the route. Most requests have none.
 func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
-	var check originCheck
-	if values := r.Header.Values("Origin"); len(values) > 0 {
-		check.given = true
-		if origin, err := parseOrigin(values[0]); err == nil && len(values) == 1 {
-			check.owner, check.err = s.cachedOriginOwner(origin)
-			if errors.Is(check.err, errNotFound) {
-				check.err = nil
-			}
+	values := r.Header["Origin"]
+	if len(values) == 0 {
+		return r
+	}
+	check := originCheck{given: true}
+	if origin, err := parseOrigin(values[0]); err == nil && len(values) == 1 {
+		check.owner, check.err = s.cachedOriginOwner(origin)
+		if errors.Is(check.err, errNotFound) {
+			check.err = nil
 		}
-		if check.owner != "" {
-			w.Header().Set("Access-Control-Allow-Origin", values[0])
-			w.Header().Set("Access-Control-Expose-Headers", exposedHeaders)
-		}
+	}
+	if check.owner != "" {
+		w.Header().Set("Access-Control-Allow-Origin", values[0])
+		w.Header().Set("Access-Control-Expose-Headers", exposedHeaders)
 	}
 	return r.WithContext(context.WithValue(r.Context(), originKey{}, check))
 }
@@ -364,9 +375,9 @@ func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
 // or 405.
 func (s *server) otherMethod(w http.ResponseWriter, r *http.Request, allowed []string) {
 	h := w.Header()
-	check, cors := r.Context().Value(originKey{}).(originCheck)
+	check, _ := r.Context().Value(originKey{}).(originCheck)
 	switch {
-	case r.Method == http.MethodOptions && cors && check.given:
+	case r.Method == http.MethodOptions && check.given:
 		if check.err != nil {
 			s.fail(w, r, check.err)
 			return
@@ -395,7 +406,8 @@ var errOrigin = &refusal{code: "origin_not_allowed", detail: "This site is not l
 type call struct {
 	route     *route
 	request   *http.Request
-	caller    *caller // nil: no token
+	caller    *caller    // nil: no token
+	key       licenseKey // of the licence that is charged; "": none
 	origin    originCheck
 	account   string // who is charged; "": nobody
 	address   string // the key that the caller's address is limited by
@@ -484,7 +496,11 @@ func (s *server) run(w *response, c *call) (any, error) {
 			return nil, err
 		}
 	}
-	query, malformed := url.ParseQuery(r.URL.RawQuery)
+	var query url.Values
+	var malformed error
+	if r.URL.RawQuery != "" {
+		query, malformed = url.ParseQuery(r.URL.RawQuery)
+	}
 	in := newInput(body, query, r.PathValue)
 	in.device = c.deviceToken() != nil
 	if err := s.charge(w, c, in); err != nil {
@@ -548,11 +564,7 @@ func errRate(detail string, retry time.Duration) error {
 // readBody judges type and size and parses (415, 413, 400).
 func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	r := c.request
-	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	charset, hasCharset := params["charset"]
-	encoding := r.Header.Get("Content-Encoding")
-	if err != nil || kind != "application/json" && !(kind == "text/plain" && c.route.beacon) ||
-		hasCharset && !strings.EqualFold(charset, "utf-8") || encoding != "" && !strings.EqualFold(encoding, "identity") {
+	if !c.takesType(r.Header.Get("Content-Type")) || !slices.Contains([]string{"", "identity"}, strings.ToLower(r.Header.Get("Content-Encoding"))) {
 		w.Header().Set("Accept", "application/json")
 		return nil, &refusal{code: "unsupported_media_type", detail: "The body must be JSON in UTF-8: Content-Type: application/json, not compressed."}
 	}
@@ -560,7 +572,7 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	if r.ContentLength > limit {
 		return nil, errBodySize(limit)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	body, err := readAll(http.MaxBytesReader(w, r.Body, limit), r.ContentLength)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
@@ -574,6 +586,27 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 		return nil, &refusal{code: "malformed_json", detail: "The body can't be read: " + err.Error() + "."}
 	}
 	return &v, nil
+}
+
+// takesType judges a Content-Type: JSON in UTF-8, and for a beacon the same as
+// plain text.
+func (c *call) takesType(contentType string) bool {
+	if contentType == "application/json" { // as nearly all say
+		return true
+	}
+	kind, params, err := mime.ParseMediaType(contentType)
+	charset, hasCharset := params["charset"]
+	return err == nil && (kind == "application/json" || kind == "text/plain" && c.route.beacon) && (!hasCharset || strings.EqualFold(charset, "utf-8"))
+}
+
+// readAll reads a body whose length may be known; it takes one allocation then.
+func readAll(r io.Reader, length int64) ([]byte, error) {
+	if length < 0 {
+		return io.ReadAll(r)
+	}
+	body := make([]byte, length)
+	_, err := io.ReadFull(r, body)
+	return body, err
 }
 
 func errBodySize(limit int64) error {
@@ -604,8 +637,9 @@ func (s *server) charge(w *response, c *call, in *input) (err error) {
 		return err
 	}
 	v := s.accounts.take(a.ID, a.Rate, s.now())
-	w.Header().Set("RateLimit-Policy", fmt.Sprintf(`"account";q=%d;w=60`, a.Rate))
-	w.Header().Set("RateLimit", fmt.Sprintf(`"account";r=%d;t=%d`, v.remaining, wholeSeconds(v.full)))
+	h := w.Header()
+	h["Ratelimit-Policy"] = []string{`"account";q=` + strconv.Itoa(a.Rate) + `;w=60`}
+	h["Ratelimit"] = []string{`"account";r=` + strconv.Itoa(v.remaining) + `;t=` + strconv.Itoa(wholeSeconds(v.full))}
 	if !v.ok {
 		return errRate("The account's requests of this minute are used up.", v.retry)
 	}
@@ -639,24 +673,13 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 func (s *server) write(w *response, out reply) {
 	h := w.Header()
 	if len(out.body) > 0 {
-		if h.Get("Content-Type") == "" {
-			h.Set("Content-Type", "application/json")
+		if h["Content-Type"] == nil {
+			h["Content-Type"] = headerJSON
 		}
-		h.Set("Content-Length", strconv.Itoa(len(out.body)))
+		h["Content-Length"] = []string{strconv.Itoa(len(out.body))}
 	}
 	w.WriteHeader(out.status)
 	w.Write(out.body) // an error here is the caller's absence
-}
-
-// encodeJSON encodes what this program made; that can't fail.
-func encodeJSON(v any) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		panic(err)
-	}
-	return b.Bytes()
 }
 
 // matches judges If-None-Match (RFC 9110, section 13.1.2: weakly).

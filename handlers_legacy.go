@@ -43,7 +43,7 @@ func (s *server) serveLegacy(w *response, r *http.Request, rt *routing) {
 	h.Add("Vary", "Origin")
 
 	counterpart = s.withOrigin(w, counterpart)
-	check := counterpart.Context().Value(originKey{}).(originCheck)
+	check, _ := counterpart.Context().Value(originKey{}).(originCheck)
 	if r.Method != http.MethodOptions { // a preflight announces a call, and is none
 		s.legacy.count(legacyPathName(known), s.legacyCaller(r, check), s.now())
 	}

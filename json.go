@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -334,4 +335,53 @@ func (p *jsonParser) unicodeEscape() (rune, error) {
 		}
 	}
 	return 0, p.fail("half of a surrogate pair stands alone")
+}
+
+// An appender encodes itself, without reflection.
+type appender interface{ appendJSON(b []byte) []byte }
+
+// appendMember appends a comma, a name and a string.
+func appendMember(b []byte, name, value string) []byte {
+	b = append(append(append(b, `,"`...), name...), `":`...)
+	return appendString(b, value)
+}
+
+// appendOptional is appendMember for a string that may be null.
+func appendOptional(b []byte, name string, value *string) []byte {
+	if value != nil {
+		return appendMember(b, name, *value)
+	}
+	return append(append(append(b, `,"`...), name...), `":null`...)
+}
+
+// appendCount appends a number that may be null.
+func appendCount(b []byte, n *int) []byte {
+	if n == nil {
+		return append(b, "null"...)
+	}
+	return strconv.AppendInt(b, int64(*n), 10)
+}
+
+// appendString appends a string as encoding/json writes it without HTML escapes.
+func appendString(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' {
+			return append(b, strings.TrimSuffix(string(encodeJSON(s)), "\n")...)
+		}
+	}
+	return append(append(append(b, '"'), s...), '"')
+}
+
+// encodeJSON encodes what this program made; that can't fail. It ends in a line break.
+func encodeJSON(v any) []byte {
+	if a, ok := v.(appender); ok {
+		return append(a.appendJSON(make([]byte, 0, 2048)), '\n')
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
 }

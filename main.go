@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -337,8 +338,21 @@ func serveCommand(e *env) error {
 	if err := s.startDebug(e.ctx, e.str("debug-addr")); err != nil {
 		return errors.Join(err, listener.Close(), st.close())
 	}
+	limitMemory(e.getenv)
 	log.Info("serving", "addr", listener.Addr().String(), "base_url", s.routing.Load().bases[0].URL, "release", buildName())
 	return s.serveUntil(e.ctx, listener, e.str("key"))
+}
+
+// limitMemory lets the garbage collector run more rarely, as long as memory stays
+// small: most of what a request allocates is gone with it. GOGC and GOMEMLIMIT
+// have the last word.
+func limitMemory(getenv func(string) string) {
+	if getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
+	if getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(56 << 20)
+	}
 }
 
 func (e *env) serverOptions() (o serverOptions, err error) {
@@ -421,9 +435,9 @@ func (s *server) startDebug(ctx context.Context, addr string) error {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	debug := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
-	go debug.Serve(listener)
-	context.AfterFunc(ctx, func() { debug.Close() })
+	web := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
+	go web.Serve(listener)
+	context.AfterFunc(ctx, func() { web.Close() })
 	s.log.Info("debugging", "addr", listener.Addr().String())
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -585,6 +586,30 @@ type licenseView struct {
 	GraceUntil   stamp    `json:"grace_until"`
 	Entitlements codeList `json:"entitlements"`
 	Seats        seats    `json:"seats"`
+}
+
+// appendJSON writes the view as encoding/json would.
+func (v *licenseView) appendJSON(b []byte) []byte {
+	b = append(b, `{"id":`...)
+	b = appendString(b, v.ID)
+	b = appendMember(b, "product", v.Product)
+	b = appendOptional(b, "plan", v.Plan)
+	b = appendMember(b, "kind", v.Kind)
+	b = appendMember(b, "status", v.Status)
+	b = strconv.AppendBool(append(b, `,"trial":`...), v.Trial)
+	b = v.ExpiresAt.appendJSON(append(b, `,"expires_at":`...))
+	b = v.GraceUntil.appendJSON(append(b, `,"grace_until":`...))
+	b = append(b, `,"entitlements":[`...)
+	for i, code := range v.Entitlements {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, code)
+	}
+	b = strconv.AppendInt(append(b, `],"seats":{"used":`...), int64(v.Seats.Used), 10)
+	b = appendCount(append(b, `,"max":`...), v.Seats.Max)
+	b = appendCount(append(b, `,"free":`...), v.Seats.Free)
+	return append(b, "}}"...)
 }
 
 func viewLicense(l *license, now time.Time) licenseView {

@@ -136,11 +136,13 @@ func (s *stamp) Scan(v any) error {
 }
 
 // MarshalJSON implements json.Marshaler.
-func (s stamp) MarshalJSON() ([]byte, error) {
+func (s stamp) MarshalJSON() ([]byte, error) { return s.appendJSON(nil), nil }
+
+func (s stamp) appendJSON(b []byte) []byte {
 	if s.IsZero() {
-		return []byte("null"), nil
+		return append(b, "null"...)
 	}
-	return []byte(`"` + s.String() + `"`), nil
+	return append(s.UTC().AppendFormat(append(b, '"'), stampLayout), '"')
 }
 
 // crockford is the alphabet of ids (lower case) and of licence keys (upper case).

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// randomAnswer makes an answer of verify with odd texts in it.
+func randomAnswer(r *rand.Rand) *verifyResponse {
+	texts := []string{"", "kds", "Gold \"100%\"", "a\\b", "<&>", "é😀", "\u2028\u2029", "tab\there", "\x7f"}
+	text := func() string { return texts[r.IntN(len(texts))] }
+	optional := func() *string {
+		if r.IntN(2) == 0 {
+			return nil
+		}
+		return ptr(text())
+	}
+	count := func() *int {
+		if r.IntN(2) == 0 {
+			return nil
+		}
+		return ptr(r.IntN(100))
+	}
+	moment := func() stamp {
+		if r.IntN(2) == 0 {
+			return stamp{}
+		}
+		return newStamp(time.Unix(r.Int64N(4_000_000_000), 0))
+	}
+	v := &verifyResponse{Valid: r.IntN(2) == 0, Code: text(), Detail: text(), CheckedAt: newStamp(time.Unix(r.Int64N(4_000_000_000), 0)), Nonce: text()}
+	if r.IntN(4) > 0 {
+		v.License = &licenseView{text(), text(), optional(), text(), text(), r.IntN(2) == 0, moment(), moment(), codeList{}, seats{r.IntN(9), count(), count()}}
+		for range r.IntN(3) {
+			v.License.Entitlements = append(v.License.Entitlements, text())
+		}
+	}
+	if r.IntN(2) == 0 {
+		v.Device = &deviceState{text(), optional(), text()}
+	}
+	if r.IntN(2) == 0 {
+		v.Token, v.ExpiresIn, v.RefreshAfter = text(), r.Int64N(1000), r.Int64N(3)
+	}
+	return v
+}
+
+func TestVerifysOwnEncoderWritesWhatEncodingJSONDoes(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2026))
+	for range 2000 {
+		v := randomAnswer(r)
+		var want bytes.Buffer
+		enc := json.NewEncoder(&want)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode((*plainAnswer)(v)); err != nil {
+			t.Fatal(err)
+		}
+		if got := encodeJSON(v); !bytes.Equal(got, want.Bytes()) {
+			t.Fatalf("got  %s\nwant %s", got, want.Bytes())
+		}
+	}
+}
+
+// plainAnswer is a verifyResponse that encoding/json encodes.
+type plainAnswer verifyResponse
+
+func BenchmarkVerifyAnswer(b *testing.B) {
+	id := newID("lic", time.Now())
+	v := &verifyResponse{Valid: true, Code: "valid", Detail: verdictDetails["valid"], CheckedAt: newStamp(time.Now()), RefreshAfter: 86400,
+		License: &licenseView{ID: id, Product: "kds", Kind: "node_locked", Status: "active", Entitlements: codeList{"kds"}, Seats: seats{1, ptr(3), ptr(2)}},
+		Device:  &deviceState{ID: id, Name: ptr("Kitchen 1"), State: "active"}}
+	b.Run("own", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			encodeJSON(v)
+		}
+	})
+	b.Run("encoding/json", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			encodeJSON((*plainAnswer)(v))
+		}
+	})
+}
