@@ -3,7 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 )
@@ -30,18 +34,18 @@ func randomAnswer(r *rand.Rand) *verifyResponse {
 		}
 		return newStamp(time.Unix(r.Int64N(4_000_000_000), 0))
 	}
-	v := &verifyResponse{Valid: r.IntN(2) == 0, Code: text(), Detail: text(), CheckedAt: newStamp(time.Unix(r.Int64N(4_000_000_000), 0)), Nonce: text()}
+	v := &verifyResponse{Valid: r.IntN(2) == 0, Code: "valid", Detail: "The licence is valid.", CheckedAt: newStamp(time.Unix(r.Int64N(4_000_000_000), 0)), Nonce: text()}
 	if r.IntN(4) > 0 {
-		v.License = &licenseView{text(), text(), optional(), text(), text(), r.IntN(2) == 0, moment(), moment(), codeList{}, seats{r.IntN(9), count(), count()}}
+		v.License = &licenseView{"lic_1", text(), optional(), "floating", "active", r.IntN(2) == 0, moment(), moment(), codeList{}, seats{r.IntN(9), count(), count()}}
 		for range r.IntN(3) {
 			v.License.Entitlements = append(v.License.Entitlements, text())
 		}
 	}
 	if r.IntN(2) == 0 {
-		v.Device = &deviceState{text(), optional(), text()}
+		v.Device = &deviceState{"dev_1", optional(), "active"}
 	}
 	if r.IntN(2) == 0 {
-		v.Token, v.ExpiresIn, v.RefreshAfter = text(), r.Int64N(1000), r.Int64N(3)
+		v.Token, v.ExpiresIn, v.RefreshAfter = "e30.e30.AA", r.Int64N(1000), r.Int64N(3)
 	}
 	return v
 }
@@ -82,4 +86,39 @@ func BenchmarkVerifyAnswer(b *testing.B) {
 			encodeJSON((*plainAnswer)(v))
 		}
 	})
+}
+
+// discard is a ResponseWriter that keeps nothing.
+type discard struct{ header http.Header }
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
+func (d *discard) WriteHeader(int)             {}
+
+// BenchmarkVerifyAlone is verify without net/http's part and without the harness:
+// what the service itself adds to a request.
+func BenchmarkVerifyAlone(b *testing.B) {
+	s := newService(b)
+	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
+	_, key := s.addLicense(license{MaxDevices: ptr(3)})
+	token := s.activate(key, "kitchen-1").is(200).text("token")
+	for name, c := range map[string]struct{ body, authorization string }{
+		"token": {`{}`, "Bearer " + token}, "key": {activateBody(key, "kitchen-1"), ""},
+	} {
+		b.Run(name, func(b *testing.B) {
+			body := strings.NewReader(c.body)
+			r := httptest.NewRequest("POST", "/v1/widget/license/verify", body)
+			r.Header.Set("Content-Type", "application/json")
+			if c.authorization != "" {
+				r.Header.Set("Authorization", c.authorization)
+			}
+			w := &discard{http.Header{}}
+			b.ReportAllocs()
+			for b.Loop() {
+				body.Seek(0, io.SeekStart)
+				clear(w.header)
+				s.server.ServeHTTP(w, r)
+			}
+		})
+	}
 }

@@ -572,7 +572,7 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	if r.ContentLength > limit {
 		return nil, errBodySize(limit)
 	}
-	body, err := readAll(http.MaxBytesReader(w, r.Body, limit), r.ContentLength)
+	body, err := readAll(w, r, limit)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
@@ -599,13 +599,14 @@ func (c *call) takesType(contentType string) bool {
 	return err == nil && (kind == "application/json" || kind == "text/plain" && c.route.beacon) && (!hasCharset || strings.EqualFold(charset, "utf-8"))
 }
 
-// readAll reads a body whose length may be known; it takes one allocation then.
-func readAll(r io.Reader, length int64) ([]byte, error) {
-	if length < 0 {
-		return io.ReadAll(r)
+// readAll reads a body of at most limit bytes. When its length was announced, which
+// the caller has judged, that takes one allocation.
+func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	if r.ContentLength < 0 {
+		return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	}
-	body := make([]byte, length)
-	_, err := io.ReadFull(r, body)
+	body := make([]byte, r.ContentLength)
+	_, err := io.ReadFull(r.Body, body)
 	return body, err
 }
 
@@ -666,9 +667,18 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		}
 		s.write(w, reply{http.StatusOK, v.body})
 		return
+	case appender:
+		buffer := answerBuffers.Get().(*[]byte)
+		*buffer = append(v.appendJSON((*buffer)[:0]), '\n')
+		s.write(w, reply{http.StatusOK, *buffer})
+		answerBuffers.Put(buffer)
+		return
 	}
 	s.write(w, reply{http.StatusOK, encodeJSON(result)})
 }
+
+// answerBuffers hold answers while they are written.
+var answerBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
 
 func (s *server) write(w *response, out reply) {
 	h := w.Header()

@@ -209,8 +209,8 @@ type verifyResponse struct {
 func (v *verifyResponse) appendJSON(b []byte) []byte {
 	b = append(b, `{"valid":`...)
 	b = strconv.AppendBool(b, v.Valid)
-	b = appendMember(b, "code", v.Code)
-	b = appendMember(b, "detail", v.Detail)
+	b = appendPlain(b, "code", v.Code)
+	b = appendPlain(b, "detail", v.Detail)
 	b = append(b, `,"checked_at":`...)
 	b = v.CheckedAt.appendJSON(b)
 	if v.Nonce != "" {
@@ -226,14 +226,13 @@ func (v *verifyResponse) appendJSON(b []byte) []byte {
 	if d := v.Device; d == nil {
 		b = append(b, "null"...)
 	} else {
-		b = append(b, `{"id":`...)
-		b = appendString(b, d.ID)
+		b = append(append(append(b, `{"id":"`...), d.ID...), '"')
 		b = appendOptional(b, "name", d.Name)
-		b = appendMember(b, "state", d.State)
+		b = appendPlain(b, "state", d.State)
 		b = append(b, '}')
 	}
 	if v.Token != "" {
-		b = appendMember(b, "token", v.Token)
+		b = appendPlain(b, "token", v.Token)
 	}
 	for _, n := range []struct {
 		name  string

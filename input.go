@@ -23,7 +23,7 @@ type input struct {
 }
 
 func newInput(body *jsonValue, query url.Values, path func(string) string) *input {
-	return &input{body: body, query: query, path: path, pointer: "#", errs: &[]fieldError{}}
+	return &input{body: body, query: query, path: path, pointer: "#", errs: new([]fieldError)}
 }
 
 // refusal returns what is wrong, or nil.

@@ -346,6 +346,13 @@ func appendMember(b []byte, name, value string) []byte {
 	return appendString(b, value)
 }
 
+// appendPlain is appendMember for what this program made, which needs no escapes:
+// an id, a code, a token.
+func appendPlain(b []byte, name, value string) []byte {
+	b = append(append(append(b, `,"`...), name...), `":"`...)
+	return append(append(b, value...), '"')
+}
+
 // appendOptional is appendMember for a string that may be null.
 func appendOptional(b []byte, name string, value *string) []byte {
 	if value != nil {
@@ -375,7 +382,7 @@ func appendString(b []byte, s string) []byte {
 // encodeJSON encodes what this program made; that can't fail. It ends in a line break.
 func encodeJSON(v any) []byte {
 	if a, ok := v.(appender); ok {
-		return append(a.appendJSON(make([]byte, 0, 2048)), '\n')
+		return append(a.appendJSON(nil), '\n')
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -1,29 +1,31 @@
 #!/bin/sh
 # Measures this machine, prints what the README's section on speed shows, and
-# leaves nothing behind: size, start, memory, and leads a second with grouped
-# writes beside the same program with one transaction for each request. All are
-# medians: of five starts, of three runs.
+# leaves nothing behind: size, start, memory; leads a second with grouped writes
+# beside the same program with one transaction for each request; and requests a
+# second beside a bare net/http server that reads and decodes the same JSON and
+# answers a constant. All are medians: of five starts, of five runs in turn.
 #
-#   ./load.sh [SECONDS]        of each of the six runs, 1 to 30; by default 5
+#   ./load.sh [SECONDS]        of each run, 1 to 30; by default 2, which takes about six minutes
 #
-# Needs Go, curl, wrk and systemd-socket-activate. It talks to itself, on loopback
-# port $PORT (18080), and writes below $TMPDIR (/var/tmp: a disk, not memory). A
-# run ends after its seconds; past a million leads the service would refuse more.
+# Needs Go, curl, jq, wrk, taskset and systemd-socket-activate. It talks to itself,
+# on loopback ports $PORT (18080) and the next, and writes below $TMPDIR (/var/tmp: a
+# disk, not memory). A run ends after its seconds; past a million requests of one
+# address or account the service would refuse more.
 set -eu
 
-seconds=${1:-5} port=${PORT:-18080} connections=64
+seconds=${1:-2} port=${PORT:-18080} connections=64
 [ "$seconds" -ge 1 ] && [ "$seconds" -le 30 ] || { echo "load.sh: SECONDS is a number from 1 to 30" >&2; exit 2; }
-for program in go curl wrk systemd-socket-activate; do
+for program in go curl jq wrk taskset systemd-socket-activate; do
 	command -v "$program" >/dev/null || { echo "load.sh: $program is missing" >&2; exit 2; }
 done
 cd "$(dirname "$0")"
 dir=$(mktemp -d "${TMPDIR:-/var/tmp}/widgetd-load.XXXXXX")
-pid=
+pid= baseline=
 stop() {
 	[ -z "$pid" ] || { kill "$pid" && wait "$pid" || true; }
 	pid=
 }
-trap 'stop; rm -rf "$dir"' EXIT
+trap 'stop; [ -z "$baseline" ] || kill "$baseline"; rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM
 
 # start NAME: lets the first request start the binary NAME over a new database;
@@ -83,7 +85,7 @@ sleep 2
 echo "start to first 200, ms  $(median "$dir/starts" | awk '{ printf "%.0f", $1 * 1000 }')"
 echo "idle memory, MiB        $(awk '/^VmRSS/ { printf "%.1f", $2 / 1024 }' "/proc/$pid/status")"
 stop
-for _ in 1 2 3; do
+for _ in 1 2 3 4 5; do
 	leads single >>"$dir/singles"
 	leads grouped >>"$dir/groups"
 done
@@ -91,3 +93,81 @@ single=$(median "$dir/singles") grouped=$(median "$dir/groups")
 echo "leads a second at $connections connections, one transaction each  $single"
 echo "leads a second at $connections connections, grouped writes        $grouped"
 awk "BEGIN { printf \"ratio                   %.1f\\n\", $grouped / $single }"
+
+# What follows compares with the baseline, which is a test: it serves for a while.
+go test -c -o "$dir/baseline.test" .
+widgetd() { "$dir/grouped" "$@" -db "$dir/widgetd.db" -key "$dir/widgetd.key"; }
+root=http://127.0.0.1:$port/v1 bare=http://127.0.0.1:$((port + 1))/v1
+rm -f "$dir"/widgetd.*
+widgetd init -base-url "$root" -origin https://www.example.com >/dev/null
+account=$(widgetd account list -json | jq -r .id)
+widgetd account rate "$account" 1000000
+license=$(widgetd license add -json -account "$account" -product kds -max-devices 2 | jq -r .key)
+widget=$(widgetd widget add -json -account "$account" Lunch | jq -r .id)
+json='Content-Type: application/json'
+
+# script NAME METHOD BODY [HEADER VALUE]...: writes what wrk sends.
+script() {
+	file=$dir/$1.lua
+	printf 'wrk.method = "%s"\nwrk.headers["Content-Type"] = "application/json"\nwrk.body = [[%s]]\n' "$2" "$3" >"$file"
+	shift 3
+	while [ $# -gt 0 ]; do
+		printf 'wrk.headers["%s"] = [[%s]]\n' "$1" "$2" >>"$file"
+		shift 2
+	done
+}
+
+# rate SCRIPT URL: prints requests a second.
+rate() {
+	$client wrk --latency -t"$threads" -c"$connections" -d"${seconds}s" -s "$dir/$1.lua" "$2" >"$dir/out"
+	if grep -q 'Non-2xx' "$dir/out" && [ "$1" != unchanged ]; then cat "$dir/out" >&2; exit 1; fi
+	awk '/Requests\/sec/ { print $2 }' "$dir/out"
+}
+
+# p99 prints the 99th percentile of the last run, in milliseconds.
+p99() {
+	awk '$1 == "99%" { v = $2 + 0; if ($2 ~ /us$/) v /= 1000; else if ($2 !~ /ms$/) v *= 1000; print v }' "$dir/out"
+}
+
+# compare LABEL SCRIPT PATH: prints the median ratios of the service to the
+# baseline: requests a second, and the time that 99 of 100 stay under.
+compare() {
+	rm -f "$dir/ratios" "$dir/tails"
+	for _ in 1 2 3 4 5; do
+		one=$(rate "$2" "$bare$3") tail=$(p99)
+		two=$(rate "$2" "$root$3")
+		awk "BEGIN { print $two / $one }" >>"$dir/ratios"
+		awk "BEGIN { print $(p99) / $tail }" >>"$dir/tails"
+	done
+	printf '%-46s %.2f   p99 %.1f\n' "$1" "$(median "$dir/ratios")" "$(median "$dir/tails")"
+}
+
+for pinned in no yes; do
+	server= client= threads=2
+	if [ "$pinned" = yes ]; then server='taskset -c 0' client='taskset -c 1' threads=1; fi
+	$server "$dir/grouped" serve -addr "127.0.0.1:$port" -db "$dir/widgetd.db" -key "$dir/widgetd.key" -anonymous-rate 1000000 2>>"$dir/log" &
+	pid=$!
+	$server "$dir/baseline.test" -test.run TestBaseline -baseline "127.0.0.1:$((port + 1))" -baseline-for 20m >/dev/null &
+	baseline=$!
+	until curl -sf -o "$dir/health" "$root/widget/health" && curl -sf -o "$dir/constant" "$bare/"; do :; done
+	token=$(curl -s "$root/widget/license/activate" -H "$json" -d '{"license_key":"'"$license"'","fingerprint":"kitchen-1"}' | jq -r .token)
+	script token POST '{}' Authorization "Bearer $token"
+	script kept POST '{"license_key":"'"$license"'","fingerprint":"kitchen-1"}'
+	script fresh POST '{"license_key":"'"$license"'","fingerprint":"kitchen-1","nonce":"n"}'
+	script stats GET ''
+	script unchanged GET '' If-None-Match "$(curl -si "$root/widget/stats?widget=$widget" | tr -d '\r' | awk 'tolower($1) == "etag:" { print $2 }')"
+	script event POST '{"widget":"'"$widget"'","events":[{"type":"view"},{"type":"click","item":"Pizza"}]}' Origin https://www.example.com
+	echo
+	echo "÷ bare net/http, $connections connections, server and client on a core each: $pinned"
+	compare 'verify, with a token' token /widget/license/verify
+	compare 'verify, with a kept signature in the answer' kept /widget/license/verify
+	compare 'verify, with a fresh signature in the answer' fresh /widget/license/verify
+	compare 'statistics' stats "/widget/stats?widget=$widget"
+	compare 'statistics, not modified' unchanged "/widget/stats?widget=$widget"
+	compare 'a durable lead' leads /widget/leads
+	compare 'durable events' event /widget/events
+	echo "memory under load, MiB  $(awk '/^VmRSS/ { printf "%.1f", $2 / 1024 }' "/proc/$pid/status")"
+	stop
+	kill "$baseline" && wait "$baseline" || true
+	baseline=
+done

@@ -590,12 +590,11 @@ type licenseView struct {
 
 // appendJSON writes the view as encoding/json would.
 func (v *licenseView) appendJSON(b []byte) []byte {
-	b = append(b, `{"id":`...)
-	b = appendString(b, v.ID)
+	b = append(append(append(b, `{"id":"`...), v.ID...), '"')
 	b = appendMember(b, "product", v.Product)
 	b = appendOptional(b, "plan", v.Plan)
-	b = appendMember(b, "kind", v.Kind)
-	b = appendMember(b, "status", v.Status)
+	b = appendPlain(b, "kind", v.Kind)
+	b = appendPlain(b, "status", v.Status)
 	b = strconv.AppendBool(append(b, `,"trial":`...), v.Trial)
 	b = v.ExpiresAt.appendJSON(append(b, `,"expires_at":`...))
 	b = v.GraceUntil.appendJSON(append(b, `,"grace_until":`...))

@@ -1102,7 +1102,47 @@ func TestTheHeaderHoldsWhoseFileItIs(t *testing.T) {
 }
 
 // BenchmarkWrites compares writing leads in groups with one transaction a lead.
+// BenchmarkWrites compares a lead written alone through the writer with the same in
+// a plain transaction of its own, and with 64 callers at once, who share commits.
 func BenchmarkWrites(b *testing.B) {
+	b.Run("plain transaction", func(b *testing.B) {
+		s := openTestStore(b, makeStore(b), storeOptions{})
+		main, err := s.mainAccount()
+		if err != nil {
+			b.Fatal(err)
+		}
+		db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer db.Close()
+		db.SetMaxOpenConns(1)
+		conn, err := db.Conn(context.Background())
+		if err != nil {
+			b.Fatal(err)
+		}
+		q := newQueries(conn.PrepareContext)
+		defer conn.Close()
+		defer q.close()
+		run := func(query string) {
+			st, err := q.stmt(query)
+			if err == nil {
+				_, err = st.Exec()
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		for n := 0; b.Loop(); n++ {
+			now := time.Now()
+			run("BEGIN IMMEDIATE")
+			t := &tx{queries: q, now: newStamp(now), exact: now}
+			if _, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n)}); err != nil {
+				b.Fatal(err)
+			}
+			run("COMMIT")
+		}
+	})
 	for name, parallel := range map[string]int{"alone": 1, "64 at once": 64} {
 		b.Run(name, func(b *testing.B) {
 			s := openTestStore(b, makeStore(b), storeOptions{})
