@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 	"unicode"
@@ -476,8 +477,17 @@ func keyPublic(e *env) error {
 	return nil
 }
 
-// changeKeys loads the key file, lets f change it, and saves it.
+// changeKeys loads the key file, lets f change it, and saves it. Another command
+// that changes keys waits: it would save what it had read before.
 func (e *env) changeKeys(f func(*keyring) error) error {
+	dir, err := os.Open(filepath.Dir(e.str("key"))) // the file itself is replaced
+	if err != nil {
+		return fmt.Errorf("lock the key file: %w", err)
+	}
+	defer dir.Close()
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("lock the key file: %w", err)
+	}
 	ring, err := loadKeyring(e.str("key"))
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -995,6 +996,22 @@ func TestRetiringAKeySaysWhatItEndsAndThenEndsIt(t *testing.T) {
 			t.Fatalf("by its key: %s", a.body)
 		}
 	})
+}
+
+func TestKeysAddedAtOnceAreAllKept(t *testing.T) {
+	s := newService(t)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if _, err := operate(s, "key", "add"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := len(publicKeys(s)); n != 9 {
+		t.Fatalf("%d keys, want 9", n)
+	}
 }
 
 func TestAKeyAddedInTheSecondOfTheFirstCanSign(t *testing.T) {
