@@ -236,7 +236,9 @@ func (e *env) parse(args []string) error {
 			e.switches[o.name] = fs.Bool(o.name, on, o.help)
 			continue
 		}
-		e.values[o.name] = fs.String(o.name, orDefault(set, o.def), o.help)
+		v := &onceValue{value: orDefault(set, o.def)}
+		e.values[o.name] = &v.value
+		fs.Var(v, o.name, o.help)
 	}
 	for {
 		if err := fs.Parse(args); err != nil {
@@ -256,6 +258,23 @@ func (e *env) parse(args []string) error {
 	if len(e.args) != e.command.nargs {
 		return usageError(fmt.Sprintf("this is used as: widgetd %s", e.command.usage()))
 	}
+	return nil
+}
+
+// A onceValue is a flag's text. Given twice it is refused: the first would be lost
+// without a word.
+type onceValue struct {
+	value string
+	given bool
+}
+
+func (v *onceValue) String() string { return v.value }
+
+func (v *onceValue) Set(s string) error {
+	if v.given {
+		return errors.New("it stands there twice; a list is one value, with commas")
+	}
+	v.value, v.given = s, true
 	return nil
 }
 
