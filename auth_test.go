@@ -998,6 +998,29 @@ func TestRetiringAKeySaysWhatItEndsAndThenEndsIt(t *testing.T) {
 	})
 }
 
+func TestALockThatHoldsUpWritesDoesNotHoldUpTheKeyFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go s.server.follow(ctx, filepath.Join(s.dir, "widgetd.key"))
+		go s.server.tend(ctx)
+		unlock, unlocked := make(chan struct{}), make(chan error, 1)
+		go func() { unlocked <- s.store.update(ctx, func(*tx) error { <-unlock; return nil }) }()
+		s.get("//api/legacy/nothing").is(404, "not_found") // counted, and to be written
+		time.Sleep(2 * followInterval)
+		_, err := operate(s, "key", "add")
+		s.check(err)
+		time.Sleep(followInterval)
+		synctest.Wait()
+		if n := len(s.server.keys.Load().keys); n != 2 {
+			t.Errorf("%d keys", n)
+		}
+		close(unlock)
+		s.check(<-unlocked)
+	})
+}
+
 func TestKeysAddedAtOnceAreAllKept(t *testing.T) {
 	s := newService(t)
 	var all sync.WaitGroup

@@ -472,6 +472,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	defer stopWorkers()
 	var working sync.WaitGroup
 	working.Go(func() { s.follow(workers, keyFile) })
+	working.Go(func() { s.tend(workers) })
 
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(listener) }()
@@ -542,11 +543,11 @@ const (
 )
 
 // follow keeps what the service holds in memory true to the database and the key
-// file, writes what it collected, and sweeps, until ctx ends.
+// file until ctx ends. It writes nothing, so that no lock holds it up.
 func (s *server) follow(ctx context.Context, keyFile string) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
-	keyStamp, swept := "", s.now() // the file may have changed since it was read
+	keyStamp := "" // the file may have changed since it was read
 	for {
 		select {
 		case <-ctx.Done():
@@ -559,6 +560,21 @@ func (s *server) follow(ctx context.Context, keyFile string) {
 		}
 		if err := s.refresh(); err != nil {
 			s.log.Warn("the base addresses can't be read", "error", err.Error())
+		}
+	}
+}
+
+// tend writes what the service collected and what time brings about, and sweeps,
+// until ctx ends.
+func (s *server) tend(ctx context.Context) {
+	tick := time.NewTicker(followInterval)
+	defer tick.Stop()
+	swept := s.now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
 		}
 		if err := s.flushLegacy(ctx); err != nil {
 			s.log.Warn("legacy calls can't be counted", "error", err.Error())
