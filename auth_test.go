@@ -1003,14 +1003,16 @@ func TestALockThatHoldsUpWritesDoesNotHoldUpTheKeyFile(t *testing.T) {
 		s := newService(t)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		go s.server.follow(ctx, filepath.Join(s.dir, "widgetd.key"))
+		file := filepath.Join(s.dir, "widgetd.key")
+		go s.server.follow(ctx, file)
 		go s.server.tend(ctx)
 		unlock, unlocked := make(chan struct{}), make(chan error, 1)
 		go func() { unlocked <- s.store.update(ctx, func(*tx) error { <-unlock; return nil }) }()
 		s.get("//api/legacy/nothing").is(404, "not_found") // counted, and to be written
 		time.Sleep(2 * followInterval)
-		_, err := operate(s, "key", "add")
+		key, err := newSigningKey(time.Now())
 		s.check(err)
+		s.check((&keyring{keys: append(slices.Clone(s.keys.keys), key), secret: s.keys.secret}).save(file, true))
 		time.Sleep(followInterval)
 		synctest.Wait()
 		if n := len(s.server.keys.Load().keys); n != 2 {
