@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 	"unicode"
@@ -164,14 +165,15 @@ func (e *env) parseMoment(s string) (stamp, error) {
 	if s == "" {
 		return stamp{}, nil
 	}
-	for _, layout := range []string{time.DateOnly, time.RFC3339} {
-		if t, err := time.Parse(layout, s); err == nil {
-			return newStamp(t), nil
-		}
+	if day, err := time.Parse(time.DateOnly, s); err == nil {
+		s = day.Format(time.RFC3339)
+	}
+	if t, ok := parseMoment(s); ok {
+		return t, nil
 	}
 	age, err := parseAge(s)
 	if err != nil {
-		return stamp{}, usageError(fmt.Sprintf("%q is not a time: it is like 2027-01-31, 2027-01-31T12:00:00Z or 365d", s))
+		return stamp{}, usageError(fmt.Sprintf("%q is not a time from 1970 to %d: it is like 2027-01-31, 2027-01-31T12:00:00Z or 365d", s, lastYear))
 	}
 	return newStamp(e.now().Add(age)), nil
 }
@@ -476,8 +478,17 @@ func keyPublic(e *env) error {
 	return nil
 }
 
-// changeKeys loads the key file, lets f change it, and saves it.
+// changeKeys loads the key file, lets f change it, and saves it. Another command
+// that changes keys waits: it would save what it had read before.
 func (e *env) changeKeys(f func(*keyring) error) error {
+	dir, err := os.Open(filepath.Dir(e.str("key"))) // the file itself is replaced
+	if err != nil {
+		return fmt.Errorf("lock the key file: %w", err)
+	}
+	defer dir.Close()
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("lock the key file: %w", err)
+	}
 	ring, err := loadKeyring(e.str("key"))
 	if err != nil {
 		return err
@@ -627,6 +638,9 @@ func leadsErase(e *env) error {
 }
 
 func leadsPurge(e *env) error {
+	if e.str("older-than") == "" {
+		return usageError("-older-than DURATION is needed, as 365d")
+	}
 	age, err := parseAge(e.str("older-than"))
 	if err != nil {
 		return err

@@ -362,7 +362,7 @@ func leadStory(t *testing.T, o *operator) {
 	if got := o.object("leads", "purge", "-older-than", "36h"); got["purged"] != 2.0 {
 		t.Errorf("purged %v", got)
 	}
-	o.fails("is not a duration", "leads", "purge")
+	o.fails("-older-than DURATION is needed", "leads", "purge")
 	got := o.object("leads", "erase", "BOB@example.com")
 	if got["erased"] != 1.0 || !strings.Contains(got["note"].(string), "no trace of the address is left in the file or its log; copies in backups end with their retention") {
 		t.Errorf("erased %v", got)
@@ -463,6 +463,9 @@ func TestAWrongCommandLineIsAUsageError(t *testing.T) {
 		{"-grace-days must be a number", []string{"license", "add", "-account", o.account, "-product", "p", "-grace-days", "x"}},
 		{"-lease-hours must be a number from 1 to 2160", []string{"license", "add", "-account", o.account, "-product", "p", "-lease-hours", "2161"}},
 		{`"soon" is not a time`, []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "soon"}},
+		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "0001-01-01"}}, // Go's zero time
+		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "9999-12-31"}}, // grace would not fit
+		{"it stands there twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example", "-db", filepath.Join(o.dir, "none", "x.db")}},
 		{"expires_at: The licence would end before it starts.", []string{"license", "add", "-account", o.account, "-product", "p", "-starts", "2030-01-02", "-expires", "2030-01-01"}},
 		{"a rate is a number from 1 to 1000000", []string{"account", "rate", o.account, "0"}},
 		{"is not a base address", []string{"base-url", "set", "https://example.com/v2"}},

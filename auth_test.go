@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -996,6 +997,47 @@ func TestRetiringAKeySaysWhatItEndsAndThenEndsIt(t *testing.T) {
 			t.Fatalf("by its key: %s", a.body)
 		}
 	})
+}
+
+func TestALockThatHoldsUpWritesDoesNotHoldUpTheKeyFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		file := filepath.Join(s.dir, "widgetd.key")
+		go s.server.follow(ctx, file)
+		go s.server.tend(ctx)
+		unlock, unlocked := make(chan struct{}), make(chan error, 1)
+		go func() { unlocked <- s.store.update(ctx, func(*tx) error { <-unlock; return nil }) }()
+		s.get("//api/legacy/nothing").is(404, "not_found") // counted, and to be written
+		time.Sleep(2 * followInterval)
+		key, err := newSigningKey(time.Now())
+		s.check(err)
+		s.check((&keyring{keys: append(slices.Clone(s.keys.keys), key), secret: s.keys.secret}).save(file, true))
+		time.Sleep(followInterval)
+		synctest.Wait()
+		if n := len(s.server.keys.Load().keys); n != 2 {
+			t.Errorf("%d keys", n)
+		}
+		close(unlock)
+		s.check(<-unlocked)
+	})
+}
+
+func TestKeysAddedAtOnceAreAllKept(t *testing.T) {
+	s := newService(t)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if _, err := operate(s, "key", "add"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := len(publicKeys(s)); n != 9 {
+		t.Fatalf("%d keys, want 9", n)
+	}
 }
 
 func TestAKeyAddedInTheSecondOfTheFirstCanSign(t *testing.T) {

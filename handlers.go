@@ -818,7 +818,8 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 	}
 	keys := s.keys.Load()
 	id := keys.hash("idempotency scope", c.idempotencyCaller(), c.route.pattern, c.idemKey)
-	request := keys.hash("idempotency request", string(c.body))
+	path, _ := s.routing.Load().inBase(c.request.URL.Path) // a route with an id in it has many
+	request := keys.hash("idempotency request", path, string(c.body))
 	if !s.running.begin(string(id)) {
 		return res, &refusal{code: "idempotency_in_progress", detail: "A request with this Idempotency-Key is still running.", retryAfter: time.Second}
 	}
@@ -830,7 +831,7 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 		case err != nil:
 			return err
 		case !bytes.Equal(stored.request, request):
-			return &refusal{code: "idempotency_key_reused", detail: "This Idempotency-Key was used with another body."}
+			return &refusal{code: "idempotency_key_reused", detail: "This Idempotency-Key was used with another body or path."}
 		default:
 			plain, err := keys.unseal(c.idemKey, stored.sealed)
 			if err != nil {

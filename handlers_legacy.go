@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -37,7 +38,7 @@ func (s *server) serveLegacy(w *response, r *http.Request, rt *routing) {
 	h.Set("Deprecation", deprecation)
 	link := "<" + rt.root + `/docs#legacy>; rel="deprecation"; type="text/html"`
 	if known != "" {
-		link = "<" + rt.bases[0].URL + rest + `>; rel="successor-version", ` + link
+		link = "<" + rt.bases[0].URL + (&url.URL{Path: rest}).EscapedPath() + `>; rel="successor-version", ` + link
 	}
 	h.Set("Link", link)
 	h.Add("Vary", "Origin")

@@ -43,6 +43,18 @@ func TestTheSameKeyAndBodyIsAnsweredFromTheFirstAnswer(t *testing.T) {
 	})
 }
 
+func TestAKeyThatServedOneLicenceIsRefusedForAnother(t *testing.T) {
+	s := newService(t)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	one, _ := s.addLicense(license{})
+	other, _ := s.addLicense(license{})
+	s.post("/licenses/"+one+"/rotate-key", `{}`, admin, someKey).is(200)
+	before := s.dump()
+	s.post("/licenses/"+other+"/rotate-key", `{}`, admin, someKey).is(422, "idempotency_key_reused")
+	s.unchanged(before)
+	s.post("/licenses/"+one+"/rotate-key", `{}`, admin, someKey).is(200).has("Idempotency-Replayed: true")
+}
+
 func TestAKeyMayBeQuoted(t *testing.T) {
 	s := newService(t)
 	s.post("/widget/leads", aLead, "Idempotency-Key: abc").is(200).has("Idempotency-Replayed: ")

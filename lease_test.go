@@ -144,22 +144,23 @@ func TestOpenSSLAndJQJudgeALease(t *testing.T) {
 	if !found || !closed {
 		t.Fatal("the README shows no lease-check")
 	}
-	check := func(token, fingerprint string) (string, error) {
+	check := func(token, fingerprint, audience string) (string, error) {
 		cmd := exec.Command("sh", "-c", script)
 		cmd.Dir = s.dir
-		cmd.Env = append(os.Environ(), "TOKEN="+token, "FINGERPRINT="+fingerprint)
+		cmd.Env = append(os.Environ(), "TOKEN="+token, "FINGERPRINT="+fingerprint, "AUDIENCE="+audience)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := check(token, "kitchen-1"); err != nil || !strings.Contains(out, "the lease holds") {
+	if out, err := check(token, "kitchen-1", testBase); err != nil || !strings.Contains(out, "the lease holds") {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for name, bad := range map[string][2]string{
-		"another device":    {token, "kitchen-2"},
-		"another signature": {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "kitchen-1"},
-		"other claims":      {strings.Replace(token, ".ey", ".eyJ", 1), "kitchen-1"},
+	for name, bad := range map[string][3]string{
+		"another device":    {token, "kitchen-2", testBase},
+		"another service":   {token, "kitchen-1", "https://other.example/v1"},
+		"another signature": {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "kitchen-1", testBase},
+		"other claims":      {strings.Replace(token, ".ey", ".eyJ", 1), "kitchen-1", testBase},
 	} {
-		if out, err := check(bad[0], bad[1]); err == nil {
+		if out, err := check(bad[0], bad[1], bad[2]); err == nil {
 			t.Errorf("%s: it holds: %s", name, out)
 		}
 	}

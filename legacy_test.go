@@ -47,6 +47,9 @@ func TestBeforeItsSunsetALegacyPathIsServedByItsCounterpart(t *testing.T) {
 			plain, _, _ := strings.Cut(c.path, "?")
 			a.is(c.status, c.code).has(sunsetHeader, deprecationHeader, successor(plain), "Access-Control-Allow-Origin: "+siteOrigin, "Location: ")
 		}
+		for raw, escaped := range map[string]string{"a%3E%0Ab": "a%3E%0Ab", "a%2Fb": "a/b", "%C3%A9": "%C3%A9"} { // a link must not be broken out of
+			s.do("GET", "//api/legacy/licenses/"+raw, "", token).is(403, "insufficient_scope").has(successor("/licenses/" + escaped))
+		}
 		s.do("GET", "//api/legacy/old/thing", "").is(404, "not_found").has(sunsetHeader, deprecationHeader, "Link: "+legacyDocs)
 		for _, unclean := range []string{"//api/legacy//widget/leads", "//api/legacy/./widget/leads", "//api/legacy/../v1/widget/leads", "//api/legacy/%2e%2e/x"} {
 			s.do("POST", unclean, aLead).is(404, "not_found").has(sunsetHeader, "Link: "+legacyDocs, "Location: ")

@@ -288,6 +288,26 @@ func TestADriftedDeviceKeepsItsSeat(t *testing.T) {
 	s.post("/widget/license/activate", activateBody(key, "x"), "Authorization: Bearer "+one.text("token")).is(422, "credential_mismatch")
 }
 
+func TestATokenOfADeviceThatARestoredDatabaseDoesNotHave(t *testing.T) {
+	s := newService(t)
+	_, key := s.addLicense(license{})
+	var tokens [2]string
+	for i, device := range []string{"came back", "never did"} {
+		a := s.activate(key, device).is(200)
+		tokens[i] = "Authorization: Bearer " + a.text("token")
+		s.change(func(t *tx) error {
+			_, err := t.exec(`DELETE FROM devices WHERE id = ?`, a.text("device", "id"))
+			return err
+		})
+	}
+	s.activate(key, "came back").is(200)
+	s.post("/widget/license/activate", `{}`, tokens[0]).is(422, "credential_mismatch")
+	s.post("/widget/license/activate", activateBody(key, "came back"), tokens[0]).is(422, "credential_mismatch")
+	if a := s.post("/widget/license/activate", `{}`, tokens[1]).is(200); a.text("code") != "activated" {
+		t.Fatal(a.body)
+	}
+}
+
 func TestAnOlderLeaseIsSuspectedOncePerDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)

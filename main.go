@@ -237,7 +237,9 @@ func (e *env) parse(args []string) error {
 			e.switches[o.name] = fs.Bool(o.name, on, o.help)
 			continue
 		}
-		e.values[o.name] = fs.String(o.name, orDefault(set, o.def), o.help)
+		v := &onceValue{value: orDefault(set, o.def)}
+		e.values[o.name] = &v.value
+		fs.Var(v, o.name, o.help)
 	}
 	for {
 		if err := fs.Parse(args); err != nil {
@@ -257,6 +259,23 @@ func (e *env) parse(args []string) error {
 	if len(e.args) != e.command.nargs {
 		return usageError(fmt.Sprintf("this is used as: widgetd %s", e.command.usage()))
 	}
+	return nil
+}
+
+// A onceValue is a flag's text. Given twice it is refused: the first would be lost
+// without a word.
+type onceValue struct {
+	value string
+	given bool
+}
+
+func (v *onceValue) String() string { return v.value }
+
+func (v *onceValue) Set(s string) error {
+	if v.given {
+		return errors.New("it stands there twice; a list is one value, with commas")
+	}
+	v.value, v.given = s, true
 	return nil
 }
 
@@ -467,6 +486,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	defer stopWorkers()
 	var working sync.WaitGroup
 	working.Go(func() { s.follow(workers, keyFile) })
+	working.Go(func() { s.tend(workers) })
 
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(listener) }()
@@ -537,11 +557,11 @@ const (
 )
 
 // follow keeps what the service holds in memory true to the database and the key
-// file, writes what it collected, and sweeps, until ctx ends.
+// file until ctx ends. It writes nothing, so that no lock holds it up.
 func (s *server) follow(ctx context.Context, keyFile string) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
-	keyStamp, swept := "", s.now() // the file may have changed since it was read
+	keyStamp := "" // the file may have changed since it was read
 	for {
 		select {
 		case <-ctx.Done():
@@ -554,6 +574,21 @@ func (s *server) follow(ctx context.Context, keyFile string) {
 		}
 		if err := s.refresh(); err != nil {
 			s.log.Warn("the base addresses can't be read", "error", err.Error())
+		}
+	}
+}
+
+// tend writes what the service collected and what time brings about, and sweeps,
+// until ctx ends.
+func (s *server) tend(ctx context.Context) {
+	tick := time.NewTicker(followInterval)
+	defer tick.Stop()
+	swept := s.now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
 		}
 		if err := s.flushLegacy(ctx); err != nil {
 			s.log.Warn("legacy calls can't be counted", "error", err.Error())

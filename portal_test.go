@@ -105,6 +105,17 @@ func TestListsComeNewestFirstAndStayStableWhileRowsAreAdded(t *testing.T) {
 	})
 }
 
+func TestASearchFindsWhatIsNotASCIIAsItIsWritten(t *testing.T) {
+	s := newService(t)
+	id, _ := s.addLicense(license{Product: "Café ÉLAN"})
+	auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+	for _, q := range []string{"%C3%89LAN", "caf%C3%A9", "CAF%C3%A9"} {
+		if ids, _ := pageOf(s.get("/licenses?q="+q, auth)); !slices.Equal(ids, []string{id}) {
+			t.Errorf("%s: %q", q, ids)
+		}
+	}
+}
+
 func TestAPageHasOneToTwoHundredRowsAndFiftyUnlessAsked(t *testing.T) {
 	s := newService(t)
 	auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)

@@ -13,27 +13,27 @@ CREATE TABLE accounts (
   name        TEXT NOT NULL CHECK (name <> ''),                      -- for people: "Trattoria Roma"
   is_main     INTEGER NOT NULL DEFAULT 0 CHECK (is_main IN (0, 1)),  -- 1: the vendor's own; owns leads without an Origin
   rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000),            -- requests a minute; NULL: 600
-  created_at  TEXT NOT NULL CHECK (created_at LIKE '____-__-__T__:__:__Z'), -- when it was added
-  closed_at   TEXT CHECK (closed_at LIKE '____-__-__T__:__:__Z')     -- since when nothing of it works; NULL: open
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was added
+  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at))     -- since when nothing of it works; NULL: open
 ) STRICT;
 CREATE UNIQUE INDEX accounts_main ON accounts (is_main) WHERE is_main = 1;
 
 CREATE TABLE base_urls (
   url         TEXT PRIMARY KEY CHECK (url LIKE 'http%://%/v1'),      -- https://api.example.com/v1
   is_current  INTEGER NOT NULL CHECK (is_current IN (0, 1)),         -- 1: new tokens name it; 0: earlier, still accepted
-  created_at  TEXT NOT NULL CHECK (created_at LIKE '____-__-__T__:__:__Z') -- when it was first set
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was first set
 ) STRICT;
 CREATE UNIQUE INDEX base_urls_current ON base_urls (is_current) WHERE is_current = 1;
 
 CREATE TABLE probes (
   id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
-  written_at  TEXT NOT NULL CHECK (written_at LIKE '____-__-__T__:__:__Z') -- when health last proved that writing works
+  written_at  TEXT NOT NULL CHECK (written_at IS strftime('%Y-%m-%dT%H:%M:%SZ', written_at)) -- when health last proved that writing works
 ) STRICT;
 
 CREATE TABLE origins (
   origin      TEXT PRIMARY KEY CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'), -- https://www.example.com, no default port
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- whose site it is
-  created_at  TEXT CHECK (created_at LIKE '____-__-__T__:__:__Z')    -- when it was added; NULL: typed by hand
+  created_at  TEXT CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))    -- when it was added; NULL: typed by hand
 ) STRICT;
 CREATE INDEX origins_account ON origins (account_id);
 
@@ -44,9 +44,9 @@ CREATE TABLE tokens (
   scope        TEXT NOT NULL,                                        -- space-separated: "stats:read leads:read"
   all_accounts INTEGER NOT NULL CHECK (all_accounts IN (0, 1)),      -- 1: may name another account by ?account_id=
   kid          TEXT NOT NULL,                                        -- the key that signed it
-  created_at   TEXT NOT NULL CHECK (created_at LIKE '____-__-__T__:__:__Z'), -- iat
-  expires_at   TEXT NOT NULL CHECK (expires_at LIKE '____-__-__T__:__:__Z'), -- exp
-  revoked_at   TEXT CHECK (revoked_at LIKE '____-__-__T__:__:__Z')   -- since when it is refused; NULL: never revoked
+  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- iat
+  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- exp
+  revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at))   -- since when it is refused; NULL: never revoked
 ) STRICT;
 
 CREATE TABLE leads (
@@ -57,7 +57,7 @@ CREATE TABLE leads (
   email_key   TEXT NOT NULL,                                         -- the whole address in lower case: what erasing looks for
   source      TEXT,                                                  -- which form: "footer"
   page        TEXT CHECK (page LIKE '/%'),                           -- path of the page, no query
-  created_at  TEXT NOT NULL CHECK (created_at LIKE '____-__-__T__:__:__Z') -- when it was posted
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
 ) STRICT;
 CREATE INDEX leads_account ON leads (account_id, id);
 CREATE INDEX leads_email ON leads (email_key, created_at);
@@ -74,19 +74,19 @@ CREATE TABLE licenses (
   trial              INTEGER NOT NULL DEFAULT 0 CHECK (trial IN (0, 1)), -- 1: a trial
   max_devices        INTEGER CHECK (max_devices BETWEEN 1 AND 1000000), -- seats; NULL: no limit
   max_transfers      INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000), -- releases by the owner in 30 days; NULL: no limit
-  starts_at          TEXT CHECK (starts_at LIKE '____-__-__T__:__:__Z'), -- not before; NULL: at once
-  expires_at         TEXT CHECK (expires_at LIKE '____-__-__T__:__:__Z'), -- not after; NULL: never, or not yet activated
+  starts_at          TEXT CHECK (starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at)), -- not before; NULL: at once
+  expires_at         TEXT CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- not after; NULL: never, or not yet activated
   grace_days         INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650), -- days that known devices go on after expires_at
   duration_days      INTEGER CHECK (duration_days BETWEEN 1 AND 36500), -- length of a term, for renewing and for first_activation
   expiry_basis       TEXT NOT NULL DEFAULT 'issue' CHECK (expiry_basis IN ('issue', 'first_activation')), -- from when duration_days counts
   lease_hours        INTEGER NOT NULL DEFAULT 336 CHECK (lease_hours BETWEEN 1 AND 2160), -- how long a device token proves the licence offline
   entitlements       TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'), -- codes: ["kds","reports"]
   metadata           TEXT NOT NULL DEFAULT '{}' CHECK (json_type(metadata) = 'object' AND length(metadata) <= 16384), -- the seller's own notes
-  first_activated_at TEXT CHECK (first_activated_at LIKE '____-__-__T__:__:__Z'), -- when the first device came
+  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at)), -- when the first device came
   grace_noted        TEXT,                                           -- the end that license.grace_started was written for
   expired_noted      TEXT,                                           -- the end of grace that license.expired was written for
-  created_at         TEXT NOT NULL CHECK (created_at LIKE '____-__-__T__:__:__Z'), -- when it was issued
-  updated_at         TEXT NOT NULL CHECK (updated_at LIKE '____-__-__T__:__:__Z')  -- when a column last changed
+  created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was issued
+  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at))  -- when a column last changed
 ) STRICT;
 CREATE INDEX licenses_account ON licenses (account_id, id);
 -- What time has yet to bring about, and nothing else: so looking for it each second costs nothing.
@@ -99,8 +99,8 @@ CREATE TABLE license_keys (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the normalised key; the key itself is kept nowhere
   license_id  TEXT NOT NULL REFERENCES licenses (id),                -- what it opens
   hint        TEXT NOT NULL,                                         -- the key's last five symbols, for people
-  created_at  TEXT NOT NULL CHECK (created_at LIKE '____-__-__T__:__:__Z'), -- when it was made
-  retires_at  TEXT CHECK (retires_at LIKE '____-__-__T__:__:__Z')    -- when a rotated key stops working; NULL: the current one
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
+  retires_at  TEXT CHECK (retires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retires_at))    -- when a rotated key stops working; NULL: the current one
 ) STRICT;
 CREATE INDEX license_keys_license ON license_keys (license_id);
 
@@ -115,13 +115,13 @@ CREATE TABLE devices (
   lease_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease it was given
   presented_seq    INTEGER NOT NULL DEFAULT 0,                       -- highest number it ever showed; a lower one later hints at a clone
   lease_kid        TEXT,                                             -- the key that signed its last lease
-  leased_at        TEXT CHECK (leased_at LIKE '____-__-__T__:__:__Z'), -- when that lease began
-  lease_expires_at TEXT CHECK (lease_expires_at LIKE '____-__-__T__:__:__Z'), -- until when it proves the licence offline
-  lapses_at        TEXT CHECK (lapses_at LIKE '____-__-__T__:__:__Z'), -- when a floating seat is given back by itself; NULL: never
-  clone_suspected_at TEXT CHECK (clone_suspected_at LIKE '____-__-__T__:__:__Z'), -- when an older lease of it last came back
-  activated_at     TEXT NOT NULL CHECK (activated_at LIKE '____-__-__T__:__:__Z'), -- when it last took its seat
-  last_seen_at     TEXT NOT NULL CHECK (last_seen_at LIKE '____-__-__T__:__:__Z'), -- to the minute
-  released_at      TEXT CHECK (released_at LIKE '____-__-__T__:__:__Z'), -- when it last gave its seat back
+  leased_at        TEXT CHECK (leased_at IS strftime('%Y-%m-%dT%H:%M:%SZ', leased_at)), -- when that lease began
+  lease_expires_at TEXT CHECK (lease_expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lease_expires_at)), -- until when it proves the licence offline
+  lapses_at        TEXT CHECK (lapses_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lapses_at)), -- when a floating seat is given back by itself; NULL: never
+  clone_suspected_at TEXT CHECK (clone_suspected_at IS strftime('%Y-%m-%dT%H:%M:%SZ', clone_suspected_at)), -- when an older lease of it last came back
+  activated_at     TEXT NOT NULL CHECK (activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', activated_at)), -- when it last took its seat
+  last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at)), -- to the minute
+  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)), -- when it last gave its seat back
   released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who gave it back
   activations      INTEGER NOT NULL DEFAULT 1,                       -- how often it took a seat
   UNIQUE (license_id, fingerprint)
@@ -134,7 +134,7 @@ CREATE TABLE widgets (
   account_id    TEXT NOT NULL REFERENCES accounts (id),              -- whose pages may report for it
   name          TEXT NOT NULL CHECK (name <> ''),                    -- for people: "Lunch menu, Altstadt"
   public_orders INTEGER NOT NULL DEFAULT 0 CHECK (public_orders IN (0, 1)), -- 1: orders are shown without a token too
-  created_at    TEXT NOT NULL CHECK (created_at LIKE '____-__-__T__:__:__Z') -- when it was added
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was added
 ) STRICT;
 CREATE INDEX widgets_account ON widgets (account_id, id);
 
@@ -167,7 +167,7 @@ CREATE TABLE item_names (
 CREATE TABLE events (
   seq        INTEGER PRIMARY KEY AUTOINCREMENT,                      -- order of writing
   id         TEXT NOT NULL UNIQUE CHECK (id LIKE 'evt\_%' ESCAPE '\'), -- evt_…
-  at         TEXT NOT NULL CHECK (at LIKE '____-__-__T__:__:__Z'),   -- when it happened
+  at         TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)),   -- when it happened
   type       TEXT NOT NULL,                                          -- license.created, device.activated, lead.created, …
   account_id TEXT NOT NULL REFERENCES accounts (id),                 -- whose event it is
   license_id TEXT,                                                   -- which licence, if one
@@ -184,7 +184,7 @@ CREATE TABLE idempotency (
   id          BLOB PRIMARY KEY CHECK (length(id) = 32),              -- keyed hash of caller, route and Idempotency-Key
   request     BLOB NOT NULL CHECK (length(request) = 32),            -- keyed hash of the body, to notice another one
   answer      BLOB NOT NULL,                                         -- the 2xx answer, sealed under a key that needs the Idempotency-Key
-  expires_at  TEXT NOT NULL CHECK (expires_at LIKE '____-__-__T__:__:__Z') -- replayed until then
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- replayed until then
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_expiry ON idempotency (expires_at);
 
@@ -193,7 +193,7 @@ CREATE TABLE legacy_calls (
   path       TEXT NOT NULL,                                          -- a known path under /api/legacy, or "other"
   caller     TEXT NOT NULL,                                          -- the account that called, or "unknown"
   calls      INTEGER NOT NULL,                                       -- how often
-  last_at    TEXT NOT NULL CHECK (last_at LIKE '____-__-__T__:__:__Z'), -- when it last did
+  last_at    TEXT NOT NULL CHECK (last_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_at)), -- when it last did
   PRIMARY KEY (day, path, caller)
 ) STRICT, WITHOUT ROWID;
 

@@ -198,7 +198,12 @@ func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err
 		a.fingerprint = bearer.Fingerprint
 		return bearer, false, nil
 	case a.fingerprint == nil: // of a device that a restored database does not have
-		a.fingerprint, err = base64.RawURLEncoding.DecodeString(p.Fingerprint)
+		if a.fingerprint, err = base64.RawURLEncoding.DecodeString(p.Fingerprint); err != nil {
+			return nil, false, err
+		}
+		if owner, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err == nil && owner != nil { // it was activated again since
+			err = errOtherDevice
+		}
 		return nil, false, err
 	}
 	return bearer, bearer != nil, nil
@@ -212,7 +217,7 @@ func orNil[T any](v *T, err error) (*T, error) {
 	return v, err
 }
 
-var errOtherDevice = &refusal{code: "credential_mismatch", detail: "The token is for another device than the fingerprint in the body."}
+var errOtherDevice = &refusal{code: "credential_mismatch", detail: "The token is for another device than the fingerprint."}
 
 // freeLapsed gives back the floating seats of a licence whose lease has run out.
 func freeLapsed(t *tx, l *license) error {

@@ -152,8 +152,8 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) (page []*l
 		and(`l.product = ?`, f.product)
 	}
 	if f.search != "" {
-		and(`(instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || l.id), ?) > 0
-			OR EXISTS (SELECT 1 FROM license_keys k WHERE k.license_id = l.id AND instr(lower(k.hint), ?) > 0))`, strings.ToLower(f.search))
+		and(`(instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || l.id), lower(?)) > 0
+			OR EXISTS (SELECT 1 FROM license_keys k WHERE k.license_id = l.id AND instr(lower(k.hint), lower(?)) > 0))`, f.search)
 	}
 	err = q.each(query+` ORDER BY l.id DESC LIMIT ?`, append(args, limit), func(scan func(...any) error) error {
 		l := &license{}

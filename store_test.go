@@ -973,6 +973,19 @@ func TestEveryTableIsStrict(t *testing.T) {
 	}
 }
 
+func TestATimeThatNoCalendarHasIsRefused(t *testing.T) {
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	for _, wrong := range []string{"2026-13-45T99:00:00Z", "2026-02-30T00:00:00Z", "2026-01-01T24:00:00Z", "abcd-ef-ghTij:kl:mnZ", "2026-01-01 00:00:00", ""} {
+		err := s.update(t.Context(), func(t *tx) error {
+			_, err := t.exec(`UPDATE accounts SET closed_at = ?`, wrong)
+			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), "CHECK constraint failed") {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+}
+
 func TestEveryColumnHasACommentAndEveryTimeARule(t *testing.T) {
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	for _, table := range schemaTables(t, s.queries) {
@@ -993,7 +1006,7 @@ func TestEveryColumnHasACommentAndEveryTimeARule(t *testing.T) {
 				t.Errorf("%s.%s has no comment: %q", table, column, line)
 			}
 			isTime := strings.HasSuffix(column, "_at") || column == "at" || column == "quarter"
-			if isTime && !strings.Contains(declared, "TEXT") || isTime && !regexp.MustCompile(`CHECK \(`+column+` LIKE '____-__-__T__:__:(__|00)Z'\)`).MatchString(declared) ||
+			if isTime && !strings.Contains(declared, "TEXT") || isTime && !regexp.MustCompile(`CHECK \(`+column+` (IS strftime\('%Y-%m-%dT%H:%M:%SZ', `+column+`\)|LIKE '____-__-__T__:__:00Z')\)`).MatchString(declared) ||
 				column == "day" && !strings.Contains(declared, `CHECK (day LIKE '____-__-__')`) {
 				t.Errorf("%s.%s has no rule for times: %s", table, column, declared)
 			}
