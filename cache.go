@@ -73,15 +73,15 @@ func (c *cache[K, V]) len() int {
 }
 
 // caches are what a server keeps in memory of the rows that requests ask for
-// again and again. Together they take at most about 40 MiB.
+// again and again. Together they take at most about 20 MiB.
 type caches struct {
 	accounts *cache[string, account]
-	origins  *cache[string, string]             // origin → owner
-	widgets  *cache[string, widget]             // by id
-	callers  *cache[[32]byte, *rememberedToken] // by the token's hash
-	keys     *cache[[32]byte, *license]         // by the licence key's hash
-	licenses *cache[string, *license]           // by id
-	devices  *cache[deviceKey, *device]         // nil: the licence has no such device
+	origins  *cache[string, string]     // origin → owner
+	widgets  *cache[string, widget]     // by id
+	callers  *cache[tokenKey, caller]   // what does not change with time
+	keys     *cache[[32]byte, *license] // by the licence key's hash
+	licenses *cache[string, *license]   // by id
+	devices  *cache[deviceKey, *device] // nil: the licence has no such device
 	stats    *cache[statsKey, taggedBody]
 }
 
@@ -102,8 +102,8 @@ type statsKey struct {
 }
 
 func newCaches() caches {
-	const few, many, some = 1_000, 20_000, 500
-	return caches{newCache[string, account](many), newCache[string, string](few), newCache[string, widget](few), newCache[[32]byte, *rememberedToken](many),
+	const few, many, some = 1_000, 10_000, 500
+	return caches{newCache[string, account](many), newCache[string, string](few), newCache[string, widget](few), newCache[tokenKey, caller](many),
 		newCache[[32]byte, *license](many), newCache[string, *license](many), newCache[deviceKey, *device](many), newCache[statsKey, taggedBody](some)}
 }
 
@@ -169,11 +169,10 @@ func (g *guard) cachedDevice(key deviceKey, read func() (*device, error)) (*devi
 	return d, err
 }
 
-// A rememberedToken is a token whose signature, addressee and row were found right
-// under a keyring. Its times are judged each time.
-type rememberedToken struct {
-	caller caller
-	keys   *keyring
+// tokenKey names a token by its hash, and the keys that it was verified under.
+type tokenKey struct {
+	hash [32]byte
+	keys *keyring
 }
 
 // remembered returns the caller of a token that was found right before, or finds
@@ -182,22 +181,11 @@ func (g *guard) remembered(token string) (caller, error) {
 	if len(token) > maxTokenBytes {
 		return caller{}, errInvalidToken
 	}
-	hash, keys := sha256.Sum256([]byte(token)), g.keys.Load()
-	if r, ok := g.caches.callers.get(g.store, hash); ok && r.keys == keys {
-		return r.caller, nil
-	}
-	r, err := g.caches.callers.load(g.store, hash, func() (*rememberedToken, string, error) {
+	keys := g.keys.Load()
+	return g.caches.callers.load(g.store, tokenKey{sha256.Sum256([]byte(token)), keys}, func() (caller, string, error) {
 		who, err := g.identify(token, keys)
-		return &rememberedToken{who, keys}, "", err
+		return who, "", err
 	})
-	if err == nil && r.keys != keys { // kept under keys that have changed
-		who, err := g.identify(token, keys)
-		return who, err
-	}
-	if err != nil {
-		return caller{}, err
-	}
-	return r.caller, nil
 }
 
 // identify judges what does not change with time about a token: its signature, its

@@ -570,6 +570,7 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	}
 	limit := orDefault(c.route.body, maxBody)
 	if r.ContentLength > limit {
+		w.Header().Set("Connection", "close") // else the answer would wait for the body
 		return nil, errBodySize(limit)
 	}
 	body, err := readAll(w, r, limit)

@@ -338,8 +338,8 @@ func findReplaced(t *tx, l *license, a activation) (*device, error) {
 }
 
 // mayTransfer refuses a seat when the owner has moved seats as often as max_transfers
-// allows in 30 days. A device that comes back before another took a seat has moved
-// nothing.
+// allows in 30 days. The release of a device that comes back before another took a
+// seat does not count against itself.
 func mayTransfer(t *tx, l *license, d, replaced *device) error {
 	if l.MaxTransfers == nil {
 		return nil
