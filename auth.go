@@ -432,9 +432,8 @@ func readClaims(v *jsonValue) (c claims, err error) {
 
 // A caller is who is behind a request, as far as a token says.
 type caller struct {
-	claims  claims
-	all     bool // may name any account
-	expired bool // a device token past its end
+	claims claims
+	all    bool // may name any account
 }
 
 // has reports whether the caller may do what a scope stands for.
@@ -470,7 +469,7 @@ func bearer(r *http.Request) (string, error) {
 }
 
 // authenticate judges a token: whose it is, and its times. A device token after its
-// end passes only when late is set, and then as expired. Errors: errInvalidToken,
+// end passes only when late is set. What comes back is shared. Errors: errInvalidToken,
 // the store's.
 func (g *guard) authenticate(token string, late bool) (*caller, error) {
 	who, err := g.remembered(token)
@@ -479,14 +478,14 @@ func (g *guard) authenticate(token string, late bool) (*caller, error) {
 	}
 	c, now := &who.claims, g.now()
 	ends := time.Unix(c.Expires, 0).Add(clockSkew)
-	who.expired = !now.Before(ends)
+	expired := !now.Before(ends)
 	if time.Unix(c.IssuedAt, 0).After(now.Add(clockSkew)) {
 		return nil, errInvalidToken
 	}
-	if who.expired && !(late && c.isDevice() && now.Before(ends.Add(lateDevice))) {
+	if expired && !(late && c.isDevice() && now.Before(ends.Add(lateDevice))) {
 		return nil, errInvalidToken
 	}
-	return &who, nil
+	return who, nil
 }
 
 // parseOrigin gives an origin its normal form: scheme and host in lower case, no

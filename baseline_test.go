@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 )
@@ -21,14 +22,21 @@ func TestBaselineForLoadMeasurements(t *testing.T) {
 	if *baselineAddr == "" {
 		*baselineAddr, *baselineFor = "127.0.0.1:0", time.Millisecond
 	}
-	constant := []byte(`{"valid":true,"code":"valid","detail":"The licence is valid.","checked_at":"2026-11-21T10:43:26Z"}` + "\n")
+	// The constants have the length of what the service answers.
+	posted := []byte(`{"valid":true,"code":"valid","detail":"The licence is valid.","checked_at":"2026-11-21T10:43:26Z","license":{` +
+		`"id":"lic_01m7yxmxbrv5yxng1bhejj7dys","product":"kds","plan":null,"kind":"node_locked","status":"active","trial":false,"expires_at":null,` +
+		`"grace_until":null,"entitlements":[],"seats":{"used":1,"max":2,"free":1}},"device":{"id":"dev_01m7yxmxbr5w1kyz1ng53f97vz","name":null,` +
+		`"state":"active"},"refresh_after":86400}` + "\n")
+	got := []byte(`{"series":[` + strings.Repeat(`{"date":"2026-11-21","views":0,"visitors":0,"clicks":0},`, 30) + `{}]}` + "\n")
 	listener, err := net.Listen("tcp", *baselineAddr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
+		constant := got
 		if r.Method == http.MethodPost {
+			constant = posted
 			body, err := io.ReadAll(r.Body)
 			var members map[string]any
 			if err != nil || json.Unmarshal(body, &members) != nil {

@@ -78,7 +78,7 @@ type caches struct {
 	accounts *cache[string, account]
 	origins  *cache[string, string]     // origin → owner
 	widgets  *cache[string, widget]     // by id
-	callers  *cache[tokenKey, caller]   // what does not change with time
+	callers  *cache[tokenKey, *caller]  // what does not change with time
 	keys     *cache[[32]byte, *license] // by the licence key's hash
 	licenses *cache[string, *license]   // by id
 	devices  *cache[deviceKey, *device] // nil: the licence has no such device
@@ -103,7 +103,7 @@ type statsKey struct {
 
 func newCaches() caches {
 	const few, many, some = 1_000, 10_000, 500
-	return caches{newCache[string, account](many), newCache[string, string](few), newCache[string, widget](few), newCache[tokenKey, caller](many),
+	return caches{newCache[string, account](many), newCache[string, string](few), newCache[string, widget](few), newCache[tokenKey, *caller](many),
 		newCache[[32]byte, *license](many), newCache[string, *license](many), newCache[deviceKey, *device](many), newCache[statsKey, taggedBody](some)}
 }
 
@@ -177,14 +177,14 @@ type tokenKey struct {
 
 // remembered returns the caller of a token that was found right before, or finds
 // out. Judging its times is left to the caller.
-func (g *guard) remembered(token string) (caller, error) {
+func (g *guard) remembered(token string) (*caller, error) {
 	if len(token) > maxTokenBytes {
-		return caller{}, errInvalidToken
+		return nil, errInvalidToken
 	}
 	keys := g.keys.Load()
-	return g.caches.callers.load(g.store, tokenKey{sha256.Sum256([]byte(token)), keys}, func() (caller, string, error) {
+	return g.caches.callers.load(g.store, tokenKey{sha256.Sum256([]byte(token)), keys}, func() (*caller, string, error) {
 		who, err := g.identify(token, keys)
-		return who, "", err
+		return &who, "", err
 	})
 }
 
