@@ -406,8 +406,7 @@ var errOrigin = &refusal{code: "origin_not_allowed", detail: "This site is not l
 type call struct {
 	route     *route
 	request   *http.Request
-	caller    *caller    // nil: no token
-	key       licenseKey // of the licence that is charged; "": none
+	caller    *caller // nil: no token
 	origin    originCheck
 	account   string // who is charged; "": nobody
 	address   string // the key that the caller's address is limited by
