@@ -11,21 +11,6 @@ import (
 	"time"
 )
 
-// needPrograms skips a test when a program is not installed; where CI is set, that
-// is a failure, because there the programs are part of the machine.
-func needPrograms(t testing.TB, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		if _, err := exec.LookPath(name); err == nil {
-			continue
-		}
-		if os.Getenv("CI") != "" {
-			t.Fatalf("%s is not installed", name)
-		}
-		t.Skipf("this test needs %s, which is not installed", name)
-	}
-}
-
 // command runs the program and returns what it printed.
 func (s *service) command(args ...string) (string, error) {
 	s.t.Helper()
@@ -132,7 +117,7 @@ func TestInspectExplainsALeaseWithThePublicKeysAlone(t *testing.T) {
 
 // TestOpenSSLAndJQJudgeALease runs the check that the README shows.
 func TestOpenSSLAndJQJudgeALease(t *testing.T) {
-	needPrograms(t, "sh", "openssl", "jq", "base64")
+	programsOrSkip(t, "sh", "openssl", "jq", "base64")
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(1)})
 	token := s.activate(key, "kitchen-1").is(200).text("token")
