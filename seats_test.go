@@ -543,7 +543,7 @@ func TestVerifySaysEverythingItKnows(t *testing.T) {
 			"a new device": {s.verifyKey(key, "new", "nonce", "n").body, want("device_not_activated", lic, "null", "")},
 			"missing":      {s.verifyKey(key, "f", "nonce", "n", "entitlements", []string{"a", "c"}).body, want("entitlement_missing", lic, dev, "")},
 			"unknown key":  {s.verifyKey(newLicenseKey(), "f", "nonce", "n").body, want("not_found", "null", "null", "")},
-			"malformed":    {s.verifyKey("XXX", "f", "nonce", "n").body, want("key_malformed", "null", "null", "")},
+			"malformed":    {s.verifyKey("WRONG", "f", "nonce", "n").body, want("key_malformed", "null", "null", "")},
 		} {
 			if c.got != c.want {
 				t.Errorf("%s: %s\nwant %s", name, c.got, c.want)
