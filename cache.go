@@ -73,7 +73,7 @@ func (c *cache[K, V]) len() int {
 }
 
 // caches are what a server keeps in memory of the rows that requests ask for
-// again and again. Together they take at most about 20 MiB.
+// again and again. Together they take at most about 10 MiB.
 type caches struct {
 	accounts *cache[string, account]
 	origins  *cache[string, string]     // origin → owner
@@ -102,7 +102,7 @@ type statsKey struct {
 }
 
 func newCaches() caches {
-	const few, many, some = 1_000, 10_000, 500
+	const few, many, some = 1_000, 4_000, 500
 	return caches{newCache[string, account](many), newCache[string, string](few), newCache[string, widget](few), newCache[tokenKey, *caller](many),
 		newCache[[32]byte, *license](many), newCache[string, *license](many), newCache[deviceKey, *device](many), newCache[statsKey, taggedBody](some)}
 }

@@ -15,7 +15,6 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -357,19 +356,8 @@ func serveCommand(e *env) error {
 	if err := s.startDebug(e.ctx, e.str("debug-addr")); err != nil {
 		return errors.Join(err, listener.Close(), st.close())
 	}
-	spareCollector(e.getenv)
 	log.Info("serving", "addr", listener.Addr().String(), "base_url", s.routing.Load().bases[0].URL, "release", buildName())
 	return s.serveUntil(e.ctx, listener, e.str("key"))
-}
-
-// spareCollector lets the garbage collector run half as often as it does by itself:
-// most of what a request allocates is gone with it, and little lives on. GOGC has
-// the last word. There is no limit for the whole, because near one the collector
-// takes more time the more somebody fills the bounded maps.
-func spareCollector(getenv func(string) string) {
-	if getenv("GOGC") == "" {
-		debug.SetGCPercent(200)
-	}
 }
 
 func (e *env) serverOptions() (o serverOptions, err error) {

@@ -61,7 +61,7 @@ type leaseCache struct {
 }
 
 const (
-	maxCachedLeases = 10_000
+	maxCachedLeases = 4_000
 	leaseReuse      = time.Minute // how long a lease serves again, and how rarely verify writes
 )
 
