@@ -547,7 +547,7 @@ const (
 func (s *server) follow(ctx context.Context, keyFile string) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
-	keyStamp := "" // the file may have changed since it was read
+	keyStamp := "not seen yet" // the file may have changed, or gone, since it was read
 	for {
 		select {
 		case <-ctx.Done():
