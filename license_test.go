@@ -559,7 +559,8 @@ func TestALicenceMovesAsTheContractSays(t *testing.T) {
 
 func FuzzLicenseKey(f *testing.F) {
 	for _, seed := range []string{"00000-00000-00000-00000-00000", newLicenseKey(), strings.ToLower(newLicenseKey()), "o0O0o iIlL1 -- 00000", "OLD-KEY-OLD-KEY-oil",
-		strings.Repeat("k", 255), strings.Repeat("–", 25), "ſſſſſſſſſſſſſſſſſſſſſſſſſ", "ıııııııııııııııııııııııııı", "", "\xff\xfe", "ß"} {
+		strings.Repeat("k", 255), strings.Repeat("–", 25), "ſſſſſſſſſſſſſſſſſſſſſſſſſ", "ıııııııııııııııııııııııııı", "", "\xff\xfe", "ß",
+		"00!!000000000000000000000", "0000000000000000000-00000"} { // no shape of ours
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -577,7 +578,13 @@ func FuzzLicenseKey(f *testing.F) {
 		if len(key) < minImported || len(key) > maxKeyBytes || len(key.hint()) != 5 || strings.IndexFunc(string(key), func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
 			t.Fatalf("%q reads as %q", s, key)
 		}
-		if len(key) == keySymbols && !strings.Contains(string(key), "-") && keySum(symbolsOf(t, string(key))) != 0 {
+		strange := strings.Map(func(r rune) rune {
+			if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+				return -1
+			}
+			return r
+		}, string(key))
+		if ours := len(key) == keySymbols && !strings.Contains(string(key), "-") && len(strange) <= 1; ours && keySum(symbolsOf(t, string(key))) != 0 {
 			t.Fatalf("%q reads as %q, whose check symbol is wrong", s, key)
 		}
 	})
