@@ -93,7 +93,7 @@ func (s *server) countEvents(ctx context.Context, c *call, q *eventsRequest) (no
 	undo := func() {}
 	if q.counts.Views > 0 {
 		var first bool
-		if first, undo = s.visitors.enter(w.ID, c.address, c.request.UserAgent(), s.now()); first {
+		if first, undo = s.visitors.enter(w.ID, s.address(c.request), c.request.UserAgent(), s.now()); first {
 			q.counts.Visitors = 1
 		}
 	}

@@ -354,7 +354,8 @@ type store struct {
 	blocked atomic.Int64  // Unix nanoseconds since when the writer waits for the lock; 0: it doesn't
 	changes changes
 	foreign int64        // data_version, as the writer last saw it
-	askedAt atomic.Int64 // when, in Unix nanoseconds
+	fresh   atomic.Bool  // the writer looked at it within foreignInterval
+	fading  *time.Timer  // ends fresh
 	batches atomic.Int64 // commits so far, for the metrics
 	written atomic.Int64 // jobs committed so far
 
@@ -474,6 +475,7 @@ func openStore(path string, o storeOptions) (*store, error) {
 		s.now = time.Now
 	}
 	s.changes.seed = maphash.MakeSeed()
+	s.fading = time.AfterFunc(foreignInterval, func() { s.fresh.Store(false) })
 	if err := s.open(o); err != nil {
 		s.release()
 		return nil, fmt.Errorf("%s can't be used: run 'widgetd check', or restore a backup: %w", path, err)
@@ -703,7 +705,7 @@ func (s *store) write() {
 		}
 		s.turn <- struct{}{}
 		s.runQueued()
-		if !s.asked() {
+		if !s.fresh.Load() {
 			s.noteForeign()
 		}
 		<-s.turn
@@ -730,28 +732,24 @@ const foreignInterval = 250 * time.Millisecond
 // commits of others within foreignInterval. If not, it has that done, without
 // waiting for it: a lock may hold the writer, and reading goes on meanwhile.
 func (s *store) current() bool {
-	if s.asked() {
+	if s.fresh.Load() {
 		return true
 	}
 	s.rouse()
 	return false
 }
 
-func (s *store) asked() bool {
-	return time.Duration(s.now().UnixNano()-s.askedAt.Load()).Abs() < foreignInterval
-}
-
 // noteForeign notices commits of others. It must ask on the writer's connection,
 // between transactions: there data_version moves for the commits of others only,
 // on any other connection for our own too.
 func (s *store) noteForeign() {
-	now := s.now().UnixNano()
 	var version int64
 	if err := s.writes.one(`PRAGMA data_version`, nil, &version); err != nil || version != s.foreign {
 		s.foreign = version
 		s.changes.note(touches{})
 	}
-	s.askedAt.Store(now)
+	s.fresh.Store(true)
+	s.fading.Reset(foreignInterval) // should an earlier end come only now, the writer looks again
 }
 
 // runBatch begins a transaction and only then takes the job that it is for and
