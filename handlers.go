@@ -660,8 +660,14 @@ func (s *server) charge(w *response, c *call, in *input) (err error) {
 		return err
 	}
 	v := s.accounts.take(a.ID, a.Rate, c.now)
-	w.put("Ratelimit-Policy", `"account";q=`+strconv.Itoa(a.Rate)+`;w=60`)
-	w.put("Ratelimit", `"account";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
+	b := strconv.AppendInt(append(make([]byte, 0, 80), `"account";q=`...), int64(a.Rate), 10)
+	b = append(b, `;w=60`...)
+	policy := len(b)
+	b = strconv.AppendInt(append(b, `"account";r=`...), int64(v.remaining), 10)
+	b = strconv.AppendInt(append(b, `;t=`...), int64(wholeSeconds(v.full)), 10)
+	fields := string(b)
+	w.put("Ratelimit-Policy", fields[:policy])
+	w.put("Ratelimit", fields[policy:])
 	if !v.ok {
 		return errRate("The account's requests of this minute are used up.", v.retry)
 	}

@@ -212,6 +212,15 @@ func (q *queries) stmt(query string) (*sql.Stmt, error) {
 	return st, nil
 }
 
+// run runs a statement that has neither arguments nor rows.
+func (q *queries) run(query string) error {
+	st, err := q.stmt(query)
+	if err == nil {
+		_, err = st.Exec()
+	}
+	return storageError(err)
+}
+
 // close ends the statements; a connection with open ones would not let go of the
 // write-ahead log.
 func (q *queries) close() {
@@ -259,9 +268,17 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 // queries, the verbs that change rows, and one now for all of them.
 type tx struct {
 	*queries
-	now     stamp
-	exact   time.Time // the same now, unrounded
+	*effects
+	now   stamp
+	exact time.Time // the same now, unrounded
+}
+
+// effects are what a job leaves behind in the transaction that it shares.
+type effects struct {
 	touches touches
+	tally   tally // counts that are still to be written, with those of the others
+	shared  bool  // what it writes must be undone apart: it needs a savepoint
+	saved   bool  // and has one
 }
 
 // touches is what a transaction says it changes of what others keep in memory.
@@ -319,8 +336,15 @@ func (c *changes) note(t touches) {
 // newID makes an id of the transaction's moment.
 func (t *tx) newID(prefix string) string { return newID(prefix, t.exact) }
 
-// exec runs a statement and returns how many rows it changed.
+// exec runs a statement and returns how many rows it changed. It is the only way to
+// write.
 func (t *tx) exec(query string, args ...any) (int64, error) {
+	if t.shared && !t.saved {
+		if err := t.run("SAVEPOINT job"); err != nil {
+			return 0, err
+		}
+		t.saved = true
+	}
 	st, err := t.stmt(query)
 	if err != nil {
 		return 0, err
@@ -595,7 +619,7 @@ type job struct {
 	ctx     context.Context // its caller's; it never reaches the driver
 	run     func(*tx) error
 	state   atomic.Int32
-	touches touches // of its last run
+	effects effects // of its last run
 	err     error
 	done    chan struct{} // closed once err is final
 }
@@ -792,47 +816,28 @@ func (s *store) begin() error {
 	}
 	s.blocked.Store(s.now().UnixNano())
 	defer s.blocked.Store(0)
-	err := s.execWriter("BEGIN IMMEDIATE")
+	err := s.writes.run("BEGIN IMMEDIATE")
 	if err == nil || errors.Is(err, errBusy) {
 		return err
 	}
-	s.execWriter("ROLLBACK") // of a transaction that an earlier fault left open
-	return s.execWriter("BEGIN IMMEDIATE")
+	s.writes.run("ROLLBACK") // of a transaction that an earlier fault left open
+	return s.writes.run("BEGIN IMMEDIATE")
 }
 
-func (s *store) execWriter(query string) error {
-	st, err := s.writes.stmt(query)
-	if err == nil {
-		_, err = st.Exec()
-	}
-	return storageError(err)
-}
-
-// runTogether runs the jobs with a savepoint each and commits. It reports false
-// when the transaction was lost before its end and nothing of it is kept.
+// runTogether runs the jobs, with a savepoint for each that writes rows, and
+// commits. It reports false when the transaction was lost before its end and
+// nothing of it is kept.
 func (s *store) runTogether(batch []*job) ([]error, bool) {
 	errs := make([]error, len(batch))
-	written := 0
 	for i, j := range batch {
-		if len(batch) > 1 && s.execWriter("SAVEPOINT job") != nil {
-			s.execWriter("ROLLBACK")
+		errs[i] = s.call(j, len(batch) > 1)
+		if !j.effects.saved {
+			continue
+		}
+		if !keeps(errs[i]) && s.writes.run("ROLLBACK TO job") != nil || s.writes.run("RELEASE job") != nil {
+			s.writes.run("ROLLBACK")
 			return nil, false
 		}
-		errs[i] = s.call(j)
-		if keeps(errs[i]) {
-			written++
-		} else if len(batch) > 1 && s.execWriter("ROLLBACK TO job") != nil {
-			s.execWriter("ROLLBACK")
-			return nil, false
-		}
-		if len(batch) > 1 && s.execWriter("RELEASE job") != nil {
-			s.execWriter("ROLLBACK")
-			return nil, false
-		}
-	}
-	if written == 0 {
-		s.execWriter("ROLLBACK")
-		return errs, true
 	}
 	if err := s.commit(batch, errs); err != nil {
 		return nil, false
@@ -840,15 +845,12 @@ func (s *store) runTogether(batch []*job) ([]error, bool) {
 	return errs, true
 }
 
+// runAlone runs a job in a transaction of its own.
 func (s *store) runAlone(j *job) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	errs := []error{s.call(j)}
-	if !keeps(errs[0]) {
-		s.execWriter("ROLLBACK")
-		return errs[0]
-	}
+	errs := []error{s.call(j, false)}
 	if err := s.commit([]*job{j}, errs); err != nil {
 		return err
 	}
@@ -867,8 +869,24 @@ func keeps(err error) bool {
 // that failed may have happened all the same, so nothing is run again, and every
 // caller hears that error in place of its success.
 func (s *store) commit(batch []*job, errs []error) error {
-	err := s.execWriter("COMMIT")
-	if err != nil && s.execWriter("ROLLBACK") == nil {
+	written := 0
+	var sum tally
+	for i, j := range batch {
+		if keeps(errs[i]) {
+			written++
+			sum.merge(j.effects.tally)
+		}
+	}
+	if written == 0 {
+		s.writes.run("ROLLBACK")
+		return nil
+	}
+	if err := s.writes.writeTally(sum); err != nil {
+		s.writes.run("ROLLBACK")
+		return err
+	}
+	err := s.writes.run("COMMIT")
+	if err != nil && s.writes.run("ROLLBACK") == nil {
 		return err
 	}
 	if err != nil {
@@ -881,29 +899,27 @@ func (s *store) commit(batch []*job, errs []error) error {
 		case err != nil:
 			errs[i] = err
 		default:
-			s.changes.note(j.touches)
+			s.changes.note(j.effects.touches)
 			errs[i] = kept.error
 		}
 	}
 	if err == nil {
 		s.batches.Add(1)
-		s.written.Add(int64(len(batch)))
+		s.written.Add(int64(written))
 	}
 	return nil
 }
 
 // call runs a job's function; a panic in it is its own error, not the writer's end.
-func (s *store) call(j *job) (err error) {
+func (s *store) call(j *job, shared bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic in a write: %v\n%s", p, debug.Stack())
 		}
 	}()
 	now := s.now()
-	t := &tx{queries: s.writes, now: newStamp(now), exact: now}
-	err = j.run(t)
-	j.touches = t.touches
-	return err
+	j.effects = effects{shared: shared}
+	return j.run(&tx{queries: s.writes, effects: &j.effects, now: newStamp(now), exact: now})
 }
 
 // storageError gives SQLite's errors the sentinel that they mean, and keeps their
