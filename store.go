@@ -35,7 +35,7 @@ const (
 	applicationID = 2003068788 // "wdgt", as schema.sql sets it
 	schemaVersion = 1          // as schema.sql sets it
 
-	readerConns  = 4
+	readerConns  = 3                // each keeps up to 2 MiB of pages
 	maxBatch     = 256              // writes that share one commit
 	maxQueued    = 1024             // writes that may wait in memory
 	maxBlocked   = 64               // writes that may wait while somebody else holds the lock
