@@ -20,6 +20,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -205,6 +206,10 @@ func (q *queries) stmt(query string) (*sql.Stmt, error) {
 		return st, nil
 	}
 	st, err := q.prepare(context.Background(), query)
+	var se *sqlite.Error
+	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR { // our questions fit our schema: this is another
+		return nil, fmt.Errorf("%w (%w)", errStorage, err)
+	}
 	if err != nil {
 		return nil, storageError(err)
 	}
@@ -229,11 +234,15 @@ func (q *queries) one(query string, args []any, dest ...any) error {
 	if err != nil {
 		return err
 	}
-	err = st.QueryRow(args...).Scan(dest...)
+	row := st.QueryRow(args...)
+	if err := row.Err(); err != nil {
+		return storageError(err)
+	}
+	err = row.Scan(dest...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return errNotFound
 	}
-	return storageError(err)
+	return scanError(err)
 }
 
 // each calls row for every row of a query; row scans it and asks nothing else.
@@ -247,8 +256,9 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 		return storageError(err)
 	}
 	defer rows.Close()
+	scan := func(dest ...any) error { return scanError(rows.Scan(dest...)) }
 	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
+		if err := row(scan); err != nil {
 			return err
 		}
 	}
@@ -474,11 +484,18 @@ func openStore(path string, o storeOptions) (*store, error) {
 	s.changes.seed = maphash.MakeSeed()
 	if err := s.open(o); err != nil {
 		s.release()
-		return nil, fmt.Errorf("%s can't be used: run 'widgetd check', or restore a backup: %w", path, err)
+		return nil, lineError{fmt.Errorf("%s can't be used: run 'widgetd check', or restore a backup: %w", path, err)}
 	}
 	go s.write()
 	return s, nil
 }
+
+// A lineError is an error whose text has no line breaks: SQLite quotes a damaged schema.
+type lineError struct{ error }
+
+func (o lineError) Error() string { return strings.Join(strings.Fields(o.error.Error()), " ") }
+
+func (o lineError) Unwrap() error { return o.error }
 
 func (s *store) open(o storeOptions) (err error) {
 	if s.writers, err = sql.Open("sqlite", dsn(s.path, "rw", o)); err != nil {
@@ -861,6 +878,16 @@ func storageError(err error) error {
 	return err
 }
 
+// scanError is storageError for reading a row: a value that its column can't hold
+// was not written by this program, so the file is damaged.
+func scanError(err error) error {
+	var se *sqlite.Error
+	if err == nil || errors.As(err, &se) {
+		return storageError(err)
+	}
+	return fmt.Errorf("%w (%w)", errStorage, err)
+}
+
 // isDuplicate reports whether err says that a row with that key exists.
 func isDuplicate(err error) bool {
 	var se *sqlite.Error
@@ -970,7 +997,7 @@ func checkFile(path string) (faults []string, err error) {
 		return err
 	})
 	if err != nil {
-		return append(faults, "integrity: "+err.Error()), nil
+		return append(faults, "integrity: "+lineError{err}.Error()), nil
 	}
 	err = q.each(`SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 20`, nil, func(scan func(...any) error) error {
 		var table, parent string
@@ -980,7 +1007,7 @@ func checkFile(path string) (faults []string, err error) {
 		return err
 	})
 	if err != nil {
-		return append(faults, "foreign keys: "+err.Error()), nil
+		return append(faults, "foreign keys: "+lineError{err}.Error()), nil
 	}
 	schemaFaults, err := diffSchema(q)
 	return append(faults, schemaFaults...), err
