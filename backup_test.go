@@ -31,9 +31,10 @@ type load struct {
 	posts sync.WaitGroup
 }
 
-// startLoad posts leads from so many clients, each with a pause between two.
-func startLoad(t testing.TB, base string, clients int, pause time.Duration) *load {
-	l := &load{done: make(chan struct{})}
+// startLoad posts leads from so many clients, each with a pause between two. Their
+// addresses begin with name.
+func startLoad(t testing.TB, base, name string, clients int, pause time.Duration) *load {
+	l := &load{done: make(chan struct{}), acknowledged: acknowledged{ids: map[string]string{}}}
 	l.base.Store(&base)
 	client := newClient(t)
 	client.Timeout = time.Minute
@@ -45,7 +46,7 @@ func startLoad(t testing.TB, base string, clients int, pause time.Duration) *loa
 					return
 				case <-time.After(pause):
 				}
-				email := fmt.Sprintf("c%d-i%d@example.com", c, i)
+				email := fmt.Sprintf("%s-c%d-i%d@example.com", name, c, i)
 				if id, _, err := postLead(client, *l.base.Load(), email); err == nil { // else the service is being restarted
 					l.add(email, id)
 				}
@@ -65,6 +66,13 @@ func (l *load) sofar() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.ids)
+}
+
+// take adds what an earlier load was told.
+func (l *load) take(ids map[string]string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.Copy(l.ids, ids)
 }
 
 // grows waits until n more are acknowledged.
@@ -107,7 +115,7 @@ func TestEveryBackupUnderLoadIsSoundClosedAndHoldsWhatWasAcknowledged(t *testing
 	o := newOperator(t)
 	p := serveProcess(t, o)
 	program := builtProgram(t)
-	l := startLoad(t, p.base, 3, 15*time.Millisecond)
+	l := startLoad(t, p.base, "load", 3, 15*time.Millisecond)
 	l.grows(50)
 	rows := 0
 	for n := range *backups {
@@ -229,7 +237,7 @@ func asOnAServer(t testing.TB, o *operator, lines string, more map[string]string
 func TestABackupIsTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 	o := newOperator(t)
 	p := serveProcess(t, o)
-	l := startLoad(t, p.base, 4, time.Millisecond)
+	l := startLoad(t, p.base, "load", 4, time.Millisecond)
 	l.grows(200)
 	before := l.sofar()
 	daily := regexp.MustCompile(`(?m)^ExecStart=/bin/sh -c '(.*)'$`).FindStringSubmatch(readmeBlock(t, "Description=Copy of the widgetd database"))[1]
