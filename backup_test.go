@@ -181,7 +181,7 @@ func TestABackupThatCannotBeMadeSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.fails("remove "+copied+".new if no other backup is running", "backup", copied)
-	t.Run("no room", func(t *testing.T) {
+	t.Run("on a full disk", func(t *testing.T) {
 		dir := smallDisk(t, 64<<10)
 		o.t = t
 		o.fails("The disk is full", "backup", filepath.Join(dir, "copy.db"))

@@ -25,7 +25,7 @@ func smallDisk(t testing.TB, size int) (dir string) {
 		t.Skipf("a small disk can't be mounted (%v): run this test as root", err)
 	}
 	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
 			t.Errorf("unmount: %v", err)
 		}
 	})
@@ -164,19 +164,21 @@ type diskFault struct {
 	take func(t testing.TB, dir string, pid int)
 	give func(t testing.TB, dir string, pid int)
 	code string // of the problem that writes get
+
+	mounts bool // whether it needs a disk of its own
 }
 
 var diskFaults = []diskFault{
 	{"a full disk",
 		func(t testing.TB, dir string, _ int) { fillDisk(t, filepath.Join(dir, "filler")) },
-		func(t testing.TB, dir string, _ int) { os.Remove(filepath.Join(dir, "filler")) }, "storage_full"},
+		func(t testing.TB, dir string, _ int) { os.Remove(filepath.Join(dir, "filler")) }, "storage_full", true},
 	{"a limit on the size of files",
 		func(t testing.TB, _ string, pid int) {
 			runProgram(t, "prlimit", "--pid", fmt.Sprint(pid), "--fsize=200000:")
 		},
 		func(t testing.TB, _ string, pid int) {
 			runProgram(t, "prlimit", "--pid", fmt.Sprint(pid), "--fsize=unlimited:")
-		}, "storage_full"},
+		}, "storage_full", false},
 }
 
 // runProgram runs another program, which must succeed.
@@ -194,7 +196,11 @@ func TestAServiceWithoutRoomReadsOnAndRecoversByItself(t *testing.T) {
 	for _, fault := range diskFaults {
 		t.Run(fault.name, func(t *testing.T) {
 			t.Parallel()
-			o := operatorIn(t, smallDisk(t, 8<<20))
+			dir := t.TempDir()
+			if fault.mounts {
+				dir = smallDisk(t, 8<<20)
+			}
+			o := operatorIn(t, dir)
 			p := serveProcess(t, o)
 			c := o.customer(p)
 			var all acknowledged
@@ -229,7 +235,7 @@ func TestAServiceWithoutRoomReadsOnAndRecoversByItself(t *testing.T) {
 			fault.take(t, o.dir, p.cmd.Process.Pid)
 			keep(1000)
 			p.stop(syscall.SIGKILL)
-			if fault.name == "a full disk" {
+			if fault.mounts {
 				fault.give(t, o.dir, 0)
 			}
 			all.check(t, o)
