@@ -376,3 +376,21 @@ func TestFilesThatAreTakenWhileTheyAreOpenStopWritesUntilTheyAreBack(t *testing.
 		})
 	}
 }
+
+func TestAHeaderThatIsDamagedWhileOpenIsNoticedUntilItIsMended(t *testing.T) {
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	for _, at := range []int64{0, 68} { // what says SQLite, what says whose
+		head, err := os.ReadFile(s.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		damage(t, s.path, at, 'X')
+		if s.watch(); !errors.Is(s.inPlace(), errStorage) {
+			t.Errorf("byte %d changed: %v", at, s.inPlace())
+		}
+		damage(t, s.path, at, head[at])
+		if s.watch(); s.inPlace() != nil {
+			t.Errorf("byte %d mended: %v", at, s.inPlace())
+		}
+	}
+}

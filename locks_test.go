@@ -159,8 +159,8 @@ func TestPastFifteenSecondsOfALockWritesAreBusyAndAtMost64Wait(t *testing.T) {
 	}
 	mu.Lock()
 	// The service's own writes, of health and of devices, may wait too.
-	if waiting := late; waiting < 40 || waiting > maxBlocked+1 || atOnce < 151-maxBlocked-1 || kept > 0 {
-		t.Errorf("of 151 writes %d were refused at once, %d after 15 seconds, %d kept; want at most %d to wait", atOnce, late, kept, maxBlocked)
+	if late < 40 || late > 64+1 || atOnce < 151-64-1 || kept > 0 { // behind the one that the writer holds
+		t.Errorf("of 151 writes %d were refused at once, %d after 15 seconds, %d kept; want at most 64 to wait", atOnce, late, kept)
 	}
 	mu.Unlock()
 	for i := range 10 {
