@@ -862,7 +862,7 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 		default:
 			plain, err := keys.unseal(c.idemKey, stored.sealed)
 			if err != nil {
-				return fmt.Errorf("open a stored answer: %w", err)
+				return fmt.Errorf("%w (open a stored answer: %w)", errStorage, err)
 			}
 			c.replay = &reply{http.StatusOK, plain}
 			if len(plain) == 0 {

@@ -20,6 +20,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,7 @@ const (
 	maxQueued    = 1024             // writes that may wait in memory
 	maxBlocked   = 64               // writes that may wait while somebody else holds the lock
 	lockPatience = 15 * time.Second // how long a write waits for its turn
+	maxLog       = 64 << 20         // bytes of the write-ahead log, past which it is reported
 )
 
 // A refusal is an answer that is not success and not a fault of ours: the code
@@ -205,6 +207,10 @@ func (q *queries) stmt(query string) (*sql.Stmt, error) {
 		return st, nil
 	}
 	st, err := q.prepare(context.Background(), query)
+	var se *sqlite.Error
+	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR { // our questions fit our schema: this is another
+		return nil, fmt.Errorf("%w (%w)", errStorage, err)
+	}
 	if err != nil {
 		return nil, storageError(err)
 	}
@@ -238,11 +244,15 @@ func (q *queries) one(query string, args []any, dest ...any) error {
 	if err != nil {
 		return err
 	}
-	err = st.QueryRow(args...).Scan(dest...)
+	row := st.QueryRow(args...)
+	if err := row.Err(); err != nil {
+		return storageError(err)
+	}
+	err = row.Scan(dest...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return errNotFound
 	}
-	return storageError(err)
+	return scanError(err)
 }
 
 // each calls row for every row of a query; row scans it and asks nothing else.
@@ -256,8 +266,9 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 		return storageError(err)
 	}
 	defer rows.Close()
+	scan := func(dest ...any) error { return scanError(rows.Scan(dest...)) }
 	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
+		if err := row(scan); err != nil {
 			return err
 		}
 	}
@@ -368,6 +379,8 @@ type store struct {
 	conn    *sql.Conn // the writer
 	writes  *queries  // prepared on conn
 	opened  os.FileInfo
+	log     os.FileInfo           // the write-ahead log that is open
+	damaged atomic.Pointer[error] // what the last look at the file's header found; nil: nothing
 
 	jobs    chan *job
 	turn    chan struct{} // holds one token: whoever put it there owns the writer's connection
@@ -404,7 +417,7 @@ func dsn(path, mode string, o storeOptions, more ...string) string {
 	q := url.Values{"mode": {mode}, "_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), // first: the others may have to wait
 		"journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "trusted_schema(0)",
-		"secure_delete(1)", "journal_size_limit(67108864)",
+		"secure_delete(1)", fmt.Sprintf("journal_size_limit(%d)", maxLog),
 	}}
 	if o.keepLog {
 		q.Add("_pragma", "wal_autocheckpoint(0)")
@@ -423,8 +436,11 @@ func createStore(path string, setUp func(*tx) error) error {
 	}
 	draft := path + ".new"
 	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
+	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make the database (remove %s if no other command is making it): %v", draft, err) // not ErrExist: that is about path
+	}
+	if err != nil {
+		return fmt.Errorf("make the database: %w", err)
 	}
 	f.Close()
 	defer os.Remove(draft)
@@ -487,10 +503,30 @@ func checkHeader(path string) error {
 	return nil
 }
 
+// checkLog notices a write-ahead log that was taken away, and with it what was
+// written last: whoever closes the database removes the -shm file first and the log
+// after it, so that one without the other means that somebody else did.
+func checkLog(path string) error {
+	before, err := os.Stat(path + "-shm")
+	if err != nil {
+		return nil
+	}
+	if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if after, err := os.Stat(path + "-shm"); err != nil || !os.SameFile(before, after) {
+		return nil // it was being closed, or opened, at that moment
+	}
+	return fmt.Errorf("%s-wal is missing, and with it what was written last: put it back, or remove %s-shm to go on without", path, path)
+}
+
 // openStore opens an existing database and starts its writer. Its errors are one
 // line that names the file and the next step.
 func openStore(path string, o storeOptions) (*store, error) {
 	if err := checkHeader(path); err != nil {
+		return nil, err
+	}
+	if err := checkLog(path); err != nil {
 		return nil, err
 	}
 	s := &store{path: path, now: o.now, keepLog: o.keepLog,
@@ -502,11 +538,32 @@ func openStore(path string, o storeOptions) (*store, error) {
 	s.fading = time.AfterFunc(foreignInterval, func() { s.fresh.Store(false) })
 	if err := s.open(o); err != nil {
 		s.release()
-		return nil, fmt.Errorf("%s can't be used: run 'widgetd check', or restore a backup: %w", path, err)
+		return nil, lineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
 	}
 	go s.write()
 	return s, nil
 }
+
+// openHint is what to do about a database that can't be opened.
+func openHint(err error) string {
+	var se *sqlite.Error
+	switch err := storageError(err); {
+	case errors.Is(err, errBusy):
+		return "somebody else holds its lock; end that"
+	case errors.Is(err, errStorageFull):
+		return "make room on its disk"
+	case errors.As(err, &se) && (se.Code()&0xff == sqlite3.SQLITE_CANTOPEN || se.Code()&0xff == sqlite3.SQLITE_READONLY):
+		return "let this user write to it and to its directory"
+	}
+	return "run 'widgetd check', or restore a backup"
+}
+
+// A lineError is an error whose text has no line breaks: SQLite quotes a damaged schema.
+type lineError struct{ error }
+
+func (o lineError) Error() string { return strings.Join(strings.Fields(o.error.Error()), " ") }
+
+func (o lineError) Unwrap() error { return o.error }
 
 func (s *store) open(o storeOptions) (err error) {
 	if s.writers, err = sql.Open("sqlite", dsn(s.path, "rw", o)); err != nil {
@@ -526,6 +583,9 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
 	s.queries = newQueries(s.readers.PrepareContext)
+	if s.log, err = os.Stat(s.path + "-wal"); err != nil {
+		return err
+	}
 	s.opened, err = os.Stat(s.path)
 	return err
 }
@@ -932,7 +992,7 @@ func storageError(err error) error {
 	switch code := se.Code(); {
 	case code&0xff == sqlite3.SQLITE_BUSY, code&0xff == sqlite3.SQLITE_LOCKED:
 		return fmt.Errorf("%w (%w)", errBusy, err)
-	case code == sqlite3.SQLITE_FULL, code == sqlite3.SQLITE_IOERR_WRITE:
+	case code == sqlite3.SQLITE_FULL, code == sqlite3.SQLITE_IOERR_WRITE, code == sqlite3.SQLITE_IOERR_SHMSIZE:
 		return fmt.Errorf("%w (%w)", errStorageFull, err)
 	}
 	switch se.Code() & 0xff {
@@ -942,16 +1002,62 @@ func storageError(err error) error {
 	return err
 }
 
+// scanError is storageError for reading a row: a value that its column can't hold
+// was not written by this program, so the file is damaged.
+func scanError(err error) error {
+	var se *sqlite.Error
+	if err == nil || errors.As(err, &se) {
+		return storageError(err)
+	}
+	return fmt.Errorf("%w (%w)", errStorage, err)
+}
+
 // isDuplicate reports whether err says that a row with that key exists.
 func isDuplicate(err error) bool {
 	var se *sqlite.Error
 	return errors.As(err, &se) && (se.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || se.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
+// inPlace reports whether the database and its log are still the files that are
+// open, and looked sound when watch last looked. What is written elsewhere is lost.
+func (s *store) inPlace() error {
+	database, err := os.Stat(s.path)
+	if err != nil || !os.SameFile(database, s.opened) {
+		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
+	}
+	log, err := os.Stat(s.path + "-wal")
+	if err != nil || !os.SameFile(log, s.log) {
+		return fmt.Errorf("%w (the file at %s-wal is no longer the one that is open)", errStorage, s.path)
+	}
+	if damage := s.damaged.Load(); damage != nil {
+		return fmt.Errorf("%w (%w)", errStorage, *damage)
+	}
+	return nil
+}
+
+// watch looks at the file's header, which SQLite reads once and then keeps in memory.
+func (s *store) watch() {
+	if err := checkHeader(s.path); err != nil {
+		s.damaged.Store(&err)
+	} else {
+		s.damaged.Store(nil)
+	}
+}
+
+// logSize is how many bytes the write-ahead log takes on the disk.
+func (s *store) logSize() int64 {
+	info, err := os.Stat(s.path + "-wal")
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
 // readable reports whether the file at the path is the open one and answers.
 func (s *store) readable() error {
-	if now, err := os.Stat(s.path); err != nil || !os.SameFile(now, s.opened) {
-		return errStorage
+	s.watch()
+	if err := s.inPlace(); err != nil {
+		return err
 	}
 	var n int
 	if err := s.one(`SELECT count(*) FROM probes`, nil, &n); err != nil {
@@ -1001,8 +1107,11 @@ func (s *store) backup(path string) error {
 	}
 	draft := path + ".new"
 	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // before VACUUM, which would follow the umask
-	if err != nil {
+	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("back up (remove %s if no other backup is running): %w", draft, err)
+	}
+	if err != nil {
+		return fmt.Errorf("back up: %w", err)
 	}
 	f.Close()
 	defer os.Remove(draft)
@@ -1036,6 +1145,9 @@ func checkFile(path string) (faults []string, err error) {
 	if err := checkHeader(path); err != nil {
 		return []string{err.Error()}, nil
 	}
+	if err := checkLog(path); err != nil {
+		return []string{err.Error()}, nil
+	}
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: filepath.Clean(path)}).EscapedPath()+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
 	if err != nil {
 		return nil, err
@@ -1051,7 +1163,7 @@ func checkFile(path string) (faults []string, err error) {
 		return err
 	})
 	if err != nil {
-		return append(faults, "integrity: "+err.Error()), nil
+		return append(faults, "integrity: "+lineError{err}.Error()), nil
 	}
 	err = q.each(`SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 20`, nil, func(scan func(...any) error) error {
 		var table, parent string
@@ -1061,7 +1173,7 @@ func checkFile(path string) (faults []string, err error) {
 		return err
 	})
 	if err != nil {
-		return append(faults, "foreign keys: "+err.Error()), nil
+		return append(faults, "foreign keys: "+lineError{err}.Error()), nil
 	}
 	schemaFaults, err := diffSchema(q)
 	return append(faults, schemaFaults...), err
