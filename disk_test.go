@@ -319,21 +319,19 @@ var openFaults = []struct {
 	name string
 	do   func(t testing.TB, path string)
 	undo func(t testing.TB, path string) // nil: it can't be undone
-	// Health tells, but begin does not ask inPlace yet.
-	onlyHealth bool
 }{
-	{"renamed", func(t testing.TB, path string) { rename(t, path, path+".away") }, func(t testing.TB, path string) { rename(t, path+".away", path) }, false},
-	{"unlinked", func(t testing.TB, path string) { os.Remove(path) }, nil, false},
+	{"renamed", func(t testing.TB, path string) { rename(t, path, path+".away") }, func(t testing.TB, path string) { rename(t, path+".away", path) }},
+	{"unlinked", func(t testing.TB, path string) { os.Remove(path) }, nil},
 	{"replaced", func(t testing.TB, path string) {
 		rename(t, path, path+".away")
 		rename(t, makeStore(t), path)
-	}, func(t testing.TB, path string) { rename(t, path+".away", path) }, false},
-	{"its log renamed", func(t testing.TB, path string) { rename(t, path+"-wal", path+"-away") }, func(t testing.TB, path string) { rename(t, path+"-away", path+"-wal") }, true},
-	{"its log unlinked", func(t testing.TB, path string) { os.Remove(path + "-wal") }, nil, true},
-	{"emptied", func(t testing.TB, path string) { os.Truncate(path, 0) }, nil, true},
-	{"its header zeroed", func(t testing.TB, path string) { damage(t, path, 0, make([]byte, 100)...) }, nil, true},
-	{"overwritten with text", func(t testing.TB, path string) { os.WriteFile(path, []byte("hello"), 0o600) }, nil, true},
-	{"cut off", func(t testing.TB, path string) { os.Truncate(path, 40960) }, nil, false},
+	}, func(t testing.TB, path string) { rename(t, path+".away", path) }},
+	{"its log renamed", func(t testing.TB, path string) { rename(t, path+"-wal", path+"-away") }, func(t testing.TB, path string) { rename(t, path+"-away", path+"-wal") }},
+	{"its log unlinked", func(t testing.TB, path string) { os.Remove(path + "-wal") }, nil},
+	{"emptied", func(t testing.TB, path string) { os.Truncate(path, 0) }, nil},
+	{"its header zeroed", func(t testing.TB, path string) { damage(t, path, 0, make([]byte, 100)...) }, nil},
+	{"overwritten with text", func(t testing.TB, path string) { os.WriteFile(path, []byte("hello"), 0o600) }, nil},
+	{"cut off", func(t testing.TB, path string) { os.Truncate(path, 40960) }, nil},
 }
 
 func rename(t testing.TB, from, to string) {
@@ -363,9 +361,7 @@ func TestFilesThatAreTakenWhileTheyAreOpenStopWritesUntilTheyAreBack(t *testing.
 				return
 			}
 			c.healthBecomes("fail")
-			if !fault.onlyHealth {
-				c.refuses("storage_unavailable")
-			}
+			c.refuses("storage_unavailable")
 			if fault.undo != nil {
 				fault.undo(t, o.env["WIDGETD_DB"])
 				c.healthBecomes("pass")

@@ -707,7 +707,7 @@ func (j *job) finish(err error) {
 // and must then start anew. When ctx ends before f's turn, f is not run.
 // Errors: f's own, errBusy, errStorageFull, errStorage, errClosed, ctx's.
 func (s *store) update(ctx context.Context, f func(*tx) error) error {
-	if since := s.blocked.Load(); since != 0 && len(s.jobs) >= maxBlocked && s.now().UnixNano()-since > int64(time.Second) {
+	if since := s.blocked.Load(); since != 0 && s.calling.Load() >= maxBlocked && s.now().UnixNano()-since > int64(time.Second) {
 		return errBusy
 	}
 	alone := s.calling.Add(1) == 1
@@ -871,17 +871,20 @@ func (s *store) runBatch(first *job) {
 }
 
 func (s *store) begin() error {
-	if now, err := os.Stat(s.path); err != nil || !os.SameFile(now, s.opened) {
-		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
-	}
-	s.blocked.Store(s.now().UnixNano())
-	defer s.blocked.Store(0)
-	err := s.writes.run("BEGIN IMMEDIATE")
-	if err == nil || errors.Is(err, errBusy) {
+	if err := s.inPlace(); err != nil {
 		return err
 	}
-	s.writes.run("ROLLBACK") // of a transaction that an earlier fault left open
-	return s.writes.run("BEGIN IMMEDIATE")
+	s.blocked.CompareAndSwap(0, s.now().UnixNano())
+	err := s.writes.run("BEGIN IMMEDIATE")
+	if errors.Is(err, errBusy) { // and stays so until a transaction begins
+		return err
+	}
+	s.blocked.Store(0)
+	if err != nil {
+		s.writes.run("ROLLBACK") // of a transaction that an earlier fault left open
+		err = s.writes.run("BEGIN IMMEDIATE")
+	}
+	return err
 }
 
 // runTogether runs the jobs, with a savepoint for each that writes rows, and
@@ -1029,6 +1032,10 @@ func (s *store) inPlace() error {
 	if err != nil || !os.SameFile(log, s.log) {
 		return fmt.Errorf("%w (the file at %s-wal is no longer the one that is open)", errStorage, s.path)
 	}
+	if s.damaged.Load() == nil {
+		return nil
+	}
+	s.watch()
 	if damage := s.damaged.Load(); damage != nil {
 		return fmt.Errorf("%w (%w)", errStorage, *damage)
 	}
