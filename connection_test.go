@@ -409,3 +409,29 @@ func TestSlowClientsAreClosedAndHoldNobodyUp(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAConnectionWithoutAByteHoldsNoStopUp(t *testing.T) {
+	s := newService(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s.check(err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.server.serveUntil(ctx, listener, "") }()
+	silent, late := dialRaw(t, listener.Addr().String()), dialRaw(t, listener.Addr().String())
+	time.Sleep(silentBeforeEnd) // real connections, real time
+	fmt.Fprintf(late.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(plainLead), plainLead)
+	stop()
+	began := time.Now()
+	if res, body := late.answer(t); res.StatusCode != 200 {
+		t.Errorf("what was sent before the end: %d %s", res.StatusCode, body)
+	}
+	if _, err := silent.Reader.ReadByte(); err != io.EOF {
+		t.Errorf("the silent connection ends with %v", err)
+	}
+	err = <-ended
+	if took := time.Since(began); err != nil || took >= headerTimeout-time.Second {
+		t.Errorf("ended after %v with %v", took, err)
+	}
+	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+	s.check(err)
+}

@@ -455,8 +455,9 @@ const (
 	idleTimeout    = 60 * time.Second
 	maxHeaderBytes = 16 << 10
 
-	quietBeforeEnd = 100 * time.Millisecond // without a new or active connection
-	stopPatience   = 22 * time.Second       // a little more than a write may take
+	quietBeforeEnd  = 100 * time.Millisecond // without a new or active connection
+	silentBeforeEnd = time.Second            // without a byte on a new connection, until nobody waits for one
+	stopPatience    = 22 * time.Second       // a little more than a write may take
 )
 
 // serveUntil answers on the listener until ctx ends, then stops in order: health
@@ -464,7 +465,7 @@ const (
 // connection is answered, workers stop, the database is checkpointed and closed.
 // It closes the store. keyFile is followed; "" follows none.
 func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile string) error {
-	conns := &connections{states: map[net.Conn]http.ConnState{}}
+	conns := &connections{states: map[net.Conn]connection{}}
 	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ConnState: conns.note,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
@@ -499,8 +500,13 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 // connections knows which connections are new or busy.
 type connections struct {
 	mu      sync.Mutex
-	states  map[net.Conn]http.ConnState
+	states  map[net.Conn]connection
 	changed atomic.Int64 // how often one became new or active
+}
+
+type connection struct {
+	state http.ConnState
+	since time.Time
 }
 
 func (c *connections) note(conn net.Conn, state http.ConnState) {
@@ -508,7 +514,7 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 	defer c.mu.Unlock()
 	switch state {
 	case http.StateNew, http.StateActive:
-		c.states[conn] = state
+		c.states[conn] = connection{state, time.Now()}
 		c.changed.Add(1)
 	default:
 		delete(c.states, conn)
@@ -519,6 +525,19 @@ func (c *connections) busy() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.states)
+}
+
+// endSilent ends the reading from connections that were opened a while ago and have
+// not brought a byte. What has arrived by then is still read and answered.
+func (c *connections) endSilent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn, is := range c.states {
+		half, ok := conn.(interface{ CloseRead() error })
+		if ok && is.state == http.StateNew && time.Since(is.since) >= silentBeforeEnd {
+			half.CloseRead() // an error is the caller's absence
+		}
+	}
 }
 
 // waitQuiet returns once no connection has been new or active for a while, or ctx
@@ -534,6 +553,7 @@ func (c *connections) waitQuiet(ctx context.Context) {
 		if c.busy() == 0 && c.changed.Load() == before {
 			return
 		}
+		c.endSilent()
 	}
 }
 
