@@ -560,6 +560,8 @@ func (c *connections) waitQuiet(ctx context.Context) {
 const (
 	followInterval = time.Second
 	sweepInterval  = time.Minute
+	clockJump      = time.Minute // between two looks: more than a clock is ever trimmed by
+	clockTrial     = time.Hour   // until a clock that was set forward is believed
 )
 
 // follow keeps what the service holds in memory true to the database and the key
@@ -590,6 +592,7 @@ func (s *server) tend(ctx context.Context) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	swept := s.now()
+	looked, believed := swept, swept
 	for {
 		select {
 		case <-ctx.Done():
@@ -599,16 +602,34 @@ func (s *server) tend(ctx context.Context) {
 		if err := s.flushLegacy(ctx); err != nil {
 			s.log.Warn("legacy calls can't be counted", "error", err.Error())
 		}
+		now := s.now()
+		set := clockSet(looked, now)
+		if looked = now; set.Abs() >= clockJump {
+			s.log.Warn("the clock was set", "by", set.String())
+			believed = now
+			if set > 0 { // what time brings about can't be taken back
+				believed = now.Add(clockTrial)
+			}
+		}
+		if now.Before(believed) {
+			continue
+		}
 		if err := s.advance(ctx); err != nil {
 			s.log.Warn("what time brings about can't be written", "error", err.Error())
 		}
-		if s.now().Sub(swept) >= sweepInterval {
-			swept = s.now()
+		if !within(sweepInterval, swept, now) {
+			swept = now
 			if err := s.store.update(ctx, (*tx).sweep); err != nil {
 				s.log.Warn("old rows can't be removed", "error", err.Error())
 			}
 		}
 	}
+}
+
+// clockSet tells by how much the wall clock was set between two moments, as the
+// monotonic clock knows; 0 where a moment has no reading of that.
+func clockSet(earlier, later time.Time) time.Duration {
+	return later.Round(0).Sub(earlier.Round(0)) - later.Sub(earlier)
 }
 
 // advance does what time has brought about since the last second, or since the
