@@ -134,6 +134,9 @@ func (d *discretion) said(text []byte) (found []string) {
 // check looks into the log, and into every file of the database as it lies there.
 func (d *discretion) check(t testing.TB, log []byte, db string) {
 	t.Helper()
+	if _, fuzzing := t.(*testing.F); fuzzing {
+		return // its bodies may hold anything, anywhere
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, found := range d.indiscretions(log) {
