@@ -28,7 +28,10 @@ func (s *service) listening() (addr string) {
 	go func() { ended <- s.server.serveUntil(ctx, listener, "") }()
 	s.t.Cleanup(func() {
 		stop()
-		err := <-ended
+		if err := <-ended; err != nil {
+			s.t.Errorf("ended with %v", err)
+		}
+		var err error
 		if s.store, err = openStore(s.store.path, storeOptions{}); err != nil { // for the harness, which closes it
 			s.t.Fatal(err)
 		}

@@ -128,7 +128,7 @@ func TestAnErasedAddressIsNowhereWhateverHeldIt(t *testing.T) {
 			if n := erase(t, o, p, "FORGET.me-7@Example.COM"); n != 120 {
 				t.Errorf("%v leads erased", n)
 			}
-			nowhere(t, "while it serves", o.dir, log+p.log.String(), "forget.me-7@")
+			nowhere(t, "while it serves", o.dir, log, "forget.me-7@")
 			postFrom(t, client, p.base+"/widget/leads", "later@example.com", "footer", "later")
 			end(syscall.SIGTERM)
 			nowhere(t, "after a stop", o.dir, log, "forget.me-7@")
