@@ -23,15 +23,22 @@ type operator struct {
 	env     map[string]string
 	account string // the main one
 	ran     map[string]bool
+	told    *discretion // what was printed in confidence
 }
 
 // newOperator runs init.
 func newOperator(t testing.TB) *operator {
 	t.Helper()
 	dir := t.TempDir()
-	o := &operator{t: t, dir: dir, ran: map[string]bool{},
+	o := &operator{t: t, dir: dir, ran: map[string]bool{}, told: newDiscretion(t),
 		env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}}
 	o.account = o.object("init", "-origin", siteOrigin+",https://Partner.example:443")["account_id"].(string)
+	ring, err := loadKeyring(o.env["WIDGETD_KEY"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.told.keyFile(t, ring)
+	t.Cleanup(func() { o.told.check(t, nil, filepath.Join(dir, "widgetd.db")) })
 	return o
 }
 
@@ -43,6 +50,7 @@ func (o *operator) try(args ...string) (string, error) {
 	if cmd, _ := findCommand(args); cmd != nil && err == nil {
 		o.ran[cmd.name] = true
 	}
+	o.told.hear(stdout.String())
 	if stderr.Len() > 0 {
 		o.t.Errorf("widgetd %q wrote to standard error: %s", args, stderr.String())
 	}

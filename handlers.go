@@ -303,8 +303,9 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	h["X-Content-Type-Options"] = headerNosniff
 	h["Cache-Control"] = headerNoStore
 	// A request with both Content-Length and chunked reads as two to whoever stands
-	// in between: nothing may follow it on its connection.
-	if s.draining.Load() || len(r.TransferEncoding) > 0 {
+	// in between: nothing may follow it on its connection. One in HTTP/1.0 may be
+	// chunked without net/http saying so (RFC 9112, section 6.1).
+	if s.draining.Load() || len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		h.Set("Connection", "close")
 	}
 	defer func() {

@@ -84,7 +84,7 @@ func (s *server) showHealth(context.Context, *call, *nothing) (*healthReport, er
 func (s *server) checkHealth() (status string, took time.Duration, at time.Time) {
 	h := &s.health
 	h.mu.Lock()
-	if h.running == nil && s.now().Sub(h.at) >= healthInterval {
+	if h.running == nil && !within(healthInterval, h.at, s.now()) {
 		h.running = make(chan struct{})
 		go s.proveHealth(h.running)
 	}

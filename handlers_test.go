@@ -28,6 +28,7 @@ type service struct {
 	dir     string
 	account string        // the main one; it owns siteOrigin
 	log     *bytes.Buffer // what the service logged
+	told    *discretion   // what was said in confidence
 }
 
 const (
@@ -39,7 +40,7 @@ const (
 // bubble its clock is the bubble's. change alters the usual options.
 func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *service {
 	t.Helper()
-	s := &service{t: t, dir: t.TempDir(), log: &bytes.Buffer{}}
+	s := &service{t: t, dir: t.TempDir(), log: &bytes.Buffer{}, told: newDiscretion(t)}
 	db := filepath.Join(s.dir, "widgetd.db")
 	err := createStore(db, func(tx *tx) (err error) {
 		if s.account, err = tx.addAccount("main", true); err != nil {
@@ -54,6 +55,7 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 	s.keys, err = newKeyring(time.Now())
 	s.check(err)
 	s.check(s.keys.save(filepath.Join(s.dir, "widgetd.key"), false))
+	s.told.keyFile(t, s.keys)
 	trusted, err := parsePrefixes([]string{"127.0.0.0/8", "::1/128"})
 	s.check(err)
 	of, how := storeOptions{}, serverOptions{anonymousRate: 60, failedLookupRate: 30, legacySunset: defaultSunset, trusted: trusted}
@@ -68,6 +70,7 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 		if err := s.store.close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
+		s.told.check(t, s.log.Bytes(), db)
 	})
 	return s
 }
@@ -109,6 +112,7 @@ func (s *service) addLicense(l license) (id, key string) {
 		id, err = t.addLicense(&l, parsed, actorCommand)
 		return err
 	})
+	s.told.hear(key)
 	return id, key
 }
 
@@ -139,6 +143,7 @@ func (s *service) token(account, scope string) (token string) {
 		token, _, err = issueToken(t, s.keys, tokenRow{AccountID: account, ClientID: "test", Scope: scope}, time.Hour)
 		return err
 	})
+	s.told.hear(token)
 	return token
 }
 
@@ -202,6 +207,8 @@ func (s *service) do(method, path, body string, headers ...string) answer {
 	}
 	w := httptest.NewRecorder()
 	s.server.ServeHTTP(w, r)
+	s.told.hearRequest(body, r.Header)
+	s.told.hear(w.Body.String())
 	return answer{s.t, w.Code, w.Result().Header, w.Body.String()}
 }
 

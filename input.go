@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -306,11 +307,11 @@ type page struct {
 func (in *input) page(prefix string) page {
 	p := page{limit: 50}
 	in.parameter("limit", func(s string) (string, string) {
-		n, ok := (&jsonValue{kind: jsonNumber, text: s}).integer()
-		if !ok || n < 1 || n > 200 {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > 200 || strconv.Itoa(n) != s {
 			return "out_of_range", "This must be a number from 1 to 200."
 		}
-		p.limit = int(n)
+		p.limit = n
 		return "", ""
 	})
 	p.before = in.parameter("cursor", func(s string) (string, string) {

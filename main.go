@@ -455,8 +455,9 @@ const (
 	idleTimeout    = 60 * time.Second
 	maxHeaderBytes = 16 << 10
 
-	quietBeforeEnd = 100 * time.Millisecond // without a new or active connection
-	stopPatience   = 22 * time.Second       // a little more than a write may take
+	quietBeforeEnd  = 100 * time.Millisecond // without a new or active connection
+	silentBeforeEnd = time.Second            // without a byte on a new connection, until nobody waits for one
+	stopPatience    = 22 * time.Second       // a little more than a write may take
 )
 
 // serveUntil answers on the listener until ctx ends, then stops in order: health
@@ -464,7 +465,7 @@ const (
 // connection is answered, workers stop, the database is checkpointed and closed.
 // It closes the store. keyFile is followed; "" follows none.
 func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile string) error {
-	conns := &connections{states: map[net.Conn]http.ConnState{}}
+	conns := &connections{states: map[net.Conn]connection{}}
 	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ConnState: conns.note,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
@@ -499,8 +500,13 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 // connections knows which connections are new or busy.
 type connections struct {
 	mu      sync.Mutex
-	states  map[net.Conn]http.ConnState
+	states  map[net.Conn]connection
 	changed atomic.Int64 // how often one became new or active
+}
+
+type connection struct {
+	state http.ConnState
+	since time.Time
 }
 
 func (c *connections) note(conn net.Conn, state http.ConnState) {
@@ -508,7 +514,7 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 	defer c.mu.Unlock()
 	switch state {
 	case http.StateNew, http.StateActive:
-		c.states[conn] = state
+		c.states[conn] = connection{state, time.Now()}
 		c.changed.Add(1)
 	default:
 		delete(c.states, conn)
@@ -519,6 +525,19 @@ func (c *connections) busy() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.states)
+}
+
+// endSilent ends the reading from connections that were opened a while ago and have
+// not brought a byte. What has arrived by then is still read and answered.
+func (c *connections) endSilent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn, is := range c.states {
+		half, ok := conn.(interface{ CloseRead() error })
+		if ok && is.state == http.StateNew && time.Since(is.since) >= silentBeforeEnd {
+			half.CloseRead() // an error is the caller's absence
+		}
+	}
 }
 
 // waitQuiet returns once no connection has been new or active for a while, or ctx
@@ -534,12 +553,15 @@ func (c *connections) waitQuiet(ctx context.Context) {
 		if c.busy() == 0 && c.changed.Load() == before {
 			return
 		}
+		c.endSilent()
 	}
 }
 
 const (
 	followInterval = time.Second
 	sweepInterval  = time.Minute
+	clockJump      = time.Minute // between two looks: more than a clock is ever trimmed by
+	clockTrial     = time.Hour   // until a clock that was set forward is believed
 )
 
 // follow keeps what the service holds in memory true to the database and the key
@@ -574,6 +596,7 @@ func (s *server) tend(ctx context.Context) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	swept := s.now()
+	looked, believed := swept, swept
 	for {
 		select {
 		case <-ctx.Done():
@@ -583,11 +606,23 @@ func (s *server) tend(ctx context.Context) {
 		if err := s.flushLegacy(ctx); err != nil {
 			s.log.Warn("legacy calls can't be counted", "error", err.Error())
 		}
+		now := s.now()
+		set := clockSet(looked, now)
+		if looked = now; set.Abs() >= clockJump {
+			s.log.Warn("the clock was set", "by", set.String())
+			believed = now
+			if set > 0 { // what time brings about can't be taken back
+				believed = now.Add(clockTrial)
+			}
+		}
+		if now.Before(believed) {
+			continue
+		}
 		if err := s.advance(ctx); err != nil {
 			s.log.Warn("what time brings about can't be written", "error", err.Error())
 		}
-		if s.now().Sub(swept) >= sweepInterval {
-			swept = s.now()
+		if !within(sweepInterval, swept, now) {
+			swept = now
 			if err := s.store.update(ctx, (*tx).sweep); err != nil {
 				s.log.Warn("old rows can't be removed", "error", err.Error())
 			}
@@ -608,6 +643,12 @@ func (s *server) reportLog(large bool) bool {
 		s.log.Info("the write-ahead log is small again", "bytes", size)
 	}
 	return size > maxLog
+}
+
+// clockSet tells by how much the wall clock was set between two moments, as the
+// monotonic clock knows; 0 where a moment has no reading of that.
+func clockSet(earlier, later time.Time) time.Duration {
+	return later.Round(0).Sub(earlier.Round(0)) - later.Sub(earlier)
 }
 
 // advance does what time has brought about since the last second, or since the

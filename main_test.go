@@ -97,8 +97,13 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 		}
 		close(serving)
 		p.done <- cmd.Wait()
+		close(p.done)
 	}()
-	t.Cleanup(func() { cmd.Process.Kill() })
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		<-p.done
+		commandLog(t, p.log.String())
+	})
 	base, ok := <-serving
 	if !ok {
 		t.Fatalf("it does not serve: %v\n%s", <-p.done, p.log.String())

@@ -137,7 +137,7 @@ func TestAPageHasOneToTwoHundredRowsAndFiftyUnlessAsked(t *testing.T) {
 		}
 	}
 	device := newID("dev", time.Now())
-	for _, query := range []string{"limit=0", "limit=201", "limit=-1", "limit=1.5", "limit=1e2", "limit=", "limit=ten", "limit=99999999999999999999", "limit=5&limit=5"} {
+	for _, query := range []string{"limit=0", "limit=201", "limit=-1", "limit=1.5", "limit=1e2", "limit=", "limit=ten", "limit=%2B5", "limit=+5", "limit=05", "limit=5%20", "limit=99999999999999999999", "limit=5&limit=5"} {
 		a := s.get("/licenses?"+query, auth).is(422, "validation_failed")
 		if !strings.Contains(a.body, `"parameter":"limit"`) {
 			t.Errorf("%s: %s", query, a.body)

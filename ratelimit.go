@@ -84,13 +84,19 @@ func (l *limiter) forgetFullest() {
 	delete(l.buckets, b.key)
 }
 
-// refill adds what has come since the last time. A clock that went back adds
-// nothing; a rate that was changed counts from now on.
+// refill adds what has come since the last time. A moment that is a little earlier
+// is a caller's that was overtaken, and moves nothing, else that time would be added
+// twice; one that is earlier by more than a refill takes is a clock's that was set,
+// and counts from there. A rate that was changed counts from now on.
 func (b *bucket) refill(rate float64, now time.Time) {
-	if since := now.Sub(b.at); since > 0 {
+	switch since := now.Sub(b.at); {
+	case since > 0:
 		b.tokens += since.Minutes() * b.rate
+		b.at = now
+	case since < -time.Minute:
+		b.at = now
 	}
-	b.at, b.rate = now, rate
+	b.rate = rate
 	b.tokens = min(b.tokens, rate)
 }
 
