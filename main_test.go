@@ -179,43 +179,6 @@ func (a *acknowledged) check(t *testing.T, o *operator) {
 	})
 }
 
-func TestAKilledServiceHasEveryAcknowledgedLeadOnce(t *testing.T) {
-	o := newOperator(t)
-	var all acknowledged
-	for round := range 10 {
-		p := serveProcess(t, o)
-		client := newClient(t)
-		enough, killed := make(chan struct{}), false
-		var once sync.Once
-		var load sync.WaitGroup
-		before := len(all.ids)
-		for c := range 8 {
-			load.Go(func() {
-				for i := 0; ; i++ {
-					email := fmt.Sprintf("r%d-c%d-i%d@example.com", round, c, i)
-					id, _, err := postLead(client, p.base, email)
-					if err != nil {
-						return
-					}
-					if all.add(email, id)-before > 40+17*round {
-						once.Do(func() { close(enough) })
-					}
-				}
-			})
-		}
-		<-enough
-		killed = p.stop(syscall.SIGKILL) != nil
-		load.Wait()
-		if !killed {
-			t.Fatal("it ended by itself")
-		}
-		all.check(t, o)
-	}
-	if faults, err := checkFile(o.env["WIDGETD_DB"]); err != nil || len(faults) > 0 {
-		t.Errorf("after ten kills: %v %v", faults, err)
-	}
-}
-
 func TestStoppingUnderLoadAnswersEveryRequestAndExitsCleanly(t *testing.T) {
 	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(signal.String(), func(t *testing.T) {
