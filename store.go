@@ -346,15 +346,17 @@ type store struct {
 	opened  os.FileInfo
 
 	jobs    chan *job
+	turn    chan struct{} // holds one token: whoever put it there owns the writer's connection
+	wake    chan struct{} // has the writer's goroutine look for jobs and for commits of others
+	calling atomic.Int64  // callers in update
 	closing chan struct{} // closed: no job is taken that is not already queued
 	stopped chan struct{} // closed: the writer has ended
 	blocked atomic.Int64  // Unix nanoseconds since when the writer waits for the lock; 0: it doesn't
 	changes changes
-	foreign int64         // data_version, as the writer last saw it
-	askedAt atomic.Int64  // when, in Unix nanoseconds
-	ask     chan struct{} // has the writer look again
-	batches atomic.Int64  // commits so far, for the metrics
-	written atomic.Int64  // jobs committed so far
+	foreign int64        // data_version, as the writer last saw it
+	askedAt atomic.Int64 // when, in Unix nanoseconds
+	batches atomic.Int64 // commits so far, for the metrics
+	written atomic.Int64 // jobs committed so far
 
 	keepLog bool
 }
@@ -467,7 +469,7 @@ func openStore(path string, o storeOptions) (*store, error) {
 		return nil, err
 	}
 	s := &store{path: path, now: o.now, keepLog: o.keepLog,
-		jobs: make(chan *job, maxQueued), ask: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
+		jobs: make(chan *job, maxQueued), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -588,6 +590,7 @@ func (s *store) release() error {
 
 // A job is one function that waits for the writer.
 type job struct {
+	ctx     context.Context // its caller's; it never reaches the driver
 	run     func(*tx) error
 	state   atomic.Int32
 	touches touches // of its last run
@@ -601,6 +604,11 @@ const (
 	jobTaken   // by the writer: it will be answered
 	jobGone    // by its caller: it will not be run
 )
+
+// taken takes a job to be run, unless its caller has gone, and tells which.
+func (j *job) taken() bool {
+	return j.ctx.Err() == nil && j.state.CompareAndSwap(jobWaiting, jobTaken)
+}
 
 func (j *job) finish(err error) {
 	j.err = err
@@ -616,11 +624,20 @@ func (s *store) update(ctx context.Context, f func(*tx) error) error {
 	if since := s.blocked.Load(); since != 0 && len(s.jobs) >= maxBlocked && s.now().UnixNano()-since > int64(time.Second) {
 		return errBusy
 	}
-	j := &job{run: f, done: make(chan struct{})}
+	alone := s.calling.Add(1) == 1
+	defer s.calling.Add(-1)
+	j := &job{ctx: ctx, run: f, done: make(chan struct{})}
+	if _, hurried := ctx.Deadline(); alone && !hurried && s.lead(j) {
+		if j.state.CompareAndSwap(jobWaiting, jobGone) {
+			return ctx.Err()
+		}
+		return j.err
+	}
 	patience := time.NewTimer(lockPatience)
 	defer patience.Stop()
 	select {
 	case s.jobs <- j:
+		s.rouse()
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-patience.C:
@@ -645,28 +662,62 @@ func (s *store) update(ctx context.Context, f func(*tx) error) error {
 	return j.err
 }
 
+// lead has a caller run its job itself when nobody else writes, and whatever comes
+// until it has begun, which saves two changes of goroutine. While another program
+// holds the lock it waits as long as SQLite does, whatever becomes of the caller's
+// context. It reports false when somebody does write.
+func (s *store) lead(j *job) bool {
+	select {
+	case s.turn <- struct{}{}:
+	default:
+		return false
+	}
+	defer func() {
+		<-s.turn
+		if len(s.jobs) > 0 {
+			s.rouse()
+		}
+	}()
+	s.runBatch(j)
+	return true
+}
+
+func (s *store) rouse() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it is awake
+	}
+}
+
 // write is the writer's goroutine. It groups what waits: one commit, one sync,
 // for as many jobs as came while the last one was running.
 func (s *store) write() {
 	defer close(s.stopped)
 	for {
-		var first *job
 		select {
-		case first = <-s.jobs:
-		case <-s.ask:
-			s.noteForeign()
-			continue
+		case <-s.wake:
 		case <-s.closing:
-			select {
-			case first = <-s.jobs:
-			default:
-				return
-			}
+			s.turn <- struct{}{} // for good
+			s.runQueued()
+			return
 		}
-		runtime.Gosched() // lets those who are about to ask join this batch
-		s.runBatch(first)
+		s.turn <- struct{}{}
+		s.runQueued()
 		if !s.asked() {
 			s.noteForeign()
+		}
+		<-s.turn
+	}
+}
+
+func (s *store) runQueued() {
+	for {
+		select {
+		case first := <-s.jobs:
+			runtime.Gosched() // lets those who are about to ask join this batch
+			s.runBatch(first)
+		default:
+			return
 		}
 	}
 }
@@ -682,10 +733,7 @@ func (s *store) current() bool {
 	if s.asked() {
 		return true
 	}
-	select {
-	case s.ask <- struct{}{}:
-	default: // somebody did
-	}
+	s.rouse()
 	return false
 }
 
@@ -706,18 +754,19 @@ func (s *store) noteForeign() {
 	s.askedAt.Store(now)
 }
 
-// runBatch begins a transaction and only then takes the jobs that still wait, so
-// that nobody is held to a transaction that a lock keeps from beginning.
+// runBatch begins a transaction and only then takes the job that it is for and
+// those that still wait, so that nobody is held to a transaction that a lock keeps
+// from beginning. Like all that follows it is for whoever has the turn.
 func (s *store) runBatch(first *job) {
 	if err := s.begin(); err != nil {
-		if first.state.CompareAndSwap(jobWaiting, jobTaken) {
+		if first.taken() {
 			first.finish(err)
 		}
 		return
 	}
 	batch := make([]*job, 0, 16)
 	for j := first; j != nil; {
-		if j.state.CompareAndSwap(jobWaiting, jobTaken) {
+		if j.taken() {
 			batch = append(batch, j)
 		}
 		j = nil
@@ -734,7 +783,7 @@ func (s *store) runBatch(first *job) {
 		}
 		return
 	}
-	for _, j := range batch { // SQLite ended the transaction: each gets one of its own, and its own error
+	for _, j := range batch { // nothing of it was kept: each gets a transaction of its own, and its own error
 		j.finish(s.runAlone(j))
 	}
 }
@@ -745,6 +794,11 @@ func (s *store) begin() error {
 	}
 	s.blocked.Store(s.now().UnixNano())
 	defer s.blocked.Store(0)
+	err := s.execWriter("BEGIN IMMEDIATE")
+	if err == nil || errors.Is(err, errBusy) {
+		return err
+	}
+	s.execWriter("ROLLBACK") // of a transaction that an earlier fault left open
 	return s.execWriter("BEGIN IMMEDIATE")
 }
 
@@ -757,55 +811,34 @@ func (s *store) execWriter(query string) error {
 }
 
 // runTogether runs the jobs with a savepoint each and commits. It reports false
-// when the transaction was lost and nothing of it is kept.
+// when the transaction was lost before its end and nothing of it is kept.
 func (s *store) runTogether(batch []*job) ([]error, bool) {
-	errs, kept := make([]error, len(batch)), make([]bool, len(batch))
+	errs := make([]error, len(batch))
+	written := 0
 	for i, j := range batch {
-		if len(batch) > 1 {
-			if s.execWriter("SAVEPOINT job") != nil {
-				s.execWriter("ROLLBACK")
-				return nil, false
-			}
-		}
-		err := s.call(j)
-		var refused keptError
-		switch {
-		case errors.As(err, &refused):
-			errs[i], kept[i] = refused.error, true
-		case err == nil:
-		case len(batch) == 1:
-			errs[i] = err
-			s.execWriter("ROLLBACK")
-			return errs, true
-		default:
-			errs[i] = err
-			if s.execWriter("ROLLBACK TO job") != nil {
-				s.execWriter("ROLLBACK")
-				return nil, false
-			}
-		}
-		if len(batch) > 1 {
-			if s.execWriter("RELEASE job") != nil {
-				s.execWriter("ROLLBACK")
-				return nil, false
-			}
-		}
-	}
-	if len(batch) > 0 {
-		if err := s.execWriter("COMMIT"); err != nil {
+		if len(batch) > 1 && s.execWriter("SAVEPOINT job") != nil {
 			s.execWriter("ROLLBACK")
 			return nil, false
 		}
-		s.batches.Add(1)
-		s.written.Add(int64(len(batch)))
-		for i, j := range batch {
-			if errs[i] == nil || kept[i] {
-				s.changes.note(j.touches)
-			}
+		errs[i] = s.call(j)
+		if keeps(errs[i]) {
+			written++
+		} else if len(batch) > 1 && s.execWriter("ROLLBACK TO job") != nil {
+			s.execWriter("ROLLBACK")
+			return nil, false
 		}
+		if len(batch) > 1 && s.execWriter("RELEASE job") != nil {
+			s.execWriter("ROLLBACK")
+			return nil, false
+		}
+	}
+	if written == 0 {
+		s.execWriter("ROLLBACK")
 		return errs, true
 	}
-	s.execWriter("ROLLBACK")
+	if err := s.commit(batch, errs); err != nil {
+		return nil, false
+	}
 	return errs, true
 }
 
@@ -813,18 +846,52 @@ func (s *store) runAlone(j *job) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	err := s.call(j)
+	errs := []error{s.call(j)}
+	if !keeps(errs[0]) {
+		s.execWriter("ROLLBACK")
+		return errs[0]
+	}
+	if err := s.commit([]*job{j}, errs); err != nil {
+		return err
+	}
+	return errs[0]
+}
+
+// keeps reports whether a job that ended so keeps what it wrote.
+func keeps(err error) bool {
 	var kept keptError
-	if err != nil && !errors.As(err, &kept) {
-		s.execWriter("ROLLBACK")
+	return err == nil || errors.As(err, &kept)
+}
+
+// commit ends the transaction of a batch that came to these results, and makes
+// them what their callers will hear. It returns an error when nothing was
+// committed, for sure: the transaction could still be rolled back. Else a COMMIT
+// that failed may have happened all the same, so nothing is run again, and every
+// caller hears that error in place of its success.
+func (s *store) commit(batch []*job, errs []error) error {
+	err := s.execWriter("COMMIT")
+	if err != nil && s.execWriter("ROLLBACK") == nil {
 		return err
 	}
-	if err := s.execWriter("COMMIT"); err != nil {
-		s.execWriter("ROLLBACK")
-		return err
+	if err != nil {
+		s.changes.note(touches{})
 	}
-	s.changes.note(j.touches)
-	return kept.error
+	for i, j := range batch {
+		var kept keptError
+		switch errors.As(errs[i], &kept); {
+		case !keeps(errs[i]):
+		case err != nil:
+			errs[i] = err
+		default:
+			s.changes.note(j.touches)
+			errs[i] = kept.error
+		}
+	}
+	if err == nil {
+		s.batches.Add(1)
+		s.written.Add(int64(len(batch)))
+	}
+	return nil
 }
 
 // call runs a job's function; a panic in it is its own error, not the writer's end.

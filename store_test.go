@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -310,6 +311,22 @@ func TestAKeptRefusalComesBackAsItself(t *testing.T) {
 	err := s.update(t.Context(), func(*tx) error { return keep(want) })
 	if err != error(want) {
 		t.Errorf("%#v, want the refusal itself", err)
+	}
+}
+
+func TestACallerWhoWritesAloneRunsItsJobItself(t *testing.T) {
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	var stack string
+	if err := s.update(t.Context(), func(*tx) error {
+		stack = string(debug.Stack())
+		return nil
+	}); err != nil || !strings.Contains(stack, t.Name()) {
+		t.Errorf("%v, on the stack %s", err, stack)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if err := s.update(gone, named("never")); !errors.Is(err, context.Canceled) || slices.Contains(accountNames(t, s), "never") {
+		t.Errorf("of a caller who had left: %v, accounts %v", err, accountNames(t, s))
 	}
 }
 
@@ -1114,7 +1131,6 @@ func TestTheHeaderHoldsWhoseFileItIs(t *testing.T) {
 	}
 }
 
-// BenchmarkWrites compares writing leads in groups with one transaction a lead.
 // BenchmarkWrites compares a lead written alone through the writer with the same in
 // a plain transaction of its own, and with 64 callers at once, who share commits.
 func BenchmarkWrites(b *testing.B) {
