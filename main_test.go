@@ -224,50 +224,6 @@ func TestStoppingUnderLoadAnswersEveryRequestAndExitsCleanly(t *testing.T) {
 	}
 }
 
-func TestARestartUnderSocketActivationRefusesNoConnection(t *testing.T) {
-	o := newOperator(t)
-	program := builtProgram(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	socket, err := listener.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer socket.Close()
-	startActivated := func() *process {
-		cmd := exec.Command("sh", "-c", `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" serve -addr 192.0.2.1:1 -log json`, program)
-		cmd.Env = append(os.Environ(), "WIDGETD_DB="+o.env["WIDGETD_DB"], "WIDGETD_KEY="+o.env["WIDGETD_KEY"])
-		cmd.ExtraFiles = []*os.File{socket} // becomes 3
-		return start(t, cmd)
-	}
-	first := startActivated()
-	if want := "http://" + listener.Addr().String() + "/v1"; first.base != want {
-		t.Fatalf("serves on %s, want %s", first.base, want)
-	}
-	if _, _, err := postLead(newClient(t), first.base, "before@example.com"); err != nil {
-		t.Error(err)
-	}
-	if err := first.stop(syscall.SIGTERM); err != nil {
-		t.Errorf("ended with %v\n%s", err, first.log.String())
-	}
-	between, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
-		t.Fatalf("between two runs: %v", err)
-	}
-	defer between.Close()
-	fmt.Fprintf(between, "GET /v1/widget/health HTTP/1.1\r\nHost: x\r\n\r\n")
-	second := startActivated()
-	if res, err := http.ReadResponse(bufio.NewReader(between), nil); err != nil || res.StatusCode != 200 {
-		t.Errorf("what was sent between two runs: %v, %v", res, err)
-	}
-	if err := second.stop(syscall.SIGTERM); err != nil {
-		t.Errorf("ended with %v\n%s", err, second.log.String())
-	}
-}
-
 func TestASocketOfAnotherProcessIsLeftAlone(t *testing.T) {
 	l, err := listen("127.0.0.1:0", func(name string) string {
 		return map[string]string{"LISTEN_FDS": "1", "LISTEN_PID": "1"}[name]
