@@ -84,6 +84,7 @@ var (
 	errBusy        = &refusal{code: "busy", detail: "The database is locked by someone else; try again shortly.", retryAfter: 5 * time.Second}
 	errStorageFull = &refusal{code: "storage_full", detail: "The disk is full; nothing was written.", retryAfter: 30 * time.Second}
 	errStorage     = &refusal{code: "storage_unavailable", detail: "The database can't be used at the moment; nothing was written.", retryAfter: 30 * time.Second}
+	errDoubt       = &refusal{code: "storage_unavailable", detail: "The database failed at the last moment: it is not known whether this was written. Send it again, with the same Idempotency-Key if it had one.", retryAfter: 30 * time.Second}
 	errClosed      = &refusal{code: "storage_unavailable", detail: "The service is stopping.", retryAfter: 5 * time.Second}
 )
 
@@ -619,7 +620,7 @@ func (j *job) finish(err error) {
 // wait, and returns once it is on disk. When f fails, what it wrote is rolled
 // back alone and its error comes back (but see keep). f may run more than once
 // and must then start anew. When ctx ends before f's turn, f is not run.
-// Errors: f's own, errBusy, errStorageFull, errStorage, errClosed, ctx's.
+// Errors: f's own, errBusy, errStorageFull, errStorage, errDoubt, errClosed, ctx's.
 func (s *store) update(ctx context.Context, f func(*tx) error) error {
 	if since := s.blocked.Load(); since != 0 && len(s.jobs) >= maxBlocked && s.now().UnixNano()-since > int64(time.Second) {
 		return errBusy
@@ -867,13 +868,14 @@ func keeps(err error) bool {
 // them what their callers will hear. It returns an error when nothing was
 // committed, for sure: the transaction could still be rolled back. Else a COMMIT
 // that failed may have happened all the same, so nothing is run again, and every
-// caller hears that error in place of its success.
+// caller hears errDoubt in place of its success.
 func (s *store) commit(batch []*job, errs []error) error {
 	err := s.execWriter("COMMIT")
 	if err != nil && s.execWriter("ROLLBACK") == nil {
 		return err
 	}
 	if err != nil {
+		err = fmt.Errorf("%w (%v)", errDoubt, err)
 		s.changes.note(touches{})
 	}
 	for i, j := range batch {
