@@ -488,10 +488,9 @@ func (s *store) open(o storeOptions) (err error) {
 		return err
 	}
 	s.writers.SetMaxOpenConns(1)
-	if s.conn, err = s.writers.Conn(context.Background()); err != nil {
+	if err := s.connect(); err != nil {
 		return err
 	}
-	s.writes = newQueries(s.conn.PrepareContext)
 	if err := s.checkSchema(); err != nil {
 		return err
 	}
@@ -503,6 +502,16 @@ func (s *store) open(o storeOptions) (err error) {
 	s.queries = newQueries(s.readers.PrepareContext)
 	s.opened, err = os.Stat(s.path)
 	return err
+}
+
+// connect gives the writer a connection.
+func (s *store) connect() (err error) {
+	if s.conn, err = s.writers.Conn(context.Background()); err != nil {
+		return storageError(err)
+	}
+	s.writes = newQueries(s.conn.PrepareContext)
+	s.foreign = -1 // data_version is each connection's own
+	return nil
 }
 
 // checkSchema asks for one row of the tables that make a database ours. A file
@@ -799,6 +808,11 @@ func (s *store) begin() error {
 	if err == nil || errors.Is(err, errBusy) {
 		return err
 	}
+	if errors.Is(err, sql.ErrConnDone) { // database/sql has given up the connection, and its transaction with it
+		if err := s.connect(); err != nil {
+			return err
+		}
+	}
 	s.execWriter("ROLLBACK") // of a transaction that an earlier fault left open
 	return s.execWriter("BEGIN IMMEDIATE")
 }
@@ -913,6 +927,9 @@ func (s *store) call(j *job) (err error) {
 // storageError gives SQLite's errors the sentinel that they mean, and keeps their
 // own text for the log. Others pass.
 func storageError(err error) error {
+	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, driver.ErrBadConn) {
+		return fmt.Errorf("%w (%w)", errStorage, err)
+	}
 	var se *sqlite.Error
 	if !errors.As(err, &se) {
 		return err
