@@ -368,6 +368,7 @@ type storeOptions struct {
 	keepLog  bool          // never checkpoint: that is the service's or Litestream's job
 	patience time.Duration // SQLite's busy_timeout; 0: lockPatience
 	now      func() time.Time
+	driver   string // of the writer, for tests that inject faults; "": sqlite
 }
 
 // dsn names the file with every pragma, because one sent by Exec would reach a
@@ -484,7 +485,7 @@ func openStore(path string, o storeOptions) (*store, error) {
 }
 
 func (s *store) open(o storeOptions) (err error) {
-	if s.writers, err = sql.Open("sqlite", dsn(s.path, "rw", o)); err != nil {
+	if s.writers, err = sql.Open(orDefault(o.driver, "sqlite"), dsn(s.path, "rw", o)); err != nil {
 		return err
 	}
 	s.writers.SetMaxOpenConns(1)
