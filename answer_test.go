@@ -95,22 +95,29 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 func (d *discard) WriteHeader(int)             {}
 
-// BenchmarkVerifyAlone is verify without net/http's part and without the harness:
-// what the service itself adds to a request.
-func BenchmarkVerifyAlone(b *testing.B) {
-	s := newService(b)
+// BenchmarkAlone is what the service itself adds to a request: the handler without
+// net/http's part and without the harness.
+func BenchmarkAlone(b *testing.B) {
+	s := newService(b, withoutAddressLimits)
 	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
 	_, key := s.addLicense(license{MaxDevices: ptr(3)})
 	token := s.activate(key, "kitchen-1").is(200).text("token")
-	for name, c := range map[string]struct{ body, authorization string }{
-		"token": {`{}`, "Bearer " + token}, "key": {activateBody(key, "kitchen-1"), ""},
+	stats := "/widget/stats?widget=" + s.addWidget(s.account)
+	tag := s.get(stats).is(200).header.Get("ETag")
+	for name, c := range map[string]struct{ method, path, body, header, value string }{
+		"verify/token":       {"POST", "/widget/license/verify", `{}`, "Authorization", "Bearer " + token},
+		"verify/key":         {"POST", "/widget/license/verify", activateBody(key, "kitchen-1"), "", ""},
+		"stats":              {"GET", stats, "", "", ""},
+		"stats/zone":         {"GET", stats + "&timezone=Europe/Zurich", "", "", ""},
+		"stats/not modified": {"GET", stats, "", "If-None-Match", tag},
 	} {
 		b.Run(name, func(b *testing.B) {
+			s.server.accounts = newLimiter(maxAccountBuckets) // a million requests a run
 			body := strings.NewReader(c.body)
-			r := httptest.NewRequest("POST", "/v1/widget/license/verify", body)
+			r := httptest.NewRequest(c.method, "/v1"+c.path, body)
 			r.Header.Set("Content-Type", "application/json")
-			if c.authorization != "" {
-				r.Header.Set("Authorization", c.authorization)
+			if c.header != "" {
+				r.Header.Set(c.header, c.value)
 			}
 			w := &discard{http.Header{}}
 			b.ReportAllocs()

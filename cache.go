@@ -182,7 +182,8 @@ func (g *guard) remembered(token string) (*caller, error) {
 		return nil, errInvalidToken
 	}
 	keys := g.keys.Load()
-	return g.caches.callers.load(g.store, tokenKey{sha256.Sum256([]byte(token)), keys}, func() (*caller, string, error) {
+	plain := append(make([]byte, 0, maxTokenBytes), token...) // on the stack
+	return g.caches.callers.load(g.store, tokenKey{sha256.Sum256(plain), keys}, func() (*caller, string, error) {
 		who, err := g.identify(token, keys)
 		return &who, "", err
 	})

@@ -259,6 +259,21 @@ type response struct {
 	requestID string
 	onLeads   bool // its problems carry "ok":false
 	pattern   string
+
+	values [6]string // of header fields, which need no slices of their own here
+	fields int       // how many of them are taken
+}
+
+// put sets a header field, whose name is in its canonical form.
+func (w *response) put(name, value string) {
+	if w.fields == len(w.values) {
+		w.Header()[name] = []string{value}
+		return
+	}
+	i := w.fields
+	w.values[i] = value
+	w.Header()[name] = w.values[i : i+1 : i+1]
+	w.fields++
 }
 
 func (w *response) WriteHeader(status int) {
@@ -284,7 +299,7 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	w := &response{ResponseWriter: inner, requestID: newID("req", start)}
 	h := w.Header()
-	h["X-Request-Id"] = []string{w.requestID}
+	w.put("X-Request-Id", w.requestID)
 	h["X-Content-Type-Options"] = headerNosniff
 	h["Cache-Control"] = headerNoStore
 	// A request with both Content-Length and chunked reads as two to whoever stands
@@ -327,6 +342,8 @@ var (
 	headerNoStore = []string{"no-store"}
 	headerVary    = []string{"Origin"}
 	headerJSON    = []string{"application/json"}
+
+	headerVaryCaller = []string{"Origin", "Authorization"}
 )
 
 // cleanPath is the form of a path that the mux answers without a redirect.
@@ -365,8 +382,8 @@ func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
 		}
 	}
 	if check.owner != "" {
-		w.Header().Set("Access-Control-Allow-Origin", values[0])
-		w.Header().Set("Access-Control-Expose-Headers", exposedHeaders)
+		w.put("Access-Control-Allow-Origin", values[0])
+		w.put("Access-Control-Expose-Headers", exposedHeaders)
 	}
 	return r.WithContext(context.WithValue(r.Context(), originKey{}, check))
 }
@@ -408,12 +425,13 @@ type call struct {
 	request   *http.Request
 	caller    *caller // nil: no token
 	origin    originCheck
-	account   string // who is charged; "": nobody
-	address   string // the key that the caller's address is limited by
+	account   string    // who is charged; "": nobody
+	now       time.Time // once the request has been read
 	body      []byte
-	idemKey   string // the Idempotency-Key; "": none
-	idemScope string // whose key it is, where that is not the caller's account
-	replay    *reply // set when an earlier answer serves again
+	parsed    jsonValue // the body
+	idemKey   string    // the Idempotency-Key; "": none
+	idemScope string    // whose key it is, where that is not the caller's account
+	replay    *reply    // set when an earlier answer serves again
 }
 
 // A reply is an answer as it goes out.
@@ -479,9 +497,8 @@ func (s *server) run(w *response, c *call) (any, error) {
 	if err := s.judgeToken(c); err != nil {
 		return nil, err
 	}
-	c.address = addressKey(clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), s.trusted))
 	if c.route.address != "" && c.caller == nil {
-		if err := s.limitAddress(c.route.address, c.address, s.anonymousRate); err != nil {
+		if err := s.limitAddress(c.route.address, s.address(r), s.anonymousRate); err != nil {
 			return nil, err
 		}
 	}
@@ -495,12 +512,13 @@ func (s *server) run(w *response, c *call) (any, error) {
 			return nil, err
 		}
 	}
+	c.now = s.now()
 	var query url.Values
 	var malformed error
 	if r.URL.RawQuery != "" {
 		query, malformed = url.ParseQuery(r.URL.RawQuery)
 	}
-	in := newInput(body, query, r.PathValue)
+	in := newInput(body, query, r)
 	in.device = c.deviceToken() != nil
 	if err := s.charge(w, c, in); err != nil {
 		return nil, err
@@ -547,6 +565,11 @@ func (s *server) judgeToken(c *call) error {
 	return nil
 }
 
+// address is the key that a request's address is limited by.
+func (s *server) address(r *http.Request) string {
+	return addressKey(clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), s.trusted))
+}
+
 // limitAddress takes a token from an address's bucket for one of the limits on
 // anonymous callers.
 func (s *server) limitAddress(limit, address string, rate int) error {
@@ -581,11 +604,10 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 		return nil, &refusal{code: "malformed_json", detail: "The body ended early."}
 	}
 	c.body = body
-	v, err := parseJSON(body)
-	if err != nil {
+	if c.parsed, err = parseJSON(body); err != nil {
 		return nil, &refusal{code: "malformed_json", detail: "The body can't be read: " + err.Error() + "."}
 	}
-	return &v, nil
+	return &c.parsed, nil
 }
 
 // takesType judges a Content-Type: JSON in UTF-8, and for a beacon the same as
@@ -637,10 +659,15 @@ func (s *server) charge(w *response, c *call, in *input) (err error) {
 	if err != nil {
 		return err
 	}
-	v := s.accounts.take(a.ID, a.Rate, s.now())
-	h := w.Header()
-	h["Ratelimit-Policy"] = []string{`"account";q=` + strconv.Itoa(a.Rate) + `;w=60`}
-	h["Ratelimit"] = []string{`"account";r=` + strconv.Itoa(v.remaining) + `;t=` + strconv.Itoa(wholeSeconds(v.full))}
+	v := s.accounts.take(a.ID, a.Rate, c.now)
+	b := strconv.AppendInt(append(make([]byte, 0, 80), `"account";q=`...), int64(a.Rate), 10)
+	b = append(b, `;w=60`...)
+	policy := len(b)
+	b = strconv.AppendInt(append(b, `"account";r=`...), int64(v.remaining), 10)
+	b = strconv.AppendInt(append(b, `;t=`...), int64(wholeSeconds(v.full)), 10)
+	fields := string(b)
+	w.put("Ratelimit-Policy", fields[:policy])
+	w.put("Ratelimit", fields[policy:])
 	if !v.ok {
 		return errRate("The account's requests of this minute are used up.", v.retry)
 	}
@@ -658,9 +685,9 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		s.write(w, reply{v.httpStatus(), encodeJSON(v)})
 		return
 	case *cacheable:
-		w.Header().Set("ETag", v.tag)
-		w.Header().Set("Cache-Control", v.cacheControl)
-		w.Header().Add("Vary", "Authorization")
+		w.put("Etag", v.tag)
+		w.put("Cache-Control", v.cacheControl)
+		w.Header()["Vary"] = headerVaryCaller
 		if matches(r.Header.Values("If-None-Match"), v.tag) {
 			s.write(w, reply{status: http.StatusNotModified})
 			return
@@ -686,7 +713,7 @@ func (s *server) write(w *response, out reply) {
 		if h["Content-Type"] == nil {
 			h["Content-Type"] = headerJSON
 		}
-		h["Content-Length"] = []string{strconv.Itoa(len(out.body))}
+		w.put("Content-Length", strconv.Itoa(len(out.body)))
 	}
 	w.WriteHeader(out.status)
 	w.Write(out.body) // an error here is the caller's absence
@@ -817,7 +844,7 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 		return res, err
 	}
 	keys := s.keys.Load()
-	id := keys.hash("idempotency scope", c.idempotencyCaller(), c.route.pattern, c.idemKey)
+	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.route.pattern, c.idemKey)
 	path, _ := s.routing.Load().inBase(c.request.URL.Path) // a route with an id in it has many
 	request := keys.hash("idempotency request", path, string(c.body))
 	if !s.running.begin(string(id)) {
@@ -835,7 +862,7 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 		default:
 			plain, err := keys.unseal(c.idemKey, stored.sealed)
 			if err != nil {
-				return fmt.Errorf("open a stored answer: %w", err)
+				return fmt.Errorf("%w (open a stored answer: %w)", errStorage, err)
 			}
 			c.replay = &reply{http.StatusOK, plain}
 			if len(plain) == 0 {
@@ -860,14 +887,14 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 
 // idempotencyCaller names whose Idempotency-Key it is: the token's account, else
 // licence and fingerprint, else the charged account with the address.
-func (c *call) idempotencyCaller() string {
+func (s *server) idempotencyCaller(c *call) string {
 	switch {
 	case c.caller != nil && !c.caller.claims.isDevice():
 		return "account " + c.caller.claims.Subject
 	case c.idemScope != "":
 		return c.idemScope
 	}
-	return "address " + c.account + " " + c.address
+	return "address " + c.account + " " + s.address(c.request)
 }
 
 // A list is a page of rows and the cursor of the next one.

@@ -60,13 +60,19 @@ func (h *healthReport) httpStatus() int {
 }
 
 // showHealth tells whether the service can do its work: pass; warn, while someone
-// else holds the write lock; fail, when the database can't be read or written, or
+// else holds the write lock, or the write-ahead log is larger than it should be; fail, when the database can't be read or written, or
 // while the service is stopping.
 func (s *server) showHealth(context.Context, *call, *nothing) (*healthReport, error) {
 	status, took, at := s.checkHealth()
 	report := &healthReport{Version: "1", ReleaseID: buildName(), Status: status, Checks: map[string][]healthProbe{
 		"sqlite:responseTime": {{ComponentType: "datastore", ObservedValue: took.Milliseconds(), ObservedUnit: "ms", Status: status, Time: newStamp(at)}},
 	}}
+	if size := s.store.logSize(); size > maxLog {
+		report.Checks["sqlite:logSize"] = []healthProbe{{ComponentType: "datastore", ObservedValue: size, ObservedUnit: "bytes", Status: healthWarn, Time: newStamp(s.now())}}
+		if status == healthPass {
+			report.Status = healthWarn
+		}
+	}
 	if s.draining.Load() {
 		report.Status = healthFail
 	}

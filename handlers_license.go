@@ -77,7 +77,7 @@ func (s *server) licenseAccount(_ *call, in *input) (string, error) {
 // failedLookup counts a licence key that is unknown against the caller's address;
 // past the limit the answer is rate_limited, whatever else it would be.
 func (s *server) failedLookup(c *call, otherwise error) error {
-	if err := s.limitAddress("lookup", c.address, s.failedLookupRate); err != nil {
+	if err := s.limitAddress("lookup", s.address(c.request), s.failedLookupRate); err != nil {
 		return err
 	}
 	return otherwise
@@ -251,7 +251,7 @@ const writeWait = 2 * time.Second
 
 // verify answers about a licence, always with 200.
 func (s *server) verify(ctx context.Context, c *call, q *verifyRequest) (*verifyResponse, error) {
-	now := s.now()
+	now := c.now
 	if q.keyErr != nil {
 		return &verifyResponse{Code: errKeyMalformed.code, Detail: errKeyMalformed.detail, CheckedAt: newStamp(now), Nonce: q.nonce}, nil
 	}
@@ -266,15 +266,20 @@ func (s *server) verify(ctx context.Context, c *call, q *verifyRequest) (*verify
 			return nil, err
 		}
 	}
-	res := &verifyResponse{Valid: found.valid, Code: found.code, Detail: verdictDetails[found.code], CheckedAt: newStamp(now), Nonce: q.nonce}
+	answer := &struct { // one allocation for all three
+		verifyResponse
+		license licenseView
+		device  deviceState
+	}{verifyResponse: verifyResponse{Valid: found.valid, Code: found.code, Detail: verdictDetails[found.code], CheckedAt: newStamp(now), Nonce: q.nonce}}
+	res := &answer.verifyResponse
 	if found.license == nil {
 		return res, s.failedKey(c, q)
 	}
-	view := viewLicense(found.license, now)
-	res.License = &view
+	answer.license = viewLicense(found.license, now)
+	res.License = &answer.license
 	if found.device != nil {
-		state := stateOf(found.device)
-		res.Device = &state
+		answer.device = stateOf(found.device)
+		res.Device = &answer.device
 	}
 	if found.valid {
 		res.RefreshAfter = int64(found.license.refreshAfter().Seconds())
@@ -303,21 +308,9 @@ func (s *server) seen(ctx context.Context, r *checkRequest, found check, now tim
 	wants := r.wantsLease(found, now)
 	stale := !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != keys.signer().kid
 	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && stale {
-		bounded, cancel := context.WithTimeout(ctx, writeWait)
-		defer cancel()
-		err := s.store.update(bounded, func(t *tx) (err error) {
-			found, given, err = keys.noteSeen(t, r)
-			return err
-		})
-		switch {
-		case errors.Is(err, errCredentials):
+		var err error
+		if found, given, err = s.noteSeen(ctx, r, now); err != nil {
 			return found, lease{}, err
-		case err != nil:
-			s.log.Warn("a device was not recorded as seen", "error", err.Error())
-			if found, err = r.look(s, now); err != nil {
-				return found, lease{}, err
-			}
-			given = lease{}
 		}
 	}
 	if !r.wantsLease(found, now) || given.token != "" {
@@ -336,6 +329,24 @@ func (s *server) seen(ctx context.Context, r *checkRequest, found check, now tim
 		s.leases.put(found.device.ID, given)
 	}
 	return found, given, err
+}
+
+// noteSeen has the writer record that a device was there; when that takes too long
+// the answer goes without. Errors: errCredentials, the store's when it can't be read.
+func (s *server) noteSeen(ctx context.Context, r *checkRequest, now time.Time) (found check, given lease, err error) {
+	bounded, cancel := context.WithTimeout(ctx, writeWait)
+	defer cancel()
+	keys := s.keys.Load()
+	err = s.store.update(bounded, func(t *tx) (err error) {
+		found, given, err = keys.noteSeen(t, r)
+		return err
+	})
+	if err == nil || errors.Is(err, errCredentials) {
+		return found, given, err
+	}
+	s.log.Warn("a device was not recorded as seen", "error", err.Error())
+	found, err = r.look(s, now)
+	return found, lease{}, err
 }
 
 // deactivateRequest is the body of POST /widget/license/deactivate.

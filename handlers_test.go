@@ -146,7 +146,7 @@ func (s *service) token(account, scope string) (token string) {
 // within a second by itself.
 func (s *service) notice() {
 	s.t.Helper()
-	s.store.askedAt.Store(0)
+	s.store.fresh.Store(false)
 	for !s.store.current() {
 		runtime.Gosched()
 	}

@@ -93,13 +93,14 @@ func (s *server) countEvents(ctx context.Context, c *call, q *eventsRequest) (no
 	undo := func() {}
 	if q.counts.Views > 0 {
 		var first bool
-		if first, undo = s.visitors.enter(w.ID, c.address, c.request.UserAgent(), s.now()); first {
+		if first, undo = s.visitors.enter(w.ID, s.address(c.request), c.request.UserAgent(), s.now()); first {
 			q.counts.Visitors = 1
 		}
 	}
 	_, err = create(ctx, s, c, func(t *tx) (noContent, error) {
 		t.only(w.ID)
-		return noContent{}, t.addCounts(w.ID, q.counts, q.items)
+		t.addCounts(w.ID, q.counts, q.items)
+		return noContent{}, nil
 	})
 	if err != nil || c.replay != nil { // the view was not counted now
 		undo()
@@ -122,8 +123,8 @@ func (q *statsRequest) read(in *input) {
 	q.Interval = orDefault(in.parameter("interval", oneOf("day", "week", "month")), "day")
 	q.Zone = time.UTC
 	in.parameter("timezone", func(name string) (string, string) {
-		zone, err := time.LoadLocation(name)
-		if err != nil || name == "" || name == "Local" {
+		zone, err := loadZone(name)
+		if err != nil {
 			return "unknown_timezone", "This is not a time zone of the IANA database, like Europe/Zurich."
 		}
 		q.Zone = zone

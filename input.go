@@ -16,15 +16,23 @@ import (
 type input struct {
 	body    *jsonValue // nil: the request has none
 	query   url.Values
-	path    func(name string) string
+	request pathValues
 	device  bool   // a device token came along, which names licence and device
 	pointer string // of body, in the whole: "#" or "#/device"
 	errs    *[]fieldError
+	noted   []fieldError // what errs points to, in the whole
 }
 
-func newInput(body *jsonValue, query url.Values, path func(string) string) *input {
-	return &input{body: body, query: query, path: path, pointer: "#", errs: new([]fieldError)}
+// pathValues are the wildcards of a path, as net/http's request has them.
+type pathValues interface{ PathValue(name string) string }
+
+func newInput(body *jsonValue, query url.Values, path pathValues) *input {
+	in := &input{body: body, query: query, request: path, pointer: "#"}
+	in.errs = &in.noted
+	return in
 }
+
+func (in *input) path(name string) string { return in.request.PathValue(name) }
 
 // refusal returns what is wrong, or nil.
 func (in *input) refusal() error {

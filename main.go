@@ -543,11 +543,13 @@ const (
 )
 
 // follow keeps what the service holds in memory true to the database and the key
-// file until ctx ends. It writes nothing, so that no lock holds it up.
+// file, and watches the files, until ctx ends. It writes nothing, so that no lock
+// holds it up.
 func (s *server) follow(ctx context.Context, keyFile string) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	keyStamp := "not seen yet" // the file may have changed, or gone, since it was read
+	largeLog := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -558,6 +560,8 @@ func (s *server) follow(ctx context.Context, keyFile string) {
 			keyStamp = now
 			s.followKeys(keyFile)
 		}
+		s.store.watch()
+		largeLog = s.reportLog(largeLog)
 		if err := s.refresh(); err != nil {
 			s.log.Warn("the base addresses can't be read", "error", err.Error())
 		}
@@ -589,6 +593,21 @@ func (s *server) tend(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// reportLog tells once when the write-ahead log has passed maxLog, and once when it
+// is small again. It takes and returns whether it is large.
+func (s *server) reportLog(large bool) bool {
+	size := s.store.logSize()
+	switch {
+	case size > maxLog && !large && s.store.keepLog:
+		s.log.Warn("the write-ahead log is large: Litestream does not empty it; is it running?", "bytes", size)
+	case size > maxLog && !large:
+		s.log.Warn("the write-ahead log is large: it can't be emptied while somebody keeps a transaction open; end that one", "bytes", size)
+	case size <= maxLog && large:
+		s.log.Info("the write-ahead log is small again", "bytes", size)
+	}
+	return size > maxLog
 }
 
 // advance does what time has brought about since the last second, or since the

@@ -63,6 +63,7 @@ func (s *server) writeMetrics(w io.Writer) {
 		fmt.Sprintf("widgetd_commits_total %d", s.store.batches.Load()),
 		fmt.Sprintf("widgetd_writes_total %d", s.store.written.Load()),
 		fmt.Sprintf("widgetd_writes_waiting %d", len(s.store.jobs)),
+		fmt.Sprintf("widgetd_log_bytes %d", s.store.logSize()),
 		fmt.Sprintf(`widgetd_buckets{limit="account"} %d`, s.accounts.len()),
 		fmt.Sprintf(`widgetd_buckets{limit="address"} %d`, s.addresses.len()),
 		fmt.Sprintf("go_goroutines %d", runtime.NumGoroutine()),

@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"path"
 	"sort"
 	"sync"
 	"time"
@@ -24,6 +26,25 @@ const (
 	defaultStatsDays = 30
 	topItemsShown    = 10
 )
+
+// zones are the time zones that were asked for, by name: finding one reads a file.
+// Only names of files are kept, so there are as many as the machine has.
+var zones sync.Map
+
+// loadZone returns a time zone of the IANA database.
+func loadZone(name string) (*time.Location, error) {
+	if zone, ok := zones.Load(name); ok {
+		return zone.(*time.Location), nil
+	}
+	if name == "" || name == "Local" || path.Clean(name) != name {
+		return nil, errors.New("no time zone")
+	}
+	zone, err := time.LoadLocation(name)
+	if err == nil {
+		zones.Store(name, zone)
+	}
+	return zone, err
+}
 
 // bounds are the moments at which the first day begins and the last one ends.
 func (r statsRange) bounds() (from, until stamp) {

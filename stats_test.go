@@ -267,6 +267,17 @@ func TestStatisticsThatDidNotChangeAre304(t *testing.T) {
 	})
 }
 
+func TestATimeZoneIsTheNameOfOne(t *testing.T) {
+	for range 2 { // the second time from memory
+		for name, right := range map[string]bool{"Europe/Zurich": true, "UTC": true, "Etc/GMT+5": true, "": false, "Local": false, "Europe": false, "Europe//Zurich": false,
+			"./Europe/Zurich": false, "Europe/../Europe/Zurich": false, "/etc/passwd": false, "Mars/Olympus": false, "europe/\x00": false} {
+			if zone, err := loadZone(name); (err == nil) != right || right && zone.String() != name {
+				t.Errorf("%q: %v, %v", name, zone, err)
+			}
+		}
+	}
+}
+
 func BenchmarkStats(b *testing.B) {
 	s := newService(b, withoutAddressLimits)
 	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })

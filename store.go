@@ -20,6 +20,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,11 +36,12 @@ const (
 	applicationID = 2003068788 // "wdgt", as schema.sql sets it
 	schemaVersion = 1          // as schema.sql sets it
 
-	readerConns  = 4
+	readerConns  = 3                // each keeps up to 2 MiB of pages
 	maxBatch     = 256              // writes that share one commit
 	maxQueued    = 1024             // writes that may wait in memory
 	maxBlocked   = 64               // writes that may wait while somebody else holds the lock
 	lockPatience = 15 * time.Second // how long a write waits for its turn
+	maxLog       = 64 << 20         // bytes of the write-ahead log, past which it is reported
 )
 
 // A refusal is an answer that is not success and not a fault of ours: the code
@@ -206,11 +208,24 @@ func (q *queries) stmt(query string) (*sql.Stmt, error) {
 		return st, nil
 	}
 	st, err := q.prepare(context.Background(), query)
+	var se *sqlite.Error
+	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR { // our questions fit our schema: this is another
+		return nil, fmt.Errorf("%w (%w)", errStorage, err)
+	}
 	if err != nil {
 		return nil, storageError(err)
 	}
 	q.stmts[query] = st
 	return st, nil
+}
+
+// run runs a statement that has neither arguments nor rows.
+func (q *queries) run(query string) error {
+	st, err := q.stmt(query)
+	if err == nil {
+		_, err = st.Exec()
+	}
+	return storageError(err)
 }
 
 // close ends the statements; a connection with open ones would not let go of the
@@ -230,11 +245,15 @@ func (q *queries) one(query string, args []any, dest ...any) error {
 	if err != nil {
 		return err
 	}
-	err = st.QueryRow(args...).Scan(dest...)
+	row := st.QueryRow(args...)
+	if err := row.Err(); err != nil {
+		return storageError(err)
+	}
+	err = row.Scan(dest...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return errNotFound
 	}
-	return storageError(err)
+	return scanError(err)
 }
 
 // each calls row for every row of a query; row scans it and asks nothing else.
@@ -248,8 +267,9 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 		return storageError(err)
 	}
 	defer rows.Close()
+	scan := func(dest ...any) error { return scanError(rows.Scan(dest...)) }
 	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
+		if err := row(scan); err != nil {
 			return err
 		}
 	}
@@ -260,9 +280,17 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 // queries, the verbs that change rows, and one now for all of them.
 type tx struct {
 	*queries
-	now     stamp
-	exact   time.Time // the same now, unrounded
+	*effects
+	now   stamp
+	exact time.Time // the same now, unrounded
+}
+
+// effects are what a job leaves behind in the transaction that it shares.
+type effects struct {
 	touches touches
+	tally   tally // counts that are still to be written, with those of the others
+	shared  bool  // what it writes must be undone apart: it needs a savepoint
+	saved   bool  // and has one
 }
 
 // touches is what a transaction says it changes of what others keep in memory.
@@ -320,8 +348,15 @@ func (c *changes) note(t touches) {
 // newID makes an id of the transaction's moment.
 func (t *tx) newID(prefix string) string { return newID(prefix, t.exact) }
 
-// exec runs a statement and returns how many rows it changed.
+// exec runs a statement and returns how many rows it changed. It is the only way to
+// write.
 func (t *tx) exec(query string, args ...any) (int64, error) {
+	if t.shared && !t.saved {
+		if err := t.run("SAVEPOINT job"); err != nil {
+			return 0, err
+		}
+		t.saved = true
+	}
 	st, err := t.stmt(query)
 	if err != nil {
 		return 0, err
@@ -345,6 +380,8 @@ type store struct {
 	conn    *sql.Conn // the writer
 	writes  *queries  // prepared on conn
 	opened  os.FileInfo
+	log     os.FileInfo           // the write-ahead log that is open
+	damaged atomic.Pointer[error] // what the last look at the file's header found; nil: nothing
 
 	jobs    chan *job
 	turn    chan struct{} // holds one token: whoever put it there owns the writer's connection
@@ -355,7 +392,8 @@ type store struct {
 	blocked atomic.Int64  // Unix nanoseconds since when the writer waits for the lock; 0: it doesn't
 	changes changes
 	foreign int64        // data_version, as the writer last saw it
-	askedAt atomic.Int64 // when, in Unix nanoseconds
+	fresh   atomic.Bool  // the writer looked at it within foreignInterval
+	fading  *time.Timer  // ends fresh
 	batches atomic.Int64 // commits so far, for the metrics
 	written atomic.Int64 // jobs committed so far
 
@@ -381,7 +419,7 @@ func dsn(path, mode string, o storeOptions, more ...string) string {
 	q := url.Values{"mode": {mode}, "_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), // first: the others may have to wait
 		"journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "trusted_schema(0)",
-		"secure_delete(1)", "journal_size_limit(67108864)",
+		"secure_delete(1)", fmt.Sprintf("journal_size_limit(%d)", maxLog),
 	}}
 	if o.keepLog {
 		q.Add("_pragma", "wal_autocheckpoint(0)")
@@ -400,8 +438,11 @@ func createStore(path string, setUp func(*tx) error) error {
 	}
 	draft := path + ".new"
 	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
+	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make the database (remove %s if no other command is making it): %v", draft, err) // not ErrExist: that is about path
+	}
+	if err != nil {
+		return fmt.Errorf("make the database: %w", err)
 	}
 	f.Close()
 	defer os.Remove(draft)
@@ -464,10 +505,30 @@ func checkHeader(path string) error {
 	return nil
 }
 
+// checkLog notices a write-ahead log that was taken away, and with it what was
+// written last: whoever closes the database removes the -shm file first and the log
+// after it, so that one without the other means that somebody else did.
+func checkLog(path string) error {
+	before, err := os.Stat(path + "-shm")
+	if err != nil {
+		return nil
+	}
+	if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if after, err := os.Stat(path + "-shm"); err != nil || !os.SameFile(before, after) {
+		return nil // it was being closed, or opened, at that moment
+	}
+	return fmt.Errorf("%s-wal is missing, and with it what was written last: put it back, or remove %s-shm to go on without", path, path)
+}
+
 // openStore opens an existing database and starts its writer. Its errors are one
 // line that names the file and the next step.
 func openStore(path string, o storeOptions) (*store, error) {
 	if err := checkHeader(path); err != nil {
+		return nil, err
+	}
+	if err := checkLog(path); err != nil {
 		return nil, err
 	}
 	s := &store{path: path, now: o.now, keepLog: o.keepLog,
@@ -476,13 +537,35 @@ func openStore(path string, o storeOptions) (*store, error) {
 		s.now = time.Now
 	}
 	s.changes.seed = maphash.MakeSeed()
+	s.fading = time.AfterFunc(foreignInterval, func() { s.fresh.Store(false) })
 	if err := s.open(o); err != nil {
 		s.release()
-		return nil, fmt.Errorf("%s can't be used: run 'widgetd check', or restore a backup: %w", path, err)
+		return nil, lineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
 	}
 	go s.write()
 	return s, nil
 }
+
+// openHint is what to do about a database that can't be opened.
+func openHint(err error) string {
+	var se *sqlite.Error
+	switch err := storageError(err); {
+	case errors.Is(err, errBusy):
+		return "somebody else holds its lock; end that"
+	case errors.Is(err, errStorageFull):
+		return "make room on its disk"
+	case errors.As(err, &se) && (se.Code()&0xff == sqlite3.SQLITE_CANTOPEN || se.Code()&0xff == sqlite3.SQLITE_READONLY):
+		return "let this user write to it and to its directory"
+	}
+	return "run 'widgetd check', or restore a backup"
+}
+
+// A lineError is an error whose text has no line breaks: SQLite quotes a damaged schema.
+type lineError struct{ error }
+
+func (o lineError) Error() string { return strings.Join(strings.Fields(o.error.Error()), " ") }
+
+func (o lineError) Unwrap() error { return o.error }
 
 func (s *store) open(o storeOptions) (err error) {
 	if s.writers, err = sql.Open(orDefault(o.driver, "sqlite"), dsn(s.path, "rw", o)); err != nil {
@@ -501,6 +584,9 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
 	s.queries = newQueries(s.readers.PrepareContext)
+	if s.log, err = os.Stat(s.path + "-wal"); err != nil {
+		return err
+	}
 	s.opened, err = os.Stat(s.path)
 	return err
 }
@@ -508,7 +594,7 @@ func (s *store) open(o storeOptions) (err error) {
 // connect gives the writer a connection.
 func (s *store) connect() (err error) {
 	if s.conn, err = s.writers.Conn(context.Background()); err != nil {
-		return storageError(err)
+		return err
 	}
 	s.writes = newQueries(s.conn.PrepareContext)
 	s.foreign = -1 // data_version is each connection's own
@@ -604,7 +690,7 @@ type job struct {
 	ctx     context.Context // its caller's; it never reaches the driver
 	run     func(*tx) error
 	state   atomic.Int32
-	touches touches // of its last run
+	effects effects // of its last run
 	err     error
 	done    chan struct{} // closed once err is final
 }
@@ -632,7 +718,7 @@ func (j *job) finish(err error) {
 // and must then start anew. When ctx ends before f's turn, f is not run.
 // Errors: f's own, errBusy, errStorageFull, errStorage, errDoubt, errClosed, ctx's.
 func (s *store) update(ctx context.Context, f func(*tx) error) error {
-	if since := s.blocked.Load(); since != 0 && len(s.jobs) >= maxBlocked && s.now().UnixNano()-since > int64(time.Second) {
+	if since := s.blocked.Load(); since != 0 && s.calling.Load() >= maxBlocked && s.now().UnixNano()-since > int64(time.Second) {
 		return errBusy
 	}
 	alone := s.calling.Add(1) == 1
@@ -714,7 +800,7 @@ func (s *store) write() {
 		}
 		s.turn <- struct{}{}
 		s.runQueued()
-		if !s.asked() {
+		if !s.fresh.Load() {
 			s.noteForeign()
 		}
 		<-s.turn
@@ -741,28 +827,24 @@ const foreignInterval = 250 * time.Millisecond
 // commits of others within foreignInterval. If not, it has that done, without
 // waiting for it: a lock may hold the writer, and reading goes on meanwhile.
 func (s *store) current() bool {
-	if s.asked() {
+	if s.fresh.Load() {
 		return true
 	}
 	s.rouse()
 	return false
 }
 
-func (s *store) asked() bool {
-	return time.Duration(s.now().UnixNano()-s.askedAt.Load()).Abs() < foreignInterval
-}
-
 // noteForeign notices commits of others. It must ask on the writer's connection,
 // between transactions: there data_version moves for the commits of others only,
 // on any other connection for our own too.
 func (s *store) noteForeign() {
-	now := s.now().UnixNano()
 	var version int64
 	if err := s.writes.one(`PRAGMA data_version`, nil, &version); err != nil || version != s.foreign {
 		s.foreign = version
 		s.changes.note(touches{})
 	}
-	s.askedAt.Store(now)
+	s.fresh.Store(true)
+	s.fading.Reset(foreignInterval) // should an earlier end come only now, the writer looks again
 }
 
 // runBatch begins a transaction and only then takes the job that it is for and
@@ -800,57 +882,41 @@ func (s *store) runBatch(first *job) {
 }
 
 func (s *store) begin() error {
-	if now, err := os.Stat(s.path); err != nil || !os.SameFile(now, s.opened) {
-		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
-	}
-	s.blocked.Store(s.now().UnixNano())
-	defer s.blocked.Store(0)
-	err := s.execWriter("BEGIN IMMEDIATE")
-	if err == nil || errors.Is(err, errBusy) {
+	if err := s.inPlace(); err != nil {
 		return err
 	}
+	s.blocked.CompareAndSwap(0, s.now().UnixNano())
+	err := s.writes.run("BEGIN IMMEDIATE")
+	if errors.Is(err, errBusy) { // and stays so until a transaction begins
+		return err
+	}
+	s.blocked.Store(0)
 	if errors.Is(err, sql.ErrConnDone) { // database/sql has given up the connection, and its transaction with it
 		if err := s.connect(); err != nil {
-			return err
+			return storageError(err)
 		}
 	}
-	s.execWriter("ROLLBACK") // of a transaction that an earlier fault left open
-	return s.execWriter("BEGIN IMMEDIATE")
-}
-
-func (s *store) execWriter(query string) error {
-	st, err := s.writes.stmt(query)
-	if err == nil {
-		_, err = st.Exec()
+	if err != nil {
+		s.writes.run("ROLLBACK") // of a transaction that an earlier fault left open
+		err = s.writes.run("BEGIN IMMEDIATE")
 	}
-	return storageError(err)
+	return err
 }
 
-// runTogether runs the jobs with a savepoint each and commits. It reports false
-// when the transaction was lost before its end and nothing of it is kept.
+// runTogether runs the jobs, with a savepoint for each that writes rows, and
+// commits. It reports false when the transaction was lost before its end and
+// nothing of it is kept.
 func (s *store) runTogether(batch []*job) ([]error, bool) {
 	errs := make([]error, len(batch))
-	written := 0
 	for i, j := range batch {
-		if len(batch) > 1 && s.execWriter("SAVEPOINT job") != nil {
-			s.execWriter("ROLLBACK")
+		errs[i] = s.call(j, len(batch) > 1)
+		if !j.effects.saved {
+			continue
+		}
+		if !keeps(errs[i]) && s.writes.run("ROLLBACK TO job") != nil || s.writes.run("RELEASE job") != nil {
+			s.writes.run("ROLLBACK")
 			return nil, false
 		}
-		errs[i] = s.call(j)
-		if keeps(errs[i]) {
-			written++
-		} else if len(batch) > 1 && s.execWriter("ROLLBACK TO job") != nil {
-			s.execWriter("ROLLBACK")
-			return nil, false
-		}
-		if len(batch) > 1 && s.execWriter("RELEASE job") != nil {
-			s.execWriter("ROLLBACK")
-			return nil, false
-		}
-	}
-	if written == 0 {
-		s.execWriter("ROLLBACK")
-		return errs, true
 	}
 	if err := s.commit(batch, errs); err != nil {
 		return nil, false
@@ -858,15 +924,12 @@ func (s *store) runTogether(batch []*job) ([]error, bool) {
 	return errs, true
 }
 
+// runAlone runs a job in a transaction of its own.
 func (s *store) runAlone(j *job) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	errs := []error{s.call(j)}
-	if !keeps(errs[0]) {
-		s.execWriter("ROLLBACK")
-		return errs[0]
-	}
+	errs := []error{s.call(j, false)}
 	if err := s.commit([]*job{j}, errs); err != nil {
 		return err
 	}
@@ -885,8 +948,24 @@ func keeps(err error) bool {
 // that failed may have happened all the same, so nothing is run again, and every
 // caller hears errDoubt in place of its success.
 func (s *store) commit(batch []*job, errs []error) error {
-	err := s.execWriter("COMMIT")
-	if err != nil && s.execWriter("ROLLBACK") == nil {
+	written := 0
+	var sum tally
+	for i, j := range batch {
+		if keeps(errs[i]) {
+			written++
+			sum.merge(j.effects.tally)
+		}
+	}
+	if written == 0 {
+		s.writes.run("ROLLBACK")
+		return nil
+	}
+	if err := s.writes.writeTally(sum); err != nil {
+		s.writes.run("ROLLBACK")
+		return err
+	}
+	err := s.writes.run("COMMIT")
+	if err != nil && s.writes.run("ROLLBACK") == nil {
 		return err
 	}
 	if err != nil {
@@ -900,29 +979,27 @@ func (s *store) commit(batch []*job, errs []error) error {
 		case err != nil:
 			errs[i] = err
 		default:
-			s.changes.note(j.touches)
+			s.changes.note(j.effects.touches)
 			errs[i] = kept.error
 		}
 	}
 	if err == nil {
 		s.batches.Add(1)
-		s.written.Add(int64(len(batch)))
+		s.written.Add(int64(written))
 	}
 	return nil
 }
 
 // call runs a job's function; a panic in it is its own error, not the writer's end.
-func (s *store) call(j *job) (err error) {
+func (s *store) call(j *job, shared bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic in a write: %v\n%s", p, debug.Stack())
 		}
 	}()
 	now := s.now()
-	t := &tx{queries: s.writes, now: newStamp(now), exact: now}
-	err = j.run(t)
-	j.touches = t.touches
-	return err
+	j.effects = effects{shared: shared}
+	return j.run(&tx{queries: s.writes, effects: &j.effects, now: newStamp(now), exact: now})
 }
 
 // storageError gives SQLite's errors the sentinel that they mean, and keeps their
@@ -938,7 +1015,7 @@ func storageError(err error) error {
 	switch code := se.Code(); {
 	case code&0xff == sqlite3.SQLITE_BUSY, code&0xff == sqlite3.SQLITE_LOCKED:
 		return fmt.Errorf("%w (%w)", errBusy, err)
-	case code == sqlite3.SQLITE_FULL, code == sqlite3.SQLITE_IOERR_WRITE:
+	case code == sqlite3.SQLITE_FULL, code == sqlite3.SQLITE_IOERR_WRITE, code == sqlite3.SQLITE_IOERR_SHMSIZE:
 		return fmt.Errorf("%w (%w)", errStorageFull, err)
 	}
 	switch se.Code() & 0xff {
@@ -948,16 +1025,66 @@ func storageError(err error) error {
 	return err
 }
 
+// scanError is storageError for reading a row: a value that its column can't hold
+// was not written by this program, so the file is damaged.
+func scanError(err error) error {
+	var se *sqlite.Error
+	if err == nil || errors.As(err, &se) {
+		return storageError(err)
+	}
+	return fmt.Errorf("%w (%w)", errStorage, err)
+}
+
 // isDuplicate reports whether err says that a row with that key exists.
 func isDuplicate(err error) bool {
 	var se *sqlite.Error
 	return errors.As(err, &se) && (se.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || se.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
+// inPlace reports whether the database and its log are still the files that are
+// open, and looked sound when watch last looked. What is written elsewhere is lost.
+func (s *store) inPlace() error {
+	database, err := os.Stat(s.path)
+	if err != nil || !os.SameFile(database, s.opened) {
+		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
+	}
+	log, err := os.Stat(s.path + "-wal")
+	if err != nil || !os.SameFile(log, s.log) {
+		return fmt.Errorf("%w (the file at %s-wal is no longer the one that is open)", errStorage, s.path)
+	}
+	if s.damaged.Load() == nil {
+		return nil
+	}
+	s.watch()
+	if damage := s.damaged.Load(); damage != nil {
+		return fmt.Errorf("%w (%w)", errStorage, *damage)
+	}
+	return nil
+}
+
+// watch looks at the file's header, which SQLite reads once and then keeps in memory.
+func (s *store) watch() {
+	if err := checkHeader(s.path); err != nil {
+		s.damaged.Store(&err)
+	} else {
+		s.damaged.Store(nil)
+	}
+}
+
+// logSize is how many bytes the write-ahead log takes on the disk.
+func (s *store) logSize() int64 {
+	info, err := os.Stat(s.path + "-wal")
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
 // readable reports whether the file at the path is the open one and answers.
 func (s *store) readable() error {
-	if now, err := os.Stat(s.path); err != nil || !os.SameFile(now, s.opened) {
-		return errStorage
+	s.watch()
+	if err := s.inPlace(); err != nil {
+		return err
 	}
 	var n int
 	if err := s.one(`SELECT count(*) FROM probes`, nil, &n); err != nil {
@@ -1007,8 +1134,11 @@ func (s *store) backup(path string) error {
 	}
 	draft := path + ".new"
 	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // before VACUUM, which would follow the umask
-	if err != nil {
+	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("back up (remove %s if no other backup is running): %w", draft, err)
+	}
+	if err != nil {
+		return fmt.Errorf("back up: %w", err)
 	}
 	f.Close()
 	defer os.Remove(draft)
@@ -1042,6 +1172,9 @@ func checkFile(path string) (faults []string, err error) {
 	if err := checkHeader(path); err != nil {
 		return []string{err.Error()}, nil
 	}
+	if err := checkLog(path); err != nil {
+		return []string{err.Error()}, nil
+	}
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: filepath.Clean(path)}).EscapedPath()+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
 	if err != nil {
 		return nil, err
@@ -1057,7 +1190,7 @@ func checkFile(path string) (faults []string, err error) {
 		return err
 	})
 	if err != nil {
-		return append(faults, "integrity: "+err.Error()), nil
+		return append(faults, "integrity: "+lineError{err}.Error()), nil
 	}
 	err = q.each(`SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 20`, nil, func(scan func(...any) error) error {
 		var table, parent string
@@ -1067,7 +1200,7 @@ func checkFile(path string) (faults []string, err error) {
 		return err
 	})
 	if err != nil {
-		return append(faults, "foreign keys: "+err.Error()), nil
+		return append(faults, "foreign keys: "+lineError{err}.Error()), nil
 	}
 	schemaFaults, err := diffSchema(q)
 	return append(faults, schemaFaults...), err

@@ -135,9 +135,7 @@ func (q *queries) events(f eventFilter, before string, limit int) (all []event, 
 	}
 	err = q.each(query+` ORDER BY seq DESC LIMIT ?`, append(args, limit), func(scan func(...any) error) error {
 		var e event
-		var data string
-		err := scan(&e.ID, &e.At, &e.Type, &e.AccountID, &e.LicenseID, &e.DeviceID, &e.LeadID, &e.Actor, &data)
-		e.Data = json.RawMessage(data)
+		err := scan(&e.ID, &e.At, &e.Type, &e.AccountID, &e.LicenseID, &e.DeviceID, &e.LeadID, &e.Actor, (*jsonText)(&e.Data))
 		all = append(all, e)
 		return err
 	})

@@ -84,6 +84,9 @@ func (j *jsonText) Scan(v any) error {
 		return fmt.Errorf("JSON is stored as %T", v)
 	}
 	*j = jsonText(text)
+	if !json.Valid(*j) {
+		return errors.New("what is stored is not JSON")
+	}
 	return nil
 }
 

@@ -72,25 +72,76 @@ const (
 	otherItem   = "other"          // counts the rest
 )
 
-// addCounts adds to the counters of a widget in the quarter-hour of the
-// transaction. Items past the hundredth name of the day are counted as "other".
-func (t *tx) addCounts(widgetID string, c counts, items []itemCount) error {
-	quarter := stamp{t.now.Truncate(quarterHour)}
-	_, err := t.exec(`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) VALUES (?, ?, ?, ?, ?, ?)
-		ON CONFLICT DO UPDATE SET views = views + excluded.views, visitors = visitors + excluded.visitors, clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
-		widgetID, quarter, c.Views, c.Visitors, c.Clicks, c.Orders)
-	if err != nil {
-		return err
+// A tally adds up what the jobs of a transaction count, so that a row that many of
+// them add to is written once: under load most events are for a few widgets.
+type tally struct {
+	rows  map[tallyKey]*counts
+	order []tallyKey // of their first coming
+}
+
+// A tallyKey names a row: a widget's in a quarter-hour, or that of one of its items.
+type tallyKey struct {
+	widget  string
+	quarter stamp
+	item    string // "": the widget itself
+}
+
+func (y *tally) add(key tallyKey, c counts) {
+	row := y.rows[key]
+	if row == nil {
+		if y.rows == nil {
+			y.rows = map[tallyKey]*counts{}
+		}
+		row = &counts{}
+		y.rows[key] = row
+		y.order = append(y.order, key)
 	}
-	day := quarter.Format(time.DateOnly)
+	row.add(c)
+}
+
+// merge adds another tally, which is not used any more.
+func (y *tally) merge(other tally) {
+	if len(y.order) == 0 {
+		*y = other
+		return
+	}
+	for _, key := range other.order {
+		y.add(key, *other.rows[key])
+	}
+}
+
+// addCounts adds to the counters of a widget in the quarter-hour of the
+// transaction, at its end.
+func (t *tx) addCounts(widgetID string, c counts, items []itemCount) {
+	quarter := stamp{t.now.Truncate(quarterHour)}
+	t.tally.add(tallyKey{widgetID, quarter, ""}, c)
 	for _, item := range items {
-		name, err := t.keepItemName(widgetID, day, item.Item)
+		t.tally.add(tallyKey{widgetID, quarter, item.Item}, counts{Clicks: item.Clicks, Orders: item.Orders})
+	}
+}
+
+// writeTally writes what was counted. Items past the hundredth name of the day are
+// counted as "other".
+func (q *queries) writeTally(y tally) error {
+	t := &tx{queries: q, effects: &effects{}}
+	for _, key := range y.order {
+		c := y.rows[key]
+		if key.item == "" {
+			_, err := t.exec(`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) VALUES (?, ?, ?, ?, ?, ?)
+				ON CONFLICT DO UPDATE SET views = views + excluded.views, visitors = visitors + excluded.visitors, clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
+				key.widget, key.quarter, c.Views, c.Visitors, c.Clicks, c.Orders)
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		name, err := t.keepItemName(key.widget, key.quarter.Format(time.DateOnly), key.item)
 		if err != nil {
 			return err
 		}
 		if _, err := t.exec(`INSERT INTO item_counts (widget_id, quarter, item, clicks, orders) VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
-			widgetID, quarter, name, item.Clicks, item.Orders); err != nil {
+			key.widget, key.quarter, name, c.Clicks, c.Orders); err != nil {
 			return err
 		}
 	}

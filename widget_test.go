@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -211,6 +212,53 @@ func TestAViewThatCouldNotBeCountedLeavesItsVisitorToTheNextOne(t *testing.T) {
 		s.report(widget, `{"type":"view"}`, "User-Agent: late").is(204)
 		if c := s.counted(widget); c.Views != 4 || c.Visitors != 4 {
 			t.Fatalf("%+v after a replayed view", c)
+		}
+	})
+}
+
+func TestWhatABatchCountsIsAddedUpAndWrittenOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // in which no quarter-hour ends
+		s := newService(t)
+		soup, cake := s.addWidget(s.account), s.addWidget(s.account)
+		count := func(widget string, c counts, fails error, items ...string) func(*tx) error {
+			return func(t *tx) error {
+				all := []itemCount{}
+				for _, item := range items {
+					all = append(all, itemCount{Item: item, Clicks: 1})
+				}
+				t.addCounts(widget, c, all)
+				return fails
+			}
+		}
+		names := []string{}
+		for i := range maxItems + 1 {
+			names = append(names, fmt.Sprint("dish ", i))
+		}
+		failed := errors.New("changed its mind")
+		release := holdWriter(t, s.store)
+		results := queue(s.store, t.Context(), count(soup, counts{Views: 1}, nil, "a"), count(soup, counts{Views: 10}, failed, "b"), count(soup, counts{Views: 100, Orders: 1}, nil, "a", "c"),
+			count(cake, counts{Clicks: 1}, nil, names[:60]...), count(cake, counts{Clicks: 1}, keep(failed), names[60:]...))
+		release()
+		for i, want := range []error{nil, failed, nil, nil, failed} {
+			if err := <-results[i]; err != want {
+				t.Errorf("job %d: %v", i, err)
+			}
+		}
+		if got, want := s.counted(soup), (counts{Views: 101, Orders: 1}); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		if c := s.counted(cake); c.Clicks != 2 {
+			t.Errorf("%+v", c)
+		}
+		for query, want := range map[string]int{
+			`SELECT clicks FROM item_counts WHERE widget_id = ? AND item = 'a'`:                        2,
+			`SELECT count(*) FROM item_counts WHERE widget_id = ?`:                                     2,
+			`SELECT 1000 * count(*) + clicks FROM item_counts WHERE widget_id <> ? AND item = 'other'`: 1001,
+			`SELECT count(*) FROM item_counts WHERE widget_id <> ?`:                                    maxItems + 1,
+		} {
+			if got := s.count(query, soup); got != want {
+				t.Errorf("%s: %d, want %d", query, got, want)
+			}
 		}
 	})
 }
