@@ -910,10 +910,14 @@ func (s *store) runTogether(batch []*job) ([]error, bool) {
 	errs := make([]error, len(batch))
 	for i, j := range batch {
 		errs[i] = s.call(j, len(batch) > 1)
-		if !j.effects.saved {
-			continue
+		lost := false
+		switch _, refused := errs[i].(*refusal); {
+		case j.effects.saved:
+			lost = !keeps(errs[i]) && s.writes.run("ROLLBACK TO job") != nil || s.writes.run("RELEASE job") != nil
+		case len(batch) > 1 && !keeps(errs[i]) && !refused:
+			lost = s.writes.run("BEGIN") == nil // it can't begin unless the error, of a read perhaps, has ended the transaction
 		}
-		if !keeps(errs[i]) && s.writes.run("ROLLBACK TO job") != nil || s.writes.run("RELEASE job") != nil {
+		if lost {
 			s.writes.run("ROLLBACK")
 			return nil, false
 		}
