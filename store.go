@@ -950,7 +950,7 @@ func keeps(err error) bool {
 // them what their callers will hear. It returns an error when nothing was
 // committed, for sure: the transaction could still be rolled back. Else a COMMIT
 // that failed may have happened all the same, so nothing is run again, and every
-// caller hears errDoubt in place of its success.
+// caller hears errDoubt, or that the disk is full, in place of its success.
 func (s *store) commit(batch []*job, errs []error) error {
 	written := 0
 	var sum tally
@@ -973,8 +973,10 @@ func (s *store) commit(batch []*job, errs []error) error {
 		return err
 	}
 	if err != nil {
-		err = fmt.Errorf("%w (%v)", errDoubt, err)
 		s.changes.note(touches{})
+	}
+	if err != nil && !errors.Is(err, errStorageFull) { // at which SQLite rolls back by itself
+		err = fmt.Errorf("%w (%v)", errDoubt, err)
 	}
 	for i, j := range batch {
 		var kept keptError
