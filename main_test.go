@@ -184,43 +184,6 @@ func (a *acknowledged) check(t *testing.T, o *operator) {
 	})
 }
 
-func TestAKilledServiceHasEveryAcknowledgedLeadOnce(t *testing.T) {
-	o := newOperator(t)
-	var all acknowledged
-	for round := range 10 {
-		p := serveProcess(t, o)
-		client := newClient(t)
-		enough, killed := make(chan struct{}), false
-		var once sync.Once
-		var load sync.WaitGroup
-		before := len(all.ids)
-		for c := range 8 {
-			load.Go(func() {
-				for i := 0; ; i++ {
-					email := fmt.Sprintf("r%d-c%d-i%d@example.com", round, c, i)
-					id, _, err := postLead(client, p.base, email)
-					if err != nil {
-						return
-					}
-					if all.add(email, id)-before > 40+17*round {
-						once.Do(func() { close(enough) })
-					}
-				}
-			})
-		}
-		<-enough
-		killed = p.stop(syscall.SIGKILL) != nil
-		load.Wait()
-		if !killed {
-			t.Fatal("it ended by itself")
-		}
-		all.check(t, o)
-	}
-	if faults, err := checkFile(o.env["WIDGETD_DB"]); err != nil || len(faults) > 0 {
-		t.Errorf("after ten kills: %v %v", faults, err)
-	}
-}
-
 func TestStoppingUnderLoadAnswersEveryRequestAndExitsCleanly(t *testing.T) {
 	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(signal.String(), func(t *testing.T) {
@@ -263,50 +226,6 @@ func TestStoppingUnderLoadAnswersEveryRequestAndExitsCleanly(t *testing.T) {
 			}
 			all.check(t, o)
 		})
-	}
-}
-
-func TestARestartUnderSocketActivationRefusesNoConnection(t *testing.T) {
-	o := newOperator(t)
-	program := builtProgram(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	socket, err := listener.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer socket.Close()
-	startActivated := func() *process {
-		cmd := exec.Command("sh", "-c", `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" serve -addr 192.0.2.1:1 -log json`, program)
-		cmd.Env = append(os.Environ(), "WIDGETD_DB="+o.env["WIDGETD_DB"], "WIDGETD_KEY="+o.env["WIDGETD_KEY"])
-		cmd.ExtraFiles = []*os.File{socket} // becomes 3
-		return start(t, cmd)
-	}
-	first := startActivated()
-	if want := "http://" + listener.Addr().String() + "/v1"; first.base != want {
-		t.Fatalf("serves on %s, want %s", first.base, want)
-	}
-	if _, _, err := postLead(newClient(t), first.base, "before@example.com"); err != nil {
-		t.Error(err)
-	}
-	if err := first.stop(syscall.SIGTERM); err != nil {
-		t.Errorf("ended with %v\n%s", err, first.log.String())
-	}
-	between, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
-		t.Fatalf("between two runs: %v", err)
-	}
-	defer between.Close()
-	fmt.Fprintf(between, "GET /v1/widget/health HTTP/1.1\r\nHost: x\r\n\r\n")
-	second := startActivated()
-	if res, err := http.ReadResponse(bufio.NewReader(between), nil); err != nil || res.StatusCode != 200 {
-		t.Errorf("what was sent between two runs: %v, %v", res, err)
-	}
-	if err := second.stop(syscall.SIGTERM); err != nil {
-		t.Errorf("ended with %v\n%s", err, second.log.String())
 	}
 }
 

@@ -86,6 +86,7 @@ var (
 	errBusy        = &refusal{code: "busy", detail: "The database is locked by someone else; try again shortly.", retryAfter: 5 * time.Second}
 	errStorageFull = &refusal{code: "storage_full", detail: "The disk is full; nothing was written.", retryAfter: 30 * time.Second}
 	errStorage     = &refusal{code: "storage_unavailable", detail: "The database can't be used at the moment; nothing was written.", retryAfter: 30 * time.Second}
+	errDoubt       = &refusal{code: "storage_unavailable", detail: "The database failed at the last moment: it is not known whether this was written. Send it again, with the same Idempotency-Key if it had one.", retryAfter: 30 * time.Second}
 	errClosed      = &refusal{code: "storage_unavailable", detail: "The service is stopping.", retryAfter: 5 * time.Second}
 )
 
@@ -405,6 +406,7 @@ type storeOptions struct {
 	keepLog  bool          // never checkpoint: that is the service's or Litestream's job
 	patience time.Duration // SQLite's busy_timeout; 0: lockPatience
 	now      func() time.Time
+	driver   string // of the writer, for tests that inject faults; "": sqlite
 }
 
 // dsn names the file with every pragma, because one sent by Exec would reach a
@@ -566,14 +568,13 @@ func (o lineError) Error() string { return strings.Join(strings.Fields(o.error.E
 func (o lineError) Unwrap() error { return o.error }
 
 func (s *store) open(o storeOptions) (err error) {
-	if s.writers, err = sql.Open("sqlite", dsn(s.path, "rw", o)); err != nil {
+	if s.writers, err = sql.Open(orDefault(o.driver, "sqlite"), dsn(s.path, "rw", o)); err != nil {
 		return err
 	}
 	s.writers.SetMaxOpenConns(1)
-	if s.conn, err = s.writers.Conn(context.Background()); err != nil {
+	if err := s.connect(); err != nil {
 		return err
 	}
-	s.writes = newQueries(s.conn.PrepareContext)
 	if err := s.checkSchema(); err != nil {
 		return err
 	}
@@ -588,6 +589,16 @@ func (s *store) open(o storeOptions) (err error) {
 	}
 	s.opened, err = os.Stat(s.path)
 	return err
+}
+
+// connect gives the writer a connection.
+func (s *store) connect() (err error) {
+	if s.conn, err = s.writers.Conn(context.Background()); err != nil {
+		return err
+	}
+	s.writes = newQueries(s.conn.PrepareContext)
+	s.foreign = -1 // data_version is each connection's own
+	return nil
 }
 
 // checkSchema asks for one row of the tables that make a database ours. A file
@@ -705,7 +716,7 @@ func (j *job) finish(err error) {
 // wait, and returns once it is on disk. When f fails, what it wrote is rolled
 // back alone and its error comes back (but see keep). f may run more than once
 // and must then start anew. When ctx ends before f's turn, f is not run.
-// Errors: f's own, errBusy, errStorageFull, errStorage, errClosed, ctx's.
+// Errors: f's own, errBusy, errStorageFull, errStorage, errDoubt, errClosed, ctx's.
 func (s *store) update(ctx context.Context, f func(*tx) error) error {
 	if since := s.blocked.Load(); since != 0 && s.calling.Load() >= maxBlocked && s.now().UnixNano()-since > int64(time.Second) {
 		return errBusy
@@ -880,6 +891,11 @@ func (s *store) begin() error {
 		return err
 	}
 	s.blocked.Store(0)
+	if errors.Is(err, sql.ErrConnDone) { // database/sql has given up the connection, and its transaction with it
+		if err := s.connect(); err != nil {
+			return storageError(err)
+		}
+	}
 	if err != nil {
 		s.writes.run("ROLLBACK") // of a transaction that an earlier fault left open
 		err = s.writes.run("BEGIN IMMEDIATE")
@@ -894,10 +910,14 @@ func (s *store) runTogether(batch []*job) ([]error, bool) {
 	errs := make([]error, len(batch))
 	for i, j := range batch {
 		errs[i] = s.call(j, len(batch) > 1)
-		if !j.effects.saved {
-			continue
+		lost := false
+		switch _, refused := errs[i].(*refusal); {
+		case j.effects.saved:
+			lost = !keeps(errs[i]) && s.writes.run("ROLLBACK TO job") != nil || s.writes.run("RELEASE job") != nil
+		case len(batch) > 1 && !keeps(errs[i]) && !refused:
+			lost = s.writes.run("BEGIN") == nil // it can't begin unless the error, of a read perhaps, has ended the transaction
 		}
-		if !keeps(errs[i]) && s.writes.run("ROLLBACK TO job") != nil || s.writes.run("RELEASE job") != nil {
+		if lost {
 			s.writes.run("ROLLBACK")
 			return nil, false
 		}
@@ -930,7 +950,7 @@ func keeps(err error) bool {
 // them what their callers will hear. It returns an error when nothing was
 // committed, for sure: the transaction could still be rolled back. Else a COMMIT
 // that failed may have happened all the same, so nothing is run again, and every
-// caller hears that error in place of its success.
+// caller hears errDoubt, or that the disk is full, in place of its success.
 func (s *store) commit(batch []*job, errs []error) error {
 	written := 0
 	var sum tally
@@ -954,6 +974,9 @@ func (s *store) commit(batch []*job, errs []error) error {
 	}
 	if err != nil {
 		s.changes.note(touches{})
+	}
+	if err != nil && !errors.Is(err, errStorageFull) { // at which SQLite rolls back by itself
+		err = fmt.Errorf("%w (%v)", errDoubt, err)
 	}
 	for i, j := range batch {
 		var kept keptError
@@ -988,6 +1011,9 @@ func (s *store) call(j *job, shared bool) (err error) {
 // storageError gives SQLite's errors the sentinel that they mean, and keeps their
 // own text for the log. Others pass.
 func storageError(err error) error {
+	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, driver.ErrBadConn) {
+		return fmt.Errorf("%w (%w)", errStorage, err)
+	}
 	var se *sqlite.Error
 	if !errors.As(err, &se) {
 		return err
