@@ -384,12 +384,12 @@ type store struct {
 	damaged atomic.Pointer[error] // what the last look at the file's header found; nil: nothing
 
 	jobs    chan *job
-	turn    chan struct{} // holds one token: whoever put it there owns the writer's connection
-	wake    chan struct{} // has the writer's goroutine look for jobs and for commits of others
-	calling atomic.Int64  // callers in update
-	closing chan struct{} // closed: no job is taken that is not already queued
-	stopped chan struct{} // closed: the writer has ended
-	blocked atomic.Int64  // Unix nanoseconds since when the writer waits for the lock; 0: it doesn't
+	turn    chan struct{}             // holds one token: whoever put it there owns the writer's connection
+	wake    chan struct{}             // has the writer's goroutine look for jobs and for commits of others
+	calling atomic.Int64              // callers in update
+	closing chan struct{}             // closed: no job is taken that is not already queued
+	stopped chan struct{}             // closed: the writer has ended
+	blocked atomic.Pointer[time.Time] // since when the writer waits for the lock; nil: it doesn't
 	changes changes
 	foreign int64        // data_version, as the writer last saw it
 	fresh   atomic.Bool  // the writer looked at it within foreignInterval
@@ -718,7 +718,7 @@ func (j *job) finish(err error) {
 // and must then start anew. When ctx ends before f's turn, f is not run.
 // Errors: f's own, errBusy, errStorageFull, errStorage, errDoubt, errClosed, ctx's.
 func (s *store) update(ctx context.Context, f func(*tx) error) error {
-	if since := s.blocked.Load(); since != 0 && s.calling.Load() >= maxBlocked && s.now().UnixNano()-since > int64(time.Second) {
+	if since := s.blocked.Load(); since != nil && s.calling.Load() >= maxBlocked && s.now().Sub(*since) > time.Second {
 		return errBusy
 	}
 	alone := s.calling.Add(1) == 1
@@ -885,12 +885,13 @@ func (s *store) begin() error {
 	if err := s.inPlace(); err != nil {
 		return err
 	}
-	s.blocked.CompareAndSwap(0, s.now().UnixNano())
+	now := s.now()
+	s.blocked.CompareAndSwap(nil, &now)
 	err := s.writes.run("BEGIN IMMEDIATE")
 	if errors.Is(err, errBusy) { // and stays so until a transaction begins
 		return err
 	}
-	s.blocked.Store(0)
+	s.blocked.Store(nil)
 	if errors.Is(err, sql.ErrConnDone) { // database/sql has given up the connection, and its transaction with it
 		if err := s.connect(); err != nil {
 			return storageError(err)
@@ -1115,8 +1116,8 @@ func (s *store) probe(ctx context.Context) error {
 // lockedSince tells since when the writer has been waiting for somebody else's
 // lock; the zero time when it isn't.
 func (s *store) lockedSince() time.Time {
-	if since := s.blocked.Load(); since != 0 {
-		return time.Unix(0, since)
+	if since := s.blocked.Load(); since != nil {
+		return *since
 	}
 	return time.Time{}
 }
