@@ -157,6 +157,7 @@ func (o *operator) addDevice(licenseID, kid string) (id string) {
 }
 
 func TestEveryCommandDoesWhatItsHelpSays(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	for name, story := range map[string]func(*testing.T, *operator){
 		"accounts": accountStory, "licences": licenseStory, "tokens": tokenStory, "keys": keyStory, "leads": leadStory, "statistics": statsStory,
@@ -568,6 +569,7 @@ func TestInitNeverTouchesWhatIsThere(t *testing.T) {
 }
 
 func TestCheckTellsEveryFaultAndFails(t *testing.T) {
+	t.Parallel()
 	for _, fault := range []struct {
 		name string
 		make func(o *operator) error
@@ -612,6 +614,7 @@ func TestCheckTellsEveryFaultAndFails(t *testing.T) {
 }
 
 func TestServeRefusesABadFileOrKeyInOneLine(t *testing.T) {
+	t.Parallel()
 	for _, bad := range badFiles {
 		t.Run(bad.name, func(t *testing.T) {
 			o := newOperator(t)
@@ -643,6 +646,7 @@ func traces(t testing.TB, dir, text string) (names []string) {
 }
 
 func TestAnErasedAddressLeavesNoTraceInAnyFile(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	var emails []string
 	for i := range 300 {

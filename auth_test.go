@@ -371,6 +371,7 @@ func padded(s string) string {
 }
 
 func TestATokenInEitherNameOfItsAlgorithmAndAnyOrderOfMembersIsTaken(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	f := newForge(s)
 	kid := `"` + f.key.kid + `"`
@@ -895,9 +896,8 @@ func TestAKeyIsAddedThenSignsADayLaterThenItsForerunnerRetires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		file := filepath.Join(s.dir, "widgetd.key")
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		go s.server.follow(ctx, file)
+		follow := func(ctx context.Context) { s.server.follow(ctx, file) }
+		stop := s.beside(follow)
 		synctest.Wait()
 		_, license := s.addLicense(license{})
 		activate := `{"license_key":"` + license + `","fingerprint":"f"}`
@@ -926,6 +926,7 @@ func TestAKeyIsAddedThenSignsADayLaterThenItsForerunnerRetires(t *testing.T) {
 		}
 		_, err = operate(s, "key", "rotate")
 		oneLine(t, err, "-force", "a day")
+		stop() // a day has many seconds
 		time.Sleep(keyPublished - followInterval - time.Second)
 		_, err = operate(s, "key", "rotate")
 		oneLine(t, err, "-force", "a day")
@@ -935,6 +936,7 @@ func TestAKeyIsAddedThenSignsADayLaterThenItsForerunnerRetires(t *testing.T) {
 		if got := publicKeys(s); len(got) != 2 || got[0] != kids[1] || got[1] != first {
 			t.Fatalf("after key rotate: %v, want %v turned round", got, kids)
 		}
+		s.beside(follow)
 		time.Sleep(followInterval)
 		synctest.Wait()
 		s.post("/widget/license/verify", activate).is(200)
@@ -1002,13 +1004,11 @@ func TestRetiringAKeySaysWhatItEndsAndThenEndsIt(t *testing.T) {
 func TestALockThatHoldsUpWritesDoesNotHoldUpTheKeyFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
 		file := filepath.Join(s.dir, "widgetd.key")
-		go s.server.follow(ctx, file)
-		go s.server.tend(ctx)
+		s.beside(func(ctx context.Context) { s.server.follow(ctx, file) })
+		s.beside(s.server.tend)
 		unlock, unlocked := make(chan struct{}), make(chan error, 1)
-		go func() { unlocked <- s.store.update(ctx, func(*tx) error { <-unlock; return nil }) }()
+		go func() { unlocked <- s.store.update(t.Context(), func(*tx) error { <-unlock; return nil }) }()
 		s.get("//api/legacy/nothing").is(404, "not_found") // counted, and to be written
 		time.Sleep(2 * followInterval)
 		key, err := newSigningKey(time.Now())
@@ -1067,9 +1067,7 @@ func TestABadKeyFileChangesNothingInARunningService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		file := filepath.Join(s.dir, "widgetd.key")
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		go s.server.follow(ctx, file)
+		s.beside(func(ctx context.Context) { s.server.follow(ctx, file) })
 		synctest.Wait()
 		auth := "Authorization: Bearer " + s.token(s.account, scopeLeads)
 		whole, err := os.ReadFile(file)

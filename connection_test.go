@@ -376,6 +376,7 @@ func manyFiles(t testing.TB, n uint64) {
 }
 
 func TestSlowClientsAreClosedAndHoldNobodyUp(t *testing.T) {
+	t.Parallel()
 	manyFiles(t, 2_500)
 	o := newOperator(t)
 	p := serveProcess(t, o)
@@ -414,6 +415,7 @@ func TestSlowClientsAreClosedAndHoldNobodyUp(t *testing.T) {
 }
 
 func TestAConnectionWithoutAByteHoldsNoStopUp(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	s.check(err)

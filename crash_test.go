@@ -465,6 +465,7 @@ func revive(o *operator) (*process, time.Duration) {
 }
 
 func TestAServiceKilledAtAnyMomentLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
 	const seats = 3
 	o := newOperator(t)
 	all := newPatrons(o, seats)

@@ -73,6 +73,7 @@ func printed(t testing.TB, text, label string) string {
 }
 
 func TestEveryLineThatTheDemoPrintsWorksAsPrinted(t *testing.T) {
+	t.Parallel()
 	programsOrSkip(t, "curl", "sqlite3", "sh")
 	text := startDemo(t)
 	want := []string{ // in the order of the lines, a part of each answer
@@ -260,6 +261,7 @@ func (b *browser) screenshot(name string) {
 }
 
 func TestABrowserShowsTheDemoPageAndPostsItsForm(t *testing.T) {
+	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver") // before the demo starts
 	dir := t.TempDir()
 	text := startDemo(t, "-dir", dir)
@@ -303,6 +305,7 @@ func TestABrowserShowsTheDemoPageAndPostsItsForm(t *testing.T) {
 }
 
 func TestABrowserKeepsAnUnlistedSiteOut(t *testing.T) {
+	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
 	text := startDemo(t)
 	base, page := printed(t, text, "The service behind it"), printed(t, text, "A lunch menu on a partner's site")

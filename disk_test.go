@@ -261,6 +261,7 @@ func refusedStart(t testing.TB, o *operator) string {
 }
 
 func TestTheProgramRefusesEveryBadFileInOneLine(t *testing.T) {
+	t.Parallel()
 	killed := newOperator(t)
 	p := serveProcess(t, killed)
 	if a := killed.customer(p).lead("only.in.the.log@example.com"); a.status != 200 {

@@ -101,6 +101,7 @@ var eraseWays = map[string]func(*testing.T, *operator, *process, string) (erased
 }
 
 func TestAnErasedAddressIsNowhereWhateverHeldIt(t *testing.T) {
+	t.Parallel()
 	const address = "Forget.Me-7@example.com"
 	for way, erase := range eraseWays {
 		t.Run(way, func(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -73,6 +74,16 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 		s.told.check(t, s.log.Bytes(), db)
 	})
 	return s
+}
+
+// beside runs something beside the test until its end, or until stop is called.
+func (s *service) beside(run func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	ended := make(chan struct{})
+	go func() { run(ctx); close(ended) }()
+	stop = func() { cancel(); <-ended }
+	s.t.Cleanup(stop)
+	return stop
 }
 
 // withoutAddressLimits lifts the limits that hold anonymous callers.

@@ -311,6 +311,7 @@ func deviceOf(s *service, fingerprint string) (id string) {
 }
 
 func TestEveryWrongMemberOfEveryBodyIsNamedAndChangesNothing(t *testing.T) {
+	t.Parallel()
 	for _, rule := range bodyRules {
 		t.Run(rule.path, func(t *testing.T) {
 			s, body, headers := rule.start(t)

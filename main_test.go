@@ -185,6 +185,7 @@ func (a *acknowledged) check(t *testing.T, o *operator) {
 }
 
 func TestStoppingUnderLoadAnswersEveryRequestAndExitsCleanly(t *testing.T) {
+	t.Parallel()
 	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(signal.String(), func(t *testing.T) {
 			o := newOperator(t)

@@ -230,6 +230,7 @@ func (u *socketUnit) restart(t *testing.T, p *process, round int, all *acknowled
 }
 
 func TestFiftyRestartsUnderLoadAnswerEveryRequestAndRefuseNone(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	u := newSocketUnit(o)
 	p := u.start()

@@ -407,6 +407,7 @@ func crowd(n int, f func(i int) answer) map[int]int {
 }
 
 func TestTwoHundredCallersAndNSeatsGiveNDevices(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{1, 7, 50} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			s := newService(t)

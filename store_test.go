@@ -705,6 +705,7 @@ func TestAFileThatIsNotOursIsRefusedInOneLineWithTheNextStep(t *testing.T) {
 }
 
 func TestOddCharactersInThePathAreJustCharacters(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"a b", "100%", "50%41", "what?mode=memory", "sharp#1", "semi;colon", "and&_pragma=query_only(1)", "plus+", "ü", `quote'"`, "file:x"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), name)
@@ -841,6 +842,7 @@ func TestABackupTakenWhileWritingIsSoundAndNeverReplacesAFile(t *testing.T) {
 }
 
 func TestCheckFindsWhatIsWrongAndChangesNothing(t *testing.T) {
+	t.Parallel()
 	for _, fault := range []struct {
 		name string
 		make func(t testing.TB, path string)

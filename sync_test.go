@@ -42,6 +42,7 @@ func (tr *tracer) syncs() int {
 }
 
 func TestEveryAcknowledgedWriteOfALoneClientWasSynced(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	widget := o.object("widget", "add", "-account", o.account, "Lunch")["id"].(string)
 	key := o.object("license", "add", "-account", o.account, "-product", "kds")["key"].(string)
