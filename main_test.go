@@ -55,7 +55,9 @@ func builtProgram(t testing.TB) string {
 		if built.dir, built.err = os.MkdirTemp("", "widgetd-test-"); built.err != nil {
 			return
 		}
-		out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(built.dir, "widgetd"), ".").CombinedOutput()
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(built.dir, "widgetd"), ".")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is built for a server
+		out, err := build.CombinedOutput()
 		if err != nil {
 			built.err = fmt.Errorf("go build: %w\n%s", err, out)
 		}
