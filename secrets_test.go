@@ -20,6 +20,7 @@ import (
 var (
 	keyShape   = regexp.MustCompile(`(?i)\b[0-9a-z]{5}(?:-[0-9a-z]{5}){4}\b`)
 	tokenShape = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}`)
+	wholeToken = regexp.MustCompile(tokenShape.String() + `\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`) // among random bytes
 	pemShape   = regexp.MustCompile(`-----BEGIN [A-Z ]+-----`)
 	emailShape = regexp.MustCompile(`[\pL\pN.!#$%&'*+/=?^_{|}~-]+@[\pL\pN-]+(?:\.[\pL\pN-]+)+`)
 )
@@ -54,7 +55,7 @@ func (d *discretion) hear(text string) {
 		}
 	}
 	if strings.Contains(text, "eyJ") {
-		for _, token := range regexp.MustCompile(tokenShape.String()+`\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`).FindAllString(text, -1) {
+		for _, token := range wholeToken.FindAllString(text, -1) {
 			d.keep("a token", token)
 			d.keep("a token's signature", token[strings.LastIndexByte(token, '.')+1:])
 		}
@@ -163,7 +164,7 @@ func (d *discretion) check(t testing.TB, log []byte, db string) {
 		for _, found := range d.said(bytes.ToLower(content)) {
 			t.Errorf("%s gives away %s", filepath.Base(db)+suffix, found)
 		}
-		if token := tokenShape.Find(content); token != nil {
+		if token := wholeToken.Find(content); token != nil {
 			t.Errorf("%s holds a token: %q", filepath.Base(db)+suffix, token)
 		}
 	}
