@@ -164,7 +164,7 @@ func (in *input) objects(name string, max int) []*input {
 			continue
 		}
 		nested := *in
-		nested.pointer += fmt.Sprintf("/%s/%d", name, i)
+		nested.pointer += "/" + name + "/" + strconv.Itoa(i)
 		nested.body = &v.list[i]
 		all = append(all, &nested)
 	}

@@ -387,6 +387,7 @@ type store struct {
 	turn    chan struct{}             // holds one token: whoever put it there owns the writer's connection
 	wake    chan struct{}             // has the writer's goroutine look for jobs and for commits of others
 	calling atomic.Int64              // callers in update
+	crowd   atomic.Int64              // jobs of the last batch: after a large one others are about to come
 	closing chan struct{}             // closed: no job is taken that is not already queued
 	stopped chan struct{}             // closed: the writer has ended
 	blocked atomic.Pointer[time.Time] // since when the writer waits for the lock; nil: it doesn't
@@ -721,7 +722,7 @@ func (s *store) update(ctx context.Context, f func(*tx) error) error {
 	if since := s.blocked.Load(); since != nil && s.calling.Load() >= maxBlocked && s.now().Sub(*since) > time.Second {
 		return errBusy
 	}
-	alone := s.calling.Add(1) == 1
+	alone := s.calling.Add(1) == 1 && s.crowd.Load() <= 1
 	defer s.calling.Add(-1)
 	j := &job{ctx: ctx, run: f, done: make(chan struct{})}
 	if _, hurried := ctx.Deadline(); alone && !hurried && s.lead(j) {
@@ -811,7 +812,6 @@ func (s *store) runQueued() {
 	for {
 		select {
 		case first := <-s.jobs:
-			runtime.Gosched() // lets those who are about to ask join this batch
 			s.runBatch(first)
 		default:
 			return
@@ -851,6 +851,7 @@ func (s *store) noteForeign() {
 // those that still wait, so that nobody is held to a transaction that a lock keeps
 // from beginning. Like all that follows it is for whoever has the turn.
 func (s *store) runBatch(first *job) {
+	runtime.Gosched() // lets those who are about to ask join this batch
 	if err := s.begin(); err != nil {
 		if first.taken() {
 			first.finish(err)
@@ -870,6 +871,7 @@ func (s *store) runBatch(first *job) {
 			}
 		}
 	}
+	s.crowd.Store(int64(len(batch)))
 	if errs, ok := s.runTogether(batch); ok {
 		for i, j := range batch {
 			j.finish(errs[i])
