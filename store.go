@@ -776,6 +776,9 @@ func (s *store) lead(j *job) bool {
 			s.rouse()
 		}
 	}()
+	if runtime.GOMAXPROCS(0) == 1 { // nobody else could ask meanwhile
+		runtime.Gosched()
+	}
 	s.runBatch(j)
 	return true
 }
@@ -812,6 +815,7 @@ func (s *store) runQueued() {
 	for {
 		select {
 		case first := <-s.jobs:
+			runtime.Gosched() // lets those who are about to ask join this batch
 			s.runBatch(first)
 		default:
 			return
@@ -851,7 +855,6 @@ func (s *store) noteForeign() {
 // those that still wait, so that nobody is held to a transaction that a lock keeps
 // from beginning. Like all that follows it is for whoever has the turn.
 func (s *store) runBatch(first *job) {
-	runtime.Gosched() // lets those who are about to ask join this batch
 	if err := s.begin(); err != nil {
 		if first.taken() {
 			first.finish(err)
