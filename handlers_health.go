@@ -60,8 +60,8 @@ func (h *healthReport) httpStatus() int {
 }
 
 // showHealth tells whether the service can do its work: pass; warn, while someone
-// else holds the write lock, or the write-ahead log is larger than it should be; fail, when the database can't be read or written, or
-// while the service is stopping.
+// else holds the write lock, or the write-ahead log is larger than it should be;
+// fail, when the database can't be read or written, or while the service is stopping.
 func (s *server) showHealth(context.Context, *call, *nothing) (*healthReport, error) {
 	status, took, at := s.checkHealth()
 	report := &healthReport{Version: "1", ReleaseID: buildName(), Status: status, Checks: map[string][]healthProbe{

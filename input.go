@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -17,18 +18,15 @@ import (
 type input struct {
 	body    *jsonValue // nil: the request has none
 	query   url.Values
-	request pathValues
-	device  bool   // a device token came along, which names licence and device
-	pointer string // of body, in the whole: "#" or "#/device"
+	request *http.Request // for the wildcards of its path; nil: none are read
+	device  bool          // a device token came along, which names licence and device
+	pointer string        // of body, in the whole: "#" or "#/device"
 	errs    *[]fieldError
 	noted   []fieldError // what errs points to, in the whole
 }
 
-// pathValues are the wildcards of a path, as net/http's request has them.
-type pathValues interface{ PathValue(name string) string }
-
-func newInput(body *jsonValue, query url.Values, path pathValues) *input {
-	in := &input{body: body, query: query, request: path, pointer: "#"}
+func newInput(body *jsonValue, query url.Values, r *http.Request) *input {
+	in := &input{body: body, query: query, request: r, pointer: "#"}
 	in.errs = &in.noted
 	return in
 }
