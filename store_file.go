@@ -1,0 +1,507 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+//go:embed schema.sql
+var schemaSQL string
+
+const (
+	applicationID = 2003068788 // "wdgt", as schema.sql sets it
+	schemaVersion = 1          // as schema.sql sets it
+
+	readerConns = 3        // each keeps up to 2 MiB of pages
+	maxLog      = 64 << 20 // bytes of the write-ahead log, past which it is reported
+)
+
+// storeOptions are what differs between opening for the service, for a command
+// and for tests.
+type storeOptions struct {
+	keepLog  bool          // never checkpoint: that is the service's or Litestream's job
+	patience time.Duration // SQLite's busy_timeout; 0: lockPatience
+	now      func() time.Time
+	driver   string // of the writer, for tests that inject faults; "": sqlite
+}
+
+// dsn names the file with every pragma, because one sent by Exec would reach a
+// single connection of the pool.
+func dsn(path, mode string, o storeOptions, more ...string) string {
+	patience := o.patience
+	if patience == 0 {
+		patience = lockPatience
+	}
+	q := url.Values{"mode": {mode}, "_txlock": {"immediate"}, "_pragma": {
+		fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), // first: the others may have to wait
+		"journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "trusted_schema(0)",
+		"secure_delete(1)", fmt.Sprintf("journal_size_limit(%d)", maxLog),
+	}}
+	if o.keepLog {
+		q.Add("_pragma", "wal_autocheckpoint(0)")
+	}
+	for _, pragma := range more {
+		q.Add("_pragma", pragma)
+	}
+	return "file:" + (&url.URL{Path: filepath.Clean(path)}).EscapedPath() + "?" + q.Encode()
+}
+
+// createStore makes a new database at path, whole or not at all, mode 0600. It
+// returns an error wrapping fs.ErrExist when there is something already.
+func createStore(path string, setUp func(*tx) error) error {
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("%s: %w", path, fs.ErrExist)
+	}
+	draft := path + ".new"
+	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the database (remove %s if no other command is making it): %v", draft, err) // not ErrExist: that is about path
+	}
+	if err != nil {
+		return fmt.Errorf("make the database: %w", err)
+	}
+	f.Close()
+	defer os.Remove(draft)
+	db, err := sql.Open("sqlite", dsn(draft, "rwc", storeOptions{}))
+	if err != nil {
+		return err
+	}
+	_, err = db.Exec("BEGIN IMMEDIATE; " + schemaSQL + "; COMMIT")
+	if err := errors.Join(err, db.Close()); err != nil {
+		return fmt.Errorf("make the schema: %w", err)
+	}
+	st, err := openStore(draft, storeOptions{})
+	if err != nil {
+		return err
+	}
+	err = st.update(context.Background(), setUp)
+	if err := errors.Join(err, st.close()); err != nil {
+		return err
+	}
+	if err := os.Link(draft, path); err != nil { // unlike a rename it never replaces a file
+		return fmt.Errorf("make the database: %w", err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// checkHeader reads the first page's header: is this file a widgetd database
+// that this program understands? It takes the same time for any size.
+func checkHeader(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it", path)
+	}
+	if err != nil {
+		return fmt.Errorf("open the database: %w", err)
+	}
+	defer f.Close()
+	var head [100]byte
+	n, err := f.Read(head[:])
+	switch {
+	case n == 0 && errors.Is(err, io.EOF):
+		return fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", path)
+	case err != nil:
+		return fmt.Errorf("read %s: %w", path, err)
+	case !bytes.HasPrefix(head[:], []byte("SQLite format 3\x00")):
+		return fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", path)
+	case binary.BigEndian.Uint32(head[68:]) != applicationID:
+		return fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db", path)
+	case binary.BigEndian.Uint32(head[60:]) > schemaVersion:
+		return fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd", path, binary.BigEndian.Uint32(head[60:]), schemaVersion)
+	}
+	return nil
+}
+
+// checkLog notices a write-ahead log that was taken away, and with it what was
+// written last: whoever closes the database removes the -shm file first and the log
+// after it, so that one without the other means that somebody else did.
+func checkLog(path string) error {
+	before, err := os.Stat(path + "-shm")
+	if err != nil {
+		return nil
+	}
+	if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if after, err := os.Stat(path + "-shm"); err != nil || !os.SameFile(before, after) {
+		return nil // it was being closed, or opened, at that moment
+	}
+	return fmt.Errorf("%s-wal is missing, and with it what was written last: put it back, or remove %s-shm to go on without", path, path)
+}
+
+// openStore opens an existing database and starts its writer. Its errors are one
+// line that names the file and the next step.
+func openStore(path string, o storeOptions) (*store, error) {
+	if err := checkHeader(path); err != nil {
+		return nil, err
+	}
+	if err := checkLog(path); err != nil {
+		return nil, err
+	}
+	s := &store{path: path, now: o.now, keepLog: o.keepLog,
+		jobs: make(chan *job, maxQueued), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	s.changes.seed = maphash.MakeSeed()
+	s.fading = time.AfterFunc(foreignInterval, func() { s.fresh.Store(false) })
+	if err := s.open(o); err != nil {
+		s.release()
+		return nil, lineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
+	}
+	go s.write()
+	return s, nil
+}
+
+// openHint is what to do about a database that can't be opened.
+func openHint(err error) string {
+	var se *sqlite.Error
+	switch err := storageError(err); {
+	case errors.Is(err, errBusy):
+		return "somebody else holds its lock; end that"
+	case errors.Is(err, errStorageFull):
+		return "make room on its disk"
+	case errors.As(err, &se) && (se.Code()&0xff == sqlite3.SQLITE_CANTOPEN || se.Code()&0xff == sqlite3.SQLITE_READONLY):
+		return "let this user write to it and to its directory"
+	}
+	return "run 'widgetd check', or restore a backup"
+}
+
+// A lineError is an error whose text has no line breaks: SQLite quotes a damaged schema.
+type lineError struct{ error }
+
+func (o lineError) Error() string { return strings.Join(strings.Fields(o.error.Error()), " ") }
+
+func (o lineError) Unwrap() error { return o.error }
+
+func (s *store) open(o storeOptions) (err error) {
+	if s.writers, err = sql.Open(orDefault(o.driver, "sqlite"), dsn(s.path, "rw", o)); err != nil {
+		return err
+	}
+	s.writers.SetMaxOpenConns(1)
+	if err := s.connect(); err != nil {
+		return err
+	}
+	if err := s.checkSchema(); err != nil {
+		return err
+	}
+	if s.readers, err = sql.Open("sqlite", dsn(s.path, "rw", o, "query_only(1)")); err != nil {
+		return err
+	}
+	s.readers.SetMaxOpenConns(readerConns)
+	s.readers.SetMaxIdleConns(readerConns)
+	s.queries = newQueries(s.readers.PrepareContext)
+	if s.log, err = os.Stat(s.path + "-wal"); err != nil {
+		return err
+	}
+	s.opened, err = os.Stat(s.path)
+	return err
+}
+
+// connect gives the writer a connection.
+func (s *store) connect() (err error) {
+	if s.conn, err = s.writers.Conn(context.Background()); err != nil {
+		return err
+	}
+	s.writes = newQueries(s.conn.PrepareContext)
+	s.foreign = -1 // data_version is each connection's own
+	return nil
+}
+
+// checkSchema asks for one row of the tables that make a database ours. A file
+// whose write-ahead log was taken away can lack even those.
+func (s *store) checkSchema() error {
+	var tables int
+	err := s.writes.one(`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN
+		('accounts', 'base_urls', 'probes', 'origins', 'tokens', 'leads', 'licenses', 'license_keys', 'devices', 'widgets',
+		 'widget_counts', 'item_counts', 'item_names', 'events', 'idempotency', 'legacy_calls')`, nil, &tables)
+	if err != nil {
+		return err
+	}
+	if tables != 16 {
+		return errors.New("tables are missing")
+	}
+	var main string
+	if err := s.writes.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main); err != nil && !errors.Is(err, errNotFound) {
+		return err
+	}
+	return nil
+}
+
+// close runs the writes that are queued, checkpoints and closes the file.
+func (s *store) close() error {
+	close(s.closing)
+	<-s.stopped
+	s.closeReaders() // first, so that none of them holds back the checkpoint
+	var err error
+	if !s.keepLog {
+		err = s.checkpoint()
+	}
+	return errors.Join(err, s.release())
+}
+
+// checkpoint moves the write-ahead log into the database file and empties it.
+// Only the writer's goroutine, or whoever outlives it, may call it.
+func (s *store) checkpoint() error {
+	var busy, pages, moved int
+	return s.writes.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved)
+}
+
+// emptyLog checkpoints and truncates the write-ahead log while the service runs,
+// over a connection of its own, so that what was erased is gone from there too.
+// It waits for readers and the writer as long as told.
+func (s *store) emptyLog(patience time.Duration) error {
+	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{patience: patience}))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	var busy, pages, moved int
+	if err := db.QueryRow(`PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &pages, &moved); err != nil {
+		return storageError(err)
+	}
+	if busy != 0 {
+		return errors.New("a reader holds an earlier state of the database")
+	}
+	return nil
+}
+
+func (s *store) closeReaders() error {
+	if s.readers == nil {
+		return nil
+	}
+	if s.queries != nil {
+		s.queries.close()
+	}
+	err := s.readers.Close()
+	s.readers = nil
+	return err
+}
+
+func (s *store) release() error {
+	errs := []error{s.closeReaders()}
+	if s.conn != nil {
+		if s.writes != nil {
+			s.writes.close()
+		}
+		errs = append(errs, s.conn.Close())
+	}
+	if s.writers != nil {
+		errs = append(errs, s.writers.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// inPlace reports whether the database and its log are still the files that are
+// open, and looked sound when watch last looked. What is written elsewhere is lost.
+func (s *store) inPlace() error {
+	database, err := os.Stat(s.path)
+	if err != nil || !os.SameFile(database, s.opened) {
+		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
+	}
+	log, err := os.Stat(s.path + "-wal")
+	if err != nil || !os.SameFile(log, s.log) {
+		return fmt.Errorf("%w (the file at %s-wal is no longer the one that is open)", errStorage, s.path)
+	}
+	if s.damaged.Load() == nil {
+		return nil
+	}
+	s.watch()
+	if damage := s.damaged.Load(); damage != nil {
+		return fmt.Errorf("%w (%w)", errStorage, *damage)
+	}
+	return nil
+}
+
+// watch looks at the file's header, which SQLite reads once and then keeps in memory.
+func (s *store) watch() {
+	if err := checkHeader(s.path); err != nil {
+		s.damaged.Store(&err)
+	} else {
+		s.damaged.Store(nil)
+	}
+}
+
+// logSize is how many bytes the write-ahead log takes on the disk.
+func (s *store) logSize() int64 {
+	info, err := os.Stat(s.path + "-wal")
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// readable reports whether the file at the path is the open one and answers.
+func (s *store) readable() error {
+	s.watch()
+	if err := s.inPlace(); err != nil {
+		return err
+	}
+	var n int
+	if err := s.one(`SELECT count(*) FROM probes`, nil, &n); err != nil {
+		return err
+	}
+	return nil
+}
+
+// probe proves that the file can be read and written by doing both.
+// Errors: errBusy, errStorageFull, errStorage.
+func (s *store) probe(ctx context.Context) error {
+	if err := s.readable(); err != nil {
+		return err
+	}
+	return s.update(ctx, func(t *tx) error {
+		t.only()
+		_, err := t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
+		return err
+	})
+}
+
+// backup writes a consistent copy of the database to a new file, mode 0600,
+// while the service runs, and checks the copy.
+func (s *store) backup(path string) error {
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("back up to %s: %w", path, fs.ErrExist)
+	}
+	draft := path + ".new"
+	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // before VACUUM, which would follow the umask
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("back up (remove %s if no other backup is running): %w", draft, err)
+	}
+	if err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
+	f.Close()
+	defer os.Remove(draft)
+	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if _, err := db.Exec(`VACUUM INTO ?`, draft); err != nil {
+		return fmt.Errorf("back up: %w", storageError(err))
+	}
+	if faults, err := checkFile(draft); err != nil || len(faults) > 0 {
+		return fmt.Errorf("the copy is not sound: %v %w", faults, err)
+	}
+	if f, err = os.OpenFile(draft, os.O_RDWR, 0); err != nil {
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
+	if err := os.Link(draft, path); err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// checkFile reads the whole database and tells what is wrong with it: pages,
+// indexes, foreign keys, and a schema that is not schema.sql's. It changes
+// nothing. The error says why it could not look.
+func checkFile(path string) (faults []string, err error) {
+	if err := checkHeader(path); err != nil {
+		return []string{err.Error()}, nil
+	}
+	if err := checkLog(path); err != nil {
+		return []string{err.Error()}, nil
+	}
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: filepath.Clean(path)}).EscapedPath()+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	q := newQueries(db.PrepareContext)
+	err = q.each(`PRAGMA integrity_check(20)`, nil, func(scan func(...any) error) error {
+		var line string
+		err := scan(&line)
+		if line != "ok" {
+			faults = append(faults, "integrity: "+line)
+		}
+		return err
+	})
+	if err != nil {
+		return append(faults, "integrity: "+lineError{err}.Error()), nil
+	}
+	err = q.each(`SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 20`, nil, func(scan func(...any) error) error {
+		var table, parent string
+		var row sql.NullInt64
+		err := scan(&table, &row, &parent)
+		faults = append(faults, "foreign key: row "+strconv.FormatInt(row.Int64, 10)+" of "+table+" names a row of "+parent+" that is not there")
+		return err
+	})
+	if err != nil {
+		return append(faults, "foreign keys: "+lineError{err}.Error()), nil
+	}
+	schemaFaults, err := diffSchema(q)
+	return append(faults, schemaFaults...), err
+}
+
+// diffSchema compares the file's schema with the one this program would make.
+func diffSchema(q *queries) (faults []string, err error) {
+	memory, err := sql.Open("sqlite", "file::memory:")
+	if err != nil {
+		return nil, err
+	}
+	defer memory.Close()
+	memory.SetMaxOpenConns(1)
+	if _, err := memory.Exec(schemaSQL); err != nil {
+		return nil, err
+	}
+	const objects = `SELECT type || ' ' || name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' AND name NOT LIKE '\_litestream%' ESCAPE '\'`
+	read := func(q *queries) (map[string]string, error) {
+		found := map[string]string{}
+		err := q.each(objects, nil, func(scan func(...any) error) error {
+			var name, text string
+			err := scan(&name, &text)
+			found[name] = text
+			return err
+		})
+		return found, err
+	}
+	want, err := read(newQueries(memory.PrepareContext))
+	if err != nil {
+		return nil, err
+	}
+	got, err := read(q)
+	if err != nil {
+		return nil, err
+	}
+	for name, text := range want {
+		switch {
+		case got[name] == "":
+			faults = append(faults, "schema: "+name+" is missing")
+		case got[name] != text:
+			faults = append(faults, "schema: "+name+" is not as this program makes it")
+		}
+	}
+	slices.Sort(faults)
+	return faults, nil
+}
