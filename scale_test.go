@@ -1,9 +1,9 @@
 package main
 
 import (
-	"crypto/rand"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -15,8 +15,8 @@ import (
 var scaleLicenses = flag.Int("licenses", 2000, "licences in the large database of the scale benchmarks")
 
 // fillLicenses writes n licences with two devices each, spread over n/100+1
-// accounts, and returns one of those accounts. It commits every 20,000.
-func fillLicenses(tb testing.TB, st *store, n int) (account string) {
+// accounts, and returns one of those accounts and the keys. It commits every 20,000.
+func fillLicenses(tb testing.TB, st *store, n int) (account string, keys []string) {
 	tb.Helper()
 	var accounts []string
 	for done := 0; done < n; {
@@ -25,24 +25,29 @@ func fillLicenses(tb testing.TB, st *store, n int) (account string) {
 			}
 			if done == 0 {
 				for i, id := range accounts {
-					if _, err := t.exec(`INSERT INTO accounts (id, name, created_at) VALUES (?, ?, ?)`, id, fmt.Sprint("Account ", i), t.now); err != nil {
+					if _, err := t.exec(`INSERT INTO accounts (id, name, rate, created_at) VALUES (?, ?, 1000000, ?)`, id, fmt.Sprint("Account ", i), t.now); err != nil {
 						return err
 					}
 				}
 			}
 			for until := min(n, done+20_000); done < until; done++ {
-				var hash [96]byte
-				rand.Read(hash[:])
-				id, seats := t.newID("lic"), 5
+				keys = append(keys, newLicenseKey())
+				key, err := parseLicenseKey(keys[done])
+				if err != nil {
+					return err
+				}
+				hash := key.hash()
+				id, seats := t.newID("lic"), 1000
 				if _, err := t.exec(`INSERT INTO licenses (id, account_id, product, max_devices, expires_at, created_at, updated_at) VALUES (?, ?, 'kds', ?, ?, ?, ?)`,
 					id, accounts[done%len(accounts)], seats, t.now.after(time.Duration(done%1000+1)*time.Hour), t.now, t.now); err != nil {
 					return err
 				}
-				if _, err := t.exec(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, 'XXXXX', ?)`, hash[:32], id, t.now); err != nil {
+				if _, err := t.exec(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, 'XXXXX', ?)`, hash[:], id, t.now); err != nil {
 					return err
 				}
 				for d := range 2 {
-					if err := t.saveDevice(&device{ID: t.newID("dev"), LicenseID: id, Fingerprint: hash[32+32*d:][:32], State: deviceActive, ActivatedAt: t.now, LastSeenAt: t.now, Activations: 1}); err != nil {
+					fingerprint := fingerprintHash(fmt.Sprint(keys[done], d))
+					if err := t.saveDevice(&device{ID: t.newID("dev"), LicenseID: id, Fingerprint: fingerprint[:], State: deviceActive, ActivatedAt: t.now, LastSeenAt: t.now, Activations: 1}); err != nil {
 						return err
 					}
 				}
@@ -53,19 +58,26 @@ func fillLicenses(tb testing.TB, st *store, n int) (account string) {
 			tb.Fatal(err)
 		}
 	}
-	return accounts[0]
+	return accounts[0], keys
 }
 
 // A scaled is a service with many licences in its file, and one device of one of them.
 type scaled struct {
 	*service
-	account    string // of about 100 licences
-	key, token string // of the device
+	account    string   // of about 100 licences
+	keys       []string // of all of them
+	key, token string   // of the device
 }
+
+// forget has the service read anew what it keeps in memory.
+func (s *scaled) forget() { s.store.changes.note(touches{}) }
+
+// any returns the key of any licence.
+func (s *scaled) any() string { return s.keys[rand.IntN(len(s.keys))] }
 
 func newScaled(b *testing.B, licenses int) *scaled {
 	s := &scaled{service: newService(b)}
-	s.account = fillLicenses(b, s.store, licenses)
+	s.account, s.keys = fillLicenses(b, s.store, licenses)
 	s.change(func(t *tx) error { return t.setRate(s.service.account, 1_000_000) })
 	_, s.key = s.addLicense(license{})
 	s.token = s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":"a"}`, s.key)).is(200).text("token")
@@ -81,6 +93,9 @@ func BenchmarkScale(b *testing.B) {
 	verify := func(s *scaled) {
 		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+s.token).is(200)
 	}
+	activate := func(s *scaled, key, fingerprint string) {
+		s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":%q}`, key, fingerprint)).is(200)
+	}
 	devices := 0
 	for _, c := range []struct {
 		name string
@@ -88,12 +103,20 @@ func BenchmarkScale(b *testing.B) {
 	}{
 		{"verify", verify},
 		{"verifyFromTheFile", func(s *scaled) {
-			s.store.changes.note(touches{}) // what is kept in memory holds no more
+			s.forget()
 			verify(s)
+		}},
+		{"verifyAnyFromTheFile", func(s *scaled) {
+			s.forget()
+			s.post("/widget/license/verify", fmt.Sprintf(`{"license_key":%q}`, s.any())).is(200)
 		}},
 		{"activate", func(s *scaled) {
 			devices++
-			s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":"%d"}`, s.key, devices)).is(200)
+			activate(s, s.key, fmt.Sprint(devices))
+		}},
+		{"activateAny", func(s *scaled) {
+			devices++
+			activate(s, s.any(), fmt.Sprint(devices))
 		}},
 		{"timeHasWork", func(s *scaled) {
 			_, err := s.store.timeHasWork(newStamp(time.Now()))
