@@ -324,14 +324,15 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	rest, inBase := rt.inBase(r.URL.Path)
 	legacy := strings.HasPrefix(r.URL.Path, legacyPrefix)
 	w.onLeads = rest == "/widget/leads" || r.URL.Path == legacyPrefix+"widget/leads"
+	if inBase {
+		h["Vary"] = headerVary
+		r = s.withOrigin(w, r)
+	}
 	switch {
 	case legacy:
 		s.serveLegacy(w, r, rt)
 	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
 		s.fail(w, r, errNotFound)
-	case inBase:
-		h["Vary"] = headerVary
-		rt.mux.ServeHTTP(w, s.withOrigin(w, r))
 	default:
 		rt.mux.ServeHTTP(w, r)
 	}
