@@ -32,7 +32,7 @@ type route struct {
 	address string       // name of the limit that holds anonymous callers by address; "": none
 	free    bool         // never charged to an account
 	beacon  bool         // also takes the JSON as text/plain, which needs no preflight
-	creates bool         // honours Idempotency-Key
+	creates bool         // adds something each time: honours Idempotency-Key
 	body    int64        // bytes that a body may have, where that is not maxBody
 	charge  chargeFunc   // whom to charge when no token says so; nil: the Origin's owner
 	run     endpointFunc // reads the request and does it
@@ -74,7 +74,7 @@ var routes = []route{
 	{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, run: endpoint((*server).listDevices)},
 	{pattern: "POST /licenses", token: tokenRequired, scope: scopeAdmin, creates: true, body: maxTermsBody, run: endpoint((*server).createLicense)},
 	{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeAdmin, body: maxTermsBody, run: endpoint((*server).patchLicense)},
-	{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).renewLicense)},
+	{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint((*server).renewLicense)},
 	{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).suspendLicense)},
 	{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).reinstateLicense)},
 	{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).revokeLicense)},
