@@ -588,7 +588,8 @@ func errRate(detail string, retry time.Duration) error {
 // readBody judges type and size and parses (415, 413, 400).
 func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	r := c.request
-	if !c.takesType(r.Header.Get("Content-Type")) || !slices.Contains([]string{"", "identity"}, strings.ToLower(r.Header.Get("Content-Encoding"))) {
+	kind, coding := strings.Join(r.Header["Content-Type"], ", "), strings.Join(r.Header["Content-Encoding"], ", ") // two lines are a list, which neither is
+	if !c.takesType(kind) || !slices.Contains([]string{"", "identity"}, strings.ToLower(coding)) {
 		w.Header().Set("Accept", "application/json")
 		return nil, &refusal{code: "unsupported_media_type", detail: "The body must be JSON in UTF-8: Content-Type: application/json, not compressed."}
 	}
