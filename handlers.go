@@ -259,6 +259,7 @@ type response struct {
 	requestID string
 	onLeads   bool // its problems carry "ok":false
 	pattern   string
+	account   string // who was charged; "": nobody
 
 	values [6]string // of header fields, which need no slices of their own here
 	fields int       // how many of them are taken
@@ -662,6 +663,7 @@ func (s *server) charge(w *response, c *call, in *input) (err error) {
 	if err != nil {
 		return err
 	}
+	w.account = a.ID
 	v := s.accounts.take(a.ID, a.Rate, c.now)
 	b := strconv.AppendInt(append(make([]byte, 0, 80), `"account";q=`...), int64(a.Rate), 10)
 	b = append(b, `;w=60`...)
