@@ -120,7 +120,7 @@ var rawRequests = []struct{ name, request, answers, code string }{
 	{"CONNECT", "CONNECT x:80 HTTP/1.1\nHost: x:80\n\n", "404 200", "not_found"},
 	{"CONNECT with a path", "CONNECT /livez HTTP/1.1\nHost: x\n\n", "405 200", "method_not_allowed"},
 	{"an asterisk", "GET * HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"OPTIONS of an asterisk", "OPTIONS * HTTP/1.1\nHost: x\n\n", "200 200", ""},
+	{"OPTIONS of an asterisk", "OPTIONS * HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
 	{"a target without a slash", "GET livez HTTP/1.1\nHost: x\n\n", "400", ""},
 	{"//", "GET //livez HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
 	{"..", "GET /v1/../livez HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},

@@ -62,6 +62,7 @@ func TestAListedOriginMayReadEveryAnswerEvenARefusal(t *testing.T) {
 		"400":       s.post("/widget/leads", "{", "Origin: "+siteOrigin).is(400),
 		"401":       s.get("/leads", "Origin: "+siteOrigin).is(401),
 		"404":       s.get("/none", "Origin: "+siteOrigin).is(404),
+		"unclean":   s.get("/widget//leads", "Origin: "+siteOrigin).is(404),
 		"405":       s.get("/widget/leads", "Origin: "+siteOrigin).is(405),
 		"415":       s.post("/widget/leads", "{}", "Origin: "+siteOrigin, "Content-Type: a/b").is(415),
 		"422":       s.post("/widget/leads", "{}", "Origin: "+siteOrigin).is(422),

@@ -32,7 +32,7 @@ type route struct {
 	address string       // name of the limit that holds anonymous callers by address; "": none
 	free    bool         // never charged to an account
 	beacon  bool         // also takes the JSON as text/plain, which needs no preflight
-	creates bool         // honours Idempotency-Key
+	creates bool         // adds something each time: honours Idempotency-Key
 	body    int64        // bytes that a body may have, where that is not maxBody
 	charge  chargeFunc   // whom to charge when no token says so; nil: the Origin's owner
 	run     endpointFunc // reads the request and does it
@@ -74,7 +74,7 @@ var routes = []route{
 	{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, run: endpoint((*server).listDevices)},
 	{pattern: "POST /licenses", token: tokenRequired, scope: scopeAdmin, creates: true, body: maxTermsBody, run: endpoint((*server).createLicense)},
 	{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeAdmin, body: maxTermsBody, run: endpoint((*server).patchLicense)},
-	{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).renewLicense)},
+	{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint((*server).renewLicense)},
 	{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).suspendLicense)},
 	{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).reinstateLicense)},
 	{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).revokeLicense)},
@@ -259,6 +259,7 @@ type response struct {
 	requestID string
 	onLeads   bool // its problems carry "ok":false
 	pattern   string
+	account   string // who was charged; "": nobody
 
 	values [6]string // of header fields, which need no slices of their own here
 	fields int       // how many of them are taken
@@ -324,14 +325,15 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	rest, inBase := rt.inBase(r.URL.Path)
 	legacy := strings.HasPrefix(r.URL.Path, legacyPrefix)
 	w.onLeads = rest == "/widget/leads" || r.URL.Path == legacyPrefix+"widget/leads"
+	if inBase {
+		h["Vary"] = headerVary
+		r = s.withOrigin(w, r)
+	}
 	switch {
 	case legacy:
 		s.serveLegacy(w, r, rt)
 	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
 		s.fail(w, r, errNotFound)
-	case inBase:
-		h["Vary"] = headerVary
-		rt.mux.ServeHTTP(w, s.withOrigin(w, r))
 	default:
 		rt.mux.ServeHTTP(w, r)
 	}
@@ -587,7 +589,8 @@ func errRate(detail string, retry time.Duration) error {
 // readBody judges type and size and parses (415, 413, 400).
 func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	r := c.request
-	if !c.takesType(r.Header.Get("Content-Type")) || !slices.Contains([]string{"", "identity"}, strings.ToLower(r.Header.Get("Content-Encoding"))) {
+	kind, coding := strings.Join(r.Header["Content-Type"], ", "), strings.Join(r.Header["Content-Encoding"], ", ") // two lines are a list, which neither is
+	if !c.takesType(kind) || !slices.Contains([]string{"", "identity"}, strings.ToLower(coding)) {
 		w.Header().Set("Accept", "application/json")
 		return nil, &refusal{code: "unsupported_media_type", detail: "The body must be JSON in UTF-8: Content-Type: application/json, not compressed."}
 	}
@@ -660,6 +663,7 @@ func (s *server) charge(w *response, c *call, in *input) (err error) {
 	if err != nil {
 		return err
 	}
+	w.account = a.ID
 	v := s.accounts.take(a.ID, a.Rate, c.now)
 	b := strconv.AppendInt(append(make([]byte, 0, 80), `"account";q=`...), int64(a.Rate), 10)
 	b = append(b, `;w=60`...)

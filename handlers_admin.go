@@ -72,24 +72,19 @@ func readPatch(in *input) termsChange {
 
 // patchLicense answers PATCH /licenses/{id}.
 func (s *server) patchLicense(ctx context.Context, c *call, q *patchLicenseRequest) (*licenseDetail, error) {
-	return s.changeLicense(ctx, func(t *tx) (*license, error) { return patchLicense(t, q.id, q.terms, actorToken(c)) })
+	return s.changeLicense(ctx, c, func(t *tx) (*license, error) { return patchLicense(t, q.id, q.terms, actorToken(c)) })
 }
 
 // changeLicense runs a change of a licence and shows it as it is then.
-func (s *server) changeLicense(ctx context.Context, f func(*tx) (*license, error)) (*licenseDetail, error) {
-	var detail licenseDetail
-	err := s.store.update(ctx, func(t *tx) error {
+func (s *server) changeLicense(ctx context.Context, c *call, f func(*tx) (*license, error)) (*licenseDetail, error) {
+	return create(ctx, s, c, func(t *tx) (*licenseDetail, error) {
 		l, err := f(t)
 		if err != nil {
-			return licenseNotFound(err)
+			return nil, licenseNotFound(err)
 		}
-		detail = detailLicense(l, t.now.Time)
-		return nil
+		detail := detailLicense(l, t.now.Time)
+		return &detail, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &detail, nil
 }
 
 // renewRequest is the body of POST /licenses/{id}/renew.
@@ -105,7 +100,7 @@ func (q *renewRequest) read(in *input) {
 
 // renewLicense answers POST /licenses/{id}/renew.
 func (s *server) renewLicense(ctx context.Context, c *call, q *renewRequest) (*licenseDetail, error) {
-	return s.changeLicense(ctx, func(t *tx) (*license, error) { return renewLicense(t, q.id, q.days, actorToken(c)) })
+	return s.changeLicense(ctx, c, func(t *tx) (*license, error) { return renewLicense(t, q.id, q.days, actorToken(c)) })
 }
 
 // stateRequest is the body of suspend, reinstate and revoke.
@@ -129,7 +124,7 @@ func (s *server) revokeLicense(ctx context.Context, c *call, q *stateRequest) (*
 }
 
 func (s *server) setState(ctx context.Context, c *call, q *stateRequest, action string) (*licenseDetail, error) {
-	return s.changeLicense(ctx, func(t *tx) (*license, error) { return changeState(t, q.id, action, q.reason, actorToken(c)) })
+	return s.changeLicense(ctx, c, func(t *tx) (*license, error) { return changeState(t, q.id, action, q.reason, actorToken(c)) })
 }
 
 // rotateRequest is the body of POST /licenses/{id}/rotate-key.

@@ -45,9 +45,6 @@ func (s *server) serveLegacy(w *response, r *http.Request, rt *routing) {
 
 	counterpart = s.withOrigin(w, counterpart)
 	check, _ := counterpart.Context().Value(originKey{}).(originCheck)
-	if r.Method != http.MethodOptions { // a preflight announces a call, and is none
-		s.legacy.count(legacyPathName(known), s.legacyCaller(r, check), s.now())
-	}
 	switch {
 	case s.now().Before(s.legacySunset) && unclean:
 		s.fail(w, r, errNotFound)
@@ -62,6 +59,9 @@ func (s *server) serveLegacy(w *response, r *http.Request, rt *routing) {
 		}
 		w.pattern = "legacy"
 		s.fail(w, r, &refusal{code: "gone", detail: detail})
+	}
+	if r.Method != http.MethodOptions { // a preflight announces a call, and is none
+		s.legacy.count(legacyPathName(known), s.legacyCaller(w, r, check), s.now())
 	}
 }
 
@@ -91,9 +91,12 @@ func legacyPathName(known string) string {
 	return legacyPrefix + known[1:]
 }
 
-// legacyCaller names the account behind a legacy call, as far as its token or its
-// Origin tells.
-func (s *server) legacyCaller(r *http.Request, check originCheck) string {
+// legacyCaller names the account behind a legacy call: the one that was charged, else
+// as far as its token or its Origin tells.
+func (s *server) legacyCaller(w *response, r *http.Request, check originCheck) string {
+	if w.account != "" {
+		return w.account
+	}
 	if token, err := bearer(r); err == nil && token != "" {
 		if who, err := s.authenticate(token, true); err == nil {
 			return who.claims.Subject

@@ -372,6 +372,9 @@ func TestABodyOfAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
 			a.is(415, "unsupported_media_type").has("Accept: application/json")
 		}
 	}
+	for _, twice := range [][]string{{"Content-Type: application/json", "Content-Type: text/plain"}, {"Content-Encoding: identity", "Content-Encoding: gzip"}} {
+		s.post("/widget/leads", postPaths["/widget/leads"], twice...).is(415, "unsupported_media_type")
+	}
 	s.unchanged(before)
 }
 

@@ -55,6 +55,24 @@ func TestAKeyThatServedOneLicenceIsRefusedForAnother(t *testing.T) {
 	s.post("/licenses/"+one+"/rotate-key", `{}`, admin, someKey).is(200).has("Idempotency-Replayed: true")
 }
 
+func TestARenewalThatIsSentTwiceWithOneKeyRenewsOnce(t *testing.T) {
+	s := newService(t)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	id, _ := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(24 * time.Hour))})
+	first := s.post("/licenses/"+id+"/renew", `{"days":30}`, admin, someKey).is(200).has("Idempotency-Replayed: ")
+	if again := s.post("/licenses/"+id+"/renew", `{"days":30}`, admin, someKey).is(200).has("Idempotency-Replayed: true"); again.body != first.body {
+		t.Fatalf("%s, the first time %s", again.body, first.body)
+	}
+	if end := s.get("/licenses/"+id, admin).is(200).text("expires_at"); end != first.text("expires_at") {
+		t.Fatalf("ends %s, renewed until %s", end, first.text("expires_at"))
+	}
+	s.post("/licenses/"+id+"/renew", `{"days":31}`, admin, someKey).is(422, "idempotency_key_reused")
+	s.post("/licenses/lic_00000000000000000000000000/renew", `{"days":30}`, admin, "Idempotency-Key: other").is(404, "license_not_found")
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.renewed'`); n != 1 {
+		t.Fatalf("renewed %d times", n)
+	}
+}
+
 func TestAKeyMayBeQuoted(t *testing.T) {
 	s := newService(t)
 	s.post("/widget/leads", aLead, "Idempotency-Key: abc").is(200).has("Idempotency-Replayed: ")

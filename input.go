@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -195,14 +196,14 @@ func (in *input) texts(name string, count, max int) []string {
 }
 
 // number reads an optional whole number from low to high; nil when it is absent or
-// wrong.
+// wrong. Like JSON Schema it takes 3.0 and 3e0 for 3.
 func (in *input) number(name string, low, high int) *int {
 	v := in.member(name, jsonNumber, optional)
 	if v == nil {
 		return nil
 	}
-	n, whole := v.integer()
-	if !whole || n < int64(low) || n > int64(high) {
+	n, err := strconv.ParseFloat(v.text, 64) // exact for every limit that we set
+	if err != nil || n != math.Trunc(n) || n < float64(low) || n > float64(high) {
 		in.wrong(name, "out_of_range", fmt.Sprintf("This must be a whole number from %d to %d.", low, high))
 		return nil
 	}

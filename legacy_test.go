@@ -123,6 +123,9 @@ func TestLegacyCallsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 			s.do("POST", "//api/legacy/widget/leads", aLead, "Origin: "+siteOrigin).is(200)
 		}
 		s.do("PUT", "//api/legacy/widget/leads", aLead).is(405)
+		_, key := s.addLicense(license{AccountID: partner})
+		s.do("POST", "//api/legacy/widget/license/verify", `{"license_key":"`+key+`"}`).is(200)
+		s.do("POST", "//api/legacy/widget/license/verify", `{"license_key":"`+newLicenseKey()+`"}`).is(200)
 		for i := range 5 {
 			s.get(fmt.Sprintf("//api/legacy/licenses/lic_%d", i), token).is(404)
 			s.get(fmt.Sprintf("//api/legacy/old/%d", i), "Authorization: Bearer nonsense").is(404)
@@ -142,9 +145,12 @@ func TestLegacyCallsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 		want := map[string]int64{
 			"2000-01-01 /api/legacy/widget/leads " + s.account: 4,
 			"2000-01-01 /api/legacy/widget/leads unknown":      1,
-			"2000-01-01 /api/legacy/licenses/{id} " + partner:  5,
-			"2000-01-01 other unknown":                         5,
-			"2000-01-02 /api/legacy/widget/health unknown":     1,
+
+			"2000-01-01 /api/legacy/widget/license/verify " + partner: 1,
+			"2000-01-01 /api/legacy/widget/license/verify unknown":    1,
+			"2000-01-01 /api/legacy/licenses/{id} " + partner:         5,
+			"2000-01-01 other unknown":                                5,
+			"2000-01-02 /api/legacy/widget/health unknown":            1,
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("counted %v, want %v", got, want)

@@ -450,7 +450,7 @@ func TestBadTermsAreNamedAndChangeNothing(t *testing.T) {
 		"plan":          {`1`, `"` + long + `"`, `"a\u0000"`},
 		"kind":          {`"site"`, `1`, `""`},
 		"trial":         {`null`, `1`, `"true"`},
-		"max_devices":   {`0`, `-1`, `1.5`, `"1"`, `1000001`, `1e3`},
+		"max_devices":   {`0`, `-0.0`, `-1`, `1.5`, `5e-1`, `"1"`, `1000001`, `1e7`, `1e400`, `1e-400`},
 		"max_transfers": {`-1`, `"1"`, `1000001`},
 		"starts_at":     {`"2030-01-01"`, `1`, `"2030-13-01T00:00:00Z"`, `"9999-01-01T00:00:00Z"`},
 		"expires_at":    {`"tomorrow"`, `1`, `"2029-12-31T00:00:00Z"`},
@@ -485,6 +485,17 @@ func TestBadTermsAreNamedAndChangeNothing(t *testing.T) {
 	s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds","expiry_basis":"first_activation"}`, s.account), admin).is(422, "validation_failed")
 	if after := s.count(`SELECT count(*) FROM licenses`) + s.count(`SELECT count(*) FROM events`); after != before {
 		t.Fatalf("%d rows became %d", before, after)
+	}
+}
+
+func TestAWholeNumberIsOneHoweverItIsWritten(t *testing.T) {
+	s := newService(t)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	id, _ := s.addLicense(license{})
+	for text, want := range map[string]float64{"3": 3, "3.0": 3, "0.4e1": 4, "50E-1": 5, "1e6": 1_000_000} {
+		if got := s.do("PATCH", "/licenses/"+id, `{"max_devices":`+text+`}`, admin).is(200).json()["max_devices"]; got != want {
+			t.Errorf("%s is %v", text, got)
+		}
 	}
 }
 

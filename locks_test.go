@@ -76,6 +76,22 @@ func (c *customer) readUntil(done <-chan struct{}) (rounds int) {
 	}
 }
 
+func TestAShellThatComesAndGoesLeavesTheLogToTheService(t *testing.T) {
+	programsOrSkip(t, "sqlite3")
+	s := newService(t)
+	for i, statement := range []string{"SELECT count(*) FROM origins", "INSERT INTO origins (origin, account_id) VALUES ('https://menu.example', '" + s.account + "')", "PRAGMA wal_checkpoint(TRUNCATE)"} {
+		s.store.watch() // as every second
+		s.get("/widget/health").is(200)
+		if out, err := exec.Command("sqlite3", "-bail", s.store.path, statement).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v %s", statement, err, out)
+		}
+		s.check(s.store.inPlace())
+		s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"a%d@example.com"}`, i)).is(200)
+	}
+	s.notice()
+	s.do("OPTIONS", "/widget/leads", "", "Origin: https://menu.example").is(204)
+}
+
 func TestWhileAnOperatorHoldsTheLockTenSecondsWritesWaitAndNoneFails(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)

@@ -468,7 +468,8 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	conns := &connections{states: map[net.Conn]connection{}}
 	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ConnState: conns.note,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		DisableGeneralOptionsHandler: true} // its answer to OPTIONS * has no request id
 	workers, stopWorkers := context.WithCancel(context.Background())
 	defer stopWorkers()
 	var working sync.WaitGroup

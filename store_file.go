@@ -112,22 +112,43 @@ func syncDir(dir string) error {
 }
 
 // checkHeader reads the first page's header: is this file a widgetd database
-// that this program understands? It takes the same time for any size.
+// that this program understands? It takes the same time for any size. No store of
+// this process may be open at the path; see openHeader.
 func checkHeader(path string) error {
+	f, err := openHeader(path)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// openHeader opens the database file beside SQLite, once readHeader has found nothing
+// wrong. Whoever closes any descriptor of a file gives up all locks that the
+// process has on it (fcntl(2)), SQLite's among them; then the next sqlite3 shell that
+// ends takes itself for the last one and removes the log. So while a store is open,
+// its one descriptor is.
+func openHeader(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it", path)
+		return nil, fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it", path)
 	}
 	if err != nil {
-		return fmt.Errorf("open the database: %w", err)
+		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	defer f.Close()
+	if err := readHeader(f, path); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func readHeader(f *os.File, path string) error {
 	var head [100]byte
-	n, err := f.Read(head[:])
+	n, err := f.ReadAt(head[:], 0)
 	switch {
 	case n == 0 && errors.Is(err, io.EOF):
 		return fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", path)
-	case err != nil:
+	case err != nil && !errors.Is(err, io.EOF):
 		return fmt.Errorf("read %s: %w", path, err)
 	case !bytes.HasPrefix(head[:], []byte("SQLite format 3\x00")):
 		return fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", path)
@@ -159,13 +180,15 @@ func checkLog(path string) error {
 // openStore opens an existing database and starts its writer. Its errors are one
 // line that names the file and the next step.
 func openStore(path string, o storeOptions) (*store, error) {
-	if err := checkHeader(path); err != nil {
+	header, err := openHeader(path)
+	if err != nil {
 		return nil, err
 	}
 	if err := checkLog(path); err != nil {
+		header.Close()
 		return nil, err
 	}
-	s := &store{path: path, now: o.now, keepLog: o.keepLog,
+	s := &store{path: path, header: header, now: o.now, keepLog: o.keepLog,
 		jobs: make(chan *job, maxQueued), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	if s.now == nil {
 		s.now = time.Now
@@ -316,7 +339,7 @@ func (s *store) release() error {
 	if s.writers != nil {
 		errs = append(errs, s.writers.Close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.header.Close())...) // after SQLite, whose locks end with it
 }
 
 // inPlace reports whether the database and its log are still the files that are
@@ -342,7 +365,7 @@ func (s *store) inPlace() error {
 
 // watch looks at the file's header, which SQLite reads once and then keeps in memory.
 func (s *store) watch() {
-	if err := checkHeader(s.path); err != nil {
+	if err := readHeader(s.header, s.path); err != nil {
 		s.damaged.Store(&err)
 	} else {
 		s.damaged.Store(nil)
