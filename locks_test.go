@@ -228,3 +228,32 @@ func TestALogThatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 		t.Errorf("health: %s", a.body)
 	}
 }
+
+func TestOthersWhoOpenAndCloseTheFileLeaveTheServicesLogInPlace(t *testing.T) {
+	programsOrSkip(t, "sqlite3")
+	t.Parallel()
+	o := newOperator(t)
+	p := serveProcess(t, o)
+	c := o.customer(p)
+	var all acknowledged
+	for i, other := range [][]string{
+		{builtProgram(t), "account", "list", "-db", o.env["WIDGETD_DB"]},
+		{"sqlite3", o.env["WIDGETD_DB"], "UPDATE accounts SET name = 'Renamed'"},
+		{"sqlite3", "-readonly", o.env["WIDGETD_DB"], "SELECT count(*) FROM accounts"},
+	} {
+		c.healthBecomes("pass") // the service has looked at the file
+		if out, err := exec.Command(other[0], other[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", other, err, out)
+		}
+		email := fmt.Sprintf("after%d@example.com", i)
+		a := c.lead(email)
+		if a.status != 200 {
+			t.Fatalf("after %s: %d %s", other, a.status, a.body)
+		}
+		all.add(email, a.text("id"))
+	}
+	if err := p.stop(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	all.check(t, o)
+}

@@ -122,12 +122,17 @@ func checkHeader(path string) error {
 		return fmt.Errorf("open the database: %w", err)
 	}
 	defer f.Close()
+	return judgeHeader(f, path)
+}
+
+// judgeHeader is checkHeader for a file that is open already.
+func judgeHeader(f *os.File, path string) error {
 	var head [100]byte
-	n, err := f.Read(head[:])
+	n, err := f.ReadAt(head[:], 0)
 	switch {
 	case n == 0 && errors.Is(err, io.EOF):
 		return fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", path)
-	case err != nil:
+	case err != nil && !errors.Is(err, io.EOF):
 		return fmt.Errorf("read %s: %w", path, err)
 	case !bytes.HasPrefix(head[:], []byte("SQLite format 3\x00")):
 		return fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", path)
@@ -221,7 +226,10 @@ func (s *store) open(o storeOptions) (err error) {
 	if s.log, err = os.Stat(s.path + "-wal"); err != nil {
 		return err
 	}
-	s.opened, err = os.Stat(s.path)
+	if s.file, err = os.Open(s.path); err != nil {
+		return err
+	}
+	s.opened, err = s.file.Stat()
 	return err
 }
 
@@ -316,6 +324,9 @@ func (s *store) release() error {
 	if s.writers != nil {
 		errs = append(errs, s.writers.Close())
 	}
+	if s.file != nil {
+		errs = append(errs, s.file.Close())
+	}
 	return errors.Join(errs...)
 }
 
@@ -342,7 +353,7 @@ func (s *store) inPlace() error {
 
 // watch looks at the file's header, which SQLite reads once and then keeps in memory.
 func (s *store) watch() {
-	if err := checkHeader(s.path); err != nil {
+	if err := judgeHeader(s.file, s.path); err != nil {
 		s.damaged.Store(&err)
 	} else {
 		s.damaged.Store(nil)
