@@ -347,6 +347,37 @@ func TestAnOlderLeaseIsSuspectedOncePerDay(t *testing.T) {
 	})
 }
 
+func TestARestoredDatabaseSuspectsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{LeaseHours: 2})
+		token := s.activate(key, "a").is(200).text("token")
+		renew := func(path, body string) {
+			t.Helper()
+			time.Sleep(time.Hour)
+			token = s.post("/widget/license/"+path, body, "Authorization: Bearer "+token).is(200).text("token")
+		}
+		for range 5 {
+			renew("verify", `{}`)
+		}
+		for _, path := range []string{"verify", "activate"} {
+			s.change(func(tx *tx) error { // as it was then
+				_, err := tx.exec(`UPDATE devices SET lease_seq = 2, presented_seq = 1`)
+				return err
+			})
+			for range 3 {
+				renew(path, `{}`)
+			}
+		}
+		if c, err := s.keys.verify(token); err != nil || c.Seq != 12 {
+			t.Fatalf("claims %+v, %v", c, err)
+		}
+		if got := s.eventTypes(id); strings.Contains(got, "clone_suspected") {
+			t.Fatal(got)
+		}
+	})
+}
+
 func TestTheOperatorManagesLicencesOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
