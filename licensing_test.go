@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -514,6 +515,13 @@ func TestBadTermsAreNamedAndChangeNothing(t *testing.T) {
 		}
 	}
 	s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds","expiry_basis":"first_activation"}`, s.account), admin).is(422, "validation_failed")
+	var pointers []string
+	for _, e := range s.do("PATCH", "/licenses/"+id, `{"entitlements":["","ok",1,"a b","ok"]}`, admin).is(422).json()["errors"].([]any) {
+		pointers = append(pointers, e.(map[string]any)["pointer"].(string))
+	}
+	if slices.Sort(pointers); fmt.Sprint(pointers) != "[#/entitlements/0 #/entitlements/2 #/entitlements/3 #/entitlements/4]" {
+		t.Errorf("wrong are %v", pointers)
+	}
 	if after := s.count(`SELECT count(*) FROM licenses`) + s.count(`SELECT count(*) FROM events`); after != before {
 		t.Fatalf("%d rows became %d", before, after)
 	}

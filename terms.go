@@ -14,7 +14,8 @@ import (
 // commands, an import and the HTTP endpoints all come through here.
 
 const (
-	maxNameLength   = 100     // characters of a product or a plan
+	maxNameLength   = 100 // characters of a product or a plan
+	maxReason       = 500
 	maxCount        = 1000000 // devices, transfers
 	maxGraceDays    = 3650
 	maxDurationDays = 36500
@@ -267,6 +268,10 @@ func checkCodes(codes []string, wrong func(at int, code, detail string)) {
 			wrong(i, "too_long", fmt.Sprintf("With this code the list takes more than %d bytes, and would not fit into a token.", maxCodesBytes))
 			return
 		}
+		if i == maxEntitlements {
+			wrong(i, "too_many", fmt.Sprintf("With this code the list has more than %d codes.", maxEntitlements))
+			return
+		}
 		if code, detail := checkCode(c); code != "" {
 			wrong(i, code, detail)
 		} else if slices.Contains(codes[:i], c) {
@@ -316,7 +321,11 @@ func (in *input) codesTerm(name string) (codeList, bool) {
 		return nil, false
 	}
 	codes := in.texts(name, maxEntitlements, 64)
-	checkCodes(codes, func(at int, code, detail string) { in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail) })
+	checkCodes(codes, func(at int, code, detail string) {
+		if codes[at] != "" { // else it is noted already
+			in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail)
+		}
+	})
 	return codes, true
 }
 
