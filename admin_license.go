@@ -34,7 +34,7 @@ var licenseCommands = []command{
 	{"device release", "ID", "give a device's seat back, or let a blocked one in again", nil, 1, deviceRelease},
 	{"device block", "ID", "shut a device out", nil, 1, deviceBlock},
 	{"device export", "", "print all devices, one JSON object a line or CSV", []string{"csv"}, 0, deviceExport},
-	{"lease inspect", "TOKEN", "explain a device token line by line and say whether it holds, without the database", []string{"public", "fingerprint"}, 1, leaseInspect},
+	{"lease inspect", "TOKEN", "explain a device token line by line and say whether it holds, without the database", []string{"public", "fingerprint", "audience"}, 1, leaseInspect},
 }
 
 // licenseFromOptions reads a new licence from the command line.
@@ -306,7 +306,7 @@ type exportedDevice struct {
 }
 
 func deviceExport(e *env) error {
-	header := []string{"license_id", "id", "name", "state", "platform", "app_version", "fingerprint", "activated_at", "last_seen_at", "released_at", "released_by"}
+	header := []string{"license_id", "id", "name", "state", "platform", "app_version", "fingerprint", "activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at"}
 	return exportRows(e, header, func(st *store, before string) (page []exportedDevice, err error) {
 		rows, err := st.allDevices(before, exportPage)
 		for _, d := range rows {
@@ -315,7 +315,7 @@ func deviceExport(e *env) error {
 		return page, err
 	}, func(d exportedDevice) string { return d.ID }, func(d exportedDevice) []string {
 		return []string{d.LicenseID, d.ID, plainCell(textOr(d.Name, "")), d.State, plainCell(textOr(d.Platform, "")), plainCell(textOr(d.AppVersion, "")), d.Fingerprint,
-			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), textOr(d.ReleasedBy, "")}
+			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), textOr(d.ReleasedBy, ""), stampCell(d.CloneAt)}
 	})
 }
 
@@ -630,7 +630,7 @@ func leaseInspect(e *env) error {
 	if err != nil {
 		fault = "its signature does not hold under these keys, or it is no token of this service"
 	} else {
-		fault = leaseFault(c, e.str("fingerprint"), "", e.now())
+		fault = leaseFault(c, e.str("fingerprint"), e.str("audience"), e.now())
 	}
 	if e.on("json") {
 		if err := e.print(map[string]any{"holds": fault == "", "fault": fault, "claims": c}, ""); err != nil {
@@ -645,8 +645,13 @@ func leaseInspect(e *env) error {
 	if e.on("json") {
 		return nil
 	}
-	_, err = fmt.Fprintf(e.stdout, "\nThe lease holds: the signature is right, and it ends in %s.\n", time.Unix(c.Expires, 0).Sub(e.now()).Round(time.Second))
-	return err
+	fmt.Fprintf(e.stdout, "\nThe lease holds: the signature is right, and it ends in %s.\n", time.Unix(c.Expires, 0).Sub(e.now()).Round(time.Second))
+	for _, name := range []string{"fingerprint", "audience"} {
+		if e.str(name) == "" {
+			fmt.Fprintf(e.stdout, "Not compared, for want of -%s: the %s.\n", name, name)
+		}
+	}
+	return nil
 }
 
 // explainLease prints header and claims of a token as far as they can be read,

@@ -165,6 +165,9 @@ func TestLicencesAndDevicesAreExported(t *testing.T) {
 				t.Errorf("%s: %q is not JSON", what, line)
 			}
 		}
+		if what == "device" && rows[0][len(rows[0])-1] != "clone_suspected_at" {
+			t.Errorf("a suspected clone is not in %s", rows[0])
+		}
 		hash := fingerprintHash("secret-fingerprint")
 		for _, secret := range []string{key, "secret-fingerprint", fmt.Sprintf("%x", hash)} {
 			if strings.Contains(out+strings.Join(lines, ""), secret) {

@@ -406,6 +406,13 @@ func TestTheOperatorManagesLicencesOverHTTP(t *testing.T) {
 		if p := patched.json(); p["plan"] != nil || p["max_devices"] != nil || p["grace_days"] != 7.0 || len(p["entitlements"].([]any)) != 0 {
 			t.Fatal(patched.body)
 		}
+		written := s.count(`SELECT count(*) FROM events`)
+		if same := s.do("PATCH", path, `{"plan":null,"entitlements":[],"metadata":{}}`, admin).is(200); same.body != patched.body || s.count(`SELECT count(*) FROM events`) != written {
+			t.Fatalf("a change to what is there already: %s", same.body)
+		}
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.updated' AND data = '{"changed":"entitlements max_devices metadata plan"}'`); n != 1 {
+			t.Fatalf("%d events name the changed terms", n)
+		}
 		s.do("PATCH", path, `{"product":"other"}`, admin).is(422, "validation_failed")
 		s.do("PATCH", path, `{"expires_at":"1998-01-01T00:00:00Z"}`, admin).is(422, "validation_failed")
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -168,7 +169,8 @@ func createLicense(t *tx, l *license, actor string) (id, key string, err error) 
 	return id, key, err
 }
 
-// patchLicense changes terms of a licence. Errors: errNotFound, validation_failed,
+// patchLicense changes terms of a licence; where nothing is different nothing is
+// written. Errors: errNotFound, validation_failed,
 // illegal_transition for a revoked one.
 func patchLicense(t *tx, id string, change termsChange, actor string) (*license, error) {
 	l, err := t.license("", id)
@@ -178,13 +180,36 @@ func patchLicense(t *tx, id string, change termsChange, actor string) (*license,
 	if l.State == statusRevoked {
 		return nil, errTransition(l, "change")
 	}
+	before := *l
 	if err := change.apply(l).checkTerms(); err != nil {
 		return nil, err
+	}
+	names := changedTerms(&before, l)
+	if names == "" {
+		return l, nil
 	}
 	if err := t.saveTerms(l); err != nil {
 		return nil, err
 	}
-	return l, t.addEvent(licenseEvent(l, "license.updated", actor))
+	return l, t.addEvent(licenseEvent(l, "license.updated", actor, "changed", names))
+}
+
+// changedTerms names the terms in which two states of a licence differ, in the order
+// of the alphabet: "expires_at max_devices".
+func changedTerms(before, after *license) string {
+	var was, is map[string]json.RawMessage
+	for l, members := range map[*license]*map[string]json.RawMessage{before: &was, after: &is} {
+		text, _ := json.Marshal(l)
+		json.Unmarshal(text, members)
+	}
+	var names []string
+	for name := range is {
+		if !bytes.Equal(was[name], is[name]) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
 }
 
 func licenseEvent(l *license, eventType, actor string, data ...string) event {
