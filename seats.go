@@ -181,8 +181,7 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 			return nil, err
 		}
 	}
-	l.SeatsUsed, err = t.seatsUsed(l.ID)
-	return g, err
+	return g, nil
 }
 
 // findDevice returns the device that an activation is for, nil for a new one. A
@@ -298,10 +297,6 @@ var errLicense = &refusal{code: "license_not_found", detail: verdictDetails["not
 // of the device that it replaces, unless no seat is free even then.
 func takeSeat(t *tx, g *grant, a activation) error {
 	l := g.license
-	used, err := t.seatsUsed(l.ID)
-	if err != nil {
-		return err
-	}
 	old, err := findReplaced(t, l, a)
 	if err != nil {
 		return err
@@ -310,8 +305,8 @@ func takeSeat(t *tx, g *grant, a activation) error {
 	if old != nil {
 		freed = 1
 	}
-	if l.MaxDevices != nil && used-freed >= *l.MaxDevices {
-		return seatLimit(t, l, used) // kept with its event, so nothing may be released before
+	if l.MaxDevices != nil && l.SeatsUsed-freed >= *l.MaxDevices {
+		return seatLimit(t, l) // kept with its event, so nothing may be released before
 	}
 	if err := mayTransfer(t, l, g.device, old); err != nil {
 		return err
@@ -330,6 +325,7 @@ func takeSeat(t *tx, g *grant, a activation) error {
 	d := g.device
 	d.State, d.ActivatedAt, d.ReleasedAt, d.ReleasedBy = deviceActive, t.now, stamp{}, nil
 	d.Activations++
+	l.SeatsUsed++
 	return nil
 }
 
@@ -388,7 +384,7 @@ func mayTransfer(t *tx, l *license, d, replaced *device) error {
 
 // seatLimit refuses a seat, names the devices that hold them, and notes that once
 // an hour.
-func seatLimit(t *tx, l *license, used int) error {
+func seatLimit(t *tx, l *license) error {
 	holders, err := t.devices(l.ID, deviceActive, "", maxHoldersShown)
 	if err != nil {
 		return err
@@ -407,7 +403,7 @@ func seatLimit(t *tx, l *license, used int) error {
 		masked = append(masked, viewDevice(d))
 	}
 	return keep(&refusal{code: "seat_limit_reached", detail: "All seats of this licence are taken. Release a device, or name one in replace_device_id.",
-		seats: seatsOf(l, used), devices: masked})
+		seats: seatsOf(l), devices: masked})
 }
 
 const maxHoldersShown = 50 // devices in a seat_limit_reached
@@ -415,6 +411,9 @@ const maxHoldersShown = 50 // devices in a seat_limit_reached
 // release takes a device's seat back and writes an event; the caller has seen that
 // it holds one (or, for an operator, that it is blocked).
 func release(t *tx, l *license, d *device, by, eventType, actor string) error {
+	if d.State == deviceActive {
+		l.SeatsUsed--
+	}
 	d.State, d.ReleasedAt, d.ReleasedBy, d.LapsesAt = deviceReleased, t.now, &by, stamp{}
 	if err := t.saveDevice(d); err != nil {
 		return err
@@ -583,10 +582,10 @@ type seats struct {
 	Free *int `json:"free"` // null: no limit
 }
 
-func seatsOf(l *license, used int) seats {
-	s := seats{Used: used, Max: l.MaxDevices}
+func seatsOf(l *license) seats {
+	s := seats{Used: l.SeatsUsed, Max: l.MaxDevices}
 	if l.MaxDevices != nil {
-		free := max(0, *l.MaxDevices-used)
+		free := max(0, *l.MaxDevices-l.SeatsUsed)
 		s.Free = &free
 	}
 	return s
@@ -630,7 +629,7 @@ func (v *licenseView) appendJSON(b []byte) []byte {
 }
 
 func viewLicense(l *license, now time.Time) licenseView {
-	return licenseView{l.ID, l.Product, l.Plan, l.Kind, l.status(now), l.Trial, l.ExpiresAt, l.graceUntil(), l.Entitlements, seatsOf(l, l.SeatsUsed)}
+	return licenseView{l.ID, l.Product, l.Plan, l.Kind, l.status(now), l.Trial, l.ExpiresAt, l.graceUntil(), l.Entitlements, seatsOf(l)}
 }
 
 // A deviceState is what a device sees of itself.
@@ -668,5 +667,5 @@ type licenseDetail struct {
 }
 
 func detailLicense(l *license, now time.Time) licenseDetail {
-	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l, l.SeatsUsed)}
+	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l)}
 }
