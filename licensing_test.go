@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -584,6 +585,42 @@ func TestPortalsFilterLicences(t *testing.T) {
 	s.get("/licenses?q=", token).is(422, "validation_failed")
 }
 
+func TestAFilterByStatusChoosesWhatHasThatStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		closed := s.addAccount("closed")
+		now := newStamp(time.Now())
+		r := rand.New(rand.NewPCG(1, 2))
+		moment := func() stamp { // often exactly now, a day away, or none
+			return []stamp{{}, now, now.after(time.Second), now.after(-time.Second), now.after(days(1)), now.after(-days(1)), now.after(days(r.IntN(9) - 4))}[r.IntN(7)]
+		}
+		for range 400 {
+			s.addLicense(license{AccountID: []string{s.account, closed}[r.IntN(8)/7], State: []string{"active", "active", "active", "active", "suspended", "revoked"}[r.IntN(6)],
+				StartsAt: moment(), ExpiresAt: moment(), GraceDays: r.IntN(3)})
+		}
+		s.change(func(t *tx) error { return t.closeAccount(closed) })
+		all, err := s.store.licenses(licenseFilter{now: now}, "", 1000)
+		s.check(err)
+		for status := range statusFilters {
+			var want []string
+			for _, l := range all {
+				if l.status(now.Time) == status {
+					want = append(want, l.ID)
+				}
+			}
+			found, err := s.store.licenses(licenseFilter{now: now, status: status}, "", 1000)
+			s.check(err)
+			got := []string{}
+			for _, l := range found {
+				got = append(got, l.ID)
+			}
+			if len(want) < 10 || !slices.Equal(got, want) {
+				t.Errorf("%s: %d are chosen, %d have it", status, len(got), len(want))
+			}
+		}
+	})
+}
+
 func TestEventsAreFilteredAndBelongToTheirAccount(t *testing.T) {
 	s := newService(t)
 	tenant := s.addAccount("tenant")
@@ -591,6 +628,9 @@ func TestEventsAreFilteredAndBelongToTheirAccount(t *testing.T) {
 	s.addLicense(license{})
 	device := s.activate(key, "a").is(200).text("device", "id")
 	token := "Authorization: Bearer " + s.token(tenant, scopeEvents)
+	events, err := s.store.events(eventFilter{licenseID: id}, "", 10)
+	s.check(err)
+	created := events[2].At.String()
 	types := func(query string) (got string) {
 		t.Helper()
 		for _, row := range s.get("/events"+query, token).is(200).json()["data"].([]any) {
@@ -604,7 +644,9 @@ func TestEventsAreFilteredAndBelongToTheirAccount(t *testing.T) {
 		"?device_id=" + device:        "device.activated",
 		"?type=license.created":       "license.created",
 		"?since=2999-01-01T00:00:00Z": "",
-		"?limit=1":                    "device.activated",
+		"?since=" + created:           "device.activated license.first_activated license.created",
+		"?type=license.created&since=" + created + "&license_id=" + id: "license.created",
+		"?limit=1": "device.activated",
 	} {
 		if got := types(query); got != want {
 			t.Errorf("%s gives %q, want %q", query, got, want)

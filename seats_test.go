@@ -408,10 +408,11 @@ func crowd(n int, f func(i int) answer) map[int]int {
 
 func TestTwoHundredCallersAndNSeatsGiveNDevices(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{1, 7, 50} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
+	for i, n := range []int{1, 7, 50, 50} {
+		kind := []string{"node_locked", kindFloating}[i%2]
+		t.Run(fmt.Sprint(kind, " ", n), func(t *testing.T) {
 			s := newService(t)
-			id, key := s.addLicense(license{MaxDevices: &n})
+			id, key := s.addLicense(license{MaxDevices: &n, Kind: kind})
 			got := crowd(200, func(i int) answer { return s.activateDevice(key, fmt.Sprint("machine ", i)) })
 			if got[200] != n || got[409] != 200-n {
 				t.Fatalf("statuses %v", got)
