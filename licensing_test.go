@@ -464,6 +464,41 @@ func TestTheOperatorManagesLicencesOverHTTP(t *testing.T) {
 	})
 }
 
+func TestNoEarlierKeyOutlivesTheEndOfALaterOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{})
+		keys := []string{key}
+		rotate := func(until stamp) {
+			t.Helper()
+			s.change(func(tx *tx) error {
+				_, key, err := rotateKey(tx, id, until, actorCommand)
+				keys = append(keys, key)
+				return err
+			})
+		}
+		answers := func(want string) {
+			t.Helper()
+			got := ""
+			for _, key := range keys {
+				a := s.post("/widget/license/verify", fmt.Sprintf(`{"license_key":%q}`, key)).is(200)
+				got = strings.TrimSpace(got + " " + a.text("code"))
+			}
+			if got != want {
+				t.Errorf("the keys answer %s, want %s", got, want)
+			}
+		}
+		now := newStamp(time.Now())
+		rotate(now.after(time.Minute)) // it ends soon, and stays so
+		rotate(now.after(days(30)))
+		answers("valid valid valid")
+		time.Sleep(time.Minute)
+		answers("key_retired valid valid")
+		rotate(stamp{}) // the second one has leaked
+		answers("key_retired key_retired key_retired valid")
+	})
+}
+
 func TestOnlyAdminManagesLicences(t *testing.T) {
 	s := newService(t)
 	id, _ := s.addLicense(license{})

@@ -451,8 +451,9 @@ func (t *tx) addKey(licenseID string, key licenseKey) error {
 
 var errKeyTaken = errors.New("a licence with this key is there already")
 
-// retireKey sets the end of a licence's current key.
-func (t *tx) retireKey(licenseID string, end stamp) error {
-	_, err := t.exec(`UPDATE license_keys SET retires_at = ? WHERE license_id = ? AND retires_at IS NULL`, end, licenseID)
+// retireKeys sets the end of a licence's current key, and of earlier ones that would
+// outlive it.
+func (t *tx) retireKeys(licenseID string, end stamp) error {
+	_, err := t.exec(`UPDATE license_keys SET retires_at = ?1 WHERE license_id = ?2 AND (retires_at IS NULL OR retires_at > ?1)`, end, licenseID)
 	return err
 }

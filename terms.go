@@ -250,8 +250,8 @@ func renewLicense(t *tx, id string, by *int, actor string) (*license, error) {
 }
 
 // rotateKey gives a licence a new key, which is returned this once; the old one
-// works until a moment (the zero stamp: until now). Errors: errNotFound,
-// illegal_transition when it is revoked.
+// works until a moment (the zero stamp: until now), and none before it works
+// longer. Errors: errNotFound, illegal_transition when it is revoked.
 func rotateKey(t *tx, id string, oldUntil stamp, actor string) (l *license, key string, err error) {
 	if l, err = t.license("", id); err != nil {
 		return nil, "", err
@@ -267,7 +267,7 @@ func rotateKey(t *tx, id string, oldUntil stamp, actor string) (l *license, key 
 	if err != nil {
 		return nil, "", err
 	}
-	if err := errors.Join(t.retireKey(id, oldUntil), t.addKey(id, parsed)); err != nil {
+	if err := errors.Join(t.retireKeys(id, oldUntil), t.addKey(id, parsed)); err != nil {
 		return nil, "", err
 	}
 	l.KeyHint = parsed.hint()
