@@ -105,6 +105,15 @@ func (e *env) print(v any, text string) error {
 	return err
 }
 
+// text returns an option that is kept as it is written, held to the rules of a
+// member of a body.
+func (e *env) text(name string, max int) (string, error) {
+	if _, detail := checkText(e.str(name), optional, max); detail != "" {
+		return "", usageError("-" + name + ": " + detail)
+	}
+	return e.str(name), nil
+}
+
 // printRows writes rows: as JSON, one a line, or as a table.
 func printRows[T any](e *env, rows []T, header string, cells func(T) []any) error {
 	if e.on("json") {

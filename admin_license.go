@@ -34,18 +34,26 @@ var licenseCommands = []command{
 	{"device release", "ID", "give a device's seat back, or let a blocked one in again", nil, 1, deviceRelease},
 	{"device block", "ID", "shut a device out", nil, 1, deviceBlock},
 	{"device export", "", "print all devices, one JSON object a line or CSV", []string{"csv"}, 0, deviceExport},
-	{"lease inspect", "TOKEN", "explain a device token line by line and say whether it holds, without the database", []string{"public", "fingerprint"}, 1, leaseInspect},
+	{"lease inspect", "TOKEN", "explain a device token line by line and say whether it holds, without the database", []string{"public", "fingerprint", "audience"}, 1, leaseInspect},
 }
 
 // licenseFromOptions reads a new licence from the command line.
 func (e *env) licenseFromOptions() (l *license, err error) {
-	l = &license{Product: e.str("product"), Plan: given(e.str("plan")), Trial: e.on("trial"), Entitlements: e.list("entitlements")}
+	l = &license{Trial: e.on("trial"), Entitlements: e.list("entitlements")}
 	if l.AccountID, err = e.needAccount(); err != nil {
 		return nil, err
 	}
-	if l.Product == "" || len(l.Product) > maxNameLength {
-		return nil, usageError("-product NAME is needed, at most 100 characters")
+	if l.Product, err = e.text("product", maxNameLength); err != nil {
+		return nil, err
 	}
+	if l.Product == "" {
+		return nil, usageError("-product NAME is needed")
+	}
+	plan, err := e.text("plan", maxNameLength)
+	if err != nil {
+		return nil, err
+	}
+	l.Plan = given(plan)
 	checkCodes(l.Entitlements, func(at int, _, detail string) {
 		err = usageError(fmt.Sprintf("-entitlements: %q: %s", l.Entitlements[at], detail))
 	})
@@ -145,7 +153,11 @@ func licenseRenew(e *env) error {
 // licenseAction is suspend, reinstate or revoke.
 func licenseAction(e *env) error {
 	_, action, _ := strings.Cut(e.command.name, " ")
-	return e.licenseChange(func(t *tx) (*license, error) { return changeState(t, e.args[0], action, e.str("reason"), actorCommand) }, sayStatus)
+	reason, err := e.text("reason", maxReason)
+	if err != nil {
+		return err
+	}
+	return e.licenseChange(func(t *tx) (*license, error) { return changeState(t, e.args[0], action, reason, actorCommand) }, sayStatus)
 }
 
 func licenseRotate(e *env) error {
@@ -294,7 +306,7 @@ type exportedDevice struct {
 }
 
 func deviceExport(e *env) error {
-	header := []string{"license_id", "id", "name", "state", "platform", "app_version", "fingerprint", "activated_at", "last_seen_at", "released_at", "released_by"}
+	header := []string{"license_id", "id", "name", "state", "platform", "app_version", "fingerprint", "activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at"}
 	return exportRows(e, header, func(st *store, before string) (page []exportedDevice, err error) {
 		rows, err := st.allDevices(before, exportPage)
 		for _, d := range rows {
@@ -303,7 +315,7 @@ func deviceExport(e *env) error {
 		return page, err
 	}, func(d exportedDevice) string { return d.ID }, func(d exportedDevice) []string {
 		return []string{d.LicenseID, d.ID, plainCell(textOr(d.Name, "")), d.State, plainCell(textOr(d.Platform, "")), plainCell(textOr(d.AppVersion, "")), d.Fingerprint,
-			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), textOr(d.ReleasedBy, "")}
+			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), textOr(d.ReleasedBy, ""), stampCell(d.CloneAt)}
 	})
 }
 
@@ -325,10 +337,7 @@ func stampCell(s stamp) string {
 var importColumns = []string{"key", "account_id", "product", "plan", "kind", "state", "reason", "trial", "max_devices", "max_transfers", "starts_at", "expires_at",
 	"grace_days", "duration_days", "expiry_basis", "lease_hours", "entitlements", "metadata"}
 
-const (
-	importProgress = 10_000 // rows between two lines of progress
-	faultsShown    = 100
-)
+const importProgress = 10_000 // rows between two lines of progress
 
 // An importedLicense is one row of the file.
 type importedLicense struct {
@@ -340,90 +349,81 @@ type importedLicense struct {
 // licenseImport takes over licences from a CSV file, all of them or none: every bad
 // row is named with its line, and one bad row keeps the file out.
 func licenseImport(e *env) error {
+	product, err := e.text("product", maxNameLength)
+	if err != nil {
+		return err
+	}
 	f, err := os.Open(e.args[0])
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	var faults importFaults
-	rows, err := e.readImport(f, &faults)
+	rows, err := e.readImport(f, license{AccountID: e.str("account"), Product: product}, &faults)
+	if err == nil {
+		err = e.withStore(func(st *store) error { return judgeImport(st, rows, &faults) })
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.args[0], err)
 	}
 	if err := faults.err(); err != nil {
 		return fmt.Errorf("%s: nothing was imported: %w", e.args[0], err)
 	}
-	err = e.change(func(t *tx) error {
-		faults = nil
-		if err := importRows(e, t, rows, &faults); err != nil {
-			return err
-		}
-		if err := faults.err(); err != nil {
-			return fmt.Errorf("%s: nothing was imported: %w", e.args[0], err)
-		}
-		if e.on("dry-run") {
-			return errDryRun
-		}
-		return nil
-	})
-	switch {
-	case errors.Is(err, errDryRun):
+	if e.on("dry-run") {
 		return e.print(map[string]any{"rows": len(rows), "imported": 0}, fmt.Sprintf("%d rows are right; nothing was imported", len(rows)))
-	case err != nil:
-		return err
+	}
+	if err := e.change(func(t *tx) error { return importRows(e, t, rows) }); err != nil {
+		return fmt.Errorf("%s: nothing was imported: %w", e.args[0], err)
 	}
 	return e.print(map[string]any{"rows": len(rows), "imported": len(rows)}, fmt.Sprintf("%d licences imported", len(rows)))
 }
 
-var errDryRun = errors.New("a dry run changes nothing")
+// importFaults are what is wrong with a file.
+type importFaults []importFault
 
-// importFaults are what is wrong with a file, each with its line.
-type importFaults []string
-
-func (f *importFaults) add(line int, what string) {
-	*f = append(*f, fmt.Sprintf("line %d: %s", line, what))
+type importFault struct {
+	line int
+	what string
 }
 
+func (f *importFaults) add(line int, what string) { *f = append(*f, importFault{line, what}) }
+
+// err names every fault with its line.
 func (f importFaults) err() error {
 	if len(f) == 0 {
 		return nil
 	}
-	shown := f[:min(len(f), faultsShown)]
-	text := strings.Join(shown, "\n")
-	if more := len(f) - len(shown); more > 0 {
-		text += fmt.Sprintf("\nand %d more", more)
+	slices.SortStableFunc(f, func(a, b importFault) int { return a.line - b.line })
+	lines := make([]string, len(f))
+	for i, fault := range f {
+		lines[i] = fmt.Sprintf("line %d: %s", fault.line, fault.what)
 	}
-	return errors.New(text)
+	return errors.New(strings.Join(lines, "\n"))
 }
 
-// readImport reads and judges every row. Its error means that the file can't be
-// read at all.
-func (e *env) readImport(f io.Reader, faults *importFaults) (rows []importedLicense, err error) {
-	buffered := bufio.NewReader(f)
-	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" {
-		buffered.Discard(3)
-	}
-	r := csv.NewReader(buffered)
-	header, err := r.Read()
+// readImport reads and judges every row; what a row does not say is as in usual. Its
+// error means that the file can't be read at all.
+func (e *env) readImport(f io.Reader, usual license, faults *importFaults) (rows []importedLicense, err error) {
+	r, header, err := openImport(f)
 	if err != nil {
-		return nil, fmt.Errorf("read the header: %w", err)
-	}
-	for i, name := range header {
-		if !slices.Contains(importColumns, name) || slices.Contains(header[:i], name) {
-			return nil, fmt.Errorf("column %q is unknown or there twice: there are %s", name, strings.Join(importColumns, ", "))
-		}
-	}
-	if !slices.Contains(header, "key") {
-		return nil, errors.New("the column key is missing")
+		return nil, err
 	}
 	seen := map[licenseKey]int{}
 	for {
 		record, err := r.Read()
-		if err == io.EOF {
+		var broken *csv.ParseError
+		switch {
+		case err == io.EOF:
 			return rows, nil
-		}
-		if err != nil {
-			return nil, err // it names the line
+		case errors.Is(err, csv.ErrFieldCount):
+			line, _ := r.FieldPos(0)
+			faults.add(line, fmt.Sprintf("it has %d cells and the header %d", len(record), len(header)))
+			continue
+		case errors.As(err, &broken):
+			faults.add(broken.StartLine, fmt.Sprintf("its quotes are wrong at line %d, column %d: %v", broken.Line, broken.Column, broken.Err))
+			continue
+		case err != nil:
+			return nil, err
 		}
 		line, _ := r.FieldPos(0)
 		row := importedLicense{line: line}
@@ -435,7 +435,7 @@ func (e *env) readImport(f io.Reader, faults *importFaults) (rows []importedLice
 		} else {
 			seen[row.key] = line
 		}
-		row.license = e.readImportTerms(&cells)
+		row.license = readImportTerms(&cells, usual)
 		rows = append(rows, row)
 		if len(rows)%importProgress == 0 {
 			fmt.Fprintf(e.stderr, "%d rows read\n", len(rows))
@@ -443,14 +443,38 @@ func (e *env) readImport(f io.Reader, faults *importFaults) (rows []importedLice
 	}
 }
 
-func (e *env) readImportTerms(cells *csvTerms) *license {
-	l := &license{AccountID: orDefault(cells.cell("account_id"), e.str("account")), Product: e.str("product")}
+// openImport reads the header, behind the byte order mark that some programs write.
+func openImport(f io.Reader) (r *csv.Reader, header []string, err error) {
+	buffered := bufio.NewReader(f)
+	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" {
+		buffered.Discard(3)
+	}
+	r = csv.NewReader(buffered)
+	if header, err = r.Read(); err == io.EOF {
+		return nil, nil, errors.New("it is empty; the first line names the columns")
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("read the header: %w", err)
+	}
+	for i, name := range header {
+		if !slices.Contains(importColumns, name) || slices.Contains(header[:i], name) {
+			return nil, nil, fmt.Errorf("column %q is unknown or there twice: there are %s, separated by commas", name, strings.Join(importColumns, ", "))
+		}
+	}
+	if !slices.Contains(header, "key") {
+		return nil, nil, errors.New("the column key is missing")
+	}
+	return r, header, nil
+}
+
+func readImportTerms(cells *csvTerms, usual license) *license {
+	l := &usual
+	l.AccountID = orDefault(cells.cell("account_id"), usual.AccountID)
 	if !validID("acct", l.AccountID) {
 		cells.wrong("account_id", "There is no account here, and no -account.")
 	}
 	state, _ := cells.textTerm("state", maxNameLength, oneOf(statusActive, statusSuspended, statusRevoked))
 	l.State = textOr(state, statusActive)
-	l.Reason, _ = cells.textTerm("reason", 500, nil)
+	l.Reason, _ = cells.textTerm("reason", maxReason, nil)
 	readNewTerms(cells).apply(l)
 	if name, detail := l.termsFault(); name != "" {
 		cells.wrong(name, detail)
@@ -458,30 +482,39 @@ func (e *env) readImportTerms(cells *csvTerms) *license {
 	return l
 }
 
-// importRows writes the rows in one transaction and notes those whose account or
-// key does not fit.
-func importRows(e *env, t *tx, rows []importedLicense, faults *importFaults) error {
-	accounts := map[string]bool{}
-	for i, row := range rows {
-		open, known := accounts[row.license.AccountID]
+// judgeImport notes the rows whose account or key does not fit what is there.
+func judgeImport(st *store, rows []importedLicense, faults *importFaults) error {
+	accounts := map[string]error{}
+	for _, row := range rows {
+		account, known := accounts[row.license.AccountID]
 		if !known {
-			err := t.openAccount(row.license.AccountID)
-			if err != nil && !errors.Is(err, errAccount) {
-				return err
+			if account = st.openAccount(row.license.AccountID); account != nil && !errors.Is(account, errAccount) {
+				return account
 			}
-			open = err == nil
-			accounts[row.license.AccountID] = open
+			accounts[row.license.AccountID] = account
 		}
-		if !open {
+		if account != nil && validID("acct", row.license.AccountID) {
 			faults.add(row.line, "account_id: "+errAccount.detail)
+		}
+		if row.key == "" {
 			continue
 		}
+		if _, err := st.licenseByKey(row.key.hash()); err == nil {
+			faults.add(row.line, "key: "+errKeyTaken.Error())
+		} else if !errors.Is(err, errNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// importRows writes the rows, all of them or none.
+func importRows(e *env, t *tx, rows []importedLicense) error {
+	for i, row := range rows {
 		l := *row.license
 		l.complete(t.now)
-		switch _, err := t.addLicense(&l, row.key, actorCommand); {
-		case errors.Is(err, errKeyTaken):
-			faults.add(row.line, "key: "+errKeyTaken.Error())
-		case err != nil:
+		_, err := t.addLicense(&l, row.key, actorCommand)
+		if err != nil {
 			return fmt.Errorf("line %d: %w", row.line, err)
 		}
 		if (i+1)%importProgress == 0 {
@@ -597,7 +630,7 @@ func leaseInspect(e *env) error {
 	if err != nil {
 		fault = "its signature does not hold under these keys, or it is no token of this service"
 	} else {
-		fault = leaseFault(c, e.str("fingerprint"), "", e.now())
+		fault = leaseFault(c, e.str("fingerprint"), e.str("audience"), e.now())
 	}
 	if e.on("json") {
 		if err := e.print(map[string]any{"holds": fault == "", "fault": fault, "claims": c}, ""); err != nil {
@@ -612,8 +645,13 @@ func leaseInspect(e *env) error {
 	if e.on("json") {
 		return nil
 	}
-	_, err = fmt.Fprintf(e.stdout, "\nThe lease holds: the signature is right, and it ends in %s.\n", time.Unix(c.Expires, 0).Sub(e.now()).Round(time.Second))
-	return err
+	fmt.Fprintf(e.stdout, "\nThe lease holds: the signature is right, and it ends in %s.\n", time.Unix(c.Expires, 0).Sub(e.now()).Round(time.Second))
+	for _, name := range []string{"fingerprint", "audience"} {
+		if e.str(name) == "" {
+			fmt.Fprintf(e.stdout, "Not compared, for want of -%s: the %s.\n", name, name)
+		}
+	}
+	return nil
 }
 
 // explainLease prints header and claims of a token as far as they can be read,

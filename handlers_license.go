@@ -282,10 +282,10 @@ func (s *server) verify(ctx context.Context, c *call, q *verifyRequest) (*verify
 		res.Device = &answer.device
 	}
 	if found.valid {
-		res.RefreshAfter = int64(found.license.refreshAfter().Seconds())
+		res.RefreshAfter = int64(refreshAfter(found.license.leaseEnd(now).Sub(newStamp(now).Time)).Seconds())
 	}
 	if given.token != "" {
-		res.Token, res.ExpiresIn = given.token, given.claims.Expires-now.Unix()
+		res.Token, res.ExpiresIn, res.RefreshAfter = given.token, given.claims.Expires-now.Unix(), given.claims.RefreshAfter
 	}
 	return res, nil
 }
@@ -306,8 +306,7 @@ func (s *server) seen(ctx context.Context, r *checkRequest, found check, now tim
 	var given lease
 	d := found.device
 	wants := r.wantsLease(found, now)
-	stale := !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != keys.signer().kid
-	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && stale {
+	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && keys.stale(found.license, d, now) {
 		var err error
 		if found, given, err = s.noteSeen(ctx, r, now); err != nil {
 			return found, lease{}, err
@@ -319,12 +318,13 @@ func (s *server) seen(ctx context.Context, r *checkRequest, found check, now tim
 		}
 		return found, given, nil
 	}
+	base := s.routing.Load().bases[0].URL
 	if r.nonce == "" {
-		if kept, ok := s.leases.get(found.license, found.device, keys.signer().kid, now); ok {
+		if kept, ok := s.leases.get(found.license, found.device, base, keys.signer().kid, now); ok {
 			return found, kept, nil
 		}
 	}
-	given, err := keys.signLease(found.license, found.device, s.routing.Load().bases[0].URL, r.nonce, now)
+	given, err := keys.signLease(found.license, found.device, base, r.nonce, now)
 	if err == nil && r.nonce == "" {
 		s.leases.put(found.device.ID, given)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -69,7 +70,12 @@ func TestOneBadRowKeepsAnImportOutAndIsNamedByItsLine(t *testing.T) {
 		"GOOD-KEY-0000000002,,kds,,,,,,maybe,,":                           "line 3: trial: ",
 		"GOOD-KEY-0000000002,,kds,,,,,,,-a,":                              "line 3: entitlements: -a: ",
 		"GOOD-KEY-0000000002,,kds,,,,,,,,[]":                              "line 3: metadata: ",
-		"GOOD-KEY-0000000002,,kds":                                        "record on line 3: wrong number of fields",
+		"GOOD-KEY-0000000002,,kds":                                        "line 3: it has 3 cells and the header 11",
+		`GOOD"KEY-0000000002,,kds,,,,,,,,`:                                "line 3: its quotes are wrong at line 3, column 5: bare",
+		"\"GOOD-KEY-0000000002\n\"x,,kds,,,,,,,,":                         "line 3: its quotes are wrong at line 4, column ",
+		`"GOOD-KEY-0000000002,,kds,,,,,,,,`:                               "line 3: its quotes are wrong at line ",
+		"\"GOOD-KEY-\n0000000002\",,kds,,,,,,,,":                          "line 3: key: it must have 16 to 255",
+		"GOOD-KEY-0000000002,,K\xfcche,,,,,,,,":                           "line 3: product: This must be UTF-8.",
 		"GOOD-KEY-0000000002,acct_00000000000000000000000000,kds,,,,,,,,": "line 3: account_id: There is no such account",
 	} {
 		_, err := s.command("license", "import", s.importFile(header, good+",,kds,,,,,,,,", row), "-account", s.account)
@@ -78,7 +84,9 @@ func TestOneBadRowKeepsAnImportOutAndIsNamedByItsLine(t *testing.T) {
 		}
 	}
 	for head, want := range map[string]string{
+		"":             "it is empty",
 		"plan":         "the column key is missing",
+		"key;plan":     "separated by commas",
 		"key,colour":   `column "colour" is unknown`,
 		"key,plan,key": `column "key" is unknown or there twice`,
 	} {
@@ -89,12 +97,51 @@ func TestOneBadRowKeepsAnImportOutAndIsNamedByItsLine(t *testing.T) {
 	if s.count(`SELECT count(*) FROM licenses`)+s.count(`SELECT count(*) FROM events`) != 0 {
 		t.Fatal("a bad file left rows")
 	}
-	rows := []string{"key"}
-	for i := range 150 {
-		rows = append(rows, fmt.Sprint("bad", i))
+	if _, err := s.command("license", "import", s.importFile(header), "-account", s.account, "-product", "a\nb"); err == nil || !strings.Contains(err.Error(), "-product: ") {
+		t.Errorf("a product with a line break: %v", err)
 	}
-	if _, err := s.command("license", "import", s.importFile(rows...), "-account", s.account, "-product", "kds"); err == nil || !strings.Contains(err.Error(), "line 101: ") || !strings.HasSuffix(err.Error(), "and 50 more") {
-		t.Errorf("many bad rows: %v", err)
+}
+
+func TestEveryBadRowOfAnImportIsNamedAtOnce(t *testing.T) {
+	s := newService(t)
+	known := "KNOWN-KEY-00000001"
+	s.must("license", "import", s.importFile("key", known), "-account", s.account, "-product", "kds")
+	rows := []string{"key,account_id,product,max_devices",
+		"GOOD-KEY-0000000003,,,", // line 2
+		known + ",,,",            // 3: in the database
+		"short,,,",               // 4
+		"",                       // 5: an empty line is none
+		"GOOD-KEY-0000000006,,",  // 6: a cell short
+		`GOOD"KEY-0000000007,,,`, // 7: a quote inside
+		"GOOD-KEY-0000000008,,\"kds,\nor \"\"pos\"\"\",1",           // 8 and 9: a line break
+		"GOOD-KEY-0000000010,acct_00000000000000000000000000,,x",    // 10: two faults
+		"GOOD-KEY-0000000003,,,",                                    // 11: line 2 again
+		known + ",,,0",                                              // 12: twice here, wrong, and there
+		newLicenseKey()[:28] + "!,,,\r",                             // 13
+		strings.Repeat("short,,,\n", 200) + "\"GOOD-KEY-0000000214", // 14 to 213, and a quote that is never closed
+	}
+	for _, more := range []string{"-dry-run", "-json"} {
+		_, err := s.command("license", "import", s.importFile(rows...), "-account", s.account, "-product", "kds", more)
+		if err == nil {
+			t.Fatal("it was imported")
+		}
+		var named []string
+		for _, line := range strings.Split(err.Error(), "\n") {
+			_, after, _ := strings.Cut(line, "line ")
+			number, what, _ := strings.Cut(after, ": ")
+			named = append(named, number+" "+strings.Fields(what)[0])
+		}
+		want := []string{"3 key:", "4 key:", "6 it", "7 its", "8 product:", "10 max_devices:", "10 account_id:", "11 key:", "12 key:", "12 max_devices:", "12 key:", "13 key:"}
+		for line := 14; line < 214; line++ {
+			want = append(want, fmt.Sprint(line, " key:"))
+		}
+		want = append(want, "214 its")
+		if !slices.Equal(named, want) {
+			t.Errorf("%s: named %q\nwant %q", more, named, want)
+		}
+	}
+	if n := s.count(`SELECT count(*) FROM licenses`); n != 1 {
+		t.Fatalf("%d licences", n)
 	}
 }
 
@@ -117,6 +164,9 @@ func TestLicencesAndDevicesAreExported(t *testing.T) {
 			if !json.Valid([]byte(line)) {
 				t.Errorf("%s: %q is not JSON", what, line)
 			}
+		}
+		if what == "device" && rows[0][len(rows[0])-1] != "clone_suspected_at" {
+			t.Errorf("a suspected clone is not in %s", rows[0])
 		}
 		hash := fingerprintHash("secret-fingerprint")
 		for _, secret := range []string{key, "secret-fingerprint", fmt.Sprintf("%x", hash)} {

@@ -107,6 +107,8 @@ func checkText(s string, n need, max int) (code, detail string) {
 		return "too_long", fmt.Sprintf("This has more than %d characters.", max)
 	case strings.IndexFunc(s, unicode.IsControl) >= 0:
 		return "control_character", "This must not contain control characters."
+	case !utf8.ValidString(s):
+		return "invalid_utf8", "This must be UTF-8."
 	}
 	return "", ""
 }
@@ -181,7 +183,7 @@ func (in *input) texts(name string, count, max int) []string {
 		in.wrong(name, "wrong_length", fmt.Sprintf("This must have at most %d elements.", count))
 		return nil
 	}
-	all := make([]string, 0, len(v.list))
+	all := make([]string, len(v.list)) // a wrong one is empty, so that the others keep their places
 	for i := range v.list {
 		element := fmt.Sprintf("%s/%d", name, i)
 		if v.list[i].kind != jsonString {
@@ -189,7 +191,7 @@ func (in *input) texts(name string, count, max int) []string {
 		} else if code, detail := checkText(v.list[i].text, required, max); code != "" {
 			in.wrong(element, code, detail)
 		} else {
-			all = append(all, v.list[i].text)
+			all[i] = v.list[i].text
 		}
 	}
 	return all

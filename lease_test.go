@@ -93,21 +93,31 @@ func TestInspectExplainsALeaseWithThePublicKeysAlone(t *testing.T) {
 	public := filepath.Join(s.dir, "public.pem")
 	s.check(os.WriteFile(public, []byte(s.must("key", "public")), 0o600))
 	out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a")
-	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease holds"} {
+	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease holds", "Not compared, for want of -audience"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}
 	}
+	if out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a", "-audience", testBase); strings.Contains(out, "Not compared") {
+		t.Error(out)
+	}
+	c, err := s.keys.verify(token)
+	s.check(err)
+	c.Expires = time.Now().Unix()
+	ended, err := s.keys.sign(c)
+	s.check(err)
 	bearer := s.token(s.account, scopeStats)
 	for fault, args := range map[string][]string{
-		"another device's fingerprint":          {token, "-public", public, "-fingerprint", "b"},
-		"signature does not hold":               {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
-		"it is no device's lease":               {bearer, "-public", public},
-		"there is no public key in it":          {token, "-public", filepath.Join(s.dir, "widgetd.db")},
-		"-public FILE is needed":                {token},
-		"no token of this service":              {"rubbish", "-public", public},
-		"a block is no Ed25519 public key":      {token, "-public", filepath.Join(s.dir, "widgetd.key")},
-		"the lease does not hold: it is no dev": {bearer, "-public", public, "-json"},
+		"another device's fingerprint":           {token, "-public", public, "-fingerprint", "b"},
+		"it is for another service: " + testBase: {token, "-public", public, "-audience", "https://other.example/v1"},
+		"it ended at 20":                         {ended, "-public", public, "-fingerprint", "a"},
+		"signature does not hold":                {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
+		"it is no device's lease":                {bearer, "-public", public},
+		"there is no public key in it":           {token, "-public", filepath.Join(s.dir, "widgetd.db")},
+		"-public FILE is needed":                 {token},
+		"no token of this service":               {"rubbish", "-public", public},
+		"a block is no Ed25519 public key":       {token, "-public", filepath.Join(s.dir, "widgetd.key")},
+		"the lease does not hold: it is no dev":  {bearer, "-public", public, "-json"},
 	} {
 		if _, err := s.command(append([]string{"lease", "inspect"}, args...)...); err == nil || !strings.Contains(err.Error(), fault) {
 			t.Errorf("%v: %v, want %q", args[1:], err, fault)
@@ -121,7 +131,15 @@ func TestOpenSSLAndJQJudgeALease(t *testing.T) {
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(1)})
 	token := s.activate(key, "kitchen-1").is(200).text("token")
+	s.must("key", "add")
+	s.must("key", "rotate", "-force") // two keys are public, and another signed the lease than signs now
 	s.check(os.WriteFile(filepath.Join(s.dir, "public.pem"), []byte(s.must("key", "public")), 0o600))
+	ring, err := loadKeyring(filepath.Join(s.dir, "widgetd.key"))
+	s.check(err)
+	c, err := s.keys.verify(token)
+	s.check(err)
+	byNew, err := ring.sign(c)
+	s.check(err)
 	readme, err := os.ReadFile("README.md")
 	s.check(err)
 	_, script, found := strings.Cut(string(readme), "```sh\n# lease-check\n")
@@ -136,8 +154,10 @@ func TestOpenSSLAndJQJudgeALease(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := check(token, "kitchen-1", testBase); err != nil || !strings.Contains(out, "the lease holds") {
-		t.Fatalf("%v: %s", err, out)
+	for _, good := range []string{token, byNew} {
+		if out, err := check(good, "kitchen-1", testBase); err != nil || !strings.Contains(out, "the lease holds") {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
 	for name, bad := range map[string][3]string{
 		"another device":    {token, "kitchen-2", testBase},

@@ -231,14 +231,18 @@ func (l *license) leaseEnd(now time.Time) stamp {
 	return end
 }
 
+// leaseReuse is how long a lease serves again, and how rarely verify writes.
+const leaseReuse = time.Minute
+
 // refreshAfter is how long after a lease began its device should ask again: the
-// lesser of a day and half the lease.
-func (l *license) refreshAfter() time.Duration {
-	return min(24*time.Hour, time.Duration(l.LeaseHours)*time.Hour/2)
+// lesser of a day and half the lease, which the end of the licence may have made
+// short; but not sooner than an answer would bring a new one.
+func refreshAfter(lease time.Duration) time.Duration {
+	return max(min(24*time.Hour, lease/2).Truncate(time.Second), leaseReuse)
 }
 
 // leaseClaims are the claims of the device token that is the lease of d on l
-// (contract, section 4). The caller adds the address of the service.
+// (contract, section 4). The caller adds the address of the service and the jti.
 func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
 	c := claims{
 		Subject:      l.AccountID,
@@ -246,19 +250,18 @@ func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
 		Scope:        scopeDevice,
 		IssuedAt:     now.Unix(),
 		Expires:      l.leaseEnd(now).Unix(),
-		ID:           newID("tok", now),
 		License:      l.ID,
 		Device:       d.ID,
 		Fingerprint:  base64.RawURLEncoding.EncodeToString(d.Fingerprint),
 		Product:      l.Product,
 		Entitlements: l.Entitlements,
 		Seq:          d.LeaseSeq,
-		RefreshAfter: int64(l.refreshAfter().Seconds()),
 		Nonce:        nonce,
 	}
 	if !d.LapsesAt.IsZero() { // a floating seat's token must not outlive the seat
 		c.Expires = min(c.Expires, d.LapsesAt.Unix())
 	}
+	c.RefreshAfter = int64(refreshAfter(time.Duration(c.Expires-c.IssuedAt) * time.Second).Seconds())
 	if !l.ExpiresAt.IsZero() {
 		c.LicenseEnd, c.GraceEnd = l.ExpiresAt.Unix(), l.graceUntil().Unix()
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -347,6 +349,37 @@ func TestAnOlderLeaseIsSuspectedOncePerDay(t *testing.T) {
 	})
 }
 
+func TestARestoredDatabaseSuspectsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{LeaseHours: 2})
+		token := s.activate(key, "a").is(200).text("token")
+		renew := func(path, body string) {
+			t.Helper()
+			time.Sleep(time.Hour)
+			token = s.post("/widget/license/"+path, body, "Authorization: Bearer "+token).is(200).text("token")
+		}
+		for range 5 {
+			renew("verify", `{}`)
+		}
+		for _, path := range []string{"verify", "activate"} {
+			s.change(func(tx *tx) error { // as it was then
+				_, err := tx.exec(`UPDATE devices SET lease_seq = 2, presented_seq = 1`)
+				return err
+			})
+			for range 3 {
+				renew(path, `{}`)
+			}
+		}
+		if c, err := s.keys.verify(token); err != nil || c.Seq != 12 {
+			t.Fatalf("claims %+v, %v", c, err)
+		}
+		if got := s.eventTypes(id); strings.Contains(got, "clone_suspected") {
+			t.Fatal(got)
+		}
+	})
+}
+
 func TestTheOperatorManagesLicencesOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
@@ -373,6 +406,13 @@ func TestTheOperatorManagesLicencesOverHTTP(t *testing.T) {
 		patched := s.do("PATCH", path, `{"plan":null,"max_devices":null,"entitlements":[],"metadata":{}}`, admin).is(200)
 		if p := patched.json(); p["plan"] != nil || p["max_devices"] != nil || p["grace_days"] != 7.0 || len(p["entitlements"].([]any)) != 0 {
 			t.Fatal(patched.body)
+		}
+		written := s.count(`SELECT count(*) FROM events`)
+		if same := s.do("PATCH", path, `{"plan":null,"entitlements":[],"metadata":{}}`, admin).is(200); same.body != patched.body || s.count(`SELECT count(*) FROM events`) != written {
+			t.Fatalf("a change to what is there already: %s", same.body)
+		}
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.updated' AND data = '{"changed":"entitlements max_devices metadata plan"}'`); n != 1 {
+			t.Fatalf("%d events name the changed terms", n)
 		}
 		s.do("PATCH", path, `{"product":"other"}`, admin).is(422, "validation_failed")
 		s.do("PATCH", path, `{"expires_at":"1998-01-01T00:00:00Z"}`, admin).is(422, "validation_failed")
@@ -421,6 +461,41 @@ func TestTheOperatorManagesLicencesOverHTTP(t *testing.T) {
 		if got := s.eventTypes(id); got != want {
 			t.Fatalf("events %s\nwant   %s", got, want)
 		}
+	})
+}
+
+func TestNoEarlierKeyOutlivesTheEndOfALaterOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{})
+		keys := []string{key}
+		rotate := func(until stamp) {
+			t.Helper()
+			s.change(func(tx *tx) error {
+				_, key, err := rotateKey(tx, id, until, actorCommand)
+				keys = append(keys, key)
+				return err
+			})
+		}
+		answers := func(want string) {
+			t.Helper()
+			got := ""
+			for _, key := range keys {
+				a := s.post("/widget/license/verify", fmt.Sprintf(`{"license_key":%q}`, key)).is(200)
+				got = strings.TrimSpace(got + " " + a.text("code"))
+			}
+			if got != want {
+				t.Errorf("the keys answer %s, want %s", got, want)
+			}
+		}
+		now := newStamp(time.Now())
+		rotate(now.after(time.Minute)) // it ends soon, and stays so
+		rotate(now.after(days(30)))
+		answers("valid valid valid")
+		time.Sleep(time.Minute)
+		answers("key_retired valid valid")
+		rotate(stamp{}) // the second one has leaked
+		answers("key_retired key_retired key_retired valid")
 	})
 }
 
@@ -483,6 +558,13 @@ func TestBadTermsAreNamedAndChangeNothing(t *testing.T) {
 		}
 	}
 	s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds","expiry_basis":"first_activation"}`, s.account), admin).is(422, "validation_failed")
+	var pointers []string
+	for _, e := range s.do("PATCH", "/licenses/"+id, `{"entitlements":["","ok",1,"a b","ok"]}`, admin).is(422).json()["errors"].([]any) {
+		pointers = append(pointers, e.(map[string]any)["pointer"].(string))
+	}
+	if slices.Sort(pointers); fmt.Sprint(pointers) != "[#/entitlements/0 #/entitlements/2 #/entitlements/3 #/entitlements/4]" {
+		t.Errorf("wrong are %v", pointers)
+	}
 	if after := s.count(`SELECT count(*) FROM licenses`) + s.count(`SELECT count(*) FROM events`); after != before {
 		t.Fatalf("%d rows became %d", before, after)
 	}
@@ -549,6 +631,42 @@ func TestPortalsFilterLicences(t *testing.T) {
 	s.get("/licenses?q=", token).is(422, "validation_failed")
 }
 
+func TestAFilterByStatusChoosesWhatHasThatStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		closed := s.addAccount("closed")
+		now := newStamp(time.Now())
+		r := rand.New(rand.NewPCG(1, 2))
+		moment := func() stamp { // often exactly now, a day away, or none
+			return []stamp{{}, now, now.after(time.Second), now.after(-time.Second), now.after(days(1)), now.after(-days(1)), now.after(days(r.IntN(9) - 4))}[r.IntN(7)]
+		}
+		for range 400 {
+			s.addLicense(license{AccountID: []string{s.account, closed}[r.IntN(8)/7], State: []string{"active", "active", "active", "active", "suspended", "revoked"}[r.IntN(6)],
+				StartsAt: moment(), ExpiresAt: moment(), GraceDays: r.IntN(3)})
+		}
+		s.change(func(t *tx) error { return t.closeAccount(closed) })
+		all, err := s.store.licenses(licenseFilter{now: now}, "", 1000)
+		s.check(err)
+		for status := range statusFilters {
+			var want []string
+			for _, l := range all {
+				if l.status(now.Time) == status {
+					want = append(want, l.ID)
+				}
+			}
+			found, err := s.store.licenses(licenseFilter{now: now, status: status}, "", 1000)
+			s.check(err)
+			got := []string{}
+			for _, l := range found {
+				got = append(got, l.ID)
+			}
+			if len(want) < 10 || !slices.Equal(got, want) {
+				t.Errorf("%s: %d are chosen, %d have it", status, len(got), len(want))
+			}
+		}
+	})
+}
+
 func TestEventsAreFilteredAndBelongToTheirAccount(t *testing.T) {
 	s := newService(t)
 	tenant := s.addAccount("tenant")
@@ -556,6 +674,9 @@ func TestEventsAreFilteredAndBelongToTheirAccount(t *testing.T) {
 	s.addLicense(license{})
 	device := s.activate(key, "a").is(200).text("device", "id")
 	token := "Authorization: Bearer " + s.token(tenant, scopeEvents)
+	events, err := s.store.events(eventFilter{licenseID: id}, "", 10)
+	s.check(err)
+	created := events[2].At.String()
 	types := func(query string) (got string) {
 		t.Helper()
 		for _, row := range s.get("/events"+query, token).is(200).json()["data"].([]any) {
@@ -569,7 +690,9 @@ func TestEventsAreFilteredAndBelongToTheirAccount(t *testing.T) {
 		"?device_id=" + device:        "device.activated",
 		"?type=license.created":       "license.created",
 		"?since=2999-01-01T00:00:00Z": "",
-		"?limit=1":                    "device.activated",
+		"?since=" + created:           "device.activated license.first_activated license.created",
+		"?type=license.created&since=" + created + "&license_id=" + id: "license.created",
+		"?limit=1": "device.activated",
 	} {
 		if got := types(query); got != want {
 			t.Errorf("%s gives %q, want %q", query, got, want)

@@ -76,22 +76,6 @@ func (c *customer) readUntil(done <-chan struct{}) (rounds int) {
 	}
 }
 
-func TestAShellThatComesAndGoesLeavesTheLogToTheService(t *testing.T) {
-	programsOrSkip(t, "sqlite3")
-	s := newService(t)
-	for i, statement := range []string{"SELECT count(*) FROM origins", "INSERT INTO origins (origin, account_id) VALUES ('https://menu.example', '" + s.account + "')", "PRAGMA wal_checkpoint(TRUNCATE)"} {
-		s.store.watch() // as every second
-		s.get("/widget/health").is(200)
-		if out, err := exec.Command("sqlite3", "-bail", s.store.path, statement).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v %s", statement, err, out)
-		}
-		s.check(s.store.inPlace())
-		s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"a%d@example.com"}`, i)).is(200)
-	}
-	s.notice()
-	s.do("OPTIONS", "/widget/leads", "", "Origin: https://menu.example").is(204)
-}
-
 func TestWhileAnOperatorHoldsTheLockTenSecondsWritesWaitAndNoneFails(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
@@ -243,4 +227,33 @@ func TestALogThatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 	if a := s.get("/widget/health").is(200); strings.Contains(a.body, "logSize") {
 		t.Errorf("health: %s", a.body)
 	}
+}
+
+func TestOthersWhoOpenAndCloseTheFileLeaveTheServicesLogInPlace(t *testing.T) {
+	programsOrSkip(t, "sqlite3")
+	t.Parallel()
+	o := newOperator(t)
+	p := serveProcess(t, o)
+	c := o.customer(p)
+	var all acknowledged
+	for i, other := range [][]string{
+		{builtProgram(t), "account", "list", "-db", o.env["WIDGETD_DB"]},
+		{"sqlite3", o.env["WIDGETD_DB"], "UPDATE accounts SET name = 'Renamed'"},
+		{"sqlite3", "-readonly", o.env["WIDGETD_DB"], "SELECT count(*) FROM accounts"},
+	} {
+		c.healthBecomes("pass") // the service has looked at the file
+		if out, err := exec.Command(other[0], other[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", other, err, out)
+		}
+		email := fmt.Sprintf("after%d@example.com", i)
+		a := c.lead(email)
+		if a.status != 200 {
+			t.Fatalf("after %s: %d %s", other, a.status, a.body)
+		}
+		all.add(email, a.text("id"))
+	}
+	if err := p.stop(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	all.check(t, o)
 }

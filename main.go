@@ -104,6 +104,7 @@ var options = []option{
 	{"since", "TIME", "", "only from then on: a date, RFC 3339, or 7d for the last seven days"},
 	{"public", "FILE", "", "PEM file with the public keys, as 'widgetd key public' prints them"},
 	{"fingerprint", "TEXT", "", "the device's fingerprint, to compare"},
+	{"audience", "URL", "", "the address of the service, to compare"},
 	{"force", "", "", "go on where the command would stop and explain"},
 	{"csv", "", "", "print CSV"},
 	{"older-than", "DURATION", "", "age, as 365d"},

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
+	"database/sql"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -59,6 +62,79 @@ func fillLicenses(tb testing.TB, st *store, n int) (account string, keys []strin
 		}
 	}
 	return accounts[0], keys
+}
+
+// questions has every statement that is prepared from now on noted.
+func questions(q *queries) *[]string {
+	asked := &[]string{}
+	prepare := q.prepare
+	q.close()
+	q.prepare = func(ctx context.Context, query string) (*sql.Stmt, error) {
+		*asked = append(*asked, query)
+		return prepare(ctx, query)
+	}
+	return asked
+}
+
+func TestNoQuestionAboutLicencesReadsMoreThanItsAnswerNeeds(t *testing.T) {
+	s := newService(t)
+	asked := []*[]string{questions(s.store.queries), questions(s.store.writes)}
+	id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), MaxTransfers: ptr(9)})
+	device := s.activate(key, "a").is(200).text("device", "id")
+	s.activate(key, "b").is(409)
+	s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":"b","replace_device_id":%q}`, key, device)).is(200)
+	s.verify(key, "b", "valid", true)
+	s.post("/widget/license/deactivate", activateBody(key, "b")).is(200)
+	s.activate(key, "b").is(200)
+	s.advance()
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	for _, path := range []string{"", "/" + id, "/" + id + "/devices", "/" + id + "/devices?cursor=" + device} {
+		s.get("/licenses"+path, admin).is(200)
+	}
+	for _, change := range []string{"renew", "suspend", "reinstate", "rotate-key", "revoke"} {
+		s.post("/licenses/"+id+"/"+change, `{}`, admin)
+	}
+	event := s.get("/events", admin).is(200).json()["data"].([]any)[1].(map[string]any)["id"]
+	for _, filter := range []string{"", "&license_id=" + id, "&device_id=" + device, "&type=x&license_id=" + id, "&since=2026-01-01T00:00:00Z"} {
+		for _, owner := range []string{"", "&account_id=" + s.account} {
+			s.get("/events?limit=1"+filter+owner, admin).is(200)
+			s.get(fmt.Sprintf("/events?limit=1&cursor=%s%s%s", event, filter, owner), admin).is(200)
+		}
+	}
+	ofOne := []string{"FROM base_urls", "FROM events WHERE license_id = ?", "+account_id = ?", "AND license_id = ?"} // few rows, to be sorted
+	newest := "FROM events WHERE 1 ORDER BY seq DESC"                                                                // they are at its end
+	for _, query := range slices.Concat(*asked[0], *asked[1]) {
+		has := func(part string) bool { return strings.Contains(query, part) }
+		for _, step := range s.plan(query) {
+			scans := strings.HasPrefix(step, "SCAN ") && !strings.HasPrefix(step, "SCAN CONSTANT") && !strings.HasPrefix(step, "SCAN (") && step != "SCAN base_urls"
+			sorts := strings.HasPrefix(step, "USE TEMP B-TREE") && !slices.ContainsFunc(ofOne, has)
+			others := strings.Contains(step, "INDEX events_account ") && (has("license_id = ?") || has("device_id = ?"))
+			if scans && !has(newest) || sorts || others {
+				t.Errorf("%s\n%s", strings.Join(strings.Fields(query), " "), step)
+			}
+		}
+	}
+}
+
+// plan returns the steps in which SQLite would answer a query.
+func (s *service) plan(query string) (steps []string) {
+	s.t.Helper()
+	args := make([]any, strings.Count(query, "?"))
+	if strings.Contains(query, "?1") { // numbered ones may stand there twice
+		for args = args[:1]; strings.Contains(query, fmt.Sprint("?", len(args)+1)); args = append(args, nil) {
+		}
+	}
+	rows, err := s.store.readers.Query("EXPLAIN QUERY PLAN "+query, args...)
+	s.check(err)
+	defer rows.Close()
+	for rows.Next() {
+		var n int
+		var step string
+		s.check(rows.Scan(&n, &n, &n, &step))
+		steps = append(steps, step)
+	}
+	s.check(rows.Err())
+	return steps
 }
 
 // A scaled is a service with many licences in its file, and one device of one of them.

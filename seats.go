@@ -23,18 +23,23 @@ const (
 
 // A lease is a device token as it goes out.
 type lease struct {
-	token   string
-	claims  claims
-	kid     string
-	updated stamp // the licence's updated_at, which the claims follow
+	token  string
+	claims claims
+	kid    string
 }
 
 // signLease signs the lease of d on l that carries d's present number.
 func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.Time) (lease, error) {
 	c := leaseClaims(l, d, now, nonce)
-	c.Issuer, c.Audience = base, base
+	c.Issuer, c.Audience, c.ID = base, base, newID("tok", now)
 	token, err := k.sign(c)
-	return lease{token: token, claims: c, kid: k.signer().kid, updated: l.UpdatedAt}, err
+	return lease{token: token, claims: c, kid: k.signer().kid}, err
+}
+
+// stale reports whether the lease that is recorded of d can't serve again: it is a
+// minute old, another key signs now, or the licence was given more time since.
+func (k *keyring) stale(l *license, d *device, now time.Time) bool {
+	return !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != k.signer().kid || l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
 }
 
 // nextLease gives d the next number, records the lease and signs it. The caller
@@ -46,6 +51,7 @@ func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string) (lease, 
 	}
 	d.LeaseSeq++
 	d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt = k.signer().kid, t.now, l.leaseEnd(t.now.Time)
+	d.LapsesAt = stamp{}
 	if l.Kind == kindFloating {
 		d.LapsesAt = d.LeaseExpiresAt
 	}
@@ -60,10 +66,7 @@ type leaseCache struct {
 	leases map[string]lease
 }
 
-const (
-	maxCachedLeases = 4_000
-	leaseReuse      = time.Minute // how long a lease serves again, and how rarely verify writes
-)
+const maxCachedLeases = 4_000
 
 func (c *leaseCache) put(deviceID string, l lease) {
 	c.mu.Lock()
@@ -80,13 +83,22 @@ func (c *leaseCache) put(deviceID string, l lease) {
 	c.leases[deviceID] = l
 }
 
-// get returns the lease of d that still says the truth about d and l.
-func (c *leaseCache) get(l *license, d *device, kid string, now time.Time) (lease, bool) {
+// get returns the lease of d that still says the truth about d and l, under a base
+// address and a key.
+func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time) (lease, bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	kept, ok := c.leases[d.ID]
-	fresh := ok && kept.claims.Seq == d.LeaseSeq && kept.kid == kid && kept.updated == l.UpdatedAt && within(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now)
-	return kept, fresh
+	c.mu.Unlock()
+	return kept, ok && kept.kid == kid && kept.claims.Issuer == base && within(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now) && kept.claims.hold(l, d)
+}
+
+// hold reports whether claims say what a lease of d on l that began then says now;
+// whoever changed a row need not have changed updated_at.
+func (c *claims) hold(l *license, d *device) bool {
+	now := leaseClaims(l, d, time.Unix(c.IssuedAt, 0), c.Nonce)
+	return c.Subject == now.Subject && c.License == now.License && c.Seq == now.Seq && c.Fingerprint == now.Fingerprint && c.Product == now.Product &&
+		c.Expires == now.Expires && c.LicenseEnd == now.LicenseEnd && c.GraceEnd == now.GraceEnd && c.RefreshAfter == now.RefreshAfter &&
+		slices.Equal(c.Entitlements, now.Entitlements)
 }
 
 // within reports whether two moments are less than d apart, whichever is first: a
@@ -149,10 +161,10 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 	if err := t.startLicense(l); err != nil {
 		return nil, err
 	}
-	if g.lease, err = k.nextLease(t, l, d, a.nonce); err != nil {
+	if err := notePresented(t, l, d, a.presented); err != nil {
 		return nil, err
 	}
-	if err := notePresented(t, l, d, a.presented); err != nil {
+	if g.lease, err = k.nextLease(t, l, d, a.nonce); err != nil {
 		return nil, err
 	}
 	if err := t.saveDevice(d); err != nil {
@@ -169,8 +181,7 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 			return nil, err
 		}
 	}
-	l.SeatsUsed, err = t.seatsUsed(l.ID)
-	return g, err
+	return g, nil
 }
 
 // findDevice returns the device that an activation is for, nil for a new one. A
@@ -238,12 +249,13 @@ func freeLapsed(t *tx, l *license) error {
 
 // notePresented keeps the highest lease number that a device has shown. A lower one
 // later means that two machines use one identity, or that one was restored from a
-// copy: noted once a day, and nothing is blocked.
+// copy: noted once a day, and nothing is blocked. One that a restored database never
+// gave counts on from there, so that the next lease is not the lower one.
 func notePresented(t *tx, l *license, d *device, presented *claims) error {
 	switch {
 	case presented == nil || presented.Seq == d.PresentedSeq:
 	case presented.Seq > d.PresentedSeq:
-		d.PresentedSeq = presented.Seq
+		d.PresentedSeq, d.LeaseSeq = presented.Seq, max(d.LeaseSeq, presented.Seq)
 	case d.CloneAt.IsZero() || d.CloneAt.Format(time.DateOnly) != t.now.Format(time.DateOnly):
 		d.CloneAt = t.now
 		return t.addEvent(deviceEvent(l, d, "device.clone_suspected", actorDevice))
@@ -285,10 +297,6 @@ var errLicense = &refusal{code: "license_not_found", detail: verdictDetails["not
 // of the device that it replaces, unless no seat is free even then.
 func takeSeat(t *tx, g *grant, a activation) error {
 	l := g.license
-	used, err := t.seatsUsed(l.ID)
-	if err != nil {
-		return err
-	}
 	old, err := findReplaced(t, l, a)
 	if err != nil {
 		return err
@@ -297,8 +305,8 @@ func takeSeat(t *tx, g *grant, a activation) error {
 	if old != nil {
 		freed = 1
 	}
-	if l.MaxDevices != nil && used-freed >= *l.MaxDevices {
-		return seatLimit(t, l, used) // kept with its event, so nothing may be released before
+	if l.MaxDevices != nil && l.SeatsUsed-freed >= *l.MaxDevices {
+		return seatLimit(t, l) // kept with its event, so nothing may be released before
 	}
 	if err := mayTransfer(t, l, g.device, old); err != nil {
 		return err
@@ -317,6 +325,7 @@ func takeSeat(t *tx, g *grant, a activation) error {
 	d := g.device
 	d.State, d.ActivatedAt, d.ReleasedAt, d.ReleasedBy = deviceActive, t.now, stamp{}, nil
 	d.Activations++
+	l.SeatsUsed++
 	return nil
 }
 
@@ -375,7 +384,7 @@ func mayTransfer(t *tx, l *license, d, replaced *device) error {
 
 // seatLimit refuses a seat, names the devices that hold them, and notes that once
 // an hour.
-func seatLimit(t *tx, l *license, used int) error {
+func seatLimit(t *tx, l *license) error {
 	holders, err := t.devices(l.ID, deviceActive, "", maxHoldersShown)
 	if err != nil {
 		return err
@@ -394,7 +403,7 @@ func seatLimit(t *tx, l *license, used int) error {
 		masked = append(masked, viewDevice(d))
 	}
 	return keep(&refusal{code: "seat_limit_reached", detail: "All seats of this licence are taken. Release a device, or name one in replace_device_id.",
-		seats: seatsOf(l, used), devices: masked})
+		seats: seatsOf(l), devices: masked})
 }
 
 const maxHoldersShown = 50 // devices in a seat_limit_reached
@@ -402,6 +411,9 @@ const maxHoldersShown = 50 // devices in a seat_limit_reached
 // release takes a device's seat back and writes an event; the caller has seen that
 // it holds one (or, for an operator, that it is blocked).
 func release(t *tx, l *license, d *device, by, eventType, actor string) error {
+	if d.State == deviceActive {
+		l.SeatsUsed--
+	}
 	d.State, d.ReleasedAt, d.ReleasedBy, d.LapsesAt = deviceReleased, t.now, &by, stamp{}
 	if err := t.saveDevice(d); err != nil {
 		return err
@@ -555,7 +567,7 @@ func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err er
 	if err := notePresented(t, c.license, d, r.presented); err != nil {
 		return c, given, err
 	}
-	if r.wantsLease(c, t.now.Time) && (!within(leaseReuse, d.LeasedAt.Time, t.now.Time) || d.LeaseKid != k.signer().kid) {
+	if r.wantsLease(c, t.now.Time) && k.stale(c.license, d, t.now.Time) {
 		if given, err = k.nextLease(t, c.license, d, r.nonce); err != nil {
 			return c, given, err
 		}
@@ -570,10 +582,10 @@ type seats struct {
 	Free *int `json:"free"` // null: no limit
 }
 
-func seatsOf(l *license, used int) seats {
-	s := seats{Used: used, Max: l.MaxDevices}
+func seatsOf(l *license) seats {
+	s := seats{Used: l.SeatsUsed, Max: l.MaxDevices}
 	if l.MaxDevices != nil {
-		free := max(0, *l.MaxDevices-used)
+		free := max(0, *l.MaxDevices-l.SeatsUsed)
 		s.Free = &free
 	}
 	return s
@@ -617,7 +629,7 @@ func (v *licenseView) appendJSON(b []byte) []byte {
 }
 
 func viewLicense(l *license, now time.Time) licenseView {
-	return licenseView{l.ID, l.Product, l.Plan, l.Kind, l.status(now), l.Trial, l.ExpiresAt, l.graceUntil(), l.Entitlements, seatsOf(l, l.SeatsUsed)}
+	return licenseView{l.ID, l.Product, l.Plan, l.Kind, l.status(now), l.Trial, l.ExpiresAt, l.graceUntil(), l.Entitlements, seatsOf(l)}
 }
 
 // A deviceState is what a device sees of itself.
@@ -655,5 +667,5 @@ type licenseDetail struct {
 }
 
 func detailLicense(l *license, now time.Time) licenseDetail {
-	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l, l.SeatsUsed)}
+	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l)}
 }

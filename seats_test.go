@@ -408,10 +408,11 @@ func crowd(n int, f func(i int) answer) map[int]int {
 
 func TestTwoHundredCallersAndNSeatsGiveNDevices(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{1, 7, 50} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
+	for i, n := range []int{1, 7, 50, 50} {
+		kind := []string{"node_locked", kindFloating}[i%2]
+		t.Run(fmt.Sprint(kind, " ", n), func(t *testing.T) {
 			s := newService(t)
-			id, key := s.addLicense(license{MaxDevices: &n})
+			id, key := s.addLicense(license{MaxDevices: &n, Kind: kind})
 			got := crowd(200, func(i int) answer { return s.activateDevice(key, fmt.Sprint("machine ", i)) })
 			if got[200] != n || got[409] != 200-n {
 				t.Fatalf("statuses %v", got)
@@ -771,11 +772,49 @@ func TestADeviceWithoutATokenGetsTheVerySameForAMinute(t *testing.T) {
 			t.Fatalf("after a minute: %+v", c)
 		}
 		// A licence that was changed shows in the next answer.
-		s.sql(`UPDATE licenses SET entitlements = '["new"]', updated_at = ?`, newStamp(time.Now().Add(time.Second)))
+		s.sql(`UPDATE licenses SET entitlements = '["new"]'`)
 		b := s.verifyKey(key, "f").answers("valid")
 		if c := s.lease(b); c.Seq != 2 || !slices.Equal(c.Entitlements, []string{"new"}) {
 			t.Fatalf("after a change: %+v", c)
 		}
+	})
+}
+
+func TestATokenFollowsItsRowsHoweverTheyWereChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(2), LeaseHours: 2})
+		s.activateDevice(key, "f").is(200)
+		now := time.Now()
+		for _, change := range []struct {
+			sql     string
+			seq     int64
+			expires time.Time
+		}{
+			{`UPDATE licenses SET expires_at = strftime('%Y-%m-%dT%H:%M:%SZ', 946684800 + 3600, 'unixepoch')`, 1, now.Add(time.Hour)}, // earlier: synctest's clock begins in 2000
+			{`UPDATE licenses SET product = 'pos'`, 1, now.Add(time.Hour)},
+			{`UPDATE licenses SET expires_at = NULL, lease_hours = 10`, 2, now.Add(10 * time.Hour)}, // the seat is held longer, too
+			{`UPDATE licenses SET kind = 'node_locked', lease_hours = 20`, 3, now.Add(20 * time.Hour)},
+			{`UPDATE base_urls SET is_current = 0`, 3, now.Add(20 * time.Hour)},
+		} {
+			s.sql(change.sql)
+			if strings.Contains(change.sql, "base_urls") {
+				s.sql(`INSERT INTO base_urls VALUES ('https://new.example/v1', 1, '2000-01-01T00:00:00Z')`)
+			}
+			s.check(s.server.refresh())
+			l, err := s.store.license("", id)
+			s.check(err)
+			base, err := s.store.baseURLs()
+			s.check(err)
+			a := s.verifyKey(key, "f").answers("valid")
+			c := s.lease(a)
+			if c.Expires != change.expires.Unix() || c.Product != l.Product || c.Seq != change.seq || c.Issuer != base[0].URL || a.json()["expires_in"] != float64(c.Expires-now.Unix()) {
+				t.Errorf("after %s: %+v", change.sql, c)
+			}
+		}
+		time.Sleep(19 * time.Hour)
+		s.advance()
+		s.verifyKey(key, "f").answers("valid") // what was floating is held by no lease any more
 	})
 }
 
@@ -858,7 +897,7 @@ func TestAnHourBeforeTheEndOfGraceALeaseIsAnHourLong(t *testing.T) {
 		}
 		time.Sleep(time.Until(graceEnd) - time.Hour)
 		a := s.verifyLease(lease.text("token")).answers("grace")
-		if c := s.lease(a); a.json()["expires_in"] != 3600.0 || c.Expires != graceEnd.Unix() || a.text("license", "status") != "grace" {
+		if c := s.lease(a); a.json()["expires_in"] != 3600.0 || a.json()["refresh_after"] != 1800.0 || c.RefreshAfter != 1800 || c.Expires != graceEnd.Unix() || a.text("license", "status") != "grace" {
 			t.Fatalf("in grace: %s", a.body)
 		}
 		time.Sleep(time.Hour)

@@ -129,9 +129,15 @@ const crockford = "0123456789abcdefghjkmnpqrstvwxyz"
 // 48 bits of milliseconds and 80 random bits (contract, section 1), so that ids
 // sort by time.
 func newID(prefix string, now time.Time) string {
+	var random [10]byte
+	rand.Read(random[:])
+	return formatID(prefix, now, random)
+}
+
+func formatID(prefix string, now time.Time, random [10]byte) string {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], uint64(now.UnixMilli())<<16)
-	rand.Read(raw[6:])
+	copy(raw[6:], random[:])
 	hi, lo := binary.BigEndian.Uint64(raw[:8]), binary.BigEndian.Uint64(raw[8:])
 	var out [26]byte
 	for i := 25; i >= 0; i-- {

@@ -244,7 +244,7 @@ func (s *store) open(o storeOptions) (err error) {
 	if s.log, err = os.Stat(s.path + "-wal"); err != nil {
 		return err
 	}
-	s.opened, err = os.Stat(s.path)
+	s.opened, err = s.header.Stat()
 	return err
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +15,8 @@ import (
 // commands, an import and the HTTP endpoints all come through here.
 
 const (
-	maxNameLength   = 100     // characters of a product or a plan
+	maxNameLength   = 100 // characters of a product or a plan
+	maxReason       = 500
 	maxCount        = 1000000 // devices, transfers
 	maxGraceDays    = 3650
 	maxDurationDays = 36500
@@ -167,7 +169,8 @@ func createLicense(t *tx, l *license, actor string) (id, key string, err error) 
 	return id, key, err
 }
 
-// patchLicense changes terms of a licence. Errors: errNotFound, validation_failed,
+// patchLicense changes terms of a licence; where nothing is different nothing is
+// written. Errors: errNotFound, validation_failed,
 // illegal_transition for a revoked one.
 func patchLicense(t *tx, id string, change termsChange, actor string) (*license, error) {
 	l, err := t.license("", id)
@@ -177,13 +180,36 @@ func patchLicense(t *tx, id string, change termsChange, actor string) (*license,
 	if l.State == statusRevoked {
 		return nil, errTransition(l, "change")
 	}
+	before := *l
 	if err := change.apply(l).checkTerms(); err != nil {
 		return nil, err
+	}
+	names := changedTerms(&before, l)
+	if names == "" {
+		return l, nil
 	}
 	if err := t.saveTerms(l); err != nil {
 		return nil, err
 	}
-	return l, t.addEvent(licenseEvent(l, "license.updated", actor))
+	return l, t.addEvent(licenseEvent(l, "license.updated", actor, "changed", names))
+}
+
+// changedTerms names the terms in which two states of a licence differ, in the order
+// of the alphabet: "expires_at max_devices".
+func changedTerms(before, after *license) string {
+	var was, is map[string]json.RawMessage
+	for l, members := range map[*license]*map[string]json.RawMessage{before: &was, after: &is} {
+		text, _ := json.Marshal(l)
+		json.Unmarshal(text, members)
+	}
+	var names []string
+	for name := range is {
+		if !bytes.Equal(was[name], is[name]) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
 }
 
 func licenseEvent(l *license, eventType, actor string, data ...string) event {
@@ -224,8 +250,8 @@ func renewLicense(t *tx, id string, by *int, actor string) (*license, error) {
 }
 
 // rotateKey gives a licence a new key, which is returned this once; the old one
-// works until a moment (the zero stamp: until now). Errors: errNotFound,
-// illegal_transition when it is revoked.
+// works until a moment (the zero stamp: until now), and none before it works
+// longer. Errors: errNotFound, illegal_transition when it is revoked.
 func rotateKey(t *tx, id string, oldUntil stamp, actor string) (l *license, key string, err error) {
 	if l, err = t.license("", id); err != nil {
 		return nil, "", err
@@ -241,7 +267,7 @@ func rotateKey(t *tx, id string, oldUntil stamp, actor string) (l *license, key 
 	if err != nil {
 		return nil, "", err
 	}
-	if err := errors.Join(t.retireKey(id, oldUntil), t.addKey(id, parsed)); err != nil {
+	if err := errors.Join(t.retireKeys(id, oldUntil), t.addKey(id, parsed)); err != nil {
 		return nil, "", err
 	}
 	l.KeyHint = parsed.hint()
@@ -265,6 +291,10 @@ func checkCodes(codes []string, wrong func(at int, code, detail string)) {
 	for i, c := range codes {
 		if total += len(c) + len(`"",`); total > maxCodesBytes {
 			wrong(i, "too_long", fmt.Sprintf("With this code the list takes more than %d bytes, and would not fit into a token.", maxCodesBytes))
+			return
+		}
+		if i == maxEntitlements {
+			wrong(i, "too_many", fmt.Sprintf("With this code the list has more than %d codes.", maxEntitlements))
 			return
 		}
 		if code, detail := checkCode(c); code != "" {
@@ -316,7 +346,11 @@ func (in *input) codesTerm(name string) (codeList, bool) {
 		return nil, false
 	}
 	codes := in.texts(name, maxEntitlements, 64)
-	checkCodes(codes, func(at int, code, detail string) { in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail) })
+	checkCodes(codes, func(at int, code, detail string) {
+		if codes[at] != "" { // else it is noted already
+			in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail)
+		}
+	})
 	return codes, true
 }
 
