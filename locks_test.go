@@ -60,6 +60,22 @@ func (s *shell) run(statements string) {
 	}
 }
 
+func TestAShellThatWritesAndLeavesDoesNotTakeTheLogAlong(t *testing.T) {
+	programsOrSkip(t, "sqlite3")
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	for range 3 {
+		if s.watch(); s.readable() != nil {
+			t.Fatal(s.readable())
+		}
+		if out, err := exec.Command("sqlite3", s.path, "UPDATE accounts SET rate = 5").CombinedOutput(); err != nil {
+			t.Fatalf("%v %s", err, out)
+		}
+		if err := s.update(t.Context(), named("x")); err != nil {
+			t.Fatalf("a write after the shell's: %v", err)
+		}
+	}
+}
+
 // readUntil reads all that can be read, again and again, until the channel is closed.
 func (c *customer) readUntil(done <-chan struct{}) (rounds int) {
 	for {

@@ -273,6 +273,7 @@ type store struct {
 	writers *sql.DB
 	conn    *sql.Conn // the writer
 	writes  *queries  // prepared on conn
+	file    *os.File  // the database, to look at; open as long as the connections are
 	opened  os.FileInfo
 	log     os.FileInfo           // the write-ahead log that is open
 	damaged atomic.Pointer[error] // what the last look at the file's header found; nil: nothing

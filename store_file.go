@@ -111,30 +111,42 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-// checkHeader reads the first page's header: is this file a widgetd database
-// that this program understands? It takes the same time for any size.
-func checkHeader(path string) error {
+// openFile opens a database file for looking at it, not before it is found to be
+// one that this program understands. While the process has it open by SQLite too,
+// the file must not be closed: with any of its descriptors a process loses all its
+// locks on a file (fcntl(2)), and whoever closes the database next would take it for
+// unused and remove its log.
+func openFile(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it", path)
+		return nil, fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it", path)
 	}
 	if err != nil {
-		return fmt.Errorf("open the database: %w", err)
+		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	defer f.Close()
+	if err := checkHeader(f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// checkHeader reads the first page's header: is this file a widgetd database
+// that this program understands? It takes the same time for any size.
+func checkHeader(f *os.File) error {
 	var head [100]byte
-	n, err := f.Read(head[:])
+	n, err := f.ReadAt(head[:], 0)
 	switch {
 	case n == 0 && errors.Is(err, io.EOF):
-		return fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", path)
-	case err != nil:
-		return fmt.Errorf("read %s: %w", path, err)
+		return fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", f.Name())
+	case err != nil && !errors.Is(err, io.EOF):
+		return fmt.Errorf("read %s: %w", f.Name(), err)
 	case !bytes.HasPrefix(head[:], []byte("SQLite format 3\x00")):
-		return fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", path)
+		return fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", f.Name())
 	case binary.BigEndian.Uint32(head[68:]) != applicationID:
-		return fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db", path)
+		return fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db", f.Name())
 	case binary.BigEndian.Uint32(head[60:]) > schemaVersion:
-		return fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd", path, binary.BigEndian.Uint32(head[60:]), schemaVersion)
+		return fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd", f.Name(), binary.BigEndian.Uint32(head[60:]), schemaVersion)
 	}
 	return nil
 }
@@ -159,13 +171,15 @@ func checkLog(path string) error {
 // openStore opens an existing database and starts its writer. Its errors are one
 // line that names the file and the next step.
 func openStore(path string, o storeOptions) (*store, error) {
-	if err := checkHeader(path); err != nil {
+	file, err := openFile(path)
+	if err != nil {
 		return nil, err
 	}
 	if err := checkLog(path); err != nil {
+		file.Close()
 		return nil, err
 	}
-	s := &store{path: path, now: o.now, keepLog: o.keepLog,
+	s := &store{path: path, file: file, now: o.now, keepLog: o.keepLog,
 		jobs: make(chan *job, maxQueued), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	if s.now == nil {
 		s.now = time.Now
@@ -316,7 +330,7 @@ func (s *store) release() error {
 	if s.writers != nil {
 		errs = append(errs, s.writers.Close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.file.Close())...)
 }
 
 // inPlace reports whether the database and its log are still the files that are
@@ -342,7 +356,7 @@ func (s *store) inPlace() error {
 
 // watch looks at the file's header, which SQLite reads once and then keeps in memory.
 func (s *store) watch() {
-	if err := checkHeader(s.path); err != nil {
+	if err := checkHeader(s.file); err != nil {
 		s.damaged.Store(&err)
 	} else {
 		s.damaged.Store(nil)
@@ -427,9 +441,11 @@ func (s *store) backup(path string) error {
 // indexes, foreign keys, and a schema that is not schema.sql's. It changes
 // nothing. The error says why it could not look.
 func checkFile(path string) (faults []string, err error) {
-	if err := checkHeader(path); err != nil {
+	file, err := openFile(path)
+	if err != nil {
 		return []string{err.Error()}, nil
 	}
+	defer file.Close() // after the database
 	if err := checkLog(path); err != nil {
 		return []string{err.Error()}, nil
 	}
