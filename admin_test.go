@@ -454,8 +454,10 @@ func TestAWrongCommandLineIsAUsageError(t *testing.T) {
 		args []string
 	}{
 		{`there is no command "frobnicate"`, []string{"frobnicate"}},
-		{`there is no command "account"`, []string{"account"}},
-		{`there is no command "account frobnicate"`, []string{"account", "frobnicate", "x"}},
+		{`there is no command "frobnicate": 'widgetd help' lists them`, []string{"frobnicate", "-h"}},
+		{`there is no command "frobnicate": 'widgetd help' lists them`, []string{"help", "frobnicate"}},
+		{`there is no command "account frobnicate": 'widgetd help account' lists them`, []string{"account", "frobnicate", "x"}},
+		{`there is no command "account frobnicate": 'widgetd help account' lists them`, []string{"account", "frobnicate", "-h"}},
 		{"this is used as: widgetd account add NAME", []string{"account", "add"}},
 		{"this is used as: widgetd account add NAME", []string{"account", "add", "a", "b"}},
 		{"this is used as: widgetd origin add ORIGIN [-account ID]", []string{"origin", "add"}},
