@@ -17,6 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
 // adminCommands are the operator's commands on the rows, most of them one call of
@@ -276,8 +277,8 @@ func baseURLRemove(e *env) error {
 // checkRowName judges what an operator calls a row: its length, and that it can't
 // play with a terminal that lists it.
 func checkRowName(s string) error {
-	if s == "" || len(s) > 200 || strings.IndexFunc(s, unicode.IsControl) >= 0 {
-		return usageError("a name has 1 to 200 bytes and no control characters")
+	if s == "" || len(s) > 200 || !utf8.ValidString(s) || strings.IndexFunc(s, unicode.IsControl) >= 0 {
+		return usageError("a name has 1 to 200 bytes of UTF-8 and no control characters")
 	}
 	return nil
 }

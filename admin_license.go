@@ -19,7 +19,7 @@ import (
 
 // licenseCommands are the operator's commands on licences, devices and leases.
 var licenseCommands = []command{
-	{"license add", "", "issue a licence; its key is shown once", []string{"account", "product", "plan", "floating", "max-devices", "max-transfers", "starts", "expires", "grace-days", "duration-days", "from-activation", "lease-hours", "entitlements", "trial"}, 0, licenseAdd},
+	{"license add", "", "issue a licence; its key is shown once", []string{"account", "product", "plan", "floating", "max-devices", "max-transfers", "starts", "expires", "grace-days", "duration-days", "from-activation", "lease-hours", "entitlements", "trial", "metadata"}, 0, licenseAdd},
 	{"license list", "", "list licences, newest first", []string{"account", "limit"}, 0, licenseList},
 	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
 	{"license patch", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
@@ -37,50 +37,47 @@ var licenseCommands = []command{
 	{"lease inspect", "TOKEN", "explain a device token line by line and say whether it holds, without the database", []string{"public", "fingerprint"}, 1, leaseInspect},
 }
 
-// licenseFromOptions reads a new licence from the command line.
-func (e *env) licenseFromOptions() (l *license, err error) {
-	l = &license{Product: e.str("product"), Plan: given(e.str("plan")), Trial: e.on("trial"), Entitlements: e.list("entitlements")}
-	if l.AccountID, err = e.needAccount(); err != nil {
-		return nil, err
-	}
-	if l.Product == "" || len(l.Product) > maxNameLength {
-		return nil, usageError("-product NAME is needed, at most 100 characters")
-	}
-	checkCodes(l.Entitlements, func(at int, _, detail string) {
-		err = usageError(fmt.Sprintf("-entitlements: %q: %s", l.Entitlements[at], detail))
-	})
+// licenseFromOptions reads a new licence from the command line, by the same reader
+// as a line of an import.
+func (e *env) licenseFromOptions() (*license, error) {
+	account, err := e.needAccount()
 	if err != nil {
 		return nil, err
 	}
-	if e.on("floating") {
-		l.Kind = kindFloating
-	}
-	if e.on("from-activation") {
-		l.ExpiryBasis = "first_activation"
-	}
-	for _, n := range []struct {
-		name      string
-		low, high int
-		to        **int
-	}{{"max-devices", 1, maxCount, &l.MaxDevices}, {"max-transfers", 0, maxCount, &l.MaxTransfers}, {"duration-days", 1, maxDurationDays, &l.DurationDays}} {
-		if *n.to, err = e.optionalNumber(n.name, n.low, n.high); err != nil {
-			return nil, err
-		}
-	}
-	if l.GraceDays, err = e.number("grace-days", 0, maxGraceDays); err != nil {
+	starts, err := e.parseMoment(e.str("starts"))
+	if err != nil {
 		return nil, err
 	}
-	if l.LeaseHours, err = e.number("lease-hours", 1, maxLeaseHours); err != nil {
+	expires, err := e.parseMoment(e.str("expires"))
+	if err != nil {
 		return nil, err
 	}
-	if l.StartsAt, err = e.parseMoment(e.str("starts")); err != nil {
+	terms := []struct{ name, option, cell string }{
+		{"product", "product", e.str("product")}, {"plan", "plan", e.str("plan")},
+		{"kind", "floating", map[bool]string{true: kindFloating}[e.on("floating")]},
+		{"max_devices", "max-devices", e.str("max-devices")}, {"max_transfers", "max-transfers", e.str("max-transfers")},
+		{"starts_at", "starts", stampCell(starts)}, {"expires_at", "expires", stampCell(expires)},
+		{"grace_days", "grace-days", e.str("grace-days")}, {"duration_days", "duration-days", e.str("duration-days")},
+		{"expiry_basis", "from-activation", map[bool]string{true: "first_activation"}[e.on("from-activation")]},
+		{"lease_hours", "lease-hours", e.str("lease-hours")}, {"entitlements", "entitlements", strings.Join(e.list("entitlements"), " ")},
+		{"trial", "trial", strconv.FormatBool(e.on("trial"))}, {"metadata", "metadata", e.str("metadata")},
+	}
+	cells := csvTerms{}
+	options := map[string]string{}
+	for _, t := range terms {
+		cells.header, cells.record = append(cells.header, t.name), append(cells.record, t.cell)
+		options[t.name] = t.option
+	}
+	cells.wrong = func(name, detail string) { err = usageError("-" + options[name] + ": " + detail) }
+	l := readNewTerms(&cells).apply(&license{AccountID: account})
+	if err != nil {
 		return nil, err
 	}
-	if l.ExpiresAt, err = e.parseMoment(e.str("expires")); err != nil {
-		return nil, err
+	if l.Product == "" {
+		return nil, usageError("-product NAME is needed")
 	}
 	if name, detail := l.termsFault(); name != "" {
-		return nil, usageError(name + ": " + detail)
+		return nil, usageError("-" + options[name] + ": " + detail)
 	}
 	return l, nil
 }
@@ -144,6 +141,9 @@ func licenseRenew(e *env) error {
 
 // licenseAction is suspend, reinstate or revoke.
 func licenseAction(e *env) error {
+	if _, detail := checkText(e.str("reason"), optional, maxReason); detail != "" {
+		return usageError("-reason: " + detail)
+	}
 	_, action, _ := strings.Cut(e.command.name, " ")
 	return e.licenseChange(func(t *tx) (*license, error) { return changeState(t, e.args[0], action, e.str("reason"), actorCommand) }, sayStatus)
 }
@@ -450,7 +450,7 @@ func (e *env) readImportTerms(cells *csvTerms) *license {
 	}
 	state, _ := cells.textTerm("state", maxNameLength, oneOf(statusActive, statusSuspended, statusRevoked))
 	l.State = textOr(state, statusActive)
-	l.Reason, _ = cells.textTerm("reason", 500, nil)
+	l.Reason, _ = cells.textTerm("reason", maxReason, nil)
 	readNewTerms(cells).apply(l)
 	if name, detail := l.termsFault(); name != "" {
 		cells.wrong(name, detail)

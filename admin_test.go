@@ -222,7 +222,7 @@ func accountStory(t *testing.T, o *operator) {
 
 func licenseStory(t *testing.T, o *operator) {
 	added := o.object("license", "add", "-account", o.account, "-product", "kds", "-plan", "pro", "-max-devices", "3", "-expires", "365d",
-		"-grace-days", "14", "-lease-hours", "48", "-entitlements", "a,b", "-trial")
+		"-grace-days", "14", "-lease-hours", "48", "-entitlements", "a,b", "-trial", "-metadata", `{"order":17}`)
 	id, key := added["id"].(string), added["key"].(string)
 	if _, err := parseLicenseKey(key); err != nil || !validID("lic", id) || len(added) != 2 {
 		t.Errorf("added %v: %v", added, err)
@@ -234,7 +234,7 @@ func licenseStory(t *testing.T, o *operator) {
 	device := o.addDevice(id, "a-key")
 	shown := o.object("license", "show", id)
 	if shown["status"] != "active" || shown["max_devices"] != 3.0 || shown["trial"] != true || shown["lease_hours"] != 48.0 || shown["grace_days"] != 14.0 ||
-		fmt.Sprint(shown["entitlements"], shown["seats"]) != "[a b] map[free:2 max:3 used:1]" {
+		fmt.Sprint(shown["entitlements"], shown["seats"], shown["metadata"]) != "[a b] map[free:2 max:3 used:1] map[order:17]" {
 		t.Errorf("shown %v", shown)
 	}
 	all := o.do("license", "list") + o.do("license", "list", "-json") + o.do("license", "show", id) + o.do("events", "-json")
@@ -466,19 +466,29 @@ func TestAWrongCommandLineIsAUsageError(t *testing.T) {
 		{"flag needs an argument: -db", []string{"account", "list", "-db"}},
 		{"a name has 1 to 200 bytes", []string{"account", "add", ""}},
 		{"a name has 1 to 200 bytes", []string{"account", "add", "red\x1b[31m"}},
+		{"a name has 1 to 200 bytes", []string{"account", "add", "caf\xe9"}},
 		{"a name has 1 to 200 bytes", []string{"widget", "add", strings.Repeat("x", 201), "-account", o.account}},
 		{"a name has 1 to 200 bytes", []string{"init", "-name", "", "-db", filepath.Join(o.dir, "none", "x.db")}},
 		{"-account ID is needed", []string{"license", "add", "-product", "kds"}},
 		{"-account ID is needed", []string{"widget", "add", "Lunch", "-account", "nonsense"}},
 		{"-product NAME is needed", []string{"license", "add", "-account", o.account}},
-		{"-max-devices must be a number from 1 to 1000000", []string{"license", "add", "-account", o.account, "-product", "p", "-max-devices", "0"}},
-		{"-grace-days must be a number", []string{"license", "add", "-account", o.account, "-product", "p", "-grace-days", "x"}},
-		{"-lease-hours must be a number from 1 to 2160", []string{"license", "add", "-account", o.account, "-product", "p", "-lease-hours", "2161"}},
+		{"-max-devices: This must be a whole number from 1 to 1000000.", []string{"license", "add", "-account", o.account, "-product", "p", "-max-devices", "0"}},
+		{"-product: This must not contain control characters.", []string{"license", "add", "-account", o.account, "-product", "red\x1b[31m"}},
+		{"-product: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", strings.Repeat("ü", 101)}},
+		{"-plan: This must be UTF-8.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", "caf\xe9"}},
+		{"-plan: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", strings.Repeat("x", 101)}},
+		{"-duration-days: A licence that counts from its first activation needs", []string{"license", "add", "-account", o.account, "-product", "p", "-from-activation"}},
+		{"-entitlements: a: This code is in the list already.", []string{"license", "add", "-account", o.account, "-product", "p", "-entitlements", "a,a"}},
+		{"-metadata: This must be a JSON object", []string{"license", "add", "-account", o.account, "-product", "p", "-metadata", "[1]"}},
+		{"-reason: This must not contain control characters.", []string{"license", "suspend", "x", "-reason", "red\x1b[31m"}},
+		{"-reason: This has more than 500 characters.", []string{"license", "revoke", "x", "-reason", strings.Repeat("x", 501)}},
+		{"-grace-days: This must be a whole number from 0 to 3650.", []string{"license", "add", "-account", o.account, "-product", "p", "-grace-days", "x"}},
+		{"-lease-hours: This must be a whole number from 1 to 2160.", []string{"license", "add", "-account", o.account, "-product", "p", "-lease-hours", "2161"}},
 		{`"soon" is not a time`, []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "soon"}},
 		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "0001-01-01"}}, // Go's zero time
 		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "9999-12-31"}}, // grace would not fit
 		{"it stands there twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example", "-db", filepath.Join(o.dir, "none", "x.db")}},
-		{"expires_at: The licence would end before it starts.", []string{"license", "add", "-account", o.account, "-product", "p", "-starts", "2030-01-02", "-expires", "2030-01-01"}},
+		{"-expires: The licence would end before it starts.", []string{"license", "add", "-account", o.account, "-product", "p", "-starts", "2030-01-02", "-expires", "2030-01-01"}},
 		{"a rate is a number from 1 to 1000000", []string{"account", "rate", o.account, "0"}},
 		{"is not a base address", []string{"base-url", "set", "https://example.com/v2"}},
 		{"an origin is https://www.example.com", []string{"origin", "add", "-account", o.account, "https://*.example.com"}},

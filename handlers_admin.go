@@ -113,7 +113,7 @@ type stateRequest struct{ id, reason string }
 
 func (q *stateRequest) read(in *input) {
 	q.id = in.path("id")
-	q.reason = in.text("reason", optional, 500, nil)
+	q.reason = in.text("reason", optional, maxReason, nil)
 }
 
 func (s *server) suspendLicense(ctx context.Context, c *call, q *stateRequest) (*licenseDetail, error) {

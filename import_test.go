@@ -69,6 +69,7 @@ func TestOneBadRowKeepsAnImportOutAndIsNamedByItsLine(t *testing.T) {
 		"GOOD-KEY-0000000002,,kds,,,,,,maybe,,":                           "line 3: trial: ",
 		"GOOD-KEY-0000000002,,kds,,,,,,,-a,":                              "line 3: entitlements: -a: ",
 		"GOOD-KEY-0000000002,,kds,,,,,,,,[]":                              "line 3: metadata: ",
+		"GOOD-KEY-0000000002,,caf\xe9,,,,,,,,":                            "line 3: product: This must be UTF-8.",
 		"GOOD-KEY-0000000002,,kds":                                        "record on line 3: wrong number of fields",
 		"GOOD-KEY-0000000002,acct_00000000000000000000000000,kds,,,,,,,,": "line 3: account_id: There is no such account",
 	} {
