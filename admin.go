@@ -128,6 +128,16 @@ func printRows[T any](e *env, rows []T, header string, cells func(T) []any) erro
 	return w.Flush()
 }
 
+// firstRows cuts rows, of which one more than the limit was asked for, and says
+// what shows the rest.
+func firstRows[T any](e *env, rows []T, limit int, rest string) []T {
+	if len(rows) <= limit {
+		return rows
+	}
+	fmt.Fprintf(e.stderr, "these are the first %d; there are more: %s shows them\n", limit, rest)
+	return rows[:limit]
+}
+
 func cellText(v any) string {
 	text := ""
 	switch v := v.(type) {
@@ -322,6 +332,16 @@ func accountClose(e *env) error {
 	return e.changeQuietly(func(t *tx) error { return t.closeAccount(e.args[0]) })
 }
 
+// filterID returns an option that names a row to filter by, or is empty. A mistyped
+// id would look like a list without rows.
+func (e *env) filterID(name, prefix string) (string, error) {
+	id := e.str(name)
+	if id != "" && !validID(prefix, id) {
+		return "", usageError(fmt.Sprintf("-%s: %q is not an id of the kind %s_…", name, id, prefix))
+	}
+	return id, nil
+}
+
 // needAccount returns -account, which the command can't do without.
 func (e *env) needAccount() (string, error) {
 	if !validID("acct", e.str("account")) {
@@ -380,8 +400,12 @@ func widgetAdd(e *env) error {
 }
 
 func widgetList(e *env) error {
+	account, err := e.filterID("account", "acct")
+	if err != nil {
+		return err
+	}
 	return e.withStore(func(st *store) error {
-		all, err := st.widgets(e.str("account"))
+		all, err := st.widgets(account)
 		if err != nil {
 			return err
 		}
@@ -719,18 +743,26 @@ func eventsShow(e *env) error {
 	if err != nil {
 		return err
 	}
-	filter := eventFilter{accountID: e.str("account"), eventType: e.str("type"), licenseID: e.str("license"), deviceID: e.str("device")}
+	filter := eventFilter{eventType: e.str("type")}
+	for _, id := range []struct {
+		option, prefix string
+		to             *string
+	}{{"account", "acct", &filter.accountID}, {"license", "lic", &filter.licenseID}, {"device", "dev", &filter.deviceID}} {
+		if *id.to, err = e.filterID(id.option, id.prefix); err != nil {
+			return err
+		}
+	}
 	if age, err := parseAge(e.str("since")); err == nil { // here a duration goes back
 		filter.since = newStamp(e.now().Add(-age))
 	} else if filter.since, err = e.parseMoment(e.str("since")); err != nil {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		all, err := st.events(filter, "", limit)
+		all, err := st.events(filter, "", limit+1)
 		if err != nil {
 			return err
 		}
-		return printRows(e, all, "AT TYPE LICENSE DEVICE LEAD ACTOR DATA ACCOUNT", func(v event) []any {
+		return printRows(e, firstRows(e, all, limit, "-limit N"), "AT TYPE LICENSE DEVICE LEAD ACTOR DATA ACCOUNT", func(v event) []any {
 			return []any{v.At, v.Type, v.LicenseID, v.DeviceID, v.LeadID, v.Actor, string(v.Data), v.AccountID}
 		})
 	})

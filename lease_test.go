@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -92,7 +93,7 @@ func TestInspectExplainsALeaseWithThePublicKeysAlone(t *testing.T) {
 	token := s.activate(key, "a").is(200).text("token")
 	public := filepath.Join(s.dir, "public.pem")
 	s.check(os.WriteFile(public, []byte(s.must("key", "public")), 0o600))
-	out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a")
+	out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a", "-audience", testBase)
 	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease holds"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
@@ -100,18 +101,26 @@ func TestInspectExplainsALeaseWithThePublicKeysAlone(t *testing.T) {
 	}
 	bearer := s.token(s.account, scopeStats)
 	for fault, args := range map[string][]string{
-		"another device's fingerprint":          {token, "-public", public, "-fingerprint", "b"},
-		"signature does not hold":               {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
-		"it is no device's lease":               {bearer, "-public", public},
-		"there is no public key in it":          {token, "-public", filepath.Join(s.dir, "widgetd.db")},
-		"-public FILE is needed":                {token},
-		"no token of this service":              {"rubbish", "-public", public},
-		"a block is no Ed25519 public key":      {token, "-public", filepath.Join(s.dir, "widgetd.key")},
-		"the lease does not hold: it is no dev": {bearer, "-public", public, "-json"},
+		"another device's fingerprint":           {token, "-public", public, "-fingerprint", "b"},
+		"it is for another service: " + testBase: {token, "-public", public, "-audience", "https://api.example.com/v1"},
+		"signature does not hold":                {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
+		"it is no device's lease":                {bearer, "-public", public},
+		"there is no public key in it":           {token, "-public", filepath.Join(s.dir, "widgetd.db")},
+		"-public FILE is needed":                 {token},
+		"no token of this service":               {"rubbish", "-public", public},
+		"a block is no Ed25519 public key":       {token, "-public", filepath.Join(s.dir, "widgetd.key")},
+		"the lease does not hold: it is no dev":  {bearer, "-public", public, "-json"},
 	} {
 		if _, err := s.command(append([]string{"lease", "inspect"}, args...)...); err == nil || !strings.Contains(err.Error(), fault) {
 			t.Errorf("%v: %v, want %q", args[1:], err, fault)
 		}
+	}
+	loud := base64.RawURLEncoding.EncodeToString([]byte(`{"\u001b[31mx":1,"alg":"\u001b[31m"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"\u001b[31m"}`)) + ".x"
+	if out, err := s.command("lease", "inspect", loud, "-public", public); err == nil || strings.Contains(out, "\x1b") || !strings.Contains(out, "[31m") {
+		t.Errorf("a token that plays with the terminal: %v, %q", err, out)
+	}
+	if out, _ := s.command("lease", "inspect", loud, "-public", public, "-json"); !strings.HasPrefix(out, `{"claims":null,`) {
+		t.Errorf("claims that nobody signed: %s", out)
 	}
 }
 
