@@ -164,7 +164,7 @@ func parseAge(s string) (time.Duration, error) {
 		if err == nil && n > 0 && n <= 36500 {
 			return time.Duration(n) * 24 * time.Hour, nil
 		}
-	} else if d, err := time.ParseDuration(s); err == nil && d > 0 {
+	} else if d, err := time.ParseDuration(s); err == nil && d >= time.Second {
 		return d, nil
 	}
 	return 0, usageError(fmt.Sprintf("%q is not a duration: it is like 720h or 365d", s))
@@ -779,6 +779,9 @@ func legacyShow(e *env) error {
 }
 
 func backupCommand(e *env) error {
+	if e.args[0] == "" {
+		return usageError("the name of the file is empty")
+	}
 	return e.withStore(func(st *store) error {
 		if err := st.backup(e.args[0]); err != nil {
 			return err
@@ -813,7 +816,7 @@ func checkCommand(e *env) error {
 		return err
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("%d faults in %s", len(faults), e.str("db"))
+		return fmt.Errorf("faults in %s: %d", e.str("db"), len(faults))
 	}
 	return nil
 }

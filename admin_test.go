@@ -508,6 +508,8 @@ func TestAWrongCommandLineIsAUsageError(t *testing.T) {
 		{`there is no scope "license:verify"`, []string{"token", "issue", "-account", o.account, "-scope", "license:verify"}},
 		{"-scope is needed", []string{"token", "issue", "-account", o.account}},
 		{"is not a duration", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "-1h"}},
+		{"is not a duration", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "500ms"}}, // it would end as it begins
+		{"the name of the file is empty", []string{"backup", ""}},
 		{"a client id has", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-client-id", "a b"}},
 		{"-limit must be a number", []string{"events", "-limit", "0"}},
 		{"-status: This must be one of active, grace,", []string{"license", "list", "-status", "ended"}},
@@ -627,7 +629,7 @@ func TestCheckTellsEveryFaultAndFails(t *testing.T) {
 			}
 			out, err := o.try("check")
 			var usage usageError
-			if err == nil || errors.As(err, &usage) || !strings.Contains(out, fault.want) || !strings.Contains(err.Error(), " faults in "+o.env["WIDGETD_DB"]) {
+			if err == nil || errors.As(err, &usage) || !strings.Contains(out, fault.want) || !strings.Contains(err.Error(), "faults in "+o.env["WIDGETD_DB"]+": ") {
 				t.Errorf("check: %v\n%s\nwant %q", err, out, fault.want)
 			}
 			asJSON, _ := o.try("check", "-json")
