@@ -619,8 +619,10 @@ func exportRows[T any](e *env, header []string, page func(st *store, before stri
 				}
 			}
 			if len(rows) < exportPage {
-				w.Flush()
-				return errors.Join(w.Error(), out.Flush())
+				if w.Flush(); w.Error() != nil {
+					return w.Error()
+				}
+				return out.Flush()
 			}
 			before = id(rows[len(rows)-1])
 		}

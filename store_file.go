@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -422,8 +423,10 @@ func (s *store) backup(path string) error {
 	if _, err := db.Exec(`VACUUM INTO ?`, draft); err != nil {
 		return fmt.Errorf("back up: %w", storageError(err))
 	}
-	if faults, err := checkFile(draft); err != nil || len(faults) > 0 {
-		return fmt.Errorf("the copy is not sound: %v %w", faults, err)
+	if faults, err := checkFile(draft); err != nil {
+		return fmt.Errorf("check the copy: %w", err)
+	} else if len(faults) > 0 {
+		return lineError{fmt.Errorf("the copy is not sound: %s", strings.Join(faults, "; "))}
 	}
 	if f, err = os.OpenFile(draft, os.O_RDWR, 0); err != nil {
 		return err
@@ -480,7 +483,11 @@ func checkFile(path string) (faults []string, err error) {
 	return append(faults, schemaFaults...), err
 }
 
-// diffSchema compares the file's schema with the one this program would make.
+// sqlComment is what another build may word otherwise.
+var sqlComment = regexp.MustCompile(`--.*`)
+
+// diffSchema compares the file's schema, but for its comments, with the one this
+// program would make.
 func diffSchema(q *queries) (faults []string, err error) {
 	memory, err := sql.Open("sqlite", "file::memory:")
 	if err != nil {
@@ -497,7 +504,7 @@ func diffSchema(q *queries) (faults []string, err error) {
 		err := q.each(objects, nil, func(scan func(...any) error) error {
 			var name, text string
 			err := scan(&name, &text)
-			found[name] = text
+			found[name] = strings.Join(strings.Fields(sqlComment.ReplaceAllString(text, "")), " ")
 			return err
 		})
 		return found, err
