@@ -17,6 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
 // adminCommands are the operator's commands on the rows, most of them one call of
@@ -136,6 +137,16 @@ func printRows[T any](e *env, rows []T, header string, cells func(T) []any) erro
 	return w.Flush()
 }
 
+// firstRows cuts rows, of which one more than the limit was asked for, and says
+// what shows the rest.
+func firstRows[T any](e *env, rows []T, limit int, rest string) []T {
+	if len(rows) <= limit {
+		return rows
+	}
+	fmt.Fprintf(e.stderr, "these are the first %d; there are more: %s shows them\n", limit, rest)
+	return rows[:limit]
+}
+
 func cellText(v any) string {
 	text := ""
 	switch v := v.(type) {
@@ -162,7 +173,7 @@ func parseAge(s string) (time.Duration, error) {
 		if err == nil && n > 0 && n <= 36500 {
 			return time.Duration(n) * 24 * time.Hour, nil
 		}
-	} else if d, err := time.ParseDuration(s); err == nil && d > 0 {
+	} else if d, err := time.ParseDuration(s); err == nil && d >= time.Second {
 		return d, nil
 	}
 	return 0, usageError(fmt.Sprintf("%q is not a duration: it is like 720h or 365d", s))
@@ -285,8 +296,8 @@ func baseURLRemove(e *env) error {
 // checkRowName judges what an operator calls a row: its length, and that it can't
 // play with a terminal that lists it.
 func checkRowName(s string) error {
-	if s == "" || len(s) > 200 || strings.IndexFunc(s, unicode.IsControl) >= 0 {
-		return usageError("a name has 1 to 200 bytes and no control characters")
+	if s == "" || len(s) > 200 || !utf8.ValidString(s) || strings.IndexFunc(s, unicode.IsControl) >= 0 {
+		return usageError("a name has 1 to 200 bytes of UTF-8 and no control characters")
 	}
 	return nil
 }
@@ -328,6 +339,16 @@ func accountRate(e *env) error {
 
 func accountClose(e *env) error {
 	return e.changeQuietly(func(t *tx) error { return t.closeAccount(e.args[0]) })
+}
+
+// filterID returns an option that names a row to filter by, or is empty. A mistyped
+// id would look like a list without rows.
+func (e *env) filterID(name, prefix string) (string, error) {
+	id := e.str(name)
+	if id != "" && !validID(prefix, id) {
+		return "", usageError(fmt.Sprintf("-%s: %q is not an id of the kind %s_…", name, id, prefix))
+	}
+	return id, nil
 }
 
 // needAccount returns -account, which the command can't do without.
@@ -388,8 +409,12 @@ func widgetAdd(e *env) error {
 }
 
 func widgetList(e *env) error {
+	account, err := e.filterID("account", "acct")
+	if err != nil {
+		return err
+	}
 	return e.withStore(func(st *store) error {
-		all, err := st.widgets(e.str("account"))
+		all, err := st.widgets(account)
 		if err != nil {
 			return err
 		}
@@ -603,8 +628,10 @@ func exportRows[T any](e *env, header []string, page func(st *store, before stri
 				}
 			}
 			if len(rows) < exportPage {
-				w.Flush()
-				return errors.Join(w.Error(), out.Flush())
+				if w.Flush(); w.Error() != nil {
+					return w.Error()
+				}
+				return out.Flush()
 			}
 			before = id(rows[len(rows)-1])
 		}
@@ -727,18 +754,26 @@ func eventsShow(e *env) error {
 	if err != nil {
 		return err
 	}
-	filter := eventFilter{accountID: e.str("account"), eventType: e.str("type"), licenseID: e.str("license"), deviceID: e.str("device")}
+	filter := eventFilter{eventType: e.str("type")}
+	for _, id := range []struct {
+		option, prefix string
+		to             *string
+	}{{"account", "acct", &filter.accountID}, {"license", "lic", &filter.licenseID}, {"device", "dev", &filter.deviceID}} {
+		if *id.to, err = e.filterID(id.option, id.prefix); err != nil {
+			return err
+		}
+	}
 	if age, err := parseAge(e.str("since")); err == nil { // here a duration goes back
 		filter.since = newStamp(e.now().Add(-age))
 	} else if filter.since, err = e.parseMoment(e.str("since")); err != nil {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		all, err := st.events(filter, "", limit)
+		all, err := st.events(filter, "", limit+1)
 		if err != nil {
 			return err
 		}
-		return printRows(e, all, "AT TYPE LICENSE DEVICE LEAD ACTOR DATA ACCOUNT", func(v event) []any {
+		return printRows(e, firstRows(e, all, limit, "-limit N"), "AT TYPE LICENSE DEVICE LEAD ACTOR DATA ACCOUNT", func(v event) []any {
 			return []any{v.At, v.Type, v.LicenseID, v.DeviceID, v.LeadID, v.Actor, string(v.Data), v.AccountID}
 		})
 	})
@@ -755,6 +790,9 @@ func legacyShow(e *env) error {
 }
 
 func backupCommand(e *env) error {
+	if e.args[0] == "" {
+		return usageError("the name of the file is empty")
+	}
 	return e.withStore(func(st *store) error {
 		if err := st.backup(e.args[0]); err != nil {
 			return err
@@ -789,7 +827,7 @@ func checkCommand(e *env) error {
 		return err
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("%d faults in %s", len(faults), e.str("db"))
+		return fmt.Errorf("faults in %s: %d", e.str("db"), len(faults))
 	}
 	return nil
 }

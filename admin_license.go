@@ -15,12 +15,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // licenseCommands are the operator's commands on licences, devices and leases.
 var licenseCommands = []command{
-	{"license add", "", "issue a licence; its key is shown once", []string{"account", "product", "plan", "floating", "max-devices", "max-transfers", "starts", "expires", "grace-days", "duration-days", "from-activation", "lease-hours", "entitlements", "trial"}, 0, licenseAdd},
-	{"license list", "", "list licences, newest first", []string{"account", "limit"}, 0, licenseList},
+	{"license add", "", "issue a licence; its key is shown once", []string{"account", "product", "plan", "floating", "max-devices", "max-transfers", "starts", "expires", "grace-days", "duration-days", "from-activation", "lease-hours", "entitlements", "trial", "metadata"}, 0, licenseAdd},
+	{"license list", "", "list licences, newest first", []string{"account", "product", "status", "search", "limit"}, 0, licenseList},
 	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
 	{"license patch", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
 	{"license renew", "ID", "move the end of a licence", []string{"days"}, 1, licenseRenew},
@@ -37,58 +39,47 @@ var licenseCommands = []command{
 	{"lease inspect", "TOKEN", "explain a device token line by line and say whether it holds, without the database", []string{"public", "fingerprint", "audience"}, 1, leaseInspect},
 }
 
-// licenseFromOptions reads a new licence from the command line.
-func (e *env) licenseFromOptions() (l *license, err error) {
-	l = &license{Trial: e.on("trial"), Entitlements: e.list("entitlements")}
-	if l.AccountID, err = e.needAccount(); err != nil {
+// licenseFromOptions reads a new licence from the command line, by the same reader
+// as a line of an import.
+func (e *env) licenseFromOptions() (*license, error) {
+	account, err := e.needAccount()
+	if err != nil {
 		return nil, err
 	}
-	if l.Product, err = e.text("product", maxNameLength); err != nil {
+	starts, err := e.parseMoment(e.str("starts"))
+	if err != nil {
+		return nil, err
+	}
+	expires, err := e.parseMoment(e.str("expires"))
+	if err != nil {
+		return nil, err
+	}
+	terms := []struct{ name, option, cell string }{
+		{"product", "product", e.str("product")}, {"plan", "plan", e.str("plan")},
+		{"kind", "floating", map[bool]string{true: kindFloating}[e.on("floating")]},
+		{"max_devices", "max-devices", e.str("max-devices")}, {"max_transfers", "max-transfers", e.str("max-transfers")},
+		{"starts_at", "starts", stampCell(starts)}, {"expires_at", "expires", stampCell(expires)},
+		{"grace_days", "grace-days", e.str("grace-days")}, {"duration_days", "duration-days", e.str("duration-days")},
+		{"expiry_basis", "from-activation", map[bool]string{true: "first_activation"}[e.on("from-activation")]},
+		{"lease_hours", "lease-hours", e.str("lease-hours")}, {"entitlements", "entitlements", strings.Join(e.list("entitlements"), " ")},
+		{"trial", "trial", strconv.FormatBool(e.on("trial"))}, {"metadata", "metadata", e.str("metadata")},
+	}
+	cells := csvTerms{}
+	options := map[string]string{}
+	for _, t := range terms {
+		cells.header, cells.record = append(cells.header, t.name), append(cells.record, t.cell)
+		options[t.name] = t.option
+	}
+	cells.wrong = func(name, detail string) { err = usageError("-" + options[name] + ": " + detail) }
+	l := readNewTerms(&cells).apply(&license{AccountID: account})
+	if err != nil {
 		return nil, err
 	}
 	if l.Product == "" {
 		return nil, usageError("-product NAME is needed")
 	}
-	plan, err := e.text("plan", maxNameLength)
-	if err != nil {
-		return nil, err
-	}
-	l.Plan = given(plan)
-	checkCodes(l.Entitlements, func(at int, _, detail string) {
-		err = usageError(fmt.Sprintf("-entitlements: %q: %s", l.Entitlements[at], detail))
-	})
-	if err != nil {
-		return nil, err
-	}
-	if e.on("floating") {
-		l.Kind = kindFloating
-	}
-	if e.on("from-activation") {
-		l.ExpiryBasis = "first_activation"
-	}
-	for _, n := range []struct {
-		name      string
-		low, high int
-		to        **int
-	}{{"max-devices", 1, maxCount, &l.MaxDevices}, {"max-transfers", 0, maxCount, &l.MaxTransfers}, {"duration-days", 1, maxDurationDays, &l.DurationDays}} {
-		if *n.to, err = e.optionalNumber(n.name, n.low, n.high); err != nil {
-			return nil, err
-		}
-	}
-	if l.GraceDays, err = e.number("grace-days", 0, maxGraceDays); err != nil {
-		return nil, err
-	}
-	if l.LeaseHours, err = e.number("lease-hours", 1, maxLeaseHours); err != nil {
-		return nil, err
-	}
-	if l.StartsAt, err = e.parseMoment(e.str("starts")); err != nil {
-		return nil, err
-	}
-	if l.ExpiresAt, err = e.parseMoment(e.str("expires")); err != nil {
-		return nil, err
-	}
 	if name, detail := l.termsFault(); name != "" {
-		return nil, usageError(name + ": " + detail)
+		return nil, usageError("-" + options[name] + ": " + detail)
 	}
 	return l, nil
 }
@@ -180,13 +171,20 @@ func licenseList(e *env) error {
 	if err != nil {
 		return err
 	}
+	filter := licenseFilter{product: e.str("product"), status: e.str("status"), search: e.str("search"), now: newStamp(e.now())}
+	if filter.accountID, err = e.filterID("account", "acct"); err != nil {
+		return err
+	}
+	if _, detail := oneOf(statuses...)(filter.status); filter.status != "" && detail != "" {
+		return usageError("-status: " + detail)
+	}
 	return e.withStore(func(st *store) error {
-		rows, err := st.licenses(licenseFilter{accountID: e.str("account"), now: newStamp(e.now())}, "", limit)
+		rows, err := st.licenses(filter, "", limit+1)
 		if err != nil {
 			return err
 		}
 		all := []licenseDetail{}
-		for _, l := range rows {
+		for _, l := range firstRows(e, rows, limit, "-limit N") {
 			all = append(all, detailLicense(l, e.now()))
 		}
 		return printRows(e, all, "ID PRODUCT PLAN STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
@@ -208,19 +206,24 @@ func licenseShow(e *env) error {
 		if err != nil {
 			return err
 		}
-		detail := detailLicense(l, e.now())
-		if e.on("json") {
-			return e.print(detail, "")
-		}
-		var pretty strings.Builder
-		enc := json.NewEncoder(&pretty)
-		enc.SetIndent("", "  ")
-		if err := enc.Encode(detail); err != nil {
+		devices, err := st.devices(l.ID, "", "", maxHoldersShown+1)
+		if err != nil {
 			return err
 		}
-		fmt.Fprint(e.stdout, pretty.String())
-		devices, err := st.devices(l.ID, "", "", maxHoldersShown)
-		if err != nil {
+		devices = firstRows(e, devices, maxHoldersShown, "device list")
+		shown := struct {
+			licenseDetail
+			Devices []deviceView `json:"devices"`
+		}{detailLicense(l, e.now()), []deviceView{}}
+		if e.on("json") {
+			for _, d := range devices {
+				shown.Devices = append(shown.Devices, viewDevice(d))
+			}
+			return e.print(shown, "")
+		}
+		pretty := json.NewEncoder(e.stdout)
+		pretty.SetIndent("", "  ")
+		if err := pretty.Encode(shown.licenseDetail); err != nil {
 			return err
 		}
 		return printDevices(e, devices)
@@ -246,11 +249,11 @@ func deviceList(e *env) error {
 		if _, err := st.license("", e.args[0]); err != nil {
 			return err
 		}
-		rows, err := st.devices(e.args[0], "", "", limit)
+		rows, err := st.devices(e.args[0], "", "", limit+1)
 		if err != nil {
 			return err
 		}
-		return printDevices(e, rows)
+		return printDevices(e, firstRows(e, rows, limit, "-limit N"))
 	})
 }
 
@@ -626,14 +629,14 @@ func leaseInspect(e *env) error {
 	}
 	token := e.args[0]
 	c, err := ring.verify(token)
-	fault := ""
+	fault, believed := "", &c
 	if err != nil {
-		fault = "its signature does not hold under these keys, or it is no token of this service"
+		believed, fault = nil, "its signature does not hold under these keys, or it is no token of this service"
 	} else {
 		fault = leaseFault(c, e.str("fingerprint"), e.str("audience"), e.now())
 	}
 	if e.on("json") {
-		if err := e.print(map[string]any{"holds": fault == "", "fault": fault, "claims": c}, ""); err != nil {
+		if err := e.print(map[string]any{"holds": fault == "", "fault": fault, "claims": believed}, ""); err != nil {
 			return err
 		}
 	} else {
@@ -670,7 +673,7 @@ func explainLease(w io.Writer, token string) {
 		}
 		if title == "header" {
 			for _, m := range v.members {
-				fmt.Fprintf(w, "%-10s %s\n", m.name, m.value.text)
+				fmt.Fprintf(w, "%-10s %s\n", printable(m.name), printable(m.value.text))
 			}
 			continue
 		}
@@ -690,7 +693,17 @@ func claimText(name string, v *jsonValue) string {
 	for _, element := range v.list {
 		texts = append(texts, element.text)
 	}
-	return v.text + strings.Join(texts, " ")
+	return printable(v.text + strings.Join(texts, " "))
+}
+
+// printable is a text without what could play with a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
 }
 
 // loadPublicKeys reads public keys in PEM, as key public prints them. The ring can

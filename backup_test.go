@@ -181,6 +181,13 @@ func TestABackupThatCannotBeMadeSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.fails("remove "+copied+".new if no other backup is running", "backup", copied)
+	t.Run("of a database that is not as it should be", func(t *testing.T) {
+		o := newOperator(t)
+		raw(t, o.env["WIDGETD_DB"], `DROP INDEX leads_email`)
+		if err := o.fails("the copy is not sound: schema: index leads_email is missing", "backup", filepath.Join(o.dir, "copy.db")); strings.Contains(err.Error(), "nil") {
+			t.Error(err)
+		}
+	})
 	t.Run("on a full disk", func(t *testing.T) {
 		dir := smallDisk(t, 64<<10)
 		o.t = t

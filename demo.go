@@ -50,6 +50,9 @@ func demoCommand(e *env) error {
 		return err
 	}
 	defer listener.Close()
+	if host, _, _ := net.SplitHostPort(listener.Addr().String()); parseAddress(host).IsUnspecified() {
+		return usageError("-addr must name one address, as 127.0.0.1:8080: the page and the curl lines carry it")
+	}
 	pageListener, err := listenBeside(listener.Addr())
 	if err != nil {
 		return err
@@ -135,7 +138,7 @@ func (d *demo) seed(t *tx) error {
 		return err
 	}
 	for i, name := range []string{demoWidget, "Lunch menu, Bahnhof"} {
-		widget, err := t.addWidget(id, name, false)
+		widget, err := t.at(time.Duration(i)*time.Millisecond).addWidget(id, name, false)
 		if err != nil {
 			return err
 		}
@@ -144,9 +147,9 @@ func (d *demo) seed(t *tx) error {
 	if err := seedLicenses(t, id); err != nil {
 		return err
 	}
-	for i := range 12 {
+	for i := range 12 { // the oldest first, as they would come
 		source, page := "footer", "/lunch"
-		if _, err := t.at(-time.Duration(i) * 55 * time.Hour).addLead(lead{AccountID: id, Type: "newsletter", Email: fmt.Sprintf("guest%d@example.com", i+1), Source: &source, Page: &page}); err != nil {
+		if _, err := t.at(-time.Duration(11-i) * 55 * time.Hour).addLead(lead{AccountID: id, Type: "newsletter", Email: fmt.Sprintf("guest%d@example.com", i+1), Source: &source, Page: &page}); err != nil {
 			return err
 		}
 	}
@@ -258,7 +261,11 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 func (d *demo) pageHandler() http.Handler {
 	page := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget).Replace(demoHTML)
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		if host, port, _ := net.SplitHostPort(r.Host); host == "localhost" && strings.HasSuffix(d.page, "127.0.0.1:"+port) {
+			http.Redirect(w, r, d.page, http.StatusTemporaryRedirect) // that would be another origin, which is not listed
+			return
+		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		fmt.Fprint(w, page)
 	})

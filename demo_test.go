@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -140,6 +141,9 @@ func TestTheDemoLeavesNothingBehindUnlessToldWhere(t *testing.T) {
 		t.Errorf("check: %v", report)
 	}
 	other := newOperator(t)
+	for _, addr := range []string{"0.0.0.0:0", ":0"} {
+		other.fails("-addr must name one address", "demo", "-addr", addr)
+	}
 	if _, err := other.try("demo", "-addr", "127.0.0.1:0", "-dir", other.dir); err == nil || !strings.Contains(err.Error(), "holds a database that no demo made") {
 		t.Errorf("a demo over another's database: %v", err)
 	}
@@ -284,7 +288,12 @@ func TestABrowserShowsTheDemoPageAndPostsItsForm(t *testing.T) {
 	b.find(`//li[@data-item="Insalata mista"]//button[text()="Ordered"]`)
 	b.find(`//dd[@id="clicks" and text()!="` + clicks + `"]`)
 
-	b.typeInto(`//form[@id="newsletter"]//input[@name="email"]`, "Browser@Example.com")
+	field := `//form[@id="newsletter"]//input[@name="email"]`
+	b.typeInto(field, "browser@example") // enough for a browser
+	b.click(`//form[@id="newsletter"]//button`)
+	b.find(`//*[@id="answer" and @class="soft wrong" and text()="The domain after the @ is not valid."]`)
+	b.call("POST", b.find(field)+"/clear", map[string]any{})
+	b.typeInto(field, "Browser@Example.com")
 	b.click(`//form[@id="newsletter"]//button`)
 	answer := b.text(`//*[@id="answer" and starts-with(text(), "Thank you.")]`)
 	b.screenshot("demo.png")
@@ -313,9 +322,12 @@ func TestABrowserKeepsAnUnlistedSiteOut(t *testing.T) {
 	post := `const done = arguments[arguments.length - 1];
 		fetch(arguments[0] + "/widget/leads", {method: "POST", headers: {"Content-Type": "application/json"}, body: '{"type":"newsletter","email":"a@example.com"}'})
 		.then(r => done("status " + r.status), e => done("blocked"))`
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
 	for origin, want := range map[string]string{
 		page: "status 200",
-		strings.Replace(page, "127.0.0.1", "localhost", 1): "blocked",
+		strings.Replace(page, "127.0.0.1", "localhost", 1): "status 200", // the page leads to its listed origin
+		other.URL: "blocked",
 	} {
 		b.open(origin)
 		if got := b.call("POST", b.session+"/execute/async", map[string]any{"script": post, "args": []string{base}}); got != want {

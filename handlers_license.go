@@ -412,7 +412,7 @@ type licensesRequest struct {
 
 func (q *licensesRequest) read(in *input) {
 	q.accountScope.read(in)
-	q.filter.status = in.parameter("status", oneOf(statusActive, statusGrace, statusExpired, statusNotStarted, statusSuspended, statusRevoked))
+	q.filter.status = in.parameter("status", oneOf(statuses...))
 	q.filter.product = in.parameter("product", isText(maxNameLength))
 	q.filter.search = in.parameter("q", isText(maxNameLength))
 	q.page = in.page("lic")

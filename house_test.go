@@ -245,6 +245,28 @@ func commandRow(c command) string {
 	return fmt.Sprintf("| `%s` | %s |", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
 }
 
+func TestHelpOfOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
+	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"license", "-json", "-h"}, {"help", "license"}} {
+		got := runOK(t, args...)
+		if strings.Count(got, "\n  license ") != 11 || strings.Contains(got, "account add") || strings.Contains(got, "-db") {
+			t.Errorf("%q: %s", args, got)
+		}
+	}
+	if got := runOK(t, "help", "license", "add"); got != runOK(t, "license", "add", "-h") {
+		t.Errorf("help license add: %s", got)
+	}
+	if got := runOK(t, "help", "base-url"); !strings.HasPrefix(got, "widgetd base-url\n") || !strings.Contains(got, "\n  base-url remove URL ") {
+		t.Errorf("help base-url: %s", got)
+	}
+	for _, args := range [][]string{{"account"}, {"account", "-json"}} {
+		var out, listed bytes.Buffer
+		err := run(t.Context(), args, func(string) string { return "" }, &out, &listed)
+		if err != usageError("account needs a second word: these are its commands") || out.Len() > 0 || !strings.HasPrefix(listed.String(), "  account add NAME ") {
+			t.Errorf("%q: %v, %s, %s", args, err, out.String(), listed.String())
+		}
+	}
+}
+
 func TestEveryOptionStandsInTheHelpOfTheProgramAndOfItsCommands(t *testing.T) {
 	all := runOK(t, "help")
 	used := map[string]bool{}

@@ -103,12 +103,12 @@ func checkText(s string, n need, max int) (code, detail string) {
 	switch {
 	case n == required && s == "":
 		return "empty", "This must not be empty."
+	case !utf8.ValidString(s):
+		return "invalid_utf8", "This must be UTF-8."
 	case utf8.RuneCountInString(s) > max:
 		return "too_long", fmt.Sprintf("This has more than %d characters.", max)
 	case strings.IndexFunc(s, unicode.IsControl) >= 0:
 		return "control_character", "This must not contain control characters."
-	case !utf8.ValidString(s):
-		return "invalid_utf8", "This must be UTF-8."
 	}
 	return "", ""
 }

@@ -394,7 +394,7 @@ func TestAllWrongMembersAreNamedAtOnce(t *testing.T) {
 func TestParametersAreJudgedAndNamed(t *testing.T) {
 	s := newService(t, withoutAddressLimits)
 	widget := s.addWidget(s.account)
-	token := "Authorization: Bearer " + s.token(s.account, scopeLeads+" "+scopeStats)
+	token := "Authorization: Bearer " + s.token(s.account, scopeLeads+" "+scopeStats+" "+scopeLicenses)
 	for query, want := range map[string]string{
 		"/leads?limit=0":                                      "?limit out_of_range",
 		"/leads?limit=201":                                    "?limit out_of_range",
@@ -402,6 +402,7 @@ func TestParametersAreJudgedAndNamed(t *testing.T) {
 		"/leads?limit=1.5":                                    "?limit out_of_range",
 		"/leads?limit=99999999999999999999":                   "?limit out_of_range",
 		"/leads?limit=1&limit=2":                              "?limit repeated",
+		"/licenses?q=%ff":                                     "?q invalid_utf8",
 		"/leads?cursor=":                                      "?cursor invalid_cursor",
 		"/leads?cursor=lic_00000000000000000000000000":        "?cursor invalid_cursor",
 		"/leads?account_id=x":                                 "?account_id invalid_id",

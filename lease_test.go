@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -122,6 +123,13 @@ func TestInspectExplainsALeaseWithThePublicKeysAlone(t *testing.T) {
 		if _, err := s.command(append([]string{"lease", "inspect"}, args...)...); err == nil || !strings.Contains(err.Error(), fault) {
 			t.Errorf("%v: %v, want %q", args[1:], err, fault)
 		}
+	}
+	loud := base64.RawURLEncoding.EncodeToString([]byte(`{"\u001b[31mx":1,"alg":"\u001b[31m"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"\u001b[31m"}`)) + ".x"
+	if out, err := s.command("lease", "inspect", loud, "-public", public); err == nil || strings.Contains(out, "\x1b") || !strings.Contains(out, "[31m") {
+		t.Errorf("a token that plays with the terminal: %v, %q", err, out)
+	}
+	if out, _ := s.command("lease", "inspect", loud, "-public", public, "-json"); !strings.HasPrefix(out, `{"claims":null,`) {
+		t.Errorf("claims that nobody signed: %s", out)
 	}
 }
 

@@ -196,6 +196,9 @@ const (
 	statusGrace      = "grace"
 )
 
+// statuses are all of them.
+var statuses = []string{statusActive, statusGrace, statusExpired, statusNotStarted, statusSuspended, statusRevoked}
+
 // status computes what a licence is at a moment, in the contract's precedence:
 // revoked, suspended, not_started, expired, grace, active. The licence of a
 // closed account is suspended.

@@ -79,12 +79,13 @@ var options = []option{
 	{"product", "NAME", "", "what the licence is for"},
 	{"plan", "NAME", "", "how it was sold"},
 	{"max-devices", "N", "", "seats; without it there is no limit"},
-	{"starts", "TIME", "", "not before: a date or RFC 3339"},
+	{"starts", "TIME", "", "not before: a date, RFC 3339, or days from now as 7d"},
 	{"expires", "TIME", "", "not after: a date, RFC 3339, or days from now as 365d"},
 	{"grace-days", "N", "0", "days that known devices go on after the end"},
 	{"lease-hours", "N", "336", "how long a device may work offline, 1 to 2160"},
 	{"entitlements", "CODE,…", "", "what the licence includes"},
 	{"trial", "", "", "mark the licence as a trial"},
+	{"metadata", "JSON", "", "notes of your own, as a JSON object of at most 16 KiB"},
 	{"reason", "TEXT", "", "why, for people and the audit"},
 	{"public-orders", "", "", "show the widget's orders without a token too"},
 	{"scope", "SCOPE…", "", "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")},
@@ -98,13 +99,15 @@ var options = []option{
 	{"days", "N", "", "how many days more; by default the licence's own duration"},
 	{"old-key-until", "TIME", "", "how long the old key still works: a date, RFC 3339, or 7d; without it, until now"},
 	{"dry-run", "", "", "check everything, change nothing"},
+	{"status", "STATUS", "", "only licences that are now " + strings.Join(statuses, ", ")},
+	{"search", "TEXT", "", "only licences with this in product, plan, id or the key's last symbols"},
 	{"type", "NAME", "", "only events of this type"},
 	{"license", "ID", "", "only of this licence"},
 	{"device", "ID", "", "only of this device"},
 	{"since", "TIME", "", "only from then on: a date, RFC 3339, or 7d for the last seven days"},
 	{"public", "FILE", "", "PEM file with the public keys, as 'widgetd key public' prints them"},
 	{"fingerprint", "TEXT", "", "the device's fingerprint, to compare"},
-	{"audience", "URL", "", "the address of the service, to compare"},
+	{"audience", "URL", "", "the service's base address, to compare"},
 	{"force", "", "", "go on where the command would stop and explain"},
 	{"csv", "", "", "print CSV"},
 	{"older-than", "DURATION", "", "age, as 365d"},
@@ -133,7 +136,7 @@ func init() { // a variable's initialiser could not refer to help, which reads i
 		{"demo", "", "run a service with data, a page to look at, and curl lines to paste", []string{"addr", "dir", "log"}, 0, demoCommand},
 	}, adminCommands, licenseCommands, []command{
 		{"version", "", "tell which build this is", nil, 0, func(e *env) error { return e.print(map[string]string{"version": buildName()}, buildName()) }},
-		{"help", "", "show this", nil, 0, func(e *env) error { return help(e.stdout) }},
+		{"help", "[COMMAND]", "show this, or what a command takes", nil, 0, func(e *env) error { return help(e.stdout) }},
 	})
 }
 
@@ -189,12 +192,15 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		help(stderr)
 		return usageError("a command is missing")
 	}
-	if slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
+	if isHelp(args[0]) {
 		return help(stdout)
+	}
+	if args[0] == "help" && len(args) > 1 && !strings.HasPrefix(args[1], "-") {
+		args = append(args[1:len(args):len(args)], "-h")
 	}
 	cmd, rest := findCommand(args)
 	if cmd == nil {
-		return usageError(fmt.Sprintf("there is no command %q: 'widgetd help' lists them", strings.Join(args[:min(2, len(args))], " ")))
+		return unknownCommand(args, stdout, stderr)
 	}
 	e := &env{ctx: ctx, getenv: getenv, stdout: stdout, stderr: stderr, command: cmd, now: time.Now}
 	if err := e.parse(rest); err != nil {
@@ -204,6 +210,30 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return err
 	}
 	return cmd.run(e)
+}
+
+func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
+
+// unknownCommand answers a line that names no whole command: with the commands that
+// begin with its first word, if there are some.
+func unknownCommand(args []string, stdout, stderr io.Writer) error {
+	words := args[:1]
+	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
+		words = args[:2]
+	}
+	known := slices.ContainsFunc(commands, func(c command) bool { return c.within(args[0]) })
+	switch {
+	case known && len(words) == 1 && slices.ContainsFunc(args, isHelp):
+		fmt.Fprintf(stdout, "widgetd %s has these commands; each shows its options with -h:\n\n", args[0])
+		listCommands(stdout, args[0])
+		return nil
+	case known && len(words) == 1:
+		listCommands(stderr, args[0])
+		return usageError(args[0] + " needs a second word: these are its commands")
+	case known:
+		return usageError(fmt.Sprintf("there is no command %q: 'widgetd help %s' lists them", strings.Join(words, " "), args[0]))
+	}
+	return usageError(fmt.Sprintf("there is no command %q: 'widgetd help' lists them", strings.Join(words, " ")))
 }
 
 // findCommand takes the longest name that args begin with.
@@ -279,6 +309,9 @@ func (v *onceValue) Set(s string) error {
 	return nil
 }
 
+// within reports whether the command's name begins with a word and goes on.
+func (c *command) within(word string) bool { return strings.HasPrefix(c.name, word+" ") }
+
 func (c *command) usage() string {
 	usage := c.name
 	if c.args != "" {
@@ -299,15 +332,22 @@ func findOption(name string) option {
 func help(w io.Writer) error {
 	fmt.Fprintln(w, "widgetd is the public widget and licensing interface. Its commands:")
 	fmt.Fprintln(w)
-	for _, c := range commands {
-		fmt.Fprintf(w, "  %-34s %s\n", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
-	}
-	fmt.Fprintln(w, "\nIts options, also as environment variables; 'widgetd COMMAND -h' shows which one takes which:")
+	listCommands(w, "")
+	fmt.Fprintln(w, "\nIts options, also as environment variables; 'widgetd help COMMAND' shows which one takes which:")
 	fmt.Fprintln(w)
 	for _, o := range options {
 		writeOption(w, o)
 	}
 	return nil
+}
+
+// listCommands lists the commands that begin with a word, or all.
+func listCommands(w io.Writer, word string) {
+	for _, c := range commands {
+		if word == "" || c.within(word) {
+			fmt.Fprintf(w, "  %-34s %s\n", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
+		}
+	}
 }
 
 func commandHelp(w io.Writer, c *command) error {
@@ -316,6 +356,10 @@ func commandHelp(w io.Writer, c *command) error {
 		if slices.Contains(c.options, o.name) || slices.Contains(commonOptions, o.name) {
 			writeOption(w, o)
 		}
+	}
+	if slices.ContainsFunc(commands, func(other command) bool { return other.within(c.name) }) {
+		fmt.Fprintln(w)
+		listCommands(w, c.name)
 	}
 	return nil
 }

@@ -41,11 +41,11 @@ CREATE TABLE tokens (
   id           TEXT PRIMARY KEY CHECK (id LIKE 'tok\_%' ESCAPE '\'), -- the token's jti
   account_id   TEXT NOT NULL REFERENCES accounts (id),               -- the token's sub
   client_id    TEXT NOT NULL,                                        -- which application carries it: "portal"
-  scope        TEXT NOT NULL,                                        -- space-separated: "stats:read leads:read"
+  scope        TEXT NOT NULL,                                        -- as signed into it, so not to be changed here: "stats:read leads:read"
   all_accounts INTEGER NOT NULL CHECK (all_accounts IN (0, 1)),      -- 1: may name another account by ?account_id=
   kid          TEXT NOT NULL,                                        -- the key that signed it
   created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- iat
-  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- exp
+  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- exp, as signed into it; revoked_at ends it sooner
   revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at))   -- since when it is refused; NULL: never revoked
 ) STRICT;
 

@@ -49,14 +49,17 @@ func (r statsRange) bounds() (from, until stamp) {
 	return r.midnight(r.From), r.midnight(r.To.AddDate(0, 0, 1))
 }
 
-// midnight is the moment at which a calendar date begins in the zone. Where
-// clocks skip midnight it is the first moment after it, which time.Date gives
-// either way round the gap.
+// midnight is the moment at which a calendar date begins in the zone. Where clocks
+// skip it, or the whole day, it is the first moment after the gap, which time.Date
+// may miss either way.
 func (r statsRange) midnight(date time.Time) stamp {
 	year, month, day := date.Date()
 	t := time.Date(year, month, day, 0, 0, 0, 0, r.Zone)
-	if t.Day() != day { // normalised to before the gap
-		t = t.Add(time.Hour)
+	switch here := t.Format(time.DateOnly); {
+	case here < date.Format(time.DateOnly):
+		_, t = t.ZoneBounds()
+	case here > date.Format(time.DateOnly):
+		t, _ = t.ZoneBounds()
 	}
 	return newStamp(t)
 }

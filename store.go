@@ -279,7 +279,7 @@ type store struct {
 	writers *sql.DB
 	conn    *sql.Conn // the writer
 	writes  *queries  // prepared on conn
-	header  *os.File  // the database file, to look at its header
+	file    *os.File  // the database, to look at; open as long as the connections are
 	opened  os.FileInfo
 	log     os.FileInfo           // the write-ahead log that is open
 	damaged atomic.Pointer[error] // what the last look at the file's header found; nil: nothing

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -111,23 +112,12 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-// checkHeader reads the first page's header: is this file a widgetd database
-// that this program understands? It takes the same time for any size. No store of
-// this process may be open at the path; see openHeader.
-func checkHeader(path string) error {
-	f, err := openHeader(path)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// openHeader opens the database file beside SQLite, once readHeader has found nothing
-// wrong. Whoever closes any descriptor of a file gives up all locks that the
-// process has on it (fcntl(2)), SQLite's among them; then the next sqlite3 shell that
-// ends takes itself for the last one and removes the log. So while a store is open,
-// its one descriptor is.
-func openHeader(path string) (*os.File, error) {
+// openFile opens a database file for looking at it, not before it is found to be
+// one that this program understands. While the process has it open by SQLite too,
+// the file must not be closed: with any of its descriptors a process loses all its
+// locks on a file (fcntl(2)), and whoever closes the database next would take it for
+// unused and remove its log.
+func openFile(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it", path)
@@ -135,27 +125,29 @@ func openHeader(path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	if err := readHeader(f, path); err != nil {
+	if err := checkHeader(f); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
-func readHeader(f *os.File, path string) error {
+// checkHeader reads the first page's header: is this file a widgetd database
+// that this program understands? It takes the same time for any size.
+func checkHeader(f *os.File) error {
 	var head [100]byte
 	n, err := f.ReadAt(head[:], 0)
 	switch {
 	case n == 0 && errors.Is(err, io.EOF):
-		return fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", path)
+		return fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", f.Name())
 	case err != nil && !errors.Is(err, io.EOF):
-		return fmt.Errorf("read %s: %w", path, err)
+		return fmt.Errorf("read %s: %w", f.Name(), err)
 	case !bytes.HasPrefix(head[:], []byte("SQLite format 3\x00")):
-		return fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", path)
+		return fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", f.Name())
 	case binary.BigEndian.Uint32(head[68:]) != applicationID:
-		return fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db", path)
+		return fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db", f.Name())
 	case binary.BigEndian.Uint32(head[60:]) > schemaVersion:
-		return fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd", path, binary.BigEndian.Uint32(head[60:]), schemaVersion)
+		return fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd", f.Name(), binary.BigEndian.Uint32(head[60:]), schemaVersion)
 	}
 	return nil
 }
@@ -180,15 +172,15 @@ func checkLog(path string) error {
 // openStore opens an existing database and starts its writer. Its errors are one
 // line that names the file and the next step.
 func openStore(path string, o storeOptions) (*store, error) {
-	header, err := openHeader(path)
+	file, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkLog(path); err != nil {
-		header.Close()
+		file.Close()
 		return nil, err
 	}
-	s := &store{path: path, header: header, now: o.now, keepLog: o.keepLog,
+	s := &store{path: path, file: file, now: o.now, keepLog: o.keepLog,
 		jobs: make(chan *job, maxQueued), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	if s.now == nil {
 		s.now = time.Now
@@ -244,7 +236,7 @@ func (s *store) open(o storeOptions) (err error) {
 	if s.log, err = os.Stat(s.path + "-wal"); err != nil {
 		return err
 	}
-	s.opened, err = s.header.Stat()
+	s.opened, err = s.file.Stat()
 	return err
 }
 
@@ -339,7 +331,7 @@ func (s *store) release() error {
 	if s.writers != nil {
 		errs = append(errs, s.writers.Close())
 	}
-	return errors.Join(append(errs, s.header.Close())...) // after SQLite, whose locks end with it
+	return errors.Join(append(errs, s.file.Close())...)
 }
 
 // inPlace reports whether the database and its log are still the files that are
@@ -365,7 +357,7 @@ func (s *store) inPlace() error {
 
 // watch looks at the file's header, which SQLite reads once and then keeps in memory.
 func (s *store) watch() {
-	if err := readHeader(s.header, s.path); err != nil {
+	if err := checkHeader(s.file); err != nil {
 		s.damaged.Store(&err)
 	} else {
 		s.damaged.Store(nil)
@@ -431,8 +423,10 @@ func (s *store) backup(path string) error {
 	if _, err := db.Exec(`VACUUM INTO ?`, draft); err != nil {
 		return fmt.Errorf("back up: %w", storageError(err))
 	}
-	if faults, err := checkFile(draft); err != nil || len(faults) > 0 {
-		return fmt.Errorf("the copy is not sound: %v %w", faults, err)
+	if faults, err := checkFile(draft); err != nil {
+		return fmt.Errorf("check the copy: %w", err)
+	} else if len(faults) > 0 {
+		return lineError{fmt.Errorf("the copy is not sound: %s", strings.Join(faults, "; "))}
 	}
 	if f, err = os.OpenFile(draft, os.O_RDWR, 0); err != nil {
 		return err
@@ -450,9 +444,11 @@ func (s *store) backup(path string) error {
 // indexes, foreign keys, and a schema that is not schema.sql's. It changes
 // nothing. The error says why it could not look.
 func checkFile(path string) (faults []string, err error) {
-	if err := checkHeader(path); err != nil {
+	file, err := openFile(path)
+	if err != nil {
 		return []string{err.Error()}, nil
 	}
+	defer file.Close() // after the database
 	if err := checkLog(path); err != nil {
 		return []string{err.Error()}, nil
 	}
@@ -487,7 +483,11 @@ func checkFile(path string) (faults []string, err error) {
 	return append(faults, schemaFaults...), err
 }
 
-// diffSchema compares the file's schema with the one this program would make.
+// sqlComment is what another build may word otherwise.
+var sqlComment = regexp.MustCompile(`--.*`)
+
+// diffSchema compares the file's schema, but for its comments, with the one this
+// program would make.
 func diffSchema(q *queries) (faults []string, err error) {
 	memory, err := sql.Open("sqlite", "file::memory:")
 	if err != nil {
@@ -504,7 +504,7 @@ func diffSchema(q *queries) (faults []string, err error) {
 		err := q.each(objects, nil, func(scan func(...any) error) error {
 			var name, text string
 			err := scan(&name, &text)
-			found[name] = text
+			found[name] = strings.Join(strings.Fields(sqlComment.ReplaceAllString(text, "")), " ")
 			return err
 		})
 		return found, err

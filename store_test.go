@@ -865,6 +865,9 @@ func TestCheckFindsWhatIsWrongAndChangesNothing(t *testing.T) {
 		{"a view was changed", func(t testing.TB, path string) {
 			raw(t, path, `DROP VIEW v_audit; CREATE VIEW v_audit AS SELECT 1`)
 		}, "schema: view v_audit is not as this program makes it"},
+		{"a comment of another build", func(t testing.TB, path string) {
+			raw(t, path, `PRAGMA writable_schema=1; UPDATE sqlite_schema SET sql = replace(sql, '-- for people', '--   for everybody'); PRAGMA writable_schema=RESET`)
+		}, ""},
 		{"another program's file", func(t testing.TB, path string) { raw(t, path, `PRAGMA application_id = 1`) }, "another program"},
 	} {
 		t.Run(fault.name, func(t *testing.T) {

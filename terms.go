@@ -15,19 +15,19 @@ import (
 // commands, an import and the HTTP endpoints all come through here.
 
 const (
-	maxNameLength   = 100 // characters of a product or a plan
-	maxReason       = 500
+	maxNameLength   = 100     // characters of a product or a plan
 	maxCount        = 1000000 // devices, transfers
 	maxGraceDays    = 3650
 	maxDurationDays = 36500
 	maxLeaseHours   = 2160
+	maxReason       = 500
 	maxMetadata     = 16 << 10 // bytes of JSON
 	maxEntitlements = 100
 	maxCodesBytes   = 1200 // of all entitlements, so that a token stays within maxTokenBytes
 )
 
-// A termsReader is one place that terms are written in: a JSON body or a line of a
-// CSV file. Each method reads one term and notes what is wrong with it; present
+// A termsReader is one place that terms are written in: a JSON body, a line of a
+// CSV file, or the command line. Each method reads one term and notes what is wrong with it; present
 // tells whether it is there at all.
 type termsReader interface {
 	textTerm(name string, max int, check func(string) (code, detail string)) (value *string, present bool)
