@@ -360,6 +360,9 @@ func probe(t *testing.T, base string, n int) (times []time.Duration) {
 	return times
 }
 
+// p99 is what all but one in a hundred sorted times reach.
+func p99(times []time.Duration) time.Duration { return times[len(times)*99/100] }
+
 // manyFiles lets this process open n files, as far as it may.
 func manyFiles(t testing.TB, n uint64) {
 	t.Helper()
@@ -381,6 +384,7 @@ func TestSlowClientsAreClosedAndHoldNobodyUp(t *testing.T) {
 	o := newOperator(t)
 	p := serveProcess(t, o)
 	addr := strings.TrimSuffix(strings.TrimPrefix(p.base, "http://"), "/v1")
+	alone := p99(probe(t, p.base, 200))
 	var headers, silent, bodies, deaf crowdOfConns
 	bodies.open(addr, 50, func(conn net.Conn) error {
 		fmt.Fprintf(conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
@@ -396,10 +400,9 @@ func TestSlowClientsAreClosedAndHoldNobodyUp(t *testing.T) {
 		return drip(conn)
 	})
 	times := probe(t, p.base, 200)
-	p99 := times[len(times)*99/100]
-	t.Logf("health meanwhile: median %v, p99 %v, worst %v", times[len(times)/2], p99, times[len(times)-1])
-	if p99 > 50*time.Millisecond {
-		t.Errorf("health took %v at p99", p99)
+	t.Logf("health meanwhile: median %v, p99 %v, worst %v; p99 before %v", times[len(times)/2], p99(times), times[len(times)-1], alone)
+	if late := p99(times); late > 50*time.Millisecond && late > 5*alone { // what else the machine does, it did before
+		t.Errorf("health took %v at p99", late)
 	}
 	deaf.open(addr, 4, neverRead)
 	headers.within(t, "headers without an end", 4*time.Second, 6*time.Second)
