@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -409,6 +410,37 @@ func TestDebuggingIsServedOnLoopbackUntilTheEnd(t *testing.T) {
 		}
 		conn.Close()
 		runtime.Gosched()
+	}
+}
+
+// TestMetricsFollowTheRulesOfPrometheus reads them as a scrape does: each family has
+// its help and its type before its samples, and all of them together, and counters
+// alone end in _total.
+func TestMetricsFollowTheRulesOfPrometheus(t *testing.T) {
+	s := newService(t)
+	s.post("/widget/leads", anyLead).is(200)
+	s.post("/widget/leads", `{}`).is(422)
+	s.get("/nowhere").is(404)
+	var text strings.Builder
+	s.server.writeMetrics(&text)
+	help, kind := regexp.MustCompile(`^# HELP (\w+) [A-Z][^\\]+\.$`), regexp.MustCompile(`^# TYPE (\w+) (counter|gauge)$`)
+	sample := regexp.MustCompile(`^(\w+)(?:\{\w+="[^"\\]*"(?:,\w+="[^"\\]*")*\})? [0-9.]+(?:e-\d+)?$`)
+	var name, described string
+	seen, samples := map[string]bool{}, map[string]bool{}
+	for line := range strings.Lines(text.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		if m := help.FindStringSubmatch(line); m != nil && !seen[m[1]] {
+			described, seen[m[1]] = m[1], true
+		} else if m := kind.FindStringSubmatch(line); m != nil && m[1] == described && strings.HasSuffix(m[1], "_total") == (m[2] == "counter") {
+			name = m[1]
+		} else if m := sample.FindStringSubmatch(line); m == nil || m[1] != name || samples[line] {
+			t.Errorf("%q under %q", line, name)
+		} else {
+			samples[line] = true
+		}
+	}
+	if len(seen) != 10 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
+		t.Errorf("%d families:\n%s", len(seen), text.String())
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"io"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -44,30 +43,37 @@ func (m *metrics) count(route string, status int, spent time.Duration) {
 }
 
 // writeMetrics writes what there is to know about a running service, in the text
-// format that Prometheus reads.
+// format that Prometheus reads (version 0.0.4).
 func (s *server) writeMetrics(w io.Writer) {
+	family := func(name, kind, help string, samples ...string) {
+		slices.Sort(samples)
+		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+		for _, sample := range samples {
+			fmt.Fprintf(w, "%s%s\n", name, sample)
+		}
+	}
+	counter := func(name, help string, n int64) { family(name, "counter", help, fmt.Sprintf(" %d", n)) }
+	gauge := func(name, help string, n int64) { family(name, "gauge", help, fmt.Sprintf(" %d", n)) }
 	m := &s.metrics
-	var lines []string
+	var answers, seconds []string
 	m.mu.Lock()
 	for key, c := range m.answers {
 		labels := fmt.Sprintf(`{route=%q,status="%d"}`, key.route, key.status)
-		lines = append(lines,
-			fmt.Sprintf("widgetd_requests_total%s %d", labels, c.number),
-			fmt.Sprintf("widgetd_request_seconds_sum%s %g", labels, c.spent.Seconds()))
+		answers = append(answers, fmt.Sprintf("%s %d", labels, c.number))
+		seconds = append(seconds, fmt.Sprintf("%s %g", labels, c.spent.Seconds()))
 	}
 	m.mu.Unlock()
-	slices.Sort(lines)
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
-	lines = append(lines,
-		fmt.Sprintf("widgetd_commits_total %d", s.store.batches.Load()),
-		fmt.Sprintf("widgetd_writes_total %d", s.store.written.Load()),
-		fmt.Sprintf("widgetd_writes_waiting %d", len(s.store.jobs)),
-		fmt.Sprintf("widgetd_log_bytes %d", s.store.logSize()),
-		fmt.Sprintf(`widgetd_buckets{limit="account"} %d`, s.accounts.len()),
-		fmt.Sprintf(`widgetd_buckets{limit="address"} %d`, s.addresses.len()),
-		fmt.Sprintf("go_goroutines %d", runtime.NumGoroutine()),
-		fmt.Sprintf("go_heap_bytes %d", mem.HeapAlloc),
-		fmt.Sprintf("go_sys_bytes %d", mem.Sys))
-	fmt.Fprintln(w, strings.Join(lines, "\n"))
+	family("widgetd_requests_total", "counter", "Requests answered.", answers...)
+	family("widgetd_request_seconds_total", "counter", "Seconds that answering them took.", seconds...)
+	counter("widgetd_commits_total", "Transactions committed.", s.store.batches.Load())
+	counter("widgetd_writes_total", "Writes that they held.", s.store.written.Load())
+	gauge("widgetd_writes_waiting", "Writes that wait for the next transaction.", int64(len(s.store.jobs)))
+	gauge("widgetd_log_bytes", "Size of the write-ahead log.", s.store.logSize())
+	family("widgetd_buckets", "gauge", "Callers that limits remember.",
+		fmt.Sprintf(`{limit="account"} %d`, s.accounts.len()), fmt.Sprintf(`{limit="address"} %d`, s.addresses.len()))
+	gauge("go_goroutines", "Goroutines.", int64(runtime.NumGoroutine()))
+	gauge("go_heap_bytes", "Bytes of the heap that are in use.", int64(mem.HeapAlloc))
+	gauge("go_sys_bytes", "Bytes that the system gave.", int64(mem.Sys))
 }
