@@ -168,10 +168,10 @@ func cellText(v any) string {
 
 // parseAge reads a duration that may be in days: "365d", "720h".
 func parseAge(s string) (time.Duration, error) {
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.Atoi(days)
+	if number, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.Atoi(number)
 		if err == nil && n > 0 && n <= 36500 {
-			return time.Duration(n) * 24 * time.Hour, nil
+			return days(n), nil
 		}
 	} else if d, err := time.ParseDuration(s); err == nil && d >= time.Second {
 		return d, nil

@@ -60,7 +60,7 @@ func (e *env) licenseFromOptions() (*license, error) {
 		{"max_devices", "max-devices", e.str("max-devices")}, {"max_transfers", "max-transfers", e.str("max-transfers")},
 		{"starts_at", "starts", stampCell(starts)}, {"expires_at", "expires", stampCell(expires)},
 		{"grace_days", "grace-days", e.str("grace-days")}, {"duration_days", "duration-days", e.str("duration-days")},
-		{"expiry_basis", "from-activation", map[bool]string{true: "first_activation"}[e.on("from-activation")]},
+		{"expiry_basis", "from-activation", map[bool]string{true: basisFirstActivation}[e.on("from-activation")]},
 		{"lease_hours", "lease-hours", e.str("lease-hours")}, {"entitlements", "entitlements", strings.Join(e.list("entitlements"), " ")},
 		{"trial", "trial", strconv.FormatBool(e.on("trial"))}, {"metadata", "metadata", e.str("metadata")},
 	}

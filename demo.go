@@ -196,15 +196,15 @@ func seedMonth(t *tx, widget string, seed uint64) {
 func seedLicenses(t *tx, account string) error {
 	pro, seats := "pro", 5
 	for _, l := range []*license{
-		{AccountID: account, Product: "kitchen-display", Plan: &pro, MaxDevices: &seats, Entitlements: codeList{"kds", "reports"}, ExpiresAt: t.now.after(200 * 24 * time.Hour), GraceDays: 14},
-		{AccountID: account, Product: "menu-board", ExpiresAt: t.now.after(-3 * 24 * time.Hour), GraceDays: 7},
-		{AccountID: account, Product: "courier-app", Trial: true, ExpiresAt: t.now.after(-20 * 24 * time.Hour)},
+		{AccountID: account, Product: "kitchen-display", Plan: &pro, MaxDevices: &seats, Entitlements: codeList{"kds", "reports"}, ExpiresAt: t.now.after(days(200)), GraceDays: 14},
+		{AccountID: account, Product: "menu-board", ExpiresAt: t.now.after(-days(3)), GraceDays: 7},
+		{AccountID: account, Product: "courier-app", Trial: true, ExpiresAt: t.now.after(-days(20))},
 	} {
 		key, err := parseLicenseKey(newLicenseKey())
 		if err != nil {
 			return err
 		}
-		id, err := t.at(-90*24*time.Hour).addLicense(l, key, actorCommand)
+		id, err := t.at(-days(90)).addLicense(l, key, actorCommand)
 		if err != nil {
 			return err
 		}
@@ -212,7 +212,7 @@ func seedLicenses(t *tx, account string) error {
 			hash, name := fingerprintHash(fmt.Sprintf("%s %d", id, i)), fmt.Sprintf("Device %d", i+1)
 			seen := t.at(-time.Duration(i) * 7 * time.Hour)
 			if err := seen.saveDevice(&device{ID: seen.newID("dev"), LicenseID: id, Fingerprint: hash[:], Name: &name, State: deviceActive,
-				ActivatedAt: t.now.after(-80 * 24 * time.Hour), LastSeenAt: seen.now, Activations: 1}); err != nil {
+				ActivatedAt: t.now.after(-days(80)), LastSeenAt: seen.now, Activations: 1}); err != nil {
 				return err
 			}
 		}
@@ -253,7 +253,7 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if _, err := t.addLicense(&license{AccountID: owner, Product: "kitchen-display", MaxDevices: &seats, Entitlements: codeList{"kds"}}, key, actorCommand); err != nil {
 		return err
 	}
-	d.token, _, err = issueToken(t, keys, tokenRow{AccountID: owner, ClientID: "demo", Scope: strings.Join([]string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}, " ")}, 30*24*time.Hour)
+	d.token, _, err = issueToken(t, keys, tokenRow{AccountID: owner, ClientID: "demo", Scope: strings.Join([]string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}, " ")}, days(30))
 	return err
 }
 

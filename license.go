@@ -221,7 +221,7 @@ func (l *license) status(now time.Time) string {
 // graceUntil is when the licence really ends: expires_at and the days of grace.
 // It is absent when the licence never ends.
 func (l *license) graceUntil() stamp {
-	return l.ExpiresAt.after(time.Duration(l.GraceDays) * 24 * time.Hour)
+	return l.ExpiresAt.after(days(l.GraceDays))
 }
 
 // leaseEnd is until when a lease given now proves the licence: the licence's

@@ -14,13 +14,6 @@ import (
 // license.go, the rows from the store. Handlers and the operator's commands call
 // the same functions.
 
-// The actors of events: who did it. A token's own id stands for a portal.
-const (
-	actorDevice  = "device"
-	actorCommand = "command"
-	actorTime    = "time"
-)
-
 // A lease is a device token as it goes out.
 type lease struct {
 	token  string

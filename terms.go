@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 )
 
@@ -87,8 +86,6 @@ func readTerms(r termsReader) (c termsChange) {
 	return c
 }
 
-const defaultLeaseHours = 336
-
 func valueOr(v *int, otherwise int) int {
 	if v == nil {
 		return otherwise
@@ -99,8 +96,8 @@ func valueOr(v *int, otherwise int) int {
 // readNewTerms reads all terms of a licence that does not exist yet.
 func readNewTerms(r termsReader) (c termsChange) {
 	product, _ := r.textTerm("product", maxNameLength, notEmpty)
-	kind, _ := r.textTerm("kind", maxNameLength, oneOf("node_locked", "floating"))
-	basis, _ := r.textTerm("expiry_basis", maxNameLength, oneOf("issue", "first_activation"))
+	kind, _ := r.textTerm("kind", maxNameLength, oneOf(kindNodeLocked, kindFloating))
+	basis, _ := r.textTerm("expiry_basis", maxNameLength, oneOf(basisIssue, basisFirstActivation))
 	return append(readTerms(r), func(l *license) {
 		l.Product, l.Kind, l.ExpiryBasis = textOr(product, l.Product), textOr(kind, l.Kind), textOr(basis, l.ExpiryBasis)
 	})
@@ -117,9 +114,9 @@ func (l *license) termsFault() (name, detail string) {
 		return "product", "A product is required."
 	case !l.StartsAt.IsZero() && !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(l.StartsAt.Time):
 		return "expires_at", "The licence would end before it starts."
-	case l.ExpiryBasis == "first_activation" && l.DurationDays == nil:
+	case l.ExpiryBasis == basisFirstActivation && l.DurationDays == nil:
 		return "duration_days", "A licence that counts from its first activation needs a duration."
-	case l.ExpiryBasis == "first_activation" && !l.ExpiresAt.IsZero() && l.FirstActivatedAt.IsZero():
+	case l.ExpiryBasis == basisFirstActivation && !l.ExpiresAt.IsZero() && l.FirstActivatedAt.IsZero():
 		return "expires_at", "The end of this licence follows from its first activation."
 	}
 	return "", ""
@@ -137,9 +134,9 @@ func (l *license) checkTerms() error {
 
 // complete fills in what follows from the other terms of a new licence.
 func (l *license) complete(now stamp) {
-	l.Kind, l.ExpiryBasis = orDefault(l.Kind, "node_locked"), orDefault(l.ExpiryBasis, "issue")
+	l.Kind, l.ExpiryBasis = orDefault(l.Kind, kindNodeLocked), orDefault(l.ExpiryBasis, basisIssue)
 	l.LeaseHours = orDefault(l.LeaseHours, defaultLeaseHours)
-	if l.ExpiryBasis == "issue" && l.DurationDays != nil && l.ExpiresAt.IsZero() {
+	if l.ExpiryBasis == basisIssue && l.DurationDays != nil && l.ExpiresAt.IsZero() {
 		begin := now
 		if l.StartsAt.After(now.Time) {
 			begin = l.StartsAt
@@ -147,8 +144,6 @@ func (l *license) complete(now stamp) {
 		l.ExpiresAt = begin.after(days(*l.DurationDays))
 	}
 }
-
-func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
 
 // createLicense issues a licence and makes its key, which is returned this once.
 // Errors: validation_failed, account_not_found.
