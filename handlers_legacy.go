@@ -9,6 +9,8 @@ import (
 	"time"
 )
 
+const legacyPrefix = "/api/legacy/"
+
 // deprecation is when v1 went into production and the legacy paths became
 // deprecated: 1 April 2026 (RFC 9745).
 const deprecation = "@1775001600"
