@@ -39,11 +39,16 @@ func (in *input) refusal() error {
 	if len(*in.errs) == 0 {
 		return nil
 	}
-	names := make([]string, 0, len(*in.errs))
-	for _, e := range *in.errs {
+	return errFields(*in.errs...)
+}
+
+// errFields refuses a request for wrong members or parameters, and names them.
+func errFields(wrong ...fieldError) error {
+	names := make([]string, 0, len(wrong))
+	for _, e := range wrong {
 		names = append(names, strings.TrimPrefix(e.Pointer, "#/")+e.Parameter)
 	}
-	return &refusal{code: "validation_failed", detail: "These values are wrong: " + strings.Join(names, ", ") + ".", fields: *in.errs}
+	return &refusal{code: "validation_failed", detail: "These values are wrong: " + strings.Join(names, ", ") + ".", fields: wrong}
 }
 
 // wrong notes a wrong member of the body.

@@ -26,8 +26,8 @@ const (
 )
 
 // A termsReader is one place that terms are written in: a JSON body, a line of a
-// CSV file, or the command line. Each method reads one term and notes what is wrong with it; present
-// tells whether it is there at all.
+// CSV file, or the command line. Each method reads one term and notes what is wrong
+// with it; present tells whether it is there at all.
 type termsReader interface {
 	textTerm(name string, max int, check func(string) (code, detail string)) (value *string, present bool)
 	numberTerm(name string, low, high int) (value *int, present bool)
@@ -103,8 +103,15 @@ func readNewTerms(r termsReader) (c termsChange) {
 	})
 }
 
-// fixedTerms can't be changed once a licence exists.
-var fixedTerms = []string{"account_id", "product", "kind", "expiry_basis"}
+// readPatch reads a change of terms from a body; null takes a term away.
+func readPatch(in *input) termsChange {
+	for _, name := range []string{"account_id", "product", "kind", "expiry_basis"} {
+		if in.has(name) {
+			in.wrong(name, "immutable", "This can't be changed; issue another licence.")
+		}
+	}
+	return readTerms(in)
+}
 
 // termsFault is what is wrong with terms that are each right: the name of one, and
 // why. "" is nothing.
@@ -128,8 +135,7 @@ func (l *license) checkTerms() error {
 	if name == "" {
 		return nil
 	}
-	return &refusal{code: "validation_failed", detail: "These values are wrong: " + name + ".",
-		fields: []fieldError{{Pointer: "#/" + name, Code: "inconsistent", Detail: detail}}}
+	return errFields(fieldError{Pointer: "#/" + name, Code: "inconsistent", Detail: detail})
 }
 
 // complete fills in what follows from the other terms of a new licence.
@@ -227,16 +233,14 @@ func renewLicense(t *tx, id string, by *int, actor string) (*license, error) {
 	case l.State == statusRevoked || l.ExpiresAt.IsZero():
 		return nil, errTransition(l, "renew")
 	case by == nil:
-		return nil, &refusal{code: "validation_failed", detail: "These values are wrong: days.",
-			fields: []fieldError{{Pointer: "#/days", Code: "required", Detail: "The licence has no duration of its own; say how many days."}}}
+		return nil, errFields(fieldError{Pointer: "#/days", Code: "required", Detail: "The licence has no duration of its own; say how many days."})
 	}
 	base := t.now
 	if l.ExpiresAt.After(base.Time) {
 		base = l.ExpiresAt
 	}
 	if l.ExpiresAt = base.after(days(*by)); l.ExpiresAt.Year() > lastYear {
-		return nil, &refusal{code: "validation_failed", detail: "These values are wrong: days.",
-			fields: []fieldError{{Pointer: "#/days", Code: "out_of_range", Detail: "The licence would end too late to be written."}}}
+		return nil, errFields(fieldError{Pointer: "#/days", Code: "out_of_range", Detail: "The licence would end too late to be written."})
 	}
 	if err := t.saveTerms(l); err != nil {
 		return nil, err
