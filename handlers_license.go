@@ -306,7 +306,7 @@ func (s *server) seen(ctx context.Context, r *checkRequest, found check, now tim
 	var given lease
 	d := found.device
 	wants := r.wantsLease(found, now)
-	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && keys.stale(found.license, d, now) {
+	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && d.leaseStale(found.license, keys.signer().kid, now) {
 		var err error
 		if found, given, err = s.noteSeen(ctx, r, now); err != nil {
 			return found, lease{}, err

@@ -408,7 +408,8 @@ func mayMove(l *license, releases []stamp, more int) (ok bool, next stamp) {
 // An offlineClock is what a device without a network judges its lease by
 // (contract, section 4): the later of its own clock and a mark that it saves. The
 // mark grows from what the service signed and from the monotonic clock, never from
-// the wall clock, so that a clock that was once wrong can't poison it.
+// the wall clock, so that a clock that was once wrong can't poison it. The service
+// itself needs none: this is the rule that the README gives devices, for tests to try.
 type offlineClock struct {
 	mark int64 // Unix seconds, saved with the token
 }

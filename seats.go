@@ -18,7 +18,7 @@ import (
 type lease struct {
 	token  string
 	claims claims
-	kid    string
+	kid    string // of the key that signed it
 }
 
 // signLease signs the lease of d on l that carries d's present number.
@@ -29,10 +29,10 @@ func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.
 	return lease{token: token, claims: c, kid: k.signer().kid}, err
 }
 
-// stale reports whether the lease that is recorded of d can't serve again: it is a
-// minute old, another key signs now, or the licence was given more time since.
-func (k *keyring) stale(l *license, d *device, now time.Time) bool {
-	return !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != k.signer().kid || l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
+// leaseStale reports whether the lease that is recorded of d can't serve again: it is
+// a minute old, another key than kid signed it, or l was given more time since.
+func (d *device) leaseStale(l *license, kid string, now time.Time) bool {
+	return !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != kid || l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
 }
 
 // nextLease gives d the next number, records the lease and signs it. The caller
@@ -82,21 +82,19 @@ func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time)
 	c.mu.Lock()
 	kept, ok := c.leases[d.ID]
 	c.mu.Unlock()
-	return kept, ok && kept.kid == kid && kept.claims.Issuer == base && within(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now) && kept.claims.hold(l, d)
+	fresh := ok && within(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now)
+	return kept, fresh && kept.kid == kid && kept.claims.Issuer == base && kept.claims.stillTrue(l, d)
 }
 
-// hold reports whether claims say what a lease of d on l that began then says now;
-// whoever changed a row need not have changed updated_at.
-func (c *claims) hold(l *license, d *device) bool {
+// stillTrue reports whether a lease of d on l that began when c did would say the
+// same now. It compares what the rows say, since whoever changed them need not have
+// changed updated_at.
+func (c *claims) stillTrue(l *license, d *device) bool {
 	now := leaseClaims(l, d, time.Unix(c.IssuedAt, 0), c.Nonce)
 	return c.Subject == now.Subject && c.License == now.License && c.Seq == now.Seq && c.Fingerprint == now.Fingerprint && c.Product == now.Product &&
 		c.Expires == now.Expires && c.LicenseEnd == now.LicenseEnd && c.GraceEnd == now.GraceEnd && c.RefreshAfter == now.RefreshAfter &&
 		slices.Equal(c.Entitlements, now.Entitlements)
 }
-
-// within reports whether two moments are less than d apart, whichever is first: a
-// clock that was set must not hold anything up for years.
-func within(d time.Duration, a, b time.Time) bool { return b.Sub(a).Abs() < d }
 
 // An activation is what a device asks for when it takes a seat.
 type activation struct {
@@ -249,7 +247,7 @@ func notePresented(t *tx, l *license, d *device, presented *claims) error {
 	case presented == nil || presented.Seq == d.PresentedSeq:
 	case presented.Seq > d.PresentedSeq:
 		d.PresentedSeq, d.LeaseSeq = presented.Seq, max(d.LeaseSeq, presented.Seq)
-	case d.CloneAt.IsZero() || d.CloneAt.Format(time.DateOnly) != t.now.Format(time.DateOnly):
+	case behind(d, presented, t.now.Time):
 		d.CloneAt = t.now
 		return t.addEvent(deviceEvent(l, d, "device.clone_suspected", actorDevice))
 	}
@@ -506,7 +504,7 @@ type licenseSource interface {
 	deviceByFingerprint(licenseID string, hash []byte) (*device, error)
 }
 
-// look finds licence and device and judges.
+// look finds licence and device and judges. Errors: errCredentials, the source's.
 func (r *checkRequest) look(q licenseSource, now time.Time) (c check, err error) {
 	if r.keyHash != nil {
 		c.license, err = q.licenseByKey(*r.keyHash)
@@ -560,7 +558,7 @@ func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err er
 	if err := notePresented(t, c.license, d, r.presented); err != nil {
 		return c, given, err
 	}
-	if r.wantsLease(c, t.now.Time) && k.stale(c.license, d, t.now.Time) {
+	if r.wantsLease(c, t.now.Time) && d.leaseStale(c.license, k.signer().kid, t.now.Time) {
 		if given, err = k.nextLease(t, c.license, d, r.nonce); err != nil {
 			return c, given, err
 		}

@@ -125,6 +125,10 @@ func (s stamp) appendJSON(b []byte) []byte {
 	return append(s.UTC().AppendFormat(append(b, '"'), stampLayout), '"')
 }
 
+// within reports whether two moments are less than d apart, whichever is first: a
+// clock that was set must not hold anything up for years.
+func within(d time.Duration, a, b time.Time) bool { return b.Sub(a).Abs() < d }
+
 // crockford is the alphabet of ids (lower case) and of licence keys (upper case).
 const crockford = "0123456789abcdefghjkmnpqrstvwxyz"
 
