@@ -156,7 +156,9 @@ func cellText(v any) string {
 			text = *v
 		}
 	case bool:
-		text = map[bool]string{true: "yes"}[v]
+		if v {
+			text = "yes"
+		}
 	default:
 		text = fmt.Sprint(v)
 	}
@@ -248,9 +250,12 @@ func initCommand(e *env) error {
 		return e.print(map[string]string{"key": e.str("key")},
 			fmt.Sprintf("%s: was there already, and was not touched\n%s: made; tokens and leases of a lost key file no longer hold, so issue the tokens again", e.str("db"), e.str("key")))
 	}
-	made := map[bool]string{true: "made; keep a copy elsewhere, without it every token and device lease is lost", false: "was there already, and was not touched"}
+	key := "was there already, and was not touched"
+	if keyMade {
+		key = "made; keep a copy elsewhere, without it every token and device lease is lost"
+	}
 	return e.print(map[string]string{"db": e.str("db"), "key": e.str("key"), "base_url": base, "account_id": id},
-		fmt.Sprintf("%s: made\n%s: %s\nmain account: %s\nnext: widgetd serve", e.str("db"), e.str("key"), made[keyMade], id))
+		fmt.Sprintf("%s: made\n%s: %s\nmain account: %s\nnext: widgetd serve", e.str("db"), e.str("key"), key, id))
 }
 
 // makeOnce makes a file and reports whether it did; one that is there stays.
@@ -459,7 +464,7 @@ func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
 	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads("", before, exportPage) },
 		func(l lead) string { return l.ID }, func(l lead) []string {
-			return []string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(textOr(l.Source, "")), plainCell(textOr(l.Page, "")), l.CreatedAt.String()}
+			return []string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(valueOr(l.Source, "")), plainCell(valueOr(l.Page, "")), l.CreatedAt.String()}
 		})
 }
 
@@ -634,11 +639,11 @@ func checkCommand(e *env) error {
 	if info, err := os.Stat(filepath.Dir(e.str("db"))); err == nil && info.Mode().Perm()&0o077 != 0 {
 		notes = append(notes, fmt.Sprintf("note: others can look into %s (mode %04o); the files in it are closed to them", filepath.Dir(e.str("db")), info.Mode().Perm()))
 	}
-	text := strings.Join(append(append([]string{}, faults...), notes...), "\n")
+	said := slices.Concat(faults, notes)
 	if len(faults) == 0 {
-		text = strings.Join(append([]string{"ok: pages, indexes, foreign keys, schema, permissions, key file"}, notes...), "\n")
+		said = slices.Concat([]string{"ok: pages, indexes, foreign keys, schema, permissions, key file"}, notes)
 	}
-	if err := e.print(map[string]any{"ok": len(faults) == 0, "faults": append([]string{}, faults...), "notes": notes}, text); err != nil {
+	if err := e.print(map[string]any{"ok": len(faults) == 0, "faults": append([]string{}, faults...), "notes": notes}, strings.Join(said, "\n")); err != nil {
 		return err
 	}
 	if len(faults) > 0 {

@@ -108,7 +108,15 @@ func (e *env) readImport(f io.Reader, usual license, faults *importFaults) (rows
 		}
 		line, _ := r.FieldPos(0)
 		row := importedLicense{line: line}
-		cells := csvTerms{header: header, record: record, wrong: func(name, detail string) { faults.add(line, name+": "+detail) }}
+		cells := &textTerms{
+			text: func(name string) string {
+				if at := slices.Index(header, name); at >= 0 {
+					return record[at]
+				}
+				return ""
+			},
+			wrong: func(name, detail string) { faults.add(line, name+": "+detail) },
+		}
 		if row.key, err = parseLicenseKey(cells.cell("key")); err != nil {
 			faults.add(line, "key: it must have 16 to 255 visible ASCII characters, and in the shape of our own keys (25 letters and digits) a right check symbol")
 		} else if first, twice := seen[row.key]; twice {
@@ -116,7 +124,7 @@ func (e *env) readImport(f io.Reader, usual license, faults *importFaults) (rows
 		} else {
 			seen[row.key] = line
 		}
-		row.license = readImportTerms(&cells, usual)
+		row.license = readImportTerms(cells, usual)
 		rows = append(rows, row)
 		if len(rows)%importProgress == 0 {
 			fmt.Fprintf(e.stderr, "%d rows read\n", len(rows))
@@ -147,14 +155,16 @@ func openImport(f io.Reader) (r *csv.Reader, header []string, err error) {
 	return r, header, nil
 }
 
-func readImportTerms(cells *csvTerms, usual license) *license {
+// readImportTerms reads the licence of one row; usual is what a row has that does not
+// say otherwise.
+func readImportTerms(cells *textTerms, usual license) *license {
 	l := &usual
 	l.AccountID = orDefault(cells.cell("account_id"), usual.AccountID)
 	if !validID("acct", l.AccountID) {
 		cells.wrong("account_id", "There is no account here, and no -account.")
 	}
 	state, _ := cells.textTerm("state", maxNameLength, oneOf(statusActive, statusSuspended, statusRevoked))
-	l.State = textOr(state, statusActive)
+	l.State = valueOr(state, statusActive)
 	l.Reason, _ = cells.textTerm("reason", maxReason, nil)
 	readNewTerms(cells).apply(l)
 	if name, detail := l.termsFault(); name != "" {
@@ -165,16 +175,17 @@ func readImportTerms(cells *csvTerms, usual license) *license {
 
 // judgeImport notes the rows whose account or key does not fit what is there.
 func judgeImport(st *store, rows []importedLicense, faults *importFaults) error {
-	accounts := map[string]error{}
+	open := map[string]bool{} // accounts that were looked up
 	for _, row := range rows {
-		account, known := accounts[row.license.AccountID]
-		if !known {
-			if account = st.openAccount(row.license.AccountID); account != nil && !errors.Is(account, errAccount) {
-				return account
+		id := row.license.AccountID
+		if _, known := open[id]; !known {
+			err := st.openAccount(id)
+			if err != nil && !errors.Is(err, errAccount) {
+				return err
 			}
-			accounts[row.license.AccountID] = account
+			open[id] = err == nil
 		}
-		if account != nil && validID("acct", row.license.AccountID) {
+		if !open[id] && validID("acct", id) { // else it is noted already
 			faults.add(row.line, "account_id: "+errAccount.detail)
 		}
 		if row.key == "" {
@@ -194,8 +205,7 @@ func importRows(e *env, t *tx, rows []importedLicense) error {
 	for i, row := range rows {
 		l := *row.license
 		l.complete(t.now)
-		_, err := t.addLicense(&l, row.key, actorCommand)
-		if err != nil {
+		if _, err := t.addLicense(&l, row.key, actorCommand); err != nil {
 			return fmt.Errorf("line %d: %w", row.line, err)
 		}
 		if (i+1)%importProgress == 0 {
@@ -205,20 +215,16 @@ func importRows(e *env, t *tx, rows []importedLicense) error {
 	return nil
 }
 
-// csvTerms reads terms from one row; an empty cell is an absent term.
-type csvTerms struct {
-	header, record []string
-	wrong          func(name, detail string)
+// textTerms read terms from texts: the cells of a CSV line, or the values of options.
+// One that is empty, but for white space, is absent.
+type textTerms struct {
+	text  func(name string) string
+	wrong func(name, detail string)
 }
 
-func (c *csvTerms) cell(name string) string {
-	if at := slices.Index(c.header, name); at >= 0 {
-		return strings.TrimSpace(c.record[at])
-	}
-	return ""
-}
+func (c *textTerms) cell(name string) string { return strings.TrimSpace(c.text(name)) }
 
-func (c *csvTerms) textTerm(name string, max int, check func(string) (code, detail string)) (*string, bool) {
+func (c *textTerms) textTerm(name string, max int, check textCheck) (*string, bool) {
 	cell := c.cell(name)
 	if cell == "" {
 		return nil, false
@@ -233,7 +239,7 @@ func (c *csvTerms) textTerm(name string, max int, check func(string) (code, deta
 	return &cell, true
 }
 
-func (c *csvTerms) numberTerm(name string, low, high int) (*int, bool) {
+func (c *textTerms) numberTerm(name string, low, high int) (*int, bool) {
 	cell := c.cell(name)
 	if cell == "" {
 		return nil, false
@@ -245,7 +251,7 @@ func (c *csvTerms) numberTerm(name string, low, high int) (*int, bool) {
 	return &n, true
 }
 
-func (c *csvTerms) flagTerm(name string) (value, present bool) {
+func (c *textTerms) flagTerm(name string) (value, present bool) {
 	cell := strings.ToLower(c.cell(name))
 	if cell != "" && !slices.Contains([]string{"true", "false", "1", "0", "yes", "no"}, cell) {
 		c.wrong(name, "This must be true or false.")
@@ -253,7 +259,7 @@ func (c *csvTerms) flagTerm(name string) (value, present bool) {
 	return slices.Contains([]string{"true", "1", "yes"}, cell), cell != ""
 }
 
-func (c *csvTerms) momentTerm(name string) (stamp, bool) {
+func (c *textTerms) momentTerm(name string) (stamp, bool) {
 	cell := c.cell(name)
 	if cell == "" {
 		return stamp{}, false
@@ -268,13 +274,13 @@ func (c *csvTerms) momentTerm(name string) (stamp, bool) {
 	return t, true
 }
 
-func (c *csvTerms) codesTerm(name string) (codeList, bool) {
+func (c *textTerms) codesTerm(name string) (codeList, bool) {
 	codes := strings.Fields(c.cell(name))
 	checkCodes(codes, func(at int, _, detail string) { c.wrong(name, codes[at]+": "+detail) })
 	return codes, len(codes) > 0
 }
 
-func (c *csvTerms) objectTerm(name string) (json.RawMessage, bool) {
+func (c *textTerms) objectTerm(name string) (json.RawMessage, bool) {
 	cell := c.cell(name)
 	if cell == "" {
 		return nil, false

@@ -42,34 +42,40 @@ func (e *env) licenseFromOptions() (*license, error) {
 	if err != nil {
 		return nil, err
 	}
-	terms := []struct{ name, option, cell string }{
-		{"product", "product", e.str("product")}, {"plan", "plan", e.str("plan")},
-		{"kind", "floating", map[bool]string{true: kindFloating}[e.on("floating")]},
-		{"max_devices", "max-devices", e.str("max-devices")}, {"max_transfers", "max-transfers", e.str("max-transfers")},
-		{"starts_at", "starts", stampCell(starts)}, {"expires_at", "expires", stampCell(expires)},
-		{"grace_days", "grace-days", e.str("grace-days")}, {"duration_days", "duration-days", e.str("duration-days")},
-		{"expiry_basis", "from-activation", map[bool]string{true: basisFirstActivation}[e.on("from-activation")]},
-		{"lease_hours", "lease-hours", e.str("lease-hours")}, {"entitlements", "entitlements", strings.Join(e.list("entitlements"), " ")},
-		{"trial", "trial", strconv.FormatBool(e.on("trial"))}, {"metadata", "metadata", e.str("metadata")},
+	kind, basis := "", ""
+	if e.on("floating") {
+		kind = kindFloating
 	}
-	cells := csvTerms{}
-	options := map[string]string{}
-	for _, t := range terms {
-		cells.header, cells.record = append(cells.header, t.name), append(cells.record, t.cell)
-		options[t.name] = t.option
+	if e.on("from-activation") {
+		basis = basisFirstActivation
 	}
-	cells.wrong = func(name, detail string) { err = usageError("-" + options[name] + ": " + detail) }
-	l := readNewTerms(&cells).apply(&license{AccountID: account})
-	if err != nil {
-		return nil, err
+	terms := map[string]struct{ option, text string }{
+		"product":       {"product", e.str("product")},
+		"plan":          {"plan", e.str("plan")},
+		"kind":          {"floating", kind},
+		"max_devices":   {"max-devices", e.str("max-devices")},
+		"max_transfers": {"max-transfers", e.str("max-transfers")},
+		"starts_at":     {"starts", stampCell(starts)},
+		"expires_at":    {"expires", stampCell(expires)},
+		"grace_days":    {"grace-days", e.str("grace-days")},
+		"duration_days": {"duration-days", e.str("duration-days")},
+		"expiry_basis":  {"from-activation", basis},
+		"lease_hours":   {"lease-hours", e.str("lease-hours")},
+		"entitlements":  {"entitlements", strings.Join(e.list("entitlements"), " ")},
+		"trial":         {"trial", strconv.FormatBool(e.on("trial"))},
+		"metadata":      {"metadata", e.str("metadata")},
 	}
-	if l.Product == "" {
-		return nil, usageError("-product NAME is needed")
+	wrong := func(name, detail string) { err = usageError("-" + terms[name].option + ": " + detail) }
+	reader := &textTerms{text: func(name string) string { return terms[name].text }, wrong: wrong}
+	l := readNewTerms(reader).apply(&license{AccountID: account})
+	switch name, detail := l.termsFault(); {
+	case err != nil:
+	case name == "product":
+		err = usageError("-product NAME is needed")
+	case name != "":
+		wrong(name, detail)
 	}
-	if name, detail := l.termsFault(); name != "" {
-		return nil, usageError("-" + options[name] + ": " + detail)
-	}
-	return l, nil
+	return l, err
 }
 
 func licenseAdd(e *env) error {
@@ -199,19 +205,16 @@ func licenseShow(e *env) error {
 			return err
 		}
 		devices = firstRows(e, devices, maxHoldersShown, "device list")
-		shown := struct {
-			licenseDetail
-			Devices []deviceView `json:"devices"`
-		}{detailLicense(l, e.now()), []deviceView{}}
+		detail := detailLicense(l, e.now())
 		if e.on("json") {
-			for _, d := range devices {
-				shown.Devices = append(shown.Devices, viewDevice(d))
-			}
-			return e.print(shown, "")
+			return e.print(struct {
+				licenseDetail
+				Devices []deviceView `json:"devices"`
+			}{detail, viewDevices(devices)}, "")
 		}
 		pretty := json.NewEncoder(e.stdout)
 		pretty.SetIndent("", "  ")
-		if err := pretty.Encode(shown.licenseDetail); err != nil {
+		if err := pretty.Encode(detail); err != nil {
 			return err
 		}
 		return printDevices(e, devices)
@@ -219,11 +222,7 @@ func licenseShow(e *env) error {
 }
 
 func printDevices(e *env, rows []*device) error {
-	views := []deviceView{}
-	for _, d := range rows {
-		views = append(views, viewDevice(d))
-	}
-	return printRows(e, views, "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY", func(d deviceView) []any {
+	return printRows(e, viewDevices(rows), "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY", func(d deviceView) []any {
 		return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint + "…", d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
 	})
 }
@@ -283,7 +282,7 @@ func licenseExport(e *env) error {
 		}
 		return page, err
 	}, func(l licenseDetail) string { return l.ID }, func(l licenseDetail) []string {
-		return []string{l.ID, l.AccountID, plainCell(l.Product), plainCell(textOr(l.Plan, "")), l.Kind, l.State, l.Status, plainCell(textOr(l.Reason, "")), strconv.FormatBool(l.Trial),
+		return []string{l.ID, l.AccountID, plainCell(l.Product), plainCell(valueOr(l.Plan, "")), l.Kind, l.State, l.Status, plainCell(valueOr(l.Reason, "")), strconv.FormatBool(l.Trial),
 			numberCell(l.MaxDevices), numberCell(l.MaxTransfers), stampCell(l.StartsAt), stampCell(l.ExpiresAt), strconv.Itoa(l.GraceDays), numberCell(l.DurationDays),
 			l.ExpiryBasis, strconv.Itoa(l.LeaseHours), strings.Join(l.Entitlements, " "), string(l.Metadata), l.KeyHint, strconv.Itoa(l.SeatsUsed),
 			stampCell(l.FirstActivatedAt), stampCell(l.CreatedAt)}
@@ -305,8 +304,8 @@ func deviceExport(e *env) error {
 		}
 		return page, err
 	}, func(d exportedDevice) string { return d.ID }, func(d exportedDevice) []string {
-		return []string{d.LicenseID, d.ID, plainCell(textOr(d.Name, "")), d.State, plainCell(textOr(d.Platform, "")), plainCell(textOr(d.AppVersion, "")), d.Fingerprint,
-			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), textOr(d.ReleasedBy, ""), stampCell(d.CloneAt)}
+		return []string{d.LicenseID, d.ID, plainCell(valueOr(d.Name, "")), d.State, plainCell(valueOr(d.Platform, "")), plainCell(valueOr(d.AppVersion, "")), d.Fingerprint,
+			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), valueOr(d.ReleasedBy, ""), stampCell(d.CloneAt)}
 	})
 }
 

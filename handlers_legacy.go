@@ -110,8 +110,8 @@ func (s *server) legacyCaller(w *response, r *http.Request, check originCheck) s
 	return "unknown"
 }
 
-// A legacyCounter collects counts between two writes to the database, which flush
-// does once a second. Its size is bounded by known paths and callers.
+// A legacyCounter collects counts between two writes to the database, which
+// flushLegacy makes once a second. Its size is bounded by known paths and callers.
 type legacyCounter struct {
 	mu    sync.Mutex
 	calls map[legacyCall]*legacyCall // by day, path and caller
@@ -165,8 +165,8 @@ func (s *server) flushLegacy(ctx context.Context) error {
 		l.calls = map[legacyCall]*legacyCall{}
 	}
 	for key, c := range collected {
-		if now := l.calls[key]; now != nil {
-			now.Calls += c.Calls
+		if newer := l.calls[key]; newer != nil {
+			newer.Calls += c.Calls
 		} else {
 			l.calls[key] = c
 		}

@@ -352,7 +352,7 @@ func mayTransfer(t *tx, l *license, d, replaced *device) error {
 	if replaced != nil {
 		more = 1
 	}
-	if d != nil && d.State == deviceReleased && slices.Contains([]string{"device", "portal"}, textOr(d.ReleasedBy, "")) &&
+	if d != nil && d.State == deviceReleased && slices.Contains([]string{"device", "portal"}, valueOr(d.ReleasedBy, "")) &&
 		d.ReleasedAt.After(t.now.after(-transferWindow).Time) {
 		others, err := t.activatedSince(l.ID, d.ID, d.ReleasedAt)
 		if err != nil {
@@ -389,12 +389,8 @@ func seatLimit(t *tx, l *license) error {
 			return err
 		}
 	}
-	masked := make([]deviceView, 0, len(holders))
-	for _, d := range holders {
-		masked = append(masked, viewDevice(d))
-	}
 	return keep(&refusal{code: "seat_limit_reached", detail: "All seats of this licence are taken. Release a device, or name one in replace_device_id.",
-		seats: seatsOf(l), devices: masked})
+		seats: seatsOf(l), devices: viewDevices(holders)})
 }
 
 const maxHoldersShown = 50 // devices in a seat_limit_reached
@@ -647,6 +643,14 @@ type deviceView struct {
 
 func viewDevice(d *device) deviceView {
 	return deviceView{stateOf(d), d.Platform, d.AppVersion, hex.EncodeToString(d.Fingerprint[:4]), d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.CloneAt}
+}
+
+func viewDevices(rows []*device) []deviceView {
+	views := make([]deviceView, 0, len(rows))
+	for _, d := range rows {
+		views = append(views, viewDevice(d))
+	}
+	return views
 }
 
 // A licenseDetail is what the licence's account sees of it.

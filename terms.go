@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -29,7 +30,7 @@ const (
 // CSV file, or the command line. Each method reads one term and notes what is wrong
 // with it; present tells whether it is there at all.
 type termsReader interface {
-	textTerm(name string, max int, check func(string) (code, detail string)) (value *string, present bool)
+	textTerm(name string, max int, check textCheck) (value *string, present bool)
 	numberTerm(name string, low, high int) (value *int, present bool)
 	flagTerm(name string) (value, present bool)
 	momentTerm(name string) (value stamp, present bool)
@@ -86,20 +87,13 @@ func readTerms(r termsReader) (c termsChange) {
 	return c
 }
 
-func valueOr(v *int, otherwise int) int {
-	if v == nil {
-		return otherwise
-	}
-	return *v
-}
-
 // readNewTerms reads all terms of a licence that does not exist yet.
 func readNewTerms(r termsReader) (c termsChange) {
 	product, _ := r.textTerm("product", maxNameLength, notEmpty)
 	kind, _ := r.textTerm("kind", maxNameLength, oneOf(kindNodeLocked, kindFloating))
 	basis, _ := r.textTerm("expiry_basis", maxNameLength, oneOf(basisIssue, basisFirstActivation))
 	return append(readTerms(r), func(l *license) {
-		l.Product, l.Kind, l.ExpiryBasis = textOr(product, l.Product), textOr(kind, l.Kind), textOr(basis, l.ExpiryBasis)
+		l.Product, l.Kind, l.ExpiryBasis = valueOr(product, l.Product), valueOr(kind, l.Kind), valueOr(basis, l.ExpiryBasis)
 	})
 }
 
@@ -195,22 +189,16 @@ func patchLicense(t *tx, id string, change termsChange, actor string) (*license,
 	return l, t.addEvent(licenseEvent(l, "license.updated", actor, "changed", names))
 }
 
-// changedTerms names the terms in which two states of a licence differ, in the order
+// changedTerms names the members in which two states of a licence differ, in the order
 // of the alphabet: "expires_at max_devices".
 func changedTerms(before, after *license) string {
-	var was, is map[string]json.RawMessage
-	for l, members := range map[*license]*map[string]json.RawMessage{before: &was, after: &is} {
-		text, _ := json.Marshal(l)
-		json.Unmarshal(text, members)
+	members := func(l *license) (m map[string]json.RawMessage) {
+		json.Unmarshal(encodeJSON(l), &m)
+		return m
 	}
-	var names []string
-	for name := range is {
-		if !bytes.Equal(was[name], is[name]) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return strings.Join(names, " ")
+	was, is := members(before), members(after)
+	maps.DeleteFunc(is, func(name string, value json.RawMessage) bool { return bytes.Equal(value, was[name]) })
+	return strings.Join(slices.Sorted(maps.Keys(is)), " ")
 }
 
 func licenseEvent(l *license, eventType, actor string, data ...string) event {
@@ -312,11 +300,11 @@ func (in *input) isNull(name string) bool {
 
 func (in *input) has(name string) bool { _, ok := in.body.member(name); return ok }
 
-func (in *input) textTerm(name string, max int, check func(string) (code, detail string)) (*string, bool) {
+func (in *input) textTerm(name string, max int, check textCheck) (*string, bool) {
 	if !in.has(name) || in.isNull(name) {
 		return nil, in.has(name)
 	}
-	return given(in.text(name, optional, max, check)), true
+	return nilIfEmpty(in.text(name, optional, max, check)), true
 }
 
 func (in *input) numberTerm(name string, low, high int) (*int, bool) {
