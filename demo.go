@@ -36,6 +36,10 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
+	usual, err := usualServerOptions()
+	if err != nil {
+		return err
+	}
 	d := &demo{dir: e.str("dir")}
 	if d.dir == "" {
 		if d.dir, err = os.MkdirTemp("", "widgetd-demo-"); err != nil {
@@ -65,8 +69,7 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	trusted, _ := parsePrefixes(strings.Split(findOption("trusted-proxies").def, ","))
-	s, err := newServer(st, keys, serverOptions{anonymousRate: 60, failedLookupRate: 30, legacySunset: defaultSunset, trusted: trusted}, log)
+	s, err := newServer(st, keys, usual, log)
 	if err != nil {
 		return errors.Join(err, st.close())
 	}
@@ -75,6 +78,16 @@ func demoCommand(e *env) error {
 	defer page.Close()
 	fmt.Fprint(e.stdout, d.text())
 	return s.serveUntil(e.ctx, listener, keyFile)
+}
+
+// usualServerOptions are what serve runs with when nothing says otherwise.
+func usualServerOptions() (serverOptions, error) {
+	serve, _ := findCommand([]string{"serve"})
+	e := &env{command: serve, getenv: func(string) string { return "" }}
+	if err := e.parse(nil); err != nil {
+		return serverOptions{}, err
+	}
+	return e.serverOptions()
 }
 
 // listenBeside takes the next port of the same host, or any.

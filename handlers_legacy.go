@@ -15,9 +15,6 @@ const legacyPrefix = "/api/legacy/"
 // deprecated: 1 April 2026 (RFC 9745).
 const deprecation = "@1775001600"
 
-// defaultSunset is the end of the legacy paths (contract, section 7).
-var defaultSunset = time.Date(2026, time.July, 1, 0, 0, 0, 0, time.UTC)
-
 // serveLegacy answers a path under /api/legacy/: before the sunset its v1
 // counterpart does, from then on it is gone. Never a redirect: the clients of that
 // time would repeat a POST as a GET.

@@ -57,9 +57,9 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 	s.check(err)
 	s.check(s.keys.save(filepath.Join(s.dir, "widgetd.key"), false))
 	s.told.keyFile(t, s.keys)
-	trusted, err := parsePrefixes([]string{"127.0.0.0/8", "::1/128"})
+	var of storeOptions
+	how, err := usualServerOptions()
 	s.check(err)
-	of, how := storeOptions{}, serverOptions{anonymousRate: 60, failedLookupRate: 30, legacySunset: defaultSunset, trusted: trusted}
 	for _, f := range change {
 		f(&of, &how)
 	}

@@ -125,8 +125,7 @@ type command struct {
 	run     func(*env) error
 }
 
-// commands is every command. The hidden word at the front of run's is the last
-// part of its name.
+// commands is every command.
 var commands []command
 
 func init() { // a variable's initialiser could not refer to help, which reads it
