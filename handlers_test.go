@@ -20,6 +20,8 @@ import (
 	"time"
 )
 
+func ptr[T any](v T) *T { return &v }
+
 // A service is a real handler over a real store in a directory of its own.
 type service struct {
 	t       testing.TB
@@ -156,6 +158,26 @@ func (s *service) token(account, scope string) (token string) {
 	})
 	s.told.hear(token)
 	return token
+}
+
+// command runs the program and returns what it printed.
+func (s *service) command(args ...string) (string, error) {
+	s.t.Helper()
+	var out bytes.Buffer
+	env := map[string]string{"WIDGETD_DB": filepath.Join(s.dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(s.dir, "widgetd.key")}
+	err := run(s.t.Context(), args, func(name string) string { return env[name] }, &out, &bytes.Buffer{})
+	s.notice()
+	return out.String(), err
+}
+
+// must runs the program, which must succeed.
+func (s *service) must(args ...string) string {
+	s.t.Helper()
+	out, err := s.command(args...)
+	if err != nil {
+		s.t.Fatalf("widgetd %s: %v", strings.Join(args, " "), err)
+	}
+	return out
 }
 
 // notice lets the service notice what another connection has changed, which it does
