@@ -499,15 +499,6 @@ func FuzzID(f *testing.F) {
 	})
 }
 
-func TestIDsSortByTime(t *testing.T) {
-	now := time.Date(2026, 11, 21, 10, 43, 26, 0, time.UTC)
-	for _, later := range []time.Duration{time.Millisecond, time.Hour, 100 * 365 * 24 * time.Hour} {
-		if a, b := newID("lead", now), newID("lead", now.Add(later)); a >= b {
-			t.Errorf("%s is not before %s, which is %v later", a, b, later)
-		}
-	}
-}
-
 func FuzzClientID(f *testing.F) {
 	for _, seed := range []string{"portal", "", "a b", "ä", strings.Repeat("x", 100), strings.Repeat("x", 101), "a\x7f", "a\n", "!~"} {
 		f.Add(seed)
