@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -162,7 +163,7 @@ func cellText(v any) string {
 	default:
 		text = fmt.Sprint(v)
 	}
-	return orDefault(text, "-")
+	return cmp.Or(text, "-")
 }
 
 // parseAge reads a duration that may be in days: "365d", "720h".

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -159,7 +160,7 @@ func openImport(f io.Reader) (r *csv.Reader, header []string, err error) {
 // say otherwise.
 func readImportTerms(cells *textTerms, usual license) *license {
 	l := &usual
-	l.AccountID = orDefault(cells.cell("account_id"), usual.AccountID)
+	l.AccountID = cmp.Or(cells.cell("account_id"), usual.AccountID)
 	if !validID("acct", l.AccountID) {
 		cells.wrong("account_id", "There is no account here, and no -account.")
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -47,7 +48,7 @@ func tokenIssue(e *env) error {
 	if err != nil {
 		return err
 	}
-	client := orDefault(e.str("client-id"), account)
+	client := cmp.Or(e.str("client-id"), account)
 	if err := checkClientID(client); err != nil {
 		return usageError(err.Error())
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -479,7 +480,7 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 		w.Header().Set("Accept", "application/json")
 		return nil, &refusal{code: "unsupported_media_type", detail: "The body must be JSON in UTF-8: Content-Type: application/json, not compressed."}
 	}
-	limit := orDefault(c.route.body, maxBody)
+	limit := cmp.Or(c.route.body, maxBody)
 	if r.ContentLength > limit {
 		w.Header().Set("Connection", "close") // else the answer would wait for the body
 		return nil, errBodySize(limit)

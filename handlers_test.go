@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -120,7 +121,7 @@ func (s *service) addLicense(l license) (id, key string) {
 	key = newLicenseKey()
 	parsed, err := parseLicenseKey(key)
 	s.check(err)
-	l.AccountID, l.Product = orDefault(l.AccountID, s.account), orDefault(l.Product, "kds")
+	l.AccountID, l.Product = cmp.Or(l.AccountID, s.account), cmp.Or(l.Product, "kds")
 	s.change(func(t *tx) (err error) {
 		id, err = t.addLicense(&l, parsed, actorCommand)
 		return err

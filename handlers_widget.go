@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -120,7 +121,7 @@ type statsRequest struct {
 func (q *statsRequest) read(in *input) {
 	q.accountScope.read(in)
 	q.widget = in.parameter("widget", isID("wgt"))
-	q.Interval = orDefault(in.parameter("interval", oneOf("day", "week", "month")), "day")
+	q.Interval = cmp.Or(in.parameter("interval", oneOf("day", "week", "month")), "day")
 	q.Zone = time.UTC
 	in.parameter("timezone", func(name string) (string, string) {
 		zone, err := loadZone(name)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"database/sql"
 	"fmt"
 	"net/mail"
@@ -246,7 +247,7 @@ func (m memberRule) faults(t testing.TB, body string) (all []bodyFault) {
 	if !inArray {
 		add("is there twice", edited(t, body, m.path, func(parent *jsonValue, i int) { parent.members = append(parent.members, parent.members[i]) }), "malformed_json")
 	}
-	long := orDefault(m.long, "too_long")
+	long := cmp.Or(m.long, "too_long")
 	switch m.kind {
 	case jsonString:
 		if m.empty != "" {

@@ -226,7 +226,7 @@ func TestNothingIsLookedUpForAMalformedKey(t *testing.T) {
 	}
 	s.verifyKey(newLicenseKey(), "f").answers("not_found") // not limited
 	if !lookedUp() {
-		t.Fatal("a key that is right was not looked up: this test would not notice one that is")
+		t.Fatal("a key that is right was not looked up: this test could not see one")
 	}
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -259,14 +260,14 @@ func (e *env) parse(args []string) error {
 		}
 		set := e.getenv(o.env())
 		if o.value == "" {
-			on, err := strconv.ParseBool(orDefault(set, "false"))
+			on, err := strconv.ParseBool(cmp.Or(set, "false"))
 			if err != nil {
 				return usageError(fmt.Sprintf("%s must be true or false, not %q", o.env(), set))
 			}
 			e.switches[o.name] = fs.Bool(o.name, on, o.help)
 			continue
 		}
-		v := &onceValue{value: orDefault(set, o.def)}
+		v := &onceValue{value: cmp.Or(set, o.def)}
 		e.values[o.name] = &v.value
 		fs.Var(v, o.name, o.help)
 	}

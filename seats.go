@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -147,7 +148,7 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 	}
 	d = g.device
 	d.Fingerprint = a.fingerprint
-	d.Name, d.Platform, d.AppVersion = either(a.name, d.Name), either(a.platform, d.Platform), either(a.appVersion, d.AppVersion)
+	d.Name, d.Platform, d.AppVersion = cmp.Or(a.name, d.Name), cmp.Or(a.platform, d.Platform), cmp.Or(a.appVersion, d.AppVersion)
 	d.LastSeenAt = t.now
 	if err := t.startLicense(l); err != nil {
 		return nil, err
@@ -258,13 +259,6 @@ func notePresented(t *tx, l *license, d *device, presented *claims) error {
 // shown before, and today's event is still to be written.
 func behind(d *device, presented *claims, now time.Time) bool {
 	return presented != nil && presented.Seq < d.PresentedSeq && d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
-}
-
-func either(a, b *string) *string {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 func (a *activation) findLicense(t *tx) (l *license, err error) {
@@ -550,7 +544,7 @@ func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err er
 	t.only(c.license.ID)
 	d := c.device
 	d.LastSeenAt = t.now
-	d.AppVersion = either(r.appVersion, d.AppVersion)
+	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)
 	if err := notePresented(t, c.license, d, r.presented); err != nil {
 		return c, given, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"database/sql"
 	"encoding/base64"
 	"encoding/hex"
@@ -223,7 +224,7 @@ func TestActivateRefusesWhatTheContractSays(t *testing.T) {
 			}
 			before := at.count(`SELECT count(*) + count(*) FILTER (WHERE state = 'active') FROM devices`)
 			events := at.count(`SELECT count(*) FROM events WHERE type <> 'license.seat_limit_reached'`)
-			a := at.activate(key, orDefault(c.print, "new"), c.moreBody...)
+			a := at.activate(key, cmp.Or(c.print, "new"), c.moreBody...)
 			if c.status == 200 {
 				a.is(200)
 				return

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"time"
@@ -46,7 +47,7 @@ func (t *tx) addLead(l lead) (id string, err error) {
 // leads returns a page of an account's leads ("" for every account), newest
 // first, older than the id before ("" for the newest).
 func (q *queries) leads(accountID, before string, limit int) ([]lead, error) {
-	query, args := `SELECT `+leadColumns+` FROM leads WHERE id < ?`, []any{orDefault(before, lastID)}
+	query, args := `SELECT `+leadColumns+` FROM leads WHERE id < ?`, []any{cmp.Or(before, lastID)}
 	if accountID != "" {
 		query += ` AND account_id = ?`
 		args = append(args, accountID)

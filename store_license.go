@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"database/sql/driver"
 	"encoding/json"
 	"errors"
@@ -149,7 +150,7 @@ const (
 // for the newest).
 func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*license, error) {
 	query := `SELECT ` + licenseColumns + ` FROM licenses l JOIN accounts a ON a.id = l.account_id WHERE l.id < ?`
-	args := []any{orDefault(before, lastID)}
+	args := []any{cmp.Or(before, lastID)}
 	and := func(condition string, arg any) {
 		query += ` AND ` + condition
 		for range strings.Count(condition, "?") {
@@ -183,8 +184,8 @@ func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error
 	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at,
 		grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, created_at, updated_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, l.AccountID, l.Product, l.Plan, orDefault(l.Kind, kindNodeLocked), orDefault(l.State, "active"), l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
-		l.GraceDays, l.DurationDays, orDefault(l.ExpiryBasis, basisIssue), orDefault(l.LeaseHours, defaultLeaseHours), l.Entitlements, orDefault(string(l.Metadata), "{}"), t.now, t.now)
+		id, l.AccountID, l.Product, l.Plan, cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.State, "active"), l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
+		l.GraceDays, l.DurationDays, cmp.Or(l.ExpiryBasis, basisIssue), cmp.Or(l.LeaseHours, defaultLeaseHours), l.Entitlements, cmp.Or(string(l.Metadata), "{}"), t.now, t.now)
 	if err != nil {
 		return "", err
 	}
@@ -192,14 +193,6 @@ func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error
 		return "", err
 	}
 	return id, t.addEvent(event{Type: "license.created", AccountID: l.AccountID, LicenseID: id, Actor: actor})
-}
-
-func orDefault[T comparable](v, otherwise T) T {
-	var none T
-	if v == none {
-		return otherwise
-	}
-	return v
 }
 
 // setLicenseState stores an operator's decision and its event.
@@ -313,7 +306,7 @@ func (q *queries) devices(licenseID, state, before string, limit int) ([]*device
 
 // allDevices returns a page of the devices of all licences, newest first.
 func (q *queries) allDevices(before string, limit int) ([]*device, error) {
-	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE id < ? ORDER BY id DESC LIMIT ?`, []any{orDefault(before, lastID), limit}, newDevice)
+	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE id < ? ORDER BY id DESC LIMIT ?`, []any{cmp.Or(before, lastID), limit}, newDevice)
 }
 
 // saveDevice writes a device as it is, new or known.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -134,8 +135,8 @@ func (l *license) checkTerms() error {
 
 // complete fills in what follows from the other terms of a new licence.
 func (l *license) complete(now stamp) {
-	l.Kind, l.ExpiryBasis = orDefault(l.Kind, kindNodeLocked), orDefault(l.ExpiryBasis, basisIssue)
-	l.LeaseHours = orDefault(l.LeaseHours, defaultLeaseHours)
+	l.Kind, l.ExpiryBasis = cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.ExpiryBasis, basisIssue)
+	l.LeaseHours = cmp.Or(l.LeaseHours, defaultLeaseHours)
 	if l.ExpiryBasis == basisIssue && l.DurationDays != nil && l.ExpiresAt.IsZero() {
 		begin := now
 		if l.StartsAt.After(now.Time) {
