@@ -2,9 +2,8 @@ package main
 
 import (
 	"bufio"
-	"crypto/x509"
+	"cmp"
 	"encoding/csv"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 	"unicode"
@@ -159,19 +157,21 @@ func cellText(v any) string {
 			text = *v
 		}
 	case bool:
-		text = map[bool]string{true: "yes"}[v]
+		if v {
+			text = "yes"
+		}
 	default:
 		text = fmt.Sprint(v)
 	}
-	return orDefault(text, "-")
+	return cmp.Or(text, "-")
 }
 
 // parseAge reads a duration that may be in days: "365d", "720h".
 func parseAge(s string) (time.Duration, error) {
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.Atoi(days)
+	if number, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.Atoi(number)
 		if err == nil && n > 0 && n <= 36500 {
-			return time.Duration(n) * 24 * time.Hour, nil
+			return days(n), nil
 		}
 	} else if d, err := time.ParseDuration(s); err == nil && d >= time.Second {
 		return d, nil
@@ -251,9 +251,12 @@ func initCommand(e *env) error {
 		return e.print(map[string]string{"key": e.str("key")},
 			fmt.Sprintf("%s: was there already, and was not touched\n%s: made; tokens and leases of a lost key file no longer hold, so issue the tokens again", e.str("db"), e.str("key")))
 	}
-	made := map[bool]string{true: "made; keep a copy elsewhere, without it every token and device lease is lost", false: "was there already, and was not touched"}
+	key := "was there already, and was not touched"
+	if keyMade {
+		key = "made; keep a copy elsewhere, without it every token and device lease is lost"
+	}
 	return e.print(map[string]string{"db": e.str("db"), "key": e.str("key"), "base_url": base, "account_id": id},
-		fmt.Sprintf("%s: made\n%s: %s\nmain account: %s\nnext: widgetd serve", e.str("db"), e.str("key"), made[keyMade], id))
+		fmt.Sprintf("%s: made\n%s: %s\nmain account: %s\nnext: widgetd serve", e.str("db"), e.str("key"), key, id))
 }
 
 // makeOnce makes a file and reports whether it did; one that is there stays.
@@ -424,186 +427,6 @@ func widgetList(e *env) error {
 	})
 }
 
-// issueToken signs a bearer token and records it.
-func issueToken(t *tx, keys *keyring, row tokenRow, ttl time.Duration) (token string, issued tokenRow, err error) {
-	bases, err := t.baseURLs()
-	if err != nil {
-		return "", row, err
-	}
-	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
-	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(ttl)
-	if err := t.addToken(row); err != nil {
-		return "", row, err
-	}
-	token, err = keys.sign(claims{Issuer: bases[0].URL, Audience: bases[0].URL, Subject: row.AccountID, ClientID: row.ClientID,
-		Scope: row.Scope, IssuedAt: row.CreatedAt.Unix(), Expires: row.ExpiresAt.Unix(), ID: row.ID})
-	return token, row, err
-}
-
-func tokenIssue(e *env) error {
-	account, err := e.needAccount()
-	if err != nil {
-		return err
-	}
-	scopes := e.list("scope")
-	for _, scope := range scopes {
-		if !slices.Contains(grantableScopes, scope) {
-			return usageError(fmt.Sprintf("there is no scope %q: there are %s", scope, strings.Join(grantableScopes, " ")))
-		}
-	}
-	if len(scopes) == 0 {
-		return usageError("-scope is needed, as \"stats:read leads:read\"")
-	}
-	ttl, err := parseAge(e.str("ttl"))
-	if err != nil {
-		return err
-	}
-	client := orDefault(e.str("client-id"), account)
-	if err := checkClientID(client); err != nil {
-		return usageError(err.Error())
-	}
-	keys, err := loadKeyring(e.str("key"))
-	if err != nil {
-		return err
-	}
-	token, row := "", tokenRow{AccountID: account, ClientID: client, Scope: strings.Join(scopes, " "), AllAccounts: e.on("all-accounts")}
-	err = e.change(func(t *tx) (err error) {
-		token, row, err = issueToken(t, keys, row, ttl)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return e.print(map[string]any{"id": row.ID, "token": token, "expires_at": row.ExpiresAt}, token)
-}
-
-func tokenList(e *env) error {
-	return e.withStore(func(st *store) error {
-		all, err := st.tokens()
-		if err != nil {
-			return err
-		}
-		return printRows(e, all, "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT", func(r tokenRow) []any {
-			return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, r.AccountID}
-		})
-	})
-}
-
-func tokenRevoke(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return t.revokeToken(e.args[0]) })
-}
-
-func keyPublic(e *env) error {
-	ring, err := loadKeyring(e.str("key"))
-	if err != nil {
-		return err
-	}
-	for i := range ring.keys {
-		der, err := x509.MarshalPKIXPublicKey(ring.keys[i].public)
-		if err != nil {
-			return err
-		}
-		text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
-		row := map[string]any{"kid": ring.keys[i].kid, "signs": i == 0, "created_at": ring.keys[i].createdAt, "pem": string(text)}
-		if err := e.print(row, strings.TrimSuffix(string(text), "\n")); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// changeKeys loads the key file, lets f change it, and saves it. Another command
-// that changes keys waits: it would save what it had read before.
-func (e *env) changeKeys(f func(*keyring) error) error {
-	dir, err := os.Open(filepath.Dir(e.str("key"))) // the file itself is replaced
-	if err != nil {
-		return fmt.Errorf("lock the key file: %w", err)
-	}
-	defer dir.Close()
-	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
-		return fmt.Errorf("lock the key file: %w", err)
-	}
-	ring, err := loadKeyring(e.str("key"))
-	if err != nil {
-		return err
-	}
-	if err := f(ring); err != nil {
-		return err
-	}
-	return ring.save(e.str("key"), true)
-}
-
-func keyAdd(e *env) error {
-	key, err := newSigningKey(e.now())
-	if err != nil {
-		return err
-	}
-	err = e.changeKeys(func(ring *keyring) error {
-		ring.keys = append(ring.keys, key)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return e.print(map[string]string{"kid": key.kid}, key.kid+" verifies now; pin it in devices, and in a day 'widgetd key rotate' lets it sign")
-}
-
-const keyPublished = 24 * time.Hour // how long a key is public before it signs
-
-func keyRotate(e *env) error {
-	kid := ""
-	err := e.changeKeys(func(ring *keyring) error {
-		newest := 0
-		for i := range ring.keys {
-			if !ring.keys[i].createdAt.Before(ring.keys[newest].createdAt.Time) { // of the same second: the one added last
-				newest = i
-			}
-		}
-		if newest == 0 {
-			return errors.New("the newest key signs already: make another with 'widgetd key add'")
-		}
-		if age := e.now().Sub(ring.keys[newest].createdAt.Time); age < keyPublished && !e.on("force") {
-			return fmt.Errorf("the newest key is public for %s only: devices and caches learn of it within a day; wait, or add -force", age.Round(time.Second))
-		}
-		key := ring.keys[newest]
-		ring.keys = slices.Insert(slices.Delete(ring.keys, newest, newest+1), 0, key)
-		kid = key.kid
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return e.print(map[string]string{"kid": kid}, kid+" signs now")
-}
-
-func keyRetire(e *env) error {
-	kid := e.args[0]
-	leases, tokens := 0, 0
-	if err := e.withStore(func(st *store) (err error) {
-		leases, tokens, err = st.unexpiredByKey(kid, e.now())
-		return err
-	}); err != nil {
-		return err
-	}
-	err := e.changeKeys(func(ring *keyring) error {
-		at := slices.IndexFunc(ring.keys, func(k signingKey) bool { return k.kid == kid })
-		switch {
-		case at < 0:
-			return errors.New("there is no such key: 'widgetd key public -json' shows the kids")
-		case at == 0:
-			return errors.New("this key signs: let another sign first, with 'widgetd key rotate'")
-		case leases+tokens > 0 && !e.on("force"):
-			return fmt.Errorf("%d unexpired device leases and %d tokens were signed with this key and would end: wait for them, or add -force", leases, tokens)
-		}
-		ring.keys = slices.Delete(ring.keys, at, at+1)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return e.done()
-}
-
 // exportPage is how many rows an export reads at a time.
 const exportPage = 500
 
@@ -642,7 +465,7 @@ func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
 	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads("", before, exportPage) },
 		func(l lead) string { return l.ID }, func(l lead) []string {
-			return []string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(textOr(l.Source, "")), plainCell(textOr(l.Page, "")), l.CreatedAt.String()}
+			return []string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(valueOr(l.Source, "")), plainCell(valueOr(l.Page, "")), l.CreatedAt.String()}
 		})
 }
 
@@ -712,12 +535,10 @@ func statsShow(e *env) error {
 				return errNotFound
 			}
 		}
-		ask := statsRequest{statsRange: statsRange{Interval: "day", Zone: time.UTC}}
-		if err := ask.complete(e.now()); err != nil {
-			return err
-		}
-		from, until := ask.bounds()
-		sum, rows := newSeries(ask.statsRange), []widgetRow{}
+		today := dateIn(time.UTC, e.now())
+		span := statsRange{From: today.AddDate(0, 0, 1-defaultStatsDays), To: today, Interval: "day", Zone: time.UTC}
+		from, until := span.bounds()
+		sum, rows := newSeries(span), []widgetRow{}
 		for _, w := range widgets {
 			row := widgetRow{Widget: w.ID, Name: w.Name}
 			if err := st.eachQuarter("", w.ID, from, until, func(_, quarter string, c counts) {
@@ -819,11 +640,11 @@ func checkCommand(e *env) error {
 	if info, err := os.Stat(filepath.Dir(e.str("db"))); err == nil && info.Mode().Perm()&0o077 != 0 {
 		notes = append(notes, fmt.Sprintf("note: others can look into %s (mode %04o); the files in it are closed to them", filepath.Dir(e.str("db")), info.Mode().Perm()))
 	}
-	text := strings.Join(append(append([]string{}, faults...), notes...), "\n")
+	said := slices.Concat(faults, notes)
 	if len(faults) == 0 {
-		text = strings.Join(append([]string{"ok: pages, indexes, foreign keys, schema, permissions, key file"}, notes...), "\n")
+		said = slices.Concat([]string{"ok: pages, indexes, foreign keys, schema, permissions, key file"}, notes)
 	}
-	if err := e.print(map[string]any{"ok": len(faults) == 0, "faults": append([]string{}, faults...), "notes": notes}, text); err != nil {
+	if err := e.print(map[string]any{"ok": len(faults) == 0, "faults": append([]string{}, faults...), "notes": notes}, strings.Join(said, "\n")); err != nil {
 		return err
 	}
 	if len(faults) > 0 {

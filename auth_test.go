@@ -47,16 +47,6 @@ func (a answer) challenged(status int, code, challenge string) answer {
 	return a
 }
 
-// operate runs a command of the operator on the service's files.
-func operate(s *service, args ...string) (string, error) {
-	s.t.Helper()
-	var out, errs bytes.Buffer
-	args = append(args, "-db", filepath.Join(s.dir, "widgetd.db"), "-key", filepath.Join(s.dir, "widgetd.key"))
-	err := run(s.t.Context(), args, func(string) string { return "" }, &out, &errs)
-	s.notice()
-	return out.String(), err
-}
-
 // oneLine checks that an error is one line and says each of the parts.
 func oneLine(t *testing.T, err error, parts ...string) {
 	t.Helper()
@@ -74,7 +64,7 @@ func oneLine(t *testing.T, err error, parts ...string) {
 }
 
 // vectors reads a file of public test vectors, or skips.
-func vectors(t *testing.T, name string) []byte {
+func vectors(t testing.TB, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "shared", "vectors", name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -517,15 +507,15 @@ func TestARevokedTokenIsRefusedAtOnce(t *testing.T) {
 	s.get("/leads", auth).is(200)
 	claims, err := s.keys.verify(f.good())
 	s.check(err)
-	if _, err := operate(s, "token", "revoke", claims.ID); err != nil {
+	if _, err := s.command("token", "revoke", claims.ID); err != nil {
 		t.Fatal(err)
 	}
 	s.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
 	s.get("/leads", other).is(200)
-	if _, err := operate(s, "token", "revoke", claims.ID); err != nil {
+	if _, err := s.command("token", "revoke", claims.ID); err != nil {
 		t.Fatalf("revoking twice: %v", err)
 	}
-	_, err = operate(s, "token", "revoke", newID("tok", time.Now()))
+	_, err = s.command("token", "revoke", newID("tok", time.Now()))
 	oneLine(t, err, "no such row")
 }
 
@@ -568,20 +558,20 @@ func TestTokensOfAnEarlierBaseAddressHoldUntilItIsRemoved(t *testing.T) {
 		t.Fatalf("iss and aud differ: %d", a.status)
 	}
 
-	if _, err := operate(s, "base-url", "remove", testBase); err != nil {
+	if _, err := s.command("base-url", "remove", testBase); err != nil {
 		t.Fatal(err)
 	}
 	if a := s.get("/leads", earlier); a.status != 401 || a.header.Get("WWW-Authenticate") != invalidChallenge {
 		t.Fatalf("a token of a removed base address: %d %s", a.status, a.body)
 	}
 	s.get("/leads", current).is(200)
-	_, err = operate(s, "base-url", "remove", next)
+	_, err = s.command("base-url", "remove", next)
 	oneLine(t, err, "the current one can only be replaced")
 }
 
 func TestIssueWritesTheClaimsOfTheContract(t *testing.T) {
 	s := newService(t)
-	out, err := operate(s, "token", "issue", "-account", s.account, "-scope", "stats:read leads:read", "-ttl", "30d", "-client-id", "portal")
+	out, err := s.command("token", "issue", "-account", s.account, "-scope", "stats:read leads:read", "-ttl", "30d", "-client-id", "portal")
 	s.check(err)
 	token := strings.TrimSuffix(out, "\n")
 	parts := strings.Split(token, ".")
@@ -618,7 +608,7 @@ func TestIssueWritesTheClaimsOfTheContract(t *testing.T) {
 		"a bad client":     {"-account", s.account, "-scope", "leads:read", "-client-id", "a b"},
 		"a bad ttl":        {"-account", s.account, "-scope", "leads:read", "-ttl", "-1h"},
 	} {
-		_, err := operate(s, append([]string{"token", "issue"}, args...)...)
+		_, err := s.command(append([]string{"token", "issue"}, args...)...)
 		var usage usageError
 		if !errors.As(err, &usage) {
 			t.Errorf("%s: %v", name, err)
@@ -859,7 +849,7 @@ func TestAKeyFileComesBackAsItWasSaved(t *testing.T) {
 // publicKeys reads what `key public` prints, both ways.
 func publicKeys(s *service) (kids []string) {
 	s.t.Helper()
-	out, err := operate(s, "key", "public")
+	out, err := s.command("key", "public")
 	s.check(err)
 	for text := []byte(out); ; {
 		block, rest := pem.Decode(text)
@@ -874,7 +864,7 @@ func publicKeys(s *service) (kids []string) {
 		kids = append(kids, thumbprint(public.(ed25519.PublicKey)))
 		text = rest
 	}
-	out, err = operate(s, "key", "public", "-json")
+	out, err = s.command("key", "public", "-json")
 	s.check(err)
 	for i, line := range strings.Split(strings.TrimSpace(out), "\n") {
 		var row struct {
@@ -907,10 +897,10 @@ func TestAKeyIsAddedThenSignsADayLaterThenItsForerunnerRetires(t *testing.T) {
 			t.Fatalf("kid %s", first)
 		}
 		old := "Authorization: Bearer " + s.token(s.account, scopeLeads)
-		_, err := operate(s, "key", "rotate")
+		_, err := s.command("key", "rotate")
 		oneLine(t, err, "key add")
 
-		_, err = operate(s, "key", "add")
+		_, err = s.command("key", "add")
 		s.check(err)
 		kids := publicKeys(s)
 		if len(kids) != 2 || kids[0] != first {
@@ -924,14 +914,14 @@ func TestAKeyIsAddedThenSignsADayLaterThenItsForerunnerRetires(t *testing.T) {
 		if got := s.server.keys.Load().signer().kid; got != first {
 			t.Fatalf("the new key signs already: %s", got)
 		}
-		_, err = operate(s, "key", "rotate")
+		_, err = s.command("key", "rotate")
 		oneLine(t, err, "-force", "a day")
 		stop() // a day has many seconds
 		time.Sleep(keyPublished - followInterval - time.Second)
-		_, err = operate(s, "key", "rotate")
+		_, err = s.command("key", "rotate")
 		oneLine(t, err, "-force", "a day")
 		time.Sleep(time.Second)
-		_, err = operate(s, "key", "rotate")
+		_, err = s.command("key", "rotate")
 		s.check(err)
 		if got := publicKeys(s); len(got) != 2 || got[0] != kids[1] || got[1] != first {
 			t.Fatalf("after key rotate: %v, want %v turned round", got, kids)
@@ -949,11 +939,11 @@ func TestAKeyIsAddedThenSignsADayLaterThenItsForerunnerRetires(t *testing.T) {
 		}
 		s.get("/leads", "Authorization: Bearer "+current).is(200)
 
-		_, err = operate(s, "key", "retire", kids[1])
+		_, err = s.command("key", "retire", kids[1])
 		oneLine(t, err, "signs")
-		_, err = operate(s, "key", "retire", "nobody")
+		_, err = s.command("key", "retire", "nobody")
 		oneLine(t, err, "no such key")
-		_, err = operate(s, "key", "retire", first) // the device has a lease of the new key, the token is over
+		_, err = s.command("key", "retire", first) // the device has a lease of the new key, the token is over
 		s.check(err)
 		if got := publicKeys(s); len(got) != 1 || got[0] != kids[1] {
 			t.Fatalf("after key retire: %v", got)
@@ -976,22 +966,22 @@ func TestRetiringAKeySaysWhatItEndsAndThenEndsIt(t *testing.T) {
 		s.check(err)
 		s.change(func(t *tx) error { return t.revokeToken(revoked.ID) })
 		first := s.keys.signer().kid
-		_, err = operate(s, "key", "add")
+		_, err = s.command("key", "add")
 		s.check(err)
-		_, err = operate(s, "key", "rotate", "-force")
+		_, err = s.command("key", "rotate", "-force")
 		s.check(err)
 		s.server.followKeys(file)
 		s.get("/leads", old).is(200)
 
-		_, err = operate(s, "key", "retire", first)
+		_, err = s.command("key", "retire", first)
 		oneLine(t, err, "3 unexpired device leases", "2 tokens", "-force")
 		s.server.followKeys(file)
 		s.get("/leads", old).is(200)
 		time.Sleep(2 * time.Hour)
-		_, err = operate(s, "key", "retire", first)
+		_, err = s.command("key", "retire", first)
 		oneLine(t, err, "3 unexpired device leases", "0 tokens")
 		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+leases[0]).is(200)
-		_, err = operate(s, "key", "retire", first, "-force")
+		_, err = s.command("key", "retire", first, "-force")
 		s.check(err)
 		s.server.followKeys(file)
 		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+leases[0]).challenged(401, "invalid_token", invalidChallenge)
@@ -1029,7 +1019,7 @@ func TestKeysAddedAtOnceAreAllKept(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if _, err := operate(s, "key", "add"); err != nil {
+			if _, err := s.command("key", "add"); err != nil {
 				t.Error(err)
 			}
 		})
@@ -1044,9 +1034,9 @@ func TestAKeyAddedInTheSecondOfTheFirstCanSign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the bubble's clock stands still between the commands
 		s := newService(t)
 		first := publicKeys(s)[0]
-		_, err := operate(s, "key", "add")
+		_, err := s.command("key", "add")
 		s.check(err)
-		_, err = operate(s, "key", "rotate", "-force")
+		_, err = s.command("key", "rotate", "-force")
 		s.check(err)
 		if got := publicKeys(s); got[0] == first || got[1] != first {
 			t.Fatalf("after key rotate -force: %v", got)

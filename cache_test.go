@@ -89,10 +89,10 @@ func TestNothingIsServedFromMemoryThatWasNotHeldAgainstTheFileLately(t *testing.
 	s := newService(t)
 	id, key := s.addLicense(license{})
 	s.notice()
-	s.verify(key, "a", "device_not_activated", false)
+	s.verifyKey(key, "a").answers("device_not_activated")
 	s.otherProcess(`UPDATE licenses SET state = 'revoked' WHERE id = ?`, id)
-	s.store.fresh.Store(false)           // as after a quiet minute
-	s.verify(key, "a", "revoked", false) // at once, by asking the file
+	s.store.fresh.Store(false)               // as after a quiet minute
+	s.verifyKey(key, "a").answers("revoked") // at once, by asking the file
 }
 
 func TestOwnCommitsTouchOnlyWhatTheyName(t *testing.T) {

@@ -130,7 +130,7 @@ func (c *clockCase) wrong() {
 	time.Sleep(2 * time.Second)
 	c.get("/leads", "Authorization: Bearer "+c.token).is(401, "invalid_token")
 	if c.by > -48*time.Hour { // else the end has not come
-		c.verify(c.ended[1], "a", "expired", false)
+		c.verifyKey(c.ended[1], "a").answers("expired")
 		c.activate(c.ended[1], "a").is(403, "license_expired")
 	}
 	if c.by < 24*time.Hour {
@@ -179,19 +179,19 @@ func (c *clockCase) right() {
 		c.t.Errorf("in a minute the bucket gave %d", got)
 	}
 	c.get("/leads", "Authorization: Bearer "+c.token).is(401, "invalid_token")
-	c.verify(c.ended[1], "a", "expired", false)
-	c.verify(c.ends[1], "a", "valid", true)
+	c.verifyKey(c.ended[1], "a").answers("expired")
+	c.verifyKey(c.ends[1], "a").answers("valid")
 	if c.by < 24*time.Hour || !c.clock.bare {
 		if got := c.postKeyed().has("Idempotency-Replayed: true").text("id"); got != c.lead {
 			c.t.Errorf("the key's answer is %s, was %s", got, c.lead)
 		}
 	}
 	if c.by > time.Hour && c.clock.bare { // the lease had lapsed
-		c.verify(c.floating[1], "a", "device_released", false)
+		c.verifyKey(c.floating[1], "a").answers("device_released")
 		c.activate(c.floating[1], "a").is(200)
 	}
 	c.activate(c.floating[1], "b").is(409, "seat_limit_reached")
-	if got := c.verify(c.floating[1], "a", "valid", true).text("device", "id"); got != c.device {
+	if got := c.verifyKey(c.floating[1], "a").answers("valid").text("device", "id"); got != c.device {
 		c.t.Errorf("the device is %s, was %s", got, c.device)
 	}
 	if n := c.count(`SELECT count(*) FROM devices WHERE license_id = ? AND state = 'active'`, c.floating[0]); n != 1 {

@@ -41,7 +41,7 @@ func fillFile(t testing.TB) *filledFile {
 	f.widget = s.addWidget(s.account)
 	f.admin, f.stats = s.token(s.account, scopeAdmin), s.token(s.account, scopeStats)
 	f.lease = s.activate(f.key, "kitchen-1").is(200).text("token")
-	s.activate(f.key, "kitchen-2", "Idempotency-Key: again").is(200)
+	s.post("/widget/license/activate", activateBody(f.key, "kitchen-2"), "Idempotency-Key: again").is(200)
 	for range 40 {
 		s.addLicense(license{GraceDays: 3, ExpiresAt: newStamp(time.Now().Add(24 * time.Hour))})
 	}

@@ -36,6 +36,10 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
+	usual, err := usualServerOptions()
+	if err != nil {
+		return err
+	}
 	d := &demo{dir: e.str("dir")}
 	if d.dir == "" {
 		if d.dir, err = os.MkdirTemp("", "widgetd-demo-"); err != nil {
@@ -65,8 +69,7 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	trusted, _ := parsePrefixes(strings.Split(findOption("trusted-proxies").def, ","))
-	s, err := newServer(st, keys, serverOptions{anonymousRate: 60, failedLookupRate: 30, legacySunset: defaultSunset, trusted: trusted}, log)
+	s, err := newServer(st, keys, usual, log)
 	if err != nil {
 		return errors.Join(err, st.close())
 	}
@@ -75,6 +78,16 @@ func demoCommand(e *env) error {
 	defer page.Close()
 	fmt.Fprint(e.stdout, d.text())
 	return s.serveUntil(e.ctx, listener, keyFile)
+}
+
+// usualServerOptions are what serve runs with when nothing says otherwise.
+func usualServerOptions() (serverOptions, error) {
+	serve, _ := findCommand([]string{"serve"})
+	e := &env{command: serve, getenv: func(string) string { return "" }}
+	if err := e.parse(nil); err != nil {
+		return serverOptions{}, err
+	}
+	return e.serverOptions()
 }
 
 // listenBeside takes the next port of the same host, or any.
@@ -196,15 +209,15 @@ func seedMonth(t *tx, widget string, seed uint64) {
 func seedLicenses(t *tx, account string) error {
 	pro, seats := "pro", 5
 	for _, l := range []*license{
-		{AccountID: account, Product: "kitchen-display", Plan: &pro, MaxDevices: &seats, Entitlements: codeList{"kds", "reports"}, ExpiresAt: t.now.after(200 * 24 * time.Hour), GraceDays: 14},
-		{AccountID: account, Product: "menu-board", ExpiresAt: t.now.after(-3 * 24 * time.Hour), GraceDays: 7},
-		{AccountID: account, Product: "courier-app", Trial: true, ExpiresAt: t.now.after(-20 * 24 * time.Hour)},
+		{AccountID: account, Product: "kitchen-display", Plan: &pro, MaxDevices: &seats, Entitlements: codeList{"kds", "reports"}, ExpiresAt: t.now.after(days(200)), GraceDays: 14},
+		{AccountID: account, Product: "menu-board", ExpiresAt: t.now.after(-days(3)), GraceDays: 7},
+		{AccountID: account, Product: "courier-app", Trial: true, ExpiresAt: t.now.after(-days(20))},
 	} {
 		key, err := parseLicenseKey(newLicenseKey())
 		if err != nil {
 			return err
 		}
-		id, err := t.at(-90*24*time.Hour).addLicense(l, key, actorCommand)
+		id, err := t.at(-days(90)).addLicense(l, key, actorCommand)
 		if err != nil {
 			return err
 		}
@@ -212,7 +225,7 @@ func seedLicenses(t *tx, account string) error {
 			hash, name := fingerprintHash(fmt.Sprintf("%s %d", id, i)), fmt.Sprintf("Device %d", i+1)
 			seen := t.at(-time.Duration(i) * 7 * time.Hour)
 			if err := seen.saveDevice(&device{ID: seen.newID("dev"), LicenseID: id, Fingerprint: hash[:], Name: &name, State: deviceActive,
-				ActivatedAt: t.now.after(-80 * 24 * time.Hour), LastSeenAt: seen.now, Activations: 1}); err != nil {
+				ActivatedAt: t.now.after(-days(80)), LastSeenAt: seen.now, Activations: 1}); err != nil {
 				return err
 			}
 		}
@@ -253,7 +266,7 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if _, err := t.addLicense(&license{AccountID: owner, Product: "kitchen-display", MaxDevices: &seats, Entitlements: codeList{"kds"}}, key, actorCommand); err != nil {
 		return err
 	}
-	d.token, _, err = issueToken(t, keys, tokenRow{AccountID: owner, ClientID: "demo", Scope: strings.Join([]string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}, " ")}, 30*24*time.Hour)
+	d.token, _, err = issueToken(t, keys, tokenRow{AccountID: owner, ClientID: "demo", Scope: strings.Join([]string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}, " ")}, days(30))
 	return err
 }
 

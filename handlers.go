@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -81,49 +80,6 @@ var routes = []route{
 	{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint((*server).rotateKey)},
 	{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, run: endpoint((*server).listEvents)},
 	{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices, run: endpoint((*server).releaseDevice)},
-}
-
-// problemCodes are all codes that a problem can carry, with their status and
-// title (contract, section 1). A code never changes its meaning.
-var problemCodes = map[string]struct {
-	status int
-	title  string
-}{
-	"malformed_json":          {400, "Malformed JSON"},
-	"malformed_header":        {400, "Malformed header"},
-	"token_required":          {401, "Token required"},
-	"invalid_token":           {401, "Invalid token"},
-	"insufficient_scope":      {403, "Insufficient scope"},
-	"origin_not_allowed":      {403, "Origin not allowed"},
-	"license_revoked":         {403, "Licence revoked"},
-	"license_suspended":       {403, "Licence suspended"},
-	"license_not_started":     {403, "Licence not started"},
-	"license_expired":         {403, "Licence expired"},
-	"license_in_grace":        {403, "Licence in grace"},
-	"key_retired":             {403, "Licence key retired"},
-	"product_mismatch":        {403, "Another product"},
-	"device_blocked":          {403, "Device blocked"},
-	"not_found":               {404, "Not found"},
-	"license_not_found":       {404, "Licence not found"},
-	"widget_not_found":        {404, "Widget not found"},
-	"account_not_found":       {404, "Account not found"},
-	"method_not_allowed":      {405, "Method not allowed"},
-	"seat_limit_reached":      {409, "Seat limit reached"},
-	"transfer_limit_reached":  {409, "Transfer limit reached"},
-	"idempotency_in_progress": {409, "The same request is still running"},
-	"illegal_transition":      {409, "Illegal transition"},
-	"gone":                    {410, "Gone"},
-	"body_too_large":          {413, "Body too large"},
-	"unsupported_media_type":  {415, "Unsupported media type"},
-	"validation_failed":       {422, "Validation failed"},
-	"key_malformed":           {422, "Malformed licence key"},
-	"credential_mismatch":     {422, "Token and body disagree"},
-	"idempotency_key_reused":  {422, "Idempotency-Key reused"},
-	"rate_limited":            {429, "Rate limited"},
-	"internal":                {500, "Internal error"},
-	"busy":                    {503, "Busy"},
-	"storage_full":            {503, "Storage full"},
-	"storage_unavailable":     {503, "Storage unavailable"},
 }
 
 const (
@@ -249,51 +205,6 @@ func (rt *routing) inBase(p string) (string, bool) {
 	return "", false
 }
 
-const legacyPrefix = "/api/legacy/"
-
-// A response is the writer of one answer: it remembers what became of it, and
-// what the wrapper found out on the way.
-type response struct {
-	http.ResponseWriter
-	status    int
-	requestID string
-	onLeads   bool // its problems carry "ok":false
-	pattern   string
-	account   string // who was charged; "": nobody
-
-	values [6]string // of header fields, which need no slices of their own here
-	fields int       // how many of them are taken
-}
-
-// put sets a header field, whose name is in its canonical form.
-func (w *response) put(name, value string) {
-	if w.fields == len(w.values) {
-		w.Header()[name] = []string{value}
-		return
-	}
-	i := w.fields
-	w.values[i] = value
-	w.Header()[name] = w.values[i : i+1 : i+1]
-	w.fields++
-}
-
-func (w *response) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *response) Write(b []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-	return w.ResponseWriter.Write(b)
-}
-
-// Unwrap serves http.ResponseController.
-func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
 // ServeHTTP puts on every answer what every answer carries, turns a panic into a
 // problem, and finds the route.
 func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
@@ -338,16 +249,6 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 		rt.mux.ServeHTTP(w, r)
 	}
 }
-
-// What nearly every answer carries, made once. Nobody writes into these.
-var (
-	headerNosniff = []string{"nosniff"}
-	headerNoStore = []string{"no-store"}
-	headerVary    = []string{"Origin"}
-	headerJSON    = []string{"application/json"}
-
-	headerVaryCaller = []string{"Origin", "Authorization"}
-)
 
 // cleanPath is the form of a path that the mux answers without a redirect.
 func cleanPath(p string) string {
@@ -437,12 +338,6 @@ type call struct {
 	replay    *reply    // set when an earlier answer serves again
 }
 
-// A reply is an answer as it goes out.
-type reply struct {
-	status int
-	body   []byte
-}
-
 // An endpointFunc reads a request's members and does what it asks.
 type endpointFunc func(s *server, ctx context.Context, c *call, in *input) (any, error)
 
@@ -463,15 +358,6 @@ func endpoint[Req any, P interface {
 		}
 		return f(s, ctx, c, &req)
 	}
-}
-
-// noContent is the answer 204.
-type noContent struct{}
-
-// A cacheable is an answer with an ETag, which If-None-Match may spare.
-type cacheable struct {
-	taggedBody
-	cacheControl string
 }
 
 // serve runs a route: it judges in the contract's order, runs, and writes.
@@ -594,7 +480,7 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 		w.Header().Set("Accept", "application/json")
 		return nil, &refusal{code: "unsupported_media_type", detail: "The body must be JSON in UTF-8: Content-Type: application/json, not compressed."}
 	}
-	limit := orDefault(c.route.body, maxBody)
+	limit := cmp.Or(c.route.body, maxBody)
 	if r.ContentLength > limit {
 		w.Header().Set("Connection", "close") // else the answer would wait for the body
 		return nil, errBodySize(limit)
@@ -677,249 +563,6 @@ func (s *server) charge(w *response, c *call, in *input) (err error) {
 		return errRate("The account's requests of this minute are used up.", v.retry)
 	}
 	return nil
-}
-
-// answer writes a handler's result.
-func (s *server) answer(w *response, r *http.Request, result any) {
-	switch v := result.(type) {
-	case noContent:
-		s.write(w, reply{status: http.StatusNoContent})
-		return
-	case *healthReport:
-		w.Header().Set("Content-Type", "application/health+json")
-		s.write(w, reply{v.httpStatus(), encodeJSON(v)})
-		return
-	case *cacheable:
-		w.put("Etag", v.tag)
-		w.put("Cache-Control", v.cacheControl)
-		w.Header()["Vary"] = headerVaryCaller
-		if matches(r.Header.Values("If-None-Match"), v.tag) {
-			s.write(w, reply{status: http.StatusNotModified})
-			return
-		}
-		s.write(w, reply{http.StatusOK, v.body})
-		return
-	case appender:
-		buffer := answerBuffers.Get().(*[]byte)
-		*buffer = append(v.appendJSON((*buffer)[:0]), '\n')
-		s.write(w, reply{http.StatusOK, *buffer})
-		answerBuffers.Put(buffer)
-		return
-	}
-	s.write(w, reply{http.StatusOK, encodeJSON(result)})
-}
-
-// answerBuffers hold answers while they are written.
-var answerBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
-
-func (s *server) write(w *response, out reply) {
-	h := w.Header()
-	if len(out.body) > 0 {
-		if h["Content-Type"] == nil {
-			h["Content-Type"] = headerJSON
-		}
-		w.put("Content-Length", strconv.Itoa(len(out.body)))
-	}
-	w.WriteHeader(out.status)
-	w.Write(out.body) // an error here is the caller's absence
-}
-
-// matches judges If-None-Match (RFC 9110, section 13.1.2: weakly).
-func matches(values []string, tag string) bool {
-	for _, candidate := range strings.Split(strings.Join(values, ","), ",") {
-		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")
-		if candidate == tag || candidate == "*" {
-			return true
-		}
-	}
-	return false
-}
-
-// A problem is the public face of an error (RFC 9457).
-type problem struct {
-	Type      string       `json:"type"`
-	Title     string       `json:"title"`
-	Status    int          `json:"status"`
-	Detail    string       `json:"detail,omitempty"`
-	Code      string       `json:"code"`
-	RequestID string       `json:"request_id"`
-	OK        *bool        `json:"ok,omitempty"` // false, on /widget/leads
-	Errors    []fieldError `json:"errors,omitempty"`
-	Seats     any          `json:"seats,omitempty"`   // of seat_limit_reached
-	Devices   any          `json:"devices,omitempty"` // that hold them
-	Next      *stamp       `json:"next_transfer_at,omitempty"`
-}
-
-// fail writes the problem that an error is (RFC 9457). It is the only place that
-// gives errors their public face; what it doesn't know is a 500 without detail
-// and one log line.
-func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
-	w := writer.(*response)
-	var ref *refusal
-	if !errors.As(err, &ref) {
-		ref = &refusal{code: "internal"}
-		if r.Context().Err() == nil { // else the caller has gone, and nobody reads this
-			s.log.Error("internal error", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
-		}
-	}
-	entry := problemCodes[ref.code]
-	if entry.status == http.StatusServiceUnavailable && error(ref) != err {
-		s.log.Warn("storage", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
-	}
-	if ref.code == "internal" {
-		ref = &refusal{code: "internal", detail: "Something went wrong on our side. The request id helps to find out what."}
-	}
-	p := problem{Type: s.routing.Load().root + "/docs#" + ref.code, Title: entry.title, Status: entry.status, Detail: ref.detail,
-		Code: ref.code, RequestID: w.requestID, Errors: ref.fields, Seats: ref.seats, Devices: ref.devices}
-	if w.onLeads {
-		p.OK = new(bool)
-	}
-	if !ref.nextTransfer.IsZero() {
-		p.Next = &ref.nextTransfer
-	}
-	h := w.Header()
-	h.Set("Content-Type", "application/problem+json")
-	h.Set("Cache-Control", "no-store")
-	if ref.retryAfter > 0 {
-		h.Set("Retry-After", strconv.Itoa(wholeSeconds(ref.retryAfter)))
-	}
-	switch ref.code {
-	case "token_required":
-		h.Set("WWW-Authenticate", realm)
-	case "invalid_token":
-		h.Set("WWW-Authenticate", realm+`, error="invalid_token"`)
-	case "insufficient_scope":
-		h.Set("WWW-Authenticate", realm+`, error="insufficient_scope", scope="`+ref.scope+`"`)
-	}
-	s.write(w, reply{entry.status, encodeJSON(p)})
-}
-
-// inProgress holds the idempotent requests that are running.
-type inProgress struct {
-	mu  sync.Mutex
-	ids map[string]bool
-}
-
-func (p *inProgress) begin(id string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ids[id] {
-		return false
-	}
-	if p.ids == nil {
-		p.ids = map[string]bool{}
-	}
-	p.ids[id] = true
-	return true
-}
-
-func (p *inProgress) end(id string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.ids, id)
-}
-
-// readIdempotencyKey reads 1 to 255 visible ASCII characters, bare or quoted, on
-// a route that creates; others ignore the header.
-func (c *call) readIdempotencyKey() error {
-	values := c.request.Header.Values("Idempotency-Key")
-	if !c.route.creates || len(values) == 0 {
-		return nil
-	}
-	key := values[0]
-	if len(key) >= 2 && key[0] == '"' && key[len(key)-1] == '"' {
-		key = key[1 : len(key)-1]
-	}
-	if len(values) > 1 || key == "" || len(key) > 255 || strings.IndexFunc(key, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
-		return &refusal{code: "malformed_header", detail: "An Idempotency-Key has 1 to 255 visible ASCII characters."}
-	}
-	c.idemKey = key
-	return nil
-}
-
-// create runs f in a transaction and honours the call's Idempotency-Key: what f
-// returned is sealed and stored in the same transaction, and serves again for 24
-// hours. Only success is stored.
-func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, error)) (res Res, err error) {
-	if c.idemKey == "" {
-		err = s.store.update(ctx, func(t *tx) (err error) {
-			res, err = f(t)
-			return err
-		})
-		return res, err
-	}
-	keys := s.keys.Load()
-	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.route.pattern, c.idemKey)
-	path, _ := s.routing.Load().inBase(c.request.URL.Path) // a route with an id in it has many
-	request := keys.hash("idempotency request", path, string(c.body))
-	if !s.running.begin(string(id)) {
-		return res, &refusal{code: "idempotency_in_progress", detail: "A request with this Idempotency-Key is still running.", retryAfter: time.Second}
-	}
-	defer s.running.end(string(id))
-	err = s.store.update(ctx, func(t *tx) error {
-		c.replay = nil
-		switch stored, err := t.storedAnswer(id); {
-		case errors.Is(err, errNotFound):
-		case err != nil:
-			return err
-		case !bytes.Equal(stored.request, request):
-			return &refusal{code: "idempotency_key_reused", detail: "This Idempotency-Key was used with another body or path."}
-		default:
-			plain, err := keys.unseal(c.idemKey, stored.sealed)
-			if err != nil {
-				return fmt.Errorf("%w (open a stored answer: %w)", errStorage, err)
-			}
-			c.replay = &reply{http.StatusOK, plain}
-			if len(plain) == 0 {
-				c.replay.status = http.StatusNoContent
-			}
-			return nil
-		}
-		if res, err = f(t); err != nil {
-			return err
-		}
-		var plain []byte // nothing: 204
-		if _, empty := any(res).(noContent); !empty {
-			plain = encodeJSON(res)
-		}
-		return t.storeAnswer(id, storedAnswer{request: request, sealed: keys.seal(c.idemKey, plain)})
-	})
-	if err != nil {
-		c.replay = nil
-	}
-	return res, err
-}
-
-// idempotencyCaller names whose Idempotency-Key it is: the token's account, else
-// licence and fingerprint, else the charged account with the address.
-func (s *server) idempotencyCaller(c *call) string {
-	switch {
-	case c.caller != nil && !c.caller.claims.isDevice():
-		return "account " + c.caller.claims.Subject
-	case c.idemScope != "":
-		return c.idemScope
-	}
-	return "address " + c.account + " " + s.address(c.request)
-}
-
-// A list is a page of rows and the cursor of the next one.
-type list[T any] struct {
-	Data       []T     `json:"data"`
-	NextCursor *string `json:"next_cursor"`
-}
-
-// newList cuts a page out of rows, of which one more than the limit was asked for.
-func newList[Row, T any](rows []Row, p page, id func(Row) string, show func(Row) T) *list[T] {
-	l := &list[T]{Data: []T{}}
-	if len(rows) > p.limit {
-		rows = rows[:p.limit]
-		last := id(rows[len(rows)-1])
-		l.NextCursor = &last
-	}
-	for _, row := range rows {
-		l.Data = append(l.Data, show(row))
-	}
-	return l
 }
 
 // accountScope reads ?account_id= and decides whose rows a caller with a token

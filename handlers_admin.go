@@ -49,7 +49,7 @@ func (s *server) createLicense(ctx context.Context, c *call, q *createLicenseReq
 	})
 }
 
-// patchLicenseRequest is the body of PATCH /licenses/{id}; null takes a term away.
+// patchLicenseRequest is the body of PATCH /licenses/{id}.
 type patchLicenseRequest struct {
 	id    string
 	terms termsChange
@@ -58,16 +58,6 @@ type patchLicenseRequest struct {
 func (q *patchLicenseRequest) read(in *input) {
 	q.id = in.path("id")
 	q.terms = readPatch(in)
-}
-
-// readPatch reads a change of terms.
-func readPatch(in *input) termsChange {
-	for _, name := range fixedTerms {
-		if in.has(name) {
-			in.wrong(name, "immutable", "This can't be changed; issue another licence.")
-		}
-	}
-	return readTerms(in)
 }
 
 // patchLicense answers PATCH /licenses/{id}.

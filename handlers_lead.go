@@ -51,13 +51,14 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 	}
 	return create(ctx, s, c, func(t *tx) (*leadResponse, error) {
 		t.only()
-		owner, err := c.origin.owner, error(nil)
+		owner := c.origin.owner
 		if owner == "" {
+			var err error
 			if owner, err = t.mainAccount(); err != nil {
 				return nil, err
 			}
 		}
-		id, err := t.addLead(lead{AccountID: owner, Type: q.kind, Email: q.email, Source: given(q.source), Page: given(q.page)})
+		id, err := t.addLead(lead{AccountID: owner, Type: q.kind, Email: q.email, Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page)})
 		return &leadResponse{OK: true, ID: id}, err
 	})
 }

@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
+const legacyPrefix = "/api/legacy/"
+
 // deprecation is when v1 went into production and the legacy paths became
 // deprecated: 1 April 2026 (RFC 9745).
 const deprecation = "@1775001600"
-
-// defaultSunset is the end of the legacy paths (contract, section 7).
-var defaultSunset = time.Date(2026, time.July, 1, 0, 0, 0, 0, time.UTC)
 
 // serveLegacy answers a path under /api/legacy/: before the sunset its v1
 // counterpart does, from then on it is gone. Never a redirect: the clients of that
@@ -108,8 +107,8 @@ func (s *server) legacyCaller(w *response, r *http.Request, check originCheck) s
 	return "unknown"
 }
 
-// A legacyCounter collects counts between two writes to the database, which flush
-// does once a second. Its size is bounded by known paths and callers.
+// A legacyCounter collects counts between two writes to the database, which
+// flushLegacy makes once a second. Its size is bounded by known paths and callers.
 type legacyCounter struct {
 	mu    sync.Mutex
 	calls map[legacyCall]*legacyCall // by day, path and caller
@@ -163,8 +162,8 @@ func (s *server) flushLegacy(ctx context.Context) error {
 		l.calls = map[legacyCall]*legacyCall{}
 	}
 	for key, c := range collected {
-		if now := l.calls[key]; now != nil {
-			now.Calls += c.Calls
+		if newer := l.calls[key]; newer != nil {
+			newer.Calls += c.Calls
 		} else {
 			l.calls[key] = c
 		}

@@ -119,9 +119,9 @@ func (q *activateRequest) read(in *input) {
 	q.replace = in.text("replace_device_id", optional, 64, isID("dev"))
 	q.nonce = in.text("nonce", optional, 128, checkNonce)
 	device := in.object("device", optional)
-	q.name = given(device.text("name", optional, 100, nil))
-	q.platform = given(device.text("platform", optional, 100, nil))
-	q.appVersion = given(device.text("app_version", optional, 100, nil))
+	q.name = nilIfEmpty(device.text("name", optional, 100, nil))
+	q.platform = nilIfEmpty(device.text("platform", optional, 100, nil))
+	q.appVersion = nilIfEmpty(device.text("app_version", optional, 100, nil))
 }
 
 type activateResponse struct {
@@ -187,7 +187,7 @@ func (q *verifyRequest) read(in *input) {
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.entitlements = in.texts("entitlements", 100, 64)
 	q.nonce = in.text("nonce", optional, 128, checkNonce)
-	q.appVersion = given(in.text("app_version", optional, 100, nil))
+	q.appVersion = nilIfEmpty(in.text("app_version", optional, 100, nil))
 }
 
 // verifyResponse is an answer about a licence; whatever carries no valid is none.
@@ -306,7 +306,7 @@ func (s *server) seen(ctx context.Context, r *checkRequest, found check, now tim
 	var given lease
 	d := found.device
 	wants := r.wantsLease(found, now)
-	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && keys.stale(found.license, d, now) {
+	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && d.leaseStale(found.license, keys.signer().kid, now) {
 		var err error
 		if found, given, err = s.noteSeen(ctx, r, now); err != nil {
 			return found, lease{}, err
@@ -447,18 +447,18 @@ func (q *licenseRequest) read(in *input) {
 }
 
 // find returns the licence when it is the caller's; another account's is not found.
-func (q *licenseRequest) find(s *server, c *call, from *queries) (*license, error) {
+func (q *licenseRequest) find(s *server, c *call) (*license, error) {
 	owner, err := q.resolve(s, c)
 	if err != nil {
 		return nil, err
 	}
-	l, err := from.license(owner, q.id)
+	l, err := s.store.license(owner, q.id)
 	return l, licenseNotFound(err)
 }
 
 // showLicense answers GET /licenses/{id}.
 func (s *server) showLicense(_ context.Context, c *call, q *licenseRequest) (*licenseDetail, error) {
-	l, err := q.find(s, c, s.store.queries)
+	l, err := q.find(s, c)
 	if err != nil {
 		return nil, err
 	}
@@ -468,7 +468,7 @@ func (s *server) showLicense(_ context.Context, c *call, q *licenseRequest) (*li
 
 // listDevices answers GET /licenses/{id}/devices.
 func (s *server) listDevices(_ context.Context, c *call, q *licenseRequest) (*list[deviceView], error) {
-	l, err := q.find(s, c, s.store.queries)
+	l, err := q.find(s, c)
 	if err != nil {
 		return nil, err
 	}
@@ -485,7 +485,7 @@ func actorToken(c *call) string { return "token " + c.caller.claims.ID }
 // releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it takes the
 // device's seat back. One that holds none is left as it is.
 func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) (noContent, error) {
-	l, err := q.find(s, c, s.store.queries)
+	l, err := q.find(s, c)
 	if err != nil {
 		return noContent{}, err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,6 +20,8 @@ import (
 	"testing/synctest"
 	"time"
 )
+
+func ptr[T any](v T) *T { return &v }
 
 // A service is a real handler over a real store in a directory of its own.
 type service struct {
@@ -57,9 +60,9 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 	s.check(err)
 	s.check(s.keys.save(filepath.Join(s.dir, "widgetd.key"), false))
 	s.told.keyFile(t, s.keys)
-	trusted, err := parsePrefixes([]string{"127.0.0.0/8", "::1/128"})
+	var of storeOptions
+	how, err := usualServerOptions()
 	s.check(err)
-	of, how := storeOptions{}, serverOptions{anonymousRate: 60, failedLookupRate: 30, legacySunset: defaultSunset, trusted: trusted}
 	for _, f := range change {
 		f(&of, &how)
 	}
@@ -118,7 +121,7 @@ func (s *service) addLicense(l license) (id, key string) {
 	key = newLicenseKey()
 	parsed, err := parseLicenseKey(key)
 	s.check(err)
-	l.AccountID, l.Product = orDefault(l.AccountID, s.account), orDefault(l.Product, "kds")
+	l.AccountID, l.Product = cmp.Or(l.AccountID, s.account), cmp.Or(l.Product, "kds")
 	s.change(func(t *tx) (err error) {
 		id, err = t.addLicense(&l, parsed, actorCommand)
 		return err
@@ -156,6 +159,26 @@ func (s *service) token(account, scope string) (token string) {
 	})
 	s.told.hear(token)
 	return token
+}
+
+// command runs the program and returns what it printed.
+func (s *service) command(args ...string) (string, error) {
+	s.t.Helper()
+	var out bytes.Buffer
+	env := map[string]string{"WIDGETD_DB": filepath.Join(s.dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(s.dir, "widgetd.key")}
+	err := run(s.t.Context(), args, func(name string) string { return env[name] }, &out, &bytes.Buffer{})
+	s.notice()
+	return out.String(), err
+}
+
+// must runs the program, which must succeed.
+func (s *service) must(args ...string) string {
+	s.t.Helper()
+	out, err := s.command(args...)
+	if err != nil {
+		s.t.Fatalf("widgetd %s: %v", strings.Join(args, " "), err)
+	}
+	return out
 }
 
 // notice lets the service notice what another connection has changed, which it does

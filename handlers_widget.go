@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -120,7 +121,7 @@ type statsRequest struct {
 func (q *statsRequest) read(in *input) {
 	q.accountScope.read(in)
 	q.widget = in.parameter("widget", isID("wgt"))
-	q.Interval = orDefault(in.parameter("interval", oneOf("day", "week", "month")), "day")
+	q.Interval = cmp.Or(in.parameter("interval", oneOf("day", "week", "month")), "day")
 	q.Zone = time.UTC
 	in.parameter("timezone", func(name string) (string, string) {
 		zone, err := loadZone(name)
@@ -136,10 +137,9 @@ func (q *statsRequest) read(in *input) {
 // complete fills in what the query left open: until today, the last 30 days. It
 // refuses a range that ends before it begins or is too long.
 func (q *statsRequest) complete(now time.Time) error {
-	year, month, day := now.In(q.Zone).Date()
 	q.From, q.To = q.from, q.to
 	if q.To.IsZero() {
-		q.To = time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+		q.To = dateIn(q.Zone, now)
 	}
 	if q.From.IsZero() {
 		q.From = q.To.AddDate(0, 0, 1-defaultStatsDays)
@@ -157,9 +157,7 @@ func (q *statsRequest) complete(now time.Time) error {
 	if !q.to.IsZero() {
 		parameter = "to"
 	}
-	in := newInput(nil, nil, nil)
-	in.wrongParameter(parameter, "out_of_range", detail)
-	return in.refusal()
+	return errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: detail})
 }
 
 // A statsReport is the answer of GET /widget/stats: about one widget, or about an
@@ -176,12 +174,6 @@ type statsReport struct {
 	Series    any    `json:"series"`
 	TopItems  any    `json:"top_items,omitempty"`
 	Widgets   any    `json:"widgets,omitempty"`
-}
-
-type widgetRow struct {
-	Widget string `json:"widget"`
-	Name   string `json:"name"`
-	counts
 }
 
 // publicCounts, publicPoint and publicItem are what everybody may see: no orders.

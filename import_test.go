@@ -34,7 +34,7 @@ func TestLicencesAreImportedWithTheirKeys(t *testing.T) {
 	if out := s.must("license", "import", file, "-account", s.account, "-product", "kds", "-json"); out != `{"imported":2,"rows":2}`+"\n" {
 		t.Fatal(out)
 	}
-	a := s.verify("LEGACY/KEY:with=any#ASCII", "a", "suspended", false)
+	a := s.verifyKey("LEGACY/KEY:with=any#ASCII", "a").answers("suspended")
 	if l := a.json()["license"].(map[string]any); l["plan"] != "Gold, old" || l["kind"] != "floating" || l["trial"] != true || l["expires_at"] != "2030-01-31T12:00:00Z" || l["grace_until"] != "2030-02-05T12:00:00Z" {
 		t.Fatal(a.body)
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,11 +40,16 @@ func (in *input) refusal() error {
 	if len(*in.errs) == 0 {
 		return nil
 	}
-	names := make([]string, 0, len(*in.errs))
-	for _, e := range *in.errs {
+	return errFields(*in.errs...)
+}
+
+// errFields refuses a request for wrong members or parameters, and names them.
+func errFields(wrong ...fieldError) error {
+	names := make([]string, 0, len(wrong))
+	for _, e := range wrong {
 		names = append(names, strings.TrimPrefix(e.Pointer, "#/")+e.Parameter)
 	}
-	return &refusal{code: "validation_failed", detail: "These values are wrong: " + strings.Join(names, ", ") + ".", fields: *in.errs}
+	return &refusal{code: "validation_failed", detail: "These values are wrong: " + strings.Join(names, ", ") + ".", fields: wrong}
 }
 
 // wrong notes a wrong member of the body.
@@ -80,10 +86,14 @@ func (in *input) member(name string, kind jsonKind, n need) *jsonValue {
 	return v
 }
 
+// A textCheck judges a text: it returns a field error's code and detail, both "" when
+// there is nothing wrong.
+type textCheck func(s string) (code, detail string)
+
 // text reads a string of at most max characters without control characters, and
-// has check judge it, which returns a code and a detail or "". It returns "" when
-// the member is absent or wrong; a required one must not be empty.
-func (in *input) text(name string, n need, max int, check func(string) (code, detail string)) string {
+// has check judge it unless that is nil. It returns "" when the member is absent or
+// wrong; a required one must not be empty.
+func (in *input) text(name string, n need, max int, check textCheck) string {
 	v := in.member(name, jsonString, n)
 	if v == nil {
 		return ""
@@ -99,6 +109,8 @@ func (in *input) text(name string, n need, max int, check func(string) (code, de
 	return v.text
 }
 
+// checkText judges what every text keeps to: at most max characters, UTF-8, none of
+// them a control character, and not empty when it is required.
 func checkText(s string, n need, max int) (code, detail string) {
 	switch {
 	case n == required && s == "":
@@ -120,21 +132,21 @@ func notEmpty(s string) (code, detail string) {
 	return "", ""
 }
 
-// given returns a pointer to s, or nil for "": what the database keeps of an
+// nilIfEmpty returns a pointer to s, or nil for "": what the database keeps of an
 // optional text.
-func given(s string) *string {
+func nilIfEmpty(s string) *string {
 	if s == "" {
 		return nil
 	}
 	return &s
 }
 
-// textOr returns what s points to, or otherwise for nil.
-func textOr(s *string, otherwise string) string {
-	if s == nil {
+// valueOr returns what p points to, or otherwise for nil.
+func valueOr[T any](p *T, otherwise T) T {
+	if p == nil {
 		return otherwise
 	}
-	return *s
+	return *p
 }
 
 // object reads a member that is an object; its own members are read from the
@@ -241,7 +253,7 @@ func parseMoment(s string) (stamp, bool) {
 
 // parameter reads a parameter of the query, which may stand there once; check
 // judges it unless it is absent.
-func (in *input) parameter(name string, check func(string) (code, detail string)) string {
+func (in *input) parameter(name string, check textCheck) string {
 	values := in.query[name]
 	if len(values) == 0 {
 		return ""
@@ -272,8 +284,8 @@ func (in *input) date(name string) (t time.Time) {
 }
 
 // isID returns a check for ids with a prefix.
-func isID(prefix string) func(string) (string, string) {
-	return func(s string) (string, string) {
+func isID(prefix string) textCheck {
+	return func(s string) (code, detail string) {
 		if !validID(prefix, s) {
 			return "invalid_id", "This is not an id of the kind " + prefix + "_…"
 		}
@@ -282,17 +294,15 @@ func isID(prefix string) func(string) (string, string) {
 }
 
 // isText returns a check for a text of 1 to max characters.
-func isText(max int) func(string) (string, string) {
-	return func(s string) (string, string) { return checkText(s, required, max) }
+func isText(max int) textCheck {
+	return func(s string) (code, detail string) { return checkText(s, required, max) }
 }
 
 // oneOf returns a check for a choice.
-func oneOf(choices ...string) func(string) (string, string) {
-	return func(s string) (string, string) {
-		for _, c := range choices {
-			if s == c {
-				return "", ""
-			}
+func oneOf(choices ...string) textCheck {
+	return func(s string) (code, detail string) {
+		if slices.Contains(choices, s) {
+			return "", ""
 		}
 		return "unknown_value", "This must be one of " + strings.Join(choices, ", ") + "."
 	}

@@ -5,8 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -51,16 +49,6 @@ func TestNumbersThatAreWholeAndFitAreIntegers(t *testing.T) {
 	}
 }
 
-// vectorsFile reads one of the public vectors that lie beside the repository.
-func vectorsFile(t testing.TB, name string) []byte {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "shared", "vectors", name))
-	if err != nil {
-		t.Skipf("the public vectors are not beside this repository: %v", err)
-	}
-	return text
-}
-
 func TestPublicJSONVectorsAreRefusedAsLeads(t *testing.T) {
 	var suite struct {
 		Cases []struct {
@@ -70,7 +58,7 @@ func TestPublicJSONVectorsAreRefusedAsLeads(t *testing.T) {
 			Body     []byte `json:"body_b64"`
 		} `json:"cases"`
 	}
-	if err := json.Unmarshal(vectorsFile(t, "json_testsuite.json"), &suite); err != nil {
+	if err := json.Unmarshal(vectors(t, "json_testsuite.json"), &suite); err != nil {
 		t.Fatal(err)
 	}
 	if len(suite.Cases) == 0 {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/base64"
 	"os"
 	"os/exec"
@@ -11,26 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 )
-
-// command runs the program and returns what it printed.
-func (s *service) command(args ...string) (string, error) {
-	s.t.Helper()
-	var out bytes.Buffer
-	env := map[string]string{"WIDGETD_DB": filepath.Join(s.dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(s.dir, "widgetd.key")}
-	err := run(s.t.Context(), args, func(name string) string { return env[name] }, &out, &bytes.Buffer{})
-	s.notice()
-	return out.String(), err
-}
-
-// must runs the program, which must succeed.
-func (s *service) must(args ...string) string {
-	s.t.Helper()
-	out, err := s.command(args...)
-	if err != nil {
-		s.t.Fatalf("widgetd %s: %v", strings.Join(args, " "), err)
-	}
-	return out
-}
 
 func TestTheOfflineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

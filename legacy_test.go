@@ -15,6 +15,8 @@ const (
 	legacyDocs        = `<http://127.0.0.1:8080/docs#legacy>; rel="deprecation"; type="text/html"`
 )
 
+var defaultSunset = time.Date(2026, time.July, 1, 0, 0, 0, 0, time.UTC)
+
 func successor(path string) string {
 	return `Link: <http://127.0.0.1:8080/v1` + path + `>; rel="successor-version", ` + legacyDocs
 }

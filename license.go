@@ -221,7 +221,7 @@ func (l *license) status(now time.Time) string {
 // graceUntil is when the licence really ends: expires_at and the days of grace.
 // It is absent when the licence never ends.
 func (l *license) graceUntil() stamp {
-	return l.ExpiresAt.after(time.Duration(l.GraceDays) * 24 * time.Hour)
+	return l.ExpiresAt.after(days(l.GraceDays))
 }
 
 // leaseEnd is until when a lease given now proves the licence: the licence's
@@ -408,7 +408,8 @@ func mayMove(l *license, releases []stamp, more int) (ok bool, next stamp) {
 // An offlineClock is what a device without a network judges its lease by
 // (contract, section 4): the later of its own clock and a mark that it saves. The
 // mark grows from what the service signed and from the monotonic clock, never from
-// the wall clock, so that a clock that was once wrong can't poison it.
+// the wall clock, so that a clock that was once wrong can't poison it. The service
+// itself needs none: this is the rule that the README gives devices, for tests to try.
 type offlineClock struct {
 	mark int64 // Unix seconds, saved with the token
 }

@@ -10,29 +10,6 @@ import (
 	"time"
 )
 
-func ptr[T any](v T) *T { return &v }
-
-// activateBody is a body of activate or deactivate.
-func activateBody(key, fingerprint string) string {
-	return fmt.Sprintf(`{"license_key":%q,"fingerprint":%q}`, key, fingerprint)
-}
-
-// activate activates a device and returns the answer.
-func (s *service) activate(key, fingerprint string, headers ...string) answer {
-	s.t.Helper()
-	return s.post("/widget/license/activate", activateBody(key, fingerprint), headers...)
-}
-
-// verify asks about a device by key and fingerprint and checks the code.
-func (s *service) verify(key, fingerprint, code string, valid bool) answer {
-	s.t.Helper()
-	a := s.post("/widget/license/verify", activateBody(key, fingerprint)).is(200)
-	if v := a.json(); v["code"] != code || v["valid"] != valid {
-		s.t.Fatalf("verify: %s, want %s %v", a.body, code, valid)
-	}
-	return a
-}
-
 // advance lets time do its work, as the service does every second.
 func (s *service) advance() {
 	s.t.Helper()
@@ -58,11 +35,11 @@ func TestALapsedLeaseFreesAFloatingSeatWithoutARequest(t *testing.T) {
 		s.activate(key, "a").is(200)
 		s.activate(key, "b").is(409, "seat_limit_reached")
 		time.Sleep(time.Hour - time.Second)
-		s.verify(key, "a", "valid", true) // a minute has passed: this extends the lease
+		s.verifyKey(key, "a").answers("valid") // a minute has passed: this extends the lease
 		time.Sleep(30 * time.Minute)
 		s.activate(key, "b").is(409, "seat_limit_reached")
 		time.Sleep(30 * time.Minute)
-		s.verify(key, "a", "device_released", false) // before any worker came by
+		s.verifyKey(key, "a").answers("device_released") // before any worker came by
 		s.advance()
 		if n := s.count(`SELECT count(*) FROM devices WHERE state = 'released' AND released_by = 'lease' AND lapses_at IS NULL`); n != 1 {
 			t.Fatalf("%d devices were released by their lease", n)
@@ -106,7 +83,7 @@ func TestANodeLockedSeatOutlivesItsLease(t *testing.T) {
 		time.Sleep(48 * time.Hour)
 		s.advance()
 		s.activate(key, "b").is(409, "seat_limit_reached")
-		s.verify(key, "a", "valid", true)
+		s.verifyKey(key, "a").answers("valid")
 	})
 }
 
@@ -195,7 +172,7 @@ func TestTimeWritesStatusEventsOnceAlsoAfterTheServiceWasOff(t *testing.T) {
 		if got := s.eventTypes(grace); !strings.HasSuffix(got, "device.activated license.grace_started") {
 			t.Fatalf("in grace: %s", got)
 		}
-		a := s.verify(key, "a", "grace", true)
+		a := s.verifyKey(key, "a").answers("grace")
 		if got := a.text("license", "grace_until"); got != end.after(48*time.Hour).String() {
 			t.Fatalf("grace_until %s", got)
 		}
@@ -213,9 +190,9 @@ func TestTimeWritesStatusEventsOnceAlsoAfterTheServiceWasOff(t *testing.T) {
 		if got := s.eventTypes(grace); !strings.HasSuffix(got, "license.grace_started license.expired") {
 			t.Fatalf("after grace: %s", got)
 		}
-		s.verify(key, "a", "expired", false)
+		s.verifyKey(key, "a").answers("expired")
 		s.change(func(tx *tx) error { _, err := renewLicense(tx, grace, ptr(1), actorCommand); return err })
-		s.verify(key, "a", "valid", true)
+		s.verifyKey(key, "a").answers("valid")
 		time.Sleep(5 * 24 * time.Hour)
 		s.advance()
 		if got := s.eventTypes(grace); !strings.HasSuffix(got, "license.renewed license.grace_started license.expired") {
@@ -272,8 +249,8 @@ func TestADriftedDeviceKeepsItsSeat(t *testing.T) {
 	if a.text("device", "id") != first.text("device", "id") || a.text("code") != "already_active" {
 		t.Fatal(a.body)
 	}
-	s.verify(key, "after it", "valid", true)
-	s.verify(key, "before the new disk", "device_not_activated", false)
+	s.verifyKey(key, "after it").answers("valid")
+	s.verifyKey(key, "before the new disk").answers("device_not_activated")
 	if got := s.eventTypes(id); !strings.HasSuffix(got, "device.activated device.drifted") {
 		t.Fatal(got)
 	}
@@ -281,7 +258,7 @@ func TestADriftedDeviceKeepsItsSeat(t *testing.T) {
 	if again := s.post("/widget/license/activate", `{}`, auth).is(200); again.text("device", "id") != first.text("device", "id") {
 		t.Fatal(again.body)
 	}
-	s.verify(key, "after it", "valid", true)
+	s.verifyKey(key, "after it").answers("valid")
 	// A fingerprint that another device has is no drift.
 	_, other := s.addLicense(license{MaxDevices: ptr(2)})
 	one := s.activate(other, "1").is(200)
@@ -426,7 +403,7 @@ func TestTheOperatorManagesLicencesOverHTTP(t *testing.T) {
 			t.Fatal(r.body)
 		}
 		s.post(path+"/suspend", `{}`, admin).is(409, "illegal_transition")
-		s.verify(key, "a", "suspended", false)
+		s.verifyKey(key, "a").answers("suspended")
 		s.post(path+"/reinstate", `{}`, admin).is(200)
 
 		until := newStamp(time.Now()).after(days(7))
@@ -439,8 +416,8 @@ func TestTheOperatorManagesLicencesOverHTTP(t *testing.T) {
 		time.Sleep(days(7))
 		admin = "Authorization: Bearer " + s.token(s.account, scopeAdmin) // the first one has ended
 		s.activate(key, "a").is(403, "key_retired")
-		s.verify(key, "a", "key_retired", false)
-		s.verify(rotated.text("key"), "a", "device_released", false) // its floating lease has lapsed
+		s.verifyKey(key, "a").answers("key_retired")
+		s.verifyKey(rotated.text("key"), "a").answers("device_released") // its floating lease has lapsed
 		s.activate(rotated.text("key"), "a").is(200)
 
 		s.post(path+"/revoke", `{}`, admin).is(200)
@@ -451,7 +428,7 @@ func TestTheOperatorManagesLicencesOverHTTP(t *testing.T) {
 			}
 		}
 		s.do("PATCH", path, `{"trial":false}`, admin).is(409, "illegal_transition")
-		s.verify(rotated.text("key"), "a", "revoked", false)
+		s.verifyKey(rotated.text("key"), "a").answers("revoked")
 		for _, action := range []string{"suspend", "renew"} {
 			s.post("/licenses/lic_00000000000000000000000000/"+action, `{}`, admin).is(404, "license_not_found")
 		}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -125,8 +126,7 @@ type command struct {
 	run     func(*env) error
 }
 
-// commands is every command. The hidden word at the front of run's is the last
-// part of its name.
+// commands is every command.
 var commands []command
 
 func init() { // a variable's initialiser could not refer to help, which reads it
@@ -260,14 +260,14 @@ func (e *env) parse(args []string) error {
 		}
 		set := e.getenv(o.env())
 		if o.value == "" {
-			on, err := strconv.ParseBool(orDefault(set, "false"))
+			on, err := strconv.ParseBool(cmp.Or(set, "false"))
 			if err != nil {
 				return usageError(fmt.Sprintf("%s must be true or false, not %q", o.env(), set))
 			}
 			e.switches[o.name] = fs.Bool(o.name, on, o.help)
 			continue
 		}
-		v := &onceValue{value: orDefault(set, o.def)}
+		v := &onceValue{value: cmp.Or(set, o.def)}
 		e.values[o.name] = &v.value
 		fs.Var(v, o.name, o.help)
 	}

@@ -97,7 +97,7 @@ func TestAnswersHaveTheMembersThatTheReadmeShows(t *testing.T) {
 
 	in("`POST /widget/leads`", s.post("/widget/leads", anyLead, site).is(200))
 	in("`POST /widget/license/verify`", s.post("/widget/license/verify", `{"license_key":"`+key+`"}`).is(200))
-	active := s.activateDevice(key, "f").is(200)
+	active := s.activate(key, "f").is(200)
 	in("`POST /widget/license/activate`", active)
 	in("`license`", active, "license")
 	in("`device`", active, "device")

@@ -91,13 +91,13 @@ func TestListsComeNewestFirstAndStayStableWhileRowsAreAdded(t *testing.T) {
 		var devices []string
 		for i := range 12 {
 			time.Sleep(time.Millisecond)
-			devices = append([]string{s.activateDevice(lastKey, fmt.Sprint("machine ", i)).is(200).text("device", "id")}, devices...)
+			devices = append([]string{s.activate(lastKey, fmt.Sprint("machine ", i)).is(200).text("device", "id")}, devices...)
 		}
 		added := 0
 		got := s.walk("/licenses/"+want[0]+"/devices", auth, 5, func() {
 			time.Sleep(time.Millisecond)
 			added++
-			s.activateDevice(lastKey, fmt.Sprint("another ", added)).is(200)
+			s.activate(lastKey, fmt.Sprint("another ", added)).is(200)
 		})
 		if !slices.Equal(got, devices) {
 			t.Fatalf("devices %v\nwant    %v", got, devices)
@@ -158,9 +158,9 @@ func TestALicenceShowsEverythingButItsKey(t *testing.T) {
 		auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
 		plan := "pro"
 		end := newStamp(time.Now().Add(24 * time.Hour))
-		id, key := s.addLicense(license{Plan: &plan, MaxDevices: seatsLimit(4), ExpiresAt: end, GraceDays: 3, Entitlements: codeList{"kds"}, Metadata: json.RawMessage(`{"order":17}`)})
+		id, key := s.addLicense(license{Plan: &plan, MaxDevices: ptr(4), ExpiresAt: end, GraceDays: 3, Entitlements: codeList{"kds"}, Metadata: json.RawMessage(`{"order":17}`)})
 		created := newStamp(time.Now())
-		s.activateDevice(key, "f").is(200)
+		s.activate(key, "f").is(200)
 		want := fmt.Sprintf(`{"id":%q,"account_id":%q,"product":"kds","plan":"pro","kind":"node_locked","state":"active","reason":null,"trial":false,"max_devices":4,`+
 			`"max_transfers":null,"starts_at":null,"expires_at":%q,"grace_days":3,"duration_days":null,"expiry_basis":"issue","lease_hours":336,"entitlements":["kds"],`+
 			`"metadata":{"order":17},"first_activated_at":%q,"created_at":%q,"updated_at":%q,"key_hint":%q,"status":"active","grace_until":%q,"seats":{"used":1,"max":4,"free":3}}`,
@@ -183,8 +183,8 @@ func TestDevicesAreShownMasked(t *testing.T) {
 	s := newService(t)
 	id, key := s.addLicense(license{})
 	auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses+" "+scopeDevices)
-	dev := s.activateDevice(key, "machine-1", "device", map[string]string{"name": "Till", "platform": "linux", "app_version": "3"}).is(200).text("device", "id")
-	s.activateDevice(key, "machine-2").is(200)
+	dev := s.activate(key, "machine-1", "device", map[string]string{"name": "Till", "platform": "linux", "app_version": "3"}).is(200).text("device", "id")
+	s.activate(key, "machine-2").is(200)
 	s.post("/widget/license/deactivate", seatBody("license_key", key, "fingerprint", "machine-2")).is(200)
 	a := s.get("/licenses/"+id+"/devices", auth).is(200)
 	noFingerprint(t, a.body, "machine-1", "machine-2")
@@ -204,8 +204,8 @@ func TestAnotherAccountsLicenceIsNotThere(t *testing.T) {
 	s := newService(t)
 	second := s.addAccount("second")
 	mine, _ := s.addLicense(license{AccountID: second})
-	theirs, key := s.addLicense(license{MaxDevices: seatsLimit(1)})
-	dev := s.activateDevice(key, "f").is(200).text("device", "id")
+	theirs, key := s.addLicense(license{MaxDevices: ptr(1)})
+	dev := s.activate(key, "f").is(200).text("device", "id")
 	auth := "Authorization: Bearer " + s.token(second, scopeLicenses+" "+scopeDevices)
 	if ids, _ := pageOf(s.get("/licenses", auth)); !slices.Equal(ids, []string{mine}) {
 		t.Fatalf("listed %v", ids)
@@ -235,7 +235,7 @@ func TestOnlyTokensForAllAccountsMayNameAnother(t *testing.T) {
 	own, _ := s.addLicense(license{})
 	ofSecond, key := s.addLicense(license{AccountID: second})
 	ofThird, _ := s.addLicense(license{AccountID: third})
-	dev := s.activateDevice(key, "f").is(200).text("device", "id")
+	dev := s.activate(key, "f").is(200).text("device", "id")
 	scope := scopeLicenses + " " + scopeDevices
 	plain, portal, admin := "Authorization: Bearer "+s.token(s.account, scope), s.portalToken(s.account, scope), "Authorization: Bearer "+s.token(s.account, scopeAdmin)
 	sorted := func(ids []string) []string { slices.Sort(ids); return ids }
@@ -277,8 +277,8 @@ func TestOnlyTokensForAllAccountsMayNameAnother(t *testing.T) {
 
 func TestAPortalReleasesADeviceAndItIsWrittenDown(t *testing.T) {
 	s := newService(t)
-	id, key := s.addLicense(license{MaxDevices: seatsLimit(1)})
-	lease := s.activateDevice(key, "f").is(200)
+	id, key := s.addLicense(license{MaxDevices: ptr(1)})
+	lease := s.activate(key, "f").is(200)
 	dev := lease.text("device", "id")
 	token := s.token(s.account, scopeDevices)
 	c, err := s.keys.verify(token)
@@ -305,7 +305,7 @@ func TestAPortalReleasesADeviceAndItIsWrittenDown(t *testing.T) {
 	if n := s.count(`SELECT count(*) FROM events WHERE type = 'device.released'`); n != 1 {
 		t.Fatalf("%d events after the second time", n)
 	}
-	s.activateDevice(key, "g").is(200)
+	s.activate(key, "g").is(200)
 	for _, unknown := range []string{newID("dev", time.Now()), "dev_1", "x"} {
 		s.do("DELETE", "/licenses/"+id+"/devices/"+unknown, "", auth).is(404, "not_found")
 	}

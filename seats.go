@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -14,18 +15,11 @@ import (
 // license.go, the rows from the store. Handlers and the operator's commands call
 // the same functions.
 
-// The actors of events: who did it. A token's own id stands for a portal.
-const (
-	actorDevice  = "device"
-	actorCommand = "command"
-	actorTime    = "time"
-)
-
 // A lease is a device token as it goes out.
 type lease struct {
 	token  string
 	claims claims
-	kid    string
+	kid    string // of the key that signed it
 }
 
 // signLease signs the lease of d on l that carries d's present number.
@@ -36,10 +30,10 @@ func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.
 	return lease{token: token, claims: c, kid: k.signer().kid}, err
 }
 
-// stale reports whether the lease that is recorded of d can't serve again: it is a
-// minute old, another key signs now, or the licence was given more time since.
-func (k *keyring) stale(l *license, d *device, now time.Time) bool {
-	return !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != k.signer().kid || l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
+// leaseStale reports whether the lease that is recorded of d can't serve again: it is
+// a minute old, another key than kid signed it, or l was given more time since.
+func (d *device) leaseStale(l *license, kid string, now time.Time) bool {
+	return !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != kid || l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
 }
 
 // nextLease gives d the next number, records the lease and signs it. The caller
@@ -89,21 +83,19 @@ func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time)
 	c.mu.Lock()
 	kept, ok := c.leases[d.ID]
 	c.mu.Unlock()
-	return kept, ok && kept.kid == kid && kept.claims.Issuer == base && within(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now) && kept.claims.hold(l, d)
+	fresh := ok && within(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now)
+	return kept, fresh && kept.kid == kid && kept.claims.Issuer == base && kept.claims.stillTrue(l, d)
 }
 
-// hold reports whether claims say what a lease of d on l that began then says now;
-// whoever changed a row need not have changed updated_at.
-func (c *claims) hold(l *license, d *device) bool {
+// stillTrue reports whether a lease of d on l that began when c did would say the
+// same now. It compares what the rows say, since whoever changed them need not have
+// changed updated_at.
+func (c *claims) stillTrue(l *license, d *device) bool {
 	now := leaseClaims(l, d, time.Unix(c.IssuedAt, 0), c.Nonce)
 	return c.Subject == now.Subject && c.License == now.License && c.Seq == now.Seq && c.Fingerprint == now.Fingerprint && c.Product == now.Product &&
 		c.Expires == now.Expires && c.LicenseEnd == now.LicenseEnd && c.GraceEnd == now.GraceEnd && c.RefreshAfter == now.RefreshAfter &&
 		slices.Equal(c.Entitlements, now.Entitlements)
 }
-
-// within reports whether two moments are less than d apart, whichever is first: a
-// clock that was set must not hold anything up for years.
-func within(d time.Duration, a, b time.Time) bool { return b.Sub(a).Abs() < d }
 
 // An activation is what a device asks for when it takes a seat.
 type activation struct {
@@ -156,7 +148,7 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 	}
 	d = g.device
 	d.Fingerprint = a.fingerprint
-	d.Name, d.Platform, d.AppVersion = either(a.name, d.Name), either(a.platform, d.Platform), either(a.appVersion, d.AppVersion)
+	d.Name, d.Platform, d.AppVersion = cmp.Or(a.name, d.Name), cmp.Or(a.platform, d.Platform), cmp.Or(a.appVersion, d.AppVersion)
 	d.LastSeenAt = t.now
 	if err := t.startLicense(l); err != nil {
 		return nil, err
@@ -256,7 +248,7 @@ func notePresented(t *tx, l *license, d *device, presented *claims) error {
 	case presented == nil || presented.Seq == d.PresentedSeq:
 	case presented.Seq > d.PresentedSeq:
 		d.PresentedSeq, d.LeaseSeq = presented.Seq, max(d.LeaseSeq, presented.Seq)
-	case d.CloneAt.IsZero() || d.CloneAt.Format(time.DateOnly) != t.now.Format(time.DateOnly):
+	case behind(d, presented, t.now.Time):
 		d.CloneAt = t.now
 		return t.addEvent(deviceEvent(l, d, "device.clone_suspected", actorDevice))
 	}
@@ -267,13 +259,6 @@ func notePresented(t *tx, l *license, d *device, presented *claims) error {
 // shown before, and today's event is still to be written.
 func behind(d *device, presented *claims, now time.Time) bool {
 	return presented != nil && presented.Seq < d.PresentedSeq && d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
-}
-
-func either(a, b *string) *string {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 func (a *activation) findLicense(t *tx) (l *license, err error) {
@@ -361,7 +346,7 @@ func mayTransfer(t *tx, l *license, d, replaced *device) error {
 	if replaced != nil {
 		more = 1
 	}
-	if d != nil && d.State == deviceReleased && slices.Contains([]string{"device", "portal"}, textOr(d.ReleasedBy, "")) &&
+	if d != nil && d.State == deviceReleased && slices.Contains([]string{"device", "portal"}, valueOr(d.ReleasedBy, "")) &&
 		d.ReleasedAt.After(t.now.after(-transferWindow).Time) {
 		others, err := t.activatedSince(l.ID, d.ID, d.ReleasedAt)
 		if err != nil {
@@ -398,12 +383,8 @@ func seatLimit(t *tx, l *license) error {
 			return err
 		}
 	}
-	masked := make([]deviceView, 0, len(holders))
-	for _, d := range holders {
-		masked = append(masked, viewDevice(d))
-	}
 	return keep(&refusal{code: "seat_limit_reached", detail: "All seats of this licence are taken. Release a device, or name one in replace_device_id.",
-		seats: seatsOf(l), devices: masked})
+		seats: seatsOf(l), devices: viewDevices(holders)})
 }
 
 const maxHoldersShown = 50 // devices in a seat_limit_reached
@@ -513,7 +494,7 @@ type licenseSource interface {
 	deviceByFingerprint(licenseID string, hash []byte) (*device, error)
 }
 
-// look finds licence and device and judges.
+// look finds licence and device and judges. Errors: errCredentials, the source's.
 func (r *checkRequest) look(q licenseSource, now time.Time) (c check, err error) {
 	if r.keyHash != nil {
 		c.license, err = q.licenseByKey(*r.keyHash)
@@ -563,11 +544,11 @@ func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err er
 	t.only(c.license.ID)
 	d := c.device
 	d.LastSeenAt = t.now
-	d.AppVersion = either(r.appVersion, d.AppVersion)
+	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)
 	if err := notePresented(t, c.license, d, r.presented); err != nil {
 		return c, given, err
 	}
-	if r.wantsLease(c, t.now.Time) && k.stale(c.license, d, t.now.Time) {
+	if r.wantsLease(c, t.now.Time) && d.leaseStale(c.license, k.signer().kid, t.now.Time) {
 		if given, err = k.nextLease(t, c.license, d, r.nonce); err != nil {
 			return c, given, err
 		}
@@ -656,6 +637,14 @@ type deviceView struct {
 
 func viewDevice(d *device) deviceView {
 	return deviceView{stateOf(d), d.Platform, d.AppVersion, hex.EncodeToString(d.Fingerprint[:4]), d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.CloneAt}
+}
+
+func viewDevices(rows []*device) []deviceView {
+	views := make([]deviceView, 0, len(rows))
+	for _, d := range rows {
+		views = append(views, viewDevice(d))
+	}
+	return views
 }
 
 // A licenseDetail is what the licence's account sees of it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"database/sql"
 	"encoding/base64"
 	"encoding/hex"
@@ -25,10 +26,13 @@ func seatBody(pairs ...any) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-func seatsLimit(n int) *int { return &n }
+// activateBody is a body of activate or deactivate.
+func activateBody(key, fingerprint string) string {
+	return seatBody("license_key", key, "fingerprint", fingerprint)
+}
 
-// activateDevice activates a fingerprint by key; more are members of the body.
-func (s *service) activateDevice(key, fingerprint string, more ...any) answer {
+// activate activates a fingerprint by key; more are members of the body.
+func (s *service) activate(key, fingerprint string, more ...any) answer {
 	s.t.Helper()
 	return s.post("/widget/license/activate", seatBody(append([]any{"license_key", key, "fingerprint", fingerprint}, more...)...))
 }
@@ -39,6 +43,7 @@ func (s *service) verifyLease(token string, more ...any) answer {
 	return s.post("/widget/license/verify", seatBody(more...), "Authorization: Bearer "+token)
 }
 
+// verifyKey verifies by key; more are members of the body.
 func (s *service) verifyKey(key, fingerprint string, more ...any) answer {
 	s.t.Helper()
 	return s.post("/widget/license/verify", seatBody(append([]any{"license_key", key, "fingerprint", fingerprint}, more...)...))
@@ -100,9 +105,9 @@ func TestActivatingTakesASeatAndAnswersWithALease(t *testing.T) {
 		s := newService(t)
 		plan := "pro"
 		end := newStamp(time.Now().Add(100 * 24 * time.Hour))
-		id, key := s.addLicense(license{Plan: &plan, MaxDevices: seatsLimit(3), ExpiresAt: end, GraceDays: 7, Entitlements: codeList{"kds", "reports"}, Trial: true})
+		id, key := s.addLicense(license{Plan: &plan, MaxDevices: ptr(3), ExpiresAt: end, GraceDays: 7, Entitlements: codeList{"kds", "reports"}, Trial: true})
 		time.Sleep(90 * time.Second)
-		a := s.activateDevice(strings.ToLower(key), "machine", "device", map[string]string{"name": "Kitchen 1", "platform": "linux/arm64", "app_version": "2.4.1"}, "nonce", "n-1", "product", "kds").is(200)
+		a := s.activate(strings.ToLower(key), "machine", "device", map[string]string{"name": "Kitchen 1", "platform": "linux/arm64", "app_version": "2.4.1"}, "nonce", "n-1", "product", "kds").is(200)
 		dev, token := a.text("device", "id"), a.text("token")
 		want := fmt.Sprintf(`{"ok":true,"code":"activated","license":{"id":%q,"product":"kds","plan":"pro","kind":"node_locked","status":"active","trial":true,`+
 			`"expires_at":%q,"grace_until":%q,"entitlements":["kds","reports"],"seats":{"used":1,"max":3,"free":2}},`+
@@ -139,11 +144,11 @@ func TestActivatingTakesASeatAndAnswersWithALease(t *testing.T) {
 func TestActivatingAgainTakesNoSecondSeatAndKeepsTheID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		id, key := s.addLicense(license{MaxDevices: seatsLimit(1)})
-		first := s.activateDevice(key, "f", "device", map[string]string{"name": "A", "app_version": "1"}).is(200)
+		id, key := s.addLicense(license{MaxDevices: ptr(1)})
+		first := s.activate(key, "f", "device", map[string]string{"name": "A", "app_version": "1"}).is(200)
 		dev := first.text("device", "id")
 		time.Sleep(time.Minute)
-		second := s.activateDevice(key, "f", "device", map[string]string{"app_version": "2"}).is(200)
+		second := s.activate(key, "f", "device", map[string]string{"app_version": "2"}).is(200)
 		if second.text("code") != "already_active" || second.text("device", "id") != dev || s.lease(second).Seq != 2 || s.count(`SELECT count(*) FROM devices`) != 1 {
 			t.Fatalf("again: %s", second.body)
 		}
@@ -156,7 +161,7 @@ func TestActivatingAgainTakesNoSecondSeatAndKeepsTheID(t *testing.T) {
 		}
 		s.post("/widget/license/deactivate", seatBody("license_key", key, "fingerprint", "f")).is(200)
 		time.Sleep(time.Hour)
-		third := s.activateDevice(key, "f").is(200)
+		third := s.activate(key, "f").is(200)
 		if third.text("code") != "reactivated" || third.text("device", "id") != dev || third.text("device", "name") != "A" {
 			t.Fatalf("after deactivating: %s", third.body)
 		}
@@ -197,9 +202,9 @@ func TestActivateRefusesWhatTheContractSays(t *testing.T) {
 		"in grace, known":           {l: license{ExpiresAt: ago, GraceDays: 1}, device: "active", print: "known", status: 200},
 		"in grace, released before": {l: license{ExpiresAt: ago, GraceDays: 1}, device: "released", print: "known", status: 200},
 		"in grace, blocked":         {l: license{ExpiresAt: ago, GraceDays: 1}, device: "blocked", print: "known", status: 403, code: "device_blocked"},
-		"the only seat is taken":    {l: license{MaxDevices: seatsLimit(1)}, device: "active", print: "new", status: 409, code: "seat_limit_reached"},
-		"a released one took none":  {l: license{MaxDevices: seatsLimit(1)}, device: "released", print: "new", status: 200},
-		"a blocked one holds none":  {l: license{MaxDevices: seatsLimit(1)}, device: "blocked", print: "new", status: 200},
+		"the only seat is taken":    {l: license{MaxDevices: ptr(1)}, device: "active", print: "new", status: 409, code: "seat_limit_reached"},
+		"a released one took none":  {l: license{MaxDevices: ptr(1)}, device: "released", print: "new", status: 200},
+		"a blocked one holds none":  {l: license{MaxDevices: ptr(1)}, device: "blocked", print: "new", status: 200},
 		"replacing nobody's device": {status: 422, code: "validation_failed", moreBody: []any{"replace_device_id", newID("dev", now)}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -207,7 +212,7 @@ func TestActivateRefusesWhatTheContractSays(t *testing.T) {
 			at.t = t
 			id, key := at.addLicense(license{AccountID: c.l.AccountID, MaxDevices: c.l.MaxDevices})
 			if c.device != "" {
-				dev := at.activateDevice(key, "known").is(200).text("device", "id")
+				dev := at.activate(key, "known").is(200).text("device", "id")
 				at.sql(`UPDATE devices SET state = ? WHERE id = ?`, c.device, dev)
 			}
 			at.sql(`UPDATE licenses SET starts_at = ?, expires_at = ?, grace_days = ? WHERE id = ?`, c.l.StartsAt, c.l.ExpiresAt, c.l.GraceDays, id)
@@ -219,7 +224,7 @@ func TestActivateRefusesWhatTheContractSays(t *testing.T) {
 			}
 			before := at.count(`SELECT count(*) + count(*) FILTER (WHERE state = 'active') FROM devices`)
 			events := at.count(`SELECT count(*) FROM events WHERE type <> 'license.seat_limit_reached'`)
-			a := at.activateDevice(key, orDefault(c.print, "new"), c.moreBody...)
+			a := at.activate(key, cmp.Or(c.print, "new"), c.moreBody...)
 			if c.status == 200 {
 				a.is(200)
 				return
@@ -230,12 +235,12 @@ func TestActivateRefusesWhatTheContractSays(t *testing.T) {
 			}
 		})
 	}
-	s.activateDevice(newLicenseKey(), "f").is(404, "license_not_found")
-	s.activateDevice("an-imported-key-of-nobody", "f").is(404, "license_not_found")
+	s.activate(newLicenseKey(), "f").is(404, "license_not_found")
+	s.activate("an-imported-key-of-nobody", "f").is(404, "license_not_found")
 	id, key := s.addLicense(license{})
-	dev := s.activateDevice(key, "f").is(200)
+	dev := s.activate(key, "f").is(200)
 	s.sql(`UPDATE license_keys SET retires_at = ? WHERE license_id = ?`, ago, id)
-	s.activateDevice(key, "f").is(403, "key_retired")
+	s.activate(key, "f").is(403, "key_retired")
 	s.post("/widget/license/activate", `{}`, "Authorization: Bearer "+dev.text("token")).is(200)
 }
 
@@ -256,13 +261,13 @@ func TestUnknownKeysAreLimitedByAddressAndKnownOnesPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{})
-		lease := s.activateDevice(key, "f").is(200).text("token")
+		lease := s.activate(key, "f").is(200).text("token")
 		for i := range 30 {
 			switch i % 3 {
 			case 0:
 				s.verifyKey(newLicenseKey(), "f").answers("not_found")
 			case 1:
-				s.activateDevice(newLicenseKey(), "f").is(404, "license_not_found")
+				s.activate(newLicenseKey(), "f").is(404, "license_not_found")
 			default:
 				s.post("/widget/license/deactivate", seatBody("license_key", newLicenseKey(), "fingerprint", "f")).is(404, "license_not_found")
 			}
@@ -274,7 +279,7 @@ func TestUnknownKeysAreLimitedByAddressAndKnownOnesPass(t *testing.T) {
 			}
 		}
 		s.verifyKey(key, "f").answers("valid")
-		s.activateDevice(key, "f").is(200)
+		s.activate(key, "f").is(200)
 		s.verifyLease(lease).answers("valid")
 		time.Sleep(2 * time.Second)
 		s.verifyKey(newLicenseKey(), "f").answers("not_found")
@@ -285,13 +290,13 @@ func TestUnknownKeysAreLimitedByAddressAndKnownOnesPass(t *testing.T) {
 func TestASeatLimitNamesTheHoldersMaskedAndIsNotedOnceAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		id, key := s.addLicense(license{MaxDevices: seatsLimit(2)})
-		s.activateDevice(key, "first", "device", map[string]string{"name": "One"}).is(200)
+		id, key := s.addLicense(license{MaxDevices: ptr(2)})
+		s.activate(key, "first", "device", map[string]string{"name": "One"}).is(200)
 		time.Sleep(time.Second)
-		s.activateDevice(key, "second").is(200)
+		s.activate(key, "second").is(200)
 		for range 10 {
 			time.Sleep(time.Second)
-			a := s.activateDevice(key, "third").is(409, "seat_limit_reached")
+			a := s.activate(key, "third").is(409, "seat_limit_reached")
 			body := a.json()
 			if got := fmt.Sprint(body["seats"]); got != "map[free:0 max:2 used:2]" {
 				t.Fatalf("seats %s", got)
@@ -311,8 +316,8 @@ func TestASeatLimitNamesTheHoldersMaskedAndIsNotedOnceAnHour(t *testing.T) {
 			t.Fatalf("%d events", n)
 		}
 		time.Sleep(time.Hour)
-		s.activateDevice(key, "third").is(409, "seat_limit_reached")
-		s.activateDevice(key, "fourth").is(409, "seat_limit_reached")
+		s.activate(key, "third").is(409, "seat_limit_reached")
+		s.activate(key, "fourth").is(409, "seat_limit_reached")
 		if n := limitEvents(); n != 2 {
 			t.Fatalf("%d events after an hour", n)
 		}
@@ -334,14 +339,14 @@ func noFingerprint(t *testing.T, text string, fingerprints ...string) {
 
 func TestReplacingADeviceFreesItsSeatAndTakesIt(t *testing.T) {
 	s := newService(t)
-	id, key := s.addLicense(license{MaxDevices: seatsLimit(1)})
+	id, key := s.addLicense(license{MaxDevices: ptr(1)})
 	_, otherKey := s.addLicense(license{})
-	foreign := s.activateDevice(otherKey, "x").is(200).text("device", "id")
-	old := s.activateDevice(key, "old").is(200)
+	foreign := s.activate(otherKey, "x").is(200).text("device", "id")
+	old := s.activate(key, "old").is(200)
 	oldID := old.text("device", "id")
-	s.activateDevice(key, "new", "replace_device_id", foreign).is(422, "validation_failed")
-	s.activateDevice(key, "new", "replace_device_id", "dev_1").is(422, "validation_failed")
-	a := s.activateDevice(key, "new", "replace_device_id", oldID).is(200)
+	s.activate(key, "new", "replace_device_id", foreign).is(422, "validation_failed")
+	s.activate(key, "new", "replace_device_id", "dev_1").is(422, "validation_failed")
+	a := s.activate(key, "new", "replace_device_id", oldID).is(200)
 	if a.text("code") != "activated" || fmt.Sprint(a.json()["license"].(map[string]any)["seats"]) != "map[free:0 max:1 used:1]" {
 		t.Fatalf("replacing: %s", a.body)
 	}
@@ -350,14 +355,14 @@ func TestReplacingADeviceFreesItsSeatAndTakesIt(t *testing.T) {
 	}
 	s.verifyLease(old.text("token")).answers("device_released")
 	// Once more: the one that was replaced has no seat to give.
-	s.activateDevice(key, "third", "replace_device_id", oldID).is(409, "seat_limit_reached")
+	s.activate(key, "third", "replace_device_id", oldID).is(409, "seat_limit_reached")
 	// A device does not replace itself, nor another, while it holds a seat.
 	newID := a.text("device", "id")
-	if b := s.activateDevice(key, "new", "replace_device_id", newID).is(200); b.text("code") != "already_active" || b.text("device", "state") != "active" {
+	if b := s.activate(key, "new", "replace_device_id", newID).is(200); b.text("code") != "already_active" || b.text("device", "state") != "active" {
 		t.Fatalf("replacing itself: %s", b.body)
 	}
 	// The old one comes back in the place of the new one.
-	if b := s.activateDevice(key, "old", "replace_device_id", newID).is(200); b.text("code") != "reactivated" || b.text("device", "id") != oldID {
+	if b := s.activate(key, "old", "replace_device_id", newID).is(200); b.text("code") != "reactivated" || b.text("device", "id") != oldID {
 		t.Fatalf("coming back: %s", b.body)
 	}
 	want := "license.created command, license.first_activated device, device.activated device, device.replaced device, device.activated device, license.seat_limit_reached device, device.replaced device, device.reactivated device"
@@ -368,13 +373,13 @@ func TestReplacingADeviceFreesItsSeatAndTakesIt(t *testing.T) {
 
 func TestAReplacementThatIsRefusedReleasesNobody(t *testing.T) {
 	s := newService(t)
-	id, key := s.addLicense(license{MaxDevices: seatsLimit(3)})
+	id, key := s.addLicense(license{MaxDevices: ptr(3)})
 	var ids []string
 	for _, f := range []string{"a", "b", "c"} {
-		ids = append(ids, s.activateDevice(key, f).is(200).text("device", "id"))
+		ids = append(ids, s.activate(key, f).is(200).text("device", "id"))
 	}
 	s.sql(`UPDATE licenses SET max_devices = 2 WHERE id = ?`, id) // by an operator: one more than there may be
-	a := s.activateDevice(key, "d", "replace_device_id", ids[0]).is(409, "seat_limit_reached")
+	a := s.activate(key, "d", "replace_device_id", ids[0]).is(409, "seat_limit_reached")
 	if got := fmt.Sprint(a.json()["seats"]); got != "map[free:0 max:2 used:3]" || len(a.json()["devices"].([]any)) != 3 {
 		t.Fatalf("refused with %s", a.body)
 	}
@@ -413,7 +418,7 @@ func TestTwoHundredCallersAndNSeatsGiveNDevices(t *testing.T) {
 		t.Run(fmt.Sprint(kind, " ", n), func(t *testing.T) {
 			s := newService(t)
 			id, key := s.addLicense(license{MaxDevices: &n, Kind: kind})
-			got := crowd(200, func(i int) answer { return s.activateDevice(key, fmt.Sprint("machine ", i)) })
+			got := crowd(200, func(i int) answer { return s.activate(key, fmt.Sprint("machine ", i)) })
 			if got[200] != n || got[409] != 200-n {
 				t.Fatalf("statuses %v", got)
 			}
@@ -430,8 +435,8 @@ func TestTwoHundredCallersAndNSeatsGiveNDevices(t *testing.T) {
 
 func TestOneDeviceActivatedByManyAtOnceIsOneDevice(t *testing.T) {
 	s := newService(t)
-	_, key := s.addLicense(license{MaxDevices: seatsLimit(1)})
-	got := crowd(100, func(int) answer { return s.activateDevice(key, "machine") })
+	_, key := s.addLicense(license{MaxDevices: ptr(1)})
+	got := crowd(100, func(int) answer { return s.activate(key, "machine") })
 	if got[200] != 100 || s.count(`SELECT count(*) FROM devices`) != 1 || s.count(`SELECT lease_seq FROM devices`) != 100 || s.count(`SELECT activations FROM devices`) != 1 {
 		t.Fatalf("statuses %v, %d devices, seq %d", got, s.count(`SELECT count(*) FROM devices`), s.count(`SELECT lease_seq FROM devices`))
 	}
@@ -444,10 +449,10 @@ func TestManyWhoReplaceTheSameDevicesGetTheirSeatsOnly(t *testing.T) {
 			_, key := s.addLicense(license{MaxDevices: &n})
 			var holders []string
 			for i := range n {
-				holders = append(holders, s.activateDevice(key, fmt.Sprint("holder ", i)).is(200).text("device", "id"))
+				holders = append(holders, s.activate(key, fmt.Sprint("holder ", i)).is(200).text("device", "id"))
 			}
 			got := crowd(100, func(i int) answer {
-				return s.activateDevice(key, fmt.Sprint("machine ", i), "replace_device_id", holders[i%n])
+				return s.activate(key, fmt.Sprint("machine ", i), "replace_device_id", holders[i%n])
 			})
 			if got[200] != n || got[409] != 100-n || s.count(`SELECT count(*) FROM devices WHERE state = 'active'`) != n ||
 				s.count(`SELECT count(*) FROM devices WHERE released_by = 'replacement'`) != n {
@@ -459,13 +464,13 @@ func TestManyWhoReplaceTheSameDevicesGetTheirSeatsOnly(t *testing.T) {
 
 func TestComingAndGoingAtOnceNeverTakesMoreSeatsThanThereAre(t *testing.T) {
 	s := newService(t)
-	_, key := s.addLicense(license{MaxDevices: seatsLimit(3)})
+	_, key := s.addLicense(license{MaxDevices: ptr(3)})
 	got := crowd(200, func(i int) answer {
 		f := fmt.Sprint("machine ", i%20)
 		if i%2 == 0 {
 			return s.post("/widget/license/deactivate", seatBody("license_key", key, "fingerprint", f))
 		}
-		a := s.activateDevice(key, f)
+		a := s.activate(key, f)
 		if a.status == 200 {
 			if used := a.json()["license"].(map[string]any)["seats"].(map[string]any)["used"].(float64); used < 1 || used > 3 {
 				t.Errorf("%v seats are used", used)
@@ -481,7 +486,7 @@ func TestComingAndGoingAtOnceNeverTakesMoreSeatsThanThereAre(t *testing.T) {
 func TestAnActivationIsReplayedWithItsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		_, key := s.addLicense(license{MaxDevices: seatsLimit(1)})
+		_, key := s.addLicense(license{MaxDevices: ptr(1)})
 		body := seatBody("license_key", key, "fingerprint", "f", "nonce", "n")
 		first := s.post("/widget/license/activate", body, "Idempotency-Key: k1").is(200)
 		time.Sleep(time.Hour)
@@ -512,15 +517,15 @@ func TestAnActivationIsReplayedWithItsToken(t *testing.T) {
 func TestAnEndThatCountsFromTheFirstActivationIsInItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		id, key := s.addLicense(license{DurationDays: seatsLimit(30), ExpiryBasis: "first_activation", GraceDays: 2})
+		id, key := s.addLicense(license{DurationDays: ptr(30), ExpiryBasis: "first_activation", GraceDays: 2})
 		time.Sleep(100 * 24 * time.Hour)
 		end := time.Now().Add(30 * 24 * time.Hour)
-		a := s.activateDevice(key, "f").is(200)
+		a := s.activate(key, "f").is(200)
 		if c := s.lease(a); c.LicenseEnd != end.Unix() || c.GraceEnd != end.Add(48*time.Hour).Unix() || a.text("license", "expires_at") != newStamp(end).String() {
 			t.Fatalf("lexp %d, want %d: %s", c.LicenseEnd, end.Unix(), a.body)
 		}
 		time.Sleep(24 * time.Hour)
-		s.activateDevice(key, "g").is(200)
+		s.activate(key, "g").is(200)
 		if l, err := s.store.license("", id); err != nil || l.ExpiresAt.Unix() != end.Unix() {
 			t.Fatalf("the second activation moved the end: %v %v", l.ExpiresAt, err)
 		}
@@ -530,8 +535,8 @@ func TestAnEndThatCountsFromTheFirstActivationIsInItsLease(t *testing.T) {
 func TestVerifySaysEverythingItKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		id, key := s.addLicense(license{MaxDevices: seatsLimit(2), Entitlements: codeList{"a", "b"}})
-		act := s.activateDevice(key, "f", "device", map[string]string{"name": "Till"}).is(200)
+		id, key := s.addLicense(license{MaxDevices: ptr(2), Entitlements: codeList{"a", "b"}})
+		act := s.activate(key, "f", "device", map[string]string{"name": "Till"}).is(200)
 		lic := fmt.Sprintf(`{"id":%q,"product":"kds","plan":null,"kind":"node_locked","status":"active","trial":false,"expires_at":null,"grace_until":null,"entitlements":["a","b"],"seats":{"used":1,"max":2,"free":1}}`, id)
 		dev := fmt.Sprintf(`{"id":%q,"name":"Till","state":"active"}`, act.text("device", "id"))
 		want := func(code, license, device, tail string) string {
@@ -575,7 +580,7 @@ func TestVerifyAnswersAboutEveryStateOfALicence(t *testing.T) {
 			"valid":               `UPDATE licenses SET plan = 'x' WHERE id = ?1`,
 		} {
 			id, key := s.addLicense(license{Entitlements: codeList{"a"}, LeaseHours: 336})
-			lease := s.activateDevice(key, "f").is(200).text("token")
+			lease := s.activate(key, "f").is(200).text("token")
 			s.sql(change, id)
 			for _, a := range []answer{s.verifyKey(key, "f", "product", "kds", "entitlements", []string{"a"}), s.verifyLease(lease, "nonce", "n", "product", "kds", "entitlements", []string{"a"})} {
 				a.answers(code)
@@ -590,7 +595,7 @@ func TestVerifyAnswersAboutEveryStateOfALicence(t *testing.T) {
 			}
 		}
 		id, key := s.addLicense(license{})
-		lease := s.activateDevice(key, "f").is(200).text("token")
+		lease := s.activate(key, "f").is(200).text("token")
 		s.sql(`UPDATE license_keys SET retires_at = ? WHERE license_id = ?`, ago, id)
 		s.verifyKey(key, "f").answers("key_retired")
 		s.verifyLease(lease).answers("valid")
@@ -598,7 +603,7 @@ func TestVerifyAnswersAboutEveryStateOfALicence(t *testing.T) {
 
 		second := s.addAccount("second")
 		_, key = s.addLicense(license{AccountID: second})
-		lease = s.activateDevice(key, "f").is(200).text("token")
+		lease = s.activate(key, "f").is(200).text("token")
 		s.change(func(t *tx) error { return t.closeAccount(second) })
 		s.verifyKey(key, "f").answers("suspended")
 		s.verifyLease(lease).answers("suspended")
@@ -608,17 +613,17 @@ func TestVerifyAnswersAboutEveryStateOfALicence(t *testing.T) {
 
 func TestATokenAndABodyMustAgree(t *testing.T) {
 	s := newService(t)
-	oneID, one := s.addLicense(license{MaxDevices: seatsLimit(5)})
-	twoID, two := s.addLicense(license{MaxDevices: seatsLimit(5)})
-	lease := s.activateDevice(one, "f").is(200)
+	oneID, one := s.addLicense(license{MaxDevices: ptr(5)})
+	twoID, two := s.addLicense(license{MaxDevices: ptr(5)})
+	lease := s.activate(one, "f").is(200)
 	auth := "Authorization: Bearer " + lease.text("token")
 	// The licence.
-	s.activateDevice(two, "f").is(200)
+	s.activate(two, "f").is(200)
 	for _, path := range []string{"verify", "activate", "deactivate"} {
 		s.post("/widget/license/"+path, seatBody("license_key", two, "fingerprint", "f"), auth).is(422, "credential_mismatch")
 		s.post("/widget/license/"+path, seatBody("license_key", two), auth).is(422, "credential_mismatch")
 		s.post("/widget/license/"+path, seatBody("license_key", one, "fingerprint", "f"), auth).is(200)
-		s.activateDevice(one, "f").is(200)
+		s.activate(one, "f").is(200)
 	}
 	// The device.
 	s.verifyLease(lease.text("token"), "fingerprint", "g").answers("fingerprint_mismatch")
@@ -637,7 +642,7 @@ func TestATokenAndABodyMustAgree(t *testing.T) {
 func TestAFingerprintIsHeldAgainstTheTokenEvenWhenItsRowIsGone(t *testing.T) {
 	s := newService(t)
 	_, key := s.addLicense(license{})
-	lease := s.activateDevice(key, "f").is(200).text("token")
+	lease := s.activate(key, "f").is(200).text("token")
 	s.sql(`DELETE FROM devices`) // as in a database that was restored
 	s.verifyLease(lease).answers("device_not_activated")
 	s.verifyLease(lease, "fingerprint", "g").answers("fingerprint_mismatch")
@@ -672,7 +677,7 @@ func TestVerifyWithAFreshTokenWritesOnceAMinuteAndGivesNoNewOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{})
-		act := s.activateDevice(key, "f", "device", map[string]string{"app_version": "1"}).is(200)
+		act := s.activate(key, "f", "device", map[string]string{"app_version": "1"}).is(200)
 		dev, lease := act.text("device", "id"), act.text("token")
 		written := s.store.written.Load()
 		for range 59 {
@@ -707,7 +712,7 @@ func TestALeasePastItsRefreshIsFollowedByTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{LeaseHours: 10})
-		act := s.activateDevice(key, "f").is(200)
+		act := s.activate(key, "f").is(200)
 		dev, first := act.text("device", "id"), act.text("token")
 		time.Sleep(5*time.Hour - time.Second)
 		if a := s.verifyLease(first).answers("valid"); a.hasToken() || a.json()["refresh_after"] != 18000.0 {
@@ -755,7 +760,7 @@ func TestADeviceWithoutATokenGetsTheVerySameForAMinute(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{})
 		time.Sleep(10 * time.Second) // the licence is older than its first activation
-		lease := s.activateDevice(key, "f").is(200).text("token")
+		lease := s.activate(key, "f").is(200).text("token")
 		written := s.store.written.Load()
 		for range 5 {
 			if a := s.verifyKey(key, "f").answers("valid"); a.text("token") != lease {
@@ -784,7 +789,7 @@ func TestATokenFollowsItsRowsHoweverTheyWereChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(2), LeaseHours: 2})
-		s.activateDevice(key, "f").is(200)
+		s.activate(key, "f").is(200)
 		now := time.Now()
 		for _, change := range []struct {
 			sql     string
@@ -822,7 +827,7 @@ func TestANonceIsSignedWithTheSameNumberWithinAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{})
-		act := s.activateDevice(key, "f", "nonce", "n0").is(200)
+		act := s.activate(key, "f", "nonce", "n0").is(200)
 		first := s.lease(act)
 		written := s.store.written.Load()
 		jtis := map[string]bool{first.ID: true}
@@ -854,7 +859,7 @@ func TestALeaseAfterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{LeaseHours: 1})
-		act := s.activateDevice(key, "f").is(200)
+		act := s.activate(key, "f").is(200)
 		lease := act.text("token")
 		auth := "Authorization: Bearer " + lease
 		widget := s.addWidget(s.account)
@@ -890,7 +895,7 @@ func TestAnHourBeforeTheEndOfGraceALeaseIsAnHourLong(t *testing.T) {
 		s := newService(t)
 		end := time.Now().Add(48 * time.Hour)
 		_, key := s.addLicense(license{ExpiresAt: newStamp(end), GraceDays: 1})
-		lease := s.activateDevice(key, "f").is(200)
+		lease := s.activate(key, "f").is(200)
 		graceEnd := end.Add(24 * time.Hour)
 		if c := s.lease(lease); c.Expires != graceEnd.Unix() || c.GraceEnd != graceEnd.Unix() || c.LicenseEnd != end.Unix() {
 			t.Fatalf("claims %+v", c)
@@ -911,7 +916,7 @@ func TestVerifyAnswersWhileSomebodyElseHoldsTheFile(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
-	act := s.activateDevice(key, "f").is(200)
+	act := s.activate(key, "f").is(200)
 	dev := act.text("device", "id")
 	ago := newStamp(time.Now().Add(-time.Hour))
 	s.sql(`UPDATE devices SET last_seen_at = ?, leased_at = ?`, ago, ago)
@@ -943,8 +948,8 @@ func TestVerifyAnswersWhileSomebodyElseHoldsTheFile(t *testing.T) {
 func TestDeactivatingGivesTheSeatBackOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		id, key := s.addLicense(license{MaxDevices: seatsLimit(1)})
-		lease := s.activateDevice(key, "f").is(200)
+		id, key := s.addLicense(license{MaxDevices: ptr(1)})
+		lease := s.activate(key, "f").is(200)
 		byKey := func(key, f string) answer {
 			return s.post("/widget/license/deactivate", seatBody("license_key", key, "fingerprint", f))
 		}
@@ -973,14 +978,14 @@ func TestDeactivatingGivesTheSeatBackOnce(t *testing.T) {
 		byKey(newLicenseKey(), "f").is(404, "license_not_found")
 		for _, change := range []string{"state = 'suspended'", "state = 'revoked'", "state = 'active', expires_at = '1999-01-01T00:00:00Z'", "expires_at = NULL, starts_at = '2999-01-01T00:00:00Z'"} {
 			s.sql(`UPDATE licenses SET state = 'active', expires_at = NULL, starts_at = NULL`)
-			lease := s.activateDevice(key, "f").is(200)
+			lease := s.activate(key, "f").is(200)
 			s.sql(`UPDATE licenses SET ` + change)
 			if a := s.post("/widget/license/deactivate", `{}`, "Authorization: Bearer "+lease.text("token")).is(200); a.body != released {
 				t.Fatalf("%s: %s", change, a.body)
 			}
 		}
 		s.sql(`UPDATE licenses SET starts_at = NULL`)
-		s.activateDevice(key, "f").is(200)
+		s.activate(key, "f").is(200)
 		s.sql(`UPDATE devices SET state = 'blocked'`)
 		if a := byKey(key, "f").is(200); a.body != nothing {
 			t.Fatalf("a blocked device: %s", a.body)
@@ -993,13 +998,13 @@ func TestDeactivatingGivesTheSeatBackOnce(t *testing.T) {
 
 func TestTheOperatorReleasesAndBlocksDevices(t *testing.T) {
 	s := newService(t)
-	id, key := s.addLicense(license{MaxDevices: seatsLimit(1)})
-	lease := s.activateDevice(key, "f").is(200)
+	id, key := s.addLicense(license{MaxDevices: ptr(1)})
+	lease := s.activate(key, "f").is(200)
 	dev := lease.text("device", "id")
 	for _, step := range []struct{ command, state, answer string }{
 		{"block", "blocked", "device_blocked"}, {"block", "blocked", "device_blocked"}, {"release", "released", "device_released"}, {"release", "released", "device_released"},
 	} {
-		if _, err := operate(s, "device", step.command, dev); err != nil {
+		if _, err := s.command("device", step.command, dev); err != nil {
 			t.Fatal(err)
 		}
 		if d := s.deviceRow(dev); d.State != step.state {
@@ -1010,17 +1015,17 @@ func TestTheOperatorReleasesAndBlocksDevices(t *testing.T) {
 	if d := s.deviceRow(dev); *d.ReleasedBy != "operator" {
 		t.Fatalf("released by %s", *d.ReleasedBy)
 	}
-	if a := s.activateDevice(key, "f").is(200); a.text("code") != "reactivated" {
+	if a := s.activate(key, "f").is(200); a.text("code") != "reactivated" {
 		t.Fatalf("let in again: %s", a.body)
 	}
 	for _, step := range []struct{ command, answer string }{{"suspend", "suspended"}, {"reinstate", "valid"}, {"suspend", "suspended"}, {"revoke", "revoked"}} {
-		if _, err := operate(s, "license", step.command, id, "-reason", "because"); err != nil {
+		if _, err := s.command("license", step.command, id, "-reason", "because"); err != nil {
 			t.Fatal(err)
 		}
 		s.verifyKey(key, "f").answers(step.answer)
 	}
 	for _, command := range []string{"suspend", "reinstate", "revoke"} {
-		_, err := operate(s, "license", command, id)
+		_, err := s.command("license", command, id)
 		oneLine(t, err, "revoked", command)
 	}
 	want := "license.created command, license.first_activated device, device.activated device, device.blocked command, device.released command, device.reactivated device, " +
@@ -1038,7 +1043,7 @@ func TestLicenceCallsAreChargedToTheLicencesAccount(t *testing.T) {
 		s := newService(t)
 		second := s.addAccount("second")
 		_, key := s.addLicense(license{AccountID: second})
-		a := s.activateDevice(key, "f").is(200)
+		a := s.activate(key, "f").is(200)
 		if got := a.header.Get("RateLimit"); got != `"account";r=599;t=1` {
 			t.Errorf("by key: %q", got)
 		}
@@ -1055,7 +1060,7 @@ func BenchmarkVerify(b *testing.B) {
 	s := newService(b)
 	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
 	_, key := s.addLicense(license{})
-	lease := s.activateDevice(key, "f").is(200).text("token")
+	lease := s.activate(key, "f").is(200).text("token")
 	for b.Loop() {
 		if a := s.verifyLease(lease); a.status != 200 {
 			b.Fatal(a.body)
@@ -1068,7 +1073,7 @@ func BenchmarkActivate(b *testing.B) {
 	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
 	_, key := s.addLicense(license{})
 	for i := 0; b.Loop(); i++ {
-		if a := s.activateDevice(key, fmt.Sprint("machine ", i)); a.status != 200 {
+		if a := s.activate(key, fmt.Sprint("machine ", i)); a.status != 200 {
 			b.Fatal(a.body)
 		}
 	}

@@ -44,6 +44,12 @@ func loadZone(name string) (*time.Location, error) {
 	return zone, err
 }
 
+// dateIn is the calendar date of a moment in a zone, as midnight UTC.
+func dateIn(zone *time.Location, moment time.Time) time.Time {
+	year, month, day := moment.In(zone).Date()
+	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+}
+
 // bounds are the moments at which the first day begins and the last one ends.
 func (r statsRange) bounds() (from, until stamp) {
 	return r.midnight(r.From), r.midnight(r.To.AddDate(0, 0, 1))
@@ -79,6 +85,13 @@ func (r statsRange) group(date time.Time) time.Time {
 // A point is one interval of a series.
 type point struct {
 	Date string `json:"date"` // the day, the Monday of the week, the first of the month
+	counts
+}
+
+// A widgetRow is what one of many widgets counted in a range.
+type widgetRow struct {
+	Widget string `json:"widget"`
+	Name   string `json:"name"`
 	counts
 }
 

@@ -82,6 +82,9 @@ func newStamp(t time.Time) stamp { return stamp{t.UTC().Truncate(time.Second)} }
 
 func (s stamp) String() string { return s.UTC().Format(stampLayout) }
 
+// days is the length of n days of 24 hours.
+func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
+
 // after shifts a stamp; the zero stamp stays absent.
 func (s stamp) after(d time.Duration) stamp {
 	if s.IsZero() {
@@ -122,8 +125,15 @@ func (s stamp) appendJSON(b []byte) []byte {
 	return append(s.UTC().AppendFormat(append(b, '"'), stampLayout), '"')
 }
 
+// within reports whether two moments are less than d apart, whichever is first: a
+// clock that was set must not hold anything up for years.
+func within(d time.Duration, a, b time.Time) bool { return b.Sub(a).Abs() < d }
+
 // crockford is the alphabet of ids (lower case) and of licence keys (upper case).
 const crockford = "0123456789abcdefghjkmnpqrstvwxyz"
+
+// lastID comes after every id.
+const lastID = "~"
 
 // newID makes an identifier: the prefix, "_", and 26 Crockford symbols that hold
 // 48 bits of milliseconds and 80 random bits (contract, section 1), so that ids
@@ -254,6 +264,20 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 		}
 	}
 	return storageError(rows.Err())
+}
+
+// collect returns what every row of a query holds; dest tells where the columns of
+// a row go.
+func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {
+	err = q.each(query, args, func(scan func(...any) error) error {
+		var row T
+		if err := scan(dest(&row)...); err != nil {
+			return err
+		}
+		all = append(all, row)
+		return nil
+	})
+	return all, err
 }
 
 // A tx is the writer's transaction as one job sees it: every question of

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -17,13 +18,13 @@ type account struct {
 
 const accountColumns = `id, name, is_main, coalesce(rate, 600), created_at, closed_at`
 
-func (a *account) scan(scan func(...any) error) error {
-	return scan(&a.ID, &a.Name, &a.Main, &a.Rate, &a.CreatedAt, &a.ClosedAt)
+func (a *account) dest() []any {
+	return []any{&a.ID, &a.Name, &a.Main, &a.Rate, &a.CreatedAt, &a.ClosedAt}
 }
 
 // account returns one account, closed ones too, or errNotFound.
 func (q *queries) account(id string) (a account, err error) {
-	err = q.one(`SELECT `+accountColumns+` FROM accounts WHERE id = ?`, []any{id}, &a.ID, &a.Name, &a.Main, &a.Rate, &a.CreatedAt, &a.ClosedAt)
+	err = q.one(`SELECT `+accountColumns+` FROM accounts WHERE id = ?`, []any{id}, a.dest()...)
 	return a, err
 }
 
@@ -32,7 +33,7 @@ var errAccount = &refusal{code: "account_not_found", detail: "There is no such a
 // openAccount returns errAccount unless there is an open account of that id.
 func (q *queries) openAccount(id string) error {
 	a, err := q.account(id)
-	if err == errNotFound || err == nil && !a.ClosedAt.IsZero() {
+	if errors.Is(err, errNotFound) || err == nil && !a.ClosedAt.IsZero() {
 		return errAccount
 	}
 	return err
@@ -45,14 +46,8 @@ func (q *queries) mainAccount() (id string, err error) {
 }
 
 // accounts returns all accounts, oldest first.
-func (q *queries) accounts() (all []account, err error) {
-	err = q.each(`SELECT `+accountColumns+` FROM accounts ORDER BY id`, nil, func(scan func(...any) error) error {
-		var a account
-		err := a.scan(scan)
-		all = append(all, a)
-		return err
-	})
-	return all, err
+func (q *queries) accounts() ([]account, error) {
+	return collect(q, `SELECT `+accountColumns+` FROM accounts ORDER BY id`, nil, (*account).dest)
 }
 
 // addAccount opens an account and returns its id.
@@ -76,7 +71,7 @@ func (t *tx) closeAccount(id string) error {
 		return err
 	}
 	if a.Main {
-		return fmt.Errorf("the main account can't be closed")
+		return errors.New("the main account can't be closed")
 	}
 	_, err = t.exec(`UPDATE accounts SET closed_at = ? WHERE id = ? AND closed_at IS NULL`, t.now, id)
 	return err
@@ -97,14 +92,9 @@ type baseAddress struct {
 }
 
 // baseURLs returns the current base address first, then the earlier ones.
-func (q *queries) baseURLs() (all []baseAddress, err error) {
-	err = q.each(`SELECT url, is_current FROM base_urls ORDER BY is_current DESC, created_at DESC, url`, nil, func(scan func(...any) error) error {
-		var b baseAddress
-		err := scan(&b.URL, &b.Current)
-		all = append(all, b)
-		return err
-	})
-	return all, err
+func (q *queries) baseURLs() ([]baseAddress, error) {
+	return collect(q, `SELECT url, is_current FROM base_urls ORDER BY is_current DESC, created_at DESC, url`, nil,
+		func(b *baseAddress) []any { return []any{&b.URL, &b.Current} })
 }
 
 // setBaseURL makes url the current base address; the one before stays accepted.
@@ -136,14 +126,9 @@ func (q *queries) originOwner(origin string) (id string, err error) {
 }
 
 // origins returns all origins by name.
-func (q *queries) origins() (all []originRow, err error) {
-	err = q.each(`SELECT origin, account_id, created_at FROM origins ORDER BY origin`, nil, func(scan func(...any) error) error {
-		var o originRow
-		err := scan(&o.Origin, &o.AccountID, &o.CreatedAt)
-		all = append(all, o)
-		return err
-	})
-	return all, err
+func (q *queries) origins() ([]originRow, error) {
+	return collect(q, `SELECT origin, account_id, created_at FROM origins ORDER BY origin`, nil,
+		func(o *originRow) []any { return []any{&o.Origin, &o.AccountID, &o.CreatedAt} })
 }
 
 // addOrigin lists a normalised origin for an account. Adding it again to the same
@@ -159,7 +144,7 @@ func (t *tx) addOrigin(accountID, origin string) error {
 		return nil
 	case err == nil:
 		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, owner)
-	case err != errNotFound:
+	case !errors.Is(err, errNotFound):
 		return err
 	}
 	_, err = t.exec(`INSERT INTO origins (origin, account_id, created_at) VALUES (?, ?, ?)`, origin, accountID, t.now)
@@ -208,14 +193,8 @@ func (q *queries) acceptedBase(url string) (bool, error) {
 }
 
 // tokens returns all issued tokens, newest first.
-func (q *queries) tokens() (all []tokenRow, err error) {
-	err = q.each(`SELECT `+tokenColumns+` FROM tokens t ORDER BY t.id DESC`, nil, func(scan func(...any) error) error {
-		var r tokenRow
-		err := scan(r.dest()...)
-		all = append(all, r)
-		return err
-	})
-	return all, err
+func (q *queries) tokens() ([]tokenRow, error) {
+	return collect(q, `SELECT `+tokenColumns+` FROM tokens t ORDER BY t.id DESC`, nil, (*tokenRow).dest)
 }
 
 // addToken records a token that is about to be issued.

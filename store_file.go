@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	_ "embed"
@@ -217,7 +218,7 @@ func (o lineError) Error() string { return strings.Join(strings.Fields(o.error.E
 func (o lineError) Unwrap() error { return o.error }
 
 func (s *store) open(o storeOptions) (err error) {
-	if s.writers, err = sql.Open(orDefault(o.driver, "sqlite"), dsn(s.path, "rw", o)); err != nil {
+	if s.writers, err = sql.Open(cmp.Or(o.driver, "sqlite"), dsn(s.path, "rw", o)); err != nil {
 		return err
 	}
 	s.writers.SetMaxOpenConns(1)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"database/sql/driver"
 	"encoding/json"
 	"errors"
@@ -15,7 +16,7 @@ type license struct {
 	AccountID        string          `json:"account_id"`
 	Product          string          `json:"product"` // "kitchen-display"
 	Plan             *string         `json:"plan"`
-	Kind             string          `json:"kind"`  // node_locked or floating
+	Kind             string          `json:"kind"`  // kindNodeLocked or kindFloating
 	State            string          `json:"state"` // active, suspended or revoked: what an operator decided
 	Reason           *string         `json:"reason"`
 	Trial            bool            `json:"trial"`
@@ -25,7 +26,7 @@ type license struct {
 	ExpiresAt        stamp           `json:"expires_at"`
 	GraceDays        int             `json:"grace_days"`
 	DurationDays     *int            `json:"duration_days"`
-	ExpiryBasis      string          `json:"expiry_basis"` // issue or first_activation
+	ExpiryBasis      string          `json:"expiry_basis"` // basisIssue or basisFirstActivation
 	LeaseHours       int             `json:"lease_hours"`
 	Entitlements     codeList        `json:"entitlements"`
 	Metadata         json.RawMessage `json:"metadata"`
@@ -38,6 +39,17 @@ type license struct {
 	AccountClosed bool   `json:"-"`
 	KeyRetiresAt  stamp  `json:"-"` // of the key it was found by
 }
+
+// The kinds of a licence, and from when its duration counts.
+const (
+	kindNodeLocked = "node_locked"
+	kindFloating   = "floating" // seats are held by leases: one that lapses is free again
+
+	basisIssue           = "issue"
+	basisFirstActivation = "first_activation"
+)
+
+const defaultLeaseHours = 336
 
 // A codeList is a list of codes, kept as a JSON array.
 type codeList []string
@@ -68,10 +80,10 @@ const licenseColumns = `l.id, l.account_id, l.product, l.plan, l.kind, l.state, 
 	(SELECT count(*) FROM devices d WHERE d.license_id = l.id AND d.state = 'active'),
 	a.closed_at IS NOT NULL`
 
-func (l *license) dest(more ...any) []any {
-	return append([]any{&l.ID, &l.AccountID, &l.Product, &l.Plan, &l.Kind, &l.State, &l.Reason, &l.Trial, &l.MaxDevices, &l.MaxTransfers,
+func (l *license) dest() []any {
+	return []any{&l.ID, &l.AccountID, &l.Product, &l.Plan, &l.Kind, &l.State, &l.Reason, &l.Trial, &l.MaxDevices, &l.MaxTransfers,
 		&l.StartsAt, &l.ExpiresAt, &l.GraceDays, &l.DurationDays, &l.ExpiryBasis, &l.LeaseHours, &l.Entitlements, (*jsonText)(&l.Metadata),
-		&l.FirstActivatedAt, &l.CreatedAt, &l.UpdatedAt, &l.KeyHint, &l.SeatsUsed, &l.AccountClosed}, more...)
+		&l.FirstActivatedAt, &l.CreatedAt, &l.UpdatedAt, &l.KeyHint, &l.SeatsUsed, &l.AccountClosed}
 }
 
 // jsonText scans a JSON text column.
@@ -95,7 +107,7 @@ func (j *jsonText) Scan(v any) error {
 func (q *queries) licenseByKey(hash [32]byte) (*license, error) {
 	l := &license{}
 	err := q.one(`SELECT `+licenseColumns+`, k.retires_at FROM license_keys k JOIN licenses l ON l.id = k.license_id JOIN accounts a ON a.id = l.account_id
-		WHERE k.hash = ?`, []any{hash[:]}, l.dest(&l.KeyRetiresAt)...)
+		WHERE k.hash = ?`, []any{hash[:]}, append(l.dest(), &l.KeyRetiresAt)...)
 	return l, err
 }
 
@@ -136,9 +148,9 @@ const (
 
 // licenses returns a page of licences, newest first, older than the id before (""
 // for the newest).
-func (q *queries) licenses(f licenseFilter, before string, limit int) (page []*license, err error) {
+func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*license, error) {
 	query := `SELECT ` + licenseColumns + ` FROM licenses l JOIN accounts a ON a.id = l.account_id WHERE l.id < ?`
-	args := []any{orDefault(before, "~")}
+	args := []any{cmp.Or(before, lastID)}
 	and := func(condition string, arg any) {
 		query += ` AND ` + condition
 		for range strings.Count(condition, "?") {
@@ -158,12 +170,10 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) (page []*l
 		and(`(instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || l.id), lower(?)) > 0
 			OR EXISTS (SELECT 1 FROM license_keys k WHERE k.license_id = l.id AND instr(lower(k.hint), lower(?)) > 0))`, f.search)
 	}
-	err = q.each(query+` ORDER BY l.id DESC LIMIT ?`, append(args, limit), func(scan func(...any) error) error {
-		l := &license{}
-		page = append(page, l)
-		return scan(l.dest()...)
+	return collect(q, query+` ORDER BY l.id DESC LIMIT ?`, append(args, limit), func(l **license) []any {
+		*l = &license{}
+		return (*l).dest()
 	})
-	return page, err
 }
 
 // addLicense records a new licence and the hash of its key, and returns its id.
@@ -174,8 +184,8 @@ func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error
 	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at,
 		grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, created_at, updated_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, l.AccountID, l.Product, l.Plan, orDefault(l.Kind, "node_locked"), orDefault(l.State, "active"), l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
-		l.GraceDays, l.DurationDays, orDefault(l.ExpiryBasis, "issue"), orDefault(l.LeaseHours, 336), l.Entitlements, orDefault(string(l.Metadata), "{}"), t.now, t.now)
+		id, l.AccountID, l.Product, l.Plan, cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.State, "active"), l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
+		l.GraceDays, l.DurationDays, cmp.Or(l.ExpiryBasis, basisIssue), cmp.Or(l.LeaseHours, defaultLeaseHours), l.Entitlements, cmp.Or(string(l.Metadata), "{}"), t.now, t.now)
 	if err != nil {
 		return "", err
 	}
@@ -183,14 +193,6 @@ func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error
 		return "", err
 	}
 	return id, t.addEvent(event{Type: "license.created", AccountID: l.AccountID, LicenseID: id, Actor: actor})
-}
-
-func orDefault[T comparable](v, otherwise T) T {
-	var none T
-	if v == none {
-		return otherwise
-	}
-	return v
 }
 
 // setLicenseState stores an operator's decision and its event.
@@ -201,18 +203,6 @@ func (t *tx) setLicenseState(l *license, state, reason, eventType, actor string)
 	return t.addEvent(event{Type: eventType, AccountID: l.AccountID, LicenseID: l.ID, Actor: actor, Data: eventData("reason", reason)})
 }
 
-// eventData makes an event's data from names and values; empty values are left out.
-func eventData(pairs ...string) json.RawMessage {
-	data := map[string]string{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			data[pairs[i]] = pairs[i+1]
-		}
-	}
-	text, _ := json.Marshal(data)
-	return text
-}
-
 // startLicense notes the first activation of a licence. A duration that counts
 // from then decides its end.
 func (t *tx) startLicense(l *license) error {
@@ -220,17 +210,14 @@ func (t *tx) startLicense(l *license) error {
 		return nil
 	}
 	l.FirstActivatedAt, l.UpdatedAt = t.now, t.now
-	if l.ExpiryBasis == "first_activation" && l.DurationDays != nil && l.ExpiresAt.IsZero() {
-		l.ExpiresAt = t.now.after(time.Duration(*l.DurationDays) * 24 * time.Hour)
+	if l.ExpiryBasis == basisFirstActivation && l.DurationDays != nil && l.ExpiresAt.IsZero() {
+		l.ExpiresAt = t.now.after(days(*l.DurationDays))
 	}
 	if _, err := t.exec(`UPDATE licenses SET first_activated_at = ?, expires_at = ?, updated_at = ? WHERE id = ?`, l.FirstActivatedAt, l.ExpiresAt, t.now, l.ID); err != nil {
 		return err
 	}
-	return t.addEvent(event{Type: "license.first_activated", AccountID: l.AccountID, LicenseID: l.ID, Actor: "device"})
+	return t.addEvent(event{Type: "license.first_activated", AccountID: l.AccountID, LicenseID: l.ID, Actor: actorDevice})
 }
-
-// kindFloating is the kind of licence whose seats are held by leases.
-const kindFloating = "floating"
 
 // The states of a device.
 const (
@@ -265,6 +252,12 @@ type device struct {
 const deviceColumns = `id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, coalesce(lease_kid, ''),
 	leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, released_by, activations`
 
+// newDevice is dest for a list: each row gets a device of its own.
+func newDevice(d **device) []any {
+	*d = &device{}
+	return (*d).dest()
+}
+
 func (d *device) dest() []any {
 	return []any{&d.ID, &d.LicenseID, &d.Fingerprint, &d.Name, &d.Platform, &d.AppVersion, &d.State, &d.LeaseSeq, &d.PresentedSeq, &d.LeaseKid,
 		&d.LeasedAt, &d.LeaseExpiresAt, &d.LapsesAt, &d.CloneAt, &d.ActivatedAt, &d.LastSeenAt, &d.ReleasedAt, &d.ReleasedBy, &d.Activations}
@@ -291,7 +284,7 @@ func (q *queries) device(licenseID, id string) (*device, error) {
 // devices returns a page of a licence's devices, newest first, older than the id
 // before ("" for the newest). With a state ("" for any) only those in it. Each
 // state is in order in its index, so that a page of a million costs no more.
-func (q *queries) devices(licenseID, state, before string, limit int) (page []*device, err error) {
+func (q *queries) devices(licenseID, state, before string, limit int) ([]*device, error) {
 	states := []string{state}
 	if state == "" {
 		states = []string{deviceActive, deviceReleased, deviceBlocked}
@@ -307,22 +300,13 @@ func (q *queries) devices(licenseID, state, before string, limit int) (page []*d
 			args = append(args, before)
 		}
 	}
-	err = q.each(query+` ORDER BY row DESC LIMIT ?`, append(args, limit), func(scan func(...any) error) error {
-		d, row := &device{}, 0
-		page = append(page, d)
-		return scan(append(d.dest(), &row)...)
-	})
-	return page, err
+	var row int64 // which only orders
+	return collect(q, query+` ORDER BY row DESC LIMIT ?`, append(args, limit), func(d **device) []any { return append(newDevice(d), &row) })
 }
 
 // allDevices returns a page of the devices of all licences, newest first.
-func (q *queries) allDevices(before string, limit int) (page []*device, err error) {
-	err = q.each(`SELECT `+deviceColumns+` FROM devices WHERE id < ? ORDER BY id DESC LIMIT ?`, []any{orDefault(before, "~"), limit}, func(scan func(...any) error) error {
-		d := &device{}
-		page = append(page, d)
-		return scan(d.dest()...)
-	})
-	return page, err
+func (q *queries) allDevices(before string, limit int) ([]*device, error) {
+	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE id < ? ORDER BY id DESC LIMIT ?`, []any{cmp.Or(before, lastID), limit}, newDevice)
 }
 
 // saveDevice writes a device as it is, new or known.
@@ -338,14 +322,6 @@ func (t *tx) saveDevice(d *device) error {
 		d.ID, d.LicenseID, d.Fingerprint, d.Name, d.Platform, d.AppVersion, d.State, d.LeaseSeq, d.PresentedSeq, d.LeaseKid,
 		d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt, d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.Activations)
 	return err
-}
-
-// happenedSince reports whether an event of that type was written for a licence
-// since a moment.
-func (q *queries) happenedSince(licenseID, eventType string, since stamp) (bool, error) {
-	var n int
-	err := q.one(`SELECT count(*) FROM (SELECT 1 FROM events WHERE license_id = ? AND type = ? AND at > ? LIMIT 1)`, []any{licenseID, eventType, since}, &n)
-	return n > 0, err
 }
 
 // graceDue and expiryDue find the licences whose status time has changed and whose
@@ -365,13 +341,8 @@ func (q *queries) timeHasWork(now stamp) (due bool, err error) {
 
 // lapsedDevices returns devices whose floating seat is to be given back, of one
 // licence ("" for any).
-func (q *queries) lapsedDevices(licenseID string, now stamp, limit int) (all []*device, err error) {
-	err = q.each(`SELECT `+deviceColumns+` FROM devices WHERE lapses_at <= ?1 AND ?2 IN ('', license_id) LIMIT ?3`, []any{now, licenseID, limit}, func(scan func(...any) error) error {
-		d := &device{}
-		all = append(all, d)
-		return scan(d.dest()...)
-	})
-	return all, err
+func (q *queries) lapsedDevices(licenseID string, now stamp, limit int) ([]*device, error) {
+	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE lapses_at <= ?1 AND ?2 IN ('', license_id) LIMIT ?3`, []any{now, licenseID, limit}, newDevice)
 }
 
 // noteTime writes the event of up to limit licences that have come into grace or
@@ -382,21 +353,16 @@ func (t *tx) noteTime(limit int) (int, error) {
 		{graceDue, "expires_at", "grace_noted", "license.grace_started"},
 		{expiryDue, graceEnd, "expired_noted", "license.expired"},
 	} {
-		var ids [][2]string
-		err := t.each(`SELECT id, account_id FROM licenses WHERE `+due.condition+` LIMIT ?`, []any{t.now, limit}, func(scan func(...any) error) error {
-			var id [2]string
-			err := scan(&id[0], &id[1])
-			ids = append(ids, id)
-			return err
-		})
+		rows, err := collect(t.queries, `SELECT id, account_id FROM licenses WHERE `+due.condition+` LIMIT ?`, []any{t.now, limit},
+			func(l *license) []any { return []any{&l.ID, &l.AccountID} })
 		if err != nil {
 			return noted, err
 		}
-		for _, id := range ids {
-			if _, err := t.exec(`UPDATE licenses SET `+due.column+` = `+due.end+` WHERE id = ?`, id[0]); err != nil {
+		for _, l := range rows {
+			if _, err := t.exec(`UPDATE licenses SET `+due.column+` = `+due.end+` WHERE id = ?`, l.ID); err != nil {
 				return noted, err
 			}
-			if err := t.addEvent(event{Type: due.event, AccountID: id[1], LicenseID: id[0], Actor: "time"}); err != nil {
+			if err := t.addEvent(event{Type: due.event, AccountID: l.AccountID, LicenseID: l.ID, Actor: actorTime}); err != nil {
 				return noted, err
 			}
 			noted++
@@ -411,15 +377,10 @@ const transferWindow = 30 * 24 * time.Hour
 // transfers returns when the owner released devices of a licence in the last 30
 // days, oldest first: by the device, by replacing it, or in the portal. An
 // operator's release and a lapsed lease don't count.
-func (t *tx) transfers(licenseID string) (all []stamp, err error) {
-	err = t.each(`SELECT at FROM events WHERE license_id = ? AND type IN ('device.released', 'device.replaced') AND at > ?
-		AND json_extract(data, '$.by') IN ('device', 'replacement', 'portal') ORDER BY seq`, []any{licenseID, t.now.after(-transferWindow)}, func(scan func(...any) error) error {
-		var at stamp
-		err := scan(&at)
-		all = append(all, at)
-		return err
-	})
-	return all, err
+func (t *tx) transfers(licenseID string) ([]stamp, error) {
+	return collect(t.queries, `SELECT at FROM events WHERE license_id = ? AND type IN ('device.released', 'device.replaced') AND at > ?
+		AND json_extract(data, '$.by') IN ('device', 'replacement', 'portal') ORDER BY seq`, []any{licenseID, t.now.after(-transferWindow)},
+		func(at *stamp) []any { return []any{at} })
 }
 
 // activatedSince counts the other devices of a licence that took a seat at a

@@ -1097,6 +1097,11 @@ func TestIDsSortByTimeAndHaveOneShape(t *testing.T) {
 		last = id
 	}
 	good := newID("lead", start)
+	for _, later := range []time.Duration{time.Hour, 100 * 365 * 24 * time.Hour} {
+		if id := newID("lead", start.Add(later)); id <= good {
+			t.Errorf("%q comes after %q, and %v later", good, id, later)
+		}
+	}
 	for _, bad := range []string{"", "lead_", good[:30], good + "0", strings.ToUpper(good), "wgt" + good[4:], "lead-" + good[5:], "lead_8" + good[6:], good[:30] + "u", good[:30] + "é", good[:29] + "é"} {
 		if validID("lead", bad) {
 			t.Errorf("%q passes for an id", bad)

@@ -24,14 +24,8 @@ func (q *queries) widget(id string) (w widget, err error) {
 }
 
 // widgets returns the widgets of an account ("" for all), oldest first.
-func (q *queries) widgets(accountID string) (all []widget, err error) {
-	err = q.each(`SELECT `+widgetColumns+` FROM widgets w WHERE ?1 IN ('', w.account_id) ORDER BY w.id`, []any{accountID}, func(scan func(...any) error) error {
-		var w widget
-		err := scan(w.dest()...)
-		all = append(all, w)
-		return err
-	})
-	return all, err
+func (q *queries) widgets(accountID string) ([]widget, error) {
+	return collect(q, `SELECT `+widgetColumns+` FROM widgets w WHERE ?1 IN ('', w.account_id) ORDER BY w.id`, []any{accountID}, (*widget).dest)
 }
 
 // addWidget adds a widget and returns its id.
@@ -184,14 +178,9 @@ func (q *queries) eachQuarter(accountID, widgetID string, from, until stamp, f f
 
 // topItems returns the items of a widget that were clicked most, or clicked and
 // ordered, from a moment until before another.
-func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool, limit int) (all []itemCount, err error) {
-	err = q.each(`SELECT item, sum(clicks), sum(orders), sum(clicks) + ? * sum(orders) AS weight FROM item_counts WHERE widget_id = ? AND quarter >= ? AND quarter < ?
-		GROUP BY item HAVING weight > 0 ORDER BY weight DESC, item LIMIT ?`, []any{withOrders, widgetID, from, until, limit}, func(scan func(...any) error) error {
-		var i itemCount
-		var weight int64
-		err := scan(&i.Item, &i.Clicks, &i.Orders, &weight)
-		all = append(all, i)
-		return err
-	})
-	return all, err
+func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool, limit int) ([]itemCount, error) {
+	const weight = `sum(clicks) + ?1 * sum(orders)`
+	return collect(q, `SELECT item, sum(clicks), sum(orders) FROM item_counts WHERE widget_id = ?2 AND quarter >= ?3 AND quarter < ?4
+		GROUP BY item HAVING `+weight+` > 0 ORDER BY `+weight+` DESC, item LIMIT ?5`, []any{withOrders, widgetID, from, until, limit},
+		func(i *itemCount) []any { return []any{&i.Item, &i.Clicks, &i.Orders} })
 }

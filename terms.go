@@ -2,12 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 )
 
@@ -27,10 +28,10 @@ const (
 )
 
 // A termsReader is one place that terms are written in: a JSON body, a line of a
-// CSV file, or the command line. Each method reads one term and notes what is wrong with it; present
-// tells whether it is there at all.
+// CSV file, or the command line. Each method reads one term and notes what is wrong
+// with it; present tells whether it is there at all.
 type termsReader interface {
-	textTerm(name string, max int, check func(string) (code, detail string)) (value *string, present bool)
+	textTerm(name string, max int, check textCheck) (value *string, present bool)
 	numberTerm(name string, low, high int) (value *int, present bool)
 	flagTerm(name string) (value, present bool)
 	momentTerm(name string) (value stamp, present bool)
@@ -87,27 +88,25 @@ func readTerms(r termsReader) (c termsChange) {
 	return c
 }
 
-const defaultLeaseHours = 336
-
-func valueOr(v *int, otherwise int) int {
-	if v == nil {
-		return otherwise
-	}
-	return *v
-}
-
 // readNewTerms reads all terms of a licence that does not exist yet.
 func readNewTerms(r termsReader) (c termsChange) {
 	product, _ := r.textTerm("product", maxNameLength, notEmpty)
-	kind, _ := r.textTerm("kind", maxNameLength, oneOf("node_locked", "floating"))
-	basis, _ := r.textTerm("expiry_basis", maxNameLength, oneOf("issue", "first_activation"))
+	kind, _ := r.textTerm("kind", maxNameLength, oneOf(kindNodeLocked, kindFloating))
+	basis, _ := r.textTerm("expiry_basis", maxNameLength, oneOf(basisIssue, basisFirstActivation))
 	return append(readTerms(r), func(l *license) {
-		l.Product, l.Kind, l.ExpiryBasis = textOr(product, l.Product), textOr(kind, l.Kind), textOr(basis, l.ExpiryBasis)
+		l.Product, l.Kind, l.ExpiryBasis = valueOr(product, l.Product), valueOr(kind, l.Kind), valueOr(basis, l.ExpiryBasis)
 	})
 }
 
-// fixedTerms can't be changed once a licence exists.
-var fixedTerms = []string{"account_id", "product", "kind", "expiry_basis"}
+// readPatch reads a change of terms from a body; null takes a term away.
+func readPatch(in *input) termsChange {
+	for _, name := range []string{"account_id", "product", "kind", "expiry_basis"} {
+		if in.has(name) {
+			in.wrong(name, "immutable", "This can't be changed; issue another licence.")
+		}
+	}
+	return readTerms(in)
+}
 
 // termsFault is what is wrong with terms that are each right: the name of one, and
 // why. "" is nothing.
@@ -117,9 +116,9 @@ func (l *license) termsFault() (name, detail string) {
 		return "product", "A product is required."
 	case !l.StartsAt.IsZero() && !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(l.StartsAt.Time):
 		return "expires_at", "The licence would end before it starts."
-	case l.ExpiryBasis == "first_activation" && l.DurationDays == nil:
+	case l.ExpiryBasis == basisFirstActivation && l.DurationDays == nil:
 		return "duration_days", "A licence that counts from its first activation needs a duration."
-	case l.ExpiryBasis == "first_activation" && !l.ExpiresAt.IsZero() && l.FirstActivatedAt.IsZero():
+	case l.ExpiryBasis == basisFirstActivation && !l.ExpiresAt.IsZero() && l.FirstActivatedAt.IsZero():
 		return "expires_at", "The end of this licence follows from its first activation."
 	}
 	return "", ""
@@ -131,15 +130,14 @@ func (l *license) checkTerms() error {
 	if name == "" {
 		return nil
 	}
-	return &refusal{code: "validation_failed", detail: "These values are wrong: " + name + ".",
-		fields: []fieldError{{Pointer: "#/" + name, Code: "inconsistent", Detail: detail}}}
+	return errFields(fieldError{Pointer: "#/" + name, Code: "inconsistent", Detail: detail})
 }
 
 // complete fills in what follows from the other terms of a new licence.
 func (l *license) complete(now stamp) {
-	l.Kind, l.ExpiryBasis = orDefault(l.Kind, "node_locked"), orDefault(l.ExpiryBasis, "issue")
-	l.LeaseHours = orDefault(l.LeaseHours, defaultLeaseHours)
-	if l.ExpiryBasis == "issue" && l.DurationDays != nil && l.ExpiresAt.IsZero() {
+	l.Kind, l.ExpiryBasis = cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.ExpiryBasis, basisIssue)
+	l.LeaseHours = cmp.Or(l.LeaseHours, defaultLeaseHours)
+	if l.ExpiryBasis == basisIssue && l.DurationDays != nil && l.ExpiresAt.IsZero() {
 		begin := now
 		if l.StartsAt.After(now.Time) {
 			begin = l.StartsAt
@@ -147,8 +145,6 @@ func (l *license) complete(now stamp) {
 		l.ExpiresAt = begin.after(days(*l.DurationDays))
 	}
 }
-
-func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
 
 // createLicense issues a licence and makes its key, which is returned this once.
 // Errors: validation_failed, account_not_found.
@@ -194,22 +190,16 @@ func patchLicense(t *tx, id string, change termsChange, actor string) (*license,
 	return l, t.addEvent(licenseEvent(l, "license.updated", actor, "changed", names))
 }
 
-// changedTerms names the terms in which two states of a licence differ, in the order
+// changedTerms names the members in which two states of a licence differ, in the order
 // of the alphabet: "expires_at max_devices".
 func changedTerms(before, after *license) string {
-	var was, is map[string]json.RawMessage
-	for l, members := range map[*license]*map[string]json.RawMessage{before: &was, after: &is} {
-		text, _ := json.Marshal(l)
-		json.Unmarshal(text, members)
+	members := func(l *license) (m map[string]json.RawMessage) {
+		json.Unmarshal(encodeJSON(l), &m)
+		return m
 	}
-	var names []string
-	for name := range is {
-		if !bytes.Equal(was[name], is[name]) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return strings.Join(names, " ")
+	was, is := members(before), members(after)
+	maps.DeleteFunc(is, func(name string, value json.RawMessage) bool { return bytes.Equal(value, was[name]) })
+	return strings.Join(slices.Sorted(maps.Keys(is)), " ")
 }
 
 func licenseEvent(l *license, eventType, actor string, data ...string) event {
@@ -232,16 +222,14 @@ func renewLicense(t *tx, id string, by *int, actor string) (*license, error) {
 	case l.State == statusRevoked || l.ExpiresAt.IsZero():
 		return nil, errTransition(l, "renew")
 	case by == nil:
-		return nil, &refusal{code: "validation_failed", detail: "These values are wrong: days.",
-			fields: []fieldError{{Pointer: "#/days", Code: "required", Detail: "The licence has no duration of its own; say how many days."}}}
+		return nil, errFields(fieldError{Pointer: "#/days", Code: "required", Detail: "The licence has no duration of its own; say how many days."})
 	}
 	base := t.now
 	if l.ExpiresAt.After(base.Time) {
 		base = l.ExpiresAt
 	}
 	if l.ExpiresAt = base.after(days(*by)); l.ExpiresAt.Year() > lastYear {
-		return nil, &refusal{code: "validation_failed", detail: "These values are wrong: days.",
-			fields: []fieldError{{Pointer: "#/days", Code: "out_of_range", Detail: "The licence would end too late to be written."}}}
+		return nil, errFields(fieldError{Pointer: "#/days", Code: "out_of_range", Detail: "The licence would end too late to be written."})
 	}
 	if err := t.saveTerms(l); err != nil {
 		return nil, err
@@ -313,11 +301,11 @@ func (in *input) isNull(name string) bool {
 
 func (in *input) has(name string) bool { _, ok := in.body.member(name); return ok }
 
-func (in *input) textTerm(name string, max int, check func(string) (code, detail string)) (*string, bool) {
+func (in *input) textTerm(name string, max int, check textCheck) (*string, bool) {
 	if !in.has(name) || in.isNull(name) {
 		return nil, in.has(name)
 	}
-	return given(in.text(name, optional, max, check)), true
+	return nilIfEmpty(in.text(name, optional, max, check)), true
 }
 
 func (in *input) numberTerm(name string, low, high int) (*int, bool) {

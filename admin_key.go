@@ -1,0 +1,195 @@
+package main
+
+import (
+	"cmp"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// issueToken signs a bearer token and records it.
+func issueToken(t *tx, keys *keyring, row tokenRow, ttl time.Duration) (token string, issued tokenRow, err error) {
+	bases, err := t.baseURLs()
+	if err != nil {
+		return "", row, err
+	}
+	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
+	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(ttl)
+	if err := t.addToken(row); err != nil {
+		return "", row, err
+	}
+	token, err = keys.sign(claims{Issuer: bases[0].URL, Audience: bases[0].URL, Subject: row.AccountID, ClientID: row.ClientID,
+		Scope: row.Scope, IssuedAt: row.CreatedAt.Unix(), Expires: row.ExpiresAt.Unix(), ID: row.ID})
+	return token, row, err
+}
+
+func tokenIssue(e *env) error {
+	account, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	scopes := e.list("scope")
+	for _, scope := range scopes {
+		if !slices.Contains(grantableScopes, scope) {
+			return usageError(fmt.Sprintf("there is no scope %q: there are %s", scope, strings.Join(grantableScopes, " ")))
+		}
+	}
+	if len(scopes) == 0 {
+		return usageError("-scope is needed, as \"stats:read leads:read\"")
+	}
+	ttl, err := parseAge(e.str("ttl"))
+	if err != nil {
+		return err
+	}
+	client := cmp.Or(e.str("client-id"), account)
+	if err := checkClientID(client); err != nil {
+		return usageError(err.Error())
+	}
+	keys, err := loadKeyring(e.str("key"))
+	if err != nil {
+		return err
+	}
+	token, row := "", tokenRow{AccountID: account, ClientID: client, Scope: strings.Join(scopes, " "), AllAccounts: e.on("all-accounts")}
+	err = e.change(func(t *tx) (err error) {
+		token, row, err = issueToken(t, keys, row, ttl)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]any{"id": row.ID, "token": token, "expires_at": row.ExpiresAt}, token)
+}
+
+func tokenList(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.tokens()
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT", func(r tokenRow) []any {
+			return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, r.AccountID}
+		})
+	})
+}
+
+func tokenRevoke(e *env) error {
+	return e.changeQuietly(func(t *tx) error { return t.revokeToken(e.args[0]) })
+}
+
+func keyPublic(e *env) error {
+	ring, err := loadKeyring(e.str("key"))
+	if err != nil {
+		return err
+	}
+	for i := range ring.keys {
+		der, err := x509.MarshalPKIXPublicKey(ring.keys[i].public)
+		if err != nil {
+			return err
+		}
+		text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+		row := map[string]any{"kid": ring.keys[i].kid, "signs": i == 0, "created_at": ring.keys[i].createdAt, "pem": string(text)}
+		if err := e.print(row, strings.TrimSuffix(string(text), "\n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changeKeys loads the key file, lets f change it, and saves it. Another command
+// that changes keys waits: it would save what it had read before.
+func (e *env) changeKeys(f func(*keyring) error) error {
+	dir, err := os.Open(filepath.Dir(e.str("key"))) // the file itself is replaced
+	if err != nil {
+		return fmt.Errorf("lock the key file: %w", err)
+	}
+	defer dir.Close()
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("lock the key file: %w", err)
+	}
+	ring, err := loadKeyring(e.str("key"))
+	if err != nil {
+		return err
+	}
+	if err := f(ring); err != nil {
+		return err
+	}
+	return ring.save(e.str("key"), true)
+}
+
+func keyAdd(e *env) error {
+	key, err := newSigningKey(e.now())
+	if err != nil {
+		return err
+	}
+	err = e.changeKeys(func(ring *keyring) error {
+		ring.keys = append(ring.keys, key)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"kid": key.kid}, key.kid+" verifies now; pin it in devices, and in a day 'widgetd key rotate' lets it sign")
+}
+
+const keyPublished = 24 * time.Hour // how long a key is public before it signs
+
+func keyRotate(e *env) error {
+	kid := ""
+	err := e.changeKeys(func(ring *keyring) error {
+		newest := 0
+		for i := range ring.keys {
+			if !ring.keys[i].createdAt.Before(ring.keys[newest].createdAt.Time) { // of the same second: the one added last
+				newest = i
+			}
+		}
+		if newest == 0 {
+			return errors.New("the newest key signs already: make another with 'widgetd key add'")
+		}
+		if age := e.now().Sub(ring.keys[newest].createdAt.Time); age < keyPublished && !e.on("force") {
+			return fmt.Errorf("the newest key is public for %s only: devices and caches learn of it within a day; wait, or add -force", age.Round(time.Second))
+		}
+		key := ring.keys[newest]
+		ring.keys = slices.Insert(slices.Delete(ring.keys, newest, newest+1), 0, key)
+		kid = key.kid
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"kid": kid}, kid+" signs now")
+}
+
+func keyRetire(e *env) error {
+	kid := e.args[0]
+	leases, tokens := 0, 0
+	if err := e.withStore(func(st *store) (err error) {
+		leases, tokens, err = st.unexpiredByKey(kid, e.now())
+		return err
+	}); err != nil {
+		return err
+	}
+	err := e.changeKeys(func(ring *keyring) error {
+		at := slices.IndexFunc(ring.keys, func(k signingKey) bool { return k.kid == kid })
+		switch {
+		case at < 0:
+			return errors.New("there is no such key: 'widgetd key public -json' shows the kids")
+		case at == 0:
+			return errors.New("this key signs: let another sign first, with 'widgetd key rotate'")
+		case leases+tokens > 0 && !e.on("force"):
+			return fmt.Errorf("%d unexpired device leases and %d tokens were signed with this key and would end: wait for them, or add -force", leases, tokens)
+		}
+		ring.keys = slices.Delete(ring.keys, at, at+1)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.done()
+}

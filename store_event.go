@@ -1,0 +1,120 @@
+package main
+
+import "encoding/json"
+
+// An event is one change, written in the transaction that made it.
+type event struct {
+	ID        string          `json:"id"`
+	At        stamp           `json:"at"`
+	Type      string          `json:"type"`
+	AccountID string          `json:"account_id"`
+	LicenseID string          `json:"license_id,omitempty"`
+	DeviceID  string          `json:"device_id,omitempty"`
+	LeadID    string          `json:"lead_id,omitempty"`
+	Actor     string          `json:"actor"`
+	Data      json.RawMessage `json:"data"`
+}
+
+// The actors of events: who did it. A token's own id stands for a portal.
+const (
+	actorDevice  = "device"
+	actorSite    = "site"
+	actorCommand = "command"
+	actorTime    = "time"
+)
+
+// addEvent writes an event; id and time are its transaction's.
+func (t *tx) addEvent(e event) error {
+	if e.Data == nil {
+		e.Data = json.RawMessage("{}")
+	}
+	_, err := t.exec(`INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor, data) VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), nullif(?, ''), ?, ?)`,
+		t.newID("evt"), t.now, e.Type, e.AccountID, e.LicenseID, e.DeviceID, e.LeadID, e.Actor, string(e.Data))
+	return err
+}
+
+// eventData makes an event's data from names and values; empty values are left out.
+func eventData(pairs ...string) json.RawMessage {
+	data := map[string]string{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			data[pairs[i]] = pairs[i+1]
+		}
+	}
+	text, _ := json.Marshal(data)
+	return text
+}
+
+// happenedSince reports whether an event of that type was written for a licence
+// since a moment.
+func (q *queries) happenedSince(licenseID, eventType string, since stamp) (bool, error) {
+	var n int
+	err := q.one(`SELECT count(*) FROM (SELECT 1 FROM events WHERE license_id = ? AND type = ? AND at > ? LIMIT 1)`, []any{licenseID, eventType, since}, &n)
+	return n > 0, err
+}
+
+// An eventFilter chooses events; what is empty chooses all.
+type eventFilter struct {
+	accountID, eventType, licenseID, deviceID string
+	since                                     stamp
+}
+
+// events returns a page of events, newest first, written before the one with the
+// id before ("" for the newest).
+func (q *queries) events(f eventFilter, before string, limit int) ([]event, error) {
+	query := `SELECT id, at, type, account_id, coalesce(license_id, ''), coalesce(device_id, ''), coalesce(lead_id, ''), actor, data FROM events WHERE 1`
+	var args []any
+	owner := "account_id"
+	if f.licenseID != "" || f.deviceID != "" {
+		owner = "+account_id" // the plus keeps the account's index out: these have fewer events
+	}
+	for _, c := range []struct {
+		condition, value string
+	}{
+		{` AND ` + owner + ` = ?`, f.accountID}, {` AND type = ?`, f.eventType}, {` AND license_id = ?`, f.licenseID}, {` AND device_id = ?`, f.deviceID},
+		{` AND seq < (SELECT seq FROM events WHERE id = ?)`, before},
+	} {
+		if c.value != "" {
+			query += c.condition
+			args = append(args, c.value)
+		}
+	}
+	if !f.since.IsZero() {
+		query += ` AND at >= ?`
+		args = append(args, f.since)
+		if owner == "account_id" { // ids tell the time too, and have an index; the plus has it used
+			query += ` AND seq >= (SELECT min(+seq) FROM events WHERE id >= ?)`
+			args = append(args, formatID("evt", f.since.Time, [10]byte{}))
+		}
+	}
+	return collect(q, query+` ORDER BY seq DESC LIMIT ?`, append(args, limit), func(e *event) []any {
+		return []any{&e.ID, &e.At, &e.Type, &e.AccountID, &e.LicenseID, &e.DeviceID, &e.LeadID, &e.Actor, (*jsonText)(&e.Data)}
+	})
+}
+
+// A legacyCall counts how often one caller used one path on one UTC day.
+type legacyCall struct {
+	Day    string `json:"day"`
+	Path   string `json:"path"`   // a known one, or "other"
+	Caller string `json:"caller"` // an account, or "unknown"
+	Calls  int64  `json:"calls"`
+	LastAt stamp  `json:"last_at"`
+}
+
+// countLegacy adds calls to their rows.
+func (t *tx) countLegacy(calls []legacyCall) error {
+	for _, c := range calls {
+		if _, err := t.exec(`INSERT INTO legacy_calls (day, path, caller, calls, last_at) VALUES (?, ?, ?, ?, ?)
+			ON CONFLICT DO UPDATE SET calls = calls + excluded.calls, last_at = max(last_at, excluded.last_at)`,
+			c.Day, c.Path, c.Caller, c.Calls, c.LastAt); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// legacyCalls returns all counts, the latest day first.
+func (q *queries) legacyCalls() ([]legacyCall, error) {
+	return collect(q, `SELECT day, path, caller, calls, last_at FROM legacy_calls ORDER BY day DESC, calls DESC`, nil,
+		func(c *legacyCall) []any { return []any{&c.Day, &c.Path, &c.Caller, &c.Calls, &c.LastAt} })
+}
