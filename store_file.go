@@ -278,14 +278,15 @@ func (s *store) checkSchema() error {
 	return nil
 }
 
-// close runs the writes that are queued, checkpoints and closes the file.
+// close runs the writes that are queued, checkpoints and closes the file. While
+// somebody else has a transaction open the log stays, for the next start.
 func (s *store) close() error {
 	close(s.closing)
 	<-s.stopped
 	s.closeReaders() // first, so that none of them holds back the checkpoint
 	var err error
 	if !s.keepLog {
-		err = s.checkpoint()
+		err = errors.Join(s.writes.run("PRAGMA busy_timeout(1000)"), s.checkpoint())
 	}
 	return errors.Join(err, s.release())
 }
