@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
@@ -86,7 +87,7 @@ func createStore(path string, setUp func(*tx) error) error {
 	}
 	_, err = db.Exec("BEGIN IMMEDIATE; " + schemaSQL + "; COMMIT")
 	if err := errors.Join(err, db.Close()); err != nil {
-		return fmt.Errorf("make the schema: %w", err)
+		return fmt.Errorf("make the database: %s: %w", openHint(err), err)
 	}
 	st, err := openStore(draft, storeOptions{})
 	if err != nil {
@@ -160,10 +161,31 @@ func readHeader(f *os.File, path string) error {
 	return nil
 }
 
+// realPath is the file behind symbolic links: beside that SQLite keeps the log.
+func realPath(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path
+}
+
+// checkWritable refuses files that SQLite would open for reading only, and then make
+// a log that can't be written either. It opens none; see openHeader.
+func checkWritable(path string) error {
+	const writing = 2 // access(2)
+	for _, file := range []string{path, path + "-wal", path + "-shm"} {
+		if err := syscall.Access(file, writing); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s can't be written: let this user write to it and to its directory: %w", file, err)
+		}
+	}
+	return nil
+}
+
 // checkLog notices a write-ahead log that was taken away, and with it what was
 // written last: whoever closes the database removes the -shm file first and the log
 // after it, so that one without the other means that somebody else did.
 func checkLog(path string) error {
+	path = realPath(path)
 	before, err := os.Stat(path + "-shm")
 	if err != nil {
 		return nil
@@ -184,11 +206,12 @@ func openStore(path string, o storeOptions) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkLog(path); err != nil {
+	real := realPath(path)
+	if err := errors.Join(checkLog(path), checkWritable(real)); err != nil {
 		header.Close()
-		return nil, err
+		return nil, lineError{err}
 	}
-	s := &store{path: path, header: header, now: o.now, keepLog: o.keepLog,
+	s := &store{path: path, logPath: real + "-wal", header: header, now: o.now, keepLog: o.keepLog,
 		jobs: make(chan *job, maxQueued), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	if s.now == nil {
 		s.now = time.Now
@@ -211,7 +234,9 @@ func openHint(err error) string {
 		return "somebody else holds its lock; end that"
 	case errors.Is(err, errStorageFull):
 		return "make room on its disk"
-	case errors.As(err, &se) && (se.Code()&0xff == sqlite3.SQLITE_CANTOPEN || se.Code()&0xff == sqlite3.SQLITE_READONLY):
+	case errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_CANTOPEN:
+		return "let this user write to it and to its directory, and keep its path under 500 bytes"
+	case errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_READONLY:
 		return "let this user write to it and to its directory"
 	}
 	return "run 'widgetd check', or restore a backup"
@@ -241,7 +266,7 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
 	s.queries = newQueries(s.readers.PrepareContext)
-	if s.log, err = os.Stat(s.path + "-wal"); err != nil {
+	if s.log, err = os.Stat(s.logPath); err != nil {
 		return err
 	}
 	s.opened, err = s.header.Stat()
@@ -350,9 +375,9 @@ func (s *store) inPlace() error {
 	if err != nil || !os.SameFile(database, s.opened) {
 		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
 	}
-	log, err := os.Stat(s.path + "-wal")
+	log, err := os.Stat(s.logPath)
 	if err != nil || !os.SameFile(log, s.log) {
-		return fmt.Errorf("%w (the file at %s-wal is no longer the one that is open)", errStorage, s.path)
+		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.logPath)
 	}
 	if s.damaged.Load() == nil {
 		return nil
@@ -375,7 +400,7 @@ func (s *store) watch() {
 
 // logSize is how many bytes the write-ahead log takes on the disk.
 func (s *store) logSize() int64 {
-	info, err := os.Stat(s.path + "-wal")
+	info, err := os.Stat(s.logPath)
 	if err != nil {
 		return 0
 	}
