@@ -1,6 +1,7 @@
 package main
 
 import (
+	"database/sql"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // forms are the ways in which a text could lie in a file, in lower case.
@@ -140,5 +142,40 @@ func TestAnErasedAddressIsNowhereWhateverHeldIt(t *testing.T) {
 				t.Error("other addresses are gone too")
 			}
 		})
+	}
+}
+
+func TestEmptyingTheLogHoldsNoWriterUpWhileItWaitsForAReader(t *testing.T) {
+	t.Parallel()
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}, "query_only(1)"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	rows, err := db.Query(`SELECT id FROM accounts`) // and not read to its end
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	emptied := make(chan error, 1)
+	go func() { emptied <- s.emptyLog(time.Second) }()
+	slowest := time.Duration(0)
+	for ended := false; !ended; time.Sleep(10 * time.Millisecond) {
+		began := time.Now()
+		if err := s.update(t.Context(), named("meanwhile")); err != nil {
+			t.Fatal(err)
+		}
+		slowest = max(slowest, time.Since(began))
+		select {
+		case err := <-emptied:
+			if ended = true; err == nil {
+				t.Error("it was emptied under a reader")
+			}
+		default:
+		}
+	}
+	if slowest > 500*time.Millisecond {
+		t.Errorf("a write waited %v", slowest)
 	}
 }

@@ -325,21 +325,27 @@ func (s *store) checkpoint() error {
 
 // emptyLog checkpoints and truncates the write-ahead log while the service runs,
 // over a connection of its own, so that what was erased is gone from there too.
-// It waits for readers and the writer as long as told.
+// It waits for readers and the writer as long as told, in short tries with pauses:
+// SQLite holds writers up while such a checkpoint waits for a reader.
 func (s *store) emptyLog(patience time.Duration) error {
-	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{patience: patience}))
+	const try, pause = 50 * time.Millisecond, 200 * time.Millisecond
+	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{patience: try}))
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	var busy, pages, moved int
-	if err := db.QueryRow(`PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &pages, &moved); err != nil {
-		return storageError(err)
+	for end := time.Now().Add(patience); ; time.Sleep(pause) {
+		var busy, pages, moved int
+		if err := db.QueryRow(`PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &pages, &moved); err != nil {
+			return storageError(err)
+		}
+		if busy == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return errors.New("a reader holds an earlier state of the database")
+		}
 	}
-	if busy != 0 {
-		return errors.New("a reader holds an earlier state of the database")
-	}
-	return nil
 }
 
 func (s *store) closeReaders() error {
