@@ -640,7 +640,7 @@ func leadsErase(e *env) error {
 		if e.on("litestream") {
 			note = "the address is gone from the file; the write-ahead log, the replica and backups lose it with their retention"
 		} else if err := st.emptyLog(lockPatience); err != nil {
-			note = "the address is gone from the file, and from its log with the next checkpoint (" + err.Error() + "); copies in backups end with their retention"
+			note = "the address is gone from the file, but not from its log: run this again once nobody has a transaction open (" + err.Error() + "); copies in backups end with their retention"
 		}
 		return e.print(map[string]any{"erased": erased, "note": note}, fmt.Sprintf("%d erased; %s", erased, note))
 	})

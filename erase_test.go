@@ -145,19 +145,30 @@ func TestAnErasedAddressIsNowhereWhateverHeldIt(t *testing.T) {
 	}
 }
 
+// leaveOpen starts to read the database as another program would, until the test ends
+// or what it returns is called.
+func leaveOpen(t testing.TB, path string) (end func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{}, "query_only(1)"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := db.Query(`SELECT id FROM accounts`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end = func() {
+		rows.Close()
+		db.Close()
+	}
+	t.Cleanup(end)
+	return end
+}
+
 func TestEmptyingTheLogHoldsNoWriterUpWhileItWaitsForAReader(t *testing.T) {
 	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
-	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}, "query_only(1)"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	rows, err := db.Query(`SELECT id FROM accounts`) // and not read to its end
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
+	leaveOpen(t, s.path)
 	emptied := make(chan error, 1)
 	go func() { emptied <- s.emptyLog(time.Second) }()
 	slowest := time.Duration(0)
@@ -177,5 +188,28 @@ func TestEmptyingTheLogHoldsNoWriterUpWhileItWaitsForAReader(t *testing.T) {
 	}
 	if slowest > 500*time.Millisecond {
 		t.Errorf("a write waited %v", slowest)
+	}
+}
+
+func TestWhatWasErasedUnderAReaderIsGoneFromTheLogOnceThatHasEnded(t *testing.T) {
+	s := newService(t)
+	s.post("/widget/leads", `{"type":"newsletter","email":"forget.me@example.com"}`).is(200)
+	end := leaveOpen(t, s.store.path)
+	s.change(func(tx *tx) error {
+		_, err := tx.eraseLeads("", "forget.me@example.com")
+		return err
+	})
+	s.server.forget(0)
+	s.server.forget(0)
+	if len(traces(t, s.dir, "forget.me@")) == 0 || !s.server.traces.Load() {
+		t.Fatal("the log was emptied under a reader")
+	}
+	end()
+	s.server.forget(0)
+	if names := traces(t, s.dir, "forget.me@"); len(names) > 0 || s.server.traces.Load() {
+		t.Errorf("it still stands in %q", names)
+	}
+	if log := s.log.String(); strings.Count(log, "stays in the write-ahead log") != 1 || strings.Count(log, "is gone from the write-ahead log too") != 1 {
+		t.Error(log)
 	}
 }
