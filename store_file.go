@@ -234,6 +234,8 @@ func openHint(err error) string {
 		return "somebody else holds its lock; end that"
 	case errors.Is(err, errStorageFull):
 		return "make room on its disk"
+	case errors.Is(err, errNewerSchema):
+		return "run a newer widgetd"
 	case errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_CANTOPEN:
 		return "let this user write to it and to its directory, and keep its path under 500 bytes"
 	case errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_READONLY:
@@ -283,6 +285,8 @@ func (s *store) connect() (err error) {
 	return nil
 }
 
+var errNewerSchema = fmt.Errorf("its schema is newer than version %d", schemaVersion)
+
 // checkSchema asks for one row of the tables that make a database ours. A file
 // whose write-ahead log was taken away can lack even those.
 func (s *store) checkSchema() error {
@@ -295,6 +299,13 @@ func (s *store) checkSchema() error {
 	}
 	if tables != 16 {
 		return errors.New("tables are missing")
+	}
+	var version int
+	if err := s.writes.one(`PRAGMA user_version`, nil, &version); err != nil {
+		return err
+	}
+	if version > schemaVersion { // as the log may say, and the file's header not yet
+		return errNewerSchema
 	}
 	var main string
 	if err := s.writes.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main); err != nil && !errors.Is(err, errNotFound) {

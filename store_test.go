@@ -704,6 +704,18 @@ func TestAFileThatIsNotOursIsRefusedInOneLineWithTheNextStep(t *testing.T) {
 	}
 }
 
+func TestANewerSchemaIsRefusedAlsoWhileOnlyTheLogSaysSo(t *testing.T) {
+	path := makeStore(t)
+	leaveOpen(t, path) // keeps the log from being emptied, as a kill does
+	raw(t, path, "PRAGMA user_version = 2")
+	if s, err := openStore(path, storeOptions{}); err == nil {
+		s.close()
+		t.Error("it was opened")
+	} else if !strings.Contains(err.Error(), path+" can't be used: run a newer widgetd") {
+		t.Error(err)
+	}
+}
+
 func TestOddCharactersInThePathAreJustCharacters(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a b", "100%", "50%41", "what?mode=memory", "sharp#1", "semi;colon", "and&_pragma=query_only(1)", "plus+", "ü", `quote'"`, "file:x"} {
