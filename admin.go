@@ -490,7 +490,7 @@ func leadsErase(e *env) error {
 		if e.on("litestream") {
 			note = "the address is gone from the file; the write-ahead log, the replica and backups lose it with their retention"
 		} else if err := st.emptyLog(lockPatience); err != nil {
-			note = "the address is gone from the file, and from its log with the next checkpoint (" + err.Error() + "); copies in backups end with their retention"
+			note = "the address is gone from the file, but not from its log: run this again once nobody has a transaction open (" + err.Error() + "); copies in backups end with their retention"
 		}
 		return e.print(map[string]any{"erased": erased, "note": note}, fmt.Sprintf("%d erased; %s", erased, note))
 	})
@@ -629,16 +629,17 @@ func checkCommand(e *env) error {
 		return err
 	}
 	for _, suffix := range []string{"", "-wal", "-shm"} {
-		if info, err := os.Stat(e.str("db") + suffix); err == nil && info.Mode().Perm()&0o077 != 0 {
-			faults = append(faults, fmt.Sprintf("permissions: others can read %s (mode %04o): run 'chmod 600 %s'", e.str("db")+suffix, info.Mode().Perm(), e.str("db")+suffix))
+		file := realPath(e.str("db")) + suffix
+		if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
+			faults = append(faults, fmt.Sprintf("permissions: others can read %s (mode %04o): run 'chmod 600 %s'", file, info.Mode().Perm(), file))
 		}
 	}
 	if _, err := loadKeyring(e.str("key")); err != nil {
 		faults = append(faults, "key: "+err.Error())
 	}
 	notes := []string{}
-	if info, err := os.Stat(filepath.Dir(e.str("db"))); err == nil && info.Mode().Perm()&0o077 != 0 {
-		notes = append(notes, fmt.Sprintf("note: others can look into %s (mode %04o); the files in it are closed to them", filepath.Dir(e.str("db")), info.Mode().Perm()))
+	if info, err := os.Stat(filepath.Dir(realPath(e.str("db")))); err == nil && info.Mode().Perm()&0o077 != 0 {
+		notes = append(notes, fmt.Sprintf("note: others can look into %s (mode %04o); the files in it are closed to them", filepath.Dir(realPath(e.str("db"))), info.Mode().Perm()))
 	}
 	said := slices.Concat(faults, notes)
 	if len(faults) == 0 {

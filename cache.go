@@ -96,9 +96,10 @@ type taggedBody struct {
 
 // statsKey is everything that an answer of statistics depends on, but the counts.
 type statsKey struct {
-	widget, zone, interval string
-	from, to               time.Time
-	withOrders             bool
+	widget, name   string
+	zone, interval string
+	from, to       time.Time
+	withOrders     bool
 }
 
 func newCaches() caches {

@@ -177,3 +177,37 @@ func TestACacheIsBounded(t *testing.T) {
 		t.Fatalf("%d entries", c.len())
 	}
 }
+
+// TestWhatIsKeptInMemoryServesAlsoWhileWritesAlwaysWait has each write ask for the
+// next before it ends, so that the queue is never empty.
+func TestWhatIsKeptInMemoryServesAlsoWhileWritesAlwaysWait(t *testing.T) {
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	const last = 5
+	var fresh [last + 1]bool
+	var all sync.WaitGroup
+	var ask func(n int)
+	ask = func(n int) {
+		err := s.update(t.Context(), func(*tx) error {
+			fresh[n] = s.fresh.Load()
+			if n == last {
+				return nil
+			}
+			if n == 1 { // as a quarter of a second later
+				s.fresh.Store(false)
+			}
+			all.Go(func() { ask(n + 1) })
+			for len(s.jobs) == 0 {
+				runtime.Gosched()
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	ask(0)
+	all.Wait()
+	if !fresh[last] {
+		t.Errorf("while writes wait nothing is held against the file: %v", fresh)
+	}
+}

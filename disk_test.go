@@ -296,6 +296,14 @@ func TestTheProgramRefusesEveryBadFileInOneLine(t *testing.T) {
 			}
 		})
 	})
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		t.Run("that this user can't write"+suffix, func(t *testing.T) {
+			if os.Getuid() != 0 {
+				t.Skip("only root may run the service as somebody else")
+			}
+			refusedToNobody(t, suffix)
+		})
+	}
 	t.Run("on a disk that can't be written", func(t *testing.T) {
 		dir := smallDisk(t, 8<<20)
 		o := operatorIn(t, dir)
@@ -313,6 +321,29 @@ func TestTheProgramRefusesEveryBadFileInOneLine(t *testing.T) {
 			t.Error(text)
 		}
 	})
+}
+
+// refusedToNobody starts the service as the user nobody, who owns its files but may
+// not write to one of them.
+func refusedToNobody(t *testing.T, suffix string) {
+	t.Helper()
+	programsOrSkip(t, "setpriv", "timeout")
+	dir, err := os.MkdirTemp("", "nobody") // t.TempDir() is in a directory that is closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	o := operatorIn(t, dir)
+	path := o.env["WIDGETD_DB"]
+	runProgram(t, "cp", builtProgram(t), filepath.Join(dir, "widgetd"))
+	runProgram(t, "touch", path+"-wal", path+"-shm")
+	runProgram(t, "chmod", "400", path+suffix)
+	runProgram(t, "chown", "-R", "nobody", dir)
+	out, err := exec.Command("setpriv", "--reuid=nobody", "--clear-groups", "timeout", "5", filepath.Join(dir, "widgetd"), "serve", "-addr", "127.0.0.1:0",
+		"-db", path, "-key", o.env["WIDGETD_KEY"]).CombinedOutput()
+	if text := string(out); err == nil || strings.Count(text, "\n") != 1 || !strings.Contains(text, path+suffix+" can't be written: let this user write to it") {
+		t.Errorf("%v: %q", err, text)
+	}
 }
 
 // openFaults are done to files while the service has them open.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"database/sql"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // forms are the ways in which a text could lie in a file, in lower case.
@@ -140,5 +142,74 @@ func TestAnErasedAddressIsNowhereWhateverHeldIt(t *testing.T) {
 				t.Error("other addresses are gone too")
 			}
 		})
+	}
+}
+
+// leaveOpen starts to read the database as another program would, until the test ends
+// or what it returns is called.
+func leaveOpen(t testing.TB, path string) (end func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{}, "query_only(1)"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := db.Query(`SELECT id FROM accounts`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end = func() {
+		rows.Close()
+		db.Close()
+	}
+	t.Cleanup(end)
+	return end
+}
+
+func TestEmptyingTheLogHoldsNoWriterUpWhileItWaitsForAReader(t *testing.T) {
+	t.Parallel()
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	leaveOpen(t, s.path)
+	emptied := make(chan error, 1)
+	go func() { emptied <- s.emptyLog(time.Second) }()
+	slowest := time.Duration(0)
+	for ended := false; !ended; time.Sleep(10 * time.Millisecond) {
+		began := time.Now()
+		if err := s.update(t.Context(), named("meanwhile")); err != nil {
+			t.Fatal(err)
+		}
+		slowest = max(slowest, time.Since(began))
+		select {
+		case err := <-emptied:
+			if ended = true; err == nil {
+				t.Error("it was emptied under a reader")
+			}
+		default:
+		}
+	}
+	if slowest > 500*time.Millisecond {
+		t.Errorf("a write waited %v", slowest)
+	}
+}
+
+func TestWhatWasErasedUnderAReaderIsGoneFromTheLogOnceThatHasEnded(t *testing.T) {
+	s := newService(t)
+	s.post("/widget/leads", `{"type":"newsletter","email":"forget.me@example.com"}`).is(200)
+	end := leaveOpen(t, s.store.path)
+	s.change(func(tx *tx) error {
+		_, err := tx.eraseLeads("", "forget.me@example.com")
+		return err
+	})
+	s.server.forget(0)
+	s.server.forget(0)
+	if len(traces(t, s.dir, "forget.me@")) == 0 || !s.server.traces.Load() {
+		t.Fatal("the log was emptied under a reader")
+	}
+	end()
+	s.server.forget(0)
+	if names := traces(t, s.dir, "forget.me@"); len(names) > 0 || s.server.traces.Load() {
+		t.Errorf("it still stands in %q", names)
+	}
+	if log := s.log.String(); strings.Count(log, "stays in the write-ahead log") != 1 || strings.Count(log, "is gone from the write-ahead log too") != 1 {
+		t.Error(log)
 	}
 }

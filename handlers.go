@@ -112,6 +112,7 @@ type server struct {
 	running   inProgress
 	metrics   metrics
 	draining  atomic.Bool
+	traces    atomic.Bool // of what was erased are still in the write-ahead log
 	routing   atomic.Pointer[routing]
 }
 

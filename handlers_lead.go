@@ -117,11 +117,24 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 	}); err != nil {
 		return nil, err
 	}
-	if s.store.keepLog { // Litestream's, and it ends there with its retention
-		return &res, nil
-	}
-	if err := s.store.emptyLog(5 * time.Second); err != nil {
-		s.log.Warn("an erased address stays in the write-ahead log until its next checkpoint", "error", err.Error())
-	}
+	s.forget(5 * time.Second)
 	return &res, nil
+}
+
+// forget empties the write-ahead log of what was erased. What it can't do now, since
+// somebody has a transaction open, tend does later.
+func (s *server) forget(patience time.Duration) {
+	if s.store.keepLog { // Litestream's, and it ends there with its retention
+		return
+	}
+	again := s.traces.Swap(false)
+	switch err := s.store.emptyLog(patience); {
+	case err != nil && !again:
+		s.log.Warn("an erased address stays in the write-ahead log until nobody has a transaction open", "error", err.Error())
+		fallthrough
+	case err != nil:
+		s.traces.Store(true)
+	case again:
+		s.log.Info("what was erased is gone from the write-ahead log too")
+	}
 }

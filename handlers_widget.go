@@ -243,7 +243,7 @@ func (s *server) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error) {
 		}
 		withOrders = true
 	}
-	key := statsKey{w.ID, q.Zone.String(), q.Interval, q.From, q.To, withOrders}
+	key := statsKey{w.ID, w.Name, q.Zone.String(), q.Interval, q.From, q.To, withOrders}
 	return s.caches.stats.load(s.store, key, func() (taggedBody, string, error) {
 		report, err := s.countWidget(w, q, withOrders)
 		if err != nil {

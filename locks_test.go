@@ -229,6 +229,30 @@ func TestALogThatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 	}
 }
 
+func TestATransactionThatAnOperatorLeftOpenHoldsNoStopUp(t *testing.T) {
+	for _, open := range []string{"BEGIN; SELECT count(*) FROM leads", "BEGIN IMMEDIATE"} {
+		t.Run(open, func(t *testing.T) {
+			t.Parallel()
+			o := newOperator(t)
+			p := serveProcess(t, o)
+			c := o.customer(p)
+			openShell(t, o.env["WIDGETD_DB"]).run(open)
+			var all acknowledged
+			if !strings.Contains(open, "IMMEDIATE") {
+				all.add("open@example.com", c.lead("open@example.com").text("id"))
+			}
+			began := time.Now()
+			if err := p.stop(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("stopped after %v", took)
+			}
+			all.check(t, o)
+		})
+	}
+}
+
 func TestOthersWhoOpenAndCloseTheFileLeaveTheServicesLogInPlace(t *testing.T) {
 	programsOrSkip(t, "sqlite3")
 	t.Parallel()

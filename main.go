@@ -672,6 +672,9 @@ func (s *server) tend(ctx context.Context) {
 			if err := s.store.update(ctx, (*tx).sweep); err != nil {
 				s.log.Warn("old rows can't be removed", "error", err.Error())
 			}
+			if s.traces.Load() {
+				s.forget(0)
+			}
 		}
 	}
 }

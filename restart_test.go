@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -268,4 +269,38 @@ func TestFiftyRestartsUnderLoadAnswerEveryRequestAndRefuseNone(t *testing.T) {
 	if late < restarts || len(all.ids) < 20*restarts {
 		t.Error("the restarts met no load")
 	}
+}
+
+func TestTwoServicesOverOneFileSellNoSeatTwiceAndLoseNothing(t *testing.T) {
+	t.Parallel()
+	const seats = 5
+	o := newOperator(t)
+	first, second := serveProcess(t, o), serveProcess(t, o)
+	added := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", fmt.Sprint(seats))
+	key := added["key"].(string)
+	customers := []*customer{o.customer(first), {t: t, client: newClient(t), base: second.base}}
+	var all acknowledged
+	var activated atomic.Int64
+	var asked sync.WaitGroup
+	for i := range 8 * seats {
+		c, email := customers[i%2], fmt.Sprintf("either%d@example.com", i)
+		asked.Go(func() {
+			if c.ask("POST", "/widget/license/activate", activateBody(key, email)).status == 200 {
+				activated.Add(1)
+			}
+			all.add(email, c.lead(email).text("id"))
+		})
+	}
+	asked.Wait()
+	if activated.Load() != seats {
+		t.Errorf("%d devices on %d seats", activated.Load(), seats)
+	}
+	if err := first.stop(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	all.add("alone@example.com", customers[1].lead("alone@example.com").text("id")) // the log is still the second one's
+	if err := second.stop(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	all.check(t, o)
 }

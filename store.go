@@ -298,6 +298,7 @@ func (t *tx) newID(prefix string) string { return newID(prefix, t.exact) }
 type store struct {
 	*queries
 	path    string
+	logPath string // of the write-ahead log
 	now     func() time.Time
 	readers *sql.DB
 	writers *sql.DB

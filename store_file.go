@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
@@ -88,7 +89,7 @@ func createStore(path string, setUp func(*tx) error) error {
 	}
 	_, err = db.Exec("BEGIN IMMEDIATE; " + schemaSQL + "; COMMIT")
 	if err := errors.Join(err, db.Close()); err != nil {
-		return fmt.Errorf("make the schema: %w", err)
+		return fmt.Errorf("make the database: %s: %w", openHint(err), err)
 	}
 	st, err := openStore(draft, storeOptions{})
 	if err != nil {
@@ -153,10 +154,31 @@ func checkHeader(f *os.File) error {
 	return nil
 }
 
+// realPath is the file behind symbolic links: beside that SQLite keeps the log.
+func realPath(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path
+}
+
+// checkWritable refuses files that SQLite would open for reading only, and then make
+// a log that can't be written either. It opens none; see openFile.
+func checkWritable(path string) error {
+	const writing = 2 // access(2)
+	for _, file := range []string{path, path + "-wal", path + "-shm"} {
+		if err := syscall.Access(file, writing); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s can't be written: let this user write to it and to its directory: %w", file, err)
+		}
+	}
+	return nil
+}
+
 // checkLog notices a write-ahead log that was taken away, and with it what was
 // written last: whoever closes the database removes the -shm file first and the log
 // after it, so that one without the other means that somebody else did.
 func checkLog(path string) error {
+	path = realPath(path)
 	before, err := os.Stat(path + "-shm")
 	if err != nil {
 		return nil
@@ -177,11 +199,12 @@ func openStore(path string, o storeOptions) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkLog(path); err != nil {
+	real := realPath(path)
+	if err := errors.Join(checkLog(path), checkWritable(real)); err != nil {
 		file.Close()
-		return nil, err
+		return nil, lineError{err}
 	}
-	s := &store{path: path, file: file, now: o.now, keepLog: o.keepLog,
+	s := &store{path: path, logPath: real + "-wal", file: file, now: o.now, keepLog: o.keepLog,
 		jobs: make(chan *job, maxQueued), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	if s.now == nil {
 		s.now = time.Now
@@ -204,7 +227,11 @@ func openHint(err error) string {
 		return "somebody else holds its lock; end that"
 	case errors.Is(err, errStorageFull):
 		return "make room on its disk"
-	case errors.As(err, &se) && (se.Code()&0xff == sqlite3.SQLITE_CANTOPEN || se.Code()&0xff == sqlite3.SQLITE_READONLY):
+	case errors.Is(err, errNewerSchema):
+		return "run a newer widgetd"
+	case errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_CANTOPEN:
+		return "let this user write to it and to its directory, and keep its path under 500 bytes"
+	case errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_READONLY:
 		return "let this user write to it and to its directory"
 	}
 	return "run 'widgetd check', or restore a backup"
@@ -234,7 +261,7 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
 	s.queries = newQueries(s.readers.PrepareContext)
-	if s.log, err = os.Stat(s.path + "-wal"); err != nil {
+	if s.log, err = os.Stat(s.logPath); err != nil {
 		return err
 	}
 	s.opened, err = s.file.Stat()
@@ -251,6 +278,8 @@ func (s *store) connect() (err error) {
 	return nil
 }
 
+var errNewerSchema = fmt.Errorf("its schema is newer than version %d", schemaVersion)
+
 // checkSchema asks for one row of the tables that make a database ours. A file
 // whose write-ahead log was taken away can lack even those.
 func (s *store) checkSchema() error {
@@ -264,6 +293,13 @@ func (s *store) checkSchema() error {
 	if tables != 16 {
 		return errors.New("tables are missing")
 	}
+	var version int
+	if err := s.writes.one(`PRAGMA user_version`, nil, &version); err != nil {
+		return err
+	}
+	if version > schemaVersion { // as the log may say, and the file's header not yet
+		return errNewerSchema
+	}
 	var main string
 	if err := s.writes.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main); err != nil && !errors.Is(err, errNotFound) {
 		return err
@@ -271,14 +307,15 @@ func (s *store) checkSchema() error {
 	return nil
 }
 
-// close runs the writes that are queued, checkpoints and closes the file.
+// close runs the writes that are queued, checkpoints and closes the file. While
+// somebody else has a transaction open the log stays, for the next start.
 func (s *store) close() error {
 	close(s.closing)
 	<-s.stopped
 	s.closeReaders() // first, so that none of them holds back the checkpoint
 	var err error
 	if !s.keepLog {
-		err = s.checkpoint()
+		err = errors.Join(s.writes.run("PRAGMA busy_timeout(1000)"), s.checkpoint())
 	}
 	return errors.Join(err, s.release())
 }
@@ -292,21 +329,27 @@ func (s *store) checkpoint() error {
 
 // emptyLog checkpoints and truncates the write-ahead log while the service runs,
 // over a connection of its own, so that what was erased is gone from there too.
-// It waits for readers and the writer as long as told.
+// It waits for readers and the writer as long as told, in short tries with pauses:
+// SQLite holds writers up while such a checkpoint waits for a reader.
 func (s *store) emptyLog(patience time.Duration) error {
-	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{patience: patience}))
+	const try, pause = 50 * time.Millisecond, 200 * time.Millisecond
+	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{patience: try}))
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	var busy, pages, moved int
-	if err := db.QueryRow(`PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &pages, &moved); err != nil {
-		return storageError(err)
+	for end := time.Now().Add(patience); ; time.Sleep(pause) {
+		var busy, pages, moved int
+		if err := db.QueryRow(`PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &pages, &moved); err != nil {
+			return storageError(err)
+		}
+		if busy == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return errors.New("a reader holds an earlier state of the database")
+		}
 	}
-	if busy != 0 {
-		return errors.New("a reader holds an earlier state of the database")
-	}
-	return nil
 }
 
 func (s *store) closeReaders() error {
@@ -342,9 +385,9 @@ func (s *store) inPlace() error {
 	if err != nil || !os.SameFile(database, s.opened) {
 		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
 	}
-	log, err := os.Stat(s.path + "-wal")
+	log, err := os.Stat(s.logPath)
 	if err != nil || !os.SameFile(log, s.log) {
-		return fmt.Errorf("%w (the file at %s-wal is no longer the one that is open)", errStorage, s.path)
+		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.logPath)
 	}
 	if s.damaged.Load() == nil {
 		return nil
@@ -367,7 +410,7 @@ func (s *store) watch() {
 
 // logSize is how many bytes the write-ahead log takes on the disk.
 func (s *store) logSize() int64 {
-	info, err := os.Stat(s.path + "-wal")
+	info, err := os.Stat(s.logPath)
 	if err != nil {
 		return 0
 	}

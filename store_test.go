@@ -704,6 +704,18 @@ func TestAFileThatIsNotOursIsRefusedInOneLineWithTheNextStep(t *testing.T) {
 	}
 }
 
+func TestANewerSchemaIsRefusedAlsoWhileOnlyTheLogSaysSo(t *testing.T) {
+	path := makeStore(t)
+	leaveOpen(t, path) // keeps the log from being emptied, as a kill does
+	raw(t, path, "PRAGMA user_version = 2")
+	if s, err := openStore(path, storeOptions{}); err == nil {
+		s.close()
+		t.Error("it was opened")
+	} else if !strings.Contains(err.Error(), path+" can't be used: run a newer widgetd") {
+		t.Error(err)
+	}
+}
+
 func TestOddCharactersInThePathAreJustCharacters(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a b", "100%", "50%41", "what?mode=memory", "sharp#1", "semi;colon", "and&_pragma=query_only(1)", "plus+", "ü", `quote'"`, "file:x"} {
@@ -736,6 +748,51 @@ func TestOddCharactersInThePathAreJustCharacters(t *testing.T) {
 				t.Errorf("files %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+func TestADatabaseBehindASymbolicLinkIsTheFileThatTheLinkNames(t *testing.T) {
+	path := makeStore(t)
+	link := filepath.Join(t.TempDir(), "link.db")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	s := openTestStore(t, link, storeOptions{})
+	if err := s.update(t.Context(), named("through the link")); err != nil {
+		t.Fatal(err)
+	}
+	if s.logSize() == 0 {
+		t.Error("the log was not found")
+	}
+	if err := s.backup(link + ".copy"); err != nil {
+		t.Error(err)
+	}
+	rename(t, path+"-wal", path+"-away")
+	if err := s.inPlace(); !errors.Is(err, errStorage) {
+		t.Errorf("its log taken away: %v", err)
+	}
+	if faults, err := checkFile(link); err != nil || len(faults) != 1 || !strings.Contains(faults[0], "-wal is missing") {
+		t.Errorf("check without the log: %q, %v", faults, err)
+	}
+	rename(t, path+"-away", path+"-wal")
+	if err := errors.Join(os.Remove(link), os.Symlink(makeStore(t), link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.inPlace(); !errors.Is(err, errStorage) {
+		t.Errorf("the link names another file: %v", err)
+	}
+}
+
+func TestAPathTooLongForSQLiteIsRefusedWithTheNextStep(t *testing.T) {
+	path := filepath.Join(t.TempDir(), strings.Repeat("a", 250), strings.Repeat("b", 250), "x.db")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := createStore(path, named("first")); err == nil || !strings.Contains(err.Error(), "keep its path under 500 bytes") {
+		t.Errorf("%v", err)
+	}
+	if names := dirNames(t, filepath.Dir(path)); len(names) > 0 {
+		t.Errorf("left behind: %q", names)
 	}
 }
 

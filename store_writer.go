@@ -217,15 +217,17 @@ func (s *store) write() {
 		}
 		s.turn <- struct{}{}
 		s.runQueued()
-		if !s.fresh.Load() {
-			s.noteForeign()
-		}
 		<-s.turn
 	}
 }
 
+// runQueued runs what waits. Between batches it looks for commits of others when
+// that is due: under load something may always wait.
 func (s *store) runQueued() {
 	for {
+		if !s.fresh.Load() {
+			s.noteForeign()
+		}
 		select {
 		case first := <-s.jobs:
 			runtime.Gosched() // lets those who are about to ask join this batch
