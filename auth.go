@@ -19,7 +19,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,7 +121,6 @@ const (
 	pemKey     = "PRIVATE KEY"
 	pemSecret  = "WIDGETD SECRET"
 	pemCreated = "Created"
-	keyMode    = 0o600
 )
 
 // newSigningKey makes a key whose id does not begin with a dash, which the command
@@ -240,24 +238,14 @@ func (k *keyring) save(path string, replace bool) error {
 	if err != nil {
 		return fmt.Errorf("write the key file: %w", err)
 	}
-	draft := path + ".new"
-	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, keyMode)
+	err = writeWhole(path, replace, func(f *os.File) error {
+		_, err := f.Write(text)
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("write the key file (remove %s if no other command is changing keys): %v", draft, err) // not ErrExist: that is about path
-	}
-	defer os.Remove(draft)
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("write the key file: %w", err)
 	}
-	place := os.Link // never replaces a file
-	if replace {
-		place = os.Rename
-	}
-	if err := place(draft, path); err != nil {
-		return fmt.Errorf("write the key file: %w", err)
-	}
-	return syncDir(filepath.Dir(path))
+	return nil
 }
 
 // signer is the key that signs.

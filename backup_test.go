@@ -180,7 +180,7 @@ func TestABackupThatCannotBeMadeSaysWhy(t *testing.T) {
 	if err := os.WriteFile(copied+".new", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o.fails("remove "+copied+".new if no other backup is running", "backup", copied)
+	o.fails("remove "+copied+".new if no other command is making it", "backup", copied)
 	t.Run("of a database that is not as it should be", func(t *testing.T) {
 		o := newOperator(t)
 		raw(t, o.env["WIDGETD_DB"], `DROP INDEX leads_email`)

@@ -70,37 +70,52 @@ func dsn(path, mode string, o storeOptions, more ...string) string {
 // createStore makes a new database at path, whole or not at all, mode 0600. It
 // returns an error wrapping fs.ErrExist when there is something already.
 func createStore(path string, setUp func(*tx) error) error {
-	if _, err := os.Lstat(path); err == nil {
-		return fmt.Errorf("%s: %w", path, fs.ErrExist)
+	err := writeWhole(path, false, func(f *os.File) error {
+		db, err := sql.Open("sqlite", dsn(f.Name(), "rw", storeOptions{}))
+		if err != nil {
+			return err
+		}
+		_, err = db.Exec("BEGIN IMMEDIATE; " + schemaSQL + "; COMMIT")
+		if err := errors.Join(err, db.Close()); err != nil {
+			return fmt.Errorf("%s: %w", openHint(err), err)
+		}
+		st, err := openStore(f.Name(), storeOptions{})
+		if err != nil {
+			return err
+		}
+		err = st.update(context.Background(), setUp)
+		return errors.Join(err, st.close())
+	})
+	if err != nil {
+		return fmt.Errorf("make the database: %w", err)
 	}
-	draft := path + ".new"
-	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	return nil
+}
+
+// writeWhole makes a file, whole or not at all, mode 0600: what fill writes into a
+// draft beside it takes its place. It replaces an existing one only when told to; else
+// the error wraps fs.ErrExist.
+func writeWhole(path string, replace bool, fill func(draft *os.File) error) error {
+	place := os.Rename
+	if !replace {
+		if _, err := os.Lstat(path); err == nil {
+			return fmt.Errorf("%s: %w", path, fs.ErrExist)
+		}
+		place = os.Link // fails when somebody else was faster
+	}
+	draft, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make the database (remove %s if no other command is making it): %v", draft, err) // not ErrExist: that is about path
+		return fmt.Errorf("remove %s if no other command is making it: %v", path+".new", err) // not ErrExist: that is about path
 	}
-	if err != nil {
-		return fmt.Errorf("make the database: %w", err)
-	}
-	f.Close()
-	defer os.Remove(draft)
-	db, err := sql.Open("sqlite", dsn(draft, "rwc", storeOptions{}))
 	if err != nil {
 		return err
 	}
-	_, err = db.Exec("BEGIN IMMEDIATE; " + schemaSQL + "; COMMIT")
-	if err := errors.Join(err, db.Close()); err != nil {
-		return fmt.Errorf("make the database: %s: %w", openHint(err), err)
-	}
-	st, err := openStore(draft, storeOptions{})
-	if err != nil {
+	defer os.Remove(draft.Name())
+	if err := errors.Join(fill(draft), draft.Sync(), draft.Close()); err != nil {
 		return err
 	}
-	err = st.update(context.Background(), setUp)
-	if err := errors.Join(err, st.close()); err != nil {
+	if err := place(draft.Name(), path); err != nil {
 		return err
-	}
-	if err := os.Link(draft, path); err != nil { // unlike a rename it never replaces a file
-		return fmt.Errorf("make the database: %w", err)
 	}
 	return syncDir(filepath.Dir(path))
 }
@@ -446,42 +461,25 @@ func (s *store) probe(ctx context.Context) error {
 // backup writes a consistent copy of the database to a new file, mode 0600,
 // while the service runs, and checks the copy.
 func (s *store) backup(path string) error {
-	if _, err := os.Lstat(path); err == nil {
-		return fmt.Errorf("back up to %s: %w", path, fs.ErrExist)
-	}
-	draft := path + ".new"
-	f, err := os.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // before VACUUM, which would follow the umask
-	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("back up (remove %s if no other backup is running): %w", draft, err)
-	}
+	err := writeWhole(path, false, func(f *os.File) error {
+		db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		if _, err := db.Exec(`VACUUM INTO ?`, f.Name()); err != nil {
+			return storageError(err)
+		}
+		faults, err := checkFile(f.Name())
+		if len(faults) > 0 {
+			err = lineError{fmt.Errorf("the copy is not sound: %s", strings.Join(faults, "; "))}
+		}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("back up: %w", err)
 	}
-	f.Close()
-	defer os.Remove(draft)
-	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	if _, err := db.Exec(`VACUUM INTO ?`, draft); err != nil {
-		return fmt.Errorf("back up: %w", storageError(err))
-	}
-	if faults, err := checkFile(draft); err != nil {
-		return fmt.Errorf("check the copy: %w", err)
-	} else if len(faults) > 0 {
-		return lineError{fmt.Errorf("the copy is not sound: %s", strings.Join(faults, "; "))}
-	}
-	if f, err = os.OpenFile(draft, os.O_RDWR, 0); err != nil {
-		return err
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("back up: %w", err)
-	}
-	if err := os.Link(draft, path); err != nil {
-		return fmt.Errorf("back up: %w", err)
-	}
-	return syncDir(filepath.Dir(path))
+	return nil
 }
 
 // checkFile reads the whole database and tells what is wrong with it: pages,
