@@ -295,18 +295,22 @@ func (s *store) connect() (err error) {
 
 var errNewerSchema = fmt.Errorf("its schema is newer than version %d", schemaVersion)
 
-// checkSchema asks for one row of the tables that make a database ours. A file
-// whose write-ahead log was taken away can lack even those.
+// checkSchema asks for the tables that make a database ours. A file whose write-ahead
+// log was taken away can lack even those.
 func (s *store) checkSchema() error {
-	var tables int
-	err := s.writes.one(`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN
-		('accounts', 'base_urls', 'probes', 'origins', 'tokens', 'leads', 'licenses', 'license_keys', 'devices', 'widgets',
-		 'widget_counts', 'item_counts', 'item_names', 'events', 'idempotency', 'legacy_calls')`, nil, &tables)
-	if err != nil {
-		return err
-	}
-	if tables != 16 {
-		return errors.New("tables are missing")
+	for line := range strings.Lines(schemaSQL) {
+		table, ok := strings.CutPrefix(line, "CREATE TABLE ")
+		if !ok {
+			continue
+		}
+		table, _, _ = strings.Cut(table, " ")
+		var n int
+		if err := s.writes.one(`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?`, []any{table}, &n); err != nil {
+			return err
+		}
+		if n == 0 {
+			return fmt.Errorf("the table %s is missing", table)
+		}
 	}
 	var version int
 	if err := s.writes.one(`PRAGMA user_version`, nil, &version); err != nil {

@@ -679,7 +679,7 @@ var badFiles = []struct {
 	{"page size damaged", func(t testing.TB, path string) { damage(t, path, 16, 0xff, 0xff) }, "run 'widgetd check', or restore a backup"},
 	{"cut off", func(t testing.TB, path string) { os.Truncate(path, 5000) }, "run 'widgetd check', or restore a backup"},
 	{"root page damaged", func(t testing.TB, path string) { damage(t, path, 100, make([]byte, 200)...) }, "run 'widgetd check', or restore a backup"},
-	{"a table missing", func(t testing.TB, path string) { raw(t, path, "PRAGMA foreign_keys=0; DROP TABLE probes") }, "tables are missing"},
+	{"a table missing", func(t testing.TB, path string) { raw(t, path, "PRAGMA foreign_keys=0; DROP TABLE probes") }, "the table probes is missing"},
 	{"a directory", func(t testing.TB, path string) { os.Remove(path); os.Mkdir(path, 0o700) }, "is a directory"},
 }
 
