@@ -509,12 +509,14 @@ func leadsPurge(e *env) error {
 		var purged int64
 		for {
 			var n int64
+			began := time.Now()
 			if err := st.update(e.ctx, func(t *tx) (err error) {
 				n, err = t.purgeLeads(before)
 				return err
 			}); err != nil {
 				return err
 			}
+			time.Sleep(time.Since(began)) // who waits for SQLite's lock looks now and then, and would find it taken each time
 			if purged += n; n == 0 {
 				return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
 			}

@@ -43,6 +43,8 @@ type fault struct {
 	form   form
 	err    error
 	struck string // the call that it struck; "": none yet
+
+	sync time.Duration // that each commit takes
 }
 
 // strikes counts a call and reports whether it is the one that fails.
@@ -171,6 +173,9 @@ type faultyStmt struct {
 }
 
 func (s *faultyStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (res driver.Result, err error) {
+	if s.query == "COMMIT" {
+		time.Sleep(s.conn.sync)
+	}
 	return res, s.conn.call("exec "+s.query, func() error {
 		res, err = s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
 		return err

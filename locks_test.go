@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os/exec"
 	"strings"
 	"sync"
@@ -250,6 +251,69 @@ func TestATransactionThatAnOperatorLeftOpenHoldsNoStopUp(t *testing.T) {
 			}
 			all.check(t, o)
 		})
+	}
+}
+
+func TestAPurgeOfManyLeadsLetsOthersWriteInBetween(t *testing.T) {
+	o := newOperator(t)
+	raw(t, o.env["WIDGETD_DB"], `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+		INSERT INTO leads (id, account_id, type, email, email_key, created_at)
+		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', i || '@example.com', '2020-01-01T00:00:00Z' FROM n`)
+	s := openTestStore(t, o.env["WIDGETD_DB"], storeOptions{})
+	purged := make(chan string, 1)
+	go func() { purged <- o.do("leads", "purge", "-older-than", "365d") }()
+	writes := 0
+	for {
+		if err := s.update(t.Context(), named("meanwhile")); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case out := <-purged:
+			if out != "20000 removed\n" || writes < 5 {
+				t.Errorf("%q; %d writes of others meanwhile", out, writes)
+			}
+			return
+		case <-time.After(time.Millisecond):
+			writes++
+		}
+	}
+}
+
+func TestOnASlowDiskOthersGetTheLockAlsoWhileWritesAlwaysWait(t *testing.T) {
+	path := makeStore(t)
+	useFault(path, &fault{sync: 20 * time.Millisecond})
+	s := openTestStore(t, path, storeOptions{driver: "faulty"})
+	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{patience: time.Nanosecond})) // it asks once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	done := make(chan struct{})
+	var writes sync.WaitGroup
+	for range 100 {
+		writes.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Duration(rand.N(20)) * time.Millisecond):
+				}
+				if err := s.update(t.Context(), named("load")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	got := 0
+	for began := time.Now(); got < 20 && time.Since(began) < 2*time.Second; time.Sleep(time.Millisecond) {
+		if _, err := db.Exec(`UPDATE accounts SET rate = 1000 WHERE is_main = 1`); err == nil {
+			got++
+		}
+	}
+	close(done)
+	writes.Wait()
+	if got < 20 {
+		t.Errorf("others got the lock %d times in two seconds", got)
 	}
 }
 

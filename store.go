@@ -318,11 +318,12 @@ type store struct {
 	stopped chan struct{}             // closed: the writer has ended
 	blocked atomic.Pointer[time.Time] // since when the writer waits for the lock; nil: it doesn't
 	changes changes
-	foreign int64        // data_version, as the writer last saw it
-	fresh   atomic.Bool  // the writer looked at it within foreignInterval
-	fading  *time.Timer  // ends fresh
-	batches atomic.Int64 // commits so far, for the metrics
-	written atomic.Int64 // jobs committed so far
+	synced  time.Duration // how long the last commit took
+	foreign int64         // data_version, as the writer last saw it
+	fresh   atomic.Bool   // the writer looked at it within foreignInterval
+	fading  *time.Timer   // ends fresh
+	batches atomic.Int64  // commits so far, for the metrics
+	written atomic.Int64  // jobs committed so far
 
 	keepLog bool
 }

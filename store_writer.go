@@ -232,9 +232,22 @@ func (s *store) runQueued() {
 		case first := <-s.jobs:
 			runtime.Gosched() // lets those who are about to ask join this batch
 			s.runBatch(first)
+			if len(s.jobs) > 0 {
+				s.yield()
+			}
 		default:
 			return
 		}
+	}
+}
+
+// yield leaves the lock to others for a moment when the last commit took long: a
+// program that waits for it looks ten times a second, and where the disk is slow and
+// writes always wait here it would find the lock taken until it gives up.
+func (s *store) yield() {
+	const slow, most = 2 * time.Millisecond, 5 * time.Millisecond
+	if s.synced > slow {
+		time.Sleep(min(s.synced/16, most))
 	}
 }
 
@@ -389,7 +402,9 @@ func (s *store) commit(batch []*job, errs []error) error {
 		s.writes.run("ROLLBACK")
 		return err
 	}
+	began := time.Now()
 	err := s.writes.run("COMMIT")
+	s.synced = time.Since(began)
 	if err != nil && s.writes.run("ROLLBACK") == nil {
 		return err
 	}
