@@ -149,6 +149,36 @@ func TestALicenceWithoutTransfersLetsOnlyTheSameDeviceBack(t *testing.T) {
 	})
 }
 
+func TestRowsThatAShellLeftBehindHoldUpNothingThatTimeBringsAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		end := newStamp(time.Now().Add(time.Hour))
+		var ids []string
+		for range 4 {
+			id, key := s.addLicense(license{Kind: kindFloating, LeaseHours: 1, ExpiresAt: end, GraceDays: 1})
+			s.activate(key, "a").is(200)
+			ids = append(ids, id)
+		}
+		raw(t, s.store.path, `PRAGMA foreign_keys = 0;
+			DELETE FROM licenses WHERE id = '`+ids[0]+`';
+			UPDATE licenses SET account_id = '`+newID("acct", time.Now())+`' WHERE id = '`+ids[1]+`';
+			UPDATE licenses SET entitlements = '[1, 2]' WHERE id = '`+ids[2]+`'`)
+		time.Sleep(50 * time.Hour)
+		s.advance()
+		if n := s.count(`SELECT count(*) FROM devices WHERE state = 'released' AND license_id IN (?, ?)`, ids[2], ids[3]); n != 2 {
+			t.Errorf("%d lapsed seats were given back", n)
+		}
+		for _, id := range ids[2:] {
+			if got := s.eventTypes(id); !strings.HasSuffix(got, "device.released license.grace_started license.expired") {
+				t.Errorf("%s: %s", id, got)
+			}
+		}
+		if due, err := s.store.timeHasWork(newStamp(time.Now())); due || err != nil {
+			t.Errorf("there is still work: %v %v", due, err)
+		}
+	})
+}
+
 func TestTimeWritesStatusEventsOnceAlsoAfterTheServiceWasOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)

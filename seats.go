@@ -453,11 +453,11 @@ func advanceTime(t *tx) (done int, err error) {
 	}
 	for _, d := range lapsed {
 		t.only(d.LicenseID)
-		l, err := t.license("", d.LicenseID)
+		owner, err := t.licenseOwner(d.LicenseID)
 		if err != nil {
 			return 0, err
 		}
-		if err := release(t, l, d, "lease", "device.released", actorTime); err != nil {
+		if err := release(t, &license{ID: d.LicenseID, AccountID: owner}, d, "lease", "device.released", actorTime); err != nil {
 			return 0, err
 		}
 	}

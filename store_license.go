@@ -119,6 +119,12 @@ func (q *queries) license(accountID, id string) (*license, error) {
 	return l, err
 }
 
+// licenseOwner returns the account of a licence, or errNotFound.
+func (q *queries) licenseOwner(id string) (accountID string, err error) {
+	err = q.one(`SELECT account_id FROM licenses WHERE id = ?`, []any{id}, &accountID)
+	return accountID, err
+}
+
 // A licenseFilter chooses licences; what is empty chooses all.
 type licenseFilter struct {
 	accountID string
@@ -325,16 +331,21 @@ func (t *tx) saveDevice(d *device) error {
 }
 
 // graceDue and expiryDue find the licences whose status time has changed and whose
-// event is still to be written; the conditions are those of schema.sql's indexes.
+// event is still to be written, lapseDue the devices whose floating seat is to be given
+// back; the conditions are those of schema.sql's indexes. Rows that the sqlite3 shell,
+// which does not look at foreign keys, has left without a licence or an account are
+// passed over, so that they hold nothing else up.
 const (
-	graceDue  = `state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at AND expires_at <= ?`
-	expiryDue = `state <> 'revoked' AND expired_noted IS NOT ` + graceEnd + ` AND ` + graceEnd + ` <= ?`
+	hasAccount = ` AND EXISTS (SELECT 1 FROM accounts WHERE accounts.id = account_id)`
+	graceDue   = `state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at AND expires_at <= ?` + hasAccount
+	expiryDue  = `state <> 'revoked' AND expired_noted IS NOT ` + graceEnd + ` AND ` + graceEnd + ` <= ?` + hasAccount
+	lapseDue   = `lapses_at <= ? AND EXISTS (SELECT 1 FROM licenses WHERE licenses.id = license_id` + hasAccount + `)`
 )
 
 // timeHasWork reports whether advanceTime has anything to do. It takes the same
 // time for any number of licences.
 func (q *queries) timeHasWork(now stamp) (due bool, err error) {
-	err = q.one(`SELECT EXISTS (SELECT 1 FROM devices WHERE lapses_at <= ?)
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM devices WHERE `+lapseDue+`)
 		OR EXISTS (SELECT 1 FROM licenses WHERE `+graceDue+`) OR EXISTS (SELECT 1 FROM licenses WHERE `+expiryDue+`)`, []any{now, now, now}, &due)
 	return due, err
 }
@@ -342,7 +353,7 @@ func (q *queries) timeHasWork(now stamp) (due bool, err error) {
 // lapsedDevices returns devices whose floating seat is to be given back, of one
 // licence ("" for any).
 func (q *queries) lapsedDevices(licenseID string, now stamp, limit int) ([]*device, error) {
-	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE lapses_at <= ?1 AND ?2 IN ('', license_id) LIMIT ?3`, []any{now, licenseID, limit}, newDevice)
+	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE `+lapseDue+` AND ? IN ('', license_id) LIMIT ?`, []any{now, licenseID, limit}, newDevice)
 }
 
 // noteTime writes the event of up to limit licences that have come into grace or
