@@ -55,7 +55,12 @@ func leaseInspect(e *env) error {
 	if e.on("json") {
 		return nil
 	}
-	fmt.Fprintf(e.stdout, "\nThe lease holds: the signature is right, and it ends in %s.\n", time.Unix(c.Expires, 0).Sub(e.now()).Round(time.Second))
+	left := time.Unix(c.Expires, 0).Sub(e.now())
+	until := left.Round(time.Second).String()
+	if left >= 48*time.Hour {
+		until = fmt.Sprintf("%.0f days", left.Hours()/24)
+	}
+	fmt.Fprintf(e.stdout, "\nThe lease holds: the signature is right, and it ends in %s.\n", until)
 	for _, name := range []string{"fingerprint", "audience"} {
 		if e.str(name) == "" {
 			fmt.Fprintf(e.stdout, "Not compared, for want of -%s: the %s.\n", name, name)

@@ -73,7 +73,7 @@ func TestInspectExplainsALeaseWithThePublicKeysAlone(t *testing.T) {
 	public := filepath.Join(s.dir, "public.pem")
 	s.check(os.WriteFile(public, []byte(s.must("key", "public")), 0o600))
 	out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a")
-	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease holds", "Not compared, for want of -audience"} {
+	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease holds: the signature is right, and it ends in 14 days.", "Not compared, for want of -audience"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}
