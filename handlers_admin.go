@@ -25,7 +25,7 @@ type createLicenseRequest struct {
 
 func (q *createLicenseRequest) read(in *input) {
 	q.accountID = in.text("account_id", required, 64, isID("acct"))
-	if !in.has("product") {
+	if !in.has("product") || in.isNull("product") {
 		in.wrong("product", "required", "This member is required.")
 	}
 	q.terms = readNewTerms(in)

@@ -145,6 +145,24 @@ func TestEveryBadRowOfAnImportIsNamedAtOnce(t *testing.T) {
 	}
 }
 
+func TestALongImportShowsItsProgress(t *testing.T) {
+	s := newService(t)
+	rows := []string{"key"}
+	for i := range importProgress + 1 {
+		rows = append(rows, fmt.Sprintf("IMPORTED-KEY-%08d", i))
+	}
+	file := s.importFile(rows...)
+	for _, try := range [][2]string{{"-dry-run", "10000 rows read\n"}, {"-dry-run=false", "10000 rows read\n10000 rows written\n"}} {
+		option, want := try[0], try[1]
+		var out, progress strings.Builder
+		args := []string{"license", "import", file, "-account", s.account, "-product", "kds", "-db", s.store.path, "-json", option}
+		s.check(run(t.Context(), args, func(string) string { return "" }, &out, &progress))
+		if progress.String() != want || !json.Valid([]byte(out.String())) {
+			t.Errorf("%s: %q on standard error, %q on standard output", option, progress.String(), out.String())
+		}
+	}
+}
+
 func TestLicencesAndDevicesAreExported(t *testing.T) {
 	s := newService(t)
 	_, key := s.addLicense(license{Plan: ptr("=cmd()"), MaxDevices: ptr(2)})

@@ -77,16 +77,20 @@ func (s *service) unchanged(before string) {
 type memberRule struct {
 	path     string // "email", "device/name", "events/0/type"
 	kind     jsonKind
+	nullable bool              // null takes it away
 	required string            // code when it is absent; "": optional
 	empty    string            // code of "" or [] ; "": allowed
 	max      int               // characters or elements; 0: some other rule bounds it
 	long     string            // code past max; "": too_long
+	control  string            // code of a control character; "": control_character
 	wrong    map[string]string // raw values that are wrong, with their codes
 }
 
 // A bodyRule is a path with a right body and the rules of all its members.
 type bodyRule struct {
-	path    string
+	method  string // "": POST
+	path    string // {id} stands for the id of a licence
+	state   string // that this licence must be in; "": any
 	body    string
 	headers []string
 	members []memberRule
@@ -94,8 +98,8 @@ type bodyRule struct {
 
 const someDevice = "dev_00000000000000000000000000"
 
-// bodyRules are all bodies of the contract; %s stands for a licence key or a
-// widget's id.
+// bodyRules are all bodies of the contract; %s stands for a licence key, or for the
+// id of a widget or an account.
 var bodyRules = []bodyRule{
 	{path: "/widget/leads", body: `{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu","website":""}`, members: []memberRule{
 		{path: "type", kind: jsonString, required: "required", empty: "empty", max: 32, wrong: map[string]string{
@@ -143,6 +147,44 @@ var bodyRules = []bodyRule{
 		{path: "license_key", kind: jsonString, required: "required", empty: "key_malformed", max: 255, long: "key_malformed"},
 		{path: "fingerprint", kind: jsonString, required: "required", empty: "empty", max: 255},
 	}},
+	{path: "/licenses", body: `{"account_id":"%s","product":"kds","kind":"floating","expiry_basis":"issue",` + someTerms + `}`, members: append([]memberRule{
+		{path: "account_id", kind: jsonString, required: "required", empty: "empty", wrong: map[string]string{
+			`"acct_"`: "invalid_id", `"ACCT_00000000000000000000000000"`: "invalid_id", `"lic_00000000000000000000000000"`: "invalid_id"}},
+		{path: "product", kind: jsonString, nullable: true, required: "required", empty: "empty", max: 100, wrong: map[string]string{`null`: "required"}},
+		{path: "kind", kind: jsonString, nullable: true, empty: "unknown_value", wrong: map[string]string{`"Floating"`: "unknown_value", `"site"`: "unknown_value"}},
+		{path: "expiry_basis", kind: jsonString, nullable: true, empty: "unknown_value", wrong: map[string]string{`"Issue"`: "unknown_value"}},
+	}, termRules...)},
+	{method: "PATCH", path: "/licenses/{id}", body: `{` + someTerms + `}`, members: termRules},
+	{path: "/licenses/{id}/renew", body: `{"days":30}`, members: []memberRule{
+		{path: "days", kind: jsonNumber, wrong: map[string]string{`0`: "out_of_range", `36501`: "out_of_range", `1.5`: "out_of_range"}},
+	}},
+	{path: "/licenses/{id}/suspend", state: "active", body: `{"reason":"unpaid"}`, members: []memberRule{{path: "reason", kind: jsonString, max: 500}}},
+	{path: "/licenses/{id}/reinstate", state: "suspended", body: `{"reason":"paid"}`, members: []memberRule{{path: "reason", kind: jsonString, max: 500}}},
+	{path: "/licenses/{id}/revoke", state: "suspended", body: `{"reason":"unpaid"}`, members: []memberRule{{path: "reason", kind: jsonString, max: 500}}},
+	{path: "/licenses/{id}/rotate-key", body: `{"old_key_until":"2030-01-31T12:00:00Z"}`, members: []memberRule{
+		{path: "old_key_until", kind: jsonString, empty: "invalid_time", control: "invalid_time", wrong: map[string]string{`"2030-01-31"`: "invalid_time", `"7d"`: "invalid_time"}},
+	}},
+}
+
+const someTerms = `"plan":"pro","trial":true,"max_devices":3,"max_transfers":2,"starts_at":"2020-01-01T00:00:00Z","expires_at":"2040-01-01T00:00:00Z",` +
+	`"grace_days":7,"duration_days":365,"lease_hours":24,"entitlements":["kds"],"metadata":{"order":"7"}`
+
+// termRules are those of the terms of a licence that can be changed.
+var termRules = []memberRule{
+	{path: "plan", kind: jsonString, nullable: true, max: 100},
+	{path: "trial", kind: jsonBool},
+	{path: "max_devices", kind: jsonNumber, nullable: true, wrong: map[string]string{`0`: "out_of_range", `1000001`: "out_of_range", `1.5`: "out_of_range"}},
+	{path: "max_transfers", kind: jsonNumber, nullable: true, wrong: map[string]string{`-1`: "out_of_range", `1000001`: "out_of_range"}},
+	{path: "starts_at", kind: jsonString, nullable: true, empty: "invalid_time", control: "invalid_time", wrong: map[string]string{`"2030-01-01"`: "invalid_time"}},
+	{path: "expires_at", kind: jsonString, nullable: true, empty: "invalid_time", control: "invalid_time", wrong: map[string]string{
+		`"tomorrow"`: "invalid_time", `"2019-12-31T00:00:00Z"`: "inconsistent"}},
+	{path: "grace_days", kind: jsonNumber, nullable: true, wrong: map[string]string{`-1`: "out_of_range", `3651`: "out_of_range"}},
+	{path: "duration_days", kind: jsonNumber, nullable: true, wrong: map[string]string{`0`: "out_of_range", `36501`: "out_of_range"}},
+	{path: "lease_hours", kind: jsonNumber, nullable: true, wrong: map[string]string{`0`: "out_of_range", `2161`: "out_of_range"}},
+	{path: "entitlements", kind: jsonArray, max: 100, long: "wrong_length"},
+	{path: "entitlements/0", kind: jsonString, empty: "empty", max: 64, wrong: map[string]string{`"a b"`: "invalid_code", `"-a"`: "invalid_code", `"é"`: "invalid_code"}},
+	{path: "metadata", kind: jsonObject, wrong: map[string]string{
+		`{"a":"\u0001"}`: "control_character", `{"\u0001":1}`: "control_character", `{"a":"` + strings.Repeat("x", 16<<10) + `"}`: "too_long"}},
 }
 
 // A bodyFault is one wrong body.
@@ -227,12 +269,12 @@ func (m memberRule) faults(t testing.TB, body string) (all []bodyFault) {
 		all = append(all, bodyFault{name, body, status, names})
 	}
 	for kind, raw := range map[jsonKind]string{jsonNull: "null", jsonBool: "true", jsonNumber: "1", jsonString: `"x"`, jsonArray: "[]", jsonObject: "{}"} {
-		if kind != m.kind {
+		if kind != m.kind && !(kind == jsonNull && m.nullable) {
 			add("is "+kind.String(), withValue(t, body, m.path, raw), "wrong_type")
 		}
 	}
 	for raw, code := range m.wrong {
-		add("is "+raw, withValue(t, body, m.path, raw), code)
+		add("is "+raw[:min(len(raw), 40)], withValue(t, body, m.path, raw), code)
 	}
 	if m.required != "" {
 		add("is absent", edited(t, body, m.path, func(parent *jsonValue, i int) { parent.members = slices.Delete(parent.members, i, i+1) }), m.required)
@@ -269,7 +311,7 @@ func (m memberRule) faults(t testing.TB, body string) (all []bodyFault) {
 				}
 				half := len(v.text) / 2
 				*v = jsonValue{kind: rawJSON, text: `"` + v.text[:half] + c + v.text[half:] + `"`}
-			}), "control_character")
+			}), cmp.Or(m.control, "control_character"))
 		}
 	case jsonArray:
 		if m.empty != "" {
@@ -280,28 +322,40 @@ func (m memberRule) faults(t testing.TB, body string) (all []bodyFault) {
 	return all
 }
 
-// start gives a service with what a body names, and the body itself.
-func (r bodyRule) start(t testing.TB) (s *service, body string, headers []string) {
+// start gives a service with what a body names, the body itself, and what sends it.
+func (r bodyRule) start(t testing.TB) (s *service, body string, send func(s *service, body string) answer) {
 	t.Helper()
 	s = newService(t, withoutAddressLimits)
-	seats := 5
-	_, key := s.addLicense(license{MaxDevices: &seats})
+	id, key := s.addLicense(license{MaxDevices: ptr(5), ExpiresAt: newStamp(time.Now()).after(days(9)), DurationDays: ptr(30)})
 	for _, fingerprint := range []string{"f1", "other"} {
 		s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"`+fingerprint+`"}`).is(200)
 	}
 	s.post("/widget/leads", `{"type":"newsletter","email":"bob@example.com"}`).is(200)
-	body, headers = r.body, slices.Clone(r.headers)
+	body, headers := r.body, slices.Clone(r.headers)
 	switch {
 	case r.path == "/widget/events":
 		body = fmt.Sprintf(body, s.addWidget(s.account))
 	case strings.HasPrefix(r.path, "/widget/license/"):
 		body = fmt.Sprintf(body, key)
 		body = strings.Replace(body, someDevice, deviceOf(s, "other"), 1)
-	case r.path == "/leads/erase":
-		headers = append(headers, "Authorization: Bearer "+s.token(s.account, scopeErase))
+	case r.path == "/licenses":
+		body = fmt.Sprintf(body, s.account)
+	}
+	if !strings.HasPrefix(r.path, "/widget/") {
+		headers = append(headers, "Authorization: Bearer "+s.token(s.account, scopeAdmin))
 	}
 	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
-	return s, body, headers
+	become := func(s *service) {
+		if r.state != "" {
+			s.sql(`UPDATE licenses SET state = ?`, r.state)
+		}
+	}
+	become(s)
+	return s, body, func(s *service, body string) answer {
+		s.t.Helper()
+		become(s)
+		return s.do(cmp.Or(r.method, "POST"), strings.Replace(r.path, "{id}", id, 1), body, headers...)
+	}
 }
 
 func deviceOf(s *service, fingerprint string) (id string) {
@@ -315,13 +369,13 @@ func TestEveryWrongMemberOfEveryBodyIsNamedAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, rule := range bodyRules {
 		t.Run(rule.path, func(t *testing.T) {
-			s, body, headers := rule.start(t)
+			s, body, send := rule.start(t)
 			before := s.dump()
 			for _, member := range rule.members {
 				for _, fault := range member.faults(t, body) {
 					t.Run(member.path+" "+fault.name, func(t *testing.T) {
 						s := s.with(t)
-						a := s.post(rule.path, fault.body, headers...)
+						a := send(s, fault.body)
 						if a.status != fault.status {
 							t.Fatalf("%d, want %d, for %.200s: %s", a.status, fault.status, fault.body, a.body)
 						}
@@ -330,7 +384,7 @@ func TestEveryWrongMemberOfEveryBodyIsNamedAndChangesNothing(t *testing.T) {
 					})
 				}
 			}
-			if a := s.post(rule.path, body, headers...); a.status > 204 { // the body was right but for its fault
+			if a := send(s, body); a.status > 204 { // the body was right but for its fault
 				t.Fatalf("the right body: %d %s", a.status, a.body)
 			}
 		})
@@ -339,7 +393,7 @@ func TestEveryWrongMemberOfEveryBodyIsNamedAndChangesNothing(t *testing.T) {
 
 func TestOptionalMembersMayBeAbsentAndNamesInAnotherCaseAreUnknown(t *testing.T) {
 	for _, rule := range bodyRules {
-		s, body, headers := rule.start(t)
+		s, body, send := rule.start(t)
 		for _, m := range rule.members {
 			if m.required != "" || m.path[len(m.path)-1] == '0' {
 				continue
@@ -350,7 +404,7 @@ func TestOptionalMembersMayBeAbsentAndNamesInAnotherCaseAreUnknown(t *testing.T)
 					parent.members[i] = jsonMember{strings.ToUpper(parent.members[i].name), jsonValue{kind: jsonNull}}
 				}),
 			} {
-				if a := s.post(rule.path, changed, headers...); a.status > 204 {
+				if a := send(s, changed); a.status > 204 {
 					t.Errorf("%s, %s %s: %d %s", rule.path, m.path, name, a.status, a.body)
 				}
 			}
@@ -360,7 +414,7 @@ func TestOptionalMembersMayBeAbsentAndNamesInAnotherCaseAreUnknown(t *testing.T)
 
 func TestMembersAtTheirLimitAreTaken(t *testing.T) {
 	for _, rule := range bodyRules {
-		s, body, headers := rule.start(t)
+		s, body, send := rule.start(t)
 		for _, m := range rule.members {
 			if m.max == 0 || m.kind != jsonString || m.path == "email" || m.path == "license_key" || m.path == "product" || m.path == "entitlements/0" {
 				continue // those have tests of their own
@@ -373,7 +427,7 @@ func TestMembersAtTheirLimitAreTaken(t *testing.T) {
 			if strings.HasSuffix(m.path, "page") {
 				text = "/" + strings.Repeat(fill, m.max-1)
 			}
-			if a := s.post(rule.path, withValue(t, body, m.path, `"`+text+`"`), headers...); a.status > 204 {
+			if a := send(s, withValue(t, body, m.path, `"`+text+`"`)); a.status > 204 {
 				t.Errorf("%s, %s with %d characters: %d %s", rule.path, m.path, m.max, a.status, a.body)
 			}
 		}

@@ -471,6 +471,51 @@ func TestTheOperatorManagesLicencesOverHTTP(t *testing.T) {
 	})
 }
 
+func TestEveryIllegalTransitionNamesTheStateAndChangesNothing(t *testing.T) {
+	s := newService(t)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	legal := map[string]string{
+		"active":    "patch renew suspend revoke rotate-key",
+		"suspended": "patch renew reinstate revoke rotate-key",
+		"revoked":   "",
+	}
+	for state, actions := range legal {
+		for _, action := range []string{"patch", "renew", "suspend", "reinstate", "revoke", "rotate-key"} {
+			for _, by := range []string{"HTTP", "command"} {
+				id, _ := s.addLicense(license{State: state, ExpiresAt: newStamp(time.Now()).after(days(9))})
+				before := s.dump()
+				args, body := []string{"license", action, id}, `{"days":1}`
+				method, path := "POST", "/licenses/"+id+"/"+action
+				switch action {
+				case "patch":
+					method, path, body, args = "PATCH", "/licenses/"+id, `{"trial":true}`, append(args, `{"trial":true}`)
+				case "renew":
+					args = append(args, "-days", "1")
+				}
+				var done bool
+				var answered string
+				if by == "HTTP" {
+					a := s.do(method, path, body, admin)
+					done, answered = a.status == 200, fmt.Sprint(a.status, " ", a.body)
+				} else {
+					_, err := s.command(args...)
+					done, answered = err == nil, fmt.Sprint("409 ", err)
+				}
+				if done != slices.Contains(strings.Fields(actions), action) {
+					t.Errorf("%s, %s by %s: done is %v: %s", state, action, by, done, answered)
+				}
+				if done {
+					continue
+				}
+				if !strings.HasPrefix(answered, "409 ") || !strings.Contains(answered, "illegal_transition") || !strings.Contains(answered, "The licence is "+state+";") {
+					t.Errorf("%s, %s by %s: %s", state, action, by, answered)
+				}
+				s.unchanged(before)
+			}
+		}
+	}
+}
+
 func TestNoEarlierKeyOutlivesTheEndOfALaterOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
