@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -414,6 +416,83 @@ func TestSlowClientsAreClosedAndHoldNobodyUp(t *testing.T) {
 	}
 	if err := p.stop(os.Interrupt); err != nil {
 		t.Error(err)
+	}
+}
+
+// A pipeListener hands over the ends of pipes, so that serving runs in a bubble too.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+func TestAStopWaitsForWhatIsUnderWayAndNoLonger(t *testing.T) {
+	for name, test := range map[string]struct {
+		sends  time.Duration // how long after the stop the rest is sent; 0: never
+		status int
+		ends   time.Duration // after the stop, at most
+	}{
+		"the rest comes in time": {3 * time.Second, 200, 3*time.Second + 2*quietBeforeEnd},
+		"the rest never comes":   {0, 400, readTimeout + 2*quietBeforeEnd},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- s.server.serveUntil(ctx, l, "") }()
+				caller, served := net.Pipe()
+				l.conns <- served
+				io.WriteString(caller, leadHead+leadSize+"\n")
+				synctest.Wait()
+				stop()
+				began := time.Now()
+				answered := make(chan *http.Response, 1)
+				go func() {
+					res, err := http.ReadResponse(bufio.NewReader(caller), nil)
+					if err != nil {
+						t.Error(err)
+					}
+					answered <- res
+				}()
+				synctest.Wait()
+				select {
+				case <-l.closed:
+				default:
+					t.Error("the listener is open")
+				}
+				if !s.server.draining.Load() {
+					t.Error("health does not fail")
+				}
+				if test.sends > 0 {
+					time.Sleep(test.sends)
+					io.WriteString(caller, plainLead)
+				}
+				if res := <-answered; res == nil || res.StatusCode != test.status || !res.Close {
+					t.Errorf("the answer: %+v", res)
+				}
+				caller.Close()
+				if err := <-ended; err != nil || time.Since(began) > test.ends {
+					t.Errorf("ended after %v with %v", time.Since(began), err)
+				}
+				var err error
+				s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+				s.check(err)
+			})
+		})
 	}
 }
 
