@@ -31,6 +31,10 @@ type importedLicense struct {
 // licenseImport takes over licences from a CSV file, all of them or none: every bad
 // row is named with its line, and one bad row keeps the file out.
 func licenseImport(e *env) error {
+	account, err := e.filterID("account", "acct")
+	if err != nil {
+		return err
+	}
 	product, err := e.text("product", maxNameLength)
 	if err != nil {
 		return err
@@ -41,12 +45,12 @@ func licenseImport(e *env) error {
 	}
 	defer f.Close()
 	var faults importFaults
-	rows, err := e.readImport(f, license{AccountID: e.str("account"), Product: product}, &faults)
-	if err == nil {
-		err = e.withStore(func(st *store) error { return judgeImport(st, rows, &faults) })
-	}
+	rows, err := e.readImport(f, license{AccountID: account, Product: product}, &faults)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.args[0], err)
+	}
+	if err := e.withStore(func(st *store) error { return judgeImport(st, rows, &faults) }); err != nil {
+		return err
 	}
 	if err := faults.err(); err != nil {
 		return fmt.Errorf("%s: nothing was imported: %w", e.args[0], err)
@@ -161,7 +165,7 @@ func openImport(f io.Reader) (r *csv.Reader, header []string, err error) {
 func readImportTerms(cells *textTerms, usual license) *license {
 	l := &usual
 	l.AccountID = cmp.Or(cells.cell("account_id"), usual.AccountID)
-	if !validID("acct", l.AccountID) {
+	if l.AccountID == "" {
 		cells.wrong("account_id", "There is no account here, and no -account.")
 	}
 	state, _ := cells.textTerm("state", maxNameLength, oneOf(statusActive, statusSuspended, statusRevoked))
@@ -186,7 +190,7 @@ func judgeImport(st *store, rows []importedLicense, faults *importFaults) error 
 			}
 			open[id] = err == nil
 		}
-		if !open[id] && validID("acct", id) { // else it is noted already
+		if !open[id] && id != "" { // else it is noted already
 			faults.add(row.line, "account_id: "+errAccount.detail)
 		}
 		if row.key == "" {

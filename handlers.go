@@ -112,7 +112,7 @@ type server struct {
 	running   inProgress
 	metrics   metrics
 	draining  atomic.Bool
-	traces    atomic.Bool // of what was erased are still in the write-ahead log
+	traces    atomic.Bool // of what was erased may still be in the write-ahead log
 	routing   atomic.Pointer[routing]
 }
 
@@ -128,6 +128,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger) (*se
 	s := &server{guard: guard{store: st, now: st.now, caches: newCaches()}, serverOptions: o, log: log,
 		accounts: newLimiter(maxAccountBuckets), addresses: newLimiter(maxAddressBuckets)}
 	s.keys.Store(keys)
+	s.traces.Store(st.log.Size() > 0) // of what was erased before a service ended that could not empty it
 	return s, s.refresh()
 }
 

@@ -135,6 +135,6 @@ func (s *server) forget(patience time.Duration) {
 	case err != nil:
 		s.traces.Store(true)
 	case again:
-		s.log.Info("what was erased is gone from the write-ahead log too")
+		s.log.Info("the write-ahead log is empty: nothing that was erased is left in it")
 	}
 }

@@ -59,7 +59,7 @@ func TestOneBadRowKeepsAnImportOutAndIsNamedByItsLine(t *testing.T) {
 		"short,,kds,,,,,,,,":                                              "line 3: key: it must have 16 to 255",
 		newLicenseKey()[:28] + "!,,kds,,,,,,,,":                           "line 3: key: it must have 16 to 255",
 		good + ",,kds,,,,,,,,":                                            "line 3: key: it stands on line 2 already",
-		"GOOD-KEY-0000000002,acct_x,kds,,,,,,,,":                          "line 3: account_id: ",
+		"GOOD-KEY-0000000002,acct_x,kds,,,,,,,,":                          "line 3: account_id: There is no such account",
 		"GOOD-KEY-0000000002,,,,,,,,,,":                                   "line 3: product: A product is required.",
 		"GOOD-KEY-0000000002,,kds,paused,,,,,,,":                          "line 3: state: ",
 		"GOOD-KEY-0000000002,,kds,,0,,,,,,":                               "line 3: max_devices: ",
@@ -97,8 +97,16 @@ func TestOneBadRowKeepsAnImportOutAndIsNamedByItsLine(t *testing.T) {
 	if s.count(`SELECT count(*) FROM licenses`)+s.count(`SELECT count(*) FROM events`) != 0 {
 		t.Fatal("a bad file left rows")
 	}
-	if _, err := s.command("license", "import", s.importFile(header), "-account", s.account, "-product", "a\nb"); err == nil || !strings.Contains(err.Error(), "-product: ") {
-		t.Errorf("a product with a line break: %v", err)
+	for want, options := range map[string][]string{
+		`-product: This must not contain control characters.`:                            {"-account", s.account, "-product", "a\nb"},
+		`-account: "acct_x" is not an id of the kind acct_…`:                             {"-account", "acct_x"},
+		`line 2: account_id: There is no account here, and no -account.`:                 nil,
+		`no database at gone: run 'widgetd init' first, or mount the disk that holds it`: {"-db", "gone"},
+	} {
+		_, err := s.command(append([]string{"license", "import", s.importFile(header, good+",,kds,,,,,,,,")}, options...)...)
+		if err == nil || err.Error() != want && !strings.HasSuffix(err.Error(), ": nothing was imported: "+want) {
+			t.Errorf("%q: %v, want %q", options, err, want)
+		}
 	}
 }
 

@@ -293,8 +293,8 @@ type tx struct {
 func (t *tx) newID(prefix string) string { return newID(prefix, t.exact) }
 
 // A store is one open database file: a pool of readers, whose questions it
-// answers itself (queries), and one writer connection that a single goroutine
-// owns.
+// answers itself (queries), and one writer connection, which is owned by whoever has
+// the turn.
 type store struct {
 	*queries
 	path    string

@@ -340,7 +340,7 @@ func (s *store) close() error {
 }
 
 // checkpoint moves the write-ahead log into the database file and empties it.
-// Only the writer's goroutine, or whoever outlives it, may call it.
+// Only whoever outlives the writer's goroutine may call it.
 func (s *store) checkpoint() error {
 	var busy, pages, moved int
 	return s.writes.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved)

@@ -166,8 +166,8 @@ func createLicense(t *tx, l *license, actor string) (id, key string, err error) 
 }
 
 // patchLicense changes terms of a licence; where nothing is different nothing is
-// written. Errors: errNotFound, validation_failed,
-// illegal_transition for a revoked one.
+// written. Errors: errNotFound, validation_failed, illegal_transition for a revoked
+// one.
 func patchLicense(t *tx, id string, change termsChange, actor string) (*license, error) {
 	l, err := t.license("", id)
 	if err != nil {

@@ -44,13 +44,13 @@ func (s *server) follow(ctx context.Context, keyFile string) {
 	}
 }
 
-// tend writes what the service collected and what time brings about, and sweeps,
-// until ctx ends.
+// tend writes what the service collected and what time brings about, sweeps, and
+// empties the log of what was erased, until ctx ends.
 func (s *server) tend(ctx context.Context) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	swept := s.now()
-	looked, believed := swept, swept
+	emptied, looked, believed := swept, swept, swept
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,6 +61,10 @@ func (s *server) tend(ctx context.Context) {
 			s.log.Warn("legacy calls can't be counted", "error", err.Error())
 		}
 		now := s.now()
+		if s.traces.Load() && !within(sweepInterval, emptied, now) {
+			emptied = now
+			s.forget(0)
+		}
 		set := clockSet(looked, now)
 		if looked = now; set.Abs() >= clockJump {
 			s.log.Warn("the clock was set", "by", set.String())
@@ -79,9 +83,6 @@ func (s *server) tend(ctx context.Context) {
 			swept = now
 			if err := s.store.update(ctx, (*tx).sweep); err != nil {
 				s.log.Warn("old rows can't be removed", "error", err.Error())
-			}
-			if s.traces.Load() {
-				s.forget(0)
 			}
 		}
 	}
