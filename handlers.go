@@ -219,7 +219,7 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	// A request with both Content-Length and chunked reads as two to whoever stands
 	// in between: nothing may follow it on its connection. One in HTTP/1.0 may be
 	// chunked without net/http saying so (RFC 9112, section 6.1).
-	if s.draining.Load() || len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
+	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		h.Set("Connection", "close")
 	}
 	defer func() {
@@ -313,10 +313,10 @@ func (s *server) otherMethod(w http.ResponseWriter, r *http.Request, allowed []s
 		h.Set("Access-Control-Allow-Methods", strings.Join(allowed, ", "))
 		h.Set("Access-Control-Allow-Headers", allowedHeaders)
 		h.Set("Access-Control-Max-Age", "7200")
-		w.WriteHeader(http.StatusNoContent)
+		s.write(w.(*response), reply{status: http.StatusNoContent})
 	case r.Method == http.MethodOptions:
 		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
-		w.WriteHeader(http.StatusNoContent)
+		s.write(w.(*response), reply{status: http.StatusNoContent})
 	default:
 		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
 		s.fail(w, r, &refusal{code: "method_not_allowed", detail: "This path answers " + strings.Join(allowed, ", ") + "."})

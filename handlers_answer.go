@@ -112,7 +112,7 @@ var answerBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 2048); retu
 // write sends a reply, as JSON unless the writer has another Content-Type already.
 func (s *server) write(w *response, out reply) {
 	h := w.Header()
-	if s.draining.Load() { // perhaps only since the request came
+	if s.draining.Load() {
 		h.Set("Connection", "close")
 	}
 	if len(out.body) > 0 {
