@@ -46,6 +46,7 @@ var adminCommands = []command{
 	{"stats", "", "show the last 30 days of the widgets", []string{"widget"}, 0, statsShow},
 	{"events", "", "show what happened and who did it, newest first", []string{"limit", "type", "account", "license", "device", "since"}, 0, eventsShow},
 	{"legacy", "", "show who still calls /api/legacy/", nil, 0, legacyShow},
+	{"upgrade", "", "bring an older database to this program's schema, after a checked copy beside it", []string{"dry-run", "no-copy"}, 0, upgradeCommand},
 	{"backup", "FILE", "write a checked copy of the database", nil, 1, backupCommand},
 	{"check", "", "read the whole database and the key file and tell what is wrong", nil, 0, checkCommand},
 }
@@ -492,7 +493,11 @@ func leadsErase(e *env) error {
 		} else if err := st.emptyLog(lockPatience); err != nil {
 			note = "the address is gone from the file, but not from its log: run this again once nobody has a transaction open (" + err.Error() + "); copies in backups end with their retention"
 		}
-		return e.print(map[string]any{"erased": erased, "note": note}, fmt.Sprintf("%d erased; %s", erased, note))
+		copies := upgradeCopies(e.str("db"))
+		if len(copies) > 0 {
+			note += "; copies that were written before an upgrade are as they were, so remove them: " + strings.Join(copies, ", ")
+		}
+		return e.print(map[string]any{"erased": erased, "note": note, "copies": append([]string{}, copies...)}, fmt.Sprintf("%d erased; %s", erased, note))
 	})
 }
 

@@ -170,6 +170,7 @@ func TestEveryCommandDoesWhatItsHelpSays(t *testing.T) {
 	}
 	o.t = t
 	o.do("help")
+	o.do("upgrade")
 	if v := o.object("version"); v["version"] == "" || o.do("version") != v["version"].(string)+"\n" {
 		t.Errorf("version %v", v)
 	}

@@ -99,6 +99,7 @@ var options = []option{
 	{"days", "N", "", "how many days more; by default the licence's own duration"},
 	{"old-key-until", "TIME", "", "how long the old key still works: a date, RFC 3339, or 7d; without it, until now"},
 	{"dry-run", "", "", "check everything, change nothing"},
+	{"no-copy", "", "", "write no copy of the database before it is upgraded"},
 	{"status", "STATUS", "", "only licences that are now " + strings.Join(statuses, ", ")},
 	{"search", "TEXT", "", "only licences with this in product, plan, id or the key's last symbols"},
 	{"type", "NAME", "", "only events of this type"},
