@@ -22,7 +22,9 @@ func upgradeText(db string, r *upgradeReport) string {
 	if len(r.Steps) == 0 {
 		return fmt.Sprintf("%s: has schema version %d, as this program needs it; nothing to do", db, r.To)
 	}
-	took := func(milliseconds int64) string { return (time.Duration(milliseconds) * time.Millisecond).String() }
+	took := func(milliseconds int64) string {
+		return (time.Duration(max(1, milliseconds)) * time.Millisecond).String()
+	}
 	did := "upgraded"
 	if r.DryRun {
 		did = "can be upgraded"

@@ -32,9 +32,8 @@ type schemaStep struct {
 // testdata/vN.sql. A step that has landed is never edited: files that it made are in
 // use.
 var schemaSteps = []schemaStep{
-	{does: "licenses gets the column customer", sql: `
-		ALTER TABLE licenses ADD COLUMN customer TEXT CHECK (length(customer) <= 200)
-			/* the seller's own name, address or number for the buyer; never sent to devices */`},
+	{does: "licenses gets the column customer", sql: `ALTER TABLE licenses ADD COLUMN customer TEXT CHECK (length(customer) <= 200)` +
+		` /* the seller's own name, address or number for the buyer; never sent to devices */`},
 }
 
 // upgradeOptions are what differs between one upgrade and another.
@@ -124,7 +123,7 @@ func withHint(err error) error {
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("it was stopped, so run it again: %w", err)
 	case errors.Is(err, errBusy):
-		return fmt.Errorf("stop the service and whatever else has it open, Litestream and the sqlite3 shell too: %w", err)
+		return errors.New("another process has it open: stop the service, end whatever else reads it, as Litestream and the sqlite3 shell, and run this again")
 	}
 	return fmt.Errorf("%s: %w", openHint(err), err)
 }

@@ -463,7 +463,7 @@ func TestUpgrade_isRefusedWhileAnybodyElseHasTheFileOpenAlsoIdle(t *testing.T) {
 	before := directory(t, filepath.Dir(path))
 	for _, o := range []upgradeOptions{{}, {noCopy: true}, {dryRun: true}} {
 		_, err := upgradeFile(t.Context(), path, withClock(o))
-		oneLine(t, err, "was not upgraded: stop the service and whatever else has it open, Litestream and the sqlite3 shell too")
+		oneLine(t, err, "was not upgraded: another process has it open: stop the service, end whatever else reads it, as Litestream and the sqlite3 shell")
 	}
 	if after := directory(t, filepath.Dir(path)); after["widgetd.db"] != before["widgetd.db"] || len(after) != len(before) {
 		t.Error("a refused upgrade changed the file")

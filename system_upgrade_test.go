@@ -112,7 +112,7 @@ func TestUpgrade_isRefusedWhileAServiceServesWhichGoesOn(t *testing.T) {
 	for _, more := range [][]string{nil, {"-no-copy"}, {"-dry-run"}} {
 		before := directory(t, o.dir)
 		out, err := upgradeProcess(t, db, more...)
-		if want := db + " was not upgraded: stop the service and whatever else has it open"; err == nil || !strings.Contains(out, want) || strings.Count(out, "\n") != 1 {
+		if want := db + " was not upgraded: another process has it open: stop the service"; err == nil || !strings.Contains(out, want) || strings.Count(out, "\n") != 1 {
 			t.Errorf("%v: %s; want one line with %q", err, out, want)
 		}
 		if after := directory(t, o.dir); after["widgetd.db"] != before["widgetd.db"] || len(after) != len(before) {
@@ -131,7 +131,7 @@ func TestUpgrade_isRefusedWhileAShellHasTheFileOpen(t *testing.T) {
 	t.Parallel()
 	path := oldDatabase(t, 1)
 	openShell(t, path).run("SELECT count(*) FROM leads")
-	if out, err := upgradeProcess(t, path); err == nil || !strings.Contains(out, "the sqlite3 shell too") {
+	if out, err := upgradeProcess(t, path); err == nil || !strings.Contains(out, "another process has it open") {
 		t.Errorf("%v: %s", err, out)
 	}
 }
