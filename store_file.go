@@ -16,7 +16,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -541,8 +540,8 @@ func inspectFile(path string) (faults, extra []string, err error) {
 	if err := checkLog(path); err != nil {
 		return []string{err.Error()}, nil, nil
 	}
-	err = readFile(path, func(q *queries) (err error) {
-		if faults, err = q.damage(); err != nil {
+	err = readDatabase(path, func(q *queries) (err error) {
+		if faults, err = q.checkIntegrity(); err != nil {
 			faults, err = append(faults, lineError{err}.Error()), nil
 			return err
 		}
@@ -558,9 +557,10 @@ func inspectFile(path string) (faults, extra []string, err error) {
 	return faults, extra, err
 }
 
-// readFile has f read a database, of any version, and closes it.
-func readFile(path string, f func(*queries) error) error {
-	db, err := sql.Open("sqlite", fileURL(path)+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
+// readDatabase has f read a database of any version.
+func readDatabase(path string, f func(*queries) error) error {
+	const options = "?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)"
+	db, err := sql.Open("sqlite", fileURL(path)+options)
 	if err != nil {
 		return err
 	}
@@ -568,9 +568,9 @@ func readFile(path string, f func(*queries) error) error {
 	return f(newQueries(db.PrepareContext))
 }
 
-// damage reads the whole database and tells what is wrong with its pages, indexes and
-// foreign keys. The error says what it could not read.
-func (q *queries) damage() (faults []string, err error) {
+// checkIntegrity reads the whole database and tells what is wrong with its pages,
+// indexes and foreign keys. The error says what it could not read.
+func (q *queries) checkIntegrity() (faults []string, err error) {
 	err = q.each(`PRAGMA integrity_check(20)`, nil, func(scan func(...any) error) error {
 		var line string
 		err := scan(&line)
@@ -582,17 +582,18 @@ func (q *queries) damage() (faults []string, err error) {
 	if err != nil {
 		return faults, fmt.Errorf("integrity: %w", err)
 	}
-	broken, err := q.brokenKeys()
+	broken, err := q.checkForeignKeys()
 	return append(faults, broken...), err
 }
 
-// brokenKeys tells which rows name another one that is not there, at most 20 of them.
-func (q *queries) brokenKeys() (faults []string, err error) {
+// checkForeignKeys tells which rows name another one that is not there, at most 20.
+func (q *queries) checkForeignKeys() (faults []string, err error) {
 	err = q.each(`SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 20`, nil, func(scan func(...any) error) error {
 		var table, parent string
 		var row sql.NullInt64
 		err := scan(&table, &row, &parent)
-		faults = append(faults, "foreign key: row "+strconv.FormatInt(row.Int64, 10)+" of "+table+" names a row of "+parent+" that is not there")
+		faults = append(faults, fmt.Sprintf("foreign key: row %d of %s names a row of %s that is not there",
+			row.Int64, table, parent))
 		return err
 	})
 	if err != nil {
@@ -630,7 +631,8 @@ func diffSchema(q *queries, schema string) (wrong, extra []string, err error) {
 // beside that.
 func compareSchemas(want, got map[string]schemaObject) (wrong, extra []string) {
 	without := func(columns, others []string) []string {
-		return slices.DeleteFunc(slices.Clone(columns), func(c string) bool { return slices.Contains(others, c) })
+		known := func(column string) bool { return slices.Contains(others, column) }
+		return slices.DeleteFunc(slices.Clone(columns), known)
 	}
 	for name, object := range want {
 		found, there := got[name]
@@ -651,7 +653,8 @@ func compareSchemas(want, got map[string]schemaObject) (wrong, extra []string) {
 	}
 	for name := range got {
 		if _, known := want[name]; !known {
-			extra = append(extra, "schema: "+name+" is not this program's: drop it, since 'widgetd upgrade' refuses a schema with anything else in it")
+			extra = append(extra, "schema: "+name+" is not this program's: drop it, "+
+				"since 'widgetd upgrade' refuses a schema with anything else in it")
 		}
 	}
 	slices.Sort(wrong)

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -24,7 +23,7 @@ import (
 type schemaStep struct {
 	does string                   // what it changes, for people
 	sql  string                   // one or more statements
-	run  func(m *migration) error // what SQL alone can't do, after sql; nil: nothing
+	inGo func(m *migration) error // what SQL alone can't do, after sql; nil: nothing
 }
 
 // schemaSteps[n-1] takes a database from version n to version n+1. Whoever changes
@@ -32,8 +31,9 @@ type schemaStep struct {
 // testdata/vN.sql. A step that has landed is never edited: files that it made are in
 // use.
 var schemaSteps = []schemaStep{
-	{does: "licenses gets the column customer", sql: `ALTER TABLE licenses ADD COLUMN customer TEXT CHECK (length(customer) <= 200)` +
-		` /* the seller's own name, address or number for the buyer; never sent to devices */`},
+	{does: "licenses gets the column customer", sql: "ALTER TABLE licenses ADD COLUMN" +
+		" customer TEXT CHECK (length(customer) <= 200)" +
+		" /* the seller's own name, address or number for the buyer; never sent to devices */"},
 }
 
 // upgradeOptions are what differs between one upgrade and another.
@@ -41,12 +41,13 @@ type upgradeOptions struct {
 	dryRun   bool              // roll back at the end
 	noCopy   bool              // write no copy of the old database
 	now      func() time.Time  // for the copy's name
-	progress func(text string) // is told every tellEvery that a long part is under way, from a goroutine of its own
+	progress func(text string) // is called while a long part is under way, by a goroutine of its own
 
-	tellEvery time.Duration // 0: 5 seconds
-	driver    string        // for tests that inject faults; "": sqlite
-	steps     []schemaStep  // for tests, with the schema that they lead to; nil: schemaSteps and schema.sql
-	schema    string
+	// For tests:
+	progressEvery time.Duration // 0: 5 seconds
+	driver        string        // "": sqlite
+	steps         []schemaStep  // nil: schemaSteps, which lead to schema.sql
+	schema        string        // that steps lead to
 }
 
 // An upgradeReport says what an upgrade did, or with DryRun what it would do.
@@ -95,14 +96,15 @@ func upgradeFile(ctx context.Context, path string, o upgradeOptions) (*upgradeRe
 	return report, nil
 }
 
-var errMaybeUpgraded = errors.New("it is not known whether it was upgraded: run 'widgetd upgrade' again to find out")
+var errMaybeUpgraded = errors.New("it is not known whether it was upgraded: " +
+	"run 'widgetd upgrade' again to find out")
 
-// A migration is one upgrade: the only connection that has the file open, and which
-// versions it goes from and to. Steps written in Go get it inside the transaction.
+// A migration is one upgrade: the only connection that has the file open, and the
+// versions that it goes from and to. Steps in Go get it inside the transaction.
 type migration struct {
 	upgradeOptions
 	*queries
-	ctx      context.Context // ends what is under way; the end of a transaction does not hear it
+	ctx      context.Context // interrupts what exec runs
 	path     string          // not a symbolic link
 	from, to int
 	db       *sql.DB
@@ -123,7 +125,8 @@ func withHint(err error) error {
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("it was stopped, so run it again: %w", err)
 	case errors.Is(err, errBusy):
-		return errors.New("another process has it open: stop the service, end whatever else reads it, as Litestream and the sqlite3 shell, and run this again")
+		return errors.New("another process has it open: stop the service, end whatever else reads it, " +
+			"as Litestream and the sqlite3 shell, and run this again")
 	}
 	return fmt.Errorf("%s: %w", openHint(err), err)
 }
@@ -131,13 +134,13 @@ func withHint(err error) error {
 func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	version, err := fileVersion(m.path, file)
 	if err == nil {
-		err = m.startsAt(version)
+		err = m.setFrom(version)
 	}
 	if err != nil {
 		return nil, withHint(err)
 	}
 	if m.from == m.to {
-		return m.report(), nil
+		return m.newReport(), nil
 	}
 	if err := errors.Join(checkLog(m.path), checkWritable(m.path)); err != nil {
 		return nil, err
@@ -146,14 +149,14 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	if err := m.claim(); err != nil {
 		return nil, err
 	}
-	report := m.report()
+	report := m.newReport()
 	if m.from == m.to { // somebody else was faster
 		return report, nil
 	}
 	if err := errors.Join(m.removeDrafts(), m.checkRoom()); err != nil {
 		return nil, err
 	}
-	if report.Copy, err = m.keepOld(); err != nil {
+	if report.Copy, err = m.keepCopy(); err != nil {
 		return nil, err
 	}
 	if report.Steps, err = m.runSteps(); err != nil {
@@ -162,12 +165,12 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	return report, nil
 }
 
-func (m *migration) report() *upgradeReport {
+func (m *migration) newReport() *upgradeReport {
 	return &upgradeReport{From: m.from, To: m.to, DryRun: m.dryRun, Steps: []stepReport{}}
 }
 
-// startsAt notes the version that the database has, if there are steps from it on.
-func (m *migration) startsAt(version int) error {
+// setFrom notes the version that the database has, if steps lead on from it.
+func (m *migration) setFrom(version int) error {
 	switch {
 	case version > m.to:
 		return errNewerSchema
@@ -186,7 +189,8 @@ func fileVersion(path string, file *os.File) (version int, err error) {
 	if err != nil || statErr != nil || log.Size() == 0 {
 		return version, err
 	}
-	db, err := sql.Open("sqlite", fileURL(path)+"?mode=ro&_pragma=busy_timeout(500)") // one that can write would empty the log when it closes
+	// A connection that can write would empty the write-ahead log when it closes.
+	db, err := sql.Open("sqlite", fileURL(path)+"?mode=ro&_pragma=busy_timeout(500)")
 	if err != nil {
 		return 0, err
 	}
@@ -200,13 +204,12 @@ func fileVersion(path string, file *os.File) (version int, err error) {
 // not only during transactions, also when it is idle. So an EXCLUSIVE lock, which
 // locking_mode=EXCLUSIVE has the next transaction take and keep, is refused while
 // anybody has the file open, and afterwards whoever opens it is told that it is busy.
-//
-// The version is read before locking_mode is set: in the other order SQLite would keep
-// the index of the write-ahead log in memory, and would leave the -shm file of a
-// killed service behind alone, which looks like a log that was taken away.
 func (m *migration) claim() (err error) {
-	pragmas := url.Values{"mode": {"rw"}, "_pragma": {"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
-		"foreign_keys(0)", "legacy_alter_table(1)"}} // so that a step may rebuild a table that others and views name; checkResult looks at both
+	pragmas := url.Values{"mode": {"rw"}, "_pragma": {
+		"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
+		// So that a step may rebuild a table that others and views name; checkResult looks at both.
+		"foreign_keys(0)", "legacy_alter_table(1)",
+	}}
 	if m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode()); err != nil {
 		return withHint(err)
 	}
@@ -216,9 +219,6 @@ func (m *migration) claim() (err error) {
 	m.queries = newQueries(m.conn.PrepareContext)
 	var version int
 	var mode string
-	if err := m.one(`PRAGMA user_version`, nil, &version); err != nil {
-		return withHint(err)
-	}
 	if err := m.one(`PRAGMA locking_mode = EXCLUSIVE`, nil, &mode); err != nil {
 		return withHint(err)
 	}
@@ -229,7 +229,7 @@ func (m *migration) claim() (err error) {
 	if err := cmp.Or(err, m.run("ROLLBACK")); err != nil { // the lock stays
 		return withHint(err)
 	}
-	return withHint(m.startsAt(version))
+	return withHint(m.setFrom(version))
 }
 
 func (m *migration) close() {
@@ -262,7 +262,8 @@ func (m *migration) checkRoom() error {
 		return fmt.Errorf("ask for the room on its disk: %w", err)
 	}
 	if free := uint64(disk.Bavail) * uint64(disk.Bsize); free < needed {
-		return fmt.Errorf("make room on its disk, or leave the copy out with -no-copy: a copy and the upgrade need %d KiB, and %d KiB are free", needed>>10+1, free>>10)
+		return fmt.Errorf("make room on its disk, or leave the copy out with -no-copy: "+
+			"a copy and the upgrade need %d KiB, and %d KiB are free", needed>>10+1, free>>10)
 	}
 	return nil
 }
@@ -303,16 +304,16 @@ func (m *migration) removeDrafts() error {
 	return nil
 }
 
-// keepOld writes the copy and returns its name. Without one it checks the database
+// keepCopy writes the copy and returns its name. Without one it checks the database
 // itself, so that what is not sound is never upgraded.
-func (m *migration) keepOld() (*string, error) {
+func (m *migration) keepCopy() (*string, error) {
 	if m.dryRun || m.noCopy {
-		return nil, m.during("checking the database", func() error { return soundOr(m.damage()) })
+		return nil, m.during("checking the database", func() error { return sound(m.checkIntegrity()) })
 	}
 	named := fmt.Sprintf("%s.v%d-%s", m.path, m.from, m.now().UTC().Format("2006-01-02T150405Z"))
 	name := named
 	for n := 2; ; n++ { // an upgrade that was killed within the same second may have left one
-		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(name); err != nil {
 			break
 		}
 		name = fmt.Sprintf("%s-%d", named, n)
@@ -324,8 +325,8 @@ func (m *migration) keepOld() (*string, error) {
 	return &name, nil
 }
 
-// soundOr makes an error of what damage has found.
-func soundOr(faults []string, err error) error {
+// sound makes an error of what checkIntegrity has found.
+func sound(faults []string, err error) error {
 	if err == nil && len(faults) > 0 {
 		err = fmt.Errorf("it is not sound: %s", strings.Join(faults, "; "))
 	}
@@ -342,8 +343,8 @@ func (m *migration) writeCopy(draft *os.File) error {
 	if err != nil {
 		return withHint(err)
 	}
-	return readFile(draft.Name(), func(q *queries) error {
-		if err := soundOr(q.damage()); err != nil {
+	return readDatabase(draft.Name(), func(q *queries) error {
+		if err := sound(q.checkIntegrity()); err != nil {
 			return err
 		}
 		is, err := schemaOf(q)
@@ -356,7 +357,8 @@ func (m *migration) writeCopy(draft *os.File) error {
 			return withHint(err)
 		}
 		if version != m.from || len(wrong)+len(extra) > 0 {
-			return fmt.Errorf("it has another schema than the original, of version %d: %s", version, strings.Join(append(wrong, extra...), "; "))
+			return fmt.Errorf("it has another schema than the original, of version %d: %s", version,
+				strings.Join(append(wrong, extra...), "; "))
 		}
 		return nil
 	})
@@ -365,9 +367,11 @@ func (m *migration) writeCopy(draft *os.File) error {
 // runSteps runs the steps that are missing in one transaction, and commits it if the
 // schema is then the one that they should lead to and every foreign key holds.
 func (m *migration) runSteps() ([]stepReport, error) {
-	var mode string
-	if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil { // a copy that was put in place has another
-		return nil, withHint(err)
+	if !m.dryRun {
+		var mode string // a copy that was put in place has another
+		if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil {
+			return nil, withHint(err)
+		}
 	}
 	if err := m.run("BEGIN IMMEDIATE"); err != nil {
 		return nil, withHint(err)
@@ -405,10 +409,10 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 		return stepReport{}, withHint(err)
 	}
 	err = m.during(what, func() error {
-		if err := m.exec(step.sql); err != nil || step.run == nil {
+		if err := m.exec(step.sql); err != nil || step.inGo == nil {
 			return err
 		}
-		return step.run(m)
+		return step.inGo(m)
 	})
 	if err == nil {
 		err = m.one(`SELECT total_changes()`, nil, &after)
@@ -416,11 +420,13 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	var se *sqlite.Error
 	switch {
 	case errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR:
-		return stepReport{}, fmt.Errorf("%s: the database is not as version %d should be, so restore a backup or mend it: %w", what, m.from, err)
+		return stepReport{}, fmt.Errorf("%s: the database is not as version %d should be, "+
+			"so restore a backup or mend it: %w", what, m.from, err)
 	case err != nil:
 		return stepReport{}, fmt.Errorf("%s: %w", what, withHint(err))
 	}
-	return stepReport{Does: step.does, Rows: after - before, Milliseconds: time.Since(began).Milliseconds()}, nil
+	took := time.Since(began).Milliseconds()
+	return stepReport{Does: step.does, Rows: after - before, Milliseconds: took}, nil
 }
 
 // checkResult holds the schema and the foreign keys against what they must be.
@@ -430,12 +436,13 @@ func (m *migration) checkResult() error {
 		return withHint(err)
 	}
 	faults = append(faults, extra...)
-	broken, err := m.brokenKeys()
+	broken, err := m.checkForeignKeys()
 	if err != nil {
 		return withHint(err)
 	}
 	if faults = append(faults, broken...); len(faults) > 0 {
-		return fmt.Errorf("the result would not be as it should, so mend this first: %s", strings.Join(faults, "; "))
+		return fmt.Errorf("the result would not be as it should, so mend this first: %s",
+			strings.Join(faults, "; "))
 	}
 	return nil
 }
@@ -461,7 +468,7 @@ func (m *migration) during(what string, part func() error) error {
 	began, ended := time.Now(), make(chan struct{})
 	var telling sync.WaitGroup
 	telling.Go(func() {
-		ticker := time.NewTicker(cmp.Or(m.tellEvery, 5*time.Second))
+		ticker := time.NewTicker(cmp.Or(m.progressEvery, 5*time.Second))
 		defer ticker.Stop()
 		for {
 			select {
@@ -490,8 +497,12 @@ type schemaObject struct {
 // "table leads", but those that SQLite and Litestream make for themselves.
 func schemaOf(q *queries) (map[string]schemaObject, error) {
 	objects := map[string]schemaObject{}
-	err := q.each(`SELECT s.type || ' ' || s.name, s.sql, coalesce(CASE WHEN s.type = 'table' AND s.rootpage > 0 THEN (SELECT group_concat(name, char(10)) FROM pragma_table_xinfo(s.name)) END, '')
-		FROM sqlite_schema s WHERE s.sql IS NOT NULL AND s.name NOT LIKE 'sqlite\_%' ESCAPE '\' AND s.name NOT LIKE '\_litestream%' ESCAPE '\'`, nil,
+	err := q.each(`SELECT s.type || ' ' || s.name, s.sql,
+			coalesce(CASE WHEN s.type = 'table' AND s.rootpage > 0 -- a virtual one has none
+				THEN (SELECT group_concat(name, char(10)) FROM pragma_table_xinfo(s.name)) END, '')
+		FROM sqlite_schema s
+		WHERE s.sql IS NOT NULL
+			AND s.name NOT LIKE 'sqlite\_%' ESCAPE '\' AND s.name NOT LIKE '\_litestream%' ESCAPE '\'`, nil,
 		func(scan func(...any) error) error {
 			var name, text, columns string
 			err := scan(&name, &text, &columns)
@@ -502,8 +513,9 @@ func schemaOf(q *queries) (map[string]schemaObject, error) {
 }
 
 var (
-	sqlToken = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?(?:\*/|$)|'(?:[^']|'')*'|"(?:[^"]|"")*"|[\pL\pN_$]+|\s+|.`)
-	sqlWord  = regexp.MustCompile(`^"?([\pL\pN_$]+)"?$`)
+	sqlToken = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?(?:\*/|$)` + // comments
+		`|'(?:[^']|'')*'|"(?:[^"]|"")*"|[\pL\pN_$]+|\s+|.`)
+	sqlWord = regexp.MustCompile(`^"?([\pL\pN_$]+)"?$`)
 )
 
 // plainSQL is a statement without comments and without white space that it doesn't
@@ -513,7 +525,8 @@ func plainSQL(statement string) string {
 	var plain strings.Builder
 	afterWord := false
 	for _, token := range sqlToken.FindAllString(statement, -1) {
-		if strings.HasPrefix(token, "--") || strings.HasPrefix(token, "/*") || strings.TrimSpace(token) == "" {
+		comment := strings.HasPrefix(token, "--") || strings.HasPrefix(token, "/*")
+		if comment || strings.TrimSpace(token) == "" {
 			continue
 		}
 		word := sqlWord.FindStringSubmatch(token)
