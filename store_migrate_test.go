@@ -985,7 +985,7 @@ func TestUpgrade_saysWhatItDid(t *testing.T) {
 			}
 		}
 	}
-	fromTo := fmt.Sprintf(`from schema version 1 to %d \(\d+m?s\)\n`, schemaVersion)
+	fromTo := fmt.Sprintf(`from schema version 1 to %d \([0-9.]+m?s\)\n`, schemaVersion)
 	matches(o.do("upgrade", "-dry-run"), `: can be upgraded `+fromTo+steps+`this was a dry run: nothing was changed\n`)
 	object(map[string]any{"from": 1, "to": schemaVersion, "dry_run": true, "copy": nil}, "upgrade", "-dry-run")
 	out := o.do("upgrade")
