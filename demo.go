@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-//go:embed demo.html
+//go:embed web/demo.html
 var demoHTML string
 
 // A demo is what the demo command shows: a service with data, a page of a partner

@@ -3,11 +3,11 @@
 # load, restarting it and the service, losing the disk, restoring, comparing rows.
 # Leaves nothing behind but what Go keeps of modules and builds.
 #
-#   ./litestream.sh
+#   deploy/litestream-test.sh
 #
 # Needs Go, and for the first time the network.
 set -eu
-cd "$(dirname "$0")"
+cd "$(dirname "$0")/.."
 version=$(sed -n 's/^litestream=//p' .ci/run)
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
