@@ -77,14 +77,6 @@ func (t *tx) closeAccount(id string) error {
 	return err
 }
 
-// found turns "no row was changed" into errNotFound.
-func found(n int64, err error) error {
-	if err == nil && n == 0 {
-		return errNotFound
-	}
-	return err
-}
-
 // A baseAddress is one base URL of the service: the current one, or an earlier one.
 type baseAddress struct {
 	URL     string `json:"url"`
@@ -218,23 +210,4 @@ func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int,
 	err = q.one(`SELECT (SELECT count(*) FROM devices WHERE lease_kid = ?1 AND lease_expires_at > ?2),
 		(SELECT count(*) FROM tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)`, []any{kid, newStamp(now)}, &leases, &tokens)
 	return leases, tokens, err
-}
-
-// A storedAnswer is what an Idempotency-Key was answered with (contract, section 1).
-type storedAnswer struct {
-	request []byte // keyed hash of the body
-	sealed  []byte // the answer, readable only with the Idempotency-Key
-}
-
-// storedAnswer returns the answer kept under a hashed scope, or errNotFound when
-// there is none or its day is over.
-func (t *tx) storedAnswer(id []byte) (a storedAnswer, err error) {
-	err = t.one(`SELECT request, answer FROM idempotency WHERE id = ? AND expires_at > ?`, []any{id, t.now}, &a.request, &a.sealed)
-	return a, err
-}
-
-// storeAnswer keeps an answer for 24 hours.
-func (t *tx) storeAnswer(id []byte, a storedAnswer) error {
-	_, err := t.exec(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at) VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(24*time.Hour))
-	return err
 }

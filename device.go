@@ -2,100 +2,13 @@ package main
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"slices"
-	"strconv"
-	"sync"
 	"time"
 )
-
-// What happens to licences and seats, each as one transaction: the rules come from
-// license.go, the rows from the store. Handlers and the operator's commands call
-// the same functions.
-
-// A lease is a device token as it goes out.
-type lease struct {
-	token  string
-	claims claims
-	kid    string // of the key that signed it
-}
-
-// signLease signs the lease of d on l that carries d's present number.
-func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.Time) (lease, error) {
-	c := leaseClaims(l, d, now, nonce)
-	c.Issuer, c.Audience, c.ID = base, base, newID("tok", now)
-	token, err := k.sign(c)
-	return lease{token: token, claims: c, kid: k.signer().kid}, err
-}
-
-// leaseStale reports whether the lease that is recorded of d can't serve again: it is
-// a minute old, another key than kid signed it, or l was given more time since.
-func (d *device) leaseStale(l *license, kid string, now time.Time) bool {
-	return !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != kid || l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
-}
-
-// nextLease gives d the next number, records the lease and signs it. The caller
-// saves d.
-func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string) (lease, error) {
-	bases, err := t.baseURLs()
-	if err != nil {
-		return lease{}, err
-	}
-	d.LeaseSeq++
-	d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt = k.signer().kid, t.now, l.leaseEnd(t.now.Time)
-	d.LapsesAt = stamp{}
-	if l.Kind == kindFloating {
-		d.LapsesAt = d.LeaseExpiresAt
-	}
-	return k.signLease(l, d, bases[0].URL, nonce, t.now.Time)
-}
-
-// A leaseCache remembers the last lease of a device for the minute in which it
-// serves again, so that a chatty fleet costs no signatures. Bounded: when full it
-// forgets any other.
-type leaseCache struct {
-	mu     sync.Mutex
-	leases map[string]lease
-}
-
-const maxCachedLeases = 4_000
-
-func (c *leaseCache) put(deviceID string, l lease) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.leases == nil {
-		c.leases = map[string]lease{}
-	}
-	if _, known := c.leases[deviceID]; !known && len(c.leases) >= maxCachedLeases {
-		for other := range c.leases {
-			delete(c.leases, other)
-			break
-		}
-	}
-	c.leases[deviceID] = l
-}
-
-// get returns the lease of d that still says the truth about d and l, under a base
-// address and a key.
-func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time) (lease, bool) {
-	c.mu.Lock()
-	kept, ok := c.leases[d.ID]
-	c.mu.Unlock()
-	fresh := ok && within(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now)
-	return kept, fresh && kept.kid == kid && kept.claims.Issuer == base && kept.claims.stillTrue(l, d)
-}
-
-// stillTrue reports whether a lease of d on l that began when c did would say the
-// same now. It compares what the rows say, since whoever changed them need not have
-// changed updated_at.
-func (c *claims) stillTrue(l *license, d *device) bool {
-	now := leaseClaims(l, d, time.Unix(c.IssuedAt, 0), c.Nonce)
-	return c.Subject == now.Subject && c.License == now.License && c.Seq == now.Seq && c.Fingerprint == now.Fingerprint && c.Product == now.Product &&
-		c.Expires == now.Expires && c.LicenseEnd == now.LicenseEnd && c.GraceEnd == now.GraceEnd && c.RefreshAfter == now.RefreshAfter &&
-		slices.Equal(c.Entitlements, now.Entitlements)
-}
 
 // An activation is what a device asks for when it takes a seat.
 type activation struct {
@@ -210,14 +123,6 @@ func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err
 		return nil, false, err
 	}
 	return bearer, bearer != nil, nil
-}
-
-// orNil turns errNotFound into nil.
-func orNil[T any](v *T, err error) (*T, error) {
-	if errors.Is(err, errNotFound) {
-		return nil, nil
-	}
-	return v, err
 }
 
 var errOtherDevice = &refusal{code: "credential_mismatch", detail: "The token is for another device than the fingerprint."}
@@ -420,24 +325,6 @@ func deviceEvent(l *license, d *device, eventType, actor string) event {
 	return event{Type: eventType, AccountID: l.AccountID, LicenseID: l.ID, DeviceID: d.ID, Actor: actor}
 }
 
-// changeState carries out an operator's action on a licence: suspend, reinstate or
-// revoke. Errors: errNotFound, illegal_transition.
-func changeState(t *tx, licenseID, action, reason, actor string) (*license, error) {
-	l, err := t.license("", licenseID)
-	if err != nil {
-		return nil, err
-	}
-	state, err := nextState(l, action)
-	if err != nil {
-		return nil, err
-	}
-	past := map[string]string{"suspend": "suspended", "reinstate": "reinstated", "revoke": "revoked"}[action]
-	if err := t.setLicenseState(l, state, reason, "license."+past, actor); err != nil {
-		return nil, err
-	}
-	return t.license("", licenseID)
-}
-
 // maxAdvance is how many rows one transaction changes because of time.
 const maxAdvance = 500
 
@@ -556,63 +443,6 @@ func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err er
 	return c, given, t.saveDevice(d)
 }
 
-// seats are how many devices a licence may have, has, and has left.
-type seats struct {
-	Used int  `json:"used"`
-	Max  *int `json:"max"`  // null: no limit
-	Free *int `json:"free"` // null: no limit
-}
-
-func seatsOf(l *license) seats {
-	s := seats{Used: l.SeatsUsed, Max: l.MaxDevices}
-	if l.MaxDevices != nil {
-		free := max(0, *l.MaxDevices-l.SeatsUsed)
-		s.Free = &free
-	}
-	return s
-}
-
-// A licenseView is what a device or a portal sees of a licence that it has the key of.
-type licenseView struct {
-	ID           string   `json:"id"`
-	Product      string   `json:"product"`
-	Plan         *string  `json:"plan"`
-	Kind         string   `json:"kind"`
-	Status       string   `json:"status"`
-	Trial        bool     `json:"trial"`
-	ExpiresAt    stamp    `json:"expires_at"`
-	GraceUntil   stamp    `json:"grace_until"`
-	Entitlements codeList `json:"entitlements"`
-	Seats        seats    `json:"seats"`
-}
-
-// appendJSON writes the view as encoding/json would.
-func (v *licenseView) appendJSON(b []byte) []byte {
-	b = append(append(append(b, `{"id":"`...), v.ID...), '"')
-	b = appendMember(b, "product", v.Product)
-	b = appendOptional(b, "plan", v.Plan)
-	b = appendPlain(b, "kind", v.Kind)
-	b = appendPlain(b, "status", v.Status)
-	b = strconv.AppendBool(append(b, `,"trial":`...), v.Trial)
-	b = v.ExpiresAt.appendJSON(append(b, `,"expires_at":`...))
-	b = v.GraceUntil.appendJSON(append(b, `,"grace_until":`...))
-	b = append(b, `,"entitlements":[`...)
-	for i, code := range v.Entitlements {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendString(b, code)
-	}
-	b = strconv.AppendInt(append(b, `],"seats":{"used":`...), int64(v.Seats.Used), 10)
-	b = appendCount(append(b, `,"max":`...), v.Seats.Max)
-	b = appendCount(append(b, `,"free":`...), v.Seats.Free)
-	return append(b, "}}"...)
-}
-
-func viewLicense(l *license, now time.Time) licenseView {
-	return licenseView{l.ID, l.Product, l.Plan, l.Kind, l.status(now), l.Trial, l.ExpiresAt, l.graceUntil(), l.Entitlements, seatsOf(l)}
-}
-
 // A deviceState is what a device sees of itself.
 type deviceState struct {
 	ID    string  `json:"id"`
@@ -647,14 +477,8 @@ func viewDevices(rows []*device) []deviceView {
 	return views
 }
 
-// A licenseDetail is what the licence's account sees of it.
-type licenseDetail struct {
-	*license
-	Status     string `json:"status"`
-	GraceUntil stamp  `json:"grace_until"`
-	Seats      seats  `json:"seats"`
-}
+// transferWindow is how long a release by the owner counts against max_transfers.
+const transferWindow = 30 * 24 * time.Hour
 
-func detailLicense(l *license, now time.Time) licenseDetail {
-	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l)}
-}
+// fingerprintHash is what the database knows of a device's fingerprint.
+func fingerprintHash(fingerprint string) [32]byte { return sha256.Sum256([]byte(fingerprint)) }

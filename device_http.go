@@ -403,69 +403,6 @@ func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) 
 	return res, nil
 }
 
-// licensesRequest is the query of GET /licenses.
-type licensesRequest struct {
-	accountScope
-	filter licenseFilter
-	page   page
-}
-
-func (q *licensesRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.filter.status = in.parameter("status", oneOf(statuses...))
-	q.filter.product = in.parameter("product", isText(maxNameLength))
-	q.filter.search = in.parameter("q", isText(maxNameLength))
-	q.page = in.page("lic")
-}
-
-// listLicenses answers GET /licenses.
-func (s *server) listLicenses(_ context.Context, c *call, q *licensesRequest) (*list[licenseDetail], error) {
-	owner, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
-	now := s.now()
-	q.filter.accountID, q.filter.now = owner, newStamp(now)
-	rows, err := s.store.licenses(q.filter, q.page.before, q.page.limit+1)
-	if err != nil {
-		return nil, err
-	}
-	return newList(rows, q.page, func(l *license) string { return l.ID }, func(l *license) licenseDetail { return detailLicense(l, now) }), nil
-}
-
-// licenseRequest names one licence, and perhaps one device of it, in the path.
-type licenseRequest struct {
-	accountScope
-	id, device string
-	page       page
-}
-
-func (q *licenseRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id, q.device = in.path("id"), in.path("device_id")
-	q.page = in.page("dev")
-}
-
-// find returns the licence when it is the caller's; another account's is not found.
-func (q *licenseRequest) find(s *server, c *call) (*license, error) {
-	owner, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
-	l, err := s.store.license(owner, q.id)
-	return l, licenseNotFound(err)
-}
-
-// showLicense answers GET /licenses/{id}.
-func (s *server) showLicense(_ context.Context, c *call, q *licenseRequest) (*licenseDetail, error) {
-	l, err := q.find(s, c)
-	if err != nil {
-		return nil, err
-	}
-	detail := detailLicense(l, s.now())
-	return &detail, nil
-}
-
 // listDevices answers GET /licenses/{id}/devices.
 func (s *server) listDevices(_ context.Context, c *call, q *licenseRequest) (*list[deviceView], error) {
 	l, err := q.find(s, c)
@@ -478,9 +415,6 @@ func (s *server) listDevices(_ context.Context, c *call, q *licenseRequest) (*li
 	}
 	return newList(rows, q.page, func(d *device) string { return d.ID }, viewDevice), nil
 }
-
-// actorToken names the token that a call was made with.
-func actorToken(c *call) string { return "token " + c.caller.claims.ID }
 
 // releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it takes the
 // device's seat back. One that holds none is left as it is.

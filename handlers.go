@@ -38,7 +38,8 @@ type route struct {
 }
 
 func (rt *route) method() string { m, _, _ := strings.Cut(rt.pattern, " "); return m }
-func (rt *route) path() string   { _, p, _ := strings.Cut(rt.pattern, " "); return p }
+
+func (rt *route) path() string { _, p, _ := strings.Cut(rt.pattern, " "); return p }
 
 type tokenRule int
 
@@ -187,16 +188,6 @@ func (s *server) refresh() error {
 	return nil
 }
 
-// withHead adds HEAD, which net/http answers wherever there is a GET, and sorts.
-func withHead(methods []string) []string {
-	all := slices.Clone(methods)
-	if slices.Contains(all, "GET") {
-		all = append(all, "HEAD")
-	}
-	slices.Sort(all)
-	return all
-}
-
 // inBase returns a path relative to the base address that it lies under.
 func (rt *routing) inBase(p string) (string, bool) {
 	for _, prefix := range rt.prefixes {
@@ -263,67 +254,6 @@ func cleanPath(p string) string {
 	}
 	return clean
 }
-
-// An originCheck is what is known about a request's Origin.
-type originCheck struct {
-	given bool
-	owner string // the account that lists it; "": nobody
-	err   error  // why that could not be found out
-}
-
-type originKey struct{}
-
-// withOrigin looks an Origin up, gives a listed one its CORS headers, and leaves
-// the result in the request's context for the route. Most requests have none.
-func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
-	values := r.Header["Origin"]
-	if len(values) == 0 {
-		return r
-	}
-	check := originCheck{given: true}
-	if origin, err := parseOrigin(values[0]); err == nil && len(values) == 1 {
-		check.owner, check.err = s.cachedOriginOwner(origin)
-		if errors.Is(check.err, errNotFound) {
-			check.err = nil
-		}
-	}
-	if check.owner != "" {
-		w.put("Access-Control-Allow-Origin", values[0])
-		w.put("Access-Control-Expose-Headers", exposedHeaders)
-	}
-	return r.WithContext(context.WithValue(r.Context(), originKey{}, check))
-}
-
-// otherMethod answers a method that a path does not have: a preflight's OPTIONS,
-// or 405.
-func (s *server) otherMethod(w http.ResponseWriter, r *http.Request, allowed []string) {
-	h := w.Header()
-	check, _ := r.Context().Value(originKey{}).(originCheck)
-	switch {
-	case r.Method == http.MethodOptions && check.given:
-		if check.err != nil {
-			s.fail(w, r, check.err)
-			return
-		}
-		if check.owner == "" {
-			s.fail(w, r, errOrigin)
-			return
-		}
-		h.Del("Access-Control-Expose-Headers")
-		h.Set("Access-Control-Allow-Methods", strings.Join(allowed, ", "))
-		h.Set("Access-Control-Allow-Headers", allowedHeaders)
-		h.Set("Access-Control-Max-Age", "7200")
-		s.write(w.(*response), reply{status: http.StatusNoContent})
-	case r.Method == http.MethodOptions:
-		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
-		s.write(w.(*response), reply{status: http.StatusNoContent})
-	default:
-		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
-		s.fail(w, r, &refusal{code: "method_not_allowed", detail: "This path answers " + strings.Join(allowed, ", ") + "."})
-	}
-}
-
-var errOrigin = &refusal{code: "origin_not_allowed", detail: "This site is not listed as an origin. Its operator can add it."}
 
 // A call is one request to a route, with all that was found out before it runs.
 type call struct {
@@ -420,17 +350,6 @@ func (s *server) run(w *response, c *call) (any, error) {
 	return c.route.run(s, r.Context(), c, in)
 }
 
-func (c *call) judgeOrigin() error {
-	refused := c.route.origin == originListed && c.origin.given || c.route.origin == originRequired
-	if !refused || c.origin.owner != "" {
-		return nil
-	}
-	if c.origin.err != nil {
-		return c.origin.err
-	}
-	return errOrigin
-}
-
 func (s *server) judgeToken(c *call) error {
 	if c.route.token == tokenIgnored {
 		return nil
@@ -468,10 +387,6 @@ func (s *server) limitAddress(limit, address string, rate int) error {
 		return errRate("Too many requests from this address.", v.retry)
 	}
 	return nil
-}
-
-func errRate(detail string, retry time.Duration) error {
-	return &refusal{code: "rate_limited", detail: detail, retryAfter: retry}
 }
 
 // readBody judges type and size and parses (415, 413, 400).
@@ -590,3 +505,6 @@ func (a *accountScope) resolve(s *server, c *call) (string, error) {
 	}
 	return a.named, err
 }
+
+// actorToken names the token that a call was made with.
+func actorToken(c *call) string { return "token " + c.caller.claims.ID }

@@ -4,15 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"runtime/debug"
 	"sync"
 	"time"
 )
-
-// nothing is the request of an endpoint that reads no member.
-type nothing struct{}
-
-func (nothing) read(*input) {}
 
 const (
 	healthInterval = time.Second            // how often the database is really asked, whatever the load
@@ -136,41 +130,3 @@ func (s *server) showAlive(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	s.write(w.(*response), reply{http.StatusOK, []byte("alive\n")})
 }
-
-// showKeys answers GET /.well-known/jwks.json: the public halves of all keys (RFC 7517).
-func (s *server) showKeys(w http.ResponseWriter, _ *http.Request) {
-	ring := s.keys.Load()
-	set := make([]map[string]string, 0, len(ring.keys))
-	for i := range ring.keys {
-		set = append(set, ring.keys[i].jwk())
-	}
-	w.Header().Set("Content-Type", "application/jwk-set+json")
-	w.Header().Set("Cache-Control", "public, max-age=300")
-	s.write(w.(*response), reply{http.StatusOK, encodeJSON(map[string]any{"keys": set})})
-}
-
-// buildName names the build: its version, or the revision it was built from.
-var buildName = sync.OnceValue(func() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	revision, modified := "", ""
-	for _, setting := range info.Settings {
-		switch setting.Key {
-		case "vcs.revision":
-			revision = setting.Value
-		case "vcs.modified":
-			if setting.Value == "true" {
-				modified = "+changes"
-			}
-		}
-	}
-	switch {
-	case info.Main.Version != "" && info.Main.Version != "(devel)":
-		return info.Main.Version
-	case revision != "":
-		return revision[:min(12, len(revision))] + modified
-	}
-	return "development"
-})

@@ -5,12 +5,8 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // An input is what a caller sent: the members of the body, the parameters of the
@@ -43,15 +39,6 @@ func (in *input) refusal() error {
 	return errFields(*in.errs...)
 }
 
-// errFields refuses a request for wrong members or parameters, and names them.
-func errFields(wrong ...fieldError) error {
-	names := make([]string, 0, len(wrong))
-	for _, e := range wrong {
-		names = append(names, strings.TrimPrefix(e.Pointer, "#/")+e.Parameter)
-	}
-	return &refusal{code: "validation_failed", detail: "These values are wrong: " + strings.Join(names, ", ") + ".", fields: wrong}
-}
-
 // wrong notes a wrong member of the body.
 func (in *input) wrong(name, code, detail string) {
 	*in.errs = append(*in.errs, fieldError{Pointer: in.pointer + "/" + name, Code: code, Detail: detail})
@@ -61,13 +48,6 @@ func (in *input) wrong(name, code, detail string) {
 func (in *input) wrongParameter(name, code, detail string) {
 	*in.errs = append(*in.errs, fieldError{Parameter: name, Code: code, Detail: detail})
 }
-
-type need bool
-
-const (
-	required need = true
-	optional need = false
-)
 
 // member returns a member of a kind, or nil when it is absent or, having noted
 // that, wrong. A null is a wrong type like any other.
@@ -86,10 +66,6 @@ func (in *input) member(name string, kind jsonKind, n need) *jsonValue {
 	return v
 }
 
-// A textCheck judges a text: it returns a field error's code and detail, both "" when
-// there is nothing wrong.
-type textCheck func(s string) (code, detail string)
-
 // text reads a string of at most max characters without control characters, and
 // has check judge it unless that is nil. It returns "" when the member is absent or
 // wrong; a required one must not be empty.
@@ -107,46 +83,6 @@ func (in *input) text(name string, n need, max int, check textCheck) string {
 		return ""
 	}
 	return v.text
-}
-
-// checkText judges what every text keeps to: at most max characters, UTF-8, none of
-// them a control character, and not empty when it is required.
-func checkText(s string, n need, max int) (code, detail string) {
-	switch {
-	case n == required && s == "":
-		return "empty", "This must not be empty."
-	case !utf8.ValidString(s):
-		return "invalid_utf8", "This must be UTF-8."
-	case utf8.RuneCountInString(s) > max:
-		return "too_long", fmt.Sprintf("This has more than %d characters.", max)
-	case strings.IndexFunc(s, unicode.IsControl) >= 0:
-		return "control_character", "This must not contain control characters."
-	}
-	return "", ""
-}
-
-func notEmpty(s string) (code, detail string) {
-	if s == "" {
-		return "empty", "This must not be empty."
-	}
-	return "", ""
-}
-
-// nilIfEmpty returns a pointer to s, or nil for "": what the database keeps of an
-// optional text.
-func nilIfEmpty(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
-}
-
-// valueOr returns what p points to, or otherwise for nil.
-func valueOr[T any](p *T, otherwise T) T {
-	if p == nil {
-		return otherwise
-	}
-	return *p
 }
 
 // object reads a member that is an object; its own members are read from the
@@ -239,18 +175,6 @@ func (in *input) moment(name string) stamp {
 	return t
 }
 
-// lastYear leaves room for grace behind the latest time that is taken.
-const lastYear = 9000
-
-// parseMoment reads an RFC 3339 time of the years that the file can hold.
-func parseMoment(s string) (stamp, bool) {
-	t, err := time.Parse(time.RFC3339, s)
-	if err != nil || t.UTC().Year() < 1970 || t.UTC().Year() > lastYear {
-		return stamp{}, false
-	}
-	return newStamp(t), true
-}
-
 // parameter reads a parameter of the query, which may stand there once; check
 // judges it unless it is absent.
 func (in *input) parameter(name string, check textCheck) string {
@@ -283,31 +207,6 @@ func (in *input) date(name string) (t time.Time) {
 	return t
 }
 
-// isID returns a check for ids with a prefix.
-func isID(prefix string) textCheck {
-	return func(s string) (code, detail string) {
-		if !validID(prefix, s) {
-			return "invalid_id", "This is not an id of the kind " + prefix + "_…"
-		}
-		return "", ""
-	}
-}
-
-// isText returns a check for a text of 1 to max characters.
-func isText(max int) textCheck {
-	return func(s string) (code, detail string) { return checkText(s, required, max) }
-}
-
-// oneOf returns a check for a choice.
-func oneOf(choices ...string) textCheck {
-	return func(s string) (code, detail string) {
-		if slices.Contains(choices, s) {
-			return "", ""
-		}
-		return "unknown_value", "This must be one of " + strings.Join(choices, ", ") + "."
-	}
-}
-
 // A page is the part of a list that a caller asks for.
 type page struct {
 	limit  int
@@ -334,59 +233,15 @@ func (in *input) page(prefix string) page {
 	return p
 }
 
-// checkEmail judges one plain address (contract, section 3): no display name,
-// comment, quoted local part or address literal; a dotted domain whose labels are
-// valid. An internationalised domain or local part passes as it is.
-func checkEmail(s string) (code, detail string) {
-	const invalid = "invalid_email"
-	at := strings.LastIndexByte(s, '@')
-	switch {
-	case len(s) > 254:
-		return "too_long", "An address has at most 254 octets."
-	case at <= 0 || at == len(s)-1:
-		return invalid, "An address is name@example.com."
-	case at > 64:
-		return invalid, "The part before the @ has more than 64 octets."
-	}
-	for _, atom := range strings.Split(s[:at], ".") {
-		if atom == "" || strings.IndexFunc(atom, func(r rune) bool { return !isAtomText(r) }) >= 0 {
-			return invalid, "The part before the @ is not valid."
-		}
-	}
-	if !validDomain(s[at+1:]) {
-		return invalid, "The domain after the @ is not valid."
-	}
-	return "", ""
+// nothing is the request of an endpoint that reads no member.
+type nothing struct{}
+
+func (nothing) read(*input) {}
+
+// isNull reports whether a member is there and null, which takes a term away.
+func (in *input) isNull(name string) bool {
+	v, ok := in.body.member(name)
+	return ok && v.kind == jsonNull
 }
 
-// isAtomText is atext of RFC 5322, with RFC 6531's letters beyond ASCII.
-func isAtomText(r rune) bool {
-	return isLabelRune(r) || strings.ContainsRune("!#$%&'*+-/=?^_`{|}~", r)
-}
-
-func isLabelRune(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
-		r >= utf8.RuneSelf && r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.IsMark(r))
-}
-
-// validDomain takes two or more labels of letters, digits and inner hyphens, at
-// most 63 octets each and 253 in all, the last one not a number (RFC 1123).
-func validDomain(domain string) bool {
-	labels := strings.Split(domain, ".")
-	if len(domain) > 253 || len(labels) < 2 {
-		return false
-	}
-	for _, label := range labels {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
-			strings.IndexFunc(label, func(r rune) bool { return r != '-' && !isLabelRune(r) }) >= 0 {
-			return false
-		}
-	}
-	return strings.IndexFunc(labels[len(labels)-1], unicode.IsLetter) >= 0
-}
-
-// normalEmail is an address with its domain in lower case, as it is kept.
-func normalEmail(s string) string {
-	at := strings.LastIndexByte(s, '@')
-	return s[:at+1] + strings.ToLower(s[at+1:])
-}
+func (in *input) has(name string) bool { _, ok := in.body.member(name); return ok }

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,75 +13,6 @@ import (
 	"syscall"
 	"time"
 )
-
-// issueToken signs a bearer token and records it.
-func issueToken(t *tx, keys *keyring, row tokenRow, ttl time.Duration) (token string, issued tokenRow, err error) {
-	bases, err := t.baseURLs()
-	if err != nil {
-		return "", row, err
-	}
-	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
-	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(ttl)
-	if err := t.addToken(row); err != nil {
-		return "", row, err
-	}
-	token, err = keys.sign(claims{Issuer: bases[0].URL, Audience: bases[0].URL, Subject: row.AccountID, ClientID: row.ClientID,
-		Scope: row.Scope, IssuedAt: row.CreatedAt.Unix(), Expires: row.ExpiresAt.Unix(), ID: row.ID})
-	return token, row, err
-}
-
-func tokenIssue(e *env) error {
-	account, err := e.needAccount()
-	if err != nil {
-		return err
-	}
-	scopes := e.list("scope")
-	for _, scope := range scopes {
-		if !slices.Contains(grantableScopes, scope) {
-			return usageError(fmt.Sprintf("there is no scope %q: there are %s", scope, strings.Join(grantableScopes, " ")))
-		}
-	}
-	if len(scopes) == 0 {
-		return usageError("-scope is needed, as \"stats:read leads:read\"")
-	}
-	ttl, err := parseAge(e.str("ttl"))
-	if err != nil {
-		return err
-	}
-	client := cmp.Or(e.str("client-id"), account)
-	if err := checkClientID(client); err != nil {
-		return usageError(err.Error())
-	}
-	keys, err := loadKeyring(e.str("key"))
-	if err != nil {
-		return err
-	}
-	token, row := "", tokenRow{AccountID: account, ClientID: client, Scope: strings.Join(scopes, " "), AllAccounts: e.on("all-accounts")}
-	err = e.change(func(t *tx) (err error) {
-		token, row, err = issueToken(t, keys, row, ttl)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return e.print(map[string]any{"id": row.ID, "token": token, "expires_at": row.ExpiresAt}, token)
-}
-
-func tokenList(e *env) error {
-	return e.withStore(func(st *store) error {
-		all, err := st.tokens()
-		if err != nil {
-			return err
-		}
-		return printRows(e, all, "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT", func(r tokenRow) []any {
-			return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, r.AccountID}
-		})
-	})
-}
-
-func tokenRevoke(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return t.revokeToken(e.args[0]) })
-}
 
 func keyPublic(e *env) error {
 	ring, err := loadKeyring(e.str("key"))
@@ -192,4 +123,16 @@ func keyRetire(e *env) error {
 		return err
 	}
 	return e.done()
+}
+
+// showKeys answers GET /.well-known/jwks.json: the public halves of all keys (RFC 7517).
+func (s *server) showKeys(w http.ResponseWriter, _ *http.Request) {
+	ring := s.keys.Load()
+	set := make([]map[string]string, 0, len(ring.keys))
+	for i := range ring.keys {
+		set = append(set, ring.keys[i].jwk())
+	}
+	w.Header().Set("Content-Type", "application/jwk-set+json")
+	w.Header().Set("Cache-Control", "public, max-age=300")
+	s.write(w.(*response), reply{http.StatusOK, encodeJSON(map[string]any{"keys": set})})
 }

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // leadRequest is the body of POST /widget/leads (contract, section 3).
@@ -137,4 +140,116 @@ func (s *server) forget(patience time.Duration) {
 	case again:
 		s.log.Info("the write-ahead log is empty: nothing that was erased is left in it")
 	}
+}
+
+func leadsExport(e *env) error {
+	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
+	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads("", before, exportPage) },
+		func(l lead) string { return l.ID }, func(l lead) []string {
+			return []string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(valueOr(l.Source, "")), plainCell(valueOr(l.Page, "")), l.CreatedAt.String()}
+		})
+}
+
+func leadsErase(e *env) error {
+	return e.withStore(func(st *store) error {
+		var erased int64
+		if err := st.update(e.ctx, func(t *tx) (err error) {
+			erased, err = t.eraseLeads("", e.args[0])
+			return err
+		}); err != nil {
+			return err
+		}
+		note := "no trace of the address is left in the file or its log; copies in backups end with their retention"
+		if e.on("litestream") {
+			note = "the address is gone from the file; the write-ahead log, the replica and backups lose it with their retention"
+		} else if err := st.emptyLog(lockPatience); err != nil {
+			note = "the address is gone from the file, but not from its log: run this again once nobody has a transaction open (" + err.Error() + "); copies in backups end with their retention"
+		}
+		return e.print(map[string]any{"erased": erased, "note": note}, fmt.Sprintf("%d erased; %s", erased, note))
+	})
+}
+
+func leadsPurge(e *env) error {
+	if e.str("older-than") == "" {
+		return usageError("-older-than DURATION is needed, as 365d")
+	}
+	age, err := parseAge(e.str("older-than"))
+	if err != nil {
+		return err
+	}
+	before := newStamp(e.now().Add(-age))
+	return e.withStore(func(st *store) error {
+		var purged int64
+		for {
+			var n int64
+			began := time.Now()
+			if err := st.update(e.ctx, func(t *tx) (err error) {
+				n, err = t.purgeLeads(before)
+				return err
+			}); err != nil {
+				return err
+			}
+			time.Sleep(time.Since(began)) // who waits for SQLite's lock looks now and then, and would find it taken each time
+			if purged += n; n == 0 {
+				return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
+			}
+		}
+	})
+}
+
+// checkEmail judges one plain address (contract, section 3): no display name,
+// comment, quoted local part or address literal; a dotted domain whose labels are
+// valid. An internationalised domain or local part passes as it is.
+func checkEmail(s string) (code, detail string) {
+	const invalid = "invalid_email"
+	at := strings.LastIndexByte(s, '@')
+	switch {
+	case len(s) > 254:
+		return "too_long", "An address has at most 254 octets."
+	case at <= 0 || at == len(s)-1:
+		return invalid, "An address is name@example.com."
+	case at > 64:
+		return invalid, "The part before the @ has more than 64 octets."
+	}
+	for _, atom := range strings.Split(s[:at], ".") {
+		if atom == "" || strings.IndexFunc(atom, func(r rune) bool { return !isAtomText(r) }) >= 0 {
+			return invalid, "The part before the @ is not valid."
+		}
+	}
+	if !validDomain(s[at+1:]) {
+		return invalid, "The domain after the @ is not valid."
+	}
+	return "", ""
+}
+
+// isAtomText is atext of RFC 5322, with RFC 6531's letters beyond ASCII.
+func isAtomText(r rune) bool {
+	return isLabelRune(r) || strings.ContainsRune("!#$%&'*+-/=?^_`{|}~", r)
+}
+
+func isLabelRune(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+		r >= utf8.RuneSelf && r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.IsMark(r))
+}
+
+// validDomain takes two or more labels of letters, digits and inner hyphens, at
+// most 63 octets each and 253 in all, the last one not a number (RFC 1123).
+func validDomain(domain string) bool {
+	labels := strings.Split(domain, ".")
+	if len(domain) > 253 || len(labels) < 2 {
+		return false
+	}
+	for _, label := range labels {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
+			strings.IndexFunc(label, func(r rune) bool { return r != '-' && !isLabelRune(r) }) >= 0 {
+			return false
+		}
+	}
+	return strings.IndexFunc(labels[len(labels)-1], unicode.IsLetter) >= 0
+}
+
+// normalEmail is an address with its domain in lower case, as it is kept.
+func normalEmail(s string) string {
+	at := strings.LastIndexByte(s, '@')
+	return s[:at+1] + strings.ToLower(s[at+1:])
 }

@@ -170,3 +170,13 @@ func (s *server) flushLegacy(ctx context.Context) error {
 	}
 	return err
 }
+
+func legacyShow(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.legacyCalls()
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any { return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt} })
+	})
+}

@@ -221,57 +221,6 @@ func licenseShow(e *env) error {
 	})
 }
 
-func printDevices(e *env, rows []*device) error {
-	return printRows(e, viewDevices(rows), "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY", func(d deviceView) []any {
-		return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint + "…", d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
-	})
-}
-
-func deviceList(e *env) error {
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
-	return e.withStore(func(st *store) error {
-		if _, err := st.license("", e.args[0]); err != nil {
-			return err
-		}
-		rows, err := st.devices(e.args[0], "", "", limit+1)
-		if err != nil {
-			return err
-		}
-		return printDevices(e, firstRows(e, rows, limit, "-limit N"))
-	})
-}
-
-// changeDevice runs f on the device that the command names.
-func (e *env) changeDevice(f func(*tx, *license, *device) error) error {
-	return e.changeQuietly(func(t *tx) error {
-		d, err := t.device("", e.args[0])
-		if err != nil {
-			return err
-		}
-		l, err := t.license("", d.LicenseID)
-		if err != nil {
-			return err
-		}
-		return f(t, l, d)
-	})
-}
-
-func deviceRelease(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error {
-		if d.State == deviceReleased {
-			return nil
-		}
-		return release(t, l, d, "operator", "device.released", actorCommand)
-	})
-}
-
-func deviceBlock(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error { return block(t, l, d, actorCommand) })
-}
-
 func licenseExport(e *env) error {
 	header := []string{"id", "account_id", "product", "plan", "kind", "state", "status", "reason", "trial", "max_devices", "max_transfers", "starts_at", "expires_at",
 		"grace_days", "duration_days", "expiry_basis", "lease_hours", "entitlements", "metadata", "key_hint", "seats_used", "first_activated_at", "created_at"}
@@ -287,38 +236,4 @@ func licenseExport(e *env) error {
 			l.ExpiryBasis, strconv.Itoa(l.LeaseHours), strings.Join(l.Entitlements, " "), string(l.Metadata), l.KeyHint, strconv.Itoa(l.SeatsUsed),
 			stampCell(l.FirstActivatedAt), stampCell(l.CreatedAt)}
 	})
-}
-
-// An exportedDevice is a device with the licence it belongs to.
-type exportedDevice struct {
-	LicenseID string `json:"license_id"`
-	deviceView
-}
-
-func deviceExport(e *env) error {
-	header := []string{"license_id", "id", "name", "state", "platform", "app_version", "fingerprint", "activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at"}
-	return exportRows(e, header, func(st *store, before string) (page []exportedDevice, err error) {
-		rows, err := st.allDevices(before, exportPage)
-		for _, d := range rows {
-			page = append(page, exportedDevice{d.LicenseID, viewDevice(d)})
-		}
-		return page, err
-	}, func(d exportedDevice) string { return d.ID }, func(d exportedDevice) []string {
-		return []string{d.LicenseID, d.ID, plainCell(valueOr(d.Name, "")), d.State, plainCell(valueOr(d.Platform, "")), plainCell(valueOr(d.AppVersion, "")), d.Fingerprint,
-			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), valueOr(d.ReleasedBy, ""), stampCell(d.CloneAt)}
-	})
-}
-
-func numberCell(n *int) string {
-	if n == nil {
-		return ""
-	}
-	return strconv.Itoa(*n)
-}
-
-func stampCell(s stamp) string {
-	if s.IsZero() {
-		return ""
-	}
-	return s.String()
 }

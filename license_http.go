@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 )
 
 // The endpoints of the scope admin. The commands in admin.go do the same through
@@ -139,38 +138,65 @@ func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*key
 	})
 }
 
-// eventsQuery is the query of GET /events.
-type eventsQuery struct {
+// licensesRequest is the query of GET /licenses.
+type licensesRequest struct {
 	accountScope
-	filter eventFilter
+	filter licenseFilter
 	page   page
 }
 
-func (q *eventsQuery) read(in *input) {
+func (q *licensesRequest) read(in *input) {
 	q.accountScope.read(in)
-	q.filter.eventType = in.parameter("type", isText(maxNameLength))
-	q.filter.licenseID = in.parameter("license_id", isID("lic"))
-	q.filter.deviceID = in.parameter("device_id", isID("dev"))
-	in.parameter("since", func(s string) (string, string) {
-		var ok bool
-		if q.filter.since, ok = parseMoment(s); !ok {
-			return "invalid_time", "This must be a time as 2027-01-31T12:00:00Z."
-		}
-		return "", ""
-	})
-	q.page = in.page("evt")
+	q.filter.status = in.parameter("status", oneOf(statuses...))
+	q.filter.product = in.parameter("product", isText(maxNameLength))
+	q.filter.search = in.parameter("q", isText(maxNameLength))
+	q.page = in.page("lic")
 }
 
-// listEvents answers GET /events.
-func (s *server) listEvents(_ context.Context, c *call, q *eventsQuery) (*list[event], error) {
+// listLicenses answers GET /licenses.
+func (s *server) listLicenses(_ context.Context, c *call, q *licensesRequest) (*list[licenseDetail], error) {
 	owner, err := q.resolve(s, c)
 	if err != nil {
 		return nil, err
 	}
-	q.filter.accountID = owner
-	rows, err := s.store.events(q.filter, q.page.before, q.page.limit+1)
+	now := s.now()
+	q.filter.accountID, q.filter.now = owner, newStamp(now)
+	rows, err := s.store.licenses(q.filter, q.page.before, q.page.limit+1)
 	if err != nil {
-		return nil, fmt.Errorf("list events: %w", err)
+		return nil, err
 	}
-	return newList(rows, q.page, func(e event) string { return e.ID }, func(e event) event { return e }), nil
+	return newList(rows, q.page, func(l *license) string { return l.ID }, func(l *license) licenseDetail { return detailLicense(l, now) }), nil
+}
+
+// licenseRequest names one licence, and perhaps one device of it, in the path.
+type licenseRequest struct {
+	accountScope
+	id, device string
+	page       page
+}
+
+func (q *licenseRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id, q.device = in.path("id"), in.path("device_id")
+	q.page = in.page("dev")
+}
+
+// find returns the licence when it is the caller's; another account's is not found.
+func (q *licenseRequest) find(s *server, c *call) (*license, error) {
+	owner, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.store.license(owner, q.id)
+	return l, licenseNotFound(err)
+}
+
+// showLicense answers GET /licenses/{id}.
+func (s *server) showLicense(_ context.Context, c *call, q *licenseRequest) (*licenseDetail, error) {
+	l, err := q.find(s, c)
+	if err != nil {
+		return nil, err
+	}
+	detail := detailLicense(l, s.now())
+	return &detail, nil
 }

@@ -293,14 +293,6 @@ func checkCodes(codes []string, wrong func(at int, code, detail string)) {
 	}
 }
 
-// isNull reports whether a member is there and null, which takes a term away.
-func (in *input) isNull(name string) bool {
-	v, ok := in.body.member(name)
-	return ok && v.kind == jsonNull
-}
-
-func (in *input) has(name string) bool { _, ok := in.body.member(name); return ok }
-
 func (in *input) textTerm(name string, max int, check textCheck) (*string, bool) {
 	if !in.has(name) || in.isNull(name) {
 		return nil, in.has(name)

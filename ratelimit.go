@@ -129,17 +129,21 @@ func wholeSeconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }
 // bucketHeap is a min-heap by the moment of being full (container/heap).
 type bucketHeap []*bucket
 
-func (h bucketHeap) Len() int           { return len(h) }
+func (h bucketHeap) Len() int { return len(h) }
+
 func (h bucketHeap) Less(i, j int) bool { return h[i].fullAt.Before(h[j].fullAt) }
+
 func (h bucketHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j
 }
+
 func (h *bucketHeap) Push(x any) {
 	b := x.(*bucket)
 	b.index = len(*h)
 	*h = append(*h, b)
 }
+
 func (h *bucketHeap) Pop() any {
 	old := *h
 	b := old[len(old)-1]

@@ -2,8 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,4 +81,173 @@ func (c *connections) waitQuiet(ctx context.Context) {
 		}
 		c.endSilent()
 	}
+}
+
+// serveCommand runs the service until the context ends.
+func serveCommand(e *env) error {
+	o, err := e.serverOptions()
+	if err != nil {
+		return err
+	}
+	log, err := newLog(e.stderr, e.str("log"))
+	if err != nil {
+		return err
+	}
+	keys, err := loadKeyring(e.str("key"))
+	if err != nil {
+		return err
+	}
+	st, err := openStore(e.str("db"), storeOptions{keepLog: e.on("litestream")})
+	if err != nil {
+		return err
+	}
+	s, err := newServer(st, keys, o, log)
+	if err != nil {
+		return errors.Join(err, st.close())
+	}
+	listener, err := listen(e.str("addr"), e.getenv)
+	if err != nil {
+		return errors.Join(err, st.close())
+	}
+	if err := s.startDebug(e.ctx, e.str("debug-addr")); err != nil {
+		return errors.Join(err, listener.Close(), st.close())
+	}
+	log.Info("serving", "addr", listener.Addr().String(), "base_url", s.routing.Load().bases[0].URL, "release", buildName())
+	return s.serveUntil(e.ctx, listener, e.str("key"))
+}
+
+func (e *env) serverOptions() (o serverOptions, err error) {
+	if o.anonymousRate, err = e.number("anonymous-rate", 1, 1_000_000); err != nil {
+		return o, err
+	}
+	if o.failedLookupRate, err = e.number("failed-lookup-rate", 1, 1_000_000); err != nil {
+		return o, err
+	}
+	if o.legacySunset, err = time.Parse(time.DateOnly, e.str("legacy-sunset")); err != nil {
+		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date as 2026-07-01, not %q", e.str("legacy-sunset")))
+	}
+	o.trusted, err = parsePrefixes(e.list("trusted-proxies"))
+	return o, err
+}
+
+func newLog(w io.Writer, format string) (*slog.Logger, error) {
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, nil)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, nil)), nil
+	}
+	return nil, usageError(fmt.Sprintf("-log must be text or json, not %q", format))
+}
+
+func parsePrefixes(texts []string) (all []netip.Prefix, err error) {
+	for _, text := range texts {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			address := parseAddress(text)
+			if !address.IsValid() {
+				return nil, usageError(fmt.Sprintf("-trusted-proxies: %q is not an address or a CIDR", text))
+			}
+			prefix = netip.PrefixFrom(address, address.BitLen())
+		}
+		all = append(all, prefix)
+	}
+	return all, nil
+}
+
+// listen takes the socket that systemd hands over (sd_listen_fds(3)), else makes one.
+func listen(addr string, getenv func(string) string) (net.Listener, error) {
+	const firstFD = 3
+	if getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) && getenv("LISTEN_FDS") != "" && getenv("LISTEN_FDS") != "0" {
+		f := os.NewFile(firstFD, "LISTEN_FDS")
+		defer f.Close() // FileListener has its own copy
+		listener, err := net.FileListener(f)
+		if err != nil {
+			return nil, fmt.Errorf("take the socket that systemd hands over: %w", err)
+		}
+		return listener, nil
+	}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w: name another address with -addr", err)
+	}
+	return listener, nil
+}
+
+// startDebug serves metrics and profiles on a loopback address until ctx ends.
+func (s *server) startDebug(ctx context.Context, addr string) error {
+	if addr == "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if address := parseAddress(host); err != nil || host != "localhost" && !address.IsLoopback() {
+		return usageError("-debug-addr must be a loopback address, as 127.0.0.1:6060: what it shows is not for everybody")
+	}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen for debugging: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		s.writeMetrics(w)
+	})
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	web := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
+	go web.Serve(listener)
+	context.AfterFunc(ctx, func() { web.Close() })
+	s.log.Info("debugging", "addr", listener.Addr().String())
+	return nil
+}
+
+// What a client may take its time with.
+const (
+	headerTimeout  = 5 * time.Second
+	readTimeout    = 10 * time.Second
+	writeTimeout   = 20 * time.Second
+	idleTimeout    = 60 * time.Second
+	maxHeaderBytes = 16 << 10
+
+	stopPatience = 22 * time.Second // a little more than a write may take
+)
+
+// serveUntil answers on the listener until ctx ends, then stops in order: health
+// fails, the listener closes, what is under way or was already sent on an open
+// connection is answered, workers stop, the database is checkpointed and closed.
+// It closes the store. keyFile is followed; "" follows none.
+func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile string) error {
+	conns := &connections{states: map[net.Conn]connection{}}
+	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ConnState: conns.note,
+		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		DisableGeneralOptionsHandler: true} // its answer to OPTIONS * has no request id
+	workers, stopWorkers := context.WithCancel(context.Background())
+	defer stopWorkers()
+	var working sync.WaitGroup
+	working.Go(func() { s.follow(workers, keyFile) })
+	working.Go(func() { s.tend(workers) })
+
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(listener) }()
+	var failed error
+	select {
+	case failed = <-served:
+		s.log.Error("the listener failed", "error", failed.Error())
+	case <-ctx.Done():
+		s.log.Info("stopping")
+	}
+	s.draining.Store(true)
+	listener.Close()
+	patience, cancel := context.WithTimeout(context.Background(), stopPatience)
+	defer cancel()
+	conns.waitQuiet(patience) // Shutdown alone would drop what was already sent (golang/go#65805)
+	err := web.Shutdown(patience)
+	stopWorkers()
+	working.Wait()
+	err = errors.Join(failed, err, s.flushLegacy(patience), s.store.close())
+	s.log.Info("stopped")
+	return err
 }

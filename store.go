@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -17,42 +15,6 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
-
-// A refusal is an answer that is not success and not a fault of ours: the code
-// is stable and listed in problemCodes, the detail is for people. It never
-// carries SQL, a path or another caller's data.
-type refusal struct {
-	code    string
-	detail  string
-	fields  []fieldError // which members are wrong, for validation_failed
-	seats   any          // for seat_limit_reached
-	devices any          // that hold the seats
-
-	nextTransfer stamp // for transfer_limit_reached
-
-	retryAfter time.Duration // how long to wait, for rate_limited and busy
-	scope      string        // the scope that is missing, for insufficient_scope
-}
-
-// A fieldError names one wrong member of a body (pointer, RFC 6901 in a URI
-// fragment) or one wrong query parameter.
-type fieldError struct {
-	Pointer   string `json:"pointer,omitempty"`
-	Parameter string `json:"parameter,omitempty"`
-	Code      string `json:"code"`
-	Detail    string `json:"detail"`
-}
-
-func (r *refusal) Error() string {
-	text := r.code
-	if r.detail != "" {
-		text += ": " + r.detail
-	}
-	for _, f := range r.fields {
-		text += " " + f.Pointer + f.Parameter + ": " + f.Detail
-	}
-	return text
-}
 
 // The sentinels that store verbs return.
 var (
@@ -71,105 +33,6 @@ func keep(err error) error { return keptError{err} }
 type keptError struct{ error }
 
 func (k keptError) Unwrap() error { return k.error }
-
-// A stamp is a moment as the file and the wire know it: UTC, whole seconds,
-// "2026-11-21T10:43:26Z". The zero stamp is NULL in the file and null in JSON.
-type stamp struct{ time.Time }
-
-const stampLayout = "2006-01-02T15:04:05Z"
-
-func newStamp(t time.Time) stamp { return stamp{t.UTC().Truncate(time.Second)} }
-
-func (s stamp) String() string { return s.UTC().Format(stampLayout) }
-
-// days is the length of n days of 24 hours.
-func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
-
-// after shifts a stamp; the zero stamp stays absent.
-func (s stamp) after(d time.Duration) stamp {
-	if s.IsZero() {
-		return s
-	}
-	return newStamp(s.Add(d))
-}
-
-// Value implements driver.Valuer.
-func (s stamp) Value() (driver.Value, error) {
-	if s.IsZero() {
-		return nil, nil
-	}
-	return s.String(), nil
-}
-
-// Scan implements sql.Scanner.
-func (s *stamp) Scan(v any) error {
-	switch v := v.(type) {
-	case nil:
-		*s = stamp{}
-		return nil
-	case string:
-		t, err := time.Parse(time.RFC3339, v)
-		*s = newStamp(t)
-		return err
-	}
-	return fmt.Errorf("a time is stored as %T", v)
-}
-
-// MarshalJSON implements json.Marshaler.
-func (s stamp) MarshalJSON() ([]byte, error) { return s.appendJSON(nil), nil }
-
-func (s stamp) appendJSON(b []byte) []byte {
-	if s.IsZero() {
-		return append(b, "null"...)
-	}
-	return append(s.UTC().AppendFormat(append(b, '"'), stampLayout), '"')
-}
-
-// within reports whether two moments are less than d apart, whichever is first: a
-// clock that was set must not hold anything up for years.
-func within(d time.Duration, a, b time.Time) bool { return b.Sub(a).Abs() < d }
-
-// crockford is the alphabet of ids (lower case) and of licence keys (upper case).
-const crockford = "0123456789abcdefghjkmnpqrstvwxyz"
-
-// lastID comes after every id.
-const lastID = "~"
-
-// newID makes an identifier: the prefix, "_", and 26 Crockford symbols that hold
-// 48 bits of milliseconds and 80 random bits (contract, section 1), so that ids
-// sort by time.
-func newID(prefix string, now time.Time) string {
-	var random [10]byte
-	rand.Read(random[:])
-	return formatID(prefix, now, random)
-}
-
-func formatID(prefix string, now time.Time, random [10]byte) string {
-	var raw [16]byte
-	binary.BigEndian.PutUint64(raw[:8], uint64(now.UnixMilli())<<16)
-	copy(raw[6:], random[:])
-	hi, lo := binary.BigEndian.Uint64(raw[:8]), binary.BigEndian.Uint64(raw[8:])
-	var out [26]byte
-	for i := 25; i >= 0; i-- {
-		out[i] = crockford[lo&31]
-		lo = lo>>5 | hi<<59
-		hi >>= 5
-	}
-	return prefix + "_" + string(out[:])
-}
-
-// validID reports whether s has the shape of an id with that prefix.
-func validID(prefix, s string) bool {
-	if len(s) != len(prefix)+27 || s[:len(prefix)] != prefix || s[len(prefix)] != '_' || s[len(prefix)+1] > '7' {
-		return false
-	}
-	for _, c := range []byte(s[len(prefix)+1:]) {
-		if bytes.IndexByte([]byte(crockford), c) < 0 {
-			return false
-		}
-	}
-	return true
-}
 
 // queries answers questions over prepared statements, which it keeps by their
 // text. Its verbs take no context: in the writer a cancelled statement would
@@ -375,5 +238,48 @@ func (t *tx) sweep() error {
 		return err
 	}
 	_, err := t.exec(`DELETE FROM item_names WHERE (widget_id, day, item) IN (SELECT widget_id, day, item FROM item_names WHERE day < ? LIMIT 1000)`, t.now.Format(time.DateOnly))
+	return err
+}
+
+// A storedAnswer is what an Idempotency-Key was answered with (contract, section 1).
+type storedAnswer struct {
+	request []byte // keyed hash of the body
+	sealed  []byte // the answer, readable only with the Idempotency-Key
+}
+
+// storedAnswer returns the answer kept under a hashed scope, or errNotFound when
+// there is none or its day is over.
+func (t *tx) storedAnswer(id []byte) (a storedAnswer, err error) {
+	err = t.one(`SELECT request, answer FROM idempotency WHERE id = ? AND expires_at > ?`, []any{id, t.now}, &a.request, &a.sealed)
+	return a, err
+}
+
+// storeAnswer keeps an answer for 24 hours.
+func (t *tx) storeAnswer(id []byte, a storedAnswer) error {
+	_, err := t.exec(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at) VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(24*time.Hour))
+	return err
+}
+
+// jsonText scans a JSON text column.
+type jsonText json.RawMessage
+
+// Scan implements sql.Scanner.
+func (j *jsonText) Scan(v any) error {
+	text, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("JSON is stored as %T", v)
+	}
+	*j = jsonText(text)
+	if !json.Valid(*j) {
+		return errors.New("what is stored is not JSON")
+	}
+	return nil
+}
+
+// found turns "no row was changed" into errNotFound.
+func found(n int64, err error) error {
+	if err == nil && n == 0 {
+		return errNotFound
+	}
 	return err
 }

@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -317,4 +319,101 @@ func (s *server) accountStats(c *call, q *statsRequest) (*statsReport, error) {
 func etag(body []byte) string {
 	sum := sha256.Sum256(body)
 	return `"` + hex.EncodeToString(sum[:12]) + `"`
+}
+
+func widgetAdd(e *env) error {
+	account, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	if err := checkRowName(e.args[0]); err != nil {
+		return err
+	}
+	id := ""
+	err = e.change(func(t *tx) (err error) {
+		id, err = t.addWidget(account, e.args[0], e.on("public-orders"))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"id": id}, id)
+}
+
+func widgetList(e *env) error {
+	account, err := e.filterID("account", "acct")
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		all, err := st.widgets(account)
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "ID NAME PUBLIC-ORDERS CREATED ACCOUNT", func(w widget) []any {
+			return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, w.AccountID}
+		})
+	})
+}
+
+// statsShow draws the last 30 days in the terminal.
+func statsShow(e *env) error {
+	return e.withStore(func(st *store) error {
+		widgets, err := st.widgets("")
+		if err != nil {
+			return err
+		}
+		if id := e.str("widget"); id != "" {
+			widgets = slices.DeleteFunc(widgets, func(w widget) bool { return w.ID != id })
+			if len(widgets) == 0 {
+				return errNotFound
+			}
+		}
+		today := dateIn(time.UTC, e.now())
+		span := statsRange{From: today.AddDate(0, 0, 1-defaultStatsDays), To: today, Interval: "day", Zone: time.UTC}
+		from, until := span.bounds()
+		sum, rows := newSeries(span), []widgetRow{}
+		for _, w := range widgets {
+			row := widgetRow{Widget: w.ID, Name: w.Name}
+			if err := st.eachQuarter("", w.ID, from, until, func(_, quarter string, c counts) {
+				sum.add(quarter, c)
+				row.add(c)
+			}); err != nil {
+				return err
+			}
+			rows = append(rows, row)
+		}
+		if err := printRows(e, rows, "WIDGET NAME VIEWS VISITORS CLICKS ORDERS", func(r widgetRow) []any {
+			return []any{r.Widget, r.Name, r.Views, r.Visitors, r.Clicks, r.Orders}
+		}); err != nil || e.on("json") {
+			return err
+		}
+		fmt.Fprintln(e.stdout)
+		return printBars(e, sum.points)
+	})
+}
+
+func printBars(e *env, days []point) error {
+	const width = 40
+	most := int64(1)
+	for _, d := range days {
+		most = max(most, d.Views)
+	}
+	return printRows(e, days, "DAY VIEWS VISITORS CLICKS ORDERS .", func(d point) []any {
+		return []any{d.Date, d.Views, d.Visitors, d.Clicks, d.Orders, strings.Repeat("█", int(d.Views*width/most))}
+	})
+}
+
+// statsKey is everything that an answer of statistics depends on, but the counts.
+type statsKey struct {
+	widget, name   string
+	zone, interval string
+	from, to       time.Time
+	withOrders     bool
+}
+
+// A taggedBody is an encoded answer and its ETag.
+type taggedBody struct {
+	body []byte
+	tag  string
 }

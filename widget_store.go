@@ -184,3 +184,10 @@ func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool, 
 		GROUP BY item HAVING `+weight+` > 0 ORDER BY `+weight+` DESC, item LIMIT ?5`, []any{withOrders, widgetID, from, until, limit},
 		func(i *itemCount) []any { return []any{&i.Item, &i.Clicks, &i.Orders} })
 }
+
+func (g *guard) cachedWidget(id string) (widget, error) {
+	return g.caches.widgets.load(g.store, id, func() (widget, string, error) {
+		w, err := g.store.widget(id)
+		return w, "", err
+	})
+}

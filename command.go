@@ -1,0 +1,560 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/csv"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A usageError says how a command line is wrong.
+type usageError string
+
+func (u usageError) Error() string { return string(u) }
+
+// An option is a flag, an environment variable WIDGETD_…, a line of the help and a
+// row of the README at once.
+type option struct {
+	name  string // of the flag; upper-cased with _ for -, of the variable
+	value string // what stands for the value in the help; "": a switch
+	def   string // the default
+	help  string
+}
+
+func (o option) env() string {
+	return "WIDGETD_" + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
+}
+
+// options is every option of every command.
+var options = []option{
+	{"db", "FILE", "widgetd.db", "the database file"},
+	{"key", "FILE", "widgetd.key", "the key file"},
+	{"json", "", "", "print JSON, one object or one a line, for scripts"},
+	{"base-url", "URL", "http://127.0.0.1:8080/v1", "the address that callers use, ending in /v1"},
+	{"name", "NAME", "main", "name of the main account"},
+	{"origin", "ORIGIN,…", "", "origins of the main account's sites"},
+	{"addr", "HOST:PORT", "127.0.0.1:8080", "where to listen; ignored under systemd socket activation"},
+	{"trusted-proxies", "CIDR,…", "127.0.0.0/8,::1/128", "proxies whose X-Forwarded-For counts"},
+	{"debug-addr", "HOST:PORT", "", "loopback address for /metrics and /debug/pprof/"},
+	{"anonymous-rate", "N", "60", "requests a minute and address without a token, each on leads, events and statistics"},
+	{"failed-lookup-rate", "N", "30", "unknown licence keys a minute and address"},
+	{"legacy-sunset", "DATE", "2026-07-01", "day from which /api/legacy/ is gone"},
+	{"litestream", "", "", "leave checkpoints to Litestream"},
+	{"log", "FORMAT", "text", "text or json, on standard error"},
+	{"dir", "DIR", "", "directory to keep; by default a temporary one"},
+	{"account", "ID", "", "whose it is"},
+	{"product", "NAME", "", "what the licence is for"},
+	{"plan", "NAME", "", "how it was sold"},
+	{"max-devices", "N", "", "seats; without it there is no limit"},
+	{"starts", "TIME", "", "not before: a date, RFC 3339, or days from now as 7d"},
+	{"expires", "TIME", "", "not after: a date, RFC 3339, or days from now as 365d"},
+	{"grace-days", "N", "0", "days that known devices go on after the end"},
+	{"lease-hours", "N", "336", "how long a device may work offline, 1 to 2160"},
+	{"entitlements", "CODE,…", "", "what the licence includes"},
+	{"trial", "", "", "mark the licence as a trial"},
+	{"metadata", "JSON", "", "notes of your own, as a JSON object of at most 16 KiB"},
+	{"reason", "TEXT", "", "why, for people and the audit"},
+	{"public-orders", "", "", "show the widget's orders without a token too"},
+	{"scope", "SCOPE…", "", "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")},
+	{"ttl", "DURATION", "720h", "how long the token holds: 720h, 90d"},
+	{"client-id", "ID", "", "name of the application that carries the token; by default the account's id"},
+	{"all-accounts", "", "", "let the token name any account by ?account_id="},
+	{"floating", "", "", "seats are held by leases: one that lapses is free again"},
+	{"max-transfers", "N", "", "how often the owner may move a seat in 30 days; without it there is no limit"},
+	{"duration-days", "N", "", "length of a term"},
+	{"from-activation", "", "", "let the duration count from the first activation"},
+	{"days", "N", "", "how many days more; by default the licence's own duration"},
+	{"old-key-until", "TIME", "", "how long the old key still works: a date, RFC 3339, or 7d; without it, until now"},
+	{"dry-run", "", "", "check everything, change nothing"},
+	{"status", "STATUS", "", "only licences that are now " + strings.Join(statuses, ", ")},
+	{"search", "TEXT", "", "only licences with this in product, plan, id or the key's last symbols"},
+	{"type", "NAME", "", "only events of this type"},
+	{"license", "ID", "", "only of this licence"},
+	{"device", "ID", "", "only of this device"},
+	{"since", "TIME", "", "only from then on: a date, RFC 3339, or 7d for the last seven days"},
+	{"public", "FILE", "", "PEM file with the public keys, as 'widgetd key public' prints them"},
+	{"fingerprint", "TEXT", "", "the device's fingerprint, to compare"},
+	{"audience", "URL", "", "the service's base address, to compare"},
+	{"force", "", "", "go on where the command would stop and explain"},
+	{"csv", "", "", "print CSV"},
+	{"older-than", "DURATION", "", "age, as 365d"},
+	{"widget", "ID", "", "one widget; by default all"},
+	{"limit", "N", "50", "how many to show"},
+}
+
+// A command is one word or two of the command line.
+type command struct {
+	name    string
+	args    string // what follows, for the help
+	help    string
+	options []string // beside those of all commands
+	nargs   int      // how many arguments it takes
+	run     func(*env) error
+}
+
+// commonOptions are those that every command takes.
+var commonOptions = []string{"db", "key", "json"}
+
+// An env is what a command runs in: its values, its arguments, and the world.
+type env struct {
+	ctx            context.Context
+	getenv         func(string) string
+	stdout, stderr io.Writer
+	command        *command
+	args           []string
+	values         map[string]*string
+	switches       map[string]*bool
+	now            func() time.Time
+}
+
+// str returns an option's value.
+func (e *env) str(name string) string { return *e.values[name] }
+
+// on returns whether a switch is set.
+func (e *env) on(name string) bool { return *e.switches[name] }
+
+// list returns the comma-separated parts of an option's value.
+func (e *env) list(name string) []string {
+	return strings.FieldsFunc(e.str(name), func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// number returns an option that is a number from low to high.
+func (e *env) number(name string, low, high int) (int, error) {
+	n, err := strconv.Atoi(e.str(name))
+	if err != nil || n < low || n > high {
+		return 0, usageError(fmt.Sprintf("-%s must be a number from %d to %d, not %q", name, low, high, e.str(name)))
+	}
+	return n, nil
+}
+
+// optionalNumber is number for an option that may be empty: then nil.
+func (e *env) optionalNumber(name string, low, high int) (*int, error) {
+	if e.str(name) == "" {
+		return nil, nil
+	}
+	n, err := e.number(name, low, high)
+	return &n, err
+}
+
+func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
+
+// unknownCommand answers a line that names no whole command: with the commands that
+// begin with its first word, if there are some.
+func unknownCommand(args []string, stdout, stderr io.Writer) error {
+	words := args[:1]
+	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
+		words = args[:2]
+	}
+	known := slices.ContainsFunc(commands, func(c command) bool { return c.within(args[0]) })
+	switch {
+	case known && len(words) == 1 && slices.ContainsFunc(args, isHelp):
+		fmt.Fprintf(stdout, "widgetd %s has these commands; each shows its options with -h:\n\n", args[0])
+		listCommands(stdout, args[0])
+		return nil
+	case known && len(words) == 1:
+		listCommands(stderr, args[0])
+		return usageError(args[0] + " needs a second word: these are its commands")
+	case known:
+		return usageError(fmt.Sprintf("there is no command %q: 'widgetd help %s' lists them", strings.Join(words, " "), args[0]))
+	}
+	return usageError(fmt.Sprintf("there is no command %q: 'widgetd help' lists them", strings.Join(words, " ")))
+}
+
+// findCommand takes the longest name that args begin with.
+func findCommand(args []string) (*command, []string) {
+	for words := min(2, len(args)); words > 0; words-- {
+		name := strings.Join(args[:words], " ")
+		for i := range commands {
+			if commands[i].name == name {
+				return &commands[i], args[words:]
+			}
+		}
+	}
+	return nil, nil
+}
+
+// parse reads flags and arguments in any order. A flag wins over its variable.
+func (e *env) parse(args []string) error {
+	fs := flag.NewFlagSet(e.command.name, flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	e.values, e.switches = map[string]*string{}, map[string]*bool{}
+	for _, o := range options {
+		if !slices.Contains(commonOptions, o.name) && !slices.Contains(e.command.options, o.name) {
+			continue
+		}
+		set := e.getenv(o.env())
+		if o.value == "" {
+			on, err := strconv.ParseBool(cmp.Or(set, "false"))
+			if err != nil {
+				return usageError(fmt.Sprintf("%s must be true or false, not %q", o.env(), set))
+			}
+			e.switches[o.name] = fs.Bool(o.name, on, o.help)
+			continue
+		}
+		v := &onceValue{value: cmp.Or(set, o.def)}
+		e.values[o.name] = &v.value
+		fs.Var(v, o.name, o.help)
+	}
+	for {
+		if err := fs.Parse(args); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return err
+			}
+			return usageError(fmt.Sprintf("%s: %v", e.command.name, err))
+		}
+		if fs.NArg() == 0 {
+			break
+		}
+		e.args = append(e.args, fs.Arg(0))
+		if args = fs.Args()[1:]; len(args) == 0 {
+			break
+		}
+	}
+	if len(e.args) != e.command.nargs {
+		return usageError(fmt.Sprintf("this is used as: widgetd %s", e.command.usage()))
+	}
+	return nil
+}
+
+// A onceValue is a flag's text. Given twice it is refused: the first would be lost
+// without a word.
+type onceValue struct {
+	value string
+	given bool
+}
+
+func (v *onceValue) String() string { return v.value }
+
+func (v *onceValue) Set(s string) error {
+	if v.given {
+		return errors.New("it stands there twice; a list is one value, with commas")
+	}
+	v.value, v.given = s, true
+	return nil
+}
+
+// within reports whether the command's name begins with a word and goes on.
+func (c *command) within(word string) bool { return strings.HasPrefix(c.name, word+" ") }
+
+func (c *command) usage() string {
+	usage := c.name
+	if c.args != "" {
+		usage += " " + c.args
+	}
+	for _, name := range c.options {
+		o := findOption(name)
+		usage += " [-" + strings.TrimSuffix(o.name+" "+o.value, " ") + "]"
+	}
+	return usage
+}
+
+func findOption(name string) option {
+	return options[slices.IndexFunc(options, func(o option) bool { return o.name == name })]
+}
+
+// help lists commands and options.
+func help(w io.Writer) error {
+	fmt.Fprintln(w, "widgetd is the public widget and licensing interface. Its commands:")
+	fmt.Fprintln(w)
+	listCommands(w, "")
+	fmt.Fprintln(w, "\nIts options, also as environment variables; 'widgetd help COMMAND' shows which one takes which:")
+	fmt.Fprintln(w)
+	for _, o := range options {
+		writeOption(w, o)
+	}
+	return nil
+}
+
+// listCommands lists the commands that begin with a word, or all.
+func listCommands(w io.Writer, word string) {
+	for _, c := range commands {
+		if word == "" || c.within(word) {
+			fmt.Fprintf(w, "  %-34s %s\n", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
+		}
+	}
+}
+
+func commandHelp(w io.Writer, c *command) error {
+	fmt.Fprintf(w, "widgetd %s\n\n  %s\n\n", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
+	for _, o := range options {
+		if slices.Contains(c.options, o.name) || slices.Contains(commonOptions, o.name) {
+			writeOption(w, o)
+		}
+	}
+	if slices.ContainsFunc(commands, func(other command) bool { return other.within(c.name) }) {
+		fmt.Fprintln(w)
+		listCommands(w, c.name)
+	}
+	return nil
+}
+
+func writeOption(w io.Writer, o option) {
+	def := ""
+	if o.def != "" {
+		def = " (" + o.def + ")"
+	}
+	fmt.Fprintf(w, "  %-34s %s%s, %s\n", strings.TrimSuffix("-"+o.name+" "+o.value, " "), o.help, def, o.env())
+}
+
+// text returns an option that is kept as it is written, held to the rules of a
+// member of a body.
+func (e *env) text(name string, max int) (string, error) {
+	if _, detail := checkText(e.str(name), optional, max); detail != "" {
+		return "", usageError("-" + name + ": " + detail)
+	}
+	return e.str(name), nil
+}
+
+// filterID returns an option that names a row to filter by, or is empty. A mistyped
+// id would look like a list without rows.
+func (e *env) filterID(name, prefix string) (string, error) {
+	id := e.str(name)
+	if id != "" && !validID(prefix, id) {
+		return "", usageError(fmt.Sprintf("-%s: %q is not an id of the kind %s_…", name, id, prefix))
+	}
+	return id, nil
+}
+
+// parseAge reads a duration that may be in days: "365d", "720h".
+func parseAge(s string) (time.Duration, error) {
+	if number, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.Atoi(number)
+		if err == nil && n > 0 && n <= 36500 {
+			return days(n), nil
+		}
+	} else if d, err := time.ParseDuration(s); err == nil && d >= time.Second {
+		return d, nil
+	}
+	return 0, usageError(fmt.Sprintf("%q is not a duration: it is like 720h or 365d", s))
+}
+
+// parseMoment reads a date (its beginning in UTC), an RFC 3339 time, or a duration
+// from now; the zero stamp for "".
+func (e *env) parseMoment(s string) (stamp, error) {
+	if s == "" {
+		return stamp{}, nil
+	}
+	if day, err := time.Parse(time.DateOnly, s); err == nil {
+		s = day.Format(time.RFC3339)
+	}
+	if t, ok := parseMoment(s); ok {
+		return t, nil
+	}
+	age, err := parseAge(s)
+	if err != nil {
+		return stamp{}, usageError(fmt.Sprintf("%q is not a time from 1970 to %d: it is like 2027-01-31, 2027-01-31T12:00:00Z or 365d", s, lastYear))
+	}
+	return newStamp(e.now().Add(age)), nil
+}
+
+// withStore opens the database for a command and closes it.
+func (e *env) withStore(f func(*store) error) error {
+	st, err := openStore(e.str("db"), storeOptions{keepLog: true, now: e.now})
+	if err != nil {
+		return err
+	}
+	return errors.Join(withNextStep(f(st)), st.close())
+}
+
+// change runs one transaction of a command.
+func (e *env) change(f func(*tx) error) error {
+	return e.withStore(func(st *store) error { return st.update(e.ctx, f) })
+}
+
+// changeQuietly is change for a command that has nothing to show for it: a script
+// still gets its object.
+func (e *env) changeQuietly(f func(*tx) error) error {
+	if err := e.change(f); err != nil {
+		return err
+	}
+	return e.done()
+}
+
+// done is the answer of a command that has nothing to show.
+func (e *env) done() error {
+	if !e.on("json") {
+		return nil
+	}
+	return e.print(map[string]bool{"ok": true}, "")
+}
+
+// withNextStep tells an operator what a sentinel leaves open.
+func withNextStep(err error) error {
+	switch {
+	case errors.Is(err, errNotFound):
+		return errors.New("there is no such row: the list command shows the ids")
+	case errors.Is(err, errAccount):
+		return errors.New("there is no such account, or it is closed: 'widgetd account list' shows them")
+	case errors.Is(err, errBusy):
+		return fmt.Errorf("the database stayed locked: end the other writer and try again: %w", err)
+	}
+	return err
+}
+
+// print writes one result: as JSON, or as text for people.
+func (e *env) print(v any, text string) error {
+	if e.on("json") {
+		_, err := e.stdout.Write(encodeJSON(v))
+		return err
+	}
+	_, err := fmt.Fprintln(e.stdout, text)
+	return err
+}
+
+// printRows writes rows: as JSON, one a line, or as a table.
+func printRows[T any](e *env, rows []T, header string, cells func(T) []any) error {
+	if e.on("json") {
+		for _, row := range rows {
+			if _, err := e.stdout.Write(encodeJSON(row)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w := tabwriter.NewWriter(e.stdout, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, strings.ReplaceAll(header, " ", "\t"))
+	for _, row := range rows {
+		texts := []string{}
+		for _, cell := range cells(row) {
+			texts = append(texts, cellText(cell))
+		}
+		fmt.Fprintln(w, strings.Join(texts, "\t"))
+	}
+	return w.Flush()
+}
+
+// firstRows cuts rows, of which one more than the limit was asked for, and says
+// what shows the rest.
+func firstRows[T any](e *env, rows []T, limit int, rest string) []T {
+	if len(rows) <= limit {
+		return rows
+	}
+	fmt.Fprintf(e.stderr, "these are the first %d; there are more: %s shows them\n", limit, rest)
+	return rows[:limit]
+}
+
+func cellText(v any) string {
+	text := ""
+	switch v := v.(type) {
+	case stamp:
+		if !v.IsZero() {
+			text = v.String()
+		}
+	case *string:
+		if v != nil {
+			text = *v
+		}
+	case bool:
+		if v {
+			text = "yes"
+		}
+	default:
+		text = fmt.Sprint(v)
+	}
+	return cmp.Or(text, "-")
+}
+
+// exportPage is how many rows an export reads at a time.
+const exportPage = 500
+
+// exportRows prints rows of one kind in pages, as NDJSON or CSV.
+func exportRows[T any](e *env, header []string, page func(st *store, before string) ([]T, error), id func(T) string, cells func(T) []string) error {
+	return e.withStore(func(st *store) error {
+		out := bufio.NewWriter(e.stdout)
+		w := csv.NewWriter(out)
+		if e.on("csv") {
+			w.Write(header)
+		}
+		for before := ""; ; {
+			rows, err := page(st, before)
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				if e.on("csv") {
+					w.Write(cells(row))
+				} else {
+					out.Write(encodeJSON(row))
+				}
+			}
+			if len(rows) < exportPage {
+				if w.Flush(); w.Error() != nil {
+					return w.Error()
+				}
+				return out.Flush()
+			}
+			before = id(rows[len(rows)-1])
+		}
+	})
+}
+
+// plainCell keeps a spreadsheet from taking what a stranger wrote for a formula.
+func plainCell(s string) string {
+	if s != "" && strings.ContainsRune("=+-@", rune(s[0])) {
+		return "'" + s
+	}
+	return s
+}
+
+func numberCell(n *int) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.Itoa(*n)
+}
+
+func stampCell(s stamp) string {
+	if s.IsZero() {
+		return ""
+	}
+	return s.String()
+}
+
+// printable is a text without what could play with a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
+}
+
+// buildName names the build: its version, or the revision it was built from.
+var buildName = sync.OnceValue(func() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	revision, modified := "", ""
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			revision = setting.Value
+		case "vcs.modified":
+			if setting.Value == "true" {
+				modified = "+changes"
+			}
+		}
+	}
+	switch {
+	case info.Main.Version != "" && info.Main.Version != "(devel)":
+		return info.Main.Version
+	case revision != "":
+		return revision[:min(12, len(revision))] + modified
+	}
+	return "development"
+})

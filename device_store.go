@@ -1,0 +1,164 @@
+package main
+
+import (
+	"cmp"
+	"time"
+)
+
+// The states of a device.
+const (
+	deviceActive   = "active"
+	deviceReleased = "released"
+	deviceBlocked  = "blocked"
+)
+
+// A device is one machine that was activated on a licence.
+type device struct {
+	ID             string
+	LicenseID      string
+	Fingerprint    []byte // SHA-256
+	Name           *string
+	Platform       *string
+	AppVersion     *string
+	State          string
+	LeaseSeq       int64
+	PresentedSeq   int64
+	LeaseKid       string
+	LeasedAt       stamp
+	LeaseExpiresAt stamp
+	LapsesAt       stamp // of a floating seat
+	CloneAt        stamp // when an older lease of it last came back
+	ActivatedAt    stamp
+	LastSeenAt     stamp
+	ReleasedAt     stamp
+	ReleasedBy     *string
+	Activations    int
+}
+
+const deviceColumns = `id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, coalesce(lease_kid, ''),
+	leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, released_by, activations`
+
+// newDevice is dest for a list: each row gets a device of its own.
+func newDevice(d **device) []any {
+	*d = &device{}
+	return (*d).dest()
+}
+
+func (d *device) dest() []any {
+	return []any{&d.ID, &d.LicenseID, &d.Fingerprint, &d.Name, &d.Platform, &d.AppVersion, &d.State, &d.LeaseSeq, &d.PresentedSeq, &d.LeaseKid,
+		&d.LeasedAt, &d.LeaseExpiresAt, &d.LapsesAt, &d.CloneAt, &d.ActivatedAt, &d.LastSeenAt, &d.ReleasedAt, &d.ReleasedBy, &d.Activations}
+}
+
+// lapsed reports whether a floating seat's lease has run out: it is free, also
+// before the row says so.
+func (d *device) lapsed(now time.Time) bool { return !d.LapsesAt.IsZero() && !d.LapsesAt.After(now) }
+
+// deviceByFingerprint returns the device of a licence with that fingerprint, or errNotFound.
+func (q *queries) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
+	d := &device{}
+	err := q.one(`SELECT `+deviceColumns+` FROM devices WHERE license_id = ? AND fingerprint = ?`, []any{licenseID, hash}, d.dest()...)
+	return d, err
+}
+
+// device returns a device of a licence ("" for any), or errNotFound.
+func (q *queries) device(licenseID, id string) (*device, error) {
+	d := &device{}
+	err := q.one(`SELECT `+deviceColumns+` FROM devices WHERE id = ?1 AND ?2 IN ('', license_id)`, []any{id, licenseID}, d.dest()...)
+	return d, err
+}
+
+// devices returns a page of a licence's devices, newest first, older than the id
+// before ("" for the newest). With a state ("" for any) only those in it. Each
+// state is in order in its index, so that a page of a million costs no more.
+func (q *queries) devices(licenseID, state, before string, limit int) ([]*device, error) {
+	states := []string{state}
+	if state == "" {
+		states = []string{deviceActive, deviceReleased, deviceBlocked}
+	}
+	query, args := "", []any{}
+	for i, state := range states {
+		if i > 0 {
+			query += ` UNION ALL `
+		}
+		query += `SELECT ` + deviceColumns + `, rowid AS row FROM devices WHERE license_id = ? AND state = ?`
+		if args = append(args, licenseID, state); before != "" {
+			query += ` AND rowid < (SELECT rowid FROM devices WHERE id = ?)`
+			args = append(args, before)
+		}
+	}
+	var row int64 // which only orders
+	return collect(q, query+` ORDER BY row DESC LIMIT ?`, append(args, limit), func(d **device) []any { return append(newDevice(d), &row) })
+}
+
+// allDevices returns a page of the devices of all licences, newest first.
+func (q *queries) allDevices(before string, limit int) ([]*device, error) {
+	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE id < ? ORDER BY id DESC LIMIT ?`, []any{cmp.Or(before, lastID), limit}, newDevice)
+}
+
+// saveDevice writes a device as it is, new or known.
+func (t *tx) saveDevice(d *device) error {
+	_, err := t.exec(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid,
+		leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, released_by, activations)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, name = excluded.name, platform = excluded.platform, app_version = excluded.app_version,
+		state = excluded.state, lease_seq = excluded.lease_seq, presented_seq = excluded.presented_seq, lease_kid = excluded.lease_kid,
+		leased_at = excluded.leased_at, lease_expires_at = excluded.lease_expires_at, lapses_at = excluded.lapses_at,
+		clone_suspected_at = excluded.clone_suspected_at, activated_at = excluded.activated_at,
+		last_seen_at = excluded.last_seen_at, released_at = excluded.released_at, released_by = excluded.released_by, activations = excluded.activations`,
+		d.ID, d.LicenseID, d.Fingerprint, d.Name, d.Platform, d.AppVersion, d.State, d.LeaseSeq, d.PresentedSeq, d.LeaseKid,
+		d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt, d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.Activations)
+	return err
+}
+
+// timeHasWork reports whether advanceTime has anything to do. It takes the same
+// time for any number of licences.
+func (q *queries) timeHasWork(now stamp) (due bool, err error) {
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM devices WHERE `+lapseDue+`)
+		OR EXISTS (SELECT 1 FROM licenses WHERE `+graceDue+`) OR EXISTS (SELECT 1 FROM licenses WHERE `+expiryDue+`)`, []any{now, now, now}, &due)
+	return due, err
+}
+
+// lapsedDevices returns devices whose floating seat is to be given back, of one
+// licence ("" for any).
+func (q *queries) lapsedDevices(licenseID string, now stamp, limit int) ([]*device, error) {
+	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE `+lapseDue+` AND ? IN ('', license_id) LIMIT ?`, []any{now, licenseID, limit}, newDevice)
+}
+
+// transfers returns when the owner released devices of a licence in the last 30
+// days, oldest first: by the device, by replacing it, or in the portal. An
+// operator's release and a lapsed lease don't count.
+func (t *tx) transfers(licenseID string) ([]stamp, error) {
+	return collect(t.queries, `SELECT at FROM events WHERE license_id = ? AND type IN ('device.released', 'device.replaced') AND at > ?
+		AND json_extract(data, '$.by') IN ('device', 'replacement', 'portal') ORDER BY seq`, []any{licenseID, t.now.after(-transferWindow)},
+		func(at *stamp) []any { return []any{at} })
+}
+
+// activatedSince counts the other devices of a licence that took a seat at a
+// moment or later.
+func (t *tx) activatedSince(licenseID, deviceID string, since stamp) (n int, err error) {
+	err = t.one(`SELECT count(*) FROM devices WHERE license_id = ? AND id <> ? AND activated_at >= ?`, []any{licenseID, deviceID, since}, &n)
+	return n, err
+}
+
+// deviceKey names a device of a licence by its id or its fingerprint's hash.
+type deviceKey struct{ license, id string }
+
+func (g *guard) device(licenseID, id string) (*device, error) {
+	return g.cachedDevice(deviceKey{licenseID, id}, func() (*device, error) { return g.store.device(licenseID, id) })
+}
+
+func (g *guard) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
+	return g.cachedDevice(deviceKey{licenseID, string(hash)}, func() (*device, error) { return g.store.deviceByFingerprint(licenseID, hash) })
+}
+
+// cachedDevice keeps that there is no device too, which a portal asks about.
+func (g *guard) cachedDevice(key deviceKey, read func() (*device, error)) (*device, error) {
+	d, err := g.caches.devices.load(g.store, key, func() (*device, string, error) {
+		d, err := orNil(read())
+		return d, key.license, err
+	})
+	if err == nil && d == nil {
+		err = errNotFound
+	}
+	return d, err
+}

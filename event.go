@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+)
+
+// eventsQuery is the query of GET /events.
+type eventsQuery struct {
+	accountScope
+	filter eventFilter
+	page   page
+}
+
+func (q *eventsQuery) read(in *input) {
+	q.accountScope.read(in)
+	q.filter.eventType = in.parameter("type", isText(maxNameLength))
+	q.filter.licenseID = in.parameter("license_id", isID("lic"))
+	q.filter.deviceID = in.parameter("device_id", isID("dev"))
+	in.parameter("since", func(s string) (string, string) {
+		var ok bool
+		if q.filter.since, ok = parseMoment(s); !ok {
+			return "invalid_time", "This must be a time as 2027-01-31T12:00:00Z."
+		}
+		return "", ""
+	})
+	q.page = in.page("evt")
+}
+
+// listEvents answers GET /events.
+func (s *server) listEvents(_ context.Context, c *call, q *eventsQuery) (*list[event], error) {
+	owner, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	q.filter.accountID = owner
+	rows, err := s.store.events(q.filter, q.page.before, q.page.limit+1)
+	if err != nil {
+		return nil, fmt.Errorf("list events: %w", err)
+	}
+	return newList(rows, q.page, func(e event) string { return e.ID }, func(e event) event { return e }), nil
+}
+
+func eventsShow(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	filter := eventFilter{eventType: e.str("type")}
+	for _, id := range []struct {
+		option, prefix string
+		to             *string
+	}{{"account", "acct", &filter.accountID}, {"license", "lic", &filter.licenseID}, {"device", "dev", &filter.deviceID}} {
+		if *id.to, err = e.filterID(id.option, id.prefix); err != nil {
+			return err
+		}
+	}
+	if age, err := parseAge(e.str("since")); err == nil { // here a duration goes back
+		filter.since = newStamp(e.now().Add(-age))
+	} else if filter.since, err = e.parseMoment(e.str("since")); err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		all, err := st.events(filter, "", limit+1)
+		if err != nil {
+			return err
+		}
+		return printRows(e, firstRows(e, all, limit, "-limit N"), "AT TYPE LICENSE DEVICE LEAD ACTOR DATA ACCOUNT", func(v event) []any {
+			return []any{v.At, v.Type, v.LicenseID, v.DeviceID, v.LeadID, v.Actor, string(v.Data), v.AccountID}
+		})
+	})
+}

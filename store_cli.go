@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+func backupCommand(e *env) error {
+	if e.args[0] == "" {
+		return usageError("the name of the file is empty")
+	}
+	return e.withStore(func(st *store) error {
+		if err := st.backup(e.args[0]); err != nil {
+			return err
+		}
+		return e.print(map[string]string{"file": e.args[0]}, e.args[0]+": written and checked. The key file is not in it; keep a copy of that too.")
+	})
+}
+
+// checkCommand tells everything that is wrong, and fails when there is something.
+func checkCommand(e *env) error {
+	faults, err := checkFile(e.str("db"))
+	if err != nil {
+		return err
+	}
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		file := realPath(e.str("db")) + suffix
+		if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
+			faults = append(faults, fmt.Sprintf("permissions: others can read %s (mode %04o): run 'chmod 600 %s'", file, info.Mode().Perm(), file))
+		}
+	}
+	if _, err := loadKeyring(e.str("key")); err != nil {
+		faults = append(faults, "key: "+err.Error())
+	}
+	notes := []string{}
+	if info, err := os.Stat(filepath.Dir(realPath(e.str("db")))); err == nil && info.Mode().Perm()&0o077 != 0 {
+		notes = append(notes, fmt.Sprintf("note: others can look into %s (mode %04o); the files in it are closed to them", filepath.Dir(realPath(e.str("db"))), info.Mode().Perm()))
+	}
+	said := slices.Concat(faults, notes)
+	if len(faults) == 0 {
+		said = slices.Concat([]string{"ok: pages, indexes, foreign keys, schema, permissions, key file"}, notes)
+	}
+	if err := e.print(map[string]any{"ok": len(faults) == 0, "faults": append([]string{}, faults...), "notes": notes}, strings.Join(said, "\n")); err != nil {
+		return err
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("faults in %s: %d", e.str("db"), len(faults))
+	}
+	return nil
+}
