@@ -14,9 +14,21 @@ import (
 	"unicode/utf8"
 )
 
-// adminCommands are the operator's commands on the rows, most of them one call of
-// the store. All work while the service runs.
-var adminCommands = []command{
+// The options of these commands.
+var (
+	optBaseURL     = option{name: "base-url", value: "URL", def: "http://127.0.0.1:8080/v1", help: "the address that callers use, ending in /v1"}
+	optName        = option{name: "name", value: "NAME", def: "main", help: "name of the main account"}
+	optOrigin      = option{name: "origin", value: "ORIGIN,…", help: "origins of the main account's sites"}
+	optScope       = option{name: "scope", value: "SCOPE…", help: "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")}
+	optTTL         = option{name: "ttl", value: "DURATION", def: "720h", help: "how long the token holds: 720h, 90d"}
+	optClientID    = option{name: "client-id", value: "ID", help: "name of the application that carries the token; by default the account's id"}
+	optAllAccounts = option{name: "all-accounts", help: "let the token name any account by ?account_id="}
+)
+
+// The operator's commands on accounts, and on what belongs to them: base addresses,
+// origins, tokens.
+var accountCommands = []command{
+	{"init", "", "make the database, the key file and the main account; existing ones are never touched", []option{optBaseURL, optName, optOrigin}, 0, initCommand},
 	{"base-url", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
 	{"base-url set", "URL", "set the base address; the one before stays accepted", nil, 1, baseURLSet},
 	{"base-url remove", "URL", "accept an earlier base address no longer", nil, 1, baseURLRemove},
@@ -24,26 +36,12 @@ var adminCommands = []command{
 	{"account list", "", "list accounts", nil, 0, accountList},
 	{"account rate", "ID N", "let an account make N requests a minute", nil, 2, accountRate},
 	{"account close", "ID", "close an account: nothing of it works any more, its rows stay", nil, 1, accountClose},
-	{"origin add", "ORIGIN", "list an account's site", []string{"account"}, 1, originAdd},
+	{"origin add", "ORIGIN", "list an account's site", []option{optAccount}, 1, originAdd},
 	{"origin list", "", "list origins", nil, 0, originList},
 	{"origin remove", "ORIGIN", "unlist a site", nil, 1, originRemove},
-	{"widget add", "NAME", "add a widget", []string{"account", "public-orders"}, 1, widgetAdd},
-	{"widget list", "", "list widgets", []string{"account"}, 0, widgetList},
-	{"token issue", "", "print a new bearer token", []string{"account", "scope", "ttl", "client-id", "all-accounts"}, 0, tokenIssue},
+	{"token issue", "", "print a new bearer token", []option{optAccount, optScope, optTTL, optClientID, optAllAccounts}, 0, tokenIssue},
 	{"token list", "", "list tokens, newest first", nil, 0, tokenList},
 	{"token revoke", "ID", "refuse a token from now on", nil, 1, tokenRevoke},
-	{"key public", "", "print the public keys as PEM, the signing one first", nil, 0, keyPublic},
-	{"key add", "", "make a key that verifies and does not sign yet", nil, 0, keyAdd},
-	{"key rotate", "", "let the newest key sign, a day after it was added", []string{"force"}, 0, keyRotate},
-	{"key retire", "KID", "remove a key; says first what that would end", []string{"force"}, 1, keyRetire},
-	{"leads export", "", "print all leads, one JSON object a line or CSV", []string{"csv"}, 0, leadsExport},
-	{"leads erase", "EMAIL", "remove every lead of an address, without a trace", []string{"litestream"}, 1, leadsErase},
-	{"leads purge", "", "remove leads that are older than a time", []string{"older-than"}, 0, leadsPurge},
-	{"stats", "", "show the last 30 days of the widgets", []string{"widget"}, 0, statsShow},
-	{"events", "", "show what happened and who did it, newest first", []string{"limit", "type", "account", "license", "device", "since"}, 0, eventsShow},
-	{"legacy", "", "show who still calls /api/legacy/", nil, 0, legacyShow},
-	{"backup", "FILE", "write a checked copy of the database", nil, 1, backupCommand},
-	{"check", "", "read the whole database and the key file and tell what is wrong", nil, 0, checkCommand},
 }
 
 // initCommand makes what a service needs. Only what is missing is made.

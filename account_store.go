@@ -28,7 +28,13 @@ func (q *queries) account(id string) (a account, err error) {
 	return a, err
 }
 
-var errAccount = &refusal{code: "account_not_found", detail: "There is no such account, or it is closed."}
+var (
+	accountProblems problemTable
+
+	codeAccountNotFound = accountProblems.add(404, "account_not_found", "Account not found", "There is no such account, or it is closed.")
+)
+
+var errAccount = &refusal{code: codeAccountNotFound}
 
 // openAccount returns errAccount unless there is an open account of that id.
 func (q *queries) openAccount(id string) error {

@@ -14,7 +14,6 @@ type response struct {
 	http.ResponseWriter
 	status    int
 	requestID string
-	onLeads   bool // its problems carry "ok":false
 	pattern   string
 	account   string // who was charged; "": nobody
 
@@ -70,6 +69,13 @@ type reply struct {
 // noContent is the answer 204.
 type noContent struct{}
 
+// A document is an answer with a status and a Content-Type of its own.
+type document struct {
+	status      int
+	contentType string
+	content     any
+}
+
 // A cacheable is an answer with an ETag, which If-None-Match may spare.
 type cacheable struct {
 	taggedBody
@@ -82,9 +88,9 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 	case noContent:
 		s.write(w, reply{status: http.StatusNoContent})
 		return
-	case *healthReport:
-		w.Header().Set("Content-Type", "application/health+json")
-		s.write(w, reply{v.httpStatus(), encodeJSON(v)})
+	case *document:
+		w.Header().Set("Content-Type", v.contentType)
+		s.write(w, reply{v.status, encodeJSON(v.content)})
 		return
 	case *cacheable:
 		w.put("Etag", v.tag)
@@ -156,32 +162,19 @@ func newList[Row, T any](rows []Row, p page, id func(Row) string, show func(Row)
 	return l
 }
 
-// fail writes the problem that an error is (RFC 9457). It is the only place that
-// gives errors their public face; what it doesn't know is a 500 without detail
-// and one log line.
+// fail writes the problem that an error is (RFC 9457). What is no refusal is a 500
+// without detail and one log line.
 func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	w := writer.(*response)
 	var ref *refusal
 	if !errors.As(err, &ref) {
-		ref = &refusal{code: "internal"}
+		ref = &refusal{code: codeInternal}
 		if r.Context().Err() == nil { // else the caller has gone, and nobody reads this
 			s.log.Error("internal error", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
 		}
 	}
-	entry := problemCodes[ref.code]
-	if entry.status == http.StatusServiceUnavailable && error(ref) != err {
+	if ref.code.status == http.StatusServiceUnavailable && error(ref) != err {
 		s.log.Warn("storage", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
-	}
-	if ref.code == "internal" {
-		ref = &refusal{code: "internal", detail: "Something went wrong on our side. The request id helps to find out what."}
-	}
-	p := problem{Type: s.routing.Load().root + "/docs#" + ref.code, Title: entry.title, Status: entry.status, Detail: ref.detail,
-		Code: ref.code, RequestID: w.requestID, Errors: ref.fields, Seats: ref.seats, Devices: ref.devices}
-	if w.onLeads {
-		p.OK = new(bool)
-	}
-	if !ref.nextTransfer.IsZero() {
-		p.Next = &ref.nextTransfer
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
@@ -189,13 +182,10 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	if ref.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(wholeSeconds(ref.retryAfter)))
 	}
-	switch ref.code {
-	case "token_required":
-		h.Set("WWW-Authenticate", realm)
-	case "invalid_token":
-		h.Set("WWW-Authenticate", realm+`, error="invalid_token"`)
-	case "insufficient_scope":
-		h.Set("WWW-Authenticate", realm+`, error="insufficient_scope", scope="`+ref.scope+`"`)
+	if ref.challenge != "" {
+		h.Set("WWW-Authenticate", ref.challenge)
 	}
-	s.write(w, reply{entry.status, encodeJSON(p)})
+	rt := s.routing.Load()
+	path, _ := rt.inBase(r.URL.Path)
+	s.write(w, reply{ref.code.status, ref.encode(rt.root, w.requestID, rt.members[path])})
 }

@@ -37,12 +37,22 @@ const (
 )
 
 var (
-	errTokenRequired = &refusal{code: "token_required", detail: "This needs a bearer token in the Authorization header."}
-	errInvalidToken  = &refusal{code: "invalid_token", detail: "The bearer token is malformed, expired, revoked or not of this service."}
+	authProblems problemTable
+
+	codeTokenRequired = authProblems.add(401, "token_required", "Token required",
+		"This needs a bearer token in the Authorization header.")
+	codeInvalidToken = authProblems.add(401, "invalid_token", "Invalid token",
+		"The bearer token is malformed, expired, revoked or not of this service.")
+	codeScope = authProblems.add(403, "insufficient_scope", "Insufficient scope",
+		"The token does not carry the scope that this needs.")
+
+	errTokenRequired = &refusal{code: codeTokenRequired, challenge: realm}
+	errInvalidToken  = &refusal{code: codeInvalidToken, challenge: realm + `, error="invalid_token"`}
 )
 
-func errScope(scope string) error {
-	return &refusal{code: "insufficient_scope", detail: "The token does not carry the scope " + scope + ".", scope: scope}
+// errScope refuses a token that lacks a scope, and names it (RFC 6750, section 3.1).
+func errScope(scope, detail string) error {
+	return &refusal{code: codeScope, detail: detail, challenge: realm + `, error="insufficient_scope", scope="` + scope + `"`}
 }
 
 // A caller is who is behind a request, as far as a token says.
@@ -62,10 +72,21 @@ func (c *caller) admin() bool { return c.has(scopeAdmin) }
 
 // A guard decides who calls by their token, and keeps in memory what it read.
 type guard struct {
-	store  *store
-	now    func() time.Time
-	keys   atomic.Pointer[keyring]
-	caches caches
+	store *store
+	now   func() time.Time
+	keys  atomic.Pointer[keyring]
+
+	accounts *cache[string, account]
+	origins  *cache[string, string]    // origin → owner
+	callers  *cache[tokenKey, *caller] // what does not change with time
+}
+
+// newGuard makes a guard over an open store.
+func newGuard(st *store, keys *keyring) *guard {
+	g := &guard{store: st, now: st.now, accounts: newCache[string, account](4_000), origins: newCache[string, string](1_000),
+		callers: newCache[tokenKey, *caller](4_000)}
+	g.keys.Store(keys)
+	return g
 }
 
 // bearer takes the token out of a request: "" when none is given, errInvalidToken
@@ -194,7 +215,7 @@ func (g *guard) remembered(token string) (*caller, error) {
 	}
 	keys := g.keys.Load()
 	plain := append(make([]byte, 0, maxTokenBytes), token...) // on the stack
-	return g.caches.callers.load(g.store, tokenKey{sha256.Sum256(plain), keys}, func() (*caller, string, error) {
+	return g.callers.load(g.store, tokenKey{sha256.Sum256(plain), keys}, func() (*caller, string, error) {
 		who, err := g.identify(token, keys)
 		return &who, "", err
 	})
@@ -225,39 +246,20 @@ func (g *guard) identify(token string, keys *keyring) (who caller, err error) {
 	return who, err
 }
 
-// What the caches hold is shared: nobody changes a row that came from here.
-
+// cachedAccount is the store's account, kept in memory.
 func (g *guard) cachedAccount(id string) (account, error) {
-	return g.caches.accounts.load(g.store, id, func() (account, string, error) {
+	return g.accounts.load(g.store, id, func() (account, string, error) {
 		a, err := g.store.account(id)
 		return a, "", err
 	})
 }
 
+// cachedOriginOwner is the store's originOwner, kept in memory.
 func (g *guard) cachedOriginOwner(origin string) (string, error) {
-	return g.caches.origins.load(g.store, origin, func() (string, string, error) {
+	return g.origins.load(g.store, origin, func() (string, string, error) {
 		owner, err := g.store.originOwner(origin)
 		return owner, "", err
 	})
-}
-
-// caches are what a server keeps in memory of the rows that requests ask for
-// again and again. Together they take at most about 10 MiB.
-type caches struct {
-	accounts *cache[string, account]
-	origins  *cache[string, string]     // origin → owner
-	widgets  *cache[string, widget]     // by id
-	callers  *cache[tokenKey, *caller]  // what does not change with time
-	keys     *cache[[32]byte, *license] // by the licence key's hash
-	licenses *cache[string, *license]   // by id
-	devices  *cache[deviceKey, *device] // nil: the licence has no such device
-	stats    *cache[statsKey, taggedBody]
-}
-
-func newCaches() caches {
-	const few, many, some = 1_000, 4_000, 500
-	return caches{newCache[string, account](many), newCache[string, string](few), newCache[string, widget](few), newCache[tokenKey, *caller](many),
-		newCache[[32]byte, *license](many), newCache[string, *license](many), newCache[deviceKey, *device](many), newCache[statsKey, taggedBody](some)}
 }
 
 // issueToken signs a bearer token and records it.

@@ -7,7 +7,7 @@ import (
 // A cache keeps what was read from the file, for as long as the file still says
 // so: an entry serves while the version of the row it follows is the same, and
 // while the store knows of the commits of others. Bounded by count: when full it
-// forgets any other.
+// forgets any other. What it holds is shared: nobody changes a row that came from here.
 type cache[K comparable, V any] struct {
 	mu      sync.RWMutex
 	max     int

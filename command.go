@@ -32,87 +32,71 @@ type option struct {
 	value string // what stands for the value in the help; "": a switch
 	def   string // the default
 	help  string
+	usual string // help beside the program's list of options, where help is about one command
+}
+
+// says is the option with a help text for one command, to which it means something of
+// its own.
+func (o option) says(help string) option {
+	o.help, o.usual = help, cmp.Or(o.usual, o.help)
+	return o
+}
+
+// general is the option as the list of all options shows it.
+func (o option) general() option {
+	o.help = cmp.Or(o.usual, o.help)
+	return o
 }
 
 func (o option) env() string {
 	return "WIDGETD_" + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
 }
 
-// options is every option of every command.
-var options = []option{
-	{"db", "FILE", "widgetd.db", "the database file"},
-	{"key", "FILE", "widgetd.key", "the key file"},
-	{"json", "", "", "print JSON, one object or one a line, for scripts"},
-	{"base-url", "URL", "http://127.0.0.1:8080/v1", "the address that callers use, ending in /v1"},
-	{"name", "NAME", "main", "name of the main account"},
-	{"origin", "ORIGIN,…", "", "origins of the main account's sites"},
-	{"addr", "HOST:PORT", "127.0.0.1:8080", "where to listen; ignored under systemd socket activation"},
-	{"trusted-proxies", "CIDR,…", "127.0.0.0/8,::1/128", "proxies whose X-Forwarded-For counts"},
-	{"debug-addr", "HOST:PORT", "", "loopback address for /metrics and /debug/pprof/"},
-	{"anonymous-rate", "N", "60", "requests a minute and address without a token, each on leads, events and statistics"},
-	{"failed-lookup-rate", "N", "30", "unknown licence keys a minute and address"},
-	{"legacy-sunset", "DATE", "2026-07-01", "day from which /api/legacy/ is gone"},
-	{"litestream", "", "", "leave checkpoints to Litestream"},
-	{"log", "FORMAT", "text", "text or json, on standard error"},
-	{"dir", "DIR", "", "directory to keep; by default a temporary one"},
-	{"account", "ID", "", "whose it is"},
-	{"product", "NAME", "", "what the licence is for"},
-	{"plan", "NAME", "", "how it was sold"},
-	{"max-devices", "N", "", "seats; without it there is no limit"},
-	{"starts", "TIME", "", "not before: a date, RFC 3339, or days from now as 7d"},
-	{"expires", "TIME", "", "not after: a date, RFC 3339, or days from now as 365d"},
-	{"grace-days", "N", "0", "days that known devices go on after the end"},
-	{"lease-hours", "N", "336", "how long a device may work offline, 1 to 2160"},
-	{"entitlements", "CODE,…", "", "what the licence includes"},
-	{"trial", "", "", "mark the licence as a trial"},
-	{"metadata", "JSON", "", "notes of your own, as a JSON object of at most 16 KiB"},
-	{"reason", "TEXT", "", "why, for people and the audit"},
-	{"public-orders", "", "", "show the widget's orders without a token too"},
-	{"scope", "SCOPE…", "", "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")},
-	{"ttl", "DURATION", "720h", "how long the token holds: 720h, 90d"},
-	{"client-id", "ID", "", "name of the application that carries the token; by default the account's id"},
-	{"all-accounts", "", "", "let the token name any account by ?account_id="},
-	{"floating", "", "", "seats are held by leases: one that lapses is free again"},
-	{"max-transfers", "N", "", "how often the owner may move a seat in 30 days; without it there is no limit"},
-	{"duration-days", "N", "", "length of a term"},
-	{"from-activation", "", "", "let the duration count from the first activation"},
-	{"days", "N", "", "how many days more; by default the licence's own duration"},
-	{"old-key-until", "TIME", "", "how long the old key still works: a date, RFC 3339, or 7d; without it, until now"},
-	{"dry-run", "", "", "check everything, change nothing"},
-	{"status", "STATUS", "", "only licences that are now " + strings.Join(statuses, ", ")},
-	{"search", "TEXT", "", "only licences with this in product, plan, id or the key's last symbols"},
-	{"type", "NAME", "", "only events of this type"},
-	{"license", "ID", "", "only of this licence"},
-	{"device", "ID", "", "only of this device"},
-	{"since", "TIME", "", "only from then on: a date, RFC 3339, or 7d for the last seven days"},
-	{"public", "FILE", "", "PEM file with the public keys, as 'widgetd key public' prints them"},
-	{"fingerprint", "TEXT", "", "the device's fingerprint, to compare"},
-	{"audience", "URL", "", "the service's base address, to compare"},
-	{"force", "", "", "go on where the command would stop and explain"},
-	{"csv", "", "", "print CSV"},
-	{"older-than", "DURATION", "", "age, as 365d"},
-	{"widget", "ID", "", "one widget; by default all"},
-	{"limit", "N", "50", "how many to show"},
-}
+// The options that several nouns' commands share.
+var (
+	optDB         = option{name: "db", value: "FILE", def: "widgetd.db", help: "the database file"}
+	optKey        = option{name: "key", value: "FILE", def: "widgetd.key", help: "the key file"}
+	optJSON       = option{name: "json", help: "print JSON, one object or one a line, for scripts"}
+	optAddr       = option{name: "addr", value: "HOST:PORT", def: "127.0.0.1:8080", help: "where to listen; ignored under systemd socket activation"}
+	optLitestream = option{name: "litestream", help: "leave checkpoints to Litestream"}
+	optLog        = option{name: "log", value: "FORMAT", def: "text", help: "text or json, on standard error"}
+	optAccount    = option{name: "account", value: "ID", help: "whose it is"}
+	optCSV        = option{name: "csv", help: "print CSV"}
+	optLimit      = option{name: "limit", value: "N", def: "50", help: "how many to show"}
+)
 
 // A command is one word or two of the command line.
 type command struct {
 	name    string
 	args    string // what follows, for the help
 	help    string
-	options []string // beside those of all commands
+	options []option // beside those of all commands
 	nargs   int      // how many arguments it takes
 	run     func(*env) error
 }
 
 // commonOptions are those that every command takes.
-var commonOptions = []string{"db", "key", "json"}
+var commonOptions = []option{optDB, optKey, optJSON}
+
+// takes returns every option of the command.
+func (c *command) takes() []option { return slices.Concat(commonOptions, c.options) }
+
+// The commands about the program itself.
+var helpCommands = []command{
+	{"version", "", "tell which build this is", nil, 0, showVersion},
+	{"help", "[COMMAND]", "show this, or what a command takes", nil, 0, func(e *env) error { return help(e.stdout, e.commands) }},
+}
+
+func showVersion(e *env) error {
+	return e.print(map[string]string{"version": buildName()}, buildName())
+}
 
 // An env is what a command runs in: its values, its arguments, and the world.
 type env struct {
 	ctx            context.Context
 	getenv         func(string) string
 	stdout, stderr io.Writer
+	commands       []command // all there are
 	command        *command
 	args           []string
 	values         map[string]*string
@@ -153,7 +137,7 @@ func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "-
 
 // unknownCommand answers a line that names no whole command: with the commands that
 // begin with its first word, if there are some.
-func unknownCommand(args []string, stdout, stderr io.Writer) error {
+func unknownCommand(commands []command, args []string, stdout, stderr io.Writer) error {
 	words := args[:1]
 	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
 		words = args[:2]
@@ -162,10 +146,10 @@ func unknownCommand(args []string, stdout, stderr io.Writer) error {
 	switch {
 	case known && len(words) == 1 && slices.ContainsFunc(args, isHelp):
 		fmt.Fprintf(stdout, "widgetd %s has these commands; each shows its options with -h:\n\n", args[0])
-		listCommands(stdout, args[0])
+		listCommands(stdout, commands, args[0])
 		return nil
 	case known && len(words) == 1:
-		listCommands(stderr, args[0])
+		listCommands(stderr, commands, args[0])
 		return usageError(args[0] + " needs a second word: these are its commands")
 	case known:
 		return usageError(fmt.Sprintf("there is no command %q: 'widgetd help %s' lists them", strings.Join(words, " "), args[0]))
@@ -174,7 +158,7 @@ func unknownCommand(args []string, stdout, stderr io.Writer) error {
 }
 
 // findCommand takes the longest name that args begin with.
-func findCommand(args []string) (*command, []string) {
+func findCommand(commands []command, args []string) (*command, []string) {
 	for words := min(2, len(args)); words > 0; words-- {
 		name := strings.Join(args[:words], " ")
 		for i := range commands {
@@ -191,10 +175,7 @@ func (e *env) parse(args []string) error {
 	fs := flag.NewFlagSet(e.command.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	e.values, e.switches = map[string]*string{}, map[string]*bool{}
-	for _, o := range options {
-		if !slices.Contains(commonOptions, o.name) && !slices.Contains(e.command.options, o.name) {
-			continue
-		}
+	for _, o := range e.command.takes() {
 		set := e.getenv(o.env())
 		if o.value == "" {
 			on, err := strconv.ParseBool(cmp.Or(set, "false"))
@@ -254,32 +235,40 @@ func (c *command) usage() string {
 	if c.args != "" {
 		usage += " " + c.args
 	}
-	for _, name := range c.options {
-		o := findOption(name)
+	for _, o := range c.options {
 		usage += " [-" + strings.TrimSuffix(o.name+" "+o.value, " ") + "]"
 	}
 	return usage
 }
 
-func findOption(name string) option {
-	return options[slices.IndexFunc(options, func(o option) bool { return o.name == name })]
+// allOptions returns every option of the commands once, the common ones first.
+func allOptions(commands []command) []option {
+	all := slices.Clone(commonOptions)
+	for _, c := range commands {
+		for _, o := range c.options {
+			if !slices.ContainsFunc(all, func(known option) bool { return known.name == o.name }) {
+				all = append(all, o)
+			}
+		}
+	}
+	return all
 }
 
 // help lists commands and options.
-func help(w io.Writer) error {
+func help(w io.Writer, commands []command) error {
 	fmt.Fprintln(w, "widgetd is the public widget and licensing interface. Its commands:")
 	fmt.Fprintln(w)
-	listCommands(w, "")
+	listCommands(w, commands, "")
 	fmt.Fprintln(w, "\nIts options, also as environment variables; 'widgetd help COMMAND' shows which one takes which:")
 	fmt.Fprintln(w)
-	for _, o := range options {
-		writeOption(w, o)
+	for _, o := range allOptions(commands) {
+		writeOption(w, o.general())
 	}
 	return nil
 }
 
 // listCommands lists the commands that begin with a word, or all.
-func listCommands(w io.Writer, word string) {
+func listCommands(w io.Writer, commands []command, word string) {
 	for _, c := range commands {
 		if word == "" || c.within(word) {
 			fmt.Fprintf(w, "  %-34s %s\n", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
@@ -287,16 +276,14 @@ func listCommands(w io.Writer, word string) {
 	}
 }
 
-func commandHelp(w io.Writer, c *command) error {
+func commandHelp(w io.Writer, commands []command, c *command) error {
 	fmt.Fprintf(w, "widgetd %s\n\n  %s\n\n", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
-	for _, o := range options {
-		if slices.Contains(c.options, o.name) || slices.Contains(commonOptions, o.name) {
-			writeOption(w, o)
-		}
+	for _, o := range c.takes() {
+		writeOption(w, o)
 	}
 	if slices.ContainsFunc(commands, func(other command) bool { return other.within(c.name) }) {
 		fmt.Fprintln(w)
-		listCommands(w, c.name)
+		listCommands(w, commands, c.name)
 	}
 	return nil
 }

@@ -10,6 +10,11 @@ import (
 	"strings"
 )
 
+const (
+	exposedHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Sunset, Deprecation, Link, ETag"
+	allowedHeaders = "Authorization, Content-Type, Idempotency-Key"
+)
+
 // An originCheck is what is known about a request's Origin.
 type originCheck struct {
 	given bool
@@ -65,11 +70,18 @@ func (s *server) otherMethod(w http.ResponseWriter, r *http.Request, allowed []s
 		s.write(w.(*response), reply{status: http.StatusNoContent})
 	default:
 		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
-		s.fail(w, r, &refusal{code: "method_not_allowed", detail: "This path answers " + strings.Join(allowed, ", ") + "."})
+		s.fail(w, r, &refusal{code: codeMethod, detail: "This path answers " + strings.Join(allowed, ", ") + "."})
 	}
 }
 
-var errOrigin = &refusal{code: "origin_not_allowed", detail: "This site is not listed as an origin. Its operator can add it."}
+var (
+	corsProblems problemTable
+
+	codeOrigin = corsProblems.add(403, "origin_not_allowed", "Origin not allowed",
+		"This site is not listed as an origin. Its operator can add it.")
+
+	errOrigin = &refusal{code: codeOrigin}
+)
 
 func (c *call) judgeOrigin() error {
 	refused := c.route.origin == originListed && c.origin.given || c.route.origin == originRequired

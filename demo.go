@@ -29,6 +29,15 @@ type demo struct {
 	token      string
 }
 
+// The options of these commands.
+var (
+	optDir = option{name: "dir", value: "DIR", help: "directory to keep; by default a temporary one"}
+)
+
+var demoCommands = []command{
+	{"demo", "", "run a service with data, a page to look at, and curl lines to paste", []option{optAddr, optDir, optLog}, 0, demoCommand},
+}
+
 // demoCommand runs a seeded service until the context ends. Without -dir all is
 // gone afterwards.
 func demoCommand(e *env) error {
@@ -36,7 +45,7 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	usual, err := usualServerOptions()
+	usual, err := e.usualServerOptions()
 	if err != nil {
 		return err
 	}
@@ -69,7 +78,7 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	s, err := newServer(st, keys, usual, log)
+	s, err := newServer(st, keys, usual, log, wings)
 	if err != nil {
 		return errors.Join(err, st.close())
 	}
@@ -81,9 +90,9 @@ func demoCommand(e *env) error {
 }
 
 // usualServerOptions are what serve runs with when nothing says otherwise.
-func usualServerOptions() (serverOptions, error) {
-	serve, _ := findCommand([]string{"serve"})
-	e := &env{command: serve, getenv: func(string) string { return "" }}
+func (e *env) usualServerOptions() (serverOptions, error) {
+	serve, _ := findCommand(e.commands, []string{"serve"})
+	e = &env{command: serve, getenv: func(string) string { return "" }}
 	if err := e.parse(nil); err != nil {
 		return serverOptions{}, err
 	}

@@ -10,6 +10,22 @@ import (
 	"time"
 )
 
+// The problem codes of devices and their seats.
+var (
+	deviceProblems problemTable
+
+	codeDeviceBlocked = deviceProblems.add(403, "device_blocked", "Device blocked", verdictDetails["device_blocked"])
+	codeSeatLimit     = deviceProblems.add(409, "seat_limit_reached", "Seat limit reached",
+		"All seats of this licence are taken. Release a device, or name one in replace_device_id.")
+	codeTransferLimit = deviceProblems.add(409, "transfer_limit_reached", "Transfer limit reached",
+		"The seats of this licence were moved as often as it allows in 30 days.")
+	codeCredentialMismatch = deviceProblems.add(422, "credential_mismatch", "Token and body disagree",
+		"The token is for another licence than the license_key in the body.")
+
+	errCredentials = &refusal{code: codeCredentialMismatch}
+	errOtherDevice = &refusal{code: codeCredentialMismatch, detail: "The token is for another device than the fingerprint."}
+)
+
 // An activation is what a device asks for when it takes a seat.
 type activation struct {
 	licenseID   string    // that the token names; "": the key does
@@ -125,8 +141,6 @@ func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err
 	return bearer, bearer != nil, nil
 }
 
-var errOtherDevice = &refusal{code: "credential_mismatch", detail: "The token is for another device than the fingerprint."}
-
 // freeLapsed gives back the floating seats of a licence whose lease has run out.
 func freeLapsed(t *tx, l *license) error {
 	if l.Kind != kindFloating {
@@ -181,8 +195,6 @@ func (a *activation) findLicense(t *tx) (l *license, err error) {
 	return l, err
 }
 
-var errLicense = &refusal{code: "license_not_found", detail: verdictDetails["not_found"]}
-
 // takeSeat makes g's device one that holds a seat, new or known. It frees the seat
 // of the device that it replaces, unless no seat is free even then.
 func takeSeat(t *tx, g *grant, a activation) error {
@@ -227,7 +239,7 @@ func findReplaced(t *tx, l *license, a activation) (*device, error) {
 	}
 	old, err := t.device(l.ID, a.replace)
 	if errors.Is(err, errNotFound) {
-		return nil, &refusal{code: "validation_failed", detail: "The device to replace is not one of this licence.",
+		return nil, &refusal{code: codeValidation, detail: "The device to replace is not one of this licence.",
 			fields: []fieldError{{Pointer: "#/replace_device_id", Code: "unknown_device", Detail: "The licence has no such device."}}}
 	}
 	if err != nil || old.State != deviceActive {
@@ -266,9 +278,9 @@ func mayTransfer(t *tx, l *license, d, replaced *device) error {
 	case ok:
 		return nil
 	case next.IsZero():
-		return &refusal{code: "transfer_limit_reached", detail: "This licence does not allow to move a seat to another device."}
+		return &refusal{code: codeTransferLimit, detail: "This licence does not allow moving a seat to another device."}
 	}
-	return &refusal{code: "transfer_limit_reached", nextTransfer: next,
+	return &refusal{code: codeTransferLimit, members: []extraMember{{"next_transfer_at", next}},
 		detail: "The seats of this licence were moved as often as it allows in 30 days. The next time is possible at " + next.String() + "."}
 }
 
@@ -288,8 +300,7 @@ func seatLimit(t *tx, l *license) error {
 			return err
 		}
 	}
-	return keep(&refusal{code: "seat_limit_reached", detail: "All seats of this licence are taken. Release a device, or name one in replace_device_id.",
-		seats: seatsOf(l), devices: viewDevices(holders)})
+	return keep(&refusal{code: codeSeatLimit, members: []extraMember{{"seats", seatsOf(l)}, {"devices", viewDevices(holders)}}})
 }
 
 const maxHoldersShown = 50 // devices in a seat_limit_reached
@@ -381,16 +392,19 @@ type licenseSource interface {
 	deviceByFingerprint(licenseID string, hash []byte) (*device, error)
 }
 
-// look finds licence and device and judges. Errors: errCredentials, the source's.
-func (r *checkRequest) look(q licenseSource, now time.Time) (c check, err error) {
+// findLicense returns the licence that the key names, or else the token; nil when there
+// is none.
+func (r *checkRequest) findLicense(q licenseSource) (*license, error) {
 	if r.keyHash != nil {
-		c.license, err = q.licenseByKey(*r.keyHash)
-	} else {
-		c.license, err = q.license("", r.presented.License)
+		return orNil(q.licenseByKey(*r.keyHash))
 	}
-	if c.license, err = orNil(c.license, err); err != nil {
-		return c, err
-	}
+	return orNil(q.license("", r.presented.License))
+}
+
+// look finds the device on the licence that findLicense returned, and judges. Errors:
+// errCredentials, the source's.
+func (r *checkRequest) look(q licenseSource, l *license, now time.Time) (c check, err error) {
+	c.license = l
 	if c.license != nil && r.presented != nil && r.presented.License != c.license.ID {
 		return c, errCredentials
 	}
@@ -409,8 +423,6 @@ func (r *checkRequest) look(q licenseSource, now time.Time) (c check, err error)
 	return c, err
 }
 
-var errCredentials = &refusal{code: "credential_mismatch", detail: "The token is for another licence than the licence_key in the body."}
-
 // wantsLease reports whether an answer should carry a token: the device sent none,
 // one that is due for another, or a nonce to have signed.
 func (r *checkRequest) wantsLease(c check, now time.Time) bool {
@@ -425,7 +437,11 @@ func (r *checkRequest) wantsLease(c check, now time.Time) bool {
 // last lease is no longer fresh, gives it the next. It judges again, because the
 // rows may have changed since the caller looked.
 func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err error) {
-	if c, err = r.look(t.queries, t.now.Time); err != nil || c.device == nil || c.device.State != deviceActive || c.device.lapsed(t.now.Time) {
+	l, err := r.findLicense(t)
+	if err != nil {
+		return c, given, err
+	}
+	if c, err = r.look(t, l, t.now.Time); err != nil || c.device == nil || c.device.State != deviceActive || c.device.lapsed(t.now.Time) {
 		return c, given, err
 	}
 	t.only(c.license.ID)

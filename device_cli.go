@@ -13,6 +13,22 @@ import (
 	"time"
 )
 
+// The options of these commands.
+var (
+	optPublic      = option{name: "public", value: "FILE", help: "PEM file with the public keys, as 'widgetd key public' prints them"}
+	optFingerprint = option{name: "fingerprint", value: "TEXT", help: "the device's fingerprint, to compare"}
+	optAudience    = option{name: "audience", value: "URL", help: "the service's base address, to compare"}
+)
+
+// The operator's commands on devices and their leases.
+var deviceCommands = []command{
+	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit}, 1, deviceList},
+	{"device release", "ID", "give a device's seat back, or let a blocked one in again", nil, 1, deviceRelease},
+	{"device block", "ID", "shut a device out", nil, 1, deviceBlock},
+	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, deviceExport},
+	{"lease inspect", "TOKEN", "explain a device token line by line and say whether it holds, without the database", []option{optPublic, optFingerprint, optAudience}, 1, leaseInspect},
+}
+
 // leaseLines explain the claims of a device token, in the order they are shown.
 var leaseLines = []struct{ claim, meaning string }{
 	{"iss", "who signed it"}, {"aud", "for whom: the same address"}, {"sub", "the account of the licence"}, {"client_id", "who carries it"},

@@ -9,14 +9,37 @@ import (
 	"time"
 )
 
+// A deviceAPI answers the calls of devices. It keeps in memory the licences and devices
+// that they ask about, and the leases that it signed within the last minute.
+type deviceAPI struct {
+	*server
+	licenseMemory
+	leases leaseCache
+}
+
+func deviceWing(s *server) wing {
+	a := &deviceAPI{server: s, licenseMemory: newLicenseMemory(s.store)}
+	return wing{
+		routes: []route{
+			{pattern: "POST /widget/license/activate", token: tokenLate, creates: true, charge: a.charge, run: endpoint(a.activate)},
+			{pattern: "POST /widget/license/verify", token: tokenLate, charge: a.charge, run: endpoint(a.verify)},
+			{pattern: "POST /widget/license/deactivate", token: tokenLate, charge: a.charge, run: endpoint(a.deactivate)},
+			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.listDevices)},
+			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices, run: endpoint(s.releaseDevice)},
+		},
+		chores: []chore{{fault: "lapsed seats and ended licences can't be written", timely: true, run: s.advance}},
+	}
+}
+
 // A credential names a licence: by its key, or by a device token.
 type credential struct {
-	key    *licenseKey // nil: none, or malformed
-	keyErr error
+	hash    *[32]byte // of the key; nil: none, or malformed
+	keyErr  error
+	license *license // that has the key; nil: none, or not looked up
 }
 
 func (cr *credential) read(in *input) {
-	if !in.device && !in.has("license_key") {
+	if !carriesDevice(in) && !in.has("license_key") {
 		in.wrong("license_key", "required", "A licence key is required, or a device token in the Authorization header.")
 	}
 	if v := in.member("license_key", jsonString, optional); v != nil {
@@ -26,19 +49,15 @@ func (cr *credential) read(in *input) {
 		}
 		key, err := parseLicenseKey(v.text)
 		if cr.keyErr = err; err == nil {
-			cr.key = &key
+			hash := key.hash()
+			cr.hash = &hash
 		}
 	}
 }
 
-// hash is the key's hash, or nil when a device token stands in its place.
-func (cr *credential) hash() *[32]byte {
-	if cr.key == nil {
-		return nil
-	}
-	hash := cr.key.hash()
-	return &hash
-}
+// carriesDevice reports whether a request came with a device token, which names licence
+// and device.
+func carriesDevice(in *input) bool { return in.caller != nil && in.caller.claims.isDevice() }
 
 // deviceToken returns the claims of the device token that came along, or nil.
 func (c *call) deviceToken() *claims {
@@ -53,31 +72,39 @@ func (cr *credential) malformed() error {
 	if cr.keyErr == nil {
 		return nil
 	}
-	return &refusal{code: errKeyMalformed.code, detail: errKeyMalformed.detail,
-		fields: []fieldError{{Pointer: "#/license_key", Code: errKeyMalformed.code, Detail: errKeyMalformed.detail}}}
+	return &refusal{code: codeKeyMalformed,
+		fields: []fieldError{{Pointer: "#/license_key", Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail}}}
 }
 
-// licenseAccount charges the owner of the licence whose key is in the body.
-func (s *server) licenseAccount(_ *call, in *input) (string, error) {
-	v, ok := in.body.member("license_key")
-	if !ok || v.kind != jsonString {
-		return "", nil
+// presentedKey returns what a request names its licence by.
+func (cr *credential) presentedKey() *credential { return cr }
+
+// charge charges the owner of the licence whose key is in the body, and keeps what was
+// found for the call itself. Members come before, so that the limit's fields tell
+// nothing about a key (contract, section 1).
+func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err error) {
+	if err := in.refusal(); err != nil {
+		return "", err
 	}
-	key, err := parseLicenseKey(v.text)
-	if err != nil {
-		return "", nil
+	cr := request.(interface{ presentedKey() *credential }).presentedKey()
+	if cr.hash != nil {
+		if cr.license, err = orNil(a.licenseByKey(*cr.hash)); err != nil {
+			return "", err
+		}
 	}
-	l, err := s.licenseByKey(key.hash())
-	if errors.Is(err, errNotFound) {
-		return "", nil
+	switch {
+	case c.caller != nil:
+		return c.caller.claims.Subject, nil
+	case cr.license != nil:
+		return cr.license.AccountID, nil
 	}
-	return l.AccountID, err
+	return "", nil
 }
 
 // failedLookup counts a licence key that is unknown against the caller's address;
 // past the limit the answer is rate_limited, whatever else it would be.
-func (s *server) failedLookup(c *call, otherwise error) error {
-	if err := s.limitAddress("lookup", s.address(c.request), s.failedLookupRate); err != nil {
+func (a *deviceAPI) failedLookup(c *call, otherwise error) error {
+	if err := a.limitAddress("lookup", a.address(c.request), a.failedLookupRate); err != nil {
 		return err
 	}
 	return otherwise
@@ -87,7 +114,7 @@ func (s *server) failedLookup(c *call, otherwise error) error {
 // returns its hash; nil when there is none. A device token may stand in for one that
 // is needed.
 func readFingerprint(in *input, n need) []byte {
-	if n == required && !in.device && !in.has("fingerprint") {
+	if n == required && !carriesDevice(in) && !in.has("fingerprint") {
 		in.wrong("fingerprint", "required", "The fingerprint of the device is required, or its token.")
 	}
 	text := in.text("fingerprint", optional, 255, notEmpty)
@@ -137,14 +164,14 @@ type activateResponse struct {
 }
 
 // activate binds a device to a licence and answers with its lease.
-func (s *server) activate(ctx context.Context, c *call, q *activateRequest) (*activateResponse, error) {
+func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (*activateResponse, error) {
 	if err := q.malformed(); err != nil {
 		return nil, err
 	}
 	q.settle(c)
-	keys := s.keys.Load()
+	keys := a.keys.Load()
 	var g *grant
-	res, err := create(ctx, s, c, func(t *tx) (*activateResponse, error) {
+	res, err := create(ctx, a.server, c, func(t *tx) (*activateResponse, error) {
 		var err error
 		if g, err = keys.activate(t, q.activation); err != nil {
 			return nil, err
@@ -154,10 +181,10 @@ func (s *server) activate(ctx context.Context, c *call, q *activateRequest) (*ac
 			RefreshAfter: g.lease.claims.RefreshAfter, Nonce: q.nonce}, nil
 	})
 	if errors.Is(err, errLicense) && q.keyHash != nil {
-		return nil, s.failedLookup(c, err)
+		return nil, a.failedLookup(c, err)
 	}
 	if err == nil && g != nil && q.nonce == "" {
-		s.leases.put(g.device.ID, g.lease)
+		a.leases.put(g.device.ID, g.lease)
 	}
 	return res, err
 }
@@ -165,7 +192,7 @@ func (s *server) activate(ctx context.Context, c *call, q *activateRequest) (*ac
 // settle decides which licence and which device an activation is for, and whose an
 // Idempotency-Key is.
 func (q *activateRequest) settle(c *call) {
-	if q.keyHash = q.hash(); q.keyHash != nil {
+	if q.keyHash = q.hash; q.keyHash != nil {
 		c.idemScope = "license " + hex.EncodeToString(q.keyHash[:])
 	}
 	if token := c.deviceToken(); token != nil {
@@ -250,19 +277,26 @@ func (v *verifyResponse) appendJSON(b []byte) []byte {
 const writeWait = 2 * time.Second
 
 // verify answers about a licence, always with 200.
-func (s *server) verify(ctx context.Context, c *call, q *verifyRequest) (*verifyResponse, error) {
+func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*verifyResponse, error) {
 	now := c.now
 	if q.keyErr != nil {
-		return &verifyResponse{Code: errKeyMalformed.code, Detail: errKeyMalformed.detail, CheckedAt: newStamp(now), Nonce: q.nonce}, nil
+		return &verifyResponse{Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail, CheckedAt: newStamp(now), Nonce: q.nonce}, nil
 	}
-	q.keyHash, q.presented = q.hash(), c.deviceToken()
-	found, err := q.look(s, now)
+	q.keyHash, q.presented = q.hash, c.deviceToken()
+	l := q.license // which charging has looked up
+	if q.keyHash == nil {
+		var err error
+		if l, err = q.findLicense(a); err != nil {
+			return nil, err
+		}
+	}
+	found, err := q.look(a, l, now)
 	if err != nil {
 		return nil, err
 	}
 	var given lease
 	if d := found.device; d != nil && d.State == deviceActive && !d.lapsed(now) {
-		if found, given, err = s.seen(ctx, &q.checkRequest, found, now); err != nil {
+		if found, given, err = a.seen(ctx, &q.checkRequest, found, now); err != nil {
 			return nil, err
 		}
 	}
@@ -273,7 +307,7 @@ func (s *server) verify(ctx context.Context, c *call, q *verifyRequest) (*verify
 	}{verifyResponse: verifyResponse{Valid: found.valid, Code: found.code, Detail: verdictDetails[found.code], CheckedAt: newStamp(now), Nonce: q.nonce}}
 	res := &answer.verifyResponse
 	if found.license == nil {
-		return res, s.failedKey(c, q)
+		return res, a.failedKey(c, q)
 	}
 	answer.license = viewLicense(found.license, now)
 	res.License = &answer.license
@@ -291,61 +325,64 @@ func (s *server) verify(ctx context.Context, c *call, q *verifyRequest) (*verify
 }
 
 // failedKey counts an unknown key; a token of a licence that is gone is no guess.
-func (s *server) failedKey(c *call, q *verifyRequest) error {
+func (a *deviceAPI) failedKey(c *call, q *verifyRequest) error {
 	if q.keyHash == nil {
 		return nil
 	}
-	return s.failedLookup(c, nil)
+	return a.failedLookup(c, nil)
 }
 
 // seen does what a verified device brings about: at most once a minute a write of
 // when it was there, and a lease when it wants one: the next one, or, while the
 // last is fresh, that same one, or one of the same number with its nonce.
-func (s *server) seen(ctx context.Context, r *checkRequest, found check, now time.Time) (check, lease, error) {
-	keys := s.keys.Load()
+func (a *deviceAPI) seen(ctx context.Context, r *checkRequest, found check, now time.Time) (check, lease, error) {
+	keys := a.keys.Load()
 	var given lease
 	d := found.device
 	wants := r.wantsLease(found, now)
 	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && d.leaseStale(found.license, keys.signer().kid, now) {
 		var err error
-		if found, given, err = s.noteSeen(ctx, r, now); err != nil {
+		if found, given, err = a.noteSeen(ctx, r, now); err != nil {
 			return found, lease{}, err
 		}
 	}
 	if !r.wantsLease(found, now) || given.token != "" {
 		if given.token != "" && r.nonce == "" {
-			s.leases.put(found.device.ID, given)
+			a.leases.put(found.device.ID, given)
 		}
 		return found, given, nil
 	}
-	base := s.routing.Load().bases[0].URL
+	base := a.routing.Load().bases[0].URL
 	if r.nonce == "" {
-		if kept, ok := s.leases.get(found.license, found.device, base, keys.signer().kid, now); ok {
+		if kept, ok := a.leases.get(found.license, found.device, base, keys.signer().kid, now); ok {
 			return found, kept, nil
 		}
 	}
 	given, err := keys.signLease(found.license, found.device, base, r.nonce, now)
 	if err == nil && r.nonce == "" {
-		s.leases.put(found.device.ID, given)
+		a.leases.put(found.device.ID, given)
 	}
 	return found, given, err
 }
 
 // noteSeen has the writer record that a device was there; when that takes too long
 // the answer goes without. Errors: errCredentials, the store's when it can't be read.
-func (s *server) noteSeen(ctx context.Context, r *checkRequest, now time.Time) (found check, given lease, err error) {
+func (a *deviceAPI) noteSeen(ctx context.Context, r *checkRequest, now time.Time) (found check, given lease, err error) {
 	bounded, cancel := context.WithTimeout(ctx, writeWait)
 	defer cancel()
-	keys := s.keys.Load()
-	err = s.store.update(bounded, func(t *tx) (err error) {
+	keys := a.keys.Load()
+	err = a.store.update(bounded, func(t *tx) (err error) {
 		found, given, err = keys.noteSeen(t, r)
 		return err
 	})
 	if err == nil || errors.Is(err, errCredentials) {
 		return found, given, err
 	}
-	s.log.Warn("a device was not recorded as seen", "error", err.Error())
-	found, err = r.look(s, now)
+	a.log.Warn("a device was not recorded as seen", "error", err.Error())
+	l, err := r.findLicense(a)
+	if err == nil {
+		found, err = r.look(a, l, now)
+	}
 	return found, lease{}, err
 }
 
@@ -366,26 +403,30 @@ type deactivateResponse struct {
 }
 
 // deactivate gives a device's seat back; once more changes nothing.
-func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) (*deactivateResponse, error) {
+func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateRequest) (*deactivateResponse, error) {
 	if err := q.malformed(); err != nil {
 		return nil, err
 	}
 	token := c.deviceToken()
-	ask := checkRequest{keyHash: q.hash(), presented: token, fingerprint: q.fingerprint}
+	ask := checkRequest{keyHash: q.hash, presented: token, fingerprint: q.fingerprint}
 	res := &deactivateResponse{OK: true}
-	err := s.store.update(ctx, func(t *tx) error {
+	err := a.store.update(ctx, func(t *tx) error {
 		res.Released = false
-		found, err := ask.look(t.queries, t.now.Time)
+		l, err := ask.findLicense(t)
 		if err != nil {
 			return err
 		}
-		if found.license == nil {
+		if l == nil {
 			return errLicense
+		}
+		found, err := ask.look(t, l, t.now.Time)
+		if err != nil {
+			return err
 		}
 		t.only(found.license.ID)
 		switch {
 		case found.code == "key_retired":
-			return &refusal{code: found.code, detail: verdictDetails[found.code]}
+			return &refusal{code: codeKeyRetired}
 		case found.mismatch:
 			return errOtherDevice
 		case found.device == nil || found.device.State != deviceActive:
@@ -395,7 +436,7 @@ func (s *server) deactivate(ctx context.Context, c *call, q *deactivateRequest) 
 		return release(t, found.license, found.device, "device", "device.released", actorDevice)
 	})
 	if errors.Is(err, errLicense) && ask.keyHash != nil {
-		return nil, s.failedLookup(c, err)
+		return nil, a.failedLookup(c, err)
 	}
 	if err != nil {
 		return nil, err
@@ -427,7 +468,7 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 		t.only(l.ID)
 		d, err := t.device(l.ID, q.device)
 		if errors.Is(err, errNotFound) {
-			return &refusal{code: "not_found", detail: "The licence has no such device."}
+			return &refusal{code: codeNotFound, detail: "The licence has no such device."}
 		}
 		if err != nil || d.State != deviceActive {
 			return err
@@ -438,4 +479,19 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 		}
 		return release(t, l, d, by, "device.released", actorToken(c))
 	})
+}
+
+// advance does what time has brought about since the last second, or since the
+// service last ran, a bounded number of rows at a time.
+func (s *server) advance(ctx context.Context) error {
+	due, err := s.store.timeHasWork(newStamp(s.now()))
+	for due && err == nil {
+		done := 0
+		err = s.store.update(ctx, func(t *tx) (err error) {
+			done, err = advanceTime(t)
+			return err
+		})
+		due = done >= maxAdvance
+	}
+	return err
 }

@@ -143,17 +143,17 @@ func (t *tx) activatedSince(licenseID, deviceID string, since stamp) (n int, err
 // deviceKey names a device of a licence by its id or its fingerprint's hash.
 type deviceKey struct{ license, id string }
 
-func (g *guard) device(licenseID, id string) (*device, error) {
-	return g.cachedDevice(deviceKey{licenseID, id}, func() (*device, error) { return g.store.device(licenseID, id) })
+func (m *licenseMemory) device(licenseID, id string) (*device, error) {
+	return m.cachedDevice(deviceKey{licenseID, id}, func() (*device, error) { return m.store.device(licenseID, id) })
 }
 
-func (g *guard) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
-	return g.cachedDevice(deviceKey{licenseID, string(hash)}, func() (*device, error) { return g.store.deviceByFingerprint(licenseID, hash) })
+func (m *licenseMemory) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
+	return m.cachedDevice(deviceKey{licenseID, string(hash)}, func() (*device, error) { return m.store.deviceByFingerprint(licenseID, hash) })
 }
 
 // cachedDevice keeps that there is no device too, which a portal asks about.
-func (g *guard) cachedDevice(key deviceKey, read func() (*device, error)) (*device, error) {
-	d, err := g.caches.devices.load(g.store, key, func() (*device, string, error) {
+func (m *licenseMemory) cachedDevice(key deviceKey, read func() (*device, error)) (*device, error) {
+	d, err := m.devices.load(m.store, key, func() (*device, string, error) {
 		d, err := orNil(read())
 		return d, key.license, err
 	})

@@ -5,6 +5,23 @@ import (
 	"fmt"
 )
 
+func eventWing(s *server) wing {
+	return wing{routes: []route{{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, run: endpoint(s.listEvents)}}}
+}
+
+// The options of these commands.
+var (
+	optType    = option{name: "type", value: "NAME", help: "only events of this type"}
+	optLicense = option{name: "license", value: "ID", help: "only of this licence"}
+	optDevice  = option{name: "device", value: "ID", help: "only of this device"}
+	optSince   = option{name: "since", value: "TIME", help: "only from then on: a date, RFC 3339, or 7d for the last seven days"}
+)
+
+// The operator's command on events.
+var eventCommands = []command{
+	{"events", "", "show what happened and who did it, newest first", []option{optLimit, optType, optAccount, optLicense, optDevice, optSince}, 0, eventsShow},
+}
+
 // eventsQuery is the query of GET /events.
 type eventsQuery struct {
 	accountScope

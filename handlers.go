@@ -10,7 +10,6 @@ import (
 	"mime"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"path"
 	"runtime/debug"
 	"slices"
@@ -20,21 +19,44 @@ import (
 	"time"
 )
 
+// A wing is one noun's part of the service. The core knows none of them: what a
+// wing keeps in memory is its own, and serve.go lists them all.
+type wing struct {
+	routes []route
+	roots  []rootPath
+	chores []chore
+}
+
 // A route is one line of the contract: who may call it, what is judged before it
 // runs, and what runs. The table feeds the mux, the methods that preflights
 // answer, the legacy paths and the README's list.
 type route struct {
-	pattern string       // net/http's, relative to the base address
-	token   tokenRule    // whether a bearer token is asked for
-	scope   string       // that it must carry, if one is given; "": any
-	origin  originRule   // what an Origin must be
-	address string       // name of the limit that holds anonymous callers by address; "": none
-	free    bool         // never charged to an account
-	beacon  bool         // also takes the JSON as text/plain, which needs no preflight
-	creates bool         // adds something each time: honours Idempotency-Key
-	body    int64        // bytes that a body may have, where that is not maxBody
-	charge  chargeFunc   // whom to charge when no token says so; nil: the Origin's owner
-	run     endpointFunc // reads the request and does it
+	pattern string        // net/http's, relative to the base address
+	token   tokenRule     // whether a bearer token is asked for
+	scope   string        // that it must carry, if one is given; "": any
+	origin  originRule    // what an Origin must be
+	address string        // name of the limit that holds anonymous callers by address; "": none
+	free    bool          // never charged to an account
+	beacon  bool          // also takes the JSON as text/plain, which needs no preflight
+	creates bool          // adds something each time: honours Idempotency-Key
+	body    int64         // bytes that a body may have, where that is not maxBody
+	members []extraMember // that every problem of its path carries
+	charge  chargeFunc    // whom to charge; nil: the token's account, else the Origin's owner
+	run     endpointFunc  // reads the request and does it
+}
+
+// A rootPath is a path outside the base address.
+type rootPath struct {
+	path  string // "/livez"; one that ends in a slash takes all below it, of any method, as it was sent
+	serve func(w *response, r *http.Request)
+}
+
+// A chore is what a wing does beside the requests, once a second.
+type chore struct {
+	fault  string // what the log says when it fails: "legacy calls can't be counted"
+	timely bool   // is about the time, and waits until a clock that was set is believed
+	atEnd  bool   // is done once more when the service stops
+	run    func(ctx context.Context) error
 }
 
 func (rt *route) method() string { m, _, _ := strings.Cut(rt.pattern, " "); return m }
@@ -46,7 +68,7 @@ type tokenRule int
 const (
 	tokenIgnored  tokenRule = iota // public: a token makes no difference
 	tokenOptional                  // a bad one is still refused
-	tokenDevice                    // optional; a device's may be past its end
+	tokenLate                      // optional; one past its end may still name its bearer
 	tokenRequired
 )
 
@@ -58,38 +80,7 @@ const (
 	originRequired                   // a listed one
 )
 
-// routes is every endpoint under the base address.
-var routes = []route{
-	{pattern: "POST /widget/leads", origin: originListed, address: "leads", creates: true, run: endpoint((*server).createLead)},
-	{pattern: "POST /widget/license/activate", token: tokenDevice, creates: true, charge: (*server).licenseAccount, run: endpoint((*server).activate)},
-	{pattern: "POST /widget/license/verify", token: tokenDevice, charge: (*server).licenseAccount, run: endpoint((*server).verify)},
-	{pattern: "POST /widget/license/deactivate", token: tokenDevice, charge: (*server).licenseAccount, run: endpoint((*server).deactivate)},
-	{pattern: "POST /widget/events", origin: originRequired, address: "events", beacon: true, creates: true, charge: (*server).widgetAccount, run: endpoint((*server).countEvents)},
-	{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, address: "stats", charge: (*server).widgetAccount, run: endpoint((*server).widgetStats)},
-	{pattern: "GET /widget/health", free: true, run: endpoint((*server).showHealth)},
-	{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, run: endpoint((*server).listLeads)},
-	{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: endpoint((*server).eraseLeads)},
-	{pattern: "GET /licenses", token: tokenRequired, scope: scopeLicenses, run: endpoint((*server).listLicenses)},
-	{pattern: "GET /licenses/{id}", token: tokenRequired, scope: scopeLicenses, run: endpoint((*server).showLicense)},
-	{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, run: endpoint((*server).listDevices)},
-	{pattern: "POST /licenses", token: tokenRequired, scope: scopeAdmin, creates: true, body: maxTermsBody, run: endpoint((*server).createLicense)},
-	{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeAdmin, body: maxTermsBody, run: endpoint((*server).patchLicense)},
-	{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint((*server).renewLicense)},
-	{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).suspendLicense)},
-	{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).reinstateLicense)},
-	{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).revokeLicense)},
-	{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint((*server).rotateKey)},
-	{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, run: endpoint((*server).listEvents)},
-	{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices, run: endpoint((*server).releaseDevice)},
-}
-
-const (
-	maxBody      = 16 << 10 // bytes (contract, section 1)
-	maxTermsBody = 48 << 10 // bytes, so that a licence's 16 KiB of metadata fit with the rest
-
-	exposedHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Sunset, Deprecation, Link, ETag"
-	allowedHeaders = "Authorization, Content-Type, Idempotency-Key"
-)
+const maxBody = 16 << 10 // bytes (contract, section 1)
 
 // serverOptions are the settings of serve that the handlers follow.
 type serverOptions struct {
@@ -101,19 +92,18 @@ type serverOptions struct {
 
 // A server answers every request. Its zero value is of no use; see newServer.
 type server struct {
-	guard
+	*guard
 	serverOptions
 	log       *slog.Logger
 	accounts  *limiter // by account
 	addresses *limiter // by limit's name and address
-	visitors  visitorBook
-	leases    leaseCache
 	health    healthCheck
-	legacy    legacyCounter
 	running   inProgress
 	metrics   metrics
 	draining  atomic.Bool
-	traces    atomic.Bool // of what was erased may still be in the write-ahead log
+	routes    []route // of all wings, as are the next two
+	roots     []rootPath
+	chores    []chore
 	routing   atomic.Pointer[routing]
 }
 
@@ -123,13 +113,16 @@ const (
 	maxAddressBuckets = 50_000
 )
 
-// newServer makes a server over an open store. Its base addresses come from the
-// store; refresh reads them again.
-func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger) (*server, error) {
-	s := &server{guard: guard{store: st, now: st.now, caches: newCaches()}, serverOptions: o, log: log,
+// newServer makes a server over an open store, with what wings returns for it. Its
+// base addresses come from the store; refresh reads them again.
+func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, wings func(*server) []wing) (*server, error) {
+	s := &server{guard: newGuard(st, keys), serverOptions: o, log: log,
 		accounts: newLimiter(maxAccountBuckets), addresses: newLimiter(maxAddressBuckets)}
-	s.keys.Store(keys)
-	s.traces.Store(st.log.Size() > 0) // of what was erased before a service ended that could not empty it
+	for _, w := range wings(s) {
+		s.routes = append(s.routes, w.routes...)
+		s.roots = append(s.roots, w.roots...)
+		s.chores = append(s.chores, w.chores...)
+	}
 	return s, s.refresh()
 }
 
@@ -137,8 +130,9 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger) (*se
 type routing struct {
 	mux      *http.ServeMux
 	bases    []baseAddress
-	prefixes []string // their paths, the current one first
-	root     string   // scheme and host of the current one
+	prefixes []string                 // their paths, the current one first
+	root     string                   // scheme and host of the current one
+	members  map[string][]extraMember // of problems, by path in the base
 }
 
 // refresh rebuilds the mux when the base addresses have changed.
@@ -153,7 +147,7 @@ func (s *server) refresh() error {
 	if len(bases) == 0 || !bases[0].Current {
 		return errors.New("the database has no base address: run 'widgetd base-url set URL'")
 	}
-	rt := &routing{mux: http.NewServeMux(), bases: bases}
+	rt := &routing{mux: http.NewServeMux(), bases: bases, members: map[string][]extraMember{}}
 	for _, base := range bases {
 		normal, prefix, err := parseBaseURL(base.URL)
 		if err != nil {
@@ -166,10 +160,20 @@ func (s *server) refresh() error {
 			rt.prefixes = append(rt.prefixes, prefix)
 		}
 	}
+	s.register(rt)
+	s.routing.Store(rt)
+	return nil
+}
+
+// register adds every path to the mux, with an answer to the methods it does not have.
+func (s *server) register(rt *routing) {
 	methods := map[string][]string{}
-	for i := range routes {
-		r := &routes[i]
+	for i := range s.routes {
+		r := &s.routes[i]
 		methods[r.path()] = append(methods[r.path()], r.method())
+		if len(r.members) > 0 {
+			rt.members[r.path()] = r.members
+		}
 		for _, prefix := range rt.prefixes {
 			rt.mux.HandleFunc(r.method()+" "+prefix+r.path(), func(w http.ResponseWriter, req *http.Request) { s.serve(w, req, r) })
 		}
@@ -179,13 +183,13 @@ func (s *server) refresh() error {
 			rt.mux.HandleFunc(prefix+p, func(w http.ResponseWriter, req *http.Request) { s.otherMethod(w, req, withHead(allowed)) })
 		}
 	}
-	rt.mux.HandleFunc("GET /.well-known/jwks.json", s.showKeys)
-	rt.mux.HandleFunc("/.well-known/jwks.json", func(w http.ResponseWriter, req *http.Request) { s.otherMethod(w, req, []string{"GET", "HEAD"}) })
-	rt.mux.HandleFunc("GET /livez", s.showAlive)
-	rt.mux.HandleFunc("/livez", func(w http.ResponseWriter, req *http.Request) { s.otherMethod(w, req, []string{"GET", "HEAD"}) })
+	for _, root := range s.roots {
+		if !strings.HasSuffix(root.path, "/") {
+			rt.mux.HandleFunc("GET "+root.path, func(w http.ResponseWriter, req *http.Request) { root.serve(w.(*response), req) })
+			rt.mux.HandleFunc(root.path, func(w http.ResponseWriter, req *http.Request) { s.otherMethod(w, req, []string{"GET", "HEAD"}) })
+		}
+	}
 	rt.mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) { s.fail(w, req, errNotFound) })
-	s.routing.Store(rt)
-	return nil
 }
 
 // inBase returns a path relative to the base address that it lies under.
@@ -220,22 +224,23 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 			}
 			s.log.Error("panic", "request_id", w.requestID, "panic", p, "stack", string(debug.Stack()))
 			if w.status == 0 {
-				s.fail(w, r, &refusal{code: "internal"})
+				s.fail(w, r, &refusal{code: codeInternal})
 			}
 		}
 		s.metrics.count(w.pattern, w.status, s.now().Sub(start))
 	}()
 	rt := s.routing.Load()
-	rest, inBase := rt.inBase(r.URL.Path)
-	legacy := strings.HasPrefix(r.URL.Path, legacyPrefix)
-	w.onLeads = rest == "/widget/leads" || r.URL.Path == legacyPrefix+"widget/leads"
-	if inBase {
+	if _, inBase := rt.inBase(r.URL.Path); inBase {
 		h["Vary"] = headerVary
 		r = s.withOrigin(w, r)
 	}
+	for _, root := range s.roots {
+		if strings.HasSuffix(root.path, "/") && strings.HasPrefix(r.URL.Path, root.path) {
+			root.serve(w, r)
+			return
+		}
+	}
 	switch {
-	case legacy:
-		s.serveLegacy(w, r, rt)
 	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
 		s.fail(w, r, errNotFound)
 	default:
@@ -271,24 +276,28 @@ type call struct {
 }
 
 // An endpointFunc reads a request's members and does what it asks.
-type endpointFunc func(s *server, ctx context.Context, c *call, in *input) (any, error)
+type endpointFunc func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error)
 
-// A chargeFunc names the account that a request without a token is charged to.
-type chargeFunc func(s *server, c *call, in *input) (account string, err error)
+// A chargeFunc names the account to charge for a request that was read from in; "" is
+// nobody. One that must look nothing up for wrong members returns their refusal.
+type chargeFunc func(c *call, in *input, request any) (account string, err error)
 
-// endpoint makes a typed function an endpoint: f gets the request only when every
-// member is right.
+// endpoint makes a typed function an endpoint: f gets the request only when the
+// account may make another and every member is right.
 func endpoint[Req any, P interface {
 	*Req
 	read(*input)
-}, Res any](f func(*server, context.Context, *call, *Req) (Res, error)) endpointFunc {
-	return func(s *server, ctx context.Context, c *call, in *input) (any, error) {
+}, Res any](f func(context.Context, *call, *Req) (Res, error)) endpointFunc {
+	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
 		var req Req
 		P(&req).read(in)
+		if err := s.charge(w, c, in, &req); err != nil {
+			return nil, err
+		}
 		if err := in.refusal(); err != nil {
 			return nil, err
 		}
-		return f(s, ctx, c, &req)
+		return f(ctx, c, &req)
 	}
 }
 
@@ -334,20 +343,7 @@ func (s *server) run(w *response, c *call) (any, error) {
 		}
 	}
 	c.now = s.now()
-	var query url.Values
-	var malformed error
-	if r.URL.RawQuery != "" {
-		query, malformed = url.ParseQuery(r.URL.RawQuery)
-	}
-	in := newInput(body, query, r)
-	in.device = c.deviceToken() != nil
-	if err := s.charge(w, c, in); err != nil {
-		return nil, err
-	}
-	if malformed != nil {
-		return nil, &refusal{code: "validation_failed", detail: "The query can't be decoded."}
-	}
-	return c.route.run(s, r.Context(), c, in)
+	return c.route.run(s, r.Context(), w, c, newInput(body, r, c.caller))
 }
 
 func (s *server) judgeToken(c *call) error {
@@ -364,12 +360,12 @@ func (s *server) judgeToken(c *call) error {
 		}
 		return nil
 	}
-	who, err := s.authenticate(token, c.route.token == tokenDevice)
+	who, err := s.authenticate(token, c.route.token == tokenLate)
 	if err != nil {
 		return err
 	}
 	if c.route.scope != "" && !who.has(c.route.scope) {
-		return errScope(c.route.scope)
+		return errScope(c.route.scope, "The token does not carry the scope "+c.route.scope+".")
 	}
 	c.caller = who
 	return nil
@@ -378,6 +374,17 @@ func (s *server) judgeToken(c *call) error {
 // address is the key that a request's address is limited by.
 func (s *server) address(r *http.Request) string {
 	return addressKey(clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), s.trusted))
+}
+
+// scrubWAL empties the write-ahead log of what was erased. What it can't do now, since
+// somebody has a transaction open, upkeep tries again.
+func (s *server) scrubWAL(patience time.Duration) {
+	switch later, err := s.store.scrubWAL(patience); {
+	case err != nil && !later:
+		s.log.Warn("what was erased stays in the write-ahead log until nobody has a transaction open", "error", err.Error())
+	case err == nil && later:
+		s.log.Info("the write-ahead log is empty: nothing that was erased is left in it")
+	}
 }
 
 // limitAddress takes a token from an address's bucket for one of the limits on
@@ -395,7 +402,7 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	kind, coding := strings.Join(r.Header["Content-Type"], ", "), strings.Join(r.Header["Content-Encoding"], ", ") // two lines are a list, which neither is
 	if !c.takesType(kind) || !slices.Contains([]string{"", "identity"}, strings.ToLower(coding)) {
 		w.Header().Set("Accept", "application/json")
-		return nil, &refusal{code: "unsupported_media_type", detail: "The body must be JSON in UTF-8: Content-Type: application/json, not compressed."}
+		return nil, &refusal{code: codeMediaType}
 	}
 	limit := cmp.Or(c.route.body, maxBody)
 	if r.ContentLength > limit {
@@ -408,11 +415,11 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 		if errors.As(err, &tooLarge) {
 			return nil, errBodySize(limit)
 		}
-		return nil, &refusal{code: "malformed_json", detail: "The body ended early."}
+		return nil, &refusal{code: codeMalformedJSON, detail: "The body ended early."}
 	}
 	c.body = body
 	if c.parsed, err = parseJSON(body); err != nil {
-		return nil, &refusal{code: "malformed_json", detail: "The body can't be read: " + err.Error() + "."}
+		return nil, &refusal{code: codeMalformedJSON, detail: "The body can't be read: " + err.Error() + "."}
 	}
 	return &c.parsed, nil
 }
@@ -440,19 +447,19 @@ func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error
 }
 
 func errBodySize(limit int64) error {
-	return &refusal{code: "body_too_large", detail: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
+	return &refusal{code: codeBodySize, detail: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
 }
 
 // charge takes one request from the account's bucket and writes the RateLimit
 // fields (draft-ietf-httpapi-ratelimit-headers-11).
-func (s *server) charge(w *response, c *call, in *input) (err error) {
+func (s *server) charge(w *response, c *call, in *input, request any) (err error) {
 	switch {
 	case c.route.free:
 		return nil
+	case c.route.charge != nil:
+		c.account, err = c.route.charge(c, in, request)
 	case c.caller != nil:
 		c.account = c.caller.claims.Subject
-	case c.route.charge != nil:
-		c.account, err = c.route.charge(s, c, in)
 	default:
 		c.account = c.origin.owner
 	}
@@ -497,7 +504,7 @@ func (a *accountScope) resolve(s *server, c *call) (string, error) {
 	case a.named == "" || a.named == who.claims.Subject:
 		return who.claims.Subject, nil
 	case !who.all:
-		return "", &refusal{code: "insufficient_scope", detail: "The token acts on its own account only.", scope: scopeAdmin}
+		return "", errScope(scopeAdmin, "The token acts on its own account only.")
 	}
 	_, err := s.store.account(a.named)
 	if errors.Is(err, errNotFound) {

@@ -8,6 +8,13 @@ import (
 	"time"
 )
 
+func healthWing(s *server) wing {
+	return wing{
+		routes: []route{{pattern: "GET /widget/health", free: true, run: endpoint(s.showHealth)}},
+		roots:  []rootPath{{"/livez", s.showAlive}},
+	}
+}
+
 const (
 	healthInterval = time.Second            // how often the database is really asked, whatever the load
 	healthWait     = 250 * time.Millisecond // how long a caller waits for that
@@ -56,7 +63,7 @@ func (h *healthReport) httpStatus() int {
 // showHealth tells whether the service can do its work: pass; warn, while someone
 // else holds the write lock, or the write-ahead log is larger than it should be;
 // fail, when the database can't be read or written, or while the service is stopping.
-func (s *server) showHealth(context.Context, *call, *nothing) (*healthReport, error) {
+func (s *server) showHealth(context.Context, *call, *nothing) (*document, error) {
 	status, took, at := s.checkHealth()
 	report := &healthReport{Version: "1", ReleaseID: buildName(), Status: status, Checks: map[string][]healthProbe{
 		"sqlite:responseTime": {{ComponentType: "datastore", ObservedValue: took.Milliseconds(), ObservedUnit: "ms", Status: status, Time: newStamp(at)}},
@@ -70,7 +77,7 @@ func (s *server) showHealth(context.Context, *call, *nothing) (*healthReport, er
 	if s.draining.Load() {
 		report.Status = healthFail
 	}
-	return report, nil
+	return &document{report.httpStatus(), "application/health+json", report}, nil
 }
 
 // checkHealth proves, at most once a second, that the database can be read and
@@ -126,7 +133,7 @@ func (s *server) proveHealth(done chan struct{}) {
 }
 
 // showAlive answers GET /livez without the database: the process answers.
-func (s *server) showAlive(w http.ResponseWriter, _ *http.Request) {
+func (s *server) showAlive(w *response, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	s.write(w.(*response), reply{http.StatusOK, []byte("alive\n")})
+	s.write(w, reply{http.StatusOK, []byte("alive\n")})
 }

@@ -14,6 +14,18 @@ import (
 // Idempotency-Keys (contract, section 1): the answer to a request that creates is kept
 // for a day under its key, and serves again.
 
+// The problem codes of Idempotency-Keys.
+var (
+	idempotencyProblems problemTable
+
+	codeMalformedHeader = idempotencyProblems.add(400, "malformed_header", "Malformed header",
+		"An Idempotency-Key has 1 to 255 visible ASCII characters.")
+	codeKeyInProgress = idempotencyProblems.add(409, "idempotency_in_progress", "The same request is still running",
+		"A request with this Idempotency-Key is still running.")
+	codeKeyReused = idempotencyProblems.add(422, "idempotency_key_reused", "Idempotency-Key reused",
+		"This Idempotency-Key was used with another body or path.")
+)
+
 // inProgress holds the idempotent requests that are running.
 type inProgress struct {
 	mu  sync.Mutex
@@ -51,7 +63,7 @@ func (c *call) readIdempotencyKey() error {
 		key = key[1 : len(key)-1]
 	}
 	if len(values) > 1 || key == "" || len(key) > 255 || strings.IndexFunc(key, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
-		return &refusal{code: "malformed_header", detail: "An Idempotency-Key has 1 to 255 visible ASCII characters."}
+		return &refusal{code: codeMalformedHeader}
 	}
 	c.idemKey = key
 	return nil
@@ -73,7 +85,7 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 	path, _ := s.routing.Load().inBase(c.request.URL.Path) // a route with an id in it has many
 	request := keys.hash("idempotency request", path, string(c.body))
 	if !s.running.begin(string(id)) {
-		return res, &refusal{code: "idempotency_in_progress", detail: "A request with this Idempotency-Key is still running.", retryAfter: time.Second}
+		return res, &refusal{code: codeKeyInProgress, retryAfter: time.Second}
 	}
 	defer s.running.end(string(id))
 	err = s.store.update(ctx, func(t *tx) (err error) {
@@ -106,7 +118,7 @@ func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, 
 	case err != nil:
 		return nil, err
 	case !bytes.Equal(stored.request, request):
-		return nil, &refusal{code: "idempotency_key_reused", detail: "This Idempotency-Key was used with another body or path."}
+		return nil, &refusal{code: codeKeyReused}
 	}
 	plain, err := keys.unseal(c.idemKey, stored.sealed)
 	if err != nil {

@@ -14,18 +14,25 @@ import (
 // by member; every wrong one is noted, so that one answer names them all
 // (contract, section 1).
 type input struct {
-	body    *jsonValue // nil: the request has none
-	query   url.Values
-	request *http.Request // for the wildcards of its path; nil: none are read
-	device  bool          // a device token came along, which names licence and device
-	pointer string        // of body, in the whole: "#" or "#/device"
-	errs    *[]fieldError
-	noted   []fieldError // what errs points to, in the whole
+	body      *jsonValue // nil: the request has none
+	query     url.Values
+	malformed bool          // the query can't be decoded
+	request   *http.Request // for the wildcards of its path; nil: none are read
+	caller    *caller       // who sent it, as far as a token says; nil: no token
+	pointer   string        // of body, in the whole: "#" or "#/customer"
+	errs      *[]fieldError
+	noted     []fieldError // what errs points to, in the whole
 }
 
-func newInput(body *jsonValue, query url.Values, r *http.Request) *input {
-	in := &input{body: body, query: query, request: r, pointer: "#"}
+// newInput makes the input of a request (nil: there is none, but a body).
+func newInput(body *jsonValue, r *http.Request, who *caller) *input {
+	in := &input{body: body, request: r, caller: who, pointer: "#"}
 	in.errs = &in.noted
+	if r != nil && r.URL.RawQuery != "" {
+		var err error
+		in.query, err = url.ParseQuery(r.URL.RawQuery)
+		in.malformed = err != nil
+	}
 	return in
 }
 
@@ -33,6 +40,9 @@ func (in *input) path(name string) string { return in.request.PathValue(name) }
 
 // refusal returns what is wrong, or nil.
 func (in *input) refusal() error {
+	if in.malformed {
+		return &refusal{code: codeValidation, detail: "The query can't be decoded."}
+	}
 	if len(*in.errs) == 0 {
 		return nil
 	}

@@ -14,6 +14,23 @@ import (
 	"time"
 )
 
+func keyWing(s *server) wing {
+	return wing{roots: []rootPath{{"/.well-known/jwks.json", s.showKeys}}}
+}
+
+// The options of these commands.
+var (
+	optForce = option{name: "force", help: "go on where the command would stop and explain"}
+)
+
+// The operator's commands on the key file.
+var keyCommands = []command{
+	{"key public", "", "print the public keys as PEM, the signing one first", nil, 0, keyPublic},
+	{"key add", "", "make a key that verifies and does not sign yet", nil, 0, keyAdd},
+	{"key rotate", "", "let the newest key sign, a day after it was added", []option{optForce}, 0, keyRotate},
+	{"key retire", "KID", "remove a key; says first what that would end", []option{optForce}, 1, keyRetire},
+}
+
 func keyPublic(e *env) error {
 	ring, err := loadKeyring(e.str("key"))
 	if err != nil {
@@ -126,7 +143,7 @@ func keyRetire(e *env) error {
 }
 
 // showKeys answers GET /.well-known/jwks.json: the public halves of all keys (RFC 7517).
-func (s *server) showKeys(w http.ResponseWriter, _ *http.Request) {
+func (s *server) showKeys(w *response, _ *http.Request) {
 	ring := s.keys.Load()
 	set := make([]map[string]string, 0, len(ring.keys))
 	for i := range ring.keys {
@@ -134,5 +151,5 @@ func (s *server) showKeys(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/jwk-set+json")
 	w.Header().Set("Cache-Control", "public, max-age=300")
-	s.write(w.(*response), reply{http.StatusOK, encodeJSON(map[string]any{"keys": set})})
+	s.write(w, reply{http.StatusOK, encodeJSON(map[string]any{"keys": set})})
 }

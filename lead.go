@@ -9,6 +9,26 @@ import (
 	"unicode/utf8"
 )
 
+func leadWing(s *server) wing {
+	return wing{routes: []route{
+		{pattern: "POST /widget/leads", origin: originListed, address: "leads", creates: true, members: []extraMember{{"ok", false}}, run: endpoint(s.createLead)},
+		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, run: endpoint(s.listLeads)},
+		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: endpoint(s.eraseLeads)},
+	}}
+}
+
+// The options of these commands.
+var (
+	optOlderThan = option{name: "older-than", value: "DURATION", help: "age, as 365d"}
+)
+
+// The operator's commands on leads.
+var leadCommands = []command{
+	{"leads export", "", "print all leads, one JSON object a line or CSV", []option{optCSV}, 0, leadsExport},
+	{"leads erase", "EMAIL", "remove every lead of an address, without a trace", []option{optLitestream}, 1, leadsErase},
+	{"leads purge", "", "remove leads that are older than a time", []option{optOlderThan}, 0, leadsPurge},
+}
+
 // leadRequest is the body of POST /widget/leads (contract, section 3).
 type leadRequest struct {
 	kind, email, source, page string
@@ -120,26 +140,8 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 	}); err != nil {
 		return nil, err
 	}
-	s.forget(5 * time.Second)
+	s.scrubWAL(5 * time.Second)
 	return &res, nil
-}
-
-// forget empties the write-ahead log of what was erased. What it can't do now, since
-// somebody has a transaction open, tend does later.
-func (s *server) forget(patience time.Duration) {
-	if s.store.keepLog { // Litestream's, and it ends there with its retention
-		return
-	}
-	again := s.traces.Swap(false)
-	switch err := s.store.emptyLog(patience); {
-	case err != nil && !again:
-		s.log.Warn("an erased address stays in the write-ahead log until nobody has a transaction open", "error", err.Error())
-		fallthrough
-	case err != nil:
-		s.traces.Store(true)
-	case again:
-		s.log.Info("the write-ahead log is empty: nothing that was erased is left in it")
-	}
 }
 
 func leadsExport(e *env) error {

@@ -9,6 +9,32 @@ import (
 	"time"
 )
 
+// The problem codes of legacy paths.
+var (
+	legacyProblems problemTable
+
+	codeGone = legacyProblems.add(410, "gone", "Gone", "This path has ended.")
+)
+
+// A legacyAPI answers the paths of before v1, and counts who still calls them.
+type legacyAPI struct {
+	*server
+	counter legacyCounter
+}
+
+func legacyWing(s *server) wing {
+	a := &legacyAPI{server: s}
+	return wing{
+		roots:  []rootPath{{legacyPrefix, a.serveLegacy}},
+		chores: []chore{{fault: "legacy calls can't be counted", atEnd: true, run: a.flush}},
+	}
+}
+
+// The operator's command on legacy paths.
+var legacyCommands = []command{
+	{"legacy", "", "show who still calls /api/legacy/", nil, 0, legacyShow},
+}
+
 const legacyPrefix = "/api/legacy/"
 
 // deprecation is when v1 went into production and the legacy paths became
@@ -18,7 +44,8 @@ const deprecation = "@1775001600"
 // serveLegacy answers a path under /api/legacy/: before the sunset its v1
 // counterpart does, from then on it is gone. Never a redirect: the clients of that
 // time would repeat a POST as a GET.
-func (s *server) serveLegacy(w *response, r *http.Request, rt *routing) {
+func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
+	rt := a.routing.Load()
 	counterpart := r.Clone(r.Context())
 	rest := "/" + strings.TrimPrefix(r.URL.Path, legacyPrefix)
 	counterpart.URL.Path = rt.prefixes[0] + rest
@@ -26,14 +53,14 @@ func (s *server) serveLegacy(w *response, r *http.Request, rt *routing) {
 	if raw, ok := strings.CutPrefix(r.URL.EscapedPath(), legacyPrefix); ok {
 		counterpart.URL.RawPath = rt.prefixes[0] + "/" + raw
 	}
-	known, methods := s.counterpart(rt, counterpart)
+	known, methods := a.counterpart(rt, counterpart)
 	unclean := r.URL.Path != cleanPath(r.URL.Path) // the mux would redirect
 	if unclean {
 		known = ""
 	}
 
 	h := w.Header()
-	h.Set("Sunset", s.legacySunset.UTC().Format(http.TimeFormat))
+	h.Set("Sunset", a.legacySunset.UTC().Format(http.TimeFormat))
 	h.Set("Deprecation", deprecation)
 	link := "<" + rt.root + `/docs#legacy>; rel="deprecation"; type="text/html"`
 	if known != "" {
@@ -42,39 +69,39 @@ func (s *server) serveLegacy(w *response, r *http.Request, rt *routing) {
 	h.Set("Link", link)
 	h.Add("Vary", "Origin")
 
-	counterpart = s.withOrigin(w, counterpart)
+	counterpart = a.withOrigin(w, counterpart)
 	check, _ := counterpart.Context().Value(originKey{}).(originCheck)
 	switch {
-	case s.now().Before(s.legacySunset) && unclean:
-		s.fail(w, r, errNotFound)
-	case s.now().Before(s.legacySunset):
+	case a.now().Before(a.legacySunset) && unclean:
+		a.fail(w, counterpart, errNotFound)
+	case a.now().Before(a.legacySunset):
 		rt.mux.ServeHTTP(w, counterpart)
 	case r.Method == http.MethodOptions && check.given: // a browser must be let in to see that it is gone
-		s.otherMethod(w, counterpart, methods)
+		a.otherMethod(w, counterpart, methods)
 	default:
-		detail := "This path ended on " + s.legacySunset.UTC().Format(time.DateOnly) + "."
+		detail := "This path ended on " + a.legacySunset.UTC().Format(time.DateOnly) + "."
 		if known != "" {
 			detail += " Use " + rt.bases[0].URL + rest + "."
 		}
 		w.pattern = "legacy"
-		s.fail(w, r, &refusal{code: "gone", detail: detail})
+		a.fail(w, counterpart, &refusal{code: codeGone, detail: detail})
 	}
 	if r.Method != http.MethodOptions { // a preflight announces a call, and is none
-		s.legacy.count(legacyPathName(known), s.legacyCaller(w, r, check), s.now())
+		a.counter.count(legacyPathName(known), a.legacyCaller(w, r, check), a.now())
 	}
 }
 
 // counterpart returns the path of the v1 route that a request would reach, as the
 // route table writes it, or "", and the methods that the path has.
-func (s *server) counterpart(rt *routing, r *http.Request) (known string, methods []string) {
+func (a *legacyAPI) counterpart(rt *routing, r *http.Request) (known string, methods []string) {
 	_, pattern := rt.mux.Handler(r)
 	if _, p, ok := strings.Cut(pattern, " "); ok {
 		pattern = p
 	}
 	relative, _ := rt.inBase(pattern)
-	for i := range routes {
-		if routes[i].path() == relative {
-			known, methods = relative, append(methods, routes[i].method())
+	for i := range a.routes {
+		if a.routes[i].path() == relative {
+			known, methods = relative, append(methods, a.routes[i].method())
 		}
 	}
 	if known == "" {
@@ -92,12 +119,12 @@ func legacyPathName(known string) string {
 
 // legacyCaller names the account behind a legacy call: the one that was charged, else
 // as far as its token or its Origin tells.
-func (s *server) legacyCaller(w *response, r *http.Request, check originCheck) string {
+func (a *legacyAPI) legacyCaller(w *response, r *http.Request, check originCheck) string {
 	if w.account != "" {
 		return w.account
 	}
 	if token, err := bearer(r); err == nil && token != "" {
-		if who, err := s.authenticate(token, true); err == nil {
+		if who, err := a.authenticate(token, true); err == nil {
 			return who.claims.Subject
 		}
 	}
@@ -108,7 +135,7 @@ func (s *server) legacyCaller(w *response, r *http.Request, check originCheck) s
 }
 
 // A legacyCounter collects counts between two writes to the database, which
-// flushLegacy makes once a second. Its size is bounded by known paths and callers.
+// flush makes once a second. Its size is bounded by known paths and callers.
 type legacyCounter struct {
 	mu    sync.Mutex
 	calls map[legacyCall]*legacyCall // by day, path and caller
@@ -135,9 +162,9 @@ func (l *legacyCounter) count(path, caller string, now time.Time) {
 	c.LastAt = newStamp(now)
 }
 
-// flushLegacy writes the counts; those that can't be written wait for the next time.
-func (s *server) flushLegacy(ctx context.Context) error {
-	l := &s.legacy
+// flush writes the counts; those that can't be written wait for the next time.
+func (a *legacyAPI) flush(ctx context.Context) error {
+	l := &a.counter
 	l.mu.Lock()
 	collected := l.calls
 	l.calls = nil
@@ -149,7 +176,7 @@ func (s *server) flushLegacy(ctx context.Context) error {
 	for _, c := range collected {
 		rows = append(rows, *c)
 	}
-	err := s.store.update(ctx, func(t *tx) error {
+	err := a.store.update(ctx, func(t *tx) error {
 		t.only()
 		return t.countLegacy(rows)
 	})

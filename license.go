@@ -6,6 +6,27 @@ import (
 	"time"
 )
 
+// The problem codes of licences.
+var (
+	licenseProblems problemTable
+
+	codeLicenseRevoked    = licenseProblems.add(403, "license_revoked", "Licence revoked", verdictDetails["revoked"])
+	codeLicenseSuspended  = licenseProblems.add(403, "license_suspended", "Licence suspended", verdictDetails["suspended"])
+	codeLicenseNotStarted = licenseProblems.add(403, "license_not_started", "Licence not started", verdictDetails["not_started"])
+	codeLicenseExpired    = licenseProblems.add(403, "license_expired", "Licence expired", verdictDetails["expired"])
+	codeLicenseInGrace    = licenseProblems.add(403, "license_in_grace", "Licence in grace",
+		"The licence has ended; devices that it already knows may go on, new ones may not begin.")
+	codeKeyRetired        = licenseProblems.add(403, "key_retired", "Licence key retired", verdictDetails["key_retired"])
+	codeProductMismatch   = licenseProblems.add(403, "product_mismatch", "Another product", verdictDetails["product_mismatch"])
+	codeLicenseNotFound   = licenseProblems.add(404, "license_not_found", "Licence not found", verdictDetails["not_found"])
+	codeIllegalTransition = licenseProblems.add(409, "illegal_transition", "Illegal transition",
+		"The licence is in a state to which this does not apply.")
+	codeKeyMalformed = licenseProblems.add(422, "key_malformed", "Malformed licence key",
+		"That is not a licence key: a symbol is missing, wrong or swapped. Please compare it with the one you were given.")
+
+	errLicense = &refusal{code: codeLicenseNotFound}
+)
+
 // The statuses of a licence.
 const (
 	statusActive     = "active"
@@ -100,7 +121,7 @@ func judge(l *license, d *device, q question, now time.Time) (code string, valid
 var verdictDetails = map[string]string{
 	"valid":                "The licence is valid.",
 	"grace":                "The licence has ended; this device may go on until grace_until.",
-	"key_malformed":        errKeyMalformed.detail,
+	"key_malformed":        codeKeyMalformed.detail,
 	"not_found":            "There is no licence with this key.",
 	"key_retired":          "This key was replaced by a newer one.",
 	"revoked":              "The licence was revoked.",
@@ -117,15 +138,15 @@ var verdictDetails = map[string]string{
 }
 
 // activationRefusals turn judge's codes into those of activate.
-var activationRefusals = map[string]string{
-	"not_found":        "license_not_found",
-	"key_retired":      "key_retired",
-	"revoked":          "license_revoked",
-	"suspended":        "license_suspended",
-	"product_mismatch": "product_mismatch",
-	"not_started":      "license_not_started",
-	"expired":          "license_expired",
-	"device_blocked":   "device_blocked",
+var activationRefusals = map[string]*problemCode{
+	"not_found":        codeLicenseNotFound,
+	"key_retired":      codeKeyRetired,
+	"revoked":          codeLicenseRevoked,
+	"suspended":        codeLicenseSuspended,
+	"product_mismatch": codeProductMismatch,
+	"not_started":      codeLicenseNotStarted,
+	"expired":          codeLicenseExpired,
+	"device_blocked":   codeDeviceBlocked,
 }
 
 // mayActivate tells whether a device may take a seat on a licence: nil, or the
@@ -134,10 +155,10 @@ var activationRefusals = map[string]string{
 func mayActivate(l *license, d *device, product string, now time.Time) error {
 	code, _ := judge(l, d, question{product: product, hasDevice: true}, now)
 	if refused, ok := activationRefusals[code]; ok {
-		return &refusal{code: refused, detail: verdictDetails[code]}
+		return &refusal{code: refused}
 	}
 	if d == nil && l.status(now) == statusGrace {
-		return &refusal{code: "license_in_grace", detail: "The licence has ended; devices that it already knows may go on, new ones may not begin."}
+		return &refusal{code: codeLicenseInGrace}
 	}
 	return nil
 }
@@ -162,7 +183,7 @@ func errTransition(l *license, action string) error {
 	if action == "renew" && state != statusRevoked {
 		state += " and has no end yet"
 	}
-	return &refusal{code: "illegal_transition", detail: "The licence is " + state + "; " + action + " does not apply to it."}
+	return &refusal{code: codeIllegalTransition, detail: "The licence is " + state + "; " + action + " does not apply to it."}
 }
 
 // mayMove tells whether a licence's seats may be moved once more, given the moments

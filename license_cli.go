@@ -7,24 +7,43 @@ import (
 	"strings"
 )
 
-// licenseCommands are the operator's commands on licences, devices and leases.
+// The options of these commands.
+var (
+	optProduct        = option{name: "product", value: "NAME", help: "what the licence is for"}
+	optPlan           = option{name: "plan", value: "NAME", help: "how it was sold"}
+	optMaxDevices     = option{name: "max-devices", value: "N", help: "seats; without it there is no limit"}
+	optStarts         = option{name: "starts", value: "TIME", help: "not before: a date, RFC 3339, or days from now as 7d"}
+	optExpires        = option{name: "expires", value: "TIME", help: "not after: a date, RFC 3339, or days from now as 365d"}
+	optGraceDays      = option{name: "grace-days", value: "N", def: "0", help: "days that known devices go on after the end"}
+	optLeaseHours     = option{name: "lease-hours", value: "N", def: "336", help: "how long a device may work offline, 1 to 2160"}
+	optEntitlements   = option{name: "entitlements", value: "CODE,…", help: "what the licence includes"}
+	optTrial          = option{name: "trial", help: "mark the licence as a trial"}
+	optMetadata       = option{name: "metadata", value: "JSON", help: "notes of your own, as a JSON object of at most 16 KiB"}
+	optReason         = option{name: "reason", value: "TEXT", help: "why, for people and the audit"}
+	optFloating       = option{name: "floating", help: "seats are held by leases: one that lapses is free again"}
+	optMaxTransfers   = option{name: "max-transfers", value: "N", help: "how often the owner may move a seat in 30 days; without it there is no limit"}
+	optDurationDays   = option{name: "duration-days", value: "N", help: "length of a term"}
+	optFromActivation = option{name: "from-activation", help: "let the duration count from the first activation"}
+	optDays           = option{name: "days", value: "N", help: "how many days more; by default the licence's own duration"}
+	optOldKeyUntil    = option{name: "old-key-until", value: "TIME", help: "how long the old key still works: a date, RFC 3339, or 7d; without it, until now"}
+	optDryRun         = option{name: "dry-run", help: "check everything, change nothing"}
+	optStatus         = option{name: "status", value: "STATUS", help: "only licences that are now " + strings.Join(statuses, ", ")}
+	optSearch         = option{name: "search", value: "TEXT", help: "only licences with this in product, plan, id or the key's last symbols"}
+)
+
+// The operator's commands on licences.
 var licenseCommands = []command{
-	{"license add", "", "issue a licence; its key is shown once", []string{"account", "product", "plan", "floating", "max-devices", "max-transfers", "starts", "expires", "grace-days", "duration-days", "from-activation", "lease-hours", "entitlements", "trial", "metadata"}, 0, licenseAdd},
-	{"license list", "", "list licences, newest first", []string{"account", "product", "status", "search", "limit"}, 0, licenseList},
+	{"license add", "", "issue a licence; its key is shown once", []option{optAccount, optProduct, optPlan, optFloating, optMaxDevices, optMaxTransfers, optStarts, optExpires, optGraceDays, optDurationDays, optFromActivation, optLeaseHours, optEntitlements, optTrial, optMetadata}, 0, licenseAdd},
+	{"license list", "", "list licences, newest first", []option{optAccount, optProduct, optStatus, optSearch, optLimit}, 0, licenseList},
 	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
 	{"license patch", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
-	{"license renew", "ID", "move the end of a licence", []string{"days"}, 1, licenseRenew},
-	{"license suspend", "ID", "suspend an active licence", []string{"reason"}, 1, licenseAction},
-	{"license reinstate", "ID", "make a suspended licence active again", []string{"reason"}, 1, licenseAction},
-	{"license revoke", "ID", "end a licence for good", []string{"reason"}, 1, licenseAction},
-	{"license rotate-key", "ID", "give a licence a new key, shown once", []string{"old-key-until"}, 1, licenseRotate},
-	{"license import", "FILE.csv", "take over licences with their keys, all of them or none", []string{"account", "product", "dry-run"}, 1, licenseImport},
-	{"license export", "", "print all licences, one JSON object a line or CSV", []string{"csv"}, 0, licenseExport},
-	{"device list", "LICENSE", "list a licence's devices, newest first", []string{"limit"}, 1, deviceList},
-	{"device release", "ID", "give a device's seat back, or let a blocked one in again", nil, 1, deviceRelease},
-	{"device block", "ID", "shut a device out", nil, 1, deviceBlock},
-	{"device export", "", "print all devices, one JSON object a line or CSV", []string{"csv"}, 0, deviceExport},
-	{"lease inspect", "TOKEN", "explain a device token line by line and say whether it holds, without the database", []string{"public", "fingerprint", "audience"}, 1, leaseInspect},
+	{"license renew", "ID", "move the end of a licence", []option{optDays}, 1, licenseRenew},
+	{"license suspend", "ID", "suspend an active licence", []option{optReason}, 1, licenseAction},
+	{"license reinstate", "ID", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
+	{"license revoke", "ID", "end a licence for good", []option{optReason}, 1, licenseAction},
+	{"license rotate-key", "ID", "give a licence a new key, shown once", []option{optOldKeyUntil}, 1, licenseRotate},
+	{"license import", "FILE.csv", "take over licences with their keys, all of them or none", []option{optAccount, optProduct, optDryRun}, 1, licenseImport},
+	{"license export", "", "print all licences, one JSON object a line or CSV", []option{optCSV}, 0, licenseExport},
 }
 
 // licenseFromOptions reads a new licence from the command line, by the same reader

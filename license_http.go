@@ -5,13 +5,26 @@ import (
 	"errors"
 )
 
-// The endpoints of the scope admin. The commands in admin.go do the same through
-// the same functions of terms.go and seats.go.
+func licenseWing(s *server) wing {
+	return wing{routes: []route{
+		{pattern: "GET /licenses", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.listLicenses)},
+		{pattern: "GET /licenses/{id}", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.showLicense)},
+		{pattern: "POST /licenses", token: tokenRequired, scope: scopeAdmin, creates: true, body: maxTermsBody, run: endpoint(s.createLicense)},
+		{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeAdmin, body: maxTermsBody, run: endpoint(s.patchLicense)},
+		{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint(s.renewLicense)},
+		{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin, run: endpoint(s.suspendLicense)},
+		{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin, run: endpoint(s.reinstateLicense)},
+		{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin, run: endpoint(s.revokeLicense)},
+		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint(s.rotateKey)},
+	}}
+}
+
+const maxTermsBody = 48 << 10 // bytes, so that a licence's 16 KiB of metadata fit with the rest
 
 // licenseNotFound gives a licence that is not there its own code.
 func licenseNotFound(err error) error {
 	if errors.Is(err, errNotFound) {
-		return &refusal{code: "license_not_found", detail: "There is no licence with this id."}
+		return &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."}
 	}
 	return err
 }

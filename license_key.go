@@ -20,7 +20,7 @@ const (
 	minImported = 16
 )
 
-var errKeyMalformed = &refusal{code: "key_malformed", detail: "That is not a licence key: a symbol is missing, wrong or swapped. Please compare it with the one you were given."}
+var errKeyMalformed = &refusal{code: codeKeyMalformed}
 
 // upperCrockford is the alphabet of licence keys.
 var upperCrockford = strings.ToUpper(crockford)

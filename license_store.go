@@ -275,21 +275,33 @@ func (t *tx) retireKeys(licenseID string, end stamp) error {
 	return err
 }
 
-// licenseByKey, license, device and deviceByFingerprint are the store's, kept in
-// memory. They make guard a licenseSource.
-func (g *guard) licenseByKey(hash [32]byte) (*license, error) {
-	return g.caches.keys.load(g.store, hash, func() (*license, string, error) {
-		l, err := g.store.licenseByKey(hash)
+// A licenseMemory keeps in memory the licences and devices that calls ask for again and
+// again. It is a licenseSource.
+type licenseMemory struct {
+	store    *store
+	byKey    *cache[[32]byte, *license] // by the licence key's hash
+	licenses *cache[string, *license]   // by id
+	devices  *cache[deviceKey, *device] // nil: the licence has no such device
+}
+
+func newLicenseMemory(st *store) licenseMemory {
+	const most = 4_000 // of each: together they take at most about 8 MiB
+	return licenseMemory{st, newCache[[32]byte, *license](most), newCache[string, *license](most), newCache[deviceKey, *device](most)}
+}
+
+func (m *licenseMemory) licenseByKey(hash [32]byte) (*license, error) {
+	return m.byKey.load(m.store, hash, func() (*license, string, error) {
+		l, err := m.store.licenseByKey(hash)
 		return l, l.ID, err
 	})
 }
 
-func (g *guard) license(accountID, id string) (*license, error) {
+func (m *licenseMemory) license(accountID, id string) (*license, error) {
 	if accountID != "" {
-		return g.store.license(accountID, id)
+		return m.store.license(accountID, id)
 	}
-	return g.caches.licenses.load(g.store, id, func() (*license, string, error) {
-		l, err := g.store.license("", id)
+	return m.licenses.load(m.store, id, func() (*license, string, error) {
+		l, err := m.store.license("", id)
 		return l, id, err
 	})
 }

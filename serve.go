@@ -11,6 +11,7 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -83,6 +84,31 @@ func (c *connections) waitQuiet(ctx context.Context) {
 	}
 }
 
+// The options of these commands.
+var (
+	optTrustedProxies   = option{name: "trusted-proxies", value: "CIDR,…", def: "127.0.0.0/8,::1/128", help: "proxies whose X-Forwarded-For counts"}
+	optDebugAddr        = option{name: "debug-addr", value: "HOST:PORT", help: "loopback address for /metrics and /debug/pprof/"}
+	optAnonymousRate    = option{name: "anonymous-rate", value: "N", def: "60", help: "requests a minute and address without a token, each on leads, events and statistics"}
+	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30", help: "unknown licence keys a minute and address"}
+	optLegacySunset     = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01", help: "day from which /api/legacy/ is gone"}
+)
+
+// wings are the parts of the service, noun by noun.
+func wings(s *server) []wing {
+	return []wing{leadWing(s), licenseWing(s), deviceWing(s), widgetWing(s), eventWing(s), healthWing(s), keyWing(s), legacyWing(s)}
+}
+
+// problems are the codes of every noun.
+func problems() []*problemCode {
+	return slices.Concat(coreProblems, authProblems, accountProblems, corsProblems, idempotencyProblems, licenseProblems, deviceProblems,
+		widgetProblems, legacyProblems)
+}
+
+// The commands that serve; the demo has its own.
+var serveCommands = []command{
+	{"serve", "", "run the service", []option{optAddr, optTrustedProxies, optDebugAddr, optAnonymousRate, optFailedLookupRate, optLegacySunset, optLitestream, optLog}, 0, serveCommand},
+}
+
 // serveCommand runs the service until the context ends.
 func serveCommand(e *env) error {
 	o, err := e.serverOptions()
@@ -101,7 +127,7 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	s, err := newServer(st, keys, o, log)
+	s, err := newServer(st, keys, o, log, wings)
 	if err != nil {
 		return errors.Join(err, st.close())
 	}
@@ -247,7 +273,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	err := web.Shutdown(patience)
 	stopWorkers()
 	working.Wait()
-	err = errors.Join(failed, err, s.flushLegacy(patience), s.store.close())
+	err = errors.Join(failed, err, s.lastChores(), s.store.close())
 	s.log.Info("stopped")
 	return err
 }

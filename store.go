@@ -18,12 +18,12 @@ import (
 
 // The sentinels that store verbs return.
 var (
-	errNotFound    = &refusal{code: "not_found", detail: "There is nothing here by that name."}
-	errBusy        = &refusal{code: "busy", detail: "The database is locked by someone else; try again shortly.", retryAfter: 5 * time.Second}
-	errStorageFull = &refusal{code: "storage_full", detail: "The disk is full; nothing was written.", retryAfter: 30 * time.Second}
-	errStorage     = &refusal{code: "storage_unavailable", detail: "The database can't be used at the moment; nothing was written.", retryAfter: 30 * time.Second}
-	errDoubt       = &refusal{code: "storage_unavailable", detail: "The database failed at the last moment: it is not known whether this was written. Send it again, with the same Idempotency-Key if it had one.", retryAfter: 30 * time.Second}
-	errClosed      = &refusal{code: "storage_unavailable", detail: "The service is stopping.", retryAfter: 5 * time.Second}
+	errNotFound    = &refusal{code: codeNotFound}
+	errBusy        = &refusal{code: codeBusy, retryAfter: 5 * time.Second}
+	errStorageFull = &refusal{code: codeStorageFull, retryAfter: 30 * time.Second}
+	errStorage     = &refusal{code: codeStorage, retryAfter: 30 * time.Second}
+	errDoubt       = &refusal{code: codeStorage, detail: "The database failed at the last moment: it is not known whether this was written. Send it again, with the same Idempotency-Key if it had one.", retryAfter: 30 * time.Second}
+	errClosed      = &refusal{code: codeStorage, detail: "The service is stopping.", retryAfter: 5 * time.Second}
 )
 
 // keep marks an error as a committed result: the transaction that returns it is
@@ -188,7 +188,8 @@ type store struct {
 	batches atomic.Int64  // commits so far, for the metrics
 	written atomic.Int64  // jobs committed so far
 
-	keepLog bool
+	keepLog          bool
+	walNeedsTruncate atomic.Bool // what was erased may still be in the write-ahead log
 }
 
 // storageError gives SQLite's errors the sentinel that they mean, and keeps their

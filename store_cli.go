@@ -8,6 +8,12 @@ import (
 	"strings"
 )
 
+// The operator's commands on the database file.
+var storeCommands = []command{
+	{"backup", "FILE", "write a checked copy of the database", nil, 1, backupCommand},
+	{"check", "", "read the whole database and the key file and tell what is wrong", nil, 0, checkCommand},
+}
+
 func backupCommand(e *env) error {
 	if e.args[0] == "" {
 		return usageError("the name of the file is empty")

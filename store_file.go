@@ -279,6 +279,7 @@ func (s *store) open(o storeOptions) (err error) {
 	if s.log, err = os.Stat(s.logPath); err != nil {
 		return err
 	}
+	s.walNeedsTruncate.Store(s.log.Size() > 0) // of what was erased before a service ended that could not empty it
 	s.opened, err = s.file.Stat()
 	return err
 }
@@ -369,6 +370,20 @@ func (s *store) emptyLog(patience time.Duration) error {
 			return errors.New("a reader holds an earlier state of the database")
 		}
 	}
+}
+
+// scrubWAL empties the write-ahead log of what was erased. What it can't do now, since
+// somebody has a transaction open, stays to be done (walNeedsTruncate). later reports
+// that this was left over from an earlier time.
+func (s *store) scrubWAL(patience time.Duration) (later bool, err error) {
+	if s.keepLog { // Litestream's, and it ends there with its retention
+		return false, nil
+	}
+	later = s.walNeedsTruncate.Swap(false)
+	if err = s.emptyLog(patience); err != nil {
+		s.walNeedsTruncate.Store(true)
+	}
+	return later, err
 }
 
 func (s *store) closeReaders() error {

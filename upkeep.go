@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -44,8 +45,8 @@ func (s *server) follow(ctx context.Context, keyFile string) {
 	}
 }
 
-// tend writes what the service collected and what time brings about, sweeps, and
-// empties the log of what was erased, until ctx ends.
+// tend does the chores of every wing once a second, sweeps, and empties the
+// write-ahead log of what was erased, until ctx ends.
 func (s *server) tend(ctx context.Context) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
@@ -57,35 +58,49 @@ func (s *server) tend(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if err := s.flushLegacy(ctx); err != nil {
-			s.log.Warn("legacy calls can't be counted", "error", err.Error())
-		}
 		now := s.now()
-		if s.traces.Load() && !within(sweepInterval, emptied, now) {
+		if s.store.walNeedsTruncate.Load() && !within(sweepInterval, emptied, now) {
 			emptied = now
-			s.forget(0)
+			s.scrubWAL(0)
 		}
 		set := clockSet(looked, now)
 		if looked = now; set.Abs() >= clockJump {
 			s.log.Warn("the clock was set", "by", set.String())
 			believed = now
-			if set > 0 { // what time brings about can't be taken back
+			if set > 0 { // what a time-driven transition writes can't be taken back
 				believed = now.Add(clockTrial)
 			}
 		}
-		if now.Before(believed) {
-			continue
+		trusted := !now.Before(believed)
+		for _, c := range s.chores {
+			if c.timely && !trusted {
+				continue
+			}
+			if err := c.run(ctx); err != nil {
+				s.log.Warn(c.fault, "error", err.Error())
+			}
 		}
-		if err := s.advance(ctx); err != nil {
-			s.log.Warn("what time brings about can't be written", "error", err.Error())
-		}
-		if !within(sweepInterval, swept, now) {
+		if trusted && !within(sweepInterval, swept, now) {
 			swept = now
 			if err := s.store.update(ctx, (*tx).sweep); err != nil {
 				s.log.Warn("old rows can't be removed", "error", err.Error())
 			}
 		}
 	}
+}
+
+// lastChores does what is still to be done when the service stops. It has a time of its
+// own: waiting for requests may have used up theirs.
+func (s *server) lastChores() error {
+	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+	defer cancel()
+	var errs []error
+	for _, c := range s.chores {
+		if c.atEnd {
+			errs = append(errs, c.run(ctx))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // reportLog tells once when the write-ahead log has passed maxLog, and once when it
@@ -107,21 +122,6 @@ func (s *server) reportLog(large bool) bool {
 // monotonic clock knows; 0 where a moment has no reading of that.
 func clockSet(earlier, later time.Time) time.Duration {
 	return later.Round(0).Sub(earlier.Round(0)) - later.Sub(earlier)
-}
-
-// advance does what time has brought about since the last second, or since the
-// service last ran, a bounded number of rows at a time.
-func (s *server) advance(ctx context.Context) error {
-	due, err := s.store.timeHasWork(newStamp(s.now()))
-	for due && err == nil {
-		done := 0
-		err = s.store.update(ctx, func(t *tx) (err error) {
-			done, err = advanceTime(t)
-			return err
-		})
-		due = done >= maxAdvance
-	}
-	return err
 }
 
 // followKeys takes the keys of a changed file; a bad file changes nothing.

@@ -12,29 +12,60 @@ import (
 	"time"
 )
 
-var errWidget = &refusal{code: "widget_not_found", detail: "There is no widget with this id."}
+// The problem codes of widgets.
+var (
+	widgetProblems problemTable
+
+	codeWidgetNotFound = widgetProblems.add(404, "widget_not_found", "Widget not found", "There is no widget with this id.")
+
+	errWidget = &refusal{code: codeWidgetNotFound}
+)
+
+// A widgetAPI answers what widgets ask and report.
+type widgetAPI struct {
+	*server
+	visitors visitorBook
+	widgets  *cache[string, widget] // by id
+	stats    *cache[statsKey, taggedBody]
+}
+
+func widgetWing(s *server) wing {
+	a := &widgetAPI{server: s, widgets: newCache[string, widget](1_000), stats: newCache[statsKey, taggedBody](500)}
+	return wing{routes: []route{
+		{pattern: "POST /widget/events", origin: originRequired, address: "events", beacon: true, creates: true, charge: a.charge, run: endpoint(a.countEvents)},
+		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, address: "stats", charge: a.charge, run: endpoint(a.widgetStats)},
+	}}
+}
+
+// The options of these commands.
+var (
+	optPublicOrders = option{name: "public-orders", help: "show the widget's orders without a token too"}
+	optWidget       = option{name: "widget", value: "ID", help: "one widget; by default all"}
+)
+
+// The operator's commands on widgets.
+var widgetCommands = []command{
+	{"widget add", "NAME", "add a widget", []option{optAccount, optPublicOrders}, 1, widgetAdd},
+	{"widget list", "", "list widgets", []option{optAccount}, 0, widgetList},
+	{"stats", "", "show the last 30 days of the widgets", []option{optWidget}, 0, statsShow},
+}
 
 // findWidget returns a widget of an open account, or widget_not_found.
-func (s *server) findWidget(id string) (widget, error) {
-	w, err := s.cachedWidget(id)
+func (a *widgetAPI) findWidget(id string) (widget, error) {
+	w, err := a.cachedWidget(id)
 	if errors.Is(err, errNotFound) {
 		err = errWidget
 	}
 	return w, err
 }
 
-// widgetAccount charges the owner of the widget that a body or a query names,
-// else the Origin's owner.
-func (s *server) widgetAccount(c *call, in *input) (string, error) {
-	id := in.query.Get("widget")
-	if in.body != nil {
-		id = ""
-		if v, ok := in.body.member("widget"); ok && v.kind == jsonString {
-			id = v.text
-		}
+// charge charges the owner of the widget that a request names, else the Origin's owner.
+func (a *widgetAPI) charge(c *call, _ *input, request any) (string, error) {
+	if c.caller != nil {
+		return c.caller.claims.Subject, nil
 	}
-	if validID("wgt", id) {
-		w, err := s.cachedWidget(id)
+	if id := request.(interface{ widgetID() string }).widgetID(); id != "" {
+		w, err := a.cachedWidget(id)
 		if !errors.Is(err, errNotFound) {
 			return w.AccountID, err
 		}
@@ -50,6 +81,8 @@ type eventsRequest struct {
 }
 
 const maxWidgetEvents = 50 // in one call
+
+func (q *eventsRequest) widgetID() string { return q.widget }
 
 func (q *eventsRequest) read(in *input) {
 	q.widget = in.text("widget", required, 64, isID("wgt"))
@@ -85,22 +118,22 @@ func (q *eventsRequest) read(in *input) {
 }
 
 // countEvents counts what a widget reports, on disk before the answer.
-func (s *server) countEvents(ctx context.Context, c *call, q *eventsRequest) (noContent, error) {
-	w, err := s.findWidget(q.widget)
+func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) (noContent, error) {
+	w, err := a.findWidget(q.widget)
 	if err != nil {
 		return noContent{}, err
 	}
 	if w.AccountID != c.origin.owner {
-		return noContent{}, &refusal{code: "origin_not_allowed", detail: "This site does not belong to the widget's account."}
+		return noContent{}, &refusal{code: codeOrigin, detail: "This site does not belong to the widget's account."}
 	}
 	undo := func() {}
 	if q.counts.Views > 0 {
 		var first bool
-		if first, undo = s.visitors.enter(w.ID, s.address(c.request), c.request.UserAgent(), s.now()); first {
+		if first, undo = a.visitors.enter(w.ID, a.address(c.request), c.request.UserAgent(), a.now()); first {
 			q.counts.Visitors = 1
 		}
 	}
-	_, err = create(ctx, s, c, func(t *tx) (noContent, error) {
+	_, err = create(ctx, a.server, c, func(t *tx) (noContent, error) {
 		t.only(w.ID)
 		t.addCounts(w.ID, q.counts, q.items)
 		return noContent{}, nil
@@ -136,6 +169,8 @@ func (q *statsRequest) read(in *input) {
 	q.from, q.to = in.date("from"), in.date("to")
 }
 
+func (q *statsRequest) widgetID() string { return q.widget }
+
 // complete fills in what the query left open: until today, the last 30 days. It
 // refuses a range that ends before it begins or is too long.
 func (q *statsRequest) complete(now time.Time) error {
@@ -165,41 +200,63 @@ func (q *statsRequest) complete(now time.Time) error {
 // A statsReport is the answer of GET /widget/stats: about one widget, or about an
 // account with a row for each of its widgets.
 type statsReport struct {
-	Widget    string `json:"widget,omitempty"`
-	Name      string `json:"name,omitempty"`
-	AccountID string `json:"account_id,omitempty"`
-	From      string `json:"from"`
-	To        string `json:"to"`
-	Interval  string `json:"interval"`
-	Timezone  string `json:"timezone"`
-	Totals    any    `json:"totals"`
-	Series    any    `json:"series"`
-	TopItems  any    `json:"top_items,omitempty"`
-	Widgets   any    `json:"widgets,omitempty"`
+	Widget    string       `json:"widget,omitempty"`
+	Name      string       `json:"name,omitempty"`
+	AccountID string       `json:"account_id,omitempty"`
+	From      string       `json:"from"`
+	To        string       `json:"to"`
+	Interval  string       `json:"interval"`
+	Timezone  string       `json:"timezone"`
+	Totals    shownCounts  `json:"totals"`
+	Series    []shownPoint `json:"series"`
+	TopItems  []shownItem  `json:"top_items,omitzero"`
+	Widgets   []widgetRow  `json:"widgets,omitzero"`
 }
 
-// publicCounts, publicPoint and publicItem are what everybody may see: no orders.
-type publicCounts struct {
-	Views    int64 `json:"views"`
-	Visitors int64 `json:"visitors"`
-	Clicks   int64 `json:"clicks"`
+// shownCounts are counts as a caller may see them; without the right to the orders
+// they are left out.
+type shownCounts struct {
+	Views    int64  `json:"views"`
+	Visitors int64  `json:"visitors"`
+	Clicks   int64  `json:"clicks"`
+	Orders   *int64 `json:"orders,omitempty"`
 }
 
-type publicPoint struct {
+type shownPoint struct {
 	Date string `json:"date"`
-	publicCounts
+	shownCounts
 }
 
-type publicItem struct {
+type shownItem struct {
 	Item   string `json:"item"`
 	Clicks int64  `json:"clicks"`
+	Orders *int64 `json:"orders,omitempty"`
 }
 
-func (c counts) public() publicCounts { return publicCounts{c.Views, c.Visitors, c.Clicks} }
+// show are the counts with or without the orders.
+func (c counts) show(withOrders bool) shownCounts {
+	return shownCounts{c.Views, c.Visitors, c.Clicks, shownOrders(c.Orders, withOrders)}
+}
+
+func shownOrders(n int64, shown bool) *int64 {
+	if !shown {
+		return nil
+	}
+	return &n
+}
+
+// show are the totals and the points of the series with or without the orders.
+func (s *series) show(withOrders bool) (shownCounts, []shownPoint) {
+	points := make([]shownPoint, 0, len(s.points))
+	for _, p := range s.points {
+		points = append(points, shownPoint{p.Date, p.show(withOrders)})
+	}
+	return s.totals.show(withOrders), points
+}
 
 // widgetStats adds up what was counted, in the caller's calendar.
-func (s *server) widgetStats(_ context.Context, c *call, q *statsRequest) (*cacheable, error) {
-	if err := q.complete(s.now()); err != nil {
+func (a *widgetAPI) widgetStats(_ context.Context, c *call, q *statsRequest) (*cacheable, error) {
+	if err := q.complete(a.now()); err != nil {
 		return nil, err
 	}
 	cached := &cacheable{cacheControl: "public, max-age=60"}
@@ -208,10 +265,10 @@ func (s *server) widgetStats(_ context.Context, c *call, q *statsRequest) (*cach
 	}
 	var err error
 	if q.widget != "" {
-		cached.taggedBody, err = s.oneWidgetStats(c, q)
+		cached.taggedBody, err = a.oneWidgetStats(c, q)
 		return cached, err
 	}
-	report, err := s.accountStats(c, q)
+	report, err := a.accountStats(c, q)
 	if err != nil {
 		return nil, err
 	}
@@ -229,14 +286,14 @@ func (q *statsRequest) encode(report *statsReport) taggedBody {
 
 // oneWidgetStats is the report about one widget; without a token of its account
 // it leaves out the orders, unless the widget shows them to all.
-func (s *server) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error) {
-	w, err := s.findWidget(q.widget)
+func (a *widgetAPI) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error) {
+	w, err := a.findWidget(q.widget)
 	if err != nil {
 		return taggedBody{}, err
 	}
 	withOrders := w.PublicOrders
 	if c.caller != nil {
-		owner, err := q.resolve(s, c)
+		owner, err := q.resolve(a.server, c)
 		if err != nil {
 			return taggedBody{}, err
 		}
@@ -246,8 +303,8 @@ func (s *server) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error) {
 		withOrders = true
 	}
 	key := statsKey{w.ID, w.Name, q.Zone.String(), q.Interval, q.From, q.To, withOrders}
-	return s.caches.stats.load(s.store, key, func() (taggedBody, string, error) {
-		report, err := s.countWidget(w, q, withOrders)
+	return a.stats.load(a.store, key, func() (taggedBody, string, error) {
+		report, err := a.countWidget(w, q, withOrders)
 		if err != nil {
 			return taggedBody{}, "", err
 		}
@@ -256,45 +313,37 @@ func (s *server) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error) {
 }
 
 // countWidget adds up one widget.
-func (s *server) countWidget(w widget, q *statsRequest, withOrders bool) (*statsReport, error) {
+func (a *widgetAPI) countWidget(w widget, q *statsRequest, withOrders bool) (*statsReport, error) {
 	sum := newSeries(q.statsRange)
 	from, until := q.bounds()
-	if err := s.store.eachQuarter("", w.ID, from, until, func(_, quarter string, c counts) { sum.add(quarter, c) }); err != nil {
+	if err := a.store.eachQuarter("", w.ID, from, until, func(_, quarter string, c counts) { sum.add(quarter, c) }); err != nil {
 		return nil, err
 	}
-	items, err := s.store.topItems(w.ID, from, until, withOrders, topItemsShown)
+	items, err := a.store.topItems(w.ID, from, until, withOrders, topItemsShown)
 	if err != nil {
 		return nil, err
 	}
-	report := &statsReport{Widget: w.ID, Name: w.Name}
-	if withOrders {
-		report.Totals, report.Series, report.TopItems = sum.totals, sum.points, append([]itemCount{}, items...)
-		return report, nil
-	}
-	points, top := []publicPoint{}, []publicItem{}
-	for _, p := range sum.points {
-		points = append(points, publicPoint{p.Date, p.public()})
-	}
+	report := &statsReport{Widget: w.ID, Name: w.Name, TopItems: []shownItem{}}
+	report.Totals, report.Series = sum.show(withOrders)
 	for _, i := range items {
-		top = append(top, publicItem{i.Item, i.Clicks})
+		report.TopItems = append(report.TopItems, shownItem{i.Item, i.Clicks, shownOrders(i.Orders, withOrders)})
 	}
-	report.Totals, report.Series, report.TopItems = sum.totals.public(), points, top
 	return report, nil
 }
 
 // accountStats is the report about all widgets of an account.
-func (s *server) accountStats(c *call, q *statsRequest) (*statsReport, error) {
+func (a *widgetAPI) accountStats(c *call, q *statsRequest) (*statsReport, error) {
 	if c.caller == nil {
 		return nil, errTokenRequired
 	}
-	owner, err := q.resolve(s, c)
+	owner, err := q.resolve(a.server, c)
 	if err != nil {
 		return nil, err
 	}
 	if owner == "" {
 		owner = c.caller.claims.Subject
 	}
-	widgets, err := s.store.widgets(owner)
+	widgets, err := a.store.widgets(owner)
 	if err != nil {
 		return nil, err
 	}
@@ -306,13 +355,15 @@ func (s *server) accountStats(c *call, q *statsRequest) (*statsReport, error) {
 	}
 	sum := newSeries(q.statsRange)
 	from, until := q.bounds()
-	err = s.store.eachQuarter(owner, "", from, until, func(id, quarter string, c counts) {
+	err = a.store.eachQuarter(owner, "", from, until, func(id, quarter string, c counts) {
 		if row := place[id]; row != nil { // else it was added a moment ago
 			row.add(c)
 			sum.add(quarter, c)
 		}
 	})
-	return &statsReport{AccountID: owner, Totals: sum.totals, Series: sum.points, Widgets: rows}, err
+	report := &statsReport{AccountID: owner, Widgets: rows}
+	report.Totals, report.Series = sum.show(true)
+	return report, err
 }
 
 // etag is a strong validator of a body.

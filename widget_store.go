@@ -185,9 +185,10 @@ func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool, 
 		func(i *itemCount) []any { return []any{&i.Item, &i.Clicks, &i.Orders} })
 }
 
-func (g *guard) cachedWidget(id string) (widget, error) {
-	return g.caches.widgets.load(g.store, id, func() (widget, string, error) {
-		w, err := g.store.widget(id)
+// cachedWidget is the store's widget, kept in memory.
+func (a *widgetAPI) cachedWidget(id string) (widget, error) {
+	return a.widgets.load(a.store, id, func() (widget, string, error) {
+		w, err := a.store.widget(id)
 		return w, "", err
 	})
 }
