@@ -8,6 +8,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -15,193 +18,510 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
+
+func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	batches, written := s.batches.Load(), s.written.Load()
+	release := holdWriter(t, s)
+	const writes = 200
+	jobs := make([]func(*tx) error, writes)
+	for i := range jobs {
+		jobs[i] = named(fmt.Sprintf("%03d", i))
+	}
+	results := queue(s, t.Context(), jobs...)
+	release()
+	for i, result := range results {
+		if err := <-result; err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	if got := s.batches.Load() - batches; got != 2 { // the one that held the writer, and the rest
+		t.Errorf("%d commits for %d waiting writes", got, writes)
+	}
+	if got := s.written.Load() - written; got != writes+1 {
+		t.Errorf("%d jobs counted as written, want %d", got, writes+1)
+	}
+	if got := len(accountNames(t, s)); got != writes {
+		t.Errorf("%d rows, want %d", got, writes)
+	}
+}
+
+func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	before := s.batches.Load()
+	const callers, each = 32, 10
+	var wait sync.WaitGroup
+	for c := range callers {
+		wait.Go(func() {
+			for i := range each {
+				if err := s.update(t.Context(), named(fmt.Sprintf("%d-%d", c, i))); err != nil {
+					t.Errorf("write: %v", err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	if got := len(accountNames(t, s)); got != callers*each {
+		t.Errorf("%d rows, want %d", got, callers*each)
+	}
+	if got := s.batches.Load() - before; got >= callers*each {
+		t.Errorf("%d commits for %d writes", got, callers*each)
+	}
+}
+
+func TestWriter_boundsABatch(t *testing.T) {
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	before := s.batches.Load()
+	release := holdWriter(t, s)
+	jobs := make([]func(*tx) error, maxBatch+1)
+	for i := range jobs {
+		jobs[i] = named(fmt.Sprint(i))
+	}
+	results := queue(s, t.Context(), jobs...)
+	release()
+	for _, result := range results {
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := s.batches.Load() - before; got != 3 {
+		t.Errorf("%d commits for the holder and %d waiting writes, want 3", got, len(jobs))
+	}
+}
+
+// A fate is a job and what becomes of it.
+type fate struct {
+	name string
+	job  func(*tx) error
+	kept bool
+	err  string // part of the error; "": none
+}
+
+var fates = []fate{
+	{"a plain write", named("plain"), true, ""},
+	{"one that fails", func(t *tx) error { return errors.Join(named("failed")(t), errors.New("no such luck")) }, false, "no such luck"},
+	{"a refusal that is kept", func(t *tx) error {
+		if err := named("kept")(t); err != nil {
+			return err
+		}
+		return keep(&refusal{code: "seat_limit_reached"})
+	}, true, "seat_limit_reached"},
+	{"one that panics", func(t *tx) error {
+		if err := named("panicked")(t); err != nil {
+			return err
+		}
+		panic("out of order")
+	}, false, "panic in a write: out of order"},
+	{"one that breaks a rule of the schema", func(t *tx) error {
+		if err := named("ruled out")(t); err != nil {
+			return err
+		}
+		_, err := t.exec(`INSERT INTO accounts (id, name, created_at) VALUES ('nonsense', 'x', 'yesterday')`)
+		return err
+	}, false, "CHECK constraint failed"},
+	{"one that makes SQLite end the transaction", func(t *tx) error {
+		if err := named("ended")(t); err != nil {
+			return err
+		}
+		_, err := t.exec(`INSERT OR ROLLBACK INTO accounts (id, name, is_main, created_at) VALUES ('acct_second', 'x', 1, ?)`, t.now)
+		return err
+	}, false, "UNIQUE constraint failed"},
+	{"one that ends it and says nothing", func(t *tx) error {
+		if err := named("silent")(t); err != nil {
+			return err
+		}
+		_, err := t.exec(`ROLLBACK`)
+		return err
+	}, false, "no transaction"},
+	{"another plain write", named("second"), true, ""},
+}
+
+func checkFates(t *testing.T, s *store, all []fate, errs []error) {
+	t.Helper()
+	var want []string
+	for i, f := range all {
+		switch err := errs[i]; {
+		case f.err == "" && err != nil:
+			t.Errorf("%s: %v", f.name, err)
+		case f.err != "" && (err == nil || !strings.Contains(err.Error(), f.err)):
+			t.Errorf("%s: error %v, want %q", f.name, err, f.err)
+		}
+		if f.kept {
+			want = append(want, map[string]string{"a plain write": "plain", "a refusal that is kept": "kept", "another plain write": "second"}[f.name])
+		}
+	}
+	slices.Sort(want)
+	if got := accountNames(t, s); !slices.Equal(got, want) {
+		t.Errorf("rows %q, want %q", got, want)
+	}
+}
+
+func TestWriter_givesEachJobOfABatchItsOwnFate(t *testing.T) {
+	endsTransaction := func(f fate) bool {
+		return strings.HasPrefix(f.name, "one that makes SQLite") || strings.HasPrefix(f.name, "one that ends it")
+	}
+	for name, all := range map[string][]fate{
+		"in one transaction":                              slices.DeleteFunc(slices.Clone(fates), endsTransaction),
+		"one by one, when SQLite has ended the first one": fates,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openTestStore(t, makeStore(t), storeOptions{})
+			release := holdWriter(t, s)
+			jobs := make([]func(*tx) error, len(all))
+			for i, f := range all {
+				jobs[i] = f.job
+			}
+			results := queue(s, t.Context(), jobs...)
+			release()
+			errs := make([]error, len(all))
+			for i := range all {
+				errs[i] = <-results[i]
+			}
+			checkFates(t, s, all, errs)
+		})
+	}
+	t.Run("alone", func(t *testing.T) {
+		s := openTestStore(t, makeStore(t), storeOptions{})
+		errs := make([]error, len(fates))
+		for i, f := range fates {
+			errs[i] = s.update(t.Context(), f.job)
+		}
+		checkFates(t, s, fates, errs)
+	})
+}
+
+func TestWriter_returnsAKeptRefusalAsItself(t *testing.T) {
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	want := &refusal{code: "seat_limit_reached"}
+	err := s.update(t.Context(), func(*tx) error { return keep(want) })
+	if err != error(want) {
+		t.Errorf("%#v, want the refusal itself", err)
+	}
+}
+
+func TestWriter_runsAJobInlineForACallerAlone(t *testing.T) {
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	var stack string
+	if err := s.update(t.Context(), func(*tx) error {
+		stack = string(debug.Stack())
+		return nil
+	}); err != nil || !strings.Contains(stack, t.Name()) {
+		t.Errorf("%v, on the stack %s", err, stack)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if err := s.update(gone, named("never")); !errors.Is(err, context.Canceled) || slices.Contains(accountNames(t, s), "never") {
+		t.Errorf("of a caller who had left: %v, accounts %v", err, accountNames(t, s))
+	}
+}
+
+func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	release := holdWriter(t, s)
+	ctx, leave := context.WithCancel(t.Context())
+	ran := false
+	gone := queue(s, ctx, func(*tx) error { ran = true; return nil })[0]
+	stays := queue(s, t.Context(), named("stays"))[0]
+	leave()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller who left got %v", err)
+	}
+	release()
+	if err := <-stays; err != nil {
+		t.Errorf("the caller who stayed got %v", err)
+	}
+	if ran {
+		t.Error("the function of the caller who left was run")
+	}
+}
+
+func TestWriter_givesTheResultToACallerWhoLeavesDuringItsTurn(t *testing.T) {
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	ctx, leave := context.WithCancel(t.Context())
+	err := s.update(ctx, func(t *tx) error {
+		leave()
+		return named("on disk")(t)
+	})
+	if err != nil {
+		t.Errorf("got %v", err)
+	}
+	if got := accountNames(t, s); !slices.Equal(got, []string{"on disk"}) {
+		t.Errorf("rows %q", got)
+	}
+}
+
+func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := openStore(makeStore(t), storeOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		release := holdWriter(t, s)
+		start, ran := time.Now(), false
+		if err := s.update(t.Context(), func(*tx) error { ran = true; return nil }); !errors.Is(err, errBusy) {
+			t.Errorf("got %v", err)
+		}
+		if waited := time.Since(start); waited != lockPatience {
+			t.Errorf("gave up after %v", waited)
+		}
+		release()
+		if err := s.update(t.Context(), named("later")); err != nil || ran {
+			t.Errorf("afterwards: %v; the function that was given up ran: %v", err, ran)
+		}
+	})
+}
+
+func TestWriter_runsWhatIsQueuedWhenItClosesAndRefusesTheRest(t *testing.T) {
+	path := makeStore(t)
+	s := openTestStore(t, path, storeOptions{})
+	release := holdWriter(t, s)
+	queued := queue(s, t.Context(), named("a"), named("b"), named("c"))
+	closed := make(chan error, 1)
+	go func() { closed <- s.close() }()
+	<-s.closing
+	release()
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	for i, result := range queued {
+		if err := <-result; err != nil {
+			t.Errorf("queued write %d: %v", i, err)
+		}
+	}
+	for range 20 { // both ways through update's select
+		if err := s.update(t.Context(), named("late")); !errors.Is(err, errClosed) {
+			t.Fatalf("a write after the end: %v", err)
+		}
+	}
+	if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the log is still there: %v", err)
+	}
+	again := openTestStore(t, path, storeOptions{})
+	if got := accountNames(t, again); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("after reopening: %q", got)
+	}
+}
+
+func TestWriter_givesATransactionOneNow(t *testing.T) {
+	start := time.Date(2026, 11, 21, 23, 59, 59, 5e8, time.FixedZone("", 3600))
+	var calls atomic.Int64
+	s := openTestStore(t, makeStore(t), storeOptions{now: func() time.Time { // a clock that jumps whenever it is read
+		return start.Add(time.Duration(calls.Add(1)) * time.Hour)
+	}})
+	err := s.update(t.Context(), func(t *tx) error {
+		return errors.Join(named("first")(t), named("second")(t))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.accounts()
+	if err != nil || len(all) != 3 {
+		t.Fatalf("%v %v", all, err)
+	}
+	if first, second := all[1], all[2]; first.CreatedAt != second.CreatedAt || first.ID[:15] != second.ID[:15] {
+		t.Errorf("two rows of one transaction: %v %s, %v %s", first.CreatedAt, first.ID, second.CreatedAt, second.ID)
+	}
+	if got := all[1].CreatedAt.String(); !strings.HasSuffix(got, ":59:59Z") {
+		t.Errorf("created at %s, want whole seconds in UTC", got)
+	}
+}
+
+func TestWriter_isDelayedByAForeignWriterAndFailsNothing(t *testing.T) {
+	path := makeStore(t)
+	s := openTestStore(t, path, storeOptions{})
+	release := foreignLock(t, path)
+	results := make([]chan error, 50)
+	for i := range results {
+		results[i] = make(chan error, 1)
+		go func() { results[i] <- s.update(context.Background(), named(fmt.Sprint(i))) }()
+	}
+	for len(s.jobs) < len(results)-1 || s.lockedSince().IsZero() {
+		runtime.Gosched()
+	}
+	if got := accountNames(t, s); len(got) != 0 {
+		t.Errorf("written through the lock: %q", got)
+	}
+	release()
+	for i, result := range results {
+		if err := <-result; err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	if got := accountNames(t, s); len(got) != len(results) {
+		t.Errorf("%d rows, want %d", len(got), len(results))
+	}
+	if since := s.lockedSince(); !since.IsZero() {
+		t.Errorf("still said to be locked since %v", since)
+	}
+}
+
+func TestWriter_isBusyPastTheWaitForALockAndWritesNothing(t *testing.T) {
+	s := newService(t)
+	s.reopen(storeOptions{patience: 20 * time.Millisecond})
+	token := s.token(s.account, scopeLeads)
+	release := foreignLock(t, s.store.path)
+	a := s.post("/widget/leads", anyLead).is(503, "busy")
+	if a.header.Get("Retry-After") != "5" || a.json()["ok"] != false {
+		t.Errorf("Retry-After %q, body %s", a.header.Get("Retry-After"), a.body)
+	}
+	s.get("/leads", "Authorization: Bearer "+token).is(200)
+	release()
+	if n := s.count(`SELECT count(*) FROM leads`); n != 0 {
+		t.Errorf("%d leads were written", n)
+	}
+	s.post("/widget/leads", anyLead).is(200)
+}
+
+func TestWriter_refusesMoreThanSixtyFourWritesWhileALockLasts(t *testing.T) {
+	s := newService(t)
+	var ahead atomic.Int64
+	s.reopen(storeOptions{now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
+	release := foreignLock(t, s.store.path)
+	results := make([]chan error, 1+maxBlocked) // one that the writer holds, and those behind it
+	for i := range results {
+		results[i] = make(chan error, 1)
+		go func() { results[i] <- s.store.update(context.Background(), named(fmt.Sprint(i))) }()
+	}
+	for len(s.store.jobs) < maxBlocked || s.store.lockedSince().IsZero() {
+		runtime.Gosched()
+	}
+	ahead.Store(int64(2 * time.Second))
+	if a := s.post("/widget/leads", anyLead).is(503, "busy"); a.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	release()
+	for i, result := range results {
+		if err := <-result; err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	s.post("/widget/leads", anyLead).is(200)
+}
+
+func TestWriter_reportsAFullDiskAndReadingGoesOn(t *testing.T) {
+	s := newService(t)
+	token := s.token(s.account, scopeLeads)
+	now := time.Now()
+	s.server.now = func() time.Time { now = now.Add(2 * time.Second); return now } // the address limit is another test's
+	s.limitPages(3)
+	kept, full := 0, 0
+	for i := range 60 {
+		a := s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"u%d@example.com","page":"/%s"}`, i, strings.Repeat("x", 1000)))
+		switch a.status {
+		case 200:
+			kept++
+		default:
+			a.is(503, "storage_full")
+			if a.header.Get("Retry-After") == "" || a.json()["ok"] != false {
+				t.Errorf("Retry-After %q: %s", a.header.Get("Retry-After"), a.body)
+			}
+			full++
+		}
+	}
+	if full == 0 {
+		t.Fatal("the disk never got full")
+	}
+	if n := s.count(`SELECT count(*) FROM leads`); n != kept {
+		t.Errorf("%d leads are kept, %d were acknowledged", n, kept)
+	}
+	s.get("/leads", "Authorization: Bearer "+token).is(200)
+	s.limitPages(-1)
+	s.post("/widget/leads", anyLead).is(200)
+}
+
+func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
+	s := newService(t)
+	s.limitPages(8)
+	release := holdWriter(t, s.store)
+	big := func(name string, pages int) func(*tx) error {
+		return func(t *tx) error { return named(name + strings.Repeat("x", pages*4096))(t) }
+	}
+	results := queue(s.store, t.Context(), big("small ", 1), big("huge ", 40), big("small too ", 1))
+	release()
+	for i, full := range []bool{false, true, false} {
+		if err := <-results[i]; errors.Is(err, errStorageFull) != full || !full && err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	if n := s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'small %'`); n != 2 {
+		t.Errorf("%d of the two small ones are kept", n)
+	}
+	if n := s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'huge %'`); n != 0 {
+		t.Error("a part of the huge one is kept")
+	}
+}
+
+func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
+	o := newOperator(t)
+	raw(t, o.env["WIDGETD_DB"], `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+		INSERT INTO leads (id, account_id, type, email, email_key, created_at)
+		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', i || '@example.com', '2020-01-01T00:00:00Z' FROM n`)
+	s := openTestStore(t, o.env["WIDGETD_DB"], storeOptions{})
+	purged := make(chan string, 1)
+	go func() { purged <- o.do("leads", "purge", "-older-than", "365d") }()
+	writes := 0
+	for {
+		if err := s.update(t.Context(), named("meanwhile")); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case out := <-purged:
+			if out != "20000 removed\n" || writes < 5 {
+				t.Errorf("%q; %d writes of others meanwhile", out, writes)
+			}
+			return
+		case <-time.After(time.Millisecond):
+			writes++
+		}
+	}
+}
+
+func TestWriter_leavesOthersTheLockOnASlowDisk(t *testing.T) {
+	path := makeStore(t)
+	useFault(path, &fault{sync: 20 * time.Millisecond})
+	s := openTestStore(t, path, storeOptions{driver: "faulty"})
+	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{patience: time.Nanosecond})) // it asks once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	done := make(chan struct{})
+	var writes sync.WaitGroup
+	for range 100 {
+		writes.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Duration(rand.N(20)) * time.Millisecond):
+				}
+				if err := s.update(t.Context(), named("load")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	got := 0
+	for began := time.Now(); got < 20 && time.Since(began) < 2*time.Second; time.Sleep(time.Millisecond) {
+		if _, err := db.Exec(`UPDATE accounts SET rate = 1000 WHERE is_main = 1`); err == nil {
+			got++
+		}
+	}
+	close(done)
+	writes.Wait()
+	if got < 20 {
+		t.Errorf("others got the lock %d times in two seconds", got)
+	}
+}
 
 // everyFault makes each call fail with each error in each form, which takes minutes:
 //
 //	go test -run TestWhicheverCall -every-fault -timeout 30m
 var everyFault = flag.Bool("every-fault", false, "try every error in every form at every call")
-
-// A form is what becomes of a call that fails.
-type form int
-
-const (
-	notDone form = iota // and an error
-	done                // and an error all the same
-	ended               // not done, and SQLite has rolled back the transaction, as it may when the disk is full or fails
-)
-
-func (f form) String() string { return [...]string{"not done", "done", "ended"}[f] }
-
-// A fault makes one call on the writer's connection fail.
-type fault struct {
-	mu     sync.Mutex
-	armed  bool
-	only   string // the calls that count begin so
-	left   int    // calls until it strikes
-	form   form
-	err    error
-	struck string // the call that it struck; "": none yet
-
-	sync time.Duration // that each commit takes
-}
-
-// strikes counts a call and reports whether it is the one that fails.
-func (f *fault) strikes(call string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.armed || f.struck != "" || !strings.HasPrefix(call, f.only) {
-		return false
-	}
-	f.left--
-	if f.left >= 0 {
-		return false
-	}
-	f.struck = call
-	return true
-}
-
-func (f *fault) set(left int, only string, how form, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.left, f.only, f.form, f.err, f.struck = left, only, how, err, ""
-}
-
-func (f *fault) arm(on bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.armed = on
-}
-
-// next tells how many calls there are until it strikes, and whether it has.
-func (f *fault) next() (left int, struck bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.left, f.struck != ""
-}
-
-func (f *fault) hit() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.struck
-}
-
-// faultyDriver is SQLite's driver with faults, by the file that is opened.
-var faultyDriver struct {
-	once   sync.Once
-	under  driver.Driver
-	faults sync.Map // the DSN up to its options → *fault
-}
-
-type faultDriver struct{}
-
-func useFault(path string, f *fault) {
-	faultyDriver.once.Do(func() {
-		db, err := sql.Open("sqlite", "")
-		if err != nil {
-			panic(err)
-		}
-		faultyDriver.under = db.Driver()
-		db.Close()
-		sql.Register("faulty", faultDriver{})
-	})
-	name, _, _ := strings.Cut(dsn(path, "rw", storeOptions{}), "?")
-	faultyDriver.faults.Store(name, f)
-}
-
-func (faultDriver) Open(name string) (driver.Conn, error) {
-	conn, err := faultyDriver.under.Open(strings.Replace(name, "synchronous%28FULL%29", "synchronous%28OFF%29", 1)) // which is another test's, and takes time
-	if err != nil {
-		return nil, err
-	}
-	name, _, _ = strings.Cut(name, "?")
-	f, _ := faultyDriver.faults.Load(name)
-	return &faultyConn{Conn: conn, fault: f.(*fault)}, nil
-}
-
-type faultyConn struct {
-	driver.Conn
-	*fault
-	open []driver.Stmt
-}
-
-// Close closes the statements too: whoever calls a connection bad has let go of it,
-// and of the lock that its transaction held.
-func (c *faultyConn) Close() error {
-	for _, stmt := range c.open {
-		stmt.Close()
-	}
-	return c.Conn.Close()
-}
-
-// call does something, unless it is to fail. undo takes back what a caller who gets
-// an error can't, as closing what was opened.
-func (c *faultyConn) call(name string, do func() error, undo func()) error {
-	if !c.strikes(name) {
-		return do()
-	}
-	switch c.form {
-	case done:
-		if err := do(); err != nil {
-			return err
-		}
-		undo()
-	case ended:
-		c.Conn.(driver.ExecerContext).ExecContext(context.Background(), "ROLLBACK", nil)
-	}
-	return c.err
-}
-
-func (c *faultyConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	var stmt driver.Stmt
-	err := c.call("prepare "+query, func() (err error) {
-		stmt, err = c.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, query)
-		return err
-	}, func() { stmt.Close() })
-	if err != nil {
-		return nil, err
-	}
-	c.open = append(c.open, stmt)
-	return &faultyStmt{stmt, c, query}, nil
-}
-
-type faultyStmt struct {
-	driver.Stmt
-	conn  *faultyConn
-	query string
-}
-
-func (s *faultyStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (res driver.Result, err error) {
-	if s.query == "COMMIT" {
-		time.Sleep(s.conn.sync)
-	}
-	return res, s.conn.call("exec "+s.query, func() error {
-		res, err = s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
-		return err
-	}, func() {})
-}
-
-func (s *faultyStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	var rows driver.Rows
-	err := s.conn.call("query "+s.query, func() (err error) {
-		rows, err = s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
-		return err
-	}, func() { rows.Close() })
-	if err != nil {
-		return nil, err
-	}
-	return &faultyRows{rows, s}, nil
-}
-
-type faultyRows struct {
-	driver.Rows
-	stmt *faultyStmt
-}
-
-func (r *faultyRows) Next(dest []driver.Value) error {
-	return r.stmt.conn.call("next "+r.stmt.query, func() error { return r.Rows.Next(dest) }, func() {})
-}
 
 // A faultBench is a service whose writer can be made to fail.
 type faultBench struct {
@@ -581,7 +901,7 @@ func (b *faultBench) strike(only string, how form, kinds []error) (tried int) {
 	return tried
 }
 
-func TestWhicheverCallOfTheWriterFailsNothingIsLostOrDoubled(t *testing.T) {
+func TestWriter_losesAndDoublesNothingWhicheverCallFails(t *testing.T) {
 	for _, how := range []form{notDone, done, ended} {
 		t.Run(how.String(), func(t *testing.T) {
 			t.Parallel()
@@ -591,6 +911,81 @@ func TestWhicheverCallOfTheWriterFailsNothingIsLostOrDoubled(t *testing.T) {
 			if faults, err := checkFile(b.store.path); err != nil || len(faults) > 0 {
 				t.Error(faults, err)
 			}
+		})
+	}
+}
+
+// BenchmarkWrites compares a lead written alone through the writer with the same in
+// a plain transaction of its own, and with 64 callers at once, who share commits.
+func BenchmarkWrites(b *testing.B) {
+	b.Run("plain transaction", func(b *testing.B) {
+		s := openTestStore(b, makeStore(b), storeOptions{})
+		main, err := s.mainAccount()
+		if err != nil {
+			b.Fatal(err)
+		}
+		db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer db.Close()
+		db.SetMaxOpenConns(1)
+		conn, err := db.Conn(context.Background())
+		if err != nil {
+			b.Fatal(err)
+		}
+		q := newQueries(conn.PrepareContext)
+		defer conn.Close()
+		defer q.close()
+		run := func(query string) {
+			st, err := q.stmt(query)
+			if err == nil {
+				_, err = st.Exec()
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		for n := 0; b.Loop(); n++ {
+			now := time.Now()
+			run("BEGIN IMMEDIATE")
+			t := &tx{queries: q, effects: &effects{}, now: newStamp(now), exact: now}
+			if _, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n)}); err != nil {
+				b.Fatal(err)
+			}
+			run("COMMIT")
+		}
+	})
+	for name, parallel := range map[string]int{"alone": 1, "64 at once": 64} {
+		b.Run(name, func(b *testing.B) {
+			s := openTestStore(b, makeStore(b), storeOptions{})
+			main, err := s.mainAccount()
+			if err != nil {
+				b.Fatal(err)
+			}
+			var n atomic.Int64
+			write := func() {
+				err := s.update(context.Background(), func(t *tx) error {
+					_, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n.Add(1))})
+					return err
+				})
+				if err != nil {
+					b.Error(err)
+				}
+			}
+			b.ResetTimer()
+			if parallel == 1 {
+				for b.Loop() {
+					write()
+				}
+				return
+			}
+			b.SetParallelism(parallel / runtime.GOMAXPROCS(0))
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					write()
+				}
+			})
 		})
 	}
 }

@@ -1,83 +1,17 @@
 package main
 
 import (
-	"database/sql"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// A shell is sqlite3 as an operator runs it.
-type shell struct {
-	t   testing.TB
-	in  io.WriteCloser
-	out io.Reader
-}
-
-// openShell opens the operator's database in the sqlite3 shell until the test ends.
-func openShell(t testing.TB, path string) *shell {
-	t.Helper()
-	programsOrSkip(t, "sqlite3")
-	cmd := exec.Command("sqlite3", "-batch", "-bail", path)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("sqlite3: %v", err)
-		}
-	})
-	return &shell{t, in, out}
-}
-
-// run runs statements and returns once they are done.
-func (s *shell) run(statements string) {
-	s.t.Helper()
-	if _, err := io.WriteString(s.in, ".timeout 10000\n"+statements+";\nSELECT 'done';\n"); err != nil {
-		s.t.Fatal(err)
-	}
-	for text := ""; !strings.Contains(text, "done\n"); {
-		buffer := make([]byte, 4096)
-		n, err := s.out.Read(buffer)
-		if err != nil {
-			s.t.Fatalf("sqlite3 ended: %v", err)
-		}
-		text += string(buffer[:n])
-	}
-}
-
-// readUntil reads all that can be read, again and again, until the channel is closed.
-func (c *customer) readUntil(done <-chan struct{}) (rounds int) {
-	for {
-		select {
-		case <-done:
-			return rounds
-		case <-time.After(200 * time.Millisecond):
-		}
-		c.reads()
-		if a := c.ask("GET", "/widget/health", ""); a.status != 200 && a.status != 503 {
-			c.t.Errorf("health: %d %s", a.status, a.body)
-		}
-		rounds++
-	}
-}
-
-func TestWhileAnOperatorHoldsTheLockTenSecondsWritesWaitAndNoneFails(t *testing.T) {
+func TestLock_heldTenSecondsLetsWritesWaitAndNoneFails(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	p := serveProcess(t, o)
@@ -118,7 +52,7 @@ func TestWhileAnOperatorHoldsTheLockTenSecondsWritesWaitAndNoneFails(t *testing.
 	all.check(t, o)
 }
 
-func TestPastFifteenSecondsOfALockWritesAreBusyAndAtMost64Wait(t *testing.T) {
+func TestLock_pastFifteenSecondsLetsWritesBeBusyAndAtMost64Wait(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	p := serveProcess(t, o)
@@ -187,50 +121,7 @@ func TestPastFifteenSecondsOfALockWritesAreBusyAndAtMost64Wait(t *testing.T) {
 	all.check(t, o)
 }
 
-func TestALogThatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	db, err := sql.Open("sqlite", "file:"+s.store.path+"?mode=ro")
-	s.check(err)
-	defer db.Close()
-	reader, err := db.Begin()
-	s.check(err)
-	var n int
-	s.check(reader.QueryRow(`SELECT count(*) FROM leads`).Scan(&n)) // the transaction begins here
-	fill := func() {
-		for s.store.logSize() <= maxLog {
-			s.change(named(strings.Repeat("x", 4<<20)))
-		}
-	}
-	if a := s.get("/widget/health").is(200); a.text("status") != "pass" || strings.Contains(a.body, "logSize") || s.server.reportLog(false) {
-		t.Errorf("a small log: %s\n%s", a.body, s.log.String())
-	}
-	fill()
-	large := s.server.reportLog(s.server.reportLog(s.server.reportLog(false)))
-	if !large || strings.Count(s.log.String(), "the write-ahead log is large: it can't be emptied while somebody keeps a transaction open") != 1 {
-		t.Errorf("a large log: %v\n%s", large, s.log.String())
-	}
-	if a := s.get("/widget/health").is(200); a.text("status") != "warn" || !strings.Contains(a.body, `"sqlite:logSize":[{"componentType":"datastore","observedValue":6`) {
-		t.Errorf("health: %s", a.body)
-	}
-	var metrics strings.Builder
-	s.server.writeMetrics(&metrics)
-	if !strings.Contains(metrics.String(), fmt.Sprintf("\nwidgetd_log_bytes %d\n", s.store.logSize())) {
-		t.Errorf("metrics: %s", metrics.String())
-	}
-	s.check(reader.Rollback())
-	for range 3 { // the first moves the log into the file, the next begins it anew
-		s.change(named("small"))
-	}
-	if s.server.reportLog(large) || strings.Count(s.log.String(), "the write-ahead log is small again") != 1 {
-		t.Errorf("%d bytes\n%s", s.store.logSize(), s.log.String())
-	}
-	if a := s.get("/widget/health").is(200); strings.Contains(a.body, "logSize") {
-		t.Errorf("health: %s", a.body)
-	}
-}
-
-func TestATransactionThatAnOperatorLeftOpenHoldsNoStopUp(t *testing.T) {
+func TestLock_thatAnOperatorLeftOpenHoldsNoStopUp(t *testing.T) {
 	for _, open := range []string{"BEGIN; SELECT count(*) FROM leads", "BEGIN IMMEDIATE"} {
 		t.Run(open, func(t *testing.T) {
 			t.Parallel()
@@ -254,70 +145,7 @@ func TestATransactionThatAnOperatorLeftOpenHoldsNoStopUp(t *testing.T) {
 	}
 }
 
-func TestAPurgeOfManyLeadsLetsOthersWriteInBetween(t *testing.T) {
-	o := newOperator(t)
-	raw(t, o.env["WIDGETD_DB"], `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
-		INSERT INTO leads (id, account_id, type, email, email_key, created_at)
-		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', i || '@example.com', '2020-01-01T00:00:00Z' FROM n`)
-	s := openTestStore(t, o.env["WIDGETD_DB"], storeOptions{})
-	purged := make(chan string, 1)
-	go func() { purged <- o.do("leads", "purge", "-older-than", "365d") }()
-	writes := 0
-	for {
-		if err := s.update(t.Context(), named("meanwhile")); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case out := <-purged:
-			if out != "20000 removed\n" || writes < 5 {
-				t.Errorf("%q; %d writes of others meanwhile", out, writes)
-			}
-			return
-		case <-time.After(time.Millisecond):
-			writes++
-		}
-	}
-}
-
-func TestOnASlowDiskOthersGetTheLockAlsoWhileWritesAlwaysWait(t *testing.T) {
-	path := makeStore(t)
-	useFault(path, &fault{sync: 20 * time.Millisecond})
-	s := openTestStore(t, path, storeOptions{driver: "faulty"})
-	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{patience: time.Nanosecond})) // it asks once
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	done := make(chan struct{})
-	var writes sync.WaitGroup
-	for range 100 {
-		writes.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				case <-time.After(time.Duration(rand.N(20)) * time.Millisecond):
-				}
-				if err := s.update(t.Context(), named("load")); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	got := 0
-	for began := time.Now(); got < 20 && time.Since(began) < 2*time.Second; time.Sleep(time.Millisecond) {
-		if _, err := db.Exec(`UPDATE accounts SET rate = 1000 WHERE is_main = 1`); err == nil {
-			got++
-		}
-	}
-	close(done)
-	writes.Wait()
-	if got < 20 {
-		t.Errorf("others got the lock %d times in two seconds", got)
-	}
-}
-
-func TestOthersWhoOpenAndCloseTheFileLeaveTheServicesLogInPlace(t *testing.T) {
+func TestLock_ofOthersWhoOpenAndCloseTheFileLeavesTheWALInPlace(t *testing.T) {
 	programsOrSkip(t, "sqlite3")
 	t.Parallel()
 	o := newOperator(t)
@@ -341,6 +169,40 @@ func TestOthersWhoOpenAndCloseTheFileLeaveTheServicesLogInPlace(t *testing.T) {
 		all.add(email, a.text("id"))
 	}
 	if err := p.stop(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	all.check(t, o)
+}
+
+func TestLock_betweenTwoServicesSellsNoSeatTwiceAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	const seats = 5
+	o := newOperator(t)
+	first, second := serveProcess(t, o), serveProcess(t, o)
+	added := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", fmt.Sprint(seats))
+	key := added["key"].(string)
+	customers := []*customer{o.customer(first), {t: t, client: newClient(t), base: second.base}}
+	var all acknowledged
+	var activated atomic.Int64
+	var asked sync.WaitGroup
+	for i := range 8 * seats {
+		c, email := customers[i%2], fmt.Sprintf("either%d@example.com", i)
+		asked.Go(func() {
+			if c.ask("POST", "/widget/license/activate", activateBody(key, email)).status == 200 {
+				activated.Add(1)
+			}
+			all.add(email, c.lead(email).text("id"))
+		})
+	}
+	asked.Wait()
+	if activated.Load() != seats {
+		t.Errorf("%d devices on %d seats", activated.Load(), seats)
+	}
+	if err := first.stop(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	all.add("alone@example.com", customers[1].lead("alone@example.com").text("id")) // the log is still the second one's
+	if err := second.stop(syscall.SIGTERM); err != nil {
 		t.Error(err)
 	}
 	all.check(t, o)

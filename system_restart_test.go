@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,10 +12,12 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -230,7 +233,7 @@ func (u *socketUnit) restart(t *testing.T, p *process, round int, all *acknowled
 	return next, late, took
 }
 
-func TestFiftyRestartsUnderLoadAnswerEveryRequestAndRefuseNone(t *testing.T) {
+func TestRestart_underLoadAnswersEveryRequestAndRefusesNone(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	u := newSocketUnit(o)
@@ -271,36 +274,254 @@ func TestFiftyRestartsUnderLoadAnswerEveryRequestAndRefuseNone(t *testing.T) {
 	}
 }
 
-func TestTwoServicesOverOneFileSellNoSeatTwiceAndLoseNothing(t *testing.T) {
+func TestRestart_leavesTheSocketOfAnotherProcessAlone(t *testing.T) {
+	l, err := listen("127.0.0.1:0", func(name string) string {
+		return map[string]string{"LISTEN_FDS": "1", "LISTEN_PID": "1"}[name]
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := listen(l.Addr().String(), func(string) string { return "" }); err == nil || !strings.Contains(err.Error(), "name another address with -addr") {
+		t.Errorf("an address in use: %v", err)
+	}
+}
+
+func TestStop_underLoadAnswersEveryRequestAndExitsCleanly(t *testing.T) {
 	t.Parallel()
-	const seats = 5
-	o := newOperator(t)
-	first, second := serveProcess(t, o), serveProcess(t, o)
-	added := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", fmt.Sprint(seats))
-	key := added["key"].(string)
-	customers := []*customer{o.customer(first), {t: t, client: newClient(t), base: second.base}}
-	var all acknowledged
-	var activated atomic.Int64
-	var asked sync.WaitGroup
-	for i := range 8 * seats {
-		c, email := customers[i%2], fmt.Sprintf("either%d@example.com", i)
-		asked.Go(func() {
-			if c.ask("POST", "/widget/license/activate", activateBody(key, email)).status == 200 {
-				activated.Add(1)
+	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(signal.String(), func(t *testing.T) {
+			o := newOperator(t)
+			o.t = t
+			p := serveProcess(t, o)
+			var all acknowledged
+			enough := make(chan struct{})
+			var once sync.Once
+			var load sync.WaitGroup
+			for c := range 16 {
+				load.Go(func() {
+					client := newClient(t) // one connection, kept open
+					for i := 0; ; i++ {
+						email := fmt.Sprintf("c%d-i%d@example.com", c, i)
+						id, last, err := postLead(client, p.base, email)
+						if err != nil {
+							t.Errorf("request %d of connection %d, which was open: %v", i, c, err)
+							return
+						}
+						if all.add(email, id) > 500 {
+							once.Do(func() { close(enough) })
+						}
+						if last {
+							return
+						}
+					}
+				})
 			}
-			all.add(email, c.lead(email).text("id"))
+			<-enough
+			err := p.stop(signal)
+			load.Wait()
+			if err != nil {
+				t.Errorf("ended with %v\n%s", err, p.log.String())
+			}
+			for _, suffix := range []string{"-wal", "-shm"} {
+				if _, err := os.Stat(o.env["WIDGETD_DB"] + suffix); err == nil {
+					t.Errorf("%s is still there", suffix)
+				}
+			}
+			all.check(t, o)
 		})
 	}
-	asked.Wait()
-	if activated.Load() != seats {
-		t.Errorf("%d devices on %d seats", activated.Load(), seats)
+}
+
+func TestStop_answersRequestsInFlightAndHealthFails(t *testing.T) {
+	s := newService(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s.check(err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.server.serveUntil(ctx, listener, "") }()
+	addr := listener.Addr().String()
+
+	probe := dialRaw(t, addr) // open before the end, and heard after it
+	fmt.Fprintf(probe.Conn, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+	if res, body := probe.answer(t); res.StatusCode != 200 || body != "alive\n" || res.Close {
+		t.Errorf("alive: %d %q, close %v", res.StatusCode, body, res.Close)
 	}
-	if err := first.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
+	release := holdWriter(t, s.store)
+	form := dialRaw(t, addr)
+	fmt.Fprintf(form.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(anyLead), anyLead)
+	for len(s.store.jobs) == 0 {
+		runtime.Gosched()
 	}
-	all.add("alone@example.com", customers[1].lead("alone@example.com").text("id")) // the log is still the second one's
-	if err := second.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
+	stop()
+	for !s.server.draining.Load() {
+		runtime.Gosched()
 	}
-	all.check(t, o)
+	fmt.Fprintf(probe.Conn, "GET /v1/widget/health HTTP/1.1\r\nHost: x\r\n\r\n")
+	if res, body := probe.answer(t); res.StatusCode != 503 || !strings.Contains(body, `"status":"fail"`) || !res.Close {
+		t.Errorf("health while stopping: %d %s, close %v", res.StatusCode, body, res.Close)
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("it ended with a request in flight: %v", err)
+	default:
+	}
+	release()
+	if res, body := form.answer(t); res.StatusCode != 200 || !strings.HasPrefix(body, `{"ok":true,"id":"lead_`) {
+		t.Errorf("the lead in flight: %d %s", res.StatusCode, body)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	if _, err := net.Dial("tcp", addr); err == nil {
+		t.Error("it still listens")
+	}
+	if _, err := os.Stat(s.store.path + "-wal"); err == nil {
+		t.Error("the log is still there")
+	}
+	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+	s.check(err)
+	if n := s.count(`SELECT count(*) FROM leads`); n != 1 {
+		t.Errorf("%d leads", n)
+	}
+}
+
+// A pipeListener hands over the ends of pipes, so that serving runs in a bubble too.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+func TestStop_waitsForWhatIsUnderWayAndNoLonger(t *testing.T) {
+	for name, test := range map[string]struct {
+		sends  time.Duration // how long after the stop the rest is sent; 0: never
+		status int
+		ends   time.Duration // after the stop, at most
+	}{
+		"the rest comes in time": {3 * time.Second, 200, 3*time.Second + 2*quietBeforeEnd},
+		"the rest never comes":   {0, 400, readTimeout + 2*quietBeforeEnd},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- s.server.serveUntil(ctx, l, "") }()
+				caller, served := net.Pipe()
+				l.conns <- served
+				io.WriteString(caller, leadHead+leadSize+"\n")
+				synctest.Wait()
+				stop()
+				began := time.Now()
+				answered := make(chan *http.Response, 1)
+				go func() {
+					res, err := http.ReadResponse(bufio.NewReader(caller), nil)
+					if err != nil {
+						t.Error(err)
+					}
+					answered <- res
+				}()
+				synctest.Wait()
+				select {
+				case <-l.closed:
+				default:
+					t.Error("the listener is open")
+				}
+				if !s.server.draining.Load() {
+					t.Error("health does not fail")
+				}
+				if test.sends > 0 {
+					time.Sleep(test.sends)
+					io.WriteString(caller, plainLead)
+				}
+				if res := <-answered; res == nil || res.StatusCode != test.status || !res.Close {
+					t.Errorf("the answer: %+v", res)
+				}
+				caller.Close()
+				if err := <-ended; err != nil || time.Since(began) > test.ends {
+					t.Errorf("ended after %v with %v", time.Since(began), err)
+				}
+				var err error
+				s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+				s.check(err)
+			})
+		})
+	}
+}
+
+func TestStop_isNotHeldUpByAConnectionWithoutAByte(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s.check(err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.server.serveUntil(ctx, listener, "") }()
+	silent, late := dialRaw(t, listener.Addr().String()), dialRaw(t, listener.Addr().String())
+	time.Sleep(silentBeforeEnd) // real connections, real time
+	fmt.Fprintf(late.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(plainLead), plainLead)
+	stop()
+	began := time.Now()
+	if res, body := late.answer(t); res.StatusCode != 200 {
+		t.Errorf("what was sent before the end: %d %s", res.StatusCode, body)
+	}
+	if _, err := silent.Reader.ReadByte(); err != io.EOF {
+		t.Errorf("the silent connection ends with %v", err)
+	}
+	err = <-ended
+	if took := time.Since(began); err != nil || took >= headerTimeout-time.Second {
+		t.Errorf("ended after %v with %v", took, err)
+	}
+	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+	s.check(err)
+}
+
+// BenchmarkStart measures from starting the program to its first 200, and what it
+// holds then.
+func BenchmarkStart(b *testing.B) {
+	o := newOperator(b)
+	program := builtProgram(b)
+	info, err := os.Stat(program)
+	if err != nil {
+		b.Fatal(err)
+	}
+	client := newClient(b)
+	var first time.Duration
+	resident := 0.0
+	for b.Loop() {
+		began := time.Now()
+		p := serveProcess(b, o)
+		res, err := client.Get(p.base + "/widget/health")
+		if err != nil || res.StatusCode != 200 {
+			b.Fatalf("%v %v", res, err)
+		}
+		res.Body.Close()
+		first += time.Since(began)
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+		if err == nil {
+			_, rest, _ := strings.Cut(string(status), "VmRSS:")
+			fmt.Sscan(rest, &resident)
+		}
+		client.CloseIdleConnections()
+		if err := p.stop(syscall.SIGTERM); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(first.Milliseconds())/float64(b.N), "ms-to-200")
+	b.ReportMetric(resident/1024, "MiB-resident")
+	b.ReportMetric(float64(info.Size())/(1<<20), "MiB-binary")
 }
