@@ -21,7 +21,16 @@ func (s *service) otherProcess(statement string, args ...any) {
 	s.check(err)
 }
 
-func TestWhatIsKeptInMemoryFollowsAChangeOfAnotherProcess(t *testing.T) {
+func parseKey(t *testing.T, text string) licenseKey {
+	t.Helper()
+	key, err := parseLicenseKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
 	s := newService(t)
 	tenant := s.addAccount("tenant")
 	s.change(func(tx *tx) error { return tx.addOrigin(tenant, "https://tenant.example") })
@@ -85,7 +94,7 @@ func TestWhatIsKeptInMemoryFollowsAChangeOfAnotherProcess(t *testing.T) {
 	}
 }
 
-func TestNothingIsServedFromMemoryThatWasNotHeldAgainstTheFileLately(t *testing.T) {
+func TestCache_servesNothingThatWasNotComparedWithTheFileLately(t *testing.T) {
 	s := newService(t)
 	id, key := s.addLicense(license{})
 	s.notice()
@@ -95,7 +104,7 @@ func TestNothingIsServedFromMemoryThatWasNotHeldAgainstTheFileLately(t *testing.
 	s.verifyKey(key, "a").answers("revoked") // at once, by asking the file
 }
 
-func TestOwnCommitsTouchOnlyWhatTheyName(t *testing.T) {
+func TestCache_forgetsOnlyWhatOwnCommitsName(t *testing.T) {
 	s := newService(t)
 	s.notice() // the first look at the file is news in itself
 	one, two := "lic_one", "lic_two"
@@ -120,9 +129,9 @@ func TestOwnCommitsTouchOnlyWhatTheyName(t *testing.T) {
 	}
 }
 
-// TestMemoryNeverLagsBehindAnAcknowledgedChange lets one goroutine change a row and
+// TestCache_neverLagsBehindAnAcknowledgedChange lets one goroutine change a row and
 // ask at once, while others keep filling the cache with what they read.
-func TestMemoryNeverLagsBehindAnAcknowledgedChange(t *testing.T) {
+func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 	s := newService(t)
 	s.change(func(tx *tx) error { return tx.setRate(s.account, 1_000_000) })
 	id, key := s.addLicense(license{})
@@ -156,16 +165,7 @@ func TestMemoryNeverLagsBehindAnAcknowledgedChange(t *testing.T) {
 	readers.Wait()
 }
 
-func parseKey(t *testing.T, text string) licenseKey {
-	t.Helper()
-	key, err := parseLicenseKey(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func TestACacheIsBounded(t *testing.T) {
+func TestCache_isBounded(t *testing.T) {
 	s := newService(t)
 	c := newCache[int, int](10)
 	for i := range 100 {
@@ -178,9 +178,9 @@ func TestACacheIsBounded(t *testing.T) {
 	}
 }
 
-// TestWhatIsKeptInMemoryServesAlsoWhileWritesAlwaysWait has each write ask for the
+// TestCache_servesAlsoWhileWritesAlwaysWait has each write ask for the
 // next before it ends, so that the queue is never empty.
-func TestWhatIsKeptInMemoryServesAlsoWhileWritesAlwaysWait(t *testing.T) {
+func TestCache_servesAlsoWhileWritesAlwaysWait(t *testing.T) {
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	const last = 5
 	var fresh [last + 1]bool

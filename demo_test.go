@@ -19,21 +19,6 @@ import (
 	"time"
 )
 
-// programsOrSkip skips a test that needs programs that are not there; where all
-// must be there (CI=true) it fails.
-func programsOrSkip(t testing.TB, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		if _, err := exec.LookPath(name); err == nil {
-			continue
-		}
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s is not installed", name)
-		}
-		t.Skipf("%s is not installed", name)
-	}
-}
-
 // startDemo runs the demo until the test ends and returns what it printed.
 func startDemo(t testing.TB, more ...string) string {
 	t.Helper()
@@ -73,7 +58,7 @@ func printed(t testing.TB, text, label string) string {
 	return found[1]
 }
 
-func TestEveryLineThatTheDemoPrintsWorksAsPrinted(t *testing.T) {
+func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "curl", "sqlite3", "sh")
 	text := startDemo(t)
@@ -112,7 +97,7 @@ func TestEveryLineThatTheDemoPrintsWorksAsPrinted(t *testing.T) {
 	}
 }
 
-func TestTheDemoLeavesNothingBehindUnlessToldWhere(t *testing.T) {
+func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	var db string
 	t.Run("run", func(t *testing.T) { db = printed(t, startDemo(t), "Its database") })
@@ -264,7 +249,7 @@ func (b *browser) screenshot(name string) {
 	}
 }
 
-func TestABrowserShowsTheDemoPageAndPostsItsForm(t *testing.T) {
+func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver") // before the demo starts
 	dir := t.TempDir()
@@ -313,7 +298,7 @@ func TestABrowserShowsTheDemoPageAndPostsItsForm(t *testing.T) {
 	}
 }
 
-func TestABrowserKeepsAnUnlistedSiteOut(t *testing.T) {
+func TestDemo_browserKeepsAnUnlistedSiteOut(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
 	text := startDemo(t)

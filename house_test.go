@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bytes"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,7 +102,7 @@ func topLevel(f *ast.File) (names []string) {
 	return names
 }
 
-func TestARoomUsesNothingOfTheRoomsToItsLeft(t *testing.T) {
+func TestHouse_roomUsesNothingOfTheRoomsToItsLeft(t *testing.T) {
 	files := sourceFiles(t)
 	home := map[string]string{}
 	for _, f := range files {
@@ -141,7 +138,7 @@ func TestARoomUsesNothingOfTheRoomsToItsLeft(t *testing.T) {
 	}
 }
 
-func TestHandlersAndCommandsDoNotUseEachOther(t *testing.T) {
+func TestHouse_handlersAndCommandsDoNotUseEachOther(t *testing.T) {
 	files := sourceFiles(t)
 	home := map[string]string{}
 	for _, f := range files {
@@ -172,7 +169,7 @@ func imports(f *ast.File) (paths []string) {
 	return paths
 }
 
-func TestTheStoreKnowsNoHTTPAndHandlersKnowNoSQL(t *testing.T) {
+func TestHouse_storeKnowsNoHTTPAndHandlersKnowNoSQL(t *testing.T) {
 	for _, f := range sourceFiles(t) {
 		for _, path := range imports(f.tree) {
 			switch {
@@ -186,7 +183,7 @@ func TestTheStoreKnowsNoHTTPAndHandlersKnowNoSQL(t *testing.T) {
 	}
 }
 
-func TestTheModuleAsksForOneModule(t *testing.T) {
+func TestHouse_moduleAsksForOneModule(t *testing.T) {
 	text, err := os.ReadFile("go.mod")
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +209,7 @@ func TestTheModuleAsksForOneModule(t *testing.T) {
 	}
 }
 
-func TestAFunctionFitsOnAScreen(t *testing.T) {
+func TestHouse_functionFitsOnAScreen(t *testing.T) {
 	const screen = 60
 	for _, f := range sourceFiles(t) {
 		for _, decl := range f.tree.Decls {
@@ -227,7 +224,7 @@ func TestAFunctionFitsOnAScreen(t *testing.T) {
 	}
 }
 
-func TestNoGoFileLiesInAFolderOrHasABannedName(t *testing.T) {
+func TestHouse_noGoFileLiesInAFolderOrHasABannedName(t *testing.T) {
 	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -243,115 +240,5 @@ func TestNoGoFileLiesInAFolderOrHasABannedName(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// optionRow and commandRow are an option and a command as the README's tables show them.
-func optionRow(o option) string {
-	def := ""
-	if o.def != "" {
-		def = "`" + o.def + "`"
-	}
-	return fmt.Sprintf("| `%s` | `%s` | %s | %s |", strings.TrimSuffix("-"+o.name+" "+o.value, " "), o.env(), def, o.help)
-}
-
-func commandRow(c command) string {
-	return fmt.Sprintf("| `%s` | %s |", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
-}
-
-func TestHelpOfOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
-	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"license", "-json", "-h"}, {"help", "license"}} {
-		got := runOK(t, args...)
-		if strings.Count(got, "\n  license ") != 11 || strings.Contains(got, "account add") || strings.Contains(got, "-db") {
-			t.Errorf("%q: %s", args, got)
-		}
-	}
-	if got := runOK(t, "help", "license", "add"); got != runOK(t, "license", "add", "-h") {
-		t.Errorf("help license add: %s", got)
-	}
-	if got := runOK(t, "help", "base-url"); !strings.HasPrefix(got, "widgetd base-url\n") || !strings.Contains(got, "\n  base-url remove URL ") {
-		t.Errorf("help base-url: %s", got)
-	}
-	for _, args := range [][]string{{"account"}, {"account", "-json"}} {
-		var out, listed bytes.Buffer
-		err := run(t.Context(), args, func(string) string { return "" }, &out, &listed)
-		if err != usageError("account needs a second word: these are its commands") || out.Len() > 0 || !strings.HasPrefix(listed.String(), "  account add NAME ") {
-			t.Errorf("%q: %v, %s, %s", args, err, out.String(), listed.String())
-		}
-	}
-}
-
-func TestEveryOptionStandsInTheHelpOfTheProgramAndOfItsCommands(t *testing.T) {
-	all := runOK(t, "help")
-	used := map[string]bool{}
-	for _, name := range commonOptions {
-		used[name] = true
-	}
-	for _, c := range commands {
-		if !strings.Contains(all, "  "+strings.TrimSuffix(c.name+" "+c.args, " ")+" ") || !strings.Contains(all, " "+c.help+"\n") {
-			t.Errorf("help does not list %s", c.name)
-		}
-		own := runOK(t, append(strings.Fields(c.name), "-h")...)
-		if !strings.HasPrefix(own, "widgetd "+c.name) || !strings.Contains(own, c.help) {
-			t.Errorf("%s -h: %q", c.name, own)
-		}
-		for _, o := range options {
-			takes := slices.Contains(c.options, o.name) || slices.Contains(commonOptions, o.name)
-			if shown := strings.Contains(own, o.env()+"\n"); shown != takes {
-				t.Errorf("%s -h shows -%s: %v, want %v", c.name, o.name, shown, takes)
-			}
-			used[o.name] = used[o.name] || takes
-		}
-		for _, name := range c.options {
-			if !slices.ContainsFunc(options, func(o option) bool { return o.name == name }) {
-				t.Errorf("%s takes -%s, which is no option", c.name, name)
-			}
-		}
-	}
-	names := map[string]bool{}
-	for _, o := range options {
-		var line bytes.Buffer
-		writeOption(&line, o)
-		if !strings.Contains(all, line.String()) || !strings.Contains(line.String(), o.help) {
-			t.Errorf("help does not list -%s", o.name)
-		}
-		if !used[o.name] {
-			t.Errorf("no command takes -%s", o.name)
-		}
-		if names[o.name] {
-			t.Errorf("-%s stands twice in the table", o.name)
-		}
-		names[o.name] = true
-	}
-}
-
-func TestTheReadmeHasARowForEveryOptionCommandAndEndpoint(t *testing.T) {
-	f, err := os.Open("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := map[string]bool{}
-	for line := range strings.Lines(string(text)) {
-		lines[strings.TrimSpace(line)] = true
-	}
-	for _, o := range options {
-		if !lines[optionRow(o)] {
-			t.Errorf("the README lacks this row:\n%s", optionRow(o))
-		}
-	}
-	for _, c := range commands {
-		if !lines[commandRow(c)] {
-			t.Errorf("the README lacks this row:\n%s", commandRow(c))
-		}
-	}
-	for _, rt := range routes {
-		if !strings.Contains(string(text), "`"+rt.pattern+"`") {
-			t.Errorf("the README lacks the endpoint `%s`", rt.pattern)
-		}
 	}
 }

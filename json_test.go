@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestJSONThatIsTakenIsReadAsItStands(t *testing.T) {
+func TestJSON_thatIsTakenIsReadAsItStands(t *testing.T) {
 	text := []byte(" {\"a\" : [1, -0.5e+3, true,false,null,{}] ,\t\"\\u00e9\\uD83D\\uDE00\\n\\/\":\"é\\\"\\\\\" }\r\n")
 	v, err := parseJSON(text)
 	if err != nil {
@@ -26,7 +26,7 @@ func TestJSONThatIsTakenIsReadAsItStands(t *testing.T) {
 	}
 }
 
-func TestJSONErrorsSayWhereAndRepeatNothing(t *testing.T) {
+func TestJSON_errorsSayWhereAndRepeatNothing(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"secret":"x","secret":"y"}`: "a member is there twice, at byte 22",
 		`{"secret":"x"} secret`:       "there is more text after the object, at byte 15",
@@ -41,7 +41,7 @@ func TestJSONErrorsSayWhereAndRepeatNothing(t *testing.T) {
 	}
 }
 
-func TestNumbersThatAreWholeAndFitAreIntegers(t *testing.T) {
+func TestJSON_numbersThatAreWholeAndFitAreIntegers(t *testing.T) {
 	for text, want := range map[string]bool{"0": true, "-1": true, "9223372036854775807": true, "9223372036854775808": false, "1.0": false, "1e3": false} {
 		if _, ok := (&jsonValue{kind: jsonNumber, text: text}).integer(); ok != want {
 			t.Errorf("%s: %v", text, ok)
@@ -49,7 +49,11 @@ func TestNumbersThatAreWholeAndFitAreIntegers(t *testing.T) {
 	}
 }
 
-func TestPublicJSONVectorsAreRefusedAsLeads(t *testing.T) {
+func TestJSON_eightDeepIsNotTooDeep(t *testing.T) {
+	newService(t).post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","x":[[[[[[[1]]]]]]]}`).is(200)
+}
+
+func TestJSON_ofThePublicVectorsIsRefusedAsALead(t *testing.T) {
 	var suite struct {
 		Cases []struct {
 			ID       string `json:"id"`

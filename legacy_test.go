@@ -21,7 +21,7 @@ func successor(path string) string {
 	return `Link: <http://127.0.0.1:8080/v1` + path + `>; rel="successor-version", ` + legacyDocs
 }
 
-func TestBeforeItsSunsetALegacyPathIsServedByItsCounterpart(t *testing.T) {
+func TestLegacy_isServedByItsCounterpartBeforeItsSunset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -62,7 +62,7 @@ func TestBeforeItsSunsetALegacyPathIsServedByItsCounterpart(t *testing.T) {
 	})
 }
 
-func TestFromItsSunsetOnEveryLegacyPathIsGone(t *testing.T) {
+func TestLegacy_isGoneFromItsSunsetOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		time.Sleep(time.Until(defaultSunset) - time.Second)
@@ -91,7 +91,7 @@ func TestFromItsSunsetOnEveryLegacyPathIsGone(t *testing.T) {
 	})
 }
 
-func TestPreflightsOfLegacyPathsAreAnsweredBeforeAndAfter(t *testing.T) {
+func TestLegacy_preflightsAreAnsweredBeforeAndAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		for range 2 {
@@ -107,7 +107,7 @@ func TestPreflightsOfLegacyPathsAreAnsweredBeforeAndAfter(t *testing.T) {
 	})
 }
 
-func TestTheDateOfSunsetIsAnOption(t *testing.T) {
+func TestLegacy_dateOfSunsetIsAnOption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, func(_ *storeOptions, o *serverOptions) {
 			o.legacySunset = time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)
@@ -116,7 +116,7 @@ func TestTheDateOfSunsetIsAnOption(t *testing.T) {
 	})
 }
 
-func TestLegacyCallsAreCountedByKnownPathDayAndCaller(t *testing.T) {
+func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		partner := s.addAccount("partner")
@@ -160,7 +160,7 @@ func TestLegacyCallsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 	})
 }
 
-func TestCountsThatCanNotBeWrittenWait(t *testing.T) {
+func TestLegacy_countsThatCanNotBeWrittenWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		gone, cancel := context.WithCancel(t.Context())

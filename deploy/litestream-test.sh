@@ -12,4 +12,4 @@ version=$(sed -n 's/^litestream=//p' .ci/run)
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 GOBIN=$dir CGO_ENABLED=0 go install "$version"
-PATH=$dir:$PATH CI=true go test -count=1 -run WhatLitestreamConfirmed -v .
+PATH=$dir:$PATH CI=true go test -count=1 -run TestLitestream_ -v .

@@ -1,15 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
-	"net/http"
 	"os/exec"
 	"slices"
 	"sync"
@@ -22,52 +18,6 @@ import (
 //
 //	go test -run TestAServiceKilled -kills 500 -timeout 30m
 var kills = flag.Int("kills", 50, "how often the crash test kills the service")
-
-// A told is what a client was told.
-type told struct {
-	status   int
-	replayed bool
-	OK       bool
-	ID       string
-	Code     string
-	Token    string
-	Valid    bool
-	Released bool
-}
-
-// A link is a client's connection to a service that may die.
-type link struct {
-	*http.Client
-	base string
-}
-
-// post sends a request. An error means that nobody knows whether it was done.
-func (l link) post(path, body string, headers ...string) (told, error) {
-	r, err := http.NewRequest("POST", l.base+path, bytes.NewReader([]byte(body)))
-	if err != nil {
-		return told{}, err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	for i := 0; i+1 < len(headers); i += 2 {
-		if headers[i+1] != "" {
-			r.Header.Set(headers[i], headers[i+1])
-		}
-	}
-	res, err := l.Do(r)
-	if err != nil {
-		return told{}, err
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		return told{}, err
-	}
-	a := told{status: res.StatusCode, replayed: res.Header.Get("Idempotency-Replayed") == "true"}
-	if len(text) > 0 {
-		err = json.Unmarshal(text, &a)
-	}
-	return a, err
-}
 
 // A patron is one client: it has one request on its way at a time, and remembers
 // what it was told.
@@ -464,7 +414,7 @@ func revive(o *operator) (*process, time.Duration) {
 	return p, time.Since(began)
 }
 
-func TestAServiceKilledAtAnyMomentLosesAndDoublesNothing(t *testing.T) {
+func TestCrash_atAnyMomentLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	const seats = 3
 	o := newOperator(t)
@@ -534,4 +484,42 @@ func compareEverything(o *operator, all []patron, seats int) {
 	if report := o.object("check"); report["ok"] != true {
 		o.t.Errorf("check: %v", report)
 	}
+}
+
+func TestCrash_findsEveryAcknowledgedWriteSynced(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	widget := o.object("widget", "add", "-account", o.account, "Lunch")["id"].(string)
+	key := o.object("license", "add", "-account", o.account, "-product", "kds")["key"].(string)
+	p, trace := serveTraced(t, o)
+	l := link{newClient(t), p.base}
+	device := func(n int) string { return fmt.Sprintf(`{"license_key":%q,"fingerprint":"device-%d"}`, key, n) }
+	const writes = 20 // of each kind
+	for _, kind := range []struct {
+		path   string
+		body   func(n int) string
+		status int
+	}{
+		{"/widget/leads", func(n int) string { return fmt.Sprintf(`{"type":"newsletter","email":"u%d@example.com"}`, n) }, 200},
+		{"/widget/license/activate", device, 200},
+		{"/widget/events", func(int) string {
+			return `{"widget":"` + widget + `","events":[{"type":"view"},{"type":"order","item":"soup"}]}`
+		}, 204},
+		{"/widget/license/deactivate", device, 200},
+	} {
+		for n := range writes {
+			before := trace.syncs()
+			a, err := l.post(kind.path, kind.body(n), "Origin", siteOrigin)
+			if err != nil || a.status != kind.status {
+				t.Fatalf("%s: %+v %v", kind.path, a, err)
+			}
+			if trace.syncs() == before {
+				t.Errorf("%s: write %d was acknowledged and not synced", kind.path, n)
+			}
+		}
+	}
+	if err := p.stop(syscall.SIGTERM); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	t.Logf("%d writes of each kind, %d syncs", writes, trace.syncs())
 }

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // importFile writes a CSV file.
@@ -19,7 +24,7 @@ func (s *service) importFile(lines ...string) string {
 	return path
 }
 
-func TestLicencesAreImportedWithTheirKeys(t *testing.T) {
+func TestImport_takesLicencesWithTheirKeys(t *testing.T) {
 	s := newService(t)
 	own := newLicenseKey()
 	file := s.importFile("\ufeffkey,plan,kind,state,reason,trial,max_devices,max_transfers,starts_at,expires_at,grace_days,lease_hours,entitlements,metadata",
@@ -51,7 +56,7 @@ func TestLicencesAreImportedWithTheirKeys(t *testing.T) {
 	}
 }
 
-func TestOneBadRowKeepsAnImportOutAndIsNamedByItsLine(t *testing.T) {
+func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 	s := newService(t)
 	good := "GOOD-KEY-0000000001"
 	header := "key,account_id,product,state,max_devices,expires_at,starts_at,expiry_basis,trial,entitlements,metadata"
@@ -110,7 +115,7 @@ func TestOneBadRowKeepsAnImportOutAndIsNamedByItsLine(t *testing.T) {
 	}
 }
 
-func TestEveryBadRowOfAnImportIsNamedAtOnce(t *testing.T) {
+func TestImport_namesEveryBadRowAtOnce(t *testing.T) {
 	s := newService(t)
 	known := "KNOWN-KEY-00000001"
 	s.must("license", "import", s.importFile("key", known), "-account", s.account, "-product", "kds")
@@ -153,7 +158,7 @@ func TestEveryBadRowOfAnImportIsNamedAtOnce(t *testing.T) {
 	}
 }
 
-func TestALongImportShowsItsProgress(t *testing.T) {
+func TestImport_showsItsProgressWhenItIsLong(t *testing.T) {
 	s := newService(t)
 	rows := []string{"key"}
 	for i := range importProgress + 1 {
@@ -171,7 +176,7 @@ func TestALongImportShowsItsProgress(t *testing.T) {
 	}
 }
 
-func TestLicencesAndDevicesAreExported(t *testing.T) {
+func TestExport_hasLicencesAndDevices(t *testing.T) {
 	s := newService(t)
 	_, key := s.addLicense(license{Plan: ptr("=cmd()"), MaxDevices: ptr(2)})
 	for range 3 {
@@ -204,6 +209,35 @@ func TestLicencesAndDevicesAreExported(t *testing.T) {
 			t.Errorf("%s: a cell is a formula: %s", what, out)
 		}
 	}
+}
+
+// Whatever stands in a file of licences: a row in which nothing is wrong is one that
+// the database takes.
+func FuzzImport(f *testing.F) {
+	const header = "key,plan,kind,state,trial,max_devices,max_transfers,starts_at,expires_at,grace_days,duration_days,expiry_basis,lease_hours,entitlements,metadata\n"
+	f.Add([]byte(header + `LEGACY/KEY:with=any#ASCII,"Gold, old",floating,suspended,yes,3,1,2020-01-01,2030-01-31T12:00:00Z,5,30,issue,24,kds reports,"{""n"":1}"` + "\n"))
+	f.Add([]byte(header + newLicenseKey() + ",,,,,,,,,,,,,,\n"))
+	f.Add([]byte("\ufeffkey\r\n\"SOME-KEY-0000000001\"\r\n"))
+	f.Add([]byte("key,plan\nSOME-KEY-0000000001,\"\n"))
+	f.Add([]byte("key,expires_at,grace_days\nSOME-KEY-0000000001,9000-12-31,3650\n"))
+	f.Add([]byte("key,key\n"))
+	s := newService(f)
+	e := &env{stderr: io.Discard, now: time.Now}
+	enough := errors.New("rolled back")
+	f.Fuzz(func(t *testing.T, file []byte) {
+		var faults importFaults
+		rows, err := e.readImport(bytes.NewReader(file), license{AccountID: s.account, Product: "kds"}, &faults)
+		if err == nil {
+			err = judgeImport(s.store, rows, &faults)
+		}
+		if err != nil || faults.err() != nil {
+			return
+		}
+		err = s.store.update(context.Background(), func(t *tx) error { return errors.Join(importRows(e, t, rows), enough) })
+		if !errors.Is(err, enough) || strings.Contains(err.Error(), "\n") {
+			t.Fatalf("%q: %v", file, err)
+		}
+	})
 }
 
 // BenchmarkImport takes over 100,000 licences; the issue of one run is its time:

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,7 +46,7 @@ type fields struct {
 
 func (c *wallClock) set(by time.Duration) { c.offset.Store(int64(by)) }
 
-func TestTheClockOfTheseTestsIsOneThatWasSet(t *testing.T) {
+func TestClock_ofTheseTestsIsOneThatWasSet(t *testing.T) {
 	for _, bare := range []bool{false, true} {
 		c := &wallClock{bare: bare}
 		before := c.now()
@@ -217,7 +219,7 @@ func (c *clockCase) events() {
 	}
 }
 
-func TestAClockThatIsSetAndSetRightUndoesNothing(t *testing.T) {
+func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
 	for name, by := range jumps {
 		for _, bare := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, monotonic %v", name, !bare), func(t *testing.T) {
@@ -249,7 +251,7 @@ func TestAClockThatIsSetAndSetRightUndoesNothing(t *testing.T) {
 	}
 }
 
-func TestAClockThatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
+func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := &wallClock{}
 		s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
@@ -276,23 +278,59 @@ func TestAClockThatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
 	})
 }
 
-func TestARequestThatWasOvertakenAddsNothingToABucket(t *testing.T) {
-	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	l := newLimiter(10)
-	for range 600 {
-		l.take("a", 600, now)
+// advance lets time do its work, as the service does every second.
+func (s *service) advance() {
+	s.t.Helper()
+	s.check(s.server.advance(s.t.Context()))
+}
+
+func TestSweep_removesWhatHasServedItsTime(t *testing.T) {
+	s := newService(t)
+	hash := func(b byte) []byte { return bytes.Repeat([]byte{b}, 32) }
+	s.change(func(t *tx) error {
+		old := t.at(-25 * time.Hour)
+		return errors.Join(
+			old.storeAnswer(hash(1), storedAnswer{hash(1), []byte("x")}), t.storeAnswer(hash(2), storedAnswer{hash(2), []byte("x")}))
+	})
+	widget := s.addWidget(s.account)
+	s.change(func(t *tx) error {
+		item := []itemCount{{Item: "Soup", Clicks: 1}}
+		t.at(-48*time.Hour).addCounts(widget, counts{Clicks: 1}, item)
+		t.addCounts(widget, counts{Clicks: 1}, item)
+		return nil
+	})
+	s.change((*tx).sweep)
+	if answers, names, items := s.count(`SELECT count(*) FROM idempotency`), s.count(`SELECT count(*) FROM item_names`), s.count(`SELECT count(*) FROM item_counts`); answers != 1 || names != 1 || items != 2 {
+		t.Errorf("left: %d answers, %d names, %d counts; want 1, 1, 2", answers, names, items)
 	}
-	given := 0
-	for i := range 2000 { // every second one read the clock before the one that came before it
-		at := now.Add(time.Duration(i) * time.Millisecond)
-		if i%2 == 1 {
-			at = at.Add(-500 * time.Millisecond)
+}
+
+func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		end := newStamp(time.Now().Add(time.Hour))
+		var ids []string
+		for range 4 {
+			id, key := s.addLicense(license{Kind: kindFloating, LeaseHours: 1, ExpiresAt: end, GraceDays: 1})
+			s.activate(key, "a").is(200)
+			ids = append(ids, id)
 		}
-		if l.take("a", 600, at).ok {
-			given++
+		raw(t, s.store.path, `PRAGMA foreign_keys = 0;
+			DELETE FROM licenses WHERE id = '`+ids[0]+`';
+			UPDATE licenses SET account_id = '`+newID("acct", time.Now())+`' WHERE id = '`+ids[1]+`';
+			UPDATE licenses SET entitlements = '[1, 2]' WHERE id = '`+ids[2]+`'`)
+		time.Sleep(50 * time.Hour)
+		s.advance()
+		if n := s.count(`SELECT count(*) FROM devices WHERE state = 'released' AND license_id IN (?, ?)`, ids[2], ids[3]); n != 2 {
+			t.Errorf("%d lapsed seats were given back", n)
 		}
-	}
-	if given > 20 {
-		t.Errorf("%d in two seconds of ten", given)
-	}
+		for _, id := range ids[2:] {
+			if got := s.eventTypes(id); !strings.HasSuffix(got, "device.released license.grace_started license.expired") {
+				t.Errorf("%s: %s", id, got)
+			}
+		}
+		if due, err := s.store.timeHasWork(newStamp(time.Now())); due || err != nil {
+			t.Errorf("there is still work: %v %v", due, err)
+		}
+	})
 }

@@ -5,8 +5,8 @@ import (
 	"database/sql"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,91 +16,7 @@ import (
 	"time"
 )
 
-// seatBody makes a body of names and values, in turn.
-func seatBody(pairs ...any) string {
-	parts := []string{}
-	for i := 0; i < len(pairs); i += 2 {
-		value, _ := json.Marshal(pairs[i+1])
-		parts = append(parts, fmt.Sprintf("%q:%s", pairs[i], value))
-	}
-	return "{" + strings.Join(parts, ",") + "}"
-}
-
-// activateBody is a body of activate or deactivate.
-func activateBody(key, fingerprint string) string {
-	return seatBody("license_key", key, "fingerprint", fingerprint)
-}
-
-// activate activates a fingerprint by key; more are members of the body.
-func (s *service) activate(key, fingerprint string, more ...any) answer {
-	s.t.Helper()
-	return s.post("/widget/license/activate", seatBody(append([]any{"license_key", key, "fingerprint", fingerprint}, more...)...))
-}
-
-// verifyLease verifies by device token; more are members of the body.
-func (s *service) verifyLease(token string, more ...any) answer {
-	s.t.Helper()
-	return s.post("/widget/license/verify", seatBody(more...), "Authorization: Bearer "+token)
-}
-
-// verifyKey verifies by key; more are members of the body.
-func (s *service) verifyKey(key, fingerprint string, more ...any) answer {
-	s.t.Helper()
-	return s.post("/widget/license/verify", seatBody(append([]any{"license_key", key, "fingerprint", fingerprint}, more...)...))
-}
-
-// answers checks a verify answer's code and validity.
-func (a answer) answers(code string) answer {
-	a.t.Helper()
-	a.is(200)
-	body := a.json()
-	if body["code"] != code || body["valid"] != (code == "valid" || code == "grace") || body["detail"] != verdictDetails[code] {
-		a.t.Fatalf("want %s: %s", code, a.body)
-	}
-	return a
-}
-
-func (a answer) hasToken() bool { _, ok := a.json()["token"]; return ok }
-
-// lease reads the claims of an answer's token.
-func (s *service) lease(a answer) claims {
-	s.t.Helper()
-	c, err := s.server.keys.Load().verify(a.text("token"))
-	s.check(err)
-	return c
-}
-
-func (s *service) deviceRow(id string) *device {
-	s.t.Helper()
-	d, err := s.store.device("", id)
-	s.check(err)
-	return d
-}
-
-// licenseEvents are a licence's events in order, as "type actor".
-func (s *service) licenseEvents(id string) (all []string) {
-	s.t.Helper()
-	s.check(s.store.each(`SELECT type || ' ' || actor FROM events WHERE license_id = ? ORDER BY seq`, []any{id}, func(scan func(...any) error) error {
-		var line string
-		err := scan(&line)
-		all = append(all, line)
-		return err
-	}))
-	return all
-}
-
-func (s *service) sql(query string, args ...any) {
-	s.t.Helper()
-	s.change(func(t *tx) error {
-		n, err := t.exec(query, args...)
-		if err == nil && n == 0 {
-			err = fmt.Errorf("%s changed nothing", query)
-		}
-		return err
-	})
-}
-
-func TestActivatingTakesASeatAndAnswersWithALease(t *testing.T) {
+func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		plan := "pro"
@@ -141,7 +57,7 @@ func TestActivatingTakesASeatAndAnswersWithALease(t *testing.T) {
 	})
 }
 
-func TestActivatingAgainTakesNoSecondSeatAndKeepsTheID(t *testing.T) {
+func TestActivate_againTakesNoSecondSeatAndKeepsTheID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{MaxDevices: ptr(1)})
@@ -175,7 +91,7 @@ func TestActivatingAgainTakesNoSecondSeatAndKeepsTheID(t *testing.T) {
 	})
 }
 
-func TestActivateRefusesWhatTheContractSays(t *testing.T) {
+func TestActivate_refusesWhatTheContractSays(t *testing.T) {
 	s := newService(t)
 	now := time.Now()
 	ago, ahead := newStamp(now.Add(-time.Hour)), newStamp(now.Add(time.Hour))
@@ -244,50 +160,54 @@ func TestActivateRefusesWhatTheContractSays(t *testing.T) {
 	s.post("/widget/license/activate", `{}`, "Authorization: Bearer "+dev.text("token")).is(200)
 }
 
-func TestALicenseKeyWithAControlCharacterIsAWrongMember(t *testing.T) {
+func TestActivate_ofADriftedDeviceKeepsItsSeat(t *testing.T) {
+	s := newService(t)
+	id, key := s.addLicense(license{MaxDevices: ptr(1)})
+	first := s.activate(key, "before the new disk").is(200)
+	auth := "Authorization: Bearer " + first.text("token")
+	a := s.post("/widget/license/activate", activateBody(key, "after it"), auth).is(200)
+	if a.text("device", "id") != first.text("device", "id") || a.text("code") != "already_active" {
+		t.Fatal(a.body)
+	}
+	s.verifyKey(key, "after it").answers("valid")
+	s.verifyKey(key, "before the new disk").answers("device_not_activated")
+	if got := s.eventTypes(id); !strings.HasSuffix(got, "device.activated device.drifted") {
+		t.Fatal(got)
+	}
+	// The old token still names the device, and without a fingerprint drifts nothing back.
+	if again := s.post("/widget/license/activate", `{}`, auth).is(200); again.text("device", "id") != first.text("device", "id") {
+		t.Fatal(again.body)
+	}
+	s.verifyKey(key, "after it").answers("valid")
+	// A fingerprint that another device has is no drift.
+	_, other := s.addLicense(license{MaxDevices: ptr(2)})
+	one := s.activate(other, "1").is(200)
+	s.activate(other, "2").is(200)
+	s.post("/widget/license/activate", activateBody(other, "2"), "Authorization: Bearer "+one.text("token")).is(422, "credential_mismatch")
+	s.post("/widget/license/activate", activateBody(key, "x"), "Authorization: Bearer "+one.text("token")).is(422, "credential_mismatch")
+}
+
+func TestActivate_withATokenOfADeviceThatARestoredDatabaseLacks(t *testing.T) {
 	s := newService(t)
 	_, key := s.addLicense(license{})
-	for _, control := range []string{"\n", "\t", "\r\n", "\x00", "\u0085"} {
-		for _, path := range []string{"activate", "verify", "deactivate"} {
-			a := s.post("/widget/license/"+path, seatBody("license_key", key+control, "fingerprint", "f")).is(422, "validation_failed")
-			if !strings.Contains(a.body, `"pointer":"#/license_key","code":"control_character"`) {
-				t.Fatalf("%s %q: %s", path, control, a.body)
-			}
-		}
+	var tokens [2]string
+	for i, device := range []string{"came back", "never did"} {
+		a := s.activate(key, device).is(200)
+		tokens[i] = "Authorization: Bearer " + a.text("token")
+		s.change(func(t *tx) error {
+			_, err := t.exec(`DELETE FROM devices WHERE id = ?`, a.text("device", "id"))
+			return err
+		})
+	}
+	s.activate(key, "came back").is(200)
+	s.post("/widget/license/activate", `{}`, tokens[0]).is(422, "credential_mismatch")
+	s.post("/widget/license/activate", activateBody(key, "came back"), tokens[0]).is(422, "credential_mismatch")
+	if a := s.post("/widget/license/activate", `{}`, tokens[1]).is(200); a.text("code") != "activated" {
+		t.Fatal(a.body)
 	}
 }
 
-func TestUnknownKeysAreLimitedByAddressAndKnownOnesPass(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		_, key := s.addLicense(license{})
-		lease := s.activate(key, "f").is(200).text("token")
-		for i := range 30 {
-			switch i % 3 {
-			case 0:
-				s.verifyKey(newLicenseKey(), "f").answers("not_found")
-			case 1:
-				s.activate(newLicenseKey(), "f").is(404, "license_not_found")
-			default:
-				s.post("/widget/license/deactivate", seatBody("license_key", newLicenseKey(), "fingerprint", "f")).is(404, "license_not_found")
-			}
-		}
-		for _, path := range []string{"verify", "activate", "deactivate"} {
-			a := s.post("/widget/license/"+path, seatBody("license_key", newLicenseKey(), "fingerprint", "f")).is(429, "rate_limited")
-			if a.header.Get("Retry-After") != "2" || strings.Contains(a.body, "valid\"") {
-				t.Fatalf("%s: Retry-After %q, %s", path, a.header.Get("Retry-After"), a.body)
-			}
-		}
-		s.verifyKey(key, "f").answers("valid")
-		s.activate(key, "f").is(200)
-		s.verifyLease(lease).answers("valid")
-		time.Sleep(2 * time.Second)
-		s.verifyKey(newLicenseKey(), "f").answers("not_found")
-		s.verifyKey(newLicenseKey(), "f").is(429, "rate_limited")
-	})
-}
-
-func TestASeatLimitNamesTheHoldersMaskedAndIsNotedOnceAnHour(t *testing.T) {
+func TestSeat_limitNamesTheHoldersMaskedAndIsNotedOnceAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{MaxDevices: ptr(2)})
@@ -337,7 +257,7 @@ func noFingerprint(t *testing.T, text string, fingerprints ...string) {
 	}
 }
 
-func TestReplacingADeviceFreesItsSeatAndTakesIt(t *testing.T) {
+func TestSeat_ofAReplacedDeviceIsFreedAndTaken(t *testing.T) {
 	s := newService(t)
 	id, key := s.addLicense(license{MaxDevices: ptr(1)})
 	_, otherKey := s.addLicense(license{})
@@ -371,7 +291,7 @@ func TestReplacingADeviceFreesItsSeatAndTakesIt(t *testing.T) {
 	}
 }
 
-func TestAReplacementThatIsRefusedReleasesNobody(t *testing.T) {
+func TestSeat_isReleasedByNoReplacementThatIsRefused(t *testing.T) {
 	s := newService(t)
 	id, key := s.addLicense(license{MaxDevices: ptr(3)})
 	var ids []string
@@ -411,7 +331,7 @@ func crowd(n int, f func(i int) answer) map[int]int {
 	return statuses
 }
 
-func TestTwoHundredCallersAndNSeatsGiveNDevices(t *testing.T) {
+func TestSeat_isTakenOnceByTwoHundredCallersAtOnce(t *testing.T) {
 	t.Parallel()
 	for i, n := range []int{1, 7, 50, 50} {
 		kind := []string{"node_locked", kindFloating}[i%2]
@@ -433,7 +353,7 @@ func TestTwoHundredCallersAndNSeatsGiveNDevices(t *testing.T) {
 	}
 }
 
-func TestOneDeviceActivatedByManyAtOnceIsOneDevice(t *testing.T) {
+func TestSeat_ofADeviceActivatedByManyAtOnceIsOne(t *testing.T) {
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(1)})
 	got := crowd(100, func(int) answer { return s.activate(key, "machine") })
@@ -442,7 +362,7 @@ func TestOneDeviceActivatedByManyAtOnceIsOneDevice(t *testing.T) {
 	}
 }
 
-func TestManyWhoReplaceTheSameDevicesGetTheirSeatsOnly(t *testing.T) {
+func TestSeat_ofTheSameDevicesReplacedByManyIsTakenOnce(t *testing.T) {
 	for _, n := range []int{1, 5} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			s := newService(t)
@@ -462,7 +382,7 @@ func TestManyWhoReplaceTheSameDevicesGetTheirSeatsOnly(t *testing.T) {
 	}
 }
 
-func TestComingAndGoingAtOnceNeverTakesMoreSeatsThanThereAre(t *testing.T) {
+func TestSeat_isNeverSoldTwiceWhileDevicesComeAndGo(t *testing.T) {
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(3)})
 	got := crowd(200, func(i int) answer {
@@ -483,56 +403,128 @@ func TestComingAndGoingAtOnceNeverTakesMoreSeatsThanThereAre(t *testing.T) {
 	}
 }
 
-func TestAnActivationIsReplayedWithItsToken(t *testing.T) {
+func TestSeat_floatingIsFreedByALapsedLeaseWithoutARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		_, key := s.addLicense(license{MaxDevices: ptr(1)})
-		body := seatBody("license_key", key, "fingerprint", "f", "nonce", "n")
-		first := s.post("/widget/license/activate", body, "Idempotency-Key: k1").is(200)
+		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
+		s.activate(key, "a").is(200)
+		s.activate(key, "b").is(409, "seat_limit_reached")
+		time.Sleep(time.Hour - time.Second)
+		s.verifyKey(key, "a").answers("valid") // a minute has passed: this extends the lease
+		time.Sleep(30 * time.Minute)
+		s.activate(key, "b").is(409, "seat_limit_reached")
+		time.Sleep(30 * time.Minute)
+		s.verifyKey(key, "a").answers("device_released") // before any worker came by
+		s.advance()
+		if n := s.count(`SELECT count(*) FROM devices WHERE state = 'released' AND released_by = 'lease' AND lapses_at IS NULL`); n != 1 {
+			t.Fatalf("%d devices were released by their lease", n)
+		}
+		s.activate(key, "b").is(200)
+		s.activate(key, "a").is(409, "seat_limit_reached")
 		time.Sleep(time.Hour)
-		for _, header := range []string{"k1", `"k1"`} {
-			again := s.post("/widget/license/activate", body, "Idempotency-Key: "+header).is(200)
-			if again.body != first.body || again.header.Get("Idempotency-Replayed") != "true" {
-				t.Fatalf("replayed %s\nfirst    %s", again.body, first.body)
+		if a := s.activate(key, "a").is(200); a.text("code") != "reactivated" { // frees the lapsed seat in the same transaction
+			t.Fatal(a.body)
+		}
+		want := "license.created license.first_activated device.activated license.seat_limit_reached license.seat_limit_reached device.released device.activated device.released device.reactivated"
+		if got := s.eventTypes(id); got != want {
+			t.Fatalf("events %s\nwant   %s", got, want)
+		}
+	})
+}
+
+func TestSeat_floatingIsNeverOutlivedByItsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
+		s.activate(key, "a").is(200)
+		time.Sleep(30 * time.Second)
+		for _, body := range []string{activateBody(key, "a"), `{"license_key":"` + key + `","fingerprint":"a","nonce":"n"}`} {
+			c, err := s.keys.verify(s.post("/widget/license/verify", body).is(200).text("token"))
+			s.check(err)
+			var at stamp
+			s.check(s.store.one(`SELECT lapses_at FROM devices`, nil, &at))
+			if c.Expires != at.Unix() || c.Seq != 1 {
+				t.Fatalf("the token holds until %d, the seat until %d", c.Expires, at.Unix())
 			}
 		}
-		if s.count(`SELECT lease_seq FROM devices`) != 1 {
-			t.Fatal("a replay took another lease")
-		}
-		s.post("/widget/license/activate", seatBody("license_key", key, "fingerprint", "f"), "Idempotency-Key: k1").is(422, "idempotency_key_reused")
-		// Another device's key is another key.
-		other := s.post("/widget/license/activate", seatBody("license_key", key, "fingerprint", "g"), "Idempotency-Key: k1").is(409, "seat_limit_reached")
-		if other.header.Get("Idempotency-Replayed") != "" {
-			t.Fatal("replayed to another device")
-		}
-		// A refusal is not kept.
-		s.post("/widget/license/deactivate", seatBody("license_key", key, "fingerprint", "f")).is(200)
-		s.post("/widget/license/activate", seatBody("license_key", key, "fingerprint", "g"), "Idempotency-Key: k1").is(200)
-		if s.count(`SELECT count(*) FROM idempotency WHERE instr(CAST(answer AS TEXT), 'eyJ') > 0 OR instr(CAST(answer AS TEXT), ?) > 0`, key) != 0 {
-			t.Fatal("a token lies open in the file")
-		}
 	})
 }
 
-func TestAnEndThatCountsFromTheFirstActivationIsInItsLease(t *testing.T) {
+func TestSeat_nodeLockedOutlivesItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		id, key := s.addLicense(license{DurationDays: ptr(30), ExpiryBasis: "first_activation", GraceDays: 2})
-		time.Sleep(100 * 24 * time.Hour)
-		end := time.Now().Add(30 * 24 * time.Hour)
-		a := s.activate(key, "f").is(200)
-		if c := s.lease(a); c.LicenseEnd != end.Unix() || c.GraceEnd != end.Add(48*time.Hour).Unix() || a.text("license", "expires_at") != newStamp(end).String() {
-			t.Fatalf("lexp %d, want %d: %s", c.LicenseEnd, end.Unix(), a.body)
-		}
-		time.Sleep(24 * time.Hour)
-		s.activate(key, "g").is(200)
-		if l, err := s.store.license("", id); err != nil || l.ExpiresAt.Unix() != end.Unix() {
-			t.Fatalf("the second activation moved the end: %v %v", l.ExpiresAt, err)
-		}
+		_, key := s.addLicense(license{MaxDevices: ptr(1), LeaseHours: 1})
+		s.activate(key, "a").is(200)
+		time.Sleep(48 * time.Hour)
+		s.advance()
+		s.activate(key, "b").is(409, "seat_limit_reached")
+		s.verifyKey(key, "a").answers("valid")
 	})
 }
 
-func TestVerifySaysEverythingItKnows(t *testing.T) {
+func TestTransfer_isCountedByTheOwnersReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(1)})
+		deactivate := func(fingerprint string) {
+			t.Helper()
+			s.post("/widget/license/deactivate", activateBody(key, fingerprint)).is(200)
+		}
+		s.activate(key, "a").is(200)
+		deactivate("a")
+		time.Sleep(time.Hour)
+		second := newStamp(time.Now())
+		s.activate(key, "a").is(200) // back before another came: nothing was moved
+		deactivate("a")
+		time.Sleep(time.Hour)
+		s.activate(key, "b").is(409, "transfer_limit_reached") // two releases, one transfer is allowed
+		time.Sleep(days(30) - 2*time.Hour - time.Second)
+		s.activate(key, "b").is(409, "transfer_limit_reached")
+		time.Sleep(time.Second)
+		s.activate(key, "b").is(200) // the first release is 30 days old
+		deactivate("b")
+		a := s.activate(key, "c").is(409, "transfer_limit_reached")
+		if got, want := a.text("next_transfer_at"), second.after(days(30)).String(); got != want {
+			t.Fatalf("next at %s, want %s: %s", got, want, s.eventTypes(id))
+		}
+		time.Sleep(time.Hour)
+		s.activate(key, "c").is(200)
+
+		var device string
+		s.check(s.store.one(`SELECT id FROM devices WHERE state = 'active'`, nil, &device))
+		s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":"d","replace_device_id":%q}`, key, device)).is(409, "transfer_limit_reached")
+		if s.count(`SELECT count(*) FROM devices WHERE state = 'active' AND id = ?`, device) != 1 {
+			t.Fatal("a refused replacement released the device")
+		}
+		s.change(func(tx *tx) error { // an operator's release is no transfer
+			d, err := tx.device("", device)
+			if err != nil {
+				return err
+			}
+			l, err := tx.license("", id)
+			if err != nil {
+				return err
+			}
+			return release(tx, l, d, "operator", "device.released", actorCommand)
+		})
+		time.Sleep(30 * 24 * time.Hour)
+		s.activate(key, "d").is(200)
+	})
+}
+
+func TestTransfer_allowedNeverLetsOnlyTheSameDeviceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0)})
+		device := s.activate(key, "a").is(200).text("device", "id")
+		s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":"b","replace_device_id":%q}`, key, device)).is(409, "transfer_limit_reached")
+		s.post("/widget/license/deactivate", activateBody(key, "a")).is(200)
+		s.activate(key, "b").is(409, "transfer_limit_reached")
+		s.activate(key, "a").is(200)
+	})
+}
+
+func TestVerify_saysEverythingItKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{MaxDevices: ptr(2), Entitlements: codeList{"a", "b"}})
@@ -562,7 +554,7 @@ func TestVerifySaysEverythingItKnows(t *testing.T) {
 	})
 }
 
-func TestVerifyAnswersAboutEveryStateOfALicence(t *testing.T) {
+func TestVerify_answersAboutEveryStateOfALicence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		now := time.Now()
@@ -611,7 +603,7 @@ func TestVerifyAnswersAboutEveryStateOfALicence(t *testing.T) {
 	})
 }
 
-func TestATokenAndABodyMustAgree(t *testing.T) {
+func TestVerify_needsATokenAndABodyThatAgree(t *testing.T) {
 	s := newService(t)
 	oneID, one := s.addLicense(license{MaxDevices: ptr(5)})
 	twoID, two := s.addLicense(license{MaxDevices: ptr(5)})
@@ -639,7 +631,7 @@ func TestATokenAndABodyMustAgree(t *testing.T) {
 	}
 }
 
-func TestAFingerprintIsHeldAgainstTheTokenEvenWhenItsRowIsGone(t *testing.T) {
+func TestVerify_comparesAFingerprintWithTheTokenEvenWhenItsRowIsGone(t *testing.T) {
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	lease := s.activate(key, "f").is(200).text("token")
@@ -654,7 +646,7 @@ func TestAFingerprintIsHeldAgainstTheTokenEvenWhenItsRowIsGone(t *testing.T) {
 	s.post("/widget/license/activate", `{}`, "Authorization: Bearer "+lease).is(404, "license_not_found")
 }
 
-func TestACallThatNamesNoLicenceIsNoAnswer(t *testing.T) {
+func TestVerify_namingNoLicenceIsNoAnswer(t *testing.T) {
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	bearer := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
@@ -673,7 +665,7 @@ func TestACallThatNamesNoLicenceIsNoAnswer(t *testing.T) {
 	}
 }
 
-func TestVerifyWithAFreshTokenWritesOnceAMinuteAndGivesNoNewOne(t *testing.T) {
+func TestVerify_withAFreshTokenWritesOnceAMinuteAndGivesNoNewOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{})
@@ -708,211 +700,7 @@ func TestVerifyWithAFreshTokenWritesOnceAMinuteAndGivesNoNewOne(t *testing.T) {
 	})
 }
 
-func TestALeasePastItsRefreshIsFollowedByTheNext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		_, key := s.addLicense(license{LeaseHours: 10})
-		act := s.activate(key, "f").is(200)
-		dev, first := act.text("device", "id"), act.text("token")
-		time.Sleep(5*time.Hour - time.Second)
-		if a := s.verifyLease(first).answers("valid"); a.hasToken() || a.json()["refresh_after"] != 18000.0 {
-			t.Fatalf("a second before its refresh: %s", a.body)
-		}
-		time.Sleep(time.Second)
-		second := s.verifyLease(first).answers("valid")
-		c := s.lease(second)
-		if c.Seq != 2 || c.IssuedAt != time.Now().Unix() || c.Expires != time.Now().Add(10*time.Hour).Unix() || second.json()["expires_in"] != 36000.0 {
-			t.Fatalf("the next lease: %+v, %s", c, second.body)
-		}
-		// Whoever goes on with the old one gets the same for a minute, without a write.
-		written := s.store.written.Load()
-		for range 59 {
-			time.Sleep(time.Second)
-			again := s.verifyLease(first).answers("valid")
-			if again.text("token") != second.text("token") || again.json()["expires_in"].(float64) != float64(c.Expires-time.Now().Unix()) {
-				t.Fatalf("within a minute: %s", again.body)
-			}
-		}
-		if s.store.written.Load() != written {
-			t.Fatal("that wrote")
-		}
-		time.Sleep(time.Second)
-		third := s.verifyLease(first).answers("valid")
-		if c := s.lease(third); c.Seq != 3 {
-			t.Fatalf("after a minute: seq %d", c.Seq)
-		}
-		if d := s.deviceRow(dev); d.LeaseSeq != 3 || d.PresentedSeq != 1 {
-			t.Fatalf("row %+v", d)
-		}
-		// The highest number that was shown is kept.
-		time.Sleep(time.Minute)
-		s.verifyLease(third.text("token")).answers("valid")
-		time.Sleep(time.Minute)
-		s.verifyLease(second.text("token")).answers("valid")
-		if d := s.deviceRow(dev); d.PresentedSeq != 3 || d.State != "active" {
-			t.Fatalf("row %+v", d)
-		}
-	})
-}
-
-func TestADeviceWithoutATokenGetsTheVerySameForAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		_, key := s.addLicense(license{})
-		time.Sleep(10 * time.Second) // the licence is older than its first activation
-		lease := s.activate(key, "f").is(200).text("token")
-		written := s.store.written.Load()
-		for range 5 {
-			if a := s.verifyKey(key, "f").answers("valid"); a.text("token") != lease {
-				t.Fatalf("another token: %+v", s.lease(a))
-			}
-			time.Sleep(10 * time.Second)
-		}
-		if s.store.written.Load() != written {
-			t.Fatal("that wrote")
-		}
-		time.Sleep(10 * time.Second)
-		a := s.verifyKey(key, "f").answers("valid")
-		if c := s.lease(a); c.Seq != 2 {
-			t.Fatalf("after a minute: %+v", c)
-		}
-		// A licence that was changed shows in the next answer.
-		s.sql(`UPDATE licenses SET entitlements = '["new"]'`)
-		b := s.verifyKey(key, "f").answers("valid")
-		if c := s.lease(b); c.Seq != 2 || !slices.Equal(c.Entitlements, []string{"new"}) {
-			t.Fatalf("after a change: %+v", c)
-		}
-	})
-}
-
-func TestATokenFollowsItsRowsHoweverTheyWereChanged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(2), LeaseHours: 2})
-		s.activate(key, "f").is(200)
-		now := time.Now()
-		for _, change := range []struct {
-			sql     string
-			seq     int64
-			expires time.Time
-		}{
-			{`UPDATE licenses SET expires_at = strftime('%Y-%m-%dT%H:%M:%SZ', 946684800 + 3600, 'unixepoch')`, 1, now.Add(time.Hour)}, // earlier: synctest's clock begins in 2000
-			{`UPDATE licenses SET product = 'pos'`, 1, now.Add(time.Hour)},
-			{`UPDATE licenses SET expires_at = NULL, lease_hours = 10`, 2, now.Add(10 * time.Hour)}, // the seat is held longer, too
-			{`UPDATE licenses SET kind = 'node_locked', lease_hours = 20`, 3, now.Add(20 * time.Hour)},
-			{`UPDATE base_urls SET is_current = 0`, 3, now.Add(20 * time.Hour)},
-		} {
-			s.sql(change.sql)
-			if strings.Contains(change.sql, "base_urls") {
-				s.sql(`INSERT INTO base_urls VALUES ('https://new.example/v1', 1, '2000-01-01T00:00:00Z')`)
-			}
-			s.check(s.server.refresh())
-			l, err := s.store.license("", id)
-			s.check(err)
-			base, err := s.store.baseURLs()
-			s.check(err)
-			a := s.verifyKey(key, "f").answers("valid")
-			c := s.lease(a)
-			if c.Expires != change.expires.Unix() || c.Product != l.Product || c.Seq != change.seq || c.Issuer != base[0].URL || a.json()["expires_in"] != float64(c.Expires-now.Unix()) {
-				t.Errorf("after %s: %+v", change.sql, c)
-			}
-		}
-		time.Sleep(19 * time.Hour)
-		s.advance()
-		s.verifyKey(key, "f").answers("valid") // what was floating is held by no lease any more
-	})
-}
-
-func TestANonceIsSignedWithTheSameNumberWithinAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		_, key := s.addLicense(license{})
-		act := s.activate(key, "f", "nonce", "n0").is(200)
-		first := s.lease(act)
-		written := s.store.written.Load()
-		jtis := map[string]bool{first.ID: true}
-		for i := range 5 {
-			time.Sleep(10 * time.Second)
-			nonce := fmt.Sprint("n", i+1)
-			a := s.verifyLease(act.text("token"), "nonce", nonce).answers("valid")
-			c := s.lease(a)
-			if c.Seq != 1 || c.Nonce != nonce || a.text("nonce") != nonce || jtis[c.ID] || c.IssuedAt != time.Now().Unix() {
-				t.Fatalf("claims %+v", c)
-			}
-			jtis[c.ID] = true
-		}
-		if s.store.written.Load() != written {
-			t.Fatal("that wrote")
-		}
-		time.Sleep(10 * time.Second)
-		if c := s.lease(s.verifyLease(act.text("token"), "nonce", "m").answers("valid")); c.Seq != 2 || c.Nonce != "m" {
-			t.Fatalf("after a minute: %+v", c)
-		}
-		// A lease with a nonce is for its asker only.
-		if c := s.lease(s.verifyKey(key, "f").answers("valid")); c.Nonce != "" || c.Seq != 2 {
-			t.Fatalf("without a nonce: %+v", c)
-		}
-	})
-}
-
-func TestALeaseAfterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		id, key := s.addLicense(license{LeaseHours: 1})
-		act := s.activate(key, "f").is(200)
-		lease := act.text("token")
-		auth := "Authorization: Bearer " + lease
-		widget := s.addWidget(s.account)
-		s.get("/licenses/"+id, auth).challenged(403, "insufficient_scope", scopeChallenge(scopeLicenses))
-		s.get("/widget/stats?widget="+widget, auth).challenged(403, "insufficient_scope", scopeChallenge(scopeStats))
-		time.Sleep(time.Hour + clockSkew)
-		s.get("/licenses/"+id, auth).challenged(401, "invalid_token", invalidChallenge)
-		s.get("/widget/stats?widget="+widget, auth).challenged(401, "invalid_token", invalidChallenge)
-		if a := s.verifyLease(lease).answers("valid"); s.lease(a).Seq != 2 {
-			t.Fatalf("after its end: %s", a.body)
-		}
-		time.Sleep(lateDevice - time.Second)
-		if a := s.verifyLease(lease).answers("valid"); s.lease(a).Seq != 3 || s.lease(a).Expires != time.Now().Add(time.Hour).Unix() {
-			t.Fatalf("almost a year after its end: %s", a.body)
-		}
-		s.post("/widget/license/activate", `{}`, auth).is(200)
-		if a := s.post("/widget/license/deactivate", `{}`, auth).is(200); a.json()["released"] != true {
-			t.Fatalf("deactivate: %s", a.body)
-		}
-		time.Sleep(time.Second)
-		for _, path := range []string{"verify", "activate", "deactivate"} {
-			s.post("/widget/license/"+path, `{}`, auth).challenged(401, "invalid_token", invalidChallenge)
-		}
-		// A portal's token is never late.
-		portal := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-		time.Sleep(time.Hour + clockSkew)
-		s.post("/widget/license/verify", seatBody("license_key", key), portal).challenged(401, "invalid_token", invalidChallenge)
-	})
-}
-
-func TestAnHourBeforeTheEndOfGraceALeaseIsAnHourLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		end := time.Now().Add(48 * time.Hour)
-		_, key := s.addLicense(license{ExpiresAt: newStamp(end), GraceDays: 1})
-		lease := s.activate(key, "f").is(200)
-		graceEnd := end.Add(24 * time.Hour)
-		if c := s.lease(lease); c.Expires != graceEnd.Unix() || c.GraceEnd != graceEnd.Unix() || c.LicenseEnd != end.Unix() {
-			t.Fatalf("claims %+v", c)
-		}
-		time.Sleep(time.Until(graceEnd) - time.Hour)
-		a := s.verifyLease(lease.text("token")).answers("grace")
-		if c := s.lease(a); a.json()["expires_in"] != 3600.0 || a.json()["refresh_after"] != 1800.0 || c.RefreshAfter != 1800 || c.Expires != graceEnd.Unix() || a.text("license", "status") != "grace" {
-			t.Fatalf("in grace: %s", a.body)
-		}
-		time.Sleep(time.Hour)
-		if a := s.verifyLease(lease.text("token")).answers("expired"); a.hasToken() {
-			t.Fatalf("at its end: %s", a.body)
-		}
-	})
-}
-
-func TestVerifyAnswersWhileSomebodyElseHoldsTheFile(t *testing.T) {
+func TestVerify_answersWhileSomebodyElseHoldsTheFile(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
@@ -945,7 +733,7 @@ func TestVerifyAnswersWhileSomebodyElseHoldsTheFile(t *testing.T) {
 	}
 }
 
-func TestDeactivatingGivesTheSeatBackOnce(t *testing.T) {
+func TestDeactivate_givesTheSeatBackOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{MaxDevices: ptr(1)})
@@ -996,7 +784,7 @@ func TestDeactivatingGivesTheSeatBackOnce(t *testing.T) {
 	})
 }
 
-func TestTheOperatorReleasesAndBlocksDevices(t *testing.T) {
+func TestDevice_isReleasedAndBlockedByTheOperator(t *testing.T) {
 	s := newService(t)
 	id, key := s.addLicense(license{MaxDevices: ptr(1)})
 	lease := s.activate(key, "f").is(200)
@@ -1038,20 +826,106 @@ func TestTheOperatorReleasesAndBlocksDevices(t *testing.T) {
 	}
 }
 
-func TestLicenceCallsAreChargedToTheLicencesAccount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		second := s.addAccount("second")
-		_, key := s.addLicense(license{AccountID: second})
-		a := s.activate(key, "f").is(200)
-		if got := a.header.Get("RateLimit"); got != `"account";r=599;t=1` {
-			t.Errorf("by key: %q", got)
+func TestDevice_isReleasedByAPortalAndThatIsWrittenDown(t *testing.T) {
+	s := newService(t)
+	id, key := s.addLicense(license{MaxDevices: ptr(1)})
+	lease := s.activate(key, "f").is(200)
+	dev := lease.text("device", "id")
+	token := s.token(s.account, scopeDevices)
+	c, err := s.keys.verify(token)
+	s.check(err)
+	auth := "Authorization: Bearer " + token
+	a := s.do("DELETE", "/licenses/"+id+"/devices/"+dev, "", auth).is(204)
+	if a.body != "" || a.header.Get("RateLimit") == "" {
+		t.Fatalf("%q %v", a.body, a.header)
+	}
+	d := s.deviceRow(dev)
+	if d.State != "released" || *d.ReleasedBy != "portal" || d.ReleasedAt.IsZero() {
+		t.Fatalf("row %+v", d)
+	}
+	s.verifyLease(lease.text("token")).answers("device_released")
+	want := "device.released token " + c.ID
+	if events := s.licenseEvents(id); events[len(events)-1] != want {
+		t.Fatalf("events %v", events)
+	}
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'device.released' AND device_id = ? AND license_id = ? AND account_id = ?`, dev, id, s.account); n != 1 {
+		t.Fatalf("%d events", n)
+	}
+	// Once more changes nothing, and the seat is free.
+	s.do("DELETE", "/licenses/"+id+"/devices/"+dev, "", auth).is(204)
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'device.released'`); n != 1 {
+		t.Fatalf("%d events after the second time", n)
+	}
+	s.activate(key, "g").is(200)
+	for _, unknown := range []string{newID("dev", time.Now()), "dev_1", "x"} {
+		s.do("DELETE", "/licenses/"+id+"/devices/"+unknown, "", auth).is(404, "not_found")
+	}
+	// Blocked stays blocked: that is the operator's word.
+	s.sql(`UPDATE devices SET state = 'blocked' WHERE id = ?`, dev)
+	s.do("DELETE", "/licenses/"+id+"/devices/"+dev, "", auth).is(204)
+	if s.deviceRow(dev).State != "blocked" {
+		t.Fatal("a portal let a blocked device in")
+	}
+	s.do("DELETE", "/licenses/"+id+"/devices/"+dev, "", "Authorization: Bearer "+s.token(s.account, scopeLicenses)).challenged(403, "insufficient_scope", scopeChallenge(scopeDevices))
+	s.do("DELETE", "/licenses/"+id, "", auth).is(405, "method_not_allowed")
+}
+
+func TestDevice_isShownMasked(t *testing.T) {
+	s := newService(t)
+	id, key := s.addLicense(license{})
+	auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses+" "+scopeDevices)
+	dev := s.activate(key, "machine-1", "device", map[string]string{"name": "Till", "platform": "linux", "app_version": "3"}).is(200).text("device", "id")
+	s.activate(key, "machine-2").is(200)
+	s.post("/widget/license/deactivate", seatBody("license_key", key, "fingerprint", "machine-2")).is(200)
+	a := s.get("/licenses/"+id+"/devices", auth).is(200)
+	noFingerprint(t, a.body, "machine-1", "machine-2")
+	row := s.deviceRow(dev)
+	want := fmt.Sprintf(`{"id":%q,"name":"Till","state":"active","platform":"linux","app_version":"3","fingerprint":"%x","activated_at":%q,"last_seen_at":%q,"released_at":null,"released_by":null,"clone_suspected_at":null}`,
+		dev, row.Fingerprint[:4], row.ActivatedAt, row.LastSeenAt)
+	if !strings.Contains(a.body, want) || !strings.Contains(a.body, `"state":"released"`) || !strings.Contains(a.body, `"released_by":"device"`) {
+		t.Fatalf("devices %s\nwant %s", a.body, want)
+	}
+	for _, path := range []string{"/licenses", "/licenses/" + id} {
+		noFingerprint(t, s.get(path, auth).is(200).body, "machine-1", "machine-2")
+	}
+	noFingerprint(t, s.log.String(), "machine-1", "machine-2")
+}
+
+// Whatever a device or a widget sends is answered and never a fault of ours; and what
+// is refused changes nothing.
+func FuzzDeviceBody(f *testing.F) {
+	paths := []string{"/widget/license/activate", "/widget/license/verify", "/widget/license/deactivate", "/widget/events"}
+	s := newService(f, withoutAddressLimits)
+	_, key := s.addLicense(license{MaxDevices: ptr(2)})
+	widget := s.addWidget(s.account)
+	lease := s.activate(key, "first").is(200).text("token")
+	for i, body := range []string{
+		`{"license_key":"` + key + `","fingerprint":"a","device":{"name":"Till 1","platform":"linux","app_version":"1"},"nonce":"n","replace_device_id":"dev_00000000000000000000000000"}`,
+		`{"license_key":"` + key + `","fingerprint":"a","product":"kds","entitlements":["a","b"],"nonce":"n"}`,
+		`{"license_key":"` + strings.ToLower(key) + `","fingerprint":"\ud83d\ude00\u0000"}`,
+		`{"widget":"` + widget + `","events":[{"type":"view"},{"type":"click","item":"Rösti","page":"/menu"},{"type":"order","item":"x"}]}`,
+	} {
+		f.Add(uint8(i), false, body)
+		f.Add(uint8(i), true, body)
+	}
+	f.Add(uint8(1), true, `{}`)
+	f.Fuzz(func(t *testing.T, which uint8, withLease bool, body string) {
+		s := s.with(t)
+		header := http.Header{"Content-Type": {"application/json"}, "Origin": {siteOrigin}}
+		if withLease {
+			header.Set("Authorization", "Bearer "+lease)
 		}
-		if got := s.verifyLease(a.text("token")).header.Get("RateLimit"); got != `"account";r=598;t=1` {
-			t.Errorf("by token: %q", got)
+		s.server.accounts = newLimiter(10)
+		rows := func() int {
+			return s.count(`SELECT (SELECT count(*) FROM devices) + (SELECT count(*) FROM events) + (SELECT coalesce(sum(views + clicks + orders), 0) FROM widget_counts) + (SELECT count(*) FROM item_counts)`)
 		}
-		if got := s.verifyKey(newLicenseKey(), "f").header.Get("RateLimit"); got != "" {
-			t.Errorf("an unknown key: %q", got)
+		before := rows()
+		a := s.ask("POST", paths[int(which)%len(paths)], "", body, header)
+		if a.status >= 400 && a.status != 409 && rows() != before { // a full licence is noted in an event
+			t.Fatalf("%d %s, and something was written", a.status, a.body)
+		}
+		if n := s.count(`SELECT count(*) FROM devices WHERE state = 'active'`); n > 2 {
+			t.Fatalf("%d devices on two seats", n)
 		}
 	})
 }

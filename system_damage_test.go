@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"flag"
@@ -8,10 +9,12 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -206,7 +209,7 @@ func (f *filledFile) serveDamaged(t testing.TB, path, what string) (report damag
 	return report
 }
 
-func TestAFileWithOneChangedByteIsRefusedOrServedWithProperAnswers(t *testing.T) {
+func TestDamage_ofOneByteIsRefusedOrServedWithProperAnswers(t *testing.T) {
 	t.Parallel()
 	f := fillFile(t)
 	seed := *damageSeed
@@ -278,4 +281,104 @@ func removeLog(path string) (err error) {
 		}
 	}
 	return err
+}
+
+// refusedStart starts the service on files that it must refuse and returns what it
+// says, in one line.
+func refusedStart(t testing.TB, o *operator) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, builtProgram(t), "serve", "-addr", "127.0.0.1:0", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])
+	out, _ := cmd.CombinedOutput()
+	if text := string(out); cmd.ProcessState.ExitCode() != 1 || strings.Count(text, "\n") != 1 || !strings.Contains(text, o.env["WIDGETD_DB"]) {
+		t.Errorf("exit %d, %q; want 1 and one line that names the file", cmd.ProcessState.ExitCode(), text)
+	}
+	return string(out)
+}
+
+func TestDamage_ofAFileIsRefusedByTheProgramInOneLine(t *testing.T) {
+	t.Parallel()
+	killed := newOperator(t)
+	p := serveProcess(t, killed)
+	if a := killed.customer(p).lead("only.in.the.log@example.com"); a.status != 200 {
+		t.Fatal(a.body)
+	}
+	p.stop(syscall.SIGKILL)
+	for _, bad := range badFiles {
+		t.Run(bad.name, func(t *testing.T) {
+			o := &operator{t: t, env: map[string]string{"WIDGETD_DB": makeStore(t), "WIDGETD_KEY": killed.env["WIDGETD_KEY"]}}
+			bad.make(t, o.env["WIDGETD_DB"])
+			if text := refusedStart(t, o); !strings.Contains(text, bad.want) {
+				t.Errorf("%q, want %q", text, bad.want)
+			}
+		})
+	}
+	t.Run("its log taken away after a kill", func(t *testing.T) {
+		log := killed.env["WIDGETD_DB"] + "-wal"
+		if err := os.Rename(log, log+".away"); err != nil {
+			t.Fatal(err)
+		}
+		if text := refusedStart(t, killed); !strings.Contains(text, "-wal is missing") {
+			t.Error(text)
+		}
+		killed.fails("faults in", "check")
+		if err := os.Rename(log+".away", log); err != nil {
+			t.Fatal(err)
+		}
+		killed.store(func(s *store) {
+			var n int
+			if err := s.one(`SELECT count(*) FROM leads`, nil, &n); err != nil || n != 1 {
+				t.Errorf("with the log back: %d leads, %v", n, err)
+			}
+		})
+	})
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		t.Run("that this user can't write"+suffix, func(t *testing.T) {
+			if os.Getuid() != 0 {
+				t.Skip("only root may run the service as somebody else")
+			}
+			refusedToNobody(t, suffix)
+		})
+	}
+	t.Run("on a disk that can't be written", func(t *testing.T) {
+		dir := smallDisk(t, 8<<20)
+		o := operatorIn(t, dir)
+		if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+			t.Skipf("a disk can't be mounted to be read only: %v", err)
+		}
+		if text := refusedStart(t, o); !strings.Contains(text, "let this user write to it") {
+			t.Error(text)
+		}
+	})
+	t.Run("on a full disk", func(t *testing.T) {
+		o := operatorIn(t, smallDisk(t, 8<<20))
+		fillDisk(t, filepath.Join(o.dir, "filler"))
+		if text := refusedStart(t, o); !strings.Contains(text, "make room on its disk") {
+			t.Error(text)
+		}
+	})
+}
+
+// refusedToNobody starts the service as the user nobody, who owns its files but may
+// not write to one of them.
+func refusedToNobody(t *testing.T, suffix string) {
+	t.Helper()
+	programsOrSkip(t, "setpriv", "timeout")
+	dir, err := os.MkdirTemp("", "nobody") // t.TempDir() is in a directory that is closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	o := operatorIn(t, dir)
+	path := o.env["WIDGETD_DB"]
+	runProgram(t, "cp", builtProgram(t), filepath.Join(dir, "widgetd"))
+	runProgram(t, "touch", path+"-wal", path+"-shm")
+	runProgram(t, "chmod", "400", path+suffix)
+	runProgram(t, "chown", "-R", "nobody", dir)
+	out, err := exec.Command("setpriv", "--reuid=nobody", "--clear-groups", "timeout", "5", filepath.Join(dir, "widgetd"), "serve", "-addr", "127.0.0.1:0",
+		"-db", path, "-key", o.env["WIDGETD_KEY"]).CombinedOutput()
+	if text := string(out); err == nil || strings.Count(text, "\n") != 1 || !strings.Contains(text, path+suffix+" can't be written: let this user write to it") {
+		t.Errorf("%v: %q", err, text)
+	}
 }

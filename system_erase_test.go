@@ -1,21 +1,14 @@
 package main
 
 import (
-	"context"
-	"database/sql"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
-	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
 )
 
 // forms are the ways in which a text could lie in a file, in lower case.
@@ -107,7 +100,7 @@ var eraseWays = map[string]func(*testing.T, *operator, *process, string) (erased
 	},
 }
 
-func TestAnErasedAddressIsNowhereWhateverHeldIt(t *testing.T) {
+func TestErase_leavesTheAddressNowhereWhateverHeldIt(t *testing.T) {
 	t.Parallel()
 	const address = "Forget.Me-7@example.com"
 	for way, erase := range eraseWays {
@@ -150,117 +143,31 @@ func TestAnErasedAddressIsNowhereWhateverHeldIt(t *testing.T) {
 	}
 }
 
-// leaveOpen starts to read the database as another program would, until the test ends
-// or what it returns is called.
-func leaveOpen(t testing.TB, path string) (end func()) {
-	t.Helper()
-	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{}, "query_only(1)"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows, err := db.Query(`SELECT id FROM accounts`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	end = func() {
-		rows.Close()
-		db.Close()
-	}
-	t.Cleanup(end)
-	return end
-}
-
-func TestEmptyingTheLogHoldsNoWriterUpWhileItWaitsForAReader(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	leaveOpen(t, s.path)
-	emptied := make(chan error, 1)
-	go func() { emptied <- s.emptyLog(time.Second) }()
-	slowest := time.Duration(0)
-	for ended := false; !ended; time.Sleep(10 * time.Millisecond) {
-		began := time.Now()
-		if err := s.update(t.Context(), named("meanwhile")); err != nil {
-			t.Fatal(err)
-		}
-		slowest = max(slowest, time.Since(began))
-		select {
-		case err := <-emptied:
-			if ended = true; err == nil {
-				t.Error("it was emptied under a reader")
-			}
-		default:
-		}
-	}
-	if slowest > 500*time.Millisecond {
-		t.Errorf("a write waited %v", slowest)
-	}
-}
-
-func TestWhatWasErasedUnderAReaderIsGoneFromTheLogOnceThatHasEnded(t *testing.T) {
-	s := newService(t)
-	s.post("/widget/leads", `{"type":"newsletter","email":"forget.me@example.com"}`).is(200)
-	end := leaveOpen(t, s.store.path)
-	s.change(func(tx *tx) error {
-		_, err := tx.eraseLeads("", "forget.me@example.com")
-		return err
-	})
-	s.server.forget(0)
-	s.server.forget(0)
-	if len(traces(t, s.dir, "forget.me@")) == 0 || !s.server.traces.Load() {
-		t.Fatal("the log was emptied under a reader")
-	}
-	end()
-	s.server.forget(0)
-	if names := traces(t, s.dir, "forget.me@"); len(names) > 0 || s.server.traces.Load() {
-		t.Errorf("it still stands in %q", names)
-	}
-	if log := s.log.String(); strings.Count(log, "stays in the write-ahead log") != 1 || strings.Count(log, "nothing that was erased is left in it") != 1 {
-		t.Error(log)
-	}
-}
-
-func TestWhatWasErasedUnderAReaderIsGoneFromTheLogAlsoAfterARestartWithTheClockSet(t *testing.T) {
-	path := makeStore(t)
-	old := openTestStore(t, path, storeOptions{})
-	var end func()
-	for _, f := range []func(*tx) error{func(tx *tx) error {
-		owner, err := tx.mainAccount()
-		if err == nil {
-			_, err = tx.addLead(lead{AccountID: owner, Type: "demo", Email: "forget.me@example.com"})
-		}
-		return err
-	}, func(tx *tx) error {
-		end = leaveOpen(t, path)
-		_, err := tx.eraseLeads("", "forget.me@example.com")
-		return err
-	}} {
-		if err := old.update(t.Context(), f); err != nil {
+func TestErase_endsTheAddressWhileAnotherProcessServes(t *testing.T) {
+	o := newOperator(t)
+	p := serveProcess(t, o)
+	client := newClient(t)
+	for _, email := range []string{"stays@example.com", "erase.me@example.com"} {
+		if _, _, err := postLead(client, p.base, email); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := old.close(); err != nil {
-		t.Fatal(err)
+	if len(traces(t, o.dir, "erase.me@")) == 0 {
+		t.Fatal("the address was never there")
 	}
-	if len(traces(t, filepath.Dir(path), "forget.me@")) == 0 {
-		t.Fatal("the log was emptied under a reader")
+	if got := o.object("leads", "erase", "erase.me@example.com"); got["erased"] != 1.0 || !strings.Contains(got["note"].(string), "no trace") {
+		t.Errorf("erased %v", got)
 	}
-	synctest.Test(t, func(t *testing.T) {
-		clock := &wallClock{}
-		s, err := newServer(openTestStore(t, path, storeOptions{now: clock.now}), nil, serverOptions{}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		end()
-		ctx, stop := context.WithCancel(t.Context())
-		var working sync.WaitGroup
-		working.Go(func() { s.tend(ctx) })
-		time.Sleep(2 * time.Second)
-		clock.set(24 * time.Hour) // which is not believed for an hour
-		time.Sleep(sweepInterval)
-		stop()
-		working.Wait()
-		if names := traces(t, filepath.Dir(path), "forget.me@"); len(names) > 0 || s.traces.Load() {
-			t.Errorf("it still stands in %q", names)
-		}
-	})
+	if got := traces(t, o.dir, "erase.me@"); len(got) > 0 {
+		t.Errorf("the address is still in %q", got)
+	}
+	if got := traces(t, o.dir, "stays@"); len(got) == 0 {
+		t.Error("the other address is gone too")
+	}
+	if _, _, err := postLead(client, p.base, "later@example.com"); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	if err := p.stop(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
 }

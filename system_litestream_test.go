@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -147,7 +146,7 @@ func (r *replicated) compare(when string) {
 		len(r.confirmed), len(lacks), len(r.load.ids)-len(r.confirmed), len(later)-len(lacks), leads)
 }
 
-func TestWhatLitestreamConfirmedIsThereAfterTheDiskIsLost(t *testing.T) {
+func TestLitestream_givesBackWhatItConfirmedAfterTheDiskIsLost(t *testing.T) {
 	programsOrSkip(t, "litestream")
 	t.Parallel()
 	r := startReplicated(t)

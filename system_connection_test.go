@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -15,7 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -174,25 +174,7 @@ var (
 	problemCode = regexp.MustCompile(`"code":"(\w+)"`)
 )
 
-// exchange sends bytes over a connection of its own and returns all that comes back
-// until it is closed.
-func exchange(t testing.TB, addr, request string) string {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	go io.WriteString(conn, request) // fails where the answer comes before all is sent
-	conn.SetReadDeadline(time.Now().Add(30 * time.Second))
-	back, err := io.ReadAll(conn)
-	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the connection is not closed: %v, after %q", err, back)
-	}
-	return string(back)
-}
-
-func TestEveryShapeOfARequestHasOneAnswerOrEndsItsConnection(t *testing.T) {
+func TestConnection_ofEveryShapeOfARequestHasOneAnswerOrEnds(t *testing.T) {
 	s := newService(t, withoutAddressLimits)
 	addr := s.listening()
 	const last = "GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -226,7 +208,7 @@ func TestEveryShapeOfARequestHasOneAnswerOrEndsItsConnection(t *testing.T) {
 
 // The traps that are set for a proxy in front: the body of the one who sends is a
 // request to a server that reads the other length.
-func TestARequestInsideABodyIsNeverAnswered(t *testing.T) {
+func TestConnection_neverAnswersARequestInsideABody(t *testing.T) {
 	s := newService(t, withoutAddressLimits)
 	addr := s.listening()
 	const smuggled = "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 52\r\n\r\n" +
@@ -248,6 +230,74 @@ func TestARequestInsideABodyIsNeverAnswered(t *testing.T) {
 	if n := s.count(`SELECT count(*) FROM leads`); n > 0 {
 		t.Errorf("%d leads", n)
 	}
+}
+
+func TestConnection_isAnsweredAsTheContractSays(t *testing.T) {
+	s := newService(t)
+	web := httptest.NewServer(s.server)
+	defer web.Close()
+	send := func(t *testing.T, request string) (*http.Response, string) {
+		t.Helper()
+		conn, err := net.Dial("tcp", web.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, strings.ReplaceAll(request, "\n", "\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		method, _, _ := strings.Cut(request, " ")
+		res, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res, string(body)
+	}
+	t.Run("a chunked body is taken and ends its connection", func(t *testing.T) {
+		body := `{"type":"newsletter","email":"chunked@example.com"}`
+		res, text := send(t, fmt.Sprintf("POST /v1/widget/leads HTTP/1.1\nHost: x\nContent-Type: application/json\nTransfer-Encoding: chunked\n\n%x\n%s\n0\n\n", len(body), body))
+		if res.StatusCode != 200 || !res.Close {
+			t.Fatalf("%d, close %v: %s", res.StatusCode, res.Close, text)
+		}
+	})
+	t.Run("both lengths at once are answered once", func(t *testing.T) {
+		body := `{"type":"newsletter","email":"both@example.com"}`
+		res, text := send(t, fmt.Sprintf("POST /v1/widget/leads HTTP/1.1\nHost: x\nContent-Type: application/json\nContent-Length: 4\nTransfer-Encoding: chunked\n\n%x\n%s\n0\n\nGET /livez HTTP/1.1\nHost: x\n\n", len(body), body))
+		if !res.Close {
+			t.Fatalf("%d, close %v: %s", res.StatusCode, res.Close, text)
+		}
+	})
+	t.Run("a body that ends early is 400", func(t *testing.T) {
+		conn, err := net.Dial("tcp", web.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		io.WriteString(conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"type\":")
+		conn.(*net.TCPConn).CloseWrite()
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || res.StatusCode != 400 {
+			t.Fatalf("%v %v", res, err)
+		}
+	})
+	for _, path := range []string{"/v1/widget/health", "/livez", "/.well-known/jwks.json"} {
+		t.Run("HEAD "+path+" is GET without its body", func(t *testing.T) {
+			get, body := send(t, "GET "+path+" HTTP/1.1\nHost: x\n\n")
+			head, none := send(t, "HEAD "+path+" HTTP/1.1\nHost: x\n\n")
+			if get.StatusCode != 200 || head.StatusCode != 200 || body == "" || none != "" || get.Header.Get("Content-Type") != head.Header.Get("Content-Type") {
+				t.Fatalf("GET %d %q, HEAD %d %q", get.StatusCode, body, head.StatusCode, none)
+			}
+		})
+	}
+	t.Run("HEAD of a path that only takes POST is 405", func(t *testing.T) {
+		if res, body := send(t, "HEAD /v1/widget/leads HTTP/1.1\nHost: x\n\n"); res.StatusCode != 405 || body != "" || res.Header.Get("Allow") != "POST, OPTIONS" {
+			t.Fatalf("%d %q %v", res.StatusCode, body, res.Header)
+		}
+	})
 }
 
 // A crowd is many connections that are opened together, and how long each was open.
@@ -380,7 +430,7 @@ func manyFiles(t testing.TB, n uint64) {
 	}
 }
 
-func TestSlowClientsAreClosedAndHoldNobodyUp(t *testing.T) {
+func TestConnection_ofASlowClientIsClosedAndHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	manyFiles(t, 2_500)
 	o := newOperator(t)
@@ -417,108 +467,4 @@ func TestSlowClientsAreClosedAndHoldNobodyUp(t *testing.T) {
 	if err := p.stop(os.Interrupt); err != nil {
 		t.Error(err)
 	}
-}
-
-// A pipeListener hands over the ends of pipes, so that serving runs in a bubble too.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case conn := <-l.conns:
-		return conn, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
-func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
-
-func TestAStopWaitsForWhatIsUnderWayAndNoLonger(t *testing.T) {
-	for name, test := range map[string]struct {
-		sends  time.Duration // how long after the stop the rest is sent; 0: never
-		status int
-		ends   time.Duration // after the stop, at most
-	}{
-		"the rest comes in time": {3 * time.Second, 200, 3*time.Second + 2*quietBeforeEnd},
-		"the rest never comes":   {0, 400, readTimeout + 2*quietBeforeEnd},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newService(t)
-				l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-				ctx, stop := context.WithCancel(t.Context())
-				ended := make(chan error, 1)
-				go func() { ended <- s.server.serveUntil(ctx, l, "") }()
-				caller, served := net.Pipe()
-				l.conns <- served
-				io.WriteString(caller, leadHead+leadSize+"\n")
-				synctest.Wait()
-				stop()
-				began := time.Now()
-				answered := make(chan *http.Response, 1)
-				go func() {
-					res, err := http.ReadResponse(bufio.NewReader(caller), nil)
-					if err != nil {
-						t.Error(err)
-					}
-					answered <- res
-				}()
-				synctest.Wait()
-				select {
-				case <-l.closed:
-				default:
-					t.Error("the listener is open")
-				}
-				if !s.server.draining.Load() {
-					t.Error("health does not fail")
-				}
-				if test.sends > 0 {
-					time.Sleep(test.sends)
-					io.WriteString(caller, plainLead)
-				}
-				if res := <-answered; res == nil || res.StatusCode != test.status || !res.Close {
-					t.Errorf("the answer: %+v", res)
-				}
-				caller.Close()
-				if err := <-ended; err != nil || time.Since(began) > test.ends {
-					t.Errorf("ended after %v with %v", time.Since(began), err)
-				}
-				var err error
-				s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
-				s.check(err)
-			})
-		})
-	}
-}
-
-func TestAConnectionWithoutAByteHoldsNoStopUp(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	s.check(err)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.server.serveUntil(ctx, listener, "") }()
-	silent, late := dialRaw(t, listener.Addr().String()), dialRaw(t, listener.Addr().String())
-	time.Sleep(silentBeforeEnd) // real connections, real time
-	fmt.Fprintf(late.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(plainLead), plainLead)
-	stop()
-	began := time.Now()
-	if res, body := late.answer(t); res.StatusCode != 200 {
-		t.Errorf("what was sent before the end: %d %s", res.StatusCode, body)
-	}
-	if _, err := silent.Reader.ReadByte(); err != io.EOF {
-		t.Errorf("the silent connection ends with %v", err)
-	}
-	err = <-ended
-	if took := time.Since(began); err != nil || took >= headerTimeout-time.Second {
-		t.Errorf("ended after %v with %v", took, err)
-	}
-	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
-	s.check(err)
 }
