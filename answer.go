@@ -189,3 +189,9 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	path, _ := rt.inBase(r.URL.Path)
 	s.write(w, reply{ref.code.status, ref.encode(rt.root, w.requestID, rt.members[path])})
 }
+
+// A taggedBody is an encoded answer and its ETag.
+type taggedBody struct {
+	body []byte
+	tag  string
+}

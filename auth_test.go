@@ -519,8 +519,8 @@ func TestScope_ofARouteOrTheOperatorIsTakenAndNoOther(t *testing.T) {
 		tokens[scope] = s.token(s.account, scope)
 	}
 	guarded := 0
-	for i := range routes {
-		rt := &routes[i]
+	for _, each := range allRoutes() {
+		rt := &each
 		if rt.scope == "" {
 			continue
 		}
@@ -550,8 +550,8 @@ func TestScope_ofARouteOrTheOperatorIsTakenAndNoOther(t *testing.T) {
 
 func TestScope_isNeededForEveryRouteWithRowsOfAnAccount(t *testing.T) {
 	s := newService(t)
-	for i := range routes {
-		rt := &routes[i]
+	for _, each := range allRoutes() {
+		rt := &each
 		if strings.HasPrefix(rt.path(), "/widget/") {
 			continue
 		}

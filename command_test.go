@@ -30,7 +30,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	if v := o.object("version"); v["version"] == "" || o.do("version") != v["version"].(string)+"\n" {
 		t.Errorf("version %v", v)
 	}
-	for _, c := range commands {
+	for _, c := range commands() {
 		if !o.ran[c.name] && c.name != "serve" && c.name != "demo" && c.name != "lease inspect" { // those have tests of their own
 			t.Errorf("no test runs %q", c.name)
 		}
@@ -214,10 +214,11 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 	all := runOK(t, "help")
 	used := map[string]bool{}
-	for _, name := range commonOptions {
-		used[name] = true
+	options := allOptions(commands())
+	for _, o := range commonOptions {
+		used[o.name] = true
 	}
-	for _, c := range commands {
+	for _, c := range commands() {
 		if !strings.Contains(all, "  "+strings.TrimSuffix(c.name+" "+c.args, " ")+" ") || !strings.Contains(all, " "+c.help+"\n") {
 			t.Errorf("help does not list %s", c.name)
 		}
@@ -226,23 +227,18 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 			t.Errorf("%s -h: %q", c.name, own)
 		}
 		for _, o := range options {
-			takes := slices.Contains(c.options, o.name) || slices.Contains(commonOptions, o.name)
+			takes := slices.ContainsFunc(c.takes(), func(taken option) bool { return taken.name == o.name })
 			if shown := strings.Contains(own, o.env()+"\n"); shown != takes {
 				t.Errorf("%s -h shows -%s: %v, want %v", c.name, o.name, shown, takes)
 			}
 			used[o.name] = used[o.name] || takes
 		}
-		for _, name := range c.options {
-			if !slices.ContainsFunc(options, func(o option) bool { return o.name == name }) {
-				t.Errorf("%s takes -%s, which is no option", c.name, name)
-			}
-		}
 	}
 	names := map[string]bool{}
 	for _, o := range options {
 		var line bytes.Buffer
-		writeOption(&line, o)
-		if !strings.Contains(all, line.String()) || !strings.Contains(line.String(), o.help) {
+		writeOption(&line, o.general())
+		if !strings.Contains(all, line.String()) || !strings.Contains(line.String(), o.general().help) {
 			t.Errorf("help does not list -%s", o.name)
 		}
 		if !used[o.name] {
@@ -282,17 +278,17 @@ func TestReadme_hasARowForEveryOptionCommandAndEndpoint(t *testing.T) {
 	for line := range strings.Lines(string(text)) {
 		lines[strings.TrimSpace(line)] = true
 	}
-	for _, o := range options {
-		if !lines[optionRow(o)] {
-			t.Errorf("the README lacks this row:\n%s", optionRow(o))
+	for _, o := range allOptions(commands()) {
+		if !lines[optionRow(o.general())] {
+			t.Errorf("the README lacks this row:\n%s", optionRow(o.general()))
 		}
 	}
-	for _, c := range commands {
+	for _, c := range commands() {
 		if !lines[commandRow(c)] {
 			t.Errorf("the README lacks this row:\n%s", commandRow(c))
 		}
 	}
-	for _, rt := range routes {
+	for _, rt := range allRoutes() {
 		if !strings.Contains(string(text), "`"+rt.pattern+"`") {
 			t.Errorf("the README lacks the endpoint `%s`", rt.pattern)
 		}

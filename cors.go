@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -102,48 +100,4 @@ func withHead(methods []string) []string {
 	}
 	slices.Sort(all)
 	return all
-}
-
-// parseOrigin gives an origin its normal form: scheme and host in lower case, no
-// default port (RFC 6454). Anything that is not one http or https origin, "null"
-// included, is an error.
-func parseOrigin(s string) (string, error) {
-	err := errors.New("an origin is https://www.example.com, without a path")
-	scheme, host, ok := strings.Cut(strings.ToLower(s), "://")
-	if len(s) > 255 || !ok || scheme != "http" && scheme != "https" {
-		return "", err
-	}
-	port := ""
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
-		host, port = host[:i], host[i+1:]
-		n, bad := strconv.ParseUint(port, 10, 16)
-		if bad != nil || n == 0 || port[0] == '0' {
-			return "", err
-		}
-	}
-	if v6, ok := strings.CutPrefix(host, "["); ok {
-		addr, bad := netip.ParseAddr(strings.TrimSuffix(v6, "]"))
-		if bad != nil || !strings.HasSuffix(host, "]") || !addr.Is6() || addr.Zone() != "" {
-			return "", err
-		}
-		host = "[" + addr.String() + "]"
-	} else if !validHost(host) {
-		return "", err
-	}
-	if port == "" || scheme == "http" && port == "80" || scheme == "https" && port == "443" {
-		return scheme + "://" + host, nil
-	}
-	return scheme + "://" + host + ":" + port, nil
-}
-
-// validHost takes a host name as browsers send it: ASCII labels, a dot between.
-func validHost(host string) bool {
-	for _, label := range strings.Split(host, ".") {
-		if label == "" || strings.IndexFunc(label, func(r rune) bool {
-			return r != '-' && r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9')
-		}) >= 0 {
-			return false
-		}
-	}
-	return true
 }

@@ -45,7 +45,7 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	usual, err := e.usualServerOptions()
+	usual, err := usualServerOptions(e.commands)
 	if err != nil {
 		return err
 	}
@@ -90,9 +90,9 @@ func demoCommand(e *env) error {
 }
 
 // usualServerOptions are what serve runs with when nothing says otherwise.
-func (e *env) usualServerOptions() (serverOptions, error) {
-	serve, _ := findCommand(e.commands, []string{"serve"})
-	e = &env{command: serve, getenv: func(string) string { return "" }}
+func usualServerOptions(all []command) (serverOptions, error) {
+	serve, _ := findCommand(all, []string{"serve"})
+	e := &env{command: serve, getenv: func(string) string { return "" }}
 	if err := e.parse(nil); err != nil {
 		return serverOptions{}, err
 	}

@@ -915,7 +915,7 @@ func FuzzDeviceBody(f *testing.F) {
 		if withLease {
 			header.Set("Authorization", "Bearer "+lease)
 		}
-		s.server.accounts = newLimiter(10)
+		s.server.accountBuckets = newLimiter(10)
 		rows := func() int {
 			return s.count(`SELECT (SELECT count(*) FROM devices) + (SELECT count(*) FROM events) + (SELECT coalesce(sum(views + clicks + orders), 0) FROM widget_counts) + (SELECT count(*) FROM item_counts)`)
 		}

@@ -94,17 +94,17 @@ type serverOptions struct {
 type server struct {
 	*guard
 	serverOptions
-	log       *slog.Logger
-	accounts  *limiter // by account
-	addresses *limiter // by limit's name and address
-	health    healthCheck
-	running   inProgress
-	metrics   metrics
-	draining  atomic.Bool
-	routes    []route // of all wings, as are the next two
-	roots     []rootPath
-	chores    []chore
-	routing   atomic.Pointer[routing]
+	log            *slog.Logger
+	accountBuckets *limiter // by account
+	addressBuckets *limiter // by limit's name and address
+	health         healthCheck
+	running        inProgress
+	metrics        metrics
+	draining       atomic.Bool
+	routes         []route // of all wings, as are the next two
+	roots          []rootPath
+	chores         []chore
+	routing        atomic.Pointer[routing]
 }
 
 // The limiters remember this many keys each: at most about 20 MiB.
@@ -117,7 +117,7 @@ const (
 // base addresses come from the store; refresh reads them again.
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, wings func(*server) []wing) (*server, error) {
 	s := &server{guard: newGuard(st, keys), serverOptions: o, log: log,
-		accounts: newLimiter(maxAccountBuckets), addresses: newLimiter(maxAddressBuckets)}
+		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
 	for _, w := range wings(s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)
@@ -390,7 +390,7 @@ func (s *server) scrubWAL(patience time.Duration) {
 // limitAddress takes a token from an address's bucket for one of the limits on
 // anonymous callers.
 func (s *server) limitAddress(limit, address string, rate int) error {
-	if v := s.addresses.take(limit+" "+address, rate, s.now()); !v.ok {
+	if v := s.addressBuckets.take(limit+" "+address, rate, s.now()); !v.ok {
 		return errRate("Too many requests from this address.", v.retry)
 	}
 	return nil
@@ -474,7 +474,7 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 		return err
 	}
 	w.account = a.ID
-	v := s.accounts.take(a.ID, a.Rate, c.now)
+	v := s.accountBuckets.take(a.ID, a.Rate, c.now)
 	b := strconv.AppendInt(append(make([]byte, 0, 80), `"account";q=`...), int64(a.Rate), 10)
 	b = append(b, `;w=60`...)
 	policy := len(b)

@@ -35,7 +35,7 @@ var postPaths = map[string]string{
 }
 
 func TestHandlers_postPathsOfTheTestsAreThoseOfTheRouteTable(t *testing.T) {
-	for _, r := range routes {
+	for _, r := range allRoutes() {
 		if _, tested := postPaths[r.path()]; r.method() == "POST" && !tested {
 			t.Errorf("POST %s is not in postPaths", r.path())
 		}
@@ -218,7 +218,7 @@ func TestProblem_ofAnUnknownErrorIs500WithoutDetailAndOneLogLine(t *testing.T) {
 
 func TestHandlers_answerAPanicWith500AndLogItsStack(t *testing.T) {
 	s := newService(t)
-	s.server.addresses = nil // the next anonymous lead finds no limiter
+	s.server.addressBuckets = nil // the next anonymous lead finds no limiter
 	a := s.post("/widget/leads", `{}`).is(500, "internal")
 	if strings.Contains(a.body, "nil pointer") || a.json()["ok"] != false {
 		t.Fatalf("problem %s", a.body)
@@ -307,7 +307,7 @@ func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
 		}
 		drainAccount := func() {
 			for range 600 {
-				s.server.accounts.take(s.account, 600, time.Now())
+				s.server.accountBuckets.take(s.account, 600, time.Now())
 			}
 		}
 		minute := func() { time.Sleep(time.Minute) } // and every bucket is full again
@@ -347,7 +347,7 @@ func FuzzHeader(f *testing.F) {
 	shape := regexp.MustCompile(`\A([!-~]{1,255}|"[!-~]{1,255}")\z`)
 	f.Fuzz(func(t *testing.T, which uint8, value string) {
 		s := s.with(t)
-		s.server.accounts = newLimiter(10)
+		s.server.accountBuckets = newLimiter(10)
 		name := names[int(which)%len(names)]
 		header := http.Header{"Content-Type": {"application/json"}}
 		header[name] = []string{value}
@@ -459,7 +459,7 @@ func BenchmarkAlone(b *testing.B) {
 		"stats/not modified": {"GET", stats, "", "If-None-Match", tag},
 	} {
 		b.Run(name, func(b *testing.B) {
-			s.server.accounts = newLimiter(maxAccountBuckets) // a million requests a run
+			s.server.accountBuckets = newLimiter(maxAccountBuckets) // a million requests a run
 			body := strings.NewReader(c.body)
 			r := httptest.NewRequest(c.method, "/v1"+c.path, body)
 			r.Header.Set("Content-Type", "application/json")

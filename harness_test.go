@@ -67,14 +67,14 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 	s.check(s.keys.save(filepath.Join(s.dir, "widgetd.key"), false))
 	s.told.keyFile(t, s.keys)
 	var of storeOptions
-	how, err := usualServerOptions()
+	how, err := usualServerOptions(commands())
 	s.check(err)
 	for _, f := range change {
 		f(&of, &how)
 	}
 	s.store, err = openStore(db, of)
 	s.check(err)
-	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)))
+	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), wings)
 	s.check(err)
 	t.Cleanup(func() {
 		if err := s.store.close(); err != nil {
@@ -582,7 +582,7 @@ func (o *operator) try(args ...string) (string, error) {
 	o.t.Helper()
 	var stdout, stderr bytes.Buffer
 	err := run(o.t.Context(), args, func(name string) string { return o.env[name] }, &stdout, &stderr)
-	if cmd, _ := findCommand(args); cmd != nil && err == nil {
+	if cmd, _ := findCommand(commands(), args); cmd != nil && err == nil {
 		o.ran[cmd.name] = true
 	}
 	o.told.hear(stdout.String())
@@ -1099,4 +1099,26 @@ func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
 	if len(s.told.said(bytes.ToLower([]byte("ada.lovelace@example.com")))) > 0 {
 		t.Error("an address in the database counts as a secret")
 	}
+}
+
+// allRoutes is every route of the service.
+func allRoutes() (all []route) {
+	for _, w := range wings(&server{guard: &guard{}}) {
+		all = append(all, w.routes...)
+	}
+	return all
+}
+
+const countLegacyCalls = "legacy calls can't be counted" // the fault of the chore that counts them
+
+// chore returns what a chore of the service runs; fault names it.
+func (s *service) chore(fault string) func(context.Context) error {
+	s.t.Helper()
+	for _, c := range s.server.chores {
+		if c.fault == fault {
+			return c.run
+		}
+	}
+	s.t.Fatalf("the service has no chore %q", fault)
+	return nil
 }

@@ -565,7 +565,7 @@ func FuzzQuery(f *testing.F) {
 	canonical := regexp.MustCompile(`\A[1-9][0-9]{0,2}\z`)
 	f.Fuzz(func(t *testing.T, which uint8, query string) {
 		s := s.with(t)
-		s.server.accounts = newLimiter(10)
+		s.server.accountBuckets = newLimiter(10)
 		a := s.ask("GET", paths[int(which)%len(paths)], query, "", header)
 		values, err := url.ParseQuery(query)
 		if err == nil && which%4 < 3 && a.status == 200 && values.Has("limit") && !canonical.MatchString(values.Get("limit")) {

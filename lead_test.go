@@ -300,14 +300,14 @@ func TestErase_underAReaderEmptiesTheWALOnceThatHasEnded(t *testing.T) {
 		_, err := tx.eraseLeads("", "forget.me@example.com")
 		return err
 	})
-	s.server.forget(0)
-	s.server.forget(0)
-	if len(traces(t, s.dir, "forget.me@")) == 0 || !s.server.traces.Load() {
+	s.server.scrubWAL(0)
+	s.server.scrubWAL(0)
+	if len(traces(t, s.dir, "forget.me@")) == 0 || !s.store.walNeedsTruncate.Load() {
 		t.Fatal("the log was emptied under a reader")
 	}
 	end()
-	s.server.forget(0)
-	if names := traces(t, s.dir, "forget.me@"); len(names) > 0 || s.server.traces.Load() {
+	s.server.scrubWAL(0)
+	if names := traces(t, s.dir, "forget.me@"); len(names) > 0 || s.store.walNeedsTruncate.Load() {
 		t.Errorf("it still stands in %q", names)
 	}
 	if log := s.log.String(); strings.Count(log, "stays in the write-ahead log") != 1 || strings.Count(log, "nothing that was erased is left in it") != 1 {
@@ -342,7 +342,7 @@ func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *test
 	}
 	synctest.Test(t, func(t *testing.T) {
 		clock := &wallClock{}
-		s, err := newServer(openTestStore(t, path, storeOptions{now: clock.now}), nil, serverOptions{}, slog.New(slog.DiscardHandler))
+		s, err := newServer(openTestStore(t, path, storeOptions{now: clock.now}), nil, serverOptions{}, slog.New(slog.DiscardHandler), wings)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -355,7 +355,7 @@ func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *test
 		time.Sleep(sweepInterval)
 		stop()
 		working.Wait()
-		if names := traces(t, filepath.Dir(path), "forget.me@"); len(names) > 0 || s.traces.Load() {
+		if names := traces(t, filepath.Dir(path), "forget.me@"); len(names) > 0 || s.store.walNeedsTruncate.Load() {
 			t.Errorf("it still stands in %q", names)
 		}
 	})

@@ -100,7 +100,7 @@ func TestLegacy_preflightsAreAnsweredBeforeAndAfter(t *testing.T) {
 			time.Sleep(time.Until(defaultSunset))
 		}
 		s.do("OPTIONS", "//api/legacy/old", "", "Origin: "+siteOrigin).is(204).has("Access-Control-Allow-Origin: " + siteOrigin)
-		s.check(s.server.flushLegacy(t.Context()))
+		s.check(s.chore(countLegacyCalls)(t.Context()))
 		if n := s.count(`SELECT count(*) FROM legacy_calls`); n != 0 {
 			t.Fatal("a preflight was counted")
 		}
@@ -132,12 +132,12 @@ func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 			s.get(fmt.Sprintf("//api/legacy/licenses/lic_%d", i), token).is(404)
 			s.get(fmt.Sprintf("//api/legacy/old/%d", i), "Authorization: Bearer nonsense").is(404)
 		}
-		s.check(s.server.flushLegacy(t.Context()))
+		s.check(s.chore(countLegacyCalls)(t.Context()))
 		s.do("POST", "//api/legacy/widget/leads", aLead, "Origin: "+siteOrigin).is(200)
 		time.Sleep(24 * time.Hour)
 		s.get("//api/legacy/widget/health").is(200)
-		s.check(s.server.flushLegacy(t.Context()))
-		s.check(s.server.flushLegacy(t.Context())) // adds nothing
+		s.check(s.chore(countLegacyCalls)(t.Context()))
+		s.check(s.chore(countLegacyCalls)(t.Context())) // adds nothing
 		rows, err := s.store.legacyCalls()
 		s.check(err)
 		got := map[string]int64{}
@@ -169,7 +169,7 @@ func TestLegacy_countsThatCanNotBeWrittenWait(t *testing.T) {
 		synctest.Wait()
 		s.get("//api/legacy/old").is(404)
 		failed := make(chan error, 1)
-		go func() { failed <- s.server.flushLegacy(gone) }()
+		go func() { failed <- s.chore(countLegacyCalls)(gone) }()
 		synctest.Wait()
 		s.get("//api/legacy/old").is(404) // while that waits
 		cancel()
@@ -177,7 +177,7 @@ func TestLegacy_countsThatCanNotBeWrittenWait(t *testing.T) {
 			t.Fatal("written although the writer was busy")
 		}
 		close(release)
-		s.check(s.server.flushLegacy(t.Context()))
+		s.check(s.chore(countLegacyCalls)(t.Context()))
 		if n := s.count(`SELECT sum(calls) FROM legacy_calls`); n != 2 {
 			t.Fatalf("%d calls", n)
 		}

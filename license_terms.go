@@ -98,16 +98,6 @@ func readNewTerms(r termsReader) (c termsChange) {
 	})
 }
 
-// readPatch reads a change of terms from a body; null takes a term away.
-func readPatch(in *input) termsChange {
-	for _, name := range []string{"account_id", "product", "kind", "expiry_basis"} {
-		if in.has(name) {
-			in.wrong(name, "immutable", "This can't be changed; issue another licence.")
-		}
-	}
-	return readTerms(in)
-}
-
 // termsFault is what is wrong with terms that are each right: the name of one, and
 // why. "" is nothing.
 func (l *license) termsFault() (name, detail string) {
@@ -291,61 +281,6 @@ func checkCodes(codes []string, wrong func(at int, code, detail string)) {
 			wrong(i, "repeated", "This code is in the list already.")
 		}
 	}
-}
-
-func (in *input) textTerm(name string, max int, check textCheck) (*string, bool) {
-	if !in.has(name) || in.isNull(name) {
-		return nil, in.has(name)
-	}
-	return nilIfEmpty(in.text(name, optional, max, check)), true
-}
-
-func (in *input) numberTerm(name string, low, high int) (*int, bool) {
-	if !in.has(name) || in.isNull(name) {
-		return nil, in.has(name)
-	}
-	return in.number(name, low, high), true
-}
-
-func (in *input) flagTerm(name string) (value, present bool) {
-	if v := in.member(name, jsonBool, optional); v != nil {
-		return v.truth, true
-	}
-	return false, false
-}
-
-func (in *input) momentTerm(name string) (stamp, bool) {
-	if !in.has(name) || in.isNull(name) {
-		return stamp{}, in.has(name)
-	}
-	return in.moment(name), true
-}
-
-func (in *input) codesTerm(name string) (codeList, bool) {
-	if !in.has(name) {
-		return nil, false
-	}
-	codes := in.texts(name, maxEntitlements, 64)
-	checkCodes(codes, func(at int, code, detail string) {
-		if codes[at] != "" { // else it is noted already
-			in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail)
-		}
-	})
-	return codes, true
-}
-
-func (in *input) objectTerm(name string) (json.RawMessage, bool) {
-	v := in.member(name, jsonObject, optional)
-	if v == nil {
-		return nil, false
-	}
-	switch {
-	case len(v.raw) > maxMetadata:
-		in.wrong(name, "too_long", "This has more than 16 KiB.")
-	case v.hasControl():
-		in.wrong(name, "control_character", "This must not contain control characters.")
-	}
-	return slices.Clone(v.raw), true
 }
 
 // hasControl reports whether a string in the value, or a member's name, has a

@@ -72,7 +72,7 @@ func (s *server) writeMetrics(w io.Writer) {
 	gauge("widgetd_writes_waiting", "Writes that wait for the next transaction.", int64(len(s.store.jobs)))
 	gauge("widgetd_log_bytes", "Size of the write-ahead log.", s.store.logSize())
 	family("widgetd_buckets", "gauge", "Callers that limits remember.",
-		fmt.Sprintf(`{limit="account"} %d`, s.accounts.len()), fmt.Sprintf(`{limit="address"} %d`, s.addresses.len()))
+		fmt.Sprintf(`{limit="account"} %d`, s.accountBuckets.len()), fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))
 	gauge("go_goroutines", "Goroutines.", int64(runtime.NumGoroutine()))
 	gauge("go_heap_bytes", "Bytes of the heap that are in use.", int64(mem.HeapAlloc))
 	gauge("go_sys_bytes", "Bytes that the system gave.", int64(mem.Sys))

@@ -119,7 +119,7 @@ func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
 			a := c.ask()
 			charged := ""
 			for who, id := range ids {
-				if v := s.server.accounts.take(id, 600, time.Now()); v.remaining < 599 {
+				if v := s.server.accountBuckets.take(id, 600, time.Now()); v.remaining < 599 {
 					charged += who
 				}
 			}

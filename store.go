@@ -284,3 +284,11 @@ func found(n int64, err error) error {
 	}
 	return err
 }
+
+// orNil turns errNotFound into nil.
+func orNil[T any](v *T, err error) (*T, error) {
+	if errors.Is(err, errNotFound) {
+		return nil, nil
+	}
+	return v, err
+}

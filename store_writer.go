@@ -22,9 +22,27 @@ const (
 // effects are what a job leaves behind in the transaction that it shares.
 type effects struct {
 	touches touches
-	tally   tally // counts that are still to be written, with those of the others
+	total   total // that is still to be written, with those of the others; nil: none
 	shared  bool  // what it writes must be undone apart: it needs a savepoint
 	saved   bool  // and has one
+}
+
+// A total is what a job counts: those of a batch are added up, so that a row that many
+// of its jobs add to is written once, before the commit.
+type total interface {
+	merge(other total)
+	write(t *tx) error
+}
+
+// addTotals adds b, which is not used any more, to a; either may be nil.
+func addTotals(a, b total) total {
+	switch {
+	case a == nil:
+		return b
+	case b != nil:
+		a.merge(b)
+	}
+	return a
 }
 
 // touches is what a transaction says it changes of what others keep in memory.
@@ -387,20 +405,22 @@ func keeps(err error) bool {
 // caller hears errDoubt, or that the disk is full, in place of its success.
 func (s *store) commit(batch []*job, errs []error) error {
 	written := 0
-	var sum tally
+	var sum total
 	for i, j := range batch {
 		if keeps(errs[i]) {
 			written++
-			sum.merge(j.effects.tally)
+			sum = addTotals(sum, j.effects.total)
 		}
 	}
 	if written == 0 {
 		s.writes.run("ROLLBACK")
 		return nil
 	}
-	if err := s.writes.writeTally(sum); err != nil {
-		s.writes.run("ROLLBACK")
-		return err
+	if sum != nil {
+		if err := sum.write(&tx{queries: s.writes, effects: &effects{}}); err != nil {
+			s.writes.run("ROLLBACK")
+			return err
+		}
 	}
 	began := time.Now()
 	err := s.writes.run("COMMIT")

@@ -107,7 +107,7 @@ var fates = []fate{
 		if err := named("kept")(t); err != nil {
 			return err
 		}
-		return keep(&refusal{code: "seat_limit_reached"})
+		return keep(&refusal{code: codeSeatLimit})
 	}, true, "seat_limit_reached"},
 	{"one that panics", func(t *tx) error {
 		if err := named("panicked")(t); err != nil {
@@ -195,7 +195,7 @@ func TestWriter_givesEachJobOfABatchItsOwnFate(t *testing.T) {
 
 func TestWriter_returnsAKeptRefusalAsItself(t *testing.T) {
 	s := openTestStore(t, makeStore(t), storeOptions{})
-	want := &refusal{code: "seat_limit_reached"}
+	want := &refusal{code: codeSeatLimit}
 	err := s.update(t.Context(), func(*tx) error { return keep(want) })
 	if err != error(want) {
 		t.Errorf("%#v, want the refusal itself", err)

@@ -170,8 +170,8 @@ var rawRequests = []struct{ name, request, answers, code string }{
 }
 
 var (
-	statusLine  = regexp.MustCompile(`HTTP/1\.[01] (\d{3})`)
-	problemCode = regexp.MustCompile(`"code":"(\w+)"`)
+	statusLine    = regexp.MustCompile(`HTTP/1\.[01] (\d{3})`)
+	codeInProblem = regexp.MustCompile(`"code":"(\w+)"`)
 )
 
 func TestConnection_ofEveryShapeOfARequestHasOneAnswerOrEnds(t *testing.T) {
@@ -190,7 +190,7 @@ func TestConnection_ofEveryShapeOfARequestHasOneAnswerOrEnds(t *testing.T) {
 				statuses = append(statuses, line[1])
 			}
 			code := ""
-			if found := problemCode.FindStringSubmatch(back); found != nil {
+			if found := codeInProblem.FindStringSubmatch(back); found != nil {
 				code = found[1]
 			}
 			if got := strings.Join(statuses, " "); got != c.answers || code != c.code {

@@ -53,7 +53,7 @@ func fillFile(t testing.TB) *filledFile {
 		s.post("/widget/events", fmt.Sprintf(`{"widget":%q,"events":[{"type":"view"},{"type":"click","item":"Dish %d"}]}`, f.widget, i%20), "Origin: "+siteOrigin).is(204)
 	}
 	s.get("//api/legacy/widget/stats")
-	s.check(s.server.flushLegacy(t.Context()))
+	s.check(s.chore(countLegacyCalls)(t.Context()))
 	s.get("/widget/health").is(200)
 	s.check(s.store.close())
 	var err error
@@ -146,7 +146,7 @@ func (f *filledFile) ask(s *service) map[string]answer {
 		"erase":     s.post("/leads/erase", `{"email":"guest9@example.com"}`, bearer(f.admin)),
 		"legacy":    s.get("//api/legacy/widget/stats"),
 	}
-	s.server.flushLegacy(s.t.Context()) // their errors go to the log
+	s.chore(countLegacyCalls)(s.t.Context()) // their errors go to the log
 	s.server.advance(s.t.Context())
 	s.store.update(s.t.Context(), (*tx).sweep)
 	return all
@@ -179,7 +179,7 @@ func (f *filledFile) serveDamaged(t testing.TB, path, what string) (report damag
 	if err == nil {
 		var log strings.Builder
 		s := &service{t: t, dir: filepath.Dir(path), store: st, keys: f.keys}
-		s.server, err = newServer(st, f.keys, serverOptions{anonymousRate: 1 << 30, failedLookupRate: 1 << 30, legacySunset: defaultSunset}, slog.New(slog.NewTextHandler(&log, nil)))
+		s.server, err = newServer(st, f.keys, serverOptions{anonymousRate: 1 << 30, failedLookupRate: 1 << 30, legacySunset: defaultSunset}, slog.New(slog.NewTextHandler(&log, nil)), wings)
 		if err == nil {
 			report.statuses = map[string]int{}
 			for name, a := range f.ask(s) {

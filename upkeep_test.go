@@ -88,7 +88,7 @@ type clockCase struct {
 
 // drain takes what the bucket of an account gives.
 func (c *clockCase) drain() (n int) {
-	for c.server.accounts.take("acct", 600, c.clock.now()).ok {
+	for c.server.accountBuckets.take("acct", 600, c.clock.now()).ok {
 		n++
 	}
 	c.taken += n

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"database/sql/driver"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -199,12 +198,4 @@ func parseMoment(s string) (stamp, bool) {
 		return stamp{}, false
 	}
 	return newStamp(t), true
-}
-
-// orNil turns errNotFound into nil.
-func orNil[T any](v *T, err error) (*T, error) {
-	if errors.Is(err, errNotFound) {
-		return nil, nil
-	}
-	return v, err
 }

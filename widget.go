@@ -463,8 +463,10 @@ type statsKey struct {
 	withOrders     bool
 }
 
-// A taggedBody is an encoded answer and its ETag.
-type taggedBody struct {
-	body []byte
-	tag  string
+// cachedWidget is the store's widget, kept in memory.
+func (a *widgetAPI) cachedWidget(id string) (widget, error) {
+	return a.widgets.load(a.store, id, func() (widget, string, error) {
+		w, err := a.store.widget(id)
+		return w, "", err
+	})
 }

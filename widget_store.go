@@ -66,8 +66,8 @@ const (
 	otherItem   = "other"          // counts the rest
 )
 
-// A tally adds up what the jobs of a transaction count, so that a row that many of
-// them add to is written once: under load most events are for a few widgets.
+// A tally is what jobs count of widgets (see total): under load most events are for a
+// few of them.
 type tally struct {
 	rows  map[tallyKey]*counts
 	order []tallyKey // of their first coming
@@ -93,14 +93,11 @@ func (y *tally) add(key tallyKey, c counts) {
 	row.add(c)
 }
 
-// merge adds another tally, which is not used any more.
-func (y *tally) merge(other tally) {
-	if len(y.order) == 0 {
-		*y = other
-		return
-	}
-	for _, key := range other.order {
-		y.add(key, *other.rows[key])
+// merge implements total.
+func (y *tally) merge(other total) {
+	more := other.(*tally)
+	for _, key := range more.order {
+		y.add(key, *more.rows[key])
 	}
 }
 
@@ -108,16 +105,16 @@ func (y *tally) merge(other tally) {
 // transaction, at its end.
 func (t *tx) addCounts(widgetID string, c counts, items []itemCount) {
 	quarter := stamp{t.now.Truncate(quarterHour)}
-	t.tally.add(tallyKey{widgetID, quarter, ""}, c)
+	y := &tally{}
+	y.add(tallyKey{widgetID, quarter, ""}, c)
 	for _, item := range items {
-		t.tally.add(tallyKey{widgetID, quarter, item.Item}, counts{Clicks: item.Clicks, Orders: item.Orders})
+		y.add(tallyKey{widgetID, quarter, item.Item}, counts{Clicks: item.Clicks, Orders: item.Orders})
 	}
+	t.total = addTotals(t.total, y)
 }
 
-// writeTally writes what was counted. Items past the hundredth name of the day are
-// counted as "other".
-func (q *queries) writeTally(y tally) error {
-	t := &tx{queries: q, effects: &effects{}}
+// write implements total. Items past the hundredth name of the day are counted as "other".
+func (y *tally) write(t *tx) error {
 	for _, key := range y.order {
 		c := y.rows[key]
 		if key.item == "" {
@@ -183,12 +180,4 @@ func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool, 
 	return collect(q, `SELECT item, sum(clicks), sum(orders) FROM item_counts WHERE widget_id = ?2 AND quarter >= ?3 AND quarter < ?4
 		GROUP BY item HAVING `+weight+` > 0 ORDER BY `+weight+` DESC, item LIMIT ?5`, []any{withOrders, widgetID, from, until, limit},
 		func(i *itemCount) []any { return []any{&i.Item, &i.Clicks, &i.Orders} })
-}
-
-// cachedWidget is the store's widget, kept in memory.
-func (a *widgetAPI) cachedWidget(id string) (widget, error) {
-	return a.widgets.load(a.store, id, func() (widget, string, error) {
-		w, err := a.store.widget(id)
-		return w, "", err
-	})
 }

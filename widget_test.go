@@ -182,10 +182,20 @@ func TestVisitor_countsOncePerUTCDayWidgetAddressAndBrowser(t *testing.T) {
 		see(widget, "192.0.2.1:1", "Firefox")
 		see(widget, "192.0.2.1:1", "Firefox")
 		is(7, 4)
-		if n := len(s.server.visitors.seen); n != 1 {
-			t.Fatalf("%d of yesterday's visitors are remembered", n-1)
-		}
 	})
+}
+
+func TestVisitor_ofYesterdayIsForgotten(t *testing.T) {
+	var book visitorBook
+	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for _, now := range []time.Time{noon, noon.Add(time.Hour), noon.Add(24 * time.Hour)} {
+		for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
+			book.enter("wgt_a", address, "Firefox", now)
+		}
+	}
+	if n := len(book.seen); n != 2 {
+		t.Fatalf("%d visitors are remembered, want the 2 of today", n)
+	}
 }
 
 func TestVisitor_addressAndBrowserNeverReachTheFile(t *testing.T) {
