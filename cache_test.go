@@ -134,7 +134,7 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 	s.change(func(tx *tx) error { return tx.setRate(s.account, 1_000_000) })
 	id, key := s.addLicense(license{})
 	hash := parseKey(t, key).hash()
-	memory := newLicenseMemory(s.store)
+	memory := newLicenseMemory(s.server.guard)
 	stop, readers := make(chan struct{}), sync.WaitGroup{}
 	for range 4 {
 		readers.Go(func() {

@@ -18,7 +18,7 @@ type deviceAPI struct {
 }
 
 func deviceWing(s *server) wing {
-	a := &deviceAPI{server: s, licenseMemory: newLicenseMemory(s.store)}
+	a := &deviceAPI{server: s, licenseMemory: newLicenseMemory(s.guard)}
 	return wing{
 		routes: []route{
 			{pattern: "POST /widget/license/activate", token: tokenLate, creates: true, charge: a.charge, run: endpoint(a.activate)},

@@ -144,16 +144,16 @@ func (t *tx) activatedSince(licenseID, deviceID string, since stamp) (n int, err
 type deviceKey struct{ license, id string }
 
 func (m *licenseMemory) device(licenseID, id string) (*device, error) {
-	return m.cachedDevice(deviceKey{licenseID, id}, func() (*device, error) { return m.store.device(licenseID, id) })
+	return m.cachedDevice(deviceKey{licenseID, id}, func() (*device, error) { return m.from.store.device(licenseID, id) })
 }
 
 func (m *licenseMemory) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
-	return m.cachedDevice(deviceKey{licenseID, string(hash)}, func() (*device, error) { return m.store.deviceByFingerprint(licenseID, hash) })
+	return m.cachedDevice(deviceKey{licenseID, string(hash)}, func() (*device, error) { return m.from.store.deviceByFingerprint(licenseID, hash) })
 }
 
 // cachedDevice keeps that there is no device too, which a portal asks about.
 func (m *licenseMemory) cachedDevice(key deviceKey, read func() (*device, error)) (*device, error) {
-	d, err := m.devices.load(m.store, key, func() (*device, string, error) {
+	d, err := m.devices.load(m.from.store, key, func() (*device, string, error) {
 		d, err := orNil(read())
 		return d, key.license, err
 	})

@@ -169,9 +169,9 @@ func TestProblem_saysAllAndNoMore(t *testing.T) {
 	s := newService(t)
 	a := s.post("/widget/leads", `{"email":"nobody","type":7}`).is(422, "validation_failed")
 	want := `{"type":"http://127.0.0.1:8080/docs#validation_failed","title":"Validation failed","status":422,"detail":"These values are wrong: type, email.",` +
-		`"code":"validation_failed","request_id":"` + a.header.Get("X-Request-Id") + `","ok":false,"errors":[` +
+		`"code":"validation_failed","request_id":"` + a.header.Get("X-Request-Id") + `","errors":[` +
 		`{"pointer":"#/type","code":"wrong_type","detail":"This must be a string, not a number."},` +
-		`{"pointer":"#/email","code":"invalid_email","detail":"An address is name@example.com."}]}` + "\n"
+		`{"pointer":"#/email","code":"invalid_email","detail":"An address is name@example.com."}],"ok":false}` + "\n"
 	if a.body != want {
 		t.Fatalf("problem\n%s, want\n%s", a.body, want)
 	}

@@ -191,7 +191,7 @@ func judgeImport(st *store, rows []importedLicense, faults *importFaults) error 
 			open[id] = err == nil
 		}
 		if !open[id] && id != "" { // else it is noted already
-			faults.add(row.line, "account_id: "+errAccount.detail)
+			faults.add(row.line, "account_id: "+errAccount.text())
 		}
 		if row.key == "" {
 			continue

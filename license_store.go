@@ -278,30 +278,30 @@ func (t *tx) retireKeys(licenseID string, end stamp) error {
 // A licenseMemory keeps in memory the licences and devices that calls ask for again and
 // again. It is a licenseSource.
 type licenseMemory struct {
-	store    *store
+	from     *guard                     // whose store is asked
 	byKey    *cache[[32]byte, *license] // by the licence key's hash
 	licenses *cache[string, *license]   // by id
 	devices  *cache[deviceKey, *device] // nil: the licence has no such device
 }
 
-func newLicenseMemory(st *store) licenseMemory {
+func newLicenseMemory(g *guard) licenseMemory {
 	const most = 4_000 // of each: together they take at most about 8 MiB
-	return licenseMemory{st, newCache[[32]byte, *license](most), newCache[string, *license](most), newCache[deviceKey, *device](most)}
+	return licenseMemory{g, newCache[[32]byte, *license](most), newCache[string, *license](most), newCache[deviceKey, *device](most)}
 }
 
 func (m *licenseMemory) licenseByKey(hash [32]byte) (*license, error) {
-	return m.byKey.load(m.store, hash, func() (*license, string, error) {
-		l, err := m.store.licenseByKey(hash)
+	return m.byKey.load(m.from.store, hash, func() (*license, string, error) {
+		l, err := m.from.store.licenseByKey(hash)
 		return l, l.ID, err
 	})
 }
 
 func (m *licenseMemory) license(accountID, id string) (*license, error) {
 	if accountID != "" {
-		return m.store.license(accountID, id)
+		return m.from.store.license(accountID, id)
 	}
-	return m.licenses.load(m.store, id, func() (*license, string, error) {
-		l, err := m.store.license("", id)
+	return m.licenses.load(m.from.store, id, func() (*license, string, error) {
+		l, err := m.from.store.license("", id)
 		return l, id, err
 	})
 }
