@@ -110,14 +110,14 @@ func TestCache_forgetsOnlyWhatOwnCommitsName(t *testing.T) {
 		two += "o"
 	}
 	before := [2]version{s.store.changes.version(one), s.store.changes.version(two)}
-	s.change(func(tx *tx) error { tx.only(one); return nil })
+	s.change(func(tx *tx) error { tx.invalidate(one); return nil })
 	if s.store.changes.version(one) == before[0] || s.store.changes.version(two) != before[1] {
 		t.Fatal("a named row and another")
 	}
-	if err := s.store.update(t.Context(), func(tx *tx) error { tx.only(two); return errNotFound }); err == nil || s.store.changes.version(two) != before[1] {
+	if err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return errNotFound }); err == nil || s.store.changes.version(two) != before[1] {
 		t.Fatal("a transaction that was rolled back touched something")
 	}
-	if err := s.store.update(t.Context(), func(tx *tx) error { tx.only(two); return keep(errNotFound) }); err == nil || s.store.changes.version(two) == before[1] {
+	if err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return keep(errNotFound) }); err == nil || s.store.changes.version(two) == before[1] {
 		t.Fatal("a kept refusal touched nothing")
 	}
 	before[0] = s.store.changes.version("")
@@ -152,7 +152,7 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 	for i := range 300 {
 		plan := fmt.Sprint("plan ", i)
 		s.change(func(tx *tx) error {
-			tx.only(id)
+			tx.invalidate(id)
 			_, err := tx.exec(`UPDATE licenses SET plan = ? WHERE id = ?`, plan, id)
 			return err
 		})

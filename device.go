@@ -26,6 +26,19 @@ var (
 	errOtherDevice = &refusal{code: codeCredentialMismatch, detail: "The token is for another device than the fingerprint."}
 )
 
+// The events of devices.
+var (
+	deviceEvents eventTable
+
+	eventDeviceActivated      = deviceEvents.add("device.activated")
+	eventDeviceReactivated    = deviceEvents.add("device.reactivated")
+	eventDeviceReleased       = deviceEvents.add("device.released")
+	eventDeviceReplaced       = deviceEvents.add("device.replaced")
+	eventDeviceBlocked        = deviceEvents.add("device.blocked")
+	eventDeviceDrifted        = deviceEvents.add("device.drifted")
+	eventDeviceCloneSuspected = deviceEvents.add("device.clone_suspected")
+)
+
 // An activation is what a device asks for when it takes a seat.
 type activation struct {
 	licenseID   string    // that the token names; "": the key does
@@ -58,7 +71,7 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.only(l.ID)
+	t.invalidate(l.ID)
 	if err := freeLapsed(t, l); err != nil {
 		return nil, err
 	}
@@ -91,19 +104,21 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 	if err := t.saveDevice(d); err != nil {
 		return nil, err
 	}
-	for _, happened := range []struct {
-		yes   bool
-		event string
-	}{{drifted, "device.drifted"}, {g.code != "already_active", "device." + g.code}} {
-		if !happened.yes {
-			continue
+	if drifted {
+		if err := t.addEvent(deviceEvent(l, d, eventDeviceDrifted, actorDevice)); err != nil {
+			return nil, err
 		}
-		if err := t.addEvent(deviceEvent(l, d, happened.event, actorDevice)); err != nil {
+	}
+	if happened, ok := activationEvents[g.code]; ok {
+		if err := t.addEvent(deviceEvent(l, d, happened, actorDevice)); err != nil {
 			return nil, err
 		}
 	}
 	return g, nil
 }
+
+// activationEvents are the events of activating, by its code; already_active has none.
+var activationEvents = map[string]eventType{"activated": eventDeviceActivated, "reactivated": eventDeviceReactivated}
 
 // findDevice returns the device that an activation is for, nil for a new one. A
 // device that brings its earlier token under a changed fingerprint has drifted: it
@@ -151,7 +166,7 @@ func freeLapsed(t *tx, l *license) error {
 		return err
 	}
 	for _, d := range lapsed {
-		if err := release(t, l, d, "lease", "device.released", actorTime); err != nil {
+		if err := release(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
 			return err
 		}
 	}
@@ -169,7 +184,7 @@ func notePresented(t *tx, l *license, d *device, presented *claims) error {
 		d.PresentedSeq, d.LeaseSeq = presented.Seq, max(d.LeaseSeq, presented.Seq)
 	case behind(d, presented, t.now.Time):
 		d.CloneAt = t.now
-		return t.addEvent(deviceEvent(l, d, "device.clone_suspected", actorDevice))
+		return t.addEvent(deviceEvent(l, d, eventDeviceCloneSuspected, actorDevice))
 	}
 	return nil
 }
@@ -214,7 +229,7 @@ func takeSeat(t *tx, g *grant, a activation) error {
 		return err
 	}
 	if old != nil {
-		if err := release(t, l, old, "replacement", "device.replaced", actorDevice); err != nil {
+		if err := release(t, l, old, "replacement", eventDeviceReplaced, actorDevice); err != nil {
 			return err
 		}
 	}
@@ -291,12 +306,12 @@ func seatLimit(t *tx, l *license) error {
 	if err != nil {
 		return err
 	}
-	noted, err := t.happenedSince(l.ID, "license.seat_limit_reached", t.now.after(-time.Hour))
+	noted, err := t.happenedSince(l.ID, eventLicenseSeatLimitReached, t.now.after(-time.Hour))
 	if err != nil {
 		return err
 	}
 	if !noted {
-		if err := t.addEvent(event{Type: "license.seat_limit_reached", AccountID: l.AccountID, LicenseID: l.ID, Actor: actorDevice}); err != nil {
+		if err := t.addEvent(event{Type: eventLicenseSeatLimitReached, AccountID: l.AccountID, LicenseID: l.ID, Actor: actorDevice}); err != nil {
 			return err
 		}
 	}
@@ -307,7 +322,7 @@ const maxHoldersShown = 50 // devices in a seat_limit_reached
 
 // release takes a device's seat back and writes an event; the caller has seen that
 // it holds one (or, for an operator, that it is blocked).
-func release(t *tx, l *license, d *device, by, eventType, actor string) error {
+func release(t *tx, l *license, d *device, by string, happened eventType, actor string) error {
 	if d.State == deviceActive {
 		l.SeatsUsed--
 	}
@@ -315,7 +330,7 @@ func release(t *tx, l *license, d *device, by, eventType, actor string) error {
 	if err := t.saveDevice(d); err != nil {
 		return err
 	}
-	e := deviceEvent(l, d, eventType, actor)
+	e := deviceEvent(l, d, happened, actor)
 	e.Data = eventData("by", by)
 	return t.addEvent(e)
 }
@@ -329,11 +344,11 @@ func block(t *tx, l *license, d *device, actor string) error {
 	if err := t.saveDevice(d); err != nil {
 		return err
 	}
-	return t.addEvent(deviceEvent(l, d, "device.blocked", actor))
+	return t.addEvent(deviceEvent(l, d, eventDeviceBlocked, actor))
 }
 
-func deviceEvent(l *license, d *device, eventType, actor string) event {
-	return event{Type: eventType, AccountID: l.AccountID, LicenseID: l.ID, DeviceID: d.ID, Actor: actor}
+func deviceEvent(l *license, d *device, happened eventType, actor string) event {
+	return event{Type: happened, AccountID: l.AccountID, LicenseID: l.ID, DeviceID: d.ID, Actor: actor}
 }
 
 // maxAdvance is how many rows one transaction changes because of time.
@@ -344,18 +359,18 @@ const maxAdvance = 500
 // their end, also when the service was off at that moment. It returns how much it
 // did; less than maxAdvance means that nothing is left.
 func advanceTime(t *tx) (done int, err error) {
-	t.only()
+	t.invalidate()
 	lapsed, err := t.lapsedDevices("", t.now, maxAdvance)
 	if err != nil {
 		return 0, err
 	}
 	for _, d := range lapsed {
-		t.only(d.LicenseID)
+		t.invalidate(d.LicenseID)
 		owner, err := t.licenseOwner(d.LicenseID)
 		if err != nil {
 			return 0, err
 		}
-		if err := release(t, &license{ID: d.LicenseID, AccountID: owner}, d, "lease", "device.released", actorTime); err != nil {
+		if err := release(t, &license{ID: d.LicenseID, AccountID: owner}, d, "lease", eventDeviceReleased, actorTime); err != nil {
 			return 0, err
 		}
 	}
@@ -437,6 +452,7 @@ func (r *checkRequest) wantsLease(c check, now time.Time) bool {
 // last lease is no longer fresh, gives it the next. It judges again, because the
 // rows may have changed since the caller looked.
 func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err error) {
+	t.invalidate() // nothing so far
 	l, err := r.findLicense(t)
 	if err != nil {
 		return c, given, err
@@ -444,7 +460,7 @@ func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err er
 	if c, err = r.look(t, l, t.now.Time); err != nil || c.device == nil || c.device.State != deviceActive || c.device.lapsed(t.now.Time) {
 		return c, given, err
 	}
-	t.only(c.license.ID)
+	t.invalidate(c.license.ID)
 	d := c.device
 	d.LastSeenAt = t.now
 	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)

@@ -192,7 +192,7 @@ func deviceRelease(e *env) error {
 		if d.State == deviceReleased {
 			return nil
 		}
-		return release(t, l, d, "operator", "device.released", actorCommand)
+		return release(t, l, d, "operator", eventDeviceReleased, actorCommand)
 	})
 }
 

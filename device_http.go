@@ -423,7 +423,7 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateReques
 		if err != nil {
 			return err
 		}
-		t.only(found.license.ID)
+		t.invalidate(found.license.ID)
 		switch {
 		case found.code == "key_retired":
 			return &refusal{code: codeKeyRetired}
@@ -433,7 +433,7 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateReques
 			return nil
 		}
 		res.Released = true
-		return release(t, found.license, found.device, "device", "device.released", actorDevice)
+		return release(t, found.license, found.device, "device", eventDeviceReleased, actorDevice)
 	})
 	if errors.Is(err, errLicense) && ask.keyHash != nil {
 		return nil, a.failedLookup(c, err)
@@ -465,7 +465,7 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 		return noContent{}, err
 	}
 	return noContent{}, s.store.update(ctx, func(t *tx) error {
-		t.only(l.ID)
+		t.invalidate(l.ID)
 		d, err := t.device(l.ID, q.device)
 		if errors.Is(err, errNotFound) {
 			return &refusal{code: codeNotFound, detail: "The licence has no such device."}
@@ -477,7 +477,7 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 		if c.caller.admin() {
 			by = "operator"
 		}
-		return release(t, l, d, by, "device.released", actorToken(c))
+		return release(t, l, d, by, eventDeviceReleased, actorToken(c))
 	})
 }
 

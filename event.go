@@ -31,7 +31,7 @@ type eventsQuery struct {
 
 func (q *eventsQuery) read(in *input) {
 	q.accountScope.read(in)
-	q.filter.eventType = in.parameter("type", isText(maxNameLength))
+	q.filter.kind = in.parameter("type", isText(maxNameLength))
 	q.filter.licenseID = in.parameter("license_id", isID("lic"))
 	q.filter.deviceID = in.parameter("device_id", isID("dev"))
 	in.parameter("since", func(s string) (string, string) {
@@ -63,7 +63,7 @@ func eventsShow(e *env) error {
 	if err != nil {
 		return err
 	}
-	filter := eventFilter{eventType: e.str("type")}
+	filter := eventFilter{kind: e.str("type")}
 	for _, id := range []struct {
 		option, prefix string
 		to             *string

@@ -2,11 +2,24 @@ package main
 
 import "encoding/json"
 
+// An eventType is a kind of event: "lead.created". Every noun declares its own, in an
+// eventTable.
+type eventType string
+
+// An eventTable collects the types of one noun.
+type eventTable []eventType
+
+// add declares a type.
+func (t *eventTable) add(name string) eventType {
+	*t = append(*t, eventType(name))
+	return eventType(name)
+}
+
 // An event is one change, written in the transaction that made it.
 type event struct {
 	ID        string          `json:"id"`
 	At        stamp           `json:"at"`
-	Type      string          `json:"type"`
+	Type      eventType       `json:"type"`
 	AccountID string          `json:"account_id"`
 	LicenseID string          `json:"license_id,omitempty"`
 	DeviceID  string          `json:"device_id,omitempty"`
@@ -47,16 +60,16 @@ func eventData(pairs ...string) json.RawMessage {
 
 // happenedSince reports whether an event of that type was written for a licence
 // since a moment.
-func (q *queries) happenedSince(licenseID, eventType string, since stamp) (bool, error) {
+func (q *queries) happenedSince(licenseID string, kind eventType, since stamp) (bool, error) {
 	var n int
-	err := q.one(`SELECT count(*) FROM (SELECT 1 FROM events WHERE license_id = ? AND type = ? AND at > ? LIMIT 1)`, []any{licenseID, eventType, since}, &n)
+	err := q.one(`SELECT count(*) FROM (SELECT 1 FROM events WHERE license_id = ? AND type = ? AND at > ? LIMIT 1)`, []any{licenseID, kind, since}, &n)
 	return n > 0, err
 }
 
 // An eventFilter chooses events; what is empty chooses all.
 type eventFilter struct {
-	accountID, eventType, licenseID, deviceID string
-	since                                     stamp
+	accountID, kind, licenseID, deviceID string
+	since                                stamp
 }
 
 // events returns a page of events, newest first, written before the one with the
@@ -71,7 +84,7 @@ func (q *queries) events(f eventFilter, before string, limit int) ([]event, erro
 	for _, c := range []struct {
 		condition, value string
 	}{
-		{` AND ` + owner + ` = ?`, f.accountID}, {` AND type = ?`, f.eventType}, {` AND license_id = ?`, f.licenseID}, {` AND device_id = ?`, f.deviceID},
+		{` AND ` + owner + ` = ?`, f.accountID}, {` AND type = ?`, f.kind}, {` AND license_id = ?`, f.licenseID}, {` AND device_id = ?`, f.deviceID},
 		{` AND seq < (SELECT seq FROM events WHERE id = ?)`, before},
 	} {
 		if c.value != "" {

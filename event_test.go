@@ -26,7 +26,7 @@ func (s *service) eventTypes(licenseID string) string {
 	s.check(err)
 	types := ""
 	for _, e := range rows {
-		types = strings.TrimSpace(e.Type + " " + types)
+		types = strings.TrimSpace(string(e.Type) + " " + types)
 	}
 	return types
 }

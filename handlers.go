@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -101,7 +102,9 @@ type server struct {
 	running        inProgress
 	metrics        metrics
 	draining       atomic.Bool
-	routes         []route // of all wings, as are the next two
+	working        sync.WaitGroup // every goroutine of the service; the writer's is the store's, and net/http has its own
+	debug          *http.Server   // metrics and profiles; nil: not served
+	routes         []route        // of all wings, as are the next two
 	roots          []rootPath
 	chores         []chore
 	routing        atomic.Pointer[routing]

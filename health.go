@@ -85,9 +85,10 @@ func (s *server) showHealth(context.Context, *call, *nothing) (*document, error)
 func (s *server) checkHealth() (status string, took time.Duration, at time.Time) {
 	h := &s.health
 	h.mu.Lock()
-	if h.running == nil && !within(healthInterval, h.at, s.now()) {
+	if h.running == nil && !within(healthInterval, h.at, s.now()) && !s.draining.Load() {
 		h.running = make(chan struct{})
-		go s.proveHealth(h.running)
+		done := h.running
+		s.working.Go(func() { s.proveHealth(done) })
 	}
 	running := h.running
 	h.mu.Unlock()

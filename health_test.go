@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -190,7 +189,7 @@ func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
 func TestMetrics_areServedOnLoopbackUntilTheEnd(t *testing.T) {
 	s := newService(t)
 	ctx, stop := context.WithCancel(t.Context())
-	s.check(s.server.startDebug(ctx, "127.0.0.1:0"))
+	s.check(s.server.startDebug("127.0.0.1:0"))
 	_, rest, found := strings.Cut(s.log.String(), "addr=")
 	addr := strings.TrimSpace(rest)
 	if !found {
@@ -210,13 +209,14 @@ func TestMetrics_areServedOnLoopbackUntilTheEnd(t *testing.T) {
 			t.Errorf("%s: %d %s", path, res.StatusCode, body)
 		}
 	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s.check(err)
 	stop()
-	for {
-		conn, err := net.Dial("tcp", addr)
-		if err != nil {
-			break
-		}
+	s.check(s.server.serveUntil(ctx, listener, ""))
+	if conn, err := net.Dial("tcp", addr); err == nil {
 		conn.Close()
-		runtime.Gosched()
+		t.Error("metrics are still served after the service has stopped")
 	}
+	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+	s.check(err)
 }

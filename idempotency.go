@@ -90,6 +90,7 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 	defer s.running.end(string(id))
 	err = s.store.update(ctx, func(t *tx) (err error) {
 		if c.replay, err = c.earlierAnswer(t, keys, id, request); err != nil || c.replay != nil {
+			t.invalidate() // a replay changes no row
 			return err
 		}
 		if res, err = f(t); err != nil {

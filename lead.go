@@ -73,7 +73,7 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 		return &leadResponse{OK: true, ID: newID("lead", s.now())}, nil
 	}
 	return create(ctx, s, c, func(t *tx) (*leadResponse, error) {
-		t.only()
+		t.invalidate()
 		owner := c.origin.owner
 		if owner == "" {
 			var err error
@@ -134,7 +134,7 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 	}
 	var res eraseResponse
 	if err := s.store.update(ctx, func(t *tx) (err error) {
-		t.only()
+		t.invalidate()
 		res.Erased, err = t.eraseLeads(owner, q.email)
 		return err
 	}); err != nil {

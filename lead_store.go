@@ -7,6 +7,13 @@ import (
 	"time"
 )
 
+// The events of leads.
+var (
+	leadEvents eventTable
+
+	eventLeadCreated = leadEvents.add("lead.created")
+)
+
 // A lead is what a marketing site's form sent.
 type lead struct {
 	ID        string  `json:"id"`
@@ -41,7 +48,7 @@ func (t *tx) addLead(l lead) (id string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return id, t.addEvent(event{Type: "lead.created", AccountID: l.AccountID, LeadID: id, Actor: actorSite})
+	return id, t.addEvent(event{Type: eventLeadCreated, AccountID: l.AccountID, LeadID: id, Actor: actorSite})
 }
 
 // leads returns a page of an account's leads ("" for every account), newest

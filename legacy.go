@@ -177,7 +177,7 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 		rows = append(rows, *c)
 	}
 	err := a.store.update(ctx, func(t *tx) error {
-		t.only()
+		t.invalidate()
 		return t.countLegacy(rows)
 	})
 	if err == nil {

@@ -27,6 +27,23 @@ var (
 	errLicense = &refusal{code: codeLicenseNotFound}
 )
 
+// The events of licences.
+var (
+	licenseEvents eventTable
+
+	eventLicenseCreated          = licenseEvents.add("license.created")
+	eventLicenseFirstActivated   = licenseEvents.add("license.first_activated")
+	eventLicenseUpdated          = licenseEvents.add("license.updated")
+	eventLicenseRenewed          = licenseEvents.add("license.renewed")
+	eventLicenseSuspended        = licenseEvents.add("license.suspended")
+	eventLicenseReinstated       = licenseEvents.add("license.reinstated")
+	eventLicenseRevoked          = licenseEvents.add("license.revoked")
+	eventLicenseKeyRotated       = licenseEvents.add("license.key_rotated")
+	eventLicenseGraceStarted     = licenseEvents.add("license.grace_started")
+	eventLicenseExpired          = licenseEvents.add("license.expired")
+	eventLicenseSeatLimitReached = licenseEvents.add("license.seat_limit_reached")
+)
+
 // The statuses of a licence.
 const (
 	statusActive     = "active"
@@ -279,8 +296,8 @@ func changeState(t *tx, licenseID, action, reason, actor string) (*license, erro
 	if err != nil {
 		return nil, err
 	}
-	past := map[string]string{"suspend": "suspended", "reinstate": "reinstated", "revoke": "revoked"}[action]
-	if err := t.setLicenseState(l, state, reason, "license."+past, actor); err != nil {
+	happened := map[string]eventType{"suspend": eventLicenseSuspended, "reinstate": eventLicenseReinstated, "revoke": eventLicenseRevoked}[action]
+	if err := t.setLicenseState(l, state, reason, happened, actor); err != nil {
 		return nil, err
 	}
 	return t.license("", licenseID)

@@ -181,15 +181,15 @@ func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error
 	if err := t.addKey(id, key); err != nil {
 		return "", err
 	}
-	return id, t.addEvent(event{Type: "license.created", AccountID: l.AccountID, LicenseID: id, Actor: actor})
+	return id, t.addEvent(event{Type: eventLicenseCreated, AccountID: l.AccountID, LicenseID: id, Actor: actor})
 }
 
 // setLicenseState stores an operator's decision and its event.
-func (t *tx) setLicenseState(l *license, state, reason, eventType, actor string) error {
+func (t *tx) setLicenseState(l *license, state, reason string, happened eventType, actor string) error {
 	if _, err := t.exec(`UPDATE licenses SET state = ?, reason = nullif(?, ''), updated_at = ? WHERE id = ?`, state, reason, t.now, l.ID); err != nil {
 		return err
 	}
-	return t.addEvent(event{Type: eventType, AccountID: l.AccountID, LicenseID: l.ID, Actor: actor, Data: eventData("reason", reason)})
+	return t.addEvent(event{Type: happened, AccountID: l.AccountID, LicenseID: l.ID, Actor: actor, Data: eventData("reason", reason)})
 }
 
 // startLicense notes the first activation of a licence. A duration that counts
@@ -205,7 +205,7 @@ func (t *tx) startLicense(l *license) error {
 	if _, err := t.exec(`UPDATE licenses SET first_activated_at = ?, expires_at = ?, updated_at = ? WHERE id = ?`, l.FirstActivatedAt, l.ExpiresAt, t.now, l.ID); err != nil {
 		return err
 	}
-	return t.addEvent(event{Type: "license.first_activated", AccountID: l.AccountID, LicenseID: l.ID, Actor: actorDevice})
+	return t.addEvent(event{Type: eventLicenseFirstActivated, AccountID: l.AccountID, LicenseID: l.ID, Actor: actorDevice})
 }
 
 // graceDue and expiryDue find the licences whose status time has changed and whose
@@ -224,9 +224,12 @@ const (
 // to their end, once for each end, and returns how many there were.
 func (t *tx) noteTime(limit int) (int, error) {
 	noted := 0
-	for _, due := range []struct{ condition, end, column, event string }{
-		{graceDue, "expires_at", "grace_noted", "license.grace_started"},
-		{expiryDue, graceEnd, "expired_noted", "license.expired"},
+	for _, due := range []struct {
+		condition, end, column string
+		event                  eventType
+	}{
+		{graceDue, "expires_at", "grace_noted", eventLicenseGraceStarted},
+		{expiryDue, graceEnd, "expired_noted", eventLicenseExpired},
 	} {
 		rows, err := collect(t.queries, `SELECT id, account_id FROM licenses WHERE `+due.condition+` LIMIT ?`, []any{t.now, limit},
 			func(l *license) []any { return []any{&l.ID, &l.AccountID} })

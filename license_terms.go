@@ -177,7 +177,7 @@ func patchLicense(t *tx, id string, change termsChange, actor string) (*license,
 	if err := t.saveTerms(l); err != nil {
 		return nil, err
 	}
-	return l, t.addEvent(licenseEvent(l, "license.updated", actor, "changed", names))
+	return l, t.addEvent(licenseEvent(l, eventLicenseUpdated, actor, "changed", names))
 }
 
 // changedTerms names the members in which two states of a licence differ, in the order
@@ -192,8 +192,8 @@ func changedTerms(before, after *license) string {
 	return strings.Join(slices.Sorted(maps.Keys(is)), " ")
 }
 
-func licenseEvent(l *license, eventType, actor string, data ...string) event {
-	return event{Type: eventType, AccountID: l.AccountID, LicenseID: l.ID, Actor: actor, Data: eventData(data...)}
+func licenseEvent(l *license, happened eventType, actor string, data ...string) event {
+	return event{Type: happened, AccountID: l.AccountID, LicenseID: l.ID, Actor: actor, Data: eventData(data...)}
 }
 
 // renewLicense moves the end of a licence: by a number of days, else by its own
@@ -224,7 +224,7 @@ func renewLicense(t *tx, id string, by *int, actor string) (*license, error) {
 	if err := t.saveTerms(l); err != nil {
 		return nil, err
 	}
-	return l, t.addEvent(licenseEvent(l, "license.renewed", actor, "expires_at", l.ExpiresAt.String()))
+	return l, t.addEvent(licenseEvent(l, eventLicenseRenewed, actor, "expires_at", l.ExpiresAt.String()))
 }
 
 // rotateKey gives a licence a new key, which is returned this once; the old one
@@ -249,7 +249,7 @@ func rotateKey(t *tx, id string, oldUntil stamp, actor string) (l *license, key 
 		return nil, "", err
 	}
 	l.KeyHint = parsed.hint()
-	return l, key, t.addEvent(licenseEvent(l, "license.key_rotated", actor, "old_key_until", oldUntil.String()))
+	return l, key, t.addEvent(licenseEvent(l, eventLicenseKeyRotated, actor, "old_key_until", oldUntil.String()))
 }
 
 // checkCode judges an entitlement's code.

@@ -207,7 +207,7 @@ func TestLicenseKey_malformedIsNotLookedUp(t *testing.T) {
 	_, key := s.addLicense(license{})
 	symbols := symbolsOf(t, key)
 	symbols[7] ^= 1
-	reads, writes := questions(s.store.queries), questions(s.store.writes)
+	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	lookedUp := func() bool {
 		return slices.ContainsFunc(slices.Concat(*reads, *writes), func(query string) bool { return strings.Contains(query, "k.hash = ?") })
 	}

@@ -67,7 +67,7 @@ func (s *server) writeMetrics(w io.Writer) {
 	runtime.ReadMemStats(&mem)
 	family("widgetd_requests_total", "counter", "Requests answered.", answers...)
 	family("widgetd_request_seconds_total", "counter", "Seconds that answering them took.", seconds...)
-	counter("widgetd_commits_total", "Transactions committed.", s.store.batches.Load())
+	counter("widgetd_commits_total", "Transactions committed.", s.store.commits.Load())
 	counter("widgetd_writes_total", "Writes that they held.", s.store.written.Load())
 	gauge("widgetd_writes_waiting", "Writes that wait for the next transaction.", int64(len(s.store.jobs)))
 	gauge("widgetd_log_bytes", "Size of the write-ahead log.", s.store.logSize())

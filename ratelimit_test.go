@@ -96,13 +96,17 @@ func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
 			charged string
 			ask     func() answer
 		}{
-			"a token before a widget":          {"token", func() answer { return s.get("/widget/stats?widget="+widget, token, origin) }},
-			"a token":                          {"token", func() answer { return s.get("/widget/stats", token) }},
-			"a licence before an origin":       {"licence", func() answer { return s.post("/widget/license/verify", `{"license_key":"`+key+`"}`, origin) }},
-			"a device's token":                 {"licence", func() answer { return s.post("/widget/license/verify", `{}`, device, origin) }},
-			"a licence":                        {"licence", func() answer { return s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"f"}`) }},
-			"a licence that gives a seat back": {"licence", func() answer { return s.post("/widget/license/deactivate", `{"license_key":"`+key+`","fingerprint":"f"}`) }},
-			"a licence's wrong members":        {"", func() answer { return s.post("/widget/license/activate", `{"license_key":"`+key+`"}`) }},
+			"a token before a widget":    {"token", func() answer { return s.get("/widget/stats?widget="+widget, token, origin) }},
+			"a token":                    {"token", func() answer { return s.get("/widget/stats", token) }},
+			"a licence before an origin": {"licence", func() answer { return s.post("/widget/license/verify", `{"license_key":"`+key+`"}`, origin) }},
+			"a device's token":           {"licence", func() answer { return s.post("/widget/license/verify", `{}`, device, origin) }},
+			"a licence": {"licence", func() answer {
+				return s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"f"}`)
+			}},
+			"a licence that gives a seat back": {"licence", func() answer {
+				return s.post("/widget/license/deactivate", `{"license_key":"`+key+`","fingerprint":"f"}`)
+			}},
+			"a licence's wrong members": {"", func() answer { return s.post("/widget/license/activate", `{"license_key":"`+key+`"}`) }},
 			// No limit by address holds these three: charged to whoever's Origin a caller
 			// writes, they would spend that account's allowance.
 			"an unknown key with an origin":       {"", func() answer { return s.post("/widget/license/verify", `{"license_key":"`+unknown+`"}`, origin) }},

@@ -104,6 +104,11 @@ func problems() []*problemCode {
 		widgetProblems, legacyProblems)
 }
 
+// eventTypes are the types of events of every noun.
+func eventTypes() []eventType {
+	return slices.Concat(leadEvents, licenseEvents, deviceEvents)
+}
+
 // The commands that serve; the demo has its own.
 var serveCommands = []command{
 	{"serve", "", "run the service", []option{optAddr, optTrustedProxies, optDebugAddr, optAnonymousRate, optFailedLookupRate, optLegacySunset, optLitestream, optLog}, 0, serveCommand},
@@ -135,7 +140,7 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return errors.Join(err, st.close())
 	}
-	if err := s.startDebug(e.ctx, e.str("debug-addr")); err != nil {
+	if err := s.startDebug(e.str("debug-addr")); err != nil {
 		return errors.Join(err, listener.Close(), st.close())
 	}
 	log.Info("serving", "addr", listener.Addr().String(), "base_url", s.routing.Load().bases[0].URL, "release", buildName())
@@ -200,8 +205,8 @@ func listen(addr string, getenv func(string) string) (net.Listener, error) {
 	return listener, nil
 }
 
-// startDebug serves metrics and profiles on a loopback address until ctx ends.
-func (s *server) startDebug(ctx context.Context, addr string) error {
+// startDebug serves metrics and profiles on a loopback address until the service stops.
+func (s *server) startDebug(addr string) error {
 	if addr == "" {
 		return nil
 	}
@@ -222,9 +227,8 @@ func (s *server) startDebug(ctx context.Context, addr string) error {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	web := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
-	go web.Serve(listener)
-	context.AfterFunc(ctx, func() { web.Close() })
+	s.debug = &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
+	s.working.Go(func() { s.debug.Serve(listener) })
 	s.log.Info("debugging", "addr", listener.Addr().String())
 	return nil
 }
@@ -252,12 +256,11 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 		DisableGeneralOptionsHandler: true} // its answer to OPTIONS * has no request id
 	workers, stopWorkers := context.WithCancel(context.Background())
 	defer stopWorkers()
-	var working sync.WaitGroup
-	working.Go(func() { s.follow(workers, keyFile) })
-	working.Go(func() { s.tend(workers) })
+	s.working.Go(func() { s.follow(workers, keyFile) })
+	s.working.Go(func() { s.tend(workers) })
 
 	served := make(chan error, 1)
-	go func() { served <- web.Serve(listener) }()
+	s.working.Go(func() { served <- web.Serve(listener) })
 	var failed error
 	select {
 	case failed = <-served:
@@ -272,7 +275,10 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	conns.waitQuiet(patience) // Shutdown alone would drop what was already sent (golang/go#65805)
 	err := web.Shutdown(patience)
 	stopWorkers()
-	working.Wait()
+	if s.debug != nil {
+		s.debug.Close()
+	}
+	s.working.Wait()
 	err = errors.Join(failed, err, s.lastChores(), s.store.close())
 	s.log.Info("stopped")
 	return err

@@ -155,40 +155,21 @@ type tx struct {
 // newID makes an id of the transaction's moment.
 func (t *tx) newID(prefix string) string { return newID(prefix, t.exact) }
 
-// A store is one open database file: a pool of readers, whose questions it
-// answers itself (queries), and one writer connection, which is owned by whoever has
-// the turn.
+// A store is one open database file: a pool of readers, whose questions it answers
+// itself (queries), and the writer.
 type store struct {
 	*queries
+	*writer
 	path    string
-	logPath string // of the write-ahead log
+	walPath string
 	now     func() time.Time
 	readers *sql.DB
-	writers *sql.DB
-	conn    *sql.Conn // the writer
-	writes  *queries  // prepared on conn
-	file    *os.File  // the database, to look at; open as long as the connections are
+	file    *os.File // the database, to look at; open as long as the connections are
 	opened  os.FileInfo
-	log     os.FileInfo           // the write-ahead log that is open
+	wal     os.FileInfo           // the write-ahead log that is open
 	damaged atomic.Pointer[error] // what the last look at the file's header found; nil: nothing
 
-	jobs    chan *job
-	turn    chan struct{}             // holds one token: whoever put it there owns the writer's connection
-	wake    chan struct{}             // has the writer's goroutine look for jobs and for commits of others
-	calling atomic.Int64              // callers in update
-	crowd   atomic.Int64              // jobs of the last batch: after a large one others are about to come
-	closing chan struct{}             // closed: no job is taken that is not already queued
-	stopped chan struct{}             // closed: the writer has ended
-	blocked atomic.Pointer[time.Time] // since when the writer waits for the lock; nil: it doesn't
-	changes changes
-	synced  time.Duration // how long the last commit took
-	foreign int64         // data_version, as the writer last saw it
-	fresh   atomic.Bool   // the writer looked at it within foreignInterval
-	fading  *time.Timer   // ends fresh
-	batches atomic.Int64  // commits so far, for the metrics
-	written atomic.Int64  // jobs committed so far
-
-	keepLog          bool
+	keepLog          bool        // checkpoints are somebody else's: Litestream's, or the service's
 	walNeedsTruncate atomic.Bool // what was erased may still be in the write-ahead log
 }
 
@@ -234,7 +215,7 @@ func isDuplicate(err error) bool {
 // sweep removes what has served its time: replayed answers, names of items of
 // past days. It removes a bounded number of rows, so that writes go on between.
 func (t *tx) sweep() error {
-	t.only()
+	t.invalidate()
 	if _, err := t.exec(`DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency WHERE expires_at <= ? LIMIT 1000)`, t.now); err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"io/fs"
 	"net/url"
@@ -219,18 +218,16 @@ func openStore(path string, o storeOptions) (*store, error) {
 		file.Close()
 		return nil, lineError{err}
 	}
-	s := &store{path: path, logPath: real + "-wal", file: file, now: o.now, keepLog: o.keepLog,
-		jobs: make(chan *job, maxQueued), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
+	s := &store{path: path, walPath: real + "-wal", file: file, now: o.now, keepLog: o.keepLog}
 	if s.now == nil {
 		s.now = time.Now
 	}
-	s.changes.seed = maphash.MakeSeed()
-	s.fading = time.AfterFunc(foreignInterval, func() { s.fresh.Store(false) })
+	s.writer = newWriter(s.inPlace, s.now)
 	if err := s.open(o); err != nil {
 		s.release()
 		return nil, lineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
 	}
-	go s.write()
+	s.writer.start()
 	return s, nil
 }
 
@@ -260,11 +257,11 @@ func (o lineError) Error() string { return strings.Join(strings.Fields(o.error.E
 func (o lineError) Unwrap() error { return o.error }
 
 func (s *store) open(o storeOptions) (err error) {
-	if s.writers, err = sql.Open(cmp.Or(o.driver, "sqlite"), dsn(s.path, "rw", o)); err != nil {
+	if s.writer.db, err = sql.Open(cmp.Or(o.driver, "sqlite"), dsn(s.path, "rw", o)); err != nil {
 		return err
 	}
-	s.writers.SetMaxOpenConns(1)
-	if err := s.connect(); err != nil {
+	s.writer.db.SetMaxOpenConns(1)
+	if err := s.writer.connect(); err != nil {
 		return err
 	}
 	if err := s.checkSchema(); err != nil {
@@ -276,22 +273,12 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
 	s.queries = newQueries(s.readers.PrepareContext)
-	if s.log, err = os.Stat(s.logPath); err != nil {
+	if s.wal, err = os.Stat(s.walPath); err != nil {
 		return err
 	}
-	s.walNeedsTruncate.Store(s.log.Size() > 0) // of what was erased before a service ended that could not empty it
+	s.walNeedsTruncate.Store(s.wal.Size() > 0) // of what was erased before a service ended that could not empty it
 	s.opened, err = s.file.Stat()
 	return err
-}
-
-// connect gives the writer a connection.
-func (s *store) connect() (err error) {
-	if s.conn, err = s.writers.Conn(context.Background()); err != nil {
-		return err
-	}
-	s.writes = newQueries(s.conn.PrepareContext)
-	s.foreign = -1 // data_version is each connection's own
-	return nil
 }
 
 var errNewerSchema = fmt.Errorf("its schema is newer than version %d", schemaVersion)
@@ -306,7 +293,7 @@ func (s *store) checkSchema() error {
 		}
 		table, _, _ = strings.Cut(table, " ")
 		var n int
-		if err := s.writes.one(`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?`, []any{table}, &n); err != nil {
+		if err := s.writer.queries.one(`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?`, []any{table}, &n); err != nil {
 			return err
 		}
 		if n == 0 {
@@ -314,14 +301,14 @@ func (s *store) checkSchema() error {
 		}
 	}
 	var version int
-	if err := s.writes.one(`PRAGMA user_version`, nil, &version); err != nil {
+	if err := s.writer.queries.one(`PRAGMA user_version`, nil, &version); err != nil {
 		return err
 	}
 	if version > schemaVersion { // as the log may say, and the file's header not yet
 		return errNewerSchema
 	}
 	var main string
-	if err := s.writes.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main); err != nil && !errors.Is(err, errNotFound) {
+	if err := s.writer.queries.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main); err != nil && !errors.Is(err, errNotFound) {
 		return err
 	}
 	return nil
@@ -330,12 +317,11 @@ func (s *store) checkSchema() error {
 // close runs the writes that are queued, checkpoints and closes the file. While
 // somebody else has a transaction open the log stays, for the next start.
 func (s *store) close() error {
-	close(s.closing)
-	<-s.stopped
+	s.writer.stop()
 	s.closeReaders() // first, so that none of them holds back the checkpoint
 	var err error
 	if !s.keepLog {
-		err = errors.Join(s.writes.run("PRAGMA busy_timeout(1000)"), s.checkpoint())
+		err = errors.Join(s.writer.queries.run("PRAGMA busy_timeout(1000)"), s.checkpoint())
 	}
 	return errors.Join(err, s.release())
 }
@@ -344,7 +330,7 @@ func (s *store) close() error {
 // Only whoever outlives the writer's goroutine may call it.
 func (s *store) checkpoint() error {
 	var busy, pages, moved int
-	return s.writes.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved)
+	return s.writer.queries.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved)
 }
 
 // emptyLog checkpoints and truncates the write-ahead log while the service runs,
@@ -399,17 +385,7 @@ func (s *store) closeReaders() error {
 }
 
 func (s *store) release() error {
-	errs := []error{s.closeReaders()}
-	if s.conn != nil {
-		if s.writes != nil {
-			s.writes.close()
-		}
-		errs = append(errs, s.conn.Close())
-	}
-	if s.writers != nil {
-		errs = append(errs, s.writers.Close())
-	}
-	return errors.Join(append(errs, s.file.Close())...)
+	return errors.Join(s.closeReaders(), s.writer.disconnect(), s.file.Close())
 }
 
 // inPlace reports whether the database and its log are still the files that are
@@ -419,9 +395,9 @@ func (s *store) inPlace() error {
 	if err != nil || !os.SameFile(database, s.opened) {
 		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
 	}
-	log, err := os.Stat(s.logPath)
-	if err != nil || !os.SameFile(log, s.log) {
-		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.logPath)
+	log, err := os.Stat(s.walPath)
+	if err != nil || !os.SameFile(log, s.wal) {
+		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.walPath)
 	}
 	if s.damaged.Load() == nil {
 		return nil
@@ -444,7 +420,7 @@ func (s *store) watch() {
 
 // logSize is how many bytes the write-ahead log takes on the disk.
 func (s *store) logSize() int64 {
-	info, err := os.Stat(s.logPath)
+	info, err := os.Stat(s.walPath)
 	if err != nil {
 		return 0
 	}
@@ -471,7 +447,7 @@ func (s *store) probe(ctx context.Context) error {
 		return err
 	}
 	return s.update(ctx, func(t *tx) error {
-		t.only()
+		t.invalidate()
 		_, err := t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
 		return err
 	})

@@ -19,7 +19,7 @@ import (
 // eachConnection calls f with a name and a way to ask each connection of a store.
 func eachConnection(t testing.TB, s *store, f func(name string, ask func(query string, dest ...any) error)) {
 	t.Helper()
-	f("the writer", func(query string, dest ...any) error { return s.writes.one(query, nil, dest...) })
+	f("the writer", func(query string, dest ...any) error { return s.writer.queries.one(query, nil, dest...) })
 	for i := range readerConns {
 		conn, err := s.readers.Conn(t.Context())
 		if err != nil {
@@ -321,7 +321,7 @@ func questions(q *queries) *[]string {
 
 func TestQuery_aboutLicencesReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	s := newService(t)
-	reads, writes := questions(s.store.queries), questions(s.store.writes)
+	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	s.askAboutLicences()
 	for _, query := range slices.Concat(*reads, *writes) {
 		for _, step := range s.plan(query) {
@@ -412,7 +412,7 @@ type scaled struct {
 }
 
 // forget has the service read anew what it keeps in memory.
-func (s *scaled) forget() { s.store.changes.note(touches{}) }
+func (s *scaled) forget() { s.store.changes.note(invalidation{}) }
 
 // any returns the key of any licence.
 func (s *scaled) any() string { return s.keys[rand.IntN(len(s.keys))] }

@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -19,9 +20,105 @@ const (
 	lockPatience = 15 * time.Second // how long a write waits for its turn
 )
 
+// A writer makes every change of the file, over one connection, in batches: jobs that
+// wait share one transaction and one sync.
+//
+// Who owns what. turn is a lock that holds one token. Whoever has put the token there
+// owns conn, queries, lastCommit and dataVersion until it takes the token out again:
+// the writer's goroutine (loop), or a caller that runs its job inline. All else is a
+// channel, an atomic, or set once before the first job.
+//
+// A commit: a job reaches the queue (update) → the goroutine wakes, takes the turn and
+// begins a transaction (runBatch) → it takes that job and what else waits → each job
+// runs, inside a savepoint of its own if it writes and is not alone → totals are
+// written → COMMIT, with its sync → changes counts what the jobs invalidate → their
+// callers hear the result. So nobody hears of a write before it is on disk, and no
+// cache serves what it replaced after its caller has heard.
+//
+// An inline run: a caller that finds the writer idle takes the turn itself and does
+// the same on its own goroutine, with whatever has reached the queue by then. It saves
+// two changes of goroutine; see BenchmarkWrites.
+//
+// A foreign change, by the sqlite3 shell or a command: data_version tells, and is
+// asked for between two batches, at most once in foreignInterval. Until it has been
+// asked, caches are not trusted (current).
+//
+// A stop: closing is closed → no job enters the queue any more → the goroutine takes
+// the turn for good, runs what is queued, closes stopped and ends.
+type writer struct {
+	db      *sql.DB
+	conn    *sql.Conn
+	queries *queries // prepared on conn
+	inPlace func() error
+	now     func() time.Time
+
+	jobs    chan *job
+	turn    chan struct{}
+	wake    chan struct{} // has the goroutine look for jobs and for foreign changes
+	closing chan struct{}
+	stopped chan struct{}
+	running sync.WaitGroup // the goroutine
+
+	lastCommit    time.Duration             // how long it took
+	dataVersion   int64                     // as last seen on conn
+	callers       atomic.Int64              // in update
+	lastBatchSize atomic.Int64              // after a large one others are about to come
+	blockedSince  atomic.Pointer[time.Time] // since when BEGIN waits for the lock; nil: it doesn't
+	fresh         atomic.Bool               // dataVersion was asked for within foreignInterval
+	freshTimer    *time.Timer               // ends fresh
+	changes       changes
+	commits       atomic.Int64 // so far, for the metrics
+	written       atomic.Int64 // jobs committed so far
+}
+
+// newWriter makes a writer that has no connection yet. inPlace tells whether the file
+// is still the one that the connection has open.
+func newWriter(inPlace func() error, now func() time.Time) *writer {
+	w := &writer{inPlace: inPlace, now: now, jobs: make(chan *job, maxQueued), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		closing: make(chan struct{}), stopped: make(chan struct{})}
+	w.changes.seed = maphash.MakeSeed()
+	w.freshTimer = time.AfterFunc(foreignInterval, func() { w.fresh.Store(false) })
+	return w
+}
+
+// start runs the writer's goroutine until stop.
+func (w *writer) start() { w.running.Go(w.loop) }
+
+// stop runs the jobs that are queued and ends the goroutine. The caller owns the
+// connection from then on.
+func (w *writer) stop() {
+	close(w.closing)
+	w.running.Wait()
+}
+
+// connect gives the writer a connection of its pool.
+func (w *writer) connect() (err error) {
+	if w.conn, err = w.db.Conn(context.Background()); err != nil {
+		return err
+	}
+	w.queries = newQueries(w.conn.PrepareContext)
+	w.dataVersion = -1 // each connection counts from where it likes
+	return nil
+}
+
+// disconnect closes connection and pool, as far as there are any.
+func (w *writer) disconnect() error {
+	var errs []error
+	if w.queries != nil {
+		w.queries.close()
+	}
+	if w.conn != nil {
+		errs = append(errs, w.conn.Close())
+	}
+	if w.db != nil {
+		errs = append(errs, w.db.Close())
+	}
+	return errors.Join(errs...)
+}
+
 // effects are what a job leaves behind in the transaction that it shares.
 type effects struct {
-	touches touches
+	invalid invalidation
 	total   total // that is still to be written, with those of the others; nil: none
 	shared  bool  // what it writes must be undone apart: it needs a savepoint
 	saved   bool  // and has one
@@ -45,18 +142,19 @@ func addTotals(a, b total) total {
 	return a
 }
 
-// touches is what a transaction says it changes of what others keep in memory.
-// Unless it says so, it may be anything: forgetting costs time, not truth.
-type touches struct {
+// An invalidation names the cached rows that a transaction changes. Without names,
+// everything that is cached is invalidated.
+type invalidation struct {
 	named bool
 	ids   []string
 }
 
-// only says that of all rows that are kept in memory, this transaction changes
-// none but those of the given licences and widgets. It may be said again, for more.
-func (t *tx) only(ids ...string) {
-	t.touches.named = true
-	t.touches.ids = append(t.touches.ids, ids...)
+// invalidate says that of all cached rows this transaction changes only those of the
+// given licences and widgets; without ids, none. It may be called again, for more. A
+// transaction that never calls it invalidates everything.
+func (t *tx) invalidate(ids ...string) {
+	t.invalid.named = true
+	t.invalid.ids = append(t.invalid.ids, ids...)
 }
 
 // changes counts commits, so that what is kept in memory can be held against the
@@ -87,12 +185,12 @@ func (c *changes) row(id string) *atomic.Uint64 {
 }
 
 // note counts what a committed transaction has touched, before its caller hears of it.
-func (c *changes) note(t touches) {
+func (c *changes) note(i invalidation) {
 	c.commits.Add(1)
-	if !t.named {
+	if !i.named {
 		c.rest.Add(1)
 	}
-	for _, id := range t.ids {
+	for _, id := range i.ids {
 		c.row(id).Add(1)
 	}
 }
@@ -148,15 +246,15 @@ func (j *job) finish(err error) {
 // wait, and returns once it is on disk. When f fails, what it wrote is rolled
 // back alone and its error comes back (but see keep). f may run more than once
 // and must then start anew. When ctx ends before f's turn, f is not run.
-// Errors: f's own, errBusy, errStorageFull, errStorage, errDoubt, errClosed, ctx's.
-func (s *store) update(ctx context.Context, f func(*tx) error) error {
-	if since := s.blocked.Load(); since != nil && s.calling.Load() >= maxBlocked && s.now().Sub(*since) > time.Second {
+// Errors: f's own, errBusy, errStorageFull, errStorage, errDoubt, errClosed, ctx'w.
+func (w *writer) update(ctx context.Context, f func(*tx) error) error {
+	if since := w.blockedSince.Load(); since != nil && w.callers.Load() >= maxBlocked && w.now().Sub(*since) > time.Second {
 		return errBusy
 	}
-	alone := s.calling.Add(1) == 1 && s.crowd.Load() <= 1
-	defer s.calling.Add(-1)
+	alone := w.callers.Add(1) == 1 && w.lastBatchSize.Load() <= 1
+	defer w.callers.Add(-1)
 	j := &job{ctx: ctx, run: f, done: make(chan struct{})}
-	if _, hurried := ctx.Deadline(); alone && !hurried && s.lead(j) {
+	if _, hurried := ctx.Deadline(); alone && !hurried && w.runInline(j) {
 		if j.state.CompareAndSwap(jobWaiting, jobGone) {
 			return ctx.Err()
 		}
@@ -165,13 +263,13 @@ func (s *store) update(ctx context.Context, f func(*tx) error) error {
 	patience := time.NewTimer(lockPatience)
 	defer patience.Stop()
 	select {
-	case s.jobs <- j:
-		s.rouse()
+	case w.jobs <- j:
+		w.wakeUp()
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-patience.C:
 		return errBusy
-	case <-s.closing:
+	case <-w.closing:
 		return errClosed
 	}
 	err := error(errClosed)
@@ -182,7 +280,7 @@ func (s *store) update(ctx context.Context, f func(*tx) error) error {
 		err = ctx.Err()
 	case <-patience.C:
 		err = errBusy
-	case <-s.stopped:
+	case <-w.stopped:
 	}
 	if j.state.CompareAndSwap(jobWaiting, jobGone) {
 		return err
@@ -195,63 +293,63 @@ func (s *store) update(ctx context.Context, f func(*tx) error) error {
 // until it has begun, which saves two changes of goroutine. While another program
 // holds the lock it waits as long as SQLite does, whatever becomes of the caller's
 // context. It reports false when somebody does write.
-func (s *store) lead(j *job) bool {
+func (w *writer) runInline(j *job) bool {
 	select {
-	case s.turn <- struct{}{}:
+	case w.turn <- struct{}{}:
 	default:
 		return false
 	}
 	defer func() {
-		<-s.turn
-		if len(s.jobs) > 0 {
-			s.rouse()
+		<-w.turn
+		if len(w.jobs) > 0 {
+			w.wakeUp()
 		}
 	}()
 	if runtime.GOMAXPROCS(0) == 1 { // nobody else could ask meanwhile
 		runtime.Gosched()
 	}
-	s.runBatch(j)
+	w.runBatch(j)
 	return true
 }
 
-func (s *store) rouse() {
+func (w *writer) wakeUp() {
 	select {
-	case s.wake <- struct{}{}:
+	case w.wake <- struct{}{}:
 	default: // it is awake
 	}
 }
 
-// write is the writer's goroutine. It groups what waits: one commit, one sync,
+// loop is the writer's goroutine. It groups what waits: one commit, one sync,
 // for as many jobs as came while the last one was running.
-func (s *store) write() {
-	defer close(s.stopped)
+func (w *writer) loop() {
+	defer close(w.stopped)
 	for {
 		select {
-		case <-s.wake:
-		case <-s.closing:
-			s.turn <- struct{}{} // for good
-			s.runQueued()
+		case <-w.wake:
+		case <-w.closing:
+			w.turn <- struct{}{} // for good
+			w.runQueued()
 			return
 		}
-		s.turn <- struct{}{}
-		s.runQueued()
-		<-s.turn
+		w.turn <- struct{}{}
+		w.runQueued()
+		<-w.turn
 	}
 }
 
 // runQueued runs what waits. Between batches it looks for commits of others when
 // that is due: under load something may always wait.
-func (s *store) runQueued() {
+func (w *writer) runQueued() {
 	for {
-		if !s.fresh.Load() {
-			s.noteForeign()
+		if !w.fresh.Load() {
+			w.noteForeign()
 		}
 		select {
-		case first := <-s.jobs:
+		case first := <-w.jobs:
 			runtime.Gosched() // lets those who are about to ask join this batch
-			s.runBatch(first)
-			if len(s.jobs) > 0 {
-				s.yield()
+			w.runBatch(first)
+			if len(w.jobs) > 0 {
+				w.yield()
 			}
 		default:
 			return
@@ -262,10 +360,10 @@ func (s *store) runQueued() {
 // yield leaves the lock to others for a moment when the last commit took long: a
 // program that waits for it looks ten times a second, and where the disk is slow and
 // writes always wait here it would find the lock taken until it gives up.
-func (s *store) yield() {
+func (w *writer) yield() {
 	const slow, most = 2 * time.Millisecond, 5 * time.Millisecond
-	if s.synced > slow {
-		time.Sleep(min(s.synced/16, most))
+	if w.lastCommit > slow {
+		time.Sleep(min(w.lastCommit/16, most))
 	}
 }
 
@@ -276,32 +374,32 @@ const foreignInterval = 250 * time.Millisecond
 // current reports whether versions can be trusted: whether the file was asked for
 // commits of others within foreignInterval. If not, it has that done, without
 // waiting for it: a lock may hold the writer, and reading goes on meanwhile.
-func (s *store) current() bool {
-	if s.fresh.Load() {
+func (w *writer) current() bool {
+	if w.fresh.Load() {
 		return true
 	}
-	s.rouse()
+	w.wakeUp()
 	return false
 }
 
 // noteForeign notices commits of others. It must ask on the writer's connection,
 // between transactions: there data_version moves for the commits of others only,
 // on any other connection for our own too.
-func (s *store) noteForeign() {
+func (w *writer) noteForeign() {
 	var version int64
-	if err := s.writes.one(`PRAGMA data_version`, nil, &version); err != nil || version != s.foreign {
-		s.foreign = version
-		s.changes.note(touches{})
+	if err := w.queries.one(`PRAGMA data_version`, nil, &version); err != nil || version != w.dataVersion {
+		w.dataVersion = version
+		w.changes.note(invalidation{})
 	}
-	s.fresh.Store(true)
-	s.fading.Reset(foreignInterval) // should an earlier end come only now, the writer looks again
+	w.fresh.Store(true)
+	w.freshTimer.Reset(foreignInterval) // should an earlier end come only now, the writer looks again
 }
 
 // runBatch begins a transaction and only then takes the job that it is for and
 // those that still wait, so that nobody is held to a transaction that a lock keeps
 // from beginning. Like all that follows it is for whoever has the turn.
-func (s *store) runBatch(first *job) {
-	if err := s.begin(); err != nil {
+func (w *writer) runBatch(first *job) {
+	if err := w.begin(); err != nil {
 		if first.taken() {
 			first.finish(err)
 		}
@@ -315,42 +413,42 @@ func (s *store) runBatch(first *job) {
 		j = nil
 		if len(batch) < maxBatch {
 			select {
-			case j = <-s.jobs:
+			case j = <-w.jobs:
 			default:
 			}
 		}
 	}
-	s.crowd.Store(int64(len(batch)))
-	if errs, ok := s.runTogether(batch); ok {
+	w.lastBatchSize.Store(int64(len(batch)))
+	if errs, ok := w.runTogether(batch); ok {
 		for i, j := range batch {
 			j.finish(errs[i])
 		}
 		return
 	}
 	for _, j := range batch { // nothing of it was kept: each gets a transaction of its own, and its own error
-		j.finish(s.runAlone(j))
+		j.finish(w.runAlone(j))
 	}
 }
 
-func (s *store) begin() error {
-	if err := s.inPlace(); err != nil {
+func (w *writer) begin() error {
+	if err := w.inPlace(); err != nil {
 		return err
 	}
-	now := s.now()
-	s.blocked.CompareAndSwap(nil, &now)
-	err := s.writes.run("BEGIN IMMEDIATE")
+	now := w.now()
+	w.blockedSince.CompareAndSwap(nil, &now)
+	err := w.queries.run("BEGIN IMMEDIATE")
 	if errors.Is(err, errBusy) { // and stays so until a transaction begins
 		return err
 	}
-	s.blocked.Store(nil)
+	w.blockedSince.Store(nil)
 	if errors.Is(err, sql.ErrConnDone) { // database/sql has given up the connection, and its transaction with it
-		if err := s.connect(); err != nil {
+		if err := w.connect(); err != nil {
 			return storageError(err)
 		}
 	}
 	if err != nil {
-		s.writes.run("ROLLBACK") // of a transaction that an earlier fault left open
-		err = s.writes.run("BEGIN IMMEDIATE")
+		w.queries.run("ROLLBACK") // of a transaction that an earlier fault left open
+		err = w.queries.run("BEGIN IMMEDIATE")
 	}
 	return err
 }
@@ -358,35 +456,35 @@ func (s *store) begin() error {
 // runTogether runs the jobs, with a savepoint for each that writes rows, and
 // commits. It reports false when the transaction was lost before its end and
 // nothing of it is kept.
-func (s *store) runTogether(batch []*job) ([]error, bool) {
+func (w *writer) runTogether(batch []*job) ([]error, bool) {
 	errs := make([]error, len(batch))
 	for i, j := range batch {
-		errs[i] = s.call(j, len(batch) > 1)
+		errs[i] = w.call(j, len(batch) > 1)
 		lost := false
 		switch _, refused := errs[i].(*refusal); {
 		case j.effects.saved:
-			lost = !keeps(errs[i]) && s.writes.run("ROLLBACK TO job") != nil || s.writes.run("RELEASE job") != nil
+			lost = !keeps(errs[i]) && w.queries.run("ROLLBACK TO job") != nil || w.queries.run("RELEASE job") != nil
 		case len(batch) > 1 && !keeps(errs[i]) && !refused:
-			lost = s.writes.run("BEGIN") == nil // it can't begin unless the error, of a read perhaps, has ended the transaction
+			lost = w.queries.run("BEGIN") == nil // it can't begin unless the error, of a read perhaps, has ended the transaction
 		}
 		if lost {
-			s.writes.run("ROLLBACK")
+			w.queries.run("ROLLBACK")
 			return nil, false
 		}
 	}
-	if err := s.commit(batch, errs); err != nil {
+	if err := w.commit(batch, errs); err != nil {
 		return nil, false
 	}
 	return errs, true
 }
 
 // runAlone runs a job in a transaction of its own.
-func (s *store) runAlone(j *job) error {
-	if err := s.begin(); err != nil {
+func (w *writer) runAlone(j *job) error {
+	if err := w.begin(); err != nil {
 		return err
 	}
-	errs := []error{s.call(j, false)}
-	if err := s.commit([]*job{j}, errs); err != nil {
+	errs := []error{w.call(j, false)}
+	if err := w.commit([]*job{j}, errs); err != nil {
 		return err
 	}
 	return errs[0]
@@ -403,7 +501,7 @@ func keeps(err error) bool {
 // committed, for sure: the transaction could still be rolled back. Else a COMMIT
 // that failed may have happened all the same, so nothing is run again, and every
 // caller hears errDoubt, or that the disk is full, in place of its success.
-func (s *store) commit(batch []*job, errs []error) error {
+func (w *writer) commit(batch []*job, errs []error) error {
 	written := 0
 	var sum total
 	for i, j := range batch {
@@ -413,23 +511,23 @@ func (s *store) commit(batch []*job, errs []error) error {
 		}
 	}
 	if written == 0 {
-		s.writes.run("ROLLBACK")
+		w.queries.run("ROLLBACK")
 		return nil
 	}
 	if sum != nil {
-		if err := sum.write(&tx{queries: s.writes, effects: &effects{}}); err != nil {
-			s.writes.run("ROLLBACK")
+		if err := sum.write(&tx{queries: w.queries, effects: &effects{}}); err != nil {
+			w.queries.run("ROLLBACK")
 			return err
 		}
 	}
 	began := time.Now()
-	err := s.writes.run("COMMIT")
-	s.synced = time.Since(began)
-	if err != nil && s.writes.run("ROLLBACK") == nil {
+	err := w.queries.run("COMMIT")
+	w.lastCommit = time.Since(began)
+	if err != nil && w.queries.run("ROLLBACK") == nil {
 		return err
 	}
 	if err != nil {
-		s.changes.note(touches{})
+		w.changes.note(invalidation{})
 	}
 	if err != nil && !errors.Is(err, errStorageFull) { // at which SQLite rolls back by itself
 		err = fmt.Errorf("%w (%v)", errDoubt, err)
@@ -441,33 +539,33 @@ func (s *store) commit(batch []*job, errs []error) error {
 		case err != nil:
 			errs[i] = err
 		default:
-			s.changes.note(j.effects.touches)
+			w.changes.note(j.effects.invalid)
 			errs[i] = kept.error
 		}
 	}
 	if err == nil {
-		s.batches.Add(1)
-		s.written.Add(int64(written))
+		w.commits.Add(1)
+		w.written.Add(int64(written))
 	}
 	return nil
 }
 
 // call runs a job's function; a panic in it is its own error, not the writer's end.
-func (s *store) call(j *job, shared bool) (err error) {
+func (w *writer) call(j *job, shared bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic in a write: %v\n%s", p, debug.Stack())
 		}
 	}()
-	now := s.now()
+	now := w.now()
 	j.effects = effects{shared: shared}
-	return j.run(&tx{queries: s.writes, effects: &j.effects, now: newStamp(now), exact: now})
+	return j.run(&tx{queries: w.queries, effects: &j.effects, now: newStamp(now), exact: now})
 }
 
 // lockedSince tells since when the writer has been waiting for somebody else's
 // lock; the zero time when it isn't.
-func (s *store) lockedSince() time.Time {
-	if since := s.blocked.Load(); since != nil {
+func (w *writer) lockedSince() time.Time {
+	if since := w.blockedSince.Load(); since != nil {
 		return *since
 	}
 	return time.Time{}

@@ -24,7 +24,7 @@ import (
 
 func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
 	s := openTestStore(t, makeStore(t), storeOptions{})
-	batches, written := s.batches.Load(), s.written.Load()
+	batches, written := s.commits.Load(), s.written.Load()
 	release := holdWriter(t, s)
 	const writes = 200
 	jobs := make([]func(*tx) error, writes)
@@ -38,7 +38,7 @@ func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
 			t.Errorf("write %d: %v", i, err)
 		}
 	}
-	if got := s.batches.Load() - batches; got != 2 { // the one that held the writer, and the rest
+	if got := s.commits.Load() - batches; got != 2 { // the one that held the writer, and the rest
 		t.Errorf("%d commits for %d waiting writes", got, writes)
 	}
 	if got := s.written.Load() - written; got != writes+1 {
@@ -51,7 +51,7 @@ func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
 
 func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
 	s := openTestStore(t, makeStore(t), storeOptions{})
-	before := s.batches.Load()
+	before := s.commits.Load()
 	const callers, each = 32, 10
 	var wait sync.WaitGroup
 	for c := range callers {
@@ -67,14 +67,14 @@ func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
 	if got := len(accountNames(t, s)); got != callers*each {
 		t.Errorf("%d rows, want %d", got, callers*each)
 	}
-	if got := s.batches.Load() - before; got >= callers*each {
+	if got := s.commits.Load() - before; got >= callers*each {
 		t.Errorf("%d commits for %d writes", got, callers*each)
 	}
 }
 
 func TestWriter_boundsABatch(t *testing.T) {
 	s := openTestStore(t, makeStore(t), storeOptions{})
-	before := s.batches.Load()
+	before := s.commits.Load()
 	release := holdWriter(t, s)
 	jobs := make([]func(*tx) error, maxBatch+1)
 	for i := range jobs {
@@ -87,7 +87,7 @@ func TestWriter_boundsABatch(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := s.batches.Load() - before; got != 3 {
+	if got := s.commits.Load() - before; got != 3 {
 		t.Errorf("%d commits for the holder and %d waiting writes, want 3", got, len(jobs))
 	}
 }
@@ -568,7 +568,7 @@ func (b *faultBench) prepare(cold bool) *faultRun {
 	r.answers = r.count(`SELECT count(*) FROM idempotency`)
 	if cold {
 		b.store.turn <- struct{}{}
-		b.store.writes.close()
+		b.store.writer.queries.close()
 		<-b.store.turn
 	}
 	return r

@@ -15,8 +15,9 @@ import (
 const (
 	followInterval = time.Second
 	sweepInterval  = time.Minute
-	clockJump      = time.Minute // between two looks: more than a clock is ever trimmed by
-	clockTrial     = time.Hour   // until a clock that was set forward is believed
+	clockJump      = time.Minute     // between two looks: more than a clock is ever trimmed by
+	lastPatience   = 5 * time.Second // for what is written at the stop
+	clockTrial     = time.Hour       // until a clock that was set forward is believed
 )
 
 // follow keeps what the service holds in memory true to the database and the key
@@ -92,7 +93,7 @@ func (s *server) tend(ctx context.Context) {
 // lastChores does what is still to be done when the service stops. It has a time of its
 // own: waiting for requests may have used up theirs.
 func (s *server) lastChores() error {
-	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), lastPatience)
 	defer cancel()
 	var errs []error
 	for _, c := range s.chores {

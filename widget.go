@@ -134,7 +134,7 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) 
 		}
 	}
 	_, err = create(ctx, a.server, c, func(t *tx) (noContent, error) {
-		t.only(w.ID)
+		t.invalidate(w.ID)
 		t.addCounts(w.ID, q.counts, q.items)
 		return noContent{}, nil
 	})
