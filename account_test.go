@@ -79,6 +79,7 @@ func tokenStory(t *testing.T, o *operator) {
 }
 
 func TestAccount_closedHasItsTokensRefusedAtOnce(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	second := s.addAccount("second")
 	auth := "Authorization: Bearer " + s.token(second, scopeLeads)
@@ -95,6 +96,7 @@ func TestAccount_closedHasItsTokensRefusedAtOnce(t *testing.T) {
 }
 
 func TestBaseURL_ofEarlierTokensHoldsUntilItIsRemoved(t *testing.T) {
+	t.Parallel()
 	const next = "https://api.example.com/v1"
 	s := newService(t)
 	earlier := "Authorization: Bearer " + s.token(s.account, scopeLeads)

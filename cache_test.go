@@ -31,6 +31,7 @@ func parseKey(t *testing.T, text string) licenseKey {
 }
 
 func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("tenant")
 	s.change(func(tx *tx) error { return tx.addOrigin(tenant, "https://tenant.example") })
@@ -93,6 +94,7 @@ func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
 }
 
 func TestCache_servesNothingThatWasNotComparedWithTheFileLately(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, key := s.addLicense(license{})
 	s.notice()
@@ -103,6 +105,7 @@ func TestCache_servesNothingThatWasNotComparedWithTheFileLately(t *testing.T) {
 }
 
 func TestCache_forgetsOnlyWhatOwnCommitsName(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.notice() // the first look at the file is news in itself
 	one, two := "lic_one", "lic_two"
@@ -130,6 +133,7 @@ func TestCache_forgetsOnlyWhatOwnCommitsName(t *testing.T) {
 // TestCache_neverLagsBehindAnAcknowledgedChange lets one goroutine change a row and
 // ask at once, while others keep filling the cache with what they read.
 func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.change(func(tx *tx) error { return tx.setRate(s.account, 1_000_000) })
 	id, key := s.addLicense(license{})
@@ -165,6 +169,7 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 }
 
 func TestCache_isBounded(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	c := newCache[int, int](10)
 	for i := range 100 {
@@ -180,6 +185,7 @@ func TestCache_isBounded(t *testing.T) {
 // TestCache_servesAlsoWhileWritesAlwaysWait has each write ask for the
 // next before it ends, so that the queue is never empty.
 func TestCache_servesAlsoWhileWritesAlwaysWait(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	const last = 5
 	var fresh [last + 1]bool

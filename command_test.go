@@ -38,6 +38,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 }
 
 func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	gone := func(prefix string) string { return newID(prefix, time.Now()) }
 	for _, args := range [][]string{
@@ -62,6 +63,7 @@ func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
 }
 
 func TestCommand_wrongLineIsAUsageError(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	for _, c := range []struct {
 		want string
@@ -140,6 +142,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 }
 
 func TestCommand_optionWinsOverItsVariableAndMayFollowArguments(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	o.env["WIDGETD_ACCOUNT"] = newID("acct", time.Now()) // nobody
 	o.fails("there is no such account", "widget", "add", "Lunch")
@@ -169,6 +172,7 @@ func TestCommand_withoutOptionsUsesTheWorkingDirectory(t *testing.T) {
 }
 
 func TestCommand_exitsByKindOfError(t *testing.T) {
+	t.Parallel()
 	program := builtProgram(t)
 	for _, c := range []struct {
 		args []string
@@ -190,6 +194,7 @@ func TestCommand_exitsByKindOfError(t *testing.T) {
 }
 
 func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"license", "-json", "-h"}, {"help", "license"}} {
 		got := runOK(t, args...)
 		if strings.Count(got, "\n  license ") != 11 || strings.Contains(got, "account add") || strings.Contains(got, "-db") {
@@ -212,6 +217,7 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 }
 
 func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
+	t.Parallel()
 	all := runOK(t, "help")
 	used := map[string]bool{}
 	options := allOptions(commands())
@@ -265,6 +271,7 @@ func commandRow(c command) string {
 }
 
 func TestReadme_hasARowForEveryOptionCommandAndEndpoint(t *testing.T) {
+	t.Parallel()
 	f, err := os.Open("README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -32,6 +32,7 @@ func (s *service) eventTypes(licenseID string) string {
 }
 
 func TestEvent_isFilteredAndBelongsToItsAccount(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("tenant")
 	id, key := s.addLicense(license{AccountID: tenant})
@@ -71,6 +72,7 @@ func TestEvent_isFilteredAndBelongsToItsAccount(t *testing.T) {
 }
 
 func TestEvent_ofAStatusIsWrittenOnceByTimeAlsoAfterTheServiceWasOff(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		end := newStamp(time.Now().Add(24 * time.Hour))

@@ -308,6 +308,7 @@ func (s *service) unchanged(before string) {
 }
 
 func TestHarness_databaseFilesAreWhereDumpLooks(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	before := s.dump()
 	s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com"}`).is(200)
@@ -1131,6 +1132,7 @@ func commandLog(t testing.TB, log string) {
 }
 
 func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	token := s.token(s.account, scopeLeads)

@@ -14,6 +14,7 @@ import (
 )
 
 func TestLease_neverGoesPastTheEndOfGrace(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 700, time.UTC)
 	hour := func(n int) stamp { return newStamp(now.Add(time.Duration(n) * time.Hour)) }
 	for name, c := range map[string]struct {
@@ -47,6 +48,7 @@ func TestLease_neverGoesPastTheEndOfGrace(t *testing.T) {
 }
 
 func TestLease_claimsNameLicenceAndDevice(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	print := fingerprintHash("machine")
 	l := &license{ID: "lic_1", AccountID: "acct_1", Product: "kds", LeaseHours: 336, Entitlements: codeList{"a", "b"}}
@@ -60,6 +62,7 @@ func TestLease_claimsNameLicenceAndDevice(t *testing.T) {
 }
 
 func TestLease_isAnHourLongAnHourBeforeTheEndOfGrace(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		end := time.Now().Add(48 * time.Hour)
@@ -82,6 +85,7 @@ func TestLease_isAnHourLongAnHourBeforeTheEndOfGrace(t *testing.T) {
 }
 
 func TestLease_afterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{LeaseHours: 1})
@@ -117,6 +121,7 @@ func TestLease_afterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T
 }
 
 func TestVerify_renewsALeasePastItsRefresh(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{LeaseHours: 10})
@@ -164,6 +169,7 @@ func TestVerify_renewsALeasePastItsRefresh(t *testing.T) {
 }
 
 func TestVerify_givesADeviceWithoutATokenTheVerySameForAMinute(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{})
@@ -194,6 +200,7 @@ func TestVerify_givesADeviceWithoutATokenTheVerySameForAMinute(t *testing.T) {
 }
 
 func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(2), LeaseHours: 2})
@@ -232,6 +239,7 @@ func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T
 }
 
 func TestVerify_signsANonceWithTheSameNumberWithinAMinute(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{})
@@ -264,6 +272,7 @@ func TestVerify_signsANonceWithTheSameNumberWithinAMinute(t *testing.T) {
 }
 
 func TestLease_olderThanTheLastIsSuspectedOncePerDay(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{MaxDevices: ptr(1)})
@@ -303,6 +312,7 @@ func TestLease_olderThanTheLastIsSuspectedOncePerDay(t *testing.T) {
 }
 
 func TestLease_isNotSuspectedByARestoredDatabase(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{LeaseHours: 2})
@@ -334,6 +344,7 @@ func TestLease_isNotSuspectedByARestoredDatabase(t *testing.T) {
 }
 
 func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{MaxDevices: ptr(1)}) // a lease of 14 days
@@ -389,6 +400,7 @@ func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T)
 }
 
 func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(1), Entitlements: codeList{"kds", "reports"}})
 	token := s.activate(key, "a").is(200).text("token")
@@ -436,6 +448,7 @@ func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 
 // TestLease_isJudgedByOpenSSLAndJQ runs the check that the README shows.
 func TestLease_isJudgedByOpenSSLAndJQ(t *testing.T) {
+	t.Parallel()
 	programsOrSkip(t, "sh", "openssl", "jq", "base64")
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(1)})

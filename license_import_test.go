@@ -25,6 +25,7 @@ func (s *service) importFile(lines ...string) string {
 }
 
 func TestImport_takesLicencesWithTheirKeys(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	own := newLicenseKey()
 	file := s.importFile("\ufeffkey,plan,kind,state,reason,trial,max_devices,max_transfers,starts_at,expires_at,grace_days,lease_hours,entitlements,metadata",
@@ -57,6 +58,7 @@ func TestImport_takesLicencesWithTheirKeys(t *testing.T) {
 }
 
 func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	good := "GOOD-KEY-0000000001"
 	header := "key,account_id,product,state,max_devices,expires_at,starts_at,expiry_basis,trial,entitlements,metadata"
@@ -116,6 +118,7 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 }
 
 func TestImport_namesEveryBadRowAtOnce(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	known := "KNOWN-KEY-00000001"
 	s.must("license", "import", s.importFile("key", known), "-account", s.account, "-product", "kds")
@@ -159,6 +162,7 @@ func TestImport_namesEveryBadRowAtOnce(t *testing.T) {
 }
 
 func TestImport_showsItsProgressWhenItIsLong(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	rows := []string{"key"}
 	for i := range importProgress + 1 {
@@ -177,6 +181,7 @@ func TestImport_showsItsProgressWhenItIsLong(t *testing.T) {
 }
 
 func TestExport_hasLicencesAndDevices(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{Plan: ptr("=cmd()"), MaxDevices: ptr(2)})
 	for range 3 {

@@ -42,6 +42,7 @@ func keyText(symbols []byte) string {
 }
 
 func TestLicenseKey_newHasFiveGroupsOfFiveAndIsRight(t *testing.T) {
+	t.Parallel()
 	seen := map[string]bool{}
 	var first, last [32]bool
 	for range 1000 {
@@ -69,6 +70,7 @@ func TestLicenseKey_newHasFiveGroupsOfFiveAndIsRight(t *testing.T) {
 }
 
 func TestLicenseKey_weightsAreAllDifferentPowersOfAGenerator(t *testing.T) {
+	t.Parallel()
 	seen := map[byte]bool{}
 	for i, x := range gf32 {
 		if x == 0 || x > 31 || seen[x] {
@@ -89,6 +91,7 @@ func TestLicenseKey_weightsAreAllDifferentPowersOfAGenerator(t *testing.T) {
 }
 
 func TestLicenseKey_withAWrongSymbolOrSwappedNeighboursIsNoticed(t *testing.T) {
+	t.Parallel()
 	keys := [][]byte{make([]byte, keySymbols)}
 	for range 20 {
 		keys = append(keys, symbolsOf(t, newLicenseKey()))
@@ -130,6 +133,7 @@ func TestLicenseKey_withAWrongSymbolOrSwappedNeighboursIsNoticed(t *testing.T) {
 }
 
 func TestLicenseKey_readsTheSameHoweverItIsTyped(t *testing.T) {
+	t.Parallel()
 	// A right key with a 0 and a 1 in it, at any place.
 	symbols := symbolsOf(t, newLicenseKey())
 	symbols[3], symbols[4], symbols[9] = 0, 1, 1
@@ -181,6 +185,7 @@ func TestLicenseKey_readsTheSameHoweverItIsTyped(t *testing.T) {
 }
 
 func TestLicenseKey_importedIsTakenAsItIs(t *testing.T) {
+	t.Parallel()
 	for _, key := range []string{
 		"ABCDEFGHIJKLMNOP", "abcdefghijklmnop", "OLD-KEY-OLD-KEY-oil", "{1B4E28BA-2FA1-11D2-883F-0016D3CCA427}",
 		strings.Repeat("~", 16), strings.Repeat("k", 255), strings.Repeat("k", 24), strings.Repeat("k", 26),
@@ -203,6 +208,7 @@ func TestLicenseKey_importedIsTakenAsItIs(t *testing.T) {
 }
 
 func TestLicenseKey_malformedIsNotLookedUp(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	symbols := symbolsOf(t, key)
@@ -236,6 +242,7 @@ func TestLicenseKey_malformedIsNotLookedUp(t *testing.T) {
 }
 
 func TestLicenseKey_withAControlCharacterIsAWrongMember(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	for _, control := range []string{"\n", "\t", "\r\n", "\x00", "\u0085"} {
@@ -249,6 +256,7 @@ func TestLicenseKey_withAControlCharacterIsAWrongMember(t *testing.T) {
 }
 
 func TestLicenseKey_rotatedWorksUntilItsEnd(t *testing.T) {
+	t.Parallel()
 	now := newStamp(time.Now())
 	l := &license{State: "active", Product: "kds", KeyRetiresAt: now}
 	if code, _ := judge(l, nil, question{}, now.Add(-time.Second)); code != "valid" {
@@ -260,6 +268,7 @@ func TestLicenseKey_rotatedWorksUntilItsEnd(t *testing.T) {
 }
 
 func TestLicenseKey_earlierNeverOutlivesTheEndOfALaterOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{})
@@ -369,6 +378,7 @@ func licenceTable(now time.Time) map[string]license {
 }
 
 func TestLicense_statusFollowsThePrecedence(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	for name, l := range licenceTable(now) {
 		want, _, _ := strings.Cut(name, ":")
@@ -400,6 +410,7 @@ func TestLicense_statusFollowsThePrecedence(t *testing.T) {
 }
 
 func TestLicense_statusIsTheSameInTheViewAndTheService(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	closed := s.addAccount("closed")
 	auth := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
@@ -439,6 +450,7 @@ func TestLicense_statusIsTheSameInTheViewAndTheService(t *testing.T) {
 }
 
 func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		closed := s.addAccount("closed")
@@ -503,6 +515,7 @@ var faults = [][]struct {
 }
 
 func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
+	t.Parallel()
 	precedence := []string{"not_found", "key_retired", "revoked", "suspended", "product_mismatch", "not_started", "expired", "fingerprint_required",
 		"fingerprint_mismatch", "device_blocked", "device_released", "device_not_activated", "entitlement_missing", "grace", "valid"}
 	now := time.Now()
@@ -557,6 +570,7 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 }
 
 func TestLicense_withoutALimitOfDevicesNeedsNone(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	l := &license{State: "active", Product: "kds"}
 	if code, valid := judge(l, nil, question{}, now); code != "valid" || !valid {
@@ -571,6 +585,7 @@ func TestLicense_withoutALimitOfDevicesNeedsNone(t *testing.T) {
 }
 
 func TestLicense_saysWhoMayTakeASeat(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	active, released, blocked := &device{State: deviceActive}, &device{State: deviceReleased}, &device{State: deviceBlocked}
 	past, future := newStamp(now.Add(-time.Hour)), newStamp(now.Add(time.Hour))
@@ -617,6 +632,7 @@ func TestLicense_saysWhoMayTakeASeat(t *testing.T) {
 }
 
 func TestLicense_movesAsTheContractSays(t *testing.T) {
+	t.Parallel()
 	allowed := map[string]string{"active suspend": "suspended", "suspended reinstate": "active", "active revoke": "revoked", "suspended revoke": "revoked"}
 	for _, state := range []string{"active", "suspended", "revoked"} {
 		for _, action := range []string{"suspend", "reinstate", "revoke", "renew", ""} {
@@ -631,6 +647,7 @@ func TestLicense_movesAsTheContractSays(t *testing.T) {
 }
 
 func TestLicense_durationCountsFromIssueStartOrFirstActivation(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		now := newStamp(time.Now())
@@ -667,6 +684,7 @@ func TestLicense_durationCountsFromIssueStartOrFirstActivation(t *testing.T) {
 }
 
 func TestLicense_endThatCountsFromTheFirstActivationIsInItsLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{DurationDays: ptr(30), ExpiryBasis: "first_activation", GraceDays: 2})
@@ -685,6 +703,7 @@ func TestLicense_endThatCountsFromTheFirstActivationIsInItsLease(t *testing.T) {
 }
 
 func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
@@ -769,6 +788,7 @@ func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
 }
 
 func TestLicense_illegalTransitionNamesTheStateAndChangesNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	legal := map[string]string{
@@ -814,6 +834,7 @@ func TestLicense_illegalTransitionNamesTheStateAndChangesNothing(t *testing.T) {
 }
 
 func TestLicense_isManagedByTheOperatorAlone(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, _ := s.addLicense(license{})
 	token := "Authorization: Bearer " + s.token(s.account, strings.Join([]string{scopeLicenses, scopeDevices, scopeEvents}, " "))
@@ -829,6 +850,7 @@ func TestLicense_isManagedByTheOperatorAlone(t *testing.T) {
 }
 
 func TestLicense_badTermsAreNamedAndChangeNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	id, _ := s.addLicense(license{StartsAt: newStamp(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))})
@@ -925,6 +947,7 @@ func (s *service) walk(path, auth string, limit int, between func()) (all []stri
 }
 
 func TestLicense_listComesNewestFirstAndStaysStableWhileRowsAreAdded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
@@ -969,6 +992,7 @@ func TestLicense_listComesNewestFirstAndStaysStableWhileRowsAreAdded(t *testing.
 }
 
 func TestLicense_searchFindsWhatIsNotASCIIAsItIsWritten(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, _ := s.addLicense(license{Product: "Café ÉLAN"})
 	auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
@@ -980,6 +1004,7 @@ func TestLicense_searchFindsWhatIsNotASCIIAsItIsWritten(t *testing.T) {
 }
 
 func TestLicense_listIsFilteredByPortals(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	now := time.Now()
 	at := func(d int) stamp { return newStamp(now.Add(days(d))) }
@@ -1030,6 +1055,7 @@ func TestLicense_listIsFilteredByPortals(t *testing.T) {
 }
 
 func TestLicense_showsEverythingButItsKey(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
@@ -1057,6 +1083,7 @@ func TestLicense_showsEverythingButItsKey(t *testing.T) {
 }
 
 func TestLicense_ofAnotherAccountIsNotThere(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	second := s.addAccount("second")
 	mine, _ := s.addLicense(license{AccountID: second})

@@ -20,6 +20,7 @@ import (
 )
 
 func TestInit_neverTouchesWhatIsThere(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	read := func() (all string) {
 		for _, name := range []string{"WIDGETD_DB", "WIDGETD_KEY"} {
@@ -64,6 +65,7 @@ func TestInit_neverTouchesWhatIsThere(t *testing.T) {
 }
 
 func TestInit_makesADatabaseWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "widgetd.db")
 	if err := createStore(path, func(t *tx) error { return errors.Join(named("x")(t), errors.New("changed my mind")) }); err == nil || !strings.Contains(err.Error(), "changed my mind") {
@@ -102,6 +104,7 @@ func TestFile_isForItsOwnerOnlyWhateverTheUmask(t *testing.T) {
 }
 
 func TestFile_draftOfACommandThatWasKilledIsNamed(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	for _, c := range [][]string{
 		{"backup", filepath.Join(o.dir, "copy.db")},
@@ -124,6 +127,7 @@ func TestFile_draftOfACommandThatWasKilledIsNamed(t *testing.T) {
 }
 
 func TestFile_headerHoldsWhoseItIs(t *testing.T) {
+	t.Parallel()
 	head, err := os.ReadFile(makeStore(t))
 	if err != nil {
 		t.Fatal(err)
@@ -158,6 +162,7 @@ var badFiles = []struct {
 }
 
 func TestFile_thatIsNotOursIsRefusedInOneLineWithTheNextStep(t *testing.T) {
+	t.Parallel()
 	for _, bad := range badFiles {
 		t.Run(bad.name, func(t *testing.T) {
 			path := makeStore(t)
@@ -196,6 +201,7 @@ func TestFile_orKeyThatIsBadIsRefusedByServeInOneLine(t *testing.T) {
 }
 
 func TestFile_ofANewerSchemaIsRefusedAlsoWhileOnlyTheWALSaysSo(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
 	leaveOpen(t, path) // keeps the log from being emptied, as a kill does
 	raw(t, path, "PRAGMA user_version = 2")
@@ -243,6 +249,7 @@ func TestFile_pathMayHaveOddCharacters(t *testing.T) {
 }
 
 func TestFile_behindASymbolicLinkIsTheOneThatTheLinkNames(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
 	link := filepath.Join(t.TempDir(), "link.db")
 	if err := os.Symlink(path, link); err != nil {
@@ -275,6 +282,7 @@ func TestFile_behindASymbolicLinkIsTheOneThatTheLinkNames(t *testing.T) {
 }
 
 func TestFile_pathTooLongForSQLiteIsRefusedWithTheNextStep(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), strings.Repeat("a", 250), strings.Repeat("b", 250), "x.db")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
@@ -288,6 +296,7 @@ func TestFile_pathTooLongForSQLiteIsRefusedWithTheNextStep(t *testing.T) {
 }
 
 func TestFile_thatIsNotTheOpenOneAnyMoreFailsWritesAndHealth(t *testing.T) {
+	t.Parallel()
 	for name, take := range map[string]func(path string) error{
 		"renamed":  func(path string) error { return os.Rename(path, path+".away") },
 		"unlinked": os.Remove,
@@ -327,6 +336,7 @@ func TestFile_thatIsNotTheOpenOneAnyMoreFailsWritesAndHealth(t *testing.T) {
 }
 
 func TestFile_headerDamagedWhileOpenIsNoticedUntilItIsMended(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	for _, at := range []int64{0, 68} { // what says SQLite, what says whose
 		head, err := os.ReadFile(s.path)
@@ -414,6 +424,7 @@ func TestWAL_emptiedUnderAReaderHoldsNoWriterUp(t *testing.T) {
 }
 
 func TestBackup_takenWhileWritingIsSoundAndNeverReplacesAFile(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	stop, written := make(chan struct{}), make(chan int)
 	go func() {
@@ -466,6 +477,7 @@ func TestBackup_takenWhileWritingIsSoundAndNeverReplacesAFile(t *testing.T) {
 }
 
 func TestBackup_replacesNoFileThatComesWhileItRuns(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.change(named(strings.Repeat("x", 8<<20))) // so that it takes a while
 	path := filepath.Join(s.dir, "copy.db")
@@ -490,6 +502,7 @@ func TestBackup_replacesNoFileThatComesWhileItRuns(t *testing.T) {
 }
 
 func TestBackup_thatCannotBeMadeSaysWhy(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	if err := o.fails("no such file or directory", "backup", filepath.Join(o.dir, "none", "copy.db")); err != nil && strings.Contains(err.Error(), "remove") {
 		t.Errorf("nothing is there to remove: %v", err)

@@ -23,6 +23,7 @@ import (
 )
 
 func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	batches, written := s.commits.Load(), s.written.Load()
 	release := holdWriter(t, s)
@@ -50,6 +51,7 @@ func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
 }
 
 func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	before := s.commits.Load()
 	const callers, each = 32, 10
@@ -73,6 +75,7 @@ func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
 }
 
 func TestWriter_boundsABatch(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	before := s.commits.Load()
 	release := holdWriter(t, s)
@@ -160,6 +163,7 @@ func checkFates(t *testing.T, s *store, all []fate, errs []error) {
 }
 
 func TestWriter_givesEachJobOfABatchItsOwnFate(t *testing.T) {
+	t.Parallel()
 	endsTransaction := func(f fate) bool {
 		return strings.HasPrefix(f.name, "one that makes SQLite") || strings.HasPrefix(f.name, "one that ends it")
 	}
@@ -194,6 +198,7 @@ func TestWriter_givesEachJobOfABatchItsOwnFate(t *testing.T) {
 }
 
 func TestWriter_returnsAKeptRefusalAsItself(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	want := &refusal{code: codeSeatLimit}
 	err := s.update(t.Context(), func(*tx) error { return keep(want) })
@@ -203,6 +208,7 @@ func TestWriter_returnsAKeptRefusalAsItself(t *testing.T) {
 }
 
 func TestWriter_runsAJobInlineForACallerAlone(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	var stack string
 	if err := s.update(t.Context(), func(*tx) error {
@@ -219,6 +225,7 @@ func TestWriter_runsAJobInlineForACallerAlone(t *testing.T) {
 }
 
 func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	release := holdWriter(t, s)
 	ctx, leave := context.WithCancel(t.Context())
@@ -239,6 +246,7 @@ func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
 }
 
 func TestWriter_givesTheResultToACallerWhoLeavesDuringItsTurn(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	ctx, leave := context.WithCancel(t.Context())
 	err := s.update(ctx, func(t *tx) error {
@@ -254,6 +262,7 @@ func TestWriter_givesTheResultToACallerWhoLeavesDuringItsTurn(t *testing.T) {
 }
 
 func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, err := openStore(makeStore(t), storeOptions{})
 		if err != nil {
@@ -276,6 +285,7 @@ func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
 }
 
 func TestWriter_runsWhatIsQueuedWhenItClosesAndRefusesTheRest(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
 	s := openTestStore(t, path, storeOptions{})
 	release := holdWriter(t, s)
@@ -307,6 +317,7 @@ func TestWriter_runsWhatIsQueuedWhenItClosesAndRefusesTheRest(t *testing.T) {
 }
 
 func TestWriter_givesATransactionOneNow(t *testing.T) {
+	t.Parallel()
 	start := time.Date(2026, 11, 21, 23, 59, 59, 5e8, time.FixedZone("", 3600))
 	var calls atomic.Int64
 	s := openTestStore(t, makeStore(t), storeOptions{now: func() time.Time { // a clock that jumps whenever it is read
@@ -331,6 +342,7 @@ func TestWriter_givesATransactionOneNow(t *testing.T) {
 }
 
 func TestWriter_isDelayedByAForeignWriterAndFailsNothing(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
 	s := openTestStore(t, path, storeOptions{})
 	release := foreignLock(t, path)
@@ -360,6 +372,7 @@ func TestWriter_isDelayedByAForeignWriterAndFailsNothing(t *testing.T) {
 }
 
 func TestWriter_isBusyPastTheWaitForALockAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.reopen(storeOptions{patience: 20 * time.Millisecond})
 	token := s.token(s.account, scopeLeads)
@@ -377,6 +390,7 @@ func TestWriter_isBusyPastTheWaitForALockAndWritesNothing(t *testing.T) {
 }
 
 func TestWriter_refusesMoreThanSixtyFourWritesWhileALockLasts(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	var ahead atomic.Int64
 	s.reopen(storeOptions{now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
@@ -403,6 +417,7 @@ func TestWriter_refusesMoreThanSixtyFourWritesWhileALockLasts(t *testing.T) {
 }
 
 func TestWriter_reportsAFullDiskAndReadingGoesOn(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	token := s.token(s.account, scopeLeads)
 	now := time.Now()
@@ -434,6 +449,7 @@ func TestWriter_reportsAFullDiskAndReadingGoesOn(t *testing.T) {
 }
 
 func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.limitPages(8)
 	release := holdWriter(t, s.store)
@@ -456,6 +472,7 @@ func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
 }
 
 func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	raw(t, o.env["WIDGETD_DB"], `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
 		INSERT INTO leads (id, account_id, type, email, email_key, created_at)
@@ -481,6 +498,7 @@ func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
 }
 
 func TestWriter_leavesOthersTheLockOnASlowDisk(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
 	useFault(path, &fault{sync: 20 * time.Millisecond})
 	s := openTestStore(t, path, storeOptions{driver: "faulty"})
@@ -902,6 +920,7 @@ func (b *faultBench) strike(only string, how form, kinds []error) (tried int) {
 }
 
 func TestWriter_losesAndDoublesNothingWhicheverCallFails(t *testing.T) {
+	t.Parallel()
 	for _, how := range []form{notDone, done, ended} {
 		t.Run(how.String(), func(t *testing.T) {
 			t.Parallel()

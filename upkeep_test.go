@@ -47,6 +47,7 @@ type fields struct {
 func (c *wallClock) set(by time.Duration) { c.offset.Store(int64(by)) }
 
 func TestClock_ofTheseTestsIsOneThatWasSet(t *testing.T) {
+	t.Parallel()
 	for _, bare := range []bool{false, true} {
 		c := &wallClock{bare: bare}
 		before := c.now()
@@ -220,6 +221,7 @@ func (c *clockCase) events() {
 }
 
 func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
+	t.Parallel()
 	for name, by := range jumps {
 		for _, bare := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, monotonic %v", name, !bare), func(t *testing.T) {
@@ -252,6 +254,7 @@ func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
 }
 
 func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		clock := &wallClock{}
 		s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
@@ -285,6 +288,7 @@ func (s *service) advance() {
 }
 
 func TestSweep_removesWhatHasServedItsTime(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	hash := func(b byte) []byte { return bytes.Repeat([]byte{b}, 32) }
 	s.change(func(t *tx) error {
@@ -306,6 +310,7 @@ func TestSweep_removesWhatHasServedItsTime(t *testing.T) {
 }
 
 func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		end := newStamp(time.Now().Add(time.Hour))
