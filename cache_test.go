@@ -104,6 +104,24 @@ func TestCache_servesNothingThatWasNotComparedWithTheFileLately(t *testing.T) {
 	s.verifyKey(key, "a").answers("revoked") // at once, by asking the file
 }
 
+func TestCache_keepsAllWhenAVerifyFindsItsDeviceGone(t *testing.T) {
+	s := newService(t)
+	_, key := s.addLicense(license{})
+	s.notice()
+	before := s.store.changes.version("")
+	hash, print := parseKey(t, key).hash(), fingerprintHash("nobody's")
+	s.change(func(tx *tx) error {
+		found, _, err := s.keys.noteSeen(tx, &checkRequest{keyHash: &hash, fingerprint: print[:]})
+		if found.code != "device_not_activated" {
+			t.Errorf("found %q", found.code)
+		}
+		return err
+	})
+	if s.store.changes.version("") != before {
+		t.Fatal("a device that was not there emptied the caches")
+	}
+}
+
 func TestCache_forgetsOnlyWhatOwnCommitsName(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -57,6 +57,19 @@ func TestIdempotencyKey_thatServedOneLicenceIsRefusedForAnother(t *testing.T) {
 	s.post("/licenses/"+one+"/rotate-key", `{}`, admin, someKey).is(200).has("Idempotency-Replayed: true")
 }
 
+func TestIdempotencyKey_replayInvalidatesNothing(t *testing.T) {
+	s := newService(t)
+	s.notice()
+	s.post("/widget/leads", aLead, someKey).is(200)
+	before := s.store.changes.version("")
+	for range 3 {
+		s.post("/widget/leads", aLead, someKey).is(200).has("Idempotency-Replayed: true")
+	}
+	if s.store.changes.version("") != before {
+		t.Fatal("a replay emptied the caches")
+	}
+}
+
 func TestIdempotencyKey_sentTwiceWithARenewalRenewsOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -466,6 +466,40 @@ func TestStop_waitsForWhatIsUnderWayAndNoLonger(t *testing.T) {
 	}
 }
 
+func TestStop_endsAtOnceAtASecondSignal(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	p := serveProcess(t, o)
+	addr := strings.TrimSuffix(strings.TrimPrefix(p.base, "http://"), "/v1")
+	unfinished := dialRaw(t, addr) // the drain waits for its body
+	fmt.Fprint(unfinished.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for { // until it drains, which closes the listener
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			break
+		}
+		conn.Close()
+		runtime.Gosched()
+	}
+	var err error
+	for ended := false; !ended; { // the first may still be on its way to those who listen for it
+		p.cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case err = <-p.done:
+			ended = true
+		default:
+			runtime.Gosched()
+		}
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("a second signal: the process ended with %v", err)
+	}
+}
+
 func TestStop_isNotHeldUpByAConnectionWithoutAByte(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
