@@ -95,6 +95,7 @@ type serverOptions struct {
 type server struct {
 	*guard
 	serverOptions
+	steady         func() time.Time // a clock that is never set, to measure time by; now may be set
 	log            *slog.Logger
 	accountBuckets *limiter // by account
 	addressBuckets *limiter // by limit's name and address
@@ -119,7 +120,7 @@ const (
 // newServer makes a server over an open store, with what wings returns for it. Its
 // base addresses come from the store; refresh reads them again.
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, wings func(*server) []wing) (*server, error) {
-	s := &server{guard: newGuard(st, keys), serverOptions: o, log: log,
+	s := &server{guard: newGuard(st, keys), serverOptions: o, log: log, steady: time.Now,
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
 	for _, w := range wings(s) {
 		s.routes = append(s.routes, w.routes...)
@@ -393,7 +394,7 @@ func (s *server) scrubWAL(patience time.Duration) {
 // limitAddress takes a token from an address's bucket for one of the limits on
 // anonymous callers.
 func (s *server) limitAddress(limit, address string, rate int) error {
-	if v := s.addressBuckets.take(limit+" "+address, rate, s.now()); !v.ok {
+	if v := s.addressBuckets.take(limit+" "+address, rate, s.steady()); !v.ok {
 		return errRate("Too many requests from this address.", v.retry)
 	}
 	return nil
@@ -477,7 +478,7 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 		return err
 	}
 	w.account = a.ID
-	v := s.accountBuckets.take(a.ID, a.Rate, c.now)
+	v := s.accountBuckets.take(a.ID, a.Rate, s.steady())
 	b := strconv.AppendInt(append(make([]byte, 0, 80), `"account";q=`...), int64(a.Rate), 10)
 	b = append(b, `;w=60`...)
 	policy := len(b)

@@ -45,8 +45,8 @@ type verdict struct {
 }
 
 // take takes one token from the bucket of a key, whose capacity and refill in a
-// minute are rate. now may come from a clock that was set: only its monotonic
-// part counts when there is one.
+// minute are rate. now comes from a clock that is never set, or else every bucket would
+// be full once that clock is set forward.
 func (l *limiter) take(key string, rate int, now time.Time) verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -51,21 +51,22 @@ func (s *server) follow(ctx context.Context, keyFile string) {
 func (s *server) tend(ctx context.Context) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
-	swept := s.now()
-	emptied, looked, believed := swept, swept, swept
+	looked := s.readClocks()
+	swept, emptied, believed := looked.steady, looked.steady, looked.steady
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now := s.now()
+		read := s.readClocks()
+		now := read.steady
 		if s.store.walNeedsTruncate.Load() && !within(sweepInterval, emptied, now) {
 			emptied = now
 			s.scrubWAL(0)
 		}
-		set := clockSet(looked, now)
-		if looked = now; set.Abs() >= clockJump {
+		set := clockSet(looked, read)
+		if looked = read; set.Abs() >= clockJump {
 			s.log.Warn("the clock was set", "by", set.String())
 			believed = now
 			if set > 0 { // what a time-driven transition writes can't be taken back
@@ -119,10 +120,16 @@ func (s *server) reportLog(large bool) bool {
 	return size > maxLog
 }
 
-// clockSet tells by how much the wall clock was set between two moments, as the
-// monotonic clock knows; 0 where a moment has no reading of that.
-func clockSet(earlier, later time.Time) time.Duration {
-	return later.Round(0).Sub(earlier.Round(0)) - later.Sub(earlier)
+// clockReadings are what two clocks show at one moment: the wall clock, which people
+// and their programs set, and one that only measures time.
+type clockReadings struct{ wall, steady time.Time }
+
+func (s *server) readClocks() clockReadings { return clockReadings{s.now(), s.steady()} }
+
+// clockSet tells by how much the wall clock was set between two moments. Round(0) has
+// Sub compare what the wall clock showed, not Go's own measure of the time between.
+func clockSet(earlier, later clockReadings) time.Duration {
+	return later.wall.Round(0).Sub(earlier.wall.Round(0)) - later.steady.Sub(earlier.steady)
 }
 
 // followKeys takes the keys of a changed file; a bad file changes nothing.
