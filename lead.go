@@ -168,7 +168,11 @@ func leadsErase(e *env) error {
 		} else if err := st.emptyLog(lockPatience); err != nil {
 			note = "the address is gone from the file, but not from its log: run this again once nobody has a transaction open (" + err.Error() + "); copies in backups end with their retention"
 		}
-		return e.print(map[string]any{"erased": erased, "note": note}, fmt.Sprintf("%d erased; %s", erased, note))
+		copies := upgradeCopies(e.str("db"))
+		if len(copies) > 0 {
+			note += "; copies that were written before an upgrade are as they were, so remove them: " + strings.Join(copies, ", ")
+		}
+		return e.print(map[string]any{"erased": erased, "note": note, "copies": append([]string{}, copies...)}, fmt.Sprintf("%d erased; %s", erased, note))
 	})
 }
 
