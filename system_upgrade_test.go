@@ -139,7 +139,7 @@ func TestUpgrade_isRefusedWhileAShellHasTheFileOpen(t *testing.T) {
 // unitCommand returns what a line of the unit file runs, without the program's name.
 func unitCommand(t testing.TB, name string) []string {
 	t.Helper()
-	unit, err := os.ReadFile("widgetd.service")
+	unit, err := os.ReadFile("deploy/widgetd.service")
 	if err != nil {
 		t.Fatal(err)
 	}
