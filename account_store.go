@@ -22,6 +22,37 @@ func (a *account) dest() []any {
 	return []any{&a.ID, &a.Name, &a.Main, &a.Rate, &a.CreatedAt, &a.ClosedAt}
 }
 
+// An owner says whose rows a question is about: those of one account, or, only where
+// it says so, those of every account. Its zero value owns nothing.
+type owner struct {
+	account string
+	every   bool
+}
+
+// anyAccount owns the rows of every account: it is for the operator, and for what the
+// service does by itself.
+var anyAccount = owner{every: true}
+
+// ownedBy is the owner of one account's rows; "" is no account, and owns nothing.
+func ownedBy(accountID string) owner { return owner{account: accountID} }
+
+// owns reports whether a row of an account is the owner's.
+func (o owner) owns(accountID string) bool {
+	return o.every || o.account != "" && o.account == accountID
+}
+
+// narrow takes a query that ends within its WHERE clause, with its arguments, and returns
+// it for the rows that are the owner's alone; column names their account.
+func (o owner) narrow(query, column string, args ...any) (string, []any) {
+	switch {
+	case o.every:
+		return query, args
+	case o.account == "":
+		return query + ` AND 0`, args
+	}
+	return query + ` AND ` + column + ` = ?`, append(args, o.account)
+}
+
 // account returns one account, closed ones too, or errNotFound.
 func (q *queries) account(id string) (a account, err error) {
 	err = q.one(`SELECT `+accountColumns+` FROM accounts WHERE id = ?`, []any{id}, a.dest()...)
@@ -135,13 +166,13 @@ func (t *tx) addOrigin(accountID, origin string) error {
 	if err := t.openAccount(accountID); err != nil {
 		return err
 	}
-	var owner string
-	err := t.one(`SELECT account_id FROM origins WHERE origin = ?`, []any{origin}, &owner)
+	var listedBy string
+	err := t.one(`SELECT account_id FROM origins WHERE origin = ?`, []any{origin}, &listedBy)
 	switch {
-	case err == nil && owner == accountID:
+	case err == nil && listedBy == accountID:
 		return nil
 	case err == nil:
-		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, owner)
+		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, listedBy)
 	case !errors.Is(err, errNotFound):
 		return err
 	}

@@ -258,8 +258,8 @@ func (g *guard) cachedAccount(id string) (account, error) {
 // cachedOriginOwner is the store's originOwner, kept in memory.
 func (g *guard) cachedOriginOwner(origin string) (string, error) {
 	return g.origins.load(g.store, origin, func() (string, string, error) {
-		owner, err := g.store.originOwner(origin)
-		return owner, "", err
+		id, err := g.store.originOwner(origin)
+		return id, "", err
 	})
 }
 

@@ -27,6 +27,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	}
 	o.t = t
 	o.do("help")
+	o.do("upgrade")
 	if v := o.object("version"); v["version"] == "" || o.do("version") != v["version"].(string)+"\n" {
 		t.Errorf("version %v", v)
 	}

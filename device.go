@@ -125,9 +125,9 @@ var activationEvents = map[string]eventType{"activated": eventDeviceActivated, "
 // stays the same device.
 func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err error) {
 	p := a.presented
-	var owner, bearer *device // of the fingerprint, of the token
+	var known, bearer *device // by the fingerprint, by the token
 	if a.fingerprint != nil {
-		if owner, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err != nil {
+		if known, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err != nil {
 			return nil, false, err
 		}
 	}
@@ -137,10 +137,10 @@ func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err
 		}
 	}
 	switch {
-	case owner != nil && p != nil && owner.ID != p.Device:
+	case known != nil && p != nil && known.ID != p.Device:
 		return nil, false, errOtherDevice
-	case owner != nil:
-		return owner, false, nil
+	case known != nil:
+		return known, false, nil
 	case bearer != nil && a.fingerprint == nil:
 		a.fingerprint = bearer.Fingerprint
 		return bearer, false, nil
@@ -148,8 +148,8 @@ func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err
 		if a.fingerprint, err = base64.RawURLEncoding.DecodeString(p.Fingerprint); err != nil {
 			return nil, false, err
 		}
-		if owner, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err == nil && owner != nil { // it was activated again since
-			err = errOtherDevice
+		if known, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err == nil && known != nil {
+			err = errOtherDevice // it was activated again since
 		}
 		return nil, false, err
 	}
@@ -161,7 +161,7 @@ func freeLapsed(t *tx, l *license) error {
 	if l.Kind != kindFloating {
 		return nil
 	}
-	lapsed, err := t.lapsedDevices(l.ID, t.now, maxAdvance)
+	lapsed, err := t.lapsedDevicesOf(l.ID, t.now, maxAdvance)
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func (a *activation) findLicense(t *tx) (l *license, err error) {
 	if a.keyHash != nil {
 		l, err = t.licenseByKey(*a.keyHash)
 	} else {
-		l, err = t.license("", a.licenseID)
+		l, err = t.license(anyAccount, a.licenseID) // see checkRequest.findLicense
 	}
 	if errors.Is(err, errNotFound) {
 		return nil, errLicense
@@ -302,7 +302,7 @@ func mayTransfer(t *tx, l *license, d, replaced *device) error {
 // seatLimit refuses a seat, names the devices that hold them, and notes that once
 // an hour.
 func seatLimit(t *tx, l *license) error {
-	holders, err := t.devices(l.ID, deviceActive, "", maxHoldersShown)
+	holders, err := t.seatHolders(l.ID, maxHoldersShown)
 	if err != nil {
 		return err
 	}
@@ -360,17 +360,18 @@ const maxAdvance = 500
 // did; less than maxAdvance means that nothing is left.
 func advanceTime(t *tx) (done int, err error) {
 	t.invalidate()
-	lapsed, err := t.lapsedDevices("", t.now, maxAdvance)
+	lapsed, err := t.lapsedDevices(t.now, maxAdvance)
 	if err != nil {
 		return 0, err
 	}
 	for _, d := range lapsed {
 		t.invalidate(d.LicenseID)
-		owner, err := t.licenseOwner(d.LicenseID)
+		account, err := t.licenseOwner(d.LicenseID)
 		if err != nil {
 			return 0, err
 		}
-		if err := release(t, &license{ID: d.LicenseID, AccountID: owner}, d, "lease", eventDeviceReleased, actorTime); err != nil {
+		l := &license{ID: d.LicenseID, AccountID: account}
+		if err := release(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
 			return 0, err
 		}
 	}
@@ -402,18 +403,19 @@ type checkRequest struct {
 // transaction, or the memory in front of the readers.
 type licenseSource interface {
 	licenseByKey(hash [32]byte) (*license, error)
-	license(accountID, id string) (*license, error)
+	license(o owner, id string) (*license, error)
 	device(licenseID, id string) (*device, error)
 	deviceByFingerprint(licenseID string, hash []byte) (*device, error)
 }
 
 // findLicense returns the licence that the key names, or else the token; nil when there
-// is none.
+// is none. The token vouches for its licence by itself, like a key: it stays good when
+// the licence has come to another account since, so its account is not compared.
 func (r *checkRequest) findLicense(q licenseSource) (*license, error) {
 	if r.keyHash != nil {
 		return orNil(q.licenseByKey(*r.keyHash))
 	}
-	return orNil(q.license("", r.presented.License))
+	return orNil(q.license(anyAccount, r.presented.License))
 }
 
 // look finds the device on the licence that findLicense returned, and judges. Errors:

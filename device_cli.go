@@ -161,10 +161,10 @@ func deviceList(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		if _, err := st.license("", e.args[0]); err != nil {
+		if _, err := st.license(anyAccount, e.args[0]); err != nil {
 			return err
 		}
-		rows, err := st.devices(e.args[0], "", "", limit+1)
+		rows, err := st.devices(e.args[0], "", limit+1)
 		if err != nil {
 			return err
 		}
@@ -175,11 +175,11 @@ func deviceList(e *env) error {
 // changeDevice runs f on the device that the command names.
 func (e *env) changeDevice(f func(*tx, *license, *device) error) error {
 	return e.changeQuietly(func(t *tx) error {
-		d, err := t.device("", e.args[0])
+		d, err := t.deviceByID(anyAccount, e.args[0])
 		if err != nil {
 			return err
 		}
-		l, err := t.license("", d.LicenseID)
+		l, err := t.license(anyAccount, d.LicenseID)
 		if err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ type exportedDevice struct {
 func deviceExport(e *env) error {
 	header := []string{"license_id", "id", "name", "state", "platform", "app_version", "fingerprint", "activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at"}
 	return exportRows(e, header, func(st *store, before string) (page []exportedDevice, err error) {
-		rows, err := st.allDevices(before, exportPage)
+		rows, err := st.allDevices(anyAccount, before, exportPage)
 		for _, d := range rows {
 			page = append(page, exportedDevice{d.LicenseID, viewDevice(d)})
 		}

@@ -450,7 +450,7 @@ func (s *server) listDevices(_ context.Context, c *call, q *licenseRequest) (*li
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.store.devices(l.ID, "", q.page.before, q.page.limit+1)
+	rows, err := s.store.devices(l.ID, q.page.before, q.page.limit+1)
 	if err != nil {
 		return nil, err
 	}

@@ -60,21 +60,47 @@ func (q *queries) deviceByFingerprint(licenseID string, hash []byte) (*device, e
 	return d, err
 }
 
-// device returns a device of a licence ("" for any), or errNotFound.
+// device returns a device of a licence, or errNotFound.
 func (q *queries) device(licenseID, id string) (*device, error) {
 	d := &device{}
-	err := q.one(`SELECT `+deviceColumns+` FROM devices WHERE id = ?1 AND ?2 IN ('', license_id)`, []any{id, licenseID}, d.dest()...)
+	err := q.one(`SELECT `+deviceColumns+` FROM devices WHERE id = ? AND license_id = ?`,
+		[]any{id, licenseID}, d.dest()...)
 	return d, err
 }
 
-// devices returns a page of a licence's devices, newest first, older than the id
-// before ("" for the newest). With a state ("" for any) only those in it. Each
-// state is in order in its index, so that a page of a million costs no more.
-func (q *queries) devices(licenseID, state, before string, limit int) ([]*device, error) {
-	states := []string{state}
-	if state == "" {
-		states = []string{deviceActive, deviceReleased, deviceBlocked}
+// deviceByID returns a device on any of an owner's licences, or errNotFound.
+func (q *queries) deviceByID(o owner, id string) (*device, error) {
+	d := &device{}
+	query, args := narrowDevices(o, `SELECT `+deviceColumns+` FROM devices WHERE id = ?`, id)
+	err := q.one(query, args, d.dest()...)
+	return d, err
+}
+
+// narrowDevices is owner.narrow for a query on devices, whose account is their licence's.
+func narrowDevices(o owner, query string, args ...any) (string, []any) {
+	if o == anyAccount {
+		return query, args
 	}
+	query += ` AND EXISTS (SELECT 1 FROM licenses WHERE licenses.id = license_id`
+	query, args = o.narrow(query, `account_id`, args...)
+	return query + `)`, args
+}
+
+// devices returns a page of a licence's devices, newest first, older than the id
+// before ("" for the newest).
+func (q *queries) devices(licenseID, before string, limit int) ([]*device, error) {
+	return q.devicesIn(licenseID, []string{deviceActive, deviceReleased, deviceBlocked}, before, limit)
+}
+
+// seatHolders returns the devices that hold a seat of a licence, newest first, up to
+// limit of them.
+func (q *queries) seatHolders(licenseID string, limit int) ([]*device, error) {
+	return q.devicesIn(licenseID, []string{deviceActive}, "", limit)
+}
+
+// devicesIn is devices, of those in one of the states. Each state is in order in its
+// index, so that a page of a million costs no more.
+func (q *queries) devicesIn(licenseID string, states []string, before string, limit int) ([]*device, error) {
 	query, args := "", []any{}
 	for i, state := range states {
 		if i > 0 {
@@ -90,9 +116,11 @@ func (q *queries) devices(licenseID, state, before string, limit int) ([]*device
 	return collect(q, query+` ORDER BY row DESC LIMIT ?`, append(args, limit), func(d **device) []any { return append(newDevice(d), &row) })
 }
 
-// allDevices returns a page of the devices of all licences, newest first.
-func (q *queries) allDevices(before string, limit int) ([]*device, error) {
-	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE id < ? ORDER BY id DESC LIMIT ?`, []any{cmp.Or(before, lastID), limit}, newDevice)
+// allDevices returns a page of the devices of all licences of an owner, newest first,
+// older than the id before ("" for the newest).
+func (q *queries) allDevices(o owner, before string, limit int) ([]*device, error) {
+	query, args := narrowDevices(o, `SELECT `+deviceColumns+` FROM devices WHERE id < ?`, cmp.Or(before, lastID))
+	return collect(q, query+` ORDER BY id DESC LIMIT ?`, append(args, limit), newDevice)
 }
 
 // saveDevice writes a device as it is, new or known.
@@ -118,10 +146,18 @@ func (q *queries) timeHasWork(now stamp) (due bool, err error) {
 	return due, err
 }
 
-// lapsedDevices returns devices whose floating seat is to be given back, of one
-// licence ("" for any).
-func (q *queries) lapsedDevices(licenseID string, now stamp, limit int) ([]*device, error) {
-	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE `+lapseDue+` AND ? IN ('', license_id) LIMIT ?`, []any{now, licenseID, limit}, newDevice)
+// lapsedDevices returns up to limit devices, of whichever licence, whose floating seat is
+// to be given back.
+func (q *queries) lapsedDevices(now stamp, limit int) ([]*device, error) {
+	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE `+lapseDue+` LIMIT ?`,
+		[]any{now, limit}, newDevice)
+}
+
+// lapsedDevicesOf returns those of one licence. There are few lapsed devices in all, since
+// they are looked for every second: the plus has their index used, not the licence's.
+func (q *queries) lapsedDevicesOf(licenseID string, now stamp, limit int) ([]*device, error) {
+	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE `+lapseDue+` AND +license_id = ? LIMIT ?`,
+		[]any{now, licenseID, limit}, newDevice)
 }
 
 // transfers returns when the owner released devices of a licence in the last 30

@@ -47,7 +47,7 @@ func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 			d.ActivatedAt != newStamp(now) || d.LastSeenAt != newStamp(now) || d.LeaseKid != s.keys.signer().kid || d.LeaseExpiresAt.Unix() != got.Expires {
 			t.Fatalf("row %+v", d)
 		}
-		l, err := s.store.license("", id)
+		l, err := s.store.license(anyAccount, id)
 		s.check(err)
 		if l.FirstActivatedAt != newStamp(now) || l.UpdatedAt != newStamp(now) {
 			t.Fatalf("licence %+v", l)
@@ -512,11 +512,11 @@ func TestTransfer_isCountedByTheOwnersReleases(t *testing.T) {
 			t.Fatal("a refused replacement released the device")
 		}
 		s.change(func(tx *tx) error { // an operator's release is no transfer
-			d, err := tx.device("", device)
+			d, err := tx.deviceByID(anyAccount, device)
 			if err != nil {
 				return err
 			}
-			l, err := tx.license("", id)
+			l, err := tx.license(anyAccount, id)
 			if err != nil {
 				return err
 			}

@@ -465,7 +465,7 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 	case c.caller != nil:
 		c.account = c.caller.claims.Subject
 	default:
-		c.account = c.origin.owner
+		c.account = c.origin.account
 	}
 	if err != nil || c.account == "" {
 		return err
@@ -495,26 +495,26 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 
 // accountScope reads ?account_id= and decides whose rows a caller with a token
 // acts on: its own, or, for those who may name any, the named account's. The
-// operator who names none acts on all of them ("").
+// operator who names none acts on those of any account.
 type accountScope struct{ named string }
 
 func (a *accountScope) read(in *input) { a.named = in.parameter("account_id", isID("acct")) }
 
-func (a *accountScope) resolve(s *server, c *call) (string, error) {
+func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	who := c.caller
 	switch {
 	case a.named == "" && who.admin():
-		return "", nil
+		return anyAccount, nil
 	case a.named == "" || a.named == who.claims.Subject:
-		return who.claims.Subject, nil
+		return ownedBy(who.claims.Subject), nil
 	case !who.all:
-		return "", errScope(scopeAdmin, "The token acts on its own account only.")
+		return owner{}, errScope(scopeAdmin, "The token acts on its own account only.")
 	}
 	_, err := s.store.account(a.named)
 	if errors.Is(err, errNotFound) {
-		return "", errAccount
+		return owner{}, errAccount
 	}
-	return a.named, err
+	return ownedBy(a.named), err
 }
 
 // actorToken names the token that a call was made with.

@@ -30,7 +30,7 @@ func TestLead_isKeptAndAnswersWithItsID(t *testing.T) {
 	if !validID("lead", a.text("id")) {
 		t.Fatalf("id %q", a.text("id"))
 	}
-	rows, err := s.store.leads(s.account, "", 10)
+	rows, err := s.store.leads(ownedBy(s.account), "", 10)
 	s.check(err)
 	if len(rows) != 1 || rows[0].Email != "Ada@example.com" || *rows[0].Page != "/menu" || *rows[0].Source != "footer" || rows[0].ID != a.text("id") {
 		t.Fatalf("rows %+v", rows)
@@ -310,7 +310,7 @@ func TestErase_underAReaderEmptiesTheWALOnceThatHasEnded(t *testing.T) {
 	s.post("/widget/leads", `{"type":"newsletter","email":"forget.me@example.com"}`).is(200)
 	end := leaveOpen(t, s.store.path)
 	s.change(func(tx *tx) error {
-		_, err := tx.eraseLeads("", "forget.me@example.com")
+		_, err := tx.eraseLeads(anyAccount, "forget.me@example.com")
 		return err
 	})
 	s.server.scrubWAL(0)
@@ -341,7 +341,7 @@ func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *test
 		return err
 	}, func(tx *tx) error {
 		end = leaveOpen(t, path)
-		_, err := tx.eraseLeads("", "forget.me@example.com")
+		_, err := tx.eraseLeads(anyAccount, "forget.me@example.com")
 		return err
 	}} {
 		if err := old.update(t.Context(), f); err != nil {

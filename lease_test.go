@@ -222,7 +222,7 @@ func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T
 				s.sql(`INSERT INTO base_urls VALUES ('https://new.example/v1', 1, '2000-01-01T00:00:00Z')`)
 			}
 			s.check(s.server.refresh())
-			l, err := s.store.license("", id)
+			l, err := s.store.license(anyAccount, id)
 			s.check(err)
 			base, err := s.store.baseURLs()
 			s.check(err)

@@ -128,8 +128,8 @@ func (a *legacyAPI) legacyCaller(w *response, r *http.Request, check originCheck
 			return who.claims.Subject
 		}
 	}
-	if check.owner != "" {
-		return check.owner
+	if check.account != "" {
+		return check.account
 	}
 	return "unknown"
 }

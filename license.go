@@ -285,10 +285,10 @@ func detailLicense(l *license, now time.Time) licenseDetail {
 	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l)}
 }
 
-// changeState carries out an operator's action on a licence: suspend, reinstate or
-// revoke. Errors: errNotFound, illegal_transition.
-func changeState(t *tx, licenseID, action, reason, actor string) (*license, error) {
-	l, err := t.license("", licenseID)
+// changeState carries out an operator's action on a licence of an owner: suspend,
+// reinstate or revoke. Errors: errNotFound, illegal_transition.
+func changeState(t *tx, o owner, licenseID, action, reason, actor string) (*license, error) {
+	l, err := t.license(o, licenseID)
 	if err != nil {
 		return nil, err
 	}
@@ -300,5 +300,5 @@ func changeState(t *tx, licenseID, action, reason, actor string) (*license, erro
 	if err := t.setLicenseState(l, state, reason, happened, actor); err != nil {
 		return nil, err
 	}
-	return t.license("", licenseID)
+	return t.license(o, licenseID)
 }

@@ -142,7 +142,9 @@ func licensePatch(e *env) error {
 	if err := in.refusal(); err != nil {
 		return err
 	}
-	return e.licenseChange(func(t *tx) (*license, error) { return patchLicense(t, e.args[0], change, actorCommand) }, sayStatus)
+	return e.licenseChange(func(t *tx) (*license, error) {
+		return patchLicense(t, anyAccount, e.args[0], change, actorCommand)
+	}, sayStatus)
 }
 
 func licenseRenew(e *env) error {
@@ -150,8 +152,9 @@ func licenseRenew(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.licenseChange(func(t *tx) (*license, error) { return renewLicense(t, e.args[0], days, actorCommand) },
-		func(l licenseDetail) string { return l.ID + " ends at " + l.ExpiresAt.String() })
+	return e.licenseChange(func(t *tx) (*license, error) {
+		return renewLicense(t, anyAccount, e.args[0], days, actorCommand)
+	}, func(l licenseDetail) string { return l.ID + " ends at " + l.ExpiresAt.String() })
 }
 
 // licenseAction is suspend, reinstate or revoke.
@@ -161,7 +164,9 @@ func licenseAction(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.licenseChange(func(t *tx) (*license, error) { return changeState(t, e.args[0], action, reason, actorCommand) }, sayStatus)
+	return e.licenseChange(func(t *tx) (*license, error) {
+		return changeState(t, anyAccount, e.args[0], action, reason, actorCommand)
+	}, sayStatus)
 }
 
 func licenseRotate(e *env) error {
@@ -171,7 +176,7 @@ func licenseRotate(e *env) error {
 	}
 	key := ""
 	if err := e.change(func(t *tx) (err error) {
-		_, key, err = rotateKey(t, e.args[0], until, actorCommand)
+		_, key, err = rotateKey(t, anyAccount, e.args[0], until, actorCommand)
 		return err
 	}); err != nil {
 		return err
@@ -185,7 +190,7 @@ func licenseList(e *env) error {
 		return err
 	}
 	filter := licenseFilter{product: e.str("product"), status: e.str("status"), search: e.str("search"), now: newStamp(e.now())}
-	if filter.accountID, err = e.filterID("account", "acct"); err != nil {
+	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
 	if _, detail := oneOf(statuses...)(filter.status); filter.status != "" && detail != "" {
@@ -215,11 +220,11 @@ func seatText(s seats) string {
 
 func licenseShow(e *env) error {
 	return e.withStore(func(st *store) error {
-		l, err := st.license("", e.args[0])
+		l, err := st.license(anyAccount, e.args[0])
 		if err != nil {
 			return err
 		}
-		devices, err := st.devices(l.ID, "", "", maxHoldersShown+1)
+		devices, err := st.devices(l.ID, "", maxHoldersShown+1)
 		if err != nil {
 			return err
 		}
@@ -244,7 +249,7 @@ func licenseExport(e *env) error {
 	header := []string{"id", "account_id", "product", "plan", "kind", "state", "status", "reason", "trial", "max_devices", "max_transfers", "starts_at", "expires_at",
 		"grace_days", "duration_days", "expiry_basis", "lease_hours", "entitlements", "metadata", "key_hint", "seats_used", "first_activated_at", "created_at"}
 	return exportRows(e, header, func(st *store, before string) (page []licenseDetail, err error) {
-		rows, err := st.licenses(licenseFilter{now: newStamp(e.now())}, before, exportPage)
+		rows, err := st.licenses(licenseFilter{owner: anyAccount, now: newStamp(e.now())}, before, exportPage)
 		for _, l := range rows {
 			page = append(page, detailLicense(l, e.now()))
 		}

@@ -59,7 +59,7 @@ func (s *server) createLicense(ctx context.Context, c *call, q *createLicenseReq
 		if err != nil {
 			return nil, err
 		}
-		l, err := t.license("", id)
+		l, err := t.license(ownedBy(q.accountID), id)
 		return &keyedLicense{detailLicense(l, t.now.Time), key}, err
 	})
 }
@@ -75,9 +75,12 @@ func (q *patchLicenseRequest) read(in *input) {
 	q.terms = readPatch(in)
 }
 
-// patchLicense answers PATCH /licenses/{id}.
+// patchLicense answers PATCH /licenses/{id}. Like all that change a licence it needs the
+// scope admin, whose bearer acts on those of any account.
 func (s *server) patchLicense(ctx context.Context, c *call, q *patchLicenseRequest) (*licenseDetail, error) {
-	return s.changeLicense(ctx, c, func(t *tx) (*license, error) { return patchLicense(t, q.id, q.terms, actorToken(c)) })
+	return s.changeLicense(ctx, c, func(t *tx) (*license, error) {
+		return patchLicense(t, anyAccount, q.id, q.terms, actorToken(c))
+	})
 }
 
 // changeLicense runs a change of a licence and shows it as it is then.
@@ -105,7 +108,9 @@ func (q *renewRequest) read(in *input) {
 
 // renewLicense answers POST /licenses/{id}/renew.
 func (s *server) renewLicense(ctx context.Context, c *call, q *renewRequest) (*licenseDetail, error) {
-	return s.changeLicense(ctx, c, func(t *tx) (*license, error) { return renewLicense(t, q.id, q.days, actorToken(c)) })
+	return s.changeLicense(ctx, c, func(t *tx) (*license, error) {
+		return renewLicense(t, anyAccount, q.id, q.days, actorToken(c))
+	})
 }
 
 // stateRequest is the body of suspend, reinstate and revoke.
@@ -129,7 +134,9 @@ func (s *server) revokeLicense(ctx context.Context, c *call, q *stateRequest) (*
 }
 
 func (s *server) setState(ctx context.Context, c *call, q *stateRequest, action string) (*licenseDetail, error) {
-	return s.changeLicense(ctx, c, func(t *tx) (*license, error) { return changeState(t, q.id, action, q.reason, actorToken(c)) })
+	return s.changeLicense(ctx, c, func(t *tx) (*license, error) {
+		return changeState(t, anyAccount, q.id, action, q.reason, actorToken(c))
+	})
 }
 
 // rotateRequest is the body of POST /licenses/{id}/rotate-key.
@@ -146,7 +153,7 @@ func (q *rotateRequest) read(in *input) {
 // rotateKey answers POST /licenses/{id}/rotate-key.
 func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*keyedLicense, error) {
 	return create(ctx, s, c, func(t *tx) (*keyedLicense, error) {
-		l, key, err := rotateKey(t, q.id, q.oldUntil, actorToken(c))
+		l, key, err := rotateKey(t, anyAccount, q.id, q.oldUntil, actorToken(c))
 		if err != nil {
 			return nil, licenseNotFound(err)
 		}
@@ -171,12 +178,12 @@ func (q *licensesRequest) read(in *input) {
 
 // listLicenses answers GET /licenses.
 func (s *server) listLicenses(_ context.Context, c *call, q *licensesRequest) (*list[licenseDetail], error) {
-	owner, err := q.resolve(s, c)
+	o, err := q.resolve(s, c)
 	if err != nil {
 		return nil, err
 	}
 	now := s.now()
-	q.filter.accountID, q.filter.now = owner, newStamp(now)
+	q.filter.owner, q.filter.now = o, newStamp(now)
 	rows, err := s.store.licenses(q.filter, q.page.before, q.page.limit+1)
 	if err != nil {
 		return nil, err
@@ -199,11 +206,11 @@ func (q *licenseRequest) read(in *input) {
 
 // find returns the licence when it is the caller's; another account's is not found.
 func (q *licenseRequest) find(s *server, c *call) (*license, error) {
-	owner, err := q.resolve(s, c)
+	o, err := q.resolve(s, c)
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.store.license(owner, q.id)
+	l, err := s.store.license(o, q.id)
 	return l, licenseNotFound(err)
 }
 

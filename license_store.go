@@ -94,11 +94,12 @@ func (q *queries) licenseByKey(hash [32]byte) (*license, error) {
 	return l, err
 }
 
-// license returns a licence of an account ("" for any), or errNotFound.
-func (q *queries) license(accountID, id string) (*license, error) {
+// license returns a licence of an owner, or errNotFound.
+func (q *queries) license(o owner, id string) (*license, error) {
 	l := &license{}
-	err := q.one(`SELECT `+licenseColumns+` FROM licenses l JOIN accounts a ON a.id = l.account_id WHERE l.id = ?1 AND ?2 IN ('', l.account_id)`,
-		[]any{id, accountID}, l.dest()...)
+	query, args := o.narrow(`SELECT `+licenseColumns+` FROM licenses l JOIN accounts a ON a.id = l.account_id
+		WHERE l.id = ?`, `l.account_id`, id)
+	err := q.one(query, args, l.dest()...)
 	return l, err
 }
 
@@ -108,13 +109,13 @@ func (q *queries) licenseOwner(id string) (accountID string, err error) {
 	return accountID, err
 }
 
-// A licenseFilter chooses licences; what is empty chooses all.
+// A licenseFilter chooses licences of an owner; what else is empty narrows nothing.
 type licenseFilter struct {
-	accountID string
-	product   string
-	status    string // computed, at now
-	search    string // in product, plan, the key's hint and the id, without case
-	now       stamp
+	owner   owner
+	product string
+	status  string // computed, at now
+	search  string // in product, plan, the key's hint and the id, without case
+	now     stamp
 }
 
 // graceEnd is SQL for graceUntil, as schema.sql's index has it.
@@ -138,16 +139,13 @@ const (
 // licenses returns a page of licences, newest first, older than the id before (""
 // for the newest).
 func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*license, error) {
-	query := `SELECT ` + licenseColumns + ` FROM licenses l JOIN accounts a ON a.id = l.account_id WHERE l.id < ?`
-	args := []any{cmp.Or(before, lastID)}
+	query, args := f.owner.narrow(`SELECT `+licenseColumns+` FROM licenses l JOIN accounts a ON a.id = l.account_id
+		WHERE l.id < ?`, `l.account_id`, cmp.Or(before, lastID))
 	and := func(condition string, arg any) {
 		query += ` AND ` + condition
 		for range strings.Count(condition, "?") {
 			args = append(args, arg)
 		}
-	}
-	if f.accountID != "" {
-		and(`l.account_id = ?`, f.accountID)
 	}
 	if f.status != "" {
 		and(statusFilters[f.status], f.now)
@@ -299,12 +297,13 @@ func (m *licenseMemory) licenseByKey(hash [32]byte) (*license, error) {
 	})
 }
 
-func (m *licenseMemory) license(accountID, id string) (*license, error) {
-	if accountID != "" {
-		return m.from.store.license(accountID, id)
-	}
-	return m.licenses.load(m.from.store, id, func() (*license, string, error) {
-		l, err := m.from.store.license("", id)
+func (m *licenseMemory) license(o owner, id string) (*license, error) {
+	l, err := m.licenses.load(m.from.store, id, func() (*license, string, error) {
+		l, err := m.from.store.license(anyAccount, id)
 		return l, id, err
 	})
+	if err == nil && !o.owns(l.AccountID) {
+		return nil, errNotFound
+	}
+	return l, err
 }

@@ -155,11 +155,11 @@ func createLicense(t *tx, l *license, actor string) (id, key string, err error) 
 	return id, key, err
 }
 
-// patchLicense changes terms of a licence; where nothing is different nothing is
-// written. Errors: errNotFound, validation_failed, illegal_transition for a revoked
+// patchLicense changes terms of a licence of an owner; where nothing is different nothing
+// is written. Errors: errNotFound, validation_failed, illegal_transition for a revoked
 // one.
-func patchLicense(t *tx, id string, change termsChange, actor string) (*license, error) {
-	l, err := t.license("", id)
+func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (*license, error) {
+	l, err := t.license(o, id)
 	if err != nil {
 		return nil, err
 	}
@@ -196,12 +196,12 @@ func licenseEvent(l *license, happened eventType, actor string, data ...string) 
 	return event{Type: happened, AccountID: l.AccountID, LicenseID: l.ID, Actor: actor, Data: eventData(data...)}
 }
 
-// renewLicense moves the end of a licence: by a number of days, else by its own
-// duration, from the later of now and the old end. Errors: errNotFound,
+// renewLicense moves the end of a licence of an owner: by a number of days, else by its
+// own duration, from the later of now and the old end. Errors: errNotFound,
 // validation_failed when it has no duration and none is given, illegal_transition
 // when it is revoked or has no end to move.
-func renewLicense(t *tx, id string, by *int, actor string) (*license, error) {
-	l, err := t.license("", id)
+func renewLicense(t *tx, o owner, id string, by *int, actor string) (*license, error) {
+	l, err := t.license(o, id)
 	if err != nil {
 		return nil, err
 	}
@@ -227,11 +227,11 @@ func renewLicense(t *tx, id string, by *int, actor string) (*license, error) {
 	return l, t.addEvent(licenseEvent(l, eventLicenseRenewed, actor, "expires_at", l.ExpiresAt.String()))
 }
 
-// rotateKey gives a licence a new key, which is returned this once; the old one
-// works until a moment (the zero stamp: until now), and none before it works
+// rotateKey gives a licence of an owner a new key, which is returned this once; the old
+// one works until a moment (the zero stamp: until now), and none before it works
 // longer. Errors: errNotFound, illegal_transition when it is revoked.
-func rotateKey(t *tx, id string, oldUntil stamp, actor string) (l *license, key string, err error) {
-	if l, err = t.license("", id); err != nil {
+func rotateKey(t *tx, o owner, id string, oldUntil stamp, actor string) (l *license, key string, err error) {
+	if l, err = t.license(o, id); err != nil {
 		return nil, "", err
 	}
 	if l.State == statusRevoked {

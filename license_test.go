@@ -276,7 +276,7 @@ func TestLicenseKey_earlierNeverOutlivesTheEndOfALaterOne(t *testing.T) {
 		rotate := func(until stamp) {
 			t.Helper()
 			s.change(func(tx *tx) error {
-				_, key, err := rotateKey(tx, id, until, actorCommand)
+				_, key, err := rotateKey(tx, anyAccount, id, until, actorCommand)
 				keys = append(keys, key)
 				return err
 			})
@@ -433,7 +433,7 @@ func TestLicense_statusIsTheSameInTheViewAndTheService(t *testing.T) {
 	for name, id := range ids {
 		want, _, _ := strings.Cut(name, ":")
 		seen[want] = true
-		row, err := s.store.license("", id)
+		row, err := s.store.license(anyAccount, id)
 		s.check(err)
 		var view string
 		s.check(s.store.one(`SELECT status FROM v_licenses WHERE id = ?`, []any{id}, &view))
@@ -464,7 +464,7 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 				StartsAt: moment(), ExpiresAt: moment(), GraceDays: r.IntN(3)})
 		}
 		s.change(func(t *tx) error { return t.closeAccount(closed) })
-		all, err := s.store.licenses(licenseFilter{now: now}, "", 1000)
+		all, err := s.store.licenses(licenseFilter{owner: anyAccount, now: now}, "", 1000)
 		s.check(err)
 		for status := range statusFilters {
 			var want []string
@@ -473,7 +473,7 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 					want = append(want, l.ID)
 				}
 			}
-			found, err := s.store.licenses(licenseFilter{now: now, status: status}, "", 1000)
+			found, err := s.store.licenses(licenseFilter{owner: anyAccount, now: now, status: status}, "", 1000)
 			s.check(err)
 			got := []string{}
 			for _, l := range found {
@@ -665,7 +665,7 @@ func TestLicense_durationCountsFromIssueStartOrFirstActivation(t *testing.T) {
 			l.AccountID, l.Product = s.account, "kds"
 			var id, key string
 			s.change(func(tx *tx) (err error) { id, key, err = createLicense(tx, &l, actorCommand); return err })
-			got, err := s.store.license("", id)
+			got, err := s.store.license(anyAccount, id)
 			s.check(err)
 			if !got.ExpiresAt.Equal(test.want.Time) {
 				t.Errorf("%s: ends at %s, want %s", name, got.ExpiresAt, test.want)
@@ -696,7 +696,7 @@ func TestLicense_endThatCountsFromTheFirstActivationIsInItsLease(t *testing.T) {
 		}
 		time.Sleep(24 * time.Hour)
 		s.activate(key, "g").is(200)
-		if l, err := s.store.license("", id); err != nil || l.ExpiresAt.Unix() != end.Unix() {
+		if l, err := s.store.license(anyAccount, id); err != nil || l.ExpiresAt.Unix() != end.Unix() {
 			t.Fatalf("the second activation moved the end: %v %v", l.ExpiresAt, err)
 		}
 	})

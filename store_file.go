@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +29,7 @@ var schemaSQL string
 
 const (
 	applicationID = 2003068788 // "wdgt", as schema.sql sets it
-	schemaVersion = 1          // as schema.sql sets it
+	schemaVersion = 2          // as schema.sql sets it; schemaSteps lead to it
 
 	readerConns = 3        // each keeps up to 2 MiB of pages
 	maxLog      = 64 << 20 // bytes of the write-ahead log, past which it is reported
@@ -63,7 +62,12 @@ func dsn(path, mode string, o storeOptions, more ...string) string {
 	for _, pragma := range more {
 		q.Add("_pragma", pragma)
 	}
-	return "file:" + (&url.URL{Path: filepath.Clean(path)}).EscapedPath() + "?" + q.Encode()
+	return fileURL(path) + "?" + q.Encode()
+}
+
+// fileURL is a file's name as SQLite takes it, without options.
+func fileURL(path string) string {
+	return "file:" + (&url.URL{Path: filepath.Clean(path)}).EscapedPath()
 }
 
 // createStore makes a new database at path, whole or not at all, mode 0600. It
@@ -151,21 +155,31 @@ func openFile(path string) (*os.File, error) {
 // checkHeader reads the first page's header: is this file a widgetd database
 // that this program understands? It takes the same time for any size.
 func checkHeader(f *os.File) error {
+	_, err := headerVersion(f)
+	return err
+}
+
+// headerVersion is checkHeader and returns the version of the schema that the header
+// names. An older one is no error here: the write-ahead log may hold a later one.
+func headerVersion(f *os.File) (int, error) {
 	var head [100]byte
 	n, err := f.ReadAt(head[:], 0)
+	version := int(int32(binary.BigEndian.Uint32(head[60:])))
 	switch {
 	case n == 0 && errors.Is(err, io.EOF):
-		return fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", f.Name())
+		return 0, fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", f.Name())
 	case err != nil && !errors.Is(err, io.EOF):
-		return fmt.Errorf("read %s: %w", f.Name(), err)
+		return 0, fmt.Errorf("read %s: %w", f.Name(), err)
 	case !bytes.HasPrefix(head[:], []byte("SQLite format 3\x00")):
-		return fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", f.Name())
+		return 0, fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", f.Name())
 	case binary.BigEndian.Uint32(head[68:]) != applicationID:
-		return fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db", f.Name())
-	case binary.BigEndian.Uint32(head[60:]) > schemaVersion:
-		return fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd", f.Name(), binary.BigEndian.Uint32(head[60:]), schemaVersion)
+		return 0, fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db", f.Name())
+	case version > schemaVersion:
+		return 0, fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd", f.Name(), version, schemaVersion)
+	case version < 1: // the id and the version are written together
+		return 0, fmt.Errorf("%s is damaged, its schema version is %d: restore a backup", f.Name(), version)
 	}
-	return nil
+	return version, nil
 }
 
 // realPath is the file behind symbolic links: beside that SQLite keeps the log.
@@ -241,6 +255,8 @@ func openHint(err error) string {
 		return "make room on its disk"
 	case errors.Is(err, errNewerSchema):
 		return "run a newer widgetd"
+	case errors.Is(err, errOlderSchema):
+		return "stop the service and run 'widgetd upgrade' with the same -db"
 	case errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_CANTOPEN:
 		return "let this user write to it and to its directory, and keep its path under 500 bytes"
 	case errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_READONLY:
@@ -281,11 +297,38 @@ func (s *store) open(o storeOptions) (err error) {
 	return err
 }
 
-var errNewerSchema = fmt.Errorf("its schema is newer than version %d", schemaVersion)
+// What can be wrong with the version of a schema, as the write-ahead log may say, and
+// the file's header not yet.
+var (
+	errNewerSchema     = fmt.Errorf("its schema is newer than version %d", schemaVersion)
+	errOlderSchema     = fmt.Errorf("its schema is older than version %d", schemaVersion)
+	errNoSchemaVersion = errors.New("its schema has no version, so it is damaged")
+)
 
-// checkSchema asks for the tables that make a database ours. A file whose write-ahead
-// log was taken away can lack even those.
+// checkVersion returns errNewerSchema, errOlderSchema or errNoSchemaVersion when the
+// schema is not of this program's version.
+func checkVersion(q *queries) error {
+	var version int
+	err := q.one(`PRAGMA user_version`, nil, &version)
+	switch {
+	case err != nil:
+		return err
+	case version > schemaVersion:
+		return errNewerSchema
+	case version < 1:
+		return errNoSchemaVersion
+	case version < schemaVersion:
+		return errOlderSchema
+	}
+	return nil
+}
+
+// checkSchema asks for the version, and for the tables that make a database ours. A
+// file whose write-ahead log was taken away can lack even those.
 func (s *store) checkSchema() error {
+	if err := checkVersion(s.writer.queries); err != nil {
+		return err
+	}
 	for line := range strings.Lines(schemaSQL) {
 		table, ok := strings.CutPrefix(line, "CREATE TABLE ")
 		if !ok {
@@ -299,13 +342,6 @@ func (s *store) checkSchema() error {
 		if n == 0 {
 			return fmt.Errorf("the table %s is missing", table)
 		}
-	}
-	var version int
-	if err := s.writer.queries.one(`PRAGMA user_version`, nil, &version); err != nil {
-		return err
-	}
-	if version > schemaVersion { // as the log may say, and the file's header not yet
-		return errNewerSchema
 	}
 	var main string
 	if err := s.writer.queries.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main); err != nil && !errors.Is(err, errNotFound) {
@@ -465,7 +501,7 @@ func (s *store) backup(path string) error {
 		if _, err := db.Exec(`VACUUM INTO ?`, f.Name()); err != nil {
 			return storageError(err)
 		}
-		faults, err := checkFile(f.Name())
+		faults, _, err := inspectFile(f.Name()) // what the database holds beside its own schema is in the copy too
 		if len(faults) > 0 {
 			err = lineError{fmt.Errorf("the copy is not sound: %s", strings.Join(faults, "; "))}
 		}
@@ -478,23 +514,54 @@ func (s *store) backup(path string) error {
 }
 
 // checkFile reads the whole database and tells what is wrong with it: pages,
-// indexes, foreign keys, and a schema that is not schema.sql's. It changes
-// nothing. The error says why it could not look.
+// indexes, foreign keys, and a schema that is not schema.sql's, or not that alone. It
+// changes nothing. The error says why it could not look.
 func checkFile(path string) (faults []string, err error) {
+	faults, extra, err := inspectFile(path)
+	return append(faults, extra...), err
+}
+
+// inspectFile is checkFile, but returns apart what the schema has beside schema.sql's,
+// as an index that an operator has added.
+func inspectFile(path string) (faults, extra []string, err error) {
 	file, err := openFile(path)
 	if err != nil {
-		return []string{err.Error()}, nil
+		return []string{err.Error()}, nil, nil
 	}
 	defer file.Close() // after the database
 	if err := checkLog(path); err != nil {
-		return []string{err.Error()}, nil
+		return []string{err.Error()}, nil, nil
 	}
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: filepath.Clean(path)}).EscapedPath()+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
+	err = readFile(path, func(q *queries) (err error) {
+		if faults, err = q.damage(); err != nil {
+			faults, err = append(faults, lineError{err}.Error()), nil
+			return err
+		}
+		if err := checkVersion(q); err != nil {
+			faults = append(faults, fmt.Sprintf("schema: %s: %v", openHint(err), err))
+			return nil
+		}
+		var wrong []string
+		wrong, extra, err = diffSchema(q, schemaSQL)
+		faults = append(faults, wrong...)
+		return err
+	})
+	return faults, extra, err
+}
+
+// readFile has f read a database, of any version, and closes it.
+func readFile(path string, f func(*queries) error) error {
+	db, err := sql.Open("sqlite", fileURL(path)+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer db.Close()
-	q := newQueries(db.PrepareContext)
+	return f(newQueries(db.PrepareContext))
+}
+
+// damage reads the whole database and tells what is wrong with its pages, indexes and
+// foreign keys. The error says what it could not read.
+func (q *queries) damage() (faults []string, err error) {
 	err = q.each(`PRAGMA integrity_check(20)`, nil, func(scan func(...any) error) error {
 		var line string
 		err := scan(&line)
@@ -504,8 +571,14 @@ func checkFile(path string) (faults []string, err error) {
 		return err
 	})
 	if err != nil {
-		return append(faults, "integrity: "+lineError{err}.Error()), nil
+		return faults, fmt.Errorf("integrity: %w", err)
 	}
+	broken, err := q.brokenKeys()
+	return append(faults, broken...), err
+}
+
+// brokenKeys tells which rows name another one that is not there, at most 20 of them.
+func (q *queries) brokenKeys() (faults []string, err error) {
 	err = q.each(`SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 20`, nil, func(scan func(...any) error) error {
 		var table, parent string
 		var row sql.NullInt64
@@ -514,54 +587,65 @@ func checkFile(path string) (faults []string, err error) {
 		return err
 	})
 	if err != nil {
-		return append(faults, "foreign keys: "+lineError{err}.Error()), nil
+		return faults, fmt.Errorf("foreign keys: %w", err)
 	}
-	schemaFaults, err := diffSchema(q)
-	return append(faults, schemaFaults...), err
+	return faults, nil
 }
 
-// sqlComment is what another build may word otherwise.
-var sqlComment = regexp.MustCompile(`--.*`)
-
-// diffSchema compares the file's schema, but for its comments, with the one this
-// program would make.
-func diffSchema(q *queries) (faults []string, err error) {
+// diffSchema compares a database's schema, but for comments and white space, with the
+// one that schema declares: it tells what is missing or different, and what is there
+// beside it.
+func diffSchema(q *queries, schema string) (wrong, extra []string, err error) {
 	memory, err := sql.Open("sqlite", "file::memory:")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer memory.Close()
 	memory.SetMaxOpenConns(1)
-	if _, err := memory.Exec(schemaSQL); err != nil {
-		return nil, err
+	if _, err := memory.Exec(schema); err != nil {
+		return nil, nil, err
 	}
-	const objects = `SELECT type || ' ' || name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' AND name NOT LIKE '\_litestream%' ESCAPE '\'`
-	read := func(q *queries) (map[string]string, error) {
-		found := map[string]string{}
-		err := q.each(objects, nil, func(scan func(...any) error) error {
-			var name, text string
-			err := scan(&name, &text)
-			found[name] = strings.Join(strings.Fields(sqlComment.ReplaceAllString(text, "")), " ")
-			return err
-		})
-		return found, err
-	}
-	want, err := read(newQueries(memory.PrepareContext))
+	want, err := schemaOf(newQueries(memory.PrepareContext))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	got, err := read(q)
+	got, err := schemaOf(q)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for name, text := range want {
+	wrong, extra = compareSchemas(want, got)
+	return wrong, extra, nil
+}
+
+// compareSchemas tells what of want got has not or has otherwise, and what it has
+// beside that.
+func compareSchemas(want, got map[string]schemaObject) (wrong, extra []string) {
+	without := func(columns, others []string) []string {
+		return slices.DeleteFunc(slices.Clone(columns), func(c string) bool { return slices.Contains(others, c) })
+	}
+	for name, object := range want {
+		found, there := got[name]
+		more, less := without(found.columns, object.columns), without(object.columns, found.columns)
 		switch {
-		case got[name] == "":
-			faults = append(faults, "schema: "+name+" is missing")
-		case got[name] != text:
-			faults = append(faults, "schema: "+name+" is not as this program makes it")
+		case !there:
+			wrong = append(wrong, "schema: "+name+" is missing")
+		case len(more)+len(less) > 0:
+			for _, column := range less {
+				wrong = append(wrong, "schema: "+name+" has no column "+column)
+			}
+			for _, column := range more {
+				wrong = append(wrong, "schema: "+name+" has a column "+column+" that this program does not make: drop it")
+			}
+		case found.text != object.text:
+			wrong = append(wrong, "schema: "+name+" is not as this program makes it")
 		}
 	}
-	slices.Sort(faults)
-	return faults, nil
+	for name := range got {
+		if _, known := want[name]; !known {
+			extra = append(extra, "schema: "+name+" is not this program's: drop it, since 'widgetd upgrade' refuses a schema with anything else in it")
+		}
+	}
+	slices.Sort(wrong)
+	slices.Sort(extra)
+	return wrong, extra
 }
