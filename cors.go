@@ -15,9 +15,9 @@ const (
 
 // An originCheck is what is known about a request's Origin.
 type originCheck struct {
-	given bool
-	owner string // the account that lists it; "": nobody
-	err   error  // why that could not be found out
+	given   bool
+	account string // the account that lists it; "": nobody
+	err     error  // why that could not be found out
 }
 
 type originKey struct{}
@@ -31,12 +31,12 @@ func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
 	}
 	check := originCheck{given: true}
 	if origin, err := parseOrigin(values[0]); err == nil && len(values) == 1 {
-		check.owner, check.err = s.cachedOriginOwner(origin)
+		check.account, check.err = s.cachedOriginOwner(origin)
 		if errors.Is(check.err, errNotFound) {
 			check.err = nil
 		}
 	}
-	if check.owner != "" {
+	if check.account != "" {
 		w.put("Access-Control-Allow-Origin", values[0])
 		w.put("Access-Control-Expose-Headers", exposedHeaders)
 	}
@@ -54,7 +54,7 @@ func (s *server) otherMethod(w http.ResponseWriter, r *http.Request, allowed []s
 			s.fail(w, r, check.err)
 			return
 		}
-		if check.owner == "" {
+		if check.account == "" {
 			s.fail(w, r, errOrigin)
 			return
 		}
@@ -83,7 +83,7 @@ var (
 
 func (c *call) judgeOrigin() error {
 	refused := c.route.origin == originListed && c.origin.given || c.route.origin == originRequired
-	if !refused || c.origin.owner != "" {
+	if !refused || c.origin.account != "" {
 		return nil
 	}
 	if c.origin.err != nil {

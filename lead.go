@@ -74,7 +74,7 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 	}
 	return create(ctx, s, c, func(t *tx) (*leadResponse, error) {
 		t.invalidate()
-		owner := c.origin.owner
+		owner := c.origin.account
 		if owner == "" {
 			var err error
 			if owner, err = t.mainAccount(); err != nil {
@@ -89,7 +89,7 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 // leadsRequest is the query of GET /leads.
 type leadsRequest struct {
 	accountScope
-	page page
+	page pageQuery
 }
 
 func (q *leadsRequest) read(in *input) {
@@ -146,9 +146,9 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 
 func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
-	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads("", before, exportPage) },
+	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads("", before, exportPageSize) },
 		func(l lead) string { return l.ID }, func(l lead) []string {
-			return []string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(valueOr(l.Source, "")), plainCell(valueOr(l.Page, "")), l.CreatedAt.String()}
+			return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(valueOr(l.Source, "")), csvTextCell(valueOr(l.Page, "")), l.CreatedAt.String()}
 		})
 }
 
@@ -164,7 +164,7 @@ func leadsErase(e *env) error {
 		note := "no trace of the address is left in the file or its log; copies in backups end with their retention"
 		if e.on("litestream") {
 			note = "the address is gone from the file; the write-ahead log, the replica and backups lose it with their retention"
-		} else if err := st.emptyLog(lockPatience); err != nil {
+		} else if err := st.emptyLog(lockTimeout); err != nil {
 			note = "the address is gone from the file, but not from its log: run this again once nobody has a transaction open (" + err.Error() + "); copies in backups end with their retention"
 		}
 		return e.print(map[string]any{"erased": erased, "note": note}, fmt.Sprintf("%d erased; %s", erased, note))

@@ -70,7 +70,7 @@ func (a *widgetAPI) charge(c *call, _ *input, request any) (string, error) {
 			return w.AccountID, err
 		}
 	}
-	return c.origin.owner, nil
+	return c.origin.account, nil
 }
 
 // eventsRequest is the body of POST /widget/events (contract, section 5).
@@ -123,7 +123,7 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) 
 	if err != nil {
 		return noContent{}, err
 	}
-	if w.AccountID != c.origin.owner {
+	if w.AccountID != c.origin.account {
 		return noContent{}, &refusal{code: codeOrigin, detail: "This site does not belong to the widget's account."}
 	}
 	undo := func() {}
