@@ -39,7 +39,7 @@ func accountStory(t *testing.T, o *operator) {
 	other := strings.TrimSpace(o.do("account", "add", "Other"))
 	o.fails("already belongs to "+o.account, "origin", "add", siteOrigin, "-account", other)
 	o.do("origin", "remove", "https://shop.example.com")
-	o.fails("the list command shows the ids", "origin", "remove", "https://shop.example.com")
+	o.fails("the matching list command prints what there is", "origin", "remove", "https://shop.example.com")
 
 	o.do("base-url", "set", "https://API.example.com/api/v1")
 	if got := column(o.objects("base-url"), "url"); !slices.Equal(got, []any{"https://api.example.com/api/v1", testBase}) {

@@ -1137,7 +1137,7 @@ func licenseStory(t *testing.T, o *operator) {
 	if strings.Contains(all, key) || !strings.Contains(all, "…"+key[len(key)-5:]) {
 		t.Errorf("the key is shown again, or its hint isn't:\n%s", all)
 	}
-	if got := column(o.objects("license", "list", "-limit", "1"), "status"); !slices.Equal(got, []any{"not_started"}) || o.noted != "these are the first 1; there are more: -limit N shows them\n" {
+	if got := column(o.objects("license", "list", "-limit", "1"), "status"); !slices.Equal(got, []any{"not_started"}) || o.noted != "these are the first 1; print more with -limit N\n" {
 		t.Errorf("the newest: %v, %q", got, o.noted)
 	}
 	for _, filter := range [][]string{{"-status", "active"}, {"-product", "kds"}, {"-search", "PRO"}, {"-search", key[len(key)-5:]}, {"-status", "active", "-account", o.account}} {
