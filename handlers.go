@@ -13,7 +13,6 @@ import (
 	"path"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -212,9 +211,9 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	w := &response{ResponseWriter: inner, requestID: newID("req", start)}
 	h := w.Header()
-	w.put("X-Request-Id", w.requestID)
-	h["X-Content-Type-Options"] = headerNosniff
-	h["Cache-Control"] = headerNoStore
+	h.Set("X-Request-Id", w.requestID)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
 	// A request with both Content-Length and chunked reads as two to whoever stands
 	// in between: nothing may follow it on its connection. One in HTTP/1.0 may be
 	// chunked without net/http saying so (RFC 9112, section 6.1).
@@ -235,7 +234,7 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	}()
 	rt := s.routing.Load()
 	if _, inBase := rt.inBase(r.URL.Path); inBase {
-		h["Vary"] = headerVary
+		h.Set("Vary", "Origin")
 		r = s.withOrigin(w, r)
 	}
 	for _, root := range s.roots {
@@ -479,14 +478,8 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 	}
 	w.account = a.ID
 	v := s.accountBuckets.take(a.ID, a.Rate, s.steady())
-	b := strconv.AppendInt(append(make([]byte, 0, 80), `"account";q=`...), int64(a.Rate), 10)
-	b = append(b, `;w=60`...)
-	policy := len(b)
-	b = strconv.AppendInt(append(b, `"account";r=`...), int64(v.remaining), 10)
-	b = strconv.AppendInt(append(b, `;t=`...), int64(wholeSeconds(v.full)), 10)
-	fields := string(b)
-	w.put("Ratelimit-Policy", fields[:policy])
-	w.put("Ratelimit", fields[policy:])
+	w.Header().Set("RateLimit-Policy", fmt.Sprintf(`"account";q=%d;w=60`, a.Rate))
+	w.Header().Set("RateLimit", fmt.Sprintf(`"account";r=%d;t=%d`, v.remaining, wholeSeconds(v.full)))
 	if !v.ok {
 		return errRate("The account's requests of this minute are used up.", v.retry)
 	}
