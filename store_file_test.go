@@ -197,7 +197,7 @@ func TestFile_orKeyThatIsBadIsRefusedByServeInOneLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.fails("run 'chmod 600 "+o.env["WIDGETD_KEY"]+"'", "serve", "-addr", "127.0.0.1:0")
-	o.fails("run 'widgetd init' first, or name it with -key", "serve", "-addr", "127.0.0.1:0", "-key", filepath.Join(o.dir, "none"))
+	o.fails("run 'widgetd init' first, or give its path with -key", "serve", "-addr", "127.0.0.1:0", "-key", filepath.Join(o.dir, "none"))
 }
 
 func TestFile_ofANewerSchemaIsRefusedAlsoWhileOnlyTheWALSaysSo(t *testing.T) {
@@ -595,9 +595,9 @@ func TestCheck_tellsEveryFaultAndFails(t *testing.T) {
 		want string
 	}{
 		{"a database that others can read", func(o *operator) error { return os.Chmod(o.env["WIDGETD_DB"], 0o644) }, "(mode 0644): run 'chmod 600 "},
-		{"a key that others can read", func(o *operator) error { return os.Chmod(o.env["WIDGETD_KEY"], 0o640) }, "others can read the key file"},
+		{"a key that others can read", func(o *operator) error { return os.Chmod(o.env["WIDGETD_KEY"], 0o640) }, "other users can read the key file"},
 		{"no key", func(o *operator) error { return os.Remove(o.env["WIDGETD_KEY"]) }, "no key file at"},
-		{"a damaged key", func(o *operator) error { return os.Truncate(o.env["WIDGETD_KEY"], 100) }, "is damaged: restore it from your copy"},
+		{"a damaged key", func(o *operator) error { return os.Truncate(o.env["WIDGETD_KEY"], 100) }, "is damaged: restore it from a copy"},
 		{"no database", func(o *operator) error { return os.Remove(o.env["WIDGETD_DB"]) }, "no database at"},
 		{"a row without its account", func(o *operator) error {
 			raw(o.t, o.env["WIDGETD_DB"], `PRAGMA foreign_keys=0; INSERT INTO widgets (id, account_id, name, created_at) VALUES ('wgt_x', 'acct_gone', 'x', '2026-01-01T00:00:00Z')`)
