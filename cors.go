@@ -16,7 +16,7 @@ const (
 // An originCheck is what is known about a request's Origin.
 type originCheck struct {
 	given   bool
-	account string // that lists it; "": none does
+	account string // the account that lists it; "": nobody
 	err     error  // why that could not be found out
 }
 

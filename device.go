@@ -166,7 +166,7 @@ func freeLapsed(t *tx, l *license) error {
 		return err
 	}
 	for _, d := range lapsed {
-		if err := release(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
+		if err := releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
 			return err
 		}
 	}
@@ -229,7 +229,7 @@ func takeSeat(t *tx, g *grant, a activation) error {
 		return err
 	}
 	if old != nil {
-		if err := release(t, l, old, "replacement", eventDeviceReplaced, actorDevice); err != nil {
+		if err := releaseSeat(t, l, old, "replacement", eventDeviceReplaced, actorDevice); err != nil {
 			return err
 		}
 	}
@@ -320,9 +320,9 @@ func seatLimit(t *tx, l *license) error {
 
 const maxHoldersShown = 50 // devices in a seat_limit_reached
 
-// release takes a device's seat back and writes an event; the caller has seen that
+// releaseSeat takes a device's seat back and writes an event; the caller has seen that
 // it holds one (or, for an operator, that it is blocked).
-func release(t *tx, l *license, d *device, by string, happened eventType, actor string) error {
+func releaseSeat(t *tx, l *license, d *device, by string, happened eventType, actor string) error {
 	if d.State == deviceActive {
 		l.SeatsUsed--
 	}
@@ -371,7 +371,7 @@ func advanceTime(t *tx) (done int, err error) {
 			return 0, err
 		}
 		l := &license{ID: d.LicenseID, AccountID: account}
-		if err := release(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
+		if err := releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
 			return 0, err
 		}
 	}

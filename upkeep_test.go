@@ -56,7 +56,7 @@ func TestClock_ofTheseTestsIsOneThatWasSet(t *testing.T) {
 			if wall := after.Round(0).Sub(before.Round(0)); wall.Round(time.Minute) != by {
 				t.Errorf("set by %v, the wall clock moved by %v", by, wall)
 			}
-			elapsed, set := after.Sub(before).Round(time.Minute), clockSet(before, after).Round(time.Minute)
+			elapsed, set := after.Sub(before).Round(time.Minute), clockAdjustment(before, after).Round(time.Minute)
 			if want := map[bool]time.Duration{true: by}[bare]; elapsed != want || set != by-want {
 				t.Errorf("set by %v (bare: %v): %v elapsed, clockSet says %v", by, bare, elapsed, set)
 			}
@@ -230,7 +230,7 @@ func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
 					c.prepare()
 					ctx, stop := context.WithCancel(t.Context())
 					var working sync.WaitGroup
-					working.Go(func() { s.server.tend(ctx) })
+					working.Go(func() { s.server.runChores(ctx) })
 					time.Sleep(2 * time.Second)
 					c.drain()
 					clock.set(by)
@@ -261,10 +261,10 @@ func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
 		s.activate(wanted, "a").is(200)
 		ctx, stop := context.WithCancel(t.Context())
 		var working sync.WaitGroup
-		working.Go(func() { s.server.tend(ctx) })
+		working.Go(func() { s.server.runChores(ctx) })
 		time.Sleep(2 * time.Second)
 		clock.set(24 * time.Hour)
-		time.Sleep(clockTrial - time.Minute)
+		time.Sleep(clockTrustDelay - time.Minute)
 		if got := s.licenseEvents(id); slices.Contains(got, "device.released time") {
 			t.Errorf("released before the clock is believed: %q", got)
 		}
