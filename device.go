@@ -22,7 +22,7 @@ var (
 	codeCredentialMismatch = deviceProblems.add(422, "credential_mismatch", "Token and body disagree",
 		"The token is for another licence than the license_key in the body.")
 
-	errCredentials = &refusal{code: codeCredentialMismatch}
+	errCredentialMismatch = &refusal{code: codeCredentialMismatch}
 	errOtherDevice = &refusal{code: codeCredentialMismatch, detail: "The token is for another device than the fingerprint."}
 )
 
@@ -53,8 +53,8 @@ type activation struct {
 	presented   *claims // the device's earlier token; nil: none
 }
 
-// A grant is what activating gives.
-type grant struct {
+// A activationResult is what activating gives.
+type activationResult struct {
 	code    string // activated, already_active or reactivated
 	license *license
 	device  *device
@@ -63,26 +63,26 @@ type grant struct {
 
 // activate binds a device to a licence, inside the transaction that also decides
 // whether a seat is free: N seats and any number of callers give N devices.
-// Errors: the refusals of mayActivate, license_not_found, seat_limit_reached (kept,
+// Errors: the refusals of checkActivation, license_not_found, seat_limit_reached (kept,
 // with its event), transfer_limit_reached, credential_mismatch, validation_failed
 // for replace_device_id.
-func (k *keyring) activate(t *tx, a activation) (*grant, error) {
+func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 	l, err := a.findLicense(t)
 	if err != nil {
 		return nil, err
 	}
 	t.invalidate(l.ID)
-	if err := freeLapsed(t, l); err != nil {
+	if err := releaseLapsed(t, l); err != nil {
 		return nil, err
 	}
 	d, drifted, err := a.findDevice(t, l)
 	if err != nil {
 		return nil, err
 	}
-	if err := mayActivate(l, d, a.product, t.now.Time); err != nil {
+	if err := checkActivation(l, d, a.product, t.now.Time); err != nil {
 		return nil, err
 	}
-	g := &grant{license: l, device: d, code: "already_active"}
+	g := &activationResult{license: l, device: d, code: "already_active"}
 	if d == nil || d.State != deviceActive {
 		if err := takeSeat(t, g, a); err != nil {
 			return nil, err
@@ -95,7 +95,7 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 	if err := t.startLicense(l); err != nil {
 		return nil, err
 	}
-	if err := notePresented(t, l, d, a.presented); err != nil {
+	if err := recordPresentedSeq(t, l, d, a.presented); err != nil {
 		return nil, err
 	}
 	if g.lease, err = k.nextLease(t, l, d, a.nonce); err != nil {
@@ -156,12 +156,12 @@ func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err
 	return bearer, bearer != nil, nil
 }
 
-// freeLapsed gives back the floating seats of a licence whose lease has run out.
-func freeLapsed(t *tx, l *license) error {
+// releaseLapsed gives back the floating seats of a licence whose lease has run out.
+func releaseLapsed(t *tx, l *license) error {
 	if l.Kind != kindFloating {
 		return nil
 	}
-	lapsed, err := t.lapsedDevicesOf(l.ID, t.now, maxAdvance)
+	lapsed, err := t.lapsedDevicesOf(l.ID, t.now, maxTransitions)
 	if err != nil {
 		return err
 	}
@@ -173,25 +173,25 @@ func freeLapsed(t *tx, l *license) error {
 	return nil
 }
 
-// notePresented keeps the highest lease number that a device has shown. A lower one
+// recordPresentedSeq keeps the highest lease number that a device has shown. A lower one
 // later means that two machines use one identity, or that one was restored from a
 // copy: noted once a day, and nothing is blocked. One that a restored database never
 // gave counts on from there, so that the next lease is not the lower one.
-func notePresented(t *tx, l *license, d *device, presented *claims) error {
+func recordPresentedSeq(t *tx, l *license, d *device, presented *claims) error {
 	switch {
 	case presented == nil || presented.Seq == d.PresentedSeq:
 	case presented.Seq > d.PresentedSeq:
 		d.PresentedSeq, d.LeaseSeq = presented.Seq, max(d.LeaseSeq, presented.Seq)
-	case behind(d, presented, t.now.Time):
+	case presentsOlderLease(d, presented, t.now.Time):
 		d.CloneAt = t.now
 		return t.addEvent(deviceEvent(l, d, eventDeviceCloneSuspected, actorDevice))
 	}
 	return nil
 }
 
-// behind reports whether a token shows an older lease of a device than one it has
+// presentsOlderLease reports whether a token shows an older lease of a device than one it has
 // shown before, and today's event is still to be written.
-func behind(d *device, presented *claims, now time.Time) bool {
+func presentsOlderLease(d *device, presented *claims, now time.Time) bool {
 	return presented != nil && presented.Seq < d.PresentedSeq && d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
 }
 
@@ -202,17 +202,17 @@ func (a *activation) findLicense(t *tx) (l *license, err error) {
 		l, err = t.license(anyAccount, a.licenseID) // see checkRequest.findLicense
 	}
 	if errors.Is(err, errNotFound) {
-		return nil, errLicense
+		return nil, errLicenseNotFound
 	}
 	if err == nil && a.licenseID != "" && l.ID != a.licenseID {
-		return nil, errCredentials
+		return nil, errCredentialMismatch
 	}
 	return l, err
 }
 
 // takeSeat makes g's device one that holds a seat, new or known. It frees the seat
 // of the device that it replaces, unless no seat is free even then.
-func takeSeat(t *tx, g *grant, a activation) error {
+func takeSeat(t *tx, g *activationResult, a activation) error {
 	l := g.license
 	old, err := findReplaced(t, l, a)
 	if err != nil {
@@ -223,9 +223,9 @@ func takeSeat(t *tx, g *grant, a activation) error {
 		freed = 1
 	}
 	if l.MaxDevices != nil && l.SeatsUsed-freed >= *l.MaxDevices {
-		return seatLimit(t, l) // kept with its event, so nothing may be released before
+		return refuseForSeatLimit(t, l) // kept with its event, so nothing may be released before
 	}
-	if err := mayTransfer(t, l, g.device, old); err != nil {
+	if err := checkTransferLimit(t, l, g.device, old); err != nil {
 		return err
 	}
 	if old != nil {
@@ -263,10 +263,10 @@ func findReplaced(t *tx, l *license, a activation) (*device, error) {
 	return old, nil
 }
 
-// mayTransfer refuses a seat when the owner has moved seats as often as max_transfers
+// checkTransferLimit refuses a seat when the owner has moved seats as often as max_transfers
 // allows in 30 days. The release of a device that comes back before another took a
 // seat does not count against itself.
-func mayTransfer(t *tx, l *license, d, replaced *device) error {
+func checkTransferLimit(t *tx, l *license, d, replaced *device) error {
 	if l.MaxTransfers == nil {
 		return nil
 	}
@@ -280,7 +280,7 @@ func mayTransfer(t *tx, l *license, d, replaced *device) error {
 	}
 	if d != nil && d.State == deviceReleased && slices.Contains([]string{"device", "portal"}, valueOr(d.ReleasedBy, "")) &&
 		d.ReleasedAt.After(t.now.after(-transferWindow).Time) {
-		others, err := t.activatedSince(l.ID, d.ID, d.ReleasedAt)
+		others, err := t.countActivatedSince(l.ID, d.ID, d.ReleasedAt)
 		if err != nil {
 			return err
 		}
@@ -288,7 +288,7 @@ func mayTransfer(t *tx, l *license, d, replaced *device) error {
 			more--
 		}
 	}
-	ok, next := mayMove(l, releases, more)
+	ok, next := transferAllowed(l, releases, more)
 	switch {
 	case ok:
 		return nil
@@ -299,9 +299,9 @@ func mayTransfer(t *tx, l *license, d, replaced *device) error {
 		detail: "The seats of this licence were moved as often as it allows in 30 days. The next time is possible at " + next.String() + "."}
 }
 
-// seatLimit refuses a seat, names the devices that hold them, and notes that once
+// refuseForSeatLimit refuses a seat, names the devices that hold them, and notes that once
 // an hour.
-func seatLimit(t *tx, l *license) error {
+func refuseForSeatLimit(t *tx, l *license) error {
 	holders, err := t.seatHolders(l.ID, maxHoldersShown)
 	if err != nil {
 		return err
@@ -315,7 +315,7 @@ func seatLimit(t *tx, l *license) error {
 			return err
 		}
 	}
-	return keep(&refusal{code: codeSeatLimit, members: []extraMember{{"seats", seatsOf(l)}, {"devices", viewDevices(holders)}}})
+	return keep(&refusal{code: codeSeatLimit, members: []extraMember{{"seats", seatsOf(l)}, {"devices", newDeviceViews(holders)}}})
 }
 
 const maxHoldersShown = 50 // devices in a seat_limit_reached
@@ -335,8 +335,8 @@ func releaseSeat(t *tx, l *license, d *device, by string, happened eventType, ac
 	return t.addEvent(e)
 }
 
-// block shuts a device out for good; only an operator's release lets it in again.
-func block(t *tx, l *license, d *device, actor string) error {
+// blockDevice shuts a device out for good; only an operator's release lets it in again.
+func blockDevice(t *tx, l *license, d *device, actor string) error {
 	if d.State == deviceBlocked {
 		return nil
 	}
@@ -351,16 +351,16 @@ func deviceEvent(l *license, d *device, happened eventType, actor string) event 
 	return event{Type: happened, AccountID: l.AccountID, LicenseID: l.ID, DeviceID: d.ID, Actor: actor}
 }
 
-// maxAdvance is how many rows one transaction changes because of time.
-const maxAdvance = 500
+// maxTransitions is how many rows one transaction changes because of time.
+const maxTransitions = 500
 
-// advanceTime does what time has brought about: it gives back floating seats whose
+// applyTransitions does what time has brought about: it gives back floating seats whose
 // lease has run out, and writes the events of licences that came into grace or to
 // their end, also when the service was off at that moment. It returns how much it
-// did; less than maxAdvance means that nothing is left.
-func advanceTime(t *tx) (done int, err error) {
+// did; less than maxTransitions means that nothing is left.
+func applyTransitions(t *tx) (done int, err error) {
 	t.invalidate()
-	lapsed, err := t.lapsedDevices(t.now, maxAdvance)
+	lapsed, err := t.lapsedDevices(t.now, maxTransitions)
 	if err != nil {
 		return 0, err
 	}
@@ -375,12 +375,12 @@ func advanceTime(t *tx) (done int, err error) {
 			return 0, err
 		}
 	}
-	noted, err := t.noteTime(maxAdvance)
+	noted, err := t.recordLicenseTransitions(maxTransitions)
 	return len(lapsed) + noted, err
 }
 
-// A check is a verified question with the rows that answer it.
-type check struct {
+// A licenseCheck is a verified question with the rows that answer it.
+type licenseCheck struct {
 	license *license // nil: not found
 	device  *device  // nil: none
 	code    string
@@ -391,7 +391,7 @@ type check struct {
 
 // A checkRequest is what verify asks.
 type checkRequest struct {
-	question
+	verdictInput
 	keyHash     *[32]byte // nil: the token names the licence
 	presented   *claims   // the device token that came along; nil: none
 	fingerprint []byte    // SHA-256; nil: none was sent
@@ -418,12 +418,12 @@ func (r *checkRequest) findLicense(q licenseSource) (*license, error) {
 	return orNil(q.license(anyAccount, r.presented.License))
 }
 
-// look finds the device on the licence that findLicense returned, and judges. Errors:
-// errCredentials, the source's.
-func (r *checkRequest) look(q licenseSource, l *license, now time.Time) (c check, err error) {
+// evaluate finds the device on the licence that findLicense returned, and judges. Errors:
+// errCredentialMismatch, the source's.
+func (r *checkRequest) evaluate(q licenseSource, l *license, now time.Time) (c licenseCheck, err error) {
 	c.license = l
 	if c.license != nil && r.presented != nil && r.presented.License != c.license.ID {
-		return c, errCredentials
+		return c, errCredentialMismatch
 	}
 	switch {
 	case c.license == nil:
@@ -432,17 +432,17 @@ func (r *checkRequest) look(q licenseSource, l *license, now time.Time) (c check
 	case r.fingerprint != nil:
 		c.device, err = orNil(q.deviceByFingerprint(c.license.ID, r.fingerprint))
 	}
-	ask := r.question
+	ask := r.verdictInput
 	ask.hasDevice = r.presented != nil || r.fingerprint != nil
 	c.mismatch = r.presented != nil && r.fingerprint != nil && r.presented.Fingerprint != base64.RawURLEncoding.EncodeToString(r.fingerprint)
 	ask.mismatch = c.mismatch
-	c.code, c.valid = judge(c.license, c.device, ask, now)
+	c.code, c.valid = licenseVerdict(c.license, c.device, ask, now)
 	return c, err
 }
 
 // wantsLease reports whether an answer should carry a token: the device sent none,
 // one that is due for another, or a nonce to have signed.
-func (r *checkRequest) wantsLease(c check, now time.Time) bool {
+func (r *checkRequest) wantsLease(c licenseCheck, now time.Time) bool {
 	if !c.valid || c.device == nil {
 		return false
 	}
@@ -450,23 +450,23 @@ func (r *checkRequest) wantsLease(c check, now time.Time) bool {
 	return p == nil || r.nonce != "" || now.Unix() >= p.IssuedAt+p.RefreshAfter
 }
 
-// noteSeen records that an active device was there and, when it wants one and its
+// recordSeen records that an active device was there and, when it wants one and its
 // last lease is no longer fresh, gives it the next. It judges again, because the
 // rows may have changed since the caller looked.
-func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err error) {
+func (k *keyring) recordSeen(t *tx, r *checkRequest) (c licenseCheck, given lease, err error) {
 	t.invalidate() // nothing so far
 	l, err := r.findLicense(t)
 	if err != nil {
 		return c, given, err
 	}
-	if c, err = r.look(t, l, t.now.Time); err != nil || c.device == nil || c.device.State != deviceActive || c.device.lapsed(t.now.Time) {
+	if c, err = r.evaluate(t, l, t.now.Time); err != nil || c.device == nil || c.device.State != deviceActive || c.device.lapsed(t.now.Time) {
 		return c, given, err
 	}
 	t.invalidate(c.license.ID)
 	d := c.device
 	d.LastSeenAt = t.now
 	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)
-	if err := notePresented(t, c.license, d, r.presented); err != nil {
+	if err := recordPresentedSeq(t, c.license, d, r.presented); err != nil {
 		return c, given, err
 	}
 	if r.wantsLease(c, t.now.Time) && d.leaseStale(c.license, k.signer().kid, t.now.Time) {
@@ -484,7 +484,7 @@ type deviceState struct {
 	State string  `json:"state"`
 }
 
-func stateOf(d *device) deviceState { return deviceState{d.ID, d.Name, d.State} }
+func newDeviceState(d *device) deviceState { return deviceState{d.ID, d.Name, d.State} }
 
 // A deviceView is what others may see of a device: its fingerprint is masked.
 type deviceView struct {
@@ -499,14 +499,14 @@ type deviceView struct {
 	CloneAt     stamp   `json:"clone_suspected_at"`
 }
 
-func viewDevice(d *device) deviceView {
-	return deviceView{stateOf(d), d.Platform, d.AppVersion, hex.EncodeToString(d.Fingerprint[:4]), d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.CloneAt}
+func newDeviceView(d *device) deviceView {
+	return deviceView{newDeviceState(d), d.Platform, d.AppVersion, hex.EncodeToString(d.Fingerprint[:4]), d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.CloneAt}
 }
 
-func viewDevices(rows []*device) []deviceView {
+func newDeviceViews(rows []*device) []deviceView {
 	views := make([]deviceView, 0, len(rows))
 	for _, d := range rows {
-		views = append(views, viewDevice(d))
+		views = append(views, newDeviceView(d))
 	}
 	return views
 }

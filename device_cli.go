@@ -29,8 +29,8 @@ var deviceCommands = []command{
 	{"lease inspect", "TOKEN", "explain a device token line by line and say whether it holds, without the database", []option{optPublic, optFingerprint, optAudience}, 1, leaseInspect},
 }
 
-// leaseLines explain the claims of a device token, in the order they are shown.
-var leaseLines = []struct{ claim, meaning string }{
+// claimMeanings explain the claims of a device token, in the order they are shown.
+var claimMeanings = []struct{ claim, meaning string }{
 	{"iss", "who signed it"}, {"aud", "for whom: the same address"}, {"sub", "the account of the licence"}, {"client_id", "who carries it"},
 	{"scope", "what it is good for"}, {"jti", "its own number"}, {"lic", "the licence"}, {"dev", "the device"}, {"fph", "SHA-256 of the device's fingerprint"},
 	{"prd", "the product"}, {"ent", "what the licence includes"}, {"seq", "number of the lease: a lower one is older"}, {"iat", "when it was signed"},
@@ -103,7 +103,7 @@ func explainLease(w io.Writer, token string) {
 			}
 			continue
 		}
-		for _, line := range leaseLines {
+		for _, line := range claimMeanings {
 			if m, there := v.member(line.claim); there {
 				fmt.Fprintf(w, "%-10s %-44s %s\n", line.claim, claimText(line.claim, m), line.meaning)
 			}
@@ -150,7 +150,7 @@ func loadPublicKeys(path string) (*keyring, error) {
 }
 
 func printDevices(e *env, rows []*device) error {
-	return printRows(e, viewDevices(rows), "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY", func(d deviceView) []any {
+	return printRows(e, newDeviceViews(rows), "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY", func(d deviceView) []any {
 		return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint + "…", d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
 	})
 }
@@ -197,7 +197,7 @@ func deviceRelease(e *env) error {
 }
 
 func deviceBlock(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error { return block(t, l, d, actorCommand) })
+	return e.changeDevice(func(t *tx, l *license, d *device) error { return blockDevice(t, l, d, actorCommand) })
 }
 
 // An exportedDevice is a device with the licence it belongs to.
@@ -211,7 +211,7 @@ func deviceExport(e *env) error {
 	return exportRows(e, header, func(st *store, before string) (page []exportedDevice, err error) {
 		rows, err := st.allDevices(anyAccount, before, exportPageSize)
 		for _, d := range rows {
-			page = append(page, exportedDevice{d.LicenseID, viewDevice(d)})
+			page = append(page, exportedDevice{d.LicenseID, newDeviceView(d)})
 		}
 		return page, err
 	}, func(d exportedDevice) string { return d.ID }, func(d exportedDevice) []string {

@@ -13,12 +13,12 @@ import (
 // that they ask about, and the leases that it signed within the last minute.
 type deviceAPI struct {
 	*server
-	licenseMemory
+	licenseCache
 	leases leaseCache
 }
 
 func deviceWing(s *server) wing {
-	a := &deviceAPI{server: s, licenseMemory: newLicenseMemory(s.authenticator)}
+	a := &deviceAPI{server: s, licenseCache: newLicenseCache(s.authenticator)}
 	return wing{
 		routes: []route{
 			{pattern: "POST /widget/license/activate", token: tokenLate, creates: true, charge: a.charge, run: endpoint(a.activate)},
@@ -27,7 +27,7 @@ func deviceWing(s *server) wing {
 			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.listDevices)},
 			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices, run: endpoint(s.releaseDevice)},
 		},
-		chores: []chore{{fault: "lapsed seats and ended licences can't be written", timely: true, run: s.advance}},
+		chores: []chore{{fault: "lapsed seats and ended licences can't be written", timely: true, run: s.runTransitions}},
 	}
 }
 
@@ -67,8 +67,8 @@ func (c *call) deviceToken() *claims {
 	return &c.caller.claims
 }
 
-// malformed is the refusal of a malformed key.
-func (cr *credential) malformed() error {
+// malformedKeyErr is the refusal of a malformedKeyErr key.
+func (cr *credential) malformedKeyErr() error {
 	if cr.keyErr == nil {
 		return nil
 	}
@@ -76,8 +76,8 @@ func (cr *credential) malformed() error {
 		fields: []fieldError{{Pointer: "#/license_key", Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail}}}
 }
 
-// presentedKey returns what a request names its licence by.
-func (cr *credential) presentedKey() *credential { return cr }
+// licenseCredential returns what a request names its licence by.
+func (cr *credential) licenseCredential() *credential { return cr }
 
 // charge charges the owner of the licence whose key is in the body, and keeps what was
 // found for the call itself. Members come before, so that the limit's fields tell
@@ -86,7 +86,7 @@ func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err
 	if err := in.err(); err != nil {
 		return "", err
 	}
-	cr := request.(interface{ presentedKey() *credential }).presentedKey()
+	cr := request.(interface{ licenseCredential() *credential }).licenseCredential()
 	if cr.hash != nil {
 		if cr.license, err = orNil(a.licenseByKey(*cr.hash)); err != nil {
 			return "", err
@@ -101,9 +101,9 @@ func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err
 	return "", nil
 }
 
-// failedLookup counts a licence key that is unknown against the caller's address;
+// countFailedLookup counts a licence key that is unknown against the caller's address;
 // past the limit the answer is rate_limited, whatever else it would be.
-func (a *deviceAPI) failedLookup(c *call, otherwise error) error {
+func (a *deviceAPI) countFailedLookup(c *call, otherwise error) error {
 	if err := a.limitAddress("lookup", a.address(c.request), a.failedLookupRate); err != nil {
 		return err
 	}
@@ -165,23 +165,23 @@ type activateResponse struct {
 
 // activate binds a device to a licence and answers with its lease.
 func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (*activateResponse, error) {
-	if err := q.malformed(); err != nil {
+	if err := q.malformedKeyErr(); err != nil {
 		return nil, err
 	}
-	q.settle(c)
+	q.setTargets(c)
 	keys := a.keys.Load()
-	var g *grant
+	var g *activationResult
 	res, err := create(ctx, a.server, c, func(t *tx) (*activateResponse, error) {
 		var err error
 		if g, err = keys.activate(t, q.activation); err != nil {
 			return nil, err
 		}
-		return &activateResponse{OK: true, Code: g.code, License: viewLicense(g.license, t.now.Time), Device: stateOf(g.device),
+		return &activateResponse{OK: true, Code: g.code, License: newLicenseView(g.license, t.now.Time), Device: newDeviceState(g.device),
 			Token: g.lease.token, TokenType: "Bearer", ExpiresIn: g.lease.claims.Expires - t.now.Unix(),
 			RefreshAfter: g.lease.claims.RefreshAfter, Nonce: q.nonce}, nil
 	})
-	if errors.Is(err, errLicense) && q.keyHash != nil {
-		return nil, a.failedLookup(c, err)
+	if errors.Is(err, errLicenseNotFound) && q.keyHash != nil {
+		return nil, a.countFailedLookup(c, err)
 	}
 	if err == nil && g != nil && q.nonce == "" {
 		a.leases.put(g.device.ID, g.lease)
@@ -189,9 +189,9 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 	return res, err
 }
 
-// settle decides which licence and which device an activation is for, and whose an
+// setTargets decides which licence and which device an activation is for, and whose an
 // Idempotency-Key is.
-func (q *activateRequest) settle(c *call) {
+func (q *activateRequest) setTargets(c *call) {
 	if q.keyHash = q.hash; q.keyHash != nil {
 		c.idemScope = "license " + hex.EncodeToString(q.keyHash[:])
 	}
@@ -290,13 +290,13 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 			return nil, err
 		}
 	}
-	found, err := q.look(a, l, now)
+	found, err := q.evaluate(a, l, now)
 	if err != nil {
 		return nil, err
 	}
 	var given lease
 	if d := found.device; d != nil && d.State == deviceActive && !d.lapsed(now) {
-		if found, given, err = a.seen(ctx, &q.checkRequest, found, now); err != nil {
+		if found, given, err = a.touchDevice(ctx, &q.checkRequest, found, now); err != nil {
 			return nil, err
 		}
 	}
@@ -307,12 +307,12 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 	}{verifyResponse: verifyResponse{Valid: found.valid, Code: found.code, Detail: verdictDetails[found.code], CheckedAt: newStamp(now), Nonce: q.nonce}}
 	res := &answer.verifyResponse
 	if found.license == nil {
-		return res, a.failedKey(c, q)
+		return res, a.countUnknownKey(c, q)
 	}
-	answer.license = viewLicense(found.license, now)
+	answer.license = newLicenseView(found.license, now)
 	res.License = &answer.license
 	if found.device != nil {
-		answer.device = stateOf(found.device)
+		answer.device = newDeviceState(found.device)
 		res.Device = &answer.device
 	}
 	if found.valid {
@@ -324,25 +324,25 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 	return res, nil
 }
 
-// failedKey counts an unknown key; a token of a licence that is gone is no guess.
-func (a *deviceAPI) failedKey(c *call, q *verifyRequest) error {
+// countUnknownKey counts an unknown key; a token of a licence that is gone is no guess.
+func (a *deviceAPI) countUnknownKey(c *call, q *verifyRequest) error {
 	if q.keyHash == nil {
 		return nil
 	}
-	return a.failedLookup(c, nil)
+	return a.countFailedLookup(c, nil)
 }
 
-// seen does what a verified device brings about: at most once a minute a write of
+// touchDevice does what a verified device brings about: at most once a minute a write of
 // when it was there, and a lease when it wants one: the next one, or, while the
 // last is fresh, that same one, or one of the same number with its nonce.
-func (a *deviceAPI) seen(ctx context.Context, r *checkRequest, found check, now time.Time) (check, lease, error) {
+func (a *deviceAPI) touchDevice(ctx context.Context, r *checkRequest, found licenseCheck, now time.Time) (licenseCheck, lease, error) {
 	keys := a.keys.Load()
 	var given lease
 	d := found.device
 	wants := r.wantsLease(found, now)
-	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && d.leaseStale(found.license, keys.signer().kid, now) {
+	if !within(leaseReuse, d.LastSeenAt.Time, now) || presentsOlderLease(d, r.presented, now) || wants && d.leaseStale(found.license, keys.signer().kid, now) {
 		var err error
-		if found, given, err = a.noteSeen(ctx, r, now); err != nil {
+		if found, given, err = a.tryRecordSeen(ctx, r, now); err != nil {
 			return found, lease{}, err
 		}
 	}
@@ -365,23 +365,23 @@ func (a *deviceAPI) seen(ctx context.Context, r *checkRequest, found check, now 
 	return found, given, err
 }
 
-// noteSeen has the writer record that a device was there; when that takes too long
-// the answer goes without. Errors: errCredentials, the store's when it can't be read.
-func (a *deviceAPI) noteSeen(ctx context.Context, r *checkRequest, now time.Time) (found check, given lease, err error) {
+// tryRecordSeen has the writer record that a device was there; when that takes too long
+// the answer goes without. Errors: errCredentialMismatch, the store's when it can't be read.
+func (a *deviceAPI) tryRecordSeen(ctx context.Context, r *checkRequest, now time.Time) (found licenseCheck, given lease, err error) {
 	bounded, cancel := context.WithTimeout(ctx, writeWait)
 	defer cancel()
 	keys := a.keys.Load()
 	err = a.store.update(bounded, func(t *tx) (err error) {
-		found, given, err = keys.noteSeen(t, r)
+		found, given, err = keys.recordSeen(t, r)
 		return err
 	})
-	if err == nil || errors.Is(err, errCredentials) {
+	if err == nil || errors.Is(err, errCredentialMismatch) {
 		return found, given, err
 	}
 	a.log.Warn("a device was not recorded as seen", "error", err.Error())
 	l, err := r.findLicense(a)
 	if err == nil {
-		found, err = r.look(a, l, now)
+		found, err = r.evaluate(a, l, now)
 	}
 	return found, lease{}, err
 }
@@ -404,7 +404,7 @@ type deactivateResponse struct {
 
 // deactivate gives a device's seat back; once more changes nothing.
 func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateRequest) (*deactivateResponse, error) {
-	if err := q.malformed(); err != nil {
+	if err := q.malformedKeyErr(); err != nil {
 		return nil, err
 	}
 	token := c.deviceToken()
@@ -417,9 +417,9 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateReques
 			return err
 		}
 		if l == nil {
-			return errLicense
+			return errLicenseNotFound
 		}
-		found, err := ask.look(t, l, t.now.Time)
+		found, err := ask.evaluate(t, l, t.now.Time)
 		if err != nil {
 			return err
 		}
@@ -435,8 +435,8 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateReques
 		res.Released = true
 		return releaseSeat(t, found.license, found.device, "device", eventDeviceReleased, actorDevice)
 	})
-	if errors.Is(err, errLicense) && ask.keyHash != nil {
-		return nil, a.failedLookup(c, err)
+	if errors.Is(err, errLicenseNotFound) && ask.keyHash != nil {
+		return nil, a.countFailedLookup(c, err)
 	}
 	if err != nil {
 		return nil, err
@@ -454,7 +454,7 @@ func (s *server) listDevices(_ context.Context, c *call, q *licenseRequest) (*li
 	if err != nil {
 		return nil, err
 	}
-	return newList(rows, q.page, func(d *device) string { return d.ID }, viewDevice), nil
+	return newList(rows, q.page, func(d *device) string { return d.ID }, newDeviceView), nil
 }
 
 // releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it takes the
@@ -481,17 +481,17 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 	})
 }
 
-// advance does what time has brought about since the last second, or since the
+// runTransitions does what time has brought about since the last second, or since the
 // service last ran, a bounded number of rows at a time.
-func (s *server) advance(ctx context.Context) error {
-	due, err := s.store.timeHasWork(newStamp(s.now()))
+func (s *server) runTransitions(ctx context.Context) error {
+	due, err := s.store.transitionsDue(newStamp(s.now()))
 	for due && err == nil {
 		done := 0
 		err = s.store.update(ctx, func(t *tx) (err error) {
-			done, err = advanceTime(t)
+			done, err = applyTransitions(t)
 			return err
 		})
-		due = done >= maxAdvance
+		due = done >= maxTransitions
 	}
 	return err
 }

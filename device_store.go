@@ -138,9 +138,9 @@ func (t *tx) saveDevice(d *device) error {
 	return err
 }
 
-// timeHasWork reports whether advanceTime has anything to do. It takes the same
+// transitionsDue reports whether applyTransitions has anything to do. It takes the same
 // time for any number of licences.
-func (q *queries) timeHasWork(now stamp) (due bool, err error) {
+func (q *queries) transitionsDue(now stamp) (due bool, err error) {
 	err = q.one(`SELECT EXISTS (SELECT 1 FROM devices WHERE `+lapseDue+`)
 		OR EXISTS (SELECT 1 FROM licenses WHERE `+graceDue+`) OR EXISTS (SELECT 1 FROM licenses WHERE `+expiryDue+`)`, []any{now, now, now}, &due)
 	return due, err
@@ -169,9 +169,9 @@ func (t *tx) transfers(licenseID string) ([]stamp, error) {
 		func(at *stamp) []any { return []any{at} })
 }
 
-// activatedSince counts the other devices of a licence that took a seat at a
+// countActivatedSince counts the other devices of a licence that took a seat at a
 // moment or later.
-func (t *tx) activatedSince(licenseID, deviceID string, since stamp) (n int, err error) {
+func (t *tx) countActivatedSince(licenseID, deviceID string, since stamp) (n int, err error) {
 	err = t.one(`SELECT count(*) FROM devices WHERE license_id = ? AND id <> ? AND activated_at >= ?`, []any{licenseID, deviceID, since}, &n)
 	return n, err
 }
@@ -179,17 +179,17 @@ func (t *tx) activatedSince(licenseID, deviceID string, since stamp) (n int, err
 // deviceKey names a device of a licence by its id or its fingerprint's hash.
 type deviceKey struct{ license, id string }
 
-func (m *licenseMemory) device(licenseID, id string) (*device, error) {
-	return m.cachedDevice(deviceKey{licenseID, id}, func() (*device, error) { return m.from.store.device(licenseID, id) })
+func (m *licenseCache) device(licenseID, id string) (*device, error) {
+	return m.cachedDevice(deviceKey{licenseID, id}, func() (*device, error) { return m.auth.store.device(licenseID, id) })
 }
 
-func (m *licenseMemory) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
-	return m.cachedDevice(deviceKey{licenseID, string(hash)}, func() (*device, error) { return m.from.store.deviceByFingerprint(licenseID, hash) })
+func (m *licenseCache) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
+	return m.cachedDevice(deviceKey{licenseID, string(hash)}, func() (*device, error) { return m.auth.store.deviceByFingerprint(licenseID, hash) })
 }
 
 // cachedDevice keeps that there is no device too, which a portal asks about.
-func (m *licenseMemory) cachedDevice(key deviceKey, read func() (*device, error)) (*device, error) {
-	d, err := m.devices.load(m.from.store, key, func() (*device, string, error) {
+func (m *licenseCache) cachedDevice(key deviceKey, read func() (*device, error)) (*device, error) {
+	d, err := m.devices.load(m.auth.store, key, func() (*device, string, error) {
 		d, err := orNil(read())
 		return d, key.license, err
 	})

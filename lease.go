@@ -80,13 +80,13 @@ func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time)
 	kept, ok := c.leases[d.ID]
 	c.mu.Unlock()
 	fresh := ok && within(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now)
-	return kept, fresh && kept.kid == kid && kept.claims.Issuer == base && kept.claims.stillTrue(l, d)
+	return kept, fresh && kept.kid == kid && kept.claims.Issuer == base && kept.claims.stillAccurate(l, d)
 }
 
-// stillTrue reports whether a lease of d on l that began when c did would say the
+// stillAccurate reports whether a lease of d on l that began when c did would say the
 // same now. It compares what the rows say, since whoever changed them need not have
 // changed updated_at.
-func (c *claims) stillTrue(l *license, d *device) bool {
+func (c *claims) stillAccurate(l *license, d *device) bool {
 	now := leaseClaims(l, d, time.Unix(c.IssuedAt, 0), c.Nonce)
 	return c.Subject == now.Subject && c.License == now.License && c.Seq == now.Seq && c.Fingerprint == now.Fingerprint && c.Product == now.Product &&
 		c.Expires == now.Expires && c.LicenseEnd == now.LicenseEnd && c.GraceEnd == now.GraceEnd && c.RefreshAfter == now.RefreshAfter &&
@@ -149,11 +149,11 @@ type offlineClock struct {
 	mark int64 // Unix seconds, saved with the token
 }
 
-// signed notes the iat of a token whose signature holds.
-func (c *offlineClock) signed(issuedAt int64) { c.mark = max(c.mark, issuedAt) }
+// observeIssuedAt notes the iat of a token whose signature holds.
+func (c *offlineClock) observeIssuedAt(issuedAt int64) { c.mark = max(c.mark, issuedAt) }
 
-// elapsed notes time that has passed by the monotonic clock.
-func (c *offlineClock) elapsed(d time.Duration) {
+// addElapsed notes time that has passed by the monotonic clock.
+func (c *offlineClock) addElapsed(d time.Duration) {
 	if d > 0 {
 		c.mark += int64(d / time.Second)
 	}

@@ -360,19 +360,19 @@ func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T)
 			"a mark from an earlier token, clock behind": {signed.Add(-90 * day), 13 * day, signed.Add(-day).Unix(), true},
 		} {
 			clock := offlineClock{mark: test.mark}
-			clock.signed(c.IssuedAt)
-			clock.elapsed(test.running)
+			clock.observeIssuedAt(c.IssuedAt)
+			clock.addElapsed(test.running)
 			if fault := leaseFault(c, "a", testBase, clock.now(test.wall)); (fault == "") != test.holds {
 				t.Errorf("%s: holds %v (%s), want %v", name, fault == "", fault, test.holds)
 			}
 		}
 		// A clock that was wrong for a while leaves nothing behind.
 		clock := offlineClock{}
-		clock.signed(c.IssuedAt)
+		clock.observeIssuedAt(c.IssuedAt)
 		if leaseFault(c, "a", testBase, clock.now(signed.Add(3653*day))) == "" {
 			t.Error("in ten years the lease still holds")
 		}
-		clock.elapsed(-time.Hour)
+		clock.addElapsed(-time.Hour)
 		if fault := leaseFault(c, "a", testBase, clock.now(signed.Add(time.Hour))); fault != "" {
 			t.Errorf("the future poisoned the mark: %s", fault)
 		}

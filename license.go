@@ -24,7 +24,7 @@ var (
 	codeKeyMalformed = licenseProblems.add(422, "key_malformed", "Malformed licence key",
 		"That is not a licence key: a symbol is missing, wrong or swapped. Please compare it with the one you were given.")
 
-	errLicense = &refusal{code: codeLicenseNotFound}
+	errLicenseNotFound = &refusal{code: codeLicenseNotFound}
 )
 
 // The events of licences.
@@ -83,7 +83,7 @@ func (l *license) graceUntil() stamp {
 }
 
 // A question is what a device or a portal asks about a licence.
-type question struct {
+type verdictInput struct {
 	product      string   // "": any
 	entitlements []string // all must be held
 	hasDevice    bool     // a fingerprint or a device token came along
@@ -93,7 +93,7 @@ type question struct {
 // judge answers a question about a licence and the device it names (nil: none
 // that was ever activated), with the first code of the contract's list that
 // holds, and whether the licence may be used. l is nil when no licence was found.
-func judge(l *license, d *device, q question, now time.Time) (code string, valid bool) {
+func licenseVerdict(l *license, d *device, q verdictInput, now time.Time) (code string, valid bool) {
 	if l == nil {
 		return "not_found", false
 	}
@@ -166,11 +166,11 @@ var activationRefusals = map[string]*problemCode{
 	"device_blocked":   codeDeviceBlocked,
 }
 
-// mayActivate tells whether a device may take a seat on a licence: nil, or the
+// checkActivation tells whether a device may take a seat on a licence: nil, or the
 // refusal of the contract's section 4. Whether a seat is free is not its question.
 // d is nil for a device never seen.
-func mayActivate(l *license, d *device, product string, now time.Time) error {
-	code, _ := judge(l, d, question{product: product, hasDevice: true}, now)
+func checkActivation(l *license, d *device, product string, now time.Time) error {
+	code, _ := licenseVerdict(l, d, verdictInput{product: product, hasDevice: true}, now)
 	if refused, ok := activationRefusals[code]; ok {
 		return &refusal{code: refused}
 	}
@@ -203,10 +203,10 @@ func errTransition(l *license, action string) error {
 	return &refusal{code: codeIllegalTransition, detail: "The licence is " + state + "; " + action + " does not apply to it."}
 }
 
-// mayMove tells whether a licence's seats may be moved once more, given the moments
+// transferAllowed tells whether a licence's seats may be moved once more, given the moments
 // of the owner's releases of the last 30 days, oldest first, and how many more are
 // about to count; and if not, when: the zero stamp for never.
-func mayMove(l *license, releases []stamp, more int) (ok bool, next stamp) {
+func transferAllowed(l *license, releases []stamp, more int) (ok bool, next stamp) {
 	if l.MaxTransfers == nil || len(releases)+more <= *l.MaxTransfers {
 		return true, stamp{}
 	}
@@ -269,7 +269,7 @@ func (v *licenseView) appendJSON(b []byte) []byte {
 	return append(b, "}}"...)
 }
 
-func viewLicense(l *license, now time.Time) licenseView {
+func newLicenseView(l *license, now time.Time) licenseView {
 	return licenseView{l.ID, l.Product, l.Plan, l.Kind, l.status(now), l.Trial, l.ExpiresAt, l.graceUntil(), l.Entitlements, seatsOf(l)}
 }
 
@@ -281,7 +281,7 @@ type licenseDetail struct {
 	Seats      seats  `json:"seats"`
 }
 
-func detailLicense(l *license, now time.Time) licenseDetail {
+func newLicenseDetail(l *license, now time.Time) licenseDetail {
 	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l)}
 }
 

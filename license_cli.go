@@ -87,7 +87,7 @@ func (e *env) licenseFromOptions() (*license, error) {
 	wrong := func(name, detail string) { err = usageError("-" + terms[name].option + ": " + detail) }
 	reader := &textTerms{text: func(name string) string { return terms[name].text }, wrong: wrong}
 	l := readNewTerms(reader).apply(&license{AccountID: account})
-	switch name, detail := l.termsFault(); {
+	switch name, detail := l.invalidTerm(); {
 	case err != nil:
 	case name == "product":
 		err = usageError("-product NAME is needed")
@@ -124,11 +124,11 @@ func (e *env) licenseChange(f func(*tx) (*license, error), say func(licenseDetai
 	if err != nil {
 		return err
 	}
-	detail := detailLicense(l, e.now())
+	detail := newLicenseDetail(l, e.now())
 	return e.print(detail, say(detail))
 }
 
-func sayStatus(l licenseDetail) string { return l.ID + " is " + l.Status }
+func describeStatus(l licenseDetail) string { return l.ID + " is " + l.Status }
 
 // licensePatch changes terms that the command line gives as a JSON object, by the
 // same reader as the endpoint.
@@ -144,7 +144,7 @@ func licensePatch(e *env) error {
 	}
 	return e.licenseChange(func(t *tx) (*license, error) {
 		return patchLicense(t, anyAccount, e.args[0], change, actorCommand)
-	}, sayStatus)
+	}, describeStatus)
 }
 
 func licenseRenew(e *env) error {
@@ -166,7 +166,7 @@ func licenseAction(e *env) error {
 	}
 	return e.licenseChange(func(t *tx) (*license, error) {
 		return changeState(t, anyAccount, e.args[0], action, reason, actorCommand)
-	}, sayStatus)
+	}, describeStatus)
 }
 
 func licenseRotate(e *env) error {
@@ -203,7 +203,7 @@ func licenseList(e *env) error {
 		}
 		all := []licenseDetail{}
 		for _, l := range firstRows(e, rows, limit, "-limit N") {
-			all = append(all, detailLicense(l, e.now()))
+			all = append(all, newLicenseDetail(l, e.now()))
 		}
 		return printRows(e, all, "ID PRODUCT PLAN STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
 			return []any{l.ID, l.Product, l.Plan, l.Status, seatText(l.Seats), "…" + l.KeyHint, l.ExpiresAt, l.AccountID}
@@ -229,12 +229,12 @@ func licenseShow(e *env) error {
 			return err
 		}
 		devices = firstRows(e, devices, maxHoldersShown, "device list")
-		detail := detailLicense(l, e.now())
+		detail := newLicenseDetail(l, e.now())
 		if e.on("json") {
 			return e.print(struct {
 				licenseDetail
 				Devices []deviceView `json:"devices"`
-			}{detail, viewDevices(devices)}, "")
+			}{detail, newDeviceViews(devices)}, "")
 		}
 		pretty := json.NewEncoder(e.stdout)
 		pretty.SetIndent("", "  ")
@@ -251,7 +251,7 @@ func licenseExport(e *env) error {
 	return exportRows(e, header, func(st *store, before string) (page []licenseDetail, err error) {
 		rows, err := st.licenses(licenseFilter{owner: anyAccount, now: newStamp(e.now())}, before, exportPageSize)
 		for _, l := range rows {
-			page = append(page, detailLicense(l, e.now()))
+			page = append(page, newLicenseDetail(l, e.now()))
 		}
 		return page, err
 	}, func(l licenseDetail) string { return l.ID }, func(l licenseDetail) []string {

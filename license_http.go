@@ -46,21 +46,21 @@ func (q *createLicenseRequest) read(in *input) {
 	q.terms = readNewTerms(in)
 }
 
-// A keyedLicense is a licence with its key, which is shown this once.
-type keyedLicense struct {
+// A licenseWithKey is a licence with its key, which is shown this once.
+type licenseWithKey struct {
 	licenseDetail
 	Key string `json:"key"`
 }
 
 // createLicense answers POST /licenses.
-func (s *server) createLicense(ctx context.Context, c *call, q *createLicenseRequest) (*keyedLicense, error) {
-	return create(ctx, s, c, func(t *tx) (*keyedLicense, error) {
+func (s *server) createLicense(ctx context.Context, c *call, q *createLicenseRequest) (*licenseWithKey, error) {
+	return create(ctx, s, c, func(t *tx) (*licenseWithKey, error) {
 		id, key, err := createLicense(t, q.terms.apply(&license{AccountID: q.accountID}), actorToken(c))
 		if err != nil {
 			return nil, err
 		}
 		l, err := t.license(ownedBy(q.accountID), id)
-		return &keyedLicense{detailLicense(l, t.now.Time), key}, err
+		return &licenseWithKey{newLicenseDetail(l, t.now.Time), key}, err
 	})
 }
 
@@ -90,7 +90,7 @@ func (s *server) changeLicense(ctx context.Context, c *call, f func(*tx) (*licen
 		if err != nil {
 			return nil, licenseNotFound(err)
 		}
-		detail := detailLicense(l, t.now.Time)
+		detail := newLicenseDetail(l, t.now.Time)
 		return &detail, nil
 	})
 }
@@ -151,13 +151,13 @@ func (q *rotateRequest) read(in *input) {
 }
 
 // rotateKey answers POST /licenses/{id}/rotate-key.
-func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*keyedLicense, error) {
-	return create(ctx, s, c, func(t *tx) (*keyedLicense, error) {
+func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*licenseWithKey, error) {
+	return create(ctx, s, c, func(t *tx) (*licenseWithKey, error) {
 		l, key, err := rotateKey(t, anyAccount, q.id, q.oldUntil, actorToken(c))
 		if err != nil {
 			return nil, licenseNotFound(err)
 		}
-		return &keyedLicense{detailLicense(l, t.now.Time), key}, nil
+		return &licenseWithKey{newLicenseDetail(l, t.now.Time), key}, nil
 	})
 }
 
@@ -188,7 +188,7 @@ func (s *server) listLicenses(_ context.Context, c *call, q *licensesRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return newList(rows, q.page, func(l *license) string { return l.ID }, func(l *license) licenseDetail { return detailLicense(l, now) }), nil
+	return newList(rows, q.page, func(l *license) string { return l.ID }, func(l *license) licenseDetail { return newLicenseDetail(l, now) }), nil
 }
 
 // licenseRequest names one licence, and perhaps one device of it, in the path.
@@ -220,7 +220,7 @@ func (s *server) showLicense(_ context.Context, c *call, q *licenseRequest) (*li
 	if err != nil {
 		return nil, err
 	}
-	detail := detailLicense(l, s.now())
+	detail := newLicenseDetail(l, s.now())
 	return &detail, nil
 }
 
@@ -248,14 +248,14 @@ func (in *input) numberTerm(name string, low, high int) (*int, bool) {
 	return in.number(name, low, high), true
 }
 
-func (in *input) flagTerm(name string) (value, present bool) {
+func (in *input) boolTerm(name string) (value, present bool) {
 	if v := in.member(name, jsonBool, optional); v != nil {
 		return v.boolean, true
 	}
 	return false, false
 }
 
-func (in *input) momentTerm(name string) (stamp, bool) {
+func (in *input) timeTerm(name string) (stamp, bool) {
 	if !in.has(name) || in.isNull(name) {
 		return stamp{}, in.has(name)
 	}
@@ -283,7 +283,7 @@ func (in *input) objectTerm(name string) (json.RawMessage, bool) {
 	switch {
 	case len(v.raw) > maxMetadata:
 		in.wrong(name, "too_long", "This has more than 16 KiB.")
-	case v.hasControl():
+	case v.hasControlCharacter():
 		in.wrong(name, "control_character", "This must not contain control characters.")
 	}
 	return slices.Clone(v.raw), true

@@ -44,12 +44,12 @@ func licenseImport(e *env) error {
 		return err
 	}
 	defer f.Close()
-	var faults importFaults
+	var faults importErrors
 	rows, err := e.readImport(f, license{AccountID: account, Product: product}, &faults)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.args[0], err)
 	}
-	if err := e.withStore(func(st *store) error { return judgeImport(st, rows, &faults) }); err != nil {
+	if err := e.withStore(func(st *store) error { return checkImport(st, rows, &faults) }); err != nil {
 		return err
 	}
 	if err := faults.err(); err != nil {
@@ -64,22 +64,22 @@ func licenseImport(e *env) error {
 	return e.print(map[string]any{"rows": len(rows), "imported": len(rows)}, fmt.Sprintf("%d licences imported", len(rows)))
 }
 
-// importFaults are what is wrong with a file.
-type importFaults []importFault
+// importErrors are what is wrong with a file.
+type importErrors []importError
 
-type importFault struct {
+type importError struct {
 	line int
 	what string
 }
 
-func (f *importFaults) add(line int, what string) { *f = append(*f, importFault{line, what}) }
+func (f *importErrors) add(line int, what string) { *f = append(*f, importError{line, what}) }
 
 // err names every fault with its line.
-func (f importFaults) err() error {
+func (f importErrors) err() error {
 	if len(f) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(f, func(a, b importFault) int { return a.line - b.line })
+	slices.SortStableFunc(f, func(a, b importError) int { return a.line - b.line })
 	lines := make([]string, len(f))
 	for i, fault := range f {
 		lines[i] = fmt.Sprintf("line %d: %s", fault.line, fault.what)
@@ -89,7 +89,7 @@ func (f importFaults) err() error {
 
 // readImport reads and judges every row; what a row does not say is as in usual. Its
 // error means that the file can't be read at all.
-func (e *env) readImport(f io.Reader, usual license, faults *importFaults) (rows []importedLicense, err error) {
+func (e *env) readImport(f io.Reader, usual license, faults *importErrors) (rows []importedLicense, err error) {
 	r, header, err := openImport(f)
 	if err != nil {
 		return nil, err
@@ -172,14 +172,14 @@ func readImportTerms(cells *textTerms, usual license) *license {
 	l.State = valueOr(state, statusActive)
 	l.Reason, _ = cells.textTerm("reason", maxReason, nil)
 	readNewTerms(cells).apply(l)
-	if name, detail := l.termsFault(); name != "" {
+	if name, detail := l.invalidTerm(); name != "" {
 		cells.wrong(name, detail)
 	}
 	return l
 }
 
-// judgeImport notes the rows whose account or key does not fit what is there.
-func judgeImport(st *store, rows []importedLicense, faults *importFaults) error {
+// checkImport notes the rows whose account or key does not fit what is there.
+func checkImport(st *store, rows []importedLicense, faults *importErrors) error {
 	open := map[string]bool{} // accounts that were looked up
 	for _, row := range rows {
 		id := row.license.AccountID
@@ -209,7 +209,7 @@ func judgeImport(st *store, rows []importedLicense, faults *importFaults) error 
 func importRows(e *env, t *tx, rows []importedLicense) error {
 	for i, row := range rows {
 		l := *row.license
-		l.complete(t.now)
+		l.fillDefaults(t.now)
 		if _, err := t.addLicense(&l, row.key, actorCommand); err != nil {
 			return fmt.Errorf("line %d: %w", row.line, err)
 		}
@@ -256,7 +256,7 @@ func (c *textTerms) numberTerm(name string, low, high int) (*int, bool) {
 	return &n, true
 }
 
-func (c *textTerms) flagTerm(name string) (value, present bool) {
+func (c *textTerms) boolTerm(name string) (value, present bool) {
 	cell := strings.ToLower(c.cell(name))
 	if cell != "" && !slices.Contains([]string{"true", "false", "1", "0", "yes", "no"}, cell) {
 		c.wrong(name, "This must be true or false.")
@@ -264,7 +264,7 @@ func (c *textTerms) flagTerm(name string) (value, present bool) {
 	return slices.Contains([]string{"true", "1", "yes"}, cell), cell != ""
 }
 
-func (c *textTerms) momentTerm(name string) (stamp, bool) {
+func (c *textTerms) timeTerm(name string) (stamp, bool) {
 	cell := c.cell(name)
 	if cell == "" {
 		return stamp{}, false
@@ -291,7 +291,7 @@ func (c *textTerms) objectTerm(name string) (json.RawMessage, bool) {
 		return nil, false
 	}
 	v, err := parseJSON([]byte(cell))
-	if err != nil || len(cell) > maxMetadata || v.hasControl() {
+	if err != nil || len(cell) > maxMetadata || v.hasControlCharacter() {
 		c.wrong(name, "This must be a JSON object of at most 16 KiB, without control characters.")
 	}
 	return json.RawMessage(cell), true

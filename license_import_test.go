@@ -225,10 +225,10 @@ func FuzzImport(f *testing.F) {
 	e := &env{stderr: io.Discard, now: time.Now}
 	enough := errors.New("rolled back")
 	f.Fuzz(func(t *testing.T, file []byte) {
-		var faults importFaults
+		var faults importErrors
 		rows, err := e.readImport(bytes.NewReader(file), license{AccountID: s.account, Product: "kds"}, &faults)
 		if err == nil {
-			err = judgeImport(s.store, rows, &faults)
+			err = checkImport(s.store, rows, &faults)
 		}
 		if err != nil || faults.err() != nil {
 			return

@@ -218,9 +218,9 @@ const (
 	lapseDue   = `lapses_at <= ? AND EXISTS (SELECT 1 FROM licenses WHERE licenses.id = license_id` + hasAccount + `)`
 )
 
-// noteTime writes the event of up to limit licences that have come into grace or
+// recordLicenseTransitions writes the event of up to limit licences that have come into grace or
 // to their end, once for each end, and returns how many there were.
-func (t *tx) noteTime(limit int) (int, error) {
+func (t *tx) recordLicenseTransitions(limit int) (int, error) {
 	noted := 0
 	for _, due := range []struct {
 		condition, end, column string
@@ -276,30 +276,30 @@ func (t *tx) retireKeys(licenseID string, end stamp) error {
 	return err
 }
 
-// A licenseMemory keeps in memory the licences and devices that calls ask for again and
+// A licenseCache keeps in memory the licences and devices that calls ask for again and
 // again. It is a licenseSource.
-type licenseMemory struct {
-	from     *authenticator             // whose store is asked
+type licenseCache struct {
+	auth     *authenticator             // whose store is asked
 	byKey    *cache[[32]byte, *license] // by the licence key's hash
 	licenses *cache[string, *license]   // by id
 	devices  *cache[deviceKey, *device] // nil: the licence has no such device
 }
 
-func newLicenseMemory(g *authenticator) licenseMemory {
+func newLicenseCache(g *authenticator) licenseCache {
 	const most = 4_000 // of each: together they take at most about 8 MiB
-	return licenseMemory{g, newCache[[32]byte, *license](most), newCache[string, *license](most), newCache[deviceKey, *device](most)}
+	return licenseCache{g, newCache[[32]byte, *license](most), newCache[string, *license](most), newCache[deviceKey, *device](most)}
 }
 
-func (m *licenseMemory) licenseByKey(hash [32]byte) (*license, error) {
-	return m.byKey.load(m.from.store, hash, func() (*license, string, error) {
-		l, err := m.from.store.licenseByKey(hash)
+func (m *licenseCache) licenseByKey(hash [32]byte) (*license, error) {
+	return m.byKey.load(m.auth.store, hash, func() (*license, string, error) {
+		l, err := m.auth.store.licenseByKey(hash)
 		return l, l.ID, err
 	})
 }
 
-func (m *licenseMemory) license(o owner, id string) (*license, error) {
-	l, err := m.licenses.load(m.from.store, id, func() (*license, string, error) {
-		l, err := m.from.store.license(anyAccount, id)
+func (m *licenseCache) license(o owner, id string) (*license, error) {
+	l, err := m.licenses.load(m.auth.store, id, func() (*license, string, error) {
+		l, err := m.auth.store.license(anyAccount, id)
 		return l, id, err
 	})
 	if err == nil && !o.owns(l.AccountID) {

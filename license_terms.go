@@ -33,8 +33,8 @@ const (
 type termsReader interface {
 	textTerm(name string, max int, check textCheck) (value *string, present bool)
 	numberTerm(name string, low, high int) (value *int, present bool)
-	flagTerm(name string) (value, present bool)
-	momentTerm(name string) (value stamp, present bool)
+	boolTerm(name string) (value, present bool)
+	timeTerm(name string) (value stamp, present bool)
 	codesTerm(name string) (value codeList, present bool)
 	objectTerm(name string) (value json.RawMessage, present bool)
 }
@@ -55,7 +55,7 @@ func readTerms(r termsReader) (c termsChange) {
 	if v, ok := r.textTerm("plan", maxNameLength, nil); ok {
 		c = append(c, func(l *license) { l.Plan = v })
 	}
-	if v, ok := r.flagTerm("trial"); ok {
+	if v, ok := r.boolTerm("trial"); ok {
 		c = append(c, func(l *license) { l.Trial = v })
 	}
 	if v, ok := r.numberTerm("max_devices", 1, maxCount); ok {
@@ -64,10 +64,10 @@ func readTerms(r termsReader) (c termsChange) {
 	if v, ok := r.numberTerm("max_transfers", 0, maxCount); ok {
 		c = append(c, func(l *license) { l.MaxTransfers = v })
 	}
-	if v, ok := r.momentTerm("starts_at"); ok {
+	if v, ok := r.timeTerm("starts_at"); ok {
 		c = append(c, func(l *license) { l.StartsAt = v })
 	}
-	if v, ok := r.momentTerm("expires_at"); ok {
+	if v, ok := r.timeTerm("expires_at"); ok {
 		c = append(c, func(l *license) { l.ExpiresAt = v })
 	}
 	if v, ok := r.numberTerm("grace_days", 0, maxGraceDays); ok {
@@ -98,9 +98,9 @@ func readNewTerms(r termsReader) (c termsChange) {
 	})
 }
 
-// termsFault is what is wrong with terms that are each right: the name of one, and
+// invalidTerm is what is wrong with terms that are each right: the name of one, and
 // why. "" is nothing.
-func (l *license) termsFault() (name, detail string) {
+func (l *license) invalidTerm() (name, detail string) {
 	switch {
 	case l.Product == "":
 		return "product", "A product is required."
@@ -114,17 +114,17 @@ func (l *license) termsFault() (name, detail string) {
 	return "", ""
 }
 
-// checkTerms returns termsFault as a refusal.
+// checkTerms returns invalidTerm as a refusal.
 func (l *license) checkTerms() error {
-	name, detail := l.termsFault()
+	name, detail := l.invalidTerm()
 	if name == "" {
 		return nil
 	}
 	return errFields(fieldError{Pointer: "#/" + name, Code: "inconsistent", Detail: detail})
 }
 
-// complete fills in what follows from the other terms of a new licence.
-func (l *license) complete(now stamp) {
+// fillDefaults fills in what follows from the other terms of a new licence.
+func (l *license) fillDefaults(now stamp) {
 	l.Kind, l.ExpiryBasis = cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.ExpiryBasis, basisIssue)
 	l.LeaseHours = cmp.Or(l.LeaseHours, defaultLeaseHours)
 	if l.ExpiryBasis == basisIssue && l.DurationDays != nil && l.ExpiresAt.IsZero() {
@@ -139,7 +139,7 @@ func (l *license) complete(now stamp) {
 // createLicense issues a licence and makes its key, which is returned this once.
 // Errors: validation_failed, account_not_found.
 func createLicense(t *tx, l *license, actor string) (id, key string, err error) {
-	l.complete(t.now)
+	l.fillDefaults(t.now)
 	if err := l.checkTerms(); err != nil {
 		return "", "", err
 	}
@@ -283,19 +283,19 @@ func checkCodes(codes []string, wrong func(at int, code, detail string)) {
 	}
 }
 
-// hasControl reports whether a string in the value, or a member's name, has a
+// hasControlCharacter reports whether a string in the value, or a member's name, has a
 // control character.
-func (v *jsonValue) hasControl() bool {
+func (v *jsonValue) hasControlCharacter() bool {
 	if v.kind == jsonString && strings.IndexFunc(v.text, unicode.IsControl) >= 0 {
 		return true
 	}
 	for i := range v.list {
-		if v.list[i].hasControl() {
+		if v.list[i].hasControlCharacter() {
 			return true
 		}
 	}
 	for i := range v.members {
-		if strings.IndexFunc(v.members[i].name, unicode.IsControl) >= 0 || v.members[i].value.hasControl() {
+		if strings.IndexFunc(v.members[i].name, unicode.IsControl) >= 0 || v.members[i].value.hasControlCharacter() {
 			return true
 		}
 	}
