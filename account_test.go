@@ -187,7 +187,7 @@ var ownerVerbs = map[string]ownerVerb{
 		n, err := t.purgeLeads(o, t.now.after(time.Hour))
 		return int(n), err
 	},
-	"queries.license":       func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
+	"queries.license":      func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
 	"licenseCache.license": func(f *filled, _ *tx, o owner) (int, error) { return oneRow(f.memory().license(o, f.license)) },
 	"queries.licenses": func(_ *filled, t *tx, o owner) (int, error) {
 		return rowsOf(t.licenses(licenseFilter{owner: o, now: t.now}, "", 10))

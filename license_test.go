@@ -485,7 +485,9 @@ var faults = [][]struct {
 		{"suspended", func(l *license, _ **device, _ *verdictInput, _ time.Time) { l.State = "suspended" }}},
 	{{"suspended", func(l *license, _ **device, _ *verdictInput, _ time.Time) { l.AccountClosed = true }}},
 	{{"product_mismatch", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.product = "other" }}},
-	{{"not_started", func(l *license, _ **device, _ *verdictInput, now time.Time) { l.StartsAt = newStamp(now.Add(time.Minute)) }}},
+	{{"not_started", func(l *license, _ **device, _ *verdictInput, now time.Time) {
+		l.StartsAt = newStamp(now.Add(time.Minute))
+	}}},
 	{{"expired", func(l *license, _ **device, _ *verdictInput, now time.Time) {
 		l.ExpiresAt = newStamp(now.Add(-48 * time.Hour))
 	}},
