@@ -189,8 +189,8 @@ var ownerVerbs = map[string]ownerVerb{
 		n, err := t.purgeLeads(o, t.now.after(time.Hour))
 		return int(n), err
 	},
-	"queries.license":       func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
-	"licenseMemory.license": func(f *filled, _ *tx, o owner) (int, error) { return oneRow(f.memory().license(o, f.license)) },
+	"queries.license":      func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
+	"licenseCache.license": func(f *filled, _ *tx, o owner) (int, error) { return oneRow(f.memory().license(o, f.license)) },
 	"queries.licenses": func(_ *filled, t *tx, o owner) (int, error) {
 		return rowsOf(t.licenses(licenseFilter{owner: o, now: t.now}, "", 10))
 	},
@@ -219,8 +219,8 @@ var ownerVerbs = map[string]ownerVerb{
 	},
 }
 
-func (f *filled) memory() *licenseMemory {
-	m := newLicenseMemory(f.server.authenticator)
+func (f *filled) memory() *licenseCache {
+	m := newLicenseCache(f.server.authenticator)
 	return &m
 }
 
@@ -288,7 +288,7 @@ func TestOwner_isAskedForByNoFunctionThatTheWalkLeavesOut(t *testing.T) {
 			return true
 		})
 	}
-	asksStore := []string{"queries", "tx", "store", "licenseMemory"}
+	asksStore := []string{"queries", "tx", "store", "licenseCache"}
 	found := map[string]bool{}
 	for _, file := range files {
 		for _, decl := range file.tree.Decls {

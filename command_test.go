@@ -94,7 +94,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"-product: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", strings.Repeat("ü", 101)}},
 		{"-plan: This must be UTF-8.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", "caf\xe9"}},
 		{"-plan: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", strings.Repeat("x", 101)}},
-		{"-duration-days: A licence that counts from its first activation needs", []string{"license", "add", "-account", o.account, "-product", "p", "-from-activation"}},
+		{"-duration-days: A licence whose duration counts from its first activation needs", []string{"license", "add", "-account", o.account, "-product", "p", "-from-activation"}},
 		{"-entitlements: a: This code is in the list already.", []string{"license", "add", "-account", o.account, "-product", "p", "-entitlements", "a,a"}},
 		{"-metadata: This must be a JSON object", []string{"license", "add", "-account", o.account, "-product", "p", "-metadata", "[1]"}},
 		{"-reason: This must not contain control characters.", []string{"license", "suspend", "x", "-reason", "red\x1b[31m"}},

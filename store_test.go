@@ -469,8 +469,8 @@ func BenchmarkScale(b *testing.B) {
 			devices++
 			activate(s, s.any(), fmt.Sprint(devices))
 		}},
-		{"timeHasWork", func(s *scaled) {
-			_, err := s.store.timeHasWork(newStamp(time.Now()))
+		{"transitionsDue", func(s *scaled) {
+			_, err := s.store.transitionsDue(newStamp(time.Now()))
 			s.check(err)
 		}},
 		{"v_licenses", func(s *scaled) {

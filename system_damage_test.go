@@ -147,7 +147,7 @@ func (f *filledFile) ask(s *service) map[string]answer {
 		"legacy":    s.get("//api/legacy/widget/stats"),
 	}
 	s.chore(countLegacyCalls)(s.t.Context()) // their errors go to the log
-	s.server.advance(s.t.Context())
+	s.server.runTransitions(s.t.Context())
 	s.store.update(s.t.Context(), (*tx).sweep)
 	return all
 }
