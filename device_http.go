@@ -345,26 +345,21 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 // newVerifyResponse returns the answer to a check; issued is the zero lease when the answer
 // includes none.
 func newVerifyResponse(found licenseCheck, issued lease, nonce string, now time.Time) *verifyResponse {
-	answer := &struct { // one allocation for all three
-		verifyResponse
-		license licenseView
-		device  deviceState
-	}{verifyResponse: verifyResponse{
+	res := &verifyResponse{
 		Valid:     found.valid,
 		Code:      found.code,
 		Detail:    verdictDetails[found.code],
 		CheckedAt: newStamp(now),
 		Nonce:     nonce,
-	}}
-	res := &answer.verifyResponse
+	}
 	if found.license == nil {
 		return res
 	}
-	answer.license = newLicenseView(found.license, now)
-	res.License = &answer.license
+	view := newLicenseView(found.license, now)
+	res.License = &view
 	if found.device != nil {
-		answer.device = newDeviceState(found.device)
-		res.Device = &answer.device
+		state := newDeviceState(found.device)
+		res.Device = &state
 	}
 	if found.valid {
 		left := found.license.leaseEnd(now).Sub(newStamp(now).Time)
