@@ -349,7 +349,7 @@ func (e *env) parseMoment(s string) (stamp, error) {
 
 // withStore opens the database for a command and closes it.
 func (e *env) withStore(f func(*store) error) error {
-	st, err := openStore(e.str("db"), storeOptions{keepLog: true, now: e.now})
+	st, err := openStore(e.str("db"), storeOptions{noCheckpoints: true, now: e.now})
 	if err != nil {
 		return err
 	}

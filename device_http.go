@@ -27,7 +27,7 @@ func deviceWing(s *server) wing {
 			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.listDevices)},
 			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices, run: endpoint(s.releaseDevice)},
 		},
-		chores: []chore{{fault: "lapsed seats and ended licences can't be written", timely: true, run: s.advance}},
+		chores: []chore{{fault: "lapsed seats and ended licences can't be written", timeDriven: true, run: s.advance}},
 	}
 }
 

@@ -68,7 +68,7 @@ func (s *server) showHealth(context.Context, *call, *nothing) (*document, error)
 	report := &healthReport{Version: "1", ReleaseID: buildName(), Status: status, Checks: map[string][]healthProbe{
 		"sqlite:responseTime": {{ComponentType: "datastore", ObservedValue: took.Milliseconds(), ObservedUnit: "ms", Status: status, Time: newStamp(at)}},
 	}}
-	if size := s.store.logSize(); size > maxLog {
+	if size := s.store.walSize(); size > maxWAL {
 		report.Checks["sqlite:logSize"] = []healthProbe{{ComponentType: "datastore", ObservedValue: size, ObservedUnit: "bytes", Status: healthWarn, Time: newStamp(s.now())}}
 		if status == healthPass {
 			report.Status = healthWarn

@@ -70,7 +70,7 @@ func (s *server) writeMetrics(w io.Writer) {
 	counter("widgetd_commits_total", "Transactions committed.", s.store.commits.Load())
 	counter("widgetd_writes_total", "Writes that they held.", s.store.written.Load())
 	gauge("widgetd_writes_waiting", "Writes that wait for the next transaction.", int64(len(s.store.jobs)))
-	gauge("widgetd_log_bytes", "Size of the write-ahead log.", s.store.logSize())
+	gauge("widgetd_log_bytes", "Size of the write-ahead log.", s.store.walSize())
 	family("widgetd_buckets", "gauge", "Callers that limits remember.",
 		fmt.Sprintf(`{limit="account"} %d`, s.accountBuckets.len()), fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))
 	gauge("go_goroutines", "Goroutines.", int64(runtime.NumGoroutine()))

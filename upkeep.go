@@ -38,7 +38,7 @@ func (s *server) follow(ctx context.Context, keyFile string) {
 			keyStamp = now
 			s.followKeys(keyFile)
 		}
-		s.store.watch()
+		s.store.recheckHeader()
 		largeLog = s.reportLog(largeLog)
 		if err := s.refresh(); err != nil {
 			s.log.Warn("the base addresses can't be read", "error", err.Error())
@@ -74,7 +74,7 @@ func (s *server) tend(ctx context.Context) {
 		}
 		trusted := !now.Before(believed)
 		for _, c := range s.chores {
-			if c.timely && !trusted {
+			if c.timeDriven && !trusted {
 				continue
 			}
 			if err := c.run(ctx); err != nil {
@@ -104,19 +104,19 @@ func (s *server) lastChores() error {
 	return errors.Join(errs...)
 }
 
-// reportLog tells once when the write-ahead log has passed maxLog, and once when it
+// reportLog tells once when the write-ahead log has passed maxWAL, and once when it
 // is small again. It takes and returns whether it is large.
 func (s *server) reportLog(large bool) bool {
-	size := s.store.logSize()
+	size := s.store.walSize()
 	switch {
-	case size > maxLog && !large && s.store.keepLog:
+	case size > maxWAL && !large && s.store.noCheckpoints:
 		s.log.Warn("the write-ahead log is large: Litestream does not empty it; is it running?", "bytes", size)
-	case size > maxLog && !large:
+	case size > maxWAL && !large:
 		s.log.Warn("the write-ahead log is large: it can't be emptied while somebody keeps a transaction open; end that one", "bytes", size)
-	case size <= maxLog && large:
+	case size <= maxWAL && large:
 		s.log.Info("the write-ahead log is small again", "bytes", size)
 	}
-	return size > maxLog
+	return size > maxWAL
 }
 
 // clockSet tells by how much the wall clock was set between two moments, as the
