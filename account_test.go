@@ -372,8 +372,8 @@ func TestID_emptyNamesNoRow(t *testing.T) {
 			"seatHolders":     func(licence, _, _ string) (int, error) { return rowsOf(tx.seatHolders(licence, 10)) },
 			"lapsedDevicesOf": func(licence, _, _ string) (int, error) { return rowsOf(tx.lapsedDevicesOf(licence, until, 10)) },
 			"topItems":        func(_, _, widget string) (int, error) { return rowsOf(tx.topItems(widget, from, until, true, 10)) },
-			"eachQuarterOf": func(_, _, widget string) (n int, err error) {
-				err = tx.eachQuarterOf(widget, from, until, func(string, string, counts) { n++ })
+			"eachQuarterOfWidget": func(_, _, widget string) (n int, err error) {
+				err = tx.eachQuarterOfWidget(widget, from, until, func(string, string, counts) { n++ })
 				return n, err
 			},
 		} {

@@ -14,7 +14,7 @@ import (
 // would.
 func (s *service) otherProcess(statement string, args ...any) {
 	s.t.Helper()
-	db, err := sql.Open("sqlite", dsn(filepath.Join(s.dir, "widgetd.db"), "rw", storeOptions{keepLog: true}))
+	db, err := sql.Open("sqlite", dsn(filepath.Join(s.dir, "widgetd.db"), "rw", storeOptions{noCheckpoints: true}))
 	s.check(err)
 	defer db.Close()
 	_, err = db.Exec(statement, args...)

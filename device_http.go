@@ -32,9 +32,9 @@ func deviceWing(s *server) wing {
 				run: endpoint(s.releaseDevice)},
 		},
 		chores: []chore{{
-			fault:  "lapsed seats and ended licences can't be written",
-			timely: true,
-			run:    s.runTransitions,
+			fault:      "lapsed seats and ended licences can't be written",
+			timeDriven: true,
+			run:        s.runTransitions,
 		}},
 	}
 }

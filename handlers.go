@@ -53,10 +53,10 @@ type rootPath struct {
 
 // A chore is what a wing does beside the requests, once a second.
 type chore struct {
-	fault  string // what the log says when it fails: "legacy calls can't be counted"
-	timely bool   // is about the time, and waits until a clock that was set is believed
-	atEnd  bool   // is done once more when the service stops
-	run    func(ctx context.Context) error
+	fault      string // what the log says when it fails: "legacy calls can't be counted"
+	timeDriven bool   // is about the time, and waits until a clock that was set is believed
+	atEnd      bool   // is done once more when the service stops
+	run        func(ctx context.Context) error
 }
 
 func (rt *route) method() string { m, _, _ := strings.Cut(rt.pattern, " "); return m }
@@ -327,7 +327,7 @@ func (s *server) run(w *response, c *call) (any, error) {
 	if err := c.judgeOrigin(); err != nil {
 		return nil, err
 	}
-	if err := s.judgeToken(c); err != nil {
+	if err := s.checkToken(c); err != nil {
 		return nil, err
 	}
 	if c.route.address != "" && c.caller == nil {
@@ -349,7 +349,7 @@ func (s *server) run(w *response, c *call) (any, error) {
 	return c.route.run(s, r.Context(), w, c, newInput(body, r, c.caller))
 }
 
-func (s *server) judgeToken(c *call) error {
+func (s *server) checkToken(c *call) error {
 	if c.route.token == tokenIgnored {
 		return nil
 	}
@@ -403,7 +403,7 @@ func (s *server) limitAddress(limit, address string, rate int) error {
 func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	r := c.request
 	kind, coding := strings.Join(r.Header["Content-Type"], ", "), strings.Join(r.Header["Content-Encoding"], ", ") // two lines are a list, which neither is
-	if !c.takesType(kind) || !slices.Contains([]string{"", "identity"}, strings.ToLower(coding)) {
+	if !c.acceptsContentType(kind) || !slices.Contains([]string{"", "identity"}, strings.ToLower(coding)) {
 		w.Header().Set("Accept", "application/json")
 		return nil, &refusal{code: codeMediaType}
 	}
@@ -427,9 +427,9 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	return &c.parsed, nil
 }
 
-// takesType judges a Content-Type: JSON in UTF-8, and for a beacon the same as
+// acceptsContentType judges a Content-Type: JSON in UTF-8, and for a beacon the same as
 // plain text.
-func (c *call) takesType(contentType string) bool {
+func (c *call) acceptsContentType(contentType string) bool {
 	if contentType == "application/json" { // as nearly all say
 		return true
 	}

@@ -164,7 +164,7 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	st, err := openStore(e.str("db"), storeOptions{keepLog: e.on("litestream")})
+	st, err := openStore(e.str("db"), storeOptions{noCheckpoints: e.on("litestream")})
 	if err != nil {
 		return err
 	}

@@ -175,7 +175,7 @@ func (f *filledFile) serveDamaged(t testing.TB, path, what string) (report damag
 			t.Errorf("%s: check finds nothing, but %d rows read otherwise (%v)", what, report.changed, err)
 		}
 	}
-	st, err := openStore(path, storeOptions{patience: time.Second})
+	st, err := openStore(path, storeOptions{busyTimeout: time.Second})
 	if err == nil {
 		var log strings.Builder
 		s := &service{t: t, dir: filepath.Dir(path), store: st, keys: f.keys}

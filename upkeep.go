@@ -38,7 +38,7 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 			lastKeyState = state
 			s.reloadKeys(keyFile)
 		}
-		s.store.watch()
+		s.store.recheckHeader()
 		walIsLarge = s.reportWAL(walIsLarge)
 		if err := s.refresh(); err != nil {
 			s.log.Warn("the base addresses can't be read", "error", err.Error())
@@ -77,7 +77,7 @@ func (s *server) runChores(ctx context.Context) {
 		}
 		trusted := !now.Before(trustedFrom)
 		for _, c := range s.chores {
-			if c.timely && !trusted {
+			if c.timeDriven && !trusted {
 				continue
 			}
 			if err := c.run(ctx); err != nil {
@@ -107,21 +107,21 @@ func (s *server) runFinalChores() error {
 	return errors.Join(errs...)
 }
 
-// reportWAL logs when the WAL has grown past maxLog, and again when it is back below it. large
-// is what the last call returned: whether the WAL was larger than maxLog.
+// reportWAL logs when the WAL has grown past maxWAL, and again when it is back below it. large
+// is what the last call returned: whether the WAL was larger than maxWAL.
 func (s *server) reportWAL(large bool) bool {
-	size := s.store.logSize()
+	size := s.store.walSize()
 	switch {
-	case size > maxLog && !large && s.store.keepLog:
+	case size > maxWAL && !large && s.store.noCheckpoints:
 		s.log.Warn("the write-ahead log is large: Litestream does not checkpoint it: check that it runs",
 			"bytes", size)
-	case size > maxLog && !large:
+	case size > maxWAL && !large:
 		s.log.Warn("the write-ahead log is large: a transaction that another program keeps open "+
 			"prevents its checkpoint: end it", "bytes", size)
-	case size <= maxLog && large:
+	case size <= maxWAL && large:
 		s.log.Info("the write-ahead log is small again", "bytes", size)
 	}
-	return size > maxLog
+	return size > maxWAL
 }
 
 // clockReadings are what two clocks show at one moment: the wall clock, which people
