@@ -38,7 +38,7 @@ func startDemo(t testing.TB, more ...string) string {
 		}
 	})
 	var text strings.Builder
-	for lines := bufio.NewReader(out); !strings.Contains(text.String(), "Ctrl-C ends it."); {
+	for lines := bufio.NewReader(out); !strings.Contains(text.String(), "Ctrl-C stops it."); {
 		line, err := lines.ReadString('\n')
 		text.WriteString(line)
 		if err != nil {
