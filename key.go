@@ -28,7 +28,7 @@ var keyCommands = []command{
 	{"key public", "", "print the public keys as PEM, the signing key first", nil, 0, keyPublic},
 	{"key add", "", "add a key that verifies tokens but does not sign them yet", nil, 0, keyAdd},
 	{"key rotate", "", "sign with the newest key from now on; it must be a day old", []option{
-		optForce.says("sign with it although it was added less than a day ago"),
+		optForce.says("use the newest key although it was added less than a day ago"),
 	}, 0, keyRotate},
 	{"key retire", "KID", "remove a key; refused while unexpired tokens are signed with it", []option{
 		optForce.says("remove the key although unexpired tokens and leases end with it"),

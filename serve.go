@@ -89,13 +89,13 @@ func (c *connections) waitIdle(ctx context.Context) {
 // The options of the serve command.
 var (
 	optTrustedProxies = option{name: "trusted-proxies", value: "CIDR,…", def: "127.0.0.0/8,::1/128",
-		help: "networks or addresses of the proxies whose X-Forwarded-For is believed"}
+		help: "proxies whose X-Forwarded-For is trusted, as networks or addresses"}
 	optDebugAddr = option{name: "debug-addr", value: "HOST:PORT",
-		help: "loopback address that serves /metrics and /debug/pprof/; without it nothing does"}
+		help: "loopback address for /metrics and /debug/pprof/; by default they are not served"}
 	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
-		help: "requests a minute from one address without a token: each for leads, events and statistics"}
+		help: "most requests a minute from one address without a token, for leads, events and statistics each"}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
-		help: "unknown licence keys a minute from one address"}
+		help: "most unknown licence keys a minute from one address"}
 	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
 		help: "first day (UTC) on which /api/legacy/ answers 410 Gone"}
 )
