@@ -198,6 +198,16 @@ func (e *env) needAccount() (string, error) {
 	return e.str("account"), nil
 }
 
+// filterAccount returns the owner of the rows that a list shows: -account, or else any
+// account, since who may run commands may read everything.
+func (e *env) filterAccount() (owner, error) {
+	id, err := e.filterID("account", "acct")
+	if err != nil || id != "" {
+		return ownedBy(id), err
+	}
+	return anyAccount, nil
+}
+
 func originAdd(e *env) error {
 	id, err := e.needAccount()
 	if err != nil {

@@ -22,6 +22,37 @@ func (a *account) dest() []any {
 	return []any{&a.ID, &a.Name, &a.Main, &a.Rate, &a.CreatedAt, &a.ClosedAt}
 }
 
+// An owner says whose rows a question is about: those of one account, or, only where
+// it says so, those of every account. Its zero value owns nothing.
+type owner struct {
+	account string
+	every   bool
+}
+
+// anyAccount owns the rows of every account: it is for the operator, and for what the
+// service does by itself.
+var anyAccount = owner{every: true}
+
+// ownedBy is the owner of one account's rows; "" is no account, and owns nothing.
+func ownedBy(accountID string) owner { return owner{account: accountID} }
+
+// owns reports whether a row of an account is the owner's.
+func (o owner) owns(accountID string) bool {
+	return o.every || o.account != "" && o.account == accountID
+}
+
+// narrow takes a query that ends within its WHERE clause, with its arguments, and returns
+// it for the rows that are the owner's alone; column names their account.
+func (o owner) narrow(query, column string, args ...any) (string, []any) {
+	switch {
+	case o.every:
+		return query, args
+	case o.account == "":
+		return query + ` AND 0`, args
+	}
+	return query + ` AND ` + column + ` = ?`, append(args, o.account)
+}
+
 // account returns one account, closed ones too, or errNotFound.
 func (q *queries) account(id string) (a account, err error) {
 	err = q.one(`SELECT `+accountColumns+` FROM accounts WHERE id = ?`, []any{id}, a.dest()...)
@@ -66,7 +97,7 @@ func (t *tx) addAccount(name string, main bool) (string, error) {
 // setRate sets how many requests a minute an account may make, or returns errNotFound.
 func (t *tx) setRate(id string, rate int) error {
 	n, err := t.exec(`UPDATE accounts SET rate = ? WHERE id = ?`, rate, id)
-	return found(n, err)
+	return requireRow(n, err)
 }
 
 // closeAccount ends an account: its tokens, origins, widgets and licences stop
@@ -107,7 +138,7 @@ func (t *tx) setBaseURL(url string) error {
 // removeBaseURL ends the acceptance of an earlier base address, or returns errNotFound.
 func (t *tx) removeBaseURL(url string) error {
 	n, err := t.exec(`DELETE FROM base_urls WHERE url = ? AND is_current = 0`, url)
-	return found(n, err)
+	return requireRow(n, err)
 }
 
 // An originRow is a site that browsers may call from.
@@ -135,13 +166,13 @@ func (t *tx) addOrigin(accountID, origin string) error {
 	if err := t.openAccount(accountID); err != nil {
 		return err
 	}
-	var owner string
-	err := t.one(`SELECT account_id FROM origins WHERE origin = ?`, []any{origin}, &owner)
+	var listedBy string
+	err := t.one(`SELECT account_id FROM origins WHERE origin = ?`, []any{origin}, &listedBy)
 	switch {
-	case err == nil && owner == accountID:
+	case err == nil && listedBy == accountID:
 		return nil
 	case err == nil:
-		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, owner)
+		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, listedBy)
 	case !errors.Is(err, errNotFound):
 		return err
 	}
@@ -152,7 +183,7 @@ func (t *tx) addOrigin(accountID, origin string) error {
 // removeOrigin unlists an origin, or returns errNotFound.
 func (t *tx) removeOrigin(origin string) error {
 	n, err := t.exec(`DELETE FROM origins WHERE origin = ?`, origin)
-	return found(n, err)
+	return requireRow(n, err)
 }
 
 // A tokenRow is an issued bearer token, without the token.
@@ -208,7 +239,7 @@ func (t *tx) addToken(r tokenRow) error {
 // revokeToken refuses a token from now on, or returns errNotFound.
 func (t *tx) revokeToken(jti string) error {
 	n, err := t.exec(`UPDATE tokens SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?`, t.now, jti)
-	return found(n, err)
+	return requireRow(n, err)
 }
 
 // unexpiredByKey counts the device leases and tokens that a signing key still vouches for.

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // A response is the http.ResponseWriter of one request. It records the status that was
@@ -16,21 +15,6 @@ type response struct {
 	requestID string // "req_…"
 	pattern   string // of the route; "": none matched
 	account   string // id of the account that was charged; "": none
-
-	values [6]string // values of header fields set by put, so that they need no slice each
-	fields int       // how many of values are in use
-}
-
-// put sets a header field to one value. name must be in canonical form.
-func (w *response) put(name, value string) {
-	if w.fields == len(w.values) {
-		w.Header()[name] = []string{value}
-		return
-	}
-	i := w.fields
-	w.values[i] = value
-	w.Header()[name] = w.values[i : i+1 : i+1]
-	w.fields++
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -51,16 +35,6 @@ func (w *response) Write(b []byte) (int, error) {
 
 // Unwrap returns the wrapped writer to http.ResponseController.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// Header values that nearly every answer carries, allocated once. They must not be changed.
-var (
-	headerNosniff = []string{"nosniff"}
-	headerNoStore = []string{"no-store"}
-	headerVary    = []string{"Origin"}
-	headerJSON    = []string{"application/json"}
-
-	headerVaryCaller = []string{"Origin", "Authorization"}
-)
 
 // A reply is the status and the encoded body of an answer.
 type reply struct {
@@ -97,9 +71,9 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		s.write(w, reply{v.status, encodeJSON(v.content)})
 		return
 	case *cacheable:
-		w.put("Etag", v.tag)
-		w.put("Cache-Control", v.cacheControl)
-		w.Header()["Vary"] = headerVaryCaller
+		w.Header().Set("ETag", v.tag)
+		w.Header().Set("Cache-Control", v.cacheControl)
+		w.Header()["Vary"] = []string{"Origin", "Authorization"}
 		if etagMatches(r.Header.Values("If-None-Match"), v.tag) {
 			s.write(w, reply{status: http.StatusNotModified})
 			return
@@ -107,17 +81,11 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		s.write(w, reply{http.StatusOK, v.body})
 		return
 	case jsonAppender:
-		buffer := answerBuffers.Get().(*[]byte)
-		*buffer = append(v.appendJSON((*buffer)[:0]), '\n')
-		s.write(w, reply{http.StatusOK, *buffer})
-		answerBuffers.Put(buffer)
+		s.write(w, reply{http.StatusOK, append(v.appendJSON(make([]byte, 0, 1024)), '\n')})
 		return
 	}
 	s.write(w, reply{http.StatusOK, encodeJSON(result)})
 }
-
-// answerBuffers is a pool of buffers that answers are encoded into.
-var answerBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
 
 // write sends a reply. Its Content-Type is application/json unless one is set already.
 // While the service stops, it also closes the connection.
@@ -128,9 +96,9 @@ func (s *server) write(w *response, out reply) {
 	}
 	if len(out.body) > 0 {
 		if h["Content-Type"] == nil {
-			h["Content-Type"] = headerJSON
+			h.Set("Content-Type", "application/json")
 		}
-		w.put("Content-Length", strconv.Itoa(len(out.body)))
+		h.Set("Content-Length", strconv.Itoa(len(out.body)))
 	}
 	w.WriteHeader(out.status)
 	w.Write(out.body) // fails only when the client has gone

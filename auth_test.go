@@ -139,6 +139,7 @@ func malleable(token string) string {
 }
 
 func TestToken_wrongInAnyWayIs401(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	f := newForge(s)
 	good := f.good()
@@ -370,6 +371,7 @@ func (f *aForge) ofLength(n int) string {
 }
 
 func TestToken_holdsFromASkewBeforeItsBeginningToASkewAfterItsEnd(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		f := newForge(s)
@@ -387,6 +389,7 @@ func TestToken_holdsFromASkewBeforeItsBeginningToASkewAfterItsEnd(t *testing.T) 
 }
 
 func TestToken_isTheOnlyOneOfTheAuthorizationHeader(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	token := s.token(s.account, scopeLeads)
 	for name, headers := range map[string][]string{
@@ -419,6 +422,7 @@ func TestToken_isTheOnlyOneOfTheAuthorizationHeader(t *testing.T) {
 }
 
 func TestToken_revokedIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	f := newForge(s)
 	auth, other := "Authorization: Bearer "+f.good(), "Authorization: Bearer "+s.token(s.account, scopeLeads)
@@ -438,6 +442,7 @@ func TestToken_revokedIsRefusedAtOnce(t *testing.T) {
 }
 
 func TestToken_issuedHasTheClaimsOfTheContract(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	out, err := s.command("token", "issue", "-account", s.account, "-scope", "stats:read leads:read", "-ttl", "30d", "-client-id", "portal")
 	s.check(err)
@@ -485,6 +490,7 @@ func TestToken_issuedHasTheClaimsOfTheContract(t *testing.T) {
 }
 
 func TestToken_fromPublicVectorsOfOtherServicesIsRefused(t *testing.T) {
+	t.Parallel()
 	var file struct {
 		Cases []struct {
 			ID    string `json:"id"`
@@ -511,6 +517,7 @@ func pathOf(rt *route) string {
 }
 
 func TestScope_ofARouteOrTheOperatorIsTakenAndNoOther(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	lease := s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"f"}`).is(200).text("token")
@@ -549,6 +556,7 @@ func TestScope_ofARouteOrTheOperatorIsTakenAndNoOther(t *testing.T) {
 }
 
 func TestScope_isNeededForEveryRouteWithRowsOfAnAccount(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for _, each := range allRoutes() {
 		rt := &each
@@ -574,6 +582,7 @@ func (s *service) portalToken(account, scope string) string {
 }
 
 func TestScope_forAllAccountsAloneMayNameAnother(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	second, third := s.addAccount("second"), s.addAccount("third")
 	own, _ := s.addLicense(license{})

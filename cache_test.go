@@ -14,7 +14,7 @@ import (
 // would.
 func (s *service) otherProcess(statement string, args ...any) {
 	s.t.Helper()
-	db, err := sql.Open("sqlite", dsn(filepath.Join(s.dir, "widgetd.db"), "rw", storeOptions{keepLog: true}))
+	db, err := sql.Open("sqlite", dsn(filepath.Join(s.dir, "widgetd.db"), "rw", storeOptions{noCheckpoints: true}))
 	s.check(err)
 	defer db.Close()
 	_, err = db.Exec(statement, args...)
@@ -31,6 +31,7 @@ func parseKey(t *testing.T, text string) licenseKey {
 }
 
 func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("tenant")
 	s.change(func(tx *tx) error { return tx.addOrigin(tenant, "https://tenant.example") })
@@ -93,6 +94,7 @@ func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
 }
 
 func TestCache_servesNothingThatWasNotComparedWithTheFileLately(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, key := s.addLicense(license{})
 	s.notice()
@@ -109,7 +111,7 @@ func TestCache_keepsAllWhenAVerifyFindsItsDeviceGone(t *testing.T) {
 	before := s.store.changes.versionOf("")
 	hash, print := parseKey(t, key).hash(), fingerprintHash("nobody's")
 	s.change(func(tx *tx) error {
-		found, _, err := s.keys.noteSeen(tx, &checkRequest{keyHash: &hash, fingerprint: print[:]})
+		found, _, err := s.keys.recordSeen(tx, &checkRequest{keyHash: &hash, fingerprint: print[:]})
 		if found.code != "device_not_activated" {
 			t.Errorf("found %q", found.code)
 		}
@@ -121,6 +123,7 @@ func TestCache_keepsAllWhenAVerifyFindsItsDeviceGone(t *testing.T) {
 }
 
 func TestCache_forgetsOnlyWhatOwnCommitsName(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.notice() // the first look at the file is news in itself
 	one, two := "lic_one", "lic_two"
@@ -148,11 +151,12 @@ func TestCache_forgetsOnlyWhatOwnCommitsName(t *testing.T) {
 // TestCache_neverLagsBehindAnAcknowledgedChange lets one goroutine change a row and
 // ask at once, while others keep filling the cache with what they read.
 func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.change(func(tx *tx) error { return tx.setRate(s.account, 1_000_000) })
 	id, key := s.addLicense(license{})
 	hash := parseKey(t, key).hash()
-	memory := newLicenseMemory(s.server.authenticator)
+	memory := newLicenseCache(s.server.authenticator)
 	stop, readers := make(chan struct{}), sync.WaitGroup{}
 	for range 4 {
 		readers.Go(func() {
@@ -183,6 +187,7 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 }
 
 func TestCache_isBounded(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	c := newCache[int, int](10)
 	for i := range 100 {
@@ -198,6 +203,7 @@ func TestCache_isBounded(t *testing.T) {
 // TestCache_servesAlsoWhileWritesAlwaysWait has each write ask for the
 // next before it ends, so that the queue is never empty.
 func TestCache_servesAlsoWhileWritesAlwaysWait(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	const last = 5
 	var fresh [last + 1]bool

@@ -367,7 +367,7 @@ func (e *env) parseTime(s string) (stamp, error) {
 
 // withStore opens the database, calls f and closes the database again.
 func (e *env) withStore(f func(*store) error) error {
-	st, err := openStore(e.str("db"), storeOptions{keepLog: true, now: e.now})
+	st, err := openStore(e.str("db"), storeOptions{noCheckpoints: true, now: e.now})
 	if err != nil {
 		return err
 	}

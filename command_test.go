@@ -27,6 +27,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	}
 	o.t = t
 	o.do("help")
+	o.do("upgrade")
 	if v := o.object("version"); v["version"] == "" || o.do("version") != v["version"].(string)+"\n" {
 		t.Errorf("version %v", v)
 	}
@@ -38,6 +39,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 }
 
 func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	gone := func(prefix string) string { return newID(prefix, time.Now()) }
 	for _, args := range [][]string{
@@ -62,6 +64,7 @@ func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
 }
 
 func TestCommand_wrongLineIsAUsageError(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	for _, c := range []struct {
 		want string
@@ -91,7 +94,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"-product: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", strings.Repeat("ü", 101)}},
 		{"-plan: This must be UTF-8.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", "caf\xe9"}},
 		{"-plan: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", strings.Repeat("x", 101)}},
-		{"-duration-days: A licence that counts from its first activation needs", []string{"license", "add", "-account", o.account, "-product", "p", "-from-activation"}},
+		{"-duration-days: A licence whose duration counts from its first activation needs", []string{"license", "add", "-account", o.account, "-product", "p", "-from-activation"}},
 		{"-entitlements: a: This code is in the list already.", []string{"license", "add", "-account", o.account, "-product", "p", "-entitlements", "a,a"}},
 		{"-metadata: This must be a JSON object", []string{"license", "add", "-account", o.account, "-product", "p", "-metadata", "[1]"}},
 		{"-reason: This must not contain control characters.", []string{"license", "suspend", "x", "-reason", "red\x1b[31m"}},
@@ -140,6 +143,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 }
 
 func TestCommand_optionWinsOverItsVariableAndMayFollowArguments(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	o.env["WIDGETD_ACCOUNT"] = newID("acct", time.Now()) // nobody
 	o.fails("there is no such account", "widget", "add", "Lunch")
@@ -169,6 +173,7 @@ func TestCommand_withoutOptionsUsesTheWorkingDirectory(t *testing.T) {
 }
 
 func TestCommand_exitsByKindOfError(t *testing.T) {
+	t.Parallel()
 	program := builtProgram(t)
 	for _, c := range []struct {
 		args []string
@@ -190,6 +195,7 @@ func TestCommand_exitsByKindOfError(t *testing.T) {
 }
 
 func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"license", "-json", "-h"}, {"help", "license"}} {
 		got := runOK(t, args...)
 		if strings.Count(got, "\n  license ") != 11 || strings.Contains(got, "account add") || strings.Contains(got, "-db") {
@@ -212,6 +218,7 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 }
 
 func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
+	t.Parallel()
 	all := runOK(t, "help")
 	used := map[string]bool{}
 	options := allOptions(commands())
@@ -265,6 +272,7 @@ func commandRow(c command) string {
 }
 
 func TestReadme_hasARowForEveryOptionCommandAndEndpoint(t *testing.T) {
+	t.Parallel()
 	f, err := os.Open("README.md")
 	if err != nil {
 		t.Fatal(err)

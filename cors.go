@@ -39,8 +39,8 @@ func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
 		}
 	}
 	if check.account != "" {
-		w.put("Access-Control-Allow-Origin", values[0])
-		w.put("Access-Control-Expose-Headers", exposedHeaders)
+		w.Header().Set("Access-Control-Allow-Origin", values[0])
+		w.Header().Set("Access-Control-Expose-Headers", exposedHeaders)
 	}
 	return r.WithContext(context.WithValue(r.Context(), originKey{}, check))
 }

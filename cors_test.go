@@ -9,6 +9,7 @@ import (
 )
 
 func TestPreflight_fromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for path, methods := range map[string]string{
 		"/widget/leads":            "POST",
@@ -31,6 +32,7 @@ func TestPreflight_fromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
 }
 
 func TestPreflight_fromAnyOtherOriginIs403WithoutCORSHeaders(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for _, origin := range []string{
 		"https://other.example", "null", "http://www.example.com", "https://example.com", "https://a.www.example.com", "https://www.example.com:8443", "https://www.example.com.evil.example",
@@ -49,6 +51,7 @@ func TestPreflight_fromAnyOtherOriginIs403WithoutCORSHeaders(t *testing.T) {
 }
 
 func TestPreflight_withoutAnOriginNamesTheMethods(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.do("OPTIONS", "/widget/leads", "").is(204).has("Allow: POST, OPTIONS", "Access-Control-Allow-Origin: ")
 	s.do("OPTIONS", "/widget/stats", "").is(204).has("Allow: GET, HEAD, OPTIONS")
@@ -56,6 +59,7 @@ func TestPreflight_withoutAnOriginNamesTheMethods(t *testing.T) {
 }
 
 func TestOrigin_listedMayReadEveryAnswerEvenARefusal(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for name, a := range map[string]answer{
 		"success":   s.post("/widget/leads", aLead, "Origin: "+siteOrigin).is(200),
@@ -79,6 +83,7 @@ func TestOrigin_listedMayReadEveryAnswerEvenARefusal(t *testing.T) {
 }
 
 func TestOrigin_isComparedAsBrowsersMayWriteIt(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for _, origin := range []string{"HTTPS://WWW.Example.COM", "https://www.example.com:443"} {
 		s.do("OPTIONS", "/widget/leads", "", "Origin: "+origin).is(204).has("Access-Control-Allow-Origin: " + origin)
@@ -86,6 +91,7 @@ func TestOrigin_isComparedAsBrowsersMayWriteIt(t *testing.T) {
 }
 
 func TestOrigin_countsAtOnceWhoeverChangedIt(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	const partner = "Origin: https://partner.example"
 	s.do("OPTIONS", "/widget/leads", "", partner).is(403)
@@ -101,6 +107,7 @@ func TestOrigin_countsAtOnceWhoeverChangedIt(t *testing.T) {
 }
 
 func TestOrigin_hasOneForm(t *testing.T) {
+	t.Parallel()
 	for given, want := range map[string]string{
 		"https://www.example.com":       "https://www.example.com",
 		"HTTPS://WWW.EXAMPLE.COM:443":   "https://www.example.com",

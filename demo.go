@@ -248,22 +248,22 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if err != nil {
 		return err
 	}
-	owner := ""
+	id := ""
 	for _, a := range accounts {
 		if a.Name == demoAccount {
-			owner = a.ID
+			id = a.ID
 		}
 	}
-	widgets, err := t.widgets(owner)
+	widgets, err := t.widgets(ownedBy(id))
 	for _, w := range widgets {
 		if w.Name == demoWidget {
 			d.widget = w.ID
 		}
 	}
-	if err != nil || owner == "" || d.widget == "" {
+	if err != nil || id == "" || d.widget == "" {
 		return errors.Join(err, fmt.Errorf("%s holds a database that no demo made: name another -dir", d.dir))
 	}
-	if err := errors.Join(t.setBaseURL(d.base), t.addOrigin(owner, d.page)); err != nil {
+	if err := errors.Join(t.setBaseURL(d.base), t.addOrigin(id, d.page)); err != nil {
 		return err
 	}
 	seats := 2
@@ -272,10 +272,10 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if err != nil {
 		return err
 	}
-	if _, err := t.addLicense(&license{AccountID: owner, Product: "kitchen-display", MaxDevices: &seats, Entitlements: codeList{"kds"}}, key, actorCommand); err != nil {
+	if _, err := t.addLicense(&license{AccountID: id, Product: "kitchen-display", MaxDevices: &seats, Entitlements: codeList{"kds"}}, key, actorCommand); err != nil {
 		return err
 	}
-	d.token, _, err = issueToken(t, keys, tokenRow{AccountID: owner, ClientID: "demo", Scope: strings.Join([]string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}, " ")}, days(30))
+	d.token, _, err = issueToken(t, keys, tokenRow{AccountID: id, ClientID: "demo", Scope: strings.Join([]string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}, " ")}, days(30))
 	return err
 }
 

@@ -17,6 +17,7 @@ import (
 )
 
 func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		plan := "pro"
@@ -46,7 +47,7 @@ func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 			d.ActivatedAt != newStamp(now) || d.LastSeenAt != newStamp(now) || d.LeaseKid != s.keys.signer().kid || d.LeaseExpiresAt.Unix() != got.Expires {
 			t.Fatalf("row %+v", d)
 		}
-		l, err := s.store.license("", id)
+		l, err := s.store.license(anyAccount, id)
 		s.check(err)
 		if l.FirstActivatedAt != newStamp(now) || l.UpdatedAt != newStamp(now) {
 			t.Fatalf("licence %+v", l)
@@ -58,6 +59,7 @@ func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 }
 
 func TestActivate_againTakesNoSecondSeatAndKeepsTheID(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{MaxDevices: ptr(1)})
@@ -92,6 +94,7 @@ func TestActivate_againTakesNoSecondSeatAndKeepsTheID(t *testing.T) {
 }
 
 func TestActivate_refusesWhatTheContractSays(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	now := time.Now()
 	ago, ahead := newStamp(now.Add(-time.Hour)), newStamp(now.Add(time.Hour))
@@ -161,6 +164,7 @@ func TestActivate_refusesWhatTheContractSays(t *testing.T) {
 }
 
 func TestActivate_ofADriftedDeviceKeepsItsSeat(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, key := s.addLicense(license{MaxDevices: ptr(1)})
 	first := s.activate(key, "before the new disk").is(200)
@@ -188,6 +192,7 @@ func TestActivate_ofADriftedDeviceKeepsItsSeat(t *testing.T) {
 }
 
 func TestActivate_withATokenOfADeviceThatARestoredDatabaseLacks(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	var tokens [2]string
@@ -208,6 +213,7 @@ func TestActivate_withATokenOfADeviceThatARestoredDatabaseLacks(t *testing.T) {
 }
 
 func TestSeat_limitNamesTheHoldersMaskedAndIsNotedOnceAnHour(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{MaxDevices: ptr(2)})
@@ -258,6 +264,7 @@ func noFingerprint(t *testing.T, text string, fingerprints ...string) {
 }
 
 func TestSeat_ofAReplacedDeviceIsFreedAndTaken(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, key := s.addLicense(license{MaxDevices: ptr(1)})
 	_, otherKey := s.addLicense(license{})
@@ -292,6 +299,7 @@ func TestSeat_ofAReplacedDeviceIsFreedAndTaken(t *testing.T) {
 }
 
 func TestSeat_isReleasedByNoReplacementThatIsRefused(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, key := s.addLicense(license{MaxDevices: ptr(3)})
 	var ids []string
@@ -354,6 +362,7 @@ func TestSeat_isTakenOnceByTwoHundredCallersAtOnce(t *testing.T) {
 }
 
 func TestSeat_ofADeviceActivatedByManyAtOnceIsOne(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(1)})
 	got := crowd(100, func(int) answer { return s.activate(key, "machine") })
@@ -363,6 +372,7 @@ func TestSeat_ofADeviceActivatedByManyAtOnceIsOne(t *testing.T) {
 }
 
 func TestSeat_ofTheSameDevicesReplacedByManyIsTakenOnce(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{1, 5} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			s := newService(t)
@@ -383,6 +393,7 @@ func TestSeat_ofTheSameDevicesReplacedByManyIsTakenOnce(t *testing.T) {
 }
 
 func TestSeat_isNeverSoldTwiceWhileDevicesComeAndGo(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(3)})
 	got := crowd(200, func(i int) answer {
@@ -404,6 +415,7 @@ func TestSeat_isNeverSoldTwiceWhileDevicesComeAndGo(t *testing.T) {
 }
 
 func TestSeat_floatingIsFreedByALapsedLeaseWithoutARequest(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
@@ -433,6 +445,7 @@ func TestSeat_floatingIsFreedByALapsedLeaseWithoutARequest(t *testing.T) {
 }
 
 func TestSeat_floatingIsNeverOutlivedByItsToken(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
@@ -451,6 +464,7 @@ func TestSeat_floatingIsNeverOutlivedByItsToken(t *testing.T) {
 }
 
 func TestSeat_nodeLockedOutlivesItsLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{MaxDevices: ptr(1), LeaseHours: 1})
@@ -463,6 +477,7 @@ func TestSeat_nodeLockedOutlivesItsLease(t *testing.T) {
 }
 
 func TestTransfer_isCountedByTheOwnersReleases(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(1)})
@@ -497,15 +512,15 @@ func TestTransfer_isCountedByTheOwnersReleases(t *testing.T) {
 			t.Fatal("a refused replacement released the device")
 		}
 		s.change(func(tx *tx) error { // an operator's release is no transfer
-			d, err := tx.device("", device)
+			d, err := tx.deviceByID(anyAccount, device)
 			if err != nil {
 				return err
 			}
-			l, err := tx.license("", id)
+			l, err := tx.license(anyAccount, id)
 			if err != nil {
 				return err
 			}
-			return release(tx, l, d, "operator", "device.released", actorCommand)
+			return releaseSeat(tx, l, d, "operator", "device.released", actorCommand)
 		})
 		time.Sleep(30 * 24 * time.Hour)
 		s.activate(key, "d").is(200)
@@ -513,6 +528,7 @@ func TestTransfer_isCountedByTheOwnersReleases(t *testing.T) {
 }
 
 func TestTransfer_allowedNeverLetsOnlyTheSameDeviceBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0)})
@@ -525,6 +541,7 @@ func TestTransfer_allowedNeverLetsOnlyTheSameDeviceBack(t *testing.T) {
 }
 
 func TestVerify_saysEverythingItKnows(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{MaxDevices: ptr(2), Entitlements: codeList{"a", "b"}})
@@ -555,6 +572,7 @@ func TestVerify_saysEverythingItKnows(t *testing.T) {
 }
 
 func TestVerify_answersAboutEveryStateOfALicence(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		now := time.Now()
@@ -604,6 +622,7 @@ func TestVerify_answersAboutEveryStateOfALicence(t *testing.T) {
 }
 
 func TestVerify_needsATokenAndABodyThatAgree(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	oneID, one := s.addLicense(license{MaxDevices: ptr(5)})
 	twoID, two := s.addLicense(license{MaxDevices: ptr(5)})
@@ -632,6 +651,7 @@ func TestVerify_needsATokenAndABodyThatAgree(t *testing.T) {
 }
 
 func TestVerify_comparesAFingerprintWithTheTokenEvenWhenItsRowIsGone(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	lease := s.activate(key, "f").is(200).text("token")
@@ -647,6 +667,7 @@ func TestVerify_comparesAFingerprintWithTheTokenEvenWhenItsRowIsGone(t *testing.
 }
 
 func TestVerify_namingNoLicenceIsNoAnswer(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	bearer := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
@@ -666,6 +687,7 @@ func TestVerify_namingNoLicenceIsNoAnswer(t *testing.T) {
 }
 
 func TestVerify_withAFreshTokenWritesOnceAMinuteAndGivesNoNewOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{})
@@ -734,6 +756,7 @@ func TestVerify_answersWhileSomebodyElseHoldsTheFile(t *testing.T) {
 }
 
 func TestDeactivate_givesTheSeatBackOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{MaxDevices: ptr(1)})
@@ -785,6 +808,7 @@ func TestDeactivate_givesTheSeatBackOnce(t *testing.T) {
 }
 
 func TestDevice_isReleasedAndBlockedByTheOperator(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, key := s.addLicense(license{MaxDevices: ptr(1)})
 	lease := s.activate(key, "f").is(200)
@@ -827,6 +851,7 @@ func TestDevice_isReleasedAndBlockedByTheOperator(t *testing.T) {
 }
 
 func TestDevice_isReleasedByAPortalAndThatIsWrittenDown(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, key := s.addLicense(license{MaxDevices: ptr(1)})
 	lease := s.activate(key, "f").is(200)
@@ -871,6 +896,7 @@ func TestDevice_isReleasedByAPortalAndThatIsWrittenDown(t *testing.T) {
 }
 
 func TestDevice_isShownMasked(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, key := s.addLicense(license{})
 	auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses+" "+scopeDevices)

@@ -46,11 +46,11 @@ func (q *eventsQuery) read(in *input) {
 
 // listEvents answers GET /events.
 func (s *server) listEvents(_ context.Context, c *call, q *eventsQuery) (*list[event], error) {
-	owner, err := q.resolve(s, c)
+	o, err := q.resolve(s, c)
 	if err != nil {
 		return nil, err
 	}
-	q.filter.accountID = owner
+	q.filter.owner = o
 	rows, err := s.store.events(q.filter, q.page.before, q.page.limit+1)
 	if err != nil {
 		return nil, fmt.Errorf("list events: %w", err)
@@ -64,10 +64,13 @@ func eventsShow(e *env) error {
 		return err
 	}
 	filter := eventFilter{kind: e.str("type")}
+	if filter.owner, err = e.filterAccount(); err != nil {
+		return err
+	}
 	for _, id := range []struct {
 		option, prefix string
 		to             *string
-	}{{"account", "acct", &filter.accountID}, {"license", "lic", &filter.licenseID}, {"device", "dev", &filter.deviceID}} {
+	}{{"license", "lic", &filter.licenseID}, {"device", "dev", &filter.deviceID}} {
 		if *id.to, err = e.filterID(id.option, id.prefix); err != nil {
 			return err
 		}

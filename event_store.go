@@ -66,25 +66,26 @@ func (q *queries) happenedSince(licenseID string, kind eventType, since stamp) (
 	return n > 0, err
 }
 
-// An eventFilter chooses events; what is empty chooses all.
+// An eventFilter chooses events of an owner; what else is empty narrows nothing.
 type eventFilter struct {
-	accountID, kind, licenseID, deviceID string
-	since                                stamp
+	owner                     owner
+	kind, licenseID, deviceID string
+	since                     stamp
 }
 
 // events returns a page of events, newest first, written before the one with the
 // id before ("" for the newest).
 func (q *queries) events(f eventFilter, before string, limit int) ([]event, error) {
-	query := `SELECT id, at, type, account_id, coalesce(license_id, ''), coalesce(device_id, ''), coalesce(lead_id, ''), actor, data FROM events WHERE 1`
-	var args []any
-	owner := "account_id"
+	column := "account_id"
 	if f.licenseID != "" || f.deviceID != "" {
-		owner = "+account_id" // the plus keeps the account's index out: these have fewer events
+		column = "+account_id" // the plus keeps the account's index out: these have fewer events
 	}
+	query, args := f.owner.narrow(`SELECT id, at, type, account_id, coalesce(license_id, ''), coalesce(device_id, ''),
+		coalesce(lead_id, ''), actor, data FROM events WHERE 1`, column)
 	for _, c := range []struct {
 		condition, value string
 	}{
-		{` AND ` + owner + ` = ?`, f.accountID}, {` AND type = ?`, f.kind}, {` AND license_id = ?`, f.licenseID}, {` AND device_id = ?`, f.deviceID},
+		{` AND type = ?`, f.kind}, {` AND license_id = ?`, f.licenseID}, {` AND device_id = ?`, f.deviceID},
 		{` AND seq < (SELECT seq FROM events WHERE id = ?)`, before},
 	} {
 		if c.value != "" {
@@ -95,7 +96,7 @@ func (q *queries) events(f eventFilter, before string, limit int) ([]event, erro
 	if !f.since.IsZero() {
 		query += ` AND at >= ?`
 		args = append(args, f.since)
-		if owner == "account_id" { // ids tell the time too, and have an index; the plus has it used
+		if column == "account_id" { // ids tell the time too, and have an index; the plus has it used
 			query += ` AND seq >= (SELECT min(+seq) FROM events WHERE id >= ?)`
 			args = append(args, formatID("evt", f.since.Time, [10]byte{}))
 		}

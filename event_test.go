@@ -22,7 +22,7 @@ func (s *service) licenseEvents(id string) (all []string) {
 // eventTypes are the types of a licence's events, oldest first.
 func (s *service) eventTypes(licenseID string) string {
 	s.t.Helper()
-	rows, err := s.store.events(eventFilter{licenseID: licenseID}, "", 100)
+	rows, err := s.store.events(eventFilter{owner: anyAccount, licenseID: licenseID}, "", 100)
 	s.check(err)
 	types := ""
 	for _, e := range rows {
@@ -32,13 +32,14 @@ func (s *service) eventTypes(licenseID string) string {
 }
 
 func TestEvent_isFilteredAndBelongsToItsAccount(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("tenant")
 	id, key := s.addLicense(license{AccountID: tenant})
 	s.addLicense(license{})
 	device := s.activate(key, "a").is(200).text("device", "id")
 	token := "Authorization: Bearer " + s.token(tenant, scopeEvents)
-	events, err := s.store.events(eventFilter{licenseID: id}, "", 10)
+	events, err := s.store.events(eventFilter{owner: anyAccount, licenseID: id}, "", 10)
 	s.check(err)
 	created := events[2].At.String()
 	types := func(query string) (got string) {
@@ -71,13 +72,17 @@ func TestEvent_isFilteredAndBelongsToItsAccount(t *testing.T) {
 }
 
 func TestEvent_ofAStatusIsWrittenOnceByTimeAlsoAfterTheServiceWasOff(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		end := newStamp(time.Now().Add(24 * time.Hour))
 		grace, key := s.addLicense(license{ExpiresAt: end, GraceDays: 2})
 		plain, _ := s.addLicense(license{ExpiresAt: end})
 		revoked, _ := s.addLicense(license{ExpiresAt: end})
-		s.change(func(tx *tx) error { _, err := changeState(tx, revoked, "revoke", "", actorCommand); return err })
+		s.change(func(tx *tx) error {
+			_, err := changeState(tx, anyAccount, revoked, "revoke", "", actorCommand)
+			return err
+		})
 		s.activate(key, "a").is(200)
 		s.advance()
 		if got := s.eventTypes(plain); got != "license.created" {
@@ -112,7 +117,7 @@ func TestEvent_ofAStatusIsWrittenOnceByTimeAlsoAfterTheServiceWasOff(t *testing.
 			t.Fatalf("after grace: %s", got)
 		}
 		s.verifyKey(key, "a").answers("expired")
-		s.change(func(tx *tx) error { _, err := renewLicense(tx, grace, ptr(1), actorCommand); return err })
+		s.change(func(tx *tx) error { _, err := renewLicense(tx, anyAccount, grace, ptr(1), actorCommand); return err })
 		s.verifyKey(key, "a").answers("valid")
 		time.Sleep(5 * 24 * time.Hour)
 		s.advance()

@@ -35,6 +35,7 @@ var postPaths = map[string]string{
 }
 
 func TestHandlers_postPathsOfTheTestsAreThoseOfTheRouteTable(t *testing.T) {
+	t.Parallel()
 	for _, r := range allRoutes() {
 		if _, tested := postPaths[r.path()]; r.method() == "POST" && !tested {
 			t.Errorf("POST %s is not in postPaths", r.path())
@@ -43,6 +44,7 @@ func TestHandlers_postPathsOfTheTestsAreThoseOfTheRouteTable(t *testing.T) {
 }
 
 func TestBody_ofAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
+	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	token := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	before := s.dump()
@@ -75,6 +77,7 @@ func TestBody_ofAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
 }
 
 func TestBody_ofJSONInUTF8IsTakenHoweverItIsNamed(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for i, header := range []string{"Content-Type: application/json", "Content-Type: application/json; charset=utf-8", "Content-Type: APPLICATION/JSON;CHARSET=\"UTF-8\"",
 		"Content-Type: application/json; profile=x", "Content-Encoding: identity"} {
@@ -86,6 +89,7 @@ func TestBody_ofJSONInUTF8IsTakenHoweverItIsNamed(t *testing.T) {
 }
 
 func TestBody_hasAtMost16KiB(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	sized := func(n int) string {
 		const head, tail = `{"type":"newsletter","email":"ada@example.com","filler":"`, `"}`
@@ -143,6 +147,7 @@ var malformedBodies = map[string]string{
 }
 
 func TestBody_malformedIs400OnEveryPathAndChangesNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	token := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	before := s.dump()
@@ -166,6 +171,7 @@ func TestBody_malformedIs400OnEveryPathAndChangesNothing(t *testing.T) {
 }
 
 func TestProblem_saysAllAndNoMore(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	a := s.post("/widget/leads", `{"email":"nobody","type":7}`).is(422, "validation_failed")
 	want := `{"type":"http://127.0.0.1:8080/docs#validation_failed","title":"Validation failed","status":422,"detail":"These values are wrong: type, email.",` +
@@ -184,6 +190,7 @@ func TestProblem_saysAllAndNoMore(t *testing.T) {
 }
 
 func TestProblem_ofEveryStatusOnLeadsSaysOKFalse(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for status, a := range map[int]answer{
 		400: s.post("/widget/leads", `{`),
@@ -203,6 +210,7 @@ func TestProblem_ofEveryStatusOnLeadsSaysOKFalse(t *testing.T) {
 }
 
 func TestProblem_ofAnUnknownErrorIs500WithoutDetailAndOneLogLine(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	token := s.token(s.account, scopeLeads)
 	s.check(s.store.readers.Close()) // every question now fails in a way that nobody foresaw
@@ -217,6 +225,7 @@ func TestProblem_ofAnUnknownErrorIs500WithoutDetailAndOneLogLine(t *testing.T) {
 }
 
 func TestHandlers_answerAPanicWith500AndLogItsStack(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.server.addressBuckets = nil // the next anonymous lead finds no limiter
 	a := s.post("/widget/leads", `{}`).is(500, "internal")
@@ -230,6 +239,7 @@ func TestHandlers_answerAPanicWith500AndLogItsStack(t *testing.T) {
 }
 
 func TestHandlers_makeTheRequestIDThemselves(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	seen := map[string]bool{}
 	for range 10 {
@@ -242,6 +252,7 @@ func TestHandlers_makeTheRequestIDThemselves(t *testing.T) {
 }
 
 func TestRoute_answersOtherMethodsWith405AndAllow(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for path, allow := range map[string]string{
 		"/widget/leads":              "POST, OPTIONS",
@@ -272,6 +283,7 @@ func TestRoute_answersOtherMethodsWith405AndAllow(t *testing.T) {
 }
 
 func TestRoute_unknownOrUncleanIs404AndNeverRedirects(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for _, path := range []string{
 		"//", "//v1", "//v1/", "//v2/widget/leads", "//widget/leads", "//V1/widget/leads", "//v1x/widget/leads",
@@ -295,6 +307,7 @@ func TestRoute_unknownOrUncleanIs404AndNeverRedirects(t *testing.T) {
 // account limit, members (422), effect. Each test breaks two that stand next to each
 // other; no path has both a rule on origins and one on tokens.
 func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
+	t.Parallel()
 	const foreign, csv = "Origin: https://other.example", "Content-Type: text/csv"
 	large, badMember := strings.Repeat(" ", 17<<10), `{"type":7}`
 	synctest.Test(t, func(t *testing.T) {
@@ -398,6 +411,7 @@ func randomAnswer(r *rand.Rand) *verifyResponse {
 }
 
 func TestAnswer_ofVerifyIsEncodedAsEncodingJSONDoes(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2026))
 	for range 2000 {
 		v := randomAnswer(r)
@@ -535,6 +549,7 @@ func shapeOf(cell string) *regexp.Regexp {
 }
 
 func TestAnswer_hasTheMembersThatTheReadmeShows(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	rows := readmeMembers(t)
 	compared := map[string]bool{"every list": true}
@@ -609,6 +624,7 @@ func TestAnswer_hasTheMembersThatTheReadmeShows(t *testing.T) {
 // TestBody_hasTheMembersThatTheReadmeShows sends each with a wrong type,
 // and leaves each out.
 func TestBody_hasTheMembersThatTheReadmeShows(t *testing.T) {
+	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	rows := readmeMembers(t)
 	s.change(func(tx *tx) error { return tx.setRate(s.account, 100000) })

@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,18 @@ import (
 	"time"
 )
 
+// testsAtOnce is how many tests run at the same time, unless -parallel says otherwise.
+// It is more than there are processors, since most of them wait for a process, a disk
+// or a lock.
+const testsAtOnce = 8
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	said := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { said[f.Name] = true })
+	if !said["test.parallel"] && !said["test.fuzz"] {
+		flag.Set("test.parallel", fmt.Sprint(max(testsAtOnce, 2*runtime.GOMAXPROCS(0))))
+	}
 	code := m.Run()
 	if built.dir != "" {
 		os.RemoveAll(built.dir)
@@ -330,7 +342,7 @@ func (l *load) grows(n int) {
 // holds more than once, and how many leads are in it.
 func missing(t testing.TB, path string, ids map[string]string) (lacks []string, leads int) {
 	t.Helper()
-	st, err := openStore(path, storeOptions{keepLog: true})
+	st, err := openStore(path, storeOptions{noCheckpoints: true})
 	if err != nil {
 		t.Fatal(err)
 	}

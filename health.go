@@ -63,7 +63,7 @@ func (h *healthReport) httpStatus() int {
 }
 
 // showHealth answers GET /widget/health. The status is pass; warn while another program holds
-// the write lock or the WAL is larger than maxLog; fail when the database can't be read or
+// the write lock or the WAL is larger than maxWAL; fail when the database can't be read or
 // written, when it has been locked for lockTimeout, or while the service stops.
 func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, error) {
 	status, took, at := s.checkHealth()
@@ -81,7 +81,7 @@ func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, e
 			}},
 		},
 	}
-	if size := s.store.logSize(); size > maxLog {
+	if size := s.store.walSize(); size > maxWAL {
 		report.Checks["sqlite:logSize"] = []healthProbe{{
 			ComponentType: "datastore",
 			ObservedValue: size,

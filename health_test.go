@@ -18,6 +18,7 @@ import (
 )
 
 func TestHealth_passesAndSaysWhatItMeasured(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		a := s.get("/widget/health").is(200).has("Content-Type: application/health+json", "Cache-Control: no-store", "RateLimit: ")
@@ -29,6 +30,7 @@ func TestHealth_passesAndSaysWhatItMeasured(t *testing.T) {
 }
 
 func TestHealth_isProvedAtMostOnceASecondAndNeverLimited(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		for range 1000 {
@@ -46,10 +48,12 @@ func TestHealth_isProvedAtMostOnceASecondAndNeverLimited(t *testing.T) {
 }
 
 func TestHealth_takesNoNoticeOfTokens(t *testing.T) {
+	t.Parallel()
 	newService(t).get("/widget/health", "Authorization: Bearer nonsense").is(200)
 }
 
 func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testing.T) {
+	t.Parallel()
 	var later atomic.Int64 // how far the service's clock is ahead of the real one, in which SQLite waits
 	s := newService(t, func(o *storeOptions, _ *serverOptions) {
 		o.now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
@@ -88,6 +92,7 @@ func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testin
 }
 
 func TestHealth_failsOnceTheFileIsNotTheOneThatIsOpen(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(path string) error{
 		"renamed":  func(path string) error { return os.Rename(path, path+".old") },
 		"removed":  os.Remove,
@@ -114,6 +119,7 @@ func TestHealth_failsOnceTheFileIsNotTheOneThatIsOpen(t *testing.T) {
 }
 
 func TestHealth_passesAgainWhenTheFileIsBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		s.check(os.Rename(s.store.path, s.store.path+".away"))
@@ -126,6 +132,7 @@ func TestHealth_passesAgainWhenTheFileIsBack(t *testing.T) {
 }
 
 func TestHealth_failsWhileDraining(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.server.draining.Store(true)
 	if a := s.get("/widget/health").is(503).has("Connection: close"); a.text("status") != "fail" {
@@ -135,6 +142,7 @@ func TestHealth_failsWhileDraining(t *testing.T) {
 }
 
 func TestHealth_answersHEADOverAConnection(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	web := httptest.NewServer(s.server)
 	defer web.Close()
@@ -148,6 +156,7 @@ func TestHealth_answersHEADOverAConnection(t *testing.T) {
 }
 
 func TestLivez_answersWithoutTheDatabase(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.check(s.store.readers.Close())
 	if a := s.get("//livez").is(200).has("Content-Type: text/plain; charset=utf-8"); a.body != "alive\n" {
@@ -159,6 +168,7 @@ func TestLivez_answersWithoutTheDatabase(t *testing.T) {
 // its help and its type before its samples, and all of them together, and counters
 // alone end in _total.
 func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.post("/widget/leads", anyLead).is(200)
 	s.post("/widget/leads", `{}`).is(422)
@@ -187,6 +197,7 @@ func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
 }
 
 func TestMetrics_areServedOnLoopbackUntilTheEnd(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	ctx, stop := context.WithCancel(t.Context())
 	s.check(s.server.startDebug("127.0.0.1:0"))

@@ -111,6 +111,7 @@ func usesAcrossFiles(t *testing.T) (all []use) {
 }
 
 func TestRooms_useNothingOfTheRoomsToTheirLeft(t *testing.T) {
+	t.Parallel()
 	for _, f := range sourceFiles(t) {
 		if roomOf(f.name) < 0 {
 			t.Errorf("%s has no room: give it one in rooms", f.name)
@@ -135,6 +136,7 @@ func imports(f *ast.File) (paths []string) {
 }
 
 func TestHouse_storeKnowsNoHTTPAndHandlersKnowNoSQL(t *testing.T) {
+	t.Parallel()
 	for _, f := range sourceFiles(t) {
 		for _, path := range imports(f.tree) {
 			switch {
@@ -149,6 +151,7 @@ func TestHouse_storeKnowsNoHTTPAndHandlersKnowNoSQL(t *testing.T) {
 }
 
 func TestHouse_moduleAsksForOneModule(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("go.mod")
 	if err != nil {
 		t.Fatal(err)
@@ -175,6 +178,7 @@ func TestHouse_moduleAsksForOneModule(t *testing.T) {
 }
 
 func TestHouse_functionFitsOnAScreen(t *testing.T) {
+	t.Parallel()
 	const screen = 60
 	for _, f := range sourceFiles(t) {
 		for _, decl := range f.tree.Decls {
@@ -190,6 +194,7 @@ func TestHouse_functionFitsOnAScreen(t *testing.T) {
 }
 
 func TestHouse_noGoFileLiesInAFolderOrHasABannedName(t *testing.T) {
+	t.Parallel()
 	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
 		switch {
 		case err != nil:

@@ -14,6 +14,7 @@ import (
 const someKey = "Idempotency-Key: 8e03978e-40d5-43dd-bc93-6894a57f9324"
 
 func TestIdempotencyKey_withTheSameBodyIsAnsweredFromTheFirstAnswer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -44,6 +45,7 @@ func TestIdempotencyKey_withTheSameBodyIsAnsweredFromTheFirstAnswer(t *testing.T
 }
 
 func TestIdempotencyKey_thatServedOneLicenceIsRefusedForAnother(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	one, _ := s.addLicense(license{})
@@ -69,6 +71,7 @@ func TestIdempotencyKey_replayInvalidatesNothing(t *testing.T) {
 }
 
 func TestIdempotencyKey_sentTwiceWithARenewalRenewsOnce(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	id, _ := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(24 * time.Hour))})
@@ -87,6 +90,7 @@ func TestIdempotencyKey_sentTwiceWithARenewalRenewsOnce(t *testing.T) {
 }
 
 func TestIdempotencyKey_replaysAnActivationWithItsToken(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{MaxDevices: ptr(1)})
@@ -118,12 +122,14 @@ func TestIdempotencyKey_replaysAnActivationWithItsToken(t *testing.T) {
 }
 
 func TestIdempotencyKey_mayBeQuoted(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.post("/widget/leads", aLead, "Idempotency-Key: abc").is(200).has("Idempotency-Replayed: ")
 	s.post("/widget/leads", aLead, `Idempotency-Key: "abc"`).is(200).has("Idempotency-Replayed: true")
 }
 
 func TestIdempotencyKey_malformedIs400AndChangesNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	before := s.dump()
 	for _, key := range []string{"", `""`, "a b", "ä", "a\x7f", strings.Repeat("k", 256), `"` + strings.Repeat("k", 256) + `"`, " "} {
@@ -136,6 +142,7 @@ func TestIdempotencyKey_malformedIs400AndChangesNothing(t *testing.T) {
 }
 
 func TestIdempotencyKey_isIgnoredOnPathsThatCreateNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	for range 2 {
@@ -148,6 +155,7 @@ func TestIdempotencyKey_isIgnoredOnPathsThatCreateNothing(t *testing.T) {
 }
 
 func TestIdempotencyKey_whoseRequestStillRunsIs409(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		release := make(chan struct{})
@@ -167,6 +175,7 @@ func TestIdempotencyKey_whoseRequestStillRunsIs409(t *testing.T) {
 }
 
 func TestIdempotencyKey_isFreeAgainAfter24Hours(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		first := s.post("/widget/leads", aLead, someKey).is(200)
@@ -187,6 +196,7 @@ func TestIdempotencyKey_isFreeAgainAfter24Hours(t *testing.T) {
 }
 
 func TestIdempotencyKey_isItsCallersOwn(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	partner := s.addAccount("partner")
 	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
@@ -220,6 +230,7 @@ func TestIdempotencyKey_isItsCallersOwn(t *testing.T) {
 }
 
 func TestIdempotencyKey_storesOnlySuccess(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	seats := 1
 	_, key := s.addLicense(license{MaxDevices: &seats})
@@ -239,6 +250,7 @@ func TestIdempotencyKey_storesOnlySuccess(t *testing.T) {
 }
 
 func TestIdempotencyKey_andItsAnswerCannotBeReadInTheFile(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	const chosen = "a-key-that-only-the-caller-knows"
@@ -261,6 +273,7 @@ func TestIdempotencyKey_andItsAnswerCannotBeReadInTheFile(t *testing.T) {
 }
 
 func TestIdempotencyKey_ofManyCallsHasOneEffect(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	widget := s.addWidget(s.account)
 	var all sync.WaitGroup
@@ -282,6 +295,7 @@ func TestIdempotencyKey_ofManyCallsHasOneEffect(t *testing.T) {
 }
 
 func TestIdempotencyKey_ofARefusalThatWritesAnEventWritesItOnceAnHour(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		seats := 1

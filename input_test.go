@@ -334,6 +334,7 @@ func TestMember_wrongInAnyBodyIsNamedAndChangesNothing(t *testing.T) {
 }
 
 func TestMember_optionalMayBeAbsentAndInAnotherCaseIsUnknown(t *testing.T) {
+	t.Parallel()
 	for _, rule := range bodyRules {
 		s, body, send := rule.start(t)
 		for _, m := range rule.members {
@@ -355,6 +356,7 @@ func TestMember_optionalMayBeAbsentAndInAnotherCaseIsUnknown(t *testing.T) {
 }
 
 func TestMember_atItsLimitIsTaken(t *testing.T) {
+	t.Parallel()
 	for _, rule := range bodyRules {
 		s, body, send := rule.start(t)
 		for _, m := range rule.members {
@@ -377,6 +379,7 @@ func TestMember_atItsLimitIsTaken(t *testing.T) {
 }
 
 func TestMember_wrongIsNamedWithAllOthersAtOnce(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.post("/widget/leads", `{"email":"x","source":1,"page":"x","website":null}`).is(422, "validation_failed").
 		names("#/type required", "#/email invalid_email", "#/source wrong_type", "#/page invalid_page", "#/website wrong_type")
@@ -389,6 +392,7 @@ func TestMember_wrongIsNamedWithAllOthersAtOnce(t *testing.T) {
 }
 
 func TestMember_thatIsAWholeNumberIsOneHoweverItIsWritten(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	id, _ := s.addLicense(license{})
@@ -400,6 +404,7 @@ func TestMember_thatIsAWholeNumberIsOneHoweverItIsWritten(t *testing.T) {
 }
 
 func TestMember_thatIsAnEmailAddressIsJudged(t *testing.T) {
+	t.Parallel()
 	label63, local64 := strings.Repeat("a", 63), strings.Repeat("l", 64)
 	longest := local64 + "@" + label63 + "." + label63 + "." + strings.Repeat("b", 61) // 254 octets
 	for _, right := range []string{
@@ -423,6 +428,7 @@ func TestMember_thatIsAnEmailAddressIsJudged(t *testing.T) {
 }
 
 func TestParameter_isJudgedAndNamed(t *testing.T) {
+	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	widget := s.addWidget(s.account)
 	token := "Authorization: Bearer " + s.token(s.account, scopeLeads+" "+scopeStats+" "+scopeLicenses)
@@ -465,6 +471,7 @@ func TestParameter_isJudgedAndNamed(t *testing.T) {
 }
 
 func TestParameter_limitIsOneToTwoHundredAndFiftyUnlessAsked(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
 	s.change(func(t *tx) error {

@@ -12,6 +12,7 @@ import (
 )
 
 func TestJSON_thatIsTakenIsReadAsItStands(t *testing.T) {
+	t.Parallel()
 	text := []byte(" {\"a\" : [1, -0.5e+3, true,false,null,{}] ,\t\"\\u00e9\\uD83D\\uDE00\\n\\/\":\"é\\\"\\\\\" }\r\n")
 	v, err := parseJSON(text)
 	if err != nil {
@@ -27,6 +28,7 @@ func TestJSON_thatIsTakenIsReadAsItStands(t *testing.T) {
 }
 
 func TestJSON_errorsSayWhereAndRepeatNothing(t *testing.T) {
+	t.Parallel()
 	for body, want := range map[string]string{
 		`{"secret":"x","secret":"y"}`: "a member appears twice, at byte 22",
 		`{"secret":"x"} secret`:       "there is more text after the object, at byte 15",
@@ -42,6 +44,7 @@ func TestJSON_errorsSayWhereAndRepeatNothing(t *testing.T) {
 }
 
 func TestJSON_numbersThatAreWholeAndFitAreIntegers(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]bool{"0": true, "-1": true, "9223372036854775807": true, "9223372036854775808": false, "1.0": false, "1e3": false} {
 		if _, ok := (&jsonValue{kind: jsonNumber, text: text}).integer(); ok != want {
 			t.Errorf("%s: %v", text, ok)
@@ -50,10 +53,12 @@ func TestJSON_numbersThatAreWholeAndFitAreIntegers(t *testing.T) {
 }
 
 func TestJSON_eightDeepIsNotTooDeep(t *testing.T) {
+	t.Parallel()
 	newService(t).post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","x":[[[[[[[1]]]]]]]}`).is(200)
 }
 
 func TestJSON_ofThePublicVectorsIsRefusedAsALead(t *testing.T) {
+	t.Parallel()
 	var suite struct {
 		Cases []struct {
 			ID       string `json:"id"`

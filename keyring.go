@@ -218,7 +218,7 @@ func (k *keyring) save(path string, replace bool) error {
 	if err != nil {
 		return fmt.Errorf("write the key file: %w", err)
 	}
-	err = writeWhole(path, replace, func(f *os.File) error {
+	err = writeAtomically(path, replace, func(f *os.File) error {
 		_, err := f.Write(text)
 		return err
 	})

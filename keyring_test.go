@@ -26,6 +26,7 @@ import (
 )
 
 func TestKeyring_judgesSignaturesAsThePublicVectorsDo(t *testing.T) {
+	t.Parallel()
 	var file struct {
 		Cases []struct {
 			ID, PK, Msg, Sig string
@@ -50,6 +51,7 @@ func TestKeyring_judgesSignaturesAsThePublicVectorsDo(t *testing.T) {
 
 // The example key of RFC 8037, appendix A.1 to A.3.
 func TestKeyring_namesAKeyByItsThumbprint(t *testing.T) {
+	t.Parallel()
 	seed, err := base64.RawURLEncoding.DecodeString("nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A")
 	if err != nil {
 		t.Fatal(err)
@@ -72,6 +74,7 @@ func TestKeyring_namesAKeyByItsThumbprint(t *testing.T) {
 }
 
 func TestKeyring_namesNoKeyLikeAnOption(t *testing.T) {
+	t.Parallel()
 	for range 1000 { // one thumbprint in 64 begins with a dash
 		key, err := newSigningKey(time.Now())
 		if err != nil || key.kid != thumbprint(key.public) || key.kid[0] == '-' {
@@ -81,6 +84,7 @@ func TestKeyring_namesNoKeyLikeAnOption(t *testing.T) {
 }
 
 func TestKeyring_namesEveryNewKeySoThatACommandLineCan(t *testing.T) {
+	t.Parallel()
 	for range 500 { // one thumbprint of 64 begins with -
 		key, err := newSigningKey(time.Now())
 		if err != nil || key.kid != thumbprint(key.public) || key.kid[0] == '-' {
@@ -126,6 +130,7 @@ func publicKeys(s *service) (kids []string) {
 }
 
 func TestKeyring_showsItsPublicKeysOnTheWebAndNothingElse(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	second, err := newSigningKey(time.Now())
 	s.check(err)
@@ -152,6 +157,7 @@ func TestKeyring_showsItsPublicKeysOnTheWebAndNothingElse(t *testing.T) {
 }
 
 func TestKeyring_refusesAFileThatOthersCanRead(t *testing.T) {
+	t.Parallel()
 	ring, err := newKeyring(time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -175,6 +181,7 @@ func TestKeyring_refusesAFileThatOthersCanRead(t *testing.T) {
 }
 
 func TestKeyring_refusesADamagedFile(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	ring, err := newKeyring(now)
 	if err != nil {
@@ -244,6 +251,7 @@ func TestKeyring_refusesADamagedFile(t *testing.T) {
 }
 
 func TestKeyring_comesBackAsItWasSaved(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "widgetd.key")
 	ring, err := newKeyring(time.Now())
 	if err != nil {
@@ -289,6 +297,7 @@ func TestKeyring_comesBackAsItWasSaved(t *testing.T) {
 }
 
 func TestKeyring_signsWithANewKeyADayLaterThenItsForerunnerRetires(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		file := filepath.Join(s.dir, "widgetd.key")
@@ -358,6 +367,7 @@ func TestKeyring_signsWithANewKeyADayLaterThenItsForerunnerRetires(t *testing.T)
 }
 
 func TestKeyring_saysWhatRetiringAKeyEndsAndThenEndsIt(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		file := filepath.Join(s.dir, "widgetd.key")
@@ -398,6 +408,7 @@ func TestKeyring_saysWhatRetiringAKeyEndsAndThenEndsIt(t *testing.T) {
 }
 
 func TestKeyring_isWrittenWhileALockHoldsUpTheDatabase(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		file := filepath.Join(s.dir, "widgetd.key")
@@ -421,6 +432,7 @@ func TestKeyring_isWrittenWhileALockHoldsUpTheDatabase(t *testing.T) {
 }
 
 func TestKeyring_keepsAllKeysThatAreAddedAtOnce(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	var all sync.WaitGroup
 	for range 8 {
@@ -437,6 +449,7 @@ func TestKeyring_keepsAllKeysThatAreAddedAtOnce(t *testing.T) {
 }
 
 func TestKeyring_signsWithAKeyAddedInTheSecondOfTheFirst(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // the bubble's clock stands still between the commands
 		s := newService(t)
 		first := publicKeys(s)[0]
@@ -451,6 +464,7 @@ func TestKeyring_signsWithAKeyAddedInTheSecondOfTheFirst(t *testing.T) {
 }
 
 func TestKeyring_badOnDiskChangesNothingInARunningService(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		file := filepath.Join(s.dir, "widgetd.key")
@@ -491,6 +505,7 @@ func TestKeyring_badOnDiskChangesNothingInARunningService(t *testing.T) {
 }
 
 func TestKeyring_opensASealedAnswerOnlyWithTheSecretAndTheKey(t *testing.T) {
+	t.Parallel()
 	ring, err := newKeyring(time.Now())
 	if err != nil {
 		t.Fatal(err)

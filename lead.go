@@ -74,14 +74,15 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 	}
 	return create(ctx, s, c, func(t *tx) (*leadResponse, error) {
 		t.invalidate()
-		owner := c.origin.account
-		if owner == "" {
+		account := c.origin.account
+		if account == "" {
 			var err error
-			if owner, err = t.mainAccount(); err != nil {
+			if account, err = t.mainAccount(); err != nil {
 				return nil, err
 			}
 		}
-		id, err := t.addLead(lead{AccountID: owner, Type: q.kind, Email: q.email, Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page)})
+		id, err := t.addLead(lead{AccountID: account, Type: q.kind, Email: q.email,
+			Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page)})
 		return &leadResponse{OK: true, ID: id}, err
 	})
 }
@@ -99,11 +100,11 @@ func (q *leadsRequest) read(in *input) {
 
 // listLeads answers GET /leads.
 func (s *server) listLeads(_ context.Context, c *call, q *leadsRequest) (*list[lead], error) {
-	owner, err := q.resolve(s, c)
+	o, err := q.resolve(s, c)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.store.leads(owner, q.page.before, q.page.limit+1)
+	rows, err := s.store.leads(o, q.page.before, q.page.limit+1)
 	if err != nil {
 		return nil, err
 	}
@@ -128,14 +129,14 @@ type eraseResponse struct {
 // eraseLeads removes every lead of an address, and with a checkpoint the address
 // from the write-ahead log too.
 func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*eraseResponse, error) {
-	owner, err := q.resolve(s, c)
+	o, err := q.resolve(s, c)
 	if err != nil {
 		return nil, err
 	}
 	var res eraseResponse
 	if err := s.store.update(ctx, func(t *tx) (err error) {
 		t.invalidate()
-		res.Erased, err = t.eraseLeads(owner, q.email)
+		res.Erased, err = t.eraseLeads(o, q.email)
 		return err
 	}); err != nil {
 		return nil, err
@@ -146,7 +147,7 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 
 func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
-	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads("", before, exportPageSize) },
+	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads(anyAccount, before, exportPageSize) },
 		func(l lead) string { return l.ID }, func(l lead) []string {
 			return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(valueOr(l.Source, "")), csvTextCell(valueOr(l.Page, "")), l.CreatedAt.String()}
 		})
@@ -156,7 +157,7 @@ func leadsErase(e *env) error {
 	return e.withStore(func(st *store) error {
 		var erased int64
 		if err := st.update(e.ctx, func(t *tx) (err error) {
-			erased, err = t.eraseLeads("", e.args[0])
+			erased, err = t.eraseLeads(anyAccount, e.args[0])
 			return err
 		}); err != nil {
 			return err
@@ -164,10 +165,14 @@ func leadsErase(e *env) error {
 		note := "no trace of the address is left in the file or its log; copies in backups end with their retention"
 		if e.on("litestream") {
 			note = "the address is gone from the file; the write-ahead log, the replica and backups lose it with their retention"
-		} else if err := st.emptyLog(lockTimeout); err != nil {
+		} else if err := st.truncateWAL(lockTimeout); err != nil {
 			note = "the address is gone from the file, but not from its log: run this again once nobody has a transaction open (" + err.Error() + "); copies in backups end with their retention"
 		}
-		return e.print(map[string]any{"erased": erased, "note": note}, fmt.Sprintf("%d erased; %s", erased, note))
+		copies := upgradeCopies(e.str("db"))
+		if len(copies) > 0 {
+			note += "; copies that were written before an upgrade are as they were, so remove them: " + strings.Join(copies, ", ")
+		}
+		return e.print(map[string]any{"erased": erased, "note": note, "copies": append([]string{}, copies...)}, fmt.Sprintf("%d erased; %s", erased, note))
 	})
 }
 
@@ -186,7 +191,7 @@ func leadsPurge(e *env) error {
 			var n int64
 			began := time.Now()
 			if err := st.update(e.ctx, func(t *tx) (err error) {
-				n, err = t.purgeLeads(before)
+				n, err = t.purgeLeads(anyAccount, before)
 				return err
 			}); err != nil {
 				return err

@@ -51,29 +51,24 @@ func (t *tx) addLead(l lead) (id string, err error) {
 	return id, t.addEvent(event{Type: eventLeadCreated, AccountID: l.AccountID, LeadID: id, Actor: actorSite})
 }
 
-// leads returns a page of an account's leads ("" for every account), newest
-// first, older than the id before ("" for the newest).
-func (q *queries) leads(accountID, before string, limit int) ([]lead, error) {
-	query, args := `SELECT `+leadColumns+` FROM leads WHERE id < ?`, []any{cmp.Or(before, lastID)}
-	if accountID != "" {
-		query += ` AND account_id = ?`
-		args = append(args, accountID)
-	}
+// leads returns a page of an owner's leads, newest first, older than the id before (""
+// for the newest).
+func (q *queries) leads(o owner, before string, limit int) ([]lead, error) {
+	query, args := o.narrow(`SELECT `+leadColumns+` FROM leads WHERE id < ?`, `account_id`, cmp.Or(before, lastID))
 	return collect(q, query+` ORDER BY id DESC LIMIT ?`, append(args, limit), (*lead).dest)
 }
 
-// eraseLeads removes every lead of an address, compared without case, of one
-// account ("" for all), and returns how many there were. Until the next
-// checkpoint the write-ahead log still holds the address.
-func (t *tx) eraseLeads(accountID, email string) (int64, error) {
-	if accountID == "" {
-		return t.exec(`DELETE FROM leads WHERE email_key = ?`, emailKey(email))
-	}
-	return t.exec(`DELETE FROM leads WHERE email_key = ? AND account_id = ?`, emailKey(email), accountID)
+// eraseLeads removes every lead of an owner that has the address, compared without
+// case, and returns how many there were. Until the next checkpoint the write-ahead log
+// still holds the address.
+func (t *tx) eraseLeads(o owner, email string) (int64, error) {
+	query, args := o.narrow(`DELETE FROM leads WHERE email_key = ?`, `account_id`, emailKey(email))
+	return t.exec(query, args...)
 }
 
-// purgeLeads removes up to 1,000 leads that were posted before a moment and
+// purgeLeads removes up to 1,000 leads of an owner that were posted before a moment and
 // returns how many it removed.
-func (t *tx) purgeLeads(before stamp) (int64, error) {
-	return t.exec(`DELETE FROM leads WHERE id IN (SELECT id FROM leads WHERE created_at < ? LIMIT 1000)`, before)
+func (t *tx) purgeLeads(o owner, before stamp) (int64, error) {
+	query, args := o.narrow(`SELECT id FROM leads WHERE created_at < ?`, `account_id`, before)
+	return t.exec(`DELETE FROM leads WHERE id IN (`+query+` LIMIT 1000)`, args...)
 }

@@ -21,6 +21,7 @@ import (
 const aLead = `{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu"}`
 
 func TestLead_isKeptAndAnswersWithItsID(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	a := s.post("/widget/leads", `{"type":"newsletter","email":"Ada@Example.COM","source":"footer","page":"/menu?utm=1#top","unknown":1}`, "Origin: "+siteOrigin).is(200)
 	if want := `{"ok":true,"id":"` + a.text("id") + "\"}\n"; a.body != want {
@@ -29,7 +30,7 @@ func TestLead_isKeptAndAnswersWithItsID(t *testing.T) {
 	if !validID("lead", a.text("id")) {
 		t.Fatalf("id %q", a.text("id"))
 	}
-	rows, err := s.store.leads(s.account, "", 10)
+	rows, err := s.store.leads(ownedBy(s.account), "", 10)
 	s.check(err)
 	if len(rows) != 1 || rows[0].Email != "Ada@example.com" || *rows[0].Page != "/menu" || *rows[0].Source != "footer" || rows[0].ID != a.text("id") {
 		t.Fatalf("rows %+v", rows)
@@ -37,6 +38,7 @@ func TestLead_isKeptAndAnswersWithItsID(t *testing.T) {
 }
 
 func TestLead_belongsToTheOwnerOfItsOrigin(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	partner := s.addAccount("partner")
 	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
@@ -56,6 +58,7 @@ func TestLead_belongsToTheOwnerOfItsOrigin(t *testing.T) {
 }
 
 func TestLead_fromAnUnlistedOriginIsRefusedAndNotWritten(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.change(func(t *tx) error { return t.addOrigin(s.account, "https://gone.example") })
 	closed := s.addAccount("closed")
@@ -74,6 +77,7 @@ func TestLead_fromAnUnlistedOriginIsRefusedAndNotWritten(t *testing.T) {
 }
 
 func TestLead_isNullInWhatItOmits(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","source":""}`).is(200)
 	s.post("/widget/leads", `{"type":"newsletter","email":"bob@example.com","page":"/?x"}`).is(200)
@@ -84,6 +88,7 @@ func TestLead_isNullInWhatItOmits(t *testing.T) {
 }
 
 func TestLead_sentAgainWithinADayIsOneLead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id := s.post("/widget/leads", aLead).is(200).text("id")
@@ -120,6 +125,7 @@ func TestLead_sentAgainWithinADayIsOneLead(t *testing.T) {
 }
 
 func TestLead_ofADoubleClickIsOneLead(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	ids := make([]string, 16)
 	var all sync.WaitGroup
@@ -138,6 +144,7 @@ func TestLead_ofADoubleClickIsOneLead(t *testing.T) {
 }
 
 func TestLead_inTheTrapForBotsLooksLikeSuccessAndIsNotKept(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	before := s.dump()
 	a := s.post("/widget/leads", strings.Replace(aLead, "{", `{"website":"https://spam.example",`, 1), "Origin: "+siteOrigin, "Idempotency-Key: trap").is(200)
@@ -148,6 +155,7 @@ func TestLead_inTheTrapForBotsLooksLikeSuccessAndIsNotKept(t *testing.T) {
 }
 
 func TestLead_isListedNewestFirstPageByPageWhileMoreCome(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, withoutAddressLimits)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLeads)
@@ -180,6 +188,7 @@ func TestLead_isListedNewestFirstPageByPageWhileMoreCome(t *testing.T) {
 }
 
 func TestLead_listHasFiftyRowsUnlessAskedAndSaysWhenItEnds(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.change(func(t *tx) error {
 		for i := range 51 {
@@ -204,6 +213,7 @@ func TestLead_listHasFiftyRowsUnlessAskedAndSaysWhenItEnds(t *testing.T) {
 }
 
 func TestLead_listedIsWhole(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLeads)
@@ -216,6 +226,7 @@ func TestLead_listedIsWhole(t *testing.T) {
 }
 
 func TestErase_comparesWithoutCaseAndStaysInTheAccount(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	partner := s.addAccount("partner")
 	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
@@ -248,6 +259,7 @@ func TestErase_comparesWithoutCaseAndStaysInTheAccount(t *testing.T) {
 }
 
 func TestErase_leavesTheAddressInNoFile(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	token := "Authorization: Bearer " + s.token(s.account, scopeErase)
 	s.post("/widget/leads", `{"type":"newsletter","email":"Unforgettable@example.com"}`, "Idempotency-Key: k").is(200)
@@ -293,11 +305,12 @@ func TestErase_byTheCommandLeavesNoTraceInAnyFile(t *testing.T) {
 }
 
 func TestErase_underAReaderEmptiesTheWALOnceThatHasEnded(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.post("/widget/leads", `{"type":"newsletter","email":"forget.me@example.com"}`).is(200)
 	end := leaveOpen(t, s.store.path)
 	s.change(func(tx *tx) error {
-		_, err := tx.eraseLeads("", "forget.me@example.com")
+		_, err := tx.eraseLeads(anyAccount, "forget.me@example.com")
 		return err
 	})
 	s.server.scrubWAL(0)
@@ -316,6 +329,7 @@ func TestErase_underAReaderEmptiesTheWALOnceThatHasEnded(t *testing.T) {
 }
 
 func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
 	old := openTestStore(t, path, storeOptions{})
 	var end func()
@@ -327,7 +341,7 @@ func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *test
 		return err
 	}, func(tx *tx) error {
 		end = leaveOpen(t, path)
-		_, err := tx.eraseLeads("", "forget.me@example.com")
+		_, err := tx.eraseLeads(anyAccount, "forget.me@example.com")
 		return err
 	}} {
 		if err := old.update(t.Context(), f); err != nil {

@@ -14,6 +14,7 @@ import (
 )
 
 func TestLease_neverGoesPastTheEndOfGrace(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 700, time.UTC)
 	hour := func(n int) stamp { return newStamp(now.Add(time.Duration(n) * time.Hour)) }
 	for name, c := range map[string]struct {
@@ -47,6 +48,7 @@ func TestLease_neverGoesPastTheEndOfGrace(t *testing.T) {
 }
 
 func TestLease_claimsNameLicenceAndDevice(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	print := fingerprintHash("machine")
 	l := &license{ID: "lic_1", AccountID: "acct_1", Product: "kds", LeaseHours: 336, Entitlements: codeList{"a", "b"}}
@@ -60,6 +62,7 @@ func TestLease_claimsNameLicenceAndDevice(t *testing.T) {
 }
 
 func TestLease_isAnHourLongAnHourBeforeTheEndOfGrace(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		end := time.Now().Add(48 * time.Hour)
@@ -82,6 +85,7 @@ func TestLease_isAnHourLongAnHourBeforeTheEndOfGrace(t *testing.T) {
 }
 
 func TestLease_afterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{LeaseHours: 1})
@@ -117,6 +121,7 @@ func TestLease_afterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T
 }
 
 func TestVerify_renewsALeasePastItsRefresh(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{LeaseHours: 10})
@@ -164,6 +169,7 @@ func TestVerify_renewsALeasePastItsRefresh(t *testing.T) {
 }
 
 func TestVerify_givesADeviceWithoutATokenTheVerySameForAMinute(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{})
@@ -194,6 +200,7 @@ func TestVerify_givesADeviceWithoutATokenTheVerySameForAMinute(t *testing.T) {
 }
 
 func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(2), LeaseHours: 2})
@@ -215,7 +222,7 @@ func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T
 				s.sql(`INSERT INTO base_urls VALUES ('https://new.example/v1', 1, '2000-01-01T00:00:00Z')`)
 			}
 			s.check(s.server.refresh())
-			l, err := s.store.license("", id)
+			l, err := s.store.license(anyAccount, id)
 			s.check(err)
 			base, err := s.store.baseURLs()
 			s.check(err)
@@ -232,6 +239,7 @@ func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T
 }
 
 func TestVerify_signsANonceWithTheSameNumberWithinAMinute(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{})
@@ -264,6 +272,7 @@ func TestVerify_signsANonceWithTheSameNumberWithinAMinute(t *testing.T) {
 }
 
 func TestLease_olderThanTheLastIsSuspectedOncePerDay(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{MaxDevices: ptr(1)})
@@ -303,6 +312,7 @@ func TestLease_olderThanTheLastIsSuspectedOncePerDay(t *testing.T) {
 }
 
 func TestLease_isNotSuspectedByARestoredDatabase(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{LeaseHours: 2})
@@ -334,6 +344,7 @@ func TestLease_isNotSuspectedByARestoredDatabase(t *testing.T) {
 }
 
 func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{MaxDevices: ptr(1)}) // a lease of 14 days
@@ -360,26 +371,26 @@ func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T)
 			"a mark from an earlier token, clock behind": {signed.Add(-90 * day), 13 * day, signed.Add(-day).Unix(), true},
 		} {
 			clock := offlineClock{mark: test.mark}
-			clock.signed(c.IssuedAt)
-			clock.elapsed(test.running)
+			clock.observeIssuedAt(c.IssuedAt)
+			clock.addElapsed(test.running)
 			if fault := leaseFault(c, "a", testBase, clock.now(test.wall)); (fault == "") != test.holds {
 				t.Errorf("%s: holds %v (%s), want %v", name, fault == "", fault, test.holds)
 			}
 		}
 		// A clock that was wrong for a while leaves nothing behind.
 		clock := offlineClock{}
-		clock.signed(c.IssuedAt)
+		clock.observeIssuedAt(c.IssuedAt)
 		if leaseFault(c, "a", testBase, clock.now(signed.Add(3653*day))) == "" {
 			t.Error("in ten years the lease still holds")
 		}
-		clock.elapsed(-time.Hour)
+		clock.addElapsed(-time.Hour)
 		if fault := leaseFault(c, "a", testBase, clock.now(signed.Add(time.Hour))); fault != "" {
 			t.Errorf("the future poisoned the mark: %s", fault)
 		}
 		for fault, got := range map[string]string{
 			"bound to another device": leaseFault(c, "b", testBase, signed),
 			"for another service":     leaseFault(c, "a", "https://other.example/v1", signed),
-			"no device's lease":       leaseFault(claims{Expires: c.Expires}, "", "", signed),
+			"not a device token":      leaseFault(claims{Expires: c.Expires}, "", "", signed),
 		} {
 			if !strings.Contains(got, fault) {
 				t.Errorf("%q does not say %q", got, fault)
@@ -389,13 +400,14 @@ func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T)
 }
 
 func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(1), Entitlements: codeList{"kds", "reports"}})
 	token := s.activate(key, "a").is(200).text("token")
 	public := filepath.Join(s.dir, "public.pem")
 	s.check(os.WriteFile(public, []byte(s.must("key", "public")), 0o600))
 	out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a")
-	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease holds: the signature is right, and it ends in 14 days.", "Not compared, for want of -audience"} {
+	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease is valid: its signature is right, and it expires in 14 days.", "Not compared, because -audience is not given"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}
@@ -410,16 +422,16 @@ func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 	s.check(err)
 	bearer := s.token(s.account, scopeStats)
 	for fault, args := range map[string][]string{
-		"another device's fingerprint":           {token, "-public", public, "-fingerprint", "b"},
-		"it is for another service: " + testBase: {token, "-public", public, "-audience", "https://other.example/v1"},
-		"it ended at 20":                         {ended, "-public", public, "-fingerprint", "a"},
-		"signature does not hold":                {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
-		"it is no device's lease":                {bearer, "-public", public},
-		"there is no public key in it":           {token, "-public", filepath.Join(s.dir, "widgetd.db")},
-		"-public FILE is needed":                 {token},
-		"no token of this service":               {"rubbish", "-public", public},
-		"a block is no Ed25519 public key":       {token, "-public", filepath.Join(s.dir, "widgetd.key")},
-		"the lease does not hold: it is no dev":  {bearer, "-public", public, "-json"},
+		"another device's fingerprint":              {token, "-public", public, "-fingerprint", "b"},
+		"it is for another service: " + testBase:    {token, "-public", public, "-audience", "https://other.example/v1"},
+		"it ended at 20":                            {ended, "-public", public, "-fingerprint", "a"},
+		"signature can't be verified":               {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
+		"it is not a device token":                  {bearer, "-public", public},
+		"there is no public key in it":              {token, "-public", filepath.Join(s.dir, "widgetd.db")},
+		"-public FILE is needed":                    {token},
+		"not a token of this service":               {"rubbish", "-public", public},
+		"a block that is not an Ed25519 public key": {token, "-public", filepath.Join(s.dir, "widgetd.key")},
+		"the lease is not valid: it is not a dev":   {bearer, "-public", public, "-json"},
 	} {
 		if _, err := s.command(append([]string{"lease", "inspect"}, args...)...); err == nil || !strings.Contains(err.Error(), fault) {
 			t.Errorf("%v: %v, want %q", args[1:], err, fault)
@@ -436,6 +448,7 @@ func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 
 // TestLease_isJudgedByOpenSSLAndJQ runs the check that the README shows.
 func TestLease_isJudgedByOpenSSLAndJQ(t *testing.T) {
+	t.Parallel()
 	programsOrSkip(t, "sh", "openssl", "jq", "base64")
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(1)})

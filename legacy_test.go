@@ -22,6 +22,7 @@ func successor(path string) string {
 }
 
 func TestLegacy_isServedByItsCounterpartBeforeItsSunset(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -63,6 +64,7 @@ func TestLegacy_isServedByItsCounterpartBeforeItsSunset(t *testing.T) {
 }
 
 func TestLegacy_isGoneFromItsSunsetOn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		time.Sleep(time.Until(defaultSunset) - time.Second)
@@ -92,6 +94,7 @@ func TestLegacy_isGoneFromItsSunsetOn(t *testing.T) {
 }
 
 func TestLegacy_preflightsAreAnsweredBeforeAndAfter(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		for range 2 {
@@ -108,6 +111,7 @@ func TestLegacy_preflightsAreAnsweredBeforeAndAfter(t *testing.T) {
 }
 
 func TestLegacy_dateOfSunsetIsAnOption(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, func(_ *storeOptions, o *serverOptions) {
 			o.legacySunset = time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)
@@ -117,6 +121,7 @@ func TestLegacy_dateOfSunsetIsAnOption(t *testing.T) {
 }
 
 func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		partner := s.addAccount("partner")
@@ -170,6 +175,7 @@ func TestLegacy_countsAreWrittenAtTheEndOfADrainThatTookAllItsTime(t *testing.T)
 }
 
 func TestLegacy_countsThatCanNotBeWrittenWait(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		gone, cancel := context.WithCancel(t.Context())

@@ -93,9 +93,6 @@ func parseLicenseKey(s string) (licenseKey, error) {
 	if len(s) > maxKeyBytes {
 		return "", errKeyMalformed
 	}
-	if key, ok := parsePrintedKey(s); ok {
-		return key, nil
-	}
 	isSeparator := func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) }
 	groups := strings.FieldsFunc(s, isSeparator)
 	if plain := strings.Join(groups, ""); hasOwnShape(groups, plain) {
@@ -121,41 +118,6 @@ func parseLicenseKey(s string) (licenseKey, error) {
 		return "", errKeyMalformed
 	}
 	return licenseKey(s), nil
-}
-
-// printedSymbols maps each byte of a printed key to the value of its symbol; 255: no symbol.
-var printedSymbols = func() (values [256]byte) {
-	for i := range values {
-		values[i] = 255
-	}
-	for i := range len(upperCrockford) {
-		values[upperCrockford[i]] = byte(i)
-	}
-	return values
-}()
-
-// parsePrintedKey parses a key in exactly the form that newLicenseKey prints, as nearly all
-// are, without the cost of tolerating other spellings. It reports false for any other text.
-func parsePrintedKey(s string) (licenseKey, bool) {
-	if len(s) != keySymbols+keySymbols/keyGroup-1 {
-		return "", false
-	}
-	var plain, symbols [keySymbols]byte
-	n := 0
-	for i := range len(s) {
-		if i%(keyGroup+1) == keyGroup {
-			if s[i] != '-' {
-				return "", false
-			}
-			continue
-		}
-		plain[n], symbols[n] = s[i], printedSymbols[s[i]]
-		if symbols[n] == 255 {
-			return "", false
-		}
-		n++
-	}
-	return licenseKey(plain[:]), keySum(symbols[:]) == 0
 }
 
 // lookalikes replaces letters that people mistake for digits (Crockford's base32).

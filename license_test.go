@@ -42,6 +42,7 @@ func keyText(symbols []byte) string {
 }
 
 func TestLicenseKey_newHasFiveGroupsOfFiveAndIsRight(t *testing.T) {
+	t.Parallel()
 	seen := map[string]bool{}
 	var first, last [32]bool
 	for range 1000 {
@@ -69,6 +70,7 @@ func TestLicenseKey_newHasFiveGroupsOfFiveAndIsRight(t *testing.T) {
 }
 
 func TestLicenseKey_weightsAreAllDifferentPowersOfAGenerator(t *testing.T) {
+	t.Parallel()
 	seen := map[byte]bool{}
 	for i, x := range gf32 {
 		if x == 0 || x > 31 || seen[x] {
@@ -89,6 +91,7 @@ func TestLicenseKey_weightsAreAllDifferentPowersOfAGenerator(t *testing.T) {
 }
 
 func TestLicenseKey_withAWrongSymbolOrSwappedNeighboursIsNoticed(t *testing.T) {
+	t.Parallel()
 	keys := [][]byte{make([]byte, keySymbols)}
 	for range 20 {
 		keys = append(keys, symbolsOf(t, newLicenseKey()))
@@ -130,6 +133,7 @@ func TestLicenseKey_withAWrongSymbolOrSwappedNeighboursIsNoticed(t *testing.T) {
 }
 
 func TestLicenseKey_readsTheSameHoweverItIsTyped(t *testing.T) {
+	t.Parallel()
 	// A right key with a 0 and a 1 in it, at any place.
 	symbols := symbolsOf(t, newLicenseKey())
 	symbols[3], symbols[4], symbols[9] = 0, 1, 1
@@ -181,6 +185,7 @@ func TestLicenseKey_readsTheSameHoweverItIsTyped(t *testing.T) {
 }
 
 func TestLicenseKey_importedIsTakenAsItIs(t *testing.T) {
+	t.Parallel()
 	for _, key := range []string{
 		"ABCDEFGHIJKLMNOP", "abcdefghijklmnop", "OLD-KEY-OLD-KEY-oil", "{1B4E28BA-2FA1-11D2-883F-0016D3CCA427}",
 		strings.Repeat("~", 16), strings.Repeat("k", 255), strings.Repeat("k", 24), strings.Repeat("k", 26),
@@ -203,6 +208,7 @@ func TestLicenseKey_importedIsTakenAsItIs(t *testing.T) {
 }
 
 func TestLicenseKey_malformedIsNotLookedUp(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	symbols := symbolsOf(t, key)
@@ -236,6 +242,7 @@ func TestLicenseKey_malformedIsNotLookedUp(t *testing.T) {
 }
 
 func TestLicenseKey_withAControlCharacterIsAWrongMember(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	for _, control := range []string{"\n", "\t", "\r\n", "\x00", "\u0085"} {
@@ -249,17 +256,19 @@ func TestLicenseKey_withAControlCharacterIsAWrongMember(t *testing.T) {
 }
 
 func TestLicenseKey_rotatedWorksUntilItsEnd(t *testing.T) {
+	t.Parallel()
 	now := newStamp(time.Now())
 	l := &license{State: "active", Product: "kds", KeyRetiresAt: now}
-	if code, _ := judge(l, nil, question{}, now.Add(-time.Second)); code != "valid" {
+	if code, _ := licenseVerdict(l, nil, verdictInput{}, now.Add(-time.Second)); code != "valid" {
 		t.Errorf("a second before: %s", code)
 	}
-	if code, _ := judge(l, nil, question{}, now.Time); code != "key_retired" {
+	if code, _ := licenseVerdict(l, nil, verdictInput{}, now.Time); code != "key_retired" {
 		t.Errorf("at its end: %s", code)
 	}
 }
 
 func TestLicenseKey_earlierNeverOutlivesTheEndOfALaterOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{})
@@ -267,7 +276,7 @@ func TestLicenseKey_earlierNeverOutlivesTheEndOfALaterOne(t *testing.T) {
 		rotate := func(until stamp) {
 			t.Helper()
 			s.change(func(tx *tx) error {
-				_, key, err := rotateKey(tx, id, until, actorCommand)
+				_, key, err := rotateKey(tx, anyAccount, id, until, actorCommand)
 				keys = append(keys, key)
 				return err
 			})
@@ -369,6 +378,7 @@ func licenceTable(now time.Time) map[string]license {
 }
 
 func TestLicense_statusFollowsThePrecedence(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	for name, l := range licenceTable(now) {
 		want, _, _ := strings.Cut(name, ":")
@@ -400,6 +410,7 @@ func TestLicense_statusFollowsThePrecedence(t *testing.T) {
 }
 
 func TestLicense_statusIsTheSameInTheViewAndTheService(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	closed := s.addAccount("closed")
 	auth := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
@@ -422,7 +433,7 @@ func TestLicense_statusIsTheSameInTheViewAndTheService(t *testing.T) {
 	for name, id := range ids {
 		want, _, _ := strings.Cut(name, ":")
 		seen[want] = true
-		row, err := s.store.license("", id)
+		row, err := s.store.license(anyAccount, id)
 		s.check(err)
 		var view string
 		s.check(s.store.one(`SELECT status FROM v_licenses WHERE id = ?`, []any{id}, &view))
@@ -439,6 +450,7 @@ func TestLicense_statusIsTheSameInTheViewAndTheService(t *testing.T) {
 }
 
 func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		closed := s.addAccount("closed")
@@ -452,7 +464,7 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 				StartsAt: moment(), ExpiresAt: moment(), GraceDays: r.IntN(3)})
 		}
 		s.change(func(t *tx) error { return t.closeAccount(closed) })
-		all, err := s.store.licenses(licenseFilter{now: now}, "", 1000)
+		all, err := s.store.licenses(licenseFilter{owner: anyAccount, now: now}, "", 1000)
 		s.check(err)
 		for status := range statusFilters {
 			var want []string
@@ -461,7 +473,7 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 					want = append(want, l.ID)
 				}
 			}
-			found, err := s.store.licenses(licenseFilter{now: now, status: status}, "", 1000)
+			found, err := s.store.licenses(licenseFilter{owner: anyAccount, now: now, status: status}, "", 1000)
 			s.check(err)
 			got := []string{}
 			for _, l := range found {
@@ -478,31 +490,34 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 // (section 4); each makes it so on its own. Those of one row exclude one another.
 var faults = [][]struct {
 	code string
-	make func(l *license, d **device, q *question, now time.Time)
+	make func(l *license, d **device, q *verdictInput, now time.Time)
 }{
-	{{"key_retired", func(l *license, _ **device, _ *question, now time.Time) { l.KeyRetiresAt = newStamp(now) }}},
-	{{"revoked", func(l *license, _ **device, _ *question, _ time.Time) { l.State = "revoked" }},
-		{"suspended", func(l *license, _ **device, _ *question, _ time.Time) { l.State = "suspended" }}},
-	{{"suspended", func(l *license, _ **device, _ *question, _ time.Time) { l.AccountClosed = true }}},
-	{{"product_mismatch", func(_ *license, _ **device, q *question, _ time.Time) { q.product = "other" }}},
-	{{"not_started", func(l *license, _ **device, _ *question, now time.Time) { l.StartsAt = newStamp(now.Add(time.Minute)) }}},
-	{{"expired", func(l *license, _ **device, _ *question, now time.Time) {
+	{{"key_retired", func(l *license, _ **device, _ *verdictInput, now time.Time) { l.KeyRetiresAt = newStamp(now) }}},
+	{{"revoked", func(l *license, _ **device, _ *verdictInput, _ time.Time) { l.State = "revoked" }},
+		{"suspended", func(l *license, _ **device, _ *verdictInput, _ time.Time) { l.State = "suspended" }}},
+	{{"suspended", func(l *license, _ **device, _ *verdictInput, _ time.Time) { l.AccountClosed = true }}},
+	{{"product_mismatch", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.product = "other" }}},
+	{{"not_started", func(l *license, _ **device, _ *verdictInput, now time.Time) {
+		l.StartsAt = newStamp(now.Add(time.Minute))
+	}}},
+	{{"expired", func(l *license, _ **device, _ *verdictInput, now time.Time) {
 		l.ExpiresAt = newStamp(now.Add(-48 * time.Hour))
 	}},
-		{"grace", func(l *license, _ **device, _ *question, now time.Time) {
+		{"grace", func(l *license, _ **device, _ *verdictInput, now time.Time) {
 			l.ExpiresAt, l.GraceDays = newStamp(now.Add(-time.Hour)), 1
 		}}},
-	{{"fingerprint_required", func(_ *license, d **device, q *question, _ time.Time) {
+	{{"fingerprint_required", func(_ *license, d **device, q *verdictInput, _ time.Time) {
 		*d, q.hasDevice, q.mismatch = nil, false, false
 	}},
-		{"fingerprint_mismatch", func(_ *license, _ **device, q *question, _ time.Time) { q.mismatch = true }}},
-	{{"device_blocked", func(_ *license, d **device, _ *question, _ time.Time) { *d = &device{State: deviceBlocked} }},
-		{"device_released", func(_ *license, d **device, _ *question, _ time.Time) { *d = &device{State: deviceReleased} }},
-		{"device_not_activated", func(_ *license, d **device, _ *question, _ time.Time) { *d = nil }}},
-	{{"entitlement_missing", func(_ *license, _ **device, q *question, _ time.Time) { q.entitlements = []string{"kds", "gold"} }}},
+		{"fingerprint_mismatch", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.mismatch = true }}},
+	{{"device_blocked", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = &device{State: deviceBlocked} }},
+		{"device_released", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = &device{State: deviceReleased} }},
+		{"device_not_activated", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = nil }}},
+	{{"entitlement_missing", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.entitlements = []string{"kds", "gold"} }}},
 }
 
 func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
+	t.Parallel()
 	precedence := []string{"not_found", "key_retired", "revoked", "suspended", "product_mismatch", "not_started", "expired", "fingerprint_required",
 		"fingerprint_mismatch", "device_blocked", "device_released", "device_not_activated", "entitlement_missing", "grace", "valid"}
 	now := time.Now()
@@ -517,7 +532,7 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 			return
 		}
 		l := &license{State: "active", Product: "kds", MaxDevices: &seats, Entitlements: codeList{"kds"}}
-		d, q := &device{State: deviceActive}, question{product: "kds", hasDevice: true, entitlements: []string{"kds"}}
+		d, q := &device{State: deviceActive}, verdictInput{product: "kds", hasDevice: true, entitlements: []string{"kds"}}
 		var codes []string
 		for row, choice := range chosen {
 			if choice >= 0 {
@@ -537,11 +552,11 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 		}
 		tried++
 		seen[want] = true
-		code, valid := judge(l, d, q, now)
+		code, valid := licenseVerdict(l, d, q, now)
 		if code != want || valid != (want == "valid" || want == "grace") {
 			t.Fatalf("%v hold: %s, %v; want %s", codes, code, valid, want)
 		}
-		if code, valid := judge(nil, d, q, now); code != "not_found" || valid {
+		if code, valid := licenseVerdict(nil, d, q, now); code != "not_found" || valid {
 			t.Fatalf("no licence: %s", code)
 		}
 	}
@@ -557,20 +572,22 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 }
 
 func TestLicense_withoutALimitOfDevicesNeedsNone(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	l := &license{State: "active", Product: "kds"}
-	if code, valid := judge(l, nil, question{}, now); code != "valid" || !valid {
+	if code, valid := licenseVerdict(l, nil, verdictInput{}, now); code != "valid" || !valid {
 		t.Errorf("without a device: %s", code)
 	}
-	if code, valid := judge(l, nil, question{hasDevice: true}, now); code != "device_not_activated" || valid {
+	if code, valid := licenseVerdict(l, nil, verdictInput{hasDevice: true}, now); code != "device_not_activated" || valid {
 		t.Errorf("with one that was never activated: %s", code)
 	}
-	if code, _ := judge(l, &device{State: deviceReleased}, question{hasDevice: true}, now); code != "device_released" {
+	if code, _ := licenseVerdict(l, &device{State: deviceReleased}, verdictInput{hasDevice: true}, now); code != "device_released" {
 		t.Errorf("with a released one: %s", code)
 	}
 }
 
 func TestLicense_saysWhoMayTakeASeat(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	active, released, blocked := &device{State: deviceActive}, &device{State: deviceReleased}, &device{State: deviceBlocked}
 	past, future := newStamp(now.Add(-time.Hour)), newStamp(now.Add(time.Hour))
@@ -603,7 +620,7 @@ func TestLicense_saysWhoMayTakeASeat(t *testing.T) {
 		"a retired key":                   {license{State: "revoked", KeyRetiresAt: past}, active, "", "key_retired"},
 	} {
 		c.l.Product = "kds"
-		err := mayActivate(&c.l, c.d, c.product, now)
+		err := checkActivation(&c.l, c.d, c.product, now)
 		var ref *refusal
 		if got := ""; errors.As(err, &ref) {
 			got = ref.code.name
@@ -617,6 +634,7 @@ func TestLicense_saysWhoMayTakeASeat(t *testing.T) {
 }
 
 func TestLicense_movesAsTheContractSays(t *testing.T) {
+	t.Parallel()
 	allowed := map[string]string{"active suspend": "suspended", "suspended reinstate": "active", "active revoke": "revoked", "suspended revoke": "revoked"}
 	for _, state := range []string{"active", "suspended", "revoked"} {
 		for _, action := range []string{"suspend", "reinstate", "revoke", "renew", ""} {
@@ -631,6 +649,7 @@ func TestLicense_movesAsTheContractSays(t *testing.T) {
 }
 
 func TestLicense_durationCountsFromIssueStartOrFirstActivation(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		now := newStamp(time.Now())
@@ -648,7 +667,7 @@ func TestLicense_durationCountsFromIssueStartOrFirstActivation(t *testing.T) {
 			l.AccountID, l.Product = s.account, "kds"
 			var id, key string
 			s.change(func(tx *tx) (err error) { id, key, err = createLicense(tx, &l, actorCommand); return err })
-			got, err := s.store.license("", id)
+			got, err := s.store.license(anyAccount, id)
 			s.check(err)
 			if !got.ExpiresAt.Equal(test.want.Time) {
 				t.Errorf("%s: ends at %s, want %s", name, got.ExpiresAt, test.want)
@@ -667,6 +686,7 @@ func TestLicense_durationCountsFromIssueStartOrFirstActivation(t *testing.T) {
 }
 
 func TestLicense_endThatCountsFromTheFirstActivationIsInItsLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id, key := s.addLicense(license{DurationDays: ptr(30), ExpiryBasis: "first_activation", GraceDays: 2})
@@ -678,13 +698,14 @@ func TestLicense_endThatCountsFromTheFirstActivationIsInItsLease(t *testing.T) {
 		}
 		time.Sleep(24 * time.Hour)
 		s.activate(key, "g").is(200)
-		if l, err := s.store.license("", id); err != nil || l.ExpiresAt.Unix() != end.Unix() {
+		if l, err := s.store.license(anyAccount, id); err != nil || l.ExpiresAt.Unix() != end.Unix() {
 			t.Fatalf("the second activation moved the end: %v %v", l.ExpiresAt, err)
 		}
 	})
 }
 
 func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
@@ -769,6 +790,7 @@ func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
 }
 
 func TestLicense_illegalTransitionNamesTheStateAndChangesNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	legal := map[string]string{
@@ -814,6 +836,7 @@ func TestLicense_illegalTransitionNamesTheStateAndChangesNothing(t *testing.T) {
 }
 
 func TestLicense_isManagedByTheOperatorAlone(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, _ := s.addLicense(license{})
 	token := "Authorization: Bearer " + s.token(s.account, strings.Join([]string{scopeLicenses, scopeDevices, scopeEvents}, " "))
@@ -829,6 +852,7 @@ func TestLicense_isManagedByTheOperatorAlone(t *testing.T) {
 }
 
 func TestLicense_badTermsAreNamedAndChangeNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	id, _ := s.addLicense(license{StartsAt: newStamp(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))})
@@ -925,6 +949,7 @@ func (s *service) walk(path, auth string, limit int, between func()) (all []stri
 }
 
 func TestLicense_listComesNewestFirstAndStaysStableWhileRowsAreAdded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
@@ -969,6 +994,7 @@ func TestLicense_listComesNewestFirstAndStaysStableWhileRowsAreAdded(t *testing.
 }
 
 func TestLicense_searchFindsWhatIsNotASCIIAsItIsWritten(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, _ := s.addLicense(license{Product: "Café ÉLAN"})
 	auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
@@ -980,6 +1006,7 @@ func TestLicense_searchFindsWhatIsNotASCIIAsItIsWritten(t *testing.T) {
 }
 
 func TestLicense_listIsFilteredByPortals(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	now := time.Now()
 	at := func(d int) stamp { return newStamp(now.Add(days(d))) }
@@ -1030,6 +1057,7 @@ func TestLicense_listIsFilteredByPortals(t *testing.T) {
 }
 
 func TestLicense_showsEverythingButItsKey(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
@@ -1057,6 +1085,7 @@ func TestLicense_showsEverythingButItsKey(t *testing.T) {
 }
 
 func TestLicense_ofAnotherAccountIsNotThere(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	second := s.addAccount("second")
 	mine, _ := s.addLicense(license{AccountID: second})

@@ -71,7 +71,7 @@ func (s *server) writeMetrics(w io.Writer) {
 	counter("widgetd_commits_total", "Transactions committed to the database.", s.store.commits.Load())
 	counter("widgetd_writes_total", "Writes that these transactions contained.", s.store.committedJobs.Load())
 	gauge("widgetd_writes_waiting", "Writes queued for the next transaction.", int64(len(s.store.jobs)))
-	gauge("widgetd_log_bytes", "Size of the write-ahead log in bytes.", s.store.logSize())
+	gauge("widgetd_log_bytes", "Size of the write-ahead log in bytes.", s.store.walSize())
 	family("widgetd_buckets", "gauge", "Rate limit buckets in memory, by accounts and by addresses.",
 		fmt.Sprintf(`{limit="account"} %d`, s.accountBuckets.len()),
 		fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))

@@ -45,8 +45,8 @@ type takeResult struct {
 }
 
 // take takes one token from the bucket of a key. rate is the bucket's capacity, and how many
-// tokens it gets in a minute. Times are compared by their monotonic reading, so that setting
-// the wall clock neither fills nor blocks a bucket.
+// tokens it gets in a minute. now must come from a clock that is never set: a clock that is
+// set forward would fill every bucket.
 func (l *limiter) take(key string, rate int, now time.Time) takeResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()

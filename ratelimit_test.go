@@ -13,6 +13,7 @@ import (
 )
 
 func TestBucket_letsSixHundredPassAtOnceAndAnswersTheNextWith429(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
@@ -49,6 +50,7 @@ func TestBucket_letsSixHundredPassAtOnceAndAnswersTheNextWith429(t *testing.T) {
 }
 
 func TestBucket_neverRefusesWhoeverKeepsWithinTheRate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(10)
 		for i := range 6000 {
@@ -61,6 +63,7 @@ func TestBucket_neverRefusesWhoeverKeepsWithinTheRate(t *testing.T) {
 }
 
 func TestBucket_ofAnAccountMayHaveAnotherRate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
@@ -78,6 +81,7 @@ func TestBucket_ofAnAccountMayHaveAnotherRate(t *testing.T) {
 }
 
 func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		ids := map[string]string{"main": s.account}
@@ -136,6 +140,7 @@ func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
 }
 
 func TestBucket_chargedForALicenceIsItsAccounts(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		second := s.addAccount("second")
@@ -154,6 +159,7 @@ func TestBucket_chargedForALicenceIsItsAccounts(t *testing.T) {
 }
 
 func TestBucket_chargedForAPortalIsItsOwnAccounts(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		second := s.addAccount("second")
@@ -171,6 +177,7 @@ func TestBucket_chargedForAPortalIsItsOwnAccounts(t *testing.T) {
 }
 
 func TestBucket_closestToFullIsForgottenByAFullMap(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	l := newLimiter(3)
 	for key, n := range map[string]int{"drained": 60, "half": 30, "fresh": 1} {
@@ -196,6 +203,7 @@ func TestBucket_closestToFullIsForgottenByAFullMap(t *testing.T) {
 }
 
 func TestBucket_fullIsForgottenAsOthersAreUsed(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	l := newLimiter(1000)
 	for i := range 500 {
@@ -210,6 +218,7 @@ func TestBucket_fullIsForgottenAsOthersAreUsed(t *testing.T) {
 }
 
 func TestBucket_countsByALowerRateAtOnce(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	l := newLimiter(10)
 	l.take("a", 600, now)
@@ -219,6 +228,7 @@ func TestBucket_countsByALowerRateAtOnce(t *testing.T) {
 }
 
 func TestBucket_getsNothingFromAClockThatGoesBack(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	l := newLimiter(10)
 	for range 60 {
@@ -230,6 +240,7 @@ func TestBucket_getsNothingFromAClockThatGoesBack(t *testing.T) {
 }
 
 func TestBucket_getsNothingFromARequestThatWasOvertaken(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	l := newLimiter(10)
 	for range 600 {
@@ -251,6 +262,7 @@ func TestBucket_getsNothingFromARequestThatWasOvertaken(t *testing.T) {
 }
 
 func TestAddressLimit_holdsAnonymousCallersForEachPathAlone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -285,6 +297,7 @@ func TestAddressLimit_holdsAnonymousCallersForEachPathAlone(t *testing.T) {
 }
 
 func TestAddressLimit_holdsIPv6CallersByTheirNetwork(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		for i := range 60 {
@@ -301,6 +314,7 @@ func TestAddressLimit_holdsIPv6CallersByTheirNetwork(t *testing.T) {
 }
 
 func TestAddressLimit_readsXForwardedForOnlyFromATrustedPeer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		for i := range 60 { // whatever an untrusted peer says, it is that peer
@@ -317,6 +331,7 @@ func TestAddressLimit_readsXForwardedForOnlyFromATrustedPeer(t *testing.T) {
 }
 
 func TestAddressLimit_knowsTheClientsAddress(t *testing.T) {
+	t.Parallel()
 	trusted, err := parsePrefixes([]string{"127.0.0.0/8", "::1/128", "10.0.0.0/8"})
 	if err != nil {
 		t.Fatal(err)
@@ -381,6 +396,7 @@ func FuzzForwarded(f *testing.F) {
 }
 
 func TestLookupLimit_refusesUnknownKeysAfterThirtyFailuresAndLetsKnownOnesPass(t *testing.T) {
+	t.Parallel()
 	for _, path := range []string{"/widget/license/verify", "/widget/license/activate", "/widget/license/deactivate"} {
 		t.Run(path, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -424,6 +440,7 @@ func TestLookupLimit_refusesUnknownKeysAfterThirtyFailuresAndLetsKnownOnesPass(t
 }
 
 func TestLookupLimit_holdsUnknownKeysByAddressAndLetsKnownOnesPass(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{})
@@ -454,6 +471,7 @@ func TestLookupLimit_holdsUnknownKeysByAddressAndLetsKnownOnesPass(t *testing.T)
 }
 
 func TestLookupLimit_countsFailuresOverAllPathsTogether(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		for i := range 31 {

@@ -1,4 +1,4 @@
--- The whole schema of a widgetd database, version 1.
+-- The whole schema of a widgetd database, version 2.
 --
 -- Read it with `sqlite3 -readonly widgetd.db` while the service runs; start with
 -- the views, whose names begin with v_. Every time is text, UTC, to the second:
@@ -6,7 +6,7 @@
 -- A row may be changed with the sqlite3 shell too: the service sees it within a second.
 
 PRAGMA application_id = 2003068788; -- "wdgt"
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 
 CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
@@ -86,7 +86,8 @@ CREATE TABLE licenses (
   grace_noted        TEXT,                                           -- the end that license.grace_started was written for
   expired_noted      TEXT,                                           -- the end of grace that license.expired was written for
   created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was issued
-  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at))  -- when a column last changed
+  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)), -- when a column last changed
+  customer           TEXT CHECK (length(customer) <= 200)            -- the seller's own name, address or number for the buyer; never sent to devices
 ) STRICT;
 CREATE INDEX licenses_account ON licenses (account_id, id);
 -- What time has yet to bring about, and nothing else: so looking for it each second costs nothing.

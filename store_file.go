@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,46 +29,51 @@ var schemaSQL string
 
 const (
 	applicationID = 2003068788 // "wdgt", as schema.sql sets it
-	schemaVersion = 1          // as schema.sql sets it
+	schemaVersion = 2          // as schema.sql sets it; schemaSteps lead to it
 
 	readerConns = 3        // each keeps up to 2 MiB of pages
-	maxLog      = 64 << 20 // bytes of the write-ahead log, past which it is reported
+	maxWAL      = 64 << 20 // bytes of the write-ahead log, past which it is reported
 )
 
 // storeOptions are what differs between opening for the service, for a command
 // and for tests.
 type storeOptions struct {
-	keepLog  bool          // never checkpoint: that is the service's or Litestream's job
-	patience time.Duration // SQLite's busy_timeout; 0: lockPatience
-	now      func() time.Time
-	driver   string // of the writer, for tests that inject faults; "": sqlite
+	noCheckpoints bool          // never checkpoint: that is the service's or Litestream's job
+	busyTimeout   time.Duration // SQLite's busy_timeout; 0: lockPatience
+	now           func() time.Time
+	driver        string // of the writer, for tests that inject faults; "": sqlite
 }
 
 // dsn names the file with every pragma, because one sent by Exec would reach a
 // single connection of the pool.
 func dsn(path, mode string, o storeOptions, more ...string) string {
-	patience := o.patience
+	patience := o.busyTimeout
 	if patience == 0 {
 		patience = lockTimeout
 	}
 	q := url.Values{"mode": {mode}, "_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), // first: the others may have to wait
 		"journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "trusted_schema(0)",
-		"secure_delete(1)", fmt.Sprintf("journal_size_limit(%d)", maxLog),
+		"secure_delete(1)", fmt.Sprintf("journal_size_limit(%d)", maxWAL),
 	}}
-	if o.keepLog {
+	if o.noCheckpoints {
 		q.Add("_pragma", "wal_autocheckpoint(0)")
 	}
 	for _, pragma := range more {
 		q.Add("_pragma", pragma)
 	}
-	return "file:" + (&url.URL{Path: filepath.Clean(path)}).EscapedPath() + "?" + q.Encode()
+	return fileURL(path) + "?" + q.Encode()
+}
+
+// fileURL is a file's name as SQLite takes it, without options.
+func fileURL(path string) string {
+	return "file:" + (&url.URL{Path: filepath.Clean(path)}).EscapedPath()
 }
 
 // createStore makes a new database at path, whole or not at all, mode 0600. It
 // returns an error wrapping fs.ErrExist when there is something already.
 func createStore(path string, setUp func(*tx) error) error {
-	err := writeWhole(path, false, func(f *os.File) error {
+	err := writeAtomically(path, false, func(f *os.File) error {
 		db, err := sql.Open("sqlite", dsn(f.Name(), "rw", storeOptions{}))
 		if err != nil {
 			return err
@@ -91,10 +95,10 @@ func createStore(path string, setUp func(*tx) error) error {
 	return nil
 }
 
-// writeWhole makes a file, whole or not at all, mode 0600: what fill writes into a
+// writeAtomically makes a file, whole or not at all, mode 0600: what fill writes into a
 // draft beside it takes its place. It replaces an existing one only when told to; else
 // the error wraps fs.ErrExist.
-func writeWhole(path string, replace bool, fill func(draft *os.File) error) error {
+func writeAtomically(path string, replace bool, fill func(draft *os.File) error) error {
 	place := os.Rename
 	if !replace {
 		if _, err := os.Lstat(path); err == nil {
@@ -151,21 +155,31 @@ func openFile(path string) (*os.File, error) {
 // checkHeader reads the first page's header: is this file a widgetd database
 // that this program understands? It takes the same time for any size.
 func checkHeader(f *os.File) error {
+	_, err := headerVersion(f)
+	return err
+}
+
+// headerVersion is checkHeader and returns the version of the schema that the header
+// names. An older one is no error here: the write-ahead log may hold a later one.
+func headerVersion(f *os.File) (int, error) {
 	var head [100]byte
 	n, err := f.ReadAt(head[:], 0)
+	version := int(int32(binary.BigEndian.Uint32(head[60:])))
 	switch {
 	case n == 0 && errors.Is(err, io.EOF):
-		return fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", f.Name())
+		return 0, fmt.Errorf("%s is empty: restore a backup, or remove it and run 'widgetd init'", f.Name())
 	case err != nil && !errors.Is(err, io.EOF):
-		return fmt.Errorf("read %s: %w", f.Name(), err)
+		return 0, fmt.Errorf("read %s: %w", f.Name(), err)
 	case !bytes.HasPrefix(head[:], []byte("SQLite format 3\x00")):
-		return fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", f.Name())
+		return 0, fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", f.Name())
 	case binary.BigEndian.Uint32(head[68:]) != applicationID:
-		return fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db", f.Name())
-	case binary.BigEndian.Uint32(head[60:]) > schemaVersion:
-		return fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd", f.Name(), binary.BigEndian.Uint32(head[60:]), schemaVersion)
+		return 0, fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db", f.Name())
+	case version > schemaVersion:
+		return 0, fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd", f.Name(), version, schemaVersion)
+	case version < 1: // the id and the version are written together
+		return 0, fmt.Errorf("%s is damaged, its schema version is %d: restore a backup", f.Name(), version)
 	}
-	return nil
+	return version, nil
 }
 
 // realPath is the file behind symbolic links: beside that SQLite keeps the log.
@@ -188,10 +202,10 @@ func checkWritable(path string) error {
 	return nil
 }
 
-// checkLog notices a write-ahead log that was taken away, and with it what was
+// checkWAL notices a write-ahead log that was taken away, and with it what was
 // written last: whoever closes the database removes the -shm file first and the log
 // after it, so that one without the other means that somebody else did.
-func checkLog(path string) error {
+func checkWAL(path string) error {
 	path = realPath(path)
 	before, err := os.Stat(path + "-shm")
 	if err != nil {
@@ -214,18 +228,18 @@ func openStore(path string, o storeOptions) (*store, error) {
 		return nil, err
 	}
 	real := realPath(path)
-	if err := errors.Join(checkLog(path), checkWritable(real)); err != nil {
+	if err := errors.Join(checkWAL(path), checkWritable(real)); err != nil {
 		file.Close()
-		return nil, lineError{err}
+		return nil, oneLineError{err}
 	}
-	s := &store{path: path, walPath: real + "-wal", file: file, now: o.now, keepLog: o.keepLog}
+	s := &store{path: path, walPath: real + "-wal", file: file, now: o.now, noCheckpoints: o.noCheckpoints}
 	if s.now == nil {
 		s.now = time.Now
 	}
 	s.writer = newWriter(s.inPlace, s.now)
 	if err := s.open(o); err != nil {
-		s.release()
-		return nil, lineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
+		s.closeFiles()
+		return nil, oneLineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
 	}
 	s.writer.start()
 	return s, nil
@@ -241,6 +255,8 @@ func openHint(err error) string {
 		return "make room on its disk"
 	case errors.Is(err, errNewerSchema):
 		return "run a newer widgetd"
+	case errors.Is(err, errOlderSchema):
+		return "stop the service and run 'widgetd upgrade' with the same -db"
 	case errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_CANTOPEN:
 		return "let this user write to it and to its directory, and keep its path under 500 bytes"
 	case errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_READONLY:
@@ -249,12 +265,12 @@ func openHint(err error) string {
 	return "run 'widgetd check', or restore a backup"
 }
 
-// A lineError is an error whose text has no line breaks: SQLite quotes a damaged schema.
-type lineError struct{ error }
+// A oneLineError is an error whose text has no line breaks: SQLite quotes a damaged schema.
+type oneLineError struct{ error }
 
-func (o lineError) Error() string { return strings.Join(strings.Fields(o.error.Error()), " ") }
+func (o oneLineError) Error() string { return strings.Join(strings.Fields(o.error.Error()), " ") }
 
-func (o lineError) Unwrap() error { return o.error }
+func (o oneLineError) Unwrap() error { return o.error }
 
 func (s *store) open(o storeOptions) (err error) {
 	if s.writer.db, err = sql.Open(cmp.Or(o.driver, "sqlite"), dsn(s.path, "rw", o)); err != nil {
@@ -273,19 +289,46 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
 	s.queries = newQueries(s.readers.PrepareContext)
-	if s.wal, err = os.Stat(s.walPath); err != nil {
+	if s.walInfo, err = os.Stat(s.walPath); err != nil {
 		return err
 	}
-	s.walNeedsTruncate.Store(s.wal.Size() > 0) // of what was erased before a service ended that could not empty it
-	s.opened, err = s.file.Stat()
+	s.walNeedsTruncate.Store(s.walInfo.Size() > 0) // of what was erased before a service ended that could not empty it
+	s.fileInfo, err = s.file.Stat()
 	return err
 }
 
-var errNewerSchema = fmt.Errorf("its schema is newer than version %d", schemaVersion)
+// What can be wrong with the version of a schema, as the write-ahead log may say, and
+// the file's header not yet.
+var (
+	errNewerSchema     = fmt.Errorf("its schema is newer than version %d", schemaVersion)
+	errOlderSchema     = fmt.Errorf("its schema is older than version %d", schemaVersion)
+	errNoSchemaVersion = errors.New("its schema has no version, so it is damaged")
+)
 
-// checkSchema asks for the tables that make a database ours. A file whose write-ahead
-// log was taken away can lack even those.
+// checkVersion returns errNewerSchema, errOlderSchema or errNoSchemaVersion when the
+// schema is not of this program's version.
+func checkVersion(q *queries) error {
+	var version int
+	err := q.one(`PRAGMA user_version`, nil, &version)
+	switch {
+	case err != nil:
+		return err
+	case version > schemaVersion:
+		return errNewerSchema
+	case version < 1:
+		return errNoSchemaVersion
+	case version < schemaVersion:
+		return errOlderSchema
+	}
+	return nil
+}
+
+// checkSchema asks for the version, and for the tables that make a database ours. A
+// file whose write-ahead log was taken away can lack even those.
 func (s *store) checkSchema() error {
+	if err := checkVersion(s.writer.queries); err != nil {
+		return err
+	}
 	for line := range strings.Lines(schemaSQL) {
 		table, ok := strings.CutPrefix(line, "CREATE TABLE ")
 		if !ok {
@@ -300,13 +343,6 @@ func (s *store) checkSchema() error {
 			return fmt.Errorf("the table %s is missing", table)
 		}
 	}
-	var version int
-	if err := s.writer.queries.one(`PRAGMA user_version`, nil, &version); err != nil {
-		return err
-	}
-	if version > schemaVersion { // as the log may say, and the file's header not yet
-		return errNewerSchema
-	}
 	var main string
 	if err := s.writer.queries.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main); err != nil && !errors.Is(err, errNotFound) {
 		return err
@@ -320,10 +356,10 @@ func (s *store) close() error {
 	s.writer.stop()
 	s.closeReaders() // first, so that none of them holds back the checkpoint
 	var err error
-	if !s.keepLog {
+	if !s.noCheckpoints {
 		err = errors.Join(s.writer.queries.run("PRAGMA busy_timeout(1000)"), s.checkpoint())
 	}
-	return errors.Join(err, s.release())
+	return errors.Join(err, s.closeFiles())
 }
 
 // checkpoint moves the write-ahead log into the database file and empties it.
@@ -333,13 +369,13 @@ func (s *store) checkpoint() error {
 	return s.writer.queries.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved)
 }
 
-// emptyLog checkpoints and truncates the write-ahead log while the service runs,
+// truncateWAL checkpoints and truncates the write-ahead log while the service runs,
 // over a connection of its own, so that what was erased is gone from there too.
 // It waits for readers and the writer as long as told, in short tries with pauses:
 // SQLite holds writers up while such a checkpoint waits for a reader.
-func (s *store) emptyLog(patience time.Duration) error {
+func (s *store) truncateWAL(patience time.Duration) error {
 	const try, pause = 50 * time.Millisecond, 200 * time.Millisecond
-	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{patience: try}))
+	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{busyTimeout: try}))
 	if err != nil {
 		return err
 	}
@@ -362,11 +398,11 @@ func (s *store) emptyLog(patience time.Duration) error {
 // somebody has a transaction open, stays to be done (walNeedsTruncate). later reports
 // that this was left over from an earlier time.
 func (s *store) scrubWAL(patience time.Duration) (later bool, err error) {
-	if s.keepLog { // Litestream's, and it ends there with its retention
+	if s.noCheckpoints { // Litestream's, and it ends there with its retention
 		return false, nil
 	}
 	later = s.walNeedsTruncate.Swap(false)
-	if err = s.emptyLog(patience); err != nil {
+	if err = s.truncateWAL(patience); err != nil {
 		s.walNeedsTruncate.Store(true)
 	}
 	return later, err
@@ -384,7 +420,7 @@ func (s *store) closeReaders() error {
 	return err
 }
 
-func (s *store) release() error {
+func (s *store) closeFiles() error {
 	return errors.Join(s.closeReaders(), s.writer.disconnect(), s.file.Close())
 }
 
@@ -392,17 +428,17 @@ func (s *store) release() error {
 // open, and looked sound when watch last looked. What is written elsewhere is lost.
 func (s *store) inPlace() error {
 	database, err := os.Stat(s.path)
-	if err != nil || !os.SameFile(database, s.opened) {
+	if err != nil || !os.SameFile(database, s.fileInfo) {
 		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
 	}
 	log, err := os.Stat(s.walPath)
-	if err != nil || !os.SameFile(log, s.wal) {
+	if err != nil || !os.SameFile(log, s.walInfo) {
 		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.walPath)
 	}
 	if s.damaged.Load() == nil {
 		return nil
 	}
-	s.watch()
+	s.recheckHeader()
 	if damage := s.damaged.Load(); damage != nil {
 		return fmt.Errorf("%w (%w)", errStorage, *damage)
 	}
@@ -410,7 +446,7 @@ func (s *store) inPlace() error {
 }
 
 // watch looks at the file's header, which SQLite reads once and then keeps in memory.
-func (s *store) watch() {
+func (s *store) recheckHeader() {
 	if err := checkHeader(s.file); err != nil {
 		s.damaged.Store(&err)
 	} else {
@@ -418,8 +454,8 @@ func (s *store) watch() {
 	}
 }
 
-// logSize is how many bytes the write-ahead log takes on the disk.
-func (s *store) logSize() int64 {
+// walSize is how many bytes the write-ahead log takes on the disk.
+func (s *store) walSize() int64 {
 	info, err := os.Stat(s.walPath)
 	if err != nil {
 		return 0
@@ -428,8 +464,8 @@ func (s *store) logSize() int64 {
 }
 
 // readable reports whether the file at the path is the open one and answers.
-func (s *store) readable() error {
-	s.watch()
+func (s *store) checkReadable() error {
+	s.recheckHeader()
 	if err := s.inPlace(); err != nil {
 		return err
 	}
@@ -443,7 +479,7 @@ func (s *store) readable() error {
 // probe proves that the file can be read and written by doing both.
 // Errors: errBusy, errStorageFull, errStorage.
 func (s *store) probe(ctx context.Context) error {
-	if err := s.readable(); err != nil {
+	if err := s.checkReadable(); err != nil {
 		return err
 	}
 	return s.update(ctx, func(t *tx) error {
@@ -456,7 +492,7 @@ func (s *store) probe(ctx context.Context) error {
 // backup writes a consistent copy of the database to a new file, mode 0600,
 // while the service runs, and checks the copy.
 func (s *store) backup(path string) error {
-	err := writeWhole(path, false, func(f *os.File) error {
+	err := writeAtomically(path, false, func(f *os.File) error {
 		db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
 		if err != nil {
 			return err
@@ -465,9 +501,9 @@ func (s *store) backup(path string) error {
 		if _, err := db.Exec(`VACUUM INTO ?`, f.Name()); err != nil {
 			return storageError(err)
 		}
-		faults, err := checkFile(f.Name())
+		faults, _, err := inspectFile(f.Name()) // what the database holds beside its own schema is in the copy too
 		if len(faults) > 0 {
-			err = lineError{fmt.Errorf("the copy is not sound: %s", strings.Join(faults, "; "))}
+			err = oneLineError{fmt.Errorf("the copy is not sound: %s", strings.Join(faults, "; "))}
 		}
 		return err
 	})
@@ -478,23 +514,54 @@ func (s *store) backup(path string) error {
 }
 
 // checkFile reads the whole database and tells what is wrong with it: pages,
-// indexes, foreign keys, and a schema that is not schema.sql's. It changes
-// nothing. The error says why it could not look.
+// indexes, foreign keys, and a schema that is not schema.sql's, or not that alone. It
+// changes nothing. The error says why it could not look.
 func checkFile(path string) (faults []string, err error) {
+	faults, extra, err := inspectFile(path)
+	return append(faults, extra...), err
+}
+
+// inspectFile is checkFile, but returns apart what the schema has beside schema.sql's,
+// as an index that an operator has added.
+func inspectFile(path string) (faults, extra []string, err error) {
 	file, err := openFile(path)
 	if err != nil {
-		return []string{err.Error()}, nil
+		return []string{err.Error()}, nil, nil
 	}
 	defer file.Close() // after the database
-	if err := checkLog(path); err != nil {
-		return []string{err.Error()}, nil
+	if err := checkWAL(path); err != nil {
+		return []string{err.Error()}, nil, nil
 	}
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: filepath.Clean(path)}).EscapedPath()+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
+	err = readFile(path, func(q *queries) (err error) {
+		if faults, err = q.integrityFaults(); err != nil {
+			faults, err = append(faults, oneLineError{err}.Error()), nil
+			return err
+		}
+		if err := checkVersion(q); err != nil {
+			faults = append(faults, fmt.Sprintf("schema: %s: %v", openHint(err), err))
+			return nil
+		}
+		var wrong []string
+		wrong, extra, err = diffSchema(q, schemaSQL)
+		faults = append(faults, wrong...)
+		return err
+	})
+	return faults, extra, err
+}
+
+// readFile has f read a database, of any version, and closes it.
+func readFile(path string, f func(*queries) error) error {
+	db, err := sql.Open("sqlite", fileURL(path)+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer db.Close()
-	q := newQueries(db.PrepareContext)
+	return f(newQueries(db.PrepareContext))
+}
+
+// damage reads the whole database and tells what is wrong with its pages, indexes and
+// foreign keys. The error says what it could not read.
+func (q *queries) integrityFaults() (faults []string, err error) {
 	err = q.each(`PRAGMA integrity_check(20)`, nil, func(scan func(...any) error) error {
 		var line string
 		err := scan(&line)
@@ -504,8 +571,14 @@ func checkFile(path string) (faults []string, err error) {
 		return err
 	})
 	if err != nil {
-		return append(faults, "integrity: "+lineError{err}.Error()), nil
+		return faults, fmt.Errorf("integrity: %w", err)
 	}
+	broken, err := q.foreignKeyFaults()
+	return append(faults, broken...), err
+}
+
+// foreignKeyFaults tells which rows name another one that is not there, at most 20 of them.
+func (q *queries) foreignKeyFaults() (faults []string, err error) {
 	err = q.each(`SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 20`, nil, func(scan func(...any) error) error {
 		var table, parent string
 		var row sql.NullInt64
@@ -514,54 +587,65 @@ func checkFile(path string) (faults []string, err error) {
 		return err
 	})
 	if err != nil {
-		return append(faults, "foreign keys: "+lineError{err}.Error()), nil
+		return faults, fmt.Errorf("foreign keys: %w", err)
 	}
-	schemaFaults, err := diffSchema(q)
-	return append(faults, schemaFaults...), err
+	return faults, nil
 }
 
-// sqlComment is what another build may word otherwise.
-var sqlComment = regexp.MustCompile(`--.*`)
-
-// diffSchema compares the file's schema, but for its comments, with the one this
-// program would make.
-func diffSchema(q *queries) (faults []string, err error) {
+// diffSchema compares a database's schema, but for comments and white space, with the
+// one that schema declares: it tells what is missing or different, and what is there
+// beside it.
+func diffSchema(q *queries, schema string) (wrong, extra []string, err error) {
 	memory, err := sql.Open("sqlite", "file::memory:")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer memory.Close()
 	memory.SetMaxOpenConns(1)
-	if _, err := memory.Exec(schemaSQL); err != nil {
-		return nil, err
+	if _, err := memory.Exec(schema); err != nil {
+		return nil, nil, err
 	}
-	const objects = `SELECT type || ' ' || name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' AND name NOT LIKE '\_litestream%' ESCAPE '\'`
-	read := func(q *queries) (map[string]string, error) {
-		found := map[string]string{}
-		err := q.each(objects, nil, func(scan func(...any) error) error {
-			var name, text string
-			err := scan(&name, &text)
-			found[name] = strings.Join(strings.Fields(sqlComment.ReplaceAllString(text, "")), " ")
-			return err
-		})
-		return found, err
-	}
-	want, err := read(newQueries(memory.PrepareContext))
+	want, err := schemaOf(newQueries(memory.PrepareContext))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	got, err := read(q)
+	got, err := schemaOf(q)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for name, text := range want {
+	wrong, extra = compareSchemas(want, got)
+	return wrong, extra, nil
+}
+
+// compareSchemas tells what of want got has not or has otherwise, and what it has
+// beside that.
+func compareSchemas(want, got map[string]schemaObject) (wrong, extra []string) {
+	without := func(columns, others []string) []string {
+		return slices.DeleteFunc(slices.Clone(columns), func(c string) bool { return slices.Contains(others, c) })
+	}
+	for name, object := range want {
+		found, there := got[name]
+		more, less := without(found.columns, object.columns), without(object.columns, found.columns)
 		switch {
-		case got[name] == "":
-			faults = append(faults, "schema: "+name+" is missing")
-		case got[name] != text:
-			faults = append(faults, "schema: "+name+" is not as this program makes it")
+		case !there:
+			wrong = append(wrong, "schema: "+name+" is missing")
+		case len(more)+len(less) > 0:
+			for _, column := range less {
+				wrong = append(wrong, "schema: "+name+" has no column "+column)
+			}
+			for _, column := range more {
+				wrong = append(wrong, "schema: "+name+" has a column "+column+" that this program does not make: drop it")
+			}
+		case found.text != object.text:
+			wrong = append(wrong, "schema: "+name+" is not as this program makes it")
 		}
 	}
-	slices.Sort(faults)
-	return faults, nil
+	for name := range got {
+		if _, known := want[name]; !known {
+			extra = append(extra, "schema: "+name+" is not this program's: drop it, since 'widgetd upgrade' refuses a schema with anything else in it")
+		}
+	}
+	slices.Sort(wrong)
+	slices.Sort(extra)
+	return wrong, extra
 }

@@ -20,6 +20,7 @@ import (
 )
 
 func TestInit_neverTouchesWhatIsThere(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	read := func() (all string) {
 		for _, name := range []string{"WIDGETD_DB", "WIDGETD_KEY"} {
@@ -64,6 +65,7 @@ func TestInit_neverTouchesWhatIsThere(t *testing.T) {
 }
 
 func TestInit_makesADatabaseWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "widgetd.db")
 	if err := createStore(path, func(t *tx) error { return errors.Join(named("x")(t), errors.New("changed my mind")) }); err == nil || !strings.Contains(err.Error(), "changed my mind") {
@@ -102,6 +104,7 @@ func TestFile_isForItsOwnerOnlyWhateverTheUmask(t *testing.T) {
 }
 
 func TestFile_draftOfACommandThatWasKilledIsNamed(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	for _, c := range [][]string{
 		{"backup", filepath.Join(o.dir, "copy.db")},
@@ -124,6 +127,7 @@ func TestFile_draftOfACommandThatWasKilledIsNamed(t *testing.T) {
 }
 
 func TestFile_headerHoldsWhoseItIs(t *testing.T) {
+	t.Parallel()
 	head, err := os.ReadFile(makeStore(t))
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +152,7 @@ var badFiles = []struct {
 	{"a few bytes", func(t testing.TB, path string) { os.WriteFile(path, []byte("SQLite format 3\x00"), 0o600) }, "another program"},
 	{"zeros", func(t testing.TB, path string) { os.WriteFile(path, make([]byte, 8192), 0o600) }, "is not an SQLite database, or its header is damaged"},
 	{"another program's", func(t testing.TB, path string) { os.Remove(path); raw(t, path, "CREATE TABLE x (y)") }, "another program: name widgetd's own with -db"},
-	{"of a newer program", func(t testing.TB, path string) { raw(t, path, "PRAGMA user_version = 99") }, "schema version 99, this program knows 1: run a newer widgetd"},
+	{"of a newer program", func(t testing.TB, path string) { raw(t, path, "PRAGMA user_version = 99") }, "schema version 99, this program knows 2: run a newer widgetd"},
 	{"header damaged", func(t testing.TB, path string) { damage(t, path, 0, 'X') }, "header is damaged: restore a backup"},
 	{"page size damaged", func(t testing.TB, path string) { damage(t, path, 16, 0xff, 0xff) }, "run 'widgetd check', or restore a backup"},
 	{"cut off", func(t testing.TB, path string) { os.Truncate(path, 5000) }, "run 'widgetd check', or restore a backup"},
@@ -158,6 +162,7 @@ var badFiles = []struct {
 }
 
 func TestFile_thatIsNotOursIsRefusedInOneLineWithTheNextStep(t *testing.T) {
+	t.Parallel()
 	for _, bad := range badFiles {
 		t.Run(bad.name, func(t *testing.T) {
 			path := makeStore(t)
@@ -196,9 +201,10 @@ func TestFile_orKeyThatIsBadIsRefusedByServeInOneLine(t *testing.T) {
 }
 
 func TestFile_ofANewerSchemaIsRefusedAlsoWhileOnlyTheWALSaysSo(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
 	leaveOpen(t, path) // keeps the log from being emptied, as a kill does
-	raw(t, path, "PRAGMA user_version = 2")
+	raw(t, path, "PRAGMA user_version = 3")
 	if s, err := openStore(path, storeOptions{}); err == nil {
 		s.close()
 		t.Error("it was opened")
@@ -226,7 +232,7 @@ func TestFile_pathMayHaveOddCharacters(t *testing.T) {
 			if err := s.backup(filepath.Join(dir, name+".copy")); err != nil {
 				t.Error(err)
 			}
-			if err := s.emptyLog(time.Second); err != nil {
+			if err := s.truncateWAL(time.Second); err != nil {
 				t.Error(err)
 			}
 			if faults, err := checkFile(path); err != nil || len(faults) > 0 {
@@ -243,6 +249,7 @@ func TestFile_pathMayHaveOddCharacters(t *testing.T) {
 }
 
 func TestFile_behindASymbolicLinkIsTheOneThatTheLinkNames(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
 	link := filepath.Join(t.TempDir(), "link.db")
 	if err := os.Symlink(path, link); err != nil {
@@ -252,7 +259,7 @@ func TestFile_behindASymbolicLinkIsTheOneThatTheLinkNames(t *testing.T) {
 	if err := s.update(t.Context(), named("through the link")); err != nil {
 		t.Fatal(err)
 	}
-	if s.logSize() == 0 {
+	if s.walSize() == 0 {
 		t.Error("the log was not found")
 	}
 	if err := s.backup(link + ".copy"); err != nil {
@@ -275,6 +282,7 @@ func TestFile_behindASymbolicLinkIsTheOneThatTheLinkNames(t *testing.T) {
 }
 
 func TestFile_pathTooLongForSQLiteIsRefusedWithTheNextStep(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), strings.Repeat("a", 250), strings.Repeat("b", 250), "x.db")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
@@ -288,6 +296,7 @@ func TestFile_pathTooLongForSQLiteIsRefusedWithTheNextStep(t *testing.T) {
 }
 
 func TestFile_thatIsNotTheOpenOneAnyMoreFailsWritesAndHealth(t *testing.T) {
+	t.Parallel()
 	for name, take := range map[string]func(path string) error{
 		"renamed":  func(path string) error { return os.Rename(path, path+".away") },
 		"unlinked": os.Remove,
@@ -327,6 +336,7 @@ func TestFile_thatIsNotTheOpenOneAnyMoreFailsWritesAndHealth(t *testing.T) {
 }
 
 func TestFile_headerDamagedWhileOpenIsNoticedUntilItIsMended(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	for _, at := range []int64{0, 68} { // what says SQLite, what says whose
 		head, err := os.ReadFile(s.path)
@@ -334,11 +344,11 @@ func TestFile_headerDamagedWhileOpenIsNoticedUntilItIsMended(t *testing.T) {
 			t.Fatal(err)
 		}
 		damage(t, s.path, at, 'X')
-		if s.watch(); !errors.Is(s.inPlace(), errStorage) {
+		if s.recheckHeader(); !errors.Is(s.inPlace(), errStorage) {
 			t.Errorf("byte %d changed: %v", at, s.inPlace())
 		}
 		damage(t, s.path, at, head[at])
-		if s.watch(); s.inPlace() != nil {
+		if s.recheckHeader(); s.inPlace() != nil {
 			t.Errorf("byte %d mended: %v", at, s.inPlace())
 		}
 	}
@@ -355,7 +365,7 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 	var n int
 	s.check(reader.QueryRow(`SELECT count(*) FROM leads`).Scan(&n)) // the transaction begins here
 	fill := func() {
-		for s.store.logSize() <= maxLog {
+		for s.store.walSize() <= maxWAL {
 			s.change(named(strings.Repeat("x", 4<<20)))
 		}
 	}
@@ -372,7 +382,7 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 	}
 	var metrics strings.Builder
 	s.server.writeMetrics(&metrics)
-	if !strings.Contains(metrics.String(), fmt.Sprintf("\nwidgetd_log_bytes %d\n", s.store.logSize())) {
+	if !strings.Contains(metrics.String(), fmt.Sprintf("\nwidgetd_log_bytes %d\n", s.store.walSize())) {
 		t.Errorf("metrics: %s", metrics.String())
 	}
 	s.check(reader.Rollback())
@@ -380,7 +390,7 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 		s.change(named("small"))
 	}
 	if s.server.reportWAL(large) || strings.Count(s.log.String(), "the write-ahead log is small again") != 1 {
-		t.Errorf("%d bytes\n%s", s.store.logSize(), s.log.String())
+		t.Errorf("%d bytes\n%s", s.store.walSize(), s.log.String())
 	}
 	if a := s.get("/widget/health").is(200); strings.Contains(a.body, "logSize") {
 		t.Errorf("health: %s", a.body)
@@ -392,7 +402,7 @@ func TestWAL_emptiedUnderAReaderHoldsNoWriterUp(t *testing.T) {
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	leaveOpen(t, s.path)
 	emptied := make(chan error, 1)
-	go func() { emptied <- s.emptyLog(time.Second) }()
+	go func() { emptied <- s.truncateWAL(time.Second) }()
 	slowest := time.Duration(0)
 	for ended := false; !ended; time.Sleep(10 * time.Millisecond) {
 		began := time.Now()
@@ -414,6 +424,7 @@ func TestWAL_emptiedUnderAReaderHoldsNoWriterUp(t *testing.T) {
 }
 
 func TestBackup_takenWhileWritingIsSoundAndNeverReplacesAFile(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	stop, written := make(chan struct{}), make(chan int)
 	go func() {
@@ -466,6 +477,7 @@ func TestBackup_takenWhileWritingIsSoundAndNeverReplacesAFile(t *testing.T) {
 }
 
 func TestBackup_replacesNoFileThatComesWhileItRuns(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.change(named(strings.Repeat("x", 8<<20))) // so that it takes a while
 	path := filepath.Join(s.dir, "copy.db")
@@ -490,6 +502,7 @@ func TestBackup_replacesNoFileThatComesWhileItRuns(t *testing.T) {
 }
 
 func TestBackup_thatCannotBeMadeSaysWhy(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	if err := o.fails("no such file or directory", "backup", filepath.Join(o.dir, "none", "copy.db")); err != nil && strings.Contains(err.Error(), "remove") {
 		t.Errorf("nothing is there to remove: %v", err)

@@ -33,6 +33,7 @@ func eachConnection(t testing.TB, s *store, f func(name string, ask func(query s
 }
 
 func TestStore_givesEveryConnectionItsPragmas(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	eachConnection(t, s, func(name string, ask func(string, ...any) error) {
 		queryOnly := "1"
@@ -49,7 +50,7 @@ func TestStore_givesEveryConnectionItsPragmas(t *testing.T) {
 			}
 		}
 	})
-	litestream := openTestStore(t, makeStore(t), storeOptions{keepLog: true, patience: 70 * time.Millisecond})
+	litestream := openTestStore(t, makeStore(t), storeOptions{noCheckpoints: true, busyTimeout: 70 * time.Millisecond})
 	eachConnection(t, litestream, func(name string, ask func(string, ...any) error) {
 		var pages, patience int
 		if err := errors.Join(ask("PRAGMA wal_autocheckpoint", &pages), ask("PRAGMA busy_timeout", &patience)); err != nil || pages != 0 || patience != 70 {
@@ -59,6 +60,7 @@ func TestStore_givesEveryConnectionItsPragmas(t *testing.T) {
 }
 
 func TestStore_readersCannotWriteAndForeignKeysHold(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	if _, err := s.readers.Exec(`DELETE FROM accounts`); err == nil || !strings.Contains(err.Error(), "readonly") {
 		t.Errorf("a reader deleted: %v", err)
@@ -73,9 +75,10 @@ func TestStore_readersCannotWriteAndForeignKeysHold(t *testing.T) {
 }
 
 func TestStore_leavesAWALThatLitestreamOwnsAlone(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
-	reader := openTestStore(t, path, storeOptions{keepLog: true}) // stands for Litestream, which keeps a connection
-	s := openTestStore(t, path, storeOptions{keepLog: true})
+	reader := openTestStore(t, path, storeOptions{noCheckpoints: true}) // stands for Litestream, which keeps a connection
+	s := openTestStore(t, path, storeOptions{noCheckpoints: true})
 	if err := errors.Join(s.update(t.Context(), named("x")), s.close()); err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +106,7 @@ func schemaTables(t testing.TB, q *queries) (tables []string) {
 }
 
 func TestSchema_tablesAreAllStrict(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	for _, table := range schemaTables(t, s.queries) {
 		var strict int
@@ -113,6 +117,7 @@ func TestSchema_tablesAreAllStrict(t *testing.T) {
 }
 
 func TestSchema_refusesATimeThatNoCalendarHas(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	for _, wrong := range []string{"2026-13-45T99:00:00Z", "2026-02-30T00:00:00Z", "2026-01-01T24:00:00Z", "abcd-ef-ghTij:kl:mnZ", "2026-01-01 00:00:00", ""} {
 		err := s.update(t.Context(), func(t *tx) error {
@@ -126,6 +131,7 @@ func TestSchema_refusesATimeThatNoCalendarHas(t *testing.T) {
 }
 
 func TestSchema_columnsAllHaveACommentAndTimesARule(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	for _, table := range schemaTables(t, s.queries) {
 		_, block, found := strings.Cut(schemaSQL, "CREATE TABLE "+table+" (\n")
@@ -158,12 +164,13 @@ func TestSchema_columnsAllHaveACommentAndTimesARule(t *testing.T) {
 }
 
 func TestView_canBeReadByPeopleWhileItServes(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	widget := s.addWidget(s.account)
 	_, key := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(-time.Hour)), GraceDays: 3})
 	other, _ := s.addLicense(license{Product: "board"})
 	s.change(func(t *tx) error {
-		_, err := changeState(t, other, "suspend", "unpaid", actorCommand)
+		_, err := changeState(t, anyAccount, other, "suspend", "unpaid", actorCommand)
 		return err
 	})
 	s.post("/widget/leads", anyLead).is(200)
@@ -199,6 +206,7 @@ func TestView_canBeReadByPeopleWhileItServes(t *testing.T) {
 }
 
 func TestID_sortsByTimeAndHasOneShape(t *testing.T) {
+	t.Parallel()
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	last := ""
 	for i := range 1000 {
@@ -320,6 +328,7 @@ func questions(q *queries) *[]string {
 }
 
 func TestQuery_aboutLicencesReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	s.askAboutLicences()
@@ -460,15 +469,15 @@ func BenchmarkScale(b *testing.B) {
 			devices++
 			activate(s, s.any(), fmt.Sprint(devices))
 		}},
-		{"timeHasWork", func(s *scaled) {
-			_, err := s.store.timeHasWork(newStamp(time.Now()))
+		{"transitionsDue", func(s *scaled) {
+			_, err := s.store.transitionsDue(newStamp(time.Now()))
 			s.check(err)
 		}},
 		{"v_licenses", func(s *scaled) {
 			s.count(`SELECT sum(length(status) + seats_used) FROM v_licenses WHERE account_id = ?`, s.account)
 		}},
 		{"open", func(s *scaled) {
-			st, err := openStore(filepath.Join(s.dir, "widgetd.db"), storeOptions{keepLog: true})
+			st, err := openStore(filepath.Join(s.dir, "widgetd.db"), storeOptions{noCheckpoints: true})
 			s.check(err)
 			s.check(st.close())
 		}},

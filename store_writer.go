@@ -256,7 +256,7 @@ func (j *job) finish(err error) {
 // returns when the transaction is on the disk. If f returns an error, only what f wrote is rolled
 // back (but see keep), and update returns that error. f may be called more than once, and must
 // not build on what an earlier call did. If ctx ends before f is called, f is not called.
-// Errors: those of f, errBusy, errStorageFull, errStorage, errDoubt, errClosed, that of ctx.
+// Errors: those of f, errBusy, errStorageFull, errStorage, errCommitUnknown, errClosed, that of ctx.
 func (w *writer) update(ctx context.Context, f func(*tx) error) error {
 	blocked := w.lockedSince()
 	if !blocked.IsZero() && w.callers.Load() >= maxBlocked && w.now().Sub(blocked) > time.Second {
@@ -519,7 +519,7 @@ func keepsWrites(err error) bool {
 // It returns an error only if certainly nothing was committed, because the transaction could still
 // be rolled back. If COMMIT failed otherwise, the transaction may have been committed all the same.
 // Then commit returns nil, so that no job is run again, and the result of every job that would have
-// succeeded is errDoubt, or errStorageFull, at which SQLite certainly rolls back.
+// succeeded is errCommitUnknown, or errStorageFull, at which SQLite certainly rolls back.
 func (w *writer) commit(batch []*job, errs []error) error {
 	written := 0
 	var sum total
@@ -549,7 +549,7 @@ func (w *writer) commit(batch []*job, errs []error) error {
 		w.changes.record(invalidation{})
 	}
 	if err != nil && !errors.Is(err, errStorageFull) {
-		err = fmt.Errorf("%w (%v)", errDoubt, err)
+		err = fmt.Errorf("%w (%v)", errCommitUnknown, err)
 	}
 	for i, j := range batch {
 		var kept keptError

@@ -23,6 +23,7 @@ import (
 )
 
 func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	batches, written := s.commits.Load(), s.committedJobs.Load()
 	release := holdWriter(t, s)
@@ -50,6 +51,7 @@ func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
 }
 
 func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	before := s.commits.Load()
 	const callers, each = 32, 10
@@ -73,6 +75,7 @@ func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
 }
 
 func TestWriter_boundsABatch(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	before := s.commits.Load()
 	release := holdWriter(t, s)
@@ -160,6 +163,7 @@ func checkFates(t *testing.T, s *store, all []fate, errs []error) {
 }
 
 func TestWriter_givesEachJobOfABatchItsOwnFate(t *testing.T) {
+	t.Parallel()
 	endsTransaction := func(f fate) bool {
 		return strings.HasPrefix(f.name, "one that makes SQLite") || strings.HasPrefix(f.name, "one that ends it")
 	}
@@ -194,6 +198,7 @@ func TestWriter_givesEachJobOfABatchItsOwnFate(t *testing.T) {
 }
 
 func TestWriter_returnsAKeptRefusalAsItself(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	want := &refusal{code: codeSeatLimit}
 	err := s.update(t.Context(), func(*tx) error { return keep(want) })
@@ -203,6 +208,7 @@ func TestWriter_returnsAKeptRefusalAsItself(t *testing.T) {
 }
 
 func TestWriter_runsAJobInlineForACallerAlone(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	var stack string
 	if err := s.update(t.Context(), func(*tx) error {
@@ -219,6 +225,7 @@ func TestWriter_runsAJobInlineForACallerAlone(t *testing.T) {
 }
 
 func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	release := holdWriter(t, s)
 	ctx, leave := context.WithCancel(t.Context())
@@ -239,6 +246,7 @@ func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
 }
 
 func TestWriter_givesTheResultToACallerWhoLeavesDuringItsTurn(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	ctx, leave := context.WithCancel(t.Context())
 	err := s.update(ctx, func(t *tx) error {
@@ -254,6 +262,7 @@ func TestWriter_givesTheResultToACallerWhoLeavesDuringItsTurn(t *testing.T) {
 }
 
 func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, err := openStore(makeStore(t), storeOptions{})
 		if err != nil {
@@ -276,6 +285,7 @@ func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
 }
 
 func TestWriter_runsWhatIsQueuedWhenItClosesAndRefusesTheRest(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
 	s := openTestStore(t, path, storeOptions{})
 	release := holdWriter(t, s)
@@ -307,6 +317,7 @@ func TestWriter_runsWhatIsQueuedWhenItClosesAndRefusesTheRest(t *testing.T) {
 }
 
 func TestWriter_givesATransactionOneNow(t *testing.T) {
+	t.Parallel()
 	start := time.Date(2026, 11, 21, 23, 59, 59, 5e8, time.FixedZone("", 3600))
 	var calls atomic.Int64
 	s := openTestStore(t, makeStore(t), storeOptions{now: func() time.Time { // a clock that jumps whenever it is read
@@ -331,6 +342,7 @@ func TestWriter_givesATransactionOneNow(t *testing.T) {
 }
 
 func TestWriter_isDelayedByAForeignWriterAndFailsNothing(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
 	s := openTestStore(t, path, storeOptions{})
 	release := foreignLock(t, path)
@@ -360,8 +372,9 @@ func TestWriter_isDelayedByAForeignWriterAndFailsNothing(t *testing.T) {
 }
 
 func TestWriter_isBusyPastTheWaitForALockAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
-	s.reopen(storeOptions{patience: 20 * time.Millisecond})
+	s.reopen(storeOptions{busyTimeout: 20 * time.Millisecond})
 	token := s.token(s.account, scopeLeads)
 	release := foreignLock(t, s.store.path)
 	a := s.post("/widget/leads", anyLead).is(503, "busy")
@@ -377,6 +390,7 @@ func TestWriter_isBusyPastTheWaitForALockAndWritesNothing(t *testing.T) {
 }
 
 func TestWriter_refusesMoreThanSixtyFourWritesWhileALockLasts(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	var ahead atomic.Int64
 	s.reopen(storeOptions{now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
@@ -403,10 +417,9 @@ func TestWriter_refusesMoreThanSixtyFourWritesWhileALockLasts(t *testing.T) {
 }
 
 func TestWriter_reportsAFullDiskAndReadingGoesOn(t *testing.T) {
-	s := newService(t)
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
 	token := s.token(s.account, scopeLeads)
-	now := time.Now()
-	s.server.now = func() time.Time { now = now.Add(2 * time.Second); return now } // the address limit is another test's
 	s.limitPages(3)
 	kept, full := 0, 0
 	for i := range 60 {
@@ -434,6 +447,7 @@ func TestWriter_reportsAFullDiskAndReadingGoesOn(t *testing.T) {
 }
 
 func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.limitPages(8)
 	release := holdWriter(t, s.store)
@@ -456,6 +470,7 @@ func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
 }
 
 func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	raw(t, o.env["WIDGETD_DB"], `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
 		INSERT INTO leads (id, account_id, type, email, email_key, created_at)
@@ -481,10 +496,11 @@ func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
 }
 
 func TestWriter_leavesOthersTheLockOnASlowDisk(t *testing.T) {
+	t.Parallel()
 	path := makeStore(t)
 	useFault(path, &fault{sync: 20 * time.Millisecond})
 	s := openTestStore(t, path, storeOptions{driver: "faulty"})
-	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{patience: time.Nanosecond})) // it asks once
+	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{busyTimeout: time.Nanosecond})) // it asks once
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -853,7 +869,7 @@ func (b *faultBench) errors(t *testing.T) []error {
 	defer release()
 	full := fails("file::memory:", `PRAGMA max_page_count = 1`, `CREATE TABLE t (x)`)
 	readOnly := fails("file::memory:", `PRAGMA query_only = 1`, `CREATE TABLE t (x)`)
-	busy := fails(dsn(b.store.path, "rw", storeOptions{patience: time.Millisecond}), `BEGIN IMMEDIATE`)
+	busy := fails(dsn(b.store.path, "rw", storeOptions{busyTimeout: time.Millisecond}), `BEGIN IMMEDIATE`)
 	if !errors.Is(storageError(full), errStorageFull) || !errors.Is(storageError(readOnly), errStorage) || !errors.Is(storageError(busy), errBusy) {
 		t.Fatalf("not the errors that they should be: %v, %v, %v", full, readOnly, busy)
 	}
@@ -902,6 +918,7 @@ func (b *faultBench) strike(only string, how form, kinds []error) (tried int) {
 }
 
 func TestWriter_losesAndDoublesNothingWhicheverCallFails(t *testing.T) {
+	t.Parallel()
 	for _, how := range []form{notDone, done, ended} {
 		t.Run(how.String(), func(t *testing.T) {
 			t.Parallel()

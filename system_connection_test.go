@@ -175,6 +175,7 @@ var (
 )
 
 func TestConnection_ofEveryShapeOfARequestHasOneAnswerOrEnds(t *testing.T) {
+	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	addr := s.listening()
 	const last = "GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -209,6 +210,7 @@ func TestConnection_ofEveryShapeOfARequestHasOneAnswerOrEnds(t *testing.T) {
 // The traps that are set for a proxy in front: the body of the one who sends is a
 // request to a server that reads the other length.
 func TestConnection_neverAnswersARequestInsideABody(t *testing.T) {
+	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	addr := s.listening()
 	const smuggled = "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 52\r\n\r\n" +
@@ -233,6 +235,7 @@ func TestConnection_neverAnswersARequestInsideABody(t *testing.T) {
 }
 
 func TestConnection_isAnsweredAsTheContractSays(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	web := httptest.NewServer(s.server)
 	defer web.Close()

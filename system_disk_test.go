@@ -37,6 +37,7 @@ var diskFaults = []diskFault{
 }
 
 func TestDisk_withoutRoomIsReadOnAndRecoversByItself(t *testing.T) {
+	t.Parallel()
 	for _, fault := range diskFaults {
 		t.Run(fault.name, func(t *testing.T) {
 			t.Parallel()
@@ -111,6 +112,7 @@ var openFaults = []struct {
 }
 
 func TestDisk_filesTakenWhileOpenStopWritesUntilTheyAreBack(t *testing.T) {
+	t.Parallel()
 	for _, fault := range openFaults {
 		t.Run(fault.name, func(t *testing.T) {
 			t.Parallel()
@@ -183,6 +185,7 @@ func TestBackup_underLoadIsSoundClosedAndHoldsWhatWasAcknowledged(t *testing.T) 
 }
 
 func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	p := serveProcess(t, o)
 	l := startLoad(t, p.base, "load", 4, time.Millisecond)

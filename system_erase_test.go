@@ -144,6 +144,7 @@ func TestErase_leavesTheAddressNowhereWhateverHeldIt(t *testing.T) {
 }
 
 func TestErase_endsTheAddressWhileAnotherProcessServes(t *testing.T) {
+	t.Parallel()
 	o := newOperator(t)
 	p := serveProcess(t, o)
 	client := newClient(t)

@@ -122,6 +122,7 @@ func TestLock_pastFifteenSecondsLetsWritesBeBusyAndAtMost64Wait(t *testing.T) {
 }
 
 func TestLock_thatAnOperatorLeftOpenHoldsNoStopUp(t *testing.T) {
+	t.Parallel()
 	for _, open := range []string{"BEGIN; SELECT count(*) FROM leads", "BEGIN IMMEDIATE"} {
 		t.Run(open, func(t *testing.T) {
 			t.Parallel()

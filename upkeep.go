@@ -38,7 +38,7 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 			lastKeyState = state
 			s.reloadKeys(keyFile)
 		}
-		s.store.watch()
+		s.store.recheckHeader()
 		walIsLarge = s.reportWAL(walIsLarge)
 		if err := s.refresh(); err != nil {
 			s.log.Warn("the base addresses can't be read", "error", err.Error())
@@ -52,22 +52,23 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 func (s *server) runChores(ctx context.Context) {
 	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
-	start := s.now()
-	lastSweep, lastTruncate, lastRun := start, start, start
-	trustedFrom := start // the clock is trusted from then on
+	lastRun := s.readClocks()
+	lastSweep, lastTruncate := lastRun.steady, lastRun.steady
+	trustedFrom := lastRun.steady // the wall clock is trusted from then on
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now := s.now()
+		read := s.readClocks()
+		now := read.steady
 		if s.store.walNeedsTruncate.Load() && !within(sweepInterval, lastTruncate, now) {
 			lastTruncate = now
 			s.scrubWAL(0)
 		}
-		adjustment := clockAdjustment(lastRun, now)
-		if lastRun = now; adjustment.Abs() >= clockJump {
+		adjustment := clockAdjustment(lastRun, read)
+		if lastRun = read; adjustment.Abs() >= clockJump {
 			s.log.Warn("the clock was set", "by", adjustment.String())
 			trustedFrom = now
 			if adjustment > 0 { // a time-driven transition can't be undone, so wait for a correction
@@ -76,7 +77,7 @@ func (s *server) runChores(ctx context.Context) {
 		}
 		trusted := !now.Before(trustedFrom)
 		for _, c := range s.chores {
-			if c.timely && !trusted {
+			if c.timeDriven && !trusted {
 				continue
 			}
 			if err := c.run(ctx); err != nil {
@@ -106,28 +107,33 @@ func (s *server) runFinalChores() error {
 	return errors.Join(errs...)
 }
 
-// reportWAL logs when the WAL has grown past maxLog, and again when it is back below it. large
-// is what the last call returned: whether the WAL was larger than maxLog.
+// reportWAL logs when the WAL has grown past maxWAL, and again when it is back below it. large
+// is what the last call returned: whether the WAL was larger than maxWAL.
 func (s *server) reportWAL(large bool) bool {
-	size := s.store.logSize()
+	size := s.store.walSize()
 	switch {
-	case size > maxLog && !large && s.store.keepLog:
+	case size > maxWAL && !large && s.store.noCheckpoints:
 		s.log.Warn("the write-ahead log is large: Litestream does not checkpoint it: check that it runs",
 			"bytes", size)
-	case size > maxLog && !large:
+	case size > maxWAL && !large:
 		s.log.Warn("the write-ahead log is large: a transaction that another program keeps open "+
 			"prevents its checkpoint: end it", "bytes", size)
-	case size <= maxLog && large:
+	case size <= maxWAL && large:
 		s.log.Info("the write-ahead log is small again", "bytes", size)
 	}
-	return size > maxLog
+	return size > maxWAL
 }
 
-// clockAdjustment returns by how much the wall clock was set between two times: the difference
-// of their wall clock readings minus that of their monotonic ones. It is 0 if one of them has
-// no monotonic reading.
-func clockAdjustment(earlier, later time.Time) time.Duration {
-	return later.Round(0).Sub(earlier.Round(0)) - later.Sub(earlier)
+// clockReadings are what two clocks show at one moment: the wall clock, which people
+// and their programs set, and one that only measures time.
+type clockReadings struct{ wall, steady time.Time }
+
+func (s *server) readClocks() clockReadings { return clockReadings{s.now(), s.steady()} }
+
+// clockAdjustment tells by how much the wall clock was set between two moments. Round(0) has
+// Sub compare what the wall clock showed, not Go's own measure of the time between.
+func clockAdjustment(earlier, later clockReadings) time.Duration {
+	return later.wall.Round(0).Sub(earlier.wall.Round(0)) - later.steady.Sub(earlier.steady)
 }
 
 // reloadKeys loads the key file. If it can't be used, the keys in memory stay.

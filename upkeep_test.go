@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -12,57 +13,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 )
 
-// A wallClock is a clock whose wall time can be set while the service runs.
-type wallClock struct {
-	offset atomic.Int64
-	bare   bool // gives no monotonic reading
-}
+// A wallClock is a clock that can be set while the service runs. The service measures
+// time by another one, which in a bubble is the bubble's.
+type wallClock struct{ offset atomic.Int64 }
 
-// now is what time.Now gives on a machine whose wall clock was set by the offset: the
-// monotonic reading goes on as before. Nothing in package time makes such a time (in a
-// bubble of synctest its times have no monotonic reading at all), so it is put together
-// as package time documents its fields: one bit, 33 bits of seconds since 1885 and 30 of
-// nanoseconds; the monotonic nanoseconds; the location.
-func (c *wallClock) now() time.Time {
-	t, offset := time.Now(), time.Duration(c.offset.Load())
-	wall := t.Round(0).Add(offset)
-	if c.bare {
-		return wall
-	}
-	seconds := wall.Unix() - time.Date(1885, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
-	*(*fields)(unsafe.Pointer(&t)) = fields{1<<63 | uint64(seconds)<<30 | uint64(wall.Nanosecond()), t.UnixNano(), time.Local}
-	return t
-}
-
-// fields are time.Time's.
-type fields struct {
-	wall uint64
-	ext  int64
-	loc  *time.Location
-}
+func (c *wallClock) now() time.Time { return time.Now().Add(time.Duration(c.offset.Load())) }
 
 func (c *wallClock) set(by time.Duration) { c.offset.Store(int64(by)) }
-
-func TestClock_ofTheseTestsIsOneThatWasSet(t *testing.T) {
-	for _, bare := range []bool{false, true} {
-		c := &wallClock{bare: bare}
-		before := c.now()
-		for _, by := range []time.Duration{time.Hour, -24 * time.Hour, -30 * 365 * 24 * time.Hour, 14 * 365 * 24 * time.Hour} {
-			c.set(by)
-			after := c.now()
-			if wall := after.Round(0).Sub(before.Round(0)); wall.Round(time.Minute) != by {
-				t.Errorf("set by %v, the wall clock moved by %v", by, wall)
-			}
-			elapsed, set := after.Sub(before).Round(time.Minute), clockAdjustment(before, after).Round(time.Minute)
-			if want := map[bool]time.Duration{true: by}[bare]; elapsed != want || set != by-want {
-				t.Errorf("set by %v (bare: %v): %v elapsed, clockSet says %v", by, bare, elapsed, set)
-			}
-		}
-	}
-}
 
 // jumps are how far the clock is set, from a moment in the year 2000.
 var jumps = map[string]time.Duration{
@@ -77,7 +36,7 @@ type clockCase struct {
 	clock    *wallClock
 	by       time.Duration
 	began    time.Time
-	taken    int // from the bucket
+	buckets  []clockBucket
 	token    string
 	lead     string
 	ended    [2]string // id and key of a licence that ended two days ago
@@ -86,13 +45,52 @@ type clockCase struct {
 	device   string    // that holds it
 }
 
-// drain takes what the bucket of an account gives.
-func (c *clockCase) drain() (n int) {
-	for c.server.accountBuckets.take("acct", 600, c.clock.now()).ok {
-		n++
+// A clockBucket is a limit of 60 requests a minute.
+type clockBucket struct {
+	limit  string
+	widget string        // that is asked for
+	peer   func() string // who asks
+	taken  int
+}
+
+// drain makes requests until the limit refuses one, and returns how many it let pass.
+func (c *clockCase) drain(b *clockBucket) (n int) {
+	c.t.Helper()
+	for {
+		switch a := c.get("/widget/stats?from=no&widget="+b.widget, "Peer: "+b.peer()); a.status {
+		case 422: // charged all the same
+			n++
+		case 429:
+			b.taken += n
+			return n
+		default:
+			c.t.Fatalf("%s: %d %s", b.limit, a.status, a.body)
+		}
 	}
-	c.taken += n
-	return n
+}
+
+// drainAll drains every bucket.
+func (c *clockCase) drainAll() {
+	c.t.Helper()
+	for i := range c.buckets {
+		c.drain(&c.buckets[i])
+	}
+}
+
+// addBuckets makes one bucket of an account, which everyone asks once, and one of an
+// address, which asks an account that allows more.
+func (c *clockCase) addBuckets() {
+	c.t.Helper()
+	widget := func(rate int) string {
+		account := c.addAccount("Other")
+		c.change(func(t *tx) error { return t.setRate(account, rate) })
+		return c.addWidget(account)
+	}
+	asked := 0
+	c.buckets = []clockBucket{
+		{limit: "account", widget: widget(60), peer: func() string { asked++; return fmt.Sprintf("10.0.%d.%d:1", asked>>8, asked&255) }},
+		{limit: "address", widget: widget(1000), peer: func() string { return "192.0.2.1:1" }},
+	}
 }
 
 func (c *clockCase) postKeyed() answer {
@@ -103,6 +101,7 @@ func (c *clockCase) postKeyed() answer {
 // prepare brings about what the clock must not undo.
 func (c *clockCase) prepare() {
 	c.t.Helper()
+	c.addBuckets()
 	c.token = c.service.token(c.account, scopeLeads) // for an hour
 	time.Sleep(49 * time.Hour)
 	now := newStamp(time.Now())
@@ -119,15 +118,16 @@ func (c *clockCase) prepare() {
 	c.get("/widget/health").is(200)
 	c.lead = c.postKeyed().text("id")
 	c.began = time.Now()
-	c.drain()
+	c.drainAll()
 }
 
 // wrong checks what holds while the clock is wrong.
 func (c *clockCase) wrong() {
 	c.t.Helper()
-	gave := c.drain()
-	if limit := map[bool]int{true: 600}[c.clock.bare && c.by > 0]; gave > limit { // to a bare clock that time has passed
-		c.t.Errorf("a drained bucket gave %d at once", gave)
+	for i := range c.buckets {
+		if gave := c.drain(&c.buckets[i]); gave > 0 {
+			c.t.Errorf("a drained bucket of an %s gave %d at once", c.buckets[i].limit, gave)
+		}
 	}
 	time.Sleep(2 * time.Second)
 	c.get("/leads", "Authorization: Bearer "+c.token).is(401, "invalid_token")
@@ -162,35 +162,28 @@ func (c *clockCase) wrong() {
 // right checks what holds once the clock is right again.
 func (c *clockCase) right() {
 	c.t.Helper()
-	c.drain()
-	most := 600 + int(time.Since(c.began).Seconds()*10)
-	if c.clock.bare && c.by > 0 {
-		most += 600
-	} else if c.clock.bare {
-		most += 600 // setting it right is a jump forward
+	c.drainAll()
+	most := 60 + int(time.Since(c.began).Seconds())
+	var before []int
+	for _, b := range c.buckets {
+		if before = append(before, b.taken); b.taken > most {
+			c.t.Errorf("a bucket of an %s gave %d, at most %d are right", b.limit, b.taken, most)
+		}
 	}
-	if c.taken > most {
-		c.t.Errorf("the bucket gave %d, at most %d are right", c.taken, most)
-	}
-	got := 0
 	for range 60 {
 		time.Sleep(time.Second)
-		got += c.drain()
+		c.drainAll()
 	}
-	if got < 599 || got > 600 {
-		c.t.Errorf("in a minute the bucket gave %d", got)
+	for i, b := range c.buckets {
+		if got := b.taken - before[i]; got < 59 || got > 60 {
+			c.t.Errorf("in a minute a bucket of an %s gave %d", b.limit, got)
+		}
 	}
 	c.get("/leads", "Authorization: Bearer "+c.token).is(401, "invalid_token")
 	c.verifyKey(c.ended[1], "a").answers("expired")
 	c.verifyKey(c.ends[1], "a").answers("valid")
-	if c.by < 24*time.Hour || !c.clock.bare {
-		if got := c.postKeyed().has("Idempotency-Replayed: true").text("id"); got != c.lead {
-			c.t.Errorf("the key's answer is %s, was %s", got, c.lead)
-		}
-	}
-	if c.by > time.Hour && c.clock.bare { // the lease had lapsed
-		c.verifyKey(c.floating[1], "a").answers("device_released")
-		c.activate(c.floating[1], "a").is(200)
+	if got := c.postKeyed().has("Idempotency-Replayed: true").text("id"); got != c.lead {
+		c.t.Errorf("the key's answer is %s, was %s", got, c.lead)
 	}
 	c.activate(c.floating[1], "b").is(409, "seat_limit_reached")
 	if got := c.verifyKey(c.floating[1], "a").answers("valid").text("device", "id"); got != c.device {
@@ -204,11 +197,10 @@ func (c *clockCase) right() {
 // events checks that every end was written once, however often its moment came.
 func (c *clockCase) events() {
 	c.t.Helper()
-	early := map[bool]int{true: 1}[c.clock.bare && c.by > 30*24*time.Hour]
 	for _, check := range []struct {
 		after time.Duration
 		want  int
-	}{{0, early}, {31 * 24 * time.Hour, 1}, {24 * time.Hour, 1}} {
+	}{{0, 0}, {31 * 24 * time.Hour, 1}, {24 * time.Hour, 1}} {
 		time.Sleep(check.after)
 		c.advance()
 		for id, want := range map[string]int{c.ends[0]: check.want, c.ended[0]: 1} {
@@ -220,38 +212,40 @@ func (c *clockCase) events() {
 }
 
 func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
+	t.Parallel()
 	for name, by := range jumps {
-		for _, bare := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, monotonic %v", name, !bare), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					clock := &wallClock{bare: bare}
-					s := newService(t, withoutAddressLimits, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
-					c := &clockCase{service: s, clock: clock, by: by}
-					c.prepare()
-					ctx, stop := context.WithCancel(t.Context())
-					var working sync.WaitGroup
-					working.Go(func() { s.server.runChores(ctx) })
-					time.Sleep(2 * time.Second)
-					c.drain()
-					clock.set(by)
-					c.wrong()
-					time.Sleep(2 * sweepInterval) // what is swept is swept now
-					clock.set(0)
-					time.Sleep(2 * time.Second)
-					c.right()
-					stop()
-					working.Wait()
-					c.events()
-					if noticed := strings.Count(s.log.String(), "the clock was set"); noticed != map[bool]int{false: 2}[bare] {
-						t.Errorf("noticed %d times: %s", noticed, s.log)
-					}
-				})
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				clock := &wallClock{}
+				s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
+				c := &clockCase{service: s, clock: clock, by: by}
+				c.prepare()
+				ctx, stop := context.WithCancel(t.Context())
+				var working sync.WaitGroup
+				working.Go(func() { s.server.runChores(ctx) })
+				time.Sleep(2 * time.Second)
+				c.drainAll()
+				clock.set(by)
+				c.wrong()
+				time.Sleep(2 * sweepInterval) // what is swept is swept now
+				clock.set(0)
+				time.Sleep(2 * time.Second)
+				c.right()
+				stop()
+				working.Wait()
+				c.events()
+				noticed := regexp.MustCompile(`msg="the clock was set" by=(\S+)`).FindAllStringSubmatch(s.log.String(), -1)
+				if len(noticed) != 2 || noticed[0][1] != by.String() || noticed[1][1] != (-by).String() {
+					t.Errorf("noticed %q, want %v and back: %s", noticed, by, s.log)
+				}
 			})
-		}
+		})
 	}
 }
 
 func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		clock := &wallClock{}
 		s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
@@ -281,10 +275,11 @@ func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
 // advance lets time do its work, as the service does every second.
 func (s *service) advance() {
 	s.t.Helper()
-	s.check(s.server.advance(s.t.Context()))
+	s.check(s.server.runTransitions(s.t.Context()))
 }
 
 func TestSweep_removesWhatHasServedItsTime(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	hash := func(b byte) []byte { return bytes.Repeat([]byte{b}, 32) }
 	s.change(func(t *tx) error {
@@ -306,6 +301,7 @@ func TestSweep_removesWhatHasServedItsTime(t *testing.T) {
 }
 
 func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		end := newStamp(time.Now().Add(time.Hour))
@@ -329,7 +325,7 @@ func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {
 				t.Errorf("%s: %s", id, got)
 			}
 		}
-		if due, err := s.store.timeHasWork(newStamp(time.Now())); due || err != nil {
+		if due, err := s.store.transitionsDue(newStamp(time.Now())); due || err != nil {
 			t.Errorf("there is still work: %v %v", due, err)
 		}
 	})

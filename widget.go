@@ -24,7 +24,7 @@ var (
 // A widgetAPI answers what widgets ask and report.
 type widgetAPI struct {
 	*server
-	visitors visitorBook
+	visitors visitorSet
 	widgets  *cache[string, widget] // by id
 	stats    *cache[statsKey, taggedBody]
 }
@@ -129,7 +129,7 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) 
 	undo := func() {}
 	if q.counts.Views > 0 {
 		var first bool
-		if first, undo = a.visitors.enter(w.ID, a.address(c.request), c.request.UserAgent(), a.now()); first {
+		if first, undo = a.visitors.addVisitor(w.ID, a.address(c.request), c.request.UserAgent(), a.now()); first {
 			q.counts.Visitors = 1
 		}
 	}
@@ -293,11 +293,11 @@ func (a *widgetAPI) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error)
 	}
 	withOrders := w.PublicOrders
 	if c.caller != nil {
-		owner, err := q.resolve(a.server, c)
+		o, err := q.resolve(a.server, c)
 		if err != nil {
 			return taggedBody{}, err
 		}
-		if owner != "" && owner != w.AccountID {
+		if !o.owns(w.AccountID) {
 			return taggedBody{}, errWidget
 		}
 		withOrders = true
@@ -316,7 +316,8 @@ func (a *widgetAPI) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error)
 func (a *widgetAPI) countWidget(w widget, q *statsRequest, withOrders bool) (*statsReport, error) {
 	sum := newSeries(q.statsRange)
 	from, until := q.bounds()
-	if err := a.store.eachQuarter("", w.ID, from, until, func(_, quarter string, c counts) { sum.add(quarter, c) }); err != nil {
+	err := a.store.eachQuarterOfWidget(w.ID, from, until, func(_, quarter string, c counts) { sum.add(quarter, c) })
+	if err != nil {
 		return nil, err
 	}
 	items, err := a.store.topItems(w.ID, from, until, withOrders, topItemsShown)
@@ -336,14 +337,14 @@ func (a *widgetAPI) accountStats(c *call, q *statsRequest) (*statsReport, error)
 	if c.caller == nil {
 		return nil, errTokenRequired
 	}
-	owner, err := q.resolve(a.server, c)
+	o, err := q.resolve(a.server, c)
 	if err != nil {
 		return nil, err
 	}
-	if owner == "" {
-		owner = c.caller.claims.Subject
+	if o == anyAccount { // a report is about one
+		o = ownedBy(c.caller.claims.Subject)
 	}
-	widgets, err := a.store.widgets(owner)
+	widgets, err := a.store.widgets(o)
 	if err != nil {
 		return nil, err
 	}
@@ -355,13 +356,13 @@ func (a *widgetAPI) accountStats(c *call, q *statsRequest) (*statsReport, error)
 	}
 	sum := newSeries(q.statsRange)
 	from, until := q.bounds()
-	err = a.store.eachQuarter(owner, "", from, until, func(id, quarter string, c counts) {
+	err = a.store.eachQuarter(o, from, until, func(id, quarter string, c counts) {
 		if row := place[id]; row != nil { // else it was added a moment ago
 			row.add(c)
 			sum.add(quarter, c)
 		}
 	})
-	report := &statsReport{AccountID: owner, Widgets: rows}
+	report := &statsReport{AccountID: o.account, Widgets: rows}
 	report.Totals, report.Series = sum.show(true)
 	return report, err
 }
@@ -392,12 +393,12 @@ func widgetAdd(e *env) error {
 }
 
 func widgetList(e *env) error {
-	account, err := e.filterID("account", "acct")
+	o, err := e.filterAccount()
 	if err != nil {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		all, err := st.widgets(account)
+		all, err := st.widgets(o)
 		if err != nil {
 			return err
 		}
@@ -410,7 +411,7 @@ func widgetList(e *env) error {
 // statsShow draws the last 30 days in the terminal.
 func statsShow(e *env) error {
 	return e.withStore(func(st *store) error {
-		widgets, err := st.widgets("")
+		widgets, err := st.widgets(anyAccount)
 		if err != nil {
 			return err
 		}
@@ -426,7 +427,7 @@ func statsShow(e *env) error {
 		sum, rows := newSeries(span), []widgetRow{}
 		for _, w := range widgets {
 			row := widgetRow{Widget: w.ID, Name: w.Name}
-			if err := st.eachQuarter("", w.ID, from, until, func(_, quarter string, c counts) {
+			if err := st.eachQuarterOfWidget(w.ID, from, until, func(_, quarter string, c counts) {
 				sum.add(quarter, c)
 				row.add(c)
 			}); err != nil {

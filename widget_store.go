@@ -23,9 +23,10 @@ func (q *queries) widget(id string) (w widget, err error) {
 	return w, err
 }
 
-// widgets returns the widgets of an account ("" for all), oldest first.
-func (q *queries) widgets(accountID string) ([]widget, error) {
-	return collect(q, `SELECT `+widgetColumns+` FROM widgets w WHERE ?1 IN ('', w.account_id) ORDER BY w.id`, []any{accountID}, (*widget).dest)
+// widgets returns the widgets of an owner, oldest first.
+func (q *queries) widgets(o owner) ([]widget, error) {
+	query, args := o.narrow(`SELECT `+widgetColumns+` FROM widgets w WHERE 1`, `w.account_id`)
+	return collect(q, query+` ORDER BY w.id`, args, (*widget).dest)
 }
 
 // addWidget adds a widget and returns its id.
@@ -126,7 +127,7 @@ func (y *tally) write(t *tx) error {
 			}
 			continue
 		}
-		name, err := t.keepItemName(key.widget, key.quarter.Format(time.DateOnly), key.item)
+		name, err := t.countedItemName(key.widget, key.quarter.Format(time.DateOnly), key.item)
 		if err != nil {
 			return err
 		}
@@ -139,8 +140,8 @@ func (y *tally) write(t *tx) error {
 	return nil
 }
 
-// keepItemName returns the name that an item is counted under on a day.
-func (t *tx) keepItemName(widgetID, day, item string) (string, error) {
+// countedItemName returns the name that an item is counted under on a day.
+func (t *tx) countedItemName(widgetID, day, item string) (string, error) {
 	var known, names int
 	err := t.one(`SELECT count(*) FILTER (WHERE item = ?3), count(*) FROM item_names WHERE widget_id = ?1 AND day = ?2`, []any{widgetID, day, item}, &known, &names)
 	if err != nil || known > 0 {
@@ -153,16 +154,27 @@ func (t *tx) keepItemName(widgetID, day, item string) (string, error) {
 	return item, err
 }
 
-// eachQuarter calls f for every quarter-hour that has counts, in order of time,
-// from a moment until before another, of a widget or, when widgetID is "", of
-// every widget of an account.
-func (q *queries) eachQuarter(accountID, widgetID string, from, until stamp, f func(widgetID, quarter string, c counts)) error {
-	query, owner := `SELECT widget_id, quarter, views, visitors, clicks, orders FROM widget_counts WHERE widget_id = ? AND quarter >= ? AND quarter < ? ORDER BY quarter`, widgetID
-	if widgetID == "" {
-		query, owner = `SELECT c.widget_id, c.quarter, c.views, c.visitors, c.clicks, c.orders FROM widgets w JOIN widget_counts c ON c.widget_id = w.id
-			WHERE w.account_id = ? AND c.quarter >= ? AND c.quarter < ? ORDER BY c.quarter`, accountID
-	}
-	return q.each(query, []any{owner, from, until}, func(scan func(...any) error) error {
+// A quarterFunc takes what a widget counted in a quarter-hour.
+type quarterFunc func(widgetID, quarter string, c counts)
+
+// eachQuarter calls f for every quarter-hour in which a widget of an owner counted
+// something, in order of time, from a moment until before another.
+func (q *queries) eachQuarter(o owner, from, until stamp, f quarterFunc) error {
+	query, args := o.narrow(`SELECT c.widget_id, c.quarter, c.views, c.visitors, c.clicks, c.orders
+		FROM widgets w JOIN widget_counts c ON c.widget_id = w.id
+		WHERE c.quarter >= ? AND c.quarter < ?`, `w.account_id`, from, until)
+	return q.quarters(query+` ORDER BY c.quarter`, args, f)
+}
+
+// eachQuarterOfWidget does the same for one widget.
+func (q *queries) eachQuarterOfWidget(widgetID string, from, until stamp, f quarterFunc) error {
+	return q.quarters(`SELECT widget_id, quarter, views, visitors, clicks, orders FROM widget_counts
+		WHERE widget_id = ? AND quarter >= ? AND quarter < ? ORDER BY quarter`, []any{widgetID, from, until}, f)
+}
+
+// quarters calls f for every row that a query on widget_counts returns.
+func (q *queries) quarters(query string, args []any, f quarterFunc) error {
+	return q.each(query, args, func(scan func(...any) error) error {
 		var id, quarter string
 		var c counts
 		if err := scan(&id, &quarter, &c.Views, &c.Visitors, &c.Clicks, &c.Orders); err != nil {

@@ -26,6 +26,7 @@ func (s *service) counted(widget string) (c counts) {
 }
 
 func TestWidget_countsEventsOnDiskByQuarterHour(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -53,6 +54,7 @@ func TestWidget_countsEventsOnDiskByQuarterHour(t *testing.T) {
 }
 
 func TestWidget_takesEventsFromAnOriginOfItsAccount(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	partner := s.addAccount("partner")
 	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
@@ -73,6 +75,7 @@ func TestWidget_takesEventsFromAnOriginOfItsAccount(t *testing.T) {
 }
 
 func TestWidget_takesEventsAsTextThatNeedsNoPreflight(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	widget := s.addWidget(s.account)
 	for _, kind := range []string{"text/plain", "text/plain;charset=UTF-8", "application/json"} {
@@ -86,6 +89,7 @@ func TestWidget_takesEventsAsTextThatNeedsNoPreflight(t *testing.T) {
 }
 
 func TestWidget_takesFiftyEventsAndNotFiftyOne(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	widget := s.addWidget(s.account)
 	events := func(n int) string { return strings.TrimSuffix(strings.Repeat(`{"type":"click"},`, n), ",") }
@@ -98,6 +102,7 @@ func TestWidget_takesFiftyEventsAndNotFiftyOne(t *testing.T) {
 }
 
 func TestWidget_keepsAHundredItemsADayAndCountsTheRestAsOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget, second := s.addWidget(s.account), s.addWidget(s.account)
@@ -151,6 +156,7 @@ func TestWidget_keepsAHundredItemsADayAndCountsTheRestAsOther(t *testing.T) {
 }
 
 func TestVisitor_countsOncePerUTCDayWidgetAddressAndBrowser(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget, second := s.addWidget(s.account), s.addWidget(s.account)
@@ -186,11 +192,12 @@ func TestVisitor_countsOncePerUTCDayWidgetAddressAndBrowser(t *testing.T) {
 }
 
 func TestVisitor_ofYesterdayIsForgotten(t *testing.T) {
-	var book visitorBook
+	t.Parallel()
+	var book visitorSet
 	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for _, now := range []time.Time{noon, noon.Add(time.Hour), noon.Add(24 * time.Hour)} {
 		for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
-			book.enter("wgt_a", address, "Firefox", now)
+			book.addVisitor("wgt_a", address, "Firefox", now)
 		}
 	}
 	if n := len(book.seen); n != 2 {
@@ -199,6 +206,7 @@ func TestVisitor_ofYesterdayIsForgotten(t *testing.T) {
 }
 
 func TestVisitor_addressAndBrowserNeverReachTheFile(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.report(s.addWidget(s.account), `{"type":"view"}`, "Peer: 198.51.100.77:1", "User-Agent: A-Rare-Browser").is(204)
 	if dump := s.dump(); strings.Contains(dump, "198.51.100.77") || strings.Contains(dump, "Rare") {
@@ -207,6 +215,7 @@ func TestVisitor_addressAndBrowserNeverReachTheFile(t *testing.T) {
 }
 
 func TestVisitor_ofAViewThatCouldNotBeCountedIsLeftToTheNextOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -229,6 +238,7 @@ func TestVisitor_ofAViewThatCouldNotBeCountedIsLeftToTheNextOne(t *testing.T) {
 }
 
 func TestWidget_countsOfABatchAreAddedUpAndWrittenOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // in which no quarter-hour ends
 		s := newService(t)
 		soup, cake := s.addWidget(s.account), s.addWidget(s.account)
@@ -294,6 +304,7 @@ func (a answer) views() (all []string) {
 }
 
 func TestStats_areWholeAndHideOrdersFromTheAnonymous(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -328,6 +339,7 @@ func TestStats_areWholeAndHideOrdersFromTheAnonymous(t *testing.T) {
 }
 
 func TestStats_ofAWidgetWithoutCountsAreZeros(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		a := s.get("/widget/stats?widget=" + s.addWidget(s.account)).is(200)
@@ -343,6 +355,7 @@ func TestStats_ofAWidgetWithoutCountsAreZeros(t *testing.T) {
 }
 
 func TestStats_endTodayInTheCallersZoneByDefault(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		path := "/widget/stats?widget=" + s.addWidget(s.account)
@@ -369,6 +382,7 @@ func TestStats_endTodayInTheCallersZoneByDefault(t *testing.T) {
 
 // A count stands one quarter-hour before, at, and after the moments that matter.
 func TestStats_daysBeginAndEndWithTheClocksOfTheirZone(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, zone, from, to string
 		quarters             []string // each with one view
@@ -423,6 +437,7 @@ func TestStats_daysBeginAndEndWithTheClocksOfTheirZone(t *testing.T) {
 }
 
 func TestStats_weeksBeginOnMondayAndMonthsOnTheirFirst(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	widget := s.addWidget(s.account)
 	for _, day := range []string{"2026-01-30", "2026-01-31", "2026-02-01", "2026-02-02", "2026-02-08", "2026-02-09", "2026-03-01"} {
@@ -443,6 +458,7 @@ func TestStats_weeksBeginOnMondayAndMonthsOnTheirFirst(t *testing.T) {
 }
 
 func TestStats_topItemsAreTheTenMostClickedOfTheRange(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -459,6 +475,7 @@ func TestStats_topItemsAreTheTenMostClickedOfTheRange(t *testing.T) {
 }
 
 func TestStats_withoutAWidgetAreTheAccountsTotalsAndARowForEach(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	partner := s.addAccount("partner")
 	one, two, foreign := s.addWidget(s.account), s.addWidget(s.account), s.addWidget(partner)
@@ -496,6 +513,7 @@ func TestStats_withoutAWidgetAreTheAccountsTotalsAndARowForEach(t *testing.T) {
 }
 
 func TestStats_ofAnotherAccountsWidgetAreNotFound(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	partner := s.addAccount("partner")
 	path := "/widget/stats?widget=" + s.addWidget(partner)
@@ -509,6 +527,7 @@ func TestStats_ofAnotherAccountsWidgetAreNotFound(t *testing.T) {
 }
 
 func TestStats_thatDidNotChangeAre304(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -537,6 +556,7 @@ func TestStats_thatDidNotChangeAre304(t *testing.T) {
 }
 
 func TestStats_timeZoneIsTheNameOfOne(t *testing.T) {
+	t.Parallel()
 	for range 2 { // the second time from memory
 		for name, right := range map[string]bool{"Europe/Zurich": true, "UTC": true, "Etc/GMT+5": true, "": false, "Local": false, "Europe": false, "Europe//Zurich": false,
 			"./Europe/Zurich": false, "Europe/../Europe/Zurich": false, "/etc/passwd": false, "Mars/Olympus": false, "europe/\x00": false} {

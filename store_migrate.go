@@ -1,0 +1,530 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// A schemaStep takes a database from one version of the schema to the next.
+type schemaStep struct {
+	does string                   // what it changes, for people
+	sql  string                   // one or more statements
+	run  func(m *migration) error // what SQL alone can't do, after sql; nil: nothing
+}
+
+// schemaSteps[n-1] takes a database from version n to version n+1. Whoever changes
+// schema.sql adds a step at the end, raises schemaVersion by one and adds
+// testdata/vN.sql. A step that has landed is never edited: files that it made are in
+// use.
+var schemaSteps = []schemaStep{
+	{does: "licenses gets the column customer", sql: `ALTER TABLE licenses ADD COLUMN customer TEXT CHECK (length(customer) <= 200)` +
+		` /* the seller's own name, address or number for the buyer; never sent to devices */`},
+}
+
+// upgradeOptions are what differs between one upgrade and another.
+type upgradeOptions struct {
+	dryRun   bool              // roll back at the end
+	noCopy   bool              // write no copy of the old database
+	now      func() time.Time  // for the copy's name
+	progress func(text string) // is told every progressInterval that a long part is under way, from a goroutine of its own
+
+	progressInterval time.Duration // 0: 5 seconds
+	driver           string        // for tests that inject faults; "": sqlite
+	steps            []schemaStep  // for tests, with the schema that they lead to; nil: schemaSteps and schema.sql
+	schema           string
+}
+
+// An upgradeReport says what an upgrade did, or with DryRun what it would do.
+type upgradeReport struct {
+	From         int          `json:"from"` // versions of the schema
+	To           int          `json:"to"`
+	DryRun       bool         `json:"dry_run"`
+	Steps        []stepReport `json:"steps"` // none: the schema was already the present one
+	Copy         *string      `json:"copy"`  // the file that holds the old database; nil: none was written
+	Milliseconds int64        `json:"milliseconds"`
+}
+
+// A stepReport says what one step did.
+type stepReport struct {
+	To           int    `json:"to"` // the version that it leads to
+	Does         string `json:"does"`
+	Rows         int64  `json:"rows"` // that it wrote; ALTER TABLE writes none
+	Milliseconds int64  `json:"milliseconds"`
+}
+
+// upgradeFile brings an older database to this program's schema: it writes a checked
+// copy of it beside it, mode 0600, and runs every step that is missing in one
+// transaction, so that a failure, a kill or a power cut at any moment leaves the old
+// schema or the new one. From the first look at the version on, nobody else can open
+// the file. Its errors are one line that names the file and the next step; after an
+// error nothing has changed, unless the error says that this is not known.
+func upgradeFile(ctx context.Context, path string, o upgradeOptions) (*upgradeReport, error) {
+	file, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() // after the database: see openFile
+	if o.steps == nil {
+		o.steps, o.schema = schemaSteps, schemaSQL
+	}
+	m := &migration{upgradeOptions: o, ctx: ctx, path: realPath(path), to: len(o.steps) + 1}
+	began := time.Now()
+	report, err := m.upgrade(file)
+	switch {
+	case errors.Is(err, errMaybeUpgraded):
+		return nil, oneLineError{fmt.Errorf("%s: %w", path, err)}
+	case err != nil:
+		return nil, oneLineError{fmt.Errorf("%s was not upgraded: %w", path, err)}
+	}
+	report.Milliseconds = time.Since(began).Milliseconds()
+	return report, nil
+}
+
+var errMaybeUpgraded = errors.New("it is not known whether it was upgraded: run 'widgetd upgrade' again to find out")
+
+// A migration is one upgrade: the only connection that has the file open, and which
+// versions it goes from and to. Steps written in Go get it inside the transaction.
+type migration struct {
+	upgradeOptions
+	*queries
+	ctx      context.Context // ends what is under way; the end of a transaction does not hear it
+	path     string          // not a symbolic link
+	from, to int
+	db       *sql.DB
+	conn     *sql.Conn
+}
+
+// exec runs statements; a context that ends interrupts them.
+func (m *migration) exec(query string, args ...any) error {
+	_, err := m.conn.ExecContext(m.ctx, query, args...)
+	return cmp.Or(m.ctx.Err(), storageError(err))
+}
+
+// withHint puts before an error what to do about it.
+func withHint(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("it was stopped, so run it again: %w", err)
+	case errors.Is(err, errBusy):
+		return errors.New("another process has it open: stop the service, end whatever else reads it, as Litestream and the sqlite3 shell, and run this again")
+	}
+	return fmt.Errorf("%s: %w", openHint(err), err)
+}
+
+func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
+	version, err := fileVersion(m.path, file)
+	if err == nil {
+		err = m.setFrom(version)
+	}
+	if err != nil {
+		return nil, withHint(err)
+	}
+	if m.from == m.to {
+		return m.report(), nil
+	}
+	if err := errors.Join(checkWAL(m.path), checkWritable(m.path)); err != nil {
+		return nil, err
+	}
+	defer m.close()
+	if err := m.lockExclusively(); err != nil {
+		return nil, err
+	}
+	report := m.report()
+	if m.from == m.to { // somebody else was faster
+		return report, nil
+	}
+	if err := errors.Join(m.removeUnfinishedCopies(), m.checkDiskSpace()); err != nil {
+		return nil, err
+	}
+	if report.Copy, err = m.copyOrCheck(); err != nil {
+		return nil, err
+	}
+	if report.Steps, err = m.runSteps(); err != nil {
+		return nil, m.rollBack(report.Copy, err)
+	}
+	return report, nil
+}
+
+func (m *migration) report() *upgradeReport {
+	return &upgradeReport{From: m.from, To: m.to, DryRun: m.dryRun, Steps: []stepReport{}}
+}
+
+// setFrom notes the version that the database has, if there are steps from it on.
+func (m *migration) setFrom(version int) error {
+	switch {
+	case version > m.to:
+		return errNewerSchema
+	case version < 1:
+		return errNoSchemaVersion
+	}
+	m.from = version
+	return nil
+}
+
+// fileVersion is the version of the database's schema: that of the file's header,
+// unless there is a write-ahead log, which may hold a later one. It changes nothing.
+func fileVersion(path string, file *os.File) (version int, err error) {
+	version, err = headerVersion(file)
+	log, statErr := os.Stat(path + "-wal")
+	if err != nil || statErr != nil || log.Size() == 0 {
+		return version, err
+	}
+	db, err := sql.Open("sqlite", fileURL(path)+"?mode=ro&_pragma=busy_timeout(500)") // one that can write would empty the log when it closes
+	if err != nil {
+		return 0, err
+	}
+	defer db.Close()
+	err = db.QueryRow(`PRAGMA user_version`).Scan(&version)
+	return version, storageError(err)
+}
+
+// claim opens the database and keeps everybody else out until it is closed. Whoever
+// has a database in WAL mode open holds SQLite's SHARED lock on the file for as long,
+// not only during transactions, also when it is idle. So an EXCLUSIVE lock, which
+// locking_mode=EXCLUSIVE has the next transaction take and keep, is refused while
+// anybody has the file open, and afterwards whoever opens it is told that it is busy.
+//
+// The version is read before locking_mode is set: in the other order SQLite would keep
+// the index of the write-ahead log in memory, and would leave the -shm file of a
+// killed service behind alone, which looks like a log that was taken away.
+func (m *migration) lockExclusively() (err error) {
+	pragmas := url.Values{"mode": {"rw"}, "_pragma": {"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
+		"foreign_keys(0)", "legacy_alter_table(1)"}} // so that a step may rebuild a table that others and views name; checkResult looks at both
+	if m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode()); err != nil {
+		return withHint(err)
+	}
+	if m.conn, err = m.db.Conn(context.Background()); err != nil {
+		return withHint(storageError(err))
+	}
+	m.queries = newQueries(m.conn.PrepareContext)
+	var version int
+	var mode string
+	if err := m.one(`PRAGMA user_version`, nil, &version); err != nil {
+		return withHint(err)
+	}
+	if err := m.one(`PRAGMA locking_mode = EXCLUSIVE`, nil, &mode); err != nil {
+		return withHint(err)
+	}
+	if err := m.run("BEGIN EXCLUSIVE"); err != nil {
+		return withHint(err)
+	}
+	err = m.one(`PRAGMA user_version`, nil, &version)
+	if err := cmp.Or(err, m.run("ROLLBACK")); err != nil { // the lock stays
+		return withHint(err)
+	}
+	return withHint(m.setFrom(version))
+}
+
+func (m *migration) close() {
+	if m.queries != nil {
+		m.queries.close()
+	}
+	if m.conn != nil {
+		m.conn.Close()
+	}
+	if m.db != nil {
+		m.db.Close() // its error can only be about the checkpoint, and the log keeps what was committed
+	}
+}
+
+// checkDiskSpace refuses while the disk has no room for the copy and for a step that
+// rewrites everything. Without a copy it asks for nothing: whoever has no room can
+// still upgrade, and a disk that turns out too small rolls everything back.
+func (m *migration) checkDiskSpace() error {
+	if m.noCopy {
+		return nil
+	}
+	var needed uint64
+	for suffix, times := range map[string]uint64{"": 2, "-wal": 1} {
+		if info, err := os.Stat(m.path + suffix); err == nil {
+			needed += times * uint64(info.Size())
+		}
+	}
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(filepath.Dir(m.path), &disk); err != nil {
+		return fmt.Errorf("ask for the room on its disk: %w", err)
+	}
+	if free := uint64(disk.Bavail) * uint64(disk.Bsize); free < needed {
+		return fmt.Errorf("make room on its disk, or leave the copy out with -no-copy: a copy and the upgrade need %d KiB, and %d KiB are free", needed>>10+1, free>>10)
+	}
+	return nil
+}
+
+// The names of copies, and of what a copy that was being written when the program was
+// killed is called: widgetd.db.v1-2027-01-31T120000Z, and that with .new behind it.
+var (
+	copySuffix       = regexp.MustCompile(`^\.v\d+-`)
+	unfinishedSuffix = regexp.MustCompile(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?\.new(-journal)?$`)
+)
+
+// upgradeCopies returns the files beside a database that hold what it held before an
+// upgrade, by name, whole or not. They hold personal data that was erased since.
+func upgradeCopies(path string) []string { return filesBeside(realPath(path), copySuffix) }
+
+// filesBeside returns the files whose name is that of a file and a suffix.
+func filesBeside(path string, suffix *regexp.Regexp) (files []string) {
+	entries, _ := os.ReadDir(filepath.Dir(path)) // what can't be read holds none that we wrote
+	for _, entry := range entries {
+		if rest, found := strings.CutPrefix(entry.Name(), filepath.Base(path)); found && suffix.MatchString(rest) {
+			files = append(files, filepath.Join(filepath.Dir(path), entry.Name()))
+		}
+	}
+	return files
+}
+
+// removeUnfinishedCopies removes unfinished copies of killed upgrades: while this one has the
+// database, no other writes one.
+func (m *migration) removeUnfinishedCopies() error {
+	if m.dryRun {
+		return nil
+	}
+	for _, draft := range filesBeside(m.path, unfinishedSuffix) {
+		if err := os.Remove(draft); err != nil {
+			return fmt.Errorf("remove what is left of an earlier copy: %w", err)
+		}
+	}
+	return nil
+}
+
+// copyOrCheck writes the copy and returns its name. Without one it checks the database
+// itself, so that what is not sound is never upgraded.
+func (m *migration) copyOrCheck() (*string, error) {
+	if m.dryRun || m.noCopy {
+		return nil, m.withProgress("checking the database", func() error { return integrityError(m.integrityFaults()) })
+	}
+	named := fmt.Sprintf("%s.v%d-%s", m.path, m.from, m.now().UTC().Format("2006-01-02T150405Z"))
+	name := named
+	for n := 2; ; n++ { // an upgrade that was killed within the same second may have left one
+		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		name = fmt.Sprintf("%s-%d", named, n)
+	}
+	err := m.withProgress("writing the copy", func() error { return writeAtomically(name, false, m.writeCopy) })
+	if err != nil {
+		return nil, fmt.Errorf("write the copy: %w", err)
+	}
+	return &name, nil
+}
+
+// integrityError makes an error of what damage has found.
+func integrityError(faults []string, err error) error {
+	if err == nil && len(faults) > 0 {
+		err = fmt.Errorf("it is not sound: %s", strings.Join(faults, "; "))
+	}
+	return withHint(err)
+}
+
+// writeCopy fills a draft with the database as it is, and checks it: its pages and
+// foreign keys, and that it has the version and the schema of the original.
+func (m *migration) writeCopy(draft *os.File) error {
+	if err := m.exec(`VACUUM INTO ?`, draft.Name()); err != nil {
+		return withHint(err)
+	}
+	was, err := schemaOf(m.queries)
+	if err != nil {
+		return withHint(err)
+	}
+	return readFile(draft.Name(), func(q *queries) error {
+		if err := integrityError(q.integrityFaults()); err != nil {
+			return err
+		}
+		is, err := schemaOf(q)
+		if err != nil {
+			return withHint(err)
+		}
+		wrong, extra := compareSchemas(was, is)
+		var version int
+		if err := q.one(`PRAGMA user_version`, nil, &version); err != nil {
+			return withHint(err)
+		}
+		if version != m.from || len(wrong)+len(extra) > 0 {
+			return fmt.Errorf("it has another schema than the original, of version %d: %s", version, strings.Join(append(wrong, extra...), "; "))
+		}
+		return nil
+	})
+}
+
+// runSteps runs the steps that are missing in one transaction, and commits it if the
+// schema is then the one that they should lead to and every foreign key holds.
+func (m *migration) runSteps() ([]stepReport, error) {
+	var mode string
+	if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil { // a copy that was put in place has another
+		return nil, withHint(err)
+	}
+	if err := m.run("BEGIN IMMEDIATE"); err != nil {
+		return nil, withHint(err)
+	}
+	done := []stepReport{}
+	for i, step := range m.steps[m.from-1:] {
+		r, err := m.runStep(step, fmt.Sprintf("step %d of %d, %s", i+1, m.to-m.from, step.does))
+		if err != nil {
+			return nil, err
+		}
+		r.To = m.from + i + 1
+		done = append(done, r)
+	}
+	if err := m.exec(fmt.Sprintf(`PRAGMA user_version = %d`, m.to)); err != nil {
+		return nil, withHint(err)
+	}
+	if err := m.withProgress("checking the result", m.checkResult); err != nil {
+		return nil, err
+	}
+	switch {
+	case m.ctx.Err() != nil:
+		return nil, withHint(m.ctx.Err())
+	case m.dryRun:
+		return done, withHint(m.run("ROLLBACK"))
+	}
+	return done, withHint(m.run("COMMIT"))
+}
+
+// runStep runs a step, which what names in what is told about its progress.
+func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
+	began := time.Now()
+	var before, after int64 // rows that the connection has written
+	err := m.one(`SELECT total_changes()`, nil, &before)
+	if err != nil {
+		return stepReport{}, withHint(err)
+	}
+	err = m.withProgress(what, func() error {
+		if err := m.exec(step.sql); err != nil || step.run == nil {
+			return err
+		}
+		return step.run(m)
+	})
+	if err == nil {
+		err = m.one(`SELECT total_changes()`, nil, &after)
+	}
+	var se *sqlite.Error
+	switch {
+	case errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR:
+		return stepReport{}, fmt.Errorf("%s: the database is not as version %d should be, so restore a backup or mend it: %w", what, m.from, err)
+	case err != nil:
+		return stepReport{}, fmt.Errorf("%s: %w", what, withHint(err))
+	}
+	return stepReport{Does: step.does, Rows: after - before, Milliseconds: time.Since(began).Milliseconds()}, nil
+}
+
+// checkResult holds the schema and the foreign keys against what they must be.
+func (m *migration) checkResult() error {
+	faults, extra, err := diffSchema(m.queries, m.schema)
+	if err != nil {
+		return withHint(err)
+	}
+	faults = append(faults, extra...)
+	broken, err := m.foreignKeyFaults()
+	if err != nil {
+		return withHint(err)
+	}
+	if faults = append(faults, broken...); len(faults) > 0 {
+		return fmt.Errorf("the result would not be as it should, so mend this first: %s", strings.Join(faults, "; "))
+	}
+	return nil
+}
+
+// rollBack rolls back and removes the copy, which nobody needs then; a service that
+// systemd starts again and again would fill the disk with them. When it is not known
+// whether the transaction was committed, the copy stays.
+func (m *migration) rollBack(copied *string, err error) error {
+	m.run("ROLLBACK") // it fails where SQLite has rolled back by itself, or has committed
+	var version int
+	if unknown := m.one(`PRAGMA user_version`, nil, &version); unknown != nil || version != m.from {
+		return fmt.Errorf("%w: %w", errMaybeUpgraded, err)
+	}
+	if copied != nil {
+		err = errors.Join(err, os.Remove(*copied))
+	}
+	return err
+}
+
+// during runs a part of the upgrade that may take long, and has progress told of it
+// every now and then.
+func (m *migration) withProgress(what string, part func() error) error {
+	began, ended := time.Now(), make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		ticker := time.NewTicker(cmp.Or(m.progressInterval, 5*time.Second))
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-ticker.C:
+				if m.progress == nil {
+					continue
+				}
+				m.progress(fmt.Sprintf("%s: %s so far", what, time.Since(began).Round(time.Second)))
+			}
+		}
+	})
+	defer telling.Wait()
+	defer close(ended)
+	return part()
+}
+
+// A schemaObject is a table, an index, a view or a trigger.
+type schemaObject struct {
+	text    string   // as normalizeSQL
+	columns []string // of a table
+}
+
+// schemaOf returns every object of a database's schema by its kind and name, as
+// "table leads", but those that SQLite and Litestream make for themselves.
+func schemaOf(q *queries) (map[string]schemaObject, error) {
+	objects := map[string]schemaObject{}
+	err := q.each(`SELECT s.type || ' ' || s.name, s.sql, coalesce(CASE WHEN s.type = 'table' AND s.rootpage > 0 THEN (SELECT group_concat(name, char(10)) FROM pragma_table_xinfo(s.name)) END, '')
+		FROM sqlite_schema s WHERE s.sql IS NOT NULL AND s.name NOT LIKE 'sqlite\_%' ESCAPE '\' AND s.name NOT LIKE '\_litestream%' ESCAPE '\'`, nil,
+		func(scan func(...any) error) error {
+			var name, text, columns string
+			err := scan(&name, &text, &columns)
+			objects[name] = schemaObject{normalizeSQL(text), strings.Split(columns, "\n")}
+			return err
+		})
+	return objects, err
+}
+
+var (
+	sqlToken = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?(?:\*/|$)|'(?:[^']|'')*'|"(?:[^"]|"")*"|[\pL\pN_$]+|\s+|.`)
+	sqlWord  = regexp.MustCompile(`^"?([\pL\pN_$]+)"?$`)
+)
+
+// normalizeSQL is a statement without comments and without white space that it doesn't
+// need. Names lose their double quotes, which ALTER TABLE … RENAME puts around them.
+// Two statements that it makes equal declare the same.
+func normalizeSQL(statement string) string {
+	var plain strings.Builder
+	afterWord := false
+	for _, token := range sqlToken.FindAllString(statement, -1) {
+		if strings.HasPrefix(token, "--") || strings.HasPrefix(token, "/*") || strings.TrimSpace(token) == "" {
+			continue
+		}
+		word := sqlWord.FindStringSubmatch(token)
+		if word != nil {
+			token = word[1]
+		}
+		if word != nil && afterWord {
+			plain.WriteByte(' ')
+		}
+		plain.WriteString(token)
+		afterWord = word != nil
+	}
+	return plain.String()
+}

@@ -1,0 +1,931 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// writeDump writes testdata/vN.sql for the present version from schema.sql, with the
+// rows of the present one, or where there is none with those of the version before:
+//
+//	go test -run TestUpgrade_theDumpOfThePresentVersionIsSchemaSQL -write-dump
+//
+// What the new version added gets its rows by hand. Once it has landed it stays as it is.
+var writeDump = flag.Bool("write-dump", false, "write testdata/vN.sql for the present version of the schema")
+
+func dumpName(version int) string { return fmt.Sprintf("testdata/v%d.sql", version) }
+
+// oldDatabase makes a database from the dump of a version, in WAL mode and closed, as a
+// service leaves it.
+func oldDatabase(t testing.TB, version int) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "widgetd.db")
+	loadDump(t, version, path)
+	raw(t, path, `PRAGMA journal_mode = WAL`)
+	return path
+}
+
+func loadDump(t testing.TB, version int, path string) {
+	t.Helper()
+	text, err := os.ReadFile(dumpName(version))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw(t, path, string(text))
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A content is all that a database holds.
+type content struct {
+	version, application int
+	schema               map[string]schemaObject
+	rows                 map[string][]string // of each table, in order, as SQL writes values
+}
+
+// contentOf reads a database of any version; where columns has tables, those columns of
+// those tables only.
+func contentOf(t testing.TB, path string, columns map[string][]string) (c content) {
+	t.Helper()
+	c.rows = map[string][]string{}
+	err := readFile(path, func(q *queries) (err error) {
+		if c.schema, err = schemaOf(q); err != nil {
+			return err
+		}
+		if columns == nil {
+			columns = columnsOf(c)
+		}
+		for table, names := range columns {
+			if c.rows[table], err = valuesOf(q, table, names); err != nil {
+				return err
+			}
+		}
+		return errors.Join(q.one(`PRAGMA user_version`, nil, &c.version), q.one(`PRAGMA application_id`, nil, &c.application))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// columnsOf are the columns of a content's tables.
+func columnsOf(c content) map[string][]string {
+	columns := map[string][]string{"sqlite_sequence": {"name", "seq"}}
+	for name, object := range c.schema {
+		if table, found := strings.CutPrefix(name, "table "); found {
+			columns[table] = object.columns
+		}
+	}
+	return columns
+}
+
+// valuesOf returns the rows of a table as SQL writes them in VALUES.
+func valuesOf(q *queries, table string, columns []string) ([]string, error) {
+	query := `SELECT quote(` + strings.Join(columns, `) || ', ' || quote(`) + `) FROM ` + table + ` ORDER BY ` + strings.Join(columns, ", ")
+	return collect(q, query, nil, func(row *string) []any { return []any{row} })
+}
+
+// same complains about what differs in two contents.
+func same(t testing.TB, what string, got, want content) {
+	t.Helper()
+	if got.version != want.version || got.application != want.application {
+		t.Errorf("%s: version %d of application %d, want %d of %d", what, got.version, got.application, want.version, want.application)
+	}
+	if wrong, extra := compareSchemas(want.schema, got.schema); len(wrong)+len(extra) > 0 {
+		t.Errorf("%s: %q %q", what, wrong, extra)
+	}
+	for table, rows := range want.rows {
+		if !slices.Equal(got.rows[table], rows) {
+			t.Errorf("%s: %s holds\n%s\nwant\n%s", what, table, strings.Join(got.rows[table], "\n"), strings.Join(rows, "\n"))
+		}
+	}
+}
+
+// eitherOr complains unless a database holds the one content or the other, and returns
+// which.
+func eitherOr(t testing.TB, what, path string, before, after content) (upgraded bool) {
+	t.Helper()
+	got := contentOf(t, path, nil)
+	upgraded = got.version == after.version
+	want := before
+	if upgraded {
+		want = after
+	}
+	if !reflect.DeepEqual(got, want) {
+		same(t, what, got, want)
+		t.Errorf("%s: neither the old nor the new database", what)
+	}
+	return upgraded
+}
+
+// upgraded upgrades a database, which must succeed.
+func upgraded(t testing.TB, path string, o upgradeOptions) *upgradeReport {
+	t.Helper()
+	report, err := upgradeFile(t.Context(), path, withClock(o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+func withClock(o upgradeOptions) upgradeOptions {
+	o.now = func() time.Time { return time.Date(2027, 1, 31, 13, 0, 0, 0, time.FixedZone("CET", 3600)) }
+	return o
+}
+
+const copyOfOld = ".v1-2027-01-31T120000Z"
+
+func TestUpgrade_ofEveryDumpMakesThePresentSchemaAndKeepsEveryRow(t *testing.T) {
+	t.Parallel()
+	for version := 1; version <= schemaVersion; version++ {
+		t.Run(dumpName(version), func(t *testing.T) {
+			path := oldDatabase(t, version)
+			before := contentOf(t, path, nil)
+			if before.version != version || before.application != applicationID {
+				t.Fatalf("version %d of application %d", before.version, before.application)
+			}
+			report := upgraded(t, path, upgradeOptions{})
+			after := contentOf(t, path, columnsOf(before))
+			if faults, err := checkFile(path); err != nil || len(faults) > 0 || after.version != schemaVersion || after.application != applicationID {
+				t.Errorf("version %d of application %d: %q, %v", after.version, after.application, faults, err)
+			}
+			if !reflect.DeepEqual(after.rows, before.rows) {
+				before.schema, before.version = after.schema, after.version
+				same(t, "upgraded", after, before)
+			}
+			if report.From != version || report.To != schemaVersion || len(report.Steps) != schemaVersion-version || report.DryRun {
+				t.Errorf("report %+v", report)
+			}
+			for i, step := range report.Steps {
+				if step.To != version+i+1 || step.Does != schemaSteps[version+i-1].does {
+					t.Errorf("step %+v", step)
+				}
+			}
+			s := openTestStore(t, path, storeOptions{})
+			if err := s.update(t.Context(), named("afterwards")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestUpgrade_writesACopyThatIsTheOldDatabase(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	before := contentOf(t, path, nil)
+	report := upgraded(t, path, upgradeOptions{})
+	copied := path + copyOfOld
+	if report.Copy == nil || *report.Copy != copied {
+		t.Fatalf("copy %v, want %s", report.Copy, copied)
+	}
+	if info, err := os.Stat(copied); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info, err)
+	}
+	same(t, "the copy", contentOf(t, copied, nil), before)
+	if names := dirNames(t, filepath.Dir(path)); !slices.Equal(names, []string{"widgetd.db", "widgetd.db" + copyOfOld}) {
+		t.Errorf("files %q", names)
+	}
+	t.Run("and going back to it is putting it in place", func(t *testing.T) {
+		s := openTestStore(t, path, storeOptions{})
+		err := errors.Join(s.update(t.Context(), named("lost by going back")), s.close())
+		if err := errors.Join(err, os.Rename(copied, path)); err != nil {
+			t.Fatal(err)
+		}
+		same(t, "gone back", contentOf(t, path, nil), before)
+	})
+	t.Run("and from there to upgrade again", func(t *testing.T) {
+		upgraded(t, path, upgradeOptions{})
+		if faults, err := checkFile(path); err != nil || len(faults) > 0 {
+			t.Errorf("%q, %v", faults, err)
+		}
+		same(t, "the second copy", contentOf(t, copied, nil), before)
+	})
+}
+
+func TestUpgrade_withoutACopyWritesNone(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	if report := upgraded(t, path, upgradeOptions{noCopy: true}); report.Copy != nil || len(report.Steps) != schemaVersion-1 {
+		t.Errorf("report %+v", report)
+	}
+	if names := dirNames(t, filepath.Dir(path)); !slices.Equal(names, []string{"widgetd.db"}) {
+		t.Errorf("files %q", names)
+	}
+	if faults, err := checkFile(path); err != nil || len(faults) > 0 {
+		t.Errorf("%q, %v", faults, err)
+	}
+}
+
+func TestUpgrade_takesAnotherNameForItsCopyThanOneThatIsThere(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	for _, suffix := range []string{copyOfOld, copyOfOld + "-2"} {
+		if err := os.WriteFile(path+suffix, []byte("mine"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if report := upgraded(t, path, upgradeOptions{}); report.Copy == nil || *report.Copy != path+copyOfOld+"-3" {
+		t.Errorf("copy %v", *report.Copy)
+	}
+	if text, _ := os.ReadFile(path + copyOfOld); string(text) != "mine" {
+		t.Error("the file that was there was overwritten")
+	}
+}
+
+func TestUpgrade_removesWhatAKilledOneLeftOfACopyAndNothingElse(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	stays := []string{copyOfOld, ".v1-mine.new", ".new", ".v1-2027-01-30T120000Z.new.zip"}
+	for _, suffix := range append([]string{".v1-2027-01-30T120000Z.new", ".v1-2027-01-30T120000Z-2.new", ".v1-2027-01-30T120000Z.new-journal"}, stays...) {
+		if err := os.WriteFile(path+suffix, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	upgraded(t, path, upgradeOptions{noCopy: true})
+	want := []string{"widgetd.db"}
+	for _, suffix := range stays {
+		want = append(want, "widgetd.db"+suffix)
+	}
+	slices.Sort(want)
+	if names := dirNames(t, filepath.Dir(path)); !slices.Equal(names, want) {
+		t.Errorf("files %q, want %q", names, want)
+	}
+}
+
+func TestUpgrade_dryRunChangesNothingAndSaysWhatItWouldDo(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := upgraded(t, path, upgradeOptions{dryRun: true})
+	if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
+		t.Error("the file was changed")
+	}
+	if names := dirNames(t, filepath.Dir(path)); !slices.Equal(names, []string{"widgetd.db"}) {
+		t.Errorf("files %q", names)
+	}
+	if !report.DryRun || report.Copy != nil || report.From != 1 || report.To != schemaVersion || len(report.Steps) != schemaVersion-1 {
+		t.Errorf("report %+v", report)
+	}
+}
+
+func TestUpgrade_ofACurrentDatabaseDoesNotEvenOpenIt(t *testing.T) {
+	t.Parallel()
+	path := makeStore(t)
+	s := openTestStore(t, path, storeOptions{})
+	if err := s.update(t.Context(), named("in the log")); err != nil {
+		t.Fatal(err)
+	}
+	before, logged := dirNames(t, filepath.Dir(path)), s.walSize()
+	for _, o := range []upgradeOptions{{}, {dryRun: true}, {noCopy: true}} {
+		if report := upgraded(t, path, o); report.From != schemaVersion || report.To != schemaVersion || len(report.Steps) > 0 || report.Copy != nil {
+			t.Errorf("report %+v", report)
+		}
+	}
+	if names := dirNames(t, filepath.Dir(path)); !slices.Equal(names, before) || s.walSize() != logged || logged == 0 {
+		t.Errorf("files %q with a log of %d bytes, want %q with %d", names, s.walSize(), before, logged)
+	}
+}
+
+// onlyInTheLog makes a copy of a database whose last change, by statements, stands in
+// the write-ahead log only, as a kill leaves it.
+func onlyInTheLog(t testing.TB, path, statements string) (killed string) {
+	t.Helper()
+	leaveOpen(t, path)
+	raw(t, path, statements)
+	killed = filepath.Join(t.TempDir(), "widgetd.db")
+	for _, suffix := range []string{"", "-wal"} {
+		text, err := os.ReadFile(path + suffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(killed+suffix, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return killed
+}
+
+func TestUpgrade_knowsTheVersionAlsoWhileOnlyTheLogSaysIt(t *testing.T) {
+	t.Parallel()
+	steps := ""
+	for n, step := range schemaSteps {
+		steps += step.sql + fmt.Sprintf("; PRAGMA user_version = %d;", n+2)
+	}
+	t.Run("the present one", func(t *testing.T) {
+		path := onlyInTheLog(t, oldDatabase(t, 1), "BEGIN; "+steps+" COMMIT")
+		head, err := os.ReadFile(path)
+		if err != nil || head[63] != 1 {
+			t.Fatalf("the file's header has version %d (%v): the test looks at the wrong thing", head[63], err)
+		}
+		if report := upgraded(t, path, upgradeOptions{}); len(report.Steps) > 0 || report.From != schemaVersion {
+			t.Errorf("report %+v", report)
+		}
+		if log, err := os.Stat(path + "-wal"); err != nil || log.Size() == 0 {
+			t.Errorf("the log was emptied: %v", err)
+		}
+		openTestStore(t, path, storeOptions{})
+		if faults, err := checkFile(path); err != nil || len(faults) > 0 {
+			t.Errorf("%q, %v", faults, err)
+		}
+	})
+	for text, c := range map[string]struct {
+		version int
+		wants   [3]string // of upgrade, of opening, of check
+	}{
+		"an older one": {1, [3]string{"duplicate column name: customer", "stop the service and run 'widgetd upgrade'", "stop the service and run 'widgetd upgrade'"}},
+		"a newer one":  {schemaVersion + 1, [3]string{"run a newer widgetd", "run a newer widgetd", "run a newer widgetd"}},
+		"none":         {0, [3]string{"restore a backup: its schema has no version, so it is damaged", "restore a backup: its schema has no version, so it is damaged", "restore a backup: its schema has no version, so it is damaged"}},
+	} {
+		t.Run(text, func(t *testing.T) {
+			for i, try := range []func(path string) error{
+				func(path string) error {
+					_, err := upgradeFile(t.Context(), path, withClock(upgradeOptions{}))
+					return err
+				},
+				func(path string) error { _, err := openStore(path, storeOptions{}); return err },
+				func(path string) error { faults, _ := checkFile(path); return errors.New(strings.Join(faults, "\n")) },
+			} {
+				path := onlyInTheLog(t, makeStore(t), fmt.Sprintf("PRAGMA user_version = %d", c.version)) // whoever closes it empties the log
+				oneLine(t, try(path), c.wants[i])
+			}
+		})
+	}
+}
+
+// upgradeRefusals are databases that must not be upgraded, and what the refusal says.
+var upgradeRefusals = []struct {
+	name string
+	make func(t testing.TB, path string)
+	want string
+}{
+	{"missing", func(t testing.TB, path string) { os.Remove(path) }, "run 'widgetd init' first, or mount the disk"},
+	{"empty", func(t testing.TB, path string) { os.Truncate(path, 0) }, "is empty: restore a backup"},
+	{"text", func(t testing.TB, path string) { os.WriteFile(path, bytes.Repeat([]byte("hello\n"), 50), 0o600) }, "is not an SQLite database"},
+	{"another program's", func(t testing.TB, path string) { raw(t, path, "PRAGMA application_id = 7") }, "another program: name widgetd's own with -db"},
+	{"newer", func(t testing.TB, path string) {
+		raw(t, path, fmt.Sprintf("PRAGMA user_version = %d", schemaVersion+1))
+	}, "run a newer widgetd"},
+	{"of version 0", func(t testing.TB, path string) { raw(t, path, "PRAGMA user_version = 0") }, "is damaged, its schema version is 0: restore a backup"},
+	{"of a negative version", func(t testing.TB, path string) { raw(t, path, "PRAGMA user_version = -1") }, "is damaged, its schema version is -1: restore a backup"},
+	{"header damaged", func(t testing.TB, path string) { damage(t, path, 0, 'X') }, "header is damaged: restore a backup"},
+	{"page size damaged", func(t testing.TB, path string) { damage(t, path, 16, 0xff, 0xff) }, "run 'widgetd check', or restore a backup"},
+	{"cut off", func(t testing.TB, path string) { os.Truncate(path, 5000) }, "run 'widgetd check', or restore a backup"},
+	{"root page damaged", func(t testing.TB, path string) { damage(t, path, 100, make([]byte, 200)...) }, "run 'widgetd check', or restore a backup"},
+	{"a value damaged", damagedText, "it is not sound: integrity: "},
+	{"a table missing", func(t testing.TB, path string) { raw(t, path, "PRAGMA foreign_keys = 0; DROP TABLE probes") }, "mend this first: schema: table probes is missing"},
+	{"an index missing", func(t testing.TB, path string) { raw(t, path, "DROP INDEX leads_email") }, "mend this first: schema: index leads_email is missing"},
+	{"a row without its account", func(t testing.TB, path string) {
+		raw(t, path, "PRAGMA foreign_keys = 0; DELETE FROM accounts WHERE is_main")
+	}, "of tokens names a row of accounts that is not there"},
+	{"its log taken away", func(t testing.TB, path string) { os.WriteFile(path+"-shm", nil, 0o600) }, "-wal is missing, and with it what was written last"},
+	{"a directory", func(t testing.TB, path string) { os.Remove(path); os.Mkdir(path, 0o700) }, "is a directory"},
+	{"with an index of somebody's own", func(t testing.TB, path string) { raw(t, path, "CREATE INDEX mine ON leads (source)") }, "mend this first: schema: index mine is not this program's: drop it"},
+	{"with a view of somebody's own", func(t testing.TB, path string) { raw(t, path, "CREATE VIEW mine AS SELECT email FROM leads") }, "schema: view mine is not this program's: drop it"},
+	{"with a column of somebody's own", func(t testing.TB, path string) { raw(t, path, "ALTER TABLE leads ADD COLUMN mine TEXT") }, "schema: table leads has a column mine that this program does not make: drop it"},
+	{"with the column that it would add", func(t testing.TB, path string) { raw(t, path, "ALTER TABLE licenses ADD COLUMN customer TEXT") }, "the database is not as version 1 should be, so restore a backup or mend it: SQL logic error: duplicate column name: customer"},
+}
+
+// damagedText changes a value in a page so that a rule of its column no longer holds.
+func damagedText(t testing.TB, path string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	at := bytes.Index(text, []byte("lead_00000000000000000000000001"))
+	if err != nil || at < 0 {
+		t.Fatalf("%d, %v", at, err)
+	}
+	damage(t, path, int64(at), 'X')
+}
+
+// directory is what all files of a directory hold.
+func directory(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, name := range dirNames(t, dir) {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			text = []byte(err.Error())
+		}
+		all[name] = string(text)
+	}
+	return all
+}
+
+func TestUpgrade_refusesInOneLineAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	for _, refusal := range upgradeRefusals {
+		t.Run(refusal.name, func(t *testing.T) {
+			path := oldDatabase(t, 1)
+			refusal.make(t, path)
+			before := directory(t, filepath.Dir(path))
+			for _, o := range []upgradeOptions{{}, {noCopy: true}, {dryRun: true}} {
+				_, err := upgradeFile(t.Context(), path, withClock(o))
+				oneLine(t, err, refusal.want)
+				if err != nil && !strings.Contains(err.Error(), path) {
+					t.Errorf("%v: want the file's name", err)
+				}
+				if after := directory(t, filepath.Dir(path)); !maps.Equal(before, after) {
+					t.Errorf("after %+v: %q, before %q, or with another content", o, slices.Sorted(maps.Keys(after)), slices.Sorted(maps.Keys(before)))
+				}
+			}
+		})
+	}
+}
+
+func TestUpgrade_isRefusedWhileAnybodyElseHasTheFileOpenAlsoIdle(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	idle, err := sql.Open("sqlite", "file:"+path+"?mode=ro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	var n int
+	if err := idle.QueryRow(`SELECT count(*) FROM leads`).Scan(&n); err != nil || n == 0 { // and nothing more
+		t.Fatal(n, err)
+	}
+	before := directory(t, filepath.Dir(path))
+	for _, o := range []upgradeOptions{{}, {noCopy: true}, {dryRun: true}} {
+		_, err := upgradeFile(t.Context(), path, withClock(o))
+		oneLine(t, err, "was not upgraded: another process has it open: stop the service, end whatever else reads it, as Litestream and the sqlite3 shell")
+	}
+	if after := directory(t, filepath.Dir(path)); after["widgetd.db"] != before["widgetd.db"] || len(after) != len(before) {
+		t.Error("a refused upgrade changed the file")
+	}
+	if err := idle.Close(); err != nil {
+		t.Fatal(err)
+	}
+	upgraded(t, path, upgradeOptions{})
+}
+
+// madeUp are upgrade options with a further step, and the schema that it leads to.
+func madeUp(step schemaStep, schema string) upgradeOptions {
+	return withClock(upgradeOptions{steps: append(slices.Clone(schemaSteps), step), schema: schemaSQL + ";" + schema})
+}
+
+func TestUpgrade_keepsEverybodyOutUntilItsEnd(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	tried := false
+	_, err := upgradeFile(t.Context(), path, madeUp(schemaStep{does: "looks around", run: func(m *migration) error {
+		tried = true
+		for _, mode := range []string{"ro", "rw"} {
+			other, err := sql.Open("sqlite", fileURL(path)+"?mode="+mode)
+			if err != nil {
+				return err
+			}
+			defer other.Close()
+			var n int
+			if err := storageError(other.QueryRow(`SELECT count(*) FROM leads`).Scan(&n)); !errors.Is(err, errBusy) {
+				t.Errorf("somebody else got in with mode=%s: %d leads, %v", mode, n, err)
+			}
+		}
+		return nil
+	}}, ""))
+	if err != nil || !tried {
+		t.Error(err)
+	}
+}
+
+func TestUpgrade_stepsInGoRunInTheSameTransaction(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	count := func(m *migration) error {
+		return m.exec(`INSERT INTO totals SELECT 'leads', count(*) FROM leads`)
+	}
+	o := madeUp(schemaStep{"a table of totals", `CREATE TABLE totals (name TEXT, n INTEGER) STRICT; CREATE INDEX totals_name ON totals (name)`, count},
+		`CREATE TABLE totals ( name TEXT, n INTEGER )STRICT;CREATE INDEX "totals_name" ON totals(name)`)
+	report, err := upgradeFile(t.Context(), path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := contentOf(t, path, nil); got.version != schemaVersion+1 || !slices.Equal(got.rows["totals"], []string{"'leads', 5"}) {
+		t.Errorf("version %d, %q", got.version, got.rows["totals"])
+	}
+	if last := report.Steps[schemaVersion-1]; last.To != schemaVersion+1 || last.Rows != 1 || last.Does != "a table of totals" {
+		t.Errorf("report %+v", last)
+	}
+}
+
+func TestUpgrade_mayRebuildATableThatOthersName(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	before := contentOf(t, path, nil)
+	const columns = `(id TEXT PRIMARY KEY, account_id TEXT NOT NULL REFERENCES accounts (id), name TEXT, public_orders INTEGER, created_at TEXT)`
+	o := madeUp(schemaStep{does: "widgets without rules", sql: `CREATE TABLE widgets_new ` + columns + ` STRICT; INSERT INTO widgets_new SELECT * FROM widgets;
+		DROP TABLE widgets; ALTER TABLE widgets_new RENAME TO widgets; CREATE INDEX widgets_account ON widgets (account_id, id)`}, "")
+	o.schema = regexp.MustCompile(`(?s)CREATE TABLE widgets \(.*?\) STRICT`).ReplaceAllString(schemaSQL, `CREATE TABLE widgets `+columns+` STRICT`)
+	if _, err := upgradeFile(t.Context(), path, o); err != nil {
+		t.Fatal(err)
+	}
+	if after := contentOf(t, path, nil); !slices.Equal(after.rows["widgets"], before.rows["widgets"]) || !slices.Equal(after.rows["widget_counts"], before.rows["widget_counts"]) {
+		t.Errorf("widgets %q", after.rows["widgets"])
+	}
+}
+
+func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	for name, c := range map[string]struct {
+		step   schemaStep
+		schema string
+		want   string
+	}{
+		"its SQL fails":            {schemaStep{does: "x", sql: "CREATE TABLE y (z TEXT) STRICT; SELECT nothing"}, "", "step 2 of 2, x: "},
+		"its Go fails":             {schemaStep{does: "x", sql: "DELETE FROM leads", run: func(*migration) error { return errors.New("regretted") }}, "", "regretted"},
+		"another schema comes out": {schemaStep{does: "x", sql: "CREATE TABLE y (z TEXT) STRICT"}, "CREATE TABLE y (z INTEGER) STRICT", "mend this first: schema: table y is not as this program makes it"},
+		"a column too few":         {schemaStep{does: "x", sql: "CREATE TABLE y (z TEXT) STRICT"}, "CREATE TABLE y (z TEXT, a TEXT) STRICT", "schema: table y has no column a"},
+		"it leaves a table behind": {schemaStep{does: "x", sql: "CREATE TABLE y (z TEXT) STRICT"}, "", "schema: table y is not this program's"},
+		"it forgets an index":      {schemaStep{does: "x", sql: "DROP INDEX leads_email"}, "", "schema: index leads_email is missing"},
+		"a reference breaks":       {schemaStep{does: "x", sql: "DELETE FROM widgets"}, "", "of widget_counts names a row of widgets that is not there"},
+		"it is stopped": {schemaStep{does: "x", run: func(m *migration) error {
+			stop()
+			return m.exec("DELETE FROM probes")
+		}}, "", "it was stopped, so run it again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := oldDatabase(t, 1)
+			before := directory(t, filepath.Dir(path))
+			in := t.Context()
+			if name == "it is stopped" {
+				in = ctx
+			}
+			_, err := upgradeFile(in, path, madeUp(c.step, c.schema))
+			oneLine(t, err, path+" was not upgraded: ")
+			oneLine(t, err, c.want)
+			if after := directory(t, filepath.Dir(path)); !maps.Equal(after, before) {
+				t.Errorf("something was changed: files %q", slices.Sorted(maps.Keys(after)))
+			}
+		})
+	}
+}
+
+func TestUpgrade_tellsThatALongStepIsUnderWay(t *testing.T) {
+	t.Parallel()
+	told := make(chan string, 1)
+	o := madeUp(schemaStep{does: "waits until it is told of", run: func(*migration) error {
+		for text := range told {
+			if regexp.MustCompile(`^step \d+ of \d+, waits until it is told of: \d+s so far$`).MatchString(text) {
+				break
+			}
+		}
+		return nil
+	}}, "")
+	o.progressInterval, o.progress = time.Millisecond, func(text string) {
+		select {
+		case told <- text:
+		default:
+		}
+	}
+	if _, err := upgradeFile(t.Context(), oldDatabase(t, 1), o); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUpgrade_leavesTheOldOrTheNewWhicheverCallFails(t *testing.T) {
+	for _, how := range []form{notDone, done, ended} {
+		t.Run(how.String(), func(t *testing.T) {
+			t.Parallel()
+			b := newFaultBench(t)
+			kinds := b.errors(t)
+			old := oldDatabase(t, 1)
+			text, err := os.ReadFile(old)
+			b.check(err)
+			before := contentOf(t, old, nil)
+			upgraded(t, old, upgradeOptions{})
+			after := contentOf(t, old, nil)
+			f := &fault{armed: true}
+			attempt := func() (path string, report *upgradeReport, err error) {
+				path = filepath.Join(t.TempDir(), "widgetd.db")
+				b.check(os.WriteFile(path, text, 0o600))
+				useFault(path, f)
+				report, err = upgradeFile(t.Context(), path, withClock(upgradeOptions{driver: "faulty"}))
+				return path, report, err
+			}
+			f.set(1<<30, "", how, nil)
+			if _, _, err := attempt(); err != nil {
+				t.Fatal(err)
+			}
+			left, _ := f.next()
+			tried, finished := 0, 0
+			for n := range 1<<30 - left {
+				for k, kind := range kinds {
+					if !*everyFault && k != n%len(kinds) {
+						continue
+					}
+					f.set(n, "", how, kind)
+					path, report, err := attempt()
+					what := fmt.Sprintf("%v, %v at %q", kind, how, f.hit())
+					if f.hit() == "" || err == nil && report == nil {
+						t.Fatalf("%s: %v, %v", what, report, err)
+					}
+					if judgeFailure(t, what, path, err, before, after) {
+						finished++
+					}
+					upgraded(t, path, upgradeOptions{noCopy: true})
+					same(t, what+", and once more", contentOf(t, path, nil), after)
+					tried++
+				}
+			}
+			t.Logf("%d faults, %d of them at the end or without effect", tried, finished)
+			if finished == tried {
+				t.Error("no fault kept it from its end")
+			}
+		})
+	}
+}
+
+// judgeFailure complains unless an upgrade that came to this error left what the error
+// says, and reports whether the new database is there.
+func judgeFailure(t *testing.T, what, path string, err error, before, after content) (isNew bool) {
+	t.Helper()
+	isNew = eitherOr(t, what, path, before, after)
+	names := dirNames(t, filepath.Dir(path))
+	switch {
+	case err == nil && !isNew:
+		t.Errorf("%s: it says that it is upgraded, and it is not", what)
+	case err == nil || errors.Is(err, errMaybeUpgraded):
+	case isNew || len(names) != 1:
+		t.Errorf("%s: %v; but is it upgraded? %v; files %q", what, err, isNew, names)
+	}
+	if err != nil {
+		oneLine(t, err, path)
+	}
+	return isNew
+}
+
+func TestUpgrade_theDumpOfThePresentVersionIsSchemaSQL(t *testing.T) {
+	if *writeDump {
+		writePresentDump(t)
+	}
+	dumped := contentOf(t, oldDatabase(t, schemaVersion), nil)
+	made := contentOf(t, makeStore(t), nil)
+	wrong, extra := compareSchemas(dumped.schema, made.schema)
+	if len(wrong)+len(extra) > 0 {
+		t.Errorf("schema.sql is not what %s was made from: raise the version and add a step: %q %q", dumpName(schemaVersion), wrong, extra)
+	}
+	if made.version != schemaVersion || dumped.version != schemaVersion || len(schemaSteps) != schemaVersion-1 {
+		t.Errorf("schema.sql has version %d, %s %d, the constant says %d, and %d steps lead to %d", made.version, dumpName(schemaVersion), dumped.version, schemaVersion, len(schemaSteps), len(schemaSteps)+1)
+	}
+}
+
+// writePresentDump writes the dump of the present version.
+func writePresentDump(t *testing.T) {
+	t.Helper()
+	name := dumpName(schemaVersion)
+	path := filepath.Join(t.TempDir(), "widgetd.db")
+	if _, err := os.Stat(name); err == nil {
+		loadDump(t, schemaVersion, path)
+	} else {
+		path = oldDatabase(t, schemaVersion-1)
+		upgraded(t, path, upgradeOptions{})
+	}
+	c := contentOf(t, path, nil)
+	columns := columnsOf(c)
+	_, pragmasAndTables, _ := strings.Cut(schemaSQL, "\nPRAGMA")
+	out := &strings.Builder{}
+	fmt.Fprintf(out, "-- A database of version %d of the schema: schema.sql as it was then, and rows of every kind.\n-- Once it has landed it never changes.\n\nBEGIN;\n\nPRAGMA%s\n", schemaVersion, pragmasAndTables)
+	for _, found := range regexp.MustCompile(`(?m)^CREATE TABLE (\w+)`).FindAllStringSubmatch(schemaSQL, -1) {
+		for _, row := range c.rows[found[1]] {
+			fmt.Fprintf(out, "INSERT INTO %s (%s) VALUES (%s);\n", found[1], strings.Join(columns[found[1]], ", "), row)
+		}
+		fmt.Fprintln(out)
+	}
+	for _, row := range c.rows["sqlite_sequence"] {
+		table, n, _ := strings.Cut(row, ", ")
+		fmt.Fprintf(out, "UPDATE sqlite_sequence SET seq = %s WHERE name = %s;\n", n, table)
+	}
+	fmt.Fprintf(out, "\nCOMMIT;\n")
+	if err := os.WriteFile(name, []byte(out.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// choice is a rule that lists what a column may hold.
+var choice = regexp.MustCompile(`CHECK\((\w+) IN\(([^()]*)\)\)`)
+
+func TestUpgrade_everyDumpHoldsRowsOfEveryKind(t *testing.T) {
+	for version := 1; version <= schemaVersion; version++ {
+		path := oldDatabase(t, version)
+		c := contentOf(t, path, nil)
+		err := readFile(path, func(q *queries) error {
+			ask := func(what, query string, args ...any) {
+				var n int
+				if err := q.one(query, args, &n); err != nil || n == 0 {
+					t.Errorf("%s: no row with %s (%v)", dumpName(version), what, err)
+				}
+			}
+			for table, columns := range columnsOf(c) {
+				for _, column := range columns {
+					ask(table+"."+column+" set", `SELECT count(`+column+`) FROM `+table)
+					if table == "sqlite_sequence" {
+						continue // SQLite's own
+					}
+					ask(table+"."+column+" NULL, which it may be", `SELECT "notnull" OR pk OR EXISTS (SELECT 1 FROM `+table+` WHERE `+column+` IS NULL) FROM pragma_table_info(?) WHERE name = ?`, table, column)
+				}
+				for _, rule := range choice.FindAllStringSubmatch(c.schema["table "+table].text, -1) {
+					for value := range strings.SplitSeq(rule[2], ",") {
+						if table != "probes" {
+							ask(table+"."+rule[1]+" = "+value, `SELECT count(*) FROM `+table+` WHERE `+rule[1]+` = `+value)
+						}
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestUpgrade_comparesStatementsByWhatTheyDeclare(t *testing.T) {
+	for _, equal := range [][2]string{
+		{"CREATE TABLE a (b TEXT, -- it's a comment\n c TEXT) STRICT", "CREATE TABLE a(b TEXT,c TEXT)STRICT"},
+		{"CREATE TABLE \"a\" ( b TEXT /* one\ntwo */ )", "CREATE TABLE a (b TEXT)"},
+		{"a  IN\n('x' , 'y')", "a IN ('x','y')"},
+	} {
+		if one, other := normalizeSQL(equal[0]), normalizeSQL(equal[1]); one != other {
+			t.Errorf("%q and %q become %q and %q", equal[0], equal[1], one, other)
+		}
+	}
+	for _, differ := range [][2]string{
+		{"a CHECK (b <> '--x')", "a CHECK (b <> '--y')"},
+		{"a CHECK (b <> 'x  y')", "a CHECK (b <> 'x y')"},
+		{"a CHECK (b <> 'it''s /* x */')", "a CHECK (b <> 'it''s ')"},
+		{"ab", "a b"},
+		{`"a b"`, `a b`},
+		{"a TEXT NOT NULL", "a TEXT"},
+	} {
+		if one, other := normalizeSQL(differ[0]), normalizeSQL(differ[1]); one == other {
+			t.Errorf("%q and %q both become %q", differ[0], differ[1], one)
+		}
+	}
+}
+
+func TestCheck_namesWhatTheSchemaHasBesideOurs(t *testing.T) {
+	t.Parallel()
+	for statement, want := range map[string]string{
+		"CREATE TABLE mine (a TEXT)":                                                       "schema: table mine is not this program's: drop it",
+		"CREATE INDEX mine ON leads (source)":                                              "schema: index mine is not this program's: drop it",
+		"CREATE VIEW mine AS SELECT email FROM leads":                                      "schema: view mine is not this program's: drop it",
+		"CREATE TRIGGER mine AFTER INSERT ON leads BEGIN DELETE FROM probes; END":          "schema: trigger mine is not this program's: drop it",
+		"ALTER TABLE leads ADD COLUMN mine TEXT":                                           "schema: table leads has a column mine that this program does not make: drop it",
+		"DROP VIEW v_audit; ALTER TABLE events DROP COLUMN lead_id":                        "schema: table events has no column lead_id",
+		"DROP INDEX leads_email; CREATE INDEX leads_email ON leads (email_key)":            "schema: index leads_email is not as this program makes it",
+		"CREATE TABLE _litestream_seq (a); ANALYZE; CREATE VIRTUAL TABLE x USING dbstat()": "schema: table x is not this program's: drop it",
+	} {
+		path := makeStore(t)
+		raw(t, path, statement)
+		faults, err := checkFile(path)
+		if err != nil || !slices.ContainsFunc(faults, func(fault string) bool { return strings.HasPrefix(fault, want) }) || len(faults) > 2 {
+			t.Errorf("%s: %q, %v; want %q", statement, faults, err, want)
+		}
+		s := openTestStore(t, path, storeOptions{})
+		if err := s.backup(path + ".copy"); (err == nil) != strings.Contains(want, "is not this program's") {
+			t.Errorf("%s: a backup is sound when only something beside our schema is there: %v", statement, err)
+		}
+	}
+}
+
+// anOperatorOf gives an operator a database of an older version in place of its own.
+func anOperatorOf(t testing.TB, version int) *operator {
+	t.Helper()
+	o := newOperator(t)
+	if err := os.Rename(oldDatabase(t, version), o.env["WIDGETD_DB"]); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// argumentsOf are those of commands that don't take just anything.
+var argumentsOf = map[string]string{
+	"base-url set": "https://api.example.com/v1", "base-url remove": "https://api.example.com/v1", "account rate": "acct_x 1",
+	"origin add": "-account acct_00000000000000000000000001 https://new.example", "origin remove": "https://new.example",
+	"widget add": "-account acct_00000000000000000000000001 x", "token issue": "-account acct_00000000000000000000000001 -scope admin",
+	"leads purge": "-older-than 365d", "license add": "-account acct_00000000000000000000000001 -product x",
+	"license patch": "lic_x {}", "device list": "lic_00000000000000000000000001", "serve": "-addr 127.0.0.1:0",
+}
+
+func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *testing.T) {
+	t.Parallel()
+	o := anOperatorOf(t, 1)
+	before, err := os.ReadFile(o.env["WIDGETD_DB"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := filepath.Join(o.dir, "rows.csv")
+	if err := os.WriteFile(rows, []byte("key,product,account_id\nWP-2019-000123-ABCDEF,kitchen-display,acct_00000000000000000000000001\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	without := []string{"init", "demo", "upgrade", "version", "help", "lease inspect", "key public", "key add", "key rotate"} // these need no database, or make one
+	refused := 0
+	for _, c := range commands() {
+		if slices.Contains(without, c.name) {
+			continue
+		}
+		args := append(strings.Fields(c.name), strings.Fields(argumentsOf[c.name])...)
+		switch {
+		case c.name == "license import":
+			args = append(args, rows)
+		case argumentsOf[c.name] == "":
+			args = append(args, slices.Repeat([]string{"x"}, c.nargs)...)
+		}
+		out, err := o.try(args...)
+		if c.name == "check" && err != nil {
+			err = errors.New(strings.TrimSpace(out))
+		}
+		oneLine(t, err, "stop the service and run 'widgetd upgrade'", "older than version")
+		refused++
+	}
+	if after, _ := os.ReadFile(o.env["WIDGETD_DB"]); !bytes.Equal(before, after) || refused < 30 {
+		t.Errorf("%d commands refused; is the file as it was? %v", refused, bytes.Equal(before, after))
+	}
+	if err := os.Rename(o.env["WIDGETD_DB"], filepath.Join(o.dir, "demo.db")); err != nil {
+		t.Fatal(err)
+	}
+	demo := filepath.Join(o.dir, "demo")
+	if err := errors.Join(os.Mkdir(demo, 0o700), os.Rename(filepath.Join(o.dir, "demo.db"), filepath.Join(demo, "widgetd.db"))); err != nil {
+		t.Fatal(err)
+	}
+	o.fails(filepath.Join(demo, "widgetd.db")+" can't be used: stop the service and run 'widgetd upgrade'", "demo", "-addr", "127.0.0.1:0", "-dir", demo)
+}
+
+func TestUpgrade_saysWhatItDid(t *testing.T) {
+	t.Parallel()
+	o := anOperatorOf(t, 1)
+	db := o.env["WIDGETD_DB"]
+	steps := `(version \d+: [^\n]+ \((\d+ rows, )?[0-9.]+m?s\)\n){` + fmt.Sprint(schemaVersion-1) + `}`
+	matches := func(out, want string) {
+		t.Helper()
+		if !regexp.MustCompile(`^` + regexp.QuoteMeta(db) + want + `$`).MatchString(out) {
+			t.Errorf("it says\n%swant\n%s", out, want)
+		}
+	}
+	matches(o.do("upgrade", "-dry-run"), fmt.Sprintf(`: can be upgraded from schema version 1 to %d \(\d+m?s\)\n%sthis was a dry run: nothing was changed\n`, schemaVersion, steps))
+	if got := o.object("upgrade", "-dry-run"); got["from"] != 1.0 || got["to"] != float64(schemaVersion) || got["dry_run"] != true || got["copy"] != nil || len(got["steps"].([]any)) != schemaVersion-1 {
+		t.Errorf("as JSON %v", got)
+	}
+	out := o.do("upgrade")
+	matches(out, fmt.Sprintf(`: upgraded from schema version 1 to %d \(\d+m?s\)\n%sthe database as it was: %s\.v1-\d{4}-\d\d-\d\dT\d{6}Z; remove it once you are sure that you will not go back\n`,
+		schemaVersion, steps, regexp.QuoteMeta(db)))
+	matches(o.do("upgrade"), fmt.Sprintf(`: has schema version %d, as this program needs it; nothing to do\n`, schemaVersion))
+	if got := o.object("upgrade"); got["from"] != float64(schemaVersion) || got["to"] != got["from"] || got["dry_run"] != false || fmt.Sprint(got["steps"]) != "[]" {
+		t.Errorf("as JSON %v", got)
+	}
+	if report := o.object("check"); report["ok"] != true {
+		t.Errorf("check: %v", report)
+	}
+	copies := upgradeCopies(db)
+	if len(copies) != 1 || !strings.Contains(out, copies[0]) {
+		t.Errorf("copies %q, it said %s", copies, out)
+	}
+}
+
+func TestLeads_eraseNamesTheCopiesThatStillHoldTheAddress(t *testing.T) {
+	t.Parallel()
+	o := anOperatorOf(t, 1)
+	const address = "Ada.Lovelace@example.com"
+	if got := o.object("upgrade"); got["copy"] == nil {
+		t.Fatal(got)
+	}
+	copied := upgradeCopies(o.env["WIDGETD_DB"])[0]
+	for _, other := range []string{".v1-2027-01-30T120000Z.new", ".v2", ".version-1", "-v1-x", ".old"} {
+		if err := os.WriteFile(o.env["WIDGETD_DB"]+other, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	draft := o.env["WIDGETD_DB"] + ".v1-2027-01-30T120000Z.new"
+	for _, more := range [][]string{nil, {"-litestream"}} {
+		got := o.object(append([]string{"leads", "erase", address}, more...)...)
+		want := slices.Sorted(slices.Values([]string{copied, draft}))
+		if fmt.Sprint(got["copies"]) != fmt.Sprint(want) || !strings.HasSuffix(got["note"].(string), "so remove them: "+strings.Join(want, ", ")) {
+			t.Errorf("erased %v, want the copies %q", got, want)
+		}
+	}
+	if names := traces(t, o.dir, strings.ToLower(address)); !slices.Equal(names, []string{filepath.Base(copied)}) {
+		t.Errorf("the address stands in %q", names)
+	}
+	if err := errors.Join(os.Remove(copied), os.Remove(draft)); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.object("leads", "erase", address); fmt.Sprint(got["copies"]) != "[]" || strings.Contains(got["note"].(string), "remove") {
+		t.Errorf("erased %v", got)
+	}
+}

@@ -1,0 +1,327 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// upgradeProcess runs the program's upgrade on a file and returns what it printed.
+func upgradeProcess(t testing.TB, path string, more ...string) (string, error) {
+	t.Helper()
+	out, err := exec.Command(builtProgram(t), append([]string{"upgrade", "-db", path}, more...)...).CombinedOutput()
+	return string(out), err
+}
+
+// copyFiles copies a directory's files into a new one.
+func copyFiles(t testing.TB, dir string) (copied string) {
+	t.Helper()
+	copied = t.TempDir()
+	for name, text := range directory(t, dir) {
+		if err := os.WriteFile(filepath.Join(copied, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return copied
+}
+
+// upgradeKills are the system calls that an upgrade is killed at instead of making them,
+// the first time, the second time, and so on.
+var upgradeKills = []struct {
+	calls  string
+	more   []string // options of the upgrade
+	ofOurs bool     // only those on the database and its log
+	step   int      // how many are left out between two that are tried, unless -every-fault says otherwise
+}{
+	{"pwrite64", nil, false, 6}, // most of them fill the copy
+	{"pwrite64", nil, true, 1},
+	{"pwrite64", []string{"-no-copy"}, true, 1},
+	{"fsync,fdatasync", nil, false, 1},
+	{"ftruncate", nil, false, 1},
+	{"link,linkat", nil, false, 1},
+	{"unlink,unlinkat", nil, false, 1},
+}
+
+func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "strace")
+	old := oldDatabase(t, 1)
+	text, err := os.ReadFile(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := contentOf(t, old, nil)
+	upgraded(t, old, upgradeOptions{noCopy: true})
+	after := contentOf(t, old, nil)
+	killed := map[bool]int{} // before and after the commit
+	for _, k := range upgradeKills {
+		step := k.step
+		if *everyFault {
+			step = 1
+		}
+		for n := 1; ; n += step {
+			path := filepath.Join(t.TempDir(), "widgetd.db")
+			if err := os.WriteFile(path, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			what := fmt.Sprintf("killed at the %dth %s of %q", n, k.calls, k.more)
+			trace := []string{"-f", "-o", os.DevNull, "-e", "trace=" + k.calls, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", k.calls, n)}
+			if k.ofOurs {
+				trace = append(trace, "-P", path, "-P", path+"-wal")
+			}
+			cmd := exec.Command("strace", append(append(trace, builtProgram(t), "upgrade", "-db", path), k.more...)...)
+			if out, err := cmd.CombinedOutput(); err == nil {
+				break // it makes no more of them
+			} else if cmd.ProcessState.ExitCode() > 0 {
+				t.Fatalf("%s: %v %s", what, err, out)
+			}
+			killed[eitherOr(t, what, filepath.Join(copyFiles(t, filepath.Dir(path)), "widgetd.db"), before, after)]++
+			if out, err := upgradeProcess(t, path); err != nil {
+				t.Errorf("%s, and once more: %v %s", what, err, out)
+			}
+			same(t, what+", and once more", contentOf(t, path, nil), after)
+			for _, copied := range upgradeCopies(path) {
+				if strings.HasSuffix(copied, ".new") {
+					t.Errorf("%s: %s is left behind", what, copied)
+				} else {
+					same(t, what+": "+copied, contentOf(t, copied, nil), before)
+				}
+			}
+		}
+	}
+	t.Logf("killed %d times before the commit and %d times after it", killed[false], killed[true])
+	if killed[false] < 20 || killed[true] < 3 {
+		t.Error("that is not every moment")
+	}
+}
+
+func TestUpgrade_isRefusedWhileAServiceServesWhichGoesOn(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	db := o.env["WIDGETD_DB"]
+	p := serveProcess(t, o)
+	c := o.customer(p)
+	var all acknowledged
+	all.add("before@example.com", c.lead("before@example.com").text("id"))
+	raw(t, db, `PRAGMA user_version = 1`) // as if it were an earlier program's service
+	for _, more := range [][]string{nil, {"-no-copy"}, {"-dry-run"}} {
+		before := directory(t, o.dir)
+		out, err := upgradeProcess(t, db, more...)
+		if want := db + " was not upgraded: another process has it open: stop the service"; err == nil || !strings.Contains(out, want) || strings.Count(out, "\n") != 1 {
+			t.Errorf("%v: %s; want one line with %q", err, out, want)
+		}
+		if after := directory(t, o.dir); after["widgetd.db"] != before["widgetd.db"] || len(after) != len(before) {
+			t.Error("a refused upgrade changed the file")
+		}
+	}
+	all.add("afterwards@example.com", c.lead("afterwards@example.com").text("id"))
+	if err := p.stop(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	raw(t, db, fmt.Sprintf(`PRAGMA user_version = %d`, schemaVersion))
+	all.check(t, o)
+}
+
+func TestUpgrade_isRefusedWhileAShellHasTheFileOpen(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	openShell(t, path).run("SELECT count(*) FROM leads")
+	if out, err := upgradeProcess(t, path); err == nil || !strings.Contains(out, "another process has it open") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// unitCommand returns what a line of the unit file runs, without the program's name.
+func unitCommand(t testing.TB, name string) []string {
+	t.Helper()
+	unit, err := os.ReadFile("deploy/widgetd.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^` + name + `=/usr/local/bin/widgetd (.*)$`).FindSubmatch(unit)
+	if found == nil || !regexp.MustCompile(`(?m)^TimeoutStartSec=infinity$`).Match(unit) {
+		t.Fatalf("the unit file has no %s, or a limit on how long a start may take", name)
+	}
+	return strings.Fields(string(found[1]))
+}
+
+// startAsTheUnit does what systemd does at a start: ExecStartPre, then ExecStart.
+func startAsTheUnit(t testing.TB, o *operator) *process {
+	t.Helper()
+	first := exec.Command(builtProgram(t), unitCommand(t, "ExecStartPre")...)
+	first.Dir = o.dir
+	if out, err := first.CombinedOutput(); err != nil {
+		t.Fatalf("ExecStartPre: %v %s", err, out)
+	}
+	serve := exec.Command(builtProgram(t), append(unitCommand(t, "ExecStart"), "-addr", "127.0.0.1:0")...)
+	serve.Dir = o.dir
+	return start(t, serve)
+}
+
+// A key of testdata's first licence, and a device that holds one of its seats.
+const dumpedKey, dumpedFingerprint = "H1XQG-DMMG9-ZHQYQ-1ZQQW-SAQR2", "kitchen-1"
+
+func TestUpgrade_isDoneByTheUnitSoThatInstallingAndRestartingIsAll(t *testing.T) {
+	t.Parallel()
+	for version := 1; version <= schemaVersion; version++ {
+		t.Run(dumpName(version), func(t *testing.T) {
+			o := anOperatorOf(t, version)
+			for round, want := range []int{min(schemaVersion-version, 1), min(schemaVersion-version, 1)} { // copies: the second start has nothing to do
+				p := startAsTheUnit(t, o)
+				c := &customer{t: t, client: newClient(t), base: p.base}
+				if a := c.ask("POST", "/widget/license/verify", activateBody(dumpedKey, dumpedFingerprint)); a.status != 200 || a.json()["valid"] != true {
+					t.Errorf("a device that was active: %d %s", a.status, a.body)
+				}
+				if a := c.lead(fmt.Sprintf("round%d@example.com", round)); a.status != 200 {
+					t.Errorf("a lead: %d %s", a.status, a.body)
+				}
+				if err := p.stop(syscall.SIGTERM); err != nil {
+					t.Error(err)
+				}
+				if copies := upgradeCopies(o.env["WIDGETD_DB"]); len(copies) != want {
+					t.Errorf("start %d: copies %q", round, copies)
+				}
+			}
+			if report := o.object("check"); report["ok"] != true {
+				t.Errorf("check: %v", report)
+			}
+		})
+	}
+}
+
+func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
+	t.Parallel()
+	o := anOperatorOf(t, 1)
+	db := o.env["WIDGETD_DB"]
+	before := contentOf(t, db, nil)
+	newProgram := filepath.Join(o.dir, "widgetd") // what was built and brought here
+	if err := os.WriteFile(newProgram, []byte("#!/bin/sh\n# the new one\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	inPlace := func() string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(bin, "widgetd"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "widgetd"), []byte("#!/bin/sh\n# the old one\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	atBin := func(lines string) string { return strings.ReplaceAll(lines, "/usr/local/bin/", bin+"/") }
+	if asked := asOnAServer(t, o, atBin(readmeBlock(t, "widgetd.before\n")), nil); asked != "restart widgetd\n" || !strings.Contains(inPlace(), "the new one") {
+		t.Errorf("systemd was asked %q; in place is %s", asked, inPlace())
+	}
+	p := startAsTheUnit(t, o)
+	if _, _, err := postLead(newClient(t), p.base, "lost.by.going.back@example.com"); err != nil {
+		t.Error(err)
+	}
+	if err := p.stop(syscall.SIGKILL); err == nil { // not even stopped properly
+		t.Error("it was not killed")
+	}
+	copies := upgradeCopies(db)
+	if len(copies) != 1 {
+		t.Fatalf("copies %q", copies)
+	}
+	steps := strings.ReplaceAll(readmeBlock(t, "mkdir newer"), "widgetd.db.v1-2027-01-31T120000Z", filepath.Base(copies[0]))
+	if asked := asOnAServer(t, o, atBin(steps), nil); asked != "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n" || !strings.Contains(inPlace(), "the old one") {
+		t.Errorf("systemd was asked %q; in place is %s", asked, inPlace())
+	}
+	if info, err := os.Stat(db); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info, err)
+	}
+	same(t, "gone back", contentOf(t, db, nil), before)
+	if names := dirNames(t, filepath.Join(o.dir, "newer")); len(names) != 4 { // the database with its log, which holds what was written since, and the copy
+		t.Errorf("put aside: %q", names)
+	}
+}
+
+func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(smallDisk(t, 1<<20), "widgetd.db")
+	text, err := os.ReadFile(oldDatabase(t, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := contentOf(t, path, nil)
+	filler := filepath.Join(filepath.Dir(path), "filler")
+	leave := func(bytes int64) {
+		t.Helper()
+		info, err := os.Stat(filler)
+		if err == nil {
+			err = os.Truncate(filler, info.Size()-bytes)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(want string, more ...string) bool {
+		t.Helper()
+		out, err := upgradeProcess(t, path, more...)
+		if err == nil {
+			return false
+		}
+		if !strings.Contains(out, want) || strings.Count(out, "\n") != 1 || !strings.Contains(out, path) {
+			t.Errorf("%q: %v: %s; want one line with %q", more, err, out, want)
+		}
+		same(t, "refused", contentOf(t, filepath.Join(copyFiles(t, filepath.Dir(path)), "widgetd.db"), nil), before) // here is no room to look
+		if copies := upgradeCopies(path); len(copies) > 0 {
+			t.Errorf("left behind: %q", copies)
+		}
+		return true
+	}
+	fillDisk(t, filler)
+	leave(256 << 10)
+	for _, more := range [][]string{nil, {"-dry-run"}} {
+		if !refused("make room on its disk, or leave the copy out with -no-copy: a copy and the upgrade need ", more...) {
+			t.Errorf("%q: it found room", more)
+		}
+	}
+	fillDisk(t, filepath.Join(filepath.Dir(path), "more"))
+	refusals := 0
+	for refused("make room on its disk: ", "-no-copy") { // wherever in it the room ends
+		refusals++
+		leave(4 << 10)
+	}
+	if faults, err := checkFile(path); err != nil || len(faults) > 0 || refusals < 10 {
+		t.Errorf("after %d refusals: %q, %v", refusals, faults, err)
+	}
+}
+
+func TestUpgrade_ofFilesThatThisUserCannotWriteIsRefused(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root may run it as somebody else")
+	}
+	programsOrSkip(t, "setpriv")
+	dir, err := os.MkdirTemp("", "nobody") // t.TempDir() is in a directory that is closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "widgetd.db")
+	runProgram(t, "cp", oldDatabase(t, 1), path)
+	runProgram(t, "cp", builtProgram(t), filepath.Join(dir, "widgetd"))
+	runProgram(t, "chown", "-R", "nobody", dir)
+	for mode, want := range map[string]string{ // of the file and of the directory
+		"400 700": path + " can't be written: let this user write to it",
+		"600 500": "let this user write to it and to its directory",
+	} {
+		file, directory, _ := strings.Cut(mode, " ")
+		runProgram(t, "chmod", file, path)
+		runProgram(t, "chmod", directory, dir)
+		out, err := exec.Command("setpriv", "--reuid=nobody", "--clear-groups", filepath.Join(dir, "widgetd"), "upgrade", "-db", path).CombinedOutput()
+		if text := string(out); err == nil || strings.Count(text, "\n") != 1 || !strings.Contains(text, want) {
+			t.Errorf("%s: %v: %q; want one line with %q", mode, err, text, want)
+		}
+	}
+}
