@@ -1,24 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/ed25519"
-	"crypto/hkdf"
-	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
-	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,8 +13,8 @@ import (
 	"time"
 )
 
-// The scopes of tokens (contract, section 2). A device's is given by activating
-// only; admin stands for every other one, on every account.
+// The scopes of tokens (contract, section 2). admin includes every other scope, on every
+// account. license:verify is the scope of device tokens; only activating a device grants it.
 const (
 	scopeStats    = "stats:read"
 	scopeLeads    = "leads:read"
@@ -40,391 +27,56 @@ const (
 	scopeDevice   = "license:verify"
 )
 
-// grantableScopes are what an operator can put into a token.
-var grantableScopes = []string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents, scopeWebhooks, scopeAdmin}
+// grantableScopes are the scopes that an operator can give to a token.
+var grantableScopes = []string{
+	scopeStats,
+	scopeLeads,
+	scopeErase,
+	scopeLicenses,
+	scopeDevices,
+	scopeEvents,
+	scopeWebhooks,
+	scopeAdmin,
+}
 
 const (
-	clockSkew     = 60 * time.Second
+	clockSkew     = 60 * time.Second // how far the clocks of issuer and checker may be apart
 	maxTokenBytes = 4096
-	lateDevice    = 365 * 24 * time.Hour // how long after its end a device token still names its device
-	realm         = `Bearer realm="widgetd"`
+
+	// expiredTokenWindow is how long an expired device token still identifies its device.
+	expiredTokenWindow = 365 * 24 * time.Hour
+
+	bearerChallenge = `Bearer realm="widgetd"` // WWW-Authenticate (RFC 6750, section 3)
 )
 
 var (
-	errTokenRequired = &refusal{code: "token_required", detail: "This needs a bearer token in the Authorization header."}
-	errInvalidToken  = &refusal{code: "invalid_token", detail: "The bearer token is malformed, expired, revoked or not of this service."}
+	authProblems problemTable
+
+	codeTokenRequired = authProblems.add(401, "token_required", "Token required",
+		"This request needs a bearer token in the Authorization header.")
+	codeInvalidToken = authProblems.add(401, "invalid_token", "Invalid token",
+		"The bearer token is malformed, expired, revoked, or was issued by another service.")
+	codeScope = authProblems.add(403, "insufficient_scope", "Insufficient scope",
+		"The token does not carry the scope that this request needs.")
+
+	errTokenRequired = &refusal{code: codeTokenRequired, challenge: bearerChallenge}
+	errInvalidToken  = &refusal{code: codeInvalidToken, challenge: bearerChallenge + `, error="invalid_token"`}
 )
 
-func errScope(scope string) error {
-	return &refusal{code: "insufficient_scope", detail: "The token does not carry the scope " + scope + ".", scope: scope}
+// errScope returns the refusal of a token that lacks a scope. Its challenge names the scope
+// (RFC 6750, section 3.1).
+func errScope(scope, detail string) error {
+	challenge := bearerChallenge + `, error="insufficient_scope", scope="` + scope + `"`
+	return &refusal{code: codeScope, detail: detail, challenge: challenge}
 }
 
-// claims are the claims of a token of ours: a bearer token's, and behind them a
-// device token's (contract, sections 2 and 4). Times are Unix seconds.
-type claims struct {
-	Issuer   string `json:"iss"`
-	Audience string `json:"aud"`
-	Subject  string `json:"sub"` // the account
-	ClientID string `json:"client_id"`
-	Scope    string `json:"scope"` // space-separated
-	IssuedAt int64  `json:"iat"`
-	Expires  int64  `json:"exp"`
-	ID       string `json:"jti"`
-
-	License      string   `json:"lic,omitempty"`
-	Device       string   `json:"dev,omitempty"`
-	Fingerprint  string   `json:"fph,omitempty"` // base64url SHA-256
-	Product      string   `json:"prd,omitempty"`
-	Entitlements []string `json:"ent,omitempty"`
-	Seq          int64    `json:"seq,omitempty"`
-	LicenseEnd   int64    `json:"lexp,omitempty"` // 0: never
-	GraceEnd     int64    `json:"gexp,omitempty"`
-	RefreshAfter int64    `json:"rfa,omitempty"` // seconds after iat
-	Nonce        string   `json:"nonce,omitempty"`
-}
-
-// isDevice reports whether the token is a device's lease.
-func (c *claims) isDevice() bool { return c.Device != "" }
-
-// A signingKey is one Ed25519 key of the key file.
-type signingKey struct {
-	private   ed25519.PrivateKey // nil where only the public half is known
-	public    ed25519.PublicKey
-	kid       string // RFC 7638 thumbprint
-	createdAt stamp
-}
-
-func signingKeyOf(private ed25519.PrivateKey, createdAt stamp) signingKey {
-	public := private.Public().(ed25519.PublicKey)
-	return signingKey{private: private, public: public, kid: thumbprint(public), createdAt: createdAt}
-}
-
-// jwk is the public half, as RFC 8037 writes it.
-func (k *signingKey) jwk() map[string]string {
-	return map[string]string{"kty": "OKP", "crv": "Ed25519", "x": base64.RawURLEncoding.EncodeToString(k.public), "kid": k.kid, "use": "sig", "alg": "EdDSA"}
-}
-
-// thumbprint is RFC 7638's, over the members that RFC 8037 requires.
-func thumbprint(public ed25519.PublicKey) string {
-	sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}`))
-	return base64.RawURLEncoding.EncodeToString(sum[:])
-}
-
-// A keyring is the content of the key file: the keys, of which the first one
-// signs and all verify, and the secret that everything symmetric is derived from.
-type keyring struct {
-	keys   []signingKey
-	secret []byte
-}
-
-const (
-	pemKey     = "PRIVATE KEY"
-	pemSecret  = "WIDGETD SECRET"
-	pemCreated = "Created"
-)
-
-// newSigningKey makes a key whose id does not begin with a dash, which the command
-// line would take for an option.
-func newSigningKey(now time.Time) (signingKey, error) {
-	for {
-		_, private, err := ed25519.GenerateKey(rand.Reader)
-		if err != nil {
-			return signingKey{}, err
-		}
-		if key := signingKeyOf(private, newStamp(now)); key.kid[0] != '-' {
-			return key, nil
-		}
-	}
-}
-
-// newKeyring makes a key and a secret.
-func newKeyring(now time.Time) (*keyring, error) {
-	key, err := newSigningKey(now)
-	secret := make([]byte, 32)
-	rand.Read(secret)
-	return &keyring{keys: []signingKey{key}, secret: secret}, err
-}
-
-// loadKeyring reads the key file. It refuses one that others can read.
-func loadKeyring(path string) (*keyring, error) {
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no key file at %s: run 'widgetd init' first, or name it with -key", path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open the key file: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("others can read the key file %s (mode %04o): run 'chmod 600 %s', and rotate the key if that was long so", path, info.Mode().Perm(), path)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read the key file: %w", err)
-	}
-	ring, err := parseKeyring(text)
-	if err != nil {
-		return nil, fmt.Errorf("the key file %s is damaged: restore it from your copy: %w", path, err)
-	}
-	return ring, nil
-}
-
-var pemBegin = []byte("-----BEGIN ")
-
-func parseKeyring(text []byte) (*keyring, error) {
-	ring := &keyring{}
-	for text = bytes.TrimSpace(text); len(text) > 0; text = bytes.TrimSpace(text) {
-		block, rest := pem.Decode(text)
-		// Decode steps over what is no block, a broken key too.
-		if block == nil || !bytes.HasPrefix(text, pemBegin) || bytes.Count(text[:len(text)-len(rest)], pemBegin) != 1 {
-			return nil, errors.New("there is text that is no PEM block, or a broken one")
-		}
-		text = rest
-		switch block.Type {
-		case pemSecret:
-			if ring.secret != nil || len(block.Bytes) != 32 {
-				return nil, errors.New("the secret is not one block of 32 bytes")
-			}
-			ring.secret = block.Bytes
-		case pemKey:
-			parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-			private, ok := parsed.(ed25519.PrivateKey)
-			if err != nil || !ok {
-				return nil, errors.New("a key is not an Ed25519 key in PKCS#8")
-			}
-			var created stamp
-			if text := block.Headers[pemCreated]; text != "" {
-				if err := created.Scan(text); err != nil {
-					return nil, errors.New("the date of a key can't be read")
-				}
-			}
-			key := signingKeyOf(private, created)
-			if ring.find(key.kid) != nil {
-				return nil, errors.New("a key stands there twice")
-			}
-			ring.keys = append(ring.keys, key)
-		default:
-			return nil, fmt.Errorf("a block %q does not belong there", block.Type)
-		}
-	}
-	if len(ring.keys) == 0 || ring.secret == nil {
-		return nil, errors.New("a key or the secret is missing")
-	}
-	return ring, nil
-}
-
-func (k *keyring) encode() ([]byte, error) {
-	var out bytes.Buffer
-	for i := range k.keys {
-		der, err := x509.MarshalPKCS8PrivateKey(k.keys[i].private)
-		if err != nil {
-			return nil, err
-		}
-		block := &pem.Block{Type: pemKey, Bytes: der}
-		if !k.keys[i].createdAt.IsZero() {
-			block.Headers = map[string]string{pemCreated: k.keys[i].createdAt.String()}
-		}
-		if err := pem.Encode(&out, block); err != nil {
-			return nil, err
-		}
-	}
-	err := pem.Encode(&out, &pem.Block{Type: pemSecret, Bytes: k.secret})
-	return out.Bytes(), err
-}
-
-// save writes the key file whole or not at all, mode 0600. It replaces an
-// existing one only when told to; else the error wraps fs.ErrExist.
-func (k *keyring) save(path string, replace bool) error {
-	text, err := k.encode()
-	if err != nil {
-		return fmt.Errorf("write the key file: %w", err)
-	}
-	err = writeWhole(path, replace, func(f *os.File) error {
-		_, err := f.Write(text)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("write the key file: %w", err)
-	}
-	return nil
-}
-
-// signer is the key that signs.
-func (k *keyring) signer() *signingKey { return &k.keys[0] }
-
-// find returns the key of a thumbprint, or nil.
-func (k *keyring) find(kid string) *signingKey {
-	for i := range k.keys {
-		if k.keys[i].kid == kid {
-			return &k.keys[i]
-		}
-	}
-	return nil
-}
-
-// derive makes a key of 32 bytes for one purpose (RFC 5869).
-func (k *keyring) derive(purpose string, salt []byte) []byte {
-	key, err := hkdf.Key(sha256.New, k.secret, salt, "widgetd "+purpose, 32)
-	if err != nil {
-		panic(err) // only for a length that HKDF can't give
-	}
-	return key
-}
-
-// hash is a keyed hash of parts for one purpose: without the key file nobody can
-// tell what was hashed. No part runs into the next.
-func (k *keyring) hash(purpose string, parts ...string) []byte {
-	mac := hmac.New(sha256.New, k.derive(purpose, nil))
-	for _, part := range parts {
-		fmt.Fprintf(mac, "%d:%s", len(part), part)
-	}
-	return mac.Sum(nil)
-}
-
-// seal encrypts an answer under a key that needs the service's secret and what
-// the caller chose (AES-256-GCM).
-func (k *keyring) seal(chosen string, plain []byte) []byte {
-	aead := k.aead(chosen)
-	nonce := make([]byte, aead.NonceSize())
-	rand.Read(nonce)
-	return aead.Seal(nonce, nonce, plain, nil)
-}
-
-// unseal is seal's inverse.
-func (k *keyring) unseal(chosen string, sealed []byte) ([]byte, error) {
-	aead := k.aead(chosen)
-	if len(sealed) < aead.NonceSize() {
-		return nil, errors.New("a sealed answer is too short")
-	}
-	return aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], nil)
-}
-
-func (k *keyring) aead(chosen string) cipher.AEAD {
-	block, err := aes.NewCipher(k.derive("idempotency", []byte(chosen)))
-	if err == nil {
-		var aead cipher.AEAD
-		if aead, err = cipher.NewGCM(block); err == nil {
-			return aead
-		}
-	}
-	panic(err) // only for a key of another length
-}
-
-// strictBase64 refuses altered last characters, which RawURLEncoding takes.
-var strictBase64 = base64.RawURLEncoding.Strict()
-
-// decodeSegment decodes one part of a token, canonical base64url only (the
-// decoder alone would pass line breaks).
-func decodeSegment(s string) ([]byte, bool) {
-	if strings.ContainsAny(s, "\r\n") {
-		return nil, false
-	}
-	out, err := strictBase64.DecodeString(s)
-	return out, err == nil
-}
-
-// sign makes a compact JWS of the claims with the key that signs (RFC 7515, RFC
-// 8037, RFC 9068's typ).
-func (k *keyring) sign(c claims) (string, error) {
-	payload, err := json.Marshal(c)
-	if err != nil {
-		return "", err
-	}
-	key := k.signer()
-	header := `{"alg":"EdDSA","typ":"at+jwt","kid":"` + key.kid + `"}`
-	input := base64.RawURLEncoding.EncodeToString([]byte(header)) + "." + base64.RawURLEncoding.EncodeToString(payload)
-	return input + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key.private, []byte(input))), nil
-}
-
-// verify reads a compact JWS that a key of the ring signed. Any other way to write
-// a token is errInvalidToken: a header member that we don't write, an algorithm
-// but EdDSA under its two names, a claim twice or of the wrong type. The caller
-// still has to judge its times, its addressee and whether it was revoked.
-func (k *keyring) verify(token string) (claims, error) {
-	parts := strings.Split(token, ".")
-	if len(token) > maxTokenBytes || len(parts) != 3 {
-		return claims{}, errInvalidToken
-	}
-	var decoded [3][]byte
-	for i, part := range parts {
-		var ok bool
-		if decoded[i], ok = decodeSegment(part); !ok {
-			return claims{}, errInvalidToken
-		}
-	}
-	header, err := parseJSON(decoded[0])
-	if err != nil {
-		return claims{}, errInvalidToken
-	}
-	for _, m := range header.members {
-		wanted := map[string][]string{"alg": {"EdDSA", "Ed25519"}, "typ": {"at+jwt"}, "kid": {m.value.text}}[m.name]
-		if m.value.kind != jsonString || !slices.Contains(wanted, m.value.text) {
-			return claims{}, errInvalidToken
-		}
-	}
-	kid, _ := header.member("kid")
-	if len(header.members) != 3 || kid == nil {
-		return claims{}, errInvalidToken
-	}
-	key := k.find(kid.text)
-	if key == nil || !ed25519.Verify(key.public, []byte(token[:len(parts[0])+1+len(parts[1])]), decoded[2]) {
-		return claims{}, errInvalidToken
-	}
-	payload, err := parseJSON(decoded[1])
-	if err != nil {
-		return claims{}, errInvalidToken
-	}
-	return readClaims(&payload)
-}
-
-// readClaims takes the claims of a parsed payload; a known one of the wrong type,
-// or a required one that is missing, is errInvalidToken.
-func readClaims(v *jsonValue) (c claims, err error) {
-	ok := true
-	text := func(name string, need need) string {
-		m, there := v.member(name)
-		if !there || m.kind != jsonString {
-			ok = ok && !there && need == optional
-			return ""
-		}
-		return m.text
-	}
-	number := func(name string, need need) int64 {
-		m, there := v.member(name)
-		if !there {
-			ok = ok && need == optional
-			return 0
-		}
-		n, whole := m.integer()
-		ok = ok && whole && n >= 0
-		return n
-	}
-	c = claims{
-		Issuer: text("iss", required), Audience: text("aud", required), Subject: text("sub", required), ClientID: text("client_id", required),
-		Scope: text("scope", required), IssuedAt: number("iat", required), Expires: number("exp", required), ID: text("jti", required),
-		License: text("lic", optional), Device: text("dev", optional), Fingerprint: text("fph", optional), Product: text("prd", optional),
-		Seq: number("seq", optional), LicenseEnd: number("lexp", optional), GraceEnd: number("gexp", optional),
-		RefreshAfter: number("rfa", optional), Nonce: text("nonce", optional),
-	}
-	if list, there := v.member("ent"); there {
-		ok = ok && list.kind == jsonArray
-		for _, e := range list.list {
-			ok = ok && e.kind == jsonString
-			c.Entitlements = append(c.Entitlements, e.text)
-		}
-	}
-	if !ok || c.isDevice() != (c.Scope == scopeDevice) {
-		return claims{}, errInvalidToken
-	}
-	return c, nil
-}
-
-// A caller is who is behind a request, as far as a token says.
+// A caller is the bearer of a valid token.
 type caller struct {
 	claims claims
-	all    bool // may name any account
+	all    bool // may act on any account that it names with ?account_id=
 }
 
-// has reports whether the caller may do what a scope stands for.
+// has reports whether the token grants a scope.
 func (c *caller) has(scope string) bool {
 	granted := strings.Fields(c.claims.Scope)
 	return slices.Contains(granted, scope) || slices.Contains(granted, scopeAdmin)
@@ -433,17 +85,34 @@ func (c *caller) has(scope string) bool {
 // admin reports whether the caller is the operator.
 func (c *caller) admin() bool { return c.has(scopeAdmin) }
 
-// A guard decides who calls by their token, and keeps in memory what it read.
-type guard struct {
-	store  *store
-	now    func() time.Time
-	keys   atomic.Pointer[keyring]
-	caches caches
+// An authenticator finds out who sends a request. It caches the accounts, origins and tokens
+// that it reads from the store.
+type authenticator struct {
+	store *store
+	now   func() time.Time
+	keys  atomic.Pointer[keyring] // replaced when the key file changes
+
+	accounts *cache[string, account]   // by id
+	origins  *cache[string, string]    // origin → id of the account that lists it
+	callers  *cache[tokenKey, *caller] // of tokens that were valid, but for their times
 }
 
-// bearer takes the token out of a request: "" when none is given, errInvalidToken
-// when the header is there and holds something else (RFC 6750).
-func bearer(r *http.Request) (string, error) {
+// newAuthenticator makes an authenticator over an open store.
+func newAuthenticator(st *store, keys *keyring) *authenticator {
+	a := &authenticator{
+		store:    st,
+		now:      st.now,
+		accounts: newCache[string, account](4_000),
+		origins:  newCache[string, string](1_000),
+		callers:  newCache[tokenKey, *caller](4_000),
+	}
+	a.keys.Store(keys)
+	return a
+}
+
+// bearerToken returns the token in a request's Authorization header (RFC 6750), or "" if there
+// is no such header. Errors: errInvalidToken, if the header holds anything else.
+func bearerToken(r *http.Request) (string, error) {
 	values := r.Header.Values("Authorization")
 	if len(values) == 0 {
 		return "", nil
@@ -456,31 +125,205 @@ func bearer(r *http.Request) (string, error) {
 	return token, nil
 }
 
-// authenticate judges a token: whose it is, and its times. A device token after its
-// end passes only when late is set. What comes back is shared. Errors: errInvalidToken,
-// the store's.
-func (g *guard) authenticate(token string, late bool) (*caller, error) {
-	who, err := g.remembered(token)
+// authenticate checks a token completely, its times included, and returns its bearer. With
+// acceptExpired it also accepts a device token that expired within expiredTokenWindow. Callers
+// must not change the result, which is cached. Errors: errInvalidToken, those of the store.
+func (a *authenticator) authenticate(token string, acceptExpired bool) (*caller, error) {
+	who, err := a.cachedCaller(token)
 	if err != nil {
 		return nil, err
 	}
-	c, now := &who.claims, g.now()
+	c, now := &who.claims, a.now()
 	ends := time.Unix(c.Expires, 0).Add(clockSkew)
 	expired := !now.Before(ends)
 	if time.Unix(c.IssuedAt, 0).After(now.Add(clockSkew)) {
 		return nil, errInvalidToken
 	}
-	if expired && !(late && c.isDevice() && now.Before(ends.Add(lateDevice))) {
+	if expired && !(acceptExpired && c.isDevice() && now.Before(ends.Add(expiredTokenWindow))) {
 		return nil, errInvalidToken
 	}
 	return who, nil
 }
 
-// parseOrigin gives an origin its normal form: scheme and host in lower case, no
-// default port (RFC 6454). Anything that is not one http or https origin, "null"
-// included, is an error.
+// clientAddress returns the address of the client: that of the peer, or if the peer is a
+// trusted proxy, the rightmost address of X-Forwarded-For that is not a trusted proxy's. What
+// is to the left of it, or of an element that is no address, was chosen by the client and is
+// not believed.
+func clientAddress(peer string, forwarded []string, trusted []netip.Prefix) netip.Addr {
+	address := parseAddress(peer)
+	if len(forwarded) == 0 {
+		return address
+	}
+	hops := strings.Split(strings.Join(forwarded, ","), ",")
+	for i := len(hops) - 1; i >= 0 && isTrusted(address, trusted); i-- {
+		hop := parseAddress(strings.TrimSpace(hops[i]))
+		if !hop.IsValid() {
+			break
+		}
+		address = hop
+	}
+	return address
+}
+
+func isTrusted(address netip.Addr, trusted []netip.Prefix) bool {
+	return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(address) })
+}
+
+// parseAddress parses an IP address with or without a port; it returns the zero address for
+// anything else. An IPv4-mapped IPv6 address becomes an IPv4 address, and zones are dropped.
+func parseAddress(s string) netip.Addr {
+	if withPort, err := netip.ParseAddrPort(s); err == nil {
+		return withPort.Addr().Unmap().WithZone("")
+	}
+	address, _ := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"))
+	return address.Unmap().WithZone("")
+}
+
+// addressKey returns the limiter key of an address: an IPv4 address itself, or the /64 of an
+// IPv6 address, since one client can use all addresses of a /64.
+func addressKey(address netip.Addr) string {
+	if address.Is6() {
+		prefix, _ := address.Prefix(64)
+		return prefix.String()
+	}
+	return address.String()
+}
+
+// checkClientID checks a client id, the name of the application that a token is for: 1 to 100
+// visible ASCII characters (RFC 6749, appendix A.1, without the space).
+func checkClientID(s string) error {
+	if s == "" || len(s) > 100 || strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
+		return errors.New("a client id must have 1 to 100 visible ASCII characters and no space")
+	}
+	return nil
+}
+
+// parseBaseURL parses a base address: http or https, a host, and a path that ends in the
+// segment v1; no query, no fragment. It returns the address with scheme and host in lower
+// case, and its path.
+func parseBaseURL(s string) (normal, path string, err error) {
+	bad := fmt.Errorf("%q is not a base address such as https://api.example.com/v1, ending in /v1", s)
+	scheme, rest, ok := strings.Cut(s, "://")
+	slash := strings.IndexByte(rest, '/')
+	if !ok || slash < 0 {
+		return "", "", bad
+	}
+	origin, err := parseOrigin(scheme + "://" + rest[:slash])
+	path = rest[slash:]
+	reserved := strings.HasPrefix(path+"/", "/api/legacy/")
+	if err != nil || len(s) > 200 || !strings.HasSuffix(path, "/v1") || reserved {
+		return "", "", bad
+	}
+	for _, segment := range strings.Split(path[1:], "/") {
+		if segment == "." || segment == ".." || !unreserved(segment) {
+			return "", "", bad
+		}
+	}
+	return origin + path, path, nil
+}
+
+// unreserved reports whether s is one or more of the characters that a URL never escapes (RFC
+// 3986, section 2.3).
+func unreserved(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(r rune) bool {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		return !letter && (r < '0' || r > '9') && !strings.ContainsRune("-_.~", r)
+	}) < 0
+}
+
+// A tokenKey identifies a token by its hash, together with the keys that verified it: when the
+// key file changes, tokens are verified again.
+type tokenKey struct {
+	hash [32]byte
+	keys *keyring
+}
+
+// cachedCaller is verifyToken with a cache in front of it.
+func (a *authenticator) cachedCaller(token string) (*caller, error) {
+	if len(token) > maxTokenBytes {
+		return nil, errInvalidToken
+	}
+	keys := a.keys.Load()
+	plain := append(make([]byte, 0, maxTokenBytes), token...) // of constant size, so it stays on the stack
+	return a.callers.load(a.store, tokenKey{sha256.Sum256(plain), keys}, func() (*caller, string, error) {
+		who, err := a.verifyToken(token, keys)
+		return &who, "", err
+	})
+}
+
+// verifyToken checks everything about a token but its times, and so what only a commit or
+// another key file can change: its signature, its issuer and audience, and for a bearer token
+// that it is not revoked and its account not closed. Errors: errInvalidToken, those of the store.
+func (a *authenticator) verifyToken(token string, keys *keyring) (who caller, err error) {
+	if who.claims, err = keys.verify(token); err != nil {
+		return who, err
+	}
+	accepted, err := a.store.acceptedBase(who.claims.Issuer)
+	if err != nil {
+		return who, err
+	}
+	if !accepted || who.claims.Audience != who.claims.Issuer {
+		return who, errInvalidToken
+	}
+	if who.claims.isDevice() {
+		return who, nil
+	}
+	row, err := a.store.liveToken(who.claims.ID)
+	if errors.Is(err, errNotFound) || err == nil && row.AccountID != who.claims.Subject {
+		return who, errInvalidToken
+	}
+	who.all = row.AllAccounts || who.admin()
+	return who, err
+}
+
+// cachedAccount is store.account with a cache in front of it.
+func (a *authenticator) cachedAccount(id string) (account, error) {
+	return a.accounts.load(a.store, id, func() (account, string, error) {
+		row, err := a.store.account(id)
+		return row, "", err
+	})
+}
+
+// cachedOriginOwner is store.originOwner with a cache in front of it.
+func (a *authenticator) cachedOriginOwner(origin string) (string, error) {
+	return a.origins.load(a.store, origin, func() (string, string, error) {
+		id, err := a.store.originOwner(origin)
+		return id, "", err
+	})
+}
+
+// issueToken signs a bearer token that is valid for ttl, and inserts its row. row holds the
+// account, client id, scope and whether the token may act on all accounts; issued is the
+// complete row. The token itself is not stored.
+func issueToken(
+	t *tx, keys *keyring, row tokenRow, ttl time.Duration,
+) (token string, issued tokenRow, err error) {
+	bases, err := t.baseURLs()
+	if err != nil {
+		return "", row, err
+	}
+	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
+	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(ttl)
+	if err := t.addToken(row); err != nil {
+		return "", row, err
+	}
+	token, err = keys.sign(claims{
+		Issuer:   bases[0].URL,
+		Audience: bases[0].URL,
+		Subject:  row.AccountID,
+		ClientID: row.ClientID,
+		Scope:    row.Scope,
+		IssuedAt: row.CreatedAt.Unix(),
+		Expires:  row.ExpiresAt.Unix(),
+		ID:       row.ID,
+	})
+	return token, row, err
+}
+
+// parseOrigin returns an origin in its normal form (RFC 6454): scheme and host in lower case,
+// without a default port. Anything but one http or https origin is an error, "null" too.
 func parseOrigin(s string) (string, error) {
-	err := errors.New("an origin is https://www.example.com, without a path")
+	err := errors.New("an origin is a scheme and a host, such as https://www.example.com, without a path")
 	scheme, host, ok := strings.Cut(strings.ToLower(s), "://")
 	if len(s) > 255 || !ok || scheme != "http" && scheme != "https" {
 		return "", err
@@ -508,7 +351,8 @@ func parseOrigin(s string) (string, error) {
 	return scheme + "://" + host + ":" + port, nil
 }
 
-// validHost takes a host name as browsers send it: ASCII labels, a dot between.
+// validHost reports whether host is a host name as browsers send it in an Origin: labels of
+// lower-case ASCII letters, digits, hyphens and underscores, separated by dots.
 func validHost(host string) bool {
 	for _, label := range strings.Split(host, ".") {
 		if label == "" || strings.IndexFunc(label, func(r rune) bool {
@@ -518,81 +362,4 @@ func validHost(host string) bool {
 		}
 	}
 	return true
-}
-
-// clientAddress is who really calls: the peer, or, when the peer is a trusted
-// proxy, the rightmost address of X-Forwarded-For that is not one. What stands to
-// the left of that, or of something unreadable, was chosen by the caller.
-func clientAddress(peer string, forwarded []string, trusted []netip.Prefix) netip.Addr {
-	address := parseAddress(peer)
-	if len(forwarded) == 0 {
-		return address
-	}
-	hops := strings.Split(strings.Join(forwarded, ","), ",")
-	for i := len(hops) - 1; i >= 0 && isTrusted(address, trusted); i-- {
-		hop := parseAddress(strings.TrimSpace(hops[i]))
-		if !hop.IsValid() {
-			break
-		}
-		address = hop
-	}
-	return address
-}
-
-func isTrusted(address netip.Addr, trusted []netip.Prefix) bool {
-	return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(address) })
-}
-
-// parseAddress reads an address with or without a port; the zero address when it
-// is none.
-func parseAddress(s string) netip.Addr {
-	if withPort, err := netip.ParseAddrPort(s); err == nil {
-		return withPort.Addr().Unmap().WithZone("")
-	}
-	address, _ := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"))
-	return address.Unmap().WithZone("")
-}
-
-// addressKey is what an address is limited by: IPv4 by itself, IPv6 by its /64,
-// which is what one caller owns.
-func addressKey(address netip.Addr) string {
-	if address.Is6() {
-		prefix, _ := address.Prefix(64)
-		return prefix.String()
-	}
-	return address.String()
-}
-
-// checkClientID judges the name of an application in a token: 1 to 100 visible
-// ASCII characters (RFC 6749, appendix A.1, without the space).
-func checkClientID(s string) error {
-	if s == "" || len(s) > 100 || strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
-		return errors.New("a client id has 1 to 100 visible ASCII characters and no space")
-	}
-	return nil
-}
-
-// parseBaseURL judges a base address: http or https, a host, a path that ends in
-// the version segment v1, and nothing else. It returns it with scheme and host in
-// lower case, and the path alone.
-func parseBaseURL(s string) (normal, path string, err error) {
-	bad := fmt.Errorf("%q is not a base address: it is like https://api.example.com/v1, and ends in /v1", s)
-	scheme, rest, ok := strings.Cut(s, "://")
-	slash := strings.IndexByte(rest, '/')
-	if !ok || slash < 0 {
-		return "", "", bad
-	}
-	origin, err := parseOrigin(scheme + "://" + rest[:slash])
-	path = rest[slash:]
-	if err != nil || len(s) > 200 || !strings.HasSuffix(path, "/v1") || strings.HasPrefix(path+"/", "/api/legacy/") {
-		return "", "", bad
-	}
-	for _, segment := range strings.Split(path[1:], "/") {
-		if segment == "" || segment == "." || segment == ".." || strings.IndexFunc(segment, func(r rune) bool {
-			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.~", r))
-		}) >= 0 {
-			return "", "", bad
-		}
-	}
-	return origin + path, path, nil
 }

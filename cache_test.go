@@ -14,14 +14,24 @@ import (
 // would.
 func (s *service) otherProcess(statement string, args ...any) {
 	s.t.Helper()
-	db, err := sql.Open("sqlite", dsn(filepath.Join(s.dir, "widgetd.db"), "rw", storeOptions{keepLog: true}))
+	db, err := sql.Open("sqlite", dsn(filepath.Join(s.dir, "widgetd.db"), "rw", storeOptions{noCheckpoints: true}))
 	s.check(err)
 	defer db.Close()
 	_, err = db.Exec(statement, args...)
 	s.check(err)
 }
 
-func TestWhatIsKeptInMemoryFollowsAChangeOfAnotherProcess(t *testing.T) {
+func parseKey(t *testing.T, text string) licenseKey {
+	t.Helper()
+	key, err := parseLicenseKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("tenant")
 	s.change(func(tx *tx) error { return tx.addOrigin(tenant, "https://tenant.example") })
@@ -44,9 +54,7 @@ func TestWhatIsKeptInMemoryFollowsAChangeOfAnotherProcess(t *testing.T) {
 		s.post("/widget/leads", `{"type":"demo","email":"a@example.com"}`, "Origin: https://tenant.example").is(200)
 		s.notice()
 	}
-	for name, size := range map[string]int{"accounts": s.server.caches.accounts.len(), "origins": s.server.caches.origins.len(), "widgets": s.server.caches.widgets.len(),
-		"callers": s.server.caches.callers.len(), "keys": s.server.caches.keys.len(), "licenses": s.server.caches.licenses.len(),
-		"devices": s.server.caches.devices.len(), "stats": s.server.caches.stats.len()} {
+	for name, size := range map[string]int{"accounts": s.server.authenticator.accounts.len(), "origins": s.server.origins.len(), "callers": s.server.callers.len()} {
 		if size == 0 {
 			t.Errorf("nothing is kept of %s", name)
 		}
@@ -85,7 +93,8 @@ func TestWhatIsKeptInMemoryFollowsAChangeOfAnotherProcess(t *testing.T) {
 	}
 }
 
-func TestNothingIsServedFromMemoryThatWasNotHeldAgainstTheFileLately(t *testing.T) {
+func TestCache_servesNothingThatWasNotComparedWithTheFileLately(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	id, key := s.addLicense(license{})
 	s.notice()
@@ -95,38 +104,59 @@ func TestNothingIsServedFromMemoryThatWasNotHeldAgainstTheFileLately(t *testing.
 	s.verifyKey(key, "a").answers("revoked") // at once, by asking the file
 }
 
-func TestOwnCommitsTouchOnlyWhatTheyName(t *testing.T) {
+func TestCache_keepsAllWhenAVerifyFindsItsDeviceGone(t *testing.T) {
+	s := newService(t)
+	_, key := s.addLicense(license{})
+	s.notice()
+	before := s.store.changes.versionOf("")
+	hash, print := parseKey(t, key).hash(), fingerprintHash("nobody's")
+	s.change(func(tx *tx) error {
+		found, _, err := s.keys.recordSeen(tx, &checkRequest{keyHash: &hash, fingerprint: print[:]})
+		if found.code != "device_not_activated" {
+			t.Errorf("found %q", found.code)
+		}
+		return err
+	})
+	if s.store.changes.versionOf("") != before {
+		t.Fatal("a device that was not there emptied the caches")
+	}
+}
+
+func TestCache_forgetsOnlyWhatOwnCommitsName(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.notice() // the first look at the file is news in itself
 	one, two := "lic_one", "lic_two"
-	for s.store.changes.row(one) == s.store.changes.row(two) {
+	for s.store.changes.rowCounter(one) == s.store.changes.rowCounter(two) {
 		two += "o"
 	}
-	before := [2]version{s.store.changes.version(one), s.store.changes.version(two)}
-	s.change(func(tx *tx) error { tx.only(one); return nil })
-	if s.store.changes.version(one) == before[0] || s.store.changes.version(two) != before[1] {
+	before := [2]version{s.store.changes.versionOf(one), s.store.changes.versionOf(two)}
+	s.change(func(tx *tx) error { tx.invalidate(one); return nil })
+	if s.store.changes.versionOf(one) == before[0] || s.store.changes.versionOf(two) != before[1] {
 		t.Fatal("a named row and another")
 	}
-	if err := s.store.update(t.Context(), func(tx *tx) error { tx.only(two); return errNotFound }); err == nil || s.store.changes.version(two) != before[1] {
+	if err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return errNotFound }); err == nil || s.store.changes.versionOf(two) != before[1] {
 		t.Fatal("a transaction that was rolled back touched something")
 	}
-	if err := s.store.update(t.Context(), func(tx *tx) error { tx.only(two); return keep(errNotFound) }); err == nil || s.store.changes.version(two) == before[1] {
+	if err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return keep(errNotFound) }); err == nil || s.store.changes.versionOf(two) == before[1] {
 		t.Fatal("a kept refusal touched nothing")
 	}
-	before[0] = s.store.changes.version("")
+	before[0] = s.store.changes.versionOf("")
 	s.change(func(tx *tx) error { return nil })
-	if s.store.changes.version("") == before[0] {
+	if s.store.changes.versionOf("") == before[0] {
 		t.Fatal("a transaction that names nothing touched nothing")
 	}
 }
 
-// TestMemoryNeverLagsBehindAnAcknowledgedChange lets one goroutine change a row and
+// TestCache_neverLagsBehindAnAcknowledgedChange lets one goroutine change a row and
 // ask at once, while others keep filling the cache with what they read.
-func TestMemoryNeverLagsBehindAnAcknowledgedChange(t *testing.T) {
+func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.change(func(tx *tx) error { return tx.setRate(s.account, 1_000_000) })
 	id, key := s.addLicense(license{})
 	hash := parseKey(t, key).hash()
+	memory := newLicenseCache(s.server.authenticator)
 	stop, readers := make(chan struct{}), sync.WaitGroup{}
 	for range 4 {
 		readers.Go(func() {
@@ -135,7 +165,7 @@ func TestMemoryNeverLagsBehindAnAcknowledgedChange(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					s.server.licenseByKey(hash)
+					memory.licenseByKey(hash)
 					runtime.Gosched()
 				}
 			}
@@ -144,11 +174,11 @@ func TestMemoryNeverLagsBehindAnAcknowledgedChange(t *testing.T) {
 	for i := range 300 {
 		plan := fmt.Sprint("plan ", i)
 		s.change(func(tx *tx) error {
-			tx.only(id)
+			tx.invalidate(id)
 			_, err := tx.exec(`UPDATE licenses SET plan = ? WHERE id = ?`, plan, id)
 			return err
 		})
-		if l, err := s.server.licenseByKey(hash); err != nil || *l.Plan != plan {
+		if l, err := memory.licenseByKey(hash); err != nil || *l.Plan != plan {
 			t.Fatalf("%v, want %q: %v", *l.Plan, plan, err)
 		}
 	}
@@ -156,16 +186,8 @@ func TestMemoryNeverLagsBehindAnAcknowledgedChange(t *testing.T) {
 	readers.Wait()
 }
 
-func parseKey(t *testing.T, text string) licenseKey {
-	t.Helper()
-	key, err := parseLicenseKey(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func TestACacheIsBounded(t *testing.T) {
+func TestCache_isBounded(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	c := newCache[int, int](10)
 	for i := range 100 {
@@ -178,9 +200,10 @@ func TestACacheIsBounded(t *testing.T) {
 	}
 }
 
-// TestWhatIsKeptInMemoryServesAlsoWhileWritesAlwaysWait has each write ask for the
+// TestCache_servesAlsoWhileWritesAlwaysWait has each write ask for the
 // next before it ends, so that the queue is never empty.
-func TestWhatIsKeptInMemoryServesAlsoWhileWritesAlwaysWait(t *testing.T) {
+func TestCache_servesAlsoWhileWritesAlwaysWait(t *testing.T) {
+	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	const last = 5
 	var fresh [last + 1]bool

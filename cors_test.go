@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-func TestAPreflightFromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
+func TestPreflight_fromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for path, methods := range map[string]string{
 		"/widget/leads":            "POST",
@@ -30,7 +31,8 @@ func TestAPreflightFromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
 	}
 }
 
-func TestAPreflightFromAnyOtherOriginIs403WithoutCORSHeaders(t *testing.T) {
+func TestPreflight_fromAnyOtherOriginIs403WithoutCORSHeaders(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for _, origin := range []string{
 		"https://other.example", "null", "http://www.example.com", "https://example.com", "https://a.www.example.com", "https://www.example.com:8443", "https://www.example.com.evil.example",
@@ -48,14 +50,16 @@ func TestAPreflightFromAnyOtherOriginIs403WithoutCORSHeaders(t *testing.T) {
 	s.do("OPTIONS", "/widget/leads", "", "Origin: "+siteOrigin, "Origin: "+siteOrigin).is(403, "origin_not_allowed")
 }
 
-func TestOPTIONSWithoutAnOriginNamesTheMethods(t *testing.T) {
+func TestPreflight_withoutAnOriginNamesTheMethods(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.do("OPTIONS", "/widget/leads", "").is(204).has("Allow: POST, OPTIONS", "Access-Control-Allow-Origin: ")
 	s.do("OPTIONS", "/widget/stats", "").is(204).has("Allow: GET, HEAD, OPTIONS")
 	s.do("OPTIONS", "/widget/none", "", "Origin: "+siteOrigin).is(404, "not_found")
 }
 
-func TestAListedOriginMayReadEveryAnswerEvenARefusal(t *testing.T) {
+func TestOrigin_listedMayReadEveryAnswerEvenARefusal(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for name, a := range map[string]answer{
 		"success":   s.post("/widget/leads", aLead, "Origin: "+siteOrigin).is(200),
@@ -78,14 +82,16 @@ func TestAListedOriginMayReadEveryAnswerEvenARefusal(t *testing.T) {
 	s.get("/widget/health", "Origin: https://other.example").is(200).has("Access-Control-Allow-Origin: ", "Vary: Origin")
 }
 
-func TestAnOriginIsComparedAsBrowsersMayWriteIt(t *testing.T) {
+func TestOrigin_isComparedAsBrowsersMayWriteIt(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	for _, origin := range []string{"HTTPS://WWW.Example.COM", "https://www.example.com:443"} {
 		s.do("OPTIONS", "/widget/leads", "", "Origin: "+origin).is(204).has("Access-Control-Allow-Origin: " + origin)
 	}
 }
 
-func TestAnOriginCountsAtOnceWhoeverChangedIt(t *testing.T) {
+func TestOrigin_countsAtOnceWhoeverChangedIt(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	const partner = "Origin: https://partner.example"
 	s.do("OPTIONS", "/widget/leads", "", partner).is(403)
@@ -100,7 +106,8 @@ func TestAnOriginCountsAtOnceWhoeverChangedIt(t *testing.T) {
 	s.do("OPTIONS", "/widget/leads", "", partner).is(403)
 }
 
-func TestOriginsHaveOneForm(t *testing.T) {
+func TestOrigin_hasOneForm(t *testing.T) {
+	t.Parallel()
 	for given, want := range map[string]string{
 		"https://www.example.com":       "https://www.example.com",
 		"HTTPS://WWW.EXAMPLE.COM:443":   "https://www.example.com",

@@ -19,21 +19,6 @@ import (
 	"time"
 )
 
-// programsOrSkip skips a test that needs programs that are not there; where all
-// must be there (CI=true) it fails.
-func programsOrSkip(t testing.TB, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		if _, err := exec.LookPath(name); err == nil {
-			continue
-		}
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s is not installed", name)
-		}
-		t.Skipf("%s is not installed", name)
-	}
-}
-
 // startDemo runs the demo until the test ends and returns what it printed.
 func startDemo(t testing.TB, more ...string) string {
 	t.Helper()
@@ -53,7 +38,7 @@ func startDemo(t testing.TB, more ...string) string {
 		}
 	})
 	var text strings.Builder
-	for lines := bufio.NewReader(out); !strings.Contains(text.String(), "Ctrl-C ends it."); {
+	for lines := bufio.NewReader(out); !strings.Contains(text.String(), "Ctrl-C stops it."); {
 		line, err := lines.ReadString('\n')
 		text.WriteString(line)
 		if err != nil {
@@ -73,7 +58,7 @@ func printed(t testing.TB, text, label string) string {
 	return found[1]
 }
 
-func TestEveryLineThatTheDemoPrintsWorksAsPrinted(t *testing.T) {
+func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "curl", "sqlite3", "sh")
 	text := startDemo(t)
@@ -112,7 +97,7 @@ func TestEveryLineThatTheDemoPrintsWorksAsPrinted(t *testing.T) {
 	}
 }
 
-func TestTheDemoLeavesNothingBehindUnlessToldWhere(t *testing.T) {
+func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	var db string
 	t.Run("run", func(t *testing.T) { db = printed(t, startDemo(t), "Its database") })
@@ -144,7 +129,7 @@ func TestTheDemoLeavesNothingBehindUnlessToldWhere(t *testing.T) {
 	for _, addr := range []string{"0.0.0.0:0", ":0"} {
 		other.fails("-addr must name one address", "demo", "-addr", addr)
 	}
-	if _, err := other.try("demo", "-addr", "127.0.0.1:0", "-dir", other.dir); err == nil || !strings.Contains(err.Error(), "holds a database that no demo made") {
+	if _, err := other.try("demo", "-addr", "127.0.0.1:0", "-dir", other.dir); err == nil || !strings.Contains(err.Error(), "holds a database that the demo did not create") {
 		t.Errorf("a demo over another's database: %v", err)
 	}
 }
@@ -264,7 +249,7 @@ func (b *browser) screenshot(name string) {
 	}
 }
 
-func TestABrowserShowsTheDemoPageAndPostsItsForm(t *testing.T) {
+func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver") // before the demo starts
 	dir := t.TempDir()
@@ -299,7 +284,7 @@ func TestABrowserShowsTheDemoPageAndPostsItsForm(t *testing.T) {
 	b.screenshot("demo.png")
 
 	id := regexp.MustCompile(`lead_\w{26}$`).FindString(answer)
-	s := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{keepLog: true})
+	s := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{noCheckpoints: true})
 	var email, source, path, owner, site string
 	err := s.one(`SELECT l.email, l.source, l.page, l.account_id, o.account_id FROM leads l, origins o WHERE l.id = ? AND o.origin = ?`,
 		[]any{id, strings.TrimSuffix(page, "/")}, &email, &source, &path, &owner, &site)
@@ -313,7 +298,7 @@ func TestABrowserShowsTheDemoPageAndPostsItsForm(t *testing.T) {
 	}
 }
 
-func TestABrowserKeepsAnUnlistedSiteOut(t *testing.T) {
+func TestDemo_browserKeepsAnUnlistedSiteOut(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
 	text := startDemo(t)

@@ -10,134 +10,133 @@ import (
 	"mime"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"path"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// A route is one line of the contract: who may call it, what is judged before it
-// runs, and what runs. The table feeds the mux, the methods that preflights
-// answer, the legacy paths and the README's list.
+// A wing is one feature's part of the service: its routes and its background work. The core
+// refers to no feature: a wing keeps its own state, and serve.go lists all wings.
+type wing struct {
+	routes []route
+	roots  []rootPath
+	chores []chore
+}
+
+// A route is one endpoint of the contract: who may call it, what is checked before it runs,
+// and the function that runs. The mux, the methods in answers to preflights, the legacy paths
+// and the test of the README's list all use this table.
 type route struct {
-	pattern string       // net/http's, relative to the base address
-	token   tokenRule    // whether a bearer token is asked for
-	scope   string       // that it must carry, if one is given; "": any
-	origin  originRule   // what an Origin must be
-	address string       // name of the limit that holds anonymous callers by address; "": none
-	free    bool         // never charged to an account
-	beacon  bool         // also takes the JSON as text/plain, which needs no preflight
-	creates bool         // adds something each time: honours Idempotency-Key
-	body    int64        // bytes that a body may have, where that is not maxBody
-	charge  chargeFunc   // whom to charge when no token says so; nil: the Origin's owner
-	run     endpointFunc // reads the request and does it
+	pattern string        // as net/http's, with a path relative to the base address
+	token   tokenRule     // whether it needs a bearer token
+	scope   string        // that a token must have; "": none
+	origin  originRule    // which Origins it accepts
+	address string        // name of the rate limit by address for anonymous callers; "": none
+	free    bool          // never charged to an account
+	beacon  bool          // also accepts JSON as text/plain, which needs no preflight
+	creates bool          // each request adds something: honours Idempotency-Key
+	body    int64         // largest body in bytes; 0: maxBody
+	members []extraMember // extra members of every problem on its path
+	charge  chargeFunc    // which account to charge; nil: the token's, else the one that owns the Origin
+	run     endpointFunc  // reads the request's members and carries it out
+}
+
+// A rootPath is a path outside the base address.
+type rootPath struct {
+	path  string // "/livez"; one that ends in / gets every path below it, as it was sent, with any method
+	serve func(w *response, r *http.Request)
+}
+
+// A chore is background work of a wing, done once a second.
+type chore struct {
+	fault      string // the log line when it fails: "legacy calls can't be counted"
+	timeDriven bool   // acts on what the clock says, so it is paused after the clock was set forward
+	atEnd      bool   // runs once more when the service stops
+	run        func(ctx context.Context) error
 }
 
 func (rt *route) method() string { m, _, _ := strings.Cut(rt.pattern, " "); return m }
-func (rt *route) path() string   { _, p, _ := strings.Cut(rt.pattern, " "); return p }
+
+func (rt *route) path() string { _, p, _ := strings.Cut(rt.pattern, " "); return p }
 
 type tokenRule int
 
 const (
 	tokenIgnored  tokenRule = iota // public: a token makes no difference
 	tokenOptional                  // a bad one is still refused
-	tokenDevice                    // optional; a device's may be past its end
+	tokenLate                      // optional; an expired one still identifies its bearer
 	tokenRequired
 )
 
 type originRule int
 
 const (
-	originAny      originRule = iota // an unlisted one is answered, but no browser shows it
+	originAny      originRule = iota // any or none; browsers hide the answer from a page of an unlisted one
 	originListed                     // none, or a listed one
 	originRequired                   // a listed one
 )
 
-// routes is every endpoint under the base address.
-var routes = []route{
-	{pattern: "POST /widget/leads", origin: originListed, address: "leads", creates: true, run: endpoint((*server).createLead)},
-	{pattern: "POST /widget/license/activate", token: tokenDevice, creates: true, charge: (*server).licenseAccount, run: endpoint((*server).activate)},
-	{pattern: "POST /widget/license/verify", token: tokenDevice, charge: (*server).licenseAccount, run: endpoint((*server).verify)},
-	{pattern: "POST /widget/license/deactivate", token: tokenDevice, charge: (*server).licenseAccount, run: endpoint((*server).deactivate)},
-	{pattern: "POST /widget/events", origin: originRequired, address: "events", beacon: true, creates: true, charge: (*server).widgetAccount, run: endpoint((*server).countEvents)},
-	{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, address: "stats", charge: (*server).widgetAccount, run: endpoint((*server).widgetStats)},
-	{pattern: "GET /widget/health", free: true, run: endpoint((*server).showHealth)},
-	{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, run: endpoint((*server).listLeads)},
-	{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: endpoint((*server).eraseLeads)},
-	{pattern: "GET /licenses", token: tokenRequired, scope: scopeLicenses, run: endpoint((*server).listLicenses)},
-	{pattern: "GET /licenses/{id}", token: tokenRequired, scope: scopeLicenses, run: endpoint((*server).showLicense)},
-	{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, run: endpoint((*server).listDevices)},
-	{pattern: "POST /licenses", token: tokenRequired, scope: scopeAdmin, creates: true, body: maxTermsBody, run: endpoint((*server).createLicense)},
-	{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeAdmin, body: maxTermsBody, run: endpoint((*server).patchLicense)},
-	{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint((*server).renewLicense)},
-	{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).suspendLicense)},
-	{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).reinstateLicense)},
-	{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin, run: endpoint((*server).revokeLicense)},
-	{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint((*server).rotateKey)},
-	{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, run: endpoint((*server).listEvents)},
-	{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices, run: endpoint((*server).releaseDevice)},
-}
+const maxBody = 16 << 10 // bytes (contract, section 1)
 
-const (
-	maxBody      = 16 << 10 // bytes (contract, section 1)
-	maxTermsBody = 48 << 10 // bytes, so that a licence's 16 KiB of metadata fit with the rest
-
-	exposedHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Sunset, Deprecation, Link, ETag"
-	allowedHeaders = "Authorization, Content-Type, Idempotency-Key"
-)
-
-// serverOptions are the settings of serve that the handlers follow.
+// serverOptions are the options of serve that handlers need.
 type serverOptions struct {
-	anonymousRate    int // a minute and address, for each of leads, events and statistics
-	failedLookupRate int // unknown licence keys a minute and address
-	legacySunset     time.Time
-	trusted          []netip.Prefix // proxies whose X-Forwarded-For counts
+	anonymousRate    int            // requests a minute and address, for each of leads, events and statistics
+	failedLookupRate int            // requests with unknown licence keys a minute and address
+	legacySunset     time.Time      // when the legacy paths end
+	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 }
 
-// A server answers every request. Its zero value is of no use; see newServer.
+// A server answers every request. Make one with newServer.
 type server struct {
-	guard
+	*authenticator
 	serverOptions
-	log       *slog.Logger
-	accounts  *limiter // by account
-	addresses *limiter // by limit's name and address
-	visitors  visitorBook
-	leases    leaseCache
-	health    healthCheck
-	legacy    legacyCounter
-	running   inProgress
-	metrics   metrics
-	draining  atomic.Bool
-	traces    atomic.Bool // of what was erased may still be in the write-ahead log
-	routing   atomic.Pointer[routing]
+	steady         func() time.Time // a clock that is never set, to measure time by; now may be set
+	log            *slog.Logger
+	accountBuckets *limiter // by account
+	addressBuckets *limiter // by limit's name and address
+	health         healthCheck
+	running        inProgress
+	metrics        metrics
+	draining       atomic.Bool
+	working        sync.WaitGroup // every goroutine of the service but the writer's and net/http's
+	debug          *http.Server   // metrics and profiles; nil: not served
+	routes         []route        // of all wings, like roots and chores
+	roots          []rootPath
+	chores         []chore
+	routing        atomic.Pointer[routing]
 }
 
-// The limiters remember this many keys each: at most about 20 MiB.
+// How many keys each limiter remembers, in at most about 20 MiB.
 const (
 	maxAccountBuckets = 50_000
 	maxAddressBuckets = 50_000
 )
 
-// newServer makes a server over an open store. Its base addresses come from the
-// store; refresh reads them again.
-func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger) (*server, error) {
-	s := &server{guard: guard{store: st, now: st.now, caches: newCaches()}, serverOptions: o, log: log,
-		accounts: newLimiter(maxAccountBuckets), addresses: newLimiter(maxAddressBuckets)}
-	s.keys.Store(keys)
-	s.traces.Store(st.log.Size() > 0) // of what was erased before a service ended that could not empty it
+// newServer makes a server over an open store, with the wings that wings returns. It reads the
+// base addresses from the store; refresh reads them again.
+func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
+	wings func(*server) []wing) (*server, error) {
+	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, log: log, steady: time.Now,
+		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
+	for _, w := range wings(s) {
+		s.routes = append(s.routes, w.routes...)
+		s.roots = append(s.roots, w.roots...)
+		s.chores = append(s.chores, w.chores...)
+	}
 	return s, s.refresh()
 }
 
-// A routing is the mux for the base addresses that the store had when it was made.
+// A routing is the mux for one set of base addresses. It is replaced when those change.
 type routing struct {
 	mux      *http.ServeMux
 	bases    []baseAddress
-	prefixes []string // their paths, the current one first
-	root     string   // scheme and host of the current one
+	prefixes []string                 // their paths, the current one first
+	root     string                   // scheme and host of the current one
+	members  map[string][]extraMember // of problems, by path relative to the base address
 }
 
 // refresh rebuilds the mux when the base addresses have changed.
@@ -152,7 +151,7 @@ func (s *server) refresh() error {
 	if len(bases) == 0 || !bases[0].Current {
 		return errors.New("the database has no base address: run 'widgetd base-url set URL'")
 	}
-	rt := &routing{mux: http.NewServeMux(), bases: bases}
+	rt := &routing{mux: http.NewServeMux(), bases: bases, members: map[string][]extraMember{}}
 	for _, base := range bases {
 		normal, prefix, err := parseBaseURL(base.URL)
 		if err != nil {
@@ -165,39 +164,45 @@ func (s *server) refresh() error {
 			rt.prefixes = append(rt.prefixes, prefix)
 		}
 	}
-	methods := map[string][]string{}
-	for i := range routes {
-		r := &routes[i]
-		methods[r.path()] = append(methods[r.path()], r.method())
-		for _, prefix := range rt.prefixes {
-			rt.mux.HandleFunc(r.method()+" "+prefix+r.path(), func(w http.ResponseWriter, req *http.Request) { s.serve(w, req, r) })
-		}
-	}
-	for p, allowed := range methods {
-		for _, prefix := range rt.prefixes {
-			rt.mux.HandleFunc(prefix+p, func(w http.ResponseWriter, req *http.Request) { s.otherMethod(w, req, withHead(allowed)) })
-		}
-	}
-	rt.mux.HandleFunc("GET /.well-known/jwks.json", s.showKeys)
-	rt.mux.HandleFunc("/.well-known/jwks.json", func(w http.ResponseWriter, req *http.Request) { s.otherMethod(w, req, []string{"GET", "HEAD"}) })
-	rt.mux.HandleFunc("GET /livez", s.showAlive)
-	rt.mux.HandleFunc("/livez", func(w http.ResponseWriter, req *http.Request) { s.otherMethod(w, req, []string{"GET", "HEAD"}) })
-	rt.mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) { s.fail(w, req, errNotFound) })
+	s.register(rt)
 	s.routing.Store(rt)
 	return nil
 }
 
-// withHead adds HEAD, which net/http answers wherever there is a GET, and sorts.
-func withHead(methods []string) []string {
-	all := slices.Clone(methods)
-	if slices.Contains(all, "GET") {
-		all = append(all, "HEAD")
+// register adds every path to the mux, with an answer to the methods that it does not have.
+func (s *server) register(rt *routing) {
+	handle := func(pattern string, f func(*response, *http.Request)) {
+		rt.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { f(w.(*response), r) })
 	}
-	slices.Sort(all)
-	return all
+	methods := map[string][]string{}
+	for i := range s.routes {
+		r := &s.routes[i]
+		methods[r.path()] = append(methods[r.path()], r.method())
+		if len(r.members) > 0 {
+			rt.members[r.path()] = r.members
+		}
+		for _, prefix := range rt.prefixes {
+			handle(r.method()+" "+prefix+r.path(), func(w *response, req *http.Request) { s.serve(w, req, r) })
+		}
+	}
+	for p, allowed := range methods {
+		for _, prefix := range rt.prefixes {
+			handle(prefix+p, func(w *response, req *http.Request) { s.otherMethod(w, req, withHead(allowed)) })
+		}
+	}
+	for _, root := range s.roots {
+		if !strings.HasSuffix(root.path, "/") {
+			handle("GET "+root.path, root.serve)
+			handle(root.path, func(w *response, req *http.Request) {
+				s.otherMethod(w, req, []string{"GET", "HEAD"})
+			})
+		}
+	}
+	handle("/", func(w *response, req *http.Request) { s.fail(w, req, errNotFound) })
 }
 
-// inBase returns a path relative to the base address that it lies under.
+// inBase returns the part of a path after the path of a base address, and whether it is below
+// one.
 func (rt *routing) inBase(p string) (string, bool) {
 	for _, prefix := range rt.prefixes {
 		if rest, ok := strings.CutPrefix(p, prefix); ok && (rest == "" || rest[0] == '/') {
@@ -207,18 +212,18 @@ func (rt *routing) inBase(p string) (string, bool) {
 	return "", false
 }
 
-// ServeHTTP puts on every answer what every answer carries, turns a panic into a
-// problem, and finds the route.
+// ServeHTTP implements http.Handler. It sets the headers that every answer has, turns a panic
+// into a problem, and passes the request to its route.
 func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	w := &response{ResponseWriter: inner, requestID: newID("req", start)}
 	h := w.Header()
-	w.put("X-Request-Id", w.requestID)
-	h["X-Content-Type-Options"] = headerNosniff
-	h["Cache-Control"] = headerNoStore
-	// A request with both Content-Length and chunked reads as two to whoever stands
-	// in between: nothing may follow it on its connection. One in HTTP/1.0 may be
-	// chunked without net/http saying so (RFC 9112, section 6.1).
+	h.Set("X-Request-Id", w.requestID)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	// A proxy may see two requests where one has both Content-Length and chunked, so the
+	// connection is closed after it (request smuggling). net/http does not tell whether a
+	// request in HTTP/1.0 was chunked (RFC 9112, section 6.1).
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		h.Set("Connection", "close")
 	}
@@ -229,22 +234,23 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 			}
 			s.log.Error("panic", "request_id", w.requestID, "panic", p, "stack", string(debug.Stack()))
 			if w.status == 0 {
-				s.fail(w, r, &refusal{code: "internal"})
+				s.fail(w, r, &refusal{code: codeInternal})
 			}
 		}
 		s.metrics.count(w.pattern, w.status, s.now().Sub(start))
 	}()
 	rt := s.routing.Load()
-	rest, inBase := rt.inBase(r.URL.Path)
-	legacy := strings.HasPrefix(r.URL.Path, legacyPrefix)
-	w.onLeads = rest == "/widget/leads" || r.URL.Path == legacyPrefix+"widget/leads"
-	if inBase {
-		h["Vary"] = headerVary
+	if _, inBase := rt.inBase(r.URL.Path); inBase {
+		h.Set("Vary", "Origin")
 		r = s.withOrigin(w, r)
 	}
+	for _, root := range s.roots {
+		if strings.HasSuffix(root.path, "/") && strings.HasPrefix(r.URL.Path, root.path) {
+			root.serve(w, r)
+			return
+		}
+	}
 	switch {
-	case legacy:
-		s.serveLegacy(w, r, rt)
 	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
 		s.fail(w, r, errNotFound)
 	default:
@@ -252,10 +258,10 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// cleanPath is the form of a path that the mux answers without a redirect.
+// cleanPath returns the form of a path that the mux answers without a redirect.
 func cleanPath(p string) string {
 	if strings.HasPrefix(p, "/") && !strings.Contains(p, "//") && !strings.Contains(p, "/.") {
-		return p // as nearly all are
+		return p // the common case
 	}
 	clean := path.Clean("/" + p)
 	if strings.HasSuffix(p, "/") && clean != "/" {
@@ -264,105 +270,48 @@ func cleanPath(p string) string {
 	return clean
 }
 
-// An originCheck is what is known about a request's Origin.
-type originCheck struct {
-	given bool
-	owner string // the account that lists it; "": nobody
-	err   error  // why that could not be found out
-}
-
-type originKey struct{}
-
-// withOrigin looks an Origin up, gives a listed one its CORS headers, and leaves
-// the result in the request's context for the route. Most requests have none.
-func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
-	values := r.Header["Origin"]
-	if len(values) == 0 {
-		return r
-	}
-	check := originCheck{given: true}
-	if origin, err := parseOrigin(values[0]); err == nil && len(values) == 1 {
-		check.owner, check.err = s.cachedOriginOwner(origin)
-		if errors.Is(check.err, errNotFound) {
-			check.err = nil
-		}
-	}
-	if check.owner != "" {
-		w.put("Access-Control-Allow-Origin", values[0])
-		w.put("Access-Control-Expose-Headers", exposedHeaders)
-	}
-	return r.WithContext(context.WithValue(r.Context(), originKey{}, check))
-}
-
-// otherMethod answers a method that a path does not have: a preflight's OPTIONS,
-// or 405.
-func (s *server) otherMethod(w http.ResponseWriter, r *http.Request, allowed []string) {
-	h := w.Header()
-	check, _ := r.Context().Value(originKey{}).(originCheck)
-	switch {
-	case r.Method == http.MethodOptions && check.given:
-		if check.err != nil {
-			s.fail(w, r, check.err)
-			return
-		}
-		if check.owner == "" {
-			s.fail(w, r, errOrigin)
-			return
-		}
-		h.Del("Access-Control-Expose-Headers")
-		h.Set("Access-Control-Allow-Methods", strings.Join(allowed, ", "))
-		h.Set("Access-Control-Allow-Headers", allowedHeaders)
-		h.Set("Access-Control-Max-Age", "7200")
-		s.write(w.(*response), reply{status: http.StatusNoContent})
-	case r.Method == http.MethodOptions:
-		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
-		s.write(w.(*response), reply{status: http.StatusNoContent})
-	default:
-		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
-		s.fail(w, r, &refusal{code: "method_not_allowed", detail: "This path answers " + strings.Join(allowed, ", ") + "."})
-	}
-}
-
-var errOrigin = &refusal{code: "origin_not_allowed", detail: "This site is not listed as an origin. Its operator can add it."}
-
-// A call is one request to a route, with all that was found out before it runs.
+// A call is one request to a route, with what was learnt about it before the endpoint runs.
 type call struct {
 	route     *route
 	request   *http.Request
 	caller    *caller // nil: no token
 	origin    originCheck
-	account   string    // who is charged; "": nobody
-	now       time.Time // once the request has been read
+	account   string    // that is charged; "": none
+	now       time.Time // when the request had been read
 	body      []byte
-	parsed    jsonValue // the body
+	parsed    jsonValue // body, parsed
 	idemKey   string    // the Idempotency-Key; "": none
-	idemScope string    // whose key it is, where that is not the caller's account
-	replay    *reply    // set when an earlier answer serves again
+	idemScope string    // within which the key is unique, where that is not the caller's account
+	replay    *reply    // the earlier answer, when the request repeats an Idempotency-Key
 }
 
-// An endpointFunc reads a request's members and does what it asks.
-type endpointFunc func(s *server, ctx context.Context, c *call, in *input) (any, error)
+// An endpointFunc reads a request's members from in, carries it out and returns the answer.
+type endpointFunc func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error)
 
-// A chargeFunc names the account that a request without a token is charged to.
-type chargeFunc func(s *server, c *call, in *input) (account string, err error)
+// A chargeFunc returns the account to charge for a request that was read from in, or "". If it
+// needs members that are invalid it returns their refusal, without a query.
+type chargeFunc func(c *call, in *input, request any) (account string, err error)
 
-// endpoint makes a typed function an endpoint: f gets the request only when every
-// member is right.
+// endpoint makes an endpointFunc from a typed function. f is called only if the account is
+// within its rate limit and every member of the request is valid.
 func endpoint[Req any, P interface {
 	*Req
 	read(*input)
-}, Res any](f func(*server, context.Context, *call, *Req) (Res, error)) endpointFunc {
-	return func(s *server, ctx context.Context, c *call, in *input) (any, error) {
+}, Res any](f func(context.Context, *call, *Req) (Res, error)) endpointFunc {
+	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
 		var req Req
 		P(&req).read(in)
-		if err := in.refusal(); err != nil {
+		if err := s.charge(w, c, in, &req); err != nil {
 			return nil, err
 		}
-		return f(s, ctx, c, &req)
+		if err := in.err(); err != nil {
+			return nil, err
+		}
+		return f(ctx, c, &req)
 	}
 }
 
-// serve runs a route: it judges in the contract's order, runs, and writes.
+// serve answers a request to a route.
 func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w := writer.(*response)
 	w.pattern = rt.pattern
@@ -379,13 +328,15 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	}
 }
 
+// run makes the checks in the order of the contract, section 1, then calls the endpoint and
+// returns what it returns.
 func (s *server) run(w *response, c *call) (any, error) {
 	r := c.request
 	c.origin, _ = r.Context().Value(originKey{}).(originCheck)
 	if err := c.judgeOrigin(); err != nil {
 		return nil, err
 	}
-	if err := s.judgeToken(c); err != nil {
+	if err := s.checkToken(c); err != nil {
 		return nil, err
 	}
 	if c.route.address != "" && c.caller == nil {
@@ -404,38 +355,16 @@ func (s *server) run(w *response, c *call) (any, error) {
 		}
 	}
 	c.now = s.now()
-	var query url.Values
-	var malformed error
-	if r.URL.RawQuery != "" {
-		query, malformed = url.ParseQuery(r.URL.RawQuery)
-	}
-	in := newInput(body, query, r)
-	in.device = c.deviceToken() != nil
-	if err := s.charge(w, c, in); err != nil {
-		return nil, err
-	}
-	if malformed != nil {
-		return nil, &refusal{code: "validation_failed", detail: "The query can't be decoded."}
-	}
-	return c.route.run(s, r.Context(), c, in)
+	return c.route.run(s, r.Context(), w, c, newInput(body, r, c.caller))
 }
 
-func (c *call) judgeOrigin() error {
-	refused := c.route.origin == originListed && c.origin.given || c.route.origin == originRequired
-	if !refused || c.origin.owner != "" {
-		return nil
-	}
-	if c.origin.err != nil {
-		return c.origin.err
-	}
-	return errOrigin
-}
-
-func (s *server) judgeToken(c *call) error {
+// checkToken sets the caller of a call from its bearer token, or returns a refusal if the
+// route's rules refuse the token or its absence.
+func (s *server) checkToken(c *call) error {
 	if c.route.token == tokenIgnored {
 		return nil
 	}
-	token, err := bearer(c.request)
+	token, err := bearerToken(c.request)
 	if err != nil {
 		return err
 	}
@@ -445,46 +374,56 @@ func (s *server) judgeToken(c *call) error {
 		}
 		return nil
 	}
-	who, err := s.authenticate(token, c.route.token == tokenDevice)
+	who, err := s.authenticate(token, c.route.token == tokenLate)
 	if err != nil {
 		return err
 	}
 	if c.route.scope != "" && !who.has(c.route.scope) {
-		return errScope(c.route.scope)
+		return errScope(c.route.scope, "The token does not have the scope "+c.route.scope+".")
 	}
 	c.caller = who
 	return nil
 }
 
-// address is the key that a request's address is limited by.
+// address returns the key under which the rate limits count the client's address.
 func (s *server) address(r *http.Request) string {
 	return addressKey(clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), s.trusted))
 }
 
-// limitAddress takes a token from an address's bucket for one of the limits on
-// anonymous callers.
+// scrubWAL truncates the write-ahead log, so that what was erased is not in it any more. When
+// it can't, since somebody has a transaction open, upkeep tries again.
+func (s *server) scrubWAL(patience time.Duration) {
+	switch later, err := s.store.scrubWAL(patience); {
+	case err != nil && !later:
+		s.log.Warn("what was erased stays in the write-ahead log until nobody has a transaction open",
+			"error", err.Error())
+	case err == nil && later:
+		s.log.Info("the write-ahead log was truncated: nothing that was erased is left in it")
+	}
+}
+
+// limitAddress takes a token from the bucket that an address has for the named limit on
+// anonymous callers, or returns a refusal (429).
 func (s *server) limitAddress(limit, address string, rate int) error {
-	if v := s.addresses.take(limit+" "+address, rate, s.now()); !v.ok {
+	if v := s.addressBuckets.take(limit+" "+address, rate, s.steady()); !v.ok {
 		return errRate("Too many requests from this address.", v.retry)
 	}
 	return nil
 }
 
-func errRate(detail string, retry time.Duration) error {
-	return &refusal{code: "rate_limited", detail: detail, retryAfter: retry}
-}
-
-// readBody judges type and size and parses (415, 413, 400).
+// readBody reads and parses the body. It refuses a wrong type (415), size (413) or syntax (400).
 func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	r := c.request
-	kind, coding := strings.Join(r.Header["Content-Type"], ", "), strings.Join(r.Header["Content-Encoding"], ", ") // two lines are a list, which neither is
-	if !c.takesType(kind) || !slices.Contains([]string{"", "identity"}, strings.ToLower(coding)) {
+	// Several lines of a header mean the same as a list, which neither of these may be.
+	kind := strings.Join(r.Header["Content-Type"], ", ")
+	coding := strings.Join(r.Header["Content-Encoding"], ", ")
+	if !c.acceptsContentType(kind) || !slices.Contains([]string{"", "identity"}, strings.ToLower(coding)) {
 		w.Header().Set("Accept", "application/json")
-		return nil, &refusal{code: "unsupported_media_type", detail: "The body must be JSON in UTF-8: Content-Type: application/json, not compressed."}
+		return nil, &refusal{code: codeMediaType}
 	}
 	limit := cmp.Or(c.route.body, maxBody)
 	if r.ContentLength > limit {
-		w.Header().Set("Connection", "close") // else the answer would wait for the body
+		w.Header().Set("Connection", "close") // else net/http would read the body before it answers
 		return nil, errBodySize(limit)
 	}
 	body, err := readAll(w, r, limit)
@@ -493,28 +432,29 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 		if errors.As(err, &tooLarge) {
 			return nil, errBodySize(limit)
 		}
-		return nil, &refusal{code: "malformed_json", detail: "The body ended early."}
+		return nil, &refusal{code: codeMalformedJSON, detail: "The body ended early."}
 	}
 	c.body = body
 	if c.parsed, err = parseJSON(body); err != nil {
-		return nil, &refusal{code: "malformed_json", detail: "The body can't be read: " + err.Error() + "."}
+		return nil, &refusal{code: codeMalformedJSON, detail: "The body can't be read: " + err.Error() + "."}
 	}
 	return &c.parsed, nil
 }
 
-// takesType judges a Content-Type: JSON in UTF-8, and for a beacon the same as
-// plain text.
-func (c *call) takesType(contentType string) bool {
-	if contentType == "application/json" { // as nearly all say
+// acceptsContentType reports whether a Content-Type is JSON in UTF-8, or for a beacon plain
+// text in UTF-8.
+func (c *call) acceptsContentType(contentType string) bool {
+	if contentType == "application/json" { // the common case
 		return true
 	}
 	kind, params, err := mime.ParseMediaType(contentType)
 	charset, hasCharset := params["charset"]
-	return err == nil && (kind == "application/json" || kind == "text/plain" && c.route.beacon) && (!hasCharset || strings.EqualFold(charset, "utf-8"))
+	return err == nil && (kind == "application/json" || kind == "text/plain" && c.route.beacon) &&
+		(!hasCharset || strings.EqualFold(charset, "utf-8"))
 }
 
-// readAll reads a body of at most limit bytes. When its length was announced, which
-// the caller has judged, that takes one allocation.
+// readAll reads a body of at most limit bytes. With a Content-Length, which the caller has
+// compared with the limit, that takes one allocation.
 func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength < 0 {
 		return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
@@ -525,68 +465,67 @@ func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error
 }
 
 func errBodySize(limit int64) error {
-	return &refusal{code: "body_too_large", detail: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
+	return &refusal{code: codeBodySize, detail: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
 }
 
-// charge takes one request from the account's bucket and writes the RateLimit
-// fields (draft-ietf-httpapi-ratelimit-headers-11).
-func (s *server) charge(w *response, c *call, in *input) (err error) {
+// charge takes a token from the account's bucket and sets the RateLimit headers
+// (draft-ietf-httpapi-ratelimit-headers-11). It refuses when the bucket is empty (429).
+func (s *server) charge(w *response, c *call, in *input, request any) (err error) {
 	switch {
 	case c.route.free:
 		return nil
+	case c.route.charge != nil:
+		c.account, err = c.route.charge(c, in, request)
 	case c.caller != nil:
 		c.account = c.caller.claims.Subject
-	case c.route.charge != nil:
-		c.account, err = c.route.charge(s, c, in)
 	default:
-		c.account = c.origin.owner
+		c.account = c.origin.account
 	}
 	if err != nil || c.account == "" {
 		return err
 	}
 	a, err := s.cachedAccount(c.account)
 	if errors.Is(err, errNotFound) {
-		return nil // a device token of an account that a restored database does not have
+		return nil // a device token whose account is missing in a database that was restored
 	}
 	if err != nil {
 		return err
 	}
 	w.account = a.ID
-	v := s.accounts.take(a.ID, a.Rate, c.now)
-	b := strconv.AppendInt(append(make([]byte, 0, 80), `"account";q=`...), int64(a.Rate), 10)
-	b = append(b, `;w=60`...)
-	policy := len(b)
-	b = strconv.AppendInt(append(b, `"account";r=`...), int64(v.remaining), 10)
-	b = strconv.AppendInt(append(b, `;t=`...), int64(wholeSeconds(v.full)), 10)
-	fields := string(b)
-	w.put("Ratelimit-Policy", fields[:policy])
-	w.put("Ratelimit", fields[policy:])
+	v := s.accountBuckets.take(a.ID, a.Rate, s.steady())
+	w.Header().Set("RateLimit-Policy", fmt.Sprintf(`"account";q=%d;w=60`, a.Rate))
+	w.Header().Set("RateLimit", fmt.Sprintf(`"account";r=%d;t=%d`, v.remaining, wholeSeconds(v.full)))
 	if !v.ok {
 		return errRate("The account's requests of this minute are used up.", v.retry)
 	}
 	return nil
 }
 
-// accountScope reads ?account_id= and decides whose rows a caller with a token
-// acts on: its own, or, for those who may name any, the named account's. The
-// operator who names none acts on all of them ("").
+// accountScope reads ?account_id= and decides which account's rows a caller with a token acts
+// on: its own account's, or, if its token may name any account, the named one's. An operator's
+// token without ?account_id= acts on every account's rows.
 type accountScope struct{ named string }
 
 func (a *accountScope) read(in *input) { a.named = in.parameter("account_id", isID("acct")) }
 
-func (a *accountScope) resolve(s *server, c *call) (string, error) {
+// resolve returns the owner of the rows that a call acts on. It needs a caller. Errors: a
+// refusal for want of scope (403), errAccount.
+func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	who := c.caller
 	switch {
 	case a.named == "" && who.admin():
-		return "", nil
+		return anyAccount, nil
 	case a.named == "" || a.named == who.claims.Subject:
-		return who.claims.Subject, nil
+		return ownedBy(who.claims.Subject), nil
 	case !who.all:
-		return "", &refusal{code: "insufficient_scope", detail: "The token acts on its own account only.", scope: scopeAdmin}
+		return owner{}, errScope(scopeAdmin, "The token acts on its own account only.")
 	}
 	_, err := s.store.account(a.named)
 	if errors.Is(err, errNotFound) {
-		return "", errAccount
+		return owner{}, errAccount
 	}
-	return a.named, err
+	return ownedBy(a.named), err
 }
+
+// actorToken returns the actor of events for a call with a token.
+func actorToken(c *call) string { return "token " + c.caller.claims.ID }

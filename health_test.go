@@ -1,10 +1,15 @@
 package main
 
 import (
+	"context"
 	"database/sql"
+	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,7 +17,8 @@ import (
 	"time"
 )
 
-func TestHealthPassesAndSaysWhatItMeasured(t *testing.T) {
+func TestHealth_passesAndSaysWhatItMeasured(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		a := s.get("/widget/health").is(200).has("Content-Type: application/health+json", "Cache-Control: no-store", "RateLimit: ")
@@ -23,28 +29,31 @@ func TestHealthPassesAndSaysWhatItMeasured(t *testing.T) {
 	})
 }
 
-func TestHealthIsProvedAtMostOnceASecondAndNeverLimited(t *testing.T) {
+func TestHealth_isProvedAtMostOnceASecondAndNeverLimited(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		for range 1000 {
 			s.get("/widget/health", "Origin: "+siteOrigin).is(200)
 		}
-		if n := s.store.written.Load(); n != 1 {
+		if n := s.store.committedJobs.Load(); n != 1 {
 			t.Fatalf("%d proofs", n)
 		}
 		time.Sleep(time.Second)
 		s.get("/widget/health").is(200)
-		if n := s.store.written.Load(); n != 2 {
+		if n := s.store.committedJobs.Load(); n != 2 {
 			t.Fatalf("%d proofs a second later", n)
 		}
 	})
 }
 
-func TestHealthTakesNoNoticeOfTokens(t *testing.T) {
+func TestHealth_takesNoNoticeOfTokens(t *testing.T) {
+	t.Parallel()
 	newService(t).get("/widget/health", "Authorization: Bearer nonsense").is(200)
 }
 
-func TestHealthWarnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testing.T) {
+func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testing.T) {
+	t.Parallel()
 	var later atomic.Int64 // how far the service's clock is ahead of the real one, in which SQLite waits
 	s := newService(t, func(o *storeOptions, _ *serverOptions) {
 		o.now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
@@ -82,7 +91,8 @@ func TestHealthWarnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testing
 	t.Fatal("health does not pass again")
 }
 
-func TestHealthFailsOnceTheFileIsNotTheOneThatIsOpen(t *testing.T) {
+func TestHealth_failsOnceTheFileIsNotTheOneThatIsOpen(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(path string) error{
 		"renamed":  func(path string) error { return os.Rename(path, path+".old") },
 		"removed":  os.Remove,
@@ -108,7 +118,8 @@ func TestHealthFailsOnceTheFileIsNotTheOneThatIsOpen(t *testing.T) {
 	}
 }
 
-func TestHealthPassesAgainWhenTheFileIsBack(t *testing.T) {
+func TestHealth_passesAgainWhenTheFileIsBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		s.check(os.Rename(s.store.path, s.store.path+".away"))
@@ -120,7 +131,8 @@ func TestHealthPassesAgainWhenTheFileIsBack(t *testing.T) {
 	})
 }
 
-func TestHealthFailsWhileDraining(t *testing.T) {
+func TestHealth_failsWhileDraining(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.server.draining.Store(true)
 	if a := s.get("/widget/health").is(503).has("Connection: close"); a.text("status") != "fail" {
@@ -129,15 +141,8 @@ func TestHealthFailsWhileDraining(t *testing.T) {
 	s.post("/widget/leads", aLead).is(200).has("Connection: close") // what was sent is answered
 }
 
-func TestLivezAnswersWithoutTheDatabase(t *testing.T) {
-	s := newService(t)
-	s.check(s.store.readers.Close())
-	if a := s.get("//livez").is(200).has("Content-Type: text/plain; charset=utf-8"); a.body != "alive\n" {
-		t.Fatal(a.body)
-	}
-}
-
-func TestHealthAnswersHEADOverAConnection(t *testing.T) {
+func TestHealth_answersHEADOverAConnection(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	web := httptest.NewServer(s.server)
 	defer web.Close()
@@ -148,4 +153,81 @@ func TestHealthAnswersHEADOverAConnection(t *testing.T) {
 	if res.StatusCode != 503 || res.Header.Get("Content-Type") != "application/health+json" {
 		t.Fatalf("%d %v", res.StatusCode, res.Header)
 	}
+}
+
+func TestLivez_answersWithoutTheDatabase(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.check(s.store.readers.Close())
+	if a := s.get("//livez").is(200).has("Content-Type: text/plain; charset=utf-8"); a.body != "alive\n" {
+		t.Fatal(a.body)
+	}
+}
+
+// TestMetrics_followTheRulesOfPrometheus reads them as a scrape does: each family has
+// its help and its type before its samples, and all of them together, and counters
+// alone end in _total.
+func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.post("/widget/leads", anyLead).is(200)
+	s.post("/widget/leads", `{}`).is(422)
+	s.get("/nowhere").is(404)
+	var text strings.Builder
+	s.server.writeMetrics(&text)
+	help, kind := regexp.MustCompile(`^# HELP (\w+) [A-Z][^\\]+\.$`), regexp.MustCompile(`^# TYPE (\w+) (counter|gauge)$`)
+	sample := regexp.MustCompile(`^(\w+)(?:\{\w+="[^"\\]*"(?:,\w+="[^"\\]*")*\})? [0-9.]+(?:e-\d+)?$`)
+	var name, described string
+	seen, samples := map[string]bool{}, map[string]bool{}
+	for line := range strings.Lines(text.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		if m := help.FindStringSubmatch(line); m != nil && !seen[m[1]] {
+			described, seen[m[1]] = m[1], true
+		} else if m := kind.FindStringSubmatch(line); m != nil && m[1] == described && strings.HasSuffix(m[1], "_total") == (m[2] == "counter") {
+			name = m[1]
+		} else if m := sample.FindStringSubmatch(line); m == nil || m[1] != name || samples[line] {
+			t.Errorf("%q under %q", line, name)
+		} else {
+			samples[line] = true
+		}
+	}
+	if len(seen) != 10 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
+		t.Errorf("%d families:\n%s", len(seen), text.String())
+	}
+}
+
+func TestMetrics_areServedOnLoopbackUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	ctx, stop := context.WithCancel(t.Context())
+	s.check(s.server.startDebug("127.0.0.1:0"))
+	_, rest, found := strings.Cut(s.log.String(), "addr=")
+	addr := strings.TrimSpace(rest)
+	if !found {
+		t.Fatalf("log %q", s.log.String())
+	}
+	s.post("/widget/leads", anyLead).is(200)
+	client := newClient(t)
+	for path, want := range map[string]string{
+		"/metrics":               "widgetd_requests_total{route=\"POST /widget/leads\",status=\"200\"} 1\n",
+		"/debug/pprof/goroutine": "",
+	} {
+		res, err := client.Get("http://" + addr + path)
+		s.check(err)
+		body, err := io.ReadAll(res.Body)
+		s.check(errors.Join(err, res.Body.Close()))
+		if res.StatusCode != 200 || !strings.Contains(string(body), want) {
+			t.Errorf("%s: %d %s", path, res.StatusCode, body)
+		}
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s.check(err)
+	stop()
+	s.check(s.server.serveUntil(ctx, listener, ""))
+	if conn, err := net.Dial("tcp", addr); err == nil {
+		conn.Close()
+		t.Error("metrics are still served after the service has stopped")
+	}
+	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+	s.check(err)
 }

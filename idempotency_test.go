@@ -13,7 +13,8 @@ import (
 
 const someKey = "Idempotency-Key: 8e03978e-40d5-43dd-bc93-6894a57f9324"
 
-func TestTheSameKeyAndBodyIsAnsweredFromTheFirstAnswer(t *testing.T) {
+func TestIdempotencyKey_withTheSameBodyIsAnsweredFromTheFirstAnswer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -43,7 +44,8 @@ func TestTheSameKeyAndBodyIsAnsweredFromTheFirstAnswer(t *testing.T) {
 	})
 }
 
-func TestAKeyThatServedOneLicenceIsRefusedForAnother(t *testing.T) {
+func TestIdempotencyKey_thatServedOneLicenceIsRefusedForAnother(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	one, _ := s.addLicense(license{})
@@ -55,7 +57,21 @@ func TestAKeyThatServedOneLicenceIsRefusedForAnother(t *testing.T) {
 	s.post("/licenses/"+one+"/rotate-key", `{}`, admin, someKey).is(200).has("Idempotency-Replayed: true")
 }
 
-func TestARenewalThatIsSentTwiceWithOneKeyRenewsOnce(t *testing.T) {
+func TestIdempotencyKey_replayInvalidatesNothing(t *testing.T) {
+	s := newService(t)
+	s.notice()
+	s.post("/widget/leads", aLead, someKey).is(200)
+	before := s.store.changes.versionOf("")
+	for range 3 {
+		s.post("/widget/leads", aLead, someKey).is(200).has("Idempotency-Replayed: true")
+	}
+	if s.store.changes.versionOf("") != before {
+		t.Fatal("a replay emptied the caches")
+	}
+}
+
+func TestIdempotencyKey_sentTwiceWithARenewalRenewsOnce(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	id, _ := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(24 * time.Hour))})
@@ -73,13 +89,47 @@ func TestARenewalThatIsSentTwiceWithOneKeyRenewsOnce(t *testing.T) {
 	}
 }
 
-func TestAKeyMayBeQuoted(t *testing.T) {
+func TestIdempotencyKey_replaysAnActivationWithItsToken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{MaxDevices: ptr(1)})
+		body := seatBody("license_key", key, "fingerprint", "f", "nonce", "n")
+		first := s.post("/widget/license/activate", body, "Idempotency-Key: k1").is(200)
+		time.Sleep(time.Hour)
+		for _, header := range []string{"k1", `"k1"`} {
+			again := s.post("/widget/license/activate", body, "Idempotency-Key: "+header).is(200)
+			if again.body != first.body || again.header.Get("Idempotency-Replayed") != "true" {
+				t.Fatalf("replayed %s\nfirst    %s", again.body, first.body)
+			}
+		}
+		if s.count(`SELECT lease_seq FROM devices`) != 1 {
+			t.Fatal("a replay took another lease")
+		}
+		s.post("/widget/license/activate", seatBody("license_key", key, "fingerprint", "f"), "Idempotency-Key: k1").is(422, "idempotency_key_reused")
+		// Another device's key is another key.
+		other := s.post("/widget/license/activate", seatBody("license_key", key, "fingerprint", "g"), "Idempotency-Key: k1").is(409, "seat_limit_reached")
+		if other.header.Get("Idempotency-Replayed") != "" {
+			t.Fatal("replayed to another device")
+		}
+		// A refusal is not kept.
+		s.post("/widget/license/deactivate", seatBody("license_key", key, "fingerprint", "f")).is(200)
+		s.post("/widget/license/activate", seatBody("license_key", key, "fingerprint", "g"), "Idempotency-Key: k1").is(200)
+		if s.count(`SELECT count(*) FROM idempotency WHERE instr(CAST(answer AS TEXT), 'eyJ') > 0 OR instr(CAST(answer AS TEXT), ?) > 0`, key) != 0 {
+			t.Fatal("a token lies open in the file")
+		}
+	})
+}
+
+func TestIdempotencyKey_mayBeQuoted(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.post("/widget/leads", aLead, "Idempotency-Key: abc").is(200).has("Idempotency-Replayed: ")
 	s.post("/widget/leads", aLead, `Idempotency-Key: "abc"`).is(200).has("Idempotency-Replayed: true")
 }
 
-func TestAMalformedKeyIs400AndChangesNothing(t *testing.T) {
+func TestIdempotencyKey_malformedIs400AndChangesNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	before := s.dump()
 	for _, key := range []string{"", `""`, "a b", "ä", "a\x7f", strings.Repeat("k", 256), `"` + strings.Repeat("k", 256) + `"`, " "} {
@@ -91,7 +141,8 @@ func TestAMalformedKeyIs400AndChangesNothing(t *testing.T) {
 	s.post("/widget/leads", aLead, `Idempotency-Key: "`+strings.Repeat("k", 255)+`"`).is(200).has("Idempotency-Replayed: true")
 }
 
-func TestPathsThatCreateNothingTakeNoNoticeOfAKey(t *testing.T) {
+func TestIdempotencyKey_isIgnoredOnPathsThatCreateNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	for range 2 {
@@ -103,7 +154,8 @@ func TestPathsThatCreateNothingTakeNoNoticeOfAKey(t *testing.T) {
 	}
 }
 
-func TestAKeyWhoseRequestStillRunsIs409(t *testing.T) {
+func TestIdempotencyKey_whoseRequestStillRunsIs409(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		release := make(chan struct{})
@@ -122,7 +174,8 @@ func TestAKeyWhoseRequestStillRunsIs409(t *testing.T) {
 	})
 }
 
-func TestAKeyIsFreeAgainAfter24Hours(t *testing.T) {
+func TestIdempotencyKey_isFreeAgainAfter24Hours(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		first := s.post("/widget/leads", aLead, someKey).is(200)
@@ -142,7 +195,8 @@ func TestAKeyIsFreeAgainAfter24Hours(t *testing.T) {
 	})
 }
 
-func TestAKeyIsItsCallersOwn(t *testing.T) {
+func TestIdempotencyKey_isItsCallersOwn(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	partner := s.addAccount("partner")
 	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
@@ -175,7 +229,8 @@ func TestAKeyIsItsCallersOwn(t *testing.T) {
 	activate(one, "f")("Peer: 192.0.2.9:1").is(200).has("Idempotency-Replayed: true") // a device moves about
 }
 
-func TestOnlySuccessIsStored(t *testing.T) {
+func TestIdempotencyKey_storesOnlySuccess(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	seats := 1
 	_, key := s.addLicense(license{MaxDevices: &seats})
@@ -194,7 +249,8 @@ func TestOnlySuccessIsStored(t *testing.T) {
 	s.post("/widget/leads", aLead, someKey).is(200).has("Idempotency-Replayed: ")
 }
 
-func TestNothingOfAKeyOrItsAnswerCanBeReadInTheFile(t *testing.T) {
+func TestIdempotencyKey_andItsAnswerCannotBeReadInTheFile(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	const chosen = "a-key-that-only-the-caller-knows"
@@ -216,7 +272,8 @@ func TestNothingOfAKeyOrItsAnswerCanBeReadInTheFile(t *testing.T) {
 	}
 }
 
-func TestManyCallsWithOneKeyAreOneEffect(t *testing.T) {
+func TestIdempotencyKey_ofManyCallsHasOneEffect(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	widget := s.addWidget(s.account)
 	var all sync.WaitGroup
@@ -237,7 +294,8 @@ func TestManyCallsWithOneKeyAreOneEffect(t *testing.T) {
 	}
 }
 
-func TestARefusalThatWritesAnEventIsKeptOnceAnHour(t *testing.T) {
+func TestIdempotencyKey_ofARefusalThatWritesAnEventWritesItOnceAnHour(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		seats := 1

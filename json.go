@@ -11,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// encoding/json takes a member twice, in another case, with broken UTF-8 and with
-// more text behind it. Here two readers must never see different values in one
-// body or token, so this parser takes RFC 8259 with I-JSON's rules (RFC 7493) and
-// nothing else.
+// JSON is parsed here and not by encoding/json, which accepts duplicate members, names in
+// another case, invalid UTF-8 and text behind the value. Two readers of one body or token must
+// never see different values in it, so this parser accepts RFC 8259 with the restrictions of
+// I-JSON (RFC 7493) and nothing else.
 
 // A jsonKind is the type of a JSON value.
 type jsonKind uint8
@@ -30,25 +30,26 @@ const (
 
 var jsonKindNames = [...]string{"null", "a boolean", "a number", "a string", "an array", "an object"}
 
+// String returns the kind with its article, for sentences: "a number".
 func (k jsonKind) String() string { return jsonKindNames[k] }
 
-// A jsonValue is a parsed value. text holds a string's characters or a number's
-// digits; list an array's elements; members an object's, in their order.
+// A jsonValue is a parsed JSON value. Only the fields of its kind are set.
 type jsonValue struct {
 	kind    jsonKind
-	truth   bool
-	text    string
-	list    []jsonValue
-	members []jsonMember
-	raw     []byte // an object as it was written
+	boolean bool         // of a boolean
+	text    string       // of a string, without quotes and escapes; of a number, as it was written
+	list    []jsonValue  // elements of an array
+	members []jsonMember // of an object, in the order of the text
+	raw     []byte       // text of an object, as it was written
 }
 
+// A jsonMember is a member of an object.
 type jsonMember struct {
 	name  string
 	value jsonValue
 }
 
-// member returns the object's member of exactly that name.
+// member returns the value of the object's member with exactly that name.
 func (v *jsonValue) member(name string) (*jsonValue, bool) {
 	for i := range v.members {
 		if v.members[i].name == name {
@@ -58,7 +59,7 @@ func (v *jsonValue) member(name string) (*jsonValue, bool) {
 	return nil, false
 }
 
-// integer returns a number that is a whole one and fits.
+// integer returns a number that is written as an integer and fits into an int64.
 func (v *jsonValue) integer() (int64, bool) {
 	if v.kind != jsonNumber {
 		return 0, false
@@ -68,13 +69,13 @@ func (v *jsonValue) integer() (int64, bool) {
 }
 
 const (
-	maxJSONDepth  = 8
-	manyJSONNames = 16 // above that a set finds duplicates faster than a scan
+	maxJSONDepth      = 8
+	maxScannedMembers = 16 // in larger objects a set finds duplicate names faster than a scan
 )
 
-// parseJSON reads one object, nothing before it but white space and nothing after
-// it, no member twice, UTF-8, at most eight deep. Its errors say what is wrong
-// and where, and repeat nothing of the text.
+// parseJSON parses a text that is one JSON object: in UTF-8, without duplicate member names,
+// nested at most maxJSONDepth deep, surrounded by nothing but white space. Its errors say what
+// is wrong and at which byte, and quote nothing of the text.
 func parseJSON(text []byte) (jsonValue, error) {
 	p := jsonParser{text: text}
 	if !utf8.Valid(text) {
@@ -89,40 +90,55 @@ func parseJSON(text []byte) (jsonValue, error) {
 		return jsonValue{}, err
 	}
 	p.space()
-	if p.at < len(p.text) {
-		return jsonValue{}, p.fail("there is more text after the object")
+	if p.pos < len(p.text) {
+		return jsonValue{}, p.syntaxError("there is more text after the object")
 	}
 	return v, nil
 }
 
 type jsonParser struct {
 	text []byte
-	at   int
+	pos  int // index of the next byte
 }
 
-func (p *jsonParser) fail(what string) error {
-	return fmt.Errorf("%s, at byte %d", what, p.at)
+func (p *jsonParser) syntaxError(what string) error {
+	return fmt.Errorf("%s, at byte %d", what, p.pos)
 }
 
-// peek returns the next byte, 0 at the end; a real NUL is an error everywhere.
+// peek returns the next byte, or 0 at the end. No rule accepts a NUL byte in the text, so the
+// two need not be told apart.
 func (p *jsonParser) peek() byte {
-	if p.at < len(p.text) {
-		return p.text[p.at]
+	if p.pos < len(p.text) {
+		return p.text[p.pos]
 	}
 	return 0
 }
 
+// space skips white space.
 func (p *jsonParser) space() {
-	for p.at < len(p.text) && (p.text[p.at] == ' ' || p.text[p.at] == '\t' || p.text[p.at] == '\n' || p.text[p.at] == '\r') {
-		p.at++
+	for p.pos < len(p.text) {
+		switch p.text[p.pos] {
+		case ' ', '\t', '\n', '\r':
+			p.pos++
+		default:
+			return
+		}
 	}
 }
 
+// jsonWords are the values that are written as a word.
+var jsonWords = map[string]jsonValue{
+	"null":  {},
+	"true":  {kind: jsonBool, boolean: true},
+	"false": {kind: jsonBool},
+}
+
+// value parses any value, inside depth arrays and objects.
 func (p *jsonParser) value(depth int) (jsonValue, error) {
 	switch c := p.peek(); {
 	case c == '{' || c == '[':
 		if depth == maxJSONDepth {
-			return jsonValue{}, p.fail("the text is nested more than 8 deep")
+			return jsonValue{}, p.syntaxError("the text is nested more than 8 levels deep")
 		}
 		if c == '{' {
 			return p.object(depth + 1)
@@ -134,55 +150,56 @@ func (p *jsonParser) value(depth int) (jsonValue, error) {
 	case c == '-' || c >= '0' && c <= '9':
 		return p.number()
 	}
-	for word, v := range map[string]jsonValue{"null": {}, "true": {kind: jsonBool, truth: true}, "false": {kind: jsonBool}} {
-		if bytes.HasPrefix(p.text[p.at:], []byte(word)) {
-			p.at += len(word)
+	for word, v := range jsonWords {
+		if bytes.HasPrefix(p.text[p.pos:], []byte(word)) {
+			p.pos += len(word)
 			return v, nil
 		}
 	}
-	return jsonValue{}, p.fail("a value is missing or not JSON")
+	return jsonValue{}, p.syntaxError("a value is missing or not JSON")
 }
 
+// object parses an object, from its brace on.
 func (p *jsonParser) object(depth int) (jsonValue, error) {
 	v := jsonValue{kind: jsonObject}
-	var names map[string]bool
-	start := p.at
-	p.at++
+	var names map[string]bool // of the members so far; nil: few enough to scan
+	start := p.pos
+	p.pos++
 	for p.space(); p.peek() != '}'; p.space() {
 		if len(v.members) > 0 {
 			if p.peek() != ',' {
-				return v, p.fail("a comma or the object's end is missing")
+				return v, p.syntaxError("a comma or the object's end is missing")
 			}
-			p.at++
+			p.pos++
 			p.space()
 		}
 		if p.peek() != '"' {
-			return v, p.fail("a member's name is missing")
+			return v, p.syntaxError("a member's name is missing")
 		}
 		name, err := p.string()
 		if err != nil {
 			return v, err
 		}
-		if len(v.members) == manyJSONNames {
-			names = make(map[string]bool, 2*manyJSONNames)
+		if len(v.members) == maxScannedMembers {
+			names = make(map[string]bool, 2*maxScannedMembers)
 			for _, m := range v.members {
 				names[m.name] = true
 			}
 		}
 		if names == nil {
-			if _, twice := v.member(name); twice {
-				return v, p.fail("a member is there twice")
+			if _, duplicate := v.member(name); duplicate {
+				return v, p.syntaxError("a member appears twice")
 			}
 		} else if names[name] {
-			return v, p.fail("a member is there twice")
+			return v, p.syntaxError("a member appears twice")
 		} else {
 			names[name] = true
 		}
 		p.space()
 		if p.peek() != ':' {
-			return v, p.fail("a colon is missing")
+			return v, p.syntaxError("a colon is missing")
 		}
-		p.at++
+		p.pos++
 		p.space()
 		member, err := p.value(depth)
 		if err != nil {
@@ -190,20 +207,21 @@ func (p *jsonParser) object(depth int) (jsonValue, error) {
 		}
 		v.members = append(v.members, jsonMember{name, member})
 	}
-	p.at++
-	v.raw = p.text[start:p.at]
+	p.pos++
+	v.raw = p.text[start:p.pos]
 	return v, nil
 }
 
+// array parses an array, from its bracket on.
 func (p *jsonParser) array(depth int) (jsonValue, error) {
 	v := jsonValue{kind: jsonArray}
-	p.at++
+	p.pos++
 	for p.space(); p.peek() != ']'; p.space() {
 		if len(v.list) > 0 {
 			if p.peek() != ',' {
-				return v, p.fail("a comma or the array's end is missing")
+				return v, p.syntaxError("a comma or the array's end is missing")
 			}
-			p.at++
+			p.pos++
 			p.space()
 		}
 		element, err := p.value(depth)
@@ -212,88 +230,91 @@ func (p *jsonParser) array(depth int) (jsonValue, error) {
 		}
 		v.list = append(v.list, element)
 	}
-	p.at++
+	p.pos++
 	return v, nil
 }
 
+// number parses a number by the grammar of RFC 8259, section 6.
 func (p *jsonParser) number() (jsonValue, error) {
-	start := p.at
+	start := p.pos
 	digits := func() int {
 		n := 0
 		for c := p.peek(); c >= '0' && c <= '9'; c = p.peek() {
-			p.at++
+			p.pos++
 			n++
 		}
 		return n
 	}
 	if p.peek() == '-' {
-		p.at++
+		p.pos++
 	}
 	zero := p.peek() == '0'
 	if n := digits(); n == 0 || zero && n > 1 {
-		return jsonValue{}, p.fail("a number is malformed")
+		return jsonValue{}, p.syntaxError("a number is malformed")
 	}
 	if p.peek() == '.' {
-		p.at++
+		p.pos++
 		if digits() == 0 {
-			return jsonValue{}, p.fail("a number is malformed")
+			return jsonValue{}, p.syntaxError("a number is malformed")
 		}
 	}
 	if c := p.peek(); c == 'e' || c == 'E' {
-		p.at++
+		p.pos++
 		if c := p.peek(); c == '+' || c == '-' {
-			p.at++
+			p.pos++
 		}
 		if digits() == 0 {
-			return jsonValue{}, p.fail("a number is malformed")
+			return jsonValue{}, p.syntaxError("a number is malformed")
 		}
 	}
-	return jsonValue{kind: jsonNumber, text: string(p.text[start:p.at])}, nil
+	return jsonValue{kind: jsonNumber, text: string(p.text[start:p.pos])}, nil
 }
 
+// string parses a string, from its quote on.
 func (p *jsonParser) string() (string, error) {
-	p.at++
-	start := p.at
-	for p.at < len(p.text) {
-		switch c := p.text[p.at]; {
+	p.pos++
+	start := p.pos
+	for p.pos < len(p.text) {
+		switch c := p.text[p.pos]; {
 		case c == '"':
-			s := string(p.text[start:p.at])
-			p.at++
+			s := string(p.text[start:p.pos])
+			p.pos++
 			return s, nil
 		case c == '\\':
-			return p.escaped(start)
+			return p.stringWithEscapes(start)
 		case c < ' ':
-			return "", p.fail("a control character stands in a string")
+			return "", p.syntaxError("a string contains a control character")
 		default:
-			p.at++
+			p.pos++
 		}
 	}
-	return "", p.fail("a string has no end")
+	return "", p.syntaxError("a string is not closed")
 }
 
-// escaped goes on with a string that has an escape, from its beginning.
-func (p *jsonParser) escaped(start int) (string, error) {
+// stringWithEscapes parses the rest of a string from its first backslash on. start is the
+// index of the string's first character.
+func (p *jsonParser) stringWithEscapes(start int) (string, error) {
 	var b strings.Builder
-	b.Write(p.text[start:p.at])
-	for p.at < len(p.text) {
-		c := p.text[p.at]
+	b.Write(p.text[start:p.pos])
+	for p.pos < len(p.text) {
+		c := p.text[p.pos]
 		switch {
 		case c == '"':
-			p.at++
+			p.pos++
 			return b.String(), nil
 		case c < ' ':
-			return "", p.fail("a control character stands in a string")
+			return "", p.syntaxError("a string contains a control character")
 		case c != '\\':
 			b.WriteByte(c)
-			p.at++
+			p.pos++
 			continue
 		}
-		p.at++
+		p.pos++
 		short := strings.IndexByte(`"\/bfnrt`, p.peek())
 		switch {
-		case p.at == len(p.text):
-			return "", p.fail("a string has no end")
-		case p.text[p.at] == 'u':
+		case p.pos == len(p.text):
+			return "", p.syntaxError("a string is not closed")
+		case p.text[p.pos] == 'u':
 			r, err := p.unicodeEscape()
 			if err != nil {
 				return "", err
@@ -301,59 +322,59 @@ func (p *jsonParser) escaped(start int) (string, error) {
 			b.WriteRune(r)
 		case short >= 0:
 			b.WriteByte("\"\\/\b\f\n\r\t"[short])
-			p.at++
+			p.pos++
 		default:
-			return "", p.fail("an escape is malformed")
+			return "", p.syntaxError("an escape is malformed")
 		}
 	}
-	return "", p.fail("a string has no end")
+	return "", p.syntaxError("a string is not closed")
 }
 
-// unicodeEscape reads uXXXX, and a second one for the second half of a pair.
+// unicodeEscape parses the uXXXX of an escape, and the whole second escape of a surrogate pair.
 func (p *jsonParser) unicodeEscape() (rune, error) {
 	hex := func() (rune, bool) {
-		if p.at+5 > len(p.text) || p.text[p.at] != 'u' {
+		if p.pos+5 > len(p.text) || p.text[p.pos] != 'u' {
 			return 0, false
 		}
-		n, err := strconv.ParseUint(string(p.text[p.at+1:p.at+5]), 16, 16)
-		p.at += 5
+		n, err := strconv.ParseUint(string(p.text[p.pos+1:p.pos+5]), 16, 16)
+		p.pos += 5
 		return rune(n), err == nil
 	}
 	r, ok := hex()
 	if !ok {
-		return 0, p.fail("an escape is malformed")
+		return 0, p.syntaxError("an escape is malformed")
 	}
 	if !utf16.IsSurrogate(r) {
 		return r, nil
 	}
 	if p.peek() == '\\' {
-		p.at++
+		p.pos++
 		if second, ok := hex(); ok {
 			if pair := utf16.DecodeRune(r, second); pair != utf8.RuneError {
 				return pair, nil
 			}
 		}
 	}
-	return 0, p.fail("half of a surrogate pair stands alone")
+	return 0, p.syntaxError("an escape is only half of a surrogate pair")
 }
 
-// An appender encodes itself, without reflection.
-type appender interface{ appendJSON(b []byte) []byte }
+// A jsonAppender appends its own JSON to b, without reflection.
+type jsonAppender interface{ appendJSON(b []byte) []byte }
 
-// appendMember appends a comma, a name and a string.
+// appendMember appends a comma, a member's name and its value, a string.
 func appendMember(b []byte, name, value string) []byte {
 	b = append(append(append(b, `,"`...), name...), `":`...)
 	return appendString(b, value)
 }
 
-// appendPlain is appendMember for what this program made, which needs no escapes:
-// an id, a code, a token.
-func appendPlain(b []byte, name, value string) []byte {
+// appendUnescaped is like appendMember, for values that never need an escape because this
+// program made them: ids, codes, tokens.
+func appendUnescaped(b []byte, name, value string) []byte {
 	b = append(append(append(b, `,"`...), name...), `":"`...)
 	return append(append(b, value...), '"')
 }
 
-// appendOptional is appendMember for a string that may be null.
+// appendOptional is like appendMember, and appends null for nil.
 func appendOptional(b []byte, name string, value *string) []byte {
 	if value != nil {
 		return appendMember(b, name, *value)
@@ -361,15 +382,15 @@ func appendOptional(b []byte, name string, value *string) []byte {
 	return append(append(append(b, `,"`...), name...), `":null`...)
 }
 
-// appendCount appends a number that may be null.
-func appendCount(b []byte, n *int) []byte {
+// appendOptionalInt appends a number, or null for nil.
+func appendOptionalInt(b []byte, n *int) []byte {
 	if n == nil {
 		return append(b, "null"...)
 	}
 	return strconv.AppendInt(b, int64(*n), 10)
 }
 
-// appendString appends a string as encoding/json writes it without HTML escapes.
+// appendString appends a string as encoding/json encodes it with SetEscapeHTML(false).
 func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' {
@@ -379,9 +400,10 @@ func appendString(b []byte, s string) []byte {
 	return append(append(append(b, '"'), s...), '"')
 }
 
-// encodeJSON encodes what this program made; that can't fail. It ends in a line break.
+// encodeJSON returns v as JSON, followed by a line break. It panics for a type that can't be
+// encoded, which is a mistake in this program.
 func encodeJSON(v any) []byte {
-	if a, ok := v.(appender); ok {
+	if a, ok := v.(jsonAppender); ok {
 		return append(a.appendJSON(nil), '\n')
 	}
 	var b bytes.Buffer

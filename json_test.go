@@ -11,14 +11,15 @@ import (
 	"testing"
 )
 
-func TestJSONThatIsTakenIsReadAsItStands(t *testing.T) {
+func TestJSON_thatIsTakenIsReadAsItStands(t *testing.T) {
+	t.Parallel()
 	text := []byte(" {\"a\" : [1, -0.5e+3, true,false,null,{}] ,\t\"\\u00e9\\uD83D\\uDE00\\n\\/\":\"é\\\"\\\\\" }\r\n")
 	v, err := parseJSON(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := jsonValue{kind: jsonObject, raw: bytes.TrimSpace(text), members: []jsonMember{
-		{"a", jsonValue{kind: jsonArray, list: []jsonValue{{kind: jsonNumber, text: "1"}, {kind: jsonNumber, text: "-0.5e+3"}, {kind: jsonBool, truth: true}, {kind: jsonBool}, {}, {kind: jsonObject, raw: []byte("{}")}}}},
+		{"a", jsonValue{kind: jsonArray, list: []jsonValue{{kind: jsonNumber, text: "1"}, {kind: jsonNumber, text: "-0.5e+3"}, {kind: jsonBool, boolean: true}, {kind: jsonBool}, {}, {kind: jsonObject, raw: []byte("{}")}}}},
 		{"é😀\n/", jsonValue{kind: jsonString, text: `é"\`}},
 	}}
 	if !reflect.DeepEqual(v, want) {
@@ -26,9 +27,10 @@ func TestJSONThatIsTakenIsReadAsItStands(t *testing.T) {
 	}
 }
 
-func TestJSONErrorsSayWhereAndRepeatNothing(t *testing.T) {
+func TestJSON_errorsSayWhereAndRepeatNothing(t *testing.T) {
+	t.Parallel()
 	for body, want := range map[string]string{
-		`{"secret":"x","secret":"y"}`: "a member is there twice, at byte 22",
+		`{"secret":"x","secret":"y"}`: "a member appears twice, at byte 22",
 		`{"secret":"x"} secret`:       "there is more text after the object, at byte 15",
 		`{"secret":"\x"}`:             "an escape is malformed, at byte 12",
 		`{"secret":-}`:                "a number is malformed, at byte 11",
@@ -41,7 +43,8 @@ func TestJSONErrorsSayWhereAndRepeatNothing(t *testing.T) {
 	}
 }
 
-func TestNumbersThatAreWholeAndFitAreIntegers(t *testing.T) {
+func TestJSON_numbersThatAreWholeAndFitAreIntegers(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]bool{"0": true, "-1": true, "9223372036854775807": true, "9223372036854775808": false, "1.0": false, "1e3": false} {
 		if _, ok := (&jsonValue{kind: jsonNumber, text: text}).integer(); ok != want {
 			t.Errorf("%s: %v", text, ok)
@@ -49,7 +52,13 @@ func TestNumbersThatAreWholeAndFitAreIntegers(t *testing.T) {
 	}
 }
 
-func TestPublicJSONVectorsAreRefusedAsLeads(t *testing.T) {
+func TestJSON_eightDeepIsNotTooDeep(t *testing.T) {
+	t.Parallel()
+	newService(t).post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","x":[[[[[[[1]]]]]]]}`).is(200)
+}
+
+func TestJSON_ofThePublicVectorsIsRefusedAsALead(t *testing.T) {
+	t.Parallel()
 	var suite struct {
 		Cases []struct {
 			ID       string `json:"id"`
@@ -86,7 +95,7 @@ func TestPublicJSONVectorsAreRefusedAsLeads(t *testing.T) {
 func (v *jsonValue) plain() any {
 	switch v.kind {
 	case jsonBool:
-		return v.truth
+		return v.boolean
 	case jsonNumber:
 		return json.Number(v.text)
 	case jsonString:

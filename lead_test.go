@@ -2,19 +2,26 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"encoding/csv"
 	"fmt"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 )
 
 const aLead = `{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu"}`
 
-func TestALeadIsKeptAndAnswersWithItsID(t *testing.T) {
+func TestLead_isKeptAndAnswersWithItsID(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	a := s.post("/widget/leads", `{"type":"newsletter","email":"Ada@Example.COM","source":"footer","page":"/menu?utm=1#top","unknown":1}`, "Origin: "+siteOrigin).is(200)
 	if want := `{"ok":true,"id":"` + a.text("id") + "\"}\n"; a.body != want {
@@ -23,14 +30,15 @@ func TestALeadIsKeptAndAnswersWithItsID(t *testing.T) {
 	if !validID("lead", a.text("id")) {
 		t.Fatalf("id %q", a.text("id"))
 	}
-	rows, err := s.store.leads(s.account, "", 10)
+	rows, err := s.store.leads(ownedBy(s.account), "", 10)
 	s.check(err)
 	if len(rows) != 1 || rows[0].Email != "Ada@example.com" || *rows[0].Page != "/menu" || *rows[0].Source != "footer" || rows[0].ID != a.text("id") {
 		t.Fatalf("rows %+v", rows)
 	}
 }
 
-func TestALeadBelongsToTheOwnerOfItsOrigin(t *testing.T) {
+func TestLead_belongsToTheOwnerOfItsOrigin(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	partner := s.addAccount("partner")
 	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
@@ -49,7 +57,8 @@ func TestALeadBelongsToTheOwnerOfItsOrigin(t *testing.T) {
 	}
 }
 
-func TestALeadFromAnUnlistedOriginIsRefusedAndNotWritten(t *testing.T) {
+func TestLead_fromAnUnlistedOriginIsRefusedAndNotWritten(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.change(func(t *tx) error { return t.addOrigin(s.account, "https://gone.example") })
 	closed := s.addAccount("closed")
@@ -67,7 +76,8 @@ func TestALeadFromAnUnlistedOriginIsRefusedAndNotWritten(t *testing.T) {
 	s.unchanged(before)
 }
 
-func TestWhatALeadOmitsIsNull(t *testing.T) {
+func TestLead_isNullInWhatItOmits(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","source":""}`).is(200)
 	s.post("/widget/leads", `{"type":"newsletter","email":"bob@example.com","page":"/?x"}`).is(200)
@@ -77,7 +87,8 @@ func TestWhatALeadOmitsIsNull(t *testing.T) {
 	}
 }
 
-func TestTheSameLeadWithinADayIsOneLead(t *testing.T) {
+func TestLead_sentAgainWithinADayIsOneLead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id := s.post("/widget/leads", aLead).is(200).text("id")
@@ -113,7 +124,8 @@ func TestTheSameLeadWithinADayIsOneLead(t *testing.T) {
 	})
 }
 
-func TestADoubleClickIsOneLead(t *testing.T) {
+func TestLead_ofADoubleClickIsOneLead(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	ids := make([]string, 16)
 	var all sync.WaitGroup
@@ -131,7 +143,8 @@ func TestADoubleClickIsOneLead(t *testing.T) {
 	}
 }
 
-func TestTheTrapForBotsLooksLikeSuccessAndKeepsNothing(t *testing.T) {
+func TestLead_inTheTrapForBotsLooksLikeSuccessAndIsNotKept(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	before := s.dump()
 	a := s.post("/widget/leads", strings.Replace(aLead, "{", `{"website":"https://spam.example",`, 1), "Origin: "+siteOrigin, "Idempotency-Key: trap").is(200)
@@ -141,7 +154,8 @@ func TestTheTrapForBotsLooksLikeSuccessAndKeepsNothing(t *testing.T) {
 	s.unchanged(before)
 }
 
-func TestLeadsAreListedNewestFirstPageByPageWhileMoreCome(t *testing.T) {
+func TestLead_isListedNewestFirstPageByPageWhileMoreCome(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, withoutAddressLimits)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLeads)
@@ -173,7 +187,8 @@ func TestLeadsAreListedNewestFirstPageByPageWhileMoreCome(t *testing.T) {
 	})
 }
 
-func TestAListHasFiftyRowsUnlessAskedAndSaysWhenItEnds(t *testing.T) {
+func TestLead_listHasFiftyRowsUnlessAskedAndSaysWhenItEnds(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.change(func(t *tx) error {
 		for i := range 51 {
@@ -197,7 +212,8 @@ func TestAListHasFiftyRowsUnlessAskedAndSaysWhenItEnds(t *testing.T) {
 	}
 }
 
-func TestAListedLeadIsWhole(t *testing.T) {
+func TestLead_listedIsWhole(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLeads)
@@ -209,7 +225,8 @@ func TestAListedLeadIsWhole(t *testing.T) {
 	})
 }
 
-func TestErasingComparesWithoutCaseAndStaysInTheAccount(t *testing.T) {
+func TestErase_comparesWithoutCaseAndStaysInTheAccount(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	partner := s.addAccount("partner")
 	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
@@ -241,7 +258,8 @@ func TestErasingComparesWithoutCaseAndStaysInTheAccount(t *testing.T) {
 	}
 }
 
-func TestAnErasedAddressIsInNoFile(t *testing.T) {
+func TestErase_leavesTheAddressInNoFile(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	token := "Authorization: Bearer " + s.token(s.account, scopeErase)
 	s.post("/widget/leads", `{"type":"newsletter","email":"Unforgettable@example.com"}`, "Idempotency-Key: k").is(200)
@@ -260,6 +278,162 @@ func TestAnErasedAddressIsInNoFile(t *testing.T) {
 	if inFiles() || strings.Contains(s.log.String(), "nforgettable") {
 		t.Fatal("the address is still there")
 	}
+}
+
+func TestErase_byTheCommandLeavesNoTraceInAnyFile(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	var emails []string
+	for i := range 300 {
+		emails = append(emails, fmt.Sprintf("Erase.Me%d@example.com", i))
+	}
+	o.addLeads(emails...)
+	if got := traces(t, o.dir, "erase.me7@"); len(got) == 0 {
+		t.Fatal("the address was never there: the test looks at the wrong place")
+	}
+	for _, email := range emails {
+		if strings.HasSuffix(email, "7@example.com") {
+			o.do("leads", "erase", email)
+		}
+	}
+	for i := range 300 {
+		there := len(traces(t, o.dir, fmt.Sprintf("erase.me%d@", i))) > 0
+		if erased := i%10 == 7; there == erased {
+			t.Errorf("address %d: found %v, erased %v", i, there, erased)
+		}
+	}
+}
+
+func TestErase_underAReaderEmptiesTheWALOnceThatHasEnded(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.post("/widget/leads", `{"type":"newsletter","email":"forget.me@example.com"}`).is(200)
+	end := leaveOpen(t, s.store.path)
+	s.change(func(tx *tx) error {
+		_, err := tx.eraseLeads(anyAccount, "forget.me@example.com")
+		return err
+	})
+	s.server.scrubWAL(0)
+	s.server.scrubWAL(0)
+	if len(traces(t, s.dir, "forget.me@")) == 0 || !s.store.walNeedsTruncate.Load() {
+		t.Fatal("the log was emptied under a reader")
+	}
+	end()
+	s.server.scrubWAL(0)
+	if names := traces(t, s.dir, "forget.me@"); len(names) > 0 || s.store.walNeedsTruncate.Load() {
+		t.Errorf("it still stands in %q", names)
+	}
+	if log := s.log.String(); strings.Count(log, "stays in the write-ahead log") != 1 || strings.Count(log, "nothing that was erased is left in it") != 1 {
+		t.Error(log)
+	}
+}
+
+func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *testing.T) {
+	t.Parallel()
+	path := makeStore(t)
+	old := openTestStore(t, path, storeOptions{})
+	var end func()
+	for _, f := range []func(*tx) error{func(tx *tx) error {
+		owner, err := tx.mainAccount()
+		if err == nil {
+			_, err = tx.addLead(lead{AccountID: owner, Type: "demo", Email: "forget.me@example.com"})
+		}
+		return err
+	}, func(tx *tx) error {
+		end = leaveOpen(t, path)
+		_, err := tx.eraseLeads(anyAccount, "forget.me@example.com")
+		return err
+	}} {
+		if err := old.update(t.Context(), f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := old.close(); err != nil {
+		t.Fatal(err)
+	}
+	if len(traces(t, filepath.Dir(path), "forget.me@")) == 0 {
+		t.Fatal("the log was emptied under a reader")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		clock := &wallClock{}
+		s, err := newServer(openTestStore(t, path, storeOptions{now: clock.now}), nil, serverOptions{}, slog.New(slog.DiscardHandler), wings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end()
+		ctx, stop := context.WithCancel(t.Context())
+		var working sync.WaitGroup
+		working.Go(func() { s.runChores(ctx) })
+		time.Sleep(2 * time.Second)
+		clock.set(24 * time.Hour) // which is not believed for an hour
+		time.Sleep(sweepInterval)
+		stop()
+		working.Wait()
+		if names := traces(t, filepath.Dir(path), "forget.me@"); len(names) > 0 || s.store.walNeedsTruncate.Load() {
+			t.Errorf("it still stands in %q", names)
+		}
+	})
+}
+
+func leadStory(t *testing.T, o *operator) {
+	o.addLeads("=cmd@example.com", "bob@example.com", "+carl@example.com", "old@example.com")
+	rows := o.objects("leads", "export")
+	if got := column(rows, "email"); !slices.Equal(got, []any{"=cmd@example.com", "bob@example.com", "+carl@example.com", "old@example.com"}) {
+		t.Errorf("exported %v", got)
+	}
+	cells, err := csv.NewReader(strings.NewReader(o.do("leads", "export", "-csv"))).ReadAll()
+	if err != nil || len(cells) != 5 || !slices.Equal(cells[0], []string{"id", "account_id", "type", "email", "source", "page", "created_at"}) {
+		t.Fatalf("CSV %q, %v", cells, err)
+	}
+	if got := cells[1][3:6]; !slices.Equal(got, []string{"'=cmd@example.com", "'=footer", "/+menu"}) || cells[2][3] != "bob@example.com" || cells[3][3] != "'+carl@example.com" {
+		t.Errorf("CSV %q", cells)
+	}
+	if got := o.object("leads", "purge", "-older-than", "36h"); got["purged"] != 2.0 {
+		t.Errorf("purged %v", got)
+	}
+	o.fails("-older-than DURATION is needed", "leads", "purge")
+	got := o.object("leads", "erase", "BOB@example.com")
+	if got["erased"] != 1.0 || !strings.Contains(got["note"].(string), "the address is neither in the database file nor in its write-ahead log any more; backups still hold it until they are deleted") {
+		t.Errorf("erased %v", got)
+	}
+	if got := o.object("leads", "erase", "bob@example.com", "-litestream"); got["erased"] != 0.0 || !strings.Contains(got["note"].(string), "replica") {
+		t.Errorf("erased %v", got)
+	}
+	copied := filepath.Join(o.dir, "copy.db")
+	if out := o.do("backup", copied); !strings.Contains(out, copied+": written and checked") {
+		t.Errorf("backup: %s", out)
+	}
+	o.fails("file already exists", "backup", copied)
+	o.env["WIDGETD_DB"], copied = copied, o.env["WIDGETD_DB"]
+	if got := column(o.objects("leads", "export"), "email"); !slices.Equal(got, []any{"=cmd@example.com"}) {
+		t.Errorf("in the copy: %v", got)
+	}
+	o.env["WIDGETD_DB"] = copied
+	if report := o.object("check"); report["ok"] != true || fmt.Sprint(report["faults"]) != "[]" {
+		t.Errorf("check: %v", report)
+	}
+}
+
+func FuzzLeadBody(f *testing.F) {
+	s := newService(f, withoutAddressLimits)
+	f.Add([]byte(`{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu?x#y"}`))
+	f.Add([]byte(`{"type":"newsletter","email":"ada@example.com","website":"x"}`))
+	for _, body := range malformedBodies {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		s := s.with(t)
+		before := s.count(`SELECT count(*) FROM leads`)
+		a := s.post("/widget/leads", string(body)+" ") // never empty, so that the harness sends it
+		added := s.count(`SELECT count(*) FROM leads`) - before
+		switch {
+		case a.status == 200 && added <= 1 && utf8.Valid(body):
+		case (a.status == 400 || a.status == 413 || a.status == 422) && added == 0:
+			a.is(a.status, a.text("code"))
+		default:
+			t.Fatalf("%q: %d, %d rows: %s", body, a.status, added, a.body)
+		}
+	})
 }
 
 // BenchmarkLead compares 64 callers whose leads share commits with one transaction

@@ -2,16 +2,349 @@ package main
 
 import (
 	"encoding/base64"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-func TestTheOfflineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T) {
+func TestLease_neverGoesPastTheEndOfGrace(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 21, 10, 0, 0, 700, time.UTC)
+	hour := func(n int) stamp { return newStamp(now.Add(time.Duration(n) * time.Hour)) }
+	for name, c := range map[string]struct {
+		l       license
+		end     stamp
+		refresh time.Duration
+	}{
+		"14 days":                        {license{LeaseHours: 336}, hour(336), 24 * time.Hour},
+		"an hour":                        {license{LeaseHours: 1}, hour(1), 30 * time.Minute},
+		"90 days":                        {license{LeaseHours: 2160}, hour(2160), 24 * time.Hour},
+		"two days":                       {license{LeaseHours: 48}, hour(48), 24 * time.Hour},
+		"47 hours":                       {license{LeaseHours: 47}, hour(47), 23*time.Hour + 30*time.Minute},
+		"the licence ends first":         {license{LeaseHours: 336, ExpiresAt: hour(5)}, hour(5), 150 * time.Minute},
+		"the licence's grace ends first": {license{LeaseHours: 336, ExpiresAt: hour(5), GraceDays: 2}, hour(53), 24 * time.Hour},
+		"in grace":                       {license{LeaseHours: 336, ExpiresAt: hour(-5), GraceDays: 1}, hour(19), 570 * time.Minute},
+		"a minute before the end":        {license{LeaseHours: 336, ExpiresAt: newStamp(now.Add(time.Minute))}, newStamp(now.Add(time.Minute)), time.Minute},
+		"the lease ends first":           {license{LeaseHours: 3, ExpiresAt: hour(5)}, hour(3), 90 * time.Minute},
+		"both end at once":               {license{LeaseHours: 5, ExpiresAt: hour(5)}, hour(5), 150 * time.Minute},
+	} {
+		if got := c.l.leaseEnd(now); got != c.end {
+			t.Errorf("%s: ends %v, want %v", name, got, c.end)
+		}
+		got := leaseClaims(&c.l, &device{}, now, "")
+		if got.Expires != c.end.Unix() || got.IssuedAt != now.Unix() || got.RefreshAfter != int64(c.refresh/time.Second) {
+			t.Errorf("%s: claims %+v", name, got)
+		}
+		if last := c.l.graceUntil(); !last.IsZero() && (got.GraceEnd != last.Unix() || got.LicenseEnd != c.l.ExpiresAt.Unix() || got.Expires > got.GraceEnd) {
+			t.Errorf("%s: lexp %d, gexp %d, exp %d", name, got.LicenseEnd, got.GraceEnd, got.Expires)
+		}
+	}
+}
+
+func TestLease_claimsNameLicenceAndDevice(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	print := fingerprintHash("machine")
+	l := &license{ID: "lic_1", AccountID: "acct_1", Product: "kds", LeaseHours: 336, Entitlements: codeList{"a", "b"}}
+	got := leaseClaims(l, &device{ID: "dev_1", Fingerprint: print[:], LeaseSeq: 7}, now, "n")
+	want := claims{Subject: "acct_1", ClientID: "dev_1", Scope: "license:verify", IssuedAt: now.Unix(), Expires: now.Add(336 * time.Hour).Unix(),
+		License: "lic_1", Device: "dev_1", Fingerprint: base64.RawURLEncoding.EncodeToString(print[:]), Product: "kds", Entitlements: []string{"a", "b"},
+		Seq: 7, RefreshAfter: 86400, Nonce: "n"}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Fatalf("claims %+v\nwant   %+v", got, want)
+	}
+}
+
+func TestLease_isAnHourLongAnHourBeforeTheEndOfGrace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		end := time.Now().Add(48 * time.Hour)
+		_, key := s.addLicense(license{ExpiresAt: newStamp(end), GraceDays: 1})
+		lease := s.activate(key, "f").is(200)
+		graceEnd := end.Add(24 * time.Hour)
+		if c := s.lease(lease); c.Expires != graceEnd.Unix() || c.GraceEnd != graceEnd.Unix() || c.LicenseEnd != end.Unix() {
+			t.Fatalf("claims %+v", c)
+		}
+		time.Sleep(time.Until(graceEnd) - time.Hour)
+		a := s.verifyLease(lease.text("token")).answers("grace")
+		if c := s.lease(a); a.json()["expires_in"] != 3600.0 || a.json()["refresh_after"] != 1800.0 || c.RefreshAfter != 1800 || c.Expires != graceEnd.Unix() || a.text("license", "status") != "grace" {
+			t.Fatalf("in grace: %s", a.body)
+		}
+		time.Sleep(time.Hour)
+		if a := s.verifyLease(lease.text("token")).answers("expired"); a.hasToken() {
+			t.Fatalf("at its end: %s", a.body)
+		}
+	})
+}
+
+func TestLease_afterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{LeaseHours: 1})
+		act := s.activate(key, "f").is(200)
+		lease := act.text("token")
+		auth := "Authorization: Bearer " + lease
+		widget := s.addWidget(s.account)
+		s.get("/licenses/"+id, auth).challenged(403, "insufficient_scope", scopeChallenge(scopeLicenses))
+		s.get("/widget/stats?widget="+widget, auth).challenged(403, "insufficient_scope", scopeChallenge(scopeStats))
+		time.Sleep(time.Hour + clockSkew)
+		s.get("/licenses/"+id, auth).challenged(401, "invalid_token", invalidChallenge)
+		s.get("/widget/stats?widget="+widget, auth).challenged(401, "invalid_token", invalidChallenge)
+		if a := s.verifyLease(lease).answers("valid"); s.lease(a).Seq != 2 {
+			t.Fatalf("after its end: %s", a.body)
+		}
+		time.Sleep(expiredTokenWindow - time.Second)
+		if a := s.verifyLease(lease).answers("valid"); s.lease(a).Seq != 3 || s.lease(a).Expires != time.Now().Add(time.Hour).Unix() {
+			t.Fatalf("almost a year after its end: %s", a.body)
+		}
+		s.post("/widget/license/activate", `{}`, auth).is(200)
+		if a := s.post("/widget/license/deactivate", `{}`, auth).is(200); a.json()["released"] != true {
+			t.Fatalf("deactivate: %s", a.body)
+		}
+		time.Sleep(time.Second)
+		for _, path := range []string{"verify", "activate", "deactivate"} {
+			s.post("/widget/license/"+path, `{}`, auth).challenged(401, "invalid_token", invalidChallenge)
+		}
+		// A portal's token is never late.
+		portal := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+		time.Sleep(time.Hour + clockSkew)
+		s.post("/widget/license/verify", seatBody("license_key", key), portal).challenged(401, "invalid_token", invalidChallenge)
+	})
+}
+
+func TestVerify_renewsALeasePastItsRefresh(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{LeaseHours: 10})
+		act := s.activate(key, "f").is(200)
+		dev, first := act.text("device", "id"), act.text("token")
+		time.Sleep(5*time.Hour - time.Second)
+		if a := s.verifyLease(first).answers("valid"); a.hasToken() || a.json()["refresh_after"] != 18000.0 {
+			t.Fatalf("a second before its refresh: %s", a.body)
+		}
+		time.Sleep(time.Second)
+		second := s.verifyLease(first).answers("valid")
+		c := s.lease(second)
+		if c.Seq != 2 || c.IssuedAt != time.Now().Unix() || c.Expires != time.Now().Add(10*time.Hour).Unix() || second.json()["expires_in"] != 36000.0 {
+			t.Fatalf("the next lease: %+v, %s", c, second.body)
+		}
+		// Whoever goes on with the old one gets the same for a minute, without a write.
+		written := s.store.committedJobs.Load()
+		for range 59 {
+			time.Sleep(time.Second)
+			again := s.verifyLease(first).answers("valid")
+			if again.text("token") != second.text("token") || again.json()["expires_in"].(float64) != float64(c.Expires-time.Now().Unix()) {
+				t.Fatalf("within a minute: %s", again.body)
+			}
+		}
+		if s.store.committedJobs.Load() != written {
+			t.Fatal("that wrote")
+		}
+		time.Sleep(time.Second)
+		third := s.verifyLease(first).answers("valid")
+		if c := s.lease(third); c.Seq != 3 {
+			t.Fatalf("after a minute: seq %d", c.Seq)
+		}
+		if d := s.deviceRow(dev); d.LeaseSeq != 3 || d.PresentedSeq != 1 {
+			t.Fatalf("row %+v", d)
+		}
+		// The highest number that was shown is kept.
+		time.Sleep(time.Minute)
+		s.verifyLease(third.text("token")).answers("valid")
+		time.Sleep(time.Minute)
+		s.verifyLease(second.text("token")).answers("valid")
+		if d := s.deviceRow(dev); d.PresentedSeq != 3 || d.State != "active" {
+			t.Fatalf("row %+v", d)
+		}
+	})
+}
+
+func TestVerify_givesADeviceWithoutATokenTheVerySameForAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{})
+		time.Sleep(10 * time.Second) // the licence is older than its first activation
+		lease := s.activate(key, "f").is(200).text("token")
+		written := s.store.committedJobs.Load()
+		for range 5 {
+			if a := s.verifyKey(key, "f").answers("valid"); a.text("token") != lease {
+				t.Fatalf("another token: %+v", s.lease(a))
+			}
+			time.Sleep(10 * time.Second)
+		}
+		if s.store.committedJobs.Load() != written {
+			t.Fatal("that wrote")
+		}
+		time.Sleep(10 * time.Second)
+		a := s.verifyKey(key, "f").answers("valid")
+		if c := s.lease(a); c.Seq != 2 {
+			t.Fatalf("after a minute: %+v", c)
+		}
+		// A licence that was changed shows in the next answer.
+		s.sql(`UPDATE licenses SET entitlements = '["new"]'`)
+		b := s.verifyKey(key, "f").answers("valid")
+		if c := s.lease(b); c.Seq != 2 || !slices.Equal(c.Entitlements, []string{"new"}) {
+			t.Fatalf("after a change: %+v", c)
+		}
+	})
+}
+
+func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(2), LeaseHours: 2})
+		s.activate(key, "f").is(200)
+		now := time.Now()
+		for _, change := range []struct {
+			sql     string
+			seq     int64
+			expires time.Time
+		}{
+			{`UPDATE licenses SET expires_at = strftime('%Y-%m-%dT%H:%M:%SZ', 946684800 + 3600, 'unixepoch')`, 1, now.Add(time.Hour)}, // earlier: synctest's clock begins in 2000
+			{`UPDATE licenses SET product = 'pos'`, 1, now.Add(time.Hour)},
+			{`UPDATE licenses SET expires_at = NULL, lease_hours = 10`, 2, now.Add(10 * time.Hour)}, // the seat is held longer, too
+			{`UPDATE licenses SET kind = 'node_locked', lease_hours = 20`, 3, now.Add(20 * time.Hour)},
+			{`UPDATE base_urls SET is_current = 0`, 3, now.Add(20 * time.Hour)},
+		} {
+			s.sql(change.sql)
+			if strings.Contains(change.sql, "base_urls") {
+				s.sql(`INSERT INTO base_urls VALUES ('https://new.example/v1', 1, '2000-01-01T00:00:00Z')`)
+			}
+			s.check(s.server.refresh())
+			l, err := s.store.license(anyAccount, id)
+			s.check(err)
+			base, err := s.store.baseURLs()
+			s.check(err)
+			a := s.verifyKey(key, "f").answers("valid")
+			c := s.lease(a)
+			if c.Expires != change.expires.Unix() || c.Product != l.Product || c.Seq != change.seq || c.Issuer != base[0].URL || a.json()["expires_in"] != float64(c.Expires-now.Unix()) {
+				t.Errorf("after %s: %+v", change.sql, c)
+			}
+		}
+		time.Sleep(19 * time.Hour)
+		s.advance()
+		s.verifyKey(key, "f").answers("valid") // what was floating is held by no lease any more
+	})
+}
+
+func TestVerify_signsANonceWithTheSameNumberWithinAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{})
+		act := s.activate(key, "f", "nonce", "n0").is(200)
+		first := s.lease(act)
+		written := s.store.committedJobs.Load()
+		jtis := map[string]bool{first.ID: true}
+		for i := range 5 {
+			time.Sleep(10 * time.Second)
+			nonce := fmt.Sprint("n", i+1)
+			a := s.verifyLease(act.text("token"), "nonce", nonce).answers("valid")
+			c := s.lease(a)
+			if c.Seq != 1 || c.Nonce != nonce || a.text("nonce") != nonce || jtis[c.ID] || c.IssuedAt != time.Now().Unix() {
+				t.Fatalf("claims %+v", c)
+			}
+			jtis[c.ID] = true
+		}
+		if s.store.committedJobs.Load() != written {
+			t.Fatal("that wrote")
+		}
+		time.Sleep(10 * time.Second)
+		if c := s.lease(s.verifyLease(act.text("token"), "nonce", "m").answers("valid")); c.Seq != 2 || c.Nonce != "m" {
+			t.Fatalf("after a minute: %+v", c)
+		}
+		// A lease with a nonce is for its asker only.
+		if c := s.lease(s.verifyKey(key, "f").answers("valid")); c.Nonce != "" || c.Seq != 2 {
+			t.Fatalf("without a nonce: %+v", c)
+		}
+	})
+}
+
+func TestLease_olderThanTheLastIsSuspectedOncePerDay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{MaxDevices: ptr(1)})
+		old := s.activate(key, "a").is(200).text("token")
+		time.Sleep(25 * time.Hour)
+		verify := func(token string) answer {
+			t.Helper()
+			a := s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+token).is(200)
+			if a.json()["valid"] != true {
+				t.Fatal(a.body)
+			}
+			return a
+		}
+		fresh := verify(old).text("token")
+		time.Sleep(2 * time.Minute)
+		verify(fresh)
+		for range 5 {
+			verify(old) // blocks nothing
+			time.Sleep(time.Minute)
+		}
+		if n := strings.Count(s.eventTypes(id), "device.clone_suspected"); n != 1 {
+			t.Fatalf("%d events on the first day", n)
+		}
+		time.Sleep(24 * time.Hour)
+		verify(old)
+		if n := strings.Count(s.eventTypes(id), "device.clone_suspected"); n != 2 {
+			t.Fatalf("%d events on two days", n)
+		}
+		a := s.get("/licenses/"+id+"/devices", "Authorization: Bearer "+s.token(s.account, scopeLicenses)).is(200)
+		if !strings.Contains(a.body, `"clone_suspected_at":"20`) {
+			t.Fatal(a.body)
+		}
+		if s.count(`SELECT count(*) FROM v_devices WHERE clone_suspected_at IS NOT NULL`) != 1 {
+			t.Fatal("v_devices does not show it")
+		}
+	})
+}
+
+func TestLease_isNotSuspectedByARestoredDatabase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{LeaseHours: 2})
+		token := s.activate(key, "a").is(200).text("token")
+		renew := func(path, body string) {
+			t.Helper()
+			time.Sleep(time.Hour)
+			token = s.post("/widget/license/"+path, body, "Authorization: Bearer "+token).is(200).text("token")
+		}
+		for range 5 {
+			renew("verify", `{}`)
+		}
+		for _, path := range []string{"verify", "activate"} {
+			s.change(func(tx *tx) error { // as it was then
+				_, err := tx.exec(`UPDATE devices SET lease_seq = 2, presented_seq = 1`)
+				return err
+			})
+			for range 3 {
+				renew(path, `{}`)
+			}
+		}
+		if c, err := s.keys.verify(token); err != nil || c.Seq != 12 {
+			t.Fatalf("claims %+v, %v", c, err)
+		}
+		if got := s.eventTypes(id); strings.Contains(got, "clone_suspected") {
+			t.Fatal(got)
+		}
+	})
+}
+
+func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		_, key := s.addLicense(license{MaxDevices: ptr(1)}) // a lease of 14 days
@@ -38,26 +371,26 @@ func TestTheOfflineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T) {
 			"a mark from an earlier token, clock behind": {signed.Add(-90 * day), 13 * day, signed.Add(-day).Unix(), true},
 		} {
 			clock := offlineClock{mark: test.mark}
-			clock.signed(c.IssuedAt)
-			clock.elapsed(test.running)
+			clock.observeIssuedAt(c.IssuedAt)
+			clock.addElapsed(test.running)
 			if fault := leaseFault(c, "a", testBase, clock.now(test.wall)); (fault == "") != test.holds {
 				t.Errorf("%s: holds %v (%s), want %v", name, fault == "", fault, test.holds)
 			}
 		}
 		// A clock that was wrong for a while leaves nothing behind.
 		clock := offlineClock{}
-		clock.signed(c.IssuedAt)
+		clock.observeIssuedAt(c.IssuedAt)
 		if leaseFault(c, "a", testBase, clock.now(signed.Add(3653*day))) == "" {
 			t.Error("in ten years the lease still holds")
 		}
-		clock.elapsed(-time.Hour)
+		clock.addElapsed(-time.Hour)
 		if fault := leaseFault(c, "a", testBase, clock.now(signed.Add(time.Hour))); fault != "" {
 			t.Errorf("the future poisoned the mark: %s", fault)
 		}
 		for fault, got := range map[string]string{
 			"bound to another device": leaseFault(c, "b", testBase, signed),
 			"for another service":     leaseFault(c, "a", "https://other.example/v1", signed),
-			"no device's lease":       leaseFault(claims{Expires: c.Expires}, "", "", signed),
+			"not a device token":      leaseFault(claims{Expires: c.Expires}, "", "", signed),
 		} {
 			if !strings.Contains(got, fault) {
 				t.Errorf("%q does not say %q", got, fault)
@@ -66,14 +399,15 @@ func TestTheOfflineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T) {
 	})
 }
 
-func TestInspectExplainsALeaseWithThePublicKeysAlone(t *testing.T) {
+func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(1), Entitlements: codeList{"kds", "reports"}})
 	token := s.activate(key, "a").is(200).text("token")
 	public := filepath.Join(s.dir, "public.pem")
 	s.check(os.WriteFile(public, []byte(s.must("key", "public")), 0o600))
 	out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a")
-	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease holds: the signature is right, and it ends in 14 days.", "Not compared, for want of -audience"} {
+	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease is valid: its signature is right, and it expires in 14 days.", "Not compared, because -audience is not given"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}
@@ -88,16 +422,16 @@ func TestInspectExplainsALeaseWithThePublicKeysAlone(t *testing.T) {
 	s.check(err)
 	bearer := s.token(s.account, scopeStats)
 	for fault, args := range map[string][]string{
-		"another device's fingerprint":           {token, "-public", public, "-fingerprint", "b"},
-		"it is for another service: " + testBase: {token, "-public", public, "-audience", "https://other.example/v1"},
-		"it ended at 20":                         {ended, "-public", public, "-fingerprint", "a"},
-		"signature does not hold":                {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
-		"it is no device's lease":                {bearer, "-public", public},
-		"there is no public key in it":           {token, "-public", filepath.Join(s.dir, "widgetd.db")},
-		"-public FILE is needed":                 {token},
-		"no token of this service":               {"rubbish", "-public", public},
-		"a block is no Ed25519 public key":       {token, "-public", filepath.Join(s.dir, "widgetd.key")},
-		"the lease does not hold: it is no dev":  {bearer, "-public", public, "-json"},
+		"another device's fingerprint":              {token, "-public", public, "-fingerprint", "b"},
+		"it is for another service: " + testBase:    {token, "-public", public, "-audience", "https://other.example/v1"},
+		"it ended at 20":                            {ended, "-public", public, "-fingerprint", "a"},
+		"signature can't be verified":               {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
+		"it is not a device token":                  {bearer, "-public", public},
+		"there is no public key in it":              {token, "-public", filepath.Join(s.dir, "widgetd.db")},
+		"-public FILE is needed":                    {token},
+		"not a token of this service":               {"rubbish", "-public", public},
+		"a block that is not an Ed25519 public key": {token, "-public", filepath.Join(s.dir, "widgetd.key")},
+		"the lease is not valid: it is not a dev":   {bearer, "-public", public, "-json"},
 	} {
 		if _, err := s.command(append([]string{"lease", "inspect"}, args...)...); err == nil || !strings.Contains(err.Error(), fault) {
 			t.Errorf("%v: %v, want %q", args[1:], err, fault)
@@ -112,8 +446,9 @@ func TestInspectExplainsALeaseWithThePublicKeysAlone(t *testing.T) {
 	}
 }
 
-// TestOpenSSLAndJQJudgeALease runs the check that the README shows.
-func TestOpenSSLAndJQJudgeALease(t *testing.T) {
+// TestLease_isJudgedByOpenSSLAndJQ runs the check that the README shows.
+func TestLease_isJudgedByOpenSSLAndJQ(t *testing.T) {
+	t.Parallel()
 	programsOrSkip(t, "sh", "openssl", "jq", "base64")
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(1)})

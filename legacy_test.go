@@ -21,7 +21,8 @@ func successor(path string) string {
 	return `Link: <http://127.0.0.1:8080/v1` + path + `>; rel="successor-version", ` + legacyDocs
 }
 
-func TestBeforeItsSunsetALegacyPathIsServedByItsCounterpart(t *testing.T) {
+func TestLegacy_isServedByItsCounterpartBeforeItsSunset(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -62,7 +63,8 @@ func TestBeforeItsSunsetALegacyPathIsServedByItsCounterpart(t *testing.T) {
 	})
 }
 
-func TestFromItsSunsetOnEveryLegacyPathIsGone(t *testing.T) {
+func TestLegacy_isGoneFromItsSunsetOn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		time.Sleep(time.Until(defaultSunset) - time.Second)
@@ -91,7 +93,8 @@ func TestFromItsSunsetOnEveryLegacyPathIsGone(t *testing.T) {
 	})
 }
 
-func TestPreflightsOfLegacyPathsAreAnsweredBeforeAndAfter(t *testing.T) {
+func TestLegacy_preflightsAreAnsweredBeforeAndAfter(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		for range 2 {
@@ -100,14 +103,15 @@ func TestPreflightsOfLegacyPathsAreAnsweredBeforeAndAfter(t *testing.T) {
 			time.Sleep(time.Until(defaultSunset))
 		}
 		s.do("OPTIONS", "//api/legacy/old", "", "Origin: "+siteOrigin).is(204).has("Access-Control-Allow-Origin: " + siteOrigin)
-		s.check(s.server.flushLegacy(t.Context()))
+		s.check(s.chore(countLegacyCalls)(t.Context()))
 		if n := s.count(`SELECT count(*) FROM legacy_calls`); n != 0 {
 			t.Fatal("a preflight was counted")
 		}
 	})
 }
 
-func TestTheDateOfSunsetIsAnOption(t *testing.T) {
+func TestLegacy_dateOfSunsetIsAnOption(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, func(_ *storeOptions, o *serverOptions) {
 			o.legacySunset = time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)
@@ -116,7 +120,8 @@ func TestTheDateOfSunsetIsAnOption(t *testing.T) {
 	})
 }
 
-func TestLegacyCallsAreCountedByKnownPathDayAndCaller(t *testing.T) {
+func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		partner := s.addAccount("partner")
@@ -132,12 +137,12 @@ func TestLegacyCallsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 			s.get(fmt.Sprintf("//api/legacy/licenses/lic_%d", i), token).is(404)
 			s.get(fmt.Sprintf("//api/legacy/old/%d", i), "Authorization: Bearer nonsense").is(404)
 		}
-		s.check(s.server.flushLegacy(t.Context()))
+		s.check(s.chore(countLegacyCalls)(t.Context()))
 		s.do("POST", "//api/legacy/widget/leads", aLead, "Origin: "+siteOrigin).is(200)
 		time.Sleep(24 * time.Hour)
 		s.get("//api/legacy/widget/health").is(200)
-		s.check(s.server.flushLegacy(t.Context()))
-		s.check(s.server.flushLegacy(t.Context())) // adds nothing
+		s.check(s.chore(countLegacyCalls)(t.Context()))
+		s.check(s.chore(countLegacyCalls)(t.Context())) // adds nothing
 		rows, err := s.store.legacyCalls()
 		s.check(err)
 		got := map[string]int64{}
@@ -160,7 +165,17 @@ func TestLegacyCallsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 	})
 }
 
-func TestCountsThatCanNotBeWrittenWait(t *testing.T) {
+func TestLegacy_countsAreWrittenAtTheEndOfADrainThatTookAllItsTime(t *testing.T) {
+	s := newService(t)
+	s.get("//api/legacy/old").is(410)
+	s.check(s.server.runFinalChores())
+	if n := s.count(`SELECT sum(calls) FROM legacy_calls`); n != 1 {
+		t.Fatalf("%d calls", n)
+	}
+}
+
+func TestLegacy_countsThatCanNotBeWrittenWait(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		gone, cancel := context.WithCancel(t.Context())
@@ -169,7 +184,7 @@ func TestCountsThatCanNotBeWrittenWait(t *testing.T) {
 		synctest.Wait()
 		s.get("//api/legacy/old").is(404)
 		failed := make(chan error, 1)
-		go func() { failed <- s.server.flushLegacy(gone) }()
+		go func() { failed <- s.chore(countLegacyCalls)(gone) }()
 		synctest.Wait()
 		s.get("//api/legacy/old").is(404) // while that waits
 		cancel()
@@ -177,7 +192,7 @@ func TestCountsThatCanNotBeWrittenWait(t *testing.T) {
 			t.Fatal("written although the writer was busy")
 		}
 		close(release)
-		s.check(s.server.flushLegacy(t.Context()))
+		s.check(s.chore(countLegacyCalls)(t.Context()))
 		if n := s.count(`SELECT sum(calls) FROM legacy_calls`); n != 2 {
 			t.Fatalf("%d calls", n)
 		}

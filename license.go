@@ -1,190 +1,57 @@
 package main
 
 import (
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
-// A licenseKey is a key as it is looked up: our own in its normal form, an
-// imported one as it was sent.
-type licenseKey string
+// The problem codes of licences.
+var (
+	licenseProblems problemTable
 
-const (
-	keySymbols  = 25 // five groups of five, the last symbol checks the others
-	keyGroup    = 5
-	maxKeyBytes = 255
-	minImported = 16
+	codeLicenseRevoked = licenseProblems.add(403, "license_revoked", "Licence revoked",
+		verdictDetails["revoked"])
+	codeLicenseSuspended = licenseProblems.add(403, "license_suspended", "Licence suspended",
+		verdictDetails["suspended"])
+	codeLicenseNotStarted = licenseProblems.add(403, "license_not_started", "Licence not started",
+		verdictDetails["not_started"])
+	codeLicenseExpired = licenseProblems.add(403, "license_expired", "Licence expired",
+		verdictDetails["expired"])
+	codeLicenseInGrace = licenseProblems.add(403, "license_in_grace", "Licence in grace",
+		"The licence has expired and is in its days of grace: devices activated before may go on, "+
+			"but no new device can be activated.")
+	codeKeyRetired = licenseProblems.add(403, "key_retired", "Licence key retired",
+		verdictDetails["key_retired"])
+	codeProductMismatch = licenseProblems.add(403, "product_mismatch", "Another product",
+		verdictDetails["product_mismatch"])
+	codeLicenseNotFound = licenseProblems.add(404, "license_not_found", "Licence not found",
+		verdictDetails["not_found"])
+	codeIllegalTransition = licenseProblems.add(409, "illegal_transition", "Illegal transition",
+		"This action does not apply to the licence in its present state.")
+	codeKeyMalformed = licenseProblems.add(422, "key_malformed", "Malformed licence key",
+		"This is not a licence key: a symbol is missing, wrong or swapped. "+
+			"Please compare it with the key you were given.")
+
+	errLicenseNotFound = &refusal{code: codeLicenseNotFound}
 )
 
-var errKeyMalformed = &refusal{code: "key_malformed", detail: "That is not a licence key: a symbol is missing, wrong or swapped. Please compare it with the one you were given."}
+// The events of licences.
+var (
+	licenseEvents eventTable
 
-// upperCrockford is the alphabet of licence keys.
-var upperCrockford = strings.ToUpper(crockford)
-
-// gf32 holds the powers of a generator of GF(32), x⁵+x²+1: gf32[i] = αⁱ, with
-// α = 2. All 31 are different, so that a symbol's weight is unlike any other's.
-var gf32 = func() (powers [31]byte) {
-	for i, x := 0, byte(1); i < len(powers); i++ {
-		powers[i] = x
-		if x <<= 1; x&32 != 0 {
-			x ^= 0b100101
-		}
-	}
-	return powers
-}()
-
-// gfLog is the inverse of gf32: α^gfLog[x] = x, for x from 1 to 31.
-var gfLog = func() (logs [32]byte) {
-	for i, x := range gf32 {
-		logs[x] = byte(i)
-	}
-	return logs
-}()
-
-func gfMul(a, b byte) byte {
-	if a == 0 || b == 0 {
-		return 0
-	}
-	return gf32[(int(gfLog[a])+int(gfLog[b]))%31]
-}
-
-// keySum is the sum of the symbols, each weighted with its own power of the
-// generator. A key is right when the sum over all 25 is 0: one wrong symbol adds
-// a non-zero multiple of its weight, two swapped ones a non-zero multiple of the
-// difference of theirs, so neither is ever 0 (contract, section 4).
-func keySum(symbols []byte) (sum byte) {
-	for i, s := range symbols {
-		sum ^= gfMul(gf32[i], s)
-	}
-	return sum
-}
-
-// newLicenseKey makes a key of 120 random bits and its check symbol, as shown to
-// people: "XXXXX-XXXXX-XXXXX-XXXXX-XXXXX".
-func newLicenseKey() string {
-	symbols := make([]byte, keySymbols)
-	rand.Read(symbols)
-	for i := range symbols {
-		symbols[i] &= 31
-	}
-	last := keySymbols - 1
-	inverse := gf32[31-last] // α^-24 = α^7
-	symbols[last] = gfMul(keySum(symbols[:last]), inverse)
-	var b strings.Builder
-	for i, s := range symbols {
-		if i > 0 && i%keyGroup == 0 {
-			b.WriteByte('-')
-		}
-		b.WriteByte(upperCrockford[s])
-	}
-	return b.String()
-}
-
-// parseLicenseKey reads a key as people type it: without regard to case, dashes
-// and spaces, O as 0, I and L as 1. Whatever has the shape of our own keys must
-// satisfy the check symbol, and is never looked up else; anything other may be an
-// imported key, 16 to 255 visible ASCII characters, and is taken as it is.
-// Errors: errKeyMalformed.
-func parseLicenseKey(s string) (licenseKey, error) {
-	if len(s) > maxKeyBytes {
-		return "", errKeyMalformed
-	}
-	if key, ok := parsePrintedKey(s); ok {
-		return key, nil
-	}
-	groups := strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) })
-	if plain := strings.Join(groups, ""); ownShape(groups, plain) {
-		if strings.IndexFunc(plain, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 { // "ı" in upper case is "I"
-			return "", errKeyMalformed
-		}
-		plain = sameSymbols.Replace(strings.ToUpper(plain))
-		symbols := make([]byte, 0, keySymbols)
-		for _, r := range plain {
-			i := strings.IndexRune(upperCrockford, r)
-			if i < 0 {
-				return "", errKeyMalformed
-			}
-			symbols = append(symbols, byte(i))
-		}
-		if keySum(symbols) != 0 {
-			return "", errKeyMalformed
-		}
-		return licenseKey(plain), nil
-	}
-	if len(s) < minImported || strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
-		return "", errKeyMalformed
-	}
-	return licenseKey(s), nil
-}
-
-// printedSymbols are the values of the symbols that we print; 255: none.
-var printedSymbols = func() (values [256]byte) {
-	for i := range values {
-		values[i] = 255
-	}
-	for i := range len(upperCrockford) {
-		values[upperCrockford[i]] = byte(i)
-	}
-	return values
-}()
-
-// parsePrintedKey reads a key that is written as we print it, which nearly all are,
-// without the steps that forgiving people takes.
-func parsePrintedKey(s string) (licenseKey, bool) {
-	if len(s) != keySymbols+keySymbols/keyGroup-1 {
-		return "", false
-	}
-	var plain, symbols [keySymbols]byte
-	n := 0
-	for i := range len(s) {
-		if i%(keyGroup+1) == keyGroup {
-			if s[i] != '-' {
-				return "", false
-			}
-			continue
-		}
-		plain[n], symbols[n] = s[i], printedSymbols[s[i]]
-		if symbols[n] == 255 {
-			return "", false
-		}
-		n++
-	}
-	return licenseKey(plain[:]), keySum(symbols[:]) == 0
-}
-
-// sameSymbols are what people read for one another (Crockford's base32).
-var sameSymbols = strings.NewReplacer("O", "0", "I", "1", "L", "1")
-
-// ownShape reports whether a text looks like one of our keys, perhaps with one wrong
-// symbol: 25 letters and digits however they are grouped, or five groups of five.
-func ownShape(groups []string, plain string) bool {
-	if utf8.RuneCountInString(plain) != keySymbols {
-		return false
-	}
-	strange := 0
-	for _, r := range plain {
-		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9') {
-			strange++
-		}
-	}
-	five := len(groups) == keySymbols/keyGroup && !slices.ContainsFunc(groups, func(g string) bool { return utf8.RuneCountInString(g) != keyGroup })
-	return five || strange <= 1
-}
-
-// hash is what the database knows of a key.
-func (k licenseKey) hash() [32]byte { return sha256.Sum256([]byte(k)) }
-
-// hint is what people may see of a key: its last five symbols.
-func (k licenseKey) hint() string { return string(k[len(k)-keyGroup:]) }
-
-// fingerprintHash is what the database knows of a device's fingerprint.
-func fingerprintHash(fingerprint string) [32]byte { return sha256.Sum256([]byte(fingerprint)) }
+	eventLicenseCreated          = licenseEvents.add("license.created")
+	eventLicenseFirstActivated   = licenseEvents.add("license.first_activated")
+	eventLicenseUpdated          = licenseEvents.add("license.updated")
+	eventLicenseRenewed          = licenseEvents.add("license.renewed")
+	eventLicenseSuspended        = licenseEvents.add("license.suspended")
+	eventLicenseReinstated       = licenseEvents.add("license.reinstated")
+	eventLicenseRevoked          = licenseEvents.add("license.revoked")
+	eventLicenseKeyRotated       = licenseEvents.add("license.key_rotated")
+	eventLicenseGraceStarted     = licenseEvents.add("license.grace_started")
+	eventLicenseExpired          = licenseEvents.add("license.expired")
+	eventLicenseSeatLimitReached = licenseEvents.add("license.seat_limit_reached")
+)
 
 // The statuses of a licence.
 const (
@@ -196,12 +63,18 @@ const (
 	statusGrace      = "grace"
 )
 
-// statuses are all of them.
-var statuses = []string{statusActive, statusGrace, statusExpired, statusNotStarted, statusSuspended, statusRevoked}
+var statuses = []string{
+	statusActive,
+	statusGrace,
+	statusExpired,
+	statusNotStarted,
+	statusSuspended,
+	statusRevoked,
+}
 
-// status computes what a licence is at a moment, in the contract's precedence:
-// revoked, suspended, not_started, expired, grace, active. The licence of a
-// closed account is suspended.
+// status returns the licence's status at now: the first that applies in the contract's
+// order revoked, suspended, not_started, expired, grace, active. A licence of a closed
+// account is suspended.
 func (l *license) status(now time.Time) string {
 	switch {
 	case l.State == statusRevoked:
@@ -218,71 +91,24 @@ func (l *license) status(now time.Time) string {
 	return statusExpired
 }
 
-// graceUntil is when the licence really ends: expires_at and the days of grace.
-// It is absent when the licence never ends.
+// graceUntil returns the end of the grace period: expires_at plus grace_days, or the
+// zero stamp when the licence never expires. From then on the licence can't be used.
 func (l *license) graceUntil() stamp {
 	return l.ExpiresAt.after(days(l.GraceDays))
 }
 
-// leaseEnd is until when a lease given now proves the licence: the licence's
-// lease, but never past the end of grace.
-func (l *license) leaseEnd(now time.Time) stamp {
-	end := newStamp(now.Add(time.Duration(l.LeaseHours) * time.Hour))
-	if last := l.graceUntil(); !last.IsZero() && last.Before(end.Time) {
-		return last
-	}
-	return end
+// A verdictInput is what licenseVerdict needs to know of a request.
+type verdictInput struct {
+	product      string   // "": any product
+	entitlements []string // the licence must include all of them
+	hasDevice    bool     // the request has a fingerprint or a device token
+	mismatch     bool     // its fingerprint and its token name different devices
 }
 
-// leaseReuse is how long a lease serves again, and how rarely verify writes.
-const leaseReuse = time.Minute
-
-// refreshAfter is how long after a lease began its device should ask again: the
-// lesser of a day and half the lease, which the end of the licence may have made
-// short; but not sooner than an answer would bring a new one.
-func refreshAfter(lease time.Duration) time.Duration {
-	return max(min(24*time.Hour, lease/2).Truncate(time.Second), leaseReuse)
-}
-
-// leaseClaims are the claims of the device token that is the lease of d on l
-// (contract, section 4). The caller adds the address of the service and the jti.
-func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
-	c := claims{
-		Subject:      l.AccountID,
-		ClientID:     d.ID,
-		Scope:        scopeDevice,
-		IssuedAt:     now.Unix(),
-		Expires:      l.leaseEnd(now).Unix(),
-		License:      l.ID,
-		Device:       d.ID,
-		Fingerprint:  base64.RawURLEncoding.EncodeToString(d.Fingerprint),
-		Product:      l.Product,
-		Entitlements: l.Entitlements,
-		Seq:          d.LeaseSeq,
-		Nonce:        nonce,
-	}
-	if !d.LapsesAt.IsZero() { // a floating seat's token must not outlive the seat
-		c.Expires = min(c.Expires, d.LapsesAt.Unix())
-	}
-	c.RefreshAfter = int64(refreshAfter(time.Duration(c.Expires-c.IssuedAt) * time.Second).Seconds())
-	if !l.ExpiresAt.IsZero() {
-		c.LicenseEnd, c.GraceEnd = l.ExpiresAt.Unix(), l.graceUntil().Unix()
-	}
-	return c
-}
-
-// A question is what a device or a portal asks about a licence.
-type question struct {
-	product      string   // "": any
-	entitlements []string // all must be held
-	hasDevice    bool     // a fingerprint or a device token came along
-	mismatch     bool     // they name different devices
-}
-
-// judge answers a question about a licence and the device it names (nil: none
-// that was ever activated), with the first code of the contract's list that
-// holds, and whether the licence may be used. l is nil when no licence was found.
-func judge(l *license, d *device, q question, now time.Time) (code string, valid bool) {
+// licenseVerdict tells whether a licence may be used at now, and returns the code for
+// it: the first of the contract's list that applies. l is nil when no licence was found,
+// d when the request names no device or one that was never activated.
+func licenseVerdict(l *license, d *device, q verdictInput, now time.Time) (code string, valid bool) {
 	if l == nil {
 		return "not_found", false
 	}
@@ -323,54 +149,55 @@ func judge(l *license, d *device, q question, now time.Time) (code string, valid
 	return "valid", true
 }
 
-// verdictDetails say for people what judge's codes mean.
+// verdictDetails are the texts for people, by code of a verdict.
 var verdictDetails = map[string]string{
 	"valid":                "The licence is valid.",
-	"grace":                "The licence has ended; this device may go on until grace_until.",
-	"key_malformed":        errKeyMalformed.detail,
+	"grace":                "The licence has expired; this device may go on until grace_until.",
+	"key_malformed":        codeKeyMalformed.detail,
 	"not_found":            "There is no licence with this key.",
 	"key_retired":          "This key was replaced by a newer one.",
 	"revoked":              "The licence was revoked.",
 	"suspended":            "The licence is suspended.",
 	"product_mismatch":     "The licence is for another product.",
-	"not_started":          "The licence has not begun yet.",
-	"expired":              "The licence has ended.",
-	"fingerprint_required": "The licence limits devices; send the device's fingerprint or token.",
-	"fingerprint_mismatch": "The fingerprint is not the one of the token's device.",
+	"not_started":          "The licence has not started yet.",
+	"expired":              "The licence has expired.",
+	"fingerprint_required": "The licence limits the number of devices; send the device's fingerprint or token.",
+	"fingerprint_mismatch": "The fingerprint belongs to another device than the token.",
 	"device_blocked":       "This device is blocked.",
-	"device_released":      "This device has given its seat back; activate it again.",
+	"device_released":      "This device no longer holds a seat; activate it again.",
 	"device_not_activated": "This device has not been activated.",
-	"entitlement_missing":  "The licence does not include all that was asked for.",
+	"entitlement_missing":  "The licence does not include every entitlement that was asked for.",
 }
 
-// activationRefusals turn judge's codes into those of activate.
-var activationRefusals = map[string]string{
-	"not_found":        "license_not_found",
-	"key_retired":      "key_retired",
-	"revoked":          "license_revoked",
-	"suspended":        "license_suspended",
-	"product_mismatch": "product_mismatch",
-	"not_started":      "license_not_started",
-	"expired":          "license_expired",
-	"device_blocked":   "device_blocked",
+// activationRefusals are the problem codes of activate, by code of a verdict. A code
+// that is not listed does not prevent an activation.
+var activationRefusals = map[string]*problemCode{
+	"not_found":        codeLicenseNotFound,
+	"key_retired":      codeKeyRetired,
+	"revoked":          codeLicenseRevoked,
+	"suspended":        codeLicenseSuspended,
+	"product_mismatch": codeProductMismatch,
+	"not_started":      codeLicenseNotStarted,
+	"expired":          codeLicenseExpired,
+	"device_blocked":   codeDeviceBlocked,
 }
 
-// mayActivate tells whether a device may take a seat on a licence: nil, or the
-// refusal of the contract's section 4. Whether a seat is free is not its question.
-// d is nil for a device never seen.
-func mayActivate(l *license, d *device, product string, now time.Time) error {
-	code, _ := judge(l, d, question{product: product, hasDevice: true}, now)
+// checkActivation returns nil when a device may be activated on a licence, else the
+// refusal of the contract's section 4. It does not look at whether a seat is free.
+// d is nil for a device that was never activated on this licence.
+func checkActivation(l *license, d *device, product string, now time.Time) error {
+	code, _ := licenseVerdict(l, d, verdictInput{product: product, hasDevice: true}, now)
 	if refused, ok := activationRefusals[code]; ok {
-		return &refusal{code: refused, detail: verdictDetails[code]}
+		return &refusal{code: refused}
 	}
 	if d == nil && l.status(now) == statusGrace {
-		return &refusal{code: "license_in_grace", detail: "The licence has ended; devices that it already knows may go on, new ones may not begin."}
+		return &refusal{code: codeLicenseInGrace}
 	}
 	return nil
 }
 
-// nextState returns the state that an operator's action leads to, or
-// illegal_transition.
+// nextState returns the state after an operator's action (suspend, reinstate or
+// revoke), or illegal_transition.
 func nextState(l *license, action string) (string, error) {
 	switch {
 	case action == "suspend" && l.State == statusActive:
@@ -383,19 +210,24 @@ func nextState(l *license, action string) (string, error) {
 	return "", errTransition(l, action)
 }
 
-// errTransition says that an action does not apply to a licence as it is.
+// errTransition is the refusal illegal_transition, for an action that does not apply to
+// a licence in its present state.
 func errTransition(l *license, action string) error {
 	state := l.State
 	if action == "renew" && state != statusRevoked {
 		state += " and has no end yet"
 	}
-	return &refusal{code: "illegal_transition", detail: "The licence is " + state + "; " + action + " does not apply to it."}
+	return &refusal{
+		code:   codeIllegalTransition,
+		detail: "The licence is " + state + "; " + action + " does not apply to it.",
+	}
 }
 
-// mayMove tells whether a licence's seats may be moved once more, given the moments
-// of the owner's releases of the last 30 days, oldest first, and how many more are
-// about to count; and if not, when: the zero stamp for never.
-func mayMove(l *license, releases []stamp, more int) (ok bool, next stamp) {
+// transferAllowed tells whether a licence allows moving a seat now. releases are the
+// times of the owner's releases in the last 30 days, oldest first; more is how many
+// this move adds to them. When it is not allowed, next is the time from which it will
+// be: the zero stamp for never.
+func transferAllowed(l *license, releases []stamp, more int) (ok bool, next stamp) {
 	if l.MaxTransfers == nil || len(releases)+more <= *l.MaxTransfers {
 		return true, stamp{}
 	}
@@ -405,44 +237,108 @@ func mayMove(l *license, releases []stamp, more int) (ok bool, next stamp) {
 	return false, stamp{}
 }
 
-// An offlineClock is what a device without a network judges its lease by
-// (contract, section 4): the later of its own clock and a mark that it saves. The
-// mark grows from what the service signed and from the monotonic clock, never from
-// the wall clock, so that a clock that was once wrong can't poison it. The service
-// itself needs none: this is the rule that the README gives devices, for tests to try.
-type offlineClock struct {
-	mark int64 // Unix seconds, saved with the token
+// seats count how many devices of a licence hold a seat, and how many may.
+type seats struct {
+	Used int  `json:"used"`
+	Max  *int `json:"max"`  // null: no limit
+	Free *int `json:"free"` // null: no limit
 }
 
-// signed notes the iat of a token whose signature holds.
-func (c *offlineClock) signed(issuedAt int64) { c.mark = max(c.mark, issuedAt) }
+func seatsOf(l *license) seats {
+	s := seats{Used: l.SeatsUsed, Max: l.MaxDevices}
+	if l.MaxDevices != nil {
+		free := max(0, *l.MaxDevices-l.SeatsUsed)
+		s.Free = &free
+	}
+	return s
+}
 
-// elapsed notes time that has passed by the monotonic clock.
-func (c *offlineClock) elapsed(d time.Duration) {
-	if d > 0 {
-		c.mark += int64(d / time.Second)
+// A licenseView is a licence as shown to a device, which has its key or its token.
+type licenseView struct {
+	ID           string   `json:"id"`
+	Product      string   `json:"product"`
+	Plan         *string  `json:"plan"`
+	Kind         string   `json:"kind"`
+	Status       string   `json:"status"`
+	Trial        bool     `json:"trial"`
+	ExpiresAt    stamp    `json:"expires_at"`
+	GraceUntil   stamp    `json:"grace_until"`
+	Entitlements codeList `json:"entitlements"`
+	Seats        seats    `json:"seats"`
+}
+
+// appendJSON writes the view as encoding/json would.
+func (v *licenseView) appendJSON(b []byte) []byte {
+	b = append(append(append(b, `{"id":"`...), v.ID...), '"')
+	b = appendMember(b, "product", v.Product)
+	b = appendOptional(b, "plan", v.Plan)
+	b = appendUnescaped(b, "kind", v.Kind)
+	b = appendUnescaped(b, "status", v.Status)
+	b = strconv.AppendBool(append(b, `,"trial":`...), v.Trial)
+	b = v.ExpiresAt.appendJSON(append(b, `,"expires_at":`...))
+	b = v.GraceUntil.appendJSON(append(b, `,"grace_until":`...))
+	b = append(b, `,"entitlements":[`...)
+	for i, code := range v.Entitlements {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, code)
+	}
+	b = strconv.AppendInt(append(b, `],"seats":{"used":`...), int64(v.Seats.Used), 10)
+	b = appendOptionalInt(append(b, `,"max":`...), v.Seats.Max)
+	b = appendOptionalInt(append(b, `,"free":`...), v.Seats.Free)
+	return append(b, "}}"...)
+}
+
+func newLicenseView(l *license, now time.Time) licenseView {
+	return licenseView{
+		ID:           l.ID,
+		Product:      l.Product,
+		Plan:         l.Plan,
+		Kind:         l.Kind,
+		Status:       l.status(now),
+		Trial:        l.Trial,
+		ExpiresAt:    l.ExpiresAt,
+		GraceUntil:   l.graceUntil(),
+		Entitlements: l.Entitlements,
+		Seats:        seatsOf(l),
 	}
 }
 
-// now is the moment to compare exp with, given the wall clock.
-func (c *offlineClock) now(wall time.Time) time.Time {
-	return time.Unix(max(c.mark, wall.Unix()), 0)
+// A licenseDetail is a licence as shown to the account that owns it and to operators:
+// its row, and what is computed from it.
+type licenseDetail struct {
+	*license
+	Status     string `json:"status"`
+	GraceUntil stamp  `json:"grace_until"`
+	Seats      seats  `json:"seats"`
 }
 
-// leaseFault tells why a lease whose signature holds does not prove its licence to
-// a device at a moment of its offlineClock; "" when it does. fingerprint and
-// audience are compared unless they are empty.
-func leaseFault(c claims, fingerprint, audience string, now time.Time) string {
-	hash := fingerprintHash(fingerprint)
-	switch {
-	case !c.isDevice():
-		return "it is no device's lease"
-	case audience != "" && c.Audience != audience:
-		return "it is for another service: " + c.Audience
-	case fingerprint != "" && c.Fingerprint != base64.RawURLEncoding.EncodeToString(hash[:]):
-		return "it is bound to another device's fingerprint"
-	case !time.Unix(c.Expires, 0).After(now):
-		return "it ended at " + newStamp(time.Unix(c.Expires, 0)).String()
+func newLicenseDetail(l *license, now time.Time) licenseDetail {
+	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l)}
+}
+
+// stateEvents are the events of an operator's actions.
+var stateEvents = map[string]eventType{
+	"suspend":   eventLicenseSuspended,
+	"reinstate": eventLicenseReinstated,
+	"revoke":    eventLicenseRevoked,
+}
+
+// changeState applies an operator's action (suspend, reinstate or revoke) to a licence
+// of an owner, and returns the licence afterwards. Errors: errNotFound,
+// illegal_transition.
+func changeState(t *tx, o owner, licenseID, action, reason, actor string) (*license, error) {
+	l, err := t.license(o, licenseID)
+	if err != nil {
+		return nil, err
 	}
-	return ""
+	state, err := nextState(l, action)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.setLicenseState(l, state, reason, stateEvents[action], actor); err != nil {
+		return nil, err
+	}
+	return t.license(o, licenseID)
 }

@@ -1,13 +1,18 @@
 package main
 
 import (
-	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -36,7 +41,8 @@ func keyText(symbols []byte) string {
 	return b.String()
 }
 
-func TestANewKeyHasFiveGroupsOfFiveAndIsRight(t *testing.T) {
+func TestLicenseKey_newHasFiveGroupsOfFiveAndIsRight(t *testing.T) {
+	t.Parallel()
 	seen := map[string]bool{}
 	var first, last [32]bool
 	for range 1000 {
@@ -63,7 +69,8 @@ func TestANewKeyHasFiveGroupsOfFiveAndIsRight(t *testing.T) {
 	}
 }
 
-func TestTheWeightsAreAllDifferentPowersOfAGenerator(t *testing.T) {
+func TestLicenseKey_weightsAreAllDifferentPowersOfAGenerator(t *testing.T) {
+	t.Parallel()
 	seen := map[byte]bool{}
 	for i, x := range gf32 {
 		if x == 0 || x > 31 || seen[x] {
@@ -83,7 +90,8 @@ func TestTheWeightsAreAllDifferentPowersOfAGenerator(t *testing.T) {
 	}
 }
 
-func TestEveryWrongSymbolAndEverySwapOfNeighboursIsNoticed(t *testing.T) {
+func TestLicenseKey_withAWrongSymbolOrSwappedNeighboursIsNoticed(t *testing.T) {
+	t.Parallel()
 	keys := [][]byte{make([]byte, keySymbols)}
 	for range 20 {
 		keys = append(keys, symbolsOf(t, newLicenseKey()))
@@ -124,7 +132,8 @@ func TestEveryWrongSymbolAndEverySwapOfNeighboursIsNoticed(t *testing.T) {
 	}
 }
 
-func TestAKeyReadsTheSameHoweverItIsTyped(t *testing.T) {
+func TestLicenseKey_readsTheSameHoweverItIsTyped(t *testing.T) {
+	t.Parallel()
 	// A right key with a 0 and a 1 in it, at any place.
 	symbols := symbolsOf(t, newLicenseKey())
 	symbols[3], symbols[4], symbols[9] = 0, 1, 1
@@ -175,7 +184,8 @@ func TestAKeyReadsTheSameHoweverItIsTyped(t *testing.T) {
 	}
 }
 
-func TestAnImportedKeyIsTakenAsItIs(t *testing.T) {
+func TestLicenseKey_importedIsTakenAsItIs(t *testing.T) {
+	t.Parallel()
 	for _, key := range []string{
 		"ABCDEFGHIJKLMNOP", "abcdefghijklmnop", "OLD-KEY-OLD-KEY-oil", "{1B4E28BA-2FA1-11D2-883F-0016D3CCA427}",
 		strings.Repeat("~", 16), strings.Repeat("k", 255), strings.Repeat("k", 24), strings.Repeat("k", 26),
@@ -197,12 +207,13 @@ func TestAnImportedKeyIsTakenAsItIs(t *testing.T) {
 	}
 }
 
-func TestNothingIsLookedUpForAMalformedKey(t *testing.T) {
+func TestLicenseKey_malformedIsNotLookedUp(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	symbols := symbolsOf(t, key)
 	symbols[7] ^= 1
-	reads, writes := questions(s.store.queries), questions(s.store.writes)
+	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	lookedUp := func() bool {
 		return slices.ContainsFunc(slices.Concat(*reads, *writes), func(query string) bool { return strings.Contains(query, "k.hash = ?") })
 	}
@@ -230,319 +241,66 @@ func TestNothingIsLookedUpForAMalformedKey(t *testing.T) {
 	}
 }
 
-// momentary licences, relative to a now: far enough from every border that SQL's
-// own clock, a little later, says the same.
-func licenceTable(now time.Time) map[string]license {
-	at := func(d time.Duration) stamp { return newStamp(now.Add(d)) }
-	const day = 24 * time.Hour
-	return map[string]license{
-		"active: no end":                       {State: "active"},
-		"active: begun, not over":              {State: "active", StartsAt: at(-day), ExpiresAt: at(day)},
-		"active: with grace to come":           {State: "active", ExpiresAt: at(day), GraceDays: 7},
-		"not_started":                          {State: "active", StartsAt: at(day)},
-		"not_started: though it is over":       {State: "active", StartsAt: at(day), ExpiresAt: at(-day)},
-		"not_started: though in grace":         {State: "active", StartsAt: at(day), ExpiresAt: at(-day), GraceDays: 7},
-		"expired":                              {State: "active", ExpiresAt: at(-day)},
-		"expired: so is its grace":             {State: "active", ExpiresAt: at(-8 * day), GraceDays: 7},
-		"grace":                                {State: "active", ExpiresAt: at(-day), GraceDays: 7},
-		"grace: its last day":                  {State: "active", ExpiresAt: at(-day - time.Hour), GraceDays: 2},
-		"grace: ten years":                     {State: "active", ExpiresAt: at(-3649 * day), GraceDays: 3650},
-		"suspended":                            {State: "suspended"},
-		"suspended: though not begun":          {State: "suspended", StartsAt: at(day)},
-		"suspended: though over":               {State: "suspended", ExpiresAt: at(-day)},
-		"suspended: though in grace":           {State: "suspended", ExpiresAt: at(-day), GraceDays: 7},
-		"suspended: the account is closed":     {State: "active", AccountClosed: true},
-		"suspended: closed, and it is over":    {State: "active", AccountClosed: true, ExpiresAt: at(-day)},
-		"suspended: closed, and not yet begun": {State: "active", AccountClosed: true, StartsAt: at(day)},
-		"revoked":                              {State: "revoked"},
-		"revoked: though not begun":            {State: "revoked", StartsAt: at(day)},
-		"revoked: though over":                 {State: "revoked", ExpiresAt: at(-day)},
-		"revoked: though in grace":             {State: "revoked", ExpiresAt: at(-day), GraceDays: 7},
-		"revoked: the account is closed":       {State: "revoked", AccountClosed: true},
-	}
-}
-
-func TestStatusFollowsThePrecedence(t *testing.T) {
-	now := time.Now()
-	for name, l := range licenceTable(now) {
-		want, _, _ := strings.Cut(name, ":")
-		if got := l.status(now); got != want {
-			t.Errorf("%s: %s", name, got)
-		}
-	}
-	// The borders belong to what comes after them.
-	end := newStamp(now)
-	for name, c := range map[string]struct {
-		l    license
-		at   time.Duration
-		want string
-	}{
-		"a second before it starts":    {license{StartsAt: end}, -time.Second, "not_started"},
-		"when it starts":               {license{StartsAt: end}, 0, "active"},
-		"a second before its end":      {license{ExpiresAt: end, GraceDays: 1}, -time.Second, "active"},
-		"at its end":                   {license{ExpiresAt: end, GraceDays: 1}, 0, "grace"},
-		"at its end without grace":     {license{ExpiresAt: end}, 0, "expired"},
-		"a second before grace's end":  {license{ExpiresAt: end, GraceDays: 1}, 24*time.Hour - time.Second, "grace"},
-		"at the end of grace":          {license{ExpiresAt: end, GraceDays: 1}, 24 * time.Hour, "expired"},
-		"when it starts as it is over": {license{StartsAt: end, ExpiresAt: end}, 0, "expired"},
-	} {
-		c.l.State = "active"
-		if got := c.l.status(end.Add(c.at)); got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
-		}
-	}
-}
-
-func TestTheViewAndTheServiceSayTheSameStatus(t *testing.T) {
+func TestLicenseKey_withAControlCharacterIsAWrongMember(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
-	closed := s.addAccount("closed")
-	auth := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-	ids := map[string]string{}
-	table := licenceTable(time.Now())
-	for name, l := range table {
-		if l.AccountClosed {
-			l.AccountID = closed
-		}
-		ids[name], _ = s.addLicense(l)
-		if l.State != "active" {
-			s.change(func(t *tx) error {
-				_, err := t.exec(`UPDATE licenses SET state = ? WHERE id = ?`, l.State, ids[name])
-				return err
-			})
-		}
-	}
-	s.change(func(t *tx) error { return t.closeAccount(closed) })
-	seen := map[string]bool{}
-	for name, id := range ids {
-		want, _, _ := strings.Cut(name, ":")
-		seen[want] = true
-		row, err := s.store.license("", id)
-		s.check(err)
-		var view string
-		s.check(s.store.one(`SELECT status FROM v_licenses WHERE id = ?`, []any{id}, &view))
-		if got := row.status(time.Now()); got != want || view != want {
-			t.Errorf("%s: the service says %s, the view %s", name, got, view)
-		}
-		if got := s.get("/licenses/"+id, auth).is(200).text("status"); got != want {
-			t.Errorf("%s: the portal says %s", name, got)
-		}
-	}
-	if len(seen) != 6 {
-		t.Fatalf("the table has %v only", seen)
-	}
-}
-
-// faults are what can be wrong about a question, in the contract's precedence
-// (section 4); each makes it so on its own. Those of one row exclude one another.
-var faults = [][]struct {
-	code string
-	make func(l *license, d **device, q *question, now time.Time)
-}{
-	{{"key_retired", func(l *license, _ **device, _ *question, now time.Time) { l.KeyRetiresAt = newStamp(now) }}},
-	{{"revoked", func(l *license, _ **device, _ *question, _ time.Time) { l.State = "revoked" }},
-		{"suspended", func(l *license, _ **device, _ *question, _ time.Time) { l.State = "suspended" }}},
-	{{"suspended", func(l *license, _ **device, _ *question, _ time.Time) { l.AccountClosed = true }}},
-	{{"product_mismatch", func(_ *license, _ **device, q *question, _ time.Time) { q.product = "other" }}},
-	{{"not_started", func(l *license, _ **device, _ *question, now time.Time) { l.StartsAt = newStamp(now.Add(time.Minute)) }}},
-	{{"expired", func(l *license, _ **device, _ *question, now time.Time) {
-		l.ExpiresAt = newStamp(now.Add(-48 * time.Hour))
-	}},
-		{"grace", func(l *license, _ **device, _ *question, now time.Time) {
-			l.ExpiresAt, l.GraceDays = newStamp(now.Add(-time.Hour)), 1
-		}}},
-	{{"fingerprint_required", func(_ *license, d **device, q *question, _ time.Time) {
-		*d, q.hasDevice, q.mismatch = nil, false, false
-	}},
-		{"fingerprint_mismatch", func(_ *license, _ **device, q *question, _ time.Time) { q.mismatch = true }}},
-	{{"device_blocked", func(_ *license, d **device, _ *question, _ time.Time) { *d = &device{State: deviceBlocked} }},
-		{"device_released", func(_ *license, d **device, _ *question, _ time.Time) { *d = &device{State: deviceReleased} }},
-		{"device_not_activated", func(_ *license, d **device, _ *question, _ time.Time) { *d = nil }}},
-	{{"entitlement_missing", func(_ *license, _ **device, q *question, _ time.Time) { q.entitlements = []string{"kds", "gold"} }}},
-}
-
-func TestTheFirstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
-	precedence := []string{"not_found", "key_retired", "revoked", "suspended", "product_mismatch", "not_started", "expired", "fingerprint_required",
-		"fingerprint_mismatch", "device_blocked", "device_released", "device_not_activated", "entitlement_missing", "grace", "valid"}
-	now := time.Now()
-	seats := 3
-	tried, seen := 0, map[string]bool{}
-	var try func(row int, chosen []int)
-	try = func(row int, chosen []int) {
-		if row < len(faults) {
-			for choice := -1; choice < len(faults[row]); choice++ {
-				try(row+1, append(chosen[:row:row], choice))
-			}
-			return
-		}
-		l := &license{State: "active", Product: "kds", MaxDevices: &seats, Entitlements: codeList{"kds"}}
-		d, q := &device{State: deviceActive}, question{product: "kds", hasDevice: true, entitlements: []string{"kds"}}
-		var codes []string
-		for row, choice := range chosen {
-			if choice >= 0 {
-				codes = append(codes, faults[row][choice].code)
-				faults[row][choice].make(l, &d, &q, now)
+	_, key := s.addLicense(license{})
+	for _, control := range []string{"\n", "\t", "\r\n", "\x00", "\u0085"} {
+		for _, path := range []string{"activate", "verify", "deactivate"} {
+			a := s.post("/widget/license/"+path, seatBody("license_key", key+control, "fingerprint", "f")).is(422, "validation_failed")
+			if !strings.Contains(a.body, `"pointer":"#/license_key","code":"control_character"`) {
+				t.Fatalf("%s %q: %s", path, control, a.body)
 			}
 		}
-		if slices.Contains(codes, "fingerprint_required") { // no device at all: nothing is wrong with it
-			codes = slices.DeleteFunc(codes, func(c string) bool { return strings.HasPrefix(c, "device_") })
-			d = nil
-		}
-		want := "valid"
-		for _, code := range codes {
-			if slices.Index(precedence, code) < slices.Index(precedence, want) {
-				want = code
-			}
-		}
-		tried++
-		seen[want] = true
-		code, valid := judge(l, d, q, now)
-		if code != want || valid != (want == "valid" || want == "grace") {
-			t.Fatalf("%v hold: %s, %v; want %s", codes, code, valid, want)
-		}
-		if code, valid := judge(nil, d, q, now); code != "not_found" || valid {
-			t.Fatalf("no licence: %s", code)
-		}
-	}
-	try(0, nil)
-	if len(seen) != len(precedence)-1 {
-		t.Fatalf("of %d questions only these answers came: %v", tried, slices.Sorted(maps.Keys(seen)))
-	}
-	for _, code := range append(precedence, "key_malformed") {
-		if verdictDetails[code] == "" {
-			t.Errorf("%s says nothing to people", code)
-		}
 	}
 }
 
-func TestALicenceWithoutALimitOfDevicesNeedsNone(t *testing.T) {
-	now := time.Now()
-	l := &license{State: "active", Product: "kds"}
-	if code, valid := judge(l, nil, question{}, now); code != "valid" || !valid {
-		t.Errorf("without a device: %s", code)
-	}
-	if code, valid := judge(l, nil, question{hasDevice: true}, now); code != "device_not_activated" || valid {
-		t.Errorf("with one that was never activated: %s", code)
-	}
-	if code, _ := judge(l, &device{State: deviceReleased}, question{hasDevice: true}, now); code != "device_released" {
-		t.Errorf("with a released one: %s", code)
-	}
-}
-
-func TestARotatedKeyWorksUntilItsEnd(t *testing.T) {
+func TestLicenseKey_rotatedWorksUntilItsEnd(t *testing.T) {
+	t.Parallel()
 	now := newStamp(time.Now())
 	l := &license{State: "active", Product: "kds", KeyRetiresAt: now}
-	if code, _ := judge(l, nil, question{}, now.Add(-time.Second)); code != "valid" {
+	if code, _ := licenseVerdict(l, nil, verdictInput{}, now.Add(-time.Second)); code != "valid" {
 		t.Errorf("a second before: %s", code)
 	}
-	if code, _ := judge(l, nil, question{}, now.Time); code != "key_retired" {
+	if code, _ := licenseVerdict(l, nil, verdictInput{}, now.Time); code != "key_retired" {
 		t.Errorf("at its end: %s", code)
 	}
 }
 
-func TestWhoMayTakeASeat(t *testing.T) {
-	now := time.Now()
-	active, released, blocked := &device{State: deviceActive}, &device{State: deviceReleased}, &device{State: deviceBlocked}
-	past, future := newStamp(now.Add(-time.Hour)), newStamp(now.Add(time.Hour))
-	grace := license{State: "active", ExpiresAt: past, GraceDays: 1}
-	for name, c := range map[string]struct {
-		l       license
-		d       *device
-		product string
-		want    string
-	}{
-		"a new device":                    {license{State: "active"}, nil, "", ""},
-		"a new device for its product":    {license{State: "active"}, nil, "kds", ""},
-		"a known device":                  {license{State: "active"}, active, "", ""},
-		"a released device":               {license{State: "active"}, released, "", ""},
-		"a blocked device":                {license{State: "active"}, blocked, "", "device_blocked"},
-		"a new device in grace":           {grace, nil, "", "license_in_grace"},
-		"a known device in grace":         {grace, active, "", ""},
-		"a released device in grace":      {grace, released, "", ""},
-		"a blocked device in grace":       {grace, blocked, "", "device_blocked"},
-		"another product":                 {license{State: "active"}, nil, "other", "product_mismatch"},
-		"another product in grace":        {grace, nil, "other", "product_mismatch"},
-		"another product, blocked":        {license{State: "active"}, blocked, "other", "product_mismatch"},
-		"another product, over":           {license{State: "active", ExpiresAt: past}, nil, "other", "product_mismatch"},
-		"a licence not begun":             {license{State: "active", StartsAt: future}, active, "", "license_not_started"},
-		"a licence that is over":          {license{State: "active", ExpiresAt: past}, active, "", "license_expired"},
-		"a licence that is over, blocked": {license{State: "active", ExpiresAt: past}, blocked, "", "license_expired"},
-		"a suspended licence":             {license{State: "suspended"}, active, "other", "license_suspended"},
-		"a closed account":                {license{State: "active", AccountClosed: true}, active, "", "license_suspended"},
-		"a revoked licence":               {license{State: "revoked", AccountClosed: true}, active, "", "license_revoked"},
-		"a retired key":                   {license{State: "revoked", KeyRetiresAt: past}, active, "", "key_retired"},
-	} {
-		c.l.Product = "kds"
-		err := mayActivate(&c.l, c.d, c.product, now)
-		var ref *refusal
-		if got := ""; errors.As(err, &ref) {
-			got = ref.code
-			if got != c.want || ref.detail == "" {
-				t.Errorf("%s: %v, want %s", name, err, c.want)
+func TestLicenseKey_earlierNeverOutlivesTheEndOfALaterOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{})
+		keys := []string{key}
+		rotate := func(until stamp) {
+			t.Helper()
+			s.change(func(tx *tx) error {
+				_, key, err := rotateKey(tx, anyAccount, id, until, actorCommand)
+				keys = append(keys, key)
+				return err
+			})
+		}
+		answers := func(want string) {
+			t.Helper()
+			got := ""
+			for _, key := range keys {
+				a := s.post("/widget/license/verify", fmt.Sprintf(`{"license_key":%q}`, key)).is(200)
+				got = strings.TrimSpace(got + " " + a.text("code"))
 			}
-		} else if err != nil || c.want != "" {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
-	}
-}
-
-func TestALeaseNeverGoesPastTheEndOfGrace(t *testing.T) {
-	now := time.Date(2026, 11, 21, 10, 0, 0, 700, time.UTC)
-	hour := func(n int) stamp { return newStamp(now.Add(time.Duration(n) * time.Hour)) }
-	for name, c := range map[string]struct {
-		l       license
-		end     stamp
-		refresh time.Duration
-	}{
-		"14 days":                        {license{LeaseHours: 336}, hour(336), 24 * time.Hour},
-		"an hour":                        {license{LeaseHours: 1}, hour(1), 30 * time.Minute},
-		"90 days":                        {license{LeaseHours: 2160}, hour(2160), 24 * time.Hour},
-		"two days":                       {license{LeaseHours: 48}, hour(48), 24 * time.Hour},
-		"47 hours":                       {license{LeaseHours: 47}, hour(47), 23*time.Hour + 30*time.Minute},
-		"the licence ends first":         {license{LeaseHours: 336, ExpiresAt: hour(5)}, hour(5), 150 * time.Minute},
-		"the licence's grace ends first": {license{LeaseHours: 336, ExpiresAt: hour(5), GraceDays: 2}, hour(53), 24 * time.Hour},
-		"in grace":                       {license{LeaseHours: 336, ExpiresAt: hour(-5), GraceDays: 1}, hour(19), 570 * time.Minute},
-		"a minute before the end":        {license{LeaseHours: 336, ExpiresAt: newStamp(now.Add(time.Minute))}, newStamp(now.Add(time.Minute)), time.Minute},
-		"the lease ends first":           {license{LeaseHours: 3, ExpiresAt: hour(5)}, hour(3), 90 * time.Minute},
-		"both end at once":               {license{LeaseHours: 5, ExpiresAt: hour(5)}, hour(5), 150 * time.Minute},
-	} {
-		if got := c.l.leaseEnd(now); got != c.end {
-			t.Errorf("%s: ends %v, want %v", name, got, c.end)
-		}
-		got := leaseClaims(&c.l, &device{}, now, "")
-		if got.Expires != c.end.Unix() || got.IssuedAt != now.Unix() || got.RefreshAfter != int64(c.refresh/time.Second) {
-			t.Errorf("%s: claims %+v", name, got)
-		}
-		if last := c.l.graceUntil(); !last.IsZero() && (got.GraceEnd != last.Unix() || got.LicenseEnd != c.l.ExpiresAt.Unix() || got.Expires > got.GraceEnd) {
-			t.Errorf("%s: lexp %d, gexp %d, exp %d", name, got.LicenseEnd, got.GraceEnd, got.Expires)
-		}
-	}
-}
-
-func TestTheClaimsOfALeaseNameLicenceAndDevice(t *testing.T) {
-	now := time.Now()
-	print := fingerprintHash("machine")
-	l := &license{ID: "lic_1", AccountID: "acct_1", Product: "kds", LeaseHours: 336, Entitlements: codeList{"a", "b"}}
-	got := leaseClaims(l, &device{ID: "dev_1", Fingerprint: print[:], LeaseSeq: 7}, now, "n")
-	want := claims{Subject: "acct_1", ClientID: "dev_1", Scope: "license:verify", IssuedAt: now.Unix(), Expires: now.Add(336 * time.Hour).Unix(),
-		License: "lic_1", Device: "dev_1", Fingerprint: base64.RawURLEncoding.EncodeToString(print[:]), Product: "kds", Entitlements: []string{"a", "b"},
-		Seq: 7, RefreshAfter: 86400, Nonce: "n"}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Fatalf("claims %+v\nwant   %+v", got, want)
-	}
-}
-
-func TestALicenceMovesAsTheContractSays(t *testing.T) {
-	allowed := map[string]string{"active suspend": "suspended", "suspended reinstate": "active", "active revoke": "revoked", "suspended revoke": "revoked"}
-	for _, state := range []string{"active", "suspended", "revoked"} {
-		for _, action := range []string{"suspend", "reinstate", "revoke", "renew", ""} {
-			got, err := nextState(&license{State: state}, action)
-			want := allowed[state+" "+action]
-			var ref *refusal
-			if got != want || (want == "") != (errors.As(err, &ref) && ref.code == "illegal_transition") {
-				t.Errorf("%s, %s: %q, %v", state, action, got, err)
+			if got != want {
+				t.Errorf("the keys answer %s, want %s", got, want)
 			}
 		}
-	}
+		now := newStamp(time.Now())
+		rotate(now.after(time.Minute)) // it ends soon, and stays so
+		rotate(now.after(days(30)))
+		answers("valid valid valid")
+		time.Sleep(time.Minute)
+		answers("key_retired valid valid")
+		rotate(stamp{}) // the second one has leaked
+		answers("key_retired key_retired key_retired valid")
+	})
 }
 
 func FuzzLicenseKey(f *testing.F) {
@@ -584,5 +342,856 @@ func BenchmarkParseKey(b *testing.B) {
 		if _, err := parseLicenseKey(key); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// momentary licences, relative to a now: far enough from every border that SQL's
+// own clock, a little later, says the same.
+func licenceTable(now time.Time) map[string]license {
+	at := func(d time.Duration) stamp { return newStamp(now.Add(d)) }
+	const day = 24 * time.Hour
+	return map[string]license{
+		"active: no end":                       {State: "active"},
+		"active: begun, not over":              {State: "active", StartsAt: at(-day), ExpiresAt: at(day)},
+		"active: with grace to come":           {State: "active", ExpiresAt: at(day), GraceDays: 7},
+		"not_started":                          {State: "active", StartsAt: at(day)},
+		"not_started: though it is over":       {State: "active", StartsAt: at(day), ExpiresAt: at(-day)},
+		"not_started: though in grace":         {State: "active", StartsAt: at(day), ExpiresAt: at(-day), GraceDays: 7},
+		"expired":                              {State: "active", ExpiresAt: at(-day)},
+		"expired: so is its grace":             {State: "active", ExpiresAt: at(-8 * day), GraceDays: 7},
+		"grace":                                {State: "active", ExpiresAt: at(-day), GraceDays: 7},
+		"grace: its last day":                  {State: "active", ExpiresAt: at(-day - time.Hour), GraceDays: 2},
+		"grace: ten years":                     {State: "active", ExpiresAt: at(-3649 * day), GraceDays: 3650},
+		"suspended":                            {State: "suspended"},
+		"suspended: though not begun":          {State: "suspended", StartsAt: at(day)},
+		"suspended: though over":               {State: "suspended", ExpiresAt: at(-day)},
+		"suspended: though in grace":           {State: "suspended", ExpiresAt: at(-day), GraceDays: 7},
+		"suspended: the account is closed":     {State: "active", AccountClosed: true},
+		"suspended: closed, and it is over":    {State: "active", AccountClosed: true, ExpiresAt: at(-day)},
+		"suspended: closed, and not yet begun": {State: "active", AccountClosed: true, StartsAt: at(day)},
+		"revoked":                              {State: "revoked"},
+		"revoked: though not begun":            {State: "revoked", StartsAt: at(day)},
+		"revoked: though over":                 {State: "revoked", ExpiresAt: at(-day)},
+		"revoked: though in grace":             {State: "revoked", ExpiresAt: at(-day), GraceDays: 7},
+		"revoked: the account is closed":       {State: "revoked", AccountClosed: true},
+	}
+}
+
+func TestLicense_statusFollowsThePrecedence(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, l := range licenceTable(now) {
+		want, _, _ := strings.Cut(name, ":")
+		if got := l.status(now); got != want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	// The borders belong to what comes after them.
+	end := newStamp(now)
+	for name, c := range map[string]struct {
+		l    license
+		at   time.Duration
+		want string
+	}{
+		"a second before it starts":    {license{StartsAt: end}, -time.Second, "not_started"},
+		"when it starts":               {license{StartsAt: end}, 0, "active"},
+		"a second before its end":      {license{ExpiresAt: end, GraceDays: 1}, -time.Second, "active"},
+		"at its end":                   {license{ExpiresAt: end, GraceDays: 1}, 0, "grace"},
+		"at its end without grace":     {license{ExpiresAt: end}, 0, "expired"},
+		"a second before grace's end":  {license{ExpiresAt: end, GraceDays: 1}, 24*time.Hour - time.Second, "grace"},
+		"at the end of grace":          {license{ExpiresAt: end, GraceDays: 1}, 24 * time.Hour, "expired"},
+		"when it starts as it is over": {license{StartsAt: end, ExpiresAt: end}, 0, "expired"},
+	} {
+		c.l.State = "active"
+		if got := c.l.status(end.Add(c.at)); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestLicense_statusIsTheSameInTheViewAndTheService(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	closed := s.addAccount("closed")
+	auth := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	ids := map[string]string{}
+	table := licenceTable(time.Now())
+	for name, l := range table {
+		if l.AccountClosed {
+			l.AccountID = closed
+		}
+		ids[name], _ = s.addLicense(l)
+		if l.State != "active" {
+			s.change(func(t *tx) error {
+				_, err := t.exec(`UPDATE licenses SET state = ? WHERE id = ?`, l.State, ids[name])
+				return err
+			})
+		}
+	}
+	s.change(func(t *tx) error { return t.closeAccount(closed) })
+	seen := map[string]bool{}
+	for name, id := range ids {
+		want, _, _ := strings.Cut(name, ":")
+		seen[want] = true
+		row, err := s.store.license(anyAccount, id)
+		s.check(err)
+		var view string
+		s.check(s.store.one(`SELECT status FROM v_licenses WHERE id = ?`, []any{id}, &view))
+		if got := row.status(time.Now()); got != want || view != want {
+			t.Errorf("%s: the service says %s, the view %s", name, got, view)
+		}
+		if got := s.get("/licenses/"+id, auth).is(200).text("status"); got != want {
+			t.Errorf("%s: the portal says %s", name, got)
+		}
+	}
+	if len(seen) != 6 {
+		t.Fatalf("the table has %v only", seen)
+	}
+}
+
+func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		closed := s.addAccount("closed")
+		now := newStamp(time.Now())
+		r := rand.New(rand.NewPCG(1, 2))
+		moment := func() stamp { // often exactly now, a day away, or none
+			return []stamp{{}, now, now.after(time.Second), now.after(-time.Second), now.after(days(1)), now.after(-days(1)), now.after(days(r.IntN(9) - 4))}[r.IntN(7)]
+		}
+		for range 400 {
+			s.addLicense(license{AccountID: []string{s.account, closed}[r.IntN(8)/7], State: []string{"active", "active", "active", "active", "suspended", "revoked"}[r.IntN(6)],
+				StartsAt: moment(), ExpiresAt: moment(), GraceDays: r.IntN(3)})
+		}
+		s.change(func(t *tx) error { return t.closeAccount(closed) })
+		all, err := s.store.licenses(licenseFilter{owner: anyAccount, now: now}, "", 1000)
+		s.check(err)
+		for status := range statusFilters {
+			var want []string
+			for _, l := range all {
+				if l.status(now.Time) == status {
+					want = append(want, l.ID)
+				}
+			}
+			found, err := s.store.licenses(licenseFilter{owner: anyAccount, now: now, status: status}, "", 1000)
+			s.check(err)
+			got := []string{}
+			for _, l := range found {
+				got = append(got, l.ID)
+			}
+			if len(want) < 10 || !slices.Equal(got, want) {
+				t.Errorf("%s: %d are chosen, %d have it", status, len(got), len(want))
+			}
+		}
+	})
+}
+
+// faults are what can be wrong about a question, in the contract's precedence
+// (section 4); each makes it so on its own. Those of one row exclude one another.
+var faults = [][]struct {
+	code string
+	make func(l *license, d **device, q *verdictInput, now time.Time)
+}{
+	{{"key_retired", func(l *license, _ **device, _ *verdictInput, now time.Time) { l.KeyRetiresAt = newStamp(now) }}},
+	{{"revoked", func(l *license, _ **device, _ *verdictInput, _ time.Time) { l.State = "revoked" }},
+		{"suspended", func(l *license, _ **device, _ *verdictInput, _ time.Time) { l.State = "suspended" }}},
+	{{"suspended", func(l *license, _ **device, _ *verdictInput, _ time.Time) { l.AccountClosed = true }}},
+	{{"product_mismatch", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.product = "other" }}},
+	{{"not_started", func(l *license, _ **device, _ *verdictInput, now time.Time) {
+		l.StartsAt = newStamp(now.Add(time.Minute))
+	}}},
+	{{"expired", func(l *license, _ **device, _ *verdictInput, now time.Time) {
+		l.ExpiresAt = newStamp(now.Add(-48 * time.Hour))
+	}},
+		{"grace", func(l *license, _ **device, _ *verdictInput, now time.Time) {
+			l.ExpiresAt, l.GraceDays = newStamp(now.Add(-time.Hour)), 1
+		}}},
+	{{"fingerprint_required", func(_ *license, d **device, q *verdictInput, _ time.Time) {
+		*d, q.hasDevice, q.mismatch = nil, false, false
+	}},
+		{"fingerprint_mismatch", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.mismatch = true }}},
+	{{"device_blocked", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = &device{State: deviceBlocked} }},
+		{"device_released", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = &device{State: deviceReleased} }},
+		{"device_not_activated", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = nil }}},
+	{{"entitlement_missing", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.entitlements = []string{"kds", "gold"} }}},
+}
+
+func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
+	t.Parallel()
+	precedence := []string{"not_found", "key_retired", "revoked", "suspended", "product_mismatch", "not_started", "expired", "fingerprint_required",
+		"fingerprint_mismatch", "device_blocked", "device_released", "device_not_activated", "entitlement_missing", "grace", "valid"}
+	now := time.Now()
+	seats := 3
+	tried, seen := 0, map[string]bool{}
+	var try func(row int, chosen []int)
+	try = func(row int, chosen []int) {
+		if row < len(faults) {
+			for choice := -1; choice < len(faults[row]); choice++ {
+				try(row+1, append(chosen[:row:row], choice))
+			}
+			return
+		}
+		l := &license{State: "active", Product: "kds", MaxDevices: &seats, Entitlements: codeList{"kds"}}
+		d, q := &device{State: deviceActive}, verdictInput{product: "kds", hasDevice: true, entitlements: []string{"kds"}}
+		var codes []string
+		for row, choice := range chosen {
+			if choice >= 0 {
+				codes = append(codes, faults[row][choice].code)
+				faults[row][choice].make(l, &d, &q, now)
+			}
+		}
+		if slices.Contains(codes, "fingerprint_required") { // no device at all: nothing is wrong with it
+			codes = slices.DeleteFunc(codes, func(c string) bool { return strings.HasPrefix(c, "device_") })
+			d = nil
+		}
+		want := "valid"
+		for _, code := range codes {
+			if slices.Index(precedence, code) < slices.Index(precedence, want) {
+				want = code
+			}
+		}
+		tried++
+		seen[want] = true
+		code, valid := licenseVerdict(l, d, q, now)
+		if code != want || valid != (want == "valid" || want == "grace") {
+			t.Fatalf("%v hold: %s, %v; want %s", codes, code, valid, want)
+		}
+		if code, valid := licenseVerdict(nil, d, q, now); code != "not_found" || valid {
+			t.Fatalf("no licence: %s", code)
+		}
+	}
+	try(0, nil)
+	if len(seen) != len(precedence)-1 {
+		t.Fatalf("of %d questions only these answers came: %v", tried, slices.Sorted(maps.Keys(seen)))
+	}
+	for _, code := range append(precedence, "key_malformed") {
+		if verdictDetails[code] == "" {
+			t.Errorf("%s says nothing to people", code)
+		}
+	}
+}
+
+func TestLicense_withoutALimitOfDevicesNeedsNone(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := &license{State: "active", Product: "kds"}
+	if code, valid := licenseVerdict(l, nil, verdictInput{}, now); code != "valid" || !valid {
+		t.Errorf("without a device: %s", code)
+	}
+	if code, valid := licenseVerdict(l, nil, verdictInput{hasDevice: true}, now); code != "device_not_activated" || valid {
+		t.Errorf("with one that was never activated: %s", code)
+	}
+	if code, _ := licenseVerdict(l, &device{State: deviceReleased}, verdictInput{hasDevice: true}, now); code != "device_released" {
+		t.Errorf("with a released one: %s", code)
+	}
+}
+
+func TestLicense_saysWhoMayTakeASeat(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	active, released, blocked := &device{State: deviceActive}, &device{State: deviceReleased}, &device{State: deviceBlocked}
+	past, future := newStamp(now.Add(-time.Hour)), newStamp(now.Add(time.Hour))
+	grace := license{State: "active", ExpiresAt: past, GraceDays: 1}
+	for name, c := range map[string]struct {
+		l       license
+		d       *device
+		product string
+		want    string
+	}{
+		"a new device":                    {license{State: "active"}, nil, "", ""},
+		"a new device for its product":    {license{State: "active"}, nil, "kds", ""},
+		"a known device":                  {license{State: "active"}, active, "", ""},
+		"a released device":               {license{State: "active"}, released, "", ""},
+		"a blocked device":                {license{State: "active"}, blocked, "", "device_blocked"},
+		"a new device in grace":           {grace, nil, "", "license_in_grace"},
+		"a known device in grace":         {grace, active, "", ""},
+		"a released device in grace":      {grace, released, "", ""},
+		"a blocked device in grace":       {grace, blocked, "", "device_blocked"},
+		"another product":                 {license{State: "active"}, nil, "other", "product_mismatch"},
+		"another product in grace":        {grace, nil, "other", "product_mismatch"},
+		"another product, blocked":        {license{State: "active"}, blocked, "other", "product_mismatch"},
+		"another product, over":           {license{State: "active", ExpiresAt: past}, nil, "other", "product_mismatch"},
+		"a licence not begun":             {license{State: "active", StartsAt: future}, active, "", "license_not_started"},
+		"a licence that is over":          {license{State: "active", ExpiresAt: past}, active, "", "license_expired"},
+		"a licence that is over, blocked": {license{State: "active", ExpiresAt: past}, blocked, "", "license_expired"},
+		"a suspended licence":             {license{State: "suspended"}, active, "other", "license_suspended"},
+		"a closed account":                {license{State: "active", AccountClosed: true}, active, "", "license_suspended"},
+		"a revoked licence":               {license{State: "revoked", AccountClosed: true}, active, "", "license_revoked"},
+		"a retired key":                   {license{State: "revoked", KeyRetiresAt: past}, active, "", "key_retired"},
+	} {
+		c.l.Product = "kds"
+		err := checkActivation(&c.l, c.d, c.product, now)
+		var ref *refusal
+		if got := ""; errors.As(err, &ref) {
+			got = ref.code.name
+			if got != c.want || ref.text() == "" {
+				t.Errorf("%s: %v, want %s", name, err, c.want)
+			}
+		} else if err != nil || c.want != "" {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestLicense_movesAsTheContractSays(t *testing.T) {
+	t.Parallel()
+	allowed := map[string]string{"active suspend": "suspended", "suspended reinstate": "active", "active revoke": "revoked", "suspended revoke": "revoked"}
+	for _, state := range []string{"active", "suspended", "revoked"} {
+		for _, action := range []string{"suspend", "reinstate", "revoke", "renew", ""} {
+			got, err := nextState(&license{State: state}, action)
+			want := allowed[state+" "+action]
+			var ref *refusal
+			if got != want || (want == "") != (errors.As(err, &ref) && ref.code == codeIllegalTransition) {
+				t.Errorf("%s, %s: %q, %v", state, action, got, err)
+			}
+		}
+	}
+}
+
+func TestLicense_durationCountsFromIssueStartOrFirstActivation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		now := newStamp(time.Now())
+		for name, test := range map[string]struct {
+			l    license
+			want stamp
+		}{
+			"issue":       {license{DurationDays: ptr(10)}, now.after(days(10))},
+			"start":       {license{DurationDays: ptr(10), StartsAt: now.after(days(5))}, now.after(days(15))},
+			"fixed end":   {license{DurationDays: ptr(10), ExpiresAt: now.after(days(3))}, now.after(days(3))},
+			"first use":   {license{DurationDays: ptr(10), ExpiryBasis: "first_activation"}, stamp{}},
+			"no duration": {license{}, stamp{}},
+		} {
+			l := test.l
+			l.AccountID, l.Product = s.account, "kds"
+			var id, key string
+			s.change(func(tx *tx) (err error) { id, key, err = createLicense(tx, &l, actorCommand); return err })
+			got, err := s.store.license(anyAccount, id)
+			s.check(err)
+			if !got.ExpiresAt.Equal(test.want.Time) {
+				t.Errorf("%s: ends at %s, want %s", name, got.ExpiresAt, test.want)
+			}
+			if l.ExpiryBasis != "first_activation" {
+				continue
+			}
+			for _, device := range []string{"a", "b"} {
+				a := s.activate(key, device).is(200)
+				if got := a.text("license", "expires_at"); got != now.after(days(10)).String() {
+					t.Errorf("%s: after an activation it ends at %s", name, got)
+				}
+			}
+		}
+	})
+}
+
+func TestLicense_endThatCountsFromTheFirstActivationIsInItsLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{DurationDays: ptr(30), ExpiryBasis: "first_activation", GraceDays: 2})
+		time.Sleep(100 * 24 * time.Hour)
+		end := time.Now().Add(30 * 24 * time.Hour)
+		a := s.activate(key, "f").is(200)
+		if c := s.lease(a); c.LicenseEnd != end.Unix() || c.GraceEnd != end.Add(48*time.Hour).Unix() || a.text("license", "expires_at") != newStamp(end).String() {
+			t.Fatalf("lexp %d, want %d: %s", c.LicenseEnd, end.Unix(), a.body)
+		}
+		time.Sleep(24 * time.Hour)
+		s.activate(key, "g").is(200)
+		if l, err := s.store.license(anyAccount, id); err != nil || l.ExpiresAt.Unix() != end.Unix() {
+			t.Fatalf("the second activation moved the end: %v %v", l.ExpiresAt, err)
+		}
+	})
+}
+
+func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+		tenant := s.addAccount("tenant")
+		a := s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds","plan":"pro","kind":"floating","max_devices":3,"max_transfers":2,"starts_at":"1999-01-01T00:00:00Z",
+			"duration_days":30,"grace_days":7,"lease_hours":24,"entitlements":["kds","reports"],"trial":true,"metadata":{"order":{"id":7}}}`, tenant), admin).is(200)
+		id, key := a.text("id"), a.text("key")
+		if _, err := parseLicenseKey(key); err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range map[string]any{"account_id": tenant, "product": "kds", "plan": "pro", "kind": "floating", "max_devices": 3.0, "max_transfers": 2.0,
+			"starts_at": "1999-01-01T00:00:00Z", "grace_days": 7.0, "lease_hours": 24.0, "trial": true, "status": "active", "key_hint": key[24:], "expires_at": newStamp(time.Now().Add(days(30))).String()} {
+			if got := a.json()[name]; got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+		path := "/licenses/" + id
+		shown := s.get(path, admin).is(200)
+		if strings.Contains(shown.body, key) || !strings.Contains(shown.body, `"metadata":{"order":{"id":7}}`) {
+			t.Fatal(shown.body)
+		}
+
+		patched := s.do("PATCH", path, `{"plan":null,"max_devices":null,"entitlements":[],"metadata":{}}`, admin).is(200)
+		if p := patched.json(); p["plan"] != nil || p["max_devices"] != nil || p["grace_days"] != 7.0 || len(p["entitlements"].([]any)) != 0 {
+			t.Fatal(patched.body)
+		}
+		written := s.count(`SELECT count(*) FROM events`)
+		if same := s.do("PATCH", path, `{"plan":null,"entitlements":[],"metadata":{}}`, admin).is(200); same.body != patched.body || s.count(`SELECT count(*) FROM events`) != written {
+			t.Fatalf("a change to what is there already: %s", same.body)
+		}
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.updated' AND data = '{"changed":"entitlements max_devices metadata plan"}'`); n != 1 {
+			t.Fatalf("%d events name the changed terms", n)
+		}
+		s.do("PATCH", path, `{"product":"other"}`, admin).is(422, "validation_failed")
+		s.do("PATCH", path, `{"expires_at":"1998-01-01T00:00:00Z"}`, admin).is(422, "validation_failed")
+
+		end := newStamp(time.Now()).after(days(60)).String()
+		if r := s.post(path+"/renew", `{}`, admin).is(200); r.text("expires_at") != end {
+			t.Fatalf("renewed until %s, want %s", r.text("expires_at"), end)
+		}
+		s.post(path+"/reinstate", `{}`, admin).is(409, "illegal_transition")
+		if r := s.post(path+"/suspend", `{"reason":"unpaid"}`, admin).is(200); r.text("status") != "suspended" || r.text("reason") != "unpaid" {
+			t.Fatal(r.body)
+		}
+		s.post(path+"/suspend", `{}`, admin).is(409, "illegal_transition")
+		s.verifyKey(key, "a").answers("suspended")
+		s.post(path+"/reinstate", `{}`, admin).is(200)
+
+		until := newStamp(time.Now()).after(days(7))
+		rotated := s.post(path+"/rotate-key", fmt.Sprintf(`{"old_key_until":%q}`, until), admin, "Idempotency-Key: r1").is(200)
+		if again := s.post(path+"/rotate-key", fmt.Sprintf(`{"old_key_until":%q}`, until), admin, "Idempotency-Key: r1").is(200); again.body != rotated.body {
+			t.Fatal("the same Idempotency-Key rotated twice")
+		}
+		s.activate(key, "a").is(200)
+		s.activate(rotated.text("key"), "a").is(200)
+		time.Sleep(days(7))
+		admin = "Authorization: Bearer " + s.token(s.account, scopeAdmin) // the first one has ended
+		s.activate(key, "a").is(403, "key_retired")
+		s.verifyKey(key, "a").answers("key_retired")
+		s.verifyKey(rotated.text("key"), "a").answers("device_released") // its floating lease has lapsed
+		s.activate(rotated.text("key"), "a").is(200)
+
+		s.post(path+"/revoke", `{}`, admin).is(200)
+		for _, action := range []string{"suspend", "reinstate", "revoke", "renew", "rotate-key"} {
+			a := s.post(path+"/"+action, `{"days":1}`, admin).is(409, "illegal_transition")
+			if !strings.Contains(a.text("detail"), "revoked") {
+				t.Errorf("%s: the detail does not name the state: %s", action, a.body)
+			}
+		}
+		s.do("PATCH", path, `{"trial":false}`, admin).is(409, "illegal_transition")
+		s.verifyKey(rotated.text("key"), "a").answers("revoked")
+		for _, action := range []string{"suspend", "renew"} {
+			s.post("/licenses/lic_00000000000000000000000000/"+action, `{}`, admin).is(404, "license_not_found")
+		}
+		s.post("/licenses", `{"account_id":"acct_00000000000000000000000000","product":"kds"}`, admin).is(404, "account_not_found")
+		want := "license.created license.updated license.renewed license.suspended license.reinstated license.key_rotated license.first_activated device.activated device.released device.reactivated license.revoked"
+		s.advance()
+		if got := s.eventTypes(id); got != want {
+			t.Fatalf("events %s\nwant   %s", got, want)
+		}
+	})
+}
+
+func TestLicense_illegalTransitionNamesTheStateAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	legal := map[string]string{
+		"active":    "patch renew suspend revoke rotate-key",
+		"suspended": "patch renew reinstate revoke rotate-key",
+		"revoked":   "",
+	}
+	for state, actions := range legal {
+		for _, action := range []string{"patch", "renew", "suspend", "reinstate", "revoke", "rotate-key"} {
+			for _, by := range []string{"HTTP", "command"} {
+				id, _ := s.addLicense(license{State: state, ExpiresAt: newStamp(time.Now()).after(days(9))})
+				before := s.dump()
+				args, body := []string{"license", action, id}, `{"days":1}`
+				method, path := "POST", "/licenses/"+id+"/"+action
+				switch action {
+				case "patch":
+					method, path, body, args = "PATCH", "/licenses/"+id, `{"trial":true}`, append(args, `{"trial":true}`)
+				case "renew":
+					args = append(args, "-days", "1")
+				}
+				var done bool
+				var answered string
+				if by == "HTTP" {
+					a := s.do(method, path, body, admin)
+					done, answered = a.status == 200, fmt.Sprint(a.status, " ", a.body)
+				} else {
+					_, err := s.command(args...)
+					done, answered = err == nil, fmt.Sprint("409 ", err)
+				}
+				if done != slices.Contains(strings.Fields(actions), action) {
+					t.Errorf("%s, %s by %s: done is %v: %s", state, action, by, done, answered)
+				}
+				if done {
+					continue
+				}
+				if !strings.HasPrefix(answered, "409 ") || !strings.Contains(answered, "illegal_transition") || !strings.Contains(answered, "The licence is "+state+";") {
+					t.Errorf("%s, %s by %s: %s", state, action, by, answered)
+				}
+				s.unchanged(before)
+			}
+		}
+	}
+}
+
+func TestLicense_isManagedByTheOperatorAlone(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id, _ := s.addLicense(license{})
+	token := "Authorization: Bearer " + s.token(s.account, strings.Join([]string{scopeLicenses, scopeDevices, scopeEvents}, " "))
+	for _, rt := range allRoutes() {
+		if rt.scope != scopeAdmin {
+			continue
+		}
+		a := s.do(rt.method(), strings.ReplaceAll(rt.path(), "{id}", id), `{}`, token).is(403, "insufficient_scope")
+		if !strings.Contains(a.header.Get("WWW-Authenticate"), `scope="admin"`) {
+			t.Fatal(a.header)
+		}
+	}
+}
+
+func TestLicense_badTermsAreNamedAndChangeNothing(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	id, _ := s.addLicense(license{StartsAt: newStamp(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))})
+	before := s.count(`SELECT count(*) FROM licenses`) + s.count(`SELECT count(*) FROM events`)
+	long := strings.Repeat("x", 101)
+	for member, values := range map[string][]string{
+		"product":       {`null`, `1`, `""`, `"` + long + `"`, `"a\u0007"`},
+		"plan":          {`1`, `"` + long + `"`, `"a\u0000"`},
+		"kind":          {`"site"`, `1`, `""`},
+		"trial":         {`null`, `1`, `"true"`},
+		"max_devices":   {`0`, `-0.0`, `-1`, `1.5`, `5e-1`, `"1"`, `1000001`, `1e7`, `1e400`, `1e-400`},
+		"max_transfers": {`-1`, `"1"`, `1000001`},
+		"starts_at":     {`"2030-01-01"`, `1`, `"2030-13-01T00:00:00Z"`, `"9999-01-01T00:00:00Z"`},
+		"expires_at":    {`"tomorrow"`, `1`, `"2029-12-31T00:00:00Z"`},
+		"grace_days":    {`-1`, `3651`, `"1"`},
+		"duration_days": {`0`, `36501`, `true`},
+		"expiry_basis":  {`"purchase"`, `1`},
+		"lease_hours":   {`0`, `2161`, `"1"`},
+		"entitlements":  {`null`, `"kds"`, `[1]`, `[""]`, `["a b"]`, `["-a"]`, `["é"]`, `["a","a"]`, `["` + strings.Repeat("a", 65) + `"]`},
+		"metadata":      {`null`, `[]`, `"x"`, `{"a":"\u0001"}`, `{"a":"` + strings.Repeat("x", 16384) + `"}`},
+	} {
+		for _, value := range values {
+			t.Run(member+" "+value[:min(len(value), 30)], func(t *testing.T) {
+				body := fmt.Sprintf(`"starts_at":"2030-01-01T00:00:00Z",%q:%s}`, member, value)
+				if member == "starts_at" {
+					body = fmt.Sprintf(`%q:%s}`, member, value)
+				}
+				head := fmt.Sprintf(`{"account_id":%q,`, s.account)
+				if member != "product" {
+					head += `"product":"kds",`
+				}
+				answers := []answer{s.post("/licenses", head+body, admin), s.do("PATCH", "/licenses/"+id, `{`+body, admin)}
+				for _, a := range answers {
+					a.t = t
+					a.is(422, "validation_failed")
+					if !strings.Contains(a.body, `"pointer":"#/`+member) {
+						t.Errorf("the problem does not name %s: %s", member, a.body)
+					}
+				}
+			})
+		}
+	}
+	s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds","expiry_basis":"first_activation"}`, s.account), admin).is(422, "validation_failed")
+	var pointers []string
+	for _, e := range s.do("PATCH", "/licenses/"+id, `{"entitlements":["","ok",1,"a b","ok"]}`, admin).is(422).json()["errors"].([]any) {
+		pointers = append(pointers, e.(map[string]any)["pointer"].(string))
+	}
+	if slices.Sort(pointers); fmt.Sprint(pointers) != "[#/entitlements/0 #/entitlements/2 #/entitlements/3 #/entitlements/4]" {
+		t.Errorf("wrong are %v", pointers)
+	}
+	if after := s.count(`SELECT count(*) FROM licenses`) + s.count(`SELECT count(*) FROM events`); after != before {
+		t.Fatalf("%d rows became %d", before, after)
+	}
+}
+
+// pageOf reads a list: the ids of its rows, and the next cursor ("": none).
+func pageOf(a answer) (ids []string, next string) {
+	a.t.Helper()
+	a.is(200)
+	var list struct {
+		Data []struct{ ID string }
+		Next *string `json:"next_cursor"`
+	}
+	if err := json.Unmarshal([]byte(a.body), &list); err != nil || !strings.HasPrefix(a.body, `{"data":[`) {
+		a.t.Fatalf("%s: %v", a.body, err)
+	}
+	for _, row := range list.Data {
+		ids = append(ids, row.ID)
+	}
+	if list.Next != nil {
+		next = *list.Next
+	}
+	return ids, next
+}
+
+// walk reads a list to its end and calls between after every page.
+func (s *service) walk(path, auth string, limit int, between func()) (all []string) {
+	s.t.Helper()
+	cursor := ""
+	for range 100 {
+		ids, next := pageOf(s.get(fmt.Sprintf("%s?limit=%d%s", path, limit, cursor), auth))
+		all = append(all, ids...)
+		if len(ids) > limit || next != "" && len(ids) != limit {
+			s.t.Fatalf("%d rows on a page of %d, next %q", len(ids), limit, next)
+		}
+		if next == "" {
+			return all
+		}
+		cursor = "&cursor=" + next
+		between()
+	}
+	s.t.Fatal("the list has no end")
+	return nil
+}
+
+func TestLicense_listComesNewestFirstAndStaysStableWhileRowsAreAdded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+		if ids, next := pageOf(s.get("/licenses", auth)); len(ids) != 0 || next != "" {
+			t.Fatalf("an empty list: %v %q", ids, next)
+		}
+		var want []string
+		var lastKey string
+		for range 23 {
+			time.Sleep(time.Millisecond)
+			var id string
+			id, lastKey = s.addLicense(license{})
+			want = append([]string{id}, want...)
+		}
+		grow := func() {
+			time.Sleep(time.Millisecond)
+			s.addLicense(license{})
+		}
+		for _, limit := range []int{1, 7, 23, 24, 200} {
+			if got := s.walk("/licenses", auth, limit, func() {}); !slices.Equal(got, want) {
+				t.Fatalf("pages of %d: %v\nwant %v", limit, got, want)
+			}
+		}
+		if got := s.walk("/licenses", auth, 5, grow); !slices.Equal(got, want) {
+			t.Fatalf("while rows are added: %v\nwant %v", got, want)
+		}
+		var devices []string
+		for i := range 12 {
+			time.Sleep(time.Millisecond)
+			devices = append([]string{s.activate(lastKey, fmt.Sprint("machine ", i)).is(200).text("device", "id")}, devices...)
+		}
+		added := 0
+		got := s.walk("/licenses/"+want[0]+"/devices", auth, 5, func() {
+			time.Sleep(time.Millisecond)
+			added++
+			s.activate(lastKey, fmt.Sprint("another ", added)).is(200)
+		})
+		if !slices.Equal(got, devices) {
+			t.Fatalf("devices %v\nwant    %v", got, devices)
+		}
+	})
+}
+
+func TestLicense_searchFindsWhatIsNotASCIIAsItIsWritten(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id, _ := s.addLicense(license{Product: "Café ÉLAN"})
+	auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+	for _, q := range []string{"%C3%89LAN", "caf%C3%A9", "CAF%C3%A9"} {
+		if ids, _ := pageOf(s.get("/licenses?q="+q, auth)); !slices.Equal(ids, []string{id}) {
+			t.Errorf("%s: %q", q, ids)
+		}
+	}
+}
+
+func TestLicense_listIsFilteredByPortals(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	now := time.Now()
+	at := func(d int) stamp { return newStamp(now.Add(days(d))) }
+	tenant := s.addAccount("tenant")
+	ids := map[string]string{}
+	for name, l := range map[string]license{
+		"active":      {Plan: ptr("Gold 100%")},
+		"grace":       {ExpiresAt: at(-1), GraceDays: 3},
+		"expired":     {ExpiresAt: at(-5), GraceDays: 3},
+		"not_started": {StartsAt: at(2)},
+		"suspended":   {State: "suspended", StartsAt: at(2)},
+		"revoked":     {State: "revoked", ExpiresAt: at(-5)},
+	} {
+		l.AccountID, l.Product = tenant, "app-"+name
+		ids[name], _ = s.addLicense(l)
+	}
+	s.addLicense(license{Plan: ptr("Gold 100%")}) // of another account
+	token := "Authorization: Bearer " + s.token(tenant, scopeLicenses)
+	list := func(query string) (got string) {
+		t.Helper()
+		for _, row := range s.get("/licenses"+query, token).is(200).json()["data"].([]any) {
+			got = strings.TrimSpace(row.(map[string]any)["status"].(string) + " " + got)
+			if s.count(`SELECT count(*) FROM v_licenses WHERE id = ? AND status = ?`, row.(map[string]any)["id"], row.(map[string]any)["status"]) != 1 {
+				t.Errorf("v_licenses says something else of %v", row)
+			}
+		}
+		return got
+	}
+	for name := range ids {
+		if got := list("?status=" + name); got != name {
+			t.Errorf("status=%s gives %q", name, got)
+		}
+		if got := list("?product=app-" + name); got != name {
+			t.Errorf("product=app-%s gives %q", name, got)
+		}
+	}
+	if got := list("?q=gOLD%20100%25"); got != "active" {
+		t.Errorf("q gives %q", got)
+	}
+	if got := list("?q=%25"); got != "active" {
+		t.Errorf("q=%% gives %q", got)
+	}
+	if got := list("?q=" + ids["grace"]); got != "grace" {
+		t.Errorf("q=id gives %q", got)
+	}
+	s.get("/licenses?status=unknown", token).is(422, "validation_failed")
+	s.get("/licenses?q=", token).is(422, "validation_failed")
+}
+
+func TestLicense_showsEverythingButItsKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+		plan := "pro"
+		end := newStamp(time.Now().Add(24 * time.Hour))
+		id, key := s.addLicense(license{Plan: &plan, MaxDevices: ptr(4), ExpiresAt: end, GraceDays: 3, Entitlements: codeList{"kds"}, Metadata: json.RawMessage(`{"order":17}`)})
+		created := newStamp(time.Now())
+		s.activate(key, "f").is(200)
+		want := fmt.Sprintf(`{"id":%q,"account_id":%q,"product":"kds","plan":"pro","kind":"node_locked","state":"active","reason":null,"trial":false,"max_devices":4,`+
+			`"max_transfers":null,"starts_at":null,"expires_at":%q,"grace_days":3,"duration_days":null,"expiry_basis":"issue","lease_hours":336,"entitlements":["kds"],`+
+			`"metadata":{"order":17},"first_activated_at":%q,"created_at":%q,"updated_at":%q,"key_hint":%q,"status":"active","grace_until":%q,"seats":{"used":1,"max":4,"free":3}}`,
+			id, s.account, end, created, created, created, key[len(key)-5:], end.after(72*time.Hour))
+		if a := s.get("/licenses/"+id, auth).is(200); a.body != want+"\n" {
+			t.Fatalf("shown %s\nwant  %s", a.body, want)
+		}
+		if a := s.get("/licenses", auth).is(200); a.body != `{"data":[`+want+`],"next_cursor":null}`+"\n" {
+			t.Fatalf("listed %s\nwant   %s", a.body, want)
+		}
+		time.Sleep(48 * time.Hour)
+		auth = "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+		if a := s.get("/licenses/"+id, auth).is(200); a.text("status") != "grace" || a.text("state") != "active" {
+			t.Fatalf("in grace: %s", a.body)
+		}
+	})
+}
+
+func TestLicense_ofAnotherAccountIsNotThere(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	second := s.addAccount("second")
+	mine, _ := s.addLicense(license{AccountID: second})
+	theirs, key := s.addLicense(license{MaxDevices: ptr(1)})
+	dev := s.activate(key, "f").is(200).text("device", "id")
+	auth := "Authorization: Bearer " + s.token(second, scopeLicenses+" "+scopeDevices)
+	if ids, _ := pageOf(s.get("/licenses", auth)); !slices.Equal(ids, []string{mine}) {
+		t.Fatalf("listed %v", ids)
+	}
+	nowhere := newID("lic", time.Now())
+	for _, id := range []string{theirs, nowhere, "lic_1", "'"} {
+		for _, call := range []answer{s.get("/licenses/"+id, auth), s.get("/licenses/"+id+"/devices", auth), s.do("DELETE", "/licenses/"+id+"/devices/"+dev, "", auth)} {
+			call.is(404, "license_not_found")
+		}
+	}
+	s.do("DELETE", "/licenses/"+mine+"/devices/"+dev, "", auth).is(404, "not_found") // a device of another licence
+	if s.deviceRow(dev).State != "active" {
+		t.Fatal("a stranger released the device")
+	}
+	// What tells the two apart is only the request's id.
+	one, two := s.get("/licenses/"+theirs, auth).json(), s.get("/licenses/"+nowhere, auth).json()
+	delete(one, "request_id")
+	delete(two, "request_id")
+	if fmt.Sprint(one) != fmt.Sprint(two) {
+		t.Fatalf("%v and %v", one, two)
+	}
+}
+
+func licenseStory(t *testing.T, o *operator) {
+	added := o.object("license", "add", "-account", o.account, "-product", "kds", "-plan", "pro", "-max-devices", "3", "-expires", "365d",
+		"-grace-days", "14", "-lease-hours", "48", "-entitlements", "a,b", "-trial", "-metadata", `{"order":17}`)
+	id, key := added["id"].(string), added["key"].(string)
+	if _, err := parseLicenseKey(key); err != nil || !validID("lic", id) || len(added) != 2 {
+		t.Errorf("added %v: %v", added, err)
+	}
+	text := o.do("license", "add", "-account", o.account, "-product", "board", "-starts", "2099-01-01")
+	if !regexp.MustCompile(`^id:  lic_\w{26}\nkey: ([0-9A-Z]{5}-){4}[0-9A-Z]{5}  \(shown once\)\n$`).MatchString(text) {
+		t.Errorf("for people: %q", text)
+	}
+	board := regexp.MustCompile(`lic_\w{26}`).FindString(text)
+	device := o.addDevice(id, "a-key")
+	shown := o.object("license", "show", id)
+	if devices := shown["devices"].([]any); len(devices) != 1 || devices[0].(map[string]any)["id"] != device {
+		t.Errorf("its devices: %v", devices)
+	}
+	if shown["status"] != "active" || shown["max_devices"] != 3.0 || shown["trial"] != true || shown["lease_hours"] != 48.0 || shown["grace_days"] != 14.0 ||
+		fmt.Sprint(shown["entitlements"], shown["seats"], shown["metadata"]) != "[a b] map[free:2 max:3 used:1] map[order:17]" {
+		t.Errorf("shown %v", shown)
+	}
+	all := o.do("license", "list") + o.do("license", "list", "-json") + o.do("license", "show", id) + o.do("events", "-json")
+	if strings.Contains(all, key) || !strings.Contains(all, "…"+key[len(key)-5:]) {
+		t.Errorf("the key is shown again, or its hint isn't:\n%s", all)
+	}
+	if got := column(o.objects("license", "list", "-limit", "1"), "status"); !slices.Equal(got, []any{"not_started"}) || o.noted != "these are the first 1; print more with -limit N\n" {
+		t.Errorf("the newest: %v, %q", got, o.noted)
+	}
+	for _, filter := range [][]string{{"-status", "active"}, {"-product", "kds"}, {"-search", "PRO"}, {"-search", key[len(key)-5:]}, {"-status", "active", "-account", o.account}} {
+		if got := column(o.objects(append([]string{"license", "list"}, filter...)...), "id"); !slices.Contains(got, any(id)) || slices.Contains(got, any(board)) || o.noted != "" {
+			t.Errorf("%q: %v, %q", filter, got, o.noted)
+		}
+	}
+	if got := o.objects("license", "list", "-status", "grace"); len(got) > 0 {
+		t.Errorf("in grace: %v", got)
+	}
+	if got := o.object("license", "patch", id, `{"plan":null,"duration_days":10}`); got["plan"] != nil || got["duration_days"] != 10.0 {
+		t.Errorf("patched: %v", got)
+	}
+	before := shown["expires_at"].(string)
+	if got := o.object("license", "renew", id); got["expires_at"] == before || got["expires_at"] != o.object("license", "show", id)["expires_at"] {
+		t.Errorf("renewed: %v", got)
+	}
+	if got := o.object("license", "rotate-key", id, "-old-key-until", "7d"); got["id"] != id || got["key"] == key {
+		t.Errorf("rotated: %v", got)
+	}
+	file := filepath.Join(o.dir, "import.csv")
+	if err := os.WriteFile(file, []byte("key\nTHE-KEY-OF-ANOTHER-TIME\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.object("license", "import", file, "-account", o.account, "-product", "kds"); got["imported"] != 1.0 {
+		t.Errorf("imported: %v", got)
+	}
+	if got := column(o.objects("license", "export"), "id"); !slices.Contains(got, any(id)) {
+		t.Errorf("licences exported: %v", got)
+	}
+	if got := column(o.objects("device", "export"), "license_id"); !slices.Contains(got, any(id)) {
+		t.Errorf("devices exported: %v", got)
+	}
+	o.fails("-public FILE is needed", "lease", "inspect", "x")
+	for _, step := range [][2]string{{"suspend", "suspended"}, {"reinstate", "active"}, {"revoke", "revoked"}} {
+		if got := o.object("license", step[0], id, "-reason", "a test"); got["status"] != step[1] {
+			t.Errorf("%s: %v", step[0], got)
+		}
+	}
+	o.fails("illegal_transition: The licence is revoked; suspend does not apply to it.", "license", "suspend", id)
+
+	o.do("device", "block", device)
+	if got := column(o.objects("device", "list", id), "state"); !slices.Equal(got, []any{deviceBlocked}) {
+		t.Errorf("devices %v", got)
+	}
+	o.do("device", "release", device)
+	o.do("device", "release", device)
+	if table := o.do("device", "list", id); !strings.Contains(table, device) || !strings.Contains(table, " released ") || !strings.HasSuffix(table, " operator\n") {
+		t.Errorf("devices:\n%s", table)
+	}
+	types := fmt.Sprint(column(o.objects("events", "-limit", "5"), "type"))
+	if types != "[device.released device.blocked license.revoked license.reinstated license.suspended]" {
+		t.Errorf("events %s", types)
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-func TestSixHundredAtOncePassAndTheNextIs429(t *testing.T) {
+func TestBucket_letsSixHundredPassAtOnceAndAnswersTheNextWith429(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
@@ -48,7 +49,8 @@ func TestSixHundredAtOncePassAndTheNextIs429(t *testing.T) {
 	})
 }
 
-func TestWhoeverKeepsWithinTheRateIsNeverRefused(t *testing.T) {
+func TestBucket_neverRefusesWhoeverKeepsWithinTheRate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(10)
 		for i := range 6000 {
@@ -60,7 +62,8 @@ func TestWhoeverKeepsWithinTheRateIsNeverRefused(t *testing.T) {
 	})
 }
 
-func TestAnAccountMayHaveAnotherRate(t *testing.T) {
+func TestBucket_ofAnAccountMayHaveAnotherRate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
@@ -77,7 +80,8 @@ func TestAnAccountMayHaveAnotherRate(t *testing.T) {
 	})
 }
 
-func TestWhoIsCharged(t *testing.T) {
+func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		ids := map[string]string{"main": s.account}
@@ -96,12 +100,17 @@ func TestWhoIsCharged(t *testing.T) {
 			charged string
 			ask     func() answer
 		}{
-			"a token before a widget":          {"token", func() answer { return s.get("/widget/stats?widget="+widget, token, origin) }},
-			"a token":                          {"token", func() answer { return s.get("/widget/stats", token) }},
-			"a licence before an origin":       {"licence", func() answer { return s.post("/widget/license/verify", `{"license_key":"`+key+`"}`, origin) }},
-			"a device's token":                 {"licence", func() answer { return s.post("/widget/license/verify", `{}`, device, origin) }},
-			"a licence":                        {"licence", func() answer { return s.post("/widget/license/activate", `{"license_key":"`+key+`"}`) }},
-			"a licence that gives a seat back": {"licence", func() answer { return s.post("/widget/license/deactivate", `{"license_key":"`+key+`"}`) }},
+			"a token before a widget":    {"token", func() answer { return s.get("/widget/stats?widget="+widget, token, origin) }},
+			"a token":                    {"token", func() answer { return s.get("/widget/stats", token) }},
+			"a licence before an origin": {"licence", func() answer { return s.post("/widget/license/verify", `{"license_key":"`+key+`"}`, origin) }},
+			"a device's token":           {"licence", func() answer { return s.post("/widget/license/verify", `{}`, device, origin) }},
+			"a licence": {"licence", func() answer {
+				return s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"f"}`)
+			}},
+			"a licence that gives a seat back": {"licence", func() answer {
+				return s.post("/widget/license/deactivate", `{"license_key":"`+key+`","fingerprint":"f"}`)
+			}},
+			"a licence's wrong members": {"", func() answer { return s.post("/widget/license/activate", `{"license_key":"`+key+`"}`) }},
 			// No limit by address holds these three: charged to whoever's Origin a caller
 			// writes, they would spend that account's allowance.
 			"an unknown key with an origin":       {"", func() answer { return s.post("/widget/license/verify", `{"license_key":"`+unknown+`"}`, origin) }},
@@ -119,7 +128,7 @@ func TestWhoIsCharged(t *testing.T) {
 			a := c.ask()
 			charged := ""
 			for who, id := range ids {
-				if v := s.server.accounts.take(id, 600, time.Now()); v.remaining < 599 {
+				if v := s.server.accountBuckets.take(id, 600, time.Now()); v.remaining < 599 {
 					charged += who
 				}
 			}
@@ -130,7 +139,45 @@ func TestWhoIsCharged(t *testing.T) {
 	})
 }
 
-func TestAFullMapForgetsTheBucketThatIsClosestToFull(t *testing.T) {
+func TestBucket_chargedForALicenceIsItsAccounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		second := s.addAccount("second")
+		_, key := s.addLicense(license{AccountID: second})
+		a := s.activate(key, "f").is(200)
+		if got := a.header.Get("RateLimit"); got != `"account";r=599;t=1` {
+			t.Errorf("by key: %q", got)
+		}
+		if got := s.verifyLease(a.text("token")).header.Get("RateLimit"); got != `"account";r=598;t=1` {
+			t.Errorf("by token: %q", got)
+		}
+		if got := s.verifyKey(newLicenseKey(), "f").header.Get("RateLimit"); got != "" {
+			t.Errorf("an unknown key: %q", got)
+		}
+	})
+}
+
+func TestBucket_chargedForAPortalIsItsOwnAccounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		second := s.addAccount("second")
+		s.change(func(t *tx) error { return t.setRate(s.account, 3) })
+		portal := s.portalToken(s.account, scopeLicenses)
+		for range 3 {
+			s.get("/licenses?account_id="+second, portal).is(200)
+		}
+		a := s.get("/licenses?account_id="+second, portal).is(429, "rate_limited")
+		if a.header.Get("RateLimit-Policy") != `"account";q=3;w=60` || a.header.Get("Retry-After") != "20" {
+			t.Fatalf("headers %v", a.header)
+		}
+		s.get("/licenses", "Authorization: Bearer "+s.token(second, scopeLicenses)).is(200)
+	})
+}
+
+func TestBucket_closestToFullIsForgottenByAFullMap(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	l := newLimiter(3)
 	for key, n := range map[string]int{"drained": 60, "half": 30, "fresh": 1} {
@@ -155,7 +202,8 @@ func TestAFullMapForgetsTheBucketThatIsClosestToFull(t *testing.T) {
 	}
 }
 
-func TestFullBucketsAreForgottenAsOthersAreUsed(t *testing.T) {
+func TestBucket_fullIsForgottenAsOthersAreUsed(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	l := newLimiter(1000)
 	for i := range 500 {
@@ -169,7 +217,8 @@ func TestFullBucketsAreForgottenAsOthersAreUsed(t *testing.T) {
 	}
 }
 
-func TestALowerRateCountsAtOnce(t *testing.T) {
+func TestBucket_countsByALowerRateAtOnce(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	l := newLimiter(10)
 	l.take("a", 600, now)
@@ -178,7 +227,8 @@ func TestALowerRateCountsAtOnce(t *testing.T) {
 	}
 }
 
-func TestAClockThatGoesBackGivesNothing(t *testing.T) {
+func TestBucket_getsNothingFromAClockThatGoesBack(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	l := newLimiter(10)
 	for range 60 {
@@ -189,7 +239,30 @@ func TestAClockThatGoesBackGivesNothing(t *testing.T) {
 	}
 }
 
-func TestAnonymousCallersAreHeldByAddressForEachPathAlone(t *testing.T) {
+func TestBucket_getsNothingFromARequestThatWasOvertaken(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	l := newLimiter(10)
+	for range 600 {
+		l.take("a", 600, now)
+	}
+	given := 0
+	for i := range 2000 { // every second one read the clock before the one that came before it
+		at := now.Add(time.Duration(i) * time.Millisecond)
+		if i%2 == 1 {
+			at = at.Add(-500 * time.Millisecond)
+		}
+		if l.take("a", 600, at).ok {
+			given++
+		}
+	}
+	if given > 20 {
+		t.Errorf("%d in two seconds of ten", given)
+	}
+}
+
+func TestAddressLimit_holdsAnonymousCallersForEachPathAlone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -223,7 +296,8 @@ func TestAnonymousCallersAreHeldByAddressForEachPathAlone(t *testing.T) {
 	})
 }
 
-func TestIPv6CallersAreHeldByTheirNetwork(t *testing.T) {
+func TestAddressLimit_holdsIPv6CallersByTheirNetwork(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		for i := range 60 {
@@ -239,7 +313,8 @@ func TestIPv6CallersAreHeldByTheirNetwork(t *testing.T) {
 	})
 }
 
-func TestXForwardedForCountsOnlyFromATrustedPeer(t *testing.T) {
+func TestAddressLimit_readsXForwardedForOnlyFromATrustedPeer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		for i := range 60 { // whatever an untrusted peer says, it is that peer
@@ -255,7 +330,8 @@ func TestXForwardedForCountsOnlyFromATrustedPeer(t *testing.T) {
 	})
 }
 
-func TestTheClientsAddress(t *testing.T) {
+func TestAddressLimit_knowsTheClientsAddress(t *testing.T) {
+	t.Parallel()
 	trusted, err := parsePrefixes([]string{"127.0.0.0/8", "::1/128", "10.0.0.0/8"})
 	if err != nil {
 		t.Fatal(err)
@@ -319,7 +395,8 @@ func FuzzForwarded(f *testing.F) {
 	})
 }
 
-func TestOnceThirtyLookupsHaveFailedFurtherUnknownKeysAre429AndKnownOnesPass(t *testing.T) {
+func TestLookupLimit_refusesUnknownKeysAfterThirtyFailuresAndLetsKnownOnesPass(t *testing.T) {
+	t.Parallel()
 	for _, path := range []string{"/widget/license/verify", "/widget/license/activate", "/widget/license/deactivate"} {
 		t.Run(path, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -362,7 +439,39 @@ func TestOnceThirtyLookupsHaveFailedFurtherUnknownKeysAre429AndKnownOnesPass(t *
 	}
 }
 
-func TestFailedLookupsAreCountedOverAllPathsTogether(t *testing.T) {
+func TestLookupLimit_holdsUnknownKeysByAddressAndLetsKnownOnesPass(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{})
+		lease := s.activate(key, "f").is(200).text("token")
+		for i := range 30 {
+			switch i % 3 {
+			case 0:
+				s.verifyKey(newLicenseKey(), "f").answers("not_found")
+			case 1:
+				s.activate(newLicenseKey(), "f").is(404, "license_not_found")
+			default:
+				s.post("/widget/license/deactivate", seatBody("license_key", newLicenseKey(), "fingerprint", "f")).is(404, "license_not_found")
+			}
+		}
+		for _, path := range []string{"verify", "activate", "deactivate"} {
+			a := s.post("/widget/license/"+path, seatBody("license_key", newLicenseKey(), "fingerprint", "f")).is(429, "rate_limited")
+			if a.header.Get("Retry-After") != "2" || strings.Contains(a.body, "valid\"") {
+				t.Fatalf("%s: Retry-After %q, %s", path, a.header.Get("Retry-After"), a.body)
+			}
+		}
+		s.verifyKey(key, "f").answers("valid")
+		s.activate(key, "f").is(200)
+		s.verifyLease(lease).answers("valid")
+		time.Sleep(2 * time.Second)
+		s.verifyKey(newLicenseKey(), "f").answers("not_found")
+		s.verifyKey(newLicenseKey(), "f").is(429, "rate_limited")
+	})
+}
+
+func TestLookupLimit_countsFailuresOverAllPathsTogether(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		for i := range 31 {

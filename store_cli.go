@@ -2,15 +2,84 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
 
-// upgradeCommand brings an older database to this program's schema. systemd runs it
-// before every start.
+// The options of these commands.
+var (
+	optNoCopy = option{name: "no-copy", help: "write no copy of the database before it is upgraded"}
+)
+
+// The operator's commands on the database file.
+var storeCommands = []command{
+	{"upgrade", "", "upgrade an older database to this program's schema, after writing a checked copy beside it",
+		[]option{optDryRun, optNoCopy}, 0, upgradeCommand},
+	{"backup", "FILE", "write a checked copy of the database, also while the service runs",
+		nil, 1, backupCommand},
+	{"check", "", "check the whole database and the key file, and print what is wrong", nil, 0, checkCommand},
+}
+
+func backupCommand(e *env) error {
+	if e.args[0] == "" {
+		return usageError("the name of the file is empty")
+	}
+	return e.withStore(func(st *store) error {
+		if err := st.backup(e.args[0]); err != nil {
+			return err
+		}
+		return e.print(map[string]string{"file": e.args[0]},
+			e.args[0]+": written and checked. The key file is not in it; keep a copy of that too.")
+	})
+}
+
+// checkCommand prints everything that is wrong with the database, the key file and their
+// permissions, and fails if anything is.
+func checkCommand(e *env) error {
+	faults, err := checkFile(e.str("db"))
+	if err != nil {
+		return err
+	}
+	database := realPath(e.str("db"))
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		file := database + suffix
+		if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
+			faults = append(faults, fmt.Sprintf("permissions: others can read %s (mode %04o): run 'chmod 600 %s'",
+				file, info.Mode().Perm(), file))
+		}
+	}
+	if _, err := loadKeyring(e.str("key")); err != nil {
+		faults = append(faults, "key: "+err.Error())
+	}
+	notes := []string{}
+	dir := filepath.Dir(database)
+	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o077 != 0 {
+		const text = "note: others can look into %s (mode %04o); they can't read the files in it"
+		notes = append(notes, fmt.Sprintf(text, dir, info.Mode().Perm()))
+	}
+	lines := slices.Concat(faults, notes)
+	if len(faults) == 0 {
+		lines = slices.Concat([]string{"ok: pages, indexes, foreign keys, schema, permissions, key file"}, notes)
+	}
+	result := map[string]any{"ok": len(faults) == 0, "faults": append([]string{}, faults...), "notes": notes}
+	if err := e.print(result, strings.Join(lines, "\n")); err != nil {
+		return err
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("faults in %s: %d", e.str("db"), len(faults))
+	}
+	return nil
+}
+
+// upgradeCommand upgrades an older database. The service's unit runs it before every start.
 func upgradeCommand(e *env) error {
 	report, err := upgradeFile(e.ctx, e.str("db"), upgradeOptions{
-		dryRun: e.on("dry-run"), noCopy: e.on("no-copy"), now: e.now,
+		dryRun:   e.on("dry-run"),
+		noCopy:   e.on("no-copy"),
+		now:      e.now,
 		progress: func(text string) { fmt.Fprintln(e.stderr, text) },
 	})
 	if err != nil {
@@ -19,7 +88,7 @@ func upgradeCommand(e *env) error {
 	return e.print(report, upgradeText(e.str("db"), report))
 }
 
-// upgradeText is a report of an upgrade for people.
+// upgradeText returns a report of an upgrade as text.
 func upgradeText(db string, r *upgradeReport) string {
 	if len(r.Steps) == 0 {
 		return fmt.Sprintf("%s: has schema version %d, as this program needs it; nothing to do", db, r.To)
@@ -31,16 +100,15 @@ func upgradeText(db string, r *upgradeReport) string {
 	if r.DryRun {
 		did = "can be upgraded"
 	}
-	lines := []string{
-		fmt.Sprintf("%s: %s from schema version %d to %d (%s)", db, did, r.From, r.To, took(r.Milliseconds)),
-	}
+	lines := []string{fmt.Sprintf("%s: %s from schema version %d to %d (%s)",
+		db, did, r.From, r.To, took(r.Milliseconds))}
 	for _, step := range r.Steps {
 		rows := ""
 		if step.Rows > 0 {
 			rows = fmt.Sprintf("%d rows, ", step.Rows)
 		}
-		line := fmt.Sprintf("version %d: %s (%s%s)", step.To, step.Does, rows, took(step.Milliseconds))
-		lines = append(lines, line)
+		lines = append(lines, fmt.Sprintf("version %d: %s (%s%s)",
+			step.To, step.Does, rows, took(step.Milliseconds)))
 	}
 	switch {
 	case r.DryRun:

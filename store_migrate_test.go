@@ -62,7 +62,7 @@ type content struct {
 func contentOf(t testing.TB, path string, columns map[string][]string) (c content) {
 	t.Helper()
 	c.rows = map[string][]string{}
-	err := readDatabase(path, func(q *queries) (err error) {
+	err := readFile(path, func(q *queries) (err error) {
 		if c.schema, err = schemaOf(q); err != nil {
 			return err
 		}
@@ -318,13 +318,13 @@ func TestUpgrade_ofACurrentDatabaseDoesNotEvenOpenIt(t *testing.T) {
 	if err := s.update(t.Context(), named("in the log")); err != nil {
 		t.Fatal(err)
 	}
-	before, logged := dirNames(t, filepath.Dir(path)), s.logSize()
+	before, logged := dirNames(t, filepath.Dir(path)), s.walSize()
 	for _, o := range []upgradeOptions{{}, {dryRun: true}, {noCopy: true}} {
 		reports(t, upgraded(t, path, o), schemaVersion, 0)
 	}
 	names := dirNames(t, filepath.Dir(path))
-	if !slices.Equal(names, before) || s.logSize() != logged || logged == 0 {
-		t.Errorf("files %q with a log of %d bytes, want %q with %d", names, s.logSize(), before, logged)
+	if !slices.Equal(names, before) || s.walSize() != logged || logged == 0 {
+		t.Errorf("files %q with a log of %d bytes, want %q with %d", names, s.walSize(), before, logged)
 	}
 }
 
@@ -563,7 +563,7 @@ func TestUpgrade_keepsEverybodyOutUntilItsEnd(t *testing.T) {
 		}
 		return nil
 	}
-	_, err := upgradeFile(t.Context(), path, madeUp(schemaStep{does: "looks around", inGo: look}, ""))
+	_, err := upgradeFile(t.Context(), path, madeUp(schemaStep{does: "looks around", run: look}, ""))
 	if err != nil || !tried {
 		t.Error(err)
 	}
@@ -660,7 +660,7 @@ func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
 func TestUpgrade_tellsThatALongStepIsUnderWay(t *testing.T) {
 	t.Parallel()
 	told := make(chan string, 1)
-	o := madeUp(schemaStep{does: "waits until it is told of", inGo: func(*migration) error {
+	o := madeUp(schemaStep{does: "waits until it is told of", run: func(*migration) error {
 		for text := range told {
 			if regexp.MustCompile(`^step \d+ of \d+, waits until it is told of: \d+s so far$`).MatchString(text) {
 				break
@@ -668,7 +668,7 @@ func TestUpgrade_tellsThatALongStepIsUnderWay(t *testing.T) {
 		}
 		return nil
 	}}, "")
-	o.progressEvery, o.progress = time.Millisecond, func(text string) {
+	o.progressInterval, o.progress = time.Millisecond, func(text string) {
 		select {
 		case told <- text:
 		default:
@@ -809,7 +809,7 @@ func TestUpgrade_everyDumpHoldsRowsOfEveryKind(t *testing.T) {
 	for version := 1; version <= schemaVersion; version++ {
 		path := oldDatabase(t, version)
 		c := contentOf(t, path, nil)
-		err := readDatabase(path, func(q *queries) error {
+		err := readFile(path, func(q *queries) error {
 			ask := func(what, query string, args ...any) {
 				var n int
 				if err := q.one(query, args, &n); err != nil || n == 0 {
@@ -848,7 +848,7 @@ func TestUpgrade_comparesStatementsByWhatTheyDeclare(t *testing.T) {
 		{"CREATE TABLE \"a\" ( b TEXT /* one\ntwo */ )", "CREATE TABLE a (b TEXT)"},
 		{"a  IN\n('x' , 'y')", "a IN ('x','y')"},
 	} {
-		if one, other := plainSQL(equal[0]), plainSQL(equal[1]); one != other {
+		if one, other := normalizeSQL(equal[0]), normalizeSQL(equal[1]); one != other {
 			t.Errorf("%q and %q become %q and %q", equal[0], equal[1], one, other)
 		}
 	}
@@ -860,7 +860,7 @@ func TestUpgrade_comparesStatementsByWhatTheyDeclare(t *testing.T) {
 		{`"a b"`, `a b`},
 		{"a TEXT NOT NULL", "a TEXT"},
 	} {
-		if one, other := plainSQL(differ[0]), plainSQL(differ[1]); one == other {
+		if one, other := normalizeSQL(differ[0]), normalizeSQL(differ[1]); one == other {
 			t.Errorf("%q and %q both become %q", differ[0], differ[1], one)
 		}
 	}
@@ -936,7 +936,7 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 	// These need no database, or make one.
 	without := []string{"init", "demo", "upgrade", "version", "help", "lease inspect", "key public", "key add", "key rotate"}
 	refused := 0
-	for _, c := range commands {
+	for _, c := range commands() {
 		if slices.Contains(without, c.name) {
 			continue
 		}

@@ -8,37 +8,159 @@ import (
 	"hash/maphash"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	maxBatch     = 256              // writes that share one commit
-	maxQueued    = 1024             // writes that may wait in memory
-	maxBlocked   = 64               // writes that may wait while somebody else holds the lock
-	lockPatience = 15 * time.Second // how long a write waits for its turn
+	maxBatch    = 256              // jobs in one transaction
+	maxQueued   = 1024             // jobs in the queue
+	maxBlocked  = 64               // callers that may wait while another process holds the write lock
+	lockTimeout = 15 * time.Second // how long a job waits for the writer, and SQLite for a lock
 )
 
-// effects are what a job leaves behind in the transaction that it shares.
+// A writer makes all changes to the database, over one connection. It runs jobs in batches: jobs
+// that wait at the same time share one transaction and one sync to the disk.
+//
+// Ownership. turn is a lock, a channel that holds at most one token. The goroutine that has put
+// its token there owns conn, queries, lastCommit and dataVersion until it takes the token out
+// again. That is either the writer's goroutine (loop), or a caller that runs its job inline. All
+// other fields are channels, atomics, or set once before the first job.
+//
+// A commit: a job is queued (update) → the writer's goroutine wakes up, takes the turn and begins
+// a transaction (runBatch) → it takes that job and the others that are queued → each job runs, in
+// a savepoint of its own if it writes and is not alone → the totals are written → COMMIT, with a
+// sync → changes records what the jobs invalidate → their callers get the result. So no caller
+// gets a result before it is on the disk, and after that no cache returns the old value.
+//
+// An inline run: a caller that finds the writer idle takes the turn itself, and does the same on
+// its own goroutine with what is queued by then. That saves two switches between goroutines; see
+// BenchmarkWrites.
+//
+// A foreign commit, by the sqlite3 shell or a command of widgetd, shows in PRAGMA data_version.
+// It is read between two batches, at most once in foreignInterval. When that time has passed,
+// cached values are not used until it has been read again (cachesFresh).
+//
+// A stop: closing is closed → no job is queued any more → the writer's goroutine takes the turn
+// for good, runs the queued jobs, closes stopped and ends.
+type writer struct {
+	db      *sql.DB
+	conn    *sql.Conn
+	queries *queries     // prepared on conn
+	inPlace func() error // fails if the database file is no longer the one that is open
+	now     func() time.Time
+
+	jobs    chan *job     // the queue
+	turn    chan struct{} // the lock; see above
+	wake    chan struct{} // wakes the goroutine: jobs are queued, or data_version is to be read
+	closing chan struct{} // closed when the writer is to stop
+	stopped chan struct{} // closed when it has stopped
+	running sync.WaitGroup
+
+	lastCommit    time.Duration             // how long it took
+	dataVersion   int64                     // as last read on conn
+	callers       atomic.Int64              // inside update
+	lastBatchSize atomic.Int64              // after a large batch, more jobs are likely to come soon
+	blockedSince  atomic.Pointer[time.Time] // since when BEGIN waits for the lock; nil: it doesn't
+	fresh         atomic.Bool               // dataVersion was read within foreignInterval
+	freshTimer    *time.Timer               // resets fresh
+	changes       changes
+	commits       atomic.Int64 // number of commits, for the metrics
+	committedJobs atomic.Int64 // number of jobs in them
+}
+
+// newWriter makes a writer without a connection; connect gives it one. inPlace returns an error
+// if the database file is no longer the one that the connection has open.
+func newWriter(inPlace func() error, now func() time.Time) *writer {
+	w := &writer{
+		inPlace: inPlace,
+		now:     now,
+		jobs:    make(chan *job, maxQueued),
+		turn:    make(chan struct{}, 1),
+		wake:    make(chan struct{}, 1),
+		closing: make(chan struct{}),
+		stopped: make(chan struct{}),
+	}
+	w.changes.seed = maphash.MakeSeed()
+	w.freshTimer = time.AfterFunc(foreignInterval, func() { w.fresh.Store(false) })
+	return w
+}
+
+// start starts the writer's goroutine, which runs until stop.
+func (w *writer) start() { w.running.Go(w.loop) }
+
+// stop ends the writer's goroutine after it has run the queued jobs. The caller then owns the
+// connection.
+func (w *writer) stop() {
+	close(w.closing)
+	w.running.Wait()
+}
+
+// connect takes a connection from the writer's pool.
+func (w *writer) connect() (err error) {
+	if w.conn, err = w.db.Conn(context.Background()); err != nil {
+		return err
+	}
+	w.queries = newQueries(w.conn.PrepareContext)
+	w.dataVersion = -1 // unknown: each connection starts with a value of its own
+	return nil
+}
+
+// disconnect closes the connection and the pool, if there are any.
+func (w *writer) disconnect() error {
+	var errs []error
+	if w.queries != nil {
+		w.queries.close()
+	}
+	if w.conn != nil {
+		errs = append(errs, w.conn.Close())
+	}
+	if w.db != nil {
+		errs = append(errs, w.db.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// effects are what a job's run has done to the transaction.
 type effects struct {
-	touches touches
-	tally   tally // counts that are still to be written, with those of the others
-	shared  bool  // what it writes must be undone apart: it needs a savepoint
-	saved   bool  // and has one
+	invalid           invalidation
+	total             total // to be merged with those of the other jobs and written; nil: none
+	sharesTransaction bool  // with other jobs, so it needs a savepoint before its first write
+	hasSavepoint      bool
 }
 
-// touches is what a transaction says it changes of what others keep in memory.
-// Unless it says so, it may be anything: forgetting costs time, not truth.
-type touches struct {
-	named bool
-	ids   []string
+// A total holds what a job adds to counters in the database. The totals of a batch are merged and
+// written before the commit, so that a row to which many jobs add is written once.
+type total interface {
+	merge(other total)
+	write(t *tx) error
 }
 
-// only says that of all rows that are kept in memory, this transaction changes
-// none but those of the given licences and widgets. It may be said again, for more.
-func (t *tx) only(ids ...string) {
-	t.touches.named = true
-	t.touches.ids = append(t.touches.ids, ids...)
+// addTotals merges b into a and returns the result. Either may be nil; b must not be used again.
+func addTotals(a, b total) total {
+	switch {
+	case a == nil:
+		return b
+	case b != nil:
+		a.merge(b)
+	}
+	return a
+}
+
+// An invalidation says which cached values a transaction makes invalid. The zero value means all
+// of them.
+type invalidation struct {
+	named bool     // only those of ids
+	ids   []string // of licences and widgets
+}
+
+// invalidate declares that the only cached rows that this transaction changes are the licences
+// and widgets with these ids; without ids, that it changes none. Further calls add ids. A
+// transaction that never calls it invalidates everything that is cached.
+func (t *tx) invalidate(ids ...string) {
+	t.invalid.named = true
+	t.invalid.ids = append(t.invalid.ids, ids...)
 }
 
 // changes counts commits, so that what is kept in memory can be held against the
@@ -46,47 +168,48 @@ func (t *tx) only(ids ...string) {
 // else together.
 type changes struct {
 	commits atomic.Uint64 // all of them
-	rest    atomic.Uint64 // those that may have changed anything, and those of others
+	global  atomic.Uint64 // those that may have changed anything, and those of others
 	rows    [4096]atomic.Uint64
 	seed    maphash.Seed
 }
 
 // A version is what changes said of a row at a moment; another one means that the
 // row may be different now.
-type version struct{ rest, row uint64 }
+type version struct{ global, row uint64 }
 
-// version tells the version of a licence or a widget; "" is whatever is neither.
-func (c *changes) version(id string) version {
-	v := version{rest: c.rest.Load()}
+// versionOf returns the version of the licence or widget with this id; for "", that of all else.
+func (c *changes) versionOf(id string) version {
+	v := version{global: c.global.Load()}
 	if id != "" {
-		v.row = c.row(id).Load()
+		v.row = c.rowCounter(id).Load()
 	}
 	return v
 }
 
-func (c *changes) row(id string) *atomic.Uint64 {
+// rowCounter returns the counter of a licence or widget.
+func (c *changes) rowCounter(id string) *atomic.Uint64 {
 	return &c.rows[maphash.String(c.seed, id)%uint64(len(c.rows))]
 }
 
-// note counts what a committed transaction has touched, before its caller hears of it.
-func (c *changes) note(t touches) {
+// record counts a commit that invalidates i. It must run before a caller gets the result.
+func (c *changes) record(i invalidation) {
 	c.commits.Add(1)
-	if !t.named {
-		c.rest.Add(1)
+	if !i.named {
+		c.global.Add(1)
 	}
-	for _, id := range t.ids {
-		c.row(id).Add(1)
+	for _, id := range i.ids {
+		c.rowCounter(id).Add(1)
 	}
 }
 
-// exec runs a statement and returns how many rows it changed. It is the only way to
-// write.
+// exec runs a statement that writes, and returns how many rows it changed. Jobs must not write in
+// any other way, because exec makes the savepoint that undoes a failed job alone.
 func (t *tx) exec(query string, args ...any) (int64, error) {
-	if t.shared && !t.saved {
+	if t.sharesTransaction && !t.hasSavepoint {
 		if err := t.run("SAVEPOINT job"); err != nil {
 			return 0, err
 		}
-		t.saved = true
+		t.hasSavepoint = true
 	}
 	st, err := t.stmt(query)
 	if err != nil {
@@ -99,61 +222,65 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	return res.RowsAffected()
 }
 
-// A job is one function that waits for the writer.
+// A job is a function to be run in a transaction, and its result.
 type job struct {
-	ctx     context.Context // its caller's; it never reaches the driver
+	ctx     context.Context // of the caller; the driver never gets it
 	run     func(*tx) error
 	state   atomic.Int32
-	effects effects // of its last run
-	err     error
+	effects effects       // of its last run
+	err     error         // its result
 	done    chan struct{} // closed once err is final
 }
 
-// The states of a job: whoever moves it away from waiting decides its fate.
+// The states of a job. It leaves jobWaiting once, by compare-and-set: either the writer claims it
+// or its caller abandons it.
 const (
-	jobWaiting = iota
-	jobTaken   // by the writer: it will be answered
-	jobGone    // by its caller: it will not be run
+	jobWaiting   = iota
+	jobClaimed   // the writer runs it and sets its result
+	jobAbandoned // the caller has stopped waiting, and it will not run
 )
 
-// taken takes a job to be run, unless its caller has gone, and tells which.
-func (j *job) taken() bool {
-	return j.ctx.Err() == nil && j.state.CompareAndSwap(jobWaiting, jobTaken)
+// claim claims a waiting job for the writer. It reports false if the caller has abandoned it, or
+// is about to because its context has ended.
+func (j *job) claim() bool {
+	return j.ctx.Err() == nil && j.state.CompareAndSwap(jobWaiting, jobClaimed)
 }
 
+// finish sets the result of a job that was claimed.
 func (j *job) finish(err error) {
 	j.err = err
 	close(j.done)
 }
 
-// update runs f in the writer's next transaction, beside the other jobs that
-// wait, and returns once it is on disk. When f fails, what it wrote is rolled
-// back alone and its error comes back (but see keep). f may run more than once
-// and must then start anew. When ctx ends before f's turn, f is not run.
-// Errors: f's own, errBusy, errStorageFull, errStorage, errDoubt, errClosed, ctx's.
-func (s *store) update(ctx context.Context, f func(*tx) error) error {
-	if since := s.blocked.Load(); since != nil && s.calling.Load() >= maxBlocked && s.now().Sub(*since) > time.Second {
+// update runs f in the writer's next transaction, together with the other jobs that wait, and
+// returns when the transaction is on the disk. If f returns an error, only what f wrote is rolled
+// back (but see keep), and update returns that error. f may be called more than once, and must
+// not build on what an earlier call did. If ctx ends before f is called, f is not called.
+// Errors: those of f, errBusy, errStorageFull, errStorage, errCommitUnknown, errClosed, that of ctx.
+func (w *writer) update(ctx context.Context, f func(*tx) error) error {
+	blocked := w.lockedSince()
+	if !blocked.IsZero() && w.callers.Load() >= maxBlocked && w.now().Sub(blocked) > time.Second {
 		return errBusy
 	}
-	alone := s.calling.Add(1) == 1 && s.crowd.Load() <= 1
-	defer s.calling.Add(-1)
+	alone := w.callers.Add(1) == 1 && w.lastBatchSize.Load() <= 1
+	defer w.callers.Add(-1)
 	j := &job{ctx: ctx, run: f, done: make(chan struct{})}
-	if _, hurried := ctx.Deadline(); alone && !hurried && s.lead(j) {
-		if j.state.CompareAndSwap(jobWaiting, jobGone) {
+	if _, hasDeadline := ctx.Deadline(); alone && !hasDeadline && w.runInline(j) {
+		if j.state.CompareAndSwap(jobWaiting, jobAbandoned) {
 			return ctx.Err()
 		}
 		return j.err
 	}
-	patience := time.NewTimer(lockPatience)
-	defer patience.Stop()
+	timeout := time.NewTimer(lockTimeout)
+	defer timeout.Stop()
 	select {
-	case s.jobs <- j:
-		s.rouse()
+	case w.jobs <- j:
+		w.wakeUp()
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-patience.C:
+	case <-timeout.C:
 		return errBusy
-	case <-s.closing:
+	case <-w.closing:
 		return errClosed
 	}
 	err := error(errClosed)
@@ -162,78 +289,77 @@ func (s *store) update(ctx context.Context, f func(*tx) error) error {
 		return j.err
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-patience.C:
+	case <-timeout.C:
 		err = errBusy
-	case <-s.stopped:
+	case <-w.stopped:
 	}
-	if j.state.CompareAndSwap(jobWaiting, jobGone) {
+	if j.state.CompareAndSwap(jobWaiting, jobAbandoned) {
 		return err
 	}
-	<-j.done
+	<-j.done // it is too late to abandon the job: the writer has claimed it
 	return j.err
 }
 
-// lead has a caller run its job itself when nobody else writes, and whatever comes
-// until it has begun, which saves two changes of goroutine. While another program
-// holds the lock it waits as long as SQLite does, whatever becomes of the caller's
-// context. It reports false when somebody does write.
-func (s *store) lead(j *job) bool {
+// runInline runs a job on the caller's goroutine, together with the jobs queued by then. It
+// reports false, and runs nothing, if another goroutine has the turn. While another process holds
+// the database's write lock it waits for lockTimeout, even if the caller's context ends.
+func (w *writer) runInline(j *job) bool {
 	select {
-	case s.turn <- struct{}{}:
+	case w.turn <- struct{}{}:
 	default:
 		return false
 	}
 	defer func() {
-		<-s.turn
-		if len(s.jobs) > 0 {
-			s.rouse()
+		<-w.turn
+		if len(w.jobs) > 0 {
+			w.wakeUp()
 		}
 	}()
-	if runtime.GOMAXPROCS(0) == 1 { // nobody else could ask meanwhile
+	if runtime.GOMAXPROCS(0) == 1 { // let other goroutines queue their jobs: none can run during this one
 		runtime.Gosched()
 	}
-	s.runBatch(j)
+	w.runBatch(j)
 	return true
 }
 
-func (s *store) rouse() {
+// wakeUp wakes the writer's goroutine.
+func (w *writer) wakeUp() {
 	select {
-	case s.wake <- struct{}{}:
-	default: // it is awake
+	case w.wake <- struct{}{}:
+	default: // it has been woken and not looked yet
 	}
 }
 
-// write is the writer's goroutine. It groups what waits: one commit, one sync,
-// for as many jobs as came while the last one was running.
-func (s *store) write() {
-	defer close(s.stopped)
+// loop is the writer's goroutine. Jobs that are queued while a commit is under way share the next.
+func (w *writer) loop() {
+	defer close(w.stopped)
 	for {
 		select {
-		case <-s.wake:
-		case <-s.closing:
-			s.turn <- struct{}{} // for good
-			s.runQueued()
+		case <-w.wake:
+		case <-w.closing:
+			w.turn <- struct{}{} // for good
+			w.runQueued()
 			return
 		}
-		s.turn <- struct{}{}
-		s.runQueued()
-		<-s.turn
+		w.turn <- struct{}{}
+		w.runQueued()
+		<-w.turn
 	}
 }
 
-// runQueued runs what waits. Between batches it looks for commits of others when
-// that is due: under load something may always wait.
-func (s *store) runQueued() {
+// runQueued runs batches until the queue is empty. It checks for foreign commits between two
+// batches, because under load the queue may never be empty.
+func (w *writer) runQueued() {
 	for {
-		if !s.fresh.Load() {
-			s.noteForeign()
+		if !w.fresh.Load() {
+			w.checkForeignCommits()
 		}
 		select {
-		case first := <-s.jobs:
-			runtime.Gosched() // lets those who are about to ask join this batch
-			s.runBatch(first)
-			if len(s.jobs) > 0 {
-				s.yield()
+		case first := <-w.jobs:
+			runtime.Gosched() // lets goroutines that are about to queue a job join this batch
+			w.runBatch(first)
+			if len(w.jobs) > 0 {
+				w.yield()
 			}
 		default:
 			return
@@ -241,213 +367,225 @@ func (s *store) runQueued() {
 	}
 }
 
-// yield leaves the lock to others for a moment when the last commit took long: a
-// program that waits for it looks ten times a second, and where the disk is slow and
-// writes always wait here it would find the lock taken until it gives up.
-func (s *store) yield() {
+// yield pauses after a slow commit, so that another process that waits for the write lock can
+// take it. SQLite looks for the lock only some ten times a second; on a slow disk, with jobs always
+// queued here, it would find the lock held each time until it gives up.
+func (w *writer) yield() {
 	const slow, most = 2 * time.Millisecond, 5 * time.Millisecond
-	if s.synced > slow {
-		time.Sleep(min(s.synced/16, most))
+	if w.lastCommit > slow {
+		time.Sleep(min(w.lastCommit/16, most))
 	}
 }
 
-// foreignInterval is how long a change that another process made may go unnoticed
-// by what is kept in memory.
+// foreignInterval is how long caches may return old values after a commit of another process.
 const foreignInterval = 250 * time.Millisecond
 
-// current reports whether versions can be trusted: whether the file was asked for
-// commits of others within foreignInterval. If not, it has that done, without
-// waiting for it: a lock may hold the writer, and reading goes on meanwhile.
-func (s *store) current() bool {
-	if s.fresh.Load() {
+// cachesFresh reports whether the versions in changes are up to date: whether the writer has
+// checked for foreign commits within foreignInterval. If not, it asks the writer to check, and does
+// not wait for it, since the writer may be waiting for a lock; callers read the database meanwhile.
+func (w *writer) cachesFresh() bool {
+	if w.fresh.Load() {
 		return true
 	}
-	s.rouse()
+	w.wakeUp()
 	return false
 }
 
-// noteForeign notices commits of others. It must ask on the writer's connection,
-// between transactions: there data_version moves for the commits of others only,
-// on any other connection for our own too.
-func (s *store) noteForeign() {
+// checkForeignCommits reads data_version, and invalidates everything that is cached if it has
+// changed. It must run on the writer's connection, between transactions: there data_version changes
+// with commits of other processes only, while on any other connection it changes with ours too.
+func (w *writer) checkForeignCommits() {
 	var version int64
-	if err := s.writes.one(`PRAGMA data_version`, nil, &version); err != nil || version != s.foreign {
-		s.foreign = version
-		s.changes.note(touches{})
+	if err := w.queries.one(`PRAGMA data_version`, nil, &version); err != nil || version != w.dataVersion {
+		w.dataVersion = version
+		w.changes.record(invalidation{})
 	}
-	s.fresh.Store(true)
-	s.fading.Reset(foreignInterval) // should an earlier end come only now, the writer looks again
+	w.fresh.Store(true)
+	w.freshTimer.Reset(foreignInterval) // if the timer fires just now, that costs one more check
 }
 
-// runBatch begins a transaction and only then takes the job that it is for and
-// those that still wait, so that nobody is held to a transaction that a lock keeps
-// from beginning. Like all that follows it is for whoever has the turn.
-func (s *store) runBatch(first *job) {
-	if err := s.begin(); err != nil {
-		if first.taken() {
+// runBatch runs first and the jobs that are queued in one transaction. It claims them only when the
+// transaction has begun: while a lock delays that, callers can still abandon their jobs. Its caller
+// must have the turn, as for all methods below.
+func (w *writer) runBatch(first *job) {
+	if err := w.begin(); err != nil {
+		if first.claim() {
 			first.finish(err)
 		}
 		return
 	}
 	batch := make([]*job, 0, 16)
 	for j := first; j != nil; {
-		if j.taken() {
+		if j.claim() {
 			batch = append(batch, j)
 		}
 		j = nil
 		if len(batch) < maxBatch {
 			select {
-			case j = <-s.jobs:
+			case j = <-w.jobs:
 			default:
 			}
 		}
 	}
-	s.crowd.Store(int64(len(batch)))
-	if errs, ok := s.runTogether(batch); ok {
+	w.lastBatchSize.Store(int64(len(batch)))
+	if errs, ok := w.runTogether(batch); ok {
 		for i, j := range batch {
 			j.finish(errs[i])
 		}
 		return
 	}
-	for _, j := range batch { // nothing of it was kept: each gets a transaction of its own, and its own error
-		j.finish(s.runAlone(j))
+	for _, j := range batch { // nothing was committed: give each a transaction and an error of its own
+		j.finish(w.runAlone(j))
 	}
 }
 
-func (s *store) begin() error {
-	if err := s.inPlace(); err != nil {
+// begin begins a transaction with the write lock. It waits for the lock as long as SQLite does
+// (busy_timeout). If the driver has closed the connection, it takes a new one.
+// Errors: errBusy, errStorageFull, errStorage.
+func (w *writer) begin() error {
+	if err := w.inPlace(); err != nil {
 		return err
 	}
-	now := s.now()
-	s.blocked.CompareAndSwap(nil, &now)
-	err := s.writes.run("BEGIN IMMEDIATE")
-	if errors.Is(err, errBusy) { // and stays so until a transaction begins
-		return err
+	now := w.now()
+	w.blockedSince.CompareAndSwap(nil, &now)
+	err := w.queries.run("BEGIN IMMEDIATE")
+	if errors.Is(err, errBusy) {
+		return err // blockedSince stays set until a transaction begins
 	}
-	s.blocked.Store(nil)
-	if errors.Is(err, sql.ErrConnDone) { // database/sql has given up the connection, and its transaction with it
-		if err := s.connect(); err != nil {
+	w.blockedSince.Store(nil)
+	if errors.Is(err, sql.ErrConnDone) { // database/sql has closed the connection
+		if err := w.connect(); err != nil {
 			return storageError(err)
 		}
 	}
 	if err != nil {
-		s.writes.run("ROLLBACK") // of a transaction that an earlier fault left open
-		err = s.writes.run("BEGIN IMMEDIATE")
+		w.queries.run("ROLLBACK") // an earlier fault may have left a transaction open
+		err = w.queries.run("BEGIN IMMEDIATE")
 	}
 	return err
 }
 
-// runTogether runs the jobs, with a savepoint for each that writes rows, and
-// commits. It reports false when the transaction was lost before its end and
-// nothing of it is kept.
-func (s *store) runTogether(batch []*job) ([]error, bool) {
+// runTogether runs the jobs of a batch in the transaction that has begun, each that writes in a
+// savepoint, and commits it. It returns their results. It reports false if the transaction ended
+// early, in which case nothing was committed.
+func (w *writer) runTogether(batch []*job) ([]error, bool) {
 	errs := make([]error, len(batch))
 	for i, j := range batch {
-		errs[i] = s.call(j, len(batch) > 1)
+		errs[i] = w.runJob(j, len(batch) > 1)
 		lost := false
 		switch _, refused := errs[i].(*refusal); {
-		case j.effects.saved:
-			lost = !keeps(errs[i]) && s.writes.run("ROLLBACK TO job") != nil || s.writes.run("RELEASE job") != nil
-		case len(batch) > 1 && !keeps(errs[i]) && !refused:
-			lost = s.writes.run("BEGIN") == nil // it can't begin unless the error, of a read perhaps, has ended the transaction
+		case j.effects.hasSavepoint:
+			if !keepsWrites(errs[i]) {
+				lost = w.queries.run("ROLLBACK TO job") != nil
+			}
+			lost = lost || w.queries.run("RELEASE job") != nil
+		case len(batch) > 1 && !keepsWrites(errs[i]) && !refused:
+			// The error, perhaps of a read, may have made SQLite end the transaction; only then can
+			// another one begin.
+			lost = w.queries.run("BEGIN") == nil
 		}
 		if lost {
-			s.writes.run("ROLLBACK")
+			w.queries.run("ROLLBACK")
 			return nil, false
 		}
 	}
-	if err := s.commit(batch, errs); err != nil {
+	if err := w.commit(batch, errs); err != nil {
 		return nil, false
 	}
 	return errs, true
 }
 
-// runAlone runs a job in a transaction of its own.
-func (s *store) runAlone(j *job) error {
-	if err := s.begin(); err != nil {
+// runAlone runs a job in a transaction of its own and returns its result.
+func (w *writer) runAlone(j *job) error {
+	if err := w.begin(); err != nil {
 		return err
 	}
-	errs := []error{s.call(j, false)}
-	if err := s.commit([]*job{j}, errs); err != nil {
+	errs := []error{w.runJob(j, false)}
+	if err := w.commit([]*job{j}, errs); err != nil {
 		return err
 	}
 	return errs[0]
 }
 
-// keeps reports whether a job that ended so keeps what it wrote.
-func keeps(err error) bool {
+// keepsWrites reports whether what a job wrote is committed when the job returns err.
+func keepsWrites(err error) bool {
 	var kept keptError
 	return err == nil || errors.As(err, &kept)
 }
 
-// commit ends the transaction of a batch that came to these results, and makes
-// them what their callers will hear. It returns an error when nothing was
-// committed, for sure: the transaction could still be rolled back. Else a COMMIT
-// that failed may have happened all the same, so nothing is run again, and every
-// caller hears errDoubt, or that the disk is full, in place of its success.
-func (s *store) commit(batch []*job, errs []error) error {
+// commit ends the transaction of a batch whose jobs returned errs, and replaces those by what the
+// callers are to get.
+//
+// It returns an error only if certainly nothing was committed, because the transaction could still
+// be rolled back. If COMMIT failed otherwise, the transaction may have been committed all the same.
+// Then commit returns nil, so that no job is run again, and the result of every job that would have
+// succeeded is errCommitUnknown, or errStorageFull, at which SQLite certainly rolls back.
+func (w *writer) commit(batch []*job, errs []error) error {
 	written := 0
-	var sum tally
+	var sum total
 	for i, j := range batch {
-		if keeps(errs[i]) {
+		if keepsWrites(errs[i]) {
 			written++
-			sum.merge(j.effects.tally)
+			sum = addTotals(sum, j.effects.total)
 		}
 	}
 	if written == 0 {
-		s.writes.run("ROLLBACK")
+		w.queries.run("ROLLBACK")
 		return nil
 	}
-	if err := s.writes.writeTally(sum); err != nil {
-		s.writes.run("ROLLBACK")
-		return err
+	if sum != nil {
+		if err := sum.write(&tx{queries: w.queries, effects: &effects{}}); err != nil {
+			w.queries.run("ROLLBACK")
+			return err
+		}
 	}
 	began := time.Now()
-	err := s.writes.run("COMMIT")
-	s.synced = time.Since(began)
-	if err != nil && s.writes.run("ROLLBACK") == nil {
+	err := w.queries.run("COMMIT")
+	w.lastCommit = time.Since(began)
+	if err != nil && w.queries.run("ROLLBACK") == nil {
 		return err
 	}
 	if err != nil {
-		s.changes.note(touches{})
+		w.changes.record(invalidation{})
 	}
-	if err != nil && !errors.Is(err, errStorageFull) { // at which SQLite rolls back by itself
-		err = fmt.Errorf("%w (%v)", errDoubt, err)
+	if err != nil && !errors.Is(err, errStorageFull) {
+		err = fmt.Errorf("%w (%v)", errCommitUnknown, err)
 	}
 	for i, j := range batch {
 		var kept keptError
 		switch errors.As(errs[i], &kept); {
-		case !keeps(errs[i]):
+		case !keepsWrites(errs[i]):
 		case err != nil:
 			errs[i] = err
 		default:
-			s.changes.note(j.effects.touches)
+			w.changes.record(j.effects.invalid)
 			errs[i] = kept.error
 		}
 	}
 	if err == nil {
-		s.batches.Add(1)
-		s.written.Add(int64(written))
+		w.commits.Add(1)
+		w.committedJobs.Add(int64(written))
 	}
 	return nil
 }
 
-// call runs a job's function; a panic in it is its own error, not the writer's end.
-func (s *store) call(j *job, shared bool) (err error) {
+// runJob calls a job's function and returns its error. A panic becomes an error of that job. shared
+// says whether other jobs share the transaction.
+func (w *writer) runJob(j *job, shared bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic in a write: %v\n%s", p, debug.Stack())
 		}
 	}()
-	now := s.now()
-	j.effects = effects{shared: shared}
-	return j.run(&tx{queries: s.writes, effects: &j.effects, now: newStamp(now), exact: now})
+	now := w.now()
+	j.effects = effects{sharesTransaction: shared}
+	return j.run(&tx{queries: w.queries, effects: &j.effects, now: newStamp(now), exact: now})
 }
 
-// lockedSince tells since when the writer has been waiting for somebody else's
-// lock; the zero time when it isn't.
-func (s *store) lockedSince() time.Time {
-	if since := s.blocked.Load(); since != nil {
+// lockedSince returns since when the writer has been waiting for another process's write lock, or
+// the zero time if it is not.
+func (w *writer) lockedSince() time.Time {
+	if since := w.blockedSince.Load(); since != nil {
 		return *since
 	}
 	return time.Time{}

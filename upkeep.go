@@ -2,142 +2,155 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
 	"time"
 )
 
-// What runs beside the requests: following the files, and doing what time brings
-// about.
+// What runs in the background of the service: polling the files for changes, and the chores of
+// the wings, such as the transitions that only the time causes (lapsed seats, expiry).
 
 const (
-	followInterval = time.Second
-	sweepInterval  = time.Minute
-	clockJump      = time.Minute // between two looks: more than a clock is ever trimmed by
-	clockTrial     = time.Hour   // until a clock that was set forward is believed
+	upkeepInterval     = time.Second     // between two polls, and between two runs of the chores
+	sweepInterval      = time.Minute     // between two sweeps, and two tries to truncate the WAL
+	clockJump          = time.Minute     // within upkeepInterval: more than a clock is ever slewed by
+	finalChoresTimeout = 5 * time.Second // for the chores that run at the stop
+	clockTrustDelay    = time.Hour       // how long a clock that was set forward is not trusted
 )
 
-// follow keeps what the service holds in memory true to the database and the key
-// file, and watches the files, until ctx ends. It writes nothing, so that no lock
-// holds it up.
-func (s *server) follow(ctx context.Context, keyFile string) {
-	tick := time.NewTicker(followInterval)
+// pollFiles picks up changes of the key file and of the base addresses, and checks the header
+// of the database and the size of its WAL, every upkeepInterval until ctx ends. It only reads,
+// so that no lock on the database delays it.
+func (s *server) pollFiles(ctx context.Context, keyFile string) {
+	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
-	keyStamp := "not seen yet" // the file may have changed, or gone, since it was read
-	largeLog := false
+	lastKeyState := "not known yet" // the file may have changed since the start loaded it
+	walIsLarge := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if now := fileStamp(keyFile); now != keyStamp {
-			keyStamp = now
-			s.followKeys(keyFile)
+		if state := fileState(keyFile); state != lastKeyState {
+			lastKeyState = state
+			s.reloadKeys(keyFile)
 		}
-		s.store.watch()
-		largeLog = s.reportLog(largeLog)
+		s.store.recheckHeader()
+		walIsLarge = s.reportWAL(walIsLarge)
 		if err := s.refresh(); err != nil {
 			s.log.Warn("the base addresses can't be read", "error", err.Error())
 		}
 	}
 }
 
-// tend writes what the service collected and what time brings about, sweeps, and
-// empties the log of what was erased, until ctx ends.
-func (s *server) tend(ctx context.Context) {
-	tick := time.NewTicker(followInterval)
+// runChores runs the chores of every wing every upkeepInterval until ctx ends. Every
+// sweepInterval it also removes expired rows, and truncates the WAL if erased data may still be
+// in it. While the clock is not trusted, timely chores and sweeps are skipped.
+func (s *server) runChores(ctx context.Context) {
+	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
-	swept := s.now()
-	emptied, looked, believed := swept, swept, swept
+	lastRun := s.readClocks()
+	lastSweep, lastTruncate := lastRun.steady, lastRun.steady
+	trustedFrom := lastRun.steady // the wall clock is trusted from then on
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if err := s.flushLegacy(ctx); err != nil {
-			s.log.Warn("legacy calls can't be counted", "error", err.Error())
+		read := s.readClocks()
+		now := read.steady
+		if s.store.walNeedsTruncate.Load() && !within(sweepInterval, lastTruncate, now) {
+			lastTruncate = now
+			s.scrubWAL(0)
 		}
-		now := s.now()
-		if s.traces.Load() && !within(sweepInterval, emptied, now) {
-			emptied = now
-			s.forget(0)
-		}
-		set := clockSet(looked, now)
-		if looked = now; set.Abs() >= clockJump {
-			s.log.Warn("the clock was set", "by", set.String())
-			believed = now
-			if set > 0 { // what time brings about can't be taken back
-				believed = now.Add(clockTrial)
+		adjustment := clockAdjustment(lastRun, read)
+		if lastRun = read; adjustment.Abs() >= clockJump {
+			s.log.Warn("the clock was set", "by", adjustment.String())
+			trustedFrom = now
+			if adjustment > 0 { // a time-driven transition can't be undone, so wait for a correction
+				trustedFrom = now.Add(clockTrustDelay)
 			}
 		}
-		if now.Before(believed) {
-			continue
+		trusted := !now.Before(trustedFrom)
+		for _, c := range s.chores {
+			if c.timeDriven && !trusted {
+				continue
+			}
+			if err := c.run(ctx); err != nil {
+				s.log.Warn(c.fault, "error", err.Error())
+			}
 		}
-		if err := s.advance(ctx); err != nil {
-			s.log.Warn("what time brings about can't be written", "error", err.Error())
-		}
-		if !within(sweepInterval, swept, now) {
-			swept = now
+		if trusted && !within(sweepInterval, lastSweep, now) {
+			lastSweep = now
 			if err := s.store.update(ctx, (*tx).sweep); err != nil {
-				s.log.Warn("old rows can't be removed", "error", err.Error())
+				s.log.Warn("expired rows can't be removed", "error", err.Error())
 			}
 		}
 	}
 }
 
-// reportLog tells once when the write-ahead log has passed maxLog, and once when it
-// is small again. It takes and returns whether it is large.
-func (s *server) reportLog(large bool) bool {
-	size := s.store.logSize()
+// runFinalChores runs the chores that are due when the service stops. They get a time-out of
+// their own, because waiting for requests may have used up the time-out of the stop.
+func (s *server) runFinalChores() error {
+	ctx, cancel := context.WithTimeout(context.Background(), finalChoresTimeout)
+	defer cancel()
+	var errs []error
+	for _, c := range s.chores {
+		if c.atEnd {
+			errs = append(errs, c.run(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reportWAL logs when the WAL has grown past maxWAL, and again when it is back below it. large
+// is what the last call returned: whether the WAL was larger than maxWAL.
+func (s *server) reportWAL(large bool) bool {
+	size := s.store.walSize()
 	switch {
-	case size > maxLog && !large && s.store.keepLog:
-		s.log.Warn("the write-ahead log is large: Litestream does not empty it; is it running?", "bytes", size)
-	case size > maxLog && !large:
-		s.log.Warn("the write-ahead log is large: it can't be emptied while somebody keeps a transaction open; end that one", "bytes", size)
-	case size <= maxLog && large:
+	case size > maxWAL && !large && s.store.noCheckpoints:
+		s.log.Warn("the write-ahead log is large: Litestream does not checkpoint it: check that it runs",
+			"bytes", size)
+	case size > maxWAL && !large:
+		s.log.Warn("the write-ahead log is large: a transaction that another program keeps open "+
+			"prevents its checkpoint: end it", "bytes", size)
+	case size <= maxWAL && large:
 		s.log.Info("the write-ahead log is small again", "bytes", size)
 	}
-	return size > maxLog
+	return size > maxWAL
 }
 
-// clockSet tells by how much the wall clock was set between two moments, as the
-// monotonic clock knows; 0 where a moment has no reading of that.
-func clockSet(earlier, later time.Time) time.Duration {
-	return later.Round(0).Sub(earlier.Round(0)) - later.Sub(earlier)
+// clockReadings are what two clocks show at one moment: the wall clock, which people
+// and their programs set, and one that only measures time.
+type clockReadings struct{ wall, steady time.Time }
+
+func (s *server) readClocks() clockReadings { return clockReadings{s.now(), s.steady()} }
+
+// clockAdjustment tells by how much the wall clock was set between two moments. Round(0) has
+// Sub compare what the wall clock showed, not Go's own measure of the time between.
+func clockAdjustment(earlier, later clockReadings) time.Duration {
+	return later.wall.Round(0).Sub(earlier.wall.Round(0)) - later.steady.Sub(earlier.steady)
 }
 
-// advance does what time has brought about since the last second, or since the
-// service last ran, a bounded number of rows at a time.
-func (s *server) advance(ctx context.Context) error {
-	due, err := s.store.timeHasWork(newStamp(s.now()))
-	for due && err == nil {
-		done := 0
-		err = s.store.update(ctx, func(t *tx) (err error) {
-			done, err = advanceTime(t)
-			return err
-		})
-		due = done >= maxAdvance
-	}
-	return err
-}
-
-// followKeys takes the keys of a changed file; a bad file changes nothing.
-func (s *server) followKeys(keyFile string) {
+// reloadKeys loads the key file. If it can't be used, the keys in memory stay.
+func (s *server) reloadKeys(keyFile string) {
 	keys, err := loadKeyring(keyFile)
 	if err != nil {
-		s.log.Error("the key file has changed and can't be used; the keys from before stay", "error", err.Error())
+		s.log.Error("the key file can't be used; the keys loaded before stay in use", "error", err.Error())
 		return
 	}
 	if old := s.keys.Swap(keys); old.signer().kid != keys.signer().kid || len(old.keys) != len(keys.keys) {
-		s.log.Info("keys", "signing", keys.signer().kid, "number", len(keys.keys))
+		s.log.Info("loaded the key file", "signing", keys.signer().kid, "keys", len(keys.keys))
 	}
 }
 
-// fileStamp changes whenever a file does.
-func fileStamp(path string) string {
+// fileState returns a string that differs after every change of the file; "" if there is no
+// file.
+func fileState(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
 		return ""

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,7 +25,8 @@ func (s *service) counted(widget string) (c counts) {
 	return c
 }
 
-func TestEventsAreCountedOnDiskByQuarterHour(t *testing.T) {
+func TestWidget_countsEventsOnDiskByQuarterHour(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -50,7 +53,8 @@ func TestEventsAreCountedOnDiskByQuarterHour(t *testing.T) {
 	})
 }
 
-func TestEventsNeedAnOriginOfTheWidgetsAccount(t *testing.T) {
+func TestWidget_takesEventsFromAnOriginOfItsAccount(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	partner := s.addAccount("partner")
 	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
@@ -70,7 +74,8 @@ func TestEventsNeedAnOriginOfTheWidgetsAccount(t *testing.T) {
 	s.post("/widget/events", body, "Origin: "+siteOrigin).is(204)
 }
 
-func TestEventsAreTakenAsTextThatNeedsNoPreflight(t *testing.T) {
+func TestWidget_takesEventsAsTextThatNeedsNoPreflight(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	widget := s.addWidget(s.account)
 	for _, kind := range []string{"text/plain", "text/plain;charset=UTF-8", "application/json"} {
@@ -83,7 +88,8 @@ func TestEventsAreTakenAsTextThatNeedsNoPreflight(t *testing.T) {
 	}
 }
 
-func TestFiftyEventsAreTakenAndFiftyOneAreNot(t *testing.T) {
+func TestWidget_takesFiftyEventsAndNotFiftyOne(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	widget := s.addWidget(s.account)
 	events := func(n int) string { return strings.TrimSuffix(strings.Repeat(`{"type":"click"},`, n), ",") }
@@ -95,7 +101,8 @@ func TestFiftyEventsAreTakenAndFiftyOneAreNot(t *testing.T) {
 	}
 }
 
-func TestAWidgetKeepsAHundredItemsADayAndCountsTheRestAsOther(t *testing.T) {
+func TestWidget_keepsAHundredItemsADayAndCountsTheRestAsOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget, second := s.addWidget(s.account), s.addWidget(s.account)
@@ -148,7 +155,8 @@ func TestAWidgetKeepsAHundredItemsADayAndCountsTheRestAsOther(t *testing.T) {
 	})
 }
 
-func TestAVisitorCountsOncePerUTCDayWidgetAddressAndBrowser(t *testing.T) {
+func TestVisitor_countsOncePerUTCDayWidgetAddressAndBrowser(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget, second := s.addWidget(s.account), s.addWidget(s.account)
@@ -180,13 +188,25 @@ func TestAVisitorCountsOncePerUTCDayWidgetAddressAndBrowser(t *testing.T) {
 		see(widget, "192.0.2.1:1", "Firefox")
 		see(widget, "192.0.2.1:1", "Firefox")
 		is(7, 4)
-		if n := len(s.server.visitors.seen); n != 1 {
-			t.Fatalf("%d of yesterday's visitors are remembered", n-1)
-		}
 	})
 }
 
-func TestNeitherAddressNorBrowserReachesTheFile(t *testing.T) {
+func TestVisitor_ofYesterdayIsForgotten(t *testing.T) {
+	t.Parallel()
+	var book visitorSet
+	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for _, now := range []time.Time{noon, noon.Add(time.Hour), noon.Add(24 * time.Hour)} {
+		for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
+			book.addVisitor("wgt_a", address, "Firefox", now)
+		}
+	}
+	if n := len(book.seen); n != 2 {
+		t.Fatalf("%d visitors are remembered, want the 2 of today", n)
+	}
+}
+
+func TestVisitor_addressAndBrowserNeverReachTheFile(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.report(s.addWidget(s.account), `{"type":"view"}`, "Peer: 198.51.100.77:1", "User-Agent: A-Rare-Browser").is(204)
 	if dump := s.dump(); strings.Contains(dump, "198.51.100.77") || strings.Contains(dump, "Rare") {
@@ -194,7 +214,8 @@ func TestNeitherAddressNorBrowserReachesTheFile(t *testing.T) {
 	}
 }
 
-func TestAViewThatCouldNotBeCountedLeavesItsVisitorToTheNextOne(t *testing.T) {
+func TestVisitor_ofAViewThatCouldNotBeCountedIsLeftToTheNextOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		widget := s.addWidget(s.account)
@@ -216,7 +237,8 @@ func TestAViewThatCouldNotBeCountedLeavesItsVisitorToTheNextOne(t *testing.T) {
 	})
 }
 
-func TestWhatABatchCountsIsAddedUpAndWrittenOnce(t *testing.T) {
+func TestWidget_countsOfABatchAreAddedUpAndWrittenOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // in which no quarter-hour ends
 		s := newService(t)
 		soup, cake := s.addWidget(s.account), s.addWidget(s.account)
@@ -263,6 +285,317 @@ func TestWhatABatchCountsIsAddedUpAndWrittenOnce(t *testing.T) {
 	})
 }
 
+// countAt writes counts of a widget into a quarter-hour.
+func (s *service) countAt(widget, quarter string, c counts) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		_, err := t.exec(`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) VALUES (?, ?, ?, ?, ?, ?)`, widget, quarter, c.Views, c.Visitors, c.Clicks, c.Orders)
+		return err
+	})
+}
+
+// views gives the views of a series, each as "2026-03-29 1".
+func (a answer) views() (all []string) {
+	a.t.Helper()
+	for _, p := range a.is(200).json()["series"].([]any) {
+		all = append(all, fmt.Sprint(p.(map[string]any)["date"], " ", p.(map[string]any)["views"]))
+	}
+	return all
+}
+
+func TestStats_areWholeAndHideOrdersFromTheAnonymous(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		widget := s.addWidget(s.account)
+		s.report(widget, `{"type":"view"},{"type":"click","item":"Rösti"},{"type":"click","item":"Pizza"},{"type":"click","item":"Pizza"},{"type":"order","item":"Rösti"},{"type":"order","item":"Rösti"},{"type":"order","item":"Suppe"}`).is(204)
+		path := "/widget/stats?widget=" + widget + "&from=1999-12-31&to=2000-01-02"
+		head := `{"widget":"` + widget + `","name":"Lunch","from":"1999-12-31","to":"2000-01-02","interval":"day","timezone":"UTC",`
+		public := head + `"totals":{"views":1,"visitors":1,"clicks":3},` +
+			`"series":[{"date":"1999-12-31","views":0,"visitors":0,"clicks":0},{"date":"2000-01-01","views":1,"visitors":1,"clicks":3},{"date":"2000-01-02","views":0,"visitors":0,"clicks":0}],` +
+			`"top_items":[{"item":"Pizza","clicks":2},{"item":"Rösti","clicks":1}]}` + "\n"
+		full := head + `"totals":{"views":1,"visitors":1,"clicks":3,"orders":3},` +
+			`"series":[{"date":"1999-12-31","views":0,"visitors":0,"clicks":0,"orders":0},{"date":"2000-01-01","views":1,"visitors":1,"clicks":3,"orders":3},{"date":"2000-01-02","views":0,"visitors":0,"clicks":0,"orders":0}],` +
+			`"top_items":[{"item":"Rösti","clicks":1,"orders":2},{"item":"Pizza","clicks":2,"orders":0},{"item":"Suppe","clicks":0,"orders":1}]}` + "\n"
+		if a := s.get(path).is(200).has("Cache-Control: public, max-age=60"); a.body != public {
+			t.Errorf("anonymous\n%s, want\n%s", a.body, public)
+		}
+		token := "Authorization: Bearer " + s.token(s.account, scopeStats)
+		a := s.get(path, token).is(200).has("Cache-Control: private, max-age=60")
+		if a.body != full {
+			t.Errorf("with a token\n%s, want\n%s", a.body, full)
+		}
+		if !strings.Contains(strings.Join(a.header.Values("Vary"), ", "), "Authorization") {
+			t.Errorf("Vary %q", a.header.Values("Vary"))
+		}
+		s.change(func(t *tx) error {
+			_, err := t.exec(`UPDATE widgets SET public_orders = 1 WHERE id = ?`, widget)
+			return err
+		})
+		if a := s.get(path).is(200).has("Cache-Control: public, max-age=60"); a.body != full {
+			t.Errorf("public orders\n%s, want\n%s", a.body, full)
+		}
+	})
+}
+
+func TestStats_ofAWidgetWithoutCountsAreZeros(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		a := s.get("/widget/stats?widget=" + s.addWidget(s.account)).is(200)
+		if a.text("from") != "1999-12-03" || a.text("to") != "2000-01-01" || len(a.views()) != 30 || !strings.Contains(a.body, `"top_items":[]`) {
+			t.Fatal(a.body) // the last 30 days, UTC
+		}
+		for i, v := range a.views() {
+			if want := time.Date(1999, 12, 3+i, 0, 0, 0, 0, time.UTC).Format(time.DateOnly) + " 0"; v != want {
+				t.Fatalf("%q, want %q", v, want)
+			}
+		}
+	})
+}
+
+func TestStats_endTodayInTheCallersZoneByDefault(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		path := "/widget/stats?widget=" + s.addWidget(s.account)
+		for query, want := range map[string]string{
+			"":                                      "1999-12-03 2000-01-01",
+			"&timezone=America/New_York":            "1999-12-02 1999-12-31", // it is still 19:00 there
+			"&timezone=Pacific/Kiritimati":          "1999-12-03 2000-01-01",
+			"&to=1999-06-30":                        "1999-06-01 1999-06-30",
+			"&from=1999-12-25":                      "1999-12-25 2000-01-01",
+			"&from=1999-12-25&to=1999-12-25":        "1999-12-25 1999-12-25",
+			"&from=1999-01-01&to=2000-01-01":        "1999-01-01 2000-01-01", // 366 days
+			"&from=2000-01-01&to=2000-12-31":        "2000-01-01 2000-12-31",
+			"&from=9999-12-31&to=9999-12-31":        "9999-12-31 9999-12-31",
+			"&interval=month&timezone=Asia/Tokyo":   "1999-12-03 2000-01-01",
+			"&interval=week&timezone=Europe/Zurich": "1999-12-03 2000-01-01",
+		} {
+			if a := s.get(path + query).is(200); a.text("from")+" "+a.text("to") != want {
+				t.Errorf("%q: %s to %s, want %s", query, a.text("from"), a.text("to"), want)
+			}
+		}
+		s.get(path+"&from=1999-01-01&to=2000-01-02").is(422, "validation_failed").names("?to out_of_range")
+	})
+}
+
+// A count stands one quarter-hour before, at, and after the moments that matter.
+func TestStats_daysBeginAndEndWithTheClocksOfTheirZone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, zone, from, to string
+		quarters             []string // each with one view
+		want                 []string
+	}{
+		{"a zone without summer time", "Asia/Tokyo", "2026-03-01", "2026-03-02",
+			[]string{"2026-02-28T14:45:00Z", "2026-02-28T15:00:00Z", "2026-03-01T14:45:00Z", "2026-03-01T15:00:00Z", "2026-03-02T14:45:00Z", "2026-03-02T15:00:00Z"}, []string{"2026-03-01 2", "2026-03-02 2"}},
+		{"a quarter-hour's zone", "Asia/Kathmandu", "2026-03-01", "2026-03-01",
+			[]string{"2026-02-28T18:00:00Z", "2026-02-28T18:15:00Z", "2026-03-01T18:00:00Z", "2026-03-01T18:15:00Z"}, []string{"2026-03-01 2"}},
+		{"a day of 23 hours", "Europe/Zurich", "2026-03-28", "2026-03-30",
+			[]string{"2026-03-27T22:45:00Z", "2026-03-27T23:00:00Z", "2026-03-28T22:45:00Z", "2026-03-28T23:00:00Z", "2026-03-29T00:45:00Z", "2026-03-29T01:00:00Z", "2026-03-29T21:45:00Z", "2026-03-29T22:00:00Z", "2026-03-30T21:45:00Z", "2026-03-30T22:00:00Z"},
+			[]string{"2026-03-28 2", "2026-03-29 4", "2026-03-30 2"}},
+		{"a day of 25 hours", "Europe/Zurich", "2026-10-24", "2026-10-26",
+			[]string{"2026-10-24T21:45:00Z", "2026-10-24T22:00:00Z", "2026-10-25T00:45:00Z", "2026-10-25T01:00:00Z", "2026-10-25T22:45:00Z", "2026-10-25T23:00:00Z"},
+			[]string{"2026-10-24 1", "2026-10-25 4", "2026-10-26 1"}},
+		{"half an hour's summer time", "Australia/Lord_Howe", "2026-04-04", "2026-04-06",
+			[]string{"2026-04-04T12:45:00Z", "2026-04-04T13:00:00Z", "2026-04-05T13:15:00Z", "2026-04-05T13:30:00Z"}, []string{"2026-04-04 1", "2026-04-05 2", "2026-04-06 1"}},
+		{"a midnight that is skipped, east", "Africa/Cairo", "2026-04-23", "2026-04-24",
+			[]string{"2026-04-23T21:45:00Z", "2026-04-23T22:00:00Z", "2026-04-24T20:45:00Z", "2026-04-24T21:00:00Z"}, []string{"2026-04-23 1", "2026-04-24 2"}},
+		{"a midnight that is skipped, west", "America/Santiago", "2026-09-05", "2026-09-06",
+			[]string{"2026-09-06T03:45:00Z", "2026-09-06T04:00:00Z", "2026-09-07T02:45:00Z", "2026-09-07T03:00:00Z"}, []string{"2026-09-05 1", "2026-09-06 2"}},
+		{"an hour before midnight that comes twice", "America/Santiago", "2026-04-04", "2026-04-05",
+			[]string{"2026-04-05T02:45:00Z", "2026-04-05T03:00:00Z", "2026-04-05T03:45:00Z", "2026-04-05T04:00:00Z"}, []string{"2026-04-04 3", "2026-04-05 1"}},
+		{"an hour after midnight that comes twice", "America/Havana", "2026-10-31", "2026-11-01",
+			[]string{"2026-11-01T03:45:00Z", "2026-11-01T04:00:00Z", "2026-11-01T05:00:00Z", "2026-11-02T04:45:00Z", "2026-11-02T05:00:00Z"}, []string{"2026-10-31 1", "2026-11-01 3"}},
+		{"the first zone to see a day", "Pacific/Kiritimati", "2026-01-01", "2026-01-01",
+			[]string{"2025-12-31T09:45:00Z", "2025-12-31T10:00:00Z", "2026-01-01T09:45:00Z", "2026-01-01T10:00:00Z"}, []string{"2026-01-01 2"}},
+		{"the last zone to see a day", "Etc/GMT+12", "2026-01-01", "2026-01-01",
+			[]string{"2026-01-01T11:45:00Z", "2026-01-01T12:00:00Z", "2026-01-02T11:45:00Z", "2026-01-02T12:00:00Z"}, []string{"2026-01-01 2"}},
+		{"a day that is skipped", "Pacific/Apia", "2011-12-29", "2011-12-31",
+			[]string{"2011-12-29T09:45:00Z", "2011-12-29T10:00:00Z", "2011-12-30T09:45:00Z", "2011-12-30T10:00:00Z", "2011-12-31T09:45:00Z", "2011-12-31T10:00:00Z"}, []string{"2011-12-29 2", "2011-12-30 0", "2011-12-31 2"}},
+		{"a skipped day alone", "Pacific/Apia", "2011-12-30", "2011-12-30",
+			[]string{"2011-12-30T09:45:00Z", "2011-12-30T10:00:00Z"}, []string{"2011-12-30 0"}},
+		{"a leap day", "UTC", "2028-02-28", "2028-03-01",
+			[]string{"2028-02-28T23:45:00Z", "2028-02-29T00:00:00Z", "2028-02-29T23:45:00Z", "2028-03-01T00:00:00Z"}, []string{"2028-02-28 1", "2028-02-29 2", "2028-03-01 1"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newService(t)
+			widget := s.addWidget(s.account)
+			for _, quarter := range c.quarters {
+				s.countAt(widget, quarter, counts{Views: 1})
+			}
+			a := s.get("/widget/stats?widget=" + widget + "&from=" + c.from + "&to=" + c.to + "&timezone=" + url.QueryEscape(c.zone))
+			if got := a.views(); !slices.Equal(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+			if a.text("timezone") != c.zone {
+				t.Errorf("timezone %s", a.text("timezone"))
+			}
+		})
+	}
+}
+
+func TestStats_weeksBeginOnMondayAndMonthsOnTheirFirst(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	widget := s.addWidget(s.account)
+	for _, day := range []string{"2026-01-30", "2026-01-31", "2026-02-01", "2026-02-02", "2026-02-08", "2026-02-09", "2026-03-01"} {
+		s.countAt(widget, day+"T12:00:00Z", counts{Views: 1, Clicks: 2})
+	}
+	path := "/widget/stats?widget=" + widget + "&from=2026-01-31&to=2026-03-01"
+	if got, want := s.get(path+"&interval=week").views(), []string{"2026-01-26 2", "2026-02-02 2", "2026-02-09 1", "2026-02-16 0", "2026-02-23 1"}; !slices.Equal(got, want) {
+		t.Errorf("weeks %q, want %q", got, want)
+	}
+	if got, want := s.get(path+"&interval=month").views(), []string{"2026-01-01 1", "2026-02-01 4", "2026-03-01 1"}; !slices.Equal(got, want) {
+		t.Errorf("months %q, want %q", got, want)
+	}
+	for _, interval := range []string{"day", "week", "month"} {
+		if a := s.get(path + "&interval=" + interval).is(200); !strings.Contains(a.body, `"interval":"`+interval+`"`) || !strings.Contains(a.body, `"totals":{"views":6,"visitors":0,"clicks":12}`) {
+			t.Errorf("%s: %s", interval, a.body)
+		}
+	}
+}
+
+func TestStats_topItemsAreTheTenMostClickedOfTheRange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		widget := s.addWidget(s.account)
+		s.report(widget, `{"type":"click","item":"yesterday"}`).is(204)
+		time.Sleep(24 * time.Hour)
+		for i := range 12 {
+			s.report(widget, strings.TrimSuffix(strings.Repeat(fmt.Sprintf(`{"type":"click","item":"dish %02d"},`, i), i+1), ",")).is(204)
+		}
+		top := s.get("/widget/stats?widget=" + widget + "&from=2000-01-02&to=2000-01-02").is(200).json()["top_items"].([]any)
+		if len(top) != 10 || fmt.Sprint(top[0]) != "map[clicks:12 item:dish 11]" || fmt.Sprint(top[9]) != "map[clicks:3 item:dish 02]" {
+			t.Fatalf("%v", top)
+		}
+	})
+}
+
+func TestStats_withoutAWidgetAreTheAccountsTotalsAndARowForEach(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	partner := s.addAccount("partner")
+	one, two, foreign := s.addWidget(s.account), s.addWidget(s.account), s.addWidget(partner)
+	s.countAt(one, "2026-01-01T10:00:00Z", counts{1, 2, 3, 4})
+	s.countAt(two, "2026-01-01T10:00:00Z", counts{10, 20, 30, 40})
+	s.countAt(two, "2026-01-02T00:00:00Z", counts{100, 200, 300, 400}) // past the range
+	s.countAt(foreign, "2026-01-01T10:00:00Z", counts{7, 7, 7, 7})
+	const path = "/widget/stats?from=2026-01-01&to=2026-01-01"
+	report := func(account string, sum counts, rows string) string {
+		line := fmt.Sprintf(`"views":%d,"visitors":%d,"clicks":%d,"orders":%d}`, sum.Views, sum.Visitors, sum.Clicks, sum.Orders)
+		return `{"account_id":"` + account + `","from":"2026-01-01","to":"2026-01-01","interval":"day","timezone":"UTC","totals":{` + line + `,"series":[{"date":"2026-01-01",` + line + `],"widgets":[` + rows + "]}\n"
+	}
+	row := func(widget string, n int) string {
+		return fmt.Sprintf(`{"widget":"%s","name":"Lunch","views":%d,"visitors":%d,"clicks":%d,"orders":%d}`, widget, n, 2*n, 3*n, 4*n)
+	}
+	own := []string{row(one, 1), row(two, 10)}
+	if one > two {
+		slices.Reverse(own)
+	}
+	s.get(path).is(401, "token_required").has(`WWW-Authenticate: Bearer realm="widgetd"`)
+	s.get(path, "Authorization: Bearer "+s.token(s.account, scopeLeads)).is(403, "insufficient_scope")
+	token := "Authorization: Bearer " + s.token(s.account, scopeStats)
+	if a, want := s.get(path, token).is(200), report(s.account, counts{11, 22, 33, 44}, strings.Join(own, ",")); a.body != want {
+		t.Errorf("%s, want %s", a.body, want)
+	}
+	s.get(path+"&account_id="+partner, token).is(403, "insufficient_scope")
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	if a, want := s.get(path+"&account_id="+partner, admin).is(200), report(partner, counts{7, 7, 7, 7}, `{"widget":"`+foreign+`","name":"Lunch","views":7,"visitors":7,"clicks":7,"orders":7}`); a.body != want {
+		t.Errorf("%s, want %s", a.body, want)
+	}
+	empty := s.addAccount("empty")
+	if a, want := s.get(path, "Authorization: Bearer "+s.token(empty, scopeStats)).is(200), report(empty, counts{}, ""); a.body != want {
+		t.Errorf("%s, want %s", a.body, want)
+	}
+}
+
+func TestStats_ofAnotherAccountsWidgetAreNotFound(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	partner := s.addAccount("partner")
+	path := "/widget/stats?widget=" + s.addWidget(partner)
+	s.get(path, "Authorization: Bearer "+s.token(s.account, scopeStats)).is(404, "widget_not_found")
+	s.get(path, "Authorization: Bearer "+s.token(partner, scopeStats)).is(200)
+	s.get(path, "Authorization: Bearer "+s.token(s.account, scopeAdmin)).is(200)
+	s.get(path, "Authorization: Bearer nonsense").is(401, "invalid_token")
+	s.get("/widget/stats?widget=wgt_00000000000000000000000000").is(404, "widget_not_found")
+	s.change(func(t *tx) error { return t.closeAccount(partner) })
+	s.get(path).is(404, "widget_not_found")
+}
+
+func TestStats_thatDidNotChangeAre304(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		widget := s.addWidget(s.account)
+		path := "/widget/stats?widget=" + widget
+		first := s.get(path).is(200)
+		tag := first.header.Get("ETag")
+		if len(tag) < 10 || tag[0] != '"' || tag[len(tag)-1] != '"' {
+			t.Fatalf("ETag %q", tag)
+		}
+		for _, match := range []string{tag, "W/" + tag, `"other", ` + tag, "*"} {
+			a := s.get(path, "If-None-Match: "+match).is(304).has("ETag: "+tag, "Cache-Control: public, max-age=60", "Content-Type: ", "Content-Length: ")
+			if a.body != "" {
+				t.Errorf("%s: body %q", match, a.body)
+			}
+		}
+		s.get(path, `If-None-Match: "other"`, "If-None-Match: "+tag).is(304)
+		for _, other := range []string{`"other"`, strings.Trim(tag, `"`), ""} {
+			s.get(path, "If-None-Match: "+other).is(200).has("ETag: " + tag)
+		}
+		s.get(path, "If-None-Match: "+tag, "Authorization: Bearer "+s.token(s.account, scopeStats)).is(200) // another answer, with orders
+		s.report(widget, `{"type":"view"}`).is(204)
+		if changed := s.get(path, "If-None-Match: "+tag).is(200).header.Get("ETag"); changed == tag {
+			t.Error("the ETag stays the same although a view came")
+		}
+	})
+}
+
+func TestStats_timeZoneIsTheNameOfOne(t *testing.T) {
+	t.Parallel()
+	for range 2 { // the second time from memory
+		for name, right := range map[string]bool{"Europe/Zurich": true, "UTC": true, "Etc/GMT+5": true, "": false, "Local": false, "Europe": false, "Europe//Zurich": false,
+			"./Europe/Zurich": false, "Europe/../Europe/Zurich": false, "/etc/passwd": false, "Mars/Olympus": false, "europe/\x00": false} {
+			if zone, err := loadZone(name); (err == nil) != right || right && zone.String() != name {
+				t.Errorf("%q: %v, %v", name, zone, err)
+			}
+		}
+	}
+}
+
+func statsStory(t *testing.T, o *operator) {
+	id := o.object("widget", "add", "-account", o.account, "Lunch", "-public-orders")["id"].(string)
+	other := strings.TrimSpace(o.do("widget", "add", "Dinner", "-account", o.account))
+	if rows := o.objects("widget", "list"); len(rows) != 2 || rows[0]["id"] != id || rows[0]["public_orders"] != true || rows[1]["id"] != other || rows[1]["public_orders"] != false {
+		t.Errorf("widgets %v", rows)
+	}
+	o.change(func(t *tx) error {
+		t.addCounts(id, counts{Views: 4, Visitors: 2, Clicks: 1, Orders: 1}, nil)
+		t.at(-24*time.Hour).addCounts(other, counts{Views: 2}, nil)
+		return t.countLegacy([]legacyCall{{Day: "2026-06-30", Path: "/api/legacy/widget/stats", Caller: o.account, Calls: 7, LastAt: t.now}})
+	})
+	if rows := o.objects("stats"); len(rows) != 2 || rows[0]["views"] != 4.0 || rows[0]["orders"] != 1.0 || rows[1]["views"] != 2.0 {
+		t.Errorf("statistics %v", rows)
+	}
+	out := o.do("stats", "-widget", id)
+	if lines := strings.Split(strings.TrimSpace(out), "\n"); strings.Contains(out, other) || len(lines) != 34 || !strings.Contains(out, " "+strings.Repeat("█", 40)+"\n") {
+		t.Errorf("%d lines:\n%s", len(lines), out)
+	}
+	if rows := o.objects("legacy"); len(rows) != 1 || rows[0]["calls"] != 7.0 || rows[0]["caller"] != o.account {
+		t.Errorf("legacy %v", rows)
+	}
+	if table := o.do("legacy"); !strings.HasPrefix(table, "DAY ") || !strings.Contains(table, "/api/legacy/widget/stats") {
+		t.Errorf("legacy:\n%s", table)
+	}
+	if table := o.do("events"); !strings.HasPrefix(table, "AT ") {
+		t.Errorf("events:\n%s", table)
+	}
+}
+
 func BenchmarkEvents(b *testing.B) {
 	s := newService(b, withoutAddressLimits)
 	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
@@ -275,4 +608,26 @@ func BenchmarkEvents(b *testing.B) {
 			}
 		}
 	})
+}
+
+func BenchmarkStats(b *testing.B) {
+	s := newService(b, withoutAddressLimits)
+	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
+	widget := s.addWidget(s.account)
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s.change(func(t *tx) error {
+		for i := range 366 * 96 {
+			if _, err := t.exec(`INSERT INTO widget_counts (widget_id, quarter, views) VALUES (?, ?, 1)`, widget, newStamp(start.Add(time.Duration(i)*quarterHour))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for name, query := range map[string]string{"30 days": "&from=2026-03-01&to=2026-03-30&timezone=Europe/Zurich", "366 days": "&from=2026-01-01&to=2027-01-01&interval=month"} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				s.get("/widget/stats?widget=" + widget + query).is(200)
+			}
+		})
+	}
 }

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The options of these commands.
+var (
+	optBaseURL = option{name: "base-url", value: "URL", def: "http://127.0.0.1:8080/v1",
+		help: "the address that callers use, ending in /v1"}
+	optName   = option{name: "name", value: "NAME", def: "main", help: "name of the main account"}
+	optOrigin = option{name: "origin", value: "ORIGIN,…", help: "origins of the main account's sites"}
+	optScope  = option{name: "scope", value: "SCOPE…",
+		help: "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")}
+	optTTL = option{name: "ttl", value: "DURATION", def: "720h",
+		help: "how long the token is valid: 720h, 90d"}
+	optClientID = option{name: "client-id", value: "ID",
+		help: "name of the application that uses the token; by default the account's id"}
+	optAllAccounts = option{name: "all-accounts", help: "let the token act on any account, with ?account_id="}
+)
+
+// The operator's commands on base addresses, accounts, origins and tokens.
+var accountCommands = []command{
+	{"init", "", "create the database, the key file and the main account; existing ones are never changed",
+		[]option{optBaseURL, optName, optOrigin}, 0, initCommand},
+	{"base-url", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
+	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
+		nil, 1, baseURLSet},
+	{"base-url remove", "URL", "stop accepting tokens that name an earlier base address",
+		nil, 1, baseURLRemove},
+	{"account add", "NAME", "open an account", nil, 1, accountAdd},
+	{"account list", "", "list accounts", nil, 0, accountList},
+	{"account rate", "ID N", "set how many requests a minute an account may make", nil, 2, accountRate},
+	{"account close", "ID", "close an account; its tokens, origins, widgets and licences stop working, but are kept",
+		nil, 1, accountClose},
+	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
+		[]option{optAccount.says("the account that the origin belongs to")}, 1, originAdd},
+	{"origin list", "", "list origins", nil, 0, originList},
+	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", nil, 1, originRemove},
+	{"token issue", "", "print a new bearer token",
+		[]option{
+			optAccount.says("the account that the token acts for"),
+			optScope,
+			optTTL,
+			optClientID,
+			optAllAccounts,
+		}, 0, tokenIssue},
+	{"token list", "", "list tokens, newest first", nil, 0, tokenList},
+	{"token revoke", "ID", "refuse a token from now on", nil, 1, tokenRevoke},
+}
+
+// initCommand creates the database and the key file, whichever is missing. It fails when
+// both exist.
+func initCommand(e *env) error {
+	base, _, err := parseBaseURL(e.str("base-url"))
+	if err != nil {
+		return usageError(err.Error())
+	}
+	if err := checkRowName(e.str("name")); err != nil {
+		return err
+	}
+	origins := e.commaList("origin")
+	for i := range origins {
+		if origins[i], err = parseOrigin(origins[i]); err != nil {
+			return usageError(err.Error())
+		}
+	}
+	for _, file := range []string{e.str("db"), e.str("key")} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+	}
+	keyMade, err := makeOnce(func() error {
+		ring, err := newKeyring(e.now())
+		if err != nil {
+			return err
+		}
+		return ring.save(e.str("key"), false)
+	})
+	if err != nil {
+		return err
+	}
+	id := ""
+	dbMade, err := makeOnce(func() error {
+		return createStore(e.str("db"), func(t *tx) (err error) {
+			if id, err = t.addAccount(e.str("name"), true); err != nil {
+				return err
+			}
+			for _, origin := range origins {
+				if err := t.addOrigin(id, origin); err != nil {
+					return err
+				}
+			}
+			return t.setBaseURL(base)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return reportInit(e, dbMade, keyMade, base, id)
+}
+
+// reportInit prints which of the two files init has created, or returns an error if neither.
+func reportInit(e *env, dbMade, keyMade bool, base, account string) error {
+	db, keyFile := e.str("db"), e.str("key")
+	switch {
+	case !dbMade && !keyMade:
+		return fmt.Errorf("%s and %s exist already, and init never changes them: run 'widgetd serve', "+
+			"or name other files with -db and -key", db, keyFile)
+	case !dbMade: // the key was lost
+		return e.print(map[string]string{"key": keyFile},
+			fmt.Sprintf("%s: existed already, and was not changed\n%s: created; tokens and leases that were signed "+
+				"with a lost key file are no longer valid, so issue the tokens again", db, keyFile))
+	}
+	key := "existed already, and was not changed"
+	if keyMade {
+		key = "created; keep a copy elsewhere, without it every token and device lease is lost"
+	}
+	return e.print(map[string]string{"db": db, "key": keyFile, "base_url": base, "account_id": account},
+		fmt.Sprintf("%s: created\n%s: %s\nmain account: %s\nnext: widgetd serve", db, keyFile, key, account))
+}
+
+// makeOnce runs f, which creates a file, and reports whether it did. That the file exists
+// already is not an error.
+func makeOnce(f func() error) (made bool, err error) {
+	err = f()
+	if errors.Is(err, fs.ErrExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func baseURLList(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.baseURLs()
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "URL CURRENT", func(b baseAddress) []any { return []any{b.URL, b.Current} })
+	})
+}
+
+func baseURLSet(e *env) error {
+	base, _, err := parseBaseURL(e.args[0])
+	if err != nil {
+		return usageError(err.Error())
+	}
+	return e.changeQuietly(func(t *tx) error { return t.setBaseURL(base) })
+}
+
+func baseURLRemove(e *env) error {
+	return e.changeQuietly(func(t *tx) error {
+		err := t.removeBaseURL(e.args[0])
+		if errors.Is(err, errNotFound) {
+			return errors.New("that is not an earlier base address: 'widgetd base-url' lists them; " +
+				"the current one can only be replaced")
+		}
+		return err
+	})
+}
+
+// checkRowName returns a usageError unless an operator may give a row that name: 1 to 200
+// bytes, and no control characters, which could change what a terminal shows.
+func checkRowName(s string) error {
+	if s == "" || len(s) > 200 || !utf8.ValidString(s) || strings.IndexFunc(s, unicode.IsControl) >= 0 {
+		return usageError("a name has 1 to 200 bytes of UTF-8 and no control characters")
+	}
+	return nil
+}
+
+func accountAdd(e *env) error {
+	if err := checkRowName(e.args[0]); err != nil {
+		return err
+	}
+	id := ""
+	err := e.change(func(t *tx) (err error) {
+		id, err = t.addAccount(e.args[0], false)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"id": id}, id)
+}
+
+func accountList(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.accounts()
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "ID NAME MAIN RATE CREATED CLOSED", func(a account) []any {
+			return []any{a.ID, a.Name, a.Main, a.Rate, a.CreatedAt, a.ClosedAt}
+		})
+	})
+}
+
+func accountRate(e *env) error {
+	rate, err := strconv.Atoi(e.args[1])
+	if err != nil || rate < 1 || rate > 1_000_000 {
+		return usageError("a rate is a number from 1 to 1000000")
+	}
+	return e.changeQuietly(func(t *tx) error { return t.setRate(e.args[0], rate) })
+}
+
+func accountClose(e *env) error {
+	return e.changeQuietly(func(t *tx) error { return t.closeAccount(e.args[0]) })
+}
+
+// needAccount returns the value of -account, or a usageError when it is missing or no id of
+// an account.
+func (e *env) needAccount() (string, error) {
+	if !validID("acct", e.str("account")) {
+		return "", usageError("-account ID is needed: 'widgetd account list' shows the ids")
+	}
+	return e.str("account"), nil
+}
+
+// filterAccount returns the owner of the rows that a list shows: the account that -account
+// names, else any account, since whoever may run commands may read everything.
+func (e *env) filterAccount() (owner, error) {
+	id, err := e.filterID("account", "acct")
+	if err != nil || id != "" {
+		return ownedBy(id), err
+	}
+	return anyAccount, nil
+}
+
+func originAdd(e *env) error {
+	id, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	origin, err := parseOrigin(e.args[0])
+	if err != nil {
+		return usageError(err.Error())
+	}
+	return e.changeQuietly(func(t *tx) error { return t.addOrigin(id, origin) })
+}
+
+func originList(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.origins()
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
+			return []any{o.Origin, o.AccountID, o.CreatedAt}
+		})
+	})
+}
+
+func originRemove(e *env) error {
+	origin, err := parseOrigin(e.args[0])
+	if err != nil {
+		return usageError(err.Error())
+	}
+	return e.changeQuietly(func(t *tx) error { return t.removeOrigin(origin) })
+}
+
+func tokenIssue(e *env) error {
+	account, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	scopes := e.commaList("scope")
+	for _, scope := range scopes {
+		if !slices.Contains(grantableScopes, scope) {
+			return usageError(fmt.Sprintf("there is no scope %q: the scopes are %s",
+				scope, strings.Join(grantableScopes, " ")))
+		}
+	}
+	if len(scopes) == 0 {
+		return usageError("-scope is needed, as \"stats:read leads:read\"")
+	}
+	ttl, err := parseAge(e.str("ttl"))
+	if err != nil {
+		return err
+	}
+	client := cmp.Or(e.str("client-id"), account)
+	if err := checkClientID(client); err != nil {
+		return usageError(err.Error())
+	}
+	keys, err := loadKeyring(e.str("key"))
+	if err != nil {
+		return err
+	}
+	token, row := "", tokenRow{
+		AccountID:   account,
+		ClientID:    client,
+		Scope:       strings.Join(scopes, " "),
+		AllAccounts: e.on("all-accounts"),
+	}
+	err = e.change(func(t *tx) (err error) {
+		token, row, err = issueToken(t, keys, row, ttl)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]any{"id": row.ID, "token": token, "expires_at": row.ExpiresAt}, token)
+}
+
+func tokenList(e *env) error {
+	return e.withStore(func(st *store) error {
+		all, err := st.tokens()
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT", func(r tokenRow) []any {
+			return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, r.AccountID}
+		})
+	})
+}
+
+func tokenRevoke(e *env) error {
+	return e.changeQuietly(func(t *tx) error { return t.revokeToken(e.args[0]) })
+}

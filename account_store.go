@@ -1,0 +1,268 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// An account is a tenant or partner, and the subject of the rate limit.
+type account struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"` // for people: "Trattoria Roma"
+	Main      bool   `json:"main"` // the vendor's own account
+	Rate      int    `json:"rate"` // requests a minute
+	CreatedAt stamp  `json:"created_at"`
+	ClosedAt  stamp  `json:"closed_at"`
+}
+
+const accountColumns = `id, name, is_main, coalesce(rate, 600), created_at, closed_at`
+
+func (a *account) dest() []any {
+	return []any{&a.ID, &a.Name, &a.Main, &a.Rate, &a.CreatedAt, &a.ClosedAt}
+}
+
+// An owner says which rows a query may see or change: those of one account, or those of
+// every account (anyAccount). Its zero value matches no row.
+type owner struct {
+	account string
+	every   bool
+}
+
+// anyAccount matches the rows of every account. It is for the operator, and for what the
+// service does by itself.
+var anyAccount = owner{every: true}
+
+// ownedBy matches the rows of one account; with "" it matches none.
+func ownedBy(accountID string) owner { return owner{account: accountID} }
+
+// owns reports whether o matches the rows of that account.
+func (o owner) owns(accountID string) bool {
+	return o.every || o.account != "" && o.account == accountID
+}
+
+// narrow takes a query that ends in a WHERE clause, with its arguments, and returns both
+// with a condition added that keeps only the rows that o matches. column is the column that
+// holds the id of a row's account.
+func (o owner) narrow(query, column string, args ...any) (string, []any) {
+	switch {
+	case o.every:
+		return query, args
+	case o.account == "":
+		return query + ` AND 0`, args
+	}
+	return query + ` AND ` + column + ` = ?`, append(args, o.account)
+}
+
+// account returns an account, open or closed, or errNotFound.
+func (q *queries) account(id string) (a account, err error) {
+	err = q.one(`SELECT `+accountColumns+` FROM accounts WHERE id = ?`, []any{id}, a.dest()...)
+	return a, err
+}
+
+var (
+	accountProblems problemTable
+
+	codeAccountNotFound = accountProblems.add(404, "account_not_found", "Account not found",
+		"There is no such account, or it is closed.")
+)
+
+var errAccount = &refusal{code: codeAccountNotFound}
+
+// openAccount returns errAccount unless there is an open account of that id.
+func (q *queries) openAccount(id string) error {
+	a, err := q.account(id)
+	if errors.Is(err, errNotFound) || err == nil && !a.ClosedAt.IsZero() {
+		return errAccount
+	}
+	return err
+}
+
+// mainAccount returns the id of the vendor's own account, or errNotFound.
+func (q *queries) mainAccount() (id string, err error) {
+	err = q.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &id)
+	return id, err
+}
+
+// accounts returns all accounts, oldest first.
+func (q *queries) accounts() ([]account, error) {
+	return collect(q, `SELECT `+accountColumns+` FROM accounts ORDER BY id`, nil, (*account).dest)
+}
+
+// addAccount opens an account and returns its id.
+func (t *tx) addAccount(name string, main bool) (string, error) {
+	id := t.newID("acct")
+	_, err := t.exec(`INSERT INTO accounts (id, name, is_main, created_at) VALUES (?, ?, ?, ?)`,
+		id, name, main, t.now)
+	return id, err
+}
+
+// setRate sets how many requests a minute an account may make, or returns errNotFound.
+func (t *tx) setRate(id string, rate int) error {
+	n, err := t.exec(`UPDATE accounts SET rate = ? WHERE id = ?`, rate, id)
+	return requireRow(n, err)
+}
+
+// closeAccount closes an account: its tokens, origins, widgets and licences stop working,
+// its rows stay. Closing it again changes nothing. Errors: errNotFound, and one for the
+// main account, which can't be closed.
+func (t *tx) closeAccount(id string) error {
+	a, err := t.account(id)
+	if err != nil {
+		return err
+	}
+	if a.Main {
+		return errors.New("the main account can't be closed")
+	}
+	_, err = t.exec(`UPDATE accounts SET closed_at = ? WHERE id = ? AND closed_at IS NULL`, t.now, id)
+	return err
+}
+
+// A baseAddress is a base URL of the service: the current one, or an earlier one that
+// tokens may still name.
+type baseAddress struct {
+	URL     string `json:"url"`
+	Current bool   `json:"current"`
+}
+
+// baseURLs returns the current base address first, then the earlier ones.
+func (q *queries) baseURLs() ([]baseAddress, error) {
+	return collect(q, `SELECT url, is_current FROM base_urls
+		ORDER BY is_current DESC, created_at DESC, url`, nil,
+		func(b *baseAddress) []any { return []any{&b.URL, &b.Current} })
+}
+
+// setBaseURL makes url the current base address; the previous one stays accepted.
+func (t *tx) setBaseURL(url string) error {
+	if _, err := t.exec(`UPDATE base_urls SET is_current = 0 WHERE is_current = 1`); err != nil {
+		return err
+	}
+	_, err := t.exec(`INSERT INTO base_urls (url, is_current, created_at) VALUES (?, 1, ?)
+		ON CONFLICT (url) DO UPDATE SET is_current = 1`, url, t.now)
+	return err
+}
+
+// removeBaseURL removes an earlier base address, so that tokens that name it are refused.
+// It returns errNotFound for any other URL, the current one included.
+func (t *tx) removeBaseURL(url string) error {
+	n, err := t.exec(`DELETE FROM base_urls WHERE url = ? AND is_current = 0`, url)
+	return requireRow(n, err)
+}
+
+// An originRow is an origin whose pages may call the service from a browser.
+type originRow struct {
+	Origin    string `json:"origin"`
+	AccountID string `json:"account_id"`
+	CreatedAt stamp  `json:"created_at"`
+}
+
+// originOwner returns the open account that owns a normalised origin, or errNotFound.
+func (q *queries) originOwner(origin string) (id string, err error) {
+	err = q.one(`SELECT a.id FROM origins o JOIN accounts a ON a.id = o.account_id
+		WHERE o.origin = ? AND a.closed_at IS NULL`, []any{origin}, &id)
+	return id, err
+}
+
+// origins returns all origins, sorted.
+func (q *queries) origins() ([]originRow, error) {
+	return collect(q, `SELECT origin, account_id, created_at FROM origins ORDER BY origin`, nil,
+		func(o *originRow) []any { return []any{&o.Origin, &o.AccountID, &o.CreatedAt} })
+}
+
+// addOrigin adds a normalised origin to an account. Adding it to the same account again
+// changes nothing; an origin that belongs to another account is refused.
+func (t *tx) addOrigin(accountID, origin string) error {
+	if err := t.openAccount(accountID); err != nil {
+		return err
+	}
+	var listedBy string
+	err := t.one(`SELECT account_id FROM origins WHERE origin = ?`, []any{origin}, &listedBy)
+	switch {
+	case err == nil && listedBy == accountID:
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, listedBy)
+	case !errors.Is(err, errNotFound):
+		return err
+	}
+	_, err = t.exec(`INSERT INTO origins (origin, account_id, created_at) VALUES (?, ?, ?)`,
+		origin, accountID, t.now)
+	return err
+}
+
+// removeOrigin removes an origin, or returns errNotFound.
+func (t *tx) removeOrigin(origin string) error {
+	n, err := t.exec(`DELETE FROM origins WHERE origin = ?`, origin)
+	return requireRow(n, err)
+}
+
+// A tokenRow is the record of an issued bearer token; the token itself is not stored.
+type tokenRow struct {
+	ID          string `json:"id"` // the token's jti
+	AccountID   string `json:"account_id"`
+	ClientID    string `json:"client_id"`
+	Scope       string `json:"scope"`
+	AllAccounts bool   `json:"all_accounts"`
+	Kid         string `json:"kid"`
+	CreatedAt   stamp  `json:"created_at"`
+	ExpiresAt   stamp  `json:"expires_at"`
+	RevokedAt   stamp  `json:"revoked_at"`
+}
+
+const tokenColumns = `t.id, t.account_id, t.client_id, t.scope, t.all_accounts, t.kid,
+	t.created_at, t.expires_at, t.revoked_at`
+
+func (r *tokenRow) dest() []any {
+	return []any{&r.ID, &r.AccountID, &r.ClientID, &r.Scope, &r.AllAccounts, &r.Kid,
+		&r.CreatedAt, &r.ExpiresAt, &r.RevokedAt}
+}
+
+// liveToken returns the row of the token with that jti if it is not revoked and its account
+// is open, else errNotFound. A token without a row is refused too, so that the revocations
+// which a restored database has lost don't make tokens valid that it never recorded.
+func (q *queries) liveToken(jti string) (r tokenRow, err error) {
+	err = q.one(`SELECT `+tokenColumns+` FROM tokens t JOIN accounts a ON a.id = t.account_id
+		WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL`, []any{jti}, r.dest()...)
+	return r, err
+}
+
+// acceptedBase reports whether url is the current base address or an earlier one, so that
+// tokens may name it.
+func (q *queries) acceptedBase(url string) (bool, error) {
+	var n int
+	err := q.one(`SELECT count(*) FROM base_urls WHERE url = ?`, []any{url}, &n)
+	return n > 0, err
+}
+
+// tokens returns all issued tokens, newest first.
+func (q *queries) tokens() ([]tokenRow, error) {
+	return collect(q, `SELECT `+tokenColumns+` FROM tokens t ORDER BY t.id DESC`, nil, (*tokenRow).dest)
+}
+
+// addToken records a token that is about to be issued.
+func (t *tx) addToken(r tokenRow) error {
+	if err := t.openAccount(r.AccountID); err != nil {
+		return err
+	}
+	_, err := t.exec(`INSERT INTO tokens
+		(id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+		r.ID, r.AccountID, r.ClientID, r.Scope, r.AllAccounts, r.Kid, r.CreatedAt, r.ExpiresAt)
+	return err
+}
+
+// revokeToken marks a token as revoked, so that it is refused from now on, or returns
+// errNotFound. A token that is already revoked keeps the time at which it was.
+func (t *tx) revokeToken(jti string) error {
+	n, err := t.exec(`UPDATE tokens SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?`, t.now, jti)
+	return requireRow(n, err)
+}
+
+// unexpiredByKey counts the leases and the tokens that were signed with the key kid and are
+// neither expired nor revoked.
+func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int, err error) {
+	err = q.one(`SELECT (SELECT count(*) FROM devices WHERE lease_kid = ?1 AND lease_expires_at > ?2),
+		(SELECT count(*) FROM tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)`,
+		[]any{kid, newStamp(now)}, &leases, &tokens)
+	return leases, tokens, err
+}

@@ -1,0 +1,392 @@
+package main
+
+import (
+	"errors"
+	"go/ast"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func accountStory(t *testing.T, o *operator) {
+	id := o.object("account", "add", "Trattoria Roma")["id"].(string)
+	if plain := strings.TrimSpace(o.do("account", "add", "Other")); !validID("acct", id) || !validID("acct", plain) {
+		t.Errorf("ids %q, %q", id, plain)
+	}
+	o.do("account", "rate", id, "1200")
+	o.do("account", "close", id)
+	rows := o.objects("account", "list")
+	if got := column(rows, "name"); !slices.Equal(got, []any{"main", "Trattoria Roma", "Other"}) {
+		t.Errorf("names %v", got)
+	}
+	if rows[1]["rate"] != 1200.0 || rows[1]["closed_at"] == nil || rows[0]["rate"] != 600.0 || rows[0]["closed_at"] != nil || rows[0]["main"] != true {
+		t.Errorf("rows %v", rows)
+	}
+	if table := o.do("account", "list"); !regexp.MustCompile(`(?m)^` + id + `  Trattoria Roma +- +1200 +\d{4}-`).MatchString(table) {
+		t.Errorf("table:\n%s", table)
+	}
+	o.fails("the main account can't be closed", "account", "close", o.account)
+	o.fails("is closed", "token", "issue", "-account", id, "-scope", "stats:read")
+
+	o.do("origin", "add", "-account", o.account, "HTTPS://Shop.Example.com:443")
+	o.do("origin", "add", "https://shop.example.com", "-account", o.account) // again is fine
+	if got := column(o.objects("origin", "list"), "origin"); !slices.Equal(got, []any{"https://partner.example", "https://shop.example.com", siteOrigin}) {
+		t.Errorf("origins %v", got)
+	}
+	other := strings.TrimSpace(o.do("account", "add", "Other"))
+	o.fails("already belongs to "+o.account, "origin", "add", siteOrigin, "-account", other)
+	o.do("origin", "remove", "https://shop.example.com")
+	o.fails("the matching list command prints what there is", "origin", "remove", "https://shop.example.com")
+
+	o.do("base-url", "set", "https://API.example.com/api/v1")
+	if got := column(o.objects("base-url"), "url"); !slices.Equal(got, []any{"https://api.example.com/api/v1", testBase}) {
+		t.Errorf("base addresses %v", got)
+	}
+	o.fails("the current one can only be replaced", "base-url", "remove", "https://api.example.com/api/v1")
+	o.do("base-url", "remove", testBase)
+	if got := column(o.objects("base-url"), "current"); !slices.Equal(got, []any{true}) {
+		t.Errorf("base addresses %v", got)
+	}
+}
+
+func tokenStory(t *testing.T, o *operator) {
+	out := o.do("token", "issue", "-account", o.account, "-scope", "stats:read leads:read", "-client-id", "portal")
+	token, alone := strings.CutSuffix(out, "\n")
+	if !alone || strings.Count(token, ".") != 2 || strings.ContainsAny(token, " \n") {
+		t.Fatalf("printed %q, want the token alone", out)
+	}
+	ring, err := loadKeyring(o.env["WIDGETD_KEY"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := ring.verify(token)
+	if err != nil || c.Subject != o.account || c.Scope != "stats:read leads:read" || c.ClientID != "portal" || c.Expires-c.IssuedAt != 720*3600 {
+		t.Errorf("claims %+v, %v", c, err)
+	}
+	issued := o.object("token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "90d", "-all-accounts")
+	if !validID("tok", issued["id"].(string)) || issued["token"] == nil || issued["expires_at"] == nil {
+		t.Errorf("issued %v", issued)
+	}
+	o.do("token", "revoke", issued["id"].(string))
+	rows := o.objects("token", "list")
+	if len(rows) != 2 || rows[0]["id"] != issued["id"] || rows[0]["revoked_at"] == nil || rows[0]["all_accounts"] != true || rows[1]["revoked_at"] != nil {
+		t.Errorf("rows %v", rows)
+	}
+	if all := o.do("token", "list") + o.do("token", "list", "-json"); strings.Contains(all, strings.Split(token, ".")[2]) {
+		t.Error("a token is shown again")
+	}
+}
+
+func TestAccount_closedHasItsTokensRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	second := s.addAccount("second")
+	auth := "Authorization: Bearer " + s.token(second, scopeLeads)
+	s.get("/leads", auth).is(200)
+	s.change(func(t *tx) error { return t.closeAccount(second) })
+	s.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
+	err := s.store.update(t.Context(), func(t *tx) error {
+		_, _, err := issueToken(t, s.keys, tokenRow{AccountID: second, ClientID: "x", Scope: scopeLeads}, time.Hour)
+		return err
+	})
+	if err == nil {
+		t.Fatal("a closed account got a token")
+	}
+}
+
+func TestBaseURL_ofEarlierTokensHoldsUntilItIsRemoved(t *testing.T) {
+	t.Parallel()
+	const next = "https://api.example.com/v1"
+	s := newService(t)
+	earlier := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+	s.change(func(t *tx) error { return t.setBaseURL(next) })
+	s.check(s.server.refresh())
+	current := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+	c, err := s.keys.verify(strings.TrimPrefix(current, "Authorization: Bearer "))
+	s.check(err)
+	if c.Issuer != next || c.Audience != next {
+		t.Fatalf("a new token names %q and %q", c.Issuer, c.Audience)
+	}
+	s.get("/leads", earlier).is(200)
+	s.get("/leads", current).is(200)
+
+	mixed := c
+	mixed.Audience = testBase // accepted, but not the issuer's
+	token, err := s.keys.sign(mixed)
+	s.check(err)
+	if a := s.get("/leads", "Authorization: Bearer "+token); a.status != 401 {
+		t.Fatalf("iss and aud differ: %d", a.status)
+	}
+
+	if _, err := s.command("base-url", "remove", testBase); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.get("/leads", earlier); a.status != 401 || a.header.Get("WWW-Authenticate") != invalidChallenge {
+		t.Fatalf("a token of a removed base address: %d %s", a.status, a.body)
+	}
+	s.get("/leads", current).is(200)
+	_, err = s.command("base-url", "remove", next)
+	oneLine(t, err, "the current one can only be replaced")
+}
+
+// A base address that is taken is its own normal form, and net/url sees its path.
+func FuzzBaseURL(f *testing.F) {
+	for _, seed := range []string{testBase, "HTTPS://API.Example.com:443/api/v1", "https://[::1]:8080/v1", "https://a/v1/", "https://a/../v1", "https://a/%2e/v1", "https://a/api/legacy/v1", "https://u@a/v1", "https://a/v1?x", "//a/v1", "https:///v1"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		normal, path, err := parseBaseURL(s)
+		if err != nil {
+			return
+		}
+		again, same, err := parseBaseURL(normal)
+		if err != nil || again != normal || same != path {
+			t.Fatalf("%q is %q, and that is %q, %v", s, normal, again, err)
+		}
+		u, err := url.Parse(normal)
+		if err != nil || u.Path != path || u.RawQuery != "" || u.Fragment != "" || u.User != nil || cleanPath(path) != path || !strings.HasSuffix(path, "/v1") {
+			t.Fatalf("%q is %q with the path %q, which net/url reads as %+v, %v", s, normal, path, u, err)
+		}
+	})
+}
+
+// A filled is a service whose main account has a row of everything that is an account's;
+// another account has nothing.
+type filled struct {
+	*service
+	license, device, widget string
+	another                 string // account
+}
+
+const filledEmail = "ada@example.com"
+
+func newFilled(t *testing.T) *filled {
+	t.Helper()
+	f := &filled{service: newService(t)}
+	f.another, f.widget = f.addAccount("another"), f.addWidget(f.account)
+	id, key := f.addLicense(license{Kind: kindFloating, ExpiresAt: newStamp(time.Now()).after(days(30))})
+	f.license, f.device = id, f.activate(key, "a").is(200).text("device", "id")
+	f.post("/widget/leads", `{"type":"newsletter","email":"`+filledEmail+`"}`).is(200)
+	f.post("/widget/events", `{"widget":"`+f.widget+`","events":[{"type":"view"},{"type":"click","item":"soup"}]}`, "Origin: "+siteOrigin).is(204)
+	return f
+}
+
+// An ownerVerb asks one thing of the store for an owner, and returns how many rows it
+// found, changed or removed.
+type ownerVerb func(f *filled, t *tx, o owner) (rows int, err error)
+
+// ownerVerbs are all functions that take an owner and ask the store.
+var ownerVerbs = map[string]ownerVerb{
+	"queries.leads": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.leads(o, "", 10)) },
+	"tx.eraseLeads": func(_ *filled, t *tx, o owner) (int, error) {
+		n, err := t.eraseLeads(o, filledEmail)
+		return int(n), err
+	},
+	"tx.purgeLeads": func(_ *filled, t *tx, o owner) (int, error) {
+		n, err := t.purgeLeads(o, t.now.after(time.Hour))
+		return int(n), err
+	},
+	"queries.license":      func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
+	"licenseCache.license": func(f *filled, _ *tx, o owner) (int, error) { return oneRow(f.memory().license(o, f.license)) },
+	"queries.licenses": func(_ *filled, t *tx, o owner) (int, error) {
+		return rowsOf(t.licenses(licenseFilter{owner: o, now: t.now}, "", 10))
+	},
+	"changeState": func(f *filled, t *tx, o owner) (int, error) {
+		return oneRow(changeState(t, o, f.license, "suspend", "unpaid", actorCommand))
+	},
+	"patchLicense": func(f *filled, t *tx, o owner) (int, error) {
+		return oneRow(patchLicense(t, o, f.license, termsChange{func(l *license) { l.GraceDays = 9 }}, actorCommand))
+	},
+	"renewLicense": func(f *filled, t *tx, o owner) (int, error) {
+		return oneRow(renewLicense(t, o, f.license, ptr(9), actorCommand))
+	},
+	"rotateKey": func(f *filled, t *tx, o owner) (int, error) {
+		l, _, err := rotateKey(t, o, f.license, stamp{}, actorCommand)
+		return oneRow(l, err)
+	},
+	"queries.deviceByID": func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.deviceByID(o, f.device)) },
+	"queries.allDevices": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.allDevices(o, "", 10)) },
+	"queries.events": func(_ *filled, t *tx, o owner) (int, error) {
+		return rowsOf(t.events(eventFilter{owner: o}, "", 10))
+	},
+	"queries.widgets": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.widgets(o)) },
+	"queries.eachQuarter": func(_ *filled, t *tx, o owner) (n int, err error) {
+		err = t.eachQuarter(o, t.now.after(-time.Hour), t.now.after(time.Hour), func(string, string, counts) { n++ })
+		return n, err
+	},
+}
+
+func (f *filled) memory() *licenseCache {
+	m := newLicenseCache(f.server.authenticator)
+	return &m
+}
+
+func rowsOf[T any](all []T, err error) (int, error) { return len(all), err }
+
+func oneRow[T any](_ *T, err error) (int, error) {
+	if err != nil {
+		return 0, err
+	}
+	return 1, nil
+}
+
+func TestOwner_ofNothingAndAnotherAccountFindNothingAndChangeNothing(t *testing.T) {
+	f := newFilled(t)
+	rollBack := errors.New("roll back")
+	for name, verb := range ownerVerbs {
+		before := f.dump()
+		for of, o := range map[string]owner{"the zero value": {}, "no account": ownedBy(""), "another account": ownedBy(f.another),
+			"an account that is not there": ownedBy(newID("acct", time.Now()))} {
+			f.change(func(tx *tx) error { // and keep what it did, for unchanged to see
+				if n, err := verb(f, tx, o); n != 0 || err != nil && !errors.Is(err, errNotFound) {
+					t.Errorf("%s for %s: %d rows, %v", name, of, n, err)
+				}
+				return nil
+			})
+		}
+		f.unchanged(before)
+		for of, o := range map[string]owner{"the account": ownedBy(f.account), "any account": anyAccount} {
+			var n int
+			err := f.store.update(t.Context(), func(tx *tx) (err error) {
+				if n, err = verb(f, tx, o); err == nil {
+					err = rollBack
+				}
+				return err
+			})
+			if n == 0 || err != rollBack {
+				t.Errorf("%s for %s: %d rows, %v", name, of, n, err)
+			}
+		}
+	}
+}
+
+// typeName is the name of a parameter's or a field's type, a pointer's too; "" for one
+// that has no name of this package.
+func typeName(e ast.Expr) string {
+	if star, ok := e.(*ast.StarExpr); ok {
+		e = star.X
+	}
+	if id, ok := e.(*ast.Ident); ok {
+		return id.Name
+	}
+	return ""
+}
+
+func TestOwner_isAskedForByNoFunctionThatTheWalkLeavesOut(t *testing.T) {
+	carries := map[string]bool{"owner": true} // itself, or a struct that has one
+	files := sourceFiles(t)
+	for _, file := range files {
+		ast.Inspect(file.tree, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				if s, ok := spec.Type.(*ast.StructType); ok && slices.ContainsFunc(s.Fields.List, func(f *ast.Field) bool { return typeName(f.Type) == "owner" }) {
+					carries[spec.Name.Name] = true
+				}
+			}
+			return true
+		})
+	}
+	asksStore := []string{"queries", "tx", "store", "licenseCache"}
+	found := map[string]bool{}
+	for _, file := range files {
+		for _, decl := range file.tree.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			name, asks, takes := fn.Name.Name, false, false
+			if fn.Recv != nil {
+				receiver := typeName(fn.Recv.List[0].Type)
+				name, asks = receiver+"."+name, slices.Contains(asksStore, receiver)
+			}
+			for _, p := range fn.Type.Params.List {
+				asks = asks || slices.Contains(asksStore, typeName(p.Type))
+				takes = takes || carries[typeName(p.Type)]
+			}
+			if !asks || !takes {
+				continue
+			}
+			found[name] = true
+			if ownerVerbs[name] == nil {
+				t.Errorf("%s takes an owner: add it to ownerVerbs", name)
+			}
+		}
+	}
+	for name := range ownerVerbs {
+		if !found[name] {
+			t.Errorf("%s takes no owner", name)
+		}
+	}
+}
+
+func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T) {
+	f := newFilled(t)
+	for name, c := range map[string]struct {
+		ask      func(owner) error
+		one, all string // what the plan has for one account, and for all
+	}{
+		"leads": {func(o owner) error { _, err := f.store.leads(o, "", 10); return err },
+			"SEARCH leads USING INDEX leads_account (account_id=? AND id<?)", "SEARCH leads USING INDEX sqlite_autoindex_leads_1 (id<?)"},
+		"licences": {func(o owner) error { _, err := f.store.licenses(licenseFilter{owner: o}, "", 10); return err },
+			"SEARCH l USING INDEX licenses_account (account_id=? AND id<?)", "SEARCH l USING INDEX sqlite_autoindex_licenses_1 (id<?)"},
+		"events": {func(o owner) error { _, err := f.store.events(eventFilter{owner: o}, "", 10); return err },
+			"SEARCH events USING INDEX events_account (account_id=?)", "SCAN events"},
+		"widgets": {func(o owner) error { _, err := f.store.widgets(o); return err },
+			"SEARCH w USING INDEX widgets_account (account_id=?)", "SCAN w USING INDEX sqlite_autoindex_widgets_1"},
+	} {
+		for o, want := range map[owner]string{ownedBy(f.account): c.one, anyAccount: c.all} {
+			asked := questions(f.store.queries)
+			f.check(c.ask(o))
+			plan := f.plan((*asked)[0])
+			if !slices.Contains(plan, want) || strings.Contains(strings.Join(plan, "\n"), "TEMP B-TREE") {
+				t.Errorf("%s: %q, want %q", name, plan, want)
+			}
+		}
+	}
+}
+
+func TestOwner_isNotComparedWithADeviceTokensAccount(t *testing.T) {
+	f := newFilled(t)
+	_, key := f.addLicense(license{})
+	token := f.activate(key, "b").is(200).text("token")
+	f.sql(`UPDATE licenses SET account_id = ?`, f.another) // as in the sqlite3 shell
+	f.verifyLease(token).answers("valid")
+	auth := "Authorization: Bearer " + token
+	f.post("/widget/license/activate", `{"fingerprint":"b"}`, auth).is(200)
+	if released := f.post("/widget/license/deactivate", `{"fingerprint":"b"}`, auth).is(200).json()["released"]; released != true {
+		t.Errorf("released: %v", released)
+	}
+}
+
+func TestID_emptyNamesNoRow(t *testing.T) {
+	f := newFilled(t)
+	f.change(func(tx *tx) error {
+		from, until := tx.now.after(-days(1)), tx.now.after(days(1000))
+		for name, ask := range map[string]func(licence, device, widget string) (int, error){
+			"license":         func(licence, _, _ string) (int, error) { return oneRow(tx.license(anyAccount, licence)) },
+			"device":          func(licence, device, _ string) (int, error) { return oneRow(tx.device(licence, device)) },
+			"device's id":     func(_, device, _ string) (int, error) { return oneRow(tx.deviceByID(anyAccount, device)) },
+			"devices":         func(licence, _, _ string) (int, error) { return rowsOf(tx.devices(licence, "", 10)) },
+			"seatHolders":     func(licence, _, _ string) (int, error) { return rowsOf(tx.seatHolders(licence, 10)) },
+			"lapsedDevicesOf": func(licence, _, _ string) (int, error) { return rowsOf(tx.lapsedDevicesOf(licence, until, 10)) },
+			"topItems":        func(_, _, widget string) (int, error) { return rowsOf(tx.topItems(widget, from, until, true, 10)) },
+			"eachQuarterOfWidget": func(_, _, widget string) (n int, err error) {
+				err = tx.eachQuarterOfWidget(widget, from, until, func(string, string, counts) { n++ })
+				return n, err
+			},
+		} {
+			if n, err := ask("", "", ""); n != 0 || err != nil && !errors.Is(err, errNotFound) {
+				t.Errorf("%s: %d rows, %v", name, n, err)
+			}
+			if n, err := ask(f.license, f.device, f.widget); n != 1 || err != nil {
+				t.Errorf("%s of what is there: %d rows, %v", name, n, err)
+			}
+		}
+		if n, err := oneRow(tx.device("", f.device)); n != 0 || !errors.Is(err, errNotFound) {
+			t.Errorf("a device of no licence: %d rows, %v", n, err)
+		}
+		return nil
+	})
+}

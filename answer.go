@@ -1,0 +1,172 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// A response is the http.ResponseWriter of one request. It records the status that was
+// sent, and carries what metrics and problems need to know about the request.
+type response struct {
+	http.ResponseWriter
+	status    int    // 0: no header has been written yet
+	requestID string // "req_…"
+	pattern   string // of the route; "": none matched
+	account   string // id of the account that was charged; "": none
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *response) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *response) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap returns the wrapped writer to http.ResponseController.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// A reply is the status and the encoded body of an answer.
+type reply struct {
+	status int
+	body   []byte
+}
+
+// A handler returns noContent for an answer without a body: 204.
+type noContent struct{}
+
+// A handler returns a document for an answer with a status or Content-Type of its own.
+type document struct {
+	status      int
+	contentType string
+	content     any // encoded as JSON
+}
+
+// A handler returns a cacheable for an answer with an ETag. A request whose If-None-Match
+// names that ETag is answered with 304.
+type cacheable struct {
+	taggedBody
+	cacheControl string
+}
+
+// answer writes a handler's result: one of the types above, or any other value as JSON with
+// status 200.
+func (s *server) answer(w *response, r *http.Request, result any) {
+	switch v := result.(type) {
+	case noContent:
+		s.write(w, reply{status: http.StatusNoContent})
+		return
+	case *document:
+		w.Header().Set("Content-Type", v.contentType)
+		s.write(w, reply{v.status, encodeJSON(v.content)})
+		return
+	case *cacheable:
+		w.Header().Set("ETag", v.tag)
+		w.Header().Set("Cache-Control", v.cacheControl)
+		w.Header()["Vary"] = []string{"Origin", "Authorization"}
+		if etagMatches(r.Header.Values("If-None-Match"), v.tag) {
+			s.write(w, reply{status: http.StatusNotModified})
+			return
+		}
+		s.write(w, reply{http.StatusOK, v.body})
+		return
+	case jsonAppender:
+		s.write(w, reply{http.StatusOK, append(v.appendJSON(make([]byte, 0, 1024)), '\n')})
+		return
+	}
+	s.write(w, reply{http.StatusOK, encodeJSON(result)})
+}
+
+// write sends a reply. Its Content-Type is application/json unless one is set already.
+// While the service stops, it also closes the connection.
+func (s *server) write(w *response, out reply) {
+	h := w.Header()
+	if s.draining.Load() {
+		h.Set("Connection", "close")
+	}
+	if len(out.body) > 0 {
+		if h["Content-Type"] == nil {
+			h.Set("Content-Type", "application/json")
+		}
+		h.Set("Content-Length", strconv.Itoa(len(out.body)))
+	}
+	w.WriteHeader(out.status)
+	w.Write(out.body) // fails only when the client has gone
+}
+
+// etagMatches reports whether one of the values of If-None-Match is tag, by the weak
+// comparison of RFC 9110, section 13.1.2.
+func etagMatches(values []string, tag string) bool {
+	for _, candidate := range strings.Split(strings.Join(values, ","), ",") {
+		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")
+		if candidate == tag || candidate == "*" {
+			return true
+		}
+	}
+	return false
+}
+
+// A list is one page of a list of rows.
+type list[T any] struct {
+	Data       []T     `json:"data"`
+	NextCursor *string `json:"next_cursor"` // ?cursor= for the next page; nil: this is the last
+}
+
+// newList makes a page of the rows of a query for p.limit+1. id returns a row's id, which
+// serves as the cursor; show returns what the page has for a row.
+func newList[Row, T any](rows []Row, p pageQuery, id func(Row) string, show func(Row) T) *list[T] {
+	l := &list[T]{Data: []T{}}
+	if len(rows) > p.limit {
+		rows = rows[:p.limit]
+		last := id(rows[len(rows)-1])
+		l.NextCursor = &last
+	}
+	for _, row := range rows {
+		l.Data = append(l.Data, show(row))
+	}
+	return l
+}
+
+// fail answers with the problem (RFC 9457) of an error. An error that is no refusal becomes
+// a 500 that says nothing about it, and one line in the log.
+func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
+	w := writer.(*response)
+	var ref *refusal
+	if !errors.As(err, &ref) {
+		ref = &refusal{code: codeInternal}
+		if r.Context().Err() == nil { // otherwise the client has gone, which may have caused err
+			s.log.Error("internal error", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
+		}
+	}
+	if ref.code.status == http.StatusServiceUnavailable && error(ref) != err {
+		s.log.Warn("storage fault", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	if ref.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(wholeSeconds(ref.retryAfter)))
+	}
+	if ref.challenge != "" {
+		h.Set("WWW-Authenticate", ref.challenge)
+	}
+	rt := s.routing.Load()
+	path, _ := rt.inBase(r.URL.Path)
+	s.write(w, reply{ref.code.status, ref.encode(rt.root, w.requestID, rt.members[path])})
+}
+
+// A taggedBody is the body of an answer and its ETag, quotes included.
+type taggedBody struct {
+	body []byte
+	tag  string
+}

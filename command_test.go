@@ -1,0 +1,304 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestCommand_doesWhatItsHelpSays(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	for name, story := range map[string]func(*testing.T, *operator){
+		"accounts": accountStory, "licences": licenseStory, "tokens": tokenStory, "keys": keyStory, "leads": leadStory, "statistics": statsStory,
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.t = t
+			story(t, o)
+		})
+	}
+	o.t = t
+	o.do("help")
+	o.do("upgrade")
+	if v := o.object("version"); v["version"] == "" || o.do("version") != v["version"].(string)+"\n" {
+		t.Errorf("version %v", v)
+	}
+	for _, c := range commands() {
+		if !o.ran[c.name] && c.name != "serve" && c.name != "demo" && c.name != "lease inspect" { // those have tests of their own
+			t.Errorf("no test runs %q", c.name)
+		}
+	}
+}
+
+func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	gone := func(prefix string) string { return newID(prefix, time.Now()) }
+	for _, args := range [][]string{
+		{"account", "rate", gone("acct"), "5"}, {"account", "close", gone("acct")},
+		{"license", "show", gone("lic")}, {"license", "suspend", gone("lic")}, {"license", "reinstate", gone("lic")}, {"license", "revoke", "x"},
+		{"device", "release", gone("dev")}, {"device", "block", gone("dev")}, {"device", "list", gone("lic")},
+		{"license", "patch", gone("lic"), "{}"}, {"license", "renew", gone("lic")}, {"license", "rotate-key", gone("lic")},
+		{"token", "revoke", gone("tok")},
+		{"stats", "-widget", gone("wgt")},
+	} {
+		var usage usageError
+		if err := o.fails("not found: the matching list command prints what there is", args...); errors.As(err, &usage) {
+			t.Errorf("%q: taken for a wrong command line", args)
+		}
+	}
+	for _, args := range [][]string{
+		{"origin", "add", "https://x.example", "-account", gone("acct")}, {"widget", "add", "-account", gone("acct"), "Lunch"},
+		{"token", "issue", "-account", gone("acct"), "-scope", "admin"}, {"license", "add", "-account", gone("acct"), "-product", "kds"},
+	} {
+		o.fails("there is no such account, or it is closed: 'widgetd account list' prints all accounts", args...)
+	}
+}
+
+func TestCommand_wrongLineIsAUsageError(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{`there is no command "frobnicate"`, []string{"frobnicate"}},
+		{`there is no command "frobnicate": see 'widgetd help'`, []string{"frobnicate", "-h"}},
+		{`there is no command "frobnicate": see 'widgetd help'`, []string{"help", "frobnicate"}},
+		{`there is no command "account frobnicate": see 'widgetd help account'`, []string{"account", "frobnicate", "x"}},
+		{`there is no command "account frobnicate": see 'widgetd help account'`, []string{"account", "frobnicate", "-h"}},
+		{"usage: widgetd account add NAME", []string{"account", "add"}},
+		{"usage: widgetd account add NAME", []string{"account", "add", "a", "b"}},
+		{"usage: widgetd origin add ORIGIN [-account ID]", []string{"origin", "add"}},
+		{"flag provided but not defined: -nonsense", []string{"account", "list", "-nonsense"}},
+		{"flag provided but not defined: -csv", []string{"account", "list", "-csv"}},
+		{"flag needs an argument: -db", []string{"account", "list", "-db"}},
+		{"a name has 1 to 200 bytes", []string{"account", "add", ""}},
+		{"a name has 1 to 200 bytes", []string{"account", "add", "red\x1b[31m"}},
+		{"a name has 1 to 200 bytes", []string{"account", "add", "caf\xe9"}},
+		{"a name has 1 to 200 bytes", []string{"widget", "add", strings.Repeat("x", 201), "-account", o.account}},
+		{"a name has 1 to 200 bytes", []string{"init", "-name", "", "-db", filepath.Join(o.dir, "none", "x.db")}},
+		{"-account ID is needed", []string{"license", "add", "-product", "kds"}},
+		{"-account ID is needed", []string{"widget", "add", "Lunch", "-account", "nonsense"}},
+		{"-product NAME is needed", []string{"license", "add", "-account", o.account}},
+		{"-max-devices: This must be a whole number from 1 to 1000000.", []string{"license", "add", "-account", o.account, "-product", "p", "-max-devices", "0"}},
+		{"-product: This must not contain control characters.", []string{"license", "add", "-account", o.account, "-product", "red\x1b[31m"}},
+		{"-product: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", strings.Repeat("ü", 101)}},
+		{"-plan: This must be UTF-8.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", "caf\xe9"}},
+		{"-plan: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", strings.Repeat("x", 101)}},
+		{"-duration-days: A licence whose duration counts from its first activation needs", []string{"license", "add", "-account", o.account, "-product", "p", "-from-activation"}},
+		{"-entitlements: a: This code is in the list already.", []string{"license", "add", "-account", o.account, "-product", "p", "-entitlements", "a,a"}},
+		{"-metadata: This must be a JSON object", []string{"license", "add", "-account", o.account, "-product", "p", "-metadata", "[1]"}},
+		{"-reason: This must not contain control characters.", []string{"license", "suspend", "x", "-reason", "red\x1b[31m"}},
+		{"-reason: This has more than 500 characters.", []string{"license", "revoke", "x", "-reason", strings.Repeat("x", 501)}},
+		{"-grace-days: This must be a whole number from 0 to 3650.", []string{"license", "add", "-account", o.account, "-product", "p", "-grace-days", "x"}},
+		{"-lease-hours: This must be a whole number from 1 to 2160.", []string{"license", "add", "-account", o.account, "-product", "p", "-lease-hours", "2161"}},
+		{"-entitlements: ", []string{"license", "add", "-account", o.account, "-product", "p", "-entitlements", strings.Repeat("a,", 101)}},
+		{`"soon" is not a time`, []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "soon"}},
+		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "0001-01-01"}}, // Go's zero time
+		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "9999-12-31"}}, // grace would not fit
+		{"the option is given twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example", "-db", filepath.Join(o.dir, "none", "x.db")}},
+		{"-expires: The licence would end before it starts.", []string{"license", "add", "-account", o.account, "-product", "p", "-starts", "2030-01-02", "-expires", "2030-01-01"}},
+		{"a rate is a number from 1 to 1000000", []string{"account", "rate", o.account, "0"}},
+		{"is not a base address", []string{"base-url", "set", "https://example.com/v2"}},
+		{"an origin is a scheme and a host", []string{"origin", "add", "-account", o.account, "https://*.example.com"}},
+		{`there is no scope "everything"`, []string{"token", "issue", "-account", o.account, "-scope", "everything"}},
+		{`there is no scope "license:verify"`, []string{"token", "issue", "-account", o.account, "-scope", "license:verify"}},
+		{"-scope is needed", []string{"token", "issue", "-account", o.account}},
+		{"is not a duration", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "-1h"}},
+		{"is not a duration", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "500ms"}}, // it would end as it begins
+		{"the name of the file is empty", []string{"backup", ""}},
+		{"a client id must have", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-client-id", "a b"}},
+		{"-limit must be a number", []string{"events", "-limit", "0"}},
+		{"-status: This must be one of active, grace,", []string{"license", "list", "-status", "ended"}},
+		{`-account: "nobody" is not an id of the kind acct_…`, []string{"license", "list", "-account", "nobody"}},
+		{`-account: "nobody" is not an id of the kind acct_…`, []string{"widget", "list", "-account", "nobody"}},
+		{`-license: "dev_1" is not an id of the kind lic_…`, []string{"events", "-license", "dev_1"}},
+		{`-device: "x" is not an id of the kind dev_…`, []string{"events", "-device", "x"}},
+		{"-anonymous-rate must be a number", []string{"serve", "-anonymous-rate", "none"}},
+		{"-failed-lookup-rate must be a number", []string{"serve", "-failed-lookup-rate", "0"}},
+		{"-legacy-sunset must be a date", []string{"serve", "-legacy-sunset", "soon"}},
+		{"-trusted-proxies", []string{"serve", "-trusted-proxies", "nonsense"}},
+		{"-log must be text or json", []string{"serve", "-log", "xml"}},
+		{"-debug-addr must be a loopback address", []string{"serve", "-addr", "127.0.0.1:0", "-debug-addr", "0.0.0.0:0"}},
+	} {
+		var usage usageError
+		if err := o.fails(c.want, c.args...); !errors.As(err, &usage) {
+			t.Errorf("%q: %v is no usage error", c.args, err)
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	var usage usageError
+	if err := run(t.Context(), nil, func(string) string { return "" }, &stdout, &stderr); !errors.As(err, &usage) || !strings.Contains(stderr.String(), "Its commands:") {
+		t.Errorf("no command at all: %v, %s", err, stderr.String())
+	}
+}
+
+func TestCommand_optionWinsOverItsVariableAndMayFollowArguments(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.env["WIDGETD_ACCOUNT"] = newID("acct", time.Now()) // nobody
+	o.fails("there is no such account", "widget", "add", "Lunch")
+	o.do("widget", "add", "Lunch", "-account", o.account)
+	o.env["WIDGETD_ACCOUNT"] = o.account
+	o.do("widget", "add", "Dinner")
+	o.do("widget", "add", "-public-orders", "Breakfast", "-json")
+	o.env["WIDGETD_JSON"] = "true"
+	if out := o.do("widget", "list"); strings.Count(out, "\n") != 3 || !strings.HasPrefix(out, "{") {
+		t.Errorf("with WIDGETD_JSON: %s", out)
+	}
+	if out := o.do("widget", "list", "-json=false"); !strings.HasPrefix(out, "ID ") {
+		t.Errorf("with -json=false: %s", out)
+	}
+	o.env["WIDGETD_JSON"] = "perhaps"
+	o.fails("WIDGETD_JSON must be true or false", "widget", "list")
+}
+
+func TestCommand_withoutOptionsUsesTheWorkingDirectory(t *testing.T) {
+	t.Chdir(t.TempDir())
+	runOK(t, "init")
+	runOK(t, "check")
+	runOK(t, "backup", "copy.db")
+	if got, want := dirNames(t, "."), []string{"copy.db", "widgetd.db", "widgetd.key"}; !slices.Equal(got, want) {
+		t.Errorf("files %q, want %q", got, want)
+	}
+}
+
+func TestCommand_exitsByKindOfError(t *testing.T) {
+	t.Parallel()
+	program := builtProgram(t)
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"version"}, 0, ""},
+		{[]string{"frobnicate"}, 2, "widgetd: there is no command \"frobnicate\""},
+		{[]string{"serve", "-db", filepath.Join(t.TempDir(), "none.db"), "-key", filepath.Join(t.TempDir(), "none.key")}, 1, "widgetd: no key file at "},
+	} {
+		cmd := exec.Command(program, c.args...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		cmd.Run()
+		if got := cmd.ProcessState.ExitCode(); got != c.code || !strings.HasPrefix(stderr.String(), c.want) || strings.Count(stderr.String(), "\n") > 1 {
+			t.Errorf("%q: exit %d, %q; want %d, %q in one line", c.args, got, stderr.String(), c.code, c.want)
+		}
+	}
+}
+
+func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"license", "-json", "-h"}, {"help", "license"}} {
+		got := runOK(t, args...)
+		if strings.Count(got, "\n  license ") != 11 || strings.Contains(got, "account add") || strings.Contains(got, "-db") {
+			t.Errorf("%q: %s", args, got)
+		}
+	}
+	if got := runOK(t, "help", "license", "add"); got != runOK(t, "license", "add", "-h") {
+		t.Errorf("help license add: %s", got)
+	}
+	if got := runOK(t, "help", "base-url"); !strings.HasPrefix(got, "widgetd base-url\n") || !strings.Contains(got, "\n  base-url remove URL ") {
+		t.Errorf("help base-url: %s", got)
+	}
+	for _, args := range [][]string{{"account"}, {"account", "-json"}} {
+		var out, listed bytes.Buffer
+		err := run(t.Context(), args, func(string) string { return "" }, &out, &listed)
+		if err != usageError("account needs a second word: its commands are listed above") || out.Len() > 0 || !strings.HasPrefix(listed.String(), "  account add NAME ") {
+			t.Errorf("%q: %v, %s, %s", args, err, out.String(), listed.String())
+		}
+	}
+}
+
+func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
+	t.Parallel()
+	all := runOK(t, "help")
+	used := map[string]bool{}
+	options := allOptions(commands())
+	for _, o := range commonOptions {
+		used[o.name] = true
+	}
+	for _, c := range commands() {
+		if !strings.Contains(all, "  "+strings.TrimSuffix(c.name+" "+c.args, " ")+" ") || !strings.Contains(all, " "+c.help+"\n") {
+			t.Errorf("help does not list %s", c.name)
+		}
+		own := runOK(t, append(strings.Fields(c.name), "-h")...)
+		if !strings.HasPrefix(own, "widgetd "+c.name) || !strings.Contains(own, c.help) {
+			t.Errorf("%s -h: %q", c.name, own)
+		}
+		for _, o := range options {
+			takes := slices.ContainsFunc(c.acceptedOptions(), func(taken option) bool { return taken.name == o.name })
+			if shown := strings.Contains(own, o.variable()+"\n"); shown != takes {
+				t.Errorf("%s -h shows -%s: %v, want %v", c.name, o.name, shown, takes)
+			}
+			used[o.name] = used[o.name] || takes
+		}
+	}
+	names := map[string]bool{}
+	for _, o := range options {
+		var line bytes.Buffer
+		writeOption(&line, o.general())
+		if !strings.Contains(all, line.String()) || !strings.Contains(line.String(), o.general().help) {
+			t.Errorf("help does not list -%s", o.name)
+		}
+		if !used[o.name] {
+			t.Errorf("no command takes -%s", o.name)
+		}
+		if names[o.name] {
+			t.Errorf("-%s is declared twice", o.name)
+		}
+		names[o.name] = true
+	}
+}
+
+// optionRow and commandRow are an option and a command as the README's tables show them.
+func optionRow(o option) string {
+	def := ""
+	if o.def != "" {
+		def = "`" + o.def + "`"
+	}
+	return fmt.Sprintf("| `%s` | `%s` | %s | %s |", strings.TrimSuffix("-"+o.name+" "+o.value, " "), o.variable(), def, o.help)
+}
+
+func commandRow(c command) string {
+	return fmt.Sprintf("| `%s` | %s |", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
+}
+
+func TestReadme_hasARowForEveryOptionCommandAndEndpoint(t *testing.T) {
+	t.Parallel()
+	f, err := os.Open("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		lines[strings.TrimSpace(line)] = true
+	}
+	for _, o := range allOptions(commands()) {
+		if !lines[optionRow(o.general())] {
+			t.Errorf("the README lacks this row:\n%s", optionRow(o.general()))
+		}
+	}
+	for _, c := range commands() {
+		if !lines[commandRow(c)] {
+			t.Errorf("the README lacks this row:\n%s", commandRow(c))
+		}
+	}
+	for _, rt := range allRoutes() {
+		if !strings.Contains(string(text), "`"+rt.pattern+"`") {
+			t.Errorf("the README lacks the endpoint `%s`", rt.pattern)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+const (
+	exposedHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Sunset, Deprecation, Link, ETag"
+	allowedHeaders = "Authorization, Content-Type, Idempotency-Key"
+)
+
+// An originCheck is the result of looking up a request's Origin.
+type originCheck struct {
+	given   bool
+	account string // that lists it; "": none does
+	err     error  // why the look-up failed
+}
+
+// originKey is the key of the originCheck in a request's context.
+type originKey struct{}
+
+// withOrigin looks up the request's Origin, adds the CORS headers of the response if an
+// account lists it, and returns the request with an originCheck in its context. A request
+// without Origin, as most are, is returned as it is.
+func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
+	values := r.Header["Origin"]
+	if len(values) == 0 {
+		return r
+	}
+	check := originCheck{given: true}
+	if origin, err := parseOrigin(values[0]); err == nil && len(values) == 1 {
+		check.account, check.err = s.cachedOriginOwner(origin)
+		if errors.Is(check.err, errNotFound) {
+			check.err = nil
+		}
+	}
+	if check.account != "" {
+		w.Header().Set("Access-Control-Allow-Origin", values[0])
+		w.Header().Set("Access-Control-Expose-Headers", exposedHeaders)
+	}
+	return r.WithContext(context.WithValue(r.Context(), originKey{}, check))
+}
+
+// otherMethod answers a method that a path does not have. OPTIONS with an Origin is a
+// preflight: 204 with the allowed methods, or 403 for an Origin that is not listed. OPTIONS
+// without one is 204 with Allow; every other method is 405.
+func (s *server) otherMethod(w http.ResponseWriter, r *http.Request, allowed []string) {
+	h := w.Header()
+	check, _ := r.Context().Value(originKey{}).(originCheck)
+	switch {
+	case r.Method == http.MethodOptions && check.given:
+		if check.err != nil {
+			s.fail(w, r, check.err)
+			return
+		}
+		if check.account == "" {
+			s.fail(w, r, errOrigin)
+			return
+		}
+		h.Del("Access-Control-Expose-Headers")
+		h.Set("Access-Control-Allow-Methods", strings.Join(allowed, ", "))
+		h.Set("Access-Control-Allow-Headers", allowedHeaders)
+		h.Set("Access-Control-Max-Age", "7200")
+		s.write(w.(*response), reply{status: http.StatusNoContent})
+	case r.Method == http.MethodOptions:
+		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
+		s.write(w.(*response), reply{status: http.StatusNoContent})
+	default:
+		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
+		detail := "This path allows only the methods " + strings.Join(allowed, ", ") + "."
+		s.fail(w, r, &refusal{code: codeMethod, detail: detail})
+	}
+}
+
+var (
+	corsProblems problemTable
+
+	codeOrigin = corsProblems.add(403, "origin_not_allowed", "Origin not allowed",
+		"The origin of this site is not on the list of allowed origins. The operator of the service can add it.")
+
+	errOrigin = &refusal{code: codeOrigin}
+)
+
+// judgeOrigin returns errOrigin if the route requires a listed Origin and the request's is
+// not one, or the error of the look-up.
+func (c *call) judgeOrigin() error {
+	refused := c.route.origin == originListed && c.origin.given || c.route.origin == originRequired
+	if !refused || c.origin.account != "" {
+		return nil
+	}
+	if c.origin.err != nil {
+		return c.origin.err
+	}
+	return errOrigin
+}
+
+// withHead returns methods sorted, with HEAD if GET is one: net/http answers HEAD there too.
+func withHead(methods []string) []string {
+	all := slices.Clone(methods)
+	if slices.Contains(all, "GET") {
+		all = append(all, "HEAD")
+	}
+	slices.Sort(all)
+	return all
+}

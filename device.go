@@ -1,0 +1,570 @@
+package main
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"time"
+)
+
+// The problem codes of devices and their seats.
+var (
+	deviceProblems problemTable
+
+	codeDeviceBlocked = deviceProblems.add(403, "device_blocked", "Device blocked",
+		verdictDetails["device_blocked"])
+	codeSeatLimit = deviceProblems.add(409, "seat_limit_reached", "Seat limit reached",
+		"All seats of this licence are taken. Release a device, or name one to replace in replace_device_id.")
+	codeTransferLimit = deviceProblems.add(409, "transfer_limit_reached", "Transfer limit reached",
+		"The seats of this licence were moved as often as it allows within 30 days.")
+	codeCredentialMismatch = deviceProblems.add(422, "credential_mismatch", "Token and body disagree",
+		"The token is for another licence than the license_key in the body.")
+
+	errCredentialMismatch = &refusal{code: codeCredentialMismatch}
+	errOtherDevice        = &refusal{code: codeCredentialMismatch,
+		detail: "The token is for another device than the fingerprint."}
+)
+
+// The events of devices.
+var (
+	deviceEvents eventTable
+
+	eventDeviceActivated      = deviceEvents.add("device.activated")
+	eventDeviceReactivated    = deviceEvents.add("device.reactivated")
+	eventDeviceReleased       = deviceEvents.add("device.released")
+	eventDeviceReplaced       = deviceEvents.add("device.replaced")
+	eventDeviceBlocked        = deviceEvents.add("device.blocked")
+	eventDeviceDrifted        = deviceEvents.add("device.drifted")
+	eventDeviceCloneSuspected = deviceEvents.add("device.clone_suspected")
+)
+
+// An activation is the request of a device for a seat and a lease. Either keyHash or
+// licenseID says on which licence, either fingerprint or presented for which device.
+type activation struct {
+	licenseID   string    // from the device token; "": there is none
+	keyHash     *[32]byte // SHA-256 of the key; nil: none was sent
+	fingerprint []byte    // SHA-256; nil: none was sent
+	name        *string
+	platform    *string
+	appVersion  *string
+	product     string
+	replace     string // id of the device whose seat it takes over; "": none
+	nonce       string
+	presented   *claims // of the device token that was sent; nil: none
+}
+
+// A activationResult is what an activation returns to the device.
+type activationResult struct {
+	code    string // activated, already_active or reactivated
+	license *license
+	device  *device
+	lease   lease
+}
+
+// activate gives a device a seat of a licence, unless it holds one, and a new lease. It
+// decides whether a seat is free in the same transaction, so that concurrent callers
+// never get more seats than the licence has. Errors: the refusals of checkActivation,
+// license_not_found, seat_limit_reached (its transaction commits, with the event),
+// transfer_limit_reached, credential_mismatch, validation_failed for replace_device_id.
+func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
+	l, err := a.findLicense(t)
+	if err != nil {
+		return nil, err
+	}
+	t.invalidate(l.ID)
+	if err := releaseLapsed(t, l); err != nil {
+		return nil, err
+	}
+	d, drifted, err := a.findDevice(t, l)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkActivation(l, d, a.product, t.now.Time); err != nil {
+		return nil, err
+	}
+	g := &activationResult{license: l, device: d, code: "already_active"}
+	if d == nil || d.State != deviceActive {
+		if err := takeSeat(t, g, a); err != nil {
+			return nil, err
+		}
+	}
+	d = g.device
+	d.Fingerprint = a.fingerprint
+	d.Name = cmp.Or(a.name, d.Name)
+	d.Platform = cmp.Or(a.platform, d.Platform)
+	d.AppVersion = cmp.Or(a.appVersion, d.AppVersion)
+	d.LastSeenAt = t.now
+	if err := t.startLicense(l); err != nil {
+		return nil, err
+	}
+	if err := recordPresentedSeq(t, l, d, a.presented); err != nil {
+		return nil, err
+	}
+	if g.lease, err = k.nextLease(t, l, d, a.nonce); err != nil {
+		return nil, err
+	}
+	if err := t.saveDevice(d); err != nil {
+		return nil, err
+	}
+	if drifted {
+		if err := t.addEvent(deviceEvent(l, d, eventDeviceDrifted, actorDevice)); err != nil {
+			return nil, err
+		}
+	}
+	if typ, ok := activationEvents[g.code]; ok {
+		if err := t.addEvent(deviceEvent(l, d, typ, actorDevice)); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// activationEvents are the events by code of an activation; already_active writes none.
+var activationEvents = map[string]eventType{
+	"activated":   eventDeviceActivated,
+	"reactivated": eventDeviceReactivated,
+}
+
+// findDevice returns the device that an activation is for, nil for a new one, and sets
+// a.fingerprint when only a token was sent. A device that sends its earlier token with an
+// unknown fingerprint is the same device, and drifted is true. Errors: errOtherDevice.
+func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err error) {
+	p := a.presented
+	var known, bearer *device // by the fingerprint, by the token
+	if a.fingerprint != nil {
+		if known, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err != nil {
+			return nil, false, err
+		}
+	}
+	if p != nil {
+		if bearer, err = orNil(t.device(l.ID, p.Device)); err != nil {
+			return nil, false, err
+		}
+	}
+	switch {
+	case known != nil && p != nil && known.ID != p.Device:
+		return nil, false, errOtherDevice
+	case known != nil:
+		return known, false, nil
+	case bearer != nil && a.fingerprint == nil:
+		a.fingerprint = bearer.Fingerprint
+		return bearer, false, nil
+	case a.fingerprint == nil: // the database was restored from a copy without the token's device
+		if a.fingerprint, err = base64.RawURLEncoding.DecodeString(p.Fingerprint); err != nil {
+			return nil, false, err
+		}
+		if known, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err == nil && known != nil {
+			err = errOtherDevice // it was activated again since the restore, under another id
+		}
+		return nil, false, err
+	}
+	return bearer, bearer != nil, nil
+}
+
+// releaseLapsed releases the floating seats of a licence whose lease has lapsed.
+func releaseLapsed(t *tx, l *license) error {
+	if l.Kind != kindFloating {
+		return nil
+	}
+	lapsed, err := t.lapsedDevicesOf(l.ID, t.now, maxTransitions)
+	if err != nil {
+		return err
+	}
+	for _, d := range lapsed {
+		if err := releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordPresentedSeq stores the highest lease number that a device has presented. A lower
+// one later means that two machines use the same identity, or that the device was
+// restored from a copy: that writes device.clone_suspected, at most once a day, and
+// blocks nothing. A number that is higher than any this database issued (it was restored
+// from a copy) becomes the current one, so that the next lease has a higher one still.
+func recordPresentedSeq(t *tx, l *license, d *device, presented *claims) error {
+	switch {
+	case presented == nil || presented.Seq == d.PresentedSeq:
+	case presented.Seq > d.PresentedSeq:
+		d.PresentedSeq, d.LeaseSeq = presented.Seq, max(d.LeaseSeq, presented.Seq)
+	case presentsOlderLease(d, presented, t.now.Time):
+		d.CloneAt = t.now
+		return t.addEvent(deviceEvent(l, d, eventDeviceCloneSuspected, actorDevice))
+	}
+	return nil
+}
+
+// presentsOlderLease reports whether a token is an older lease of a device than one that
+// it has presented before, and no event about that was written today.
+func presentsOlderLease(d *device, presented *claims, now time.Time) bool {
+	return presented != nil && presented.Seq < d.PresentedSeq &&
+		d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
+}
+
+// findLicense returns the licence that the key names, or else the token. Errors:
+// errLicenseNotFound, errCredentialMismatch when key and token name different ones.
+func (a *activation) findLicense(t *tx) (l *license, err error) {
+	if a.keyHash != nil {
+		l, err = t.licenseByKey(*a.keyHash)
+	} else {
+		l, err = t.license(anyAccount, a.licenseID) // see checkRequest.findLicense
+	}
+	if errors.Is(err, errNotFound) {
+		return nil, errLicenseNotFound
+	}
+	if err == nil && a.licenseID != "" && l.ID != a.licenseID {
+		return nil, errCredentialMismatch
+	}
+	return l, err
+}
+
+// takeSeat gives a seat to g.device, or to a new device when that is nil, and sets g.code.
+// It releases the device that a replaces. Errors: seat_limit_reached,
+// transfer_limit_reached, validation_failed.
+func takeSeat(t *tx, g *activationResult, a activation) error {
+	l := g.license
+	old, err := findReplaced(t, l, a)
+	if err != nil {
+		return err
+	}
+	freed := 0
+	if old != nil {
+		freed = 1
+	}
+	if l.MaxDevices != nil && l.SeatsUsed-freed >= *l.MaxDevices {
+		return refuseForSeatLimit(t, l) // this commits, so nothing may have been released before
+	}
+	if err := checkTransferLimit(t, l, g.device, old); err != nil {
+		return err
+	}
+	if old != nil {
+		if err := releaseSeat(t, l, old, "replacement", eventDeviceReplaced, actorDevice); err != nil {
+			return err
+		}
+	}
+	if g.device == nil {
+		g.code = "activated"
+		g.device = &device{ID: t.newID("dev"), LicenseID: l.ID, Fingerprint: a.fingerprint}
+	} else {
+		g.code = "reactivated"
+	}
+	d := g.device
+	d.State, d.ActivatedAt, d.ReleasedAt, d.ReleasedBy = deviceActive, t.now, stamp{}, nil
+	d.Activations++
+	l.SeatsUsed++
+	return nil
+}
+
+// findReplaced returns the device whose seat a takes over, or nil when a names none or one
+// that holds no seat. Errors: validation_failed when the licence has no such device.
+func findReplaced(t *tx, l *license, a activation) (*device, error) {
+	if a.replace == "" {
+		return nil, nil
+	}
+	old, err := t.device(l.ID, a.replace)
+	if errors.Is(err, errNotFound) {
+		return nil, &refusal{
+			code:   codeValidation,
+			detail: "The device to replace is not one of this licence.",
+			fields: []fieldError{{
+				Pointer: "#/replace_device_id",
+				Code:    "unknown_device",
+				Detail:  "The licence has no such device.",
+			}},
+		}
+	}
+	if err != nil || old.State != deviceActive {
+		return nil, err
+	}
+	return old, nil
+}
+
+// checkTransferLimit refuses a seat with transfer_limit_reached when the owner has moved
+// seats as often as max_transfers allows within 30 days. d is the device that wants a seat
+// (nil: a new one), replaced the one that gives its seat up for it (nil: none). When d was
+// released and wants its seat back before another device took one, that release does not
+// count.
+func checkTransferLimit(t *tx, l *license, d, replaced *device) error {
+	if l.MaxTransfers == nil {
+		return nil
+	}
+	releases, err := t.transfers(l.ID)
+	if err != nil {
+		return err
+	}
+	more := 0
+	if replaced != nil {
+		more = 1
+	}
+	if d != nil && d.State == deviceReleased &&
+		slices.Contains([]string{"device", "portal"}, valueOr(d.ReleasedBy, "")) &&
+		d.ReleasedAt.After(t.now.after(-transferWindow).Time) {
+		others, err := t.countActivatedSince(l.ID, d.ID, d.ReleasedAt)
+		if err != nil {
+			return err
+		}
+		if others == 0 {
+			more--
+		}
+	}
+	ok, next := transferAllowed(l, releases, more)
+	switch {
+	case ok:
+		return nil
+	case next.IsZero():
+		return &refusal{
+			code:   codeTransferLimit,
+			detail: "This licence does not allow moving a seat to another device.",
+		}
+	}
+	return &refusal{
+		code:    codeTransferLimit,
+		detail:  codeTransferLimit.detail + " A seat can be moved again at " + next.String() + ".",
+		members: []extraMember{{"next_transfer_at", next}},
+	}
+}
+
+// refuseForSeatLimit returns seat_limit_reached with the devices that hold the seats, and
+// writes the event about it, at most once an hour. The transaction commits with it.
+func refuseForSeatLimit(t *tx, l *license) error {
+	holders, err := t.seatHolders(l.ID, maxHoldersShown)
+	if err != nil {
+		return err
+	}
+	written, err := t.happenedSince(l.ID, eventLicenseSeatLimitReached, t.now.after(-time.Hour))
+	if err != nil {
+		return err
+	}
+	if !written {
+		e := event{
+			Type:      eventLicenseSeatLimitReached,
+			AccountID: l.AccountID,
+			LicenseID: l.ID,
+			Actor:     actorDevice,
+		}
+		if err := t.addEvent(e); err != nil {
+			return err
+		}
+	}
+	return keep(&refusal{
+		code:    codeSeatLimit,
+		members: []extraMember{{"seats", seatsOf(l)}, {"devices", newDeviceViews(holders)}},
+	})
+}
+
+const maxHoldersShown = 50 // devices in a seat_limit_reached
+
+// releaseSeat makes d released and writes the event of type typ. d must hold a seat, or be
+// blocked. releasedBy is device, replacement, portal, operator or lease.
+func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType, actor string) error {
+	if d.State == deviceActive {
+		l.SeatsUsed--
+	}
+	d.State, d.ReleasedAt, d.ReleasedBy, d.LapsesAt = deviceReleased, t.now, &releasedBy, stamp{}
+	if err := t.saveDevice(d); err != nil {
+		return err
+	}
+	e := deviceEvent(l, d, typ, actor)
+	e.Data = eventData("by", releasedBy)
+	return t.addEvent(e)
+}
+
+// blockDevice shuts a device out for good; only an operator's release lets it in again.
+func blockDevice(t *tx, l *license, d *device, actor string) error {
+	if d.State == deviceBlocked {
+		return nil
+	}
+	d.State, d.LapsesAt = deviceBlocked, stamp{}
+	if err := t.saveDevice(d); err != nil {
+		return err
+	}
+	return t.addEvent(deviceEvent(l, d, eventDeviceBlocked, actor))
+}
+
+func deviceEvent(l *license, d *device, typ eventType, actor string) event {
+	return event{Type: typ, AccountID: l.AccountID, LicenseID: l.ID, DeviceID: d.ID, Actor: actor}
+}
+
+// maxTransitions is how many rows of each kind one transaction of applyTransitions changes.
+const maxTransitions = 500
+
+// applyTransitions applies time-driven transitions: it releases floating seats that have
+// lapsed, and writes the events of licences that have come into grace or expired, also
+// while the service was not running. It returns how many rows it changed; less than
+// maxTransitions means that nothing is left to do.
+func applyTransitions(t *tx) (done int, err error) {
+	t.invalidate()
+	lapsed, err := t.lapsedDevices(t.now, maxTransitions)
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range lapsed {
+		t.invalidate(d.LicenseID)
+		account, err := t.licenseOwner(d.LicenseID)
+		if err != nil {
+			return 0, err
+		}
+		l := &license{ID: d.LicenseID, AccountID: account}
+		if err := releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
+			return 0, err
+		}
+	}
+	written, err := t.recordLicenseTransitions(maxTransitions)
+	return len(lapsed) + written, err
+}
+
+// A licenseCheck is the verdict on a licence and a device, with their rows.
+type licenseCheck struct {
+	license *license // nil: not found
+	device  *device  // nil: not found, or none was named
+	code    string   // as licenseVerdict returns it
+	valid   bool
+
+	mismatch bool // token and fingerprint name different devices; code may say something else
+}
+
+// A checkRequest is a request to check a licence, and the device that it names.
+type checkRequest struct {
+	verdictInput
+	keyHash     *[32]byte // nil: the token names the licence
+	presented   *claims   // of the device token that was sent; nil: none
+	fingerprint []byte    // SHA-256; nil: none was sent
+	appVersion  *string
+	nonce       string
+}
+
+// A licenseSource looks up licences and devices: a transaction of the writer, or the
+// licenseCache.
+type licenseSource interface {
+	licenseByKey(hash [32]byte) (*license, error)
+	license(o owner, id string) (*license, error)
+	device(licenseID, id string) (*device, error)
+	deviceByFingerprint(licenseID string, hash []byte) (*device, error)
+}
+
+// findLicense returns the licence that the key names, or else the token; nil when there
+// is none. Like a key, a token gives access to its licence whichever account owns it: it
+// stays valid when the licence moves to another account, so accounts are not compared.
+func (r *checkRequest) findLicense(q licenseSource) (*license, error) {
+	if r.keyHash != nil {
+		return orNil(q.licenseByKey(*r.keyHash))
+	}
+	return orNil(q.license(anyAccount, r.presented.License))
+}
+
+// evaluate looks up the device on l, which findLicense returned, and returns the verdict.
+// Errors: errCredentialMismatch when key and token name different licences, those of q.
+func (r *checkRequest) evaluate(q licenseSource, l *license, now time.Time) (c licenseCheck, err error) {
+	c.license = l
+	if c.license != nil && r.presented != nil && r.presented.License != c.license.ID {
+		return c, errCredentialMismatch
+	}
+	switch {
+	case c.license == nil:
+	case r.presented != nil:
+		c.device, err = orNil(q.device(c.license.ID, r.presented.Device))
+	case r.fingerprint != nil:
+		c.device, err = orNil(q.deviceByFingerprint(c.license.ID, r.fingerprint))
+	}
+	in := r.verdictInput
+	in.hasDevice = r.presented != nil || r.fingerprint != nil
+	c.mismatch = r.presented != nil && r.fingerprint != nil &&
+		r.presented.Fingerprint != base64.RawURLEncoding.EncodeToString(r.fingerprint)
+	in.mismatch = c.mismatch
+	c.code, c.valid = licenseVerdict(c.license, c.device, in, now)
+	return c, err
+}
+
+// wantsLease reports whether the answer should include a lease: the device sent no token,
+// one whose refresh_after has passed, or a nonce to be signed.
+func (r *checkRequest) wantsLease(c licenseCheck, now time.Time) bool {
+	if !c.valid || c.device == nil {
+		return false
+	}
+	p := r.presented
+	return p == nil || r.nonce != "" || now.Unix() >= p.IssuedAt+p.RefreshAfter
+}
+
+// recordSeen sets last_seen_at of an active device. When the answer should include a
+// lease and the last one can't be sent again, it also creates the next, which it returns;
+// otherwise issued is zero. It evaluates r again inside the transaction, because the rows
+// may have changed since the caller read them.
+func (k *keyring) recordSeen(t *tx, r *checkRequest) (c licenseCheck, issued lease, err error) {
+	t.invalidate() // without ids: nothing is changed yet
+	l, err := r.findLicense(t)
+	if err != nil {
+		return c, issued, err
+	}
+	if c, err = r.evaluate(t, l, t.now.Time); err != nil || !c.device.holdsSeat(t.now.Time) {
+		return c, issued, err
+	}
+	t.invalidate(c.license.ID)
+	d := c.device
+	d.LastSeenAt = t.now
+	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)
+	if err := recordPresentedSeq(t, c.license, d, r.presented); err != nil {
+		return c, issued, err
+	}
+	if r.wantsLease(c, t.now.Time) && d.leaseStale(c.license, k.signer().kid, t.now.Time) {
+		if issued, err = k.nextLease(t, c.license, d, r.nonce); err != nil {
+			return c, issued, err
+		}
+	}
+	return c, issued, t.saveDevice(d)
+}
+
+// A deviceState is a device as shown to itself.
+type deviceState struct {
+	ID    string  `json:"id"`
+	Name  *string `json:"name"`
+	State string  `json:"state"`
+}
+
+func newDeviceState(d *device) deviceState { return deviceState{d.ID, d.Name, d.State} }
+
+// A deviceView is a device as shown to the account that owns the licence, to operators, and
+// to the other devices of a full licence. Its fingerprint is masked.
+type deviceView struct {
+	deviceState
+	Platform    *string `json:"platform"`
+	AppVersion  *string `json:"app_version"`
+	Fingerprint string  `json:"fingerprint"` // the first 8 hexadecimal digits of its SHA-256
+	ActivatedAt stamp   `json:"activated_at"`
+	LastSeenAt  stamp   `json:"last_seen_at"`
+	ReleasedAt  stamp   `json:"released_at"`
+	ReleasedBy  *string `json:"released_by"`
+	CloneAt     stamp   `json:"clone_suspected_at"`
+}
+
+func newDeviceView(d *device) deviceView {
+	return deviceView{
+		deviceState: newDeviceState(d),
+		Platform:    d.Platform,
+		AppVersion:  d.AppVersion,
+		Fingerprint: hex.EncodeToString(d.Fingerprint[:4]),
+		ActivatedAt: d.ActivatedAt,
+		LastSeenAt:  d.LastSeenAt,
+		ReleasedAt:  d.ReleasedAt,
+		ReleasedBy:  d.ReleasedBy,
+		CloneAt:     d.CloneAt,
+	}
+}
+
+func newDeviceViews(rows []*device) []deviceView {
+	views := make([]deviceView, 0, len(rows))
+	for _, d := range rows {
+		views = append(views, newDeviceView(d))
+	}
+	return views
+}
+
+// transferWindow is how long a release by the owner counts against max_transfers.
+const transferWindow = 30 * 24 * time.Hour
+
+// fingerprintHash returns the SHA-256 of a device's fingerprint, which is all that the
+// database keeps of it.
+func fingerprintHash(fingerprint string) [32]byte { return sha256.Sum256([]byte(fingerprint)) }

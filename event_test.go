@@ -1,0 +1,131 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// licenseEvents are a licence's events in order, as "type actor".
+func (s *service) licenseEvents(id string) (all []string) {
+	s.t.Helper()
+	s.check(s.store.each(`SELECT type || ' ' || actor FROM events WHERE license_id = ? ORDER BY seq`, []any{id}, func(scan func(...any) error) error {
+		var line string
+		err := scan(&line)
+		all = append(all, line)
+		return err
+	}))
+	return all
+}
+
+// eventTypes are the types of a licence's events, oldest first.
+func (s *service) eventTypes(licenseID string) string {
+	s.t.Helper()
+	rows, err := s.store.events(eventFilter{owner: anyAccount, licenseID: licenseID}, "", 100)
+	s.check(err)
+	types := ""
+	for _, e := range rows {
+		types = strings.TrimSpace(string(e.Type) + " " + types)
+	}
+	return types
+}
+
+func TestEvent_isFilteredAndBelongsToItsAccount(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	tenant := s.addAccount("tenant")
+	id, key := s.addLicense(license{AccountID: tenant})
+	s.addLicense(license{})
+	device := s.activate(key, "a").is(200).text("device", "id")
+	token := "Authorization: Bearer " + s.token(tenant, scopeEvents)
+	events, err := s.store.events(eventFilter{owner: anyAccount, licenseID: id}, "", 10)
+	s.check(err)
+	created := events[2].At.String()
+	types := func(query string) (got string) {
+		t.Helper()
+		for _, row := range s.get("/events"+query, token).is(200).json()["data"].([]any) {
+			got = strings.TrimSpace(got + " " + row.(map[string]any)["type"].(string))
+		}
+		return got
+	}
+	for query, want := range map[string]string{
+		"":                            "device.activated license.first_activated license.created",
+		"?license_id=" + id:           "device.activated license.first_activated license.created",
+		"?device_id=" + device:        "device.activated",
+		"?type=license.created":       "license.created",
+		"?since=2999-01-01T00:00:00Z": "",
+		"?since=" + created:           "device.activated license.first_activated license.created",
+		"?type=license.created&since=" + created + "&license_id=" + id: "license.created",
+		"?limit=1": "device.activated",
+	} {
+		if got := types(query); got != want {
+			t.Errorf("%s gives %q, want %q", query, got, want)
+		}
+	}
+	first := s.get("/events?limit=2", token).is(200)
+	if got := types("?limit=2&cursor=" + first.text("next_cursor")); got != "license.created" {
+		t.Errorf("the second page is %q", got)
+	}
+	s.get("/events?since=yesterday", token).is(422, "validation_failed")
+	s.get("/events?license_id=x", token).is(422, "validation_failed")
+}
+
+func TestEvent_ofAStatusIsWrittenOnceByTimeAlsoAfterTheServiceWasOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		end := newStamp(time.Now().Add(24 * time.Hour))
+		grace, key := s.addLicense(license{ExpiresAt: end, GraceDays: 2})
+		plain, _ := s.addLicense(license{ExpiresAt: end})
+		revoked, _ := s.addLicense(license{ExpiresAt: end})
+		s.change(func(tx *tx) error {
+			_, err := changeState(tx, anyAccount, revoked, "revoke", "", actorCommand)
+			return err
+		})
+		s.activate(key, "a").is(200)
+		s.advance()
+		if got := s.eventTypes(plain); got != "license.created" {
+			t.Fatalf("before the end: %s", got)
+		}
+		time.Sleep(24*time.Hour + time.Second)
+		for range 3 {
+			s.advance()
+		}
+		if got := s.eventTypes(plain); got != "license.created license.expired" {
+			t.Fatalf("after the end: %s", got)
+		}
+		if got := s.eventTypes(grace); !strings.HasSuffix(got, "device.activated license.grace_started") {
+			t.Fatalf("in grace: %s", got)
+		}
+		a := s.verifyKey(key, "a").answers("grace")
+		if got := a.text("license", "grace_until"); got != end.after(48*time.Hour).String() {
+			t.Fatalf("grace_until %s", got)
+		}
+		c, err := s.keys.verify(a.text("token"))
+		s.check(err)
+		if c.Expires != end.after(48*time.Hour).Unix() {
+			t.Fatal("a lease outlives the end of grace")
+		}
+		s.activate(key, "b").is(403, "license_in_grace")
+		s.activate(key, "a").is(200)
+
+		time.Sleep(30 * 24 * time.Hour) // the service was off
+		s.advance()
+		s.advance()
+		if got := s.eventTypes(grace); !strings.HasSuffix(got, "license.grace_started license.expired") {
+			t.Fatalf("after grace: %s", got)
+		}
+		s.verifyKey(key, "a").answers("expired")
+		s.change(func(tx *tx) error { _, err := renewLicense(tx, anyAccount, grace, ptr(1), actorCommand); return err })
+		s.verifyKey(key, "a").answers("valid")
+		time.Sleep(5 * 24 * time.Hour)
+		s.advance()
+		if got := s.eventTypes(grace); !strings.HasSuffix(got, "license.renewed license.grace_started license.expired") {
+			t.Fatalf("after the renewed end: %s", got)
+		}
+		if got := s.eventTypes(revoked); got != "license.created license.revoked" {
+			t.Fatalf("a revoked licence: %s", got)
+		}
+	})
+}

@@ -1,0 +1,888 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// testsAtOnce is how many tests run at the same time, unless -parallel says otherwise.
+// It is more than there are processors, since most of them wait for a process, a disk
+// or a lock.
+const testsAtOnce = 8
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	said := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { said[f.Name] = true })
+	if !said["test.parallel"] && !said["test.fuzz"] {
+		flag.Set("test.parallel", fmt.Sprint(max(testsAtOnce, 2*runtime.GOMAXPROCS(0))))
+	}
+	code := m.Run()
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
+// built is the program as a file, made once for all tests that need a process.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func builtProgram(t testing.TB) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds and starts the program")
+	}
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "widgetd-test-"); built.err != nil {
+			return
+		}
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(built.dir, "widgetd"), ".")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is built for a server
+		out, err := build.CombinedOutput()
+		if err != nil {
+			built.err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return filepath.Join(built.dir, "widgetd")
+}
+
+// programsOrSkip skips a test that needs programs that are not there; where all
+// must be there (CI=true) it fails.
+func programsOrSkip(t testing.TB, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err == nil {
+			continue
+		}
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("%s is not installed", name)
+		}
+		t.Skipf("%s is not installed", name)
+	}
+}
+
+// runProgram runs another program, which must succeed.
+func runProgram(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	programsOrSkip(t, name)
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// asOnAServer runs lines of the README as they stand there, but for the directory,
+// on a machine where the directory is the operator's and sudo, systemctl and the
+// alias widgetd do what they are for. systemctl notes what it is asked.
+func asOnAServer(t testing.TB, o *operator, lines string, more map[string]string) (asked string) {
+	t.Helper()
+	programsOrSkip(t, "sh")
+	bin, notes := t.TempDir(), filepath.Join(t.TempDir(), "asked")
+	scripts := map[string]string{
+		"sudo":      `[ "$1" = -u ] && shift 2; exec "$@"`,
+		"systemctl": `echo "$@" >>` + notes,
+		"widgetd":   `cd ` + o.dir + ` && exec ` + builtProgram(t) + ` "$@"`,
+	}
+	maps.Copy(scripts, more)
+	for name, script := range scripts {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines = strings.NewReplacer("/var/lib/widgetd", o.dir, "/usr/local/bin/widgetd", filepath.Join(bin, "widgetd")).Replace(lines)
+	runProgram(t, "env", "PATH="+bin+":"+os.Getenv("PATH"), "sh", "-eu", "-c", "cd "+o.dir+"\n"+lines)
+	text, err := os.ReadFile(notes)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// A process is a widgetd that runs on its own.
+type process struct {
+	t    testing.TB
+	cmd  *exec.Cmd
+	base string // where it answers
+	log  bytes.Buffer
+	done chan error
+}
+
+// start runs a command line and waits until it says that it serves.
+func start(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, done: make(chan error, 1)}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	serving := make(chan string, 1)
+	go func() {
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			var entry struct{ Msg, Addr string }
+			if json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Msg == "serving" {
+				serving <- "http://" + entry.Addr + "/v1"
+			}
+			p.log.WriteString(lines.Text() + "\n")
+		}
+		close(serving)
+		p.done <- cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		<-p.done
+		commandLog(t, p.log.String())
+	})
+	base, ok := <-serving
+	if !ok {
+		t.Fatalf("it does not serve: %v\n%s", <-p.done, p.log.String())
+	}
+	p.base = base
+	return p
+}
+
+// serveProcess serves an operator's directory in a process of its own.
+func serveProcess(t testing.TB, o *operator, more ...string) *process {
+	t.Helper()
+	return start(t, exec.Command(builtProgram(t), append([]string{"serve", "-addr", "127.0.0.1:0", "-log", "json", "-anonymous-rate", "1000000",
+		"-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"]}, more...)...))
+}
+
+// stop sends a signal and returns how the process ended.
+func (p *process) stop(signal os.Signal) error {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		p.t.Fatal(err)
+	}
+	return <-p.done
+}
+
+// A tracer counts what a service syncs. A process that is killed loses nothing even
+// when it never syncs: only counting shows that a power cut would lose nothing.
+type tracer struct {
+	t    *testing.T
+	file string
+}
+
+// serveTraced serves an operator's directory under strace.
+func serveTraced(t *testing.T, o *operator) (*process, *tracer) {
+	t.Helper()
+	programsOrSkip(t, "strace")
+	file := filepath.Join(t.TempDir(), "syncs")
+	return start(t, exec.Command("strace", "-D", "-f", "-y", "-e", "trace=fsync,fdatasync", "-o", file, // -D: the program is our child, not strace's
+		builtProgram(t), "serve", "-addr", "127.0.0.1:0", "-log", "json", "-anonymous-rate", "1000000", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])), &tracer{t, file}
+}
+
+var syncOfTheLog = regexp.MustCompile(`(?m)^\d+ +f(data)?sync\(\d+<[^>]*/widgetd\.db-wal>`)
+
+// syncs returns how often the write-ahead log has been synced so far.
+func (tr *tracer) syncs() int {
+	tr.t.Helper()
+	text, err := os.ReadFile(tr.file)
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	if failed := regexp.MustCompile(`(?m)^.*= -1.*$`).Find(text); failed != nil {
+		tr.t.Fatalf("a sync failed: %s", failed)
+	}
+	return len(syncOfTheLog.FindAll(text, -1))
+}
+
+// newClient has connections of its own.
+func newClient(t testing.TB) *http.Client {
+	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// postLead posts a lead and returns its id when it was acknowledged, and whether
+// the answer ends the connection.
+func postLead(client *http.Client, base, email string) (id string, last bool, err error) {
+	res, err := client.Post(base+"/widget/leads", "application/json", strings.NewReader(`{"type":"newsletter","email":"`+email+`"}`))
+	if err != nil {
+		return "", false, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return "", false, err
+	}
+	var answer struct{ ID string }
+	if res.StatusCode != http.StatusOK || json.Unmarshal(body, &answer) != nil || answer.ID == "" {
+		return "", false, fmt.Errorf("%s: %s", res.Status, body)
+	}
+	return answer.ID, res.Close, nil
+}
+
+// acknowledged are the leads that a load was told are kept, by address.
+type acknowledged struct {
+	mu  sync.Mutex
+	ids map[string]string
+}
+
+func (a *acknowledged) add(email, id string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ids == nil {
+		a.ids = map[string]string{}
+	}
+	a.ids[email] = id
+	return len(a.ids)
+}
+
+// check looks for every acknowledged lead in the file.
+func (a *acknowledged) check(t *testing.T, o *operator) {
+	t.Helper()
+	o.store(func(s *store) {
+		for email, id := range a.ids {
+			var n int
+			var found string
+			if err := s.one(`SELECT count(*), coalesce(min(id), '') FROM leads WHERE email_key = ?`, []any{email}, &n, &found); err != nil || n != 1 || found != id {
+				t.Fatalf("%s was acknowledged as %s; in the file %d times, as %q (%v)", email, id, n, found, err)
+			}
+		}
+	})
+}
+
+// A load posts leads to a service until it is stopped, wherever that answers, and
+// remembers what was acknowledged.
+type load struct {
+	acknowledged
+	base  atomic.Pointer[string]
+	done  chan struct{}
+	posts sync.WaitGroup
+}
+
+// startLoad posts leads from so many clients, each with a pause between two. Their
+// addresses begin with name.
+func startLoad(t testing.TB, base, name string, clients int, pause time.Duration) *load {
+	l := &load{done: make(chan struct{}), acknowledged: acknowledged{ids: map[string]string{}}}
+	l.base.Store(&base)
+	client := newClient(t)
+	client.Timeout = time.Minute
+	for c := range clients {
+		l.posts.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-l.done:
+					return
+				case <-time.After(pause):
+				}
+				email := fmt.Sprintf("%s-c%d-i%d@example.com", name, c, i)
+				if id, _, err := postLead(client, *l.base.Load(), email); err == nil { // else the service is being restarted
+					l.add(email, id)
+				}
+			}
+		})
+	}
+	return l
+}
+
+func (l *load) stop() {
+	close(l.done)
+	l.posts.Wait()
+}
+
+// sofar is what was acknowledged until now.
+func (l *load) sofar() map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.ids)
+}
+
+// take adds what an earlier load was told.
+func (l *load) take(ids map[string]string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.Copy(l.ids, ids)
+}
+
+// grows waits until n more are acknowledged.
+func (l *load) grows(n int) {
+	for want := len(l.sofar()) + n; len(l.sofar()) < want; {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// missing compares rows: it returns the acknowledged leads that a file lacks or
+// holds more than once, and how many leads are in it.
+func missing(t testing.TB, path string, ids map[string]string) (lacks []string, leads int) {
+	t.Helper()
+	st, err := openStore(path, storeOptions{noCheckpoints: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.close()
+	there := map[string]int{}
+	err = st.each(`SELECT id, email_key FROM leads`, nil, func(scan func(...any) error) error {
+		var id, email string
+		err := scan(&id, &email)
+		there[id+" "+email]++
+		leads++
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for email, id := range ids {
+		if there[id+" "+email] != 1 {
+			lacks = append(lacks, email)
+		}
+	}
+	return lacks, leads
+}
+
+// A customer is a client of a running service that has a licence, a device with its
+// lease, a widget and a token.
+type customer struct {
+	t      testing.TB
+	client *http.Client
+	base   string
+	key    string
+	widget string
+	token  string
+}
+
+// customer gives an operator's service one.
+func (o *operator) customer(p *process) *customer {
+	o.t.Helper()
+	c := &customer{t: o.t, client: newClient(o.t), base: p.base}
+	c.key = o.object("license", "add", "-account", o.account, "-product", "kds")["key"].(string)
+	c.widget = o.object("widget", "add", "-account", o.account, "Lunch")["id"].(string)
+	c.token = strings.TrimSpace(o.do("token", "issue", "-account", o.account, "-scope", "leads:read licenses:read stats:read"))
+	if a := c.ask("POST", "/widget/license/activate", activateBody(c.key, "kitchen-1")); a.status != 200 {
+		o.t.Fatalf("activate: %d %s", a.status, a.body)
+	}
+	return c
+}
+
+// ask sends a request over a connection; headers are "Name: value".
+func (c *customer) ask(method, path, body string, headers ...string) answer {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, c.base+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	res, err := c.client.Do(r)
+	if err != nil {
+		c.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		c.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return answer{c.t, res.StatusCode, res.Header, string(text)}
+}
+
+// lead posts a lead.
+func (c *customer) lead(email string) answer {
+	c.t.Helper()
+	return c.ask("POST", "/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":%q,"page":"/%s"}`, email, strings.Repeat("x", 1000)))
+}
+
+// reads checks that everything that needs no write is answered as ever.
+func (c *customer) reads() {
+	c.t.Helper()
+	bearer := "Authorization: Bearer " + c.token
+	if a := c.ask("POST", "/widget/license/verify", activateBody(c.key, "kitchen-1")); a.status != 200 || a.json()["valid"] != true {
+		c.t.Errorf("verify: %d %s", a.status, a.body)
+	}
+	for _, path := range []string{"/leads", "/licenses", "/widget/stats?widget=" + c.widget} {
+		if a := c.ask("GET", path, "", bearer); a.status != 200 {
+			c.t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+	}
+}
+
+// refuses checks that writes of each kind are refused with that code and told when
+// to come again.
+func (c *customer) refuses(code string) {
+	c.t.Helper()
+	for name, a := range map[string]answer{
+		"lead":     c.lead("refused@example.com"),
+		"activate": c.ask("POST", "/widget/license/activate", activateBody(c.key, "kitchen-2")),
+		"events":   c.ask("POST", "/widget/events", fmt.Sprintf(`{"widget":%q,"events":[{"type":"view"}]}`, c.widget), "Origin: "+siteOrigin),
+	} {
+		if a.status != 503 || a.header.Get("Retry-After") == "" || a.json()["code"] != code {
+			c.t.Errorf("%s: %d, Retry-After %q: %s; want %s", name, a.status, a.header.Get("Retry-After"), a.body, code)
+		}
+	}
+}
+
+// healthBecomes asks until health says that, for at most half a minute.
+func (c *customer) healthBecomes(status string) {
+	c.t.Helper()
+	var last string
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if last = c.ask("GET", "/widget/health", "").body; strings.HasPrefix(last, `{"status":"`+status+`"`) {
+			return
+		}
+	}
+	c.t.Fatalf("health stays %s, want %s", last, status)
+}
+
+// readUntil reads all that can be read, again and again, until the channel is closed.
+func (c *customer) readUntil(done <-chan struct{}) (rounds int) {
+	for {
+		select {
+		case <-done:
+			return rounds
+		case <-time.After(200 * time.Millisecond):
+		}
+		c.reads()
+		if a := c.ask("GET", "/widget/health", ""); a.status != 200 && a.status != 503 {
+			c.t.Errorf("health: %d %s", a.status, a.body)
+		}
+		rounds++
+	}
+}
+
+// A link is a client's connection to a service that may die.
+type link struct {
+	*http.Client
+	base string
+}
+
+// A told is what a client was told.
+type told struct {
+	status   int
+	replayed bool
+	OK       bool
+	ID       string
+	Code     string
+	Token    string
+	Valid    bool
+	Released bool
+}
+
+// post sends a request. An error means that nobody knows whether it was done.
+func (l link) post(path, body string, headers ...string) (told, error) {
+	r, err := http.NewRequest("POST", l.base+path, bytes.NewReader([]byte(body)))
+	if err != nil {
+		return told{}, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		if headers[i+1] != "" {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+	}
+	res, err := l.Do(r)
+	if err != nil {
+		return told{}, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		return told{}, err
+	}
+	a := told{status: res.StatusCode, replayed: res.Header.Get("Idempotency-Replayed") == "true"}
+	if len(text) > 0 {
+		err = json.Unmarshal(text, &a)
+	}
+	return a, err
+}
+
+// A raw connection sends and reads by hand.
+type rawConn struct {
+	net.Conn
+	*bufio.Reader
+}
+
+func dialRaw(t testing.TB, addr string) *rawConn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &rawConn{conn, bufio.NewReader(conn)}
+}
+
+// answer reads one answer.
+func (c *rawConn) answer(t testing.TB) (*http.Response, string) {
+	t.Helper()
+	res, err := http.ReadResponse(c.Reader, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(body)
+}
+
+// exchange sends bytes over a connection of its own and returns all that comes back
+// until it is closed.
+func exchange(t testing.TB, addr, request string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	go io.WriteString(conn, request) // fails where the answer comes before all is sent
+	conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	back, err := io.ReadAll(conn)
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the connection is not closed: %v, after %q", err, back)
+	}
+	return string(back)
+}
+
+// A shell is sqlite3 as an operator runs it.
+type shell struct {
+	t   testing.TB
+	in  io.WriteCloser
+	out io.Reader
+}
+
+// openShell opens the operator's database in the sqlite3 shell until the test ends.
+func openShell(t testing.TB, path string) *shell {
+	t.Helper()
+	programsOrSkip(t, "sqlite3")
+	cmd := exec.Command("sqlite3", "-batch", "-bail", path)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("sqlite3: %v", err)
+		}
+	})
+	return &shell{t, in, out}
+}
+
+// run runs statements and returns once they are done.
+func (s *shell) run(statements string) {
+	s.t.Helper()
+	if _, err := io.WriteString(s.in, ".timeout 10000\n"+statements+";\nSELECT 'done';\n"); err != nil {
+		s.t.Fatal(err)
+	}
+	for text := ""; !strings.Contains(text, "done\n"); {
+		buffer := make([]byte, 4096)
+		n, err := s.out.Read(buffer)
+		if err != nil {
+			s.t.Fatalf("sqlite3 ended: %v", err)
+		}
+		text += string(buffer[:n])
+	}
+}
+
+// operatorIn runs init in a directory.
+func operatorIn(t testing.TB, dir string) *operator {
+	t.Helper()
+	o := &operator{t: t, dir: dir, ran: map[string]bool{},
+		env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}}
+	o.account = o.object("init", "-origin", siteOrigin)["account_id"].(string)
+	return o
+}
+
+// smallDisk mounts a disk of that size until the test ends.
+func smallDisk(t testing.TB, size int) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := syscall.Mount("none", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", size)); err != nil {
+		t.Skipf("a small disk can't be mounted (%v): run this test as root", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	return dir
+}
+
+// fillDisk writes a file until nothing more fits.
+func fillDisk(t testing.TB, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for size := 1 << 16; size > 0; {
+		if _, err := f.Write(make([]byte, size)); errors.Is(err, syscall.ENOSPC) {
+			size /= 2
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A form is what becomes of a call that fails.
+type form int
+
+const (
+	notDone form = iota // and an error
+	done                // and an error all the same
+	ended               // not done, and SQLite has rolled back the transaction, as it may when the disk is full or fails
+)
+
+func (f form) String() string { return [...]string{"not done", "done", "ended"}[f] }
+
+// A fault makes one call on the writer's connection fail.
+type fault struct {
+	mu     sync.Mutex
+	armed  bool
+	only   string // the calls that count begin so
+	left   int    // calls until it strikes
+	form   form
+	err    error
+	struck string // the call that it struck; "": none yet
+
+	sync time.Duration // that each commit takes
+}
+
+// strikes counts a call and reports whether it is the one that fails.
+func (f *fault) strikes(call string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.armed || f.struck != "" || !strings.HasPrefix(call, f.only) {
+		return false
+	}
+	f.left--
+	if f.left >= 0 {
+		return false
+	}
+	f.struck = call
+	return true
+}
+
+func (f *fault) set(left int, only string, how form, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left, f.only, f.form, f.err, f.struck = left, only, how, err, ""
+}
+
+func (f *fault) arm(on bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.armed = on
+}
+
+// next tells how many calls there are until it strikes, and whether it has.
+func (f *fault) next() (left int, struck bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.left, f.struck != ""
+}
+
+func (f *fault) hit() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.struck
+}
+
+// faultyDriver is SQLite's driver with faults, by the file that is opened.
+var faultyDriver struct {
+	once   sync.Once
+	under  driver.Driver
+	faults sync.Map // the DSN up to its options → *fault
+}
+
+type faultDriver struct{}
+
+func useFault(path string, f *fault) {
+	faultyDriver.once.Do(func() {
+		db, err := sql.Open("sqlite", "")
+		if err != nil {
+			panic(err)
+		}
+		faultyDriver.under = db.Driver()
+		db.Close()
+		sql.Register("faulty", faultDriver{})
+	})
+	name, _, _ := strings.Cut(dsn(path, "rw", storeOptions{}), "?")
+	faultyDriver.faults.Store(name, f)
+}
+
+func (faultDriver) Open(name string) (driver.Conn, error) {
+	conn, err := faultyDriver.under.Open(strings.Replace(name, "synchronous%28FULL%29", "synchronous%28OFF%29", 1)) // which is another test's, and takes time
+	if err != nil {
+		return nil, err
+	}
+	name, _, _ = strings.Cut(name, "?")
+	f, _ := faultyDriver.faults.Load(name)
+	return &faultyConn{Conn: conn, fault: f.(*fault)}, nil
+}
+
+type faultyConn struct {
+	driver.Conn
+	*fault
+	open []driver.Stmt
+}
+
+// Close closes the statements too: whoever calls a connection bad has let go of it,
+// and of the lock that its transaction held.
+func (c *faultyConn) Close() error {
+	for _, stmt := range c.open {
+		stmt.Close()
+	}
+	return c.Conn.Close()
+}
+
+// call does something, unless it is to fail. undo takes back what a caller who gets
+// an error can't, as closing what was opened.
+func (c *faultyConn) call(name string, do func() error, undo func()) error {
+	if !c.strikes(name) {
+		return do()
+	}
+	switch c.form {
+	case done:
+		if err := do(); err != nil {
+			return err
+		}
+		undo()
+	case ended:
+		c.Conn.(driver.ExecerContext).ExecContext(context.Background(), "ROLLBACK", nil)
+	}
+	return c.err
+}
+
+func (c *faultyConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	var stmt driver.Stmt
+	err := c.call("prepare "+query, func() (err error) {
+		stmt, err = c.Conn.(driver.ConnPrepareContext).PrepareContext(ctx, query)
+		return err
+	}, func() { stmt.Close() })
+	if err != nil {
+		return nil, err
+	}
+	c.open = append(c.open, stmt)
+	return &faultyStmt{stmt, c, query}, nil
+}
+
+type faultyStmt struct {
+	driver.Stmt
+	conn  *faultyConn
+	query string
+}
+
+func (s *faultyStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (res driver.Result, err error) {
+	if s.query == "COMMIT" {
+		time.Sleep(s.conn.sync)
+	}
+	return res, s.conn.call("exec "+s.query, func() error {
+		res, err = s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
+		return err
+	}, func() {})
+}
+
+func (s *faultyStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	var rows driver.Rows
+	err := s.conn.call("query "+s.query, func() (err error) {
+		rows, err = s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
+		return err
+	}, func() { rows.Close() })
+	if err != nil {
+		return nil, err
+	}
+	return &faultyRows{rows, s}, nil
+}
+
+type faultyRows struct {
+	driver.Rows
+	stmt *faultyStmt
+}
+
+func (r *faultyRows) Next(dest []driver.Value) error {
+	return r.stmt.conn.call("next "+r.stmt.query, func() error { return r.Rows.Next(dest) }, func() {})
+}
+
+// The baseline is what load.sh holds the service against: net/http itself, which
+// reads and decodes the same JSON and answers a constant.
+var (
+	baselineAddr = flag.String("baseline", "", "address to serve the baseline of load.sh on")
+	baselineFor  = flag.Duration("baseline-for", time.Minute, "how long to serve it")
+)
+
+func TestBaseline_servesForLoadMeasurements(t *testing.T) {
+	if *baselineAddr == "" {
+		*baselineAddr, *baselineFor = "127.0.0.1:0", time.Millisecond
+	}
+	// The constants have the length of what the service answers.
+	posted := []byte(`{"valid":true,"code":"valid","detail":"The licence is valid.","checked_at":"2026-11-21T10:43:26Z","license":{` +
+		`"id":"lic_01m7yxmxbrv5yxng1bhejj7dys","product":"kds","plan":null,"kind":"node_locked","status":"active","trial":false,"expires_at":null,` +
+		`"grace_until":null,"entitlements":[],"seats":{"used":1,"max":2,"free":1}},"device":{"id":"dev_01m7yxmxbr5w1kyz1ng53f97vz","name":null,` +
+		`"state":"active"},"refresh_after":86400}` + "\n")
+	got := []byte(`{"series":[` + strings.Repeat(`{"date":"2026-11-21","views":0,"visitors":0,"clicks":0},`, 30) + `{}]}` + "\n")
+	listener, err := net.Listen("tcp", *baselineAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
+		constant := got
+		if r.Method == http.MethodPost {
+			constant = posted
+			body, err := io.ReadAll(r.Body)
+			var members map[string]any
+			if err != nil || json.Unmarshal(body, &members) != nil {
+				http.Error(w, "not JSON", http.StatusBadRequest)
+				return
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(constant)
+	})
+	web := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout}
+	time.AfterFunc(*baselineFor, func() { web.Close() })
+	if err := web.Serve(listener); err != http.ErrServerClosed {
+		t.Fatal(err)
+	}
+}

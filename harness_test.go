@@ -1,0 +1,1182 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/x509"
+	"database/sql"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// A service is a real handler over a real store in a directory of its own.
+type service struct {
+	t       testing.TB
+	server  *server
+	store   *store
+	keys    *keyring
+	dir     string
+	account string        // the main one; it owns siteOrigin
+	log     *bytes.Buffer // what the service logged
+	told    *discretion   // what was said in confidence
+}
+
+const (
+	siteOrigin = "https://www.example.com"
+	testBase   = "http://127.0.0.1:8080/v1"
+)
+
+// template is a new database with one account, one origin and a base address, as most
+// tests begin with it. It is made once; a copy costs a twentieth of making one.
+var template = sync.OnceValues(func() (made struct {
+	content []byte
+	account string
+}, err error) {
+	dir, err := os.MkdirTemp("", "widgetd-template-")
+	if err != nil {
+		return made, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "widgetd.db")
+	err = createStore(path, func(now *tx) (err error) {
+		t := now.at(bubbleStart.Sub(now.exact)) // so that the account is old for every test
+		if made.account, err = t.addAccount("main", true); err != nil {
+			return err
+		}
+		return errors.Join(t.addOrigin(made.account, siteOrigin), t.setBaseURL(testBase))
+	})
+	if err != nil {
+		return made, err
+	}
+	made.content, err = os.ReadFile(path)
+	return made, err
+})
+
+// bubbleStart is when the clock of a synctest bubble begins.
+var bubbleStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// copyTemplate makes a database from the template and returns the id of its account.
+func copyTemplate(t testing.TB, path string) (account string) {
+	t.Helper()
+	made, err := template()
+	if err == nil {
+		err = os.WriteFile(path, made.content, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.account
+}
+
+// newService starts a service with one account and one origin. In a synctest
+// bubble its clock is the bubble's. change alters the usual options.
+func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *service {
+	t.Helper()
+	s := &service{t: t, dir: t.TempDir(), log: &bytes.Buffer{}, told: newDiscretion(t)}
+	db := filepath.Join(s.dir, "widgetd.db")
+	s.account = copyTemplate(t, db)
+	var err error
+	s.keys, err = newKeyring(time.Now())
+	s.check(err)
+	s.check(s.keys.save(filepath.Join(s.dir, "widgetd.key"), false))
+	s.told.keyFile(t, s.keys)
+	var of storeOptions
+	how, err := usualServerOptions(commands())
+	s.check(err)
+	for _, f := range change {
+		f(&of, &how)
+	}
+	s.store, err = openStore(db, of)
+	s.check(err)
+	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), wings)
+	s.check(err)
+	t.Cleanup(func() {
+		if err := s.store.close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		s.told.check(t, s.log.Bytes(), db)
+	})
+	return s
+}
+
+// beside runs something beside the test until its end, or until stop is called.
+func (s *service) beside(run func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	ended := make(chan struct{})
+	go func() { run(ctx); close(ended) }()
+	stop = func() { cancel(); <-ended }
+	s.t.Cleanup(stop)
+	return stop
+}
+
+// withoutAddressLimits lifts the limits that hold anonymous callers.
+func withoutAddressLimits(_ *storeOptions, o *serverOptions) {
+	o.anonymousRate, o.failedLookupRate = 1<<30, 1<<30
+}
+
+// with is the same service for a subtest, which then fails by itself.
+func (s *service) with(t testing.TB) *service {
+	same := *s
+	same.t = t
+	return &same
+}
+
+func (s *service) check(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// change runs a write, as an operator's command would.
+func (s *service) change(f func(*tx) error) {
+	s.t.Helper()
+	s.check(s.store.update(s.t.Context(), f))
+}
+
+func (s *service) sql(query string, args ...any) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		n, err := t.exec(query, args...)
+		if err == nil && n == 0 {
+			err = fmt.Errorf("%s changed nothing", query)
+		}
+		return err
+	})
+}
+
+// addLicense issues a licence of the main account, unless l says otherwise, and
+// returns its id and key.
+func (s *service) addLicense(l license) (id, key string) {
+	s.t.Helper()
+	key = newLicenseKey()
+	parsed, err := parseLicenseKey(key)
+	s.check(err)
+	l.AccountID, l.Product = cmp.Or(l.AccountID, s.account), cmp.Or(l.Product, "kds")
+	s.change(func(t *tx) (err error) {
+		id, err = t.addLicense(&l, parsed, actorCommand)
+		return err
+	})
+	s.told.hear(key)
+	return id, key
+}
+
+// addAccount opens another account.
+func (s *service) addAccount(name string) (id string) {
+	s.t.Helper()
+	s.change(func(t *tx) (err error) {
+		id, err = t.addAccount(name, false)
+		return err
+	})
+	return id
+}
+
+// addWidget adds a widget to an account.
+func (s *service) addWidget(account string) (id string) {
+	s.t.Helper()
+	s.change(func(t *tx) (err error) {
+		id, err = t.addWidget(account, "Lunch", false)
+		return err
+	})
+	return id
+}
+
+// token issues a bearer token for an account.
+func (s *service) token(account, scope string) (token string) {
+	s.t.Helper()
+	s.change(func(t *tx) (err error) {
+		token, _, err = issueToken(t, s.keys, tokenRow{AccountID: account, ClientID: "test", Scope: scope}, time.Hour)
+		return err
+	})
+	s.told.hear(token)
+	return token
+}
+
+// command runs the program and returns what it printed.
+func (s *service) command(args ...string) (string, error) {
+	s.t.Helper()
+	var out bytes.Buffer
+	env := map[string]string{"WIDGETD_DB": filepath.Join(s.dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(s.dir, "widgetd.key")}
+	err := run(s.t.Context(), args, func(name string) string { return env[name] }, &out, &bytes.Buffer{})
+	s.notice()
+	return out.String(), err
+}
+
+// must runs the program, which must succeed.
+func (s *service) must(args ...string) string {
+	s.t.Helper()
+	out, err := s.command(args...)
+	if err != nil {
+		s.t.Fatalf("widgetd %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+// notice lets the service notice what another connection has changed, which it does
+// within a second by itself.
+func (s *service) notice() {
+	s.t.Helper()
+	s.store.fresh.Store(false)
+	for !s.store.cachesFresh() {
+		runtime.Gosched()
+	}
+}
+
+// count returns the single number that a query gives.
+func (s *service) count(query string, args ...any) (n int) {
+	s.t.Helper()
+	s.check(s.store.one(query, args, &n))
+	return n
+}
+
+// dump is every row of every table but the proofs of health, read over a connection
+// of its own, for comparing before and after.
+func (s *service) dump() string {
+	s.t.Helper()
+	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{}, "query_only(1)"))
+	s.check(err)
+	defer db.Close()
+	var tables []string
+	list := func(query string, row func(*sql.Rows)) {
+		s.t.Helper()
+		rows, err := db.Query(query)
+		s.check(err)
+		defer rows.Close()
+		for rows.Next() {
+			row(rows)
+		}
+		s.check(rows.Err())
+	}
+	list(`SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN ('probes', 'sqlite_stat1') ORDER BY name`, func(rows *sql.Rows) {
+		var name string
+		s.check(rows.Scan(&name))
+		tables = append(tables, name)
+	})
+	var out strings.Builder
+	for _, table := range tables {
+		fmt.Fprintf(&out, "== %s\n", table)
+		var lines []string
+		list(`SELECT * FROM `+table, func(rows *sql.Rows) {
+			columns, err := rows.Columns()
+			s.check(err)
+			values, dest := make([]any, len(columns)), make([]any, len(columns))
+			for i := range values {
+				dest[i] = &values[i]
+			}
+			s.check(rows.Scan(dest...))
+			lines = append(lines, fmt.Sprintf("%v", values))
+		})
+		slices.Sort(lines)
+		fmt.Fprintln(&out, strings.Join(lines, "\n"))
+	}
+	return out.String()
+}
+
+// unchanged checks that no table has changed since a dump.
+func (s *service) unchanged(before string) {
+	s.t.Helper()
+	after := s.dump()
+	if after == before {
+		return
+	}
+	old, now := strings.Split(before, "\n"), strings.Split(after, "\n")
+	only := func(lines, others []string) string {
+		return strings.Join(slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(others, line) }), "\n")
+	}
+	s.t.Fatalf("the database has changed; gone:\n%s\nnew:\n%s", only(old, now), only(now, old))
+}
+
+func TestHarness_databaseFilesAreWhereDumpLooks(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	before := s.dump()
+	s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com"}`).is(200)
+	if s.store.path != filepath.Join(s.dir, "widgetd.db") || s.dump() == before || !strings.Contains(s.dump(), "ada@example.com") {
+		t.Fatal("dump does not see a new lead")
+	}
+}
+
+// reopen gives a service a store that was opened otherwise.
+func (s *service) reopen(o storeOptions) {
+	s.t.Helper()
+	s.check(s.store.close())
+	var err error
+	s.store, err = openStore(filepath.Join(s.dir, "widgetd.db"), o)
+	s.check(err)
+	s.server.store = s.store
+	if o.now != nil {
+		s.server.now = o.now
+	}
+}
+
+const anyLead = `{"type":"newsletter","email":"ada@example.com"}`
+
+// limitPages lets the database grow by some pages only; a negative number lifts that.
+func (s *service) limitPages(more int) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		pages, limit := 0, 0
+		if err := t.one(`PRAGMA page_count`, nil, &pages); err != nil {
+			return err
+		}
+		if pages += more; more < 0 {
+			pages = 1 << 30
+		}
+		return t.one(fmt.Sprintf(`PRAGMA max_page_count = %d`, pages), nil, &limit)
+	})
+}
+
+// An answer is what came back.
+type answer struct {
+	t      testing.TB
+	status int
+	header http.Header
+	body   string
+}
+
+// do sends a request. path is relative to the base address; one that begins with
+// // is from the root. headers are "Name: value", of which "Peer: 127.0.0.1:1" is
+// the address that the connection comes from; a body without a Content-Type is sent
+// as JSON.
+func (s *service) do(method, path, body string, headers ...string) answer {
+	s.t.Helper()
+	if root, ok := strings.CutPrefix(path, "//"); ok {
+		path = "/" + root
+	} else {
+		path = "/v1" + path
+	}
+	var reader io.Reader
+	if body != "" {
+		reader = strings.NewReader(body)
+	}
+	r := httptest.NewRequestWithContext(s.t.Context(), method, path, reader)
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	seen := map[string]bool{}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if name == "Peer" {
+			r.RemoteAddr = value
+			continue
+		}
+		if seen[name] {
+			r.Header.Add(name, value)
+		} else {
+			r.Header.Set(name, value)
+		}
+		seen[name] = true
+	}
+	w := httptest.NewRecorder()
+	s.server.ServeHTTP(w, r)
+	s.told.hearRequest(body, r.Header)
+	s.told.hear(w.Body.String())
+	return answer{s.t, w.Code, w.Result().Header, w.Body.String()}
+}
+
+func (s *service) post(path, body string, headers ...string) answer {
+	s.t.Helper()
+	return s.do("POST", path, body, headers...)
+}
+
+func (s *service) get(path string, headers ...string) answer {
+	s.t.Helper()
+	return s.do("GET", path, "", headers...)
+}
+
+// ask sends a request as it is to the service and checks that the answer is one of
+// the contract's.
+func (s *service) ask(method, path, query, body string, header http.Header) answer {
+	s.t.Helper()
+	r := httptest.NewRequestWithContext(s.t.Context(), method, "/v1"+path, strings.NewReader(body))
+	r.URL.RawQuery = query
+	for name, values := range header {
+		r.Header[name] = values
+	}
+	w := httptest.NewRecorder()
+	s.server.ServeHTTP(w, r)
+	a := answer{s.t, w.Code, w.Result().Header, w.Body.String()}
+	if a.status >= 500 {
+		s.t.Fatalf("%s %s?%s %v %q: %d %s\n%s", method, path, query, header, body, a.status, a.body, s.log)
+	}
+	if a.status >= 400 {
+		return a.is(a.status, a.text("code"))
+	}
+	return a.is(a.status)
+}
+
+// json decodes the body.
+func (a answer) json() map[string]any {
+	a.t.Helper()
+	var v map[string]any
+	if err := json.Unmarshal([]byte(a.body), &v); err != nil {
+		a.t.Fatalf("%d %q is not JSON: %v", a.status, a.body, err)
+	}
+	return v
+}
+
+// text returns a member of the body that is a string; names go down, as
+// "license", "id".
+func (a answer) text(names ...string) string {
+	a.t.Helper()
+	var v any = a.json()
+	for _, name := range names {
+		v = v.(map[string]any)[name]
+	}
+	text, ok := v.(string)
+	if !ok {
+		a.t.Fatalf("%v of %s is no string", names, a.body)
+	}
+	return text
+}
+
+// wrong lists what the errors of a problem name: "#/email invalid_email" for a
+// member, "?limit out_of_range" for a parameter.
+func (a answer) wrong() []string {
+	a.t.Helper()
+	var p problem
+	if err := json.Unmarshal([]byte(a.body), &p); err != nil {
+		a.t.Fatalf("%d %q is not a problem: %v", a.status, a.body, err)
+	}
+	named := []string{}
+	for _, e := range p.Errors {
+		if e.Parameter != "" {
+			e.Pointer += "?" + e.Parameter
+		}
+		named = append(named, e.Pointer+" "+e.Code)
+	}
+	return named
+}
+
+// names checks that a problem names exactly these, in this order.
+func (a answer) names(wrong ...string) answer {
+	a.t.Helper()
+	if got := a.wrong(); !slices.Equal(got, wrong) {
+		a.t.Fatalf("errors name %q, want %q", got, wrong)
+	}
+	return a
+}
+
+// has checks headers, each "Name: value"; "Name: " is one that is absent.
+func (a answer) has(headers ...string) answer {
+	a.t.Helper()
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if got := strings.Join(a.header.Values(name), " | "); got != value {
+			a.t.Fatalf("%s is %q, want %q (%d %s)", name, got, value, a.status, a.body)
+		}
+	}
+	return a
+}
+
+// is checks the status and, for a problem, its code, its type and the rules that
+// every answer keeps.
+func (a answer) is(status int, code ...string) answer {
+	a.t.Helper()
+	if a.status != status {
+		a.t.Fatalf("status %d, want %d: %s", a.status, status, a.body)
+	}
+	if !strings.HasPrefix(a.header.Get("X-Request-Id"), "req_") || a.header.Get("X-Content-Type-Options") != "nosniff" || a.header.Get("Cache-Control") == "" {
+		a.t.Fatalf("a header that every answer has is missing: %v", a.header)
+	}
+	if status < 400 || len(code) == 0 {
+		return a
+	}
+	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
+		a.t.Fatalf("Content-Type %q of a problem", got)
+	}
+	p := a.json()
+	if p["code"] != code[0] || p["status"] != float64(status) || p["type"] != "http://127.0.0.1:8080/docs#"+code[0] ||
+		p["request_id"] != a.header.Get("X-Request-Id") || p["title"] == "" {
+		a.t.Fatalf("problem %s, want code %s", a.body, code[0])
+	}
+	return a
+}
+
+// seatBody makes a body of names and values, in turn.
+func seatBody(pairs ...any) string {
+	parts := []string{}
+	for i := 0; i < len(pairs); i += 2 {
+		value, _ := json.Marshal(pairs[i+1])
+		parts = append(parts, fmt.Sprintf("%q:%s", pairs[i], value))
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+// activateBody is a body of activate or deactivate.
+func activateBody(key, fingerprint string) string {
+	return seatBody("license_key", key, "fingerprint", fingerprint)
+}
+
+// activate activates a fingerprint by key; more are members of the body.
+func (s *service) activate(key, fingerprint string, more ...any) answer {
+	s.t.Helper()
+	return s.post("/widget/license/activate", seatBody(append([]any{"license_key", key, "fingerprint", fingerprint}, more...)...))
+}
+
+// verifyLease verifies by device token; more are members of the body.
+func (s *service) verifyLease(token string, more ...any) answer {
+	s.t.Helper()
+	return s.post("/widget/license/verify", seatBody(more...), "Authorization: Bearer "+token)
+}
+
+// verifyKey verifies by key; more are members of the body.
+func (s *service) verifyKey(key, fingerprint string, more ...any) answer {
+	s.t.Helper()
+	return s.post("/widget/license/verify", seatBody(append([]any{"license_key", key, "fingerprint", fingerprint}, more...)...))
+}
+
+// answers checks a verify answer's code and validity.
+func (a answer) answers(code string) answer {
+	a.t.Helper()
+	a.is(200)
+	body := a.json()
+	if body["code"] != code || body["valid"] != (code == "valid" || code == "grace") || body["detail"] != verdictDetails[code] {
+		a.t.Fatalf("want %s: %s", code, a.body)
+	}
+	return a
+}
+
+func (a answer) hasToken() bool { _, ok := a.json()["token"]; return ok }
+
+// lease reads the claims of an answer's token.
+func (s *service) lease(a answer) claims {
+	s.t.Helper()
+	c, err := s.server.keys.Load().verify(a.text("token"))
+	s.check(err)
+	return c
+}
+
+func (s *service) deviceRow(id string) *device {
+	s.t.Helper()
+	d, err := s.store.deviceByID(anyAccount, id)
+	s.check(err)
+	return d
+}
+
+// runOK runs a command that must succeed and returns what it printed.
+func runOK(t testing.TB, args ...string) string {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	if err := run(t.Context(), args, func(string) string { return "" }, &stdout, &stderr); err != nil {
+		t.Fatalf("widgetd %q: %v\n%s%s", args, err, stdout.String(), stderr.String())
+	}
+	return stdout.String()
+}
+
+// An operator runs commands on a directory of its own. Where the files lie comes
+// from the environment, as on a server.
+type operator struct {
+	t       testing.TB
+	dir     string
+	env     map[string]string
+	account string // the main one
+	ran     map[string]bool
+	told    *discretion // what was printed in confidence
+	noted   string      // what the last command wrote to standard error
+}
+
+// newOperator runs init.
+func newOperator(t testing.TB) *operator {
+	t.Helper()
+	dir := t.TempDir()
+	o := &operator{t: t, dir: dir, ran: map[string]bool{}, told: newDiscretion(t),
+		env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}}
+	o.account = o.object("init", "-origin", siteOrigin+",https://Partner.example:443")["account_id"].(string)
+	ring, err := loadKeyring(o.env["WIDGETD_KEY"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.told.keyFile(t, ring)
+	t.Cleanup(func() { o.told.check(t, nil, filepath.Join(dir, "widgetd.db")) })
+	return o
+}
+
+// try runs a command and returns what it printed.
+func (o *operator) try(args ...string) (string, error) {
+	o.t.Helper()
+	var stdout, stderr bytes.Buffer
+	err := run(o.t.Context(), args, func(name string) string { return o.env[name] }, &stdout, &stderr)
+	if cmd, _ := findCommand(commands(), args); cmd != nil && err == nil {
+		o.ran[cmd.name] = true
+	}
+	o.told.hear(stdout.String())
+	if o.noted = stderr.String(); o.noted != "" && !strings.HasPrefix(o.noted, "these are the first ") {
+		o.t.Errorf("widgetd %q wrote to standard error: %s", args, o.noted)
+	}
+	return stdout.String(), err
+}
+
+// do runs a command that must succeed.
+func (o *operator) do(args ...string) string {
+	o.t.Helper()
+	out, err := o.try(args...)
+	if err != nil {
+		o.t.Fatalf("widgetd %q: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// objects runs a command with -json behind its arguments and returns the objects
+// it printed, one a line.
+func (o *operator) objects(args ...string) (all []map[string]any) {
+	o.t.Helper()
+	for line := range strings.Lines(o.do(append(args, "-json")...)) {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			o.t.Fatalf("widgetd %q: %q is no JSON object: %v", args, line, err)
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+func (o *operator) object(args ...string) map[string]any {
+	o.t.Helper()
+	all := o.objects(args...)
+	if len(all) != 1 {
+		o.t.Fatalf("widgetd %q printed %d objects", args, len(all))
+	}
+	return all[0]
+}
+
+// fails runs a command that must fail with that text, in one line.
+func (o *operator) fails(want string, args ...string) error {
+	o.t.Helper()
+	_, err := o.try(args...)
+	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		o.t.Errorf("widgetd %q: %v, want one line with %q", args, err, want)
+	}
+	return err
+}
+
+// store opens the operator's database for the test to look into.
+func (o *operator) store(f func(*store)) {
+	o.t.Helper()
+	s, err := openStore(o.env["WIDGETD_DB"], storeOptions{noCheckpoints: true})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	f(s)
+	if err := s.close(); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *operator) change(f func(*tx) error) {
+	o.t.Helper()
+	o.store(func(s *store) {
+		if err := s.update(o.t.Context(), f); err != nil {
+			o.t.Fatal(err)
+		}
+	})
+}
+
+// addLeads puts leads there, each posted a day before the one before it.
+func (o *operator) addLeads(emails ...string) {
+	o.t.Helper()
+	o.change(func(t *tx) error {
+		for i, email := range emails {
+			source, page := "=footer", "/+menu"
+			if _, err := t.at(-time.Duration(i) * 24 * time.Hour).addLead(lead{AccountID: o.account, Type: "newsletter", Email: email, Source: &source, Page: &page}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// column returns one member of each object.
+func column(rows []map[string]any, name string) (all []any) {
+	for _, row := range rows {
+		all = append(all, row[name])
+	}
+	return all
+}
+
+// addDevice puts an active device on a licence.
+func (o *operator) addDevice(licenseID, kid string) (id string) {
+	o.t.Helper()
+	o.change(func(t *tx) error {
+		id = t.newID("dev")
+		hash := fingerprintHash(id)
+		return t.saveDevice(&device{ID: id, LicenseID: licenseID, Fingerprint: hash[:], State: deviceActive, ActivatedAt: t.now, LastSeenAt: t.now,
+			LeaseKid: kid, LeasedAt: t.now, LeaseExpiresAt: t.now.after(time.Hour)})
+	})
+	return id
+}
+
+// makeStore makes a database with a main account and an origin and returns its path.
+func makeStore(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "widgetd.db")
+	copyTemplate(t, path)
+	return path
+}
+
+// openTestStore opens a database until the test ends.
+func openTestStore(t testing.TB, path string, o storeOptions) *store {
+	t.Helper()
+	s, err := openStore(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		select {
+		case <-s.closing: // the test has closed it
+		default:
+			if err := s.close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		}
+	})
+	return s
+}
+
+// named is a job that opens an account.
+func named(name string) func(*tx) error {
+	return func(t *tx) error {
+		_, err := t.addAccount(name, false)
+		return err
+	}
+}
+
+// accountNames are the accounts but the main one, sorted by name.
+func accountNames(t testing.TB, s *store) (names []string) {
+	t.Helper()
+	all, err := s.accounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if !a.Main {
+			names = append(names, a.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// holdWriter keeps the writer in a job until release is called: what is asked
+// meanwhile waits, and makes one batch.
+func holdWriter(t testing.TB, s *store) (release func()) {
+	t.Helper()
+	held, let := make(chan struct{}), make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		done <- s.update(context.Background(), func(*tx) error {
+			close(held)
+			<-let
+			return nil
+		})
+	}()
+	<-held
+	return func() {
+		close(let)
+		if err := <-done; err != nil {
+			t.Errorf("the job that held the writer: %v", err)
+		}
+	}
+}
+
+// queue asks for jobs, in order, while the writer is held, and returns where each
+// one's result will be.
+func queue(s *store, ctx context.Context, jobs ...func(*tx) error) []chan error {
+	results := make([]chan error, len(jobs))
+	for i, f := range jobs {
+		before := len(s.jobs)
+		results[i] = make(chan error, 1)
+		go func() { results[i] <- s.update(ctx, f) }()
+		for len(s.jobs) == before {
+			runtime.Gosched()
+		}
+	}
+	return results
+}
+
+// foreignLock takes the write lock as another program would.
+func foreignLock(t testing.TB, path string) (release func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	transaction, err := db.Begin() // immediate, as the DSN says
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := errors.Join(transaction.Commit(), db.Close()); err != nil {
+			t.Errorf("release: %v", err)
+		}
+	}
+}
+
+// leaveOpen starts to read the database as another program would, until the test ends
+// or what it returns is called.
+func leaveOpen(t testing.TB, path string) (end func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{}, "query_only(1)"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := db.Query(`SELECT id FROM accounts`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end = func() {
+		rows.Close()
+		db.Close()
+	}
+	t.Cleanup(end)
+	return end
+}
+
+// damage changes bytes of a file.
+func damage(t testing.TB, path string, at int64, bytes ...byte) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt(bytes, at)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// raw runs SQL on a file without any of the store's care.
+func raw(t testing.TB, path, query string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.Exec(query)
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rename(t testing.TB, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func dirNames(t testing.TB, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// traces are the files of a directory in which a text stands.
+func traces(t testing.TB, dir, text string) (names []string) {
+	t.Helper()
+	for _, name := range dirNames(t, dir) {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(bytes.ToLower(content), []byte(text)) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// vectors reads a file of public test vectors, or skips.
+func vectors(t testing.TB, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "shared", "vectors", name))
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skipf("skipped: ../shared/vectors/%s is not there", name)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// readmeBlock returns the code block of the README that holds a text.
+func readmeBlock(t testing.TB, holds string) string {
+	t.Helper()
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range regexp.MustCompile("(?s)```\\w*\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
+		if strings.Contains(found[1], holds) {
+			return found[1]
+		}
+	}
+	t.Fatalf("no block of the README holds %q", holds)
+	return ""
+}
+
+// The shapes of what may stand in no log: a licence key of ours, a token or a part of
+// one, a key file's blocks, an address.
+var (
+	keyShape   = regexp.MustCompile(`(?i)\b[0-9a-z]{5}(?:-[0-9a-z]{5}){4}\b`)
+	tokenShape = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}`)
+	wholeToken = regexp.MustCompile(tokenShape.String() + `\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`) // among random bytes
+	pemShape   = regexp.MustCompile(`-----BEGIN [A-Z ]+-----`)
+	emailShape = regexp.MustCompile(`[\pL\pN.!#$%&'*+/=?^_{|}~-]+@[\pL\pN-]+(?:\.[\pL\pN-]+)+`)
+)
+
+// A discretion remembers what a service was told and gave away in confidence, so that
+// the end of every test can look for it where it must not be: nothing of it in the log,
+// and in the database no key, token or secret. A nil one hears nothing: a benchmark's
+// or a fuzz target's, whose bodies may hold anything, anywhere.
+type discretion struct {
+	mu      sync.Mutex
+	secrets map[string]string // what it is, by what is written
+	emails  map[string]bool
+}
+
+func newDiscretion(t testing.TB) *discretion {
+	if _, test := t.(*testing.T); !test {
+		return nil
+	}
+	return &discretion{secrets: map[string]string{}, emails: map[string]bool{}}
+}
+
+// hear remembers the keys, tokens and addresses of a text that went in or out.
+func (d *discretion) hear(text string) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, key := range keyShape.FindAllString(text, -1) {
+		if _, err := parseLicenseKey(key); err == nil {
+			d.keep("a licence key", key)
+		}
+	}
+	if strings.Contains(text, "eyJ") {
+		for _, token := range wholeToken.FindAllString(text, -1) {
+			d.keep("a token", token)
+			d.keep("a token's signature", token[strings.LastIndexByte(token, '.')+1:])
+		}
+	}
+	if strings.Contains(text, "@") {
+		for _, email := range emailShape.FindAllString(text, -1) {
+			d.emails[strings.ToLower(email)] = true
+		}
+	}
+}
+
+// keep remembers one secret; short ones would be found anywhere.
+func (d *discretion) keep(what, secret string) {
+	if len(secret) < 12 {
+		return
+	}
+	d.secrets[string(lowerASCII([]byte(secret)))] = what
+	if what == "a licence key" {
+		d.secrets[strings.ToLower(strings.ReplaceAll(secret, "-", ""))] = what
+	}
+}
+
+// hearRequest remembers what a request carries.
+func (d *discretion) hearRequest(body string, header http.Header) {
+	if d == nil {
+		return
+	}
+	d.hear(body)
+	d.hear(strings.Join(header.Values("Authorization"), " "))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, key := range header.Values("Idempotency-Key") {
+		d.keep("an Idempotency-Key", strings.Trim(key, `"`))
+	}
+}
+
+// keyFile remembers the secrets of a key file, in every form that a careless line
+// could write.
+func (d *discretion) keyFile(t testing.TB, ring *keyring) {
+	t.Helper()
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	raw := map[string][]byte{"the secret block": ring.secret}
+	for i := range ring.keys {
+		der, err := x509.MarshalPKCS8PrivateKey(ring.keys[i].private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw[fmt.Sprint("signing key ", i)] = ring.keys[i].private.Seed()
+		raw[fmt.Sprint("the block of signing key ", i)] = der
+	}
+	for what, secret := range raw {
+		d.secrets[string(lowerASCII(secret))] = what
+		for _, text := range []string{base64.StdEncoding.EncodeToString(secret), base64.RawURLEncoding.EncodeToString(secret), hex.EncodeToString(secret), fmt.Sprint(secret)} {
+			d.secrets[strings.ToLower(text)] = what
+		}
+	}
+}
+
+// indiscretions are what a log gives away, by its shape or because it was said.
+func (d *discretion) indiscretions(log []byte) (found []string) {
+	for what, shape := range map[string]*regexp.Regexp{"a licence key": keyShape, "a token": tokenShape, "a key block": pemShape, "an address": emailShape} {
+		if text := shape.Find(log); text != nil {
+			found = append(found, fmt.Sprintf("%s: %q", what, text))
+		}
+	}
+	found = append(found, d.said(log)...)
+	log = bytes.ToLower(log)
+	for email := range d.emails {
+		if bytes.Contains(log, []byte(email)) {
+			found = append(found, "an address: "+email)
+		}
+	}
+	return found
+}
+
+// said are the secrets that stand in a text, in letters of either case. It reads the
+// text once, however many secrets there are: most places in it begin like none of them.
+func (d *discretion) said(text []byte) (found []string) {
+	var begins [1 << 16]bool // by the first two bytes
+	starts := map[uint32][]string{}
+	for secret := range d.secrets {
+		begins[binary.BigEndian.Uint16([]byte(secret))] = true
+		start := binary.BigEndian.Uint32([]byte(secret))
+		starts[start] = append(starts[start], secret)
+	}
+	text = lowerASCII(text)
+	for i := 0; i+4 <= len(text); i++ {
+		if !begins[binary.BigEndian.Uint16(text[i:])] {
+			continue
+		}
+		for _, secret := range starts[binary.BigEndian.Uint32(text[i:])] {
+			if what := fmt.Sprintf("%s: %q", d.secrets[secret], secret); bytes.HasPrefix(text[i:], []byte(secret)) && !slices.Contains(found, what) {
+				found = append(found, what)
+			}
+		}
+	}
+	return found
+}
+
+// lowerASCII makes ASCII letters small and leaves every other byte as it is: in a file
+// of random bytes there is no other text.
+func lowerASCII(text []byte) []byte {
+	small := bytes.Clone(text)
+	for i, c := range small {
+		if 'A' <= c && c <= 'Z' {
+			small[i] = c + 'a' - 'A'
+		}
+	}
+	return small
+}
+
+// check looks into the log, and into every file of the database as it lies there.
+func (d *discretion) check(t testing.TB, log []byte, db string) {
+	t.Helper()
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, found := range d.indiscretions(log) {
+		t.Errorf("the log gives away %s", found)
+	}
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		content, err := os.ReadFile(db + suffix)
+		if err != nil {
+			continue // gone by the test's own hand, or never there
+		}
+		for _, found := range d.said(content) {
+			t.Errorf("%s gives away %s", filepath.Base(db)+suffix, found)
+		}
+		if token := wholeToken.Find(content); token != nil {
+			t.Errorf("%s holds a token: %q", filepath.Base(db)+suffix, token)
+		}
+	}
+}
+
+// commandLog checks what a process wrote to standard error.
+func commandLog(t testing.TB, log string) {
+	t.Helper()
+	for _, found := range (&discretion{}).indiscretions([]byte(log)) {
+		t.Errorf("standard error gives away %s", found)
+	}
+}
+
+func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	_, key := s.addLicense(license{})
+	token := s.token(s.account, scopeLeads)
+	s.post("/widget/leads", `{"type":"newsletter","email":"Ada.Lovelace@example.com"}`, "Idempotency-Key: only-ada-knows-this").is(200)
+	s.get("/leads", "Authorization: Bearer "+token).is(200)
+	lease := s.activate(key, "till-1").text("token")
+	secret := base64.StdEncoding.EncodeToString(s.keys.secret)
+	for _, planted := range []string{key, strings.ToLower(key), strings.ReplaceAll(key, "-", ""), token, lease, lease[strings.LastIndexByte(lease, '.')+1:],
+		"only-ada-knows-this", "ada.lovelace@EXAMPLE.com", secret, string(s.keys.secret), "-----BEGIN PRIVATE KEY-----", "nobody.ever.said@example.org"} {
+		if found := s.told.indiscretions([]byte(`level=WARN msg=storage error="read ` + planted + `: no"`)); len(found) == 0 {
+			t.Errorf("%q in a log is not found", planted)
+		}
+	}
+	if found := s.told.indiscretions([]byte(`time=2026-11-21T13:47:00.000Z level=ERROR msg="internal error" request_id=req_01234567890123456789012345 route="POST /widget/leads" error="open /var/lib/widgetd: no"`)); len(found) > 0 {
+		t.Errorf("found in a harmless line: %q", found)
+	}
+	for _, planted := range []string{key, strings.ReplaceAll(key, "-", ""), token, "only-ada-knows-this", secret, string(s.keys.secret), string(s.keys.signer().private.Seed())} {
+		if found := s.told.said([]byte("\x00\x01" + planted + "\x02")); len(found) == 0 {
+			t.Errorf("%q in a file is not found", planted)
+		}
+	}
+	if len(s.told.said([]byte("ada.lovelace@example.com"))) > 0 {
+		t.Error("an address in the database counts as a secret")
+	}
+}
+
+// allRoutes is every route of the service.
+func allRoutes() (all []route) {
+	for _, w := range wings(&server{authenticator: &authenticator{}}) {
+		all = append(all, w.routes...)
+	}
+	return all
+}
+
+const countLegacyCalls = "legacy calls can't be counted" // the fault of the chore that counts them
+
+// chore returns what a chore of the service runs; fault names it.
+func (s *service) chore(fault string) func(context.Context) error {
+	s.t.Helper()
+	for _, c := range s.server.chores {
+		if c.fault == fault {
+			return c.run
+		}
+	}
+	s.t.Fatalf("the service has no chore %q", fault)
+	return nil
+}

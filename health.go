@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+)
+
+func healthWing(s *server) wing {
+	return wing{
+		routes: []route{{pattern: "GET /widget/health", free: true, run: endpoint(s.showHealth)}},
+		roots:  []rootPath{{"/livez", s.showAlive}},
+	}
+}
+
+const (
+	healthInterval = time.Second            // least time between two probes, however many callers ask
+	healthWait     = 250 * time.Millisecond // how long a caller waits for the probe that runs
+)
+
+// A healthCheck keeps the result of the last probe of the database, which reads and writes it,
+// for the callers until the next one.
+type healthCheck struct {
+	mu           sync.Mutex
+	running      chan struct{} // closed when the running probe ends; nil: none runs
+	at           time.Time     // when the last probe ended
+	took         time.Duration // how long it took
+	err          error         // its result
+	blockedSince time.Time     // since when probes wait for a lock; zero: they don't
+}
+
+// A healthReport is the answer of GET /widget/health (draft-inadarei-api-health-check-06).
+type healthReport struct {
+	Status    string                   `json:"status"` // pass, warn or fail
+	Version   string                   `json:"version"`
+	ReleaseID string                   `json:"releaseId"`
+	Checks    map[string][]healthProbe `json:"checks"`
+}
+
+// A healthProbe is one observation of a healthReport.
+type healthProbe struct {
+	ComponentType string `json:"componentType"`
+	ObservedValue int64  `json:"observedValue"`
+	ObservedUnit  string `json:"observedUnit"`
+	Status        string `json:"status"`
+	Time          stamp  `json:"time"`
+}
+
+const (
+	healthPass = "pass"
+	healthWarn = "warn"
+	healthFail = "fail"
+)
+
+// httpStatus returns the status of the answer: 503 for fail, else 200.
+func (h *healthReport) httpStatus() int {
+	if h.Status == healthFail {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusOK
+}
+
+// showHealth answers GET /widget/health. The status is pass; warn while another program holds
+// the write lock or the WAL is larger than maxWAL; fail when the database can't be read or
+// written, when it has been locked for lockTimeout, or while the service stops.
+func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, error) {
+	status, took, at := s.checkHealth()
+	report := &healthReport{
+		Status:    status,
+		Version:   "1",
+		ReleaseID: buildName(),
+		Checks: map[string][]healthProbe{
+			"sqlite:responseTime": {{
+				ComponentType: "datastore",
+				ObservedValue: took.Milliseconds(),
+				ObservedUnit:  "ms",
+				Status:        status,
+				Time:          newStamp(at),
+			}},
+		},
+	}
+	if size := s.store.walSize(); size > maxWAL {
+		report.Checks["sqlite:logSize"] = []healthProbe{{
+			ComponentType: "datastore",
+			ObservedValue: size,
+			ObservedUnit:  "bytes",
+			Status:        healthWarn,
+			Time:          newStamp(s.now()),
+		}}
+		if status == healthPass {
+			report.Status = healthWarn
+		}
+	}
+	if s.draining.Load() {
+		report.Status = healthFail
+	}
+	return &document{report.httpStatus(), "application/health+json", report}, nil
+}
+
+// checkHealth starts a probe of the database, unless one runs, the last one ended less than
+// healthInterval ago, or the service is stopping. It waits up to healthWait for it, and returns
+// the health status, how long the probe took or has been waiting for a lock, and the time of that
+// observation.
+func (s *server) checkHealth() (status string, took time.Duration, at time.Time) {
+	h := &s.health
+	h.mu.Lock()
+	if h.running == nil && !within(healthInterval, h.at, s.now()) && !s.draining.Load() {
+		h.running = make(chan struct{})
+		done := h.running
+		s.working.Go(func() { s.probeDatabase(done) })
+	}
+	running := h.running
+	h.mu.Unlock()
+	if running != nil {
+		wait := time.NewTimer(healthWait)
+		defer wait.Stop()
+		select {
+		case <-running:
+		case <-wait.C:
+		}
+	}
+	now, blocked := s.now(), s.store.lockedSince()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.err != nil && !errors.Is(h.err, errBusy):
+		return healthFail, h.took, h.at
+	case h.running == nil && h.err == nil:
+		h.blockedSince = time.Time{}
+		return healthPass, h.took, h.at
+	}
+	if h.blockedSince.IsZero() { // the probe waits for a lock, or gave up waiting for it
+		h.blockedSince = now
+		if !blocked.IsZero() && blocked.Before(now) {
+			h.blockedSince = blocked
+		}
+	}
+	if now.Sub(h.blockedSince) < lockTimeout {
+		return healthWarn, now.Sub(h.blockedSince), now
+	}
+	return healthFail, now.Sub(h.blockedSince), now
+}
+
+// probeDatabase reads and writes the database, records the result and closes done.
+func (s *server) probeDatabase(done chan struct{}) {
+	start := s.now()
+	err := s.store.probe(context.Background())
+	h := &s.health
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at = s.now()
+	h.took, h.err, h.running = h.at.Sub(start), err, nil
+	close(done)
+}
+
+// showAlive answers GET /livez. It does not use the database: an answer says that the process
+// runs and serves requests.
+func (s *server) showAlive(w *response, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	s.write(w, reply{http.StatusOK, []byte("alive\n")})
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func keyWing(s *server) wing {
+	return wing{roots: []rootPath{{"/.well-known/jwks.json", s.showKeys}}}
+}
+
+// The options of these commands.
+var (
+	optForce = option{name: "force", help: "do what the command would otherwise refuse"}
+)
+
+// The operator's commands on the key file.
+var keyCommands = []command{
+	{"key public", "", "print the public keys as PEM, the signing key first", nil, 0, keyPublic},
+	{"key add", "", "add a key that verifies tokens but does not sign them yet", nil, 0, keyAdd},
+	{"key rotate", "", "sign with the newest key from now on; it must be a day old", []option{
+		optForce.says("use the newest key although it was added less than a day ago"),
+	}, 0, keyRotate},
+	{"key retire", "KID", "remove a key; refused while unexpired tokens are signed with it", []option{
+		optForce.says("remove the key although unexpired tokens and leases end with it"),
+	}, 1, keyRetire},
+}
+
+// keyPublic runs 'widgetd key public'.
+func keyPublic(e *env) error {
+	ring, err := loadKeyring(e.str("key"))
+	if err != nil {
+		return err
+	}
+	for i := range ring.keys {
+		der, err := x509.MarshalPKIXPublicKey(ring.keys[i].public)
+		if err != nil {
+			return err
+		}
+		text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+		row := map[string]any{
+			"kid":        ring.keys[i].kid,
+			"signs":      i == 0,
+			"created_at": ring.keys[i].createdAt,
+			"pem":        string(text),
+		}
+		if err := e.print(row, strings.TrimSuffix(string(text), "\n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changeKeys loads the key file, calls f and saves the result, holding a lock (flock(2)): a
+// second command that changes keys at the same time would otherwise undo the first one's change.
+func (e *env) changeKeys(f func(*keyring) error) error {
+	dir, err := os.Open(filepath.Dir(e.str("key"))) // a lock on the file itself would end with its replacement
+	if err != nil {
+		return fmt.Errorf("lock the key file: %w", err)
+	}
+	defer dir.Close()
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("lock the key file: %w", err)
+	}
+	ring, err := loadKeyring(e.str("key"))
+	if err != nil {
+		return err
+	}
+	if err := f(ring); err != nil {
+		return err
+	}
+	return ring.save(e.str("key"), true)
+}
+
+// keyAdd runs 'widgetd key add'.
+func keyAdd(e *env) error {
+	key, err := newSigningKey(e.now())
+	if err != nil {
+		return err
+	}
+	err = e.changeKeys(func(ring *keyring) error {
+		ring.keys = append(ring.keys, key)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"kid": key.kid}, key.kid+" verifies tokens from now on. "+
+		"Publish it to devices that pin keys; a day from now, let it sign with 'widgetd key rotate'")
+}
+
+const minKeyAge = 24 * time.Hour // how long a key is public before it may sign
+
+// keyRotate runs 'widgetd key rotate'.
+func keyRotate(e *env) error {
+	kid := ""
+	err := e.changeKeys(func(ring *keyring) error {
+		newest := 0
+		for i := range ring.keys {
+			// Not After: of two keys of the same second, the one added last is the newest.
+			if !ring.keys[i].createdAt.Before(ring.keys[newest].createdAt.Time) {
+				newest = i
+			}
+		}
+		if newest == 0 {
+			return errors.New("the newest key is already the signing key: add another with 'widgetd key add'")
+		}
+		if age := e.now().Sub(ring.keys[newest].createdAt.Time); age < minKeyAge && !e.on("force") {
+			return fmt.Errorf("the newest key was added only %s ago, and devices and caches may take "+
+				"a day to learn of it: wait, or add -force", age.Round(time.Second))
+		}
+		key := ring.keys[newest]
+		ring.keys = slices.Insert(slices.Delete(ring.keys, newest, newest+1), 0, key)
+		kid = key.kid
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"kid": kid}, kid+" is the signing key now")
+}
+
+// keyRetire runs 'widgetd key retire KID'.
+func keyRetire(e *env) error {
+	kid := e.args[0]
+	leases, tokens := 0, 0
+	if err := e.withStore(func(st *store) (err error) {
+		leases, tokens, err = st.unexpiredByKey(kid, e.now())
+		return err
+	}); err != nil {
+		return err
+	}
+	err := e.changeKeys(func(ring *keyring) error {
+		at := slices.IndexFunc(ring.keys, func(k signingKey) bool { return k.kid == kid })
+		switch {
+		case at < 0:
+			return errors.New("there is no such key: 'widgetd key public -json' prints the kid of each")
+		case at == 0:
+			return errors.New("this is the signing key: let another key sign first, with 'widgetd key rotate'")
+		case leases+tokens > 0 && !e.on("force"):
+			return fmt.Errorf("%d unexpired device leases and %d unexpired tokens are signed with this key "+
+				"and would end with it: wait until they have expired, or add -force", leases, tokens)
+		}
+		ring.keys = slices.Delete(ring.keys, at, at+1)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.done()
+}
+
+// showKeys answers GET /.well-known/jwks.json: the public halves of all keys (RFC 7517).
+func (s *server) showKeys(w *response, _ *http.Request) {
+	ring := s.keys.Load()
+	set := make([]map[string]string, 0, len(ring.keys))
+	for i := range ring.keys {
+		set = append(set, ring.keys[i].jwk())
+	}
+	w.Header().Set("Content-Type", "application/jwk-set+json")
+	w.Header().Set("Cache-Control", "public, max-age=300")
+	s.write(w, reply{http.StatusOK, encodeJSON(map[string]any{"keys": set})})
+}

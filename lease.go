@@ -1,0 +1,187 @@
+package main
+
+import (
+	"encoding/base64"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A lease is a signed device token, with the claims in it.
+type lease struct {
+	token  string
+	claims claims
+	kid    string // of the key that signed it
+}
+
+// signLease signs a lease of d on l with d's current lease number. base is the address of
+// the service, which becomes issuer and audience.
+func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.Time) (lease, error) {
+	c := leaseClaims(l, d, now, nonce)
+	c.Issuer, c.Audience, c.ID = base, base, newID("tok", now)
+	token, err := k.sign(c)
+	return lease{token: token, claims: c, kid: k.signer().kid}, err
+}
+
+// leaseStale reports whether d needs a new lease instead of its last one: that is a minute
+// old, was signed with another key than kid, or ends early because l was extended since.
+func (d *device) leaseStale(l *license, kid string, now time.Time) bool {
+	return !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != kid ||
+		l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
+}
+
+// nextLease signs a lease with d's next lease number, and sets what d records of it. The
+// caller must save d.
+func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string) (lease, error) {
+	bases, err := t.baseURLs()
+	if err != nil {
+		return lease{}, err
+	}
+	d.LeaseSeq++
+	d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt = k.signer().kid, t.now, l.leaseEnd(t.now.Time)
+	d.LapsesAt = stamp{}
+	if l.Kind == kindFloating {
+		d.LapsesAt = d.LeaseExpiresAt
+	}
+	return k.signLease(l, d, bases[0].URL, nonce, t.now.Time)
+}
+
+// A leaseCache holds the last lease of each device, so that a device that asks again within
+// leaseReuse gets it without another signature. When full it evicts any other lease.
+type leaseCache struct {
+	mu     sync.Mutex
+	leases map[string]lease
+}
+
+const maxCachedLeases = 4_000
+
+func (c *leaseCache) put(deviceID string, l lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leases == nil {
+		c.leases = map[string]lease{}
+	}
+	if _, known := c.leases[deviceID]; !known && len(c.leases) >= maxCachedLeases {
+		for other := range c.leases {
+			delete(c.leases, other)
+			break
+		}
+	}
+	c.leases[deviceID] = l
+}
+
+// get returns the cached lease of d if it is younger than leaseReuse, was signed with the
+// key kid for the address base, and its claims are still accurate for d and l.
+func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time) (lease, bool) {
+	c.mu.Lock()
+	kept, ok := c.leases[d.ID]
+	c.mu.Unlock()
+	fresh := ok && within(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now)
+	return kept, fresh && kept.kid == kid && kept.claims.Issuer == base && kept.claims.stillAccurate(l, d)
+}
+
+// stillAccurate reports whether a lease of d on l signed now, with the same iat, would have
+// the same claims as c. It compares the claims and not updated_at, which somebody who
+// changes a row in the sqlite3 shell may leave alone.
+func (c *claims) stillAccurate(l *license, d *device) bool {
+	now := leaseClaims(l, d, time.Unix(c.IssuedAt, 0), c.Nonce)
+	return c.Subject == now.Subject &&
+		c.License == now.License &&
+		c.Seq == now.Seq &&
+		c.Fingerprint == now.Fingerprint &&
+		c.Product == now.Product &&
+		c.Expires == now.Expires &&
+		c.LicenseEnd == now.LicenseEnd &&
+		c.GraceEnd == now.GraceEnd &&
+		c.RefreshAfter == now.RefreshAfter &&
+		slices.Equal(c.Entitlements, now.Entitlements)
+}
+
+// leaseEnd returns when a lease signed at now expires: after the licence's lease_hours,
+// but never later than the end of grace.
+func (l *license) leaseEnd(now time.Time) stamp {
+	end := newStamp(now.Add(time.Duration(l.LeaseHours) * time.Hour))
+	if last := l.graceUntil(); !last.IsZero() && last.Before(end.Time) {
+		return last
+	}
+	return end
+}
+
+// leaseReuse is how long a device that asks again gets the same lease, and the shortest
+// time between two writes of verify about the same device.
+const leaseReuse = time.Minute
+
+// refreshAfter returns how long after iat a device should ask for a new lease: a day, or
+// half the duration of the lease if that is less, but at least leaseReuse, before which it
+// would get the same lease again.
+func refreshAfter(lease time.Duration) time.Duration {
+	return max(min(24*time.Hour, lease/2).Truncate(time.Second), leaseReuse)
+}
+
+// leaseClaims are the claims of the device token that is the lease of d on l
+// (contract, section 4). The caller adds iss, aud and jti.
+func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
+	c := claims{
+		Subject:      l.AccountID,
+		ClientID:     d.ID,
+		Scope:        scopeDevice,
+		IssuedAt:     now.Unix(),
+		Expires:      l.leaseEnd(now).Unix(),
+		License:      l.ID,
+		Device:       d.ID,
+		Fingerprint:  base64.RawURLEncoding.EncodeToString(d.Fingerprint),
+		Product:      l.Product,
+		Entitlements: l.Entitlements,
+		Seq:          d.LeaseSeq,
+		Nonce:        nonce,
+	}
+	if !d.LapsesAt.IsZero() { // a floating seat's token must not outlive the seat
+		c.Expires = min(c.Expires, d.LapsesAt.Unix())
+	}
+	c.RefreshAfter = int64(refreshAfter(time.Duration(c.Expires-c.IssuedAt) * time.Second).Seconds())
+	if !l.ExpiresAt.IsZero() {
+		c.LicenseEnd, c.GraceEnd = l.ExpiresAt.Unix(), l.graceUntil().Unix()
+	}
+	return c
+}
+
+// An offlineClock is the time with which an offline device compares the end of its lease
+// (contract, section 4): the later of its wall clock and a mark that it saves. The mark
+// advances with times that the service signed and with the monotonic clock, never with the
+// wall clock, so that a wall clock that was wrong once has no lasting effect. The service
+// does not use it: it is the rule that the README gives to devices, here for the tests.
+type offlineClock struct {
+	mark int64 // Unix seconds, saved with the token
+}
+
+// observeIssuedAt advances the mark to the iat of a token whose signature was verified.
+func (c *offlineClock) observeIssuedAt(issuedAt int64) { c.mark = max(c.mark, issuedAt) }
+
+// addElapsed advances the mark by time that has passed on the monotonic clock.
+func (c *offlineClock) addElapsed(d time.Duration) {
+	if d > 0 {
+		c.mark += int64(d / time.Second)
+	}
+}
+
+// now returns the time to compare exp with, given the wall clock.
+func (c *offlineClock) now(wall time.Time) time.Time {
+	return time.Unix(max(c.mark, wall.Unix()), 0)
+}
+
+// leaseFault returns why a lease whose signature was verified is not valid for a device at
+// now, or "" when it is. fingerprint and audience are compared unless they are empty.
+func leaseFault(c claims, fingerprint, audience string, now time.Time) string {
+	hash := fingerprintHash(fingerprint)
+	switch {
+	case !c.isDevice():
+		return "it is not a device token"
+	case audience != "" && c.Audience != audience:
+		return "it is for another service: " + c.Audience
+	case fingerprint != "" && c.Fingerprint != base64.RawURLEncoding.EncodeToString(hash[:]):
+		return "it is bound to another device's fingerprint"
+	case !time.Unix(c.Expires, 0).After(now):
+		return "it ended at " + newStamp(time.Unix(c.Expires, 0)).String()
+	}
+	return ""
+}

@@ -1,0 +1,350 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// The options of these commands.
+var (
+	optProduct    = option{name: "product", value: "NAME", help: "the product that the licence is for"}
+	optPlan       = option{name: "plan", value: "NAME", help: "the plan under which the licence was sold"}
+	optMaxDevices = option{name: "max-devices", value: "N", help: "number of seats; no limit by default"}
+	optStarts     = option{name: "starts", value: "TIME",
+		help: "start: a date, RFC 3339, or days from now as 7d"}
+	optExpires = option{name: "expires", value: "TIME",
+		help: "end: a date, RFC 3339, or days from now as 365d"}
+	optGraceDays = option{name: "grace-days", value: "N", def: "0",
+		help: "days that activated devices may go on after the end"}
+	optLeaseHours = option{name: "lease-hours", value: "N", def: "336",
+		help: "hours that a device may work offline, 1 to 2160"}
+	optEntitlements = option{name: "entitlements", value: "CODE,…",
+		help: "codes of what the licence includes"}
+	optTrial    = option{name: "trial", help: "mark the licence as a trial"}
+	optMetadata = option{name: "metadata", value: "JSON",
+		help: "data of your own, a JSON object of at most 16 KiB"}
+	optReason = option{name: "reason", value: "TEXT",
+		help: "why, kept with the licence and in its event"}
+	optFloating     = option{name: "floating", help: "free a seat when its lease lapses"}
+	optMaxTransfers = option{name: "max-transfers", value: "N",
+		help: "how often the owner may move a seat in 30 days; no limit by default"}
+	optDurationDays = option{name: "duration-days", value: "N",
+		help: "days that the licence runs, and that a renewal adds"}
+	optFromActivation = option{name: "from-activation",
+		help: "count the duration from the first activation, not from now"}
+	optDays = option{name: "days", value: "N",
+		help: "days to add; by default the licence's own duration"}
+	optOldKeyUntil = option{name: "old-key-until", value: "TIME",
+		help: "when the old key stops working: a date, RFC 3339, or 7d; now by default"}
+	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
+	optStatus = option{name: "status", value: "STATUS",
+		help: "only licences that are now " + strings.Join(statuses, ", ")}
+	optSearch = option{name: "search", value: "TEXT",
+		help: "only licences with this text in product, plan, id or the key's last symbols"}
+)
+
+// The operator's commands on licences.
+var licenseCommands = []command{
+	{"license add", "", "issue a licence; its key is shown once", []option{
+		optAccount,
+		optProduct,
+		optPlan,
+		optFloating,
+		optMaxDevices,
+		optMaxTransfers,
+		optStarts,
+		optExpires,
+		optGraceDays,
+		optDurationDays,
+		optFromActivation,
+		optLeaseHours,
+		optEntitlements,
+		optTrial,
+		optMetadata,
+	}, 0, licenseAdd},
+	{"license list", "", "list licences, newest first", []option{
+		optAccount.says("only licences of this account"),
+		optProduct.says("only licences for this product"),
+		optStatus,
+		optSearch,
+		optLimit,
+	}, 0, licenseList},
+	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
+	{"license patch", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
+	{"license renew", "ID", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
+	{"license suspend", "ID", "suspend an active licence", []option{optReason}, 1, licenseAction},
+	{"license reinstate", "ID", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
+	{"license revoke", "ID", "end a licence for good", []option{optReason}, 1, licenseAction},
+	{"license rotate-key", "ID", "give a licence a new key, shown once", []option{
+		optOldKeyUntil,
+	}, 1, licenseRotate},
+	{"license import", "FILE.csv", "import licences with their keys, all of them or none", []option{
+		optAccount.says("account of the rows that name none"),
+		optProduct.says("product of the rows that name none"),
+		optDryRun,
+	}, 1, licenseImport},
+	{"license export", "", "print all licences, one JSON object a line or CSV", []option{
+		optCSV,
+	}, 0, licenseExport},
+}
+
+// licenseFromOptions returns the licence that the options of license add describe. Like a
+// row of an import, they are read by textTerms.
+func (e *env) licenseFromOptions() (*license, error) {
+	account, err := e.needAccount()
+	if err != nil {
+		return nil, err
+	}
+	starts, err := e.parseTime(e.str("starts"))
+	if err != nil {
+		return nil, err
+	}
+	expires, err := e.parseTime(e.str("expires"))
+	if err != nil {
+		return nil, err
+	}
+	kind, basis := "", ""
+	if e.on("floating") {
+		kind = kindFloating
+	}
+	if e.on("from-activation") {
+		basis = basisFirstActivation
+	}
+	terms := map[string]struct{ option, text string }{
+		"product":       {"product", e.str("product")},
+		"plan":          {"plan", e.str("plan")},
+		"kind":          {"floating", kind},
+		"max_devices":   {"max-devices", e.str("max-devices")},
+		"max_transfers": {"max-transfers", e.str("max-transfers")},
+		"starts_at":     {"starts", stampCell(starts)},
+		"expires_at":    {"expires", stampCell(expires)},
+		"grace_days":    {"grace-days", e.str("grace-days")},
+		"duration_days": {"duration-days", e.str("duration-days")},
+		"expiry_basis":  {"from-activation", basis},
+		"lease_hours":   {"lease-hours", e.str("lease-hours")},
+		"entitlements":  {"entitlements", strings.Join(e.commaList("entitlements"), " ")},
+		"trial":         {"trial", strconv.FormatBool(e.on("trial"))},
+		"metadata":      {"metadata", e.str("metadata")},
+	}
+	wrong := func(name, detail string) { err = usageError("-" + terms[name].option + ": " + detail) }
+	reader := &textTerms{text: func(name string) string { return terms[name].text }, wrong: wrong}
+	l := readNewTerms(reader).apply(&license{AccountID: account})
+	switch name, detail := l.invalidTerm(); {
+	case err != nil:
+	case name == "product":
+		err = usageError("-product NAME is needed")
+	case name != "":
+		wrong(name, detail)
+	}
+	return l, err
+}
+
+func licenseAdd(e *env) error {
+	l, err := e.licenseFromOptions()
+	if err != nil {
+		return err
+	}
+	var id, key string
+	err = e.change(func(t *tx) (err error) {
+		id, key, err = createLicense(t, l, actorCommand)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"id": id, "key": key},
+		fmt.Sprintf("id:  %s\nkey: %s  (shown once)", id, key))
+}
+
+// licenseChange runs f in a transaction and prints the licence that f returns: as JSON,
+// or as describe puts it.
+func (e *env) licenseChange(f func(*tx) (*license, error), describe func(licenseDetail) string) error {
+	var l *license
+	err := e.change(func(t *tx) (err error) {
+		l, err = f(t)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	detail := newLicenseDetail(l, e.now())
+	return e.print(detail, describe(detail))
+}
+
+func describeStatus(l licenseDetail) string { return l.ID + " is " + l.Status }
+
+// licensePatch changes the terms that the JSON object on the command line has, which is
+// read like the body of PATCH /licenses/{id}.
+func licensePatch(e *env) error {
+	body, err := parseJSON([]byte(e.args[1]))
+	if err != nil {
+		return usageError("the change must be a JSON object: " + err.Error())
+	}
+	in := newInput(&body, nil, nil)
+	change := readPatch(in)
+	if err := in.err(); err != nil {
+		return err
+	}
+	return e.licenseChange(func(t *tx) (*license, error) {
+		return patchLicense(t, anyAccount, e.args[0], change, actorCommand)
+	}, describeStatus)
+}
+
+func licenseRenew(e *env) error {
+	days, err := e.optionalNumber("days", 1, maxDurationDays)
+	if err != nil {
+		return err
+	}
+	return e.licenseChange(func(t *tx) (*license, error) {
+		return renewLicense(t, anyAccount, e.args[0], days, actorCommand)
+	}, func(l licenseDetail) string { return l.ID + " ends at " + l.ExpiresAt.String() })
+}
+
+// licenseAction runs license suspend, license reinstate and license revoke.
+func licenseAction(e *env) error {
+	_, action, _ := strings.Cut(e.command.name, " ")
+	reason, err := e.text("reason", maxReason)
+	if err != nil {
+		return err
+	}
+	return e.licenseChange(func(t *tx) (*license, error) {
+		return changeState(t, anyAccount, e.args[0], action, reason, actorCommand)
+	}, describeStatus)
+}
+
+func licenseRotate(e *env) error {
+	until, err := e.parseTime(e.str("old-key-until"))
+	if err != nil {
+		return err
+	}
+	key := ""
+	if err := e.change(func(t *tx) (err error) {
+		_, key, err = rotateKey(t, anyAccount, e.args[0], until, actorCommand)
+		return err
+	}); err != nil {
+		return err
+	}
+	return e.print(map[string]string{"id": e.args[0], "key": key}, fmt.Sprintf("key: %s  (shown once)", key))
+}
+
+func licenseList(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	filter := licenseFilter{
+		product: e.str("product"),
+		status:  e.str("status"),
+		search:  e.str("search"),
+		now:     newStamp(e.now()),
+	}
+	if filter.owner, err = e.filterAccount(); err != nil {
+		return err
+	}
+	if _, detail := oneOf(statuses...)(filter.status); filter.status != "" && detail != "" {
+		return usageError("-status: " + detail)
+	}
+	return e.withStore(func(st *store) error {
+		rows, err := st.licenses(filter, "", limit+1)
+		if err != nil {
+			return err
+		}
+		all := []licenseDetail{}
+		for _, l := range firstRows(e, rows, limit, "-limit N") {
+			all = append(all, newLicenseDetail(l, e.now()))
+		}
+		return printRows(e, all, "ID PRODUCT PLAN STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
+			return []any{
+				l.ID, l.Product, l.Plan, l.Status, formatSeats(l.Seats), "…" + l.KeyHint, l.ExpiresAt, l.AccountID,
+			}
+		})
+	})
+}
+
+// formatSeats returns "2/5", or "2" when the licence has no limit.
+func formatSeats(s seats) string {
+	if s.Max == nil {
+		return fmt.Sprintf("%d", s.Used)
+	}
+	return fmt.Sprintf("%d/%d", s.Used, *s.Max)
+}
+
+func licenseShow(e *env) error {
+	return e.withStore(func(st *store) error {
+		l, err := st.license(anyAccount, e.args[0])
+		if err != nil {
+			return err
+		}
+		devices, err := st.devices(l.ID, "", maxHoldersShown+1)
+		if err != nil {
+			return err
+		}
+		devices = firstRows(e, devices, maxHoldersShown, "device list")
+		detail := newLicenseDetail(l, e.now())
+		if e.on("json") {
+			return e.print(struct {
+				licenseDetail
+				Devices []deviceView `json:"devices"`
+			}{detail, newDeviceViews(devices)}, "")
+		}
+		pretty := json.NewEncoder(e.stdout)
+		pretty.SetIndent("", "  ")
+		if err := pretty.Encode(detail); err != nil {
+			return err
+		}
+		return printDevices(e, devices)
+	})
+}
+
+// exportedColumns are the columns of license export -csv, and what each contains.
+var exportedColumns = []struct {
+	name string
+	cell func(licenseDetail) string
+}{
+	{"id", func(l licenseDetail) string { return l.ID }},
+	{"account_id", func(l licenseDetail) string { return l.AccountID }},
+	{"product", func(l licenseDetail) string { return csvTextCell(l.Product) }},
+	{"plan", func(l licenseDetail) string { return csvTextCell(valueOr(l.Plan, "")) }},
+	{"kind", func(l licenseDetail) string { return l.Kind }},
+	{"state", func(l licenseDetail) string { return l.State }},
+	{"status", func(l licenseDetail) string { return l.Status }},
+	{"reason", func(l licenseDetail) string { return csvTextCell(valueOr(l.Reason, "")) }},
+	{"trial", func(l licenseDetail) string { return strconv.FormatBool(l.Trial) }},
+	{"max_devices", func(l licenseDetail) string { return numberCell(l.MaxDevices) }},
+	{"max_transfers", func(l licenseDetail) string { return numberCell(l.MaxTransfers) }},
+	{"starts_at", func(l licenseDetail) string { return stampCell(l.StartsAt) }},
+	{"expires_at", func(l licenseDetail) string { return stampCell(l.ExpiresAt) }},
+	{"grace_days", func(l licenseDetail) string { return strconv.Itoa(l.GraceDays) }},
+	{"duration_days", func(l licenseDetail) string { return numberCell(l.DurationDays) }},
+	{"expiry_basis", func(l licenseDetail) string { return l.ExpiryBasis }},
+	{"lease_hours", func(l licenseDetail) string { return strconv.Itoa(l.LeaseHours) }},
+	{"entitlements", func(l licenseDetail) string { return strings.Join(l.Entitlements, " ") }},
+	{"metadata", func(l licenseDetail) string { return string(l.Metadata) }},
+	{"key_hint", func(l licenseDetail) string { return l.KeyHint }},
+	{"seats_used", func(l licenseDetail) string { return strconv.Itoa(l.SeatsUsed) }},
+	{"first_activated_at", func(l licenseDetail) string { return stampCell(l.FirstActivatedAt) }},
+	{"created_at", func(l licenseDetail) string { return stampCell(l.CreatedAt) }},
+}
+
+func licenseExport(e *env) error {
+	header := make([]string, len(exportedColumns))
+	for i, column := range exportedColumns {
+		header[i] = column.name
+	}
+	return exportRows(e, header, func(st *store, before string) (page []licenseDetail, err error) {
+		filter := licenseFilter{owner: anyAccount, now: newStamp(e.now())}
+		rows, err := st.licenses(filter, before, exportPageSize)
+		for _, l := range rows {
+			page = append(page, newLicenseDetail(l, e.now()))
+		}
+		return page, err
+	}, func(l licenseDetail) string { return l.ID }, func(l licenseDetail) []string {
+		cells := make([]string, len(exportedColumns))
+		for i, column := range exportedColumns {
+			cells[i] = column.cell(l)
+		}
+		return cells
+	})
+}

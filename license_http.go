@@ -1,0 +1,307 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+func licenseWing(s *server) wing {
+	return wing{routes: []route{
+		{pattern: "GET /licenses", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.listLicenses)},
+		{pattern: "GET /licenses/{id}", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.showLicense)},
+		{pattern: "POST /licenses", token: tokenRequired, scope: scopeAdmin, creates: true, body: maxTermsBody,
+			run: endpoint(s.createLicense)},
+		{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeAdmin, body: maxTermsBody,
+			run: endpoint(s.patchLicense)},
+		{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, creates: true,
+			run: endpoint(s.renewLicense)},
+		{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin,
+			run: endpoint(s.suspendLicense)},
+		{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin,
+			run: endpoint(s.reinstateLicense)},
+		{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin,
+			run: endpoint(s.revokeLicense)},
+		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, creates: true,
+			run: endpoint(s.rotateKey)},
+	}}
+}
+
+const maxTermsBody = 48 << 10 // bytes: room for 16 KiB of metadata and the other terms
+
+// licenseNotFound turns errNotFound into the refusal license_not_found, and returns any
+// other error as it is.
+func licenseNotFound(err error) error {
+	if errors.Is(err, errNotFound) {
+		return &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."}
+	}
+	return err
+}
+
+// createLicenseRequest is the body of POST /licenses.
+type createLicenseRequest struct {
+	accountID string
+	terms     termsChange
+}
+
+func (q *createLicenseRequest) read(in *input) {
+	q.accountID = in.text("account_id", required, 64, isID("acct"))
+	if !in.has("product") || in.isNull("product") {
+		in.wrong("product", "required", "This member is required.")
+	}
+	q.terms = readNewTerms(in)
+}
+
+// A licenseWithKey is the answer that shows a new key, which no later answer does.
+type licenseWithKey struct {
+	licenseDetail
+	Key string `json:"key"`
+}
+
+// createLicense answers POST /licenses.
+func (s *server) createLicense(
+	ctx context.Context, c *call, q *createLicenseRequest,
+) (*licenseWithKey, error) {
+	return create(ctx, s, c, func(t *tx) (*licenseWithKey, error) {
+		l := q.terms.apply(&license{AccountID: q.accountID})
+		id, key, err := createLicense(t, l, actorToken(c))
+		if err != nil {
+			return nil, err
+		}
+		l, err = t.license(ownedBy(q.accountID), id)
+		return &licenseWithKey{newLicenseDetail(l, t.now.Time), key}, err
+	})
+}
+
+// patchLicenseRequest is the body of PATCH /licenses/{id}.
+type patchLicenseRequest struct {
+	id    string
+	terms termsChange
+}
+
+func (q *patchLicenseRequest) read(in *input) {
+	q.id = in.pathValue("id")
+	q.terms = readPatch(in)
+}
+
+// patchLicense answers PATCH /licenses/{id}. Like every endpoint that changes a licence it
+// requires the scope admin, which covers the licences of all accounts.
+func (s *server) patchLicense(ctx context.Context, c *call, q *patchLicenseRequest) (*licenseDetail, error) {
+	return s.changeLicense(ctx, c, func(t *tx) (*license, error) {
+		return patchLicense(t, anyAccount, q.id, q.terms, actorToken(c))
+	})
+}
+
+// changeLicense runs f in a transaction and answers with the licence that f returns.
+func (s *server) changeLicense(
+	ctx context.Context, c *call, f func(*tx) (*license, error),
+) (*licenseDetail, error) {
+	return create(ctx, s, c, func(t *tx) (*licenseDetail, error) {
+		l, err := f(t)
+		if err != nil {
+			return nil, licenseNotFound(err)
+		}
+		detail := newLicenseDetail(l, t.now.Time)
+		return &detail, nil
+	})
+}
+
+// renewRequest is the body of POST /licenses/{id}/renew.
+type renewRequest struct {
+	id   string
+	days *int
+}
+
+func (q *renewRequest) read(in *input) {
+	q.id = in.pathValue("id")
+	q.days = in.number("days", 1, maxDurationDays)
+}
+
+// renewLicense answers POST /licenses/{id}/renew.
+func (s *server) renewLicense(ctx context.Context, c *call, q *renewRequest) (*licenseDetail, error) {
+	return s.changeLicense(ctx, c, func(t *tx) (*license, error) {
+		return renewLicense(t, anyAccount, q.id, q.days, actorToken(c))
+	})
+}
+
+// stateRequest is the body of suspend, reinstate and revoke.
+type stateRequest struct{ id, reason string }
+
+func (q *stateRequest) read(in *input) {
+	q.id = in.pathValue("id")
+	q.reason = in.text("reason", optional, maxReason, nil)
+}
+
+func (s *server) suspendLicense(ctx context.Context, c *call, q *stateRequest) (*licenseDetail, error) {
+	return s.setState(ctx, c, q, "suspend")
+}
+
+func (s *server) reinstateLicense(ctx context.Context, c *call, q *stateRequest) (*licenseDetail, error) {
+	return s.setState(ctx, c, q, "reinstate")
+}
+
+func (s *server) revokeLicense(ctx context.Context, c *call, q *stateRequest) (*licenseDetail, error) {
+	return s.setState(ctx, c, q, "revoke")
+}
+
+func (s *server) setState(
+	ctx context.Context, c *call, q *stateRequest, action string,
+) (*licenseDetail, error) {
+	return s.changeLicense(ctx, c, func(t *tx) (*license, error) {
+		return changeState(t, anyAccount, q.id, action, q.reason, actorToken(c))
+	})
+}
+
+// rotateRequest is the body of POST /licenses/{id}/rotate-key.
+type rotateRequest struct {
+	id       string
+	oldUntil stamp
+}
+
+func (q *rotateRequest) read(in *input) {
+	q.id = in.pathValue("id")
+	q.oldUntil = in.timestamp("old_key_until")
+}
+
+// rotateKey answers POST /licenses/{id}/rotate-key.
+func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*licenseWithKey, error) {
+	return create(ctx, s, c, func(t *tx) (*licenseWithKey, error) {
+		l, key, err := rotateKey(t, anyAccount, q.id, q.oldUntil, actorToken(c))
+		if err != nil {
+			return nil, licenseNotFound(err)
+		}
+		return &licenseWithKey{newLicenseDetail(l, t.now.Time), key}, nil
+	})
+}
+
+// licensesRequest is the query of GET /licenses.
+type licensesRequest struct {
+	accountScope
+	filter licenseFilter
+	page   pageQuery
+}
+
+func (q *licensesRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.filter.status = in.parameter("status", oneOf(statuses...))
+	q.filter.product = in.parameter("product", isText(maxNameLength))
+	q.filter.search = in.parameter("q", isText(maxNameLength))
+	q.page = in.page("lic")
+}
+
+// listLicenses answers GET /licenses.
+func (s *server) listLicenses(_ context.Context, c *call, q *licensesRequest) (*list[licenseDetail], error) {
+	o, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	now := s.now()
+	q.filter.owner, q.filter.now = o, newStamp(now)
+	rows, err := s.store.licenses(q.filter, q.page.before, q.page.limit+1)
+	if err != nil {
+		return nil, err
+	}
+	id := func(l *license) string { return l.ID }
+	return newList(rows, q.page, id, func(l *license) licenseDetail { return newLicenseDetail(l, now) }), nil
+}
+
+// licenseRequest is a request whose path names a licence, and perhaps one of its devices.
+type licenseRequest struct {
+	accountScope
+	id, device string
+	page       pageQuery
+}
+
+func (q *licenseRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id, q.device = in.pathValue("id"), in.pathValue("device_id")
+	q.page = in.page("dev")
+}
+
+// find returns the licence, or license_not_found when there is none or the caller may
+// not see it.
+func (q *licenseRequest) find(s *server, c *call) (*license, error) {
+	o, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.store.license(o, q.id)
+	return l, licenseNotFound(err)
+}
+
+// showLicense answers GET /licenses/{id}.
+func (s *server) showLicense(_ context.Context, c *call, q *licenseRequest) (*licenseDetail, error) {
+	l, err := q.find(s, c)
+	if err != nil {
+		return nil, err
+	}
+	detail := newLicenseDetail(l, s.now())
+	return &detail, nil
+}
+
+// readPatch reads changed terms from a JSON body; null removes a term.
+func readPatch(in *input) termsChange {
+	for _, name := range []string{"account_id", "product", "kind", "expiry_basis"} {
+		if in.has(name) {
+			in.wrong(name, "immutable", "This can't be changed; issue another licence.")
+		}
+	}
+	return readTerms(in)
+}
+
+func (in *input) textTerm(name string, max int, check textCheck) (*string, bool) {
+	if !in.has(name) || in.isNull(name) {
+		return nil, in.has(name)
+	}
+	return nilIfEmpty(in.text(name, optional, max, check)), true
+}
+
+func (in *input) numberTerm(name string, low, high int) (*int, bool) {
+	if !in.has(name) || in.isNull(name) {
+		return nil, in.has(name)
+	}
+	return in.number(name, low, high), true
+}
+
+func (in *input) boolTerm(name string) (value, present bool) {
+	if v := in.member(name, jsonBool, optional); v != nil {
+		return v.boolean, true
+	}
+	return false, false
+}
+
+func (in *input) timeTerm(name string) (stamp, bool) {
+	if !in.has(name) || in.isNull(name) {
+		return stamp{}, in.has(name)
+	}
+	return in.timestamp(name), true
+}
+
+func (in *input) codesTerm(name string) (codeList, bool) {
+	if !in.has(name) {
+		return nil, false
+	}
+	codes := in.texts(name, maxEntitlements, 64)
+	checkCodes(codes, func(at int, code, detail string) {
+		if codes[at] != "" { // an empty code was recorded by in.texts
+			in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail)
+		}
+	})
+	return codes, true
+}
+
+func (in *input) objectTerm(name string) (json.RawMessage, bool) {
+	v := in.member(name, jsonObject, optional)
+	if v == nil {
+		return nil, false
+	}
+	switch {
+	case len(v.raw) > maxMetadata:
+		in.wrong(name, "too_long", "This has more than 16 KiB.")
+	case v.hasControlCharacter():
+		in.wrong(name, "control_character", "This must not contain control characters.")
+	}
+	return slices.Clone(v.raw), true
+}

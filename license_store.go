@@ -1,0 +1,349 @@
+package main
+
+import (
+	"cmp"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// A license is the right to run an application on up to MaxDevices devices.
+type license struct {
+	ID               string          `json:"id"`
+	AccountID        string          `json:"account_id"`
+	Product          string          `json:"product"` // "kitchen-display"
+	Plan             *string         `json:"plan"`
+	Kind             string          `json:"kind"`  // kindNodeLocked or kindFloating
+	State            string          `json:"state"` // active, suspended or revoked, as an operator set it
+	Reason           *string         `json:"reason"`
+	Trial            bool            `json:"trial"`
+	MaxDevices       *int            `json:"max_devices"`   // nil: no limit
+	MaxTransfers     *int            `json:"max_transfers"` // in 30 days; nil: no limit
+	StartsAt         stamp           `json:"starts_at"`
+	ExpiresAt        stamp           `json:"expires_at"`
+	GraceDays        int             `json:"grace_days"`
+	DurationDays     *int            `json:"duration_days"`
+	ExpiryBasis      string          `json:"expiry_basis"` // basisIssue or basisFirstActivation
+	LeaseHours       int             `json:"lease_hours"`
+	Entitlements     codeList        `json:"entitlements"`
+	Metadata         json.RawMessage `json:"metadata"`
+	FirstActivatedAt stamp           `json:"first_activated_at"`
+	CreatedAt        stamp           `json:"created_at"`
+	UpdatedAt        stamp           `json:"updated_at"`
+
+	KeyHint       string `json:"key_hint"` // last five symbols of the current key
+	SeatsUsed     int    `json:"-"`        // active devices
+	AccountClosed bool   `json:"-"`
+	KeyRetiresAt  stamp  `json:"-"` // of the key that licenseByKey was given
+}
+
+// The kinds of a licence, and from when its duration counts.
+const (
+	kindNodeLocked = "node_locked"
+	kindFloating   = "floating" // a seat is free again when its lease lapses
+
+	basisIssue           = "issue"
+	basisFirstActivation = "first_activation"
+)
+
+const defaultLeaseHours = 336
+
+// A codeList is a list of codes, kept as a JSON array.
+type codeList []string
+
+// Value implements driver.Valuer.
+func (c codeList) Value() (driver.Value, error) {
+	if c == nil {
+		return "[]", nil
+	}
+	text, err := json.Marshal([]string(c))
+	return string(text), err
+}
+
+// Scan implements sql.Scanner.
+func (c *codeList) Scan(v any) error {
+	text, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("a list is stored as %T", v)
+	}
+	*c = codeList{}
+	return json.Unmarshal([]byte(text), (*[]string)(c))
+}
+
+// licenseColumns are what dest scans, of licenses l and accounts a.
+const licenseColumns = `l.id, l.account_id, l.product, l.plan, l.kind, l.state, l.reason, l.trial,
+	l.max_devices, l.max_transfers, l.starts_at, l.expires_at, l.grace_days, l.duration_days, l.expiry_basis,
+	l.lease_hours, l.entitlements, l.metadata, l.first_activated_at, l.created_at, l.updated_at,
+	coalesce((SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL), ''),
+	(SELECT count(*) FROM devices d WHERE d.license_id = l.id AND d.state = 'active'),
+	a.closed_at IS NOT NULL`
+
+func (l *license) dest() []any {
+	return []any{
+		&l.ID, &l.AccountID, &l.Product, &l.Plan, &l.Kind, &l.State, &l.Reason, &l.Trial,
+		&l.MaxDevices, &l.MaxTransfers, &l.StartsAt, &l.ExpiresAt, &l.GraceDays, &l.DurationDays, &l.ExpiryBasis,
+		&l.LeaseHours, &l.Entitlements, (*jsonText)(&l.Metadata), &l.FirstActivatedAt, &l.CreatedAt, &l.UpdatedAt,
+		&l.KeyHint, &l.SeatsUsed, &l.AccountClosed,
+	}
+}
+
+// licenseByKey returns the licence that a key belongs to, with KeyRetiresAt set when the
+// key is retired or will be, or errNotFound. hash is the SHA-256 of the parsed key.
+func (q *queries) licenseByKey(hash [32]byte) (*license, error) {
+	l := &license{}
+	err := q.one(`SELECT `+licenseColumns+`, k.retires_at
+		FROM license_keys k JOIN licenses l ON l.id = k.license_id JOIN accounts a ON a.id = l.account_id
+		WHERE k.hash = ?`, []any{hash[:]}, append(l.dest(), &l.KeyRetiresAt)...)
+	return l, err
+}
+
+// license returns a licence of an owner, or errNotFound.
+func (q *queries) license(o owner, id string) (*license, error) {
+	l := &license{}
+	query, args := o.narrow(`SELECT `+licenseColumns+`
+		FROM licenses l JOIN accounts a ON a.id = l.account_id
+		WHERE l.id = ?`, `l.account_id`, id)
+	err := q.one(query, args, l.dest()...)
+	return l, err
+}
+
+// licenseOwner returns the account that owns a licence, or errNotFound.
+func (q *queries) licenseOwner(id string) (accountID string, err error) {
+	err = q.one(`SELECT account_id FROM licenses WHERE id = ?`, []any{id}, &accountID)
+	return accountID, err
+}
+
+// A licenseFilter chooses licences of an owner. An empty product, status or search
+// matches every licence.
+type licenseFilter struct {
+	owner   owner
+	product string
+	status  string // as license.status computes it for now
+	search  string // part of product, plan, id or key hint, in upper or lower case
+	now     stamp
+}
+
+// graceEnd is SQL for graceUntil. The indexes of schema.sql have the same expression,
+// without which SQLite would not use them.
+const graceEnd = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
+
+// statusFilters are the SQL conditions for each status, in the precedence of
+// license.status; every ? stands for now.
+var statusFilters = map[string]string{
+	"revoked":     `l.state = 'revoked'`,
+	"suspended":   `(l.state = 'suspended' OR l.state = 'active' AND a.closed_at IS NOT NULL)`,
+	"not_started": openLicense + ` AND l.starts_at > ?`,
+	"active":      startedLicense + ` AND (l.expires_at IS NULL OR l.expires_at > ?)`,
+	"grace":       startedLicense + ` AND l.expires_at <= ? AND ` + graceEnd + ` > ?`,
+	"expired":     startedLicense + ` AND ` + graceEnd + ` <= ?`,
+}
+
+const (
+	openLicense    = `l.state = 'active' AND a.closed_at IS NULL`
+	startedLicense = openLicense + ` AND (l.starts_at IS NULL OR l.starts_at <= ?)`
+)
+
+// licenses returns up to limit licences, newest first, starting after the id before (""
+// for the newest).
+func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*license, error) {
+	query, args := f.owner.narrow(`SELECT `+licenseColumns+`
+		FROM licenses l JOIN accounts a ON a.id = l.account_id
+		WHERE l.id < ?`, `l.account_id`, cmp.Or(before, lastID))
+	and := func(condition string, arg any) {
+		query += ` AND ` + condition
+		for range strings.Count(condition, "?") {
+			args = append(args, arg)
+		}
+	}
+	if f.status != "" {
+		and(statusFilters[f.status], f.now)
+	}
+	if f.product != "" {
+		and(`l.product = ?`, f.product)
+	}
+	if f.search != "" {
+		and(`(instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || l.id), lower(?)) > 0
+			OR EXISTS (SELECT 1 FROM license_keys k
+				WHERE k.license_id = l.id AND instr(lower(k.hint), lower(?)) > 0))`, f.search)
+	}
+	return collect(q, query+` ORDER BY l.id DESC LIMIT ?`, append(args, limit), func(l **license) []any {
+		*l = &license{}
+		return (*l).dest()
+	})
+}
+
+// addLicense stores a new licence and the hash of its key, and returns its id. Empty
+// fields of l get their defaults. The account must exist. Errors: errKeyTaken.
+func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error) {
+	id := t.newID("lic")
+	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, kind, state, reason, trial,
+		max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis,
+		lease_hours, entitlements, metadata, created_at, updated_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		id, l.AccountID, l.Product, l.Plan, cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.State, statusActive),
+		l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
+		l.GraceDays, l.DurationDays, cmp.Or(l.ExpiryBasis, basisIssue),
+		cmp.Or(l.LeaseHours, defaultLeaseHours), l.Entitlements, cmp.Or(string(l.Metadata), "{}"), t.now, t.now)
+	if err != nil {
+		return "", err
+	}
+	if err := t.addKey(id, key); err != nil {
+		return "", err
+	}
+	return id, t.addEvent(event{
+		Type:      eventLicenseCreated,
+		AccountID: l.AccountID,
+		LicenseID: id,
+		Actor:     actor,
+	})
+}
+
+// setLicenseState stores the state that an operator's action leads to, and writes the
+// event of type typ.
+func (t *tx) setLicenseState(l *license, state, reason string, typ eventType, actor string) error {
+	if _, err := t.exec(`UPDATE licenses SET state = ?, reason = nullif(?, ''), updated_at = ? WHERE id = ?`,
+		state, reason, t.now, l.ID); err != nil {
+		return err
+	}
+	return t.addEvent(licenseEvent(l, typ, actor, "reason", reason))
+}
+
+// startLicense records the first activation of a licence, and computes the end of one
+// whose duration counts from it. Later activations change nothing.
+func (t *tx) startLicense(l *license) error {
+	if !l.FirstActivatedAt.IsZero() {
+		return nil
+	}
+	l.FirstActivatedAt, l.UpdatedAt = t.now, t.now
+	if l.ExpiryBasis == basisFirstActivation && l.DurationDays != nil && l.ExpiresAt.IsZero() {
+		l.ExpiresAt = t.now.after(days(*l.DurationDays))
+	}
+	if _, err := t.exec(`UPDATE licenses SET first_activated_at = ?, expires_at = ?, updated_at = ?
+		WHERE id = ?`,
+		l.FirstActivatedAt, l.ExpiresAt, t.now, l.ID); err != nil {
+		return err
+	}
+	return t.addEvent(event{
+		Type:      eventLicenseFirstActivated,
+		AccountID: l.AccountID,
+		LicenseID: l.ID,
+		Actor:     actorDevice,
+	})
+}
+
+// The conditions for time-driven transitions; every ? stands for now. graceDue and
+// expiryDue match licences that have come into grace or expired and whose event is not
+// written yet, lapseDue devices whose floating seat has lapsed. They repeat the conditions
+// of the partial indexes in schema.sql, so that SQLite uses those. Rows without a licence
+// or an account, which the sqlite3 shell can leave behind because it does not enforce
+// foreign keys, don't match: an event about them would fail, and block all others.
+const (
+	hasAccount = ` AND EXISTS (SELECT 1 FROM accounts WHERE accounts.id = account_id)`
+	graceDue   = `state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at AND expires_at <= ?` +
+		hasAccount
+	expiryDue = `state <> 'revoked' AND expired_noted IS NOT ` + graceEnd + ` AND ` + graceEnd + ` <= ?` +
+		hasAccount
+	lapseDue = `lapses_at <= ? AND EXISTS (
+		SELECT 1 FROM licenses WHERE licenses.id = license_id` + hasAccount + `)`
+)
+
+// recordLicenseTransitions writes the events license.grace_started and license.expired,
+// each for up to limit licences, and returns how many it wrote. A licence gets each event
+// once for the same expires_at, and again after a renewal.
+func (t *tx) recordLicenseTransitions(limit int) (int, error) {
+	written := 0
+	for _, due := range []struct {
+		condition, end, column string
+		event                  eventType
+	}{
+		{graceDue, "expires_at", "grace_noted", eventLicenseGraceStarted},
+		{expiryDue, graceEnd, "expired_noted", eventLicenseExpired},
+	} {
+		rows, err := collect(t.queries, `SELECT id, account_id FROM licenses WHERE `+due.condition+` LIMIT ?`,
+			[]any{t.now, limit}, func(l *license) []any { return []any{&l.ID, &l.AccountID} })
+		if err != nil {
+			return written, err
+		}
+		for _, l := range rows {
+			if _, err := t.exec(`UPDATE licenses SET `+due.column+` = `+due.end+` WHERE id = ?`, l.ID); err != nil {
+				return written, err
+			}
+			e := event{Type: due.event, AccountID: l.AccountID, LicenseID: l.ID, Actor: actorTime}
+			if err := t.addEvent(e); err != nil {
+				return written, err
+			}
+			written++
+		}
+	}
+	return written, nil
+}
+
+// saveTerms writes the terms of l to its row, and sets UpdatedAt.
+func (t *tx) saveTerms(l *license) error {
+	l.UpdatedAt = t.now
+	_, err := t.exec(`UPDATE licenses SET plan = ?, trial = ?, max_devices = ?, max_transfers = ?,
+		starts_at = ?, expires_at = ?, grace_days = ?, duration_days = ?, lease_hours = ?, entitlements = ?,
+		metadata = ?, updated_at = ? WHERE id = ?`,
+		l.Plan, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt, l.GraceDays,
+		l.DurationDays, l.LeaseHours, l.Entitlements, string(l.Metadata), l.UpdatedAt, l.ID)
+	return err
+}
+
+// addKey stores the hash of another key of a licence. Errors: errKeyTaken.
+func (t *tx) addKey(licenseID string, key licenseKey) error {
+	hash := key.hash()
+	_, err := t.exec(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, ?, ?)`,
+		hash[:], licenseID, key.hint(), t.now)
+	if isDuplicate(err) {
+		return errKeyTaken
+	}
+	return err
+}
+
+var errKeyTaken = errors.New("a licence with this key exists already")
+
+// retireKeys makes end the last moment of a licence's current key, and of earlier keys
+// that would work longer.
+func (t *tx) retireKeys(licenseID string, end stamp) error {
+	_, err := t.exec(`UPDATE license_keys SET retires_at = ?1
+		WHERE license_id = ?2 AND (retires_at IS NULL OR retires_at > ?1)`, end, licenseID)
+	return err
+}
+
+// A licenseCache is a licenseSource that caches licences and devices in memory.
+type licenseCache struct {
+	auth     *authenticator             // its store is read on a miss
+	byKey    *cache[[32]byte, *license] // by the licence key's hash
+	licenses *cache[string, *license]   // by id
+	devices  *cache[deviceKey, *device] // a nil device: the licence has no such device
+}
+
+func newLicenseCache(g *authenticator) licenseCache {
+	const most = 4_000 // of each: together they take at most about 8 MiB
+	return licenseCache{
+		auth:     g,
+		byKey:    newCache[[32]byte, *license](most),
+		licenses: newCache[string, *license](most),
+		devices:  newCache[deviceKey, *device](most),
+	}
+}
+
+func (m *licenseCache) licenseByKey(hash [32]byte) (*license, error) {
+	return m.byKey.load(m.auth.store, hash, func() (*license, string, error) {
+		l, err := m.auth.store.licenseByKey(hash)
+		return l, l.ID, err
+	})
+}
+
+func (m *licenseCache) license(o owner, id string) (*license, error) {
+	l, err := m.licenses.load(m.auth.store, id, func() (*license, string, error) {
+		l, err := m.auth.store.license(anyAccount, id)
+		return l, id, err
+	})
+	if err == nil && !o.owns(l.AccountID) {
+		return nil, errNotFound
+	}
+	return l, err
+}

@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// The terms of a licence: how they are read, checked and changed. The operator's
+// commands, the import and the HTTP endpoints all use the functions of this file.
+
+const (
+	maxNameLength   = 100     // characters of a product or a plan
+	maxCount        = 1000000 // devices, transfers
+	maxGraceDays    = 3650
+	maxDurationDays = 36500
+	maxLeaseHours   = 2160
+	maxReason       = 500
+	maxMetadata     = 16 << 10 // bytes of JSON
+	maxEntitlements = 100
+	maxCodesBytes   = 1200 // of all entitlements as JSON, so that a token stays within maxTokenBytes
+)
+
+// A termsReader is a source of terms: a JSON body, a line of a CSV file, or the command
+// line. Each method reads the term of that name and records what is wrong with it;
+// present reports whether the source has the term.
+type termsReader interface {
+	textTerm(name string, max int, check textCheck) (value *string, present bool)
+	numberTerm(name string, low, high int) (value *int, present bool)
+	boolTerm(name string) (value, present bool)
+	timeTerm(name string) (value stamp, present bool)
+	codesTerm(name string) (value codeList, present bool)
+	objectTerm(name string) (value json.RawMessage, present bool)
+}
+
+// A termsChange is a list of assignments to a licence, one for each term that was read.
+type termsChange []func(*license)
+
+// apply makes the change and returns l.
+func (c termsChange) apply(l *license) *license {
+	for _, set := range c {
+		set(l)
+	}
+	return l
+}
+
+// readTerms reads the terms that can also be changed after a licence was issued.
+func readTerms(r termsReader) (c termsChange) {
+	if v, ok := r.textTerm("plan", maxNameLength, nil); ok {
+		c = append(c, func(l *license) { l.Plan = v })
+	}
+	if v, ok := r.boolTerm("trial"); ok {
+		c = append(c, func(l *license) { l.Trial = v })
+	}
+	if v, ok := r.numberTerm("max_devices", 1, maxCount); ok {
+		c = append(c, func(l *license) { l.MaxDevices = v })
+	}
+	if v, ok := r.numberTerm("max_transfers", 0, maxCount); ok {
+		c = append(c, func(l *license) { l.MaxTransfers = v })
+	}
+	if v, ok := r.timeTerm("starts_at"); ok {
+		c = append(c, func(l *license) { l.StartsAt = v })
+	}
+	if v, ok := r.timeTerm("expires_at"); ok {
+		c = append(c, func(l *license) { l.ExpiresAt = v })
+	}
+	if v, ok := r.numberTerm("grace_days", 0, maxGraceDays); ok {
+		c = append(c, func(l *license) { l.GraceDays = valueOr(v, 0) })
+	}
+	if v, ok := r.numberTerm("duration_days", 1, maxDurationDays); ok {
+		c = append(c, func(l *license) { l.DurationDays = v })
+	}
+	if v, ok := r.numberTerm("lease_hours", 1, maxLeaseHours); ok {
+		c = append(c, func(l *license) { l.LeaseHours = valueOr(v, defaultLeaseHours) })
+	}
+	if v, ok := r.codesTerm("entitlements"); ok {
+		c = append(c, func(l *license) { l.Entitlements = v })
+	}
+	if v, ok := r.objectTerm("metadata"); ok {
+		c = append(c, func(l *license) { l.Metadata = v })
+	}
+	return c
+}
+
+// readNewTerms reads the terms of a new licence: those of readTerms, and those that are
+// fixed once it is issued.
+func readNewTerms(r termsReader) (c termsChange) {
+	product, _ := r.textTerm("product", maxNameLength, notEmpty)
+	kind, _ := r.textTerm("kind", maxNameLength, oneOf(kindNodeLocked, kindFloating))
+	basis, _ := r.textTerm("expiry_basis", maxNameLength, oneOf(basisIssue, basisFirstActivation))
+	return append(readTerms(r), func(l *license) {
+		l.Product = valueOr(product, l.Product)
+		l.Kind = valueOr(kind, l.Kind)
+		l.ExpiryBasis = valueOr(basis, l.ExpiryBasis)
+	})
+}
+
+// invalidTerm checks terms against each other, after each was found valid by itself. It
+// returns the name of one that does not fit the others and why, or "" when all fit.
+func (l *license) invalidTerm() (name, detail string) {
+	switch {
+	case l.Product == "":
+		return "product", "A product is required."
+	case !l.StartsAt.IsZero() && !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(l.StartsAt.Time):
+		return "expires_at", "The licence would end before it starts."
+	case l.ExpiryBasis == basisFirstActivation && l.DurationDays == nil:
+		return "duration_days", "A licence whose duration counts from its first activation needs a duration."
+	case l.ExpiryBasis == basisFirstActivation && !l.ExpiresAt.IsZero() && l.FirstActivatedAt.IsZero():
+		return "expires_at", "The end of this licence is computed at its first activation, so it can't be set."
+	}
+	return "", ""
+}
+
+// checkTerms returns what invalidTerm finds as the refusal validation_failed.
+func (l *license) checkTerms() error {
+	name, detail := l.invalidTerm()
+	if name == "" {
+		return nil
+	}
+	return errFields(fieldError{Pointer: "#/" + name, Code: "inconsistent", Detail: detail})
+}
+
+// fillDefaults sets the terms of a new licence that were not given: the defaults, and
+// the end of a licence whose duration counts from its issue.
+func (l *license) fillDefaults(now stamp) {
+	l.Kind, l.ExpiryBasis = cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.ExpiryBasis, basisIssue)
+	l.LeaseHours = cmp.Or(l.LeaseHours, defaultLeaseHours)
+	if l.ExpiryBasis == basisIssue && l.DurationDays != nil && l.ExpiresAt.IsZero() {
+		begin := now
+		if l.StartsAt.After(now.Time) {
+			begin = l.StartsAt
+		}
+		l.ExpiresAt = begin.after(days(*l.DurationDays))
+	}
+}
+
+// createLicense stores a new licence with a new key. The key is returned only here: the
+// database keeps its hash. Errors: validation_failed, account_not_found.
+func createLicense(t *tx, l *license, actor string) (id, key string, err error) {
+	l.fillDefaults(t.now)
+	if err := l.checkTerms(); err != nil {
+		return "", "", err
+	}
+	if err := t.openAccount(l.AccountID); err != nil {
+		return "", "", err
+	}
+	key = newLicenseKey()
+	parsed, err := parseLicenseKey(key)
+	if err != nil {
+		return "", "", err
+	}
+	id, err = t.addLicense(l, parsed, actor)
+	return id, key, err
+}
+
+// patchLicense changes terms of a licence of an owner, and returns the licence
+// afterwards. A change without effect writes nothing, not even an event. Errors:
+// errNotFound, validation_failed, illegal_transition for a revoked licence.
+func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (*license, error) {
+	l, err := t.license(o, id)
+	if err != nil {
+		return nil, err
+	}
+	if l.State == statusRevoked {
+		return nil, errTransition(l, "change")
+	}
+	before := *l
+	if err := change.apply(l).checkTerms(); err != nil {
+		return nil, err
+	}
+	names := changedTerms(&before, l)
+	if names == "" {
+		return l, nil
+	}
+	if err := t.saveTerms(l); err != nil {
+		return nil, err
+	}
+	return l, t.addEvent(licenseEvent(l, eventLicenseUpdated, actor, "changed", names))
+}
+
+// changedTerms returns the names of the JSON members in which before and after differ,
+// sorted and separated by spaces: "expires_at max_devices".
+func changedTerms(before, after *license) string {
+	members := func(l *license) (m map[string]json.RawMessage) {
+		json.Unmarshal(encodeJSON(l), &m)
+		return m
+	}
+	was, is := members(before), members(after)
+	maps.DeleteFunc(is, func(name string, value json.RawMessage) bool {
+		return bytes.Equal(value, was[name])
+	})
+	return strings.Join(slices.Sorted(maps.Keys(is)), " ")
+}
+
+func licenseEvent(l *license, typ eventType, actor string, data ...string) event {
+	return event{
+		Type:      typ,
+		AccountID: l.AccountID,
+		LicenseID: l.ID,
+		Actor:     actor,
+		Data:      eventData(data...),
+	}
+}
+
+// renewLicense sets the end of a licence of an owner to a number of days after the later
+// of now and the old end; nil stands for the licence's own duration. Errors:
+// errNotFound, validation_failed when the licence has no duration and days are not
+// given, illegal_transition when it is revoked or has no end.
+func renewLicense(t *tx, o owner, id string, addDays *int, actor string) (*license, error) {
+	l, err := t.license(o, id)
+	if err != nil {
+		return nil, err
+	}
+	if addDays == nil {
+		addDays = l.DurationDays
+	}
+	switch {
+	case l.State == statusRevoked || l.ExpiresAt.IsZero():
+		return nil, errTransition(l, "renew")
+	case addDays == nil:
+		return nil, errFields(fieldError{Pointer: "#/days", Code: "required",
+			Detail: "The licence has no duration of its own; say how many days."})
+	}
+	base := t.now
+	if l.ExpiresAt.After(base.Time) {
+		base = l.ExpiresAt
+	}
+	if l.ExpiresAt = base.after(days(*addDays)); l.ExpiresAt.Year() > lastYear {
+		return nil, errFields(fieldError{Pointer: "#/days", Code: "out_of_range",
+			Detail: fmt.Sprintf("The licence would end after the year %d.", lastYear)})
+	}
+	if err := t.saveTerms(l); err != nil {
+		return nil, err
+	}
+	return l, t.addEvent(licenseEvent(l, eventLicenseRenewed, actor, "expires_at", l.ExpiresAt.String()))
+}
+
+// rotateKey gives a licence of an owner a new key, which is returned only here. The
+// current key works until oldUntil (the zero stamp: it stops working now), and earlier
+// keys no longer than that. Errors: errNotFound, illegal_transition when the licence is
+// revoked.
+func rotateKey(t *tx, o owner, id string, oldUntil stamp, actor string) (l *license, key string, err error) {
+	if l, err = t.license(o, id); err != nil {
+		return nil, "", err
+	}
+	if l.State == statusRevoked {
+		return nil, "", errTransition(l, "rotate-key")
+	}
+	if oldUntil.IsZero() {
+		oldUntil = t.now
+	}
+	key = newLicenseKey()
+	parsed, err := parseLicenseKey(key)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := errors.Join(t.retireKeys(id, oldUntil), t.addKey(id, parsed)); err != nil {
+		return nil, "", err
+	}
+	l.KeyHint = parsed.hint()
+	e := licenseEvent(l, eventLicenseKeyRotated, actor, "old_key_until", oldUntil.String())
+	return l, key, t.addEvent(e)
+}
+
+// checkCode checks the code of an entitlement. It returns a validation code and what is
+// wrong, or "" when nothing is.
+func checkCode(s string) (code, detail string) {
+	forbidden := func(r rune) bool {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		return !letter && (r < '0' || r > '9') && !strings.ContainsRune("-_.:", r)
+	}
+	if s == "" || len(s) > 64 || s[0] == '-' || s[0] == '.' || strings.IndexFunc(s, forbidden) >= 0 {
+		return "invalid_code", "A code has 1 to 64 letters, digits and - _ . : and begins with a letter or digit."
+	}
+	return "", ""
+}
+
+// checkCodes checks a list of entitlement codes and calls wrong for each that is invalid,
+// with its index. It stops at a list that is too long.
+func checkCodes(codes []string, wrong func(at int, code, detail string)) {
+	total := 0
+	for i, c := range codes {
+		if total += len(c) + len(`"",`); total > maxCodesBytes {
+			wrong(i, "too_long", fmt.Sprintf("With this code the list takes more than %d bytes, "+
+				"and would not fit into a token.", maxCodesBytes))
+			return
+		}
+		if i == maxEntitlements {
+			wrong(i, "too_many", fmt.Sprintf("With this code the list has more than %d codes.", maxEntitlements))
+			return
+		}
+		if code, detail := checkCode(c); code != "" {
+			wrong(i, code, detail)
+		} else if slices.Contains(codes[:i], c) {
+			wrong(i, "repeated", "This code is in the list already.")
+		}
+	}
+}
+
+// hasControlCharacter reports whether a string anywhere in the value, or the name of a
+// member, contains a control character.
+func (v *jsonValue) hasControlCharacter() bool {
+	if v.kind == jsonString && strings.IndexFunc(v.text, unicode.IsControl) >= 0 {
+		return true
+	}
+	for i := range v.list {
+		if v.list[i].hasControlCharacter() {
+			return true
+		}
+	}
+	for i := range v.members {
+		m := &v.members[i]
+		if strings.IndexFunc(m.name, unicode.IsControl) >= 0 || m.value.hasControlCharacter() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,351 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	drainQuiet  = 100 * time.Millisecond // a drain ends when no connection was new or active for so long
+	drainSilent = time.Second            // a drain gives up new connections that sent no byte for so long
+)
+
+// connections tracks which connections are new or active. A stop waits for those before it
+// calls http.Server.Shutdown, which would close connections with requests that have already
+// been sent but not yet been read (golang/go#65805).
+type connections struct {
+	mu      sync.Mutex
+	states  map[net.Conn]connection // the new and active ones
+	changed atomic.Int64            // how often a connection became new or active
+}
+
+type connection struct {
+	state http.ConnState
+	since time.Time // when it entered that state
+}
+
+// setState records a connection's state. It is the server's ConnState callback.
+func (c *connections) setState(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch state {
+	case http.StateNew, http.StateActive:
+		c.states[conn] = connection{state, time.Now()}
+		c.changed.Add(1)
+	default:
+		delete(c.states, conn)
+	}
+}
+
+// busy returns how many connections are new or active.
+func (c *connections) busy() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.states)
+}
+
+// closeSilent closes the read side of connections that have been open for drainSilent
+// without sending a byte. Bytes that have arrived by then are still read and answered.
+func (c *connections) closeSilent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn, current := range c.states {
+		half, ok := conn.(interface{ CloseRead() error })
+		if ok && current.state == http.StateNew && time.Since(current.since) >= drainSilent {
+			half.CloseRead() // fails only when the client has gone
+		}
+	}
+}
+
+// waitIdle returns once no connection has been new or active for drainQuiet, or when ctx ends.
+func (c *connections) waitIdle(ctx context.Context) {
+	for {
+		before := c.changed.Load()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(drainQuiet):
+		}
+		if c.busy() == 0 && c.changed.Load() == before {
+			return
+		}
+		c.closeSilent()
+	}
+}
+
+// The options of the serve command.
+var (
+	optTrustedProxies = option{name: "trusted-proxies", value: "CIDR,…", def: "127.0.0.0/8,::1/128",
+		help: "proxies whose X-Forwarded-For is trusted, as networks or addresses"}
+	optDebugAddr = option{name: "debug-addr", value: "HOST:PORT",
+		help: "loopback address for /metrics and /debug/pprof/; by default they are not served"}
+	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
+		help: "most requests a minute from one address without a token, for leads, events and statistics each"}
+	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
+		help: "most unknown licence keys a minute from one address"}
+	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
+		help: "first day (UTC) on which /api/legacy/ answers 410 Gone"}
+)
+
+// wings returns the parts of the service, one for each noun.
+func wings(s *server) []wing {
+	return []wing{
+		leadWing(s),
+		licenseWing(s),
+		deviceWing(s),
+		widgetWing(s),
+		eventWing(s),
+		healthWing(s),
+		keyWing(s),
+		legacyWing(s),
+	}
+}
+
+// problems returns the problem codes of the core and of every noun.
+func problems() []*problemCode {
+	return slices.Concat(
+		coreProblems,
+		authProblems,
+		accountProblems,
+		corsProblems,
+		idempotencyProblems,
+		licenseProblems,
+		deviceProblems,
+		widgetProblems,
+		legacyProblems,
+	)
+}
+
+// eventTypes returns the event types of every noun.
+func eventTypes() []eventType {
+	return slices.Concat(leadEvents, licenseEvents, deviceEvents)
+}
+
+// The command that serves. The demo command, which also serves, is in demo.go.
+var serveCommands = []command{
+	{"serve", "", "run the service", []option{
+		optAddr,
+		optTrustedProxies,
+		optDebugAddr,
+		optAnonymousRate,
+		optFailedLookupRate,
+		optLegacySunset,
+		optLitestream.says("never checkpoint the database: Litestream does that"),
+		optLog,
+	}, 0, serveCommand},
+}
+
+// serveCommand runs the service until e.ctx ends.
+func serveCommand(e *env) error {
+	tuneCollector(e.getenv)
+	o, err := e.readServerOptions()
+	if err != nil {
+		return err
+	}
+	log, err := newLogger(e.stderr, e.str("log"))
+	if err != nil {
+		return err
+	}
+	keys, err := loadKeyring(e.str("key"))
+	if err != nil {
+		return err
+	}
+	st, err := openStore(e.str("db"), storeOptions{noCheckpoints: e.on("litestream")})
+	if err != nil {
+		return err
+	}
+	s, err := newServer(st, keys, o, log, wings)
+	if err != nil {
+		return errors.Join(err, st.close())
+	}
+	listener, err := listen(e.str("addr"), e.getenv)
+	if err != nil {
+		return errors.Join(err, st.close())
+	}
+	if err := s.startDebug(e.str("debug-addr")); err != nil {
+		return errors.Join(err, listener.Close(), st.close())
+	}
+	log.Info("serving",
+		"addr", listener.Addr().String(),
+		"base_url", s.routing.Load().bases[0].URL,
+		"release", buildName())
+	return s.serveUntil(e.ctx, listener, e.str("key"))
+}
+
+// tuneCollector lets the garbage collector run less often than by default, and sets a soft
+// limit on memory. The environment variables GOGC and GOMEMLIMIT take precedence. It makes
+// verify a twentieth faster and costs some 10 MiB.
+func tuneCollector(getenv func(string) string) {
+	if getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
+	if getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(128 << 20)
+	}
+}
+
+// readServerOptions returns the options that the handlers need, or a usageError.
+func (e *env) readServerOptions() (o serverOptions, err error) {
+	if o.anonymousRate, err = e.number("anonymous-rate", 1, 1_000_000); err != nil {
+		return o, err
+	}
+	if o.failedLookupRate, err = e.number("failed-lookup-rate", 1, 1_000_000); err != nil {
+		return o, err
+	}
+	sunset := e.str("legacy-sunset")
+	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
+		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))
+	}
+	o.trusted, err = parsePrefixes(e.commaList("trusted-proxies"))
+	return o, err
+}
+
+// newLogger returns a logger that writes to w; format is "text" or "json".
+func newLogger(w io.Writer, format string) (*slog.Logger, error) {
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, nil)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, nil)), nil
+	}
+	return nil, usageError(fmt.Sprintf("-log must be text or json, not %q", format))
+}
+
+// parsePrefixes parses -trusted-proxies: networks, and addresses as networks of one.
+func parsePrefixes(texts []string) (all []netip.Prefix, err error) {
+	for _, text := range texts {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			address := parseAddress(text)
+			if !address.IsValid() {
+				return nil, usageError(fmt.Sprintf("-trusted-proxies: %q is not an address or CIDR", text))
+			}
+			prefix = netip.PrefixFrom(address, address.BitLen())
+		}
+		all = append(all, prefix)
+	}
+	return all, nil
+}
+
+// listen returns the socket that systemd passes to the process (sd_listen_fds(3)). If there
+// is none, it listens on addr.
+func listen(addr string, getenv func(string) string) (net.Listener, error) {
+	const firstFD = 3
+	passed := getenv("LISTEN_FDS")
+	if getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) && passed != "" && passed != "0" {
+		f := os.NewFile(firstFD, "LISTEN_FDS")
+		defer f.Close() // FileListener duplicates it
+		listener, err := net.FileListener(f)
+		if err != nil {
+			return nil, fmt.Errorf("use the socket passed by systemd: %w", err)
+		}
+		return listener, nil
+	}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w: choose another address with -addr", err)
+	}
+	return listener, nil
+}
+
+// startDebug serves metrics and profiles on a loopback address until the service stops. For
+// "" it does nothing; another address that is not loopback is a usageError.
+func (s *server) startDebug(addr string) error {
+	if addr == "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if address := parseAddress(host); err != nil || host != "localhost" && !address.IsLoopback() {
+		return usageError("-debug-addr must be a loopback address such as 127.0.0.1:6060: it needs no password")
+	}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen on -debug-addr: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		s.writeMetrics(w)
+	})
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	s.debug = &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
+	s.working.Go(func() { s.debug.Serve(listener) })
+	s.log.Info("serving metrics and profiles", "addr", listener.Addr().String())
+	return nil
+}
+
+// The time-outs of a connection, and the size of a request's header.
+const (
+	headerTimeout  = 5 * time.Second
+	readTimeout    = 10 * time.Second
+	writeTimeout   = 20 * time.Second
+	idleTimeout    = 60 * time.Second
+	maxHeaderBytes = 16 << 10
+
+	stopTimeout = 22 * time.Second // for the drain: a little more than writeTimeout
+)
+
+// serveUntil answers requests on the listener until ctx ends or the listener fails, and then
+// stops in order: health reports fail, the listener closes, requests that run or were
+// already sent on an open connection are answered, the background goroutines end, the
+// database is checkpointed and closed. It closes the store in every case. The service picks
+// up changes of keyFile while it runs; "" is no file.
+func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile string) error {
+	conns := &connections{states: map[net.Conn]connection{}}
+	web := &http.Server{
+		Handler:                      s,
+		ReadHeaderTimeout:            headerTimeout,
+		ReadTimeout:                  readTimeout,
+		WriteTimeout:                 writeTimeout,
+		IdleTimeout:                  idleTimeout,
+		MaxHeaderBytes:               maxHeaderBytes,
+		ConnState:                    conns.setState,
+		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		DisableGeneralOptionsHandler: true, // its answer to OPTIONS * has no request id
+	}
+	workers, stopWorkers := context.WithCancel(context.Background())
+	defer stopWorkers()
+	s.working.Go(func() { s.pollFiles(workers, keyFile) })
+	s.working.Go(func() { s.runChores(workers) })
+
+	served := make(chan error, 1)
+	s.working.Go(func() { served <- web.Serve(listener) })
+	var failed error
+	select {
+	case failed = <-served:
+		s.log.Error("the listener failed", "error", failed.Error())
+	case <-ctx.Done():
+		s.log.Info("stopping")
+	}
+	s.draining.Store(true)
+	listener.Close()
+	drain, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	conns.waitIdle(drain)
+	err := web.Shutdown(drain)
+	stopWorkers()
+	if s.debug != nil {
+		s.debug.Close()
+	}
+	s.working.Wait()
+	err = errors.Join(failed, err, s.runFinalChores(), s.store.close())
+	s.log.Info("stopped")
+	return err
+}

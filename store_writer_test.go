@@ -1,0 +1,1008 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
+	t.Parallel()
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	batches, written := s.commits.Load(), s.committedJobs.Load()
+	release := holdWriter(t, s)
+	const writes = 200
+	jobs := make([]func(*tx) error, writes)
+	for i := range jobs {
+		jobs[i] = named(fmt.Sprintf("%03d", i))
+	}
+	results := queue(s, t.Context(), jobs...)
+	release()
+	for i, result := range results {
+		if err := <-result; err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	if got := s.commits.Load() - batches; got != 2 { // the one that held the writer, and the rest
+		t.Errorf("%d commits for %d waiting writes", got, writes)
+	}
+	if got := s.committedJobs.Load() - written; got != writes+1 {
+		t.Errorf("%d jobs counted as written, want %d", got, writes+1)
+	}
+	if got := len(accountNames(t, s)); got != writes {
+		t.Errorf("%d rows, want %d", got, writes)
+	}
+}
+
+func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
+	t.Parallel()
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	before := s.commits.Load()
+	const callers, each = 32, 10
+	var wait sync.WaitGroup
+	for c := range callers {
+		wait.Go(func() {
+			for i := range each {
+				if err := s.update(t.Context(), named(fmt.Sprintf("%d-%d", c, i))); err != nil {
+					t.Errorf("write: %v", err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	if got := len(accountNames(t, s)); got != callers*each {
+		t.Errorf("%d rows, want %d", got, callers*each)
+	}
+	if got := s.commits.Load() - before; got >= callers*each {
+		t.Errorf("%d commits for %d writes", got, callers*each)
+	}
+}
+
+func TestWriter_boundsABatch(t *testing.T) {
+	t.Parallel()
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	before := s.commits.Load()
+	release := holdWriter(t, s)
+	jobs := make([]func(*tx) error, maxBatch+1)
+	for i := range jobs {
+		jobs[i] = named(fmt.Sprint(i))
+	}
+	results := queue(s, t.Context(), jobs...)
+	release()
+	for _, result := range results {
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := s.commits.Load() - before; got != 3 {
+		t.Errorf("%d commits for the holder and %d waiting writes, want 3", got, len(jobs))
+	}
+}
+
+// A fate is a job and what becomes of it.
+type fate struct {
+	name string
+	job  func(*tx) error
+	kept bool
+	err  string // part of the error; "": none
+}
+
+var fates = []fate{
+	{"a plain write", named("plain"), true, ""},
+	{"one that fails", func(t *tx) error { return errors.Join(named("failed")(t), errors.New("no such luck")) }, false, "no such luck"},
+	{"a refusal that is kept", func(t *tx) error {
+		if err := named("kept")(t); err != nil {
+			return err
+		}
+		return keep(&refusal{code: codeSeatLimit})
+	}, true, "seat_limit_reached"},
+	{"one that panics", func(t *tx) error {
+		if err := named("panicked")(t); err != nil {
+			return err
+		}
+		panic("out of order")
+	}, false, "panic in a write: out of order"},
+	{"one that breaks a rule of the schema", func(t *tx) error {
+		if err := named("ruled out")(t); err != nil {
+			return err
+		}
+		_, err := t.exec(`INSERT INTO accounts (id, name, created_at) VALUES ('nonsense', 'x', 'yesterday')`)
+		return err
+	}, false, "CHECK constraint failed"},
+	{"one that makes SQLite end the transaction", func(t *tx) error {
+		if err := named("ended")(t); err != nil {
+			return err
+		}
+		_, err := t.exec(`INSERT OR ROLLBACK INTO accounts (id, name, is_main, created_at) VALUES ('acct_second', 'x', 1, ?)`, t.now)
+		return err
+	}, false, "UNIQUE constraint failed"},
+	{"one that ends it and says nothing", func(t *tx) error {
+		if err := named("silent")(t); err != nil {
+			return err
+		}
+		_, err := t.exec(`ROLLBACK`)
+		return err
+	}, false, "no transaction"},
+	{"another plain write", named("second"), true, ""},
+}
+
+func checkFates(t *testing.T, s *store, all []fate, errs []error) {
+	t.Helper()
+	var want []string
+	for i, f := range all {
+		switch err := errs[i]; {
+		case f.err == "" && err != nil:
+			t.Errorf("%s: %v", f.name, err)
+		case f.err != "" && (err == nil || !strings.Contains(err.Error(), f.err)):
+			t.Errorf("%s: error %v, want %q", f.name, err, f.err)
+		}
+		if f.kept {
+			want = append(want, map[string]string{"a plain write": "plain", "a refusal that is kept": "kept", "another plain write": "second"}[f.name])
+		}
+	}
+	slices.Sort(want)
+	if got := accountNames(t, s); !slices.Equal(got, want) {
+		t.Errorf("rows %q, want %q", got, want)
+	}
+}
+
+func TestWriter_givesEachJobOfABatchItsOwnFate(t *testing.T) {
+	t.Parallel()
+	endsTransaction := func(f fate) bool {
+		return strings.HasPrefix(f.name, "one that makes SQLite") || strings.HasPrefix(f.name, "one that ends it")
+	}
+	for name, all := range map[string][]fate{
+		"in one transaction":                              slices.DeleteFunc(slices.Clone(fates), endsTransaction),
+		"one by one, when SQLite has ended the first one": fates,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openTestStore(t, makeStore(t), storeOptions{})
+			release := holdWriter(t, s)
+			jobs := make([]func(*tx) error, len(all))
+			for i, f := range all {
+				jobs[i] = f.job
+			}
+			results := queue(s, t.Context(), jobs...)
+			release()
+			errs := make([]error, len(all))
+			for i := range all {
+				errs[i] = <-results[i]
+			}
+			checkFates(t, s, all, errs)
+		})
+	}
+	t.Run("alone", func(t *testing.T) {
+		s := openTestStore(t, makeStore(t), storeOptions{})
+		errs := make([]error, len(fates))
+		for i, f := range fates {
+			errs[i] = s.update(t.Context(), f.job)
+		}
+		checkFates(t, s, fates, errs)
+	})
+}
+
+func TestWriter_returnsAKeptRefusalAsItself(t *testing.T) {
+	t.Parallel()
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	want := &refusal{code: codeSeatLimit}
+	err := s.update(t.Context(), func(*tx) error { return keep(want) })
+	if err != error(want) {
+		t.Errorf("%#v, want the refusal itself", err)
+	}
+}
+
+func TestWriter_runsAJobInlineForACallerAlone(t *testing.T) {
+	t.Parallel()
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	var stack string
+	if err := s.update(t.Context(), func(*tx) error {
+		stack = string(debug.Stack())
+		return nil
+	}); err != nil || !strings.Contains(stack, t.Name()) {
+		t.Errorf("%v, on the stack %s", err, stack)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if err := s.update(gone, named("never")); !errors.Is(err, context.Canceled) || slices.Contains(accountNames(t, s), "never") {
+		t.Errorf("of a caller who had left: %v, accounts %v", err, accountNames(t, s))
+	}
+}
+
+func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
+	t.Parallel()
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	release := holdWriter(t, s)
+	ctx, leave := context.WithCancel(t.Context())
+	ran := false
+	gone := queue(s, ctx, func(*tx) error { ran = true; return nil })[0]
+	stays := queue(s, t.Context(), named("stays"))[0]
+	leave()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller who left got %v", err)
+	}
+	release()
+	if err := <-stays; err != nil {
+		t.Errorf("the caller who stayed got %v", err)
+	}
+	if ran {
+		t.Error("the function of the caller who left was run")
+	}
+}
+
+func TestWriter_givesTheResultToACallerWhoLeavesDuringItsTurn(t *testing.T) {
+	t.Parallel()
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	ctx, leave := context.WithCancel(t.Context())
+	err := s.update(ctx, func(t *tx) error {
+		leave()
+		return named("on disk")(t)
+	})
+	if err != nil {
+		t.Errorf("got %v", err)
+	}
+	if got := accountNames(t, s); !slices.Equal(got, []string{"on disk"}) {
+		t.Errorf("rows %q", got)
+	}
+}
+
+func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := openStore(makeStore(t), storeOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		release := holdWriter(t, s)
+		start, ran := time.Now(), false
+		if err := s.update(t.Context(), func(*tx) error { ran = true; return nil }); !errors.Is(err, errBusy) {
+			t.Errorf("got %v", err)
+		}
+		if waited := time.Since(start); waited != lockTimeout {
+			t.Errorf("gave up after %v", waited)
+		}
+		release()
+		if err := s.update(t.Context(), named("later")); err != nil || ran {
+			t.Errorf("afterwards: %v; the function that was given up ran: %v", err, ran)
+		}
+	})
+}
+
+func TestWriter_runsWhatIsQueuedWhenItClosesAndRefusesTheRest(t *testing.T) {
+	t.Parallel()
+	path := makeStore(t)
+	s := openTestStore(t, path, storeOptions{})
+	release := holdWriter(t, s)
+	queued := queue(s, t.Context(), named("a"), named("b"), named("c"))
+	closed := make(chan error, 1)
+	go func() { closed <- s.close() }()
+	<-s.closing
+	release()
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	for i, result := range queued {
+		if err := <-result; err != nil {
+			t.Errorf("queued write %d: %v", i, err)
+		}
+	}
+	for range 20 { // both ways through update's select
+		if err := s.update(t.Context(), named("late")); !errors.Is(err, errClosed) {
+			t.Fatalf("a write after the end: %v", err)
+		}
+	}
+	if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the log is still there: %v", err)
+	}
+	again := openTestStore(t, path, storeOptions{})
+	if got := accountNames(t, again); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("after reopening: %q", got)
+	}
+}
+
+func TestWriter_givesATransactionOneNow(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 11, 21, 23, 59, 59, 5e8, time.FixedZone("", 3600))
+	var calls atomic.Int64
+	s := openTestStore(t, makeStore(t), storeOptions{now: func() time.Time { // a clock that jumps whenever it is read
+		return start.Add(time.Duration(calls.Add(1)) * time.Hour)
+	}})
+	err := s.update(t.Context(), func(t *tx) error {
+		return errors.Join(named("first")(t), named("second")(t))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.accounts()
+	if err != nil || len(all) != 3 {
+		t.Fatalf("%v %v", all, err)
+	}
+	if first, second := all[1], all[2]; first.CreatedAt != second.CreatedAt || first.ID[:15] != second.ID[:15] {
+		t.Errorf("two rows of one transaction: %v %s, %v %s", first.CreatedAt, first.ID, second.CreatedAt, second.ID)
+	}
+	if got := all[1].CreatedAt.String(); !strings.HasSuffix(got, ":59:59Z") {
+		t.Errorf("created at %s, want whole seconds in UTC", got)
+	}
+}
+
+func TestWriter_isDelayedByAForeignWriterAndFailsNothing(t *testing.T) {
+	t.Parallel()
+	path := makeStore(t)
+	s := openTestStore(t, path, storeOptions{})
+	release := foreignLock(t, path)
+	results := make([]chan error, 50)
+	for i := range results {
+		results[i] = make(chan error, 1)
+		go func() { results[i] <- s.update(context.Background(), named(fmt.Sprint(i))) }()
+	}
+	for len(s.jobs) < len(results)-1 || s.lockedSince().IsZero() {
+		runtime.Gosched()
+	}
+	if got := accountNames(t, s); len(got) != 0 {
+		t.Errorf("written through the lock: %q", got)
+	}
+	release()
+	for i, result := range results {
+		if err := <-result; err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	if got := accountNames(t, s); len(got) != len(results) {
+		t.Errorf("%d rows, want %d", len(got), len(results))
+	}
+	if since := s.lockedSince(); !since.IsZero() {
+		t.Errorf("still said to be locked since %v", since)
+	}
+}
+
+func TestWriter_isBusyPastTheWaitForALockAndWritesNothing(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.reopen(storeOptions{busyTimeout: 20 * time.Millisecond})
+	token := s.token(s.account, scopeLeads)
+	release := foreignLock(t, s.store.path)
+	a := s.post("/widget/leads", anyLead).is(503, "busy")
+	if a.header.Get("Retry-After") != "5" || a.json()["ok"] != false {
+		t.Errorf("Retry-After %q, body %s", a.header.Get("Retry-After"), a.body)
+	}
+	s.get("/leads", "Authorization: Bearer "+token).is(200)
+	release()
+	if n := s.count(`SELECT count(*) FROM leads`); n != 0 {
+		t.Errorf("%d leads were written", n)
+	}
+	s.post("/widget/leads", anyLead).is(200)
+}
+
+func TestWriter_refusesMoreThanSixtyFourWritesWhileALockLasts(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	var ahead atomic.Int64
+	s.reopen(storeOptions{now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
+	release := foreignLock(t, s.store.path)
+	results := make([]chan error, 1+maxBlocked) // one that the writer holds, and those behind it
+	for i := range results {
+		results[i] = make(chan error, 1)
+		go func() { results[i] <- s.store.update(context.Background(), named(fmt.Sprint(i))) }()
+	}
+	for len(s.store.jobs) < maxBlocked || s.store.lockedSince().IsZero() {
+		runtime.Gosched()
+	}
+	ahead.Store(int64(2 * time.Second))
+	if a := s.post("/widget/leads", anyLead).is(503, "busy"); a.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	release()
+	for i, result := range results {
+		if err := <-result; err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	s.post("/widget/leads", anyLead).is(200)
+}
+
+func TestWriter_reportsAFullDiskAndReadingGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
+	token := s.token(s.account, scopeLeads)
+	s.limitPages(3)
+	kept, full := 0, 0
+	for i := range 60 {
+		a := s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"u%d@example.com","page":"/%s"}`, i, strings.Repeat("x", 1000)))
+		switch a.status {
+		case 200:
+			kept++
+		default:
+			a.is(503, "storage_full")
+			if a.header.Get("Retry-After") == "" || a.json()["ok"] != false {
+				t.Errorf("Retry-After %q: %s", a.header.Get("Retry-After"), a.body)
+			}
+			full++
+		}
+	}
+	if full == 0 {
+		t.Fatal("the disk never got full")
+	}
+	if n := s.count(`SELECT count(*) FROM leads`); n != kept {
+		t.Errorf("%d leads are kept, %d were acknowledged", n, kept)
+	}
+	s.get("/leads", "Authorization: Bearer "+token).is(200)
+	s.limitPages(-1)
+	s.post("/widget/leads", anyLead).is(200)
+}
+
+func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.limitPages(8)
+	release := holdWriter(t, s.store)
+	big := func(name string, pages int) func(*tx) error {
+		return func(t *tx) error { return named(name + strings.Repeat("x", pages*4096))(t) }
+	}
+	results := queue(s.store, t.Context(), big("small ", 1), big("huge ", 40), big("small too ", 1))
+	release()
+	for i, full := range []bool{false, true, false} {
+		if err := <-results[i]; errors.Is(err, errStorageFull) != full || !full && err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	if n := s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'small %'`); n != 2 {
+		t.Errorf("%d of the two small ones are kept", n)
+	}
+	if n := s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'huge %'`); n != 0 {
+		t.Error("a part of the huge one is kept")
+	}
+}
+
+func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	raw(t, o.env["WIDGETD_DB"], `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+		INSERT INTO leads (id, account_id, type, email, email_key, created_at)
+		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', i || '@example.com', '2020-01-01T00:00:00Z' FROM n`)
+	s := openTestStore(t, o.env["WIDGETD_DB"], storeOptions{})
+	purged := make(chan string, 1)
+	go func() { purged <- o.do("leads", "purge", "-older-than", "365d") }()
+	writes := 0
+	for {
+		if err := s.update(t.Context(), named("meanwhile")); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case out := <-purged:
+			if out != "20000 removed\n" || writes < 5 {
+				t.Errorf("%q; %d writes of others meanwhile", out, writes)
+			}
+			return
+		case <-time.After(time.Millisecond):
+			writes++
+		}
+	}
+}
+
+func TestWriter_leavesOthersTheLockOnASlowDisk(t *testing.T) {
+	t.Parallel()
+	path := makeStore(t)
+	useFault(path, &fault{sync: 20 * time.Millisecond})
+	s := openTestStore(t, path, storeOptions{driver: "faulty"})
+	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{busyTimeout: time.Nanosecond})) // it asks once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	done := make(chan struct{})
+	var writes sync.WaitGroup
+	for range 100 {
+		writes.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Duration(rand.N(20)) * time.Millisecond):
+				}
+				if err := s.update(t.Context(), named("load")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	got := 0
+	for began := time.Now(); got < 20 && time.Since(began) < 2*time.Second; time.Sleep(time.Millisecond) {
+		if _, err := db.Exec(`UPDATE accounts SET rate = 1000 WHERE is_main = 1`); err == nil {
+			got++
+		}
+	}
+	close(done)
+	writes.Wait()
+	if got < 20 {
+		t.Errorf("others got the lock %d times in two seconds", got)
+	}
+}
+
+// everyFault makes each call fail with each error in each form, which takes minutes:
+//
+//	go test -run TestWhicheverCall -every-fault -timeout 30m
+var everyFault = flag.Bool("every-fault", false, "try every error in every form at every call")
+
+// A faultBench is a service whose writer can be made to fail.
+type faultBench struct {
+	*service
+	fault *fault
+	ahead atomic.Int64 // of the moment at which it began, in nanoseconds
+	runs  int
+}
+
+func newFaultBench(t *testing.T) *faultBench {
+	b, began := &faultBench{fault: &fault{}}, time.Now()
+	b.service = newService(t, withoutAddressLimits)
+	useFault(b.store.path, b.fault)
+	b.reopen(storeOptions{driver: "faulty", now: func() time.Time { return began.Add(time.Duration(b.ahead.Load())) }})
+	b.change(func(t *tx) error { return t.setRate(b.account, 1_000_000) })
+	return b
+}
+
+// A faultRun is one run of the scenario, with a widget and three licences of its own.
+// The last of these has no seat left.
+type faultRun struct {
+	*faultBench
+	name     string
+	widget   string
+	licenses [3]string
+	keys     [3]string
+	answers  int // stored under an Idempotency-Key before it began
+	looked   int // how often memory was held against the file
+
+	looseWidget      string // whose clicks come without a key
+	counted, unknown int    // those that were acknowledged, and those that may be counted
+}
+
+// prepare makes what a run needs. A cold run finds no statement prepared.
+func (b *faultBench) prepare(cold bool) *faultRun {
+	b.t.Helper()
+	b.runs++
+	r := &faultRun{faultBench: b, name: fmt.Sprint("run", b.runs)}
+	r.widget, r.looseWidget = r.addWidget(r.account), r.addWidget(r.account)
+	for i, seats := range []int{2, 2, 1} {
+		r.licenses[i], r.keys[i] = r.addLicense(license{Product: fmt.Sprint("product ", i), MaxDevices: &seats})
+	}
+	r.post(activatePath, r.device(2, "holder")).is(200)
+	r.answers = r.count(`SELECT count(*) FROM idempotency`)
+	if cold {
+		b.store.turn <- struct{}{}
+		b.store.writer.queries.close()
+		<-b.store.turn
+	}
+	return r
+}
+
+func (r *faultRun) device(license int, fingerprint string) string {
+	return fmt.Sprintf(`{"license_key":%q,"fingerprint":%q}`, r.keys[license], fingerprint)
+}
+
+// An act is one request of the scenario.
+type act struct {
+	path, body string
+	status     int
+	says       string // what the first answer holds
+	once       bool   // it is sent without a key, and never again
+}
+
+func (r *faultRun) lead(name string) act {
+	return act{path: "/widget/leads", body: `{"type":"newsletter","email":"` + name + "@" + r.name + `.example","page":"/` + name + `"}`, status: 200, says: `"ok":true`}
+}
+
+func (r *faultRun) events(widget, item string) act {
+	return act{path: "/widget/events", body: `{"widget":"` + widget + `","events":[{"type":"click","item":"` + item + `"},{"type":"order"}]}`, status: 204}
+}
+
+// loose reports a click without a key: nobody can tell a second one from the first.
+func (r *faultRun) loose() act {
+	a := r.events(r.looseWidget, "bread")
+	a.once = true
+	return a
+}
+
+// acts are the requests that are sent one after the other, and those that are sent
+// at once, whose order does not matter.
+func (r *faultRun) acts() (first, together, last []act) {
+	takes := func(body string) act {
+		return act{path: activatePath, body: body, status: 200, says: `"code":"activated"`}
+	}
+	full := func(body string) act {
+		return act{path: activatePath, body: body, status: 409, says: "seat_limit_reached"}
+	}
+	frees := func(body string) act {
+		return act{path: deactivatePath, body: body, status: 200, says: `"released":true`}
+	}
+	other := act{path: activatePath, body: strings.Replace(r.device(1, "e"), "{", `{"product":"another",`, 1), status: 403, says: "product_mismatch"}
+	first = []act{r.lead("ada"), takes(r.device(0, "a")), takes(r.device(0, "b")), full(r.device(0, "c")),
+		r.events(r.widget, "soup"), r.loose(), frees(r.device(0, "a")), takes(r.device(0, "c"))}
+	together = []act{r.lead("bob"), takes(r.device(1, "d")), full(r.device(2, "late")), r.events(r.widget, "salad"),
+		other, r.loose(), frees(r.device(0, "b"))}
+	return first, together, []act{r.lead("cleo")}
+}
+
+func (r *faultRun) where() string {
+	return fmt.Sprintf("%v, %v at %q", r.fault.err, r.fault.form, r.fault.hit())
+}
+
+// send sends an act under an Idempotency-Key of its own.
+func (r *faultRun) send(a act, n int) answer {
+	headers := []string{"Origin: " + siteOrigin}
+	if !a.once {
+		headers = append(headers, fmt.Sprint("Idempotency-Key: ", r.name, "-", n))
+	}
+	return r.post(a.path, a.body, headers...)
+}
+
+// settled reports whether an act came to its end, and complains when it failed in
+// another way than a fault may make it fail.
+func (r *faultRun) settled(a act, got answer, again bool) bool {
+	r.t.Helper()
+	struck := r.fault.hit()
+	switch {
+	case got.status == a.status && (again || strings.Contains(got.body, a.says)):
+		if a.once {
+			r.counted++
+		}
+		return true
+	case got.status != 503 && got.status != 500 || struck == "":
+		r.t.Errorf("%s: %s %s: %d %s", r.where(), a.path, a.body, got.status, got.body)
+	case r.fault.form != notDone && strings.HasPrefix(struck, "exec COMMIT") && got.status != 503:
+		r.t.Errorf("%s: whether it was written is not known, and the answer is %d %s", r.where(), got.status, got.body)
+	}
+	if a.once {
+		r.unknown++
+	}
+	return a.once
+}
+
+// insist sends an act until it comes to its end.
+func (r *faultRun) insist(a act, n int, again bool) {
+	r.t.Helper()
+	for range 3 {
+		if r.settled(a, r.send(a, n), again) {
+			return
+		}
+		r.truthful()
+		again = true
+	}
+	r.t.Errorf("%s: %s %s does not come to its end\n%s", r.where(), a.path, a.body, r.log.String())
+}
+
+// regret is a write that is given up after it has written.
+func (r *faultRun) regret() {
+	r.t.Helper()
+	err := r.store.update(r.t.Context(), func(t *tx) error {
+		_, err := t.addLead(lead{AccountID: r.account, Type: "newsletter", Email: "never@" + r.name + ".example"})
+		return errors.Join(err, errors.New("regretted"))
+	})
+	if err == nil {
+		r.t.Errorf("%s: a write that failed was acknowledged", r.where())
+	}
+}
+
+// play goes through the scenario; each act that the fault has made fail is sent
+// again with the same key.
+func (r *faultRun) play() {
+	r.t.Helper()
+	first, together, last := r.acts()
+	r.notice()
+	r.truthful()
+	r.fault.arm(true)
+	defer r.fault.arm(false)
+	for n, a := range first {
+		r.insist(a, n, false)
+		r.truthful()
+	}
+	r.regret()
+	r.ahead.Store(int64(2 * time.Minute))
+	defer r.ahead.Store(0)
+	r.looked = 0
+	r.notice()
+	for _, active := range []string{r.device(0, "b"), r.device(0, "c"), r.device(2, "holder")} {
+		for range 2 { // it is written down as seen, the second time where the fault struck the first
+			r.post("/widget/license/verify", active).is(200)
+			r.truthful()
+		}
+	}
+	failed := r.sendTogether(together, len(first))
+	r.truthful()
+	for _, i := range failed {
+		r.insist(together[i], len(first)+i, true)
+	}
+	r.truthful()
+	for i, a := range last {
+		r.insist(a, len(first)+len(together)+i, false)
+	}
+	r.looked = 0
+	r.truthful()
+	if n := r.count(`SELECT coalesce(sum(clicks), 0) FROM widget_counts WHERE widget_id = ?`, r.looseWidget); n < r.counted || n > r.counted+r.unknown {
+		r.t.Errorf("%s: %d clicks without a key were acknowledged and of %d nobody knows; the file has %d", r.where(), r.counted, r.unknown, n)
+	}
+}
+
+// sendTogether has acts wait for the writer, and one write that is given up, so that
+// they make one batch, and returns which of them failed.
+func (r *faultRun) sendTogether(acts []act, from int) (failed []int) {
+	r.t.Helper()
+	r.store.turn <- struct{}{}
+	answers := make([]answer, len(acts))
+	var sent sync.WaitGroup
+	queued := func(f func()) {
+		before := len(r.store.jobs)
+		sent.Go(f)
+		for len(r.store.jobs) == before {
+			runtime.Gosched()
+		}
+	}
+	for i, a := range acts {
+		if i == len(acts)/2 {
+			queued(r.regret)
+		}
+		queued(func() { answers[i] = r.send(a, from+i) })
+	}
+	<-r.store.turn
+	sent.Wait()
+	for i, a := range acts {
+		if !r.settled(a, answers[i], false) {
+			failed = append(failed, i)
+		}
+	}
+	return failed
+}
+
+// looks is how often memory is held against the file after the fault. Shortly before
+// it memory is read, so that there is something in it.
+const looks, shortly = 5, 60
+
+// truthful compares what the service answers, partly from memory, with the file.
+func (r *faultRun) truthful() {
+	r.t.Helper()
+	left, struck := r.fault.next()
+	if r.looked == looks || left > shortly {
+		return
+	}
+	states, clicks := map[string]string{}, 0 // of devices by fingerprint's hash
+	if struck {
+		r.looked++
+		r.check(r.store.each(`SELECT d.fingerprint, d.state || ' ' || seats_used || ' of ' || seats_max FROM devices d JOIN v_licenses l ON l.id = d.license_id WHERE l.id IN (?, ?, ?)`,
+			[]any{r.licenses[0], r.licenses[1], r.licenses[2]}, func(scan func(...any) error) error {
+				var hash []byte
+				var state string
+				err := scan(&hash, &state)
+				states[string(hash)] = state
+				return err
+			}))
+		r.check(r.store.one(`SELECT coalesce(sum(clicks), 0) FROM widget_counts WHERE widget_id = ?`, []any{r.widget}, &clicks))
+	}
+	for license, fingerprints := range [][]string{{"a", "b", "c"}, {"d", "e"}, {"holder", "late"}} {
+		for _, fingerprint := range fingerprints {
+			a := r.post("/widget/license/verify", r.device(license, fingerprint)).is(200)
+			if !struck {
+				continue
+			}
+			hash := fingerprintHash(fingerprint)
+			if got, want := stateSaid(a), states[string(hash[:])]; got != want {
+				r.t.Errorf("%s: %s is %q in the file and %q by verify", r.where(), fingerprint, want, got)
+			}
+		}
+	}
+	if a := r.get("/widget/stats?widget=" + r.widget).is(200); struck && !strings.Contains(a.body, fmt.Sprintf(`"clicks":%d},`, clicks)) {
+		r.t.Errorf("%s: %d clicks in the file: %s", r.where(), clicks, a.body)
+	}
+}
+
+// stateSaid is a device's state and the seats of its licence as verify has it; "" for
+// a device that is unknown.
+func stateSaid(a answer) string {
+	var v struct {
+		Code    string
+		License struct{ Seats struct{ Used, Max int } }
+	}
+	json.Unmarshal([]byte(a.body), &v)
+	state := map[string]string{"valid": "active", "device_released": "released"}[v.Code]
+	if used, max := v.License.Seats.Used, v.License.Seats.Max; v.Code != "device_not_activated" || used > max {
+		return fmt.Sprintf("%s %d of %d", state, used, max)
+	}
+	return ""
+}
+
+// contents is all that the file holds of a run, but what differs from run to run by
+// itself.
+func (r *faultRun) contents() string {
+	r.t.Helper()
+	var out strings.Builder
+	lines := func(query string, args ...any) {
+		r.t.Helper()
+		r.check(r.store.each(query, args, func(scan func(...any) error) error {
+			var line string
+			err := scan(&line)
+			out.WriteString(line + "\n")
+			return err
+		}))
+	}
+	for _, name := range []string{"ada", "bob", "cleo", "never"} {
+		lines(`SELECT coalesce(page, 'never') || ' ' || (SELECT count(*) FROM events WHERE lead_id = l.id) FROM leads l WHERE email_key = ?`, name+"@"+r.name+".example")
+	}
+	for _, id := range r.licenses {
+		lines(`SELECT type || ' ' || count(*) FROM events WHERE license_id = ? GROUP BY type ORDER BY type`, id)
+		lines(`SELECT hex(fingerprint) || ' ' || state || ' ' || activations || ' ' || lease_seq || ' ' || coalesce(released_by, '') FROM devices WHERE license_id = ? ORDER BY fingerprint`, id)
+	}
+	lines(`SELECT 'views ' || total(views) || ' clicks ' || total(clicks) || ' orders ' || total(orders) FROM widget_counts WHERE widget_id = ?`, r.widget)
+	lines(`SELECT item || ' ' || sum(clicks) || ' ' || sum(orders) FROM item_counts WHERE widget_id = ? GROUP BY item ORDER BY item`, r.widget)
+	lines(`SELECT item FROM item_names WHERE widget_id = ? ORDER BY item`, r.widget)
+	fmt.Fprintln(&out, "answers", r.count(`SELECT count(*) FROM idempotency`)-r.answers)
+	return out.String()
+}
+
+// errors are what a call may fail with: an error that nobody knows, one at which
+// database/sql gives a connection up, and some as SQLite makes them.
+func (b *faultBench) errors(t *testing.T) []error {
+	t.Helper()
+	fails := func(path string, queries ...string) error {
+		db, err := sql.Open("sqlite", path)
+		b.check(err)
+		defer db.Close()
+		db.SetMaxOpenConns(1)
+		for _, query := range queries {
+			_, err = db.Exec(query)
+		}
+		return err
+	}
+	release := foreignLock(t, b.store.path)
+	defer release()
+	full := fails("file::memory:", `PRAGMA max_page_count = 1`, `CREATE TABLE t (x)`)
+	readOnly := fails("file::memory:", `PRAGMA query_only = 1`, `CREATE TABLE t (x)`)
+	busy := fails(dsn(b.store.path, "rw", storeOptions{busyTimeout: time.Millisecond}), `BEGIN IMMEDIATE`)
+	if !errors.Is(storageError(full), errStorageFull) || !errors.Is(storageError(readOnly), errStorage) || !errors.Is(storageError(busy), errBusy) {
+		t.Fatalf("not the errors that they should be: %v, %v, %v", full, readOnly, busy)
+	}
+	return []error{errors.New("a plain error"), driver.ErrBadConn, full, readOnly, busy}
+}
+
+// undisturbed plays the scenario without a fault and returns what the file then
+// holds, and how many calls that took which may be struck.
+func (b *faultBench) undisturbed(only string) (contents string, calls int) {
+	b.t.Helper()
+	b.fault.set(1<<30, only, notDone, nil)
+	r := b.prepare(only != "")
+	r.play()
+	left, _ := b.fault.next()
+	return r.contents(), 1<<30 - left
+}
+
+// strike has every call fail once and plays the scenario over each. Under the race
+// detector, which makes SQLite ten times slower, every ninth has to do; .ci/run has
+// the whole test run without.
+func (b *faultBench) strike(only string, how form, kinds []error) (tried int) {
+	b.t.Helper()
+	info, _ := debug.ReadBuildInfo()
+	slow := slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+	b.undisturbed("") // prepares what is not prepared yet
+	want, calls := b.undisturbed(only)
+	for n := range calls {
+		for k, err := range kinds {
+			if !*everyFault && (k != n%len(kinds) || slow && n%9 != 3*int(how)) {
+				continue
+			}
+			r := b.prepare(only != "")
+			b.fault.set(n, only, how, err)
+			r.play()
+			if got := r.contents(); got != want || r.fault.hit() == "" {
+				b.t.Errorf("%s: the file holds\n%s, want\n%s", r.where(), got, want)
+			}
+			if b.t.Failed() {
+				b.t.Fatal(b.log.String())
+			}
+			b.log.Reset()
+			tried++
+		}
+	}
+	return tried
+}
+
+func TestWriter_losesAndDoublesNothingWhicheverCallFails(t *testing.T) {
+	t.Parallel()
+	for _, how := range []form{notDone, done, ended} {
+		t.Run(how.String(), func(t *testing.T) {
+			t.Parallel()
+			b := newFaultBench(t)
+			kinds := b.errors(t)
+			t.Logf("%d faults, and %d while statements are prepared", b.strike("", how, kinds), b.strike("prepare ", how, kinds))
+			if faults, err := checkFile(b.store.path); err != nil || len(faults) > 0 {
+				t.Error(faults, err)
+			}
+		})
+	}
+}
+
+// BenchmarkWrites compares a lead written alone through the writer with the same in
+// a plain transaction of its own, and with 64 callers at once, who share commits.
+func BenchmarkWrites(b *testing.B) {
+	b.Run("plain transaction", func(b *testing.B) {
+		s := openTestStore(b, makeStore(b), storeOptions{})
+		main, err := s.mainAccount()
+		if err != nil {
+			b.Fatal(err)
+		}
+		db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer db.Close()
+		db.SetMaxOpenConns(1)
+		conn, err := db.Conn(context.Background())
+		if err != nil {
+			b.Fatal(err)
+		}
+		q := newQueries(conn.PrepareContext)
+		defer conn.Close()
+		defer q.close()
+		run := func(query string) {
+			st, err := q.stmt(query)
+			if err == nil {
+				_, err = st.Exec()
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		for n := 0; b.Loop(); n++ {
+			now := time.Now()
+			run("BEGIN IMMEDIATE")
+			t := &tx{queries: q, effects: &effects{}, now: newStamp(now), exact: now}
+			if _, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n)}); err != nil {
+				b.Fatal(err)
+			}
+			run("COMMIT")
+		}
+	})
+	for name, parallel := range map[string]int{"alone": 1, "64 at once": 64} {
+		b.Run(name, func(b *testing.B) {
+			s := openTestStore(b, makeStore(b), storeOptions{})
+			main, err := s.mainAccount()
+			if err != nil {
+				b.Fatal(err)
+			}
+			var n atomic.Int64
+			write := func() {
+				err := s.update(context.Background(), func(t *tx) error {
+					_, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n.Add(1))})
+					return err
+				})
+				if err != nil {
+					b.Error(err)
+				}
+			}
+			b.ResetTimer()
+			if parallel == 1 {
+				for b.Loop() {
+					write()
+				}
+				return
+			}
+			b.SetParallelism(parallel / runtime.GOMAXPROCS(0))
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					write()
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,384 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// damages is how many single bytes are changed, each in a copy of its own.
+var (
+	damages    = flag.Int("damages", 40, "random byte changes that the test of damaged files makes")
+	damageSeed = flag.Uint64("damage-seed", 0, "seed of the random byte changes; 0: another one each time")
+)
+
+// A filledFile is a closed database with rows in every table, and what is needed to
+// ask for them.
+type filledFile struct {
+	content              []byte
+	keys                 *keyring
+	tables               map[string][]string // every row, by table
+	license, key, lease  string
+	widget, admin, stats string
+}
+
+// fillFile makes a database and uses every endpoint.
+func fillFile(t testing.TB) *filledFile {
+	t.Helper()
+	s := newService(t, withoutAddressLimits)
+	f := &filledFile{keys: s.keys}
+	f.license, f.key = s.addLicense(license{MaxDevices: ptr(3), Plan: ptr("pro"), Entitlements: codeList{"kds", "reports"}})
+	f.widget = s.addWidget(s.account)
+	f.admin, f.stats = s.token(s.account, scopeAdmin), s.token(s.account, scopeStats)
+	f.lease = s.activate(f.key, "kitchen-1").is(200).text("token")
+	s.post("/widget/license/activate", activateBody(f.key, "kitchen-2"), "Idempotency-Key: again").is(200)
+	for range 40 {
+		s.addLicense(license{GraceDays: 3, ExpiresAt: newStamp(time.Now().Add(24 * time.Hour))})
+	}
+	for i := range 120 {
+		s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"guest%d@example.com","source":"footer","page":"/lunch"}`, i), fmt.Sprintf("Idempotency-Key: %d", i)).is(200)
+		s.post("/widget/events", fmt.Sprintf(`{"widget":%q,"events":[{"type":"view"},{"type":"click","item":"Dish %d"}]}`, f.widget, i%20), "Origin: "+siteOrigin).is(204)
+	}
+	s.get("//api/legacy/widget/stats")
+	s.check(s.chore(countLegacyCalls)(t.Context()))
+	s.get("/widget/health").is(200)
+	s.check(s.store.close())
+	var err error
+	f.content, err = os.ReadFile(s.store.path)
+	s.check(err)
+	f.tables, err = readTables(s.store.path)
+	s.check(err)
+	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+	s.check(err)
+	return f
+}
+
+// readTables reads every row of every table but the proofs of health.
+func readTables(path string) (map[string][]string, error) {
+	db, err := sql.Open("sqlite", "file:"+path+"?mode=ro")
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	all := map[string][]string{}
+	for _, line := range strings.Split(schemaSQL, "\n") {
+		name, found := strings.CutPrefix(line, "CREATE TABLE ")
+		if name = strings.TrimSuffix(name, " ("); !found || name == "probes" {
+			continue
+		}
+		rows, err := db.Query("SELECT * FROM " + name)
+		if err != nil {
+			return nil, err
+		}
+		defer rows.Close()
+		columns, err := rows.Columns()
+		if err != nil {
+			return nil, err
+		}
+		values, dest := make([]any, len(columns)), make([]any, len(columns))
+		for i := range values {
+			dest[i] = &values[i]
+		}
+		for rows.Next() {
+			if err := rows.Scan(dest...); err != nil {
+				return nil, err
+			}
+			all[name] = append(all[name], fmt.Sprintf("%v", values))
+		}
+		if err := rows.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// changedRows counts the rows of one that are not in the other.
+func changedRows(one, other map[string][]string) (n int) {
+	for table, rows := range one {
+		there := map[string]int{}
+		for _, row := range other[table] {
+			there[row]++
+		}
+		for _, row := range rows {
+			if there[row]--; there[row] < 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// ask sends a request of each kind, does what the service does by itself, and
+// returns the answers.
+func (f *filledFile) ask(s *service) map[string]answer {
+	bearer := func(token string) string { return "Authorization: Bearer " + token }
+	all := map[string]answer{
+		"health":    s.get("/widget/health"),
+		"alive":     s.get("//livez"),
+		"lead":      s.post("/widget/leads", `{"type":"newsletter","email":"new@example.com"}`, "Origin: "+siteOrigin, "Idempotency-Key: new"),
+		"old lead":  s.post("/widget/leads", `{"type":"newsletter","email":"guest7@example.com","source":"footer","page":"/lunch"}`, "Idempotency-Key: 7"),
+		"activate":  s.activate(f.key, "kitchen-3"),
+		"verify":    s.post("/widget/license/verify", activateBody(f.key, "kitchen-1")),
+		"lease":     s.post("/widget/license/verify", `{"nonce":"n"}`, bearer(f.lease)),
+		"leave":     s.post("/widget/license/deactivate", activateBody(f.key, "kitchen-2")),
+		"events":    s.post("/widget/events", fmt.Sprintf(`{"widget":%q,"events":[{"type":"order","item":"Soup"}]}`, f.widget), "Origin: "+siteOrigin),
+		"stats":     s.get("/widget/stats?widget=" + f.widget),
+		"all stats": s.get("/widget/stats", bearer(f.stats)),
+		"leads":     s.get("/leads?limit=200", bearer(f.admin)),
+		"licenses":  s.get("/licenses?limit=200", bearer(f.admin)),
+		"license":   s.get("/licenses/"+f.license, bearer(f.admin)),
+		"devices":   s.get("/licenses/"+f.license+"/devices", bearer(f.admin)),
+		"audit":     s.get("/events?limit=200", bearer(f.admin)),
+		"suspend":   s.post("/licenses/"+f.license+"/suspend", `{"reason":"test"}`, bearer(f.admin)),
+		"erase":     s.post("/leads/erase", `{"email":"guest9@example.com"}`, bearer(f.admin)),
+		"legacy":    s.get("//api/legacy/widget/stats"),
+	}
+	s.chore(countLegacyCalls)(s.t.Context()) // their errors go to the log
+	s.server.runTransitions(s.t.Context())
+	s.store.update(s.t.Context(), (*tx).sweep)
+	return all
+}
+
+// A damageReport is what became of one damaged file.
+type damageReport struct {
+	refused  bool           // at start
+	statuses map[string]int // of the answers: "lead 503"
+	found    bool           // by check
+	changed  int            // rows that read otherwise, though check found nothing
+}
+
+// serveDamaged starts the service on a damaged file, asks it everything and checks
+// the file. It complains about whatever is neither a clear line nor a proper answer.
+func (f *filledFile) serveDamaged(t testing.TB, path, what string) (report damageReport) {
+	t.Helper()
+	faults, err := checkFile(path)
+	if err != nil {
+		faults = append(faults, err.Error())
+	}
+	report.found = len(faults) > 0
+	if !report.found {
+		tables, err := readTables(path)
+		if report.changed = changedRows(f.tables, tables); err != nil || report.changed > 1 || changedRows(tables, f.tables) != report.changed {
+			t.Errorf("%s: check finds nothing, but %d rows read otherwise (%v)", what, report.changed, err)
+		}
+	}
+	st, err := openStore(path, storeOptions{busyTimeout: time.Second})
+	if err == nil {
+		var log strings.Builder
+		s := &service{t: t, dir: filepath.Dir(path), store: st, keys: f.keys}
+		s.server, err = newServer(st, f.keys, serverOptions{anonymousRate: 1 << 30, failedLookupRate: 1 << 30, legacySunset: defaultSunset}, slog.New(slog.NewTextHandler(&log, nil)), wings)
+		if err == nil {
+			report.statuses = map[string]int{}
+			for name, a := range f.ask(s) {
+				report.statuses[fmt.Sprint(name, " ", a.status)]++
+				// A rule or an index that was changed and now refuses what is right can't be
+				// told from a fault of ours that it stops.
+				ruled := report.found && strings.Contains(log.String(), "constraint failed")
+				if a.status >= 500 && a.status != 503 && !ruled {
+					t.Errorf("%s: %s: %d %s\n%s", what, name, a.status, a.body, log.String())
+				}
+			}
+			if strings.Contains(log.String(), "panic") {
+				t.Errorf("%s: %s", what, log.String())
+			}
+		}
+		st.close() // its error is the damage
+	}
+	if err != nil {
+		report.refused = true
+		if text := err.Error(); strings.Contains(text, "\n") || strings.Contains(text, "panic") {
+			t.Errorf("%s: refused as %q, want one clear line", what, text)
+		}
+		if !report.found && report.changed == 0 {
+			t.Errorf("%s: refused (%v), but check finds nothing", what, err)
+		}
+	}
+	return report
+}
+
+func TestDamage_ofOneByteIsRefusedOrServedWithProperAnswers(t *testing.T) {
+	t.Parallel()
+	f := fillFile(t)
+	seed := *damageSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-damage-seed %d; %d bytes", seed, len(f.content))
+	type change struct {
+		n    int
+		at   int
+		with byte
+	}
+	random := rand.New(rand.NewPCG(seed, 0))
+	changes := make(chan change, *damages)
+	for n := range *damages {
+		c := change{n, random.IntN(len(f.content)), byte(1 + random.IntN(255))}
+		if n%10 == 0 {
+			c.at = random.IntN(4096) // the first page has more to break
+		}
+		changes <- c
+	}
+	close(changes)
+	dir := t.TempDir()
+	var mu sync.Mutex
+	var refused, found, silent int
+	statuses := map[string]int{}
+	var work sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		work.Go(func() {
+			for c := range changes {
+				path := filepath.Join(dir, fmt.Sprintf("%d.db", c.n))
+				content := append([]byte{}, f.content...)
+				content[c.at] ^= c.with
+				if err := os.WriteFile(path, content, 0o600); err != nil {
+					t.Error(err)
+					return
+				}
+				what := fmt.Sprintf("byte %d changed by %#02x", c.at, c.with)
+				hangs := time.AfterFunc(time.Minute, func() { panic(what + ": no answer within a minute") })
+				r := f.serveDamaged(t, path, what)
+				hangs.Stop()
+				if err := errors.Join(os.Remove(path), removeLog(path)); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				if r.refused {
+					refused++
+				}
+				if r.found {
+					found++
+				}
+				silent += r.changed
+				for s, n := range r.statuses {
+					statuses[s] += n
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	t.Logf("%d changes: %d refused at start, %d found by check, %d changed a value that no rule holds; answers %v", *damages, refused, found, silent, statuses)
+}
+
+// removeLog removes what a service that could not close its file has left.
+func removeLog(path string) (err error) {
+	for _, suffix := range []string{"-wal", "-shm"} {
+		if e := os.Remove(path + suffix); !errors.Is(e, os.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// refusedStart starts the service on files that it must refuse and returns what it
+// says, in one line.
+func refusedStart(t testing.TB, o *operator) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, builtProgram(t), "serve", "-addr", "127.0.0.1:0", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])
+	out, _ := cmd.CombinedOutput()
+	if text := string(out); cmd.ProcessState.ExitCode() != 1 || strings.Count(text, "\n") != 1 || !strings.Contains(text, o.env["WIDGETD_DB"]) {
+		t.Errorf("exit %d, %q; want 1 and one line that names the file", cmd.ProcessState.ExitCode(), text)
+	}
+	return string(out)
+}
+
+func TestDamage_ofAFileIsRefusedByTheProgramInOneLine(t *testing.T) {
+	t.Parallel()
+	killed := newOperator(t)
+	p := serveProcess(t, killed)
+	if a := killed.customer(p).lead("only.in.the.log@example.com"); a.status != 200 {
+		t.Fatal(a.body)
+	}
+	p.stop(syscall.SIGKILL)
+	for _, bad := range badFiles {
+		t.Run(bad.name, func(t *testing.T) {
+			o := &operator{t: t, env: map[string]string{"WIDGETD_DB": makeStore(t), "WIDGETD_KEY": killed.env["WIDGETD_KEY"]}}
+			bad.make(t, o.env["WIDGETD_DB"])
+			if text := refusedStart(t, o); !strings.Contains(text, bad.want) {
+				t.Errorf("%q, want %q", text, bad.want)
+			}
+		})
+	}
+	t.Run("its log taken away after a kill", func(t *testing.T) {
+		log := killed.env["WIDGETD_DB"] + "-wal"
+		if err := os.Rename(log, log+".away"); err != nil {
+			t.Fatal(err)
+		}
+		if text := refusedStart(t, killed); !strings.Contains(text, "-wal is missing") {
+			t.Error(text)
+		}
+		killed.fails("faults in", "check")
+		if err := os.Rename(log+".away", log); err != nil {
+			t.Fatal(err)
+		}
+		killed.store(func(s *store) {
+			var n int
+			if err := s.one(`SELECT count(*) FROM leads`, nil, &n); err != nil || n != 1 {
+				t.Errorf("with the log back: %d leads, %v", n, err)
+			}
+		})
+	})
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		t.Run("that this user can't write"+suffix, func(t *testing.T) {
+			if os.Getuid() != 0 {
+				t.Skip("only root may run the service as somebody else")
+			}
+			refusedToNobody(t, suffix)
+		})
+	}
+	t.Run("on a disk that can't be written", func(t *testing.T) {
+		dir := smallDisk(t, 8<<20)
+		o := operatorIn(t, dir)
+		if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+			t.Skipf("a disk can't be mounted to be read only: %v", err)
+		}
+		if text := refusedStart(t, o); !strings.Contains(text, "let this user write to it") {
+			t.Error(text)
+		}
+	})
+	t.Run("on a full disk", func(t *testing.T) {
+		o := operatorIn(t, smallDisk(t, 8<<20))
+		fillDisk(t, filepath.Join(o.dir, "filler"))
+		if text := refusedStart(t, o); !strings.Contains(text, "make room on its disk") {
+			t.Error(text)
+		}
+	})
+}
+
+// refusedToNobody starts the service as the user nobody, who owns its files but may
+// not write to one of them.
+func refusedToNobody(t *testing.T, suffix string) {
+	t.Helper()
+	programsOrSkip(t, "setpriv", "timeout")
+	dir, err := os.MkdirTemp("", "nobody") // t.TempDir() is in a directory that is closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	o := operatorIn(t, dir)
+	path := o.env["WIDGETD_DB"]
+	runProgram(t, "cp", builtProgram(t), filepath.Join(dir, "widgetd"))
+	runProgram(t, "touch", path+"-wal", path+"-shm")
+	runProgram(t, "chmod", "400", path+suffix)
+	runProgram(t, "chown", "-R", "nobody", dir)
+	out, err := exec.Command("setpriv", "--reuid=nobody", "--clear-groups", "timeout", "5", filepath.Join(dir, "widgetd"), "serve", "-addr", "127.0.0.1:0",
+		"-db", path, "-key", o.env["WIDGETD_KEY"]).CombinedOutput()
+	if text := string(out); err == nil || strings.Count(text, "\n") != 1 || !strings.Contains(text, path+suffix+" can't be written: let this user write to it") {
+		t.Errorf("%v: %q", err, text)
+	}
+}

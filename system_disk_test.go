@@ -1,0 +1,223 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A diskFault takes the room or the right to write from a running service, and
+// gives it back.
+type diskFault struct {
+	name string
+	take func(t testing.TB, dir string, pid int)
+	give func(t testing.TB, dir string, pid int)
+	code string // of the problem that writes get
+
+	mounts bool // whether it needs a disk of its own
+}
+
+var diskFaults = []diskFault{
+	{"a full disk",
+		func(t testing.TB, dir string, _ int) { fillDisk(t, filepath.Join(dir, "filler")) },
+		func(t testing.TB, dir string, _ int) { os.Remove(filepath.Join(dir, "filler")) }, "storage_full", true},
+	{"a limit on the size of files",
+		func(t testing.TB, _ string, pid int) {
+			runProgram(t, "prlimit", "--pid", fmt.Sprint(pid), "--fsize=200000:")
+		},
+		func(t testing.TB, _ string, pid int) {
+			runProgram(t, "prlimit", "--pid", fmt.Sprint(pid), "--fsize=unlimited:")
+		}, "storage_full", false},
+}
+
+func TestDisk_withoutRoomIsReadOnAndRecoversByItself(t *testing.T) {
+	t.Parallel()
+	for _, fault := range diskFaults {
+		t.Run(fault.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if fault.mounts {
+				dir = smallDisk(t, 8<<20)
+			}
+			o := operatorIn(t, dir)
+			p := serveProcess(t, o)
+			c := o.customer(p)
+			var all acknowledged
+			keep := func(n int) (refused answer) {
+				for i := range n {
+					email := fmt.Sprintf("%s-%d-%d@example.com", strings.Fields(fault.name)[1], len(all.ids), i)
+					a := c.lead(email)
+					if a.status != 200 {
+						return a
+					}
+					all.add(email, a.text("id"))
+				}
+				return refused
+			}
+			if a := keep(20); a.status != 0 {
+				t.Fatalf("before: %d %s", a.status, a.body)
+			}
+			for round := range 3 {
+				fault.take(t, o.dir, p.cmd.Process.Pid)
+				if a := keep(1000); a.status != 503 || a.header.Get("Retry-After") == "" || a.json()["code"] != fault.code || a.json()["ok"] != false {
+					t.Fatalf("round %d: %d, Retry-After %q: %s", round, a.status, a.header.Get("Retry-After"), a.body)
+				}
+				c.refuses(fault.code)
+				c.reads()
+				c.healthBecomes("fail")
+				fault.give(t, o.dir, p.cmd.Process.Pid)
+				c.healthBecomes("pass")
+				if a := keep(20); a.status != 0 {
+					t.Fatalf("round %d, afterwards: %d %s", round, a.status, a.body)
+				}
+			}
+			fault.take(t, o.dir, p.cmd.Process.Pid)
+			keep(1000)
+			p.stop(syscall.SIGKILL)
+			if fault.mounts {
+				fault.give(t, o.dir, 0)
+			}
+			all.check(t, o)
+			if out := runProgram(t, builtProgram(t), "check", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"]); !strings.HasPrefix(out, "ok") {
+				t.Errorf("check: %s", out)
+			}
+		})
+	}
+}
+
+// openFaults are done to files while the service has them open.
+var openFaults = []struct {
+	name string
+	do   func(t testing.TB, path string)
+	undo func(t testing.TB, path string) // nil: it can't be undone
+}{
+	{"renamed", func(t testing.TB, path string) { rename(t, path, path+".away") }, func(t testing.TB, path string) { rename(t, path+".away", path) }},
+	{"unlinked", func(t testing.TB, path string) { os.Remove(path) }, nil},
+	{"replaced", func(t testing.TB, path string) {
+		rename(t, path, path+".away")
+		rename(t, makeStore(t), path)
+	}, func(t testing.TB, path string) { rename(t, path+".away", path) }},
+	{"its log renamed", func(t testing.TB, path string) { rename(t, path+"-wal", path+"-away") }, func(t testing.TB, path string) { rename(t, path+"-away", path+"-wal") }},
+	{"its log unlinked", func(t testing.TB, path string) { os.Remove(path + "-wal") }, nil},
+	{"emptied", func(t testing.TB, path string) { os.Truncate(path, 0) }, nil},
+	{"its header zeroed", func(t testing.TB, path string) { damage(t, path, 0, make([]byte, 100)...) }, nil},
+	{"overwritten with text", func(t testing.TB, path string) { os.WriteFile(path, []byte("hello"), 0o600) }, nil},
+	{"cut off", func(t testing.TB, path string) { os.Truncate(path, 40960) }, nil},
+}
+
+func TestDisk_filesTakenWhileOpenStopWritesUntilTheyAreBack(t *testing.T) {
+	t.Parallel()
+	for _, fault := range openFaults {
+		t.Run(fault.name, func(t *testing.T) {
+			t.Parallel()
+			o := newOperator(t)
+			p := serveProcess(t, o)
+			c := o.customer(p)
+			var all acknowledged
+			all.add("before@example.com", c.lead("before@example.com").text("id"))
+			fault.do(t, o.env["WIDGETD_DB"])
+			if fault.name == "cut off" { // SQLite tells when it misses a page; until then what is there is served
+				for i := range 50 {
+					if a := c.lead(fmt.Sprintf("after%d@example.com", i)); a.status != 200 && a.status != 503 {
+						t.Errorf("%d %s", a.status, a.body)
+					}
+				}
+				p.stop(syscall.SIGKILL)
+				return
+			}
+			c.healthBecomes("fail")
+			c.refuses("storage_unavailable")
+			if fault.undo != nil {
+				fault.undo(t, o.env["WIDGETD_DB"])
+				c.healthBecomes("pass")
+				all.add("afterwards@example.com", c.lead("afterwards@example.com").text("id"))
+				p.stop(syscall.SIGKILL)
+				all.check(t, o)
+			}
+		})
+	}
+}
+
+// backups is how many copies the test under load takes.
+var backups = flag.Int("backups", 50, "copies that the test of backups under load takes")
+
+func TestBackup_underLoadIsSoundClosedAndHoldsWhatWasAcknowledged(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	p := serveProcess(t, o)
+	program := builtProgram(t)
+	l := startLoad(t, p.base, "load", 3, 15*time.Millisecond)
+	l.grows(50)
+	rows := 0
+	for n := range *backups {
+		copied := filepath.Join(o.dir, fmt.Sprintf("copy-%d.db", n))
+		before := l.sofar()
+		runProgram(t, program, "backup", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"], copied)
+		if out := runProgram(t, program, "check", "-db", copied, "-key", o.env["WIDGETD_KEY"]); !strings.HasPrefix(out, "ok") {
+			t.Errorf("copy %d: %s", n, out)
+		}
+		if info, err := os.Stat(copied); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("copy %d: mode %v, %v", n, info.Mode(), err)
+		}
+		lacks, leads := missing(t, copied, before)
+		if len(lacks) > 0 || leads < len(before) {
+			t.Fatalf("copy %d lacks %d of %d: %q", n, len(lacks), len(before), lacks)
+		}
+		rows += len(before)
+		if err := os.Remove(copied); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.stop()
+	t.Logf("%d copies, %d acknowledged rows looked for, none missing", *backups, rows)
+	if err := p.stop(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if names := dirNames(t, o.dir); len(names) != 2 {
+		t.Errorf("left behind: %q", names)
+	}
+}
+
+func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	p := serveProcess(t, o)
+	l := startLoad(t, p.base, "load", 4, time.Millisecond)
+	l.grows(200)
+	before := l.sofar()
+	daily := regexp.MustCompile(`(?m)^ExecStart=/bin/sh -c '(.*)'$`).FindStringSubmatch(readmeBlock(t, "Description=Copy of the widgetd database"))[1]
+	asOnAServer(t, o, strings.NewReplacer("$$", "$", "%%", "%").Replace(daily), nil)
+	l.grows(50)
+	l.stop()
+	p.stop(syscall.SIGKILL)
+	copies := dirNames(t, filepath.Join(o.dir, "backup"))
+	if len(copies) != 1 || !regexp.MustCompile(`^\d{8}T\d{6}Z\.db$`).MatchString(copies[0]) {
+		t.Fatalf("copies %q", copies)
+	}
+	steps := strings.ReplaceAll(readmeBlock(t, "install -m 600 backup/"), "20261121T031500Z.db", copies[0])
+	if asked := asOnAServer(t, o, steps, nil); asked != "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n" {
+		t.Errorf("systemd was asked %q", asked)
+	}
+	if info, err := os.Stat(o.env["WIDGETD_DB"]); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info, err)
+	}
+	p = serveProcess(t, o)
+	if _, _, err := postLead(newClient(t), p.base, "restored@example.com"); err != nil {
+		t.Errorf("after restoring: %v", err)
+	}
+	if err := p.stop(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if lacks, leads := missing(t, o.env["WIDGETD_DB"], before); len(lacks) > 0 || leads < len(before) {
+		t.Errorf("the restored file lacks %d of %d", len(lacks), len(before))
+	}
+	if lacks, _ := missing(t, filepath.Join(o.dir, "lost", "widgetd.db"), l.ids); len(lacks) > 0 { // with its log, it is whole
+		t.Errorf("what was put aside lacks %d of %d", len(lacks), len(l.ids))
+	}
+}

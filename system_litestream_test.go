@@ -1,0 +1,195 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A replicated service has Litestream beside it, with the README's configuration.
+type replicated struct {
+	t         testing.TB
+	o         *operator
+	service   *process
+	stream    *exec.Cmd
+	log       strings.Builder
+	load      *load
+	confirmed map[string]string // what was acknowledged before replication was last confirmed
+}
+
+// startReplicated starts service, Litestream and load.
+func startReplicated(t testing.TB) *replicated {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ls") // short: the path of a socket has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	data := filepath.Join(dir, "data")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	config := strings.NewReplacer("/var/lib/widgetd", data, "/mnt/backup", filepath.Join(dir, "backup")).Replace(readmeBlock(t, "type: file"))
+	if err := os.WriteFile(filepath.Join(dir, "litestream.yml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := &replicated{t: t, o: operatorIn(t, data)}
+	r.startService()
+	r.startStream()
+	r.load = startLoad(t, r.service.base, "first", 4, 3*time.Millisecond)
+	t.Cleanup(r.stopStream)
+	return r
+}
+
+func (r *replicated) config() string {
+	return filepath.Join(filepath.Dir(r.o.dir), "litestream.yml")
+}
+
+func (r *replicated) startService() {
+	r.t.Helper()
+	r.service = serveProcess(r.t, r.o, "-litestream")
+	if r.load != nil {
+		r.load.base.Store(&r.service.base)
+	}
+}
+
+func (r *replicated) startStream() {
+	r.t.Helper()
+	r.stream = exec.Command("litestream", "replicate", "-config", r.config())
+	r.stream.Stdout, r.stream.Stderr = &r.log, &r.log
+	if err := r.stream.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *replicated) stopStream() { r.endStream(syscall.SIGTERM) }
+
+func (r *replicated) endStream(signal syscall.Signal) {
+	if r.stream == nil {
+		return
+	}
+	r.stream.Process.Signal(signal)
+	r.stream.Wait()
+	r.stream = nil
+}
+
+// confirm lets Litestream replicate everything and notes what that holds.
+func (r *replicated) confirm() {
+	r.t.Helper()
+	before := r.load.sofar()
+	var out []byte
+	var err error
+	for range 100 { // it may just be starting
+		cmd := exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(r.o.dir, "litestream.sock"), r.o.env["WIDGETD_DB"])
+		if out, err = cmd.CombinedOutput(); err == nil {
+			r.confirmed = before
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	r.t.Fatalf("replication is not confirmed: %v %s\n%s", err, out, r.log.String())
+}
+
+// loseDisk ends everything at once and removes what the service and Litestream had
+// on the disk, but for the key file, of which the operator has a copy.
+func (r *replicated) loseDisk() {
+	r.t.Helper()
+	r.endStream(syscall.SIGKILL)
+	r.service.stop(syscall.SIGKILL)
+	r.load.stop()
+	for _, name := range dirNames(r.t, r.o.dir) {
+		if name != "widgetd.key" {
+			if err := os.RemoveAll(filepath.Join(r.o.dir, name)); err != nil {
+				r.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// restore does what the README says. On a new disk there is nothing to put aside.
+func (r *replicated) restore(newDisk bool) {
+	r.t.Helper()
+	program, err := exec.LookPath("litestream")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	steps := readmeBlock(r.t, "litestream restore")
+	if newDisk {
+		kept := ""
+		for line := range strings.Lines(steps) {
+			if !strings.Contains(line, "mkdir lost") {
+				kept += line
+			}
+		}
+		steps = kept
+	}
+	asked := asOnAServer(r.t, r.o, steps, map[string]string{"litestream": fmt.Sprintf("LITESTREAM_CONFIG=%s exec %s \"$@\"", r.config(), program)})
+	if asked != "stop widgetd.socket widgetd.service litestream\nstart litestream widgetd.socket widgetd.service\n" {
+		r.t.Errorf("systemd was asked %q", asked)
+	}
+}
+
+// compare holds the restored rows against those that were confirmed.
+func (r *replicated) compare(when string) {
+	r.t.Helper()
+	lacks, leads := missing(r.t, r.o.env["WIDGETD_DB"], r.confirmed)
+	if len(lacks) > 0 {
+		r.t.Errorf("%s: of %d leads whose replication was confirmed %d are lost: %q\n%s", when, len(r.confirmed), len(lacks), lacks[:min(5, len(lacks))], r.log.String())
+	}
+	later, _ := missing(r.t, r.o.env["WIDGETD_DB"], r.load.ids)
+	r.t.Logf("%s: of %d confirmed leads %d are lost, of %d acknowledged after that %d; %d are restored", when,
+		len(r.confirmed), len(lacks), len(r.load.ids)-len(r.confirmed), len(later)-len(lacks), leads)
+}
+
+func TestLitestream_givesBackWhatItConfirmedAfterTheDiskIsLost(t *testing.T) {
+	programsOrSkip(t, "litestream")
+	t.Parallel()
+	r := startReplicated(t)
+	r.load.grows(200)
+	r.confirm()
+	for _, again := range []struct {
+		stream, service syscall.Signal // 0: goes on
+	}{
+		{stream: syscall.SIGTERM}, {stream: syscall.SIGKILL}, {service: syscall.SIGTERM}, {service: syscall.SIGKILL},
+		{syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGKILL, syscall.SIGKILL}, {stream: syscall.SIGTERM}, {stream: syscall.SIGKILL},
+	} {
+		if again.stream != 0 {
+			r.endStream(again.stream)
+			r.load.grows(150) // while nobody replicates
+		}
+		if again.service != 0 {
+			if err := r.service.stop(again.service); err != nil && again.service == syscall.SIGTERM {
+				t.Errorf("the service ended with %v\n%s", err, r.service.log.String())
+			}
+			r.startService()
+			r.load.grows(150)
+		}
+		if again.stream != 0 {
+			r.startStream()
+		}
+		r.load.grows(150)
+		r.confirm()
+	}
+	r.load.grows(50)
+	r.loseDisk()
+	r.restore(true)
+	r.compare("after losing the disk")
+
+	// And the restored one is replicated again.
+	r.startService()
+	r.startStream()
+	r.load = startLoad(t, r.service.base, "again", 4, 3*time.Millisecond)
+	r.load.take(r.confirmed)
+	r.load.grows(200)
+	r.confirm()
+	r.endStream(syscall.SIGKILL)
+	r.service.stop(syscall.SIGKILL)
+	r.load.stop()
+	r.restore(false)
+	r.compare("after restoring again")
+}

@@ -1,0 +1,563 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const restarts = 50
+
+// A socketUnit is what systemd's is to a service: it holds the port over restarts.
+type socketUnit struct {
+	o    *operator
+	addr string
+	file *os.File
+}
+
+func newSocketUnit(o *operator) *socketUnit {
+	o.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer listener.Close() // the file is a copy
+	file, err := listener.(*net.TCPListener).File()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.t.Cleanup(func() { file.Close() })
+	return &socketUnit{o, listener.Addr().String(), file}
+}
+
+// start starts the service with the port handed over (sd_listen_fds(3)).
+func (u *socketUnit) start() *process {
+	u.o.t.Helper()
+	cmd := exec.Command("sh", "-c", `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" serve -addr 192.0.2.1:1 -log json -anonymous-rate 1000000`, builtProgram(u.o.t))
+	cmd.Env = append(os.Environ(), "WIDGETD_DB="+u.o.env["WIDGETD_DB"], "WIDGETD_KEY="+u.o.env["WIDGETD_KEY"])
+	cmd.ExtraFiles = []*os.File{u.file} // becomes 3
+	p := start(u.o.t, cmd)
+	if want := "http://" + u.addr + "/v1"; p.base != want {
+		u.o.t.Fatalf("serves on %s, want %s", p.base, want)
+	}
+	return p
+}
+
+// A sender writes requests to raw connections, so that nothing is sent again
+// behind the test's back.
+type sender struct {
+	t    *testing.T
+	addr string
+	*bufio.Reader
+	conn  net.Conn
+	heard time.Time
+	all   *acknowledged
+}
+
+func newSender(t *testing.T, addr string, all *acknowledged) *sender {
+	return &sender{t: t, addr: addr, all: all}
+}
+
+var errTold = errors.New("told to open another connection")
+
+func (s *sender) dial() error {
+	s.hangUp()
+	conn, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		return fmt.Errorf("refused: %w", err)
+	}
+	conn.SetDeadline(time.Now().Add(time.Minute))
+	s.conn, s.Reader, s.heard = conn, bufio.NewReader(conn), time.Now()
+	return nil
+}
+
+func (s *sender) hangUp() {
+	if s.conn != nil {
+		s.conn.Close()
+	}
+	s.conn = nil
+}
+
+// leadOf is a request that posts a lead.
+func leadOf(email, header string) string {
+	body := `{"type":"newsletter","email":"` + email + `"}`
+	return fmt.Sprintf("POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s", len(body), header, body)
+}
+
+// hear reads the answer to a lead. It returns errTold when the connection ends with it.
+func (s *sender) hear(email string) error {
+	res, err := http.ReadResponse(s.Reader, nil)
+	if err != nil {
+		return fmt.Errorf("%s is unanswered: %w", email, err)
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return fmt.Errorf("%s has half an answer: %w", email, err)
+	}
+	var a struct{ ID string }
+	if json.Unmarshal(body, &a); res.StatusCode != 200 || a.ID == "" {
+		return fmt.Errorf("%s: %s %s", email, res.Status, body)
+	}
+	s.all.add(email, a.ID)
+	s.heard = time.Now()
+	if res.Close {
+		return errTold
+	}
+	return nil
+}
+
+// exchange posts leads over one connection, all in one write. When the connection
+// ends with an answer, what was sent behind it is sent again over another.
+func (s *sender) exchange(header string, emails ...string) error {
+	for len(emails) > 0 {
+		if s.conn == nil || time.Since(s.heard) > drainQuiet/2 { // else it may be taken for idle, and closed
+			if err := s.dial(); err != nil {
+				return err
+			}
+		}
+		text := ""
+		for _, email := range emails {
+			text += leadOf(email, header)
+		}
+		if _, err := io.WriteString(s.conn, text); err != nil {
+			return fmt.Errorf("%s can't be sent: %w", emails[0], err)
+		}
+		for len(emails) > 0 {
+			err := s.hear(emails[0])
+			if err != nil && err != errTold {
+				return err
+			}
+			emails = emails[1:]
+			if err == errTold {
+				s.hangUp()
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// sendUntil sends groups of leads until it is told to end.
+func (s *sender) sendUntil(end <-chan struct{}, name, header string, group int) {
+	defer s.hangUp()
+	for n := 0; ; n++ {
+		select {
+		case <-end:
+			return
+		default:
+		}
+		var emails []string
+		for i := range group {
+			emails = append(emails, fmt.Sprintf("%s-%d-%d@example.com", name, n, i))
+		}
+		if err := s.exchange(header, emails...); err != nil {
+			s.t.Error(err)
+			return
+		}
+	}
+}
+
+// lateInterval is how long after the signal a request must have been sent, so that
+// nobody could have taken its connection for one that is quiet.
+const lateInterval = drainQuiet * 8 / 10
+
+// sendLate sends a request over a connection that was open and idle when the
+// service was told to stop, and reports whether it was in time.
+func (s *sender) sendLate(signalled <-chan time.Time, email string) bool {
+	defer s.hangUp()
+	at := <-signalled
+	time.Sleep(rand.N(lateInterval / 2))
+	_, err := io.WriteString(s.conn, leadOf(email, ""))
+	if time.Since(at) > lateInterval {
+		return false
+	}
+	if err == nil {
+		err = s.hear(email)
+	}
+	if err != nil && err != errTold {
+		s.t.Error(err)
+	}
+	return true
+}
+
+// restart stops a service while late requests come, and starts the next one.
+func (u *socketUnit) restart(t *testing.T, p *process, round int, all *acknowledged) (next *process, late int, took time.Duration) {
+	t.Helper()
+	signalled, inTime := make(chan time.Time), make(chan bool)
+	const connections = 4
+	for i := range connections {
+		s := newSender(t, u.addr, all)
+		if err := s.dial(); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 { // one that was used, else one that was only opened
+			if err := s.exchange("", fmt.Sprintf("early-%d-%d@example.com", round, i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		go func() { inTime <- s.sendLate(signalled, fmt.Sprintf("late-%d-%d@example.com", round, i)) }()
+	}
+	time.Sleep(rand.N(50 * time.Millisecond))
+	began := time.Now()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for range connections {
+		signalled <- began
+	}
+	if err := <-p.done; err != nil {
+		t.Errorf("ended with %v\n%s", err, p.log.String())
+	}
+	took = time.Since(began)
+	next = u.start()
+	for range connections {
+		if <-inTime {
+			late++
+		}
+	}
+	return next, late, took
+}
+
+func TestRestart_underLoadAnswersEveryRequestAndRefusesNone(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	u := newSocketUnit(o)
+	p := u.start()
+	var all acknowledged
+	end := make(chan struct{})
+	var load sync.WaitGroup
+	for kind, how := range map[string]struct {
+		header string
+		group  int
+	}{"kept": {"", 1}, "pipelined": {"", 3}, "fresh": {"Connection: close\r\n", 1}} {
+		for i := range 3 {
+			load.Go(func() {
+				newSender(t, u.addr, &all).sendUntil(end, fmt.Sprint(kind, i), how.header, how.group)
+			})
+		}
+	}
+	late, slowest := 0, time.Duration(0)
+	for round := range restarts {
+		next, inTime, took := u.restart(t, p, round, &all)
+		p, late, slowest = next, late+inTime, max(slowest, took)
+		if took > 25*time.Second {
+			t.Errorf("restart %d: it took %v to end", round, took)
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	close(end)
+	load.Wait()
+	if err := p.stop(syscall.SIGTERM); err != nil {
+		t.Errorf("ended with %v\n%s", err, p.log.String())
+	}
+	all.check(t, o)
+	t.Logf("%d requests answered, %d of them sent over idle connections after the signal; at most %v to end", len(all.ids), late, slowest)
+	if late < restarts || len(all.ids) < 20*restarts {
+		t.Error("the restarts met no load")
+	}
+}
+
+func TestRestart_leavesTheSocketOfAnotherProcessAlone(t *testing.T) {
+	t.Parallel()
+	l, err := listen("127.0.0.1:0", func(name string) string {
+		return map[string]string{"LISTEN_FDS": "1", "LISTEN_PID": "1"}[name]
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := listen(l.Addr().String(), func(string) string { return "" }); err == nil || !strings.Contains(err.Error(), "choose another address with -addr") {
+		t.Errorf("an address in use: %v", err)
+	}
+}
+
+func TestStop_underLoadAnswersEveryRequestAndExitsCleanly(t *testing.T) {
+	t.Parallel()
+	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(signal.String(), func(t *testing.T) {
+			o := newOperator(t)
+			o.t = t
+			p := serveProcess(t, o)
+			var all acknowledged
+			enough := make(chan struct{})
+			var once sync.Once
+			var load sync.WaitGroup
+			for c := range 16 {
+				load.Go(func() {
+					client := newClient(t) // one connection, kept open
+					for i := 0; ; i++ {
+						email := fmt.Sprintf("c%d-i%d@example.com", c, i)
+						id, last, err := postLead(client, p.base, email)
+						if err != nil {
+							t.Errorf("request %d of connection %d, which was open: %v", i, c, err)
+							return
+						}
+						if all.add(email, id) > 500 {
+							once.Do(func() { close(enough) })
+						}
+						if last {
+							return
+						}
+					}
+				})
+			}
+			<-enough
+			err := p.stop(signal)
+			load.Wait()
+			if err != nil {
+				t.Errorf("ended with %v\n%s", err, p.log.String())
+			}
+			for _, suffix := range []string{"-wal", "-shm"} {
+				if _, err := os.Stat(o.env["WIDGETD_DB"] + suffix); err == nil {
+					t.Errorf("%s is still there", suffix)
+				}
+			}
+			all.check(t, o)
+		})
+	}
+}
+
+func TestStop_answersRequestsInFlightAndHealthFails(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s.check(err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.server.serveUntil(ctx, listener, "") }()
+	addr := listener.Addr().String()
+
+	probe := dialRaw(t, addr) // open before the end, and heard after it
+	fmt.Fprintf(probe.Conn, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+	if res, body := probe.answer(t); res.StatusCode != 200 || body != "alive\n" || res.Close {
+		t.Errorf("alive: %d %q, close %v", res.StatusCode, body, res.Close)
+	}
+	release := holdWriter(t, s.store)
+	form := dialRaw(t, addr)
+	fmt.Fprintf(form.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(anyLead), anyLead)
+	for len(s.store.jobs) == 0 {
+		runtime.Gosched()
+	}
+	stop()
+	for !s.server.draining.Load() {
+		runtime.Gosched()
+	}
+	fmt.Fprintf(probe.Conn, "GET /v1/widget/health HTTP/1.1\r\nHost: x\r\n\r\n")
+	if res, body := probe.answer(t); res.StatusCode != 503 || !strings.Contains(body, `"status":"fail"`) || !res.Close {
+		t.Errorf("health while stopping: %d %s, close %v", res.StatusCode, body, res.Close)
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("it ended with a request in flight: %v", err)
+	default:
+	}
+	release()
+	if res, body := form.answer(t); res.StatusCode != 200 || !strings.HasPrefix(body, `{"ok":true,"id":"lead_`) {
+		t.Errorf("the lead in flight: %d %s", res.StatusCode, body)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	if _, err := net.Dial("tcp", addr); err == nil {
+		t.Error("it still listens")
+	}
+	if _, err := os.Stat(s.store.path + "-wal"); err == nil {
+		t.Error("the log is still there")
+	}
+	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+	s.check(err)
+	if n := s.count(`SELECT count(*) FROM leads`); n != 1 {
+		t.Errorf("%d leads", n)
+	}
+}
+
+// A pipeListener hands over the ends of pipes, so that serving runs in a bubble too.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+func TestStop_waitsForWhatIsUnderWayAndNoLonger(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		sends  time.Duration // how long after the stop the rest is sent; 0: never
+		status int
+		ends   time.Duration // after the stop, at most
+	}{
+		"the rest comes in time": {3 * time.Second, 200, 3*time.Second + 2*drainQuiet},
+		"the rest never comes":   {0, 400, readTimeout + 2*drainQuiet},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- s.server.serveUntil(ctx, l, "") }()
+				caller, served := net.Pipe()
+				l.conns <- served
+				io.WriteString(caller, leadHead+leadSize+"\n")
+				synctest.Wait()
+				stop()
+				began := time.Now()
+				answered := make(chan *http.Response, 1)
+				go func() {
+					res, err := http.ReadResponse(bufio.NewReader(caller), nil)
+					if err != nil {
+						t.Error(err)
+					}
+					answered <- res
+				}()
+				synctest.Wait()
+				select {
+				case <-l.closed:
+				default:
+					t.Error("the listener is open")
+				}
+				if !s.server.draining.Load() {
+					t.Error("health does not fail")
+				}
+				if test.sends > 0 {
+					time.Sleep(test.sends)
+					io.WriteString(caller, plainLead)
+				}
+				if res := <-answered; res == nil || res.StatusCode != test.status || !res.Close {
+					t.Errorf("the answer: %+v", res)
+				}
+				caller.Close()
+				if err := <-ended; err != nil || time.Since(began) > test.ends {
+					t.Errorf("ended after %v with %v", time.Since(began), err)
+				}
+				var err error
+				s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+				s.check(err)
+			})
+		})
+	}
+}
+
+func TestStop_endsAtOnceAtASecondSignal(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	p := serveProcess(t, o)
+	addr := strings.TrimSuffix(strings.TrimPrefix(p.base, "http://"), "/v1")
+	unfinished := dialRaw(t, addr) // the drain waits for its body
+	fmt.Fprint(unfinished.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for { // until it drains, which closes the listener
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			break
+		}
+		conn.Close()
+		runtime.Gosched()
+	}
+	var err error
+	for ended := false; !ended; { // the first may still be on its way to those who listen for it
+		p.cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case err = <-p.done:
+			ended = true
+		case <-time.After(20 * time.Millisecond): // a flood of signals ends a Go program by a fault of memory
+		}
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("a second signal: the process ended with %v", err)
+	}
+}
+
+func TestStop_isNotHeldUpByAConnectionWithoutAByte(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s.check(err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.server.serveUntil(ctx, listener, "") }()
+	silent, late := dialRaw(t, listener.Addr().String()), dialRaw(t, listener.Addr().String())
+	time.Sleep(drainSilent) // real connections, real time
+	fmt.Fprintf(late.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(plainLead), plainLead)
+	stop()
+	began := time.Now()
+	if res, body := late.answer(t); res.StatusCode != 200 {
+		t.Errorf("what was sent before the end: %d %s", res.StatusCode, body)
+	}
+	if _, err := silent.Reader.ReadByte(); err != io.EOF {
+		t.Errorf("the silent connection ends with %v", err)
+	}
+	err = <-ended
+	if took := time.Since(began); err != nil || took >= headerTimeout-time.Second {
+		t.Errorf("ended after %v with %v", took, err)
+	}
+	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+	s.check(err)
+}
+
+// BenchmarkStart measures from starting the program to its first 200, and what it
+// holds then.
+func BenchmarkStart(b *testing.B) {
+	o := newOperator(b)
+	program := builtProgram(b)
+	info, err := os.Stat(program)
+	if err != nil {
+		b.Fatal(err)
+	}
+	client := newClient(b)
+	var first time.Duration
+	resident := 0.0
+	for b.Loop() {
+		began := time.Now()
+		p := serveProcess(b, o)
+		res, err := client.Get(p.base + "/widget/health")
+		if err != nil || res.StatusCode != 200 {
+			b.Fatalf("%v %v", res, err)
+		}
+		res.Body.Close()
+		first += time.Since(began)
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+		if err == nil {
+			_, rest, _ := strings.Cut(string(status), "VmRSS:")
+			fmt.Sscan(rest, &resident)
+		}
+		client.CloseIdleConnections()
+		if err := p.stop(syscall.SIGTERM); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(first.Milliseconds())/float64(b.N), "ms-to-200")
+	b.ReportMetric(resident/1024, "MiB-resident")
+	b.ReportMetric(float64(info.Size())/(1<<20), "MiB-binary")
+}

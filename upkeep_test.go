@@ -1,0 +1,332 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A wallClock is a clock that can be set while the service runs. The service measures
+// time by another one, which in a bubble is the bubble's.
+type wallClock struct{ offset atomic.Int64 }
+
+func (c *wallClock) now() time.Time { return time.Now().Add(time.Duration(c.offset.Load())) }
+
+func (c *wallClock) set(by time.Duration) { c.offset.Store(int64(by)) }
+
+// jumps are how far the clock is set, from a moment in the year 2000.
+var jumps = map[string]time.Duration{
+	"an hour forward": time.Hour, "an hour back": -time.Hour, "a day forward": 24 * time.Hour, "a day back": -24 * time.Hour,
+	"to 1970": time.Date(1970, 1, 2, 0, 0, 0, 0, time.UTC).Sub(time.Date(2000, 1, 3, 0, 0, 0, 0, time.UTC)),
+	"to 2040": time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC).Sub(time.Date(2000, 1, 3, 0, 0, 0, 0, time.UTC)),
+}
+
+// A clockCase is a service whose clock is set and set right again.
+type clockCase struct {
+	*service
+	clock    *wallClock
+	by       time.Duration
+	began    time.Time
+	buckets  []clockBucket
+	token    string
+	lead     string
+	ended    [2]string // id and key of a licence that ended two days ago
+	ends     [2]string // of one that ends in 30 days
+	floating [2]string // of one with a single floating seat
+	device   string    // that holds it
+}
+
+// A clockBucket is a limit of 60 requests a minute.
+type clockBucket struct {
+	limit  string
+	widget string        // that is asked for
+	peer   func() string // who asks
+	taken  int
+}
+
+// drain makes requests until the limit refuses one, and returns how many it let pass.
+func (c *clockCase) drain(b *clockBucket) (n int) {
+	c.t.Helper()
+	for {
+		switch a := c.get("/widget/stats?from=no&widget="+b.widget, "Peer: "+b.peer()); a.status {
+		case 422: // charged all the same
+			n++
+		case 429:
+			b.taken += n
+			return n
+		default:
+			c.t.Fatalf("%s: %d %s", b.limit, a.status, a.body)
+		}
+	}
+}
+
+// drainAll drains every bucket.
+func (c *clockCase) drainAll() {
+	c.t.Helper()
+	for i := range c.buckets {
+		c.drain(&c.buckets[i])
+	}
+}
+
+// addBuckets makes one bucket of an account, which everyone asks once, and one of an
+// address, which asks an account that allows more.
+func (c *clockCase) addBuckets() {
+	c.t.Helper()
+	widget := func(rate int) string {
+		account := c.addAccount("Other")
+		c.change(func(t *tx) error { return t.setRate(account, rate) })
+		return c.addWidget(account)
+	}
+	asked := 0
+	c.buckets = []clockBucket{
+		{limit: "account", widget: widget(60), peer: func() string { asked++; return fmt.Sprintf("10.0.%d.%d:1", asked>>8, asked&255) }},
+		{limit: "address", widget: widget(1000), peer: func() string { return "192.0.2.1:1" }},
+	}
+}
+
+func (c *clockCase) postKeyed() answer {
+	c.t.Helper()
+	return c.post("/widget/leads", anyLead, "Idempotency-Key: once-and-for-all").is(200)
+}
+
+// prepare brings about what the clock must not undo.
+func (c *clockCase) prepare() {
+	c.t.Helper()
+	c.addBuckets()
+	c.token = c.service.token(c.account, scopeLeads) // for an hour
+	time.Sleep(49 * time.Hour)
+	now := newStamp(time.Now())
+	issue := func(l license) [2]string {
+		id, key := c.addLicense(l)
+		return [2]string{id, key}
+	}
+	c.ended = issue(license{ExpiresAt: now.after(-48 * time.Hour)})
+	c.ends = issue(license{ExpiresAt: now.after(30 * 24 * time.Hour)})
+	c.floating = issue(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2})
+	c.activate(c.ends[1], "a").is(200)
+	c.device = c.activate(c.floating[1], "a").is(200).text("device", "id")
+	c.advance() // writes the event of the licence that ended
+	c.get("/widget/health").is(200)
+	c.lead = c.postKeyed().text("id")
+	c.began = time.Now()
+	c.drainAll()
+}
+
+// wrong checks what holds while the clock is wrong.
+func (c *clockCase) wrong() {
+	c.t.Helper()
+	for i := range c.buckets {
+		if gave := c.drain(&c.buckets[i]); gave > 0 {
+			c.t.Errorf("a drained bucket of an %s gave %d at once", c.buckets[i].limit, gave)
+		}
+	}
+	time.Sleep(2 * time.Second)
+	c.get("/leads", "Authorization: Bearer "+c.token).is(401, "invalid_token")
+	if c.by > -48*time.Hour { // else the end has not come
+		c.verifyKey(c.ended[1], "a").answers("expired")
+		c.activate(c.ended[1], "a").is(403, "license_expired")
+	}
+	if c.by < 24*time.Hour {
+		if got := c.postKeyed().has("Idempotency-Replayed: true").text("id"); got != c.lead {
+			c.t.Errorf("the key's answer is %s, was %s", got, c.lead)
+		}
+	}
+	verify := func() string {
+		return c.post("/widget/license/verify", activateBody(c.floating[1], "b")).is(200).text("code")
+	}
+	for _, state := range []string{"revoked", "active"} {
+		c.otherProcess(`UPDATE licenses SET state = ? WHERE id = ?`, state, c.floating[0])
+		time.Sleep(foreignInterval)
+		verify() // has the writer look
+		time.Sleep(time.Second)
+		if got := verify(); (got == "revoked") != (state == "revoked") {
+			c.t.Errorf("another process made it %s; a second later it is %s", state, got)
+		}
+	}
+	probe := c.get("/widget/health").is(200).json()["checks"].(map[string]any)["sqlite:responseTime"].([]any)[0].(map[string]any)["time"]
+	at, err := time.Parse(time.RFC3339, probe.(string))
+	if c.check(err); at.Sub(c.clock.now()).Abs() > 5*time.Second {
+		c.t.Errorf("health was last proved at %v, now it is %v", at, c.clock.now())
+	}
+}
+
+// right checks what holds once the clock is right again.
+func (c *clockCase) right() {
+	c.t.Helper()
+	c.drainAll()
+	most := 60 + int(time.Since(c.began).Seconds())
+	var before []int
+	for _, b := range c.buckets {
+		if before = append(before, b.taken); b.taken > most {
+			c.t.Errorf("a bucket of an %s gave %d, at most %d are right", b.limit, b.taken, most)
+		}
+	}
+	for range 60 {
+		time.Sleep(time.Second)
+		c.drainAll()
+	}
+	for i, b := range c.buckets {
+		if got := b.taken - before[i]; got < 59 || got > 60 {
+			c.t.Errorf("in a minute a bucket of an %s gave %d", b.limit, got)
+		}
+	}
+	c.get("/leads", "Authorization: Bearer "+c.token).is(401, "invalid_token")
+	c.verifyKey(c.ended[1], "a").answers("expired")
+	c.verifyKey(c.ends[1], "a").answers("valid")
+	if got := c.postKeyed().has("Idempotency-Replayed: true").text("id"); got != c.lead {
+		c.t.Errorf("the key's answer is %s, was %s", got, c.lead)
+	}
+	c.activate(c.floating[1], "b").is(409, "seat_limit_reached")
+	if got := c.verifyKey(c.floating[1], "a").answers("valid").text("device", "id"); got != c.device {
+		c.t.Errorf("the device is %s, was %s", got, c.device)
+	}
+	if n := c.count(`SELECT count(*) FROM devices WHERE license_id = ? AND state = 'active'`, c.floating[0]); n != 1 {
+		c.t.Errorf("%d seats are taken", n)
+	}
+}
+
+// events checks that every end was written once, however often its moment came.
+func (c *clockCase) events() {
+	c.t.Helper()
+	for _, check := range []struct {
+		after time.Duration
+		want  int
+	}{{0, 0}, {31 * 24 * time.Hour, 1}, {24 * time.Hour, 1}} {
+		time.Sleep(check.after)
+		c.advance()
+		for id, want := range map[string]int{c.ends[0]: check.want, c.ended[0]: 1} {
+			if n := c.count(`SELECT count(*) FROM events WHERE license_id = ? AND type = 'license.expired'`, id); n != want {
+				c.t.Errorf("%d events of an end, want %d", n, want)
+			}
+		}
+	}
+}
+
+func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
+	t.Parallel()
+	for name, by := range jumps {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				clock := &wallClock{}
+				s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
+				c := &clockCase{service: s, clock: clock, by: by}
+				c.prepare()
+				ctx, stop := context.WithCancel(t.Context())
+				var working sync.WaitGroup
+				working.Go(func() { s.server.runChores(ctx) })
+				time.Sleep(2 * time.Second)
+				c.drainAll()
+				clock.set(by)
+				c.wrong()
+				time.Sleep(2 * sweepInterval) // what is swept is swept now
+				clock.set(0)
+				time.Sleep(2 * time.Second)
+				c.right()
+				stop()
+				working.Wait()
+				c.events()
+				noticed := regexp.MustCompile(`msg="the clock was set" by=(\S+)`).FindAllStringSubmatch(s.log.String(), -1)
+				if len(noticed) != 2 || noticed[0][1] != by.String() || noticed[1][1] != (-by).String() {
+					t.Errorf("noticed %q, want %v and back: %s", noticed, by, s.log)
+				}
+			})
+		})
+	}
+}
+
+func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		clock := &wallClock{}
+		s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
+		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2})
+		s.activate(key, "a").is(200)
+		_, wanted := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2})
+		s.activate(wanted, "a").is(200)
+		ctx, stop := context.WithCancel(t.Context())
+		var working sync.WaitGroup
+		working.Go(func() { s.server.runChores(ctx) })
+		time.Sleep(2 * time.Second)
+		clock.set(24 * time.Hour)
+		time.Sleep(clockTrustDelay - time.Minute)
+		if got := s.licenseEvents(id); slices.Contains(got, "device.released time") {
+			t.Errorf("released before the clock is believed: %q", got)
+		}
+		s.activate(wanted, "b").is(200) // a device that asks need not wait
+		time.Sleep(2 * time.Minute)
+		if got := s.licenseEvents(id); !slices.Contains(got, "device.released time") {
+			t.Errorf("not released after an hour: %q", got)
+		}
+		stop()
+		working.Wait()
+	})
+}
+
+// advance lets time do its work, as the service does every second.
+func (s *service) advance() {
+	s.t.Helper()
+	s.check(s.server.runTransitions(s.t.Context()))
+}
+
+func TestSweep_removesWhatHasServedItsTime(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	hash := func(b byte) []byte { return bytes.Repeat([]byte{b}, 32) }
+	s.change(func(t *tx) error {
+		old := t.at(-25 * time.Hour)
+		return errors.Join(
+			old.storeAnswer(hash(1), storedAnswer{hash(1), []byte("x")}), t.storeAnswer(hash(2), storedAnswer{hash(2), []byte("x")}))
+	})
+	widget := s.addWidget(s.account)
+	s.change(func(t *tx) error {
+		item := []itemCount{{Item: "Soup", Clicks: 1}}
+		t.at(-48*time.Hour).addCounts(widget, counts{Clicks: 1}, item)
+		t.addCounts(widget, counts{Clicks: 1}, item)
+		return nil
+	})
+	s.change((*tx).sweep)
+	if answers, names, items := s.count(`SELECT count(*) FROM idempotency`), s.count(`SELECT count(*) FROM item_names`), s.count(`SELECT count(*) FROM item_counts`); answers != 1 || names != 1 || items != 2 {
+		t.Errorf("left: %d answers, %d names, %d counts; want 1, 1, 2", answers, names, items)
+	}
+}
+
+func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		end := newStamp(time.Now().Add(time.Hour))
+		var ids []string
+		for range 4 {
+			id, key := s.addLicense(license{Kind: kindFloating, LeaseHours: 1, ExpiresAt: end, GraceDays: 1})
+			s.activate(key, "a").is(200)
+			ids = append(ids, id)
+		}
+		raw(t, s.store.path, `PRAGMA foreign_keys = 0;
+			DELETE FROM licenses WHERE id = '`+ids[0]+`';
+			UPDATE licenses SET account_id = '`+newID("acct", time.Now())+`' WHERE id = '`+ids[1]+`';
+			UPDATE licenses SET entitlements = '[1, 2]' WHERE id = '`+ids[2]+`'`)
+		time.Sleep(50 * time.Hour)
+		s.advance()
+		if n := s.count(`SELECT count(*) FROM devices WHERE state = 'released' AND license_id IN (?, ?)`, ids[2], ids[3]); n != 2 {
+			t.Errorf("%d lapsed seats were given back", n)
+		}
+		for _, id := range ids[2:] {
+			if got := s.eventTypes(id); !strings.HasSuffix(got, "device.released license.grace_started license.expired") {
+				t.Errorf("%s: %s", id, got)
+			}
+		}
+		if due, err := s.store.transitionsDue(newStamp(time.Now())); due || err != nil {
+			t.Errorf("there is still work: %v %v", due, err)
+		}
+	})
+}
