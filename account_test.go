@@ -180,7 +180,7 @@ type ownerVerb func(f *filled, t *tx, o owner) (rows int, err error)
 
 // ownerVerbs are all functions that take an owner and ask the store.
 var ownerVerbs = map[string]ownerVerb{
-	"queries.leads": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.leads(o, "", 10)) },
+	"queries.leads": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.leads(leadFilter{owner: o}, "", 10)) },
 	"tx.eraseLeads": func(_ *filled, t *tx, o owner) (int, error) {
 		n, err := t.eraseLeads(o, filledEmail)
 		return int(n), err
@@ -327,7 +327,7 @@ func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T
 		ask      func(owner) error
 		one, all string // what the plan has for one account, and for all
 	}{
-		"leads": {func(o owner) error { _, err := f.store.leads(o, "", 10); return err },
+		"leads": {func(o owner) error { _, err := f.store.leads(leadFilter{owner: o}, "", 10); return err },
 			"SEARCH leads USING INDEX leads_account (account_id=? AND id<?)", "SEARCH leads USING INDEX sqlite_autoindex_leads_1 (id<?)"},
 		"licences": {func(o owner) error { _, err := f.store.licenses(licenseFilter{owner: o}, "", 10); return err },
 			"SEARCH l USING INDEX licenses_account (account_id=? AND id<?)", "SEARCH l USING INDEX sqlite_autoindex_licenses_1 (id<?)"},

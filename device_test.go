@@ -280,7 +280,13 @@ func TestSeat_ofAReplacedDeviceIsFreedAndTaken(t *testing.T) {
 	if d := s.deviceRow(oldID); d.State != "released" || *d.ReleasedBy != "replacement" || d.ReleasedAt.IsZero() {
 		t.Fatalf("the old device: %+v", d)
 	}
-	s.verifyLease(old.text("token")).answers("device_released")
+	const replaced = "Another device has replaced this one and taken its seat; activate it again if a seat is free."
+	if a := s.verifyLease(old.text("token")).is(200); a.text("code") != "device_released" || a.text("detail") != replaced {
+		t.Errorf("the replaced device was told %s", a.body)
+	}
+	if a := s.activate(key, "old").is(409, "seat_limit_reached"); a.text("detail") != "Another device has replaced this one, and no other seat is free." {
+		t.Errorf("the replaced device was told %s", a.body)
+	}
 	// Once more: the one that was replaced has no seat to give.
 	s.activate(key, "third", "replace_device_id", oldID).is(409, "seat_limit_reached")
 	// A device does not replace itself, nor another, while it holds a seat.

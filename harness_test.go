@@ -196,7 +196,7 @@ func (s *service) addAccount(name string) (id string) {
 func (s *service) addWidget(account string) (id string) {
 	s.t.Helper()
 	s.change(func(t *tx) (err error) {
-		id, err = t.addWidget(account, "Lunch", false)
+		id, err = t.addWidget(account, "Lunch", false, actorCommand)
 		return err
 	})
 	return id

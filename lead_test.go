@@ -30,7 +30,7 @@ func TestLead_isKeptAndAnswersWithItsID(t *testing.T) {
 	if !validID("lead", a.text("id")) {
 		t.Fatalf("id %q", a.text("id"))
 	}
-	rows, err := s.store.leads(ownedBy(s.account), "", 10)
+	rows, err := s.store.leads(leadFilter{owner: ownedBy(s.account)}, "", 10)
 	s.check(err)
 	if len(rows) != 1 || rows[0].Email != "Ada@example.com" || *rows[0].Page != "/menu" || *rows[0].Source != "footer" || rows[0].ID != a.text("id") {
 		t.Fatalf("rows %+v", rows)

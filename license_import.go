@@ -243,10 +243,11 @@ func checkImport(st *store, rows []importedLicense, faults *importErrors) error 
 
 // importRows stores the licences of all rows.
 func importRows(e *env, t *tx, rows []importedLicense) error {
+	actor := e.actor()
 	for i, row := range rows {
 		l := *row.license
 		l.fillDefaults(t.now)
-		if _, err := t.addLicense(&l, row.key, actorCommand); err != nil {
+		if _, err := t.addLicense(&l, row.key, actor); err != nil {
 			return fmt.Errorf("line %d: %w", row.line, err)
 		}
 		if (i+1)%importProgress == 0 {
