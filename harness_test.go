@@ -243,6 +243,13 @@ func (s *service) notice() {
 	}
 }
 
+// thisActor returns the actor of the events that commands of this process write.
+func thisActor(t testing.TB) string {
+	t.Helper()
+	e := &env{getenv: func(string) string { return "" }, uid: os.Geteuid()}
+	return e.actor()
+}
+
 // count returns the single number that a query gives.
 func (s *service) count(query string, args ...any) (n int) {
 	s.t.Helper()

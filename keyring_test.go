@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -545,19 +546,25 @@ func keyStory(t *testing.T, o *operator) {
 	if first["signs"] != true || !strings.HasPrefix(first["pem"].(string), "-----BEGIN PUBLIC KEY-----") {
 		t.Errorf("public %v", first)
 	}
-	if text := o.do("key", "public"); text != first["pem"].(string) {
+	if text := o.do("key", "public"); text != "# kid "+first["kid"].(string)+"\n"+first["pem"].(string) {
 		t.Errorf("for pinning: %q", text)
 	}
 	o.fails("add another with 'widgetd key add'", "key", "rotate")
 	second := o.object("key", "add")["kid"]
 	o.fails("or add -force", "key", "rotate")
 	o.do("key", "rotate", "-force")
+	if table := o.do("key", "list"); !regexp.MustCompile(`^KID +SIGNS +CREATED\n` + second.(string) + ` +yes +\d{4}-.*\n` + first["kid"].(string) + ` +- +\d{4}-.*\n$`).MatchString(table) {
+		t.Errorf("listed\n%s", table)
+	}
 	o.fails("this is the signing key", "key", "retire", second.(string))
 	id := o.object("license", "add", "-account", o.account, "-product", "kds")["id"].(string)
 	o.addDevice(id, first["kid"].(string))
 	o.fails("1 unexpired device leases", "key", "retire", first["kid"].(string))
-	o.fails("'widgetd key public -json' prints the kid of each", "key", "retire", "nonsense")
+	o.fails("'widgetd key list' prints the kid of each", "key", "retire", "nonsense")
 	o.do("key", "retire", first["kid"].(string), "-force")
+	if rows := o.objects("key", "list"); len(rows) != 1 || rows[0]["kid"] != second || rows[0]["signs"] != true || rows[0]["created_at"] == nil {
+		t.Errorf("listed %v", rows)
+	}
 	if got := column(o.objects("key", "public"), "kid"); !slices.Equal(got, []any{second}) {
 		t.Errorf("keys %v, want %v", got, second)
 	}

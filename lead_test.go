@@ -218,7 +218,7 @@ func TestLead_listedIsWhole(t *testing.T) {
 		s := newService(t)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLeads)
 		id := s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","source":"footer"}`).is(200).text("id")
-		want := `{"data":[{"id":"` + id + `","account_id":"` + s.account + `","type":"newsletter","email":"ada@example.com","source":"footer","page":null,"created_at":"2000-01-01T00:00:00Z"}],"next_cursor":null}` + "\n"
+		want := `{"data":[{"id":"` + id + `","account_id":"` + s.account + `","type":"newsletter","email":"ada@example.com","source":"footer","page":null,"fields":null,"created_at":"2000-01-01T00:00:00Z"}],"next_cursor":null}` + "\n"
 		if a := s.get("/leads", token).is(200).has("Cache-Control: no-store"); a.body != want {
 			t.Fatalf("%s, want %s", a.body, want)
 		}
@@ -382,11 +382,17 @@ func leadStory(t *testing.T, o *operator) {
 		t.Errorf("exported %v", got)
 	}
 	cells, err := csv.NewReader(strings.NewReader(o.do("leads", "export", "-csv"))).ReadAll()
-	if err != nil || len(cells) != 5 || !slices.Equal(cells[0], []string{"id", "account_id", "type", "email", "source", "page", "created_at"}) {
+	if err != nil || len(cells) != 5 || !slices.Equal(cells[0], []string{"id", "account_id", "type", "email", "source", "page", "fields", "created_at"}) {
 		t.Fatalf("CSV %q, %v", cells, err)
 	}
 	if got := cells[1][3:6]; !slices.Equal(got, []string{"'=cmd@example.com", "'=footer", "/+menu"}) || cells[2][3] != "bob@example.com" || cells[3][3] != "'+carl@example.com" {
 		t.Errorf("CSV %q", cells)
+	}
+	if got := o.object("leads", "purge", "-older-than", "36h", "-dry-run"); got["would_purge"] != 2.0 || got["dry_run"] != true {
+		t.Errorf("a dry run: %v", got)
+	}
+	if got := column(o.objects("leads", "list"), "email"); len(got) != 4 {
+		t.Errorf("after a dry run there are %v", got)
 	}
 	if got := o.object("leads", "purge", "-older-than", "36h"); got["purged"] != 2.0 {
 		t.Errorf("purged %v", got)

@@ -49,9 +49,12 @@ type importedLicense struct {
 // licenseImport imports licences from a CSV file, all of them or none. When a row is
 // invalid nothing is imported, and the error lists every invalid row with its line.
 func licenseImport(e *env) error {
-	account, err := e.filterID("account", "acct")
-	if err != nil {
-		return err
+	account := e.str("account")
+	if account != "" {
+		var err error
+		if account, err = e.accountID(account); err != nil {
+			return err
+		}
 	}
 	product, err := e.text("product", maxNameLength)
 	if err != nil {

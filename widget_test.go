@@ -585,6 +585,16 @@ func statsStory(t *testing.T, o *operator) {
 	if lines := strings.Split(strings.TrimSpace(out), "\n"); strings.Contains(out, other) || len(lines) != 34 || !strings.Contains(out, " "+strings.Repeat("█", 40)+"\n") {
 		t.Errorf("%d lines:\n%s", len(lines), out)
 	}
+	o.fails("has 1 row of what it counted, which would be lost: add -force", "widget", "remove", other)
+	if got := o.object("widget", "remove", other, "-force"); got["rows"] != 1.0 {
+		t.Errorf("removed %v", got)
+	}
+	o.fails("not found", "widget", "remove", other)
+	o.do("widget", "rename", id, "Mittagstisch")
+	if rows := o.objects("widget", "list"); len(rows) != 1 || rows[0]["name"] != "Mittagstisch" {
+		t.Errorf("widgets %v", rows)
+	}
+	o.fails("a name has 1 to 200 bytes", "widget", "rename", id, "")
 	if rows := o.objects("legacy"); len(rows) != 1 || rows[0]["calls"] != 7.0 || rows[0]["caller"] != o.account {
 		t.Errorf("legacy %v", rows)
 	}
