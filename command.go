@@ -116,7 +116,8 @@ type env struct {
 	switches       map[string]*bool
 	now            func() time.Time
 	installed      string          // directory of the installation: installedDir; "": none is looked for
-	uid            int             // of the user who runs the program
+	uid            int             // of the user who runs the program, as whom it acts
+	caller         string          // name of the user who called it, see callingUser
 	announced      map[string]bool // files of the installation that file has named
 }
 
@@ -173,16 +174,25 @@ func (e *env) checkOwner(path string) error {
 	return fmt.Errorf("%s belongs to the user %s: run 'sudo -u %s widgetd %s …'", path, name, name, e.command.name)
 }
 
-// actor returns the actor of the events that a command writes: "command:" and the name of the
-// system's user, who under sudo is the one who called sudo.
+// actor returns the actor of the events that a command writes.
 func (e *env) actor() string {
-	if u, err := user.Lookup(e.getenv("SUDO_USER")); err == nil {
-		return actorCommand + ":" + printable(u.Username)
+	if e.caller == "" {
+		return actorCommand
 	}
-	if u, err := user.LookupId(strconv.Itoa(e.uid)); err == nil {
-		return actorCommand + ":" + printable(u.Username)
+	return actorCommand + ":" + e.caller
+}
+
+// callingUser returns the name of the system's user who runs the program, or called sudo to run it
+// as another one; a number if the user has no name.
+func callingUser(getenv func(string) string) string {
+	if u, err := user.Lookup(getenv("SUDO_USER")); err == nil {
+		return printable(u.Username)
 	}
-	return actorCommand + ":" + strconv.Itoa(e.uid)
+	uid := strconv.Itoa(os.Getuid())
+	if u, err := user.LookupId(uid); err == nil {
+		return printable(u.Username)
+	}
+	return uid
 }
 
 // on reports whether a switch is set. The command must declare it.

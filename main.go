@@ -65,6 +65,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		now:       time.Now,
 		installed: installedDir,
 		uid:       os.Geteuid(),
+		caller:    callingUser(getenv),
 	}
 	return e.dispatch(args)
 }
