@@ -46,9 +46,11 @@ var accountCommands = []command{
 	{"account add", "NAME", "open an account", nil, 1, accountAdd},
 	{"account list", "", "list accounts", nil, 0, accountList},
 	{"account rate", "ID N", "set how many requests a minute an account may make", nil, 2, accountRate},
-	{"account close", "ID", "close an account; its tokens, origins, widgets and licences stop working, but are kept",
+	{"account close", "ID",
+		"close an account; its tokens, origins, widgets and licences stop working, but are kept",
 		[]option{optForce.says("close it; without this, the command only says what would stop")}, 1, accountClose},
-	{"account reopen", "ID", "open a closed account again; what stopped with it works again", nil, 1, accountReopen},
+	{"account reopen", "ID", "open a closed account again; what stopped with it works again",
+		nil, 1, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
 		[]option{optAccount.says("the account that the origin belongs to")}, 1, originAdd},
 	{"origin list", "", "list origins", nil, 0, originList},
@@ -345,7 +347,8 @@ func readOrigin(typed string) (string, error) {
 	case !known || otherwise != nil:
 		return "", usageError(fmt.Sprintf("%q: %v", shown, err))
 	case ascii != strings.ToLower(host):
-		return "", usageError(fmt.Sprintf("%q: browsers send a name with such letters in another form: %s", shown, meant))
+		return "", usageError(fmt.Sprintf("%q: browsers send a name with such letters in another form: %s",
+			shown, meant))
 	case hasPath:
 		return "", usageError(fmt.Sprintf("%q has a path, which browsers leave out of an origin: %s", shown, meant))
 	}

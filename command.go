@@ -171,7 +171,8 @@ func (e *env) checkOwner(path string) error {
 	if u, err := user.LookupId(strconv.Itoa(owner)); err == nil {
 		name = u.Username
 	}
-	return fmt.Errorf("%s belongs to the user %s: run 'sudo -u %s widgetd %s …'", path, name, name, e.command.name)
+	return fmt.Errorf("%s belongs to the user %s: run 'sudo -u %s widgetd %s …'",
+		path, name, name, e.command.name)
 }
 
 // actor returns the actor of the events that a command writes.

@@ -58,7 +58,9 @@ func (q *eventsQuery) read(in *input) {
 
 // listEvents returns the endpoint of GET /events. It refuses a type that is none of types, which
 // would match nothing for ever.
-func (s *server) listEvents(types []eventType) func(context.Context, *call, *eventsQuery) (*list[event], error) {
+func (s *server) listEvents(
+	types []eventType,
+) func(context.Context, *call, *eventsQuery) (*list[event], error) {
 	return func(_ context.Context, c *call, q *eventsQuery) (*list[event], error) {
 		if kind := q.filter.kind; kind != "" && !slices.Contains(types, eventType(kind)) {
 			return nil, errFields(fieldError{
@@ -115,7 +117,8 @@ func eventsShow(e *env, types []eventType) error {
 		rows := firstRows(e, all, limit, "-limit N")
 		return printRows(e, rows, "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT", func(v event) []any {
 			data := string(v.Data)
-			return []any{v.At, v.Type, cmp.Or(v.SubjectID, v.LicenseID, v.LeadID), v.DeviceID, v.Actor, data, v.AccountID}
+			subject := cmp.Or(v.SubjectID, v.LicenseID, v.LeadID)
+			return []any{v.At, v.Type, subject, v.DeviceID, v.Actor, data, v.AccountID}
 		})
 	})
 }

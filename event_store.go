@@ -25,7 +25,7 @@ type event struct {
 	At        stamp           `json:"at"`
 	Type      eventType       `json:"type"`
 	AccountID string          `json:"account_id"`
-	SubjectID string          `json:"subject_id,omitempty"` // the id of what it is about: a licence, lead, widget, …
+	SubjectID string          `json:"subject_id,omitempty"` // what it is about: a licence, lead, widget, …
 	LicenseID string          `json:"license_id,omitempty"`
 	DeviceID  string          `json:"device_id,omitempty"`
 	LeadID    string          `json:"lead_id,omitempty"`

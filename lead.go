@@ -247,7 +247,8 @@ func leadsList(e *env) error {
 	}
 	filter := leadFilter{kind: e.str("type")}
 	if filter.kind != "" && !isLeadWord(filter.kind) {
-		return usageError(fmt.Sprintf("-type: %q is not the type of a lead, such as newsletter", printable(filter.kind)))
+		return usageError(fmt.Sprintf("-type: %q is not the type of a lead, such as newsletter",
+			printable(filter.kind)))
 	}
 	if filter.since, err = e.pastTime("since"); err != nil {
 		return err

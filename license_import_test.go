@@ -106,7 +106,7 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 	}
 	for want, options := range map[string][]string{
 		`-product: This must not contain control characters.`:                            {"-account", s.account, "-product", "a\nb"},
-		`no account has the id or the name "acct_x"`:                                     {"-account", "acct_x"},
+		`no account has the id or the name "acct_x": 'widgetd account list' prints both`: {"-account", "acct_x"},
 		`line 2: account_id: The row names no account, and -account is not given.`:       nil,
 		`no database at gone: run 'widgetd init' first, or mount the disk that holds it`: {"-db", "gone"},
 	} {

@@ -464,7 +464,8 @@ func widgetRemove(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.print(map[string]any{"ok": true, "rows": removed}, "removed, with "+countOf(removed, "row")+" of what it counted")
+	return e.print(map[string]any{"ok": true, "rows": removed},
+		"removed, with "+countOf(removed, "row")+" of what it counted")
 }
 
 func widgetList(e *env) error {
