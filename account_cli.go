@@ -32,7 +32,12 @@ var (
 // The operator's commands on base addresses, accounts, origins and tokens.
 var accountCommands = []command{
 	{"init", "", "create the database, the key file and the main account; existing ones are never changed",
-		[]option{optBaseURL, optName, optOrigin}, 0, initCommand},
+		[]option{
+			optBaseURL,
+			optName,
+			optOrigin,
+			optForce.says("create another installation although " + installedDir + " has one"),
+		}, 0, initCommand},
 	{"base-url", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
 	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
 		nil, 1, baseURLSet},
@@ -41,8 +46,11 @@ var accountCommands = []command{
 	{"account add", "NAME", "open an account", nil, 1, accountAdd},
 	{"account list", "", "list accounts", nil, 0, accountList},
 	{"account rate", "ID N", "set how many requests a minute an account may make", nil, 2, accountRate},
-	{"account close", "ID", "close an account; its tokens, origins, widgets and licences stop working, but are kept",
-		nil, 1, accountClose},
+	{"account close", "ID",
+		"close an account; its tokens, origins, widgets and licences stop working, but are kept",
+		[]option{optForce.says("close it; without this, the command only says what would stop")}, 1, accountClose},
+	{"account reopen", "ID", "open a closed account again; what stopped with it works again",
+		nil, 1, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
 		[]option{optAccount.says("the account that the origin belongs to")}, 1, originAdd},
 	{"origin list", "", "list origins", nil, 0, originList},
@@ -71,9 +79,12 @@ func initCommand(e *env) error {
 	}
 	origins := e.commaList("origin")
 	for i := range origins {
-		if origins[i], err = parseOrigin(origins[i]); err != nil {
-			return usageError(err.Error())
+		if origins[i], err = readOrigin(origins[i]); err != nil {
+			return err
 		}
+	}
+	if err := e.checkInstall(); err != nil {
+		return err
 	}
 	for _, file := range []string{e.str("db"), e.str("key")} {
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
@@ -93,11 +104,11 @@ func initCommand(e *env) error {
 	id := ""
 	dbMade, err := makeOnce(func() error {
 		return createStore(e.str("db"), func(t *tx) (err error) {
-			if id, err = t.addAccount(e.str("name"), true); err != nil {
+			if id, err = createAccount(t, e.str("name"), true, e.actor()); err != nil {
 				return err
 			}
 			for _, origin := range origins {
-				if err := t.addOrigin(id, origin); err != nil {
+				if err := enlistOrigin(t, id, origin, e.actor()); err != nil {
 					return err
 				}
 			}
@@ -108,6 +119,27 @@ func initCommand(e *env) error {
 		return err
 	}
 	return reportInit(e, dbMade, keyMade, base, id)
+}
+
+// checkInstall refuses to create files as root beside another user's, and without -force a
+// second installation.
+func (e *env) checkInstall() error {
+	for _, file := range []string{e.str("db"), e.str("key")} {
+		if err := e.checkOwner(file); err != nil {
+			return err
+		}
+	}
+	if e.installed == "" || e.on("force") || realPath(filepath.Dir(e.str("db"))) == realPath(e.installed) {
+		return nil
+	}
+	for _, name := range []string{optDB.def, optKey.def} {
+		file := filepath.Join(e.installed, name)
+		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s holds an installation already: commands find it by themselves; "+
+				"to create another one here, add -force", e.installed)
+		}
+	}
+	return nil
 }
 
 // reportInit prints which of the two files init has created, or returns an error if neither.
@@ -184,7 +216,7 @@ func accountAdd(e *env) error {
 	}
 	id := ""
 	err := e.change(func(t *tx) (err error) {
-		id, err = t.addAccount(e.args[0], false)
+		id, err = createAccount(t, e.args[0], false, e.actor())
 		return err
 	})
 	if err != nil {
@@ -210,30 +242,117 @@ func accountRate(e *env) error {
 	if err != nil || rate < 1 || rate > 1_000_000 {
 		return usageError("a rate is a number from 1 to 1000000")
 	}
-	return e.changeQuietly(func(t *tx) error { return t.setRate(e.args[0], rate) })
+	return e.changeQuietly(func(t *tx) error { return changeRate(t, e.args[0], rate, e.actor()) })
 }
 
+// accountClose closes an account, or without -force returns an error that says what would stop.
 func accountClose(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return t.closeAccount(e.args[0]) })
+	var stopped holdings
+	err := e.change(func(t *tx) error {
+		a, err := t.account(e.args[0])
+		if err != nil {
+			return err
+		}
+		if stopped, err = t.holdingsOf(a.ID, t.now.Time); err != nil {
+			return err
+		}
+		if !a.Main && a.ClosedAt.IsZero() && !e.on("force") {
+			return fmt.Errorf("closing %s (%s) stops %s, until 'widgetd account reopen': add -force to close it",
+				a.ID, printable(a.Name), stopped.text())
+		}
+		return shutAccount(t, a.ID, e.actor())
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]any{"ok": true, "stopped": stopped}, "closed; stopped with it: "+stopped.text())
 }
 
-// needAccount returns the value of -account, or a usageError when it is missing or no id of
-// an account.
+func accountReopen(e *env) error {
+	return e.changeQuietly(func(t *tx) error { return reviveAccount(t, e.args[0], e.actor()) })
+}
+
+// needAccount returns the id of the account that -account names, by its id or its name; if it
+// is not given, the id of the main account. Errors name the next step.
 func (e *env) needAccount() (string, error) {
-	if !validID("acct", e.str("account")) {
-		return "", usageError("-account ID is needed: 'widgetd account list' shows the ids")
+	if named := e.str("account"); named != "" {
+		return e.accountID(named)
 	}
-	return e.str("account"), nil
+	id := ""
+	err := e.withStore(func(st *store) (err error) {
+		id, err = st.mainAccount()
+		return err
+	})
+	return id, err
+}
+
+// accountID returns the id of an account that is named by its id or by its name, if no other
+// account has that name. An id is not looked up.
+func (e *env) accountID(named string) (id string, err error) {
+	if validID("acct", named) {
+		return named, nil
+	}
+	err = e.withStore(func(st *store) error {
+		all, err := st.accountsNamed(named)
+		switch {
+		case err != nil:
+			return err
+		case len(all) == 0:
+			return usageError(fmt.Sprintf("no account has the id or the name %q: 'widgetd account list' prints both",
+				printable(named)))
+		case len(all) > 1:
+			ids := []string{}
+			for _, a := range all {
+				ids = append(ids, a.ID)
+			}
+			return usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
+				len(all), printable(named), strings.Join(ids, " ")))
+		}
+		id = all[0].ID
+		return nil
+	})
+	return id, err
 }
 
 // filterAccount returns the owner of the rows that a list shows: the account that -account
 // names, else any account, since whoever may run commands may read everything.
 func (e *env) filterAccount() (owner, error) {
-	id, err := e.filterID("account", "acct")
-	if err != nil || id != "" {
-		return ownedBy(id), err
+	if e.str("account") == "" {
+		return anyAccount, nil
 	}
-	return anyAccount, nil
+	id, err := e.accountID(e.str("account"))
+	return ownedBy(id), err
+}
+
+// readOrigin parses an origin that an operator typed, and returns it in its normal form. A slash
+// at its end is dropped. For what is no origin it returns a usageError that says what to type.
+func readOrigin(typed string) (string, error) {
+	typed = strings.TrimSuffix(typed, "/")
+	origin, err := parseOrigin(typed)
+	if err == nil {
+		return origin, nil
+	}
+	scheme, rest, hasScheme := strings.Cut(typed, "://")
+	if !hasScheme {
+		scheme, rest = "https", typed
+	}
+	host, _, hasPath := strings.Cut(rest, "/")
+	ascii, known := asciiHost(host)
+	meant, otherwise := parseOrigin(scheme + "://" + ascii) // what browsers send
+	shown := printable(typed)
+	switch {
+	case strings.Contains(host, "*"):
+		return "", usageError(fmt.Sprintf("%q: there are no wildcards; add each origin by itself, "+
+			"as https://www.example.com and https://shop.example.com", shown))
+	case !known || otherwise != nil:
+		return "", usageError(fmt.Sprintf("%q: %v", shown, err))
+	case ascii != strings.ToLower(host):
+		return "", usageError(fmt.Sprintf("%q: browsers send a name with such letters in another form: %s",
+			shown, meant))
+	case hasPath:
+		return "", usageError(fmt.Sprintf("%q has a path, which browsers leave out of an origin: %s", shown, meant))
+	}
+	return "", usageError(fmt.Sprintf("%q lacks its scheme, https or http: %s", shown, meant))
 }
 
 func originAdd(e *env) error {
@@ -241,11 +360,11 @@ func originAdd(e *env) error {
 	if err != nil {
 		return err
 	}
-	origin, err := parseOrigin(e.args[0])
+	origin, err := readOrigin(e.args[0])
 	if err != nil {
-		return usageError(err.Error())
+		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return t.addOrigin(id, origin) })
+	return e.changeQuietly(func(t *tx) error { return enlistOrigin(t, id, origin, e.actor()) })
 }
 
 func originList(e *env) error {
@@ -261,11 +380,11 @@ func originList(e *env) error {
 }
 
 func originRemove(e *env) error {
-	origin, err := parseOrigin(e.args[0])
+	origin, err := readOrigin(e.args[0])
 	if err != nil {
-		return usageError(err.Error())
+		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return t.removeOrigin(origin) })
+	return e.changeQuietly(func(t *tx) error { return delistOrigin(t, origin, e.actor()) })
 }
 
 func tokenIssue(e *env) error {
@@ -291,7 +410,7 @@ func tokenIssue(e *env) error {
 	if err := checkClientID(client); err != nil {
 		return usageError(err.Error())
 	}
-	keys, err := loadKeyring(e.str("key"))
+	_, keys, err := e.loadKeys()
 	if err != nil {
 		return err
 	}
@@ -302,7 +421,7 @@ func tokenIssue(e *env) error {
 		AllAccounts: e.on("all-accounts"),
 	}
 	err = e.change(func(t *tx) (err error) {
-		token, row, err = issueToken(t, keys, row, ttl)
+		token, row, err = grantToken(t, keys, row, ttl, e.actor())
 		return err
 	})
 	if err != nil {
@@ -324,5 +443,5 @@ func tokenList(e *env) error {
 }
 
 func tokenRevoke(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return t.revokeToken(e.args[0]) })
+	return e.changeQuietly(func(t *tx) error { return withdrawToken(t, e.args[0], e.actor()) })
 }

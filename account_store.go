@@ -89,6 +89,12 @@ func (q *queries) accounts() ([]account, error) {
 	return collect(q, `SELECT `+accountColumns+` FROM accounts ORDER BY id`, nil, (*account).dest)
 }
 
+// accountsNamed returns the accounts with exactly that name, oldest first.
+func (q *queries) accountsNamed(name string) ([]account, error) {
+	return collect(q, `SELECT `+accountColumns+` FROM accounts WHERE name = ? ORDER BY id`, []any{name},
+		(*account).dest)
+}
+
 // addAccount opens an account and returns its id.
 func (t *tx) addAccount(name string, main bool) (string, error) {
 	id := t.newID("acct")
@@ -116,6 +122,31 @@ func (t *tx) closeAccount(id string) error {
 	}
 	_, err = t.exec(`UPDATE accounts SET closed_at = ? WHERE id = ? AND closed_at IS NULL`, t.now, id)
 	return err
+}
+
+// reopenAccount opens a closed account again.
+func (t *tx) reopenAccount(id string) error {
+	_, err := t.exec(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, id)
+	return err
+}
+
+// holdings count what an account has that stops working when it is closed.
+type holdings struct {
+	Tokens   int `json:"tokens"`   // neither expired nor revoked
+	Licenses int `json:"licenses"` // not revoked
+	Widgets  int `json:"widgets"`
+	Origins  int `json:"origins"`
+}
+
+// holdingsOf returns what an account has that stops working when it is closed at now.
+func (q *queries) holdingsOf(id string, now time.Time) (h holdings, err error) {
+	err = q.one(`SELECT
+		(SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2),
+		(SELECT count(*) FROM licenses WHERE account_id = ?1 AND state <> 'revoked'),
+		(SELECT count(*) FROM widgets WHERE account_id = ?1),
+		(SELECT count(*) FROM origins WHERE account_id = ?1)`,
+		[]any{id, newStamp(now)}, &h.Tokens, &h.Licenses, &h.Widgets, &h.Origins)
+	return h, err
 }
 
 // A baseAddress is a base URL of the service: the current one, or an earlier one that
@@ -169,21 +200,27 @@ func (q *queries) origins() ([]originRow, error) {
 		func(o *originRow) []any { return []any{&o.Origin, &o.AccountID, &o.CreatedAt} })
 }
 
+// originAccount returns the account that has an origin, open or closed, or "" if none has it.
+func (q *queries) originAccount(origin string) (id string, err error) {
+	err = q.one(`SELECT account_id FROM origins WHERE origin = ?`, []any{origin}, &id)
+	if errors.Is(err, errNotFound) {
+		err = nil
+	}
+	return id, err
+}
+
 // addOrigin adds a normalised origin to an account. Adding it to the same account again
 // changes nothing; an origin that belongs to another account is refused.
 func (t *tx) addOrigin(accountID, origin string) error {
 	if err := t.openAccount(accountID); err != nil {
 		return err
 	}
-	var listedBy string
-	err := t.one(`SELECT account_id FROM origins WHERE origin = ?`, []any{origin}, &listedBy)
+	listedBy, err := t.originAccount(origin)
 	switch {
-	case err == nil && listedBy == accountID:
-		return nil
-	case err == nil:
-		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, listedBy)
-	case !errors.Is(err, errNotFound):
+	case err != nil || listedBy == accountID:
 		return err
+	case listedBy != "":
+		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, listedBy)
 	}
 	_, err = t.exec(`INSERT INTO origins (origin, account_id, created_at) VALUES (?, ?, ?)`,
 		origin, accountID, t.now)
@@ -223,6 +260,12 @@ func (r *tokenRow) dest() []any {
 func (q *queries) liveToken(jti string) (r tokenRow, err error) {
 	err = q.one(`SELECT `+tokenColumns+` FROM tokens t JOIN accounts a ON a.id = t.account_id
 		WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL`, []any{jti}, r.dest()...)
+	return r, err
+}
+
+// token returns the row of a token, revoked or not, or errNotFound.
+func (q *queries) token(jti string) (r tokenRow, err error) {
+	err = q.one(`SELECT `+tokenColumns+` FROM tokens t WHERE t.id = ?`, []any{jti}, r.dest()...)
 	return r, err
 }
 

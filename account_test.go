@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"go/ast"
 	"net/url"
@@ -17,7 +19,10 @@ func accountStory(t *testing.T, o *operator) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
 	o.do("account", "rate", id, "1200")
-	o.do("account", "close", id)
+	o.fails("stops 0 tokens, 0 licences, 0 widgets and 0 origins, until 'widgetd account reopen': add -force", "account", "close", id)
+	o.do("account", "close", id, "-force")
+	o.do("account", "reopen", id)
+	o.do("account", "close", id, "-force")
 	rows := o.objects("account", "list")
 	if got := column(rows, "name"); !slices.Equal(got, []any{"main", "Trattoria Roma", "Other"}) {
 		t.Errorf("names %v", got)
@@ -180,7 +185,7 @@ type ownerVerb func(f *filled, t *tx, o owner) (rows int, err error)
 
 // ownerVerbs are all functions that take an owner and ask the store.
 var ownerVerbs = map[string]ownerVerb{
-	"queries.leads": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.leads(o, "", 10)) },
+	"queries.leads": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.leads(leadFilter{owner: o}, "", 10)) },
 	"tx.eraseLeads": func(_ *filled, t *tx, o owner) (int, error) {
 		n, err := t.eraseLeads(o, filledEmail)
 		return int(n), err
@@ -327,7 +332,7 @@ func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T
 		ask      func(owner) error
 		one, all string // what the plan has for one account, and for all
 	}{
-		"leads": {func(o owner) error { _, err := f.store.leads(o, "", 10); return err },
+		"leads": {func(o owner) error { _, err := f.store.leads(leadFilter{owner: o}, "", 10); return err },
 			"SEARCH leads USING INDEX leads_account (account_id=? AND id<?)", "SEARCH leads USING INDEX sqlite_autoindex_leads_1 (id<?)"},
 		"licences": {func(o owner) error { _, err := f.store.licenses(licenseFilter{owner: o}, "", 10); return err },
 			"SEARCH l USING INDEX licenses_account (account_id=? AND id<?)", "SEARCH l USING INDEX sqlite_autoindex_licenses_1 (id<?)"},
@@ -389,4 +394,237 @@ func TestID_emptyNamesNoRow(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	tenant := s.addAccount("Trattoria")
+	auth := "Authorization: Bearer " + s.token(tenant, scopeLeads)
+	s.addWidget(tenant)
+	s.addLicense(license{AccountID: tenant})
+	s.must("license", "revoke", func() string { id, _ := s.addLicense(license{AccountID: tenant}); return id }())
+	s.must("token", "revoke", s.revocableToken(tenant))
+	s.must("origin", "add", "https://a.example", "-account", tenant)
+	s.must("origin", "add", "https://b.example", "-account", tenant)
+	before := s.dump()
+	_, err := s.command("account", "close", tenant)
+	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget and 2 origins", "add -force")
+	s.unchanged(before)
+	s.get("/leads", auth).is(200)
+	want := `{"ok":true,"stopped":{"tokens":1,"licenses":1,"widgets":1,"origins":2}}`
+	if out := s.must("account", "close", tenant, "-force", "-json"); out != want+"\n" {
+		t.Errorf("closing printed %s", out)
+	}
+	s.get("/leads", auth).is(401)
+	s.must("account", "reopen", tenant)
+	s.get("/leads", auth).is(200)
+	if n := s.count(`SELECT count(*) FROM origins o JOIN accounts a ON a.id = o.account_id WHERE a.closed_at IS NULL AND origin LIKE 'https://_.example'`); n != 2 {
+		t.Errorf("%d origins work again", n)
+	}
+	_, err = s.command("account", "reopen", "acct_00000000000000000000000000")
+	oneLine(t, err, "not found")
+}
+
+// revocableToken issues a token with a command and returns its id.
+func (s *service) revocableToken(account string) (id string) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		_, row, err := issueToken(t, s.keys, tokenRow{AccountID: account, ClientID: "test", Scope: scopeLeads}, time.Hour)
+		id = row.ID
+		return err
+	})
+	return id
+}
+
+func TestAccount_isTheMainOneWhereNoneIsNamedAndMayBeNamedByItsName(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	roma := s.addAccount("Trattoria Roma")
+	twice := []string{s.addAccount("Imbiss"), s.addAccount("Imbiss")}
+	s.must("widget", "add", "of the main account")
+	s.must("widget", "add", "of Roma", "-account", "Trattoria Roma")
+	s.must("license", "add", "-product", "kds", "-account", "Trattoria Roma")
+	s.must("token", "issue", "-scope", scopeLeads, "-account", "Trattoria Roma")
+	s.must("origin", "add", "https://roma.example", "-account", "Trattoria Roma")
+	for table, account := range map[string]string{"licenses": roma, "tokens": roma, "origins WHERE origin <> '" + siteOrigin + "'": roma, "widgets WHERE name LIKE '%main%'": s.account, "widgets WHERE name LIKE '%Roma'": roma} {
+		query, where, _ := strings.Cut(table, " WHERE ")
+		if n := s.count(`SELECT count(*) FROM `+query+` WHERE account_id = ? AND `+cmp.Or(where, "1"), account); n != 1 {
+			t.Errorf("%s: %d rows of %s", table, n, account)
+		}
+	}
+	if out := s.must("widget", "list", "-account", "Trattoria Roma"); !strings.Contains(out, "of Roma") || strings.Contains(out, "of the main account") {
+		t.Errorf("listed\n%s", out)
+	}
+	before := s.dump()
+	_, err := s.command("widget", "add", "x", "-account", "Imbiss")
+	oneLine(t, err, `2 accounts have the name "Imbiss"; give the id of one: `+strings.Join(twice, " "))
+	_, err = s.command("widget", "add", "x", "-account", "Trattoria")
+	oneLine(t, err, `no account has the id or the name "Trattoria"`)
+	s.unchanged(before)
+}
+
+func TestOrigin_wrongSaysWhatToType(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for typed, want := range map[string]string{
+		"www.example.com":             `"www.example.com" lacks its scheme, https or http: https://www.example.com`,
+		"WWW.example.com:8443":        `"WWW.example.com:8443" lacks its scheme, https or http: https://www.example.com:8443`,
+		"https://*.example.com":       `"https://*.example.com": there are no wildcards; add each origin by itself`,
+		"*":                           `"*": there are no wildcards`,
+		"https://www.example.com/a/b": `"https://www.example.com/a/b" has a path, which browsers leave out of an origin: https://www.example.com`,
+		"https://Käse.example":        `"https://Käse.example": browsers send a name with such letters in another form: https://xn--kse-qla.example`,
+		"http://straße.münchen:81/x":  `another form: http://xn--strae-oqa.xn--mnchen-3ya:81`,
+		"bücher.example":              `another form: https://xn--bcher-kva.example`,
+		"https://ka\u0308se.example":  `an origin is a scheme and a host`,
+		"ftp://www.example.com":       `an origin is a scheme and a host`,
+		"https://":                    `an origin is a scheme and a host`,
+		"":                            `an origin is a scheme and a host`,
+	} {
+		_, err := s.command("origin", "add", typed)
+		oneLine(t, err, want)
+		var usage usageError
+		if !errors.As(err, &usage) {
+			t.Errorf("%q: %v is no usage error", typed, err)
+		}
+	}
+	s.must("origin", "add", "https://Shop.example/")
+	if n := s.count(`SELECT count(*) FROM origins WHERE origin = 'https://shop.example'`); n != 1 {
+		t.Error("a slash at the end was not dropped")
+	}
+	s.must("origin", "remove", "https://shop.example/")
+	_, err := s.command("init", "-db", s.dir+"/new.db", "-key", s.dir+"/new.key", "-origin", "www.example.com")
+	oneLine(t, err, "lacks its scheme")
+}
+
+// The vectors are those of RFC 3492, section 7.1, but for the one whose letters change their case.
+func TestPunycode_isThatOfTheRFC(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"ليهمابتكلموشعربي؟":                        "egbpdaj6bu4bxfgehfvwxn",
+		"他们为什么不说中文":                                "ihqwcrb4cv8a8dqg056pqjye",
+		"他們爲什麽不說中文":                                "ihqwctvzc91f659drss3x8bo0yb",
+		"Pročprostěnemluvíčesky":                   "Proprostnemluvesky-uyb24dma41a",
+		"למההםפשוטלאמדבריםעברית":                   "4dbcagdahymbxekheh6e0a7fei0b",
+		"почемужеонинеговорятпорусски":             "b1abfaaepdrnnbgefbadotcwatmq2g4l",
+		"PorquénopuedensimplementehablarenEspañol": "PorqunopuedensimplementehablarenEspaol-fmd56a",
+		"3年B組金八先生":                                 "3B-ww4c5e180e575a65lsy2b",
+		"安室奈美恵-with-SUPER-MONKEYS":                 "-with-SUPER-MONKEYS-pc58ag80a8qai00g7n9n",
+		"Hello-Another-Way-それぞれの場所":                "Hello-Another-Way--fc4qua05auwb3674vfr0b",
+		"ひとつ屋根の下2":                                 "2-u9tlzr9756bt3uc0v",
+		"MajiでKoiする5秒前":                            "MajiKoi5-783gue6qz075azm5e",
+		"パフィーdeルンバ":                                "de-jg4avhby1noc0d",
+		"そのスピードで":                                  "d9juau41awczczp",
+		"-> $1.00 <-":                              "-> $1.00 <--",
+	} {
+		if got := punycode(text); got != want {
+			t.Errorf("%s is encoded as %s, want %s", text, got, want)
+		}
+	}
+}
+
+// audit returns what events say that were written after the given one, oldest first: type, actor,
+// account, subject and data.
+func (s *service) audit(after int) (all []string) {
+	s.t.Helper()
+	s.check(s.store.each(`SELECT type || ' ' || actor || ' ' || account_id || ' ' || subject_id || ' ' || data FROM events
+		WHERE seq > ? ORDER BY seq`, []any{after}, func(scan func(...any) error) error {
+		var line string
+		err := scan(&line)
+		all = append(all, line)
+		return err
+	}))
+	return all
+}
+
+func TestEvent_ofWhatOperatorsChangeIsWritten(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	me := thisActor(t)
+	id := func(args ...string) string {
+		var v struct{ ID, Kid string }
+		s.check(json.Unmarshal([]byte(s.must(append(args, "-json")...)), &v))
+		return cmp.Or(v.ID, v.Kid)
+	}
+	after := s.count(`SELECT coalesce(max(seq), 0) FROM events`)
+	tenant := id("account", "add", "Secret Name Ltd")
+	s.must("account", "rate", tenant, "1200")
+	s.must("account", "rate", tenant, "1200")
+	s.must("origin", "add", "https://tenant.example", "-account", tenant)
+	s.must("origin", "add", "https://tenant.example", "-account", tenant)
+	s.must("origin", "remove", "https://tenant.example")
+	token := id("token", "issue", "-account", tenant, "-scope", "leads:read", "-client-id", "portal", "-all-accounts")
+	end := ""
+	s.check(s.store.one(`SELECT expires_at FROM tokens WHERE id = ?`, []any{token}, &end))
+	s.must("token", "revoke", token)
+	s.must("token", "revoke", token)
+	widget := id("widget", "add", "Secret Menu", "-account", tenant)
+	s.must("widget", "rename", widget, "Other Secret Menu")
+	s.must("widget", "rename", widget, "Other Secret Menu")
+	s.must("widget", "remove", widget)
+	s.must("account", "close", tenant, "-force")
+	s.must("account", "close", tenant, "-force")
+	closed := ""
+	s.check(s.store.one(`SELECT closed_at FROM accounts WHERE id = ?`, []any{tenant}, &closed))
+	s.must("account", "reopen", tenant)
+	s.must("account", "reopen", tenant)
+	first := s.keys.signer().kid
+	second := id("key", "add")
+	s.must("key", "rotate", "-force")
+	s.must("key", "retire", first, "-force")
+	line := func(kind, account, subject, data string) string {
+		return kind + " " + me + " " + account + " " + subject + " " + data
+	}
+	want := []string{
+		line("account.created", tenant, tenant, `{}`),
+		line("account.rate_changed", tenant, tenant, `{"from":"600","to":"1200"}`),
+		line("origin.added", tenant, tenant, `{"origin":"https://tenant.example"}`),
+		line("origin.removed", tenant, tenant, `{"origin":"https://tenant.example"}`),
+		line("token.issued", tenant, token, `{"all_accounts":"true","client_id":"portal","expires_at":"`+end+`","scope":"leads:read"}`),
+		line("token.revoked", tenant, token, `{"client_id":"portal","scope":"leads:read"}`),
+		line("widget.created", tenant, widget, `{}`),
+		line("widget.renamed", tenant, widget, `{}`),
+		line("widget.removed", tenant, widget, `{"rows":"0"}`),
+		line("account.closed", tenant, tenant, `{}`),
+		line("account.reopened", tenant, tenant, `{"closed_at":"`+closed+`"}`),
+		line("key.added", s.account, "", `{"kid":"`+second+`"}`),
+		line("key.rotated", s.account, "", `{"from":"`+first+`","to":"`+second+`"}`),
+		line("key.retired", s.account, "", `{"kid":"`+first+`"}`),
+	}
+	if got := s.audit(after); !slices.Equal(got, want) {
+		t.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if !strings.HasPrefix(me, "command:") || len(me) == len("command:") {
+		t.Errorf("this user is %q", me)
+	}
+}
+
+func TestEvent_overHTTPNamesAnOperatorAndNoUserOfTheSystem(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id, key := s.addLicense(license{})
+	device := s.activate(key, "a").is(200).text("device", "id")
+	s.must("license", "suspend", id)
+	s.post("/licenses/"+id+"/reinstate", `{}`, "Authorization: Bearer "+s.token(s.account, scopeAdmin)).is(200)
+	s.do("DELETE", "/licenses/"+id+"/devices/"+device, "", "Authorization: Bearer "+s.token(s.account, scopeDevices)).is(204)
+	portal, admin := "", ""
+	s.check(s.store.one(`SELECT id FROM tokens WHERE scope = 'devices:write'`, nil, &portal))
+	s.check(s.store.one(`SELECT id FROM tokens WHERE scope = 'admin'`, nil, &admin))
+	actors := func(scope string) (all []any) {
+		for _, row := range s.get("/events", "Authorization: Bearer "+s.token(s.account, scope)).is(200).json()["data"].([]any) {
+			all = append(all, row.(map[string]any)["actor"])
+		}
+		return all
+	}
+	for _, scope := range []string{scopeEvents, scopeAdmin} {
+		if got := actors(scope); !slices.Equal(got, []any{"token " + portal, "operator", "operator", "device", "device", "operator"}) {
+			t.Errorf("%s sees the actors %v", scope, got)
+		}
+	}
+	stored := strings.Join(s.licenseEvents(id), ", ")
+	for _, want := range []string{"license.suspended " + thisActor(t) + ",", "license.reinstated operator " + admin + ","} {
+		if !strings.Contains(stored, want) {
+			t.Errorf("the file has %s, want %s", stored, want)
+		}
+	}
 }

@@ -136,7 +136,7 @@ func (a *authenticator) authenticate(token string, acceptExpired bool) (*caller,
 	c, now := &who.claims, a.now()
 	ends := time.Unix(c.Expires, 0).Add(clockSkew)
 	expired := !now.Before(ends)
-	if time.Unix(c.IssuedAt, 0).After(now.Add(clockSkew)) {
+	if time.Unix(max(c.IssuedAt, c.NotBefore), 0).After(now.Add(clockSkew)) {
 		return nil, errInvalidToken
 	}
 	if expired && !(acceptExpired && c.isDevice() && now.Before(ends.Add(expiredTokenWindow))) {

@@ -385,6 +385,11 @@ func TestToken_holdsFromASkewBeforeItsBeginningToASkewAfterItsEnd(t *testing.T) 
 		later := f.claims.with("exp", fmt.Sprint(now+9999))
 		s.get("/leads", "Authorization: Bearer "+f.sign(f.header, later.with("iat", fmt.Sprint(now+60)))).is(200)
 		s.get("/leads", "Authorization: Bearer "+f.sign(f.header, later.with("iat", fmt.Sprint(now+61)))).challenged(401, "invalid_token", invalidChallenge)
+		later = later.with("iat", fmt.Sprint(now)).with("nbf", fmt.Sprint(now+60))
+		s.get("/leads", "Authorization: Bearer "+f.sign(f.header, later)).is(200)
+		for _, nbf := range []string{fmt.Sprint(now + 61), `"soon"`, "-1", "null"} {
+			s.get("/leads", "Authorization: Bearer "+f.sign(f.header, later.with("nbf", nbf))).challenged(401, "invalid_token", invalidChallenge)
+		}
 	})
 }
 
@@ -477,7 +482,6 @@ func TestToken_issuedHasTheClaimsOfTheContract(t *testing.T) {
 		"no scope":         {"-account", s.account},
 		"an unknown scope": {"-account", s.account, "-scope", "leads:read everything"},
 		"a device's scope": {"-account", s.account, "-scope", "license:verify"},
-		"no account":       {"-scope", "leads:read"},
 		"a bad client":     {"-account", s.account, "-scope", "leads:read", "-client-id", "a b"},
 		"a bad ttl":        {"-account", s.account, "-scope", "leads:read", "-ttl", "-1h"},
 	} {

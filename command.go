@@ -9,11 +9,16 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"text/tabwriter"
 	"time"
 	"unicode"
@@ -65,7 +70,8 @@ var (
 	optLog        = option{name: "log", value: "FORMAT", def: "text",
 		help: "format of the log on standard error: text or json"}
 	optAccount = option{name: "account", value: "ID",
-		help: "id of the account; 'widgetd account list' prints the ids"}
+		help: "id or unique name of an account; where one is needed, by default the main account"}
+	optForce = option{name: "force", help: "do what the command would otherwise refuse"}
 	optCSV   = option{name: "csv", help: "print CSV instead of JSON"}
 	optLimit = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
 )
@@ -106,13 +112,89 @@ type env struct {
 	commands       []command // all commands of the program
 	command        *command  // the one that runs
 	args           []string  // its arguments, without options
-	values         map[string]*string
+	values         map[string]*onceValue
 	switches       map[string]*bool
 	now            func() time.Time
+	installed      string          // directory of the installation: installedDir; "": none is looked for
+	uid            int             // of the user who runs the program, as whom it acts
+	caller         string          // name of the user who called it, see callingUser
+	announced      map[string]bool // files of the installation that file has named
 }
 
+// installedDir is where an installation on a server has its files.
+const installedDir = "/var/lib/widgetd"
+
 // str returns the value of an option that is not a switch. The command must declare it.
-func (e *env) str(name string) string { return *e.values[name] }
+func (e *env) str(name string) string { return e.values[name].value }
+
+// file returns the path of the database ("db") or of the key file ("key"). Where neither -db
+// nor the option itself is given and the working directory has neither file, it is the
+// installation's file, if there is one; standard error says so. It refuses to let root work on
+// the file of another user: the service could not open what root would write beside it.
+func (e *env) file(name string) (string, error) {
+	path := e.str(name)
+	if !e.values[name].set && !e.values[optDB.name].set && !fileExists(optDB.def) && !fileExists(optKey.def) {
+		installed := filepath.Join(e.installed, path)
+		if _, err := os.Stat(installed); e.installed != "" && !errors.Is(err, fs.ErrNotExist) {
+			path = installed
+			if !e.announced[name] {
+				fmt.Fprintln(e.stderr, "using", path)
+				e.announced[name] = true
+			}
+		}
+	}
+	return path, e.checkOwner(path)
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// checkOwner returns an error with the next step if this user should not work on a file that
+// belongs to another: as root, or without the right to look into its directory.
+func (e *env) checkOwner(path string) error {
+	info, err := os.Stat(path)
+	foreign := e.uid == 0
+	if errors.Is(err, fs.ErrPermission) {
+		foreign = true
+		info, err = os.Stat(filepath.Dir(path))
+	}
+	if err != nil {
+		return nil // whoever opens the file says what is wrong
+	}
+	owner := int(info.Sys().(*syscall.Stat_t).Uid)
+	if !foreign || owner == e.uid {
+		return nil
+	}
+	name := "#" + strconv.Itoa(owner) // as sudo takes a user without a name
+	if u, err := user.LookupId(strconv.Itoa(owner)); err == nil {
+		name = u.Username
+	}
+	return fmt.Errorf("%s belongs to the user %s: run 'sudo -u %s widgetd %s …'",
+		path, name, name, e.command.name)
+}
+
+// actor returns the actor of the events that a command writes.
+func (e *env) actor() string {
+	if e.caller == "" {
+		return actorCommand
+	}
+	return actorCommand + ":" + e.caller
+}
+
+// callingUser returns the name of the system's user who runs the program, or called sudo to run it
+// as another one; a number if the user has no name.
+func callingUser(getenv func(string) string) string {
+	if u, err := user.Lookup(getenv("SUDO_USER")); err == nil {
+		return printable(u.Username)
+	}
+	uid := strconv.Itoa(os.Getuid())
+	if u, err := user.LookupId(uid); err == nil {
+		return printable(u.Username)
+	}
+	return uid
+}
 
 // on reports whether a switch is set. The command must declare it.
 func (e *env) on(name string) bool { return *e.switches[name] }
@@ -185,7 +267,7 @@ func findCommand(commands []command, args []string) (*command, []string) {
 func (e *env) parse(args []string) error {
 	fs := flag.NewFlagSet(e.command.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	e.values, e.switches = map[string]*string{}, map[string]*bool{}
+	e.values, e.switches, e.announced = map[string]*onceValue{}, map[string]*bool{}, map[string]bool{}
 	for _, o := range e.command.acceptedOptions() {
 		set := e.getenv(o.variable())
 		if o.value == "" {
@@ -196,8 +278,8 @@ func (e *env) parse(args []string) error {
 			e.switches[o.name] = fs.Bool(o.name, on, o.help)
 			continue
 		}
-		v := &onceValue{value: cmp.Or(set, o.def)}
-		e.values[o.name] = &v.value
+		v := &onceValue{value: cmp.Or(set, o.def), set: set != ""}
+		e.values[o.name] = v
 		fs.Var(v, o.name, o.help)
 	}
 	for {
@@ -225,7 +307,8 @@ func (e *env) parse(args []string) error {
 // drop the first of two values silently.
 type onceValue struct {
 	value string
-	given bool
+	given bool // as a flag
+	set   bool // as a flag or by its environment variable
 }
 
 func (v *onceValue) String() string { return v.value }
@@ -234,7 +317,7 @@ func (v *onceValue) Set(s string) error {
 	if v.given {
 		return errors.New("the option is given twice; write a list as one value, separated by commas")
 	}
-	v.value, v.given = s, true
+	v.value, v.given, v.set = s, true, true
 	return nil
 }
 
@@ -312,6 +395,15 @@ func writeOption(w io.Writer, o option) {
 	fmt.Fprintf(w, "  %-34s %s%s, %s\n", name, o.help, def, o.variable())
 }
 
+// pastTime parses an option that is a moment in the past: a date (its first second in UTC), an
+// RFC 3339 time, or a duration back from now, as 7d. For "" it returns the zero stamp.
+func (e *env) pastTime(name string) (stamp, error) {
+	if age, err := parseAge(e.str(name)); err == nil {
+		return newStamp(e.now().Add(-age)), nil
+	}
+	return e.parseTime(e.str(name))
+}
+
 // text returns an option whose value is stored as it is, after the checks that a string of
 // a request body must pass (checkText): at most max characters, no control characters.
 func (e *env) text(name string, max int) (string, error) {
@@ -367,7 +459,11 @@ func (e *env) parseTime(s string) (stamp, error) {
 
 // withStore opens the database, calls f and closes the database again.
 func (e *env) withStore(f func(*store) error) error {
-	st, err := openStore(e.str("db"), storeOptions{noCheckpoints: true, now: e.now})
+	path, err := e.file("db")
+	if err != nil {
+		return err
+	}
+	st, err := openStore(path, storeOptions{noCheckpoints: true, now: e.now})
 	if err != nil {
 		return err
 	}

@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -86,8 +88,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"a name has 1 to 200 bytes", []string{"account", "add", "caf\xe9"}},
 		{"a name has 1 to 200 bytes", []string{"widget", "add", strings.Repeat("x", 201), "-account", o.account}},
 		{"a name has 1 to 200 bytes", []string{"init", "-name", "", "-db", filepath.Join(o.dir, "none", "x.db")}},
-		{"-account ID is needed", []string{"license", "add", "-product", "kds"}},
-		{"-account ID is needed", []string{"widget", "add", "Lunch", "-account", "nonsense"}},
+		{`no account has the id or the name "nonsense"`, []string{"widget", "add", "Lunch", "-account", "nonsense"}},
 		{"-product NAME is needed", []string{"license", "add", "-account", o.account}},
 		{"-max-devices: This must be a whole number from 1 to 1000000.", []string{"license", "add", "-account", o.account, "-product", "p", "-max-devices", "0"}},
 		{"-product: This must not contain control characters.", []string{"license", "add", "-account", o.account, "-product", "red\x1b[31m"}},
@@ -109,7 +110,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"-expires: The licence would end before it starts.", []string{"license", "add", "-account", o.account, "-product", "p", "-starts", "2030-01-02", "-expires", "2030-01-01"}},
 		{"a rate is a number from 1 to 1000000", []string{"account", "rate", o.account, "0"}},
 		{"is not a base address", []string{"base-url", "set", "https://example.com/v2"}},
-		{"an origin is a scheme and a host", []string{"origin", "add", "-account", o.account, "https://*.example.com"}},
+		{"an origin is a scheme and a host", []string{"origin", "add", "-account", o.account, "https://www example.com"}},
 		{`there is no scope "everything"`, []string{"token", "issue", "-account", o.account, "-scope", "everything"}},
 		{`there is no scope "license:verify"`, []string{"token", "issue", "-account", o.account, "-scope", "license:verify"}},
 		{"-scope is needed", []string{"token", "issue", "-account", o.account}},
@@ -119,8 +120,11 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"a client id must have", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-client-id", "a b"}},
 		{"-limit must be a number", []string{"events", "-limit", "0"}},
 		{"-status: This must be one of active, grace,", []string{"license", "list", "-status", "ended"}},
-		{`-account: "nobody" is not an id of the kind acct_…`, []string{"license", "list", "-account", "nobody"}},
-		{`-account: "nobody" is not an id of the kind acct_…`, []string{"widget", "list", "-account", "nobody"}},
+		{`no account has the id or the name "nobody"`, []string{"license", "list", "-account", "nobody"}},
+		{`no account has the id or the name "nobody"`, []string{"widget", "list", "-account", "nobody"}},
+		{`no account has the id or the name "nobody"`, []string{"license", "import", "-account", "nobody", "x.csv"}},
+		{`there is no type of event "license.create": the types are lead.created license.created`, []string{"events", "-type", "license.create"}},
+		{`"News" is not the type of a lead`, []string{"leads", "list", "-type", "News"}},
 		{`-license: "dev_1" is not an id of the kind lic_…`, []string{"events", "-license", "dev_1"}},
 		{`-device: "x" is not an id of the kind dev_…`, []string{"events", "-device", "x"}},
 		{"-anonymous-rate must be a number", []string{"serve", "-anonymous-rate", "none"}},
@@ -300,5 +304,95 @@ func TestReadme_hasARowForEveryOptionCommandAndEndpoint(t *testing.T) {
 		if !strings.Contains(string(text), "`"+rt.pattern+"`") {
 			t.Errorf("the README lacks the endpoint `%s`", rt.pattern)
 		}
+	}
+}
+
+// runAs runs the program with the files of the working directory, an installation's directory and
+// a user, and returns what it printed.
+func runAs(t testing.TB, installed string, uid int, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, noted strings.Builder
+	e := &env{ctx: t.Context(), getenv: func(string) string { return "" }, stdout: &out, stderr: &noted,
+		commands: commands(), now: time.Now, installed: installed, uid: uid}
+	err = e.dispatch(args)
+	return out.String(), noted.String(), err
+}
+
+// Not parallel: it changes the working directory.
+func TestCommand_findsTheInstallationAndSaysSo(t *testing.T) {
+	o := newOperator(t)
+	installed, elsewhere := o.dir, t.TempDir()
+	t.Chdir(elsewhere)
+	db, key := filepath.Join(installed, "widgetd.db"), filepath.Join(installed, "widgetd.key")
+	out, noted, err := runAs(t, installed, os.Geteuid(), "account", "list")
+	if err != nil || !strings.Contains(out, o.account) || noted != "using "+db+"\n" {
+		t.Errorf("%q, %q, %v", out, noted, err)
+	}
+	out, noted, err = runAs(t, installed, os.Geteuid(), "token", "issue", "-scope", "leads:read")
+	o.told.hear(out)
+	if err != nil || noted != "using "+db+"\nusing "+key+"\n" && noted != "using "+key+"\nusing "+db+"\n" {
+		t.Errorf("%q, %v", noted, err)
+	}
+	if _, noted, err = runAs(t, installed, os.Geteuid(), "version"); err != nil || noted != "" {
+		t.Errorf("version: %q, %v", noted, err)
+	}
+	_, noted, err = runAs(t, installed, os.Geteuid(), "account", "list", "-db", "widgetd.db")
+	if oneLine(t, err, "widgetd.db"); noted != "" {
+		t.Errorf("with -db: %q", noted)
+	}
+	_, _, err = runAs(t, installed, os.Geteuid(), "init")
+	oneLine(t, err, installed+" holds an installation already", "add -force")
+	if names := dirNames(t, elsewhere); len(names) > 0 {
+		t.Errorf("init made %q", names)
+	}
+	if out, _, err = runAs(t, installed, os.Geteuid(), "init", "-force", "-json"); err != nil {
+		t.Fatal(err)
+	}
+	var made struct{ Account_id string }
+	if err := json.Unmarshal([]byte(out), &made); err != nil {
+		t.Fatal(err)
+	}
+	out, noted, err = runAs(t, installed, os.Geteuid(), "account", "list")
+	if err != nil || !strings.Contains(out, made.Account_id) || noted != "" {
+		t.Errorf("with a database here: %q, %q, %v", out, noted, err)
+	}
+	if _, _, err = runAs(t, filepath.Join(installed, "none"), os.Geteuid(), "init", "-db", "b/widgetd.db", "-key", "b/widgetd.key"); err != nil {
+		t.Errorf("init where nothing is installed: %v", err)
+	}
+}
+
+func TestCommand_ofRootOnAnotherUsersFilesSaysHowToRunIt(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	db, key := o.env["WIDGETD_DB"], o.env["WIDGETD_KEY"]
+	name := "#54321"
+	if os.Geteuid() == 0 {
+		for _, path := range []string{db, key} {
+			if err := os.Chown(path, 54321, 54321); err != nil {
+				t.Fatal(err)
+			}
+			defer os.Chown(path, 0, 0)
+		}
+	} else {
+		me, err := user.Current()
+		if err != nil {
+			t.Fatal(err)
+		}
+		name = me.Username
+	}
+	before, err := os.ReadFile(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"account list", "account add x", "check", "upgrade", "key list", "serve", "init", "backup copy.db"} {
+		cmd, _ := findCommand(commands(), strings.Fields(line))
+		_, _, err := runAs(t, "", 0, append(strings.Fields(line), "-db", db, "-key", key)...)
+		oneLine(t, err, o.dir+"/widgetd.", " belongs to the user "+name+": run 'sudo -u "+name+" widgetd "+cmd.name+" …'")
+	}
+	if after, _ := os.ReadFile(db); !bytes.Equal(before, after) {
+		t.Error("the database has changed")
+	}
+	if _, _, err := runAs(t, "", 54321, "version"); err != nil {
+		t.Error(err)
 	}
 }

@@ -85,8 +85,8 @@ var (
 	errOrigin = &refusal{code: codeOrigin}
 )
 
-// judgeOrigin returns errOrigin if the route requires a listed Origin and the request's is
-// not one, or the error of the look-up.
+// judgeOrigin returns a refusal if the route requires a listed Origin and the request's is
+// not one or is missing, or the error of the look-up.
 func (c *call) judgeOrigin() error {
 	refused := c.route.origin == originListed && c.origin.given || c.route.origin == originRequired
 	if !refused || c.origin.account != "" {
@@ -94,6 +94,10 @@ func (c *call) judgeOrigin() error {
 	}
 	if c.origin.err != nil {
 		return c.origin.err
+	}
+	if !c.origin.given {
+		const detail = "This call needs an Origin header, which browsers send for a page of the widget's site."
+		return &refusal{code: codeOrigin, detail: detail}
 	}
 	return errOrigin
 }

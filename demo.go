@@ -164,7 +164,7 @@ func (d *demo) seed(t *tx) error {
 		return err
 	}
 	for i, name := range []string{demoWidget, "Lunch menu, Bahnhof"} {
-		widget, err := t.at(time.Duration(i)*time.Millisecond).addWidget(id, name, false)
+		widget, err := t.at(time.Duration(i)*time.Millisecond).addWidget(id, name, false, actorCommand)
 		if err != nil {
 			return err
 		}

@@ -236,7 +236,7 @@ func takeSeat(t *tx, g *activationResult, a activation) error {
 		freed = 1
 	}
 	if l.MaxDevices != nil && l.SeatsUsed-freed >= *l.MaxDevices {
-		return refuseForSeatLimit(t, l) // this commits, so nothing may have been released before
+		return refuseForSeatLimit(t, l, g.device) // this commits, so nothing may have been released before
 	}
 	if err := checkTransferLimit(t, l, g.device, old); err != nil {
 		return err
@@ -328,9 +328,15 @@ func checkTransferLimit(t *tx, l *license, d, replaced *device) error {
 	}
 }
 
+// replaced reports whether the device has lost its seat to one that replaced it. d may be nil.
+func (d *device) replaced() bool {
+	return d != nil && d.State == deviceReleased && valueOr(d.ReleasedBy, "") == "replacement"
+}
+
 // refuseForSeatLimit returns seat_limit_reached with the devices that hold the seats, and
-// writes the event about it, at most once an hour. The transaction commits with it.
-func refuseForSeatLimit(t *tx, l *license) error {
+// writes the event about it, at most once an hour. The transaction commits with it. d is the device
+// that asked; nil: a new one.
+func refuseForSeatLimit(t *tx, l *license, d *device) error {
 	holders, err := t.seatHolders(l.ID, maxHoldersShown)
 	if err != nil {
 		return err
@@ -350,8 +356,13 @@ func refuseForSeatLimit(t *tx, l *license) error {
 			return err
 		}
 	}
+	detail := ""
+	if d.replaced() {
+		detail = "Another device has replaced this one, and no other seat is free."
+	}
 	return keep(&refusal{
 		code:    codeSeatLimit,
+		detail:  detail,
 		members: []extraMember{{"seats", seatsOf(l)}, {"devices", newDeviceViews(holders)}},
 	})
 }

@@ -221,13 +221,13 @@ func deviceRelease(e *env) error {
 		if d.State == deviceReleased {
 			return nil
 		}
-		return releaseSeat(t, l, d, "operator", eventDeviceReleased, actorCommand)
+		return releaseSeat(t, l, d, "operator", eventDeviceReleased, e.actor())
 	})
 }
 
 func deviceBlock(e *env) error {
 	return e.changeDevice(func(t *tx, l *license, d *device) error {
-		return blockDevice(t, l, d, actorCommand)
+		return blockDevice(t, l, d, e.actor())
 	})
 }
 

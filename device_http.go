@@ -348,7 +348,7 @@ func newVerifyResponse(found licenseCheck, issued lease, nonce string, now time.
 	res := &verifyResponse{
 		Valid:     found.valid,
 		Code:      found.code,
-		Detail:    verdictDetails[found.code],
+		Detail:    verdictDetail(found.code, found.device),
 		CheckedAt: newStamp(now),
 		Nonce:     nonce,
 	}

@@ -280,7 +280,13 @@ func TestSeat_ofAReplacedDeviceIsFreedAndTaken(t *testing.T) {
 	if d := s.deviceRow(oldID); d.State != "released" || *d.ReleasedBy != "replacement" || d.ReleasedAt.IsZero() {
 		t.Fatalf("the old device: %+v", d)
 	}
-	s.verifyLease(old.text("token")).answers("device_released")
+	const replaced = "Another device has replaced this one and taken its seat; activate it again if a seat is free."
+	if a := s.verifyLease(old.text("token")).is(200); a.text("code") != "device_released" || a.text("detail") != replaced {
+		t.Errorf("the replaced device was told %s", a.body)
+	}
+	if a := s.activate(key, "old").is(409, "seat_limit_reached"); a.text("detail") != "Another device has replaced this one, and no other seat is free." {
+		t.Errorf("the replaced device was told %s", a.body)
+	}
 	// Once more: the one that was replaced has no seat to give.
 	s.activate(key, "third", "replace_device_id", oldID).is(409, "seat_limit_reached")
 	// A device does not replace itself, nor another, while it holds a seat.
@@ -840,8 +846,9 @@ func TestDevice_isReleasedAndBlockedByTheOperator(t *testing.T) {
 		_, err := s.command("license", command, id)
 		oneLine(t, err, "revoked", command)
 	}
-	want := "license.created command, license.first_activated device, device.activated device, device.blocked command, device.released command, device.reactivated device, " +
-		"license.suspended command, license.reinstated command, license.suspended command, license.revoked command"
+	want := "license.created command, license.first_activated device, device.activated device, device.blocked command:U, device.released command:U, device.reactivated device, " +
+		"license.suspended command:U, license.reinstated command:U, license.suspended command:U, license.revoked command:U"
+	want = strings.ReplaceAll(want, "command:U", thisActor(t))
 	if got := strings.Join(s.licenseEvents(id), ", "); got != want {
 		t.Fatalf("events %s\nwant   %s", got, want)
 	}

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 )
 
-func eventWing(s *server) wing {
+// eventWing makes the routes of events. types are the event types of every noun.
+func eventWing(s *server, types []eventType) wing {
 	return wing{routes: []route{
-		{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, run: endpoint(s.listEvents)},
+		{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, run: endpoint(s.listEvents(types))},
 	}}
 }
 
@@ -20,17 +24,20 @@ var (
 		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
 )
 
-// The operator's command on events.
-var eventCommands = []command{
-	{"events", "", "show what happened and who did it, newest first",
-		[]option{
-			optLimit,
-			optType,
-			optAccount.says("show only events of this account"),
-			optLicense,
-			optDevice,
-			optSince,
-		}, 0, eventsShow},
+// eventCommands returns the operator's command on events. types are the event types of every
+// noun.
+func eventCommands(types []eventType) []command {
+	return []command{
+		{"events", "", "show what happened and who did it, newest first",
+			[]option{
+				optLimit,
+				optType,
+				optAccount.says("show only events of this account"),
+				optLicense,
+				optDevice,
+				optSince,
+			}, 0, func(e *env) error { return eventsShow(e, types) }},
+	}
 }
 
 // eventsQuery is the query of GET /events.
@@ -45,36 +52,49 @@ func (q *eventsQuery) read(in *input) {
 	q.filter.kind = in.parameter("type", isText(maxNameLength))
 	q.filter.licenseID = in.parameter("license_id", isID("lic"))
 	q.filter.deviceID = in.parameter("device_id", isID("dev"))
-	in.parameter("since", func(s string) (string, string) {
-		var ok bool
-		if q.filter.since, ok = parseStamp(s); !ok {
-			return "invalid_time", "This must be a time as 2027-01-31T12:00:00Z."
-		}
-		return "", ""
-	})
+	q.filter.since = in.moment("since")
 	q.page = in.page("evt")
 }
 
-// listEvents answers GET /events.
-func (s *server) listEvents(_ context.Context, c *call, q *eventsQuery) (*list[event], error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
+// listEvents returns the endpoint of GET /events. It refuses a type that is none of types, which
+// would match nothing for ever.
+func (s *server) listEvents(
+	types []eventType,
+) func(context.Context, *call, *eventsQuery) (*list[event], error) {
+	return func(_ context.Context, c *call, q *eventsQuery) (*list[event], error) {
+		if kind := q.filter.kind; kind != "" && !slices.Contains(types, eventType(kind)) {
+			return nil, errFields(fieldError{
+				Parameter: "type",
+				Code:      "unknown_value",
+				Detail:    "There is no such type of event.",
+			})
+		}
+		o, err := q.resolve(s, c)
+		if err != nil {
+			return nil, err
+		}
+		q.filter.owner = o
+		rows, err := s.store.events(q.filter, q.page.before, q.page.limit+1)
+		if err != nil {
+			return nil, fmt.Errorf("list events: %w", err)
+		}
+		return newList(rows, q.page, func(e event) string { return e.ID }, func(e event) event {
+			e.Actor = publicActor(e.Actor)
+			return e
+		}), nil
 	}
-	q.filter.owner = o
-	rows, err := s.store.events(q.filter, q.page.before, q.page.limit+1)
-	if err != nil {
-		return nil, fmt.Errorf("list events: %w", err)
-	}
-	return newList(rows, q.page, func(e event) string { return e.ID }, func(e event) event { return e }), nil
 }
 
-func eventsShow(e *env) error {
+func eventsShow(e *env, types []eventType) error {
 	limit, err := e.number("limit", 1, 1_000_000)
 	if err != nil {
 		return err
 	}
 	filter := eventFilter{kind: e.str("type")}
+	if filter.kind != "" && !slices.Contains(types, eventType(filter.kind)) {
+		return usageError(fmt.Sprintf("-type: there is no type of event %q: the types are %s",
+			printable(filter.kind), joinTypes(types)))
+	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
@@ -86,9 +106,7 @@ func eventsShow(e *env) error {
 			return err
 		}
 	}
-	if age, err := parseAge(e.str("since")); err == nil { // a duration, back from now
-		filter.since = newStamp(e.now().Add(-age))
-	} else if filter.since, err = e.parseTime(e.str("since")); err != nil {
+	if filter.since, err = e.pastTime("since"); err != nil {
 		return err
 	}
 	return e.withStore(func(st *store) error {
@@ -97,9 +115,19 @@ func eventsShow(e *env) error {
 			return err
 		}
 		rows := firstRows(e, all, limit, "-limit N")
-		return printRows(e, rows, "AT TYPE LICENSE DEVICE LEAD ACTOR DATA ACCOUNT", func(v event) []any {
+		return printRows(e, rows, "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT", func(v event) []any {
 			data := string(v.Data)
-			return []any{v.At, v.Type, v.LicenseID, v.DeviceID, v.LeadID, v.Actor, data, v.AccountID}
+			subject := cmp.Or(v.SubjectID, v.LicenseID, v.LeadID)
+			return []any{v.At, v.Type, subject, v.DeviceID, v.Actor, data, v.AccountID}
 		})
 	})
+}
+
+// joinTypes returns event types as one text, separated by spaces.
+func joinTypes(types []eventType) string {
+	names := []string{}
+	for _, t := range types {
+		names = append(names, string(t))
+	}
+	return strings.Join(names, " ")
 }

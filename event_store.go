@@ -1,6 +1,10 @@
 package main
 
-import "encoding/json"
+import (
+	"cmp"
+	"encoding/json"
+	"strings"
+)
 
 // An eventType is the type of an event, as "lead.created". Each noun declares its own in an
 // eventTable.
@@ -21,6 +25,7 @@ type event struct {
 	At        stamp           `json:"at"`
 	Type      eventType       `json:"type"`
 	AccountID string          `json:"account_id"`
+	SubjectID string          `json:"subject_id,omitempty"` // what it is about: a licence, lead, widget, …
 	LicenseID string          `json:"license_id,omitempty"`
 	DeviceID  string          `json:"device_id,omitempty"`
 	LeadID    string          `json:"lead_id,omitempty"`
@@ -28,24 +33,35 @@ type event struct {
 	Data      json.RawMessage `json:"data"`
 }
 
-// The actors of events: who made the change. Callers with a token are named by it, see
-// actorToken.
+// The actors of events: who made the change. Commands name the system's user as well, see
+// env.actor, and callers with a token are named by it, see actorToken.
 const (
-	actorDevice  = "device"
-	actorSite    = "site"
-	actorCommand = "command"
-	actorTime    = "time"
+	actorDevice   = "device"
+	actorSite     = "site"
+	actorCommand  = "command"
+	actorOperator = "operator" // whoever used a command or a token with the scope admin
+	actorTime     = "time"
 )
+
+// publicActor returns the actor of an event as callers over HTTP may see it: which of the
+// system's users or tokens an operator used stays in the database.
+func publicActor(actor string) string {
+	if strings.HasPrefix(actor, actorCommand) || strings.HasPrefix(actor, actorOperator) {
+		return actorOperator
+	}
+	return actor
+}
 
 // addEvent writes an event. It sets the id and the time itself, those of the transaction.
 func (t *tx) addEvent(e event) error {
 	if e.Data == nil {
 		e.Data = json.RawMessage("{}")
 	}
-	_, err := t.exec(`INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor, data)
-		VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), nullif(?, ''), ?, ?)`,
+	_, err := t.exec(`INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor, data,
+			subject_id)
+		VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), nullif(?, ''), ?, ?, ?)`,
 		t.newID("evt"), t.now, e.Type, e.AccountID, e.LicenseID, e.DeviceID, e.LeadID, e.Actor,
-		string(e.Data))
+		string(e.Data), cmp.Or(e.SubjectID, e.LicenseID, e.LeadID))
 	return err
 }
 
@@ -85,7 +101,7 @@ func (q *queries) events(f eventFilter, before string, limit int) ([]event, erro
 		column = "+account_id" // the + keeps SQLite from using the account's index: a licence has fewer events
 	}
 	query, args := f.owner.narrow(`SELECT id, at, type, account_id, coalesce(license_id, ''),
-		coalesce(device_id, ''), coalesce(lead_id, ''), actor, data FROM events WHERE 1`, column)
+		coalesce(device_id, ''), coalesce(lead_id, ''), actor, data, subject_id FROM events WHERE 1`, column)
 	for _, c := range []struct {
 		condition, value string
 	}{
@@ -109,6 +125,6 @@ func (q *queries) events(f eventFilter, before string, limit int) ([]event, erro
 	}
 	return collect(q, query+` ORDER BY seq DESC LIMIT ?`, append(args, limit), func(e *event) []any {
 		return []any{&e.ID, &e.At, &e.Type, &e.AccountID, &e.LicenseID, &e.DeviceID, &e.LeadID, &e.Actor,
-			(*jsonText)(&e.Data)}
+			(*jsonText)(&e.Data), &e.SubjectID}
 	})
 }

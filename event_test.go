@@ -129,3 +129,13 @@ func TestEvent_ofAStatusIsWrittenOnceByTimeAlsoAfterTheServiceWasOff(t *testing.
 		}
 	})
 }
+
+func TestEvent_typeThatThereIsNotIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
+	s.get("/events?type=license.create", auth).is(422, "validation_failed").names("?type unknown_value")
+	for _, kind := range eventTypes() {
+		s.get("/events?type="+string(kind), auth).is(200)
+	}
+}

@@ -301,6 +301,9 @@ func endpoint[Req any, P interface {
 	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
 		var req Req
 		P(&req).read(in)
+		if c.route.token == tokenRequired {
+			in.refuseUnknownParameters()
+		}
 		if err := s.charge(w, c, in, &req); err != nil {
 			return nil, err
 		}
@@ -527,5 +530,11 @@ func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	return ownedBy(a.named), err
 }
 
-// actorToken returns the actor of events for a call with a token.
-func actorToken(c *call) string { return "token " + c.caller.claims.ID }
+// actorToken returns the actor of events for a call with a token: "token tok_…", or "operator
+// tok_…" where the token has the scope admin.
+func actorToken(c *call) string {
+	if c.caller.admin() {
+		return actorOperator + " " + c.caller.claims.ID
+	}
+	return "token " + c.caller.claims.ID
+}

@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/user"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -196,7 +197,7 @@ func (s *service) addAccount(name string) (id string) {
 func (s *service) addWidget(account string) (id string) {
 	s.t.Helper()
 	s.change(func(t *tx) (err error) {
-		id, err = t.addWidget(account, "Lunch", false)
+		id, err = t.addWidget(account, "Lunch", false, actorCommand)
 		return err
 	})
 	return id
@@ -241,6 +242,16 @@ func (s *service) notice() {
 	for !s.store.cachesFresh() {
 		runtime.Gosched()
 	}
+}
+
+// thisActor returns the actor of the events that commands of this process write.
+func thisActor(t testing.TB) string {
+	t.Helper()
+	u, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "command:" + u.Username
 }
 
 // count returns the single number that a query gives.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -20,6 +21,7 @@ type input struct {
 	request   *http.Request // for the wildcards of its path; nil: none are read
 	caller    *caller       // whom the bearer token names; nil: no token
 	pointer   string        // JSON pointer of body within the request's body: "#" or "#/customer"
+	known     []string      // the parameters of the query that were read
 	errs      *[]fieldError // every wrong member so far, shared with the inputs of nested objects
 	noted     []fieldError  // where the outermost input keeps them
 }
@@ -192,6 +194,7 @@ func (in *input) timestamp(name string) stamp {
 // parameter reads a parameter of the query that may be given once. It returns "" if the
 // parameter is absent, or if check finds an error in it.
 func (in *input) parameter(name string, check textCheck) string {
+	in.known = append(in.known, name)
 	values := in.query[name]
 	if len(values) == 0 {
 		return ""
@@ -205,6 +208,36 @@ func (in *input) parameter(name string, check textCheck) string {
 		return ""
 	}
 	return values[0]
+}
+
+const maxUnknownParameters = 20 // that one answer names
+
+// refuseUnknownParameters records an error of every parameter of the query that was not read, so
+// that a misspelt filter doesn't pass for one that matches everything.
+func (in *input) refuseUnknownParameters() {
+	unknown := []string{}
+	for name := range in.query {
+		if !slices.Contains(in.known, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	for _, name := range unknown[:min(len(unknown), maxUnknownParameters)] {
+		in.wrongParameter(name, "unknown_parameter", "This route has no such parameter.")
+	}
+}
+
+// moment reads a parameter of the query that is an RFC 3339 time. It returns the zero stamp if it
+// is absent or wrong.
+func (in *input) moment(name string) (t stamp) {
+	in.parameter(name, func(s string) (string, string) {
+		var ok bool
+		if t, ok = parseStamp(s); !ok {
+			return "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z."
+		}
+		return "", ""
+	})
+	return t
 }
 
 // date reads a parameter of the query that is a calendar date, YYYY-MM-DD, from 1970 on. It

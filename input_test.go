@@ -583,3 +583,30 @@ func FuzzQuery(f *testing.F) {
 		}
 	})
 }
+
+func TestParameter_unknownIsNamedWhereATokenIsRequiredAndIgnoredElsewhere(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	id, _ := s.addLicense(license{})
+	for _, r := range []struct{ method, path, body string }{
+		{"GET", "/leads", ""}, {"GET", "/events", ""}, {"GET", "/licenses", ""}, {"GET", "/licenses/" + id, ""}, {"GET", "/licenses/" + id + "/devices", ""},
+		{"POST", "/licenses/" + id + "/renew", `{"days":1}`}, {"POST", "/leads/erase", `{"email":"ada@example.com"}`},
+	} {
+		before := s.dump()
+		s.do(r.method, r.path+"?z=1&Limit=2&z=3&account=x", r.body, admin).is(422, "validation_failed").
+			names("?Limit unknown_parameter", "?account unknown_parameter", "?z unknown_parameter")
+		s.unchanged(before)
+	}
+	s.get("/leads?limit=0&typ=demo", admin).is(422, "validation_failed").names("?limit out_of_range", "?typ unknown_parameter")
+	s.get("/widget/health?x=1").is(200)
+	s.get("/widget/stats?widget="+s.addWidget(s.account)+"&x=1", admin).is(200)
+	s.post("/widget/leads?utm=x", `{"type":"demo","email":"ada@example.com"}`).is(200)
+	names := []string{}
+	for i := range 30 {
+		names = append(names, fmt.Sprintf("p%02d=", i))
+	}
+	if got := s.get("/leads?"+strings.Join(names, "&"), admin).is(422).wrong(); len(got) != 20 || got[19] != "?p19 unknown_parameter" {
+		t.Errorf("of 30 unknown parameters %d are named: %q", len(got), got)
+	}
+}

@@ -18,13 +18,19 @@ func keyWing(s *server) wing {
 	return wing{roots: []rootPath{{"/.well-known/jwks.json", s.showKeys}}}
 }
 
-// The options of these commands.
+// The event types of keys. Keys are nobody's in particular, so their events belong to the main
+// account.
 var (
-	optForce = option{name: "force", help: "do what the command would otherwise refuse"}
+	keyEvents eventTable
+
+	eventKeyAdded   = keyEvents.add("key.added")
+	eventKeyRotated = keyEvents.add("key.rotated")
+	eventKeyRetired = keyEvents.add("key.retired")
 )
 
 // The operator's commands on the key file.
 var keyCommands = []command{
+	{"key list", "", "list the keys, the signing key first", nil, 0, keyList},
 	{"key public", "", "print the public keys as PEM, the signing key first", nil, 0, keyPublic},
 	{"key add", "", "add a key that verifies tokens but does not sign them yet", nil, 0, keyAdd},
 	{"key rotate", "", "sign with the newest key from now on; it must be a day old", []option{
@@ -35,9 +41,38 @@ var keyCommands = []command{
 	}, 1, keyRetire},
 }
 
+// loadKeys loads the key file and returns its path.
+func (e *env) loadKeys() (path string, ring *keyring, err error) {
+	if path, err = e.file("key"); err != nil {
+		return path, nil, err
+	}
+	ring, err = loadKeyring(path)
+	return path, ring, err
+}
+
+// keyList runs 'widgetd key list'.
+func keyList(e *env) error {
+	_, ring, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	type keyRow struct {
+		Kid       string `json:"kid"`
+		Signs     bool   `json:"signs"`
+		CreatedAt stamp  `json:"created_at"`
+	}
+	rows := []keyRow{}
+	for i, key := range ring.keys {
+		rows = append(rows, keyRow{Kid: key.kid, Signs: i == 0, CreatedAt: key.createdAt})
+	}
+	return printRows(e, rows, "KID SIGNS CREATED", func(r keyRow) []any {
+		return []any{r.Kid, r.Signs, r.CreatedAt}
+	})
+}
+
 // keyPublic runs 'widgetd key public'.
 func keyPublic(e *env) error {
-	ring, err := loadKeyring(e.str("key"))
+	_, ring, err := e.loadKeys()
 	if err != nil {
 		return err
 	}
@@ -53,17 +88,49 @@ func keyPublic(e *env) error {
 			"created_at": ring.keys[i].createdAt,
 			"pem":        string(text),
 		}
-		if err := e.print(row, strings.TrimSuffix(string(text), "\n")); err != nil {
+		comment := keyComment(ring.keys[i].kid, stamp{})
+		if err := e.print(row, comment+strings.TrimSuffix(string(text), "\n")); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// changeKeys loads the key file, calls f and saves the result, holding a lock (flock(2)): a
-// second command that changes keys at the same time would otherwise undo the first one's change.
-func (e *env) changeKeys(f func(*keyring) error) error {
-	dir, err := os.Open(filepath.Dir(e.str("key"))) // a lock on the file itself would end with its replacement
+// changeKeys loads the key file, calls f, saves the result and writes the event that f returns.
+// The database is opened before the key file is changed, so that no change lacks its event but
+// where the write itself fails. It holds a lock (flock(2)): a second command that changes keys at
+// the same time would otherwise undo the first one's change.
+func (e *env) changeKeys(f func(*store, *keyring) (event, error)) error {
+	return e.withStore(func(st *store) error {
+		var done event
+		err := e.lockKeys(func(ring *keyring) (err error) {
+			done, err = f(st, ring)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		err = st.update(e.ctx, func(t *tx) (err error) {
+			if done.AccountID, err = t.mainAccount(); err != nil {
+				return err
+			}
+			done.Actor = e.actor()
+			return t.addEvent(done)
+		})
+		if err != nil {
+			return fmt.Errorf("the key file was changed, but the event %s could not be written: %w", done.Type, err)
+		}
+		return nil
+	})
+}
+
+// lockKeys is changeKeys without the event.
+func (e *env) lockKeys(f func(*keyring) error) error {
+	path, err := e.file("key")
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path)) // a lock on the file itself would end with its replacement
 	if err != nil {
 		return fmt.Errorf("lock the key file: %w", err)
 	}
@@ -71,14 +138,14 @@ func (e *env) changeKeys(f func(*keyring) error) error {
 	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
 		return fmt.Errorf("lock the key file: %w", err)
 	}
-	ring, err := loadKeyring(e.str("key"))
+	ring, err := loadKeyring(path)
 	if err != nil {
 		return err
 	}
 	if err := f(ring); err != nil {
 		return err
 	}
-	return ring.save(e.str("key"), true)
+	return ring.save(path, true)
 }
 
 // keyAdd runs 'widgetd key add'.
@@ -87,9 +154,9 @@ func keyAdd(e *env) error {
 	if err != nil {
 		return err
 	}
-	err = e.changeKeys(func(ring *keyring) error {
+	err = e.changeKeys(func(_ *store, ring *keyring) (event, error) {
 		ring.keys = append(ring.keys, key)
-		return nil
+		return event{Type: eventKeyAdded, Data: eventData("kid", key.kid)}, nil
 	})
 	if err != nil {
 		return err
@@ -103,7 +170,7 @@ const minKeyAge = 24 * time.Hour // how long a key is public before it may sign
 // keyRotate runs 'widgetd key rotate'.
 func keyRotate(e *env) error {
 	kid := ""
-	err := e.changeKeys(func(ring *keyring) error {
+	err := e.changeKeys(func(_ *store, ring *keyring) (done event, err error) {
 		newest := 0
 		for i := range ring.keys {
 			// Not After: of two keys of the same second, the one added last is the newest.
@@ -112,16 +179,16 @@ func keyRotate(e *env) error {
 			}
 		}
 		if newest == 0 {
-			return errors.New("the newest key is already the signing key: add another with 'widgetd key add'")
+			return done, errors.New("the newest key is already the signing key: add another with 'widgetd key add'")
 		}
 		if age := e.now().Sub(ring.keys[newest].createdAt.Time); age < minKeyAge && !e.on("force") {
-			return fmt.Errorf("the newest key was added only %s ago, and devices and caches may take "+
+			return done, fmt.Errorf("the newest key was added only %s ago, and devices and caches may take "+
 				"a day to learn of it: wait, or add -force", age.Round(time.Second))
 		}
-		key := ring.keys[newest]
+		key, old := ring.keys[newest], ring.signer().kid
 		ring.keys = slices.Insert(slices.Delete(ring.keys, newest, newest+1), 0, key)
 		kid = key.kid
-		return nil
+		return event{Type: eventKeyRotated, Data: eventData("from", old, "to", kid)}, nil
 	})
 	if err != nil {
 		return err
@@ -132,26 +199,23 @@ func keyRotate(e *env) error {
 // keyRetire runs 'widgetd key retire KID'.
 func keyRetire(e *env) error {
 	kid := e.args[0]
-	leases, tokens := 0, 0
-	if err := e.withStore(func(st *store) (err error) {
-		leases, tokens, err = st.unexpiredByKey(kid, e.now())
-		return err
-	}); err != nil {
-		return err
-	}
-	err := e.changeKeys(func(ring *keyring) error {
+	err := e.changeKeys(func(st *store, ring *keyring) (done event, err error) {
+		leases, tokens, err := st.unexpiredByKey(kid, e.now())
+		if err != nil {
+			return done, err
+		}
 		at := slices.IndexFunc(ring.keys, func(k signingKey) bool { return k.kid == kid })
 		switch {
 		case at < 0:
-			return errors.New("there is no such key: 'widgetd key public -json' prints the kid of each")
+			return done, errors.New("there is no such key: 'widgetd key list' prints the kid of each")
 		case at == 0:
-			return errors.New("this is the signing key: let another key sign first, with 'widgetd key rotate'")
+			return done, errors.New("this is the signing key: let another key sign first, with 'widgetd key rotate'")
 		case leases+tokens > 0 && !e.on("force"):
-			return fmt.Errorf("%d unexpired device leases and %d unexpired tokens are signed with this key "+
+			return done, fmt.Errorf("%d unexpired device leases and %d unexpired tokens are signed with this key "+
 				"and would end with it: wait until they have expired, or add -force", leases, tokens)
 		}
 		ring.keys = slices.Delete(ring.keys, at, at+1)
-		return nil
+		return event{Type: eventKeyRetired, Data: eventData("kid", kid)}, nil
 	})
 	if err != nil {
 		return err

@@ -34,6 +34,8 @@ type claims struct {
 	Expires  int64  `json:"exp"`
 	ID       string `json:"jti"`
 
+	NotBefore int64 `json:"nbf,omitempty"` // never issued, but honoured
+
 	License      string   `json:"lic,omitempty"`
 	Device       string   `json:"dev,omitempty"`
 	Fingerprint  string   `json:"fph,omitempty"` // its SHA-256, in base64url
@@ -88,14 +90,42 @@ type keyring struct {
 	secret []byte       // 32 bytes that the symmetric keys are derived from
 }
 
-// The key file is a sequence of PEM blocks: private keys in PKCS#8, each with the time when it
-// was created in a header, and one secret.
+// The key file is a sequence of PEM blocks: private keys in PKCS#8, and one secret. The line
+// above each key has its kid and the time when it was created: "# kid … created …". It is not a
+// header inside the block, which openssl would not read. Earlier versions wrote the time so; such
+// files are read too.
 
 const (
 	pemKey     = "PRIVATE KEY"
 	pemSecret  = "WIDGETD SECRET"
 	pemCreated = "Created"
 )
+
+// keyComment returns the line above a key's PEM block. created is left out if it is zero.
+func keyComment(kid string, created stamp) string {
+	if created.IsZero() {
+		return "# kid " + kid + "\n"
+	}
+	return "# kid " + kid + " created " + created.String() + "\n"
+}
+
+// createdInComment returns the time in the comment lines above the PEM block of a key, or the
+// zero stamp. It is an error if a comment names another key.
+func createdInComment(comments []byte, kid string) (created stamp, err error) {
+	for line := range strings.Lines(string(comments)) {
+		words := strings.Fields(line)
+		if len(words) < 3 || words[1] != "kid" {
+			continue // somebody's own comment
+		}
+		if words[2] != kid {
+			return stamp{}, errors.New("the comment above a key has the kid of another key")
+		}
+		if len(words) == 5 && words[3] == "created" && created.Scan(words[4]) != nil {
+			return stamp{}, errors.New("the comment above a key has a time that can't be read")
+		}
+	}
+	return created, nil
+}
 
 // newSigningKey makes a key whose kid does not begin with a dash: at the command line that
 // would look like an option.
@@ -146,11 +176,23 @@ func loadKeyring(path string) (*keyring, error) {
 
 var pemBegin = []byte("-----BEGIN ")
 
+// cutComments splits the lines at the beginning of text that begin with # from the rest. Both
+// are without empty lines around them.
+func cutComments(text []byte) (comments, rest []byte) {
+	rest = bytes.TrimSpace(text)
+	for len(rest) > 0 && rest[0] == '#' {
+		line, after, _ := bytes.Cut(rest, []byte("\n"))
+		comments = append(append(comments, line...), '\n')
+		rest = bytes.TrimSpace(after)
+	}
+	return comments, rest
+}
+
 // parseKeyring parses the content of a key file. It must consist of nothing but one secret and
-// at least one key, each key once.
+// at least one key, each key once, and comment lines between the blocks.
 func parseKeyring(text []byte) (*keyring, error) {
 	ring := &keyring{}
-	for text = bytes.TrimSpace(text); len(text) > 0; text = bytes.TrimSpace(text) {
+	for comments, text := cutComments(text); len(text) > 0; comments, text = cutComments(text) {
 		block, rest := pem.Decode(text)
 		read := text[:len(text)-len(rest)]
 		// Decode skips text that is not a PEM block, and damaged blocks.
@@ -170,13 +212,15 @@ func parseKeyring(text []byte) (*keyring, error) {
 			if err != nil || !ok {
 				return nil, errors.New("a private key is not an Ed25519 key in PKCS#8 form")
 			}
-			var created stamp
+			key := signingKeyOf(private, stamp{})
+			if key.createdAt, err = createdInComment(comments, key.kid); err != nil {
+				return nil, err
+			}
 			if text := block.Headers[pemCreated]; text != "" {
-				if err := created.Scan(text); err != nil {
+				if err := key.createdAt.Scan(text); err != nil {
 					return nil, errors.New("the Created header of a key is not a time")
 				}
 			}
-			key := signingKeyOf(private, created)
 			if ring.find(key.kid) != nil {
 				return nil, errors.New("a key appears twice")
 			}
@@ -199,11 +243,8 @@ func (k *keyring) encode() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		block := &pem.Block{Type: pemKey, Bytes: der}
-		if !k.keys[i].createdAt.IsZero() {
-			block.Headers = map[string]string{pemCreated: k.keys[i].createdAt.String()}
-		}
-		if err := pem.Encode(&out, block); err != nil {
+		out.WriteString(keyComment(k.keys[i].kid, k.keys[i].createdAt))
+		if err := pem.Encode(&out, &pem.Block{Type: pemKey, Bytes: der}); err != nil {
 			return nil, err
 		}
 	}
@@ -394,6 +435,8 @@ func readClaims(v *jsonValue) (c claims, err error) {
 		IssuedAt: number("iat", required),
 		Expires:  number("exp", required),
 		ID:       text("jti", required),
+
+		NotBefore: number("nbf", optional),
 
 		License:      text("lic", optional),
 		Device:       text("dev", optional),

@@ -16,7 +16,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -545,19 +547,25 @@ func keyStory(t *testing.T, o *operator) {
 	if first["signs"] != true || !strings.HasPrefix(first["pem"].(string), "-----BEGIN PUBLIC KEY-----") {
 		t.Errorf("public %v", first)
 	}
-	if text := o.do("key", "public"); text != first["pem"].(string) {
+	if text := o.do("key", "public"); text != "# kid "+first["kid"].(string)+"\n"+first["pem"].(string) {
 		t.Errorf("for pinning: %q", text)
 	}
 	o.fails("add another with 'widgetd key add'", "key", "rotate")
 	second := o.object("key", "add")["kid"]
 	o.fails("or add -force", "key", "rotate")
 	o.do("key", "rotate", "-force")
+	if table := o.do("key", "list"); !regexp.MustCompile(`^KID +SIGNS +CREATED\n` + second.(string) + ` +yes +\d{4}-.*\n` + first["kid"].(string) + ` +- +\d{4}-.*\n$`).MatchString(table) {
+		t.Errorf("listed\n%s", table)
+	}
 	o.fails("this is the signing key", "key", "retire", second.(string))
 	id := o.object("license", "add", "-account", o.account, "-product", "kds")["id"].(string)
 	o.addDevice(id, first["kid"].(string))
 	o.fails("1 unexpired device leases", "key", "retire", first["kid"].(string))
-	o.fails("'widgetd key public -json' prints the kid of each", "key", "retire", "nonsense")
+	o.fails("'widgetd key list' prints the kid of each", "key", "retire", "nonsense")
 	o.do("key", "retire", first["kid"].(string), "-force")
+	if rows := o.objects("key", "list"); len(rows) != 1 || rows[0]["kid"] != second || rows[0]["signs"] != true || rows[0]["created_at"] == nil {
+		t.Errorf("listed %v", rows)
+	}
 	if got := column(o.objects("key", "public"), "kid"); !slices.Equal(got, []any{second}) {
 		t.Errorf("keys %v, want %v", got, second)
 	}
@@ -617,4 +625,64 @@ func FuzzKeyFile(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestKeyFile_isReadByOpenSSLAndSoAreThePublicKeys(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "openssl")
+	o := newOperator(t)
+	o.do("key", "add")
+	file := o.env["WIDGETD_KEY"]
+	out, err := exec.Command("openssl", "pkey", "-in", file, "-pubout").Output()
+	first := o.objects("key", "public")[0]
+	if err != nil || string(out) != first["pem"].(string) {
+		t.Errorf("openssl reads the key file as %q, %v, want %q", out, err, first["pem"])
+	}
+	pinned := filepath.Join(o.dir, "public.pem")
+	if err := os.WriteFile(pinned, []byte(o.do("key", "public")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err = exec.Command("openssl", "pkey", "-pubin", "-in", pinned).Output()
+	if err != nil || string(out) != first["pem"].(string) {
+		t.Errorf("openssl reads the public keys as %q, %v", out, err)
+	}
+	if ring, err := loadPublicKeys(pinned); err != nil || len(ring.keys) != 2 || ring.keys[0].kid != first["kid"] {
+		t.Errorf("lease inspect reads them as %+v, %v", ring, err)
+	}
+}
+
+func TestKeyFile_hasTheKidAboveEachKeyAndIsReadWithEarlierHeadersToo(t *testing.T) {
+	t.Parallel()
+	created, _ := parseStamp("2026-02-03T04:05:06Z")
+	ring := fuzzRing()
+	ring.keys[0].createdAt = created
+	text, err := ring.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kids := []string{ring.keys[0].kid, ring.keys[1].kid}
+	for _, want := range []string{"# kid " + kids[0] + " created 2026-02-03T04:05:06Z\n-----BEGIN PRIVATE KEY-----\nM", "# kid " + kids[1] + "\n-----BEGIN PRIVATE KEY-----\nM"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	lines := regexp.MustCompile(`(?m)^#.*\n`)
+	earlier := lines.ReplaceAllString(string(text), "")
+	earlier = strings.Replace(earlier, "-----BEGIN PRIVATE KEY-----\n", "-----BEGIN PRIVATE KEY-----\nCreated: 2026-02-03T04:05:06Z\n\n", 1)
+	for name, content := range map[string]string{"as written": string(text), "of an earlier version": earlier,
+		"with a comment of somebody's own": "# signs\n\n" + string(text) + "\n# the end\n"} {
+		got, err := parseKeyring([]byte(content))
+		if err != nil || len(got.keys) != 2 || got.keys[0].kid != kids[0] || got.keys[0].createdAt != created || !got.keys[1].createdAt.IsZero() {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	for name, content := range map[string]string{
+		"another key's kid":   strings.Replace(string(text), kids[1], kids[0], 1),
+		"a time that is none": strings.Replace(string(text), "2026-02-03", "2026-02-31", 1),
+		"text that is none":   strings.Replace(string(text), "# kid", "kid", 1),
+	} {
+		if _, err := parseKeyring([]byte(content)); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
 }

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 	"unicode"
@@ -28,21 +31,32 @@ func leadWing(s *server) wing {
 var (
 	optOlderThan = option{name: "older-than", value: "DURATION",
 		help: "remove leads that are older than this, as 365d"}
+	optUntil = option{name: "until", value: "TIME",
+		help: "show only leads until the end of a date (UTC), or until an RFC 3339 time"}
 )
 
 // The operator's commands on leads.
 var leadCommands = []command{
+	{"leads list", "", "list leads, newest first", []option{
+		optLimit,
+		optType.says("show only leads of this type, as newsletter"),
+		optSince.says("show only leads since a date or an RFC 3339 time, or of the last days, as 7d"),
+		optUntil,
+		optAccount.says("show only leads of this account"),
+	}, 0, leadsList},
 	{"leads export", "", "print all leads, one JSON object a line or CSV", []option{optCSV}, 0, leadsExport},
 	{"leads erase", "EMAIL", "remove every lead of an address, from the database file and its write-ahead log",
 		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")},
 		1, leadsErase},
-	{"leads purge", "", "remove leads that are older than a given age", []option{optOlderThan}, 0, leadsPurge},
+	{"leads purge", "", "remove leads that are older than a given age",
+		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed")}, 0, leadsPurge},
 }
 
 // leadRequest is the body of POST /widget/leads (contract, section 3).
 type leadRequest struct {
 	kind, email, source, page string
-	trap                      bool // "website" was filled in, an input that only bots see
+	fields                    json.RawMessage // as lead.Fields
+	trap                      bool            // "website" was filled in, an input that only bots see
 }
 
 func (q *leadRequest) read(in *input) {
@@ -53,16 +67,82 @@ func (q *leadRequest) read(in *input) {
 	if end := strings.IndexAny(q.page, "?#"); end >= 0 {
 		q.page = q.page[:end]
 	}
+	q.fields = in.fields("fields")
 	q.trap = in.text("website", optional, 2048, nil) != ""
 }
 
 func checkLeadType(s string) (code, detail string) {
-	for i, r := range s {
-		if !(r >= 'a' && r <= 'z' || i > 0 && (r >= '0' && r <= '9' || r == '_' || r == '-')) {
-			return "invalid_type", "A type begins with a letter and has lower-case letters, digits, - and _."
-		}
+	if !isLeadWord(s) {
+		return "invalid_type", "A type begins with a letter and has lower-case letters, digits, - and _."
 	}
 	return "", ""
+}
+
+// isLeadWord reports whether s begins with a lower-case letter and has nothing but lower-case
+// letters, digits, hyphens and underscores.
+func isLeadWord(s string) bool {
+	for i, r := range s {
+		if !(r >= 'a' && r <= 'z' || i > 0 && (r >= '0' && r <= '9' || r == '_' || r == '-')) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// The limits of a lead's fields (contract, section 3).
+const (
+	maxLeadFields     = 20
+	maxLeadFieldName  = 32
+	maxLeadFieldValue = 2000    // characters
+	maxLeadFieldBytes = 8 << 10 // of all names and values together
+)
+
+// fields reads the optional member that has what else a form asked for: an object of texts. It
+// returns the object with its names sorted, so that the same fields are the same text; nil if
+// there are none or one is wrong.
+func (in *input) fields(name string) json.RawMessage {
+	v := in.member(name, jsonObject, optional)
+	if v == nil || len(v.members) == 0 {
+		return nil
+	}
+	if len(v.members) > maxLeadFields {
+		in.wrong(name, "wrong_length", fmt.Sprintf("This must have at most %d members.", maxLeadFields))
+		return nil
+	}
+	sum, values, before := 0, map[string]string{}, len(*in.errs)
+	for _, m := range v.members {
+		sum += len(m.name) + len(m.value.text)
+		if code, detail := checkLeadField(m); code != "" {
+			in.wrong(name+"/"+pointerSegment(m.name), code, detail)
+		}
+		values[m.name] = m.value.text
+	}
+	if len(*in.errs) > before {
+		return nil
+	}
+	if sum > maxLeadFieldBytes {
+		in.wrong(name, "too_long", "The names and values have more than 8 KiB together.")
+		return nil
+	}
+	return bytes.TrimSpace(encodeJSON(values))
+}
+
+// checkLeadField checks one member of a lead's fields, like a textCheck.
+func checkLeadField(m jsonMember) (code, detail string) {
+	switch {
+	case len(m.name) > maxLeadFieldName || !isLeadWord(m.name):
+		return "invalid_name", fmt.Sprintf("A name begins with a letter and has at most %d lower-case letters, "+
+			"digits, - and _.", maxLeadFieldName)
+	case m.value.kind != jsonString:
+		return "wrong_type", fmt.Sprintf("This must be a string, not %s.", m.value.kind)
+	}
+	return checkLines(m.value.text, maxLeadFieldValue)
+}
+
+// pointerSegment returns a member's name as a part of a JSON pointer in a URI fragment (RFC 6901,
+// section 6).
+func pointerSegment(name string) string {
+	return url.PathEscape(strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
 }
 
 func checkPage(s string) (code, detail string) {
@@ -93,7 +173,7 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 			}
 		}
 		id, err := t.addLead(lead{AccountID: account, Type: q.kind, Email: q.email,
-			Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page)})
+			Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page), Fields: q.fields})
 		return &leadResponse{OK: true, ID: id}, err
 	})
 }
@@ -101,11 +181,14 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 // leadsRequest is the query of GET /leads.
 type leadsRequest struct {
 	accountScope
-	page pageQuery
+	filter leadFilter
+	page   pageQuery
 }
 
 func (q *leadsRequest) read(in *input) {
 	q.accountScope.read(in)
+	q.filter.kind = in.parameter("type", checkLeadType)
+	q.filter.since, q.filter.until = in.moment("since"), in.moment("until")
 	q.page = in.page("lead")
 }
 
@@ -115,7 +198,8 @@ func (s *server) listLeads(_ context.Context, c *call, q *leadsRequest) (*list[l
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.store.leads(o, q.page.before, q.page.limit+1)
+	q.filter.owner = o
+	rows, err := s.store.leads(q.filter, q.page.before, q.page.limit+1)
 	if err != nil {
 		return nil, err
 	}
@@ -156,16 +240,50 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 	return &res, nil
 }
 
+func leadsList(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	filter := leadFilter{kind: e.str("type")}
+	if filter.kind != "" && !isLeadWord(filter.kind) {
+		return usageError(fmt.Sprintf("-type: %q is not the type of a lead, such as newsletter",
+			printable(filter.kind)))
+	}
+	if filter.since, err = e.pastTime("since"); err != nil {
+		return err
+	}
+	if filter.until, err = e.pastTime("until"); err != nil {
+		return err
+	}
+	if _, err := time.Parse(time.DateOnly, e.str("until")); err == nil { // to the end of that day
+		filter.until = filter.until.after(24 * time.Hour)
+	}
+	if filter.owner, err = e.filterAccount(); err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		all, err := st.leads(filter, "", limit+1)
+		if err != nil {
+			return err
+		}
+		rows := firstRows(e, all, limit, "-limit N or 'widgetd leads export'")
+		return printRows(e, rows, "POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT ID", func(l lead) []any {
+			return []any{l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), l.AccountID, l.ID}
+		})
+	})
+}
+
 func leadsExport(e *env) error {
-	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
+	header := []string{"id", "account_id", "type", "email", "source", "page", "fields", "created_at"}
 	page := func(st *store, before string) ([]lead, error) {
-		return st.leads(anyAccount, before, exportPageSize)
+		return st.leads(leadFilter{owner: anyAccount}, before, exportPageSize)
 	}
 	id := func(l lead) string { return l.ID }
 	return exportRows(e, header, page, id, func(l lead) []string {
 		source, page := valueOr(l.Source, ""), valueOr(l.Page, "")
 		return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(source), csvTextCell(page),
-			l.CreatedAt.String()}
+			string(l.Fields), l.CreatedAt.String()}
 	})
 }
 
@@ -187,7 +305,7 @@ func leadsErase(e *env) error {
 			note = "the address is not in the database file any more, but still in its write-ahead log: " +
 				"run this again once nobody has a transaction open (" + err.Error() + "); " + backups
 		}
-		copies := upgradeCopies(e.str("db"))
+		copies := upgradeCopies(st.path)
 		if len(copies) > 0 {
 			note += "; copies that were written before an upgrade still hold it, so remove them: " +
 				strings.Join(copies, ", ")
@@ -207,6 +325,14 @@ func leadsPurge(e *env) error {
 	}
 	before := newStamp(e.now().Add(-age))
 	return e.withStore(func(st *store) error {
+		if e.on("dry-run") {
+			n, err := st.countLeads(anyAccount, before)
+			if err != nil {
+				return err
+			}
+			return e.print(map[string]any{"would_purge": n, "dry_run": true},
+				fmt.Sprintf("%d would be removed; this was a dry run: nothing was changed", n))
+		}
 		var purged int64
 		for {
 			var n int64

@@ -30,7 +30,7 @@ func TestLead_isKeptAndAnswersWithItsID(t *testing.T) {
 	if !validID("lead", a.text("id")) {
 		t.Fatalf("id %q", a.text("id"))
 	}
-	rows, err := s.store.leads(ownedBy(s.account), "", 10)
+	rows, err := s.store.leads(leadFilter{owner: ownedBy(s.account)}, "", 10)
 	s.check(err)
 	if len(rows) != 1 || rows[0].Email != "Ada@example.com" || *rows[0].Page != "/menu" || *rows[0].Source != "footer" || rows[0].ID != a.text("id") {
 		t.Fatalf("rows %+v", rows)
@@ -218,7 +218,7 @@ func TestLead_listedIsWhole(t *testing.T) {
 		s := newService(t)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLeads)
 		id := s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","source":"footer"}`).is(200).text("id")
-		want := `{"data":[{"id":"` + id + `","account_id":"` + s.account + `","type":"newsletter","email":"ada@example.com","source":"footer","page":null,"created_at":"2000-01-01T00:00:00Z"}],"next_cursor":null}` + "\n"
+		want := `{"data":[{"id":"` + id + `","account_id":"` + s.account + `","type":"newsletter","email":"ada@example.com","source":"footer","page":null,"fields":null,"created_at":"2000-01-01T00:00:00Z"}],"next_cursor":null}` + "\n"
 		if a := s.get("/leads", token).is(200).has("Cache-Control: no-store"); a.body != want {
 			t.Fatalf("%s, want %s", a.body, want)
 		}
@@ -382,11 +382,17 @@ func leadStory(t *testing.T, o *operator) {
 		t.Errorf("exported %v", got)
 	}
 	cells, err := csv.NewReader(strings.NewReader(o.do("leads", "export", "-csv"))).ReadAll()
-	if err != nil || len(cells) != 5 || !slices.Equal(cells[0], []string{"id", "account_id", "type", "email", "source", "page", "created_at"}) {
+	if err != nil || len(cells) != 5 || !slices.Equal(cells[0], []string{"id", "account_id", "type", "email", "source", "page", "fields", "created_at"}) {
 		t.Fatalf("CSV %q, %v", cells, err)
 	}
 	if got := cells[1][3:6]; !slices.Equal(got, []string{"'=cmd@example.com", "'=footer", "/+menu"}) || cells[2][3] != "bob@example.com" || cells[3][3] != "'+carl@example.com" {
 		t.Errorf("CSV %q", cells)
+	}
+	if got := o.object("leads", "purge", "-older-than", "36h", "-dry-run"); got["would_purge"] != 2.0 || got["dry_run"] != true {
+		t.Errorf("a dry run: %v", got)
+	}
+	if got := column(o.objects("leads", "list"), "email"); len(got) != 4 {
+		t.Errorf("after a dry run there are %v", got)
 	}
 	if got := o.object("leads", "purge", "-older-than", "36h"); got["purged"] != 2.0 {
 		t.Errorf("purged %v", got)
@@ -462,5 +468,175 @@ func BenchmarkLead(b *testing.B) {
 			})
 			b.ReportMetric(float64(n.Load())/b.Elapsed().Seconds(), "leads/s")
 		})
+	}
+}
+
+func TestLead_keepsFieldsListsThemAndErasesThem(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+	const asked = `"phone":"+41 44 000 00 00","name":"Zoë <&>","message":"two\nlines\tand a tab\r\n","empty":""`
+	const kept = `{"empty":"","message":"two\nlines\tand a tab\r\n","name":"Zoë <&>","phone":"+41 44 000 00 00"}`
+	body := `{"type":"demo","email":"ada@example.com","fields":{` + asked + `}}`
+	id := s.post("/widget/leads", body).is(200).text("id")
+	if a := s.get("/leads", auth).is(200); !strings.Contains(a.body, `"page":null,"fields":`+kept+`,"created_at"`) {
+		t.Errorf("listed %s", a.body)
+	}
+	if out := s.must("leads", "export"); !strings.Contains(out, `"fields":`+kept+`,`) {
+		t.Errorf("exported %s", out)
+	}
+	rows, err := csv.NewReader(strings.NewReader(s.must("leads", "export", "-csv"))).ReadAll()
+	if err != nil || len(rows) != 2 || rows[0][6] != "fields" || rows[1][6] != kept {
+		t.Errorf("exported as CSV %q, %v", rows, err)
+	}
+	if out := s.must("leads", "list"); !strings.Contains(out, kept) {
+		t.Errorf("listed\n%s", out)
+	}
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'lead.created' AND subject_id = ? AND data = '{}'`, id); n != 1 {
+		t.Error("the event has more than the lead's id")
+	}
+	if again := s.post("/widget/leads", `{"fields":{"empty":"","message":"two\nlines\tand a tab\r\n","name":"Zoë <&>","phone":"+41 44 000 00 00"},"email":"ada@example.com","type":"demo"}`).is(200).text("id"); again != id {
+		t.Error("the same fields in another order are another lead")
+	}
+	if other := s.post("/widget/leads", strings.Replace(body, "Zoë", "Zoe", 1)).is(200).text("id"); other == id {
+		t.Error("other fields are the same lead")
+	}
+	none := s.post("/widget/leads", `{"type":"demo","email":"ada@example.com","fields":{}}`).is(200).text("id")
+	if none == id || none != s.post("/widget/leads", `{"type":"demo","email":"ada@example.com"}`).is(200).text("id") {
+		t.Error("no fields and an empty object are not the same")
+	}
+	if n := s.count(`SELECT count(*) FROM leads WHERE fields IS NULL`); n != 1 {
+		t.Errorf("%d leads without fields", n)
+	}
+	s.post("/leads/erase", `{"email":"ADA@example.com"}`, "Authorization: Bearer "+s.token(s.account, scopeErase)).is(200)
+	if names := traces(t, s.dir, "two\\nlines"); len(names) > 0 || s.count(`SELECT count(*) FROM leads`) != 0 {
+		t.Errorf("the message is still in %q", names)
+	}
+}
+
+func TestLead_fieldsThatAreWrongAreEachNamed(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
+	many := func(n int, value string) string {
+		members := []string{}
+		for i := range n {
+			members = append(members, fmt.Sprintf(`"f%02d":%q`, i, value))
+		}
+		return "{" + strings.Join(members, ",") + "}"
+	}
+	long := strings.Repeat("x", 2000)
+	exact := strings.Repeat("x", 8<<10-4*3-3*2000) // with three of 2,000 and four names of three bytes
+	before := s.count(`SELECT count(*) FROM leads`)
+	for fields, wrong := range map[string][]string{
+		`[]`:                             {"#/fields wrong_type"},
+		`null`:                           {"#/fields wrong_type"},
+		`{"Name":"x","1a":"x","":"x"}`:   {"#/fields/Name invalid_name", "#/fields/1a invalid_name", "#/fields/ invalid_name"},
+		`{"a/b~ü":"x"}`:                  {"#/fields/a~1b~0%C3%BC invalid_name"},
+		`{"a":1,"b":null,"c":{"d":"x"}}`: {"#/fields/a wrong_type", "#/fields/b wrong_type", "#/fields/c wrong_type"},
+		`{"a":"nul\u0000","b":"esc\u001b","c":"del\u007f","d":"c1\u0085"}`: {"#/fields/a control_character", "#/fields/b control_character",
+			"#/fields/c control_character", "#/fields/d control_character"},
+		`{"` + strings.Repeat("a", 33) + `":"x"}`: {"#/fields/" + strings.Repeat("a", 33) + " invalid_name"},
+		`{"a":"` + long + `ü"}`:                   {"#/fields/a too_long"},
+		many(21, "x"):                             {"#/fields wrong_length"},
+		many(5, long):                             {"#/fields too_long"},
+		strings.Replace(many(3, long), "{", `{"f99":"`+exact+`y",`, 1): {"#/fields/f99 too_long"},
+	} {
+		s.post("/widget/leads", `{"type":"demo","email":"ada@example.com","fields":`+fields+`}`).is(422, "validation_failed").names(wrong...)
+	}
+	if n := s.count(`SELECT count(*) FROM leads`); n != before {
+		t.Errorf("%d leads were kept", n-before)
+	}
+	ok := strings.Replace(many(4, strings.Repeat("x", 1800)), "{", `{"f99":"`+strings.Repeat("x", 8<<10-5*3-4*1800)+`",`, 1)
+	for _, fields := range []string{many(20, "x"), `{"a":"` + strings.Repeat("ü", 2000) + `"}`, `{"` + strings.Repeat("a", 32) + `":"x"}`, ok} {
+		s.post("/widget/leads", `{"type":"demo","email":"ada@example.com","fields":`+fields+`}`).is(200)
+	}
+	s.post("/widget/leads", `{"type":"demo","email":"ada@example.com","fields":`+strings.Replace(ok, `"f99":"`, `"f99":"y`, 1)+`}`).is(422, "validation_failed").names("#/fields too_long")
+}
+
+func TestLead_isListedByTypeAndTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, withoutAddressLimits)
+		other := s.addAccount("Other")
+		days := []string{"2000-01-01T00:00:00Z", "2000-01-02T00:00:00Z", "2000-01-03T00:00:00Z"}
+		for i, kind := range []string{"demo", "newsletter", "demo"} {
+			s.post("/widget/leads", fmt.Sprintf(`{"type":%q,"email":"d%d@example.com"}`, kind, i+1)).is(200)
+			if i == 1 {
+				s.change(func(t *tx) error {
+					_, err := t.addLead(lead{AccountID: other, Type: "demo", Email: "other@example.com"})
+					return err
+				})
+			}
+			time.Sleep(24 * time.Hour)
+		}
+		auth := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+		emails := func(rows []any) string {
+			all := []string{}
+			for _, row := range rows {
+				name, _, _ := strings.Cut(row.(map[string]any)["email"].(string), "@")
+				all = append(all, name)
+			}
+			return strings.Join(all, " ")
+		}
+		for query, want := range map[string]string{
+			"":                  "d3 d2 d1",
+			"?type=demo":        "d3 d1",
+			"?type=contact":     "",
+			"?since=" + days[1]: "d3 d2",
+			"?until=" + days[1]: "d1",
+			"?since=2000-01-01T00:00:01Z&until=2000-01-03T00:00:01Z": "d3 d2",
+			"?type=demo&since=" + days[1]:                            "d3",
+			"?type=demo&limit=1":                                     "d3",
+		} {
+			if got := emails(s.get("/leads"+query, auth).is(200).json()["data"].([]any)); got != want {
+				t.Errorf("%s gives %q, want %q", query, got, want)
+			}
+		}
+		next := s.get("/leads?type=demo&limit=1", auth).is(200).text("next_cursor")
+		if got := emails(s.get("/leads?type=demo&limit=1&cursor="+next, auth).is(200).json()["data"].([]any)); got != "d1" {
+			t.Errorf("the second page has %q", got)
+		}
+		s.get("/leads?type=Demo&since=yesterday&until=2000-01-01", auth).is(422, "validation_failed").
+			names("?type invalid_type", "?since invalid_time", "?until invalid_time")
+	})
+}
+
+func TestLead_listOfCommandsTakesDatesWithTheirWholeDay(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	other := strings.TrimSpace(o.do("account", "add", "Other"))
+	o.change(func(t *tx) error {
+		for i, at := range []string{"2026-01-01T23:59:59Z", "2026-01-02T00:00:00Z", "2026-01-02T23:59:59Z", "2026-01-03T00:00:00Z"} {
+			when, _ := parseStamp(at)
+			account := o.account
+			if i == 3 {
+				account = other
+			}
+			if _, err := t.at(when.Sub(t.now.Time)).addLead(lead{AccountID: account, Type: "demo", Email: fmt.Sprintf("d%d@example.com", i+1)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for args, want := range map[string]string{
+		"":                                    "d4 d3 d2 d1",
+		"-until 2026-01-02":                   "d3 d2 d1",
+		"-since 2026-01-02":                   "d4 d3 d2",
+		"-since 2026-01-02 -until 2026-01-02": "d3 d2",
+		"-until 2026-01-02T00:00:00Z":         "d1",
+		"-account Other":                      "d4",
+		"-since 1d":                           "",
+		"-type newsletter":                    "",
+	} {
+		got := []string{}
+		for _, email := range column(o.objects(append([]string{"leads", "list"}, strings.Fields(args)...)...), "email") {
+			got = append(got, strings.TrimSuffix(email.(string), "@example.com"))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s gives %q, want %q", args, got, want)
+		}
+	}
+	if out := o.do("leads", "list", "-limit", "1"); !strings.Contains(out, "d4@") || strings.Contains(out, "d3@") || !strings.Contains(o.noted, "print more with -limit N or 'widgetd leads export'") {
+		t.Errorf("listed\n%s%s", out, o.noted)
 	}
 }

@@ -169,6 +169,14 @@ var verdictDetails = map[string]string{
 	"entitlement_missing":  "The licence does not include every entitlement that was asked for.",
 }
 
+// verdictDetail returns the text for people of a verdict about a device, which may be nil.
+func verdictDetail(code string, d *device) string {
+	if code == "device_released" && d.replaced() {
+		return "Another device has replaced this one and taken its seat; activate it again if a seat is free."
+	}
+	return verdictDetails[code]
+}
+
 // activationRefusals are the problem codes of activate, by code of a verdict. A code
 // that is not listed does not prevent an activation.
 var activationRefusals = map[string]*problemCode{

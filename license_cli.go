@@ -148,7 +148,7 @@ func licenseAdd(e *env) error {
 	}
 	var id, key string
 	err = e.change(func(t *tx) (err error) {
-		id, key, err = createLicense(t, l, actorCommand)
+		id, key, err = createLicense(t, l, e.actor())
 		return err
 	})
 	if err != nil {
@@ -188,7 +188,7 @@ func licensePatch(e *env) error {
 		return err
 	}
 	return e.licenseChange(func(t *tx) (*license, error) {
-		return patchLicense(t, anyAccount, e.args[0], change, actorCommand)
+		return patchLicense(t, anyAccount, e.args[0], change, e.actor())
 	}, describeStatus)
 }
 
@@ -198,7 +198,7 @@ func licenseRenew(e *env) error {
 		return err
 	}
 	return e.licenseChange(func(t *tx) (*license, error) {
-		return renewLicense(t, anyAccount, e.args[0], days, actorCommand)
+		return renewLicense(t, anyAccount, e.args[0], days, e.actor())
 	}, func(l licenseDetail) string { return l.ID + " ends at " + l.ExpiresAt.String() })
 }
 
@@ -210,7 +210,7 @@ func licenseAction(e *env) error {
 		return err
 	}
 	return e.licenseChange(func(t *tx) (*license, error) {
-		return changeState(t, anyAccount, e.args[0], action, reason, actorCommand)
+		return changeState(t, anyAccount, e.args[0], action, reason, e.actor())
 	}, describeStatus)
 }
 
@@ -221,7 +221,7 @@ func licenseRotate(e *env) error {
 	}
 	key := ""
 	if err := e.change(func(t *tx) (err error) {
-		_, key, err = rotateKey(t, anyAccount, e.args[0], until, actorCommand)
+		_, key, err = rotateKey(t, anyAccount, e.args[0], until, e.actor())
 		return err
 	}); err != nil {
 		return err

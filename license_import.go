@@ -49,9 +49,12 @@ type importedLicense struct {
 // licenseImport imports licences from a CSV file, all of them or none. When a row is
 // invalid nothing is imported, and the error lists every invalid row with its line.
 func licenseImport(e *env) error {
-	account, err := e.filterID("account", "acct")
-	if err != nil {
-		return err
+	account := e.str("account")
+	if account != "" {
+		var err error
+		if account, err = e.accountID(account); err != nil {
+			return err
+		}
 	}
 	product, err := e.text("product", maxNameLength)
 	if err != nil {
@@ -243,10 +246,11 @@ func checkImport(st *store, rows []importedLicense, faults *importErrors) error 
 
 // importRows stores the licences of all rows.
 func importRows(e *env, t *tx, rows []importedLicense) error {
+	actor := e.actor()
 	for i, row := range rows {
 		l := *row.license
 		l.fillDefaults(t.now)
-		if _, err := t.addLicense(&l, row.key, actorCommand); err != nil {
+		if _, err := t.addLicense(&l, row.key, actor); err != nil {
 			return fmt.Errorf("line %d: %w", row.line, err)
 		}
 		if (i+1)%importProgress == 0 {

@@ -45,7 +45,7 @@ func TestImport_takesLicencesWithTheirKeys(t *testing.T) {
 		t.Fatal(a.body)
 	}
 	s.activate(strings.ToLower(own), "a").is(200)
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.created' AND actor = 'command'`); n != 2 {
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.created' AND actor = ?`, thisActor(t)); n != 2 {
 		t.Fatalf("%d events", n)
 	}
 	if _, err := s.command("license", "import", file, "-account", s.account, "-product", "kds"); err == nil ||
@@ -106,7 +106,7 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 	}
 	for want, options := range map[string][]string{
 		`-product: This must not contain control characters.`:                            {"-account", s.account, "-product", "a\nb"},
-		`-account: "acct_x" is not an id of the kind acct_…`:                             {"-account", "acct_x"},
+		`no account has the id or the name "acct_x": 'widgetd account list' prints both`: {"-account", "acct_x"},
 		`line 2: account_id: The row names no account, and -account is not given.`:       nil,
 		`no database at gone: run 'widgetd init' first, or mount the disk that holds it`: {"-db", "gone"},
 	} {

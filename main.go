@@ -44,7 +44,7 @@ func commands() []command {
 		licenseCommands,
 		deviceCommands,
 		widgetCommands,
-		eventCommands,
+		eventCommands(eventTypes()),
 		legacyCommands,
 		storeCommands,
 		helpCommands,
@@ -56,33 +56,40 @@ func commands() []command {
 // the command runs has stopped. A usageError means that args are wrong.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	syscall.Umask(0o077) // files that are created can be read by this user only
-	all := commands()
+	e := &env{
+		ctx:       ctx,
+		getenv:    getenv,
+		stdout:    stdout,
+		stderr:    stderr,
+		commands:  commands(),
+		now:       time.Now,
+		installed: installedDir,
+		uid:       os.Geteuid(),
+		caller:    callingUser(getenv),
+	}
+	return e.dispatch(args)
+}
+
+// dispatch runs the command that args name. It sets the fields of e that depend on them.
+func (e *env) dispatch(args []string) error {
 	if len(args) == 0 {
-		help(stderr, all)
+		help(e.stderr, e.commands)
 		return usageError("a command is missing")
 	}
 	if isHelp(args[0]) {
-		return help(stdout, all)
+		return help(e.stdout, e.commands)
 	}
 	if args[0] == "help" && len(args) > 1 && !strings.HasPrefix(args[1], "-") {
 		args = append(args[1:len(args):len(args)], "-h")
 	}
-	cmd, rest := findCommand(all, args)
+	cmd, rest := findCommand(e.commands, args)
 	if cmd == nil {
-		return unknownCommand(all, args, stdout, stderr)
+		return unknownCommand(e.commands, args, e.stdout, e.stderr)
 	}
-	e := &env{
-		ctx:      ctx,
-		getenv:   getenv,
-		stdout:   stdout,
-		stderr:   stderr,
-		commands: all,
-		command:  cmd,
-		now:      time.Now,
-	}
+	e.command = cmd
 	if err := e.parse(rest); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			return commandHelp(stdout, all, cmd)
+			return commandHelp(e.stdout, e.commands, cmd)
 		}
 		return err
 	}

@@ -57,7 +57,8 @@ CREATE TABLE leads (
   email_key   TEXT NOT NULL,                                         -- the whole address in lower case, by which leads are erased
   source      TEXT,                                                  -- which form: "footer"
   page        TEXT CHECK (page LIKE '/%'),                           -- path of the page, no query
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was posted
+  fields      TEXT CHECK (json_type(fields) = 'object')              -- what else the form asked for: {"phone":"…"}; NULL: nothing
 ) STRICT;
 CREATE INDEX leads_account ON leads (account_id, id);
 CREATE INDEX leads_email ON leads (email_key, created_at);
@@ -175,8 +176,9 @@ CREATE TABLE events (
   license_id TEXT,                                                   -- which licence, if one
   device_id  TEXT,                                                   -- which device, if one
   lead_id    TEXT,                                                   -- which lead, if one; never its address
-  actor      TEXT NOT NULL,                                          -- who did it: device, site, command, a token's id, time
-  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object') -- further details
+  actor      TEXT NOT NULL,                                          -- who did it: device, site, command:anna, token tok_…, operator tok_… (a token with admin), time
+  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object'), -- further details: {"from":"600","to":"1200"}
+  subject_id TEXT NOT NULL DEFAULT ''                                -- what it is about: the id of a licence (also of a device), lead, widget, token or account
 ) STRICT;
 CREATE INDEX events_account ON events (account_id, seq);
 CREATE INDEX events_license ON events (license_id, type, at) WHERE license_id IS NOT NULL;

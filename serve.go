@@ -108,7 +108,7 @@ func wings(s *server) []wing {
 		licenseWing(s),
 		deviceWing(s),
 		widgetWing(s),
-		eventWing(s),
+		eventWing(s, eventTypes()),
 		healthWing(s),
 		keyWing(s),
 		legacyWing(s),
@@ -132,7 +132,16 @@ func problems() []*problemCode {
 
 // eventTypes returns the event types of every noun.
 func eventTypes() []eventType {
-	return slices.Concat(leadEvents, licenseEvents, deviceEvents)
+	return slices.Concat(
+		leadEvents,
+		licenseEvents,
+		deviceEvents,
+		accountEvents,
+		originEvents,
+		tokenEvents,
+		keyEvents,
+		widgetEvents,
+	)
 }
 
 // The command that serves. The demo command, which also serves, is in demo.go.
@@ -160,11 +169,15 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	keys, err := loadKeyring(e.str("key"))
+	keyFile, keys, err := e.loadKeys()
 	if err != nil {
 		return err
 	}
-	st, err := openStore(e.str("db"), storeOptions{noCheckpoints: e.on("litestream")})
+	db, err := e.file("db")
+	if err != nil {
+		return err
+	}
+	st, err := openStore(db, storeOptions{noCheckpoints: e.on("litestream")})
 	if err != nil {
 		return err
 	}
@@ -183,7 +196,7 @@ func serveCommand(e *env) error {
 		"addr", listener.Addr().String(),
 		"base_url", s.routing.Load().bases[0].URL,
 		"release", buildName())
-	return s.serveUntil(e.ctx, listener, e.str("key"))
+	return s.serveUntil(e.ctx, listener, keyFile)
 }
 
 // tuneCollector lets the garbage collector run less often than by default, and sets a soft

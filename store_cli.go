@@ -39,11 +39,15 @@ func backupCommand(e *env) error {
 // checkCommand prints everything that is wrong with the database, the key file and their
 // permissions, and fails if anything is.
 func checkCommand(e *env) error {
-	faults, err := checkFile(e.str("db"))
+	db, err := e.file("db")
 	if err != nil {
 		return err
 	}
-	database := realPath(e.str("db"))
+	faults, err := checkFile(db)
+	if err != nil {
+		return err
+	}
+	database := realPath(db)
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		file := database + suffix
 		if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
@@ -51,7 +55,7 @@ func checkCommand(e *env) error {
 				file, info.Mode().Perm(), file))
 		}
 	}
-	if _, err := loadKeyring(e.str("key")); err != nil {
+	if _, _, err := e.loadKeys(); err != nil {
 		faults = append(faults, "key: "+err.Error())
 	}
 	notes := []string{}
@@ -69,14 +73,18 @@ func checkCommand(e *env) error {
 		return err
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("faults in %s: %d", e.str("db"), len(faults))
+		return fmt.Errorf("faults in %s: %d", db, len(faults))
 	}
 	return nil
 }
 
 // upgradeCommand upgrades an older database. The service's unit runs it before every start.
 func upgradeCommand(e *env) error {
-	report, err := upgradeFile(e.ctx, e.str("db"), upgradeOptions{
+	db, err := e.file("db")
+	if err != nil {
+		return err
+	}
+	report, err := upgradeFile(e.ctx, db, upgradeOptions{
 		dryRun:   e.on("dry-run"),
 		noCopy:   e.on("no-copy"),
 		now:      e.now,
@@ -85,7 +93,7 @@ func upgradeCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.print(report, upgradeText(e.str("db"), report))
+	return e.print(report, upgradeText(db, report))
 }
 
 // upgradeText returns a report of an upgrade as text.

@@ -31,9 +31,12 @@ type schemaStep struct {
 // released is never edited, since databases that it has upgraded are in use.
 var schemaSteps = []schemaStep{
 	{
-		does: "licenses gets the column customer",
+		does: "licenses gets the column customer, leads gets fields, events gets subject_id",
 		sql: `ALTER TABLE licenses ADD COLUMN customer TEXT CHECK (length(customer) <= 200)` +
-			` /* the seller's own name, address or number for the buyer; never sent to devices */`,
+			` /* the seller's own name, address or number for the buyer; never sent to devices */;` +
+			`ALTER TABLE leads ADD COLUMN fields TEXT CHECK (json_type(fields) = 'object')` +
+			` /* what else the form asked for: {"phone":"…"}; NULL: nothing */;` +
+			`ALTER TABLE events ADD COLUMN subject_id TEXT NOT NULL DEFAULT ''`,
 	},
 }
 

@@ -119,6 +119,107 @@ func validID(prefix, s string) bool {
 	return true
 }
 
+// asciiHost returns a host name, with or without a port, in the form that browsers send: labels
+// with other letters than ASCII's are in Punycode, after xn-- (RFC 5891, section 4.4). It reports
+// false for a name with combining marks, which would first have to be composed with their letters.
+func asciiHost(host string) (string, bool) {
+	labels := strings.Split(strings.ToLower(host), ".")
+	for i, label := range labels {
+		name, port, hasPort := strings.Cut(label, ":")
+		if strings.IndexFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
+			continue
+		}
+		if !utf8.ValidString(name) || strings.IndexFunc(name, unicode.IsMark) >= 0 {
+			return "", false
+		}
+		labels[i] = "xn--" + punycode(name)
+		if hasPort {
+			labels[i] += ":" + port
+		}
+	}
+	return strings.Join(labels, "."), true
+}
+
+// punycode encodes a text as RFC 3492, section 6.3, does: its ASCII characters and a hyphen, then
+// for each other character, in order of value, how far it is from the one before it.
+func punycode(s string) string {
+	const base, tmin, tmax, initialBias, initialN = 36, 1, 26, 72, 128
+	text, out := []rune(s), []byte{}
+	for _, r := range text {
+		if r < utf8.RuneSelf {
+			out = append(out, byte(r))
+		}
+	}
+	handled := len(out)
+	basic := handled
+	if basic > 0 {
+		out = append(out, '-')
+	}
+	n, delta, bias := rune(initialN), 0, initialBias
+	for handled < len(text) {
+		next := rune(unicode.MaxRune)
+		for _, r := range text {
+			if r >= n {
+				next = min(next, r)
+			}
+		}
+		delta += int(next-n) * (handled + 1)
+		n = next
+		for _, r := range text {
+			if r < n {
+				delta++
+			}
+			if r != n {
+				continue
+			}
+			q := delta
+			for k := base; ; k += base {
+				threshold := min(max(k-bias, tmin), tmax)
+				if q < threshold {
+					break
+				}
+				out = append(out, punycodeDigit(threshold+(q-threshold)%(base-threshold)))
+				q = (q - threshold) / (base - threshold)
+			}
+			out = append(out, punycodeDigit(q))
+			bias = punycodeBias(delta, handled+1, handled == basic)
+			delta = 0
+			handled++
+		}
+		delta++
+		n++
+	}
+	return string(out)
+}
+
+func punycodeDigit(d int) byte { return "abcdefghijklmnopqrstuvwxyz0123456789"[d] }
+
+// punycodeBias adapts the bias (RFC 3492, section 6.1).
+func punycodeBias(delta, points int, first bool) int {
+	const base, tmin, tmax, skew, damp = 36, 1, 26, 38, 700
+	if first {
+		delta /= damp
+	} else {
+		delta /= 2
+	}
+	delta += delta / points
+	k := 0
+	for ; delta > (base-tmin)*tmax/2; k += base {
+		delta /= base - tmin
+	}
+	return k + (base-tmin+1)*delta/(delta+skew)
+}
+
+// checkLines is checkText for an optional text of several lines: it may also have line breaks and
+// tabs.
+func checkLines(s string, max int) (code, detail string) {
+	plain := strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(s)
+	if code, detail = checkText(plain, optional, max); code == "control_character" {
+		detail = "This must not contain control characters other than line breaks and tabs."
+	}
+	return code, detail
+}
+
 // A need says whether a member or an option may be absent.
 type need bool
 

@@ -70,6 +70,9 @@ var widgetCommands = []command{
 		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, 1, widgetAdd},
 	{"widget list", "", "list widgets",
 		[]option{optAccount.says("show only widgets of this account")}, 0, widgetList},
+	{"widget rename", "ID NAME", "give a widget another name", nil, 2, widgetRename},
+	{"widget remove", "ID", "remove a widget with everything that it counted",
+		[]option{optForce.says("remove it although it has counted something")}, 1, widgetRemove},
 	{"stats", "", "show the last 30 days of the widgets", []option{optWidget}, 0, statsShow},
 }
 
@@ -412,13 +415,57 @@ func widgetAdd(e *env) error {
 	}
 	id := ""
 	err = e.change(func(t *tx) (err error) {
-		id, err = t.addWidget(account, e.args[0], e.on("public-orders"))
+		id, err = t.addWidget(account, e.args[0], e.on("public-orders"), e.actor())
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	return e.print(map[string]string{"id": id}, id)
+}
+
+func widgetRename(e *env) error {
+	if err := checkRowName(e.args[1]); err != nil {
+		return err
+	}
+	return e.changeQuietly(func(t *tx) error { return t.renameWidget(e.args[0], e.args[1], e.actor()) })
+}
+
+// widgetRemove removes a widget, without -force only one that has counted nothing. A widget with
+// very many counters takes several transactions; cut off, it is run again.
+func widgetRemove(e *env) error {
+	id, actor := e.args[0], e.actor()
+	var removed int64
+	err := e.withStore(func(st *store) error {
+		rows, err := st.countWidgetRows(id)
+		if err != nil {
+			return err
+		}
+		if rows > 0 && !e.on("force") {
+			return fmt.Errorf("%s has %s of what it counted, which would be lost: add -force to remove it",
+				id, countOf(rows, "row"))
+		}
+		for gone := false; !gone; {
+			began, sum := time.Now(), removed
+			if err := st.update(e.ctx, func(t *tx) (err error) {
+				sum = removed
+				gone, err = t.removeWidget(id, actor, &sum)
+				return err
+			}); err != nil {
+				return err
+			}
+			removed = sum
+			if !gone { // lets others take SQLite's lock, for which they poll, see leadsPurge
+				time.Sleep(time.Since(began))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]any{"ok": true, "rows": removed},
+		"removed, with "+countOf(removed, "row")+" of what it counted")
 }
 
 func widgetList(e *env) error {

@@ -1,6 +1,19 @@
 package main
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The event types of widgets. Their data never has the name of a widget.
+var (
+	widgetEvents eventTable
+
+	eventWidgetCreated = widgetEvents.add("widget.created")
+	eventWidgetRenamed = widgetEvents.add("widget.renamed")
+	eventWidgetRemoved = widgetEvents.add("widget.removed")
+)
 
 // A widget is one embedded lunch menu. Its id is public.
 type widget struct {
@@ -30,15 +43,105 @@ func (q *queries) widgets(o owner) ([]widget, error) {
 	return collect(q, query+` ORDER BY w.id`, args, (*widget).dest)
 }
 
-// addWidget adds a widget and returns its id, or errAccount.
-func (t *tx) addWidget(accountID, name string, publicOrders bool) (string, error) {
+// widgetEvent returns an event about a widget.
+func widgetEvent(w widget, kind eventType, actor string, data ...string) event {
+	return event{
+		Type:      kind,
+		AccountID: w.AccountID,
+		SubjectID: w.ID,
+		Actor:     actor,
+		Data:      eventData(data...),
+	}
+}
+
+// anyWidget returns a widget, also of a closed account, or errNotFound.
+func (q *queries) anyWidget(id string) (w widget, err error) {
+	err = q.one(`SELECT `+widgetColumns+` FROM widgets w WHERE w.id = ?`, []any{id}, w.dest()...)
+	return w, err
+}
+
+// addWidget adds a widget, with its event, and returns its id, or errAccount.
+func (t *tx) addWidget(accountID, name string, publicOrders bool, actor string) (string, error) {
 	if err := t.openAccount(accountID); err != nil {
 		return "", err
 	}
-	id := t.newID("wgt")
+	w := widget{ID: t.newID("wgt"), AccountID: accountID}
 	_, err := t.exec(`INSERT INTO widgets (id, account_id, name, public_orders, created_at)
-		VALUES (?, ?, ?, ?, ?)`, id, accountID, name, publicOrders, t.now)
-	return id, err
+		VALUES (?, ?, ?, ?, ?)`, w.ID, accountID, name, publicOrders, t.now)
+	if err != nil {
+		return "", err
+	}
+	shown := ""
+	if publicOrders {
+		shown = "true"
+	}
+	return w.ID, t.addEvent(widgetEvent(w, eventWidgetCreated, actor, "public_orders", shown))
+}
+
+// renameWidget gives a widget another name, with its event, or returns errNotFound. The name
+// that it has already is no change.
+func (t *tx) renameWidget(id, name, actor string) error {
+	w, err := t.anyWidget(id)
+	if err != nil || w.Name == name {
+		return err
+	}
+	if _, err := t.exec(`UPDATE widgets SET name = ? WHERE id = ?`, name, id); err != nil {
+		return err
+	}
+	return t.addEvent(widgetEvent(w, eventWidgetRenamed, actor))
+}
+
+// widgetRows are the tables with what widgets count, and what else but widget_id is in their keys.
+var widgetRows = []struct{ table, key string }{
+	{"item_counts", "quarter, item"},
+	{"item_names", "day, item"},
+	{"widget_counts", "quarter"},
+}
+
+// countWidgetRows returns how many rows the counters of a widget have, or errNotFound if there is
+// no such widget.
+func (q *queries) countWidgetRows(id string) (rows int64, err error) {
+	if _, err := q.anyWidget(id); err != nil {
+		return 0, err
+	}
+	for _, rowsOf := range widgetRows {
+		var n int64
+		if err := q.one(`SELECT count(*) FROM `+rowsOf.table+` WHERE widget_id = ?`, []any{id}, &n); err != nil {
+			return 0, err
+		}
+		rows += n
+	}
+	return rows, nil
+}
+
+// widgetRowsAtOnce is how many rows of each table one transaction of removeWidget removes.
+const widgetRowsAtOnce = 5_000
+
+// removeWidget removes up to widgetRowsAtOnce rows of each kind of a widget's counters, and when
+// none is left the widget itself, with its event. removed is how many rows of counters this and
+// earlier calls have removed. It returns whether the widget is gone, or errNotFound.
+func (t *tx) removeWidget(id, actor string, removed *int64) (gone bool, err error) {
+	w, err := t.anyWidget(id)
+	if err != nil {
+		return false, err
+	}
+	gone = true
+	for _, rowsOf := range widgetRows {
+		n, err := t.exec(`DELETE FROM `+rowsOf.table+` WHERE widget_id = ?1 AND (`+rowsOf.key+`) IN
+			(SELECT `+rowsOf.key+` FROM `+rowsOf.table+` WHERE widget_id = ?1 LIMIT ?2)`, id, widgetRowsAtOnce)
+		if err != nil {
+			return false, err
+		}
+		*removed += n
+		gone = gone && n < widgetRowsAtOnce
+	}
+	if !gone {
+		return false, nil
+	}
+	if _, err := t.exec(`DELETE FROM widgets WHERE id = ?`, id); err != nil {
+		return false, err
+	}
+	return true, t.addEvent(widgetEvent(w, eventWidgetRemoved, actor, "rows", fmt.Sprint(*removed)))
 }
 
 // counts are the counters of a widget.
@@ -116,9 +219,21 @@ func (t *tx) addCounts(widgetID string, c counts, items []itemCount) {
 	t.total = addTotals(t.total, y)
 }
 
-// write implements total.
+// write implements total. What was counted for a widget that was removed meanwhile is left out: it
+// would break a foreign key, and with it the whole batch.
 func (y *tally) write(t *tx) error {
+	exists := map[string]bool{}
 	for _, key := range y.order {
+		if _, known := exists[key.widget]; !known {
+			_, err := t.anyWidget(key.widget)
+			if err != nil && !errors.Is(err, errNotFound) {
+				return err
+			}
+			exists[key.widget] = err == nil
+		}
+		if !exists[key.widget] {
+			continue
+		}
 		c := y.rows[key]
 		if key.item == "" {
 			_, err := t.exec(`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders)

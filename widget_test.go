@@ -567,6 +567,54 @@ func TestStats_timeZoneIsTheNameOfOne(t *testing.T) {
 	}
 }
 
+func TestWidget_eventsWithoutAnOriginAreToldThatOneIsNeeded(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	body := `{"widget":"` + s.addWidget(s.account) + `","events":[{"type":"view"}]}`
+	if a := s.post("/widget/events", body).is(403, "origin_not_allowed"); !strings.Contains(a.text("detail"), "needs an Origin header") {
+		t.Errorf("without an Origin: %s", a.body)
+	}
+	if a := s.post("/widget/events", body, "Origin: https://other.example").is(403, "origin_not_allowed"); a.text("detail") != codeOrigin.detail {
+		t.Errorf("with an unlisted Origin: %s", a.body)
+	}
+}
+
+func TestWidget_removedTakesItsCountersAlongAndLateCountsHurtNobody(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	widget, other := s.addWidget(s.account), s.addWidget(s.account)
+	s.report(widget, `{"type":"view"},{"type":"click","item":"Soup"}`).is(204)
+	s.change(func(t *tx) error {
+		for i := range widgetRowsAtOnce + 10 { // more than one transaction removes
+			t.at(-time.Duration(i+1)*quarterHour).addCounts(widget, counts{Views: 1}, nil)
+		}
+		return nil
+	})
+	_, err := s.command("widget", "remove", widget)
+	oneLine(t, err, widget+" has 5013 rows of what it counted", "add -force")
+	if out := s.must("widget", "remove", widget, "-force", "-json"); out != `{"ok":true,"rows":5013}`+"\n" {
+		t.Errorf("removing printed %s", out)
+	}
+	for _, table := range []string{"widget_counts", "item_counts", "item_names"} {
+		if n := s.count(`SELECT count(*) FROM ` + table); n != 0 {
+			t.Errorf("%s has %d rows", table, n)
+		}
+	}
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'widget.removed' AND subject_id = ? AND data = '{"rows":"5013"}'`, widget); n != 1 {
+		t.Errorf("%d events", n)
+	}
+	// The service may not know for a moment that the widget is gone.
+	s.change(func(t *tx) error {
+		t.addCounts(widget, counts{Views: 1}, []itemCount{{Item: "Soup", Clicks: 1}})
+		t.addCounts(other, counts{Views: 7}, nil)
+		return nil
+	})
+	if n := s.count(`SELECT views FROM widget_counts WHERE widget_id = ?`, other); n != 7 {
+		t.Errorf("the other widget has %d views", n)
+	}
+	s.report(widget, `{"type":"view"}`).is(404, "widget_not_found")
+}
+
 func statsStory(t *testing.T, o *operator) {
 	id := o.object("widget", "add", "-account", o.account, "Lunch", "-public-orders")["id"].(string)
 	other := strings.TrimSpace(o.do("widget", "add", "Dinner", "-account", o.account))
@@ -585,6 +633,16 @@ func statsStory(t *testing.T, o *operator) {
 	if lines := strings.Split(strings.TrimSpace(out), "\n"); strings.Contains(out, other) || len(lines) != 34 || !strings.Contains(out, " "+strings.Repeat("█", 40)+"\n") {
 		t.Errorf("%d lines:\n%s", len(lines), out)
 	}
+	o.fails("has 1 row of what it counted, which would be lost: add -force", "widget", "remove", other)
+	if got := o.object("widget", "remove", other, "-force"); got["rows"] != 1.0 {
+		t.Errorf("removed %v", got)
+	}
+	o.fails("not found", "widget", "remove", other)
+	o.do("widget", "rename", id, "Mittagstisch")
+	if rows := o.objects("widget", "list"); len(rows) != 1 || rows[0]["name"] != "Mittagstisch" {
+		t.Errorf("widgets %v", rows)
+	}
+	o.fails("a name has 1 to 200 bytes", "widget", "rename", id, "")
 	if rows := o.objects("legacy"); len(rows) != 1 || rows[0]["calls"] != 7.0 || rows[0]["caller"] != o.account {
 		t.Errorf("legacy %v", rows)
 	}

@@ -55,7 +55,8 @@ CREATE TABLE leads (
   email_key   TEXT NOT NULL,                                         -- the whole address in lower case: what erasing looks for
   source      TEXT,                                                  -- which form: "footer"
   page        TEXT CHECK (page LIKE '/%'),                           -- path of the page, no query
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was posted
+  fields      TEXT CHECK (json_type(fields) = 'object')              -- what else the form asked for: {"phone":"…"}; NULL: nothing
 ) STRICT;
 CREATE INDEX leads_account ON leads (account_id, id);
 CREATE INDEX leads_email ON leads (email_key, created_at);
@@ -173,7 +174,8 @@ CREATE TABLE events (
   device_id  TEXT,                                                   -- which device, if one
   lead_id    TEXT,                                                   -- which lead, if one; never its address
   actor      TEXT NOT NULL,                                          -- who did it: device, site, command, a token's id, time
-  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object') -- what else there is to say
+  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object'), -- what else there is to say
+  subject_id TEXT NOT NULL DEFAULT ''                                -- what it is about: the id of a licence (also of a device), lead, widget, token or account
 ) STRICT;
 CREATE INDEX events_account ON events (account_id, seq);
 CREATE INDEX events_license ON events (license_id, type, at) WHERE license_id IS NOT NULL;
@@ -267,7 +269,7 @@ INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created
 INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at) VALUES ('tok_00000000000000000000000004', 'acct_00000000000000000000000002', 'lost laptop', 'leads:write', 0, 'kid-0', '2026-05-01T00:00:00Z', '2036-06-01T00:00:00Z', '2026-05-02T12:00:00Z');
 
 INSERT INTO leads (id, account_id, type, email, email_key, source, page, created_at) VALUES ('lead_00000000000000000000000001', 'acct_00000000000000000000000001', 'newsletter', 'Ada.Lovelace@example.com', 'ada.lovelace@example.com', 'footer', '/lunch', '2026-09-01T10:00:00Z');
-INSERT INTO leads (id, account_id, type, email, email_key, source, page, created_at) VALUES ('lead_00000000000000000000000002', 'acct_00000000000000000000000002', 'demo', 'grüße@example.com', 'grüße@example.com', NULL, NULL, '2026-09-02T10:00:00Z');
+INSERT INTO leads (id, account_id, type, email, email_key, source, page, created_at, fields) VALUES ('lead_00000000000000000000000002', 'acct_00000000000000000000000002', 'demo', 'grüße@example.com', 'grüße@example.com', NULL, NULL, '2026-09-02T10:00:00Z', '{"message":"zwei\nZeilen","phone":"+39 0471 000000"}');
 INSERT INTO leads (id, account_id, type, email, email_key, source, page, created_at) VALUES ('lead_00000000000000000000000003', 'acct_00000000000000000000000002', 'contact', '=cmd|'' /C calc''!A0@example.com', '=cmd|'' /c calc''!a0@example.com', '=1+1', '/-- no comment', '2026-09-03T10:00:00Z');
 INSERT INTO leads (id, account_id, type, email, email_key, source, page, created_at) VALUES ('lead_00000000000000000000000004', 'acct_00000000000000000000000003', 'newsletter', 'same@example.com', 'same@example.com', 'popup', '/', '2026-09-04T10:00:00Z');
 INSERT INTO leads (id, account_id, type, email, email_key, source, page, created_at) VALUES ('lead_00000000000000000000000005', 'acct_00000000000000000000000001', 'newsletter', 'Same@example.com', 'same@example.com', 'footer', '/', '2026-10-04T10:00:00Z');
