@@ -158,8 +158,7 @@ func (e *env) readImport(
 func readImportKey(cells *textTerms, firstLine map[licenseKey]int, line int) licenseKey {
 	key, err := parseLicenseKey(cells.cell("key"))
 	if err != nil {
-		cells.wrong("key", "it must have 16 to 255 visible ASCII characters, "+
-			"and a key like widgetd's own (25 letters and digits) a correct check symbol")
+		cells.wrong("key", "it must have 16 to 255 visible ASCII characters")
 		return ""
 	}
 	if first, repeated := firstLine[key]; repeated {

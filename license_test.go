@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,7 +98,7 @@ func TestLicenseKey_withAWrongSymbolOrSwappedNeighboursIsNoticed(t *testing.T) {
 		keys = append(keys, symbolsOf(t, newLicenseKey()))
 	}
 	for _, symbols := range keys {
-		if _, err := parseLicenseKey(keyText(symbols)); err != nil {
+		if key, err := parseLicenseKey(keyText(symbols)); err != nil || key.mistyped() {
 			t.Fatalf("%s: %v", keyText(symbols), err)
 		}
 		for i := range symbols {
@@ -107,7 +108,7 @@ func TestLicenseKey_withAWrongSymbolOrSwappedNeighboursIsNoticed(t *testing.T) {
 				}
 				wrong := slices.Clone(symbols)
 				wrong[i] = other
-				if key, err := parseLicenseKey(keyText(wrong)); err != error(errKeyMalformed) || key != "" {
+				if key, err := parseLicenseKey(keyText(wrong)); err != nil || !key.mistyped() {
 					t.Fatalf("symbol %d of %s as %c: %q, %v", i, keyText(symbols), upperCrockford[other], key, err)
 				}
 			}
@@ -117,7 +118,7 @@ func TestLicenseKey_withAWrongSymbolOrSwappedNeighboursIsNoticed(t *testing.T) {
 				}
 				wrong := slices.Clone(symbols)
 				wrong[i], wrong[j] = wrong[j], wrong[i]
-				if key, err := parseLicenseKey(keyText(wrong)); err != error(errKeyMalformed) || key != "" {
+				if key, err := parseLicenseKey(keyText(wrong)); err != nil || !key.mistyped() {
 					t.Fatalf("symbols %d and %d of %s swapped: %q, %v", i, j, keyText(symbols), key, err)
 				}
 			}
@@ -177,7 +178,8 @@ func TestLicenseKey_readsTheSameHoweverItIsTyped(t *testing.T) {
 	}
 	for i := range plain {
 		for _, bad := range []string{"U", "u", "!", "*", "\x00", "é", "Ａ", "_"} {
-			if got, err := parseLicenseKey(spelled(i, bad)); err == nil {
+			got, err := parseLicenseKey(spelled(i, bad))
+			if err == nil && (got == want || hasOwnShape(string(got)) && !got.mistyped()) {
 				t.Fatalf("%q at %d reads as %q", bad, i, got)
 			}
 		}
@@ -199,7 +201,8 @@ func TestLicenseKey_importedIsTakenAsItIs(t *testing.T) {
 		"empty": "", "15 characters": strings.Repeat("k", 15), "256 characters": strings.Repeat("k", 256),
 		"a space in it": "abcdefgh ijklmnop", "a space at the end": "abcdefghijklmnop ", "a tab": "abcdefgh\tijklmnop",
 		"not ASCII": "abcdefghijklmnopé", "a NUL": "abcdefgh\x00ijklmnop", "a DEL": "abcdefgh\x7fijklmnop", "not UTF-8": "abcdefgh\xffijklmnop",
-		"25 symbols of which one is wrong": strings.Repeat("k", 25), "only dashes": strings.Repeat("-", 3),
+		"only dashes": strings.Repeat("-", 3), "25 letters that are not ASCII": strings.Repeat("ı", 25),
+		"25 letters, spaces and a dot": "abcde fghjk mnpqr stvwx yz01.",
 	} {
 		if got, err := parseLicenseKey(key); err != error(errKeyMalformed) {
 			t.Errorf("%s: %q reads as %q, %v", name, key, got, err)
@@ -207,17 +210,120 @@ func TestLicenseKey_importedIsTakenAsItIs(t *testing.T) {
 	}
 }
 
+// Keys of five groups of five are common, and 31 of 32 of them don't have our check symbol.
+func TestLicenseKey_ofAnotherVendorInOurShapeIsFoundHoweverItIsTyped(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	keys := []string{"A1B2C-D3E4F-G5H6J-K7L8M-N9P1Q", "UUUUU-UUUUU-UUUUU-UUUUU-UUUUU", "00000-00000-00000-00000-00001"}
+	for range 30 {
+		symbols := make([]byte, keySymbols)
+		for i := range symbols {
+			symbols[i] = letters[rand.IntN(len(letters))]
+		}
+		key := string(symbols)
+		if i := rand.IntN(3); i > 0 {
+			key = strings.Join([]string{key[:5], key[5:10], key[10:15], key[15:20], key[20:]}, []string{"-", " "}[i-1])
+		}
+		keys = append(keys, key)
+	}
+	s.must("license", "import", s.importFile(append([]string{"key"}, keys...)...), "-account", s.account, "-product", "kds")
+	looksLike := map[rune]string{'0': "0Oo", 'O': "0Oo", '1': "1IiLl", 'I': "1IiLl", 'L': "1IiLl"}
+	for _, key := range keys {
+		var typed strings.Builder
+		for _, r := range strings.NewReplacer("-", "", " ", "").Replace(key) {
+			alike, ok := looksLike[r]
+			if !ok {
+				alike = string(r) + strings.ToLower(string(r))
+			}
+			typed.WriteByte(alike[rand.IntN(len(alike))])
+			typed.WriteString([]string{"", "", "-", " ", "–"}[rand.IntN(5)])
+		}
+		a := s.verifyKey(typed.String(), "f").is(200)
+		if a.text("code") != "device_not_activated" {
+			t.Errorf("%s typed as %q: %s", key, typed.String(), a.body)
+		}
+		s.activate(typed.String(), "f").is(200)
+		s.post("/widget/license/deactivate", seatBody("license_key", key, "fingerprint", "f")).is(200)
+	}
+}
+
+func TestLicenseKey_thatCoincidesWithAnotherIsRefusedAtImport(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	importing := func(keys ...string) error {
+		_, err := s.command("license", "import", s.importFile(append([]string{"key"}, keys...)...), "-account", s.account, "-product", "kds")
+		return err
+	}
+	err := importing("A1B2C-D3E4F-G5H6J-K7L8M-N9P1O", "a1b2cd3e4fg5h6jk718mn9p10")
+	if err == nil || !strings.Contains(err.Error(), "line 3: key: ") {
+		t.Fatalf("two in one file: %v", err)
+	}
+	s.check(importing("A1B2C-D3E4F-G5H6J-K7L8M-N9P1O"))
+	if err := importing("AIB2C-D3E4F-G5H6J-K7I8M-N9PL0"); err == nil || !strings.Contains(err.Error(), errKeyTaken.Error()) {
+		t.Fatalf("one that is there already: %v", err)
+	}
+	s.check(importing("A1B2C-D3E4F-G5H6J-K7L8M-N9PU0"))
+}
+
+// What an import before this rule could have stored: it took keys of our shape only with the
+// right check symbol, in upper case, and all others as they are.
+func TestLicenseKey_storedByAnEarlierImportIsStillFound(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
+	own := newLicenseKey()
+	for sent, stored := range map[string]string{
+		strings.ToLower(own):            strings.ReplaceAll(own, "-", ""),
+		"{AAAA-aaaa-BBBB-bbbb-oilO}/25": "{AAAA-aaaa-BBBB-bbbb-oilO}/25",
+		"A.B2C-D3E.F-G5H6JK7L8M-N9P1Q":  "A.B2C-D3E.F-G5H6JK7L8M-N9P1Q",
+		"oiloiloiloiloiloiloiloil":      "oiloiloiloiloiloiloiloil",
+	} {
+		id, _ := s.addLicense(license{})
+		hash := sha256.Sum256([]byte(stored))
+		s.sql(`UPDATE license_keys SET hash = ? WHERE license_id = ?`, hash[:], id)
+		if a := s.verifyKey(sent, "f").is(200); a.text("license", "id") != id {
+			t.Errorf("%q: %s", sent, a.body)
+		}
+	}
+}
+
+func TestLicenseKey_withAWrongSymbolIsLookedUpAndCountedAndMalformedWhenUnknown(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"verify", "activate", "deactivate"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				known, unknown := "A1B2C-D3E4F-G5H6J-K7L8M-N9P1Q", "A1B2C-D3E4F-G5H6J-K7L8M-N9P1R"
+				s.must("license", "import", s.importFile("key", known), "-account", s.account, "-product", "kds")
+				ask := func(key string) answer {
+					return s.post("/widget/license/"+path, seatBody("license_key", key, "fingerprint", "f"))
+				}
+				for range 30 {
+					if a := ask(unknown); path == "verify" {
+						a.answers("key_malformed")
+					} else if a.is(422, "key_malformed"); !strings.Contains(a.body, `"pointer":"#/license_key"`) {
+						t.Fatal(a.body)
+					}
+				}
+				ask(unknown).is(429, "rate_limited")
+				for range 40 {
+					ask(known).is(200)
+				}
+			})
+		})
+	}
+}
+
 func TestLicenseKey_malformedIsNotLookedUp(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
-	symbols := symbolsOf(t, key)
-	symbols[7] ^= 1
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	lookedUp := func() bool {
 		return slices.ContainsFunc(slices.Concat(*reads, *writes), func(query string) bool { return strings.Contains(query, "k.hash = ?") })
 	}
-	for _, bad := range []string{keyText(symbols), key[:15], "U" + key[1:], "", "short", strings.Repeat("k", 256)} {
+	for _, bad := range []string{key[:15], key[:28] + "é", "", "short", strings.Repeat("k", 256)} {
 		for range 12 { // 72 in all, where 30 failed look-ups would be too many
 			body := fmt.Sprintf(`{"license_key":%q,"fingerprint":"f"}`, bad)
 			a := s.post("/widget/license/verify", body).is(200)
@@ -324,14 +430,9 @@ func FuzzLicenseKey(f *testing.F) {
 		if len(key) < minImported || len(key) > maxKeyBytes || len(key.hint()) != 5 || strings.IndexFunc(string(key), func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
 			t.Fatalf("%q reads as %q", s, key)
 		}
-		strange := strings.Map(func(r rune) rune {
-			if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-				return -1
-			}
-			return r
-		}, string(key))
-		if ours := len(key) == keySymbols && !strings.Contains(string(key), "-") && len(strange) <= 1; ours && keySum(symbolsOf(t, string(key))) != 0 {
-			t.Fatalf("%q reads as %q, whose check symbol is wrong", s, key)
+		upper := lookalikes.Replace(strings.ToUpper(string(key)))
+		if hasOwnShape(string(key)) && string(key) != upper || !hasOwnShape(string(key)) && (string(key) != s || key.mistyped()) {
+			t.Fatalf("%q reads as %q", s, key)
 		}
 	})
 }
