@@ -282,7 +282,7 @@ func tokenIssue(e *env) error {
 	if len(scopes) == 0 {
 		return usageError("-scope is needed, as \"stats:read leads:read\"")
 	}
-	ttl, err := parseAge(e.str("ttl"))
+	ttl, err := parseSpan(e.str("ttl"), true)
 	if err != nil {
 		return err
 	}
@@ -301,7 +301,7 @@ func tokenIssue(e *env) error {
 		AllAccounts: e.on("all-accounts"),
 	}
 	err = e.change(func(t *tx) (err error) {
-		token, row, err = issueToken(t, keys, row, ttl)
+		token, row, err = issueToken(t, keys, row, ttl.after(t.now.Time).Sub(t.now.Time))
 		return err
 	})
 	if err != nil {

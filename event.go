@@ -86,8 +86,8 @@ func eventsShow(e *env) error {
 			return err
 		}
 	}
-	if age, err := parseAge(e.str("since")); err == nil { // a duration, back from now
-		filter.since = newStamp(e.now().Add(-age))
+	if age, err := parseSpan(e.str("since"), true); err == nil { // back from now
+		filter.since = newStamp(age.before(e.now()))
 	} else if filter.since, err = e.parseTime(e.str("since")); err != nil {
 		return err
 	}

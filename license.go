@@ -97,6 +97,12 @@ func (l *license) graceUntil() stamp {
 	return l.ExpiresAt.after(days(l.GraceDays))
 }
 
+// endedBy reports whether the licence has an end that is not later than now, without regard to
+// days of grace.
+func (l *license) endedBy(now time.Time) bool {
+	return !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(now)
+}
+
 // A verdictInput is what licenseVerdict needs to know of a request.
 type verdictInput struct {
 	product      string   // "": any product

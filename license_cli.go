@@ -13,9 +13,9 @@ var (
 	optPlan       = option{name: "plan", value: "NAME", help: "the plan under which the licence was sold"}
 	optMaxDevices = option{name: "max-devices", value: "N", help: "number of seats; no limit by default"}
 	optStarts     = option{name: "starts", value: "TIME",
-		help: "start: a date, RFC 3339, or days from now as 7d"}
+		help: "start: a date (its first second in UTC), RFC 3339, or from now as 7d, 2w"}
 	optExpires = option{name: "expires", value: "TIME",
-		help: "end: a date, RFC 3339, or days from now as 365d"}
+		help: "end: a date (its last second in UTC), RFC 3339, or from now as 365d, 52w, 1y"}
 	optGraceDays = option{name: "grace-days", value: "N", def: "0",
 		help: "days that activated devices may go on after the end"}
 	optLeaseHours = option{name: "lease-hours", value: "N", def: "336",
@@ -37,7 +37,7 @@ var (
 	optDays = option{name: "days", value: "N",
 		help: "days to add; by default the licence's own duration"}
 	optOldKeyUntil = option{name: "old-key-until", value: "TIME",
-		help: "when the old key stops working: a date, RFC 3339, or 7d; now by default"}
+		help: "when the old key stops working: a date (its last second in UTC), RFC 3339, or 7d; now by default"}
 	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
 	optStatus = option{name: "status", value: "STATUS",
 		help: "only licences that are now " + strings.Join(statuses, ", ")}
@@ -63,6 +63,7 @@ var licenseCommands = []command{
 		optEntitlements,
 		optTrial,
 		optMetadata,
+		optForce.says("issue a licence whose end is in the past"),
 	}, 0, licenseAdd},
 	{"license list", "", "list licences, newest first", []option{
 		optAccount.says("only licences of this account"),
@@ -101,7 +102,7 @@ func (e *env) licenseFromOptions() (*license, error) {
 	if err != nil {
 		return nil, err
 	}
-	expires, err := e.parseTime(e.str("expires"))
+	expires, err := e.parseEnd(e.str("expires"))
 	if err != nil {
 		return nil, err
 	}
@@ -137,6 +138,8 @@ func (e *env) licenseFromOptions() (*license, error) {
 		err = usageError("-product NAME is needed")
 	case name != "":
 		wrong(name, detail)
+	case l.endedBy(e.now()) && !e.on("force"):
+		err = usageError("-expires: " + l.ExpiresAt.String() + " is in the past: add -force if that is meant")
 	}
 	return l, err
 }
@@ -155,7 +158,18 @@ func licenseAdd(e *env) error {
 		return err
 	}
 	return e.print(map[string]string{"id": id, "key": key},
-		fmt.Sprintf("id:  %s\nkey: %s  (shown once)", id, key))
+		fmt.Sprintf("id:   %s\nkey:  %s  (shown once)\nends: %s", id, key, describeEnd(l)))
+}
+
+// describeEnd returns the moment when a licence ends, or what is known of it.
+func describeEnd(l *license) string {
+	switch {
+	case !l.ExpiresAt.IsZero():
+		return l.ExpiresAt.String()
+	case l.ExpiryBasis == basisFirstActivation:
+		return fmt.Sprintf("%d days after its first activation", valueOr(l.DurationDays, 0))
+	}
+	return "never"
 }
 
 // licenseChange runs f in a transaction and prints the licence that f returns: as JSON,
@@ -215,7 +229,7 @@ func licenseAction(e *env) error {
 }
 
 func licenseRotate(e *env) error {
-	until, err := e.parseTime(e.str("old-key-until"))
+	until, err := e.parseEnd(e.str("old-key-until"))
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // importColumns are the columns that a CSV file of licences may have; key is required.
@@ -304,10 +303,13 @@ func (c *textTerms) timeTerm(name string) (stamp, bool) {
 	if cell == "" {
 		return stamp{}, false
 	}
-	if day, err := time.Parse(time.DateOnly, cell); err == nil {
-		cell = newStamp(day).String()
+	t, ok := parseDate(cell)
+	switch {
+	case !ok:
+		t, ok = parseStamp(cell)
+	case name == "expires_at":
+		t = t.endOfDay()
 	}
-	t, ok := parseStamp(cell)
 	if !ok {
 		c.wrong(name, "This must be a date as 2027-01-31 or a time as 2027-01-31T12:00:00Z.")
 	}

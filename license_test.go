@@ -1215,6 +1215,39 @@ func TestLicense_ofAnotherAccountIsNotThere(t *testing.T) {
 	}
 }
 
+func TestLicense_endGivenAsADateIsTheEndOfThatDay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // its clock begins at 2000-01-01T00:00:00Z
+		o := newOperator(t)
+		for given, want := range map[string]string{
+			"2027-01-31": "2027-01-31T23:59:59Z", "31.01.2027": "2027-01-31T23:59:59Z", "29.2.2028": "2028-02-29T23:59:59Z",
+			"2027-01-31T12:00:00+02:00": "2027-01-31T10:00:00Z", "9000-12-31": "9000-12-31T23:59:59Z", "2000-01-01": "2000-01-01T23:59:59Z",
+			"10d": "2000-01-11T00:00:00Z", "52w": "2000-12-30T00:00:00Z", "1y": "2001-01-01T00:00:00Z", "100y": "2100-01-01T00:00:00Z",
+		} {
+			text := o.do("license", "add", "-account", o.account, "-product", "kds", "-expires", given)
+			if !strings.HasSuffix(text, "\nends: "+want+"\n") {
+				t.Errorf("-expires %s: %s", given, text)
+			}
+			if got := o.object("license", "show", text[6:36])["expires_at"]; got != want {
+				t.Errorf("-expires %s is shown as %s", given, got)
+			}
+		}
+		text := o.do("license", "add", "-account", o.account, "-product", "kds", "-duration-days", "30", "-from-activation")
+		if !strings.HasSuffix(text, "\nends: 30 days after its first activation\n") {
+			t.Error(text)
+		}
+		text = o.do("license", "add", "-account", o.account, "-product", "kds", "-starts", "2000-02-03", "-expires", "2000-02-03", "-duration-days", "1")
+		if got := o.object("license", "show", text[6:36])["starts_at"]; got != "2000-02-03T00:00:00Z" {
+			t.Errorf("a day's licence begins at %s", got)
+		}
+		if text := o.do("license", "renew", text[6:36]); !strings.HasSuffix(text, " ends at 2000-02-04T23:59:59Z\n") {
+			t.Error(text)
+		}
+		time.Sleep(time.Second)
+		o.do("license", "add", "-account", o.account, "-product", "kds", "-expires", "1999-12-31", "-force")
+	})
+}
+
 func licenseStory(t *testing.T, o *operator) {
 	added := o.object("license", "add", "-account", o.account, "-product", "kds", "-plan", "pro", "-max-devices", "3", "-expires", "365d",
 		"-grace-days", "14", "-lease-hours", "48", "-entitlements", "a,b", "-trial", "-metadata", `{"order":17}`)
@@ -1223,7 +1256,7 @@ func licenseStory(t *testing.T, o *operator) {
 		t.Errorf("added %v: %v", added, err)
 	}
 	text := o.do("license", "add", "-account", o.account, "-product", "board", "-starts", "2099-01-01")
-	if !regexp.MustCompile(`^id:  lic_\w{26}\nkey: ([0-9A-Z]{5}-){4}[0-9A-Z]{5}  \(shown once\)\n$`).MatchString(text) {
+	if !regexp.MustCompile(`^id:   lic_\w{26}\nkey:  ([0-9A-Z]{5}-){4}[0-9A-Z]{5}  \(shown once\)\nends: never\n$`).MatchString(text) {
 		t.Errorf("for people: %q", text)
 	}
 	board := regexp.MustCompile(`lic_\w{26}`).FindString(text)
