@@ -108,12 +108,13 @@ var bodyRules = []bodyRule{
 	}},
 }
 
-const someTerms = `"plan":"pro","trial":true,"max_devices":3,"max_transfers":2,"starts_at":"2020-01-01T00:00:00Z","expires_at":"2040-01-01T00:00:00Z",` +
+const someTerms = `"plan":"pro","customer":"Trattoria Roma","trial":true,"max_devices":3,"max_transfers":2,"starts_at":"2020-01-01T00:00:00Z","expires_at":"2040-01-01T00:00:00Z",` +
 	`"grace_days":7,"duration_days":365,"lease_hours":24,"entitlements":["kds"],"metadata":{"order":"7"}`
 
 // termRules are those of the terms of a licence that can be changed.
 var termRules = []memberRule{
 	{path: "plan", kind: jsonString, nullable: true, max: 100},
+	{path: "customer", kind: jsonString, nullable: true, max: 200},
 	{path: "trial", kind: jsonBool},
 	{path: "max_devices", kind: jsonNumber, nullable: true, wrong: map[string]string{`0`: "out_of_range", `1000001`: "out_of_range", `1.5`: "out_of_range"}},
 	{path: "max_transfers", kind: jsonNumber, nullable: true, wrong: map[string]string{`-1`: "out_of_range", `1000001`: "out_of_range"}},

@@ -9,8 +9,10 @@ import (
 
 // The options of these commands.
 var (
-	optProduct    = option{name: "product", value: "NAME", help: "the product that the licence is for"}
-	optPlan       = option{name: "plan", value: "NAME", help: "the plan under which the licence was sold"}
+	optProduct  = option{name: "product", value: "NAME", help: "the product that the licence is for"}
+	optPlan     = option{name: "plan", value: "NAME", help: "the plan under which the licence was sold"}
+	optCustomer = option{name: "customer", value: "TEXT",
+		help: "your own name, address or number for the buyer, at most 200 characters"}
 	optMaxDevices = option{name: "max-devices", value: "N", help: "number of seats; no limit by default"}
 	optStarts     = option{name: "starts", value: "TIME",
 		help: "start: a date (its first second in UTC), RFC 3339, or from now as 7d, 2w"}
@@ -42,7 +44,8 @@ var (
 	optStatus = option{name: "status", value: "STATUS",
 		help: "only licences that are now " + strings.Join(statuses, ", ")}
 	optSearch = option{name: "search", value: "TEXT",
-		help: "only licences with this text in product, plan, id or the key's last symbols"}
+		help: "only the licence with this key, or those with this text in product, plan, customer, " +
+			"id or the key's last symbols"}
 )
 
 // The operator's commands on licences.
@@ -51,6 +54,7 @@ var licenseCommands = []command{
 		optAccount,
 		optProduct,
 		optPlan,
+		optCustomer,
 		optFloating,
 		optMaxDevices,
 		optMaxTransfers,
@@ -68,6 +72,7 @@ var licenseCommands = []command{
 	{"license list", "", "list licences, newest first", []option{
 		optAccount.says("only licences of this account"),
 		optProduct.says("only licences for this product"),
+		optCustomer.says("only licences of exactly this customer"),
 		optStatus,
 		optSearch,
 		optLimit,
@@ -116,6 +121,7 @@ func (e *env) licenseFromOptions() (*license, error) {
 	terms := map[string]struct{ option, text string }{
 		"product":       {"product", e.str("product")},
 		"plan":          {"plan", e.str("plan")},
+		"customer":      {"customer", e.str("customer")},
 		"kind":          {"floating", kind},
 		"max_devices":   {"max-devices", e.str("max-devices")},
 		"max_transfers": {"max-transfers", e.str("max-transfers")},
@@ -249,10 +255,11 @@ func licenseList(e *env) error {
 		return err
 	}
 	filter := licenseFilter{
-		product: e.str("product"),
-		status:  e.str("status"),
-		search:  e.str("search"),
-		now:     newStamp(e.now()),
+		product:  e.str("product"),
+		customer: e.str("customer"),
+		status:   e.str("status"),
+		search:   e.str("search"),
+		now:      newStamp(e.now()),
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
@@ -269,9 +276,10 @@ func licenseList(e *env) error {
 		for _, l := range firstRows(e, rows, limit, "-limit N") {
 			all = append(all, newLicenseDetail(l, e.now()))
 		}
-		return printRows(e, all, "ID PRODUCT PLAN STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
+		return printRows(e, all, "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
 			return []any{
-				l.ID, l.Product, l.Plan, l.Status, formatSeats(l.Seats), "…" + l.KeyHint, l.ExpiresAt, l.AccountID,
+				l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
+				l.ExpiresAt, l.AccountID,
 			}
 		})
 	})
@@ -322,6 +330,7 @@ var exportedColumns = []struct {
 	{"product", func(l licenseDetail) string { return csvTextCell(l.Product) }},
 	{"plan", func(l licenseDetail) string { return csvTextCell(valueOr(l.Plan, "")) }},
 	{"kind", func(l licenseDetail) string { return l.Kind }},
+	{"customer", func(l licenseDetail) string { return csvTextCell(valueOr(l.Customer, "")) }},
 	{"state", func(l licenseDetail) string { return l.State }},
 	{"status", func(l licenseDetail) string { return l.Status }},
 	{"reason", func(l licenseDetail) string { return csvTextCell(valueOr(l.Reason, "")) }},

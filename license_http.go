@@ -187,7 +187,15 @@ func (q *licensesRequest) read(in *input) {
 	q.accountScope.read(in)
 	q.filter.status = in.parameter("status", oneOf(statuses...))
 	q.filter.product = in.parameter("product", isText(maxNameLength))
-	q.filter.search = in.parameter("q", isText(maxNameLength))
+	q.filter.customer = in.parameter("customer", isText(maxCustomer))
+	q.filter.search = in.parameter("q", isText(maxKeyBytes))
+	in.parameter("expires_before", func(s string) (string, string) {
+		var ok bool
+		if q.filter.expiresBefore, ok = parseStamp(s); !ok {
+			return "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z."
+		}
+		return "", ""
+	})
 	q.page = in.page("lic")
 }
 

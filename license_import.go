@@ -21,6 +21,7 @@ var importColumns = []string{
 	"product",
 	"plan",
 	"kind",
+	"customer",
 	"state",
 	"reason",
 	"trial",

@@ -2,11 +2,14 @@ package main
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -1157,6 +1160,98 @@ func TestLicense_listIsFilteredByPortals(t *testing.T) {
 	s.get("/licenses?q=", token).is(422, "validation_failed")
 }
 
+func TestLicense_customerIsShownToTheSellerAndSearchedAndNeverSentToDevices(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	made := s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds","customer":"Trattoria Roma, 4711"}`, s.account), admin).is(200)
+	id, key := made.text("id"), made.text("key")
+	other, _ := s.addLicense(license{Customer: ptr("Bistro")})
+	if made.text("customer") != "Trattoria Roma, 4711" || s.get("/licenses/"+id, admin).is(200).text("customer") != "Trattoria Roma, 4711" {
+		t.Fatal(made.body)
+	}
+	for _, a := range []answer{s.activate(key, "f").is(200), s.verifyKey(key, "f").answers("valid"), s.verifyKey(key, "f", "nonce", "n").answers("valid")} {
+		payload, err := base64.RawURLEncoding.DecodeString(strings.Split(a.text("token")+"..", ".")[1])
+		s.check(err)
+		if text := a.body + string(payload); strings.Contains(text, "customer") || strings.Contains(text, "Trattoria") {
+			t.Errorf("a device sees %s", text)
+		}
+	}
+	for query, want := range map[string]string{"q=RATTORIA": id, "customer=Bistro": other, "customer=bistro": "", "customer=Bistr": "", "q=4711": id} {
+		if ids, _ := pageOf(s.get("/licenses?"+query, admin)); strings.Join(ids, " ") != want {
+			t.Errorf("%s: %q, want %q", query, ids, want)
+		}
+	}
+	s.get("/licenses?customer=", admin).is(422, "validation_failed")
+	s.do("PATCH", "/licenses/"+id, `{"customer":"Osteria"}`, admin).is(200)
+	if n := s.count(`SELECT count(*) FROM events WHERE data LIKE '%Osteria%' OR data LIKE '%Trattoria%'`); n != 0 {
+		t.Error("an event names the customer")
+	}
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.updated' AND data = '{"changed":"customer"}'`); n != 1 {
+		t.Error("no event says that the customer changed")
+	}
+	if out := s.must("license", "list", "-customer", "Osteria"); !strings.Contains(out, "Osteria") || strings.Contains(out, other) {
+		t.Error(out)
+	}
+	s.do("PATCH", "/licenses/"+id, `{"customer":null}`, admin).is(200)
+	rows, err := csv.NewReader(strings.NewReader(s.must("license", "export", "-csv"))).ReadAll()
+	s.check(err)
+	at := slices.Index(rows[0], "customer")
+	if at < 0 || rows[1][at] != "Bistro" || rows[2][at] != "" {
+		t.Errorf("exported %q", rows)
+	}
+	s.must("license", "add", "-account", s.account, "-product", "kds", "-customer", strings.Repeat("ü", 200))
+	if _, err := s.command("license", "add", "-account", s.account, "-product", "kds", "-customer", strings.Repeat("ü", 201)); err == nil {
+		t.Error("201 characters are taken")
+	}
+	s.must("license", "import", s.importFile("key,customer", "THE-KEY-OF-ANOTHER-TIME,Café Zwei"), "-account", s.account, "-product", "kds")
+	if n := s.count(`SELECT count(*) FROM licenses WHERE customer = 'Café Zwei'`); n != 1 {
+		t.Error("the customer was not imported")
+	}
+}
+
+func TestLicense_isFoundByItsWholeKeyByTheAccountThatOwnsIt(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	tenant := s.addAccount("tenant")
+	id, key := s.addLicense(license{AccountID: tenant})
+	theirKey := "ANOTHER-VENDORS-KEY-1"
+	s.must("license", "import", s.importFile("key", theirKey), "-account", s.account, "-product", "kds")
+	same, _ := s.addLicense(license{AccountID: tenant, Customer: &theirKey}) // a text that is another account's key
+	for range 3 {
+		s.addLicense(license{AccountID: tenant})
+	}
+	s.must("license", "import", s.importFile("key", "A1B2C-D3E4F-G5H6J-K7L8M-N9P1Q"), "-account", tenant, "-product", "kds")
+	token := "Authorization: Bearer " + s.token(tenant, scopeLicenses)
+	for typed, want := range map[string]string{key: id, strings.ToLower(strings.ReplaceAll(key, "-", " ")): id, theirKey: same} {
+		if ids, _ := pageOf(s.get("/licenses?q="+url.QueryEscape(typed), token)); !slices.Equal(ids, []string{want}) {
+			t.Errorf("q=%s: %q", typed, ids)
+		}
+	}
+	if ids, _ := pageOf(s.get("/licenses?q=a1b2cd3e4fg5h6jk718mn9p1q", token)); len(ids) != 1 {
+		t.Errorf("an imported key: %q", ids)
+	}
+	if out := s.must("license", "list", "-search", theirKey); !strings.Contains(out, s.account) || strings.Contains(out, same) {
+		t.Error(out)
+	}
+	s.get("/licenses?q="+strings.Repeat("k", 255), token).is(200)
+}
+
+func TestLicense_listShowsWhatEndsBeforeATime(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	soon, _ := s.addLicense(license{ExpiresAt: newStamp(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))})
+	s.addLicense(license{ExpiresAt: newStamp(time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC))})
+	s.addLicense(license{})
+	token := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+	for end, want := range map[string][]string{"2030-01-01T00:00:00Z": nil, "2030-01-01T00:00:01Z": {soon}, "2030-01-01T01:00:01%2B01:00": {soon}, "2031-01-01T00:00:00Z": {soon}} {
+		if ids, _ := pageOf(s.get("/licenses?expires_before="+end, token)); !slices.Equal(ids, want) {
+			t.Errorf("%s: %q, want %q", end, ids, want)
+		}
+	}
+	s.get("/licenses?expires_before=2030-01-01", token).is(422, "validation_failed")
+}
+
 func TestLicense_showsEverythingButItsKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -1167,7 +1262,7 @@ func TestLicense_showsEverythingButItsKey(t *testing.T) {
 		id, key := s.addLicense(license{Plan: &plan, MaxDevices: ptr(4), ExpiresAt: end, GraceDays: 3, Entitlements: codeList{"kds"}, Metadata: json.RawMessage(`{"order":17}`)})
 		created := newStamp(time.Now())
 		s.activate(key, "f").is(200)
-		want := fmt.Sprintf(`{"id":%q,"account_id":%q,"product":"kds","plan":"pro","kind":"node_locked","state":"active","reason":null,"trial":false,"max_devices":4,`+
+		want := fmt.Sprintf(`{"id":%q,"account_id":%q,"product":"kds","plan":"pro","kind":"node_locked","customer":null,"state":"active","reason":null,"trial":false,"max_devices":4,`+
 			`"max_transfers":null,"starts_at":null,"expires_at":%q,"grace_days":3,"duration_days":null,"expiry_basis":"issue","lease_hours":336,"entitlements":["kds"],`+
 			`"metadata":{"order":17},"first_activated_at":%q,"created_at":%q,"updated_at":%q,"key_hint":%q,"status":"active","grace_until":%q,"seats":{"used":1,"max":4,"free":3}}`,
 			id, s.account, end, created, created, created, key[len(key)-5:], end.after(72*time.Hour))
