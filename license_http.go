@@ -16,16 +16,16 @@ func licenseWing(s *server) wing {
 			run: endpoint(s.createLicense)},
 		{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeAdmin, body: maxTermsBody,
 			run: endpoint(s.patchLicense)},
-		{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, creates: true,
-			run: endpoint(s.renewLicense)},
-		{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin,
+		{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, noBody: true,
+			creates: true, run: endpoint(s.renewLicense)},
+		{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			run: endpoint(s.suspendLicense)},
-		{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin,
+		{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			run: endpoint(s.reinstateLicense)},
-		{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin,
+		{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			run: endpoint(s.revokeLicense)},
-		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, creates: true,
-			run: endpoint(s.rotateKey)},
+		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, noBody: true,
+			creates: true, run: endpoint(s.rotateKey)},
 	}}
 }
 
