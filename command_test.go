@@ -130,6 +130,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{`-device: "x" is not an id of the kind dev_…`, []string{"events", "-device", "x"}},
 		{"-anonymous-rate must be a number", []string{"serve", "-anonymous-rate", "none"}},
 		{"-failed-lookup-rate must be a number", []string{"serve", "-failed-lookup-rate", "0"}},
+		{`-expiring-notice: "12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y, or 0 for no such event`, []string{"serve", "-expiring-notice", "12m"}},
 		{"-legacy-sunset must be a date", []string{"serve", "-legacy-sunset", "soon"}},
 		{"-trusted-proxies", []string{"serve", "-trusted-proxies", "nonsense"}},
 		{"-log must be text or json", []string{"serve", "-log", "xml"}},

@@ -87,6 +87,7 @@ const maxBody = 16 << 10 // bytes (contract, section 1)
 type serverOptions struct {
 	anonymousRate    int            // requests a minute and address, for each of leads, events and statistics
 	failedLookupRate int            // requests with unknown licence keys a minute and address
+	expiringNotice   span           // how long before an end license.expiring is written; zero: never
 	legacySunset     time.Time      // when the legacy paths end
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 }

@@ -49,6 +49,7 @@ var (
 	eventLicenseRevoked          = licenseEvents.add("license.revoked")
 	eventLicenseKeyRotated       = licenseEvents.add("license.key_rotated")
 	eventLicenseGraceStarted     = licenseEvents.add("license.grace_started")
+	eventLicenseExpiring         = licenseEvents.add("license.expiring")
 	eventLicenseExpired          = licenseEvents.add("license.expired")
 	eventLicenseSeatLimitReached = licenseEvents.add("license.seat_limit_reached")
 )

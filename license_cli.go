@@ -276,7 +276,8 @@ func licenseList(e *env) error {
 		for _, l := range firstRows(e, rows, limit, "-limit N") {
 			all = append(all, newLicenseDetail(l, e.now()))
 		}
-		return printRows(e, all, "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
+		const header = "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT"
+		return printRows(e, all, header, func(l licenseDetail) []any {
 			return []any{
 				l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
 				l.ExpiresAt, l.AccountID,

@@ -26,7 +26,31 @@ func licenseWing(s *server) wing {
 			run: endpoint(s.revokeLicense)},
 		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			creates: true, run: endpoint(s.rotateKey)},
-	}}
+	}, chores: []chore{{
+		fault:      "the events of licences that are about to end can't be written",
+		timeDriven: true,
+		run:        s.announceEnds,
+	}}}
+}
+
+// announceEnds writes the event license.expiring for every licence that ends within the notice
+// that serve was given, in transactions of a bounded number of rows.
+func (s *server) announceEnds(ctx context.Context) error {
+	if s.expiringNotice == (span{}) {
+		return nil
+	}
+	now := s.now()
+	due, err := s.store.licensesExpiring(newStamp(now), newStamp(s.expiringNotice.after(now)))
+	for due && err == nil {
+		written := 0
+		err = s.store.update(ctx, func(t *tx) (err error) {
+			t.invalidate() // no cached licence has what this changes
+			written, err = t.recordExpiring(newStamp(s.expiringNotice.after(t.now.Time)), maxTransitions)
+			return err
+		})
+		due = written == maxTransitions
+	}
+	return err
 }
 
 const maxTermsBody = 48 << 10 // bytes: room for 16 KiB of metadata and the other terms

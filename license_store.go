@@ -306,6 +306,39 @@ func (t *tx) recordLicenseTransitions(limit int) (int, error) {
 	return written, nil
 }
 
+// expiringDue is the SQL condition for licences whose end lies ahead and is near, and for which
+// license.expiring is not written yet: after the first ?, and not after the second.
+const expiringDue = `state <> 'revoked' AND expiring_noted IS NOT expires_at` +
+	` AND expires_at > ? AND expires_at <= ?` + hasAccount
+
+// licensesExpiring reports whether recordExpiring has anything to do at now.
+func (q *queries) licensesExpiring(now, until stamp) (due bool, err error) {
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM licenses WHERE `+expiringDue+`)`, []any{now, until}, &due)
+	return due, err
+}
+
+// recordExpiring writes the event license.expiring for up to limit licences that end by until,
+// once for each end, and returns how many it wrote.
+func (t *tx) recordExpiring(until stamp, limit int) (int, error) {
+	rows, err := collect(t.queries, `SELECT id, account_id, expires_at FROM licenses
+		WHERE `+expiringDue+` LIMIT ?`, []any{t.now, until, limit},
+		func(l *license) []any { return []any{&l.ID, &l.AccountID, &l.ExpiresAt} })
+	if err != nil {
+		return 0, err
+	}
+	for i := range rows {
+		l := &rows[i]
+		if _, err := t.exec(`UPDATE licenses SET expiring_noted = expires_at WHERE id = ?`, l.ID); err != nil {
+			return 0, err
+		}
+		e := licenseEvent(l, eventLicenseExpiring, actorTime, "expires_at", l.ExpiresAt.String())
+		if err := t.addEvent(e); err != nil {
+			return 0, err
+		}
+	}
+	return len(rows), nil
+}
+
 // saveTerms writes the terms of l to its row, and sets UpdatedAt.
 func (t *tx) saveTerms(l *license) error {
 	l.UpdatedAt = t.now

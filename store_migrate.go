@@ -32,9 +32,12 @@ type schemaStep struct {
 // released is never edited, since databases that it has upgraded are in use.
 var schemaSteps = []schemaStep{
 	{
-		does: "licenses gets the column customer",
+		does: "licenses gets the columns customer and expiring_noted",
 		sql: `ALTER TABLE licenses ADD COLUMN customer TEXT CHECK (length(customer) <= 200)` +
-			` /* the seller's own name, address or number for the buyer; never sent to devices */`,
+			` /* the seller's own name, address or number for the buyer; never sent to devices */;
+			ALTER TABLE licenses ADD COLUMN expiring_noted TEXT /* the end that license.expiring was written for */;
+			CREATE INDEX licenses_expiring_due ON licenses (expires_at)
+				WHERE state <> 'revoked' AND expiring_noted IS NOT expires_at`,
 	},
 }
 
