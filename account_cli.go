@@ -402,7 +402,7 @@ func tokenIssue(e *env) error {
 	if len(scopes) == 0 {
 		return usageError("-scope is needed, as \"stats:read leads:read\"")
 	}
-	ttl, err := parseAge(e.str("ttl"))
+	ttl, err := parseSpan(e.str("ttl"), true)
 	if err != nil {
 		return err
 	}
@@ -421,7 +421,7 @@ func tokenIssue(e *env) error {
 		AllAccounts: e.on("all-accounts"),
 	}
 	err = e.change(func(t *tx) (err error) {
-		token, row, err = grantToken(t, keys, row, ttl, e.actor())
+		token, row, err = grantToken(t, keys, row, ttl.after(t.now.Time).Sub(t.now.Time), e.actor())
 		return err
 	})
 	if err != nil {

@@ -398,8 +398,8 @@ func writeOption(w io.Writer, o option) {
 // pastTime parses an option that is a moment in the past: a date (its first second in UTC), an
 // RFC 3339 time, or a duration back from now, as 7d. For "" it returns the zero stamp.
 func (e *env) pastTime(name string) (stamp, error) {
-	if age, err := parseAge(e.str(name)); err == nil {
-		return newStamp(e.now().Add(-age)), nil
+	if age, err := parseSpan(e.str(name), true); err == nil {
+		return newStamp(age.before(e.now())), nil
 	}
 	return e.parseTime(e.str(name))
 }
@@ -423,38 +423,76 @@ func (e *env) filterID(name, prefix string) (string, error) {
 	return id, nil
 }
 
-// parseAge parses a duration of at least a second, in days ("365d", at most 100 years) or as
-// time.ParseDuration has it ("720h").
-func parseAge(s string) (time.Duration, error) {
-	if number, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.Atoi(number)
-		if err == nil && n > 0 && n <= 36500 {
-			return days(n), nil
-		}
-	} else if d, err := time.ParseDuration(s); err == nil && d >= time.Second {
-		return d, nil
-	}
-	return 0, usageError(fmt.Sprintf("%q is not a duration such as 720h or 365d", s))
+// A span is a length of time as options have it: calendar years, and a duration.
+type span struct {
+	years int
+	rest  time.Duration
 }
 
-// parseTime parses a date (meaning its first second in UTC), an RFC 3339 time, or a duration
-// from now ("365d"). For "" it returns the zero stamp.
+// after returns the time a span later than t.
+func (s span) after(t time.Time) time.Time { return t.AddDate(s.years, 0, 0).Add(s.rest) }
+
+// before returns the time a span earlier than t.
+func (s span) before(t time.Time) time.Time { return t.AddDate(-s.years, 0, 0).Add(-s.rest) }
+
+const maxSpanDays = 36500 // about a hundred years
+
+// parseSpan parses a whole number of days, weeks or calendar years, as "365d", "52w" or "1y", of
+// at most a hundred years; withHours allows "720h" too. Minutes are refused, not least because
+// "12m" would be taken for months. Errors: usageError.
+func parseSpan(s string, withHours bool) (span, error) {
+	units := map[string]struct {
+		most int
+		span func(n int) span
+	}{
+		"d": {maxSpanDays, func(n int) span { return span{rest: days(n)} }},
+		"w": {maxSpanDays / 7, func(n int) span { return span{rest: days(7 * n)} }},
+		"y": {100, func(n int) span { return span{years: n} }},
+	}
+	example := "days, weeks or years, as 365d, 52w or 1y"
+	if withHours {
+		hours := units["d"]
+		hours.most *= 24
+		hours.span = func(n int) span { return span{rest: time.Duration(n) * time.Hour} }
+		units["h"] = hours
+		example = "hours, days, weeks or years, as 720h, 365d, 52w or 1y"
+	}
+	if s != "" {
+		last := len(s) - 1
+		unit, known := units[s[last:]]
+		if n, err := strconv.Atoi(s[:last]); err == nil && known && n > 0 && n <= unit.most {
+			return unit.span(n), nil
+		}
+	}
+	return span{}, usageError(fmt.Sprintf("%q is not a duration: write %s", s, example))
+}
+
+// parseTime parses a date (meaning its first second in UTC), an RFC 3339 time, or a span from
+// now ("365d"). For "" it returns the zero stamp. Errors: usageError.
 func (e *env) parseTime(s string) (stamp, error) {
-	if s == "" {
-		return stamp{}, nil
+	if day, ok := parseDate(s); ok {
+		return day, nil
 	}
-	if day, err := time.Parse(time.DateOnly, s); err == nil {
-		s = day.Format(time.RFC3339)
-	}
-	if t, ok := parseStamp(s); ok {
+	if t, ok := parseStamp(s); ok || s == "" {
 		return t, nil
 	}
-	age, err := parseAge(s)
-	if err != nil {
-		return stamp{}, usageError(fmt.Sprintf(
-			"%q is not a time from 1970 to %d, such as 2027-01-31, 2027-01-31T12:00:00Z or 365d", s, lastYear))
+	length, err := parseSpan(s, false)
+	if err == nil {
+		return newStamp(length.after(e.now())), nil
 	}
-	return newStamp(e.now().Add(age)), nil
+	if s[0] >= '0' && s[0] <= '9' && strings.IndexFunc(s, unicode.IsPunct) < 0 { // neither date nor time
+		return stamp{}, err
+	}
+	return stamp{}, usageError(fmt.Sprintf(
+		"%q is not a time from 1970 to %d, such as 2027-01-31, 2027-01-31T12:00:00Z or 365d", s, lastYear))
+}
+
+// parseEnd is parseTime for an end: a date means the last second of that day in UTC.
+func (e *env) parseEnd(s string) (stamp, error) {
+	if day, ok := parseDate(s); ok {
+		return day.endOfDay(), nil
+	}
+	return e.parseTime(s)
 }
 
 // withStore opens the database, calls f and closes the database again.

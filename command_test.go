@@ -106,6 +106,11 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{`"soon" is not a time`, []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "soon"}},
 		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "0001-01-01"}}, // Go's zero time
 		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "9999-12-31"}}, // grace would not fit
+		{`"12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "12m"}},
+		{`"30s" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "30s"}},
+		{`"24h" is not a duration: write days, weeks or years,`, []string{"license", "rotate-key", "x", "-old-key-until", "24h"}},
+		{`"12m" is not a duration: write hours, days, weeks or years,`, []string{"leads", "purge", "-older-than", "12m"}},
+		{"-expires: 2020-02-29T23:59:59Z is in the past: add -force if that is meant", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "2020-02-29"}},
 		{"the option is given twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example", "-db", filepath.Join(o.dir, "none", "x.db")}},
 		{"-expires: The licence would end before it starts.", []string{"license", "add", "-account", o.account, "-product", "p", "-starts", "2030-01-02", "-expires", "2030-01-01"}},
 		{"a rate is a number from 1 to 1000000", []string{"account", "rate", o.account, "0"}},
@@ -129,6 +134,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{`-device: "x" is not an id of the kind dev_…`, []string{"events", "-device", "x"}},
 		{"-anonymous-rate must be a number", []string{"serve", "-anonymous-rate", "none"}},
 		{"-failed-lookup-rate must be a number", []string{"serve", "-failed-lookup-rate", "0"}},
+		{`-expiring-notice: "12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y, or 0 for no such event`, []string{"serve", "-expiring-notice", "12m"}},
 		{"-legacy-sunset must be a date", []string{"serve", "-legacy-sunset", "soon"}},
 		{"-trusted-proxies", []string{"serve", "-trusted-proxies", "nonsense"}},
 		{"-log must be text or json", []string{"serve", "-log", "xml"}},

@@ -42,9 +42,10 @@ func deviceWing(s *server) wing {
 // A credential is the licence key of a request's body, which is optional when the request
 // has a device token.
 type credential struct {
-	hash    *[32]byte // SHA-256 of the key; nil: there is none, or it is malformed
-	keyErr  error     // why the key is malformed
-	license *license  // the licence of the key; nil: not found, or not looked up
+	hash     *[32]byte // SHA-256 of the key; nil: there is none, or it is malformed
+	keyErr   error     // why the key is malformed
+	mistyped bool      // the key's check symbol is wrong, so it is malformed unless it is known
+	license  *license  // the licence of the key; nil: not found, or not looked up
 }
 
 func (cr *credential) read(in *input) {
@@ -61,7 +62,7 @@ func (cr *credential) read(in *input) {
 		key, err := parseLicenseKey(v.text)
 		if cr.keyErr = err; err == nil {
 			hash := key.hash()
-			cr.hash = &hash
+			cr.hash, cr.mistyped = &hash, key.mistyped()
 		}
 	}
 }
@@ -78,19 +79,31 @@ func (c *call) deviceToken() *claims {
 	return &c.caller.claims
 }
 
-// malformedKeyErr returns the refusal key_malformed when the key is malformed, else nil.
+// malformedKeyErr returns the refusal key_malformed when no key can have this form, else nil.
 func (cr *credential) malformedKeyErr() error {
 	if cr.keyErr == nil {
 		return nil
 	}
-	return &refusal{
-		code: codeKeyMalformed,
-		fields: []fieldError{{
-			Pointer: "#/license_key",
-			Code:    codeKeyMalformed.name,
-			Detail:  codeKeyMalformed.detail,
-		}},
+	return errMalformedMember
+}
+
+// unknownKeyErr returns the refusal of a key that no licence has: key_malformed when its check
+// symbol is wrong, else license_not_found.
+func (cr *credential) unknownKeyErr() error {
+	if cr.mistyped {
+		return errMalformedMember
 	}
+	return errLicenseNotFound
+}
+
+// errMalformedMember is the refusal key_malformed, which names the member license_key.
+var errMalformedMember = &refusal{
+	code: codeKeyMalformed,
+	fields: []fieldError{{
+		Pointer: "#/license_key",
+		Code:    codeKeyMalformed.name,
+		Detail:  codeKeyMalformed.detail,
+	}},
 }
 
 // licenseCredential returns cr itself, for requests that embed it.
@@ -208,7 +221,7 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 		}, nil
 	})
 	if errors.Is(err, errLicenseNotFound) && q.keyHash != nil {
-		return nil, a.countFailedLookup(c, err)
+		return nil, a.countFailedLookup(c, q.unknownKeyErr())
 	}
 	if err == nil && g != nil && q.nonce == "" {
 		a.leases.put(g.device.ID, g.lease)
@@ -337,6 +350,9 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 	if found.license == nil && q.keyHash != nil { // a token whose licence is gone is no guess at a key
 		if err := a.countFailedLookup(c, nil); err != nil {
 			return nil, err
+		}
+		if q.mistyped {
+			found.code = codeKeyMalformed.name
 		}
 	}
 	return newVerifyResponse(found, issued, q.nonce, now), nil
@@ -486,7 +502,7 @@ func (a *deviceAPI) deactivate(
 		return releaseSeat(t, found.license, found.device, "device", eventDeviceReleased, actorDevice)
 	})
 	if errors.Is(err, errLicenseNotFound) && check.keyHash != nil {
-		return nil, a.countFailedLookup(c, err)
+		return nil, a.countFailedLookup(c, q.unknownKeyErr())
 	}
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -69,6 +70,85 @@ func TestEvent_isFilteredAndBelongsToItsAccount(t *testing.T) {
 	}
 	s.get("/events?since=yesterday", token).is(422, "validation_failed")
 	s.get("/events?license_id=x", token).is(422, "validation_failed")
+}
+
+func TestEvent_ofAnEndToComeIsWrittenOnceForEachEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		announce := s.chore("the events of licences that are about to end can't be written")
+		run := func() {
+			t.Helper()
+			s.check(announce(t.Context()))
+			s.check(announce(t.Context()))
+		}
+		end := newStamp(time.Now().Add(days(20)))
+		id, _ := s.addLicense(license{ExpiresAt: end})
+		suspended, _ := s.addLicense(license{ExpiresAt: end, State: statusSuspended})
+		revoked, _ := s.addLicense(license{ExpiresAt: end, State: statusRevoked})
+		s.addLicense(license{})
+		passed, _ := s.addLicense(license{ExpiresAt: newStamp(time.Now()), GraceDays: 30})
+		time.Sleep(days(6) - time.Second)
+		run()
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.expiring'`); n != 0 {
+			t.Fatalf("%d events a second too early", n)
+		}
+		time.Sleep(time.Second)
+		run()
+		for _, id := range []string{id, suspended} {
+			if got := s.eventTypes(id); got != "license.created license.expiring" {
+				t.Errorf("14 days before the end: %s", got)
+			}
+		}
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.expiring' AND actor = 'time' AND data = ?`, `{"expires_at":"`+end.String()+`"}`); n != 2 {
+			t.Errorf("%d events name the end", n)
+		}
+		s.change(func(tx *tx) error { _, err := renewLicense(tx, anyAccount, id, ptr(30), actorCommand); return err })
+		run()
+		time.Sleep(days(49)) // the service was off meanwhile
+		run()
+		if got := s.eventTypes(id); got != "license.created license.expiring license.renewed" {
+			t.Errorf("after the new end has passed: %s", got)
+		}
+		s.change(func(tx *tx) error { _, err := renewLicense(tx, anyAccount, id, ptr(30), actorCommand); return err })
+		time.Sleep(days(29)) // off again
+		run()
+		if got := s.eventTypes(id); !strings.HasSuffix(got, "license.renewed license.renewed license.expiring") {
+			t.Errorf("a day before the next end: %s", got)
+		}
+		for _, id := range []string{revoked, passed} {
+			if got := s.eventTypes(id); got != "license.created" {
+				t.Errorf("revoked, or ended before: %s", got)
+			}
+		}
+		s.server.expiringNotice = span{}
+		late, _ := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(time.Hour))})
+		run()
+		if got := s.eventTypes(late); got != "license.created" {
+			t.Errorf("with 0 days of notice: %s", got)
+		}
+	})
+}
+
+func TestEvent_ofEndsToComeAreAllWrittenAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	end := newStamp(time.Now().Add(days(3)))
+	s.change(func(tx *tx) error {
+		for i := range 2*maxTransitions + 1 {
+			if _, err := tx.addLicense(&license{AccountID: s.account, Product: "kds", ExpiresAt: end}, licenseKey(fmt.Sprintf("SOME-KEY-%012d", i)), actorCommand); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	s.check(s.server.announceEnds(t.Context()))
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.expiring'`); n != 2*maxTransitions+1 {
+		t.Errorf("%d events", n)
+	}
+	if due, err := s.store.licensesExpiring(newStamp(time.Now()), end); due || err != nil {
+		t.Errorf("there is still work: %v, %v", due, err)
+	}
 }
 
 func TestEvent_ofAStatusIsWrittenOnceByTimeAlsoAfterTheServiceWasOff(t *testing.T) {

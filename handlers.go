@@ -38,6 +38,7 @@ type route struct {
 	address string        // name of the rate limit by address for anonymous callers; "": none
 	free    bool          // never charged to an account
 	beacon  bool          // also accepts JSON as text/plain, which needs no preflight
+	noBody  bool          // every member may be absent, so that an empty body stands for {}
 	creates bool          // each request adds something: honours Idempotency-Key
 	body    int64         // largest body in bytes; 0: maxBody
 	members []extraMember // extra members of every problem on its path
@@ -86,6 +87,7 @@ const maxBody = 16 << 10 // bytes (contract, section 1)
 type serverOptions struct {
 	anonymousRate    int            // requests a minute and address, for each of leads, events and statistics
 	failedLookupRate int            // requests with unknown licence keys a minute and address
+	expiringNotice   span           // how long before an end license.expiring is written; zero: never
 	legacySunset     time.Time      // when the legacy paths end
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 }
@@ -415,8 +417,13 @@ func (s *server) limitAddress(limit, address string, rate int) error {
 }
 
 // readBody reads and parses the body. It refuses a wrong type (415), size (413) or syntax (400).
+// On a route whose members may all be absent it reads an empty body of any type as {}.
 func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	r := c.request
+	if c.route.noBody && r.ContentLength == 0 {
+		c.body, c.parsed = []byte("{}"), jsonValue{kind: jsonObject}
+		return &c.parsed, nil
+	}
 	// Several lines of a header mean the same as a list, which neither of these may be.
 	kind := strings.Join(r.Header["Content-Type"], ", ")
 	coding := strings.Join(r.Header["Content-Encoding"], ", ")

@@ -88,6 +88,42 @@ func TestBody_ofJSONInUTF8IsTakenHoweverItIsNamed(t *testing.T) {
 	}
 }
 
+func TestBody_mayBeEmptyWhereEveryMemberMayBeAbsent(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	token := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	id, _ := s.addLicense(license{DurationDays: ptr(30), ExpiresAt: newStamp(time.Now())})
+	empty := func(path, kind string, headers ...string) answer {
+		t.Helper()
+		r := httptest.NewRequest("POST", "/v1"+path, http.NoBody)
+		for _, h := range append(headers, token, "Content-Type: "+kind) {
+			if name, value, _ := strings.Cut(h, ": "); value != "" {
+				r.Header.Set(name, value)
+			}
+		}
+		w := httptest.NewRecorder()
+		s.server.ServeHTTP(w, r)
+		return answer{t, w.Code, w.Result().Header, w.Body.String()}
+	}
+	for _, kind := range []string{"", "application/json", "application/x-www-form-urlencoded"} {
+		for _, action := range []string{"renew", "suspend", "reinstate", "rotate-key"} {
+			empty("/licenses/"+id+"/"+action, kind).is(200)
+		}
+		for _, path := range []string{"/widget/leads", "/widget/license/verify", "/licenses", "/leads/erase"} {
+			if a := empty(path, kind, "Origin: "+siteOrigin); a.status != 415 && a.status != 400 {
+				t.Errorf("%s takes an empty body: %d %s", path, a.status, a.body)
+			}
+		}
+	}
+	before := s.get("/licenses/"+id, token).text("expires_at")
+	a := empty("/licenses/"+id+"/renew", "", "Idempotency-Key: one").is(200)
+	s.post("/licenses/"+id+"/renew", "{}", token, "Idempotency-Key: one").is(200).has("Idempotency-Replayed: true")
+	if end := s.get("/licenses/"+id, token).text("expires_at"); end == before || end != a.text("expires_at") {
+		t.Errorf("renewed from %s to %s, answered %s", before, end, a.text("expires_at"))
+	}
+	empty("/licenses/"+id+"/revoke", "").is(200)
+}
+
 func TestBody_hasAtMost16KiB(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -988,7 +988,7 @@ func (d *discretion) hear(text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, key := range keyShape.FindAllString(text, -1) {
-		if _, err := parseLicenseKey(key); err == nil {
+		if parsed, err := parseLicenseKey(key); err == nil && !parsed.mistyped() {
 			d.keep("a licence key", key)
 		}
 	}

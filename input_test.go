@@ -108,12 +108,13 @@ var bodyRules = []bodyRule{
 	}},
 }
 
-const someTerms = `"plan":"pro","trial":true,"max_devices":3,"max_transfers":2,"starts_at":"2020-01-01T00:00:00Z","expires_at":"2040-01-01T00:00:00Z",` +
+const someTerms = `"plan":"pro","customer":"Trattoria Roma","trial":true,"max_devices":3,"max_transfers":2,"starts_at":"2020-01-01T00:00:00Z","expires_at":"2040-01-01T00:00:00Z",` +
 	`"grace_days":7,"duration_days":365,"lease_hours":24,"entitlements":["kds"],"metadata":{"order":"7"}`
 
 // termRules are those of the terms of a licence that can be changed.
 var termRules = []memberRule{
 	{path: "plan", kind: jsonString, nullable: true, max: 100},
+	{path: "customer", kind: jsonString, nullable: true, max: 200},
 	{path: "trial", kind: jsonBool},
 	{path: "max_devices", kind: jsonNumber, nullable: true, wrong: map[string]string{`0`: "out_of_range", `1000001`: "out_of_range", `1.5`: "out_of_range"}},
 	{path: "max_transfers", kind: jsonNumber, nullable: true, wrong: map[string]string{`-1`: "out_of_range", `1000001`: "out_of_range"}},
@@ -535,7 +536,7 @@ func FuzzEmail(f *testing.F) {
 // A time that is taken, on the wire or at the command line, is one that the file
 // holds and gives back.
 func FuzzMoment(f *testing.F) {
-	for _, seed := range []string{"2027-01-31", "2027-01-31T12:00:00Z", "2027-01-31T12:00:00.999999999+23:59", "365d", "7d", "-1d", "9999999h", "106751d", "106752d", "9223372036854775807d", "0000-01-01T00:00:00Z", "9000-12-31T23:59:60Z", "1970-01-01T00:00:00+01:00", "2027-1-31", ""} {
+	for _, seed := range []string{"2027-01-31", "2027-01-31T12:00:00Z", "2027-01-31T12:00:00.999999999+23:59", "365d", "7d", "52w", "100y", "101y", "31.01.2027", "12m", "24h", "-1d", "9999999h", "106751d", "106752d", "9223372036854775807d", "0000-01-01T00:00:00Z", "9000-12-31T23:59:60Z", "1970-01-01T00:00:00+01:00", "2027-1-31", ""} {
 		f.Add(seed)
 	}
 	e := &env{now: func() time.Time { return time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC) }}
@@ -551,6 +552,10 @@ func FuzzMoment(f *testing.F) {
 		}
 		if got, err := e.parseTime(s); err == nil && s != "" {
 			check(got)
+			if end, err := e.parseEnd(s); err != nil || end.Before(got.Time) || end.Sub(got.Time) >= days(1) {
+				t.Fatalf("%q begins at %v and ends at %v, %v", s, got, end, err)
+			}
+			check(got.endOfDay())
 		}
 	})
 }

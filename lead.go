@@ -319,11 +319,11 @@ func leadsPurge(e *env) error {
 	if e.str("older-than") == "" {
 		return usageError("-older-than DURATION is needed, as 365d")
 	}
-	age, err := parseAge(e.str("older-than"))
+	age, err := parseSpan(e.str("older-than"), true)
 	if err != nil {
 		return err
 	}
-	before := newStamp(e.now().Add(-age))
+	before := newStamp(age.before(e.now()))
 	return e.withStore(func(st *store) error {
 		if e.on("dry-run") {
 			n, err := st.countLeads(anyAccount, before)

@@ -49,6 +49,7 @@ var (
 	eventLicenseRevoked          = licenseEvents.add("license.revoked")
 	eventLicenseKeyRotated       = licenseEvents.add("license.key_rotated")
 	eventLicenseGraceStarted     = licenseEvents.add("license.grace_started")
+	eventLicenseExpiring         = licenseEvents.add("license.expiring")
 	eventLicenseExpired          = licenseEvents.add("license.expired")
 	eventLicenseSeatLimitReached = licenseEvents.add("license.seat_limit_reached")
 )
@@ -95,6 +96,12 @@ func (l *license) status(now time.Time) string {
 // zero stamp when the licence never expires. From then on the licence can't be used.
 func (l *license) graceUntil() stamp {
 	return l.ExpiresAt.after(days(l.GraceDays))
+}
+
+// endedBy reports whether the licence has an end that is not later than now, without regard to
+// days of grace.
+func (l *license) endedBy(now time.Time) bool {
+	return !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(now)
 }
 
 // A verdictInput is what licenseVerdict needs to know of a request.

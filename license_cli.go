@@ -9,13 +9,15 @@ import (
 
 // The options of these commands.
 var (
-	optProduct    = option{name: "product", value: "NAME", help: "the product that the licence is for"}
-	optPlan       = option{name: "plan", value: "NAME", help: "the plan under which the licence was sold"}
+	optProduct  = option{name: "product", value: "NAME", help: "the product that the licence is for"}
+	optPlan     = option{name: "plan", value: "NAME", help: "the plan under which the licence was sold"}
+	optCustomer = option{name: "customer", value: "TEXT",
+		help: "your own name, address or number for the buyer, at most 200 characters"}
 	optMaxDevices = option{name: "max-devices", value: "N", help: "number of seats; no limit by default"}
 	optStarts     = option{name: "starts", value: "TIME",
-		help: "start: a date, RFC 3339, or days from now as 7d"}
+		help: "start: a date (its first second in UTC), RFC 3339, or from now as 7d, 2w"}
 	optExpires = option{name: "expires", value: "TIME",
-		help: "end: a date, RFC 3339, or days from now as 365d"}
+		help: "end: a date (its last second in UTC), RFC 3339, or from now as 365d, 52w, 1y"}
 	optGraceDays = option{name: "grace-days", value: "N", def: "0",
 		help: "days that activated devices may go on after the end"}
 	optLeaseHours = option{name: "lease-hours", value: "N", def: "336",
@@ -37,12 +39,13 @@ var (
 	optDays = option{name: "days", value: "N",
 		help: "days to add; by default the licence's own duration"}
 	optOldKeyUntil = option{name: "old-key-until", value: "TIME",
-		help: "when the old key stops working: a date, RFC 3339, or 7d; now by default"}
+		help: "when the old key stops working: a date (its last second in UTC), RFC 3339, or 7d; now by default"}
 	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
 	optStatus = option{name: "status", value: "STATUS",
 		help: "only licences that are now " + strings.Join(statuses, ", ")}
 	optSearch = option{name: "search", value: "TEXT",
-		help: "only licences with this text in product, plan, id or the key's last symbols"}
+		help: "only the licence with this key, or those with this text in product, plan, customer, " +
+			"id or the key's last symbols"}
 )
 
 // The operator's commands on licences.
@@ -51,6 +54,7 @@ var licenseCommands = []command{
 		optAccount,
 		optProduct,
 		optPlan,
+		optCustomer,
 		optFloating,
 		optMaxDevices,
 		optMaxTransfers,
@@ -63,10 +67,12 @@ var licenseCommands = []command{
 		optEntitlements,
 		optTrial,
 		optMetadata,
+		optForce.says("issue a licence whose end is in the past"),
 	}, 0, licenseAdd},
 	{"license list", "", "list licences, newest first", []option{
 		optAccount.says("only licences of this account"),
 		optProduct.says("only licences for this product"),
+		optCustomer.says("only licences of exactly this customer"),
 		optStatus,
 		optSearch,
 		optLimit,
@@ -101,7 +107,7 @@ func (e *env) licenseFromOptions() (*license, error) {
 	if err != nil {
 		return nil, err
 	}
-	expires, err := e.parseTime(e.str("expires"))
+	expires, err := e.parseEnd(e.str("expires"))
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +121,7 @@ func (e *env) licenseFromOptions() (*license, error) {
 	terms := map[string]struct{ option, text string }{
 		"product":       {"product", e.str("product")},
 		"plan":          {"plan", e.str("plan")},
+		"customer":      {"customer", e.str("customer")},
 		"kind":          {"floating", kind},
 		"max_devices":   {"max-devices", e.str("max-devices")},
 		"max_transfers": {"max-transfers", e.str("max-transfers")},
@@ -137,6 +144,8 @@ func (e *env) licenseFromOptions() (*license, error) {
 		err = usageError("-product NAME is needed")
 	case name != "":
 		wrong(name, detail)
+	case l.endedBy(e.now()) && !e.on("force"):
+		err = usageError("-expires: " + l.ExpiresAt.String() + " is in the past: add -force if that is meant")
 	}
 	return l, err
 }
@@ -155,7 +164,18 @@ func licenseAdd(e *env) error {
 		return err
 	}
 	return e.print(map[string]string{"id": id, "key": key},
-		fmt.Sprintf("id:  %s\nkey: %s  (shown once)", id, key))
+		fmt.Sprintf("id:   %s\nkey:  %s  (shown once)\nends: %s", id, key, describeEnd(l)))
+}
+
+// describeEnd returns the moment when a licence ends, or what is known of it.
+func describeEnd(l *license) string {
+	switch {
+	case !l.ExpiresAt.IsZero():
+		return l.ExpiresAt.String()
+	case l.ExpiryBasis == basisFirstActivation:
+		return fmt.Sprintf("%d days after its first activation", valueOr(l.DurationDays, 0))
+	}
+	return "never"
 }
 
 // licenseChange runs f in a transaction and prints the licence that f returns: as JSON,
@@ -215,7 +235,7 @@ func licenseAction(e *env) error {
 }
 
 func licenseRotate(e *env) error {
-	until, err := e.parseTime(e.str("old-key-until"))
+	until, err := e.parseEnd(e.str("old-key-until"))
 	if err != nil {
 		return err
 	}
@@ -235,10 +255,11 @@ func licenseList(e *env) error {
 		return err
 	}
 	filter := licenseFilter{
-		product: e.str("product"),
-		status:  e.str("status"),
-		search:  e.str("search"),
-		now:     newStamp(e.now()),
+		product:  e.str("product"),
+		customer: e.str("customer"),
+		status:   e.str("status"),
+		search:   e.str("search"),
+		now:      newStamp(e.now()),
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
@@ -255,9 +276,11 @@ func licenseList(e *env) error {
 		for _, l := range firstRows(e, rows, limit, "-limit N") {
 			all = append(all, newLicenseDetail(l, e.now()))
 		}
-		return printRows(e, all, "ID PRODUCT PLAN STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
+		const header = "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT"
+		return printRows(e, all, header, func(l licenseDetail) []any {
 			return []any{
-				l.ID, l.Product, l.Plan, l.Status, formatSeats(l.Seats), "…" + l.KeyHint, l.ExpiresAt, l.AccountID,
+				l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
+				l.ExpiresAt, l.AccountID,
 			}
 		})
 	})
@@ -308,6 +331,7 @@ var exportedColumns = []struct {
 	{"product", func(l licenseDetail) string { return csvTextCell(l.Product) }},
 	{"plan", func(l licenseDetail) string { return csvTextCell(valueOr(l.Plan, "")) }},
 	{"kind", func(l licenseDetail) string { return l.Kind }},
+	{"customer", func(l licenseDetail) string { return csvTextCell(valueOr(l.Customer, "")) }},
 	{"state", func(l licenseDetail) string { return l.State }},
 	{"status", func(l licenseDetail) string { return l.Status }},
 	{"reason", func(l licenseDetail) string { return csvTextCell(valueOr(l.Reason, "")) }},

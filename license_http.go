@@ -16,17 +16,41 @@ func licenseWing(s *server) wing {
 			run: endpoint(s.createLicense)},
 		{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeAdmin, body: maxTermsBody,
 			run: endpoint(s.patchLicense)},
-		{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, creates: true,
-			run: endpoint(s.renewLicense)},
-		{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin,
+		{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, noBody: true,
+			creates: true, run: endpoint(s.renewLicense)},
+		{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			run: endpoint(s.suspendLicense)},
-		{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin,
+		{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			run: endpoint(s.reinstateLicense)},
-		{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin,
+		{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			run: endpoint(s.revokeLicense)},
-		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, creates: true,
-			run: endpoint(s.rotateKey)},
-	}}
+		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, noBody: true,
+			creates: true, run: endpoint(s.rotateKey)},
+	}, chores: []chore{{
+		fault:      "the events of licences that are about to end can't be written",
+		timeDriven: true,
+		run:        s.announceEnds,
+	}}}
+}
+
+// announceEnds writes the event license.expiring for every licence that ends within the notice
+// that serve was given, in transactions of a bounded number of rows.
+func (s *server) announceEnds(ctx context.Context) error {
+	if s.expiringNotice == (span{}) {
+		return nil
+	}
+	now := s.now()
+	due, err := s.store.licensesExpiring(newStamp(now), newStamp(s.expiringNotice.after(now)))
+	for due && err == nil {
+		written := 0
+		err = s.store.update(ctx, func(t *tx) (err error) {
+			t.invalidate() // no cached licence has what this changes
+			written, err = t.recordExpiring(newStamp(s.expiringNotice.after(t.now.Time)), maxTransitions)
+			return err
+		})
+		due = written == maxTransitions
+	}
+	return err
 }
 
 const maxTermsBody = 48 << 10 // bytes: room for 16 KiB of metadata and the other terms
@@ -187,7 +211,15 @@ func (q *licensesRequest) read(in *input) {
 	q.accountScope.read(in)
 	q.filter.status = in.parameter("status", oneOf(statuses...))
 	q.filter.product = in.parameter("product", isText(maxNameLength))
-	q.filter.search = in.parameter("q", isText(maxNameLength))
+	q.filter.customer = in.parameter("customer", isText(maxCustomer))
+	q.filter.search = in.parameter("q", isText(maxKeyBytes))
+	in.parameter("expires_before", func(s string) (string, string) {
+		var ok bool
+		if q.filter.expiresBefore, ok = parseStamp(s); !ok {
+			return "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z."
+		}
+		return "", ""
+	})
 	q.page = in.page("lic")
 }
 

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // importColumns are the columns that a CSV file of licences may have; key is required.
@@ -22,6 +21,7 @@ var importColumns = []string{
 	"product",
 	"plan",
 	"kind",
+	"customer",
 	"state",
 	"reason",
 	"trial",
@@ -161,8 +161,7 @@ func (e *env) readImport(
 func readImportKey(cells *textTerms, firstLine map[licenseKey]int, line int) licenseKey {
 	key, err := parseLicenseKey(cells.cell("key"))
 	if err != nil {
-		cells.wrong("key", "it must have 16 to 255 visible ASCII characters, "+
-			"and a key like widgetd's own (25 letters and digits) a correct check symbol")
+		cells.wrong("key", "it must have 16 to 255 visible ASCII characters")
 		return ""
 	}
 	if first, repeated := firstLine[key]; repeated {
@@ -309,10 +308,13 @@ func (c *textTerms) timeTerm(name string) (stamp, bool) {
 	if cell == "" {
 		return stamp{}, false
 	}
-	if day, err := time.Parse(time.DateOnly, cell); err == nil {
-		cell = newStamp(day).String()
+	t, ok := parseDate(cell)
+	switch {
+	case !ok:
+		t, ok = parseStamp(cell)
+	case name == "expires_at":
+		t = t.endOfDay()
 	}
-	t, ok := parseStamp(cell)
 	if !ok {
 		c.wrong(name, "This must be a date as 2027-01-31 or a time as 2027-01-31T12:00:00Z.")
 	}

@@ -64,7 +64,7 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 	header := "key,account_id,product,state,max_devices,expires_at,starts_at,expiry_basis,trial,entitlements,metadata"
 	for row, want := range map[string]string{
 		"short,,kds,,,,,,,,":                                              "line 3: key: it must have 16 to 255",
-		newLicenseKey()[:28] + "!,,kds,,,,,,,,":                           "line 3: key: it must have 16 to 255",
+		newLicenseKey()[:28] + "é,,kds,,,,,,,,":                           "line 3: key: it must have 16 to 255",
 		good + ",,kds,,,,,,,,":                                            "line 3: key: it is on line 2 already",
 		"GOOD-KEY-0000000002,acct_x,kds,,,,,,,,":                          "line 3: account_id: There is no such account",
 		"GOOD-KEY-0000000002,,,,,,,,,,":                                   "line 3: product: A product is required.",
@@ -133,7 +133,7 @@ func TestImport_namesEveryBadRowAtOnce(t *testing.T) {
 		"GOOD-KEY-0000000010,acct_00000000000000000000000000,,x",    // 10: two faults
 		"GOOD-KEY-0000000003,,,",                                    // 11: line 2 again
 		known + ",,,0",                                              // 12: twice here, wrong, and there
-		newLicenseKey()[:28] + "!,,,\r",                             // 13
+		newLicenseKey()[:28] + "é,,,\r",                             // 13
 		strings.Repeat("short,,,\n", 200) + "\"GOOD-KEY-0000000214", // 14 to 213, and a quote that is never closed
 	}
 	for _, more := range []string{"-dry-run", "-json"} {

@@ -3,14 +3,13 @@ package main
 import (
 	"crypto/rand"
 	"crypto/sha256"
-	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
-// A licenseKey is a licence key in the form that is hashed and looked up: a key that this
-// program made as 25 upper-case symbols without dashes, an imported key as it was sent.
+// A licenseKey is a licence key in the form that is hashed and looked up: one of 25 letters and
+// digits, as this program makes them, in upper case without dashes, with O as 0 and I and L as
+// 1; any other imported key as it was sent.
 type licenseKey string
 
 const (
@@ -85,34 +84,19 @@ func newLicenseKey() string {
 	return b.String()
 }
 
-// parseLicenseKey parses a key as people type it: case, dashes and white space don't matter, O
-// counts as 0, I and L as 1. A text in the form of a key that this program makes must have the
-// right check symbol. Any other text of 16 to 255 visible ASCII characters may be an imported
-// key, and is returned unchanged. Errors: errKeyMalformed.
+// parseLicenseKey returns the form of a key that is looked up (contract, section 4). A key of 25
+// ASCII letters and digits may be typed in upper or lower case, with dashes and white space
+// anywhere, and with O for 0 and I or L for 1. Its check symbol need not be right, because other
+// vendors' keys have that shape too: see mistyped. Any other text of 16 to 255 visible ASCII
+// characters is returned unchanged. Errors: errKeyMalformed.
 func parseLicenseKey(s string) (licenseKey, error) {
 	if len(s) > maxKeyBytes {
 		return "", errKeyMalformed
 	}
 	isSeparator := func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) }
-	groups := strings.FieldsFunc(s, isSeparator)
-	if plain := strings.Join(groups, ""); hasOwnShape(groups, plain) {
-		// ToUpper would turn some letters outside ASCII into a symbol: "ı" into "I".
-		if strings.IndexFunc(plain, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
-			return "", errKeyMalformed
-		}
-		plain = lookalikes.Replace(strings.ToUpper(plain))
-		symbols := make([]byte, 0, keySymbols)
-		for _, r := range plain {
-			i := strings.IndexRune(upperCrockford, r)
-			if i < 0 {
-				return "", errKeyMalformed
-			}
-			symbols = append(symbols, byte(i))
-		}
-		if keySum(symbols) != 0 {
-			return "", errKeyMalformed
-		}
-		return licenseKey(plain), nil
+	plain := strings.Join(strings.FieldsFunc(s, isSeparator), "")
+	if hasOwnShape(plain) {
+		return licenseKey(lookalikes.Replace(strings.ToUpper(plain))), nil
 	}
 	if len(s) < minImported || strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
 		return "", errKeyMalformed
@@ -123,22 +107,29 @@ func parseLicenseKey(s string) (licenseKey, error) {
 // lookalikes replaces letters that people mistake for digits (Crockford's base32).
 var lookalikes = strings.NewReplacer("O", "0", "I", "1", "L", "1")
 
-// hasOwnShape reports whether a text looks like a key that this program made, perhaps mistyped:
-// five groups of five characters, or 25 characters in any groups of which at most one is
-// neither an ASCII letter nor a digit. plain is the groups joined.
-func hasOwnShape(groups []string, plain string) bool {
-	if utf8.RuneCountInString(plain) != keySymbols {
+// hasOwnShape reports whether a text without dashes and spaces is 25 ASCII letters and digits,
+// which every key is that this program makes.
+func hasOwnShape(plain string) bool {
+	return len(plain) == keySymbols && strings.IndexFunc(plain, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9')
+	}) < 0
+}
+
+// mistyped reports whether a key has the shape of those that this program makes, but not their
+// check symbol. It is another vendor's key that was imported, or else a key with a wrong symbol.
+func (k licenseKey) mistyped() bool {
+	if !hasOwnShape(string(k)) {
 		return false
 	}
-	others := 0
-	for _, r := range plain {
-		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9') {
-			others++
+	symbols := make([]byte, 0, keySymbols)
+	for _, r := range k {
+		i := strings.IndexRune(upperCrockford, r)
+		if i < 0 { // U, which Crockford's alphabet does not have
+			return true
 		}
+		symbols = append(symbols, byte(i))
 	}
-	otherLength := func(group string) bool { return utf8.RuneCountInString(group) != keyGroup }
-	fiveGroups := len(groups) == keySymbols/keyGroup && !slices.ContainsFunc(groups, otherLength)
-	return fiveGroups || others <= 1
+	return keySum(symbols) != 0
 }
 
 // hash returns the SHA-256 of a key, which the database stores in place of the key.

@@ -15,8 +15,9 @@ type license struct {
 	AccountID        string          `json:"account_id"`
 	Product          string          `json:"product"` // "kitchen-display"
 	Plan             *string         `json:"plan"`
-	Kind             string          `json:"kind"`  // kindNodeLocked or kindFloating
-	State            string          `json:"state"` // active, suspended or revoked, as an operator set it
+	Kind             string          `json:"kind"`     // kindNodeLocked or kindFloating
+	Customer         *string         `json:"customer"` // the seller's name, address or number for the buyer
+	State            string          `json:"state"`    // active, suspended or revoked, as an operator set it
 	Reason           *string         `json:"reason"`
 	Trial            bool            `json:"trial"`
 	MaxDevices       *int            `json:"max_devices"`   // nil: no limit
@@ -73,7 +74,7 @@ func (c *codeList) Scan(v any) error {
 }
 
 // licenseColumns are what dest scans, of licenses l and accounts a.
-const licenseColumns = `l.id, l.account_id, l.product, l.plan, l.kind, l.state, l.reason, l.trial,
+const licenseColumns = `l.id, l.account_id, l.product, l.plan, l.kind, l.customer, l.state, l.reason, l.trial,
 	l.max_devices, l.max_transfers, l.starts_at, l.expires_at, l.grace_days, l.duration_days, l.expiry_basis,
 	l.lease_hours, l.entitlements, l.metadata, l.first_activated_at, l.created_at, l.updated_at,
 	coalesce((SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL), ''),
@@ -82,7 +83,7 @@ const licenseColumns = `l.id, l.account_id, l.product, l.plan, l.kind, l.state, 
 
 func (l *license) dest() []any {
 	return []any{
-		&l.ID, &l.AccountID, &l.Product, &l.Plan, &l.Kind, &l.State, &l.Reason, &l.Trial,
+		&l.ID, &l.AccountID, &l.Product, &l.Plan, &l.Kind, &l.Customer, &l.State, &l.Reason, &l.Trial,
 		&l.MaxDevices, &l.MaxTransfers, &l.StartsAt, &l.ExpiresAt, &l.GraceDays, &l.DurationDays, &l.ExpiryBasis,
 		&l.LeaseHours, &l.Entitlements, (*jsonText)(&l.Metadata), &l.FirstActivatedAt, &l.CreatedAt, &l.UpdatedAt,
 		&l.KeyHint, &l.SeatsUsed, &l.AccountClosed,
@@ -115,14 +116,16 @@ func (q *queries) licenseOwner(id string) (accountID string, err error) {
 	return accountID, err
 }
 
-// A licenseFilter chooses licences of an owner. An empty product, status or search
+// A licenseFilter chooses licences of an owner. An empty field other than owner and now
 // matches every licence.
 type licenseFilter struct {
-	owner   owner
-	product string
-	status  string // as license.status computes it for now
-	search  string // part of product, plan, id or key hint, in upper or lower case
-	now     stamp
+	owner         owner
+	product       string
+	status        string // as license.status computes it for now
+	customer      string
+	expiresBefore stamp
+	search        string // a key, or part of product, plan, customer, id or key hint in upper or lower case
+	now           stamp
 }
 
 // graceEnd is SQL for graceUntil. The indexes of schema.sql have the same expression,
@@ -163,10 +166,24 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*licens
 	if f.product != "" {
 		and(`l.product = ?`, f.product)
 	}
+	if f.customer != "" {
+		and(`l.customer = ?`, f.customer)
+	}
+	if !f.expiresBefore.IsZero() {
+		and(`l.expires_at < ?`, f.expiresBefore)
+	}
 	if f.search != "" {
-		and(`(instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || l.id), lower(?)) > 0
-			OR EXISTS (SELECT 1 FROM license_keys k
+		keyed, err := q.licenseOfText(f.search)
+		switch {
+		case err != nil:
+			return nil, err
+		case keyed != nil && f.owner.owns(keyed.AccountID):
+			and(`l.id = ?`, keyed.ID)
+		default:
+			and(`(instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || coalesce(l.customer, '') || ' '
+				|| l.id), lower(?)) > 0 OR EXISTS (SELECT 1 FROM license_keys k
 				WHERE k.license_id = l.id AND instr(lower(k.hint), lower(?)) > 0))`, f.search)
+		}
 	}
 	return collect(q, query+` ORDER BY l.id DESC LIMIT ?`, append(args, limit), func(l **license) []any {
 		*l = &license{}
@@ -174,16 +191,25 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*licens
 	})
 }
 
+// licenseOfText returns the licence of which a text is a whole key, or nil.
+func (q *queries) licenseOfText(text string) (*license, error) {
+	key, err := parseLicenseKey(text)
+	if err != nil {
+		return nil, nil
+	}
+	return orNil(q.licenseByKey(key.hash()))
+}
+
 // addLicense stores a new licence and the hash of its key, and returns its id. Empty
 // fields of l get their defaults. The account must exist. Errors: errKeyTaken.
 func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error) {
 	id := t.newID("lic")
-	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, kind, state, reason, trial,
+	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, kind, customer, state, reason, trial,
 		max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis,
 		lease_hours, entitlements, metadata, created_at, updated_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, l.AccountID, l.Product, l.Plan, cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.State, statusActive),
-		l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		id, l.AccountID, l.Product, l.Plan, cmp.Or(l.Kind, kindNodeLocked), l.Customer,
+		cmp.Or(l.State, statusActive), l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
 		l.GraceDays, l.DurationDays, cmp.Or(l.ExpiryBasis, basisIssue),
 		cmp.Or(l.LeaseHours, defaultLeaseHours), l.Entitlements, cmp.Or(string(l.Metadata), "{}"), t.now, t.now)
 	if err != nil {
@@ -280,13 +306,46 @@ func (t *tx) recordLicenseTransitions(limit int) (int, error) {
 	return written, nil
 }
 
+// expiringDue is the SQL condition for licences whose end lies ahead and is near, and for which
+// license.expiring is not written yet: after the first ?, and not after the second.
+const expiringDue = `state <> 'revoked' AND expiring_noted IS NOT expires_at` +
+	` AND expires_at > ? AND expires_at <= ?` + hasAccount
+
+// licensesExpiring reports whether recordExpiring has anything to do at now.
+func (q *queries) licensesExpiring(now, until stamp) (due bool, err error) {
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM licenses WHERE `+expiringDue+`)`, []any{now, until}, &due)
+	return due, err
+}
+
+// recordExpiring writes the event license.expiring for up to limit licences that end by until,
+// once for each end, and returns how many it wrote.
+func (t *tx) recordExpiring(until stamp, limit int) (int, error) {
+	rows, err := collect(t.queries, `SELECT id, account_id, expires_at FROM licenses
+		WHERE `+expiringDue+` LIMIT ?`, []any{t.now, until, limit},
+		func(l *license) []any { return []any{&l.ID, &l.AccountID, &l.ExpiresAt} })
+	if err != nil {
+		return 0, err
+	}
+	for i := range rows {
+		l := &rows[i]
+		if _, err := t.exec(`UPDATE licenses SET expiring_noted = expires_at WHERE id = ?`, l.ID); err != nil {
+			return 0, err
+		}
+		e := licenseEvent(l, eventLicenseExpiring, actorTime, "expires_at", l.ExpiresAt.String())
+		if err := t.addEvent(e); err != nil {
+			return 0, err
+		}
+	}
+	return len(rows), nil
+}
+
 // saveTerms writes the terms of l to its row, and sets UpdatedAt.
 func (t *tx) saveTerms(l *license) error {
 	l.UpdatedAt = t.now
-	_, err := t.exec(`UPDATE licenses SET plan = ?, trial = ?, max_devices = ?, max_transfers = ?,
+	_, err := t.exec(`UPDATE licenses SET plan = ?, customer = ?, trial = ?, max_devices = ?, max_transfers = ?,
 		starts_at = ?, expires_at = ?, grace_days = ?, duration_days = ?, lease_hours = ?, entitlements = ?,
 		metadata = ?, updated_at = ? WHERE id = ?`,
-		l.Plan, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt, l.GraceDays,
+		l.Plan, l.Customer, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt, l.GraceDays,
 		l.DurationDays, l.LeaseHours, l.Entitlements, string(l.Metadata), l.UpdatedAt, l.ID)
 	return err
 }

@@ -16,7 +16,8 @@ import (
 // commands, the import and the HTTP endpoints all use the functions of this file.
 
 const (
-	maxNameLength   = 100     // characters of a product or a plan
+	maxNameLength   = 100 // characters of a product or a plan
+	maxCustomer     = 200
 	maxCount        = 1000000 // devices, transfers
 	maxGraceDays    = 3650
 	maxDurationDays = 36500
@@ -54,6 +55,9 @@ func (c termsChange) apply(l *license) *license {
 func readTerms(r termsReader) (c termsChange) {
 	if v, ok := r.textTerm("plan", maxNameLength, nil); ok {
 		c = append(c, func(l *license) { l.Plan = v })
+	}
+	if v, ok := r.textTerm("customer", maxCustomer, nil); ok {
+		c = append(c, func(l *license) { l.Customer = v })
 	}
 	if v, ok := r.boolTerm("trial"); ok {
 		c = append(c, func(l *license) { l.Trial = v })

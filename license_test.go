@@ -1,11 +1,15 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -97,7 +101,7 @@ func TestLicenseKey_withAWrongSymbolOrSwappedNeighboursIsNoticed(t *testing.T) {
 		keys = append(keys, symbolsOf(t, newLicenseKey()))
 	}
 	for _, symbols := range keys {
-		if _, err := parseLicenseKey(keyText(symbols)); err != nil {
+		if key, err := parseLicenseKey(keyText(symbols)); err != nil || key.mistyped() {
 			t.Fatalf("%s: %v", keyText(symbols), err)
 		}
 		for i := range symbols {
@@ -107,7 +111,7 @@ func TestLicenseKey_withAWrongSymbolOrSwappedNeighboursIsNoticed(t *testing.T) {
 				}
 				wrong := slices.Clone(symbols)
 				wrong[i] = other
-				if key, err := parseLicenseKey(keyText(wrong)); err != error(errKeyMalformed) || key != "" {
+				if key, err := parseLicenseKey(keyText(wrong)); err != nil || !key.mistyped() {
 					t.Fatalf("symbol %d of %s as %c: %q, %v", i, keyText(symbols), upperCrockford[other], key, err)
 				}
 			}
@@ -117,7 +121,7 @@ func TestLicenseKey_withAWrongSymbolOrSwappedNeighboursIsNoticed(t *testing.T) {
 				}
 				wrong := slices.Clone(symbols)
 				wrong[i], wrong[j] = wrong[j], wrong[i]
-				if key, err := parseLicenseKey(keyText(wrong)); err != error(errKeyMalformed) || key != "" {
+				if key, err := parseLicenseKey(keyText(wrong)); err != nil || !key.mistyped() {
 					t.Fatalf("symbols %d and %d of %s swapped: %q, %v", i, j, keyText(symbols), key, err)
 				}
 			}
@@ -177,7 +181,8 @@ func TestLicenseKey_readsTheSameHoweverItIsTyped(t *testing.T) {
 	}
 	for i := range plain {
 		for _, bad := range []string{"U", "u", "!", "*", "\x00", "é", "Ａ", "_"} {
-			if got, err := parseLicenseKey(spelled(i, bad)); err == nil {
+			got, err := parseLicenseKey(spelled(i, bad))
+			if err == nil && (got == want || hasOwnShape(string(got)) && !got.mistyped()) {
 				t.Fatalf("%q at %d reads as %q", bad, i, got)
 			}
 		}
@@ -199,7 +204,8 @@ func TestLicenseKey_importedIsTakenAsItIs(t *testing.T) {
 		"empty": "", "15 characters": strings.Repeat("k", 15), "256 characters": strings.Repeat("k", 256),
 		"a space in it": "abcdefgh ijklmnop", "a space at the end": "abcdefghijklmnop ", "a tab": "abcdefgh\tijklmnop",
 		"not ASCII": "abcdefghijklmnopé", "a NUL": "abcdefgh\x00ijklmnop", "a DEL": "abcdefgh\x7fijklmnop", "not UTF-8": "abcdefgh\xffijklmnop",
-		"25 symbols of which one is wrong": strings.Repeat("k", 25), "only dashes": strings.Repeat("-", 3),
+		"only dashes": strings.Repeat("-", 3), "25 letters that are not ASCII": strings.Repeat("ı", 25),
+		"25 letters, spaces and a dot": "abcde fghjk mnpqr stvwx yz01.",
 	} {
 		if got, err := parseLicenseKey(key); err != error(errKeyMalformed) {
 			t.Errorf("%s: %q reads as %q, %v", name, key, got, err)
@@ -207,17 +213,120 @@ func TestLicenseKey_importedIsTakenAsItIs(t *testing.T) {
 	}
 }
 
+// Keys of five groups of five are common, and 31 of 32 of them don't have our check symbol.
+func TestLicenseKey_ofAnotherVendorInOurShapeIsFoundHoweverItIsTyped(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	keys := []string{"A1B2C-D3E4F-G5H6J-K7L8M-N9P1Q", "UUUUU-UUUUU-UUUUU-UUUUU-UUUUU", "00000-00000-00000-00000-00001"}
+	for range 30 {
+		symbols := make([]byte, keySymbols)
+		for i := range symbols {
+			symbols[i] = letters[rand.IntN(len(letters))]
+		}
+		key := string(symbols)
+		if i := rand.IntN(3); i > 0 {
+			key = strings.Join([]string{key[:5], key[5:10], key[10:15], key[15:20], key[20:]}, []string{"-", " "}[i-1])
+		}
+		keys = append(keys, key)
+	}
+	s.must("license", "import", s.importFile(append([]string{"key"}, keys...)...), "-account", s.account, "-product", "kds")
+	looksLike := map[rune]string{'0': "0Oo", 'O': "0Oo", '1': "1IiLl", 'I': "1IiLl", 'L': "1IiLl"}
+	for _, key := range keys {
+		var typed strings.Builder
+		for _, r := range strings.NewReplacer("-", "", " ", "").Replace(key) {
+			alike, ok := looksLike[r]
+			if !ok {
+				alike = string(r) + strings.ToLower(string(r))
+			}
+			typed.WriteByte(alike[rand.IntN(len(alike))])
+			typed.WriteString([]string{"", "", "-", " ", "–"}[rand.IntN(5)])
+		}
+		a := s.verifyKey(typed.String(), "f").is(200)
+		if a.text("code") != "device_not_activated" {
+			t.Errorf("%s typed as %q: %s", key, typed.String(), a.body)
+		}
+		s.activate(typed.String(), "f").is(200)
+		s.post("/widget/license/deactivate", seatBody("license_key", key, "fingerprint", "f")).is(200)
+	}
+}
+
+func TestLicenseKey_thatCoincidesWithAnotherIsRefusedAtImport(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	importing := func(keys ...string) error {
+		_, err := s.command("license", "import", s.importFile(append([]string{"key"}, keys...)...), "-account", s.account, "-product", "kds")
+		return err
+	}
+	err := importing("A1B2C-D3E4F-G5H6J-K7L8M-N9P1O", "a1b2cd3e4fg5h6jk718mn9p10")
+	if err == nil || !strings.Contains(err.Error(), "line 3: key: ") {
+		t.Fatalf("two in one file: %v", err)
+	}
+	s.check(importing("A1B2C-D3E4F-G5H6J-K7L8M-N9P1O"))
+	if err := importing("AIB2C-D3E4F-G5H6J-K7I8M-N9PL0"); err == nil || !strings.Contains(err.Error(), errKeyTaken.Error()) {
+		t.Fatalf("one that is there already: %v", err)
+	}
+	s.check(importing("A1B2C-D3E4F-G5H6J-K7L8M-N9PU0"))
+}
+
+// What an import before this rule could have stored: it took keys of our shape only with the
+// right check symbol, in upper case, and all others as they are.
+func TestLicenseKey_storedByAnEarlierImportIsStillFound(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
+	own := newLicenseKey()
+	for sent, stored := range map[string]string{
+		strings.ToLower(own):            strings.ReplaceAll(own, "-", ""),
+		"{AAAA-aaaa-BBBB-bbbb-oilO}/25": "{AAAA-aaaa-BBBB-bbbb-oilO}/25",
+		"A.B2C-D3E.F-G5H6JK7L8M-N9P1Q":  "A.B2C-D3E.F-G5H6JK7L8M-N9P1Q",
+		"oiloiloiloiloiloiloiloil":      "oiloiloiloiloiloiloiloil",
+	} {
+		id, _ := s.addLicense(license{})
+		hash := sha256.Sum256([]byte(stored))
+		s.sql(`UPDATE license_keys SET hash = ? WHERE license_id = ?`, hash[:], id)
+		if a := s.verifyKey(sent, "f").is(200); a.text("license", "id") != id {
+			t.Errorf("%q: %s", sent, a.body)
+		}
+	}
+}
+
+func TestLicenseKey_withAWrongSymbolIsLookedUpAndCountedAndMalformedWhenUnknown(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"verify", "activate", "deactivate"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				known, unknown := "A1B2C-D3E4F-G5H6J-K7L8M-N9P1Q", "A1B2C-D3E4F-G5H6J-K7L8M-N9P1R"
+				s.must("license", "import", s.importFile("key", known), "-account", s.account, "-product", "kds")
+				ask := func(key string) answer {
+					return s.post("/widget/license/"+path, seatBody("license_key", key, "fingerprint", "f"))
+				}
+				for range 30 {
+					if a := ask(unknown); path == "verify" {
+						a.answers("key_malformed")
+					} else if a.is(422, "key_malformed"); !strings.Contains(a.body, `"pointer":"#/license_key"`) {
+						t.Fatal(a.body)
+					}
+				}
+				ask(unknown).is(429, "rate_limited")
+				for range 40 {
+					ask(known).is(200)
+				}
+			})
+		})
+	}
+}
+
 func TestLicenseKey_malformedIsNotLookedUp(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
-	symbols := symbolsOf(t, key)
-	symbols[7] ^= 1
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	lookedUp := func() bool {
 		return slices.ContainsFunc(slices.Concat(*reads, *writes), func(query string) bool { return strings.Contains(query, "k.hash = ?") })
 	}
-	for _, bad := range []string{keyText(symbols), key[:15], "U" + key[1:], "", "short", strings.Repeat("k", 256)} {
+	for _, bad := range []string{key[:15], key[:28] + "é", "", "short", strings.Repeat("k", 256)} {
 		for range 12 { // 72 in all, where 30 failed look-ups would be too many
 			body := fmt.Sprintf(`{"license_key":%q,"fingerprint":"f"}`, bad)
 			a := s.post("/widget/license/verify", body).is(200)
@@ -324,14 +433,9 @@ func FuzzLicenseKey(f *testing.F) {
 		if len(key) < minImported || len(key) > maxKeyBytes || len(key.hint()) != 5 || strings.IndexFunc(string(key), func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
 			t.Fatalf("%q reads as %q", s, key)
 		}
-		strange := strings.Map(func(r rune) rune {
-			if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-				return -1
-			}
-			return r
-		}, string(key))
-		if ours := len(key) == keySymbols && !strings.Contains(string(key), "-") && len(strange) <= 1; ours && keySum(symbolsOf(t, string(key))) != 0 {
-			t.Fatalf("%q reads as %q, whose check symbol is wrong", s, key)
+		upper := lookalikes.Replace(strings.ToUpper(string(key)))
+		if hasOwnShape(string(key)) && string(key) != upper || !hasOwnShape(string(key)) && (string(key) != s || key.mistyped()) {
+			t.Fatalf("%q reads as %q", s, key)
 		}
 	})
 }
@@ -1056,6 +1160,98 @@ func TestLicense_listIsFilteredByPortals(t *testing.T) {
 	s.get("/licenses?q=", token).is(422, "validation_failed")
 }
 
+func TestLicense_customerIsShownToTheSellerAndSearchedAndNeverSentToDevices(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	made := s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds","customer":"Trattoria Roma, 4711"}`, s.account), admin).is(200)
+	id, key := made.text("id"), made.text("key")
+	other, _ := s.addLicense(license{Customer: ptr("Bistro")})
+	if made.text("customer") != "Trattoria Roma, 4711" || s.get("/licenses/"+id, admin).is(200).text("customer") != "Trattoria Roma, 4711" {
+		t.Fatal(made.body)
+	}
+	for _, a := range []answer{s.activate(key, "f").is(200), s.verifyKey(key, "f").answers("valid"), s.verifyKey(key, "f", "nonce", "n").answers("valid")} {
+		payload, err := base64.RawURLEncoding.DecodeString(strings.Split(a.text("token")+"..", ".")[1])
+		s.check(err)
+		if text := a.body + string(payload); strings.Contains(text, "customer") || strings.Contains(text, "Trattoria") {
+			t.Errorf("a device sees %s", text)
+		}
+	}
+	for query, want := range map[string]string{"q=RATTORIA": id, "customer=Bistro": other, "customer=bistro": "", "customer=Bistr": "", "q=4711": id} {
+		if ids, _ := pageOf(s.get("/licenses?"+query, admin)); strings.Join(ids, " ") != want {
+			t.Errorf("%s: %q, want %q", query, ids, want)
+		}
+	}
+	s.get("/licenses?customer=", admin).is(422, "validation_failed")
+	s.do("PATCH", "/licenses/"+id, `{"customer":"Osteria"}`, admin).is(200)
+	if n := s.count(`SELECT count(*) FROM events WHERE data LIKE '%Osteria%' OR data LIKE '%Trattoria%'`); n != 0 {
+		t.Error("an event names the customer")
+	}
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.updated' AND data = '{"changed":"customer"}'`); n != 1 {
+		t.Error("no event says that the customer changed")
+	}
+	if out := s.must("license", "list", "-customer", "Osteria"); !strings.Contains(out, "Osteria") || strings.Contains(out, other) {
+		t.Error(out)
+	}
+	s.do("PATCH", "/licenses/"+id, `{"customer":null}`, admin).is(200)
+	rows, err := csv.NewReader(strings.NewReader(s.must("license", "export", "-csv"))).ReadAll()
+	s.check(err)
+	at := slices.Index(rows[0], "customer")
+	if at < 0 || rows[1][at] != "Bistro" || rows[2][at] != "" {
+		t.Errorf("exported %q", rows)
+	}
+	s.must("license", "add", "-account", s.account, "-product", "kds", "-customer", strings.Repeat("ü", 200))
+	if _, err := s.command("license", "add", "-account", s.account, "-product", "kds", "-customer", strings.Repeat("ü", 201)); err == nil {
+		t.Error("201 characters are taken")
+	}
+	s.must("license", "import", s.importFile("key,customer", "THE-KEY-OF-ANOTHER-TIME,Café Zwei"), "-account", s.account, "-product", "kds")
+	if n := s.count(`SELECT count(*) FROM licenses WHERE customer = 'Café Zwei'`); n != 1 {
+		t.Error("the customer was not imported")
+	}
+}
+
+func TestLicense_isFoundByItsWholeKeyByTheAccountThatOwnsIt(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	tenant := s.addAccount("tenant")
+	id, key := s.addLicense(license{AccountID: tenant})
+	theirKey := "ANOTHER-VENDORS-KEY-1"
+	s.must("license", "import", s.importFile("key", theirKey), "-account", s.account, "-product", "kds")
+	same, _ := s.addLicense(license{AccountID: tenant, Customer: &theirKey}) // a text that is another account's key
+	for range 3 {
+		s.addLicense(license{AccountID: tenant})
+	}
+	s.must("license", "import", s.importFile("key", "A1B2C-D3E4F-G5H6J-K7L8M-N9P1Q"), "-account", tenant, "-product", "kds")
+	token := "Authorization: Bearer " + s.token(tenant, scopeLicenses)
+	for typed, want := range map[string]string{key: id, strings.ToLower(strings.ReplaceAll(key, "-", " ")): id, theirKey: same} {
+		if ids, _ := pageOf(s.get("/licenses?q="+url.QueryEscape(typed), token)); !slices.Equal(ids, []string{want}) {
+			t.Errorf("q=%s: %q", typed, ids)
+		}
+	}
+	if ids, _ := pageOf(s.get("/licenses?q=a1b2cd3e4fg5h6jk718mn9p1q", token)); len(ids) != 1 {
+		t.Errorf("an imported key: %q", ids)
+	}
+	if out := s.must("license", "list", "-search", theirKey); !strings.Contains(out, s.account) || strings.Contains(out, same) {
+		t.Error(out)
+	}
+	s.get("/licenses?q="+strings.Repeat("k", 255), token).is(200)
+}
+
+func TestLicense_listShowsWhatEndsBeforeATime(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	soon, _ := s.addLicense(license{ExpiresAt: newStamp(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))})
+	s.addLicense(license{ExpiresAt: newStamp(time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC))})
+	s.addLicense(license{})
+	token := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+	for end, want := range map[string][]string{"2030-01-01T00:00:00Z": nil, "2030-01-01T00:00:01Z": {soon}, "2030-01-01T01:00:01%2B01:00": {soon}, "2031-01-01T00:00:00Z": {soon}} {
+		if ids, _ := pageOf(s.get("/licenses?expires_before="+end, token)); !slices.Equal(ids, want) {
+			t.Errorf("%s: %q, want %q", end, ids, want)
+		}
+	}
+	s.get("/licenses?expires_before=2030-01-01", token).is(422, "validation_failed")
+}
+
 func TestLicense_showsEverythingButItsKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -1066,7 +1262,7 @@ func TestLicense_showsEverythingButItsKey(t *testing.T) {
 		id, key := s.addLicense(license{Plan: &plan, MaxDevices: ptr(4), ExpiresAt: end, GraceDays: 3, Entitlements: codeList{"kds"}, Metadata: json.RawMessage(`{"order":17}`)})
 		created := newStamp(time.Now())
 		s.activate(key, "f").is(200)
-		want := fmt.Sprintf(`{"id":%q,"account_id":%q,"product":"kds","plan":"pro","kind":"node_locked","state":"active","reason":null,"trial":false,"max_devices":4,`+
+		want := fmt.Sprintf(`{"id":%q,"account_id":%q,"product":"kds","plan":"pro","kind":"node_locked","customer":null,"state":"active","reason":null,"trial":false,"max_devices":4,`+
 			`"max_transfers":null,"starts_at":null,"expires_at":%q,"grace_days":3,"duration_days":null,"expiry_basis":"issue","lease_hours":336,"entitlements":["kds"],`+
 			`"metadata":{"order":17},"first_activated_at":%q,"created_at":%q,"updated_at":%q,"key_hint":%q,"status":"active","grace_until":%q,"seats":{"used":1,"max":4,"free":3}}`,
 			id, s.account, end, created, created, created, key[len(key)-5:], end.after(72*time.Hour))
@@ -1114,6 +1310,39 @@ func TestLicense_ofAnotherAccountIsNotThere(t *testing.T) {
 	}
 }
 
+func TestLicense_endGivenAsADateIsTheEndOfThatDay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // its clock begins at 2000-01-01T00:00:00Z
+		o := newOperator(t)
+		for given, want := range map[string]string{
+			"2027-01-31": "2027-01-31T23:59:59Z", "31.01.2027": "2027-01-31T23:59:59Z", "29.2.2028": "2028-02-29T23:59:59Z",
+			"2027-01-31T12:00:00+02:00": "2027-01-31T10:00:00Z", "9000-12-31": "9000-12-31T23:59:59Z", "2000-01-01": "2000-01-01T23:59:59Z",
+			"10d": "2000-01-11T00:00:00Z", "52w": "2000-12-30T00:00:00Z", "1y": "2001-01-01T00:00:00Z", "100y": "2100-01-01T00:00:00Z",
+		} {
+			text := o.do("license", "add", "-account", o.account, "-product", "kds", "-expires", given)
+			if !strings.HasSuffix(text, "\nends: "+want+"\n") {
+				t.Errorf("-expires %s: %s", given, text)
+			}
+			if got := o.object("license", "show", text[6:36])["expires_at"]; got != want {
+				t.Errorf("-expires %s is shown as %s", given, got)
+			}
+		}
+		text := o.do("license", "add", "-account", o.account, "-product", "kds", "-duration-days", "30", "-from-activation")
+		if !strings.HasSuffix(text, "\nends: 30 days after its first activation\n") {
+			t.Error(text)
+		}
+		text = o.do("license", "add", "-account", o.account, "-product", "kds", "-starts", "2000-02-03", "-expires", "2000-02-03", "-duration-days", "1")
+		if got := o.object("license", "show", text[6:36])["starts_at"]; got != "2000-02-03T00:00:00Z" {
+			t.Errorf("a day's licence begins at %s", got)
+		}
+		if text := o.do("license", "renew", text[6:36]); !strings.HasSuffix(text, " ends at 2000-02-04T23:59:59Z\n") {
+			t.Error(text)
+		}
+		time.Sleep(time.Second)
+		o.do("license", "add", "-account", o.account, "-product", "kds", "-expires", "1999-12-31", "-force")
+	})
+}
+
 func licenseStory(t *testing.T, o *operator) {
 	added := o.object("license", "add", "-account", o.account, "-product", "kds", "-plan", "pro", "-max-devices", "3", "-expires", "365d",
 		"-grace-days", "14", "-lease-hours", "48", "-entitlements", "a,b", "-trial", "-metadata", `{"order":17}`)
@@ -1122,7 +1351,7 @@ func licenseStory(t *testing.T, o *operator) {
 		t.Errorf("added %v: %v", added, err)
 	}
 	text := o.do("license", "add", "-account", o.account, "-product", "board", "-starts", "2099-01-01")
-	if !regexp.MustCompile(`^id:  lic_\w{26}\nkey: ([0-9A-Z]{5}-){4}[0-9A-Z]{5}  \(shown once\)\n$`).MatchString(text) {
+	if !regexp.MustCompile(`^id:   lic_\w{26}\nkey:  ([0-9A-Z]{5}-){4}[0-9A-Z]{5}  \(shown once\)\nends: never\n$`).MatchString(text) {
 		t.Errorf("for people: %q", text)
 	}
 	board := regexp.MustCompile(`lic_\w{26}`).FindString(text)

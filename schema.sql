@@ -88,15 +88,18 @@ CREATE TABLE licenses (
   expired_noted      TEXT,                                           -- the end of grace that license.expired was written for
   created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was issued
   updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)), -- when a column last changed
-  customer           TEXT CHECK (length(customer) <= 200)            -- the seller's own name, address or number for the buyer; never sent to devices
+  customer           TEXT CHECK (length(customer) <= 200),           -- the seller's own name, address or number for the buyer; never sent to devices
+  expiring_noted     TEXT                                            -- the end that license.expiring was written for
 ) STRICT;
 CREATE INDEX licenses_account ON licenses (account_id, id);
--- These two hold only licences whose grace or expiry event is still to be written, so that the
+-- These three hold only licences whose event of an end is still to be written, so that the
 -- query for those that are due, once a second, reads next to nothing.
 CREATE INDEX licenses_grace_due ON licenses (expires_at)
   WHERE state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at;
 CREATE INDEX licenses_expiry_due ON licenses (strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days'))
   WHERE state <> 'revoked' AND expired_noted IS NOT strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days');
+CREATE INDEX licenses_expiring_due ON licenses (expires_at)
+  WHERE state <> 'revoked' AND expiring_noted IS NOT expires_at;
 
 CREATE TABLE license_keys (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the normalised key; the key itself is kept nowhere

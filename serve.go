@@ -97,6 +97,8 @@ var (
 		help: "most requests a minute from one address without a token, for leads, events and statistics each"}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
 		help: "most unknown licence keys a minute from one address"}
+	optExpiringNotice = option{name: "expiring-notice", value: "DURATION", def: "14d",
+		help: "how long before a licence's end the event license.expiring is written; 0: never"}
 	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
 		help: "first day (UTC) on which /api/legacy/ answers 410 Gone"}
 )
@@ -152,6 +154,7 @@ var serveCommands = []command{
 		optDebugAddr,
 		optAnonymousRate,
 		optFailedLookupRate,
+		optExpiringNotice,
 		optLegacySunset,
 		optLitestream.says("never checkpoint the database: Litestream does that"),
 		optLog,
@@ -218,6 +221,11 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	}
 	if o.failedLookupRate, err = e.number("failed-lookup-rate", 1, 1_000_000); err != nil {
 		return o, err
+	}
+	if notice := e.str("expiring-notice"); notice != "0" {
+		if o.expiringNotice, err = parseSpan(notice, false); err != nil {
+			return o, usageError("-expiring-notice: " + err.Error() + ", or 0 for no such event")
+		}
 	}
 	sunset := e.str("legacy-sunset")
 	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {

@@ -297,6 +297,22 @@ func valueOr[T any](p *T, otherwise T) T {
 	return *p
 }
 
+// parseDate parses a calendar day from 1970 to lastYear, as 2027-01-31 or 31.01.2027, and returns
+// its first second in UTC. It reports false for anything else.
+func parseDate(s string) (stamp, bool) {
+	day, err := time.Parse(time.DateOnly, s)
+	if err != nil {
+		day, err = time.Parse("2.1.2006", s)
+	}
+	if err != nil || day.Year() < 1970 || day.Year() > lastYear {
+		return stamp{}, false
+	}
+	return newStamp(day), true
+}
+
+// endOfDay returns the last second of the day whose first second is s.
+func (s stamp) endOfDay() stamp { return s.after(days(1) - time.Second) }
+
 // lastYear is the last year of a time that is accepted. The database can store times to the end
 // of 9999; the rest is room for what is added to them, such as grace periods.
 const lastYear = 9000
