@@ -97,6 +97,8 @@ var (
 		help: "most requests a minute from one address without a token, for leads, events and statistics each"}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
 		help: "most unknown licence keys a minute from one address"}
+	optAccessLog = option{name: "access-log",
+		help: "log a line for each request, without addresses, paths, queries, keys or tokens"}
 	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
 		help: "first day (UTC) on which /api/legacy/ answers 410 Gone"}
 )
@@ -146,6 +148,7 @@ var serveCommands = []command{
 		optLegacySunset,
 		optLitestream.says("never checkpoint the database: Litestream does that"),
 		optLog,
+		optAccessLog,
 	}, 0, serveCommand},
 }
 
@@ -198,14 +201,19 @@ func tuneCollector(getenv func(string) string) {
 	}
 }
 
+// maxRateOption is the highest rate that an option takes, in requests a minute: more than any machine
+// answers, so that it means no limit.
+const maxRateOption = 1_000_000_000
+
 // readServerOptions returns the options that the handlers need, or a usageError.
 func (e *env) readServerOptions() (o serverOptions, err error) {
-	if o.anonymousRate, err = e.number("anonymous-rate", 1, 1_000_000); err != nil {
+	if o.anonymousRate, err = e.number("anonymous-rate", 1, maxRateOption); err != nil {
 		return o, err
 	}
-	if o.failedLookupRate, err = e.number("failed-lookup-rate", 1, 1_000_000); err != nil {
+	if o.failedLookupRate, err = e.number("failed-lookup-rate", 1, maxRateOption); err != nil {
 		return o, err
 	}
+	o.accessLog = e.on("access-log")
 	sunset := e.str("legacy-sunset")
 	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))
@@ -345,6 +353,8 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 		s.debug.Close()
 	}
 	s.working.Wait()
+	s.logNotices(true)
+	s.reviewFaults(true)
 	err = errors.Join(failed, err, s.runFinalChores(), s.store.close())
 	s.log.Info("stopped")
 	return err
