@@ -90,17 +90,19 @@ func (c *connections) waitIdle(ctx context.Context) {
 // The options of the serve command.
 var (
 	optTrustedProxies = option{name: "trusted-proxies", value: "CIDR,…", def: "127.0.0.0/8,::1/128",
-		help: "proxies whose X-Forwarded-For is trusted, as networks or addresses"}
+		help: "proxies whose X-Forwarded-For is trusted, as networks or addresses", hasVariable: true}
 	optDebugAddr = option{name: "debug-addr", value: "HOST:PORT",
-		help: "loopback address for /metrics and /debug/pprof/; by default they are not served"}
+		help:        "loopback address for /metrics and /debug/pprof/; by default they are not served",
+		hasVariable: true}
 	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
-		help: "most requests a minute from one address without a token, for leads, events and statistics each"}
+		help:        "most requests a minute from one address without a token, for leads, events and statistics each",
+		hasVariable: true}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
-		help: "most unknown licence keys a minute from one address"}
+		help: "most unknown licence keys a minute from one address", hasVariable: true}
 	optAccessLog = option{name: "access-log",
-		help: "log a line for each request, without addresses, paths, queries, keys or tokens"}
+		help: "log a line for each request, without addresses, paths, queries, keys or tokens", hasVariable: true}
 	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
-		help: "first day (UTC) on which /api/legacy/ answers 410 Gone"}
+		help: "first day (UTC) on which /api/legacy/ answers 410 Gone", hasVariable: true}
 )
 
 // wings returns the parts of the service, one for each noun.
@@ -134,7 +136,7 @@ func problems() []*problemCode {
 
 // eventTypes returns the event types of every noun.
 func eventTypes() []eventType {
-	return slices.Concat(leadEvents, licenseEvents, deviceEvents)
+	return slices.Concat(leadEvents, licenseEvents, deviceEvents, storeEvents)
 }
 
 // The command that serves. The demo command, which also serves, is in demo.go.
@@ -333,6 +335,8 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	s.working.Go(func() { s.pollFiles(workers, keyFile) })
 	s.working.Go(func() { s.runChores(workers) })
 
+	stopStatus := s.startStatus()
+
 	served := make(chan error, 1)
 	s.working.Go(func() { served <- web.Serve(listener) })
 	var failed error
@@ -349,6 +353,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	conns.waitIdle(drain)
 	err := web.Shutdown(drain)
 	stopWorkers()
+	stopStatus()
 	if s.debug != nil {
 		s.debug.Close()
 	}
