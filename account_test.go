@@ -30,7 +30,7 @@ func accountStory(t *testing.T, o *operator) {
 	if rows[1]["rate"] != 1200.0 || rows[1]["closed_at"] == nil || rows[0]["rate"] != 600.0 || rows[0]["closed_at"] != nil || rows[0]["main"] != true {
 		t.Errorf("rows %v", rows)
 	}
-	if table := o.do("account", "list"); !regexp.MustCompile(`(?m)^` + id + `  Trattoria Roma +- +1200 +\d{4}-`).MatchString(table) {
+	if table := o.do("account", "list", "-wide"); !regexp.MustCompile(`(?m)^` + id + `  Trattoria Roma +- +1200 +\d{4}-`).MatchString(table) {
 		t.Errorf("table:\n%s", table)
 	}
 	o.fails("the main account can't be closed", "account", "close", o.account)

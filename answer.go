@@ -148,9 +148,7 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 			s.log.Error("internal error", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
 		}
 	}
-	if ref.code.status == http.StatusServiceUnavailable && error(ref) != err {
-		s.log.Warn("storage fault", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
-	}
+	s.noteRefusal(w, r, ref, err)
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")

@@ -63,6 +63,26 @@ var (
 	errInvalidToken  = &refusal{code: codeInvalidToken, challenge: bearerChallenge + `, error="invalid_token"`}
 )
 
+// Why tokens are refused. The caller does not learn it; the log counts it.
+var (
+	errTokenMalformed = &refusedToken{"malformed header"}
+	errTokenTooLong   = &refusedToken{"too long"}
+	errTokenSignature = &refusedToken{"malformed, or signed with another key"}
+	errTokenIssuer    = &refusedToken{"another issuer or audience"}
+	errTokenRevoked   = &refusedToken{"revoked or unknown, or its account is closed"}
+	errTokenEarly     = &refusedToken{"issued in the future"}
+	errTokenExpired   = &refusedToken{"expired"}
+)
+
+// A refusedToken is errInvalidToken with a reason, from a closed list.
+type refusedToken struct{ reason string }
+
+// Error implements error.
+func (r *refusedToken) Error() string { return "the token is refused: " + r.reason }
+
+// Unwrap returns errInvalidToken, with which the request is answered.
+func (r *refusedToken) Unwrap() error { return errInvalidToken }
+
 // errScope returns the refusal of a token that lacks a scope. Its challenge names the scope
 // (RFC 6750, section 3.1).
 func errScope(scope, detail string) error {
@@ -120,7 +140,7 @@ func bearerToken(r *http.Request) (string, error) {
 	scheme, token, ok := strings.Cut(values[0], " ")
 	token = strings.Trim(token, " ")
 	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return "", errInvalidToken
+		return "", errTokenMalformed
 	}
 	return token, nil
 }
@@ -137,10 +157,10 @@ func (a *authenticator) authenticate(token string, acceptExpired bool) (*caller,
 	ends := time.Unix(c.Expires, 0).Add(clockSkew)
 	expired := !now.Before(ends)
 	if time.Unix(max(c.IssuedAt, c.NotBefore), 0).After(now.Add(clockSkew)) {
-		return nil, errInvalidToken
+		return nil, errTokenEarly
 	}
 	if expired && !(acceptExpired && c.isDevice() && now.Before(ends.Add(expiredTokenWindow))) {
-		return nil, errInvalidToken
+		return nil, errTokenExpired
 	}
 	return who, nil
 }
@@ -241,7 +261,7 @@ type tokenKey struct {
 // cachedCaller is verifyToken with a cache in front of it.
 func (a *authenticator) cachedCaller(token string) (*caller, error) {
 	if len(token) > maxTokenBytes {
-		return nil, errInvalidToken
+		return nil, errTokenTooLong
 	}
 	keys := a.keys.Load()
 	plain := append(make([]byte, 0, maxTokenBytes), token...) // of constant size, so it stays on the stack
@@ -256,21 +276,21 @@ func (a *authenticator) cachedCaller(token string) (*caller, error) {
 // that it is not revoked and its account not closed. Errors: errInvalidToken, those of the store.
 func (a *authenticator) verifyToken(token string, keys *keyring) (who caller, err error) {
 	if who.claims, err = keys.verify(token); err != nil {
-		return who, err
+		return who, errTokenSignature
 	}
 	accepted, err := a.store.acceptedBase(who.claims.Issuer)
 	if err != nil {
 		return who, err
 	}
 	if !accepted || who.claims.Audience != who.claims.Issuer {
-		return who, errInvalidToken
+		return who, errTokenIssuer
 	}
 	if who.claims.isDevice() {
 		return who, nil
 	}
 	row, err := a.store.liveToken(who.claims.ID)
 	if errors.Is(err, errNotFound) || err == nil && row.AccountID != who.claims.Subject {
-		return who, errInvalidToken
+		return who, errTokenRevoked
 	}
 	who.all = row.AllAccounts || who.admin()
 	return who, err

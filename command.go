@@ -19,7 +19,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -30,14 +29,15 @@ type usageError string
 
 func (u usageError) Error() string { return string(u) }
 
-// An option declares a flag together with its environment variable, its line of the help
-// and its row of the README.
+// An option declares a flag together with its environment variable, if it has one, its line of
+// the help and its row of the README.
 type option struct {
-	name        string // of the flag: "max-devices"; the variable is WIDGETD_MAX_DEVICES
+	name        string // of the flag: "max-devices"
 	value       string // placeholder of the value in the help: "FILE"; "" for a switch
 	def         string // the default value
 	help        string // what the option means to the command that takes it
 	generalHelp string // what the list of all options says in place of help; "": the same
+	hasVariable bool   // also read from an environment variable: those of serve, and -db, -key, -json
 }
 
 // says returns a copy of the option with a help text for one command. The list of all
@@ -53,22 +53,31 @@ func (o option) general() option {
 	return o
 }
 
-// variable returns the name of the option's environment variable.
+// variable returns the name of the option's environment variable, as WIDGETD_DEBUG_ADDR; "" if it
+// has none.
 func (o option) variable() string {
+	if !o.hasVariable {
+		return ""
+	}
 	return "WIDGETD_" + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
 }
 
 // The options that the commands of several nouns share. A command for which one means
 // something more precise gives it a text of its own with says.
 var (
-	optDB   = option{name: "db", value: "FILE", def: "widgetd.db", help: "path of the database file"}
-	optKey  = option{name: "key", value: "FILE", def: "widgetd.key", help: "path of the key file"}
-	optJSON = option{name: "json", help: "print JSON for scripts: one object, or one on each line"}
+	optDB = option{name: "db", value: "FILE", def: "widgetd.db", help: "path of the database file",
+		hasVariable: true}
+	optKey = option{name: "key", value: "FILE", def: "widgetd.key", help: "path of the key file",
+		hasVariable: true}
+	optJSON = option{name: "json", help: "print JSON for scripts: one object, or one on each line",
+		hasVariable: true}
+	optWide = option{name: "wide", help: "print tables in full, also wider than the terminal"}
 	optAddr = option{name: "addr", value: "HOST:PORT", def: "127.0.0.1:8080",
-		help: "address to listen on, unless systemd passes a socket"}
-	optLitestream = option{name: "litestream", help: "Litestream replicates the database and checkpoints it"}
-	optLog        = option{name: "log", value: "FORMAT", def: "text",
-		help: "format of the log on standard error: text or json"}
+		help: "address to listen on, unless systemd passes a socket", hasVariable: true}
+	optLitestream = option{name: "litestream", help: "Litestream replicates the database and checkpoints it",
+		hasVariable: true}
+	optLog = option{name: "log", value: "FORMAT", def: "text",
+		help: "format of the log on standard error: text or json", hasVariable: true}
 	optAccount = option{name: "account", value: "ID",
 		help: "id or unique name of an account; where one is needed, by default the main account"}
 	optForce = option{name: "force", help: "do what the command would otherwise refuse"}
@@ -87,7 +96,7 @@ type command struct {
 }
 
 // commonOptions are the options that every command takes.
-var commonOptions = []option{optDB, optKey, optJSON}
+var commonOptions = []option{optDB, optKey, optJSON, optWide}
 
 // acceptedOptions returns the common options and the command's own.
 func (c *command) acceptedOptions() []option { return slices.Concat(commonOptions, c.options) }
@@ -263,13 +272,16 @@ func findCommand(commands []command, args []string) (*command, []string) {
 }
 
 // parse reads options and arguments, in any order, into e. A flag overrides its environment
-// variable. It returns a usageError, or flag.ErrHelp when help was asked for.
+// variable, if it has one. It returns a usageError, or flag.ErrHelp when help was asked for.
 func (e *env) parse(args []string) error {
 	fs := flag.NewFlagSet(e.command.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	e.values, e.switches, e.announced = map[string]*onceValue{}, map[string]*bool{}, map[string]bool{}
 	for _, o := range e.command.acceptedOptions() {
-		set := e.getenv(o.variable())
+		set := ""
+		if o.hasVariable {
+			set = e.getenv(o.variable())
+		}
 		if o.value == "" {
 			on, err := strconv.ParseBool(cmp.Or(set, "false"))
 			if err != nil {
@@ -354,7 +366,7 @@ func help(w io.Writer, commands []command) error {
 	fmt.Fprintln(w, "widgetd serves the public API for widgets and licences. Its commands:")
 	fmt.Fprintln(w)
 	listCommands(w, commands, "")
-	fmt.Fprintln(w, "\nThe options of all commands, with their environment variables.")
+	fmt.Fprintln(w, "\nThe options of all commands, with the environment variables of those that have one.")
 	fmt.Fprintln(w, "'widgetd help COMMAND' shows the options of one command:")
 	fmt.Fprintln(w)
 	for _, o := range allOptions(commands) {
@@ -392,7 +404,11 @@ func writeOption(w io.Writer, o option) {
 		def = " (default " + o.def + ")"
 	}
 	name := strings.TrimSuffix("-"+o.name+" "+o.value, " ")
-	fmt.Fprintf(w, "  %-34s %s%s, %s\n", name, o.help, def, o.variable())
+	variable := ""
+	if o.hasVariable {
+		variable = ", " + o.variable()
+	}
+	fmt.Fprintf(w, "  %-34s %s%s%s\n", name, o.help, def, variable)
 }
 
 // pastTime parses an option that is a moment in the past: a date (its first second in UTC), an
@@ -553,29 +569,6 @@ func (e *env) print(v any, text string) error {
 	return err
 }
 
-// printRows writes rows to standard output: with -json each as an object on its own line,
-// else as a table. header holds the titles of the columns, separated by spaces.
-func printRows[T any](e *env, rows []T, header string, cells func(T) []any) error {
-	if e.on("json") {
-		for _, row := range rows {
-			if _, err := e.stdout.Write(encodeJSON(row)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	w := tabwriter.NewWriter(e.stdout, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, strings.ReplaceAll(header, " ", "\t"))
-	for _, row := range rows {
-		texts := []string{}
-		for _, cell := range cells(row) {
-			texts = append(texts, cellText(cell))
-		}
-		fmt.Fprintln(w, strings.Join(texts, "\t"))
-	}
-	return w.Flush()
-}
-
 // firstRows returns the first limit rows of a query for limit+1. If there are more, it says
 // so on standard error; how names the option or command that prints them.
 func firstRows[T any](e *env, rows []T, limit int, how string) []T {
@@ -584,28 +577,6 @@ func firstRows[T any](e *env, rows []T, limit int, how string) []T {
 	}
 	fmt.Fprintf(e.stderr, "these are the first %d; print more with %s\n", limit, how)
 	return rows[:limit]
-}
-
-// cellText returns the text of a table's cell; "-" stands for an empty one.
-func cellText(v any) string {
-	text := ""
-	switch v := v.(type) {
-	case stamp:
-		if !v.IsZero() {
-			text = v.String()
-		}
-	case *string:
-		if v != nil {
-			text = *v
-		}
-	case bool:
-		if v {
-			text = "yes"
-		}
-	default:
-		text = fmt.Sprint(v)
-	}
-	return cmp.Or(text, "-")
 }
 
 // exportPageSize is how many rows an export reads with one query.

@@ -34,7 +34,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 		t.Errorf("version %v", v)
 	}
 	for _, c := range commands() {
-		if !o.ran[c.name] && c.name != "serve" && c.name != "demo" && c.name != "lease inspect" { // those have tests of their own
+		if !o.ran[c.name] && c.name != "serve" && c.name != "demo" && c.name != "lease inspect" && c.name != "status" { // those have tests of their own
 			t.Errorf("no test runs %q", c.name)
 		}
 	}
@@ -155,12 +155,13 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 func TestCommand_optionWinsOverItsVariableAndMayFollowArguments(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	o.env["WIDGETD_ACCOUNT"] = newID("acct", time.Now()) // nobody
-	o.fails("there is no such account", "widget", "add", "Lunch")
-	o.do("widget", "add", "Lunch", "-account", o.account)
-	o.env["WIDGETD_ACCOUNT"] = o.account
-	o.do("widget", "add", "Dinner")
-	o.do("widget", "add", "-public-orders", "Breakfast", "-json")
+	db := o.env["WIDGETD_DB"]
+	o.env["WIDGETD_DB"] = filepath.Join(o.dir, "none.db")
+	o.fails("no database at "+o.env["WIDGETD_DB"], "widget", "add", "Lunch", "-account", o.account)
+	o.do("widget", "add", "Lunch", "-account", o.account, "-db", db)
+	o.env["WIDGETD_DB"] = db
+	o.do("widget", "add", "Dinner", "-account", o.account)
+	o.do("widget", "add", "-public-orders", "-account", o.account, "Breakfast", "-json")
 	o.env["WIDGETD_JSON"] = "true"
 	if out := o.do("widget", "list"); strings.Count(out, "\n") != 3 || !strings.HasPrefix(out, "{") {
 		t.Errorf("with WIDGETD_JSON: %s", out)
@@ -170,6 +171,32 @@ func TestCommand_optionWinsOverItsVariableAndMayFollowArguments(t *testing.T) {
 	}
 	o.env["WIDGETD_JSON"] = "perhaps"
 	o.fails("WIDGETD_JSON must be true or false", "widget", "list")
+}
+
+// TestCommand_readsOnlyTheVariablesOfServeAndOfTheFiles is about an operator in whose environment
+// a forgotten variable must not decide which licences a command shows, or that it may go on.
+func TestCommand_readsOnlyTheVariablesOfServeAndOfTheFiles(t *testing.T) {
+	t.Parallel()
+	serve, _ := findCommand(commands(), []string{"serve"})
+	asked := map[string]bool{}
+	for _, c := range commands() {
+		e := &env{command: &c, getenv: func(name string) string { asked[name] = true; return "" }}
+		e.parse(nil)
+	}
+	for _, o := range allOptions(commands()) {
+		takes := func(taken option) bool { return taken.name == o.name }
+		want := slices.ContainsFunc(serve.acceptedOptions(), takes) && o.name != "wide"
+		name := "WIDGETD_" + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
+		if asked[name] != want || (o.variable() == name) != want {
+			t.Errorf("%s is read: %v, want %v; -%s names %q", name, asked[name], want, o.name, o.variable())
+		}
+	}
+	o := newOperator(t)
+	o.env["WIDGETD_ACCOUNT"] = newID("acct", time.Now()) // nobody
+	o.do("widget", "add", "Lunch", "-account", o.account)
+	if rows := o.objects("widget", "list"); len(rows) != 1 {
+		t.Errorf("with WIDGETD_ACCOUNT: %v", rows)
+	}
 }
 
 func TestCommand_withoutOptionsUsesTheWorkingDirectory(t *testing.T) {
@@ -245,7 +272,8 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 		}
 		for _, o := range options {
 			takes := slices.ContainsFunc(c.acceptedOptions(), func(taken option) bool { return taken.name == o.name })
-			if shown := strings.Contains(own, o.variable()+"\n"); shown != takes {
+			shown := strings.Contains(own, "\n  "+strings.TrimSuffix("-"+o.name+" "+o.value, " ")+" ")
+			if shown != takes {
 				t.Errorf("%s -h shows -%s: %v, want %v", c.name, o.name, shown, takes)
 			}
 			used[o.name] = used[o.name] || takes
@@ -274,7 +302,11 @@ func optionRow(o option) string {
 	if o.def != "" {
 		def = "`" + o.def + "`"
 	}
-	return fmt.Sprintf("| `%s` | `%s` | %s | %s |", strings.TrimSuffix("-"+o.name+" "+o.value, " "), o.variable(), def, o.help)
+	variable := ""
+	if o.hasVariable {
+		variable = "`" + o.variable() + "`"
+	}
+	return fmt.Sprintf("| `%s` | %s | %s | %s |", strings.TrimSuffix("-"+o.name+" "+o.value, " "), variable, def, o.help)
 }
 
 func commandRow(c command) string {

@@ -364,9 +364,10 @@ curl -s {base}/widget/events {json} -H 'Origin: {page}' -d '{"widget":"{widget}"
 curl -s '{base}/widget/stats?widget={widget}&interval=week&timezone=Europe/Zurich'
 
 # what the account sees with a token
-curl -s '{base}/widget/stats?interval=month' -H 'Authorization: Bearer {token}'
-curl -s '{base}/leads?limit=2' -H 'Authorization: Bearer {token}'
-curl -s '{base}/licenses?limit=2' -H 'Authorization: Bearer {token}'
+TOKEN={token}
+curl -s '{base}/widget/stats?interval=month' -H "Authorization: Bearer $TOKEN"
+curl -s '{base}/leads?limit=2' -H "Authorization: Bearer $TOKEN"
+curl -s '{base}/licenses?limit=2' -H "Authorization: Bearer $TOKEN"
 
 # the keys that devices verify their leases with, and a legacy path, which has ended
 curl -s {root}/.well-known/jwks.json

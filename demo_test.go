@@ -77,12 +77,18 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 		`"status":410`,
 		"kitchen-display",
 	}
-	ran := 0
+	ran, token := 0, ""
 	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "TOKEN=") {
+			if token != "" || !wholeToken.MatchString(line) {
+				t.Errorf("%s after %s", line, token)
+			}
+			token = line
+		}
 		if !strings.HasPrefix(line, "curl ") && !strings.HasPrefix(line, "sqlite3 ") {
 			continue
 		}
-		out, err := exec.Command("sh", "-c", line).CombinedOutput()
+		out, err := exec.Command("sh", "-c", token+line).CombinedOutput()
 		if ran >= len(want) {
 			t.Fatalf("a line more than this test knows: %s", line)
 		}
@@ -91,6 +97,9 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 			t.Errorf("%s%s(%v), want %q", line, out, err, want[ran])
 		}
 		ran++
+	}
+	if n := len(wholeToken.FindAllString(text, -1)); n != 1 {
+		t.Errorf("the token is printed %d times", n)
 	}
 	if ran != len(want) {
 		t.Errorf("%d lines, want %d:\n%s", ran, len(want), text)
@@ -295,6 +304,40 @@ func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 	err = s.one(`SELECT sum(orders) FROM item_counts WHERE item = 'Insalata mista' AND quarter = (SELECT max(quarter) FROM item_counts)`, nil, &orders)
 	if err != nil || orders < 1 {
 		t.Errorf("%d orders counted, %v", orders, err)
+	}
+}
+
+// TestDemo_pageFitsATelephone looks at every element's box in windows as wide as a telephone, a
+// tablet and a desk.
+func TestDemo_pageFitsATelephone(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	page := printed(t, startDemo(t), "A lunch menu on a partner's site")
+	b := startBrowser(t)
+	// A window can't be as narrow as a telephone, but a frame can.
+	script := `const done = arguments[arguments.length - 1], frame = document.createElement("iframe");
+		frame.style = "border:0;position:fixed;top:0;left:0;height:900px;width:" + arguments[0] + "px";
+		frame.onload = () => {
+			const page = frame.contentDocument, faults = [], wide = arguments[0];
+			const box = e => e.getBoundingClientRect(), shown = e => !e.closest(".trap");
+			for (const e of [...page.body.querySelectorAll("*")].filter(shown))
+				if (box(e).right > wide + .5 || box(e).left < -.5) faults.push(e.tagName + " is cut off: " + box(e).left + " to " + box(e).right);
+			if (page.documentElement.scrollWidth > wide) faults.push("it scrolls sideways");
+			const buttons = [...page.querySelectorAll("li button")].map(box);
+			if (buttons.length != 4 || buttons.some(r => r.right != buttons[0].right || r.left != buttons[0].left)) faults.push("the buttons are not in line");
+			const trap = box(page.querySelector(".trap"));
+			if (trap.right > 0 && trap.width * trap.height > 1) faults.push("the trap shows: " + trap.left + " to " + trap.right);
+			frame.remove();
+			done(faults);
+		};
+		frame.src = location.href;
+		document.body.append(frame);`
+	b.open(page)
+	for _, width := range []int{320, 360, 768, 1280} {
+		faults := b.call("POST", b.session+"/execute/async", map[string]any{"script": script, "args": []any{width}})
+		if fmt.Sprint(faults) != "[]" {
+			t.Errorf("%d pixels wide: %v", width, faults)
+		}
 	}
 }
 

@@ -441,7 +441,7 @@ func (a *deviceAPI) tryRecordSeen(
 	if err == nil || errors.Is(err, errCredentialMismatch) {
 		return found, issued, err
 	}
-	a.log.Warn("a device was not recorded as seen", "error", err.Error())
+	a.strike("devices are not recorded as seen", err)
 	l, err := r.findLicense(a)
 	if err == nil {
 		found, err = r.evaluate(a, l, now)

@@ -90,6 +90,7 @@ type serverOptions struct {
 	expiringNotice   span           // how long before an end license.expiring is written; zero: never
 	legacySunset     time.Time      // when the legacy paths end
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
+	accessLog        bool           // log a line for each request
 }
 
 // A server answers every request. Make one with newServer.
@@ -103,6 +104,9 @@ type server struct {
 	health         healthCheck
 	running        inProgress
 	metrics        metrics
+	notices        notices
+	faults         lastingFaults
+	startedAt      time.Time
 	draining       atomic.Bool
 	working        sync.WaitGroup // every goroutine of the service but the writer's and net/http's
 	debug          *http.Server   // metrics and profiles; nil: not served
@@ -123,6 +127,7 @@ const (
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
 	wings func(*server) []wing) (*server, error) {
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, log: log, steady: time.Now,
+		startedAt:      st.now(),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
 	for _, w := range wings(s) {
 		s.routes = append(s.routes, w.routes...)
@@ -239,7 +244,7 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 				s.fail(w, r, &refusal{code: codeInternal})
 			}
 		}
-		s.metrics.count(w.pattern, w.status, s.now().Sub(start))
+		s.countAnswer(w, s.now().Sub(start))
 	}()
 	rt := s.routing.Load()
 	if _, inBase := rt.inBase(r.URL.Path); inBase {
@@ -257,6 +262,20 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, errNotFound)
 	default:
 		rt.mux.ServeHTTP(w, r)
+	}
+}
+
+// noRoute stands in logs for the route of a request that none matched.
+const noRoute = "none"
+
+// countAnswer counts an answer that took that long and, with -access-log, logs it: never an address,
+// a key, a token, a query or a path, which may hold ids.
+func (s *server) countAnswer(w *response, took time.Duration) {
+	s.metrics.count(w.pattern, w.status, took)
+	if s.accessLog {
+		s.log.Info("request", "route", cmp.Or(w.pattern, noRoute), "status", w.status,
+			"milliseconds", float64(took.Microseconds())/1000, "request_id", w.requestID,
+			"account", cmp.Or(w.account, "-"))
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -36,6 +37,7 @@ type healthReport struct {
 	Status    string                   `json:"status"` // pass, warn or fail
 	Version   string                   `json:"version"`
 	ReleaseID string                   `json:"releaseId"`
+	Output    string                   `json:"output,omitempty"` // why the status is not pass
 	Checks    map[string][]healthProbe `json:"checks"`
 }
 
@@ -46,6 +48,7 @@ type healthProbe struct {
 	ObservedUnit  string `json:"observedUnit"`
 	Status        string `json:"status"`
 	Time          stamp  `json:"time"`
+	Output        string `json:"output,omitempty"`
 }
 
 const (
@@ -66,44 +69,72 @@ func (h *healthReport) httpStatus() int {
 // the write lock or the WAL is larger than maxWAL; fail when the database can't be read or
 // written, when it has been locked for lockTimeout, or while the service stops.
 func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, error) {
-	status, took, at := s.checkHealth()
+	report := s.healthReport()
+	return &document{report.httpStatus(), "application/health+json", report}, nil
+}
+
+// healthReport returns what GET /widget/health answers. What it gives as output, which is why it does
+// not pass, is from a closed list of sentences: no path, no SQL.
+func (s *server) healthReport() *healthReport {
+	found := s.checkHealth()
 	report := &healthReport{
-		Status:    status,
+		Status:    found.status,
 		Version:   "1",
 		ReleaseID: buildName(),
+		Output:    found.reason,
 		Checks: map[string][]healthProbe{
 			"sqlite:responseTime": {{
 				ComponentType: "datastore",
-				ObservedValue: took.Milliseconds(),
+				ObservedValue: found.took.Milliseconds(),
 				ObservedUnit:  "ms",
-				Status:        status,
-				Time:          newStamp(at),
+				Status:        found.status,
+				Time:          newStamp(found.at),
+				Output:        found.reason,
 			}},
 		},
 	}
 	if size := s.store.walSize(); size > maxWAL {
+		reason := walLargeReason
+		if s.store.noCheckpoints {
+			reason = walLargeLitestreamReason
+		}
 		report.Checks["sqlite:logSize"] = []healthProbe{{
 			ComponentType: "datastore",
 			ObservedValue: size,
 			ObservedUnit:  "bytes",
 			Status:        healthWarn,
 			Time:          newStamp(s.now()),
+			Output:        reason,
 		}}
-		if status == healthPass {
-			report.Status = healthWarn
+		if report.Status == healthPass {
+			report.Status, report.Output = healthWarn, reason
 		}
 	}
 	if s.draining.Load() {
-		report.Status = healthFail
+		report.Status, report.Output = healthFail, storageReason(errClosed)
 	}
-	return &document{report.httpStatus(), "application/health+json", report}, nil
+	return report
+}
+
+// Why the write-ahead log is large.
+const (
+	walLargeReason = "the write-ahead log is large: a transaction that another program keeps open " +
+		"prevents its checkpoint"
+	walLargeLitestreamReason = "the write-ahead log is large: Litestream does not checkpoint it"
+)
+
+// An observation is what health knows about the database at a moment.
+type observation struct {
+	status string
+	reason string        // why it is not pass
+	took   time.Duration // how long the probe took, or has been waiting for a lock
+	at     time.Time
 }
 
 // checkHealth starts a probe of the database, unless one runs, the last one ended less than
 // healthInterval ago, or the service is stopping. It waits up to healthWait for it, and returns
-// the health status, how long the probe took or has been waiting for a lock, and the time of that
-// observation.
-func (s *server) checkHealth() (status string, took time.Duration, at time.Time) {
+// what is known then.
+func (s *server) checkHealth() observation {
 	h := &s.health
 	h.mu.Lock()
 	if h.running == nil && !within(healthInterval, h.at, s.now()) && !s.draining.Load() {
@@ -126,10 +157,10 @@ func (s *server) checkHealth() (status string, took time.Duration, at time.Time)
 	defer h.mu.Unlock()
 	switch {
 	case h.err != nil && !errors.Is(h.err, errBusy):
-		return healthFail, h.took, h.at
+		return observation{healthFail, storageReason(h.err), h.took, h.at}
 	case h.running == nil && h.err == nil:
 		h.blockedSince = time.Time{}
-		return healthPass, h.took, h.at
+		return observation{healthPass, "", h.took, h.at}
 	}
 	if h.blockedSince.IsZero() { // the probe waits for a lock, or gave up waiting for it
 		h.blockedSince = now
@@ -137,10 +168,15 @@ func (s *server) checkHealth() (status string, took time.Duration, at time.Time)
 			h.blockedSince = blocked
 		}
 	}
-	if now.Sub(h.blockedSince) < lockTimeout {
-		return healthWarn, now.Sub(h.blockedSince), now
+	waited, status := now.Sub(h.blockedSince), healthWarn
+	if waited >= lockTimeout {
+		status = healthFail
 	}
-	return healthFail, now.Sub(h.blockedSince), now
+	reason := fmt.Sprintf("a write has been waiting for %d s", int(waited.Seconds()))
+	if h.err != nil || !blocked.IsZero() {
+		reason = fmt.Sprintf("another program has held the write lock for %d s", int(waited.Seconds()))
+	}
+	return observation{status, reason, waited, now}
 }
 
 // probeDatabase reads and writes the database, records the result and closes done.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -52,6 +54,35 @@ func TestHealth_takesNoNoticeOfTokens(t *testing.T) {
 	newService(t).get("/widget/health", "Authorization: Bearer nonsense").is(200)
 }
 
+// heldFor is what health says while another program holds the lock.
+var heldFor = regexp.MustCompile(`^another program has held the write lock for \d+ s$`)
+
+func TestHealth_saysWhyInASentenceThatNamesNoFile(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	sqliteError := func(query string) error {
+		return s.store.update(t.Context(), func(t *tx) error { _, err := t.exec(query); return err })
+	}
+	s.limitPages(0)
+	full := sqliteError(`INSERT INTO item_names (widget_id, day, item) SELECT 'wgt_x', '2026-01-01', hex(randomblob(50000))`)
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{full, "the disk is full"},
+		{errBusy, "another program holds the write lock"},
+		{errClosed, "the service is stopping"},
+		{fmt.Errorf("%w (%w: /var/lib/widgetd.db)", errStorage, errHeader), "the database is damaged"},
+		{fmt.Errorf("%w (the file at /var/lib/widgetd.db %w)", errStorage, errReplaced), "the file at the path is not the one that is open"},
+		{storageError(s.store.queries.run(`INSERT INTO probes (id, written_at) VALUES (1, '2026-01-01T00:00:00Z')`)), "the database can't be written, only read"},
+		{fmt.Errorf("%w (SELECT 1)", errStorage), "the database can't be read or written"},
+	} {
+		if got := storageReason(c.err); got != c.want {
+			t.Errorf("%v: %q, want %q", c.err, got, c.want)
+		}
+	}
+}
+
 func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testing.T) {
 	t.Parallel()
 	var later atomic.Int64 // how far the service's clock is ahead of the real one, in which SQLite waits
@@ -70,7 +101,7 @@ func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testin
 
 	later.Add(int64(time.Second))
 	a := s.get("/widget/health").is(200)
-	if a.text("status") != "warn" || !strings.Contains(a.body, `"status":"warn","time"`) {
+	if a.text("status") != "warn" || !strings.Contains(a.body, `"status":"warn","time"`) || !heldFor.MatchString(a.text("output")) {
 		t.Fatal(a.body)
 	}
 	later.Add(int64(8 * time.Second))
@@ -78,7 +109,7 @@ func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testin
 		t.Fatalf("%s after 9 seconds", got)
 	}
 	later.Add(int64(7 * time.Second))
-	if a := s.get("/widget/health").is(503); a.text("status") != "fail" || a.header.Get("Content-Type") != "application/health+json" {
+	if a := s.get("/widget/health").is(503); a.text("status") != "fail" || !heldFor.MatchString(a.text("output")) || a.header.Get("Content-Type") != "application/health+json" {
 		t.Fatal(a.body)
 	}
 	s.check(lock.Rollback())
@@ -106,7 +137,7 @@ func TestHealth_failsOnceTheFileIsNotTheOneThatIsOpen(t *testing.T) {
 				s.check(lose(s.store.path))
 				time.Sleep(time.Second)
 				a := s.get("/widget/health").is(503)
-				if a.text("status") != "fail" || strings.Contains(a.body, s.dir) || strings.Contains(a.body, "widgetd.db") {
+				if a.text("status") != "fail" || a.text("output") != "the file at the path is not the one that is open" || strings.Contains(a.body, s.dir) || strings.Contains(a.body, "widgetd.db") {
 					t.Fatal(a.body)
 				}
 				s.post("/widget/leads", aLead).is(503, "storage_unavailable").has("Retry-After: 30")
@@ -135,7 +166,7 @@ func TestHealth_failsWhileDraining(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	s.server.draining.Store(true)
-	if a := s.get("/widget/health").is(503).has("Connection: close"); a.text("status") != "fail" {
+	if a := s.get("/widget/health").is(503).has("Connection: close"); a.text("status") != "fail" || a.text("output") != "the service is stopping" {
 		t.Fatal(a.body)
 	}
 	s.post("/widget/leads", aLead).is(200).has("Connection: close") // what was sent is answered
@@ -164,6 +195,12 @@ func TestLivez_answersWithoutTheDatabase(t *testing.T) {
 	}
 }
 
+// histogramSample tells whether a sample is one of a histogram.
+func histogramSample(family, sample string) bool {
+	suffix, ok := strings.CutPrefix(sample, family)
+	return ok && slices.Contains([]string{"_bucket", "_sum", "_count"}, suffix)
+}
+
 // TestMetrics_followTheRulesOfPrometheus reads them as a scrape does: each family has
 // its help and its type before its samples, and all of them together, and counters
 // alone end in _total.
@@ -175,7 +212,7 @@ func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
 	s.get("/nowhere").is(404)
 	var text strings.Builder
 	s.server.writeMetrics(&text)
-	help, kind := regexp.MustCompile(`^# HELP (\w+) [A-Z][^\\]+\.$`), regexp.MustCompile(`^# TYPE (\w+) (counter|gauge)$`)
+	help, kind := regexp.MustCompile(`^# HELP (\w+) [A-Z][^\\]+\.$`), regexp.MustCompile(`^# TYPE (\w+) (counter|gauge|histogram)$`)
 	sample := regexp.MustCompile(`^(\w+)(?:\{\w+="[^"\\]*"(?:,\w+="[^"\\]*")*\})? [0-9.]+(?:e-\d+)?$`)
 	var name, described string
 	seen, samples := map[string]bool{}, map[string]bool{}
@@ -185,15 +222,74 @@ func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
 			described, seen[m[1]] = m[1], true
 		} else if m := kind.FindStringSubmatch(line); m != nil && m[1] == described && strings.HasSuffix(m[1], "_total") == (m[2] == "counter") {
 			name = m[1]
-		} else if m := sample.FindStringSubmatch(line); m == nil || m[1] != name || samples[line] {
+		} else if m := sample.FindStringSubmatch(line); m == nil || samples[line] || m[1] != name && !histogramSample(name, m[1]) {
 			t.Errorf("%q under %q", line, name)
 		} else {
 			samples[line] = true
 		}
 	}
-	if len(seen) != 10 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
+	for _, want := range []string{
+		`widgetd_build_info{version="` + buildName() + `"} 1`,
+		`widgetd_request_duration_seconds_count{route="POST /widget/leads"} 2`,
+		`widgetd_request_duration_seconds_bucket{route="POST /widget/leads",le="+Inf"} 2`,
+		`widgetd_refusals_total{code="not_found"} 1`,
+		`widgetd_refusals_total{code="validation_failed"} 1`,
+		fmt.Sprintf("widgetd_database_bytes %d", s.store.databaseSize()),
+	} {
+		if !samples[want] {
+			t.Errorf("there is no %s", want)
+		}
+	}
+	if len(seen) != 14 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
 		t.Errorf("%d families:\n%s", len(seen), text.String())
 	}
+}
+
+func TestMetrics_countDurationsInTheFirstBucketThatHoldsThem(t *testing.T) {
+	t.Parallel()
+	var m metrics
+	for _, took := range []time.Duration{0, time.Millisecond, time.Millisecond + 1, 10 * time.Second, time.Minute} {
+		m.count("GET /x", 200, took)
+	}
+	_, _, got, _ := m.samples()
+	want := []string{
+		`_bucket{route="GET /x",le="0.00025"} 1`, `_bucket{route="GET /x",le="0.001"} 2`, `_bucket{route="GET /x",le="0.005"} 3`,
+		`_bucket{route="GET /x",le="0.025"} 3`, `_bucket{route="GET /x",le="0.1"} 3`, `_bucket{route="GET /x",le="0.5"} 3`,
+		`_bucket{route="GET /x",le="2"} 3`, `_bucket{route="GET /x",le="10"} 4`, `_bucket{route="GET /x",le="+Inf"} 5`,
+		`_sum{route="GET /x"} 70.002000001`, `_count{route="GET /x"} 5`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestMetrics_keepWhatWasCountedInTheLastMinute(t *testing.T) {
+	t.Parallel()
+	var m metrics
+	now := time.Now()
+	tick := func(seconds int) {
+		for range seconds {
+			now = now.Add(time.Second)
+			m.keepSnapshot(now)
+		}
+	}
+	leads := answerKey{"POST /widget/leads", 200}
+	m.count(leads.route, 200, 0)
+	m.countRefusal("busy")
+	check := func(when string, answered, busy int64) {
+		answers, refusals, all := m.lastMinute(now)
+		if answers[leads] != answered || refusals["busy"] != busy || all["busy"] != 1 || len(answers) > 1 || answered == 0 && len(answers) > 0 {
+			t.Errorf("%s: %v %v %v", when, answers, refusals, all)
+		}
+	}
+	check("at the start", 1, 1)
+	tick(59)
+	m.count(leads.route, 200, 0)
+	check("59 seconds later", 2, 1)
+	tick(10)
+	check("70 seconds later", 1, 0)
+	tick(600)
+	check("after ten quiet minutes", 0, 0)
 }
 
 func TestMetrics_areServedOnLoopbackUntilTheEnd(t *testing.T) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -312,11 +311,14 @@ func licenseShow(e *env) error {
 				Devices []deviceView `json:"devices"`
 			}{detail, newDeviceViews(devices)}, "")
 		}
-		pretty := json.NewEncoder(e.stdout)
-		pretty.SetIndent("", "  ")
-		if err := pretty.Encode(detail); err != nil {
+		members, err := memberDetails(detail)
+		if err != nil {
 			return err
 		}
+		if err := e.printDetails(detail, members); err != nil {
+			return err
+		}
+		fmt.Fprintln(e.stdout)
 		return printDevices(e, devices)
 	})
 }

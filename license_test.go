@@ -1416,7 +1416,7 @@ func licenseStory(t *testing.T, o *operator) {
 	}
 	o.do("device", "release", device)
 	o.do("device", "release", device)
-	if table := o.do("device", "list", id); !strings.Contains(table, device) || !strings.Contains(table, " released ") || !strings.HasSuffix(table, " operator\n") {
+	if table := o.do("device", "list", id, "-wide"); !strings.Contains(table, device) || !strings.Contains(table, " released ") || !strings.HasSuffix(table, " operator\n") {
 		t.Errorf("devices:\n%s", table)
 	}
 	types := fmt.Sprint(column(o.objects("events", "-limit", "5"), "type"))

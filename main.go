@@ -37,6 +37,7 @@ func main() {
 func commands() []command {
 	return slices.Concat(
 		serveCommands,
+		statusCommands,
 		demoCommands,
 		accountCommands,
 		keyCommands,

@@ -90,17 +90,21 @@ func (c *connections) waitIdle(ctx context.Context) {
 // The options of the serve command.
 var (
 	optTrustedProxies = option{name: "trusted-proxies", value: "CIDR,…", def: "127.0.0.0/8,::1/128",
-		help: "proxies whose X-Forwarded-For is trusted, as networks or addresses"}
+		help: "proxies whose X-Forwarded-For is trusted, as networks or addresses", hasVariable: true}
 	optDebugAddr = option{name: "debug-addr", value: "HOST:PORT",
-		help: "loopback address for /metrics and /debug/pprof/; by default they are not served"}
+		help:        "loopback address for /metrics and /debug/pprof/; by default they are not served",
+		hasVariable: true}
 	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
-		help: "most requests a minute from one address without a token, for leads, events and statistics each"}
+		help:        "most requests a minute from one address without a token, for leads, events and statistics each",
+		hasVariable: true}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
-		help: "most unknown licence keys a minute from one address"}
+		help: "most unknown licence keys a minute from one address", hasVariable: true}
 	optExpiringNotice = option{name: "expiring-notice", value: "DURATION", def: "14d",
-		help: "how long before a licence's end the event license.expiring is written; 0: never"}
+		help: "how long before a licence's end the event license.expiring is written; 0: never", hasVariable: true}
+	optAccessLog = option{name: "access-log",
+		help: "log a line for each request, without addresses, paths, queries, keys or tokens", hasVariable: true}
 	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
-		help: "first day (UTC) on which /api/legacy/ answers 410 Gone"}
+		help: "first day (UTC) on which /api/legacy/ answers 410 Gone", hasVariable: true}
 )
 
 // wings returns the parts of the service, one for each noun.
@@ -143,6 +147,7 @@ func eventTypes() []eventType {
 		tokenEvents,
 		keyEvents,
 		widgetEvents,
+		storeEvents,
 	)
 }
 
@@ -158,6 +163,7 @@ var serveCommands = []command{
 		optLegacySunset,
 		optLitestream.says("never checkpoint the database: Litestream does that"),
 		optLog,
+		optAccessLog,
 	}, 0, serveCommand},
 }
 
@@ -214,12 +220,16 @@ func tuneCollector(getenv func(string) string) {
 	}
 }
 
+// maxRateOption is the highest rate that an option takes, in requests a minute: more than any machine
+// answers, so that it means no limit.
+const maxRateOption = 1_000_000_000
+
 // readServerOptions returns the options that the handlers need, or a usageError.
 func (e *env) readServerOptions() (o serverOptions, err error) {
-	if o.anonymousRate, err = e.number("anonymous-rate", 1, 1_000_000); err != nil {
+	if o.anonymousRate, err = e.number("anonymous-rate", 1, maxRateOption); err != nil {
 		return o, err
 	}
-	if o.failedLookupRate, err = e.number("failed-lookup-rate", 1, 1_000_000); err != nil {
+	if o.failedLookupRate, err = e.number("failed-lookup-rate", 1, maxRateOption); err != nil {
 		return o, err
 	}
 	if notice := e.str("expiring-notice"); notice != "0" {
@@ -227,6 +237,7 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 			return o, usageError("-expiring-notice: " + err.Error() + ", or 0 for no such event")
 		}
 	}
+	o.accessLog = e.on("access-log")
 	sunset := e.str("legacy-sunset")
 	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))
@@ -346,6 +357,8 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	s.working.Go(func() { s.pollFiles(workers, keyFile) })
 	s.working.Go(func() { s.runChores(workers) })
 
+	stopStatus := s.startStatus()
+
 	served := make(chan error, 1)
 	s.working.Go(func() { served <- web.Serve(listener) })
 	var failed error
@@ -362,10 +375,13 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	conns.waitIdle(drain)
 	err := web.Shutdown(drain)
 	stopWorkers()
+	stopStatus()
 	if s.debug != nil {
 		s.debug.Close()
 	}
 	s.working.Wait()
+	s.logNotices(true)
+	s.reviewFaults(true)
 	err = errors.Join(failed, err, s.runFinalChores(), s.store.close())
 	s.log.Info("stopped")
 	return err

@@ -198,6 +198,33 @@ func storageError(err error) error {
 	return err
 }
 
+// storageReason says why the database could not be used, in one of a few sentences without a path or
+// SQL, for callers who may not know more. err is not nil.
+func storageReason(err error) string {
+	code := 0
+	var se *sqlite.Error
+	if errors.As(err, &se) {
+		code = se.Code() & 0xff
+	}
+	switch {
+	case errors.Is(err, errClosed):
+		return "the service is stopping"
+	case errors.Is(err, errBusy):
+		return "another program holds the write lock"
+	case errors.Is(err, errStorageFull):
+		return "the disk is full"
+	case errors.Is(err, errReplaced):
+		return "the file at the path is not the one that is open"
+	case errors.Is(err, errHeader), code == sqlite3.SQLITE_CORRUPT, code == sqlite3.SQLITE_NOTADB:
+		return "the database is damaged"
+	case code == sqlite3.SQLITE_READONLY:
+		return "the database can't be written, only read"
+	case code == sqlite3.SQLITE_IOERR:
+		return "the disk reports errors"
+	}
+	return "the database can't be read or written"
+}
+
 // scanError is storageError for reading a row: a value that its column can't hold
 // was not written by this program, so the file is damaged.
 func scanError(err error) error {

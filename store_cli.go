@@ -14,6 +14,13 @@ var (
 	optNoCopy = option{name: "no-copy", help: "write no copy of the database before it is upgraded"}
 )
 
+// The event types of the database file.
+var (
+	storeEvents eventTable
+
+	eventBackupWritten = storeEvents.add("backup.written")
+)
+
 // The operator's commands on the database file.
 var storeCommands = []command{
 	{"upgrade", "", "upgrade an older database to this program's schema, after writing a checked copy beside it",
@@ -31,9 +38,35 @@ func backupCommand(e *env) error {
 		if err := st.backup(e.args[0]); err != nil {
 			return err
 		}
+		if err := st.update(e.ctx, noteBackup); err != nil { // the copy is good all the same
+			fmt.Fprintf(e.stderr, "'widgetd status' will not know of this backup: %v\n", err)
+		}
 		return e.print(map[string]string{"file": e.args[0]},
 			e.args[0]+": written and checked. The key file is not in it; keep a copy of that too.")
 	})
+}
+
+// noteBackup writes the event by which the status command knows when the last backup was taken. It
+// is the main account's.
+func noteBackup(t *tx) error {
+	t.invalidate()
+	main, err := t.mainAccount()
+	if err != nil {
+		return err
+	}
+	return t.addEvent(event{Type: eventBackupWritten, AccountID: main, Actor: actorCommand})
+}
+
+// readableByOthers returns a line for each file of a database that other users can read.
+func readableByOthers(database string) (faults []string) {
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		file := database + suffix
+		if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
+			faults = append(faults, fmt.Sprintf("permissions: others can read %s (mode %04o): run 'chmod 600 %s'",
+				file, info.Mode().Perm(), file))
+		}
+	}
+	return faults
 }
 
 // checkCommand prints everything that is wrong with the database, the key file and their
@@ -48,13 +81,7 @@ func checkCommand(e *env) error {
 		return err
 	}
 	database := realPath(db)
-	for _, suffix := range []string{"", "-wal", "-shm"} {
-		file := database + suffix
-		if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
-			faults = append(faults, fmt.Sprintf("permissions: others can read %s (mode %04o): run 'chmod 600 %s'",
-				file, info.Mode().Perm(), file))
-		}
-	}
+	faults = append(faults, readableByOthers(database)...)
 	if _, _, err := e.loadKeys(); err != nil {
 		faults = append(faults, "key: "+err.Error())
 	}

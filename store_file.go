@@ -435,24 +435,30 @@ func (s *store) closeFiles() error {
 	return errors.Join(s.closeReaders(), s.writer.disconnect(), s.file.Close())
 }
 
+// Why the open file can't be used any more.
+var (
+	errReplaced = errors.New("is no longer the one that is open")
+	errHeader   = errors.New("its header was changed")
+)
+
 // inPlace returns errStorage unless the database and its write-ahead log are still the files
 // that are open, and the header is sound: writes to a file that was replaced or deleted would
 // be lost.
 func (s *store) inPlace() error {
 	database, err := os.Stat(s.path)
 	if err != nil || !os.SameFile(database, s.fileInfo) {
-		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
+		return fmt.Errorf("%w (the file at %s %w)", errStorage, s.path, errReplaced)
 	}
 	wal, err := os.Stat(s.walPath)
 	if err != nil || !os.SameFile(wal, s.walInfo) {
-		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.walPath)
+		return fmt.Errorf("%w (the file at %s %w)", errStorage, s.walPath, errReplaced)
 	}
 	if s.damaged.Load() == nil {
 		return nil
 	}
 	s.recheckHeader()
 	if damage := s.damaged.Load(); damage != nil {
-		return fmt.Errorf("%w (%w)", errStorage, *damage)
+		return fmt.Errorf("%w (%w: %w)", errStorage, errHeader, *damage)
 	}
 	return nil
 }
@@ -467,9 +473,15 @@ func (s *store) recheckHeader() {
 	}
 }
 
+// databaseSize returns the size of the database file in bytes, without its write-ahead log.
+func (s *store) databaseSize() int64 { return fileSize(s.path) }
+
 // walSize returns the size of the write-ahead log in bytes.
-func (s *store) walSize() int64 {
-	info, err := os.Stat(s.walPath)
+func (s *store) walSize() int64 { return fileSize(s.walPath) }
+
+// fileSize returns the size of a file in bytes; 0 if there is none.
+func fileSize(path string) int64 {
+	info, err := os.Stat(path)
 	if err != nil {
 		return 0
 	}

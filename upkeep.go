@@ -21,8 +21,8 @@ const (
 )
 
 // pollFiles picks up changes of the key file and of the base addresses, and checks the header
-// of the database and the size of its WAL, every upkeepInterval until ctx ends. It only reads,
-// so that no lock on the database delays it.
+// of the database and the size of its WAL, every upkeepInterval until ctx ends. It also logs
+// what was counted of refusals and faults. It only reads, so that no lock on the database delays it.
 func (s *server) pollFiles(ctx context.Context, keyFile string) {
 	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
@@ -40,8 +40,11 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 		}
 		s.store.recheckHeader()
 		walIsLarge = s.reportWAL(walIsLarge)
+		s.metrics.keepSnapshot(s.steady())
+		s.logNotices(false)
+		s.reviewFaults(false)
 		if err := s.refresh(); err != nil {
-			s.log.Warn("the base addresses can't be read", "error", err.Error())
+			s.strike("the base addresses can't be read", err)
 		}
 	}
 }
@@ -81,13 +84,13 @@ func (s *server) runChores(ctx context.Context) {
 				continue
 			}
 			if err := c.run(ctx); err != nil {
-				s.log.Warn(c.fault, "error", err.Error())
+				s.strike(c.fault, err)
 			}
 		}
 		if trusted && !within(sweepInterval, lastSweep, now) {
 			lastSweep = now
 			if err := s.store.update(ctx, (*tx).sweep); err != nil {
-				s.log.Warn("expired rows can't be removed", "error", err.Error())
+				s.strike("expired rows can't be removed", err)
 			}
 		}
 	}

@@ -527,7 +527,11 @@ func statsShow(e *env) error {
 }
 
 func printBars(e *env, days []point) error {
-	const width = 40
+	const longest, numbers = 40, 45 // columns of the bars, and of what stands before them
+	width := int64(longest)
+	if !e.on("wide") {
+		width = int64(max(leastTextWidth, min(longest, e.width()-numbers)))
+	}
 	most := int64(1)
 	for _, d := range days {
 		most = max(most, d.Views)

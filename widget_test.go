@@ -629,7 +629,7 @@ func statsStory(t *testing.T, o *operator) {
 	if rows := o.objects("stats"); len(rows) != 2 || rows[0]["views"] != 4.0 || rows[0]["orders"] != 1.0 || rows[1]["views"] != 2.0 {
 		t.Errorf("statistics %v", rows)
 	}
-	out := o.do("stats", "-widget", id)
+	out := o.do("stats", "-widget", id, "-wide")
 	if lines := strings.Split(strings.TrimSpace(out), "\n"); strings.Contains(out, other) || len(lines) != 34 || !strings.Contains(out, " "+strings.Repeat("█", 40)+"\n") {
 		t.Errorf("%d lines:\n%s", len(lines), out)
 	}
@@ -646,7 +646,7 @@ func statsStory(t *testing.T, o *operator) {
 	if rows := o.objects("legacy"); len(rows) != 1 || rows[0]["calls"] != 7.0 || rows[0]["caller"] != o.account {
 		t.Errorf("legacy %v", rows)
 	}
-	if table := o.do("legacy"); !strings.HasPrefix(table, "DAY ") || !strings.Contains(table, "/api/legacy/widget/stats") {
+	if table := o.do("legacy", "-wide"); !strings.HasPrefix(table, "DAY ") || !strings.Contains(table, "/api/legacy/widget/stats") {
 		t.Errorf("legacy:\n%s", table)
 	}
 	if table := o.do("events"); !strings.HasPrefix(table, "AT ") {

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// logLines returns the lines of the log that hold a text, without their times.
+func (s *service) logLines(text string) (lines []string) {
+	for line := range strings.Lines(s.log.String()) {
+		if _, rest, _ := strings.Cut(strings.TrimSpace(line), " "); strings.Contains(rest, text) {
+			lines = append(lines, rest)
+		}
+	}
+	return lines
+}
+
+func TestNotices_countRefusalsOnceAMinuteWithTheirNames(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, "") })
+		refuse := func(origin string) { s.post("/widget/leads", anyLead, "Origin: "+origin).is(403) }
+		refuse("https://evil.example")
+		time.Sleep(2 * time.Second) // the first is logged at once
+		want := `level=WARN msg="origins were refused" times=1 by="https://evil.example 1"`
+		if got := s.logLines("origins were refused"); len(got) != 1 || got[0] != want {
+			t.Fatalf("%q", got)
+		}
+		for range 3 {
+			refuse("https://worse.example")
+		}
+		refuse("https://EVIL.example:443")
+		refuse("null")
+		refuse("https://evil.example/<script>")
+		time.Sleep(50 * time.Second)
+		if got := s.logLines("origins were refused"); len(got) != 1 {
+			t.Fatalf("within the minute: %q", got)
+		}
+		time.Sleep(10 * time.Second)
+		want = `level=WARN msg="origins were refused" times=6 by="https://worse.example 3, https://evil.example 1, malformed 1, null 1"`
+		if got := s.logLines("origins were refused"); len(got) != 2 || got[1] != want {
+			t.Fatalf("%q", got)
+		}
+		time.Sleep(5 * time.Minute)
+		if got := s.logLines("origins were refused"); len(got) != 2 {
+			t.Fatalf("with nothing new: %q", got)
+		}
+	})
+}
+
+func TestNotices_nameAtMostTwentyOriginsAndCountTheRest(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
+	for i := range 500 {
+		s.post("/widget/leads", anyLead, fmt.Sprintf("Origin: https://%d.example", i)).is(403)
+	}
+	s.server.logNotices(false)
+	got := s.logLines("origins were refused")
+	if len(got) != 1 || strings.Count(got[0], "https://") != 20 || !strings.Contains(got[0], "times=500 ") || !strings.Contains(got[0], "others 480") {
+		t.Fatalf("%q", got)
+	}
+	if n := len(s.server.notices.kinds); n != 1 {
+		t.Errorf("%d kinds", n)
+	}
+}
+
+func TestNotices_nameTheAccountOverItsRateAndTheReasonOfARefusedToken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		s.sql(`UPDATE accounts SET rate = 2`)
+		token := s.token(s.account, scopeLeads)
+		for range 3 {
+			s.get("/leads", "Authorization: Bearer "+token)
+		}
+		for range 62 {
+			s.post("/widget/leads", `{}`)
+		}
+		s.get("/leads", "Authorization: Basic x").is(401)
+		s.get("/leads", "Authorization: Bearer nonsense").is(401)
+		s.get("/leads", "Authorization: Bearer nonsense2").is(401)
+		s.get("/leads", "Authorization: Bearer "+strings.Repeat("x", 5000)).is(401)
+		other := s.token(s.account, scopeStats)
+		s.sql(`UPDATE tokens SET revoked_at = '2000-01-01T00:00:00Z' WHERE scope = 'stats:read'`)
+		s.get("/widget/stats", "Authorization: Bearer "+other).is(401)
+		time.Sleep(31 * 24 * time.Hour)
+		s.get("/leads", "Authorization: Bearer "+token).is(401)
+		s.server.logNotices(true)
+		for kind, want := range map[string]string{
+			"over a rate limit": `times=3 by="address 2, ` + s.account + ` 1"`,
+			"tokens were refused": `times=6 by="malformed, or signed with another key 2, expired 1, malformed header 1, ` +
+				`revoked or unknown, or its account is closed 1, too long 1"`,
+		} {
+			if got := s.logLines(kind); len(got) != 1 || !strings.HasSuffix(got[0], want) {
+				t.Errorf("%s: %q, want %s", kind, got, want)
+			}
+		}
+	})
+}
+
+func TestNotices_ofAFullDiskAreItsBeginningItsEndAndACount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, withoutAddressLimits)
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, "") })
+		full := errors.New("disk I/O error")
+		for range 100 {
+			s.server.fail(&response{ResponseWriter: httptest.NewRecorder(), requestID: "req_1", pattern: "POST /widget/leads"}, httptest.NewRequest("POST", "/v1/widget/leads", nil),
+				fmt.Errorf("%w (%w)", errStorageFull, full))
+			time.Sleep(100 * time.Millisecond)
+		}
+		got := s.logLines("disk")
+		if len(got) != 1 || !strings.HasPrefix(got[0], `level=WARN msg="the disk is full, so nothing is written" error=`) || !strings.Contains(got[0], `route="POST /widget/leads"`) {
+			t.Fatalf("while it lasts: %q", got)
+		}
+		time.Sleep(15 * time.Second) // nobody calls; health's own write tells that there is room again
+		got = s.logLines("disk")
+		if len(got) != 2 || !strings.HasPrefix(got[1], `level=INFO msg="over: the disk is full, so nothing is written" times=100 lasted=9.9s `) {
+			t.Fatalf("afterwards: %q", got)
+		}
+		if s.server.faults.any() {
+			t.Error("it is still there")
+		}
+	})
+}
+
+func TestNotices_ofAFaultThatLastsAreWrittenAtTheStop(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.server.strike("legacy calls can't be counted", errors.New("no"))
+	s.server.strike("legacy calls can't be counted", errors.New("no more"))
+	s.server.draining.Store(true)
+	s.server.reviewFaults(true)
+	want := []string{`level=WARN msg="legacy calls can't be counted" error=no`,
+		`level=INFO msg="not over at the stop: legacy calls can't be counted" times=2 `}
+	got := s.logLines("legacy calls")
+	if len(got) != 2 || got[0] != want[0] || !strings.HasPrefix(got[1], want[1]) || !strings.HasSuffix(got[1], `last_error="no more"`) {
+		t.Fatalf("%q", got)
+	}
+}
+
+// TestAccessLog_ holds a line's form: nothing of what the caller chose stands in it.
+func TestAccessLog_hasALineForEachRequestAndNothingOfTheCaller(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.accessLog = true })
+	license, key := s.addLicense(license{Product: "kds"})
+	token := s.token(s.account, scopeLicenses)
+	s.post("/widget/leads", anyLead).is(200)
+	s.get("/licenses/"+license, "Authorization: Bearer "+token).is(200)
+	s.get("/licenses?q=needle", "Authorization: Bearer "+token, "X-Forwarded-For: 192.0.2.77").is(200)
+	s.post("/widget/license/verify", `{"license_key":"`+key+`","fingerprint":"kitchen"}`).is(200)
+	s.get("/nowhere/" + license).is(404)
+	line := regexp.MustCompile(`^level=INFO msg=request route=("(?:GET|POST) [^"?]+"|none) status=\d{3} milliseconds=[0-9.]+(?:e-\d+)? request_id=req_\w{26} account=(-|acct_\w{26})$`)
+	lines := s.logLines("msg=request")
+	want := []string{`"POST /widget/leads"`, `"GET /licenses/{id}"`, `"GET /licenses"`, `"POST /widget/license/verify"`, "none"}
+	if len(lines) != len(want) {
+		t.Fatalf("%q", lines)
+	}
+	for i, l := range lines {
+		if m := line.FindStringSubmatch(l); m == nil || m[1] != want[i] {
+			t.Errorf("%q, want the route %s", l, want[i])
+		}
+	}
+	for _, secret := range []string{license, key, token, "needle", "192.0.2.", "nowhere", "kitchen"} {
+		if strings.Contains(s.log.String(), secret) {
+			t.Errorf("the log holds %q", secret)
+		}
+	}
+}
+
+func TestAccessLog_isOffByDefault(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.post("/widget/leads", anyLead).is(200)
+	if got := s.logLines("msg=request"); len(got) != 0 {
+		t.Fatalf("%q", got)
+	}
+}

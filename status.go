@@ -1,0 +1,400 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The status command: what an operator wants to see on one screen. What only the running service
+// knows, it asks it over a socket beside the database.
+
+// The operator's command on everything at once.
+var statusCommands = []command{
+	{"status", "", "show on one screen how the service is, who calls, what was refused and what needs doing",
+		nil, 0, statusShow},
+}
+
+const (
+	maxSocketPath = 107             // bytes (unix(7))
+	statusTimeout = 3 * time.Second // for asking the service
+	statusRows    = 8               // that a list on the screen has at most
+
+	backupDue    = 7 * 24 * time.Hour  // after which a backup is missed
+	endingSoon   = 14 * 24 * time.Hour // before which the end of a token or a licence is shown
+	legacyPeriod = 7 * 24 * time.Hour  // in which calls of legacy paths are shown
+)
+
+// socketPath returns the path of the socket of the service over a database: widgetd.sock beside
+// widgetd.db.
+func socketPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".sock" }
+
+// A serviceStatus is what a running service tells about itself.
+type serviceStatus struct {
+	Version    string         `json:"version"`
+	StartedAt  stamp          `json:"started_at"`
+	Health     string         `json:"health"`           // pass, warn or fail
+	Output     string         `json:"output,omitempty"` // why health does not pass
+	Litestream bool           `json:"litestream"`
+	LastMinute []routeCount   `json:"last_minute"` // by route and status, the most first
+	Refusals   []refusalCount `json:"refusals"`    // by problem code, the most first
+}
+
+// A routeCount is how many requests to a route were answered with a status in the last minute.
+type routeCount struct {
+	Route    string `json:"route"`
+	Status   int    `json:"status"`
+	Requests int64  `json:"requests"`
+}
+
+// A refusalCount is how many requests were answered with a problem.
+type refusalCount struct {
+	Code       string `json:"code"`
+	LastMinute int64  `json:"last_minute"`
+	SinceStart int64  `json:"since_start"`
+}
+
+// serviceStatus returns what the socket answers.
+func (s *server) serviceStatus() *serviceStatus {
+	report := s.healthReport()
+	v := &serviceStatus{
+		Version:    buildName(),
+		StartedAt:  newStamp(s.startedAt),
+		Health:     report.Status,
+		Output:     report.Output,
+		Litestream: s.store.noCheckpoints,
+		LastMinute: []routeCount{},
+		Refusals:   []refusalCount{},
+	}
+	answers, refusals, all := s.metrics.lastMinute(s.steady())
+	for key, n := range answers {
+		v.LastMinute = append(v.LastMinute, routeCount{cmp.Or(key.route, noRoute), key.status, n})
+	}
+	for code, n := range all {
+		v.Refusals = append(v.Refusals, refusalCount{code, refusals[code], n})
+	}
+	slices.SortFunc(v.LastMinute, func(a, b routeCount) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Route, b.Route), a.Status-b.Status)
+	})
+	slices.SortFunc(v.Refusals, func(a, b refusalCount) int {
+		return cmp.Or(cmp.Compare(b.SinceStart, a.SinceStart), strings.Compare(a.Code, b.Code))
+	})
+	return v
+}
+
+// startStatus serves the status command on the socket, mode 0600, until the returned function is
+// called, which removes the socket. Without a socket the service runs all the same: the log says why.
+func (s *server) startStatus() (stop func()) {
+	path := socketPath(s.store.path)
+	listener, err := listenUnix(path)
+	if err != nil {
+		s.log.Warn("'widgetd status' can't ask this service", "error", err.Error())
+		return func() {}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(encodeJSON(s.serviceStatus())) // fails only when the client has gone
+	})
+	web := &http.Server{Handler: mux, ReadHeaderTimeout: statusTimeout, WriteTimeout: statusTimeout,
+		IdleTimeout: statusTimeout}
+	s.working.Go(func() { web.Serve(listener) })
+	return func() { web.Close() } // which closes the listener, and that removes the socket
+}
+
+// listenUnix listens on a socket that only this user can connect to. It replaces one on which nobody
+// listens any more, as a killed service leaves it behind.
+func listenUnix(path string) (net.Listener, error) {
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("the path of its socket is longer than %d bytes: %s", maxSocketPath, path)
+	}
+	listener, err := net.Listen("unix", path)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		info, statErr := os.Lstat(path)
+		if statErr != nil || info.Mode()&fs.ModeSocket == 0 {
+			return nil, fmt.Errorf("%s is no socket: remove it", path)
+		}
+		conn, dialErr := net.DialTimeout("unix", path, statusTimeout)
+		if dialErr == nil {
+			conn.Close()
+			return nil, fmt.Errorf("another service has its socket %s", path)
+		}
+		if !errors.Is(dialErr, syscall.ECONNREFUSED) {
+			return nil, fmt.Errorf("use the socket: %w", dialErr)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("remove an old socket: %w", err)
+		}
+		listener, err = net.Listen("unix", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make the socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+// askService asks the service over a database for its status; nil: it is not running, or has no
+// socket.
+func askService(ctx context.Context, db string) (*serviceStatus, error) {
+	path := socketPath(db)
+	if len(path) > maxSocketPath {
+		return nil, nil
+	}
+	client := &http.Client{Timeout: statusTimeout, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		},
+	}}
+	r, err := http.NewRequestWithContext(ctx, "GET", "http://widgetd/status", nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := client.Do(r)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the service: %w", err)
+	}
+	defer res.Body.Close()
+	v := &serviceStatus{}
+	if err := json.NewDecoder(res.Body).Decode(v); err != nil {
+		return nil, fmt.Errorf("ask the service: %w", err)
+	}
+	return v, nil
+}
+
+// A statusReport is what the status command prints with -json.
+type statusReport struct {
+	Version       string           `json:"version"` // of this program
+	Database      string           `json:"database"`
+	SchemaVersion int              `json:"schema_version"`
+	DatabaseBytes int64            `json:"database_bytes"`
+	WALBytes      int64            `json:"wal_bytes"`
+	Service       *serviceStatus   `json:"service"` // null: not running
+	LastBackupAt  stamp            `json:"last_backup_at"`
+	Accounts      accountTally     `json:"accounts"`
+	Licenses      map[string]int64 `json:"licenses"`      // by status
+	LicensesEnd   int64            `json:"licenses_soon"` // active ones that end within 14 days
+	LeadsToday    int64            `json:"leads_today"`   // of this UTC day
+	EventsToday   int64            `json:"events_today"`
+	LegacyCallers []legacyCaller   `json:"legacy_callers"` // of the last 7 days
+	UpgradeCopies []string         `json:"upgrade_copies"` // which upgrades have left
+	Todo          []string         `json:"todo"`           // what needs doing
+
+	tokens []tokenRow // that end soon
+}
+
+// An accountTally is how many accounts there are.
+type accountTally struct {
+	Open   int `json:"open"`
+	Closed int `json:"closed"`
+}
+
+func statusShow(e *env) error {
+	r := &statusReport{
+		Version:       buildName(),
+		Database:      e.str("db"),
+		SchemaVersion: schemaVersion, // of the file too: no other is opened
+		UpgradeCopies: append([]string{}, upgradeCopies(e.str("db"))...),
+	}
+	err := e.withStore(func(st *store) error {
+		r.DatabaseBytes, r.WALBytes = st.databaseSize(), st.walSize()
+		return r.read(st, e.now())
+	})
+	if err != nil {
+		return err
+	}
+	asked := ""
+	if r.Service, err = askService(e.ctx, e.str("db")); err != nil {
+		asked = oneLineError{err}.Error()
+	}
+	r.Todo = r.whatNeedsDoing(e, asked)
+	return e.printDetails(r, r.details())
+}
+
+// read reads what the database tells.
+func (r *statusReport) read(st *store, now time.Time) error {
+	accounts, err := st.accounts()
+	if err != nil {
+		return err
+	}
+	main := ""
+	for _, a := range accounts {
+		if a.Main {
+			main = a.ID
+		}
+		if a.ClosedAt.IsZero() {
+			r.Accounts.Open++
+		} else {
+			r.Accounts.Closed++
+		}
+	}
+	r.LastBackupAt, err = st.lastEventAt(main, eventBackupWritten)
+	if err != nil && !errors.Is(err, errNotFound) {
+		return err
+	}
+	soon := newStamp(now.Add(endingSoon))
+	licenses, err := st.tallyLicenses(newStamp(now), soon)
+	if err != nil {
+		return err
+	}
+	r.Licenses, r.LicensesEnd = licenses.byStatus, licenses.ending
+	r.LeadsToday, r.EventsToday, err = st.countToday(newStamp(now.UTC().Truncate(24 * time.Hour)))
+	if err != nil {
+		return err
+	}
+	firstDay := now.UTC().Add(-legacyPeriod).Format(time.DateOnly)
+	r.LegacyCallers, err = st.legacyCallers(firstDay, statusRows)
+	if err != nil {
+		return err
+	}
+	r.LegacyCallers = append([]legacyCaller{}, r.LegacyCallers...)
+	tokens, err := st.tokens()
+	for _, t := range tokens {
+		lasts := t.ExpiresAt.Sub(t.CreatedAt.Time) // shorter ones are renewed by whoever made them so short
+		if t.RevokedAt.IsZero() && lasts > endingSoon && t.ExpiresAt.After(now) && t.ExpiresAt.Before(soon.Time) {
+			r.tokens = append(r.tokens, t)
+		}
+	}
+	return err
+}
+
+// whatNeedsDoing returns a line for each thing that the operator should do. asked is why the service
+// could not be asked; "" if it could, or does not run.
+func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
+	lines := []string{}
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	switch s := r.Service; {
+	case asked != "":
+		add("the service can't be asked: %s", asked)
+	case s == nil:
+		add("the service is not running: start it")
+	case s.Health != healthPass:
+		add("health is %s: %s", s.Health, s.Output)
+	}
+	if r.Service != nil && r.Service.Version != r.Version {
+		add("the service runs version %s, this is %s: restart it", r.Service.Version, r.Version)
+	}
+	lines = append(lines, readableByOthers(realPath(r.Database))...)
+	if _, err := loadKeyring(e.str("key")); err != nil {
+		add("key: %v", err)
+	}
+	switch age := e.now().Sub(r.LastBackupAt.Time); {
+	case r.Service != nil && r.Service.Litestream:
+	case r.LastBackupAt.IsZero():
+		add("there was no backup yet: run 'widgetd backup FILE', best each day")
+	case age > backupDue:
+		add("the last backup is %d days old: run 'widgetd backup FILE'", int(age/(24*time.Hour)))
+	}
+	if r.WALBytes > maxWAL && (r.Service == nil || r.Service.Health == healthPass) {
+		add("the write-ahead log has %s: end the transaction that another program keeps open", sizeText(r.WALBytes))
+	}
+	for i, t := range r.tokens {
+		if i == statusRows {
+			add("%d more tokens end within 14 days: 'widgetd token list' shows them", len(r.tokens)-i)
+			break
+		}
+		add("the token %s of %s ends on %s: issue another, or revoke it", t.ID, printable(t.ClientID), t.ExpiresAt)
+	}
+	if n := len(r.UpgradeCopies); n > 0 {
+		add("remove what upgrades have left, which may hold erased personal data: %s",
+			strings.Join(r.UpgradeCopies, ", "))
+	}
+	return lines
+}
+
+// details returns the report as text for people.
+func (r *statusReport) details() []detail {
+	health, version, since := "not running", "this program is "+r.Version, ""
+	if s := r.Service; s != nil {
+		health = s.Health
+		if s.Output != "" {
+			health += ": " + s.Output
+		}
+		version, since = s.Version, s.StartedAt.String()
+	}
+	backup := "never"
+	if !r.LastBackupAt.IsZero() {
+		backup = r.LastBackupAt.String()
+	}
+	byStatus := []string{}
+	for _, status := range statuses {
+		if n := r.Licenses[status]; n > 0 {
+			byStatus = append(byStatus, fmt.Sprintf("%s %d", status, n))
+		}
+	}
+	licenses := cmp.Or(strings.Join(byStatus, ", "), "none")
+	if r.LicensesEnd > 0 {
+		licenses += fmt.Sprintf("; %d of the active end within 14 days", r.LicensesEnd)
+	}
+	all := []detail{
+		{"health", health},
+		{"version", version},
+		{"running since", cmp.Or(since, "-")},
+		{"database", fmt.Sprintf("%s, %s, schema version %d", r.Database, sizeText(r.DatabaseBytes), r.SchemaVersion)},
+		{"write-ahead log", sizeText(r.WALBytes)},
+		{"last backup", backup},
+		{"accounts", fmt.Sprintf("%d open, %d closed", r.Accounts.Open, r.Accounts.Closed)},
+		{"licences", licenses},
+		{"today (UTC)", fmt.Sprintf("%d leads, %d events", r.LeadsToday, r.EventsToday)},
+	}
+	if r.Service != nil {
+		all = append(all, r.Service.details()...)
+	}
+	all = append(all, labelled("legacy callers", r.LegacyCallers, func(c legacyCaller) string {
+		return fmt.Sprintf("%s: %d calls in 7 days, the last at %s", printable(c.Caller), c.Calls, c.LastAt)
+	})...)
+	return append(all, labelled("needs doing", r.Todo, func(line string) string { return line })...)
+}
+
+// details returns what the service has answered lately.
+func (s *serviceStatus) details() []detail {
+	total := int64(0)
+	for _, c := range s.LastMinute {
+		total += c.Requests
+	}
+	all := []detail{{"last minute", fmt.Sprintf("%d requests", total)}}
+	rows := s.LastMinute[:min(len(s.LastMinute), statusRows)]
+	for _, c := range rows {
+		all = append(all, detail{"", fmt.Sprintf("%d  %s  %d", c.Status, c.Route, c.Requests)})
+	}
+	refused := s.Refusals[:min(len(s.Refusals), statusRows)]
+	return append(all, labelled("refused", refused, func(c refusalCount) string {
+		return fmt.Sprintf("%s: %d in the last minute, %d since the start", c.Code, c.LastMinute, c.SinceStart)
+	})...)
+}
+
+// labelled returns a detail for each row, the first with the label; without rows it says "none".
+func labelled[T any](label string, rows []T, text func(T) string) (details []detail) {
+	for _, row := range rows {
+		details = append(details, detail{label, text(row)})
+		label = ""
+	}
+	if len(rows) == 0 {
+		details = []detail{{label, "none"}}
+	}
+	return details
+}
+
+// sizeText returns a number of bytes for people.
+func sizeText(bytes int64) string {
+	if bytes < 1<<20 {
+		return fmt.Sprintf("%d KiB", (bytes+1023)>>10)
+	}
+	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+}

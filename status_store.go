@@ -1,0 +1,73 @@
+package main
+
+import "strings"
+
+// What the status command reads of the database. It is the operator's, so it is about all accounts.
+
+// A licenseTally is how many licences there are by status, and how many of those that are active
+// end soon.
+type licenseTally struct {
+	byStatus map[string]int64
+	ending   int64
+}
+
+// tallyLicenses counts the licences by the status that they have at now, and the active ones that
+// end before soon. It reads every licence once: about a second for a million.
+func (q *queries) tallyLicenses(now, soon stamp) (licenseTally, error) {
+	filters, args := []string{}, []any{}
+	for _, status := range statuses {
+		filters = append(filters, `count(*) FILTER (WHERE `+statusFilters[status]+`)`)
+		for range strings.Count(statusFilters[status], "?") {
+			args = append(args, now)
+		}
+	}
+	filters = append(filters, `count(*) FILTER (WHERE `+statusFilters["active"]+` AND l.expires_at < ?)`)
+	for range strings.Count(statusFilters["active"], "?") {
+		args = append(args, now)
+	}
+	counts := make([]int64, len(statuses)+1)
+	dest := []any{}
+	for i := range counts {
+		dest = append(dest, &counts[i])
+	}
+	err := q.one(`SELECT `+strings.Join(filters, ", ")+` FROM licenses l JOIN accounts a ON a.id = l.account_id`,
+		append(args, soon), dest...)
+	t := licenseTally{byStatus: map[string]int64{}, ending: counts[len(statuses)]}
+	for i, status := range statuses {
+		t.byStatus[status] = counts[i]
+	}
+	return t, err
+}
+
+// countToday returns how many leads and events were written since a time. It reads no others, since
+// ids begin with the time.
+func (q *queries) countToday(midnight stamp) (leads, events int64, err error) {
+	err = q.one(`SELECT (SELECT count(*) FROM leads WHERE id >= ?), (SELECT count(*) FROM events WHERE id >= ?)`,
+		[]any{formatID("lead", midnight.Time, [10]byte{}), formatID("evt", midnight.Time, [10]byte{})},
+		&leads, &events)
+	return leads, events, err
+}
+
+// lastEventAt returns when the latest event of an account and type was written, or errNotFound. It
+// reads the account's events backwards until it finds one.
+func (q *queries) lastEventAt(account string, kind eventType) (at stamp, err error) {
+	err = q.one(`SELECT at FROM events WHERE account_id = ? AND type = ? ORDER BY seq DESC LIMIT 1`,
+		[]any{account, kind}, &at)
+	return at, err
+}
+
+// A legacyCaller is who called paths under /api/legacy/, and how often.
+type legacyCaller struct {
+	Caller string `json:"caller"` // an account's name, or "unknown"
+	Calls  int64  `json:"calls"`
+	LastAt stamp  `json:"last_at"`
+}
+
+// legacyCallers returns up to limit callers of legacy paths since a UTC day, those with the most
+// calls first.
+func (q *queries) legacyCallers(day string, limit int) ([]legacyCaller, error) {
+	return collect(q, `SELECT coalesce(a.name, c.caller), sum(c.calls), max(c.last_at)
+		FROM legacy_calls c LEFT JOIN accounts a ON a.id = c.caller
+		WHERE c.day >= ? GROUP BY c.caller ORDER BY 2 DESC, 1 LIMIT ?`, []any{day, limit},
+		func(c *legacyCaller) []any { return []any{&c.Caller, &c.Calls, &c.LastAt} })
+}

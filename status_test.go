@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// serving runs the service of a test on a port until the test ends, or until stop is called.
+func (s *service) serving() (stop func()) {
+	s.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s.check(err)
+	stopped := make(chan error, 1)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	go func() { stopped <- s.server.serveUntil(ctx, listener, "") }()
+	ended := false
+	stop = func() {
+		if ended {
+			return
+		}
+		ended = true
+		cancel()
+		s.check(<-stopped)
+		s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+		s.check(err)
+	}
+	s.t.Cleanup(stop)
+	conn, err := net.Dial("tcp", listener.Addr().String()) // accepted only once it serves
+	s.check(err)
+	conn.Close()
+	return stop
+}
+
+// todo returns what the status command says needs doing.
+func todo(status map[string]any) (lines []string) {
+	for _, line := range status["todo"].([]any) {
+		lines = append(lines, line.(string))
+	}
+	return lines
+}
+
+func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	if got, want := todo(o.object("status")), []string{"the service is not running: start it", "there was no backup yet: run 'widgetd backup FILE', best each day"}; !slices.Equal(got, want) {
+		t.Errorf("of a new file: %q", got)
+	}
+	o.do("account", "close", o.object("account", "add", "Closed")["id"].(string))
+	for _, expires := range []string{"365d", "5d", ""} {
+		o.do("license", "add", "-account", o.account, "-product", "kds", "-expires", expires)
+	}
+	o.do("license", "revoke", o.object("license", "add", "-account", o.account, "-product", "kds")["id"].(string))
+	o.addLeads("a@example.com", "b@example.com") // the second is a day older
+	o.do("token", "issue", "-account", o.account, "-scope", "stats:read", "-ttl", "1h")
+	o.do("token", "issue", "-account", o.account, "-scope", "stats:read", "-ttl", "90d")
+	old := o.object("token", "issue", "-account", o.account, "-scope", "stats:read", "-ttl", "90d", "-client-id", "portal")["id"].(string)
+	backup := filepath.Join(o.dir, "copy.db")
+	o.do("backup", backup)
+	now := newStamp(time.Now())
+	o.change(func(t *tx) error {
+		today := now.Format(time.DateOnly)
+		_, err := t.exec(`UPDATE tokens SET expires_at = ?, created_at = ? WHERE id = ?`, now.after(days(3)), now.after(-days(27)), old)
+		return errors.Join(err, t.countLegacy([]legacyCall{
+			{Day: today, Path: "/api/legacy/widget/stats", Caller: o.account, Calls: 7, LastAt: now},
+			{Day: "2026-01-01", Path: "/api/legacy/widget/stats", Caller: "unknown", Calls: 9, LastAt: now},
+		}))
+	})
+	left := o.env["WIDGETD_DB"] + ".v1-2026-01-31T120000Z"
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(o.env["WIDGETD_DB"], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	v := o.object("status")
+	for name, want := range map[string]string{
+		"accounts":       "map[closed:1 open:1]",
+		"licenses":       "map[active:3 expired:0 grace:0 not_started:0 revoked:1 suspended:0]",
+		"licenses_soon":  "1",
+		"leads_today":    "1",
+		"schema_version": fmt.Sprint(schemaVersion),
+		"service":        "<nil>",
+		"version":        buildName(),
+		"upgrade_copies": "[" + left + "]",
+		"legacy_callers": "[map[caller:main calls:7 last_at:" + now.String() + "]]",
+	} {
+		if got := fmt.Sprint(v[name]); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	if at, ok := parseStamp(v["last_backup_at"].(string)); !ok || !within(time.Minute, at.Time, now.Time) || v["events_today"].(float64) < 7 {
+		t.Errorf("last backup %v, events %v", v["last_backup_at"], v["events_today"])
+	}
+	want := []string{
+		"the service is not running: start it",
+		"permissions: others can read " + o.env["WIDGETD_DB"] + " (mode 0644): run 'chmod 600 " + o.env["WIDGETD_DB"] + "'",
+		"the token " + old + " of portal ends on " + now.after(days(3)).String() + ": issue another, or revoke it",
+		"remove what upgrades have left, which may hold erased personal data: " + left,
+	}
+	if got := todo(v); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	text := o.do("status", "-wide")
+	for _, line := range []string{
+		"health           not running", "licences         active 3, revoked 1; 1 of the active end within 14 days", "accounts         1 open, 1 closed",
+		"legacy callers   main: 7 calls in 7 days, the last at " + now.String(), "needs doing      the service is not running: start it",
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %q in\n%s", line, text)
+		}
+	}
+	if lines := strings.Count(text, "\n"); lines > 24 {
+		t.Errorf("%d lines:\n%s", lines, text)
+	}
+	o.change(func(t *tx) error {
+		_, err := t.exec(`UPDATE events SET at = ? WHERE type = 'backup.written'`, now.after(-days(9)))
+		return err
+	})
+	if got := todo(o.object("status")); !slices.Contains(got, "the last backup is 9 days old: run 'widgetd backup FILE'") {
+		t.Errorf("with an old backup: %q", got)
+	}
+	o.env["WIDGETD_KEY"] = filepath.Join(o.dir, "none.key")
+	if got := todo(o.object("status")); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "key: no key file at ") }) {
+		t.Errorf("without a key: %q", got)
+	}
+}
+
+func TestStatus_asksTheRunningServiceOverASocketOfItsUser(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.post("/widget/leads", anyLead).is(200)
+	s.post("/widget/leads", anyLead).is(200)
+	s.post("/widget/leads", `{}`).is(422)
+	s.get("/nowhere").is(404)
+	stop := s.serving()
+	path := socketPath(s.store.path)
+	if info, err := os.Stat(path); err != nil || info.Mode() != os.ModeSocket|0o600 || filepath.Base(path) != "widgetd.sock" {
+		t.Fatalf("%s: %v %v", path, info, err)
+	}
+	v, err := askService(t.Context(), s.store.path)
+	s.check(err)
+	if v == nil || v.Version != buildName() || v.Health != healthPass || v.StartedAt.IsZero() || v.Litestream {
+		t.Fatalf("%+v", v)
+	}
+	wantRoutes := []routeCount{{"POST /widget/leads", 200, 2}, {"POST /widget/leads", 422, 1}, {noRoute, 404, 1}}
+	wantRefused := []refusalCount{{"not_found", 1, 1}, {"validation_failed", 1, 1}}
+	if !slices.Equal(v.LastMinute, wantRoutes) || !slices.Equal(v.Refusals, wantRefused) {
+		t.Errorf("%+v", v)
+	}
+	text := s.must("status")
+	for _, line := range []string{"health           pass\n", "last minute      4 requests\n                 200  POST /widget/leads  2\n", "refused          not_found: 1 in the last minute, 1 since the start\n"} {
+		if !strings.Contains(text, line) {
+			t.Errorf("no line %q in\n%s", line, text)
+		}
+	}
+	s.server.draining.Store(true)
+	if v, err := askService(t.Context(), s.store.path); err != nil || v.Health != healthFail || v.Output != "the service is stopping" {
+		t.Errorf("while it stops: %+v %v", v, err)
+	}
+	stop()
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
+	}
+	if v, err := askService(t.Context(), s.store.path); v != nil || err != nil {
+		t.Errorf("after the stop: %+v %v", v, err)
+	}
+}
+
+func TestStatus_socketOfAKilledServiceIsReplacedAndOfALivingOneLeftAlone(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "widgetd.sock")
+	first, err := listenUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "another service has its socket") {
+		t.Fatalf("beside a living service: %v", err)
+	}
+	first.(*net.UnixListener).SetUnlinkOnClose(false) // as a kill leaves it
+	first.Close()
+	second, err := listenUnix(path)
+	if err != nil {
+		t.Fatalf("after a kill: %v", err)
+	}
+	second.Close()
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenUnix(path); err == nil || !strings.HasSuffix(err.Error(), "is no socket: remove it") {
+		t.Errorf("on a file: %v", err)
+	}
+	if text, _ := os.ReadFile(path); string(text) != "mine" {
+		t.Errorf("the file was changed: %q", text)
+	}
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 108))
+	if _, err := listenUnix(long); err == nil || !strings.Contains(err.Error(), "is longer than 107 bytes") {
+		t.Errorf("with a long path: %v", err)
+	}
+	if v, err := askService(t.Context(), long); v != nil || err != nil {
+		t.Errorf("asked at a long path: %v %v", v, err)
+	}
+}
+
+func TestStatus_ofAServiceThatWasKilledSaysNotRunning(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	p := serveProcess(t, o)
+	v := o.object("status")
+	service, _ := v["service"].(map[string]any)
+	if service == nil || service["health"] != "pass" || !slices.Equal(todo(v)[len(todo(v))-1:], []string{"there was no backup yet: run 'widgetd backup FILE', best each day"}) {
+		t.Fatalf("while it runs: %v", v)
+	}
+	p.stop(syscall.SIGKILL)
+	if v := o.object("status"); v["service"] != nil || todo(v)[0] != "the service is not running: start it" {
+		t.Fatalf("after the kill: %v", v)
+	}
+	p = serveProcess(t, o) // takes the old socket's place
+	if v := o.object("status"); v["service"] == nil {
+		t.Fatalf("after the restart: %v", v)
+	}
+	p.stop(syscall.SIGTERM)
+	if _, err := os.Lstat(filepath.Join(o.dir, "widgetd.sock")); err == nil {
+		t.Error("the socket is left after a clean stop")
+	}
+}

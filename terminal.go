@@ -1,0 +1,286 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+)
+
+// How commands print for people: tables and details that fit the width of the terminal.
+
+// usualWidth is how many columns are used where the output is no terminal and COLUMNS is not set.
+const usualWidth = 80
+
+// width returns how many columns the output has: those of its terminal, else COLUMNS, else usualWidth.
+func (e *env) width() int {
+	if columns := terminalWidth(e.stdout); columns > 0 {
+		return columns
+	}
+	if columns, err := strconv.Atoi(e.getenv("COLUMNS")); err == nil && columns > 0 {
+		return columns
+	}
+	return usualWidth
+}
+
+// terminalWidth returns how many columns the terminal has that w writes to; 0: w is no terminal.
+func terminalWidth(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	size := new([4]uint16) // rows, columns, and the size in pixels (ioctl_tty(2))
+	address := reflect.ValueOf(size).Pointer()
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ, address)
+	runtime.KeepAlive(size)
+	if errno != 0 {
+		return 0
+	}
+	return int(size[1])
+}
+
+// A tableColumn is one column of a table for people, its title first. A column of text may be
+// shortened; times, numbers and flags are shortened only when that is not enough.
+type tableColumn struct {
+	cells  []string
+	isText bool
+	width  int
+}
+
+const (
+	columnGap      = 2 // spaces between two columns
+	leastTextWidth = 8 // to which columns of text are shortened at first
+	leastWidth     = 4 // to which all columns are, but for the numbers
+)
+
+// printRows writes rows to standard output: with -json each as an object on its own line,
+// else as a table, which is shortened to the width of the terminal unless -wide is set. header
+// holds the titles of the columns, separated by spaces.
+func printRows[T any](e *env, rows []T, header string, cells func(T) []any) error {
+	if e.on("json") {
+		for _, row := range rows {
+			if _, err := e.stdout.Write(encodeJSON(row)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	columns := []*tableColumn{}
+	for _, title := range strings.Fields(header) {
+		columns = append(columns, &tableColumn{cells: []string{title}, isText: true})
+	}
+	for _, row := range rows {
+		for i, cell := range cells(row) {
+			columns[i].cells = append(columns[i].cells, cellText(cell))
+			switch cell.(type) {
+			case stamp, int, int64, bool:
+				columns[i].isText = false
+			}
+		}
+	}
+	if e.on("wide") {
+		return writeTable(e.stdout, columns, 0)
+	}
+	return writeTable(e.stdout, columns, e.width())
+}
+
+// writeTable writes a table that is at most so many columns wide, if that can be; 0: no limit.
+func writeTable(w io.Writer, columns []*tableColumn, width int) error {
+	for _, c := range columns {
+		for _, cell := range c.cells {
+			c.width = max(c.width, utf8.RuneCountInString(cell))
+		}
+	}
+	if width > 0 {
+		shrinkColumns(columns, width, func(c *tableColumn) int { return c.leastReadable() })
+		shrinkColumns(columns, width, func(c *tableColumn) int { return leastWidth })
+	}
+	var table strings.Builder
+	for row := range columns[0].cells {
+		line := ""
+		for i, c := range columns {
+			line += shorten(c.cells[row], c.width)
+			if i < len(columns)-1 {
+				line += strings.Repeat(" ", c.width+columnGap-utf8.RuneCountInString(shorten(c.cells[row], c.width)))
+			}
+		}
+		table.WriteString(line + "\n")
+	}
+	_, err := io.WriteString(w, table.String())
+	return err
+}
+
+// leastReadable returns the width below which a column says too little: that of its title, of the
+// ends of its ids, or all of it if it is no text.
+func (c *tableColumn) leastReadable() int {
+	if !c.isText {
+		return c.width
+	}
+	least := max(leastTextWidth, utf8.RuneCountInString(c.cells[0]))
+	for _, cell := range c.cells {
+		if head, _, ok := cutID(cell); ok {
+			least = max(least, len(head)+len("…")+3)
+		}
+	}
+	return least
+}
+
+// shrinkColumns takes from the widest columns until the table fits the width, or until no column is
+// wider than its least width.
+func shrinkColumns(columns []*tableColumn, width int, least func(*tableColumn) int) {
+	total := columnGap * (len(columns) - 1)
+	for _, c := range columns {
+		total += c.width
+	}
+	for ; total > width; total-- {
+		var widest *tableColumn
+		for _, c := range columns {
+			if c.width > least(c) && (widest == nil || c.width > widest.width) {
+				widest = c
+			}
+		}
+		if widest == nil {
+			return
+		}
+		widest.width--
+	}
+}
+
+// shorten returns a text of at most n characters. What it leaves out it replaces by "…": of an id the
+// middle, since ids of one time begin alike, of any other text the end.
+func shorten(text string, n int) string {
+	runes := []rune(text)
+	if len(runes) <= n {
+		return text
+	}
+	if head, tail, ok := cutID(text); ok && n >= len(head)+3 {
+		return head + "…" + tail[len(tail)-(n-len(head)-1):]
+	}
+	return string(runes[:n-1]) + "…"
+}
+
+// cutID divides a text that ends in an id before the id's symbols: "token tok_", "01m7…".
+func cutID(text string) (head, tail string, ok bool) {
+	const symbols = 26
+	i := strings.LastIndexByte(text, '_') + 1
+	if i == 0 || len(text)-i != symbols {
+		return "", "", false
+	}
+	return text[:i], text[i:], true
+}
+
+// cellText returns the text of a table's cell; "-" stands for an empty one.
+func cellText(v any) string {
+	text := ""
+	switch v := v.(type) {
+	case stamp:
+		if !v.IsZero() {
+			text = v.String()
+		}
+	case *string:
+		if v != nil {
+			text = *v
+		}
+	case bool:
+		if v {
+			text = "yes"
+		}
+	default:
+		text = fmt.Sprint(v)
+	}
+	return cmp.Or(text, "-")
+}
+
+// A detail is a line that tells one thing: its label, and what it is. Without a label it belongs to
+// the line before it.
+type detail struct{ label, value string }
+
+// printDetails writes v to standard output with -json, else the details, one below the other. Values
+// that are wider than the terminal go on in the next line, unless -wide is set.
+func (e *env) printDetails(v any, details []detail) error {
+	if e.on("json") {
+		return e.print(v, "")
+	}
+	indent := 0
+	for _, d := range details {
+		indent = max(indent, utf8.RuneCountInString(d.label)+columnGap)
+	}
+	room := max(leastTextWidth, e.width()-indent)
+	var text strings.Builder
+	for _, d := range details {
+		lines := []string{d.value}
+		if !e.on("wide") {
+			lines = wrap(d.value, room)
+		}
+		for i, line := range lines {
+			label := ""
+			if i == 0 {
+				label = d.label
+			}
+			text.WriteString(strings.TrimRight(fmt.Sprintf("%-*s%s", indent, label, line), " ") + "\n")
+		}
+	}
+	_, err := io.WriteString(e.stdout, text.String())
+	return err
+}
+
+// wrap breaks a text into lines of at most n characters, at spaces where there are some.
+func wrap(text string, n int) (lines []string) {
+	line := []rune{}
+	for _, word := range strings.Split(text, " ") {
+		rest := []rune(word)
+		if len(line) > 0 && len(line)+1+len(rest) <= n {
+			line = append(append(line, ' '), rest...)
+			continue
+		}
+		if len(line) > 0 {
+			lines = append(lines, string(line))
+		}
+		for len(rest) > n {
+			lines, rest = append(lines, string(rest[:n])), rest[n:]
+		}
+		line = slices.Clone(rest)
+	}
+	return append(lines, string(line))
+}
+
+// memberDetails returns the members of a value that encodes to a JSON object, as details.
+func memberDetails(v any) ([]detail, error) {
+	object, err := parseJSON(encodeJSON(v))
+	details := []detail{}
+	for _, m := range object.members {
+		details = append(details, detail{strings.ReplaceAll(m.name, "_", " "), memberText(&m.value)})
+	}
+	return details, err
+}
+
+// memberText returns a JSON value as text for people; "-" stands for null and for an empty one.
+func memberText(v *jsonValue) string {
+	parts := []string{}
+	switch v.kind {
+	case jsonNull:
+	case jsonBool:
+		return map[bool]string{false: "no", true: "yes"}[v.boolean]
+	case jsonObject:
+		for _, m := range v.members {
+			if m.value.kind == jsonObject || m.value.kind == jsonArray {
+				return printable(string(v.raw))
+			}
+			parts = append(parts, m.name+" "+memberText(&m.value))
+		}
+	case jsonArray:
+		for i := range v.list {
+			parts = append(parts, memberText(&v.list[i]))
+		}
+	default:
+		parts = append(parts, v.text)
+	}
+	return cmp.Or(printable(strings.Join(parts, ", ")), "-")
+}
