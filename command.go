@@ -117,6 +117,7 @@ func showHelp(e *env) error { return help(e.stdout, e.commands) }
 type env struct {
 	ctx            context.Context     // ends when the program is told to stop
 	getenv         func(string) string // looks up an environment variable
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	commands       []command // all commands of the program
 	command        *command  // the one that runs

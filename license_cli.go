@@ -39,6 +39,8 @@ var (
 		help: "days to add; by default the licence's own duration"}
 	optOldKeyUntil = option{name: "old-key-until", value: "TIME",
 		help: "when the old key stops working: a date (its last second in UTC), RFC 3339, or 7d; now by default"}
+	optSkipExisting = option{name: "skip-existing",
+		help: "leave out rows whose key the account has already"}
 	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
 	optStatus = option{name: "status", value: "STATUS",
 		help: "only licences that are now " + strings.Join(statuses, ", ")}
@@ -85,10 +87,12 @@ var licenseCommands = []command{
 	{"license rotate-key", "ID", "give a licence a new key, shown once", []option{
 		optOldKeyUntil,
 	}, 1, licenseRotate},
-	{"license import", "FILE.csv", "import licences with their keys, all of them or none", []option{
+	{"license import", "FILE.csv", "import licences with their keys; - reads standard input", []option{
 		optAccount.says("account of the rows that name none"),
 		optProduct.says("product of the rows that name none"),
+		optSkipExisting,
 		optDryRun,
+		optForce.says("import licences whose end is in the past, too"),
 	}, 1, licenseImport},
 	{"license export", "", "print all licences, one JSON object a line or CSV", []option{
 		optCSV,
@@ -134,7 +138,12 @@ func (e *env) licenseFromOptions() (*license, error) {
 		"trial":         {"trial", strconv.FormatBool(e.on("trial"))},
 		"metadata":      {"metadata", e.str("metadata")},
 	}
-	wrong := func(name, detail string) { err = usageError("-" + terms[name].option + ": " + detail) }
+	wrong := func(name, value, detail string) {
+		if value != "" {
+			detail = value + ": " + detail
+		}
+		err = usageError("-" + terms[name].option + ": " + detail)
+	}
 	reader := &textTerms{text: func(name string) string { return terms[name].text }, wrong: wrong}
 	l := readNewTerms(reader).apply(&license{AccountID: account})
 	switch name, detail := l.invalidTerm(); {
@@ -142,7 +151,7 @@ func (e *env) licenseFromOptions() (*license, error) {
 	case name == "product":
 		err = usageError("-product NAME is needed")
 	case name != "":
-		wrong(name, detail)
+		wrong(name, "", detail)
 	case l.endedBy(e.now()) && !e.on("force"):
 		err = usageError("-expires: " + l.ExpiresAt.String() + " is in the past: add -force if that is meant")
 	}

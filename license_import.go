@@ -2,7 +2,9 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -12,9 +14,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+	"unicode"
 )
 
-// importColumns are the columns that a CSV file of licences may have; key is required.
+// importColumns are the columns that a CSV file of licences may have, besides metadata.NAME; key
+// is required.
 var importColumns = []string{
 	"key",
 	"account_id",
@@ -37,7 +42,13 @@ var importColumns = []string{
 	"metadata",
 }
 
-const importProgress = 10_000 // rows between two progress messages
+const (
+	metadataColumn = "metadata." // begins the name of a column for one member of the metadata
+
+	importProgress = 10_000 // rows between two progress messages
+	maxWholeImport = 10_000 // rows that are imported in one transaction, all of them or none
+	importBatch    = 1_000  // rows of a transaction when there are more
+)
 
 // An importedLicense is one row of the file.
 type importedLicense struct {
@@ -46,8 +57,21 @@ type importedLicense struct {
 	key     licenseKey
 }
 
-// licenseImport imports licences from a CSV file, all of them or none. When a row is
-// invalid nothing is imported, and the error lists every invalid row with its line.
+// A licenseImporter imports licences from one CSV file. It first checks every row.
+type licenseImporter struct {
+	defaults     license // what applies where a row has an empty cell
+	force        bool    // take licences whose end is in the past
+	skipExisting bool    // leave out rows whose key the same account has already
+	now          time.Time
+	progress     io.Writer
+	actor        string // of the events
+	faults       importFaults
+	rows         []importedLicense
+	total        int // rows of the file, those left out among them
+}
+
+// licenseImport imports licences from a CSV file. When a row is invalid nothing is imported, and
+// the error says what is wrong in which lines.
 func licenseImport(e *env) error {
 	account := e.str("account")
 	if account != "" {
@@ -60,65 +84,174 @@ func licenseImport(e *env) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.Open(e.args[0])
-	if err != nil {
-		return err
+	name, file := "standard input", io.NopCloser(e.stdin)
+	if e.args[0] != "-" {
+		name = e.args[0]
+		if file, err = os.Open(name); err != nil {
+			return err
+		}
 	}
-	defer f.Close()
-	var faults importErrors
-	rows, err := e.readImport(f, license{AccountID: account, Product: product}, &faults)
-	if err != nil {
-		return fmt.Errorf("%s: %w", e.args[0], err)
+	defer file.Close()
+	im := &licenseImporter{
+		defaults:     license{AccountID: account, Product: product},
+		force:        e.on("force"),
+		skipExisting: e.on("skip-existing"),
+		now:          e.now(),
+		progress:     e.stderr,
+		actor:        e.actor(),
 	}
-	if err := e.withStore(func(st *store) error { return checkImport(st, rows, &faults) }); err != nil {
-		return err
+	if err := im.read(file); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
-	if err := faults.err(); err != nil {
-		return fmt.Errorf("%s: nothing was imported: %w", e.args[0], err)
-	}
+	return e.withStore(func(st *store) error {
+		if err := im.compare(st); err != nil {
+			return err
+		}
+		if err := im.faults.err(); err != nil {
+			return fmt.Errorf("%s: nothing was imported: %w", name, err)
+		}
+		imported := 0
+		if !e.on("dry-run") {
+			if imported, err = im.save(e.ctx, st); err != nil {
+				return im.describeFailure(name, imported, err)
+			}
+		}
+		return im.report(e, imported)
+	})
+}
+
+// report prints how many licences were imported.
+func (im *licenseImporter) report(e *env, imported int) error {
+	skipped := im.total - len(im.rows)
+	text := fmt.Sprintf("%d licences imported", imported)
 	if e.on("dry-run") {
-		return e.print(map[string]any{"rows": len(rows), "imported": 0},
-			fmt.Sprintf("%d rows are valid; nothing was imported", len(rows)))
+		text = fmt.Sprintf("%d rows are valid; nothing was imported", im.total)
 	}
-	if err := e.change(func(t *tx) error { return importRows(e, t, rows) }); err != nil {
-		return fmt.Errorf("%s: nothing was imported: %w", e.args[0], err)
+	if skipped > 0 {
+		text += fmt.Sprintf("; %d rows skipped, whose keys exist already", skipped)
 	}
-	return e.print(map[string]any{"rows": len(rows), "imported": len(rows)},
-		fmt.Sprintf("%d licences imported", len(rows)))
+	return e.print(map[string]int{"rows": im.total, "imported": imported, "skipped": skipped}, text)
 }
 
-// importErrors collect what is wrong with the rows of a file.
-type importErrors []importError
-
-type importError struct {
-	line int
-	what string
+// describeFailure returns the error of an import that stopped after so many rows.
+func (im *licenseImporter) describeFailure(name string, imported int, err error) error {
+	if imported == 0 {
+		return fmt.Errorf("%s: nothing was imported: %w", name, err)
+	}
+	return fmt.Errorf("%s: %d of %d licences were imported; run it again with -skip-existing: %w",
+		name, imported, len(im.rows), err)
 }
 
-func (f *importErrors) add(line int, what string) { *f = append(*f, importError{line, what}) }
+// importFaults collect what is wrong with the rows of a file. Equal faults form a group, so that
+// a mistake that is in every row is described once.
+type importFaults struct {
+	groups []*faultGroup
+	byText map[[2]string]*faultGroup // by column and detail
+}
 
-// err returns all errors in the order of their lines, one a line, or nil.
-func (f importErrors) err() error {
-	if len(f) == 0 {
+// A faultGroup is one fault, and the rows that have it.
+type faultGroup struct {
+	column string // "" for a fault of the whole row
+	detail string
+	value  string // what the first row has in the column; "" if that is not shown
+	others bool   // other rows have something else
+	lines  []int  // of the first rows
+	count  int    // of all rows
+}
+
+const (
+	maxFaultGroups = 20
+	maxFaultLines  = 5
+	maxFaultValue  = 40 // characters
+)
+
+// add records a fault of the row on a line. value is what people shall see of the row; see
+// quoteValue.
+func (f *importFaults) add(line int, column, value, detail string) {
+	at := [2]string{column, detail}
+	g := f.byText[at]
+	if g == nil {
+		g = &faultGroup{column: column, detail: detail, value: value}
+		if f.byText == nil {
+			f.byText = map[[2]string]*faultGroup{}
+		}
+		f.byText[at] = g
+		f.groups = append(f.groups, g)
+	}
+	g.others = g.others || value != g.value
+	if g.count++; len(g.lines) < maxFaultLines {
+		g.lines = append(g.lines, line)
+	}
+}
+
+// quoteValue returns the beginning of a cell for an error message, without control characters.
+func quoteValue(cell string) string {
+	if cell == "" {
+		return ""
+	}
+	if runes := []rune(cell); len(runes) > maxFaultValue {
+		return strconv.Quote(string(runes[:maxFaultValue])) + "…"
+	}
+	return strconv.Quote(cell)
+}
+
+// err returns all faults, one kind a line in the order of their first lines, or nil.
+func (f *importFaults) err() error {
+	if len(f.groups) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(f, func(a, b importError) int { return a.line - b.line })
-	lines := make([]string, len(f))
-	for i, fault := range f {
-		lines[i] = fmt.Sprintf("line %d: %s", fault.line, fault.what)
+	slices.SortStableFunc(f.groups, func(a, b *faultGroup) int { return a.lines[0] - b.lines[0] })
+	var texts []string
+	for _, g := range f.groups[:min(len(f.groups), maxFaultGroups)] {
+		texts = append(texts, g.String())
 	}
-	return errors.New(strings.Join(lines, "\n"))
+	if more := f.groups[len(texts):]; len(more) > 0 {
+		times := 0
+		for _, g := range more {
+			times += g.count
+		}
+		texts = append(texts, fmt.Sprintf("and %d more kinds of fault, %d times", len(more), times))
+	}
+	return errors.New(strings.Join(texts, "\n"))
 }
 
-// readImport reads and checks every row, and adds what is wrong with one to faults.
-// defaults holds what applies where a row has an empty cell. Its error means that the
-// file as a whole can't be read.
-func (e *env) readImport(
-	f io.Reader, defaults license, faults *importErrors,
-) (rows []importedLicense, err error) {
+// String returns the line of a group: `lines 3, 4 and 9: trial: "maybe": This must be …`.
+func (g *faultGroup) String() string {
+	var b strings.Builder
+	b.WriteString("line")
+	if g.count > 1 {
+		b.WriteByte('s')
+	}
+	for i, line := range g.lines {
+		switch {
+		case i > 0 && i == g.count-1:
+			b.WriteString(" and")
+		case i > 0:
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, " %d", line)
+	}
+	if more := g.count - len(g.lines); more > 0 {
+		fmt.Fprintf(&b, " and %d more", more)
+	}
+	value := g.value
+	if g.others {
+		value += " and others"
+	}
+	for _, part := range []string{g.column, value, g.detail} {
+		if part != "" {
+			b.WriteString(": " + part)
+		}
+	}
+	return b.String()
+}
+
+// read reads and checks every row, and adds what is wrong with one to the faults. Its error means
+// that the file as a whole can't be read.
+func (im *licenseImporter) read(f io.Reader) error {
 	r, header, err := openImport(f)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	firstLine := map[licenseKey]int{}
 	for {
@@ -126,34 +259,43 @@ func (e *env) readImport(
 		var broken *csv.ParseError
 		switch {
 		case err == io.EOF:
-			return rows, nil
+			return nil
 		case errors.Is(err, csv.ErrFieldCount):
 			line, _ := r.FieldPos(0)
-			faults.add(line, fmt.Sprintf("it has %d cells and the header %d", len(record), len(header)))
+			im.faults.add(line, "", "", fmt.Sprintf("it has %d cells and the header %d", len(record), len(header)))
 			continue
 		case errors.As(err, &broken):
-			faults.add(broken.StartLine, fmt.Sprintf("its quotes are wrong at line %d, column %d: %v",
-				broken.Line, broken.Column, broken.Err))
+			im.faults.add(broken.StartLine, "", fmt.Sprintf("at line %d, column %d", broken.Line, broken.Column),
+				fmt.Sprintf("its quotes are wrong: %v", broken.Err))
 			continue
 		case err != nil:
-			return nil, err
+			return err
 		}
 		line, _ := r.FieldPos(0)
-		cells := &textTerms{
-			text: func(name string) string {
-				if at := slices.Index(header, name); at >= 0 {
-					return record[at]
-				}
-				return ""
-			},
-			wrong: func(name, detail string) { faults.add(line, name+": "+detail) },
-		}
+		cells := im.cellsOf(header, record, line)
 		key := readImportKey(cells, firstLine, line)
-		rows = append(rows, importedLicense{line, readImportTerms(cells, defaults), key})
-		if len(rows)%importProgress == 0 {
-			fmt.Fprintf(e.stderr, "%d rows read\n", len(rows))
+		im.rows = append(im.rows, importedLicense{line, im.readTerms(cells, header), key})
+		if im.total++; im.total%importProgress == 0 {
+			fmt.Fprintf(im.progress, "%d rows read\n", im.total)
 		}
 	}
+}
+
+// cellsOf returns a reader of a row's cells, which adds to the faults what it finds wrong. A
+// fault shows the value, unless it is a key.
+func (im *licenseImporter) cellsOf(header, record []string, line int) *textTerms {
+	text := func(name string) string {
+		if at := slices.Index(header, name); at >= 0 {
+			return record[at]
+		}
+		return ""
+	}
+	return &textTerms{text: text, wrong: func(name, value, detail string) {
+		if name != "key" {
+			value = quoteValue(cmp.Or(value, strings.TrimSpace(text(name))))
+		}
+		im.faults.add(line, name, value, detail)
+	}}
 }
 
 // readImportKey reads the key of the row on a line, and adds it to firstLine. It returns
@@ -161,65 +303,133 @@ func (e *env) readImport(
 func readImportKey(cells *textTerms, firstLine map[licenseKey]int, line int) licenseKey {
 	key, err := parseLicenseKey(cells.cell("key"))
 	if err != nil {
-		cells.wrong("key", "it must have 16 to 255 visible ASCII characters")
+		cells.wrong("key", "", "it must have 16 to 255 visible ASCII characters")
 		return ""
 	}
 	if first, repeated := firstLine[key]; repeated {
-		cells.wrong("key", fmt.Sprintf("it is on line %d already", first))
+		cells.wrong("key", fmt.Sprintf("as on line %d", first), "a key must appear only once; "+
+			"in one of 25 letters and digits case makes no difference, O is 0, and I and L are 1")
 		return key
 	}
 	firstLine[key] = line
 	return key
 }
 
-// openImport returns a reader of the rows and the checked header. It skips the byte order
-// mark that some programs write at the start of a file.
+// openImport returns a reader of the rows and the checked header. It skips the byte order mark
+// that some programs write at the start of a file, and takes as separator what the header has
+// most of: commas, semicolons or tabs.
 func openImport(f io.Reader) (r *csv.Reader, header []string, err error) {
 	buffered := bufio.NewReader(f)
 	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" {
 		buffered.Discard(3)
 	}
+	beginning, _ := buffered.Peek(buffered.Size())
+	firstLine, _, _ := strings.Cut(string(beginning), "\n")
 	r = csv.NewReader(buffered)
+	for _, separator := range ";\t" {
+		if strings.Count(firstLine, string(separator)) > strings.Count(firstLine, string(r.Comma)) {
+			r.Comma = separator
+		}
+	}
 	if header, err = r.Read(); err == io.EOF {
 		return nil, nil, errors.New("it is empty; the first line names the columns")
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("read the header: %w", err)
 	}
+	for i := range header {
+		header[i] = strings.TrimSpace(header[i])
+	}
+	return r, header, checkColumns(header)
+}
+
+// checkColumns returns an error if a column is unknown or appears twice, or if there are no keys.
+func checkColumns(header []string) error {
+	known := func(name string) bool {
+		member, isMetadata := strings.CutPrefix(name, metadataColumn)
+		code, _ := checkText(member, required, maxNameLength)
+		return isMetadata && code == "" || slices.Contains(importColumns, name)
+	}
+	if !slices.ContainsFunc(header, known) { // perhaps a row, whose key must not be shown
+		return fmt.Errorf("the first line must name the columns: they are %s and metadata.NAME, "+
+			"separated by commas, semicolons or tabs", strings.Join(importColumns, ", "))
+	}
 	for i, name := range header {
-		if !slices.Contains(importColumns, name) || slices.Contains(header[:i], name) {
-			return nil, nil, fmt.Errorf("column %q is unknown or appears twice: "+
-				"the columns are %s, separated by commas", name, strings.Join(importColumns, ", "))
+		if !known(name) || slices.Contains(header[:i], name) {
+			return fmt.Errorf("column %s is unknown or appears twice: the columns are %s and metadata.NAME, "+
+				"separated by commas, semicolons or tabs",
+				cmp.Or(quoteValue(name), `""`), strings.Join(importColumns, ", "))
 		}
 	}
 	if !slices.Contains(header, "key") {
-		return nil, nil, errors.New("the column key is missing")
+		return errors.New("the column key is missing")
 	}
-	return r, header, nil
+	return nil
 }
 
-// readImportTerms reads the licence of one row. defaults holds what applies where the row
-// has an empty cell.
-func readImportTerms(cells *textTerms, defaults license) *license {
-	l := &defaults
-	l.AccountID = cmp.Or(cells.cell("account_id"), defaults.AccountID)
+// readTerms reads the licence of one row.
+func (im *licenseImporter) readTerms(cells *textTerms, header []string) *license {
+	l := im.defaults
+	l.AccountID = cmp.Or(cells.cell("account_id"), im.defaults.AccountID)
 	if l.AccountID == "" {
-		cells.wrong("account_id", "The row names no account, and -account is not given.")
+		cells.wrong("account_id", "", "The row names no account, and -account is not given.")
 	}
 	state, _ := cells.textTerm("state", maxNameLength, oneOf(statusActive, statusSuspended, statusRevoked))
 	l.State = valueOr(state, statusActive)
 	l.Reason, _ = cells.textTerm("reason", maxReason, nil)
-	readNewTerms(cells).apply(l)
+	readNewTerms(cells).apply(&l)
+	readMetadata(cells, header, &l)
 	if name, detail := l.invalidTerm(); name != "" {
-		cells.wrong(name, detail)
+		cells.wrong(name, "", detail)
 	}
-	return l
+	if l.endedBy(im.now) && !im.force {
+		cells.wrong("expires_at", "", "This is in the past; -force imports such licences too.")
+	}
+	return &l
 }
 
-// checkImport compares the rows with the database, and adds to faults those whose account
-// does not exist or is closed, and those whose key exists already.
-func checkImport(st *store, rows []importedLicense, faults *importErrors) error {
+// readMetadata adds the cells of the columns metadata.NAME to the licence's metadata, as strings.
+func readMetadata(cells *textTerms, header []string, l *license) {
+	text := cmp.Or(string(bytes.TrimSpace(l.Metadata)), "{}")
+	object, err := parseJSON([]byte(text))
+	if err != nil {
+		return // objectTerm has said so
+	}
+	added := []byte(strings.TrimSuffix(text, "}"))
+	separator := ","
+	if len(object.members) == 0 {
+		separator = ""
+	}
+	for _, column := range header {
+		name, isMetadata := strings.CutPrefix(column, metadataColumn)
+		if !isMetadata {
+			continue
+		}
+		value, present := cells.textTerm(column, maxMetadata, nil)
+		if !present {
+			continue
+		}
+		if _, known := object.member(name); known {
+			cells.wrong(column, "", "The row's metadata has this member too.")
+			continue
+		}
+		added = appendString(append(added, separator...), name)
+		added = appendString(append(added, ':'), *value)
+		separator = ","
+	}
+	if added = append(added, '}'); len(added) > maxMetadata {
+		cells.wrong("metadata", "", "With its columns the metadata has more than 16 KiB.")
+	}
+	if len(added) > len(text) {
+		l.Metadata = added
+	}
+}
+
+// compare compares the rows with the database. It adds to the faults those whose account does not
+// exist or is closed, and those whose key exists already; with skipExisting it removes the latter.
+func (im *licenseImporter) compare(st *store) error {
 	open := map[string]bool{} // by account id: whether it exists and is not closed
-	for _, row := range rows {
+	fresh := make([]importedLicense, 0, len(im.rows))
+	for _, row := range im.rows {
 		id := row.license.AccountID
 		if _, known := open[id]; !known {
 			err := st.openAccount(id)
@@ -228,32 +438,60 @@ func checkImport(st *store, rows []importedLicense, faults *importErrors) error 
 			}
 			open[id] = err == nil
 		}
-		if !open[id] && id != "" { // readImportTerms has recorded an empty one
-			faults.add(row.line, "account_id: "+errAccount.text())
+		if !open[id] && id != "" { // readTerms has recorded an empty one
+			im.faults.add(row.line, "account_id", quoteValue(id), errAccount.text())
 		}
 		if row.key == "" {
 			continue
 		}
-		if _, err := st.licenseByKey(row.key.hash()); err == nil {
-			faults.add(row.line, "key: "+errKeyTaken.Error())
-		} else if !errors.Is(err, errNotFound) {
+		existing, err := orNil(st.licenseByKey(row.key.hash()))
+		switch {
+		case err != nil:
 			return err
+		case existing == nil:
+			fresh = append(fresh, row)
+		case !im.skipExisting:
+			im.faults.add(row.line, "key", "", errKeyTaken.Error())
+		case existing.AccountID != id:
+			im.faults.add(row.line, "key", "", "a licence of another account has this key")
 		}
 	}
+	im.rows = fresh
 	return nil
 }
 
-// importRows stores the licences of all rows.
-func importRows(e *env, t *tx, rows []importedLicense) error {
-	actor := e.actor()
-	for i, row := range rows {
+// save stores the licences of all rows, and returns how many. Many rows are stored in several
+// transactions, with pauses in which others can write.
+func (im *licenseImporter) save(ctx context.Context, st *store) (imported int, err error) {
+	batch := max(len(im.rows), 1)
+	if batch > maxWholeImport {
+		batch = importBatch
+		fmt.Fprintf(im.progress, "importing %d rows, %d at a time: if this is cut off, run it again "+
+			"with -skip-existing\n", len(im.rows), batch)
+	}
+	for rows := range slices.Chunk(im.rows, batch) {
+		began := time.Now()
+		if err := st.update(ctx, func(t *tx) error { return importRows(t, rows, im.actor) }); err != nil {
+			return imported, err
+		}
+		if imported += len(rows); imported%importProgress == 0 {
+			fmt.Fprintf(im.progress, "%d rows written\n", imported)
+		}
+		if imported < len(im.rows) {
+			// Others that wait for SQLite's lock poll for it: without a pause they would never find it free.
+			time.Sleep(time.Since(began))
+		}
+	}
+	return imported, nil
+}
+
+// importRows stores the licences of some rows.
+func importRows(t *tx, rows []importedLicense, actor string) error {
+	for _, row := range rows {
 		l := *row.license
 		l.fillDefaults(t.now)
 		if _, err := t.addLicense(&l, row.key, actor); err != nil {
 			return fmt.Errorf("line %d: %w", row.line, err)
-		}
-		if (i+1)%importProgress == 0 {
-			fmt.Fprintf(e.stderr, "%d rows written\n", i+1)
 		}
 	}
 	return nil
@@ -263,7 +501,7 @@ func importRows(e *env, t *tx, rows []importedLicense) error {
 // A text that is empty or only white space counts as absent.
 type textTerms struct {
 	text  func(name string) string
-	wrong func(name, detail string)
+	wrong func(name, value, detail string) // value: the part of the text that is wrong; "": all of it
 }
 
 func (c *textTerms) cell(name string) string { return strings.TrimSpace(c.text(name)) }
@@ -278,7 +516,7 @@ func (c *textTerms) textTerm(name string, max int, check textCheck) (*string, bo
 		code, detail = check(cell)
 	}
 	if code != "" {
-		c.wrong(name, detail)
+		c.wrong(name, "", detail)
 	}
 	return &cell, true
 }
@@ -290,7 +528,7 @@ func (c *textTerms) numberTerm(name string, low, high int) (*int, bool) {
 	}
 	n, err := strconv.Atoi(cell)
 	if err != nil || n < low || n > high {
-		c.wrong(name, fmt.Sprintf("This must be a whole number from %d to %d.", low, high))
+		c.wrong(name, "", fmt.Sprintf("This must be a whole number from %d to %d.", low, high))
 	}
 	return &n, true
 }
@@ -298,7 +536,7 @@ func (c *textTerms) numberTerm(name string, low, high int) (*int, bool) {
 func (c *textTerms) boolTerm(name string) (value, present bool) {
 	cell := strings.ToLower(c.cell(name))
 	if cell != "" && !slices.Contains([]string{"true", "false", "1", "0", "yes", "no"}, cell) {
-		c.wrong(name, "This must be true or false.")
+		c.wrong(name, "", "This must be true or false.")
 	}
 	return slices.Contains([]string{"true", "1", "yes"}, cell), cell != ""
 }
@@ -316,14 +554,14 @@ func (c *textTerms) timeTerm(name string) (stamp, bool) {
 		t = t.endOfDay()
 	}
 	if !ok {
-		c.wrong(name, "This must be a date as 2027-01-31 or a time as 2027-01-31T12:00:00Z.")
+		c.wrong(name, "", "This must be a date as 2027-01-31 or 31.01.2027, or a time as 2027-01-31T12:00:00Z.")
 	}
 	return t, true
 }
 
 func (c *textTerms) codesTerm(name string) (codeList, bool) {
-	codes := strings.Fields(c.cell(name))
-	checkCodes(codes, func(at int, _, detail string) { c.wrong(name, codes[at]+": "+detail) })
+	codes := strings.FieldsFunc(c.cell(name), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+	checkCodes(codes, func(at int, _, detail string) { c.wrong(name, codes[at], detail) })
 	return codes, len(codes) > 0
 }
 
@@ -334,7 +572,7 @@ func (c *textTerms) objectTerm(name string) (json.RawMessage, bool) {
 	}
 	v, err := parseJSON([]byte(cell))
 	if err != nil || len(cell) > maxMetadata || v.hasControlCharacter() {
-		c.wrong(name, "This must be a JSON object of at most 16 KiB, without control characters.")
+		c.wrong(name, "", "This must be a JSON object of at most 16 KiB, without control characters.")
 	}
 	return json.RawMessage(cell), true
 }

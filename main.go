@@ -60,6 +60,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	e := &env{
 		ctx:       ctx,
 		getenv:    getenv,
+		stdin:     os.Stdin,
 		stdout:    stdout,
 		stderr:    stderr,
 		commands:  commands(),
