@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,28 +14,13 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
-
-// A schemaStep takes a database from one version of the schema to the next.
-type schemaStep struct {
-	does string                   // what it changes, for people
-	sql  string                   // one or more statements
-	run  func(m *migration) error // what SQL alone can't do, after sql; nil: nothing
-}
-
-// schemaSteps[n-1] takes a database from version n to version n+1. Whoever changes
-// schema.sql adds a step at the end, raises schemaVersion by one and adds
-// testdata/vN.sql. A step that has landed is never edited: files that it made are in
-// use.
-var schemaSteps = []schemaStep{
-	{does: "licenses gets the column customer", sql: `ALTER TABLE licenses ADD COLUMN customer TEXT CHECK (length(customer) <= 200)` +
-		` /* the seller's own name, address or number for the buyer; never sent to devices */`},
-}
 
 // upgradeOptions are what differs between one upgrade and another.
 type upgradeOptions struct {
@@ -107,6 +93,7 @@ type migration struct {
 	from, to int
 	db       *sql.DB
 	conn     *sql.Conn
+	part     atomic.Pointer[string] // of the step that runs, for progress; nil: nothing to add
 }
 
 // exec runs statements; a context that ends interrupts them.
@@ -143,6 +130,7 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 		return nil, err
 	}
 	defer m.close()
+	registerLeadDigest() // for the connection that this opens
 	if err := m.lockExclusively(); err != nil {
 		return nil, err
 	}
@@ -410,6 +398,7 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 		}
 		return step.run(m)
 	})
+	m.part.Store(nil)
 	if err == nil {
 		err = m.one(`SELECT total_changes()`, nil, &after)
 	}
@@ -471,7 +460,11 @@ func (m *migration) withProgress(what string, part func() error) error {
 				if m.progress == nil {
 					continue
 				}
-				m.progress(fmt.Sprintf("%s: %s so far", what, time.Since(began).Round(time.Second)))
+				part := ""
+				if now := m.part.Load(); now != nil {
+					part = ", " + *now
+				}
+				m.progress(fmt.Sprintf("%s%s: %s so far", what, part, time.Since(began).Round(time.Second)))
 			}
 		}
 	})
