@@ -242,6 +242,26 @@ func (t *tx) storeAnswer(id []byte, a storedAnswer) error {
 	return err
 }
 
+// optionalJSON is a JSON text column that may be NULL, which is nil.
+type optionalJSON json.RawMessage
+
+// Value implements driver.Valuer.
+func (j optionalJSON) Value() (driver.Value, error) {
+	if len(j) == 0 {
+		return nil, nil
+	}
+	return string(j), nil
+}
+
+// Scan implements sql.Scanner.
+func (j *optionalJSON) Scan(v any) error {
+	if v == nil {
+		*j = nil
+		return nil
+	}
+	return (*jsonText)(j).Scan(v)
+}
+
 // jsonText scans a JSON text column.
 type jsonText json.RawMessage
 
