@@ -34,14 +34,11 @@ func (q *eventsQuery) read(in *input) {
 	q.filter.kind = in.parameter("type", isText(maxNameLength))
 	q.filter.licenseID = in.parameter("license_id", isID("lic"))
 	q.filter.deviceID = in.parameter("device_id", isID("dev"))
-	in.parameter("since", func(s string) (string, string) {
-		var ok bool
-		if q.filter.since, ok = parseStamp(s); !ok {
-			return "invalid_time", "This must be a time as 2027-01-31T12:00:00Z."
-		}
-		return "", ""
+	q.filter.since = in.timeParameter("since")
+	q.page = in.pageOf(func(cursor string) bool {
+		_, ok := parseEventCursor(cursor)
+		return ok
 	})
-	q.page = in.page("evt")
 }
 
 // listEvents answers GET /events.
@@ -51,11 +48,11 @@ func (s *server) listEvents(_ context.Context, c *call, q *eventsQuery) (*list[e
 		return nil, err
 	}
 	q.filter.owner = o
-	rows, err := s.store.events(q.filter, q.page.before, q.page.limit+1)
+	page, err := s.store.events(q.filter, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, fmt.Errorf("list events: %w", err)
 	}
-	return newList(rows, q.page, func(e event) string { return e.ID }, func(e event) event { return e }), nil
+	return showPage(page, func(e event) event { return e }), nil
 }
 
 func eventsShow(e *env) error {
@@ -81,12 +78,14 @@ func eventsShow(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		all, err := st.events(filter, "", limit+1)
+		all, err := collectPages(limit+1, func(before string, limit int) (listPage[event], error) {
+			return st.events(filter, before, limit)
+		})
 		if err != nil {
 			return err
 		}
-		return printRows(e, firstRows(e, all, limit, "-limit N"), "AT TYPE LICENSE DEVICE LEAD ACTOR DATA ACCOUNT", func(v event) []any {
-			return []any{v.At, v.Type, v.LicenseID, v.DeviceID, v.LeadID, v.Actor, string(v.Data), v.AccountID}
+		return printRows(e, firstRows(e, all, limit, "-limit N"), "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT", func(v event) []any {
+			return []any{v.At, v.Type, v.SubjectID, v.DeviceID, v.Actor, string(v.Data), v.AccountID}
 		})
 	})
 }

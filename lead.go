@@ -90,11 +90,15 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 // leadsRequest is the query of GET /leads.
 type leadsRequest struct {
 	accountScope
-	page pageQuery
+	filter leadFilter
+	page   pageQuery
 }
 
 func (q *leadsRequest) read(in *input) {
 	q.accountScope.read(in)
+	q.filter.kind = in.parameter("type", isText(32))
+	q.filter.since = in.timeParameter("since")
+	q.filter.until = in.timeParameter("until")
 	q.page = in.page("lead")
 }
 
@@ -104,11 +108,12 @@ func (s *server) listLeads(_ context.Context, c *call, q *leadsRequest) (*list[l
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.store.leads(o, q.page.before, q.page.limit+1)
+	q.filter.owner = o
+	page, err := s.store.leads(q.filter, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
 	}
-	return newList(rows, q.page, func(l lead) string { return l.ID }, func(l lead) lead { return l }), nil
+	return showPage(page, func(l lead) lead { return l }), nil
 }
 
 // eraseRequest is the body of POST /leads/erase.
@@ -133,21 +138,23 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 	if err != nil {
 		return nil, err
 	}
-	var res eraseResponse
-	if err := s.store.update(ctx, func(t *tx) (err error) {
+	erased, err := s.store.updateInParts(ctx, erasedAtOnce, func(t *tx) (int64, error) {
 		t.invalidate()
-		res.Erased, err = t.eraseLeads(o, q.email)
-		return err
-	}); err != nil {
+		return t.eraseLeads(o, q.email)
+	})
+	s.scrubWAL(5 * time.Second) // also after an error: part of them may be erased
+	if err != nil {
 		return nil, err
 	}
-	s.scrubWAL(5 * time.Second)
-	return &res, nil
+	return &eraseResponse{erased}, nil
 }
 
 func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
-	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads(anyAccount, before, exportPageSize) },
+	return exportRows(e, header, func(st *store, before string) ([]lead, error) {
+		page, err := st.leads(leadFilter{owner: anyAccount}, before, exportPageSize)
+		return page.rows, err
+	},
 		func(l lead) string { return l.ID }, func(l lead) []string {
 			return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(valueOr(l.Source, "")), csvTextCell(valueOr(l.Page, "")), l.CreatedAt.String()}
 		})
@@ -155,11 +162,10 @@ func leadsExport(e *env) error {
 
 func leadsErase(e *env) error {
 	return e.withStore(func(st *store) error {
-		var erased int64
-		if err := st.update(e.ctx, func(t *tx) (err error) {
-			erased, err = t.eraseLeads(anyAccount, e.args[0])
-			return err
-		}); err != nil {
+		erased, err := st.updateInParts(e.ctx, erasedAtOnce, func(t *tx) (int64, error) {
+			return t.eraseLeads(anyAccount, e.args[0])
+		})
+		if err != nil {
 			return err
 		}
 		note := "no trace of the address is left in the file or its log; copies in backups end with their retention"
@@ -186,21 +192,13 @@ func leadsPurge(e *env) error {
 	}
 	before := newStamp(e.now().Add(-age))
 	return e.withStore(func(st *store) error {
-		var purged int64
-		for {
-			var n int64
-			began := time.Now()
-			if err := st.update(e.ctx, func(t *tx) (err error) {
-				n, err = t.purgeLeads(anyAccount, before)
-				return err
-			}); err != nil {
-				return err
-			}
-			time.Sleep(time.Since(began)) // who waits for SQLite's lock looks now and then, and would find it taken each time
-			if purged += n; n == 0 {
-				return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
-			}
+		purged, err := st.updateInParts(e.ctx, purgedAtOnce, func(t *tx) (int64, error) {
+			return t.purgeLeads(anyAccount, before)
+		})
+		if err != nil {
+			return err
 		}
+		return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
 	})
 }
 

@@ -62,8 +62,8 @@ const dedupeWindow = 24 * time.Hour
 // dedupeWindow is the same lead: its id comes back and nothing is written.
 func (t *tx) addLead(l lead) (id string, err error) {
 	digest := l.digest()
-	err = t.one(`SELECT id FROM leads WHERE digest = ? AND created_at > ? AND email = ? ORDER BY id DESC LIMIT 1`,
-		[]any{digest, t.now.after(-dedupeWindow), l.Email}, &id)
+	err = t.one(`SELECT id FROM leads WHERE digest = ? AND id > ? AND email = ? ORDER BY id DESC LIMIT 1`,
+		[]any{digest, formatID("lead", t.exact.Add(-dedupeWindow), [10]byte{}), l.Email}, &id)
 	if !errors.Is(err, errNotFound) {
 		return id, err
 	}
@@ -77,11 +77,30 @@ func (t *tx) addLead(l lead) (id string, err error) {
 	return id, t.addEvent(event{Type: eventLeadCreated, AccountID: l.AccountID, SubjectID: id, Actor: actorSite})
 }
 
-// leads returns a page of an owner's leads, newest first, older than the id before (""
-// for the newest).
-func (q *queries) leads(o owner, before string, limit int) ([]lead, error) {
-	query, args := o.narrow(`SELECT `+leadColumns+` FROM leads WHERE id < ?`, `account_id`, cmp.Or(before, lastID))
-	return collect(q, query+` ORDER BY id DESC LIMIT ?`, append(args, limit), (*lead).dest)
+// A leadFilter chooses leads of an owner; what else is empty narrows nothing.
+type leadFilter struct {
+	owner        owner
+	kind         string // the lead's type
+	since, until stamp  // posted at since or later, and before until
+}
+
+// leads returns a page of leads, newest first, older than the id before ("" for the newest).
+// Ids tell when a lead was posted.
+func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead], err error) {
+	list := listQuery{columns: `SELECT ` + leadColumns + ` FROM leads`, table: `leads`, key: `id`}
+	list.scope(f.owner.narrow(``, `account_id`))
+	before = cmp.Or(before, lastID)
+	if !f.until.IsZero() {
+		before = min(before, formatID("lead", f.until.Time, [10]byte{}))
+	}
+	if !f.since.IsZero() {
+		list.scope(` AND id >= ?`, []any{formatID("lead", f.since.Time, [10]byte{})})
+	}
+	if f.kind != "" {
+		list.filter(` AND type = ?`, f.kind)
+	}
+	p.rows, p.next, err = readPage(q, list, before, limit, (*lead).dest, func(l lead) string { return l.ID })
+	return p, err
 }
 
 // erasedAtOnce is how many leads of an address one transaction erases.
@@ -114,9 +133,12 @@ func (t *tx) eraseLeads(o owner, email string) (int64, error) {
 	return erased, nil
 }
 
-// purgeLeads removes up to 1,000 leads of an owner that were posted before a moment and
+// purgedAtOnce is how many leads one transaction purges.
+const purgedAtOnce = 1_000
+
+// purgeLeads removes up to purgedAtOnce leads of an owner that were posted before a moment and
 // returns how many it removed. Ids sort by the time they were made.
 func (t *tx) purgeLeads(o owner, before stamp) (int64, error) {
 	query, args := o.narrow(`SELECT id FROM leads WHERE id < ?`, `account_id`, formatID("lead", before.Time, [10]byte{}))
-	return t.exec(`DELETE FROM leads WHERE id IN (`+query+` ORDER BY id LIMIT 1000)`, args...)
+	return t.exec(`DELETE FROM leads WHERE id IN (`+query+` ORDER BY id LIMIT ?)`, append(args, purgedAtOnce)...)
 }

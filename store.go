@@ -143,6 +143,65 @@ func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (
 	return all, err
 }
 
+// maxListRows is how many rows of a table one request for a list goes through (contract,
+// section 1): filters that match little then answer with a short page and a cursor.
+const maxListRows = 10_000
+
+// A listPage is a page of a list.
+type listPage[T any] struct {
+	rows []T
+	next string // cursor of the next page; "": this is the last
+}
+
+// A listQuery reads the rows of a table by a key, from the highest on. The scope is what an
+// index finds in that order, such as the rows of an account; filters leave rows of it out.
+type listQuery struct {
+	columns string // SELECT … FROM …
+	table   string // of the key and of what the scope names, with the alias that columns gives it
+	key     string
+
+	scopes, filters       string // conditions, each beginning with AND
+	scopeArgs, filterArgs []any
+}
+
+func (l *listQuery) scope(condition string, args []any) {
+	l.scopes += condition
+	l.scopeArgs = append(l.scopeArgs, args...)
+}
+
+func (l *listQuery) filter(condition string, args ...any) {
+	l.filters += condition
+	l.filterArgs = append(l.filterArgs, args...)
+}
+
+// readPage returns up to limit rows whose key is below before, and the key after which the
+// next page begins, zero when this is the last. A list that filters rows goes through
+// maxListRows rows of its scope, so that its page may have less than limit rows, even none,
+// and yet a next one.
+func readPage[T any, K string | int64](
+	q *queries, l listQuery, before K, limit int, dest func(*T) []any, key func(T) K,
+) (rows []T, next K, err error) {
+	where := ` WHERE ` + l.key + ` < ?` + l.scopes
+	order := ` ORDER BY ` + l.key + ` DESC LIMIT ?`
+	args := append([]any{before}, l.scopeArgs...)
+	if l.filters != "" {
+		err := q.one(`SELECT `+l.key+` FROM `+l.table+where+order+` OFFSET ?`, append(args, 1, maxListRows-1), &next)
+		switch {
+		case err == nil:
+			l.filter(` AND `+l.key+` >= ?`, next)
+		case !errors.Is(err, errNotFound):
+			return nil, next, err
+		}
+	}
+	args = append(append(args, l.filterArgs...), limit+1)
+	rows, err = collect(q, l.columns+where+l.filters+order, args, dest)
+	if len(rows) > limit {
+		rows = rows[:limit]
+		next = key(rows[limit-1])
+	}
+	return rows, next, err
+}
+
 // A tx is the writer's transaction as one job sees it: every question of
 // queries, the verbs that change rows, and one now for all of them.
 type tx struct {

@@ -406,6 +406,8 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	switch {
 	case errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR:
 		return stepReport{}, fmt.Errorf("%s: the database is not as version %d should be, so restore a backup or mend it: %w", what, m.from, err)
+	case errors.Is(err, errUnexpectedSchema):
+		return stepReport{}, fmt.Errorf("%s: %w", what, err)
 	case err != nil:
 		return stepReport{}, fmt.Errorf("%s: %w", what, withHint(err))
 	}

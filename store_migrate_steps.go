@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"database/sql/driver"
 	_ "embed"
+	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"strings"
 	"sync"
@@ -28,24 +30,36 @@ var schemaSteps = []schemaStep{
 	{does: "tables that are ordered by their ids, counted seats, customers and fields of leads", run: upgradeToV2},
 }
 
-//go:embed store_migrate_v2.sql
-var schemaV2 string
+// The declarations of the versions 1 and 2.
+var (
+	//go:embed store_migrate_v1.sql
+	schemaV1 string
+	//go:embed store_migrate_v2.sql
+	schemaV2 string
+)
+
+// graceEndV2 is when the grace of a licence ends, as both versions have it in an index.
+const graceEndV2 = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
 
 // upgradeToV2 rebuilds the tables of version 1 whose declaration has changed.
 func upgradeToV2(m *migration) error {
+	if err := m.requireSchema(schemaV1); err != nil {
+		return err
+	}
 	return m.rebuild(schemaV2, map[string]tableSource{
-		"leads": {from: "leads", columns: map[string]string{
+		"leads": {columns: map[string]string{
 			"fields": "NULL",
 			"digest": "widgetd_lead_digest(account_id, type, email, coalesce(source, ''), coalesce(page, ''))",
 		}},
-		"licenses": {from: "licenses", columns: map[string]string{
-			"customer": "NULL", "expiring_noted": "NULL", "seat_limit_noted_at": "NULL",
+		"licenses": {columns: map[string]string{
+			"customer": "NULL", "seat_limit_noted_at": "NULL",
+			"expiring_noted": "CASE WHEN grace_noted IS expires_at OR expired_noted IS " + graceEndV2 + " THEN expires_at END",
 		}},
-		"events": {from: "events", columns: map[string]string{
+		"events": {columns: map[string]string{
 			"subject_id": "coalesce(license_id, lead_id, '')",
 			"data":       "CASE WHEN device_id IS NULL THEN data ELSE json_set(data, '$.device_id', device_id) END",
 		}},
-		"license_seats": {from: "(SELECT license_id, count(*) AS used FROM devices WHERE state = 'active' GROUP BY license_id)"},
+		"license_seats": {query: `SELECT license_id, count(*) FROM devices WHERE state = 'active' GROUP BY license_id`},
 	})
 }
 
@@ -71,14 +85,27 @@ func leadDigestV2(accountID, kind, email, source, page string) []byte {
 	return append(address[:8:8], sent.Sum(nil)[:8]...)
 }
 
-// A tableSource says where the rows of a rebuilt table come from.
+// A tableSource says where the rows of a rebuilt table come from, if not from the table of
+// the same name with the same columns.
 type tableSource struct {
-	from    string            // a table of the old schema, or a query in parentheses
-	columns map[string]string // what columns that it lacks, or has otherwise, are filled with
+	query   string            // what selects them; "": all of the table that had the name
+	columns map[string]string // of that table: what columns that it lacks or had otherwise are filled with
 }
 
 // copiedAtOnce is how many rows of a table one statement copies, so that progress can be told.
 const copiedAtOnce = 50_000
+
+var errUnexpectedSchema = errors.New("it is not as its version should be")
+
+// requireSchema refuses a database whose schema is not the one that declarations make, or has
+// anything beside it: a rebuild would lose that.
+func (m *migration) requireSchema(declarations string) error {
+	faults, extra, err := diffSchema(m.queries, declarations)
+	if faults = append(faults, extra...); err == nil && len(faults) > 0 {
+		err = fmt.Errorf("%w, so mend this first: %s", errUnexpectedSchema, strings.Join(faults, "; "))
+	}
+	return err
+}
 
 // rebuild brings the schema to declarations, the text of a whole schema. Tables that are
 // declared in another way than before are made anew, and filled with the rows that they had;
@@ -88,11 +115,15 @@ func (m *migration) rebuild(declarations string, sources map[string]tableSource)
 	if err != nil {
 		return err
 	}
-	statements := splitStatements(declarations)
-	changed := map[string]bool{} // tables
-	for _, st := range statements {
-		if st.kind == "table" && old["table "+st.name].text != normalizeSQL(st.text) {
-			changed[st.name] = true
+	var tables, others []declaration // tables that change; indexes, views and triggers
+	changed := map[string]bool{}
+	for _, d := range splitStatements(declarations) {
+		switch {
+		case d.kind != "table":
+			others = append(others, d)
+		case old["table "+d.name].text != normalizeSQL(d.text):
+			tables = append(tables, d)
+			changed[d.name] = true
 		}
 	}
 	kept, err := m.dropObjects(changed)
@@ -103,58 +134,66 @@ func (m *migration) rebuild(declarations string, sources map[string]tableSource)
 	if err != nil {
 		return err
 	}
-	for name := range changed {
-		if _, existed := old["table "+name]; existed {
-			if err := m.exec(`ALTER TABLE ` + name + ` RENAME TO old_` + name); err != nil {
-				return err
-			}
-		}
+	if err := m.rebuildTables(tables, old, sources); err != nil {
+		return err
 	}
-	for _, st := range statements {
-		if st.kind != "table" || !changed[st.name] {
+	for _, d := range others {
+		if kept[d.kind+" "+d.name] {
 			continue
 		}
-		if err := m.exec(st.text); err != nil {
+		m.setPart("making " + d.kind + " " + d.name)
+		if err := m.exec(d.text); err != nil {
 			return err
-		}
-	}
-	for _, st := range statements {
-		if st.kind != "table" || !changed[st.name] {
-			continue
-		}
-		source, given := sources[st.name]
-		if !given {
-			source.from = st.name
-		}
-		if err := m.copyTable(st.name, source, changed); err != nil {
-			return fmt.Errorf("%s: %w", st.name, err)
-		}
-	}
-	for name := range changed {
-		if _, existed := old["table "+name]; existed {
-			if err := m.exec(`DROP TABLE old_` + name); err != nil {
-				return err
-			}
-		}
-	}
-	for _, st := range statements {
-		if st.kind != "table" && !kept[st.kind+" "+st.name] {
-			m.setPart("making " + st.kind + " " + st.name)
-			if err := m.exec(st.text); err != nil {
-				return err
-			}
 		}
 	}
 	return m.restoreSequences(sequences)
 }
 
+// rebuildTables makes tables anew and fills them. An old one is called old_NAME until all are
+// filled, since one may be the source of others.
+func (m *migration) rebuildTables(tables []declaration, old map[string]schemaObject, sources map[string]tableSource) error {
+	existed := func(name string) bool { _, there := old["table "+name]; return there }
+	for _, d := range tables {
+		if existed(d.name) {
+			if err := m.exec(`ALTER TABLE ` + d.name + ` RENAME TO old_` + d.name); err != nil {
+				return err
+			}
+		}
+	}
+	for _, d := range tables {
+		if err := m.exec(d.text); err != nil {
+			return err
+		}
+		var err error
+		if source := sources[d.name]; source.query != "" {
+			err = m.exec(`INSERT INTO ` + d.name + ` ` + source.query)
+		} else {
+			err = m.copyTable(d.name, source.columns)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
+		}
+	}
+	for _, d := range tables {
+		if existed(d.name) {
+			m.setPart("removing what was copied of " + d.name)
+			if err := m.exec(`DROP TABLE old_` + d.name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// setPart says what a step is about to do, for those who are told of its progress.
 func (m *migration) setPart(part string) { m.part.Store(&part) }
 
 // dropObjects drops every view and trigger, and the indexes of tables that are made anew. It
 // returns the indexes that stay, as "index NAME".
 func (m *migration) dropObjects(changed map[string]bool) (kept map[string]bool, err error) {
 	type object struct{ kind, name, table string }
-	objects, err := collect(m.queries, `SELECT type, name, tbl_name FROM sqlite_schema WHERE type <> 'table' AND sql IS NOT NULL`, nil,
+	objects, err := collect(m.queries, `SELECT type, name, tbl_name FROM sqlite_schema
+		WHERE type <> 'table' AND sql IS NOT NULL`, nil,
 		func(o *object) []any { return []any{&o.kind, &o.name, &o.table} })
 	if err != nil {
 		return nil, err
@@ -172,40 +211,37 @@ func (m *migration) dropObjects(changed map[string]bool) (kept map[string]bool, 
 	return kept, nil
 }
 
-// copyTable fills a new table, in the order of its key. Where the old table has row numbers,
-// it does so in parts.
-func (m *migration) copyTable(name string, source tableSource, changed map[string]bool) error {
-	columns, err := collect(m.queries, `SELECT name FROM pragma_table_info(?)`, []any{name}, func(c *string) []any { return []any{c} })
+// copyTable fills a new table from the old one, which has row numbers, in their order and in
+// parts. values are what columns are filled with, unless with what the old one has.
+func (m *migration) copyTable(name string, values map[string]string) error {
+	columns, err := collect(m.queries, `SELECT name FROM pragma_table_info(?)`, []any{name},
+		func(c *string) []any { return []any{c} })
 	if err != nil {
 		return err
 	}
-	from, numbered := source.from, false
-	switch {
-	case strings.HasPrefix(from, "("):
-		for table := range changed {
-			from = regexp.MustCompile(`\bFROM `+table+`\b`).ReplaceAllString(from, "FROM old_"+table)
-		}
-	case changed[from]:
-		from = "old_" + from
-		numbered = true // every table that is rebuilt so far had row numbers
-	}
-	values := make([]string, len(columns))
+	from := `old_` + name
+	taken := make([]string, len(columns))
 	for i, column := range columns {
-		values[i] = cmp.Or(source.columns[column], column)
+		taken[i] = cmp.Or(values[column], column)
 	}
-	insert := `INSERT INTO ` + name + ` (` + strings.Join(columns, ", ") + `) SELECT ` + strings.Join(values, ", ") + ` FROM ` + from
-	if !numbered {
-		return m.exec(insert)
-	}
-	var last int64
-	if err := m.one(`SELECT coalesce(max(rowid), 0) FROM `+from, nil, &last); err != nil {
+	insert := `INSERT INTO ` + name + ` (` + strings.Join(columns, ", ") + `)
+		SELECT ` + strings.Join(taken, ", ") + ` FROM ` + from + ` WHERE rowid > ? AND rowid <= ? ORDER BY rowid`
+	var rows, copied int64
+	if err := m.one(`SELECT count(*) FROM `+from, nil, &rows); err != nil {
 		return err
 	}
-	for row := int64(0); row < last; row += copiedAtOnce {
-		m.setPart(fmt.Sprintf("%s, row %d of %d", name, row, last))
-		if err := m.exec(insert+` WHERE rowid > ? AND rowid <= ?`, row, row+copiedAtOnce); err != nil {
+	for last := int64(math.MinInt64); copied < rows; {
+		m.setPart(fmt.Sprintf("%s: %d of %d rows", name, copied, rows))
+		var n, end int64
+		if err := m.one(`SELECT count(*), max(rowid) FROM
+			(SELECT rowid FROM `+from+` WHERE rowid > ? ORDER BY rowid LIMIT ?)`,
+			[]any{last, copiedAtOnce}, &n, &end); err != nil {
 			return err
 		}
+		if err := m.exec(insert, last, end); err != nil {
+			return err
+		}
+		last, copied = end, copied+n
 	}
 	return nil
 }
@@ -253,7 +289,7 @@ func splitStatements(schema string) (all []declaration) {
 			continue
 		}
 		if created != nil {
-			all = append(all, declaration{strings.ToLower(created[1]), created[2], strings.TrimSpace(text.String())})
+			all = append(all, declaration{strings.ToLower(created[1]), created[2], strings.TrimSuffix(strings.TrimSpace(text.String()), ";")})
 		}
 		text.Reset()
 	}

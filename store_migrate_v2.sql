@@ -148,6 +148,9 @@ WHEN old.state <> new.state OR old.license_id <> new.license_id BEGIN
   INSERT INTO license_seats (license_id, used) SELECT new.license_id, 1 WHERE new.state = 'active'
     ON CONFLICT DO UPDATE SET used = used + 1;
 END;
+CREATE TRIGGER licenses_removed AFTER DELETE ON licenses BEGIN
+  DELETE FROM license_seats WHERE license_id = old.id;
+END;
 
 CREATE TABLE widgets (
   id            TEXT PRIMARY KEY CHECK (id LIKE 'wgt\_%' ESCAPE '\'), -- wgt_…, public: it stands in the page
