@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -591,7 +590,7 @@ func (q *queries) foreignKeyFaults() (faults []string, err error) {
 			var rows int
 			err := scan(&table, &parent, &from, &to, &rows)
 			faults = append(faults, fmt.Sprintf("foreign key: %d of %s names a row of %s that is not there: "+
-				"see SELECT * FROM %[2]s WHERE %s NOT IN (SELECT %s FROM %[3]s)", rows, table, parent, from, to))
+				"see SELECT * FROM %[2]s WHERE %[4]s NOT IN (SELECT %[5]s FROM %[3]s)", rows, table, parent, from, to))
 			return err
 		})
 	if err != nil {
