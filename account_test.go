@@ -186,7 +186,7 @@ var ownerVerbs = map[string]ownerVerb{
 		return int(n), err
 	},
 	"tx.purgeLeads": func(_ *filled, t *tx, o owner) (int, error) {
-		n, err := t.purgeLeads(o, t.now.after(time.Hour))
+		n, _, err := t.purgeLeads(o, t.now.after(time.Hour), 0)
 		return int(n), err
 	},
 	"queries.license":      func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
@@ -330,11 +330,11 @@ func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T
 		one, all string // what the plan has for one account, and for all
 	}{
 		"leads": {func(o owner) error { _, err := f.store.leads(leadFilter{owner: o}, "", 10); return err },
-			"SEARCH leads USING INDEX leads_account (account_id=? AND id<?)", "SEARCH leads USING PRIMARY KEY (id<?)"},
+			"SEARCH leads USING INDEX leads_account (account_id=? AND rowid<?)", "SEARCH leads USING INTEGER PRIMARY KEY (rowid<?)"},
 		"licences": {func(o owner) error { _, err := f.store.licenses(licenseFilter{owner: o}, "", 10); return err },
 			"SEARCH l USING INDEX licenses_account (account_id=? AND id<?)", "SEARCH l USING PRIMARY KEY (id<?)"},
 		"events": {func(o owner) error { _, err := f.store.events(eventFilter{owner: o}, "", 10); return err },
-			"SEARCH events USING INDEX events_account (account_id=? AND seq<?)", "SEARCH events USING INTEGER PRIMARY KEY (rowid<?)"},
+			"SEARCH events USING INDEX events_account (account_id=? AND rowid<?)", "SEARCH events USING INTEGER PRIMARY KEY (rowid<?)"},
 		"widgets": {func(o owner) error { _, err := f.store.widgets(o); return err },
 			"SEARCH w USING INDEX widgets_account (account_id=?)", "SCAN w"},
 	} {

@@ -35,10 +35,7 @@ func (q *eventsQuery) read(in *input) {
 	q.filter.licenseID = in.parameter("license_id", isID("lic"))
 	q.filter.deviceID = in.parameter("device_id", isID("dev"))
 	q.filter.since = in.timeParameter("since")
-	q.page = in.pageOf(func(cursor string) bool {
-		_, ok := parseEventCursor(cursor)
-		return ok
-	})
+	q.page = in.pageBySeq("evt")
 }
 
 // listEvents answers GET /events.

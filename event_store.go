@@ -2,12 +2,9 @@ package main
 
 import (
 	"cmp"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"math"
 	"strings"
-	"time"
 )
 
 // An eventType is a kind of event: "lead.created". Every noun declares its own, in an
@@ -94,10 +91,26 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 		table: `events`,
 		key:   `seq`,
 	}
-	if err := q.scopeOfEvents(&list, f); errors.Is(err, errNotFound) {
-		return p, nil
-	} else if err != nil {
+	licenseID, account, err := q.licenseOfEvents(f.licenseID, f.deviceID)
+	switch {
+	case err != nil:
 		return p, err
+	case licenseID == "":
+		list.scope(f.owner.narrow(``, `account_id`))
+	case account != "" && !f.owner.owns(account):
+		return p, nil // an empty page with a cursor would tell that the licence has many events
+	default:
+		list.scope(isLicense+` AND subject_id = ?`, []any{licenseID})
+		condition, args := f.owner.narrow(``, `+account_id`) // the plus keeps the account's index out
+		list.filter(condition, args...)
+	}
+	if !f.since.IsZero() {
+		first, err := q.firstSince(`events`, `at`, f.since)
+		if err != nil {
+			return p, err
+		}
+		list.scope(` AND seq >= ?`, []any{first})
+		list.filter(` AND at >= ?`, f.since)
 	}
 	if f.kind != "" {
 		list.filter(` AND type = ?`, f.kind)
@@ -105,16 +118,9 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 	if f.deviceID != "" {
 		list.filter(` AND json_extract(data, '$.device_id') = ?`, f.deviceID)
 	}
-	newest := int64(math.MaxInt64)
-	if before != "" {
-		newest, _ = parseEventCursor(before)
-	}
-	rows, next, err := readPage(q, list, newest, limit, (*event).dest, func(e event) int64 { return e.seq })
-	for i := range rows {
-		rows[i].nameSubject()
-	}
-	if p.rows = rows; next > 0 {
-		p.next = eventCursor(next)
+	p, err = readNumbered(q, list, "evt", before, limit, (*event).dest, func(e event) int64 { return e.seq })
+	for i := range p.rows {
+		p.rows[i].nameSubject()
 	}
 	return p, err
 }
@@ -123,62 +129,20 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 // licence repeats it, since SQLite would not use the index without it.
 const isLicense = ` AND subject_id GLOB 'lic_*'`
 
-// scopeOfEvents sets which events a list goes through: those of a licence, also when the
-// filter names one of its devices, or else those of the owner; with since only the latest.
-// Errors: errNotFound when the licence belongs to somebody else.
-func (q *queries) scopeOfEvents(list *listQuery, f eventFilter) (err error) {
-	licenseID := f.licenseID
-	if licenseID == "" && f.deviceID != "" {
-		err = q.one(`SELECT license_id FROM devices WHERE id = ?`, []any{f.deviceID}, &licenseID)
+// licenseOfEvents returns the licence whose events a list goes through, and the account that
+// owns it: the licence that is given, or that of the device. An id that names no row is given
+// back without an account; for a device that there is not both are "".
+func (q *queries) licenseOfEvents(licenseID, deviceID string) (id, account string, err error) {
+	if id = licenseID; id == "" && deviceID != "" {
+		err = q.one(`SELECT license_id FROM devices WHERE id = ?`, []any{deviceID}, &id)
 	}
-	switch {
-	case err != nil && !errors.Is(err, errNotFound):
-		return err
-	case licenseID == "":
-		list.scope(f.owner.narrow(``, `account_id`))
-	default:
-		account, err := q.licenseOwner(licenseID)
-		if err != nil {
-			return err
-		}
-		if !f.owner.owns(account) {
-			return errNotFound
-		}
-		list.scope(isLicense+` AND subject_id = ?`, []any{licenseID})
-		condition, args := f.owner.narrow(``, `+account_id`) // the plus keeps the account's index out
-		list.filter(condition, args...)
+	if id != "" && err == nil {
+		account, err = q.licenseOwner(id)
 	}
-	if f.since.IsZero() {
-		return nil
+	if errors.Is(err, errNotFound) {
+		err = nil
 	}
-	first, err := q.firstEventSince(f.since)
-	list.scope(` AND seq >= ?`, []any{first})
-	list.filter(` AND at >= ?`, f.since)
-	return err
-}
-
-// firstEventSince returns the number from which on events are not older than since: by a
-// binary search, because times have no index and grow with the numbers.
-func (q *queries) firstEventSince(since stamp) (first int64, err error) {
-	var end int64
-	if err := q.one(`SELECT coalesce(max(seq), 0) + 1 FROM events`, nil, &end); err != nil {
-		return 0, err
-	}
-	for first < end {
-		middle := first + (end-first)/2
-		var seq int64
-		var at stamp
-		err := q.one(`SELECT seq, at FROM events WHERE seq >= ? ORDER BY seq LIMIT 1`, []any{middle}, &seq, &at)
-		switch {
-		case err != nil && !errors.Is(err, errNotFound):
-			return 0, err
-		case err == nil && at.Before(since.Time):
-			first = seq + 1
-		default:
-			end = middle
-		}
-	}
-	return first, nil
+	return id, account, err
 }
 
 func (e *event) dest() []any {
@@ -193,25 +157,4 @@ func (e *event) nameSubject() {
 	case strings.HasPrefix(e.SubjectID, "lead_"):
 		e.LeadID = e.SubjectID
 	}
-}
-
-// eventCursor returns the cursor of a list of events for the number of the last one on a
-// page. It has the shape of an event's id, and is none: ids have no index.
-func eventCursor(seq int64) string {
-	var low [10]byte
-	binary.BigEndian.PutUint64(low[2:], uint64(seq))
-	return formatID("evt", time.UnixMilli(0), low)
-}
-
-// parseEventCursor returns the number that a cursor was made from, and whether it is one.
-func parseEventCursor(cursor string) (seq int64, ok bool) {
-	if !validID("evt", cursor) {
-		return 0, false
-	}
-	var high, low uint64
-	for _, symbol := range []byte(cursor[len("evt_"):]) {
-		high = high<<5 | low>>59
-		low = low<<5 | uint64(strings.IndexByte(crockford, symbol))
-	}
-	return int64(low), high == 0 && low > 0 && low <= math.MaxInt64
 }

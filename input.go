@@ -221,6 +221,14 @@ func (in *input) date(name string) (t time.Time) {
 	return t
 }
 
+// pageBySeq reads ?limit= and ?cursor= for a list whose cursors are made by seqCursor.
+func (in *input) pageBySeq(prefix string) pageQuery {
+	return in.pageOf(func(cursor string) bool {
+		_, ok := parseSeqCursor(prefix, cursor)
+		return ok
+	})
+}
+
 // timeParameter reads a parameter of the query that is an RFC 3339 time. It returns the zero
 // stamp if it is absent or wrong.
 func (in *input) timeParameter(name string) (t stamp) {

@@ -99,7 +99,7 @@ func (q *leadsRequest) read(in *input) {
 	q.filter.kind = in.parameter("type", isText(32))
 	q.filter.since = in.timeParameter("since")
 	q.filter.until = in.timeParameter("until")
-	q.page = in.page("lead")
+	q.page = in.pageBySeq("lead")
 }
 
 // listLeads answers GET /leads.
@@ -155,7 +155,7 @@ func leadsExport(e *env) error {
 		page, err := st.leads(leadFilter{owner: anyAccount}, before, exportPageSize)
 		return page.rows, err
 	},
-		func(l lead) string { return l.ID }, func(l lead) []string {
+		func(l lead) string { return seqCursor("lead", l.seq) }, func(l lead) []string {
 			return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(valueOr(l.Source, "")), csvTextCell(valueOr(l.Page, "")), l.CreatedAt.String()}
 		})
 }
@@ -192,11 +192,19 @@ func leadsPurge(e *env) error {
 	}
 	before := newStamp(e.now().Add(-age))
 	return e.withStore(func(st *store) error {
-		purged, err := st.updateInParts(e.ctx, purgedAtOnce, func(t *tx) (int64, error) {
-			return t.purgeLeads(anyAccount, before)
-		})
-		if err != nil {
-			return err
+		purged := int64(0)
+		for after, more := int64(0), true; more; {
+			var n, last int64
+			began := time.Now()
+			if err := st.update(e.ctx, func(t *tx) (err error) {
+				n, last, err = t.purgeLeads(anyAccount, before, after)
+				return err
+			}); err != nil {
+				return err
+			}
+			purged += n
+			after, more = last, last > 0
+			time.Sleep(time.Since(began)) // see updateInParts
 		}
 		return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
 	})

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -27,12 +26,14 @@ type lead struct {
 	Page      *string         `json:"page"`   // path of the page
 	Fields    json.RawMessage `json:"fields"` // what else the form asked for, an object of texts; nil: nothing
 	CreatedAt stamp           `json:"created_at"`
+
+	seq int64 // its place in the order in which leads were written
 }
 
-const leadColumns = `id, account_id, type, email, source, page, fields, created_at`
+const leadColumns = `seq, id, account_id, type, email, source, page, fields, created_at`
 
 func (l *lead) dest() []any {
-	return []any{&l.ID, &l.AccountID, &l.Type, &l.Email, &l.Source, &l.Page, (*optionalJSON)(&l.Fields), &l.CreatedAt}
+	return []any{&l.seq, &l.ID, &l.AccountID, &l.Type, &l.Email, &l.Source, &l.Page, (*optionalJSON)(&l.Fields), &l.CreatedAt}
 }
 
 // emailKey is the form of an address that compares without case.
@@ -62,8 +63,8 @@ const dedupeWindow = 24 * time.Hour
 // dedupeWindow is the same lead: its id comes back and nothing is written.
 func (t *tx) addLead(l lead) (id string, err error) {
 	digest := l.digest()
-	err = t.one(`SELECT id FROM leads WHERE digest = ? AND id > ? AND email = ? ORDER BY id DESC LIMIT 1`,
-		[]any{digest, formatID("lead", t.exact.Add(-dedupeWindow), [10]byte{}), l.Email}, &id)
+	err = t.one(`SELECT id FROM (SELECT id, email, created_at FROM leads WHERE digest = ? ORDER BY seq DESC LIMIT 1)
+		WHERE created_at > ? AND email = ?`, []any{digest, t.now.after(-dedupeWindow), l.Email}, &id)
 	if !errors.Is(err, errNotFound) {
 		return id, err
 	}
@@ -84,23 +85,29 @@ type leadFilter struct {
 	since, until stamp  // posted at since or later, and before until
 }
 
-// leads returns a page of leads, newest first, older than the id before ("" for the newest).
-// Ids tell when a lead was posted.
+// leads returns a page of leads, newest first, older than the one that the cursor before stands
+// for ("" for the newest). For since and until see firstSince.
 func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead], err error) {
-	list := listQuery{columns: `SELECT ` + leadColumns + ` FROM leads`, table: `leads`, key: `id`}
+	list := listQuery{columns: `SELECT ` + leadColumns + ` FROM leads`, table: `leads`, key: `seq`}
 	list.scope(f.owner.narrow(``, `account_id`))
-	before = cmp.Or(before, lastID)
-	if !f.until.IsZero() {
-		before = min(before, formatID("lead", f.until.Time, [10]byte{}))
-	}
-	if !f.since.IsZero() {
-		list.scope(` AND id >= ?`, []any{formatID("lead", f.since.Time, [10]byte{})})
+	for _, bound := range []struct {
+		at           stamp
+		scope, after string
+	}{{f.since, ` AND seq >= ?`, ` AND created_at >= ?`}, {f.until, ` AND seq < ?`, ` AND created_at < ?`}} {
+		if bound.at.IsZero() {
+			continue
+		}
+		first, err := q.firstSince(`leads`, `created_at`, bound.at)
+		if err != nil {
+			return p, err
+		}
+		list.scope(bound.scope, []any{first})
+		list.filter(bound.after, bound.at)
 	}
 	if f.kind != "" {
 		list.filter(` AND type = ?`, f.kind)
 	}
-	p.rows, p.next, err = readPage(q, list, before, limit, (*lead).dest, func(l lead) string { return l.ID })
-	return p, err
+	return readNumbered(q, list, "lead", before, limit, (*lead).dest, func(l lead) int64 { return l.seq })
 }
 
 // erasedAtOnce is how many leads of an address one transaction erases.
@@ -110,12 +117,15 @@ const erasedAtOnce = 1_000
 // without case, and returns how many there were: fewer than erasedAtOnce means that none is
 // left. Until the WAL is truncated, it still holds the address.
 func (t *tx) eraseLeads(o owner, email string) (int64, error) {
-	type candidate struct{ id, email string }
+	type candidate struct {
+		seq   int64
+		email string
+	}
 	first := addressDigest(email)
 	past := append(append([]byte{}, first...), strings.Repeat("\xff", 8)...)
-	query, args := o.narrow(`SELECT id, email FROM leads WHERE digest >= ? AND digest <= ?`, `account_id`,
+	query, args := o.narrow(`SELECT seq, email FROM leads WHERE digest >= ? AND digest <= ?`, `account_id`,
 		append(append([]byte{}, first...), make([]byte, 8)...), past)
-	found, err := collect(t.queries, query+` LIMIT ?`, append(args, erasedAtOnce), func(c *candidate) []any { return []any{&c.id, &c.email} })
+	found, err := collect(t.queries, query+` LIMIT ?`, append(args, erasedAtOnce), func(c *candidate) []any { return []any{&c.seq, &c.email} })
 	if err != nil {
 		return 0, err
 	}
@@ -124,7 +134,7 @@ func (t *tx) eraseLeads(o owner, email string) (int64, error) {
 		if emailKey(c.email) != emailKey(email) { // the digests of two addresses are the same
 			continue
 		}
-		n, err := t.exec(`DELETE FROM leads WHERE id = ?`, c.id)
+		n, err := t.exec(`DELETE FROM leads WHERE seq = ?`, c.seq)
 		if err != nil {
 			return 0, err
 		}
@@ -133,12 +143,20 @@ func (t *tx) eraseLeads(o owner, email string) (int64, error) {
 	return erased, nil
 }
 
-// purgedAtOnce is how many leads one transaction purges.
+// purgedAtOnce is how many leads one transaction looks at to purge.
 const purgedAtOnce = 1_000
 
-// purgeLeads removes up to purgedAtOnce leads of an owner that were posted before a moment and
-// returns how many it removed. Ids sort by the time they were made.
-func (t *tx) purgeLeads(o owner, before stamp) (int64, error) {
-	query, args := o.narrow(`SELECT id FROM leads WHERE id < ?`, `account_id`, formatID("lead", before.Time, [10]byte{}))
-	return t.exec(`DELETE FROM leads WHERE id IN (`+query+` ORDER BY id LIMIT ?)`, append(args, purgedAtOnce)...)
+// purgeLeads removes those of the next purgedAtOnce leads after a number that an owner has and
+// that were posted before a moment. It returns how many it removed, and the number to go on
+// after, 0 at the end.
+func (t *tx) purgeLeads(o owner, before stamp, after int64) (purged, last int64, err error) {
+	err = t.one(`SELECT coalesce(max(seq), 0) FROM (SELECT seq FROM leads WHERE seq > ? ORDER BY seq LIMIT ?)`,
+		[]any{after, purgedAtOnce}, &last)
+	if err != nil || last == 0 {
+		return 0, 0, err
+	}
+	query, args := o.narrow(`DELETE FROM leads WHERE seq > ? AND seq <= ? AND created_at < ?`, `+account_id`,
+		after, last, before)
+	purged, err = t.exec(query, args...)
+	return purged, last, err
 }

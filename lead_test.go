@@ -219,7 +219,7 @@ func TestLead_listedIsWhole(t *testing.T) {
 		s := newService(t)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLeads)
 		id := s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","source":"footer"}`).is(200).text("id")
-		want := `{"data":[{"id":"` + id + `","account_id":"` + s.account + `","type":"newsletter","email":"ada@example.com","source":"footer","page":null,"created_at":"2000-01-01T00:00:00Z"}],"next_cursor":null}` + "\n"
+		want := `{"data":[{"id":"` + id + `","account_id":"` + s.account + `","type":"newsletter","email":"ada@example.com","source":"footer","page":null,"fields":null,"created_at":"2000-01-01T00:00:00Z"}],"next_cursor":null}` + "\n"
 		if a := s.get("/leads", token).is(200).has("Cache-Control: no-store"); a.body != want {
 			t.Fatalf("%s, want %s", a.body, want)
 		}

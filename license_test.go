@@ -1066,7 +1066,7 @@ func TestLicense_showsEverythingButItsKey(t *testing.T) {
 		id, key := s.addLicense(license{Plan: &plan, MaxDevices: ptr(4), ExpiresAt: end, GraceDays: 3, Entitlements: codeList{"kds"}, Metadata: json.RawMessage(`{"order":17}`)})
 		created := newStamp(time.Now())
 		s.activate(key, "f").is(200)
-		want := fmt.Sprintf(`{"id":%q,"account_id":%q,"product":"kds","plan":"pro","kind":"node_locked","state":"active","reason":null,"trial":false,"max_devices":4,`+
+		want := fmt.Sprintf(`{"id":%q,"account_id":%q,"product":"kds","plan":"pro","customer":null,"kind":"node_locked","state":"active","reason":null,"trial":false,"max_devices":4,`+
 			`"max_transfers":null,"starts_at":null,"expires_at":%q,"grace_days":3,"duration_days":null,"expiry_basis":"issue","lease_hours":336,"entitlements":["kds"],`+
 			`"metadata":{"order":17},"first_activated_at":%q,"created_at":%q,"updated_at":%q,"key_hint":%q,"status":"active","grace_until":%q,"seats":{"used":1,"max":4,"free":3}}`,
 			id, s.account, end, created, created, created, key[len(key)-5:], end.after(72*time.Hour))

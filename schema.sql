@@ -49,9 +49,11 @@ CREATE TABLE tokens (
   revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at))   -- since when it is refused; NULL: never revoked
 ) STRICT, WITHOUT ROWID;
 
--- Ids sort by the time they were made, so a table that is ordered by its id grows at its end.
+-- Rows are only added at the end. SQLite then never moves one to another page, which would leave
+-- a copy of its address behind that erasing does not overwrite. No index holds an address.
 CREATE TABLE leads (
-  id          TEXT PRIMARY KEY CHECK (id LIKE 'lead\_%' ESCAPE '\'), -- lead_…
+  seq         INTEGER PRIMARY KEY,                                   -- order of writing
+  id          TEXT NOT NULL CHECK (id LIKE 'lead\_%' ESCAPE '\'),    -- lead_…
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the owner of the Origin it came from, else the main account
   type        TEXT NOT NULL,                                         -- newsletter, demo, contact, …
   email       TEXT NOT NULL,                                         -- as sent, its domain in lower case
@@ -60,8 +62,8 @@ CREATE TABLE leads (
   fields      TEXT CHECK (json_type(fields) = 'object'),             -- what else the form asked for: {"phone":"…"}; NULL: nothing
   digest      BLOB NOT NULL CHECK (length(digest) = 16),             -- 8 bytes of a hash of the address in lower case, which erasing looks for, and 8 of one of all that was sent, which finds a repetition
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
-) STRICT, WITHOUT ROWID;
-CREATE INDEX leads_account ON leads (account_id, id);
+) STRICT;
+CREATE INDEX leads_account ON leads (account_id); -- and in it by seq, as every index
 CREATE INDEX leads_digest ON leads (digest);
 
 CREATE TABLE licenses (
@@ -204,8 +206,8 @@ CREATE TABLE events (
   actor      TEXT NOT NULL,                                          -- who did it: device, site, command:anna, a token's id, time
   data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object') -- what else there is to say: {"device_id":"dev_…"}
 ) STRICT;
-CREATE INDEX events_account ON events (account_id, seq);
-CREATE INDEX events_license ON events (subject_id, seq) WHERE subject_id GLOB 'lic_*';
+CREATE INDEX events_account ON events (account_id);
+CREATE INDEX events_license ON events (subject_id) WHERE subject_id GLOB 'lic_*';
 
 CREATE TABLE idempotency (
   id          BLOB PRIMARY KEY CHECK (length(id) = 32),              -- keyed hash of caller, route and Idempotency-Key

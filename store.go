@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -200,6 +201,47 @@ func readPage[T any, K string | int64](
 		next = key(rows[limit-1])
 	}
 	return rows, next, err
+}
+
+// readNumbered is readPage for a table that is ordered by the numbers of its rows. Cursors stand
+// for numbers (seqCursor); before is one with that prefix, "" for the first page.
+func readNumbered[T any](
+	q *queries, l listQuery, prefix, before string, limit int, dest func(*T) []any, seq func(T) int64,
+) (p listPage[T], err error) {
+	newest := int64(math.MaxInt64)
+	if before != "" {
+		newest, _ = parseSeqCursor(prefix, before)
+	}
+	rows, next, err := readPage(q, l, newest, limit, dest, seq)
+	if p.rows = rows; next > 0 {
+		p.next = seqCursor(prefix, next)
+	}
+	return p, err
+}
+
+// firstSince returns the number from which on the rows of a table, which column says the time
+// of, are not older than since: by a binary search, because times have no index and grow with
+// the numbers. Where the clock was set back they do not, and it may return a later number.
+func (q *queries) firstSince(table, column string, since stamp) (first int64, err error) {
+	var end int64
+	if err := q.one(`SELECT coalesce(max(seq), 0) + 1 FROM `+table, nil, &end); err != nil {
+		return 0, err
+	}
+	for first < end {
+		middle := first + (end-first)/2
+		var seq int64
+		var at stamp
+		err := q.one(`SELECT seq, `+column+` FROM `+table+` WHERE seq >= ? ORDER BY seq LIMIT 1`, []any{middle}, &seq, &at)
+		switch {
+		case err != nil && !errors.Is(err, errNotFound):
+			return 0, err
+		case err == nil && at.Before(since.Time):
+			first = seq + 1
+		default:
+			end = middle
+		}
+	}
+	return first, nil
 }
 
 // A tx is the writer's transaction as one job sees it: every question of

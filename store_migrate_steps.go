@@ -48,6 +48,7 @@ func upgradeToV2(m *migration) error {
 	}
 	return m.rebuild(schemaV2, map[string]tableSource{
 		"leads": {columns: map[string]string{
+			"seq":    "rowid",
 			"fields": "NULL",
 			"digest": "widgetd_lead_digest(account_id, type, email, coalesce(source, ''), coalesce(page, ''))",
 		}},

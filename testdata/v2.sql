@@ -47,9 +47,11 @@ CREATE TABLE tokens (
   revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at))   -- since when it is refused; NULL: never revoked
 ) STRICT, WITHOUT ROWID;
 
--- Ids sort by the time they were made, so a table that is ordered by its id grows at its end.
+-- Rows are only added at the end. SQLite then never moves one to another page, which would leave
+-- a copy of its address behind that erasing does not overwrite. No index holds an address.
 CREATE TABLE leads (
-  id          TEXT PRIMARY KEY CHECK (id LIKE 'lead\_%' ESCAPE '\'), -- lead_…
+  seq         INTEGER PRIMARY KEY,                                   -- order of writing
+  id          TEXT NOT NULL CHECK (id LIKE 'lead\_%' ESCAPE '\'),    -- lead_…
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the owner of the Origin it came from, else the main account
   type        TEXT NOT NULL,                                         -- newsletter, demo, contact, …
   email       TEXT NOT NULL,                                         -- as sent, its domain in lower case
@@ -58,8 +60,8 @@ CREATE TABLE leads (
   fields      TEXT CHECK (json_type(fields) = 'object'),             -- what else the form asked for: {"phone":"…"}; NULL: nothing
   digest      BLOB NOT NULL CHECK (length(digest) = 16),             -- 8 bytes of a hash of the address in lower case, which erasing looks for, and 8 of one of all that was sent, which finds a repetition
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
-) STRICT, WITHOUT ROWID;
-CREATE INDEX leads_account ON leads (account_id, id);
+) STRICT;
+CREATE INDEX leads_account ON leads (account_id); -- and in it by seq, as every index
 CREATE INDEX leads_digest ON leads (digest);
 
 CREATE TABLE licenses (
@@ -202,8 +204,8 @@ CREATE TABLE events (
   actor      TEXT NOT NULL,                                          -- who did it: device, site, command:anna, a token's id, time
   data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object') -- what else there is to say: {"device_id":"dev_…"}
 ) STRICT;
-CREATE INDEX events_account ON events (account_id, seq);
-CREATE INDEX events_license ON events (subject_id, seq) WHERE subject_id GLOB 'lic_*';
+CREATE INDEX events_account ON events (account_id);
+CREATE INDEX events_license ON events (subject_id) WHERE subject_id GLOB 'lic_*';
 
 CREATE TABLE idempotency (
   id          BLOB PRIMARY KEY CHECK (length(id) = 32),              -- keyed hash of caller, route and Idempotency-Key
@@ -292,12 +294,12 @@ INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created
 INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at) VALUES ('tok_00000000000000000000000003', 'acct_00000000000000000000000002', 'acct_00000000000000000000000002', 'licenses:read', 0, 'kid-0', '2026-05-01T00:00:00Z', '2026-06-01T00:00:00Z', NULL);
 INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at) VALUES ('tok_00000000000000000000000004', 'acct_00000000000000000000000002', 'lost laptop', 'leads:write', 0, 'kid-0', '2026-05-01T00:00:00Z', '2036-06-01T00:00:00Z', '2026-05-02T12:00:00Z');
 
-INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at) VALUES ('lead_00000000000000000000000001', 'acct_00000000000000000000000001', 'newsletter', 'Ada.Lovelace@example.com', 'footer', '/lunch', NULL, X'E814FF3DC480A94C7A042E43B42CCE98', '2026-09-01T10:00:00Z');
-INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at) VALUES ('lead_00000000000000000000000002', 'acct_00000000000000000000000002', 'demo', 'grüße@example.com', NULL, NULL, NULL, X'42845CEE9D511249B859AB616F3ABB99', '2026-09-02T10:00:00Z');
-INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at) VALUES ('lead_00000000000000000000000003', 'acct_00000000000000000000000002', 'contact', '=cmd|'' /C calc''!A0@example.com', '=1+1', '/-- no comment', NULL, X'69AF9C4476BBEB2CFA624CD5B36F7F7D', '2026-09-03T10:00:00Z');
-INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at) VALUES ('lead_00000000000000000000000004', 'acct_00000000000000000000000003', 'newsletter', 'same@example.com', 'popup', '/', NULL, X'6A190F20C8658A66AE30099935F85A68', '2026-09-04T10:00:00Z');
-INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at) VALUES ('lead_00000000000000000000000005', 'acct_00000000000000000000000001', 'newsletter', 'Same@example.com', 'footer', '/', NULL, X'6A190F20C8658A6641445B74ABF2A06D', '2026-10-04T10:00:00Z');
-INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at) VALUES ('lead_00000000000000000000000006', 'acct_00000000000000000000000002', 'demo', 'ada@example.com', 'hero', '/demo', '{"name":"Ada O''Hara","message":"Two\nlines -- and more"}', X'B5FC85E55755F9E050DCD8E00ECED43D', '2026-10-05T10:00:00Z');
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (1, 'lead_00000000000000000000000001', 'acct_00000000000000000000000001', 'newsletter', 'Ada.Lovelace@example.com', 'footer', '/lunch', NULL, X'E814FF3DC480A94C7A042E43B42CCE98', '2026-09-01T10:00:00Z');
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (2, 'lead_00000000000000000000000002', 'acct_00000000000000000000000002', 'demo', 'grüße@example.com', NULL, NULL, NULL, X'42845CEE9D511249B859AB616F3ABB99', '2026-09-02T10:00:00Z');
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (3, 'lead_00000000000000000000000003', 'acct_00000000000000000000000002', 'contact', '=cmd|'' /C calc''!A0@example.com', '=1+1', '/-- no comment', NULL, X'69AF9C4476BBEB2CFA624CD5B36F7F7D', '2026-09-03T10:00:00Z');
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (4, 'lead_00000000000000000000000004', 'acct_00000000000000000000000003', 'newsletter', 'same@example.com', 'popup', '/', NULL, X'6A190F20C8658A66AE30099935F85A68', '2026-09-04T10:00:00Z');
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (5, 'lead_00000000000000000000000005', 'acct_00000000000000000000000001', 'newsletter', 'Same@example.com', 'footer', '/', NULL, X'6A190F20C8658A6641445B74ABF2A06D', '2026-10-04T10:00:00Z');
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (6, 'lead_00000000000000000000000006', 'acct_00000000000000000000000002', 'demo', 'ada@example.com', 'hero', '/demo', '{"name":"Ada O''Hara","message":"Two\nlines -- and more"}', X'B5FC85E55755F9E050DCD8E00ECED43D', '2026-10-05T10:00:00Z');
 
 INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, created_at, updated_at) VALUES ('lic_00000000000000000000000001', 'acct_00000000000000000000000002', 'kitchen-display', 'pro', 'Trattoria "Roma", no. 7', 'node_locked', 'active', NULL, 0, 3, 2, NULL, NULL, 0, NULL, 'issue', 336, '["kds","reports"]', '{"order": "A-1", "note": "it''s “quoted” -- really /* so */"}', '2026-04-02T09:00:00Z', NULL, NULL, NULL, '2026-05-03T00:00:00Z', '2026-04-01T08:00:00Z', '2026-04-02T09:00:00Z');
 INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, created_at, updated_at) VALUES ('lic_00000000000000000000000002', 'acct_00000000000000000000000002', 'menu-board', NULL, NULL, 'floating', 'active', NULL, 0, 2, NULL, NULL, NULL, 0, NULL, 'issue', 1, '[]', '{}', NULL, NULL, NULL, NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z');
