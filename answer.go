@@ -125,13 +125,18 @@ type list[T any] struct {
 // newList makes a page of the rows of a query for p.limit+1. id returns a row's id, which
 // serves as the cursor; show returns what the page has for a row.
 func newList[Row, T any](rows []Row, p pageQuery, id func(Row) string, show func(Row) T) *list[T] {
-	l := &list[T]{Data: []T{}}
+	page := listPage[Row]{rows: rows}
 	if len(rows) > p.limit {
-		rows = rows[:p.limit]
-		last := id(rows[len(rows)-1])
-		l.NextCursor = &last
+		page.rows = rows[:p.limit]
+		page.next = id(rows[p.limit-1])
 	}
-	for _, row := range rows {
+	return showPage(page, show)
+}
+
+// showPage makes the answer of a page; show returns what it has for a row.
+func showPage[Row, T any](p listPage[Row], show func(Row) T) *list[T] {
+	l := &list[T]{Data: []T{}, NextCursor: nilIfEmpty(p.next)}
+	for _, row := range p.rows {
 		l.Data = append(l.Data, show(row))
 	}
 	return l

@@ -583,6 +583,18 @@ func firstRows[T any](e *env, rows []T, limit int, how string) []T {
 // exportPageSize is how many rows an export reads with one query.
 const exportPageSize = 500
 
+// collectPages returns the first rows of a list, up to limit of them, from as many of its
+// pages as it takes.
+func collectPages[T any](limit int, page func(before string, limit int) (listPage[T], error)) (all []T, err error) {
+	for before := ""; ; {
+		p, err := page(before, limit-len(all))
+		all = append(all, p.rows...)
+		if before = p.next; err != nil || before == "" || len(all) == limit {
+			return all, err
+		}
+	}
+}
+
 // exportRows prints all rows of a table as NDJSON, or with -csv as CSV. page reads up to
 // exportPageSize rows that come after the row with the id before ("" for the first page).
 func exportRows[T any](

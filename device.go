@@ -303,11 +303,11 @@ func checkTransferLimit(t *tx, l *license, d, replaced *device) error {
 	if d != nil && d.State == deviceReleased &&
 		slices.Contains([]string{"device", "portal"}, valueOr(d.ReleasedBy, "")) &&
 		d.ReleasedAt.After(t.now.after(-transferWindow).Time) {
-		others, err := t.countActivatedSince(l.ID, d.ID, d.ReleasedAt)
+		others, err := t.activatedSince(l.ID, d.ID, d.ReleasedAt)
 		if err != nil {
 			return err
 		}
-		if others == 0 {
+		if !others {
 			more--
 		}
 	}
@@ -341,20 +341,8 @@ func refuseForSeatLimit(t *tx, l *license, d *device) error {
 	if err != nil {
 		return err
 	}
-	written, err := t.happenedSince(l.ID, eventLicenseSeatLimitReached, t.now.after(-time.Hour))
-	if err != nil {
+	if err := t.noteSeatLimit(l); err != nil {
 		return err
-	}
-	if !written {
-		e := event{
-			Type:      eventLicenseSeatLimitReached,
-			AccountID: l.AccountID,
-			LicenseID: l.ID,
-			Actor:     actorDevice,
-		}
-		if err := t.addEvent(e); err != nil {
-			return err
-		}
 	}
 	detail := ""
 	if d.replaced() {

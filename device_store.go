@@ -120,16 +120,10 @@ func (q *queries) devicesIn(licenseID string, states []string, before string, li
 		if i > 0 {
 			query += ` UNION ALL `
 		}
-		query += `SELECT ` + deviceColumns + `, rowid AS row FROM devices WHERE license_id = ? AND state = ?`
-		if args = append(args, licenseID, state); before != "" {
-			query += ` AND rowid < (SELECT rowid FROM devices WHERE id = ?)`
-			args = append(args, before)
-		}
+		query += `SELECT ` + deviceColumns + ` FROM devices WHERE license_id = ? AND state = ? AND id < ?`
+		args = append(args, licenseID, state, cmp.Or(before, lastID))
 	}
-	var row int64 // only for ORDER BY
-	return collect(q, query+` ORDER BY row DESC LIMIT ?`, append(args, limit), func(d **device) []any {
-		return append(newDevice(d), &row)
-	})
+	return collect(q, query+` ORDER BY id DESC LIMIT ?`, append(args, limit), newDevice)
 }
 
 // allDevices returns up to limit devices on any licence of an owner, newest first, starting
@@ -176,30 +170,34 @@ func (q *queries) lapsedDevices(now stamp, limit int) ([]*device, error) {
 		[]any{now, limit}, newDevice)
 }
 
-// lapsedDevicesOf is lapsedDevices for one licence. The plus sign keeps SQLite from using
-// the index on license_id: the one on lapses_at is better, since few devices are lapsed at
-// any time, because they are released every second.
+// lapsedDevicesOf is lapsedDevices for one licence.
 func (q *queries) lapsedDevicesOf(licenseID string, now stamp, limit int) ([]*device, error) {
-	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE `+lapseDue+` AND +license_id = ? LIMIT ?`,
-		[]any{now, licenseID, limit}, newDevice)
+	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE license_id = ? AND `+lapseDue+` LIMIT ?`,
+		[]any{licenseID, now, limit}, newDevice)
 }
+
+// latestEvents are the newest events of a licence, as many as a list reads: a query that asks
+// what happened lately goes through no more, however many devices the licence has.
+const latestEvents = `(SELECT seq, at, type, data FROM events WHERE subject_id = ?` + isLicense + `
+	ORDER BY seq DESC LIMIT ?)`
 
 // transfers returns when the owner released devices of a licence within the last 30 days,
 // oldest first: on the device, by replacing it, or in the portal. Releases by an operator
 // and by a lapsed lease are not included.
 func (t *tx) transfers(licenseID string) ([]stamp, error) {
-	return collect(t.queries, `SELECT at FROM events
-		WHERE license_id = ? AND type IN ('device.released', 'device.replaced') AND at > ?
+	return collect(t.queries, `SELECT at FROM `+latestEvents+`
+		WHERE type IN ('device.released', 'device.replaced') AND at > ?
 		AND json_extract(data, '$.by') IN ('device', 'replacement', 'portal') ORDER BY seq`,
-		[]any{licenseID, t.now.after(-transferWindow)}, func(at *stamp) []any { return []any{at} })
+		[]any{licenseID, maxListRows, t.now.after(-transferWindow)}, func(at *stamp) []any { return []any{at} })
 }
 
-// countActivatedSince returns how many devices of a licence other than deviceID were
-// activated at since or later.
-func (t *tx) countActivatedSince(licenseID, deviceID string, since stamp) (n int, err error) {
-	err = t.one(`SELECT count(*) FROM devices WHERE license_id = ? AND id <> ? AND activated_at >= ?`,
-		[]any{licenseID, deviceID, since}, &n)
-	return n, err
+// activatedSince reports whether a device of a licence other than deviceID was activated at
+// since or later.
+func (t *tx) activatedSince(licenseID, deviceID string, since stamp) (found bool, err error) {
+	err = t.one(`SELECT EXISTS (SELECT 1 FROM `+latestEvents+`
+		WHERE type IN ('device.activated', 'device.reactivated') AND at >= ?
+		AND json_extract(data, '$.device_id') <> ?)`, []any{licenseID, maxListRows, since, deviceID}, &found)
+	return found, err
 }
 
 // deviceKey is the cache key of a device. id is the device's id or the SHA-256 of its

@@ -236,7 +236,7 @@ func TestSeat_limitNamesTheHoldersMaskedAndIsNotedOnceAnHour(t *testing.T) {
 			noFingerprint(t, a.body, "first", "second")
 		}
 		limitEvents := func() int {
-			return s.count(`SELECT count(*) FROM events WHERE type = 'license.seat_limit_reached' AND license_id = ?`, id)
+			return s.count(`SELECT count(*) FROM events WHERE type = 'license.seat_limit_reached' AND subject_id = ?`, id)
 		}
 		if n := limitEvents(); n != 1 {
 			t.Fatalf("%d events", n)
@@ -880,7 +880,7 @@ func TestDevice_isReleasedByAPortalAndThatIsWrittenDown(t *testing.T) {
 	if events := s.licenseEvents(id); events[len(events)-1] != want {
 		t.Fatalf("events %v", events)
 	}
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'device.released' AND device_id = ? AND license_id = ? AND account_id = ?`, dev, id, s.account); n != 1 {
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'device.released' AND json_extract(data, '$.device_id') = ? AND subject_id = ? AND account_id = ?`, dev, id, s.account); n != 1 {
 		t.Fatalf("%d events", n)
 	}
 	// Once more changes nothing, and the seat is free.

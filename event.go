@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -53,7 +52,7 @@ func (q *eventsQuery) read(in *input) {
 	q.filter.licenseID = in.parameter("license_id", isID("lic"))
 	q.filter.deviceID = in.parameter("device_id", isID("dev"))
 	q.filter.since = in.moment("since")
-	q.page = in.page("evt")
+	q.page = in.pageBySeq("evt")
 }
 
 // listEvents returns the endpoint of GET /events. It refuses a type that is none of types, which
@@ -74,11 +73,11 @@ func (s *server) listEvents(
 			return nil, err
 		}
 		q.filter.owner = o
-		rows, err := s.store.events(q.filter, q.page.before, q.page.limit+1)
+		page, err := s.store.events(q.filter, q.page.before, q.page.limit)
 		if err != nil {
 			return nil, fmt.Errorf("list events: %w", err)
 		}
-		return newList(rows, q.page, func(e event) string { return e.ID }, func(e event) event {
+		return showPage(page, func(e event) event {
 			e.Actor = publicActor(e.Actor)
 			return e
 		}), nil
@@ -110,15 +109,15 @@ func eventsShow(e *env, types []eventType) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		all, err := st.events(filter, "", limit+1)
+		all, err := collectPages(limit+1, func(before string, limit int) (listPage[event], error) {
+			return st.events(filter, before, limit)
+		})
 		if err != nil {
 			return err
 		}
 		rows := firstRows(e, all, limit, "-limit N")
 		return printRows(e, rows, "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT", func(v event) []any {
-			data := string(v.Data)
-			subject := cmp.Or(v.SubjectID, v.LicenseID, v.LeadID)
-			return []any{v.At, v.Type, subject, v.DeviceID, v.Actor, data, v.AccountID}
+			return []any{v.At, v.Type, v.SubjectID, v.DeviceID, v.Actor, string(v.Data), v.AccountID}
 		})
 	})
 }

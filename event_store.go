@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"strings"
 )
 
@@ -19,18 +20,22 @@ func (t *eventTable) add(name string) eventType {
 	return eventType(name)
 }
 
-// An event records one change. It is written in the transaction that made the change.
+// An event is one change, written in the transaction that made it. Of the ids of what it is
+// about the file keeps one as the subject: SubjectID, or else LicenseID, or else LeadID; the
+// id of a device is a member of data there.
 type event struct {
 	ID        string          `json:"id"`
 	At        stamp           `json:"at"`
 	Type      eventType       `json:"type"`
 	AccountID string          `json:"account_id"`
-	SubjectID string          `json:"subject_id,omitempty"` // what it is about: a licence, lead, widget, …
-	LicenseID string          `json:"license_id,omitempty"`
+	SubjectID string          `json:"subject_id,omitempty"` // a licence (also of a device), lead, widget, token, …
+	LicenseID string          `json:"license_id,omitempty"` // the subject, if it is a licence
 	DeviceID  string          `json:"device_id,omitempty"`
-	LeadID    string          `json:"lead_id,omitempty"`
+	LeadID    string          `json:"lead_id,omitempty"` // the subject, if it is a lead
 	Actor     string          `json:"actor"`
 	Data      json.RawMessage `json:"data"`
+
+	seq int64 // its place in the order in which events were written
 }
 
 // The actors of events: who made the change. Commands name the system's user as well, see
@@ -54,14 +59,17 @@ func publicActor(actor string) string {
 
 // addEvent writes an event. It sets the id and the time itself, those of the transaction.
 func (t *tx) addEvent(e event) error {
-	if e.Data == nil {
-		e.Data = json.RawMessage("{}")
+	data := cmp.Or(string(e.Data), "{}")
+	if e.DeviceID != "" {
+		rest := strings.TrimPrefix(data, "{")
+		if rest != "}" {
+			rest = "," + rest
+		}
+		data = `{"device_id":"` + e.DeviceID + `"` + rest
 	}
-	_, err := t.exec(`INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor, data,
-			subject_id)
-		VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), nullif(?, ''), ?, ?, ?)`,
-		t.newID("evt"), t.now, e.Type, e.AccountID, e.LicenseID, e.DeviceID, e.LeadID, e.Actor,
-		string(e.Data), cmp.Or(e.SubjectID, e.LicenseID, e.LeadID))
+	_, err := t.exec(`INSERT INTO events (id, at, type, account_id, subject_id, actor, data)
+		VALUES (?, ?, ?, ?, ?, ?, ?)`,
+		t.newID("evt"), t.now, e.Type, e.AccountID, cmp.Or(e.SubjectID, e.LicenseID, e.LeadID), e.Actor, data)
 	return err
 }
 
@@ -78,53 +86,87 @@ func eventData(pairs ...string) json.RawMessage {
 	return text
 }
 
-// happenedSince reports whether the licence has an event of that type later than since.
-func (q *queries) happenedSince(licenseID string, kind eventType, since stamp) (bool, error) {
-	var n int
-	err := q.one(`SELECT count(*) FROM (SELECT 1 FROM events
-		WHERE license_id = ? AND type = ? AND at > ? LIMIT 1)`, []any{licenseID, kind, since}, &n)
-	return n > 0, err
-}
-
-// An eventFilter selects events of an owner; every other field selects only if it is set.
+// An eventFilter chooses events of an owner; what else is empty narrows nothing.
 type eventFilter struct {
 	owner                     owner
 	kind, licenseID, deviceID string
 	since                     stamp
 }
 
-// events returns up to limit events, newest first: those written before the one with the id
-// before, or with "" the newest.
-func (q *queries) events(f eventFilter, before string, limit int) ([]event, error) {
-	column := "account_id"
-	if f.licenseID != "" || f.deviceID != "" {
-		column = "+account_id" // the + keeps SQLite from using the account's index: a licence has fewer events
+// events returns a page of events, newest first, older than the one that the cursor before
+// stands for ("" for the newest). Where the clock was set back, times do not grow with the
+// order of writing, and since may leave out some events of that span.
+func (q *queries) events(f eventFilter, before string, limit int) (p listPage[event], err error) {
+	list := listQuery{
+		columns: `SELECT seq, id, at, type, account_id, subject_id,
+			coalesce(json_extract(data, '$.device_id'), ''), actor, json_remove(data, '$.device_id') FROM events`,
+		table: `events`,
+		key:   `seq`,
 	}
-	query, args := f.owner.narrow(`SELECT id, at, type, account_id, coalesce(license_id, ''),
-		coalesce(device_id, ''), coalesce(lead_id, ''), actor, data, subject_id FROM events WHERE 1`, column)
-	for _, c := range []struct {
-		condition, value string
-	}{
-		{` AND type = ?`, f.kind}, {` AND license_id = ?`, f.licenseID}, {` AND device_id = ?`, f.deviceID},
-		{` AND seq < (SELECT seq FROM events WHERE id = ?)`, before},
-	} {
-		if c.value != "" {
-			query += c.condition
-			args = append(args, c.value)
-		}
+	licenseID, account, err := q.licenseOfEvents(f.licenseID, f.deviceID)
+	switch {
+	case err != nil:
+		return p, err
+	case licenseID == "":
+		list.scope(f.owner.narrow(``, `account_id`))
+	case account != "" && !f.owner.owns(account):
+		return p, nil // an empty page with a cursor would tell that the licence has many events
+	default:
+		list.scope(isLicense+` AND subject_id = ?`, []any{licenseID})
+		condition, args := f.owner.narrow(``, `+account_id`) // the plus keeps the account's index out
+		list.filter(condition, args...)
 	}
 	if !f.since.IsZero() {
-		query += ` AND at >= ?`
-		args = append(args, f.since)
-		if column == "account_id" {
-			// at has no index, but ids begin with the time and have one. With the + before seq
-			// SQLite uses that, instead of walking the rows in the order of seq.
-			query += ` AND seq >= (SELECT min(+seq) FROM events WHERE id >= ?)`
-			args = append(args, formatID("evt", f.since.Time, [10]byte{}))
+		first, err := q.firstSince(`events`, `at`, f.since)
+		if err != nil {
+			return p, err
 		}
+		list.scope(` AND seq >= ?`, []any{first})
+		list.filter(` AND at >= ?`, f.since)
 	}
-	return collect(q, query+` ORDER BY seq DESC LIMIT ?`, append(args, limit), func(e *event) []any {
-		return []any{&e.ID, &e.At, &e.Type, &e.AccountID, &e.LicenseID, &e.DeviceID, &e.LeadID, &e.Actor,
-			(*jsonText)(&e.Data), &e.SubjectID}
-	})
+	if f.kind != "" {
+		list.filter(` AND type = ?`, f.kind)
+	}
+	if f.deviceID != "" {
+		list.filter(` AND json_extract(data, '$.device_id') = ?`, f.deviceID)
+	}
+	p, err = readNumbered(q, list, "evt", before, limit, (*event).dest, func(e event) int64 { return e.seq })
+	for i := range p.rows {
+		p.rows[i].nameSubject()
+	}
+	return p, err
+}
+
+// isLicense is the condition of the index on events of licences. A query for those of one
+// licence repeats it, since SQLite would not use the index without it.
+const isLicense = ` AND subject_id GLOB 'lic_*'`
+
+// licenseOfEvents returns the licence whose events a list goes through, and the account that
+// owns it: the licence that is given, or that of the device. An id that names no row is given
+// back without an account; for a device that there is not both are "".
+func (q *queries) licenseOfEvents(licenseID, deviceID string) (id, account string, err error) {
+	if id = licenseID; id == "" && deviceID != "" {
+		err = q.one(`SELECT license_id FROM devices WHERE id = ?`, []any{deviceID}, &id)
+	}
+	if id != "" && err == nil {
+		account, err = q.licenseOwner(id)
+	}
+	if errors.Is(err, errNotFound) {
+		err = nil
+	}
+	return id, account, err
+}
+
+func (e *event) dest() []any {
+	return []any{&e.seq, &e.ID, &e.At, &e.Type, &e.AccountID, &e.SubjectID, &e.DeviceID, &e.Actor, (*jsonText)(&e.Data)}
+}
+
+// nameSubject sets the member that tells what kind of thing the subject is.
+func (e *event) nameSubject() {
+	switch {
+	case strings.HasPrefix(e.SubjectID, "lic_"):
+		e.LicenseID = e.SubjectID
+	case strings.HasPrefix(e.SubjectID, "lead_"):
+		e.LeadID = e.SubjectID
+	}
 }

@@ -11,7 +11,7 @@ import (
 // licenseEvents are a licence's events in order, as "type actor".
 func (s *service) licenseEvents(id string) (all []string) {
 	s.t.Helper()
-	s.check(s.store.each(`SELECT type || ' ' || actor FROM events WHERE license_id = ? ORDER BY seq`, []any{id}, func(scan func(...any) error) error {
+	s.check(s.store.each(`SELECT type || ' ' || actor FROM events WHERE subject_id = ? ORDER BY seq`, []any{id}, func(scan func(...any) error) error {
 		var line string
 		err := scan(&line)
 		all = append(all, line)
@@ -23,10 +23,10 @@ func (s *service) licenseEvents(id string) (all []string) {
 // eventTypes are the types of a licence's events, oldest first.
 func (s *service) eventTypes(licenseID string) string {
 	s.t.Helper()
-	rows, err := s.store.events(eventFilter{owner: anyAccount, licenseID: licenseID}, "", 100)
+	page, err := s.store.events(eventFilter{owner: anyAccount, licenseID: licenseID}, "", 100)
 	s.check(err)
 	types := ""
-	for _, e := range rows {
+	for _, e := range page.rows {
 		types = strings.TrimSpace(string(e.Type) + " " + types)
 	}
 	return types
@@ -42,7 +42,7 @@ func TestEvent_isFilteredAndBelongsToItsAccount(t *testing.T) {
 	token := "Authorization: Bearer " + s.token(tenant, scopeEvents)
 	events, err := s.store.events(eventFilter{owner: anyAccount, licenseID: id}, "", 10)
 	s.check(err)
-	created := events[2].At.String()
+	created := events.rows[2].At.String()
 	types := func(query string) (got string) {
 		t.Helper()
 		for _, row := range s.get("/events"+query, token).is(200).json()["data"].([]any) {

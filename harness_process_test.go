@@ -271,7 +271,7 @@ func (a *acknowledged) check(t *testing.T, o *operator) {
 		for email, id := range a.ids {
 			var n int
 			var found string
-			if err := s.one(`SELECT count(*), coalesce(min(id), '') FROM leads WHERE email_key = ?`, []any{email}, &n, &found); err != nil || n != 1 || found != id {
+			if err := s.one(`SELECT count(*), coalesce(min(id), '') FROM leads WHERE email = ?`, []any{email}, &n, &found); err != nil || n != 1 || found != id {
 				t.Fatalf("%s was acknowledged as %s; in the file %d times, as %q (%v)", email, id, n, found, err)
 			}
 		}
@@ -348,7 +348,7 @@ func missing(t testing.TB, path string, ids map[string]string) (lacks []string, 
 	}
 	defer st.close()
 	there := map[string]int{}
-	err = st.each(`SELECT id, email_key FROM leads`, nil, func(scan func(...any) error) error {
+	err = st.each(`SELECT id, email FROM leads`, nil, func(scan func(...any) error) error {
 		var id, email string
 		err := scan(&id, &email)
 		there[id+" "+email]++

@@ -305,7 +305,7 @@ func TestIdempotencyKey_ofARefusalThatWritesAnEventWritesItOnceAnHour(t *testing
 			s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":"%s","fingerprint":"f%d"}`, key, i)).is(409, "seat_limit_reached")
 		}
 		events := func() int {
-			return s.count(`SELECT count(*) FROM events WHERE type = 'license.seat_limit_reached' AND license_id = ?`, id)
+			return s.count(`SELECT count(*) FROM events WHERE type = 'license.seat_limit_reached' AND subject_id = ?`, id)
 		}
 		for i := range 3 {
 			refuse(i)

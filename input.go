@@ -254,14 +254,40 @@ func (in *input) date(name string) (t time.Time) {
 	return t
 }
 
+// pageBySeq reads ?limit= and ?cursor= for a list whose cursors are made by seqCursor.
+func (in *input) pageBySeq(prefix string) pageQuery {
+	return in.pageOf(func(cursor string) bool {
+		_, ok := parseSeqCursor(prefix, cursor)
+		return ok
+	})
+}
+
+// timeParameter reads a parameter of the query that is an RFC 3339 time. It returns the zero
+// stamp if it is absent or wrong.
+func (in *input) timeParameter(name string) (t stamp) {
+	in.parameter(name, func(s string) (string, string) {
+		var ok bool
+		if t, ok = parseStamp(s); !ok {
+			return "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z."
+		}
+		return "", ""
+	})
+	return t
+}
+
 // A pageQuery says which page of a list a caller asks for.
 type pageQuery struct {
 	limit  int    // rows of a page, 1 to 200
-	before string // id of the last row of the page before; "": the first page is asked for
+	before string // cursor of the page before; "": the first page is asked for
 }
 
 // page reads ?limit= and ?cursor= for a list of rows whose ids have the given prefix.
 func (in *input) page(prefix string) pageQuery {
+	return in.pageOf(func(cursor string) bool { return validID(prefix, cursor) })
+}
+
+// pageOf reads ?limit= and ?cursor= for a list whose cursors valid tells from other texts.
+func (in *input) pageOf(valid func(cursor string) bool) pageQuery {
 	p := pageQuery{limit: 50}
 	in.parameter("limit", func(s string) (string, string) {
 		n, err := strconv.Atoi(s)
@@ -272,7 +298,7 @@ func (in *input) page(prefix string) pageQuery {
 		return "", ""
 	})
 	p.before = in.parameter("cursor", func(s string) (string, string) {
-		if !validID(prefix, s) {
+		if !valid(s) {
 			return "invalid_cursor", "This is not the next_cursor of a page of this list."
 		}
 		return "", ""

@@ -189,7 +189,7 @@ func (q *leadsRequest) read(in *input) {
 	q.accountScope.read(in)
 	q.filter.kind = in.parameter("type", checkLeadType)
 	q.filter.since, q.filter.until = in.moment("since"), in.moment("until")
-	q.page = in.page("lead")
+	q.page = in.pageBySeq("lead")
 }
 
 // listLeads answers GET /leads.
@@ -199,11 +199,11 @@ func (s *server) listLeads(_ context.Context, c *call, q *leadsRequest) (*list[l
 		return nil, err
 	}
 	q.filter.owner = o
-	rows, err := s.store.leads(q.filter, q.page.before, q.page.limit+1)
+	page, err := s.store.leads(q.filter, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
 	}
-	return newList(rows, q.page, func(l lead) string { return l.ID }, func(l lead) lead { return l }), nil
+	return showPage(page, func(l lead) lead { return l }), nil
 }
 
 // eraseRequest is the body of POST /leads/erase.
@@ -228,16 +228,15 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 	if err != nil {
 		return nil, err
 	}
-	var res eraseResponse
-	if err := s.store.update(ctx, func(t *tx) (err error) {
+	erased, err := s.store.updateInParts(ctx, erasedAtOnce, func(t *tx) (int64, error) {
 		t.invalidate()
-		res.Erased, err = t.eraseLeads(o, q.email)
-		return err
-	}); err != nil {
+		return t.eraseLeads(o, q.email)
+	})
+	s.scrubWAL(5 * time.Second) // also after an error: part of them may be erased
+	if err != nil {
 		return nil, err
 	}
-	s.scrubWAL(5 * time.Second)
-	return &res, nil
+	return &eraseResponse{erased}, nil
 }
 
 func leadsList(e *env) error {
@@ -263,7 +262,9 @@ func leadsList(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		all, err := st.leads(filter, "", limit+1)
+		all, err := collectPages(limit+1, func(before string, limit int) (listPage[lead], error) {
+			return st.leads(filter, before, limit)
+		})
 		if err != nil {
 			return err
 		}
@@ -277,9 +278,10 @@ func leadsList(e *env) error {
 func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "fields", "created_at"}
 	page := func(st *store, before string) ([]lead, error) {
-		return st.leads(leadFilter{owner: anyAccount}, before, exportPageSize)
+		p, err := st.leads(leadFilter{owner: anyAccount}, before, exportPageSize)
+		return p.rows, err
 	}
-	id := func(l lead) string { return l.ID }
+	id := func(l lead) string { return seqCursor("lead", l.seq) }
 	return exportRows(e, header, page, id, func(l lead) []string {
 		source, page := valueOr(l.Source, ""), valueOr(l.Page, "")
 		return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(source), csvTextCell(page),
@@ -289,11 +291,10 @@ func leadsExport(e *env) error {
 
 func leadsErase(e *env) error {
 	return e.withStore(func(st *store) error {
-		var erased int64
-		if err := st.update(e.ctx, func(t *tx) (err error) {
-			erased, err = t.eraseLeads(anyAccount, e.args[0])
-			return err
-		}); err != nil {
+		erased, err := st.updateInParts(e.ctx, erasedAtOnce, func(t *tx) (int64, error) {
+			return t.eraseLeads(anyAccount, e.args[0])
+		})
+		if err != nil {
 			return err
 		}
 		const backups = "backups still hold it until they are deleted"
@@ -333,22 +334,21 @@ func leadsPurge(e *env) error {
 			return e.print(map[string]any{"would_purge": n, "dry_run": true},
 				fmt.Sprintf("%d would be removed; this was a dry run: nothing was changed", n))
 		}
-		var purged int64
-		for {
-			var n int64
+		purged := int64(0)
+		for after, more := int64(0), true; more; {
+			var n, last int64
 			began := time.Now()
 			if err := st.update(e.ctx, func(t *tx) (err error) {
-				n, err = t.purgeLeads(anyAccount, before)
+				n, last, err = t.purgeLeads(anyAccount, before, after)
 				return err
 			}); err != nil {
 				return err
 			}
-			// Others that wait for SQLite's lock poll for it: without a pause they would never find it free.
-			time.Sleep(time.Since(began))
-			if purged += n; n == 0 {
-				return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
-			}
+			purged += n
+			after, more = last, last > 0
+			time.Sleep(time.Since(began)) // see updateInParts
 		}
+		return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
 	})
 }
 

@@ -1,9 +1,10 @@
 package main
 
 import (
-	"cmp"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 )
@@ -17,97 +18,147 @@ var (
 
 // A lead is what a marketing site's form sent.
 type lead struct {
-	ID        string  `json:"id"`
-	AccountID string  `json:"account_id"`
-	Type      string  `json:"type"`
-	Email     string  `json:"email"`
-	Source    *string `json:"source"`
-	Page      *string `json:"page"`
-	// Fields is an object of texts, with its names sorted: what else the form asked for. nil: nothing.
-	Fields    json.RawMessage `json:"fields"`
+	ID        string          `json:"id"`
+	AccountID string          `json:"account_id"`
+	Type      string          `json:"type"` // newsletter, demo, …
+	Email     string          `json:"email"`
+	Source    *string         `json:"source"` // which form
+	Page      *string         `json:"page"`   // path of the page
+	Fields    json.RawMessage `json:"fields"` // what else the form asked for: texts by sorted name; nil: nothing
 	CreatedAt stamp           `json:"created_at"`
+
+	seq int64 // its place in the order in which leads were written
 }
 
-const leadColumns = `id, account_id, type, email, source, page, fields, created_at`
+const leadColumns = `seq, id, account_id, type, email, source, page, fields, created_at`
 
 func (l *lead) dest() []any {
-	return []any{&l.ID, &l.AccountID, &l.Type, &l.Email, &l.Source, &l.Page,
-		(*optionalJSON)(&l.Fields), &l.CreatedAt}
+	return []any{&l.seq, &l.ID, &l.AccountID, &l.Type, &l.Email, &l.Source, &l.Page, (*optionalJSON)(&l.Fields), &l.CreatedAt}
 }
 
 // emailKey returns the address in lower case, for comparing without case.
 func emailKey(email string) string { return strings.ToLower(email) }
 
-// addLead adds a lead with its event and returns its id. For a submission that equals one
-// of the last 24 hours it returns the id of that one and writes nothing.
+// addressDigest is the first half of the digest of every lead of an address.
+func addressDigest(email string) []byte {
+	sum := sha256.Sum256([]byte(emailKey(email)))
+	return sum[:8]
+}
+
+// digest is what a lead is found by: addressDigest, and 8 bytes of the hash of everything
+// that was sent. Two submissions that are the same have the same digest.
+func (l *lead) digest() []byte {
+	sent := sha256.New()
+	parts := []string{l.AccountID, l.Type, l.Email, valueOr(l.Source, ""), valueOr(l.Page, ""), string(l.Fields)}
+	for _, part := range parts {
+		fmt.Fprintf(sent, "%d:%s", len(part), part)
+	}
+	return append(addressDigest(l.Email), sent.Sum(nil)[:8]...)
+}
+
+// dedupeWindow is how long a submission that is sent again is the same lead.
+const dedupeWindow = 24 * time.Hour
+
+// addLead inserts a lead and its event, and returns its id. The same submission within
+// dedupeWindow is the same lead: its id comes back and nothing is written.
 func (t *tx) addLead(l lead) (id string, err error) {
-	yesterday := t.now.after(-24 * time.Hour)
-	err = t.one(`SELECT id FROM leads WHERE email_key = ? AND created_at > ? AND account_id = ?
-		AND type = ? AND email = ? AND source IS ? AND page IS ? AND fields IS ? ORDER BY created_at DESC LIMIT 1`,
-		[]any{emailKey(l.Email), yesterday, l.AccountID, l.Type, l.Email, l.Source, l.Page,
-			optionalJSON(l.Fields)}, &id)
+	digest := l.digest()
+	err = t.one(`SELECT id FROM (SELECT id, email, created_at FROM leads WHERE digest = ? ORDER BY seq DESC LIMIT 1)
+		WHERE created_at > ? AND email = ?`, []any{digest, t.now.after(-dedupeWindow), l.Email}, &id)
 	if !errors.Is(err, errNotFound) {
 		return id, err
 	}
 	id = t.newID("lead")
-	_, err = t.exec(`INSERT INTO leads (id, account_id, type, email, email_key, source, page, fields, created_at)
+	_, err = t.exec(`INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, l.AccountID, l.Type, l.Email, emailKey(l.Email), l.Source, l.Page, optionalJSON(l.Fields), t.now)
+		id, l.AccountID, l.Type, l.Email, l.Source, l.Page, optionalJSON(l.Fields), digest, t.now)
 	if err != nil {
 		return "", err
 	}
-	return id, t.addEvent(event{
-		Type:      eventLeadCreated,
-		AccountID: l.AccountID,
-		SubjectID: id,
-		LeadID:    id,
-		Actor:     actorSite,
-	})
+	return id, t.addEvent(event{Type: eventLeadCreated, AccountID: l.AccountID, SubjectID: id, Actor: actorSite})
 }
 
-// A leadFilter selects leads of an owner; every other field selects only if it is set.
+// A leadFilter chooses leads of an owner; what else is empty narrows nothing.
 type leadFilter struct {
 	owner        owner
-	kind         string // their type
-	since, until stamp  // when they were posted: since is included, until is not
+	kind         string // the lead's type
+	since, until stamp  // posted at since or later, and before until
 }
 
-// narrow adds the filter's conditions to a query that ends in a WHERE clause. Ids begin with
-// the time at which a lead was posted and have an index, so times are compared by them.
-func (f *leadFilter) narrow(query string, args ...any) (string, []any) {
-	query, args = f.owner.narrow(query, `account_id`, args...)
+// leads returns a page of leads, newest first, older than the one that the cursor before stands
+// for ("" for the newest). For since and until see firstSince.
+func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead], err error) {
+	list := listQuery{columns: `SELECT ` + leadColumns + ` FROM leads`, table: `leads`, key: `seq`}
+	list.scope(f.owner.narrow(``, `account_id`))
+	for _, bound := range []struct {
+		at           stamp
+		scope, after string
+	}{{f.since, ` AND seq >= ?`, ` AND created_at >= ?`}, {f.until, ` AND seq < ?`, ` AND created_at < ?`}} {
+		if bound.at.IsZero() {
+			continue
+		}
+		first, err := q.firstSince(`leads`, `created_at`, bound.at)
+		if err != nil {
+			return p, err
+		}
+		list.scope(bound.scope, []any{first})
+		list.filter(bound.after, bound.at)
+	}
 	if f.kind != "" {
-		query, args = query+` AND type = ?`, append(args, f.kind)
+		list.filter(` AND type = ?`, f.kind)
 	}
-	if !f.since.IsZero() {
-		query, args = query+` AND id >= ?`, append(args, formatID("lead", f.since.Time, [10]byte{}))
-	}
-	if !f.until.IsZero() {
-		query, args = query+` AND id < ?`, append(args, formatID("lead", f.until.Time, [10]byte{}))
-	}
-	return query, args
+	return readNumbered(q, list, "lead", before, limit, (*lead).dest, func(l lead) int64 { return l.seq })
 }
 
-// leads returns up to limit leads, newest first: those older than the one with the id before,
-// or with "" the newest.
-func (q *queries) leads(f leadFilter, before string, limit int) ([]lead, error) {
-	query, args := f.narrow(`SELECT `+leadColumns+` FROM leads WHERE id < ?`, cmp.Or(before, lastID))
-	return collect(q, query+` ORDER BY id DESC LIMIT ?`, append(args, limit), (*lead).dest)
-}
+// erasedAtOnce is how many leads of an address one transaction erases.
+const erasedAtOnce = 1_000
 
-// eraseLeads removes every lead of an owner that has the address, compared without case,
-// and returns how many there were. The write-ahead log still holds the address until it is
-// truncated.
+// eraseLeads removes up to erasedAtOnce leads of an owner that have the address, compared
+// without case, and returns how many there were: fewer than erasedAtOnce means that none is
+// left. Until the WAL is truncated, it still holds the address.
 func (t *tx) eraseLeads(o owner, email string) (int64, error) {
-	query, args := o.narrow(`DELETE FROM leads WHERE email_key = ?`, `account_id`, emailKey(email))
-	return t.exec(query, args...)
+	type candidate struct {
+		seq   int64
+		email string
+	}
+	first := addressDigest(email)
+	past := append(append([]byte{}, first...), strings.Repeat("\xff", 8)...)
+	query, args := o.narrow(`SELECT seq, email FROM leads WHERE digest >= ? AND digest <= ?`, `account_id`,
+		append(append([]byte{}, first...), make([]byte, 8)...), past)
+	found, err := collect(t.queries, query+` LIMIT ?`, append(args, erasedAtOnce), func(c *candidate) []any { return []any{&c.seq, &c.email} })
+	if err != nil {
+		return 0, err
+	}
+	erased := int64(0)
+	for _, c := range found {
+		if emailKey(c.email) != emailKey(email) { // the digests of two addresses are the same
+			continue
+		}
+		n, err := t.exec(`DELETE FROM leads WHERE seq = ?`, c.seq)
+		if err != nil {
+			return 0, err
+		}
+		erased += n
+	}
+	return erased, nil
 }
 
-// purgeLeads removes up to 1,000 leads of an owner that were created before a time, and
-// returns how many it removed.
-func (t *tx) purgeLeads(o owner, before stamp) (int64, error) {
-	query, args := o.narrow(`SELECT id FROM leads WHERE created_at < ?`, `account_id`, before)
-	return t.exec(`DELETE FROM leads WHERE id IN (`+query+` LIMIT 1000)`, args...)
+// purgedAtOnce is how many leads one transaction looks at to purge.
+const purgedAtOnce = 1_000
+
+// purgeLeads removes those of the next purgedAtOnce leads after a number that an owner has and
+// that were posted before a moment. It returns how many it removed, and the number to go on
+// after, 0 at the end.
+func (t *tx) purgeLeads(o owner, before stamp, after int64) (purged, last int64, err error) {
+	err = t.one(`SELECT coalesce(max(seq), 0) FROM (SELECT seq FROM leads WHERE seq > ? ORDER BY seq LIMIT ?)`,
+		[]any{after, purgedAtOnce}, &last)
+	if err != nil || last == 0 {
+		return 0, 0, err
+	}
+	query, args := o.narrow(`DELETE FROM leads WHERE seq > ? AND seq <= ? AND created_at < ?`, `+account_id`,
+		after, last, before)
+	purged, err = t.exec(query, args...)
+	return purged, last, err
 }
 
 // countLeads returns how many leads of an owner were created before a time.

@@ -276,7 +276,9 @@ func licenseList(e *env) error {
 		return usageError("-status: " + detail)
 	}
 	return e.withStore(func(st *store) error {
-		rows, err := st.licenses(filter, "", limit+1)
+		rows, err := collectPages(limit+1, func(before string, limit int) (listPage[*license], error) {
+			return st.licenses(filter, before, limit)
+		})
 		if err != nil {
 			return err
 		}
@@ -341,6 +343,7 @@ var exportedColumns = []struct {
 	{"account_id", func(l licenseDetail) string { return l.AccountID }},
 	{"product", func(l licenseDetail) string { return csvTextCell(l.Product) }},
 	{"plan", func(l licenseDetail) string { return csvTextCell(valueOr(l.Plan, "")) }},
+	{"customer", func(l licenseDetail) string { return csvTextCell(valueOr(l.Customer, "")) }},
 	{"kind", func(l licenseDetail) string { return l.Kind }},
 	{"customer", func(l licenseDetail) string { return csvTextCell(valueOr(l.Customer, "")) }},
 	{"state", func(l licenseDetail) string { return l.State }},
@@ -370,8 +373,8 @@ func licenseExport(e *env) error {
 	}
 	return exportRows(e, header, func(st *store, before string) (page []licenseDetail, err error) {
 		filter := licenseFilter{owner: anyAccount, now: newStamp(e.now())}
-		rows, err := st.licenses(filter, before, exportPageSize)
-		for _, l := range rows {
+		licenses, err := st.licenses(filter, before, exportPageSize)
+		for _, l := range licenses.rows {
 			page = append(page, newLicenseDetail(l, e.now()))
 		}
 		return page, err

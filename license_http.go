@@ -231,12 +231,11 @@ func (s *server) listLicenses(_ context.Context, c *call, q *licensesRequest) (*
 	}
 	now := s.now()
 	q.filter.owner, q.filter.now = o, newStamp(now)
-	rows, err := s.store.licenses(q.filter, q.page.before, q.page.limit+1)
+	page, err := s.store.licenses(q.filter, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
 	}
-	id := func(l *license) string { return l.ID }
-	return newList(rows, q.page, id, func(l *license) licenseDetail { return newLicenseDetail(l, now) }), nil
+	return showPage(page, func(l *license) licenseDetail { return newLicenseDetail(l, now) }), nil
 }
 
 // licenseRequest is a request whose path names a licence, and perhaps one of its devices.

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 )
 
 // A license is the right to run an application on up to MaxDevices devices.
@@ -16,7 +18,7 @@ type license struct {
 	Product          string          `json:"product"` // "kitchen-display"
 	Plan             *string         `json:"plan"`
 	Kind             string          `json:"kind"`     // kindNodeLocked or kindFloating
-	Customer         *string         `json:"customer"` // the seller's name, address or number for the buyer
+	Customer         *string         `json:"customer"` // the seller's own name for the buyer; devices don't see it
 	State            string          `json:"state"`    // active, suspended or revoked, as an operator set it
 	Reason           *string         `json:"reason"`
 	Trial            bool            `json:"trial"`
@@ -38,6 +40,8 @@ type license struct {
 	SeatsUsed     int    `json:"-"`        // active devices
 	AccountClosed bool   `json:"-"`
 	KeyRetiresAt  stamp  `json:"-"` // of the key that licenseByKey was given
+
+	SeatLimitNotedAt stamp `json:"-"` // when license.seat_limit_reached was last written
 }
 
 // The kinds of a licence, and from when its duration counts.
@@ -73,21 +77,30 @@ func (c *codeList) Scan(v any) error {
 	return json.Unmarshal([]byte(text), (*[]string)(c))
 }
 
-// licenseColumns are what dest scans, of licenses l and accounts a.
-const licenseColumns = `l.id, l.account_id, l.product, l.plan, l.kind, l.customer, l.state, l.reason, l.trial,
+// licenseColumns are what dest scans, of licenseTables.
+const (
+	licenseColumns = `l.id, l.account_id, l.product, l.plan, l.customer, l.kind, l.state, l.reason, l.trial,
 	l.max_devices, l.max_transfers, l.starts_at, l.expires_at, l.grace_days, l.duration_days, l.expiry_basis,
 	l.lease_hours, l.entitlements, l.metadata, l.first_activated_at, l.created_at, l.updated_at,
 	coalesce((SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL), ''),
-	(SELECT count(*) FROM devices d WHERE d.license_id = l.id AND d.state = 'active'),
-	a.closed_at IS NOT NULL`
+	coalesce(s.used, 0), a.closed_at IS NOT NULL, l.seat_limit_noted_at`
+
+	licenseTables = `licenses l JOIN accounts a ON a.id = l.account_id LEFT JOIN license_seats s ON s.license_id = l.id`
+)
 
 func (l *license) dest() []any {
 	return []any{
-		&l.ID, &l.AccountID, &l.Product, &l.Plan, &l.Kind, &l.Customer, &l.State, &l.Reason, &l.Trial,
+		&l.ID, &l.AccountID, &l.Product, &l.Plan, &l.Customer, &l.Kind, &l.State, &l.Reason, &l.Trial,
 		&l.MaxDevices, &l.MaxTransfers, &l.StartsAt, &l.ExpiresAt, &l.GraceDays, &l.DurationDays, &l.ExpiryBasis,
 		&l.LeaseHours, &l.Entitlements, (*jsonText)(&l.Metadata), &l.FirstActivatedAt, &l.CreatedAt, &l.UpdatedAt,
-		&l.KeyHint, &l.SeatsUsed, &l.AccountClosed,
+		&l.KeyHint, &l.SeatsUsed, &l.AccountClosed, &l.SeatLimitNotedAt,
 	}
+}
+
+// newLicense allocates a licence for one row of a list, and returns its scan destinations.
+func newLicense(l **license) []any {
+	*l = &license{}
+	return (*l).dest()
 }
 
 // licenseByKey returns the licence that a key belongs to, with KeyRetiresAt set when the
@@ -95,8 +108,8 @@ func (l *license) dest() []any {
 func (q *queries) licenseByKey(hash [32]byte) (*license, error) {
 	l := &license{}
 	err := q.one(`SELECT `+licenseColumns+`, k.retires_at
-		FROM license_keys k JOIN licenses l ON l.id = k.license_id JOIN accounts a ON a.id = l.account_id
-		WHERE k.hash = ?`, []any{hash[:]}, append(l.dest(), &l.KeyRetiresAt)...)
+		FROM license_keys k JOIN `+licenseTables+`
+		WHERE k.hash = ? AND l.id = k.license_id`, []any{hash[:]}, append(l.dest(), &l.KeyRetiresAt)...)
 	return l, err
 }
 
@@ -104,7 +117,7 @@ func (q *queries) licenseByKey(hash [32]byte) (*license, error) {
 func (q *queries) license(o owner, id string) (*license, error) {
 	l := &license{}
 	query, args := o.narrow(`SELECT `+licenseColumns+`
-		FROM licenses l JOIN accounts a ON a.id = l.account_id
+		FROM `+licenseTables+`
 		WHERE l.id = ?`, `l.account_id`, id)
 	err := q.one(query, args, l.dest()...)
 	return l, err
@@ -148,17 +161,13 @@ const (
 	startedLicense = openLicense + ` AND (l.starts_at IS NULL OR l.starts_at <= ?)`
 )
 
-// licenses returns up to limit licences, newest first, starting after the id before (""
-// for the newest).
-func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*license, error) {
-	query, args := f.owner.narrow(`SELECT `+licenseColumns+`
-		FROM licenses l JOIN accounts a ON a.id = l.account_id
-		WHERE l.id < ?`, `l.account_id`, cmp.Or(before, lastID))
+// licenses returns a page of licences, newest first, starting after the id before ("" for the
+// newest).
+func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPage[*license], err error) {
+	list := listQuery{columns: `SELECT ` + licenseColumns + ` FROM ` + licenseTables, table: `licenses l`, key: `l.id`}
+	list.scope(f.owner.narrow(``, `l.account_id`))
 	and := func(condition string, arg any) {
-		query += ` AND ` + condition
-		for range strings.Count(condition, "?") {
-			args = append(args, arg)
-		}
+		list.filter(` AND `+condition, slices.Repeat([]any{arg}, strings.Count(condition, "?"))...)
 	}
 	if f.status != "" {
 		and(statusFilters[f.status], f.now)
@@ -176,7 +185,7 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*licens
 		keyed, err := q.licenseOfText(f.search)
 		switch {
 		case err != nil:
-			return nil, err
+			return p, err
 		case keyed != nil && f.owner.owns(keyed.AccountID):
 			and(`l.id = ?`, keyed.ID)
 		default:
@@ -185,10 +194,9 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*licens
 				WHERE k.license_id = l.id AND instr(lower(k.hint), lower(?)) > 0))`, f.search)
 		}
 	}
-	return collect(q, query+` ORDER BY l.id DESC LIMIT ?`, append(args, limit), func(l **license) []any {
-		*l = &license{}
-		return (*l).dest()
-	})
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, newLicense,
+		func(l *license) string { return l.ID })
+	return p, err
 }
 
 // licenseOfText returns the licence of which a text is a whole key, or nil.
@@ -204,12 +212,12 @@ func (q *queries) licenseOfText(text string) (*license, error) {
 // fields of l get their defaults. The account must exist. Errors: errKeyTaken.
 func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error) {
 	id := t.newID("lic")
-	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, kind, customer, state, reason, trial,
+	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial,
 		max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis,
 		lease_hours, entitlements, metadata, created_at, updated_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, l.AccountID, l.Product, l.Plan, cmp.Or(l.Kind, kindNodeLocked), l.Customer,
-		cmp.Or(l.State, statusActive), l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
+		id, l.AccountID, l.Product, l.Plan, l.Customer, cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.State, statusActive),
+		l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
 		l.GraceDays, l.DurationDays, cmp.Or(l.ExpiryBasis, basisIssue),
 		cmp.Or(l.LeaseHours, defaultLeaseHours), l.Entitlements, cmp.Or(string(l.Metadata), "{}"), t.now, t.now)
 	if err != nil {
@@ -253,6 +261,22 @@ func (t *tx) startLicense(l *license) error {
 	}
 	return t.addEvent(event{
 		Type:      eventLicenseFirstActivated,
+		AccountID: l.AccountID,
+		LicenseID: l.ID,
+		Actor:     actorDevice,
+	})
+}
+
+// noteSeatLimit writes license.seat_limit_reached, unless that was done within the last hour.
+func (t *tx) noteSeatLimit(l *license) error {
+	if within(time.Hour, l.SeatLimitNotedAt.Time, t.now.Time) {
+		return nil
+	}
+	if _, err := t.exec(`UPDATE licenses SET seat_limit_noted_at = ? WHERE id = ?`, t.now, l.ID); err != nil {
+		return err
+	}
+	return t.addEvent(event{
+		Type:      eventLicenseSeatLimitReached,
 		AccountID: l.AccountID,
 		LicenseID: l.ID,
 		Actor:     actorDevice,

@@ -572,7 +572,7 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 		s.check(err)
 		for status := range statusFilters {
 			var want []string
-			for _, l := range all {
+			for _, l := range all.rows {
 				if l.status(now.Time) == status {
 					want = append(want, l.ID)
 				}
@@ -580,7 +580,7 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 			found, err := s.store.licenses(licenseFilter{owner: anyAccount, now: now, status: status}, "", 1000)
 			s.check(err)
 			got := []string{}
-			for _, l := range found {
+			for _, l := range found.rows {
 				got = append(got, l.ID)
 			}
 			if len(want) < 10 || !slices.Equal(got, want) {

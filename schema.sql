@@ -14,15 +14,15 @@ CREATE TABLE accounts (
   is_main     INTEGER NOT NULL DEFAULT 0 CHECK (is_main IN (0, 1)),  -- 1: the vendor's own; owns leads without an Origin
   rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000),            -- requests a minute; NULL: 600
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was added
-  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at))     -- when it was closed; NULL: open
-) STRICT;
+  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at))     -- since when nothing of it works; NULL: open
+) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX accounts_main ON accounts (is_main) WHERE is_main = 1;
 
 CREATE TABLE base_urls (
   url         TEXT PRIMARY KEY CHECK (url LIKE 'http%://%/v1'),      -- https://api.example.com/v1
   is_current  INTEGER NOT NULL CHECK (is_current IN (0, 1)),         -- 1: new tokens name it; 0: earlier, still accepted
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was first set
-) STRICT;
+) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX base_urls_current ON base_urls (is_current) WHERE is_current = 1;
 
 CREATE TABLE probes (
@@ -34,7 +34,7 @@ CREATE TABLE origins (
   origin      TEXT PRIMARY KEY CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'), -- https://www.example.com, no default port
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns it
   created_at  TEXT CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))    -- when it was added; NULL: typed by hand
-) STRICT;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX origins_account ON origins (account_id);
 
 CREATE TABLE tokens (
@@ -47,28 +47,31 @@ CREATE TABLE tokens (
   created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- iat
   expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- exp, as signed into it; revoked_at ends it sooner
   revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at))   -- since when it is refused; NULL: never revoked
-) STRICT;
+) STRICT, WITHOUT ROWID;
 
+-- Rows are only added at the end. SQLite then never moves one to another page, which would leave
+-- a copy of its address behind that erasing does not overwrite. No index holds an address.
 CREATE TABLE leads (
-  id          TEXT PRIMARY KEY CHECK (id LIKE 'lead\_%' ESCAPE '\'), -- lead_…
-  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns the Origin it came from, else the main account
+  seq         INTEGER PRIMARY KEY,                                   -- order of writing
+  id          TEXT NOT NULL CHECK (id LIKE 'lead\_%' ESCAPE '\'),    -- lead_…
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the owner of the Origin it came from, else the main account
   type        TEXT NOT NULL,                                         -- newsletter, demo, contact, …
   email       TEXT NOT NULL,                                         -- as sent, its domain in lower case
-  email_key   TEXT NOT NULL,                                         -- the whole address in lower case, by which leads are erased
   source      TEXT,                                                  -- which form: "footer"
   page        TEXT CHECK (page LIKE '/%'),                           -- path of the page, no query
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was posted
-  fields      TEXT CHECK (json_type(fields) = 'object')              -- what else the form asked for: {"phone":"…"}; NULL: nothing
+  fields      TEXT CHECK (json_type(fields) = 'object'),             -- what else the form asked for: {"phone":"…"}; NULL: nothing
+  digest      BLOB NOT NULL CHECK (length(digest) = 16),             -- 8 bytes of a hash of the address in lower case, which erasing looks for, and 8 of one of all that was sent, which finds a repetition
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
 ) STRICT;
-CREATE INDEX leads_account ON leads (account_id, id);
-CREATE INDEX leads_email ON leads (email_key, created_at);
-CREATE INDEX leads_created ON leads (created_at);
+CREATE INDEX leads_account ON leads (account_id); -- and in it by seq, as every index
+CREATE INDEX leads_digest ON leads (digest);
 
 CREATE TABLE licenses (
   id                 TEXT PRIMARY KEY CHECK (id LIKE 'lic\_%' ESCAPE '\'), -- lic_…
   account_id         TEXT NOT NULL REFERENCES accounts (id),         -- the account that owns it
   product            TEXT NOT NULL CHECK (product <> ''),            -- what may run: "kitchen-display"
   plan               TEXT,                                           -- how it was sold: "pro"
+  customer           TEXT CHECK (length(customer) <= 200),           -- the seller's own name, address or number for the buyer; never sent to devices
   kind               TEXT NOT NULL DEFAULT 'node_locked' CHECK (kind IN ('node_locked', 'floating')), -- floating: a lapsed lease frees the seat
   state              TEXT NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'suspended', 'revoked')), -- what an operator decided; v_licenses.status adds time
   reason             TEXT,                                           -- why it was suspended or revoked
@@ -83,23 +86,23 @@ CREATE TABLE licenses (
   lease_hours        INTEGER NOT NULL DEFAULT 336 CHECK (lease_hours BETWEEN 1 AND 2160), -- how long a device token proves the licence offline
   entitlements       TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'), -- codes: ["kds","reports"]
   metadata           TEXT NOT NULL DEFAULT '{}' CHECK (json_type(metadata) = 'object' AND length(metadata) <= 16384), -- the seller's own notes
-  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at)), -- when its first device was activated
-  grace_noted        TEXT,                                           -- the expires_at that license.grace_started was written for
+  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at)), -- when the first device came
+  expiring_noted     TEXT,                                           -- the end that license.expiring was written for
+  grace_noted        TEXT,                                           -- the end that license.grace_started was written for
   expired_noted      TEXT,                                           -- the end of grace that license.expired was written for
+  seat_limit_noted_at TEXT CHECK (seat_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seat_limit_noted_at)), -- when license.seat_limit_reached was last written
   created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was issued
-  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)), -- when a column last changed
-  customer           TEXT CHECK (length(customer) <= 200),           -- the seller's own name, address or number for the buyer; never sent to devices
-  expiring_noted     TEXT                                            -- the end that license.expiring was written for
-) STRICT;
+  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)) -- when a column last changed
+) STRICT, WITHOUT ROWID;
 CREATE INDEX licenses_account ON licenses (account_id, id);
 -- These three hold only licences whose event of an end is still to be written, so that the
 -- query for those that are due, once a second, reads next to nothing.
+CREATE INDEX licenses_expiring_due ON licenses (expires_at)
+  WHERE state <> 'revoked' AND expiring_noted IS NOT expires_at;
 CREATE INDEX licenses_grace_due ON licenses (expires_at)
   WHERE state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at;
 CREATE INDEX licenses_expiry_due ON licenses (strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days'))
   WHERE state <> 'revoked' AND expired_noted IS NOT strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days');
-CREATE INDEX licenses_expiring_due ON licenses (expires_at)
-  WHERE state <> 'revoked' AND expiring_noted IS NOT expires_at;
 
 CREATE TABLE license_keys (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the normalised key; the key itself is kept nowhere
@@ -107,7 +110,7 @@ CREATE TABLE license_keys (
   hint        TEXT NOT NULL,                                         -- the key's last five symbols, for people
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
   retires_at  TEXT CHECK (retires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retires_at))    -- when a rotated key stops working; NULL: the current one
-) STRICT;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX license_keys_license ON license_keys (license_id);
 
 CREATE TABLE devices (
@@ -131,9 +134,33 @@ CREATE TABLE devices (
   released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who released it
   activations      INTEGER NOT NULL DEFAULT 1,                       -- how often it took a seat
   UNIQUE (license_id, fingerprint)
-) STRICT;
-CREATE INDEX devices_seats ON devices (license_id, state);
+) STRICT, WITHOUT ROWID;
+CREATE INDEX devices_seats ON devices (license_id, state, id);
 CREATE INDEX devices_lapsing ON devices (lapses_at) WHERE lapses_at IS NOT NULL;
+CREATE INDEX devices_lapsing_license ON devices (license_id, lapses_at) WHERE lapses_at IS NOT NULL;
+
+-- How many seats of a licence are taken. Triggers keep the count, also when a device is
+-- changed with the sqlite3 shell; a licence without a row has none.
+CREATE TABLE license_seats (
+  license_id TEXT PRIMARY KEY REFERENCES licenses (id),              -- which licence
+  used       INTEGER NOT NULL CHECK (used >= 0)                      -- its active devices
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER devices_added AFTER INSERT ON devices WHEN new.state = 'active' BEGIN
+  INSERT INTO license_seats (license_id, used) VALUES (new.license_id, 1) ON CONFLICT DO UPDATE SET used = used + 1;
+END;
+CREATE TRIGGER devices_removed AFTER DELETE ON devices WHEN old.state = 'active' BEGIN
+  UPDATE license_seats SET used = max(0, used - 1) WHERE license_id = old.license_id;
+END;
+CREATE TRIGGER devices_changed AFTER UPDATE OF state, license_id ON devices
+WHEN old.state <> new.state OR old.license_id <> new.license_id BEGIN
+  UPDATE license_seats SET used = max(0, used - 1) WHERE license_id = old.license_id AND old.state = 'active';
+  INSERT INTO license_seats (license_id, used) SELECT new.license_id, 1 WHERE new.state = 'active'
+    ON CONFLICT DO UPDATE SET used = used + 1;
+END;
+CREATE TRIGGER licenses_removed AFTER DELETE ON licenses BEGIN
+  DELETE FROM license_seats WHERE license_id = old.id;
+END;
 
 CREATE TABLE widgets (
   id            TEXT PRIMARY KEY CHECK (id LIKE 'wgt\_%' ESCAPE '\'), -- wgt_…, public: pages contain it
@@ -141,7 +168,7 @@ CREATE TABLE widgets (
   name          TEXT NOT NULL CHECK (name <> ''),                    -- for people: "Lunch menu, Altstadt"
   public_orders INTEGER NOT NULL DEFAULT 0 CHECK (public_orders IN (0, 1)), -- 1: callers without a token see the orders too
   created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was added
-) STRICT;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX widgets_account ON widgets (account_id, id);
 
 CREATE TABLE widget_counts (
@@ -172,20 +199,16 @@ CREATE TABLE item_names (
 
 CREATE TABLE events (
   seq        INTEGER PRIMARY KEY AUTOINCREMENT,                      -- order of writing
-  id         TEXT NOT NULL UNIQUE CHECK (id LIKE 'evt\_%' ESCAPE '\'), -- evt_…
+  id         TEXT NOT NULL CHECK (id LIKE 'evt\_%' ESCAPE '\'),      -- evt_…
   at         TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)),   -- when it happened
   type       TEXT NOT NULL,                                          -- license.created, device.activated, lead.created, …
-  account_id TEXT NOT NULL REFERENCES accounts (id),                 -- the account that it concerns
-  license_id TEXT,                                                   -- which licence, if one
-  device_id  TEXT,                                                   -- which device, if one
-  lead_id    TEXT,                                                   -- which lead, if one; never its address
-  actor      TEXT NOT NULL,                                          -- who did it: device, site, command:anna, token tok_…, operator tok_… (a token with admin), time
-  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object'), -- further details: {"from":"600","to":"1200"}
-  subject_id TEXT NOT NULL DEFAULT ''                                -- what it is about: the id of a licence (also of a device), lead, widget, token or account
+  account_id TEXT NOT NULL REFERENCES accounts (id),                 -- the account that owns it
+  subject_id TEXT NOT NULL DEFAULT '',                               -- the licence (also of a device), lead, widget, token or account that it is about
+  actor      TEXT NOT NULL,                                          -- who did it: device, site, command:anna, a token's id, time
+  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object') -- what else there is to say: {"device_id":"dev_…"}
 ) STRICT;
-CREATE INDEX events_account ON events (account_id, seq);
-CREATE INDEX events_license ON events (license_id, type, at) WHERE license_id IS NOT NULL;
-CREATE INDEX events_device ON events (device_id, seq) WHERE device_id IS NOT NULL;
+CREATE INDEX events_account ON events (account_id);
+CREATE INDEX events_license ON events (subject_id) WHERE subject_id GLOB 'lic_*';
 
 CREATE TABLE idempotency (
   id          BLOB PRIMARY KEY CHECK (length(id) = 32),              -- keyed hash of caller, route and Idempotency-Key
@@ -206,7 +229,7 @@ CREATE TABLE legacy_calls (
 
 -- Licences with the status that they have now, and their seats.
 CREATE VIEW v_licenses AS
-SELECT l.id, a.name AS account, l.product, l.plan,
+SELECT l.id, a.name AS account, l.product, l.plan, l.customer,
        CASE
          WHEN l.state = 'revoked' THEN 'revoked'
          WHEN l.state = 'suspended' OR a.closed_at IS NOT NULL THEN 'suspended'
@@ -216,12 +239,12 @@ SELECT l.id, a.name AS account, l.product, l.plan,
          ELSE 'expired'
        END AS status,
        l.reason,
-       (SELECT count(*) FROM devices d WHERE d.license_id = l.id AND d.state = 'active') AS seats_used,
+       coalesce(s.used, 0) AS seats_used,
        l.max_devices AS seats_max,
        (SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL) AS key_hint,
        l.starts_at, l.expires_at, l.grace_days, l.trial, l.kind, l.entitlements,
        l.first_activated_at, l.created_at, l.account_id
-FROM licenses l JOIN accounts a ON a.id = l.account_id;
+FROM licenses l JOIN accounts a ON a.id = l.account_id LEFT JOIN license_seats s ON s.license_id = l.id;
 
 -- Devices with their licence, a mask of their fingerprint and the end of their lease.
 CREATE VIEW v_devices AS
@@ -252,5 +275,5 @@ GROUP BY c.path, c.caller ORDER BY last_at DESC;
 
 -- What happened, newest first.
 CREATE VIEW v_audit AS
-SELECT e.at, e.type, a.name AS account, e.actor, e.license_id, e.device_id, e.lead_id, e.data, e.id
+SELECT e.at, e.type, a.name AS account, e.actor, e.subject_id, e.data, e.id
 FROM events e JOIN accounts a ON a.id = e.account_id ORDER BY e.seq DESC;

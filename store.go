@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -142,6 +143,106 @@ func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (
 		return nil
 	})
 	return all, err
+}
+
+// maxListRows is how many rows of a table one request for a list goes through (contract,
+// section 1): filters that match little then answer with a short page and a cursor.
+const maxListRows = 10_000
+
+// A listPage is a page of a list.
+type listPage[T any] struct {
+	rows []T
+	next string // cursor of the next page; "": this is the last
+}
+
+// A listQuery reads the rows of a table by a key, from the highest on. The scope is what an
+// index finds in that order, such as the rows of an account; filters leave rows of it out.
+type listQuery struct {
+	columns string // SELECT … FROM …
+	table   string // of the key and of what the scope names, with the alias that columns gives it
+	key     string
+
+	scopes, filters       string // conditions, each beginning with AND
+	scopeArgs, filterArgs []any
+}
+
+func (l *listQuery) scope(condition string, args []any) {
+	l.scopes += condition
+	l.scopeArgs = append(l.scopeArgs, args...)
+}
+
+func (l *listQuery) filter(condition string, args ...any) {
+	l.filters += condition
+	l.filterArgs = append(l.filterArgs, args...)
+}
+
+// readPage returns up to limit rows whose key is below before, and the key after which the
+// next page begins, zero when this is the last. A list that filters rows goes through
+// maxListRows rows of its scope, so that its page may have less than limit rows, even none,
+// and yet a next one.
+func readPage[T any, K string | int64](
+	q *queries, l listQuery, before K, limit int, dest func(*T) []any, key func(T) K,
+) (rows []T, next K, err error) {
+	where := ` WHERE ` + l.key + ` < ?` + l.scopes
+	order := ` ORDER BY ` + l.key + ` DESC LIMIT ?`
+	args := append([]any{before}, l.scopeArgs...)
+	if l.filters != "" {
+		err := q.one(`SELECT `+l.key+` FROM `+l.table+where+order+` OFFSET ?`, append(args, 1, maxListRows-1), &next)
+		switch {
+		case err == nil:
+			l.filter(` AND `+l.key+` >= ?`, next)
+		case !errors.Is(err, errNotFound):
+			return nil, next, err
+		}
+	}
+	args = append(append(args, l.filterArgs...), limit+1)
+	rows, err = collect(q, l.columns+where+l.filters+order, args, dest)
+	if len(rows) > limit {
+		rows = rows[:limit]
+		next = key(rows[limit-1])
+	}
+	return rows, next, err
+}
+
+// readNumbered is readPage for a table that is ordered by the numbers of its rows. Cursors stand
+// for numbers (seqCursor); before is one with that prefix, "" for the first page.
+func readNumbered[T any](
+	q *queries, l listQuery, prefix, before string, limit int, dest func(*T) []any, seq func(T) int64,
+) (p listPage[T], err error) {
+	newest := int64(math.MaxInt64)
+	if before != "" {
+		newest, _ = parseSeqCursor(prefix, before)
+	}
+	rows, next, err := readPage(q, l, newest, limit, dest, seq)
+	if p.rows = rows; next > 0 {
+		p.next = seqCursor(prefix, next)
+	}
+	return p, err
+}
+
+// firstSince returns the number from which on the rows of a table, which column says the time
+// of, are not older than since: by a binary search, because times have no index and grow with
+// the numbers. Where the clock was set back they do not, and it may return a later number.
+func (q *queries) firstSince(table, column string, since stamp) (first int64, err error) {
+	var end int64
+	if err := q.one(`SELECT coalesce(max(seq), 0) + 1 FROM `+table, nil, &end); err != nil {
+		return 0, err
+	}
+	for first < end {
+		middle := first + (end-first)/2
+		var seq int64
+		var at stamp
+		err := q.one(`SELECT seq, `+column+` FROM `+table+` WHERE seq >= ? ORDER BY seq LIMIT 1`, []any{middle}, &seq, &at)
+		switch {
+		case err != nil && !errors.Is(err, errNotFound):
+			return 0, err
+		case err == nil && at.Before(since.Time):
+			first = seq + 1
+		default:
+			end = middle
+		}
+	}
+	return first, nil
 }
 
 // A tx is the writer's transaction as one job sees it: the queries, the methods that change

@@ -548,8 +548,8 @@ func checkFile(path string) (faults []string, err error) {
 	return append(faults, extra...), err
 }
 
-// inspectFile is checkFile, but returns separately what the schema has in addition to
-// schema.sql, as an index that an operator has added.
+// inspectFile is checkFile, but returns separately what makes no copy unsound: what the schema has
+// in addition to schema.sql, as an index that an operator has added, and seats counted wrong.
 func inspectFile(path string) (faults, extra []string, err error) {
 	file, err := openFile(path)
 	if err != nil {
@@ -570,7 +570,11 @@ func inspectFile(path string) (faults, extra []string, err error) {
 		}
 		var wrong []string
 		wrong, extra, err = diffSchema(q, schemaSQL)
-		faults = append(faults, wrong...)
+		if faults = append(faults, wrong...); err != nil || len(wrong) > 0 {
+			return err
+		}
+		miscounted, err := q.seatFaults()
+		extra = append(extra, miscounted...)
 		return err
 	})
 	return faults, extra, err
@@ -604,20 +608,45 @@ func (q *queries) integrityFaults() (faults []string, err error) {
 	return append(faults, broken...), err
 }
 
-// foreignKeyFaults returns a line for each row whose foreign key refers to a row that does not
-// exist, at most 20.
+// foreignKeyFaults tells of which tables how many rows name another one that is not there, and
+// how to find them.
 func (q *queries) foreignKeyFaults() (faults []string, err error) {
-	const query = `SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 20`
-	err = q.each(query, nil, func(scan func(...any) error) error {
-		var table, parent string
-		var row sql.NullInt64
-		err := scan(&table, &row, &parent)
-		faults = append(faults, fmt.Sprintf("foreign key: row %d of %s names a row of %s that is not there",
-			row.Int64, table, parent))
-		return err
-	})
+	err = q.each(`SELECT c."table", c.parent, l."from", l."to", count(*) FROM pragma_foreign_key_check c
+		JOIN pragma_foreign_key_list(c."table") l ON l.id = c.fkid GROUP BY 1, 2, 3`, nil,
+		func(scan func(...any) error) error {
+			var table, parent, from, to string
+			var rows int
+			err := scan(&table, &parent, &from, &to, &rows)
+			faults = append(faults, fmt.Sprintf("foreign key: %d of %s names a row of %s that is not there: "+
+				"see SELECT * FROM %[2]s WHERE %[4]s NOT IN (SELECT %[5]s FROM %[3]s)", rows, table, parent, from, to))
+			return err
+		})
 	if err != nil {
 		return faults, fmt.Errorf("foreign keys: %w", err)
+	}
+	return faults, nil
+}
+
+// recountSeats mends what seatFaults tells, also while the service runs.
+const recountSeats = `BEGIN IMMEDIATE; DELETE FROM license_seats; INSERT INTO license_seats ` +
+	`SELECT license_id, count(*) FROM devices WHERE state = 'active' GROUP BY license_id; COMMIT;`
+
+// seatFaults tells whether seats are counted that no active device holds, or the other way
+// round, and how to count them anew. Triggers keep the counts, but not when the shell replaces
+// a device (INSERT OR REPLACE) or changes a count itself.
+func (q *queries) seatFaults() (faults []string, err error) {
+	var wrong int
+	var example sql.NullString
+	err = q.one(`SELECT count(*), min(coalesce(d.license_id, s.license_id))
+		FROM (SELECT license_id, count(*) AS active FROM devices WHERE state = 'active' GROUP BY license_id) d
+		FULL JOIN license_seats s ON s.license_id = d.license_id
+		WHERE coalesce(d.active, 0) <> coalesce(s.used, 0)`, nil, &wrong, &example)
+	if err != nil {
+		return nil, fmt.Errorf("seats: %w", err)
+	}
+	if wrong > 0 {
+		faults = append(faults, fmt.Sprintf("seats: of %d licences, %s for one, another number of seats is counted than of "+
+			"active devices: count anew with the sqlite3 shell: %s", wrong, example.String, recountSeats))
 	}
 	return faults, nil
 }

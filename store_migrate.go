@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	_ "embed"
 	"errors"
 	"fmt"
 	"net/url"
@@ -12,33 +13,13 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
-
-// A schemaStep takes a database from one version of the schema to the next.
-type schemaStep struct {
-	does string                   // what it changes, for the report
-	sql  string                   // one or more statements
-	run  func(m *migration) error // called after sql, for what SQL alone can't do; may be nil
-}
-
-// schemaSteps[n-1] takes a database from version n to version n+1. A change of schema.sql adds
-// a step at the end, raises schemaVersion by one and adds testdata/vN.sql. A step that has been
-// released is never edited, since databases that it has upgraded are in use.
-var schemaSteps = []schemaStep{
-	{
-		does: "licenses gets the column customer, leads gets fields, events gets subject_id",
-		sql: `ALTER TABLE licenses ADD COLUMN customer TEXT CHECK (length(customer) <= 200)` +
-			` /* the seller's own name, address or number for the buyer; never sent to devices */;` +
-			`ALTER TABLE leads ADD COLUMN fields TEXT CHECK (json_type(fields) = 'object')` +
-			` /* what else the form asked for: {"phone":"…"}; NULL: nothing */;` +
-			`ALTER TABLE events ADD COLUMN subject_id TEXT NOT NULL DEFAULT ''`,
-	},
-}
 
 // upgradeOptions are the options of one upgrade.
 type upgradeOptions struct {
@@ -114,6 +95,7 @@ type migration struct {
 	from, to int
 	db       *sql.DB
 	conn     *sql.Conn
+	part     atomic.Pointer[string] // of the step that runs, for progress; nil: nothing to add
 }
 
 // exec runs one or more statements. When the migration's context ends, it interrupts them.
@@ -152,6 +134,7 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 		return nil, err
 	}
 	defer m.close()
+	registerLeadDigest() // for the connection that this opens
 	if err := m.lockExclusively(); err != nil {
 		return nil, err
 	}
@@ -426,6 +409,7 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 		}
 		return step.run(m)
 	})
+	m.part.Store(nil)
 	if err == nil {
 		err = m.one(`SELECT total_changes()`, nil, &after)
 	}
@@ -434,6 +418,8 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	case errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR:
 		return stepReport{}, fmt.Errorf("%s: the database is not as version %d should be, "+
 			"so restore a backup or mend it: %w", what, m.from, err)
+	case errors.Is(err, errUnexpectedSchema):
+		return stepReport{}, fmt.Errorf("%s: %w", what, err)
 	case err != nil:
 		return stepReport{}, fmt.Errorf("%s: %w", what, withHint(err))
 	}
@@ -494,7 +480,11 @@ func (m *migration) withProgress(what string, part func() error) error {
 				if m.progress == nil {
 					continue
 				}
-				m.progress(fmt.Sprintf("%s: %s so far", what, time.Since(began).Round(time.Second)))
+				part := ""
+				if now := m.part.Load(); now != nil {
+					part = ", " + *now
+				}
+				m.progress(fmt.Sprintf("%s%s: %s so far", what, part, time.Since(began).Round(time.Second)))
 			}
 		}
 	})

@@ -300,6 +300,26 @@ func (w *writer) update(ctx context.Context, f func(*tx) error) error {
 	return j.err
 }
 
+// updateInParts runs f in one transaction after the other, until one changes fewer than
+// atOnce rows, and returns how many rows all of them changed; f tells how many its one did.
+// Others write in between. After an error the earlier transactions stay committed.
+func (w *writer) updateInParts(ctx context.Context, atOnce int64, f func(*tx) (int64, error)) (total int64, err error) {
+	for {
+		var n int64
+		began := time.Now()
+		if err := w.update(ctx, func(t *tx) (err error) {
+			n, err = f(t)
+			return err
+		}); err != nil {
+			return total, err
+		}
+		if total += n; n < atOnce {
+			return total, nil
+		}
+		time.Sleep(time.Since(began)) // another process that waits for the lock tries now and then, and must find it free
+	}
+}
+
 // runInline runs a job on the caller's goroutine, together with the jobs queued by then. It
 // reports false, and runs nothing, if another goroutine has the turn. While another process holds
 // the database's write lock it waits for lockTimeout, even if the caller's context ends.

@@ -473,8 +473,8 @@ func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	raw(t, o.env["WIDGETD_DB"], `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
-		INSERT INTO leads (id, account_id, type, email, email_key, created_at)
-		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', i || '@example.com', '2020-01-01T00:00:00Z' FROM n`)
+		INSERT INTO leads (id, account_id, type, email, digest, created_at)
+		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', randomblob(16), '2020-01-01T00:00:00Z' FROM n`)
 	s := openTestStore(t, o.env["WIDGETD_DB"], storeOptions{})
 	purged := make(chan string, 1)
 	go func() { purged <- o.do("leads", "purge", "-older-than", "365d") }()
@@ -838,10 +838,10 @@ func (r *faultRun) contents() string {
 		}))
 	}
 	for _, name := range []string{"ada", "bob", "cleo", "never"} {
-		lines(`SELECT coalesce(page, 'never') || ' ' || (SELECT count(*) FROM events WHERE lead_id = l.id) FROM leads l WHERE email_key = ?`, name+"@"+r.name+".example")
+		lines(`SELECT coalesce(page, 'never') || ' ' || (SELECT count(*) FROM events WHERE subject_id = l.id) FROM leads l WHERE email = ?`, name+"@"+r.name+".example")
 	}
 	for _, id := range r.licenses {
-		lines(`SELECT type || ' ' || count(*) FROM events WHERE license_id = ? GROUP BY type ORDER BY type`, id)
+		lines(`SELECT type || ' ' || count(*) FROM events WHERE subject_id = ? GROUP BY type ORDER BY type`, id)
 		lines(`SELECT hex(fingerprint) || ' ' || state || ' ' || activations || ' ' || lease_seq || ' ' || coalesce(released_by, '') FROM devices WHERE license_id = ? ORDER BY fingerprint`, id)
 	}
 	lines(`SELECT 'views ' || total(views) || ' clicks ' || total(clicks) || ' orders ' || total(orders) FROM widget_counts WHERE widget_id = ?`, r.widget)

@@ -202,7 +202,7 @@ func TestConnection_ofEveryShapeOfARequestHasOneAnswerOrEnds(t *testing.T) {
 			}
 		})
 	}
-	if n := s.count(`SELECT count(*) FROM leads WHERE email_key <> 'one@example.com'`); n > 0 {
+	if n := s.count(`SELECT count(*) FROM leads WHERE email <> 'one@example.com'`); n > 0 {
 		t.Errorf("%d leads that nobody sent", n)
 	}
 }

@@ -96,7 +96,7 @@ func (p *leadPatron) compare(st *store) error {
 	for _, email := range append([]string{p.missing}, p.fresh...) {
 		var n int
 		var id string
-		if err := st.one(`SELECT count(*), coalesce(min(id), '') FROM leads WHERE email_key = ?`, []any{email}, &n, &id); err != nil {
+		if err := st.one(`SELECT count(*), coalesce(min(id), '') FROM leads WHERE email = ?`, []any{email}, &n, &id); err != nil {
 			return err
 		}
 		switch want := p.ids[email]; {
@@ -278,7 +278,7 @@ func (p *seatPatron) compare(st *store) error {
 	active, taken, events, released := false, 0, 0, 0
 	if d != nil {
 		active, taken = d.State == deviceActive, int(d.Activations)
-		err := st.one(`SELECT count(*) FILTER (WHERE type IN ('device.activated', 'device.reactivated')), count(*) FILTER (WHERE type = 'device.released') FROM events WHERE device_id = ?`,
+		err := st.one(`SELECT count(*) FILTER (WHERE type IN ('device.activated', 'device.reactivated')), count(*) FILTER (WHERE type = 'device.released') FROM events WHERE json_extract(data, '$.device_id') = ?`,
 			[]any{d.ID}, &events, &released)
 		if err != nil {
 			return err
@@ -320,7 +320,7 @@ func compareAll(o *operator, all []patron, seats int) {
 		}
 		var most, leads, created, clones int
 		err := st.one(`SELECT (SELECT coalesce(max(seats_used), 0) FROM v_licenses), (SELECT count(*) FROM leads),
-			(SELECT count(DISTINCT lead_id) FROM events WHERE type = 'lead.created'), (SELECT count(*) FROM events WHERE type = 'device.clone_suspected')`, nil, &most, &leads, &created, &clones)
+			(SELECT count(DISTINCT subject_id) FROM events WHERE type = 'lead.created'), (SELECT count(*) FROM events WHERE type = 'device.clone_suspected')`, nil, &most, &leads, &created, &clones)
 		if err != nil || most > seats || leads != created || clones != 0 {
 			o.t.Errorf("%d devices on %d seats, %d leads with %d events, %d suspected clones (%v)", most, seats, leads, created, clones, err)
 		}

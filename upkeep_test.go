@@ -204,7 +204,7 @@ func (c *clockCase) events() {
 		time.Sleep(check.after)
 		c.advance()
 		for id, want := range map[string]int{c.ends[0]: check.want, c.ended[0]: 1} {
-			if n := c.count(`SELECT count(*) FROM events WHERE license_id = ? AND type = 'license.expired'`, id); n != want {
+			if n := c.count(`SELECT count(*) FROM events WHERE subject_id = ? AND type = 'license.expired'`, id); n != want {
 				c.t.Errorf("%d events of an end, want %d", n, want)
 			}
 		}

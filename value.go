@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -117,6 +118,27 @@ func validID(prefix, s string) bool {
 		}
 	}
 	return true
+}
+
+// seqCursor returns the cursor of a list that is ordered by the numbers of its rows, for the
+// number of the last one on a page. It has the shape of an id, and is none.
+func seqCursor(prefix string, seq int64) string {
+	var low [10]byte
+	binary.BigEndian.PutUint64(low[2:], uint64(seq))
+	return formatID(prefix, time.UnixMilli(0), low)
+}
+
+// parseSeqCursor returns the number that a cursor was made from, and whether it is one.
+func parseSeqCursor(prefix, cursor string) (seq int64, ok bool) {
+	if !validID(prefix, cursor) {
+		return 0, false
+	}
+	var high, low uint64
+	for _, symbol := range []byte(cursor[len(prefix)+1:]) {
+		high = high<<5 | low>>59
+		low = low<<5 | uint64(strings.IndexByte(crockford, symbol))
+	}
+	return int64(low), high == 0 && low > 0 && low <= math.MaxInt64
 }
 
 // asciiHost returns a host name, with or without a port, in the form that browsers send: labels

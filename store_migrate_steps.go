@@ -1,0 +1,300 @@
+package main
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"database/sql/driver"
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strings"
+	"sync"
+
+	"modernc.org/sqlite"
+)
+
+// A schemaStep takes a database from one version of the schema to the next.
+type schemaStep struct {
+	does string                   // what it changes, for people
+	sql  string                   // one or more statements
+	run  func(m *migration) error // what SQL alone can't do, after sql; nil: nothing
+}
+
+// schemaSteps[n-1] takes a database from version n to version n+1. Whoever changes
+// schema.sql adds a step at the end, raises schemaVersion by one and adds
+// testdata/vN.sql. A step that has landed is never edited: files that it made are in
+// use.
+var schemaSteps = []schemaStep{
+	{does: "tables that are ordered by their ids, counted seats, customers and fields of leads", run: upgradeToV2},
+}
+
+// The declarations of the versions 1 and 2.
+var (
+	//go:embed store_migrate_v1.sql
+	schemaV1 string
+	//go:embed store_migrate_v2.sql
+	schemaV2 string
+)
+
+// graceEndV2 is when the grace of a licence ends, as both versions have it in an index.
+const graceEndV2 = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
+
+// upgradeToV2 rebuilds the tables of version 1 whose declaration has changed.
+func upgradeToV2(m *migration) error {
+	if err := m.requireSchema(schemaV1); err != nil {
+		return err
+	}
+	return m.rebuild(schemaV2, map[string]tableSource{
+		"leads": {columns: map[string]string{
+			"seq":    "rowid",
+			"fields": "NULL",
+			"digest": "widgetd_lead_digest(account_id, type, email, coalesce(source, ''), coalesce(page, ''))",
+		}},
+		"licenses": {columns: map[string]string{
+			"customer": "NULL", "seat_limit_noted_at": "NULL",
+			"expiring_noted": "CASE WHEN grace_noted IS expires_at OR expired_noted IS " + graceEndV2 + " THEN expires_at END",
+		}},
+		"events": {columns: map[string]string{
+			"subject_id": "coalesce(license_id, lead_id, '')",
+			"data":       "CASE WHEN device_id IS NULL THEN data ELSE json_set(data, '$.device_id', device_id) END",
+		}},
+		"license_seats": {query: `SELECT license_id, count(*) FROM devices WHERE state = 'active' GROUP BY license_id`},
+	})
+}
+
+// registerLeadDigest adds the SQL function that the step to version 2 calls.
+var registerLeadDigest = sync.OnceFunc(func() {
+	sqlite.MustRegisterDeterministicScalarFunction("widgetd_lead_digest", 5,
+		func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
+			var parts [5]string
+			for i, arg := range args {
+				parts[i], _ = arg.(string)
+			}
+			return leadDigestV2(parts[0], parts[1], parts[2], parts[3], parts[4]), nil
+		})
+})
+
+// leadDigestV2 is the digest of a lead of version 1, which had no fields: 8 bytes of the hash
+// of the address in lower case, and 8 of that of everything that was sent.
+func leadDigestV2(accountID, kind, email, source, page string) []byte {
+	address, sent := sha256.Sum256([]byte(strings.ToLower(email))), sha256.New()
+	for _, part := range []string{accountID, kind, email, source, page, ""} {
+		fmt.Fprintf(sent, "%d:%s", len(part), part)
+	}
+	return append(address[:8:8], sent.Sum(nil)[:8]...)
+}
+
+// A tableSource says where the rows of a rebuilt table come from, if not from the table of
+// the same name with the same columns.
+type tableSource struct {
+	query   string            // what selects them; "": all of the table that had the name
+	columns map[string]string // of that table: what columns that it lacks or had otherwise are filled with
+}
+
+// copiedAtOnce is how many rows of a table one statement copies, so that progress can be told.
+const copiedAtOnce = 50_000
+
+var errUnexpectedSchema = errors.New("it is not as its version should be")
+
+// requireSchema refuses a database whose schema is not the one that declarations make, or has
+// anything beside it: a rebuild would lose that.
+func (m *migration) requireSchema(declarations string) error {
+	faults, extra, err := diffSchema(m.queries, declarations)
+	if faults = append(faults, extra...); err == nil && len(faults) > 0 {
+		err = fmt.Errorf("%w, so mend this first: %s", errUnexpectedSchema, strings.Join(faults, "; "))
+	}
+	return err
+}
+
+// rebuild brings the schema to declarations, the text of a whole schema. Tables that are
+// declared in another way than before are made anew, and filled with the rows that they had;
+// sources says where these come from, unless every column is as it was.
+func (m *migration) rebuild(declarations string, sources map[string]tableSource) error {
+	old, err := schemaOf(m.queries)
+	if err != nil {
+		return err
+	}
+	var tables, others []declaration // tables that change; indexes, views and triggers
+	changed := map[string]bool{}
+	for _, d := range splitStatements(declarations) {
+		switch {
+		case d.kind != "table":
+			others = append(others, d)
+		case old["table "+d.name].text != normalizeSQL(d.text):
+			tables = append(tables, d)
+			changed[d.name] = true
+		}
+	}
+	kept, err := m.dropObjects(changed)
+	if err != nil {
+		return err
+	}
+	sequences, err := m.sequences()
+	if err != nil {
+		return err
+	}
+	if err := m.rebuildTables(tables, old, sources); err != nil {
+		return err
+	}
+	for _, d := range others {
+		if kept[d.kind+" "+d.name] {
+			continue
+		}
+		m.setPart("making " + d.kind + " " + d.name)
+		if err := m.exec(d.text); err != nil {
+			return err
+		}
+	}
+	return m.restoreSequences(sequences)
+}
+
+// rebuildTables makes tables anew and fills them. An old one is called old_NAME until all are
+// filled, since one may be the source of others.
+func (m *migration) rebuildTables(tables []declaration, old map[string]schemaObject, sources map[string]tableSource) error {
+	existed := func(name string) bool { _, there := old["table "+name]; return there }
+	for _, d := range tables {
+		if existed(d.name) {
+			if err := m.exec(`ALTER TABLE ` + d.name + ` RENAME TO old_` + d.name); err != nil {
+				return err
+			}
+		}
+	}
+	for _, d := range tables {
+		if err := m.exec(d.text); err != nil {
+			return err
+		}
+		var err error
+		if source := sources[d.name]; source.query != "" {
+			err = m.exec(`INSERT INTO ` + d.name + ` ` + source.query)
+		} else {
+			err = m.copyTable(d.name, source.columns)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
+		}
+	}
+	for _, d := range tables {
+		if existed(d.name) {
+			m.setPart("removing what was copied of " + d.name)
+			if err := m.exec(`DROP TABLE old_` + d.name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// setPart says what a step is about to do, for those who are told of its progress.
+func (m *migration) setPart(part string) { m.part.Store(&part) }
+
+// dropObjects drops every view and trigger, and the indexes of tables that are made anew. It
+// returns the indexes that stay, as "index NAME".
+func (m *migration) dropObjects(changed map[string]bool) (kept map[string]bool, err error) {
+	type object struct{ kind, name, table string }
+	objects, err := collect(m.queries, `SELECT type, name, tbl_name FROM sqlite_schema
+		WHERE type <> 'table' AND sql IS NOT NULL`, nil,
+		func(o *object) []any { return []any{&o.kind, &o.name, &o.table} })
+	if err != nil {
+		return nil, err
+	}
+	kept = map[string]bool{}
+	for _, o := range objects {
+		if o.kind == "index" && !changed[o.table] {
+			kept["index "+o.name] = true
+			continue
+		}
+		if err := m.exec(`DROP ` + o.kind + ` ` + o.name); err != nil {
+			return nil, err
+		}
+	}
+	return kept, nil
+}
+
+// copyTable fills a new table from the old one, which has row numbers, in their order and in
+// parts. values are what columns are filled with, unless with what the old one has.
+func (m *migration) copyTable(name string, values map[string]string) error {
+	columns, err := collect(m.queries, `SELECT name FROM pragma_table_info(?)`, []any{name},
+		func(c *string) []any { return []any{c} })
+	if err != nil {
+		return err
+	}
+	from := `old_` + name
+	taken := make([]string, len(columns))
+	for i, column := range columns {
+		taken[i] = cmp.Or(values[column], column)
+	}
+	insert := `INSERT INTO ` + name + ` (` + strings.Join(columns, ", ") + `)
+		SELECT ` + strings.Join(taken, ", ") + ` FROM ` + from + ` WHERE rowid > ? AND rowid <= ? ORDER BY rowid`
+	var rows, copied int64
+	if err := m.one(`SELECT count(*) FROM `+from, nil, &rows); err != nil {
+		return err
+	}
+	for last := int64(math.MinInt64); copied < rows; {
+		m.setPart(fmt.Sprintf("%s: %d of %d rows", name, copied, rows))
+		var n, end int64
+		if err := m.one(`SELECT count(*), max(rowid) FROM
+			(SELECT rowid FROM `+from+` WHERE rowid > ? ORDER BY rowid LIMIT ?)`,
+			[]any{last, copiedAtOnce}, &n, &end); err != nil {
+			return err
+		}
+		if err := m.exec(insert, last, end); err != nil {
+			return err
+		}
+		last, copied = end, copied+n
+	}
+	return nil
+}
+
+// A sequence is the highest number that an AUTOINCREMENT table has given.
+type sequence struct {
+	table string
+	last  int64
+}
+
+func (m *migration) sequences() ([]sequence, error) {
+	return collect(m.queries, `SELECT name, seq FROM sqlite_sequence`, nil, func(s *sequence) []any { return []any{&s.table, &s.last} })
+}
+
+// restoreSequences has AUTOINCREMENT go on where it was: no number is given twice, also when
+// the rows with the highest ones are gone.
+func (m *migration) restoreSequences(all []sequence) error {
+	for _, s := range all {
+		if err := m.exec(`DELETE FROM sqlite_sequence WHERE name = ?`, s.table); err != nil {
+			return err
+		}
+		if err := m.exec(`INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)`, s.table, s.last); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A declaration is one CREATE statement.
+type declaration struct{ kind, name, text string }
+
+var createStatement = regexp.MustCompile(`^CREATE (?:UNIQUE )?(TABLE|INDEX|VIEW|TRIGGER) (\w+)`)
+
+// splitStatements returns the CREATE statements of a schema. A statement ends with a line that
+// ends in a semicolon, a trigger with END;.
+func splitStatements(schema string) (all []declaration) {
+	var text strings.Builder
+	for line := range strings.Lines(schema) {
+		text.WriteString(line)
+		code, _, _ := strings.Cut(line, " --")
+		created := createStatement.FindStringSubmatch(strings.TrimSpace(sqlLineComment.ReplaceAllString(text.String(), "")))
+		trigger := created != nil && created[1] == "TRIGGER"
+		code = strings.TrimSpace(code)
+		if !strings.HasSuffix(code, ";") || trigger && code != "END;" {
+			continue
+		}
+		if created != nil {
+			all = append(all, declaration{strings.ToLower(created[1]), created[2], strings.TrimSuffix(strings.TrimSpace(text.String()), ";")})
+		}
+		text.Reset()
+	}
+	return all
+}
+
+var sqlLineComment = regexp.MustCompile(`(?m)^\s*--.*$`)
