@@ -194,7 +194,10 @@ func fileVersion(path string, file *os.File) (version int, err error) {
 // killed service behind alone, which looks like a log that was taken away.
 func (m *migration) lockExclusively() (err error) {
 	pragmas := url.Values{"mode": {"rw"}, "_pragma": {"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
-		"foreign_keys(0)", "legacy_alter_table(1)"}} // so that a step may rebuild a table that others and views name; checkResult looks at both
+		"foreign_keys(0)", "legacy_alter_table(1)", // so that a step may rebuild a table that others and views name; checkResult looks at both
+		"ignore_check_constraints(1)", // what a step copies was checked before
+		"cache_size(-131072)",         // KiB: with less, pages of large indexes are written and read again and again
+	}}
 	if m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode()); err != nil {
 		return withHint(err)
 	}

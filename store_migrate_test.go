@@ -1020,8 +1020,8 @@ var upgradeRows = flag.Int("rows", 10_000, "leads, licences, devices and events 
 // event of each. Ids tell the time, as those of the service do.
 func manyOfVersion1(n int) string {
 	const id = `printf('%012x', 1700000000000 + i * 1000) || lower(hex(randomblob(7)))`
-	const at = `strftime('%Y-%m-%dT%H:%M:%SZ', '2024-01-01', i * 60 || ' seconds')`
-	account := `(SELECT id FROM accounts ORDER BY id LIMIT 1 OFFSET i % 3)`
+	const at = `strftime('%Y-%m-%dT%H:%M:%SZ', '2024-01-01', (i * 60) || ' seconds')`
+	const account = `printf('acct_%026d', 1 + i % 3)` // as in the dump
 	return `BEGIN; CREATE TABLE made (i INTEGER PRIMARY KEY, id TEXT, at TEXT, account TEXT);
 		` + manyRows(n) + `INSERT INTO made SELECT i, ` + id + `, ` + at + `, ` + account + ` FROM n;
 		INSERT INTO leads (id, account_id, type, email, email_key, source, page, created_at)

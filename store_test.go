@@ -453,7 +453,7 @@ func TestSchema_writesOfEveryDayTouchFewTrees(t *testing.T) {
 		{"a lead", func() { s.post("/widget/leads", aLead).is(200) },
 			"events events_account leads leads_account leads_digest sqlite_sequence"},
 		{"an activation", func() { s.activate(key, "second").is(200) },
-			"devices devices_seats events events_account events_license license_seats sqlite_autoindex_devices_2 sqlite_sequence"},
+			"devices devices_fingerprint devices_seats events events_account events_license license_seats sqlite_sequence"},
 		{"a verification that is noted", func() {
 			s.verifyKey(key, "second")
 		}, "devices"},
