@@ -110,6 +110,9 @@ func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 		return nil, err
 	}
 	if drifted {
+		if err := t.setFingerprint(d); err != nil {
+			return nil, err
+		}
 		if err := t.addEvent(deviceEvent(l, d, eventDeviceDrifted, actorDevice)); err != nil {
 			return nil, err
 		}
@@ -513,7 +516,7 @@ func (k *keyring) recordSeen(t *tx, r *checkRequest) (c licenseCheck, issued lea
 			return c, issued, err
 		}
 	}
-	return c, issued, t.saveDevice(d)
+	return c, issued, t.saveSeen(d)
 }
 
 // A deviceState is a device as shown to itself.

@@ -134,13 +134,13 @@ func (q *queries) allDevices(o owner, before string, limit int) ([]*device, erro
 	return collect(q, query+` ORDER BY id DESC LIMIT ?`, append(args, limit), newDevice)
 }
 
-// saveDevice inserts or updates the row of d.
+// saveDevice inserts the row of d, or updates all of it but the fingerprint.
 func (t *tx) saveDevice(d *device) error {
 	_, err := t.exec(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state,
 		lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at,
 		activated_at, last_seen_at, released_at, released_by, activations)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, name = excluded.name,
+		ON CONFLICT (id) DO UPDATE SET name = excluded.name,
 		platform = excluded.platform, app_version = excluded.app_version, state = excluded.state,
 		lease_seq = excluded.lease_seq, presented_seq = excluded.presented_seq, lease_kid = excluded.lease_kid,
 		leased_at = excluded.leased_at, lease_expires_at = excluded.lease_expires_at,
@@ -151,6 +151,23 @@ func (t *tx) saveDevice(d *device) error {
 		d.ID, d.LicenseID, d.Fingerprint, d.Name, d.Platform, d.AppVersion, d.State,
 		d.LeaseSeq, d.PresentedSeq, d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt,
 		d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.Activations)
+	return err
+}
+
+// setFingerprint stores another fingerprint of a device.
+func (t *tx) setFingerprint(d *device) error {
+	_, err := t.exec(`UPDATE devices SET fingerprint = ? WHERE id = ?`, d.Fingerprint, d.ID)
+	return err
+}
+
+// saveSeen updates the columns that change when a device that holds a seat is seen. No index
+// but that of lapsing seats has any of them.
+func (t *tx) saveSeen(d *device) error {
+	_, err := t.exec(`UPDATE devices SET app_version = ?, lease_seq = ?, presented_seq = ?,
+		lease_kid = nullif(?, ''), leased_at = ?, lease_expires_at = ?, lapses_at = ?, clone_suspected_at = ?,
+		last_seen_at = ? WHERE id = ?`,
+		d.AppVersion, d.LeaseSeq, d.PresentedSeq, d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt,
+		d.LastSeenAt, d.ID)
 	return err
 }
 

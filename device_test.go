@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"encoding/base64"
 	"encoding/hex"
+	"flag"
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -972,6 +974,154 @@ func BenchmarkVerify(b *testing.B) {
 		if a := s.verifyLease(lease); a.status != 200 {
 			b.Fatal(a.body)
 		}
+	}
+}
+
+// manyDevices inserts n devices with a state on a licence.
+func manyDevices(license, state string, n int) string {
+	return manyRows(n) + `INSERT INTO devices (id, license_id, fingerprint, state, activated_at, last_seen_at, lapses_at)
+		SELECT printf('dev_%026d', i), '` + license + `', randomblob(32), '` + state + `', '2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z', NULL FROM n`
+}
+
+func TestSeats_areCountedAlsoWhenTheShellChangesDevices(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	one, key := s.addLicense(license{})
+	other, _ := s.addLicense(license{})
+	auth := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	for _, step := range []struct {
+		statement  string
+		one, other int
+	}{
+		{manyDevices(one, "active", 5), 5, 0},
+		{`UPDATE devices SET state = 'released' WHERE id LIKE '%1'`, 4, 0},
+		{`UPDATE devices SET state = 'blocked' WHERE id LIKE '%1'`, 4, 0},
+		{`UPDATE devices SET state = 'active' WHERE id LIKE '%1'`, 5, 0},
+		{`UPDATE devices SET license_id = '` + other + `' WHERE id LIKE '%2'`, 4, 1},
+		{`UPDATE devices SET license_id = '` + other + `', state = 'released' WHERE id LIKE '%3'`, 3, 1},
+		{`UPDATE devices SET state = 'active', name = 'x' WHERE id LIKE '%3'`, 3, 2},
+		{`DELETE FROM devices WHERE id LIKE '%3'`, 3, 1},
+		{`INSERT INTO devices (id, license_id, fingerprint, state, activated_at, last_seen_at)
+			SELECT 'dev_7', license_id, randomblob(32), 'released', activated_at, last_seen_at FROM devices WHERE id LIKE '%4'`, 3, 1},
+		{`DELETE FROM devices WHERE id = 'dev_7'`, 3, 1},
+		{`DELETE FROM devices WHERE license_id = '` + one + `'`, 0, 1},
+	} {
+		raw(t, s.store.path, step.statement)
+		for id, want := range map[string]int{one: step.one, other: step.other} {
+			shown := s.get("/licenses/"+id, auth).is(200).json()["seats"].(map[string]any)["used"]
+			if view := s.count(`SELECT seats_used FROM v_licenses WHERE id = ?`, id); fmt.Sprint(shown) != fmt.Sprint(want) || view != want {
+				t.Fatalf("after %s: %v seats shown, %d in the view, want %d", step.statement, shown, view, want)
+			}
+		}
+		if faults, err := checkFile(s.store.path); err != nil || len(faults) > 0 {
+			t.Fatalf("after %s: %q, %v", step.statement, faults, err)
+		}
+	}
+	s.activate(key, "a").is(200)
+	raw(t, s.store.path, `PRAGMA foreign_keys = 1; DELETE FROM devices; DELETE FROM license_keys; DELETE FROM licenses`)
+	if n := s.count(`SELECT count(*) FROM license_seats`); n > 0 {
+		t.Errorf("%d licences that are gone still have seats", n)
+	}
+}
+
+func TestSeats_thatAreCountedWrongAreToldByCheckAndMendedAsItSays(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	id := o.object("license", "add", "-account", o.account, "-product", "kds")["id"].(string)
+	another := o.object("license", "add", "-account", o.account, "-product", "kds")["id"].(string)
+	path := o.env["WIDGETD_DB"]
+	for _, wrong := range []string{
+		`UPDATE license_seats SET used = 2`,
+		`DELETE FROM license_seats`,
+		`INSERT INTO license_seats (license_id, used) VALUES ('` + another + `', 1)`,
+	} {
+		raw(t, path, `DELETE FROM devices; `+manyDevices(id, "active", 3)+`; `+wrong)
+		told, err := o.try("check")
+		mend := regexp.MustCompile(`BEGIN IMMEDIATE;.*COMMIT;`).FindString(told)
+		if err == nil || mend == "" || !strings.HasPrefix(told, "seats: of 1 licences, lic_") {
+			t.Fatalf("after %s: %s, %v", wrong, told, err)
+		}
+		o.do("backup", filepath.Join(t.TempDir(), "copy.db")) // which is a true copy all the same
+		raw(t, path, mend)
+		if out := o.do("check"); !strings.HasPrefix(out, "ok:") {
+			t.Errorf("after %s and mending: %s", wrong, out)
+		}
+	}
+}
+
+func TestSeats_limitIsNotedOnceAnHourWithoutReadingEvents(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	_, key := s.addLicense(license{MaxDevices: ptr(1)})
+	s.activate(key, "a").is(200)
+	asked := questions(s.store.writer.queries)
+	for range 3 {
+		s.activate(key, "b").is(409, "seat_limit_reached")
+	}
+	for _, query := range *asked {
+		if strings.Contains(query, "FROM events") {
+			t.Errorf("it asks %s", query)
+		}
+	}
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.seat_limit_reached'`); n != 1 {
+		t.Errorf("%d events", n)
+	}
+}
+
+// devicesOfOne is how many devices the licence of BenchmarkOneLicense has in its large database.
+var devicesOfOne = flag.Int("devices", 100_000, "devices of the licence in the large database of BenchmarkOneLicense")
+
+// BenchmarkOneLicense compares what calls cost on a licence with 1,000 devices and on one with
+// many, in turn:
+//
+//	go test -run '^$' -bench OneLicense -devices 1000000
+func BenchmarkOneLicense(b *testing.B) {
+	type crowded struct {
+		*service
+		key, auth, id string
+	}
+	var both [2]crowded
+	for i, devices := range []int{1_000, *devicesOfOne} {
+		s := newService(b)
+		s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
+		id, key := s.addLicense(license{Kind: kindFloating, LeaseHours: 2160})
+		s.sql(manyDevices(id, deviceActive, devices))
+		both[i] = crowded{s, key, "Authorization: Bearer " + s.token(s.account, scopeAdmin), id}
+	}
+	n := 0
+	for _, c := range []struct {
+		name string
+		call func(crowded)
+	}{
+		{"activate", func(s crowded) { s.activate(s.key, fmt.Sprint("machine ", n)).is(200) }},
+		{"activateAndDeactivate", func(s crowded) {
+			s.activate(s.key, fmt.Sprint("passing ", n)).is(200)
+			s.post("/widget/license/deactivate", activateBody(s.key, fmt.Sprint("passing ", n))).is(200)
+		}},
+		{"verifyFromTheFile", func(s crowded) {
+			s.store.changes.record(invalidation{})
+			s.verifyKey(s.key, "machine 1")
+		}},
+		{"showInTheView", func(s crowded) { s.count(`SELECT sum(seats_used) FROM v_licenses`) }},
+		{"listLicenses", func(s crowded) { s.get("/licenses", s.auth).is(200) }},
+		{"listDevices", func(s crowded) { s.get("/licenses/"+s.id+"/devices", s.auth).is(200) }},
+		{"eventsOfTheLicense", func(s crowded) { s.get("/events?license_id="+s.id, s.auth).is(200) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			var took [2][]time.Duration
+			for b.Loop() {
+				n++
+				for i, s := range both {
+					start := time.Now()
+					c.call(s)
+					took[i] = append(took[i], time.Since(start))
+				}
+			}
+			few, many := median(took[0]), median(took[1])
+			b.ReportMetric(float64(few)/1e3, "few-µs")
+			b.ReportMetric(float64(many)/1e3, "many-µs")
+			b.ReportMetric(float64(many)/float64(few), "many/few")
+		})
 	}
 }
 

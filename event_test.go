@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"math"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -217,5 +220,152 @@ func TestEvent_typeThatThereIsNotIsRefused(t *testing.T) {
 	s.get("/events?type=license.create", auth).is(422, "validation_failed").names("?type unknown_value")
 	for _, kind := range eventTypes() {
 		s.get("/events?type="+string(kind), auth).is(200)
+	}
+}
+
+// manyEvents writes events of an account after those that are there, one a second: the first of
+// them of type license.revoked.
+func (s *service) manyEvents(account, subject string, n int, data string) {
+	s.t.Helper()
+	s.sql(manyRows(n)+`INSERT INTO events (id, at, type, account_id, subject_id, actor, data)
+		SELECT printf('evt_%026d', i), strftime('%Y-%m-%dT%H:%M:%SZ', '2030-01-01', i || ' seconds'),
+		iif(i = 1, 'license.revoked', 'license.updated'), ?, ?, 'time', ? FROM n`, account, subject, data)
+}
+
+func TestEvent_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id, key := s.addLicense(license{})
+	device := s.activate(key, "a").is(200).text("device", "id")
+	other := s.activate(key, "b").is(200).text("device", "id")
+	s.manyEvents(s.account, id, 25_000, `{"device_id":"`+other+`"}`)
+	for _, scope := range []string{scopeAdmin, scopeEvents} {
+		auth := "Authorization: Bearer " + s.token(s.account, scope)
+		for filter, want := range map[string]int{
+			"type=license.revoked": 1, "type=device.activated": 2, "device_id=" + device: 1, "type=origin.added": 0,
+			"type=license.revoked&license_id=" + id: 1, "type=license.revoked&since=2030-01-01T00:00:00Z": 1,
+		} {
+			ids, empty := s.everyPage("/events?"+filter, auth)
+			if len(ids) != want || len(slices.Compact(ids)) != want || empty < 2 {
+				t.Errorf("%s: %s gives %v with %d empty pages, want %d events after at least 2", scope, filter, ids, empty, want)
+			}
+		}
+		ids, empty := s.everyPage("/events?limit=200", auth)
+		if unique := map[any]bool{}; empty > 0 || len(ids) != s.count(`SELECT count(*) FROM events`) {
+			t.Errorf("%s: %d events, %d empty pages", scope, len(ids), empty)
+		} else {
+			for _, id := range ids {
+				unique[id] = true
+			}
+			if len(unique) != len(ids) {
+				t.Errorf("%s: %d of %d events are listed twice", scope, len(ids)-len(unique), len(ids))
+			}
+		}
+	}
+}
+
+func TestEvent_listSinceATimeEndsThere(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.manyEvents(s.account, "", 25_000, `{}`)
+	s.sql(`DELETE FROM events WHERE seq % 7 = 3`) // numbers have gaps
+	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
+	for since, most := range map[string]int{
+		"2029-12-31T00:00:00Z": 25_000, "2030-01-01T06:56:30Z": 11, "2030-01-01T06:56:39Z": 2, "2030-01-01T06:56:41Z": 0,
+	} {
+		want := s.count(`SELECT count(*) FROM events WHERE at >= ?`, since)
+		ids, empty := s.everyPage("/events?limit=200&since="+since, auth)
+		if len(ids) != want || want > most || want < most/2 || want > 0 && empty > 0 || empty > 1 {
+			t.Errorf("since %s: %d events and %d empty pages, want %d events", since, len(ids), empty, want)
+		}
+	}
+}
+
+func TestEvent_listWhereTheClockWasSetBackHasNoneThatIsOlder(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.manyEvents(s.account, "", 100, `{}`)
+	s.manyEvents(s.account, "", 100, `{}`) // again from the same moment on
+	ids, _ := s.everyPage("/events?limit=7&since=2030-01-01T00:01:00Z", "Authorization: Bearer "+s.token(s.account, scopeEvents))
+	if len(ids) < 41 || len(ids) > 82 {
+		t.Errorf("%d events: 82 are that young, and the last 41 of them must be there", len(ids))
+	}
+	for _, id := range ids {
+		if id.(string) < "evt_00000000000000000000000060" {
+			t.Errorf("%s is older", id)
+		}
+	}
+}
+
+func TestEvent_listTakesItsOwnCursorsOnly(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
+	s.addLicense(license{})
+	id := s.get("/events", auth).is(200).json()["data"].([]any)[0].(map[string]any)["id"].(string)
+	for _, cursor := range []string{id, "evt_00000000000000000000000000", "evt_0000000000000g000000000000", "evt_7zzzzzzzzzzzzzzzzzzzzzzzzz", "lead_00000000000000000000000001", "1"} {
+		if a := s.get("/events?cursor="+cursor, auth).is(422, "validation_failed"); !strings.Contains(a.body, `"invalid_cursor"`) {
+			t.Errorf("%s: %s", cursor, a.body)
+		}
+	}
+	for _, seq := range []int64{1, 31, 32, 1 << 40, math.MaxInt64} {
+		if got, ok := parseSeqCursor("evt", seqCursor("evt", seq)); got != seq || !ok {
+			t.Errorf("the cursor of %d is read as %d", seq, got)
+		}
+	}
+}
+
+func TestEvent_namesItsSubjectAndWhatKindItIs(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id, key := s.addLicense(license{})
+	device := s.activate(key, "a").is(200).text("device", "id")
+	s.post("/widget/license/deactivate", activateBody(key, "a")).is(200)
+	lead := s.post("/widget/leads", aLead).is(200).text("id")
+	s.change(func(t *tx) error {
+		return t.addEvent(event{Type: "account.renamed", AccountID: s.account, SubjectID: s.account, Actor: "command:anna"})
+	})
+	list := s.get("/events", "Authorization: Bearer "+s.token(s.account, scopeEvents)).is(200).json()["data"].([]any)
+	for i, want := range []map[string]any{
+		{"type": "account.renamed", "subject_id": s.account, "data": map[string]any{}},
+		{"type": "lead.created", "subject_id": lead, "lead_id": lead, "data": map[string]any{}},
+		{"type": "device.released", "subject_id": id, "license_id": id, "device_id": device, "data": map[string]any{"by": "device"}},
+		{"type": "device.activated", "subject_id": id, "license_id": id, "device_id": device, "data": map[string]any{}},
+	} {
+		got := list[i].(map[string]any)
+		for _, same := range []string{"id", "at", "account_id", "actor"} {
+			want[same] = got[same]
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%v\nwant %v", got, want)
+		}
+	}
+}
+
+func TestEvent_ofAnotherAccountsLicenceIsNotThereAndNotCounted(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	tenant := s.addAccount("tenant")
+	id, key := s.addLicense(license{AccountID: tenant})
+	device := s.activate(key, "a").is(200).text("device", "id")
+	s.manyEvents(tenant, id, 11_000, `{"device_id":"`+device+`"}`)
+	for _, filter := range []string{"license_id=" + id, "device_id=" + device, "type=license.revoked&license_id=" + id} {
+		a := s.get("/events?"+filter, "Authorization: Bearer "+s.token(s.account, scopeEvents)).is(200)
+		if a.body != `{"data":[],"next_cursor":null}`+"\n" {
+			t.Errorf("%s: %s", filter, a.body)
+		}
+	}
+}
+
+func TestEvents_commandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	raw(t, o.env["WIDGETD_DB"], manyRows(25_000)+`INSERT INTO events (id, at, type, account_id, actor)
+		SELECT printf('evt_%026d', i), '2030-01-01T00:00:00Z', iif(i <= 3, 'license.revoked', 'license.updated'), '`+o.account+`', 'time' FROM n`)
+	if got := o.objects("events", "-type", "rare"); len(got) != 3 {
+		t.Errorf("%v", got)
+	}
+	if got := o.objects("events", "-type", "common", "-limit", "12345"); len(got) != 12345 {
+		t.Errorf("%d events", len(got))
 	}
 }

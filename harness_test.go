@@ -1194,3 +1194,31 @@ func (s *service) chore(fault string) func(context.Context) error {
 	s.t.Fatalf("the service has no chore %q", fault)
 	return nil
 }
+
+// everyPage follows a list from page to page and returns the ids of its rows, and how many
+// pages were empty.
+func (s *service) everyPage(path, auth string) (ids []any, empty int) {
+	s.t.Helper()
+	for cursor, before := "", ""; ; before = cursor {
+		page := s.get(path+cursor, auth).is(200).json()
+		rows := page["data"].([]any)
+		for _, row := range rows {
+			ids = append(ids, row.(map[string]any)["id"])
+		}
+		if len(rows) == 0 {
+			empty++
+		}
+		next, more := page["next_cursor"].(string)
+		if cursor = "&cursor=" + next; !more {
+			return ids, empty
+		}
+		if cursor == before {
+			s.t.Fatalf("%s: the next page after %s is itself", path, next)
+		}
+	}
+}
+
+// manyRows is the beginning of a statement that inserts n rows, from a table n(i).
+func manyRows(n int) string {
+	return fmt.Sprintf(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) `, n)
+}

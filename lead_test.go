@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -222,6 +223,146 @@ func TestLead_listedIsWhole(t *testing.T) {
 		want := `{"data":[{"id":"` + id + `","account_id":"` + s.account + `","type":"newsletter","email":"ada@example.com","source":"footer","page":null,"fields":null,"created_at":"2000-01-01T00:00:00Z"}],"next_cursor":null}` + "\n"
 		if a := s.get("/leads", token).is(200).has("Cache-Control: no-store"); a.body != want {
 			t.Fatalf("%s, want %s", a.body, want)
+		}
+	})
+}
+
+// manyLeads writes leads of an account after those that are there, one a second from 2030 on:
+// the first of them of type rare.
+func manyLeads(account string, n int) string {
+	return manyRows(n) + `INSERT INTO leads (id, account_id, type, email, digest, created_at)
+		SELECT printf('lead_%026d', i), '` + account + `', iif(i = 1, 'rare', 'common'), i || '@example.com', randomblob(16),
+		strftime('%Y-%m-%dT%H:%M:%SZ', '2030-01-01', i || ' seconds') FROM n`
+}
+
+func TestLead_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.sql(manyLeads(s.account, 25_000))
+	for _, scope := range []string{scopeAdmin, scopeLeads} {
+		auth := "Authorization: Bearer " + s.token(s.account, scope)
+		for filter, c := range map[string]struct{ rows, empty int }{
+			"type=rare": {1, 2}, "type=none": {0, 3}, "type=rare&until=2030-01-01T00:00:02Z": {1, 0},
+			"type=rare&since=2030-01-01T00:00:02Z":                  {0, 3},
+			"since=2030-01-01T06:56:00Z":                            {41, 0},
+			"since=2030-01-01T00:00:05Z&until=2030-01-01T00:00:09Z": {4, 0},
+			"until=2030-01-01T00:00:01Z":                            {0, 1},
+		} {
+			ids, empty := s.everyPage("/leads?"+filter, auth)
+			if len(ids) != c.rows || len(slices.Compact(ids)) != c.rows || empty != c.empty {
+				t.Errorf("%s: %s gives %d leads and %d empty pages, want %v", scope, filter, len(ids), empty, c)
+			}
+		}
+		if ids, empty := s.everyPage("/leads?limit=200", auth); len(ids) != 25_000 || empty > 0 {
+			t.Errorf("%s: %d leads, %d empty pages", scope, len(ids), empty)
+		}
+	}
+	auth := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+	for _, wrong := range []string{"type=", "since=yesterday", "until=1", "cursor=" + newID("lead", time.Now())} {
+		s.get("/leads?"+wrong, auth).is(422, "validation_failed")
+	}
+}
+
+func TestLead_sentAgainIsFoundByReadingOneRowHoweverOftenItWasSentBefore(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	asked := questions(s.store.writer.queries)
+	s.post("/widget/leads", aLead).is(200)
+	found := false
+	for _, query := range *asked {
+		if !strings.Contains(query, "FROM leads WHERE digest = ?") {
+			continue
+		}
+		found = true
+		plan := strings.Join(s.plan(query), "\n")
+		if !strings.Contains(plan, "SEARCH leads USING INDEX leads_digest (digest=?)") || strings.Contains(plan, "TEMP B-TREE") || !strings.Contains(query, "DESC LIMIT 1") {
+			t.Errorf("%s", plan)
+		}
+	}
+	if !found {
+		t.Errorf("no query asks for a repetition: %q", *asked)
+	}
+}
+
+// eraseAmongWrites runs erase, which must remove 20,000 leads of many@example.com, while a store
+// on the same file goes on writing, and complains unless one of its writes comes in between.
+func eraseAmongWrites(t *testing.T, s *store, account string, erase func() error) {
+	t.Helper()
+	raw(t, s.path, manyRows(20_000)+fmt.Sprintf(`INSERT INTO leads (id, account_id, type, email, digest, created_at)
+		SELECT printf('lead_%%026d', i), '%s', 'demo', 'many@example.com', X'%X', '2020-01-01T00:00:00Z' FROM n`,
+		account, (&lead{AccountID: account, Type: "demo", Email: "many@example.com"}).digest()))
+	erased := make(chan error, 1)
+	go func() { erased <- erase() }()
+	const left = `SELECT count(*) FROM leads WHERE email = 'many@example.com'`
+	between := 0 // writes that found some of the leads erased, and some not
+	for {
+		n := 0
+		if err := s.update(t.Context(), func(t *tx) error {
+			t.invalidate()
+			_, err := t.exec(`UPDATE accounts SET name = name`)
+			return errors.Join(err, t.one(left, nil, &n))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 && n < 20_000 {
+			between++
+		}
+		select {
+		case err := <-erased:
+			var others int
+			if err := errors.Join(err, s.one(left, nil, &n), s.one(`SELECT count(*) FROM leads`, nil, &others)); err != nil || n > 0 || others != 1 {
+				t.Errorf("%d are left, and %d leads of all (%v)", n, others, err)
+			}
+			if between == 0 {
+				t.Error("no other write came in between")
+			}
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func TestErase_ofManyLeadsLetsOthersWriteInBetween(t *testing.T) {
+	t.Parallel()
+	t.Run("by the command", func(t *testing.T) {
+		t.Parallel()
+		o := newOperator(t)
+		o.addLeads("other@example.com")
+		eraseAmongWrites(t, openTestStore(t, o.env["WIDGETD_DB"], storeOptions{}), o.account, func() error {
+			out, err := o.try("leads", "erase", "-json", "Many@Example.com")
+			if err == nil && !strings.Contains(out, `"erased":20000`) {
+				err = errors.New(out)
+			}
+			return err
+		})
+	})
+	t.Run("over HTTP", func(t *testing.T) {
+		t.Parallel()
+		s := newService(t)
+		s.post("/widget/leads", aLead).is(200)
+		auth := "Authorization: Bearer " + s.token(s.account, scopeErase)
+		eraseAmongWrites(t, s.store, s.account, func() error {
+			if a := s.post("/leads/erase", `{"email":"many@example.com"}`, auth); a.body != `{"erased":20000}`+"\n" {
+				return errors.New(a.body)
+			}
+			return nil
+		})
+	})
+}
+
+func TestPurge_removesWhatIsOldAlsoWhereTheClockWasSet(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	raw(t, o.env["WIDGETD_DB"], manyRows(5_000)+`INSERT INTO leads (id, account_id, type, email, digest, created_at)
+		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', randomblob(16),
+		iif(i / 10 % 2, '2020-01-01T00:00:00Z', '2999-01-01T00:00:00Z') FROM n`)
+	if out := o.do("leads", "purge", "-older-than", "365d"); out != "2500 removed\n" {
+		t.Errorf("%q", out)
+	}
+	o.store(func(s *store) {
+		var left, old int
+		if err := s.one(`SELECT count(*), count(*) FILTER (WHERE created_at < '2021') FROM leads`, nil, &left, &old); err != nil || left != 2500 || old > 0 {
+			t.Errorf("%d are left, %d of them old (%v)", left, old, err)
 		}
 	})
 }

@@ -1424,3 +1424,73 @@ func licenseStory(t *testing.T, o *operator) {
 		t.Errorf("events %s", types)
 	}
 }
+
+// manyLicenses inserts licences of an account, the first of them, which are the oldest, with
+// rare terms.
+func manyLicenses(account string, n int) string {
+	return manyRows(n) + `INSERT INTO licenses (id, account_id, product, state, created_at, updated_at)
+		SELECT printf('lic_%026d', i), '` + account + `', iif(i = 1, 'rare', 'common'), iif(i = 1, 'suspended', 'active'),
+		'2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z' FROM n`
+}
+
+func TestLicense_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.sql(manyLicenses(s.account, 25_000))
+	for _, scope := range []string{scopeAdmin, scopeLicenses} {
+		auth := "Authorization: Bearer " + s.token(s.account, scope)
+		for filter, c := range map[string]struct{ rows, empty int }{
+			"product=rare": {1, 2}, "status=suspended": {1, 2}, "q=RAR": {1, 2}, "q=nothing": {0, 3}, "product=rare&status=active": {0, 3},
+		} {
+			ids, empty := s.everyPage("/licenses?"+filter, auth)
+			if len(ids) != c.rows || empty != c.empty {
+				t.Errorf("%s: %s gives %d licences and %d empty pages, want %v", scope, filter, len(ids), empty, c)
+			}
+		}
+	}
+	auth := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+	for filter, want := range map[string]int{"product=common": 24_999, "status=active": 24_999, "": 25_000} {
+		ids, empty := s.everyPage("/licenses?limit=200&"+filter, auth)
+		seen := map[any]bool{}
+		for _, id := range ids {
+			seen[id] = true
+		}
+		if len(ids) != want || len(seen) != want || empty > 1 {
+			t.Errorf("%q: %d licences, %d different ones and %d empty pages, want %d", filter, len(ids), len(seen), empty, want)
+		}
+	}
+}
+
+func TestLicense_listByTheCommandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	raw(t, o.env["WIDGETD_DB"], manyLicenses(o.account, 25_000))
+	if got := o.objects("license", "list", "-status", "suspended"); len(got) != 1 || got[0]["product"] != "rare" {
+		t.Errorf("%v", got)
+	}
+	if got := o.objects("license", "list", "-search", "common", "-limit", "11000"); len(got) != 11_000 {
+		t.Errorf("%d licences", len(got))
+	}
+}
+
+func TestLicense_customerIsShownToItsSellerAndToNoDevice(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id, key := s.addLicense(license{Customer: ptr("Trattoria Roma, no. 17")})
+	if got := s.get("/licenses/"+id, "Authorization: Bearer "+s.token(s.account, scopeLicenses)).is(200).text("customer"); got != "Trattoria Roma, no. 17" {
+		t.Errorf("shown %q", got)
+	}
+	activated := s.activate(key, "a").is(200)
+	for _, a := range []answer{activated, s.verifyKey(key, "a"), s.verifyLease(activated.text("token"))} {
+		if strings.Contains(a.body, "Roma") || strings.Contains(a.body, "customer") {
+			t.Errorf("a device is told: %s", a.body)
+		}
+	}
+	s.change(func(t *tx) error {
+		_, err := patchLicense(t, anyAccount, id, termsChange{func(l *license) { l.GraceDays = 9 }}, actorCommand)
+		return err
+	})
+	if n := s.count(`SELECT count(*) FROM licenses WHERE customer = 'Trattoria Roma, no. 17' AND grace_days = 9`); n != 1 {
+		t.Error("a change of another term loses it")
+	}
+}

@@ -47,7 +47,7 @@ func upgradeToV2(m *migration) error {
 		return err
 	}
 	return m.rebuild(schemaV2, map[string]tableSource{
-		"leads": {columns: map[string]string{
+		"leads": {erase: true, columns: map[string]string{
 			"seq":    "rowid",
 			"fields": "NULL",
 			"digest": "widgetd_lead_digest(account_id, type, email, coalesce(source, ''), coalesce(page, ''))",
@@ -60,6 +60,7 @@ func upgradeToV2(m *migration) error {
 			"subject_id": "coalesce(license_id, lead_id, '')",
 			"data":       "CASE WHEN device_id IS NULL THEN data ELSE json_set(data, '$.device_id', device_id) END",
 		}},
+		"license_keys":  {query: `SELECT * FROM old_license_keys ORDER BY hash`}, // in any other order each row is far from the last
 		"license_seats": {query: `SELECT license_id, count(*) FROM devices WHERE state = 'active' GROUP BY license_id`},
 	})
 }
@@ -91,6 +92,7 @@ func leadDigestV2(accountID, kind, email, source, page string) []byte {
 type tableSource struct {
 	query   string            // what selects them; "": all of the table that had the name
 	columns map[string]string // of that table: what columns that it lacks or had otherwise are filled with
+	erase   bool              // overwrite what the old table and its indexes leave in free pages: it can be erased later
 }
 
 // copiedAtOnce is how many rows of a table one statement copies, so that progress can be told.
@@ -127,7 +129,7 @@ func (m *migration) rebuild(declarations string, sources map[string]tableSource)
 			changed[d.name] = true
 		}
 	}
-	kept, err := m.dropObjects(changed)
+	kept, err := m.dropObjects(changed, sources)
 	if err != nil {
 		return err
 	}
@@ -176,14 +178,29 @@ func (m *migration) rebuildTables(tables []declaration, old map[string]schemaObj
 		}
 	}
 	for _, d := range tables {
-		if existed(d.name) {
-			m.setPart("removing what was copied of " + d.name)
-			if err := m.exec(`DROP TABLE old_` + d.name); err != nil {
-				return err
-			}
+		if !existed(d.name) {
+			continue
+		}
+		m.setPart("removing what was copied of " + d.name)
+		if err := m.drop(`TABLE old_`+d.name, sources[d.name].erase); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// drop drops a table or another object. The pages that it had are written only to erase them:
+// that takes as long as copying them.
+func (m *migration) drop(object string, erase bool) error {
+	if !erase {
+		if err := m.exec(`PRAGMA secure_delete = OFF`); err != nil {
+			return err
+		}
+	}
+	if err := m.exec(`DROP ` + object); err != nil {
+		return err
+	}
+	return m.exec(`PRAGMA secure_delete = ON`)
 }
 
 // setPart says what a step is about to do, for those who are told of its progress.
@@ -191,7 +208,7 @@ func (m *migration) setPart(part string) { m.part.Store(&part) }
 
 // dropObjects drops every view and trigger, and the indexes of tables that are made anew. It
 // returns the indexes that stay, as "index NAME".
-func (m *migration) dropObjects(changed map[string]bool) (kept map[string]bool, err error) {
+func (m *migration) dropObjects(changed map[string]bool, sources map[string]tableSource) (kept map[string]bool, err error) {
 	type object struct{ kind, name, table string }
 	objects, err := collect(m.queries, `SELECT type, name, tbl_name FROM sqlite_schema
 		WHERE type <> 'table' AND sql IS NOT NULL`, nil,
@@ -205,7 +222,7 @@ func (m *migration) dropObjects(changed map[string]bool) (kept map[string]bool, 
 			kept["index "+o.name] = true
 			continue
 		}
-		if err := m.exec(`DROP ` + o.kind + ` ` + o.name); err != nil {
+		if err := m.drop(o.kind+` `+o.name, sources[o.table].erase); err != nil {
 			return nil, err
 		}
 	}

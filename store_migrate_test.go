@@ -1118,3 +1118,59 @@ func TestLeads_eraseNamesTheCopiesThatStillHoldTheAddress(t *testing.T) {
 		t.Errorf("erased %v", got)
 	}
 }
+
+// upgradeRows is how many leads, licences, devices and events of each BenchmarkUpgrade has.
+var upgradeRows = flag.Int("rows", 10_000, "leads, licences, devices and events of each in the database of BenchmarkUpgrade")
+
+// manyOfVersion1 adds to a database of version 1 n leads, licences with a key, devices, and an
+// event of each. Ids tell the time, as those of the service do.
+func manyOfVersion1(n int) string {
+	const id = `printf('%012x', 1700000000000 + i * 1000) || lower(hex(randomblob(7)))`
+	const at = `strftime('%Y-%m-%dT%H:%M:%SZ', '2024-01-01', (i * 60) || ' seconds')`
+	const account = `printf('acct_%026d', 1 + i % 3)` // as in the dump
+	return `BEGIN; CREATE TABLE made (i INTEGER PRIMARY KEY, id TEXT, at TEXT, account TEXT);
+		` + manyRows(n) + `INSERT INTO made SELECT i, ` + id + `, ` + at + `, ` + account + ` FROM n;
+		INSERT INTO leads (id, account_id, type, email, email_key, source, page, created_at)
+			SELECT 'lead_' || id, account, 'newsletter', 'Person.' || i || '@example.com', 'person.' || i || '@example.com', 'footer', '/lunch', at FROM made;
+		INSERT INTO licenses (id, account_id, product, max_devices, expires_at, created_at, updated_at)
+			SELECT 'lic_' || id, account, 'kitchen-display', 5, '2030-01-01T00:00:00Z', at, at FROM made;
+		INSERT INTO license_keys (hash, license_id, hint, created_at) SELECT randomblob(32), 'lic_' || id, 'XXXXX', at FROM made;
+		INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, lease_kid, leased_at, lease_expires_at, activated_at, last_seen_at)
+			SELECT 'dev_' || id, 'lic_' || id, randomblob(32), 'Kitchen 1', 'linux/arm64', '2.4.1', 'active', 3, 'a-key', at, at, at, at FROM made;
+		INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor)
+			SELECT 'evt_' || id, at, 'lead.created', account, NULL, NULL, 'lead_' || id, 'site' FROM made;
+		INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor)
+			SELECT 'evt_1' || id, at, 'license.created', account, 'lic_' || id, NULL, NULL, 'command' FROM made;
+		INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor)
+			SELECT 'evt_2' || id, at, 'device.activated', account, 'lic_' || id, 'dev_' || id, NULL, 'device' FROM made;
+		DROP TABLE made; COMMIT; VACUUM;`
+}
+
+// BenchmarkUpgrade takes a database of version 1 to the present one, without the copy, and
+// tells its size before and after, and after a VACUUM too:
+//
+//	go test -run '^$' -bench Upgrade -benchtime 1x -rows 1000000 -v -timeout 20m
+func BenchmarkUpgrade(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		path := oldDatabase(b, 1)
+		raw(b, path, manyOfVersion1(*upgradeRows))
+		megabytes := func() float64 {
+			info, err := os.Stat(path)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return float64(info.Size()) / 1e6
+		}
+		before := megabytes()
+		b.StartTimer()
+		upgraded(b, path, upgradeOptions{noCopy: true, progress: func(text string) { b.Log(text) }})
+		b.StopTimer()
+		after := megabytes()
+		raw(b, path, `VACUUM`)
+		b.ReportMetric(before, "MB-before")
+		b.ReportMetric(after, "MB-after")
+		b.ReportMetric(megabytes(), "MB-vacuumed")
+		b.StartTimer()
+	}
+}

@@ -124,9 +124,9 @@ CREATE TABLE devices (
   last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at)), -- to the minute
   released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)), -- when it last gave its seat back
   released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who gave it back
-  activations      INTEGER NOT NULL DEFAULT 1,                       -- how often it took a seat
-  UNIQUE (license_id, fingerprint)
+  activations      INTEGER NOT NULL DEFAULT 1                        -- how often it took a seat
 ) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX devices_fingerprint ON devices (license_id, fingerprint);
 CREATE INDEX devices_seats ON devices (license_id, state, id);
 CREATE INDEX devices_lapsing ON devices (lapses_at) WHERE lapses_at IS NOT NULL;
 CREATE INDEX devices_lapsing_license ON devices (license_id, lapses_at) WHERE lapses_at IS NOT NULL;

@@ -129,11 +129,11 @@ CREATE TABLE devices (
   clone_suspected_at TEXT CHECK (clone_suspected_at IS strftime('%Y-%m-%dT%H:%M:%SZ', clone_suspected_at)), -- when it last sent an older lease than before
   activated_at     TEXT NOT NULL CHECK (activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', activated_at)), -- when it last took its seat
   last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at)), -- to the minute
-  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)), -- when its seat was last released
-  released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who released it
-  activations      INTEGER NOT NULL DEFAULT 1,                       -- how often it took a seat
-  UNIQUE (license_id, fingerprint)
+  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)), -- when it last gave its seat back
+  released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who gave it back
+  activations      INTEGER NOT NULL DEFAULT 1                        -- how often it took a seat
 ) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX devices_fingerprint ON devices (license_id, fingerprint);
 CREATE INDEX devices_seats ON devices (license_id, state, id);
 CREATE INDEX devices_lapsing ON devices (lapses_at) WHERE lapses_at IS NOT NULL;
 CREATE INDEX devices_lapsing_license ON devices (license_id, lapses_at) WHERE lapses_at IS NOT NULL;
