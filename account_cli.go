@@ -129,7 +129,11 @@ func (e *env) checkInstall() error {
 			return err
 		}
 	}
-	if e.installed == "" || e.on("force") || realPath(filepath.Dir(e.str("db"))) == realPath(e.installed) {
+	if e.installed == "" || e.on("force") {
+		return nil
+	}
+	here, err := os.Stat(filepath.Dir(e.str("db")))
+	if there, thereErr := os.Stat(e.installed); err == nil && thereErr == nil && os.SameFile(here, there) {
 		return nil
 	}
 	for _, name := range []string{optDB.def, optKey.def} {

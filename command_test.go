@@ -394,6 +394,13 @@ func TestCommand_findsTheInstallationAndSaysSo(t *testing.T) {
 	if err != nil || !strings.Contains(out, made.Account_id) || noted != "" {
 		t.Errorf("with a database here: %q, %q, %v", out, noted, err)
 	}
+	t.Chdir(installed) // where a lost key file is replaced
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err = runAs(t, installed, os.Geteuid(), "init"); err != nil || !strings.Contains(out, "widgetd.key: created") {
+		t.Errorf("init in the installation: %q, %v", out, err)
+	}
 	if _, _, err = runAs(t, filepath.Join(installed, "none"), os.Geteuid(), "init", "-db", "b/widgetd.db", "-key", "b/widgetd.key"); err != nil {
 		t.Errorf("init where nothing is installed: %v", err)
 	}

@@ -178,19 +178,30 @@ func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (
 	if err := change.apply(l).checkTerms(); err != nil {
 		return nil, err
 	}
-	names := changedTerms(&before, l)
-	if names == "" {
+	changed := changedTerms(&before, l)
+	if changed.Names == "" {
 		return l, nil
 	}
 	if err := t.saveTerms(l); err != nil {
 		return nil, err
 	}
-	return l, t.addEvent(licenseEvent(l, eventLicenseUpdated, actor, "changed", names))
+	e := licenseEvent(l, eventLicenseUpdated, actor)
+	e.Data = bytes.TrimSpace(encodeJSON(changed))
+	return l, t.addEvent(e)
 }
 
-// changedTerms returns the names of the JSON members in which before and after differ,
-// sorted and separated by spaces: "expires_at max_devices".
-func changedTerms(before, after *license) string {
+// termsDiff are the terms that a change made different, as the data of its event.
+type termsDiff struct {
+	Names string                     `json:"changed"` // sorted, separated by spaces: "expires_at max_devices"
+	From  map[string]json.RawMessage `json:"from"`    // values before the change, without those of privateTerms
+	To    map[string]json.RawMessage `json:"to"`      // values after it, without those of privateTerms
+}
+
+// privateTerms are the members of a licence whose values stay out of events.
+var privateTerms = []string{"customer", "metadata", "reason"}
+
+// changedTerms returns the JSON members in which before and after differ.
+func changedTerms(before, after *license) termsDiff {
 	members := func(l *license) (m map[string]json.RawMessage) {
 		json.Unmarshal(encodeJSON(l), &m)
 		return m
@@ -199,7 +210,17 @@ func changedTerms(before, after *license) string {
 	maps.DeleteFunc(is, func(name string, value json.RawMessage) bool {
 		return bytes.Equal(value, was[name])
 	})
-	return strings.Join(slices.Sorted(maps.Keys(is)), " ")
+	diff := termsDiff{
+		Names: strings.Join(slices.Sorted(maps.Keys(is)), " "),
+		From:  map[string]json.RawMessage{},
+		To:    map[string]json.RawMessage{},
+	}
+	for name, value := range is {
+		if !slices.Contains(privateTerms, name) {
+			diff.From[name], diff.To[name] = was[name], value
+		}
+	}
+	return diff
 }
 
 func licenseEvent(l *license, typ eventType, actor string, data ...string) event {

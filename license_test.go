@@ -840,7 +840,8 @@ func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
 		if same := s.do("PATCH", path, `{"plan":null,"entitlements":[],"metadata":{}}`, admin).is(200); same.body != patched.body || s.count(`SELECT count(*) FROM events`) != written {
 			t.Fatalf("a change to what is there already: %s", same.body)
 		}
-		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.updated' AND data = '{"changed":"entitlements max_devices metadata plan"}'`); n != 1 {
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.updated' AND data =
+			'{"changed":"entitlements max_devices metadata plan","from":{"entitlements":["kds","reports"],"max_devices":3,"plan":"pro"},"to":{"entitlements":[],"max_devices":null,"plan":null}}'`); n != 1 {
 			t.Fatalf("%d events name the changed terms", n)
 		}
 		s.do("PATCH", path, `{"product":"other"}`, admin).is(422, "validation_failed")
