@@ -180,6 +180,9 @@ func TestImport_showsAtMostTwentyKindsOfFaultAndNoKey(t *testing.T) {
 	if want := "and 8 more kinds of fault, 20 times"; lines[len(lines)-1] != want {
 		t.Errorf("the end is %q", lines[len(lines)-1])
 	}
+	if _, err := s.command("license", "import", s.importFile("key", "SECRET", "SECRET-KEY-00000001", "SECRET-KEY-00000001"), "-account", s.account); err == nil || strings.Contains(err.Error(), "SECRET") {
+		t.Errorf("malformed and repeated keys: %v", err)
+	}
 	if _, err := s.command("license", "import", s.importFile("SECRET-KEY-00000001,kds"), "-account", s.account); err == nil || strings.Contains(err.Error(), "SECRET") {
 		t.Errorf("without a header: %v", err)
 	}
@@ -349,7 +352,7 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 	}
 }
 
-// A fault of the database stands for every failure.
+// A trigger that refuses one row stands for every failure.
 func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{maxWholeImport, maxWholeImport + 1} {
