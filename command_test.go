@@ -125,6 +125,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{`-device: "x" is not an id of the kind dev_…`, []string{"events", "-device", "x"}},
 		{"-anonymous-rate must be a number", []string{"serve", "-anonymous-rate", "none"}},
 		{"-failed-lookup-rate must be a number", []string{"serve", "-failed-lookup-rate", "0"}},
+		{"-anonymous-rate must be a number from 1 to 1000000000", []string{"serve", "-anonymous-rate", "1000000001"}},
 		{"-legacy-sunset must be a date", []string{"serve", "-legacy-sunset", "soon"}},
 		{"-trusted-proxies", []string{"serve", "-trusted-proxies", "nonsense"}},
 		{"-log must be text or json", []string{"serve", "-log", "xml"}},
