@@ -95,7 +95,8 @@ var (
 		help:        "loopback address for /metrics and /debug/pprof/; by default they are not served",
 		hasVariable: true}
 	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
-		help:        "most requests a minute from one address without a token, for leads, events and statistics each",
+		help: "most requests a minute from one address without a token, for leads, events and statistics " +
+			"each",
 		hasVariable: true}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
 		help: "most unknown licence keys a minute from one address", hasVariable: true}
