@@ -185,10 +185,6 @@ func serveCommand(e *env) error {
 	if err := s.startDebug(e.str("debug-addr")); err != nil {
 		return errors.Join(err, listener.Close(), st.close())
 	}
-	log.Info("serving",
-		"addr", listener.Addr().String(),
-		"base_url", s.routing.Load().bases[0].URL,
-		"release", buildName())
 	return s.serveUntil(e.ctx, listener, e.str("key"))
 }
 
@@ -337,6 +333,10 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	s.working.Go(func() { s.runChores(workers) })
 
 	stopStatus := s.startStatus()
+	s.log.Info("serving",
+		"addr", listener.Addr().String(),
+		"base_url", s.routing.Load().bases[0].URL,
+		"release", buildName())
 
 	served := make(chan error, 1)
 	s.working.Go(func() { served <- web.Serve(listener) })
