@@ -142,6 +142,10 @@ func showPage[Row, T any](p listPage[Row], show func(Row) T) *list[T] {
 	return l
 }
 
+// statusClientGone is what metrics and the access log have as the status of a request whose client
+// has gone before it was answered. Web servers such as nginx count it so; it is never sent.
+const statusClientGone = 499
+
 // fail answers with the problem (RFC 9457) of an error. An error that is no refusal becomes
 // a 500 that says nothing about it, and one line in the log.
 func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
@@ -149,11 +153,15 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	var ref *refusal
 	if !errors.As(err, &ref) {
 		ref = &refusal{code: codeInternal}
-		if r.Context().Err() == nil { // otherwise the client has gone, which may have caused err
+		if r.Context().Err() == nil {
 			s.log.Error("internal error", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
+		} else { // the client has gone, which may have caused err
+			w.status = statusClientGone
 		}
 	}
-	s.noteRefusal(w, r, ref, err)
+	if w.status != statusClientGone {
+		s.noteRefusal(w, r, ref, err)
+	}
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")

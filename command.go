@@ -367,7 +367,7 @@ func help(w io.Writer, commands []command) error {
 	fmt.Fprintln(w, "widgetd serves the public API for widgets and licences. Its commands:")
 	fmt.Fprintln(w)
 	listCommands(w, commands, "")
-	fmt.Fprintln(w, "\nThe options of all commands, with the environment variables of those that have one.")
+	fmt.Fprintln(w, "\nThe options of all commands, some with an environment variable.")
 	fmt.Fprintln(w, "'widgetd help COMMAND' shows the options of one command:")
 	fmt.Fprintln(w)
 	for _, o := range allOptions(commands) {
@@ -380,7 +380,7 @@ func help(w io.Writer, commands []command) error {
 func listCommands(w io.Writer, commands []command, word string) {
 	for _, c := range commands {
 		if word == "" || c.startsWith(word) {
-			fmt.Fprintf(w, "  %-34s %s\n", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
+			writeHelpLine(w, strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
 		}
 	}
 }
@@ -409,7 +409,7 @@ func writeOption(w io.Writer, o option) {
 	if o.hasVariable {
 		variable = ", " + o.variable()
 	}
-	fmt.Fprintf(w, "  %-34s %s%s%s\n", name, o.help, def, variable)
+	writeHelpLine(w, name, o.help+def+variable)
 }
 
 // pastTime parses an option that is a moment in the past: a date (its first second in UTC), an

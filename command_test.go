@@ -135,6 +135,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"-anonymous-rate must be a number", []string{"serve", "-anonymous-rate", "none"}},
 		{"-failed-lookup-rate must be a number", []string{"serve", "-failed-lookup-rate", "0"}},
 		{`-expiring-notice: "12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y, or 0 for no such event`, []string{"serve", "-expiring-notice", "12m"}},
+		{"-anonymous-rate must be a number from 1 to 1000000000", []string{"serve", "-anonymous-rate", "1000000001"}},
 		{"-legacy-sunset must be a date", []string{"serve", "-legacy-sunset", "soon"}},
 		{"-trusted-proxies", []string{"serve", "-trusted-proxies", "nonsense"}},
 		{"-log must be text or json", []string{"serve", "-log", "xml"}},

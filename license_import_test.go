@@ -299,8 +299,8 @@ func TestImport_readsStandardInput(t *testing.T) {
 	}
 }
 
-// manyRows are the lines of a file of n licences.
-func manyRows(n int) []string {
+// importOfMany are the lines of a file of n licences.
+func importOfMany(n int) []string {
 	rows := []string{"key"}
 	for i := range n {
 		rows = append(rows, fmt.Sprintf("IMPORTED-KEY-%08d", i))
@@ -311,7 +311,7 @@ func manyRows(n int) []string {
 func TestImport_showsItsProgressWhenItIsLong(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	file := s.importFile(manyRows(importProgress + 1)...)
+	file := s.importFile(importOfMany(importProgress + 1)...)
 	for _, try := range [][2]string{{"-dry-run", "10000 rows read\n"}, {"-dry-run=false", "10000 rows read\nimporting 10001 rows, 1000 at a time: if this is cut off, run it again with -skip-existing\n10000 rows written\n"}} {
 		option, want := try[0], try[1]
 		var out, progress strings.Builder
@@ -326,7 +326,7 @@ func TestImport_showsItsProgressWhenItIsLong(t *testing.T) {
 func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	file := s.importFile(manyRows(maxWholeImport + 1)...)
+	file := s.importFile(importOfMany(maxWholeImport + 1)...)
 	imported := make(chan error, 1)
 	go func() {
 		args := []string{"license", "import", file, "-account", s.account, "-product", "kds", "-db", s.store.path}
@@ -357,7 +357,7 @@ func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t 
 	t.Parallel()
 	for _, n := range []int{maxWholeImport, maxWholeImport + 1} {
 		s := newService(t)
-		file := s.importFile(manyRows(n)...)
+		file := s.importFile(importOfMany(n)...)
 		// The last row but one can't be stored, though nothing is wrong with it.
 		taken := licenseKey(fmt.Sprintf("IMPORTED-KEY-%08d", n-2)).hash()
 		s.change(func(t *tx) error {

@@ -3,21 +3,22 @@
 # speed: size of the binary, time to start, memory; leads a second with grouped writes,
 # compared with the same program with one transaction for each request; and requests a
 # second, compared with a bare net/http server that reads and decodes the same JSON and
-# answers a constant. All are medians: of five starts, or of five runs that alternate
-# with those that they are compared with. It removes all files that it makes.
+# answers a constant; and activations a second on small licences and on one licence of
+# 100,000 devices. All are medians: of five starts, or of five runs that alternate with
+# those that they are compared with. A run fails if an answer is not a success. It removes
+# all files that it makes.
 #
-#   ./load.sh [SECONDS]        of each run, 1 to 30; by default 2, which takes about six minutes
+#   ./load.sh [SECONDS]        of each run, 1 to 30; by default 2, which takes about seven minutes
 #
-# Needs Go, curl, jq, wrk, taskset and systemd-socket-activate. It talks to itself,
+# Needs Go, curl, jq, sqlite3, wrk, taskset and systemd-socket-activate. It talks to itself,
 # on loopback ports $PORT (18080) and the next, and writes below $TMPDIR (by default
-# /var/tmp, which is on a disk). A run must stay under a million requests a minute, the
-# highest rate limit of an address or an account.
+# /var/tmp, which is on a disk).
 set -eu
 
-seconds=${1:-2} port=${PORT:-18080} connections=64
+seconds=${1:-2} port=${PORT:-18080} connections=64 unlimited=1000000000
 [ "$seconds" -ge 1 ] && [ "$seconds" -le 30 ] ||
 	{ echo "load.sh: SECONDS is a number from 1 to 30" >&2; exit 2; }
-for program in go curl jq wrk taskset systemd-socket-activate; do
+for program in go curl jq sqlite3 wrk taskset systemd-socket-activate; do
 	command -v "$program" >/dev/null || { echo "load.sh: $program is missing" >&2; exit 2; }
 done
 cd "$(dirname "$0")"
@@ -38,7 +39,7 @@ start() {
 		-base-url "http://127.0.0.1:$port/v1" >/dev/null
 	: >"$dir/log"
 	systemd-socket-activate -l "127.0.0.1:$port" "$dir/$1" serve -db "$dir/widgetd.db" \
-		-key "$dir/widgetd.key" -anonymous-rate 1000000 2>>"$dir/log" &
+		-key "$dir/widgetd.key" -anonymous-rate "$unlimited" 2>>"$dir/log" &
 	pid=$!
 	until grep -q '^Listening' "$dir/log"; do
 		kill -0 "$pid" 2>/dev/null || { cat "$dir/log" >&2; exit 1; }
@@ -52,8 +53,17 @@ leads() {
 	wrk -t2 -c"$connections" -d"${seconds}s" -s "$dir/leads.lua" \
 		"http://127.0.0.1:$port/v1/widget/leads" >"$dir/out"
 	stop
-	if grep -q 'Non-2xx' "$dir/out"; then cat "$dir/out" >&2; exit 1; fi
+	judge
 	awk '/Requests\/sec/ { printf "%d\n", $2 }' "$dir/out"
+}
+
+# judge fails unless each answer of the last run was a success and no connection broke. wrk counts
+# what is neither 2xx nor 3xx.
+judge() {
+	if grep -q -e 'Non-2xx' -e 'Socket errors' "$dir/out" || ! grep -q 'Requests/sec' "$dir/out"; then
+		cat "$dir/out" >&2
+		exit 1
+	fi
 }
 
 # median FILE: prints the middle one of an odd number of lines.
@@ -102,14 +112,67 @@ echo "leads a second at $connections connections, one transaction each  $single"
 echo "leads a second at $connections connections, grouped writes        $grouped"
 awk "BEGIN { printf \"ratio                   %.1f\\n\", $grouped / $single }"
 
+widgetd() { "$dir/grouped" "$@" -db "$dir/widgetd.db" -key "$dir/widgetd.key"; }
+# unlimit ACCOUNT: gives it the highest rate that this version allows.
+unlimit() { widgetd account rate "$1" "$unlimited" 2>/dev/null || widgetd account rate "$1" 1000000; }
+
+# Activating: each request brings a new device, to one of 20,000 licences or to the large one.
+cat >"$dir/activate.lua" <<'LUA'
+local threads = 0
+function setup(thread) thread:set("id", threads); threads = threads + 1 end
+function init()
+	n, key, run = 0, os.getenv("LARGE_KEY"), os.getenv("RUN")
+	wrk.headers["Content-Type"] = "application/json"
+end
+function request()
+	n = n + 1
+	local k = key ~= "" and key or string.format("LOAD-%012d-ABCDEFGH", (2 * n + id) % 20000)
+	return wrk.format("POST", nil, nil,
+		'{"license_key":"' .. k .. '","fingerprint":"' .. run .. '.' .. id .. '.' .. n .. '"}')
+end
+LUA
+rm -f "$dir"/widgetd.*
+widgetd init -base-url "http://127.0.0.1:$port/v1" >/dev/null
+account=$(widgetd account list -json | jq -r .id)
+unlimit "$account"
+awk 'BEGIN { print "key,product"; for (i = 0; i < 20000; i++) printf "LOAD-%012d-ABCDEFGH,kds\n", i }' \
+	>"$dir/licenses.csv"
+widgetd license import "$dir/licenses.csv" -account "$account" >/dev/null 2>>"$dir/log"
+large=$(widgetd license add -json -account "$account" -product kds)
+sqlite3 "$dir/widgetd.db" "
+	PRAGMA foreign_keys = ON;
+	INSERT INTO devices (id, license_id, fingerprint, state, activated_at, last_seen_at)
+	SELECT printf('dev_%026d', value), '$(echo "$large" | jq -r .id)', randomblob(32), 'active',
+		strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), strftime('%Y-%m-%dT%H:%M:%SZ', 'now')
+	FROM generate_series(1, 100000);"
+"$dir/grouped" serve -addr "127.0.0.1:$port" -db "$dir/widgetd.db" -key "$dir/widgetd.key" 2>>"$dir/log" &
+pid=$!
+until curl -sf -o "$dir/health" "http://127.0.0.1:$port/v1/widget/health"; do :; done
+# activations [KEY]: prints how many devices a second are activated on the licence of that key, or
+# on the small ones.
+activations() {
+	LARGE_KEY=${1:-} RUN=$run wrk -t2 -c"$connections" -d"${seconds}s" -s "$dir/activate.lua" \
+		"http://127.0.0.1:$port/v1/widget/license/activate" >"$dir/out"
+	judge
+	awk '/Requests\/sec/ { printf "%d\n", $2 }' "$dir/out"
+}
+for run in 1 2 3 4 5; do
+	activations >>"$dir/small"
+	activations "$(echo "$large" | jq -r .key)" >>"$dir/large"
+done
+stop
+small=$(median "$dir/small") large=$(median "$dir/large")
+echo "activations a second on small licences                    $small"
+echo "activations a second on one licence of 100,000 devices    $large"
+awk "BEGIN { printf \"ratio                   %.2f\\n\", $large / $small }"
+
 # The bare server is TestBaseline of the test binary, which serves for some minutes.
 go test -c -o "$dir/baseline.test" .
-widgetd() { "$dir/grouped" "$@" -db "$dir/widgetd.db" -key "$dir/widgetd.key"; }
 root=http://127.0.0.1:$port/v1 bare=http://127.0.0.1:$((port + 1))/v1
 rm -f "$dir"/widgetd.*
 widgetd init -base-url "$root" -origin https://www.example.com >/dev/null
 account=$(widgetd account list -json | jq -r .id)
-widgetd account rate "$account" 1000000
+unlimit "$account"
 license=$(widgetd license add -json -account "$account" -product kds -max-devices 2 | jq -r .key)
 widget=$(widgetd widget add -json -account "$account" Lunch | jq -r .id)
 json='Content-Type: application/json'
@@ -129,7 +192,7 @@ script() {
 # rate SCRIPT URL: prints requests a second.
 rate() {
 	$client wrk --latency -t"$threads" -c"$connections" -d"${seconds}s" -s "$dir/$1.lua" "$2" >"$dir/out"
-	if grep -q 'Non-2xx' "$dir/out" && [ "$1" != unchanged ]; then cat "$dir/out" >&2; exit 1; fi
+	judge
 	awk '/Requests\/sec/ { print $2 }' "$dir/out"
 }
 
@@ -156,7 +219,7 @@ for pinned in no yes; do
 	server= client= threads=2
 	if [ "$pinned" = yes ]; then server='taskset -c 0' client='taskset -c 1' threads=1; fi
 	$server "$dir/grouped" serve -addr "127.0.0.1:$port" -db "$dir/widgetd.db" -key "$dir/widgetd.key" \
-		-anonymous-rate 1000000 2>>"$dir/log" &
+		-anonymous-rate "$unlimited" 2>>"$dir/log" &
 	pid=$!
 	$server "$dir/baseline.test" -test.run TestBaseline -baseline "127.0.0.1:$((port + 1))" \
 		-baseline-for 20m >/dev/null &

@@ -94,8 +94,8 @@ func (m *metrics) countRefusal(code string) {
 	m.refusals[code]++
 }
 
-// current returns what was counted up to now. Its caller holds the lock.
-func (m *metrics) current(now time.Time) snapshot {
+// untilNow returns what was counted up to now. Its caller holds the lock.
+func (m *metrics) untilNow(now time.Time) snapshot {
 	s := snapshot{now, map[answerKey]int64{}, maps.Clone(m.refusals)}
 	for key, c := range m.answers {
 		s.answers[key] = c.number
@@ -107,13 +107,13 @@ func (m *metrics) current(now time.Time) snapshot {
 func (m *metrics) keepSnapshot(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.history[m.next] = m.current(now)
+	m.history[m.next] = m.untilNow(now)
 	m.next = (m.next + 1) % len(m.history)
 }
 
 // lastMinute returns what was counted in the minute before now, or since the start if that is less,
-// and the refusals since the start.
-func (m *metrics) lastMinute(now time.Time) (answers map[answerKey]int64, refusals, allRefusals map[string]int64) {
+// and all refusals since the start.
+func (m *metrics) lastMinute(now time.Time) (answers map[answerKey]int64, refusals, all map[string]int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var before snapshot // the latest that is a minute old
@@ -122,9 +122,9 @@ func (m *metrics) lastMinute(now time.Time) (answers map[answerKey]int64, refusa
 			before = s
 		}
 	}
-	total := m.current(now)
-	allRefusals = maps.Clone(total.refusals)
-	return countedSince(total.answers, before.answers), countedSince(total.refusals, before.refusals), allRefusals
+	current := m.untilNow(now)
+	all = maps.Clone(current.refusals)
+	return countedSince(current.answers, before.answers), countedSince(current.refusals, before.refusals), all
 }
 
 // countedSince takes what was counted before from counts and returns those that are not 0 then.

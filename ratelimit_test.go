@@ -12,6 +12,26 @@ import (
 	"time"
 )
 
+// TestLimiter_highestRateOfAnOptionIsNoLimit is what load.sh relies on.
+func TestLimiter_highestRateOfAnOptionIsNoLimit(t *testing.T) {
+	t.Parallel()
+	serve, _ := findCommand(commands(), []string{"serve"})
+	e := &env{command: serve, getenv: func(string) string { return "" }}
+	if err := e.parse([]string{"-anonymous-rate", "1000000000"}); err != nil {
+		t.Fatal(err)
+	}
+	o, err := e.readServerOptions()
+	if err != nil || o.anonymousRate != 1_000_000_000 {
+		t.Fatalf("%d %v", o.anonymousRate, err)
+	}
+	l, now := newLimiter(10), time.Now()
+	for i := range 2_000_000 { // all at one moment
+		if v := l.take("a", o.anonymousRate, now); !v.ok || v.remaining != 1_000_000_000-1-i {
+			t.Fatalf("request %d: %+v", i, v)
+		}
+	}
+}
+
 func TestBucket_letsSixHundredPassAtOnceAndAnswersTheNextWith429(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -95,7 +95,8 @@ var (
 		help:        "loopback address for /metrics and /debug/pprof/; by default they are not served",
 		hasVariable: true}
 	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
-		help:        "most requests a minute from one address without a token, for leads, events and statistics each",
+		help: "most requests a minute from one address without a token, for leads, events and statistics " +
+			"each",
 		hasVariable: true}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
 		help: "most unknown licence keys a minute from one address", hasVariable: true}
@@ -201,10 +202,6 @@ func serveCommand(e *env) error {
 	if err := s.startDebug(e.str("debug-addr")); err != nil {
 		return errors.Join(err, listener.Close(), st.close())
 	}
-	log.Info("serving",
-		"addr", listener.Addr().String(),
-		"base_url", s.routing.Load().bases[0].URL,
-		"release", buildName())
 	return s.serveUntil(e.ctx, listener, keyFile)
 }
 
@@ -358,6 +355,10 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	s.working.Go(func() { s.runChores(workers) })
 
 	stopStatus := s.startStatus()
+	s.log.Info("serving",
+		"addr", listener.Addr().String(),
+		"base_url", s.routing.Load().bases[0].URL,
+		"release", buildName())
 
 	served := make(chan error, 1)
 	s.working.Go(func() { served <- web.Serve(listener) })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,9 +35,9 @@ func (s *service) serving() (stop func()) {
 		s.check(err)
 	}
 	s.t.Cleanup(stop)
-	conn, err := net.Dial("tcp", listener.Addr().String()) // accepted only once it serves
+	res, err := newClient(s.t).Get("http://" + listener.Addr().String() + "/livez")
 	s.check(err)
-	conn.Close()
+	res.Body.Close()
 	return stop
 }
 
@@ -151,13 +152,13 @@ func TestStatus_asksTheRunningServiceOverASocketOfItsUser(t *testing.T) {
 	if v == nil || v.Version != buildName() || v.Health != healthPass || v.StartedAt.IsZero() || v.Litestream {
 		t.Fatalf("%+v", v)
 	}
-	wantRoutes := []routeCount{{"POST /widget/leads", 200, 2}, {"POST /widget/leads", 422, 1}, {noRoute, 404, 1}}
+	wantRoutes := []routeCount{{"POST /widget/leads", 200, 2}, {"POST /widget/leads", 422, 1}, {noRoute, 200, 1}, {noRoute, 404, 1}}
 	wantRefused := []refusalCount{{"not_found", 1, 1}, {"validation_failed", 1, 1}}
 	if !slices.Equal(v.LastMinute, wantRoutes) || !slices.Equal(v.Refusals, wantRefused) {
 		t.Errorf("%+v", v)
 	}
 	text := s.must("status")
-	for _, line := range []string{"health           pass\n", "last minute      4 requests\n                 200  POST /widget/leads  2\n", "refused          not_found: 1 in the last minute, 1 since the start\n"} {
+	for _, line := range []string{"health           pass\n", "last minute      5 requests\n                 200  POST /widget/leads  2\n", "refused          not_found: 1 in the last minute, 1 since the start\n"} {
 		if !strings.Contains(text, line) {
 			t.Errorf("no line %q in\n%s", line, text)
 		}
@@ -230,5 +231,40 @@ func TestStatus_ofAServiceThatWasKilledSaysNotRunning(t *testing.T) {
 	p.stop(syscall.SIGTERM)
 	if _, err := os.Lstat(filepath.Join(o.dir, "widgetd.sock")); err == nil {
 		t.Error("the socket is left after a clean stop")
+	}
+}
+
+func TestStatus_countsAClientThatHasGoneAsNeitherFaultNorRefusal(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := httptest.NewRequestWithContext(ctx, "POST", "/v1/widget/leads", strings.NewReader(anyLead))
+	r.Header.Set("Content-Type", "application/json")
+	s.server.ServeHTTP(httptest.NewRecorder(), r)
+	v := s.server.serviceStatus()
+	if want := []routeCount{{"POST /widget/leads", 499, 1}}; !slices.Equal(v.LastMinute, want) || len(v.Refusals) != 0 || s.log.Len() != 0 {
+		t.Errorf("%+v, log %s", v, s.log.String())
+	}
+}
+
+func TestStatus_readsOnlyTodaysLeadsAndEventsAndTheMainAccountsLatest(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	reads := questions(s.store.queries)
+	_, _, err := s.store.countToday(newStamp(time.Now()))
+	s.check(err)
+	if _, err := s.store.lastEventAt(s.account, eventBackupWritten); !errors.Is(err, errNotFound) {
+		t.Error(err)
+	}
+	for _, query := range *reads {
+		for _, step := range s.plan(query) {
+			if strings.HasPrefix(step, "SCAN ") && step != "SCAN CONSTANT ROW" || strings.HasPrefix(step, "USE TEMP") {
+				t.Errorf("%s\n%s", step, query)
+			}
+		}
+	}
+	if len(*reads) != 2 {
+		t.Errorf("%q", *reads)
 	}
 }

@@ -83,6 +83,11 @@ func TestDisk_withoutRoomIsReadOnAndRecoversByItself(t *testing.T) {
 			if fault.mounts {
 				fault.give(t, o.dir, 0)
 			}
+			// Each round refused requests for a while: the log has a line for each spell, not for each of them.
+			begun := strings.Count(p.log.String(), `"msg":"the disk is full, so nothing is written"`)
+			if lines := strings.Count(p.log.String(), "\n"); begun < 1 || begun > 4 || lines > 20 {
+				t.Errorf("%d beginnings in %d lines of log:\n%s", begun, lines, p.log.String())
+			}
 			all.check(t, o)
 			if out := runProgram(t, builtProgram(t), "check", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"]); !strings.HasPrefix(out, "ok") {
 				t.Errorf("check: %s", out)

@@ -251,6 +251,20 @@ func wrap(text string, n int) (lines []string) {
 	return append(lines, string(line))
 }
 
+// writeHelpLine writes a line of the help: a name and what it means, which goes on in the next line
+// where w is a terminal that is too narrow. Elsewhere it stays one line, which grep finds whole.
+func writeHelpLine(w io.Writer, name, text string) {
+	const indent = 37 // of the text
+	lines := []string{text}
+	if columns := terminalWidth(w); columns > 0 {
+		lines = wrap(text, max(leastTextWidth, columns-indent))
+	}
+	fmt.Fprintf(w, "  %-34s %s\n", name, lines[0])
+	for _, line := range lines[1:] {
+		fmt.Fprintf(w, "%*s%s\n", indent, "", line)
+	}
+}
+
 // memberDetails returns the members of a value that encodes to a JSON object, as details.
 func memberDetails(v any) ([]detail, error) {
 	object, err := parseJSON(encodeJSON(v))

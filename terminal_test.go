@@ -111,4 +111,13 @@ func TestCommand_asksTheTerminalForItsWidth(t *testing.T) {
 	if n := widest(text); n > 50 || !strings.HasPrefix(text, "ID ") || strings.Contains(text, o.account) {
 		t.Errorf("%d columns:\n%s", n, text)
 	}
+	out.Reset()
+	cmd = exec.Command("script", "-qec", "stty cols 70; exec '"+builtProgram(t)+"' help", "/dev/null")
+	cmd.Stdout = &out
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.ReplaceAll(out.String(), "\r\n", "\n"); !strings.Contains(text, "\n"+strings.Repeat(" ", 37)+"main") || widest(text) > 70 {
+		t.Errorf("help is %d columns wide:\n%s", widest(text), text)
+	}
 }
