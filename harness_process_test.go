@@ -188,7 +188,20 @@ func (p *process) stop(signal os.Signal) error {
 	if err := p.cmd.Process.Signal(signal); err != nil {
 		p.t.Fatal(err)
 	}
-	return <-p.done
+	return p.end()
+}
+
+// end returns how the process ended. One that does not end within a minute hangs: it
+// gives itself less than half of that.
+func (p *process) end() error {
+	p.t.Helper()
+	select {
+	case err := <-p.done:
+		return err
+	case <-time.After(time.Minute):
+		p.t.Fatal("the process does not end: a minute has passed since it was told to")
+		return nil
+	}
 }
 
 // A tracer counts what a service syncs. A process that is killed loses nothing even
