@@ -277,6 +277,13 @@ func (a *acknowledged) add(email, id string) int {
 	return len(a.ids)
 }
 
+// sofar is what was acknowledged until now.
+func (a *acknowledged) sofar() map[string]string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.ids)
+}
+
 // check looks for every acknowledged lead in the file.
 func (a *acknowledged) check(t *testing.T, o *operator) {
 	t.Helper()
@@ -328,13 +335,6 @@ func startLoad(t testing.TB, base, name string, clients int, pause time.Duration
 func (l *load) stop() {
 	close(l.done)
 	l.posts.Wait()
-}
-
-// sofar is what was acknowledged until now.
-func (l *load) sofar() map[string]string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return maps.Clone(l.ids)
 }
 
 // take adds what an earlier load was told.
