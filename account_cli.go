@@ -53,7 +53,7 @@ func initCommand(e *env) error {
 	if err := checkRowName(e.str("name")); err != nil {
 		return err
 	}
-	origins := e.list("origin")
+	origins := e.commaList("origin")
 	for i := range origins {
 		if origins[i], err = parseOrigin(origins[i]); err != nil {
 			return usageError(err.Error())
@@ -243,7 +243,7 @@ func tokenIssue(e *env) error {
 	if err != nil {
 		return err
 	}
-	scopes := e.list("scope")
+	scopes := e.commaList("scope")
 	for _, scope := range scopes {
 		if !slices.Contains(grantableScopes, scope) {
 			return usageError(fmt.Sprintf("there is no scope %q: there are %s", scope, strings.Join(grantableScopes, " ")))

@@ -220,7 +220,7 @@ var ownerVerbs = map[string]ownerVerb{
 }
 
 func (f *filled) memory() *licenseMemory {
-	m := newLicenseMemory(f.server.guard)
+	m := newLicenseMemory(f.server.authenticator)
 	return &m
 }
 

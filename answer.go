@@ -96,13 +96,13 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		w.put("Etag", v.tag)
 		w.put("Cache-Control", v.cacheControl)
 		w.Header()["Vary"] = headerVaryCaller
-		if matches(r.Header.Values("If-None-Match"), v.tag) {
+		if etagMatches(r.Header.Values("If-None-Match"), v.tag) {
 			s.write(w, reply{status: http.StatusNotModified})
 			return
 		}
 		s.write(w, reply{http.StatusOK, v.body})
 		return
-	case appender:
+	case jsonAppender:
 		buffer := answerBuffers.Get().(*[]byte)
 		*buffer = append(v.appendJSON((*buffer)[:0]), '\n')
 		s.write(w, reply{http.StatusOK, *buffer})
@@ -131,8 +131,8 @@ func (s *server) write(w *response, out reply) {
 	w.Write(out.body) // an error here is the caller's absence
 }
 
-// matches judges If-None-Match (RFC 9110, section 13.1.2: weakly).
-func matches(values []string, tag string) bool {
+// etagMatches judges If-None-Match (RFC 9110, section 13.1.2: weakly).
+func etagMatches(values []string, tag string) bool {
 	for _, candidate := range strings.Split(strings.Join(values, ","), ",") {
 		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")
 		if candidate == tag || candidate == "*" {
@@ -149,7 +149,7 @@ type list[T any] struct {
 }
 
 // newList cuts a page out of rows, of which one more than the limit was asked for.
-func newList[Row, T any](rows []Row, p page, id func(Row) string, show func(Row) T) *list[T] {
+func newList[Row, T any](rows []Row, p pageQuery, id func(Row) string, show func(Row) T) *list[T] {
 	l := &list[T]{Data: []T{}}
 	if len(rows) > p.limit {
 		rows = rows[:p.limit]

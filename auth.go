@@ -31,10 +31,10 @@ const (
 var grantableScopes = []string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents, scopeWebhooks, scopeAdmin}
 
 const (
-	clockSkew     = 60 * time.Second
-	maxTokenBytes = 4096
-	lateDevice    = 365 * 24 * time.Hour // how long after its end a device token still names its device
-	realm         = `Bearer realm="widgetd"`
+	clockSkew          = 60 * time.Second
+	maxTokenBytes      = 4096
+	expiredTokenWindow = 365 * 24 * time.Hour // how long after its end a device token still names its device
+	bearerChallenge    = `Bearer realm="widgetd"`
 )
 
 var (
@@ -47,13 +47,13 @@ var (
 	codeScope = authProblems.add(403, "insufficient_scope", "Insufficient scope",
 		"The token does not carry the scope that this needs.")
 
-	errTokenRequired = &refusal{code: codeTokenRequired, challenge: realm}
-	errInvalidToken  = &refusal{code: codeInvalidToken, challenge: realm + `, error="invalid_token"`}
+	errTokenRequired = &refusal{code: codeTokenRequired, challenge: bearerChallenge}
+	errInvalidToken  = &refusal{code: codeInvalidToken, challenge: bearerChallenge + `, error="invalid_token"`}
 )
 
 // errScope refuses a token that lacks a scope, and names it (RFC 6750, section 3.1).
 func errScope(scope, detail string) error {
-	return &refusal{code: codeScope, detail: detail, challenge: realm + `, error="insufficient_scope", scope="` + scope + `"`}
+	return &refusal{code: codeScope, detail: detail, challenge: bearerChallenge + `, error="insufficient_scope", scope="` + scope + `"`}
 }
 
 // A caller is who is behind a request, as far as a token says.
@@ -71,8 +71,8 @@ func (c *caller) has(scope string) bool {
 // admin reports whether the caller is the operator.
 func (c *caller) admin() bool { return c.has(scopeAdmin) }
 
-// A guard decides who calls by their token, and keeps in memory what it read.
-type guard struct {
+// A authenticator decides who calls by their token, and keeps in memory what it read.
+type authenticator struct {
 	store *store
 	now   func() time.Time
 	keys  atomic.Pointer[keyring]
@@ -82,17 +82,17 @@ type guard struct {
 	callers  *cache[tokenKey, *caller] // what does not change with time
 }
 
-// newGuard makes a guard over an open store.
-func newGuard(st *store, keys *keyring) *guard {
-	g := &guard{store: st, now: st.now, accounts: newCache[string, account](4_000), origins: newCache[string, string](1_000),
+// newAuthenticator makes a guard over an open store.
+func newAuthenticator(st *store, keys *keyring) *authenticator {
+	g := &authenticator{store: st, now: st.now, accounts: newCache[string, account](4_000), origins: newCache[string, string](1_000),
 		callers: newCache[tokenKey, *caller](4_000)}
 	g.keys.Store(keys)
 	return g
 }
 
-// bearer takes the token out of a request: "" when none is given, errInvalidToken
+// bearerToken takes the token out of a request: "" when none is given, errInvalidToken
 // when the header is there and holds something else (RFC 6750).
-func bearer(r *http.Request) (string, error) {
+func bearerToken(r *http.Request) (string, error) {
 	values := r.Header.Values("Authorization")
 	if len(values) == 0 {
 		return "", nil
@@ -108,8 +108,8 @@ func bearer(r *http.Request) (string, error) {
 // authenticate judges a token: whose it is, and its times. A device token after its
 // end passes only when late is set. What comes back is shared. Errors: errInvalidToken,
 // the store's.
-func (g *guard) authenticate(token string, late bool) (*caller, error) {
-	who, err := g.remembered(token)
+func (g *authenticator) authenticate(token string, late bool) (*caller, error) {
+	who, err := g.cachedCaller(token)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (g *guard) authenticate(token string, late bool) (*caller, error) {
 	if time.Unix(c.IssuedAt, 0).After(now.Add(clockSkew)) {
 		return nil, errInvalidToken
 	}
-	if expired && !(late && c.isDevice() && now.Before(ends.Add(lateDevice))) {
+	if expired && !(late && c.isDevice() && now.Before(ends.Add(expiredTokenWindow))) {
 		return nil, errInvalidToken
 	}
 	return who, nil
@@ -208,24 +208,24 @@ type tokenKey struct {
 	keys *keyring
 }
 
-// remembered returns the caller of a token that was found right before, or finds
+// cachedCaller returns the caller of a token that was found right before, or finds
 // out. Judging its times is left to the caller.
-func (g *guard) remembered(token string) (*caller, error) {
+func (g *authenticator) cachedCaller(token string) (*caller, error) {
 	if len(token) > maxTokenBytes {
 		return nil, errInvalidToken
 	}
 	keys := g.keys.Load()
 	plain := append(make([]byte, 0, maxTokenBytes), token...) // on the stack
 	return g.callers.load(g.store, tokenKey{sha256.Sum256(plain), keys}, func() (*caller, string, error) {
-		who, err := g.identify(token, keys)
+		who, err := g.verifyToken(token, keys)
 		return &who, "", err
 	})
 }
 
-// identify judges what does not change with time about a token: its signature, its
+// verifyToken judges what does not change with time about a token: its signature, its
 // addressee, and that it and its account still stand. Errors: errInvalidToken, the
 // store's.
-func (g *guard) identify(token string, keys *keyring) (who caller, err error) {
+func (g *authenticator) verifyToken(token string, keys *keyring) (who caller, err error) {
 	if who.claims, err = keys.verify(token); err != nil {
 		return who, err
 	}
@@ -248,7 +248,7 @@ func (g *guard) identify(token string, keys *keyring) (who caller, err error) {
 }
 
 // cachedAccount is the store's account, kept in memory.
-func (g *guard) cachedAccount(id string) (account, error) {
+func (g *authenticator) cachedAccount(id string) (account, error) {
 	return g.accounts.load(g.store, id, func() (account, string, error) {
 		a, err := g.store.account(id)
 		return a, "", err
@@ -256,7 +256,7 @@ func (g *guard) cachedAccount(id string) (account, error) {
 }
 
 // cachedOriginOwner is the store's originOwner, kept in memory.
-func (g *guard) cachedOriginOwner(origin string) (string, error) {
+func (g *authenticator) cachedOriginOwner(origin string) (string, error) {
 	return g.origins.load(g.store, origin, func() (string, string, error) {
 		id, err := g.store.originOwner(origin)
 		return id, "", err

@@ -16,7 +16,7 @@ type cache[K comparable, V any] struct {
 
 type cached[V any] struct {
 	value   V
-	row     string // the licence or widget that it follows; "": neither
+	rowID   string // the licence or widget that it follows; "": neither
 	version version
 }
 
@@ -29,7 +29,7 @@ func (c *cache[K, V]) get(st *store, key K) (v V, ok bool) {
 	c.mu.RLock()
 	e, found := c.entries[key]
 	c.mu.RUnlock()
-	if !found || !st.current() || st.changes.version(e.row) != e.version {
+	if !found || !st.cachesFresh() || st.changes.versionOf(e.rowID) != e.version {
 		return v, false
 	}
 	return e.value, true
@@ -46,7 +46,7 @@ func (c *cache[K, V]) load(st *store, key K, read func() (value V, row string, e
 	if err != nil {
 		return v, err
 	}
-	version := st.changes.version(row)
+	version := st.changes.versionOf(row)
 	if st.changes.commits.Load() != before {
 		return v, nil // something was committed meanwhile, perhaps to this row
 	}

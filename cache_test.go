@@ -54,7 +54,7 @@ func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
 		s.post("/widget/leads", `{"type":"demo","email":"a@example.com"}`, "Origin: https://tenant.example").is(200)
 		s.notice()
 	}
-	for name, size := range map[string]int{"accounts": s.server.guard.accounts.len(), "origins": s.server.origins.len(), "callers": s.server.callers.len()} {
+	for name, size := range map[string]int{"accounts": s.server.authenticator.accounts.len(), "origins": s.server.origins.len(), "callers": s.server.callers.len()} {
 		if size == 0 {
 			t.Errorf("nothing is kept of %s", name)
 		}
@@ -108,7 +108,7 @@ func TestCache_keepsAllWhenAVerifyFindsItsDeviceGone(t *testing.T) {
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	s.notice()
-	before := s.store.changes.version("")
+	before := s.store.changes.versionOf("")
 	hash, print := parseKey(t, key).hash(), fingerprintHash("nobody's")
 	s.change(func(tx *tx) error {
 		found, _, err := s.keys.noteSeen(tx, &checkRequest{keyHash: &hash, fingerprint: print[:]})
@@ -117,7 +117,7 @@ func TestCache_keepsAllWhenAVerifyFindsItsDeviceGone(t *testing.T) {
 		}
 		return err
 	})
-	if s.store.changes.version("") != before {
+	if s.store.changes.versionOf("") != before {
 		t.Fatal("a device that was not there emptied the caches")
 	}
 }
@@ -127,23 +127,23 @@ func TestCache_forgetsOnlyWhatOwnCommitsName(t *testing.T) {
 	s := newService(t)
 	s.notice() // the first look at the file is news in itself
 	one, two := "lic_one", "lic_two"
-	for s.store.changes.row(one) == s.store.changes.row(two) {
+	for s.store.changes.rowCounter(one) == s.store.changes.rowCounter(two) {
 		two += "o"
 	}
-	before := [2]version{s.store.changes.version(one), s.store.changes.version(two)}
+	before := [2]version{s.store.changes.versionOf(one), s.store.changes.versionOf(two)}
 	s.change(func(tx *tx) error { tx.invalidate(one); return nil })
-	if s.store.changes.version(one) == before[0] || s.store.changes.version(two) != before[1] {
+	if s.store.changes.versionOf(one) == before[0] || s.store.changes.versionOf(two) != before[1] {
 		t.Fatal("a named row and another")
 	}
-	if err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return errNotFound }); err == nil || s.store.changes.version(two) != before[1] {
+	if err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return errNotFound }); err == nil || s.store.changes.versionOf(two) != before[1] {
 		t.Fatal("a transaction that was rolled back touched something")
 	}
-	if err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return keep(errNotFound) }); err == nil || s.store.changes.version(two) == before[1] {
+	if err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return keep(errNotFound) }); err == nil || s.store.changes.versionOf(two) == before[1] {
 		t.Fatal("a kept refusal touched nothing")
 	}
-	before[0] = s.store.changes.version("")
+	before[0] = s.store.changes.versionOf("")
 	s.change(func(tx *tx) error { return nil })
-	if s.store.changes.version("") == before[0] {
+	if s.store.changes.versionOf("") == before[0] {
 		t.Fatal("a transaction that names nothing touched nothing")
 	}
 }
@@ -156,7 +156,7 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 	s.change(func(tx *tx) error { return tx.setRate(s.account, 1_000_000) })
 	id, key := s.addLicense(license{})
 	hash := parseKey(t, key).hash()
-	memory := newLicenseMemory(s.server.guard)
+	memory := newLicenseMemory(s.server.authenticator)
 	stop, readers := make(chan struct{}), sync.WaitGroup{}
 	for range 4 {
 		readers.Go(func() {

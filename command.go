@@ -28,27 +28,27 @@ func (u usageError) Error() string { return string(u) }
 // An option is a flag, an environment variable WIDGETD_…, a line of the help and a
 // row of the README at once.
 type option struct {
-	name  string // of the flag; upper-cased with _ for -, of the variable
-	value string // what stands for the value in the help; "": a switch
-	def   string // the default
-	help  string
-	usual string // help beside the program's list of options, where help is about one command
+	name        string // of the flag; upper-cased with _ for -, of the variable
+	value       string // what stands for the value in the help; "": a switch
+	def         string // the default
+	help        string
+	generalHelp string // help beside the program's list of options, where help is about one command
 }
 
 // says is the option with a help text for one command, to which it means something of
 // its own.
 func (o option) says(help string) option {
-	o.help, o.usual = help, cmp.Or(o.usual, o.help)
+	o.help, o.generalHelp = help, cmp.Or(o.generalHelp, o.help)
 	return o
 }
 
 // general is the option as the list of all options shows it.
 func (o option) general() option {
-	o.help = cmp.Or(o.usual, o.help)
+	o.help = cmp.Or(o.generalHelp, o.help)
 	return o
 }
 
-func (o option) env() string {
+func (o option) variable() string {
 	return "WIDGETD_" + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
 }
 
@@ -78,8 +78,8 @@ type command struct {
 // commonOptions are those that every command takes.
 var commonOptions = []option{optDB, optKey, optJSON}
 
-// takes returns every option of the command.
-func (c *command) takes() []option { return slices.Concat(commonOptions, c.options) }
+// acceptedOptions returns every option of the command.
+func (c *command) acceptedOptions() []option { return slices.Concat(commonOptions, c.options) }
 
 // The commands about the program itself.
 var helpCommands = []command{
@@ -110,8 +110,8 @@ func (e *env) str(name string) string { return *e.values[name] }
 // on returns whether a switch is set.
 func (e *env) on(name string) bool { return *e.switches[name] }
 
-// list returns the comma-separated parts of an option's value.
-func (e *env) list(name string) []string {
+// commaList returns the comma-separated parts of an option's value.
+func (e *env) commaList(name string) []string {
 	return strings.FieldsFunc(e.str(name), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
@@ -142,7 +142,7 @@ func unknownCommand(commands []command, args []string, stdout, stderr io.Writer)
 	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
 		words = args[:2]
 	}
-	known := slices.ContainsFunc(commands, func(c command) bool { return c.within(args[0]) })
+	known := slices.ContainsFunc(commands, func(c command) bool { return c.startsWith(args[0]) })
 	switch {
 	case known && len(words) == 1 && slices.ContainsFunc(args, isHelp):
 		fmt.Fprintf(stdout, "widgetd %s has these commands; each shows its options with -h:\n\n", args[0])
@@ -175,12 +175,12 @@ func (e *env) parse(args []string) error {
 	fs := flag.NewFlagSet(e.command.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	e.values, e.switches = map[string]*string{}, map[string]*bool{}
-	for _, o := range e.command.takes() {
-		set := e.getenv(o.env())
+	for _, o := range e.command.acceptedOptions() {
+		set := e.getenv(o.variable())
 		if o.value == "" {
 			on, err := strconv.ParseBool(cmp.Or(set, "false"))
 			if err != nil {
-				return usageError(fmt.Sprintf("%s must be true or false, not %q", o.env(), set))
+				return usageError(fmt.Sprintf("%s must be true or false, not %q", o.variable(), set))
 			}
 			e.switches[o.name] = fs.Bool(o.name, on, o.help)
 			continue
@@ -227,8 +227,8 @@ func (v *onceValue) Set(s string) error {
 	return nil
 }
 
-// within reports whether the command's name begins with a word and goes on.
-func (c *command) within(word string) bool { return strings.HasPrefix(c.name, word+" ") }
+// startsWith reports whether the command's name begins with a word and goes on.
+func (c *command) startsWith(word string) bool { return strings.HasPrefix(c.name, word+" ") }
 
 func (c *command) usage() string {
 	usage := c.name
@@ -270,7 +270,7 @@ func help(w io.Writer, commands []command) error {
 // listCommands lists the commands that begin with a word, or all.
 func listCommands(w io.Writer, commands []command, word string) {
 	for _, c := range commands {
-		if word == "" || c.within(word) {
+		if word == "" || c.startsWith(word) {
 			fmt.Fprintf(w, "  %-34s %s\n", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
 		}
 	}
@@ -278,10 +278,10 @@ func listCommands(w io.Writer, commands []command, word string) {
 
 func commandHelp(w io.Writer, commands []command, c *command) error {
 	fmt.Fprintf(w, "widgetd %s\n\n  %s\n\n", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
-	for _, o := range c.takes() {
+	for _, o := range c.acceptedOptions() {
 		writeOption(w, o)
 	}
-	if slices.ContainsFunc(commands, func(other command) bool { return other.within(c.name) }) {
+	if slices.ContainsFunc(commands, func(other command) bool { return other.startsWith(c.name) }) {
 		fmt.Fprintln(w)
 		listCommands(w, commands, c.name)
 	}
@@ -293,7 +293,7 @@ func writeOption(w io.Writer, o option) {
 	if o.def != "" {
 		def = " (" + o.def + ")"
 	}
-	fmt.Fprintf(w, "  %-34s %s%s, %s\n", strings.TrimSuffix("-"+o.name+" "+o.value, " "), o.help, def, o.env())
+	fmt.Fprintf(w, "  %-34s %s%s, %s\n", strings.TrimSuffix("-"+o.name+" "+o.value, " "), o.help, def, o.variable())
 }
 
 // text returns an option that is kept as it is written, held to the rules of a
@@ -328,16 +328,16 @@ func parseAge(s string) (time.Duration, error) {
 	return 0, usageError(fmt.Sprintf("%q is not a duration: it is like 720h or 365d", s))
 }
 
-// parseMoment reads a date (its beginning in UTC), an RFC 3339 time, or a duration
+// parseTime reads a date (its beginning in UTC), an RFC 3339 time, or a duration
 // from now; the zero stamp for "".
-func (e *env) parseMoment(s string) (stamp, error) {
+func (e *env) parseTime(s string) (stamp, error) {
 	if s == "" {
 		return stamp{}, nil
 	}
 	if day, err := time.Parse(time.DateOnly, s); err == nil {
 		s = day.Format(time.RFC3339)
 	}
-	if t, ok := parseMoment(s); ok {
+	if t, ok := parseStamp(s); ok {
 		return t, nil
 	}
 	age, err := parseAge(s)
@@ -454,8 +454,8 @@ func cellText(v any) string {
 	return cmp.Or(text, "-")
 }
 
-// exportPage is how many rows an export reads at a time.
-const exportPage = 500
+// exportPageSize is how many rows an export reads at a time.
+const exportPageSize = 500
 
 // exportRows prints rows of one kind in pages, as NDJSON or CSV.
 func exportRows[T any](e *env, header []string, page func(st *store, before string) ([]T, error), id func(T) string, cells func(T) []string) error {
@@ -477,7 +477,7 @@ func exportRows[T any](e *env, header []string, page func(st *store, before stri
 					out.Write(encodeJSON(row))
 				}
 			}
-			if len(rows) < exportPage {
+			if len(rows) < exportPageSize {
 				if w.Flush(); w.Error() != nil {
 					return w.Error()
 				}
@@ -488,8 +488,8 @@ func exportRows[T any](e *env, header []string, page func(st *store, before stri
 	})
 }
 
-// plainCell keeps a spreadsheet from taking what a stranger wrote for a formula.
-func plainCell(s string) string {
+// csvTextCell keeps a spreadsheet from taking what a stranger wrote for a formula.
+func csvTextCell(s string) string {
 	if s != "" && strings.ContainsRune("=+-@", rune(s[0])) {
 		return "'" + s
 	}

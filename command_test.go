@@ -234,8 +234,8 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 			t.Errorf("%s -h: %q", c.name, own)
 		}
 		for _, o := range options {
-			takes := slices.ContainsFunc(c.takes(), func(taken option) bool { return taken.name == o.name })
-			if shown := strings.Contains(own, o.env()+"\n"); shown != takes {
+			takes := slices.ContainsFunc(c.acceptedOptions(), func(taken option) bool { return taken.name == o.name })
+			if shown := strings.Contains(own, o.variable()+"\n"); shown != takes {
 				t.Errorf("%s -h shows -%s: %v, want %v", c.name, o.name, shown, takes)
 			}
 			used[o.name] = used[o.name] || takes
@@ -264,7 +264,7 @@ func optionRow(o option) string {
 	if o.def != "" {
 		def = "`" + o.def + "`"
 	}
-	return fmt.Sprintf("| `%s` | `%s` | %s | %s |", strings.TrimSuffix("-"+o.name+" "+o.value, " "), o.env(), def, o.help)
+	return fmt.Sprintf("| `%s` | `%s` | %s | %s |", strings.TrimSuffix("-"+o.name+" "+o.value, " "), o.variable(), def, o.help)
 }
 
 func commandRow(c command) string {

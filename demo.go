@@ -41,7 +41,7 @@ var demoCommands = []command{
 // demoCommand runs a seeded service until the context ends. Without -dir all is
 // gone afterwards.
 func demoCommand(e *env) error {
-	log, err := newLog(e.stderr, e.str("log"))
+	log, err := newLogger(e.stderr, e.str("log"))
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func usualServerOptions(all []command) (serverOptions, error) {
 	if err := e.parse(nil); err != nil {
 		return serverOptions{}, err
 	}
-	return e.serverOptions()
+	return e.readServerOptions()
 }
 
 // listenBeside takes the next port of the same host, or any.

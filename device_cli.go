@@ -209,13 +209,13 @@ type exportedDevice struct {
 func deviceExport(e *env) error {
 	header := []string{"license_id", "id", "name", "state", "platform", "app_version", "fingerprint", "activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at"}
 	return exportRows(e, header, func(st *store, before string) (page []exportedDevice, err error) {
-		rows, err := st.allDevices(anyAccount, before, exportPage)
+		rows, err := st.allDevices(anyAccount, before, exportPageSize)
 		for _, d := range rows {
 			page = append(page, exportedDevice{d.LicenseID, viewDevice(d)})
 		}
 		return page, err
 	}, func(d exportedDevice) string { return d.ID }, func(d exportedDevice) []string {
-		return []string{d.LicenseID, d.ID, plainCell(valueOr(d.Name, "")), d.State, plainCell(valueOr(d.Platform, "")), plainCell(valueOr(d.AppVersion, "")), d.Fingerprint,
+		return []string{d.LicenseID, d.ID, csvTextCell(valueOr(d.Name, "")), d.State, csvTextCell(valueOr(d.Platform, "")), csvTextCell(valueOr(d.AppVersion, "")), d.Fingerprint,
 			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), valueOr(d.ReleasedBy, ""), stampCell(d.CloneAt)}
 	})
 }

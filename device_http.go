@@ -18,7 +18,7 @@ type deviceAPI struct {
 }
 
 func deviceWing(s *server) wing {
-	a := &deviceAPI{server: s, licenseMemory: newLicenseMemory(s.guard)}
+	a := &deviceAPI{server: s, licenseMemory: newLicenseMemory(s.authenticator)}
 	return wing{
 		routes: []route{
 			{pattern: "POST /widget/license/activate", token: tokenLate, creates: true, charge: a.charge, run: endpoint(a.activate)},
@@ -83,7 +83,7 @@ func (cr *credential) presentedKey() *credential { return cr }
 // found for the call itself. Members come before, so that the limit's fields tell
 // nothing about a key (contract, section 1).
 func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err error) {
-	if err := in.refusal(); err != nil {
+	if err := in.err(); err != nil {
 		return "", err
 	}
 	cr := request.(interface{ presentedKey() *credential }).presentedKey()
@@ -236,8 +236,8 @@ type verifyResponse struct {
 func (v *verifyResponse) appendJSON(b []byte) []byte {
 	b = append(b, `{"valid":`...)
 	b = strconv.AppendBool(b, v.Valid)
-	b = appendPlain(b, "code", v.Code)
-	b = appendPlain(b, "detail", v.Detail)
+	b = appendUnescaped(b, "code", v.Code)
+	b = appendUnescaped(b, "detail", v.Detail)
 	b = append(b, `,"checked_at":`...)
 	b = v.CheckedAt.appendJSON(b)
 	if v.Nonce != "" {
@@ -255,11 +255,11 @@ func (v *verifyResponse) appendJSON(b []byte) []byte {
 	} else {
 		b = append(append(append(b, `{"id":"`...), d.ID...), '"')
 		b = appendOptional(b, "name", d.Name)
-		b = appendPlain(b, "state", d.State)
+		b = appendUnescaped(b, "state", d.State)
 		b = append(b, '}')
 	}
 	if v.Token != "" {
-		b = appendPlain(b, "token", v.Token)
+		b = appendUnescaped(b, "token", v.Token)
 	}
 	for _, n := range []struct {
 		name  string

@@ -693,14 +693,14 @@ func TestVerify_withAFreshTokenWritesOnceAMinuteAndGivesNoNewOne(t *testing.T) {
 		_, key := s.addLicense(license{})
 		act := s.activate(key, "f", "device", map[string]string{"app_version": "1"}).is(200)
 		dev, lease := act.text("device", "id"), act.text("token")
-		written := s.store.written.Load()
+		written := s.store.committedJobs.Load()
 		for range 59 {
 			time.Sleep(time.Second)
 			if a := s.verifyLease(lease, "app_version", "2").answers("valid"); a.hasToken() {
 				t.Fatalf("a new token: %s", a.body)
 			}
 		}
-		if got := s.store.written.Load(); got != written {
+		if got := s.store.committedJobs.Load(); got != written {
 			t.Fatalf("%d writes within a minute", got-written)
 		}
 		time.Sleep(time.Second)
@@ -711,7 +711,7 @@ func TestVerify_withAFreshTokenWritesOnceAMinuteAndGivesNoNewOne(t *testing.T) {
 				}
 				time.Sleep(5 * time.Second)
 			}
-			if got := s.store.written.Load(); got != written+minute {
+			if got := s.store.committedJobs.Load(); got != written+minute {
 				t.Fatalf("%d writes in %d minutes", got-written, minute)
 			}
 		}

@@ -26,7 +26,7 @@ var eventCommands = []command{
 type eventsQuery struct {
 	accountScope
 	filter eventFilter
-	page   page
+	page   pageQuery
 }
 
 func (q *eventsQuery) read(in *input) {
@@ -36,7 +36,7 @@ func (q *eventsQuery) read(in *input) {
 	q.filter.deviceID = in.parameter("device_id", isID("dev"))
 	in.parameter("since", func(s string) (string, string) {
 		var ok bool
-		if q.filter.since, ok = parseMoment(s); !ok {
+		if q.filter.since, ok = parseStamp(s); !ok {
 			return "invalid_time", "This must be a time as 2027-01-31T12:00:00Z."
 		}
 		return "", ""
@@ -77,7 +77,7 @@ func eventsShow(e *env) error {
 	}
 	if age, err := parseAge(e.str("since")); err == nil { // here a duration goes back
 		filter.since = newStamp(e.now().Add(-age))
-	} else if filter.since, err = e.parseMoment(e.str("since")); err != nil {
+	} else if filter.since, err = e.parseTime(e.str("since")); err != nil {
 		return err
 	}
 	return e.withStore(func(st *store) error {

@@ -93,7 +93,7 @@ type serverOptions struct {
 
 // A server answers every request. Its zero value is of no use; see newServer.
 type server struct {
-	*guard
+	*authenticator
 	serverOptions
 	steady         func() time.Time // a clock that is never set, to measure time by; now may be set
 	log            *slog.Logger
@@ -120,7 +120,7 @@ const (
 // newServer makes a server over an open store, with what wings returns for it. Its
 // base addresses come from the store; refresh reads them again.
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, wings func(*server) []wing) (*server, error) {
-	s := &server{guard: newGuard(st, keys), serverOptions: o, log: log, steady: time.Now,
+	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, log: log, steady: time.Now,
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
 	for _, w := range wings(s) {
 		s.routes = append(s.routes, w.routes...)
@@ -298,7 +298,7 @@ func endpoint[Req any, P interface {
 		if err := s.charge(w, c, in, &req); err != nil {
 			return nil, err
 		}
-		if err := in.refusal(); err != nil {
+		if err := in.err(); err != nil {
 			return nil, err
 		}
 		return f(ctx, c, &req)
@@ -354,7 +354,7 @@ func (s *server) judgeToken(c *call) error {
 	if c.route.token == tokenIgnored {
 		return nil
 	}
-	token, err := bearer(c.request)
+	token, err := bearerToken(c.request)
 	if err != nil {
 		return err
 	}

@@ -238,7 +238,7 @@ func (s *service) must(args ...string) string {
 func (s *service) notice() {
 	s.t.Helper()
 	s.store.fresh.Store(false)
-	for !s.store.current() {
+	for !s.store.cachesFresh() {
 		runtime.Gosched()
 	}
 }
@@ -1161,7 +1161,7 @@ func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
 
 // allRoutes is every route of the service.
 func allRoutes() (all []route) {
-	for _, w := range wings(&server{guard: &guard{}}) {
+	for _, w := range wings(&server{authenticator: &authenticator{}}) {
 		all = append(all, w.routes...)
 	}
 	return all

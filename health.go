@@ -23,12 +23,12 @@ const (
 // A healthCheck remembers the last proof that the database can be read and
 // written, and who is waiting for the next.
 type healthCheck struct {
-	mu      sync.Mutex
-	running chan struct{} // closed when the proof that runs is done; nil: none runs
-	at      time.Time     // when the last one was done
-	took    time.Duration
-	err     error
-	since   time.Time // since when a lock keeps the writer from writing
+	mu           sync.Mutex
+	running      chan struct{} // closed when the proof that runs is done; nil: none runs
+	at           time.Time     // when the last one was done
+	took         time.Duration
+	err          error
+	blockedSince time.Time // since when a lock keeps the writer from writing
 }
 
 // A healthReport is the answer of GET /widget/health (draft-inadarei-api-health-check-06).
@@ -63,7 +63,7 @@ func (h *healthReport) httpStatus() int {
 // showHealth tells whether the service can do its work: pass; warn, while someone
 // else holds the write lock, or the write-ahead log is larger than it should be;
 // fail, when the database can't be read or written, or while the service is stopping.
-func (s *server) showHealth(context.Context, *call, *nothing) (*document, error) {
+func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, error) {
 	status, took, at := s.checkHealth()
 	report := &healthReport{Version: "1", ReleaseID: buildName(), Status: status, Checks: map[string][]healthProbe{
 		"sqlite:responseTime": {{ComponentType: "datastore", ObservedValue: took.Milliseconds(), ObservedUnit: "ms", Status: status, Time: newStamp(at)}},
@@ -88,7 +88,7 @@ func (s *server) checkHealth() (status string, took time.Duration, at time.Time)
 	if h.running == nil && !within(healthInterval, h.at, s.now()) && !s.draining.Load() {
 		h.running = make(chan struct{})
 		done := h.running
-		s.working.Go(func() { s.proveHealth(done) })
+		s.working.Go(func() { s.probeDatabase(done) })
 	}
 	running := h.running
 	h.mu.Unlock()
@@ -107,22 +107,22 @@ func (s *server) checkHealth() (status string, took time.Duration, at time.Time)
 	case h.err != nil && !errors.Is(h.err, errBusy):
 		return healthFail, h.took, h.at
 	case h.running == nil && h.err == nil:
-		h.since = time.Time{}
+		h.blockedSince = time.Time{}
 		return healthPass, h.took, h.at
 	}
-	if h.since.IsZero() { // the proof waits for a lock
-		h.since = now
+	if h.blockedSince.IsZero() { // the proof waits for a lock
+		h.blockedSince = now
 		if !blocked.IsZero() && blocked.Before(now) {
-			h.since = blocked
+			h.blockedSince = blocked
 		}
 	}
-	if now.Sub(h.since) < lockPatience {
-		return healthWarn, now.Sub(h.since), now
+	if now.Sub(h.blockedSince) < lockTimeout {
+		return healthWarn, now.Sub(h.blockedSince), now
 	}
-	return healthFail, now.Sub(h.since), now
+	return healthFail, now.Sub(h.blockedSince), now
 }
 
-func (s *server) proveHealth(done chan struct{}) {
+func (s *server) probeDatabase(done chan struct{}) {
 	start := s.now()
 	err := s.store.probe(context.Background())
 	h := &s.health

@@ -36,12 +36,12 @@ func TestHealth_isProvedAtMostOnceASecondAndNeverLimited(t *testing.T) {
 		for range 1000 {
 			s.get("/widget/health", "Origin: "+siteOrigin).is(200)
 		}
-		if n := s.store.written.Load(); n != 1 {
+		if n := s.store.committedJobs.Load(); n != 1 {
 			t.Fatalf("%d proofs", n)
 		}
 		time.Sleep(time.Second)
 		s.get("/widget/health").is(200)
-		if n := s.store.written.Load(); n != 2 {
+		if n := s.store.committedJobs.Load(); n != 2 {
 			t.Fatalf("%d proofs a second later", n)
 		}
 	})

@@ -20,9 +20,9 @@ var (
 
 	codeMalformedHeader = idempotencyProblems.add(400, "malformed_header", "Malformed header",
 		"An Idempotency-Key has 1 to 255 visible ASCII characters.")
-	codeKeyInProgress = idempotencyProblems.add(409, "idempotency_in_progress", "The same request is still running",
+	codeIdempotencyInProgress = idempotencyProblems.add(409, "idempotency_in_progress", "The same request is still running",
 		"A request with this Idempotency-Key is still running.")
-	codeKeyReused = idempotencyProblems.add(422, "idempotency_key_reused", "Idempotency-Key reused",
+	codeIdempotencyKeyReused = idempotencyProblems.add(422, "idempotency_key_reused", "Idempotency-Key reused",
 		"This Idempotency-Key was used with another body or path.")
 )
 
@@ -85,7 +85,7 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 	path, _ := s.routing.Load().inBase(c.request.URL.Path) // a route with an id in it has many
 	request := keys.hash("idempotency request", path, string(c.body))
 	if !s.running.begin(string(id)) {
-		return res, &refusal{code: codeKeyInProgress, retryAfter: time.Second}
+		return res, &refusal{code: codeIdempotencyInProgress, retryAfter: time.Second}
 	}
 	defer s.running.end(string(id))
 	err = s.store.update(ctx, func(t *tx) (err error) {
@@ -119,7 +119,7 @@ func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, 
 	case err != nil:
 		return nil, err
 	case !bytes.Equal(stored.request, request):
-		return nil, &refusal{code: codeKeyReused}
+		return nil, &refusal{code: codeIdempotencyKeyReused}
 	}
 	plain, err := keys.unseal(c.idemKey, stored.sealed)
 	if err != nil {

@@ -61,11 +61,11 @@ func TestIdempotencyKey_replayInvalidatesNothing(t *testing.T) {
 	s := newService(t)
 	s.notice()
 	s.post("/widget/leads", aLead, someKey).is(200)
-	before := s.store.changes.version("")
+	before := s.store.changes.versionOf("")
 	for range 3 {
 		s.post("/widget/leads", aLead, someKey).is(200).has("Idempotency-Replayed: true")
 	}
-	if s.store.changes.version("") != before {
+	if s.store.changes.versionOf("") != before {
 		t.Fatal("a replay emptied the caches")
 	}
 }

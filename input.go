@@ -36,10 +36,10 @@ func newInput(body *jsonValue, r *http.Request, who *caller) *input {
 	return in
 }
 
-func (in *input) path(name string) string { return in.request.PathValue(name) }
+func (in *input) pathValue(name string) string { return in.request.PathValue(name) }
 
-// refusal returns what is wrong, or nil.
-func (in *input) refusal() error {
+// err returns what is wrong, or nil.
+func (in *input) err() error {
 	if in.malformed {
 		return &refusal{code: codeValidation, detail: "The query can't be decoded."}
 	}
@@ -171,14 +171,14 @@ func (in *input) number(name string, low, high int) *int {
 	return &number
 }
 
-// moment reads an optional time as RFC 3339 writes it; the zero stamp when it is
+// timestamp reads an optional time as RFC 3339 writes it; the zero stamp when it is
 // absent or wrong.
-func (in *input) moment(name string) stamp {
+func (in *input) timestamp(name string) stamp {
 	v := in.member(name, jsonString, optional)
 	if v == nil {
 		return stamp{}
 	}
-	t, ok := parseMoment(v.text)
+	t, ok := parseStamp(v.text)
 	if !ok {
 		in.wrong(name, "invalid_time", "This must be a time as 2027-01-31T12:00:00Z.")
 	}
@@ -217,15 +217,15 @@ func (in *input) date(name string) (t time.Time) {
 	return t
 }
 
-// A page is the part of a list that a caller asks for.
-type page struct {
+// A pageQuery is the part of a list that a caller asks for.
+type pageQuery struct {
 	limit  int
 	before string // the id that the page before ended with
 }
 
 // page reads ?limit= and ?cursor= for a list of ids with a prefix.
-func (in *input) page(prefix string) page {
-	p := page{limit: 50}
+func (in *input) page(prefix string) pageQuery {
+	p := pageQuery{limit: 50}
 	in.parameter("limit", func(s string) (string, string) {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > 200 || strconv.Itoa(n) != s {
@@ -243,10 +243,10 @@ func (in *input) page(prefix string) page {
 	return p
 }
 
-// nothing is the request of an endpoint that reads no member.
-type nothing struct{}
+// emptyRequest is the request of an endpoint that reads no member.
+type emptyRequest struct{}
 
-func (nothing) read(*input) {}
+func (emptyRequest) read(*input) {}
 
 // isNull reports whether a member is there and null, which takes a term away.
 func (in *input) isNull(name string) bool {

@@ -145,7 +145,7 @@ func render(v *jsonValue) string {
 	case jsonNull:
 		return "null"
 	case jsonBool:
-		return strconv.FormatBool(v.truth)
+		return strconv.FormatBool(v.boolean)
 	case jsonString:
 		return strconv.Quote(v.text)
 	case jsonArray:
@@ -546,10 +546,10 @@ func FuzzMoment(f *testing.F) {
 				t.Fatalf("%q is %v, and that comes back as %v, %v", s, got, back, err)
 			}
 		}
-		if got, ok := parseMoment(s); ok {
+		if got, ok := parseStamp(s); ok {
 			check(got)
 		}
-		if got, err := e.parseMoment(s); err == nil && s != "" {
+		if got, err := e.parseTime(s); err == nil && s != "" {
 			check(got)
 		}
 	})

@@ -36,7 +36,7 @@ func (k jsonKind) String() string { return jsonKindNames[k] }
 // digits; list an array's elements; members an object's, in their order.
 type jsonValue struct {
 	kind    jsonKind
-	truth   bool
+	boolean bool
 	text    string
 	list    []jsonValue
 	members []jsonMember
@@ -68,8 +68,8 @@ func (v *jsonValue) integer() (int64, bool) {
 }
 
 const (
-	maxJSONDepth  = 8
-	manyJSONNames = 16 // above that a set finds duplicates faster than a scan
+	maxJSONDepth      = 8
+	maxScannedMembers = 16 // above that a set finds duplicates faster than a scan
 )
 
 // parseJSON reads one object, nothing before it but white space and nothing after
@@ -89,32 +89,32 @@ func parseJSON(text []byte) (jsonValue, error) {
 		return jsonValue{}, err
 	}
 	p.space()
-	if p.at < len(p.text) {
-		return jsonValue{}, p.fail("there is more text after the object")
+	if p.pos < len(p.text) {
+		return jsonValue{}, p.syntaxError("there is more text after the object")
 	}
 	return v, nil
 }
 
 type jsonParser struct {
 	text []byte
-	at   int
+	pos  int
 }
 
-func (p *jsonParser) fail(what string) error {
-	return fmt.Errorf("%s, at byte %d", what, p.at)
+func (p *jsonParser) syntaxError(what string) error {
+	return fmt.Errorf("%s, at byte %d", what, p.pos)
 }
 
 // peek returns the next byte, 0 at the end; a real NUL is an error everywhere.
 func (p *jsonParser) peek() byte {
-	if p.at < len(p.text) {
-		return p.text[p.at]
+	if p.pos < len(p.text) {
+		return p.text[p.pos]
 	}
 	return 0
 }
 
 func (p *jsonParser) space() {
-	for p.at < len(p.text) && (p.text[p.at] == ' ' || p.text[p.at] == '\t' || p.text[p.at] == '\n' || p.text[p.at] == '\r') {
-		p.at++
+	for p.pos < len(p.text) && (p.text[p.pos] == ' ' || p.text[p.pos] == '\t' || p.text[p.pos] == '\n' || p.text[p.pos] == '\r') {
+		p.pos++
 	}
 }
 
@@ -122,7 +122,7 @@ func (p *jsonParser) value(depth int) (jsonValue, error) {
 	switch c := p.peek(); {
 	case c == '{' || c == '[':
 		if depth == maxJSONDepth {
-			return jsonValue{}, p.fail("the text is nested more than 8 deep")
+			return jsonValue{}, p.syntaxError("the text is nested more than 8 deep")
 		}
 		if c == '{' {
 			return p.object(depth + 1)
@@ -134,55 +134,55 @@ func (p *jsonParser) value(depth int) (jsonValue, error) {
 	case c == '-' || c >= '0' && c <= '9':
 		return p.number()
 	}
-	for word, v := range map[string]jsonValue{"null": {}, "true": {kind: jsonBool, truth: true}, "false": {kind: jsonBool}} {
-		if bytes.HasPrefix(p.text[p.at:], []byte(word)) {
-			p.at += len(word)
+	for word, v := range map[string]jsonValue{"null": {}, "true": {kind: jsonBool, boolean: true}, "false": {kind: jsonBool}} {
+		if bytes.HasPrefix(p.text[p.pos:], []byte(word)) {
+			p.pos += len(word)
 			return v, nil
 		}
 	}
-	return jsonValue{}, p.fail("a value is missing or not JSON")
+	return jsonValue{}, p.syntaxError("a value is missing or not JSON")
 }
 
 func (p *jsonParser) object(depth int) (jsonValue, error) {
 	v := jsonValue{kind: jsonObject}
 	var names map[string]bool
-	start := p.at
-	p.at++
+	start := p.pos
+	p.pos++
 	for p.space(); p.peek() != '}'; p.space() {
 		if len(v.members) > 0 {
 			if p.peek() != ',' {
-				return v, p.fail("a comma or the object's end is missing")
+				return v, p.syntaxError("a comma or the object's end is missing")
 			}
-			p.at++
+			p.pos++
 			p.space()
 		}
 		if p.peek() != '"' {
-			return v, p.fail("a member's name is missing")
+			return v, p.syntaxError("a member's name is missing")
 		}
 		name, err := p.string()
 		if err != nil {
 			return v, err
 		}
-		if len(v.members) == manyJSONNames {
-			names = make(map[string]bool, 2*manyJSONNames)
+		if len(v.members) == maxScannedMembers {
+			names = make(map[string]bool, 2*maxScannedMembers)
 			for _, m := range v.members {
 				names[m.name] = true
 			}
 		}
 		if names == nil {
 			if _, twice := v.member(name); twice {
-				return v, p.fail("a member is there twice")
+				return v, p.syntaxError("a member is there twice")
 			}
 		} else if names[name] {
-			return v, p.fail("a member is there twice")
+			return v, p.syntaxError("a member is there twice")
 		} else {
 			names[name] = true
 		}
 		p.space()
 		if p.peek() != ':' {
-			return v, p.fail("a colon is missing")
+			return v, p.syntaxError("a colon is missing")
 		}
-		p.at++
+		p.pos++
 		p.space()
 		member, err := p.value(depth)
 		if err != nil {
@@ -190,20 +190,20 @@ func (p *jsonParser) object(depth int) (jsonValue, error) {
 		}
 		v.members = append(v.members, jsonMember{name, member})
 	}
-	p.at++
-	v.raw = p.text[start:p.at]
+	p.pos++
+	v.raw = p.text[start:p.pos]
 	return v, nil
 }
 
 func (p *jsonParser) array(depth int) (jsonValue, error) {
 	v := jsonValue{kind: jsonArray}
-	p.at++
+	p.pos++
 	for p.space(); p.peek() != ']'; p.space() {
 		if len(v.list) > 0 {
 			if p.peek() != ',' {
-				return v, p.fail("a comma or the array's end is missing")
+				return v, p.syntaxError("a comma or the array's end is missing")
 			}
-			p.at++
+			p.pos++
 			p.space()
 		}
 		element, err := p.value(depth)
@@ -212,88 +212,88 @@ func (p *jsonParser) array(depth int) (jsonValue, error) {
 		}
 		v.list = append(v.list, element)
 	}
-	p.at++
+	p.pos++
 	return v, nil
 }
 
 func (p *jsonParser) number() (jsonValue, error) {
-	start := p.at
+	start := p.pos
 	digits := func() int {
 		n := 0
 		for c := p.peek(); c >= '0' && c <= '9'; c = p.peek() {
-			p.at++
+			p.pos++
 			n++
 		}
 		return n
 	}
 	if p.peek() == '-' {
-		p.at++
+		p.pos++
 	}
 	zero := p.peek() == '0'
 	if n := digits(); n == 0 || zero && n > 1 {
-		return jsonValue{}, p.fail("a number is malformed")
+		return jsonValue{}, p.syntaxError("a number is malformed")
 	}
 	if p.peek() == '.' {
-		p.at++
+		p.pos++
 		if digits() == 0 {
-			return jsonValue{}, p.fail("a number is malformed")
+			return jsonValue{}, p.syntaxError("a number is malformed")
 		}
 	}
 	if c := p.peek(); c == 'e' || c == 'E' {
-		p.at++
+		p.pos++
 		if c := p.peek(); c == '+' || c == '-' {
-			p.at++
+			p.pos++
 		}
 		if digits() == 0 {
-			return jsonValue{}, p.fail("a number is malformed")
+			return jsonValue{}, p.syntaxError("a number is malformed")
 		}
 	}
-	return jsonValue{kind: jsonNumber, text: string(p.text[start:p.at])}, nil
+	return jsonValue{kind: jsonNumber, text: string(p.text[start:p.pos])}, nil
 }
 
 func (p *jsonParser) string() (string, error) {
-	p.at++
-	start := p.at
-	for p.at < len(p.text) {
-		switch c := p.text[p.at]; {
+	p.pos++
+	start := p.pos
+	for p.pos < len(p.text) {
+		switch c := p.text[p.pos]; {
 		case c == '"':
-			s := string(p.text[start:p.at])
-			p.at++
+			s := string(p.text[start:p.pos])
+			p.pos++
 			return s, nil
 		case c == '\\':
-			return p.escaped(start)
+			return p.stringWithEscapes(start)
 		case c < ' ':
-			return "", p.fail("a control character stands in a string")
+			return "", p.syntaxError("a control character stands in a string")
 		default:
-			p.at++
+			p.pos++
 		}
 	}
-	return "", p.fail("a string has no end")
+	return "", p.syntaxError("a string has no end")
 }
 
-// escaped goes on with a string that has an escape, from its beginning.
-func (p *jsonParser) escaped(start int) (string, error) {
+// stringWithEscapes goes on with a string that has an escape, from its beginning.
+func (p *jsonParser) stringWithEscapes(start int) (string, error) {
 	var b strings.Builder
-	b.Write(p.text[start:p.at])
-	for p.at < len(p.text) {
-		c := p.text[p.at]
+	b.Write(p.text[start:p.pos])
+	for p.pos < len(p.text) {
+		c := p.text[p.pos]
 		switch {
 		case c == '"':
-			p.at++
+			p.pos++
 			return b.String(), nil
 		case c < ' ':
-			return "", p.fail("a control character stands in a string")
+			return "", p.syntaxError("a control character stands in a string")
 		case c != '\\':
 			b.WriteByte(c)
-			p.at++
+			p.pos++
 			continue
 		}
-		p.at++
+		p.pos++
 		short := strings.IndexByte(`"\/bfnrt`, p.peek())
 		switch {
-		case p.at == len(p.text):
-			return "", p.fail("a string has no end")
-		case p.text[p.at] == 'u':
+		case p.pos == len(p.text):
+			return "", p.syntaxError("a string has no end")
+		case p.text[p.pos] == 'u':
 			r, err := p.unicodeEscape()
 			if err != nil {
 				return "", err
@@ -301,44 +301,44 @@ func (p *jsonParser) escaped(start int) (string, error) {
 			b.WriteRune(r)
 		case short >= 0:
 			b.WriteByte("\"\\/\b\f\n\r\t"[short])
-			p.at++
+			p.pos++
 		default:
-			return "", p.fail("an escape is malformed")
+			return "", p.syntaxError("an escape is malformed")
 		}
 	}
-	return "", p.fail("a string has no end")
+	return "", p.syntaxError("a string has no end")
 }
 
 // unicodeEscape reads uXXXX, and a second one for the second half of a pair.
 func (p *jsonParser) unicodeEscape() (rune, error) {
 	hex := func() (rune, bool) {
-		if p.at+5 > len(p.text) || p.text[p.at] != 'u' {
+		if p.pos+5 > len(p.text) || p.text[p.pos] != 'u' {
 			return 0, false
 		}
-		n, err := strconv.ParseUint(string(p.text[p.at+1:p.at+5]), 16, 16)
-		p.at += 5
+		n, err := strconv.ParseUint(string(p.text[p.pos+1:p.pos+5]), 16, 16)
+		p.pos += 5
 		return rune(n), err == nil
 	}
 	r, ok := hex()
 	if !ok {
-		return 0, p.fail("an escape is malformed")
+		return 0, p.syntaxError("an escape is malformed")
 	}
 	if !utf16.IsSurrogate(r) {
 		return r, nil
 	}
 	if p.peek() == '\\' {
-		p.at++
+		p.pos++
 		if second, ok := hex(); ok {
 			if pair := utf16.DecodeRune(r, second); pair != utf8.RuneError {
 				return pair, nil
 			}
 		}
 	}
-	return 0, p.fail("half of a surrogate pair stands alone")
+	return 0, p.syntaxError("half of a surrogate pair stands alone")
 }
 
-// An appender encodes itself, without reflection.
-type appender interface{ appendJSON(b []byte) []byte }
+// An jsonAppender encodes itself, without reflection.
+type jsonAppender interface{ appendJSON(b []byte) []byte }
 
 // appendMember appends a comma, a name and a string.
 func appendMember(b []byte, name, value string) []byte {
@@ -346,9 +346,9 @@ func appendMember(b []byte, name, value string) []byte {
 	return appendString(b, value)
 }
 
-// appendPlain is appendMember for what this program made, which needs no escapes:
+// appendUnescaped is appendMember for what this program made, which needs no escapes:
 // an id, a code, a token.
-func appendPlain(b []byte, name, value string) []byte {
+func appendUnescaped(b []byte, name, value string) []byte {
 	b = append(append(append(b, `,"`...), name...), `":"`...)
 	return append(append(b, value...), '"')
 }
@@ -361,8 +361,8 @@ func appendOptional(b []byte, name string, value *string) []byte {
 	return append(append(append(b, `,"`...), name...), `":null`...)
 }
 
-// appendCount appends a number that may be null.
-func appendCount(b []byte, n *int) []byte {
+// appendOptionalInt appends a number that may be null.
+func appendOptionalInt(b []byte, n *int) []byte {
 	if n == nil {
 		return append(b, "null"...)
 	}
@@ -381,7 +381,7 @@ func appendString(b []byte, s string) []byte {
 
 // encodeJSON encodes what this program made; that can't fail. It ends in a line break.
 func encodeJSON(v any) []byte {
-	if a, ok := v.(appender); ok {
+	if a, ok := v.(jsonAppender); ok {
 		return append(a.appendJSON(nil), '\n')
 	}
 	var b bytes.Buffer

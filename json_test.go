@@ -19,7 +19,7 @@ func TestJSON_thatIsTakenIsReadAsItStands(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := jsonValue{kind: jsonObject, raw: bytes.TrimSpace(text), members: []jsonMember{
-		{"a", jsonValue{kind: jsonArray, list: []jsonValue{{kind: jsonNumber, text: "1"}, {kind: jsonNumber, text: "-0.5e+3"}, {kind: jsonBool, truth: true}, {kind: jsonBool}, {}, {kind: jsonObject, raw: []byte("{}")}}}},
+		{"a", jsonValue{kind: jsonArray, list: []jsonValue{{kind: jsonNumber, text: "1"}, {kind: jsonNumber, text: "-0.5e+3"}, {kind: jsonBool, boolean: true}, {kind: jsonBool}, {}, {kind: jsonObject, raw: []byte("{}")}}}},
 		{"é😀\n/", jsonValue{kind: jsonString, text: `é"\`}},
 	}}
 	if !reflect.DeepEqual(v, want) {
@@ -95,7 +95,7 @@ func TestJSON_ofThePublicVectorsIsRefusedAsALead(t *testing.T) {
 func (v *jsonValue) plain() any {
 	switch v.kind {
 	case jsonBool:
-		return v.truth
+		return v.boolean
 	case jsonNumber:
 		return json.Number(v.text)
 	case jsonString:

@@ -86,7 +86,7 @@ func keyAdd(e *env) error {
 	return e.print(map[string]string{"kid": key.kid}, key.kid+" verifies now; pin it in devices, and in a day 'widgetd key rotate' lets it sign")
 }
 
-const keyPublished = 24 * time.Hour // how long a key is public before it signs
+const minKeyAge = 24 * time.Hour // how long a key is public before it signs
 
 func keyRotate(e *env) error {
 	kid := ""
@@ -100,7 +100,7 @@ func keyRotate(e *env) error {
 		if newest == 0 {
 			return errors.New("the newest key signs already: make another with 'widgetd key add'")
 		}
-		if age := e.now().Sub(ring.keys[newest].createdAt.Time); age < keyPublished && !e.on("force") {
+		if age := e.now().Sub(ring.keys[newest].createdAt.Time); age < minKeyAge && !e.on("force") {
 			return fmt.Errorf("the newest key is public for %s only: devices and caches learn of it within a day; wait, or add -force", age.Round(time.Second))
 		}
 		key := ring.keys[newest]

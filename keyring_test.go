@@ -301,7 +301,7 @@ func TestKeyring_signsWithANewKeyADayLaterThenItsForerunnerRetires(t *testing.T)
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		file := filepath.Join(s.dir, "widgetd.key")
-		follow := func(ctx context.Context) { s.server.follow(ctx, file) }
+		follow := func(ctx context.Context) { s.server.pollFiles(ctx, file) }
 		stop := s.beside(follow)
 		synctest.Wait()
 		_, license := s.addLicense(license{})
@@ -321,7 +321,7 @@ func TestKeyring_signsWithANewKeyADayLaterThenItsForerunnerRetires(t *testing.T)
 		if len(kids) != 2 || kids[0] != first {
 			t.Fatalf("after key add: %v", kids)
 		}
-		time.Sleep(followInterval)
+		time.Sleep(upkeepInterval)
 		synctest.Wait()
 		if body := s.get("//.well-known/jwks.json").is(200).body; !strings.Contains(body, kids[1]) || !strings.Contains(body, first) {
 			t.Fatalf("the running service shows %s", body)
@@ -332,7 +332,7 @@ func TestKeyring_signsWithANewKeyADayLaterThenItsForerunnerRetires(t *testing.T)
 		_, err = s.command("key", "rotate")
 		oneLine(t, err, "-force", "a day")
 		stop() // a day has many seconds
-		time.Sleep(keyPublished - followInterval - time.Second)
+		time.Sleep(minKeyAge - upkeepInterval - time.Second)
 		_, err = s.command("key", "rotate")
 		oneLine(t, err, "-force", "a day")
 		time.Sleep(time.Second)
@@ -342,7 +342,7 @@ func TestKeyring_signsWithANewKeyADayLaterThenItsForerunnerRetires(t *testing.T)
 			t.Fatalf("after key rotate: %v, want %v turned round", got, kids)
 		}
 		s.beside(follow)
-		time.Sleep(followInterval)
+		time.Sleep(upkeepInterval)
 		synctest.Wait()
 		s.post("/widget/license/verify", activate).is(200)
 		s.get("/leads", old).is(401) // an hour old
@@ -386,12 +386,12 @@ func TestKeyring_saysWhatRetiringAKeyEndsAndThenEndsIt(t *testing.T) {
 		s.check(err)
 		_, err = s.command("key", "rotate", "-force")
 		s.check(err)
-		s.server.followKeys(file)
+		s.server.reloadKeys(file)
 		s.get("/leads", old).is(200)
 
 		_, err = s.command("key", "retire", first)
 		oneLine(t, err, "3 unexpired device leases", "2 tokens", "-force")
-		s.server.followKeys(file)
+		s.server.reloadKeys(file)
 		s.get("/leads", old).is(200)
 		time.Sleep(2 * time.Hour)
 		_, err = s.command("key", "retire", first)
@@ -399,7 +399,7 @@ func TestKeyring_saysWhatRetiringAKeyEndsAndThenEndsIt(t *testing.T) {
 		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+leases[0]).is(200)
 		_, err = s.command("key", "retire", first, "-force")
 		s.check(err)
-		s.server.followKeys(file)
+		s.server.reloadKeys(file)
 		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+leases[0]).challenged(401, "invalid_token", invalidChallenge)
 		if a := s.post("/widget/license/verify", fmt.Sprintf(`{"license_key":%q,"fingerprint":"f0"}`, key)).is(200); !a.json()["valid"].(bool) {
 			t.Fatalf("by its key: %s", a.body)
@@ -412,16 +412,16 @@ func TestKeyring_isWrittenWhileALockHoldsUpTheDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		file := filepath.Join(s.dir, "widgetd.key")
-		s.beside(func(ctx context.Context) { s.server.follow(ctx, file) })
-		s.beside(s.server.tend)
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, file) })
+		s.beside(s.server.runChores)
 		unlock, unlocked := make(chan struct{}), make(chan error, 1)
 		go func() { unlocked <- s.store.update(t.Context(), func(*tx) error { <-unlock; return nil }) }()
 		s.get("//api/legacy/nothing").is(404, "not_found") // counted, and to be written
-		time.Sleep(2 * followInterval)
+		time.Sleep(2 * upkeepInterval)
 		key, err := newSigningKey(time.Now())
 		s.check(err)
 		s.check((&keyring{keys: append(slices.Clone(s.keys.keys), key), secret: s.keys.secret}).save(file, true))
-		time.Sleep(followInterval)
+		time.Sleep(upkeepInterval)
 		synctest.Wait()
 		if n := len(s.server.keys.Load().keys); n != 2 {
 			t.Errorf("%d keys", n)
@@ -468,7 +468,7 @@ func TestKeyring_badOnDiskChangesNothingInARunningService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		file := filepath.Join(s.dir, "widgetd.key")
-		s.beside(func(ctx context.Context) { s.server.follow(ctx, file) })
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, file) })
 		synctest.Wait()
 		auth := "Authorization: Bearer " + s.token(s.account, scopeLeads)
 		whole, err := os.ReadFile(file)
@@ -481,7 +481,7 @@ func TestKeyring_badOnDiskChangesNothingInARunningService(t *testing.T) {
 			"gone":    func() error { return os.Remove(file) },
 		} {
 			s.check(change())
-			time.Sleep(followInterval)
+			time.Sleep(upkeepInterval)
 			synctest.Wait()
 			if a := s.get("/leads", auth); a.status != 200 {
 				t.Fatalf("%s: %d %s", name, a.status, a.body)
@@ -490,12 +490,12 @@ func TestKeyring_badOnDiskChangesNothingInARunningService(t *testing.T) {
 				t.Fatalf("%s: nothing is logged: %s", name, s.log)
 			}
 			s.check(errors.Join(os.WriteFile(file, whole, 0o600), os.Chmod(file, 0o600)))
-			time.Sleep(followInterval)
+			time.Sleep(upkeepInterval)
 			synctest.Wait()
 			s.get("/leads", auth).is(200)
 		}
 		s.check(next.save(file, true))
-		time.Sleep(followInterval)
+		time.Sleep(upkeepInterval)
 		synctest.Wait()
 		s.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
 		if got := s.server.keys.Load().signer().kid; got != next.signer().kid {

@@ -90,7 +90,7 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 // leadsRequest is the query of GET /leads.
 type leadsRequest struct {
 	accountScope
-	page page
+	page pageQuery
 }
 
 func (q *leadsRequest) read(in *input) {
@@ -147,9 +147,9 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 
 func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
-	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads(anyAccount, before, exportPage) },
+	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads(anyAccount, before, exportPageSize) },
 		func(l lead) string { return l.ID }, func(l lead) []string {
-			return []string{l.ID, l.AccountID, l.Type, plainCell(l.Email), plainCell(valueOr(l.Source, "")), plainCell(valueOr(l.Page, "")), l.CreatedAt.String()}
+			return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(valueOr(l.Source, "")), csvTextCell(valueOr(l.Page, "")), l.CreatedAt.String()}
 		})
 }
 
@@ -165,7 +165,7 @@ func leadsErase(e *env) error {
 		note := "no trace of the address is left in the file or its log; copies in backups end with their retention"
 		if e.on("litestream") {
 			note = "the address is gone from the file; the write-ahead log, the replica and backups lose it with their retention"
-		} else if err := st.emptyLog(lockPatience); err != nil {
+		} else if err := st.emptyLog(lockTimeout); err != nil {
 			note = "the address is gone from the file, but not from its log: run this again once nobody has a transaction open (" + err.Error() + "); copies in backups end with their retention"
 		}
 		copies := upgradeCopies(e.str("db"))

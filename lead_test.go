@@ -363,7 +363,7 @@ func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *test
 		end()
 		ctx, stop := context.WithCancel(t.Context())
 		var working sync.WaitGroup
-		working.Go(func() { s.tend(ctx) })
+		working.Go(func() { s.runChores(ctx) })
 		time.Sleep(2 * time.Second)
 		clock.set(24 * time.Hour) // which is not believed for an hour
 		time.Sleep(sweepInterval)

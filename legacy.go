@@ -123,7 +123,7 @@ func (a *legacyAPI) legacyCaller(w *response, r *http.Request, check originCheck
 	if w.account != "" {
 		return w.account
 	}
-	if token, err := bearer(r); err == nil && token != "" {
+	if token, err := bearerToken(r); err == nil && token != "" {
 		if who, err := a.authenticate(token, true); err == nil {
 			return who.claims.Subject
 		}

@@ -168,7 +168,7 @@ func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 func TestLegacy_countsAreWrittenAtTheEndOfADrainThatTookAllItsTime(t *testing.T) {
 	s := newService(t)
 	s.get("//api/legacy/old").is(410)
-	s.check(s.server.lastChores())
+	s.check(s.server.runFinalChores())
 	if n := s.count(`SELECT sum(calls) FROM legacy_calls`); n != 1 {
 		t.Fatalf("%d calls", n)
 	}

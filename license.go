@@ -251,8 +251,8 @@ func (v *licenseView) appendJSON(b []byte) []byte {
 	b = append(append(append(b, `{"id":"`...), v.ID...), '"')
 	b = appendMember(b, "product", v.Product)
 	b = appendOptional(b, "plan", v.Plan)
-	b = appendPlain(b, "kind", v.Kind)
-	b = appendPlain(b, "status", v.Status)
+	b = appendUnescaped(b, "kind", v.Kind)
+	b = appendUnescaped(b, "status", v.Status)
 	b = strconv.AppendBool(append(b, `,"trial":`...), v.Trial)
 	b = v.ExpiresAt.appendJSON(append(b, `,"expires_at":`...))
 	b = v.GraceUntil.appendJSON(append(b, `,"grace_until":`...))
@@ -264,8 +264,8 @@ func (v *licenseView) appendJSON(b []byte) []byte {
 		b = appendString(b, code)
 	}
 	b = strconv.AppendInt(append(b, `],"seats":{"used":`...), int64(v.Seats.Used), 10)
-	b = appendCount(append(b, `,"max":`...), v.Seats.Max)
-	b = appendCount(append(b, `,"free":`...), v.Seats.Free)
+	b = appendOptionalInt(append(b, `,"max":`...), v.Seats.Max)
+	b = appendOptionalInt(append(b, `,"free":`...), v.Seats.Free)
 	return append(b, "}}"...)
 }
 

@@ -53,11 +53,11 @@ func (e *env) licenseFromOptions() (*license, error) {
 	if err != nil {
 		return nil, err
 	}
-	starts, err := e.parseMoment(e.str("starts"))
+	starts, err := e.parseTime(e.str("starts"))
 	if err != nil {
 		return nil, err
 	}
-	expires, err := e.parseMoment(e.str("expires"))
+	expires, err := e.parseTime(e.str("expires"))
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (e *env) licenseFromOptions() (*license, error) {
 		"duration_days": {"duration-days", e.str("duration-days")},
 		"expiry_basis":  {"from-activation", basis},
 		"lease_hours":   {"lease-hours", e.str("lease-hours")},
-		"entitlements":  {"entitlements", strings.Join(e.list("entitlements"), " ")},
+		"entitlements":  {"entitlements", strings.Join(e.commaList("entitlements"), " ")},
 		"trial":         {"trial", strconv.FormatBool(e.on("trial"))},
 		"metadata":      {"metadata", e.str("metadata")},
 	}
@@ -139,7 +139,7 @@ func licensePatch(e *env) error {
 	}
 	in := newInput(&body, nil, nil)
 	change := readPatch(in)
-	if err := in.refusal(); err != nil {
+	if err := in.err(); err != nil {
 		return err
 	}
 	return e.licenseChange(func(t *tx) (*license, error) {
@@ -170,7 +170,7 @@ func licenseAction(e *env) error {
 }
 
 func licenseRotate(e *env) error {
-	until, err := e.parseMoment(e.str("old-key-until"))
+	until, err := e.parseTime(e.str("old-key-until"))
 	if err != nil {
 		return err
 	}
@@ -249,13 +249,13 @@ func licenseExport(e *env) error {
 	header := []string{"id", "account_id", "product", "plan", "kind", "state", "status", "reason", "trial", "max_devices", "max_transfers", "starts_at", "expires_at",
 		"grace_days", "duration_days", "expiry_basis", "lease_hours", "entitlements", "metadata", "key_hint", "seats_used", "first_activated_at", "created_at"}
 	return exportRows(e, header, func(st *store, before string) (page []licenseDetail, err error) {
-		rows, err := st.licenses(licenseFilter{owner: anyAccount, now: newStamp(e.now())}, before, exportPage)
+		rows, err := st.licenses(licenseFilter{owner: anyAccount, now: newStamp(e.now())}, before, exportPageSize)
 		for _, l := range rows {
 			page = append(page, detailLicense(l, e.now()))
 		}
 		return page, err
 	}, func(l licenseDetail) string { return l.ID }, func(l licenseDetail) []string {
-		return []string{l.ID, l.AccountID, plainCell(l.Product), plainCell(valueOr(l.Plan, "")), l.Kind, l.State, l.Status, plainCell(valueOr(l.Reason, "")), strconv.FormatBool(l.Trial),
+		return []string{l.ID, l.AccountID, csvTextCell(l.Product), csvTextCell(valueOr(l.Plan, "")), l.Kind, l.State, l.Status, csvTextCell(valueOr(l.Reason, "")), strconv.FormatBool(l.Trial),
 			numberCell(l.MaxDevices), numberCell(l.MaxTransfers), stampCell(l.StartsAt), stampCell(l.ExpiresAt), strconv.Itoa(l.GraceDays), numberCell(l.DurationDays),
 			l.ExpiryBasis, strconv.Itoa(l.LeaseHours), strings.Join(l.Entitlements, " "), string(l.Metadata), l.KeyHint, strconv.Itoa(l.SeatsUsed),
 			stampCell(l.FirstActivatedAt), stampCell(l.CreatedAt)}

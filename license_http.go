@@ -71,7 +71,7 @@ type patchLicenseRequest struct {
 }
 
 func (q *patchLicenseRequest) read(in *input) {
-	q.id = in.path("id")
+	q.id = in.pathValue("id")
 	q.terms = readPatch(in)
 }
 
@@ -102,7 +102,7 @@ type renewRequest struct {
 }
 
 func (q *renewRequest) read(in *input) {
-	q.id = in.path("id")
+	q.id = in.pathValue("id")
 	q.days = in.number("days", 1, maxDurationDays)
 }
 
@@ -117,7 +117,7 @@ func (s *server) renewLicense(ctx context.Context, c *call, q *renewRequest) (*l
 type stateRequest struct{ id, reason string }
 
 func (q *stateRequest) read(in *input) {
-	q.id = in.path("id")
+	q.id = in.pathValue("id")
 	q.reason = in.text("reason", optional, maxReason, nil)
 }
 
@@ -146,8 +146,8 @@ type rotateRequest struct {
 }
 
 func (q *rotateRequest) read(in *input) {
-	q.id = in.path("id")
-	q.oldUntil = in.moment("old_key_until")
+	q.id = in.pathValue("id")
+	q.oldUntil = in.timestamp("old_key_until")
 }
 
 // rotateKey answers POST /licenses/{id}/rotate-key.
@@ -165,7 +165,7 @@ func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*key
 type licensesRequest struct {
 	accountScope
 	filter licenseFilter
-	page   page
+	page   pageQuery
 }
 
 func (q *licensesRequest) read(in *input) {
@@ -195,12 +195,12 @@ func (s *server) listLicenses(_ context.Context, c *call, q *licensesRequest) (*
 type licenseRequest struct {
 	accountScope
 	id, device string
-	page       page
+	page       pageQuery
 }
 
 func (q *licenseRequest) read(in *input) {
 	q.accountScope.read(in)
-	q.id, q.device = in.path("id"), in.path("device_id")
+	q.id, q.device = in.pathValue("id"), in.pathValue("device_id")
 	q.page = in.page("dev")
 }
 
@@ -250,7 +250,7 @@ func (in *input) numberTerm(name string, low, high int) (*int, bool) {
 
 func (in *input) flagTerm(name string) (value, present bool) {
 	if v := in.member(name, jsonBool, optional); v != nil {
-		return v.truth, true
+		return v.boolean, true
 	}
 	return false, false
 }
@@ -259,7 +259,7 @@ func (in *input) momentTerm(name string) (stamp, bool) {
 	if !in.has(name) || in.isNull(name) {
 		return stamp{}, in.has(name)
 	}
-	return in.moment(name), true
+	return in.timestamp(name), true
 }
 
 func (in *input) codesTerm(name string) (codeList, bool) {

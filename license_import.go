@@ -272,7 +272,7 @@ func (c *textTerms) momentTerm(name string) (stamp, bool) {
 	if day, err := time.Parse(time.DateOnly, cell); err == nil {
 		cell = newStamp(day).String()
 	}
-	t, ok := parseMoment(cell)
+	t, ok := parseStamp(cell)
 	if !ok {
 		c.wrong(name, "This must be a date as 2027-01-31 or a time as 2027-01-31T12:00:00Z.")
 	}

@@ -97,11 +97,11 @@ func parseLicenseKey(s string) (licenseKey, error) {
 		return key, nil
 	}
 	groups := strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) })
-	if plain := strings.Join(groups, ""); ownShape(groups, plain) {
+	if plain := strings.Join(groups, ""); hasOwnShape(groups, plain) {
 		if strings.IndexFunc(plain, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 { // "ı" in upper case is "I"
 			return "", errKeyMalformed
 		}
-		plain = sameSymbols.Replace(strings.ToUpper(plain))
+		plain = lookalikes.Replace(strings.ToUpper(plain))
 		symbols := make([]byte, 0, keySymbols)
 		for _, r := range plain {
 			i := strings.IndexRune(upperCrockford, r)
@@ -156,12 +156,12 @@ func parsePrintedKey(s string) (licenseKey, bool) {
 	return licenseKey(plain[:]), keySum(symbols[:]) == 0
 }
 
-// sameSymbols are what people read for one another (Crockford's base32).
-var sameSymbols = strings.NewReplacer("O", "0", "I", "1", "L", "1")
+// lookalikes are what people read for one another (Crockford's base32).
+var lookalikes = strings.NewReplacer("O", "0", "I", "1", "L", "1")
 
-// ownShape reports whether a text looks like one of our keys, perhaps with one wrong
+// hasOwnShape reports whether a text looks like one of our keys, perhaps with one wrong
 // symbol: 25 letters and digits however they are grouped, or five groups of five.
-func ownShape(groups []string, plain string) bool {
+func hasOwnShape(groups []string, plain string) bool {
 	if utf8.RuneCountInString(plain) != keySymbols {
 		return false
 	}

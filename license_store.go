@@ -279,13 +279,13 @@ func (t *tx) retireKeys(licenseID string, end stamp) error {
 // A licenseMemory keeps in memory the licences and devices that calls ask for again and
 // again. It is a licenseSource.
 type licenseMemory struct {
-	from     *guard                     // whose store is asked
+	from     *authenticator             // whose store is asked
 	byKey    *cache[[32]byte, *license] // by the licence key's hash
 	licenses *cache[string, *license]   // by id
 	devices  *cache[deviceKey, *device] // nil: the licence has no such device
 }
 
-func newLicenseMemory(g *guard) licenseMemory {
+func newLicenseMemory(g *authenticator) licenseMemory {
 	const most = 4_000 // of each: together they take at most about 8 MiB
 	return licenseMemory{g, newCache[[32]byte, *license](most), newCache[string, *license](most), newCache[deviceKey, *device](most)}
 }

@@ -22,8 +22,8 @@ type answerKey struct {
 }
 
 type answerCount struct {
-	number int64
-	spent  time.Duration
+	number   int64
+	duration time.Duration
 }
 
 func (m *metrics) count(route string, status int, spent time.Duration) {
@@ -39,7 +39,7 @@ func (m *metrics) count(route string, status int, spent time.Duration) {
 		m.answers[key] = c
 	}
 	c.number++
-	c.spent += spent
+	c.duration += spent
 }
 
 // writeMetrics writes what there is to know about a running service, in the text
@@ -60,7 +60,7 @@ func (s *server) writeMetrics(w io.Writer) {
 	for key, c := range m.answers {
 		labels := fmt.Sprintf(`{route=%q,status="%d"}`, key.route, key.status)
 		answers = append(answers, fmt.Sprintf("%s %d", labels, c.number))
-		seconds = append(seconds, fmt.Sprintf("%s %g", labels, c.spent.Seconds()))
+		seconds = append(seconds, fmt.Sprintf("%s %g", labels, c.duration.Seconds()))
 	}
 	m.mu.Unlock()
 	var mem runtime.MemStats
@@ -68,7 +68,7 @@ func (s *server) writeMetrics(w io.Writer) {
 	family("widgetd_requests_total", "counter", "Requests answered.", answers...)
 	family("widgetd_request_seconds_total", "counter", "Seconds that answering them took.", seconds...)
 	counter("widgetd_commits_total", "Transactions committed.", s.store.commits.Load())
-	counter("widgetd_writes_total", "Writes that they held.", s.store.written.Load())
+	counter("widgetd_writes_total", "Writes that they held.", s.store.committedJobs.Load())
 	gauge("widgetd_writes_waiting", "Writes that wait for the next transaction.", int64(len(s.store.jobs)))
 	gauge("widgetd_log_bytes", "Size of the write-ahead log.", s.store.logSize())
 	family("widgetd_buckets", "gauge", "Callers that limits remember.",

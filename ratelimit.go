@@ -23,12 +23,12 @@ type limiter struct {
 }
 
 type bucket struct {
-	key    string
-	tokens float64
-	rate   float64 // capacity, and refill in a minute
-	at     time.Time
-	fullAt time.Time
-	index  int // in the heap
+	key        string
+	tokens     float64
+	rate       float64 // capacity, and refill in a minute
+	refilledAt time.Time
+	fullAt     time.Time
+	index      int // in the heap
 }
 
 // newLimiter makes a limiter that remembers at most max keys.
@@ -36,8 +36,8 @@ func newLimiter(max int) *limiter {
 	return &limiter{max: max, buckets: map[string]*bucket{}}
 }
 
-// A verdict is what a bucket answers.
-type verdict struct {
+// A takeResult is what a bucket answers.
+type takeResult struct {
 	ok        bool
 	remaining int           // whole tokens that are left
 	full      time.Duration // until the bucket is full again
@@ -47,10 +47,10 @@ type verdict struct {
 // take takes one token from the bucket of a key, whose capacity and refill in a
 // minute are rate. now comes from a clock that is never set, or else every bucket would
 // be full once that clock is set forward.
-func (l *limiter) take(key string, rate int, now time.Time) verdict {
+func (l *limiter) take(key string, rate int, now time.Time) takeResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.bucket(key, float64(rate), now).take(l, now)
+	return l.bucketFor(key, float64(rate), now).take(l, now)
 }
 
 // len returns how many keys are remembered.
@@ -60,26 +60,26 @@ func (l *limiter) len() int {
 	return len(l.buckets)
 }
 
-// bucket returns the bucket of a key, refilled until now. It forgets up to two
+// bucketFor returns the bucketFor of a key, refilled until now. It forgets up to two
 // that are full, so that the map shrinks as fast as it grew, without a pause.
-func (l *limiter) bucket(key string, rate float64, now time.Time) *bucket {
+func (l *limiter) bucketFor(key string, rate float64, now time.Time) *bucket {
 	for n := 0; n < 2 && len(l.byFull) > 0 && !l.byFull[0].fullAt.After(now); n++ {
-		l.forgetFullest()
+		l.evictFullest()
 	}
 	if b := l.buckets[key]; b != nil {
 		b.refill(rate, now)
 		return b
 	}
 	for len(l.buckets) >= l.max {
-		l.forgetFullest()
+		l.evictFullest()
 	}
-	b := &bucket{key: key, tokens: rate, rate: rate, at: now, fullAt: now}
+	b := &bucket{key: key, tokens: rate, rate: rate, refilledAt: now, fullAt: now}
 	l.buckets[key] = b
 	heap.Push(&l.byFull, b)
 	return b
 }
 
-func (l *limiter) forgetFullest() {
+func (l *limiter) evictFullest() {
 	b := heap.Pop(&l.byFull).(*bucket)
 	delete(l.buckets, b.key)
 }
@@ -89,33 +89,33 @@ func (l *limiter) forgetFullest() {
 // twice; one that is earlier by more than a refill takes is a clock's that was set,
 // and counts from there. A rate that was changed counts from now on.
 func (b *bucket) refill(rate float64, now time.Time) {
-	switch since := now.Sub(b.at); {
+	switch since := now.Sub(b.refilledAt); {
 	case since > 0:
 		b.tokens += since.Minutes() * b.rate
-		b.at = now
+		b.refilledAt = now
 	case since < -time.Minute:
-		b.at = now
+		b.refilledAt = now
 	}
 	b.rate = rate
 	b.tokens = min(b.tokens, rate)
 }
 
-func (b *bucket) take(l *limiter, now time.Time) verdict {
+func (b *bucket) take(l *limiter, now time.Time) takeResult {
 	ok := b.tokens >= 1-1e-9 // what floating point loses in a refill is not the caller's
 	if ok {
 		b.tokens = max(0, b.tokens-1)
 	}
-	v := b.verdict(ok)
+	v := b.result(ok)
 	b.fullAt = now.Add(v.full)
 	heap.Fix(&l.byFull, b.index)
 	return v
 }
 
-func (b *bucket) verdict(ok bool) verdict {
+func (b *bucket) result(ok bool) takeResult {
 	until := func(tokens float64) time.Duration {
 		return time.Duration(max(0, tokens-b.tokens) / b.rate * float64(time.Minute))
 	}
-	v := verdict{ok: ok, remaining: int(b.tokens + 1e-9), full: until(b.rate)}
+	v := takeResult{ok: ok, remaining: int(b.tokens + 1e-9), full: until(b.rate)}
 	if !ok {
 		v.retry = until(1)
 	}

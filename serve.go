@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	quietBeforeEnd  = 100 * time.Millisecond // without a new or active connection
-	silentBeforeEnd = time.Second            // without a byte on a new connection, until nobody waits for one
+	drainQuiet  = 100 * time.Millisecond // without a new or active connection
+	drainSilent = time.Second            // without a byte on a new connection, until nobody waits for one
 )
 
 // connections knows which connections are new or busy: http.Server.Shutdown alone would
@@ -36,7 +36,7 @@ type connection struct {
 	since time.Time
 }
 
-func (c *connections) note(conn net.Conn, state http.ConnState) {
+func (c *connections) setState(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch state {
@@ -54,33 +54,33 @@ func (c *connections) busy() int {
 	return len(c.states)
 }
 
-// endSilent ends the reading from connections that were opened a while ago and have
+// closeSilent ends the reading from connections that were opened a while ago and have
 // not brought a byte. What has arrived by then is still read and answered.
-func (c *connections) endSilent() {
+func (c *connections) closeSilent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for conn, is := range c.states {
 		half, ok := conn.(interface{ CloseRead() error })
-		if ok && is.state == http.StateNew && time.Since(is.since) >= silentBeforeEnd {
+		if ok && is.state == http.StateNew && time.Since(is.since) >= drainSilent {
 			half.CloseRead() // an error is the caller's absence
 		}
 	}
 }
 
-// waitQuiet returns once no connection has been new or active for a while, or ctx
+// waitIdle returns once no connection has been new or active for a while, or ctx
 // ends.
-func (c *connections) waitQuiet(ctx context.Context) {
+func (c *connections) waitIdle(ctx context.Context) {
 	for {
 		before := c.changed.Load()
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(quietBeforeEnd):
+		case <-time.After(drainQuiet):
 		}
 		if c.busy() == 0 && c.changed.Load() == before {
 			return
 		}
-		c.endSilent()
+		c.closeSilent()
 	}
 }
 
@@ -116,11 +116,11 @@ var serveCommands = []command{
 
 // serveCommand runs the service until the context ends.
 func serveCommand(e *env) error {
-	o, err := e.serverOptions()
+	o, err := e.readServerOptions()
 	if err != nil {
 		return err
 	}
-	log, err := newLog(e.stderr, e.str("log"))
+	log, err := newLogger(e.stderr, e.str("log"))
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func serveCommand(e *env) error {
 	return s.serveUntil(e.ctx, listener, e.str("key"))
 }
 
-func (e *env) serverOptions() (o serverOptions, err error) {
+func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.anonymousRate, err = e.number("anonymous-rate", 1, 1_000_000); err != nil {
 		return o, err
 	}
@@ -157,11 +157,11 @@ func (e *env) serverOptions() (o serverOptions, err error) {
 	if o.legacySunset, err = time.Parse(time.DateOnly, e.str("legacy-sunset")); err != nil {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date as 2026-07-01, not %q", e.str("legacy-sunset")))
 	}
-	o.trusted, err = parsePrefixes(e.list("trusted-proxies"))
+	o.trusted, err = parsePrefixes(e.commaList("trusted-proxies"))
 	return o, err
 }
 
-func newLog(w io.Writer, format string) (*slog.Logger, error) {
+func newLogger(w io.Writer, format string) (*slog.Logger, error) {
 	switch format {
 	case "text":
 		return slog.New(slog.NewTextHandler(w, nil)), nil
@@ -241,7 +241,7 @@ const (
 	idleTimeout    = 60 * time.Second
 	maxHeaderBytes = 16 << 10
 
-	stopPatience = 22 * time.Second // a little more than a write may take
+	stopTimeout = 22 * time.Second // a little more than a write may take
 )
 
 // serveUntil answers on the listener until ctx ends, then stops in order: health
@@ -251,13 +251,13 @@ const (
 func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile string) error {
 	conns := &connections{states: map[net.Conn]connection{}}
 	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ConnState: conns.note,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ConnState: conns.setState,
 		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		DisableGeneralOptionsHandler: true} // its answer to OPTIONS * has no request id
 	workers, stopWorkers := context.WithCancel(context.Background())
 	defer stopWorkers()
-	s.working.Go(func() { s.follow(workers, keyFile) })
-	s.working.Go(func() { s.tend(workers) })
+	s.working.Go(func() { s.pollFiles(workers, keyFile) })
+	s.working.Go(func() { s.runChores(workers) })
 
 	served := make(chan error, 1)
 	s.working.Go(func() { served <- web.Serve(listener) })
@@ -270,16 +270,16 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	}
 	s.draining.Store(true)
 	listener.Close()
-	patience, cancel := context.WithTimeout(context.Background(), stopPatience)
+	patience, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	conns.waitQuiet(patience) // Shutdown alone would drop what was already sent (golang/go#65805)
+	conns.waitIdle(patience) // Shutdown alone would drop what was already sent (golang/go#65805)
 	err := web.Shutdown(patience)
 	stopWorkers()
 	if s.debug != nil {
 		s.debug.Close()
 	}
 	s.working.Wait()
-	err = errors.Join(failed, err, s.lastChores(), s.store.close())
+	err = errors.Join(failed, err, s.runFinalChores(), s.store.close())
 	s.log.Info("stopped")
 	return err
 }

@@ -49,7 +49,7 @@ type storeOptions struct {
 func dsn(path, mode string, o storeOptions, more ...string) string {
 	patience := o.patience
 	if patience == 0 {
-		patience = lockPatience
+		patience = lockTimeout
 	}
 	q := url.Values{"mode": {mode}, "_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), // first: the others may have to wait

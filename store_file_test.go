@@ -369,11 +369,11 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 			s.change(named(strings.Repeat("x", 4<<20)))
 		}
 	}
-	if a := s.get("/widget/health").is(200); a.text("status") != "pass" || strings.Contains(a.body, "logSize") || s.server.reportLog(false) {
+	if a := s.get("/widget/health").is(200); a.text("status") != "pass" || strings.Contains(a.body, "logSize") || s.server.reportWAL(false) {
 		t.Errorf("a small log: %s\n%s", a.body, s.log.String())
 	}
 	fill()
-	large := s.server.reportLog(s.server.reportLog(s.server.reportLog(false)))
+	large := s.server.reportWAL(s.server.reportWAL(s.server.reportWAL(false)))
 	if !large || strings.Count(s.log.String(), "the write-ahead log is large: it can't be emptied while somebody keeps a transaction open") != 1 {
 		t.Errorf("a large log: %v\n%s", large, s.log.String())
 	}
@@ -389,7 +389,7 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 	for range 3 { // the first moves the log into the file, the next begins it anew
 		s.change(named("small"))
 	}
-	if s.server.reportLog(large) || strings.Count(s.log.String(), "the write-ahead log is small again") != 1 {
+	if s.server.reportWAL(large) || strings.Count(s.log.String(), "the write-ahead log is small again") != 1 {
 		t.Errorf("%d bytes\n%s", s.store.logSize(), s.log.String())
 	}
 	if a := s.get("/widget/health").is(200); strings.Contains(a.body, "logSize") {
@@ -444,7 +444,7 @@ func TestBackup_takenWhileWritingIsSoundAndNeverReplacesAFile(t *testing.T) {
 			n++
 		}
 	}()
-	for s.store.written.Load() < 100 {
+	for s.store.committedJobs.Load() < 100 {
 		runtime.Gosched()
 	}
 	path := filepath.Join(s.dir, "copy.db")

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	maxBatch     = 256              // writes that share one commit
-	maxQueued    = 1024             // writes that may wait in memory
-	maxBlocked   = 64               // writes that may wait while somebody else holds the lock
-	lockPatience = 15 * time.Second // how long a write waits for its turn
+	maxBatch    = 256              // writes that share one commit
+	maxQueued   = 1024             // writes that may wait in memory
+	maxBlocked  = 64               // writes that may wait while somebody else holds the lock
+	lockTimeout = 15 * time.Second // how long a write waits for its turn
 )
 
 // A writer makes every change of the file, over one connection, in batches: jobs that
@@ -68,7 +68,7 @@ type writer struct {
 	freshTimer    *time.Timer               // ends fresh
 	changes       changes
 	commits       atomic.Int64 // so far, for the metrics
-	written       atomic.Int64 // jobs committed so far
+	committedJobs atomic.Int64 // jobs committed so far
 }
 
 // newWriter makes a writer that has no connection yet. inPlace tells whether the file
@@ -118,10 +118,10 @@ func (w *writer) disconnect() error {
 
 // effects are what a job leaves behind in the transaction that it shares.
 type effects struct {
-	invalid invalidation
-	total   total // that is still to be written, with those of the others; nil: none
-	shared  bool  // what it writes must be undone apart: it needs a savepoint
-	saved   bool  // and has one
+	invalid           invalidation
+	total             total // that is still to be written, with those of the others; nil: none
+	sharesTransaction bool  // what it writes must be undone apart: it needs a savepoint
+	hasSavepoint      bool  // and has one
 }
 
 // A total is what a job counts: those of a batch are added up, so that a row that many
@@ -162,47 +162,47 @@ func (t *tx) invalidate(ids ...string) {
 // else together.
 type changes struct {
 	commits atomic.Uint64 // all of them
-	rest    atomic.Uint64 // those that may have changed anything, and those of others
+	global  atomic.Uint64 // those that may have changed anything, and those of others
 	rows    [4096]atomic.Uint64
 	seed    maphash.Seed
 }
 
 // A version is what changes said of a row at a moment; another one means that the
 // row may be different now.
-type version struct{ rest, row uint64 }
+type version struct{ global, row uint64 }
 
-// version tells the version of a licence or a widget; "" is whatever is neither.
-func (c *changes) version(id string) version {
-	v := version{rest: c.rest.Load()}
+// versionOf tells the versionOf of a licence or a widget; "" is whatever is neither.
+func (c *changes) versionOf(id string) version {
+	v := version{global: c.global.Load()}
 	if id != "" {
-		v.row = c.row(id).Load()
+		v.row = c.rowCounter(id).Load()
 	}
 	return v
 }
 
-func (c *changes) row(id string) *atomic.Uint64 {
+func (c *changes) rowCounter(id string) *atomic.Uint64 {
 	return &c.rows[maphash.String(c.seed, id)%uint64(len(c.rows))]
 }
 
-// note counts what a committed transaction has touched, before its caller hears of it.
-func (c *changes) note(i invalidation) {
+// record counts what a committed transaction has touched, before its caller hears of it.
+func (c *changes) record(i invalidation) {
 	c.commits.Add(1)
 	if !i.named {
-		c.rest.Add(1)
+		c.global.Add(1)
 	}
 	for _, id := range i.ids {
-		c.row(id).Add(1)
+		c.rowCounter(id).Add(1)
 	}
 }
 
 // exec runs a statement and returns how many rows it changed. It is the only way to
 // write.
 func (t *tx) exec(query string, args ...any) (int64, error) {
-	if t.shared && !t.saved {
+	if t.sharesTransaction && !t.hasSavepoint {
 		if err := t.run("SAVEPOINT job"); err != nil {
 			return 0, err
 		}
-		t.saved = true
+		t.hasSavepoint = true
 	}
 	st, err := t.stmt(query)
 	if err != nil {
@@ -227,14 +227,14 @@ type job struct {
 
 // The states of a job: whoever moves it away from waiting decides its fate.
 const (
-	jobWaiting = iota
-	jobTaken   // by the writer: it will be answered
-	jobGone    // by its caller: it will not be run
+	jobWaiting   = iota
+	jobClaimed   // by the writer: it will be answered
+	jobAbandoned // by its caller: it will not be run
 )
 
-// taken takes a job to be run, unless its caller has gone, and tells which.
-func (j *job) taken() bool {
-	return j.ctx.Err() == nil && j.state.CompareAndSwap(jobWaiting, jobTaken)
+// claim takes a job to be run, unless its caller has gone, and tells which.
+func (j *job) claim() bool {
+	return j.ctx.Err() == nil && j.state.CompareAndSwap(jobWaiting, jobClaimed)
 }
 
 func (j *job) finish(err error) {
@@ -255,12 +255,12 @@ func (w *writer) update(ctx context.Context, f func(*tx) error) error {
 	defer w.callers.Add(-1)
 	j := &job{ctx: ctx, run: f, done: make(chan struct{})}
 	if _, hurried := ctx.Deadline(); alone && !hurried && w.runInline(j) {
-		if j.state.CompareAndSwap(jobWaiting, jobGone) {
+		if j.state.CompareAndSwap(jobWaiting, jobAbandoned) {
 			return ctx.Err()
 		}
 		return j.err
 	}
-	patience := time.NewTimer(lockPatience)
+	patience := time.NewTimer(lockTimeout)
 	defer patience.Stop()
 	select {
 	case w.jobs <- j:
@@ -282,7 +282,7 @@ func (w *writer) update(ctx context.Context, f func(*tx) error) error {
 		err = errBusy
 	case <-w.stopped:
 	}
-	if j.state.CompareAndSwap(jobWaiting, jobGone) {
+	if j.state.CompareAndSwap(jobWaiting, jobAbandoned) {
 		return err
 	}
 	<-j.done
@@ -342,7 +342,7 @@ func (w *writer) loop() {
 func (w *writer) runQueued() {
 	for {
 		if !w.fresh.Load() {
-			w.noteForeign()
+			w.checkForeignCommits()
 		}
 		select {
 		case first := <-w.jobs:
@@ -371,10 +371,10 @@ func (w *writer) yield() {
 // by what is kept in memory.
 const foreignInterval = 250 * time.Millisecond
 
-// current reports whether versions can be trusted: whether the file was asked for
+// cachesFresh reports whether versions can be trusted: whether the file was asked for
 // commits of others within foreignInterval. If not, it has that done, without
 // waiting for it: a lock may hold the writer, and reading goes on meanwhile.
-func (w *writer) current() bool {
+func (w *writer) cachesFresh() bool {
 	if w.fresh.Load() {
 		return true
 	}
@@ -382,14 +382,14 @@ func (w *writer) current() bool {
 	return false
 }
 
-// noteForeign notices commits of others. It must ask on the writer's connection,
+// checkForeignCommits notices commits of others. It must ask on the writer's connection,
 // between transactions: there data_version moves for the commits of others only,
 // on any other connection for our own too.
-func (w *writer) noteForeign() {
+func (w *writer) checkForeignCommits() {
 	var version int64
 	if err := w.queries.one(`PRAGMA data_version`, nil, &version); err != nil || version != w.dataVersion {
 		w.dataVersion = version
-		w.changes.note(invalidation{})
+		w.changes.record(invalidation{})
 	}
 	w.fresh.Store(true)
 	w.freshTimer.Reset(foreignInterval) // should an earlier end come only now, the writer looks again
@@ -400,14 +400,14 @@ func (w *writer) noteForeign() {
 // from beginning. Like all that follows it is for whoever has the turn.
 func (w *writer) runBatch(first *job) {
 	if err := w.begin(); err != nil {
-		if first.taken() {
+		if first.claim() {
 			first.finish(err)
 		}
 		return
 	}
 	batch := make([]*job, 0, 16)
 	for j := first; j != nil; {
-		if j.taken() {
+		if j.claim() {
 			batch = append(batch, j)
 		}
 		j = nil
@@ -459,12 +459,12 @@ func (w *writer) begin() error {
 func (w *writer) runTogether(batch []*job) ([]error, bool) {
 	errs := make([]error, len(batch))
 	for i, j := range batch {
-		errs[i] = w.call(j, len(batch) > 1)
+		errs[i] = w.runJob(j, len(batch) > 1)
 		lost := false
 		switch _, refused := errs[i].(*refusal); {
-		case j.effects.saved:
-			lost = !keeps(errs[i]) && w.queries.run("ROLLBACK TO job") != nil || w.queries.run("RELEASE job") != nil
-		case len(batch) > 1 && !keeps(errs[i]) && !refused:
+		case j.effects.hasSavepoint:
+			lost = !keepsWrites(errs[i]) && w.queries.run("ROLLBACK TO job") != nil || w.queries.run("RELEASE job") != nil
+		case len(batch) > 1 && !keepsWrites(errs[i]) && !refused:
 			lost = w.queries.run("BEGIN") == nil // it can't begin unless the error, of a read perhaps, has ended the transaction
 		}
 		if lost {
@@ -483,15 +483,15 @@ func (w *writer) runAlone(j *job) error {
 	if err := w.begin(); err != nil {
 		return err
 	}
-	errs := []error{w.call(j, false)}
+	errs := []error{w.runJob(j, false)}
 	if err := w.commit([]*job{j}, errs); err != nil {
 		return err
 	}
 	return errs[0]
 }
 
-// keeps reports whether a job that ended so keeps what it wrote.
-func keeps(err error) bool {
+// keepsWrites reports whether a job that ended so keepsWrites what it wrote.
+func keepsWrites(err error) bool {
 	var kept keptError
 	return err == nil || errors.As(err, &kept)
 }
@@ -505,7 +505,7 @@ func (w *writer) commit(batch []*job, errs []error) error {
 	written := 0
 	var sum total
 	for i, j := range batch {
-		if keeps(errs[i]) {
+		if keepsWrites(errs[i]) {
 			written++
 			sum = addTotals(sum, j.effects.total)
 		}
@@ -527,7 +527,7 @@ func (w *writer) commit(batch []*job, errs []error) error {
 		return err
 	}
 	if err != nil {
-		w.changes.note(invalidation{})
+		w.changes.record(invalidation{})
 	}
 	if err != nil && !errors.Is(err, errStorageFull) { // at which SQLite rolls back by itself
 		err = fmt.Errorf("%w (%v)", errDoubt, err)
@@ -535,30 +535,30 @@ func (w *writer) commit(batch []*job, errs []error) error {
 	for i, j := range batch {
 		var kept keptError
 		switch errors.As(errs[i], &kept); {
-		case !keeps(errs[i]):
+		case !keepsWrites(errs[i]):
 		case err != nil:
 			errs[i] = err
 		default:
-			w.changes.note(j.effects.invalid)
+			w.changes.record(j.effects.invalid)
 			errs[i] = kept.error
 		}
 	}
 	if err == nil {
 		w.commits.Add(1)
-		w.written.Add(int64(written))
+		w.committedJobs.Add(int64(written))
 	}
 	return nil
 }
 
-// call runs a job's function; a panic in it is its own error, not the writer's end.
-func (w *writer) call(j *job, shared bool) (err error) {
+// runJob runs a job's function; a panic in it is its own error, not the writer's end.
+func (w *writer) runJob(j *job, shared bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic in a write: %v\n%s", p, debug.Stack())
 		}
 	}()
 	now := w.now()
-	j.effects = effects{shared: shared}
+	j.effects = effects{sharesTransaction: shared}
 	return j.run(&tx{queries: w.queries, effects: &j.effects, now: newStamp(now), exact: now})
 }
 

@@ -25,7 +25,7 @@ import (
 func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
 	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
-	batches, written := s.commits.Load(), s.written.Load()
+	batches, written := s.commits.Load(), s.committedJobs.Load()
 	release := holdWriter(t, s)
 	const writes = 200
 	jobs := make([]func(*tx) error, writes)
@@ -42,7 +42,7 @@ func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
 	if got := s.commits.Load() - batches; got != 2 { // the one that held the writer, and the rest
 		t.Errorf("%d commits for %d waiting writes", got, writes)
 	}
-	if got := s.written.Load() - written; got != writes+1 {
+	if got := s.committedJobs.Load() - written; got != writes+1 {
 		t.Errorf("%d jobs counted as written, want %d", got, writes+1)
 	}
 	if got := len(accountNames(t, s)); got != writes {
@@ -274,7 +274,7 @@ func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
 		if err := s.update(t.Context(), func(*tx) error { ran = true; return nil }); !errors.Is(err, errBusy) {
 			t.Errorf("got %v", err)
 		}
-		if waited := time.Since(start); waited != lockPatience {
+		if waited := time.Since(start); waited != lockTimeout {
 			t.Errorf("gave up after %v", waited)
 		}
 		release()

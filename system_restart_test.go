@@ -126,7 +126,7 @@ func (s *sender) hear(email string) error {
 // ends with an answer, what was sent behind it is sent again over another.
 func (s *sender) exchange(header string, emails ...string) error {
 	for len(emails) > 0 {
-		if s.conn == nil || time.Since(s.heard) > quietBeforeEnd/2 { // else it may be taken for idle, and closed
+		if s.conn == nil || time.Since(s.heard) > drainQuiet/2 { // else it may be taken for idle, and closed
 			if err := s.dial(); err != nil {
 				return err
 			}
@@ -175,7 +175,7 @@ func (s *sender) sendUntil(end <-chan struct{}, name, header string, group int) 
 
 // lateInterval is how long after the signal a request must have been sent, so that
 // nobody could have taken its connection for one that is quiet.
-const lateInterval = quietBeforeEnd * 8 / 10
+const lateInterval = drainQuiet * 8 / 10
 
 // sendLate sends a request over a connection that was open and idle when the
 // service was told to stop, and reports whether it was in time.
@@ -411,8 +411,8 @@ func TestStop_waitsForWhatIsUnderWayAndNoLonger(t *testing.T) {
 		status int
 		ends   time.Duration // after the stop, at most
 	}{
-		"the rest comes in time": {3 * time.Second, 200, 3*time.Second + 2*quietBeforeEnd},
-		"the rest never comes":   {0, 400, readTimeout + 2*quietBeforeEnd},
+		"the rest comes in time": {3 * time.Second, 200, 3*time.Second + 2*drainQuiet},
+		"the rest never comes":   {0, 400, readTimeout + 2*drainQuiet},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -554,7 +554,7 @@ func TestStop_answersWhatArrivedOnAConnectionThatWasSilent(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.server.serveUntil(ctx, listener, "") }()
 	silent, late := dialRaw(t, listener.Addr().String()), dialRaw(t, listener.Addr().String())
-	time.Sleep(silentBeforeEnd) // real connections, real time
+	time.Sleep(drainSilent) // real connections, real time
 	fmt.Fprintf(late.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(plainLead), plainLead)
 	stop()
 	if res, body := late.answer(t); res.StatusCode != 200 {

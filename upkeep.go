@@ -13,18 +13,18 @@ import (
 // about.
 
 const (
-	followInterval = time.Second
-	sweepInterval  = time.Minute
-	clockJump      = time.Minute     // between two looks: more than a clock is ever trimmed by
-	lastPatience   = 5 * time.Second // for what is written at the stop
-	clockTrial     = time.Hour       // until a clock that was set forward is believed
+	upkeepInterval     = time.Second
+	sweepInterval      = time.Minute
+	clockJump          = time.Minute     // between two looks: more than a clock is ever trimmed by
+	finalChoresTimeout = 5 * time.Second // for what is written at the stop
+	clockTrustDelay    = time.Hour       // until a clock that was set forward is believed
 )
 
-// follow keeps what the service holds in memory true to the database and the key
+// pollFiles keeps what the service holds in memory true to the database and the key
 // file, and watches the files, until ctx ends. It writes nothing, so that no lock
 // holds it up.
-func (s *server) follow(ctx context.Context, keyFile string) {
-	tick := time.NewTicker(followInterval)
+func (s *server) pollFiles(ctx context.Context, keyFile string) {
+	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
 	keyStamp := "not seen yet" // the file may have changed, or gone, since it was read
 	largeLog := false
@@ -34,22 +34,22 @@ func (s *server) follow(ctx context.Context, keyFile string) {
 			return
 		case <-tick.C:
 		}
-		if now := fileStamp(keyFile); now != keyStamp {
+		if now := fileState(keyFile); now != keyStamp {
 			keyStamp = now
-			s.followKeys(keyFile)
+			s.reloadKeys(keyFile)
 		}
 		s.store.watch()
-		largeLog = s.reportLog(largeLog)
+		largeLog = s.reportWAL(largeLog)
 		if err := s.refresh(); err != nil {
 			s.log.Warn("the base addresses can't be read", "error", err.Error())
 		}
 	}
 }
 
-// tend does the chores of every wing once a second, sweeps, and empties the
+// runChores does the chores of every wing once a second, sweeps, and empties the
 // write-ahead log of what was erased, until ctx ends.
-func (s *server) tend(ctx context.Context) {
-	tick := time.NewTicker(followInterval)
+func (s *server) runChores(ctx context.Context) {
+	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
 	looked := s.readClocks()
 	swept, emptied, believed := looked.steady, looked.steady, looked.steady
@@ -65,12 +65,12 @@ func (s *server) tend(ctx context.Context) {
 			emptied = now
 			s.scrubWAL(0)
 		}
-		set := clockSet(looked, read)
+		set := clockAdjustment(looked, read)
 		if looked = read; set.Abs() >= clockJump {
 			s.log.Warn("the clock was set", "by", set.String())
 			believed = now
 			if set > 0 { // what a time-driven transition writes can't be taken back
-				believed = now.Add(clockTrial)
+				believed = now.Add(clockTrustDelay)
 			}
 		}
 		trusted := !now.Before(believed)
@@ -91,10 +91,10 @@ func (s *server) tend(ctx context.Context) {
 	}
 }
 
-// lastChores does what is still to be done when the service stops. It has a time of its
+// runFinalChores does what is still to be done when the service stops. It has a time of its
 // own: waiting for requests may have used up theirs.
-func (s *server) lastChores() error {
-	ctx, cancel := context.WithTimeout(context.Background(), lastPatience)
+func (s *server) runFinalChores() error {
+	ctx, cancel := context.WithTimeout(context.Background(), finalChoresTimeout)
 	defer cancel()
 	var errs []error
 	for _, c := range s.chores {
@@ -105,9 +105,9 @@ func (s *server) lastChores() error {
 	return errors.Join(errs...)
 }
 
-// reportLog tells once when the write-ahead log has passed maxLog, and once when it
+// reportWAL tells once when the write-ahead log has passed maxLog, and once when it
 // is small again. It takes and returns whether it is large.
-func (s *server) reportLog(large bool) bool {
+func (s *server) reportWAL(large bool) bool {
 	size := s.store.logSize()
 	switch {
 	case size > maxLog && !large && s.store.keepLog:
@@ -126,14 +126,14 @@ type clockReadings struct{ wall, steady time.Time }
 
 func (s *server) readClocks() clockReadings { return clockReadings{s.now(), s.steady()} }
 
-// clockSet tells by how much the wall clock was set between two moments. Round(0) has
+// clockAdjustment tells by how much the wall clock was set between two moments. Round(0) has
 // Sub compare what the wall clock showed, not Go's own measure of the time between.
-func clockSet(earlier, later clockReadings) time.Duration {
+func clockAdjustment(earlier, later clockReadings) time.Duration {
 	return later.wall.Round(0).Sub(earlier.wall.Round(0)) - later.steady.Sub(earlier.steady)
 }
 
-// followKeys takes the keys of a changed file; a bad file changes nothing.
-func (s *server) followKeys(keyFile string) {
+// reloadKeys takes the keys of a changed file; a bad file changes nothing.
+func (s *server) reloadKeys(keyFile string) {
 	keys, err := loadKeyring(keyFile)
 	if err != nil {
 		s.log.Error("the key file has changed and can't be used; the keys from before stay", "error", err.Error())
@@ -144,8 +144,8 @@ func (s *server) followKeys(keyFile string) {
 	}
 }
 
-// fileStamp changes whenever a file does.
-func fileStamp(path string) string {
+// fileState changes whenever a file does.
+func fileState(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
 		return ""

@@ -223,7 +223,7 @@ func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
 				c.prepare()
 				ctx, stop := context.WithCancel(t.Context())
 				var working sync.WaitGroup
-				working.Go(func() { s.server.tend(ctx) })
+				working.Go(func() { s.server.runChores(ctx) })
 				time.Sleep(2 * time.Second)
 				c.drainAll()
 				clock.set(by)
@@ -255,10 +255,10 @@ func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
 		s.activate(wanted, "a").is(200)
 		ctx, stop := context.WithCancel(t.Context())
 		var working sync.WaitGroup
-		working.Go(func() { s.server.tend(ctx) })
+		working.Go(func() { s.server.runChores(ctx) })
 		time.Sleep(2 * time.Second)
 		clock.set(24 * time.Hour)
-		time.Sleep(clockTrial - time.Minute)
+		time.Sleep(clockTrustDelay - time.Minute)
 		if got := s.licenseEvents(id); slices.Contains(got, "device.released time") {
 			t.Errorf("released before the clock is believed: %q", got)
 		}

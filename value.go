@@ -191,8 +191,8 @@ func valueOr[T any](p *T, otherwise T) T {
 // lastYear leaves room for grace behind the latest time that is taken.
 const lastYear = 9000
 
-// parseMoment reads an RFC 3339 time of the years that the file can hold.
-func parseMoment(s string) (stamp, bool) {
+// parseStamp reads an RFC 3339 time of the years that the file can hold.
+func parseStamp(s string) (stamp, bool) {
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil || t.UTC().Year() < 1970 || t.UTC().Year() > lastYear {
 		return stamp{}, false
