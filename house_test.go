@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -11,38 +12,78 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
 // A sourceFile is one parsed Go file that is no test.
 type sourceFile struct {
 	name string
+	text string
 	tree *ast.File
-	fset *token.FileSet
 }
 
-func sourceFiles(t *testing.T) (all []sourceFile) {
-	t.Helper()
+// A checkedSource is our code without its tests, with every name of our own resolved.
+type checkedSource struct {
+	fset  *token.FileSet
+	files []sourceFile
+	pkg   *types.Package
+	info  *types.Info
+}
+
+// noImports stands in for every imported package: what is asked here is about our own
+// names.
+type noImports struct{}
+
+func (noImports) Import(string) (*types.Package, error) { return nil, errors.New("not wanted here") }
+
+var parseSource = sync.OnceValues(func() (*checkedSource, error) {
 	names, err := filepath.Glob("*.go")
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
+	src := &checkedSource{fset: token.NewFileSet(),
+		info: &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{}}}
+	var trees []*ast.File
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		fset := token.NewFileSet()
-		tree, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+		text, err := os.ReadFile(name)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		all = append(all, sourceFile{name, tree, fset})
+		tree, err := parser.ParseFile(src.fset, name, text, parser.ParseComments)
+		if err != nil {
+			return nil, err
+		}
+		src.files, trees = append(src.files, sourceFile{name, string(text), tree}), append(trees, tree)
 	}
-	if len(all) < 10 {
-		t.Fatalf("found %d files only: the test looks at the wrong place", len(all))
+	if len(src.files) < 10 {
+		return nil, fmt.Errorf("found %d files only: the tests look at the wrong place", len(src.files))
 	}
-	return all
+	config := types.Config{Importer: noImports{}, Error: func(error) {}} // the errors are about what is imported
+	src.pkg, _ = config.Check("main", src.fset, trees, src.info)
+	return src, nil
+})
+
+// source is our code without its tests.
+func source(t *testing.T) *checkedSource {
+	t.Helper()
+	src, err := parseSource()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
 }
+
+func sourceFiles(t *testing.T) []sourceFile {
+	t.Helper()
+	return source(t).files
+}
+
+// at is where a part of the code stands, as "handlers.go:12:3".
+func (src *checkedSource) at(n ast.Node) string { return src.fset.Position(n.Pos()).String() }
 
 // rooms are the files from left to right: what stands in one may use its own room
 // and those to its right, never one to its left. A wing adds its files here.
@@ -69,11 +110,6 @@ func roomOf(name string) int {
 	})
 }
 
-// noImports stands in for every imported package: the rooms are about our own names.
-type noImports struct{}
-
-func (noImports) Import(string) (*types.Package, error) { return nil, errors.New("not wanted here") }
-
 // A use is a place where one file names what another declares: a function, a type, a
 // variable, a method or a field.
 type use struct {
@@ -85,23 +121,12 @@ type use struct {
 // usesAcrossFiles returns every use of a name of another file.
 func usesAcrossFiles(t *testing.T) (all []use) {
 	t.Helper()
-	fset := token.NewFileSet()
-	var trees []*ast.File
-	for _, f := range sourceFiles(t) {
-		tree, err := parser.ParseFile(fset, f.name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		trees = append(trees, tree)
-	}
-	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
-	config := types.Config{Importer: noImports{}, Error: func(error) {}}
-	pkg, _ := config.Check("main", fset, trees, info)
-	for id, object := range info.Uses {
-		if object.Pkg() != pkg || !object.Pos().IsValid() {
+	src := source(t)
+	for id, object := range src.info.Uses {
+		if object.Pkg() != src.pkg || !object.Pos().IsValid() {
 			continue
 		}
-		at, declared := fset.Position(id.Pos()), fset.Position(object.Pos())
+		at, declared := src.fset.Position(id.Pos()), src.fset.Position(object.Pos())
 		if at.Filename != declared.Filename {
 			all = append(all, use{at, object.Name(), at.Filename, declared.Filename})
 		}
@@ -180,14 +205,15 @@ func TestHouse_moduleAsksForOneModule(t *testing.T) {
 func TestHouse_functionFitsOnAScreen(t *testing.T) {
 	t.Parallel()
 	const screen = 60
-	for _, f := range sourceFiles(t) {
+	src := source(t)
+	for _, f := range src.files {
 		for _, decl := range f.tree.Decls {
 			fn, ok := decl.(*ast.FuncDecl)
 			if !ok {
 				continue
 			}
-			if lines := f.fset.Position(fn.End()).Line - f.fset.Position(fn.Pos()).Line + 1; lines > screen {
-				t.Errorf("%s: %s has %d lines", f.fset.Position(fn.Pos()), fn.Name.Name, lines)
+			if lines := src.fset.Position(fn.End()).Line - src.fset.Position(fn.Pos()).Line + 1; lines > screen {
+				t.Errorf("%s: %s has %d lines", src.at(fn), fn.Name.Name, lines)
 			}
 		}
 	}

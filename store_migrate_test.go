@@ -671,6 +671,7 @@ func judgeFailure(t *testing.T, what, path string, err error, before, after cont
 }
 
 func TestUpgrade_theDumpOfThePresentVersionIsSchemaSQL(t *testing.T) {
+	t.Parallel()
 	if *writeDump {
 		writePresentDump(t)
 	}
@@ -721,6 +722,7 @@ func writePresentDump(t *testing.T) {
 var choice = regexp.MustCompile(`CHECK\((\w+) IN\(([^()]*)\)\)`)
 
 func TestUpgrade_everyDumpHoldsRowsOfEveryKind(t *testing.T) {
+	t.Parallel()
 	for version := 1; version <= schemaVersion; version++ {
 		path := oldDatabase(t, version)
 		c := contentOf(t, path, nil)
@@ -756,6 +758,7 @@ func TestUpgrade_everyDumpHoldsRowsOfEveryKind(t *testing.T) {
 }
 
 func TestUpgrade_comparesStatementsByWhatTheyDeclare(t *testing.T) {
+	t.Parallel()
 	for _, equal := range [][2]string{
 		{"CREATE TABLE a (b TEXT, -- it's a comment\n c TEXT) STRICT", "CREATE TABLE a(b TEXT,c TEXT)STRICT"},
 		{"CREATE TABLE \"a\" ( b TEXT /* one\ntwo */ )", "CREATE TABLE a (b TEXT)"},

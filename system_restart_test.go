@@ -518,7 +518,7 @@ func (p *halfPipe) Read(b []byte) (int, error) {
 
 func TestStop_isNotHeldUpByAConnectionWithoutAByte(t *testing.T) {
 	t.Parallel()
-	for _, silent := range []time.Duration{0, silentBeforeEnd / 2, 2 * silentBeforeEnd} {
+	for _, silent := range []time.Duration{0, drainSilent / 2, 2 * drainSilent} {
 		t.Run(fmt.Sprint("for ", silent), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newService(t)
@@ -534,7 +534,7 @@ func TestStop_isNotHeldUpByAConnectionWithoutAByte(t *testing.T) {
 				if _, err := caller.Read(make([]byte, 1)); err != io.EOF {
 					t.Errorf("the connection ends with %v", err)
 				}
-				if err := <-ended; err != nil || time.Since(began) > silentBeforeEnd+2*quietBeforeEnd {
+				if err := <-ended; err != nil || time.Since(began) > drainSilent+2*drainQuiet {
 					t.Errorf("ended after %v with %v", time.Since(began), err)
 				}
 				var err error
