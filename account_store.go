@@ -97,7 +97,7 @@ func (t *tx) addAccount(name string, main bool) (string, error) {
 // setRate sets how many requests a minute an account may make, or returns errNotFound.
 func (t *tx) setRate(id string, rate int) error {
 	n, err := t.exec(`UPDATE accounts SET rate = ? WHERE id = ?`, rate, id)
-	return found(n, err)
+	return requireRow(n, err)
 }
 
 // closeAccount ends an account: its tokens, origins, widgets and licences stop
@@ -138,7 +138,7 @@ func (t *tx) setBaseURL(url string) error {
 // removeBaseURL ends the acceptance of an earlier base address, or returns errNotFound.
 func (t *tx) removeBaseURL(url string) error {
 	n, err := t.exec(`DELETE FROM base_urls WHERE url = ? AND is_current = 0`, url)
-	return found(n, err)
+	return requireRow(n, err)
 }
 
 // An originRow is a site that browsers may call from.
@@ -183,7 +183,7 @@ func (t *tx) addOrigin(accountID, origin string) error {
 // removeOrigin unlists an origin, or returns errNotFound.
 func (t *tx) removeOrigin(origin string) error {
 	n, err := t.exec(`DELETE FROM origins WHERE origin = ?`, origin)
-	return found(n, err)
+	return requireRow(n, err)
 }
 
 // A tokenRow is an issued bearer token, without the token.
@@ -239,7 +239,7 @@ func (t *tx) addToken(r tokenRow) error {
 // revokeToken refuses a token from now on, or returns errNotFound.
 func (t *tx) revokeToken(jti string) error {
 	n, err := t.exec(`UPDATE tokens SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?`, t.now, jti)
-	return found(n, err)
+	return requireRow(n, err)
 }
 
 // unexpiredByKey counts the device leases and tokens that a signing key still vouches for.

@@ -39,7 +39,7 @@ func accountStory(t *testing.T, o *operator) {
 	other := strings.TrimSpace(o.do("account", "add", "Other"))
 	o.fails("already belongs to "+o.account, "origin", "add", siteOrigin, "-account", other)
 	o.do("origin", "remove", "https://shop.example.com")
-	o.fails("the list command shows the ids", "origin", "remove", "https://shop.example.com")
+	o.fails("the matching list command prints what there is", "origin", "remove", "https://shop.example.com")
 
 	o.do("base-url", "set", "https://API.example.com/api/v1")
 	if got := column(o.objects("base-url"), "url"); !slices.Equal(got, []any{"https://api.example.com/api/v1", testBase}) {
@@ -189,8 +189,8 @@ var ownerVerbs = map[string]ownerVerb{
 		n, err := t.purgeLeads(o, t.now.after(time.Hour))
 		return int(n), err
 	},
-	"queries.license":       func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
-	"licenseMemory.license": func(f *filled, _ *tx, o owner) (int, error) { return oneRow(f.memory().license(o, f.license)) },
+	"queries.license":      func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
+	"licenseCache.license": func(f *filled, _ *tx, o owner) (int, error) { return oneRow(f.memory().license(o, f.license)) },
 	"queries.licenses": func(_ *filled, t *tx, o owner) (int, error) {
 		return rowsOf(t.licenses(licenseFilter{owner: o, now: t.now}, "", 10))
 	},
@@ -219,8 +219,8 @@ var ownerVerbs = map[string]ownerVerb{
 	},
 }
 
-func (f *filled) memory() *licenseMemory {
-	m := newLicenseMemory(f.server.authenticator)
+func (f *filled) memory() *licenseCache {
+	m := newLicenseCache(f.server.authenticator)
 	return &m
 }
 
@@ -290,7 +290,7 @@ func TestOwner_isAskedForByNoFunctionThatTheWalkLeavesOut(t *testing.T) {
 			return true
 		})
 	}
-	asksStore := []string{"queries", "tx", "store", "licenseMemory"}
+	asksStore := []string{"queries", "tx", "store", "licenseCache"}
 	found := map[string]bool{}
 	for _, file := range files {
 		for _, decl := range file.tree.Decls {
@@ -377,8 +377,8 @@ func TestID_emptyNamesNoRow(t *testing.T) {
 			"seatHolders":     func(licence, _, _ string) (int, error) { return rowsOf(tx.seatHolders(licence, 10)) },
 			"lapsedDevicesOf": func(licence, _, _ string) (int, error) { return rowsOf(tx.lapsedDevicesOf(licence, until, 10)) },
 			"topItems":        func(_, _, widget string) (int, error) { return rowsOf(tx.topItems(widget, from, until, true, 10)) },
-			"eachQuarterOf": func(_, _, widget string) (n int, err error) {
-				err = tx.eachQuarterOf(widget, from, until, func(string, string, counts) { n++ })
+			"eachQuarterOfWidget": func(_, _, widget string) (n int, err error) {
+				err = tx.eachQuarterOfWidget(widget, from, until, func(string, string, counts) { n++ })
 				return n, err
 			},
 		} {

@@ -5,34 +5,20 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 )
 
-// A response is the writer of one answer: it remembers what became of it, and
-// what the wrapper found out on the way.
+// A response is the http.ResponseWriter of one request. It records the status that was
+// sent, and carries what metrics and problems need to know about the request.
 type response struct {
 	http.ResponseWriter
-	status    int
-	requestID string
-	pattern   string
-	account   string // who was charged; "": nobody
+	status    int    // 0: no header has been written yet
+	requestID string // "req_…"
+	pattern   string // of the route; "": none matched
+	account   string // id of the account that was charged; "": none
 
-	values [6]string // of header fields, which need no slices of their own here
-	fields int       // how many of them are taken
 }
 
-// put sets a header field, whose name is in its canonical form.
-func (w *response) put(name, value string) {
-	if w.fields == len(w.values) {
-		w.Header()[name] = []string{value}
-		return
-	}
-	i := w.fields
-	w.values[i] = value
-	w.Header()[name] = w.values[i : i+1 : i+1]
-	w.fields++
-}
-
+// WriteHeader implements http.ResponseWriter.
 func (w *response) WriteHeader(status int) {
 	if w.status == 0 {
 		w.status = status
@@ -40,6 +26,7 @@ func (w *response) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
+// Write implements http.ResponseWriter.
 func (w *response) Write(b []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
@@ -47,42 +34,34 @@ func (w *response) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// Unwrap serves http.ResponseController.
+// Unwrap returns the wrapped writer to http.ResponseController.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// What nearly every answer carries, made once. Nobody writes into these.
-var (
-	headerNosniff = []string{"nosniff"}
-	headerNoStore = []string{"no-store"}
-	headerVary    = []string{"Origin"}
-	headerJSON    = []string{"application/json"}
-
-	headerVaryCaller = []string{"Origin", "Authorization"}
-)
-
-// A reply is an answer as it goes out.
+// A reply is the status and the encoded body of an answer.
 type reply struct {
 	status int
 	body   []byte
 }
 
-// noContent is the answer 204.
+// A handler returns noContent for an answer without a body: 204.
 type noContent struct{}
 
-// A document is an answer with a status and a Content-Type of its own.
+// A handler returns a document for an answer with a status or Content-Type of its own.
 type document struct {
 	status      int
 	contentType string
-	content     any
+	content     any // encoded as JSON
 }
 
-// A cacheable is an answer with an ETag, which If-None-Match may spare.
+// A handler returns a cacheable for an answer with an ETag. A request whose If-None-Match
+// names that ETag is answered with 304.
 type cacheable struct {
 	taggedBody
 	cacheControl string
 }
 
-// answer writes a handler's result.
+// answer writes a handler's result: one of the types above, or any other value as JSON with
+// status 200.
 func (s *server) answer(w *response, r *http.Request, result any) {
 	switch v := result.(type) {
 	case noContent:
@@ -93,9 +72,9 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		s.write(w, reply{v.status, encodeJSON(v.content)})
 		return
 	case *cacheable:
-		w.put("Etag", v.tag)
-		w.put("Cache-Control", v.cacheControl)
-		w.Header()["Vary"] = headerVaryCaller
+		w.Header().Set("ETag", v.tag)
+		w.Header().Set("Cache-Control", v.cacheControl)
+		w.Header()["Vary"] = []string{"Origin", "Authorization"}
 		if etagMatches(r.Header.Values("If-None-Match"), v.tag) {
 			s.write(w, reply{status: http.StatusNotModified})
 			return
@@ -103,19 +82,14 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		s.write(w, reply{http.StatusOK, v.body})
 		return
 	case jsonAppender:
-		buffer := answerBuffers.Get().(*[]byte)
-		*buffer = append(v.appendJSON((*buffer)[:0]), '\n')
-		s.write(w, reply{http.StatusOK, *buffer})
-		answerBuffers.Put(buffer)
+		s.write(w, reply{http.StatusOK, append(v.appendJSON(make([]byte, 0, 1024)), '\n')})
 		return
 	}
 	s.write(w, reply{http.StatusOK, encodeJSON(result)})
 }
 
-// answerBuffers hold answers while they are written.
-var answerBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
-
-// write sends a reply, as JSON unless the writer has another Content-Type already.
+// write sends a reply. Its Content-Type is application/json unless one is set already.
+// While the service stops, it also closes the connection.
 func (s *server) write(w *response, out reply) {
 	h := w.Header()
 	if s.draining.Load() {
@@ -123,15 +97,16 @@ func (s *server) write(w *response, out reply) {
 	}
 	if len(out.body) > 0 {
 		if h["Content-Type"] == nil {
-			h["Content-Type"] = headerJSON
+			h.Set("Content-Type", "application/json")
 		}
-		w.put("Content-Length", strconv.Itoa(len(out.body)))
+		h.Set("Content-Length", strconv.Itoa(len(out.body)))
 	}
 	w.WriteHeader(out.status)
-	w.Write(out.body) // an error here is the caller's absence
+	w.Write(out.body) // fails only when the client has gone
 }
 
-// etagMatches judges If-None-Match (RFC 9110, section 13.1.2: weakly).
+// etagMatches reports whether one of the values of If-None-Match is tag, by the weak
+// comparison of RFC 9110, section 13.1.2.
 func etagMatches(values []string, tag string) bool {
 	for _, candidate := range strings.Split(strings.Join(values, ","), ",") {
 		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")
@@ -142,13 +117,14 @@ func etagMatches(values []string, tag string) bool {
 	return false
 }
 
-// A list is a page of rows and the cursor of the next one.
+// A list is one page of a list of rows.
 type list[T any] struct {
 	Data       []T     `json:"data"`
-	NextCursor *string `json:"next_cursor"`
+	NextCursor *string `json:"next_cursor"` // ?cursor= for the next page; nil: this is the last
 }
 
-// newList cuts a page out of rows, of which one more than the limit was asked for.
+// newList makes a page of the rows of a query for p.limit+1. id returns a row's id, which
+// serves as the cursor; show returns what the page has for a row.
 func newList[Row, T any](rows []Row, p pageQuery, id func(Row) string, show func(Row) T) *list[T] {
 	l := &list[T]{Data: []T{}}
 	if len(rows) > p.limit {
@@ -162,19 +138,19 @@ func newList[Row, T any](rows []Row, p pageQuery, id func(Row) string, show func
 	return l
 }
 
-// fail writes the problem that an error is (RFC 9457). What is no refusal is a 500
-// without detail and one log line.
+// fail answers with the problem (RFC 9457) of an error. An error that is no refusal becomes
+// a 500 that says nothing about it, and one line in the log.
 func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	w := writer.(*response)
 	var ref *refusal
 	if !errors.As(err, &ref) {
 		ref = &refusal{code: codeInternal}
-		if r.Context().Err() == nil { // else the caller has gone, and nobody reads this
+		if r.Context().Err() == nil { // otherwise the client has gone, which may have caused err
 			s.log.Error("internal error", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
 		}
 	}
 	if ref.code.status == http.StatusServiceUnavailable && error(ref) != err {
-		s.log.Warn("storage", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
+		s.log.Warn("storage fault", "request_id", w.requestID, "route", w.pattern, "error", err.Error())
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
@@ -190,7 +166,7 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	s.write(w, reply{ref.code.status, ref.encode(rt.root, w.requestID, rt.members[path])})
 }
 
-// A taggedBody is an encoded answer and its ETag.
+// A taggedBody is the body of an answer and its ETag, quotes included.
 type taggedBody struct {
 	body []byte
 	tag  string

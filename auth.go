@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// The scopes of tokens (contract, section 2). A device's is given by activating
-// only; admin stands for every other one, on every account.
+// The scopes of tokens (contract, section 2). admin includes every other scope, on every
+// account. license:verify is the scope of device tokens; only activating a device grants it.
 const (
 	scopeStats    = "stats:read"
 	scopeLeads    = "leads:read"
@@ -27,42 +27,56 @@ const (
 	scopeDevice   = "license:verify"
 )
 
-// grantableScopes are what an operator can put into a token.
-var grantableScopes = []string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents, scopeWebhooks, scopeAdmin}
+// grantableScopes are the scopes that an operator can give to a token.
+var grantableScopes = []string{
+	scopeStats,
+	scopeLeads,
+	scopeErase,
+	scopeLicenses,
+	scopeDevices,
+	scopeEvents,
+	scopeWebhooks,
+	scopeAdmin,
+}
 
 const (
-	clockSkew          = 60 * time.Second
-	maxTokenBytes      = 4096
-	expiredTokenWindow = 365 * 24 * time.Hour // how long after its end a device token still names its device
-	bearerChallenge    = `Bearer realm="widgetd"`
+	clockSkew     = 60 * time.Second // how far the clocks of issuer and checker may be apart
+	maxTokenBytes = 4096
+
+	// expiredTokenWindow is how long an expired device token still identifies its device.
+	expiredTokenWindow = 365 * 24 * time.Hour
+
+	bearerChallenge = `Bearer realm="widgetd"` // WWW-Authenticate (RFC 6750, section 3)
 )
 
 var (
 	authProblems problemTable
 
 	codeTokenRequired = authProblems.add(401, "token_required", "Token required",
-		"This needs a bearer token in the Authorization header.")
+		"This request needs a bearer token in the Authorization header.")
 	codeInvalidToken = authProblems.add(401, "invalid_token", "Invalid token",
-		"The bearer token is malformed, expired, revoked or not of this service.")
+		"The bearer token is malformed, expired, revoked, or was issued by another service.")
 	codeScope = authProblems.add(403, "insufficient_scope", "Insufficient scope",
-		"The token does not carry the scope that this needs.")
+		"The token does not carry the scope that this request needs.")
 
 	errTokenRequired = &refusal{code: codeTokenRequired, challenge: bearerChallenge}
 	errInvalidToken  = &refusal{code: codeInvalidToken, challenge: bearerChallenge + `, error="invalid_token"`}
 )
 
-// errScope refuses a token that lacks a scope, and names it (RFC 6750, section 3.1).
+// errScope returns the refusal of a token that lacks a scope. Its challenge names the scope
+// (RFC 6750, section 3.1).
 func errScope(scope, detail string) error {
-	return &refusal{code: codeScope, detail: detail, challenge: bearerChallenge + `, error="insufficient_scope", scope="` + scope + `"`}
+	challenge := bearerChallenge + `, error="insufficient_scope", scope="` + scope + `"`
+	return &refusal{code: codeScope, detail: detail, challenge: challenge}
 }
 
-// A caller is who is behind a request, as far as a token says.
+// A caller is the bearer of a valid token.
 type caller struct {
 	claims claims
-	all    bool // may name any account
+	all    bool // may act on any account that it names with ?account_id=
 }
 
-// has reports whether the caller may do what a scope stands for.
+// has reports whether the token grants a scope.
 func (c *caller) has(scope string) bool {
 	granted := strings.Fields(c.claims.Scope)
 	return slices.Contains(granted, scope) || slices.Contains(granted, scopeAdmin)
@@ -71,27 +85,33 @@ func (c *caller) has(scope string) bool {
 // admin reports whether the caller is the operator.
 func (c *caller) admin() bool { return c.has(scopeAdmin) }
 
-// A authenticator decides who calls by their token, and keeps in memory what it read.
+// An authenticator finds out who sends a request. It caches the accounts, origins and tokens
+// that it reads from the store.
 type authenticator struct {
 	store *store
 	now   func() time.Time
-	keys  atomic.Pointer[keyring]
+	keys  atomic.Pointer[keyring] // replaced when the key file changes
 
-	accounts *cache[string, account]
-	origins  *cache[string, string]    // origin → owner
-	callers  *cache[tokenKey, *caller] // what does not change with time
+	accounts *cache[string, account]   // by id
+	origins  *cache[string, string]    // origin → id of the account that lists it
+	callers  *cache[tokenKey, *caller] // of tokens that were valid, but for their times
 }
 
-// newAuthenticator makes a guard over an open store.
+// newAuthenticator makes an authenticator over an open store.
 func newAuthenticator(st *store, keys *keyring) *authenticator {
-	g := &authenticator{store: st, now: st.now, accounts: newCache[string, account](4_000), origins: newCache[string, string](1_000),
-		callers: newCache[tokenKey, *caller](4_000)}
-	g.keys.Store(keys)
-	return g
+	a := &authenticator{
+		store:    st,
+		now:      st.now,
+		accounts: newCache[string, account](4_000),
+		origins:  newCache[string, string](1_000),
+		callers:  newCache[tokenKey, *caller](4_000),
+	}
+	a.keys.Store(keys)
+	return a
 }
 
-// bearerToken takes the token out of a request: "" when none is given, errInvalidToken
-// when the header is there and holds something else (RFC 6750).
+// bearerToken returns the token in a request's Authorization header (RFC 6750), or "" if there
+// is no such header. Errors: errInvalidToken, if the header holds anything else.
 func bearerToken(r *http.Request) (string, error) {
 	values := r.Header.Values("Authorization")
 	if len(values) == 0 {
@@ -105,29 +125,30 @@ func bearerToken(r *http.Request) (string, error) {
 	return token, nil
 }
 
-// authenticate judges a token: whose it is, and its times. A device token after its
-// end passes only when late is set. What comes back is shared. Errors: errInvalidToken,
-// the store's.
-func (g *authenticator) authenticate(token string, late bool) (*caller, error) {
-	who, err := g.cachedCaller(token)
+// authenticate checks a token completely, its times included, and returns its bearer. With
+// acceptExpired it also accepts a device token that expired within expiredTokenWindow. Callers
+// must not change the result, which is cached. Errors: errInvalidToken, those of the store.
+func (a *authenticator) authenticate(token string, acceptExpired bool) (*caller, error) {
+	who, err := a.cachedCaller(token)
 	if err != nil {
 		return nil, err
 	}
-	c, now := &who.claims, g.now()
+	c, now := &who.claims, a.now()
 	ends := time.Unix(c.Expires, 0).Add(clockSkew)
 	expired := !now.Before(ends)
 	if time.Unix(c.IssuedAt, 0).After(now.Add(clockSkew)) {
 		return nil, errInvalidToken
 	}
-	if expired && !(late && c.isDevice() && now.Before(ends.Add(expiredTokenWindow))) {
+	if expired && !(acceptExpired && c.isDevice() && now.Before(ends.Add(expiredTokenWindow))) {
 		return nil, errInvalidToken
 	}
 	return who, nil
 }
 
-// clientAddress is who really calls: the peer, or, when the peer is a trusted
-// proxy, the rightmost address of X-Forwarded-For that is not one. What stands to
-// the left of that, or of something unreadable, was chosen by the caller.
+// clientAddress returns the address of the client: that of the peer, or if the peer is a
+// trusted proxy, the rightmost address of X-Forwarded-For that is not a trusted proxy's. What
+// is to the left of it, or of an element that is no address, was chosen by the client and is
+// not believed.
 func clientAddress(peer string, forwarded []string, trusted []netip.Prefix) netip.Addr {
 	address := parseAddress(peer)
 	if len(forwarded) == 0 {
@@ -148,8 +169,8 @@ func isTrusted(address netip.Addr, trusted []netip.Prefix) bool {
 	return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// parseAddress reads an address with or without a port; the zero address when it
-// is none.
+// parseAddress parses an IP address with or without a port; it returns the zero address for
+// anything else. An IPv4-mapped IPv6 address becomes an IPv4 address, and zones are dropped.
 func parseAddress(s string) netip.Addr {
 	if withPort, err := netip.ParseAddrPort(s); err == nil {
 		return withPort.Addr().Unmap().WithZone("")
@@ -158,8 +179,8 @@ func parseAddress(s string) netip.Addr {
 	return address.Unmap().WithZone("")
 }
 
-// addressKey is what an address is limited by: IPv4 by itself, IPv6 by its /64,
-// which is what one caller owns.
+// addressKey returns the limiter key of an address: an IPv4 address itself, or the /64 of an
+// IPv6 address, since one client can use all addresses of a /64.
 func addressKey(address netip.Addr) string {
 	if address.Is6() {
 		prefix, _ := address.Prefix(64)
@@ -168,20 +189,20 @@ func addressKey(address netip.Addr) string {
 	return address.String()
 }
 
-// checkClientID judges the name of an application in a token: 1 to 100 visible
-// ASCII characters (RFC 6749, appendix A.1, without the space).
+// checkClientID checks a client id, the name of the application that a token is for: 1 to 100
+// visible ASCII characters (RFC 6749, appendix A.1, without the space).
 func checkClientID(s string) error {
 	if s == "" || len(s) > 100 || strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
-		return errors.New("a client id has 1 to 100 visible ASCII characters and no space")
+		return errors.New("a client id must have 1 to 100 visible ASCII characters and no space")
 	}
 	return nil
 }
 
-// parseBaseURL judges a base address: http or https, a host, a path that ends in
-// the version segment v1, and nothing else. It returns it with scheme and host in
-// lower case, and the path alone.
+// parseBaseURL parses a base address: http or https, a host, and a path that ends in the
+// segment v1; no query, no fragment. It returns the address with scheme and host in lower
+// case, and its path.
 func parseBaseURL(s string) (normal, path string, err error) {
-	bad := fmt.Errorf("%q is not a base address: it is like https://api.example.com/v1, and ends in /v1", s)
+	bad := fmt.Errorf("%q is not a base address such as https://api.example.com/v1, ending in /v1", s)
 	scheme, rest, ok := strings.Cut(s, "://")
 	slash := strings.IndexByte(rest, '/')
 	if !ok || slash < 0 {
@@ -189,47 +210,55 @@ func parseBaseURL(s string) (normal, path string, err error) {
 	}
 	origin, err := parseOrigin(scheme + "://" + rest[:slash])
 	path = rest[slash:]
-	if err != nil || len(s) > 200 || !strings.HasSuffix(path, "/v1") || strings.HasPrefix(path+"/", "/api/legacy/") {
+	reserved := strings.HasPrefix(path+"/", "/api/legacy/")
+	if err != nil || len(s) > 200 || !strings.HasSuffix(path, "/v1") || reserved {
 		return "", "", bad
 	}
 	for _, segment := range strings.Split(path[1:], "/") {
-		if segment == "" || segment == "." || segment == ".." || strings.IndexFunc(segment, func(r rune) bool {
-			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.~", r))
-		}) >= 0 {
+		if segment == "." || segment == ".." || !unreserved(segment) {
 			return "", "", bad
 		}
 	}
 	return origin + path, path, nil
 }
 
-// tokenKey names a token by its hash, and the keys that it was verified under.
+// unreserved reports whether s is one or more of the characters that a URL never escapes (RFC
+// 3986, section 2.3).
+func unreserved(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(r rune) bool {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		return !letter && (r < '0' || r > '9') && !strings.ContainsRune("-_.~", r)
+	}) < 0
+}
+
+// A tokenKey identifies a token by its hash, together with the keys that verified it: when the
+// key file changes, tokens are verified again.
 type tokenKey struct {
 	hash [32]byte
 	keys *keyring
 }
 
-// cachedCaller returns the caller of a token that was found right before, or finds
-// out. Judging its times is left to the caller.
-func (g *authenticator) cachedCaller(token string) (*caller, error) {
+// cachedCaller is verifyToken with a cache in front of it.
+func (a *authenticator) cachedCaller(token string) (*caller, error) {
 	if len(token) > maxTokenBytes {
 		return nil, errInvalidToken
 	}
-	keys := g.keys.Load()
-	plain := append(make([]byte, 0, maxTokenBytes), token...) // on the stack
-	return g.callers.load(g.store, tokenKey{sha256.Sum256(plain), keys}, func() (*caller, string, error) {
-		who, err := g.verifyToken(token, keys)
+	keys := a.keys.Load()
+	plain := append(make([]byte, 0, maxTokenBytes), token...) // of constant size, so it stays on the stack
+	return a.callers.load(a.store, tokenKey{sha256.Sum256(plain), keys}, func() (*caller, string, error) {
+		who, err := a.verifyToken(token, keys)
 		return &who, "", err
 	})
 }
 
-// verifyToken judges what does not change with time about a token: its signature, its
-// addressee, and that it and its account still stand. Errors: errInvalidToken, the
-// store's.
-func (g *authenticator) verifyToken(token string, keys *keyring) (who caller, err error) {
+// verifyToken checks everything about a token but its times, and so what only a commit or
+// another key file can change: its signature, its issuer and audience, and for a bearer token
+// that it is not revoked and its account not closed. Errors: errInvalidToken, those of the store.
+func (a *authenticator) verifyToken(token string, keys *keyring) (who caller, err error) {
 	if who.claims, err = keys.verify(token); err != nil {
 		return who, err
 	}
-	accepted, err := g.store.acceptedBase(who.claims.Issuer)
+	accepted, err := a.store.acceptedBase(who.claims.Issuer)
 	if err != nil {
 		return who, err
 	}
@@ -239,7 +268,7 @@ func (g *authenticator) verifyToken(token string, keys *keyring) (who caller, er
 	if who.claims.isDevice() {
 		return who, nil
 	}
-	row, err := g.store.liveToken(who.claims.ID)
+	row, err := a.store.liveToken(who.claims.ID)
 	if errors.Is(err, errNotFound) || err == nil && row.AccountID != who.claims.Subject {
 		return who, errInvalidToken
 	}
@@ -247,24 +276,28 @@ func (g *authenticator) verifyToken(token string, keys *keyring) (who caller, er
 	return who, err
 }
 
-// cachedAccount is the store's account, kept in memory.
-func (g *authenticator) cachedAccount(id string) (account, error) {
-	return g.accounts.load(g.store, id, func() (account, string, error) {
-		a, err := g.store.account(id)
-		return a, "", err
+// cachedAccount is store.account with a cache in front of it.
+func (a *authenticator) cachedAccount(id string) (account, error) {
+	return a.accounts.load(a.store, id, func() (account, string, error) {
+		row, err := a.store.account(id)
+		return row, "", err
 	})
 }
 
-// cachedOriginOwner is the store's originOwner, kept in memory.
-func (g *authenticator) cachedOriginOwner(origin string) (string, error) {
-	return g.origins.load(g.store, origin, func() (string, string, error) {
-		id, err := g.store.originOwner(origin)
+// cachedOriginOwner is store.originOwner with a cache in front of it.
+func (a *authenticator) cachedOriginOwner(origin string) (string, error) {
+	return a.origins.load(a.store, origin, func() (string, string, error) {
+		id, err := a.store.originOwner(origin)
 		return id, "", err
 	})
 }
 
-// issueToken signs a bearer token and records it.
-func issueToken(t *tx, keys *keyring, row tokenRow, ttl time.Duration) (token string, issued tokenRow, err error) {
+// issueToken signs a bearer token that is valid for ttl, and inserts its row. row holds the
+// account, client id, scope and whether the token may act on all accounts; issued is the
+// complete row. The token itself is not stored.
+func issueToken(
+	t *tx, keys *keyring, row tokenRow, ttl time.Duration,
+) (token string, issued tokenRow, err error) {
 	bases, err := t.baseURLs()
 	if err != nil {
 		return "", row, err
@@ -274,16 +307,23 @@ func issueToken(t *tx, keys *keyring, row tokenRow, ttl time.Duration) (token st
 	if err := t.addToken(row); err != nil {
 		return "", row, err
 	}
-	token, err = keys.sign(claims{Issuer: bases[0].URL, Audience: bases[0].URL, Subject: row.AccountID, ClientID: row.ClientID,
-		Scope: row.Scope, IssuedAt: row.CreatedAt.Unix(), Expires: row.ExpiresAt.Unix(), ID: row.ID})
+	token, err = keys.sign(claims{
+		Issuer:   bases[0].URL,
+		Audience: bases[0].URL,
+		Subject:  row.AccountID,
+		ClientID: row.ClientID,
+		Scope:    row.Scope,
+		IssuedAt: row.CreatedAt.Unix(),
+		Expires:  row.ExpiresAt.Unix(),
+		ID:       row.ID,
+	})
 	return token, row, err
 }
 
-// parseOrigin gives an origin its normal form: scheme and host in lower case, no
-// default port (RFC 6454). Anything that is not one http or https origin, "null"
-// included, is an error.
+// parseOrigin returns an origin in its normal form (RFC 6454): scheme and host in lower case,
+// without a default port. Anything but one http or https origin is an error, "null" too.
 func parseOrigin(s string) (string, error) {
-	err := errors.New("an origin is https://www.example.com, without a path")
+	err := errors.New("an origin is a scheme and a host, such as https://www.example.com, without a path")
 	scheme, host, ok := strings.Cut(strings.ToLower(s), "://")
 	if len(s) > 255 || !ok || scheme != "http" && scheme != "https" {
 		return "", err
@@ -311,7 +351,8 @@ func parseOrigin(s string) (string, error) {
 	return scheme + "://" + host + ":" + port, nil
 }
 
-// validHost takes a host name as browsers send it: ASCII labels, a dot between.
+// validHost reports whether host is a host name as browsers send it in an Origin: labels of
+// lower-case ASCII letters, digits, hyphens and underscores, separated by dots.
 func validHost(host string) bool {
 	for _, label := range strings.Split(host, ".") {
 		if label == "" || strings.IndexFunc(label, func(r rune) bool {

@@ -438,7 +438,7 @@ func TestToken_revokedIsRefusedAtOnce(t *testing.T) {
 		t.Fatalf("revoking twice: %v", err)
 	}
 	_, err = s.command("token", "revoke", newID("tok", time.Now()))
-	oneLine(t, err, "no such row")
+	oneLine(t, err, "not found")
 }
 
 func TestToken_issuedHasTheClaimsOfTheContract(t *testing.T) {

@@ -1,13 +1,11 @@
 package main
 
-import (
-	"sync"
-)
+import "sync"
 
-// A cache keeps what was read from the file, for as long as the file still says
-// so: an entry serves while the version of the row it follows is the same, and
-// while the store knows of the commits of others. Bounded by count: when full it
-// forgets any other. What it holds is shared: nobody changes a row that came from here.
+// A cache keeps values that were read from the database. An entry is valid while the version of
+// the row that it depends on is unchanged (changes.versionOf), and while the writer has checked
+// recently enough for commits of other processes (cachesFresh). A cache holds at most max
+// entries; a new one evicts an arbitrary other. Values are shared: callers must not change them.
 type cache[K comparable, V any] struct {
 	mu      sync.RWMutex
 	max     int
@@ -16,15 +14,16 @@ type cache[K comparable, V any] struct {
 
 type cached[V any] struct {
 	value   V
-	rowID   string // the licence or widget that it follows; "": neither
-	version version
+	rowID   string  // of the licence or widget that the value depends on; "": anything else
+	version version // of that row when the value was read
 }
 
+// newCache makes a cache of at most max entries.
 func newCache[K comparable, V any](max int) *cache[K, V] {
 	return &cache[K, V]{max: max, entries: map[K]cached[V]{}}
 }
 
-// get returns what is kept under a key, if that is still true.
+// get returns the value of a key, if there is an entry and it is valid.
 func (c *cache[K, V]) get(st *store, key K) (v V, ok bool) {
 	c.mu.RLock()
 	e, found := c.entries[key]
@@ -35,20 +34,21 @@ func (c *cache[K, V]) get(st *store, key K) (v V, ok bool) {
 	return e.value, true
 }
 
-// load returns what is kept under a key, or reads it and keeps it. read tells the
-// row that its value follows. Errors are not kept.
-func (c *cache[K, V]) load(st *store, key K, read func() (value V, row string, err error)) (V, error) {
+// load returns the value of a key. Without a valid entry it calls read and keeps the value.
+// rowID is the id of the licence or widget that the value depends on, or "" if it depends on
+// anything else. Errors are not kept.
+func (c *cache[K, V]) load(st *store, key K, read func() (value V, rowID string, err error)) (V, error) {
 	if v, ok := c.get(st, key); ok {
 		return v, nil
 	}
 	before := st.changes.commits.Load()
-	v, row, err := read()
+	v, rowID, err := read()
 	if err != nil {
 		return v, err
 	}
-	version := st.changes.versionOf(row)
+	version := st.changes.versionOf(rowID)
 	if st.changes.commits.Load() != before {
-		return v, nil // something was committed meanwhile, perhaps to this row
+		return v, nil // a commit during the read may have changed the row: don't keep the value
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,11 +58,11 @@ func (c *cache[K, V]) load(st *store, key K, read func() (value V, row string, e
 			break
 		}
 	}
-	c.entries[key] = cached[V]{v, row, version}
+	c.entries[key] = cached[V]{v, rowID, version}
 	return v, nil
 }
 
-// len returns how many entries are kept.
+// len returns the number of entries.
 func (c *cache[K, V]) len() int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -14,7 +14,7 @@ import (
 // would.
 func (s *service) otherProcess(statement string, args ...any) {
 	s.t.Helper()
-	db, err := sql.Open("sqlite", dsn(filepath.Join(s.dir, "widgetd.db"), "rw", storeOptions{keepLog: true}))
+	db, err := sql.Open("sqlite", dsn(filepath.Join(s.dir, "widgetd.db"), "rw", storeOptions{noCheckpoints: true}))
 	s.check(err)
 	defer db.Close()
 	_, err = db.Exec(statement, args...)
@@ -112,7 +112,7 @@ func TestCache_keepsAllWhenAVerifyFindsItsDeviceGone(t *testing.T) {
 	before := s.store.changes.versionOf("")
 	hash, print := parseKey(t, key).hash(), fingerprintHash("nobody's")
 	s.change(func(tx *tx) error {
-		found, _, err := s.keys.noteSeen(tx, &checkRequest{keyHash: &hash, fingerprint: print[:]})
+		found, _, err := s.keys.recordSeen(tx, &checkRequest{keyHash: &hash, fingerprint: print[:]})
 		if found.code != "device_not_activated" {
 			t.Errorf("found %q", found.code)
 		}
@@ -157,7 +157,7 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 	s.change(func(tx *tx) error { return tx.setRate(s.account, 1_000_000) })
 	id, key := s.addLicense(license{})
 	hash := parseKey(t, key).hash()
-	memory := newLicenseMemory(s.server.authenticator)
+	memory := newLicenseCache(s.server.authenticator)
 	stop, readers := make(chan struct{}), sync.WaitGroup{}
 	for range 4 {
 		readers.Go(func() {

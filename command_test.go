@@ -55,7 +55,7 @@ func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
 		{"stats", "-widget", gone("wgt")},
 	} {
 		var usage usageError
-		if err := o.fails("there is no such row: the list command shows the ids", args...); errors.As(err, &usage) {
+		if err := o.fails("not found: the matching list command prints what there is", args...); errors.As(err, &usage) {
 			t.Errorf("%q: taken for a wrong command line", args)
 		}
 	}
@@ -63,7 +63,7 @@ func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
 		{"origin", "add", "https://x.example", "-account", gone("acct")}, {"widget", "add", "-account", gone("acct"), "Lunch"},
 		{"token", "issue", "-account", gone("acct"), "-scope", "admin"}, {"license", "add", "-account", gone("acct"), "-product", "kds"},
 	} {
-		o.fails("there is no such account, or it is closed: 'widgetd account list' shows them", args...)
+		o.fails("there is no such account, or it is closed: 'widgetd account list' prints all accounts", args...)
 	}
 }
 
@@ -75,13 +75,13 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		args []string
 	}{
 		{`there is no command "frobnicate"`, []string{"frobnicate"}},
-		{`there is no command "frobnicate": 'widgetd help' lists them`, []string{"frobnicate", "-h"}},
-		{`there is no command "frobnicate": 'widgetd help' lists them`, []string{"help", "frobnicate"}},
-		{`there is no command "account frobnicate": 'widgetd help account' lists them`, []string{"account", "frobnicate", "x"}},
-		{`there is no command "account frobnicate": 'widgetd help account' lists them`, []string{"account", "frobnicate", "-h"}},
-		{"this is used as: widgetd account add NAME", []string{"account", "add"}},
-		{"this is used as: widgetd account add NAME", []string{"account", "add", "a", "b"}},
-		{"this is used as: widgetd origin add ORIGIN [-account ID]", []string{"origin", "add"}},
+		{`there is no command "frobnicate": see 'widgetd help'`, []string{"frobnicate", "-h"}},
+		{`there is no command "frobnicate": see 'widgetd help'`, []string{"help", "frobnicate"}},
+		{`there is no command "account frobnicate": see 'widgetd help account'`, []string{"account", "frobnicate", "x"}},
+		{`there is no command "account frobnicate": see 'widgetd help account'`, []string{"account", "frobnicate", "-h"}},
+		{"usage: widgetd account add NAME", []string{"account", "add"}},
+		{"usage: widgetd account add NAME", []string{"account", "add", "a", "b"}},
+		{"usage: widgetd origin add ORIGIN [-account ID]", []string{"origin", "add"}},
 		{"flag provided but not defined: -nonsense", []string{"account", "list", "-nonsense"}},
 		{"flag provided but not defined: -csv", []string{"account", "list", "-csv"}},
 		{"flag needs an argument: -db", []string{"account", "list", "-db"}},
@@ -98,7 +98,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"-product: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", strings.Repeat("ü", 101)}},
 		{"-plan: This must be UTF-8.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", "caf\xe9"}},
 		{"-plan: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", strings.Repeat("x", 101)}},
-		{"-duration-days: A licence that counts from its first activation needs", []string{"license", "add", "-account", o.account, "-product", "p", "-from-activation"}},
+		{"-duration-days: A licence whose duration counts from its first activation needs", []string{"license", "add", "-account", o.account, "-product", "p", "-from-activation"}},
 		{"-entitlements: a: This code is in the list already.", []string{"license", "add", "-account", o.account, "-product", "p", "-entitlements", "a,a"}},
 		{"-metadata: This must be a JSON object", []string{"license", "add", "-account", o.account, "-product", "p", "-metadata", "[1]"}},
 		{"-reason: This must not contain control characters.", []string{"license", "suspend", "x", "-reason", "red\x1b[31m"}},
@@ -109,18 +109,18 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{`"soon" is not a time`, []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "soon"}},
 		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "0001-01-01"}}, // Go's zero time
 		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "9999-12-31"}}, // grace would not fit
-		{"it stands there twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example", "-db", filepath.Join(o.dir, "none", "x.db")}},
+		{"the option is given twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example", "-db", filepath.Join(o.dir, "none", "x.db")}},
 		{"-expires: The licence would end before it starts.", []string{"license", "add", "-account", o.account, "-product", "p", "-starts", "2030-01-02", "-expires", "2030-01-01"}},
 		{"a rate is a number from 1 to 1000000", []string{"account", "rate", o.account, "0"}},
 		{"is not a base address", []string{"base-url", "set", "https://example.com/v2"}},
-		{"an origin is https://www.example.com", []string{"origin", "add", "-account", o.account, "https://*.example.com"}},
+		{"an origin is a scheme and a host", []string{"origin", "add", "-account", o.account, "https://*.example.com"}},
 		{`there is no scope "everything"`, []string{"token", "issue", "-account", o.account, "-scope", "everything"}},
 		{`there is no scope "license:verify"`, []string{"token", "issue", "-account", o.account, "-scope", "license:verify"}},
 		{"-scope is needed", []string{"token", "issue", "-account", o.account}},
 		{"is not a duration", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "-1h"}},
 		{"is not a duration", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "500ms"}}, // it would end as it begins
 		{"the name of the file is empty", []string{"backup", ""}},
-		{"a client id has", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-client-id", "a b"}},
+		{"a client id must have", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-client-id", "a b"}},
 		{"-limit must be a number", []string{"events", "-limit", "0"}},
 		{"-status: This must be one of active, grace,", []string{"license", "list", "-status", "ended"}},
 		{`-account: "nobody" is not an id of the kind acct_…`, []string{"license", "list", "-account", "nobody"}},
@@ -215,7 +215,7 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 	for _, args := range [][]string{{"account"}, {"account", "-json"}} {
 		var out, listed bytes.Buffer
 		err := run(t.Context(), args, func(string) string { return "" }, &out, &listed)
-		if err != usageError("account needs a second word: these are its commands") || out.Len() > 0 || !strings.HasPrefix(listed.String(), "  account add NAME ") {
+		if err != usageError("account needs a second word: its commands are listed above") || out.Len() > 0 || !strings.HasPrefix(listed.String(), "  account add NAME ") {
 			t.Errorf("%q: %v, %s, %s", args, err, out.String(), listed.String())
 		}
 	}
@@ -256,7 +256,7 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 			t.Errorf("no command takes -%s", o.name)
 		}
 		if names[o.name] {
-			t.Errorf("-%s stands twice in the table", o.name)
+			t.Errorf("-%s is declared twice", o.name)
 		}
 		names[o.name] = true
 	}

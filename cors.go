@@ -13,17 +13,19 @@ const (
 	allowedHeaders = "Authorization, Content-Type, Idempotency-Key"
 )
 
-// An originCheck is what is known about a request's Origin.
+// An originCheck is the result of looking up a request's Origin.
 type originCheck struct {
 	given   bool
 	account string // that lists it; "": none does
-	err     error  // why that could not be found out
+	err     error  // why the look-up failed
 }
 
+// originKey is the key of the originCheck in a request's context.
 type originKey struct{}
 
-// withOrigin looks an Origin up, gives a listed one its CORS headers, and leaves
-// the result in the request's context for the route. Most requests have none.
+// withOrigin looks up the request's Origin, adds the CORS headers of the response if an
+// account lists it, and returns the request with an originCheck in its context. A request
+// without Origin, as most are, is returned as it is.
 func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
 	values := r.Header["Origin"]
 	if len(values) == 0 {
@@ -37,14 +39,15 @@ func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
 		}
 	}
 	if check.account != "" {
-		w.put("Access-Control-Allow-Origin", values[0])
-		w.put("Access-Control-Expose-Headers", exposedHeaders)
+		w.Header().Set("Access-Control-Allow-Origin", values[0])
+		w.Header().Set("Access-Control-Expose-Headers", exposedHeaders)
 	}
 	return r.WithContext(context.WithValue(r.Context(), originKey{}, check))
 }
 
-// otherMethod answers a method that a path does not have: a preflight's OPTIONS,
-// or 405.
+// otherMethod answers a method that a path does not have. OPTIONS with an Origin is a
+// preflight: 204 with the allowed methods, or 403 for an Origin that is not listed. OPTIONS
+// without one is 204 with Allow; every other method is 405.
 func (s *server) otherMethod(w http.ResponseWriter, r *http.Request, allowed []string) {
 	h := w.Header()
 	check, _ := r.Context().Value(originKey{}).(originCheck)
@@ -68,7 +71,8 @@ func (s *server) otherMethod(w http.ResponseWriter, r *http.Request, allowed []s
 		s.write(w.(*response), reply{status: http.StatusNoContent})
 	default:
 		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
-		s.fail(w, r, &refusal{code: codeMethod, detail: "This path answers " + strings.Join(allowed, ", ") + "."})
+		detail := "This path allows only the methods " + strings.Join(allowed, ", ") + "."
+		s.fail(w, r, &refusal{code: codeMethod, detail: detail})
 	}
 }
 
@@ -76,11 +80,13 @@ var (
 	corsProblems problemTable
 
 	codeOrigin = corsProblems.add(403, "origin_not_allowed", "Origin not allowed",
-		"This site is not listed as an origin. Its operator can add it.")
+		"The origin of this site is not on the list of allowed origins. The operator of the service can add it.")
 
 	errOrigin = &refusal{code: codeOrigin}
 )
 
+// judgeOrigin returns errOrigin if the route requires a listed Origin and the request's is
+// not one, or the error of the look-up.
 func (c *call) judgeOrigin() error {
 	refused := c.route.origin == originListed && c.origin.given || c.route.origin == originRequired
 	if !refused || c.origin.account != "" {
@@ -92,7 +98,7 @@ func (c *call) judgeOrigin() error {
 	return errOrigin
 }
 
-// withHead adds HEAD, which net/http answers wherever there is a GET, and sorts.
+// withHead returns methods sorted, with HEAD if GET is one: net/http answers HEAD there too.
 func withHead(methods []string) []string {
 	all := slices.Clone(methods)
 	if slices.Contains(all, "GET") {

@@ -284,7 +284,7 @@ func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 	b.screenshot("demo.png")
 
 	id := regexp.MustCompile(`lead_\w{26}$`).FindString(answer)
-	s := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{keepLog: true})
+	s := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{noCheckpoints: true})
 	var email, source, path, owner, site string
 	err := s.one(`SELECT l.email, l.source, l.page, l.account_id, o.account_id FROM leads l, origins o WHERE l.id = ? AND o.origin = ?`,
 		[]any{id, strings.TrimSuffix(page, "/")}, &email, &source, &path, &owner, &site)

@@ -14,16 +14,18 @@ import (
 var (
 	deviceProblems problemTable
 
-	codeDeviceBlocked = deviceProblems.add(403, "device_blocked", "Device blocked", verdictDetails["device_blocked"])
-	codeSeatLimit     = deviceProblems.add(409, "seat_limit_reached", "Seat limit reached",
-		"All seats of this licence are taken. Release a device, or name one in replace_device_id.")
+	codeDeviceBlocked = deviceProblems.add(403, "device_blocked", "Device blocked",
+		verdictDetails["device_blocked"])
+	codeSeatLimit = deviceProblems.add(409, "seat_limit_reached", "Seat limit reached",
+		"All seats of this licence are taken. Release a device, or name one to replace in replace_device_id.")
 	codeTransferLimit = deviceProblems.add(409, "transfer_limit_reached", "Transfer limit reached",
-		"The seats of this licence were moved as often as it allows in 30 days.")
+		"The seats of this licence were moved as often as it allows within 30 days.")
 	codeCredentialMismatch = deviceProblems.add(422, "credential_mismatch", "Token and body disagree",
 		"The token is for another licence than the license_key in the body.")
 
-	errCredentials = &refusal{code: codeCredentialMismatch}
-	errOtherDevice = &refusal{code: codeCredentialMismatch, detail: "The token is for another device than the fingerprint."}
+	errCredentialMismatch = &refusal{code: codeCredentialMismatch}
+	errOtherDevice        = &refusal{code: codeCredentialMismatch,
+		detail: "The token is for another device than the fingerprint."}
 )
 
 // The events of devices.
@@ -39,50 +41,51 @@ var (
 	eventDeviceCloneSuspected = deviceEvents.add("device.clone_suspected")
 )
 
-// An activation is what a device asks for when it takes a seat.
+// An activation is the request of a device for a seat and a lease. Either keyHash or
+// licenseID says on which licence, either fingerprint or presented for which device.
 type activation struct {
-	licenseID   string    // that the token names; "": the key does
-	keyHash     *[32]byte // nil: the token names the licence
-	fingerprint []byte    // SHA-256; nil: the token names the device
+	licenseID   string    // from the device token; "": there is none
+	keyHash     *[32]byte // SHA-256 of the key; nil: none was sent
+	fingerprint []byte    // SHA-256; nil: none was sent
 	name        *string
 	platform    *string
 	appVersion  *string
 	product     string
-	replace     string // the device whose seat it takes; "": none
+	replace     string // id of the device whose seat it takes over; "": none
 	nonce       string
-	presented   *claims // the device's earlier token; nil: none
+	presented   *claims // of the device token that was sent; nil: none
 }
 
-// A grant is what activating gives.
-type grant struct {
+// A activationResult is what an activation returns to the device.
+type activationResult struct {
 	code    string // activated, already_active or reactivated
 	license *license
 	device  *device
 	lease   lease
 }
 
-// activate binds a device to a licence, inside the transaction that also decides
-// whether a seat is free: N seats and any number of callers give N devices.
-// Errors: the refusals of mayActivate, license_not_found, seat_limit_reached (kept,
-// with its event), transfer_limit_reached, credential_mismatch, validation_failed
-// for replace_device_id.
-func (k *keyring) activate(t *tx, a activation) (*grant, error) {
+// activate gives a device a seat of a licence, unless it holds one, and a new lease. It
+// decides whether a seat is free in the same transaction, so that concurrent callers
+// never get more seats than the licence has. Errors: the refusals of checkActivation,
+// license_not_found, seat_limit_reached (its transaction commits, with the event),
+// transfer_limit_reached, credential_mismatch, validation_failed for replace_device_id.
+func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 	l, err := a.findLicense(t)
 	if err != nil {
 		return nil, err
 	}
 	t.invalidate(l.ID)
-	if err := freeLapsed(t, l); err != nil {
+	if err := releaseLapsed(t, l); err != nil {
 		return nil, err
 	}
 	d, drifted, err := a.findDevice(t, l)
 	if err != nil {
 		return nil, err
 	}
-	if err := mayActivate(l, d, a.product, t.now.Time); err != nil {
+	if err := checkActivation(l, d, a.product, t.now.Time); err != nil {
 		return nil, err
 	}
-	g := &grant{license: l, device: d, code: "already_active"}
+	g := &activationResult{license: l, device: d, code: "already_active"}
 	if d == nil || d.State != deviceActive {
 		if err := takeSeat(t, g, a); err != nil {
 			return nil, err
@@ -90,12 +93,14 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 	}
 	d = g.device
 	d.Fingerprint = a.fingerprint
-	d.Name, d.Platform, d.AppVersion = cmp.Or(a.name, d.Name), cmp.Or(a.platform, d.Platform), cmp.Or(a.appVersion, d.AppVersion)
+	d.Name = cmp.Or(a.name, d.Name)
+	d.Platform = cmp.Or(a.platform, d.Platform)
+	d.AppVersion = cmp.Or(a.appVersion, d.AppVersion)
 	d.LastSeenAt = t.now
 	if err := t.startLicense(l); err != nil {
 		return nil, err
 	}
-	if err := notePresented(t, l, d, a.presented); err != nil {
+	if err := recordPresentedSeq(t, l, d, a.presented); err != nil {
 		return nil, err
 	}
 	if g.lease, err = k.nextLease(t, l, d, a.nonce); err != nil {
@@ -109,20 +114,23 @@ func (k *keyring) activate(t *tx, a activation) (*grant, error) {
 			return nil, err
 		}
 	}
-	if happened, ok := activationEvents[g.code]; ok {
-		if err := t.addEvent(deviceEvent(l, d, happened, actorDevice)); err != nil {
+	if typ, ok := activationEvents[g.code]; ok {
+		if err := t.addEvent(deviceEvent(l, d, typ, actorDevice)); err != nil {
 			return nil, err
 		}
 	}
 	return g, nil
 }
 
-// activationEvents are the events of activating, by its code; already_active has none.
-var activationEvents = map[string]eventType{"activated": eventDeviceActivated, "reactivated": eventDeviceReactivated}
+// activationEvents are the events by code of an activation; already_active writes none.
+var activationEvents = map[string]eventType{
+	"activated":   eventDeviceActivated,
+	"reactivated": eventDeviceReactivated,
+}
 
-// findDevice returns the device that an activation is for, nil for a new one. A
-// device that brings its earlier token under a changed fingerprint has drifted: it
-// stays the same device.
+// findDevice returns the device that an activation is for, nil for a new one, and sets
+// a.fingerprint when only a token was sent. A device that sends its earlier token with an
+// unknown fingerprint is the same device, and drifted is true. Errors: errOtherDevice.
 func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err error) {
 	p := a.presented
 	var known, bearer *device // by the fingerprint, by the token
@@ -144,57 +152,61 @@ func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err
 	case bearer != nil && a.fingerprint == nil:
 		a.fingerprint = bearer.Fingerprint
 		return bearer, false, nil
-	case a.fingerprint == nil: // of a device that a restored database does not have
+	case a.fingerprint == nil: // the database was restored from a copy without the token's device
 		if a.fingerprint, err = base64.RawURLEncoding.DecodeString(p.Fingerprint); err != nil {
 			return nil, false, err
 		}
 		if known, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err == nil && known != nil {
-			err = errOtherDevice // it was activated again since
+			err = errOtherDevice // it was activated again since the restore, under another id
 		}
 		return nil, false, err
 	}
 	return bearer, bearer != nil, nil
 }
 
-// freeLapsed gives back the floating seats of a licence whose lease has run out.
-func freeLapsed(t *tx, l *license) error {
+// releaseLapsed releases the floating seats of a licence whose lease has lapsed.
+func releaseLapsed(t *tx, l *license) error {
 	if l.Kind != kindFloating {
 		return nil
 	}
-	lapsed, err := t.lapsedDevicesOf(l.ID, t.now, maxAdvance)
+	lapsed, err := t.lapsedDevicesOf(l.ID, t.now, maxTransitions)
 	if err != nil {
 		return err
 	}
 	for _, d := range lapsed {
-		if err := release(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
+		if err := releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// notePresented keeps the highest lease number that a device has shown. A lower one
-// later means that two machines use one identity, or that one was restored from a
-// copy: noted once a day, and nothing is blocked. One that a restored database never
-// gave counts on from there, so that the next lease is not the lower one.
-func notePresented(t *tx, l *license, d *device, presented *claims) error {
+// recordPresentedSeq stores the highest lease number that a device has presented. A lower
+// one later means that two machines use the same identity, or that the device was
+// restored from a copy: that writes device.clone_suspected, at most once a day, and
+// blocks nothing. A number that is higher than any this database issued (it was restored
+// from a copy) becomes the current one, so that the next lease has a higher one still.
+func recordPresentedSeq(t *tx, l *license, d *device, presented *claims) error {
 	switch {
 	case presented == nil || presented.Seq == d.PresentedSeq:
 	case presented.Seq > d.PresentedSeq:
 		d.PresentedSeq, d.LeaseSeq = presented.Seq, max(d.LeaseSeq, presented.Seq)
-	case behind(d, presented, t.now.Time):
+	case presentsOlderLease(d, presented, t.now.Time):
 		d.CloneAt = t.now
 		return t.addEvent(deviceEvent(l, d, eventDeviceCloneSuspected, actorDevice))
 	}
 	return nil
 }
 
-// behind reports whether a token shows an older lease of a device than one it has
-// shown before, and today's event is still to be written.
-func behind(d *device, presented *claims, now time.Time) bool {
-	return presented != nil && presented.Seq < d.PresentedSeq && d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
+// presentsOlderLease reports whether a token is an older lease of a device than one that
+// it has presented before, and no event about that was written today.
+func presentsOlderLease(d *device, presented *claims, now time.Time) bool {
+	return presented != nil && presented.Seq < d.PresentedSeq &&
+		d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
 }
 
+// findLicense returns the licence that the key names, or else the token. Errors:
+// errLicenseNotFound, errCredentialMismatch when key and token name different ones.
 func (a *activation) findLicense(t *tx) (l *license, err error) {
 	if a.keyHash != nil {
 		l, err = t.licenseByKey(*a.keyHash)
@@ -202,17 +214,18 @@ func (a *activation) findLicense(t *tx) (l *license, err error) {
 		l, err = t.license(anyAccount, a.licenseID) // see checkRequest.findLicense
 	}
 	if errors.Is(err, errNotFound) {
-		return nil, errLicense
+		return nil, errLicenseNotFound
 	}
 	if err == nil && a.licenseID != "" && l.ID != a.licenseID {
-		return nil, errCredentials
+		return nil, errCredentialMismatch
 	}
 	return l, err
 }
 
-// takeSeat makes g's device one that holds a seat, new or known. It frees the seat
-// of the device that it replaces, unless no seat is free even then.
-func takeSeat(t *tx, g *grant, a activation) error {
+// takeSeat gives a seat to g.device, or to a new device when that is nil, and sets g.code.
+// It releases the device that a replaces. Errors: seat_limit_reached,
+// transfer_limit_reached, validation_failed.
+func takeSeat(t *tx, g *activationResult, a activation) error {
 	l := g.license
 	old, err := findReplaced(t, l, a)
 	if err != nil {
@@ -223,13 +236,13 @@ func takeSeat(t *tx, g *grant, a activation) error {
 		freed = 1
 	}
 	if l.MaxDevices != nil && l.SeatsUsed-freed >= *l.MaxDevices {
-		return seatLimit(t, l) // kept with its event, so nothing may be released before
+		return refuseForSeatLimit(t, l) // this commits, so nothing may have been released before
 	}
-	if err := mayTransfer(t, l, g.device, old); err != nil {
+	if err := checkTransferLimit(t, l, g.device, old); err != nil {
 		return err
 	}
 	if old != nil {
-		if err := release(t, l, old, "replacement", eventDeviceReplaced, actorDevice); err != nil {
+		if err := releaseSeat(t, l, old, "replacement", eventDeviceReplaced, actorDevice); err != nil {
 			return err
 		}
 	}
@@ -246,16 +259,23 @@ func takeSeat(t *tx, g *grant, a activation) error {
 	return nil
 }
 
-// findReplaced returns the device whose seat a takes, or nil when a names none or
-// one that holds no seat.
+// findReplaced returns the device whose seat a takes over, or nil when a names none or one
+// that holds no seat. Errors: validation_failed when the licence has no such device.
 func findReplaced(t *tx, l *license, a activation) (*device, error) {
 	if a.replace == "" {
 		return nil, nil
 	}
 	old, err := t.device(l.ID, a.replace)
 	if errors.Is(err, errNotFound) {
-		return nil, &refusal{code: codeValidation, detail: "The device to replace is not one of this licence.",
-			fields: []fieldError{{Pointer: "#/replace_device_id", Code: "unknown_device", Detail: "The licence has no such device."}}}
+		return nil, &refusal{
+			code:   codeValidation,
+			detail: "The device to replace is not one of this licence.",
+			fields: []fieldError{{
+				Pointer: "#/replace_device_id",
+				Code:    "unknown_device",
+				Detail:  "The licence has no such device.",
+			}},
+		}
 	}
 	if err != nil || old.State != deviceActive {
 		return nil, err
@@ -263,10 +283,12 @@ func findReplaced(t *tx, l *license, a activation) (*device, error) {
 	return old, nil
 }
 
-// mayTransfer refuses a seat when the owner has moved seats as often as max_transfers
-// allows in 30 days. The release of a device that comes back before another took a
-// seat does not count against itself.
-func mayTransfer(t *tx, l *license, d, replaced *device) error {
+// checkTransferLimit refuses a seat with transfer_limit_reached when the owner has moved
+// seats as often as max_transfers allows within 30 days. d is the device that wants a seat
+// (nil: a new one), replaced the one that gives its seat up for it (nil: none). When d was
+// released and wants its seat back before another device took one, that release does not
+// count.
+func checkTransferLimit(t *tx, l *license, d, replaced *device) error {
 	if l.MaxTransfers == nil {
 		return nil
 	}
@@ -278,9 +300,10 @@ func mayTransfer(t *tx, l *license, d, replaced *device) error {
 	if replaced != nil {
 		more = 1
 	}
-	if d != nil && d.State == deviceReleased && slices.Contains([]string{"device", "portal"}, valueOr(d.ReleasedBy, "")) &&
+	if d != nil && d.State == deviceReleased &&
+		slices.Contains([]string{"device", "portal"}, valueOr(d.ReleasedBy, "")) &&
 		d.ReleasedAt.After(t.now.after(-transferWindow).Time) {
-		others, err := t.activatedSince(l.ID, d.ID, d.ReleasedAt)
+		others, err := t.countActivatedSince(l.ID, d.ID, d.ReleasedAt)
 		if err != nil {
 			return err
 		}
@@ -288,55 +311,70 @@ func mayTransfer(t *tx, l *license, d, replaced *device) error {
 			more--
 		}
 	}
-	ok, next := mayMove(l, releases, more)
+	ok, next := transferAllowed(l, releases, more)
 	switch {
 	case ok:
 		return nil
 	case next.IsZero():
-		return &refusal{code: codeTransferLimit, detail: "This licence does not allow moving a seat to another device."}
+		return &refusal{
+			code:   codeTransferLimit,
+			detail: "This licence does not allow moving a seat to another device.",
+		}
 	}
-	return &refusal{code: codeTransferLimit, members: []extraMember{{"next_transfer_at", next}},
-		detail: "The seats of this licence were moved as often as it allows in 30 days. The next time is possible at " + next.String() + "."}
+	return &refusal{
+		code:    codeTransferLimit,
+		detail:  codeTransferLimit.detail + " A seat can be moved again at " + next.String() + ".",
+		members: []extraMember{{"next_transfer_at", next}},
+	}
 }
 
-// seatLimit refuses a seat, names the devices that hold them, and notes that once
-// an hour.
-func seatLimit(t *tx, l *license) error {
+// refuseForSeatLimit returns seat_limit_reached with the devices that hold the seats, and
+// writes the event about it, at most once an hour. The transaction commits with it.
+func refuseForSeatLimit(t *tx, l *license) error {
 	holders, err := t.seatHolders(l.ID, maxHoldersShown)
 	if err != nil {
 		return err
 	}
-	noted, err := t.happenedSince(l.ID, eventLicenseSeatLimitReached, t.now.after(-time.Hour))
+	written, err := t.happenedSince(l.ID, eventLicenseSeatLimitReached, t.now.after(-time.Hour))
 	if err != nil {
 		return err
 	}
-	if !noted {
-		if err := t.addEvent(event{Type: eventLicenseSeatLimitReached, AccountID: l.AccountID, LicenseID: l.ID, Actor: actorDevice}); err != nil {
+	if !written {
+		e := event{
+			Type:      eventLicenseSeatLimitReached,
+			AccountID: l.AccountID,
+			LicenseID: l.ID,
+			Actor:     actorDevice,
+		}
+		if err := t.addEvent(e); err != nil {
 			return err
 		}
 	}
-	return keep(&refusal{code: codeSeatLimit, members: []extraMember{{"seats", seatsOf(l)}, {"devices", viewDevices(holders)}}})
+	return keep(&refusal{
+		code:    codeSeatLimit,
+		members: []extraMember{{"seats", seatsOf(l)}, {"devices", newDeviceViews(holders)}},
+	})
 }
 
 const maxHoldersShown = 50 // devices in a seat_limit_reached
 
-// release takes a device's seat back and writes an event; the caller has seen that
-// it holds one (or, for an operator, that it is blocked).
-func release(t *tx, l *license, d *device, by string, happened eventType, actor string) error {
+// releaseSeat makes d released and writes the event of type typ. d must hold a seat, or be
+// blocked. releasedBy is device, replacement, portal, operator or lease.
+func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType, actor string) error {
 	if d.State == deviceActive {
 		l.SeatsUsed--
 	}
-	d.State, d.ReleasedAt, d.ReleasedBy, d.LapsesAt = deviceReleased, t.now, &by, stamp{}
+	d.State, d.ReleasedAt, d.ReleasedBy, d.LapsesAt = deviceReleased, t.now, &releasedBy, stamp{}
 	if err := t.saveDevice(d); err != nil {
 		return err
 	}
-	e := deviceEvent(l, d, happened, actor)
-	e.Data = eventData("by", by)
+	e := deviceEvent(l, d, typ, actor)
+	e.Data = eventData("by", releasedBy)
 	return t.addEvent(e)
 }
 
-// block shuts a device out for good; only an operator's release lets it in again.
-func block(t *tx, l *license, d *device, actor string) error {
+// blockDevice shuts a device out for good; only an operator's release lets it in again.
+func blockDevice(t *tx, l *license, d *device, actor string) error {
 	if d.State == deviceBlocked {
 		return nil
 	}
@@ -347,20 +385,20 @@ func block(t *tx, l *license, d *device, actor string) error {
 	return t.addEvent(deviceEvent(l, d, eventDeviceBlocked, actor))
 }
 
-func deviceEvent(l *license, d *device, happened eventType, actor string) event {
-	return event{Type: happened, AccountID: l.AccountID, LicenseID: l.ID, DeviceID: d.ID, Actor: actor}
+func deviceEvent(l *license, d *device, typ eventType, actor string) event {
+	return event{Type: typ, AccountID: l.AccountID, LicenseID: l.ID, DeviceID: d.ID, Actor: actor}
 }
 
-// maxAdvance is how many rows one transaction changes because of time.
-const maxAdvance = 500
+// maxTransitions is how many rows of each kind one transaction of applyTransitions changes.
+const maxTransitions = 500
 
-// advanceTime does what time has brought about: it gives back floating seats whose
-// lease has run out, and writes the events of licences that came into grace or to
-// their end, also when the service was off at that moment. It returns how much it
-// did; less than maxAdvance means that nothing is left.
-func advanceTime(t *tx) (done int, err error) {
+// applyTransitions applies time-driven transitions: it releases floating seats that have
+// lapsed, and writes the events of licences that have come into grace or expired, also
+// while the service was not running. It returns how many rows it changed; less than
+// maxTransitions means that nothing is left to do.
+func applyTransitions(t *tx) (done int, err error) {
 	t.invalidate()
-	lapsed, err := t.lapsedDevices(t.now, maxAdvance)
+	lapsed, err := t.lapsedDevices(t.now, maxTransitions)
 	if err != nil {
 		return 0, err
 	}
@@ -371,36 +409,36 @@ func advanceTime(t *tx) (done int, err error) {
 			return 0, err
 		}
 		l := &license{ID: d.LicenseID, AccountID: account}
-		if err := release(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
+		if err := releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
 			return 0, err
 		}
 	}
-	noted, err := t.noteTime(maxAdvance)
-	return len(lapsed) + noted, err
+	written, err := t.recordLicenseTransitions(maxTransitions)
+	return len(lapsed) + written, err
 }
 
-// A check is a verified question with the rows that answer it.
-type check struct {
+// A licenseCheck is the verdict on a licence and a device, with their rows.
+type licenseCheck struct {
 	license *license // nil: not found
-	device  *device  // nil: none
-	code    string
+	device  *device  // nil: not found, or none was named
+	code    string   // as licenseVerdict returns it
 	valid   bool
 
-	mismatch bool // token and fingerprint name different devices, whatever the code
+	mismatch bool // token and fingerprint name different devices; code may say something else
 }
 
-// A checkRequest is what verify asks.
+// A checkRequest is a request to check a licence, and the device that it names.
 type checkRequest struct {
-	question
+	verdictInput
 	keyHash     *[32]byte // nil: the token names the licence
-	presented   *claims   // the device token that came along; nil: none
+	presented   *claims   // of the device token that was sent; nil: none
 	fingerprint []byte    // SHA-256; nil: none was sent
 	appVersion  *string
 	nonce       string
 }
 
-// A licenseSource is where licences and devices are looked up: the writer's
-// transaction, or the memory in front of the readers.
+// A licenseSource looks up licences and devices: a transaction of the writer, or the
+// licenseCache.
 type licenseSource interface {
 	licenseByKey(hash [32]byte) (*license, error)
 	license(o owner, id string) (*license, error)
@@ -409,8 +447,8 @@ type licenseSource interface {
 }
 
 // findLicense returns the licence that the key names, or else the token; nil when there
-// is none. The token vouches for its licence by itself, like a key: it stays good when
-// the licence has come to another account since, so its account is not compared.
+// is none. Like a key, a token gives access to its licence whichever account owns it: it
+// stays valid when the licence moves to another account, so accounts are not compared.
 func (r *checkRequest) findLicense(q licenseSource) (*license, error) {
 	if r.keyHash != nil {
 		return orNil(q.licenseByKey(*r.keyHash))
@@ -418,12 +456,12 @@ func (r *checkRequest) findLicense(q licenseSource) (*license, error) {
 	return orNil(q.license(anyAccount, r.presented.License))
 }
 
-// look finds the device on the licence that findLicense returned, and judges. Errors:
-// errCredentials, the source's.
-func (r *checkRequest) look(q licenseSource, l *license, now time.Time) (c check, err error) {
+// evaluate looks up the device on l, which findLicense returned, and returns the verdict.
+// Errors: errCredentialMismatch when key and token name different licences, those of q.
+func (r *checkRequest) evaluate(q licenseSource, l *license, now time.Time) (c licenseCheck, err error) {
 	c.license = l
 	if c.license != nil && r.presented != nil && r.presented.License != c.license.ID {
-		return c, errCredentials
+		return c, errCredentialMismatch
 	}
 	switch {
 	case c.license == nil:
@@ -432,17 +470,18 @@ func (r *checkRequest) look(q licenseSource, l *license, now time.Time) (c check
 	case r.fingerprint != nil:
 		c.device, err = orNil(q.deviceByFingerprint(c.license.ID, r.fingerprint))
 	}
-	ask := r.question
-	ask.hasDevice = r.presented != nil || r.fingerprint != nil
-	c.mismatch = r.presented != nil && r.fingerprint != nil && r.presented.Fingerprint != base64.RawURLEncoding.EncodeToString(r.fingerprint)
-	ask.mismatch = c.mismatch
-	c.code, c.valid = judge(c.license, c.device, ask, now)
+	in := r.verdictInput
+	in.hasDevice = r.presented != nil || r.fingerprint != nil
+	c.mismatch = r.presented != nil && r.fingerprint != nil &&
+		r.presented.Fingerprint != base64.RawURLEncoding.EncodeToString(r.fingerprint)
+	in.mismatch = c.mismatch
+	c.code, c.valid = licenseVerdict(c.license, c.device, in, now)
 	return c, err
 }
 
-// wantsLease reports whether an answer should carry a token: the device sent none,
-// one that is due for another, or a nonce to have signed.
-func (r *checkRequest) wantsLease(c check, now time.Time) bool {
+// wantsLease reports whether the answer should include a lease: the device sent no token,
+// one whose refresh_after has passed, or a nonce to be signed.
+func (r *checkRequest) wantsLease(c licenseCheck, now time.Time) bool {
 	if !c.valid || c.device == nil {
 		return false
 	}
@@ -450,43 +489,45 @@ func (r *checkRequest) wantsLease(c check, now time.Time) bool {
 	return p == nil || r.nonce != "" || now.Unix() >= p.IssuedAt+p.RefreshAfter
 }
 
-// noteSeen records that an active device was there and, when it wants one and its
-// last lease is no longer fresh, gives it the next. It judges again, because the
-// rows may have changed since the caller looked.
-func (k *keyring) noteSeen(t *tx, r *checkRequest) (c check, given lease, err error) {
-	t.invalidate() // nothing so far
+// recordSeen sets last_seen_at of an active device. When the answer should include a
+// lease and the last one can't be sent again, it also creates the next, which it returns;
+// otherwise issued is zero. It evaluates r again inside the transaction, because the rows
+// may have changed since the caller read them.
+func (k *keyring) recordSeen(t *tx, r *checkRequest) (c licenseCheck, issued lease, err error) {
+	t.invalidate() // without ids: nothing is changed yet
 	l, err := r.findLicense(t)
 	if err != nil {
-		return c, given, err
+		return c, issued, err
 	}
-	if c, err = r.look(t, l, t.now.Time); err != nil || c.device == nil || c.device.State != deviceActive || c.device.lapsed(t.now.Time) {
-		return c, given, err
+	if c, err = r.evaluate(t, l, t.now.Time); err != nil || !c.device.holdsSeat(t.now.Time) {
+		return c, issued, err
 	}
 	t.invalidate(c.license.ID)
 	d := c.device
 	d.LastSeenAt = t.now
 	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)
-	if err := notePresented(t, c.license, d, r.presented); err != nil {
-		return c, given, err
+	if err := recordPresentedSeq(t, c.license, d, r.presented); err != nil {
+		return c, issued, err
 	}
 	if r.wantsLease(c, t.now.Time) && d.leaseStale(c.license, k.signer().kid, t.now.Time) {
-		if given, err = k.nextLease(t, c.license, d, r.nonce); err != nil {
-			return c, given, err
+		if issued, err = k.nextLease(t, c.license, d, r.nonce); err != nil {
+			return c, issued, err
 		}
 	}
-	return c, given, t.saveDevice(d)
+	return c, issued, t.saveDevice(d)
 }
 
-// A deviceState is what a device sees of itself.
+// A deviceState is a device as shown to itself.
 type deviceState struct {
 	ID    string  `json:"id"`
 	Name  *string `json:"name"`
 	State string  `json:"state"`
 }
 
-func stateOf(d *device) deviceState { return deviceState{d.ID, d.Name, d.State} }
+func newDeviceState(d *device) deviceState { return deviceState{d.ID, d.Name, d.State} }
 
-// A deviceView is what others may see of a device: its fingerprint is masked.
+// A deviceView is a device as shown to the account that owns the licence, to operators, and
+// to the other devices of a full licence. Its fingerprint is masked.
 type deviceView struct {
 	deviceState
 	Platform    *string `json:"platform"`
@@ -499,14 +540,24 @@ type deviceView struct {
 	CloneAt     stamp   `json:"clone_suspected_at"`
 }
 
-func viewDevice(d *device) deviceView {
-	return deviceView{stateOf(d), d.Platform, d.AppVersion, hex.EncodeToString(d.Fingerprint[:4]), d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.CloneAt}
+func newDeviceView(d *device) deviceView {
+	return deviceView{
+		deviceState: newDeviceState(d),
+		Platform:    d.Platform,
+		AppVersion:  d.AppVersion,
+		Fingerprint: hex.EncodeToString(d.Fingerprint[:4]),
+		ActivatedAt: d.ActivatedAt,
+		LastSeenAt:  d.LastSeenAt,
+		ReleasedAt:  d.ReleasedAt,
+		ReleasedBy:  d.ReleasedBy,
+		CloneAt:     d.CloneAt,
+	}
 }
 
-func viewDevices(rows []*device) []deviceView {
+func newDeviceViews(rows []*device) []deviceView {
 	views := make([]deviceView, 0, len(rows))
 	for _, d := range rows {
-		views = append(views, viewDevice(d))
+		views = append(views, newDeviceView(d))
 	}
 	return views
 }
@@ -514,5 +565,6 @@ func viewDevices(rows []*device) []deviceView {
 // transferWindow is how long a release by the owner counts against max_transfers.
 const transferWindow = 30 * 24 * time.Hour
 
-// fingerprintHash is what the database knows of a device's fingerprint.
+// fingerprintHash returns the SHA-256 of a device's fingerprint, which is all that the
+// database keeps of it.
 func fingerprintHash(fingerprint string) [32]byte { return sha256.Sum256([]byte(fingerprint)) }

@@ -15,31 +15,53 @@ import (
 
 // The options of these commands.
 var (
-	optPublic      = option{name: "public", value: "FILE", help: "PEM file with the public keys, as 'widgetd key public' prints them"}
-	optFingerprint = option{name: "fingerprint", value: "TEXT", help: "the device's fingerprint, to compare"}
-	optAudience    = option{name: "audience", value: "URL", help: "the service's base address, to compare"}
+	optPublic = option{name: "public", value: "FILE",
+		help: "PEM file with the public keys, as 'widgetd key public' prints them"}
+	optFingerprint = option{name: "fingerprint", value: "TEXT",
+		help: "the device's fingerprint, which the token must match"}
+	optAudience = option{name: "audience", value: "URL",
+		help: "the service's base address, which the token must match"}
 )
 
 // The operator's commands on devices and their leases.
 var deviceCommands = []command{
 	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit}, 1, deviceList},
-	{"device release", "ID", "give a device's seat back, or let a blocked one in again", nil, 1, deviceRelease},
-	{"device block", "ID", "shut a device out", nil, 1, deviceBlock},
-	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, deviceExport},
-	{"lease inspect", "TOKEN", "explain a device token line by line and say whether it holds, without the database", []option{optPublic, optFingerprint, optAudience}, 1, leaseInspect},
+	{"device release", "ID", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
+	{"device block", "ID", "block a device until it is released", nil, 1, deviceBlock},
+	{"device export", "", "print all devices, one JSON object a line or CSV", []option{
+		optCSV,
+	}, 0, deviceExport},
+	{"lease inspect", "TOKEN", "explain a device token and check it, without the database", []option{
+		optPublic,
+		optFingerprint,
+		optAudience,
+	}, 1, leaseInspect},
 }
 
-// leaseLines explain the claims of a device token, in the order they are shown.
-var leaseLines = []struct{ claim, meaning string }{
-	{"iss", "who signed it"}, {"aud", "for whom: the same address"}, {"sub", "the account of the licence"}, {"client_id", "who carries it"},
-	{"scope", "what it is good for"}, {"jti", "its own number"}, {"lic", "the licence"}, {"dev", "the device"}, {"fph", "SHA-256 of the device's fingerprint"},
-	{"prd", "the product"}, {"ent", "what the licence includes"}, {"seq", "number of the lease: a lower one is older"}, {"iat", "when it was signed"},
-	{"exp", "until when it proves the licence offline"}, {"lexp", "when the licence ends"}, {"gexp", "when its grace ends"},
-	{"rfa", "seconds after which to ask for another"}, {"nonce", "what the device sent to have signed"},
+// claimMeanings explain the claims of a device token, in the order they are shown.
+var claimMeanings = []struct{ claim, meaning string }{
+	{"iss", "address of the service that signed the token"},
+	{"aud", "address of the service that it is for: the same"},
+	{"sub", "account that owns the licence"},
+	{"client_id", "device that presents the token"},
+	{"scope", "what the token may be used for"},
+	{"jti", "id of the token"},
+	{"lic", "licence"},
+	{"dev", "device"},
+	{"fph", "SHA-256 of the device's fingerprint"},
+	{"prd", "product"},
+	{"ent", "entitlements: what the licence includes"},
+	{"seq", "number of the lease: a lower one is older"},
+	{"iat", "when the token was signed"},
+	{"exp", "until when the device may work offline"},
+	{"lexp", "when the licence ends"},
+	{"gexp", "when its grace ends"},
+	{"rfa", "seconds after which to ask for a new lease"},
+	{"nonce", "nonce that the device sent"},
 }
 
-// leaseInspect explains a device token as a device without a network would judge
-// it, with nothing but the public keys.
+// leaseInspect prints what a device token says, and checks it as an offline device does:
+// with the public keys only. A token that is not valid is an error.
 func leaseInspect(e *env) error {
 	if e.str("public") == "" {
 		return usageError("-public FILE is needed: 'widgetd key public' prints it")
@@ -50,21 +72,23 @@ func leaseInspect(e *env) error {
 	}
 	token := e.args[0]
 	c, err := ring.verify(token)
-	fault, believed := "", &c
+	fault, trusted := "", &c
 	if err != nil {
-		believed, fault = nil, "its signature does not hold under these keys, or it is no token of this service"
+		trusted = nil
+		fault = "its signature can't be verified with these keys, or it is not a token of this service"
 	} else {
 		fault = leaseFault(c, e.str("fingerprint"), e.str("audience"), e.now())
 	}
 	if e.on("json") {
-		if err := e.print(map[string]any{"holds": fault == "", "fault": fault, "claims": believed}, ""); err != nil {
+		result := map[string]any{"holds": fault == "", "fault": fault, "claims": trusted}
+		if err := e.print(result, ""); err != nil {
 			return err
 		}
 	} else {
 		explainLease(e.stdout, token)
 	}
 	if fault != "" {
-		return errors.New("the lease does not hold: " + fault)
+		return errors.New("the lease is not valid: " + fault)
 	}
 	if e.on("json") {
 		return nil
@@ -74,17 +98,17 @@ func leaseInspect(e *env) error {
 	if left >= 48*time.Hour {
 		until = fmt.Sprintf("%.0f days", left.Hours()/24)
 	}
-	fmt.Fprintf(e.stdout, "\nThe lease holds: the signature is right, and it ends in %s.\n", until)
+	fmt.Fprintf(e.stdout, "\nThe lease is valid: its signature is right, and it expires in %s.\n", until)
 	for _, name := range []string{"fingerprint", "audience"} {
 		if e.str(name) == "" {
-			fmt.Fprintf(e.stdout, "Not compared, for want of -%s: the %s.\n", name, name)
+			fmt.Fprintf(e.stdout, "Not compared, because -%s is not given: the %s.\n", name, name)
 		}
 	}
 	return nil
 }
 
-// explainLease prints header and claims of a token as far as they can be read,
-// whether or not they can be believed.
+// explainLease prints the header and the claims of a token as far as they can be parsed,
+// whether or not its signature is valid.
 func explainLease(w io.Writer, token string) {
 	parts := strings.Split(token, ".")
 	for i, title := range []string{"header", "claims"} {
@@ -103,7 +127,7 @@ func explainLease(w io.Writer, token string) {
 			}
 			continue
 		}
-		for _, line := range leaseLines {
+		for _, line := range claimMeanings {
 			if m, there := v.member(line.claim); there {
 				fmt.Fprintf(w, "%-10s %-44s %s\n", line.claim, claimText(line.claim, m), line.meaning)
 			}
@@ -122,8 +146,8 @@ func claimText(name string, v *jsonValue) string {
 	return printable(v.text + strings.Join(texts, " "))
 }
 
-// loadPublicKeys reads public keys in PEM, as key public prints them. The ring can
-// verify and nothing else.
+// loadPublicKeys reads public keys in PEM, as key public prints them. The keyring that it
+// returns can only verify.
 func loadPublicKeys(path string) (*keyring, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -139,7 +163,7 @@ func loadPublicKeys(path string) (*keyring, error) {
 		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
 		public, ok := parsed.(ed25519.PublicKey)
 		if err != nil || !ok {
-			return nil, fmt.Errorf("%s: a block is no Ed25519 public key", path)
+			return nil, fmt.Errorf("%s: it contains a block that is not an Ed25519 public key", path)
 		}
 		ring.keys = append(ring.keys, signingKey{public: public, kid: thumbprint(public)})
 	}
@@ -150,8 +174,12 @@ func loadPublicKeys(path string) (*keyring, error) {
 }
 
 func printDevices(e *env, rows []*device) error {
-	return printRows(e, viewDevices(rows), "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY", func(d deviceView) []any {
-		return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint + "…", d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
+	header := "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY"
+	return printRows(e, newDeviceViews(rows), header, func(d deviceView) []any {
+		return []any{
+			d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint + "…",
+			d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy,
+		}
 	})
 }
 
@@ -172,7 +200,8 @@ func deviceList(e *env) error {
 	})
 }
 
-// changeDevice runs f on the device that the command names.
+// changeDevice runs f in a transaction, with the device that the command names and its
+// licence.
 func (e *env) changeDevice(f func(*tx, *license, *device) error) error {
 	return e.changeQuietly(func(t *tx) error {
 		d, err := t.deviceByID(anyAccount, e.args[0])
@@ -192,12 +221,14 @@ func deviceRelease(e *env) error {
 		if d.State == deviceReleased {
 			return nil
 		}
-		return release(t, l, d, "operator", eventDeviceReleased, actorCommand)
+		return releaseSeat(t, l, d, "operator", eventDeviceReleased, actorCommand)
 	})
 }
 
 func deviceBlock(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error { return block(t, l, d, actorCommand) })
+	return e.changeDevice(func(t *tx, l *license, d *device) error {
+		return blockDevice(t, l, d, actorCommand)
+	})
 }
 
 // An exportedDevice is a device with the licence it belongs to.
@@ -207,15 +238,22 @@ type exportedDevice struct {
 }
 
 func deviceExport(e *env) error {
-	header := []string{"license_id", "id", "name", "state", "platform", "app_version", "fingerprint", "activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at"}
+	header := []string{
+		"license_id", "id", "name", "state", "platform", "app_version", "fingerprint",
+		"activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at",
+	}
 	return exportRows(e, header, func(st *store, before string) (page []exportedDevice, err error) {
 		rows, err := st.allDevices(anyAccount, before, exportPageSize)
 		for _, d := range rows {
-			page = append(page, exportedDevice{d.LicenseID, viewDevice(d)})
+			page = append(page, exportedDevice{d.LicenseID, newDeviceView(d)})
 		}
 		return page, err
 	}, func(d exportedDevice) string { return d.ID }, func(d exportedDevice) []string {
-		return []string{d.LicenseID, d.ID, csvTextCell(valueOr(d.Name, "")), d.State, csvTextCell(valueOr(d.Platform, "")), csvTextCell(valueOr(d.AppVersion, "")), d.Fingerprint,
-			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt), valueOr(d.ReleasedBy, ""), stampCell(d.CloneAt)}
+		return []string{
+			d.LicenseID, d.ID, csvTextCell(valueOr(d.Name, "")), d.State,
+			csvTextCell(valueOr(d.Platform, "")), csvTextCell(valueOr(d.AppVersion, "")), d.Fingerprint,
+			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt),
+			valueOr(d.ReleasedBy, ""), stampCell(d.CloneAt),
+		}
 	})
 }

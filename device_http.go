@@ -9,41 +9,52 @@ import (
 	"time"
 )
 
-// A deviceAPI answers the calls of devices. It keeps in memory the licences and devices
-// that they ask about, and the leases that it signed within the last minute.
+// A deviceAPI serves the endpoints that devices call. It caches licences, devices, and the
+// leases that it signed within the last minute.
 type deviceAPI struct {
 	*server
-	licenseMemory
+	licenseCache
 	leases leaseCache
 }
 
 func deviceWing(s *server) wing {
-	a := &deviceAPI{server: s, licenseMemory: newLicenseMemory(s.authenticator)}
+	a := &deviceAPI{server: s, licenseCache: newLicenseCache(s.authenticator)}
 	return wing{
 		routes: []route{
-			{pattern: "POST /widget/license/activate", token: tokenLate, creates: true, charge: a.charge, run: endpoint(a.activate)},
+			{pattern: "POST /widget/license/activate", token: tokenLate, creates: true, charge: a.charge,
+				run: endpoint(a.activate)},
 			{pattern: "POST /widget/license/verify", token: tokenLate, charge: a.charge, run: endpoint(a.verify)},
-			{pattern: "POST /widget/license/deactivate", token: tokenLate, charge: a.charge, run: endpoint(a.deactivate)},
-			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.listDevices)},
-			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices, run: endpoint(s.releaseDevice)},
+			{pattern: "POST /widget/license/deactivate", token: tokenLate, charge: a.charge,
+				run: endpoint(a.deactivate)},
+			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses,
+				run: endpoint(s.listDevices)},
+			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices,
+				run: endpoint(s.releaseDevice)},
 		},
-		chores: []chore{{fault: "lapsed seats and ended licences can't be written", timely: true, run: s.advance}},
+		chores: []chore{{
+			fault:      "lapsed seats and ended licences can't be written",
+			timeDriven: true,
+			run:        s.runTransitions,
+		}},
 	}
 }
 
-// A credential names a licence: by its key, or by a device token.
+// A credential is the licence key of a request's body, which is optional when the request
+// has a device token.
 type credential struct {
-	hash    *[32]byte // of the key; nil: none, or malformed
-	keyErr  error
-	license *license // that has the key; nil: none, or not looked up
+	hash    *[32]byte // SHA-256 of the key; nil: there is none, or it is malformed
+	keyErr  error     // why the key is malformed
+	license *license  // the licence of the key; nil: not found, or not looked up
 }
 
 func (cr *credential) read(in *input) {
 	if !carriesDevice(in) && !in.has("license_key") {
-		in.wrong("license_key", "required", "A licence key is required, or a device token in the Authorization header.")
+		in.wrong("license_key", "required",
+			"A licence key is required, or a device token in the Authorization header.")
 	}
 	if v := in.member("license_key", jsonString, optional); v != nil {
-		if code, detail := checkText(v.text, optional, maxBody); code != "" { // the key's parser would pass white space
+		if code, detail := checkText(v.text, optional, maxBody); code != "" {
+			// parseLicenseKey alone would ignore white space.
 			in.wrong("license_key", code, detail)
 			return
 		}
@@ -55,11 +66,11 @@ func (cr *credential) read(in *input) {
 	}
 }
 
-// carriesDevice reports whether a request came with a device token, which names licence
-// and device.
+// carriesDevice reports whether a request has a device token, which names a licence and a
+// device.
 func carriesDevice(in *input) bool { return in.caller != nil && in.caller.claims.isDevice() }
 
-// deviceToken returns the claims of the device token that came along, or nil.
+// deviceToken returns the claims of the request's device token, or nil.
 func (c *call) deviceToken() *claims {
 	if c.caller == nil || !c.caller.claims.isDevice() {
 		return nil
@@ -67,26 +78,34 @@ func (c *call) deviceToken() *claims {
 	return &c.caller.claims
 }
 
-// malformed is the refusal of a malformed key.
-func (cr *credential) malformed() error {
+// malformedKeyErr returns the refusal key_malformed when the key is malformed, else nil.
+func (cr *credential) malformedKeyErr() error {
 	if cr.keyErr == nil {
 		return nil
 	}
-	return &refusal{code: codeKeyMalformed,
-		fields: []fieldError{{Pointer: "#/license_key", Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail}}}
+	return &refusal{
+		code: codeKeyMalformed,
+		fields: []fieldError{{
+			Pointer: "#/license_key",
+			Code:    codeKeyMalformed.name,
+			Detail:  codeKeyMalformed.detail,
+		}},
+	}
 }
 
-// presentedKey returns what a request names its licence by.
-func (cr *credential) presentedKey() *credential { return cr }
+// licenseCredential returns cr itself, for requests that embed it.
+func (cr *credential) licenseCredential() *credential { return cr }
 
-// charge charges the owner of the licence whose key is in the body, and keeps what was
-// found for the call itself. Members come before, so that the limit's fields tell
-// nothing about a key (contract, section 1).
+// charge returns the account to whose rate limit a request counts: the token's, else the one
+// that owns the licence of the key, else none. It stores the licence in the request's
+// credential, so that the handler need not look it up again. A request with invalid
+// members is refused first, so that the fields of the rate limit tell nothing about a key
+// (contract, section 1).
 func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err error) {
 	if err := in.err(); err != nil {
 		return "", err
 	}
-	cr := request.(interface{ presentedKey() *credential }).presentedKey()
+	cr := request.(interface{ licenseCredential() *credential }).licenseCredential()
 	if cr.hash != nil {
 		if cr.license, err = orNil(a.licenseByKey(*cr.hash)); err != nil {
 			return "", err
@@ -101,18 +120,18 @@ func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err
 	return "", nil
 }
 
-// failedLookup counts a licence key that is unknown against the caller's address;
-// past the limit the answer is rate_limited, whatever else it would be.
-func (a *deviceAPI) failedLookup(c *call, otherwise error) error {
+// countFailedLookup counts an unknown licence key against the rate limit of the client's
+// address. It returns rate_limited when the limit is exceeded, else otherwise.
+func (a *deviceAPI) countFailedLookup(c *call, otherwise error) error {
 	if err := a.limitAddress("lookup", a.address(c.request), a.failedLookupRate); err != nil {
 		return err
 	}
 	return otherwise
 }
 
-// readFingerprint reads what a device calls itself by, 1 to 255 characters, and
-// returns its hash; nil when there is none. A device token may stand in for one that
-// is needed.
+// readFingerprint reads the member fingerprint, 1 to 255 characters that identify a device,
+// and returns its SHA-256; nil when there is none. When it is required, a device token
+// does as well.
 func readFingerprint(in *input, n need) []byte {
 	if n == required && !carriesDevice(in) && !in.has("fingerprint") {
 		in.wrong("fingerprint", "required", "The fingerprint of the device is required, or its token.")
@@ -125,7 +144,7 @@ func readFingerprint(in *input, n need) []byte {
 	return hash[:]
 }
 
-// checkNonce judges what a device wants signed: it goes into the token.
+// checkNonce checks the nonce that a device wants included in the signed token.
 func checkNonce(s string) (code, detail string) {
 	if strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
 		return "invalid_nonce", "A nonce has 1 to 128 visible ASCII characters."
@@ -163,25 +182,33 @@ type activateResponse struct {
 	Nonce        string      `json:"nonce,omitempty"`
 }
 
-// activate binds a device to a licence and answers with its lease.
+// activate answers POST /widget/license/activate: it gives the device a seat and a lease.
 func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (*activateResponse, error) {
-	if err := q.malformed(); err != nil {
+	if err := q.malformedKeyErr(); err != nil {
 		return nil, err
 	}
-	q.settle(c)
+	q.setTargets(c)
 	keys := a.keys.Load()
-	var g *grant
+	var g *activationResult
 	res, err := create(ctx, a.server, c, func(t *tx) (*activateResponse, error) {
 		var err error
 		if g, err = keys.activate(t, q.activation); err != nil {
 			return nil, err
 		}
-		return &activateResponse{OK: true, Code: g.code, License: viewLicense(g.license, t.now.Time), Device: stateOf(g.device),
-			Token: g.lease.token, TokenType: "Bearer", ExpiresIn: g.lease.claims.Expires - t.now.Unix(),
-			RefreshAfter: g.lease.claims.RefreshAfter, Nonce: q.nonce}, nil
+		return &activateResponse{
+			OK:           true,
+			Code:         g.code,
+			License:      newLicenseView(g.license, t.now.Time),
+			Device:       newDeviceState(g.device),
+			Token:        g.lease.token,
+			TokenType:    "Bearer",
+			ExpiresIn:    g.lease.claims.Expires - t.now.Unix(),
+			RefreshAfter: g.lease.claims.RefreshAfter,
+			Nonce:        q.nonce,
+		}, nil
 	})
-	if errors.Is(err, errLicense) && q.keyHash != nil {
-		return nil, a.failedLookup(c, err)
+	if errors.Is(err, errLicenseNotFound) && q.keyHash != nil {
+		return nil, a.countFailedLookup(c, err)
 	}
 	if err == nil && g != nil && q.nonce == "" {
 		a.leases.put(g.device.ID, g.lease)
@@ -189,9 +216,9 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 	return res, err
 }
 
-// settle decides which licence and which device an activation is for, and whose an
-// Idempotency-Key is.
-func (q *activateRequest) settle(c *call) {
+// setTargets completes the activation with the key and the token of the request, and sets
+// the scope within which an Idempotency-Key is unique: licence key, device and fingerprint.
+func (q *activateRequest) setTargets(c *call) {
 	if q.keyHash = q.hash; q.keyHash != nil {
 		c.idemScope = "license " + hex.EncodeToString(q.keyHash[:])
 	}
@@ -217,7 +244,8 @@ func (q *verifyRequest) read(in *input) {
 	q.appVersion = nilIfEmpty(in.text("app_version", optional, 100, nil))
 }
 
-// verifyResponse is an answer about a licence; whatever carries no valid is none.
+// verifyResponse is the answer of verify. Every such answer has the member valid, which
+// tells it from a problem.
 type verifyResponse struct {
 	Valid        bool         `json:"valid"`
 	Code         string       `json:"code"`
@@ -231,8 +259,8 @@ type verifyResponse struct {
 	RefreshAfter int64        `json:"refresh_after,omitempty"` // seconds
 }
 
-// appendJSON writes the answer as encoding/json would, which takes longer than all
-// the rest of verify (BenchmarkVerifyAnswer).
+// appendJSON appends what encoding/json would produce. It exists because encoding/json
+// takes longer than all the rest of verify (BenchmarkVerifyAnswer).
 func (v *verifyResponse) appendJSON(b []byte) []byte {
 	b = append(b, `{"valid":`...)
 	b = strconv.AppendBool(b, v.Valid)
@@ -272,85 +300,101 @@ func (v *verifyResponse) appendJSON(b []byte) []byte {
 	return append(b, '}')
 }
 
-// writeWait is how long verify waits to record that a device was seen. Its answer
-// does not depend on that: reading goes on while the file is locked or full.
+// writeWait is how long verify waits for the write of last_seen_at. It answers also when
+// that fails: reading works while the database is locked or the disk is full.
 const writeWait = 2 * time.Second
 
-// verify answers about a licence, always with 200.
+// verify answers POST /widget/license/verify. The status is 200 whether or not the licence
+// is valid.
 func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*verifyResponse, error) {
 	now := c.now
 	if q.keyErr != nil {
-		return &verifyResponse{Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail, CheckedAt: newStamp(now), Nonce: q.nonce}, nil
+		return &verifyResponse{
+			Code:      codeKeyMalformed.name,
+			Detail:    codeKeyMalformed.detail,
+			CheckedAt: newStamp(now),
+			Nonce:     q.nonce,
+		}, nil
 	}
 	q.keyHash, q.presented = q.hash, c.deviceToken()
-	l := q.license // which charging has looked up
+	l := q.license // looked up by charge
 	if q.keyHash == nil {
 		var err error
 		if l, err = q.findLicense(a); err != nil {
 			return nil, err
 		}
 	}
-	found, err := q.look(a, l, now)
+	found, err := q.evaluate(a, l, now)
 	if err != nil {
 		return nil, err
 	}
-	var given lease
-	if d := found.device; d != nil && d.State == deviceActive && !d.lapsed(now) {
-		if found, given, err = a.seen(ctx, &q.checkRequest, found, now); err != nil {
+	var issued lease
+	if found.device.holdsSeat(now) {
+		if found, issued, err = a.touchDevice(ctx, &q.checkRequest, found, now); err != nil {
 			return nil, err
 		}
 	}
-	answer := &struct { // one allocation for all three
-		verifyResponse
-		license licenseView
-		device  deviceState
-	}{verifyResponse: verifyResponse{Valid: found.valid, Code: found.code, Detail: verdictDetails[found.code], CheckedAt: newStamp(now), Nonce: q.nonce}}
-	res := &answer.verifyResponse
-	if found.license == nil {
-		return res, a.failedKey(c, q)
+	if found.license == nil && q.keyHash != nil { // a token whose licence is gone is no guess at a key
+		if err := a.countFailedLookup(c, nil); err != nil {
+			return nil, err
+		}
 	}
-	answer.license = viewLicense(found.license, now)
-	res.License = &answer.license
+	return newVerifyResponse(found, issued, q.nonce, now), nil
+}
+
+// newVerifyResponse returns the answer to a check; issued is the zero lease when the answer
+// includes none.
+func newVerifyResponse(found licenseCheck, issued lease, nonce string, now time.Time) *verifyResponse {
+	res := &verifyResponse{
+		Valid:     found.valid,
+		Code:      found.code,
+		Detail:    verdictDetails[found.code],
+		CheckedAt: newStamp(now),
+		Nonce:     nonce,
+	}
+	if found.license == nil {
+		return res
+	}
+	view := newLicenseView(found.license, now)
+	res.License = &view
 	if found.device != nil {
-		answer.device = stateOf(found.device)
-		res.Device = &answer.device
+		state := newDeviceState(found.device)
+		res.Device = &state
 	}
 	if found.valid {
-		res.RefreshAfter = int64(refreshAfter(found.license.leaseEnd(now).Sub(newStamp(now).Time)).Seconds())
+		left := found.license.leaseEnd(now).Sub(newStamp(now).Time)
+		res.RefreshAfter = int64(refreshAfter(left).Seconds())
 	}
-	if given.token != "" {
-		res.Token, res.ExpiresIn, res.RefreshAfter = given.token, given.claims.Expires-now.Unix(), given.claims.RefreshAfter
+	if issued.token != "" {
+		res.Token = issued.token
+		res.ExpiresIn = issued.claims.Expires - now.Unix()
+		res.RefreshAfter = issued.claims.RefreshAfter
 	}
-	return res, nil
+	return res
 }
 
-// failedKey counts an unknown key; a token of a licence that is gone is no guess.
-func (a *deviceAPI) failedKey(c *call, q *verifyRequest) error {
-	if q.keyHash == nil {
-		return nil
-	}
-	return a.failedLookup(c, nil)
-}
-
-// seen does what a verified device brings about: at most once a minute a write of
-// when it was there, and a lease when it wants one: the next one, or, while the
-// last is fresh, that same one, or one of the same number with its nonce.
-func (a *deviceAPI) seen(ctx context.Context, r *checkRequest, found check, now time.Time) (check, lease, error) {
+// touchDevice records that a device was seen, with at most one write a minute, and returns
+// the lease for the answer, or the zero lease when it needs none. A lease that is not stale
+// is sent again, or, for a request with a nonce, signed again with the same number; a stale
+// one is replaced by the next.
+func (a *deviceAPI) touchDevice(
+	ctx context.Context, r *checkRequest, found licenseCheck, now time.Time,
+) (licenseCheck, lease, error) {
 	keys := a.keys.Load()
-	var given lease
+	var issued lease
 	d := found.device
-	wants := r.wantsLease(found, now)
-	if !within(leaseReuse, d.LastSeenAt.Time, now) || behind(d, r.presented, now) || wants && d.leaseStale(found.license, keys.signer().kid, now) {
+	needsLease := r.wantsLease(found, now) && d.leaseStale(found.license, keys.signer().kid, now)
+	if needsLease || !within(leaseReuse, d.LastSeenAt.Time, now) || presentsOlderLease(d, r.presented, now) {
 		var err error
-		if found, given, err = a.noteSeen(ctx, r, now); err != nil {
+		if found, issued, err = a.tryRecordSeen(ctx, r, now); err != nil {
 			return found, lease{}, err
 		}
 	}
-	if !r.wantsLease(found, now) || given.token != "" {
-		if given.token != "" && r.nonce == "" {
-			a.leases.put(found.device.ID, given)
+	if !r.wantsLease(found, now) || issued.token != "" {
+		if issued.token != "" && r.nonce == "" {
+			a.leases.put(found.device.ID, issued)
 		}
-		return found, given, nil
+		return found, issued, nil
 	}
 	base := a.routing.Load().bases[0].URL
 	if r.nonce == "" {
@@ -358,30 +402,33 @@ func (a *deviceAPI) seen(ctx context.Context, r *checkRequest, found check, now 
 			return found, kept, nil
 		}
 	}
-	given, err := keys.signLease(found.license, found.device, base, r.nonce, now)
+	issued, err := keys.signLease(found.license, found.device, base, r.nonce, now)
 	if err == nil && r.nonce == "" {
-		a.leases.put(found.device.ID, given)
+		a.leases.put(found.device.ID, issued)
 	}
-	return found, given, err
+	return found, issued, err
 }
 
-// noteSeen has the writer record that a device was there; when that takes too long
-// the answer goes without. Errors: errCredentials, the store's when it can't be read.
-func (a *deviceAPI) noteSeen(ctx context.Context, r *checkRequest, now time.Time) (found check, given lease, err error) {
+// tryRecordSeen runs recordSeen in a transaction. When that fails or takes longer than
+// writeWait it logs that and returns the check without a lease. Errors:
+// errCredentialMismatch, the store's when reading fails.
+func (a *deviceAPI) tryRecordSeen(
+	ctx context.Context, r *checkRequest, now time.Time,
+) (found licenseCheck, issued lease, err error) {
 	bounded, cancel := context.WithTimeout(ctx, writeWait)
 	defer cancel()
 	keys := a.keys.Load()
 	err = a.store.update(bounded, func(t *tx) (err error) {
-		found, given, err = keys.noteSeen(t, r)
+		found, issued, err = keys.recordSeen(t, r)
 		return err
 	})
-	if err == nil || errors.Is(err, errCredentials) {
-		return found, given, err
+	if err == nil || errors.Is(err, errCredentialMismatch) {
+		return found, issued, err
 	}
 	a.log.Warn("a device was not recorded as seen", "error", err.Error())
 	l, err := r.findLicense(a)
 	if err == nil {
-		found, err = r.look(a, l, now)
+		found, err = r.evaluate(a, l, now)
 	}
 	return found, lease{}, err
 }
@@ -402,24 +449,27 @@ type deactivateResponse struct {
 	Released bool `json:"released"`
 }
 
-// deactivate gives a device's seat back; once more changes nothing.
-func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateRequest) (*deactivateResponse, error) {
-	if err := q.malformed(); err != nil {
+// deactivate answers POST /widget/license/deactivate: it releases the device's seat. When
+// the device holds none, released is false and nothing changes.
+func (a *deviceAPI) deactivate(
+	ctx context.Context, c *call, q *deactivateRequest,
+) (*deactivateResponse, error) {
+	if err := q.malformedKeyErr(); err != nil {
 		return nil, err
 	}
 	token := c.deviceToken()
-	ask := checkRequest{keyHash: q.hash, presented: token, fingerprint: q.fingerprint}
+	check := checkRequest{keyHash: q.hash, presented: token, fingerprint: q.fingerprint}
 	res := &deactivateResponse{OK: true}
 	err := a.store.update(ctx, func(t *tx) error {
 		res.Released = false
-		l, err := ask.findLicense(t)
+		l, err := check.findLicense(t)
 		if err != nil {
 			return err
 		}
 		if l == nil {
-			return errLicense
+			return errLicenseNotFound
 		}
-		found, err := ask.look(t, l, t.now.Time)
+		found, err := check.evaluate(t, l, t.now.Time)
 		if err != nil {
 			return err
 		}
@@ -433,10 +483,10 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateReques
 			return nil
 		}
 		res.Released = true
-		return release(t, found.license, found.device, "device", eventDeviceReleased, actorDevice)
+		return releaseSeat(t, found.license, found.device, "device", eventDeviceReleased, actorDevice)
 	})
-	if errors.Is(err, errLicense) && ask.keyHash != nil {
-		return nil, a.failedLookup(c, err)
+	if errors.Is(err, errLicenseNotFound) && check.keyHash != nil {
+		return nil, a.countFailedLookup(c, err)
 	}
 	if err != nil {
 		return nil, err
@@ -454,11 +504,11 @@ func (s *server) listDevices(_ context.Context, c *call, q *licenseRequest) (*li
 	if err != nil {
 		return nil, err
 	}
-	return newList(rows, q.page, func(d *device) string { return d.ID }, viewDevice), nil
+	return newList(rows, q.page, func(d *device) string { return d.ID }, newDeviceView), nil
 }
 
-// releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it takes the
-// device's seat back. One that holds none is left as it is.
+// releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it releases the device's
+// seat. A device that holds none is left as it is.
 func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) (noContent, error) {
 	l, err := q.find(s, c)
 	if err != nil {
@@ -473,25 +523,25 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 		if err != nil || d.State != deviceActive {
 			return err
 		}
-		by := "portal"
+		releasedBy := "portal"
 		if c.caller.admin() {
-			by = "operator"
+			releasedBy = "operator"
 		}
-		return release(t, l, d, by, eventDeviceReleased, actorToken(c))
+		return releaseSeat(t, l, d, releasedBy, eventDeviceReleased, actorToken(c))
 	})
 }
 
-// advance does what time has brought about since the last second, or since the
-// service last ran, a bounded number of rows at a time.
-func (s *server) advance(ctx context.Context) error {
-	due, err := s.store.timeHasWork(newStamp(s.now()))
+// runTransitions applies all time-driven transitions that are due, in transactions of a
+// bounded number of rows.
+func (s *server) runTransitions(ctx context.Context) error {
+	due, err := s.store.transitionsDue(newStamp(s.now()))
 	for due && err == nil {
 		done := 0
 		err = s.store.update(ctx, func(t *tx) (err error) {
-			done, err = advanceTime(t)
+			done, err = applyTransitions(t)
 			return err
 		})
-		due = done >= maxAdvance
+		due = done >= maxTransitions
 	}
 	return err
 }

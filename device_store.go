@@ -26,8 +26,8 @@ type device struct {
 	LeaseKid       string
 	LeasedAt       stamp
 	LeaseExpiresAt stamp
-	LapsesAt       stamp // of a floating seat
-	CloneAt        stamp // when an older lease of it last came back
+	LapsesAt       stamp // when a floating seat is free again; zero for node_locked
+	CloneAt        stamp // when the device last presented an older lease than before
 	ActivatedAt    stamp
 	LastSeenAt     stamp
 	ReleasedAt     stamp
@@ -35,28 +35,40 @@ type device struct {
 	Activations    int
 }
 
-const deviceColumns = `id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, coalesce(lease_kid, ''),
-	leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, released_by, activations`
+// deviceColumns are what dest scans, of devices.
+const deviceColumns = `id, license_id, fingerprint, name, platform, app_version, state,
+	lease_seq, presented_seq, coalesce(lease_kid, ''), leased_at, lease_expires_at, lapses_at,
+	clone_suspected_at, activated_at, last_seen_at, released_at, released_by, activations`
 
-// newDevice is dest for a list: each row gets a device of its own.
+// newDevice allocates a device for one row of a list, and returns its scan destinations.
 func newDevice(d **device) []any {
 	*d = &device{}
 	return (*d).dest()
 }
 
 func (d *device) dest() []any {
-	return []any{&d.ID, &d.LicenseID, &d.Fingerprint, &d.Name, &d.Platform, &d.AppVersion, &d.State, &d.LeaseSeq, &d.PresentedSeq, &d.LeaseKid,
-		&d.LeasedAt, &d.LeaseExpiresAt, &d.LapsesAt, &d.CloneAt, &d.ActivatedAt, &d.LastSeenAt, &d.ReleasedAt, &d.ReleasedBy, &d.Activations}
+	return []any{
+		&d.ID, &d.LicenseID, &d.Fingerprint, &d.Name, &d.Platform, &d.AppVersion, &d.State,
+		&d.LeaseSeq, &d.PresentedSeq, &d.LeaseKid, &d.LeasedAt, &d.LeaseExpiresAt, &d.LapsesAt, &d.CloneAt,
+		&d.ActivatedAt, &d.LastSeenAt, &d.ReleasedAt, &d.ReleasedBy, &d.Activations,
+	}
 }
 
-// lapsed reports whether a floating seat's lease has run out: it is free, also
-// before the row says so.
+// holdsSeat reports whether d is there, is active and has not lapsed.
+func (d *device) holdsSeat(now time.Time) bool {
+	return d != nil && d.State == deviceActive && !d.lapsed(now)
+}
+
+// lapsed reports whether the lease of a floating seat has lapsed. The seat is free then,
+// even while the row still says active.
 func (d *device) lapsed(now time.Time) bool { return !d.LapsesAt.IsZero() && !d.LapsesAt.After(now) }
 
-// deviceByFingerprint returns the device of a licence with that fingerprint, or errNotFound.
+// deviceByFingerprint returns the device of a licence whose fingerprint has this SHA-256, or
+// errNotFound.
 func (q *queries) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
 	d := &device{}
-	err := q.one(`SELECT `+deviceColumns+` FROM devices WHERE license_id = ? AND fingerprint = ?`, []any{licenseID, hash}, d.dest()...)
+	err := q.one(`SELECT `+deviceColumns+` FROM devices WHERE license_id = ? AND fingerprint = ?`,
+		[]any{licenseID, hash}, d.dest()...)
 	return d, err
 }
 
@@ -76,7 +88,8 @@ func (q *queries) deviceByID(o owner, id string) (*device, error) {
 	return d, err
 }
 
-// narrowDevices is owner.narrow for a query on devices, whose account is their licence's.
+// narrowDevices is owner.narrow for a query on devices: a device belongs to the account
+// that owns its licence.
 func narrowDevices(o owner, query string, args ...any) (string, []any) {
 	if o == anyAccount {
 		return query, args
@@ -86,7 +99,7 @@ func narrowDevices(o owner, query string, args ...any) (string, []any) {
 	return query + `)`, args
 }
 
-// devices returns a page of a licence's devices, newest first, older than the id
+// devices returns up to limit devices of a licence, newest first, starting after the id
 // before ("" for the newest).
 func (q *queries) devices(licenseID, before string, limit int) ([]*device, error) {
 	return q.devicesIn(licenseID, []string{deviceActive, deviceReleased, deviceBlocked}, before, limit)
@@ -98,8 +111,9 @@ func (q *queries) seatHolders(licenseID string, limit int) ([]*device, error) {
 	return q.devicesIn(licenseID, []string{deviceActive}, "", limit)
 }
 
-// devicesIn is devices, of those in one of the states. Each state is in order in its
-// index, so that a page of a million costs no more.
+// devicesIn is devices for those in one of the states. It merges one query for each state,
+// which the index on licence and state returns in order, so that a page of a licence with
+// a million devices costs no more than one of a small licence.
 func (q *queries) devicesIn(licenseID string, states []string, before string, limit int) ([]*device, error) {
 	query, args := "", []any{}
 	for i, state := range states {
@@ -112,84 +126,102 @@ func (q *queries) devicesIn(licenseID string, states []string, before string, li
 			args = append(args, before)
 		}
 	}
-	var row int64 // which only orders
-	return collect(q, query+` ORDER BY row DESC LIMIT ?`, append(args, limit), func(d **device) []any { return append(newDevice(d), &row) })
+	var row int64 // only for ORDER BY
+	return collect(q, query+` ORDER BY row DESC LIMIT ?`, append(args, limit), func(d **device) []any {
+		return append(newDevice(d), &row)
+	})
 }
 
-// allDevices returns a page of the devices of all licences of an owner, newest first,
-// older than the id before ("" for the newest).
+// allDevices returns up to limit devices on any licence of an owner, newest first, starting
+// after the id before ("" for the newest).
 func (q *queries) allDevices(o owner, before string, limit int) ([]*device, error) {
-	query, args := narrowDevices(o, `SELECT `+deviceColumns+` FROM devices WHERE id < ?`, cmp.Or(before, lastID))
+	query, args := narrowDevices(o, `SELECT `+deviceColumns+` FROM devices WHERE id < ?`,
+		cmp.Or(before, lastID))
 	return collect(q, query+` ORDER BY id DESC LIMIT ?`, append(args, limit), newDevice)
 }
 
-// saveDevice writes a device as it is, new or known.
+// saveDevice inserts or updates the row of d.
 func (t *tx) saveDevice(d *device) error {
-	_, err := t.exec(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid,
-		leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, released_by, activations)
+	_, err := t.exec(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state,
+		lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at,
+		activated_at, last_seen_at, released_at, released_by, activations)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, name = excluded.name, platform = excluded.platform, app_version = excluded.app_version,
-		state = excluded.state, lease_seq = excluded.lease_seq, presented_seq = excluded.presented_seq, lease_kid = excluded.lease_kid,
-		leased_at = excluded.leased_at, lease_expires_at = excluded.lease_expires_at, lapses_at = excluded.lapses_at,
+		ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, name = excluded.name,
+		platform = excluded.platform, app_version = excluded.app_version, state = excluded.state,
+		lease_seq = excluded.lease_seq, presented_seq = excluded.presented_seq, lease_kid = excluded.lease_kid,
+		leased_at = excluded.leased_at, lease_expires_at = excluded.lease_expires_at,
+		lapses_at = excluded.lapses_at,
 		clone_suspected_at = excluded.clone_suspected_at, activated_at = excluded.activated_at,
-		last_seen_at = excluded.last_seen_at, released_at = excluded.released_at, released_by = excluded.released_by, activations = excluded.activations`,
-		d.ID, d.LicenseID, d.Fingerprint, d.Name, d.Platform, d.AppVersion, d.State, d.LeaseSeq, d.PresentedSeq, d.LeaseKid,
-		d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt, d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.Activations)
+		last_seen_at = excluded.last_seen_at, released_at = excluded.released_at,
+		released_by = excluded.released_by, activations = excluded.activations`,
+		d.ID, d.LicenseID, d.Fingerprint, d.Name, d.Platform, d.AppVersion, d.State,
+		d.LeaseSeq, d.PresentedSeq, d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt,
+		d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.Activations)
 	return err
 }
 
-// timeHasWork reports whether advanceTime has anything to do. It takes the same
-// time for any number of licences.
-func (q *queries) timeHasWork(now stamp) (due bool, err error) {
+// transitionsDue reports whether applyTransitions has anything to do. It looks at the first
+// entries of three indexes, so it takes the same time for any number of licences.
+func (q *queries) transitionsDue(now stamp) (due bool, err error) {
 	err = q.one(`SELECT EXISTS (SELECT 1 FROM devices WHERE `+lapseDue+`)
-		OR EXISTS (SELECT 1 FROM licenses WHERE `+graceDue+`) OR EXISTS (SELECT 1 FROM licenses WHERE `+expiryDue+`)`, []any{now, now, now}, &due)
+		OR EXISTS (SELECT 1 FROM licenses WHERE `+graceDue+`)
+		OR EXISTS (SELECT 1 FROM licenses WHERE `+expiryDue+`)`, []any{now, now, now}, &due)
 	return due, err
 }
 
-// lapsedDevices returns up to limit devices, of whichever licence, whose floating seat is
-// to be given back.
+// lapsedDevices returns up to limit devices, on any licence, whose floating seat has lapsed
+// and is to be released.
 func (q *queries) lapsedDevices(now stamp, limit int) ([]*device, error) {
 	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE `+lapseDue+` LIMIT ?`,
 		[]any{now, limit}, newDevice)
 }
 
-// lapsedDevicesOf returns those of one licence. There are few lapsed devices in all, since
-// they are looked for every second: the plus has their index used, not the licence's.
+// lapsedDevicesOf is lapsedDevices for one licence. The plus sign keeps SQLite from using
+// the index on license_id: the one on lapses_at is better, since few devices are lapsed at
+// any time, because they are released every second.
 func (q *queries) lapsedDevicesOf(licenseID string, now stamp, limit int) ([]*device, error) {
 	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE `+lapseDue+` AND +license_id = ? LIMIT ?`,
 		[]any{now, licenseID, limit}, newDevice)
 }
 
-// transfers returns when the owner released devices of a licence in the last 30
-// days, oldest first: by the device, by replacing it, or in the portal. An
-// operator's release and a lapsed lease don't count.
+// transfers returns when the owner released devices of a licence within the last 30 days,
+// oldest first: on the device, by replacing it, or in the portal. Releases by an operator
+// and by a lapsed lease are not included.
 func (t *tx) transfers(licenseID string) ([]stamp, error) {
-	return collect(t.queries, `SELECT at FROM events WHERE license_id = ? AND type IN ('device.released', 'device.replaced') AND at > ?
-		AND json_extract(data, '$.by') IN ('device', 'replacement', 'portal') ORDER BY seq`, []any{licenseID, t.now.after(-transferWindow)},
-		func(at *stamp) []any { return []any{at} })
+	return collect(t.queries, `SELECT at FROM events
+		WHERE license_id = ? AND type IN ('device.released', 'device.replaced') AND at > ?
+		AND json_extract(data, '$.by') IN ('device', 'replacement', 'portal') ORDER BY seq`,
+		[]any{licenseID, t.now.after(-transferWindow)}, func(at *stamp) []any { return []any{at} })
 }
 
-// activatedSince counts the other devices of a licence that took a seat at a
-// moment or later.
-func (t *tx) activatedSince(licenseID, deviceID string, since stamp) (n int, err error) {
-	err = t.one(`SELECT count(*) FROM devices WHERE license_id = ? AND id <> ? AND activated_at >= ?`, []any{licenseID, deviceID, since}, &n)
+// countActivatedSince returns how many devices of a licence other than deviceID were
+// activated at since or later.
+func (t *tx) countActivatedSince(licenseID, deviceID string, since stamp) (n int, err error) {
+	err = t.one(`SELECT count(*) FROM devices WHERE license_id = ? AND id <> ? AND activated_at >= ?`,
+		[]any{licenseID, deviceID, since}, &n)
 	return n, err
 }
 
-// deviceKey names a device of a licence by its id or its fingerprint's hash.
+// deviceKey is the cache key of a device. id is the device's id or the SHA-256 of its
+// fingerprint.
 type deviceKey struct{ license, id string }
 
-func (m *licenseMemory) device(licenseID, id string) (*device, error) {
-	return m.cachedDevice(deviceKey{licenseID, id}, func() (*device, error) { return m.from.store.device(licenseID, id) })
+func (m *licenseCache) device(licenseID, id string) (*device, error) {
+	return m.cachedDevice(deviceKey{licenseID, id}, func() (*device, error) {
+		return m.auth.store.device(licenseID, id)
+	})
 }
 
-func (m *licenseMemory) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
-	return m.cachedDevice(deviceKey{licenseID, string(hash)}, func() (*device, error) { return m.from.store.deviceByFingerprint(licenseID, hash) })
+func (m *licenseCache) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
+	return m.cachedDevice(deviceKey{licenseID, string(hash)}, func() (*device, error) {
+		return m.auth.store.deviceByFingerprint(licenseID, hash)
+	})
 }
 
-// cachedDevice keeps that there is no device too, which a portal asks about.
-func (m *licenseMemory) cachedDevice(key deviceKey, read func() (*device, error)) (*device, error) {
-	d, err := m.devices.load(m.from.store, key, func() (*device, string, error) {
+// cachedDevice returns the cached device, or reads and caches it. That there is none is
+// cached too: a portal asks about devices that were never activated. Errors: errNotFound.
+func (m *licenseCache) cachedDevice(key deviceKey, read func() (*device, error)) (*device, error) {
+	d, err := m.devices.load(m.auth.store, key, func() (*device, string, error) {
 		d, err := orNil(read())
 		return d, key.license, err
 	})

@@ -520,7 +520,7 @@ func TestTransfer_isCountedByTheOwnersReleases(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return release(tx, l, d, "operator", "device.released", actorCommand)
+			return releaseSeat(tx, l, d, "operator", "device.released", actorCommand)
 		})
 		time.Sleep(30 * 24 * time.Hour)
 		s.activate(key, "d").is(200)

@@ -13,7 +13,6 @@ import (
 	"path"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,10 +53,10 @@ type rootPath struct {
 
 // A chore is what a wing does beside the requests, once a second.
 type chore struct {
-	fault  string // what the log says when it fails: "legacy calls can't be counted"
-	timely bool   // is about the time, and waits until a clock that was set is believed
-	atEnd  bool   // is done once more when the service stops
-	run    func(ctx context.Context) error
+	fault      string // what the log says when it fails: "legacy calls can't be counted"
+	timeDriven bool   // is about the time, and waits until a clock that was set is believed
+	atEnd      bool   // is done once more when the service stops
+	run        func(ctx context.Context) error
 }
 
 func (rt *route) method() string { m, _, _ := strings.Cut(rt.pattern, " "); return m }
@@ -212,9 +211,9 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	w := &response{ResponseWriter: inner, requestID: newID("req", start)}
 	h := w.Header()
-	w.put("X-Request-Id", w.requestID)
-	h["X-Content-Type-Options"] = headerNosniff
-	h["Cache-Control"] = headerNoStore
+	h.Set("X-Request-Id", w.requestID)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
 	// A request with both Content-Length and chunked reads as two to whoever stands
 	// in between: nothing may follow it on its connection. One in HTTP/1.0 may be
 	// chunked without net/http saying so (RFC 9112, section 6.1).
@@ -235,7 +234,7 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	}()
 	rt := s.routing.Load()
 	if _, inBase := rt.inBase(r.URL.Path); inBase {
-		h["Vary"] = headerVary
+		h.Set("Vary", "Origin")
 		r = s.withOrigin(w, r)
 	}
 	for _, root := range s.roots {
@@ -328,7 +327,7 @@ func (s *server) run(w *response, c *call) (any, error) {
 	if err := c.judgeOrigin(); err != nil {
 		return nil, err
 	}
-	if err := s.judgeToken(c); err != nil {
+	if err := s.checkToken(c); err != nil {
 		return nil, err
 	}
 	if c.route.address != "" && c.caller == nil {
@@ -350,7 +349,7 @@ func (s *server) run(w *response, c *call) (any, error) {
 	return c.route.run(s, r.Context(), w, c, newInput(body, r, c.caller))
 }
 
-func (s *server) judgeToken(c *call) error {
+func (s *server) checkToken(c *call) error {
 	if c.route.token == tokenIgnored {
 		return nil
 	}
@@ -404,7 +403,7 @@ func (s *server) limitAddress(limit, address string, rate int) error {
 func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	r := c.request
 	kind, coding := strings.Join(r.Header["Content-Type"], ", "), strings.Join(r.Header["Content-Encoding"], ", ") // two lines are a list, which neither is
-	if !c.takesType(kind) || !slices.Contains([]string{"", "identity"}, strings.ToLower(coding)) {
+	if !c.acceptsContentType(kind) || !slices.Contains([]string{"", "identity"}, strings.ToLower(coding)) {
 		w.Header().Set("Accept", "application/json")
 		return nil, &refusal{code: codeMediaType}
 	}
@@ -428,9 +427,9 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	return &c.parsed, nil
 }
 
-// takesType judges a Content-Type: JSON in UTF-8, and for a beacon the same as
+// acceptsContentType judges a Content-Type: JSON in UTF-8, and for a beacon the same as
 // plain text.
-func (c *call) takesType(contentType string) bool {
+func (c *call) acceptsContentType(contentType string) bool {
 	if contentType == "application/json" { // as nearly all say
 		return true
 	}
@@ -479,14 +478,8 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 	}
 	w.account = a.ID
 	v := s.accountBuckets.take(a.ID, a.Rate, s.steady())
-	b := strconv.AppendInt(append(make([]byte, 0, 80), `"account";q=`...), int64(a.Rate), 10)
-	b = append(b, `;w=60`...)
-	policy := len(b)
-	b = strconv.AppendInt(append(b, `"account";r=`...), int64(v.remaining), 10)
-	b = strconv.AppendInt(append(b, `;t=`...), int64(wholeSeconds(v.full)), 10)
-	fields := string(b)
-	w.put("Ratelimit-Policy", fields[:policy])
-	w.put("Ratelimit", fields[policy:])
+	w.Header().Set("RateLimit-Policy", fmt.Sprintf(`"account";q=%d;w=60`, a.Rate))
+	w.Header().Set("RateLimit", fmt.Sprintf(`"account";r=%d;t=%d`, v.remaining, wholeSeconds(v.full)))
 	if !v.ok {
 		return errRate("The account's requests of this minute are used up.", v.retry)
 	}

@@ -182,7 +182,7 @@ func TestProblem_saysAllAndNoMore(t *testing.T) {
 		t.Fatalf("problem\n%s, want\n%s", a.body, want)
 	}
 	a = s.get("/leads").is(401, "token_required")
-	want = `{"type":"http://127.0.0.1:8080/docs#token_required","title":"Token required","status":401,"detail":"This needs a bearer token in the Authorization header.",` +
+	want = `{"type":"http://127.0.0.1:8080/docs#token_required","title":"Token required","status":401,"detail":"This request needs a bearer token in the Authorization header.",` +
 		`"code":"token_required","request_id":"` + a.header.Get("X-Request-Id") + `"}` + "\n"
 	if a.body != want {
 		t.Fatalf("problem\n%s, want\n%s", a.body, want)

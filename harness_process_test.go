@@ -355,7 +355,7 @@ func (l *load) grows(n int) {
 // holds more than once, and how many leads are in it.
 func missing(t testing.TB, path string, ids map[string]string) (lacks []string, leads int) {
 	t.Helper()
-	st, err := openStore(path, storeOptions{keepLog: true})
+	st, err := openStore(path, storeOptions{noCheckpoints: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -674,7 +674,7 @@ func (o *operator) fails(want string, args ...string) error {
 // store opens the operator's database for the test to look into.
 func (o *operator) store(f func(*store)) {
 	o.t.Helper()
-	s, err := openStore(o.env["WIDGETD_DB"], storeOptions{keepLog: true})
+	s, err := openStore(o.env["WIDGETD_DB"], storeOptions{noCheckpoints: true})
 	if err != nil {
 		o.t.Fatal(err)
 	}

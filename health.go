@@ -16,19 +16,19 @@ func healthWing(s *server) wing {
 }
 
 const (
-	healthInterval = time.Second            // how often the database is really asked, whatever the load
-	healthWait     = 250 * time.Millisecond // how long a caller waits for that
+	healthInterval = time.Second            // least time between two probes, however many callers ask
+	healthWait     = 250 * time.Millisecond // how long a caller waits for the probe that runs
 )
 
-// A healthCheck remembers the last proof that the database can be read and
-// written, and who is waiting for the next.
+// A healthCheck keeps the result of the last probe of the database, which reads and writes it,
+// for the callers until the next one.
 type healthCheck struct {
 	mu           sync.Mutex
-	running      chan struct{} // closed when the proof that runs is done; nil: none runs
-	at           time.Time     // when the last one was done
-	took         time.Duration
-	err          error
-	blockedSince time.Time // since when a lock keeps the writer from writing
+	running      chan struct{} // closed when the running probe ends; nil: none runs
+	at           time.Time     // when the last probe ended
+	took         time.Duration // how long it took
+	err          error         // its result
+	blockedSince time.Time     // since when probes wait for a lock; zero: they don't
 }
 
 // A healthReport is the answer of GET /widget/health (draft-inadarei-api-health-check-06).
@@ -39,6 +39,7 @@ type healthReport struct {
 	Checks    map[string][]healthProbe `json:"checks"`
 }
 
+// A healthProbe is one observation of a healthReport.
 type healthProbe struct {
 	ComponentType string `json:"componentType"`
 	ObservedValue int64  `json:"observedValue"`
@@ -53,6 +54,7 @@ const (
 	healthFail = "fail"
 )
 
+// httpStatus returns the status of the answer: 503 for fail, else 200.
 func (h *healthReport) httpStatus() int {
 	if h.Status == healthFail {
 		return http.StatusServiceUnavailable
@@ -60,16 +62,33 @@ func (h *healthReport) httpStatus() int {
 	return http.StatusOK
 }
 
-// showHealth tells whether the service can do its work: pass; warn, while someone
-// else holds the write lock, or the write-ahead log is larger than it should be;
-// fail, when the database can't be read or written, or while the service is stopping.
+// showHealth answers GET /widget/health. The status is pass; warn while another program holds
+// the write lock or the WAL is larger than maxWAL; fail when the database can't be read or
+// written, when it has been locked for lockTimeout, or while the service stops.
 func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, error) {
 	status, took, at := s.checkHealth()
-	report := &healthReport{Version: "1", ReleaseID: buildName(), Status: status, Checks: map[string][]healthProbe{
-		"sqlite:responseTime": {{ComponentType: "datastore", ObservedValue: took.Milliseconds(), ObservedUnit: "ms", Status: status, Time: newStamp(at)}},
-	}}
-	if size := s.store.logSize(); size > maxLog {
-		report.Checks["sqlite:logSize"] = []healthProbe{{ComponentType: "datastore", ObservedValue: size, ObservedUnit: "bytes", Status: healthWarn, Time: newStamp(s.now())}}
+	report := &healthReport{
+		Status:    status,
+		Version:   "1",
+		ReleaseID: buildName(),
+		Checks: map[string][]healthProbe{
+			"sqlite:responseTime": {{
+				ComponentType: "datastore",
+				ObservedValue: took.Milliseconds(),
+				ObservedUnit:  "ms",
+				Status:        status,
+				Time:          newStamp(at),
+			}},
+		},
+	}
+	if size := s.store.walSize(); size > maxWAL {
+		report.Checks["sqlite:logSize"] = []healthProbe{{
+			ComponentType: "datastore",
+			ObservedValue: size,
+			ObservedUnit:  "bytes",
+			Status:        healthWarn,
+			Time:          newStamp(s.now()),
+		}}
 		if status == healthPass {
 			report.Status = healthWarn
 		}
@@ -80,8 +99,10 @@ func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, e
 	return &document{report.httpStatus(), "application/health+json", report}, nil
 }
 
-// checkHealth proves, at most once a second, that the database can be read and
-// written. It waits a moment for a proof that is under way, not for a lock.
+// checkHealth starts a probe of the database, unless one runs, the last one ended less than
+// healthInterval ago, or the service is stopping. It waits up to healthWait for it, and returns
+// the health status, how long the probe took or has been waiting for a lock, and the time of that
+// observation.
 func (s *server) checkHealth() (status string, took time.Duration, at time.Time) {
 	h := &s.health
 	h.mu.Lock()
@@ -110,7 +131,7 @@ func (s *server) checkHealth() (status string, took time.Duration, at time.Time)
 		h.blockedSince = time.Time{}
 		return healthPass, h.took, h.at
 	}
-	if h.blockedSince.IsZero() { // the proof waits for a lock
+	if h.blockedSince.IsZero() { // the probe waits for a lock, or gave up waiting for it
 		h.blockedSince = now
 		if !blocked.IsZero() && blocked.Before(now) {
 			h.blockedSince = blocked
@@ -122,6 +143,7 @@ func (s *server) checkHealth() (status string, took time.Duration, at time.Time)
 	return healthFail, now.Sub(h.blockedSince), now
 }
 
+// probeDatabase reads and writes the database, records the result and closes done.
 func (s *server) probeDatabase(done chan struct{}) {
 	start := s.now()
 	err := s.store.probe(context.Background())
@@ -133,7 +155,8 @@ func (s *server) probeDatabase(done chan struct{}) {
 	close(done)
 }
 
-// showAlive answers GET /livez without the database: the process answers.
+// showAlive answers GET /livez. It does not use the database: an answer says that the process
+// runs and serves requests.
 func (s *server) showAlive(w *response, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	s.write(w, reply{http.StatusOK, []byte("alive\n")})

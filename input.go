@@ -9,22 +9,23 @@ import (
 	"time"
 )
 
-// An input is what a caller sent: the members of the body, the parameters of the
-// query, the wildcards of the path. A request type reads itself from it, member
-// by member; every wrong one is noted, so that one answer names them all
-// (contract, section 1).
+// An input is what a request contains: the members of the body, the parameters of the query,
+// the wildcards of the path. The read method of a request type reads its fields from an
+// input. Each reading method returns a zero value for a wrong member and records it, so that
+// one answer can name all wrong members (contract, section 1).
 type input struct {
-	body      *jsonValue // nil: the request has none
+	body      *jsonValue // an object; nil: the request has no body
 	query     url.Values
 	malformed bool          // the query can't be decoded
 	request   *http.Request // for the wildcards of its path; nil: none are read
-	caller    *caller       // who sent it, as far as a token says; nil: no token
-	pointer   string        // of body, in the whole: "#" or "#/customer"
-	errs      *[]fieldError
-	noted     []fieldError // what errs points to, in the whole
+	caller    *caller       // whom the bearer token names; nil: no token
+	pointer   string        // JSON pointer of body within the request's body: "#" or "#/customer"
+	errs      *[]fieldError // every wrong member so far, shared with the inputs of nested objects
+	noted     []fieldError  // where the outermost input keeps them
 }
 
-// newInput makes the input of a request (nil: there is none, but a body).
+// newInput makes the input of a request with a parsed body. r is nil where there is a body
+// but no request.
 func newInput(body *jsonValue, r *http.Request, who *caller) *input {
 	in := &input{body: body, request: r, caller: who, pointer: "#"}
 	in.errs = &in.noted
@@ -36,12 +37,13 @@ func newInput(body *jsonValue, r *http.Request, who *caller) *input {
 	return in
 }
 
+// pathValue returns what a wildcard of the route's path matched.
 func (in *input) pathValue(name string) string { return in.request.PathValue(name) }
 
-// err returns what is wrong, or nil.
+// err returns a refusal that names every wrong member and parameter, or nil if none is.
 func (in *input) err() error {
 	if in.malformed {
-		return &refusal{code: codeValidation, detail: "The query can't be decoded."}
+		return &refusal{code: codeValidation, detail: "The query string of the URL is malformed."}
 	}
 	if len(*in.errs) == 0 {
 		return nil
@@ -49,18 +51,18 @@ func (in *input) err() error {
 	return errFields(*in.errs...)
 }
 
-// wrong notes a wrong member of the body.
+// wrong records an error of a member of the body. name may be a path below it: "events/3".
 func (in *input) wrong(name, code, detail string) {
 	*in.errs = append(*in.errs, fieldError{Pointer: in.pointer + "/" + name, Code: code, Detail: detail})
 }
 
-// wrongParameter notes a wrong parameter of the query.
+// wrongParameter records an error of a parameter of the query.
 func (in *input) wrongParameter(name, code, detail string) {
 	*in.errs = append(*in.errs, fieldError{Parameter: name, Code: code, Detail: detail})
 }
 
-// member returns a member of a kind, or nil when it is absent or, having noted
-// that, wrong. A null is a wrong type like any other.
+// member returns a member of the given kind. It returns nil for a member that is absent, and
+// for one of another kind, which it records. A null counts as another kind.
 func (in *input) member(name string, kind jsonKind, n need) *jsonValue {
 	v, ok := in.body.member(name)
 	if !ok {
@@ -76,9 +78,9 @@ func (in *input) member(name string, kind jsonKind, n need) *jsonValue {
 	return v
 }
 
-// text reads a string of at most max characters without control characters, and
-// has check judge it unless that is nil. It returns "" when the member is absent or
-// wrong; a required one must not be empty.
+// text reads a string of at most max characters without control characters that also passes
+// check, if that is not nil. It returns "" if the member is absent or wrong. A required one
+// must not be empty.
 func (in *input) text(name string, n need, max int, check textCheck) string {
 	v := in.member(name, jsonString, n)
 	if v == nil {
@@ -95,8 +97,8 @@ func (in *input) text(name string, n need, max int, check textCheck) string {
 	return v.text
 }
 
-// object reads a member that is an object; its own members are read from the
-// result, which is empty when the member is absent or wrong.
+// object reads a member that is an object, and returns an input for that object's members.
+// It is an empty object if the member is absent or wrong.
 func (in *input) object(name string, n need) *input {
 	nested := *in
 	nested.pointer += "/" + name
@@ -106,7 +108,8 @@ func (in *input) object(name string, n need) *input {
 	return &nested
 }
 
-// objects reads an array of 1 to max objects.
+// objects reads a required array of 1 to max objects, and returns an input for each. Elements
+// that are no objects are left out.
 func (in *input) objects(name string, max int) []*input {
 	v := in.member(name, jsonArray, required)
 	if v == nil {
@@ -119,7 +122,8 @@ func (in *input) objects(name string, max int) []*input {
 	all := make([]*input, 0, len(v.list))
 	for i := range v.list {
 		if v.list[i].kind != jsonObject {
-			in.wrong(fmt.Sprintf("%s/%d", name, i), "wrong_type", fmt.Sprintf("This must be an object, not %s.", v.list[i].kind))
+			detail := fmt.Sprintf("This must be an object, not %s.", v.list[i].kind)
+			in.wrong(fmt.Sprintf("%s/%d", name, i), "wrong_type", detail)
 			continue
 		}
 		nested := *in
@@ -130,8 +134,8 @@ func (in *input) objects(name string, max int) []*input {
 	return all
 }
 
-// texts reads an optional array of at most count strings, each not empty, of at
-// most max characters.
+// texts reads an optional array of at most count strings of 1 to max characters. A wrong
+// element is returned as "", so that the others keep their index.
 func (in *input) texts(name string, count, max int) []string {
 	v := in.member(name, jsonArray, optional)
 	if v == nil {
@@ -141,7 +145,7 @@ func (in *input) texts(name string, count, max int) []string {
 		in.wrong(name, "wrong_length", fmt.Sprintf("This must have at most %d elements.", count))
 		return nil
 	}
-	all := make([]string, len(v.list)) // a wrong one is empty, so that the others keep their places
+	all := make([]string, len(v.list))
 	for i := range v.list {
 		element := fmt.Sprintf("%s/%d", name, i)
 		if v.list[i].kind != jsonString {
@@ -155,14 +159,14 @@ func (in *input) texts(name string, count, max int) []string {
 	return all
 }
 
-// number reads an optional whole number from low to high; nil when it is absent or
-// wrong. Like JSON Schema it takes 3.0 and 3e0 for 3.
+// number reads an optional whole number from low to high. It returns nil if the member is
+// absent or wrong. As in JSON Schema, 3.0 and 3e0 are the whole number 3.
 func (in *input) number(name string, low, high int) *int {
 	v := in.member(name, jsonNumber, optional)
 	if v == nil {
 		return nil
 	}
-	n, err := strconv.ParseFloat(v.text, 64) // exact for every limit that we set
+	n, err := strconv.ParseFloat(v.text, 64) // exact up to 2^53, far above every limit here
 	if err != nil || n != math.Trunc(n) || n < float64(low) || n > float64(high) {
 		in.wrong(name, "out_of_range", fmt.Sprintf("This must be a whole number from %d to %d.", low, high))
 		return nil
@@ -171,7 +175,7 @@ func (in *input) number(name string, low, high int) *int {
 	return &number
 }
 
-// timestamp reads an optional time as RFC 3339 writes it; the zero stamp when it is
+// timestamp reads an optional RFC 3339 time. It returns the zero stamp if the member is
 // absent or wrong.
 func (in *input) timestamp(name string) stamp {
 	v := in.member(name, jsonString, optional)
@@ -180,19 +184,19 @@ func (in *input) timestamp(name string) stamp {
 	}
 	t, ok := parseStamp(v.text)
 	if !ok {
-		in.wrong(name, "invalid_time", "This must be a time as 2027-01-31T12:00:00Z.")
+		in.wrong(name, "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z.")
 	}
 	return t
 }
 
-// parameter reads a parameter of the query, which may stand there once; check
-// judges it unless it is absent.
+// parameter reads a parameter of the query that may be given once. It returns "" if the
+// parameter is absent, or if check finds an error in it.
 func (in *input) parameter(name string, check textCheck) string {
 	values := in.query[name]
 	if len(values) == 0 {
 		return ""
 	}
-	code, detail := "repeated", "This parameter may stand there once."
+	code, detail := "repeated", "This parameter must be given only once."
 	if len(values) == 1 {
 		code, detail = check(values[0])
 	}
@@ -203,8 +207,8 @@ func (in *input) parameter(name string, check textCheck) string {
 	return values[0]
 }
 
-// date reads a parameter that is a calendar date, YYYY-MM-DD; the zero time when
-// it is absent or wrong.
+// date reads a parameter of the query that is a calendar date, YYYY-MM-DD, from 1970 on. It
+// returns the start of that day in UTC, or the zero time if it is absent or wrong.
 func (in *input) date(name string) (t time.Time) {
 	in.parameter(name, func(s string) (string, string) {
 		var err error
@@ -217,13 +221,13 @@ func (in *input) date(name string) (t time.Time) {
 	return t
 }
 
-// A pageQuery is the part of a list that a caller asks for.
+// A pageQuery says which page of a list a caller asks for.
 type pageQuery struct {
-	limit  int
-	before string // the id that the page before ended with
+	limit  int    // rows of a page, 1 to 200
+	before string // id of the last row of the page before; "": the first page is asked for
 }
 
-// page reads ?limit= and ?cursor= for a list of ids with a prefix.
+// page reads ?limit= and ?cursor= for a list of rows whose ids have the given prefix.
 func (in *input) page(prefix string) pageQuery {
 	p := pageQuery{limit: 50}
 	in.parameter("limit", func(s string) (string, string) {
@@ -236,22 +240,23 @@ func (in *input) page(prefix string) pageQuery {
 	})
 	p.before = in.parameter("cursor", func(s string) (string, string) {
 		if !validID(prefix, s) {
-			return "invalid_cursor", "This is not a cursor that this list gave."
+			return "invalid_cursor", "This is not the next_cursor of a page of this list."
 		}
 		return "", ""
 	})
 	return p
 }
 
-// emptyRequest is the request of an endpoint that reads no member.
+// An emptyRequest is the request type of an endpoint that reads nothing from the input.
 type emptyRequest struct{}
 
 func (emptyRequest) read(*input) {}
 
-// isNull reports whether a member is there and null, which takes a term away.
+// isNull reports whether a member is present and null.
 func (in *input) isNull(name string) bool {
 	v, ok := in.body.member(name)
 	return ok && v.kind == jsonNull
 }
 
+// has reports whether a member is present.
 func (in *input) has(name string) bool { _, ok := in.body.member(name); return ok }

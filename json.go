@@ -11,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// encoding/json takes a member twice, in another case, with broken UTF-8 and with
-// more text behind it. Here two readers must never see different values in one
-// body or token, so this parser takes RFC 8259 with I-JSON's rules (RFC 7493) and
-// nothing else.
+// JSON is parsed here and not by encoding/json, which accepts duplicate members, names in
+// another case, invalid UTF-8 and text behind the value. Two readers of one body or token must
+// never see different values in it, so this parser accepts RFC 8259 with the restrictions of
+// I-JSON (RFC 7493) and nothing else.
 
 // A jsonKind is the type of a JSON value.
 type jsonKind uint8
@@ -30,25 +30,26 @@ const (
 
 var jsonKindNames = [...]string{"null", "a boolean", "a number", "a string", "an array", "an object"}
 
+// String returns the kind with its article, for sentences: "a number".
 func (k jsonKind) String() string { return jsonKindNames[k] }
 
-// A jsonValue is a parsed value. text holds a string's characters or a number's
-// digits; list an array's elements; members an object's, in their order.
+// A jsonValue is a parsed JSON value. Only the fields of its kind are set.
 type jsonValue struct {
 	kind    jsonKind
-	boolean bool
-	text    string
-	list    []jsonValue
-	members []jsonMember
-	raw     []byte // an object as it was written
+	boolean bool         // of a boolean
+	text    string       // of a string, without quotes and escapes; of a number, as it was written
+	list    []jsonValue  // elements of an array
+	members []jsonMember // of an object, in the order of the text
+	raw     []byte       // text of an object, as it was written
 }
 
+// A jsonMember is a member of an object.
 type jsonMember struct {
 	name  string
 	value jsonValue
 }
 
-// member returns the object's member of exactly that name.
+// member returns the value of the object's member with exactly that name.
 func (v *jsonValue) member(name string) (*jsonValue, bool) {
 	for i := range v.members {
 		if v.members[i].name == name {
@@ -58,7 +59,7 @@ func (v *jsonValue) member(name string) (*jsonValue, bool) {
 	return nil, false
 }
 
-// integer returns a number that is a whole one and fits.
+// integer returns a number that is written as an integer and fits into an int64.
 func (v *jsonValue) integer() (int64, bool) {
 	if v.kind != jsonNumber {
 		return 0, false
@@ -69,12 +70,12 @@ func (v *jsonValue) integer() (int64, bool) {
 
 const (
 	maxJSONDepth      = 8
-	maxScannedMembers = 16 // above that a set finds duplicates faster than a scan
+	maxScannedMembers = 16 // in larger objects a set finds duplicate names faster than a scan
 )
 
-// parseJSON reads one object, nothing before it but white space and nothing after
-// it, no member twice, UTF-8, at most eight deep. Its errors say what is wrong
-// and where, and repeat nothing of the text.
+// parseJSON parses a text that is one JSON object: in UTF-8, without duplicate member names,
+// nested at most maxJSONDepth deep, surrounded by nothing but white space. Its errors say what
+// is wrong and at which byte, and quote nothing of the text.
 func parseJSON(text []byte) (jsonValue, error) {
 	p := jsonParser{text: text}
 	if !utf8.Valid(text) {
@@ -97,14 +98,15 @@ func parseJSON(text []byte) (jsonValue, error) {
 
 type jsonParser struct {
 	text []byte
-	pos  int
+	pos  int // index of the next byte
 }
 
 func (p *jsonParser) syntaxError(what string) error {
 	return fmt.Errorf("%s, at byte %d", what, p.pos)
 }
 
-// peek returns the next byte, 0 at the end; a real NUL is an error everywhere.
+// peek returns the next byte, or 0 at the end. No rule accepts a NUL byte in the text, so the
+// two need not be told apart.
 func (p *jsonParser) peek() byte {
 	if p.pos < len(p.text) {
 		return p.text[p.pos]
@@ -112,17 +114,31 @@ func (p *jsonParser) peek() byte {
 	return 0
 }
 
+// space skips white space.
 func (p *jsonParser) space() {
-	for p.pos < len(p.text) && (p.text[p.pos] == ' ' || p.text[p.pos] == '\t' || p.text[p.pos] == '\n' || p.text[p.pos] == '\r') {
-		p.pos++
+	for p.pos < len(p.text) {
+		switch p.text[p.pos] {
+		case ' ', '\t', '\n', '\r':
+			p.pos++
+		default:
+			return
+		}
 	}
 }
 
+// jsonWords are the values that are written as a word.
+var jsonWords = map[string]jsonValue{
+	"null":  {},
+	"true":  {kind: jsonBool, boolean: true},
+	"false": {kind: jsonBool},
+}
+
+// value parses any value, inside depth arrays and objects.
 func (p *jsonParser) value(depth int) (jsonValue, error) {
 	switch c := p.peek(); {
 	case c == '{' || c == '[':
 		if depth == maxJSONDepth {
-			return jsonValue{}, p.syntaxError("the text is nested more than 8 deep")
+			return jsonValue{}, p.syntaxError("the text is nested more than 8 levels deep")
 		}
 		if c == '{' {
 			return p.object(depth + 1)
@@ -134,7 +150,7 @@ func (p *jsonParser) value(depth int) (jsonValue, error) {
 	case c == '-' || c >= '0' && c <= '9':
 		return p.number()
 	}
-	for word, v := range map[string]jsonValue{"null": {}, "true": {kind: jsonBool, boolean: true}, "false": {kind: jsonBool}} {
+	for word, v := range jsonWords {
 		if bytes.HasPrefix(p.text[p.pos:], []byte(word)) {
 			p.pos += len(word)
 			return v, nil
@@ -143,9 +159,10 @@ func (p *jsonParser) value(depth int) (jsonValue, error) {
 	return jsonValue{}, p.syntaxError("a value is missing or not JSON")
 }
 
+// object parses an object, from its brace on.
 func (p *jsonParser) object(depth int) (jsonValue, error) {
 	v := jsonValue{kind: jsonObject}
-	var names map[string]bool
+	var names map[string]bool // of the members so far; nil: few enough to scan
 	start := p.pos
 	p.pos++
 	for p.space(); p.peek() != '}'; p.space() {
@@ -170,11 +187,11 @@ func (p *jsonParser) object(depth int) (jsonValue, error) {
 			}
 		}
 		if names == nil {
-			if _, twice := v.member(name); twice {
-				return v, p.syntaxError("a member is there twice")
+			if _, duplicate := v.member(name); duplicate {
+				return v, p.syntaxError("a member appears twice")
 			}
 		} else if names[name] {
-			return v, p.syntaxError("a member is there twice")
+			return v, p.syntaxError("a member appears twice")
 		} else {
 			names[name] = true
 		}
@@ -195,6 +212,7 @@ func (p *jsonParser) object(depth int) (jsonValue, error) {
 	return v, nil
 }
 
+// array parses an array, from its bracket on.
 func (p *jsonParser) array(depth int) (jsonValue, error) {
 	v := jsonValue{kind: jsonArray}
 	p.pos++
@@ -216,6 +234,7 @@ func (p *jsonParser) array(depth int) (jsonValue, error) {
 	return v, nil
 }
 
+// number parses a number by the grammar of RFC 8259, section 6.
 func (p *jsonParser) number() (jsonValue, error) {
 	start := p.pos
 	digits := func() int {
@@ -251,6 +270,7 @@ func (p *jsonParser) number() (jsonValue, error) {
 	return jsonValue{kind: jsonNumber, text: string(p.text[start:p.pos])}, nil
 }
 
+// string parses a string, from its quote on.
 func (p *jsonParser) string() (string, error) {
 	p.pos++
 	start := p.pos
@@ -263,15 +283,16 @@ func (p *jsonParser) string() (string, error) {
 		case c == '\\':
 			return p.stringWithEscapes(start)
 		case c < ' ':
-			return "", p.syntaxError("a control character stands in a string")
+			return "", p.syntaxError("a string contains a control character")
 		default:
 			p.pos++
 		}
 	}
-	return "", p.syntaxError("a string has no end")
+	return "", p.syntaxError("a string is not closed")
 }
 
-// stringWithEscapes goes on with a string that has an escape, from its beginning.
+// stringWithEscapes parses the rest of a string from its first backslash on. start is the
+// index of the string's first character.
 func (p *jsonParser) stringWithEscapes(start int) (string, error) {
 	var b strings.Builder
 	b.Write(p.text[start:p.pos])
@@ -282,7 +303,7 @@ func (p *jsonParser) stringWithEscapes(start int) (string, error) {
 			p.pos++
 			return b.String(), nil
 		case c < ' ':
-			return "", p.syntaxError("a control character stands in a string")
+			return "", p.syntaxError("a string contains a control character")
 		case c != '\\':
 			b.WriteByte(c)
 			p.pos++
@@ -292,7 +313,7 @@ func (p *jsonParser) stringWithEscapes(start int) (string, error) {
 		short := strings.IndexByte(`"\/bfnrt`, p.peek())
 		switch {
 		case p.pos == len(p.text):
-			return "", p.syntaxError("a string has no end")
+			return "", p.syntaxError("a string is not closed")
 		case p.text[p.pos] == 'u':
 			r, err := p.unicodeEscape()
 			if err != nil {
@@ -306,10 +327,10 @@ func (p *jsonParser) stringWithEscapes(start int) (string, error) {
 			return "", p.syntaxError("an escape is malformed")
 		}
 	}
-	return "", p.syntaxError("a string has no end")
+	return "", p.syntaxError("a string is not closed")
 }
 
-// unicodeEscape reads uXXXX, and a second one for the second half of a pair.
+// unicodeEscape parses the uXXXX of an escape, and the whole second escape of a surrogate pair.
 func (p *jsonParser) unicodeEscape() (rune, error) {
 	hex := func() (rune, bool) {
 		if p.pos+5 > len(p.text) || p.text[p.pos] != 'u' {
@@ -334,26 +355,26 @@ func (p *jsonParser) unicodeEscape() (rune, error) {
 			}
 		}
 	}
-	return 0, p.syntaxError("half of a surrogate pair stands alone")
+	return 0, p.syntaxError("an escape is only half of a surrogate pair")
 }
 
-// An jsonAppender encodes itself, without reflection.
+// A jsonAppender appends its own JSON to b, without reflection.
 type jsonAppender interface{ appendJSON(b []byte) []byte }
 
-// appendMember appends a comma, a name and a string.
+// appendMember appends a comma, a member's name and its value, a string.
 func appendMember(b []byte, name, value string) []byte {
 	b = append(append(append(b, `,"`...), name...), `":`...)
 	return appendString(b, value)
 }
 
-// appendUnescaped is appendMember for what this program made, which needs no escapes:
-// an id, a code, a token.
+// appendUnescaped is like appendMember, for values that never need an escape because this
+// program made them: ids, codes, tokens.
 func appendUnescaped(b []byte, name, value string) []byte {
 	b = append(append(append(b, `,"`...), name...), `":"`...)
 	return append(append(b, value...), '"')
 }
 
-// appendOptional is appendMember for a string that may be null.
+// appendOptional is like appendMember, and appends null for nil.
 func appendOptional(b []byte, name string, value *string) []byte {
 	if value != nil {
 		return appendMember(b, name, *value)
@@ -361,7 +382,7 @@ func appendOptional(b []byte, name string, value *string) []byte {
 	return append(append(append(b, `,"`...), name...), `":null`...)
 }
 
-// appendOptionalInt appends a number that may be null.
+// appendOptionalInt appends a number, or null for nil.
 func appendOptionalInt(b []byte, n *int) []byte {
 	if n == nil {
 		return append(b, "null"...)
@@ -369,7 +390,7 @@ func appendOptionalInt(b []byte, n *int) []byte {
 	return strconv.AppendInt(b, int64(*n), 10)
 }
 
-// appendString appends a string as encoding/json writes it without HTML escapes.
+// appendString appends a string as encoding/json encodes it with SetEscapeHTML(false).
 func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' {
@@ -379,7 +400,8 @@ func appendString(b []byte, s string) []byte {
 	return append(append(append(b, '"'), s...), '"')
 }
 
-// encodeJSON encodes what this program made; that can't fail. It ends in a line break.
+// encodeJSON returns v as JSON, followed by a line break. It panics for a type that can't be
+// encoded, which is a mistake in this program.
 func encodeJSON(v any) []byte {
 	if a, ok := v.(jsonAppender); ok {
 		return append(a.appendJSON(nil), '\n')

@@ -30,7 +30,7 @@ func TestJSON_thatIsTakenIsReadAsItStands(t *testing.T) {
 func TestJSON_errorsSayWhereAndRepeatNothing(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
-		`{"secret":"x","secret":"y"}`: "a member is there twice, at byte 22",
+		`{"secret":"x","secret":"y"}`: "a member appears twice, at byte 22",
 		`{"secret":"x"} secret`:       "there is more text after the object, at byte 15",
 		`{"secret":"\x"}`:             "an escape is malformed, at byte 12",
 		`{"secret":-}`:                "a number is malformed, at byte 11",

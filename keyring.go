@@ -22,12 +22,12 @@ import (
 	"time"
 )
 
-// claims are the claims of a token of ours: a bearer token's, and behind them a
-// device token's (contract, sections 2 and 4). Times are Unix seconds.
+// claims are the claims of a token that this service issues. Bearer tokens have the first
+// group, device tokens both (contract, sections 2 and 4). Times are Unix seconds.
 type claims struct {
-	Issuer   string `json:"iss"`
-	Audience string `json:"aud"`
-	Subject  string `json:"sub"` // the account
+	Issuer   string `json:"iss"` // the base address
+	Audience string `json:"aud"` // the same
+	Subject  string `json:"sub"` // id of the account
 	ClientID string `json:"client_id"`
 	Scope    string `json:"scope"` // space-separated
 	IssuedAt int64  `json:"iat"`
@@ -36,49 +36,60 @@ type claims struct {
 
 	License      string   `json:"lic,omitempty"`
 	Device       string   `json:"dev,omitempty"`
-	Fingerprint  string   `json:"fph,omitempty"` // base64url SHA-256
+	Fingerprint  string   `json:"fph,omitempty"` // its SHA-256, in base64url
 	Product      string   `json:"prd,omitempty"`
 	Entitlements []string `json:"ent,omitempty"`
 	Seq          int64    `json:"seq,omitempty"`
-	LicenseEnd   int64    `json:"lexp,omitempty"` // 0: never
+	LicenseEnd   int64    `json:"lexp,omitempty"` // 0: the licence does not end
 	GraceEnd     int64    `json:"gexp,omitempty"`
 	RefreshAfter int64    `json:"rfa,omitempty"` // seconds after iat
 	Nonce        string   `json:"nonce,omitempty"`
 }
 
-// isDevice reports whether the token is a device's lease.
+// isDevice reports whether the token is a device token: the lease of a device.
 func (c *claims) isDevice() bool { return c.Device != "" }
 
 // A signingKey is one Ed25519 key of the key file.
 type signingKey struct {
 	private   ed25519.PrivateKey // nil where only the public half is known
 	public    ed25519.PublicKey
-	kid       string // RFC 7638 thumbprint
-	createdAt stamp
+	kid       string // RFC 7638 thumbprint of public
+	createdAt stamp  // zero: not known
 }
 
+// signingKeyOf completes a private key with its public half and kid.
 func signingKeyOf(private ed25519.PrivateKey, createdAt stamp) signingKey {
 	public := private.Public().(ed25519.PublicKey)
 	return signingKey{private: private, public: public, kid: thumbprint(public), createdAt: createdAt}
 }
 
-// jwk is the public half, as RFC 8037 writes it.
+// jwk returns the public half as a JSON Web Key (RFC 8037).
 func (k *signingKey) jwk() map[string]string {
-	return map[string]string{"kty": "OKP", "crv": "Ed25519", "x": base64.RawURLEncoding.EncodeToString(k.public), "kid": k.kid, "use": "sig", "alg": "EdDSA"}
+	return map[string]string{
+		"kty": "OKP",
+		"crv": "Ed25519",
+		"x":   base64.RawURLEncoding.EncodeToString(k.public),
+		"kid": k.kid,
+		"use": "sig",
+		"alg": "EdDSA",
+	}
 }
 
-// thumbprint is RFC 7638's, over the members that RFC 8037 requires.
+// thumbprint returns the JWK thumbprint of a key (RFC 7638, with the members of RFC 8037).
 func thumbprint(public ed25519.PublicKey) string {
-	sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}`))
+	x := base64.RawURLEncoding.EncodeToString(public)
+	sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + x + `"}`))
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// A keyring is the content of the key file: the keys, of which the first one
-// signs and all verify, and the secret that everything symmetric is derived from.
+// A keyring is the content of the key file.
 type keyring struct {
-	keys   []signingKey
-	secret []byte
+	keys   []signingKey // all of them verify tokens, the first one also signs
+	secret []byte       // 32 bytes that the symmetric keys are derived from
 }
+
+// The key file is a sequence of PEM blocks: private keys in PKCS#8, each with the time when it
+// was created in a header, and one secret.
 
 const (
 	pemKey     = "PRIVATE KEY"
@@ -86,8 +97,8 @@ const (
 	pemCreated = "Created"
 )
 
-// newSigningKey makes a key whose id does not begin with a dash, which the command
-// line would take for an option.
+// newSigningKey makes a key whose kid does not begin with a dash: at the command line that
+// would look like an option.
 func newSigningKey(now time.Time) (signingKey, error) {
 	for {
 		_, private, err := ed25519.GenerateKey(rand.Reader)
@@ -100,7 +111,7 @@ func newSigningKey(now time.Time) (signingKey, error) {
 	}
 }
 
-// newKeyring makes a key and a secret.
+// newKeyring makes a keyring with one key and a secret, both random.
 func newKeyring(now time.Time) (*keyring, error) {
 	key, err := newSigningKey(now)
 	secret := make([]byte, 32)
@@ -108,17 +119,19 @@ func newKeyring(now time.Time) (*keyring, error) {
 	return &keyring{keys: []signingKey{key}, secret: secret}, err
 }
 
-// loadKeyring reads the key file. It refuses one that others can read.
+// loadKeyring reads the key file. It refuses a file that other users can read. Its errors name
+// the file and the next step.
 func loadKeyring(path string) (*keyring, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no key file at %s: run 'widgetd init' first, or name it with -key", path)
+		return nil, fmt.Errorf("no key file at %s: run 'widgetd init' first, or give its path with -key", path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the key file: %w", err)
 	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("others can read the key file %s (mode %04o): run 'chmod 600 %s', and rotate the key if that was long so", path, info.Mode().Perm(), path)
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return nil, fmt.Errorf("other users can read the key file %s (mode %04o): "+
+			"run 'chmod 600 %s', and replace its keys if somebody may have read it", path, mode, path)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -126,55 +139,59 @@ func loadKeyring(path string) (*keyring, error) {
 	}
 	ring, err := parseKeyring(text)
 	if err != nil {
-		return nil, fmt.Errorf("the key file %s is damaged: restore it from your copy: %w", path, err)
+		return nil, fmt.Errorf("the key file %s is damaged: restore it from a copy: %w", path, err)
 	}
 	return ring, nil
 }
 
 var pemBegin = []byte("-----BEGIN ")
 
+// parseKeyring parses the content of a key file. It must consist of nothing but one secret and
+// at least one key, each key once.
 func parseKeyring(text []byte) (*keyring, error) {
 	ring := &keyring{}
 	for text = bytes.TrimSpace(text); len(text) > 0; text = bytes.TrimSpace(text) {
 		block, rest := pem.Decode(text)
-		// Decode steps over what is no block, a broken key too.
-		if block == nil || !bytes.HasPrefix(text, pemBegin) || bytes.Count(text[:len(text)-len(rest)], pemBegin) != 1 {
-			return nil, errors.New("there is text that is no PEM block, or a broken one")
+		read := text[:len(text)-len(rest)]
+		// Decode skips text that is not a PEM block, and damaged blocks.
+		if block == nil || !bytes.HasPrefix(read, pemBegin) || bytes.Count(read, pemBegin) != 1 {
+			return nil, errors.New("it contains text that is not a PEM block, or a damaged block")
 		}
 		text = rest
 		switch block.Type {
 		case pemSecret:
 			if ring.secret != nil || len(block.Bytes) != 32 {
-				return nil, errors.New("the secret is not one block of 32 bytes")
+				return nil, errors.New("the secret must be one block of 32 bytes")
 			}
 			ring.secret = block.Bytes
 		case pemKey:
 			parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 			private, ok := parsed.(ed25519.PrivateKey)
 			if err != nil || !ok {
-				return nil, errors.New("a key is not an Ed25519 key in PKCS#8")
+				return nil, errors.New("a private key is not an Ed25519 key in PKCS#8 form")
 			}
 			var created stamp
 			if text := block.Headers[pemCreated]; text != "" {
 				if err := created.Scan(text); err != nil {
-					return nil, errors.New("the date of a key can't be read")
+					return nil, errors.New("the Created header of a key is not a time")
 				}
 			}
 			key := signingKeyOf(private, created)
 			if ring.find(key.kid) != nil {
-				return nil, errors.New("a key stands there twice")
+				return nil, errors.New("a key appears twice")
 			}
 			ring.keys = append(ring.keys, key)
 		default:
-			return nil, fmt.Errorf("a block %q does not belong there", block.Type)
+			return nil, fmt.Errorf("a key file has no blocks of the type %q", block.Type)
 		}
 	}
 	if len(ring.keys) == 0 || ring.secret == nil {
-		return nil, errors.New("a key or the secret is missing")
+		return nil, errors.New("a private key or the secret is missing")
 	}
 	return ring, nil
 }
 
+// encode returns the keyring in the form that parseKeyring reads.
 func (k *keyring) encode() ([]byte, error) {
 	var out bytes.Buffer
 	for i := range k.keys {
@@ -194,14 +211,14 @@ func (k *keyring) encode() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// save writes the key file whole or not at all, mode 0600. It replaces an
-// existing one only when told to; else the error wraps fs.ErrExist.
+// save writes the key file atomically, with mode 0600. With replace it replaces an existing
+// file; without, the error for an existing file wraps fs.ErrExist.
 func (k *keyring) save(path string, replace bool) error {
 	text, err := k.encode()
 	if err != nil {
 		return fmt.Errorf("write the key file: %w", err)
 	}
-	err = writeWhole(path, replace, func(f *os.File) error {
+	err = writeAtomically(path, replace, func(f *os.File) error {
 		_, err := f.Write(text)
 		return err
 	})
@@ -211,10 +228,10 @@ func (k *keyring) save(path string, replace bool) error {
 	return nil
 }
 
-// signer is the key that signs.
+// signer returns the key that signs.
 func (k *keyring) signer() *signingKey { return &k.keys[0] }
 
-// find returns the key of a thumbprint, or nil.
+// find returns the key with a kid, or nil.
 func (k *keyring) find(kid string) *signingKey {
 	for i := range k.keys {
 		if k.keys[i].kid == kid {
@@ -224,17 +241,19 @@ func (k *keyring) find(kid string) *signingKey {
 	return nil
 }
 
-// derive makes a key of 32 bytes for one purpose (RFC 5869).
+// derive derives a key of 32 bytes from the secret, by HKDF with SHA-256 (RFC 5869). Different
+// purposes and salts give independent keys.
 func (k *keyring) derive(purpose string, salt []byte) []byte {
 	key, err := hkdf.Key(sha256.New, k.secret, salt, "widgetd "+purpose, 32)
 	if err != nil {
-		panic(err) // only for a length that HKDF can't give
+		panic(err) // only for a length above 8160 bytes
 	}
 	return key
 }
 
-// hash is a keyed hash of parts for one purpose: without the key file nobody can
-// tell what was hashed. No part runs into the next.
+// hash returns a keyed hash (HMAC-SHA-256) of parts for one purpose. Without the key file nobody
+// can guess and check what was hashed. Each part is hashed with its length, so that different
+// lists of parts never give the same input.
 func (k *keyring) hash(purpose string, parts ...string) []byte {
 	mac := hmac.New(sha256.New, k.derive(purpose, nil))
 	for _, part := range parts {
@@ -243,40 +262,41 @@ func (k *keyring) hash(purpose string, parts ...string) []byte {
 	return mac.Sum(nil)
 }
 
-// seal encrypts an answer under a key that needs the service's secret and what
-// the caller chose (AES-256-GCM).
-func (k *keyring) seal(chosen string, plain []byte) []byte {
-	aead := k.aead(chosen)
+// seal encrypts an answer with AES-256-GCM. The key is derived from the secret and the
+// request's Idempotency-Key, so that reading the answer takes both.
+func (k *keyring) seal(idempotencyKey string, plain []byte) []byte {
+	aead := k.aead(idempotencyKey)
 	nonce := make([]byte, aead.NonceSize())
 	rand.Read(nonce)
 	return aead.Seal(nonce, nonce, plain, nil)
 }
 
-// unseal is seal's inverse.
-func (k *keyring) unseal(chosen string, sealed []byte) ([]byte, error) {
-	aead := k.aead(chosen)
+// unseal decrypts what seal returned.
+func (k *keyring) unseal(idempotencyKey string, sealed []byte) ([]byte, error) {
+	aead := k.aead(idempotencyKey)
 	if len(sealed) < aead.NonceSize() {
-		return nil, errors.New("a sealed answer is too short")
+		return nil, errors.New("the sealed answer is too short")
 	}
 	return aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], nil)
 }
 
-func (k *keyring) aead(chosen string) cipher.AEAD {
-	block, err := aes.NewCipher(k.derive("idempotency", []byte(chosen)))
+// aead returns the cipher of seal and unseal.
+func (k *keyring) aead(idempotencyKey string) cipher.AEAD {
+	block, err := aes.NewCipher(k.derive("idempotency", []byte(idempotencyKey)))
 	if err == nil {
 		var aead cipher.AEAD
 		if aead, err = cipher.NewGCM(block); err == nil {
 			return aead
 		}
 	}
-	panic(err) // only for a key of another length
+	panic(err) // only for a key of a length that AES does not have
 }
 
-// strictBase64 refuses altered last characters, which RawURLEncoding takes.
+// strictBase64 refuses a last character with unused bits set, which RawURLEncoding ignores.
 var strictBase64 = base64.RawURLEncoding.Strict()
 
-// decodeSegment decodes one part of a token, canonical base64url only (the
-// decoder alone would pass line breaks).
+// decodeSegment decodes one of the three segments of a JWS. Each value has one encoding that is
+// accepted; the decoder alone would also skip line breaks.
 func decodeSegment(s string) ([]byte, bool) {
 	if strings.ContainsAny(s, "\r\n") {
 		return nil, false
@@ -285,8 +305,8 @@ func decodeSegment(s string) ([]byte, bool) {
 	return out, err == nil
 }
 
-// sign makes a compact JWS of the claims with the key that signs (RFC 7515, RFC
-// 8037, RFC 9068's typ).
+// sign returns a token with these claims: a compact JWS (RFC 7515) by the signer's key (RFC
+// 8037), with the typ at+jwt (RFC 9068).
 func (k *keyring) sign(c claims) (string, error) {
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -294,14 +314,16 @@ func (k *keyring) sign(c claims) (string, error) {
 	}
 	key := k.signer()
 	header := `{"alg":"EdDSA","typ":"at+jwt","kid":"` + key.kid + `"}`
-	input := base64.RawURLEncoding.EncodeToString([]byte(header)) + "." + base64.RawURLEncoding.EncodeToString(payload)
-	return input + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key.private, []byte(input))), nil
+	encode := base64.RawURLEncoding.EncodeToString
+	input := encode([]byte(header)) + "." + encode(payload)
+	return input + "." + encode(ed25519.Sign(key.private, []byte(input))), nil
 }
 
-// verify reads a compact JWS that a key of the ring signed. Any other way to write
-// a token is errInvalidToken: a header member that we don't write, an algorithm
-// but EdDSA under its two names, a claim twice or of the wrong type. The caller
-// still has to judge its times, its addressee and whether it was revoked.
+// verify checks the signature of a token and returns its claims. It accepts only the form that
+// sign produces: a compact JWS with exactly the header members alg, typ and kid, the algorithm
+// EdDSA (or its other name Ed25519), no duplicate claims, and every claim of its type. Anything
+// else is errInvalidToken. The caller must still check the claims' times, issuer and audience,
+// and whether the token was revoked.
 func (k *keyring) verify(token string) (claims, error) {
 	parts := strings.Split(token, ".")
 	if len(token) > maxTokenBytes || len(parts) != 3 {
@@ -319,8 +341,9 @@ func (k *keyring) verify(token string) (claims, error) {
 		return claims{}, errInvalidToken
 	}
 	for _, m := range header.members {
-		wanted := map[string][]string{"alg": {"EdDSA", "Ed25519"}, "typ": {"at+jwt"}, "kid": {m.value.text}}[m.name]
-		if m.value.kind != jsonString || !slices.Contains(wanted, m.value.text) {
+		text := m.value.text
+		accepted := map[string][]string{"alg": {"EdDSA", "Ed25519"}, "typ": {"at+jwt"}, "kid": {text}}[m.name]
+		if m.value.kind != jsonString || !slices.Contains(accepted, text) {
 			return claims{}, errInvalidToken
 		}
 	}
@@ -329,7 +352,8 @@ func (k *keyring) verify(token string) (claims, error) {
 		return claims{}, errInvalidToken
 	}
 	key := k.find(kid.text)
-	if key == nil || !ed25519.Verify(key.public, []byte(token[:len(parts[0])+1+len(parts[1])]), decoded[2]) {
+	input := token[:len(parts[0])+1+len(parts[1])]
+	if key == nil || !ed25519.Verify(key.public, []byte(input), decoded[2]) {
 		return claims{}, errInvalidToken
 	}
 	payload, err := parseJSON(decoded[1])
@@ -339,21 +363,21 @@ func (k *keyring) verify(token string) (claims, error) {
 	return readClaims(&payload)
 }
 
-// readClaims takes the claims of a parsed payload; a known one of the wrong type,
-// or a required one that is missing, is errInvalidToken.
+// readClaims reads the claims of a token's payload. If a required claim is missing, or a known
+// one has the wrong type, it returns errInvalidToken. Unknown claims are ignored.
 func readClaims(v *jsonValue) (c claims, err error) {
 	ok := true
 	text := func(name string, need need) string {
-		m, there := v.member(name)
-		if !there || m.kind != jsonString {
-			ok = ok && !there && need == optional
+		m, present := v.member(name)
+		if !present || m.kind != jsonString {
+			ok = ok && !present && need == optional
 			return ""
 		}
 		return m.text
 	}
 	number := func(name string, need need) int64 {
-		m, there := v.member(name)
-		if !there {
+		m, present := v.member(name)
+		if !present {
 			ok = ok && need == optional
 			return 0
 		}
@@ -362,13 +386,26 @@ func readClaims(v *jsonValue) (c claims, err error) {
 		return n
 	}
 	c = claims{
-		Issuer: text("iss", required), Audience: text("aud", required), Subject: text("sub", required), ClientID: text("client_id", required),
-		Scope: text("scope", required), IssuedAt: number("iat", required), Expires: number("exp", required), ID: text("jti", required),
-		License: text("lic", optional), Device: text("dev", optional), Fingerprint: text("fph", optional), Product: text("prd", optional),
-		Seq: number("seq", optional), LicenseEnd: number("lexp", optional), GraceEnd: number("gexp", optional),
-		RefreshAfter: number("rfa", optional), Nonce: text("nonce", optional),
+		Issuer:   text("iss", required),
+		Audience: text("aud", required),
+		Subject:  text("sub", required),
+		ClientID: text("client_id", required),
+		Scope:    text("scope", required),
+		IssuedAt: number("iat", required),
+		Expires:  number("exp", required),
+		ID:       text("jti", required),
+
+		License:      text("lic", optional),
+		Device:       text("dev", optional),
+		Fingerprint:  text("fph", optional),
+		Product:      text("prd", optional),
+		Seq:          number("seq", optional),
+		LicenseEnd:   number("lexp", optional),
+		GraceEnd:     number("gexp", optional),
+		RefreshAfter: number("rfa", optional),
+		Nonce:        text("nonce", optional),
 	}
-	if list, there := v.member("ent"); there {
+	if list, present := v.member("ent"); present {
 		ok = ok && list.kind == jsonArray
 		for _, e := range list.list {
 			ok = ok && e.kind == jsonString

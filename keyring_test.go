@@ -476,7 +476,7 @@ func TestKeyring_badOnDiskChangesNothingInARunningService(t *testing.T) {
 			if a := s.get("/leads", auth); a.status != 200 {
 				t.Fatalf("%s: %d %s", name, a.status, a.body)
 			}
-			if !strings.Contains(s.log.String(), "the keys from before stay") {
+			if !strings.Contains(s.log.String(), "the keys loaded before stay in use") {
 				t.Fatalf("%s: nothing is logged: %s", name, s.log)
 			}
 			s.check(errors.Join(os.WriteFile(file, whole, 0o600), os.Chmod(file, 0o600)))

@@ -165,7 +165,7 @@ func leadsErase(e *env) error {
 		note := "no trace of the address is left in the file or its log; copies in backups end with their retention"
 		if e.on("litestream") {
 			note = "the address is gone from the file; the write-ahead log, the replica and backups lose it with their retention"
-		} else if err := st.emptyLog(lockTimeout); err != nil {
+		} else if err := st.truncateWAL(lockTimeout); err != nil {
 			note = "the address is gone from the file, but not from its log: run this again once nobody has a transaction open (" + err.Error() + "); copies in backups end with their retention"
 		}
 		copies := upgradeCopies(e.str("db"))

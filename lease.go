@@ -7,18 +7,15 @@ import (
 	"time"
 )
 
-// What happens to licences and seats, each as one transaction: the rules come from
-// license.go, the rows from the store. Handlers and the operator's commands call
-// the same functions.
-
-// A lease is a device token as it goes out.
+// A lease is a signed device token, with the claims in it.
 type lease struct {
 	token  string
 	claims claims
 	kid    string // of the key that signed it
 }
 
-// signLease signs the lease of d on l that carries d's present number.
+// signLease signs a lease of d on l with d's current lease number. base is the address of
+// the service, which becomes issuer and audience.
 func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.Time) (lease, error) {
 	c := leaseClaims(l, d, now, nonce)
 	c.Issuer, c.Audience, c.ID = base, base, newID("tok", now)
@@ -26,14 +23,15 @@ func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.
 	return lease{token: token, claims: c, kid: k.signer().kid}, err
 }
 
-// leaseStale reports whether the lease that is recorded of d can't serve again: it is
-// a minute old, another key than kid signed it, or l was given more time since.
+// leaseStale reports whether d needs a new lease instead of its last one: that is a minute
+// old, was signed with another key than kid, or ends early because l was extended since.
 func (d *device) leaseStale(l *license, kid string, now time.Time) bool {
-	return !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != kid || l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
+	return !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != kid ||
+		l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
 }
 
-// nextLease gives d the next number, records the lease and signs it. The caller
-// saves d.
+// nextLease signs a lease with d's next lease number, and sets what d records of it. The
+// caller must save d.
 func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string) (lease, error) {
 	bases, err := t.baseURLs()
 	if err != nil {
@@ -48,9 +46,8 @@ func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string) (lease, 
 	return k.signLease(l, d, bases[0].URL, nonce, t.now.Time)
 }
 
-// A leaseCache remembers the last lease of a device for the minute in which it
-// serves again, so that a chatty fleet costs no signatures. Bounded: when full it
-// forgets any other.
+// A leaseCache holds the last lease of each device, so that a device that asks again within
+// leaseReuse gets it without another signature. When full it evicts any other lease.
 type leaseCache struct {
 	mu     sync.Mutex
 	leases map[string]lease
@@ -73,28 +70,35 @@ func (c *leaseCache) put(deviceID string, l lease) {
 	c.leases[deviceID] = l
 }
 
-// get returns the lease of d that still says the truth about d and l, under a base
-// address and a key.
+// get returns the cached lease of d if it is younger than leaseReuse, was signed with the
+// key kid for the address base, and its claims are still accurate for d and l.
 func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time) (lease, bool) {
 	c.mu.Lock()
 	kept, ok := c.leases[d.ID]
 	c.mu.Unlock()
 	fresh := ok && within(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now)
-	return kept, fresh && kept.kid == kid && kept.claims.Issuer == base && kept.claims.stillTrue(l, d)
+	return kept, fresh && kept.kid == kid && kept.claims.Issuer == base && kept.claims.stillAccurate(l, d)
 }
 
-// stillTrue reports whether a lease of d on l that began when c did would say the
-// same now. It compares what the rows say, since whoever changed them need not have
-// changed updated_at.
-func (c *claims) stillTrue(l *license, d *device) bool {
+// stillAccurate reports whether a lease of d on l signed now, with the same iat, would have
+// the same claims as c. It compares the claims and not updated_at, which somebody who
+// changes a row in the sqlite3 shell may leave alone.
+func (c *claims) stillAccurate(l *license, d *device) bool {
 	now := leaseClaims(l, d, time.Unix(c.IssuedAt, 0), c.Nonce)
-	return c.Subject == now.Subject && c.License == now.License && c.Seq == now.Seq && c.Fingerprint == now.Fingerprint && c.Product == now.Product &&
-		c.Expires == now.Expires && c.LicenseEnd == now.LicenseEnd && c.GraceEnd == now.GraceEnd && c.RefreshAfter == now.RefreshAfter &&
+	return c.Subject == now.Subject &&
+		c.License == now.License &&
+		c.Seq == now.Seq &&
+		c.Fingerprint == now.Fingerprint &&
+		c.Product == now.Product &&
+		c.Expires == now.Expires &&
+		c.LicenseEnd == now.LicenseEnd &&
+		c.GraceEnd == now.GraceEnd &&
+		c.RefreshAfter == now.RefreshAfter &&
 		slices.Equal(c.Entitlements, now.Entitlements)
 }
 
-// leaseEnd is until when a lease given now proves the licence: the licence's
-// lease, but never past the end of grace.
+// leaseEnd returns when a lease signed at now expires: after the licence's lease_hours,
+// but never later than the end of grace.
 func (l *license) leaseEnd(now time.Time) stamp {
 	end := newStamp(now.Add(time.Duration(l.LeaseHours) * time.Hour))
 	if last := l.graceUntil(); !last.IsZero() && last.Before(end.Time) {
@@ -103,18 +107,19 @@ func (l *license) leaseEnd(now time.Time) stamp {
 	return end
 }
 
-// leaseReuse is how long a lease serves again, and how rarely verify writes.
+// leaseReuse is how long a device that asks again gets the same lease, and the shortest
+// time between two writes of verify about the same device.
 const leaseReuse = time.Minute
 
-// refreshAfter is how long after a lease began its device should ask again: the
-// lesser of a day and half the lease, which the end of the licence may have made
-// short; but not sooner than an answer would bring a new one.
+// refreshAfter returns how long after iat a device should ask for a new lease: a day, or
+// half the duration of the lease if that is less, but at least leaseReuse, before which it
+// would get the same lease again.
 func refreshAfter(lease time.Duration) time.Duration {
 	return max(min(24*time.Hour, lease/2).Truncate(time.Second), leaseReuse)
 }
 
 // leaseClaims are the claims of the device token that is the lease of d on l
-// (contract, section 4). The caller adds the address of the service and the jti.
+// (contract, section 4). The caller adds iss, aud and jti.
 func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
 	c := claims{
 		Subject:      l.AccountID,
@@ -140,38 +145,37 @@ func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
 	return c
 }
 
-// An offlineClock is what a device without a network judges its lease by
-// (contract, section 4): the later of its own clock and a mark that it saves. The
-// mark grows from what the service signed and from the monotonic clock, never from
-// the wall clock, so that a clock that was once wrong can't poison it. The service
-// itself needs none: this is the rule that the README gives devices, for tests to try.
+// An offlineClock is the time with which an offline device compares the end of its lease
+// (contract, section 4): the later of its wall clock and a mark that it saves. The mark
+// advances with times that the service signed and with the monotonic clock, never with the
+// wall clock, so that a wall clock that was wrong once has no lasting effect. The service
+// does not use it: it is the rule that the README gives to devices, here for the tests.
 type offlineClock struct {
 	mark int64 // Unix seconds, saved with the token
 }
 
-// signed notes the iat of a token whose signature holds.
-func (c *offlineClock) signed(issuedAt int64) { c.mark = max(c.mark, issuedAt) }
+// observeIssuedAt advances the mark to the iat of a token whose signature was verified.
+func (c *offlineClock) observeIssuedAt(issuedAt int64) { c.mark = max(c.mark, issuedAt) }
 
-// elapsed notes time that has passed by the monotonic clock.
-func (c *offlineClock) elapsed(d time.Duration) {
+// addElapsed advances the mark by time that has passed on the monotonic clock.
+func (c *offlineClock) addElapsed(d time.Duration) {
 	if d > 0 {
 		c.mark += int64(d / time.Second)
 	}
 }
 
-// now is the moment to compare exp with, given the wall clock.
+// now returns the time to compare exp with, given the wall clock.
 func (c *offlineClock) now(wall time.Time) time.Time {
 	return time.Unix(max(c.mark, wall.Unix()), 0)
 }
 
-// leaseFault tells why a lease whose signature holds does not prove its licence to
-// a device at a moment of its offlineClock; "" when it does. fingerprint and
-// audience are compared unless they are empty.
+// leaseFault returns why a lease whose signature was verified is not valid for a device at
+// now, or "" when it is. fingerprint and audience are compared unless they are empty.
 func leaseFault(c claims, fingerprint, audience string, now time.Time) string {
 	hash := fingerprintHash(fingerprint)
 	switch {
 	case !c.isDevice():
-		return "it is no device's lease"
+		return "it is not a device token"
 	case audience != "" && c.Audience != audience:
 		return "it is for another service: " + c.Audience
 	case fingerprint != "" && c.Fingerprint != base64.RawURLEncoding.EncodeToString(hash[:]):

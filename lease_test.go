@@ -371,26 +371,26 @@ func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T)
 			"a mark from an earlier token, clock behind": {signed.Add(-90 * day), 13 * day, signed.Add(-day).Unix(), true},
 		} {
 			clock := offlineClock{mark: test.mark}
-			clock.signed(c.IssuedAt)
-			clock.elapsed(test.running)
+			clock.observeIssuedAt(c.IssuedAt)
+			clock.addElapsed(test.running)
 			if fault := leaseFault(c, "a", testBase, clock.now(test.wall)); (fault == "") != test.holds {
 				t.Errorf("%s: holds %v (%s), want %v", name, fault == "", fault, test.holds)
 			}
 		}
 		// A clock that was wrong for a while leaves nothing behind.
 		clock := offlineClock{}
-		clock.signed(c.IssuedAt)
+		clock.observeIssuedAt(c.IssuedAt)
 		if leaseFault(c, "a", testBase, clock.now(signed.Add(3653*day))) == "" {
 			t.Error("in ten years the lease still holds")
 		}
-		clock.elapsed(-time.Hour)
+		clock.addElapsed(-time.Hour)
 		if fault := leaseFault(c, "a", testBase, clock.now(signed.Add(time.Hour))); fault != "" {
 			t.Errorf("the future poisoned the mark: %s", fault)
 		}
 		for fault, got := range map[string]string{
 			"bound to another device": leaseFault(c, "b", testBase, signed),
 			"for another service":     leaseFault(c, "a", "https://other.example/v1", signed),
-			"no device's lease":       leaseFault(claims{Expires: c.Expires}, "", "", signed),
+			"not a device token":      leaseFault(claims{Expires: c.Expires}, "", "", signed),
 		} {
 			if !strings.Contains(got, fault) {
 				t.Errorf("%q does not say %q", got, fault)
@@ -407,7 +407,7 @@ func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 	public := filepath.Join(s.dir, "public.pem")
 	s.check(os.WriteFile(public, []byte(s.must("key", "public")), 0o600))
 	out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a")
-	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease holds: the signature is right, and it ends in 14 days.", "Not compared, for want of -audience"} {
+	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease is valid: its signature is right, and it expires in 14 days.", "Not compared, because -audience is not given"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}
@@ -422,16 +422,16 @@ func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 	s.check(err)
 	bearer := s.token(s.account, scopeStats)
 	for fault, args := range map[string][]string{
-		"another device's fingerprint":           {token, "-public", public, "-fingerprint", "b"},
-		"it is for another service: " + testBase: {token, "-public", public, "-audience", "https://other.example/v1"},
-		"it ended at 20":                         {ended, "-public", public, "-fingerprint", "a"},
-		"signature does not hold":                {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
-		"it is no device's lease":                {bearer, "-public", public},
-		"there is no public key in it":           {token, "-public", filepath.Join(s.dir, "widgetd.db")},
-		"-public FILE is needed":                 {token},
-		"no token of this service":               {"rubbish", "-public", public},
-		"a block is no Ed25519 public key":       {token, "-public", filepath.Join(s.dir, "widgetd.key")},
-		"the lease does not hold: it is no dev":  {bearer, "-public", public, "-json"},
+		"another device's fingerprint":              {token, "-public", public, "-fingerprint", "b"},
+		"it is for another service: " + testBase:    {token, "-public", public, "-audience", "https://other.example/v1"},
+		"it ended at 20":                            {ended, "-public", public, "-fingerprint", "a"},
+		"signature can't be verified":               {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
+		"it is not a device token":                  {bearer, "-public", public},
+		"there is no public key in it":              {token, "-public", filepath.Join(s.dir, "widgetd.db")},
+		"-public FILE is needed":                    {token},
+		"not a token of this service":               {"rubbish", "-public", public},
+		"a block that is not an Ed25519 public key": {token, "-public", filepath.Join(s.dir, "widgetd.key")},
+		"the lease is not valid: it is not a dev":   {bearer, "-public", public, "-json"},
 	} {
 		if _, err := s.command(append([]string{"lease", "inspect"}, args...)...); err == nil || !strings.Contains(err.Error(), fault) {
 			t.Errorf("%v: %v, want %q", args[1:], err, fault)

@@ -53,7 +53,7 @@ func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 	if raw, ok := strings.CutPrefix(r.URL.EscapedPath(), legacyPrefix); ok {
 		counterpart.URL.RawPath = rt.prefixes[0] + "/" + raw
 	}
-	known, methods := a.counterpart(rt, counterpart)
+	known, methods := a.v1Route(rt, counterpart)
 	unclean := r.URL.Path != cleanPath(r.URL.Path) // the mux would redirect
 	if unclean {
 		known = ""
@@ -93,7 +93,7 @@ func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 
 // counterpart returns the path of the v1 route that a request would reach, as the
 // route table writes it, or "", and the methods that the path has.
-func (a *legacyAPI) counterpart(rt *routing, r *http.Request) (known string, methods []string) {
+func (a *legacyAPI) v1Route(rt *routing, r *http.Request) (known string, methods []string) {
 	_, pattern := rt.mux.Handler(r)
 	if _, p, ok := strings.Cut(pattern, " "); ok {
 		pattern = p

@@ -10,21 +10,30 @@ import (
 var (
 	licenseProblems problemTable
 
-	codeLicenseRevoked    = licenseProblems.add(403, "license_revoked", "Licence revoked", verdictDetails["revoked"])
-	codeLicenseSuspended  = licenseProblems.add(403, "license_suspended", "Licence suspended", verdictDetails["suspended"])
-	codeLicenseNotStarted = licenseProblems.add(403, "license_not_started", "Licence not started", verdictDetails["not_started"])
-	codeLicenseExpired    = licenseProblems.add(403, "license_expired", "Licence expired", verdictDetails["expired"])
-	codeLicenseInGrace    = licenseProblems.add(403, "license_in_grace", "Licence in grace",
-		"The licence has ended; devices that it already knows may go on, new ones may not begin.")
-	codeKeyRetired        = licenseProblems.add(403, "key_retired", "Licence key retired", verdictDetails["key_retired"])
-	codeProductMismatch   = licenseProblems.add(403, "product_mismatch", "Another product", verdictDetails["product_mismatch"])
-	codeLicenseNotFound   = licenseProblems.add(404, "license_not_found", "Licence not found", verdictDetails["not_found"])
+	codeLicenseRevoked = licenseProblems.add(403, "license_revoked", "Licence revoked",
+		verdictDetails["revoked"])
+	codeLicenseSuspended = licenseProblems.add(403, "license_suspended", "Licence suspended",
+		verdictDetails["suspended"])
+	codeLicenseNotStarted = licenseProblems.add(403, "license_not_started", "Licence not started",
+		verdictDetails["not_started"])
+	codeLicenseExpired = licenseProblems.add(403, "license_expired", "Licence expired",
+		verdictDetails["expired"])
+	codeLicenseInGrace = licenseProblems.add(403, "license_in_grace", "Licence in grace",
+		"The licence has expired and is in its days of grace: devices activated before may go on, "+
+			"but no new device can be activated.")
+	codeKeyRetired = licenseProblems.add(403, "key_retired", "Licence key retired",
+		verdictDetails["key_retired"])
+	codeProductMismatch = licenseProblems.add(403, "product_mismatch", "Another product",
+		verdictDetails["product_mismatch"])
+	codeLicenseNotFound = licenseProblems.add(404, "license_not_found", "Licence not found",
+		verdictDetails["not_found"])
 	codeIllegalTransition = licenseProblems.add(409, "illegal_transition", "Illegal transition",
-		"The licence is in a state to which this does not apply.")
+		"This action does not apply to the licence in its present state.")
 	codeKeyMalformed = licenseProblems.add(422, "key_malformed", "Malformed licence key",
-		"That is not a licence key: a symbol is missing, wrong or swapped. Please compare it with the one you were given.")
+		"This is not a licence key: a symbol is missing, wrong or swapped. "+
+			"Please compare it with the key you were given.")
 
-	errLicense = &refusal{code: codeLicenseNotFound}
+	errLicenseNotFound = &refusal{code: codeLicenseNotFound}
 )
 
 // The events of licences.
@@ -54,12 +63,18 @@ const (
 	statusGrace      = "grace"
 )
 
-// statuses are all of them.
-var statuses = []string{statusActive, statusGrace, statusExpired, statusNotStarted, statusSuspended, statusRevoked}
+var statuses = []string{
+	statusActive,
+	statusGrace,
+	statusExpired,
+	statusNotStarted,
+	statusSuspended,
+	statusRevoked,
+}
 
-// status computes what a licence is at a moment, in the contract's precedence:
-// revoked, suspended, not_started, expired, grace, active. The licence of a
-// closed account is suspended.
+// status returns the licence's status at now: the first that applies in the contract's
+// order revoked, suspended, not_started, expired, grace, active. A licence of a closed
+// account is suspended.
 func (l *license) status(now time.Time) string {
 	switch {
 	case l.State == statusRevoked:
@@ -76,24 +91,24 @@ func (l *license) status(now time.Time) string {
 	return statusExpired
 }
 
-// graceUntil is when the licence really ends: expires_at and the days of grace.
-// It is absent when the licence never ends.
+// graceUntil returns the end of the grace period: expires_at plus grace_days, or the
+// zero stamp when the licence never expires. From then on the licence can't be used.
 func (l *license) graceUntil() stamp {
 	return l.ExpiresAt.after(days(l.GraceDays))
 }
 
-// A question is what a device or a portal asks about a licence.
-type question struct {
-	product      string   // "": any
-	entitlements []string // all must be held
-	hasDevice    bool     // a fingerprint or a device token came along
-	mismatch     bool     // they name different devices
+// A verdictInput is what licenseVerdict needs to know of a request.
+type verdictInput struct {
+	product      string   // "": any product
+	entitlements []string // the licence must include all of them
+	hasDevice    bool     // the request has a fingerprint or a device token
+	mismatch     bool     // its fingerprint and its token name different devices
 }
 
-// judge answers a question about a licence and the device it names (nil: none
-// that was ever activated), with the first code of the contract's list that
-// holds, and whether the licence may be used. l is nil when no licence was found.
-func judge(l *license, d *device, q question, now time.Time) (code string, valid bool) {
+// licenseVerdict tells whether a licence may be used at now, and returns the code for
+// it: the first of the contract's list that applies. l is nil when no licence was found,
+// d when the request names no device or one that was never activated.
+func licenseVerdict(l *license, d *device, q verdictInput, now time.Time) (code string, valid bool) {
 	if l == nil {
 		return "not_found", false
 	}
@@ -134,27 +149,28 @@ func judge(l *license, d *device, q question, now time.Time) (code string, valid
 	return "valid", true
 }
 
-// verdictDetails say for people what judge's codes mean.
+// verdictDetails are the texts for people, by code of a verdict.
 var verdictDetails = map[string]string{
 	"valid":                "The licence is valid.",
-	"grace":                "The licence has ended; this device may go on until grace_until.",
+	"grace":                "The licence has expired; this device may go on until grace_until.",
 	"key_malformed":        codeKeyMalformed.detail,
 	"not_found":            "There is no licence with this key.",
 	"key_retired":          "This key was replaced by a newer one.",
 	"revoked":              "The licence was revoked.",
 	"suspended":            "The licence is suspended.",
 	"product_mismatch":     "The licence is for another product.",
-	"not_started":          "The licence has not begun yet.",
-	"expired":              "The licence has ended.",
-	"fingerprint_required": "The licence limits devices; send the device's fingerprint or token.",
-	"fingerprint_mismatch": "The fingerprint is not the one of the token's device.",
+	"not_started":          "The licence has not started yet.",
+	"expired":              "The licence has expired.",
+	"fingerprint_required": "The licence limits the number of devices; send the device's fingerprint or token.",
+	"fingerprint_mismatch": "The fingerprint belongs to another device than the token.",
 	"device_blocked":       "This device is blocked.",
-	"device_released":      "This device has given its seat back; activate it again.",
+	"device_released":      "This device no longer holds a seat; activate it again.",
 	"device_not_activated": "This device has not been activated.",
-	"entitlement_missing":  "The licence does not include all that was asked for.",
+	"entitlement_missing":  "The licence does not include every entitlement that was asked for.",
 }
 
-// activationRefusals turn judge's codes into those of activate.
+// activationRefusals are the problem codes of activate, by code of a verdict. A code
+// that is not listed does not prevent an activation.
 var activationRefusals = map[string]*problemCode{
 	"not_found":        codeLicenseNotFound,
 	"key_retired":      codeKeyRetired,
@@ -166,11 +182,11 @@ var activationRefusals = map[string]*problemCode{
 	"device_blocked":   codeDeviceBlocked,
 }
 
-// mayActivate tells whether a device may take a seat on a licence: nil, or the
-// refusal of the contract's section 4. Whether a seat is free is not its question.
-// d is nil for a device never seen.
-func mayActivate(l *license, d *device, product string, now time.Time) error {
-	code, _ := judge(l, d, question{product: product, hasDevice: true}, now)
+// checkActivation returns nil when a device may be activated on a licence, else the
+// refusal of the contract's section 4. It does not look at whether a seat is free.
+// d is nil for a device that was never activated on this licence.
+func checkActivation(l *license, d *device, product string, now time.Time) error {
+	code, _ := licenseVerdict(l, d, verdictInput{product: product, hasDevice: true}, now)
 	if refused, ok := activationRefusals[code]; ok {
 		return &refusal{code: refused}
 	}
@@ -180,8 +196,8 @@ func mayActivate(l *license, d *device, product string, now time.Time) error {
 	return nil
 }
 
-// nextState returns the state that an operator's action leads to, or
-// illegal_transition.
+// nextState returns the state after an operator's action (suspend, reinstate or
+// revoke), or illegal_transition.
 func nextState(l *license, action string) (string, error) {
 	switch {
 	case action == "suspend" && l.State == statusActive:
@@ -194,19 +210,24 @@ func nextState(l *license, action string) (string, error) {
 	return "", errTransition(l, action)
 }
 
-// errTransition says that an action does not apply to a licence as it is.
+// errTransition is the refusal illegal_transition, for an action that does not apply to
+// a licence in its present state.
 func errTransition(l *license, action string) error {
 	state := l.State
 	if action == "renew" && state != statusRevoked {
 		state += " and has no end yet"
 	}
-	return &refusal{code: codeIllegalTransition, detail: "The licence is " + state + "; " + action + " does not apply to it."}
+	return &refusal{
+		code:   codeIllegalTransition,
+		detail: "The licence is " + state + "; " + action + " does not apply to it.",
+	}
 }
 
-// mayMove tells whether a licence's seats may be moved once more, given the moments
-// of the owner's releases of the last 30 days, oldest first, and how many more are
-// about to count; and if not, when: the zero stamp for never.
-func mayMove(l *license, releases []stamp, more int) (ok bool, next stamp) {
+// transferAllowed tells whether a licence allows moving a seat now. releases are the
+// times of the owner's releases in the last 30 days, oldest first; more is how many
+// this move adds to them. When it is not allowed, next is the time from which it will
+// be: the zero stamp for never.
+func transferAllowed(l *license, releases []stamp, more int) (ok bool, next stamp) {
 	if l.MaxTransfers == nil || len(releases)+more <= *l.MaxTransfers {
 		return true, stamp{}
 	}
@@ -216,7 +237,7 @@ func mayMove(l *license, releases []stamp, more int) (ok bool, next stamp) {
 	return false, stamp{}
 }
 
-// seats are how many devices a licence may have, has, and has left.
+// seats count how many devices of a licence hold a seat, and how many may.
 type seats struct {
 	Used int  `json:"used"`
 	Max  *int `json:"max"`  // null: no limit
@@ -232,7 +253,7 @@ func seatsOf(l *license) seats {
 	return s
 }
 
-// A licenseView is what a device or a portal sees of a licence that it has the key of.
+// A licenseView is a licence as shown to a device, which has its key or its token.
 type licenseView struct {
 	ID           string   `json:"id"`
 	Product      string   `json:"product"`
@@ -269,11 +290,23 @@ func (v *licenseView) appendJSON(b []byte) []byte {
 	return append(b, "}}"...)
 }
 
-func viewLicense(l *license, now time.Time) licenseView {
-	return licenseView{l.ID, l.Product, l.Plan, l.Kind, l.status(now), l.Trial, l.ExpiresAt, l.graceUntil(), l.Entitlements, seatsOf(l)}
+func newLicenseView(l *license, now time.Time) licenseView {
+	return licenseView{
+		ID:           l.ID,
+		Product:      l.Product,
+		Plan:         l.Plan,
+		Kind:         l.Kind,
+		Status:       l.status(now),
+		Trial:        l.Trial,
+		ExpiresAt:    l.ExpiresAt,
+		GraceUntil:   l.graceUntil(),
+		Entitlements: l.Entitlements,
+		Seats:        seatsOf(l),
+	}
 }
 
-// A licenseDetail is what the licence's account sees of it.
+// A licenseDetail is a licence as shown to the account that owns it and to operators:
+// its row, and what is computed from it.
 type licenseDetail struct {
 	*license
 	Status     string `json:"status"`
@@ -281,12 +314,20 @@ type licenseDetail struct {
 	Seats      seats  `json:"seats"`
 }
 
-func detailLicense(l *license, now time.Time) licenseDetail {
+func newLicenseDetail(l *license, now time.Time) licenseDetail {
 	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l)}
 }
 
-// changeState carries out an operator's action on a licence of an owner: suspend,
-// reinstate or revoke. Errors: errNotFound, illegal_transition.
+// stateEvents are the events of an operator's actions.
+var stateEvents = map[string]eventType{
+	"suspend":   eventLicenseSuspended,
+	"reinstate": eventLicenseReinstated,
+	"revoke":    eventLicenseRevoked,
+}
+
+// changeState applies an operator's action (suspend, reinstate or revoke) to a licence
+// of an owner, and returns the licence afterwards. Errors: errNotFound,
+// illegal_transition.
 func changeState(t *tx, o owner, licenseID, action, reason, actor string) (*license, error) {
 	l, err := t.license(o, licenseID)
 	if err != nil {
@@ -296,8 +337,7 @@ func changeState(t *tx, o owner, licenseID, action, reason, actor string) (*lice
 	if err != nil {
 		return nil, err
 	}
-	happened := map[string]eventType{"suspend": eventLicenseSuspended, "reinstate": eventLicenseReinstated, "revoke": eventLicenseRevoked}[action]
-	if err := t.setLicenseState(l, state, reason, happened, actor); err != nil {
+	if err := t.setLicenseState(l, state, reason, stateEvents[action], actor); err != nil {
 		return nil, err
 	}
 	return t.license(o, licenseID)

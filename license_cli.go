@@ -9,45 +9,89 @@ import (
 
 // The options of these commands.
 var (
-	optProduct        = option{name: "product", value: "NAME", help: "what the licence is for"}
-	optPlan           = option{name: "plan", value: "NAME", help: "how it was sold"}
-	optMaxDevices     = option{name: "max-devices", value: "N", help: "seats; without it there is no limit"}
-	optStarts         = option{name: "starts", value: "TIME", help: "not before: a date, RFC 3339, or days from now as 7d"}
-	optExpires        = option{name: "expires", value: "TIME", help: "not after: a date, RFC 3339, or days from now as 365d"}
-	optGraceDays      = option{name: "grace-days", value: "N", def: "0", help: "days that known devices go on after the end"}
-	optLeaseHours     = option{name: "lease-hours", value: "N", def: "336", help: "how long a device may work offline, 1 to 2160"}
-	optEntitlements   = option{name: "entitlements", value: "CODE,…", help: "what the licence includes"}
-	optTrial          = option{name: "trial", help: "mark the licence as a trial"}
-	optMetadata       = option{name: "metadata", value: "JSON", help: "notes of your own, as a JSON object of at most 16 KiB"}
-	optReason         = option{name: "reason", value: "TEXT", help: "why, for people and the audit"}
-	optFloating       = option{name: "floating", help: "seats are held by leases: one that lapses is free again"}
-	optMaxTransfers   = option{name: "max-transfers", value: "N", help: "how often the owner may move a seat in 30 days; without it there is no limit"}
-	optDurationDays   = option{name: "duration-days", value: "N", help: "length of a term"}
-	optFromActivation = option{name: "from-activation", help: "let the duration count from the first activation"}
-	optDays           = option{name: "days", value: "N", help: "how many days more; by default the licence's own duration"}
-	optOldKeyUntil    = option{name: "old-key-until", value: "TIME", help: "how long the old key still works: a date, RFC 3339, or 7d; without it, until now"}
-	optDryRun         = option{name: "dry-run", help: "check everything, change nothing"}
-	optStatus         = option{name: "status", value: "STATUS", help: "only licences that are now " + strings.Join(statuses, ", ")}
-	optSearch         = option{name: "search", value: "TEXT", help: "only licences with this in product, plan, id or the key's last symbols"}
+	optProduct    = option{name: "product", value: "NAME", help: "the product that the licence is for"}
+	optPlan       = option{name: "plan", value: "NAME", help: "the plan under which the licence was sold"}
+	optMaxDevices = option{name: "max-devices", value: "N", help: "number of seats; no limit by default"}
+	optStarts     = option{name: "starts", value: "TIME",
+		help: "start: a date, RFC 3339, or days from now as 7d"}
+	optExpires = option{name: "expires", value: "TIME",
+		help: "end: a date, RFC 3339, or days from now as 365d"}
+	optGraceDays = option{name: "grace-days", value: "N", def: "0",
+		help: "days that activated devices may go on after the end"}
+	optLeaseHours = option{name: "lease-hours", value: "N", def: "336",
+		help: "hours that a device may work offline, 1 to 2160"}
+	optEntitlements = option{name: "entitlements", value: "CODE,…",
+		help: "codes of what the licence includes"}
+	optTrial    = option{name: "trial", help: "mark the licence as a trial"}
+	optMetadata = option{name: "metadata", value: "JSON",
+		help: "data of your own, a JSON object of at most 16 KiB"}
+	optReason = option{name: "reason", value: "TEXT",
+		help: "why, kept with the licence and in its event"}
+	optFloating     = option{name: "floating", help: "free a seat when its lease lapses"}
+	optMaxTransfers = option{name: "max-transfers", value: "N",
+		help: "how often the owner may move a seat in 30 days; no limit by default"}
+	optDurationDays = option{name: "duration-days", value: "N",
+		help: "days that the licence runs, and that a renewal adds"}
+	optFromActivation = option{name: "from-activation",
+		help: "count the duration from the first activation, not from now"}
+	optDays = option{name: "days", value: "N",
+		help: "days to add; by default the licence's own duration"}
+	optOldKeyUntil = option{name: "old-key-until", value: "TIME",
+		help: "when the old key stops working: a date, RFC 3339, or 7d; now by default"}
+	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
+	optStatus = option{name: "status", value: "STATUS",
+		help: "only licences that are now " + strings.Join(statuses, ", ")}
+	optSearch = option{name: "search", value: "TEXT",
+		help: "only licences with this text in product, plan, id or the key's last symbols"}
 )
 
 // The operator's commands on licences.
 var licenseCommands = []command{
-	{"license add", "", "issue a licence; its key is shown once", []option{optAccount, optProduct, optPlan, optFloating, optMaxDevices, optMaxTransfers, optStarts, optExpires, optGraceDays, optDurationDays, optFromActivation, optLeaseHours, optEntitlements, optTrial, optMetadata}, 0, licenseAdd},
-	{"license list", "", "list licences, newest first", []option{optAccount, optProduct, optStatus, optSearch, optLimit}, 0, licenseList},
+	{"license add", "", "issue a licence; its key is shown once", []option{
+		optAccount,
+		optProduct,
+		optPlan,
+		optFloating,
+		optMaxDevices,
+		optMaxTransfers,
+		optStarts,
+		optExpires,
+		optGraceDays,
+		optDurationDays,
+		optFromActivation,
+		optLeaseHours,
+		optEntitlements,
+		optTrial,
+		optMetadata,
+	}, 0, licenseAdd},
+	{"license list", "", "list licences, newest first", []option{
+		optAccount.says("only licences of this account"),
+		optProduct.says("only licences for this product"),
+		optStatus,
+		optSearch,
+		optLimit,
+	}, 0, licenseList},
 	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
 	{"license patch", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
-	{"license renew", "ID", "move the end of a licence", []option{optDays}, 1, licenseRenew},
+	{"license renew", "ID", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
 	{"license suspend", "ID", "suspend an active licence", []option{optReason}, 1, licenseAction},
 	{"license reinstate", "ID", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
 	{"license revoke", "ID", "end a licence for good", []option{optReason}, 1, licenseAction},
-	{"license rotate-key", "ID", "give a licence a new key, shown once", []option{optOldKeyUntil}, 1, licenseRotate},
-	{"license import", "FILE.csv", "take over licences with their keys, all of them or none", []option{optAccount, optProduct, optDryRun}, 1, licenseImport},
-	{"license export", "", "print all licences, one JSON object a line or CSV", []option{optCSV}, 0, licenseExport},
+	{"license rotate-key", "ID", "give a licence a new key, shown once", []option{
+		optOldKeyUntil,
+	}, 1, licenseRotate},
+	{"license import", "FILE.csv", "import licences with their keys, all of them or none", []option{
+		optAccount.says("account of the rows that name none"),
+		optProduct.says("product of the rows that name none"),
+		optDryRun,
+	}, 1, licenseImport},
+	{"license export", "", "print all licences, one JSON object a line or CSV", []option{
+		optCSV,
+	}, 0, licenseExport},
 }
 
-// licenseFromOptions reads a new licence from the command line, by the same reader
-// as a line of an import.
+// licenseFromOptions returns the licence that the options of license add describe. Like a
+// row of an import, they are read by textTerms.
 func (e *env) licenseFromOptions() (*license, error) {
 	account, err := e.needAccount()
 	if err != nil {
@@ -87,7 +131,7 @@ func (e *env) licenseFromOptions() (*license, error) {
 	wrong := func(name, detail string) { err = usageError("-" + terms[name].option + ": " + detail) }
 	reader := &textTerms{text: func(name string) string { return terms[name].text }, wrong: wrong}
 	l := readNewTerms(reader).apply(&license{AccountID: account})
-	switch name, detail := l.termsFault(); {
+	switch name, detail := l.invalidTerm(); {
 	case err != nil:
 	case name == "product":
 		err = usageError("-product NAME is needed")
@@ -110,12 +154,13 @@ func licenseAdd(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.print(map[string]string{"id": id, "key": key}, fmt.Sprintf("id:  %s\nkey: %s  (shown once)", id, key))
+	return e.print(map[string]string{"id": id, "key": key},
+		fmt.Sprintf("id:  %s\nkey: %s  (shown once)", id, key))
 }
 
-// licenseChange runs a change of the licence that the command names, and prints
-// what it says of it.
-func (e *env) licenseChange(f func(*tx) (*license, error), say func(licenseDetail) string) error {
+// licenseChange runs f in a transaction and prints the licence that f returns: as JSON,
+// or as describe puts it.
+func (e *env) licenseChange(f func(*tx) (*license, error), describe func(licenseDetail) string) error {
 	var l *license
 	err := e.change(func(t *tx) (err error) {
 		l, err = f(t)
@@ -124,14 +169,14 @@ func (e *env) licenseChange(f func(*tx) (*license, error), say func(licenseDetai
 	if err != nil {
 		return err
 	}
-	detail := detailLicense(l, e.now())
-	return e.print(detail, say(detail))
+	detail := newLicenseDetail(l, e.now())
+	return e.print(detail, describe(detail))
 }
 
-func sayStatus(l licenseDetail) string { return l.ID + " is " + l.Status }
+func describeStatus(l licenseDetail) string { return l.ID + " is " + l.Status }
 
-// licensePatch changes terms that the command line gives as a JSON object, by the
-// same reader as the endpoint.
+// licensePatch changes the terms that the JSON object on the command line has, which is
+// read like the body of PATCH /licenses/{id}.
 func licensePatch(e *env) error {
 	body, err := parseJSON([]byte(e.args[1]))
 	if err != nil {
@@ -144,7 +189,7 @@ func licensePatch(e *env) error {
 	}
 	return e.licenseChange(func(t *tx) (*license, error) {
 		return patchLicense(t, anyAccount, e.args[0], change, actorCommand)
-	}, sayStatus)
+	}, describeStatus)
 }
 
 func licenseRenew(e *env) error {
@@ -157,7 +202,7 @@ func licenseRenew(e *env) error {
 	}, func(l licenseDetail) string { return l.ID + " ends at " + l.ExpiresAt.String() })
 }
 
-// licenseAction is suspend, reinstate or revoke.
+// licenseAction runs license suspend, license reinstate and license revoke.
 func licenseAction(e *env) error {
 	_, action, _ := strings.Cut(e.command.name, " ")
 	reason, err := e.text("reason", maxReason)
@@ -166,7 +211,7 @@ func licenseAction(e *env) error {
 	}
 	return e.licenseChange(func(t *tx) (*license, error) {
 		return changeState(t, anyAccount, e.args[0], action, reason, actorCommand)
-	}, sayStatus)
+	}, describeStatus)
 }
 
 func licenseRotate(e *env) error {
@@ -189,7 +234,12 @@ func licenseList(e *env) error {
 	if err != nil {
 		return err
 	}
-	filter := licenseFilter{product: e.str("product"), status: e.str("status"), search: e.str("search"), now: newStamp(e.now())}
+	filter := licenseFilter{
+		product: e.str("product"),
+		status:  e.str("status"),
+		search:  e.str("search"),
+		now:     newStamp(e.now()),
+	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
@@ -203,15 +253,18 @@ func licenseList(e *env) error {
 		}
 		all := []licenseDetail{}
 		for _, l := range firstRows(e, rows, limit, "-limit N") {
-			all = append(all, detailLicense(l, e.now()))
+			all = append(all, newLicenseDetail(l, e.now()))
 		}
 		return printRows(e, all, "ID PRODUCT PLAN STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
-			return []any{l.ID, l.Product, l.Plan, l.Status, seatText(l.Seats), "…" + l.KeyHint, l.ExpiresAt, l.AccountID}
+			return []any{
+				l.ID, l.Product, l.Plan, l.Status, formatSeats(l.Seats), "…" + l.KeyHint, l.ExpiresAt, l.AccountID,
+			}
 		})
 	})
 }
 
-func seatText(s seats) string {
+// formatSeats returns "2/5", or "2" when the licence has no limit.
+func formatSeats(s seats) string {
 	if s.Max == nil {
 		return fmt.Sprintf("%d", s.Used)
 	}
@@ -229,12 +282,12 @@ func licenseShow(e *env) error {
 			return err
 		}
 		devices = firstRows(e, devices, maxHoldersShown, "device list")
-		detail := detailLicense(l, e.now())
+		detail := newLicenseDetail(l, e.now())
 		if e.on("json") {
 			return e.print(struct {
 				licenseDetail
 				Devices []deviceView `json:"devices"`
-			}{detail, viewDevices(devices)}, "")
+			}{detail, newDeviceViews(devices)}, "")
 		}
 		pretty := json.NewEncoder(e.stdout)
 		pretty.SetIndent("", "  ")
@@ -245,19 +298,53 @@ func licenseShow(e *env) error {
 	})
 }
 
+// exportedColumns are the columns of license export -csv, and what each contains.
+var exportedColumns = []struct {
+	name string
+	cell func(licenseDetail) string
+}{
+	{"id", func(l licenseDetail) string { return l.ID }},
+	{"account_id", func(l licenseDetail) string { return l.AccountID }},
+	{"product", func(l licenseDetail) string { return csvTextCell(l.Product) }},
+	{"plan", func(l licenseDetail) string { return csvTextCell(valueOr(l.Plan, "")) }},
+	{"kind", func(l licenseDetail) string { return l.Kind }},
+	{"state", func(l licenseDetail) string { return l.State }},
+	{"status", func(l licenseDetail) string { return l.Status }},
+	{"reason", func(l licenseDetail) string { return csvTextCell(valueOr(l.Reason, "")) }},
+	{"trial", func(l licenseDetail) string { return strconv.FormatBool(l.Trial) }},
+	{"max_devices", func(l licenseDetail) string { return numberCell(l.MaxDevices) }},
+	{"max_transfers", func(l licenseDetail) string { return numberCell(l.MaxTransfers) }},
+	{"starts_at", func(l licenseDetail) string { return stampCell(l.StartsAt) }},
+	{"expires_at", func(l licenseDetail) string { return stampCell(l.ExpiresAt) }},
+	{"grace_days", func(l licenseDetail) string { return strconv.Itoa(l.GraceDays) }},
+	{"duration_days", func(l licenseDetail) string { return numberCell(l.DurationDays) }},
+	{"expiry_basis", func(l licenseDetail) string { return l.ExpiryBasis }},
+	{"lease_hours", func(l licenseDetail) string { return strconv.Itoa(l.LeaseHours) }},
+	{"entitlements", func(l licenseDetail) string { return strings.Join(l.Entitlements, " ") }},
+	{"metadata", func(l licenseDetail) string { return string(l.Metadata) }},
+	{"key_hint", func(l licenseDetail) string { return l.KeyHint }},
+	{"seats_used", func(l licenseDetail) string { return strconv.Itoa(l.SeatsUsed) }},
+	{"first_activated_at", func(l licenseDetail) string { return stampCell(l.FirstActivatedAt) }},
+	{"created_at", func(l licenseDetail) string { return stampCell(l.CreatedAt) }},
+}
+
 func licenseExport(e *env) error {
-	header := []string{"id", "account_id", "product", "plan", "kind", "state", "status", "reason", "trial", "max_devices", "max_transfers", "starts_at", "expires_at",
-		"grace_days", "duration_days", "expiry_basis", "lease_hours", "entitlements", "metadata", "key_hint", "seats_used", "first_activated_at", "created_at"}
+	header := make([]string, len(exportedColumns))
+	for i, column := range exportedColumns {
+		header[i] = column.name
+	}
 	return exportRows(e, header, func(st *store, before string) (page []licenseDetail, err error) {
-		rows, err := st.licenses(licenseFilter{owner: anyAccount, now: newStamp(e.now())}, before, exportPageSize)
+		filter := licenseFilter{owner: anyAccount, now: newStamp(e.now())}
+		rows, err := st.licenses(filter, before, exportPageSize)
 		for _, l := range rows {
-			page = append(page, detailLicense(l, e.now()))
+			page = append(page, newLicenseDetail(l, e.now()))
 		}
 		return page, err
 	}, func(l licenseDetail) string { return l.ID }, func(l licenseDetail) []string {
-		return []string{l.ID, l.AccountID, csvTextCell(l.Product), csvTextCell(valueOr(l.Plan, "")), l.Kind, l.State, l.Status, csvTextCell(valueOr(l.Reason, "")), strconv.FormatBool(l.Trial),
-			numberCell(l.MaxDevices), numberCell(l.MaxTransfers), stampCell(l.StartsAt), stampCell(l.ExpiresAt), strconv.Itoa(l.GraceDays), numberCell(l.DurationDays),
-			l.ExpiryBasis, strconv.Itoa(l.LeaseHours), strings.Join(l.Entitlements, " "), string(l.Metadata), l.KeyHint, strconv.Itoa(l.SeatsUsed),
-			stampCell(l.FirstActivatedAt), stampCell(l.CreatedAt)}
+		cells := make([]string, len(exportedColumns))
+		for i, column := range exportedColumns {
+			cells[i] = column.cell(l)
+		}
+		return cells
 	})
 }

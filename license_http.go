@@ -12,19 +12,27 @@ func licenseWing(s *server) wing {
 	return wing{routes: []route{
 		{pattern: "GET /licenses", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.listLicenses)},
 		{pattern: "GET /licenses/{id}", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.showLicense)},
-		{pattern: "POST /licenses", token: tokenRequired, scope: scopeAdmin, creates: true, body: maxTermsBody, run: endpoint(s.createLicense)},
-		{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeAdmin, body: maxTermsBody, run: endpoint(s.patchLicense)},
-		{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint(s.renewLicense)},
-		{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin, run: endpoint(s.suspendLicense)},
-		{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin, run: endpoint(s.reinstateLicense)},
-		{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin, run: endpoint(s.revokeLicense)},
-		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, creates: true, run: endpoint(s.rotateKey)},
+		{pattern: "POST /licenses", token: tokenRequired, scope: scopeAdmin, creates: true, body: maxTermsBody,
+			run: endpoint(s.createLicense)},
+		{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeAdmin, body: maxTermsBody,
+			run: endpoint(s.patchLicense)},
+		{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, creates: true,
+			run: endpoint(s.renewLicense)},
+		{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin,
+			run: endpoint(s.suspendLicense)},
+		{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin,
+			run: endpoint(s.reinstateLicense)},
+		{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin,
+			run: endpoint(s.revokeLicense)},
+		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, creates: true,
+			run: endpoint(s.rotateKey)},
 	}}
 }
 
-const maxTermsBody = 48 << 10 // bytes, so that a licence's 16 KiB of metadata fit with the rest
+const maxTermsBody = 48 << 10 // bytes: room for 16 KiB of metadata and the other terms
 
-// licenseNotFound gives a licence that is not there its own code.
+// licenseNotFound turns errNotFound into the refusal license_not_found, and returns any
+// other error as it is.
 func licenseNotFound(err error) error {
 	if errors.Is(err, errNotFound) {
 		return &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."}
@@ -46,21 +54,24 @@ func (q *createLicenseRequest) read(in *input) {
 	q.terms = readNewTerms(in)
 }
 
-// A keyedLicense is a licence with its key, which is shown this once.
-type keyedLicense struct {
+// A licenseWithKey is the answer that shows a new key, which no later answer does.
+type licenseWithKey struct {
 	licenseDetail
 	Key string `json:"key"`
 }
 
 // createLicense answers POST /licenses.
-func (s *server) createLicense(ctx context.Context, c *call, q *createLicenseRequest) (*keyedLicense, error) {
-	return create(ctx, s, c, func(t *tx) (*keyedLicense, error) {
-		id, key, err := createLicense(t, q.terms.apply(&license{AccountID: q.accountID}), actorToken(c))
+func (s *server) createLicense(
+	ctx context.Context, c *call, q *createLicenseRequest,
+) (*licenseWithKey, error) {
+	return create(ctx, s, c, func(t *tx) (*licenseWithKey, error) {
+		l := q.terms.apply(&license{AccountID: q.accountID})
+		id, key, err := createLicense(t, l, actorToken(c))
 		if err != nil {
 			return nil, err
 		}
-		l, err := t.license(ownedBy(q.accountID), id)
-		return &keyedLicense{detailLicense(l, t.now.Time), key}, err
+		l, err = t.license(ownedBy(q.accountID), id)
+		return &licenseWithKey{newLicenseDetail(l, t.now.Time), key}, err
 	})
 }
 
@@ -75,22 +86,24 @@ func (q *patchLicenseRequest) read(in *input) {
 	q.terms = readPatch(in)
 }
 
-// patchLicense answers PATCH /licenses/{id}. Like all that change a licence it needs the
-// scope admin, whose bearer acts on those of any account.
+// patchLicense answers PATCH /licenses/{id}. Like every endpoint that changes a licence it
+// requires the scope admin, which covers the licences of all accounts.
 func (s *server) patchLicense(ctx context.Context, c *call, q *patchLicenseRequest) (*licenseDetail, error) {
 	return s.changeLicense(ctx, c, func(t *tx) (*license, error) {
 		return patchLicense(t, anyAccount, q.id, q.terms, actorToken(c))
 	})
 }
 
-// changeLicense runs a change of a licence and shows it as it is then.
-func (s *server) changeLicense(ctx context.Context, c *call, f func(*tx) (*license, error)) (*licenseDetail, error) {
+// changeLicense runs f in a transaction and answers with the licence that f returns.
+func (s *server) changeLicense(
+	ctx context.Context, c *call, f func(*tx) (*license, error),
+) (*licenseDetail, error) {
 	return create(ctx, s, c, func(t *tx) (*licenseDetail, error) {
 		l, err := f(t)
 		if err != nil {
 			return nil, licenseNotFound(err)
 		}
-		detail := detailLicense(l, t.now.Time)
+		detail := newLicenseDetail(l, t.now.Time)
 		return &detail, nil
 	})
 }
@@ -133,7 +146,9 @@ func (s *server) revokeLicense(ctx context.Context, c *call, q *stateRequest) (*
 	return s.setState(ctx, c, q, "revoke")
 }
 
-func (s *server) setState(ctx context.Context, c *call, q *stateRequest, action string) (*licenseDetail, error) {
+func (s *server) setState(
+	ctx context.Context, c *call, q *stateRequest, action string,
+) (*licenseDetail, error) {
 	return s.changeLicense(ctx, c, func(t *tx) (*license, error) {
 		return changeState(t, anyAccount, q.id, action, q.reason, actorToken(c))
 	})
@@ -151,13 +166,13 @@ func (q *rotateRequest) read(in *input) {
 }
 
 // rotateKey answers POST /licenses/{id}/rotate-key.
-func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*keyedLicense, error) {
-	return create(ctx, s, c, func(t *tx) (*keyedLicense, error) {
+func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*licenseWithKey, error) {
+	return create(ctx, s, c, func(t *tx) (*licenseWithKey, error) {
 		l, key, err := rotateKey(t, anyAccount, q.id, q.oldUntil, actorToken(c))
 		if err != nil {
 			return nil, licenseNotFound(err)
 		}
-		return &keyedLicense{detailLicense(l, t.now.Time), key}, nil
+		return &licenseWithKey{newLicenseDetail(l, t.now.Time), key}, nil
 	})
 }
 
@@ -188,10 +203,11 @@ func (s *server) listLicenses(_ context.Context, c *call, q *licensesRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return newList(rows, q.page, func(l *license) string { return l.ID }, func(l *license) licenseDetail { return detailLicense(l, now) }), nil
+	id := func(l *license) string { return l.ID }
+	return newList(rows, q.page, id, func(l *license) licenseDetail { return newLicenseDetail(l, now) }), nil
 }
 
-// licenseRequest names one licence, and perhaps one device of it, in the path.
+// licenseRequest is a request whose path names a licence, and perhaps one of its devices.
 type licenseRequest struct {
 	accountScope
 	id, device string
@@ -204,7 +220,8 @@ func (q *licenseRequest) read(in *input) {
 	q.page = in.page("dev")
 }
 
-// find returns the licence when it is the caller's; another account's is not found.
+// find returns the licence, or license_not_found when there is none or the caller may
+// not see it.
 func (q *licenseRequest) find(s *server, c *call) (*license, error) {
 	o, err := q.resolve(s, c)
 	if err != nil {
@@ -220,11 +237,11 @@ func (s *server) showLicense(_ context.Context, c *call, q *licenseRequest) (*li
 	if err != nil {
 		return nil, err
 	}
-	detail := detailLicense(l, s.now())
+	detail := newLicenseDetail(l, s.now())
 	return &detail, nil
 }
 
-// readPatch reads a change of terms from a body; null takes a term away.
+// readPatch reads changed terms from a JSON body; null removes a term.
 func readPatch(in *input) termsChange {
 	for _, name := range []string{"account_id", "product", "kind", "expiry_basis"} {
 		if in.has(name) {
@@ -248,14 +265,14 @@ func (in *input) numberTerm(name string, low, high int) (*int, bool) {
 	return in.number(name, low, high), true
 }
 
-func (in *input) flagTerm(name string) (value, present bool) {
+func (in *input) boolTerm(name string) (value, present bool) {
 	if v := in.member(name, jsonBool, optional); v != nil {
 		return v.boolean, true
 	}
 	return false, false
 }
 
-func (in *input) momentTerm(name string) (stamp, bool) {
+func (in *input) timeTerm(name string) (stamp, bool) {
 	if !in.has(name) || in.isNull(name) {
 		return stamp{}, in.has(name)
 	}
@@ -268,7 +285,7 @@ func (in *input) codesTerm(name string) (codeList, bool) {
 	}
 	codes := in.texts(name, maxEntitlements, 64)
 	checkCodes(codes, func(at int, code, detail string) {
-		if codes[at] != "" { // else it is noted already
+		if codes[at] != "" { // an empty code was recorded by in.texts
 			in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail)
 		}
 	})
@@ -283,7 +300,7 @@ func (in *input) objectTerm(name string) (json.RawMessage, bool) {
 	switch {
 	case len(v.raw) > maxMetadata:
 		in.wrong(name, "too_long", "This has more than 16 KiB.")
-	case v.hasControl():
+	case v.hasControlCharacter():
 		in.wrong(name, "control_character", "This must not contain control characters.")
 	}
 	return slices.Clone(v.raw), true

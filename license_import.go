@@ -15,11 +15,29 @@ import (
 	"time"
 )
 
-// importColumns are what a CSV file of licences may have; key is required.
-var importColumns = []string{"key", "account_id", "product", "plan", "kind", "state", "reason", "trial", "max_devices", "max_transfers", "starts_at", "expires_at",
-	"grace_days", "duration_days", "expiry_basis", "lease_hours", "entitlements", "metadata"}
+// importColumns are the columns that a CSV file of licences may have; key is required.
+var importColumns = []string{
+	"key",
+	"account_id",
+	"product",
+	"plan",
+	"kind",
+	"state",
+	"reason",
+	"trial",
+	"max_devices",
+	"max_transfers",
+	"starts_at",
+	"expires_at",
+	"grace_days",
+	"duration_days",
+	"expiry_basis",
+	"lease_hours",
+	"entitlements",
+	"metadata",
+}
 
-const importProgress = 10_000 // rows between two lines of progress
+const importProgress = 10_000 // rows between two progress messages
 
 // An importedLicense is one row of the file.
 type importedLicense struct {
@@ -28,8 +46,8 @@ type importedLicense struct {
 	key     licenseKey
 }
 
-// licenseImport takes over licences from a CSV file, all of them or none: every bad
-// row is named with its line, and one bad row keeps the file out.
+// licenseImport imports licences from a CSV file, all of them or none. When a row is
+// invalid nothing is imported, and the error lists every invalid row with its line.
 func licenseImport(e *env) error {
 	account, err := e.filterID("account", "acct")
 	if err != nil {
@@ -44,42 +62,44 @@ func licenseImport(e *env) error {
 		return err
 	}
 	defer f.Close()
-	var faults importFaults
+	var faults importErrors
 	rows, err := e.readImport(f, license{AccountID: account, Product: product}, &faults)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.args[0], err)
 	}
-	if err := e.withStore(func(st *store) error { return judgeImport(st, rows, &faults) }); err != nil {
+	if err := e.withStore(func(st *store) error { return checkImport(st, rows, &faults) }); err != nil {
 		return err
 	}
 	if err := faults.err(); err != nil {
 		return fmt.Errorf("%s: nothing was imported: %w", e.args[0], err)
 	}
 	if e.on("dry-run") {
-		return e.print(map[string]any{"rows": len(rows), "imported": 0}, fmt.Sprintf("%d rows are right; nothing was imported", len(rows)))
+		return e.print(map[string]any{"rows": len(rows), "imported": 0},
+			fmt.Sprintf("%d rows are valid; nothing was imported", len(rows)))
 	}
 	if err := e.change(func(t *tx) error { return importRows(e, t, rows) }); err != nil {
 		return fmt.Errorf("%s: nothing was imported: %w", e.args[0], err)
 	}
-	return e.print(map[string]any{"rows": len(rows), "imported": len(rows)}, fmt.Sprintf("%d licences imported", len(rows)))
+	return e.print(map[string]any{"rows": len(rows), "imported": len(rows)},
+		fmt.Sprintf("%d licences imported", len(rows)))
 }
 
-// importFaults are what is wrong with a file.
-type importFaults []importFault
+// importErrors collect what is wrong with the rows of a file.
+type importErrors []importError
 
-type importFault struct {
+type importError struct {
 	line int
 	what string
 }
 
-func (f *importFaults) add(line int, what string) { *f = append(*f, importFault{line, what}) }
+func (f *importErrors) add(line int, what string) { *f = append(*f, importError{line, what}) }
 
-// err names every fault with its line.
-func (f importFaults) err() error {
+// err returns all errors in the order of their lines, one a line, or nil.
+func (f importErrors) err() error {
 	if len(f) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(f, func(a, b importFault) int { return a.line - b.line })
+	slices.SortStableFunc(f, func(a, b importError) int { return a.line - b.line })
 	lines := make([]string, len(f))
 	for i, fault := range f {
 		lines[i] = fmt.Sprintf("line %d: %s", fault.line, fault.what)
@@ -87,14 +107,17 @@ func (f importFaults) err() error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// readImport reads and judges every row; what a row does not say is as in usual. Its
-// error means that the file can't be read at all.
-func (e *env) readImport(f io.Reader, usual license, faults *importFaults) (rows []importedLicense, err error) {
+// readImport reads and checks every row, and adds what is wrong with one to faults.
+// defaults holds what applies where a row has an empty cell. Its error means that the
+// file as a whole can't be read.
+func (e *env) readImport(
+	f io.Reader, defaults license, faults *importErrors,
+) (rows []importedLicense, err error) {
 	r, header, err := openImport(f)
 	if err != nil {
 		return nil, err
 	}
-	seen := map[licenseKey]int{}
+	firstLine := map[licenseKey]int{}
 	for {
 		record, err := r.Read()
 		var broken *csv.ParseError
@@ -106,13 +129,13 @@ func (e *env) readImport(f io.Reader, usual license, faults *importFaults) (rows
 			faults.add(line, fmt.Sprintf("it has %d cells and the header %d", len(record), len(header)))
 			continue
 		case errors.As(err, &broken):
-			faults.add(broken.StartLine, fmt.Sprintf("its quotes are wrong at line %d, column %d: %v", broken.Line, broken.Column, broken.Err))
+			faults.add(broken.StartLine, fmt.Sprintf("its quotes are wrong at line %d, column %d: %v",
+				broken.Line, broken.Column, broken.Err))
 			continue
 		case err != nil:
 			return nil, err
 		}
 		line, _ := r.FieldPos(0)
-		row := importedLicense{line: line}
 		cells := &textTerms{
 			text: func(name string) string {
 				if at := slices.Index(header, name); at >= 0 {
@@ -122,22 +145,33 @@ func (e *env) readImport(f io.Reader, usual license, faults *importFaults) (rows
 			},
 			wrong: func(name, detail string) { faults.add(line, name+": "+detail) },
 		}
-		if row.key, err = parseLicenseKey(cells.cell("key")); err != nil {
-			faults.add(line, "key: it must have 16 to 255 visible ASCII characters, and in the shape of our own keys (25 letters and digits) a right check symbol")
-		} else if first, twice := seen[row.key]; twice {
-			faults.add(line, fmt.Sprintf("key: it stands on line %d already", first))
-		} else {
-			seen[row.key] = line
-		}
-		row.license = readImportTerms(cells, usual)
-		rows = append(rows, row)
+		key := readImportKey(cells, firstLine, line)
+		rows = append(rows, importedLicense{line, readImportTerms(cells, defaults), key})
 		if len(rows)%importProgress == 0 {
 			fmt.Fprintf(e.stderr, "%d rows read\n", len(rows))
 		}
 	}
 }
 
-// openImport reads the header, behind the byte order mark that some programs write.
+// readImportKey reads the key of the row on a line, and adds it to firstLine. It returns
+// "" when the key is invalid.
+func readImportKey(cells *textTerms, firstLine map[licenseKey]int, line int) licenseKey {
+	key, err := parseLicenseKey(cells.cell("key"))
+	if err != nil {
+		cells.wrong("key", "it must have 16 to 255 visible ASCII characters, "+
+			"and a key like widgetd's own (25 letters and digits) a correct check symbol")
+		return ""
+	}
+	if first, repeated := firstLine[key]; repeated {
+		cells.wrong("key", fmt.Sprintf("it is on line %d already", first))
+		return key
+	}
+	firstLine[key] = line
+	return key
+}
+
+// openImport returns a reader of the rows and the checked header. It skips the byte order
+// mark that some programs write at the start of a file.
 func openImport(f io.Reader) (r *csv.Reader, header []string, err error) {
 	buffered := bufio.NewReader(f)
 	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" {
@@ -151,7 +185,8 @@ func openImport(f io.Reader) (r *csv.Reader, header []string, err error) {
 	}
 	for i, name := range header {
 		if !slices.Contains(importColumns, name) || slices.Contains(header[:i], name) {
-			return nil, nil, fmt.Errorf("column %q is unknown or there twice: there are %s, separated by commas", name, strings.Join(importColumns, ", "))
+			return nil, nil, fmt.Errorf("column %q is unknown or appears twice: "+
+				"the columns are %s, separated by commas", name, strings.Join(importColumns, ", "))
 		}
 	}
 	if !slices.Contains(header, "key") {
@@ -160,27 +195,28 @@ func openImport(f io.Reader) (r *csv.Reader, header []string, err error) {
 	return r, header, nil
 }
 
-// readImportTerms reads the licence of one row; usual is what a row has that does not
-// say otherwise.
-func readImportTerms(cells *textTerms, usual license) *license {
-	l := &usual
-	l.AccountID = cmp.Or(cells.cell("account_id"), usual.AccountID)
+// readImportTerms reads the licence of one row. defaults holds what applies where the row
+// has an empty cell.
+func readImportTerms(cells *textTerms, defaults license) *license {
+	l := &defaults
+	l.AccountID = cmp.Or(cells.cell("account_id"), defaults.AccountID)
 	if l.AccountID == "" {
-		cells.wrong("account_id", "There is no account here, and no -account.")
+		cells.wrong("account_id", "The row names no account, and -account is not given.")
 	}
 	state, _ := cells.textTerm("state", maxNameLength, oneOf(statusActive, statusSuspended, statusRevoked))
 	l.State = valueOr(state, statusActive)
 	l.Reason, _ = cells.textTerm("reason", maxReason, nil)
 	readNewTerms(cells).apply(l)
-	if name, detail := l.termsFault(); name != "" {
+	if name, detail := l.invalidTerm(); name != "" {
 		cells.wrong(name, detail)
 	}
 	return l
 }
 
-// judgeImport notes the rows whose account or key does not fit what is there.
-func judgeImport(st *store, rows []importedLicense, faults *importFaults) error {
-	open := map[string]bool{} // accounts that were looked up
+// checkImport compares the rows with the database, and adds to faults those whose account
+// does not exist or is closed, and those whose key exists already.
+func checkImport(st *store, rows []importedLicense, faults *importErrors) error {
+	open := map[string]bool{} // by account id: whether it exists and is not closed
 	for _, row := range rows {
 		id := row.license.AccountID
 		if _, known := open[id]; !known {
@@ -190,7 +226,7 @@ func judgeImport(st *store, rows []importedLicense, faults *importFaults) error 
 			}
 			open[id] = err == nil
 		}
-		if !open[id] && id != "" { // else it is noted already
+		if !open[id] && id != "" { // readImportTerms has recorded an empty one
 			faults.add(row.line, "account_id: "+errAccount.text())
 		}
 		if row.key == "" {
@@ -205,11 +241,11 @@ func judgeImport(st *store, rows []importedLicense, faults *importFaults) error 
 	return nil
 }
 
-// importRows writes the rows, all of them or none.
+// importRows stores the licences of all rows.
 func importRows(e *env, t *tx, rows []importedLicense) error {
 	for i, row := range rows {
 		l := *row.license
-		l.complete(t.now)
+		l.fillDefaults(t.now)
 		if _, err := t.addLicense(&l, row.key, actorCommand); err != nil {
 			return fmt.Errorf("line %d: %w", row.line, err)
 		}
@@ -220,8 +256,8 @@ func importRows(e *env, t *tx, rows []importedLicense) error {
 	return nil
 }
 
-// textTerms read terms from texts: the cells of a CSV line, or the values of options.
-// One that is empty, but for white space, is absent.
+// textTerms is a termsReader of texts: the cells of a CSV row, or the values of options.
+// A text that is empty or only white space counts as absent.
 type textTerms struct {
 	text  func(name string) string
 	wrong func(name, detail string)
@@ -256,7 +292,7 @@ func (c *textTerms) numberTerm(name string, low, high int) (*int, bool) {
 	return &n, true
 }
 
-func (c *textTerms) flagTerm(name string) (value, present bool) {
+func (c *textTerms) boolTerm(name string) (value, present bool) {
 	cell := strings.ToLower(c.cell(name))
 	if cell != "" && !slices.Contains([]string{"true", "false", "1", "0", "yes", "no"}, cell) {
 		c.wrong(name, "This must be true or false.")
@@ -264,7 +300,7 @@ func (c *textTerms) flagTerm(name string) (value, present bool) {
 	return slices.Contains([]string{"true", "1", "yes"}, cell), cell != ""
 }
 
-func (c *textTerms) momentTerm(name string) (stamp, bool) {
+func (c *textTerms) timeTerm(name string) (stamp, bool) {
 	cell := c.cell(name)
 	if cell == "" {
 		return stamp{}, false
@@ -291,7 +327,7 @@ func (c *textTerms) objectTerm(name string) (json.RawMessage, bool) {
 		return nil, false
 	}
 	v, err := parseJSON([]byte(cell))
-	if err != nil || len(cell) > maxMetadata || v.hasControl() {
+	if err != nil || len(cell) > maxMetadata || v.hasControlCharacter() {
 		c.wrong(name, "This must be a JSON object of at most 16 KiB, without control characters.")
 	}
 	return json.RawMessage(cell), true

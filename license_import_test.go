@@ -31,7 +31,7 @@ func TestImport_takesLicencesWithTheirKeys(t *testing.T) {
 	file := s.importFile("\ufeffkey,plan,kind,state,reason,trial,max_devices,max_transfers,starts_at,expires_at,grace_days,lease_hours,entitlements,metadata",
 		`LEGACY/KEY:with=any#ASCII,"Gold, old",floating,suspended,unpaid,yes,3,1,2020-01-01,2030-01-31T12:00:00Z,5,24,kds reports,"{""n"":1}"`,
 		own+",,,,,,,,,,,,,")
-	if out := s.must("license", "import", file, "-account", s.account, "-product", "kds", "-dry-run"); !strings.Contains(out, "2 rows are right; nothing was imported") {
+	if out := s.must("license", "import", file, "-account", s.account, "-product", "kds", "-dry-run"); !strings.Contains(out, "2 rows are valid; nothing was imported") {
 		t.Fatal(out)
 	}
 	if s.count(`SELECT count(*) FROM licenses`)+s.count(`SELECT count(*) FROM events`) != 0 {
@@ -49,7 +49,7 @@ func TestImport_takesLicencesWithTheirKeys(t *testing.T) {
 		t.Fatalf("%d events", n)
 	}
 	if _, err := s.command("license", "import", file, "-account", s.account, "-product", "kds"); err == nil ||
-		!strings.Contains(err.Error(), "line 2: key: a licence with this key is there already\nline 3: key: a licence") {
+		!strings.Contains(err.Error(), "line 2: key: a licence with this key exists already\nline 3: key: a licence") {
 		t.Fatalf("the same file again: %v", err)
 	}
 	if n := s.count(`SELECT count(*) FROM licenses`); n != 2 {
@@ -65,7 +65,7 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 	for row, want := range map[string]string{
 		"short,,kds,,,,,,,,":                                              "line 3: key: it must have 16 to 255",
 		newLicenseKey()[:28] + "!,,kds,,,,,,,,":                           "line 3: key: it must have 16 to 255",
-		good + ",,kds,,,,,,,,":                                            "line 3: key: it stands on line 2 already",
+		good + ",,kds,,,,,,,,":                                            "line 3: key: it is on line 2 already",
 		"GOOD-KEY-0000000002,acct_x,kds,,,,,,,,":                          "line 3: account_id: There is no such account",
 		"GOOD-KEY-0000000002,,,,,,,,,,":                                   "line 3: product: A product is required.",
 		"GOOD-KEY-0000000002,,kds,paused,,,,,,,":                          "line 3: state: ",
@@ -95,7 +95,7 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 		"plan":         "the column key is missing",
 		"key;plan":     "separated by commas",
 		"key,colour":   `column "colour" is unknown`,
-		"key,plan,key": `column "key" is unknown or there twice`,
+		"key,plan,key": `column "key" is unknown or appears twice`,
 	} {
 		if _, err := s.command("license", "import", s.importFile(head), "-account", s.account); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", head, err, want)
@@ -107,7 +107,7 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 	for want, options := range map[string][]string{
 		`-product: This must not contain control characters.`:                            {"-account", s.account, "-product", "a\nb"},
 		`-account: "acct_x" is not an id of the kind acct_…`:                             {"-account", "acct_x"},
-		`line 2: account_id: There is no account here, and no -account.`:                 nil,
+		`line 2: account_id: The row names no account, and -account is not given.`:       nil,
 		`no database at gone: run 'widgetd init' first, or mount the disk that holds it`: {"-db", "gone"},
 	} {
 		_, err := s.command(append([]string{"license", "import", s.importFile(header, good+",,kds,,,,,,,,")}, options...)...)
@@ -230,10 +230,10 @@ func FuzzImport(f *testing.F) {
 	e := &env{stderr: io.Discard, now: time.Now}
 	enough := errors.New("rolled back")
 	f.Fuzz(func(t *testing.T, file []byte) {
-		var faults importFaults
+		var faults importErrors
 		rows, err := e.readImport(bytes.NewReader(file), license{AccountID: s.account, Product: "kds"}, &faults)
 		if err == nil {
-			err = judgeImport(s.store, rows, &faults)
+			err = checkImport(s.store, rows, &faults)
 		}
 		if err != nil || faults.err() != nil {
 			return

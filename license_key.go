@@ -93,9 +93,6 @@ func parseLicenseKey(s string) (licenseKey, error) {
 	if len(s) > maxKeyBytes {
 		return "", errKeyMalformed
 	}
-	if key, ok := parsePrintedKey(s); ok {
-		return key, nil
-	}
 	groups := strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) })
 	if plain := strings.Join(groups, ""); hasOwnShape(groups, plain) {
 		if strings.IndexFunc(plain, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 { // "ı" in upper case is "I"
@@ -119,41 +116,6 @@ func parseLicenseKey(s string) (licenseKey, error) {
 		return "", errKeyMalformed
 	}
 	return licenseKey(s), nil
-}
-
-// printedSymbols are the values of the symbols that we print; 255: none.
-var printedSymbols = func() (values [256]byte) {
-	for i := range values {
-		values[i] = 255
-	}
-	for i := range len(upperCrockford) {
-		values[upperCrockford[i]] = byte(i)
-	}
-	return values
-}()
-
-// parsePrintedKey reads a key that is written as we print it, which nearly all are,
-// without the steps that forgiving people takes.
-func parsePrintedKey(s string) (licenseKey, bool) {
-	if len(s) != keySymbols+keySymbols/keyGroup-1 {
-		return "", false
-	}
-	var plain, symbols [keySymbols]byte
-	n := 0
-	for i := range len(s) {
-		if i%(keyGroup+1) == keyGroup {
-			if s[i] != '-' {
-				return "", false
-			}
-			continue
-		}
-		plain[n], symbols[n] = s[i], printedSymbols[s[i]]
-		if symbols[n] == 255 {
-			return "", false
-		}
-		n++
-	}
-	return licenseKey(plain[:]), keySum(symbols[:]) == 0
 }
 
 // lookalikes are what people read for one another (Crockford's base32).

@@ -16,7 +16,7 @@ type license struct {
 	Product          string          `json:"product"` // "kitchen-display"
 	Plan             *string         `json:"plan"`
 	Kind             string          `json:"kind"`  // kindNodeLocked or kindFloating
-	State            string          `json:"state"` // active, suspended or revoked: what an operator decided
+	State            string          `json:"state"` // active, suspended or revoked, as an operator set it
 	Reason           *string         `json:"reason"`
 	Trial            bool            `json:"trial"`
 	MaxDevices       *int            `json:"max_devices"`   // nil: no limit
@@ -36,13 +36,13 @@ type license struct {
 	KeyHint       string `json:"key_hint"` // last five symbols of the current key
 	SeatsUsed     int    `json:"-"`        // active devices
 	AccountClosed bool   `json:"-"`
-	KeyRetiresAt  stamp  `json:"-"` // of the key it was found by
+	KeyRetiresAt  stamp  `json:"-"` // of the key that licenseByKey was given
 }
 
 // The kinds of a licence, and from when its duration counts.
 const (
 	kindNodeLocked = "node_locked"
-	kindFloating   = "floating" // seats are held by leases: one that lapses is free again
+	kindFloating   = "floating" // a seat is free again when its lease lapses
 
 	basisIssue           = "issue"
 	basisFirstActivation = "first_activation"
@@ -72,24 +72,29 @@ func (c *codeList) Scan(v any) error {
 	return json.Unmarshal([]byte(text), (*[]string)(c))
 }
 
-const licenseColumns = `l.id, l.account_id, l.product, l.plan, l.kind, l.state, l.reason, l.trial, l.max_devices, l.max_transfers,
-	l.starts_at, l.expires_at, l.grace_days, l.duration_days, l.expiry_basis, l.lease_hours, l.entitlements, l.metadata,
-	l.first_activated_at, l.created_at, l.updated_at,
+// licenseColumns are what dest scans, of licenses l and accounts a.
+const licenseColumns = `l.id, l.account_id, l.product, l.plan, l.kind, l.state, l.reason, l.trial,
+	l.max_devices, l.max_transfers, l.starts_at, l.expires_at, l.grace_days, l.duration_days, l.expiry_basis,
+	l.lease_hours, l.entitlements, l.metadata, l.first_activated_at, l.created_at, l.updated_at,
 	coalesce((SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL), ''),
 	(SELECT count(*) FROM devices d WHERE d.license_id = l.id AND d.state = 'active'),
 	a.closed_at IS NOT NULL`
 
 func (l *license) dest() []any {
-	return []any{&l.ID, &l.AccountID, &l.Product, &l.Plan, &l.Kind, &l.State, &l.Reason, &l.Trial, &l.MaxDevices, &l.MaxTransfers,
-		&l.StartsAt, &l.ExpiresAt, &l.GraceDays, &l.DurationDays, &l.ExpiryBasis, &l.LeaseHours, &l.Entitlements, (*jsonText)(&l.Metadata),
-		&l.FirstActivatedAt, &l.CreatedAt, &l.UpdatedAt, &l.KeyHint, &l.SeatsUsed, &l.AccountClosed}
+	return []any{
+		&l.ID, &l.AccountID, &l.Product, &l.Plan, &l.Kind, &l.State, &l.Reason, &l.Trial,
+		&l.MaxDevices, &l.MaxTransfers, &l.StartsAt, &l.ExpiresAt, &l.GraceDays, &l.DurationDays, &l.ExpiryBasis,
+		&l.LeaseHours, &l.Entitlements, (*jsonText)(&l.Metadata), &l.FirstActivatedAt, &l.CreatedAt, &l.UpdatedAt,
+		&l.KeyHint, &l.SeatsUsed, &l.AccountClosed,
+	}
 }
 
-// licenseByKey returns the licence that a key opens, retired keys too (see
-// KeyRetiresAt), or errNotFound.
+// licenseByKey returns the licence that a key belongs to, with KeyRetiresAt set when the
+// key is retired or will be, or errNotFound. hash is the SHA-256 of the parsed key.
 func (q *queries) licenseByKey(hash [32]byte) (*license, error) {
 	l := &license{}
-	err := q.one(`SELECT `+licenseColumns+`, k.retires_at FROM license_keys k JOIN licenses l ON l.id = k.license_id JOIN accounts a ON a.id = l.account_id
+	err := q.one(`SELECT `+licenseColumns+`, k.retires_at
+		FROM license_keys k JOIN licenses l ON l.id = k.license_id JOIN accounts a ON a.id = l.account_id
 		WHERE k.hash = ?`, []any{hash[:]}, append(l.dest(), &l.KeyRetiresAt)...)
 	return l, err
 }
@@ -97,31 +102,35 @@ func (q *queries) licenseByKey(hash [32]byte) (*license, error) {
 // license returns a licence of an owner, or errNotFound.
 func (q *queries) license(o owner, id string) (*license, error) {
 	l := &license{}
-	query, args := o.narrow(`SELECT `+licenseColumns+` FROM licenses l JOIN accounts a ON a.id = l.account_id
+	query, args := o.narrow(`SELECT `+licenseColumns+`
+		FROM licenses l JOIN accounts a ON a.id = l.account_id
 		WHERE l.id = ?`, `l.account_id`, id)
 	err := q.one(query, args, l.dest()...)
 	return l, err
 }
 
-// licenseOwner returns the account of a licence, or errNotFound.
+// licenseOwner returns the account that owns a licence, or errNotFound.
 func (q *queries) licenseOwner(id string) (accountID string, err error) {
 	err = q.one(`SELECT account_id FROM licenses WHERE id = ?`, []any{id}, &accountID)
 	return accountID, err
 }
 
-// A licenseFilter chooses licences of an owner; what else is empty narrows nothing.
+// A licenseFilter chooses licences of an owner. An empty product, status or search
+// matches every licence.
 type licenseFilter struct {
 	owner   owner
 	product string
-	status  string // computed, at now
-	search  string // in product, plan, the key's hint and the id, without case
+	status  string // as license.status computes it for now
+	search  string // part of product, plan, id or key hint, in upper or lower case
 	now     stamp
 }
 
-// graceEnd is SQL for graceUntil, as schema.sql's index has it.
+// graceEnd is SQL for graceUntil. The indexes of schema.sql have the same expression,
+// without which SQLite would not use them.
 const graceEnd = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
 
-// statusFilters are SQL for status, in the same precedence; every ? is now.
+// statusFilters are the SQL conditions for each status, in the precedence of
+// license.status; every ? stands for now.
 var statusFilters = map[string]string{
 	"revoked":     `l.state = 'revoked'`,
 	"suspended":   `(l.state = 'suspended' OR l.state = 'active' AND a.closed_at IS NOT NULL)`,
@@ -136,10 +145,11 @@ const (
 	startedLicense = openLicense + ` AND (l.starts_at IS NULL OR l.starts_at <= ?)`
 )
 
-// licenses returns a page of licences, newest first, older than the id before (""
+// licenses returns up to limit licences, newest first, starting after the id before (""
 // for the newest).
 func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*license, error) {
-	query, args := f.owner.narrow(`SELECT `+licenseColumns+` FROM licenses l JOIN accounts a ON a.id = l.account_id
+	query, args := f.owner.narrow(`SELECT `+licenseColumns+`
+		FROM licenses l JOIN accounts a ON a.id = l.account_id
 		WHERE l.id < ?`, `l.account_id`, cmp.Or(before, lastID))
 	and := func(condition string, arg any) {
 		query += ` AND ` + condition
@@ -155,7 +165,8 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*licens
 	}
 	if f.search != "" {
 		and(`(instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || l.id), lower(?)) > 0
-			OR EXISTS (SELECT 1 FROM license_keys k WHERE k.license_id = l.id AND instr(lower(k.hint), lower(?)) > 0))`, f.search)
+			OR EXISTS (SELECT 1 FROM license_keys k
+				WHERE k.license_id = l.id AND instr(lower(k.hint), lower(?)) > 0))`, f.search)
 	}
 	return collect(q, query+` ORDER BY l.id DESC LIMIT ?`, append(args, limit), func(l **license) []any {
 		*l = &license{}
@@ -163,35 +174,44 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) ([]*licens
 	})
 }
 
-// addLicense records a new licence and the hash of its key, and returns its id.
-// Whatever l leaves empty takes the schema's default. The account must exist; a
-// key that is taken is errKeyTaken.
+// addLicense stores a new licence and the hash of its key, and returns its id. Empty
+// fields of l get their defaults. The account must exist. Errors: errKeyTaken.
 func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error) {
 	id := t.newID("lic")
-	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at,
-		grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, created_at, updated_at)
+	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, kind, state, reason, trial,
+		max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis,
+		lease_hours, entitlements, metadata, created_at, updated_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, l.AccountID, l.Product, l.Plan, cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.State, "active"), l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
-		l.GraceDays, l.DurationDays, cmp.Or(l.ExpiryBasis, basisIssue), cmp.Or(l.LeaseHours, defaultLeaseHours), l.Entitlements, cmp.Or(string(l.Metadata), "{}"), t.now, t.now)
+		id, l.AccountID, l.Product, l.Plan, cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.State, statusActive),
+		l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
+		l.GraceDays, l.DurationDays, cmp.Or(l.ExpiryBasis, basisIssue),
+		cmp.Or(l.LeaseHours, defaultLeaseHours), l.Entitlements, cmp.Or(string(l.Metadata), "{}"), t.now, t.now)
 	if err != nil {
 		return "", err
 	}
 	if err := t.addKey(id, key); err != nil {
 		return "", err
 	}
-	return id, t.addEvent(event{Type: eventLicenseCreated, AccountID: l.AccountID, LicenseID: id, Actor: actor})
+	return id, t.addEvent(event{
+		Type:      eventLicenseCreated,
+		AccountID: l.AccountID,
+		LicenseID: id,
+		Actor:     actor,
+	})
 }
 
-// setLicenseState stores an operator's decision and its event.
-func (t *tx) setLicenseState(l *license, state, reason string, happened eventType, actor string) error {
-	if _, err := t.exec(`UPDATE licenses SET state = ?, reason = nullif(?, ''), updated_at = ? WHERE id = ?`, state, reason, t.now, l.ID); err != nil {
+// setLicenseState stores the state that an operator's action leads to, and writes the
+// event of type typ.
+func (t *tx) setLicenseState(l *license, state, reason string, typ eventType, actor string) error {
+	if _, err := t.exec(`UPDATE licenses SET state = ?, reason = nullif(?, ''), updated_at = ? WHERE id = ?`,
+		state, reason, t.now, l.ID); err != nil {
 		return err
 	}
-	return t.addEvent(event{Type: happened, AccountID: l.AccountID, LicenseID: l.ID, Actor: actor, Data: eventData("reason", reason)})
+	return t.addEvent(licenseEvent(l, typ, actor, "reason", reason))
 }
 
-// startLicense notes the first activation of a licence. A duration that counts
-// from then decides its end.
+// startLicense records the first activation of a licence, and computes the end of one
+// whose duration counts from it. Later activations change nothing.
 func (t *tx) startLicense(l *license) error {
 	if !l.FirstActivatedAt.IsZero() {
 		return nil
@@ -200,28 +220,40 @@ func (t *tx) startLicense(l *license) error {
 	if l.ExpiryBasis == basisFirstActivation && l.DurationDays != nil && l.ExpiresAt.IsZero() {
 		l.ExpiresAt = t.now.after(days(*l.DurationDays))
 	}
-	if _, err := t.exec(`UPDATE licenses SET first_activated_at = ?, expires_at = ?, updated_at = ? WHERE id = ?`, l.FirstActivatedAt, l.ExpiresAt, t.now, l.ID); err != nil {
+	if _, err := t.exec(`UPDATE licenses SET first_activated_at = ?, expires_at = ?, updated_at = ?
+		WHERE id = ?`,
+		l.FirstActivatedAt, l.ExpiresAt, t.now, l.ID); err != nil {
 		return err
 	}
-	return t.addEvent(event{Type: eventLicenseFirstActivated, AccountID: l.AccountID, LicenseID: l.ID, Actor: actorDevice})
+	return t.addEvent(event{
+		Type:      eventLicenseFirstActivated,
+		AccountID: l.AccountID,
+		LicenseID: l.ID,
+		Actor:     actorDevice,
+	})
 }
 
-// graceDue and expiryDue find the licences whose status time has changed and whose
-// event is still to be written, lapseDue the devices whose floating seat is to be given
-// back; the conditions are those of schema.sql's indexes. Rows that the sqlite3 shell,
-// which does not look at foreign keys, has left without a licence or an account are
-// passed over, so that they hold nothing else up.
+// The conditions for time-driven transitions; every ? stands for now. graceDue and
+// expiryDue match licences that have come into grace or expired and whose event is not
+// written yet, lapseDue devices whose floating seat has lapsed. They repeat the conditions
+// of the partial indexes in schema.sql, so that SQLite uses those. Rows without a licence
+// or an account, which the sqlite3 shell can leave behind because it does not enforce
+// foreign keys, don't match: an event about them would fail, and block all others.
 const (
 	hasAccount = ` AND EXISTS (SELECT 1 FROM accounts WHERE accounts.id = account_id)`
-	graceDue   = `state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at AND expires_at <= ?` + hasAccount
-	expiryDue  = `state <> 'revoked' AND expired_noted IS NOT ` + graceEnd + ` AND ` + graceEnd + ` <= ?` + hasAccount
-	lapseDue   = `lapses_at <= ? AND EXISTS (SELECT 1 FROM licenses WHERE licenses.id = license_id` + hasAccount + `)`
+	graceDue   = `state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at AND expires_at <= ?` +
+		hasAccount
+	expiryDue = `state <> 'revoked' AND expired_noted IS NOT ` + graceEnd + ` AND ` + graceEnd + ` <= ?` +
+		hasAccount
+	lapseDue = `lapses_at <= ? AND EXISTS (
+		SELECT 1 FROM licenses WHERE licenses.id = license_id` + hasAccount + `)`
 )
 
-// noteTime writes the event of up to limit licences that have come into grace or
-// to their end, once for each end, and returns how many there were.
-func (t *tx) noteTime(limit int) (int, error) {
-	noted := 0
+// recordLicenseTransitions writes the events license.grace_started and license.expired,
+// each for up to limit licences, and returns how many it wrote. A licence gets each event
+// once for the same expires_at, and again after a renewal.
+func (t *tx) recordLicenseTransitions(limit int) (int, error) {
+	written := 0
 	for _, due := range []struct {
 		condition, end, column string
 		event                  eventType
@@ -229,77 +261,85 @@ func (t *tx) noteTime(limit int) (int, error) {
 		{graceDue, "expires_at", "grace_noted", eventLicenseGraceStarted},
 		{expiryDue, graceEnd, "expired_noted", eventLicenseExpired},
 	} {
-		rows, err := collect(t.queries, `SELECT id, account_id FROM licenses WHERE `+due.condition+` LIMIT ?`, []any{t.now, limit},
-			func(l *license) []any { return []any{&l.ID, &l.AccountID} })
+		rows, err := collect(t.queries, `SELECT id, account_id FROM licenses WHERE `+due.condition+` LIMIT ?`,
+			[]any{t.now, limit}, func(l *license) []any { return []any{&l.ID, &l.AccountID} })
 		if err != nil {
-			return noted, err
+			return written, err
 		}
 		for _, l := range rows {
 			if _, err := t.exec(`UPDATE licenses SET `+due.column+` = `+due.end+` WHERE id = ?`, l.ID); err != nil {
-				return noted, err
+				return written, err
 			}
-			if err := t.addEvent(event{Type: due.event, AccountID: l.AccountID, LicenseID: l.ID, Actor: actorTime}); err != nil {
-				return noted, err
+			e := event{Type: due.event, AccountID: l.AccountID, LicenseID: l.ID, Actor: actorTime}
+			if err := t.addEvent(e); err != nil {
+				return written, err
 			}
-			noted++
+			written++
 		}
 	}
-	return noted, nil
+	return written, nil
 }
 
-// saveTerms writes the terms of a licence, which a change or a renewal has set.
+// saveTerms writes the terms of l to its row, and sets UpdatedAt.
 func (t *tx) saveTerms(l *license) error {
 	l.UpdatedAt = t.now
-	_, err := t.exec(`UPDATE licenses SET plan = ?, trial = ?, max_devices = ?, max_transfers = ?, starts_at = ?, expires_at = ?, grace_days = ?,
-		duration_days = ?, lease_hours = ?, entitlements = ?, metadata = ?, updated_at = ? WHERE id = ?`,
+	_, err := t.exec(`UPDATE licenses SET plan = ?, trial = ?, max_devices = ?, max_transfers = ?,
+		starts_at = ?, expires_at = ?, grace_days = ?, duration_days = ?, lease_hours = ?, entitlements = ?,
+		metadata = ?, updated_at = ? WHERE id = ?`,
 		l.Plan, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt, l.GraceDays,
 		l.DurationDays, l.LeaseHours, l.Entitlements, string(l.Metadata), l.UpdatedAt, l.ID)
 	return err
 }
 
-// addKey gives a licence another key. One that is taken is errKeyTaken.
+// addKey stores the hash of another key of a licence. Errors: errKeyTaken.
 func (t *tx) addKey(licenseID string, key licenseKey) error {
 	hash := key.hash()
-	_, err := t.exec(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, ?, ?)`, hash[:], licenseID, key.hint(), t.now)
+	_, err := t.exec(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, ?, ?)`,
+		hash[:], licenseID, key.hint(), t.now)
 	if isDuplicate(err) {
 		return errKeyTaken
 	}
 	return err
 }
 
-var errKeyTaken = errors.New("a licence with this key is there already")
+var errKeyTaken = errors.New("a licence with this key exists already")
 
-// retireKeys sets the end of a licence's current key, and of earlier ones that would
-// outlive it.
+// retireKeys makes end the last moment of a licence's current key, and of earlier keys
+// that would work longer.
 func (t *tx) retireKeys(licenseID string, end stamp) error {
-	_, err := t.exec(`UPDATE license_keys SET retires_at = ?1 WHERE license_id = ?2 AND (retires_at IS NULL OR retires_at > ?1)`, end, licenseID)
+	_, err := t.exec(`UPDATE license_keys SET retires_at = ?1
+		WHERE license_id = ?2 AND (retires_at IS NULL OR retires_at > ?1)`, end, licenseID)
 	return err
 }
 
-// A licenseMemory keeps in memory the licences and devices that calls ask for again and
-// again. It is a licenseSource.
-type licenseMemory struct {
-	from     *authenticator             // whose store is asked
+// A licenseCache is a licenseSource that caches licences and devices in memory.
+type licenseCache struct {
+	auth     *authenticator             // its store is read on a miss
 	byKey    *cache[[32]byte, *license] // by the licence key's hash
 	licenses *cache[string, *license]   // by id
-	devices  *cache[deviceKey, *device] // nil: the licence has no such device
+	devices  *cache[deviceKey, *device] // a nil device: the licence has no such device
 }
 
-func newLicenseMemory(g *authenticator) licenseMemory {
+func newLicenseCache(g *authenticator) licenseCache {
 	const most = 4_000 // of each: together they take at most about 8 MiB
-	return licenseMemory{g, newCache[[32]byte, *license](most), newCache[string, *license](most), newCache[deviceKey, *device](most)}
+	return licenseCache{
+		auth:     g,
+		byKey:    newCache[[32]byte, *license](most),
+		licenses: newCache[string, *license](most),
+		devices:  newCache[deviceKey, *device](most),
+	}
 }
 
-func (m *licenseMemory) licenseByKey(hash [32]byte) (*license, error) {
-	return m.byKey.load(m.from.store, hash, func() (*license, string, error) {
-		l, err := m.from.store.licenseByKey(hash)
+func (m *licenseCache) licenseByKey(hash [32]byte) (*license, error) {
+	return m.byKey.load(m.auth.store, hash, func() (*license, string, error) {
+		l, err := m.auth.store.licenseByKey(hash)
 		return l, l.ID, err
 	})
 }
 
-func (m *licenseMemory) license(o owner, id string) (*license, error) {
-	l, err := m.licenses.load(m.from.store, id, func() (*license, string, error) {
-		l, err := m.from.store.license(anyAccount, id)
+func (m *licenseCache) license(o owner, id string) (*license, error) {
+	l, err := m.licenses.load(m.auth.store, id, func() (*license, string, error) {
+		l, err := m.auth.store.license(anyAccount, id)
 		return l, id, err
 	})
 	if err == nil && !o.owns(l.AccountID) {

@@ -13,7 +13,7 @@ import (
 )
 
 // The terms of a licence: how they are read, checked and changed. The operator's
-// commands, an import and the HTTP endpoints all come through here.
+// commands, the import and the HTTP endpoints all use the functions of this file.
 
 const (
 	maxNameLength   = 100     // characters of a product or a plan
@@ -24,22 +24,22 @@ const (
 	maxReason       = 500
 	maxMetadata     = 16 << 10 // bytes of JSON
 	maxEntitlements = 100
-	maxCodesBytes   = 1200 // of all entitlements, so that a token stays within maxTokenBytes
+	maxCodesBytes   = 1200 // of all entitlements as JSON, so that a token stays within maxTokenBytes
 )
 
-// A termsReader is one place that terms are written in: a JSON body, a line of a
-// CSV file, or the command line. Each method reads one term and notes what is wrong
-// with it; present tells whether it is there at all.
+// A termsReader is a source of terms: a JSON body, a line of a CSV file, or the command
+// line. Each method reads the term of that name and records what is wrong with it;
+// present reports whether the source has the term.
 type termsReader interface {
 	textTerm(name string, max int, check textCheck) (value *string, present bool)
 	numberTerm(name string, low, high int) (value *int, present bool)
-	flagTerm(name string) (value, present bool)
-	momentTerm(name string) (value stamp, present bool)
+	boolTerm(name string) (value, present bool)
+	timeTerm(name string) (value stamp, present bool)
 	codesTerm(name string) (value codeList, present bool)
 	objectTerm(name string) (value json.RawMessage, present bool)
 }
 
-// A termsChange is what a reader wants to be different about a licence.
+// A termsChange is a list of assignments to a licence, one for each term that was read.
 type termsChange []func(*license)
 
 // apply makes the change and returns l.
@@ -50,12 +50,12 @@ func (c termsChange) apply(l *license) *license {
 	return l
 }
 
-// readTerms reads the terms that can be changed at any time.
+// readTerms reads the terms that can also be changed after a licence was issued.
 func readTerms(r termsReader) (c termsChange) {
 	if v, ok := r.textTerm("plan", maxNameLength, nil); ok {
 		c = append(c, func(l *license) { l.Plan = v })
 	}
-	if v, ok := r.flagTerm("trial"); ok {
+	if v, ok := r.boolTerm("trial"); ok {
 		c = append(c, func(l *license) { l.Trial = v })
 	}
 	if v, ok := r.numberTerm("max_devices", 1, maxCount); ok {
@@ -64,10 +64,10 @@ func readTerms(r termsReader) (c termsChange) {
 	if v, ok := r.numberTerm("max_transfers", 0, maxCount); ok {
 		c = append(c, func(l *license) { l.MaxTransfers = v })
 	}
-	if v, ok := r.momentTerm("starts_at"); ok {
+	if v, ok := r.timeTerm("starts_at"); ok {
 		c = append(c, func(l *license) { l.StartsAt = v })
 	}
-	if v, ok := r.momentTerm("expires_at"); ok {
+	if v, ok := r.timeTerm("expires_at"); ok {
 		c = append(c, func(l *license) { l.ExpiresAt = v })
 	}
 	if v, ok := r.numberTerm("grace_days", 0, maxGraceDays); ok {
@@ -88,43 +88,47 @@ func readTerms(r termsReader) (c termsChange) {
 	return c
 }
 
-// readNewTerms reads all terms of a licence that does not exist yet.
+// readNewTerms reads the terms of a new licence: those of readTerms, and those that are
+// fixed once it is issued.
 func readNewTerms(r termsReader) (c termsChange) {
 	product, _ := r.textTerm("product", maxNameLength, notEmpty)
 	kind, _ := r.textTerm("kind", maxNameLength, oneOf(kindNodeLocked, kindFloating))
 	basis, _ := r.textTerm("expiry_basis", maxNameLength, oneOf(basisIssue, basisFirstActivation))
 	return append(readTerms(r), func(l *license) {
-		l.Product, l.Kind, l.ExpiryBasis = valueOr(product, l.Product), valueOr(kind, l.Kind), valueOr(basis, l.ExpiryBasis)
+		l.Product = valueOr(product, l.Product)
+		l.Kind = valueOr(kind, l.Kind)
+		l.ExpiryBasis = valueOr(basis, l.ExpiryBasis)
 	})
 }
 
-// termsFault is what is wrong with terms that are each right: the name of one, and
-// why. "" is nothing.
-func (l *license) termsFault() (name, detail string) {
+// invalidTerm checks terms against each other, after each was found valid by itself. It
+// returns the name of one that does not fit the others and why, or "" when all fit.
+func (l *license) invalidTerm() (name, detail string) {
 	switch {
 	case l.Product == "":
 		return "product", "A product is required."
 	case !l.StartsAt.IsZero() && !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(l.StartsAt.Time):
 		return "expires_at", "The licence would end before it starts."
 	case l.ExpiryBasis == basisFirstActivation && l.DurationDays == nil:
-		return "duration_days", "A licence that counts from its first activation needs a duration."
+		return "duration_days", "A licence whose duration counts from its first activation needs a duration."
 	case l.ExpiryBasis == basisFirstActivation && !l.ExpiresAt.IsZero() && l.FirstActivatedAt.IsZero():
-		return "expires_at", "The end of this licence follows from its first activation."
+		return "expires_at", "The end of this licence is computed at its first activation, so it can't be set."
 	}
 	return "", ""
 }
 
-// checkTerms returns termsFault as a refusal.
+// checkTerms returns what invalidTerm finds as the refusal validation_failed.
 func (l *license) checkTerms() error {
-	name, detail := l.termsFault()
+	name, detail := l.invalidTerm()
 	if name == "" {
 		return nil
 	}
 	return errFields(fieldError{Pointer: "#/" + name, Code: "inconsistent", Detail: detail})
 }
 
-// complete fills in what follows from the other terms of a new licence.
-func (l *license) complete(now stamp) {
+// fillDefaults sets the terms of a new licence that were not given: the defaults, and
+// the end of a licence whose duration counts from its issue.
+func (l *license) fillDefaults(now stamp) {
 	l.Kind, l.ExpiryBasis = cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.ExpiryBasis, basisIssue)
 	l.LeaseHours = cmp.Or(l.LeaseHours, defaultLeaseHours)
 	if l.ExpiryBasis == basisIssue && l.DurationDays != nil && l.ExpiresAt.IsZero() {
@@ -136,10 +140,10 @@ func (l *license) complete(now stamp) {
 	}
 }
 
-// createLicense issues a licence and makes its key, which is returned this once.
-// Errors: validation_failed, account_not_found.
+// createLicense stores a new licence with a new key. The key is returned only here: the
+// database keeps its hash. Errors: validation_failed, account_not_found.
 func createLicense(t *tx, l *license, actor string) (id, key string, err error) {
-	l.complete(t.now)
+	l.fillDefaults(t.now)
 	if err := l.checkTerms(); err != nil {
 		return "", "", err
 	}
@@ -155,9 +159,9 @@ func createLicense(t *tx, l *license, actor string) (id, key string, err error) 
 	return id, key, err
 }
 
-// patchLicense changes terms of a licence of an owner; where nothing is different nothing
-// is written. Errors: errNotFound, validation_failed, illegal_transition for a revoked
-// one.
+// patchLicense changes terms of a licence of an owner, and returns the licence
+// afterwards. A change without effect writes nothing, not even an event. Errors:
+// errNotFound, validation_failed, illegal_transition for a revoked licence.
 func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (*license, error) {
 	l, err := t.license(o, id)
 	if err != nil {
@@ -180,46 +184,56 @@ func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (
 	return l, t.addEvent(licenseEvent(l, eventLicenseUpdated, actor, "changed", names))
 }
 
-// changedTerms names the members in which two states of a licence differ, in the order
-// of the alphabet: "expires_at max_devices".
+// changedTerms returns the names of the JSON members in which before and after differ,
+// sorted and separated by spaces: "expires_at max_devices".
 func changedTerms(before, after *license) string {
 	members := func(l *license) (m map[string]json.RawMessage) {
 		json.Unmarshal(encodeJSON(l), &m)
 		return m
 	}
 	was, is := members(before), members(after)
-	maps.DeleteFunc(is, func(name string, value json.RawMessage) bool { return bytes.Equal(value, was[name]) })
+	maps.DeleteFunc(is, func(name string, value json.RawMessage) bool {
+		return bytes.Equal(value, was[name])
+	})
 	return strings.Join(slices.Sorted(maps.Keys(is)), " ")
 }
 
-func licenseEvent(l *license, happened eventType, actor string, data ...string) event {
-	return event{Type: happened, AccountID: l.AccountID, LicenseID: l.ID, Actor: actor, Data: eventData(data...)}
+func licenseEvent(l *license, typ eventType, actor string, data ...string) event {
+	return event{
+		Type:      typ,
+		AccountID: l.AccountID,
+		LicenseID: l.ID,
+		Actor:     actor,
+		Data:      eventData(data...),
+	}
 }
 
-// renewLicense moves the end of a licence of an owner: by a number of days, else by its
-// own duration, from the later of now and the old end. Errors: errNotFound,
-// validation_failed when it has no duration and none is given, illegal_transition
-// when it is revoked or has no end to move.
-func renewLicense(t *tx, o owner, id string, by *int, actor string) (*license, error) {
+// renewLicense sets the end of a licence of an owner to a number of days after the later
+// of now and the old end; nil stands for the licence's own duration. Errors:
+// errNotFound, validation_failed when the licence has no duration and days are not
+// given, illegal_transition when it is revoked or has no end.
+func renewLicense(t *tx, o owner, id string, addDays *int, actor string) (*license, error) {
 	l, err := t.license(o, id)
 	if err != nil {
 		return nil, err
 	}
-	if by == nil {
-		by = l.DurationDays
+	if addDays == nil {
+		addDays = l.DurationDays
 	}
 	switch {
 	case l.State == statusRevoked || l.ExpiresAt.IsZero():
 		return nil, errTransition(l, "renew")
-	case by == nil:
-		return nil, errFields(fieldError{Pointer: "#/days", Code: "required", Detail: "The licence has no duration of its own; say how many days."})
+	case addDays == nil:
+		return nil, errFields(fieldError{Pointer: "#/days", Code: "required",
+			Detail: "The licence has no duration of its own; say how many days."})
 	}
 	base := t.now
 	if l.ExpiresAt.After(base.Time) {
 		base = l.ExpiresAt
 	}
-	if l.ExpiresAt = base.after(days(*by)); l.ExpiresAt.Year() > lastYear {
-		return nil, errFields(fieldError{Pointer: "#/days", Code: "out_of_range", Detail: "The licence would end too late to be written."})
+	if l.ExpiresAt = base.after(days(*addDays)); l.ExpiresAt.Year() > lastYear {
+		return nil, errFields(fieldError{Pointer: "#/days", Code: "out_of_range",
+			Detail: fmt.Sprintf("The licence would end after the year %d.", lastYear)})
 	}
 	if err := t.saveTerms(l); err != nil {
 		return nil, err
@@ -227,9 +241,10 @@ func renewLicense(t *tx, o owner, id string, by *int, actor string) (*license, e
 	return l, t.addEvent(licenseEvent(l, eventLicenseRenewed, actor, "expires_at", l.ExpiresAt.String()))
 }
 
-// rotateKey gives a licence of an owner a new key, which is returned this once; the old
-// one works until a moment (the zero stamp: until now), and none before it works
-// longer. Errors: errNotFound, illegal_transition when it is revoked.
+// rotateKey gives a licence of an owner a new key, which is returned only here. The
+// current key works until oldUntil (the zero stamp: it stops working now), and earlier
+// keys no longer than that. Errors: errNotFound, illegal_transition when the licence is
+// revoked.
 func rotateKey(t *tx, o owner, id string, oldUntil stamp, actor string) (l *license, key string, err error) {
 	if l, err = t.license(o, id); err != nil {
 		return nil, "", err
@@ -249,26 +264,31 @@ func rotateKey(t *tx, o owner, id string, oldUntil stamp, actor string) (l *lice
 		return nil, "", err
 	}
 	l.KeyHint = parsed.hint()
-	return l, key, t.addEvent(licenseEvent(l, eventLicenseKeyRotated, actor, "old_key_until", oldUntil.String()))
+	e := licenseEvent(l, eventLicenseKeyRotated, actor, "old_key_until", oldUntil.String())
+	return l, key, t.addEvent(e)
 }
 
-// checkCode judges an entitlement's code.
+// checkCode checks the code of an entitlement. It returns a validation code and what is
+// wrong, or "" when nothing is.
 func checkCode(s string) (code, detail string) {
-	valid := s != "" && len(s) <= 64 && s[0] != '-' && s[0] != '.' && strings.IndexFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:", r))
-	}) < 0
-	if !valid {
+	forbidden := func(r rune) bool {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		return !letter && (r < '0' || r > '9') && !strings.ContainsRune("-_.:", r)
+	}
+	if s == "" || len(s) > 64 || s[0] == '-' || s[0] == '.' || strings.IndexFunc(s, forbidden) >= 0 {
 		return "invalid_code", "A code has 1 to 64 letters, digits and - _ . : and begins with a letter or digit."
 	}
 	return "", ""
 }
 
-// checkCodes judges a list of codes and notes each wrong one.
+// checkCodes checks a list of entitlement codes and calls wrong for each that is invalid,
+// with its index. It stops at a list that is too long.
 func checkCodes(codes []string, wrong func(at int, code, detail string)) {
 	total := 0
 	for i, c := range codes {
 		if total += len(c) + len(`"",`); total > maxCodesBytes {
-			wrong(i, "too_long", fmt.Sprintf("With this code the list takes more than %d bytes, and would not fit into a token.", maxCodesBytes))
+			wrong(i, "too_long", fmt.Sprintf("With this code the list takes more than %d bytes, "+
+				"and would not fit into a token.", maxCodesBytes))
 			return
 		}
 		if i == maxEntitlements {
@@ -283,19 +303,20 @@ func checkCodes(codes []string, wrong func(at int, code, detail string)) {
 	}
 }
 
-// hasControl reports whether a string in the value, or a member's name, has a
-// control character.
-func (v *jsonValue) hasControl() bool {
+// hasControlCharacter reports whether a string anywhere in the value, or the name of a
+// member, contains a control character.
+func (v *jsonValue) hasControlCharacter() bool {
 	if v.kind == jsonString && strings.IndexFunc(v.text, unicode.IsControl) >= 0 {
 		return true
 	}
 	for i := range v.list {
-		if v.list[i].hasControl() {
+		if v.list[i].hasControlCharacter() {
 			return true
 		}
 	}
 	for i := range v.members {
-		if strings.IndexFunc(v.members[i].name, unicode.IsControl) >= 0 || v.members[i].value.hasControl() {
+		m := &v.members[i]
+		if strings.IndexFunc(m.name, unicode.IsControl) >= 0 || m.value.hasControlCharacter() {
 			return true
 		}
 	}

@@ -259,10 +259,10 @@ func TestLicenseKey_rotatedWorksUntilItsEnd(t *testing.T) {
 	t.Parallel()
 	now := newStamp(time.Now())
 	l := &license{State: "active", Product: "kds", KeyRetiresAt: now}
-	if code, _ := judge(l, nil, question{}, now.Add(-time.Second)); code != "valid" {
+	if code, _ := licenseVerdict(l, nil, verdictInput{}, now.Add(-time.Second)); code != "valid" {
 		t.Errorf("a second before: %s", code)
 	}
-	if code, _ := judge(l, nil, question{}, now.Time); code != "key_retired" {
+	if code, _ := licenseVerdict(l, nil, verdictInput{}, now.Time); code != "key_retired" {
 		t.Errorf("at its end: %s", code)
 	}
 }
@@ -490,28 +490,30 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 // (section 4); each makes it so on its own. Those of one row exclude one another.
 var faults = [][]struct {
 	code string
-	make func(l *license, d **device, q *question, now time.Time)
+	make func(l *license, d **device, q *verdictInput, now time.Time)
 }{
-	{{"key_retired", func(l *license, _ **device, _ *question, now time.Time) { l.KeyRetiresAt = newStamp(now) }}},
-	{{"revoked", func(l *license, _ **device, _ *question, _ time.Time) { l.State = "revoked" }},
-		{"suspended", func(l *license, _ **device, _ *question, _ time.Time) { l.State = "suspended" }}},
-	{{"suspended", func(l *license, _ **device, _ *question, _ time.Time) { l.AccountClosed = true }}},
-	{{"product_mismatch", func(_ *license, _ **device, q *question, _ time.Time) { q.product = "other" }}},
-	{{"not_started", func(l *license, _ **device, _ *question, now time.Time) { l.StartsAt = newStamp(now.Add(time.Minute)) }}},
-	{{"expired", func(l *license, _ **device, _ *question, now time.Time) {
+	{{"key_retired", func(l *license, _ **device, _ *verdictInput, now time.Time) { l.KeyRetiresAt = newStamp(now) }}},
+	{{"revoked", func(l *license, _ **device, _ *verdictInput, _ time.Time) { l.State = "revoked" }},
+		{"suspended", func(l *license, _ **device, _ *verdictInput, _ time.Time) { l.State = "suspended" }}},
+	{{"suspended", func(l *license, _ **device, _ *verdictInput, _ time.Time) { l.AccountClosed = true }}},
+	{{"product_mismatch", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.product = "other" }}},
+	{{"not_started", func(l *license, _ **device, _ *verdictInput, now time.Time) {
+		l.StartsAt = newStamp(now.Add(time.Minute))
+	}}},
+	{{"expired", func(l *license, _ **device, _ *verdictInput, now time.Time) {
 		l.ExpiresAt = newStamp(now.Add(-48 * time.Hour))
 	}},
-		{"grace", func(l *license, _ **device, _ *question, now time.Time) {
+		{"grace", func(l *license, _ **device, _ *verdictInput, now time.Time) {
 			l.ExpiresAt, l.GraceDays = newStamp(now.Add(-time.Hour)), 1
 		}}},
-	{{"fingerprint_required", func(_ *license, d **device, q *question, _ time.Time) {
+	{{"fingerprint_required", func(_ *license, d **device, q *verdictInput, _ time.Time) {
 		*d, q.hasDevice, q.mismatch = nil, false, false
 	}},
-		{"fingerprint_mismatch", func(_ *license, _ **device, q *question, _ time.Time) { q.mismatch = true }}},
-	{{"device_blocked", func(_ *license, d **device, _ *question, _ time.Time) { *d = &device{State: deviceBlocked} }},
-		{"device_released", func(_ *license, d **device, _ *question, _ time.Time) { *d = &device{State: deviceReleased} }},
-		{"device_not_activated", func(_ *license, d **device, _ *question, _ time.Time) { *d = nil }}},
-	{{"entitlement_missing", func(_ *license, _ **device, q *question, _ time.Time) { q.entitlements = []string{"kds", "gold"} }}},
+		{"fingerprint_mismatch", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.mismatch = true }}},
+	{{"device_blocked", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = &device{State: deviceBlocked} }},
+		{"device_released", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = &device{State: deviceReleased} }},
+		{"device_not_activated", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = nil }}},
+	{{"entitlement_missing", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.entitlements = []string{"kds", "gold"} }}},
 }
 
 func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
@@ -530,7 +532,7 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 			return
 		}
 		l := &license{State: "active", Product: "kds", MaxDevices: &seats, Entitlements: codeList{"kds"}}
-		d, q := &device{State: deviceActive}, question{product: "kds", hasDevice: true, entitlements: []string{"kds"}}
+		d, q := &device{State: deviceActive}, verdictInput{product: "kds", hasDevice: true, entitlements: []string{"kds"}}
 		var codes []string
 		for row, choice := range chosen {
 			if choice >= 0 {
@@ -550,11 +552,11 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 		}
 		tried++
 		seen[want] = true
-		code, valid := judge(l, d, q, now)
+		code, valid := licenseVerdict(l, d, q, now)
 		if code != want || valid != (want == "valid" || want == "grace") {
 			t.Fatalf("%v hold: %s, %v; want %s", codes, code, valid, want)
 		}
-		if code, valid := judge(nil, d, q, now); code != "not_found" || valid {
+		if code, valid := licenseVerdict(nil, d, q, now); code != "not_found" || valid {
 			t.Fatalf("no licence: %s", code)
 		}
 	}
@@ -573,13 +575,13 @@ func TestLicense_withoutALimitOfDevicesNeedsNone(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	l := &license{State: "active", Product: "kds"}
-	if code, valid := judge(l, nil, question{}, now); code != "valid" || !valid {
+	if code, valid := licenseVerdict(l, nil, verdictInput{}, now); code != "valid" || !valid {
 		t.Errorf("without a device: %s", code)
 	}
-	if code, valid := judge(l, nil, question{hasDevice: true}, now); code != "device_not_activated" || valid {
+	if code, valid := licenseVerdict(l, nil, verdictInput{hasDevice: true}, now); code != "device_not_activated" || valid {
 		t.Errorf("with one that was never activated: %s", code)
 	}
-	if code, _ := judge(l, &device{State: deviceReleased}, question{hasDevice: true}, now); code != "device_released" {
+	if code, _ := licenseVerdict(l, &device{State: deviceReleased}, verdictInput{hasDevice: true}, now); code != "device_released" {
 		t.Errorf("with a released one: %s", code)
 	}
 }
@@ -618,7 +620,7 @@ func TestLicense_saysWhoMayTakeASeat(t *testing.T) {
 		"a retired key":                   {license{State: "revoked", KeyRetiresAt: past}, active, "", "key_retired"},
 	} {
 		c.l.Product = "kds"
-		err := mayActivate(&c.l, c.d, c.product, now)
+		err := checkActivation(&c.l, c.d, c.product, now)
 		var ref *refusal
 		if got := ""; errors.As(err, &ref) {
 			got = ref.code.name
@@ -1137,7 +1139,7 @@ func licenseStory(t *testing.T, o *operator) {
 	if strings.Contains(all, key) || !strings.Contains(all, "…"+key[len(key)-5:]) {
 		t.Errorf("the key is shown again, or its hint isn't:\n%s", all)
 	}
-	if got := column(o.objects("license", "list", "-limit", "1"), "status"); !slices.Equal(got, []any{"not_started"}) || o.noted != "these are the first 1; there are more: -limit N shows them\n" {
+	if got := column(o.objects("license", "list", "-limit", "1"), "status"); !slices.Equal(got, []any{"not_started"}) || o.noted != "these are the first 1; print more with -limit N\n" {
 		t.Errorf("the newest: %v, %q", got, o.noted)
 	}
 	for _, filter := range [][]string{{"-status", "active"}, {"-product", "kds"}, {"-search", "PRO"}, {"-search", key[len(key)-5:]}, {"-status", "active", "-account", o.account}} {

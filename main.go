@@ -1,5 +1,5 @@
-// Widgetd is the public widget and licensing interface of a family of
-// delivery-software products: one binary, one SQLite file. See README.md.
+// Widgetd is the public API for the widgets and licences of a family of delivery-software
+// products: one binary and one SQLite file. See README.md.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	_ "time/tzdata" // a small server may not have the time zones
+	_ "time/tzdata" // a minimal server may have no time zone files
 )
 
 func main() {
@@ -33,16 +33,29 @@ func main() {
 	}
 }
 
-// commands is every command, noun by noun.
+// commands returns the commands of every noun, in the order of the help.
 func commands() []command {
-	return slices.Concat(serveCommands, demoCommands, accountCommands, keyCommands, leadCommands, licenseCommands, deviceCommands,
-		widgetCommands, eventCommands, legacyCommands, storeCommands, helpCommands)
+	return slices.Concat(
+		serveCommands,
+		demoCommands,
+		accountCommands,
+		keyCommands,
+		leadCommands,
+		licenseCommands,
+		deviceCommands,
+		widgetCommands,
+		eventCommands,
+		legacyCommands,
+		storeCommands,
+		helpCommands,
+	)
 }
 
-// run is the program: it does what args say, with the environment of getenv, and
-// returns when that is done or ctx ends. A usageError means that args are wrong.
+// run is the whole program. args are the words after the program's name; getenv looks up
+// environment variables. It returns when the command is done, or when ctx ends and what
+// the command runs has stopped. A usageError means that args are wrong.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
-	syscall.Umask(0o077) // whatever is made is for this user only
+	syscall.Umask(0o077) // files that are created can be read by this user only
 	all := commands()
 	if len(args) == 0 {
 		help(stderr, all)
@@ -58,7 +71,15 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if cmd == nil {
 		return unknownCommand(all, args, stdout, stderr)
 	}
-	e := &env{ctx: ctx, getenv: getenv, stdout: stdout, stderr: stderr, commands: all, command: cmd, now: time.Now}
+	e := &env{
+		ctx:      ctx,
+		getenv:   getenv,
+		stdout:   stdout,
+		stderr:   stderr,
+		commands: all,
+		command:  cmd,
+		now:      time.Now,
+	}
 	if err := e.parse(rest); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return commandHelp(stdout, all, cmd)

@@ -9,24 +9,26 @@ import (
 	"time"
 )
 
-// metrics counts answers by route and status. Both are few, so nobody outside can
-// make it grow.
+// metrics counts answers by route and status. There are few of either, so callers can't make
+// the map grow.
 type metrics struct {
 	mu      sync.Mutex
 	answers map[answerKey]*answerCount
 }
 
 type answerKey struct {
-	route  string // as the route table writes it; "" for what is no route
+	route  string // as in the route table: "POST /widget/leads"; "" if none matched
 	status int
 }
 
+// An answerCount is how many answers there were, and how long all of them took together.
 type answerCount struct {
 	number   int64
 	duration time.Duration
 }
 
-func (m *metrics) count(route string, status int, spent time.Duration) {
+// count adds an answer that took duration.
+func (m *metrics) count(route string, status int, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.answers == nil {
@@ -39,11 +41,10 @@ func (m *metrics) count(route string, status int, spent time.Duration) {
 		m.answers[key] = c
 	}
 	c.number++
-	c.duration += spent
+	c.duration += took
 }
 
-// writeMetrics writes what there is to know about a running service, in the text
-// format that Prometheus reads (version 0.0.4).
+// writeMetrics writes all metrics in the text format of Prometheus (version 0.0.4).
 func (s *server) writeMetrics(w io.Writer) {
 	family := func(name, kind, help string, samples ...string) {
 		slices.Sort(samples)
@@ -65,15 +66,16 @@ func (s *server) writeMetrics(w io.Writer) {
 	m.mu.Unlock()
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
-	family("widgetd_requests_total", "counter", "Requests answered.", answers...)
-	family("widgetd_request_seconds_total", "counter", "Seconds that answering them took.", seconds...)
-	counter("widgetd_commits_total", "Transactions committed.", s.store.commits.Load())
-	counter("widgetd_writes_total", "Writes that they held.", s.store.committedJobs.Load())
-	gauge("widgetd_writes_waiting", "Writes that wait for the next transaction.", int64(len(s.store.jobs)))
-	gauge("widgetd_log_bytes", "Size of the write-ahead log.", s.store.logSize())
-	family("widgetd_buckets", "gauge", "Callers that limits remember.",
-		fmt.Sprintf(`{limit="account"} %d`, s.accountBuckets.len()), fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))
-	gauge("go_goroutines", "Goroutines.", int64(runtime.NumGoroutine()))
-	gauge("go_heap_bytes", "Bytes of the heap that are in use.", int64(mem.HeapAlloc))
-	gauge("go_sys_bytes", "Bytes that the system gave.", int64(mem.Sys))
+	family("widgetd_requests_total", "counter", "Requests answered, by route and status.", answers...)
+	family("widgetd_request_seconds_total", "counter", "Seconds spent answering requests.", seconds...)
+	counter("widgetd_commits_total", "Transactions committed to the database.", s.store.commits.Load())
+	counter("widgetd_writes_total", "Writes that these transactions contained.", s.store.committedJobs.Load())
+	gauge("widgetd_writes_waiting", "Writes queued for the next transaction.", int64(len(s.store.jobs)))
+	gauge("widgetd_log_bytes", "Size of the write-ahead log in bytes.", s.store.walSize())
+	family("widgetd_buckets", "gauge", "Rate limit buckets in memory, by accounts and by addresses.",
+		fmt.Sprintf(`{limit="account"} %d`, s.accountBuckets.len()),
+		fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))
+	gauge("go_goroutines", "Goroutines that exist.", int64(runtime.NumGoroutine()))
+	gauge("go_heap_bytes", "Bytes of allocated heap objects.", int64(mem.HeapAlloc))
+	gauge("go_sys_bytes", "Bytes of memory obtained from the operating system.", int64(mem.Sys))
 }

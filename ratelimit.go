@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// A limiter is a bounded map of token buckets (contract, section 2). A bucket of
-// capacity n is refilled with n a minute, so that whoever keeps within n a minute
-// is never refused, not even all at once.
+// A limiter is a bounded map of token buckets (contract, section 2). A bucket has a capacity of
+// n tokens and is refilled with n tokens a minute, so that a key with at most n requests in
+// every minute is never refused, even if they all come at once.
 //
-// The map forgets a bucket once it is full again, since that is what an unknown
-// key has. When it must forget another, it is the one that is closest to full,
-// never a drained one first. A heap ordered by the moment of being full gives
-// both without a scan.
+// A full bucket is evicted, since a key without a bucket would start with a full one anyway.
+// When the map is at its bound, the bucket closest to full is evicted, so that a caller can't
+// get rid of its own drained bucket. A heap ordered by the time at which buckets will be full
+// finds both without a scan.
 type limiter struct {
 	mu      sync.Mutex
-	max     int
+	max     int // bound on the number of buckets
 	buckets map[string]*bucket
 	byFull  bucketHeap
 }
@@ -25,43 +25,43 @@ type limiter struct {
 type bucket struct {
 	key        string
 	tokens     float64
-	rate       float64 // capacity, and refill in a minute
-	refilledAt time.Time
-	fullAt     time.Time
-	index      int // in the heap
+	rate       float64   // capacity in tokens, and tokens added in a minute
+	refilledAt time.Time // when tokens was last brought up to date
+	fullAt     time.Time // when it will be full, unless tokens are taken
+	index      int       // in the heap
 }
 
-// newLimiter makes a limiter that remembers at most max keys.
+// newLimiter makes a limiter that keeps at most max buckets.
 func newLimiter(max int) *limiter {
 	return &limiter{max: max, buckets: map[string]*bucket{}}
 }
 
-// A takeResult is what a bucket answers.
+// A takeResult is the result of taking a token from a bucket.
 type takeResult struct {
-	ok        bool
-	remaining int           // whole tokens that are left
+	ok        bool          // a token was taken
+	remaining int           // whole tokens left
 	full      time.Duration // until the bucket is full again
-	retry     time.Duration // until one token is there, when not ok
+	retry     time.Duration // until the bucket holds a token; 0 if ok
 }
 
-// take takes one token from the bucket of a key, whose capacity and refill in a
-// minute are rate. now comes from a clock that is never set, or else every bucket would
-// be full once that clock is set forward.
+// take takes one token from the bucket of a key. rate is the bucket's capacity, and how many
+// tokens it gets in a minute. now must come from a clock that is never set: a clock that is
+// set forward would fill every bucket.
 func (l *limiter) take(key string, rate int, now time.Time) takeResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.bucketFor(key, float64(rate), now).take(l, now)
 }
 
-// len returns how many keys are remembered.
+// len returns the number of buckets.
 func (l *limiter) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.buckets)
 }
 
-// bucketFor returns the bucketFor of a key, refilled until now. It forgets up to two
-// that are full, so that the map shrinks as fast as it grew, without a pause.
+// bucketFor returns the bucket of a key, refilled until now. It first evicts up to two full
+// buckets: each call adds at most one, so the map shrinks as fast as it grew, without a pause.
 func (l *limiter) bucketFor(key string, rate float64, now time.Time) *bucket {
 	for n := 0; n < 2 && len(l.byFull) > 0 && !l.byFull[0].fullAt.After(now); n++ {
 		l.evictFullest()
@@ -79,15 +79,17 @@ func (l *limiter) bucketFor(key string, rate float64, now time.Time) *bucket {
 	return b
 }
 
+// evictFullest removes the bucket that is, or will be, full first.
 func (l *limiter) evictFullest() {
 	b := heap.Pop(&l.byFull).(*bucket)
 	delete(l.buckets, b.key)
 }
 
-// refill adds what has come since the last time. A moment that is a little earlier
-// is a caller's that was overtaken, and moves nothing, else that time would be added
-// twice; one that is earlier by more than a refill takes is a clock's that was set,
-// and counts from there. A rate that was changed counts from now on.
+// refill adds the tokens for the time since the last refill. rate applies from now on.
+//
+// now may be a little earlier than the last refill, when two requests overtook each other on
+// their way here: then nothing changes, or the time between would be counted twice. If it is
+// earlier by more than a minute, the clock was set back, and refilling goes on from the new time.
 func (b *bucket) refill(rate float64, now time.Time) {
 	switch since := now.Sub(b.refilledAt); {
 	case since > 0:
@@ -100,8 +102,9 @@ func (b *bucket) refill(rate float64, now time.Time) {
 	b.tokens = min(b.tokens, rate)
 }
 
+// take takes one token, if there is one, and moves the bucket within l's heap.
 func (b *bucket) take(l *limiter, now time.Time) takeResult {
-	ok := b.tokens >= 1-1e-9 // what floating point loses in a refill is not the caller's
+	ok := b.tokens >= 1-1e-9 // rounding in refill must not cost a token
 	if ok {
 		b.tokens = max(0, b.tokens-1)
 	}
@@ -111,6 +114,7 @@ func (b *bucket) take(l *limiter, now time.Time) takeResult {
 	return v
 }
 
+// result describes the bucket after taking a token, which ok says worked.
 func (b *bucket) result(ok bool) takeResult {
 	until := func(tokens float64) time.Duration {
 		return time.Duration(max(0, tokens-b.tokens) / b.rate * float64(time.Minute))
@@ -122,11 +126,11 @@ func (b *bucket) result(ok bool) takeResult {
 	return v
 }
 
-// wholeSeconds rounds up, as Retry-After and RateLimit want it; at least 1 for
-// anything that is not over.
+// wholeSeconds rounds d up to seconds, the unit of Retry-After and RateLimit: any d above 0
+// gives at least 1.
 func wholeSeconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }
 
-// bucketHeap is a min-heap by the moment of being full (container/heap).
+// A bucketHeap is a min-heap by fullAt (container/heap).
 type bucketHeap []*bucket
 
 func (h bucketHeap) Len() int { return len(h) }

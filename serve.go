@@ -11,6 +11,7 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -19,23 +20,25 @@ import (
 )
 
 const (
-	drainQuiet  = 100 * time.Millisecond // without a new or active connection
-	drainSilent = time.Second            // without a byte on a new connection, until nobody waits for one
+	drainQuiet  = 100 * time.Millisecond // a drain ends when no connection was new or active for so long
+	drainSilent = time.Second            // a drain gives up new connections that sent no byte for so long
 )
 
-// connections knows which connections are new or busy: http.Server.Shutdown alone would
-// leave requests unanswered that were already sent (golang/go#65805).
+// connections tracks which connections are new or active. A stop waits for those before it
+// calls http.Server.Shutdown, which would close connections with requests that have already
+// been sent but not yet been read (golang/go#65805).
 type connections struct {
 	mu      sync.Mutex
-	states  map[net.Conn]connection
-	changed atomic.Int64 // how often one became new or active
+	states  map[net.Conn]connection // the new and active ones
+	changed atomic.Int64            // how often a connection became new or active
 }
 
 type connection struct {
 	state http.ConnState
-	since time.Time
+	since time.Time // when it entered that state
 }
 
+// setState records a connection's state. It is the server's ConnState callback.
 func (c *connections) setState(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,27 +51,27 @@ func (c *connections) setState(conn net.Conn, state http.ConnState) {
 	}
 }
 
+// busy returns how many connections are new or active.
 func (c *connections) busy() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.states)
 }
 
-// closeSilent ends the reading from connections that were opened a while ago and have
-// not brought a byte. What has arrived by then is still read and answered.
+// closeSilent closes the read side of connections that have been open for drainSilent
+// without sending a byte. Bytes that have arrived by then are still read and answered.
 func (c *connections) closeSilent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for conn, is := range c.states {
+	for conn, current := range c.states {
 		half, ok := conn.(interface{ CloseRead() error })
-		if ok && is.state == http.StateNew && time.Since(is.since) >= drainSilent {
-			half.CloseRead() // an error is the caller's absence
+		if ok && current.state == http.StateNew && time.Since(current.since) >= drainSilent {
+			half.CloseRead() // fails only when the client has gone
 		}
 	}
 }
 
-// waitIdle returns once no connection has been new or active for a while, or ctx
-// ends.
+// waitIdle returns once no connection has been new or active for drainQuiet, or when ctx ends.
 func (c *connections) waitIdle(ctx context.Context) {
 	for {
 		before := c.changed.Load()
@@ -84,38 +87,71 @@ func (c *connections) waitIdle(ctx context.Context) {
 	}
 }
 
-// The options of these commands.
+// The options of the serve command.
 var (
-	optTrustedProxies   = option{name: "trusted-proxies", value: "CIDR,…", def: "127.0.0.0/8,::1/128", help: "proxies whose X-Forwarded-For counts"}
-	optDebugAddr        = option{name: "debug-addr", value: "HOST:PORT", help: "loopback address for /metrics and /debug/pprof/"}
-	optAnonymousRate    = option{name: "anonymous-rate", value: "N", def: "60", help: "requests a minute and address without a token, each on leads, events and statistics"}
-	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30", help: "unknown licence keys a minute and address"}
-	optLegacySunset     = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01", help: "day from which /api/legacy/ is gone"}
+	optTrustedProxies = option{name: "trusted-proxies", value: "CIDR,…", def: "127.0.0.0/8,::1/128",
+		help: "networks or addresses of the proxies whose X-Forwarded-For is believed"}
+	optDebugAddr = option{name: "debug-addr", value: "HOST:PORT",
+		help: "loopback address that serves /metrics and /debug/pprof/; without it nothing does"}
+	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
+		help: "requests a minute from one address without a token: each for leads, events and statistics"}
+	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
+		help: "unknown licence keys a minute from one address"}
+	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
+		help: "first day (UTC) on which /api/legacy/ answers 410 Gone"}
 )
 
-// wings are the parts of the service, noun by noun.
+// wings returns the parts of the service, one for each noun.
 func wings(s *server) []wing {
-	return []wing{leadWing(s), licenseWing(s), deviceWing(s), widgetWing(s), eventWing(s), healthWing(s), keyWing(s), legacyWing(s)}
+	return []wing{
+		leadWing(s),
+		licenseWing(s),
+		deviceWing(s),
+		widgetWing(s),
+		eventWing(s),
+		healthWing(s),
+		keyWing(s),
+		legacyWing(s),
+	}
 }
 
-// problems are the codes of every noun.
+// problems returns the problem codes of the core and of every noun.
 func problems() []*problemCode {
-	return slices.Concat(coreProblems, authProblems, accountProblems, corsProblems, idempotencyProblems, licenseProblems, deviceProblems,
-		widgetProblems, legacyProblems)
+	return slices.Concat(
+		coreProblems,
+		authProblems,
+		accountProblems,
+		corsProblems,
+		idempotencyProblems,
+		licenseProblems,
+		deviceProblems,
+		widgetProblems,
+		legacyProblems,
+	)
 }
 
-// eventTypes are the types of events of every noun.
+// eventTypes returns the event types of every noun.
 func eventTypes() []eventType {
 	return slices.Concat(leadEvents, licenseEvents, deviceEvents)
 }
 
-// The commands that serve; the demo has its own.
+// The command that serves. The demo command, which also serves, is in demo.go.
 var serveCommands = []command{
-	{"serve", "", "run the service", []option{optAddr, optTrustedProxies, optDebugAddr, optAnonymousRate, optFailedLookupRate, optLegacySunset, optLitestream, optLog}, 0, serveCommand},
+	{"serve", "", "run the service", []option{
+		optAddr,
+		optTrustedProxies,
+		optDebugAddr,
+		optAnonymousRate,
+		optFailedLookupRate,
+		optLegacySunset,
+		optLitestream.says("never checkpoint the database: Litestream does that"),
+		optLog,
+	}, 0, serveCommand},
 }
 
-// serveCommand runs the service until the context ends.
+// serveCommand runs the service until e.ctx ends.
 func serveCommand(e *env) error {
+	tuneCollector(e.getenv)
 	o, err := e.readServerOptions()
 	if err != nil {
 		return err
@@ -128,7 +164,7 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	st, err := openStore(e.str("db"), storeOptions{keepLog: e.on("litestream")})
+	st, err := openStore(e.str("db"), storeOptions{noCheckpoints: e.on("litestream")})
 	if err != nil {
 		return err
 	}
@@ -143,10 +179,26 @@ func serveCommand(e *env) error {
 	if err := s.startDebug(e.str("debug-addr")); err != nil {
 		return errors.Join(err, listener.Close(), st.close())
 	}
-	log.Info("serving", "addr", listener.Addr().String(), "base_url", s.routing.Load().bases[0].URL, "release", buildName())
+	log.Info("serving",
+		"addr", listener.Addr().String(),
+		"base_url", s.routing.Load().bases[0].URL,
+		"release", buildName())
 	return s.serveUntil(e.ctx, listener, e.str("key"))
 }
 
+// tuneCollector lets the garbage collector run less often than Go's default would on a
+// heap of a few MiB, and keeps the memory in use below a limit. GOGC and GOMEMLIMIT, where
+// they are set, go first. It buys verify a twentieth for 10 MiB.
+func tuneCollector(getenv func(string) string) {
+	if getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
+	if getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(128 << 20)
+	}
+}
+
+// readServerOptions returns the options that the handlers need, or a usageError.
 func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.anonymousRate, err = e.number("anonymous-rate", 1, 1_000_000); err != nil {
 		return o, err
@@ -154,13 +206,15 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.failedLookupRate, err = e.number("failed-lookup-rate", 1, 1_000_000); err != nil {
 		return o, err
 	}
-	if o.legacySunset, err = time.Parse(time.DateOnly, e.str("legacy-sunset")); err != nil {
-		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date as 2026-07-01, not %q", e.str("legacy-sunset")))
+	sunset := e.str("legacy-sunset")
+	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
+		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))
 	}
 	o.trusted, err = parsePrefixes(e.commaList("trusted-proxies"))
 	return o, err
 }
 
+// newLogger returns a logger that writes to w; format is "text" or "json".
 func newLogger(w io.Writer, format string) (*slog.Logger, error) {
 	switch format {
 	case "text":
@@ -171,13 +225,14 @@ func newLogger(w io.Writer, format string) (*slog.Logger, error) {
 	return nil, usageError(fmt.Sprintf("-log must be text or json, not %q", format))
 }
 
+// parsePrefixes parses -trusted-proxies: networks, and addresses as networks of one.
 func parsePrefixes(texts []string) (all []netip.Prefix, err error) {
 	for _, text := range texts {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
 			address := parseAddress(text)
 			if !address.IsValid() {
-				return nil, usageError(fmt.Sprintf("-trusted-proxies: %q is not an address or a CIDR", text))
+				return nil, usageError(fmt.Sprintf("-trusted-proxies: %q is not an address or CIDR", text))
 			}
 			prefix = netip.PrefixFrom(address, address.BitLen())
 		}
@@ -186,37 +241,40 @@ func parsePrefixes(texts []string) (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// listen takes the socket that systemd hands over (sd_listen_fds(3)), else makes one.
+// listen returns the socket that systemd passes to the process (sd_listen_fds(3)). If there
+// is none, it listens on addr.
 func listen(addr string, getenv func(string) string) (net.Listener, error) {
 	const firstFD = 3
-	if getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) && getenv("LISTEN_FDS") != "" && getenv("LISTEN_FDS") != "0" {
+	passed := getenv("LISTEN_FDS")
+	if getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) && passed != "" && passed != "0" {
 		f := os.NewFile(firstFD, "LISTEN_FDS")
-		defer f.Close() // FileListener has its own copy
+		defer f.Close() // FileListener duplicates it
 		listener, err := net.FileListener(f)
 		if err != nil {
-			return nil, fmt.Errorf("take the socket that systemd hands over: %w", err)
+			return nil, fmt.Errorf("use the socket passed by systemd: %w", err)
 		}
 		return listener, nil
 	}
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w: name another address with -addr", err)
+		return nil, fmt.Errorf("listen: %w: choose another address with -addr", err)
 	}
 	return listener, nil
 }
 
-// startDebug serves metrics and profiles on a loopback address until the service stops.
+// startDebug serves metrics and profiles on a loopback address until the service stops. For
+// "" it does nothing; another address that is not loopback is a usageError.
 func (s *server) startDebug(addr string) error {
 	if addr == "" {
 		return nil
 	}
 	host, _, err := net.SplitHostPort(addr)
 	if address := parseAddress(host); err != nil || host != "localhost" && !address.IsLoopback() {
-		return usageError("-debug-addr must be a loopback address, as 127.0.0.1:6060: what it shows is not for everybody")
+		return usageError("-debug-addr must be a loopback address such as 127.0.0.1:6060: it needs no password")
 	}
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
-		return fmt.Errorf("listen for debugging: %w", err)
+		return fmt.Errorf("listen on -debug-addr: %w", err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
@@ -229,11 +287,11 @@ func (s *server) startDebug(addr string) error {
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	s.debug = &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
 	s.working.Go(func() { s.debug.Serve(listener) })
-	s.log.Info("debugging", "addr", listener.Addr().String())
+	s.log.Info("serving metrics and profiles", "addr", listener.Addr().String())
 	return nil
 }
 
-// What a client may take its time with.
+// The time-outs of a connection, and the size of a request's header.
 const (
 	headerTimeout  = 5 * time.Second
 	readTimeout    = 10 * time.Second
@@ -241,19 +299,27 @@ const (
 	idleTimeout    = 60 * time.Second
 	maxHeaderBytes = 16 << 10
 
-	stopTimeout = 22 * time.Second // a little more than a write may take
+	stopTimeout = 22 * time.Second // for the drain: a little more than writeTimeout
 )
 
-// serveUntil answers on the listener until ctx ends, then stops in order: health
-// fails, the listener closes, what is under way or was already sent on an open
-// connection is answered, workers stop, the database is checkpointed and closed.
-// It closes the store. keyFile is followed; "" follows none.
+// serveUntil answers requests on the listener until ctx ends or the listener fails, and then
+// stops in order: health reports fail, the listener closes, requests that run or were
+// already sent on an open connection are answered, the background goroutines end, the
+// database is checkpointed and closed. It closes the store in every case. The service picks
+// up changes of keyFile while it runs; "" is no file.
 func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile string) error {
 	conns := &connections{states: map[net.Conn]connection{}}
-	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ConnState: conns.setState,
+	web := &http.Server{
+		Handler:                      s,
+		ReadHeaderTimeout:            headerTimeout,
+		ReadTimeout:                  readTimeout,
+		WriteTimeout:                 writeTimeout,
+		IdleTimeout:                  idleTimeout,
+		MaxHeaderBytes:               maxHeaderBytes,
+		ConnState:                    conns.setState,
 		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		DisableGeneralOptionsHandler: true} // its answer to OPTIONS * has no request id
+		DisableGeneralOptionsHandler: true, // its answer to OPTIONS * has no request id
+	}
 	workers, stopWorkers := context.WithCancel(context.Background())
 	defer stopWorkers()
 	s.working.Go(func() { s.pollFiles(workers, keyFile) })
@@ -270,10 +336,10 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	}
 	s.draining.Store(true)
 	listener.Close()
-	patience, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	drain, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	conns.waitIdle(patience) // Shutdown alone would drop what was already sent (golang/go#65805)
-	err := web.Shutdown(patience)
+	conns.waitIdle(drain)
+	err := web.Shutdown(drain)
 	stopWorkers()
 	if s.debug != nil {
 		s.debug.Close()

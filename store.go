@@ -18,12 +18,12 @@ import (
 
 // The sentinels that store verbs return.
 var (
-	errNotFound    = &refusal{code: codeNotFound}
-	errBusy        = &refusal{code: codeBusy, retryAfter: 5 * time.Second}
-	errStorageFull = &refusal{code: codeStorageFull, retryAfter: 30 * time.Second}
-	errStorage     = &refusal{code: codeStorage, retryAfter: 30 * time.Second}
-	errDoubt       = &refusal{code: codeStorage, detail: "The database failed at the last moment: it is not known whether this was written. Send it again, with the same Idempotency-Key if it had one.", retryAfter: 30 * time.Second}
-	errClosed      = &refusal{code: codeStorage, detail: "The service is stopping.", retryAfter: 5 * time.Second}
+	errNotFound      = &refusal{code: codeNotFound}
+	errBusy          = &refusal{code: codeBusy, retryAfter: 5 * time.Second}
+	errStorageFull   = &refusal{code: codeStorageFull, retryAfter: 30 * time.Second}
+	errStorage       = &refusal{code: codeStorage, retryAfter: 30 * time.Second}
+	errCommitUnknown = &refusal{code: codeStorage, detail: "The database failed at the last moment: it is not known whether this was written. Send it again, with the same Idempotency-Key if it had one.", retryAfter: 30 * time.Second}
+	errClosed        = &refusal{code: codeStorage, detail: "The service is stopping.", retryAfter: 5 * time.Second}
 )
 
 // keep marks an error as a committed result: the transaction that returns it is
@@ -160,16 +160,16 @@ func (t *tx) newID(prefix string) string { return newID(prefix, t.exact) }
 type store struct {
 	*queries
 	*writer
-	path    string
-	walPath string
-	now     func() time.Time
-	readers *sql.DB
-	file    *os.File // the database, to look at; open as long as the connections are
-	opened  os.FileInfo
-	wal     os.FileInfo           // the write-ahead log that is open
-	damaged atomic.Pointer[error] // what the last look at the file's header found; nil: nothing
+	path     string
+	walPath  string
+	now      func() time.Time
+	readers  *sql.DB
+	file     *os.File // the database, to look at; open as long as the connections are
+	fileInfo os.FileInfo
+	walInfo  os.FileInfo           // the write-ahead log that is open
+	damaged  atomic.Pointer[error] // what the last look at the file's header found; nil: nothing
 
-	keepLog          bool        // checkpoints are somebody else's: Litestream's, or the service's
+	noCheckpoints    bool        // checkpoints are somebody else's: Litestream's, or the service's
 	walNeedsTruncate atomic.Bool // what was erased may still be in the write-ahead log
 }
 
@@ -258,8 +258,8 @@ func (j *jsonText) Scan(v any) error {
 	return nil
 }
 
-// found turns "no row was changed" into errNotFound.
-func found(n int64, err error) error {
+// requireRow turns "no row was changed" into errNotFound.
+func requireRow(n int64, err error) error {
 	if err == nil && n == 0 {
 		return errNotFound
 	}

@@ -32,31 +32,31 @@ const (
 	schemaVersion = 2          // as schema.sql sets it; schemaSteps lead to it
 
 	readerConns = 3        // each keeps up to 2 MiB of pages
-	maxLog      = 64 << 20 // bytes of the write-ahead log, past which it is reported
+	maxWAL      = 64 << 20 // bytes of the write-ahead log, past which it is reported
 )
 
 // storeOptions are what differs between opening for the service, for a command
 // and for tests.
 type storeOptions struct {
-	keepLog  bool          // never checkpoint: that is the service's or Litestream's job
-	patience time.Duration // SQLite's busy_timeout; 0: lockPatience
-	now      func() time.Time
-	driver   string // of the writer, for tests that inject faults; "": sqlite
+	noCheckpoints bool          // never checkpoint: that is the service's or Litestream's job
+	busyTimeout   time.Duration // SQLite's busy_timeout; 0: lockPatience
+	now           func() time.Time
+	driver        string // of the writer, for tests that inject faults; "": sqlite
 }
 
 // dsn names the file with every pragma, because one sent by Exec would reach a
 // single connection of the pool.
 func dsn(path, mode string, o storeOptions, more ...string) string {
-	patience := o.patience
+	patience := o.busyTimeout
 	if patience == 0 {
 		patience = lockTimeout
 	}
 	q := url.Values{"mode": {mode}, "_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), // first: the others may have to wait
 		"journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "trusted_schema(0)",
-		"secure_delete(1)", fmt.Sprintf("journal_size_limit(%d)", maxLog),
+		"secure_delete(1)", fmt.Sprintf("journal_size_limit(%d)", maxWAL),
 	}}
-	if o.keepLog {
+	if o.noCheckpoints {
 		q.Add("_pragma", "wal_autocheckpoint(0)")
 	}
 	for _, pragma := range more {
@@ -73,7 +73,7 @@ func fileURL(path string) string {
 // createStore makes a new database at path, whole or not at all, mode 0600. It
 // returns an error wrapping fs.ErrExist when there is something already.
 func createStore(path string, setUp func(*tx) error) error {
-	err := writeWhole(path, false, func(f *os.File) error {
+	err := writeAtomically(path, false, func(f *os.File) error {
 		db, err := sql.Open("sqlite", dsn(f.Name(), "rw", storeOptions{}))
 		if err != nil {
 			return err
@@ -95,10 +95,10 @@ func createStore(path string, setUp func(*tx) error) error {
 	return nil
 }
 
-// writeWhole makes a file, whole or not at all, mode 0600: what fill writes into a
+// writeAtomically makes a file, whole or not at all, mode 0600: what fill writes into a
 // draft beside it takes its place. It replaces an existing one only when told to; else
 // the error wraps fs.ErrExist.
-func writeWhole(path string, replace bool, fill func(draft *os.File) error) error {
+func writeAtomically(path string, replace bool, fill func(draft *os.File) error) error {
 	place := os.Rename
 	if !replace {
 		if _, err := os.Lstat(path); err == nil {
@@ -202,10 +202,10 @@ func checkWritable(path string) error {
 	return nil
 }
 
-// checkLog notices a write-ahead log that was taken away, and with it what was
+// checkWAL notices a write-ahead log that was taken away, and with it what was
 // written last: whoever closes the database removes the -shm file first and the log
 // after it, so that one without the other means that somebody else did.
-func checkLog(path string) error {
+func checkWAL(path string) error {
 	path = realPath(path)
 	before, err := os.Stat(path + "-shm")
 	if err != nil {
@@ -228,18 +228,18 @@ func openStore(path string, o storeOptions) (*store, error) {
 		return nil, err
 	}
 	real := realPath(path)
-	if err := errors.Join(checkLog(path), checkWritable(real)); err != nil {
+	if err := errors.Join(checkWAL(path), checkWritable(real)); err != nil {
 		file.Close()
-		return nil, lineError{err}
+		return nil, oneLineError{err}
 	}
-	s := &store{path: path, walPath: real + "-wal", file: file, now: o.now, keepLog: o.keepLog}
+	s := &store{path: path, walPath: real + "-wal", file: file, now: o.now, noCheckpoints: o.noCheckpoints}
 	if s.now == nil {
 		s.now = time.Now
 	}
 	s.writer = newWriter(s.inPlace, s.now)
 	if err := s.open(o); err != nil {
-		s.release()
-		return nil, lineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
+		s.closeFiles()
+		return nil, oneLineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
 	}
 	s.writer.start()
 	return s, nil
@@ -265,12 +265,12 @@ func openHint(err error) string {
 	return "run 'widgetd check', or restore a backup"
 }
 
-// A lineError is an error whose text has no line breaks: SQLite quotes a damaged schema.
-type lineError struct{ error }
+// A oneLineError is an error whose text has no line breaks: SQLite quotes a damaged schema.
+type oneLineError struct{ error }
 
-func (o lineError) Error() string { return strings.Join(strings.Fields(o.error.Error()), " ") }
+func (o oneLineError) Error() string { return strings.Join(strings.Fields(o.error.Error()), " ") }
 
-func (o lineError) Unwrap() error { return o.error }
+func (o oneLineError) Unwrap() error { return o.error }
 
 func (s *store) open(o storeOptions) (err error) {
 	if s.writer.db, err = sql.Open(cmp.Or(o.driver, "sqlite"), dsn(s.path, "rw", o)); err != nil {
@@ -289,11 +289,11 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
 	s.queries = newQueries(s.readers.PrepareContext)
-	if s.wal, err = os.Stat(s.walPath); err != nil {
+	if s.walInfo, err = os.Stat(s.walPath); err != nil {
 		return err
 	}
-	s.walNeedsTruncate.Store(s.wal.Size() > 0) // of what was erased before a service ended that could not empty it
-	s.opened, err = s.file.Stat()
+	s.walNeedsTruncate.Store(s.walInfo.Size() > 0) // of what was erased before a service ended that could not empty it
+	s.fileInfo, err = s.file.Stat()
 	return err
 }
 
@@ -356,10 +356,10 @@ func (s *store) close() error {
 	s.writer.stop()
 	s.closeReaders() // first, so that none of them holds back the checkpoint
 	var err error
-	if !s.keepLog {
+	if !s.noCheckpoints {
 		err = errors.Join(s.writer.queries.run("PRAGMA busy_timeout(1000)"), s.checkpoint())
 	}
-	return errors.Join(err, s.release())
+	return errors.Join(err, s.closeFiles())
 }
 
 // checkpoint moves the write-ahead log into the database file and empties it.
@@ -369,13 +369,13 @@ func (s *store) checkpoint() error {
 	return s.writer.queries.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved)
 }
 
-// emptyLog checkpoints and truncates the write-ahead log while the service runs,
+// truncateWAL checkpoints and truncates the write-ahead log while the service runs,
 // over a connection of its own, so that what was erased is gone from there too.
 // It waits for readers and the writer as long as told, in short tries with pauses:
 // SQLite holds writers up while such a checkpoint waits for a reader.
-func (s *store) emptyLog(patience time.Duration) error {
+func (s *store) truncateWAL(patience time.Duration) error {
 	const try, pause = 50 * time.Millisecond, 200 * time.Millisecond
-	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{patience: try}))
+	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{busyTimeout: try}))
 	if err != nil {
 		return err
 	}
@@ -398,11 +398,11 @@ func (s *store) emptyLog(patience time.Duration) error {
 // somebody has a transaction open, stays to be done (walNeedsTruncate). later reports
 // that this was left over from an earlier time.
 func (s *store) scrubWAL(patience time.Duration) (later bool, err error) {
-	if s.keepLog { // Litestream's, and it ends there with its retention
+	if s.noCheckpoints { // Litestream's, and it ends there with its retention
 		return false, nil
 	}
 	later = s.walNeedsTruncate.Swap(false)
-	if err = s.emptyLog(patience); err != nil {
+	if err = s.truncateWAL(patience); err != nil {
 		s.walNeedsTruncate.Store(true)
 	}
 	return later, err
@@ -420,7 +420,7 @@ func (s *store) closeReaders() error {
 	return err
 }
 
-func (s *store) release() error {
+func (s *store) closeFiles() error {
 	return errors.Join(s.closeReaders(), s.writer.disconnect(), s.file.Close())
 }
 
@@ -428,17 +428,17 @@ func (s *store) release() error {
 // open, and looked sound when watch last looked. What is written elsewhere is lost.
 func (s *store) inPlace() error {
 	database, err := os.Stat(s.path)
-	if err != nil || !os.SameFile(database, s.opened) {
+	if err != nil || !os.SameFile(database, s.fileInfo) {
 		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
 	}
 	log, err := os.Stat(s.walPath)
-	if err != nil || !os.SameFile(log, s.wal) {
+	if err != nil || !os.SameFile(log, s.walInfo) {
 		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.walPath)
 	}
 	if s.damaged.Load() == nil {
 		return nil
 	}
-	s.watch()
+	s.recheckHeader()
 	if damage := s.damaged.Load(); damage != nil {
 		return fmt.Errorf("%w (%w)", errStorage, *damage)
 	}
@@ -446,7 +446,7 @@ func (s *store) inPlace() error {
 }
 
 // watch looks at the file's header, which SQLite reads once and then keeps in memory.
-func (s *store) watch() {
+func (s *store) recheckHeader() {
 	if err := checkHeader(s.file); err != nil {
 		s.damaged.Store(&err)
 	} else {
@@ -454,8 +454,8 @@ func (s *store) watch() {
 	}
 }
 
-// logSize is how many bytes the write-ahead log takes on the disk.
-func (s *store) logSize() int64 {
+// walSize is how many bytes the write-ahead log takes on the disk.
+func (s *store) walSize() int64 {
 	info, err := os.Stat(s.walPath)
 	if err != nil {
 		return 0
@@ -464,8 +464,8 @@ func (s *store) logSize() int64 {
 }
 
 // readable reports whether the file at the path is the open one and answers.
-func (s *store) readable() error {
-	s.watch()
+func (s *store) checkReadable() error {
+	s.recheckHeader()
 	if err := s.inPlace(); err != nil {
 		return err
 	}
@@ -479,7 +479,7 @@ func (s *store) readable() error {
 // probe proves that the file can be read and written by doing both.
 // Errors: errBusy, errStorageFull, errStorage.
 func (s *store) probe(ctx context.Context) error {
-	if err := s.readable(); err != nil {
+	if err := s.checkReadable(); err != nil {
 		return err
 	}
 	return s.update(ctx, func(t *tx) error {
@@ -492,7 +492,7 @@ func (s *store) probe(ctx context.Context) error {
 // backup writes a consistent copy of the database to a new file, mode 0600,
 // while the service runs, and checks the copy.
 func (s *store) backup(path string) error {
-	err := writeWhole(path, false, func(f *os.File) error {
+	err := writeAtomically(path, false, func(f *os.File) error {
 		db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
 		if err != nil {
 			return err
@@ -503,7 +503,7 @@ func (s *store) backup(path string) error {
 		}
 		faults, _, err := inspectFile(f.Name()) // what the database holds beside its own schema is in the copy too
 		if len(faults) > 0 {
-			err = lineError{fmt.Errorf("the copy is not sound: %s", strings.Join(faults, "; "))}
+			err = oneLineError{fmt.Errorf("the copy is not sound: %s", strings.Join(faults, "; "))}
 		}
 		return err
 	})
@@ -529,12 +529,12 @@ func inspectFile(path string) (faults, extra []string, err error) {
 		return []string{err.Error()}, nil, nil
 	}
 	defer file.Close() // after the database
-	if err := checkLog(path); err != nil {
+	if err := checkWAL(path); err != nil {
 		return []string{err.Error()}, nil, nil
 	}
 	err = readFile(path, func(q *queries) (err error) {
-		if faults, err = q.damage(); err != nil {
-			faults, err = append(faults, lineError{err}.Error()), nil
+		if faults, err = q.integrityFaults(); err != nil {
+			faults, err = append(faults, oneLineError{err}.Error()), nil
 			return err
 		}
 		if err := checkVersion(q); err != nil {
@@ -561,7 +561,7 @@ func readFile(path string, f func(*queries) error) error {
 
 // damage reads the whole database and tells what is wrong with its pages, indexes and
 // foreign keys. The error says what it could not read.
-func (q *queries) damage() (faults []string, err error) {
+func (q *queries) integrityFaults() (faults []string, err error) {
 	err = q.each(`PRAGMA integrity_check(20)`, nil, func(scan func(...any) error) error {
 		var line string
 		err := scan(&line)
@@ -573,12 +573,12 @@ func (q *queries) damage() (faults []string, err error) {
 	if err != nil {
 		return faults, fmt.Errorf("integrity: %w", err)
 	}
-	broken, err := q.brokenKeys()
+	broken, err := q.foreignKeyFaults()
 	return append(faults, broken...), err
 }
 
-// brokenKeys tells which rows name another one that is not there, at most 20 of them.
-func (q *queries) brokenKeys() (faults []string, err error) {
+// foreignKeyFaults tells which rows name another one that is not there, at most 20 of them.
+func (q *queries) foreignKeyFaults() (faults []string, err error) {
 	err = q.each(`SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 20`, nil, func(scan func(...any) error) error {
 		var table, parent string
 		var row sql.NullInt64

@@ -197,7 +197,7 @@ func TestFile_orKeyThatIsBadIsRefusedByServeInOneLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.fails("run 'chmod 600 "+o.env["WIDGETD_KEY"]+"'", "serve", "-addr", "127.0.0.1:0")
-	o.fails("run 'widgetd init' first, or name it with -key", "serve", "-addr", "127.0.0.1:0", "-key", filepath.Join(o.dir, "none"))
+	o.fails("run 'widgetd init' first, or give its path with -key", "serve", "-addr", "127.0.0.1:0", "-key", filepath.Join(o.dir, "none"))
 }
 
 func TestFile_ofANewerSchemaIsRefusedAlsoWhileOnlyTheWALSaysSo(t *testing.T) {
@@ -232,7 +232,7 @@ func TestFile_pathMayHaveOddCharacters(t *testing.T) {
 			if err := s.backup(filepath.Join(dir, name+".copy")); err != nil {
 				t.Error(err)
 			}
-			if err := s.emptyLog(time.Second); err != nil {
+			if err := s.truncateWAL(time.Second); err != nil {
 				t.Error(err)
 			}
 			if faults, err := checkFile(path); err != nil || len(faults) > 0 {
@@ -259,7 +259,7 @@ func TestFile_behindASymbolicLinkIsTheOneThatTheLinkNames(t *testing.T) {
 	if err := s.update(t.Context(), named("through the link")); err != nil {
 		t.Fatal(err)
 	}
-	if s.logSize() == 0 {
+	if s.walSize() == 0 {
 		t.Error("the log was not found")
 	}
 	if err := s.backup(link + ".copy"); err != nil {
@@ -344,11 +344,11 @@ func TestFile_headerDamagedWhileOpenIsNoticedUntilItIsMended(t *testing.T) {
 			t.Fatal(err)
 		}
 		damage(t, s.path, at, 'X')
-		if s.watch(); !errors.Is(s.inPlace(), errStorage) {
+		if s.recheckHeader(); !errors.Is(s.inPlace(), errStorage) {
 			t.Errorf("byte %d changed: %v", at, s.inPlace())
 		}
 		damage(t, s.path, at, head[at])
-		if s.watch(); s.inPlace() != nil {
+		if s.recheckHeader(); s.inPlace() != nil {
 			t.Errorf("byte %d mended: %v", at, s.inPlace())
 		}
 	}
@@ -365,7 +365,7 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 	var n int
 	s.check(reader.QueryRow(`SELECT count(*) FROM leads`).Scan(&n)) // the transaction begins here
 	fill := func() {
-		for s.store.logSize() <= maxLog {
+		for s.store.walSize() <= maxWAL {
 			s.change(named(strings.Repeat("x", 4<<20)))
 		}
 	}
@@ -374,7 +374,7 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 	}
 	fill()
 	large := s.server.reportWAL(s.server.reportWAL(s.server.reportWAL(false)))
-	if !large || strings.Count(s.log.String(), "the write-ahead log is large: it can't be emptied while somebody keeps a transaction open") != 1 {
+	if !large || strings.Count(s.log.String(), "the write-ahead log is large: a transaction that another program keeps open") != 1 {
 		t.Errorf("a large log: %v\n%s", large, s.log.String())
 	}
 	if a := s.get("/widget/health").is(200); a.text("status") != "warn" || !strings.Contains(a.body, `"sqlite:logSize":[{"componentType":"datastore","observedValue":6`) {
@@ -382,7 +382,7 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 	}
 	var metrics strings.Builder
 	s.server.writeMetrics(&metrics)
-	if !strings.Contains(metrics.String(), fmt.Sprintf("\nwidgetd_log_bytes %d\n", s.store.logSize())) {
+	if !strings.Contains(metrics.String(), fmt.Sprintf("\nwidgetd_log_bytes %d\n", s.store.walSize())) {
 		t.Errorf("metrics: %s", metrics.String())
 	}
 	s.check(reader.Rollback())
@@ -390,7 +390,7 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 		s.change(named("small"))
 	}
 	if s.server.reportWAL(large) || strings.Count(s.log.String(), "the write-ahead log is small again") != 1 {
-		t.Errorf("%d bytes\n%s", s.store.logSize(), s.log.String())
+		t.Errorf("%d bytes\n%s", s.store.walSize(), s.log.String())
 	}
 	if a := s.get("/widget/health").is(200); strings.Contains(a.body, "logSize") {
 		t.Errorf("health: %s", a.body)
@@ -402,7 +402,7 @@ func TestWAL_emptiedUnderAReaderHoldsNoWriterUp(t *testing.T) {
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	leaveOpen(t, s.path)
 	emptied := make(chan error, 1)
-	go func() { emptied <- s.emptyLog(time.Second) }()
+	go func() { emptied <- s.truncateWAL(time.Second) }()
 	for writes := 0; ; writes++ { // SQLite lets nobody write while such a checkpoint waits for a reader
 		if err := s.update(t.Context(), named("meanwhile")); err != nil {
 			t.Fatal(err)
@@ -593,9 +593,9 @@ func TestCheck_tellsEveryFaultAndFails(t *testing.T) {
 		want string
 	}{
 		{"a database that others can read", func(o *operator) error { return os.Chmod(o.env["WIDGETD_DB"], 0o644) }, "(mode 0644): run 'chmod 600 "},
-		{"a key that others can read", func(o *operator) error { return os.Chmod(o.env["WIDGETD_KEY"], 0o640) }, "others can read the key file"},
+		{"a key that others can read", func(o *operator) error { return os.Chmod(o.env["WIDGETD_KEY"], 0o640) }, "other users can read the key file"},
 		{"no key", func(o *operator) error { return os.Remove(o.env["WIDGETD_KEY"]) }, "no key file at"},
-		{"a damaged key", func(o *operator) error { return os.Truncate(o.env["WIDGETD_KEY"], 100) }, "is damaged: restore it from your copy"},
+		{"a damaged key", func(o *operator) error { return os.Truncate(o.env["WIDGETD_KEY"], 100) }, "is damaged: restore it from a copy"},
 		{"no database", func(o *operator) error { return os.Remove(o.env["WIDGETD_DB"]) }, "no database at"},
 		{"a row without its account", func(o *operator) error {
 			raw(o.t, o.env["WIDGETD_DB"], `PRAGMA foreign_keys=0; INSERT INTO widgets (id, account_id, name, created_at) VALUES ('wgt_x', 'acct_gone', 'x', '2026-01-01T00:00:00Z')`)

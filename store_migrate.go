@@ -41,12 +41,12 @@ type upgradeOptions struct {
 	dryRun   bool              // roll back at the end
 	noCopy   bool              // write no copy of the old database
 	now      func() time.Time  // for the copy's name
-	progress func(text string) // is told every tellEvery that a long part is under way, from a goroutine of its own
+	progress func(text string) // is told every progressInterval that a long part is under way, from a goroutine of its own
 
-	tellEvery time.Duration // 0: 5 seconds
-	driver    string        // for tests that inject faults; "": sqlite
-	steps     []schemaStep  // for tests, with the schema that they lead to; nil: schemaSteps and schema.sql
-	schema    string
+	progressInterval time.Duration // 0: 5 seconds
+	driver           string        // for tests that inject faults; "": sqlite
+	steps            []schemaStep  // for tests, with the schema that they lead to; nil: schemaSteps and schema.sql
+	schema           string
 }
 
 // An upgradeReport says what an upgrade did, or with DryRun what it would do.
@@ -87,9 +87,9 @@ func upgradeFile(ctx context.Context, path string, o upgradeOptions) (*upgradeRe
 	report, err := m.upgrade(file)
 	switch {
 	case errors.Is(err, errMaybeUpgraded):
-		return nil, lineError{fmt.Errorf("%s: %w", path, err)}
+		return nil, oneLineError{fmt.Errorf("%s: %w", path, err)}
 	case err != nil:
-		return nil, lineError{fmt.Errorf("%s was not upgraded: %w", path, err)}
+		return nil, oneLineError{fmt.Errorf("%s was not upgraded: %w", path, err)}
 	}
 	report.Milliseconds = time.Since(began).Milliseconds()
 	return report, nil
@@ -131,7 +131,7 @@ func withHint(err error) error {
 func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	version, err := fileVersion(m.path, file)
 	if err == nil {
-		err = m.startsAt(version)
+		err = m.setFrom(version)
 	}
 	if err != nil {
 		return nil, withHint(err)
@@ -139,25 +139,25 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	if m.from == m.to {
 		return m.report(), nil
 	}
-	if err := errors.Join(checkLog(m.path), checkWritable(m.path)); err != nil {
+	if err := errors.Join(checkWAL(m.path), checkWritable(m.path)); err != nil {
 		return nil, err
 	}
 	defer m.close()
-	if err := m.claim(); err != nil {
+	if err := m.lockExclusively(); err != nil {
 		return nil, err
 	}
 	report := m.report()
 	if m.from == m.to { // somebody else was faster
 		return report, nil
 	}
-	if err := errors.Join(m.removeDrafts(), m.checkRoom()); err != nil {
+	if err := errors.Join(m.removeUnfinishedCopies(), m.checkDiskSpace()); err != nil {
 		return nil, err
 	}
-	if report.Copy, err = m.keepOld(); err != nil {
+	if report.Copy, err = m.copyOrCheck(); err != nil {
 		return nil, err
 	}
 	if report.Steps, err = m.runSteps(); err != nil {
-		return nil, m.afterFailure(report.Copy, err)
+		return nil, m.rollBack(report.Copy, err)
 	}
 	return report, nil
 }
@@ -166,8 +166,8 @@ func (m *migration) report() *upgradeReport {
 	return &upgradeReport{From: m.from, To: m.to, DryRun: m.dryRun, Steps: []stepReport{}}
 }
 
-// startsAt notes the version that the database has, if there are steps from it on.
-func (m *migration) startsAt(version int) error {
+// setFrom notes the version that the database has, if there are steps from it on.
+func (m *migration) setFrom(version int) error {
 	switch {
 	case version > m.to:
 		return errNewerSchema
@@ -204,7 +204,7 @@ func fileVersion(path string, file *os.File) (version int, err error) {
 // The version is read before locking_mode is set: in the other order SQLite would keep
 // the index of the write-ahead log in memory, and would leave the -shm file of a
 // killed service behind alone, which looks like a log that was taken away.
-func (m *migration) claim() (err error) {
+func (m *migration) lockExclusively() (err error) {
 	pragmas := url.Values{"mode": {"rw"}, "_pragma": {"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
 		"foreign_keys(0)", "legacy_alter_table(1)"}} // so that a step may rebuild a table that others and views name; checkResult looks at both
 	if m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode()); err != nil {
@@ -229,7 +229,7 @@ func (m *migration) claim() (err error) {
 	if err := cmp.Or(err, m.run("ROLLBACK")); err != nil { // the lock stays
 		return withHint(err)
 	}
-	return withHint(m.startsAt(version))
+	return withHint(m.setFrom(version))
 }
 
 func (m *migration) close() {
@@ -244,10 +244,10 @@ func (m *migration) close() {
 	}
 }
 
-// checkRoom refuses while the disk has no room for the copy and for a step that
+// checkDiskSpace refuses while the disk has no room for the copy and for a step that
 // rewrites everything. Without a copy it asks for nothing: whoever has no room can
 // still upgrade, and a disk that turns out too small rolls everything back.
-func (m *migration) checkRoom() error {
+func (m *migration) checkDiskSpace() error {
 	if m.noCopy {
 		return nil
 	}
@@ -270,8 +270,8 @@ func (m *migration) checkRoom() error {
 // The names of copies, and of what a copy that was being written when the program was
 // killed is called: widgetd.db.v1-2027-01-31T120000Z, and that with .new behind it.
 var (
-	copySuffix  = regexp.MustCompile(`^\.v\d+-`)
-	draftSuffix = regexp.MustCompile(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?\.new(-journal)?$`)
+	copySuffix       = regexp.MustCompile(`^\.v\d+-`)
+	unfinishedSuffix = regexp.MustCompile(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?\.new(-journal)?$`)
 )
 
 // upgradeCopies returns the files beside a database that hold what it held before an
@@ -289,13 +289,13 @@ func filesBeside(path string, suffix *regexp.Regexp) (files []string) {
 	return files
 }
 
-// removeDrafts removes unfinished copies of killed upgrades: while this one has the
+// removeUnfinishedCopies removes unfinished copies of killed upgrades: while this one has the
 // database, no other writes one.
-func (m *migration) removeDrafts() error {
+func (m *migration) removeUnfinishedCopies() error {
 	if m.dryRun {
 		return nil
 	}
-	for _, draft := range filesBeside(m.path, draftSuffix) {
+	for _, draft := range filesBeside(m.path, unfinishedSuffix) {
 		if err := os.Remove(draft); err != nil {
 			return fmt.Errorf("remove what is left of an earlier copy: %w", err)
 		}
@@ -303,11 +303,11 @@ func (m *migration) removeDrafts() error {
 	return nil
 }
 
-// keepOld writes the copy and returns its name. Without one it checks the database
+// copyOrCheck writes the copy and returns its name. Without one it checks the database
 // itself, so that what is not sound is never upgraded.
-func (m *migration) keepOld() (*string, error) {
+func (m *migration) copyOrCheck() (*string, error) {
 	if m.dryRun || m.noCopy {
-		return nil, m.during("checking the database", func() error { return soundOr(m.damage()) })
+		return nil, m.withProgress("checking the database", func() error { return integrityError(m.integrityFaults()) })
 	}
 	named := fmt.Sprintf("%s.v%d-%s", m.path, m.from, m.now().UTC().Format("2006-01-02T150405Z"))
 	name := named
@@ -317,15 +317,15 @@ func (m *migration) keepOld() (*string, error) {
 		}
 		name = fmt.Sprintf("%s-%d", named, n)
 	}
-	err := m.during("writing the copy", func() error { return writeWhole(name, false, m.writeCopy) })
+	err := m.withProgress("writing the copy", func() error { return writeAtomically(name, false, m.writeCopy) })
 	if err != nil {
 		return nil, fmt.Errorf("write the copy: %w", err)
 	}
 	return &name, nil
 }
 
-// soundOr makes an error of what damage has found.
-func soundOr(faults []string, err error) error {
+// integrityError makes an error of what damage has found.
+func integrityError(faults []string, err error) error {
 	if err == nil && len(faults) > 0 {
 		err = fmt.Errorf("it is not sound: %s", strings.Join(faults, "; "))
 	}
@@ -343,7 +343,7 @@ func (m *migration) writeCopy(draft *os.File) error {
 		return withHint(err)
 	}
 	return readFile(draft.Name(), func(q *queries) error {
-		if err := soundOr(q.damage()); err != nil {
+		if err := integrityError(q.integrityFaults()); err != nil {
 			return err
 		}
 		is, err := schemaOf(q)
@@ -384,7 +384,7 @@ func (m *migration) runSteps() ([]stepReport, error) {
 	if err := m.exec(fmt.Sprintf(`PRAGMA user_version = %d`, m.to)); err != nil {
 		return nil, withHint(err)
 	}
-	if err := m.during("checking the result", m.checkResult); err != nil {
+	if err := m.withProgress("checking the result", m.checkResult); err != nil {
 		return nil, err
 	}
 	switch {
@@ -404,7 +404,7 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	if err != nil {
 		return stepReport{}, withHint(err)
 	}
-	err = m.during(what, func() error {
+	err = m.withProgress(what, func() error {
 		if err := m.exec(step.sql); err != nil || step.run == nil {
 			return err
 		}
@@ -430,7 +430,7 @@ func (m *migration) checkResult() error {
 		return withHint(err)
 	}
 	faults = append(faults, extra...)
-	broken, err := m.brokenKeys()
+	broken, err := m.foreignKeyFaults()
 	if err != nil {
 		return withHint(err)
 	}
@@ -440,10 +440,10 @@ func (m *migration) checkResult() error {
 	return nil
 }
 
-// afterFailure rolls back and removes the copy, which nobody needs then; a service that
+// rollBack rolls back and removes the copy, which nobody needs then; a service that
 // systemd starts again and again would fill the disk with them. When it is not known
 // whether the transaction was committed, the copy stays.
-func (m *migration) afterFailure(copied *string, err error) error {
+func (m *migration) rollBack(copied *string, err error) error {
 	m.run("ROLLBACK") // it fails where SQLite has rolled back by itself, or has committed
 	var version int
 	if unknown := m.one(`PRAGMA user_version`, nil, &version); unknown != nil || version != m.from {
@@ -457,11 +457,11 @@ func (m *migration) afterFailure(copied *string, err error) error {
 
 // during runs a part of the upgrade that may take long, and has progress told of it
 // every now and then.
-func (m *migration) during(what string, part func() error) error {
+func (m *migration) withProgress(what string, part func() error) error {
 	began, ended := time.Now(), make(chan struct{})
 	var telling sync.WaitGroup
 	telling.Go(func() {
-		ticker := time.NewTicker(cmp.Or(m.tellEvery, 5*time.Second))
+		ticker := time.NewTicker(cmp.Or(m.progressInterval, 5*time.Second))
 		defer ticker.Stop()
 		for {
 			select {
@@ -482,7 +482,7 @@ func (m *migration) during(what string, part func() error) error {
 
 // A schemaObject is a table, an index, a view or a trigger.
 type schemaObject struct {
-	text    string   // as plainSQL
+	text    string   // as normalizeSQL
 	columns []string // of a table
 }
 
@@ -495,7 +495,7 @@ func schemaOf(q *queries) (map[string]schemaObject, error) {
 		func(scan func(...any) error) error {
 			var name, text, columns string
 			err := scan(&name, &text, &columns)
-			objects[name] = schemaObject{plainSQL(text), strings.Split(columns, "\n")}
+			objects[name] = schemaObject{normalizeSQL(text), strings.Split(columns, "\n")}
 			return err
 		})
 	return objects, err
@@ -506,10 +506,10 @@ var (
 	sqlWord  = regexp.MustCompile(`^"?([\pL\pN_$]+)"?$`)
 )
 
-// plainSQL is a statement without comments and without white space that it doesn't
+// normalizeSQL is a statement without comments and without white space that it doesn't
 // need. Names lose their double quotes, which ALTER TABLE … RENAME puts around them.
 // Two statements that it makes equal declare the same.
-func plainSQL(statement string) string {
+func normalizeSQL(statement string) string {
 	var plain strings.Builder
 	afterWord := false
 	for _, token := range sqlToken.FindAllString(statement, -1) {

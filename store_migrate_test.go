@@ -292,14 +292,14 @@ func TestUpgrade_ofACurrentDatabaseDoesNotEvenOpenIt(t *testing.T) {
 	if err := s.update(t.Context(), named("in the log")); err != nil {
 		t.Fatal(err)
 	}
-	before, logged := dirNames(t, filepath.Dir(path)), s.logSize()
+	before, logged := dirNames(t, filepath.Dir(path)), s.walSize()
 	for _, o := range []upgradeOptions{{}, {dryRun: true}, {noCopy: true}} {
 		if report := upgraded(t, path, o); report.From != schemaVersion || report.To != schemaVersion || len(report.Steps) > 0 || report.Copy != nil {
 			t.Errorf("report %+v", report)
 		}
 	}
-	if names := dirNames(t, filepath.Dir(path)); !slices.Equal(names, before) || s.logSize() != logged || logged == 0 {
-		t.Errorf("files %q with a log of %d bytes, want %q with %d", names, s.logSize(), before, logged)
+	if names := dirNames(t, filepath.Dir(path)); !slices.Equal(names, before) || s.walSize() != logged || logged == 0 {
+		t.Errorf("files %q with a log of %d bytes, want %q with %d", names, s.walSize(), before, logged)
 	}
 }
 
@@ -587,7 +587,7 @@ func TestUpgrade_tellsThatALongStepIsUnderWay(t *testing.T) {
 		}
 		return nil
 	}}, "")
-	o.tellEvery, o.progress = time.Millisecond, func(text string) {
+	o.progressInterval, o.progress = time.Millisecond, func(text string) {
 		select {
 		case told <- text:
 		default:
@@ -764,7 +764,7 @@ func TestUpgrade_comparesStatementsByWhatTheyDeclare(t *testing.T) {
 		{"CREATE TABLE \"a\" ( b TEXT /* one\ntwo */ )", "CREATE TABLE a (b TEXT)"},
 		{"a  IN\n('x' , 'y')", "a IN ('x','y')"},
 	} {
-		if one, other := plainSQL(equal[0]), plainSQL(equal[1]); one != other {
+		if one, other := normalizeSQL(equal[0]), normalizeSQL(equal[1]); one != other {
 			t.Errorf("%q and %q become %q and %q", equal[0], equal[1], one, other)
 		}
 	}
@@ -776,7 +776,7 @@ func TestUpgrade_comparesStatementsByWhatTheyDeclare(t *testing.T) {
 		{`"a b"`, `a b`},
 		{"a TEXT NOT NULL", "a TEXT"},
 	} {
-		if one, other := plainSQL(differ[0]), plainSQL(differ[1]); one == other {
+		if one, other := normalizeSQL(differ[0]), normalizeSQL(differ[1]); one == other {
 			t.Errorf("%q and %q both become %q", differ[0], differ[1], one)
 		}
 	}

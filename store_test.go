@@ -50,7 +50,7 @@ func TestStore_givesEveryConnectionItsPragmas(t *testing.T) {
 			}
 		}
 	})
-	litestream := openTestStore(t, makeStore(t), storeOptions{keepLog: true, patience: 70 * time.Millisecond})
+	litestream := openTestStore(t, makeStore(t), storeOptions{noCheckpoints: true, busyTimeout: 70 * time.Millisecond})
 	eachConnection(t, litestream, func(name string, ask func(string, ...any) error) {
 		var pages, patience int
 		if err := errors.Join(ask("PRAGMA wal_autocheckpoint", &pages), ask("PRAGMA busy_timeout", &patience)); err != nil || pages != 0 || patience != 70 {
@@ -77,8 +77,8 @@ func TestStore_readersCannotWriteAndForeignKeysHold(t *testing.T) {
 func TestStore_leavesAWALThatLitestreamOwnsAlone(t *testing.T) {
 	t.Parallel()
 	path := makeStore(t)
-	reader := openTestStore(t, path, storeOptions{keepLog: true}) // stands for Litestream, which keeps a connection
-	s := openTestStore(t, path, storeOptions{keepLog: true})
+	reader := openTestStore(t, path, storeOptions{noCheckpoints: true}) // stands for Litestream, which keeps a connection
+	s := openTestStore(t, path, storeOptions{noCheckpoints: true})
 	if err := errors.Join(s.update(t.Context(), named("x")), s.close()); err != nil {
 		t.Fatal(err)
 	}
@@ -469,15 +469,15 @@ func BenchmarkScale(b *testing.B) {
 			devices++
 			activate(s, s.any(), fmt.Sprint(devices))
 		}},
-		{"timeHasWork", func(s *scaled) {
-			_, err := s.store.timeHasWork(newStamp(time.Now()))
+		{"transitionsDue", func(s *scaled) {
+			_, err := s.store.transitionsDue(newStamp(time.Now()))
 			s.check(err)
 		}},
 		{"v_licenses", func(s *scaled) {
 			s.count(`SELECT sum(length(status) + seats_used) FROM v_licenses WHERE account_id = ?`, s.account)
 		}},
 		{"open", func(s *scaled) {
-			st, err := openStore(filepath.Join(s.dir, "widgetd.db"), storeOptions{keepLog: true})
+			st, err := openStore(filepath.Join(s.dir, "widgetd.db"), storeOptions{noCheckpoints: true})
 			s.check(err)
 			s.check(st.close())
 		}},

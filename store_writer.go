@@ -246,7 +246,7 @@ func (j *job) finish(err error) {
 // wait, and returns once it is on disk. When f fails, what it wrote is rolled
 // back alone and its error comes back (but see keep). f may run more than once
 // and must then start anew. When ctx ends before f's turn, f is not run.
-// Errors: f's own, errBusy, errStorageFull, errStorage, errDoubt, errClosed, ctx'w.
+// Errors: f's own, errBusy, errStorageFull, errStorage, errCommitUnknown, errClosed, ctx'w.
 func (w *writer) update(ctx context.Context, f func(*tx) error) error {
 	if since := w.blockedSince.Load(); since != nil && w.callers.Load() >= maxBlocked && w.now().Sub(*since) > time.Second {
 		return errBusy
@@ -500,7 +500,7 @@ func keepsWrites(err error) bool {
 // them what their callers will hear. It returns an error when nothing was
 // committed, for sure: the transaction could still be rolled back. Else a COMMIT
 // that failed may have happened all the same, so nothing is run again, and every
-// caller hears errDoubt, or that the disk is full, in place of its success.
+// caller hears errCommitUnknown, or that the disk is full, in place of its success.
 func (w *writer) commit(batch []*job, errs []error) error {
 	written := 0
 	var sum total
@@ -530,7 +530,7 @@ func (w *writer) commit(batch []*job, errs []error) error {
 		w.changes.record(invalidation{})
 	}
 	if err != nil && !errors.Is(err, errStorageFull) { // at which SQLite rolls back by itself
-		err = fmt.Errorf("%w (%v)", errDoubt, err)
+		err = fmt.Errorf("%w (%v)", errCommitUnknown, err)
 	}
 	for i, j := range batch {
 		var kept keptError

@@ -374,7 +374,7 @@ func TestWriter_isDelayedByAForeignWriterAndFailsNothing(t *testing.T) {
 func TestWriter_isBusyPastTheWaitForALockAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.reopen(storeOptions{patience: 20 * time.Millisecond})
+	s.reopen(storeOptions{busyTimeout: 20 * time.Millisecond})
 	token := s.token(s.account, scopeLeads)
 	release := foreignLock(t, s.store.path)
 	a := s.post("/widget/leads", anyLead).is(503, "busy")
@@ -500,7 +500,7 @@ func TestWriter_leavesOthersTheLockOnASlowDisk(t *testing.T) {
 	path := makeStore(t)
 	useFault(path, &fault{sync: 20 * time.Millisecond})
 	s := openTestStore(t, path, storeOptions{driver: "faulty"})
-	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{patience: time.Nanosecond})) // it asks once
+	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{busyTimeout: time.Nanosecond})) // it asks once
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -873,7 +873,7 @@ func (b *faultBench) errors(t *testing.T) []error {
 	defer release()
 	full := fails("file::memory:", `PRAGMA max_page_count = 1`, `CREATE TABLE t (x)`)
 	readOnly := fails("file::memory:", `PRAGMA query_only = 1`, `CREATE TABLE t (x)`)
-	busy := fails(dsn(b.store.path, "rw", storeOptions{patience: time.Millisecond}), `BEGIN IMMEDIATE`)
+	busy := fails(dsn(b.store.path, "rw", storeOptions{busyTimeout: time.Millisecond}), `BEGIN IMMEDIATE`)
 	if !errors.Is(storageError(full), errStorageFull) || !errors.Is(storageError(readOnly), errStorage) || !errors.Is(storageError(busy), errBusy) {
 		t.Fatalf("not the errors that they should be: %v, %v, %v", full, readOnly, busy)
 	}

@@ -147,7 +147,7 @@ func (f *filledFile) ask(s *service) map[string]answer {
 		"legacy":    s.get("//api/legacy/widget/stats"),
 	}
 	s.chore(countLegacyCalls)(s.t.Context()) // their errors go to the log
-	s.server.advance(s.t.Context())
+	s.server.runTransitions(s.t.Context())
 	s.store.update(s.t.Context(), (*tx).sweep)
 	return all
 }
@@ -175,7 +175,7 @@ func (f *filledFile) serveDamaged(t testing.TB, path, what string) (report damag
 			t.Errorf("%s: check finds nothing, but %d rows read otherwise (%v)", what, report.changed, err)
 		}
 	}
-	st, err := openStore(path, storeOptions{patience: time.Second})
+	st, err := openStore(path, storeOptions{busyTimeout: time.Second})
 	if err == nil {
 		var log strings.Builder
 		s := &service{t: t, dir: filepath.Dir(path), store: st, keys: f.keys}

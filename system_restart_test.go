@@ -280,7 +280,7 @@ func TestRestart_leavesTheSocketOfAnotherProcessAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if _, err := listen(l.Addr().String(), func(string) string { return "" }); err == nil || !strings.Contains(err.Error(), "name another address with -addr") {
+	if _, err := listen(l.Addr().String(), func(string) string { return "" }); err == nil || !strings.Contains(err.Error(), "choose another address with -addr") {
 		t.Errorf("an address in use: %v", err)
 	}
 }

@@ -9,50 +9,52 @@ import (
 	"time"
 )
 
-// What runs beside the requests: following the files, and doing what time brings
-// about.
+// What runs in the background of the service: polling the files for changes, and the chores of
+// the wings, such as the transitions that only the time causes (lapsed seats, expiry).
 
 const (
-	upkeepInterval     = time.Second
-	sweepInterval      = time.Minute
-	clockJump          = time.Minute     // between two looks: more than a clock is ever trimmed by
-	finalChoresTimeout = 5 * time.Second // for what is written at the stop
-	clockTrustDelay    = time.Hour       // until a clock that was set forward is believed
+	upkeepInterval     = time.Second     // between two polls, and between two runs of the chores
+	sweepInterval      = time.Minute     // between two sweeps, and two tries to truncate the WAL
+	clockJump          = time.Minute     // within upkeepInterval: more than a clock is ever slewed by
+	finalChoresTimeout = 5 * time.Second // for the chores that run at the stop
+	clockTrustDelay    = time.Hour       // how long a clock that was set forward is not trusted
 )
 
-// pollFiles keeps what the service holds in memory true to the database and the key
-// file, and watches the files, until ctx ends. It writes nothing, so that no lock
-// holds it up.
+// pollFiles picks up changes of the key file and of the base addresses, and checks the header
+// of the database and the size of its WAL, every upkeepInterval until ctx ends. It only reads,
+// so that no lock on the database delays it.
 func (s *server) pollFiles(ctx context.Context, keyFile string) {
 	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
-	keyStamp := "not seen yet" // the file may have changed, or gone, since it was read
-	largeLog := false
+	lastKeyState := "not known yet" // the file may have changed since the start loaded it
+	walIsLarge := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if now := fileState(keyFile); now != keyStamp {
-			keyStamp = now
+		if state := fileState(keyFile); state != lastKeyState {
+			lastKeyState = state
 			s.reloadKeys(keyFile)
 		}
-		s.store.watch()
-		largeLog = s.reportWAL(largeLog)
+		s.store.recheckHeader()
+		walIsLarge = s.reportWAL(walIsLarge)
 		if err := s.refresh(); err != nil {
 			s.log.Warn("the base addresses can't be read", "error", err.Error())
 		}
 	}
 }
 
-// runChores does the chores of every wing once a second, sweeps, and empties the
-// write-ahead log of what was erased, until ctx ends.
+// runChores runs the chores of every wing every upkeepInterval until ctx ends. Every
+// sweepInterval it also removes expired rows, and truncates the WAL if erased data may still be
+// in it. While the clock is not trusted, timely chores and sweeps are skipped.
 func (s *server) runChores(ctx context.Context) {
 	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
-	looked := s.readClocks()
-	swept, emptied, believed := looked.steady, looked.steady, looked.steady
+	lastRun := s.readClocks()
+	lastSweep, lastTruncate := lastRun.steady, lastRun.steady
+	trustedFrom := lastRun.steady // the wall clock is trusted from then on
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,38 +63,38 @@ func (s *server) runChores(ctx context.Context) {
 		}
 		read := s.readClocks()
 		now := read.steady
-		if s.store.walNeedsTruncate.Load() && !within(sweepInterval, emptied, now) {
-			emptied = now
+		if s.store.walNeedsTruncate.Load() && !within(sweepInterval, lastTruncate, now) {
+			lastTruncate = now
 			s.scrubWAL(0)
 		}
-		set := clockAdjustment(looked, read)
-		if looked = read; set.Abs() >= clockJump {
-			s.log.Warn("the clock was set", "by", set.String())
-			believed = now
-			if set > 0 { // what a time-driven transition writes can't be taken back
-				believed = now.Add(clockTrustDelay)
+		adjustment := clockAdjustment(lastRun, read)
+		if lastRun = read; adjustment.Abs() >= clockJump {
+			s.log.Warn("the clock was set", "by", adjustment.String())
+			trustedFrom = now
+			if adjustment > 0 { // a time-driven transition can't be undone, so wait for a correction
+				trustedFrom = now.Add(clockTrustDelay)
 			}
 		}
-		trusted := !now.Before(believed)
+		trusted := !now.Before(trustedFrom)
 		for _, c := range s.chores {
-			if c.timely && !trusted {
+			if c.timeDriven && !trusted {
 				continue
 			}
 			if err := c.run(ctx); err != nil {
 				s.log.Warn(c.fault, "error", err.Error())
 			}
 		}
-		if trusted && !within(sweepInterval, swept, now) {
-			swept = now
+		if trusted && !within(sweepInterval, lastSweep, now) {
+			lastSweep = now
 			if err := s.store.update(ctx, (*tx).sweep); err != nil {
-				s.log.Warn("old rows can't be removed", "error", err.Error())
+				s.log.Warn("expired rows can't be removed", "error", err.Error())
 			}
 		}
 	}
 }
 
-// runFinalChores does what is still to be done when the service stops. It has a time of its
-// own: waiting for requests may have used up theirs.
+// runFinalChores runs the chores that are due when the service stops. They get a time-out of
+// their own, because waiting for requests may have used up the time-out of the stop.
 func (s *server) runFinalChores() error {
 	ctx, cancel := context.WithTimeout(context.Background(), finalChoresTimeout)
 	defer cancel()
@@ -105,19 +107,21 @@ func (s *server) runFinalChores() error {
 	return errors.Join(errs...)
 }
 
-// reportWAL tells once when the write-ahead log has passed maxLog, and once when it
-// is small again. It takes and returns whether it is large.
+// reportWAL logs when the WAL has grown past maxWAL, and again when it is back below it. large
+// is what the last call returned: whether the WAL was larger than maxWAL.
 func (s *server) reportWAL(large bool) bool {
-	size := s.store.logSize()
+	size := s.store.walSize()
 	switch {
-	case size > maxLog && !large && s.store.keepLog:
-		s.log.Warn("the write-ahead log is large: Litestream does not empty it; is it running?", "bytes", size)
-	case size > maxLog && !large:
-		s.log.Warn("the write-ahead log is large: it can't be emptied while somebody keeps a transaction open; end that one", "bytes", size)
-	case size <= maxLog && large:
+	case size > maxWAL && !large && s.store.noCheckpoints:
+		s.log.Warn("the write-ahead log is large: Litestream does not checkpoint it: check that it runs",
+			"bytes", size)
+	case size > maxWAL && !large:
+		s.log.Warn("the write-ahead log is large: a transaction that another program keeps open "+
+			"prevents its checkpoint: end it", "bytes", size)
+	case size <= maxWAL && large:
 		s.log.Info("the write-ahead log is small again", "bytes", size)
 	}
-	return size > maxLog
+	return size > maxWAL
 }
 
 // clockReadings are what two clocks show at one moment: the wall clock, which people
@@ -132,19 +136,20 @@ func clockAdjustment(earlier, later clockReadings) time.Duration {
 	return later.wall.Round(0).Sub(earlier.wall.Round(0)) - later.steady.Sub(earlier.steady)
 }
 
-// reloadKeys takes the keys of a changed file; a bad file changes nothing.
+// reloadKeys loads the key file. If it can't be used, the keys in memory stay.
 func (s *server) reloadKeys(keyFile string) {
 	keys, err := loadKeyring(keyFile)
 	if err != nil {
-		s.log.Error("the key file has changed and can't be used; the keys from before stay", "error", err.Error())
+		s.log.Error("the key file can't be used; the keys loaded before stay in use", "error", err.Error())
 		return
 	}
 	if old := s.keys.Swap(keys); old.signer().kid != keys.signer().kid || len(old.keys) != len(keys.keys) {
-		s.log.Info("keys", "signing", keys.signer().kid, "number", len(keys.keys))
+		s.log.Info("loaded the key file", "signing", keys.signer().kid, "keys", len(keys.keys))
 	}
 }
 
-// fileState changes whenever a file does.
+// fileState returns a string that differs after every change of the file; "" if there is no
+// file.
 func fileState(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -275,7 +275,7 @@ func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
 // advance lets time do its work, as the service does every second.
 func (s *service) advance() {
 	s.t.Helper()
-	s.check(s.server.advance(s.t.Context()))
+	s.check(s.server.runTransitions(s.t.Context()))
 }
 
 func TestSweep_removesWhatHasServedItsTime(t *testing.T) {
@@ -325,7 +325,7 @@ func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {
 				t.Errorf("%s: %s", id, got)
 			}
 		}
-		if due, err := s.store.timeHasWork(newStamp(time.Now())); due || err != nil {
+		if due, err := s.store.transitionsDue(newStamp(time.Now())); due || err != nil {
 			t.Errorf("there is still work: %v %v", due, err)
 		}
 	})

@@ -24,7 +24,7 @@ var (
 // A widgetAPI answers what widgets ask and report.
 type widgetAPI struct {
 	*server
-	visitors visitorBook
+	visitors visitorSet
 	widgets  *cache[string, widget] // by id
 	stats    *cache[statsKey, taggedBody]
 }
@@ -129,7 +129,7 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) 
 	undo := func() {}
 	if q.counts.Views > 0 {
 		var first bool
-		if first, undo = a.visitors.enter(w.ID, a.address(c.request), c.request.UserAgent(), a.now()); first {
+		if first, undo = a.visitors.addVisitor(w.ID, a.address(c.request), c.request.UserAgent(), a.now()); first {
 			q.counts.Visitors = 1
 		}
 	}
@@ -316,7 +316,7 @@ func (a *widgetAPI) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error)
 func (a *widgetAPI) countWidget(w widget, q *statsRequest, withOrders bool) (*statsReport, error) {
 	sum := newSeries(q.statsRange)
 	from, until := q.bounds()
-	err := a.store.eachQuarterOf(w.ID, from, until, func(_, quarter string, c counts) { sum.add(quarter, c) })
+	err := a.store.eachQuarterOfWidget(w.ID, from, until, func(_, quarter string, c counts) { sum.add(quarter, c) })
 	if err != nil {
 		return nil, err
 	}
@@ -427,7 +427,7 @@ func statsShow(e *env) error {
 		sum, rows := newSeries(span), []widgetRow{}
 		for _, w := range widgets {
 			row := widgetRow{Widget: w.ID, Name: w.Name}
-			if err := st.eachQuarterOf(w.ID, from, until, func(_, quarter string, c counts) {
+			if err := st.eachQuarterOfWidget(w.ID, from, until, func(_, quarter string, c counts) {
 				sum.add(quarter, c)
 				row.add(c)
 			}); err != nil {

@@ -124,10 +124,10 @@ func (s *series) add(quarter string, c counts) {
 	s.totals.add(c)
 }
 
-// A visitorBook knows who was counted as a visitor today, without cookies and
+// A visitorSet knows who was counted as a visitor today, without cookies and
 // without keeping an address: it holds keyed hashes under a salt that is replaced
 // every UTC day, in memory only (contract, section 5).
-type visitorBook struct {
+type visitorSet struct {
 	mu   sync.Mutex
 	day  string
 	salt [32]byte
@@ -141,7 +141,7 @@ const maxVisitors = 1_000_000
 // enter notes a view and reports whether it is the visitor's first of the UTC day
 // of now. The returned function takes the entry back, for when the view could not
 // be counted.
-func (b *visitorBook) enter(widgetID, address, userAgent string, now time.Time) (first bool, undo func()) {
+func (b *visitorSet) addVisitor(widgetID, address, userAgent string, now time.Time) (first bool, undo func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if today := now.UTC().Format(time.DateOnly); today != b.day {

@@ -127,7 +127,7 @@ func (y *tally) write(t *tx) error {
 			}
 			continue
 		}
-		name, err := t.keepItemName(key.widget, key.quarter.Format(time.DateOnly), key.item)
+		name, err := t.countedItemName(key.widget, key.quarter.Format(time.DateOnly), key.item)
 		if err != nil {
 			return err
 		}
@@ -140,8 +140,8 @@ func (y *tally) write(t *tx) error {
 	return nil
 }
 
-// keepItemName returns the name that an item is counted under on a day.
-func (t *tx) keepItemName(widgetID, day, item string) (string, error) {
+// countedItemName returns the name that an item is counted under on a day.
+func (t *tx) countedItemName(widgetID, day, item string) (string, error) {
 	var known, names int
 	err := t.one(`SELECT count(*) FILTER (WHERE item = ?3), count(*) FROM item_names WHERE widget_id = ?1 AND day = ?2`, []any{widgetID, day, item}, &known, &names)
 	if err != nil || known > 0 {
@@ -166,8 +166,8 @@ func (q *queries) eachQuarter(o owner, from, until stamp, f quarterFunc) error {
 	return q.quarters(query+` ORDER BY c.quarter`, args, f)
 }
 
-// eachQuarterOf does the same for one widget.
-func (q *queries) eachQuarterOf(widgetID string, from, until stamp, f quarterFunc) error {
+// eachQuarterOfWidget does the same for one widget.
+func (q *queries) eachQuarterOfWidget(widgetID string, from, until stamp, f quarterFunc) error {
 	return q.quarters(`SELECT widget_id, quarter, views, visitors, clicks, orders FROM widget_counts
 		WHERE widget_id = ? AND quarter >= ? AND quarter < ? ORDER BY quarter`, []any{widgetID, from, until}, f)
 }

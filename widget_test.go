@@ -193,11 +193,11 @@ func TestVisitor_countsOncePerUTCDayWidgetAddressAndBrowser(t *testing.T) {
 
 func TestVisitor_ofYesterdayIsForgotten(t *testing.T) {
 	t.Parallel()
-	var book visitorBook
+	var book visitorSet
 	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for _, now := range []time.Time{noon, noon.Add(time.Hour), noon.Add(24 * time.Hour)} {
 		for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
-			book.enter("wgt_a", address, "Firefox", now)
+			book.addVisitor("wgt_a", address, "Firefox", now)
 		}
 	}
 	if n := len(book.seen); n != 2 {
