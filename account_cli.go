@@ -16,35 +16,50 @@ import (
 
 // The options of these commands.
 var (
-	optBaseURL     = option{name: "base-url", value: "URL", def: "http://127.0.0.1:8080/v1", help: "the address that callers use, ending in /v1"}
-	optName        = option{name: "name", value: "NAME", def: "main", help: "name of the main account"}
-	optOrigin      = option{name: "origin", value: "ORIGIN,…", help: "origins of the main account's sites"}
-	optScope       = option{name: "scope", value: "SCOPE…", help: "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")}
-	optTTL         = option{name: "ttl", value: "DURATION", def: "720h", help: "how long the token holds: 720h, 90d"}
-	optClientID    = option{name: "client-id", value: "ID", help: "name of the application that carries the token; by default the account's id"}
-	optAllAccounts = option{name: "all-accounts", help: "let the token name any account by ?account_id="}
+	optBaseURL = option{name: "base-url", value: "URL", def: "http://127.0.0.1:8080/v1",
+		help: "the address that callers use, ending in /v1"}
+	optName   = option{name: "name", value: "NAME", def: "main", help: "name of the main account"}
+	optOrigin = option{name: "origin", value: "ORIGIN,…", help: "origins of the main account's sites"}
+	optScope  = option{name: "scope", value: "SCOPE…",
+		help: "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")}
+	optTTL = option{name: "ttl", value: "DURATION", def: "720h",
+		help: "how long the token is valid: 720h, 90d"}
+	optClientID = option{name: "client-id", value: "ID",
+		help: "name of the application that uses the token; by default the account's id"}
+	optAllAccounts = option{name: "all-accounts", help: "let the token act on any account, with ?account_id="}
 )
 
-// The operator's commands on accounts, and on what belongs to them: base addresses,
-// origins, tokens.
+// The operator's commands on base addresses, accounts, origins and tokens.
 var accountCommands = []command{
-	{"init", "", "make the database, the key file and the main account; existing ones are never touched", []option{optBaseURL, optName, optOrigin}, 0, initCommand},
+	{"init", "", "create the database, the key file and the main account; existing ones are never changed",
+		[]option{optBaseURL, optName, optOrigin}, 0, initCommand},
 	{"base-url", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
-	{"base-url set", "URL", "set the base address; the one before stays accepted", nil, 1, baseURLSet},
-	{"base-url remove", "URL", "accept an earlier base address no longer", nil, 1, baseURLRemove},
+	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
+		nil, 1, baseURLSet},
+	{"base-url remove", "URL", "stop accepting tokens that name an earlier base address", nil, 1, baseURLRemove},
 	{"account add", "NAME", "open an account", nil, 1, accountAdd},
 	{"account list", "", "list accounts", nil, 0, accountList},
-	{"account rate", "ID N", "let an account make N requests a minute", nil, 2, accountRate},
-	{"account close", "ID", "close an account: nothing of it works any more, its rows stay", nil, 1, accountClose},
-	{"origin add", "ORIGIN", "list an account's site", []option{optAccount}, 1, originAdd},
+	{"account rate", "ID N", "set how many requests a minute an account may make", nil, 2, accountRate},
+	{"account close", "ID", "close an account; its tokens, origins, widgets and licences stop working, but are kept",
+		nil, 1, accountClose},
+	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
+		[]option{optAccount.says("the account that the origin belongs to")}, 1, originAdd},
 	{"origin list", "", "list origins", nil, 0, originList},
-	{"origin remove", "ORIGIN", "unlist a site", nil, 1, originRemove},
-	{"token issue", "", "print a new bearer token", []option{optAccount, optScope, optTTL, optClientID, optAllAccounts}, 0, tokenIssue},
+	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", nil, 1, originRemove},
+	{"token issue", "", "print a new bearer token",
+		[]option{
+			optAccount.says("the account that the token acts for"),
+			optScope,
+			optTTL,
+			optClientID,
+			optAllAccounts,
+		}, 0, tokenIssue},
 	{"token list", "", "list tokens, newest first", nil, 0, tokenList},
 	{"token revoke", "ID", "refuse a token from now on", nil, 1, tokenRevoke},
 }
 
-// initCommand makes what a service needs. Only what is missing is made.
+// initCommand creates the database and the key file, whichever is missing. It fails when
+// both exist.
 func initCommand(e *env) error {
 	base, _, err := parseBaseURL(e.str("base-url"))
 	if err != nil {
@@ -88,24 +103,34 @@ func initCommand(e *env) error {
 			return t.setBaseURL(base)
 		})
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case !dbMade && !keyMade:
-		return fmt.Errorf("%s and %s are there already, and init never touches them: run 'widgetd serve', or name others with -db and -key", e.str("db"), e.str("key"))
-	case !dbMade: // the key was lost
-		return e.print(map[string]string{"key": e.str("key")},
-			fmt.Sprintf("%s: was there already, and was not touched\n%s: made; tokens and leases of a lost key file no longer hold, so issue the tokens again", e.str("db"), e.str("key")))
 	}
-	key := "was there already, and was not touched"
-	if keyMade {
-		key = "made; keep a copy elsewhere, without it every token and device lease is lost"
-	}
-	return e.print(map[string]string{"db": e.str("db"), "key": e.str("key"), "base_url": base, "account_id": id},
-		fmt.Sprintf("%s: made\n%s: %s\nmain account: %s\nnext: widgetd serve", e.str("db"), e.str("key"), key, id))
+	return reportInit(e, dbMade, keyMade, base, id)
 }
 
-// makeOnce makes a file and reports whether it did; one that is there stays.
+// reportInit prints which of the two files init has created, or returns an error if neither.
+func reportInit(e *env, dbMade, keyMade bool, base, account string) error {
+	db, keyFile := e.str("db"), e.str("key")
+	switch {
+	case !dbMade && !keyMade:
+		return fmt.Errorf("%s and %s exist already, and init never changes them: run 'widgetd serve', "+
+			"or name other files with -db and -key", db, keyFile)
+	case !dbMade: // the key was lost
+		return e.print(map[string]string{"key": keyFile},
+			fmt.Sprintf("%s: existed already, and was not changed\n%s: created; tokens and leases that were signed "+
+				"with a lost key file are no longer valid, so issue the tokens again", db, keyFile))
+	}
+	key := "existed already, and was not changed"
+	if keyMade {
+		key = "created; keep a copy elsewhere, without it every token and device lease is lost"
+	}
+	return e.print(map[string]string{"db": db, "key": keyFile, "base_url": base, "account_id": account},
+		fmt.Sprintf("%s: created\n%s: %s\nmain account: %s\nnext: widgetd serve", db, keyFile, key, account))
+}
+
+// makeOnce runs f, which creates a file, and reports whether it did. That the file exists
+// already is not an error.
 func makeOnce(f func() error) (made bool, err error) {
 	err = f()
 	if errors.Is(err, fs.ErrExist) {
@@ -136,14 +161,15 @@ func baseURLRemove(e *env) error {
 	return e.changeQuietly(func(t *tx) error {
 		err := t.removeBaseURL(e.args[0])
 		if errors.Is(err, errNotFound) {
-			return errors.New("that is not an earlier base address: 'widgetd base-url' lists them; the current one can only be replaced")
+			return errors.New("that is not an earlier base address: 'widgetd base-url' lists them; " +
+				"the current one can only be replaced")
 		}
 		return err
 	})
 }
 
-// checkRowName judges what an operator calls a row: its length, and that it can't
-// play with a terminal that lists it.
+// checkRowName returns a usageError unless an operator may give a row that name: 1 to 200
+// bytes, and no control characters, which could change what a terminal shows.
 func checkRowName(s string) error {
 	if s == "" || len(s) > 200 || !utf8.ValidString(s) || strings.IndexFunc(s, unicode.IsControl) >= 0 {
 		return usageError("a name has 1 to 200 bytes of UTF-8 and no control characters")
@@ -190,7 +216,8 @@ func accountClose(e *env) error {
 	return e.changeQuietly(func(t *tx) error { return t.closeAccount(e.args[0]) })
 }
 
-// needAccount returns -account, which the command can't do without.
+// needAccount returns the value of -account, or a usageError when it is missing or no id of
+// an account.
 func (e *env) needAccount() (string, error) {
 	if !validID("acct", e.str("account")) {
 		return "", usageError("-account ID is needed: 'widgetd account list' shows the ids")
@@ -198,8 +225,8 @@ func (e *env) needAccount() (string, error) {
 	return e.str("account"), nil
 }
 
-// filterAccount returns the owner of the rows that a list shows: -account, or else any
-// account, since who may run commands may read everything.
+// filterAccount returns the owner of the rows that a list shows: the account that -account
+// names, else any account, since whoever may run commands may read everything.
 func (e *env) filterAccount() (owner, error) {
 	id, err := e.filterID("account", "acct")
 	if err != nil || id != "" {
@@ -226,7 +253,9 @@ func originList(e *env) error {
 		if err != nil {
 			return err
 		}
-		return printRows(e, all, "ORIGIN ACCOUNT CREATED", func(o originRow) []any { return []any{o.Origin, o.AccountID, o.CreatedAt} })
+		return printRows(e, all, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
+			return []any{o.Origin, o.AccountID, o.CreatedAt}
+		})
 	})
 }
 
@@ -246,7 +275,8 @@ func tokenIssue(e *env) error {
 	scopes := e.commaList("scope")
 	for _, scope := range scopes {
 		if !slices.Contains(grantableScopes, scope) {
-			return usageError(fmt.Sprintf("there is no scope %q: there are %s", scope, strings.Join(grantableScopes, " ")))
+			return usageError(fmt.Sprintf("there is no scope %q: the scopes are %s",
+				scope, strings.Join(grantableScopes, " ")))
 		}
 	}
 	if len(scopes) == 0 {
@@ -264,7 +294,12 @@ func tokenIssue(e *env) error {
 	if err != nil {
 		return err
 	}
-	token, row := "", tokenRow{AccountID: account, ClientID: client, Scope: strings.Join(scopes, " "), AllAccounts: e.on("all-accounts")}
+	token, row := "", tokenRow{
+		AccountID:   account,
+		ClientID:    client,
+		Scope:       strings.Join(scopes, " "),
+		AllAccounts: e.on("all-accounts"),
+	}
 	err = e.change(func(t *tx) (err error) {
 		token, row, err = issueToken(t, keys, row, ttl)
 		return err

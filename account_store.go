@@ -10,7 +10,7 @@ import (
 type account struct {
 	ID        string `json:"id"`
 	Name      string `json:"name"` // for people: "Trattoria Roma"
-	Main      bool   `json:"main"` // the vendor's own
+	Main      bool   `json:"main"` // the vendor's own account
 	Rate      int    `json:"rate"` // requests a minute
 	CreatedAt stamp  `json:"created_at"`
 	ClosedAt  stamp  `json:"closed_at"`
@@ -22,27 +22,28 @@ func (a *account) dest() []any {
 	return []any{&a.ID, &a.Name, &a.Main, &a.Rate, &a.CreatedAt, &a.ClosedAt}
 }
 
-// An owner says whose rows a question is about: those of one account, or, only where
-// it says so, those of every account. Its zero value owns nothing.
+// An owner says which rows a query may see or change: those of one account, or those of
+// every account (anyAccount). Its zero value matches no row.
 type owner struct {
 	account string
 	every   bool
 }
 
-// anyAccount owns the rows of every account: it is for the operator, and for what the
+// anyAccount matches the rows of every account. It is for the operator, and for what the
 // service does by itself.
 var anyAccount = owner{every: true}
 
-// ownedBy is the owner of one account's rows; "" is no account, and owns nothing.
+// ownedBy matches the rows of one account; with "" it matches none.
 func ownedBy(accountID string) owner { return owner{account: accountID} }
 
-// owns reports whether a row of an account is the owner's.
+// owns reports whether o matches the rows of that account.
 func (o owner) owns(accountID string) bool {
 	return o.every || o.account != "" && o.account == accountID
 }
 
-// narrow takes a query that ends within its WHERE clause, with its arguments, and returns
-// it for the rows that are the owner's alone; column names their account.
+// narrow takes a query that ends in a WHERE clause, with its arguments, and returns both
+// with a condition added that keeps only the rows that o matches. column is the column that
+// holds the id of a row's account.
 func (o owner) narrow(query, column string, args ...any) (string, []any) {
 	switch {
 	case o.every:
@@ -53,7 +54,7 @@ func (o owner) narrow(query, column string, args ...any) (string, []any) {
 	return query + ` AND ` + column + ` = ?`, append(args, o.account)
 }
 
-// account returns one account, closed ones too, or errNotFound.
+// account returns an account, open or closed, or errNotFound.
 func (q *queries) account(id string) (a account, err error) {
 	err = q.one(`SELECT `+accountColumns+` FROM accounts WHERE id = ?`, []any{id}, a.dest()...)
 	return a, err
@@ -62,7 +63,8 @@ func (q *queries) account(id string) (a account, err error) {
 var (
 	accountProblems problemTable
 
-	codeAccountNotFound = accountProblems.add(404, "account_not_found", "Account not found", "There is no such account, or it is closed.")
+	codeAccountNotFound = accountProblems.add(404, "account_not_found", "Account not found",
+		"There is no such account, or it is closed.")
 )
 
 var errAccount = &refusal{code: codeAccountNotFound}
@@ -90,7 +92,8 @@ func (q *queries) accounts() ([]account, error) {
 // addAccount opens an account and returns its id.
 func (t *tx) addAccount(name string, main bool) (string, error) {
 	id := t.newID("acct")
-	_, err := t.exec(`INSERT INTO accounts (id, name, is_main, created_at) VALUES (?, ?, ?, ?)`, id, name, main, t.now)
+	_, err := t.exec(`INSERT INTO accounts (id, name, is_main, created_at) VALUES (?, ?, ?, ?)`,
+		id, name, main, t.now)
 	return id, err
 }
 
@@ -100,8 +103,9 @@ func (t *tx) setRate(id string, rate int) error {
 	return requireRow(n, err)
 }
 
-// closeAccount ends an account: its tokens, origins, widgets and licences stop
-// working; its rows stay. The main account can't be closed. Closing twice is fine.
+// closeAccount closes an account: its tokens, origins, widgets and licences stop working,
+// its rows stay. Closing it again changes nothing. Errors: errNotFound, and one for the
+// main account, which can't be closed.
 func (t *tx) closeAccount(id string) error {
 	a, err := t.account(id)
 	if err != nil {
@@ -114,7 +118,8 @@ func (t *tx) closeAccount(id string) error {
 	return err
 }
 
-// A baseAddress is one base URL of the service: the current one, or an earlier one.
+// A baseAddress is a base URL of the service: the current one, or an earlier one that
+// tokens may still name.
 type baseAddress struct {
 	URL     string `json:"url"`
 	Current bool   `json:"current"`
@@ -122,26 +127,29 @@ type baseAddress struct {
 
 // baseURLs returns the current base address first, then the earlier ones.
 func (q *queries) baseURLs() ([]baseAddress, error) {
-	return collect(q, `SELECT url, is_current FROM base_urls ORDER BY is_current DESC, created_at DESC, url`, nil,
+	return collect(q, `SELECT url, is_current FROM base_urls
+		ORDER BY is_current DESC, created_at DESC, url`, nil,
 		func(b *baseAddress) []any { return []any{&b.URL, &b.Current} })
 }
 
-// setBaseURL makes url the current base address; the one before stays accepted.
+// setBaseURL makes url the current base address; the previous one stays accepted.
 func (t *tx) setBaseURL(url string) error {
 	if _, err := t.exec(`UPDATE base_urls SET is_current = 0 WHERE is_current = 1`); err != nil {
 		return err
 	}
-	_, err := t.exec(`INSERT INTO base_urls (url, is_current, created_at) VALUES (?, 1, ?) ON CONFLICT (url) DO UPDATE SET is_current = 1`, url, t.now)
+	_, err := t.exec(`INSERT INTO base_urls (url, is_current, created_at) VALUES (?, 1, ?)
+		ON CONFLICT (url) DO UPDATE SET is_current = 1`, url, t.now)
 	return err
 }
 
-// removeBaseURL ends the acceptance of an earlier base address, or returns errNotFound.
+// removeBaseURL removes an earlier base address, so that tokens that name it are refused.
+// It returns errNotFound for any other URL, the current one included.
 func (t *tx) removeBaseURL(url string) error {
 	n, err := t.exec(`DELETE FROM base_urls WHERE url = ? AND is_current = 0`, url)
 	return requireRow(n, err)
 }
 
-// An originRow is a site that browsers may call from.
+// An originRow is an origin whose pages may call the service from a browser.
 type originRow struct {
 	Origin    string `json:"origin"`
 	AccountID string `json:"account_id"`
@@ -150,18 +158,19 @@ type originRow struct {
 
 // originOwner returns the open account that owns a normalised origin, or errNotFound.
 func (q *queries) originOwner(origin string) (id string, err error) {
-	err = q.one(`SELECT a.id FROM origins o JOIN accounts a ON a.id = o.account_id WHERE o.origin = ? AND a.closed_at IS NULL`, []any{origin}, &id)
+	err = q.one(`SELECT a.id FROM origins o JOIN accounts a ON a.id = o.account_id
+		WHERE o.origin = ? AND a.closed_at IS NULL`, []any{origin}, &id)
 	return id, err
 }
 
-// origins returns all origins by name.
+// origins returns all origins, sorted.
 func (q *queries) origins() ([]originRow, error) {
 	return collect(q, `SELECT origin, account_id, created_at FROM origins ORDER BY origin`, nil,
 		func(o *originRow) []any { return []any{&o.Origin, &o.AccountID, &o.CreatedAt} })
 }
 
-// addOrigin lists a normalised origin for an account. Adding it again to the same
-// account is fine; an origin of another account is refused.
+// addOrigin adds a normalised origin to an account. Adding it to the same account again
+// changes nothing; an origin that belongs to another account is refused.
 func (t *tx) addOrigin(accountID, origin string) error {
 	if err := t.openAccount(accountID); err != nil {
 		return err
@@ -176,19 +185,20 @@ func (t *tx) addOrigin(accountID, origin string) error {
 	case !errors.Is(err, errNotFound):
 		return err
 	}
-	_, err = t.exec(`INSERT INTO origins (origin, account_id, created_at) VALUES (?, ?, ?)`, origin, accountID, t.now)
+	_, err = t.exec(`INSERT INTO origins (origin, account_id, created_at) VALUES (?, ?, ?)`,
+		origin, accountID, t.now)
 	return err
 }
 
-// removeOrigin unlists an origin, or returns errNotFound.
+// removeOrigin removes an origin, or returns errNotFound.
 func (t *tx) removeOrigin(origin string) error {
 	n, err := t.exec(`DELETE FROM origins WHERE origin = ?`, origin)
 	return requireRow(n, err)
 }
 
-// A tokenRow is an issued bearer token, without the token.
+// A tokenRow is the record of an issued bearer token; the token itself is not stored.
 type tokenRow struct {
-	ID          string `json:"id"` // its jti
+	ID          string `json:"id"` // the token's jti
 	AccountID   string `json:"account_id"`
 	ClientID    string `json:"client_id"`
 	Scope       string `json:"scope"`
@@ -199,22 +209,25 @@ type tokenRow struct {
 	RevokedAt   stamp  `json:"revoked_at"`
 }
 
-const tokenColumns = `t.id, t.account_id, t.client_id, t.scope, t.all_accounts, t.kid, t.created_at, t.expires_at, t.revoked_at`
+const tokenColumns = `t.id, t.account_id, t.client_id, t.scope, t.all_accounts, t.kid,
+	t.created_at, t.expires_at, t.revoked_at`
 
 func (r *tokenRow) dest() []any {
-	return []any{&r.ID, &r.AccountID, &r.ClientID, &r.Scope, &r.AllAccounts, &r.Kid, &r.CreatedAt, &r.ExpiresAt, &r.RevokedAt}
+	return []any{&r.ID, &r.AccountID, &r.ClientID, &r.Scope, &r.AllAccounts, &r.Kid,
+		&r.CreatedAt, &r.ExpiresAt, &r.RevokedAt}
 }
 
-// liveToken returns the token row with that jti when it is not revoked and its
-// account is open, else errNotFound. A token that was never recorded is refused
-// too: a restored database must not bring a revoked one back to life.
+// liveToken returns the row of the token with that jti if it is not revoked and its account
+// is open, else errNotFound. A token without a row is refused too, so that the revocations
+// which a restored database has lost don't make tokens valid that it never recorded.
 func (q *queries) liveToken(jti string) (r tokenRow, err error) {
 	err = q.one(`SELECT `+tokenColumns+` FROM tokens t JOIN accounts a ON a.id = t.account_id
 		WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL`, []any{jti}, r.dest()...)
 	return r, err
 }
 
-// acceptedBase reports whether tokens may name that base address.
+// acceptedBase reports whether url is the current base address or an earlier one, so that
+// tokens may name it.
 func (q *queries) acceptedBase(url string) (bool, error) {
 	var n int
 	err := q.one(`SELECT count(*) FROM base_urls WHERE url = ?`, []any{url}, &n)
@@ -231,20 +244,25 @@ func (t *tx) addToken(r tokenRow) error {
 	if err := t.openAccount(r.AccountID); err != nil {
 		return err
 	}
-	_, err := t.exec(`INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+	_, err := t.exec(`INSERT INTO tokens
+		(id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.AccountID, r.ClientID, r.Scope, r.AllAccounts, r.Kid, r.CreatedAt, r.ExpiresAt)
 	return err
 }
 
-// revokeToken refuses a token from now on, or returns errNotFound.
+// revokeToken marks a token as revoked, so that it is refused from now on, or returns
+// errNotFound. A token that is already revoked keeps the time at which it was.
 func (t *tx) revokeToken(jti string) error {
 	n, err := t.exec(`UPDATE tokens SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?`, t.now, jti)
 	return requireRow(n, err)
 }
 
-// unexpiredByKey counts the device leases and tokens that a signing key still vouches for.
+// unexpiredByKey counts the leases and the tokens that were signed with the key kid and are
+// neither expired nor revoked.
 func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int, err error) {
 	err = q.one(`SELECT (SELECT count(*) FROM devices WHERE lease_kid = ?1 AND lease_expires_at > ?2),
-		(SELECT count(*) FROM tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)`, []any{kid, newStamp(now)}, &leases, &tokens)
+		(SELECT count(*) FROM tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)`,
+		[]any{kid, newStamp(now)}, &leases, &tokens)
 	return leases, tokens, err
 }

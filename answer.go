@@ -15,7 +15,6 @@ type response struct {
 	requestID string // "req_…"
 	pattern   string // of the route; "": none matched
 	account   string // id of the account that was charged; "": none
-
 }
 
 // WriteHeader implements http.ResponseWriter.

@@ -19,27 +19,29 @@ import (
 //go:embed web/demo.html
 var demoHTML string
 
-// A demo is what the demo command shows: a service with data, a page of a partner
-// on another port, and what the curl lines need.
+// A demo holds what the demo command runs and prints: a service with data, a partner's page
+// on another port, and the values in the curl lines.
 type demo struct {
-	base, page string // addresses
+	base, page string // URLs of the service and of the page
 	dir        string
-	widget     string
+	widget     string // id
 	key        string // of a licence with two free seats
 	token      string
 }
 
 // The options of these commands.
 var (
-	optDir = option{name: "dir", value: "DIR", help: "directory to keep; by default a temporary one"}
+	optDir = option{name: "dir", value: "DIR",
+		help: "directory for the demo's files, which are kept; by default a temporary one"}
 )
 
 var demoCommands = []command{
-	{"demo", "", "run a service with data, a page to look at, and curl lines to paste", []option{optAddr, optDir, optLog}, 0, demoCommand},
+	{"demo", "", "run a service with sample data, serve a page that uses it, and print curl lines to paste",
+		[]option{optAddr.says("where to listen; the page takes the next port"), optDir, optLog}, 0, demoCommand},
 }
 
-// demoCommand runs a seeded service until the context ends. Without -dir all is
-// gone afterwards.
+// demoCommand runs a service with sample data until the context ends. Without -dir it then
+// removes its files.
 func demoCommand(e *env) error {
 	log, err := newLogger(e.stderr, e.str("log"))
 	if err != nil {
@@ -64,7 +66,7 @@ func demoCommand(e *env) error {
 	}
 	defer listener.Close()
 	if host, _, _ := net.SplitHostPort(listener.Addr().String()); parseAddress(host).IsUnspecified() {
-		return usageError("-addr must name one address, as 127.0.0.1:8080: the page and the curl lines carry it")
+		return usageError("-addr must name one address, as 127.0.0.1:8080: the page and the curl lines contain it")
 	}
 	pageListener, err := listenBeside(listener.Addr())
 	if err != nil {
@@ -89,7 +91,7 @@ func demoCommand(e *env) error {
 	return s.serveUntil(e.ctx, listener, keyFile)
 }
 
-// usualServerOptions are what serve runs with when nothing says otherwise.
+// usualServerOptions returns the options of serve with their default values.
 func usualServerOptions(all []command) (serverOptions, error) {
 	serve, _ := findCommand(all, []string{"serve"})
 	e := &env{command: serve, getenv: func(string) string { return "" }}
@@ -99,7 +101,7 @@ func usualServerOptions(all []command) (serverOptions, error) {
 	return e.readServerOptions()
 }
 
-// listenBeside takes the next port of the same host, or any.
+// listenBeside listens on the next port of the same host, or on a free one if that is taken.
 func listenBeside(addr net.Addr) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
@@ -113,8 +115,9 @@ func listenBeside(addr net.Addr) (net.Listener, error) {
 	return net.Listen("tcp", net.JoinHostPort(host, "0"))
 }
 
-// open makes and fills the demo's database, or opens the one that is there, and
-// adds what this run shows: secrets of an earlier one can't be shown again.
+// open opens the demo's database and key file, and creates and fills them when they don't
+// exist. It adds a licence and a token for this run: the secrets of an earlier run are stored
+// only as hashes, so they can't be shown again.
 func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store, *keyring, error) {
 	ring, err := newKeyring(now)
 	if err == nil {
@@ -128,7 +131,8 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 		return nil, nil, err
 	}
 	db := filepath.Join(d.dir, "widgetd.db")
-	if err := createStore(db, func(t *tx) error { return d.seed(t) }); err != nil && !errors.Is(err, fs.ErrExist) {
+	err = createStore(db, func(t *tx) error { return d.seed(t) })
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, nil, err
 	}
 	st, err := openStore(db, storeOptions{})
@@ -169,16 +173,24 @@ func (d *demo) seed(t *tx) error {
 	if err := seedLicenses(t, id); err != nil {
 		return err
 	}
-	for i := range 12 { // the oldest first, as they would come
-		source, page := "footer", "/lunch"
-		if _, err := t.at(-time.Duration(11-i) * 55 * time.Hour).addLead(lead{AccountID: id, Type: "newsletter", Email: fmt.Sprintf("guest%d@example.com", i+1), Source: &source, Page: &page}); err != nil {
+	source, page := "footer", "/lunch"
+	for i := range 12 { // the oldest first, as events are ordered by when they are written
+		then := t.at(-time.Duration(11-i) * 55 * time.Hour)
+		_, err := then.addLead(lead{
+			AccountID: id,
+			Type:      "newsletter",
+			Email:     fmt.Sprintf("guest%d@example.com", i+1),
+			Source:    &source,
+			Page:      &page,
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// at is the transaction as if it ran at another time.
+// at returns the same transaction with its time shifted, for data of the past.
 func (t *tx) at(shift time.Duration) *tx {
 	moved := *t
 	moved.exact = t.exact.Add(shift)
@@ -186,8 +198,8 @@ func (t *tx) at(shift time.Duration) *tx {
 	return &moved
 }
 
-// seedMonth counts what a lunch menu sees in 30 days: most around noon, less at
-// weekends, the same at every run.
+// seedMonth fills a widget's counters for 30 days: most views around noon, fewer at weekends.
+// The same seed gives the same numbers.
 func seedMonth(t *tx, widget string, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 2026))
 	dishes := []string{"Pizza Margherita", "Risotto ai funghi", "Insalata mista", "Tiramisù"}
@@ -209,16 +221,27 @@ func seedMonth(t *tx, widget string, seed uint64) {
 		c := counts{Views: views, Visitors: (views + 1) / 2, Clicks: views / 3, Orders: views / 9}
 		var items []itemCount
 		if c.Clicks > 0 {
-			items = []itemCount{{Item: dishes[random.IntN(len(dishes))], Clicks: c.Clicks, Orders: c.Orders}}
+			dish := dishes[random.IntN(len(dishes))]
+			items = []itemCount{{Item: dish, Clicks: c.Clicks, Orders: c.Orders}}
 		}
 		then.addCounts(widget, c, items)
 	}
 }
 
+// seedLicenses adds three licences, with three devices each: one that is active, one in grace
+// and a trial that has expired.
 func seedLicenses(t *tx, account string) error {
 	pro, seats := "pro", 5
 	for _, l := range []*license{
-		{AccountID: account, Product: "kitchen-display", Plan: &pro, MaxDevices: &seats, Entitlements: codeList{"kds", "reports"}, ExpiresAt: t.now.after(days(200)), GraceDays: 14},
+		{
+			AccountID:    account,
+			Product:      "kitchen-display",
+			Plan:         &pro,
+			MaxDevices:   &seats,
+			Entitlements: codeList{"kds", "reports"},
+			ExpiresAt:    t.now.after(days(200)),
+			GraceDays:    14,
+		},
 		{AccountID: account, Product: "menu-board", ExpiresAt: t.now.after(-days(3)), GraceDays: 7},
 		{AccountID: account, Product: "courier-app", Trial: true, ExpiresAt: t.now.after(-days(20))},
 	} {
@@ -233,8 +256,17 @@ func seedLicenses(t *tx, account string) error {
 		for i := range 3 {
 			hash, name := fingerprintHash(fmt.Sprintf("%s %d", id, i)), fmt.Sprintf("Device %d", i+1)
 			seen := t.at(-time.Duration(i) * 7 * time.Hour)
-			if err := seen.saveDevice(&device{ID: seen.newID("dev"), LicenseID: id, Fingerprint: hash[:], Name: &name, State: deviceActive,
-				ActivatedAt: t.now.after(-days(80)), LastSeenAt: seen.now, Activations: 1}); err != nil {
+			err := seen.saveDevice(&device{
+				ID:          seen.newID("dev"),
+				LicenseID:   id,
+				Fingerprint: hash[:],
+				Name:        &name,
+				State:       deviceActive,
+				ActivatedAt: t.now.after(-days(80)),
+				LastSeenAt:  seen.now,
+				Activations: 1,
+			})
+			if err != nil {
 				return err
 			}
 		}
@@ -242,7 +274,7 @@ func seedLicenses(t *tx, account string) error {
 	return nil
 }
 
-// prepare adds what this run shows: its addresses, a licence and a token.
+// prepare adds what this run needs: its base address, the page's origin, a licence and a token.
 func (d *demo) prepare(t *tx, keys *keyring) error {
 	accounts, err := t.accounts()
 	if err != nil {
@@ -261,7 +293,8 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 		}
 	}
 	if err != nil || id == "" || d.widget == "" {
-		return errors.Join(err, fmt.Errorf("%s holds a database that no demo made: name another -dir", d.dir))
+		const text = "%s holds a database that the demo did not create: name another -dir"
+		return errors.Join(err, fmt.Errorf(text, d.dir))
 	}
 	if err := errors.Join(t.setBaseURL(d.base), t.addOrigin(id, d.page)); err != nil {
 		return err
@@ -272,20 +305,31 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if err != nil {
 		return err
 	}
-	if _, err := t.addLicense(&license{AccountID: id, Product: "kitchen-display", MaxDevices: &seats, Entitlements: codeList{"kds"}}, key, actorCommand); err != nil {
+	_, err = t.addLicense(&license{
+		AccountID:    id,
+		Product:      "kitchen-display",
+		MaxDevices:   &seats,
+		Entitlements: codeList{"kds"},
+	}, key, actorCommand)
+	if err != nil {
 		return err
 	}
-	d.token, _, err = issueToken(t, keys, tokenRow{AccountID: id, ClientID: "demo", Scope: strings.Join([]string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}, " ")}, days(30))
+	scopes := []string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}
+	token := tokenRow{AccountID: id, ClientID: "demo", Scope: strings.Join(scopes, " ")}
+	d.token, _, err = issueToken(t, keys, token, days(30))
 	return err
 }
 
 // pageHandler serves the partner's page.
 func (d *demo) pageHandler() http.Handler {
-	page := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget).Replace(demoHTML)
+	values := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget)
+	page := values.Replace(demoHTML)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		if host, port, _ := net.SplitHostPort(r.Host); host == "localhost" && strings.HasSuffix(d.page, "127.0.0.1:"+port) {
-			http.Redirect(w, r, d.page, http.StatusTemporaryRedirect) // that would be another origin, which is not listed
+		host, port, _ := net.SplitHostPort(r.Host)
+		if host == "localhost" && strings.HasSuffix(d.page, "127.0.0.1:"+port) {
+			// The page would have another origin there, which the account does not have.
+			http.Redirect(w, r, d.page, http.StatusTemporaryRedirect)
 			return
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -294,42 +338,43 @@ func (d *demo) pageHandler() http.Handler {
 	return mux
 }
 
-// text is what the demo prints: where to look, and lines to paste.
+// text returns what the demo prints: its addresses, and lines to paste into a shell.
 func (d *demo) text() string {
 	db := filepath.Join(d.dir, "widgetd.db")
-	return strings.NewReplacer("{base}", d.base, "{page}", d.page, "{key}", d.key, "{widget}", d.widget, "{token}", d.token, "{db}", db,
-		"{root}", strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'").Replace(`
+	return strings.NewReplacer("{base}", d.base, "{page}", d.page, "{key}", d.key, "{widget}", d.widget,
+		"{token}", d.token, "{db}", db, "{root}", strings.TrimSuffix(d.base, "/v1"),
+		"{json}", "-H 'Content-Type: application/json'").Replace(`
   A lunch menu on a partner's site:  {page}/
   The service behind it:             {base}
   Its database:                      {db}
 
-# is it well?
+# the health of the service
 curl -s {base}/widget/health
 
 # a newsletter form
 curl -s {base}/widget/leads {json} -H 'Origin: {page}' -d '{"type":"newsletter","email":"guest@example.com","source":"footer","page":"/lunch"}'
 
-# a device takes a seat, asks whether it may run, and gives the seat back
+# a device takes a seat, verifies its licence, and releases the seat
 curl -s {base}/widget/license/activate {json} -d '{"license_key":"{key}","fingerprint":"kitchen-1","device":{"name":"Kitchen 1"}}'
 curl -s {base}/widget/license/verify {json} -d '{"license_key":"{key}","fingerprint":"kitchen-1"}'
 curl -s {base}/widget/license/deactivate {json} -d '{"license_key":"{key}","fingerprint":"kitchen-1"}'
 
-# a widget reports, and everybody may read what it counted, but for the orders
+# a widget reports events; everybody may read its statistics, except for the orders
 curl -s {base}/widget/events {json} -H 'Origin: {page}' -d '{"widget":"{widget}","events":[{"type":"view"},{"type":"click","item":"Tiramisù"}]}' -w '%{http_code}\n'
 curl -s '{base}/widget/stats?widget={widget}&interval=week&timezone=Europe/Zurich'
 
-# the account's own view, with a token
+# what the account sees with a token
 curl -s '{base}/widget/stats?interval=month' -H 'Authorization: Bearer {token}'
 curl -s '{base}/leads?limit=2' -H 'Authorization: Bearer {token}'
 curl -s '{base}/licenses?limit=2' -H 'Authorization: Bearer {token}'
 
-# the keys that devices check their leases with, and a path that has ended
+# the keys that devices verify their leases with, and a legacy path, which has ended
 curl -s {root}/.well-known/jwks.json
 curl -s {root}/api/legacy/widget/stats
 
-# the rows, while it runs
+# the database, while the service runs
 sqlite3 -readonly -box {db} 'SELECT product, status, seats_used, seats_max, expires_at FROM v_licenses'
 
-Ctrl-C ends it.
+Ctrl-C stops it.
 `)
 }

@@ -38,7 +38,7 @@ func startDemo(t testing.TB, more ...string) string {
 		}
 	})
 	var text strings.Builder
-	for lines := bufio.NewReader(out); !strings.Contains(text.String(), "Ctrl-C ends it."); {
+	for lines := bufio.NewReader(out); !strings.Contains(text.String(), "Ctrl-C stops it."); {
 		line, err := lines.ReadString('\n')
 		text.WriteString(line)
 		if err != nil {
@@ -129,7 +129,7 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	for _, addr := range []string{"0.0.0.0:0", ":0"} {
 		other.fails("-addr must name one address", "demo", "-addr", addr)
 	}
-	if _, err := other.try("demo", "-addr", "127.0.0.1:0", "-dir", other.dir); err == nil || !strings.Contains(err.Error(), "holds a database that no demo made") {
+	if _, err := other.try("demo", "-addr", "127.0.0.1:0", "-dir", other.dir); err == nil || !strings.Contains(err.Error(), "holds a database that the demo did not create") {
 		t.Errorf("a demo over another's database: %v", err)
 	}
 }

@@ -6,20 +6,31 @@ import (
 )
 
 func eventWing(s *server) wing {
-	return wing{routes: []route{{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, run: endpoint(s.listEvents)}}}
+	return wing{routes: []route{
+		{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, run: endpoint(s.listEvents)},
+	}}
 }
 
 // The options of these commands.
 var (
-	optType    = option{name: "type", value: "NAME", help: "only events of this type"}
-	optLicense = option{name: "license", value: "ID", help: "only of this licence"}
-	optDevice  = option{name: "device", value: "ID", help: "only of this device"}
-	optSince   = option{name: "since", value: "TIME", help: "only from then on: a date, RFC 3339, or 7d for the last seven days"}
+	optType    = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
+	optLicense = option{name: "license", value: "ID", help: "show only events of this licence"}
+	optDevice  = option{name: "device", value: "ID", help: "show only events of this device"}
+	optSince   = option{name: "since", value: "TIME",
+		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
 )
 
 // The operator's command on events.
 var eventCommands = []command{
-	{"events", "", "show what happened and who did it, newest first", []option{optLimit, optType, optAccount, optLicense, optDevice, optSince}, 0, eventsShow},
+	{"events", "", "show what happened and who did it, newest first",
+		[]option{
+			optLimit,
+			optType,
+			optAccount.says("show only events of this account"),
+			optLicense,
+			optDevice,
+			optSince,
+		}, 0, eventsShow},
 }
 
 // eventsQuery is the query of GET /events.
@@ -75,7 +86,7 @@ func eventsShow(e *env) error {
 			return err
 		}
 	}
-	if age, err := parseAge(e.str("since")); err == nil { // here a duration goes back
+	if age, err := parseAge(e.str("since")); err == nil { // a duration, back from now
 		filter.since = newStamp(e.now().Add(-age))
 	} else if filter.since, err = e.parseTime(e.str("since")); err != nil {
 		return err
@@ -85,8 +96,10 @@ func eventsShow(e *env) error {
 		if err != nil {
 			return err
 		}
-		return printRows(e, firstRows(e, all, limit, "-limit N"), "AT TYPE LICENSE DEVICE LEAD ACTOR DATA ACCOUNT", func(v event) []any {
-			return []any{v.At, v.Type, v.LicenseID, v.DeviceID, v.LeadID, v.Actor, string(v.Data), v.AccountID}
+		rows := firstRows(e, all, limit, "-limit N")
+		return printRows(e, rows, "AT TYPE LICENSE DEVICE LEAD ACTOR DATA ACCOUNT", func(v event) []any {
+			data := string(v.Data)
+			return []any{v.At, v.Type, v.LicenseID, v.DeviceID, v.LeadID, v.Actor, data, v.AccountID}
 		})
 	})
 }

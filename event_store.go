@@ -2,20 +2,20 @@ package main
 
 import "encoding/json"
 
-// An eventType is a kind of event: "lead.created". Every noun declares its own, in an
+// An eventType is the type of an event, as "lead.created". Each noun declares its own in an
 // eventTable.
 type eventType string
 
-// An eventTable collects the types of one noun.
+// An eventTable lists the event types of one noun.
 type eventTable []eventType
 
-// add declares a type.
+// add declares a type and returns it.
 func (t *eventTable) add(name string) eventType {
 	*t = append(*t, eventType(name))
 	return eventType(name)
 }
 
-// An event is one change, written in the transaction that made it.
+// An event records one change. It is written in the transaction that made the change.
 type event struct {
 	ID        string          `json:"id"`
 	At        stamp           `json:"at"`
@@ -28,7 +28,8 @@ type event struct {
 	Data      json.RawMessage `json:"data"`
 }
 
-// The actors of events: who did it. A token's own id stands for a portal.
+// The actors of events: who made the change. Callers with a token are named by it, see
+// actorToken.
 const (
 	actorDevice  = "device"
 	actorSite    = "site"
@@ -36,17 +37,20 @@ const (
 	actorTime    = "time"
 )
 
-// addEvent writes an event; id and time are its transaction's.
+// addEvent writes an event. It sets the id and the time itself, those of the transaction.
 func (t *tx) addEvent(e event) error {
 	if e.Data == nil {
 		e.Data = json.RawMessage("{}")
 	}
-	_, err := t.exec(`INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor, data) VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), nullif(?, ''), ?, ?)`,
-		t.newID("evt"), t.now, e.Type, e.AccountID, e.LicenseID, e.DeviceID, e.LeadID, e.Actor, string(e.Data))
+	_, err := t.exec(`INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor, data)
+		VALUES (?, ?, ?, ?, nullif(?, ''), nullif(?, ''), nullif(?, ''), ?, ?)`,
+		t.newID("evt"), t.now, e.Type, e.AccountID, e.LicenseID, e.DeviceID, e.LeadID, e.Actor,
+		string(e.Data))
 	return err
 }
 
-// eventData makes an event's data from names and values; empty values are left out.
+// eventData returns the data of an event as a JSON object, from names and values in turn.
+// Empty values are left out.
 func eventData(pairs ...string) json.RawMessage {
 	data := map[string]string{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -58,30 +62,30 @@ func eventData(pairs ...string) json.RawMessage {
 	return text
 }
 
-// happenedSince reports whether an event of that type was written for a licence
-// since a moment.
+// happenedSince reports whether the licence has an event of that type later than since.
 func (q *queries) happenedSince(licenseID string, kind eventType, since stamp) (bool, error) {
 	var n int
-	err := q.one(`SELECT count(*) FROM (SELECT 1 FROM events WHERE license_id = ? AND type = ? AND at > ? LIMIT 1)`, []any{licenseID, kind, since}, &n)
+	err := q.one(`SELECT count(*) FROM (SELECT 1 FROM events
+		WHERE license_id = ? AND type = ? AND at > ? LIMIT 1)`, []any{licenseID, kind, since}, &n)
 	return n > 0, err
 }
 
-// An eventFilter chooses events of an owner; what else is empty narrows nothing.
+// An eventFilter selects events of an owner; every other field selects only if it is set.
 type eventFilter struct {
 	owner                     owner
 	kind, licenseID, deviceID string
 	since                     stamp
 }
 
-// events returns a page of events, newest first, written before the one with the
-// id before ("" for the newest).
+// events returns up to limit events, newest first: those written before the one with the id
+// before, or with "" the newest.
 func (q *queries) events(f eventFilter, before string, limit int) ([]event, error) {
 	column := "account_id"
 	if f.licenseID != "" || f.deviceID != "" {
-		column = "+account_id" // the plus keeps the account's index out: these have fewer events
+		column = "+account_id" // the + keeps SQLite from using the account's index: a licence has fewer events
 	}
-	query, args := f.owner.narrow(`SELECT id, at, type, account_id, coalesce(license_id, ''), coalesce(device_id, ''),
-		coalesce(lead_id, ''), actor, data FROM events WHERE 1`, column)
+	query, args := f.owner.narrow(`SELECT id, at, type, account_id, coalesce(license_id, ''),
+		coalesce(device_id, ''), coalesce(lead_id, ''), actor, data FROM events WHERE 1`, column)
 	for _, c := range []struct {
 		condition, value string
 	}{
@@ -96,12 +100,15 @@ func (q *queries) events(f eventFilter, before string, limit int) ([]event, erro
 	if !f.since.IsZero() {
 		query += ` AND at >= ?`
 		args = append(args, f.since)
-		if column == "account_id" { // ids tell the time too, and have an index; the plus has it used
+		if column == "account_id" {
+			// at has no index, but ids begin with the time and have one. With the + before seq
+			// SQLite uses that, instead of walking the rows in the order of seq.
 			query += ` AND seq >= (SELECT min(+seq) FROM events WHERE id >= ?)`
 			args = append(args, formatID("evt", f.since.Time, [10]byte{}))
 		}
 	}
 	return collect(q, query+` ORDER BY seq DESC LIMIT ?`, append(args, limit), func(e *event) []any {
-		return []any{&e.ID, &e.At, &e.Type, &e.AccountID, &e.LicenseID, &e.DeviceID, &e.LeadID, &e.Actor, (*jsonText)(&e.Data)}
+		return []any{&e.ID, &e.At, &e.Type, &e.AccountID, &e.LicenseID, &e.DeviceID, &e.LeadID, &e.Actor,
+			(*jsonText)(&e.Data)}
 	})
 }

@@ -19,43 +19,43 @@ import (
 	"time"
 )
 
-// A wing is one noun's part of the service. The core knows none of them: what a
-// wing keeps in memory is its own, and serve.go lists them all.
+// A wing is one feature's part of the service: its routes and its background work. The core
+// refers to no feature: a wing keeps its own state, and serve.go lists all wings.
 type wing struct {
 	routes []route
 	roots  []rootPath
 	chores []chore
 }
 
-// A route is one line of the contract: who may call it, what is judged before it
-// runs, and what runs. The table feeds the mux, the methods that preflights
-// answer, the legacy paths and the README's list.
+// A route is one endpoint of the contract: who may call it, what is checked before it runs,
+// and the function that runs. The mux, the methods in answers to preflights, the legacy paths
+// and the test of the README's list all use this table.
 type route struct {
-	pattern string        // net/http's, relative to the base address
-	token   tokenRule     // whether a bearer token is asked for
-	scope   string        // that it must carry, if one is given; "": any
-	origin  originRule    // what an Origin must be
-	address string        // name of the limit that holds anonymous callers by address; "": none
+	pattern string        // as net/http's, with a path relative to the base address
+	token   tokenRule     // whether it needs a bearer token
+	scope   string        // that a token must have; "": none
+	origin  originRule    // which Origins it accepts
+	address string        // name of the rate limit by address for anonymous callers; "": none
 	free    bool          // never charged to an account
-	beacon  bool          // also takes the JSON as text/plain, which needs no preflight
-	creates bool          // adds something each time: honours Idempotency-Key
-	body    int64         // bytes that a body may have, where that is not maxBody
-	members []extraMember // that every problem of its path carries
-	charge  chargeFunc    // whom to charge; nil: the token's account, else the Origin's owner
-	run     endpointFunc  // reads the request and does it
+	beacon  bool          // also accepts JSON as text/plain, which needs no preflight
+	creates bool          // each request adds something: honours Idempotency-Key
+	body    int64         // largest body in bytes; 0: maxBody
+	members []extraMember // extra members of every problem on its path
+	charge  chargeFunc    // which account to charge; nil: the token's, else the one that owns the Origin
+	run     endpointFunc  // reads the request's members and carries it out
 }
 
 // A rootPath is a path outside the base address.
 type rootPath struct {
-	path  string // "/livez"; one that ends in a slash takes all below it, of any method, as it was sent
+	path  string // "/livez"; one that ends in / gets every path below it, as it was sent, with any method
 	serve func(w *response, r *http.Request)
 }
 
-// A chore is what a wing does beside the requests, once a second.
+// A chore is background work of a wing, done once a second.
 type chore struct {
-	fault      string // what the log says when it fails: "legacy calls can't be counted"
-	timeDriven bool   // is about the time, and waits until a clock that was set is believed
-	atEnd      bool   // is done once more when the service stops
+	fault      string // the log line when it fails: "legacy calls can't be counted"
+	timeDriven bool   // acts on what the clock says, so it is paused after the clock was set forward
+	atEnd      bool   // runs once more when the service stops
 	run        func(ctx context.Context) error
 }
 
@@ -68,29 +68,29 @@ type tokenRule int
 const (
 	tokenIgnored  tokenRule = iota // public: a token makes no difference
 	tokenOptional                  // a bad one is still refused
-	tokenLate                      // optional; one past its end may still name its bearer
+	tokenLate                      // optional; an expired one still identifies its bearer
 	tokenRequired
 )
 
 type originRule int
 
 const (
-	originAny      originRule = iota // an unlisted one is answered, but no browser shows it
+	originAny      originRule = iota // any or none; browsers hide the answer from a page of an unlisted one
 	originListed                     // none, or a listed one
 	originRequired                   // a listed one
 )
 
 const maxBody = 16 << 10 // bytes (contract, section 1)
 
-// serverOptions are the settings of serve that the handlers follow.
+// serverOptions are the options of serve that handlers need.
 type serverOptions struct {
-	anonymousRate    int // a minute and address, for each of leads, events and statistics
-	failedLookupRate int // unknown licence keys a minute and address
-	legacySunset     time.Time
-	trusted          []netip.Prefix // proxies whose X-Forwarded-For counts
+	anonymousRate    int            // requests a minute and address, for each of leads, events and statistics
+	failedLookupRate int            // requests with unknown licence keys a minute and address
+	legacySunset     time.Time      // when the legacy paths end
+	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 }
 
-// A server answers every request. Its zero value is of no use; see newServer.
+// A server answers every request. Make one with newServer.
 type server struct {
 	*authenticator
 	serverOptions
@@ -102,23 +102,24 @@ type server struct {
 	running        inProgress
 	metrics        metrics
 	draining       atomic.Bool
-	working        sync.WaitGroup // every goroutine of the service; the writer's is the store's, and net/http has its own
+	working        sync.WaitGroup // every goroutine of the service but the writer's and net/http's
 	debug          *http.Server   // metrics and profiles; nil: not served
-	routes         []route        // of all wings, as are the next two
+	routes         []route        // of all wings, like roots and chores
 	roots          []rootPath
 	chores         []chore
 	routing        atomic.Pointer[routing]
 }
 
-// The limiters remember this many keys each: at most about 20 MiB.
+// How many keys each limiter remembers, in at most about 20 MiB.
 const (
 	maxAccountBuckets = 50_000
 	maxAddressBuckets = 50_000
 )
 
-// newServer makes a server over an open store, with what wings returns for it. Its
-// base addresses come from the store; refresh reads them again.
-func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, wings func(*server) []wing) (*server, error) {
+// newServer makes a server over an open store, with the wings that wings returns. It reads the
+// base addresses from the store; refresh reads them again.
+func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
+	wings func(*server) []wing) (*server, error) {
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, log: log, steady: time.Now,
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
 	for _, w := range wings(s) {
@@ -129,13 +130,13 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, wing
 	return s, s.refresh()
 }
 
-// A routing is the mux for the base addresses that the store had when it was made.
+// A routing is the mux for one set of base addresses. It is replaced when those change.
 type routing struct {
 	mux      *http.ServeMux
 	bases    []baseAddress
 	prefixes []string                 // their paths, the current one first
 	root     string                   // scheme and host of the current one
-	members  map[string][]extraMember // of problems, by path in the base
+	members  map[string][]extraMember // of problems, by path relative to the base address
 }
 
 // refresh rebuilds the mux when the base addresses have changed.
@@ -168,8 +169,11 @@ func (s *server) refresh() error {
 	return nil
 }
 
-// register adds every path to the mux, with an answer to the methods it does not have.
+// register adds every path to the mux, with an answer to the methods that it does not have.
 func (s *server) register(rt *routing) {
+	handle := func(pattern string, f func(*response, *http.Request)) {
+		rt.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { f(w.(*response), r) })
+	}
 	methods := map[string][]string{}
 	for i := range s.routes {
 		r := &s.routes[i]
@@ -178,24 +182,27 @@ func (s *server) register(rt *routing) {
 			rt.members[r.path()] = r.members
 		}
 		for _, prefix := range rt.prefixes {
-			rt.mux.HandleFunc(r.method()+" "+prefix+r.path(), func(w http.ResponseWriter, req *http.Request) { s.serve(w, req, r) })
+			handle(r.method()+" "+prefix+r.path(), func(w *response, req *http.Request) { s.serve(w, req, r) })
 		}
 	}
 	for p, allowed := range methods {
 		for _, prefix := range rt.prefixes {
-			rt.mux.HandleFunc(prefix+p, func(w http.ResponseWriter, req *http.Request) { s.otherMethod(w, req, withHead(allowed)) })
+			handle(prefix+p, func(w *response, req *http.Request) { s.otherMethod(w, req, withHead(allowed)) })
 		}
 	}
 	for _, root := range s.roots {
 		if !strings.HasSuffix(root.path, "/") {
-			rt.mux.HandleFunc("GET "+root.path, func(w http.ResponseWriter, req *http.Request) { root.serve(w.(*response), req) })
-			rt.mux.HandleFunc(root.path, func(w http.ResponseWriter, req *http.Request) { s.otherMethod(w, req, []string{"GET", "HEAD"}) })
+			handle("GET "+root.path, root.serve)
+			handle(root.path, func(w *response, req *http.Request) {
+				s.otherMethod(w, req, []string{"GET", "HEAD"})
+			})
 		}
 	}
-	rt.mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) { s.fail(w, req, errNotFound) })
+	handle("/", func(w *response, req *http.Request) { s.fail(w, req, errNotFound) })
 }
 
-// inBase returns a path relative to the base address that it lies under.
+// inBase returns the part of a path after the path of a base address, and whether it is below
+// one.
 func (rt *routing) inBase(p string) (string, bool) {
 	for _, prefix := range rt.prefixes {
 		if rest, ok := strings.CutPrefix(p, prefix); ok && (rest == "" || rest[0] == '/') {
@@ -205,8 +212,8 @@ func (rt *routing) inBase(p string) (string, bool) {
 	return "", false
 }
 
-// ServeHTTP puts on every answer what every answer carries, turns a panic into a
-// problem, and finds the route.
+// ServeHTTP implements http.Handler. It sets the headers that every answer has, turns a panic
+// into a problem, and passes the request to its route.
 func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	w := &response{ResponseWriter: inner, requestID: newID("req", start)}
@@ -214,9 +221,9 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	h.Set("X-Request-Id", w.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
-	// A request with both Content-Length and chunked reads as two to whoever stands
-	// in between: nothing may follow it on its connection. One in HTTP/1.0 may be
-	// chunked without net/http saying so (RFC 9112, section 6.1).
+	// A proxy may see two requests where one has both Content-Length and chunked, so the
+	// connection is closed after it (request smuggling). net/http does not tell whether a
+	// request in HTTP/1.0 was chunked (RFC 9112, section 6.1).
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		h.Set("Connection", "close")
 	}
@@ -251,10 +258,10 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// cleanPath is the form of a path that the mux answers without a redirect.
+// cleanPath returns the form of a path that the mux answers without a redirect.
 func cleanPath(p string) string {
 	if strings.HasPrefix(p, "/") && !strings.Contains(p, "//") && !strings.Contains(p, "/.") {
-		return p // as nearly all are
+		return p // the common case
 	}
 	clean := path.Clean("/" + p)
 	if strings.HasSuffix(p, "/") && clean != "/" {
@@ -263,30 +270,30 @@ func cleanPath(p string) string {
 	return clean
 }
 
-// A call is one request to a route, with all that was found out before it runs.
+// A call is one request to a route, with what was learnt about it before the endpoint runs.
 type call struct {
 	route     *route
 	request   *http.Request
 	caller    *caller // nil: no token
 	origin    originCheck
-	account   string    // who is charged; "": nobody
-	now       time.Time // once the request has been read
+	account   string    // that is charged; "": none
+	now       time.Time // when the request had been read
 	body      []byte
-	parsed    jsonValue // the body
+	parsed    jsonValue // body, parsed
 	idemKey   string    // the Idempotency-Key; "": none
-	idemScope string    // whose key it is, where that is not the caller's account
-	replay    *reply    // set when an earlier answer serves again
+	idemScope string    // within which the key is unique, where that is not the caller's account
+	replay    *reply    // the earlier answer, when the request repeats an Idempotency-Key
 }
 
-// An endpointFunc reads a request's members and does what it asks.
+// An endpointFunc reads a request's members from in, carries it out and returns the answer.
 type endpointFunc func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error)
 
-// A chargeFunc names the account to charge for a request that was read from in; "" is
-// nobody. One that must look nothing up for wrong members returns their refusal.
+// A chargeFunc returns the account to charge for a request that was read from in, or "". If it
+// needs members that are invalid it returns their refusal, without a query.
 type chargeFunc func(c *call, in *input, request any) (account string, err error)
 
-// endpoint makes a typed function an endpoint: f gets the request only when the
-// account may make another and every member is right.
+// endpoint makes an endpointFunc from a typed function. f is called only if the account is
+// within its rate limit and every member of the request is valid.
 func endpoint[Req any, P interface {
 	*Req
 	read(*input)
@@ -304,7 +311,7 @@ func endpoint[Req any, P interface {
 	}
 }
 
-// serve runs a route: it judges in the contract's order, runs, and writes.
+// serve answers a request to a route.
 func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w := writer.(*response)
 	w.pattern = rt.pattern
@@ -321,6 +328,8 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	}
 }
 
+// run makes the checks in the order of the contract, section 1, then calls the endpoint and
+// returns what it returns.
 func (s *server) run(w *response, c *call) (any, error) {
 	r := c.request
 	c.origin, _ = r.Context().Value(originKey{}).(originCheck)
@@ -349,6 +358,8 @@ func (s *server) run(w *response, c *call) (any, error) {
 	return c.route.run(s, r.Context(), w, c, newInput(body, r, c.caller))
 }
 
+// checkToken sets the caller of a call from its bearer token, or returns a refusal if the
+// route's rules refuse the token or its absence.
 func (s *server) checkToken(c *call) error {
 	if c.route.token == tokenIgnored {
 		return nil
@@ -368,30 +379,31 @@ func (s *server) checkToken(c *call) error {
 		return err
 	}
 	if c.route.scope != "" && !who.has(c.route.scope) {
-		return errScope(c.route.scope, "The token does not carry the scope "+c.route.scope+".")
+		return errScope(c.route.scope, "The token does not have the scope "+c.route.scope+".")
 	}
 	c.caller = who
 	return nil
 }
 
-// address is the key that a request's address is limited by.
+// address returns the key under which the rate limits count the client's address.
 func (s *server) address(r *http.Request) string {
 	return addressKey(clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), s.trusted))
 }
 
-// scrubWAL empties the write-ahead log of what was erased. What it can't do now, since
-// somebody has a transaction open, upkeep tries again.
+// scrubWAL truncates the write-ahead log, so that what was erased is not in it any more. When
+// it can't, since somebody has a transaction open, upkeep tries again.
 func (s *server) scrubWAL(patience time.Duration) {
 	switch later, err := s.store.scrubWAL(patience); {
 	case err != nil && !later:
-		s.log.Warn("what was erased stays in the write-ahead log until nobody has a transaction open", "error", err.Error())
+		s.log.Warn("what was erased stays in the write-ahead log until nobody has a transaction open",
+			"error", err.Error())
 	case err == nil && later:
-		s.log.Info("the write-ahead log is empty: nothing that was erased is left in it")
+		s.log.Info("the write-ahead log was truncated: nothing that was erased is left in it")
 	}
 }
 
-// limitAddress takes a token from an address's bucket for one of the limits on
-// anonymous callers.
+// limitAddress takes a token from the bucket that an address has for the named limit on
+// anonymous callers, or returns a refusal (429).
 func (s *server) limitAddress(limit, address string, rate int) error {
 	if v := s.addressBuckets.take(limit+" "+address, rate, s.steady()); !v.ok {
 		return errRate("Too many requests from this address.", v.retry)
@@ -399,17 +411,19 @@ func (s *server) limitAddress(limit, address string, rate int) error {
 	return nil
 }
 
-// readBody judges type and size and parses (415, 413, 400).
+// readBody reads and parses the body. It refuses a wrong type (415), size (413) or syntax (400).
 func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	r := c.request
-	kind, coding := strings.Join(r.Header["Content-Type"], ", "), strings.Join(r.Header["Content-Encoding"], ", ") // two lines are a list, which neither is
+	// Several lines of a header mean the same as a list, which neither of these may be.
+	kind := strings.Join(r.Header["Content-Type"], ", ")
+	coding := strings.Join(r.Header["Content-Encoding"], ", ")
 	if !c.acceptsContentType(kind) || !slices.Contains([]string{"", "identity"}, strings.ToLower(coding)) {
 		w.Header().Set("Accept", "application/json")
 		return nil, &refusal{code: codeMediaType}
 	}
 	limit := cmp.Or(c.route.body, maxBody)
 	if r.ContentLength > limit {
-		w.Header().Set("Connection", "close") // else the answer would wait for the body
+		w.Header().Set("Connection", "close") // else net/http would read the body before it answers
 		return nil, errBodySize(limit)
 	}
 	body, err := readAll(w, r, limit)
@@ -427,19 +441,20 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	return &c.parsed, nil
 }
 
-// acceptsContentType judges a Content-Type: JSON in UTF-8, and for a beacon the same as
-// plain text.
+// acceptsContentType reports whether a Content-Type is JSON in UTF-8, or for a beacon plain
+// text in UTF-8.
 func (c *call) acceptsContentType(contentType string) bool {
-	if contentType == "application/json" { // as nearly all say
+	if contentType == "application/json" { // the common case
 		return true
 	}
 	kind, params, err := mime.ParseMediaType(contentType)
 	charset, hasCharset := params["charset"]
-	return err == nil && (kind == "application/json" || kind == "text/plain" && c.route.beacon) && (!hasCharset || strings.EqualFold(charset, "utf-8"))
+	return err == nil && (kind == "application/json" || kind == "text/plain" && c.route.beacon) &&
+		(!hasCharset || strings.EqualFold(charset, "utf-8"))
 }
 
-// readAll reads a body of at most limit bytes. When its length was announced, which
-// the caller has judged, that takes one allocation.
+// readAll reads a body of at most limit bytes. With a Content-Length, which the caller has
+// compared with the limit, that takes one allocation.
 func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength < 0 {
 		return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
@@ -453,8 +468,8 @@ func errBodySize(limit int64) error {
 	return &refusal{code: codeBodySize, detail: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
 }
 
-// charge takes one request from the account's bucket and writes the RateLimit
-// fields (draft-ietf-httpapi-ratelimit-headers-11).
+// charge takes a token from the account's bucket and sets the RateLimit headers
+// (draft-ietf-httpapi-ratelimit-headers-11). It refuses when the bucket is empty (429).
 func (s *server) charge(w *response, c *call, in *input, request any) (err error) {
 	switch {
 	case c.route.free:
@@ -471,7 +486,7 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 	}
 	a, err := s.cachedAccount(c.account)
 	if errors.Is(err, errNotFound) {
-		return nil // a device token of an account that a restored database does not have
+		return nil // a device token whose account is missing in a database that was restored
 	}
 	if err != nil {
 		return err
@@ -486,13 +501,15 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 	return nil
 }
 
-// accountScope reads ?account_id= and decides whose rows a caller with a token
-// acts on: its own, or, for those who may name any, the named account's. The
-// operator who names none acts on those of any account.
+// accountScope reads ?account_id= and decides which account's rows a caller with a token acts
+// on: its own account's, or, if its token may name any account, the named one's. An operator's
+// token without ?account_id= acts on every account's rows.
 type accountScope struct{ named string }
 
 func (a *accountScope) read(in *input) { a.named = in.parameter("account_id", isID("acct")) }
 
+// resolve returns the owner of the rows that a call acts on. It needs a caller. Errors: a
+// refusal for want of scope (403), errAccount.
 func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	who := c.caller
 	switch {
@@ -510,5 +527,5 @@ func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	return ownedBy(a.named), err
 }
 
-// actorToken names the token that a call was made with.
+// actorToken returns the actor of events for a call with a token.
 func actorToken(c *call) string { return "token " + c.caller.claims.ID }

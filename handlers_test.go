@@ -215,7 +215,7 @@ func TestProblem_ofAnUnknownErrorIs500WithoutDetailAndOneLogLine(t *testing.T) {
 	token := s.token(s.account, scopeLeads)
 	s.check(s.store.readers.Close()) // every question now fails in a way that nobody foresaw
 	a := s.get("/leads", "Authorization: Bearer "+token).is(500, "internal")
-	if strings.Contains(a.body, "sql") || a.text("detail") != "Something went wrong on our side. The request id helps to find out what." {
+	if strings.Contains(a.body, "sql") || a.text("detail") != "An error occurred in the service. Give the request_id when you report it." {
 		t.Fatalf("problem %s", a.body)
 	}
 	lines := strings.Split(strings.TrimSpace(s.log.String()), "\n")

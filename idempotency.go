@@ -11,27 +11,30 @@ import (
 	"time"
 )
 
-// Idempotency-Keys (contract, section 1): the answer to a request that creates is kept
-// for a day under its key, and serves again.
+// Idempotency-Keys (contract, section 1): the answer to a request that creates something is stored
+// under the request's key for a day, and a repeated request gets it again.
 
 // The problem codes of Idempotency-Keys.
 var (
 	idempotencyProblems problemTable
 
 	codeMalformedHeader = idempotencyProblems.add(400, "malformed_header", "Malformed header",
-		"An Idempotency-Key has 1 to 255 visible ASCII characters.")
-	codeIdempotencyInProgress = idempotencyProblems.add(409, "idempotency_in_progress", "The same request is still running",
-		"A request with this Idempotency-Key is still running.")
-	codeIdempotencyKeyReused = idempotencyProblems.add(422, "idempotency_key_reused", "Idempotency-Key reused",
-		"This Idempotency-Key was used with another body or path.")
+		"The Idempotency-Key must be given once and have 1 to 255 visible ASCII characters.")
+	codeIdempotencyInProgress = idempotencyProblems.add(409, "idempotency_in_progress",
+		"The same request is still running",
+		"A request with this Idempotency-Key is still running; wait for its answer.")
+	codeIdempotencyKeyReused = idempotencyProblems.add(422, "idempotency_key_reused",
+		"Idempotency-Key reused",
+		"This Idempotency-Key was already used with another body or path. Choose a new one for a new request.")
 )
 
-// inProgress holds the idempotent requests that are running.
+// inProgress is the set of requests with an Idempotency-Key that are running.
 type inProgress struct {
 	mu  sync.Mutex
-	ids map[string]bool
+	ids map[string]bool // by the id that the answer is stored under
 }
 
+// begin adds a request. It reports false if one with the same id is running.
 func (p *inProgress) begin(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,14 +48,16 @@ func (p *inProgress) begin(id string) bool {
 	return true
 }
 
+// end removes a request.
 func (p *inProgress) end(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.ids, id)
 }
 
-// readIdempotencyKey reads 1 to 255 visible ASCII characters, bare or quoted, on
-// a route that creates; others ignore the header.
+// readIdempotencyKey reads the Idempotency-Key of a request to a route that creates; other routes
+// ignore the header. It is 1 to 255 visible ASCII characters, perhaps in double quotes, which are
+// dropped. Errors: malformed_header.
 func (c *call) readIdempotencyKey() error {
 	values := c.request.Header.Values("Idempotency-Key")
 	if !c.route.creates || len(values) == 0 {
@@ -62,17 +67,22 @@ func (c *call) readIdempotencyKey() error {
 	if len(key) >= 2 && key[0] == '"' && key[len(key)-1] == '"' {
 		key = key[1 : len(key)-1]
 	}
-	if len(values) > 1 || key == "" || len(key) > 255 || strings.IndexFunc(key, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
+	invisible := func(r rune) bool { return r < '!' || r > '~' }
+	if len(values) > 1 || key == "" || len(key) > 255 || strings.IndexFunc(key, invisible) >= 0 {
 		return &refusal{code: codeMalformedHeader}
 	}
 	c.idemKey = key
 	return nil
 }
 
-// create runs f in a transaction and honours the call's Idempotency-Key: what f
-// returned is sealed and stored in the same transaction, and serves again for 24
-// hours. Only success is stored.
-func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, error)) (res Res, err error) {
+// create runs f in a transaction. If the call has an Idempotency-Key, f's result is encrypted
+// and stored in the same transaction for 24 hours. A repeated call within that time does not run
+// f: it sets c.replay to the stored answer, and returns a zero result that must be ignored.
+// Errors of f are not stored. Errors: those of f and of update, idempotency_in_progress,
+// idempotency_key_reused.
+func create[Res any](
+	ctx context.Context, s *server, c *call, f func(*tx) (Res, error),
+) (res Res, err error) {
 	if c.idemKey == "" {
 		err = s.store.update(ctx, func(t *tx) (err error) {
 			res, err = f(t)
@@ -82,7 +92,7 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 	}
 	keys := s.keys.Load()
 	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.route.pattern, c.idemKey)
-	path, _ := s.routing.Load().inBase(c.request.URL.Path) // a route with an id in it has many
+	path, _ := s.routing.Load().inBase(c.request.URL.Path) // tells apart what the route's wildcards match
 	request := keys.hash("idempotency request", path, string(c.body))
 	if !s.running.begin(string(id)) {
 		return res, &refusal{code: codeIdempotencyInProgress, retryAfter: time.Second}
@@ -90,13 +100,13 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 	defer s.running.end(string(id))
 	err = s.store.update(ctx, func(t *tx) (err error) {
 		if c.replay, err = c.earlierAnswer(t, keys, id, request); err != nil || c.replay != nil {
-			t.invalidate() // a replay changes no row
+			t.invalidate() // a replay changes no cached row
 			return err
 		}
 		if res, err = f(t); err != nil {
 			return err
 		}
-		var plain []byte // nothing: 204
+		var plain []byte // empty for an answer without a body (204)
 		if _, empty := any(res).(noContent); !empty {
 			plain = encodeJSON(res)
 		}
@@ -108,9 +118,9 @@ func create[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, 
 	return res, err
 }
 
-// earlierAnswer returns what the call's Idempotency-Key was answered with, or nil when
-// the key is free. id is the hash that the answer is kept under, request that of the
-// body. Errors: idempotency_key_reused, the store's.
+// earlierAnswer returns the stored answer to an earlier call with the same Idempotency-Key, or
+// nil if there was none. id is the hash that the answer is stored under, request the hash of path
+// and body. Errors: idempotency_key_reused, those of the store.
 func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, error) {
 	stored, err := t.storedAnswer(id)
 	switch {
@@ -123,7 +133,7 @@ func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, 
 	}
 	plain, err := keys.unseal(c.idemKey, stored.sealed)
 	if err != nil {
-		return nil, fmt.Errorf("%w (open a stored answer: %w)", errStorage, err)
+		return nil, fmt.Errorf("%w (decrypt a stored answer: %w)", errStorage, err)
 	}
 	if len(plain) == 0 {
 		return &reply{status: http.StatusNoContent}, nil
@@ -131,8 +141,9 @@ func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, 
 	return &reply{http.StatusOK, plain}, nil
 }
 
-// idempotencyCaller names whose Idempotency-Key it is: the token's account, else
-// licence and fingerprint, else the charged account with the address.
+// idempotencyCaller identifies the sender of an Idempotency-Key, so that two callers that choose
+// the same key don't get each other's answers: by the token's account, else by licence and
+// fingerprint (idemScope), else by the charged account and the client's address.
 func (s *server) idempotencyCaller(c *call) string {
 	switch {
 	case c.caller != nil && !c.caller.claims.isDevice():

@@ -20,17 +20,22 @@ func keyWing(s *server) wing {
 
 // The options of these commands.
 var (
-	optForce = option{name: "force", help: "go on where the command would stop and explain"}
+	optForce = option{name: "force", help: "do what the command would otherwise refuse"}
 )
 
 // The operator's commands on the key file.
 var keyCommands = []command{
-	{"key public", "", "print the public keys as PEM, the signing one first", nil, 0, keyPublic},
-	{"key add", "", "make a key that verifies and does not sign yet", nil, 0, keyAdd},
-	{"key rotate", "", "let the newest key sign, a day after it was added", []option{optForce}, 0, keyRotate},
-	{"key retire", "KID", "remove a key; says first what that would end", []option{optForce}, 1, keyRetire},
+	{"key public", "", "print the public keys as PEM, the signing key first", nil, 0, keyPublic},
+	{"key add", "", "add a key that verifies tokens but does not sign them yet", nil, 0, keyAdd},
+	{"key rotate", "", "sign with the newest key from now on; it must be a day old", []option{
+		optForce.says("use the newest key although it was added less than a day ago"),
+	}, 0, keyRotate},
+	{"key retire", "KID", "remove a key; refused while unexpired tokens are signed with it", []option{
+		optForce.says("remove the key although unexpired tokens and leases end with it"),
+	}, 1, keyRetire},
 }
 
+// keyPublic runs 'widgetd key public'.
 func keyPublic(e *env) error {
 	ring, err := loadKeyring(e.str("key"))
 	if err != nil {
@@ -42,7 +47,12 @@ func keyPublic(e *env) error {
 			return err
 		}
 		text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
-		row := map[string]any{"kid": ring.keys[i].kid, "signs": i == 0, "created_at": ring.keys[i].createdAt, "pem": string(text)}
+		row := map[string]any{
+			"kid":        ring.keys[i].kid,
+			"signs":      i == 0,
+			"created_at": ring.keys[i].createdAt,
+			"pem":        string(text),
+		}
 		if err := e.print(row, strings.TrimSuffix(string(text), "\n")); err != nil {
 			return err
 		}
@@ -50,10 +60,10 @@ func keyPublic(e *env) error {
 	return nil
 }
 
-// changeKeys loads the key file, lets f change it, and saves it. Another command
-// that changes keys waits: it would save what it had read before.
+// changeKeys loads the key file, calls f and saves the result, holding a lock (flock(2)): a
+// second command that changes keys at the same time would otherwise undo the first one's change.
 func (e *env) changeKeys(f func(*keyring) error) error {
-	dir, err := os.Open(filepath.Dir(e.str("key"))) // the file itself is replaced
+	dir, err := os.Open(filepath.Dir(e.str("key"))) // a lock on the file itself would end with its replacement
 	if err != nil {
 		return fmt.Errorf("lock the key file: %w", err)
 	}
@@ -71,6 +81,7 @@ func (e *env) changeKeys(f func(*keyring) error) error {
 	return ring.save(e.str("key"), true)
 }
 
+// keyAdd runs 'widgetd key add'.
 func keyAdd(e *env) error {
 	key, err := newSigningKey(e.now())
 	if err != nil {
@@ -83,25 +94,29 @@ func keyAdd(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.print(map[string]string{"kid": key.kid}, key.kid+" verifies now; pin it in devices, and in a day 'widgetd key rotate' lets it sign")
+	return e.print(map[string]string{"kid": key.kid}, key.kid+" verifies tokens from now on. "+
+		"Publish it to devices that pin keys; a day from now, let it sign with 'widgetd key rotate'")
 }
 
-const minKeyAge = 24 * time.Hour // how long a key is public before it signs
+const minKeyAge = 24 * time.Hour // how long a key is public before it may sign
 
+// keyRotate runs 'widgetd key rotate'.
 func keyRotate(e *env) error {
 	kid := ""
 	err := e.changeKeys(func(ring *keyring) error {
 		newest := 0
 		for i := range ring.keys {
-			if !ring.keys[i].createdAt.Before(ring.keys[newest].createdAt.Time) { // of the same second: the one added last
+			// Not After: of two keys of the same second, the one added last is the newest.
+			if !ring.keys[i].createdAt.Before(ring.keys[newest].createdAt.Time) {
 				newest = i
 			}
 		}
 		if newest == 0 {
-			return errors.New("the newest key signs already: make another with 'widgetd key add'")
+			return errors.New("the newest key is already the signing key: add another with 'widgetd key add'")
 		}
 		if age := e.now().Sub(ring.keys[newest].createdAt.Time); age < minKeyAge && !e.on("force") {
-			return fmt.Errorf("the newest key is public for %s only: devices and caches learn of it within a day; wait, or add -force", age.Round(time.Second))
+			return fmt.Errorf("the newest key was added only %s ago, and devices and caches may take "+
+				"a day to learn of it: wait, or add -force", age.Round(time.Second))
 		}
 		key := ring.keys[newest]
 		ring.keys = slices.Insert(slices.Delete(ring.keys, newest, newest+1), 0, key)
@@ -111,9 +126,10 @@ func keyRotate(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.print(map[string]string{"kid": kid}, kid+" signs now")
+	return e.print(map[string]string{"kid": kid}, kid+" is the signing key now")
 }
 
+// keyRetire runs 'widgetd key retire KID'.
 func keyRetire(e *env) error {
 	kid := e.args[0]
 	leases, tokens := 0, 0
@@ -127,11 +143,12 @@ func keyRetire(e *env) error {
 		at := slices.IndexFunc(ring.keys, func(k signingKey) bool { return k.kid == kid })
 		switch {
 		case at < 0:
-			return errors.New("there is no such key: 'widgetd key public -json' shows the kids")
+			return errors.New("there is no such key: 'widgetd key public -json' prints the kid of each")
 		case at == 0:
-			return errors.New("this key signs: let another sign first, with 'widgetd key rotate'")
+			return errors.New("this is the signing key: let another key sign first, with 'widgetd key rotate'")
 		case leases+tokens > 0 && !e.on("force"):
-			return fmt.Errorf("%d unexpired device leases and %d tokens were signed with this key and would end: wait for them, or add -force", leases, tokens)
+			return fmt.Errorf("%d unexpired device leases and %d unexpired tokens are signed with this key "+
+				"and would end with it: wait until they have expired, or add -force", leases, tokens)
 		}
 		ring.keys = slices.Delete(ring.keys, at, at+1)
 		return nil

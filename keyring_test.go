@@ -345,7 +345,7 @@ func TestKeyring_signsWithANewKeyADayLaterThenItsForerunnerRetires(t *testing.T)
 		s.get("/leads", "Authorization: Bearer "+current).is(200)
 
 		_, err = s.command("key", "retire", kids[1])
-		oneLine(t, err, "signs")
+		oneLine(t, err, "the signing key")
 		_, err = s.command("key", "retire", "nobody")
 		oneLine(t, err, "no such key")
 		_, err = s.command("key", "retire", first) // the device has a lease of the new key, the token is over
@@ -380,12 +380,12 @@ func TestKeyring_saysWhatRetiringAKeyEndsAndThenEndsIt(t *testing.T) {
 		s.get("/leads", old).is(200)
 
 		_, err = s.command("key", "retire", first)
-		oneLine(t, err, "3 unexpired device leases", "2 tokens", "-force")
+		oneLine(t, err, "3 unexpired device leases", "2 unexpired tokens", "-force")
 		s.server.reloadKeys(file)
 		s.get("/leads", old).is(200)
 		time.Sleep(2 * time.Hour)
 		_, err = s.command("key", "retire", first)
-		oneLine(t, err, "3 unexpired device leases", "0 tokens")
+		oneLine(t, err, "3 unexpired device leases", "0 unexpired tokens")
 		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+leases[0]).is(200)
 		_, err = s.command("key", "retire", first, "-force")
 		s.check(err)
@@ -538,15 +538,15 @@ func keyStory(t *testing.T, o *operator) {
 	if text := o.do("key", "public"); text != first["pem"].(string) {
 		t.Errorf("for pinning: %q", text)
 	}
-	o.fails("make another with 'widgetd key add'", "key", "rotate")
+	o.fails("add another with 'widgetd key add'", "key", "rotate")
 	second := o.object("key", "add")["kid"]
-	o.fails("wait, or add -force", "key", "rotate")
+	o.fails("or add -force", "key", "rotate")
 	o.do("key", "rotate", "-force")
-	o.fails("this key signs", "key", "retire", second.(string))
+	o.fails("this is the signing key", "key", "retire", second.(string))
 	id := o.object("license", "add", "-account", o.account, "-product", "kds")["id"].(string)
 	o.addDevice(id, first["kid"].(string))
 	o.fails("1 unexpired device leases", "key", "retire", first["kid"].(string))
-	o.fails("'widgetd key public -json' shows the kids", "key", "retire", "nonsense")
+	o.fails("'widgetd key public -json' prints the kid of each", "key", "retire", "nonsense")
 	o.do("key", "retire", first["kid"].(string), "-force")
 	if got := column(o.objects("key", "public"), "kid"); !slices.Equal(got, []any{second}) {
 		t.Errorf("keys %v, want %v", got, second)

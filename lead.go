@@ -11,7 +11,14 @@ import (
 
 func leadWing(s *server) wing {
 	return wing{routes: []route{
-		{pattern: "POST /widget/leads", origin: originListed, address: "leads", creates: true, members: []extraMember{{"ok", false}}, run: endpoint(s.createLead)},
+		{
+			pattern: "POST /widget/leads",
+			origin:  originListed,
+			address: "leads",
+			creates: true,
+			members: []extraMember{{"ok", false}},
+			run:     endpoint(s.createLead),
+		},
 		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, run: endpoint(s.listLeads)},
 		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: endpoint(s.eraseLeads)},
 	}}
@@ -19,20 +26,23 @@ func leadWing(s *server) wing {
 
 // The options of these commands.
 var (
-	optOlderThan = option{name: "older-than", value: "DURATION", help: "age, as 365d"}
+	optOlderThan = option{name: "older-than", value: "DURATION",
+		help: "remove leads that are older than this, as 365d"}
 )
 
 // The operator's commands on leads.
 var leadCommands = []command{
 	{"leads export", "", "print all leads, one JSON object a line or CSV", []option{optCSV}, 0, leadsExport},
-	{"leads erase", "EMAIL", "remove every lead of an address, without a trace", []option{optLitestream}, 1, leadsErase},
-	{"leads purge", "", "remove leads that are older than a time", []option{optOlderThan}, 0, leadsPurge},
+	{"leads erase", "EMAIL", "remove every lead of an address, from the database file and its write-ahead log",
+		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")},
+		1, leadsErase},
+	{"leads purge", "", "remove leads that are older than a given age", []option{optOlderThan}, 0, leadsPurge},
 }
 
 // leadRequest is the body of POST /widget/leads (contract, section 3).
 type leadRequest struct {
 	kind, email, source, page string
-	trap                      bool // a bot filled in the member that no person sees
+	trap                      bool // "website" was filled in, an input that only bots see
 }
 
 func (q *leadRequest) read(in *input) {
@@ -67,7 +77,8 @@ type leadResponse struct {
 	ID string `json:"id"`
 }
 
-// createLead keeps what a site's form sent. 200 means that it is on disk.
+// createLead stores what a site's form sent; it is on disk before the answer. What a bot
+// sent is answered in the same way and not stored.
 func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*leadResponse, error) {
 	if q.trap {
 		return &leadResponse{OK: true, ID: newID("lead", s.now())}, nil
@@ -126,8 +137,8 @@ type eraseResponse struct {
 	Erased int64 `json:"erased"`
 }
 
-// eraseLeads removes every lead of an address, and with a checkpoint the address
-// from the write-ahead log too.
+// eraseLeads removes every lead of an address, then truncates the write-ahead log, which
+// still holds the address.
 func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*eraseResponse, error) {
 	o, err := q.resolve(s, c)
 	if err != nil {
@@ -147,10 +158,13 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 
 func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
-	return exportRows(e, header, func(st *store, before string) ([]lead, error) { return st.leads(anyAccount, before, exportPageSize) },
-		func(l lead) string { return l.ID }, func(l lead) []string {
-			return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(valueOr(l.Source, "")), csvTextCell(valueOr(l.Page, "")), l.CreatedAt.String()}
-		})
+	page := func(st *store, before string) ([]lead, error) { return st.leads(anyAccount, before, exportPageSize) }
+	id := func(l lead) string { return l.ID }
+	return exportRows(e, header, page, id, func(l lead) []string {
+		source, page := valueOr(l.Source, ""), valueOr(l.Page, "")
+		return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(source), csvTextCell(page),
+			l.CreatedAt.String()}
+	})
 }
 
 func leadsErase(e *env) error {
@@ -162,17 +176,22 @@ func leadsErase(e *env) error {
 		}); err != nil {
 			return err
 		}
-		note := "no trace of the address is left in the file or its log; copies in backups end with their retention"
+		const backups = "backups still hold it until they are deleted"
+		note := "the address is neither in the database file nor in its write-ahead log any more; " + backups
 		if e.on("litestream") {
-			note = "the address is gone from the file; the write-ahead log, the replica and backups lose it with their retention"
+			note = "the address is not in the database file any more; the write-ahead log, the replica and backups " +
+				"hold it until their retention ends"
 		} else if err := st.truncateWAL(lockTimeout); err != nil {
-			note = "the address is gone from the file, but not from its log: run this again once nobody has a transaction open (" + err.Error() + "); copies in backups end with their retention"
+			note = "the address is not in the database file any more, but still in its write-ahead log: " +
+				"run this again once nobody has a transaction open (" + err.Error() + "); " + backups
 		}
 		copies := upgradeCopies(e.str("db"))
 		if len(copies) > 0 {
-			note += "; copies that were written before an upgrade are as they were, so remove them: " + strings.Join(copies, ", ")
+			note += "; copies that were written before an upgrade still hold it, so remove them: " +
+				strings.Join(copies, ", ")
 		}
-		return e.print(map[string]any{"erased": erased, "note": note, "copies": append([]string{}, copies...)}, fmt.Sprintf("%d erased; %s", erased, note))
+		return e.print(map[string]any{"erased": erased, "note": note, "copies": append([]string{}, copies...)},
+			fmt.Sprintf("%d erased; %s", erased, note))
 	})
 }
 
@@ -196,7 +215,8 @@ func leadsPurge(e *env) error {
 			}); err != nil {
 				return err
 			}
-			time.Sleep(time.Since(began)) // who waits for SQLite's lock looks now and then, and would find it taken each time
+			// Others that wait for SQLite's lock poll for it: without a pause they would never find it free.
+			time.Sleep(time.Since(began))
 			if purged += n; n == 0 {
 				return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
 			}
@@ -204,9 +224,9 @@ func leadsPurge(e *env) error {
 	})
 }
 
-// checkEmail judges one plain address (contract, section 3): no display name,
-// comment, quoted local part or address literal; a dotted domain whose labels are
-// valid. An internationalised domain or local part passes as it is.
+// checkEmail accepts one plain address (contract, section 3): no display name, comment,
+// quoted local part or address literal, and a domain of two or more valid labels.
+// Internationalised domains and local parts are accepted as they are.
 func checkEmail(s string) (code, detail string) {
 	const invalid = "invalid_email"
 	at := strings.LastIndexByte(s, '@')
@@ -229,18 +249,20 @@ func checkEmail(s string) (code, detail string) {
 	return "", ""
 }
 
-// isAtomText is atext of RFC 5322, with RFC 6531's letters beyond ASCII.
+// isAtomText reports whether r is atext of RFC 5322, or a letter beyond ASCII as RFC 6531
+// adds it.
 func isAtomText(r rune) bool {
 	return isLabelRune(r) || strings.ContainsRune("!#$%&'*+-/=?^_`{|}~", r)
 }
 
 func isLabelRune(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
-		r >= utf8.RuneSelf && r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.IsMark(r))
+		r >= utf8.RuneSelf && r != utf8.RuneError &&
+			(unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.IsMark(r))
 }
 
-// validDomain takes two or more labels of letters, digits and inner hyphens, at
-// most 63 octets each and 253 in all, the last one not a number (RFC 1123).
+// validDomain reports whether domain has two or more labels of letters, digits and inner
+// hyphens, at most 63 octets each and 253 in all, the last with a letter in it (RFC 1123).
 func validDomain(domain string) bool {
 	labels := strings.Split(domain, ".")
 	if len(domain) > 253 || len(labels) < 2 {
@@ -255,7 +277,7 @@ func validDomain(domain string) bool {
 	return strings.IndexFunc(labels[len(labels)-1], unicode.IsLetter) >= 0
 }
 
-// normalEmail is an address with its domain in lower case, as it is kept.
+// normalEmail returns an address with its domain in lower case, as it is stored.
 func normalEmail(s string) string {
 	at := strings.LastIndexByte(s, '@')
 	return s[:at+1] + strings.ToLower(s[at+1:])

@@ -393,7 +393,7 @@ func leadStory(t *testing.T, o *operator) {
 	}
 	o.fails("-older-than DURATION is needed", "leads", "purge")
 	got := o.object("leads", "erase", "BOB@example.com")
-	if got["erased"] != 1.0 || !strings.Contains(got["note"].(string), "no trace of the address is left in the file or its log; copies in backups end with their retention") {
+	if got["erased"] != 1.0 || !strings.Contains(got["note"].(string), "the address is neither in the database file nor in its write-ahead log any more; backups still hold it until they are deleted") {
 		t.Errorf("erased %v", got)
 	}
 	if got := o.object("leads", "erase", "bob@example.com", "-litestream"); got["erased"] != 0.0 || !strings.Contains(got["note"].(string), "replica") {

@@ -16,7 +16,8 @@ var (
 	codeGone = legacyProblems.add(410, "gone", "Gone", "This path has ended.")
 )
 
-// A legacyAPI answers the paths of before v1, and counts who still calls them.
+// A legacyAPI serves the paths that the service had before v1, under /api/legacy/, and counts
+// who still calls them.
 type legacyAPI struct {
 	*server
 	counter legacyCounter
@@ -41,9 +42,9 @@ const legacyPrefix = "/api/legacy/"
 // deprecated: 1 April 2026 (RFC 9745).
 const deprecation = "@1775001600"
 
-// serveLegacy answers a path under /api/legacy/: before the sunset its v1
-// counterpart does, from then on it is gone. Never a redirect: the clients of that
-// time would repeat a POST as a GET.
+// serveLegacy answers a path under /api/legacy/: until the sunset with what the v1 path of the
+// same name answers, after it with 410. It never redirects, since clients of the legacy paths
+// would follow a redirected POST with a GET.
 func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 	rt := a.routing.Load()
 	counterpart := r.Clone(r.Context())
@@ -64,7 +65,8 @@ func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 	h.Set("Deprecation", deprecation)
 	link := "<" + rt.root + `/docs#legacy>; rel="deprecation"; type="text/html"`
 	if known != "" {
-		link = "<" + rt.bases[0].URL + (&url.URL{Path: rest}).EscapedPath() + `>; rel="successor-version", ` + link
+		successor := rt.bases[0].URL + (&url.URL{Path: rest}).EscapedPath()
+		link = "<" + successor + `>; rel="successor-version", ` + link
 	}
 	h.Set("Link", link)
 	h.Add("Vary", "Origin")
@@ -76,7 +78,7 @@ func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 		a.fail(w, counterpart, errNotFound)
 	case a.now().Before(a.legacySunset):
 		rt.mux.ServeHTTP(w, counterpart)
-	case r.Method == http.MethodOptions && check.given: // a browser must be let in to see that it is gone
+	case r.Method == http.MethodOptions && check.given: // only after its preflight does a browser see the 410
 		a.otherMethod(w, counterpart, methods)
 	default:
 		detail := "This path ended on " + a.legacySunset.UTC().Format(time.DateOnly) + "."
@@ -86,13 +88,14 @@ func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 		w.pattern = "legacy"
 		a.fail(w, counterpart, &refusal{code: codeGone, detail: detail})
 	}
-	if r.Method != http.MethodOptions { // a preflight announces a call, and is none
+	if r.Method != http.MethodOptions { // a preflight is not a call
 		a.counter.count(legacyPathName(known), a.legacyCaller(w, r, check), a.now())
 	}
 }
 
-// counterpart returns the path of the v1 route that a request would reach, as the
-// route table writes it, or "", and the methods that the path has.
+// v1Route returns the path of the v1 route that a request would reach, as the route table
+// writes it, and its methods. When there is none, known is "", and the methods are those that
+// a legacy path could have.
 func (a *legacyAPI) v1Route(rt *routing, r *http.Request) (known string, methods []string) {
 	_, pattern := rt.mux.Handler(r)
 	if _, p, ok := strings.Cut(pattern, " "); ok {
@@ -117,8 +120,8 @@ func legacyPathName(known string) string {
 	return legacyPrefix + known[1:]
 }
 
-// legacyCaller names the account behind a legacy call: the one that was charged, else
-// as far as its token or its Origin tells.
+// legacyCaller returns the account that made a legacy call: the one that was charged, else
+// the one of its token, else the one that owns its Origin, else "unknown".
 func (a *legacyAPI) legacyCaller(w *response, r *http.Request, check originCheck) string {
 	if w.account != "" {
 		return w.account
@@ -134,14 +137,14 @@ func (a *legacyAPI) legacyCaller(w *response, r *http.Request, check originCheck
 	return "unknown"
 }
 
-// A legacyCounter collects counts between two writes to the database, which
-// flush makes once a second. Its size is bounded by known paths and callers.
+// A legacyCounter collects counts in memory until flush writes them to the database, once a
+// second. The known paths and maxLegacyCallers bound its size.
 type legacyCounter struct {
 	mu    sync.Mutex
 	calls map[legacyCall]*legacyCall // by day, path and caller
 }
 
-const maxLegacyCallers = 10_000 // between two flushes; past it callers are counted as unknown
+const maxLegacyCallers = 10_000 // rows between two flushes; past it callers are counted as "unknown"
 
 func (l *legacyCounter) count(path, caller string, now time.Time) {
 	l.mu.Lock()
@@ -162,7 +165,7 @@ func (l *legacyCounter) count(path, caller string, now time.Time) {
 	c.LastAt = newStamp(now)
 }
 
-// flush writes the counts; those that can't be written wait for the next time.
+// flush writes the counts. When that fails it keeps them for the next time.
 func (a *legacyAPI) flush(ctx context.Context) error {
 	l := &a.counter
 	l.mu.Lock()
@@ -204,6 +207,8 @@ func legacyShow(e *env) error {
 		if err != nil {
 			return err
 		}
-		return printRows(e, all, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any { return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt} })
+		return printRows(e, all, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
+			return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt}
+		})
 	})
 }

@@ -9,15 +9,15 @@ import (
 	"unicode/utf8"
 )
 
-// A licenseKey is a key as it is looked up: our own in its normal form, an
-// imported one as it was sent.
+// A licenseKey is a licence key in the form that is hashed and looked up: a key that this
+// program made as 25 upper-case symbols without dashes, an imported key as it was sent.
 type licenseKey string
 
 const (
-	keySymbols  = 25 // five groups of five, the last symbol checks the others
-	keyGroup    = 5
+	keySymbols  = 25 // of a key that this program makes; the last one is the check symbol
+	keyGroup    = 5  // symbols between two dashes of a printed key
 	maxKeyBytes = 255
-	minImported = 16
+	minImported = 16 // characters of an imported key
 )
 
 var errKeyMalformed = &refusal{code: codeKeyMalformed}
@@ -25,8 +25,8 @@ var errKeyMalformed = &refusal{code: codeKeyMalformed}
 // upperCrockford is the alphabet of licence keys.
 var upperCrockford = strings.ToUpper(crockford)
 
-// gf32 holds the powers of a generator of GF(32), x⁵+x²+1: gf32[i] = αⁱ, with
-// α = 2. All 31 are different, so that a symbol's weight is unlike any other's.
+// gf32 holds the powers of a generator α = 2 of GF(32), the field with the polynomial x⁵+x²+1:
+// gf32[i] = αⁱ. All 31 differ, so that every position of a key has a weight of its own.
 var gf32 = func() (powers [31]byte) {
 	for i, x := 0, byte(1); i < len(powers); i++ {
 		powers[i] = x
@@ -45,6 +45,7 @@ var gfLog = func() (logs [32]byte) {
 	return logs
 }()
 
+// gfMul multiplies in GF(32).
 func gfMul(a, b byte) byte {
 	if a == 0 || b == 0 {
 		return 0
@@ -52,10 +53,10 @@ func gfMul(a, b byte) byte {
 	return gf32[(int(gfLog[a])+int(gfLog[b]))%31]
 }
 
-// keySum is the sum of the symbols, each weighted with its own power of the
-// generator. A key is right when the sum over all 25 is 0: one wrong symbol adds
-// a non-zero multiple of its weight, two swapped ones a non-zero multiple of the
-// difference of theirs, so neither is ever 0 (contract, section 4).
+// keySum returns the sum in GF(32) of the symbols, each multiplied by the weight of its
+// position. A key is valid if the sum of all 25 is 0. One wrong symbol changes the sum by a
+// non-zero multiple of its weight, and two swapped symbols change it by a non-zero multiple of
+// the difference of their weights, so both are always detected (contract, section 4).
 func keySum(symbols []byte) (sum byte) {
 	for i, s := range symbols {
 		sum ^= gfMul(gf32[i], s)
@@ -63,8 +64,8 @@ func keySum(symbols []byte) (sum byte) {
 	return sum
 }
 
-// newLicenseKey makes a key of 120 random bits and its check symbol, as shown to
-// people: "XXXXX-XXXXX-XXXXX-XXXXX-XXXXX".
+// newLicenseKey makes a key of 120 random bits and a check symbol, in the printed form:
+// "XXXXX-XXXXX-XXXXX-XXXXX-XXXXX".
 func newLicenseKey() string {
 	symbols := make([]byte, keySymbols)
 	rand.Read(symbols)
@@ -84,18 +85,19 @@ func newLicenseKey() string {
 	return b.String()
 }
 
-// parseLicenseKey reads a key as people type it: without regard to case, dashes
-// and spaces, O as 0, I and L as 1. Whatever has the shape of our own keys must
-// satisfy the check symbol, and is never looked up else; anything other may be an
-// imported key, 16 to 255 visible ASCII characters, and is taken as it is.
-// Errors: errKeyMalformed.
+// parseLicenseKey parses a key as people type it: case, dashes and white space don't matter, O
+// counts as 0, I and L as 1. A text in the form of a key that this program makes must have the
+// right check symbol. Any other text of 16 to 255 visible ASCII characters may be an imported
+// key, and is returned unchanged. Errors: errKeyMalformed.
 func parseLicenseKey(s string) (licenseKey, error) {
 	if len(s) > maxKeyBytes {
 		return "", errKeyMalformed
 	}
-	groups := strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) })
+	isSeparator := func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) }
+	groups := strings.FieldsFunc(s, isSeparator)
 	if plain := strings.Join(groups, ""); hasOwnShape(groups, plain) {
-		if strings.IndexFunc(plain, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 { // "ı" in upper case is "I"
+		// ToUpper would turn some letters outside ASCII into a symbol: "ı" into "I".
+		if strings.IndexFunc(plain, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
 			return "", errKeyMalformed
 		}
 		plain = lookalikes.Replace(strings.ToUpper(plain))
@@ -118,27 +120,29 @@ func parseLicenseKey(s string) (licenseKey, error) {
 	return licenseKey(s), nil
 }
 
-// lookalikes are what people read for one another (Crockford's base32).
+// lookalikes replaces letters that people mistake for digits (Crockford's base32).
 var lookalikes = strings.NewReplacer("O", "0", "I", "1", "L", "1")
 
-// hasOwnShape reports whether a text looks like one of our keys, perhaps with one wrong
-// symbol: 25 letters and digits however they are grouped, or five groups of five.
+// hasOwnShape reports whether a text looks like a key that this program made, perhaps mistyped:
+// five groups of five characters, or 25 characters in any groups of which at most one is
+// neither an ASCII letter nor a digit. plain is the groups joined.
 func hasOwnShape(groups []string, plain string) bool {
 	if utf8.RuneCountInString(plain) != keySymbols {
 		return false
 	}
-	strange := 0
+	others := 0
 	for _, r := range plain {
 		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9') {
-			strange++
+			others++
 		}
 	}
-	five := len(groups) == keySymbols/keyGroup && !slices.ContainsFunc(groups, func(g string) bool { return utf8.RuneCountInString(g) != keyGroup })
-	return five || strange <= 1
+	otherLength := func(group string) bool { return utf8.RuneCountInString(group) != keyGroup }
+	fiveGroups := len(groups) == keySymbols/keyGroup && !slices.ContainsFunc(groups, otherLength)
+	return fiveGroups || others <= 1
 }
 
-// hash is what the database knows of a key.
+// hash returns the SHA-256 of a key, which the database stores in place of the key.
 func (k licenseKey) hash() [32]byte { return sha256.Sum256([]byte(k)) }
 
-// hint is what people may see of a key: its last five symbols.
+// hint returns the last five symbols of a key, by which people recognise it.
 func (k licenseKey) hint() string { return string(k[len(k)-keyGroup:]) }

@@ -1,16 +1,17 @@
 #!/bin/sh
-# Measures this machine, prints what the README's section on speed shows, and
-# leaves nothing behind: size, start, memory; leads a second with grouped writes
-# beside the same program with one transaction for each request; and requests a
-# second beside a bare net/http server that reads and decodes the same JSON and
-# answers a constant. All are medians: of five starts, of five runs in turn.
+# Measures the program on this machine and prints the numbers of the README's section on
+# speed: size of the binary, time to start, memory; leads a second with grouped writes,
+# compared with the same program with one transaction for each request; and requests a
+# second, compared with a bare net/http server that reads and decodes the same JSON and
+# answers a constant. All are medians: of five starts, or of five runs that alternate
+# with those that they are compared with. It removes all files that it makes.
 #
 #   ./load.sh [SECONDS]        of each run, 1 to 30; by default 2, which takes about six minutes
 #
 # Needs Go, curl, jq, wrk, taskset and systemd-socket-activate. It talks to itself,
-# on loopback ports $PORT (18080) and the next, and writes below $TMPDIR (/var/tmp: a
-# disk, not memory). A run ends after its seconds; past a million requests of one
-# address or account the service would refuse more.
+# on loopback ports $PORT (18080) and the next, and writes below $TMPDIR (by default
+# /var/tmp, which is on a disk). A run must stay under a million requests a minute, the
+# highest rate limit of an address or an account.
 set -eu
 
 seconds=${1:-2} port=${PORT:-18080} connections=64
@@ -28,13 +29,15 @@ stop() {
 trap 'stop; [ -z "$baseline" ] || kill "$baseline"; rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM
 
-# start NAME: lets the first request start the binary NAME over a new database;
-# sets pid, and waited to the seconds that this request took.
+# start NAME: starts the binary NAME with a new database, by socket activation: its first
+# request starts it. Sets pid, and waited to the seconds that this request took.
 start() {
 	rm -f "$dir"/widgetd.*
-	"$dir/$1" init -db "$dir/widgetd.db" -key "$dir/widgetd.key" -base-url "http://127.0.0.1:$port/v1" >/dev/null
+	"$dir/$1" init -db "$dir/widgetd.db" -key "$dir/widgetd.key" \
+		-base-url "http://127.0.0.1:$port/v1" >/dev/null
 	: >"$dir/log"
-	systemd-socket-activate -l "127.0.0.1:$port" "$dir/$1" serve -db "$dir/widgetd.db" -key "$dir/widgetd.key" -anonymous-rate 1000000 2>>"$dir/log" &
+	systemd-socket-activate -l "127.0.0.1:$port" "$dir/$1" serve -db "$dir/widgetd.db" \
+		-key "$dir/widgetd.key" -anonymous-rate 1000000 2>>"$dir/log" &
 	pid=$!
 	until grep -q '^Listening' "$dir/log"; do
 		kill -0 "$pid" 2>/dev/null || { cat "$dir/log" >&2; exit 1; }
@@ -42,10 +45,11 @@ start() {
 	waited=$(curl -sf -o /dev/null -w '%{time_total}' "http://127.0.0.1:$port/v1/widget/health")
 }
 
-# leads NAME: prints how many leads a second the binary NAME keeps.
+# leads NAME: prints how many leads a second the binary NAME stores.
 leads() {
 	start "$1"
-	wrk -t2 -c"$connections" -d"${seconds}s" -s "$dir/leads.lua" "http://127.0.0.1:$port/v1/widget/leads" >"$dir/out"
+	wrk -t2 -c"$connections" -d"${seconds}s" -s "$dir/leads.lua" \
+		"http://127.0.0.1:$port/v1/widget/leads" >"$dir/out"
 	stop
 	if grep -q 'Non-2xx' "$dir/out"; then cat "$dir/out" >&2; exit 1; fi
 	awk '/Requests\/sec/ { printf "%d\n", $2 }' "$dir/out"
@@ -62,16 +66,19 @@ function setup(thread) thread:set("id", threads); threads = threads + 1 end
 function init() n, wrk.headers["Content-Type"] = 0, "application/json" end
 function request()
 	n = n + 1
-	return wrk.format("POST", nil, nil, '{"type":"newsletter","email":"guest' .. n .. '.' .. id .. '@example.com","source":"footer","page":"/lunch"}')
+	local email = 'guest' .. n .. '.' .. id .. '@example.com'
+	return wrk.format("POST", nil, nil,
+		'{"type":"newsletter","email":"' .. email .. '","source":"footer","page":"/lunch"}')
 end
 LUA
 
 export CGO_ENABLED=0
 go build -trimpath -ldflags='-s -w' -o "$dir/grouped" .
 mkdir "$dir/source"
-cp ./*.go ./*.sql ./*.html go.mod go.sum "$dir/source"
+cp -r ./*.go ./*.sql web go.mod go.sum "$dir/source"
 sed -i 's/^\(\tmaxBatch *= \)256 /\11 /' "$dir/source/store_writer.go"
-grep -q '^	maxBatch *= 1 ' "$dir/source/store_writer.go" || { echo "load.sh: store_writer.go has no maxBatch of 256" >&2; exit 1; }
+grep -q '^	maxBatch *= 1 ' "$dir/source/store_writer.go" ||
+	{ echo "load.sh: store_writer.go has no maxBatch of 256" >&2; exit 1; }
 (cd "$dir/source" && go build -trimpath -ldflags='-s -w' -o "$dir/single" .)
 
 echo "processors              $(getconf _NPROCESSORS_ONLN)"
@@ -94,7 +101,7 @@ echo "leads a second at $connections connections, one transaction each  $single"
 echo "leads a second at $connections connections, grouped writes        $grouped"
 awk "BEGIN { printf \"ratio                   %.1f\\n\", $grouped / $single }"
 
-# What follows compares with the baseline, which is a test: it serves for a while.
+# The bare server is TestBaseline of the test binary, which serves for some minutes.
 go test -c -o "$dir/baseline.test" .
 widgetd() { "$dir/grouped" "$@" -db "$dir/widgetd.db" -key "$dir/widgetd.key"; }
 root=http://127.0.0.1:$port/v1 bare=http://127.0.0.1:$((port + 1))/v1
@@ -106,10 +113,11 @@ license=$(widgetd license add -json -account "$account" -product kds -max-device
 widget=$(widgetd widget add -json -account "$account" Lunch | jq -r .id)
 json='Content-Type: application/json'
 
-# script NAME METHOD BODY [HEADER VALUE]...: writes what wrk sends.
+# script NAME METHOD BODY [HEADER VALUE]...: writes the Lua script with the request for wrk.
 script() {
 	file=$dir/$1.lua
-	printf 'wrk.method = "%s"\nwrk.headers["Content-Type"] = "application/json"\nwrk.body = [[%s]]\n' "$2" "$3" >"$file"
+	printf 'wrk.method = "%s"\nwrk.headers["Content-Type"] = "application/json"\n' "$2" >"$file"
+	printf 'wrk.body = [[%s]]\n' "$3" >>"$file"
 	shift 3
 	while [ $# -gt 0 ]; do
 		printf 'wrk.headers["%s"] = [[%s]]\n' "$1" "$2" >>"$file"
@@ -126,11 +134,12 @@ rate() {
 
 # p99 prints the 99th percentile of the last run, in milliseconds.
 p99() {
-	awk '$1 == "99%" { v = $2 + 0; if ($2 ~ /us$/) v /= 1000; else if ($2 !~ /ms$/) v *= 1000; print v }' "$dir/out"
+	awk '$1 == "99%" { v = $2 + 0; if ($2 ~ /us$/) v /= 1000; else if ($2 !~ /ms$/) v *= 1000; print v }' \
+		"$dir/out"
 }
 
-# compare LABEL SCRIPT PATH: prints the median ratios of the service to the
-# baseline: requests a second, and the time that 99 of 100 stay under.
+# compare LABEL SCRIPT PATH: prints the median ratios of the service to the bare server, of
+# requests a second and of the 99th percentile of the latency.
 compare() {
 	rm -f "$dir/ratios" "$dir/tails"
 	for _ in 1 2 3 4 5; do
@@ -145,18 +154,23 @@ compare() {
 for pinned in no yes; do
 	server= client= threads=2
 	if [ "$pinned" = yes ]; then server='taskset -c 0' client='taskset -c 1' threads=1; fi
-	$server "$dir/grouped" serve -addr "127.0.0.1:$port" -db "$dir/widgetd.db" -key "$dir/widgetd.key" -anonymous-rate 1000000 2>>"$dir/log" &
+	$server "$dir/grouped" serve -addr "127.0.0.1:$port" -db "$dir/widgetd.db" -key "$dir/widgetd.key" \
+		-anonymous-rate 1000000 2>>"$dir/log" &
 	pid=$!
-	$server "$dir/baseline.test" -test.run TestBaseline -baseline "127.0.0.1:$((port + 1))" -baseline-for 20m >/dev/null &
+	$server "$dir/baseline.test" -test.run TestBaseline -baseline "127.0.0.1:$((port + 1))" \
+		-baseline-for 20m >/dev/null &
 	baseline=$!
 	until curl -sf -o "$dir/health" "$root/widget/health" && curl -sf -o "$dir/constant" "$bare/"; do :; done
-	token=$(curl -s "$root/widget/license/activate" -H "$json" -d '{"license_key":"'"$license"'","fingerprint":"kitchen-1"}' | jq -r .token)
+	token=$(curl -s "$root/widget/license/activate" -H "$json" \
+		-d '{"license_key":"'"$license"'","fingerprint":"kitchen-1"}' | jq -r .token)
 	script token POST '{}' Authorization "Bearer $token"
 	script kept POST '{"license_key":"'"$license"'","fingerprint":"kitchen-1"}'
 	script fresh POST '{"license_key":"'"$license"'","fingerprint":"kitchen-1","nonce":"n"}'
 	script stats GET ''
-	script unchanged GET '' If-None-Match "$(curl -si "$root/widget/stats?widget=$widget" | tr -d '\r' | awk 'tolower($1) == "etag:" { print $2 }')"
-	script event POST '{"widget":"'"$widget"'","events":[{"type":"view"},{"type":"click","item":"Pizza"}]}' Origin https://www.example.com
+	etag=$(curl -si "$root/widget/stats?widget=$widget" | tr -d '\r' | awk 'tolower($1) == "etag:" { print $2 }')
+	script unchanged GET '' If-None-Match "$etag"
+	script event POST '{"widget":"'"$widget"'","events":[{"type":"view"},{"type":"click","item":"Pizza"}]}' \
+		Origin https://www.example.com
 	echo
 	echo "÷ bare net/http, $connections connections, server and client on a core each: $pinned"
 	compare 'verify, with a token' token /widget/license/verify
@@ -169,6 +183,6 @@ for pinned in no yes; do
 	echo "memory under load, MiB  $(awk '/^VmRSS/ { printf "%.1f", $2 / 1024 }' "/proc/$pid/status")"
 	stop
 	kill "$baseline"
-	{ wait "$baseline" || true; } 2>/dev/null # the shell would report what it ended
+	{ wait "$baseline" || true; } 2>/dev/null # hides the shell's message about the signal
 	baseline=
 done

@@ -3,23 +3,24 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 )
 
-// A problemCode is one kind of problem (RFC 9457; contract, section 1). It never
-// changes its meaning. Every noun declares its own, in a problemTable.
+// A problemCode is one kind of problem (RFC 9457; contract, section 1). Callers rely on its name
+// and status, which never change their meaning. Every noun declares its codes in a problemTable.
 type problemCode struct {
-	name   string // on the wire: "seat_limit_reached"
-	status int    // of HTTP, 400 or more
-	title  string
-	detail string // for people, unless the place where it happens says more
+	name   string // "seat_limit_reached", the member code of the problem
+	status int    // the HTTP status, 400 or more
+	title  string // what is the same every time, for people
+	detail string // an explanation for people; a refusal may replace it by a more precise one
 }
 
 // A problemTable collects the codes of one noun.
 type problemTable []*problemCode
 
-// add declares a code.
+// add declares a code and returns it.
 func (t *problemTable) add(status int, name, title, detail string) *problemCode {
 	c := &problemCode{name, status, title, detail}
 	*t = append(*t, c)
@@ -30,50 +31,57 @@ func (t *problemTable) add(status int, name, title, detail string) *problemCode 
 var (
 	coreProblems problemTable
 
-	codeMalformedJSON = coreProblems.add(400, "malformed_json", "Malformed JSON", "The body can't be read.")
-	codeNotFound      = coreProblems.add(404, "not_found", "Not found", "There is nothing here by that name.")
-	codeMethod        = coreProblems.add(405, "method_not_allowed", "Method not allowed", "This path does not answer that method.")
-	codeBodySize      = coreProblems.add(413, "body_too_large", "Body too large", "The body is too large.")
-	codeMediaType     = coreProblems.add(415, "unsupported_media_type", "Unsupported media type",
-		"The body must be JSON in UTF-8: Content-Type: application/json, not compressed.")
-	codeValidation  = coreProblems.add(422, "validation_failed", "Validation failed", "These values are wrong.")
-	codeRateLimited = coreProblems.add(429, "rate_limited", "Rate limited", "Too many requests.")
-	codeInternal    = coreProblems.add(500, "internal", "Internal error",
-		"Something went wrong on our side. The request id helps to find out what.")
+	codeMalformedJSON = coreProblems.add(400, "malformed_json", "Malformed JSON",
+		"The body is not a valid JSON object.")
+	codeNotFound = coreProblems.add(404, "not_found", "Not found",
+		"There is nothing with this path or id.")
+	codeMethod = coreProblems.add(405, "method_not_allowed", "Method not allowed",
+		"This path does not allow this method.")
+	codeBodySize = coreProblems.add(413, "body_too_large", "Body too large",
+		"The body is too large.")
+	codeMediaType = coreProblems.add(415, "unsupported_media_type", "Unsupported media type",
+		"The body must be uncompressed JSON in UTF-8, with Content-Type: application/json.")
+	codeValidation = coreProblems.add(422, "validation_failed", "Validation failed",
+		"The request contains wrong values.")
+	codeRateLimited = coreProblems.add(429, "rate_limited", "Rate limited",
+		"Too many requests.")
+	codeInternal = coreProblems.add(500, "internal", "Internal error",
+		"An error occurred in the service. Give the request_id when you report it.")
 	codeBusy = coreProblems.add(503, "busy", "Busy",
-		"Another program has locked the database; try again shortly.")
-	codeStorageFull = coreProblems.add(503, "storage_full", "Storage full", "The disk is full; nothing was written.")
-	codeStorage     = coreProblems.add(503, "storage_unavailable", "Storage unavailable",
+		"Another program has locked the database; nothing was written. Try again shortly.")
+	codeStorageFull = coreProblems.add(503, "storage_full", "Storage full",
+		"The disk is full; nothing was written.")
+	codeStorage = coreProblems.add(503, "storage_unavailable", "Storage unavailable",
 		"The database can't be used at the moment; nothing was written.")
 )
 
-// A refusal is an answer that is not success and not a fault of ours. Its detail
-// never carries SQL, a path or another caller's data.
+// A refusal is the error of a request that this service answers with a problem. Its texts must
+// not contain SQL, paths of files or other callers' data, since the caller reads them. Any error
+// that is no refusal is a fault of the service, and is answered with codeInternal.
 type refusal struct {
 	code       *problemCode
-	detail     string        // "": the code's own
-	fields     []fieldError  // which members or parameters are wrong, for validation_failed
-	members    []extraMember // that this problem carries besides the standard ones
-	retryAfter time.Duration // how long to wait; 0: nothing is said
-	challenge  string        // WWW-Authenticate, of a 401 or 403 (RFC 6750)
+	detail     string        // "": that of the code
+	fields     []fieldError  // of validation_failed: the wrong members or parameters
+	members    []extraMember // that the problem has besides the standard ones
+	retryAfter time.Duration // for Retry-After; 0: none
+	challenge  string        // for WWW-Authenticate, with 401 and 403 (RFC 6750); "": none
 }
 
-// An extraMember is a member of a problem that is particular to its code or its path.
+// An extraMember is a member of a problem that is not among the standard ones (type problem).
 type extraMember struct {
 	name  string
 	value any
 }
 
-// A fieldError names one wrong member of a body (pointer, RFC 6901 in a URI
-// fragment) or one wrong query parameter.
+// A fieldError says what is wrong with one member of a body or one parameter of a query.
 type fieldError struct {
-	Pointer   string `json:"pointer,omitempty"`
-	Parameter string `json:"parameter,omitempty"`
-	Code      string `json:"code"`
-	Detail    string `json:"detail"`
+	Pointer   string `json:"pointer,omitempty"`   // JSON pointer as a URI fragment (RFC 6901): "#/email"
+	Parameter string `json:"parameter,omitempty"` // name of a query parameter
+	Code      string `json:"code"`                // "invalid_email"
+	Detail    string `json:"detail"`              // an explanation for people
 }
 
-// text is the detail for people.
+// text returns the explanation for people.
 func (r *refusal) text() string {
 	if r.detail != "" {
 		return r.detail
@@ -90,21 +98,23 @@ func (r *refusal) Error() string {
 	return text
 }
 
-// errFields refuses a request for wrong members or parameters, and names them.
+// errFields returns a refusal that names the wrong members and parameters of a request.
 func errFields(wrong ...fieldError) error {
 	names := make([]string, 0, len(wrong))
 	for _, e := range wrong {
 		names = append(names, strings.TrimPrefix(e.Pointer, "#/")+e.Parameter)
 	}
-	return &refusal{code: codeValidation, detail: "These values are wrong: " + strings.Join(names, ", ") + ".", fields: wrong}
+	detail := "These values are wrong: " + strings.Join(names, ", ") + "."
+	return &refusal{code: codeValidation, detail: detail, fields: wrong}
 }
 
-// errRate refuses a request for a limit; retry is when the next one may come.
+// errRate returns the refusal of a request over a rate limit. retry is how long it takes until
+// the next one is allowed.
 func errRate(detail string, retry time.Duration) error {
 	return &refusal{code: codeRateLimited, detail: detail, retryAfter: retry}
 }
 
-// A problem is the public face of a refusal (RFC 9457).
+// A problem is the body that answers a refusal (RFC 9457).
 type problem struct {
 	Type      string       `json:"type"`
 	Title     string       `json:"title"`
@@ -115,13 +125,20 @@ type problem struct {
 	Errors    []fieldError `json:"errors,omitempty"`
 }
 
-// encode writes the problem of a refusal: root is the service's scheme and host,
-// where /docs explains each code; more are members that every problem of the
-// request's path carries.
-func (r *refusal) encode(root, requestID string, more []extraMember) []byte {
-	text := encodeJSON(problem{Type: root + "/docs#" + r.code.name, Title: r.code.title, Status: r.code.status,
-		Detail: r.text(), Code: r.code.name, RequestID: requestID, Errors: r.fields})
-	for _, m := range append(more[:len(more):len(more)], r.members...) {
+// encode returns the problem of a refusal as JSON. root is scheme and host of the service, whose
+// page /docs explains the codes. pathMembers are members that every problem of the request's
+// path has.
+func (r *refusal) encode(root, requestID string, pathMembers []extraMember) []byte {
+	text := encodeJSON(problem{
+		Type:      root + "/docs#" + r.code.name,
+		Title:     r.code.title,
+		Status:    r.code.status,
+		Detail:    r.text(),
+		Code:      r.code.name,
+		RequestID: requestID,
+		Errors:    r.fields,
+	})
+	for _, m := range slices.Concat(pathMembers, r.members) {
 		name, _ := json.Marshal(m.name)
 		text = bytes.TrimSuffix(text, []byte("}\n"))
 		text = append(append(append(append(text, ','), name...), ':'), bytes.TrimSpace(encodeJSON(m.value))...)

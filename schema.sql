@@ -14,7 +14,7 @@ CREATE TABLE accounts (
   is_main     INTEGER NOT NULL DEFAULT 0 CHECK (is_main IN (0, 1)),  -- 1: the vendor's own; owns leads without an Origin
   rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000),            -- requests a minute; NULL: 600
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was added
-  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at))     -- since when nothing of it works; NULL: open
+  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at))     -- when it was closed; NULL: open
 ) STRICT;
 CREATE UNIQUE INDEX accounts_main ON accounts (is_main) WHERE is_main = 1;
 
@@ -32,7 +32,7 @@ CREATE TABLE probes (
 
 CREATE TABLE origins (
   origin      TEXT PRIMARY KEY CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'), -- https://www.example.com, no default port
-  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- whose site it is
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns it
   created_at  TEXT CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))    -- when it was added; NULL: typed by hand
 ) STRICT;
 CREATE INDEX origins_account ON origins (account_id);
@@ -40,7 +40,7 @@ CREATE INDEX origins_account ON origins (account_id);
 CREATE TABLE tokens (
   id           TEXT PRIMARY KEY CHECK (id LIKE 'tok\_%' ESCAPE '\'), -- the token's jti
   account_id   TEXT NOT NULL REFERENCES accounts (id),               -- the token's sub
-  client_id    TEXT NOT NULL,                                        -- which application carries it: "portal"
+  client_id    TEXT NOT NULL,                                        -- the application that uses it: "portal"
   scope        TEXT NOT NULL,                                        -- as signed into it, so not to be changed here: "stats:read leads:read"
   all_accounts INTEGER NOT NULL CHECK (all_accounts IN (0, 1)),      -- 1: may name another account by ?account_id=
   kid          TEXT NOT NULL,                                        -- the key that signed it
@@ -51,10 +51,10 @@ CREATE TABLE tokens (
 
 CREATE TABLE leads (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'lead\_%' ESCAPE '\'), -- lead_…
-  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the owner of the Origin it came from, else the main account
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns the Origin it came from, else the main account
   type        TEXT NOT NULL,                                         -- newsletter, demo, contact, …
   email       TEXT NOT NULL,                                         -- as sent, its domain in lower case
-  email_key   TEXT NOT NULL,                                         -- the whole address in lower case: what erasing looks for
+  email_key   TEXT NOT NULL,                                         -- the whole address in lower case, by which leads are erased
   source      TEXT,                                                  -- which form: "footer"
   page        TEXT CHECK (page LIKE '/%'),                           -- path of the page, no query
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
@@ -65,7 +65,7 @@ CREATE INDEX leads_created ON leads (created_at);
 
 CREATE TABLE licenses (
   id                 TEXT PRIMARY KEY CHECK (id LIKE 'lic\_%' ESCAPE '\'), -- lic_…
-  account_id         TEXT NOT NULL REFERENCES accounts (id),         -- whose licence it is
+  account_id         TEXT NOT NULL REFERENCES accounts (id),         -- the account that owns it
   product            TEXT NOT NULL CHECK (product <> ''),            -- what may run: "kitchen-display"
   plan               TEXT,                                           -- how it was sold: "pro"
   kind               TEXT NOT NULL DEFAULT 'node_locked' CHECK (kind IN ('node_locked', 'floating')), -- floating: a lapsed lease frees the seat
@@ -76,21 +76,22 @@ CREATE TABLE licenses (
   max_transfers      INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000), -- releases by the owner in 30 days; NULL: no limit
   starts_at          TEXT CHECK (starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at)), -- not before; NULL: at once
   expires_at         TEXT CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- not after; NULL: never, or not yet activated
-  grace_days         INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650), -- days that known devices go on after expires_at
+  grace_days         INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650), -- days after expires_at in which known devices go on
   duration_days      INTEGER CHECK (duration_days BETWEEN 1 AND 36500), -- length of a term, for renewing and for first_activation
   expiry_basis       TEXT NOT NULL DEFAULT 'issue' CHECK (expiry_basis IN ('issue', 'first_activation')), -- from when duration_days counts
   lease_hours        INTEGER NOT NULL DEFAULT 336 CHECK (lease_hours BETWEEN 1 AND 2160), -- how long a device token proves the licence offline
   entitlements       TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'), -- codes: ["kds","reports"]
   metadata           TEXT NOT NULL DEFAULT '{}' CHECK (json_type(metadata) = 'object' AND length(metadata) <= 16384), -- the seller's own notes
-  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at)), -- when the first device came
-  grace_noted        TEXT,                                           -- the end that license.grace_started was written for
+  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at)), -- when its first device was activated
+  grace_noted        TEXT,                                           -- the expires_at that license.grace_started was written for
   expired_noted      TEXT,                                           -- the end of grace that license.expired was written for
   created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was issued
   updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)), -- when a column last changed
   customer           TEXT CHECK (length(customer) <= 200)            -- the seller's own name, address or number for the buyer; never sent to devices
 ) STRICT;
 CREATE INDEX licenses_account ON licenses (account_id, id);
--- What time has yet to bring about, and nothing else: so looking for it each second costs nothing.
+-- These two hold only licences whose grace or expiry event is still to be written, so that the
+-- query for those that are due, once a second, reads next to nothing.
 CREATE INDEX licenses_grace_due ON licenses (expires_at)
   WHERE state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at;
 CREATE INDEX licenses_expiry_due ON licenses (strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days'))
@@ -98,7 +99,7 @@ CREATE INDEX licenses_expiry_due ON licenses (strftime('%Y-%m-%dT%H:%M:%SZ', exp
 
 CREATE TABLE license_keys (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the normalised key; the key itself is kept nowhere
-  license_id  TEXT NOT NULL REFERENCES licenses (id),                -- what it opens
+  license_id  TEXT NOT NULL REFERENCES licenses (id),                -- the licence that it is a key of
   hint        TEXT NOT NULL,                                         -- the key's last five symbols, for people
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
   retires_at  TEXT CHECK (retires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retires_at))    -- when a rotated key stops working; NULL: the current one
@@ -107,23 +108,23 @@ CREATE INDEX license_keys_license ON license_keys (license_id);
 
 CREATE TABLE devices (
   id               TEXT PRIMARY KEY CHECK (id LIKE 'dev\_%' ESCAPE '\'), -- dev_…
-  license_id       TEXT NOT NULL REFERENCES licenses (id),           -- whose seat it takes
+  license_id       TEXT NOT NULL REFERENCES licenses (id),           -- the licence whose seat it takes
   fingerprint      BLOB NOT NULL CHECK (length(fingerprint) = 32),   -- SHA-256 of what the device sent
   name             TEXT,                                             -- as the device calls itself: "Kitchen 1"
   platform         TEXT,                                             -- "linux/arm64"
   app_version      TEXT,                                             -- "2.4.1", as last reported
   state            TEXT NOT NULL CHECK (state IN ('active', 'released', 'blocked')), -- active: holds a seat
   lease_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease it was given
-  presented_seq    INTEGER NOT NULL DEFAULT 0,                       -- highest number it ever showed; a lower one later hints at a clone
+  presented_seq    INTEGER NOT NULL DEFAULT 0,                       -- highest lease number it ever sent; a lower one later hints at a clone
   lease_kid        TEXT,                                             -- the key that signed its last lease
   leased_at        TEXT CHECK (leased_at IS strftime('%Y-%m-%dT%H:%M:%SZ', leased_at)), -- when that lease began
   lease_expires_at TEXT CHECK (lease_expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lease_expires_at)), -- until when it proves the licence offline
-  lapses_at        TEXT CHECK (lapses_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lapses_at)), -- when a floating seat is given back by itself; NULL: never
-  clone_suspected_at TEXT CHECK (clone_suspected_at IS strftime('%Y-%m-%dT%H:%M:%SZ', clone_suspected_at)), -- when an older lease of it last came back
+  lapses_at        TEXT CHECK (lapses_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lapses_at)), -- when its floating seat is released because its lease has lapsed; NULL: never
+  clone_suspected_at TEXT CHECK (clone_suspected_at IS strftime('%Y-%m-%dT%H:%M:%SZ', clone_suspected_at)), -- when it last sent an older lease than before
   activated_at     TEXT NOT NULL CHECK (activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', activated_at)), -- when it last took its seat
   last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at)), -- to the minute
-  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)), -- when it last gave its seat back
-  released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who gave it back
+  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)), -- when its seat was last released
+  released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who released it
   activations      INTEGER NOT NULL DEFAULT 1,                       -- how often it took a seat
   UNIQUE (license_id, fingerprint)
 ) STRICT;
@@ -131,10 +132,10 @@ CREATE INDEX devices_seats ON devices (license_id, state);
 CREATE INDEX devices_lapsing ON devices (lapses_at) WHERE lapses_at IS NOT NULL;
 
 CREATE TABLE widgets (
-  id            TEXT PRIMARY KEY CHECK (id LIKE 'wgt\_%' ESCAPE '\'), -- wgt_…, public: it stands in the page
-  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- whose pages may report for it
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'wgt\_%' ESCAPE '\'), -- wgt_…, public: pages contain it
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that owns it
   name          TEXT NOT NULL CHECK (name <> ''),                    -- for people: "Lunch menu, Altstadt"
-  public_orders INTEGER NOT NULL DEFAULT 0 CHECK (public_orders IN (0, 1)), -- 1: orders are shown without a token too
+  public_orders INTEGER NOT NULL DEFAULT 0 CHECK (public_orders IN (0, 1)), -- 1: callers without a token see the orders too
   created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was added
 ) STRICT;
 CREATE INDEX widgets_account ON widgets (account_id, id);
@@ -142,8 +143,8 @@ CREATE INDEX widgets_account ON widgets (account_id, id);
 CREATE TABLE widget_counts (
   widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
   quarter    TEXT NOT NULL CHECK (quarter LIKE '____-__-__T__:__:00Z'), -- start of a UTC quarter-hour: 2026-11-21T10:45:00Z
-  views      INTEGER NOT NULL DEFAULT 0,                             -- times it was shown
-  visitors   INTEGER NOT NULL DEFAULT 0,                             -- first views of a visitor's UTC day
+  views      INTEGER NOT NULL DEFAULT 0,                             -- how often it was shown
+  visitors   INTEGER NOT NULL DEFAULT 0,                             -- how many of the views were a visitor's first on the UTC day
   clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on an item
   orders     INTEGER NOT NULL DEFAULT 0,                             -- orders placed
   PRIMARY KEY (widget_id, quarter)
@@ -170,12 +171,12 @@ CREATE TABLE events (
   id         TEXT NOT NULL UNIQUE CHECK (id LIKE 'evt\_%' ESCAPE '\'), -- evt_…
   at         TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)),   -- when it happened
   type       TEXT NOT NULL,                                          -- license.created, device.activated, lead.created, …
-  account_id TEXT NOT NULL REFERENCES accounts (id),                 -- whose event it is
+  account_id TEXT NOT NULL REFERENCES accounts (id),                 -- the account that it concerns
   license_id TEXT,                                                   -- which licence, if one
   device_id  TEXT,                                                   -- which device, if one
   lead_id    TEXT,                                                   -- which lead, if one; never its address
   actor      TEXT NOT NULL,                                          -- who did it: device, site, command, a token's id, time
-  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object') -- what else there is to say
+  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object') -- further details
 ) STRICT;
 CREATE INDEX events_account ON events (account_id, seq);
 CREATE INDEX events_license ON events (license_id, type, at) WHERE license_id IS NOT NULL;
@@ -194,7 +195,7 @@ CREATE TABLE legacy_calls (
   path       TEXT NOT NULL,                                          -- a known path under /api/legacy, or "other"
   caller     TEXT NOT NULL,                                          -- the account that called, or "unknown"
   calls      INTEGER NOT NULL,                                       -- how often
-  last_at    TEXT NOT NULL CHECK (last_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_at)), -- when it last did
+  last_at    TEXT NOT NULL CHECK (last_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_at)), -- when it last called
   PRIMARY KEY (day, path, caller)
 ) STRICT, WITHOUT ROWID;
 
@@ -238,7 +239,7 @@ SELECT substr(c.quarter, 1, 10) AS day, w.name AS widget, sum(c.views) AS views,
 FROM widget_counts c JOIN widgets w ON w.id = c.widget_id
 GROUP BY day, c.widget_id ORDER BY day DESC;
 
--- Who still calls which path under /api/legacy.
+-- Which accounts still call which path under /api/legacy.
 CREATE VIEW v_legacy_callers AS
 SELECT c.path, coalesce(a.name, c.caller) AS caller, sum(c.calls) AS calls, min(c.day) AS first_day, max(c.last_at) AS last_at
 FROM legacy_calls c LEFT JOIN accounts a ON a.id = c.caller

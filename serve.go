@@ -90,13 +90,13 @@ func (c *connections) waitIdle(ctx context.Context) {
 // The options of the serve command.
 var (
 	optTrustedProxies = option{name: "trusted-proxies", value: "CIDR,…", def: "127.0.0.0/8,::1/128",
-		help: "networks or addresses of the proxies whose X-Forwarded-For is believed"}
+		help: "proxies whose X-Forwarded-For is trusted, as networks or addresses"}
 	optDebugAddr = option{name: "debug-addr", value: "HOST:PORT",
-		help: "loopback address that serves /metrics and /debug/pprof/; without it nothing does"}
+		help: "loopback address for /metrics and /debug/pprof/; by default they are not served"}
 	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
-		help: "requests a minute from one address without a token: each for leads, events and statistics"}
+		help: "most requests a minute from one address without a token, for leads, events and statistics each"}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
-		help: "unknown licence keys a minute from one address"}
+		help: "most unknown licence keys a minute from one address"}
 	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
 		help: "first day (UTC) on which /api/legacy/ answers 410 Gone"}
 )
@@ -186,9 +186,9 @@ func serveCommand(e *env) error {
 	return s.serveUntil(e.ctx, listener, e.str("key"))
 }
 
-// tuneCollector lets the garbage collector run less often than Go's default would on a
-// heap of a few MiB, and keeps the memory in use below a limit. GOGC and GOMEMLIMIT, where
-// they are set, go first. It buys verify a twentieth for 10 MiB.
+// tuneCollector lets the garbage collector run less often than by default, and sets a soft
+// limit on memory. The environment variables GOGC and GOMEMLIMIT take precedence. It makes
+// verify a twentieth faster and costs some 10 MiB.
 func tuneCollector(getenv func(string) string) {
 	if getenv("GOGC") == "" {
 		debug.SetGCPercent(400)

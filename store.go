@@ -22,22 +22,24 @@ var (
 	errBusy          = &refusal{code: codeBusy, retryAfter: 5 * time.Second}
 	errStorageFull   = &refusal{code: codeStorageFull, retryAfter: 30 * time.Second}
 	errStorage       = &refusal{code: codeStorage, retryAfter: 30 * time.Second}
-	errCommitUnknown = &refusal{code: codeStorage, detail: "The database failed at the last moment: it is not known whether this was written. Send it again, with the same Idempotency-Key if it had one.", retryAfter: 30 * time.Second}
-	errClosed        = &refusal{code: codeStorage, detail: "The service is stopping.", retryAfter: 5 * time.Second}
+	errCommitUnknown = &refusal{code: codeStorage, retryAfter: 30 * time.Second,
+		detail: "The database failed at the last moment: it is not known whether this was written. " +
+			"Send it again, with the same Idempotency-Key if it had one."}
+	errClosed = &refusal{code: codeStorage, detail: "The service is stopping.", retryAfter: 5 * time.Second}
 )
 
-// keep marks an error as a committed result: the transaction that returns it is
-// kept, and its caller gets err. So a refusal can write an event.
+// keep wraps an error so that the job that returns it is committed all the same, and its
+// caller gets err. So a refusal can write an event.
 func keep(err error) error { return keptError{err} }
 
 type keptError struct{ error }
 
 func (k keptError) Unwrap() error { return k.error }
 
-// queries answers questions over prepared statements, which it keeps by their
-// text. Its verbs take no context: in the writer a cancelled statement would
-// roll back the whole batch, and for the readers a cancellable context costs
-// more than the short, bounded queries they run.
+// queries runs queries with prepared statements, which it caches by their text. Its methods
+// take no context: in the writer a cancelled statement would roll back the whole batch, and
+// for the readers a cancellable context costs more than the short, bounded queries that they
+// run.
 type queries struct {
 	prepare func(ctx context.Context, query string) (*sql.Stmt, error)
 	mu      sync.RWMutex
@@ -62,7 +64,7 @@ func (q *queries) stmt(query string) (*sql.Stmt, error) {
 	}
 	st, err := q.prepare(context.Background(), query)
 	var se *sqlite.Error
-	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR { // our questions fit our schema: this is another
+	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR { // the query needs another schema
 		return nil, fmt.Errorf("%w (%w)", errStorage, err)
 	}
 	if err != nil {
@@ -81,8 +83,8 @@ func (q *queries) run(query string) error {
 	return storageError(err)
 }
 
-// close ends the statements; a connection with open ones would not let go of the
-// write-ahead log.
+// close closes the statements. With open ones a connection could not checkpoint and remove the
+// write-ahead log when it is closed.
 func (q *queries) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -92,7 +94,7 @@ func (q *queries) close() {
 	clear(q.stmts)
 }
 
-// one scans the only row of a query, or returns errNotFound.
+// one scans the first row of a query into dest, or returns errNotFound when it has none.
 func (q *queries) one(query string, args []any, dest ...any) error {
 	st, err := q.stmt(query)
 	if err != nil {
@@ -109,7 +111,7 @@ func (q *queries) one(query string, args []any, dest ...any) error {
 	return scanError(err)
 }
 
-// each calls row for every row of a query; row scans it and asks nothing else.
+// each calls row for every row of a query. row scans it, and must run no other query.
 func (q *queries) each(query string, args []any, row func(scan func(dest ...any) error) error) error {
 	st, err := q.stmt(query)
 	if err != nil {
@@ -129,8 +131,7 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 	return storageError(rows.Err())
 }
 
-// collect returns what every row of a query holds; dest tells where the columns of
-// a row go.
+// collect returns the rows of a query; dest returns where the columns of a row are scanned to.
 func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {
 	err = q.each(query, args, func(scan func(...any) error) error {
 		var row T
@@ -143,20 +144,20 @@ func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (
 	return all, err
 }
 
-// A tx is the writer's transaction as one job sees it: every question of
-// queries, the verbs that change rows, and one now for all of them.
+// A tx is the writer's transaction as one job sees it: the queries, the methods that change
+// rows, and one time for all of them.
 type tx struct {
 	*queries
 	*effects
 	now   stamp
-	exact time.Time // the same now, unrounded
+	exact time.Time // now, not rounded to seconds
 }
 
-// newID makes an id of the transaction's moment.
+// newID makes an id with the transaction's time in it.
 func (t *tx) newID(prefix string) string { return newID(prefix, t.exact) }
 
-// A store is one open database file: a pool of readers, whose questions it answers
-// itself (queries), and the writer.
+// A store is one open database file: the queries, over a pool of connections that only read,
+// and the writer.
 type store struct {
 	*queries
 	*writer
@@ -164,17 +165,17 @@ type store struct {
 	walPath  string
 	now      func() time.Time
 	readers  *sql.DB
-	file     *os.File // the database, to look at; open as long as the connections are
+	file     *os.File // the database, for checkHeader; must stay open as long as the connections, see openFile
 	fileInfo os.FileInfo
-	walInfo  os.FileInfo           // the write-ahead log that is open
-	damaged  atomic.Pointer[error] // what the last look at the file's header found; nil: nothing
+	walInfo  os.FileInfo           // of the write-ahead log that SQLite has open
+	damaged  atomic.Pointer[error] // what the last check of the file's header found; nil: nothing
 
-	noCheckpoints    bool        // checkpoints are somebody else's: Litestream's, or the service's
-	walNeedsTruncate atomic.Bool // what was erased may still be in the write-ahead log
+	noCheckpoints    bool        // leave checkpoints to Litestream, or in a command to the service
+	walNeedsTruncate atomic.Bool // the write-ahead log may still hold what was erased
 }
 
-// storageError gives SQLite's errors the sentinel that they mean, and keeps their
-// own text for the log. Others pass.
+// storageError wraps an error of SQLite in the sentinel for it: errBusy, errStorageFull or
+// errStorage. Its text stays, for the log. Other errors are returned as they are.
 func storageError(err error) error {
 	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, driver.ErrBadConn) {
 		return fmt.Errorf("%w (%w)", errStorage, err)
@@ -190,7 +191,8 @@ func storageError(err error) error {
 		return fmt.Errorf("%w (%w)", errStorageFull, err)
 	}
 	switch se.Code() & 0xff {
-	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN:
+	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB,
+		sqlite3.SQLITE_CANTOPEN:
 		return fmt.Errorf("%w (%w)", errStorage, err)
 	}
 	return err
@@ -209,36 +211,42 @@ func scanError(err error) error {
 // isDuplicate reports whether err says that a row with that key exists.
 func isDuplicate(err error) bool {
 	var se *sqlite.Error
-	return errors.As(err, &se) && (se.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || se.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+	return errors.As(err, &se) &&
+		(se.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || se.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
-// sweep removes what has served its time: replayed answers, names of items of
-// past days. It removes a bounded number of rows, so that writes go on between.
+// sweep removes expired rows: stored answers, and item names of past days. It removes at most
+// 1,000 of each, so that other writes do not wait long.
 func (t *tx) sweep() error {
 	t.invalidate()
-	if _, err := t.exec(`DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency WHERE expires_at <= ? LIMIT 1000)`, t.now); err != nil {
+	_, err := t.exec(`DELETE FROM idempotency WHERE id IN
+		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT 1000)`, t.now)
+	if err != nil {
 		return err
 	}
-	_, err := t.exec(`DELETE FROM item_names WHERE (widget_id, day, item) IN (SELECT widget_id, day, item FROM item_names WHERE day < ? LIMIT 1000)`, t.now.Format(time.DateOnly))
+	_, err = t.exec(`DELETE FROM item_names WHERE (widget_id, day, item) IN
+		(SELECT widget_id, day, item FROM item_names WHERE day < ? LIMIT 1000)`, t.now.Format(time.DateOnly))
 	return err
 }
 
-// A storedAnswer is what an Idempotency-Key was answered with (contract, section 1).
+// A storedAnswer is the answer to a request with an Idempotency-Key (contract, section 1).
 type storedAnswer struct {
 	request []byte // keyed hash of the body
-	sealed  []byte // the answer, readable only with the Idempotency-Key
+	sealed  []byte // the answer, encrypted with a key that is derived from the Idempotency-Key
 }
 
-// storedAnswer returns the answer kept under a hashed scope, or errNotFound when
-// there is none or its day is over.
+// storedAnswer returns the answer stored under an id, or errNotFound when there is none or it
+// has expired.
 func (t *tx) storedAnswer(id []byte) (a storedAnswer, err error) {
-	err = t.one(`SELECT request, answer FROM idempotency WHERE id = ? AND expires_at > ?`, []any{id, t.now}, &a.request, &a.sealed)
+	err = t.one(`SELECT request, answer FROM idempotency WHERE id = ? AND expires_at > ?`,
+		[]any{id, t.now}, &a.request, &a.sealed)
 	return a, err
 }
 
-// storeAnswer keeps an answer for 24 hours.
+// storeAnswer stores an answer under an id for 24 hours.
 func (t *tx) storeAnswer(id []byte, a storedAnswer) error {
-	_, err := t.exec(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at) VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(24*time.Hour))
+	_, err := t.exec(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at)
+		VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(24*time.Hour))
 	return err
 }
 
@@ -258,7 +266,7 @@ func (j *jsonText) Scan(v any) error {
 	return nil
 }
 
-// requireRow turns "no row was changed" into errNotFound.
+// requireRow takes the result of exec and returns errNotFound when no row was changed.
 func requireRow(n int64, err error) error {
 	if err == nil && n == 0 {
 		return errNotFound

@@ -16,9 +16,11 @@ var (
 
 // The operator's commands on the database file.
 var storeCommands = []command{
-	{"upgrade", "", "bring an older database to this program's schema, after a checked copy beside it", []option{optDryRun, optNoCopy}, 0, upgradeCommand},
-	{"backup", "FILE", "write a checked copy of the database", nil, 1, backupCommand},
-	{"check", "", "read the whole database and the key file and tell what is wrong", nil, 0, checkCommand},
+	{"upgrade", "", "upgrade an older database to this program's schema, after writing a checked copy beside it",
+		[]option{optDryRun, optNoCopy}, 0, upgradeCommand},
+	{"backup", "FILE", "write a checked copy of the database, also while the service runs",
+		nil, 1, backupCommand},
+	{"check", "", "check the whole database and the key file, and print what is wrong", nil, 0, checkCommand},
 }
 
 func backupCommand(e *env) error {
@@ -29,34 +31,41 @@ func backupCommand(e *env) error {
 		if err := st.backup(e.args[0]); err != nil {
 			return err
 		}
-		return e.print(map[string]string{"file": e.args[0]}, e.args[0]+": written and checked. The key file is not in it; keep a copy of that too.")
+		return e.print(map[string]string{"file": e.args[0]},
+			e.args[0]+": written and checked. The key file is not in it; keep a copy of that too.")
 	})
 }
 
-// checkCommand tells everything that is wrong, and fails when there is something.
+// checkCommand prints everything that is wrong with the database, the key file and their
+// permissions, and fails if anything is.
 func checkCommand(e *env) error {
 	faults, err := checkFile(e.str("db"))
 	if err != nil {
 		return err
 	}
+	database := realPath(e.str("db"))
 	for _, suffix := range []string{"", "-wal", "-shm"} {
-		file := realPath(e.str("db")) + suffix
+		file := database + suffix
 		if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
-			faults = append(faults, fmt.Sprintf("permissions: others can read %s (mode %04o): run 'chmod 600 %s'", file, info.Mode().Perm(), file))
+			faults = append(faults, fmt.Sprintf("permissions: others can read %s (mode %04o): run 'chmod 600 %s'",
+				file, info.Mode().Perm(), file))
 		}
 	}
 	if _, err := loadKeyring(e.str("key")); err != nil {
 		faults = append(faults, "key: "+err.Error())
 	}
 	notes := []string{}
-	if info, err := os.Stat(filepath.Dir(realPath(e.str("db")))); err == nil && info.Mode().Perm()&0o077 != 0 {
-		notes = append(notes, fmt.Sprintf("note: others can look into %s (mode %04o); the files in it are closed to them", filepath.Dir(realPath(e.str("db"))), info.Mode().Perm()))
+	dir := filepath.Dir(database)
+	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o077 != 0 {
+		const text = "note: others can look into %s (mode %04o); they can't read the files in it"
+		notes = append(notes, fmt.Sprintf(text, dir, info.Mode().Perm()))
 	}
-	said := slices.Concat(faults, notes)
+	lines := slices.Concat(faults, notes)
 	if len(faults) == 0 {
-		said = slices.Concat([]string{"ok: pages, indexes, foreign keys, schema, permissions, key file"}, notes)
+		lines = slices.Concat([]string{"ok: pages, indexes, foreign keys, schema, permissions, key file"}, notes)
 	}
-	if err := e.print(map[string]any{"ok": len(faults) == 0, "faults": append([]string{}, faults...), "notes": notes}, strings.Join(said, "\n")); err != nil {
+	result := map[string]any{"ok": len(faults) == 0, "faults": append([]string{}, faults...), "notes": notes}
+	if err := e.print(result, strings.Join(lines, "\n")); err != nil {
 		return err
 	}
 	if len(faults) > 0 {
@@ -65,18 +74,21 @@ func checkCommand(e *env) error {
 	return nil
 }
 
-// upgradeCommand brings an older database to this program's schema. systemd runs it
-// before every start.
+// upgradeCommand upgrades an older database. The service's unit runs it before every start.
 func upgradeCommand(e *env) error {
-	report, err := upgradeFile(e.ctx, e.str("db"), upgradeOptions{dryRun: e.on("dry-run"), noCopy: e.on("no-copy"), now: e.now,
-		progress: func(text string) { fmt.Fprintln(e.stderr, text) }})
+	report, err := upgradeFile(e.ctx, e.str("db"), upgradeOptions{
+		dryRun:   e.on("dry-run"),
+		noCopy:   e.on("no-copy"),
+		now:      e.now,
+		progress: func(text string) { fmt.Fprintln(e.stderr, text) },
+	})
 	if err != nil {
 		return err
 	}
 	return e.print(report, upgradeText(e.str("db"), report))
 }
 
-// upgradeText is a report of an upgrade for people.
+// upgradeText returns a report of an upgrade as text.
 func upgradeText(db string, r *upgradeReport) string {
 	if len(r.Steps) == 0 {
 		return fmt.Sprintf("%s: has schema version %d, as this program needs it; nothing to do", db, r.To)
@@ -88,19 +100,22 @@ func upgradeText(db string, r *upgradeReport) string {
 	if r.DryRun {
 		did = "can be upgraded"
 	}
-	lines := []string{fmt.Sprintf("%s: %s from schema version %d to %d (%s)", db, did, r.From, r.To, took(r.Milliseconds))}
+	lines := []string{fmt.Sprintf("%s: %s from schema version %d to %d (%s)",
+		db, did, r.From, r.To, took(r.Milliseconds))}
 	for _, step := range r.Steps {
 		rows := ""
 		if step.Rows > 0 {
 			rows = fmt.Sprintf("%d rows, ", step.Rows)
 		}
-		lines = append(lines, fmt.Sprintf("version %d: %s (%s%s)", step.To, step.Does, rows, took(step.Milliseconds)))
+		lines = append(lines, fmt.Sprintf("version %d: %s (%s%s)",
+			step.To, step.Does, rows, took(step.Milliseconds)))
 	}
 	switch {
 	case r.DryRun:
 		lines = append(lines, "this was a dry run: nothing was changed")
 	case r.Copy != nil:
-		lines = append(lines, "the database as it was: "+*r.Copy+"; remove it once you are sure that you will not go back")
+		lines = append(lines, "the database as it was: "+*r.Copy+
+			"; remove it once you are sure that you will not go back")
 	}
 	return strings.Join(lines, "\n")
 }

@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -35,8 +34,7 @@ const (
 	maxWAL      = 64 << 20 // bytes of the write-ahead log, past which it is reported
 )
 
-// storeOptions are what differs between opening for the service, for a command
-// and for tests.
+// storeOptions are what the service, commands and tests open a database with.
 type storeOptions struct {
 	noCheckpoints bool          // never checkpoint: that is the service's or Litestream's job
 	busyTimeout   time.Duration // SQLite's busy_timeout; 0: lockPatience
@@ -44,8 +42,8 @@ type storeOptions struct {
 	driver        string // of the writer, for tests that inject faults; "": sqlite
 }
 
-// dsn names the file with every pragma, because one sent by Exec would reach a
-// single connection of the pool.
+// dsn returns the data source name of a file, with every pragma in it: one that is sent by Exec
+// would reach only a single connection of the pool.
 func dsn(path, mode string, o storeOptions, more ...string) string {
 	patience := o.busyTimeout
 	if patience == 0 {
@@ -65,13 +63,13 @@ func dsn(path, mode string, o storeOptions, more ...string) string {
 	return fileURL(path) + "?" + q.Encode()
 }
 
-// fileURL is a file's name as SQLite takes it, without options.
+// fileURL returns the URI of a file for SQLite, without options.
 func fileURL(path string) string {
 	return "file:" + (&url.URL{Path: filepath.Clean(path)}).EscapedPath()
 }
 
-// createStore makes a new database at path, whole or not at all, mode 0600. It
-// returns an error wrapping fs.ErrExist when there is something already.
+// createStore creates a database at path, completely or not at all, mode 0600, with the rows
+// that setUp adds. The error wraps fs.ErrExist when there is a file at path.
 func createStore(path string, setUp func(*tx) error) error {
 	err := writeAtomically(path, false, func(f *os.File) error {
 		db, err := sql.Open("sqlite", dsn(f.Name(), "rw", storeOptions{}))
@@ -95,9 +93,9 @@ func createStore(path string, setUp func(*tx) error) error {
 	return nil
 }
 
-// writeAtomically makes a file, whole or not at all, mode 0600: what fill writes into a
-// draft beside it takes its place. It replaces an existing one only when told to; else
-// the error wraps fs.ErrExist.
+// writeAtomically creates a file, completely or not at all, mode 0600: fill writes a draft
+// beside it, which then gets its name. It replaces an existing file only if replace is set;
+// else the error wraps fs.ErrExist.
 func writeAtomically(path string, replace bool, fill func(draft *os.File) error) error {
 	place := os.Rename
 	if !replace {
@@ -108,7 +106,7 @@ func writeAtomically(path string, replace bool, fill func(draft *os.File) error)
 	}
 	draft, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("remove %s if no other command is making it: %v", path+".new", err) // not ErrExist: that is about path
+		return fmt.Errorf("remove %s if no other command is making it: %v", path+".new", err) // wraps no ErrExist
 	}
 	if err != nil {
 		return err
@@ -132,15 +130,16 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-// openFile opens a database file for looking at it, not before it is found to be
-// one that this program understands. While the process has it open by SQLite too,
-// the file must not be closed: with any of its descriptors a process loses all its
-// locks on a file (fcntl(2)), and whoever closes the database next would take it for
-// unused and remove its log.
+// openFile opens a database file for reading and checks its header. While this process has
+// the database open in SQLite too, the file must not be closed: closing any descriptor of a
+// file releases all locks that the process holds on it (fcntl(2)), and the next process to
+// close the database would take it for unused and remove its write-ahead log. The error is one
+// line with the next step.
 func openFile(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it", path)
+		return nil, fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it",
+			path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -152,15 +151,15 @@ func openFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// checkHeader reads the first page's header: is this file a widgetd database
-// that this program understands? It takes the same time for any size.
+// checkHeader returns an error unless the header of the first page is that of a widgetd
+// database with a schema that this program knows, or an older one. It reads 100 bytes.
 func checkHeader(f *os.File) error {
 	_, err := headerVersion(f)
 	return err
 }
 
-// headerVersion is checkHeader and returns the version of the schema that the header
-// names. An older one is no error here: the write-ahead log may hold a later one.
+// headerVersion is checkHeader, and returns the schema version in the header. An older one is
+// no error here, since the write-ahead log may hold a later one.
 func headerVersion(f *os.File) (int, error) {
 	var head [100]byte
 	n, err := f.ReadAt(head[:], 0)
@@ -171,18 +170,23 @@ func headerVersion(f *os.File) (int, error) {
 	case err != nil && !errors.Is(err, io.EOF):
 		return 0, fmt.Errorf("read %s: %w", f.Name(), err)
 	case !bytes.HasPrefix(head[:], []byte("SQLite format 3\x00")):
-		return 0, fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", f.Name())
+		return 0, fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup",
+			f.Name())
 	case binary.BigEndian.Uint32(head[68:]) != applicationID:
-		return 0, fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db", f.Name())
+		return 0, fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db",
+			f.Name())
 	case version > schemaVersion:
-		return 0, fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd", f.Name(), version, schemaVersion)
+		return 0, fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd",
+			f.Name(), version, schemaVersion)
 	case version < 1: // the id and the version are written together
-		return 0, fmt.Errorf("%s is damaged, its schema version is %d: restore a backup", f.Name(), version)
+		return 0, fmt.Errorf("%s is damaged, its schema version is %d: restore a backup",
+			f.Name(), version)
 	}
 	return version, nil
 }
 
-// realPath is the file behind symbolic links: beside that SQLite keeps the log.
+// realPath resolves symbolic links, since SQLite keeps the write-ahead log beside the file
+// itself. A path that can't be resolved is returned as it is.
 func realPath(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
@@ -190,21 +194,22 @@ func realPath(path string) string {
 	return path
 }
 
-// checkWritable refuses files that SQLite would open for reading only, and then make
-// a log that can't be written either. It opens none; see openFile.
+// checkWritable returns an error when this user may not write to the database, its write-ahead
+// log or its -shm file: SQLite would open them for reading only. It opens none; see openFile.
 func checkWritable(path string) error {
 	const writing = 2 // access(2)
 	for _, file := range []string{path, path + "-wal", path + "-shm"} {
 		if err := syscall.Access(file, writing); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s can't be written: let this user write to it and to its directory: %w", file, err)
+			return fmt.Errorf("%s can't be written: let this user write to it and to its directory: %w",
+				file, err)
 		}
 	}
 	return nil
 }
 
-// checkWAL notices a write-ahead log that was taken away, and with it what was
-// written last: whoever closes the database removes the -shm file first and the log
-// after it, so that one without the other means that somebody else did.
+// checkWAL returns an error when the write-ahead log was removed, and with it what was written
+// last. SQLite removes the -shm file first and then the log when it closes a database, so a
+// -shm file without a log means that somebody else removed the log.
 func checkWAL(path string) error {
 	path = realPath(path)
 	before, err := os.Stat(path + "-shm")
@@ -217,11 +222,12 @@ func checkWAL(path string) error {
 	if after, err := os.Stat(path + "-shm"); err != nil || !os.SameFile(before, after) {
 		return nil // it was being closed, or opened, at that moment
 	}
-	return fmt.Errorf("%s-wal is missing, and with it what was written last: put it back, or remove %s-shm to go on without", path, path)
+	return fmt.Errorf("%s-wal is missing, and with it what was written last: "+
+		"put it back, or remove %s-shm to go on without", path, path)
 }
 
-// openStore opens an existing database and starts its writer. Its errors are one
-// line that names the file and the next step.
+// openStore opens an existing database and starts its writer. Its errors are one line that
+// names the file and the next step.
 func openStore(path string, o storeOptions) (*store, error) {
 	file, err := openFile(path)
 	if err != nil {
@@ -245,12 +251,12 @@ func openStore(path string, o storeOptions) (*store, error) {
 	return s, nil
 }
 
-// openHint is what to do about a database that can't be opened.
+// openHint returns what to do about a database that can't be opened, read or written.
 func openHint(err error) string {
 	var se *sqlite.Error
 	switch err := storageError(err); {
 	case errors.Is(err, errBusy):
-		return "somebody else holds its lock; end that"
+		return "another process holds its lock, so end that process"
 	case errors.Is(err, errStorageFull):
 		return "make room on its disk"
 	case errors.Is(err, errNewerSchema):
@@ -265,7 +271,8 @@ func openHint(err error) string {
 	return "run 'widgetd check', or restore a backup"
 }
 
-// A oneLineError is an error whose text has no line breaks: SQLite quotes a damaged schema.
+// A oneLineError removes the line breaks from the text of an error, in which SQLite may quote
+// a damaged schema.
 type oneLineError struct{ error }
 
 func (o oneLineError) Error() string { return strings.Join(strings.Fields(o.error.Error()), " ") }
@@ -292,21 +299,22 @@ func (s *store) open(o storeOptions) (err error) {
 	if s.walInfo, err = os.Stat(s.walPath); err != nil {
 		return err
 	}
-	s.walNeedsTruncate.Store(s.walInfo.Size() > 0) // of what was erased before a service ended that could not empty it
+	// It may hold what was erased before an earlier process ended without truncating it.
+	s.walNeedsTruncate.Store(s.walInfo.Size() > 0)
 	s.fileInfo, err = s.file.Stat()
 	return err
 }
 
-// What can be wrong with the version of a schema, as the write-ahead log may say, and
-// the file's header not yet.
+// What can be wrong with the version of a schema. SQLite tells the current one; the file's
+// header may lag behind the write-ahead log.
 var (
 	errNewerSchema     = fmt.Errorf("its schema is newer than version %d", schemaVersion)
 	errOlderSchema     = fmt.Errorf("its schema is older than version %d", schemaVersion)
 	errNoSchemaVersion = errors.New("its schema has no version, so it is damaged")
 )
 
-// checkVersion returns errNewerSchema, errOlderSchema or errNoSchemaVersion when the
-// schema is not of this program's version.
+// checkVersion returns errNewerSchema, errOlderSchema or errNoSchemaVersion unless the schema
+// has this program's version.
 func checkVersion(q *queries) error {
 	var version int
 	err := q.one(`PRAGMA user_version`, nil, &version)
@@ -323,8 +331,8 @@ func checkVersion(q *queries) error {
 	return nil
 }
 
-// checkSchema asks for the version, and for the tables that make a database ours. A
-// file whose write-ahead log was taken away can lack even those.
+// checkSchema returns an error unless the schema has this program's version and all its tables.
+// A file whose write-ahead log was removed can lack both.
 func (s *store) checkSchema() error {
 	if err := checkVersion(s.writer.queries); err != nil {
 		return err
@@ -336,7 +344,9 @@ func (s *store) checkSchema() error {
 		}
 		table, _, _ = strings.Cut(table, " ")
 		var n int
-		if err := s.writer.queries.one(`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?`, []any{table}, &n); err != nil {
+		err := s.writer.queries.one(`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?`,
+			[]any{table}, &n)
+		if err != nil {
 			return err
 		}
 		if n == 0 {
@@ -344,14 +354,15 @@ func (s *store) checkSchema() error {
 		}
 	}
 	var main string
-	if err := s.writer.queries.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main); err != nil && !errors.Is(err, errNotFound) {
-		return err
+	err := s.writer.queries.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main)
+	if errors.Is(err, errNotFound) {
+		return nil
 	}
-	return nil
+	return err
 }
 
-// close runs the writes that are queued, checkpoints and closes the file. While
-// somebody else has a transaction open the log stays, for the next start.
+// close runs the queued writes, checkpoints and closes the file. When somebody else has a
+// transaction open, the write-ahead log stays as it is, for the next process that opens it.
 func (s *store) close() error {
 	s.writer.stop()
 	s.closeReaders() // first, so that none of them holds back the checkpoint
@@ -362,25 +373,25 @@ func (s *store) close() error {
 	return errors.Join(err, s.closeFiles())
 }
 
-// checkpoint moves the write-ahead log into the database file and empties it.
-// Only whoever outlives the writer's goroutine may call it.
+// checkpoint copies the write-ahead log into the database file and truncates it. It uses the
+// writer's connection, so it may be called only after the writer has stopped.
 func (s *store) checkpoint() error {
 	var busy, pages, moved int
 	return s.writer.queries.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved)
 }
 
-// truncateWAL checkpoints and truncates the write-ahead log while the service runs,
-// over a connection of its own, so that what was erased is gone from there too.
-// It waits for readers and the writer as long as told, in short tries with pauses:
-// SQLite holds writers up while such a checkpoint waits for a reader.
-func (s *store) truncateWAL(patience time.Duration) error {
+// truncateWAL checkpoints and truncates the write-ahead log while the service runs, over a
+// connection of its own, so that it no longer holds what was erased. It waits up to timeout for
+// readers and the writer, in short tries with pauses: while such a checkpoint waits for a
+// reader, SQLite lets nobody write.
+func (s *store) truncateWAL(timeout time.Duration) error {
 	const try, pause = 50 * time.Millisecond, 200 * time.Millisecond
 	db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{busyTimeout: try}))
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	for end := time.Now().Add(patience); ; time.Sleep(pause) {
+	for end := time.Now().Add(timeout); ; time.Sleep(pause) {
 		var busy, pages, moved int
 		if err := db.QueryRow(`PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &pages, &moved); err != nil {
 			return storageError(err)
@@ -389,20 +400,20 @@ func (s *store) truncateWAL(patience time.Duration) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return errors.New("a reader holds an earlier state of the database")
+			return errors.New("somebody has a transaction open")
 		}
 	}
 }
 
-// scrubWAL empties the write-ahead log of what was erased. What it can't do now, since
-// somebody has a transaction open, stays to be done (walNeedsTruncate). later reports
-// that this was left over from an earlier time.
-func (s *store) scrubWAL(patience time.Duration) (later bool, err error) {
-	if s.noCheckpoints { // Litestream's, and it ends there with its retention
+// scrubWAL truncates the write-ahead log, so that what was erased is not in it any more. When
+// that fails, since somebody has a transaction open, walNeedsTruncate stays set for another
+// try; later reports that it was already set before.
+func (s *store) scrubWAL(timeout time.Duration) (later bool, err error) {
+	if s.noCheckpoints { // Litestream truncates the log, and its replica has a retention
 		return false, nil
 	}
 	later = s.walNeedsTruncate.Swap(false)
-	if err = s.truncateWAL(patience); err != nil {
+	if err = s.truncateWAL(timeout); err != nil {
 		s.walNeedsTruncate.Store(true)
 	}
 	return later, err
@@ -424,15 +435,16 @@ func (s *store) closeFiles() error {
 	return errors.Join(s.closeReaders(), s.writer.disconnect(), s.file.Close())
 }
 
-// inPlace reports whether the database and its log are still the files that are
-// open, and looked sound when watch last looked. What is written elsewhere is lost.
+// inPlace returns errStorage unless the database and its write-ahead log are still the files
+// that are open, and the header is sound: writes to a file that was replaced or deleted would
+// be lost.
 func (s *store) inPlace() error {
 	database, err := os.Stat(s.path)
 	if err != nil || !os.SameFile(database, s.fileInfo) {
 		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.path)
 	}
-	log, err := os.Stat(s.walPath)
-	if err != nil || !os.SameFile(log, s.walInfo) {
+	wal, err := os.Stat(s.walPath)
+	if err != nil || !os.SameFile(wal, s.walInfo) {
 		return fmt.Errorf("%w (the file at %s is no longer the one that is open)", errStorage, s.walPath)
 	}
 	if s.damaged.Load() == nil {
@@ -445,7 +457,8 @@ func (s *store) inPlace() error {
 	return nil
 }
 
-// watch looks at the file's header, which SQLite reads once and then keeps in memory.
+// recheckHeader checks the file's header again, since SQLite reads it once and then keeps it in
+// memory. inPlace returns what it found.
 func (s *store) recheckHeader() {
 	if err := checkHeader(s.file); err != nil {
 		s.damaged.Store(&err)
@@ -454,7 +467,7 @@ func (s *store) recheckHeader() {
 	}
 }
 
-// walSize is how many bytes the write-ahead log takes on the disk.
+// walSize returns the size of the write-ahead log in bytes.
 func (s *store) walSize() int64 {
 	info, err := os.Stat(s.walPath)
 	if err != nil {
@@ -463,7 +476,8 @@ func (s *store) walSize() int64 {
 	return info.Size()
 }
 
-// readable reports whether the file at the path is the open one and answers.
+// checkReadable returns errStorage unless the file at the path is the open one and a query of
+// it succeeds.
 func (s *store) checkReadable() error {
 	s.recheckHeader()
 	if err := s.inPlace(); err != nil {
@@ -476,15 +490,16 @@ func (s *store) checkReadable() error {
 	return nil
 }
 
-// probe proves that the file can be read and written by doing both.
-// Errors: errBusy, errStorageFull, errStorage.
+// probe reads from the database and writes to it, to prove that both work. Errors: errBusy,
+// errStorageFull, errStorage.
 func (s *store) probe(ctx context.Context) error {
 	if err := s.checkReadable(); err != nil {
 		return err
 	}
 	return s.update(ctx, func(t *tx) error {
 		t.invalidate()
-		_, err := t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
+		_, err := t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?)
+			ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
 		return err
 	})
 }
@@ -501,7 +516,7 @@ func (s *store) backup(path string) error {
 		if _, err := db.Exec(`VACUUM INTO ?`, f.Name()); err != nil {
 			return storageError(err)
 		}
-		faults, _, err := inspectFile(f.Name()) // what the database holds beside its own schema is in the copy too
+		faults, _, err := inspectFile(f.Name()) // what an operator added to the schema is no fault of the copy
 		if len(faults) > 0 {
 			err = oneLineError{fmt.Errorf("the copy is not sound: %s", strings.Join(faults, "; "))}
 		}
@@ -513,16 +528,16 @@ func (s *store) backup(path string) error {
 	return nil
 }
 
-// checkFile reads the whole database and tells what is wrong with it: pages,
-// indexes, foreign keys, and a schema that is not schema.sql's, or not that alone. It
-// changes nothing. The error says why it could not look.
+// checkFile reads the whole database, changes nothing, and returns what is wrong with its
+// pages, indexes and foreign keys, and every difference between its schema and schema.sql. The
+// error says why it could not be checked.
 func checkFile(path string) (faults []string, err error) {
 	faults, extra, err := inspectFile(path)
 	return append(faults, extra...), err
 }
 
-// inspectFile is checkFile, but returns apart what the schema has beside schema.sql's,
-// as an index that an operator has added.
+// inspectFile is checkFile, but returns separately what the schema has in addition to
+// schema.sql, as an index that an operator has added.
 func inspectFile(path string) (faults, extra []string, err error) {
 	file, err := openFile(path)
 	if err != nil {
@@ -549,7 +564,7 @@ func inspectFile(path string) (faults, extra []string, err error) {
 	return faults, extra, err
 }
 
-// readFile has f read a database, of any version, and closes it.
+// readFile opens a database of any version for reading, calls f with it and closes it.
 func readFile(path string, f func(*queries) error) error {
 	db, err := sql.Open("sqlite", fileURL(path)+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
 	if err != nil {
@@ -559,8 +574,8 @@ func readFile(path string, f func(*queries) error) error {
 	return f(newQueries(db.PrepareContext))
 }
 
-// damage reads the whole database and tells what is wrong with its pages, indexes and
-// foreign keys. The error says what it could not read.
+// integrityFaults reads the whole database and returns what is wrong with its pages, indexes
+// and foreign keys. The error says what it could not read.
 func (q *queries) integrityFaults() (faults []string, err error) {
 	err = q.each(`PRAGMA integrity_check(20)`, nil, func(scan func(...any) error) error {
 		var line string
@@ -577,13 +592,16 @@ func (q *queries) integrityFaults() (faults []string, err error) {
 	return append(faults, broken...), err
 }
 
-// foreignKeyFaults tells which rows name another one that is not there, at most 20 of them.
+// foreignKeyFaults returns a line for each row whose foreign key refers to a row that does not
+// exist, at most 20.
 func (q *queries) foreignKeyFaults() (faults []string, err error) {
-	err = q.each(`SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 20`, nil, func(scan func(...any) error) error {
+	const query = `SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 20`
+	err = q.each(query, nil, func(scan func(...any) error) error {
 		var table, parent string
 		var row sql.NullInt64
 		err := scan(&table, &row, &parent)
-		faults = append(faults, "foreign key: row "+strconv.FormatInt(row.Int64, 10)+" of "+table+" names a row of "+parent+" that is not there")
+		faults = append(faults, fmt.Sprintf("foreign key: row %d of %s names a row of %s that is not there",
+			row.Int64, table, parent))
 		return err
 	})
 	if err != nil {
@@ -592,9 +610,9 @@ func (q *queries) foreignKeyFaults() (faults []string, err error) {
 	return faults, nil
 }
 
-// diffSchema compares a database's schema, but for comments and white space, with the
-// one that schema declares: it tells what is missing or different, and what is there
-// beside it.
+// diffSchema compares a database's schema with the one that schema declares, except for comments
+// and white space. It returns what is missing or different, and what the database has in
+// addition.
 func diffSchema(q *queries, schema string) (wrong, extra []string, err error) {
 	memory, err := sql.Open("sqlite", "file::memory:")
 	if err != nil {
@@ -617,8 +635,8 @@ func diffSchema(q *queries, schema string) (wrong, extra []string, err error) {
 	return wrong, extra, nil
 }
 
-// compareSchemas tells what of want got has not or has otherwise, and what it has
-// beside that.
+// compareSchemas returns what of want is missing or different in got, and what got has in
+// addition.
 func compareSchemas(want, got map[string]schemaObject) (wrong, extra []string) {
 	without := func(columns, others []string) []string {
 		return slices.DeleteFunc(slices.Clone(columns), func(c string) bool { return slices.Contains(others, c) })
@@ -634,7 +652,8 @@ func compareSchemas(want, got map[string]schemaObject) (wrong, extra []string) {
 				wrong = append(wrong, "schema: "+name+" has no column "+column)
 			}
 			for _, column := range more {
-				wrong = append(wrong, "schema: "+name+" has a column "+column+" that this program does not make: drop it")
+				wrong = append(wrong,
+					"schema: "+name+" has a column "+column+" that this program does not make: drop it")
 			}
 		case found.text != object.text:
 			wrong = append(wrong, "schema: "+name+" is not as this program makes it")
@@ -642,7 +661,8 @@ func compareSchemas(want, got map[string]schemaObject) (wrong, extra []string) {
 	}
 	for name := range got {
 		if _, known := want[name]; !known {
-			extra = append(extra, "schema: "+name+" is not this program's: drop it, since 'widgetd upgrade' refuses a schema with anything else in it")
+			extra = append(extra, "schema: "+name+" is not this program's: drop it, "+
+				"since 'widgetd upgrade' refuses a schema with anything else in it")
 		}
 	}
 	slices.Sort(wrong)

@@ -33,7 +33,7 @@ func TestInit_neverTouchesWhatIsThere(t *testing.T) {
 		return all
 	}
 	before := read()
-	o.fails("are there already, and init never touches them", "init")
+	o.fails("exist already, and init never changes them", "init")
 	if read() != before {
 		t.Error("a file was changed")
 	}
@@ -44,7 +44,7 @@ func TestInit_neverTouchesWhatIsThere(t *testing.T) {
 	if err := os.Remove(o.env["WIDGETD_DB"]); err != nil { // the key file outlives its database
 		t.Fatal(err)
 	}
-	if out := o.do("init"); !strings.Contains(out, o.env["WIDGETD_KEY"]+": was there already") {
+	if out := o.do("init"); !strings.Contains(out, o.env["WIDGETD_KEY"]+": existed already") {
 		t.Errorf("init: %s", out)
 	}
 	if now, _ := os.ReadFile(o.env["WIDGETD_KEY"]); !bytes.Equal(now, key) {

@@ -22,31 +22,36 @@ import (
 
 // A schemaStep takes a database from one version of the schema to the next.
 type schemaStep struct {
-	does string                   // what it changes, for people
+	does string                   // what it changes, for the report
 	sql  string                   // one or more statements
-	run  func(m *migration) error // what SQL alone can't do, after sql; nil: nothing
+	run  func(m *migration) error // called after sql, for what SQL alone can't do; may be nil
 }
 
-// schemaSteps[n-1] takes a database from version n to version n+1. Whoever changes
-// schema.sql adds a step at the end, raises schemaVersion by one and adds
-// testdata/vN.sql. A step that has landed is never edited: files that it made are in
-// use.
+// schemaSteps[n-1] takes a database from version n to version n+1. A change of schema.sql adds
+// a step at the end, raises schemaVersion by one and adds testdata/vN.sql. A step that has been
+// released is never edited, since databases that it has upgraded are in use.
 var schemaSteps = []schemaStep{
-	{does: "licenses gets the column customer", sql: `ALTER TABLE licenses ADD COLUMN customer TEXT CHECK (length(customer) <= 200)` +
-		` /* the seller's own name, address or number for the buyer; never sent to devices */`},
+	{
+		does: "licenses gets the column customer",
+		sql: `ALTER TABLE licenses ADD COLUMN customer TEXT CHECK (length(customer) <= 200)` +
+			` /* the seller's own name, address or number for the buyer; never sent to devices */`,
+	},
 }
 
-// upgradeOptions are what differs between one upgrade and another.
+// upgradeOptions are the options of one upgrade.
 type upgradeOptions struct {
-	dryRun   bool              // roll back at the end
-	noCopy   bool              // write no copy of the old database
-	now      func() time.Time  // for the copy's name
-	progress func(text string) // is told every progressInterval that a long part is under way, from a goroutine of its own
+	dryRun bool             // roll back at the end
+	noCopy bool             // write no copy of the old database
+	now    func() time.Time // for the copy's name
 
+	// progress is called every progressInterval while a long part runs, on a goroutine of its
+	// own, with a line that names the part. It may be nil.
+	progress         func(text string)
 	progressInterval time.Duration // 0: 5 seconds
-	driver           string        // for tests that inject faults; "": sqlite
-	steps            []schemaStep  // for tests, with the schema that they lead to; nil: schemaSteps and schema.sql
-	schema           string
+
+	driver string       // for tests that inject faults; "": sqlite
+	steps  []schemaStep // for tests; nil: schemaSteps and schema.sql
+	schema string       // that steps lead to
 }
 
 // An upgradeReport says what an upgrade did, or with DryRun what it would do.
@@ -54,8 +59,8 @@ type upgradeReport struct {
 	From         int          `json:"from"` // versions of the schema
 	To           int          `json:"to"`
 	DryRun       bool         `json:"dry_run"`
-	Steps        []stepReport `json:"steps"` // none: the schema was already the present one
-	Copy         *string      `json:"copy"`  // the file that holds the old database; nil: none was written
+	Steps        []stepReport `json:"steps"` // empty: the schema already had this version
+	Copy         *string      `json:"copy"`  // path of the copy of the old database; nil: none was written
 	Milliseconds int64        `json:"milliseconds"`
 }
 
@@ -63,16 +68,15 @@ type upgradeReport struct {
 type stepReport struct {
 	To           int    `json:"to"` // the version that it leads to
 	Does         string `json:"does"`
-	Rows         int64  `json:"rows"` // that it wrote; ALTER TABLE writes none
+	Rows         int64  `json:"rows"` // how many it wrote; ALTER TABLE writes none
 	Milliseconds int64  `json:"milliseconds"`
 }
 
-// upgradeFile brings an older database to this program's schema: it writes a checked
-// copy of it beside it, mode 0600, and runs every step that is missing in one
-// transaction, so that a failure, a kill or a power cut at any moment leaves the old
-// schema or the new one. From the first look at the version on, nobody else can open
-// the file. Its errors are one line that names the file and the next step; after an
-// error nothing has changed, unless the error says that this is not known.
+// upgradeFile upgrades an older database to this program's schema. It writes a checked copy
+// beside it, mode 0600, then runs the missing steps in one transaction, so that after an error,
+// a kill or a power cut the file has the old schema or the new one. Nobody else can open the
+// file meanwhile. Its errors are one line that names the file and the next step; after an error
+// nothing has changed, unless the error wraps errMaybeUpgraded.
 func upgradeFile(ctx context.Context, path string, o upgradeOptions) (*upgradeReport, error) {
 	file, err := openFile(path)
 	if err != nil {
@@ -95,27 +99,28 @@ func upgradeFile(ctx context.Context, path string, o upgradeOptions) (*upgradeRe
 	return report, nil
 }
 
-var errMaybeUpgraded = errors.New("it is not known whether it was upgraded: run 'widgetd upgrade' again to find out")
+var errMaybeUpgraded = errors.New("it is not known whether it was upgraded: " +
+	"run 'widgetd upgrade' again to find out")
 
-// A migration is one upgrade: the only connection that has the file open, and which
-// versions it goes from and to. Steps written in Go get it inside the transaction.
+// A migration is one upgrade: its versions, and the only connection to the file. The steps
+// that are written in Go get it inside the transaction.
 type migration struct {
 	upgradeOptions
 	*queries
-	ctx      context.Context // ends what is under way; the end of a transaction does not hear it
-	path     string          // not a symbolic link
+	ctx      context.Context // its end interrupts the steps, but not COMMIT or ROLLBACK
+	path     string          // without symbolic links
 	from, to int
 	db       *sql.DB
 	conn     *sql.Conn
 }
 
-// exec runs statements; a context that ends interrupts them.
+// exec runs one or more statements. When the migration's context ends, it interrupts them.
 func (m *migration) exec(query string, args ...any) error {
 	_, err := m.conn.ExecContext(m.ctx, query, args...)
 	return cmp.Or(m.ctx.Err(), storageError(err))
 }
 
-// withHint puts before an error what to do about it.
+// withHint puts the next step before the text of an error.
 func withHint(err error) error {
 	switch {
 	case err == nil:
@@ -123,11 +128,13 @@ func withHint(err error) error {
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("it was stopped, so run it again: %w", err)
 	case errors.Is(err, errBusy):
-		return errors.New("another process has it open: stop the service, end whatever else reads it, as Litestream and the sqlite3 shell, and run this again")
+		return errors.New("another process has it open: stop the service, end whatever else reads it, " +
+			"as Litestream and the sqlite3 shell, and run this again")
 	}
 	return fmt.Errorf("%s: %w", openHint(err), err)
 }
 
+// upgrade is upgradeFile, once the header of the file has been checked.
 func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	version, err := fileVersion(m.path, file)
 	if err == nil {
@@ -147,7 +154,7 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 		return nil, err
 	}
 	report := m.report()
-	if m.from == m.to { // somebody else was faster
+	if m.from == m.to { // another upgrade has done it meanwhile
 		return report, nil
 	}
 	if err := errors.Join(m.removeUnfinishedCopies(), m.checkDiskSpace()); err != nil {
@@ -166,7 +173,7 @@ func (m *migration) report() *upgradeReport {
 	return &upgradeReport{From: m.from, To: m.to, DryRun: m.dryRun, Steps: []stepReport{}}
 }
 
-// setFrom notes the version that the database has, if there are steps from it on.
+// setFrom sets the version to upgrade from. Errors: errNewerSchema, errNoSchemaVersion.
 func (m *migration) setFrom(version int) error {
 	switch {
 	case version > m.to:
@@ -178,15 +185,16 @@ func (m *migration) setFrom(version int) error {
 	return nil
 }
 
-// fileVersion is the version of the database's schema: that of the file's header,
-// unless there is a write-ahead log, which may hold a later one. It changes nothing.
+// fileVersion returns the version of the database's schema without changing anything. It reads
+// the file's header, or asks SQLite if there is a write-ahead log, which may hold a later one.
 func fileVersion(path string, file *os.File) (version int, err error) {
 	version, err = headerVersion(file)
-	log, statErr := os.Stat(path + "-wal")
-	if err != nil || statErr != nil || log.Size() == 0 {
+	wal, statErr := os.Stat(path + "-wal")
+	if err != nil || statErr != nil || wal.Size() == 0 {
 		return version, err
 	}
-	db, err := sql.Open("sqlite", fileURL(path)+"?mode=ro&_pragma=busy_timeout(500)") // one that can write would empty the log when it closes
+	// With mode=rw SQLite would checkpoint and remove the log when the connection is closed.
+	db, err := sql.Open("sqlite", fileURL(path)+"?mode=ro&_pragma=busy_timeout(500)")
 	if err != nil {
 		return 0, err
 	}
@@ -195,19 +203,24 @@ func fileVersion(path string, file *os.File) (version int, err error) {
 	return version, storageError(err)
 }
 
-// claim opens the database and keeps everybody else out until it is closed. Whoever
-// has a database in WAL mode open holds SQLite's SHARED lock on the file for as long,
-// not only during transactions, also when it is idle. So an EXCLUSIVE lock, which
-// locking_mode=EXCLUSIVE has the next transaction take and keep, is refused while
-// anybody has the file open, and afterwards whoever opens it is told that it is busy.
+// lockExclusively opens the database with an EXCLUSIVE lock that lasts until it is closed. A
+// process that has a database in WAL mode open holds SQLite's SHARED lock on the file all the
+// time, also between transactions. So the lock, which after locking_mode=EXCLUSIVE the next
+// transaction takes and keeps, is refused while any other process has the file open; afterwards
+// any other that opens it gets SQLITE_BUSY.
 //
-// The version is read before locking_mode is set: in the other order SQLite would keep
-// the index of the write-ahead log in memory, and would leave the -shm file of a
-// killed service behind alone, which looks like a log that was taken away.
+// The version is read before locking_mode is set. In the other order SQLite would keep the
+// index of the write-ahead log in memory and leave the -shm file of a killed service behind
+// without a log, which checkWAL takes for a log that was removed.
 func (m *migration) lockExclusively() (err error) {
-	pragmas := url.Values{"mode": {"rw"}, "_pragma": {"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
-		"foreign_keys(0)", "legacy_alter_table(1)"}} // so that a step may rebuild a table that others and views name; checkResult looks at both
-	if m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode()); err != nil {
+	pragmas := url.Values{"mode": {"rw"}, "_pragma": {
+		"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
+		// With these two a step may rebuild a table that other tables and views refer to;
+		// checkResult checks the foreign keys and the schema at the end.
+		"foreign_keys(0)", "legacy_alter_table(1)",
+	}}
+	m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode())
+	if err != nil {
 		return withHint(err)
 	}
 	if m.conn, err = m.db.Conn(context.Background()); err != nil {
@@ -240,13 +253,13 @@ func (m *migration) close() {
 		m.conn.Close()
 	}
 	if m.db != nil {
-		m.db.Close() // its error can only be about the checkpoint, and the log keeps what was committed
+		m.db.Close() // an error can only be about the checkpoint; what was committed is in the write-ahead log
 	}
 }
 
-// checkDiskSpace refuses while the disk has no room for the copy and for a step that
-// rewrites everything. Without a copy it asks for nothing: whoever has no room can
-// still upgrade, and a disk that turns out too small rolls everything back.
+// checkDiskSpace returns an error if the disk has no room for the copy and for a step that
+// rewrites every row. With -no-copy it checks nothing, so that an upgrade can still be tried on
+// a small disk: when it gets full, everything is rolled back.
 func (m *migration) checkDiskSpace() error {
 	if m.noCopy {
 		return nil
@@ -259,38 +272,41 @@ func (m *migration) checkDiskSpace() error {
 	}
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(filepath.Dir(m.path), &disk); err != nil {
-		return fmt.Errorf("ask for the room on its disk: %w", err)
+		return fmt.Errorf("read how much room its disk has: %w", err)
 	}
 	if free := uint64(disk.Bavail) * uint64(disk.Bsize); free < needed {
-		return fmt.Errorf("make room on its disk, or leave the copy out with -no-copy: a copy and the upgrade need %d KiB, and %d KiB are free", needed>>10+1, free>>10)
+		return fmt.Errorf("make room on its disk, or leave the copy out with -no-copy: "+
+			"a copy and the upgrade need %d KiB, and %d KiB are free", needed>>10+1, free>>10)
 	}
 	return nil
 }
 
-// The names of copies, and of what a copy that was being written when the program was
-// killed is called: widgetd.db.v1-2027-01-31T120000Z, and that with .new behind it.
+// What follows the database's name in the name of a copy, as in
+// widgetd.db.v1-2027-01-31T120000Z, and in the name of an unfinished one, which ends in .new.
 var (
 	copySuffix       = regexp.MustCompile(`^\.v\d+-`)
 	unfinishedSuffix = regexp.MustCompile(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?\.new(-journal)?$`)
 )
 
-// upgradeCopies returns the files beside a database that hold what it held before an
-// upgrade, by name, whole or not. They hold personal data that was erased since.
+// upgradeCopies returns the paths of the copies that upgrades wrote of a database, finished or
+// not, sorted. They still hold personal data that was erased since.
 func upgradeCopies(path string) []string { return filesBeside(realPath(path), copySuffix) }
 
-// filesBeside returns the files whose name is that of a file and a suffix.
+// filesBeside returns the files in the directory of path whose name is path's and a suffix that
+// matches.
 func filesBeside(path string, suffix *regexp.Regexp) (files []string) {
-	entries, _ := os.ReadDir(filepath.Dir(path)) // what can't be read holds none that we wrote
+	entries, _ := os.ReadDir(filepath.Dir(path)) // this program can have written none where it can't read
 	for _, entry := range entries {
-		if rest, found := strings.CutPrefix(entry.Name(), filepath.Base(path)); found && suffix.MatchString(rest) {
+		rest, ok := strings.CutPrefix(entry.Name(), filepath.Base(path))
+		if ok && suffix.MatchString(rest) {
 			files = append(files, filepath.Join(filepath.Dir(path), entry.Name()))
 		}
 	}
 	return files
 }
 
-// removeUnfinishedCopies removes unfinished copies of killed upgrades: while this one has the
-// database, no other writes one.
+// removeUnfinishedCopies removes the unfinished copies of upgrades that were killed. While this
+// one holds the lock, no other is writing one.
 func (m *migration) removeUnfinishedCopies() error {
 	if m.dryRun {
 		return nil
@@ -303,11 +319,13 @@ func (m *migration) removeUnfinishedCopies() error {
 	return nil
 }
 
-// copyOrCheck writes the copy and returns its name. Without one it checks the database
-// itself, so that what is not sound is never upgraded.
+// copyOrCheck writes the copy, checks it and returns its path. When none is wanted it checks the
+// database itself, so that a damaged one is never upgraded.
 func (m *migration) copyOrCheck() (*string, error) {
 	if m.dryRun || m.noCopy {
-		return nil, m.withProgress("checking the database", func() error { return integrityError(m.integrityFaults()) })
+		return nil, m.withProgress("checking the database", func() error {
+			return integrityError(m.integrityFaults())
+		})
 	}
 	named := fmt.Sprintf("%s.v%d-%s", m.path, m.from, m.now().UTC().Format("2006-01-02T150405Z"))
 	name := named
@@ -324,7 +342,7 @@ func (m *migration) copyOrCheck() (*string, error) {
 	return &name, nil
 }
 
-// integrityError makes an error of what damage has found.
+// integrityError makes an error from what integrityFaults has returned, or nil.
 func integrityError(faults []string, err error) error {
 	if err == nil && len(faults) > 0 {
 		err = fmt.Errorf("it is not sound: %s", strings.Join(faults, "; "))
@@ -332,8 +350,8 @@ func integrityError(faults []string, err error) error {
 	return withHint(err)
 }
 
-// writeCopy fills a draft with the database as it is, and checks it: its pages and
-// foreign keys, and that it has the version and the schema of the original.
+// writeCopy writes the database to a draft and checks that: its pages, indexes and foreign keys,
+// and that it has the version and the schema of the original.
 func (m *migration) writeCopy(draft *os.File) error {
 	if err := m.exec(`VACUUM INTO ?`, draft.Name()); err != nil {
 		return withHint(err)
@@ -356,17 +374,18 @@ func (m *migration) writeCopy(draft *os.File) error {
 			return withHint(err)
 		}
 		if version != m.from || len(wrong)+len(extra) > 0 {
-			return fmt.Errorf("it has another schema than the original, of version %d: %s", version, strings.Join(append(wrong, extra...), "; "))
+			return fmt.Errorf("it has another schema than the original, of version %d: %s",
+				version, strings.Join(append(wrong, extra...), "; "))
 		}
 		return nil
 	})
 }
 
-// runSteps runs the steps that are missing in one transaction, and commits it if the
-// schema is then the one that they should lead to and every foreign key holds.
+// runSteps runs the missing steps in one transaction, and commits it if the schema is then the
+// one that they should lead to and no foreign key is broken.
 func (m *migration) runSteps() ([]stepReport, error) {
 	var mode string
-	if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil { // a copy that was put in place has another
+	if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil { // a copy has another mode
 		return nil, withHint(err)
 	}
 	if err := m.run("BEGIN IMMEDIATE"); err != nil {
@@ -396,7 +415,7 @@ func (m *migration) runSteps() ([]stepReport, error) {
 	return done, withHint(m.run("COMMIT"))
 }
 
-// runStep runs a step, which what names in what is told about its progress.
+// runStep runs one step. what names it in progress lines and errors.
 func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	began := time.Now()
 	var before, after int64 // rows that the connection has written
@@ -416,14 +435,20 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	var se *sqlite.Error
 	switch {
 	case errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR:
-		return stepReport{}, fmt.Errorf("%s: the database is not as version %d should be, so restore a backup or mend it: %w", what, m.from, err)
+		return stepReport{}, fmt.Errorf("%s: the database is not as version %d should be, "+
+			"so restore a backup or mend it: %w", what, m.from, err)
 	case err != nil:
 		return stepReport{}, fmt.Errorf("%s: %w", what, withHint(err))
 	}
-	return stepReport{Does: step.does, Rows: after - before, Milliseconds: time.Since(began).Milliseconds()}, nil
+	return stepReport{
+		Does:         step.does,
+		Rows:         after - before,
+		Milliseconds: time.Since(began).Milliseconds(),
+	}, nil
 }
 
-// checkResult holds the schema and the foreign keys against what they must be.
+// checkResult returns an error unless the schema is the one that the steps should lead to and
+// no foreign key is broken.
 func (m *migration) checkResult() error {
 	faults, extra, err := diffSchema(m.queries, m.schema)
 	if err != nil {
@@ -435,16 +460,18 @@ func (m *migration) checkResult() error {
 		return withHint(err)
 	}
 	if faults = append(faults, broken...); len(faults) > 0 {
-		return fmt.Errorf("the result would not be as it should, so mend this first: %s", strings.Join(faults, "; "))
+		return fmt.Errorf("the result would not be as it should, so mend this first: %s",
+			strings.Join(faults, "; "))
 	}
 	return nil
 }
 
-// rollBack rolls back and removes the copy, which nobody needs then; a service that
-// systemd starts again and again would fill the disk with them. When it is not known
-// whether the transaction was committed, the copy stays.
+// rollBack ends a failed upgrade and returns its error: it rolls back and removes the copy, since
+// a service that systemd restarts again and again would fill the disk with copies. When it is
+// not known whether the transaction was committed, the copy stays and the error wraps
+// errMaybeUpgraded.
 func (m *migration) rollBack(copied *string, err error) error {
-	m.run("ROLLBACK") // it fails where SQLite has rolled back by itself, or has committed
+	m.run("ROLLBACK") // fails if SQLite has already rolled back or committed, which the version tells
 	var version int
 	if unknown := m.one(`PRAGMA user_version`, nil, &version); unknown != nil || version != m.from {
 		return fmt.Errorf("%w: %w", errMaybeUpgraded, err)
@@ -455,12 +482,11 @@ func (m *migration) rollBack(copied *string, err error) error {
 	return err
 }
 
-// during runs a part of the upgrade that may take long, and has progress told of it
-// every now and then.
+// withProgress runs a part of the upgrade that may take long, and calls progress meanwhile.
 func (m *migration) withProgress(what string, part func() error) error {
 	began, ended := time.Now(), make(chan struct{})
-	var telling sync.WaitGroup
-	telling.Go(func() {
+	var reporter sync.WaitGroup
+	reporter.Go(func() {
 		ticker := time.NewTicker(cmp.Or(m.progressInterval, 5*time.Second))
 		defer ticker.Stop()
 		for {
@@ -475,23 +501,25 @@ func (m *migration) withProgress(what string, part func() error) error {
 			}
 		}
 	})
-	defer telling.Wait()
+	defer reporter.Wait()
 	defer close(ended)
 	return part()
 }
 
 // A schemaObject is a table, an index, a view or a trigger.
 type schemaObject struct {
-	text    string   // as normalizeSQL
+	text    string   // its declaration, normalized by normalizeSQL
 	columns []string // of a table
 }
 
-// schemaOf returns every object of a database's schema by its kind and name, as
-// "table leads", but those that SQLite and Litestream make for themselves.
+// schemaOf returns every object of a database's schema by its kind and name, as "table leads",
+// except for those that SQLite and Litestream create for themselves.
 func schemaOf(q *queries) (map[string]schemaObject, error) {
 	objects := map[string]schemaObject{}
-	err := q.each(`SELECT s.type || ' ' || s.name, s.sql, coalesce(CASE WHEN s.type = 'table' AND s.rootpage > 0 THEN (SELECT group_concat(name, char(10)) FROM pragma_table_xinfo(s.name)) END, '')
-		FROM sqlite_schema s WHERE s.sql IS NOT NULL AND s.name NOT LIKE 'sqlite\_%' ESCAPE '\' AND s.name NOT LIKE '\_litestream%' ESCAPE '\'`, nil,
+	err := q.each(`SELECT s.type || ' ' || s.name, s.sql, coalesce(CASE WHEN s.type = 'table' AND s.rootpage > 0
+			THEN (SELECT group_concat(name, char(10)) FROM pragma_table_xinfo(s.name)) END, '')
+		FROM sqlite_schema s WHERE s.sql IS NOT NULL
+			AND s.name NOT LIKE 'sqlite\_%' ESCAPE '\' AND s.name NOT LIKE '\_litestream%' ESCAPE '\'`, nil,
 		func(scan func(...any) error) error {
 			var name, text, columns string
 			err := scan(&name, &text, &columns)
@@ -502,13 +530,14 @@ func schemaOf(q *queries) (map[string]schemaObject, error) {
 }
 
 var (
-	sqlToken = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?(?:\*/|$)|'(?:[^']|'')*'|"(?:[^"]|"")*"|[\pL\pN_$]+|\s+|.`)
-	sqlWord  = regexp.MustCompile(`^"?([\pL\pN_$]+)"?$`)
+	sqlToken = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?(?:\*/|$)|` +
+		`'(?:[^']|'')*'|"(?:[^"]|"")*"|[\pL\pN_$]+|\s+|.`)
+	sqlWord = regexp.MustCompile(`^"?([\pL\pN_$]+)"?$`)
 )
 
-// normalizeSQL is a statement without comments and without white space that it doesn't
-// need. Names lose their double quotes, which ALTER TABLE … RENAME puts around them.
-// Two statements that it makes equal declare the same.
+// normalizeSQL returns a statement without comments, without the white space that it doesn't
+// need, and without the double quotes that ALTER TABLE … RENAME puts around names. Statements
+// that are equal then declare the same.
 func normalizeSQL(statement string) string {
 	var plain strings.Builder
 	afterWord := false

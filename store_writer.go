@@ -14,94 +14,100 @@ import (
 )
 
 const (
-	maxBatch    = 256              // writes that share one commit
-	maxQueued   = 1024             // writes that may wait in memory
-	maxBlocked  = 64               // writes that may wait while somebody else holds the lock
-	lockTimeout = 15 * time.Second // how long a write waits for its turn
+	maxBatch    = 256              // jobs in one transaction
+	maxQueued   = 1024             // jobs in the queue
+	maxBlocked  = 64               // callers that may wait while another process holds the write lock
+	lockTimeout = 15 * time.Second // how long a job waits for the writer, and SQLite for a lock
 )
 
-// A writer makes every change of the file, over one connection, in batches: jobs that
-// wait share one transaction and one sync.
+// A writer makes all changes to the database, over one connection. It runs jobs in batches: jobs
+// that wait at the same time share one transaction and one sync to the disk.
 //
-// Who owns what. turn is a lock that holds one token. Whoever has put the token there
-// owns conn, queries, lastCommit and dataVersion until it takes the token out again:
-// the writer's goroutine (loop), or a caller that runs its job inline. All else is a
-// channel, an atomic, or set once before the first job.
+// Ownership. turn is a lock, a channel that holds at most one token. The goroutine that has put
+// its token there owns conn, queries, lastCommit and dataVersion until it takes the token out
+// again. That is either the writer's goroutine (loop), or a caller that runs its job inline. All
+// other fields are channels, atomics, or set once before the first job.
 //
-// A commit: a job reaches the queue (update) → the goroutine wakes, takes the turn and
-// begins a transaction (runBatch) → it takes that job and what else waits → each job
-// runs, inside a savepoint of its own if it writes and is not alone → totals are
-// written → COMMIT, with its sync → changes counts what the jobs invalidate → their
-// callers hear the result. So nobody hears of a write before it is on disk, and no
-// cache serves what it replaced after its caller has heard.
+// A commit: a job is queued (update) → the writer's goroutine wakes up, takes the turn and begins
+// a transaction (runBatch) → it takes that job and the others that are queued → each job runs, in
+// a savepoint of its own if it writes and is not alone → the totals are written → COMMIT, with a
+// sync → changes records what the jobs invalidate → their callers get the result. So no caller
+// gets a result before it is on the disk, and after that no cache returns the old value.
 //
-// An inline run: a caller that finds the writer idle takes the turn itself and does
-// the same on its own goroutine, with whatever has reached the queue by then. It saves
-// two changes of goroutine; see BenchmarkWrites.
+// An inline run: a caller that finds the writer idle takes the turn itself, and does the same on
+// its own goroutine with what is queued by then. That saves two switches between goroutines; see
+// BenchmarkWrites.
 //
-// A foreign change, by the sqlite3 shell or a command: data_version tells, and is
-// asked for between two batches, at most once in foreignInterval. Until it has been
-// asked, caches are not trusted (current).
+// A foreign commit, by the sqlite3 shell or a command of widgetd, shows in PRAGMA data_version.
+// It is read between two batches, at most once in foreignInterval. When that time has passed,
+// cached values are not used until it has been read again (cachesFresh).
 //
-// A stop: closing is closed → no job enters the queue any more → the goroutine takes
-// the turn for good, runs what is queued, closes stopped and ends.
+// A stop: closing is closed → no job is queued any more → the writer's goroutine takes the turn
+// for good, runs the queued jobs, closes stopped and ends.
 type writer struct {
 	db      *sql.DB
 	conn    *sql.Conn
-	queries *queries // prepared on conn
-	inPlace func() error
+	queries *queries     // prepared on conn
+	inPlace func() error // fails if the database file is no longer the one that is open
 	now     func() time.Time
 
-	jobs    chan *job
-	turn    chan struct{}
-	wake    chan struct{} // has the goroutine look for jobs and for foreign changes
-	closing chan struct{}
-	stopped chan struct{}
-	running sync.WaitGroup // the goroutine
+	jobs    chan *job     // the queue
+	turn    chan struct{} // the lock; see above
+	wake    chan struct{} // wakes the goroutine: jobs are queued, or data_version is to be read
+	closing chan struct{} // closed when the writer is to stop
+	stopped chan struct{} // closed when it has stopped
+	running sync.WaitGroup
 
 	lastCommit    time.Duration             // how long it took
-	dataVersion   int64                     // as last seen on conn
-	callers       atomic.Int64              // in update
-	lastBatchSize atomic.Int64              // after a large one others are about to come
+	dataVersion   int64                     // as last read on conn
+	callers       atomic.Int64              // inside update
+	lastBatchSize atomic.Int64              // after a large batch, more jobs are likely to come soon
 	blockedSince  atomic.Pointer[time.Time] // since when BEGIN waits for the lock; nil: it doesn't
-	fresh         atomic.Bool               // dataVersion was asked for within foreignInterval
-	freshTimer    *time.Timer               // ends fresh
+	fresh         atomic.Bool               // dataVersion was read within foreignInterval
+	freshTimer    *time.Timer               // resets fresh
 	changes       changes
-	commits       atomic.Int64 // so far, for the metrics
-	committedJobs atomic.Int64 // jobs committed so far
+	commits       atomic.Int64 // number of commits, for the metrics
+	committedJobs atomic.Int64 // number of jobs in them
 }
 
-// newWriter makes a writer that has no connection yet. inPlace tells whether the file
-// is still the one that the connection has open.
+// newWriter makes a writer without a connection; connect gives it one. inPlace returns an error
+// if the database file is no longer the one that the connection has open.
 func newWriter(inPlace func() error, now func() time.Time) *writer {
-	w := &writer{inPlace: inPlace, now: now, jobs: make(chan *job, maxQueued), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		closing: make(chan struct{}), stopped: make(chan struct{})}
+	w := &writer{
+		inPlace: inPlace,
+		now:     now,
+		jobs:    make(chan *job, maxQueued),
+		turn:    make(chan struct{}, 1),
+		wake:    make(chan struct{}, 1),
+		closing: make(chan struct{}),
+		stopped: make(chan struct{}),
+	}
 	w.changes.seed = maphash.MakeSeed()
 	w.freshTimer = time.AfterFunc(foreignInterval, func() { w.fresh.Store(false) })
 	return w
 }
 
-// start runs the writer's goroutine until stop.
+// start starts the writer's goroutine, which runs until stop.
 func (w *writer) start() { w.running.Go(w.loop) }
 
-// stop runs the jobs that are queued and ends the goroutine. The caller owns the
-// connection from then on.
+// stop ends the writer's goroutine after it has run the queued jobs. The caller then owns the
+// connection.
 func (w *writer) stop() {
 	close(w.closing)
 	w.running.Wait()
 }
 
-// connect gives the writer a connection of its pool.
+// connect takes a connection from the writer's pool.
 func (w *writer) connect() (err error) {
 	if w.conn, err = w.db.Conn(context.Background()); err != nil {
 		return err
 	}
 	w.queries = newQueries(w.conn.PrepareContext)
-	w.dataVersion = -1 // each connection counts from where it likes
+	w.dataVersion = -1 // unknown: each connection starts with a value of its own
 	return nil
 }
 
-// disconnect closes connection and pool, as far as there are any.
+// disconnect closes the connection and the pool, if there are any.
 func (w *writer) disconnect() error {
 	var errs []error
 	if w.queries != nil {
@@ -116,22 +122,22 @@ func (w *writer) disconnect() error {
 	return errors.Join(errs...)
 }
 
-// effects are what a job leaves behind in the transaction that it shares.
+// effects are what a job's run has done to the transaction.
 type effects struct {
 	invalid           invalidation
-	total             total // that is still to be written, with those of the others; nil: none
-	sharesTransaction bool  // what it writes must be undone apart: it needs a savepoint
-	hasSavepoint      bool  // and has one
+	total             total // to be merged with those of the other jobs and written; nil: none
+	sharesTransaction bool  // with other jobs, so it needs a savepoint before its first write
+	hasSavepoint      bool
 }
 
-// A total is what a job counts: those of a batch are added up, so that a row that many
-// of its jobs add to is written once, before the commit.
+// A total holds what a job adds to counters in the database. The totals of a batch are merged and
+// written before the commit, so that a row to which many jobs add is written once.
 type total interface {
 	merge(other total)
 	write(t *tx) error
 }
 
-// addTotals adds b, which is not used any more, to a; either may be nil.
+// addTotals merges b into a and returns the result. Either may be nil; b must not be used again.
 func addTotals(a, b total) total {
 	switch {
 	case a == nil:
@@ -142,16 +148,16 @@ func addTotals(a, b total) total {
 	return a
 }
 
-// An invalidation names the cached rows that a transaction changes. Without names,
-// everything that is cached is invalidated.
+// An invalidation says which cached values a transaction makes invalid. The zero value means all
+// of them.
 type invalidation struct {
-	named bool
-	ids   []string
+	named bool     // only those of ids
+	ids   []string // of licences and widgets
 }
 
-// invalidate says that of all cached rows this transaction changes only those of the
-// given licences and widgets; without ids, none. It may be called again, for more. A
-// transaction that never calls it invalidates everything.
+// invalidate declares that the only cached rows that this transaction changes are the licences
+// and widgets with these ids; without ids, that it changes none. Further calls add ids. A
+// transaction that never calls it invalidates everything that is cached.
 func (t *tx) invalidate(ids ...string) {
 	t.invalid.named = true
 	t.invalid.ids = append(t.invalid.ids, ids...)
@@ -171,7 +177,7 @@ type changes struct {
 // row may be different now.
 type version struct{ global, row uint64 }
 
-// versionOf tells the versionOf of a licence or a widget; "" is whatever is neither.
+// versionOf returns the version of the licence or widget with this id; for "", that of all else.
 func (c *changes) versionOf(id string) version {
 	v := version{global: c.global.Load()}
 	if id != "" {
@@ -180,11 +186,12 @@ func (c *changes) versionOf(id string) version {
 	return v
 }
 
+// rowCounter returns the counter of a licence or widget.
 func (c *changes) rowCounter(id string) *atomic.Uint64 {
 	return &c.rows[maphash.String(c.seed, id)%uint64(len(c.rows))]
 }
 
-// record counts what a committed transaction has touched, before its caller hears of it.
+// record counts a commit that invalidates i. It must run before a caller gets the result.
 func (c *changes) record(i invalidation) {
 	c.commits.Add(1)
 	if !i.named {
@@ -195,8 +202,8 @@ func (c *changes) record(i invalidation) {
 	}
 }
 
-// exec runs a statement and returns how many rows it changed. It is the only way to
-// write.
+// exec runs a statement that writes, and returns how many rows it changed. Jobs must not write in
+// any other way, because exec makes the savepoint that undoes a failed job alone.
 func (t *tx) exec(query string, args ...any) (int64, error) {
 	if t.sharesTransaction && !t.hasSavepoint {
 		if err := t.run("SAVEPOINT job"); err != nil {
@@ -215,59 +222,63 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	return res.RowsAffected()
 }
 
-// A job is one function that waits for the writer.
+// A job is a function to be run in a transaction, and its result.
 type job struct {
-	ctx     context.Context // its caller's; it never reaches the driver
+	ctx     context.Context // of the caller; the driver never gets it
 	run     func(*tx) error
 	state   atomic.Int32
-	effects effects // of its last run
-	err     error
+	effects effects       // of its last run
+	err     error         // its result
 	done    chan struct{} // closed once err is final
 }
 
-// The states of a job: whoever moves it away from waiting decides its fate.
+// The states of a job. It leaves jobWaiting once, by compare-and-set: either the writer claims it
+// or its caller abandons it.
 const (
 	jobWaiting   = iota
-	jobClaimed   // by the writer: it will be answered
-	jobAbandoned // by its caller: it will not be run
+	jobClaimed   // the writer runs it and sets its result
+	jobAbandoned // the caller has stopped waiting, and it will not run
 )
 
-// claim takes a job to be run, unless its caller has gone, and tells which.
+// claim claims a waiting job for the writer. It reports false if the caller has abandoned it, or
+// is about to because its context has ended.
 func (j *job) claim() bool {
 	return j.ctx.Err() == nil && j.state.CompareAndSwap(jobWaiting, jobClaimed)
 }
 
+// finish sets the result of a job that was claimed.
 func (j *job) finish(err error) {
 	j.err = err
 	close(j.done)
 }
 
-// update runs f in the writer's next transaction, beside the other jobs that
-// wait, and returns once it is on disk. When f fails, what it wrote is rolled
-// back alone and its error comes back (but see keep). f may run more than once
-// and must then start anew. When ctx ends before f's turn, f is not run.
-// Errors: f's own, errBusy, errStorageFull, errStorage, errCommitUnknown, errClosed, ctx'w.
+// update runs f in the writer's next transaction, together with the other jobs that wait, and
+// returns when the transaction is on the disk. If f returns an error, only what f wrote is rolled
+// back (but see keep), and update returns that error. f may be called more than once, and must
+// not build on what an earlier call did. If ctx ends before f is called, f is not called.
+// Errors: those of f, errBusy, errStorageFull, errStorage, errCommitUnknown, errClosed, that of ctx.
 func (w *writer) update(ctx context.Context, f func(*tx) error) error {
-	if since := w.blockedSince.Load(); since != nil && w.callers.Load() >= maxBlocked && w.now().Sub(*since) > time.Second {
+	blocked := w.lockedSince()
+	if !blocked.IsZero() && w.callers.Load() >= maxBlocked && w.now().Sub(blocked) > time.Second {
 		return errBusy
 	}
 	alone := w.callers.Add(1) == 1 && w.lastBatchSize.Load() <= 1
 	defer w.callers.Add(-1)
 	j := &job{ctx: ctx, run: f, done: make(chan struct{})}
-	if _, hurried := ctx.Deadline(); alone && !hurried && w.runInline(j) {
+	if _, hasDeadline := ctx.Deadline(); alone && !hasDeadline && w.runInline(j) {
 		if j.state.CompareAndSwap(jobWaiting, jobAbandoned) {
 			return ctx.Err()
 		}
 		return j.err
 	}
-	patience := time.NewTimer(lockTimeout)
-	defer patience.Stop()
+	timeout := time.NewTimer(lockTimeout)
+	defer timeout.Stop()
 	select {
 	case w.jobs <- j:
 		w.wakeUp()
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-patience.C:
+	case <-timeout.C:
 		return errBusy
 	case <-w.closing:
 		return errClosed
@@ -278,21 +289,20 @@ func (w *writer) update(ctx context.Context, f func(*tx) error) error {
 		return j.err
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-patience.C:
+	case <-timeout.C:
 		err = errBusy
 	case <-w.stopped:
 	}
 	if j.state.CompareAndSwap(jobWaiting, jobAbandoned) {
 		return err
 	}
-	<-j.done
+	<-j.done // it is too late to abandon the job: the writer has claimed it
 	return j.err
 }
 
-// lead has a caller run its job itself when nobody else writes, and whatever comes
-// until it has begun, which saves two changes of goroutine. While another program
-// holds the lock it waits as long as SQLite does, whatever becomes of the caller's
-// context. It reports false when somebody does write.
+// runInline runs a job on the caller's goroutine, together with the jobs queued by then. It
+// reports false, and runs nothing, if another goroutine has the turn. While another process holds
+// the database's write lock it waits for lockTimeout, even if the caller's context ends.
 func (w *writer) runInline(j *job) bool {
 	select {
 	case w.turn <- struct{}{}:
@@ -305,22 +315,22 @@ func (w *writer) runInline(j *job) bool {
 			w.wakeUp()
 		}
 	}()
-	if runtime.GOMAXPROCS(0) == 1 { // nobody else could ask meanwhile
+	if runtime.GOMAXPROCS(0) == 1 { // let other goroutines queue their jobs: none can run during this one
 		runtime.Gosched()
 	}
 	w.runBatch(j)
 	return true
 }
 
+// wakeUp wakes the writer's goroutine.
 func (w *writer) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // it is awake
+	default: // it has been woken and not looked yet
 	}
 }
 
-// loop is the writer's goroutine. It groups what waits: one commit, one sync,
-// for as many jobs as came while the last one was running.
+// loop is the writer's goroutine. Jobs that are queued while a commit is under way share the next.
 func (w *writer) loop() {
 	defer close(w.stopped)
 	for {
@@ -337,8 +347,8 @@ func (w *writer) loop() {
 	}
 }
 
-// runQueued runs what waits. Between batches it looks for commits of others when
-// that is due: under load something may always wait.
+// runQueued runs batches until the queue is empty. It checks for foreign commits between two
+// batches, because under load the queue may never be empty.
 func (w *writer) runQueued() {
 	for {
 		if !w.fresh.Load() {
@@ -346,7 +356,7 @@ func (w *writer) runQueued() {
 		}
 		select {
 		case first := <-w.jobs:
-			runtime.Gosched() // lets those who are about to ask join this batch
+			runtime.Gosched() // lets goroutines that are about to queue a job join this batch
 			w.runBatch(first)
 			if len(w.jobs) > 0 {
 				w.yield()
@@ -357,9 +367,9 @@ func (w *writer) runQueued() {
 	}
 }
 
-// yield leaves the lock to others for a moment when the last commit took long: a
-// program that waits for it looks ten times a second, and where the disk is slow and
-// writes always wait here it would find the lock taken until it gives up.
+// yield pauses after a slow commit, so that another process that waits for the write lock can
+// take it. SQLite looks for the lock only some ten times a second; on a slow disk, with jobs always
+// queued here, it would find the lock held each time until it gives up.
 func (w *writer) yield() {
 	const slow, most = 2 * time.Millisecond, 5 * time.Millisecond
 	if w.lastCommit > slow {
@@ -367,13 +377,12 @@ func (w *writer) yield() {
 	}
 }
 
-// foreignInterval is how long a change that another process made may go unnoticed
-// by what is kept in memory.
+// foreignInterval is how long caches may return old values after a commit of another process.
 const foreignInterval = 250 * time.Millisecond
 
-// cachesFresh reports whether versions can be trusted: whether the file was asked for
-// commits of others within foreignInterval. If not, it has that done, without
-// waiting for it: a lock may hold the writer, and reading goes on meanwhile.
+// cachesFresh reports whether the versions in changes are up to date: whether the writer has
+// checked for foreign commits within foreignInterval. If not, it asks the writer to check, and does
+// not wait for it, since the writer may be waiting for a lock; callers read the database meanwhile.
 func (w *writer) cachesFresh() bool {
 	if w.fresh.Load() {
 		return true
@@ -382,9 +391,9 @@ func (w *writer) cachesFresh() bool {
 	return false
 }
 
-// checkForeignCommits notices commits of others. It must ask on the writer's connection,
-// between transactions: there data_version moves for the commits of others only,
-// on any other connection for our own too.
+// checkForeignCommits reads data_version, and invalidates everything that is cached if it has
+// changed. It must run on the writer's connection, between transactions: there data_version changes
+// with commits of other processes only, while on any other connection it changes with ours too.
 func (w *writer) checkForeignCommits() {
 	var version int64
 	if err := w.queries.one(`PRAGMA data_version`, nil, &version); err != nil || version != w.dataVersion {
@@ -392,12 +401,12 @@ func (w *writer) checkForeignCommits() {
 		w.changes.record(invalidation{})
 	}
 	w.fresh.Store(true)
-	w.freshTimer.Reset(foreignInterval) // should an earlier end come only now, the writer looks again
+	w.freshTimer.Reset(foreignInterval) // if the timer fires just now, that costs one more check
 }
 
-// runBatch begins a transaction and only then takes the job that it is for and
-// those that still wait, so that nobody is held to a transaction that a lock keeps
-// from beginning. Like all that follows it is for whoever has the turn.
+// runBatch runs first and the jobs that are queued in one transaction. It claims them only when the
+// transaction has begun: while a lock delays that, callers can still abandon their jobs. Its caller
+// must have the turn, as for all methods below.
 func (w *writer) runBatch(first *job) {
 	if err := w.begin(); err != nil {
 		if first.claim() {
@@ -425,11 +434,14 @@ func (w *writer) runBatch(first *job) {
 		}
 		return
 	}
-	for _, j := range batch { // nothing of it was kept: each gets a transaction of its own, and its own error
+	for _, j := range batch { // nothing was committed: give each a transaction and an error of its own
 		j.finish(w.runAlone(j))
 	}
 }
 
+// begin begins a transaction with the write lock. It waits for the lock as long as SQLite does
+// (busy_timeout). If the driver has closed the connection, it takes a new one.
+// Errors: errBusy, errStorageFull, errStorage.
 func (w *writer) begin() error {
 	if err := w.inPlace(); err != nil {
 		return err
@@ -437,25 +449,25 @@ func (w *writer) begin() error {
 	now := w.now()
 	w.blockedSince.CompareAndSwap(nil, &now)
 	err := w.queries.run("BEGIN IMMEDIATE")
-	if errors.Is(err, errBusy) { // and stays so until a transaction begins
-		return err
+	if errors.Is(err, errBusy) {
+		return err // blockedSince stays set until a transaction begins
 	}
 	w.blockedSince.Store(nil)
-	if errors.Is(err, sql.ErrConnDone) { // database/sql has given up the connection, and its transaction with it
+	if errors.Is(err, sql.ErrConnDone) { // database/sql has closed the connection
 		if err := w.connect(); err != nil {
 			return storageError(err)
 		}
 	}
 	if err != nil {
-		w.queries.run("ROLLBACK") // of a transaction that an earlier fault left open
+		w.queries.run("ROLLBACK") // an earlier fault may have left a transaction open
 		err = w.queries.run("BEGIN IMMEDIATE")
 	}
 	return err
 }
 
-// runTogether runs the jobs, with a savepoint for each that writes rows, and
-// commits. It reports false when the transaction was lost before its end and
-// nothing of it is kept.
+// runTogether runs the jobs of a batch in the transaction that has begun, each that writes in a
+// savepoint, and commits it. It returns their results. It reports false if the transaction ended
+// early, in which case nothing was committed.
 func (w *writer) runTogether(batch []*job) ([]error, bool) {
 	errs := make([]error, len(batch))
 	for i, j := range batch {
@@ -463,9 +475,14 @@ func (w *writer) runTogether(batch []*job) ([]error, bool) {
 		lost := false
 		switch _, refused := errs[i].(*refusal); {
 		case j.effects.hasSavepoint:
-			lost = !keepsWrites(errs[i]) && w.queries.run("ROLLBACK TO job") != nil || w.queries.run("RELEASE job") != nil
+			if !keepsWrites(errs[i]) {
+				lost = w.queries.run("ROLLBACK TO job") != nil
+			}
+			lost = lost || w.queries.run("RELEASE job") != nil
 		case len(batch) > 1 && !keepsWrites(errs[i]) && !refused:
-			lost = w.queries.run("BEGIN") == nil // it can't begin unless the error, of a read perhaps, has ended the transaction
+			// The error, perhaps of a read, may have made SQLite end the transaction; only then can
+			// another one begin.
+			lost = w.queries.run("BEGIN") == nil
 		}
 		if lost {
 			w.queries.run("ROLLBACK")
@@ -478,7 +495,7 @@ func (w *writer) runTogether(batch []*job) ([]error, bool) {
 	return errs, true
 }
 
-// runAlone runs a job in a transaction of its own.
+// runAlone runs a job in a transaction of its own and returns its result.
 func (w *writer) runAlone(j *job) error {
 	if err := w.begin(); err != nil {
 		return err
@@ -490,17 +507,19 @@ func (w *writer) runAlone(j *job) error {
 	return errs[0]
 }
 
-// keepsWrites reports whether a job that ended so keepsWrites what it wrote.
+// keepsWrites reports whether what a job wrote is committed when the job returns err.
 func keepsWrites(err error) bool {
 	var kept keptError
 	return err == nil || errors.As(err, &kept)
 }
 
-// commit ends the transaction of a batch that came to these results, and makes
-// them what their callers will hear. It returns an error when nothing was
-// committed, for sure: the transaction could still be rolled back. Else a COMMIT
-// that failed may have happened all the same, so nothing is run again, and every
-// caller hears errCommitUnknown, or that the disk is full, in place of its success.
+// commit ends the transaction of a batch whose jobs returned errs, and replaces those by what the
+// callers are to get.
+//
+// It returns an error only if certainly nothing was committed, because the transaction could still
+// be rolled back. If COMMIT failed otherwise, the transaction may have been committed all the same.
+// Then commit returns nil, so that no job is run again, and the result of every job that would have
+// succeeded is errCommitUnknown, or errStorageFull, at which SQLite certainly rolls back.
 func (w *writer) commit(batch []*job, errs []error) error {
 	written := 0
 	var sum total
@@ -529,7 +548,7 @@ func (w *writer) commit(batch []*job, errs []error) error {
 	if err != nil {
 		w.changes.record(invalidation{})
 	}
-	if err != nil && !errors.Is(err, errStorageFull) { // at which SQLite rolls back by itself
+	if err != nil && !errors.Is(err, errStorageFull) {
 		err = fmt.Errorf("%w (%v)", errCommitUnknown, err)
 	}
 	for i, j := range batch {
@@ -550,7 +569,8 @@ func (w *writer) commit(batch []*job, errs []error) error {
 	return nil
 }
 
-// runJob runs a job's function; a panic in it is its own error, not the writer's end.
+// runJob calls a job's function and returns its error. A panic becomes an error of that job. shared
+// says whether other jobs share the transaction.
 func (w *writer) runJob(j *job, shared bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -562,8 +582,8 @@ func (w *writer) runJob(j *job, shared bool) (err error) {
 	return j.run(&tx{queries: w.queries, effects: &j.effects, now: newStamp(now), exact: now})
 }
 
-// lockedSince tells since when the writer has been waiting for somebody else's
-// lock; the zero time when it isn't.
+// lockedSince returns since when the writer has been waiting for another process's write lock, or
+// the zero time if it is not.
 func (w *writer) lockedSince() time.Time {
 	if since := w.blockedSince.Load(); since != nil {
 		return *since

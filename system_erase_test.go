@@ -156,7 +156,7 @@ func TestErase_endsTheAddressWhileAnotherProcessServes(t *testing.T) {
 	if len(traces(t, o.dir, "erase.me@")) == 0 {
 		t.Fatal("the address was never there")
 	}
-	if got := o.object("leads", "erase", "erase.me@example.com"); got["erased"] != 1.0 || !strings.Contains(got["note"].(string), "no trace") {
+	if got := o.object("leads", "erase", "erase.me@example.com"); got["erased"] != 1.0 || !strings.Contains(got["note"].(string), "neither in the database file nor in its write-ahead log") {
 		t.Errorf("erased %v", got)
 	}
 	if got := traces(t, o.dir, "erase.me@"); len(got) > 0 {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/rand"
 	"database/sql/driver"
 	"encoding/binary"
@@ -13,20 +12,23 @@ import (
 	"unicode/utf8"
 )
 
-// A stamp is a moment as the file and the wire know it: UTC, whole seconds,
-// "2026-11-21T10:43:26Z". The zero stamp is NULL in the file and null in JSON.
+// A stamp is a time in UTC with whole seconds, which is how times are written in the database and
+// in JSON: "2026-11-21T10:43:26Z". The zero stamp means that there is no time; it is NULL in the
+// database and null in JSON.
 type stamp struct{ time.Time }
 
 const stampLayout = "2006-01-02T15:04:05Z"
 
+// newStamp returns t in UTC, cut to whole seconds.
 func newStamp(t time.Time) stamp { return stamp{t.UTC().Truncate(time.Second)} }
 
+// String returns the time in stampLayout.
 func (s stamp) String() string { return s.UTC().Format(stampLayout) }
 
-// days is the length of n days of 24 hours.
+// days returns the length of n days of 24 hours.
 func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
 
-// after shifts a stamp; the zero stamp stays absent.
+// after returns the time d later; for the zero stamp, the zero stamp.
 func (s stamp) after(d time.Duration) stamp {
 	if s.IsZero() {
 		return s
@@ -53,12 +55,13 @@ func (s *stamp) Scan(v any) error {
 		*s = newStamp(t)
 		return err
 	}
-	return fmt.Errorf("a time is stored as %T", v)
+	return fmt.Errorf("a time is stored as %T, not as text", v)
 }
 
 // MarshalJSON implements json.Marshaler.
 func (s stamp) MarshalJSON() ([]byte, error) { return s.appendJSON(nil), nil }
 
+// appendJSON implements jsonAppender.
 func (s stamp) appendJSON(b []byte) []byte {
 	if s.IsZero() {
 		return append(b, "null"...)
@@ -66,25 +69,27 @@ func (s stamp) appendJSON(b []byte) []byte {
 	return append(s.UTC().AppendFormat(append(b, '"'), stampLayout), '"')
 }
 
-// within reports whether two moments are less than d apart, whichever is first: a
-// clock that was set must not hold anything up for years.
+// within reports whether two times are less than d apart, whichever is earlier. Since it does
+// not assume an order, a clock that was set back does not delay what runs every d.
 func within(d time.Duration, a, b time.Time) bool { return b.Sub(a).Abs() < d }
 
 // crockford is the alphabet of ids (lower case) and of licence keys (upper case).
 const crockford = "0123456789abcdefghjkmnpqrstvwxyz"
 
-// lastID comes after every id.
+// lastID sorts after every id.
 const lastID = "~"
 
-// newID makes an identifier: the prefix, "_", and 26 Crockford symbols that hold
-// 48 bits of milliseconds and 80 random bits (contract, section 1), so that ids
-// sort by time.
+// newID makes a random id: the prefix, "_", and 26 symbols of Crockford's base32 that hold 48
+// bits of Unix milliseconds and 80 random bits (contract, section 1). Ids of one prefix sort by
+// time.
 func newID(prefix string, now time.Time) string {
 	var random [10]byte
 	rand.Read(random[:])
 	return formatID(prefix, now, random)
 }
 
+// formatID returns the id of a time and random bits. With no bits set it sorts before all ids of
+// that millisecond.
 func formatID(prefix string, now time.Time, random [10]byte) string {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], uint64(now.UnixMilli())<<16)
@@ -99,19 +104,22 @@ func formatID(prefix string, now time.Time, random [10]byte) string {
 	return prefix + "_" + string(out[:])
 }
 
-// validID reports whether s has the shape of an id with that prefix.
+// validID reports whether s has the form of an id with that prefix. Its first symbol holds only
+// 3 bits, as 26 symbols of 5 bits are 2 more than the 128 bits of an id.
 func validID(prefix, s string) bool {
-	if len(s) != len(prefix)+27 || s[:len(prefix)] != prefix || s[len(prefix)] != '_' || s[len(prefix)+1] > '7' {
+	symbols, ok := strings.CutPrefix(s, prefix+"_")
+	if !ok || len(symbols) != 26 || symbols[0] > '7' {
 		return false
 	}
-	for _, c := range []byte(s[len(prefix)+1:]) {
-		if bytes.IndexByte([]byte(crockford), c) < 0 {
+	for i := range len(symbols) {
+		if strings.IndexByte(crockford, symbols[i]) < 0 {
 			return false
 		}
 	}
 	return true
 }
 
+// A need says whether a member or an option may be absent.
 type need bool
 
 const (
@@ -119,12 +127,12 @@ const (
 	optional need = false
 )
 
-// A textCheck judges a text: it returns a field error's code and detail, both "" when
-// there is nothing wrong.
+// A textCheck checks a text. It returns the code and the detail of a fieldError, or "" and "" if
+// the text passes.
 type textCheck func(s string) (code, detail string)
 
-// checkText judges what every text keeps to: at most max characters, UTF-8, none of
-// them a control character, and not empty when it is required.
+// checkText checks what holds for every text: valid UTF-8, at most max characters, none of them
+// a control character, and not empty if it is required. Its results are those of a textCheck.
 func checkText(s string, n need, max int) (code, detail string) {
 	switch {
 	case n == required && s == "":
@@ -139,6 +147,7 @@ func checkText(s string, n need, max int) (code, detail string) {
 	return "", ""
 }
 
+// notEmpty is a textCheck for a text that must not be empty.
 func notEmpty(s string) (code, detail string) {
 	if s == "" {
 		return "empty", "This must not be empty."
@@ -146,7 +155,7 @@ func notEmpty(s string) (code, detail string) {
 	return "", ""
 }
 
-// isID returns a check for ids with a prefix.
+// isID returns a check for an id with that prefix.
 func isID(prefix string) textCheck {
 	return func(s string) (code, detail string) {
 		if !validID(prefix, s) {
@@ -161,7 +170,7 @@ func isText(max int) textCheck {
 	return func(s string) (code, detail string) { return checkText(s, required, max) }
 }
 
-// oneOf returns a check for a choice.
+// oneOf returns a check for a text that is one of choices.
 func oneOf(choices ...string) textCheck {
 	return func(s string) (code, detail string) {
 		if slices.Contains(choices, s) {
@@ -171,8 +180,7 @@ func oneOf(choices ...string) textCheck {
 	}
 }
 
-// nilIfEmpty returns a pointer to s, or nil for "": what the database keeps of an
-// optional text.
+// nilIfEmpty returns a pointer to s, or nil for "", which the database stores as NULL.
 func nilIfEmpty(s string) *string {
 	if s == "" {
 		return nil
@@ -180,7 +188,7 @@ func nilIfEmpty(s string) *string {
 	return &s
 }
 
-// valueOr returns what p points to, or otherwise for nil.
+// valueOr returns the value that p points to, or otherwise if p is nil.
 func valueOr[T any](p *T, otherwise T) T {
 	if p == nil {
 		return otherwise
@@ -188,10 +196,11 @@ func valueOr[T any](p *T, otherwise T) T {
 	return *p
 }
 
-// lastYear leaves room for grace behind the latest time that is taken.
+// lastYear is the last year of a time that is accepted. The database can store times to the end
+// of 9999; the rest is room for what is added to them, such as grace periods.
 const lastYear = 9000
 
-// parseStamp reads an RFC 3339 time of the years that the file can hold.
+// parseStamp parses an RFC 3339 time from 1970 to lastYear. It reports false for anything else.
 func parseStamp(s string) (stamp, bool) {
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil || t.UTC().Year() < 1970 || t.UTC().Year() > lastYear {

@@ -16,12 +16,13 @@ import (
 var (
 	widgetProblems problemTable
 
-	codeWidgetNotFound = widgetProblems.add(404, "widget_not_found", "Widget not found", "There is no widget with this id.")
+	codeWidgetNotFound = widgetProblems.add(404, "widget_not_found", "Widget not found",
+		"There is no widget with this id.")
 
 	errWidget = &refusal{code: codeWidgetNotFound}
 )
 
-// A widgetAPI answers what widgets ask and report.
+// A widgetAPI serves the endpoints of widgets: the events that they report, and statistics.
 type widgetAPI struct {
 	*server
 	visitors visitorSet
@@ -30,27 +31,49 @@ type widgetAPI struct {
 }
 
 func widgetWing(s *server) wing {
-	a := &widgetAPI{server: s, widgets: newCache[string, widget](1_000), stats: newCache[statsKey, taggedBody](500)}
+	a := &widgetAPI{
+		server:  s,
+		widgets: newCache[string, widget](1_000),
+		stats:   newCache[statsKey, taggedBody](500),
+	}
 	return wing{routes: []route{
-		{pattern: "POST /widget/events", origin: originRequired, address: "events", beacon: true, creates: true, charge: a.charge, run: endpoint(a.countEvents)},
-		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, address: "stats", charge: a.charge, run: endpoint(a.widgetStats)},
+		{
+			pattern: "POST /widget/events",
+			origin:  originRequired,
+			address: "events",
+			beacon:  true,
+			creates: true,
+			charge:  a.charge,
+			run:     endpoint(a.countEvents),
+		},
+		{
+			pattern: "GET /widget/stats",
+			token:   tokenOptional,
+			scope:   scopeStats,
+			address: "stats",
+			charge:  a.charge,
+			run:     endpoint(a.widgetStats),
+		},
 	}}
 }
 
 // The options of these commands.
 var (
-	optPublicOrders = option{name: "public-orders", help: "show the widget's orders without a token too"}
-	optWidget       = option{name: "widget", value: "ID", help: "one widget; by default all"}
+	optPublicOrders = option{name: "public-orders",
+		help: "show the widget's orders to everybody, not only to callers with a token"}
+	optWidget = option{name: "widget", value: "ID", help: "show one widget; by default all"}
 )
 
 // The operator's commands on widgets.
 var widgetCommands = []command{
-	{"widget add", "NAME", "add a widget", []option{optAccount, optPublicOrders}, 1, widgetAdd},
-	{"widget list", "", "list widgets", []option{optAccount}, 0, widgetList},
+	{"widget add", "NAME", "add a widget",
+		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, 1, widgetAdd},
+	{"widget list", "", "list widgets",
+		[]option{optAccount.says("show only widgets of this account")}, 0, widgetList},
 	{"stats", "", "show the last 30 days of the widgets", []option{optWidget}, 0, statsShow},
 }
 
-// findWidget returns a widget of an open account, or widget_not_found.
+// findWidget returns a widget of an open account, or errWidget.
 func (a *widgetAPI) findWidget(id string) (widget, error) {
 	w, err := a.cachedWidget(id)
 	if errors.Is(err, errNotFound) {
@@ -59,7 +82,8 @@ func (a *widgetAPI) findWidget(id string) (widget, error) {
 	return w, err
 }
 
-// charge charges the owner of the widget that a request names, else the Origin's owner.
+// charge is the chargeFunc of widgets: the account of the caller's token, else the one that
+// owns the widget which the request names, else the one that owns the Origin.
 func (a *widgetAPI) charge(c *call, _ *input, request any) (string, error) {
 	if c.caller != nil {
 		return c.caller.claims.Subject, nil
@@ -80,7 +104,7 @@ type eventsRequest struct {
 	items  []itemCount
 }
 
-const maxWidgetEvents = 50 // in one call
+const maxWidgetEvents = 50 // in one request
 
 func (q *eventsRequest) widgetID() string { return q.widget }
 
@@ -117,19 +141,21 @@ func (q *eventsRequest) read(in *input) {
 	}
 }
 
-// countEvents counts what a widget reports, on disk before the answer.
+// countEvents adds what a widget reports to its counters; they are on disk before the answer.
 func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) (noContent, error) {
 	w, err := a.findWidget(q.widget)
 	if err != nil {
 		return noContent{}, err
 	}
 	if w.AccountID != c.origin.account {
-		return noContent{}, &refusal{code: codeOrigin, detail: "This site does not belong to the widget's account."}
+		const detail = "This site does not belong to the widget's account."
+		return noContent{}, &refusal{code: codeOrigin, detail: detail}
 	}
 	undo := func() {}
 	if q.counts.Views > 0 {
 		var first bool
-		if first, undo = a.visitors.addVisitor(w.ID, a.address(c.request), c.request.UserAgent(), a.now()); first {
+		first, undo = a.visitors.addVisitor(w.ID, a.address(c.request), c.request.UserAgent(), a.now())
+		if first {
 			q.counts.Visitors = 1
 		}
 	}
@@ -138,7 +164,7 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) 
 		t.addCounts(w.ID, q.counts, q.items)
 		return noContent{}, nil
 	})
-	if err != nil || c.replay != nil { // the view was not counted now
+	if err != nil || c.replay != nil { // this request counted no view
 		undo()
 	}
 	return noContent{}, err
@@ -148,8 +174,8 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) 
 type statsRequest struct {
 	accountScope
 	widget string
-	from   time.Time // the zero time: by default
-	to     time.Time
+	from   time.Time // zero: not given
+	to     time.Time // zero: not given
 	statsRange
 }
 
@@ -171,8 +197,8 @@ func (q *statsRequest) read(in *input) {
 
 func (q *statsRequest) widgetID() string { return q.widget }
 
-// complete fills in what the query left open: until today, the last 30 days. It
-// refuses a range that ends before it begins or is too long.
+// complete sets the range of a query to its from and to, by default the 30 days that end at
+// to, which is today by default. It refuses a range that ends before it begins or is too long.
 func (q *statsRequest) complete(now time.Time) error {
 	q.From, q.To = q.from, q.to
 	if q.To.IsZero() {
@@ -197,8 +223,8 @@ func (q *statsRequest) complete(now time.Time) error {
 	return errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: detail})
 }
 
-// A statsReport is the answer of GET /widget/stats: about one widget, or about an
-// account with a row for each of its widgets.
+// A statsReport is the answer of GET /widget/stats: for one widget (Widget, Name, TopItems),
+// or for an account with a row for each of its widgets (AccountID, Widgets).
 type statsReport struct {
 	Widget    string       `json:"widget,omitempty"`
 	Name      string       `json:"name,omitempty"`
@@ -213,8 +239,7 @@ type statsReport struct {
 	Widgets   []widgetRow  `json:"widgets,omitzero"`
 }
 
-// shownCounts are counts as a caller may see them; without the right to the orders
-// they are left out.
+// shownCounts are counts as a caller may see them: Orders is nil if it may not see those.
 type shownCounts struct {
 	Views    int64  `json:"views"`
 	Visitors int64  `json:"visitors"`
@@ -233,7 +258,7 @@ type shownItem struct {
 	Orders *int64 `json:"orders,omitempty"`
 }
 
-// show are the counts with or without the orders.
+// show returns the counts, with or without the orders.
 func (c counts) show(withOrders bool) shownCounts {
 	return shownCounts{c.Views, c.Visitors, c.Clicks, shownOrders(c.Orders, withOrders)}
 }
@@ -245,7 +270,7 @@ func shownOrders(n int64, shown bool) *int64 {
 	return &n
 }
 
-// show are the totals and the points of the series with or without the orders.
+// show returns the totals and the points of the series, with or without the orders.
 func (s *series) show(withOrders bool) (shownCounts, []shownPoint) {
 	points := make([]shownPoint, 0, len(s.points))
 	for _, p := range s.points {
@@ -254,7 +279,7 @@ func (s *series) show(withOrders bool) (shownCounts, []shownPoint) {
 	return s.totals.show(withOrders), points
 }
 
-// widgetStats adds up what was counted, in the caller's calendar.
+// widgetStats answers GET /widget/stats.
 func (a *widgetAPI) widgetStats(_ context.Context, c *call, q *statsRequest) (*cacheable, error) {
 	if err := q.complete(a.now()); err != nil {
 		return nil, err
@@ -276,7 +301,7 @@ func (a *widgetAPI) widgetStats(_ context.Context, c *call, q *statsRequest) (*c
 	return cached, nil
 }
 
-// encode completes a report with what was asked for, and encodes it.
+// encode sets the range, interval and zone of a report to those of the query, and encodes it.
 func (q *statsRequest) encode(report *statsReport) taggedBody {
 	report.From, report.To = q.From.Format(time.DateOnly), q.To.Format(time.DateOnly)
 	report.Interval, report.Timezone = q.Interval, q.Zone.String()
@@ -284,8 +309,9 @@ func (q *statsRequest) encode(report *statsReport) taggedBody {
 	return taggedBody{body, etag(body)}
 }
 
-// oneWidgetStats is the report about one widget; without a token of its account
-// it leaves out the orders, unless the widget shows them to all.
+// oneWidgetStats returns the report for one widget. It leaves the orders out for a caller
+// without a token, unless the widget shows them to everybody. Another account's token gets
+// errWidget.
 func (a *widgetAPI) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error) {
 	w, err := a.findWidget(q.widget)
 	if err != nil {
@@ -312,11 +338,13 @@ func (a *widgetAPI) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error)
 	})
 }
 
-// countWidget adds up one widget.
+// countWidget makes the report for one widget from its counters.
 func (a *widgetAPI) countWidget(w widget, q *statsRequest, withOrders bool) (*statsReport, error) {
 	sum := newSeries(q.statsRange)
 	from, until := q.bounds()
-	err := a.store.eachQuarterOfWidget(w.ID, from, until, func(_, quarter string, c counts) { sum.add(quarter, c) })
+	err := a.store.eachQuarterOfWidget(w.ID, from, until, func(_, quarter string, c counts) {
+		sum.add(quarter, c)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -327,12 +355,13 @@ func (a *widgetAPI) countWidget(w widget, q *statsRequest, withOrders bool) (*st
 	report := &statsReport{Widget: w.ID, Name: w.Name, TopItems: []shownItem{}}
 	report.Totals, report.Series = sum.show(withOrders)
 	for _, i := range items {
-		report.TopItems = append(report.TopItems, shownItem{i.Item, i.Clicks, shownOrders(i.Orders, withOrders)})
+		shown := shownItem{i.Item, i.Clicks, shownOrders(i.Orders, withOrders)}
+		report.TopItems = append(report.TopItems, shown)
 	}
 	return report, nil
 }
 
-// accountStats is the report about all widgets of an account.
+// accountStats returns the report for all widgets of an account. It needs a token.
 func (a *widgetAPI) accountStats(c *call, q *statsRequest) (*statsReport, error) {
 	if c.caller == nil {
 		return nil, errTokenRequired
@@ -341,7 +370,7 @@ func (a *widgetAPI) accountStats(c *call, q *statsRequest) (*statsReport, error)
 	if err != nil {
 		return nil, err
 	}
-	if o == anyAccount { // a report is about one
+	if o == anyAccount { // a report is about one account: the caller's, if it names none
 		o = ownedBy(c.caller.claims.Subject)
 	}
 	widgets, err := a.store.widgets(o)
@@ -349,15 +378,15 @@ func (a *widgetAPI) accountStats(c *call, q *statsRequest) (*statsReport, error)
 		return nil, err
 	}
 	rows := make([]widgetRow, len(widgets))
-	place := map[string]*widgetRow{}
+	rowOf := map[string]*widgetRow{}
 	for i, w := range widgets {
 		rows[i] = widgetRow{Widget: w.ID, Name: w.Name}
-		place[w.ID] = &rows[i]
+		rowOf[w.ID] = &rows[i]
 	}
 	sum := newSeries(q.statsRange)
 	from, until := q.bounds()
 	err = a.store.eachQuarter(o, from, until, func(id, quarter string, c counts) {
-		if row := place[id]; row != nil { // else it was added a moment ago
+		if row := rowOf[id]; row != nil { // nil: the widget was added after widgets had been read
 			row.add(c)
 			sum.add(quarter, c)
 		}
@@ -367,7 +396,7 @@ func (a *widgetAPI) accountStats(c *call, q *statsRequest) (*statsReport, error)
 	return report, err
 }
 
-// etag is a strong validator of a body.
+// etag returns a strong validator of a body (RFC 9110, section 8.8.3).
 func etag(body []byte) string {
 	sum := sha256.Sum256(body)
 	return `"` + hex.EncodeToString(sum[:12]) + `"`
@@ -408,7 +437,7 @@ func widgetList(e *env) error {
 	})
 }
 
-// statsShow draws the last 30 days in the terminal.
+// statsShow prints totals of the last 30 days for each widget, and a bar for each day.
 func statsShow(e *env) error {
 	return e.withStore(func(st *store) error {
 		widgets, err := st.widgets(anyAccount)
@@ -422,7 +451,12 @@ func statsShow(e *env) error {
 			}
 		}
 		today := dateIn(time.UTC, e.now())
-		span := statsRange{From: today.AddDate(0, 0, 1-defaultStatsDays), To: today, Interval: "day", Zone: time.UTC}
+		span := statsRange{
+			From:     today.AddDate(0, 0, 1-defaultStatsDays),
+			To:       today,
+			Interval: "day",
+			Zone:     time.UTC,
+		}
 		from, until := span.bounds()
 		sum, rows := newSeries(span), []widgetRow{}
 		for _, w := range widgets {
@@ -452,11 +486,12 @@ func printBars(e *env, days []point) error {
 		most = max(most, d.Views)
 	}
 	return printRows(e, days, "DAY VIEWS VISITORS CLICKS ORDERS .", func(d point) []any {
-		return []any{d.Date, d.Views, d.Visitors, d.Clicks, d.Orders, strings.Repeat("█", int(d.Views*width/most))}
+		bar := strings.Repeat("█", int(d.Views*width/most))
+		return []any{d.Date, d.Views, d.Visitors, d.Clicks, d.Orders, bar}
 	})
 }
 
-// statsKey is everything that an answer of statistics depends on, but the counts.
+// A statsKey is all that the body of a widget's statistics depends on, except for the counts.
 type statsKey struct {
 	widget, name   string
 	zone, interval string
@@ -464,7 +499,7 @@ type statsKey struct {
 	withOrders     bool
 }
 
-// cachedWidget is the store's widget, kept in memory.
+// cachedWidget is store.widget with a cache before it.
 func (a *widgetAPI) cachedWidget(id string) (widget, error) {
 	return a.widgets.load(a.store, id, func() (widget, string, error) {
 		w, err := a.store.widget(id)

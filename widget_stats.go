@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A statsRange is the calendar that statistics are asked for: the days from From
-// to To, both included, as they fall in Zone, grouped by Interval.
+// A statsRange is what statistics are asked for: the days from From to To, both included, in
+// the time zone Zone, grouped by Interval.
 type statsRange struct {
 	From, To time.Time // midnight UTC of the calendar dates
 	Interval string    // day, week or month
@@ -25,11 +25,11 @@ const (
 	topItemsShown    = 10
 )
 
-// zones are the time zones that were asked for, by name: finding one reads a file.
-// Only names of files are kept, so there are as many as the machine has.
+// zones caches time zones by name, since loading one reads a file. Only zones that exist are
+// added, so it has no more entries than the machine has zones.
 var zones sync.Map
 
-// loadZone returns a time zone of the IANA database.
+// loadZone returns the time zone of the IANA database with that name, or an error.
 func loadZone(name string) (*time.Location, error) {
 	if zone, ok := zones.Load(name); ok {
 		return zone.(*time.Location), nil
@@ -44,20 +44,19 @@ func loadZone(name string) (*time.Location, error) {
 	return zone, err
 }
 
-// dateIn is the calendar date of a moment in a zone, as midnight UTC.
+// dateIn returns the calendar date that a time has in a zone, as midnight UTC of that date.
 func dateIn(zone *time.Location, moment time.Time) time.Time {
 	year, month, day := moment.In(zone).Date()
 	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 }
 
-// bounds are the moments at which the first day begins and the last one ends.
+// bounds returns when the first day of the range begins and when the last one ends.
 func (r statsRange) bounds() (from, until stamp) {
 	return r.midnight(r.From), r.midnight(r.To.AddDate(0, 0, 1))
 }
 
-// midnight is the moment at which a calendar date begins in the zone. Where clocks
-// skip it, or the whole day, it is the first moment after the gap, which time.Date
-// may miss either way.
+// midnight returns when a calendar date begins in the zone. Where the clocks skip midnight,
+// or the whole day, that is the end of the gap; time.Date may return a time before or after it.
 func (r statsRange) midnight(date time.Time) stamp {
 	year, month, day := date.Date()
 	t := time.Date(year, month, day, 0, 0, 0, 0, r.Zone)
@@ -70,8 +69,8 @@ func (r statsRange) midnight(date time.Time) stamp {
 	return newStamp(t)
 }
 
-// group is the date that stands for the interval a calendar date falls in: itself,
-// the Monday of its week, the first of its month.
+// group returns the first date of the interval that a date belongs to: the date itself, the
+// Monday of its week or the first of its month.
 func (r statsRange) group(date time.Time) time.Time {
 	switch r.Interval {
 	case "week":
@@ -88,19 +87,19 @@ type point struct {
 	counts
 }
 
-// A widgetRow is what one of many widgets counted in a range.
+// A widgetRow holds the totals of one widget in a range.
 type widgetRow struct {
 	Widget string `json:"widget"`
 	Name   string `json:"name"`
 	counts
 }
 
-// A series adds counts up by interval. Every interval of the range is there, with
+// A series adds up counts by interval. It has a point for every interval of the range, with
 // zeros where nothing was counted.
 type series struct {
 	points []point
-	starts []string // when each day begins, as the file writes moments
-	days   []int    // which point each day belongs to
+	starts []string // when each day begins, in the format of the database
+	days   []int    // index in points, for each day
 	totals counts
 }
 
@@ -117,16 +116,16 @@ func newSeries(r statsRange) *series {
 	return s
 }
 
-// add counts a quarter-hour, which must lie in the range.
+// add adds the counts of a quarter-hour, which must lie in the range. quarter is its start.
 func (s *series) add(quarter string, c counts) {
 	day := sort.SearchStrings(s.starts, quarter+"~") - 1 // the last day that begins at or before it
 	s.points[s.days[max(day, 0)]].add(c)
 	s.totals.add(c)
 }
 
-// A visitorSet knows who was counted as a visitor today, without cookies and
-// without keeping an address: it holds keyed hashes under a salt that is replaced
-// every UTC day, in memory only (contract, section 5).
+// A visitorSet remembers who was counted as a visitor on the current UTC day, without cookies
+// and without addresses: it holds hashes with a salt that is replaced every UTC day, in memory
+// only (contract, section 5). Its zero value is ready for use.
 type visitorSet struct {
 	mu   sync.Mutex
 	day  string
@@ -134,14 +133,14 @@ type visitorSet struct {
 	seen map[uint64]struct{}
 }
 
-// maxVisitors bounds the book; past it nobody new is counted until tomorrow. A
-// million entries take about 20 MiB.
+// maxVisitors bounds a visitorSet; once it is full, no new visitor is counted until the next
+// UTC day. A million entries take about 20 MiB.
 const maxVisitors = 1_000_000
 
-// enter notes a view and reports whether it is the visitor's first of the UTC day
-// of now. The returned function takes the entry back, for when the view could not
-// be counted.
-func (b *visitorSet) addVisitor(widgetID, address, userAgent string, now time.Time) (first bool, undo func()) {
+// addVisitor adds a visitor of a widget and reports whether this is its first view of the UTC
+// day of now. undo removes the entry again, for when the view could not be counted.
+func (b *visitorSet) addVisitor(widgetID, address, userAgent string,
+	now time.Time) (first bool, undo func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if today := now.UTC().Format(time.DateOnly); today != b.day {
@@ -150,7 +149,7 @@ func (b *visitorSet) addVisitor(widgetID, address, userAgent string, now time.Ti
 	}
 	visit := append(make([]byte, 0, 512), b.salt[:]...)
 	visit = append(append(append(append(append(visit, widgetID...), '\n'), address...), '\n'), userAgent...)
-	sum := sha256.Sum256(visit) // its beginning is all that leaves this function, and stays in memory
+	sum := sha256.Sum256(visit) // only its first eight bytes are kept, and only in memory
 	hash := binary.BigEndian.Uint64(sum[:])
 	if _, again := b.seen[hash]; again || len(b.seen) >= maxVisitors {
 		return false, func() {}

@@ -7,7 +7,7 @@ type widget struct {
 	ID           string `json:"id"`
 	AccountID    string `json:"account_id"`
 	Name         string `json:"name"`
-	PublicOrders bool   `json:"public_orders"` // orders are shown without a token too
+	PublicOrders bool   `json:"public_orders"` // callers without a token see the orders too
 	CreatedAt    stamp  `json:"created_at"`
 }
 
@@ -19,7 +19,8 @@ func (w *widget) dest() []any {
 
 // widget returns a widget of an open account, or errNotFound.
 func (q *queries) widget(id string) (w widget, err error) {
-	err = q.one(`SELECT `+widgetColumns+` FROM widgets w JOIN accounts a ON a.id = w.account_id WHERE w.id = ? AND a.closed_at IS NULL`, []any{id}, w.dest()...)
+	err = q.one(`SELECT `+widgetColumns+` FROM widgets w JOIN accounts a ON a.id = w.account_id
+		WHERE w.id = ? AND a.closed_at IS NULL`, []any{id}, w.dest()...)
 	return w, err
 }
 
@@ -29,17 +30,18 @@ func (q *queries) widgets(o owner) ([]widget, error) {
 	return collect(q, query+` ORDER BY w.id`, args, (*widget).dest)
 }
 
-// addWidget adds a widget and returns its id.
+// addWidget adds a widget and returns its id, or errAccount.
 func (t *tx) addWidget(accountID, name string, publicOrders bool) (string, error) {
 	if err := t.openAccount(accountID); err != nil {
 		return "", err
 	}
 	id := t.newID("wgt")
-	_, err := t.exec(`INSERT INTO widgets (id, account_id, name, public_orders, created_at) VALUES (?, ?, ?, ?, ?)`, id, accountID, name, publicOrders, t.now)
+	_, err := t.exec(`INSERT INTO widgets (id, account_id, name, public_orders, created_at)
+		VALUES (?, ?, ?, ?, ?)`, id, accountID, name, publicOrders, t.now)
 	return id, err
 }
 
-// counts are what is counted of a widget.
+// counts are the counters of a widget.
 type counts struct {
 	Views    int64 `json:"views"`
 	Visitors int64 `json:"visitors"`
@@ -54,7 +56,7 @@ func (c *counts) add(more counts) {
 	c.Orders += more.Orders
 }
 
-// An itemCount is what is counted of one dish.
+// An itemCount holds the counters of one item: a dish of the menu.
 type itemCount struct {
 	Item   string `json:"item"`
 	Clicks int64  `json:"clicks"`
@@ -62,19 +64,19 @@ type itemCount struct {
 }
 
 const (
-	quarterHour = 15 * time.Minute // the grain of counting: every time zone's days begin on one
-	maxItems    = 100              // names of items that a widget keeps on a UTC day
-	otherItem   = "other"          // counts the rest
+	quarterHour = 15 * time.Minute // each has its counters: in every time zone days begin at one
+	maxItems    = 100              // names of items that a widget may have on a UTC day
+	otherItem   = "other"          // the name under which all further items are counted
 )
 
-// A tally is what jobs count of widgets (see total): under load most events are for a
-// few of them.
+// A tally adds up what the jobs of a batch count for widgets (see total), so that each row is
+// written once: under load most events are for a few widgets.
 type tally struct {
 	rows  map[tallyKey]*counts
-	order []tallyKey // of their first coming
+	order []tallyKey // in which the rows were added
 }
 
-// A tallyKey names a row: a widget's in a quarter-hour, or that of one of its items.
+// A tallyKey identifies a row: the counters of a widget in a quarter-hour, or of an item of it.
 type tallyKey struct {
 	widget  string
 	quarter stamp
@@ -102,8 +104,8 @@ func (y *tally) merge(other total) {
 	}
 }
 
-// addCounts adds to the counters of a widget in the quarter-hour of the
-// transaction, at its end.
+// addCounts adds to the counters of a widget and of its items, in the quarter-hour of the
+// transaction. They are written before the commit, see total.
 func (t *tx) addCounts(widgetID string, c counts, items []itemCount) {
 	quarter := stamp{t.now.Truncate(quarterHour)}
 	y := &tally{}
@@ -114,13 +116,15 @@ func (t *tx) addCounts(widgetID string, c counts, items []itemCount) {
 	t.total = addTotals(t.total, y)
 }
 
-// write implements total. Items past the hundredth name of the day are counted as "other".
+// write implements total.
 func (y *tally) write(t *tx) error {
 	for _, key := range y.order {
 		c := y.rows[key]
 		if key.item == "" {
-			_, err := t.exec(`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) VALUES (?, ?, ?, ?, ?, ?)
-				ON CONFLICT DO UPDATE SET views = views + excluded.views, visitors = visitors + excluded.visitors, clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
+			_, err := t.exec(`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders)
+				VALUES (?, ?, ?, ?, ?, ?)
+				ON CONFLICT DO UPDATE SET views = views + excluded.views, visitors = visitors + excluded.visitors,
+				clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
 				key.widget, key.quarter, c.Views, c.Visitors, c.Clicks, c.Orders)
 			if err != nil {
 				return err
@@ -131,7 +135,8 @@ func (y *tally) write(t *tx) error {
 		if err != nil {
 			return err
 		}
-		if _, err := t.exec(`INSERT INTO item_counts (widget_id, quarter, item, clicks, orders) VALUES (?, ?, ?, ?, ?)
+		if _, err := t.exec(`INSERT INTO item_counts (widget_id, quarter, item, clicks, orders)
+			VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
 			key.widget, key.quarter, name, c.Clicks, c.Orders); err != nil {
 			return err
@@ -140,10 +145,12 @@ func (y *tally) write(t *tx) error {
 	return nil
 }
 
-// countedItemName returns the name that an item is counted under on a day.
+// countedItemName returns the name under which an item is counted on a UTC day: its own, which
+// it records, or "other" if the widget already has maxItems other names on that day.
 func (t *tx) countedItemName(widgetID, day, item string) (string, error) {
 	var known, names int
-	err := t.one(`SELECT count(*) FILTER (WHERE item = ?3), count(*) FROM item_names WHERE widget_id = ?1 AND day = ?2`, []any{widgetID, day, item}, &known, &names)
+	err := t.one(`SELECT count(*) FILTER (WHERE item = ?3), count(*) FROM item_names
+		WHERE widget_id = ?1 AND day = ?2`, []any{widgetID, day, item}, &known, &names)
 	if err != nil || known > 0 {
 		return item, err
 	}
@@ -154,11 +161,11 @@ func (t *tx) countedItemName(widgetID, day, item string) (string, error) {
 	return item, err
 }
 
-// A quarterFunc takes what a widget counted in a quarter-hour.
+// A quarterFunc is called with the counters of a widget in a quarter-hour; quarter is its start.
 type quarterFunc func(widgetID, quarter string, c counts)
 
-// eachQuarter calls f for every quarter-hour in which a widget of an owner counted
-// something, in order of time, from a moment until before another.
+// eachQuarter calls f for every quarter-hour in which a widget of an owner counted something,
+// in order of time; from is included, until is not.
 func (q *queries) eachQuarter(o owner, from, until stamp, f quarterFunc) error {
 	query, args := o.narrow(`SELECT c.widget_id, c.quarter, c.views, c.visitors, c.clicks, c.orders
 		FROM widgets w JOIN widget_counts c ON c.widget_id = w.id
@@ -166,7 +173,7 @@ func (q *queries) eachQuarter(o owner, from, until stamp, f quarterFunc) error {
 	return q.quarters(query+` ORDER BY c.quarter`, args, f)
 }
 
-// eachQuarterOfWidget does the same for one widget.
+// eachQuarterOfWidget is eachQuarter for one widget.
 func (q *queries) eachQuarterOfWidget(widgetID string, from, until stamp, f quarterFunc) error {
 	return q.quarters(`SELECT widget_id, quarter, views, visitors, clicks, orders FROM widget_counts
 		WHERE widget_id = ? AND quarter >= ? AND quarter < ? ORDER BY quarter`, []any{widgetID, from, until}, f)
@@ -185,11 +192,14 @@ func (q *queries) quarters(query string, args []any, f quarterFunc) error {
 	})
 }
 
-// topItems returns the items of a widget that were clicked most, or clicked and
-// ordered, from a moment until before another.
-func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool, limit int) ([]itemCount, error) {
+// topItems returns the items of a widget with the most clicks, or withOrders the most clicks
+// and orders together; from is included, until is not.
+func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool,
+	limit int) ([]itemCount, error) {
 	const weight = `sum(clicks) + ?1 * sum(orders)`
-	return collect(q, `SELECT item, sum(clicks), sum(orders) FROM item_counts WHERE widget_id = ?2 AND quarter >= ?3 AND quarter < ?4
-		GROUP BY item HAVING `+weight+` > 0 ORDER BY `+weight+` DESC, item LIMIT ?5`, []any{withOrders, widgetID, from, until, limit},
+	return collect(q, `SELECT item, sum(clicks), sum(orders) FROM item_counts
+		WHERE widget_id = ?2 AND quarter >= ?3 AND quarter < ?4
+		GROUP BY item HAVING `+weight+` > 0 ORDER BY `+weight+` DESC, item LIMIT ?5`,
+		[]any{withOrders, widgetID, from, until, limit},
 		func(i *itemCount) []any { return []any{&i.Item, &i.Clicks, &i.Orders} })
 }

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Builds Litestream in a temporary directory and runs the test of replicating: under
-# load, restarting it and the service, losing the disk, restoring, comparing rows.
-# Leaves nothing behind but what Go keeps of modules and builds.
+# Builds Litestream in a temporary directory and runs the test of replication: it replicates
+# under load, restarts Litestream and the service, deletes the database, restores it from the
+# replica and compares the rows. Leaves nothing behind but Go's caches of modules and builds.
 #
 #   deploy/litestream-test.sh
 #
-# Needs Go, and for the first time the network.
+# Needs Go, and the first time also the network.
 set -eu
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^litestream=//p' .ci/run)
