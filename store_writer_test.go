@@ -538,10 +538,37 @@ func TestWriter_leavesOthersTheLockOnASlowDisk(t *testing.T) {
 	t.Logf("others got the lock %d times while the writer committed %d times", got, commits)
 }
 
-// everyFault makes each call fail with each error in each form, which takes minutes:
+// Each call of the writer to its database fails once in one of the three forms, with
+// one of the errors. These have each call fail in each form, or in each form with each
+// error, which takes minutes:
 //
-//	go test -run TestWhicheverCall -every-fault -timeout 30m
-var everyFault = flag.Bool("every-fault", false, "try every error in every form at every call")
+//	go test -run WhicheverCallFails -every-fault -timeout 30m
+var (
+	everyCall  = flag.Bool("every-call", false, "have every call fail in every form")
+	everyFault = flag.Bool("every-fault", false, "have every call fail in every form with every error")
+)
+
+// underRace tells whether the race detector runs, which makes SQLite ten times slower.
+var underRace = sync.OnceValue(func() bool {
+	info, _ := debug.ReadBuildInfo()
+	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+})
+
+// strikes reports whether call n is to fail in this form, with error k of so many: every
+// third call, so that each fails in one form; under the race detector every ninth.
+func (how form) strikes(n, k, kinds int) bool {
+	switch {
+	case *everyFault:
+		return true
+	case k != n%kinds:
+		return false
+	case *everyCall:
+		return true
+	case underRace():
+		return n%9 == 3*int(how)
+	}
+	return n%3 == int(how)
+}
 
 // A faultBench is a service whose writer can be made to fail.
 type faultBench struct {
@@ -891,18 +918,14 @@ func (b *faultBench) undisturbed(only string) (contents string, calls int) {
 	return r.contents(), 1<<30 - left
 }
 
-// strike has every call fail once and plays the scenario over each. Under the race
-// detector, which makes SQLite ten times slower, every ninth has to do; .ci/run has
-// the whole test run without.
+// strike has calls fail, one at a time, and plays the scenario over each.
 func (b *faultBench) strike(only string, how form, kinds []error) (tried int) {
 	b.t.Helper()
-	info, _ := debug.ReadBuildInfo()
-	slow := slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 	b.undisturbed("") // prepares what is not prepared yet
 	want, calls := b.undisturbed(only)
 	for n := range calls {
 		for k, err := range kinds {
-			if !*everyFault && (k != n%len(kinds) || slow && n%9 != 3*int(how)) {
+			if !how.strikes(n, k, len(kinds)) {
 				continue
 			}
 			r := b.prepare(only != "")
