@@ -881,12 +881,12 @@ func TestUpgrade_saysWhatItDid(t *testing.T) {
 			t.Errorf("it says\n%swant\n%s", out, want)
 		}
 	}
-	matches(o.do("upgrade", "-dry-run"), fmt.Sprintf(`: can be upgraded from schema version 1 to %d \(\d+m?s\)\n%sthis was a dry run: nothing was changed\n`, schemaVersion, steps))
+	matches(o.do("upgrade", "-dry-run"), fmt.Sprintf(`: can be upgraded from schema version 1 to %d \([0-9.]+m?s\)\n%sthis was a dry run: nothing was changed\n`, schemaVersion, steps))
 	if got := o.object("upgrade", "-dry-run"); got["from"] != 1.0 || got["to"] != float64(schemaVersion) || got["dry_run"] != true || got["copy"] != nil || len(got["steps"].([]any)) != schemaVersion-1 {
 		t.Errorf("as JSON %v", got)
 	}
 	out := o.do("upgrade")
-	matches(out, fmt.Sprintf(`: upgraded from schema version 1 to %d \(\d+m?s\)\n%sthe database as it was: %s\.v1-\d{4}-\d\d-\d\dT\d{6}Z; remove it once you are sure that you will not go back\n`,
+	matches(out, fmt.Sprintf(`: upgraded from schema version 1 to %d \([0-9.]+m?s\)\n%sthe database as it was: %s\.v1-\d{4}-\d\d-\d\dT\d{6}Z; remove it once you are sure that you will not go back\n`,
 		schemaVersion, steps, regexp.QuoteMeta(db)))
 	matches(o.do("upgrade"), fmt.Sprintf(`: has schema version %d, as this program needs it; nothing to do\n`, schemaVersion))
 	if got := o.object("upgrade"); got["from"] != float64(schemaVersion) || got["to"] != got["from"] || got["dry_run"] != false || fmt.Sprint(got["steps"]) != "[]" {
