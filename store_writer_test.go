@@ -919,8 +919,9 @@ func (b *faultBench) undisturbed(only string) (contents string, calls int) {
 }
 
 // strike has calls fail, one at a time, and plays the scenario over each.
-func (b *faultBench) strike(only string, how form, kinds []error) (tried int) {
+func (b *faultBench) strike(only string, how form, kinds []error) (struck int) {
 	b.t.Helper()
+	tried, missed := 0, 0
 	b.undisturbed("") // prepares what is not prepared yet
 	want, calls := b.undisturbed(only)
 	for n := range calls {
@@ -931,8 +932,11 @@ func (b *faultBench) strike(only string, how form, kinds []error) (tried int) {
 			r := b.prepare(only != "")
 			b.fault.set(n, only, how, err)
 			r.play()
-			if got := r.contents(); got != want || r.fault.hit() == "" {
+			if got := r.contents(); got != want {
 				b.t.Errorf("%s: the file holds\n%s, want\n%s", r.where(), got, want)
+			}
+			if r.fault.hit() == "" { // where the machine is slow, the writer looks for commits of others more often
+				missed++
 			}
 			if b.t.Failed() {
 				b.t.Fatal(b.log.String())
@@ -941,7 +945,10 @@ func (b *faultBench) strike(only string, how form, kinds []error) (tried int) {
 			tried++
 		}
 	}
-	return tried
+	if missed > 1+tried/4 {
+		b.t.Errorf("%d of %d faults met no call", missed, tried)
+	}
+	return tried - missed
 }
 
 func TestWriter_losesAndDoublesNothingWhicheverCallFails(t *testing.T) {
