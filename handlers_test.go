@@ -709,3 +709,34 @@ func TestBody_hasTheMembersThatTheReadmeShows(t *testing.T) {
 			"from=": "invalid_date", "to=": "invalid_date", "interval=": "unknown_value", "timezone=": "unknown_timezone"}[parameter])
 	}
 }
+
+func TestProblem_codesAreUniqueAndSayWhatTheyMean(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, c := range problems() {
+		if seen[c.name] || !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(c.name) {
+			t.Errorf("code %q is declared twice or is not lower snake case", c.name)
+		}
+		seen[c.name] = true
+		if http.StatusText(c.status) == "" || c.status < 400 || c.title == "" || !strings.HasSuffix(c.detail, ".") {
+			t.Errorf("%s: status %d, title %q, detail %q", c.name, c.status, c.title, c.detail)
+		}
+	}
+	if len(seen) < 30 {
+		t.Errorf("found %d codes only", len(seen))
+	}
+}
+
+func TestEvent_typesAreUniqueAndNameTheirNoun(t *testing.T) {
+	t.Parallel()
+	seen := map[eventType]bool{}
+	for _, typ := range eventTypes() {
+		if seen[typ] || !regexp.MustCompile(`^[a-z]+\.[a-z]+(_[a-z]+)*$`).MatchString(string(typ)) {
+			t.Errorf("type %q is declared twice or is not NOUN.WHAT_HAPPENED", typ)
+		}
+		seen[typ] = true
+	}
+	if len(seen) < 15 {
+		t.Errorf("found %d types only", len(seen))
+	}
+}

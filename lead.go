@@ -158,7 +158,9 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 
 func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "created_at"}
-	page := func(st *store, before string) ([]lead, error) { return st.leads(anyAccount, before, exportPageSize) }
+	page := func(st *store, before string) ([]lead, error) {
+		return st.leads(anyAccount, before, exportPageSize)
+	}
 	id := func(l lead) string { return l.ID }
 	return exportRows(e, header, page, id, func(l lead) []string {
 		source, page := valueOr(l.Source, ""), valueOr(l.Page, "")

@@ -15,7 +15,8 @@
 set -eu
 
 seconds=${1:-2} port=${PORT:-18080} connections=64
-[ "$seconds" -ge 1 ] && [ "$seconds" -le 30 ] || { echo "load.sh: SECONDS is a number from 1 to 30" >&2; exit 2; }
+[ "$seconds" -ge 1 ] && [ "$seconds" -le 30 ] ||
+	{ echo "load.sh: SECONDS is a number from 1 to 30" >&2; exit 2; }
 for program in go curl jq wrk taskset systemd-socket-activate; do
 	command -v "$program" >/dev/null || { echo "load.sh: $program is missing" >&2; exit 2; }
 done
@@ -167,7 +168,8 @@ for pinned in no yes; do
 	script kept POST '{"license_key":"'"$license"'","fingerprint":"kitchen-1"}'
 	script fresh POST '{"license_key":"'"$license"'","fingerprint":"kitchen-1","nonce":"n"}'
 	script stats GET ''
-	etag=$(curl -si "$root/widget/stats?widget=$widget" | tr -d '\r' | awk 'tolower($1) == "etag:" { print $2 }')
+	etag=$(curl -si "$root/widget/stats?widget=$widget" | tr -d '\r' |
+		awk 'tolower($1) == "etag:" { print $2 }')
 	script unchanged GET '' If-None-Match "$etag"
 	script event POST '{"widget":"'"$widget"'","events":[{"type":"view"},{"type":"click","item":"Pizza"}]}' \
 		Origin https://www.example.com

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -208,10 +207,6 @@ func fileVersion(path string, file *os.File) (version int, err error) {
 // time, also between transactions. So the lock, which after locking_mode=EXCLUSIVE the next
 // transaction takes and keeps, is refused while any other process has the file open; afterwards
 // any other that opens it gets SQLITE_BUSY.
-//
-// The version is read before locking_mode is set. In the other order SQLite would keep the
-// index of the write-ahead log in memory and leave the -shm file of a killed service behind
-// without a log, which checkWAL takes for a log that was removed.
 func (m *migration) lockExclusively() (err error) {
 	pragmas := url.Values{"mode": {"rw"}, "_pragma": {
 		"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
@@ -229,9 +224,6 @@ func (m *migration) lockExclusively() (err error) {
 	m.queries = newQueries(m.conn.PrepareContext)
 	var version int
 	var mode string
-	if err := m.one(`PRAGMA user_version`, nil, &version); err != nil {
-		return withHint(err)
-	}
 	if err := m.one(`PRAGMA locking_mode = EXCLUSIVE`, nil, &mode); err != nil {
 		return withHint(err)
 	}
@@ -330,7 +322,7 @@ func (m *migration) copyOrCheck() (*string, error) {
 	named := fmt.Sprintf("%s.v%d-%s", m.path, m.from, m.now().UTC().Format("2006-01-02T150405Z"))
 	name := named
 	for n := 2; ; n++ { // an upgrade that was killed within the same second may have left one
-		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(name); err != nil {
 			break
 		}
 		name = fmt.Sprintf("%s-%d", named, n)
@@ -384,9 +376,11 @@ func (m *migration) writeCopy(draft *os.File) error {
 // runSteps runs the missing steps in one transaction, and commits it if the schema is then the
 // one that they should lead to and no foreign key is broken.
 func (m *migration) runSteps() ([]stepReport, error) {
-	var mode string
-	if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil { // a copy has another mode
-		return nil, withHint(err)
+	if !m.dryRun {
+		var mode string // a copy that was put in place has another
+		if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil {
+			return nil, withHint(err)
+		}
 	}
 	if err := m.run("BEGIN IMMEDIATE"); err != nil {
 		return nil, withHint(err)
