@@ -316,7 +316,7 @@ func TestFile_thatIsNotTheOpenOneAnyMoreFailsWritesAndHealth(t *testing.T) {
 			if a.header.Get("Retry-After") == "" || strings.Contains(a.body, s.dir) {
 				t.Errorf("Retry-After %q, body %s", a.header.Get("Retry-After"), a.body)
 			}
-			if a := s.get("/widget/health").is(503); a.text("status") != "fail" || strings.Contains(a.body, s.dir) {
+			if a := s.health().is(503); a.text("status") != "fail" || strings.Contains(a.body, s.dir) {
 				t.Errorf("health: %s", a.body)
 			}
 			if name != "renamed" {
@@ -325,7 +325,7 @@ func TestFile_thatIsNotTheOpenOneAnyMoreFailsWritesAndHealth(t *testing.T) {
 			s.check(os.Rename(s.store.path+".away", s.store.path))
 			now = now.Add(2 * time.Second)
 			s.post("/widget/leads", `{"type":"newsletter","email":"third@example.com"}`).is(200)
-			if a := s.get("/widget/health").is(200); a.text("status") != "pass" {
+			if a := s.health().is(200); a.text("status") != "pass" {
 				t.Errorf("health: %s", a.body)
 			}
 			if n := s.count(`SELECT count(*) FROM leads`); n != 2 {
@@ -369,7 +369,7 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 			s.change(named(strings.Repeat("x", 4<<20)))
 		}
 	}
-	if a := s.get("/widget/health").is(200); a.text("status") != "pass" || strings.Contains(a.body, "logSize") || s.server.reportWAL(false) {
+	if a := s.health().is(200); a.text("status") != "pass" || strings.Contains(a.body, "logSize") || s.server.reportWAL(false) {
 		t.Errorf("a small log: %s\n%s", a.body, s.log.String())
 	}
 	fill()

@@ -65,9 +65,9 @@ type sender struct {
 	t    *testing.T
 	addr string
 	*bufio.Reader
-	conn  net.Conn
-	heard time.Time
-	all   *acknowledged
+	conn net.Conn
+	sent time.Time // the last request
+	all  *acknowledged
 }
 
 func newSender(t *testing.T, addr string, all *acknowledged) *sender {
@@ -83,7 +83,7 @@ func (s *sender) dial() error {
 		return fmt.Errorf("refused: %w", err)
 	}
 	conn.SetDeadline(time.Now().Add(time.Minute))
-	s.conn, s.Reader, s.heard = conn, bufio.NewReader(conn), time.Now()
+	s.conn, s.Reader, s.sent = conn, bufio.NewReader(conn), time.Now()
 	return nil
 }
 
@@ -115,7 +115,6 @@ func (s *sender) hear(email string) error {
 		return fmt.Errorf("%s: %s %s", email, res.Status, body)
 	}
 	s.all.add(email, a.ID)
-	s.heard = time.Now()
 	if res.Close {
 		return errTold
 	}
@@ -126,7 +125,7 @@ func (s *sender) hear(email string) error {
 // ends with an answer, what was sent behind it is sent again over another.
 func (s *sender) exchange(header string, emails ...string) error {
 	for len(emails) > 0 {
-		if s.conn == nil || time.Since(s.heard) > drainQuiet/2 { // else it may be taken for idle, and closed
+		if s.conn == nil || time.Since(s.sent) > drainQuiet/2 { // it may be taken for idle, and closed, if only we were slow to read the answer
 			if err := s.dial(); err != nil {
 				return err
 			}
@@ -135,6 +134,7 @@ func (s *sender) exchange(header string, emails ...string) error {
 		for _, email := range emails {
 			text += leadOf(email, header)
 		}
+		s.sent = time.Now()
 		if _, err := io.WriteString(s.conn, text); err != nil {
 			return fmt.Errorf("%s can't be sent: %w", emails[0], err)
 		}
