@@ -241,6 +241,7 @@ func oneRow[T any](_ *T, err error) (int, error) {
 }
 
 func TestOwner_ofNothingAndAnotherAccountFindNothingAndChangeNothing(t *testing.T) {
+	t.Parallel()
 	f := newFilled(t)
 	rollBack := errors.New("roll back")
 	for name, verb := range ownerVerbs {
@@ -283,6 +284,7 @@ func typeName(e ast.Expr) string {
 }
 
 func TestOwner_isAskedForByNoFunctionThatTheWalkLeavesOut(t *testing.T) {
+	t.Parallel()
 	carries := map[string]bool{"owner": true} // itself, or a struct that has one
 	files := sourceFiles(t)
 	for _, file := range files {
@@ -329,6 +331,7 @@ func TestOwner_isAskedForByNoFunctionThatTheWalkLeavesOut(t *testing.T) {
 }
 
 func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T) {
+	t.Parallel()
 	f := newFilled(t)
 	for name, c := range map[string]struct {
 		ask      func(owner) error
@@ -355,6 +358,7 @@ func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T
 }
 
 func TestOwner_isNotComparedWithADeviceTokensAccount(t *testing.T) {
+	t.Parallel()
 	f := newFilled(t)
 	_, key := f.addLicense(license{})
 	token := f.activate(key, "b").is(200).text("token")
@@ -368,6 +372,7 @@ func TestOwner_isNotComparedWithADeviceTokensAccount(t *testing.T) {
 }
 
 func TestID_emptyNamesNoRow(t *testing.T) {
+	t.Parallel()
 	f := newFilled(t)
 	f.change(func(tx *tx) error {
 		from, until := tx.now.after(-days(1)), tx.now.after(days(1000))

@@ -105,6 +105,7 @@ func TestCache_servesNothingThatWasNotComparedWithTheFileLately(t *testing.T) {
 }
 
 func TestCache_keepsAllWhenAVerifyFindsItsDeviceGone(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
 	s.notice()

@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/constant"
+	"go/types"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"os/user"
@@ -440,5 +444,224 @@ func TestCommand_ofRootOnAnotherUsersFilesSaysHowToRunIt(t *testing.T) {
 	}
 	if _, _, err := runAs(t, "", 54321, "version"); err != nil {
 		t.Error(err)
+	}
+}
+
+// An optionReader looks for the options that functions ask an env for.
+type optionReader struct {
+	*checkedSource
+	bodies  map[types.Object]*ast.FuncDecl
+	readers map[types.Object]bool // the methods of env whose first argument names an option: str, on, number, …
+}
+
+func newOptionReader(t *testing.T) *optionReader {
+	t.Helper()
+	r := &optionReader{checkedSource: source(t), bodies: map[types.Object]*ast.FuncDecl{}, readers: map[types.Object]bool{}}
+	for _, f := range r.files {
+		for _, decl := range f.tree.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
+				r.bodies[r.info.Defs[fn.Name]] = fn
+			}
+		}
+	}
+	for before := -1; before < len(r.readers); { // a reader may hand its name to another
+		before = len(r.readers)
+		for object, fn := range r.bodies {
+			if r.passesNameOn(fn) {
+				r.readers[object] = true
+			}
+		}
+	}
+	for _, name := range []string{"str", "on", "commaList", "number", "optionalNumber", "text", "filterID"} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(r.readers)), func(o types.Object) bool { return o.Name() == name }) {
+			t.Errorf("env.%s is not taken for a reader of options: the test sees too little", name)
+		}
+	}
+	return r
+}
+
+// passesNameOn reports whether a method of env looks up its first parameter in values
+// or switches, or gives it to a reader.
+func (r *optionReader) passesNameOn(fn *ast.FuncDecl) (passes bool) {
+	if fn.Recv == nil || typeName(fn.Recv.List[0].Type) != "env" || len(fn.Type.Params.List) == 0 {
+		return false
+	}
+	name := r.info.Defs[fn.Type.Params.List[0].Names[0]]
+	isName := func(e ast.Expr) bool { id, ok := e.(*ast.Ident); return ok && r.info.Uses[id] == name }
+	ast.Inspect(fn.Body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.IndexExpr:
+			field, ok := n.X.(*ast.SelectorExpr)
+			passes = passes || ok && slices.Contains([]string{"values", "switches"}, field.Sel.Name) && isName(n.Index)
+		case *ast.CallExpr:
+			passes = passes || r.readers[r.callee(n)] && isName(n.Args[0])
+		}
+		return true
+	})
+	return passes
+}
+
+// callee is what a call names, nil if that is none of ours.
+func (r *optionReader) callee(call *ast.CallExpr) types.Object {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return r.info.Uses[f]
+	case *ast.SelectorExpr:
+		return r.info.Uses[f.Sel]
+	}
+	return nil
+}
+
+// reads returns the options that a command's function asks for, in itself and in all
+// that it may call, and where; unknown are the places where the name can't be told.
+func (r *optionReader) reads(run ast.Node) (options map[string]ast.Node, unknown []ast.Node) {
+	options = map[string]ast.Node{}
+	seen := map[types.Object]bool{}
+	var follow func(ast.Node)
+	follow = func(body ast.Node) {
+		ast.Inspect(body, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				if !r.readers[r.callee(n)] {
+					break
+				}
+				names := r.names(body, n.Args[0])
+				if len(names) == 0 {
+					unknown = append(unknown, n)
+				}
+				for _, name := range names {
+					options[name] = n
+				}
+			case *ast.Ident:
+				object := r.info.Uses[n]
+				fn := r.bodies[object]
+				if fn == nil || seen[object] || r.readers[object] || r.makesEnv(fn) {
+					break
+				}
+				seen[object] = true
+				follow(fn.Body)
+			}
+			return true
+		})
+	}
+	follow(run)
+	return options, unknown
+}
+
+// names returns what the argument of a reader may be: a constant, or, in the loop over a
+// list that the same function writes down, each of the list's texts, or each text in one
+// column of it.
+func (r *optionReader) names(body ast.Node, arg ast.Expr) (all []string) {
+	if value := r.info.Types[arg].Value; value != nil {
+		return []string{constant.StringVal(value)}
+	}
+	variable, column := arg, types.Object(nil)
+	if member, ok := arg.(*ast.SelectorExpr); ok {
+		variable, column = member.X, r.info.Uses[member.Sel]
+	}
+	id, ok := variable.(*ast.Ident)
+	if !ok {
+		return nil
+	}
+	ast.Inspect(body, func(n ast.Node) bool {
+		loop, ok := n.(*ast.RangeStmt)
+		if !ok {
+			return true
+		}
+		value, named := loop.Value.(*ast.Ident)
+		list, written := loop.X.(*ast.CompositeLit)
+		if !named || !written || r.info.Defs[value] != r.info.Uses[id] {
+			return true
+		}
+		for _, element := range list.Elts {
+			if value := r.info.Types[r.cell(element, column)].Value; value != nil {
+				all = append(all, constant.StringVal(value))
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// cell is what a row of a list has in a column; without a column, the row itself.
+func (r *optionReader) cell(row ast.Expr, column types.Object) ast.Expr {
+	cells, ok := row.(*ast.CompositeLit)
+	if column == nil || !ok {
+		return row
+	}
+	table := r.info.Types[row].Type.Underlying().(*types.Struct)
+	for i := range min(table.NumFields(), len(cells.Elts)) {
+		if table.Field(i) == column {
+			return cells.Elts[i]
+		}
+	}
+	return row
+}
+
+// makesEnv reports whether a function makes an env of its own: what it asks that for is
+// declared by another command.
+func (r *optionReader) makesEnv(fn *ast.FuncDecl) (makes bool) {
+	ast.Inspect(fn.Body, func(n ast.Node) bool {
+		lit, ok := n.(*ast.CompositeLit)
+		makes = makes || ok && typeName(lit.Type) == "env"
+		return true
+	})
+	return makes
+}
+
+// commandRuns are the functions of every row of every table of commands, by the
+// command's name.
+func (r *optionReader) commandRuns() map[string]ast.Node {
+	runs := map[string]ast.Node{}
+	for _, f := range r.files {
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			table, ok := n.(*ast.CompositeLit)
+			if !ok {
+				return true
+			}
+			if array, ok := table.Type.(*ast.ArrayType); !ok || typeName(array.Elt) != "command" {
+				return true
+			}
+			for _, row := range table.Elts {
+				elements := row.(*ast.CompositeLit).Elts
+				name := r.info.Types[elements[0]].Value
+				runs[constant.StringVal(name)] = elements[len(elements)-1]
+			}
+			return true
+		})
+	}
+	return runs
+}
+
+func TestCommand_asksOnlyForOptionsThatItDeclares(t *testing.T) {
+	t.Parallel()
+	r := newOptionReader(t)
+	runs := r.commandRuns()
+	asked := map[string]bool{}
+	for _, c := range commands() {
+		if runs[c.name] == nil {
+			t.Errorf("the row of %q is not found in the source", c.name)
+			continue
+		}
+		options, unknown := r.reads(runs[c.name])
+		for _, call := range unknown {
+			t.Errorf("%s: which option %q asks for can't be told from the source: write its name there", r.at(call), c.name)
+		}
+		for name, call := range options {
+			asked[c.name+" -"+name] = true
+			if !slices.ContainsFunc(c.acceptedOptions(), func(o option) bool { return o.name == name }) {
+				t.Errorf("%s: %q asks for -%s, which it does not declare", r.at(call), c.name, name)
+			}
+		}
+		for _, o := range c.options {
+			if !asked[c.name+" -"+o.name] {
+				t.Errorf("%q declares -%s and never asks for it", c.name, o.name)
+			}
+		}
+	}
+	for _, want := range []string{"serve -debug-addr", "events -device", "license add -lease-hours", "stats -db", "widget add -account"} {
+		if !asked[want] {
+			t.Errorf("that %s is asked for was not found: the test sees too little", want)
+		}
 	}
 }

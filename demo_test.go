@@ -89,6 +89,12 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 			continue
 		}
 		out, err := exec.Command("sh", "-c", token+line).CombinedOutput()
+		for range 100 { // where the machine is busy, health waits too short for its proof
+			if !strings.Contains(string(out), `"status":"warn"`) {
+				break
+			}
+			out, err = exec.Command("sh", "-c", token+line).CombinedOutput()
+		}
 		if ran >= len(want) {
 			t.Fatalf("a line more than this test knows: %s", line)
 		}

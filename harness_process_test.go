@@ -188,7 +188,20 @@ func (p *process) stop(signal os.Signal) error {
 	if err := p.cmd.Process.Signal(signal); err != nil {
 		p.t.Fatal(err)
 	}
-	return <-p.done
+	return p.end()
+}
+
+// end returns how the process ended. One that does not end within a minute hangs: it
+// gives itself less than half of that.
+func (p *process) end() error {
+	p.t.Helper()
+	select {
+	case err := <-p.done:
+		return err
+	case <-time.After(time.Minute):
+		p.t.Fatal("the process does not end: a minute has passed since it was told to")
+		return nil
+	}
 }
 
 // A tracer counts what a service syncs. A process that is killed loses nothing even
@@ -264,6 +277,13 @@ func (a *acknowledged) add(email, id string) int {
 	return len(a.ids)
 }
 
+// sofar is what was acknowledged until now.
+func (a *acknowledged) sofar() map[string]string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.ids)
+}
+
 // check looks for every acknowledged lead in the file.
 func (a *acknowledged) check(t *testing.T, o *operator) {
 	t.Helper()
@@ -315,13 +335,6 @@ func startLoad(t testing.TB, base, name string, clients int, pause time.Duration
 func (l *load) stop() {
 	close(l.done)
 	l.posts.Wait()
-}
-
-// sofar is what was acknowledged until now.
-func (l *load) sofar() map[string]string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return maps.Clone(l.ids)
 }
 
 // take adds what an earlier load was told.

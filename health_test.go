@@ -90,7 +90,7 @@ func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testin
 		o.now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
 	})
 	status := func() string { return s.get("/widget/health").text("status") }
-	if got := status(); got != "pass" {
+	if got := s.health().text("status"); got != "pass" {
 		t.Fatal(got)
 	}
 	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{}))

@@ -3,46 +3,89 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"go/ast"
+	"go/build"
 	"go/parser"
 	"go/token"
 	"go/types"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
 // A sourceFile is one parsed Go file that is no test.
 type sourceFile struct {
 	name string
+	text string
 	tree *ast.File
-	fset *token.FileSet
 }
 
-func sourceFiles(t *testing.T) (all []sourceFile) {
-	t.Helper()
+// A checkedSource is our code without its tests, with every name of our own resolved.
+type checkedSource struct {
+	fset  *token.FileSet
+	files []sourceFile
+	pkg   *types.Package
+	info  *types.Info
+}
+
+// noImports stands in for every imported package: what is asked here is about our own
+// names.
+type noImports struct{}
+
+func (noImports) Import(string) (*types.Package, error) { return nil, errors.New("not wanted here") }
+
+var parseSource = sync.OnceValues(func() (*checkedSource, error) {
 	names, err := filepath.Glob("*.go")
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
+	src := &checkedSource{fset: token.NewFileSet(),
+		info: &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{}}}
+	var trees []*ast.File
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		fset := token.NewFileSet()
-		tree, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+		text, err := os.ReadFile(name)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		all = append(all, sourceFile{name, tree, fset})
+		tree, err := parser.ParseFile(src.fset, name, text, parser.ParseComments)
+		if err != nil {
+			return nil, err
+		}
+		src.files, trees = append(src.files, sourceFile{name, string(text), tree}), append(trees, tree)
 	}
-	if len(all) < 10 {
-		t.Fatalf("found %d files only: the test looks at the wrong place", len(all))
+	if len(src.files) < 10 {
+		return nil, fmt.Errorf("found %d files only: the tests look at the wrong place", len(src.files))
 	}
-	return all
+	config := types.Config{Importer: noImports{}, Error: func(error) {}} // the errors are about what is imported
+	src.pkg, _ = config.Check("main", src.fset, trees, src.info)
+	return src, nil
+})
+
+// source is our code without its tests.
+func source(t *testing.T) *checkedSource {
+	t.Helper()
+	src, err := parseSource()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
 }
+
+func sourceFiles(t *testing.T) []sourceFile {
+	t.Helper()
+	return source(t).files
+}
+
+// at is where a part of the code stands, as "handlers.go:12:3".
+func (src *checkedSource) at(n ast.Node) string { return src.fset.Position(n.Pos()).String() }
 
 // rooms are the files from left to right: what stands in one may use its own room
 // and those to its right, never one to its left. A wing adds its files here.
@@ -69,11 +112,6 @@ func roomOf(name string) int {
 	})
 }
 
-// noImports stands in for every imported package: the rooms are about our own names.
-type noImports struct{}
-
-func (noImports) Import(string) (*types.Package, error) { return nil, errors.New("not wanted here") }
-
 // A use is a place where one file names what another declares: a function, a type, a
 // variable, a method or a field.
 type use struct {
@@ -85,23 +123,12 @@ type use struct {
 // usesAcrossFiles returns every use of a name of another file.
 func usesAcrossFiles(t *testing.T) (all []use) {
 	t.Helper()
-	fset := token.NewFileSet()
-	var trees []*ast.File
-	for _, f := range sourceFiles(t) {
-		tree, err := parser.ParseFile(fset, f.name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		trees = append(trees, tree)
-	}
-	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
-	config := types.Config{Importer: noImports{}, Error: func(error) {}}
-	pkg, _ := config.Check("main", fset, trees, info)
-	for id, object := range info.Uses {
-		if object.Pkg() != pkg || !object.Pos().IsValid() {
+	src := source(t)
+	for id, object := range src.info.Uses {
+		if object.Pkg() != src.pkg || !object.Pos().IsValid() {
 			continue
 		}
-		at, declared := fset.Position(id.Pos()), fset.Position(object.Pos())
+		at, declared := src.fset.Position(id.Pos()), src.fset.Position(object.Pos())
 		if at.Filename != declared.Filename {
 			all = append(all, use{at, object.Name(), at.Filename, declared.Filename})
 		}
@@ -135,16 +162,167 @@ func imports(f *ast.File) (paths []string) {
 	return paths
 }
 
-func TestHouse_storeKnowsNoHTTPAndHandlersKnowNoSQL(t *testing.T) {
+// isStore reports whether a file may hold SQL: a noun's, or the store's own.
+func isStore(name string) bool {
+	return strings.HasPrefix(name, "store") || strings.HasSuffix(name, "_store.go")
+}
+
+func TestHouse_importsWhatItsRoomMay(t *testing.T) {
 	t.Parallel()
 	for _, f := range sourceFiles(t) {
 		for _, path := range imports(f.tree) {
+			http := path == "net/http" || strings.HasPrefix(path, "net/http/")
+			outside := strings.Contains(strings.Split(path, "/")[0], ".")
 			switch {
-			case (strings.HasPrefix(f.name, "store") || f.name == "ratelimit.go") && (path == "net/http" || strings.HasPrefix(path, "net/http/")),
-				strings.HasPrefix(f.name, "handlers") && strings.HasPrefix(path, "database/sql"),
-				strings.Contains(strings.Split(path, "/")[0], ".") && path != "modernc.org/sqlite" && path != "modernc.org/sqlite/lib",
-				strings.HasPrefix(path, "modernc.org/") && !strings.HasPrefix(f.name, "store"):
+			case http && (isStore(f.name) || f.name == "ratelimit.go"):
+				t.Errorf("%s imports %s: it stores, or counts, and knows no HTTP", f.name, path)
+			case strings.HasPrefix(path, "database/sql") && !isStore(f.name) && !(path == "database/sql/driver" && f.name == "value.go"): // what a stamp is in a column
+				t.Errorf("%s imports %s: SQL stands in *_store.go and store*.go", f.name, path)
+			case path == "unsafe":
 				t.Errorf("%s imports %s", f.name, path)
+			case outside && path != "modernc.org/sqlite" && path != "modernc.org/sqlite/lib",
+				outside && !strings.HasPrefix(f.name, "store"):
+				t.Errorf("%s imports %s", f.name, path)
+			}
+		}
+	}
+}
+
+// sqlStart is how a statement of SQL begins.
+var sqlStart = regexp.MustCompile(`^\s*(SELECT|INSERT|REPLACE|UPDATE|DELETE FROM|WITH|PRAGMA|CREATE|ALTER|DROP|VACUUM|ANALYZE|EXPLAIN|ATTACH|BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE)\b`)
+
+func TestHouse_SQLStandsInTheFilesOfStoresOnly(t *testing.T) {
+	t.Parallel()
+	src := source(t)
+	found := 0
+	for _, f := range src.files {
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			lit, ok := n.(*ast.BasicLit)
+			if !ok || lit.Kind != token.STRING || !sqlStart.MatchString(lit.Value[1:]) {
+				return true
+			}
+			if found++; !isStore(f.name) {
+				t.Errorf("%s: %.60s is SQL, which stands in *_store.go and store*.go", src.at(lit), lit.Value)
+			}
+			return true
+		})
+	}
+	if found < 100 {
+		t.Errorf("found %d statements of SQL only: the test sees too little", found)
+	}
+}
+
+func TestHouse_everyTableOfANounIsInTheServicesTable(t *testing.T) {
+	t.Parallel()
+	src := source(t)
+	isOurs := func(of types.Type, name string) bool {
+		named, ok := of.(*types.Named)
+		return ok && named.Obj().Pkg() == src.pkg && named.Obj().Name() == name
+	}
+	elementOf := func(of types.Type) types.Type {
+		if slice, ok := of.(*types.Slice); ok {
+			return slice.Elem()
+		}
+		return types.Typ[types.Invalid]
+	}
+	for whole, isPart := range map[string]func(types.Object) bool{
+		"problems":   func(o types.Object) bool { return isOurs(o.Type(), "problemTable") },
+		"eventTypes": func(o types.Object) bool { return isOurs(o.Type(), "eventTable") },
+		"commands":   func(o types.Object) bool { return isOurs(elementOf(o.Type()), "command") },
+		"wings": func(o types.Object) bool {
+			fn, ok := o.Type().(*types.Signature)
+			return ok && fn.Results().Len() == 1 && isOurs(fn.Results().At(0).Type(), "wing")
+		},
+	} {
+		named := src.namesIn(whole)
+		if len(named) == 0 {
+			t.Errorf("there is no function %s", whole)
+		}
+		parts := 0
+		for _, name := range src.pkg.Scope().Names() {
+			o := src.pkg.Scope().Lookup(name)
+			if _, isType := o.(*types.TypeName); isType || !isPart(o) {
+				continue
+			}
+			if parts++; !named[o] {
+				t.Errorf("%s: %s is not in %s(): what it holds is unknown to the service", src.fset.Position(o.Pos()), name, whole)
+			}
+		}
+		if parts < 3 {
+			t.Errorf("found %d parts of %s() only: the test sees too little", parts, whole)
+		}
+	}
+}
+
+// namesIn are the declarations that a function names.
+func (src *checkedSource) namesIn(function string) map[types.Object]bool {
+	all := map[types.Object]bool{}
+	for _, f := range src.files {
+		for _, decl := range f.tree.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == function {
+				ast.Inspect(fn.Body, func(n ast.Node) bool {
+					if id, ok := n.(*ast.Ident); ok && src.info.Uses[id] != nil {
+						all[src.info.Uses[id]] = true
+					}
+					return true
+				})
+			}
+		}
+	}
+	return all
+}
+
+func TestHouse_noCodeEventCommandOrRouteIsDeclaredTwice(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, c := range problems() {
+		names = append(names, "problem "+c.name)
+	}
+	for _, e := range eventTypes() {
+		names = append(names, "event "+string(e))
+	}
+	for _, c := range commands() {
+		names = append(names, "command "+c.name)
+	}
+	for _, r := range allRoutes() {
+		names = append(names, "route "+r.pattern)
+	}
+	slices.Sort(names)
+	for i := range names[1:] {
+		if names[i] == names[i+1] {
+			t.Errorf("%s appears twice", names[i])
+		}
+	}
+}
+
+func TestHouse_testsRunBesideOthersAndUseNothingUnsafe(t *testing.T) {
+	t.Parallel()
+	alone := regexp.MustCompile(`\.(Chdir|Setenv)\(|syscall\.Umask\(|\bbaselineAddr\b`) // of the whole process, and what load.sh starts
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fset := token.NewFileSet()
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree, err := parser.ParseFile(fset, name, text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(imports(tree), "unsafe") {
+			t.Errorf("%s imports unsafe", name)
+		}
+		for _, decl := range tree.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok || fn.Recv != nil || !strings.HasPrefix(fn.Name.Name, "Test") || fn.Name.Name == "TestMain" {
+				continue
+			}
+			body := string(text[fset.Position(fn.Pos()).Offset:fset.Position(fn.End()).Offset])
+			if !strings.Contains(body, "\tt.Parallel()\n") && !alone.MatchString(body) {
+				t.Errorf("%s: %s does not begin with t.Parallel()", fset.Position(fn.Pos()), fn.Name.Name)
 			}
 		}
 	}
@@ -180,14 +358,15 @@ func TestHouse_moduleAsksForOneModule(t *testing.T) {
 func TestHouse_functionFitsOnAScreen(t *testing.T) {
 	t.Parallel()
 	const screen = 60
-	for _, f := range sourceFiles(t) {
+	src := source(t)
+	for _, f := range src.files {
 		for _, decl := range f.tree.Decls {
 			fn, ok := decl.(*ast.FuncDecl)
 			if !ok {
 				continue
 			}
-			if lines := f.fset.Position(fn.End()).Line - f.fset.Position(fn.Pos()).Line + 1; lines > screen {
-				t.Errorf("%s: %s has %d lines", f.fset.Position(fn.Pos()), fn.Name.Name, lines)
+			if lines := src.fset.Position(fn.End()).Line - src.fset.Position(fn.Pos()).Line + 1; lines > screen {
+				t.Errorf("%s: %s has %d lines", src.at(fn), fn.Name.Name, lines)
 			}
 		}
 	}
@@ -205,10 +384,30 @@ func TestHouse_noGoFileLiesInAFolderOrHasABannedName(t *testing.T) {
 			t.Errorf("%s: Go files lie at the top", path)
 		case slices.Contains([]string{"utils.go", "models.go", "errors.go", "config.go", "middleware.go", "interfaces.go"}, path):
 			t.Errorf("%s: files are named by what they are about", path)
+		case strings.HasSuffix(path, ".go") && !builtEverywhere(t, path):
+			t.Errorf("%s: its name, or a line in it, keeps it out of builds for some systems", path)
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// builtEverywhere reports whether a Go file is part of the package on two systems that
+// share neither name nor processor: x_js.go and x_linux_test.go are not.
+func builtEverywhere(t *testing.T, path string) bool {
+	t.Helper()
+	for _, system := range [][2]string{{"linux", "amd64"}, {"windows", "arm64"}} {
+		c := build.Default
+		c.GOOS, c.GOARCH = system[0], system[1]
+		match, err := c.MatchFile(filepath.Split(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !match {
+			return false
+		}
+	}
+	return true
 }

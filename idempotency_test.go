@@ -58,6 +58,7 @@ func TestIdempotencyKey_thatServedOneLicenceIsRefusedForAnother(t *testing.T) {
 }
 
 func TestIdempotencyKey_replayInvalidatesNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.notice()
 	s.post("/widget/leads", aLead, someKey).is(200)

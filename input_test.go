@@ -313,7 +313,7 @@ func TestMember_wrongInAnyBodyIsNamedAndChangesNothing(t *testing.T) {
 	for _, rule := range bodyRules {
 		t.Run(rule.path, func(t *testing.T) {
 			s, body, send := rule.start(t)
-			before := s.dump()
+			before, commits := s.dump(), s.store.commits.Load()
 			for _, member := range rule.members {
 				for _, fault := range member.faults(t, body) {
 					t.Run(member.path+" "+fault.name, func(t *testing.T) {
@@ -323,10 +323,14 @@ func TestMember_wrongInAnyBodyIsNamedAndChangesNothing(t *testing.T) {
 							t.Fatalf("%d, want %d, for %.200s: %s", a.status, fault.status, fault.body, a.body)
 						}
 						a.is(fault.status).names(fault.names...)
-						s.unchanged(before)
+						if n := s.store.commits.Load(); n != commits { // reading all rows each time would take minutes
+							commits = n
+							s.unchanged(before)
+						}
 					})
 				}
 			}
+			s.unchanged(before)
 			if a := send(s, body); a.status > 204 { // the body was right but for its fault
 				t.Fatalf("the right body: %d %s", a.status, a.body)
 			}

@@ -166,6 +166,7 @@ func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 }
 
 func TestLegacy_countsAreWrittenAtTheEndOfADrainThatTookAllItsTime(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	s.get("//api/legacy/old").is(410)
 	s.check(s.server.runFinalChores())

@@ -786,7 +786,7 @@ func TestUpgrade_leavesTheOldOrTheNewWhicheverCallFails(t *testing.T) {
 			tried, finished := 0, 0
 			for n := range 1<<30 - left {
 				for k, kind := range kinds {
-					if !*everyFault && (k != n%len(kinds) || how != done && n%2 != int(how)/2) {
+					if !how.strikes(n, k, len(kinds)) {
 						continue
 					}
 					f.set(n, "", how, kind)
@@ -831,6 +831,7 @@ func judgeFailure(t *testing.T, what, path string, err error, before, after cont
 }
 
 func TestUpgrade_theDumpOfThePresentVersionIsSchemaSQL(t *testing.T) {
+	t.Parallel()
 	if *writeDump {
 		writePresentDump(t)
 	}
@@ -888,6 +889,7 @@ func writePresentDump(t *testing.T) {
 var choice = regexp.MustCompile(`CHECK\((\w+) IN\(([^()]*)\)\)`)
 
 func TestUpgrade_everyDumpHoldsRowsOfEveryKind(t *testing.T) {
+	t.Parallel()
 	for version := 1; version <= schemaVersion; version++ {
 		path := oldDatabase(t, version)
 		c := contentOf(t, path, nil)
@@ -925,6 +927,7 @@ func TestUpgrade_everyDumpHoldsRowsOfEveryKind(t *testing.T) {
 }
 
 func TestUpgrade_comparesStatementsByWhatTheyDeclare(t *testing.T) {
+	t.Parallel()
 	for _, equal := range [][2]string{
 		{"CREATE TABLE a (b TEXT, -- it's a comment\n c TEXT) STRICT", "CREATE TABLE a(b TEXT,c TEXT)STRICT"},
 		{"CREATE TABLE \"a\" ( b TEXT /* one\ntwo */ )", "CREATE TABLE a (b TEXT)"},

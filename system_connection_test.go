@@ -9,13 +9,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -53,120 +53,40 @@ var (
 	chunkedHead = leadHead + "Transfer-Encoding: chunked\n\n"
 )
 
-// rawRequests are what a client can send by hand. Each is followed by one more
-// request, which asks to be the last. The answers are given as their statuses, so that
-// a connection which was closed shows one less; the code is of the first one, where
+// rawRequests are what a client can send by hand and where our code, or the options
+// that we give to net/http, decide the answer. Each is followed by one more request,
+// which asks to be the last. The answers are given as their statuses, so that a
+// connection which was closed shows one less; the code is of the first one, where
 // that is ours.
 var rawRequests = []struct{ name, request, answers, code string }{
-	// Two lengths: the connection ends, so that nobody's idea of where the next
-	// request begins counts.
+	// Two lengths, or one that is hard to tell: the connection ends, so that nobody's
+	// idea of where the next request begins counts.
 	{"a length and chunks", leadHead + "Content-Length: 4\nTransfer-Encoding: chunked\n\n" + leadChunks, "200", ""},
-	{"chunks and a length", leadHead + "Transfer-Encoding: chunked\nContent-Length: 4\n\n" + leadChunks, "200", ""},
-	{"no length and chunks", leadHead + "Content-Length: 0\nTransfer-Encoding: chunked\n\n" + leadChunks, "200", ""},
 	{"chunks alone", chunkedHead + leadChunks, "200", ""},
-	{"chunks of a GET", aliveHead + "Transfer-Encoding: chunked\n\n0\n\n", "200", ""},
-	{"two lengths that differ", leadHead + leadSize + "Content-Length: 4\n\n" + plainLead, "400", ""},
-	{"the same length twice", leadHead + leadSize + leadSize + "\n" + plainLead, "200 200", ""},
-	{"two lengths in one line", leadHead + "Content-Length: 47, 47\n\n" + plainLead, "400", ""},
-	{"a length with a plus", leadHead + "Content-Length: +47\n\n" + plainLead, "400", ""},
-	{"a negative length", leadHead + "Content-Length: -1\n\n" + plainLead, "400", ""},
-	{"a hexadecimal length", leadHead + "Content-Length: 0x2f\n\n" + plainLead, "400", ""},
-	{"a length past 64 bits", leadHead + "Content-Length: 99999999999999999999\n\n" + plainLead, "400", ""},
-	{"an empty length", leadHead + "Content-Length: \n\n" + plainLead, "400", ""},
+	{"a chunk that is too short", chunkedHead + "4\n" + plainLead + "\n0\n\n", "400", "malformed_json"},
+	{"chunked in HTTP/1.0, which has none", strings.Replace(leadHead, "1.1", "1.0", 1) + "Connection: keep-alive\nTransfer-Encoding: chunked\n\n", "400", "malformed_json"},
+	{"HTTP/1.0 that wants to go on", "GET /livez HTTP/1.0\nConnection: keep-alive\n\n", "200", ""},
 	{"a length that is too short", leadHead + "Content-Length: 4\n\n" + plainLead, "400 400", "malformed_json"},
 
-	// Ways to write chunked that another server may read otherwise.
-	{"a folded chunked", leadHead + "Transfer-Encoding:\n chunked\n\n" + leadChunks, "200", ""},
-	{"a folded length", leadHead + "Content-Length:\n 47\n\n" + plainLead, "200 200", ""},
-	{"a fold before any field", "GET /livez HTTP/1.1\n Host: x\n\n", "400", ""},
-	{"xchunked", leadHead + "Transfer-Encoding: xchunked\n\n" + leadChunks, "501", ""},
-	{"CHUNKED", leadHead + "Transfer-Encoding: CHUNKED\n\n" + leadChunks, "200", ""},
-	{"chunked, identity", leadHead + "Transfer-Encoding: chunked, identity\n\n" + leadChunks, "501", ""},
-	{"chunked, chunked", leadHead + "Transfer-Encoding: chunked, chunked\n\n" + leadChunks, "501", ""},
-	{"gzip, chunked", leadHead + "Transfer-Encoding: gzip, chunked\n\n" + leadChunks, "501", ""},
-	{"chunked twice", leadHead + "Transfer-Encoding: chunked\nTransfer-Encoding: chunked\n\n" + leadChunks, "501", ""},
-	{"identity, then chunked", leadHead + "Transfer-Encoding: identity\nTransfer-Encoding: chunked\n\n" + leadChunks, "501", ""},
-	{"identity", leadHead + "Transfer-Encoding: identity\n\n" + leadChunks, "501", ""},
-	{"an empty transfer coding", leadHead + "Transfer-Encoding: \n" + leadSize + "\n" + plainLead, "501", ""},
-	{"chunked behind a tab", leadHead + "Transfer-Encoding:\tchunked\n\n" + leadChunks, "200", ""},
-	{"chunked behind a vertical tab", leadHead + "Transfer-Encoding: \vchunked\n\n" + leadChunks, "400", ""},
-	{"chunked in quotes", leadHead + "Transfer-Encoding: \"chunked\"\n\n" + leadChunks, "501", ""},
-	{"chunked with a parameter", leadHead + "Transfer-Encoding: chunked;q=1\n\n" + leadChunks, "501", ""},
-	{"chunked in HTTP/1.0, which has none", strings.Replace(leadHead, "1.1", "1.0", 1) + "Connection: keep-alive\nTransfer-Encoding: chunked\n\n", "400", "malformed_json"},
-	{"a negative chunk", chunkedHead + "-1\n" + plainLead + "\n0\n\n", "400", "malformed_json"},
-	{"a chunk's size as 0x2f", chunkedHead + "0x2f\n" + plainLead + "\n0\n\n", "400", "malformed_json"},
-	{"a chunk past 64 bits", chunkedHead + "fffffffffffffffff\n" + plainLead + "\n0\n\n", "400", "malformed_json"},
-	{"a chunk that is too short", chunkedHead + "4\n" + plainLead + "\n0\n\n", "400", "malformed_json"},
-	{"a chunk's extension", chunkedHead + "2f;a=b\n" + plainLead + "\n0\n\n", "200", ""},
-	{"a length behind the chunks", leadHead + "Transfer-Encoding: chunked\nTrailer: Content-Length\n\n2f\n" + plainLead + "\n0\nContent-Length: 4\n\n", "400", ""},
-
-	// Lines and fields.
-	{"a space before the colon", leadHead + "Transfer-Encoding : chunked\n\n" + leadChunks, "400", ""},
-	{"a space before the colon of a length", leadHead + "Content-Length : 47\n\n" + plainLead, "400", ""},
-	{"a NUL in a value", leadHead + "X-Y: a\x00b\n" + leadSize + "\n" + plainLead, "400", ""},
-	{"a NUL in a name", leadHead + "X\x00Y: a\n" + leadSize + "\n" + plainLead, "400", ""},
-	{"a carriage return in a value", leadHead + "X-Y: a\rTransfer-Encoding: chunked\n" + leadSize + "\n" + plainLead, "400", ""},
-	{"lines without a carriage return", "\x01" + leadHead + leadSize + "\n" + plainLead, "200 200", ""},
-	{"chunks without a carriage return", "\x01" + chunkedHead + leadChunks, "400", "malformed_json"},
-	{"a line without a colon", leadHead + "nonsense\n" + leadSize + "\n" + plainLead, "400", ""},
-	{"a field without a name", leadHead + ": a\n" + leadSize + "\n" + plainLead, "400", ""},
-	{"an empty line before", "\n" + aliveHead + "\n", "400", ""},
-	{"no host", "GET /livez HTTP/1.1\n\n", "400", ""},
-	{"two hosts", aliveHead + "Host: y\n\n", "400", ""},
-	{"a host with a space", "GET /livez HTTP/1.1\nHost: x y\n\n", "400", ""},
-
-	// Targets.
+	// Targets and methods that the mux would answer in words of its own.
 	{"an absolute target", "GET http://other.example/v1/widget/lead HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"an absolute target that exists", "GET http://other.example/livez HTTP/1.1\nHost: x\n\n", "200 200", ""},
-	{"an authority as the target", "GET x:80 HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
 	{"CONNECT", "CONNECT x:80 HTTP/1.1\nHost: x:80\n\n", "404 200", "not_found"},
-	{"CONNECT with a path", "CONNECT /livez HTTP/1.1\nHost: x\n\n", "405 200", "method_not_allowed"},
-	{"an asterisk", "GET * HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
 	{"OPTIONS of an asterisk", "OPTIONS * HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"a target without a slash", "GET livez HTTP/1.1\nHost: x\n\n", "400", ""},
 	{"//", "GET //livez HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
 	{"..", "GET /v1/../livez HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"%2e%2e", "GET /v1/%2e%2e/livez HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"%00", "GET /livez%00 HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
 	{"%2f", "GET /v1%2fwidget/health HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"%zz", "GET /livez%zz HTTP/1.1\nHost: x\n\n", "400", ""},
-	{"a fragment", "GET /livez#x HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"a space in the target", "GET /liv ez HTTP/1.1\nHost: x\n\n", "400", ""},
-	{"tabs between the parts", "GET\t/livez\tHTTP/1.1\nHost: x\n\n", "400", ""},
-	{"a backslash", "GET /v1\\widget/health HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-
-	// Methods and versions.
 	{"TRACE", "TRACE /livez HTTP/1.1\nHost: x\nCookie: secret\n\n", "405 200", "method_not_allowed"},
 	{"an unknown method", "FROB /livez HTTP/1.1\nHost: x\n\n", "405 200", "method_not_allowed"},
-	{"get", "get /livez HTTP/1.1\nHost: x\n\n", "405 200", "method_not_allowed"},
-	{"a method that is no token", "G(T /livez HTTP/1.1\nHost: x\n\n", "400", ""},
-	{"HTTP/0.9", "GET /livez\n\n", "400", ""},
-	{"HTTP/0.9 by its name", "GET /livez HTTP/0.9\nHost: x\n\n", "505", ""},
-	{"HTTP/1.0", "GET /livez HTTP/1.0\n\n", "200", ""},
-	{"HTTP/1.0 that wants to go on", "GET /livez HTTP/1.0\nConnection: keep-alive\n\n", "200", ""},
-	{"HTTP/2.0", "GET /livez HTTP/2.0\nHost: x\n\n", "505", ""},
-	{"http/1.1", "GET /livez http/1.1\nHost: x\n\n", "400", ""},
-	{"h2c by upgrade", aliveHead + "Connection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\n\n", "200 200", ""},
-	{"h2c by prior knowledge", "PRI * HTTP/2.0\n\nSM\n\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", "404", "not_found"},
-	{"a websocket", aliveHead + "Connection: Upgrade\nUpgrade: websocket\n\n", "200 200", ""},
-	{"TLS", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n", "400", ""},
 
 	// Sizes.
 	{"Expect with a small body", leadHead + leadSize + "Expect: 100-continue\n\n" + plainLead, "100 200 200", ""},
 	{"Expect with a large body", leadHead + "Content-Length: 400000\nExpect: 100-continue\n\n", "413", "body_too_large"},
-	{"Expect of something else", leadHead + leadSize + "Expect: 200-ok\n\n" + plainLead, "417", ""},
 	{"a body of 16 KiB and a byte", leadHead + "Content-Length: 16385\n\n" + strings.Repeat(" ", 16385), "413", "body_too_large"},
-	{"a body of 1 TiB", leadHead + "Content-Length: 1099511627776\n\n", "413", "body_too_large"},
 	{"a large body in chunks", chunkedHead + "8000\n" + strings.Repeat(" ", 0x8000) + "\n0\n\n", "413", "body_too_large"},
 	{"a large body of another type", leadHead[:len(leadHead)-5] + "xml\nContent-Length: 400000\n\n" + strings.Repeat(" ", 400000), "415", "unsupported_media_type"},
 	{"a header of 16 KiB", aliveHead + "X-Y: " + strings.Repeat("a", 16<<10) + "\n\n", "200 200", ""},
 	{"a header of 24 KiB", aliveHead + "X-Y: " + strings.Repeat("a", 24<<10) + "\n\n", "431", ""},
-	{"5,000 header lines", aliveHead + strings.Repeat("X-Y: a\n", 5000) + "\n", "431", ""},
 	{"a path of 15 KiB", "GET /" + strings.Repeat("a", 15<<10) + " HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"a path of 24 KiB", "GET /" + strings.Repeat("a", 24<<10) + " HTTP/1.1\nHost: x\n\n", "431", ""},
-	{"a query of 15 KiB", "GET /v1/widget/stats?" + strings.Repeat("a=b&", 3800) + " HTTP/1.1\nHost: x\n\n", "401 200", "token_required"},
-	{"a query of 24 KiB", "GET /livez?" + strings.Repeat("a", 24<<10) + " HTTP/1.1\nHost: x\n\n", "431", ""},
-	{"a method of 24 KiB", strings.Repeat("A", 24<<10) + " /livez HTTP/1.1\nHost: x\n\n", "431", ""},
 }
 
 var (
@@ -181,11 +101,7 @@ func TestConnection_ofEveryShapeOfARequestHasOneAnswerOrEnds(t *testing.T) {
 	const last = "GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 	for _, c := range rawRequests {
 		t.Run(c.name, func(t *testing.T) {
-			request, bare := strings.CutPrefix(c.request, "\x01")
-			if !bare {
-				request = strings.ReplaceAll(request, "\n", "\r\n")
-			}
-			back := exchange(t, addr, request+last)
+			back := exchange(t, addr, strings.ReplaceAll(c.request, "\n", "\r\n")+last)
 			var statuses []string
 			for _, line := range statusLine.FindAllStringSubmatch(back, -1) {
 				statuses = append(statuses, line[1])
@@ -303,52 +219,96 @@ func TestConnection_isAnsweredAsTheContractSays(t *testing.T) {
 	})
 }
 
-// A crowd is many connections that are opened together, and how long each was open.
+// tooSlow are clients that take longer than they may, and when the service closes their
+// connections, counted from when these were opened.
+var tooSlow = []struct {
+	name  string
+	speak func(net.Conn) error // returns once the connection is closed
+	after time.Duration
+}{
+	{"not a byte", untilClosed, headerTimeout},
+	{"a header without an end", func(conn net.Conn) error {
+		io.WriteString(conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+		return untilClosed(conn)
+	}, headerTimeout},
+	{"a header of a byte a second", func(conn net.Conn) error {
+		io.WriteString(conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+		return drip(conn)
+	}, headerTimeout},
+	{"a body of a byte a second", func(conn net.Conn) error {
+		io.WriteString(conn, strings.ReplaceAll(leadHead+"Content-Length: 1000\n\n", "\n", "\r\n")+"{")
+		return drip(conn)
+	}, readTimeout},
+	{"an answer that is not read", neverRead, writeTimeout},
+	{"nothing after an answer", func(conn net.Conn) error {
+		io.WriteString(conn, strings.ReplaceAll(aliveHead+"\n", "\n", "\r\n"))
+		return untilClosed(conn)
+	}, idleTimeout},
+}
+
+func TestConnection_ofASlowClientIsClosedAfterTheTimeThatEachPartMayTake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.server.serveUntil(ctx, l, "") }()
+		var clients sync.WaitGroup
+		for _, c := range tooSlow {
+			client, served := net.Pipe()
+			l.conns <- served
+			began := time.Now()
+			client.SetDeadline(began.Add(c.after + time.Minute))
+			clients.Go(func() {
+				defer client.Close()
+				err := c.speak(client)
+				if open := time.Since(began); err != nil || open < c.after || open > c.after+time.Second { // net/http lingers for half a second
+					t.Errorf("%s: closed after %v (%v), want %v", c.name, open, err, c.after)
+				}
+			})
+		}
+		clients.Wait()
+		stop()
+		s.check(<-ended)
+		var err error
+		s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+		s.check(err)
+	})
+}
+
+// A crowd is many connections that are opened together.
 type crowdOfConns struct {
 	opened sync.WaitGroup
 	closed sync.WaitGroup
+	held   atomic.Int64 // how many are open
 	mu     sync.Mutex
-	times  []time.Duration
 	faults []error
 }
 
 // open opens n connections; speak sends what each has to say and returns when it has
-// noticed that the other side closed it.
+// noticed that the other side closed it, for which that has a minute.
 func (c *crowdOfConns) open(addr string, n int, speak func(net.Conn) error) {
 	for range n {
 		c.opened.Add(1)
 		c.closed.Go(func() {
 			conn, err := net.Dial("tcp", addr)
-			began := time.Now()
+			c.held.Add(1)
+			defer c.held.Add(-1)
 			c.opened.Done()
 			if err == nil {
 				defer conn.Close()
-				conn.SetDeadline(began.Add(time.Minute))
+				conn.SetDeadline(time.Now().Add(time.Minute))
 				err = speak(conn)
 			}
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.times = append(c.times, time.Since(began))
 			if err != nil {
+				c.mu.Lock()
+				defer c.mu.Unlock()
 				c.faults = append(c.faults, err)
 			}
 		})
 	}
 	c.opened.Wait()
-}
-
-// within checks that every connection was closed by the other side in time.
-func (c *crowdOfConns) within(t *testing.T, what string, least, most time.Duration) {
-	t.Helper()
-	c.closed.Wait()
-	slices.Sort(c.times)
-	t.Logf("%d %s: closed after %v to %v", len(c.times), what, c.times[0].Round(time.Millisecond), c.times[len(c.times)-1].Round(time.Millisecond))
-	if len(c.faults) > 0 {
-		t.Errorf("%s: %d of %d went otherwise, as %v", what, len(c.faults), len(c.times), c.faults[0])
-	}
-	if c.times[0] < least || c.times[len(c.times)-1] > most {
-		t.Errorf("%s: closed after %v to %v, want %v to %v", what, c.times[0], c.times[len(c.times)-1], least, most)
-	}
 }
 
 // untilClosed reads to the end.
@@ -386,37 +346,15 @@ func drip(conn net.Conn) error {
 func neverRead(conn net.Conn) error {
 	asked := strings.Repeat("GET /.well-known/jwks.json HTTP/1.1\r\nHost: x\r\n\r\n", 1000)
 	for {
-		if _, err := io.WriteString(conn, asked); errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		_, err := io.WriteString(conn, asked)
+		switch {
+		case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.ErrClosedPipe):
 			return nil
-		} else if err != nil {
+		case err != nil:
 			return err
 		}
 	}
 }
-
-// probe asks for health n times over new connections, and returns how long each took.
-func probe(t *testing.T, base string, n int) (times []time.Duration) {
-	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for range n {
-		began := time.Now()
-		res, err := client.Get(base + "/widget/health")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = io.Copy(io.Discard, res.Body)
-		if err := errors.Join(err, res.Body.Close()); err != nil || res.StatusCode != 200 {
-			t.Fatalf("health: %d %v", res.StatusCode, err)
-		}
-		times = append(times, time.Since(began))
-		time.Sleep(15 * time.Millisecond) // real clients, real time
-	}
-	slices.Sort(times)
-	return times
-}
-
-// p99 is what all but one in a hundred sorted times reach.
-func p99(times []time.Duration) time.Duration { return times[len(times)*99/100] }
 
 // manyFiles lets this process open n files, as far as it may.
 func manyFiles(t testing.TB, n uint64) {
@@ -433,41 +371,40 @@ func manyFiles(t testing.TB, n uint64) {
 	}
 }
 
-func TestConnection_ofASlowClientIsClosedAndHoldsNobodyUp(t *testing.T) {
+func TestConnection_ofTwoThousandSlowClientsHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	manyFiles(t, 2_500)
+	const most = 2_000
+	manyFiles(t, most+500)
 	o := newOperator(t)
-	p := serveProcess(t, o)
-	addr := strings.TrimSuffix(strings.TrimPrefix(p.base, "http://"), "/v1")
-	alone := p99(probe(t, p.base, 200))
-	var headers, silent, bodies, deaf crowdOfConns
-	bodies.open(addr, 50, func(conn net.Conn) error {
-		fmt.Fprintf(conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
-		return drip(conn)
-	})
-	silent.open(addr, 100, untilClosed)
-	headers.open(addr, 1_950, func(conn net.Conn) error {
-		io.WriteString(conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-		return untilClosed(conn)
-	})
-	headers.open(addr, 50, func(conn net.Conn) error {
-		io.WriteString(conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-		return drip(conn)
-	})
-	times := probe(t, p.base, 200)
-	t.Logf("health meanwhile: median %v, p99 %v, worst %v; p99 before %v", times[len(times)/2], p99(times), times[len(times)-1], alone)
-	if late := p99(times); late > 50*time.Millisecond && late > 5*alone { // what else the machine does, it did before
-		t.Errorf("health took %v at p99", late)
+	o.do("account", "rate", o.account, "1000000")
+	c := o.customer(serveProcess(t, o))
+	addr := strings.TrimSuffix(strings.TrimPrefix(c.base, "http://"), "/v1")
+	var slow crowdOfConns
+	for name, n := range map[string]int{"not a byte": 100, "a header without an end": most - 200, "a header of a byte a second": 50, "a body of a byte a second": 50} {
+		for _, client := range tooSlow {
+			if client.name == name {
+				slow.open(addr, n, client.speak)
+			}
+		}
 	}
-	deaf.open(addr, 4, neverRead)
-	headers.within(t, "headers without an end", 4*time.Second, 6*time.Second)
-	silent.within(t, "connections without a byte", 4*time.Second, 6*time.Second)
-	bodies.within(t, "bodies of a byte a second", 9*time.Second, 12*time.Second)
-	deaf.within(t, "clients that read no answer", 10*time.Second, 30*time.Second)
-	if _, _, err := postLead(newClient(t), p.base, "afterwards@example.com"); err != nil {
-		t.Error(err)
+	meanwhile := 0 // rounds of requests that were answered while they were all there, or most
+	for {
+		c.client.CloseIdleConnections() // so that each round needs a connection of its own
+		c.reads()
+		if a := c.lead(fmt.Sprintf("meanwhile%d@example.com", meanwhile)); a.status != 200 {
+			t.Errorf("a lead: %d %s", a.status, a.body)
+		}
+		if slow.held.Load() <= most/2 {
+			break
+		}
+		meanwhile++
 	}
-	if err := p.stop(os.Interrupt); err != nil {
-		t.Error(err)
+	slow.closed.Wait()
+	if len(slow.faults) > 0 {
+		t.Errorf("%d of %d connections were not closed by the service: %v", len(slow.faults), most, slow.faults[0])
 	}
+	if meanwhile == 0 {
+		t.Errorf("nobody was answered while %d slow clients were connected", most)
+	}
+	t.Logf("%d rounds of requests were answered meanwhile", meanwhile)
 }

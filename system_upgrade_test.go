@@ -301,6 +301,7 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 }
 
 func TestUpgrade_ofFilesThatThisUserCannotWriteIsRefused(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("only root may run it as somebody else")
 	}
