@@ -90,6 +90,7 @@ type serverOptions struct {
 	expiringNotice   span           // how long before an end license.expiring is written; zero: never
 	legacySunset     time.Time      // when the legacy paths end
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
+	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
 }
 

@@ -95,8 +95,10 @@ func (s *server) serviceStatus() *serviceStatus {
 // startStatus serves the status command on the socket, mode 0600, until the returned function is
 // called, which removes the socket. Without a socket the service runs all the same: the log says why.
 func (s *server) startStatus() (stop func()) {
-	path := socketPath(s.store.path)
-	listener, err := listenUnix(path)
+	if s.statusSocket == "" {
+		return func() {}
+	}
+	listener, err := listenUnix(s.statusSocket)
 	if err != nil {
 		s.log.Warn("'widgetd status' can't ask this service", "error", err.Error())
 		return func() {}
