@@ -195,8 +195,7 @@ func fileVersion(path string, file *os.File) (version int, err error) {
 func (m *migration) lockExclusively() (err error) {
 	pragmas := url.Values{"mode": {"rw"}, "_pragma": {"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
 		"foreign_keys(0)", "legacy_alter_table(1)", // so that a step may rebuild a table that others and views name; checkResult looks at both
-		"ignore_check_constraints(1)", // what a step copies was checked before
-		"cache_size(-131072)",         // KiB: with less, pages of large indexes are written and read again and again
+		"cache_size(-131072)", // KiB: with less, pages of large indexes are written and read again and again
 	}}
 	if m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode()); err != nil {
 		return withHint(err)
@@ -243,7 +242,7 @@ func (m *migration) checkDiskSpace() error {
 		return nil
 	}
 	var needed uint64
-	for suffix, times := range map[string]uint64{"": 2, "-wal": 1} {
+	for suffix, times := range map[string]uint64{"": 3, "-wal": 1} {
 		if info, err := os.Stat(m.path + suffix); err == nil {
 			needed += times * uint64(info.Size())
 		}

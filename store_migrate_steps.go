@@ -137,7 +137,13 @@ func (m *migration) rebuild(declarations string, sources map[string]tableSource)
 	if err != nil {
 		return err
 	}
+	if err := m.exec(`PRAGMA ignore_check_constraints = ON`); err != nil { // what is copied was checked before
+		return err
+	}
 	if err := m.rebuildTables(tables, old, sources); err != nil {
+		return err
+	}
+	if err := m.exec(`PRAGMA ignore_check_constraints = OFF`); err != nil {
 		return err
 	}
 	for _, d := range others {
@@ -152,38 +158,33 @@ func (m *migration) rebuild(declarations string, sources map[string]tableSource)
 	return m.restoreSequences(sequences)
 }
 
-// rebuildTables makes tables anew and fills them. An old one is called old_NAME until all are
-// filled, since one may be the source of others.
+// rebuildTables makes tables anew and fills them. An old one is called old_NAME until its rows
+// are copied, and then makes room for the next.
 func (m *migration) rebuildTables(tables []declaration, old map[string]schemaObject, sources map[string]tableSource) error {
-	existed := func(name string) bool { _, there := old["table "+name]; return there }
 	for _, d := range tables {
-		if existed(d.name) {
+		_, existed := old["table "+d.name]
+		if existed {
 			if err := m.exec(`ALTER TABLE ` + d.name + ` RENAME TO old_` + d.name); err != nil {
 				return err
 			}
 		}
-	}
-	for _, d := range tables {
 		if err := m.exec(d.text); err != nil {
 			return err
 		}
 		var err error
-		if source := sources[d.name]; source.query != "" {
+		source := sources[d.name]
+		m.setPart("copying " + d.name)
+		if source.query != "" {
 			err = m.exec(`INSERT INTO ` + d.name + ` ` + source.query)
 		} else {
 			err = m.copyTable(d.name, source.columns)
 		}
+		if existed && err == nil {
+			m.setPart("removing what was copied of " + d.name)
+			err = m.drop(`TABLE old_`+d.name, source.erase)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.name, err)
-		}
-	}
-	for _, d := range tables {
-		if !existed(d.name) {
-			continue
-		}
-		m.setPart("removing what was copied of " + d.name)
-		if err := m.drop(`TABLE old_`+d.name, sources[d.name].erase); err != nil {
-			return err
 		}
 	}
 	return nil

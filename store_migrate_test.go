@@ -467,6 +467,9 @@ var upgradeRefusals = []struct {
 	{"page size damaged", func(t testing.TB, path string) { damage(t, path, 16, 0xff, 0xff) }, "run 'widgetd check', or restore a backup"},
 	{"cut off", func(t testing.TB, path string) { os.Truncate(path, 5000) }, "run 'widgetd check', or restore a backup"},
 	{"root page damaged", func(t testing.TB, path string) { damage(t, path, 100, make([]byte, 200)...) }, "run 'widgetd check', or restore a backup"},
+	{"a value that its rule forbids", func(t testing.TB, path string) {
+		raw(t, path, "PRAGMA ignore_check_constraints = 1; UPDATE licenses SET grace_days = -1")
+	}, "it is not sound: integrity: CHECK constraint failed in licenses"},
 	{"a value damaged", damagedText, "it is not sound: integrity: "},
 	{"a table missing", func(t testing.TB, path string) { raw(t, path, "PRAGMA foreign_keys = 0; DROP TABLE probes") }, "mend this first: schema: table probes is missing"},
 	{"an index missing", func(t testing.TB, path string) { raw(t, path, "DROP INDEX leads_email") }, "mend this first: schema: index leads_email is missing"},
