@@ -199,7 +199,6 @@ func (m *migration) lockExclusively() (err error) {
 		// With these two a step may rebuild a table that other tables and views refer to;
 		// checkResult checks the foreign keys and the schema at the end.
 		"foreign_keys(0)", "legacy_alter_table(1)",
-		"ignore_check_constraints(1)", // what a step copies was checked before
 		"cache_size(-131072)",         // KiB: with less, pages of large indexes are written and read again and again
 	}}
 	m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode())
@@ -245,7 +244,7 @@ func (m *migration) checkDiskSpace() error {
 		return nil
 	}
 	var needed uint64
-	for suffix, times := range map[string]uint64{"": 2, "-wal": 1} {
+	for suffix, times := range map[string]uint64{"": 3, "-wal": 1} {
 		if info, err := os.Stat(m.path + suffix); err == nil {
 			needed += times * uint64(info.Size())
 		}

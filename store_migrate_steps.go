@@ -137,11 +137,17 @@ func (m *migration) rebuild(declarations string, sources map[string]tableSource)
 	if err != nil {
 		return err
 	}
-	if err := m.rebuildTables(tables, old, sources); err != nil {
+	if err := m.exec(`PRAGMA ignore_check_constraints = ON`); err != nil { // what is copied was checked before
+		return err
+	}
+	if err := m.rebuildTables(tables, others, old, sources); err != nil {
+		return err
+	}
+	if err := m.exec(`PRAGMA ignore_check_constraints = OFF`); err != nil {
 		return err
 	}
 	for _, d := range others {
-		if kept[d.kind+" "+d.name] {
+		if kept[d.kind+" "+d.name] || d.isPartialIndexOf(changed) {
 			continue
 		}
 		m.setPart("making " + d.kind + " " + d.name)
@@ -152,38 +158,39 @@ func (m *migration) rebuild(declarations string, sources map[string]tableSource)
 	return m.restoreSequences(sequences)
 }
 
-// rebuildTables makes tables anew and fills them. An old one is called old_NAME until all are
-// filled, since one may be the source of others.
-func (m *migration) rebuildTables(tables []declaration, old map[string]schemaObject, sources map[string]tableSource) error {
-	existed := func(name string) bool { _, there := old["table "+name]; return there }
+// rebuildTables makes tables anew and fills them. An old one is called old_NAME until its rows
+// are copied, and then makes room for the next. Indexes are made when a table is filled, in one
+// go; but a partial one, which has few rows, before, since making it reads the whole table.
+func (m *migration) rebuildTables(tables, others []declaration, old map[string]schemaObject, sources map[string]tableSource) error {
 	for _, d := range tables {
-		if existed(d.name) {
+		_, existed := old["table "+d.name]
+		if existed {
 			if err := m.exec(`ALTER TABLE ` + d.name + ` RENAME TO old_` + d.name); err != nil {
 				return err
 			}
 		}
-	}
-	for _, d := range tables {
-		if err := m.exec(d.text); err != nil {
+		err := m.exec(d.text)
+		for _, index := range others {
+			if err == nil && index.isPartialIndexOf(map[string]bool{d.name: true}) {
+				err = m.exec(index.text)
+			}
+		}
+		if err != nil {
 			return err
 		}
-		var err error
-		if source := sources[d.name]; source.query != "" {
+		source := sources[d.name]
+		m.setPart("copying " + d.name)
+		if source.query != "" {
 			err = m.exec(`INSERT INTO ` + d.name + ` ` + source.query)
 		} else {
 			err = m.copyTable(d.name, source.columns)
 		}
+		if existed && err == nil {
+			m.setPart("removing what was copied of " + d.name)
+			err = m.drop(`TABLE old_`+d.name, source.erase)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.name, err)
-		}
-	}
-	for _, d := range tables {
-		if !existed(d.name) {
-			continue
-		}
-		m.setPart("removing what was copied of " + d.name)
-		if err := m.drop(`TABLE old_`+d.name, sources[d.name].erase); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -290,6 +297,14 @@ func (m *migration) restoreSequences(all []sequence) error {
 
 // A declaration is one CREATE statement.
 type declaration struct{ kind, name, text string }
+
+// isPartialIndexOf reports whether d declares an index on one of the tables that has a WHERE.
+func (d declaration) isPartialIndexOf(tables map[string]bool) bool {
+	on := partialIndex.FindStringSubmatch(d.text)
+	return on != nil && tables[on[1]]
+}
+
+var partialIndex = regexp.MustCompile(`(?ms)^CREATE (?:UNIQUE )?INDEX \w+ ON (\w+) .*\bWHERE\b`)
 
 var createStatement = regexp.MustCompile(`^CREATE (?:UNIQUE )?(TABLE|INDEX|VIEW|TRIGGER) (\w+)`)
 

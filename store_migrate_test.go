@@ -520,6 +520,8 @@ var upgradeRefusals = []struct {
 		"run 'widgetd check', or restore a backup"},
 	{"root page damaged", byDamage(100, make([]byte, 200)...),
 		"run 'widgetd check', or restore a backup"},
+	{"a value that its rule forbids", bySQL("PRAGMA ignore_check_constraints = 1; UPDATE licenses SET grace_days = -1"),
+		"it is not sound: integrity: CHECK constraint failed in licenses"},
 	{"a value damaged", damagedText,
 		"it is not sound: integrity: "},
 	{"a table missing", bySQL("PRAGMA foreign_keys = 0; DROP TABLE probes"),
@@ -1122,11 +1124,11 @@ func TestLeads_eraseNamesTheCopiesThatStillHoldTheAddress(t *testing.T) {
 	}
 }
 
-// upgradeRows is how many leads, licences, devices and events of each BenchmarkUpgrade has.
-var upgradeRows = flag.Int("rows", 10_000, "leads, licences, devices and events of each in the database of BenchmarkUpgrade")
+// upgradeRows is how many leads, licences, devices and events each BenchmarkUpgrade has.
+var upgradeRows = flag.Int("rows", 10_000, "leads, licences, devices and events, each, in the database of BenchmarkUpgrade")
 
-// manyOfVersion1 adds to a database of version 1 n leads, licences with a key, devices, and an
-// event of each. Ids tell the time, as those of the service do.
+// manyOfVersion1 adds to a database of version 1 n leads, licences with a key, devices, and
+// events, which are about each of those in turn. Ids tell the time, as those of the service do.
 func manyOfVersion1(n int) string {
 	const id = `printf('%012x', 1700000000000 + i * 1000) || lower(hex(randomblob(7)))`
 	const at = `strftime('%Y-%m-%dT%H:%M:%SZ', '2024-01-01', (i * 60) || ' seconds')`
@@ -1140,12 +1142,9 @@ func manyOfVersion1(n int) string {
 		INSERT INTO license_keys (hash, license_id, hint, created_at) SELECT randomblob(32), 'lic_' || id, 'XXXXX', at FROM made;
 		INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, lease_kid, leased_at, lease_expires_at, activated_at, last_seen_at)
 			SELECT 'dev_' || id, 'lic_' || id, randomblob(32), 'Kitchen 1', 'linux/arm64', '2.4.1', 'active', 3, 'a-key', at, at, at, at FROM made;
-		INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor)
-			SELECT 'evt_' || id, at, 'lead.created', account, NULL, NULL, 'lead_' || id, 'site' FROM made;
-		INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor)
-			SELECT 'evt_1' || id, at, 'license.created', account, 'lic_' || id, NULL, NULL, 'command' FROM made;
-		INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor)
-			SELECT 'evt_2' || id, at, 'device.activated', account, 'lic_' || id, 'dev_' || id, NULL, 'device' FROM made;
+		INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor) SELECT 'evt_' || id, at,
+			iif(i % 3, iif(i % 3 = 1, 'license.created', 'device.activated'), 'lead.created'), account,
+			iif(i % 3, 'lic_' || id, NULL), iif(i % 3 = 2, 'dev_' || id, NULL), iif(i % 3, NULL, 'lead_' || id), 'site' FROM made;
 		DROP TABLE made; COMMIT; VACUUM;`
 }
 

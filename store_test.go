@@ -117,6 +117,18 @@ func TestSchema_tablesAreAllStrict(t *testing.T) {
 	}
 }
 
+func TestSchema_foreignKeysAreOneColumnThatNamesOne(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	const keys = `SELECT count(*) FROM sqlite_schema t JOIN pragma_foreign_key_list(t.name) k WHERE t.type = 'table'`
+	if n := s.count(keys); n < 10 {
+		t.Fatalf("%d foreign keys: the test looks at the wrong place", n)
+	}
+	if n := s.count(keys + ` AND (k.seq > 0 OR k."to" IS NULL)`); n > 0 {
+		t.Errorf("%d foreign keys that foreignKeyFaults does not look at as they are", n)
+	}
+}
+
 func TestSchema_refusesATimeThatNoCalendarHas(t *testing.T) {
 	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
