@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 )
 
 // A sourceFile is one parsed Go file that is no test.
@@ -367,6 +368,32 @@ func TestHouse_functionFitsOnAScreen(t *testing.T) {
 			}
 			if lines := src.fset.Position(fn.End()).Line - src.fset.Position(fn.Pos()).Line + 1; lines > screen {
 				t.Errorf("%s: %s has %d lines", src.at(fn), fn.Name.Name, lines)
+			}
+		}
+	}
+}
+
+func TestHouse_linesFitOnAScreen(t *testing.T) {
+	t.Parallel()
+	const screen, tab = 120, "    " // characters; aim for 110
+	src := source(t)
+	for _, f := range src.files {
+		asItIs := map[int]bool{} // lines of texts that stand in the source as they are printed
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(lit.Value, "`") {
+				first, last := src.fset.Position(lit.Pos()).Line, src.fset.Position(lit.End()).Line
+				for line := first + 1; line < last; line++ {
+					asItIs[line] = true
+				}
+			}
+			return true
+		})
+		number := 0
+		for line := range strings.Lines(f.text) {
+			number++
+			long := utf8.RuneCountInString(strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", tab))
+			if long > screen && !asItIs[number] {
+				t.Errorf("%s:%d has %d characters, more than %d", f.name, number, long, screen)
 			}
 		}
 	}
