@@ -185,6 +185,10 @@ type ownerVerb func(f *filled, t *tx, o owner) (rows int, err error)
 
 // ownerVerbs are all functions that take an owner and ask the store.
 var ownerVerbs = map[string]ownerVerb{
+	"queries.countLeads": func(_ *filled, t *tx, o owner) (int, error) {
+		n, err := t.countLeads(o, t.now.after(time.Hour))
+		return int(n), err
+	},
 	"queries.leads": func(_ *filled, t *tx, o owner) (int, error) { return rowsOfPage(t.leads(leadFilter{owner: o}, "", 10)) },
 	"tx.eraseLeads": func(_ *filled, t *tx, o owner) (int, error) {
 		n, err := t.eraseLeads(o, filledEmail)

@@ -631,7 +631,7 @@ func TestLead_keepsFieldsListsThemAndErasesThem(t *testing.T) {
 	if err != nil || len(rows) != 2 || rows[0][6] != "fields" || rows[1][6] != kept {
 		t.Errorf("exported as CSV %q, %v", rows, err)
 	}
-	if out := s.must("leads", "list"); !strings.Contains(out, kept) {
+	if out := s.must("leads", "list", "-wide"); !strings.Contains(out, kept) {
 		t.Errorf("listed\n%s", out)
 	}
 	if n := s.count(`SELECT count(*) FROM events WHERE type = 'lead.created' AND subject_id = ? AND data = '{}'`, id); n != 1 {

@@ -191,6 +191,7 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
+	o.statusSocket = socketPath(db)
 	s, err := newServer(st, keys, o, log, wings)
 	if err != nil {
 		return errors.Join(err, st.close())

@@ -40,11 +40,18 @@ func (q *queries) tallyLicenses(now, soon stamp) (licenseTally, error) {
 }
 
 // countToday returns how many leads and events were written since a time. It reads no others, since
-// ids begin with the time.
+// their numbers grow with the time.
 func (q *queries) countToday(midnight stamp) (leads, events int64, err error) {
-	err = q.one(`SELECT (SELECT count(*) FROM leads WHERE id >= ?), (SELECT count(*) FROM events WHERE id >= ?)`,
-		[]any{formatID("lead", midnight.Time, [10]byte{}), formatID("evt", midnight.Time, [10]byte{})},
-		&leads, &events)
+	firstLead, err := q.firstSince(`leads`, `created_at`, midnight)
+	if err != nil {
+		return 0, 0, err
+	}
+	firstEvent, err := q.firstSince(`events`, `at`, midnight)
+	if err != nil {
+		return 0, 0, err
+	}
+	err = q.one(`SELECT (SELECT count(*) FROM leads WHERE seq >= ?), (SELECT count(*) FROM events WHERE seq >= ?)`,
+		[]any{firstLead, firstEvent}, &leads, &events)
 	return leads, events, err
 }
 

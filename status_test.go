@@ -55,7 +55,7 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 	if got, want := todo(o.object("status")), []string{"the service is not running: start it", "there was no backup yet: run 'widgetd backup FILE', best each day"}; !slices.Equal(got, want) {
 		t.Errorf("of a new file: %q", got)
 	}
-	o.do("account", "close", o.object("account", "add", "Closed")["id"].(string))
+	o.do("account", "close", o.object("account", "add", "Closed")["id"].(string), "-force")
 	for _, expires := range []string{"365d", "5d", ""} {
 		o.do("license", "add", "-account", o.account, "-product", "kds", "-expires", expires)
 	}

@@ -54,7 +54,7 @@ func TestInit_neverTouchesWhatIsThere(t *testing.T) {
 		t.Errorf("files %q, want %q", got, want)
 	}
 	o.fails("is not a base address", "init", "-db", filepath.Join(o.dir, "new", "x.db"), "-base-url", "https://example.com/")
-	o.fails("an origin is", "init", "-db", filepath.Join(o.dir, "new", "x.db"), "-origin", "example.com")
+	o.fails("lacks its scheme", "init", "-db", filepath.Join(o.dir, "new", "x.db"), "-origin", "example.com")
 	if _, err := os.Stat(filepath.Join(o.dir, "new")); err == nil {
 		t.Error("a refused init made a directory")
 	}

@@ -199,7 +199,7 @@ func (m *migration) lockExclusively() (err error) {
 		// With these two a step may rebuild a table that other tables and views refer to;
 		// checkResult checks the foreign keys and the schema at the end.
 		"foreign_keys(0)", "legacy_alter_table(1)",
-		"cache_size(-131072)",         // KiB: with less, pages of large indexes are written and read again and again
+		"cache_size(-131072)", // KiB: with less, pages of large indexes are written and read again and again
 	}}
 	m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode())
 	if err != nil {

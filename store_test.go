@@ -206,7 +206,7 @@ func TestView_canBeReadByPeopleWhileItServes(t *testing.T) {
 	} {
 		expected := map[string]string{
 			"v_licenses": "board suspended 0, kds grace 0", "v_devices": "0 devices", "v_leads_by_day": "main newsletter 1", "v_widget_days": "Lunch 1 1",
-			"v_legacy_callers": "/api/legacy/widget/stats unknown 1", "v_audit": "lead.created, license.suspended, license.created, license.created",
+			"v_legacy_callers": "/api/legacy/widget/stats unknown 1", "v_audit": "lead.created, license.suspended, license.created, license.created, widget.created",
 		}[view]
 		var got string
 		if err := db.QueryRow(want).Scan(&got); err != nil || got != expected {
@@ -381,7 +381,7 @@ func (s *service) askAboutLicences() {
 		s.post("/licenses/"+id+"/"+change, `{}`, admin)
 	}
 	event := s.get("/events?limit=2", admin).is(200).text("next_cursor")
-	for _, filter := range []string{"", "&license_id=" + id, "&device_id=" + device, "&type=x&license_id=" + id, "&type=x", "&since=2026-01-01T00:00:00Z",
+	for _, filter := range []string{"", "&license_id=" + id, "&device_id=" + device, "&type=license.updated&license_id=" + id, "&type=license.updated", "&since=2026-01-01T00:00:00Z",
 		"&since=2026-01-01T00:00:00Z&device_id=" + device} {
 		for _, owner := range []string{"", "&account_id=" + s.account} {
 			s.get("/events?limit=1"+filter+owner, admin).is(200)

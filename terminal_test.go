@@ -35,7 +35,7 @@ func TestCommand_tablesFitTheWidthAndAreWholeWithWide(t *testing.T) {
 			}
 		}
 	}
-	if out := o.do("license", "list"); strings.Contains(out, id) || !strings.Contains(out, "lic_…") || !strings.Contains(out, id[len(id)-5:]) {
+	if out := o.do("license", "list"); strings.Contains(out, id) || !strings.Contains(out, "lic_…") || !strings.Contains(out, id[len(id)-2:]) {
 		t.Errorf("the id is not shortened to its ends:\n%s", out)
 	}
 	if out := o.do("license", "list", "-wide"); !strings.Contains(out, id) || !strings.Contains(out, "kitchen-display-for-the-second-floor") || !strings.Contains(out, o.account) {

@@ -100,8 +100,6 @@ CREATE INDEX licenses_grace_due ON licenses (expires_at)
   WHERE state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at;
 CREATE INDEX licenses_expiry_due ON licenses (strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days'))
   WHERE state <> 'revoked' AND expired_noted IS NOT strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days');
-CREATE INDEX licenses_expiring_due ON licenses (expires_at)
-  WHERE state <> 'revoked' AND expiring_noted IS NOT expires_at;
 
 CREATE TABLE license_keys (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the normalised key; the key itself is kept nowhere
