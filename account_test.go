@@ -190,8 +190,21 @@ var ownerVerbs = map[string]ownerVerb{
 		return int(n), err
 	},
 	"queries.leads": func(_ *filled, t *tx, o owner) (int, error) { return rowsOfPage(t.leads(leadFilter{owner: o}, "", 10)) },
-	"tx.eraseLeads": func(_ *filled, t *tx, o owner) (int, error) {
-		n, err := t.eraseLeads(o, filledEmail)
+	"queries.leadsOfAddress": func(_ *filled, t *tx, o owner) (int, error) {
+		return rowsOf(t.leadsOfAddress(o, filledEmail, addressRange(filledEmail).first))
+	},
+	"tx.blankLeads": func(_ *filled, t *tx, o owner) (n int, err error) {
+		if _, _, err := t.blankLeads(o, filledEmail, addressRange(filledEmail).first); err != nil {
+			return 0, err
+		}
+		err = t.one(`SELECT count(*) FROM leads WHERE email NOT LIKE '%@%'`, nil, &n)
+		return n, err
+	},
+	"tx.deleteLeads": func(_ *filled, t *tx, o owner) (int, error) {
+		if _, _, err := t.blankLeads(o, filledEmail, addressRange(filledEmail).first); err != nil {
+			return 0, err
+		}
+		n, err := t.deleteLeads(o, filledEmail)
 		return int(n), err
 	},
 	"tx.purgeLeads": func(_ *filled, t *tx, o owner) (int, error) {

@@ -228,10 +228,7 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 	if err != nil {
 		return nil, err
 	}
-	erased, err := s.store.updateInParts(ctx, erasedAtOnce, func(t *tx) (int64, error) {
-		t.invalidate()
-		return t.eraseLeads(o, q.email)
-	})
+	erased, err := s.store.eraseLeads(ctx, o, q.email)
 	s.scrubWAL(5 * time.Second) // also after an error: part of them may be erased
 	if err != nil {
 		return nil, err
@@ -291,9 +288,7 @@ func leadsExport(e *env) error {
 
 func leadsErase(e *env) error {
 	return e.withStore(func(st *store) error {
-		erased, err := st.updateInParts(e.ctx, erasedAtOnce, func(t *tx) (int64, error) {
-			return t.eraseLeads(anyAccount, e.args[0])
-		})
+		erased, err := st.eraseLeads(e.ctx, anyAccount, e.args[0])
 		if err != nil {
 			return err
 		}

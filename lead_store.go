@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -33,7 +36,8 @@ type lead struct {
 const leadColumns = `seq, id, account_id, type, email, source, page, fields, created_at`
 
 func (l *lead) dest() []any {
-	return []any{&l.seq, &l.ID, &l.AccountID, &l.Type, &l.Email, &l.Source, &l.Page, (*optionalJSON)(&l.Fields), &l.CreatedAt}
+	return []any{&l.seq, &l.ID, &l.AccountID, &l.Type, &l.Email, &l.Source, &l.Page,
+		(*optionalJSON)(&l.Fields), &l.CreatedAt}
 }
 
 // emailKey returns the address in lower case, for comparing without case.
@@ -113,34 +117,107 @@ func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead
 // erasedAtOnce is how many leads of an address one transaction erases.
 const erasedAtOnce = 1_000
 
-// eraseLeads removes up to erasedAtOnce leads of an owner that have the address, compared
-// without case, and returns how many there were: fewer than erasedAtOnce means that none is
-// left. Until the WAL is truncated, it still holds the address.
-func (t *tx) eraseLeads(o owner, email string) (int64, error) {
-	type candidate struct {
-		seq   int64
-		email string
-	}
-	first := addressDigest(email)
-	past := append(append([]byte{}, first...), strings.Repeat("\xff", 8)...)
-	query, args := o.narrow(`SELECT seq, email FROM leads WHERE digest >= ? AND digest <= ?`, `account_id`,
-		append(append([]byte{}, first...), make([]byte, 8)...), past)
-	found, err := collect(t.queries, query+` LIMIT ?`, append(args, erasedAtOnce), func(c *candidate) []any { return []any{&c.seq, &c.email} })
-	if err != nil {
-		return 0, err
-	}
-	erased := int64(0)
-	for _, c := range found {
-		if emailKey(c.email) != emailKey(email) { // the digests of two addresses are the same
-			continue
-		}
-		n, err := t.exec(`DELETE FROM leads WHERE seq = ?`, c.seq)
+// eraseLeads removes every lead of an owner that has the address, compared without case, and
+// returns how many there were. It does so in transactions of erasedAtOnce, so that other writes
+// go on in between; after an error, those that are left are found again. Until the WAL is
+// truncated, it still holds the address.
+func (s *store) eraseLeads(ctx context.Context, o owner, email string) (int64, error) {
+	// All rows are overwritten before the first is deleted: deleting moves rows to other pages,
+	// and where a row was SQLite leaves its bytes.
+	last := addressRange(email).first
+	for more := true; more; {
+		began, next := time.Now(), last
+		err := s.update(ctx, func(t *tx) (err error) {
+			t.invalidate()
+			next, more, err = t.blankLeads(o, email, last)
+			return err
+		})
 		if err != nil {
 			return 0, err
 		}
-		erased += n
+		last = next
+		time.Sleep(time.Since(began)) // see updateInParts
 	}
-	return erased, nil
+	return s.updateInParts(ctx, erasedAtOnce, func(t *tx) (int64, error) {
+		t.invalidate()
+		return t.deleteLeads(o, email)
+	})
+}
+
+// A leadPlace is a place in the order of the index on digests.
+type leadPlace struct {
+	digest []byte
+	seq    int64
+}
+
+// addressRange returns the places before and after the leads of an address.
+func addressRange(email string) (r struct{ first, last leadPlace }) {
+	half := addressDigest(email)
+	r.first.digest = append(slices.Clone(half), make([]byte, 8)...)
+	r.last.digest = append(slices.Clone(half), bytes.Repeat([]byte{0xff}, 8)...)
+	return r
+}
+
+// A leadAddress is what erasing reads of a lead.
+type leadAddress struct {
+	leadPlace
+	email string
+}
+
+// leadsOfAddress returns up to erasedAtOnce leads of an owner whose digest is that of an
+// address, after a place.
+func (q *queries) leadsOfAddress(o owner, email string, after leadPlace) ([]leadAddress, error) {
+	query, args := o.narrow(`SELECT digest, seq, email FROM leads WHERE (digest, seq) > (?, ?) AND digest <= ?`,
+		`+account_id`, after.digest, after.seq, addressRange(email).last.digest)
+	return collect(q, query+` ORDER BY digest, seq LIMIT ?`, append(args, erasedAtOnce),
+		func(l *leadAddress) []any { return []any{&l.digest, &l.seq, &l.email} })
+}
+
+// blankLeads overwrites what the next leads of an address after a place say of a person, in
+// place: the values that it writes have the same length. It returns the place to go on after.
+func (t *tx) blankLeads(o owner, email string, after leadPlace) (last leadPlace, more bool, err error) {
+	found, err := t.leadsOfAddress(o, email, after)
+	if err != nil || len(found) == 0 {
+		return after, false, err
+	}
+	for _, l := range found {
+		if emailKey(l.email) != emailKey(email) { // the digests of two addresses are the same
+			continue
+		}
+		_, err := t.exec(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
+			page = '/' || substr(`+blanked("page", "x")+`, 2), fields = '{' || substr(`+blanked("fields", " ")+`, 3) || '}'
+			WHERE seq = ?`, l.seq)
+		if err != nil {
+			return after, false, err
+		}
+	}
+	return found[len(found)-1].leadPlace, len(found) == erasedAtOnce, nil
+}
+
+// blanked is SQL for a text of as many bytes as a column has, all the same; NULL for NULL.
+func blanked(column, filler string) string {
+	size := `length(CAST(` + column + ` AS BLOB))`
+	return `substr(printf('%.*c', ` + size + `, '` + filler + `'), 1, ` + size + `)`
+}
+
+// deleteLeads removes up to erasedAtOnce leads of an address that blankLeads has overwritten,
+// and returns how many.
+func (t *tx) deleteLeads(o owner, email string) (deleted int64, err error) {
+	found, err := t.leadsOfAddress(o, email, addressRange(email).first)
+	if err != nil {
+		return 0, err
+	}
+	for _, l := range found {
+		if strings.Contains(l.email, "@") { // another address, or a lead that came in since
+			continue
+		}
+		n, err := t.exec(`DELETE FROM leads WHERE seq = ?`, l.seq)
+		if err != nil {
+			return 0, err
+		}
+		deleted += n
+	}
+	return deleted, nil
 }
 
 // purgedAtOnce is how many leads one transaction looks at to purge.

@@ -452,8 +452,7 @@ func TestErase_underAReaderEmptiesTheWALOnceThatHasEnded(t *testing.T) {
 	s.post("/widget/leads", `{"type":"newsletter","email":"forget.me@example.com"}`).is(200)
 	end := leaveOpen(t, s.store.path)
 	s.change(func(tx *tx) error {
-		_, err := tx.eraseLeads(anyAccount, "forget.me@example.com")
-		return err
+		return eraseInOne(tx, "forget.me@example.com")
 	})
 	s.server.scrubWAL(0)
 	s.server.scrubWAL(0)
@@ -483,8 +482,7 @@ func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *test
 		return err
 	}, func(tx *tx) error {
 		end = leaveOpen(t, path)
-		_, err := tx.eraseLeads(anyAccount, "forget.me@example.com")
-		return err
+		return eraseInOne(tx, "forget.me@example.com")
 	}} {
 		if err := old.update(t.Context(), f); err != nil {
 			t.Fatal(err)
@@ -780,5 +778,33 @@ func TestLead_listOfCommandsTakesDatesWithTheirWholeDay(t *testing.T) {
 	}
 	if out := o.do("leads", "list", "-limit", "1"); !strings.Contains(out, "d4@") || strings.Contains(out, "d3@") || !strings.Contains(o.noted, "print more with -limit N or 'widgetd leads export'") {
 		t.Errorf("listed\n%s%s", out, o.noted)
+	}
+}
+
+// eraseInOne erases the leads of an address in one transaction.
+func eraseInOne(t *tx, email string) error {
+	if _, _, err := t.blankLeads(anyAccount, email, addressRange(email).first); err != nil {
+		return err
+	}
+	_, err := t.deleteLeads(anyAccount, email)
+	return err
+}
+
+func TestErase_overwritesWithValuesOfTheSameLength(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.post("/widget/leads", `{"type":"demo","email":"zoë@example.com","source":"é","page":"/menü","fields":{"name":"Zoë"}}`).is(200)
+	s.post("/widget/leads", `{"type":"demo","email":"zoë@example.com"}`).is(200)
+	size := `SELECT group_concat(length(CAST(email AS BLOB)) || ' ' || coalesce(length(CAST(source AS BLOB)), '-') || ' ' ||
+		coalesce(length(CAST(page AS BLOB)), '-') || ' ' || coalesce(length(CAST(fields AS BLOB)), '-')) FROM leads`
+	var before, after string
+	s.check(s.store.one(size, nil, &before))
+	s.change(func(t *tx) error {
+		_, _, err := t.blankLeads(anyAccount, "ZOË@example.com", addressRange("zoë@example.com").first)
+		return err
+	})
+	s.check(s.store.one(size, nil, &after))
+	if after != before || s.count(`SELECT count(*) FROM leads WHERE email GLOB '*[^x]*' OR source GLOB '*[^x]*' OR page GLOB '/*[^x]*' OR fields GLOB '*[^{} ]*'`) != 0 {
+		t.Errorf("lengths %s, want %s: %s", after, before, s.dump())
 	}
 }

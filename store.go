@@ -232,7 +232,8 @@ func (q *queries) firstSince(table, column string, since stamp) (first int64, er
 		middle := first + (end-first)/2
 		var seq int64
 		var at stamp
-		err := q.one(`SELECT seq, `+column+` FROM `+table+` WHERE seq >= ? ORDER BY seq LIMIT 1`, []any{middle}, &seq, &at)
+		err := q.one(`SELECT seq, `+column+` FROM `+table+` WHERE seq >= ? ORDER BY seq LIMIT 1`,
+			[]any{middle}, &seq, &at)
 		switch {
 		case err != nil && !errors.Is(err, errNotFound):
 			return 0, err

@@ -620,14 +620,16 @@ func (q *queries) foreignKeyFaults() (faults []string, err error) {
 		return nil, fmt.Errorf("foreign keys: %w", err)
 	}
 	for _, k := range keys {
-		broken := fmt.Sprintf(`FROM %[1]s WHERE %[2]s IS NOT NULL AND NOT EXISTS (SELECT 1 FROM %[3]s p WHERE p.%[4]s = %[1]s.%[2]s)`,
+		broken := fmt.Sprintf(
+			`FROM %[1]s WHERE %[2]s IS NOT NULL AND NOT EXISTS (SELECT 1 FROM %[3]s p WHERE p.%[4]s = %[1]s.%[2]s)`,
 			k.table, k.from, k.parent, k.to)
 		var rows int
 		if err := q.one(`SELECT count(*) `+broken, nil, &rows); err != nil {
 			return nil, fmt.Errorf("foreign keys: %w", err)
 		}
 		if rows > 0 {
-			faults = append(faults, fmt.Sprintf("foreign key: %d of %s names a row of %s that is not there: see SELECT * %s",
+			faults = append(faults, fmt.Sprintf(
+				"foreign key: %d of %s names a row of %s that is not there: see SELECT * %s",
 				rows, k.table, k.parent, broken))
 		}
 	}
@@ -652,8 +654,9 @@ func (q *queries) seatFaults() (faults []string, err error) {
 		return nil, fmt.Errorf("seats: %w", err)
 	}
 	if wrong > 0 {
-		faults = append(faults, fmt.Sprintf("seats: of %d licences, %s for one, another number of seats is counted than of "+
-			"active devices: count anew with the sqlite3 shell: %s", wrong, example.String, recountSeats))
+		faults = append(faults, fmt.Sprintf(
+			"seats: of %d licences, %s for one, another number of seats is counted than of "+
+				"active devices: count anew with the sqlite3 shell: %s", wrong, example.String, recountSeats))
 	}
 	return faults, nil
 }

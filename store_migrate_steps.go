@@ -54,13 +54,15 @@ func upgradeToV2(m *migration) error {
 		}},
 		"licenses": {columns: map[string]string{
 			"customer": "NULL", "seat_limit_noted_at": "NULL",
-			"expiring_noted": "CASE WHEN grace_noted IS expires_at OR expired_noted IS " + graceEndV2 + " THEN expires_at END",
+			"expiring_noted": "CASE WHEN grace_noted IS expires_at OR expired_noted IS " + graceEndV2 +
+				" THEN expires_at END",
 		}},
 		"events": {columns: map[string]string{
 			"subject_id": "coalesce(license_id, lead_id, '')",
 			"data":       "CASE WHEN device_id IS NULL THEN data ELSE json_set(data, '$.device_id', device_id) END",
 		}},
-		"license_keys":  {query: `SELECT * FROM old_license_keys ORDER BY hash`}, // in any other order each row is far from the last
+		// In any other order each row would be far from the last.
+		"license_keys":  {query: `SELECT * FROM old_license_keys ORDER BY hash`},
 		"license_seats": {query: `SELECT license_id, count(*) FROM devices WHERE state = 'active' GROUP BY license_id`},
 	})
 }
@@ -92,7 +94,7 @@ func leadDigestV2(accountID, kind, email, source, page string) []byte {
 type tableSource struct {
 	query   string            // what selects them; "": all of the table that had the name
 	columns map[string]string // of that table: what columns that it lacks or had otherwise are filled with
-	erase   bool              // overwrite what the old table and its indexes leave in free pages: it can be erased later
+	erase   bool              // overwrite what the old table and its indexes leave in free pages
 }
 
 // copiedAtOnce is how many rows of a table one statement copies, so that progress can be told.
@@ -161,7 +163,9 @@ func (m *migration) rebuild(declarations string, sources map[string]tableSource)
 // rebuildTables makes tables anew and fills them. An old one is called old_NAME until its rows
 // are copied, and then makes room for the next. Indexes are made when a table is filled, in one
 // go; but a partial one, which has few rows, before, since making it reads the whole table.
-func (m *migration) rebuildTables(tables, others []declaration, old map[string]schemaObject, sources map[string]tableSource) error {
+func (m *migration) rebuildTables(
+	tables, others []declaration, old map[string]schemaObject, sources map[string]tableSource,
+) error {
 	for _, d := range tables {
 		_, existed := old["table "+d.name]
 		if existed {
@@ -215,7 +219,9 @@ func (m *migration) setPart(part string) { m.part.Store(&part) }
 
 // dropObjects drops every view and trigger, and the indexes of tables that are made anew. It
 // returns the indexes that stay, as "index NAME".
-func (m *migration) dropObjects(changed map[string]bool, sources map[string]tableSource) (kept map[string]bool, err error) {
+func (m *migration) dropObjects(
+	changed map[string]bool, sources map[string]tableSource,
+) (kept map[string]bool, err error) {
 	type object struct{ kind, name, table string }
 	objects, err := collect(m.queries, `SELECT type, name, tbl_name FROM sqlite_schema
 		WHERE type <> 'table' AND sql IS NOT NULL`, nil,
@@ -278,7 +284,8 @@ type sequence struct {
 }
 
 func (m *migration) sequences() ([]sequence, error) {
-	return collect(m.queries, `SELECT name, seq FROM sqlite_sequence`, nil, func(s *sequence) []any { return []any{&s.table, &s.last} })
+	return collect(m.queries, `SELECT name, seq FROM sqlite_sequence`, nil,
+		func(s *sequence) []any { return []any{&s.table, &s.last} })
 }
 
 // restoreSequences has AUTOINCREMENT go on where it was: no number is given twice, also when
@@ -315,14 +322,16 @@ func splitStatements(schema string) (all []declaration) {
 	for line := range strings.Lines(schema) {
 		text.WriteString(line)
 		code, _, _ := strings.Cut(line, " --")
-		created := createStatement.FindStringSubmatch(strings.TrimSpace(sqlLineComment.ReplaceAllString(text.String(), "")))
+		plain := strings.TrimSpace(sqlLineComment.ReplaceAllString(text.String(), ""))
+		created := createStatement.FindStringSubmatch(plain)
 		trigger := created != nil && created[1] == "TRIGGER"
 		code = strings.TrimSpace(code)
 		if !strings.HasSuffix(code, ";") || trigger && code != "END;" {
 			continue
 		}
 		if created != nil {
-			all = append(all, declaration{strings.ToLower(created[1]), created[2], strings.TrimSuffix(strings.TrimSpace(text.String()), ";")})
+			statement := strings.TrimSuffix(strings.TrimSpace(text.String()), ";")
+			all = append(all, declaration{strings.ToLower(created[1]), created[2], statement})
 		}
 		text.Reset()
 	}

@@ -316,7 +316,8 @@ func (w *writer) updateInParts(ctx context.Context, atOnce int64, f func(*tx) (i
 		if total += n; n < atOnce {
 			return total, nil
 		}
-		time.Sleep(time.Since(began)) // another process that waits for the lock tries now and then, and must find it free
+		// Another process that waits for the lock tries now and then, and must find it free.
+		time.Sleep(time.Since(began))
 	}
 }
 
