@@ -335,7 +335,9 @@ func TestOwner_isAskedForByNoFunctionThatTheWalkLeavesOut(t *testing.T) {
 				continue
 			}
 			found[name] = true
-			if ownerVerbs[name] == nil {
+			// store.eraseLeads runs transactions of its own: of its parts, blankLeads and
+			// deleteLeads, the walk takes each.
+			if ownerVerbs[name] == nil && name != "store.eraseLeads" {
 				t.Errorf("%s takes an owner: add it to ownerVerbs", name)
 			}
 		}

@@ -185,8 +185,8 @@ func (t *tx) blankLeads(o owner, email string, after leadPlace) (last leadPlace,
 			continue
 		}
 		_, err := t.exec(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
-			page = '/' || substr(`+blanked("page", "x")+`, 2), fields = '{' || substr(`+blanked("fields", " ")+`, 3) || '}'
-			WHERE seq = ?`, l.seq)
+			page = '/' || substr(`+blanked("page", "x")+`, 2),
+			fields = '{' || substr(`+blanked("fields", " ")+`, 3) || '}' WHERE seq = ?`, l.seq)
 		if err != nil {
 			return after, false, err
 		}
