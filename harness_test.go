@@ -697,7 +697,7 @@ func (o *operator) change(f func(*tx) error) {
 func (o *operator) addLeads(emails ...string) {
 	o.t.Helper()
 	o.change(func(t *tx) error {
-		for i, email := range emails {
+		for i, email := range slices.Backward(emails) { // the oldest first, as they come
 			source, page := "=footer", "/+menu"
 			if _, err := t.at(-time.Duration(i) * 24 * time.Hour).addLead(lead{AccountID: o.account, Type: "newsletter", Email: email, Source: &source, Page: &page}); err != nil {
 				return err
