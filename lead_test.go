@@ -239,10 +239,11 @@ func TestLead_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *test
 	t.Parallel()
 	s := newService(t)
 	s.sql(manyLeads(s.account, 25_000))
+	s.sql(`UPDATE leads SET type = 'edge' WHERE seq BETWEEN 15000 AND 15002`) // 15001 is the last that one request reads
 	for _, scope := range []string{scopeAdmin, scopeLeads} {
 		auth := "Authorization: Bearer " + s.token(s.account, scope)
 		for filter, c := range map[string]struct{ rows, empty int }{
-			"type=rare": {1, 2}, "type=none": {0, 3}, "type=rare&until=2030-01-01T00:00:02Z": {1, 0},
+			"type=rare": {1, 2}, "type=edge": {3, 1}, "type=none": {0, 3}, "type=rare&until=2030-01-01T00:00:02Z": {1, 0},
 			"type=rare&since=2030-01-01T00:00:02Z":                  {0, 3},
 			"since=2030-01-01T06:56:00Z":                            {41, 0},
 			"since=2030-01-01T00:00:05Z&until=2030-01-01T00:00:09Z": {4, 0},

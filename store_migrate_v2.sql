@@ -43,7 +43,7 @@ CREATE TABLE tokens (
 ) STRICT, WITHOUT ROWID;
 
 -- Rows are only added at the end. SQLite then never moves one to another page, which would leave
--- a copy of its address behind that erasing does not overwrite. No index holds an address.
+-- a copy of its address behind that erasing does not overwrite. No index has an address in it.
 CREATE TABLE leads (
   seq         INTEGER PRIMARY KEY,                                   -- order of writing
   id          TEXT NOT NULL CHECK (id LIKE 'lead\_%' ESCAPE '\'),    -- lead_…
@@ -56,7 +56,7 @@ CREATE TABLE leads (
   digest      BLOB NOT NULL CHECK (length(digest) = 16),             -- 8 bytes of a hash of the address in lower case, which erasing looks for, and 8 of one of all that was sent, which finds a repetition
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
 ) STRICT;
-CREATE INDEX leads_account ON leads (account_id); -- and in it by seq, as every index
+CREATE INDEX leads_account ON leads (account_id); -- of one account in the order of seq
 CREATE INDEX leads_digest ON leads (digest);
 
 CREATE TABLE licenses (
