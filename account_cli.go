@@ -243,8 +243,8 @@ func accountList(e *env) error {
 
 func accountRate(e *env) error {
 	rate, err := strconv.Atoi(e.args[1])
-	if err != nil || rate < 1 || rate > 1_000_000 {
-		return usageError("a rate is a number from 1 to 1000000")
+	if err != nil || rate < 1 || rate > maxRateOption {
+		return usageError("a rate is a number from 1 to 1000000000")
 	}
 	return e.changeQuietly(func(t *tx) error { return changeRate(t, e.args[0], rate, e.actor()) })
 }

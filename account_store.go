@@ -309,3 +309,7 @@ func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int,
 		[]any{kid, newStamp(now)}, &leases, &tokens)
 	return leases, tokens, err
 }
+
+// maxRateOption is the highest rate that can be set, in requests a minute: more than any machine
+// answers, so that it means no limit.
+const maxRateOption = 1_000_000_000

@@ -117,7 +117,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"-expires: 2020-02-29T23:59:59Z is in the past: add -force if that is meant", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "2020-02-29"}},
 		{"the option is given twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example", "-db", filepath.Join(o.dir, "none", "x.db")}},
 		{"-expires: The licence would end before it starts.", []string{"license", "add", "-account", o.account, "-product", "p", "-starts", "2030-01-02", "-expires", "2030-01-01"}},
-		{"a rate is a number from 1 to 1000000", []string{"account", "rate", o.account, "0"}},
+		{"a rate is a number from 1 to 1000000000", []string{"account", "rate", o.account, "0"}},
 		{"is not a base address", []string{"base-url", "set", "https://example.com/v2"}},
 		{"an origin is a scheme and a host", []string{"origin", "add", "-account", o.account, "https://www example.com"}},
 		{`there is no scope "everything"`, []string{"token", "issue", "-account", o.account, "-scope", "everything"}},

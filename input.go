@@ -262,19 +262,6 @@ func (in *input) pageBySeq(prefix string) pageQuery {
 	})
 }
 
-// timeParameter reads a parameter of the query that is an RFC 3339 time. It returns the zero
-// stamp if it is absent or wrong.
-func (in *input) timeParameter(name string) (t stamp) {
-	in.parameter(name, func(s string) (string, string) {
-		var ok bool
-		if t, ok = parseStamp(s); !ok {
-			return "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z."
-		}
-		return "", ""
-	})
-	return t
-}
-
 // A pageQuery says which page of a list a caller asks for.
 type pageQuery struct {
 	limit  int    // rows of a page, 1 to 200

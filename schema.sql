@@ -12,7 +12,7 @@ CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
   name        TEXT NOT NULL CHECK (name <> ''),                      -- for people: "Trattoria Roma"
   is_main     INTEGER NOT NULL DEFAULT 0 CHECK (is_main IN (0, 1)),  -- 1: the vendor's own; owns leads without an Origin
-  rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000),            -- requests a minute; NULL: 600
+  rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000000),            -- requests a minute; NULL: 600
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was added
   closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at))     -- since when nothing of it works; NULL: open
 ) STRICT, WITHOUT ROWID;

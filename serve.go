@@ -218,10 +218,6 @@ func tuneCollector(getenv func(string) string) {
 	}
 }
 
-// maxRateOption is the highest rate that an option takes, in requests a minute: more than any machine
-// answers, so that it means no limit.
-const maxRateOption = 1_000_000_000
-
 // readServerOptions returns the options that the handlers need, or a usageError.
 func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.anonymousRate, err = e.number("anonymous-rate", 1, maxRateOption); err != nil {
