@@ -129,7 +129,7 @@ func (c *clockCase) wrong() {
 			c.t.Errorf("a drained bucket of an %s gave %d at once", c.buckets[i].limit, gave)
 		}
 	}
-	time.Sleep(2 * time.Second)
+	time.Sleep(betweenTicks)
 	c.get("/leads", "Authorization: Bearer "+c.token).is(401, "invalid_token")
 	if c.by > -48*time.Hour { // else the end has not come
 		c.verifyKey(c.ended[1], "a").answers("expired")
@@ -211,6 +211,10 @@ func (c *clockCase) events() {
 	}
 }
 
+// betweenTicks is a time to wait after which no tick of the chores comes at the same moment: a
+// clock that is set during one would be read before and after.
+const betweenTicks = 2500 * time.Millisecond
+
 func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
 	t.Parallel()
 	for name, by := range jumps {
@@ -224,13 +228,13 @@ func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				var working sync.WaitGroup
 				working.Go(func() { s.server.runChores(ctx) })
-				time.Sleep(2 * time.Second)
+				time.Sleep(betweenTicks)
 				c.drainAll()
 				clock.set(by)
 				c.wrong()
 				time.Sleep(2 * sweepInterval) // what is swept is swept now
 				clock.set(0)
-				time.Sleep(2 * time.Second)
+				time.Sleep(betweenTicks)
 				c.right()
 				stop()
 				working.Wait()
@@ -256,7 +260,7 @@ func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var working sync.WaitGroup
 		working.Go(func() { s.server.runChores(ctx) })
-		time.Sleep(2 * time.Second)
+		time.Sleep(betweenTicks)
 		clock.set(24 * time.Hour)
 		time.Sleep(clockTrustDelay - time.Minute)
 		if got := s.licenseEvents(id); slices.Contains(got, "device.released time") {
