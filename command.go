@@ -33,7 +33,7 @@ func (u usageError) Error() string { return string(u) }
 // the help and its row of the README.
 type option struct {
 	name        string // of the flag: "max-devices"
-	value       string // placeholder of the value in the help: "FILE"; "" for a switch
+	value       string // what the help shows as the value: "FILE"; "" for a switch
 	def         string // the default value
 	help        string // what the option means to the command that takes it
 	generalHelp string // what the list of all options says in place of help; "": the same

@@ -134,7 +134,7 @@ func (q *queries) licenseOwner(id string) (accountID string, err error) {
 type licenseFilter struct {
 	owner         owner
 	product       string
-	status        string // as license.status computes it for now
+	status        string // as license.status computes it at the time now
 	customer      string
 	expiresBefore stamp
 	search        string // a key, or part of product, plan, customer, id or key hint in upper or lower case
@@ -146,7 +146,7 @@ type licenseFilter struct {
 const graceEnd = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
 
 // statusFilters are the SQL conditions for each status, in the precedence of
-// license.status; every ? stands for now.
+// license.status; every ? is the time now.
 var statusFilters = map[string]string{
 	"revoked":     `l.state = 'revoked'`,
 	"suspended":   `(l.state = 'suspended' OR l.state = 'active' AND a.closed_at IS NOT NULL)`,
