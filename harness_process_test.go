@@ -134,7 +134,7 @@ type process struct {
 	t    testing.TB
 	cmd  *exec.Cmd
 	base string // where it answers
-	log  bytes.Buffer
+	log  runningLog
 	done chan error
 }
 
@@ -156,7 +156,7 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 			if json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Msg == "serving" {
 				serving <- "http://" + entry.Addr + "/v1"
 			}
-			p.log.WriteString(lines.Text() + "\n")
+			io.WriteString(&p.log, lines.Text()+"\n")
 		}
 		close(serving)
 		p.done <- cmd.Wait()

@@ -38,9 +38,9 @@ type service struct {
 	store   *store
 	keys    *keyring
 	dir     string
-	account string        // the main one; it owns siteOrigin
-	log     *bytes.Buffer // what the service logged
-	told    *discretion   // what was said in confidence
+	account string      // the main one; it owns siteOrigin
+	log     *runningLog // what the service logged
+	told    *discretion // what was said in confidence
 }
 
 const (
@@ -94,7 +94,7 @@ func copyTemplate(t testing.TB, path string) (account string) {
 // bubble its clock is the bubble's. change alters the usual options.
 func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *service {
 	t.Helper()
-	s := &service{t: t, dir: t.TempDir(), log: &bytes.Buffer{}, told: newDiscretion(t)}
+	s := &service{t: t, dir: t.TempDir(), log: &runningLog{}, told: newDiscretion(t)}
 	db := filepath.Join(s.dir, "widgetd.db")
 	s.account = copyTemplate(t, db)
 	var err error
@@ -116,9 +116,34 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 		if err := s.store.close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		s.told.check(t, s.log.Bytes(), db)
+		s.told.check(t, []byte(s.log.String()), db)
 	})
 	return s
+}
+
+// A runningLog is a log that may be read while it is written.
+type runningLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *runningLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *runningLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// Reset forgets what was logged so far.
+func (l *runningLog) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Reset()
 }
 
 // beside runs something beside the test until its end, or until stop is called.

@@ -244,7 +244,7 @@ func TestStatus_countsAClientThatHasGoneAsNeitherFaultNorRefusal(t *testing.T) {
 	r.Header.Set("Content-Type", "application/json")
 	s.server.ServeHTTP(httptest.NewRecorder(), r)
 	v := s.server.serviceStatus()
-	if want := []routeCount{{"POST /widget/leads", 499, 1}}; !slices.Equal(v.LastMinute, want) || len(v.Refusals) != 0 || s.log.Len() != 0 {
+	if want := []routeCount{{"POST /widget/leads", 499, 1}}; !slices.Equal(v.LastMinute, want) || len(v.Refusals) != 0 || s.log.String() != "" {
 		t.Errorf("%+v, log %s", v, s.log.String())
 	}
 }
