@@ -226,7 +226,7 @@ var ownerVerbs = map[string]ownerVerb{
 		return oneRow(renewLicense(t, o, f.license, ptr(9), actorCommand))
 	},
 	"rotateKey": func(f *filled, t *tx, o owner) (int, error) {
-		l, _, err := rotateKey(t, o, f.license, stamp{}, actorCommand)
+		l, _, err := rotateKey(t, o, f.license, stamp{}, false, actorCommand)
 		return oneRow(l, err)
 	},
 	"queries.deviceByID": func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.deviceByID(o, f.device)) },
@@ -368,7 +368,7 @@ func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T
 		for o, want := range map[owner]string{ownedBy(f.account): c.one, anyAccount: c.all} {
 			asked := questions(f.store.queries)
 			f.check(c.ask(o))
-			plan := f.plan((*asked)[0])
+			plan := f.plan(asked()[0])
 			if !slices.Contains(plan, want) || strings.Contains(strings.Join(plan, "\n"), "TEMP B-TREE") {
 				t.Errorf("%s: %q, want %q", name, plan, want)
 			}

@@ -1,12 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
-	"slices"
 	"time"
 )
 
@@ -16,16 +16,22 @@ var (
 
 	codeDeviceBlocked = deviceProblems.add(403, "device_blocked", "Device blocked",
 		verdictDetails["device_blocked"])
+	codeDeviceReleased = deviceProblems.add(403, "device_released", "Device released",
+		"The seat of this device was taken away, and its tokens ended with it. "+
+			"Activate it with the licence key, without a token.")
+	codeTokenEnded = deviceProblems.add(403, "token_ended", "Token ended",
+		"This token has ended. Activate the device with the licence key, without a token.")
+	codeFingerprintMismatch = deviceProblems.add(403, "fingerprint_mismatch", "Another fingerprint",
+		verdictDetails["fingerprint_mismatch"])
 	codeSeatLimit = deviceProblems.add(409, "seat_limit_reached", "Seat limit reached",
 		"All seats of this licence are taken. Release a device, or name one to replace in replace_device_id.")
 	codeTransferLimit = deviceProblems.add(409, "transfer_limit_reached", "Transfer limit reached",
-		"The seats of this licence were moved as often as it allows within 30 days.")
+		"As many machines as this licence allows have held a seat lately.")
 	codeCredentialMismatch = deviceProblems.add(422, "credential_mismatch", "Token and body disagree",
 		"The token is for another licence than the license_key in the body.")
 
-	errCredentialMismatch = &refusal{code: codeCredentialMismatch}
-	errOtherDevice        = &refusal{code: codeCredentialMismatch,
-		detail: "The token is for another device than the fingerprint."}
+	errCredentialMismatch  = &refusal{code: codeCredentialMismatch}
+	errFingerprintMismatch = &refusal{code: codeFingerprintMismatch}
 )
 
 // The events of devices.
@@ -64,11 +70,11 @@ type activationResult struct {
 	lease   lease
 }
 
-// activate gives a device a seat of a licence, unless it holds one, and a new lease. It
-// decides whether a seat is free in the same transaction, so that concurrent callers
-// never get more seats than the licence has. Errors: the refusals of checkActivation,
-// license_not_found, seat_limit_reached (its transaction commits, with the event),
-// transfer_limit_reached, credential_mismatch, validation_failed for replace_device_id.
+// activate gives a device a seat of a licence, unless it holds one, and a new lease. It decides
+// whether a seat is free in the same transaction, so that concurrent callers never get more seats
+// than the licence has. Errors: the refusals of checkActivation, license_not_found,
+// seat_limit_reached and transfer_limit_reached (their transaction commits, with the event),
+// credential_mismatch, validation_failed for replace_device_id.
 func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 	l, err := a.findLicense(t)
 	if err != nil {
@@ -78,21 +84,26 @@ func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 	if err := releaseLapsed(t, l); err != nil {
 		return nil, err
 	}
-	d, drifted, err := a.findDevice(t, l)
+	found, err := a.findDevice(t, l)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkActivation(l, d, a.product, t.now.Time); err != nil {
+	if err := a.check(l, found, t.now.Time); err != nil {
 		return nil, err
 	}
-	g := &activationResult{license: l, device: d, code: "already_active"}
-	if d == nil || d.State != deviceActive {
-		if err := takeSeat(t, g, a); err != nil {
-			return nil, err
-		}
+	g := &activationResult{license: l, device: found.device, code: "already_active"}
+	if found.active {
+		err = found.checkTransferLimit(t, l, a.fingerprint)
+	} else {
+		err = takeSeat(t, g, a, found)
 	}
-	d = g.device
-	d.Fingerprint = a.fingerprint
+	if err == nil {
+		err = found.changeFingerprint(t, l, g.device, a.fingerprint)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := g.device
 	d.Name = cmp.Or(a.name, d.Name)
 	d.Platform = cmp.Or(a.platform, d.Platform)
 	d.AppVersion = cmp.Or(a.appVersion, d.AppVersion)
@@ -106,23 +117,27 @@ func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 	if g.lease, err = k.nextLease(t, l, d, a.nonce); err != nil {
 		return nil, err
 	}
+	return g, g.save(t, found.drifted)
+}
+
+// save stores the device of an activation, with its events.
+func (g *activationResult) save(t *tx, drifted bool) error {
+	l, d := g.license, g.device
 	if err := t.saveDevice(d); err != nil {
-		return nil, err
+		return err
 	}
 	if drifted {
 		if err := t.setFingerprint(d); err != nil {
-			return nil, err
+			return err
 		}
 		if err := t.addEvent(deviceEvent(l, d, eventDeviceDrifted, actorDevice)); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if typ, ok := activationEvents[g.code]; ok {
-		if err := t.addEvent(deviceEvent(l, d, typ, actorDevice)); err != nil {
-			return nil, err
-		}
+		return t.addEvent(deviceEvent(l, d, typ, actorDevice))
 	}
-	return g, nil
+	return nil
 }
 
 // activationEvents are the events by code of an activation; already_active writes none.
@@ -131,40 +146,72 @@ var activationEvents = map[string]eventType{
 	"reactivated": eventDeviceReactivated,
 }
 
-// findDevice returns the device that an activation is for, nil for a new one, and sets
-// a.fingerprint when only a token was sent. A device that sends its earlier token with an
-// unknown fingerprint is the same device, and drifted is true. Errors: errOtherDevice.
-func (a *activation) findDevice(t *tx, l *license) (d *device, drifted bool, err error) {
+// A foundDevice is the device that an activation is for.
+type foundDevice struct {
+	device   *device // nil: a new one
+	active   bool    // it holds a seat
+	drifted  bool    // it sends a fingerprint that no device of the licence has, in place of its own
+	mismatch bool    // its fingerprint is another, and it may not change
+}
+
+// arrives reports whether no device of the licence has the fingerprint that was sent.
+func (f foundDevice) arrives() bool { return f.device == nil || f.drifted }
+
+// findDevice finds the device that an activation is for, by its token or else its fingerprint, and
+// sets a.fingerprint when only a token was sent. A device that sends its newest token with a
+// fingerprint that is new is the same device after a change of its disk or network card.
+func (a *activation) findDevice(t *tx, l *license) (f foundDevice, err error) {
 	p := a.presented
-	var known, bearer *device // by the fingerprint, by the token
-	if a.fingerprint != nil {
-		if known, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err != nil {
-			return nil, false, err
+	sent := a.fingerprint != nil
+	if !sent {
+		if a.fingerprint, err = base64.RawURLEncoding.DecodeString(p.Fingerprint); err != nil {
+			return f, err
 		}
 	}
-	if p != nil {
-		if bearer, err = orNil(t.device(l.ID, p.Device)); err != nil {
-			return nil, false, err
-		}
+	known, err := orNil(t.deviceByFingerprint(l.ID, a.fingerprint))
+	if f.device = known; err == nil && p != nil {
+		f.device, err = orNil(t.device(l.ID, p.Device))
+	}
+	if err != nil {
+		return f, err
+	}
+	f.active = f.device != nil && f.device.State == deviceActive
+	if p == nil {
+		return f, nil
 	}
 	switch {
-	case known != nil && p != nil && known.ID != p.Device:
-		return nil, false, errOtherDevice
-	case known != nil:
-		return known, false, nil
-	case bearer != nil && a.fingerprint == nil:
-		a.fingerprint = bearer.Fingerprint
-		return bearer, false, nil
-	case a.fingerprint == nil: // the database was restored from a copy without the token's device
-		if a.fingerprint, err = base64.RawURLEncoding.DecodeString(p.Fingerprint); err != nil {
-			return nil, false, err
-		}
-		if known, err = orNil(t.deviceByFingerprint(l.ID, a.fingerprint)); err == nil && known != nil {
-			err = errOtherDevice // it was activated again since the restore, under another id
-		}
-		return nil, false, err
+	case f.device == nil: // the database was restored from a copy without the token's device
+		f.mismatch = known != nil || base64.RawURLEncoding.EncodeToString(a.fingerprint) != p.Fingerprint
+	case bytes.Equal(f.device.Fingerprint, a.fingerprint):
+	case sent && known == nil && p.Seq >= f.device.LeaseSeq:
+		f.drifted = true
+	default:
+		f.mismatch = true
 	}
-	return bearer, bearer != nil, nil
+	return f, nil
+}
+
+// check is checkActivation for an activation and the device that it is for.
+func (a *activation) check(l *license, f foundDevice, now time.Time) error {
+	ended := a.presented != nil && f.device.tokenEnded(l, a.presented)
+	q := verdictInput{product: a.product, mismatch: f.mismatch || f.drifted && ended, tokenEnded: ended}
+	return checkActivation(l, f.device, q, f.arrives(), now)
+}
+
+// tokenEnded reports whether a token of the device has ended: its seat was taken away since, or all
+// of the licence's tokens were ended (contract, section 4). d may be nil: a restored database may
+// lack the device.
+//
+// A seat ends tokens by their number, and by their time too: a token from before a database was
+// restored may have a number that the database does not know.
+func (d *device) tokenEnded(l *license, c *claims) bool {
+	return c.IssuedAt <= l.TokensEndAt.Unix() ||
+		d != nil && (c.Seq <= d.EndedSeq || c.IssuedAt < d.TokensEndAt.Unix())
+}
+
+// endTokens ends the tokens that the device has got until now.
+func (d *device) endTokens(now stamp) {
+	d.EndedSeq, d.TokensEndAt = max(d.EndedSeq, d.LeaseSeq, d.PresentedSeq), now
 }
 
 // releaseLapsed releases the floating seats of a licence whose lease has lapsed.
@@ -228,7 +275,7 @@ func (a *activation) findLicense(t *tx) (l *license, err error) {
 // takeSeat gives a seat to g.device, or to a new device when that is nil, and sets g.code.
 // It releases the device that a replaces. Errors: seat_limit_reached,
 // transfer_limit_reached, validation_failed.
-func takeSeat(t *tx, g *activationResult, a activation) error {
+func takeSeat(t *tx, g *activationResult, a activation, found foundDevice) error {
 	l := g.license
 	old, err := findReplaced(t, l, a)
 	if err != nil {
@@ -241,7 +288,7 @@ func takeSeat(t *tx, g *activationResult, a activation) error {
 	if l.MaxDevices != nil && l.SeatsUsed-freed >= *l.MaxDevices {
 		return refuseForSeatLimit(t, l, g.device) // this commits, so nothing may have been released before
 	}
-	if err := checkTransferLimit(t, l, g.device, old); err != nil {
+	if err := found.checkTransferLimit(t, l, a.fingerprint); err != nil {
 		return err
 	}
 	if old != nil {
@@ -286,49 +333,100 @@ func findReplaced(t *tx, l *license, a activation) (*device, error) {
 	return old, nil
 }
 
-// checkTransferLimit refuses a seat with transfer_limit_reached when the owner has moved
-// seats as often as max_transfers allows within 30 days. d is the device that wants a seat
-// (nil: a new one), replaced the one that gives its seat up for it (nil: none). When d was
-// released and wants its seat back before another device took one, that release does not
-// count.
-func checkTransferLimit(t *tx, l *license, d, replaced *device) error {
-	if l.MaxTransfers == nil {
+// checkTransferLimit refuses a fingerprint that does not count for the licence yet if as many count
+// as it allows (contract, section 4, Transfers). Errors: transfer_limit_reached.
+func (f foundDevice) checkTransferLimit(t *tx, l *license, fingerprint []byte) error {
+	if l.MaxDevices == nil || l.MaxTransfers == nil || !f.arrives() && f.device.counts(t.now.Time) {
 		return nil
 	}
-	releases, err := t.transfers(l.ID)
+	if f.arrives() {
+		until, err := t.pastFingerprint(l.ID, fingerprint)
+		if err != nil || until.After(t.now.Time) {
+			return err
+		}
+	}
+	most := *l.MaxDevices + *l.MaxTransfers
+	if l.Counting < most {
+		return nil
+	}
+	expired, err := t.expireFingerprints(l.ID, t.now, maxTransitions)
 	if err != nil {
 		return err
 	}
-	more := 0
-	if replaced != nil {
-		more = 1
+	if l.Counting -= expired; l.Counting < most {
+		return nil
 	}
-	if d != nil && d.State == deviceReleased &&
-		slices.Contains([]string{"device", "portal"}, valueOr(d.ReleasedBy, "")) &&
-		d.ReleasedAt.After(t.now.after(-transferWindow).Time) {
-		others, err := t.activatedSince(l.ID, d.ID, d.ReleasedAt)
-		if err != nil {
+	return refuseForTransferLimit(t, l, l.Counting-most)
+}
+
+// refuseForTransferLimit returns transfer_limit_reached, and writes the event about it, at most once
+// an hour. The transaction commits with it. over is by how many more fingerprints count than may.
+func refuseForTransferLimit(t *tx, l *license, over int) error {
+	next, err := t.nextFingerprintEnd(l.ID, over)
+	if err != nil {
+		return err
+	}
+	if err := t.noteTransferLimit(l); err != nil {
+		return err
+	}
+	detail := codeTransferLimit.detail
+	if !next.IsZero() {
+		detail += " Another can be activated at " + next.String() + "."
+	}
+	return keep(&refusal{
+		code:   codeTransferLimit,
+		detail: detail,
+		members: []extraMember{{"transfers", struct {
+			transfers
+			NextAt stamp `json:"next_at"` // null: not before a seat is given up
+		}{*transfersOf(l), next}}},
+	})
+}
+
+// counts reports whether the device's fingerprint counts for its licence (contract, section 4,
+// Transfers): while it holds a seat, and then until its last lease ends; on a node-locked licence
+// at least for transferWindow.
+func (d *device) counts(now time.Time) bool {
+	return d.State == deviceActive || d.CountsUntil.After(now)
+}
+
+// changeFingerprint gives d the fingerprint that was sent, unless it has it. The one that it had
+// counts on as if its machine had been released.
+func (f foundDevice) changeFingerprint(t *tx, l *license, d *device, fingerprint []byte) error {
+	if !f.arrives() {
+		return nil
+	}
+	counted, err := t.pastFingerprint(l.ID, fingerprint)
+	if err != nil {
+		return err
+	}
+	if !counted.IsZero() {
+		if err := t.removePastFingerprint(l.ID, fingerprint); err != nil {
 			return err
 		}
-		if !others {
-			more--
+	}
+	if f.drifted {
+		if until := d.countsAfterSeat(l, f.active, t.now); !until.IsZero() {
+			if err := t.addPastFingerprint(l.ID, d.Fingerprint, until); err != nil {
+				return err
+			}
 		}
 	}
-	ok, next := transferAllowed(l, releases, more)
-	switch {
-	case ok:
-		return nil
-	case next.IsZero():
-		return &refusal{
-			code:   codeTransferLimit,
-			detail: "This licence does not allow moving a seat to another device.",
-		}
+	d.Fingerprint, d.CountsUntil = fingerprint, counted
+	return nil
+}
+
+// countsAfterSeat returns until when the device's fingerprint counts once it holds no seat, which it
+// held until now if held; the zero stamp: it no longer counts.
+func (d *device) countsAfterSeat(l *license, held bool, now stamp) stamp {
+	until := d.CountsUntil
+	if kept := now.after(transferWindow); held && l.Kind == kindNodeLocked && kept.After(until.Time) {
+		until = kept
 	}
-	return &refusal{
-		code:    codeTransferLimit,
-		detail:  codeTransferLimit.detail + " A seat can be moved again at " + next.String() + ".",
-		members: []extraMember{{"next_transfer_at", next}},
+	if !until.After(now.Time) {
+		return stamp{}
 	}
+	return until
 }
 
 // replaced reports whether the device has lost its seat to one that replaced it. d may be nil.
@@ -360,12 +458,18 @@ func refuseForSeatLimit(t *tx, l *license, d *device) error {
 
 const maxHoldersShown = 50 // devices in a seat_limit_reached
 
-// releaseSeat makes d released and writes the event of type typ. d must hold a seat, or be
-// blocked. releasedBy is device, replacement, portal, operator or lease.
+// releaseSeat makes d released and writes the event of type typ. d must hold a seat, or be blocked.
+// releasedBy is device, replacement, portal, operator or lease: unless the device or its lease gave
+// the seat up, the device's tokens end.
 func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType, actor string) error {
-	if d.State == deviceActive {
+	held := d.State == deviceActive
+	if held {
 		l.SeatsUsed--
 	}
+	if releasedBy != "device" && releasedBy != "lease" {
+		d.endTokens(t.now)
+	}
+	d.CountsUntil = d.countsAfterSeat(l, held, t.now)
 	d.State, d.ReleasedAt, d.ReleasedBy, d.LapsesAt = deviceReleased, t.now, &releasedBy, stamp{}
 	if err := t.saveDevice(d); err != nil {
 		return err
@@ -380,6 +484,8 @@ func blockDevice(t *tx, l *license, d *device, actor string) error {
 	if d.State == deviceBlocked {
 		return nil
 	}
+	d.endTokens(t.now)
+	d.CountsUntil = d.countsAfterSeat(l, d.State == deviceActive, t.now)
 	d.State, d.LapsesAt = deviceBlocked, stamp{}
 	if err := t.saveDevice(d); err != nil {
 		return err
@@ -394,10 +500,10 @@ func deviceEvent(l *license, d *device, typ eventType, actor string) event {
 // maxTransitions is how many rows of each kind one transaction of applyTransitions changes.
 const maxTransitions = 500
 
-// applyTransitions applies time-driven transitions: it releases floating seats that have
-// lapsed, and writes the events of licences that have come into grace or expired, also
-// while the service was not running. It returns how many rows it changed; less than
-// maxTransitions means that nothing is left to do.
+// applyTransitions applies time-driven transitions: it releases floating seats that have lapsed,
+// lets fingerprints that no longer count leave the counts of their licences, and writes the events
+// of licences that have come into grace or expired, also while the service was not running. It
+// returns how many rows it changed; less than maxTransitions means that nothing is left to do.
 func applyTransitions(t *tx) (done int, err error) {
 	t.invalidate()
 	lapsed, err := t.lapsedDevices(t.now, maxTransitions)
@@ -415,8 +521,12 @@ func applyTransitions(t *tx) (done int, err error) {
 			return 0, err
 		}
 	}
+	expired, err := t.expireFingerprints("", t.now, maxTransitions)
+	if err != nil {
+		return 0, err
+	}
 	written, err := t.recordLicenseTransitions(maxTransitions)
-	return len(lapsed) + written, err
+	return len(lapsed) + expired + written, err
 }
 
 // A licenseCheck is the verdict on a licence and a device, with their rows.
@@ -426,7 +536,14 @@ type licenseCheck struct {
 	code    string   // as licenseVerdict returns it
 	valid   bool
 
-	mismatch bool // token and fingerprint name different devices; code may say something else
+	// What verdictInput says; code may say something else.
+	mismatch, tokenEnded bool
+}
+
+// mayTouch reports whether the request comes from a device that holds a seat, so that it may be
+// recorded as seen and get a lease.
+func (c *licenseCheck) mayTouch(now time.Time) bool {
+	return c.device.holdsSeat(now) && !c.mismatch && !c.tokenEnded
 }
 
 // A checkRequest is a request to check a licence, and the device that it names.
@@ -474,11 +591,25 @@ func (r *checkRequest) evaluate(q licenseSource, l *license, now time.Time) (c l
 	}
 	in := r.verdictInput
 	in.hasDevice = r.presented != nil || r.fingerprint != nil
-	c.mismatch = r.presented != nil && r.fingerprint != nil &&
-		r.presented.Fingerprint != base64.RawURLEncoding.EncodeToString(r.fingerprint)
-	in.mismatch = c.mismatch
+	if c.license != nil && r.presented != nil {
+		want := r.presented.Fingerprint // where a restored database lacks the device
+		if c.device != nil {
+			want = base64.RawURLEncoding.EncodeToString(c.device.Fingerprint)
+		}
+		c.mismatch = r.fingerprintText() != want
+		c.tokenEnded = c.device.tokenEnded(c.license, r.presented)
+	}
+	in.mismatch, in.tokenEnded = c.mismatch, c.tokenEnded
 	c.code, c.valid = licenseVerdict(c.license, c.device, in, now)
 	return c, err
+}
+
+// fingerprintText returns the fingerprint that was sent, or else the token's, as in its claims.
+func (r *checkRequest) fingerprintText() string {
+	if r.fingerprint != nil {
+		return base64.RawURLEncoding.EncodeToString(r.fingerprint)
+	}
+	return r.presented.Fingerprint
 }
 
 // wantsLease reports whether the answer should include a lease: the device sent no token,
@@ -501,7 +632,7 @@ func (k *keyring) recordSeen(t *tx, r *checkRequest) (c licenseCheck, issued lea
 	if err != nil {
 		return c, issued, err
 	}
-	if c, err = r.evaluate(t, l, t.now.Time); err != nil || !c.device.holdsSeat(t.now.Time) {
+	if c, err = r.evaluate(t, l, t.now.Time); err != nil || !c.mayTouch(t.now.Time) {
 		return c, issued, err
 	}
 	t.invalidate(c.license.ID)
@@ -564,7 +695,8 @@ func newDeviceViews(rows []*device) []deviceView {
 	return views
 }
 
-// transferWindow is how long a release by the owner counts against max_transfers.
+// transferWindow is how long a fingerprint counts for a node-locked licence, at least, after it held
+// a seat.
 const transferWindow = 30 * 24 * time.Hour
 
 // fingerprintHash returns the SHA-256 of a device's fingerprint, which is all that the

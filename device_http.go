@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"strconv"
 	"strings"
@@ -202,6 +203,7 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 	}
 	q.setTargets(c)
 	keys := a.keys.Load()
+	c.stillTrue = keys.stillActivated
 	var g *activationResult
 	res, err := create(ctx, a.server, c, func(t *tx) (*activateResponse, error) {
 		var err error
@@ -227,6 +229,31 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 		a.leases.put(g.device.ID, g.lease)
 	}
 	return res, err
+}
+
+// stillActivated reports whether an earlier answer of activate is still true: the licence can be used,
+// the device holds its seat, and its token is its newest, and has neither ended nor expired (contract,
+// section 1).
+func (k *keyring) stillActivated(t *tx, answer []byte) (bool, error) {
+	var earlier struct{ Token string }
+	if err := json.Unmarshal(answer, &earlier); err != nil {
+		return false, err
+	}
+	c, err := k.verify(earlier.Token)
+	if err != nil {
+		return false, nil // its key was retired since
+	}
+	l, err := orNil(t.license(anyAccount, c.License))
+	if err != nil || l == nil {
+		return false, err
+	}
+	d, err := orNil(t.device(c.License, c.Device))
+	if err != nil || !d.holdsSeat(t.now.Time) {
+		return false, err
+	}
+	status := l.status(t.now.Time)
+	return (status == statusActive || status == statusGrace) && c.Seq == d.LeaseSeq &&
+		c.Expires > t.now.Unix() && !d.tokenEnded(l, &c), nil
 }
 
 // setTargets completes the activation with the key and the token of the request, and sets
@@ -342,7 +369,7 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 		return nil, err
 	}
 	var issued lease
-	if found.device.holdsSeat(now) {
+	if found.mayTouch(now) {
 		if found, issued, err = a.touchDevice(ctx, &q.checkRequest, found, now); err != nil {
 			return nil, err
 		}
@@ -494,8 +521,8 @@ func (a *deviceAPI) deactivate(
 		case found.code == "key_retired":
 			return &refusal{code: codeKeyRetired}
 		case found.mismatch:
-			return errOtherDevice
-		case found.device == nil || found.device.State != deviceActive:
+			return errFingerprintMismatch
+		case found.device == nil || found.device.State != deviceActive || found.tokenEnded:
 			return nil
 		}
 		res.Released = true

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"time"
 )
 
@@ -28,6 +29,9 @@ type device struct {
 	LeaseExpiresAt stamp
 	LapsesAt       stamp // when a floating seat is free again; zero for node_locked
 	CloneAt        stamp // when the device last presented an older lease than before
+	CountsUntil    stamp // the latest end of its leases; see counts
+	EndedSeq       int64 // number of the last lease that ended because its seat was taken away
+	TokensEndAt    stamp // when that was; zero: never
 	ActivatedAt    stamp
 	LastSeenAt     stamp
 	ReleasedAt     stamp
@@ -38,7 +42,8 @@ type device struct {
 // deviceColumns are what dest scans, of devices.
 const deviceColumns = `id, license_id, fingerprint, name, platform, app_version, state,
 	lease_seq, presented_seq, coalesce(lease_kid, ''), leased_at, lease_expires_at, lapses_at,
-	clone_suspected_at, activated_at, last_seen_at, released_at, released_by, activations`
+	clone_suspected_at, counts_until, ended_seq, tokens_end_at, activated_at, last_seen_at, released_at,
+	released_by, activations`
 
 // newDevice allocates a device for one row of a list, and returns its scan destinations.
 func newDevice(d **device) []any {
@@ -50,7 +55,8 @@ func (d *device) dest() []any {
 	return []any{
 		&d.ID, &d.LicenseID, &d.Fingerprint, &d.Name, &d.Platform, &d.AppVersion, &d.State,
 		&d.LeaseSeq, &d.PresentedSeq, &d.LeaseKid, &d.LeasedAt, &d.LeaseExpiresAt, &d.LapsesAt, &d.CloneAt,
-		&d.ActivatedAt, &d.LastSeenAt, &d.ReleasedAt, &d.ReleasedBy, &d.Activations,
+		&d.CountsUntil, &d.EndedSeq, &d.TokensEndAt, &d.ActivatedAt, &d.LastSeenAt, &d.ReleasedAt, &d.ReleasedBy,
+		&d.Activations,
 	}
 }
 
@@ -138,19 +144,22 @@ func (q *queries) allDevices(o owner, before string, limit int) ([]*device, erro
 func (t *tx) saveDevice(d *device) error {
 	_, err := t.exec(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state,
 		lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at,
-		activated_at, last_seen_at, released_at, released_by, activations)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		counts_until, ended_seq, tokens_end_at, activated_at, last_seen_at, released_at, released_by,
+		activations)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (id) DO UPDATE SET name = excluded.name,
 		platform = excluded.platform, app_version = excluded.app_version, state = excluded.state,
 		lease_seq = excluded.lease_seq, presented_seq = excluded.presented_seq, lease_kid = excluded.lease_kid,
 		leased_at = excluded.leased_at, lease_expires_at = excluded.lease_expires_at,
 		lapses_at = excluded.lapses_at,
-		clone_suspected_at = excluded.clone_suspected_at, activated_at = excluded.activated_at,
-		last_seen_at = excluded.last_seen_at, released_at = excluded.released_at,
+		clone_suspected_at = excluded.clone_suspected_at, counts_until = excluded.counts_until,
+		ended_seq = excluded.ended_seq, tokens_end_at = excluded.tokens_end_at,
+		activated_at = excluded.activated_at, last_seen_at = excluded.last_seen_at, released_at = excluded.released_at,
 		released_by = excluded.released_by, activations = excluded.activations`,
 		d.ID, d.LicenseID, d.Fingerprint, d.Name, d.Platform, d.AppVersion, d.State,
 		d.LeaseSeq, d.PresentedSeq, d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt,
-		d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.Activations)
+		d.CountsUntil, d.EndedSeq, d.TokensEndAt, d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy,
+		d.Activations)
 	return err
 }
 
@@ -165,18 +174,21 @@ func (t *tx) setFingerprint(d *device) error {
 func (t *tx) saveSeen(d *device) error {
 	_, err := t.exec(`UPDATE devices SET app_version = ?, lease_seq = ?, presented_seq = ?,
 		lease_kid = nullif(?, ''), leased_at = ?, lease_expires_at = ?, lapses_at = ?, clone_suspected_at = ?,
-		last_seen_at = ? WHERE id = ?`,
+		counts_until = ?, last_seen_at = ? WHERE id = ?`,
 		d.AppVersion, d.LeaseSeq, d.PresentedSeq, d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt,
-		d.LastSeenAt, d.ID)
+		d.CountsUntil, d.LastSeenAt, d.ID)
 	return err
 }
 
 // transitionsDue reports whether applyTransitions has anything to do. It looks at the first
-// entries of three indexes, so it takes the same time for any number of licences.
+// entries of five indexes, so it takes the same time for any number of licences.
 func (q *queries) transitionsDue(now stamp) (due bool, err error) {
 	err = q.one(`SELECT EXISTS (SELECT 1 FROM devices WHERE `+lapseDue+`)
 		OR EXISTS (SELECT 1 FROM licenses WHERE `+graceDue+`)
-		OR EXISTS (SELECT 1 FROM licenses WHERE `+expiryDue+`)`, []any{now, now, now}, &due)
+		OR EXISTS (SELECT 1 FROM licenses WHERE `+expiryDue+`)
+		OR EXISTS (SELECT 1 FROM devices WHERE `+countDue+`)
+		OR EXISTS (SELECT 1 FROM past_fingerprints WHERE counts_until <= ?)`,
+		[]any{now, now, now, now, now}, &due)
 	return due, err
 }
 
@@ -193,28 +205,72 @@ func (q *queries) lapsedDevicesOf(licenseID string, now stamp, limit int) ([]*de
 		[]any{licenseID, now, limit}, newDevice)
 }
 
-// latestEvents are the newest events of a licence, as many as a list reads: a query that asks
-// what happened lately goes through no more, however many devices the licence has.
-const latestEvents = `(SELECT seq, at, type, data FROM events WHERE subject_id = ?` + isLicense + `
-	ORDER BY seq DESC LIMIT ?)`
+// countDue is the SQL condition for devices that hold no seat and whose fingerprint no longer
+// counts; the ? stands for now. It repeats the condition of two partial indexes in schema.sql, so
+// that SQLite uses those.
+const countDue = `state <> 'active' AND counts_until IS NOT NULL AND counts_until <= ?`
 
-// transfers returns when the owner released devices of a licence within the last 30 days,
-// oldest first: on the device, by replacing it, or in the portal. Releases by an operator
-// and by a lapsed lease are not included.
-func (t *tx) transfers(licenseID string) ([]stamp, error) {
-	return collect(t.queries, `SELECT at FROM `+latestEvents+`
-		WHERE type IN ('device.released', 'device.replaced') AND at > ?
-		AND json_extract(data, '$.by') IN ('device', 'replacement', 'portal') ORDER BY seq`,
-		[]any{licenseID, maxListRows, t.now.after(-transferWindow)}, func(at *stamp) []any { return []any{at} })
+// pastFingerprint returns until when a fingerprint counts that a device of the licence had before
+// the one it has now; the zero stamp: there is none.
+func (t *tx) pastFingerprint(licenseID string, hash []byte) (until stamp, err error) {
+	err = t.one(`SELECT counts_until FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`,
+		[]any{licenseID, hash}, &until)
+	if errors.Is(err, errNotFound) {
+		err = nil
+	}
+	return until, err
 }
 
-// activatedSince reports whether a device of a licence other than deviceID was activated at
-// since or later.
-func (t *tx) activatedSince(licenseID, deviceID string, since stamp) (found bool, err error) {
-	err = t.one(`SELECT EXISTS (SELECT 1 FROM `+latestEvents+`
-		WHERE type IN ('device.activated', 'device.reactivated') AND at >= ?
-		AND json_extract(data, '$.device_id') <> ?)`, []any{licenseID, maxListRows, since, deviceID}, &found)
-	return found, err
+// addPastFingerprint stores until when a fingerprint counts that a device no longer has.
+func (t *tx) addPastFingerprint(licenseID string, hash []byte, until stamp) error {
+	_, err := t.exec(`INSERT INTO past_fingerprints (license_id, fingerprint, counts_until) VALUES (?, ?, ?)
+		ON CONFLICT DO UPDATE SET counts_until = max(counts_until, excluded.counts_until)`, licenseID, hash, until)
+	return err
+}
+
+// removePastFingerprint removes a fingerprint that a device has again.
+func (t *tx) removePastFingerprint(licenseID string, hash []byte) error {
+	_, err := t.exec(`DELETE FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`, licenseID, hash)
+	return err
+}
+
+// expireFingerprints has up to limit fingerprints of each kind that count for a licence until then
+// or less leave its count, and returns how many did. For "" it does so on any licence.
+func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expired int, err error) {
+	of, args := ``, []any{until, limit}
+	if licenseID != "" {
+		of, args = `license_id = ? AND `, []any{licenseID, until, limit}
+	}
+	for _, change := range []string{
+		`UPDATE devices SET counts_until = NULL WHERE id IN (
+			SELECT id FROM devices WHERE ` + of + countDue + ` LIMIT ?)`,
+		`DELETE FROM past_fingerprints WHERE (license_id, fingerprint) IN (
+			SELECT license_id, fingerprint FROM past_fingerprints WHERE ` + of + `counts_until <= ? LIMIT ?)`,
+	} {
+		rows, err := t.exec(change, args...)
+		if err != nil {
+			return expired, err
+		}
+		expired += int(rows)
+	}
+	return expired, nil
+}
+
+// nextFingerprintEnd returns when the fingerprints that count for a licence without holding a seat
+// will be fewer by more than leaving; the zero stamp: not by time, or there are more of them than a
+// list reads.
+func (t *tx) nextFingerprintEnd(licenseID string, leaving int) (at stamp, err error) {
+	if leaving >= maxListRows {
+		return stamp{}, nil
+	}
+	err = t.one(`SELECT counts_until FROM devices
+		WHERE license_id = ? AND state <> 'active' AND counts_until IS NOT NULL
+		UNION ALL SELECT counts_until FROM past_fingerprints WHERE license_id = ?
+		ORDER BY counts_until LIMIT 1 OFFSET ?`, []any{licenseID, licenseID, leaving}, &at)
+	if errors.Is(err, errNotFound) {
+		err = nil
+	}
+	return at, err
 }
 
 // deviceKey is the cache key of a device. id is the device's id or the SHA-256 of its

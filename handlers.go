@@ -305,6 +305,9 @@ type call struct {
 	idemKey   string    // the Idempotency-Key; "": none
 	idemScope string    // within which the key is unique, where that is not the caller's account
 	replay    *reply    // the earlier answer, when the request repeats an Idempotency-Key
+
+	// stillTrue reports whether an earlier answer to the same request may be given again; nil: always.
+	stillTrue func(t *tx, answer []byte) (bool, error)
 }
 
 // An endpointFunc reads a request's members from in, carries it out and returns the answer.

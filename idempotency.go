@@ -76,8 +76,9 @@ func (c *call) readIdempotencyKey() error {
 }
 
 // create runs f in a transaction. If the call has an Idempotency-Key, f's result is encrypted
-// and stored in the same transaction for 24 hours. A repeated call within that time does not run
-// f: it sets c.replay to the stored answer, and returns a zero result that must be ignored.
+// and stored in the same transaction for 24 hours. A repeated call within that time does not run f,
+// unless c.stillTrue denies it: it sets c.replay to the stored answer, and returns a zero result
+// that must be ignored.
 // Errors of f are not stored. Errors: those of f and of update, idempotency_in_progress,
 // idempotency_key_reused.
 func create[Res any](
@@ -118,9 +119,9 @@ func create[Res any](
 	return res, err
 }
 
-// earlierAnswer returns the stored answer to an earlier call with the same Idempotency-Key, or
-// nil if there was none. id is the hash that the answer is stored under, request the hash of path
-// and body. Errors: idempotency_key_reused, those of the store.
+// earlierAnswer returns the stored answer to an earlier call with the same Idempotency-Key, or nil
+// if there was none or it is no longer true. id is the hash that the answer is stored under, request
+// the hash of path and body. Errors: idempotency_key_reused, those of the store.
 func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, error) {
 	stored, err := t.storedAnswer(id)
 	switch {
@@ -134,6 +135,11 @@ func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, 
 	plain, err := keys.unseal(c.idemKey, stored.sealed)
 	if err != nil {
 		return nil, fmt.Errorf("%w (decrypt a stored answer: %w)", errStorage, err)
+	}
+	if c.stillTrue != nil {
+		if ok, err := c.stillTrue(t, plain); err != nil || !ok {
+			return nil, err
+		}
 	}
 	if len(plain) == 0 {
 		return &reply{status: http.StatusNoContent}, nil

@@ -346,6 +346,9 @@ func TestMember_optionalMayBeAbsentAndInAnotherCaseIsUnknown(t *testing.T) {
 			if m.required != "" || m.path[len(m.path)-1] == '0' {
 				continue
 			}
+			if m.path == "max_devices" {
+				continue // without it there is no max_transfers: see TestTransfer_limitIsChosenByDefault
+			}
 			for name, changed := range map[string]string{
 				"absent": edited(t, body, m.path, func(parent *jsonValue, i int) { parent.members = slices.Delete(parent.members, i, i+1) }),
 				"in another case": edited(t, body, m.path, func(parent *jsonValue, i int) {

@@ -270,7 +270,7 @@ func TestLead_sentAgainIsFoundByReadingOneRowHoweverOftenItWasSentBefore(t *test
 	asked := questions(s.store.writer.queries)
 	s.post("/widget/leads", aLead).is(200)
 	found := false
-	for _, query := range *asked {
+	for _, query := range asked() {
 		if !strings.Contains(query, "FROM leads WHERE digest = ?") {
 			continue
 		}
@@ -281,7 +281,7 @@ func TestLead_sentAgainIsFoundByReadingOneRowHoweverOftenItWasSentBefore(t *test
 		}
 	}
 	if !found {
-		t.Errorf("no query asks for a repetition: %q", *asked)
+		t.Errorf("no query asks for a repetition: %q", asked())
 	}
 }
 

@@ -39,6 +39,9 @@ func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string) (lease, 
 	}
 	d.LeaseSeq++
 	d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt = k.signer().kid, t.now, l.leaseEnd(t.now.Time)
+	if d.LeaseExpiresAt.After(d.CountsUntil.Time) {
+		d.CountsUntil = d.LeaseExpiresAt
+	}
 	d.LapsesAt = stamp{}
 	if l.Kind == kindFloating {
 		d.LapsesAt = d.LeaseExpiresAt
@@ -125,7 +128,7 @@ func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
 		Subject:      l.AccountID,
 		ClientID:     d.ID,
 		Scope:        scopeDevice,
-		IssuedAt:     now.Unix(),
+		IssuedAt:     max(now.Unix(), l.TokensEndAt.Unix()+1), // see license.TokensEndAt
 		Expires:      l.leaseEnd(now).Unix(),
 		License:      l.ID,
 		Device:       d.ID,
@@ -135,8 +138,8 @@ func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
 		Seq:          d.LeaseSeq,
 		Nonce:        nonce,
 	}
-	if !d.LapsesAt.IsZero() { // a floating seat's token must not outlive the seat
-		c.Expires = min(c.Expires, d.LapsesAt.Unix())
+	if !d.LeaseExpiresAt.IsZero() { // signed again, a lease has the end that was recorded of it
+		c.Expires = min(c.Expires, d.LeaseExpiresAt.Unix())
 	}
 	c.RefreshAfter = int64(refreshAfter(time.Duration(c.Expires-c.IssuedAt) * time.Second).Seconds())
 	if !l.ExpiresAt.IsZero() {

@@ -52,6 +52,9 @@ var (
 	eventLicenseExpiring         = licenseEvents.add("license.expiring")
 	eventLicenseExpired          = licenseEvents.add("license.expired")
 	eventLicenseSeatLimitReached = licenseEvents.add("license.seat_limit_reached")
+
+	eventLicenseTransferLimitReached = licenseEvents.add("license.transfer_limit_reached")
+	eventLicenseTransfersReset       = licenseEvents.add("license.transfers_reset")
 )
 
 // The statuses of a licence.
@@ -109,7 +112,8 @@ type verdictInput struct {
 	product      string   // "": any product
 	entitlements []string // the licence must include all of them
 	hasDevice    bool     // the request has a fingerprint or a device token
-	mismatch     bool     // its fingerprint and its token name different devices
+	mismatch     bool     // its fingerprint is not the one of the token's device
+	tokenEnded   bool     // see device.tokenEnded
 }
 
 // licenseVerdict tells whether a licence may be used at now, and returns the code for
@@ -137,12 +141,14 @@ func licenseVerdict(l *license, d *device, q verdictInput, now time.Time) (code 
 	}
 	if q.hasDevice {
 		switch {
+		case d != nil && d.State == deviceBlocked:
+			return "device_blocked", false
+		case d != nil && !d.holdsSeat(now):
+			return "device_released", false
+		case q.tokenEnded:
+			return "token_ended", false
 		case d == nil:
 			return "device_not_activated", false
-		case d.State == deviceBlocked:
-			return "device_blocked", false
-		case d.State == deviceReleased, d.lapsed(now):
-			return "device_released", false
 		}
 	}
 	for _, code := range q.entitlements {
@@ -169,9 +175,10 @@ var verdictDetails = map[string]string{
 	"not_started":          "The licence has not started yet.",
 	"expired":              "The licence has expired.",
 	"fingerprint_required": "The licence limits the number of devices; send the device's fingerprint or token.",
-	"fingerprint_mismatch": "The fingerprint belongs to another device than the token.",
+	"fingerprint_mismatch": "The fingerprint is not the one that the token's device has now.",
 	"device_blocked":       "This device is blocked.",
 	"device_released":      "This device no longer holds a seat; activate it again.",
+	"token_ended":          "This token has ended; activate the device again with its licence key.",
 	"device_not_activated": "This device has not been activated.",
 	"entitlement_missing":  "The licence does not include every entitlement that was asked for.",
 }
@@ -195,17 +202,24 @@ var activationRefusals = map[string]*problemCode{
 	"not_started":      codeLicenseNotStarted,
 	"expired":          codeLicenseExpired,
 	"device_blocked":   codeDeviceBlocked,
+	"token_ended":      codeTokenEnded,
+
+	"fingerprint_mismatch": codeFingerprintMismatch,
 }
 
-// checkActivation returns nil when a device may be activated on a licence, else the
-// refusal of the contract's section 4. It does not look at whether a seat is free.
-// d is nil for a device that was never activated on this licence.
-func checkActivation(l *license, d *device, product string, now time.Time) error {
-	code, _ := licenseVerdict(l, d, verdictInput{product: product, hasDevice: true}, now)
+// checkActivation returns nil when a device may be activated on a licence, else the refusal of the
+// contract's section 4. It looks neither at seats nor at transfers. d is nil for a device that was
+// never activated on this licence; unknown reports whether no device of it has the fingerprint.
+func checkActivation(l *license, d *device, q verdictInput, unknown bool, now time.Time) error {
+	q.hasDevice = true
+	code, _ := licenseVerdict(l, d, q, now)
 	if refused, ok := activationRefusals[code]; ok {
 		return &refusal{code: refused}
 	}
-	if d == nil && l.status(now) == statusGrace {
+	switch {
+	case q.tokenEnded: // else a device that was released may come back
+		return &refusal{code: codeDeviceReleased}
+	case unknown && l.status(now) == statusGrace:
 		return &refusal{code: codeLicenseInGrace}
 	}
 	return nil
@@ -238,18 +252,19 @@ func errTransition(l *license, action string) error {
 	}
 }
 
-// transferAllowed tells whether a licence allows moving a seat now. releases are the
-// times of the owner's releases in the last 30 days, oldest first; more is how many
-// this move adds to them. When it is not allowed, next is the time from which it will
-// be: the zero stamp for never.
-func transferAllowed(l *license, releases []stamp, more int) (ok bool, next stamp) {
-	if l.MaxTransfers == nil || len(releases)+more <= *l.MaxTransfers {
-		return true, stamp{}
+// transfers tell how many fingerprints count for a licence beside those for which it has seats, and
+// how many may (contract, section 4, Transfers).
+type transfers struct {
+	Used int `json:"used"`
+	Max  int `json:"max"`
+}
+
+// transfersOf returns the transfers of a licence, or nil if it does not limit them.
+func transfersOf(l *license) *transfers {
+	if l.MaxDevices == nil || l.MaxTransfers == nil {
+		return nil
 	}
-	if over := len(releases) + more - *l.MaxTransfers; over <= len(releases) {
-		return false, releases[over-1].after(transferWindow)
-	}
-	return false, stamp{}
+	return &transfers{Used: max(0, l.Counting-*l.MaxDevices), Max: *l.MaxTransfers}
 }
 
 // seats count how many devices of a licence hold a seat, and how many may.
@@ -324,13 +339,14 @@ func newLicenseView(l *license, now time.Time) licenseView {
 // its row, and what is computed from it.
 type licenseDetail struct {
 	*license
-	Status     string `json:"status"`
-	GraceUntil stamp  `json:"grace_until"`
-	Seats      seats  `json:"seats"`
+	Status     string     `json:"status"`
+	GraceUntil stamp      `json:"grace_until"`
+	Seats      seats      `json:"seats"`
+	Transfers  *transfers `json:"transfers"` // null: no limit
 }
 
 func newLicenseDetail(l *license, now time.Time) licenseDetail {
-	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l)}
+	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l), transfersOf(l)}
 }
 
 // stateEvents are the events of an operator's actions.

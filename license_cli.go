@@ -19,8 +19,8 @@ var (
 		help: "end: a date (its last second in UTC), RFC 3339, or from now as 365d, 52w, 1y"}
 	optGraceDays = option{name: "grace-days", value: "N", def: "0",
 		help: "days that activated devices may go on after the end"}
-	optLeaseHours = option{name: "lease-hours", value: "N", def: "336",
-		help: "hours that a device may work offline, 1 to 2160"}
+	optLeaseHours = option{name: "lease-hours", value: "N",
+		help: "hours that a device may work offline, 1 to 2160; 336 by default, 8 on a floating licence"}
 	optEntitlements = option{name: "entitlements", value: "CODE,…",
 		help: "codes of what the licence includes"}
 	optTrial    = option{name: "trial", help: "mark the licence as a trial"}
@@ -30,7 +30,8 @@ var (
 		help: "why, kept with the licence and in its event"}
 	optFloating     = option{name: "floating", help: "free a seat when its lease lapses"}
 	optMaxTransfers = option{name: "max-transfers", value: "N",
-		help: "how often the owner may move a seat in 30 days; no limit by default"}
+		help: "how many machines may count beside those that hold the seats; none: no limit; by default as " +
+			"many as seats, at least 2"}
 	optDurationDays = option{name: "duration-days", value: "N",
 		help: "days that the licence runs, and that a renewal adds"}
 	optFromActivation = option{name: "from-activation",
@@ -39,6 +40,8 @@ var (
 		help: "days to add; by default the licence's own duration"}
 	optOldKeyUntil = option{name: "old-key-until", value: "TIME",
 		help: "when the old key stops working: a date (its last second in UTC), RFC 3339, or 7d; now by default"}
+	optEndTokens = option{name: "end-tokens",
+		help: "end the tokens that devices have got until now, too; they keep their seats"}
 	optSkipExisting = option{name: "skip-existing",
 		help: "leave out rows whose key the account has already"}
 	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
@@ -86,7 +89,14 @@ var licenseCommands = []command{
 	{"license revoke", "ID", "end a licence for good", []option{optReason}, 1, licenseAction},
 	{"license rotate-key", "ID", "give a licence a new key, shown once", []option{
 		optOldKeyUntil,
+		optEndTokens,
 	}, 1, licenseRotate},
+	{"license reset-transfers", "ID", "have only the machines that hold seats count from now on", nil, 1,
+		licenseResetTransfers},
+	{"license limit-transfers", "", "limit the transfers of licences that have no limit, to the default", []option{
+		optAccount.says("only licences of this account"),
+		optDryRun,
+	}, 0, licenseLimitTransfers},
 	{"license import", "FILE.csv", "import licences with their keys; - reads standard input", []option{
 		optAccount.says("account of the rows that name none"),
 		optProduct.says("product of the rows that name none"),
@@ -249,7 +259,7 @@ func licenseRotate(e *env) error {
 	}
 	key := ""
 	if err := e.change(func(t *tx) (err error) {
-		_, key, err = rotateKey(t, anyAccount, e.args[0], until, e.actor())
+		_, key, err = rotateKey(t, anyAccount, e.args[0], until, e.on("end-tokens"), e.actor())
 		return err
 	}); err != nil {
 		return err
@@ -343,7 +353,6 @@ var exportedColumns = []struct {
 	{"account_id", func(l licenseDetail) string { return l.AccountID }},
 	{"product", func(l licenseDetail) string { return csvTextCell(l.Product) }},
 	{"plan", func(l licenseDetail) string { return csvTextCell(valueOr(l.Plan, "")) }},
-	{"customer", func(l licenseDetail) string { return csvTextCell(valueOr(l.Customer, "")) }},
 	{"kind", func(l licenseDetail) string { return l.Kind }},
 	{"customer", func(l licenseDetail) string { return csvTextCell(valueOr(l.Customer, "")) }},
 	{"state", func(l licenseDetail) string { return l.State }},
@@ -351,7 +360,7 @@ var exportedColumns = []struct {
 	{"reason", func(l licenseDetail) string { return csvTextCell(valueOr(l.Reason, "")) }},
 	{"trial", func(l licenseDetail) string { return strconv.FormatBool(l.Trial) }},
 	{"max_devices", func(l licenseDetail) string { return numberCell(l.MaxDevices) }},
-	{"max_transfers", func(l licenseDetail) string { return numberCell(l.MaxTransfers) }},
+	{"max_transfers", transfersCell},
 	{"starts_at", func(l licenseDetail) string { return stampCell(l.StartsAt) }},
 	{"expires_at", func(l licenseDetail) string { return stampCell(l.ExpiresAt) }},
 	{"grace_days", func(l licenseDetail) string { return strconv.Itoa(l.GraceDays) }},
@@ -364,6 +373,44 @@ var exportedColumns = []struct {
 	{"seats_used", func(l licenseDetail) string { return strconv.Itoa(l.SeatsUsed) }},
 	{"first_activated_at", func(l licenseDetail) string { return stampCell(l.FirstActivatedAt) }},
 	{"created_at", func(l licenseDetail) string { return stampCell(l.CreatedAt) }},
+}
+
+// transfersCell returns max_transfers as an import reads it.
+func transfersCell(l licenseDetail) string {
+	if l.MaxDevices != nil && l.MaxTransfers == nil {
+		return noLimit
+	}
+	return numberCell(l.MaxTransfers)
+}
+
+// licenseResetTransfers runs license reset-transfers.
+func licenseResetTransfers(e *env) error {
+	return e.withStore(func(st *store) error {
+		l, err := resetTransfers(e.ctx, st, anyAccount, e.args[0], e.actor())
+		if err != nil {
+			return err
+		}
+		return e.print(newLicenseDetail(l, e.now()), l.ID+" has only the holders of its seats count")
+	})
+}
+
+// licenseLimitTransfers runs license limit-transfers.
+func licenseLimitTransfers(e *env) error {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		limited, err := limitTransfers(e.ctx, st, o, e.on("dry-run"), e.actor())
+		if err != nil {
+			return err
+		}
+		text := countOf(limited, "licence") + " got the default limit of transfers"
+		if e.on("dry-run") {
+			text = countOf(limited, "licence") + " would get the default limit of transfers"
+		}
+		return e.print(map[string]int{"licenses": limited}, text)
+	})
 }
 
 func licenseExport(e *env) error {

@@ -26,6 +26,8 @@ func licenseWing(s *server) wing {
 			run: endpoint(s.revokeLicense)},
 		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			creates: true, run: endpoint(s.rotateKey)},
+		{pattern: "POST /licenses/{id}/reset-transfers", token: tokenRequired, scope: scopeAdmin, noBody: true,
+			run: endpoint(s.resetTransfers)},
 	}, chores: []chore{{
 		fault:      "the events of licences that are about to end can't be written",
 		timeDriven: true,
@@ -180,24 +182,41 @@ func (s *server) setState(
 
 // rotateRequest is the body of POST /licenses/{id}/rotate-key.
 type rotateRequest struct {
-	id       string
-	oldUntil stamp
+	id        string
+	oldUntil  stamp
+	endTokens bool
 }
 
 func (q *rotateRequest) read(in *input) {
 	q.id = in.pathValue("id")
 	q.oldUntil = in.timestamp("old_key_until")
+	q.endTokens, _ = in.boolTerm("end_tokens")
 }
 
 // rotateKey answers POST /licenses/{id}/rotate-key.
 func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*licenseWithKey, error) {
 	return create(ctx, s, c, func(t *tx) (*licenseWithKey, error) {
-		l, key, err := rotateKey(t, anyAccount, q.id, q.oldUntil, actorToken(c))
+		l, key, err := rotateKey(t, anyAccount, q.id, q.oldUntil, q.endTokens, actorToken(c))
 		if err != nil {
 			return nil, licenseNotFound(err)
 		}
 		return &licenseWithKey{newLicenseDetail(l, t.now.Time), key}, nil
 	})
+}
+
+// resetRequest is the body of POST /licenses/{id}/reset-transfers, which has no members.
+type resetRequest struct{ id string }
+
+func (q *resetRequest) read(in *input) { q.id = in.pathValue("id") }
+
+// resetTransfers answers POST /licenses/{id}/reset-transfers.
+func (s *server) resetTransfers(ctx context.Context, c *call, q *resetRequest) (*licenseDetail, error) {
+	l, err := resetTransfers(ctx, s.store, anyAccount, q.id, actorToken(c))
+	if err != nil {
+		return nil, licenseNotFound(err)
+	}
+	detail := newLicenseDetail(l, s.now())
+	return &detail, nil
 }
 
 // licensesRequest is the query of GET /licenses.

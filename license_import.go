@@ -521,10 +521,16 @@ func (c *textTerms) textTerm(name string, max int, check textCheck) (*string, bo
 	return &cell, true
 }
 
+// noLimit stands in a cell for the absence of a limit that would else have a default.
+const noLimit = "none"
+
 func (c *textTerms) numberTerm(name string, low, high int) (*int, bool) {
 	cell := c.cell(name)
-	if cell == "" {
+	switch {
+	case cell == "":
 		return nil, false
+	case name == "max_transfers" && strings.EqualFold(cell, noLimit):
+		return nil, true
 	}
 	n, err := strconv.Atoi(cell)
 	if err != nil || n < low || n > high {

@@ -23,7 +23,7 @@ type license struct {
 	Reason           *string         `json:"reason"`
 	Trial            bool            `json:"trial"`
 	MaxDevices       *int            `json:"max_devices"`   // nil: no limit
-	MaxTransfers     *int            `json:"max_transfers"` // in 30 days; nil: no limit
+	MaxTransfers     *int            `json:"max_transfers"` // see transferUse; nil: no limit
 	StartsAt         stamp           `json:"starts_at"`
 	ExpiresAt        stamp           `json:"expires_at"`
 	GraceDays        int             `json:"grace_days"`
@@ -38,10 +38,15 @@ type license struct {
 
 	KeyHint       string `json:"key_hint"` // last five symbols of the current key
 	SeatsUsed     int    `json:"-"`        // active devices
+	Counting      int    `json:"-"`        // fingerprints that count: see device.counts
 	AccountClosed bool   `json:"-"`
 	KeyRetiresAt  stamp  `json:"-"` // of the key that licenseByKey was given
 
-	SeatLimitNotedAt stamp `json:"-"` // when license.seat_limit_reached was last written
+	SeatLimitNotedAt     stamp `json:"-"` // when license.seat_limit_reached was last written
+	TransferLimitNotedAt stamp `json:"-"` // when license.transfer_limit_reached was last written
+	TokensEndAt          stamp `json:"-"` // device tokens issued until then, to the second, have ended
+
+	transfersGiven bool // a change of terms names max_transfers, so that it gets no default
 }
 
 // The kinds of a licence, and from when its duration counts.
@@ -53,7 +58,11 @@ const (
 	basisFirstActivation = "first_activation"
 )
 
-const defaultLeaseHours = 336
+// How long a lease is by default, in hours.
+const (
+	defaultLeaseHours  = 336
+	floatingLeaseHours = 8 // a machine that just disappears frees its seat the same day
+)
 
 // A codeList is a list of codes, kept as a JSON array.
 type codeList []string
@@ -83,7 +92,8 @@ const (
 	l.max_devices, l.max_transfers, l.starts_at, l.expires_at, l.grace_days, l.duration_days, l.expiry_basis,
 	l.lease_hours, l.entitlements, l.metadata, l.first_activated_at, l.created_at, l.updated_at,
 	coalesce((SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL), ''),
-	coalesce(s.used, 0), a.closed_at IS NOT NULL, l.seat_limit_noted_at`
+	coalesce(s.used, 0), coalesce(s.counting, 0), a.closed_at IS NOT NULL, l.seat_limit_noted_at,
+	l.transfer_limit_noted_at, l.tokens_end_at`
 
 	licenseTables = `licenses l JOIN accounts a ON a.id = l.account_id LEFT JOIN license_seats s ON s.license_id = l.id`
 )
@@ -93,7 +103,8 @@ func (l *license) dest() []any {
 		&l.ID, &l.AccountID, &l.Product, &l.Plan, &l.Customer, &l.Kind, &l.State, &l.Reason, &l.Trial,
 		&l.MaxDevices, &l.MaxTransfers, &l.StartsAt, &l.ExpiresAt, &l.GraceDays, &l.DurationDays, &l.ExpiryBasis,
 		&l.LeaseHours, &l.Entitlements, (*jsonText)(&l.Metadata), &l.FirstActivatedAt, &l.CreatedAt, &l.UpdatedAt,
-		&l.KeyHint, &l.SeatsUsed, &l.AccountClosed, &l.SeatLimitNotedAt,
+		&l.KeyHint, &l.SeatsUsed, &l.Counting, &l.AccountClosed, &l.SeatLimitNotedAt,
+		&l.TransferLimitNotedAt, &l.TokensEndAt,
 	}
 }
 
@@ -219,7 +230,7 @@ func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error
 		id, l.AccountID, l.Product, l.Plan, l.Customer, cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.State, statusActive),
 		l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
 		l.GraceDays, l.DurationDays, cmp.Or(l.ExpiryBasis, basisIssue),
-		cmp.Or(l.LeaseHours, defaultLeaseHours), l.Entitlements, cmp.Or(string(l.Metadata), "{}"), t.now, t.now)
+		cmp.Or(l.LeaseHours, l.defaultLease()), l.Entitlements, cmp.Or(string(l.Metadata), "{}"), t.now, t.now)
 	if err != nil {
 		return "", err
 	}
@@ -269,18 +280,46 @@ func (t *tx) startLicense(l *license) error {
 
 // noteSeatLimit writes license.seat_limit_reached, unless that was done within the last hour.
 func (t *tx) noteSeatLimit(l *license) error {
-	if within(time.Hour, l.SeatLimitNotedAt.Time, t.now.Time) {
+	return t.noteLimit(l, `seat_limit_noted_at`, l.SeatLimitNotedAt, eventLicenseSeatLimitReached)
+}
+
+// noteTransferLimit writes license.transfer_limit_reached, unless that was done within the last
+// hour.
+func (t *tx) noteTransferLimit(l *license) error {
+	return t.noteLimit(l, `transfer_limit_noted_at`, l.TransferLimitNotedAt, eventLicenseTransferLimitReached)
+}
+
+// noteLimit writes an event about a limit of l and its moment in a column, unless that was done
+// last at a moment within the last hour.
+func (t *tx) noteLimit(l *license, column string, last stamp, kind eventType) error {
+	if within(time.Hour, last.Time, t.now.Time) {
 		return nil
 	}
-	if _, err := t.exec(`UPDATE licenses SET seat_limit_noted_at = ? WHERE id = ?`, t.now, l.ID); err != nil {
+	if _, err := t.exec(`UPDATE licenses SET `+column+` = ? WHERE id = ?`, t.now, l.ID); err != nil {
 		return err
 	}
-	return t.addEvent(event{
-		Type:      eventLicenseSeatLimitReached,
-		AccountID: l.AccountID,
-		LicenseID: l.ID,
-		Actor:     actorDevice,
-	})
+	return t.addEvent(licenseEvent(l, kind, actorDevice))
+}
+
+// endTokens ends every device token of a licence that was issued until now: also when that was done
+// already in this second, after which tokens were issued as if it were the next one.
+func (t *tx) endTokens(l *license) error {
+	if last := l.TokensEndAt.after(time.Second); !last.After(t.now.Time) {
+		l.TokensEndAt = t.now
+	} else {
+		l.TokensEndAt = last
+	}
+	_, err := t.exec(`UPDATE licenses SET tokens_end_at = ? WHERE id = ?`, l.TokensEndAt, l.ID)
+	return err
+}
+
+// withoutTransferLimit returns up to limit licences of an owner, in the order of their ids after
+// the id after, that limit devices but not transfers and are not revoked.
+func (q *queries) withoutTransferLimit(o owner, after string, limit int) ([]*license, error) {
+	query, args := o.narrow(`SELECT `+licenseColumns+` FROM `+licenseTables+`
+		WHERE l.id > ? AND l.max_devices IS NOT NULL AND l.max_transfers IS NULL AND l.state <> 'revoked'`,
+		`l.account_id`, after)
+	return collect(q, query+` ORDER BY l.id LIMIT ?`, append(args, limit), newLicense)
 }
 
 // The conditions for time-driven transitions; every ? stands for now. graceDue and

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -66,7 +67,7 @@ func readTerms(r termsReader) (c termsChange) {
 		c = append(c, func(l *license) { l.MaxDevices = v })
 	}
 	if v, ok := r.numberTerm("max_transfers", 0, maxCount); ok {
-		c = append(c, func(l *license) { l.MaxTransfers = v })
+		c = append(c, func(l *license) { l.MaxTransfers, l.transfersGiven = v, true })
 	}
 	if v, ok := r.timeTerm("starts_at"); ok {
 		c = append(c, func(l *license) { l.StartsAt = v })
@@ -81,7 +82,7 @@ func readTerms(r termsReader) (c termsChange) {
 		c = append(c, func(l *license) { l.DurationDays = v })
 	}
 	if v, ok := r.numberTerm("lease_hours", 1, maxLeaseHours); ok {
-		c = append(c, func(l *license) { l.LeaseHours = valueOr(v, defaultLeaseHours) })
+		c = append(c, func(l *license) { l.LeaseHours = valueOr(v, l.defaultLease()) })
 	}
 	if v, ok := r.codesTerm("entitlements"); ok {
 		c = append(c, func(l *license) { l.Entitlements = v })
@@ -113,6 +114,8 @@ func (l *license) invalidTerm() (name, detail string) {
 		return "product", "A product is required."
 	case !l.StartsAt.IsZero() && !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(l.StartsAt.Time):
 		return "expires_at", "The licence would end before it starts."
+	case l.MaxDevices == nil && l.MaxTransfers != nil:
+		return "max_transfers", "A licence without max_devices has no transfers to limit."
 	case l.ExpiryBasis == basisFirstActivation && l.DurationDays == nil:
 		return "duration_days", "A licence whose duration counts from its first activation needs a duration."
 	case l.ExpiryBasis == basisFirstActivation && !l.ExpiresAt.IsZero() && l.FirstActivatedAt.IsZero():
@@ -134,13 +137,44 @@ func (l *license) checkTerms() error {
 // the end of a licence whose duration counts from its issue.
 func (l *license) fillDefaults(now stamp) {
 	l.Kind, l.ExpiryBasis = cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.ExpiryBasis, basisIssue)
-	l.LeaseHours = cmp.Or(l.LeaseHours, defaultLeaseHours)
+	l.LeaseHours = cmp.Or(l.LeaseHours, l.defaultLease())
+	if !l.transfersGiven && l.MaxTransfers == nil {
+		l.MaxTransfers = defaultTransfers(l.MaxDevices)
+	}
 	if l.ExpiryBasis == basisIssue && l.DurationDays != nil && l.ExpiresAt.IsZero() {
 		begin := now
 		if l.StartsAt.After(now.Time) {
 			begin = l.StartsAt
 		}
 		l.ExpiresAt = begin.after(days(*l.DurationDays))
+	}
+}
+
+// defaultLease returns the hours of a lease of a licence for which none were chosen.
+func (l *license) defaultLease() int {
+	if l.Kind == kindFloating {
+		return floatingLeaseHours
+	}
+	return defaultLeaseHours
+}
+
+// defaultTransfers returns the max_transfers of a licence for which none was chosen: as many as it
+// has seats, at least 2; nil without a limit of devices (contract, section 4, Transfers).
+func defaultTransfers(maxDevices *int) *int {
+	if maxDevices == nil {
+		return nil
+	}
+	n := max(2, *maxDevices)
+	return &n
+}
+
+// raiseTransfers raises the max_transfers of a licence whose max_devices a change raised, if the
+// change does not name max_transfers and the default is more.
+func (l *license) raiseTransfers(before *license) {
+	raised := before.MaxDevices != nil && l.MaxDevices != nil && *l.MaxDevices > *before.MaxDevices
+	if least := defaultTransfers(l.MaxDevices); raised && !l.transfersGiven &&
+		l.MaxTransfers != nil && *l.MaxTransfers < *least {
+		l.MaxTransfers = least
 	}
 }
 
@@ -175,7 +209,8 @@ func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (
 		return nil, errTransition(l, "change")
 	}
 	before := *l
-	if err := change.apply(l).checkTerms(); err != nil {
+	change.apply(l).raiseTransfers(&before)
+	if err := l.checkTerms(); err != nil {
 		return nil, err
 	}
 	changed := changedTerms(&before, l)
@@ -266,11 +301,13 @@ func renewLicense(t *tx, o owner, id string, addDays *int, actor string) (*licen
 	return l, t.addEvent(licenseEvent(l, eventLicenseRenewed, actor, "expires_at", l.ExpiresAt.String()))
 }
 
-// rotateKey gives a licence of an owner a new key, which is returned only here. The
-// current key works until oldUntil (the zero stamp: it stops working now), and earlier
-// keys no longer than that. Errors: errNotFound, illegal_transition when the licence is
-// revoked.
-func rotateKey(t *tx, o owner, id string, oldUntil stamp, actor string) (l *license, key string, err error) {
+// rotateKey gives a licence of an owner a new key, which is returned only here. The current key
+// works until oldUntil (the zero stamp: it stops working now), and earlier keys no longer than that.
+// endTokens ends the tokens that devices have got until now; their seats stay. Errors: errNotFound,
+// illegal_transition when the licence is revoked.
+func rotateKey(
+	t *tx, o owner, id string, oldUntil stamp, endTokens bool, actor string,
+) (l *license, key string, err error) {
 	if l, err = t.license(o, id); err != nil {
 		return nil, "", err
 	}
@@ -289,8 +326,83 @@ func rotateKey(t *tx, o owner, id string, oldUntil stamp, actor string) (l *lice
 		return nil, "", err
 	}
 	l.KeyHint = parsed.hint()
-	e := licenseEvent(l, eventLicenseKeyRotated, actor, "old_key_until", oldUntil.String())
+	ended := ""
+	if endTokens {
+		ended = "true"
+		if err := t.endTokens(l); err != nil {
+			return nil, "", err
+		}
+	}
+	e := licenseEvent(l, eventLicenseKeyRotated, actor, "old_key_until", oldUntil.String(), "end_tokens", ended)
 	return l, key, t.addEvent(e)
+}
+
+// resetTransfers has only the holders of a licence's seats count from now on, in transactions of a
+// bounded number of rows, and returns the licence afterwards. The event is written with the last one.
+// Errors: errNotFound.
+func resetTransfers(ctx context.Context, st *store, o owner, id, actor string) (l *license, err error) {
+	for done := false; !done && err == nil; {
+		err = st.update(ctx, func(t *tx) error {
+			if l, err = t.license(o, id); err != nil {
+				return err
+			}
+			t.invalidate(l.ID)
+			forgotten, err := t.expireFingerprints(l.ID, lastStamp, maxTransitions)
+			if done = forgotten < maxTransitions; err != nil || !done {
+				return err
+			}
+			if err := t.addEvent(licenseEvent(l, eventLicenseTransfersReset, actor)); err != nil {
+				return err
+			}
+			l, err = t.license(o, id)
+			return err
+		})
+	}
+	return l, err
+}
+
+// transferAdvice says that so many licences limit devices and not transfers, and what to do.
+func transferAdvice(licenses int64) string {
+	return countOf(licenses, "licence") + " with a limit of devices and none of transfers: " +
+		"'widgetd license limit-transfers' gives the default, 'widgetd license patch' another"
+}
+
+// limitTransfers gives the default max_transfers to every licence of an owner that limits devices but
+// not transfers, with its event, and returns how many there were. With dryRun it only counts them.
+// It runs in transactions of a bounded number of rows.
+func limitTransfers(ctx context.Context, st *store, o owner, dryRun bool, actor string) (limited int, err error) {
+	for after := ""; err == nil; {
+		var page []*license
+		if dryRun {
+			page, err = st.withoutTransferLimit(o, after, maxTransitions)
+		} else {
+			err = st.update(ctx, func(t *tx) error {
+				page, err = t.withoutTransferLimit(o, after, maxTransitions)
+				if err != nil {
+					return err
+				}
+				return limitTransfersOf(t, page, actor)
+			})
+		}
+		limited += len(page)
+		if len(page) < maxTransitions {
+			break
+		}
+		after = page[len(page)-1].ID
+	}
+	return limited, err
+}
+
+// limitTransfersOf is limitTransfers for some licences.
+func limitTransfersOf(t *tx, rows []*license, actor string) error {
+	for _, l := range rows {
+		t.invalidate(l.ID)
+		change := termsChange{func(l *license) { l.MaxTransfers = defaultTransfers(l.MaxDevices) }}
+		if _, err := patchLicense(t, anyAccount, l.ID, change, actor); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkCode checks the code of an entitlement. It returns a validation code and what is

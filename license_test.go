@@ -324,7 +324,7 @@ func TestLicenseKey_malformedIsNotLookedUp(t *testing.T) {
 	_, key := s.addLicense(license{})
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	lookedUp := func() bool {
-		return slices.ContainsFunc(slices.Concat(*reads, *writes), func(query string) bool { return strings.Contains(query, "k.hash = ?") })
+		return slices.ContainsFunc(slices.Concat(reads(), writes()), func(query string) bool { return strings.Contains(query, "k.hash = ?") })
 	}
 	for _, bad := range []string{key[:15], key[:28] + "é", "", "short", strings.Repeat("k", 256)} {
 		for range 12 { // 72 in all, where 30 failed look-ups would be too many
@@ -385,7 +385,7 @@ func TestLicenseKey_earlierNeverOutlivesTheEndOfALaterOne(t *testing.T) {
 		rotate := func(until stamp) {
 			t.Helper()
 			s.change(func(tx *tx) error {
-				_, key, err := rotateKey(tx, anyAccount, id, until, actorCommand)
+				_, key, err := rotateKey(tx, anyAccount, id, until, false, actorCommand)
 				keys = append(keys, key)
 				return err
 			})
@@ -617,13 +617,14 @@ var faults = [][]struct {
 	{{"device_blocked", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = &device{State: deviceBlocked} }},
 		{"device_released", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = &device{State: deviceReleased} }},
 		{"device_not_activated", func(_ *license, d **device, _ *verdictInput, _ time.Time) { *d = nil }}},
+	{{"token_ended", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.tokenEnded = true }}},
 	{{"entitlement_missing", func(_ *license, _ **device, q *verdictInput, _ time.Time) { q.entitlements = []string{"kds", "gold"} }}},
 }
 
 func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 	t.Parallel()
 	precedence := []string{"not_found", "key_retired", "revoked", "suspended", "product_mismatch", "not_started", "expired", "fingerprint_required",
-		"fingerprint_mismatch", "device_blocked", "device_released", "device_not_activated", "entitlement_missing", "grace", "valid"}
+		"fingerprint_mismatch", "device_blocked", "device_released", "token_ended", "device_not_activated", "entitlement_missing", "grace", "valid"}
 	now := time.Now()
 	seats := 3
 	tried, seen := 0, map[string]bool{}
@@ -645,7 +646,7 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 			}
 		}
 		if slices.Contains(codes, "fingerprint_required") { // no device at all: nothing is wrong with it
-			codes = slices.DeleteFunc(codes, func(c string) bool { return strings.HasPrefix(c, "device_") })
+			codes = slices.DeleteFunc(codes, func(c string) bool { return strings.HasPrefix(c, "device_") || c == "token_ended" })
 			d = nil
 		}
 		want := "valid"
@@ -724,7 +725,7 @@ func TestLicense_saysWhoMayTakeASeat(t *testing.T) {
 		"a retired key":                   {license{State: "revoked", KeyRetiresAt: past}, active, "", "key_retired"},
 	} {
 		c.l.Product = "kds"
-		err := checkActivation(&c.l, c.d, c.product, now)
+		err := checkActivation(&c.l, c.d, verdictInput{product: c.product}, c.d == nil, now)
 		var ref *refusal
 		if got := ""; errors.As(err, &ref) {
 			got = ref.code.name
@@ -832,7 +833,7 @@ func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
 			t.Fatal(shown.body)
 		}
 
-		patched := s.do("PATCH", path, `{"plan":null,"max_devices":null,"entitlements":[],"metadata":{}}`, admin).is(200)
+		patched := s.do("PATCH", path, `{"plan":null,"max_devices":null,"max_transfers":null,"entitlements":[],"metadata":{}}`, admin).is(200)
 		if p := patched.json(); p["plan"] != nil || p["max_devices"] != nil || p["grace_days"] != 7.0 || len(p["entitlements"].([]any)) != 0 {
 			t.Fatal(patched.body)
 		}
@@ -841,7 +842,7 @@ func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
 			t.Fatalf("a change to what is there already: %s", same.body)
 		}
 		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.updated' AND data =
-			'{"changed":"entitlements max_devices metadata plan","from":{"entitlements":["kds","reports"],"max_devices":3,"plan":"pro"},"to":{"entitlements":[],"max_devices":null,"plan":null}}'`); n != 1 {
+			'{"changed":"entitlements max_devices max_transfers metadata plan","from":{"entitlements":["kds","reports"],"max_devices":3,"max_transfers":2,"plan":"pro"},"to":{"entitlements":[],"max_devices":null,"max_transfers":null,"plan":null}}'`); n != 1 {
 			t.Fatalf("%d events name the changed terms", n)
 		}
 		s.do("PATCH", path, `{"product":"other"}`, admin).is(422, "validation_failed")
@@ -1265,7 +1266,7 @@ func TestLicense_showsEverythingButItsKey(t *testing.T) {
 		s.activate(key, "f").is(200)
 		want := fmt.Sprintf(`{"id":%q,"account_id":%q,"product":"kds","plan":"pro","kind":"node_locked","customer":null,"state":"active","reason":null,"trial":false,"max_devices":4,`+
 			`"max_transfers":null,"starts_at":null,"expires_at":%q,"grace_days":3,"duration_days":null,"expiry_basis":"issue","lease_hours":336,"entitlements":["kds"],`+
-			`"metadata":{"order":17},"first_activated_at":%q,"created_at":%q,"updated_at":%q,"key_hint":%q,"status":"active","grace_until":%q,"seats":{"used":1,"max":4,"free":3}}`,
+			`"metadata":{"order":17},"first_activated_at":%q,"created_at":%q,"updated_at":%q,"key_hint":%q,"status":"active","grace_until":%q,"seats":{"used":1,"max":4,"free":3},"transfers":null}`,
 			id, s.account, end, created, created, created, key[len(key)-5:], end.after(72*time.Hour))
 		if a := s.get("/licenses/"+id, auth).is(200); a.body != want+"\n" {
 			t.Fatalf("shown %s\nwant  %s", a.body, want)

@@ -192,7 +192,8 @@ type statusReport struct {
 	Accounts      accountTally     `json:"accounts"`
 	Licenses      map[string]int64 `json:"licenses"`      // by status
 	LicensesEnd   int64            `json:"licenses_soon"` // active ones that end within 14 days
-	LeadsToday    int64            `json:"leads_today"`   // of this UTC day
+	Unlimited     int64            `json:"licenses_without_transfer_limit"`
+	LeadsToday    int64            `json:"leads_today"` // of this UTC day
 	EventsToday   int64            `json:"events_today"`
 	LegacyCallers []legacyCaller   `json:"legacy_callers"` // of the last 7 days
 	UpgradeCopies []string         `json:"upgrade_copies"` // which upgrades have left
@@ -256,6 +257,7 @@ func (r *statusReport) read(st *store, now time.Time) error {
 		return err
 	}
 	r.Licenses, r.LicensesEnd = licenses.byStatus, licenses.ending
+	r.Unlimited = licenses.unlimited
 	r.LeadsToday, r.EventsToday, err = st.countToday(newStamp(now.UTC().Truncate(24 * time.Hour)))
 	if err != nil {
 		return err
@@ -312,6 +314,9 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 			break
 		}
 		add("the token %s of %s ends on %s: issue another, or revoke it", t.ID, printable(t.ClientID), t.ExpiresAt)
+	}
+	if r.Unlimited > 0 {
+		lines = append(lines, transferAdvice(r.Unlimited))
 	}
 	if n := len(r.UpgradeCopies); n > 0 {
 		add("remove what upgrades have left, which may hold erased personal data: %s",

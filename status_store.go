@@ -7,8 +7,9 @@ import "strings"
 // A licenseTally is how many licences there are by status, and how many of those that are active
 // end soon.
 type licenseTally struct {
-	byStatus map[string]int64
-	ending   int64
+	byStatus  map[string]int64
+	ending    int64
+	unlimited int64 // that limit devices and not transfers, without revoked ones
 }
 
 // tallyLicenses counts the licences by the status that they have at now, and the active ones that
@@ -25,14 +26,16 @@ func (q *queries) tallyLicenses(now, soon stamp) (licenseTally, error) {
 	for range strings.Count(statusFilters["active"], "?") {
 		args = append(args, now)
 	}
-	counts := make([]int64, len(statuses)+1)
+	filters = append(filters, `count(*) FILTER (WHERE l.max_devices IS NOT NULL AND l.max_transfers IS NULL
+		AND l.state <> 'revoked')`)
+	counts := make([]int64, len(statuses)+2)
 	dest := []any{}
 	for i := range counts {
 		dest = append(dest, &counts[i])
 	}
 	err := q.one(`SELECT `+strings.Join(filters, ", ")+` FROM licenses l JOIN accounts a ON a.id = l.account_id`,
 		append(args, soon), dest...)
-	t := licenseTally{byStatus: map[string]int64{}, ending: counts[len(statuses)]}
+	t := licenseTally{byStatus: map[string]int64{}, ending: counts[len(statuses)], unlimited: counts[len(statuses)+1]}
 	for i, status := range statuses {
 		t.byStatus[status] = counts[i]
 	}

@@ -144,6 +144,9 @@ func upgradeText(db string, r *upgradeReport) string {
 		}
 		lines = append(lines, fmt.Sprintf("version %d: %s (%s%s)",
 			step.To, step.Does, rows, took(step.Milliseconds)))
+		if step.Advice != "" {
+			lines = append(lines, step.Advice)
+		}
 	}
 	switch {
 	case r.DryRun:

@@ -636,27 +636,32 @@ func (q *queries) foreignKeyFaults() (faults []string, err error) {
 	return faults, nil
 }
 
-// recountSeats mends what seatFaults tells, also while the service runs.
-const recountSeats = `BEGIN IMMEDIATE; DELETE FROM license_seats; INSERT INTO license_seats ` +
-	`SELECT license_id, count(*) FROM devices WHERE state = 'active' GROUP BY license_id; COMMIT;`
+// seatCounts is SQL for what license_seats should hold.
+const seatCounts = `SELECT license_id, count(*) FILTER (WHERE active) AS used, count(*) AS counting FROM (` +
+	`SELECT license_id, state = 'active' AS active FROM devices WHERE state = 'active' OR counts_until IS NOT NULL ` +
+	`UNION ALL SELECT license_id, 0 FROM past_fingerprints) GROUP BY license_id`
 
-// seatFaults tells whether seats are counted that no active device holds, or the other way
-// round, and how to count them anew. Triggers keep the counts, but not when the shell replaces
-// a device (INSERT OR REPLACE) or changes a count itself.
+// recountSeats mends what seatFaults tells, also while the service runs.
+const recountSeats = `BEGIN IMMEDIATE; DELETE FROM license_seats; INSERT INTO license_seats ` + seatCounts + `; COMMIT;`
+
+// seatFaults tells whether seats are counted that no active device holds, or the other way round,
+// or likewise with fingerprints that count, and how to count them anew. Triggers keep the counts,
+// but not when the shell replaces a device (INSERT OR REPLACE) or changes a count itself.
 func (q *queries) seatFaults() (faults []string, err error) {
 	var wrong int
 	var example sql.NullString
 	err = q.one(`SELECT count(*), min(coalesce(d.license_id, s.license_id))
-		FROM (SELECT license_id, count(*) AS active FROM devices WHERE state = 'active' GROUP BY license_id) d
-		FULL JOIN license_seats s ON s.license_id = d.license_id
-		WHERE coalesce(d.active, 0) <> coalesce(s.used, 0)`, nil, &wrong, &example)
+		FROM (`+seatCounts+`) d FULL JOIN license_seats s ON s.license_id = d.license_id
+		WHERE coalesce(d.used, 0) <> coalesce(s.used, 0) OR coalesce(d.counting, 0) <> coalesce(s.counting, 0)`,
+		nil, &wrong, &example)
 	if err != nil {
 		return nil, fmt.Errorf("seats: %w", err)
 	}
 	if wrong > 0 {
 		faults = append(faults, fmt.Sprintf(
-			"seats: of %d licences, %s for one, another number of seats is counted than of "+
-				"active devices: count anew with the sqlite3 shell: %s", wrong, example.String, recountSeats))
+			"seats: of %d licences, %s for one, another number of seats is counted than of active devices, "+
+				"or of fingerprints than there are: count anew with the sqlite3 shell: %s",
+			wrong, example.String, recountSeats))
 	}
 	return faults, nil
 }

@@ -51,7 +51,8 @@ type upgradeReport struct {
 type stepReport struct {
 	To           int    `json:"to"` // the version that it leads to
 	Does         string `json:"does"`
-	Rows         int64  `json:"rows"` // how many it wrote; ALTER TABLE writes none
+	Rows         int64  `json:"rows"`   // how many it wrote; ALTER TABLE writes none
+	Advice       string `json:"advice"` // what to know or do afterwards; "": nothing
 	Milliseconds int64  `json:"milliseconds"`
 }
 
@@ -414,6 +415,10 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	if err == nil {
 		err = m.one(`SELECT total_changes()`, nil, &after)
 	}
+	advice := ""
+	if err == nil && step.advice != nil {
+		advice, err = step.advice(m)
+	}
 	var se *sqlite.Error
 	switch {
 	case errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR:
@@ -427,6 +432,7 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	return stepReport{
 		Does:         step.does,
 		Rows:         after - before,
+		Advice:       advice,
 		Milliseconds: time.Since(began).Milliseconds(),
 	}, nil
 }

@@ -20,6 +20,9 @@ type schemaStep struct {
 	does string                   // what it changes, for people
 	sql  string                   // one or more statements
 	run  func(m *migration) error // what SQL alone can't do, after sql; nil: nothing
+
+	// advice returns what the operator should know or do afterwards, or "". It may be nil.
+	advice func(m *migration) (string, error)
 }
 
 // schemaSteps[n-1] takes a database from version n to version n+1. Whoever changes
@@ -27,7 +30,8 @@ type schemaStep struct {
 // testdata/vN.sql. A step that has landed is never edited: files that it made are in
 // use.
 var schemaSteps = []schemaStep{
-	{does: "tables that are ordered by their ids, counted seats, customers and fields of leads", run: upgradeToV2},
+	{does: "tables that are ordered by their ids, counted seats, customers and fields of leads",
+		run: upgradeToV2, advice: adviseOnV2},
 }
 
 // The declarations of the versions 1 and 2.
@@ -41,6 +45,13 @@ var (
 // graceEndV2 is when the grace of a licence ends, as both versions have it in an index.
 const graceEndV2 = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
 
+// countsUntilV2 is until when the fingerprint of a device of version 1 counts: the end of its last
+// lease, and at least 30 days after it left a node-locked licence.
+const countsUntilV2 = `nullif(max(coalesce(lease_expires_at, ''), CASE
+	WHEN state <> 'active' AND released_at IS NOT NULL
+	AND (SELECT kind FROM licenses l WHERE l.id = license_id) = 'node_locked'
+	THEN strftime('%Y-%m-%dT%H:%M:%SZ', released_at, '30 days') ELSE '' END), '')`
+
 // upgradeToV2 rebuilds the tables of version 1 whose declaration has changed.
 func upgradeToV2(m *migration) error {
 	if err := m.requireSchema(schemaV1); err != nil {
@@ -53,7 +64,8 @@ func upgradeToV2(m *migration) error {
 			"digest": "widgetd_lead_digest(account_id, type, email, coalesce(source, ''), coalesce(page, ''))",
 		}},
 		"licenses": {columns: map[string]string{
-			"customer": "NULL", "seat_limit_noted_at": "NULL",
+			"customer": "NULL", "seat_limit_noted_at": "NULL", "transfer_limit_noted_at": "NULL",
+			"tokens_end_at": "NULL",
 			"expiring_noted": "CASE WHEN grace_noted IS expires_at OR expired_noted IS " + graceEndV2 +
 				" THEN expires_at END",
 		}},
@@ -62,9 +74,24 @@ func upgradeToV2(m *migration) error {
 			"data":       "CASE WHEN device_id IS NULL THEN data ELSE json_set(data, '$.device_id', device_id) END",
 		}},
 		// In any other order each row would be far from the last.
-		"license_keys":  {query: `SELECT * FROM old_license_keys ORDER BY hash`},
-		"license_seats": {query: `SELECT license_id, count(*) FROM devices WHERE state = 'active' GROUP BY license_id`},
+		"license_keys": {query: `SELECT * FROM old_license_keys ORDER BY hash`},
+		"devices": {columns: map[string]string{
+			"counts_until": countsUntilV2, "ended_seq": "0", "tokens_end_at": "NULL"}},
+		"license_seats": {query: `SELECT license_id, count(*) FILTER (WHERE state = 'active'), count(*) FROM devices
+			WHERE state = 'active' OR counts_until IS NOT NULL GROUP BY license_id`},
 	})
+}
+
+// adviseOnV2 says how many licences have no limit of transfers, which version 1 made so unless told
+// otherwise and version 2 does not.
+func adviseOnV2(m *migration) (string, error) {
+	var unlimited int64
+	err := m.one(`SELECT count(*) FROM licenses
+		WHERE max_devices IS NOT NULL AND max_transfers IS NULL AND state <> 'revoked'`, nil, &unlimited)
+	if err != nil || unlimited == 0 {
+		return "", err
+	}
+	return transferAdvice(unlimited), nil
 }
 
 // registerLeadDigest adds the SQL function that the step to version 2 calls.
@@ -184,9 +211,11 @@ func (m *migration) rebuildTables(
 		}
 		source := sources[d.name]
 		m.setPart("copying " + d.name)
-		if source.query != "" {
+		switch {
+		case err != nil:
+		case source.query != "":
 			err = m.exec(`INSERT INTO ` + d.name + ` ` + source.query)
-		} else {
+		case existed:
 			err = m.copyTable(d.name, source.columns)
 		}
 		if existed && err == nil {

@@ -656,8 +656,8 @@ func TestUpgrade_stepsInGoRunInTheSameTransaction(t *testing.T) {
 	count := func(m *migration) error {
 		return m.exec(`INSERT INTO totals SELECT 'leads', count(*) FROM leads`)
 	}
-	o := madeUp(schemaStep{"a table of totals",
-		`CREATE TABLE totals (name TEXT, n INTEGER) STRICT; CREATE INDEX totals_name ON totals (name)`, count},
+	o := madeUp(schemaStep{does: "a table of totals", run: count,
+		sql: `CREATE TABLE totals (name TEXT, n INTEGER) STRICT; CREATE INDEX totals_name ON totals (name)`},
 		`CREATE TABLE totals ( name TEXT, n INTEGER )STRICT;CREATE INDEX "totals_name" ON totals(name)`)
 	report, err := upgradeFile(t.Context(), path, o)
 	if err != nil {
@@ -728,7 +728,7 @@ func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
 			if name == "it is stopped" {
 				in = ctx
 			}
-			_, err := upgradeFile(in, path, madeUp(schemaStep{"x", c.sql, c.inGo}, c.schema))
+			_, err := upgradeFile(in, path, madeUp(schemaStep{does: "x", sql: c.sql, run: c.inGo}, c.schema))
 			oneLine(t, err, path+" was not upgraded: ")
 			oneLine(t, err, c.want)
 			if after := directory(t, filepath.Dir(path)); !maps.Equal(after, before) {
@@ -1072,11 +1072,12 @@ func TestUpgrade_saysWhatItDid(t *testing.T) {
 			}
 		}
 	}
+	advice := regexp.QuoteMeta(transferAdvice(1)) + `\n`
 	fromTo := fmt.Sprintf(`from schema version 1 to %d \([0-9.]+m?s\)\n`, schemaVersion)
-	matches(o.do("upgrade", "-dry-run"), `: can be upgraded `+fromTo+steps+`this was a dry run: nothing was changed\n`)
+	matches(o.do("upgrade", "-dry-run"), `: can be upgraded `+fromTo+steps+advice+`this was a dry run: nothing was changed\n`)
 	object(map[string]any{"from": 1, "to": schemaVersion, "dry_run": true, "copy": nil}, "upgrade", "-dry-run")
 	out := o.do("upgrade")
-	matches(out, `: upgraded `+fromTo+steps+`the database as it was: `+regexp.QuoteMeta(db)+
+	matches(out, `: upgraded `+fromTo+steps+advice+`the database as it was: `+regexp.QuoteMeta(db)+
 		`\.v1-\d{4}-\d\d-\d\dT\d{6}Z; remove it once you are sure that you will not go back\n`)
 	matches(o.do("upgrade"), fmt.Sprintf(`: has schema version %d, as this program needs it; nothing to do\n`, schemaVersion))
 	object(map[string]any{"from": schemaVersion, "to": schemaVersion, "dry_run": false, "steps": "[]"}, "upgrade")

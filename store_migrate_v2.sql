@@ -70,7 +70,7 @@ CREATE TABLE licenses (
   reason             TEXT,                                           -- why it was suspended or revoked
   trial              INTEGER NOT NULL DEFAULT 0 CHECK (trial IN (0, 1)), -- 1: a trial
   max_devices        INTEGER CHECK (max_devices BETWEEN 1 AND 1000000), -- seats; NULL: no limit
-  max_transfers      INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000), -- releases by the owner in 30 days; NULL: no limit
+  max_transfers      INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000), -- fingerprints that may count beside those that hold the seats; NULL: no limit
   starts_at          TEXT CHECK (starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at)), -- not before; NULL: at once
   expires_at         TEXT CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- not after; NULL: never, or not yet activated
   grace_days         INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650), -- days that known devices go on after expires_at
@@ -84,6 +84,8 @@ CREATE TABLE licenses (
   grace_noted        TEXT,                                           -- the end that license.grace_started was written for
   expired_noted      TEXT,                                           -- the end of grace that license.expired was written for
   seat_limit_noted_at TEXT CHECK (seat_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seat_limit_noted_at)), -- when license.seat_limit_reached was last written
+  transfer_limit_noted_at TEXT CHECK (transfer_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', transfer_limit_noted_at)), -- when license.transfer_limit_reached was last written
+  tokens_end_at      TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at)), -- no device token that was issued until then works; NULL: none was ended
   created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was issued
   updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)) -- when a column last changed
 ) STRICT, WITHOUT ROWID;
@@ -123,6 +125,9 @@ CREATE TABLE devices (
   activated_at     TEXT NOT NULL CHECK (activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', activated_at)), -- when it last took its seat
   last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at)), -- to the minute
   released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)), -- when it last gave its seat back
+  counts_until     TEXT CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until)), -- the latest end of its leases; once it holds no seat, until when its fingerprint counts for the licence; NULL: it counts no longer
+  ended_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease that ended because its seat was taken away
+  tokens_end_at    TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at)), -- when that was: no token from before works; NULL: never
   released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who gave it back
   activations      INTEGER NOT NULL DEFAULT 1                        -- how often it took a seat
 ) STRICT, WITHOUT ROWID;
@@ -130,25 +135,54 @@ CREATE UNIQUE INDEX devices_fingerprint ON devices (license_id, fingerprint);
 CREATE INDEX devices_seats ON devices (license_id, state, id);
 CREATE INDEX devices_lapsing ON devices (lapses_at) WHERE lapses_at IS NOT NULL;
 CREATE INDEX devices_lapsing_license ON devices (license_id, lapses_at) WHERE lapses_at IS NOT NULL;
+-- Those that hold no seat and still count.
+CREATE INDEX devices_counting ON devices (counts_until) WHERE state <> 'active' AND counts_until IS NOT NULL;
+CREATE INDEX devices_counting_license ON devices (license_id, counts_until) WHERE state <> 'active' AND counts_until IS NOT NULL;
 
--- How many seats of a licence are taken. Triggers keep the count, also when a device is
--- changed with the sqlite3 shell; a licence without a row has none.
+-- Fingerprints that a device had before it reported another, as after a change of its disk, while
+-- they count.
+CREATE TABLE past_fingerprints (
+  license_id   TEXT NOT NULL REFERENCES licenses (id),               -- the licence of the device
+  fingerprint  BLOB NOT NULL CHECK (length(fingerprint) = 32),       -- SHA-256 of what the device sent
+  counts_until TEXT NOT NULL CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until)), -- until when it counts; the row is removed then
+  PRIMARY KEY (license_id, fingerprint)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX past_fingerprints_counting ON past_fingerprints (counts_until);
+CREATE INDEX past_fingerprints_counting_license ON past_fingerprints (license_id, counts_until);
+
+-- How many seats of a licence are taken, and how many fingerprints count. Triggers keep the counts,
+-- also when a device is changed with the sqlite3 shell; a licence without a row has none.
 CREATE TABLE license_seats (
   license_id TEXT PRIMARY KEY REFERENCES licenses (id),              -- which licence
-  used       INTEGER NOT NULL CHECK (used >= 0)                      -- its active devices
+  used       INTEGER NOT NULL CHECK (used >= 0),                     -- its active devices
+  counting   INTEGER NOT NULL CHECK (counting >= 0)                  -- these, the others with counts_until, and its past fingerprints
 ) STRICT, WITHOUT ROWID;
 
-CREATE TRIGGER devices_added AFTER INSERT ON devices WHEN new.state = 'active' BEGIN
-  INSERT INTO license_seats (license_id, used) VALUES (new.license_id, 1) ON CONFLICT DO UPDATE SET used = used + 1;
+CREATE TRIGGER devices_added AFTER INSERT ON devices
+WHEN new.state = 'active' OR new.counts_until IS NOT NULL BEGIN
+  INSERT INTO license_seats (license_id, used, counting) VALUES (new.license_id, new.state = 'active', 1)
+    ON CONFLICT DO UPDATE SET used = used + excluded.used, counting = counting + 1;
 END;
-CREATE TRIGGER devices_removed AFTER DELETE ON devices WHEN old.state = 'active' BEGIN
-  UPDATE license_seats SET used = max(0, used - 1) WHERE license_id = old.license_id;
+CREATE TRIGGER devices_removed AFTER DELETE ON devices
+WHEN old.state = 'active' OR old.counts_until IS NOT NULL BEGIN
+  UPDATE license_seats SET used = max(0, used - (old.state = 'active')), counting = max(0, counting - 1)
+    WHERE license_id = old.license_id;
 END;
-CREATE TRIGGER devices_changed AFTER UPDATE OF state, license_id ON devices
-WHEN old.state <> new.state OR old.license_id <> new.license_id BEGIN
-  UPDATE license_seats SET used = max(0, used - 1) WHERE license_id = old.license_id AND old.state = 'active';
-  INSERT INTO license_seats (license_id, used) SELECT new.license_id, 1 WHERE new.state = 'active'
-    ON CONFLICT DO UPDATE SET used = used + 1;
+CREATE TRIGGER devices_changed AFTER UPDATE OF state, license_id, counts_until ON devices
+WHEN old.state <> new.state OR old.license_id <> new.license_id
+  OR (old.counts_until IS NULL) <> (new.counts_until IS NULL) BEGIN
+  UPDATE license_seats SET used = max(0, used - (old.state = 'active')), counting = max(0, counting - 1)
+    WHERE license_id = old.license_id AND (old.state = 'active' OR old.counts_until IS NOT NULL);
+  INSERT INTO license_seats (license_id, used, counting) SELECT new.license_id, new.state = 'active', 1
+    WHERE new.state = 'active' OR new.counts_until IS NOT NULL
+    ON CONFLICT DO UPDATE SET used = used + excluded.used, counting = counting + 1;
+END;
+CREATE TRIGGER past_fingerprints_added AFTER INSERT ON past_fingerprints BEGIN
+  INSERT INTO license_seats (license_id, used, counting) VALUES (new.license_id, 0, 1)
+    ON CONFLICT DO UPDATE SET counting = counting + 1;
+END;
+CREATE TRIGGER past_fingerprints_removed AFTER DELETE ON past_fingerprints BEGIN
+  UPDATE license_seats SET counting = max(0, counting - 1) WHERE license_id = old.license_id;
 END;
 CREATE TRIGGER licenses_removed AFTER DELETE ON licenses BEGIN
   DELETE FROM license_seats WHERE license_id = old.id;
@@ -233,6 +267,8 @@ SELECT l.id, a.name AS account, l.product, l.plan, l.customer,
        l.reason,
        coalesce(s.used, 0) AS seats_used,
        l.max_devices AS seats_max,
+       max(0, coalesce(s.counting, 0) - l.max_devices) AS transfers_used,
+       l.max_transfers AS transfers_max,
        (SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL) AS key_hint,
        l.starts_at, l.expires_at, l.grace_days, l.trial, l.kind, l.entitlements,
        l.first_activated_at, l.created_at, l.account_id

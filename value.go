@@ -80,6 +80,9 @@ const crockford = "0123456789abcdefghjkmnpqrstvwxyz"
 // lastID sorts after every id.
 const lastID = "~"
 
+// lastStamp is later than every moment that is stored.
+var lastStamp = stamp{time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}
+
 // newID makes a random id: the prefix, "_", and 26 symbols of Crockford's base32 that hold 48
 // bits of Unix milliseconds and 80 random bits (contract, section 1). Ids of one prefix sort by
 // time.

@@ -1,0 +1,637 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// deactivate releases a device by its key.
+func (s *service) deactivate(key, fingerprint string) answer {
+	s.t.Helper()
+	return s.post("/widget/license/deactivate", activateBody(key, fingerprint))
+}
+
+// activateByToken activates by device token; more are members of the body.
+func (s *service) activateByToken(token string, more ...any) answer {
+	s.t.Helper()
+	return s.post("/widget/license/activate", seatBody(more...), "Authorization: Bearer "+token)
+}
+
+// transfersIn returns the member transfers of an answer.
+func transfersIn(a answer) map[string]any {
+	a.t.Helper()
+	member, _ := a.json()["transfers"].(map[string]any)
+	return member
+}
+
+// release releases a device as a portal does.
+func (s *service) release(licenseID, deviceID string) {
+	s.t.Helper()
+	portal := "Authorization: Bearer " + s.token(s.account, scopeDevices)
+	s.do("DELETE", "/licenses/"+licenseID+"/devices/"+deviceID, "", portal).is(204)
+}
+
+func TestTransfer_oneSeatIsNotTwentyMachinesByDrift(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0), LeaseHours: 336})
+		token := s.activate(key, "machine-0").is(200).text("token")
+		for i := 1; i < 20; i++ {
+			s.activateByToken(token, "fingerprint", fmt.Sprint("machine-", i)).is(409, "transfer_limit_reached")
+		}
+		s.sql(`UPDATE licenses SET max_transfers = 2 WHERE id = ?`, id)
+		first := token
+		for i := 1; i <= 2; i++ {
+			token = s.activateByToken(token, "fingerprint", fmt.Sprint("machine-", i)).is(200, "already_active").text("token")
+		}
+		a := s.activateByToken(token, "fingerprint", "machine-3").is(409, "transfer_limit_reached")
+		if u := transfersIn(a); u["used"] != 2.0 || u["max"] != 2.0 || u["next_at"] != "2000-01-31T00:00:00Z" {
+			t.Errorf("transfers: %s", a.body)
+		}
+		// The machine that was drifted away from gets no lease, and does not free the seat.
+		s.verifyLease(first).answers("fingerprint_mismatch")
+		s.verifyLease(first, "nonce", "n").answers("fingerprint_mismatch")
+		s.post("/widget/license/deactivate", "{}", "Authorization: Bearer "+first).is(403, "fingerprint_mismatch")
+		s.activateByToken(first).is(403, "fingerprint_mismatch")
+		s.activateByToken(first, "fingerprint", "machine-4").is(403, "fingerprint_mismatch")
+		s.verifyKey(key, "machine-0").answers("device_not_activated")
+		// A lost answer may be asked for again, and the device may go back to what it was.
+		s.activateByToken(first, "fingerprint", "machine-2").is(200, "already_active")
+		token = s.activateByToken(token, "fingerprint", "machine-2").is(200, "already_active").text("token")
+		s.activateByToken(token, "fingerprint", "machine-0").is(200, "already_active")
+		if n := s.count(`SELECT counting FROM license_seats`); n != 3 {
+			t.Errorf("%d count", n)
+		}
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.transfer_limit_reached'`); n != 1 {
+			t.Errorf("%d events of the limit within the hour", n)
+		}
+	})
+}
+
+func TestTransfer_oneSeatIsNotManyMachinesInTurn(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{kindNodeLocked, kindFloating} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				_, key := s.addLicense(license{Kind: kind, MaxDevices: ptr(1), MaxTransfers: ptr(2), LeaseHours: 8})
+				began := newStamp(time.Now())
+				for i := range 3 {
+					s.activate(key, fmt.Sprint(i)).is(200, "activated")
+					s.deactivate(key, fmt.Sprint(i)).is(200)
+				}
+				end := began.after(days(30))
+				if kind == kindFloating {
+					end = began.after(8 * time.Hour)
+				}
+				a := s.activate(key, "another").is(409, "transfer_limit_reached")
+				if got := a.text("transfers", "next_at"); got != end.String() {
+					t.Errorf("next at %s, want %s", got, end)
+				}
+				for i := range 3 { // who counts already may come back, as often as it likes
+					s.activate(key, fmt.Sprint(i)).is(200, "reactivated")
+					s.deactivate(key, fmt.Sprint(i)).is(200)
+				}
+				time.Sleep(time.Until(end.Time) - time.Second)
+				s.activate(key, "another").is(409, "transfer_limit_reached")
+				time.Sleep(time.Second)
+				s.activate(key, "another").is(200, "activated")
+			})
+		})
+	}
+}
+
+func TestTransfer_noneAtAllLetsOnlyTheSameDeviceComeBackAnyNumberOfTimes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0)})
+		device := s.activate(key, "a").is(200).text("device", "id")
+		a := s.activate(key, "b", "replace_device_id", device).is(409, "transfer_limit_reached")
+		if got := transfersIn(a)["next_at"]; got != nil {
+			t.Errorf("while the seat is held nothing ends: %v", got)
+		}
+		if s.count(`SELECT count(*) FROM devices WHERE state = 'active' AND id = ?`, device) != 1 {
+			t.Fatal("a refused replacement released the device")
+		}
+		for range 3 {
+			s.deactivate(key, "a").is(200)
+			s.activate(key, "b").is(409, "transfer_limit_reached")
+			s.activate(key, "a").is(200, "reactivated")
+		}
+		s.deactivate(key, "a").is(200)
+		time.Sleep(days(30))
+		s.activate(key, "b").is(200, "activated")
+	})
+}
+
+// Whoever frees the seat, the machine that had it keeps its lease and so counts.
+func TestTransfer_countsWhoeverFreedTheSeat(t *testing.T) {
+	t.Parallel()
+	for how, free := range map[string]func(s *service, id, key, device string){
+		"the device":    func(s *service, _, key, _ string) { s.deactivate(key, "a").is(200) },
+		"a portal":      func(s *service, id, _, device string) { s.release(id, device) },
+		"the operator":  func(s *service, _, _, device string) { s.must("device", "release", device) },
+		"blocking":      func(s *service, _, _, device string) { s.must("device", "block", device) },
+		"the shell":     func(s *service, _, _, _ string) { s.sql(`UPDATE devices SET state = 'released'`) },
+		"shorter terms": func(s *service, id, key, _ string) { shortenLease(s, id, key) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0), LeaseHours: 1000})
+				device := s.activate(key, "a").is(200).text("device", "id")
+				lease := s.lease(s.activate(key, "a"))
+				free(s, id, key, device)
+				s.notice()
+				time.Sleep(time.Until(time.Unix(lease.Expires, 0)) - time.Second)
+				s.advance()
+				s.activate(key, "b").is(409, "transfer_limit_reached")
+				time.Sleep(time.Second)
+				s.activate(key, "b").is(200)
+			})
+		})
+	}
+}
+
+// shortenLease has the device a get a short lease after its long one, and leave.
+func shortenLease(s *service, id, key string) {
+	s.sql(`UPDATE licenses SET lease_hours = 1 WHERE id = ?`, id)
+	s.notice()
+	time.Sleep(2 * time.Minute)
+	s.activate(key, "a").is(200)
+	s.deactivate(key, "a").is(200)
+}
+
+func TestTransfer_resetHasOnlyTheHoldersOfSeatsCount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{MaxDevices: ptr(2), MaxTransfers: ptr(1)})
+		holder := s.activate(key, "holder").is(200).text("token")
+		s.activateByToken(holder, "fingerprint", "holder-2").is(200)
+		s.activate(key, "thief").is(200)
+		s.deactivate(key, "thief").is(200)
+		s.activate(key, "mine").is(409, "transfer_limit_reached")
+		admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+		s.post("/licenses/"+id+"/reset-transfers", "", "Authorization: Bearer "+s.token(s.account, scopeDevices)).is(403)
+		if a := s.get("/licenses/"+id, admin).is(200); transfersIn(a)["used"] != 1.0 {
+			t.Errorf("before: %s", a.body)
+		}
+		a := s.post("/licenses/"+id+"/reset-transfers", "", admin).is(200)
+		if transfersIn(a)["used"] != 0.0 || s.count(`SELECT counting FROM license_seats`) != 1 {
+			t.Errorf("after: %s", a.body)
+		}
+		s.activate(key, "mine").is(200)
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.transfers_reset'`); n != 1 {
+			t.Errorf("%d events", n)
+		}
+		s.post("/licenses/lic_01arz3ndektsv4rrffq69g5fav/reset-transfers", "", admin).is(404)
+	})
+}
+
+func TestTransfer_limitIsChosenByDefault(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	add := func(members string) answer {
+		return s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds"%s}`, s.account, members), admin)
+	}
+	patch := func(id, body string) answer { return s.do("PATCH", "/licenses/"+id, body, admin) }
+	for members, want := range map[string]any{
+		``:                                      nil,
+		`,"max_devices":1`:                      2.0,
+		`,"max_devices":5`:                      5.0,
+		`,"max_devices":5,"kind":"floating"`:    5.0,
+		`,"max_devices":5,"max_transfers":0`:    0.0,
+		`,"max_devices":5,"max_transfers":null`: nil,
+	} {
+		a := add(members).is(200)
+		if got := a.json()["max_transfers"]; got != want {
+			t.Errorf("%s: %v, want %v", members, got, want)
+		}
+	}
+	add(`,"max_transfers":1`).is(422, "validation_failed").names("#/max_transfers inconsistent")
+	for members, want := range map[string]any{``: 336.0, `,"kind":"floating"`: 8.0, `,"kind":"floating","lease_hours":5`: 5.0} {
+		if got := add(members).is(200).json()["lease_hours"]; got != want {
+			t.Errorf("%s: leases of %v hours, want %v", members, got, want)
+		}
+	}
+	id := add(`,"max_devices":1`).is(200).text("id")
+	patch(id, `{"max_devices":null}`).is(422).names("#/max_transfers inconsistent")
+	for _, step := range []struct{ body, want string }{
+		{`{"max_devices":7}`, "7"}, // raised alone
+		{`{"max_devices":3}`, "7"}, // lowering lowers nothing
+		{`{"max_devices":9,"max_transfers":1}`, "1"},
+		{`{"plan":"pro"}`, "1"},
+		{`{"max_transfers":20}`, "20"},
+		{`{"max_devices":10}`, "20"}, // it is more than the default
+		{`{"max_devices":10,"max_transfers":null}`, "<nil>"},
+		{`{"max_devices":20}`, "<nil>"},
+	} {
+		if got := patch(id, step.body).is(200).json()["max_transfers"]; fmt.Sprint(got) != step.want {
+			t.Errorf("%s: %v, want %s", step.body, got, step.want)
+		}
+	}
+	patch(id, `{"max_devices":null,"max_transfers":null}`).is(200)
+}
+
+func TestTransfer_limitOfOldLicencesIsGivenByTheCommand(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	other := s.addAccount("other")
+	old, _ := s.addLicense(license{MaxDevices: ptr(3)})
+	foreign, _ := s.addLicense(license{AccountID: other, MaxDevices: ptr(1)})
+	s.addLicense(license{})
+	s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0)})
+	limits := func() string {
+		return fmt.Sprint(s.count(`SELECT coalesce(max_transfers, -1) FROM licenses WHERE id = ?`, old),
+			s.count(`SELECT coalesce(max_transfers, -1) FROM licenses WHERE id = ?`, foreign))
+	}
+	if out := s.must("license", "limit-transfers", "-dry-run"); out != "2 licences would get the default limit of transfers\n" || limits() != "-1 -1" {
+		t.Fatalf("%q, %s", out, limits())
+	}
+	if out := s.must("license", "limit-transfers", "-account", other, "-json"); out != `{"licenses":1}`+"\n" || limits() != "-1 2" {
+		t.Fatalf("%q, %s", out, limits())
+	}
+	if out := s.must("license", "limit-transfers"); out != "1 licence got the default limit of transfers\n" || limits() != "3 2" {
+		t.Fatalf("%q, %s", out, limits())
+	}
+	if got := s.count(`SELECT count(*) FROM events WHERE type = 'license.updated'`); got != 2 {
+		t.Errorf("%d events", got)
+	}
+}
+
+// A machine of the property test: what it holds.
+type machine struct {
+	fingerprint string
+	tokens      []string  // every one that it got
+	leasedUntil time.Time // the latest end of one that is bound to its fingerprint
+	heldAt      time.Time // when it was seen to hold a seat last
+	holds       bool
+}
+
+// machinePark plays machines against one licence and knows, from the answers that they got, which
+// of them count.
+type machinePark struct {
+	*service
+	random      *rand.Rand
+	id, key     string
+	kind        string
+	seats, most int // seats, and fingerprints that may count
+	machines    []*machine
+	blocked     map[string]bool // fingerprints
+	answers     map[string]int  // by code
+}
+
+func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{kindNodeLocked, kindFloating} {
+		for _, hours := range []int{1, 14 * 24, 90 * 24} {
+			t.Run(fmt.Sprint(kind, " ", hours), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newService(t, withoutAddressLimits)
+					seed := rand.Uint64()
+					t.Log("seed", seed)
+					p := &machinePark{service: s, random: rand.New(rand.NewPCG(seed, 0)), kind: kind, seats: 2, most: 5,
+						blocked: map[string]bool{}, answers: map[string]int{}}
+					p.id, p.key = s.addLicense(license{Kind: kind, MaxDevices: ptr(2), MaxTransfers: ptr(3), LeaseHours: hours})
+					for i := range 50 {
+						p.machines = append(p.machines, &machine{fingerprint: fmt.Sprint("machine-", i)})
+					}
+					for end := time.Now().Add(120 * 24 * time.Hour); time.Now().Before(end); {
+						time.Sleep(time.Duration(p.random.Int64N(int64(4 * 24 * time.Hour))))
+						for range 1 + p.random.IntN(30) {
+							p.step()
+						}
+					}
+					for _, code := range []string{"200", "409 transfer_limit_reached", "409 seat_limit_reached"} {
+						short := kind == kindFloating && hours == 1 // then hardly any machine is left to count
+						if p.answers[code] == 0 && !short {
+							t.Errorf("%s was never answered: %v", code, p.answers)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// step lets some time pass, does one thing, and looks at what the machines hold then.
+func (p *machinePark) step() {
+	pauses := []time.Duration{0, 0, time.Second, time.Minute}
+	time.Sleep(pauses[p.random.IntN(len(pauses))])
+	p.advance()
+	p.observe()
+	m, other := p.machine(), p.machine()
+	switch action := p.random.IntN(10); action {
+	case 0, 1, 2:
+		p.tryActivation(m, nil, "license_key", p.key, "fingerprint", m.fingerprint)
+	case 3:
+		var device string
+		err := p.store.one(`SELECT id FROM devices ORDER BY random() LIMIT 1`, nil, &device)
+		if err == nil {
+			p.tryActivation(m, nil, "license_key", p.key, "fingerprint", m.fingerprint, "replace_device_id", device)
+		}
+	case 4, 5: // by any token, with the machine's own fingerprint or none
+		if token := other.anyToken(p.random); token != "" {
+			headers := []string{"Authorization: Bearer " + token}
+			if action == 4 {
+				p.tryActivation(m, headers, "fingerprint", m.fingerprint)
+			} else {
+				p.tryActivation(m, headers)
+			}
+		}
+	case 6:
+		p.keep(m, p.verifyKey(p.key, m.fingerprint))
+		if token := other.anyToken(p.random); token != "" {
+			p.keep(m, p.verifyLease(token, "nonce", "n"))
+			p.keep(m, p.verifyLease(token, "fingerprint", m.fingerprint))
+		}
+	case 7:
+		p.deactivate(p.key, m.fingerprint)
+	case 8:
+		if token := other.anyToken(p.random); token != "" {
+			p.post("/widget/license/deactivate", "{}", "Authorization: Bearer "+token)
+		}
+	case 9:
+		p.interfere()
+	}
+	p.observe()
+	living := 0
+	for _, m := range p.machines {
+		if m.leasedUntil.After(time.Now()) {
+			living++
+		}
+	}
+	if living > p.most {
+		p.t.Fatalf("%d machines hold a living lease, %d may", living, p.most)
+	}
+}
+
+// interfere releases or blocks any device, as a portal or an operator.
+func (p *machinePark) interfere() {
+	var id string
+	var fingerprint []byte
+	if p.store.one(`SELECT id, fingerprint FROM devices ORDER BY random() LIMIT 1`, nil, &id, &fingerprint) != nil {
+		return
+	}
+	switch p.random.IntN(4) {
+	case 0, 1:
+		p.release(p.id, id)
+	case 2:
+		p.must("device", "release", id)
+		delete(p.blocked, string(fingerprint))
+	case 3:
+		p.must("device", "block", id)
+		p.blocked[string(fingerprint)] = true
+	}
+	p.notice()
+}
+
+func (p *machinePark) machine() *machine { return p.machines[p.random.IntN(len(p.machines))] }
+
+func (m *machine) anyToken(random *rand.Rand) string {
+	if len(m.tokens) == 0 {
+		return ""
+	}
+	return m.tokens[random.IntN(len(m.tokens))]
+}
+
+// keep has a machine keep the token of an answer. Its lease helps the machine whose fingerprint is
+// in it, which may be another.
+func (p *machinePark) keep(m *machine, a answer) {
+	if !a.hasToken() {
+		return
+	}
+	m.tokens = append(m.tokens, a.text("token"))
+	c := p.lease(a)
+	for _, m := range p.machines {
+		hash := fingerprintHash(m.fingerprint)
+		if base64.RawURLEncoding.EncodeToString(hash[:]) == c.Fingerprint {
+			if end := time.Unix(c.Expires, 0); end.After(m.leasedUntil) {
+				m.leasedUntil = end
+			}
+		}
+	}
+}
+
+// observe notes which machines hold seats now.
+func (p *machinePark) observe() {
+	holders, err := p.store.seatHolders(p.id, 50)
+	p.check(err)
+	for _, m := range p.machines {
+		hash := fingerprintHash(m.fingerprint)
+		m.holds = slices.ContainsFunc(holders, func(d *device) bool { return bytes.Equal(d.Fingerprint, hash[:]) })
+		if m.holds {
+			m.heldAt = time.Now()
+		}
+	}
+}
+
+// counts is the rule of the contract, from what the machines know.
+func (p *machinePark) counts(m *machine) bool {
+	now := time.Now()
+	return m.holds || m.leasedUntil.After(now) ||
+		p.kind == kindNodeLocked && !m.heldAt.IsZero() && m.heldAt.Add(days(30)).After(now)
+}
+
+// tryActivation sends an activation and complains if it is refused or granted against the rule.
+func (p *machinePark) tryActivation(m *machine, headers []string, members ...any) {
+	counting, holding := 0, 0
+	for _, other := range p.machines {
+		if p.counts(other) {
+			counting++
+		}
+		if other.holds {
+			holding++
+		}
+	}
+	did := p.counts(m)
+	a := p.post("/widget/license/activate", seatBody(members...), headers...)
+	code := fmt.Sprint(a.status)
+	if a.status != 200 {
+		code += " " + a.text("code")
+	}
+	p.answers[code]++
+	p.keep(m, a)
+	sendsOwn := slices.Contains(members, any("fingerprint"))
+	switch {
+	case code == "409 transfer_limit_reached" && sendsOwn && (did || counting < p.most):
+		p.t.Fatalf("%s is refused for transfers; it counts: %v; %d do: %s", m.fingerprint, did, counting, a.body)
+	case code == "409 seat_limit_reached" && holding < p.seats:
+		p.t.Fatalf("%s is refused for seats, of which %d are taken", m.fingerprint, holding)
+	case code == "200" && sendsOwn && !did && counting >= p.most:
+		p.t.Fatalf("%s is let in though %d count", m.fingerprint, counting)
+	case a.status >= 400 && a.status != 409 && len(headers) == 0 && code != "403 device_blocked":
+		p.t.Fatalf("%s: %s", m.fingerprint, a.body)
+	}
+}
+
+func TestToken_endsWithTheSeatThatWasTakenAway(t *testing.T) {
+	t.Parallel()
+	for how, take := range map[string]func(s *service, id, key, device string){
+		"a portal":     func(s *service, id, _, device string) { s.release(id, device) },
+		"the operator": func(s *service, _, _, device string) { s.must("device", "release", device) },
+		"a replacement": func(s *service, _, key, device string) {
+			s.activate(key, "other", "replace_device_id", device).is(200)
+			s.deactivate(key, "other").is(200)
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(5)})
+				first := s.activate(key, "till").is(200)
+				stolen, device := first.text("token"), first.text("device", "id")
+				take(s, id, key, device)
+				s.notice()
+				if a := s.verifyLease(stolen, "nonce", "n").is(200); a.text("code") != "device_released" || a.hasToken() {
+					t.Errorf("%s", a.body)
+				}
+				s.activateByToken(stolen).is(403, "device_released")
+				s.activateByToken(stolen, "fingerprint", "thief").is(403, "fingerprint_mismatch")
+				s.activateByToken(stolen, "license_key", key, "fingerprint", "till").is(403, "device_released")
+				back := s.activate(key, "till").is(200, "reactivated").text("token") // in the same second
+				row := s.deviceRow(device)
+				s.verifyLease(stolen, "nonce", "n").answers("token_ended")
+				s.activateByToken(stolen).is(403, "token_ended")
+				s.activateByToken(stolen, "fingerprint", "thief").is(403, "fingerprint_mismatch")
+				a := s.post("/widget/license/deactivate", "{}", "Authorization: Bearer "+stolen).is(200)
+				if after := s.deviceRow(device); a.json()["released"] != false || !reflect.DeepEqual(after, row) {
+					t.Errorf("an ended token changed %+v to %+v: %s", row, after, a.body)
+				}
+				s.verifyLease(back).answers("valid")
+				s.activateByToken(back).is(200, "already_active")
+				time.Sleep(2 * time.Minute)
+				s.verifyLease(s.verifyLease(back, "nonce", "n").text("token")).answers("valid")
+			})
+		})
+	}
+}
+
+func TestToken_isNotEndedByTheDevicesOwnRelease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
+		token := s.activate(key, "till").is(200).text("token")
+		s.post("/widget/license/deactivate", "{}", "Authorization: Bearer "+token).is(200)
+		s.verifyLease(token).answers("device_released")
+		token = s.activateByToken(token).is(200, "reactivated").text("token")
+		time.Sleep(2 * time.Hour)
+		s.advance() // its lease has lapsed
+		s.verifyLease(token).answers("device_released")
+		s.activateByToken(token).is(200, "reactivated")
+		s.activateByToken(token, "fingerprint", "new disk").is(403, "fingerprint_mismatch") // it is not its newest
+		s.verifyLease(token).answers("valid")
+	})
+}
+
+func TestToken_ofABlockedDeviceEndsForGood(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0)})
+		first := s.activate(key, "till").is(200)
+		token, device := first.text("token"), first.text("device", "id")
+		s.must("device", "block", device)
+		s.notice()
+		s.verifyLease(token).answers("device_blocked")
+		s.activateByToken(token).is(403, "device_blocked")
+		s.must("device", "release", device)
+		s.notice()
+		s.activateByToken(token).is(403, "device_released")
+		s.activate(key, "till").is(200, "reactivated")
+		s.verifyLease(token).answers("token_ended")
+	})
+}
+
+func TestToken_ofALicenceEndsWhenItsKeyIsRotatedAndThatIsAskedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		id, key := s.addLicense(license{MaxDevices: ptr(2)})
+		admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+		one, two := s.activate(key, "1").is(200).text("token"), s.activate(key, "2").is(200).text("token")
+		key = s.post("/licenses/"+id+"/rotate-key", `{}`, admin).is(200).text("key")
+		s.verifyLease(one).answers("valid")
+		key = s.post("/licenses/"+id+"/rotate-key", `{"end_tokens":true}`, admin).is(200).text("key")
+		for _, token := range []string{one, two} {
+			s.verifyLease(token).answers("token_ended")
+			s.activateByToken(token).is(403, "token_ended")
+		}
+		if n := s.count(`SELECT used FROM license_seats`); n != 2 {
+			t.Errorf("%d seats are held", n)
+		}
+		one = s.activate(key, "1").is(200, "already_active").text("token")
+		s.verifyLease(one).answers("valid")
+		var rotated struct{ Key string }
+		s.check(json.Unmarshal([]byte(s.must("license", "rotate-key", id, "-end-tokens", "-json")), &rotated))
+		s.notice()
+		s.verifyLease(one).answers("token_ended")
+		s.activate(rotated.Key, "1").is(200)
+		events := s.count(`SELECT count(*) FROM events WHERE type = 'license.key_rotated' AND json_extract(data, '$.end_tokens') = 'true'`)
+		if events != 2 {
+			t.Errorf("%d events say that tokens ended", events)
+		}
+	})
+}
+
+// A stored answer of activate is a token: given again when the seat is gone, it would be a lease
+// that the rules above have ended.
+func TestActivate_isReplayedOnlyWhileItsAnswerIsTrue(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(s *service, id, key, device string)
+		status int
+		code   string // of the second answer; "": the first one is replayed
+	}{
+		"nothing":      {func(*service, string, string, string) {}, 200, ""},
+		"its release":  {func(s *service, _, key, _ string) { s.deactivate(key, "till").is(200) }, 200, "reactivated"},
+		"a portal":     {func(s *service, id, _, device string) { s.release(id, device) }, 200, "reactivated"},
+		"a block":      {func(s *service, _, _, device string) { s.must("device", "block", device) }, 403, "device_blocked"},
+		"a suspension": {func(s *service, id, _, _ string) { s.must("license", "suspend", id) }, 403, "license_suspended"},
+		"an end":       {func(*service, string, string, string) { time.Sleep(23 * time.Hour) }, 403, "license_expired"},
+		"another lease": {func(s *service, _, key, _ string) {
+			time.Sleep(2 * time.Minute)
+			s.verifyKey(key, "till").answers("valid")
+		}, 200, "already_active"},
+		"ended tokens": {func(s *service, id, _, _ string) {
+			s.sql(`UPDATE licenses SET tokens_end_at = strftime('%Y-%m-%dT%H:%M:%SZ', 946684800, 'unixepoch') WHERE id = ?`, id)
+		}, 200, "already_active"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(5),
+					ExpiresAt: newStamp(time.Now().Add(22 * time.Hour))})
+				send := func() answer {
+					return s.post("/widget/license/activate", activateBody(key, "till"), "Idempotency-Key: once")
+				}
+				first := send().is(200)
+				c.change(s, id, key, first.text("device", "id"))
+				s.notice()
+				switch again := send().is(c.status); {
+				case c.code == "" && (again.body != first.body || again.header.Get("Idempotency-Replayed") != "true"):
+					t.Errorf("it is not replayed: %s", again.body)
+				case c.code != "" && (again.text("code") != c.code || again.header.Get("Idempotency-Replayed") != ""):
+					t.Errorf("%s, want %s", again.body, c.code)
+				case c.status == 200 && c.code != "":
+					if third := send().is(200); third.body != again.body || third.header.Get("Idempotency-Replayed") != "true" {
+						t.Errorf("the new answer is not kept: %s", third.body)
+					}
+				}
+			})
+		})
+	}
+}
