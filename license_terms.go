@@ -361,12 +361,6 @@ func resetTransfers(ctx context.Context, st *store, o owner, id, actor string) (
 	return l, err
 }
 
-// transferAdvice says that so many licences limit devices and not transfers, and what to do.
-func transferAdvice(licenses int64) string {
-	return countOf(licenses, "licence") + " with a limit of devices and none of transfers: " +
-		"'widgetd license limit-transfers' gives the default, 'widgetd license patch' another"
-}
-
 // limitTransfers gives the default max_transfers to every licence of an owner that limits devices but
 // not transfers, with its event, and returns how many there were. With dryRun it only counts them.
 // It runs in transactions of a bounded number of rows.

@@ -94,6 +94,12 @@ func adviseOnV2(m *migration) (string, error) {
 	return transferAdvice(unlimited), nil
 }
 
+// transferAdvice says that so many licences limit devices and not transfers, and what to do.
+func transferAdvice(licenses int64) string {
+	return fmt.Sprintf("licences with a limit of devices and none of transfers: %d: "+
+		"'widgetd license limit-transfers' gives them the default, 'widgetd license patch' another", licenses)
+}
+
 // registerLeadDigest adds the SQL function that the step to version 2 calls.
 var registerLeadDigest = sync.OnceFunc(func() {
 	sqlite.MustRegisterDeterministicScalarFunction("widgetd_lead_digest", 5,
