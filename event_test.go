@@ -233,6 +233,7 @@ func (s *service) manyEvents(account, subject string, n int, data string) {
 }
 
 func TestEvent_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	id, key := s.addLicense(license{})
@@ -265,6 +266,7 @@ func TestEvent_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *tes
 }
 
 func TestEvent_listSinceATimeEndsThere(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	s.manyEvents(s.account, "", 25_000, `{}`)
@@ -358,6 +360,7 @@ func TestEvent_ofAnotherAccountsLicenceIsNotThereAndNotCounted(t *testing.T) {
 }
 
 func TestEvents_commandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	raw(t, o.env["WIDGETD_DB"], manyRows(25_000)+`INSERT INTO events (id, at, type, account_id, actor)

@@ -236,6 +236,7 @@ func manyLeads(account string, n int) string {
 }
 
 func TestLead_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	s.sql(manyLeads(s.account, 25_000))
@@ -324,6 +325,7 @@ func eraseAmongWrites(t *testing.T, s *store, account string, erase func() error
 }
 
 func TestErase_ofManyLeadsLetsOthersWriteInBetween(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	t.Run("by the command", func(t *testing.T) {
 		t.Parallel()

@@ -309,6 +309,7 @@ func importOfMany(n int) []string {
 }
 
 func TestImport_showsItsProgressWhenItIsLong(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	file := s.importFile(importOfMany(importProgress + 1)...)
@@ -324,6 +325,7 @@ func TestImport_showsItsProgressWhenItIsLong(t *testing.T) {
 }
 
 func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	file := s.importFile(importOfMany(maxWholeImport + 1)...)
@@ -354,6 +356,7 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 
 // A trigger that refuses one row stands for every failure.
 func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	for _, n := range []int{maxWholeImport, maxWholeImport + 1} {
 		s := newService(t)

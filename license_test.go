@@ -1436,6 +1436,7 @@ func manyLicenses(account string, n int) string {
 }
 
 func TestLicense_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	s.sql(manyLicenses(s.account, 25_000))
@@ -1464,6 +1465,7 @@ func TestLicense_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *t
 }
 
 func TestLicense_listByTheCommandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	raw(t, o.env["WIDGETD_DB"], manyLicenses(o.account, 25_000))

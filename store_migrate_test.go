@@ -788,7 +788,7 @@ func TestUpgrade_leavesTheOldOrTheNewWhicheverCallFails(t *testing.T) {
 			tried, finished := 0, 0
 			for n := range 1<<30 - left {
 				for k, kind := range kinds {
-					if !how.strikes(n, k, len(kinds)) {
+					if !how.strikes(n, k, len(kinds), 10) {
 						continue
 					}
 					f.set(n, "", how, kind)

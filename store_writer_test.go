@@ -554,9 +554,17 @@ var underRace = sync.OnceValue(func() bool {
 	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 })
 
-// strikes reports whether call n is to fail in this form, with error k of so many: every
-// third call, so that each fails in one form; under the race detector every ninth.
-func (how form) strikes(n, k, kinds int) bool {
+// manyRowsUnderRace skips a test whose many rows would take minutes under the race detector. CI runs
+// the whole suite without it, too.
+func manyRowsUnderRace(t testing.TB) {
+	if underRace() {
+		t.Skip("too many rows for the race detector")
+	}
+}
+
+// strikes reports whether call n is to fail in this form, with error k of so many: every third call
+// of every so many, so that each of these fails in one form; under the race detector every ninth.
+func (how form) strikes(n, k, kinds, every int) bool {
 	switch {
 	case *everyFault:
 		return true
@@ -564,8 +572,10 @@ func (how form) strikes(n, k, kinds int) bool {
 		return false
 	case *everyCall:
 		return true
+	case n/3%every != 0:
+		return false
 	case underRace():
-		return n%9 == 3*int(how)
+		return n/3/every%3 == 0 && n%3 == int(how)
 	}
 	return n%3 == int(how)
 }
@@ -926,7 +936,7 @@ func (b *faultBench) strike(only string, how form, kinds []error) (struck int) {
 	want, calls := b.undisturbed(only)
 	for n := range calls {
 		for k, err := range kinds {
-			if !how.strikes(n, k, len(kinds)) {
+			if !how.strikes(n, k, len(kinds), 1) {
 				continue
 			}
 			r := b.prepare(only != "")
