@@ -354,11 +354,6 @@ func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
 				s.check(s.server.limitAddress(limit, "192.0.2.1", 60))
 			}
 		}
-		drainAccount := func() {
-			for range 600 {
-				s.server.accountBuckets.take(s.account, 600, time.Now())
-			}
-		}
 		minute := func() { time.Sleep(time.Minute) } // and every bucket is full again
 
 		s.post("/widget/lead", "{}", foreign).is(404, "not_found") // route, origin
@@ -375,12 +370,12 @@ func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
 		drainAddress("stats")
 		s.get("/widget/stats?widget="+widget, "Authorization: Bearer x").is(401, "invalid_token") // token, address limit
 		s.get("/widget/stats?widget=x").is(429, "rate_limited")                                   // address limit, account limit
-		drainAccount()
+		s.drain(bucketLeads, s.account)
 		s.post("/widget/leads", "{", "Origin: "+siteOrigin).is(400, "malformed_json").has("RateLimit: ") // 400, account limit
 		s.post("/widget/leads", badMember, "Origin: "+siteOrigin).is(429, "rate_limited")                // account limit, 422
 		minute()
 		s.post("/widget/events", `{"widget":"wgt_00000000000000000000000000","events":[]}`, "Origin: "+siteOrigin).
-			is(422, "validation_failed").has(`RateLimit: "account";r=599;t=1`) // 422, effect
+			is(422, "validation_failed").has(`RateLimit: "widgets";r=599;t=1`) // 422, effect
 		s.get("/leads?limit=x", "Authorization: Bearer "+s.token(s.account, scopeStats)).is(403, "insufficient_scope") // token, 422
 	})
 }

@@ -378,12 +378,12 @@ func TestKeyring_saysWhatRetiringAKeyEndsAndThenEndsIt(t *testing.T) {
 		s.check(err)
 		_, err = s.command("key", "rotate", "-force")
 		s.check(err)
-		s.server.reloadKeys(file)
+		s.check(s.server.reloadKeys(file))
 		s.get("/leads", old).is(200)
 
 		_, err = s.command("key", "retire", first)
 		oneLine(t, err, "3 unexpired device leases", "2 unexpired tokens", "-force")
-		s.server.reloadKeys(file)
+		s.check(s.server.reloadKeys(file))
 		s.get("/leads", old).is(200)
 		time.Sleep(2 * time.Hour)
 		_, err = s.command("key", "retire", first)
@@ -391,7 +391,7 @@ func TestKeyring_saysWhatRetiringAKeyEndsAndThenEndsIt(t *testing.T) {
 		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+leases[0]).is(200)
 		_, err = s.command("key", "retire", first, "-force")
 		s.check(err)
-		s.server.reloadKeys(file)
+		s.check(s.server.reloadKeys(file))
 		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+leases[0]).challenged(401, "invalid_token", invalidChallenge)
 		if a := s.post("/widget/license/verify", fmt.Sprintf(`{"license_key":%q,"fingerprint":"f0"}`, key)).is(200); !a.json()["valid"].(bool) {
 			t.Fatalf("by its key: %s", a.body)
