@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -181,11 +182,11 @@ func (a *deviceAPI) findOwnLicense(c *call, cr *credential) error {
 // fleet that was off at night does so all at once, behind one address.
 func (a *deviceAPI) tokenCurrent(l *license, token *claims) (bool, error) {
 	d, err := orNil(a.device(l.ID, token.Device))
-	if err != nil || d == nil || d.State == deviceBlocked {
+	if err != nil || d == nil {
 		return false, err
 	}
-	releasedBy := valueOr(d.ReleasedBy, "")
-	return d.State == deviceActive || releasedBy == "device" || releasedBy == "lease", nil
+	left := d.State == deviceReleased && slices.Contains([]string{"device", "lease"}, valueOr(d.ReleasedBy, ""))
+	return d.State == deviceActive || left, nil
 }
 
 // errGuessing is the refusal of every key from an address from which too many have failed, whether it

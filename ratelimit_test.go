@@ -1,8 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"net/http"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -208,6 +212,7 @@ func TestBucket_ofAnAccountIsNotChargedByWhatHasEnded(t *testing.T) {
 		"a token":                                         {"", byToken, 200, "valid", "main licenses"},
 		"a revoked licence's token":                       {`UPDATE licenses SET state = 'revoked'`, byToken, 200, "revoked", ""},
 		"an expired licence's token":                      {`UPDATE licenses SET expires_at = '2000-01-01T00:00:30Z'`, byToken, 200, "expired", ""},
+		"a blocked device's token, after it left":         {`UPDATE devices SET state = 'blocked', released_at = '2000-01-01T00:00:00Z', released_by = 'device'`, byToken, 200, "device_blocked", ""},
 		"the token of a device that is gone":              {`DELETE FROM devices`, byToken, 200, "device_not_activated", ""},
 		"a blocked device's token":                        {`UPDATE devices SET state = 'blocked'`, byToken, 200, "device_blocked", ""},
 		"the token of a device that a portal released":    {released("portal"), byToken, 200, "device_released", ""},
@@ -282,7 +287,7 @@ func TestBucket_ofATenantIsNotEmptiedByStrangers(t *testing.T) {
 		"a retired key":            sqlThenVerify(`UPDATE license_keys SET retires_at = created_at`),
 		"a revoked licence's key":  sqlThenVerify(`UPDATE licenses SET state = 'revoked'`),
 		"an expired licence's key": sqlThenVerify(`UPDATE licenses SET expires_at = created_at`),
-		"a key":                    sqlThenVerify(`UPDATE licenses SET lease_hours = 24`),
+		"a current key":            sqlThenVerify(`UPDATE licenses SET lease_hours = 24`),
 		"a public widget's id": func(s *service) func(*service, string) answer {
 			widget := s.addWidget(s.account)
 			return func(s *service, address string) answer {
@@ -300,6 +305,7 @@ func TestBucket_ofATenantIsNotEmptiedByStrangers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newService(t)
 				strike := attack(s)
+				_, good := s.addLicense(license{})
 				portal := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
 				asked := 0
 				for i := range 13 {
@@ -320,6 +326,9 @@ func TestBucket_ofATenantIsNotEmptiedByStrangers(t *testing.T) {
 					s.get("/licenses?limit=1", portal).is(200)
 				}
 				s.get("/licenses?limit=1", portal).is(429, "rate_limited") // it had its 600
+				if name != "a current key" {
+					s.activate(good, "new").is(200).has(`RateLimit: "licenses";r=599;t=1`)
+				}
 			})
 		})
 	}
@@ -514,6 +523,48 @@ func TestAddressLimit_readsXForwardedForOnlyFromATrustedPeer(t *testing.T) {
 		s.post("/widget/leads", aLead, "Peer: 127.0.0.1:1", "X-Forwarded-For: 192.0.2.51").is(200)
 		s.post("/widget/leads", aLead, "Peer: 127.0.0.1:1").is(200)
 	})
+}
+
+// TestAddressLimit_trustsThePeerOfAUnixSocket: systemd can pass one, and such a peer has no address.
+func TestAddressLimit_trustsThePeerOfAUnixSocket(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		trusted  []netip.Prefix
+		status   int    // of a call for a second client, after those of the first are used up
+		repeated string // what the second client is forwarded for
+	}{
+		"another client":                     {[]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, 200, "198.51.100.2"},
+		"a client behind what it says":       {[]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, 429, "198.51.100.2, 198.51.100.1"},
+		"an operator who trusts no one here": {[]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, 429, "198.51.100.2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t, func(_ *storeOptions, o *serverOptions) { o.anonymousRate, o.trusted = 2, c.trusted })
+			addr := s.listeningOn("unix", filepath.Join(s.dir, "http.sock"))
+			client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", addr)
+			}}}
+			t.Cleanup(client.CloseIdleConnections)
+			post := func(forwarded string) int {
+				r, err := http.NewRequestWithContext(t.Context(), "POST", "http://x/v1/widget/leads", strings.NewReader(aLead))
+				s.check(err)
+				r.Header.Set("Content-Type", "application/json")
+				r.Header.Set("X-Forwarded-For", forwarded)
+				res, err := client.Do(r)
+				s.check(err)
+				s.check(res.Body.Close())
+				return res.StatusCode
+			}
+			for i, want := range []int{200, 200, 429} { // a token comes back in half a minute
+				if got := post("198.51.100.1"); got != want {
+					t.Fatalf("call %d: %d, want %d", i, got, want)
+				}
+			}
+			if got := post(c.repeated); got != c.status {
+				t.Errorf("%d, want %d", got, c.status)
+			}
+		})
+	}
 }
 
 func TestAddressLimit_knowsTheClientsAddress(t *testing.T) {
