@@ -14,6 +14,7 @@ import (
 	"path"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -556,8 +557,9 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 	w.account = a.ID
 	bucket := c.bucket()
 	v := s.accountBuckets.take(bucket+" "+a.ID, a.Rate, s.steady())
-	w.Header().Set("RateLimit-Policy", fmt.Sprintf(`%q;q=%d;w=60`, bucket, a.Rate))
-	w.Header().Set("RateLimit", fmt.Sprintf(`%q;r=%d;t=%d`, bucket, v.remaining, wholeSeconds(v.full)))
+	w.Header().Set("RateLimit-Policy", `"`+bucket+`";q=`+strconv.Itoa(a.Rate)+`;w=60`)
+	w.Header().Set("RateLimit",
+		`"`+bucket+`";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
 	if !v.ok {
 		return errRate("The account's requests of this minute are used up.", v.retry)
 	}

@@ -163,16 +163,17 @@ func (h *evictionHeap) Pop() any {
 }
 
 const (
-	lookupWindow      = time.Minute // for which a failed look-up is remembered
-	maxFailedLookups  = 300_000     // that all addresses together have remembered
-	maxLookupsAddress = 1_000       // that one address may have; a higher rate is no limit
+	lookupWindow       = time.Minute // for which a failed look-up is remembered
+	maxFailedLookups   = 300_000     // that are remembered of all addresses together
+	maxLookupAddresses = 10_000      // that are remembered
+	maxLookupsAddress  = 1_000       // that one address may have; a higher rate is no limit
 )
 
 // A lookupGuard limits how many different licence keys may fail from one address within
 // lookupWindow (contract, section 2). It remembers of each address at most rate keys that failed,
 // each as a hash of 64 bits under a random seed, so that nobody can choose keys that are taken for
-// one. With the default of 30 it remembers 10,000 addresses in at most about 7 MiB, and with another
-// rate as many keys in all.
+// one. With the default rate of 30 it remembers maxLookupAddresses; with a higher one fewer, so that it
+// never takes more than about 7 MiB.
 //
 // When it remembers as many addresses as it can, it forgets the one that comes closest to having
 // its whole allowance again. So an address with many failures can't be made to be forgotten by
@@ -205,7 +206,7 @@ type failedLookup struct {
 func newLookupGuard(rate int, now time.Time) *lookupGuard {
 	g := &lookupGuard{rate: rate, started: now, seed: maphash.MakeSeed(), addresses: map[string]*lookupHistory{}}
 	if 0 < rate && rate <= maxLookupsAddress {
-		g.max = maxFailedLookups / rate
+		g.max = min(maxLookupAddresses, maxFailedLookups/rate)
 	}
 	return g
 }
