@@ -340,8 +340,9 @@ func TestRoute_unknownOrUncleanIs404AndNeverRedirects(t *testing.T) {
 }
 
 // The contract's order: route, origin, token, address limit, body (415, 413, 400),
-// account limit, members (422), effect. Each test breaks two that stand next to each
-// other; no path has both a rule on origins and one on tokens.
+// account limit, members (422), effect; on licence calls members come before the look-up
+// and the account limit. Each test breaks two that stand next to each other; no path has
+// both a rule on origins and one on tokens.
 func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
 	t.Parallel()
 	const foreign, csv = "Origin: https://other.example", "Content-Type: text/csv"
@@ -376,6 +377,14 @@ func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
 		minute()
 		s.post("/widget/events", `{"widget":"wgt_00000000000000000000000000","events":[]}`, "Origin: "+siteOrigin).
 			is(422, "validation_failed").has(`RateLimit: "widgets";r=599;t=1`) // 422, effect
+		_, key := s.addLicense(license{})
+		s.drain(bucketLicenses, s.account)
+		s.guessAll()
+		for _, path := range licenseCalls { // members, then guessing, then the account limit
+			s.post(path, seatBody("license_key", key, "fingerprint", 7)).is(422, "validation_failed").has("RateLimit: ")
+			s.post(path, activateBody(key, "f")).is(429, "rate_limited").has("RateLimit: ")
+			s.post(path, activateBody(key, "f"), "Peer: 192.0.2.2:1").is(429, "rate_limited").has(`RateLimit: "licenses";r=0;t=60`)
+		}
 		s.get("/leads?limit=x", "Authorization: Bearer "+s.token(s.account, scopeStats)).is(403, "insufficient_scope") // token, 422
 	})
 }

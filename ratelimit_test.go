@@ -92,6 +92,15 @@ func TestBucket_ofAnAccountMayHaveAnotherRate(t *testing.T) {
 		s := newService(t)
 		token := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
 		s.change(func(t *tx) error { return t.setRate(s.account, 6) })
+		_, key := s.addLicense(license{})
+		widget := s.addWidget(s.account)
+		for bucket, a := range map[string]answer{ // the rate is that of all four
+			bucketLicenses: s.verifyKey(key, "f"),
+			bucketLeads:    s.post("/widget/leads", aLead, "Origin: "+siteOrigin),
+			bucketWidgets:  s.get("/widget/stats?widget=" + widget),
+		} {
+			a.is(200).has(`RateLimit-Policy: "`+bucket+`";q=6;w=60`, `RateLimit: "`+bucket+`";r=5;t=10`)
+		}
 		for left := 5; left >= 0; left-- {
 			s.get("/licenses", token).is(200).has(`RateLimit-Policy: "account";q=6;w=60`, fmt.Sprintf(`RateLimit: "account";r=%d;t=%d`, left, 10*(6-left)))
 		}
