@@ -45,7 +45,7 @@ var accountCommands = []command{
 		nil, 1, baseURLRemove},
 	{"account add", "NAME", "open an account", nil, 1, accountAdd},
 	{"account list", "", "list accounts", nil, 0, accountList},
-	{"account rate", "ID N", "set how many requests a minute an account may make", nil, 2, accountRate},
+	{"account rate", "ID N", "set how many requests a minute an account may make of each kind", nil, 2, accountRate},
 	{"account close", "ID",
 		"close an account; its tokens, origins, widgets and licences stop working, but are kept",
 		[]option{optForce.says("close it; without this, the command only says what would stop")}, 1, accountClose},

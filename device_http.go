@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,11 +23,12 @@ func deviceWing(s *server) wing {
 	a := &deviceAPI{server: s, licenseCache: newLicenseCache(s.authenticator)}
 	return wing{
 		routes: []route{
-			{pattern: "POST /widget/license/activate", token: tokenLate, creates: true, charge: a.charge,
-				run: endpoint(a.activate)},
-			{pattern: "POST /widget/license/verify", token: tokenLate, charge: a.charge, run: endpoint(a.verify)},
-			{pattern: "POST /widget/license/deactivate", token: tokenLate, charge: a.charge,
-				run: endpoint(a.deactivate)},
+			{pattern: "POST /widget/license/activate", token: tokenLate, creates: true, bucket: bucketLicenses,
+				charge: a.charge, run: endpoint(a.activate)},
+			{pattern: "POST /widget/license/verify", token: tokenLate, bucket: bucketLicenses,
+				charge: a.charge, run: endpoint(a.verify)},
+			{pattern: "POST /widget/license/deactivate", token: tokenLate, bucket: bucketLicenses,
+				charge: a.charge, run: endpoint(a.deactivate)},
 			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses,
 				run: endpoint(s.listDevices)},
 			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices,
@@ -41,15 +43,17 @@ func deviceWing(s *server) wing {
 }
 
 // A credential is the licence key of a request's body, which is optional when the request
-// has a device token.
+// has a device token, and the fingerprint.
 type credential struct {
-	hash     *[32]byte // SHA-256 of the key; nil: there is none, or it is malformed
-	keyErr   error     // why the key is malformed
-	mistyped bool      // the key's check symbol is wrong, so it is malformed unless it is known
-	license  *license  // the licence of the key; nil: not found, or not looked up
+	hash       *[32]byte // SHA-256 of the key; nil: there is none, or it is malformed
+	keyErr     error     // why the key is malformed
+	mistyped   bool      // the key's check symbol is wrong, so it is malformed unless it is known
+	deviceHash []byte    // SHA-256 of the fingerprint; nil: none was sent
+	license    *license  // that the key names, else the device token; nil: the caller finds none
 }
 
-func (cr *credential) read(in *input) {
+// read reads the members license_key and fingerprint; n says whether the fingerprint is required.
+func (cr *credential) read(in *input, n need) {
 	if !carriesDevice(in) && !in.has("license_key") {
 		in.wrong("license_key", "required",
 			"A licence key is required, or a device token in the Authorization header.")
@@ -58,14 +62,14 @@ func (cr *credential) read(in *input) {
 		if code, detail := checkText(v.text, optional, maxBody); code != "" {
 			// parseLicenseKey alone would ignore white space.
 			in.wrong("license_key", code, detail)
-			return
-		}
-		key, err := parseLicenseKey(v.text)
-		if cr.keyErr = err; err == nil {
+		} else if key, err := parseLicenseKey(v.text); err != nil {
+			cr.keyErr = err
+		} else {
 			hash := key.hash()
 			cr.hash, cr.mistyped = &hash, key.mistyped()
 		}
 	}
+	cr.deviceHash = readFingerprint(in, n)
 }
 
 // carriesDevice reports whether a request has a device token, which names a licence and a
@@ -110,37 +114,118 @@ var errMalformedMember = &refusal{
 // licenseCredential returns cr itself, for requests that embed it.
 func (cr *credential) licenseCredential() *credential { return cr }
 
-// charge returns the account to whose rate limit a request counts: the token's, else the one
-// that owns the licence of the key, else none. It stores the licence in the request's
-// credential, so that the handler need not look it up again. A request with invalid
-// members is refused first, so that the fields of the rate limit tell nothing about a key
-// (contract, section 1).
+// How often an address may ask, in requests a minute (contract, section 2).
+const (
+	repeatedLookupRate = 60  // for keys that have failed from there already
+	knownDeviceRate    = 300 // by the keys of active devices, while too many other keys have failed
+)
+
+// charge is the chargeFunc of licence calls: the account of the caller's own token, else the one that
+// owns the licence that the key or the device token names, while these are current, else none. It sets
+// the credential's licence, so that the handler need not look it up again. Before it looks anything up
+// it refuses a request with invalid members, so that the fields of the rate limit tell nothing about a
+// key (contract, section 1).
 func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err error) {
 	if err := in.err(); err != nil {
 		return "", err
 	}
 	cr := request.(interface{ licenseCredential() *credential }).licenseCredential()
+	token := c.deviceToken()
+	switch {
+	case c.bearsOwnToken():
+		return c.caller.claims.Subject, a.findOwnLicense(c, cr)
+	case cr.hash != nil:
+		cr.license, err = orNil(a.licenseByKey(*cr.hash))
+	case token != nil:
+		cr.license, err = orNil(a.license(anyAccount, token.License)) // see checkRequest.findLicense
+	default: // the key is malformed
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
 	if cr.hash != nil {
-		if cr.license, err = orNil(a.licenseByKey(*cr.hash)); err != nil {
+		if err := a.judgeLookup(c, cr); err != nil {
+			return "", err
+		}
+	}
+	current := cr.license.current(c.now)
+	if current && token != nil {
+		if current, err = a.tokenCurrent(cr.license, token); err != nil {
 			return "", err
 		}
 	}
 	switch {
-	case c.caller != nil:
-		return c.caller.claims.Subject, nil
-	case cr.license != nil:
+	case current:
 		return cr.license.AccountID, nil
+	case cr.license == nil && token == nil: // judgeLookup has counted the key
+		return "", nil
 	}
-	return "", nil
+	return "", a.limitAddress("ended", a.address(c.request), a.anonymousRate)
 }
 
-// countFailedLookup counts an unknown licence key against the rate limit of the client's
-// address. It returns rate_limited when the limit is exceeded, else otherwise.
-func (a *deviceAPI) countFailedLookup(c *call, otherwise error) error {
-	if err := a.limitAddress("lookup", a.address(c.request), a.failedLookupRate); err != nil {
-		return err
+// findOwnLicense sets the licence of a call with an account's own token: that of the key, if it
+// belongs to an account on which the token may act.
+func (a *deviceAPI) findOwnLicense(c *call, cr *credential) error {
+	if cr.hash == nil {
+		return nil
 	}
-	return otherwise
+	l, err := orNil(a.licenseByKey(*cr.hash))
+	if l != nil && (c.caller.all || l.AccountID == c.caller.claims.Subject) {
+		cr.license = l
+	}
+	return err
+}
+
+// tokenCurrent reports whether calls with a device token are charged to the account of l, a current
+// licence: not when the device is gone or blocked, or when somebody else took its seat away. A device
+// that gave its seat back itself, or whose floating lease has lapsed, returns with its token, and a
+// fleet that was off at night does so all at once, behind one address.
+func (a *deviceAPI) tokenCurrent(l *license, token *claims) (bool, error) {
+	d, err := orNil(a.device(l.ID, token.Device))
+	if err != nil || d == nil {
+		return false, err
+	}
+	left := d.State == deviceReleased && slices.Contains([]string{"device", "lease"}, valueOr(d.ReleasedBy, ""))
+	return d.State == deviceActive || left, nil
+}
+
+// errGuessing is the refusal of every key from an address from which too many have failed, whether it
+// is known or not; wait is how long until another one may fail.
+func errGuessing(wait time.Duration) error {
+	return errRate("Too many licence keys from this address have failed.", wait)
+}
+
+// judgeLookup holds the client's address to the rule against guessing (contract, section 2), after
+// charge has looked a key up. It counts a key that is unknown or not current. Past the limit it
+// lets nothing pass but the key of an active device, which the fingerprint or a device token names.
+func (a *deviceAPI) judgeLookup(c *call, cr *credential) error {
+	address, now := a.address(c.request), a.steady()
+	if !cr.license.current(c.now) {
+		repeated, wait := a.lookups.fail(address, *cr.hash, now)
+		switch {
+		case wait > 0:
+			return errGuessing(wait)
+		case repeated:
+			return a.limitAddress("repeated lookup", address, repeatedLookupRate)
+		}
+		return nil
+	}
+	wait := a.lookups.limited(address, now)
+	if wait == 0 {
+		return nil
+	}
+	check := checkRequest{presented: c.deviceToken(), fingerprint: cr.deviceHash}
+	found, err := check.evaluate(a, cr.license, c.now)
+	switch {
+	case errors.Is(err, errCredentialMismatch) || err == nil && !found.device.holdsSeat(c.now):
+		return errGuessing(wait)
+	case err != nil:
+		return err
+	case a.limitAddress("known device", address, knownDeviceRate) != nil:
+		return errGuessing(wait)
+	}
+	return nil
 }
 
 // readFingerprint reads the member fingerprint, 1 to 255 characters that identify a device,
@@ -173,8 +258,8 @@ type activateRequest struct {
 }
 
 func (q *activateRequest) read(in *input) {
-	q.credential.read(in)
-	q.fingerprint = readFingerprint(in, required)
+	q.credential.read(in, required)
+	q.fingerprint = q.deviceHash
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.replace = in.text("replace_device_id", optional, 64, isID("dev"))
 	q.nonce = in.text("nonce", optional, 128, checkNonce)
@@ -201,6 +286,9 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 	if err := q.malformedKeyErr(); err != nil {
 		return nil, err
 	}
+	if q.license == nil {
+		return nil, q.unknownKeyErr()
+	}
 	q.setTargets(c)
 	keys := a.keys.Load()
 	c.stillTrue = keys.stillActivated
@@ -222,9 +310,6 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 			Nonce:        q.nonce,
 		}, nil
 	})
-	if errors.Is(err, errLicenseNotFound) && q.keyHash != nil {
-		return nil, a.countFailedLookup(c, q.unknownKeyErr())
-	}
 	if err == nil && g != nil && q.nonce == "" {
 		a.leases.put(g.device.ID, g.lease)
 	}
@@ -276,8 +361,8 @@ type verifyRequest struct {
 }
 
 func (q *verifyRequest) read(in *input) {
-	q.credential.read(in)
-	q.fingerprint = readFingerprint(in, optional)
+	q.credential.read(in, optional)
+	q.fingerprint = q.deviceHash
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.entitlements = in.texts("entitlements", 100, 64)
 	q.nonce = in.text("nonce", optional, 128, checkNonce)
@@ -357,14 +442,7 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 		}, nil
 	}
 	q.keyHash, q.presented = q.hash, c.deviceToken()
-	l := q.license // looked up by charge
-	if q.keyHash == nil {
-		var err error
-		if l, err = q.findLicense(a); err != nil {
-			return nil, err
-		}
-	}
-	found, err := q.evaluate(a, l, now)
+	found, err := q.evaluate(a, q.license, now)
 	if err != nil {
 		return nil, err
 	}
@@ -374,13 +452,8 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 			return nil, err
 		}
 	}
-	if found.license == nil && q.keyHash != nil { // a token whose licence is gone is no guess at a key
-		if err := a.countFailedLookup(c, nil); err != nil {
-			return nil, err
-		}
-		if q.mistyped {
-			found.code = codeKeyMalformed.name
-		}
+	if found.license == nil && q.mistyped {
+		found.code = codeKeyMalformed.name
 	}
 	return newVerifyResponse(found, issued, q.nonce, now), nil
 }
@@ -477,15 +550,9 @@ func (a *deviceAPI) tryRecordSeen(
 }
 
 // deactivateRequest is the body of POST /widget/license/deactivate.
-type deactivateRequest struct {
-	credential
-	fingerprint []byte
-}
+type deactivateRequest struct{ credential }
 
-func (q *deactivateRequest) read(in *input) {
-	q.credential.read(in)
-	q.fingerprint = readFingerprint(in, required)
-}
+func (q *deactivateRequest) read(in *input) { q.credential.read(in, required) }
 
 type deactivateResponse struct {
 	OK       bool `json:"ok"`
@@ -500,8 +567,10 @@ func (a *deviceAPI) deactivate(
 	if err := q.malformedKeyErr(); err != nil {
 		return nil, err
 	}
-	token := c.deviceToken()
-	check := checkRequest{keyHash: q.hash, presented: token, fingerprint: q.fingerprint}
+	if q.license == nil {
+		return nil, q.unknownKeyErr()
+	}
+	check := checkRequest{keyHash: q.hash, presented: c.deviceToken(), fingerprint: q.deviceHash}
 	res := &deactivateResponse{OK: true}
 	err := a.store.update(ctx, func(t *tx) error {
 		res.Released = false
@@ -528,9 +597,6 @@ func (a *deviceAPI) deactivate(
 		res.Released = true
 		return releaseSeat(t, found.license, found.device, "device", eventDeviceReleased, actorDevice)
 	})
-	if errors.Is(err, errLicenseNotFound) && check.keyHash != nil {
-		return nil, a.countFailedLookup(c, q.unknownKeyErr())
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -8,11 +8,13 @@ import (
 	"io"
 	"log/slog"
 	"mime"
+	"net"
 	"net/http"
 	"net/netip"
 	"path"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,6 +45,7 @@ type route struct {
 	body    int64         // largest body in bytes; 0: maxBody
 	members []extraMember // extra members of every problem on its path
 	charge  chargeFunc    // which account to charge; nil: the token's, else the one that owns the Origin
+	bucket  string        // of that account, for calls without a token of its own; "": bucketAccount
 	run     endpointFunc  // reads the request's members and carries it out
 }
 
@@ -83,10 +86,19 @@ const (
 
 const maxBody = 16 << 10 // bytes (contract, section 1)
 
+// The token buckets of each account (contract, section 2), by the names that answers give them. No
+// kind of call can use up another's.
+const (
+	bucketAccount  = "account"  // calls with the account's own tokens
+	bucketLicenses = "licenses" // licence calls without one, those with a device token among them
+	bucketLeads    = "leads"
+	bucketWidgets  = "widgets" // events, and statistics without a token
+)
+
 // serverOptions are the options of serve that handlers need.
 type serverOptions struct {
-	anonymousRate    int            // requests a minute and address, for each of leads, events and statistics
-	failedLookupRate int            // requests with unknown licence keys a minute and address
+	anonymousRate    int            // requests a minute and address, for each limit on anonymous callers
+	failedLookupRate int            // different licence keys that may fail a minute and address
 	expiringNotice   span           // how long before an end license.expiring is written; zero: never
 	legacySunset     time.Time      // when the legacy paths end
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
@@ -100,14 +112,16 @@ type server struct {
 	serverOptions
 	steady         func() time.Time // a clock that is never set, to measure time by; now may be set
 	log            *slog.Logger
-	accountBuckets *limiter // by account
+	accountBuckets *limiter // by the bucket's name and account
 	addressBuckets *limiter // by limit's name and address
+	lookups        *lookupGuard
 	health         healthCheck
 	running        inProgress
 	metrics        metrics
 	notices        notices
 	faults         lastingFaults
 	startedAt      time.Time
+	keysStale      atomic.Bool // the key file can't be used, so changes of it don't count
 	draining       atomic.Bool
 	working        sync.WaitGroup // every goroutine of the service but the writer's and net/http's
 	debug          *http.Server   // metrics and profiles; nil: not served
@@ -117,7 +131,9 @@ type server struct {
 	routing        atomic.Pointer[routing]
 }
 
-// How many keys each limiter remembers, in at most about 20 MiB.
+// How many buckets each limiter remembers, in at most about 10 MiB each. Only buckets that are not
+// full take room, so the four of each account need no more than one did: there is room for every
+// bucket of 12,500 accounts in use at once.
 const (
 	maxAccountBuckets = 50_000
 	maxAddressBuckets = 50_000
@@ -130,6 +146,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, log: log, steady: time.Now,
 		startedAt:      st.now(),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
+	s.lookups = newLookupGuard(o.failedLookupRate, s.steady())
 	for _, w := range wings(s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)
@@ -413,9 +430,14 @@ func (s *server) checkToken(c *call) error {
 	return nil
 }
 
-// address returns the key under which the rate limits count the client's address.
+// address returns the key under which the rate limits count the client's address. The peer of a Unix
+// socket has none; it is on this machine, so it counts as loopback.
 func (s *server) address(r *http.Request) string {
-	return addressKey(clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), s.trusted))
+	peer := r.RemoteAddr
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "unix" {
+		peer = "127.0.0.1"
+	}
+	return addressKey(clientAddress(peer, r.Header.Values("X-Forwarded-For"), s.trusted))
 }
 
 // scrubWAL truncates the write-ahead log, so that what was erased is not in it any more. When
@@ -501,7 +523,18 @@ func errBodySize(limit int64) error {
 	return &refusal{code: codeBodySize, detail: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
 }
 
-// charge takes a token from the account's bucket and sets the RateLimit headers
+// bearsOwnToken reports whether the call has a token of an account, which is not a device's.
+func (c *call) bearsOwnToken() bool { return c.caller != nil && !c.caller.claims.isDevice() }
+
+// bucket returns the name of the bucket that the call is charged to.
+func (c *call) bucket() string {
+	if c.bearsOwnToken() {
+		return bucketAccount
+	}
+	return cmp.Or(c.route.bucket, bucketAccount)
+}
+
+// charge takes a token from one of the account's buckets and sets the RateLimit headers
 // (draft-ietf-httpapi-ratelimit-headers-11). It refuses when the bucket is empty (429).
 func (s *server) charge(w *response, c *call, in *input, request any) (err error) {
 	switch {
@@ -525,9 +558,11 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 		return err
 	}
 	w.account = a.ID
-	v := s.accountBuckets.take(a.ID, a.Rate, s.steady())
-	w.Header().Set("RateLimit-Policy", fmt.Sprintf(`"account";q=%d;w=60`, a.Rate))
-	w.Header().Set("RateLimit", fmt.Sprintf(`"account";r=%d;t=%d`, v.remaining, wholeSeconds(v.full)))
+	bucket := c.bucket()
+	v := s.accountBuckets.take(bucket+" "+a.ID, a.Rate, s.steady())
+	w.Header().Set("RateLimit-Policy", `"`+bucket+`";q=`+strconv.Itoa(a.Rate)+`;w=60`)
+	w.Header().Set("RateLimit",
+		`"`+bucket+`";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
 	if !v.ok {
 		return errRate("The account's requests of this minute are used up.", v.retry)
 	}

@@ -340,8 +340,9 @@ func TestRoute_unknownOrUncleanIs404AndNeverRedirects(t *testing.T) {
 }
 
 // The contract's order: route, origin, token, address limit, body (415, 413, 400),
-// account limit, members (422), effect. Each test breaks two that stand next to each
-// other; no path has both a rule on origins and one on tokens.
+// account limit, members (422), effect; on licence calls members come before the look-up
+// and the account limit. Each test breaks two that stand next to each other; no path has
+// both a rule on origins and one on tokens.
 func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
 	t.Parallel()
 	const foreign, csv = "Origin: https://other.example", "Content-Type: text/csv"
@@ -352,11 +353,6 @@ func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
 		drainAddress := func(limit string) {
 			for range 60 {
 				s.check(s.server.limitAddress(limit, "192.0.2.1", 60))
-			}
-		}
-		drainAccount := func() {
-			for range 600 {
-				s.server.accountBuckets.take(s.account, 600, time.Now())
 			}
 		}
 		minute := func() { time.Sleep(time.Minute) } // and every bucket is full again
@@ -375,12 +371,20 @@ func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
 		drainAddress("stats")
 		s.get("/widget/stats?widget="+widget, "Authorization: Bearer x").is(401, "invalid_token") // token, address limit
 		s.get("/widget/stats?widget=x").is(429, "rate_limited")                                   // address limit, account limit
-		drainAccount()
+		s.drain(bucketLeads, s.account)
 		s.post("/widget/leads", "{", "Origin: "+siteOrigin).is(400, "malformed_json").has("RateLimit: ") // 400, account limit
 		s.post("/widget/leads", badMember, "Origin: "+siteOrigin).is(429, "rate_limited")                // account limit, 422
 		minute()
 		s.post("/widget/events", `{"widget":"wgt_00000000000000000000000000","events":[]}`, "Origin: "+siteOrigin).
-			is(422, "validation_failed").has(`RateLimit: "account";r=599;t=1`) // 422, effect
+			is(422, "validation_failed").has(`RateLimit: "widgets";r=599;t=1`) // 422, effect
+		_, key := s.addLicense(license{})
+		s.drain(bucketLicenses, s.account)
+		s.guessAll()
+		for _, path := range licenseCalls { // members, then guessing, then the account limit
+			s.post(path, seatBody("license_key", key, "fingerprint", 7)).is(422, "validation_failed").has("RateLimit: ")
+			s.post(path, activateBody(key, "f")).is(429, "rate_limited").has("RateLimit: ")
+			s.post(path, activateBody(key, "f"), "Peer: 192.0.2.2:1").is(429, "rate_limited").has(`RateLimit: "licenses";r=0;t=60`)
+		}
 		s.get("/leads?limit=x", "Authorization: Bearer "+s.token(s.account, scopeStats)).is(403, "insufficient_scope") // token, 422
 	})
 }

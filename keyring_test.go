@@ -378,12 +378,12 @@ func TestKeyring_saysWhatRetiringAKeyEndsAndThenEndsIt(t *testing.T) {
 		s.check(err)
 		_, err = s.command("key", "rotate", "-force")
 		s.check(err)
-		s.server.reloadKeys(file)
+		s.check(s.server.reloadKeys(file))
 		s.get("/leads", old).is(200)
 
 		_, err = s.command("key", "retire", first)
 		oneLine(t, err, "3 unexpired device leases", "2 unexpired tokens", "-force")
-		s.server.reloadKeys(file)
+		s.check(s.server.reloadKeys(file))
 		s.get("/leads", old).is(200)
 		time.Sleep(2 * time.Hour)
 		_, err = s.command("key", "retire", first)
@@ -391,7 +391,7 @@ func TestKeyring_saysWhatRetiringAKeyEndsAndThenEndsIt(t *testing.T) {
 		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+leases[0]).is(200)
 		_, err = s.command("key", "retire", first, "-force")
 		s.check(err)
-		s.server.reloadKeys(file)
+		s.check(s.server.reloadKeys(file))
 		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+leases[0]).challenged(401, "invalid_token", invalidChallenge)
 		if a := s.post("/widget/license/verify", fmt.Sprintf(`{"license_key":%q,"fingerprint":"f0"}`, key)).is(200); !a.json()["valid"].(bool) {
 			t.Fatalf("by its key: %s", a.body)
@@ -492,6 +492,51 @@ func TestKeyring_badOnDiskChangesNothingInARunningService(t *testing.T) {
 		s.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
 		if got := s.server.keys.Load().signer().kid; got != next.signer().kid {
 			t.Fatalf("%s signs, not the new file's key", got)
+		}
+	})
+}
+
+// TestKeyring_isLoadedAgainUntilItCanBe: the file stays the same between the polls that fail and the one
+// that succeeds, as when the process has no descriptor left for a while.
+func TestKeyring_isLoadedAgainUntilItCanBe(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		file := filepath.Join(s.dir, "widgetd.key")
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, file) })
+		time.Sleep(betweenTicks)
+		auth := "Authorization: Bearer " + s.token(s.account, scopeLeads)
+		next, err := newKeyring(time.Now())
+		s.check(err)
+		s.check(next.save(file, true))
+		whole, err := os.ReadFile(file)
+		s.check(err)
+		then := time.Now()
+		put := func(text []byte) { // in place, so that nothing but the content tells
+			s.check(errors.Join(os.WriteFile(file, text, 0o600), os.Chtimes(file, then, then)))
+		}
+		put(bytes.Replace(whole, []byte("BEGIN"), []byte("B?GIN"), 1))
+		state := fileState(file)
+		time.Sleep(5 * time.Second)
+		s.get("/leads", auth).is(200)
+		h := s.health().is(200).json()
+		if want := "the key file can't be used: the keys loaded before stay in use"; h["status"] != "warn" || h["output"] != want {
+			t.Errorf("health: %v", h)
+		}
+		if lines := s.logLines("the key file"); len(lines) != 1 || !strings.HasPrefix(lines[0], `level=WARN msg="the key file can't be used`) {
+			t.Errorf("the log, while it lasts: %q", lines)
+		}
+		if put(whole); fileState(file) != state {
+			t.Fatal("the file's state tells that it was changed")
+		}
+		time.Sleep(2 * time.Second)
+		s.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
+		if h := s.health().is(200).json(); h["status"] != "pass" {
+			t.Errorf("health: %v", h)
+		}
+		time.Sleep(20 * time.Second)
+		if lines := s.logLines("the key file can't"); len(lines) != 2 || !strings.HasPrefix(lines[1], `level=INFO msg="over: the key file can't be used`) {
+			t.Errorf("the log, at the end: %q", lines)
 		}
 	})
 }

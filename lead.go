@@ -18,6 +18,7 @@ func leadWing(s *server) wing {
 			pattern: "POST /widget/leads",
 			origin:  originListed,
 			address: "leads",
+			bucket:  bucketLeads,
 			creates: true,
 			members: []extraMember{{"ok", false}},
 			run:     endpoint(s.createLead),

@@ -101,6 +101,22 @@ func (l *license) graceUntil() stamp {
 	return l.ExpiresAt.after(days(l.GraceDays))
 }
 
+// current reports whether calls with the key of l, or with a token of one of its devices, are charged
+// to its account (contract, section 2): not when the key is retired, or the licence is revoked or has
+// expired. l is nil when no licence was found.
+func (l *license) current(now time.Time) bool {
+	if l == nil || l.keyRetired(now) {
+		return false
+	}
+	status := l.status(now)
+	return status != statusRevoked && status != statusExpired
+}
+
+// keyRetired reports whether the key by which l was found is retired.
+func (l *license) keyRetired(now time.Time) bool {
+	return !l.KeyRetiresAt.IsZero() && !l.KeyRetiresAt.After(now)
+}
+
 // endedBy reports whether the licence has an end that is not later than now, without regard to
 // days of grace.
 func (l *license) endedBy(now time.Time) bool {
@@ -123,7 +139,7 @@ func licenseVerdict(l *license, d *device, q verdictInput, now time.Time) (code 
 	if l == nil {
 		return "not_found", false
 	}
-	if !l.KeyRetiresAt.IsZero() && !l.KeyRetiresAt.After(now) {
+	if l.keyRetired(now) {
 		return "key_retired", false
 	}
 	status := l.status(now)

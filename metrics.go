@@ -192,6 +192,8 @@ func (s *server) writeMetrics(w io.Writer) {
 	family("widgetd_buckets", "gauge", "Rate limit buckets in memory, by accounts and by addresses.",
 		fmt.Sprintf(`{limit="account"} %d`, s.accountBuckets.len()),
 		fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))
+	gauge("widgetd_lookup_addresses", "Addresses of which licence keys that failed are remembered.",
+		int64(s.lookups.len()))
 	gauge("go_goroutines", "Goroutines that exist.", int64(runtime.NumGoroutine()))
 	gauge("go_heap_bytes", "Bytes of allocated heap objects.", int64(mem.HeapAlloc))
 	gauge("go_sys_bytes", "Bytes of memory obtained from the operating system.", int64(mem.Sys))

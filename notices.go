@@ -146,10 +146,11 @@ func originName(r *http.Request) string {
 	return "malformed"
 }
 
-// The faults that requests meet. The chores have names of their own for theirs.
+// The faults that requests meet, and that of the key file. The chores have names of their own for theirs.
 const (
 	faultDiskFull = "the disk is full, so nothing is written"
 	faultStorage  = "the database can't be used"
+	faultKeyFile  = "the key file can't be used: the keys loaded before stay in use"
 )
 
 // lastingFaults are the faults that last, by the text of their first log line, which is from a closed list.

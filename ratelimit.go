@@ -2,7 +2,9 @@ package main
 
 import (
 	"container/heap"
+	"hash/maphash"
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -19,16 +21,14 @@ type limiter struct {
 	mu      sync.Mutex
 	max     int // bound on the number of buckets
 	buckets map[string]*bucket
-	byFull  bucketHeap
+	byFull  evictionHeap
 }
 
 type bucket struct {
-	key        string
+	evictable
 	tokens     float64
 	rate       float64   // capacity in tokens, and tokens added in a minute
 	refilledAt time.Time // when tokens was last brought up to date
-	fullAt     time.Time // when it will be full, unless tokens are taken
-	index      int       // in the heap
 }
 
 // newLimiter makes a limiter that keeps at most max buckets.
@@ -73,16 +73,15 @@ func (l *limiter) bucketFor(key string, rate float64, now time.Time) *bucket {
 	for len(l.buckets) >= l.max {
 		l.evictFullest()
 	}
-	b := &bucket{key: key, tokens: rate, rate: rate, refilledAt: now, fullAt: now}
+	b := &bucket{evictable: evictable{key: key, fullAt: now}, tokens: rate, rate: rate, refilledAt: now}
 	l.buckets[key] = b
-	heap.Push(&l.byFull, b)
+	heap.Push(&l.byFull, &b.evictable)
 	return b
 }
 
 // evictFullest removes the bucket that is, or will be, full first.
 func (l *limiter) evictFullest() {
-	b := heap.Pop(&l.byFull).(*bucket)
-	delete(l.buckets, b.key)
+	delete(l.buckets, heap.Pop(&l.byFull).(*evictable).key)
 }
 
 // refill adds the tokens for the time since the last refill. rate applies from now on.
@@ -130,28 +129,166 @@ func (b *bucket) result(ok bool) takeResult {
 // gives at least 1.
 func wholeSeconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }
 
-// A bucketHeap is a min-heap by fullAt (container/heap).
-type bucketHeap []*bucket
+// An evictable is what a bounded map needs to know of an entry to find the one to evict.
+type evictable struct {
+	key    string
+	fullAt time.Time // when its allowance will be full, unless more of it is taken
+	index  int       // in the heap
+}
 
-func (h bucketHeap) Len() int { return len(h) }
+// An evictionHeap is a min-heap by fullAt (container/heap): the entry closest to full comes first.
+type evictionHeap []*evictable
 
-func (h bucketHeap) Less(i, j int) bool { return h[i].fullAt.Before(h[j].fullAt) }
+func (h evictionHeap) Len() int { return len(h) }
 
-func (h bucketHeap) Swap(i, j int) {
+func (h evictionHeap) Less(i, j int) bool { return h[i].fullAt.Before(h[j].fullAt) }
+
+func (h evictionHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j
 }
 
-func (h *bucketHeap) Push(x any) {
-	b := x.(*bucket)
-	b.index = len(*h)
-	*h = append(*h, b)
+func (h *evictionHeap) Push(x any) {
+	e := x.(*evictable)
+	e.index = len(*h)
+	*h = append(*h, e)
 }
 
-func (h *bucketHeap) Pop() any {
+func (h *evictionHeap) Pop() any {
 	old := *h
-	b := old[len(old)-1]
+	e := old[len(old)-1]
 	old[len(old)-1] = nil
 	*h = old[:len(old)-1]
-	return b
+	return e
+}
+
+const (
+	lookupWindow       = time.Minute // for which a failed look-up is remembered
+	maxFailedLookups   = 300_000     // that are remembered of all addresses together
+	maxLookupAddresses = 10_000      // that are remembered
+	maxLookupsAddress  = 1_000       // that one address may have; a higher rate is no limit
+)
+
+// A lookupGuard limits how many different licence keys may fail from one address within
+// lookupWindow (contract, section 2). It remembers of each address at most rate keys that failed,
+// each as a hash of 64 bits under a random seed, so that nobody can choose keys that are taken for
+// one. With the default rate of 30 it remembers maxLookupAddresses; with a higher one fewer, so that it
+// never takes more than about 7 MiB.
+//
+// When it remembers as many addresses as it can, it forgets the one that comes closest to having
+// its whole allowance again. So an address with many failures can't be made to be forgotten by
+// others with few.
+type lookupGuard struct {
+	mu        sync.Mutex
+	rate      int
+	max       int // bound on the number of addresses; 0: the rate is no limit
+	started   time.Time
+	seed      maphash.Seed
+	addresses map[string]*lookupHistory
+	byFull    evictionHeap
+}
+
+// A lookupHistory is what failed from one address.
+type lookupHistory struct {
+	evictable
+	failures []failedLookup // at least one, at most rate; the latest is last
+}
+
+// A failedLookup is a licence key that failed.
+type failedLookup struct {
+	key uint64        // its hash
+	at  time.Duration // when it failed last, since the guard was made
+}
+
+// newLookupGuard makes a guard that lets rate different keys fail within lookupWindow. A rate above
+// maxLookupsAddress is no limit: then nothing is remembered. now is of the clock that limited and
+// fail are given, which must never be set.
+func newLookupGuard(rate int, now time.Time) *lookupGuard {
+	g := &lookupGuard{rate: rate, started: now, seed: maphash.MakeSeed(), addresses: map[string]*lookupHistory{}}
+	if 0 < rate && rate <= maxLookupsAddress {
+		g.max = min(maxLookupAddresses, maxFailedLookups/rate)
+	}
+	return g
+}
+
+// len returns the number of addresses that are remembered.
+func (g *lookupGuard) len() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.addresses)
+}
+
+// limited returns how long until another key may fail from an address; 0: one may fail now.
+func (g *lookupGuard) limited(address string, now time.Time) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if h := g.addresses[address]; h != nil {
+		return h.wait(g.rate, now.Sub(g.started))
+	}
+	return 0
+}
+
+// fail counts a licence key that failed from an address; hash is the SHA-256 of the key. repeated
+// tells that the same key has failed from there within lookupWindow, which counts as one. When as
+// many other keys have failed already, it counts nothing and returns how long until one more may.
+func (g *lookupGuard) fail(address string, hash [32]byte, now time.Time) (repeated bool, wait time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.max == 0 {
+		return false, 0
+	}
+	since := now.Sub(g.started)
+	for n := 0; n < 2 && len(g.byFull) > 0 && g.addresses[g.byFull[0].key].forgotten(since); n++ {
+		g.evictFullest()
+	}
+	h := g.addresses[address]
+	if h != nil {
+		if wait = h.wait(g.rate, since); wait > 0 {
+			return false, wait
+		}
+	} else {
+		for len(g.addresses) >= g.max {
+			g.evictFullest()
+		}
+		h = &lookupHistory{evictable: evictable{key: address}}
+		g.addresses[address] = h
+		heap.Push(&g.byFull, &h.evictable)
+	}
+	repeated = h.add(failedLookup{maphash.Bytes(g.seed, hash[:]), since})
+	h.fullAt = now.Add(lookupWindow * time.Duration(len(h.failures)) / time.Duration(g.rate))
+	heap.Fix(&g.byFull, h.index)
+	return repeated, 0
+}
+
+// evictFullest forgets the address that comes closest to having its whole allowance again.
+func (g *lookupGuard) evictFullest() {
+	delete(g.addresses, heap.Pop(&g.byFull).(*evictable).key)
+}
+
+// wait returns how long it takes, at a time since the guard was made, until fewer than rate keys have
+// failed within lookupWindow.
+func (h *lookupHistory) wait(rate int, since time.Duration) time.Duration {
+	if len(h.failures) < rate {
+		return 0
+	}
+	return max(0, h.failures[0].at+lookupWindow-since)
+}
+
+// forgotten reports whether nothing has failed within lookupWindow.
+func (h *lookupHistory) forgotten(since time.Duration) bool {
+	return since-h.failures[len(h.failures)-1].at >= lookupWindow
+}
+
+// add adds a failure and drops those that are older than lookupWindow. It reports whether the same
+// key was there: then only its time changes.
+func (h *lookupHistory) add(f failedLookup) (repeated bool) {
+	h.failures = slices.DeleteFunc(h.failures, func(old failedLookup) bool {
+		if f.at-old.at >= lookupWindow {
+			return true
+		}
+		repeated = repeated || old.key == f.key
+		return old.key == f.key
+	})
+	h.failures = append(h.failures, f)
+	return repeated
 }

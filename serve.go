@@ -95,11 +95,12 @@ var (
 		help:        "loopback address for /metrics and /debug/pprof/; by default they are not served",
 		hasVariable: true}
 	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
-		help: "most requests a minute from one address without a token, for leads, events and statistics " +
-			"each",
+		help: "most requests a minute from one address without a token, for leads, events, statistics, and " +
+			"licence calls with what has ended, each",
 		hasVariable: true}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
-		help: "most unknown licence keys a minute from one address", hasVariable: true}
+		help:        "most different licence keys that may fail a minute from one address; above 1000: no limit",
+		hasVariable: true}
 	optExpiringNotice = option{name: "expiring-notice", value: "DURATION", def: "14d",
 		help: "how long before a licence's end the event license.expiring is written; 0: never", hasVariable: true}
 	optAccessLog = option{name: "access-log",

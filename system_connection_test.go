@@ -23,7 +23,13 @@ import (
 // test ends.
 func (s *service) listening() (addr string) {
 	s.t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	return s.listeningOn("tcp", "127.0.0.1:0")
+}
+
+// listeningOn is listening on another kind of listener.
+func (s *service) listeningOn(network, address string) (addr string) {
+	s.t.Helper()
+	listener, err := net.Listen(network, address)
 	s.check(err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -23,10 +23,11 @@ const (
 // pollFiles picks up changes of the key file and of the base addresses, and checks the header
 // of the database and the size of its WAL, every upkeepInterval until ctx ends. It also logs
 // what was counted of refusals and faults. It only reads, so that no lock on the database delays it.
+// keyFile is "" where there is none.
 func (s *server) pollFiles(ctx context.Context, keyFile string) {
 	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
-	lastKeyState := "not known yet" // the file may have changed since the start loaded it
+	loaded := "" // the file may have changed since the start loaded it
 	walIsLarge := false
 	for {
 		select {
@@ -34,9 +35,8 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 			return
 		case <-tick.C:
 		}
-		if state := fileState(keyFile); state != lastKeyState {
-			lastKeyState = state
-			s.reloadKeys(keyFile)
+		if keyFile != "" {
+			loaded = s.followKeys(keyFile, loaded)
 		}
 		s.store.recheckHeader()
 		walIsLarge = s.reportWAL(walIsLarge)
@@ -139,16 +139,33 @@ func clockAdjustment(earlier, later clockReadings) time.Duration {
 	return later.wall.Round(0).Sub(earlier.wall.Round(0)) - later.steady.Sub(earlier.steady)
 }
 
-// reloadKeys loads the key file. If it can't be used, the keys in memory stay.
-func (s *server) reloadKeys(keyFile string) {
+// followKeys loads the key file if it has changed. loaded is the fileState with which it was loaded
+// last, "" for never; the result is the new one. While the file can't be used, the keys in memory stay
+// and it is loaded again at every call: a key that was retired must not stay accepted because of one
+// failure. Meanwhile health warns, and the log has a line at the beginning and one at the end.
+func (s *server) followKeys(keyFile, loaded string) string {
+	state := fileState(keyFile)
+	if state == "" || state != loaded {
+		if err := s.reloadKeys(keyFile); err != nil {
+			s.keysStale.Store(true)
+			s.strike(faultKeyFile, err)
+			return loaded
+		}
+	}
+	s.keysStale.Store(false)
+	return state
+}
+
+// reloadKeys loads the key file. When that fails, the keys in memory stay in use.
+func (s *server) reloadKeys(keyFile string) error {
 	keys, err := loadKeyring(keyFile)
 	if err != nil {
-		s.log.Error("the key file can't be used; the keys loaded before stay in use", "error", err.Error())
-		return
+		return err
 	}
 	if old := s.keys.Swap(keys); old.signer().kid != keys.signer().kid || len(old.keys) != len(keys.keys) {
 		s.log.Info("loaded the key file", "signing", keys.signer().kid, "keys", len(keys.keys))
 	}
+	return nil
 }
 
 // fileState returns a string that differs after every change of the file; "" if there is no
