@@ -53,6 +53,7 @@ func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
 		{"license", "show", gone("lic")}, {"license", "suspend", gone("lic")}, {"license", "reinstate", gone("lic")}, {"license", "revoke", "x"},
 		{"device", "release", gone("dev")}, {"device", "block", gone("dev")}, {"device", "list", gone("lic")},
 		{"license", "patch", gone("lic"), "{}"}, {"license", "renew", gone("lic")}, {"license", "rotate-key", gone("lic")},
+		{"license", "reset-transfers", gone("lic")},
 		{"token", "revoke", gone("tok")},
 		{"stats", "-widget", gone("wgt")},
 	} {
@@ -240,7 +241,7 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"license", "-json", "-h"}, {"help", "license"}} {
 		got := runOK(t, args...)
-		if strings.Count(got, "\n  license ") != 11 || strings.Contains(got, "account add") || strings.Contains(got, "-db") {
+		if strings.Count(got, "\n  license ") != 13 || strings.Contains(got, "account add") || strings.Contains(got, "-db") {
 			t.Errorf("%q: %s", args, got)
 		}
 	}

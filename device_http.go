@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -178,16 +177,15 @@ func (a *deviceAPI) findOwnLicense(c *call, cr *credential) error {
 }
 
 // tokenCurrent reports whether calls with a device token are charged to the account of l, a current
-// licence: not when the device is gone or blocked, or when somebody else took its seat away. A device
-// that gave its seat back itself, or whose floating lease has lapsed, returns with its token, and a
-// fleet that was off at night does so all at once, behind one address.
+// licence: not when the device is gone or blocked, or the token has ended. A device that gave its
+// seat back itself, or whose floating lease has lapsed, returns with its token, and a fleet that was
+// off at night does so all at once, behind one address.
 func (a *deviceAPI) tokenCurrent(l *license, token *claims) (bool, error) {
 	d, err := orNil(a.device(l.ID, token.Device))
 	if err != nil || d == nil {
 		return false, err
 	}
-	left := d.State == deviceReleased && slices.Contains([]string{"device", "lease"}, valueOr(d.ReleasedBy, ""))
-	return d.State == deviceActive || left, nil
+	return d.State != deviceBlocked && !d.tokenEnded(l, token), nil
 }
 
 // errGuessing is the refusal of every key from an address from which too many have failed, whether it

@@ -32,6 +32,8 @@ var postPaths = map[string]string{
 	"/licenses/{id}/reinstate":   `{}`,
 	"/licenses/{id}/revoke":      `{}`,
 	"/licenses/{id}/rotate-key":  `{}`,
+
+	"/licenses/{id}/reset-transfers": `{}`,
 }
 
 func TestHandlers_postPathsOfTheTestsAreThoseOfTheRouteTable(t *testing.T) {
@@ -562,7 +564,7 @@ func shape(v *jsonValue) string {
 	for _, m := range v.members {
 		b.WriteString(m.name)
 		object := m.value.kind == jsonObject || m.value.kind == jsonArray && len(m.value.list) > 0 && m.value.list[0].kind == jsonObject
-		if object && !slices.Contains([]string{"license", "device", "devices", "seats", "data", "metadata"}, m.name) {
+		if object && !slices.Contains([]string{"license", "device", "devices", "seats", "transfers", "data", "metadata"}, m.name) {
 			b.WriteString(": " + shape(&m.value))
 		}
 		b.WriteString(", ")
@@ -632,13 +634,16 @@ func TestAnswer_hasTheMembersThatTheReadmeShows(t *testing.T) {
 	in("a problem", s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"g"}`).is(409, "seat_limit_reached"))
 	in("a device in a list", s.get("/licenses/"+id+"/devices", admin).is(200), "data")
 	in("a device in a list", s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"g"}`).is(409), "devices")
-	in("a problem", s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"g","replace_device_id":"`+active.text("device", "id")+`"}`).is(409, "transfer_limit_reached"))
+	refused := s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"g","replace_device_id":"`+active.text("device", "id")+`"}`).is(409, "transfer_limit_reached")
+	in("a problem", refused)
+	in("`transfers`", refused, "transfers")
+	in("`transfers`", s.get("/licenses/"+id, admin).is(200), "transfers")
 	in("`POST /widget/license/deactivate`", s.post("/widget/license/deactivate", `{"license_key":"`+key+`","fingerprint":"f"}`).is(200))
 	s.post("/widget/events", `{"widget":"`+widget+`","events":[{"type":"click","item":"Rösti"}]}`, site).is(204)
 	in("`GET /widget/stats?widget=`", s.get("/widget/stats?widget="+widget).is(200))
 	in("`GET /widget/stats?widget=`", s.get("/widget/stats?widget="+widget, admin).is(200))
 	in("`GET /widget/stats`", s.get("/widget/stats", admin).is(200))
-	for _, path := range []string{"", "/renew", "/rotate-key", "/suspend", "/reinstate", "/revoke"} {
+	for _, path := range []string{"", "/renew", "/rotate-key", "/reset-transfers", "/suspend", "/reinstate", "/revoke"} {
 		method, body := "POST", `{"days":3}`
 		if path == "" {
 			method, body = "PATCH", `{"plan":"pro"}`
@@ -687,6 +692,7 @@ func TestBody_hasTheMembersThatTheReadmeShows(t *testing.T) {
 		{"`POST /licenses/{id}/suspend`, `/reinstate`, `/revoke`", "POST", "/licenses/" + id + "/suspend", `{}`},
 		{"`POST /licenses/{id}/suspend`, `/reinstate`, `/revoke`", "POST", "/licenses/" + id + "/reinstate", `{}`},
 		{"`POST /licenses/{id}/rotate-key`", "POST", "/licenses/" + id + "/rotate-key", `{}`},
+		{"`POST /licenses/{id}/reset-transfers`", "POST", "/licenses/" + id + "/reset-transfers", `{}`},
 		{"`POST /licenses/{id}/suspend`, `/reinstate`, `/revoke`", "POST", "/licenses/" + id + "/revoke", `{}`},
 	} {
 		token := admin

@@ -386,7 +386,7 @@ func transfersCell(l licenseDetail) string {
 // licenseResetTransfers runs license reset-transfers.
 func licenseResetTransfers(e *env) error {
 	return e.withStore(func(st *store) error {
-		l, err := resetTransfers(e.ctx, st, anyAccount, e.args[0], e.actor())
+		l, err := resetTransfers(e.ctx, st, e.args[0], e.actor())
 		if err != nil {
 			return err
 		}

@@ -211,7 +211,7 @@ func (q *resetRequest) read(in *input) { q.id = in.pathValue("id") }
 
 // resetTransfers answers POST /licenses/{id}/reset-transfers.
 func (s *server) resetTransfers(ctx context.Context, c *call, q *resetRequest) (*licenseDetail, error) {
-	l, err := resetTransfers(ctx, s.store, anyAccount, q.id, actorToken(c))
+	l, err := resetTransfers(ctx, s.store, q.id, actorToken(c))
 	if err != nil {
 		return nil, licenseNotFound(err)
 	}

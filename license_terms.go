@@ -340,10 +340,10 @@ func rotateKey(
 // resetTransfers has only the holders of a licence's seats count from now on, in transactions of a
 // bounded number of rows, and returns the licence afterwards. The event is written with the last one.
 // Errors: errNotFound.
-func resetTransfers(ctx context.Context, st *store, o owner, id, actor string) (l *license, err error) {
+func resetTransfers(ctx context.Context, st *store, id, actor string) (l *license, err error) {
 	for done := false; !done && err == nil; {
 		err = st.update(ctx, func(t *tx) error {
-			if l, err = t.license(o, id); err != nil {
+			if l, err = t.license(anyAccount, id); err != nil {
 				return err
 			}
 			t.invalidate(l.ID)
@@ -354,7 +354,7 @@ func resetTransfers(ctx context.Context, st *store, o owner, id, actor string) (
 			if err := t.addEvent(licenseEvent(l, eventLicenseTransfersReset, actor)); err != nil {
 				return err
 			}
-			l, err = t.license(o, id)
+			l, err = t.license(anyAccount, id)
 			return err
 		})
 	}

@@ -1425,6 +1425,16 @@ func licenseStory(t *testing.T, o *operator) {
 	if types != "[device.released device.blocked license.revoked license.reinstated license.suspended]" {
 		t.Errorf("events %s", types)
 	}
+	if out := o.do("license", "limit-transfers", "-dry-run"); !strings.HasPrefix(out, "0 licences would get") {
+		t.Error(out)
+	}
+	moved := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", "1", "-max-transfers", "none")["id"].(string)
+	if out := o.do("license", "limit-transfers"); !strings.HasPrefix(out, "1 licence got") {
+		t.Error(out)
+	}
+	if out := o.do("license", "reset-transfers", moved); out != moved+" has only the holders of its seats count\n" {
+		t.Error(out)
+	}
 }
 
 // manyLicenses inserts licences of an account, the first of them, which are the oldest, with

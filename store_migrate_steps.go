@@ -52,6 +52,10 @@ const countsUntilV2 = `nullif(max(coalesce(lease_expires_at, ''), CASE
 	AND (SELECT kind FROM licenses l WHERE l.id = license_id) = 'node_locked'
 	THEN strftime('%Y-%m-%dT%H:%M:%SZ', released_at, '30 days') ELSE '' END), '')`
 
+// seatTakenAwayV2 tells whether somebody else took the seat of a device of version 1 away: its tokens
+// have ended then.
+const seatTakenAwayV2 = `state <> 'active' AND (state = 'blocked' OR released_by IN ('replacement', 'portal', 'operator'))`
+
 // upgradeToV2 rebuilds the tables of version 1 whose declaration has changed.
 func upgradeToV2(m *migration) error {
 	if err := m.requireSchema(schemaV1); err != nil {
@@ -76,7 +80,10 @@ func upgradeToV2(m *migration) error {
 		// In any other order each row would be far from the last.
 		"license_keys": {query: `SELECT * FROM old_license_keys ORDER BY hash`},
 		"devices": {columns: map[string]string{
-			"counts_until": countsUntilV2, "ended_seq": "0", "tokens_end_at": "NULL"}},
+			"counts_until":  countsUntilV2,
+			"ended_seq":     "iif(" + seatTakenAwayV2 + ", max(lease_seq, presented_seq), 0)",
+			"tokens_end_at": "iif(" + seatTakenAwayV2 + ", released_at, NULL)",
+		}},
 		"license_seats": {query: `SELECT license_id, count(*) FILTER (WHERE state = 'active'), count(*) FROM devices
 			WHERE state = 'active' OR counts_until IS NOT NULL GROUP BY license_id`},
 	})

@@ -482,7 +482,7 @@ func TestSchema_writesOfEveryDayTouchFewTrees(t *testing.T) {
 			s.verifyKey(key, "second")
 		}, "devices"},
 		{"a release", func() { s.post("/widget/license/deactivate", activateBody(key, "second")).is(200) },
-			"devices devices_seats events events_account events_license license_seats sqlite_sequence"},
+			"devices devices_counting devices_counting_license devices_seats events events_account events_license license_seats sqlite_sequence"},
 	} {
 		s.sql(`UPDATE devices SET last_seen_at = '2020-01-01T00:00:00Z', leased_at = '2020-01-01T00:00:00Z'`)
 		s.store.changes.record(invalidation{})
