@@ -482,6 +482,7 @@ func TestToken_endsWithTheSeatThatWasTakenAway(t *testing.T) {
 	for how, take := range map[string]func(s *service, id, key, device string){
 		"a portal":     func(s *service, id, _, device string) { s.release(id, device) },
 		"the operator": func(s *service, _, _, device string) { s.must("device", "release", device) },
+		"the shell":    func(s *service, _, _, _ string) { s.sql(`UPDATE devices SET state = 'released'`) },
 		"a replacement": func(s *service, _, key, device string) {
 			s.activate(key, "other", "replace_device_id", device).is(200)
 			s.deactivate(key, "other").is(200)

@@ -54,7 +54,8 @@ const countsUntilV2 = `nullif(max(coalesce(lease_expires_at, ''), CASE
 
 // seatTakenAwayV2 tells whether somebody else took the seat of a device of version 1 away: its tokens
 // have ended then.
-const seatTakenAwayV2 = `state <> 'active' AND (state = 'blocked' OR released_by IN ('replacement', 'portal', 'operator'))`
+const seatTakenAwayV2 = `state = 'blocked' OR state = 'released'
+	AND released_by IN ('replacement', 'portal', 'operator')`
 
 // upgradeToV2 rebuilds the tables of version 1 whose declaration has changed.
 func upgradeToV2(m *migration) error {

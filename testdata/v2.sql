@@ -183,6 +183,12 @@ WHEN old.state <> new.state OR old.license_id <> new.license_id
     WHERE new.state = 'active' OR new.counts_until IS NOT NULL
     ON CONFLICT DO UPDATE SET used = used + excluded.used, counting = counting + 1;
 END;
+-- The tokens of a device end when its seat is taken away with the sqlite3 shell, too.
+CREATE TRIGGER devices_taken AFTER UPDATE OF state ON devices
+WHEN old.state <> new.state AND new.ended_seq < max(new.lease_seq, new.presented_seq) AND (new.state = 'blocked'
+  OR new.state = 'released' AND coalesce(new.released_by, 'operator') NOT IN ('device', 'lease')) BEGIN
+  UPDATE devices SET ended_seq = max(lease_seq, presented_seq) WHERE id = new.id;
+END;
 CREATE TRIGGER past_fingerprints_added AFTER INSERT ON past_fingerprints BEGIN
   INSERT INTO license_seats (license_id, used, counting) VALUES (new.license_id, 0, 1)
     ON CONFLICT DO UPDATE SET counting = counting + 1;
