@@ -593,7 +593,17 @@ func readFile(path string, f func(*queries) error) error {
 // integrityFaults reads the whole database and returns what is wrong with its pages, indexes
 // and foreign keys. The error says what it could not read.
 func (q *queries) integrityFaults() (faults []string, err error) {
-	err = q.each(`PRAGMA integrity_check(20)`, nil, func(scan func(...any) error) error {
+	return q.faultsBy(`PRAGMA integrity_check(20)`)
+}
+
+// quickFaults is integrityFaults without comparing the indexes with their tables, which takes half of
+// the time: for a database whose indexes are made anew.
+func (q *queries) quickFaults() (faults []string, err error) {
+	return q.faultsBy(`PRAGMA quick_check(20)`)
+}
+
+func (q *queries) faultsBy(pragma string) (faults []string, err error) {
+	err = q.each(pragma, nil, func(scan func(...any) error) error {
 		var line string
 		err := scan(&line)
 		if line != "ok" {

@@ -304,7 +304,7 @@ func (m *migration) removeUnfinishedCopies() error {
 func (m *migration) copyOrCheck() (*string, error) {
 	if m.dryRun || m.noCopy {
 		return nil, m.withProgress("checking the database", func() error {
-			return integrityError(m.integrityFaults())
+			return integrityError(m.quickFaults())
 		})
 	}
 	named := fmt.Sprintf("%s.v%d-%s", m.path, m.from, m.now().UTC().Format("2006-01-02T150405Z"))
@@ -341,7 +341,7 @@ func (m *migration) writeCopy(draft *os.File) error {
 		return withHint(err)
 	}
 	return readFile(draft.Name(), func(q *queries) error {
-		if err := integrityError(q.integrityFaults()); err != nil {
+		if err := integrityError(q.quickFaults()); err != nil {
 			return err
 		}
 		is, err := schemaOf(q)
