@@ -344,18 +344,15 @@ func isDuplicate(err error) bool {
 		(se.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || se.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
-// sweep removes expired rows: stored answers, and item names of past days. It removes at most
-// 1,000 of each, so that other writes do not wait long.
-func (t *tx) sweep() error {
+// sweptAtOnce is how many rows one sweep removes at most, so that other writers do not wait long.
+const sweptAtOnce = 1_000
+
+// sweep removes up to sweptAtOnce expired rows, which are stored answers, and returns how many it
+// removed.
+func (t *tx) sweep() (int64, error) {
 	t.invalidate()
-	_, err := t.exec(`DELETE FROM idempotency WHERE id IN
-		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT 1000)`, t.now)
-	if err != nil {
-		return err
-	}
-	_, err = t.exec(`DELETE FROM item_names WHERE (widget_id, day, item) IN
-		(SELECT widget_id, day, item FROM item_names WHERE day < ? LIMIT 1000)`, t.now.Format(time.DateOnly))
-	return err
+	return t.exec(`DELETE FROM idempotency WHERE id IN
+		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT ?)`, t.now, sweptAtOnce)
 }
 
 // A storedAnswer is the answer to a request with an Idempotency-Key (contract, section 1).
