@@ -13,10 +13,9 @@ import (
 // where a look-up reads one. So that questions do not delay look-ups, and nobody's delay those of
 // others for long, only a few run at a time.
 const (
-	questionTimeout      = 2 * time.Second     // for waiting and for the answer
-	questionsAtOnce      = readerConns - 1     // in all: each uses one connection, and one is left for look-ups
-	anonymousQuestions   = questionsAtOnce - 1 // of callers without a token: one is left for those with one
-	questionsOfOneCaller = 2                   // of one account or address
+	questionTimeout     = 2 * time.Second // for waiting and for the answer
+	questionsAtOnce     = readerConns - 1 // each uses one connection, and one is left for look-ups
+	questionsOfOneAsker = 2
 )
 
 var errSlowQuestion = &refusal{code: codeBusy, retryAfter: 5 * time.Second,
@@ -30,6 +29,7 @@ type asker struct{ account, address string }
 // earlier ones of its own asker.
 type questionQueue struct {
 	timeout   time.Duration // of a question
+	most      int           // questions that run at a time; of callers without a token one less
 	mu        sync.Mutex
 	askers    map[asker]*asking // has an entry only while a question of the asker runs or waits
 	turns     []*asking         // those with questions that wait, the next one's first
@@ -44,8 +44,9 @@ type asking struct {
 	waiting []chan struct{} // one for each question that waits, the oldest first; closed when it may run
 }
 
-func newQuestionQueue() *questionQueue {
-	return &questionQueue{timeout: questionTimeout, askers: map[asker]*asking{}}
+// newQuestionQueue makes a queue that lets most questions run at a time, at least two.
+func newQuestionQueue(most int) *questionQueue {
+	return &questionQueue{timeout: questionTimeout, most: most, askers: map[asker]*asking{}}
 }
 
 // ask calls f when it is its turn, with a context that ends after the timeout of questions. f runs
@@ -123,9 +124,9 @@ func (q *questionQueue) forget(a *asking) {
 
 // startNext lets waiting questions run while there is room. Its caller holds mu.
 func (q *questionQueue) startNext() {
-	for q.running < questionsAtOnce {
+	for q.running < q.most {
 		next := slices.IndexFunc(q.turns, func(a *asking) bool {
-			return a.running < questionsOfOneCaller && (a.account != "" || q.anonymous < anonymousQuestions)
+			return a.running < questionsOfOneAsker && (a.account != "" || q.anonymous < q.most-1)
 		})
 		if next < 0 {
 			return

@@ -298,7 +298,7 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers = sql.OpenDB(readerConnector{connector, s.filesInPlace})
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
-	s.queries, s.questions = newQueries(s.readers.PrepareContext), newQuestionQueue()
+	s.queries, s.questions = newQueries(s.readers.PrepareContext), newQuestionQueue(questionsAtOnce)
 	if s.walInfo, err = os.Stat(s.walPath); err != nil {
 		return err
 	}
