@@ -307,7 +307,7 @@ func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 		t.Errorf("answer %q; the lead: %q %q %q of %q, the page's account is %q (%v)", answer, email, source, path, owner, site, err)
 	}
 	var orders int
-	err = s.one(`SELECT sum(orders) FROM item_counts WHERE item = 'Insalata mista' AND quarter = (SELECT max(quarter) FROM item_counts)`, nil, &orders)
+	err = s.one(`SELECT sum(orders) FROM item_counts WHERE item = 'Insalata mista' AND day = (SELECT max(day) FROM item_counts)`, nil, &orders)
 	if err != nil || orders < 1 {
 		t.Errorf("%d orders counted, %v", orders, err)
 	}

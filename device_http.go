@@ -28,7 +28,7 @@ func deviceWing(s *server) wing {
 				charge: a.charge, run: endpoint(a.verify)},
 			{pattern: "POST /widget/license/deactivate", token: tokenLate, bucket: bucketLicenses,
 				charge: a.charge, run: endpoint(a.deactivate)},
-			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses,
+			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, question: true,
 				run: endpoint(s.listDevices)},
 			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices,
 				run: endpoint(s.releaseDevice)},
@@ -602,12 +602,12 @@ func (a *deviceAPI) deactivate(
 }
 
 // listDevices answers GET /licenses/{id}/devices.
-func (s *server) listDevices(_ context.Context, c *call, q *licenseRequest) (*list[deviceView], error) {
+func (s *server) listDevices(ctx context.Context, c *call, q *licenseRequest) (*list[deviceView], error) {
 	l, err := q.find(s, c)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.store.devices(l.ID, q.page.before, q.page.limit+1)
+	rows, err := s.store.within(ctx).devices(l.ID, q.page.before, q.page.limit+1)
 	if err != nil {
 		return nil, err
 	}

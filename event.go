@@ -10,7 +10,8 @@ import (
 // eventWing makes the routes of events. types are the event types of every noun.
 func eventWing(s *server, types []eventType) wing {
 	return wing{routes: []route{
-		{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, run: endpoint(s.listEvents(types))},
+		{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
+			run: endpoint(s.listEvents(types))},
 	}}
 }
 
@@ -60,7 +61,7 @@ func (q *eventsQuery) read(in *input) {
 func (s *server) listEvents(
 	types []eventType,
 ) func(context.Context, *call, *eventsQuery) (*list[event], error) {
-	return func(_ context.Context, c *call, q *eventsQuery) (*list[event], error) {
+	return func(ctx context.Context, c *call, q *eventsQuery) (*list[event], error) {
 		if kind := q.filter.kind; kind != "" && !slices.Contains(types, eventType(kind)) {
 			return nil, errFields(fieldError{
 				Parameter: "type",
@@ -73,7 +74,7 @@ func (s *server) listEvents(
 			return nil, err
 		}
 		q.filter.owner = o
-		page, err := s.store.events(q.filter, q.page.before, q.page.limit)
+		page, err := s.store.within(ctx).events(q.filter, q.page.before, q.page.limit)
 		if err != nil {
 			return nil, fmt.Errorf("list events: %w", err)
 		}

@@ -47,6 +47,10 @@ type route struct {
 	charge  chargeFunc    // which account to charge; nil: the token's, else the one that owns the Origin
 	bucket  string        // of that account, for calls without a token of its own; "": bucketAccount
 	run     endpointFunc  // reads the request's members and carries it out
+
+	// It asks a question over a list or a range, which runs when it is its turn (questionQueue). The
+	// context of run then also ends after questionTimeout; run passes it to queries (store.within).
+	question bool
 }
 
 // A rootPath is a path outside the base address.
@@ -352,8 +356,24 @@ func endpoint[Req any, P interface {
 		if err := in.err(); err != nil {
 			return nil, err
 		}
-		return f(ctx, c, &req)
+		if !c.route.question {
+			return f(ctx, c, &req)
+		}
+		var answer Res
+		err := s.store.questions.ask(ctx, s.whoAsks(c), func(ctx context.Context) (err error) {
+			answer, err = f(ctx, c, &req)
+			return err
+		})
+		return answer, err
 	}
+}
+
+// whoAsks returns whose question a call is.
+func (s *server) whoAsks(c *call) asker {
+	if c.caller != nil {
+		return asker{account: c.caller.claims.Subject}
+	}
+	return asker{address: s.address(c.request)}
 }
 
 // serve answers a request to a route.

@@ -64,7 +64,7 @@ func TestHealth_saysWhyInASentenceThatNamesNoFile(t *testing.T) {
 		return s.store.update(t.Context(), func(t *tx) error { _, err := t.exec(query); return err })
 	}
 	s.limitPages(0)
-	full := sqliteError(`INSERT INTO item_names (widget_id, day, item) SELECT 'wgt_x', '2026-01-01', hex(randomblob(50000))`)
+	full := sqliteError(`INSERT INTO item_counts (widget_id, day, item) SELECT 'wgt_x', '2026-01-01', hex(randomblob(50000))`)
 	for _, c := range []struct {
 		err  error
 		want string

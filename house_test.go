@@ -97,7 +97,7 @@ var rooms = [][]string{
 	{"account.go", "device.go", "lease.go", "license.go", "license_key.go", "license_terms.go", "widget_stats.go",
 		"device_store.go", "event_store.go", "lead_store.go", "legacy_store.go", "license_store.go", "status_store.go", "widget_store.go"},
 	{"auth.go", "account_store.go", "cache.go", "keyring.go"}, // a token is an account's, so accounts are part of who calls
-	{"store.go", "store_file.go", "store_migrate.go", "store_migrate_steps.go", "store_writer.go", "ratelimit.go"},
+	{"store.go", "store_file.go", "store_migrate.go", "store_migrate_steps.go", "store_writer.go", "question.go", "ratelimit.go"},
 	{"json.go", "problem.go", "value.go"},
 }
 

@@ -189,7 +189,7 @@ func TestIdempotencyKey_isFreeAgainAfter24Hours(t *testing.T) {
 			t.Fatal(a.body)
 		}
 		time.Sleep(24 * time.Hour)
-		s.change((*tx).sweep)
+		s.sweepAll()
 		if n := s.count(`SELECT count(*) FROM idempotency`); n != 0 {
 			t.Fatalf("%d answers outlive their day", n)
 		}

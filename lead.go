@@ -23,7 +23,8 @@ func leadWing(s *server) wing {
 			members: []extraMember{{"ok", false}},
 			run:     endpoint(s.createLead),
 		},
-		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, run: endpoint(s.listLeads)},
+		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, question: true,
+			run: endpoint(s.listLeads)},
 		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: endpoint(s.eraseLeads)},
 	}}
 }
@@ -194,13 +195,13 @@ func (q *leadsRequest) read(in *input) {
 }
 
 // listLeads answers GET /leads.
-func (s *server) listLeads(_ context.Context, c *call, q *leadsRequest) (*list[lead], error) {
+func (s *server) listLeads(ctx context.Context, c *call, q *leadsRequest) (*list[lead], error) {
 	o, err := q.resolve(s, c)
 	if err != nil {
 		return nil, err
 	}
 	q.filter.owner = o
-	page, err := s.store.leads(q.filter, q.page.before, q.page.limit)
+	page, err := s.store.within(ctx).leads(q.filter, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,8 @@ import (
 
 func licenseWing(s *server) wing {
 	return wing{routes: []route{
-		{pattern: "GET /licenses", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.listLicenses)},
+		{pattern: "GET /licenses", token: tokenRequired, scope: scopeLicenses, question: true,
+			run: endpoint(s.listLicenses)},
 		{pattern: "GET /licenses/{id}", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.showLicense)},
 		{pattern: "POST /licenses", token: tokenRequired, scope: scopeAdmin, creates: true, body: maxTermsBody,
 			run: endpoint(s.createLicense)},
@@ -243,14 +244,14 @@ func (q *licensesRequest) read(in *input) {
 }
 
 // listLicenses answers GET /licenses.
-func (s *server) listLicenses(_ context.Context, c *call, q *licensesRequest) (*list[licenseDetail], error) {
+func (s *server) listLicenses(ctx context.Context, c *call, q *licensesRequest) (*list[licenseDetail], error) {
 	o, err := q.resolve(s, c)
 	if err != nil {
 		return nil, err
 	}
 	now := s.now()
 	q.filter.owner, q.filter.now = o, newStamp(now)
-	page, err := s.store.licenses(q.filter, q.page.before, q.page.limit)
+	page, err := s.store.within(ctx).licenses(q.filter, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
 	}

@@ -39,19 +39,30 @@ func (k keptError) Unwrap() error { return k.error }
 
 // queries runs queries with prepared statements, which it caches by their text. Its methods
 // take no context: in the writer a cancelled statement would roll back the whole batch, and
-// for the readers a cancellable context costs more than the short, bounded queries that they
-// run.
+// for the readers a cancellable context costs more than the short look-ups that most of them
+// are. Those that may read many rows run within a context, see store.within.
 type queries struct {
+	*statements
+	ctx context.Context // of every query; never ends, except in what store.within returned
+}
+
+// statements are the prepared statements of queries, by their text.
+type statements struct {
 	prepare func(ctx context.Context, query string) (*sql.Stmt, error)
 	mu      sync.RWMutex
 	stmts   map[string]*sql.Stmt
 }
 
 func newQueries(prepare func(context.Context, string) (*sql.Stmt, error)) *queries {
-	return &queries{prepare: prepare, stmts: map[string]*sql.Stmt{}}
+	return &queries{&statements{prepare: prepare, stmts: map[string]*sql.Stmt{}}, context.Background()}
 }
 
-func (q *queries) stmt(query string) (*sql.Stmt, error) {
+// within returns queries of the readers that end with ctx, and then return its error: one that
+// has returned no row yet is interrupted, one that has ends at its next row. The writer has no such
+// method. A connection whose query was interrupted is closed, and the next query opens another.
+func (s *store) within(ctx context.Context) *queries { return &queries{s.queries.statements, ctx} }
+
+func (q *statements) stmt(query string) (*sql.Stmt, error) {
 	q.mu.RLock()
 	st := q.stmts[query]
 	q.mu.RUnlock()
@@ -86,7 +97,7 @@ func (q *queries) run(query string) error {
 
 // close closes the statements. With open ones a connection could not checkpoint and remove the
 // write-ahead log when it is closed.
-func (q *queries) close() {
+func (q *statements) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, st := range q.stmts {
@@ -101,7 +112,7 @@ func (q *queries) one(query string, args []any, dest ...any) error {
 	if err != nil {
 		return err
 	}
-	row := st.QueryRow(args...)
+	row := st.QueryRowContext(q.ctx, args...)
 	if err := row.Err(); err != nil {
 		return storageError(err)
 	}
@@ -118,7 +129,7 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 	if err != nil {
 		return err
 	}
-	rows, err := st.Query(args...)
+	rows, err := st.QueryContext(q.ctx, args...)
 	if err != nil {
 		return storageError(err)
 	}
@@ -263,14 +274,15 @@ func (t *tx) newID(prefix string) string { return newID(prefix, t.exact) }
 type store struct {
 	*queries
 	*writer
-	path     string
-	walPath  string
-	now      func() time.Time
-	readers  *sql.DB
-	file     *os.File // the database, for checkHeader; must stay open as long as the connections, see openFile
-	fileInfo os.FileInfo
-	walInfo  os.FileInfo           // of the write-ahead log that SQLite has open
-	damaged  atomic.Pointer[error] // what the last check of the file's header found; nil: nothing
+	path      string
+	walPath   string
+	now       func() time.Time
+	readers   *sql.DB
+	questions *questionQueue // over the readers
+	file      *os.File       // the database, for checkHeader; must stay open as long as the connections, see openFile
+	fileInfo  os.FileInfo
+	walInfo   os.FileInfo           // of the write-ahead log that SQLite has open
+	damaged   atomic.Pointer[error] // what the last check of the file's header found; nil: nothing
 
 	noCheckpoints    bool        // leave checkpoints to Litestream, or in a command to the service
 	walNeedsTruncate atomic.Bool // the write-ahead log may still hold what was erased
@@ -331,7 +343,8 @@ func storageReason(err error) string {
 // was not written by this program, so the file is damaged.
 func scanError(err error) error {
 	var se *sqlite.Error
-	if err == nil || errors.As(err, &se) {
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if err == nil || ended || errors.As(err, &se) {
 		return storageError(err)
 	}
 	return fmt.Errorf("%w (%w)", errStorage, err)
@@ -344,18 +357,15 @@ func isDuplicate(err error) bool {
 		(se.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || se.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
-// sweep removes expired rows: stored answers, and item names of past days. It removes at most
-// 1,000 of each, so that other writes do not wait long.
-func (t *tx) sweep() error {
+// sweptAtOnce is how many rows one sweep removes at most, so that other writers do not wait long.
+const sweptAtOnce = 1_000
+
+// sweep removes up to sweptAtOnce expired rows, which are stored answers, and returns how many it
+// removed.
+func (t *tx) sweep() (int64, error) {
 	t.invalidate()
-	_, err := t.exec(`DELETE FROM idempotency WHERE id IN
-		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT 1000)`, t.now)
-	if err != nil {
-		return err
-	}
-	_, err = t.exec(`DELETE FROM item_names WHERE (widget_id, day, item) IN
-		(SELECT widget_id, day, item FROM item_names WHERE day < ? LIMIT 1000)`, t.now.Format(time.DateOnly))
-	return err
+	return t.exec(`DELETE FROM idempotency WHERE id IN
+		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT ?)`, t.now, sweptAtOnce)
 }
 
 // A storedAnswer is the answer to a request with an Idempotency-Key (contract, section 1).

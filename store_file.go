@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	_ "embed"
 	"encoding/binary"
 	"errors"
@@ -290,12 +291,14 @@ func (s *store) open(o storeOptions) (err error) {
 	if err := s.checkSchema(); err != nil {
 		return err
 	}
-	if s.readers, err = sql.Open("sqlite", dsn(s.path, "rw", o, "query_only(1)")); err != nil {
+	connector, err := sqlite.NewConnector(dsn(s.path, "rw", o, "query_only(1)"))
+	if err != nil {
 		return err
 	}
+	s.readers = sql.OpenDB(readerConnector{connector, s.filesInPlace})
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
-	s.queries = newQueries(s.readers.PrepareContext)
+	s.queries, s.questions = newQueries(s.readers.PrepareContext), newQuestionQueue(questionsAtOnce)
 	if s.walInfo, err = os.Stat(s.walPath); err != nil {
 		return err
 	}
@@ -445,6 +448,19 @@ var (
 // that are open, and the header is sound: writes to a file that was replaced or deleted would
 // be lost.
 func (s *store) inPlace() error {
+	if err := s.filesInPlace(); err != nil || s.damaged.Load() == nil {
+		return err
+	}
+	s.recheckHeader()
+	if damage := s.damaged.Load(); damage != nil {
+		return fmt.Errorf("%w (%w: %w)", errStorage, errHeader, *damage)
+	}
+	return nil
+}
+
+// filesInPlace returns errStorage unless the database and its write-ahead log are still the files
+// that are open.
+func (s *store) filesInPlace() error {
 	database, err := os.Stat(s.path)
 	if err != nil || !os.SameFile(database, s.fileInfo) {
 		return fmt.Errorf("%w (the file at %s %w)", errStorage, s.path, errReplaced)
@@ -453,14 +469,29 @@ func (s *store) inPlace() error {
 	if err != nil || !os.SameFile(wal, s.walInfo) {
 		return fmt.Errorf("%w (the file at %s %w)", errStorage, s.walPath, errReplaced)
 	}
-	if s.damaged.Load() == nil {
-		return nil
-	}
-	s.recheckHeader()
-	if damage := s.damaged.Load(); damage != nil {
-		return fmt.Errorf("%w (%w: %w)", errStorage, errHeader, *damage)
-	}
 	return nil
+}
+
+// A readerConnector opens the readers' connections, some of them late: one whose query was
+// interrupted is closed, and replaced by another. None may be to a file that others put at the path.
+type readerConnector struct {
+	driver.Connector
+	filesInPlace func() error
+}
+
+// Connect implements driver.Connector.
+func (c readerConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	if err := c.filesInPlace(); err != nil {
+		return nil, err
+	}
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.filesInPlace(); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
 }
 
 // recheckHeader checks the file's header again, since SQLite reads it once and then keeps it in

@@ -30,8 +30,8 @@ type schemaStep struct {
 // testdata/vN.sql. A step that has landed is never edited: files that it made are in
 // use.
 var schemaSteps = []schemaStep{
-	{does: "tables that are ordered by their ids, counted seats, customers and fields of leads",
-		run: upgradeToV2, advice: adviseOnV2},
+	{does: "tables that are ordered by their ids, counted seats, items by day, customers and " +
+		"fields of leads", run: upgradeToV2, advice: adviseOnV2},
 }
 
 // The declarations of the versions 1 and 2.
@@ -62,6 +62,10 @@ func upgradeToV2(m *migration) error {
 	if err := m.requireSchema(schemaV1); err != nil {
 		return err
 	}
+	// Every name in it that was counted is in item_counts too, under its day.
+	if err := m.drop(`TABLE item_names`, false); err != nil {
+		return err
+	}
 	return m.rebuild(schemaV2, map[string]tableSource{
 		"leads": {erase: true, columns: map[string]string{
 			"seq":    "rowid",
@@ -78,6 +82,8 @@ func upgradeToV2(m *migration) error {
 			"subject_id": "coalesce(license_id, lead_id, '')",
 			"data":       "CASE WHEN device_id IS NULL THEN data ELSE json_set(data, '$.device_id', device_id) END",
 		}},
+		"item_counts": {query: `SELECT widget_id, substr(quarter, 1, 10), item, sum(clicks), sum(orders)
+			FROM old_item_counts GROUP BY 1, 2, 3`},
 		// In any other order each row would be far from the last.
 		"license_keys": {query: `SELECT * FROM old_license_keys ORDER BY hash`},
 		"devices": {columns: map[string]string{

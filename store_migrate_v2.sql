@@ -215,17 +215,10 @@ CREATE TABLE widget_counts (
 
 CREATE TABLE item_counts (
   widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
-  quarter    TEXT NOT NULL CHECK (quarter LIKE '____-__-__T__:__:00Z'), -- start of a UTC quarter-hour
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day
   item       TEXT NOT NULL,                                          -- the dish, or "other" past 100 names a day
   clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on it
   orders     INTEGER NOT NULL DEFAULT 0,                             -- orders of it
-  PRIMARY KEY (widget_id, quarter, item)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE item_names (
-  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
-  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day; yesterday's and older names are removed
-  item       TEXT NOT NULL,                                          -- a name that is counted under itself on that day
   PRIMARY KEY (widget_id, day, item)
 ) STRICT, WITHOUT ROWID;
 

@@ -887,7 +887,6 @@ func (r *faultRun) contents() string {
 	}
 	lines(`SELECT 'views ' || total(views) || ' clicks ' || total(clicks) || ' orders ' || total(orders) FROM widget_counts WHERE widget_id = ?`, r.widget)
 	lines(`SELECT item || ' ' || sum(clicks) || ' ' || sum(orders) FROM item_counts WHERE widget_id = ? GROUP BY item ORDER BY item`, r.widget)
-	lines(`SELECT item FROM item_names WHERE widget_id = ? ORDER BY item`, r.widget)
 	fmt.Fprintln(&out, "answers", r.count(`SELECT count(*) FROM idempotency`)-r.answers)
 	return out.String()
 }

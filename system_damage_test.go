@@ -148,7 +148,7 @@ func (f *filledFile) ask(s *service) map[string]answer {
 	}
 	s.chore(countLegacyCalls)(s.t.Context()) // their errors go to the log
 	s.server.runTransitions(s.t.Context())
-	s.store.update(s.t.Context(), (*tx).sweep)
+	s.server.sweep(s.t.Context(), time.Now().Add(time.Hour))
 	return all
 }
 

@@ -50,14 +50,15 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 }
 
 // runChores runs the chores of every wing every upkeepInterval until ctx ends. Every
-// sweepInterval it also removes expired rows, and truncates the WAL if erased data may still be
-// in it. While the clock is not trusted, timely chores and sweeps are skipped.
+// sweepInterval it also removes all expired rows, and truncates the WAL if erased data may still
+// be in it. While the clock is not trusted, timely chores and sweeps are skipped.
 func (s *server) runChores(ctx context.Context) {
 	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
 	lastRun := s.readClocks()
 	lastSweep, lastTruncate := lastRun.steady, lastRun.steady
 	trustedFrom := lastRun.steady // the wall clock is trusted from then on
+	sweepDue := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -87,13 +88,29 @@ func (s *server) runChores(ctx context.Context) {
 				s.strike(c.fault, err)
 			}
 		}
-		if trusted && !within(sweepInterval, lastSweep, now) {
-			lastSweep = now
-			if err := s.store.update(ctx, (*tx).sweep); err != nil {
-				s.strike("expired rows can't be removed", err)
-			}
+		if !within(sweepInterval, lastSweep, now) {
+			lastSweep, sweepDue = now, true
+		}
+		if trusted && sweepDue {
+			sweepDue = s.sweep(ctx, now.Add(upkeepInterval))
 		}
 	}
+}
+
+// sweep removes expired rows until none is left, in short transactions that let other writers in
+// between. At until, by the steady clock, it stops, so that the chores get their turn, and reports
+// that more is to be done.
+func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
+	_, err := s.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) {
+		if more = !s.steady().Before(until); more {
+			return 0, nil
+		}
+		return t.sweep()
+	})
+	if err != nil && ctx.Err() == nil {
+		s.strike("expired rows can't be removed", err)
+	}
+	return more && err == nil
 }
 
 // runFinalChores runs the chores that are due when the service stops. They get a time-out of

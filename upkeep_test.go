@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -291,17 +292,80 @@ func TestSweep_removesWhatHasServedItsTime(t *testing.T) {
 		return errors.Join(
 			old.storeAnswer(hash(1), storedAnswer{hash(1), []byte("x")}), t.storeAnswer(hash(2), storedAnswer{hash(2), []byte("x")}))
 	})
-	widget := s.addWidget(s.account)
-	s.change(func(t *tx) error {
-		item := []itemCount{{Item: "Soup", Clicks: 1}}
-		t.at(-48*time.Hour).addCounts(widget, counts{Clicks: 1}, item)
-		t.addCounts(widget, counts{Clicks: 1}, item)
-		return nil
-	})
-	s.change((*tx).sweep)
-	if answers, names, items := s.count(`SELECT count(*) FROM idempotency`), s.count(`SELECT count(*) FROM item_names`), s.count(`SELECT count(*) FROM item_counts`); answers != 1 || names != 1 || items != 2 {
-		t.Errorf("left: %d answers, %d names, %d counts; want 1, 1, 2", answers, names, items)
+	s.sweepAll()
+	if n := s.count(`SELECT count(*) FROM idempotency WHERE id = ?`, hash(2)); n != 1 || s.count(`SELECT count(*) FROM idempotency`) != 1 {
+		t.Error("not just the answer of today is left")
 	}
+}
+
+// sweepAll removes all expired rows, as the service does every minute.
+func (s *service) sweepAll() {
+	s.t.Helper()
+	if s.server.sweep(s.t.Context(), time.Now().Add(time.Hour)) {
+		s.t.Fatal("the sweep ended before it was done")
+	}
+}
+
+// expiredAnswers adds n stored answers that have expired.
+func (s *service) expiredAnswers(n int) {
+	s.t.Helper()
+	s.sql(manyRows(n) + `INSERT INTO idempotency (id, request, answer, expires_at)
+		SELECT randomblob(32), zeroblob(32), x'00', '1999-12-31T00:00:00Z' FROM n`)
+}
+
+func TestSweep_goesOnUntilNothingIsDueAndLetsOthersInBetween(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.expiredAnswers(2*sweptAtOnce + 10)
+	release := holdWriter(t, s.store)
+	swept := make(chan bool)
+	go func() { swept <- s.server.sweep(t.Context(), time.Now().Add(time.Hour)) }()
+	for len(s.store.jobs) == 0 {
+		runtime.Gosched()
+	}
+	var seen int
+	other := queue(s.store, t.Context(), func(t *tx) error {
+		return t.one(`SELECT count(*) FROM idempotency`, nil, &seen)
+	})
+	release()
+	s.check(<-other[0])
+	if <-swept {
+		t.Error("the sweep says that more is to be done")
+	}
+	if left := s.count(`SELECT count(*) FROM idempotency`); left != 0 || seen != sweptAtOnce+10 {
+		t.Errorf("%d rows are left; another writer came in when %d were", left, seen)
+	}
+}
+
+func TestSweep_givesTheChoresTheirTurnAndEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.expiredAnswers(10)
+	if !s.server.sweep(t.Context(), time.Now()) || s.count(`SELECT count(*) FROM idempotency`) != 10 {
+		t.Error("a sweep whose time was up went on, or said that it was done")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if s.server.sweep(ended, time.Now().Add(time.Hour)) || s.count(`SELECT count(*) FROM idempotency`) != 10 {
+		t.Error("a sweep went on after its context had ended")
+	}
+	if text := s.log.String(); strings.Contains(text, "expired rows") {
+		t.Errorf("a sweep that was ended is reported: %s", text)
+	}
+}
+
+func TestSweep_ofMoreThanOneTransactionRunsInTheService(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		s.expiredAnswers(3*sweptAtOnce + 1)
+		stop := s.beside(s.server.runChores)
+		time.Sleep(sweepInterval + betweenTicks)
+		stop()
+		if n := s.count(`SELECT count(*) FROM idempotency`); n != 0 {
+			t.Errorf("%d expired rows are left after a minute", n)
+		}
+	})
 }
 
 func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {

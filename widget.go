@@ -48,13 +48,14 @@ func widgetWing(s *server) wing {
 			run:     endpoint(a.countEvents),
 		},
 		{
-			pattern: "GET /widget/stats",
-			token:   tokenOptional,
-			scope:   scopeStats,
-			address: "stats",
-			bucket:  bucketWidgets,
-			charge:  a.charge,
-			run:     endpoint(a.widgetStats),
+			pattern:  "GET /widget/stats",
+			token:    tokenOptional,
+			scope:    scopeStats,
+			address:  "stats",
+			question: true,
+			bucket:   bucketWidgets,
+			charge:   a.charge,
+			run:      endpoint(a.widgetStats),
 		},
 	}}
 }
@@ -285,7 +286,7 @@ func (s *series) show(withOrders bool) (shownCounts, []shownPoint) {
 }
 
 // widgetStats answers GET /widget/stats.
-func (a *widgetAPI) widgetStats(_ context.Context, c *call, q *statsRequest) (*cacheable, error) {
+func (a *widgetAPI) widgetStats(ctx context.Context, c *call, q *statsRequest) (*cacheable, error) {
 	if err := q.complete(a.now()); err != nil {
 		return nil, err
 	}
@@ -295,10 +296,10 @@ func (a *widgetAPI) widgetStats(_ context.Context, c *call, q *statsRequest) (*c
 	}
 	var err error
 	if q.widget != "" {
-		cached.taggedBody, err = a.oneWidgetStats(c, q)
+		cached.taggedBody, err = a.oneWidgetStats(ctx, c, q)
 		return cached, err
 	}
-	report, err := a.accountStats(c, q)
+	report, err := a.accountStats(ctx, c, q)
 	if err != nil {
 		return nil, err
 	}
@@ -317,7 +318,7 @@ func (q *statsRequest) encode(report *statsReport) taggedBody {
 // oneWidgetStats returns the report for one widget. It leaves the orders out for a caller
 // without a token, unless the widget shows them to everybody. Another account's token gets
 // errWidget.
-func (a *widgetAPI) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error) {
+func (a *widgetAPI) oneWidgetStats(ctx context.Context, c *call, q *statsRequest) (taggedBody, error) {
 	w, err := a.findWidget(q.widget)
 	if err != nil {
 		return taggedBody{}, err
@@ -335,7 +336,7 @@ func (a *widgetAPI) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error)
 	}
 	key := statsKey{w.ID, w.Name, q.Zone.String(), q.Interval, q.From, q.To, withOrders}
 	return a.stats.load(a.store, key, func() (taggedBody, string, error) {
-		report, err := a.countWidget(w, q, withOrders)
+		report, err := a.countWidget(ctx, w, q, withOrders)
 		if err != nil {
 			return taggedBody{}, "", err
 		}
@@ -344,16 +345,18 @@ func (a *widgetAPI) oneWidgetStats(c *call, q *statsRequest) (taggedBody, error)
 }
 
 // countWidget makes the report for one widget from its counters.
-func (a *widgetAPI) countWidget(w widget, q *statsRequest, withOrders bool) (*statsReport, error) {
+func (a *widgetAPI) countWidget(
+	ctx context.Context, w widget, q *statsRequest, withOrders bool,
+) (*statsReport, error) {
 	sum := newSeries(q.statsRange)
 	from, until := q.bounds()
-	err := a.store.eachQuarterOfWidget(w.ID, from, until, func(_, quarter string, c counts) {
+	err := a.store.within(ctx).eachQuarterOfWidget(w.ID, from, until, func(_, quarter string, c counts) {
 		sum.add(quarter, c)
 	})
 	if err != nil {
 		return nil, err
 	}
-	items, err := a.store.topItems(w.ID, from, until, withOrders, topItemsShown)
+	items, err := a.store.within(ctx).topItems(w.ID, from, until, withOrders, topItemsShown)
 	if err != nil {
 		return nil, err
 	}
@@ -367,7 +370,7 @@ func (a *widgetAPI) countWidget(w widget, q *statsRequest, withOrders bool) (*st
 }
 
 // accountStats returns the report for all widgets of an account. It needs a token.
-func (a *widgetAPI) accountStats(c *call, q *statsRequest) (*statsReport, error) {
+func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsRequest) (*statsReport, error) {
 	if c.caller == nil {
 		return nil, errTokenRequired
 	}
@@ -378,7 +381,7 @@ func (a *widgetAPI) accountStats(c *call, q *statsRequest) (*statsReport, error)
 	if o == anyAccount { // a report is about one account: the caller's, if it names none
 		o = ownedBy(c.caller.claims.Subject)
 	}
-	widgets, err := a.store.widgets(o)
+	widgets, err := a.store.within(ctx).widgets(o)
 	if err != nil {
 		return nil, err
 	}
@@ -390,7 +393,7 @@ func (a *widgetAPI) accountStats(c *call, q *statsRequest) (*statsReport, error)
 	}
 	sum := newSeries(q.statsRange)
 	from, until := q.bounds()
-	err = a.store.eachQuarter(o, from, until, func(id, quarter string, c counts) {
+	err = a.store.within(ctx).eachQuarter(o, from, until, func(id, quarter string, c counts) {
 		if row := rowOf[id]; row != nil { // nil: the widget was added after widgets had been read
 			row.add(c)
 			sum.add(quarter, c)

@@ -93,8 +93,7 @@ func (t *tx) renameWidget(id, name, actor string) error {
 
 // widgetRows are the tables with what widgets count, and what else but widget_id is in their keys.
 var widgetRows = []struct{ table, key string }{
-	{"item_counts", "quarter, item"},
-	{"item_names", "day, item"},
+	{"item_counts", "day, item"},
 	{"widget_counts", "quarter"},
 }
 
@@ -179,11 +178,12 @@ type tally struct {
 	order []tallyKey // in which the rows were added
 }
 
-// A tallyKey identifies a row: the counters of a widget in a quarter-hour, or of an item of it.
+// A tallyKey identifies a row: the counters of a widget in a quarter-hour, or of an item of it on
+// a UTC day.
 type tallyKey struct {
-	widget  string
-	quarter stamp
-	item    string // "": the widget itself
+	widget string
+	begins stamp  // the quarter-hour, or the day
+	item   string // "": the widget itself
 }
 
 func (y *tally) add(key tallyKey, c counts) {
@@ -207,14 +207,14 @@ func (y *tally) merge(other total) {
 	}
 }
 
-// addCounts adds to the counters of a widget and of its items, in the quarter-hour of the
-// transaction. They are written before the commit, see total.
+// addCounts adds to the counters of a widget in the quarter-hour of the transaction, and to those
+// of its items on the UTC day. They are written before the commit, see total.
 func (t *tx) addCounts(widgetID string, c counts, items []itemCount) {
-	quarter := stamp{t.now.Truncate(quarterHour)}
+	quarter, day := stamp{t.now.Truncate(quarterHour)}, stamp{t.now.Truncate(24 * time.Hour)}
 	y := &tally{}
 	y.add(tallyKey{widgetID, quarter, ""}, c)
 	for _, item := range items {
-		y.add(tallyKey{widgetID, quarter, item.Item}, counts{Clicks: item.Clicks, Orders: item.Orders})
+		y.add(tallyKey{widgetID, day, item.Item}, counts{Clicks: item.Clicks, Orders: item.Orders})
 	}
 	t.total = addTotals(t.total, y)
 }
@@ -240,40 +240,35 @@ func (y *tally) write(t *tx) error {
 				VALUES (?, ?, ?, ?, ?, ?)
 				ON CONFLICT DO UPDATE SET views = views + excluded.views, visitors = visitors + excluded.visitors,
 				clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
-				key.widget, key.quarter, c.Views, c.Visitors, c.Clicks, c.Orders)
+				key.widget, key.begins, c.Views, c.Visitors, c.Clicks, c.Orders)
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		name, err := t.countedItemName(key.widget, key.quarter.Format(time.DateOnly), key.item)
-		if err != nil {
-			return err
-		}
-		if _, err := t.exec(`INSERT INTO item_counts (widget_id, quarter, item, clicks, orders)
-			VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT DO UPDATE SET clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
-			key.widget, key.quarter, name, c.Clicks, c.Orders); err != nil {
+		if err := t.addItemCounts(key.widget, key.begins.Format(time.DateOnly), key.item, *c); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// countedItemName returns the name under which an item is counted on a UTC day: its own, which
-// it records, or "other" if the widget already has maxItems other names on that day.
-func (t *tx) countedItemName(widgetID, day, item string) (string, error) {
+// addItemCounts adds to the counters of an item on a UTC day: under its own name if it has been
+// counted on that day or the widget has counted fewer than maxItems others, else as otherItem.
+func (t *tx) addItemCounts(widgetID, day, item string, c counts) error {
 	var known, names int
-	err := t.one(`SELECT count(*) FILTER (WHERE item = ?3), count(*) FROM item_names
-		WHERE widget_id = ?1 AND day = ?2`, []any{widgetID, day, item}, &known, &names)
-	if err != nil || known > 0 {
-		return item, err
+	err := t.one(`SELECT count(*) FILTER (WHERE item = ?3), count(*) FILTER (WHERE item <> ?4) FROM item_counts
+		WHERE widget_id = ?1 AND day = ?2`, []any{widgetID, day, item, otherItem}, &known, &names)
+	if err != nil {
+		return err
 	}
-	if names >= maxItems {
-		return otherItem, nil
+	if known == 0 && names >= maxItems {
+		item = otherItem
 	}
-	_, err = t.exec(`INSERT INTO item_names (widget_id, day, item) VALUES (?, ?, ?)`, widgetID, day, item)
-	return item, err
+	_, err = t.exec(`INSERT INTO item_counts (widget_id, day, item, clicks, orders) VALUES (?, ?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
+		widgetID, day, item, c.Clicks, c.Orders)
+	return err
 }
 
 // A quarterFunc is called with the counters of a widget in a quarter-hour; quarter is its start.
@@ -308,13 +303,14 @@ func (q *queries) quarters(query string, args []any, f quarterFunc) error {
 }
 
 // topItems returns the items of a widget with the most clicks, or withOrders the most clicks
-// and orders together; from is included, until is not.
+// and orders together, on the UTC days that a range touches; from is included, until is not.
 func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool,
 	limit int) ([]itemCount, error) {
 	const weight = `sum(clicks) + ?1 * sum(orders)`
+	firstDay, lastDay := from.Format(time.DateOnly), until.after(-time.Second).Format(time.DateOnly)
 	return collect(q, `SELECT item, sum(clicks), sum(orders) FROM item_counts
-		WHERE widget_id = ?2 AND quarter >= ?3 AND quarter < ?4
+		WHERE widget_id = ?2 AND day >= ?3 AND day <= ?4
 		GROUP BY item HAVING `+weight+` > 0 ORDER BY `+weight+` DESC, item LIMIT ?5`,
-		[]any{withOrders, widgetID, from, until, limit},
+		[]any{withOrders, widgetID, firstDay, lastDay, limit},
 		func(i *itemCount) []any { return []any{&i.Item, &i.Clicks, &i.Orders} })
 }

@@ -25,7 +25,7 @@ func (s *service) counted(widget string) (c counts) {
 	return c
 }
 
-func TestWidget_countsEventsOnDiskByQuarterHour(t *testing.T) {
+func TestWidget_countsEventsOnDiskByQuarterHourAndItemsByUTCDay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
@@ -41,7 +41,7 @@ func TestWidget_countsEventsOnDiskByQuarterHour(t *testing.T) {
 		dump := s.dump()
 		for _, row := range []string{
 			"[" + widget + " 2000-01-01T00:00:00Z 2 1 3 3]", "[" + widget + " 2000-01-01T00:15:00Z 0 0 1 0]",
-			"[" + widget + " 2000-01-01T00:00:00Z Rösti 2 1]", "[" + widget + " 2000-01-01T00:00:00Z Pizza 0 1]", "[" + widget + " 2000-01-01T00:15:00Z Rösti 1 0]",
+			"[" + widget + " 2000-01-01 Rösti 3 1]", "[" + widget + " 2000-01-01 Pizza 0 1]",
 		} {
 			if !strings.Contains(dump, row+"\n") {
 				t.Errorf("no row %s in\n%s", row, dump)
@@ -135,21 +135,24 @@ func TestWidget_keepsAHundredItemsADayAndCountsTheRestAsOther(t *testing.T) {
 		if names(widget) != 101 || other() != 13 {
 			t.Fatalf("%d names, %d others at the end of the day", names(widget), other())
 		}
-		s.change((*tx).sweep)
+		s.reopen(storeOptions{})
 		click(widget, 200, 201)
-		if other() != 14 {
-			t.Fatal("sweeping forgot names of today")
+		if names(widget) != 101 || other() != 14 {
+			t.Fatal("a restart forgot the names of the day")
 		}
+		s.report(widget, `{"type":"click","item":"other"}`).is(204)
 		time.Sleep(time.Second)
 		click(widget, 200, 210) // a new day
-		if names(widget) != 111 || other() != 14 {
+		if names(widget) != 111 || other() != 15 {
 			t.Fatalf("%d names, %d others the next day", names(widget), other())
 		}
-		s.change((*tx).sweep)
-		if n := s.count(`SELECT count(*) FROM item_names`); n != 10 {
-			t.Fatalf("%d names after sweeping", n)
+		s.report(widget, `{"type":"click","item":"other"}`).is(204) // which is no name of its own
+		click(widget, 300, 350)
+		click(widget, 350, 390)
+		if names(widget) != 201 || other() != 16 {
+			t.Fatalf("%d names, %d others the next day", names(widget), other())
 		}
-		if c := s.counted(widget); c.Clicks != 50+49+5+10+10+1+10 {
+		if c := s.counted(widget); c.Clicks != 50+49+5+10+10+1+1+10+1+90 {
 			t.Fatalf("%+v", c)
 		}
 	})
@@ -474,6 +477,30 @@ func TestStats_topItemsAreTheTenMostClickedOfTheRange(t *testing.T) {
 	})
 }
 
+func TestStats_topItemsAreOfTheUTCDaysThatTheRangeTouches(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	widget := s.addWidget(s.account)
+	s.sql(`INSERT INTO item_counts (widget_id, day, item, clicks) VALUES (?1, '2026-03-01', 'first', 1), (?1, '2026-03-02', 'second', 2), (?1, '2026-03-03', 'third', 3)`, widget)
+	for _, c := range []struct{ zone, from, to, want string }{
+		{"UTC", "2026-03-02", "2026-03-02", "second"},
+		{"UTC", "2026-03-01", "2026-03-02", "second first"},
+		{"Europe/Zurich", "2026-03-02", "2026-03-02", "second first"}, // from 23:00 UTC of the day before
+		{"Asia/Tokyo", "2026-03-03", "2026-03-03", "third second"},
+		{"America/New_York", "2026-03-02", "2026-03-02", "third second"}, // until 05:00 UTC of the day after
+		{"America/New_York", "2026-02-27", "2026-02-27", ""},
+		{"Pacific/Kiritimati", "2026-03-04", "2026-03-04", "third"},
+	} {
+		var names []string
+		for _, item := range s.get("/widget/stats?widget=" + widget + "&from=" + c.from + "&to=" + c.to + "&timezone=" + c.zone).is(200).json()["top_items"].([]any) {
+			names = append(names, item.(map[string]any)["item"].(string))
+		}
+		if got := strings.Join(names, " "); got != c.want {
+			t.Errorf("%s from %s to %s: %q, want %q", c.zone, c.from, c.to, got, c.want)
+		}
+	}
+}
+
 func TestStats_withoutAWidgetAreTheAccountsTotalsAndARowForEach(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -591,16 +618,16 @@ func TestWidget_removedTakesItsCountersAlongAndLateCountsHurtNobody(t *testing.T
 		return nil
 	})
 	_, err := s.command("widget", "remove", widget)
-	oneLine(t, err, widget+" has 5013 rows of what it counted", "add -force")
-	if out := s.must("widget", "remove", widget, "-force", "-json"); out != `{"ok":true,"rows":5013}`+"\n" {
+	oneLine(t, err, widget+" has 5012 rows of what it counted", "add -force")
+	if out := s.must("widget", "remove", widget, "-force", "-json"); out != `{"ok":true,"rows":5012}`+"\n" {
 		t.Errorf("removing printed %s", out)
 	}
-	for _, table := range []string{"widget_counts", "item_counts", "item_names"} {
+	for _, table := range []string{"widget_counts", "item_counts"} {
 		if n := s.count(`SELECT count(*) FROM ` + table); n != 0 {
 			t.Errorf("%s has %d rows", table, n)
 		}
 	}
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'widget.removed' AND subject_id = ? AND data = '{"rows":"5013"}'`, widget); n != 1 {
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'widget.removed' AND subject_id = ? AND data = '{"rows":"5012"}'`, widget); n != 1 {
 		t.Errorf("%d events", n)
 	}
 	// The service may not know for a moment that the widget is gone.

@@ -221,17 +221,10 @@ CREATE TABLE widget_counts (
 
 CREATE TABLE item_counts (
   widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
-  quarter    TEXT NOT NULL CHECK (quarter LIKE '____-__-__T__:__:00Z'), -- start of a UTC quarter-hour
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day
   item       TEXT NOT NULL,                                          -- the dish, or "other" past 100 names a day
   clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on it
   orders     INTEGER NOT NULL DEFAULT 0,                             -- orders of it
-  PRIMARY KEY (widget_id, quarter, item)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE item_names (
-  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
-  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day; yesterday's and older names are removed
-  item       TEXT NOT NULL,                                          -- a name that is counted under itself on that day
   PRIMARY KEY (widget_id, day, item)
 ) STRICT, WITHOUT ROWID;
 
@@ -395,12 +388,9 @@ INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) 
 INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) VALUES ('wgt_00000000000000000000000002', '2026-11-20T10:45:00Z', 0, 0, 0, 1);
 INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) VALUES ('wgt_00000000000000000000000003', '2026-03-06T23:45:00Z', 1, 1, 1, 0);
 
-INSERT INTO item_counts (widget_id, quarter, item, clicks, orders) VALUES ('wgt_00000000000000000000000001', '2026-11-20T10:45:00Z', 'Tiramisù', 20, 10);
-INSERT INTO item_counts (widget_id, quarter, item, clicks, orders) VALUES ('wgt_00000000000000000000000001', '2026-11-20T10:45:00Z', 'other', 10, 2);
-INSERT INTO item_counts (widget_id, quarter, item, clicks, orders) VALUES ('wgt_00000000000000000000000002', '2026-11-20T10:45:00Z', 'Chef''s “Surprise”; DROP TABLE leads', 0, 1);
-
-INSERT INTO item_names (widget_id, day, item) VALUES ('wgt_00000000000000000000000001', '2026-11-20', 'Tiramisù');
-INSERT INTO item_names (widget_id, day, item) VALUES ('wgt_00000000000000000000000002', '2026-11-20', 'Chef''s “Surprise”; DROP TABLE leads');
+INSERT INTO item_counts (widget_id, day, item, clicks, orders) VALUES ('wgt_00000000000000000000000001', '2026-11-20', 'Tiramisù', 20, 10);
+INSERT INTO item_counts (widget_id, day, item, clicks, orders) VALUES ('wgt_00000000000000000000000001', '2026-11-20', 'other', 10, 2);
+INSERT INTO item_counts (widget_id, day, item, clicks, orders) VALUES ('wgt_00000000000000000000000002', '2026-11-20', 'Chef''s “Surprise”; DROP TABLE leads', 0, 1);
 
 INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (1, 'evt_00000000000000000000000001', '2026-04-01T08:00:00Z', 'license.created', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'command', '{}');
 INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (2, 'evt_00000000000000000000000002', '2026-04-02T09:00:00Z', 'license.first_activated', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'device', '{}');

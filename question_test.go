@@ -1,0 +1,433 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// newServiceOfLongTables starts a service whose tables can be made long, and gives questions all the time.
+func newServiceOfLongTables(t testing.TB) *service {
+	s := newService(t)
+	s.store.questions.timeout = time.Hour
+	return s
+}
+
+// makeLong replaces a table by a view of it that takes seconds to read, and has no row.
+func (s *service) makeLong(table string) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		for _, statement := range []string{
+			`PRAGMA legacy_alter_table = ON`, // leaves the names in triggers and views alone
+			`ALTER TABLE ` + table + ` RENAME TO short_` + table,
+			`CREATE VIEW ` + table + ` AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 4000000)
+				SELECT short.* FROM n CROSS JOIN short_` + table + ` short WHERE n.i < 0`,
+		} {
+			if _, err := t.exec(statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// reading reports how many questions read from the database just now.
+func (s *service) reading() int {
+	if running, _ := s.store.questions.counted(); running == 0 {
+		return 0
+	}
+	return s.store.readers.Stats().InUse
+}
+
+// getWithin sends a request that is abandoned when ctx ends; its answer comes out of the channel.
+func (s *service) getWithin(ctx context.Context, path string, headers ...string) <-chan answer {
+	answers := make(chan answer, 1)
+	r := httptest.NewRequestWithContext(ctx, "GET", "/v1"+path, nil)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	go func() {
+		w := httptest.NewRecorder()
+		s.server.ServeHTTP(w, r)
+		answers <- answer{s.t, w.Code, w.Result().Header, w.Body.String()}
+	}()
+	return answers
+}
+
+// until waits, busily, for what becomes true soon.
+func until(isTrue func() bool) {
+	for !isTrue() {
+		runtime.Gosched()
+	}
+}
+
+// counted returns how many questions run, and how many askers have one that runs or waits.
+func (q *questionQueue) counted() (running, askers int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.running, len(q.askers)
+}
+
+// A longQuestion is a path, and a table that its answer is read from.
+type longQuestion struct{ route, table, path string }
+
+// longQuestions are one for each table that a route with questions reads.
+func (s *service) longQuestions() []longQuestion {
+	license, _ := s.addLicense(license{})
+	widget := s.addWidget(s.account)
+	return []longQuestion{
+		{"GET /licenses", "licenses", "/licenses?q=zzzz"},
+		{"GET /licenses/{id}/devices", "devices", "/licenses/" + license + "/devices"},
+		{"GET /leads", "leads", "/leads"},
+		{"GET /leads", "leads", "/leads?type=demo"},
+		{"GET /events", "events", "/events"},
+		{"GET /events", "events", "/events?since=2026-01-01T00:00:00Z"},
+		{"GET /widget/stats", "widget_counts", "/widget/stats?widget=" + widget},
+		{"GET /widget/stats", "item_counts", "/widget/stats?widget=" + widget},
+		{"GET /widget/stats", "widgets", "/widget/stats"},
+		{"GET /widget/stats", "widget_counts", "/widget/stats"},
+	}
+}
+
+const allScopes = scopeLicenses + " " + scopeLeads + " " + scopeEvents + " " + scopeStats
+
+func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
+	t.Parallel()
+	lookups := []string{"GET /licenses/{id}", "GET /widget/health"}
+	var found, tested []string
+	for _, r := range allRoutes() {
+		if r.question != (r.method() == "GET" && !slices.Contains(lookups, r.pattern)) {
+			t.Errorf("%s: question is %v", r.pattern, r.question)
+		}
+		if r.question {
+			found = append(found, r.pattern)
+		}
+	}
+	for _, q := range newService(t).longQuestions() {
+		tested = append(tested, q.route)
+	}
+	slices.Sort(tested)
+	if slices.Sort(found); !slices.Equal(found, slices.Compact(tested)) {
+		t.Errorf("questions are %q; tests ask %q", found, tested)
+	}
+}
+
+func TestQuestion_stopsItsQueryWhenItIsAbandonedOrItsTimeIsUp(t *testing.T) {
+	t.Parallel()
+	for i, q := range newService(t).longQuestions() {
+		t.Run(strings.TrimPrefix(q.path, "/")+" "+q.table, func(t *testing.T) {
+			t.Parallel()
+			s := newServiceOfLongTables(t)
+			q := s.longQuestions()[i]
+			auth := "Authorization: Bearer " + s.token(s.account, allScopes)
+			s.makeLong(q.table)
+			ctx, abandon := context.WithCancel(t.Context())
+			answers := s.getWithin(ctx, q.path, auth)
+			until(func() bool { return s.reading() > 0 || len(answers) > 0 })
+			abandon()
+			if a := <-answers; a.status == 200 || strings.Contains(s.log.String(), "error") {
+				t.Errorf("an abandoned question was answered with %d %s and is logged as %s", a.status, a.body, s.log)
+			}
+			s.store.questions.timeout = 10 * time.Millisecond
+			s.get(q.path, auth).is(503, "busy").has("Retry-After: 5")
+			if running, askers := s.store.questions.counted(); running != 0 || askers != 0 {
+				t.Errorf("%d questions run, of %d askers", running, askers)
+			}
+		})
+	}
+}
+
+func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
+	t.Parallel()
+	s := newServiceOfLongTables(t)
+	id, key := s.addLicense(license{})
+	auth := "Authorization: Bearer " + s.token(s.account, allScopes)
+	s.makeLong("events")
+	ctx, abandon := context.WithCancel(t.Context())
+	var questions []<-chan answer
+	for range 40 {
+		questions = append(questions, s.getWithin(ctx, "/events?type=license.created", auth))
+	}
+	for range 12 {
+		tenant := "Authorization: Bearer " + s.token(s.addAccount("Trattoria"), allScopes)
+		questions = append(questions, s.getWithin(ctx, "/events?type=license.created", tenant))
+	}
+	until(func() bool {
+		_, askers := s.store.questions.counted()
+		return askers == 13 && s.reading() == questionsAtOnce
+	})
+	before := s.store.readers.Stats().WaitCount
+	s.store.changes.record(invalidation{}) // nothing comes from memory
+	s.get("/licenses/"+id, auth).is(200)
+	s.verifyKey(key, "a").is(200)
+	if stats := s.store.readers.Stats(); stats.InUse != readerConns-1 || stats.WaitCount != before {
+		t.Errorf("%d connections are in use, and look-ups waited for one %d times", stats.InUse, stats.WaitCount-before)
+	}
+	abandon()
+	for _, answers := range questions {
+		<-answers
+	}
+	if running, askers := s.store.questions.counted(); running != 0 || askers != 0 {
+		t.Errorf("%d questions run, of %d askers", running, askers)
+	}
+}
+
+// A heldQuestion is one that runs until it is let go.
+type heldQuestion struct {
+	runs bool
+	let  chan struct{}
+	err  chan error
+}
+
+// hold asks a question, in a bubble.
+func (q *questionQueue) hold(ctx context.Context, who asker) *heldQuestion {
+	h := &heldQuestion{let: make(chan struct{}), err: make(chan error, 1)}
+	go func() {
+		h.err <- q.ask(ctx, who, func(context.Context) error {
+			h.runs = true
+			<-h.let
+			return nil
+		})
+	}()
+	synctest.Wait()
+	return h
+}
+
+// end lets a question go, and returns the error that it ends with.
+func (h *heldQuestion) end() error {
+	close(h.let)
+	defer synctest.Wait()
+	return <-h.err
+}
+
+// isIdle complains if the queue knows of any question.
+func (q *questionQueue) isIdle(t *testing.T) {
+	t.Helper()
+	if running, askers := q.counted(); running != 0 || askers != 0 || len(q.turns) != 0 || q.anonymous != 0 {
+		t.Errorf("%d questions run, %d of them anonymous, of %d askers, %d of whom wait", running, q.anonymous, askers, len(q.turns))
+	}
+}
+
+func TestQuestion_thatIsTheThirdOfAnAccountWaitsForOneOfTheOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, who := newQuestionQueue(9), asker{account: "acct_a"}
+		first, second, third := q.hold(t.Context(), who), q.hold(t.Context(), who), q.hold(t.Context(), who)
+		if !first.runs || !second.runs || third.runs {
+			t.Errorf("these run: %v %v %v", first.runs, second.runs, third.runs)
+		}
+		if err := first.end(); err != nil || !third.runs {
+			t.Errorf("the first ended with %v; the third runs: %v", err, third.runs)
+		}
+		if err := errors.Join(second.end(), third.end()); err != nil {
+			t.Error(err)
+		}
+		q.isIdle(t)
+	})
+}
+
+func TestQuestion_hasTwoSecondsForWaitingAndItsAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, who, began := newQuestionQueue(2), asker{account: "acct_a"}, time.Now()
+		first, second := q.hold(t.Context(), who), q.hold(t.Context(), who)
+		time.Sleep(time.Second)
+		gone, abandon := context.WithCancel(t.Context())
+		abandoned, waits, served := q.hold(gone, who), q.hold(t.Context(), who), q.hold(t.Context(), asker{account: "acct_b"})
+		abandon()
+		if err := <-abandoned.err; err != context.Canceled {
+			t.Errorf("abandoned while it waited: %v", err)
+		}
+		time.Sleep(time.Second)
+		first.end()
+		if !waits.runs || served.runs {
+			t.Errorf("the next one runs: %v; the one after it: %v", waits.runs, served.runs)
+		}
+		if err := <-served.err; served.runs || !errors.Is(err, errSlowQuestion) || time.Since(began) != 3*time.Second {
+			t.Errorf("a question whose turn did not come: %v after %v", err, time.Since(began)-time.Second)
+		}
+		second.end()
+		waits.end()
+		err := q.ask(t.Context(), who, func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if !errors.Is(err, errSlowQuestion) {
+			t.Errorf("a question without an end: %v", err)
+		}
+		q.isIdle(t)
+	})
+}
+
+func TestQuestion_askersTakeTurnsAndTheAnonymousLeaveRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuestionQueue(2)
+		q.timeout = time.Hour
+		var anonymous []*heldQuestion
+		for i := range 12 {
+			anonymous = append(anonymous, q.hold(t.Context(), asker{address: fmt.Sprint("192.0.2.", i)}))
+		}
+		var busy []*heldQuestion
+		for range 40 {
+			busy = append(busy, q.hold(t.Context(), asker{account: "acct_busy"}))
+		}
+		other := q.hold(t.Context(), asker{account: "acct_other"})
+		running := func(all []*heldQuestion) (n int) {
+			for _, h := range all {
+				if h.runs {
+					n++
+				}
+			}
+			return n
+		}
+		if running(anonymous) != 1 || running(busy) != 1 || other.runs {
+			t.Errorf("%d anonymous ones run, %d of a busy account, the other's: %v", running(anonymous), running(busy), other.runs)
+		}
+		busy[0].end() // at most one more of the busy account comes before the other's
+		if busy[1].end(); !other.runs || running(busy) > 3 {
+			t.Errorf("after %d questions of a busy account the other's does not run", running(busy))
+		}
+		other.end()
+		for n := 0; n < len(anonymous)+len(busy); n++ { // each gets its turn in the end
+			for _, h := range slices.Concat(anonymous, busy) {
+				if h.runs && len(h.err) == 0 {
+					select {
+					case <-h.let:
+					default:
+						h.end()
+					}
+				}
+			}
+		}
+		if running(anonymous) != len(anonymous) || running(busy) != len(busy) {
+			t.Errorf("%d anonymous ones and %d of the busy account have run", running(anonymous), running(busy))
+		}
+		q.isIdle(t)
+	})
+}
+
+func TestStore_readersOpenNoFileThatOthersPutInItsPlace(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.count(`SELECT count(*) FROM accounts`)
+	s.store.readers.SetMaxIdleConns(-1) // every query opens a connection of its own
+	s.count(`SELECT count(*) FROM accounts`)
+	other, err := os.ReadFile(makeStore(t))
+	s.check(err)
+	rename(t, s.store.path, filepath.Join(s.dir, "moved.db"))
+	s.check(os.WriteFile(s.store.path, other, 0o600))
+	if _, err := s.store.accounts(); !errors.Is(err, errStorage) || !errors.Is(err, errReplaced) {
+		t.Errorf("reading from another file: %v", err)
+	}
+	s.check(os.Remove(s.store.path))
+	rename(t, filepath.Join(s.dir, "moved.db"), s.store.path)
+	s.count(`SELECT count(*) FROM accounts`)
+}
+
+func TestQuery_aboutStatisticsReadsTheDaysOfTheWidgetOnly(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	reads := questions(s.store.queries)
+	s.get("/widget/stats?widget=" + s.addWidget(s.account)).is(200)
+	searches := 0
+	for _, query := range *reads {
+		if !strings.Contains(query, "_counts") {
+			continue
+		}
+		for _, step := range s.plan(query) {
+			switch {
+			case strings.Contains(step, "PRIMARY KEY (widget_id=? AND day>? AND day<?)"), strings.Contains(step, "PRIMARY KEY (widget_id=? AND quarter>? AND quarter<?)"):
+				searches++
+			case !strings.HasPrefix(step, "USE TEMP B-TREE"):
+				t.Errorf("%s\n%s", step, query)
+			}
+		}
+	}
+	if searches != 2 {
+		t.Errorf("%d searches, want one for the widget and one for its items", searches)
+	}
+}
+
+// manyLicenses adds n licences with a key each to an account.
+func (s *service) manyLicenses(account string, n int) {
+	s.t.Helper()
+	s.sql(manyRows(n)+`INSERT INTO licenses (id, account_id, product, customer, created_at, updated_at)
+		SELECT printf('lic_%026d', i), ?, 'kitchen-display', 'Trattoria ' || i, '2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z' FROM n`, account)
+	s.sql(`INSERT INTO license_keys (hash, license_id, hint, created_at)
+		SELECT randomblob(32), id, 'XXXXX', created_at FROM licenses WHERE account_id = ?`, account)
+}
+
+// manyItems has a widget count 100 items on each of 366 days from 2025 on.
+func (s *service) manyItems(widget string) {
+	s.t.Helper()
+	s.sql(manyRows(366)+`INSERT INTO item_counts (widget_id, day, item, clicks)
+		SELECT ?, date('2025-01-01', (d.i - 1) || ' days'), 'dish ' || k.i, 1 FROM n d, n k WHERE k.i <= 100`, widget)
+}
+
+// BenchmarkLookupDuringQuestions tells how long the look-ups of a tenant take while another one searches
+// all its licences in 40 requests at a time, and while 12 addresses ask for a year of a widget with 100 items:
+//
+//	go test -run '^$' -bench LookupDuringQuestions -licenses 200000 -benchtime 2000x
+func BenchmarkLookupDuringQuestions(b *testing.B) {
+	s := newService(b, withoutAddressLimits)
+	tenant := s.addAccount("Trattoria")
+	for _, account := range []string{s.account, tenant} {
+		s.change(func(t *tx) error { return t.setRate(account, 1_000_000_000) })
+	}
+	s.manyLicenses(tenant, *scaleLicenses)
+	widget := s.addWidget(tenant)
+	s.manyItems(widget)
+	id, _ := s.addLicense(license{})
+	own := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+	search := "Authorization: Bearer " + s.token(tenant, scopeLicenses)
+	for _, attack := range []struct {
+		name  string
+		times int
+		ask   func(caller, n int)
+	}{
+		{"nothing", 0, nil},
+		{"searches", 40, func(int, int) { s.get("/licenses?q=zzzz", search) }},
+		{"statistics", 12, func(caller, n int) { // of ranges that differ, so that no answer is kept
+			to := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			from, zones := to.AddDate(0, 0, -365+n%60), []string{"UTC", "Europe/Zurich", "Asia/Tokyo", "America/Santiago"}
+			s.get(fmt.Sprintf("/widget/stats?widget=%s&from=%s&to=%s&timezone=%s", widget, from.Format(time.DateOnly), to.Format(time.DateOnly),
+				zones[(caller+n)%len(zones)]), fmt.Sprintf("Peer: 192.0.2.%d:1", caller))
+		}},
+	} {
+		b.Run(attack.name, func(b *testing.B) {
+			var stop []func()
+			for caller := range attack.times {
+				stop = append(stop, s.beside(func(ctx context.Context) {
+					for n := caller; ctx.Err() == nil; n++ {
+						attack.ask(caller, n)
+					}
+				}))
+			}
+			var took []time.Duration
+			for b.Loop() {
+				start := time.Now()
+				s.get("/licenses/"+id, own).is(200)
+				took = append(took, time.Since(start))
+				time.Sleep(time.Millisecond)
+			}
+			for _, end := range stop {
+				end()
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "median-ms")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+			b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "worst-ms")
+		})
+	}
+}
