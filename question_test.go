@@ -341,7 +341,7 @@ func TestQuery_aboutStatisticsReadsTheDaysOfTheWidgetOnly(t *testing.T) {
 	reads := questions(s.store.queries)
 	s.get("/widget/stats?widget=" + s.addWidget(s.account)).is(200)
 	searches := 0
-	for _, query := range *reads {
+	for _, query := range reads() {
 		if !strings.Contains(query, "_counts") {
 			continue
 		}
