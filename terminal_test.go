@@ -35,6 +35,7 @@ func TestCommand_tablesFitTheWidthAndAreWholeWithWide(t *testing.T) {
 			}
 		}
 	}
+	o.env["COLUMNS"] = ""
 	if out := o.do("license", "list"); strings.Contains(out, id) || !strings.Contains(out, "lic_…") || !strings.Contains(out, id[len(id)-2:]) {
 		t.Errorf("the id is not shortened to its ends:\n%s", out)
 	}
