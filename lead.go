@@ -3,16 +3,25 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
 )
 
+// A leadAPI serves the endpoints of leads.
+type leadAPI struct {
+	*server
+	trapped trappedLeads
+}
+
 func leadWing(s *server) wing {
+	a := &leadAPI{server: s}
 	return wing{routes: []route{
 		{
 			pattern: "POST /widget/leads",
@@ -20,7 +29,7 @@ func leadWing(s *server) wing {
 			address: "leads",
 			creates: true,
 			members: []extraMember{{"ok", false}},
-			run:     endpoint(s.createLead),
+			run:     endpoint(a.createLead),
 		},
 		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, run: endpoint(s.listLeads)},
 		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: endpoint(s.eraseLeads)},
@@ -56,7 +65,7 @@ var leadCommands = []command{
 type leadRequest struct {
 	kind, email, source, page string
 	fields                    json.RawMessage // as lead.Fields
-	trap                      bool            // "website" was filled in, an input that only bots see
+	website                   string          // an input that only bots see, and fill in
 }
 
 func (q *leadRequest) read(in *input) {
@@ -68,7 +77,7 @@ func (q *leadRequest) read(in *input) {
 		q.page = q.page[:end]
 	}
 	q.fields = in.fields("fields")
-	q.trap = in.text("website", optional, 2048, nil) != ""
+	q.website = in.text("website", optional, 2048, nil)
 }
 
 func checkLeadType(s string) (code, detail string) {
@@ -159,11 +168,8 @@ type leadResponse struct {
 
 // createLead stores what a site's form sent; it is on disk before the answer. What a bot
 // sent is answered in the same way and not stored.
-func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*leadResponse, error) {
-	if q.trap {
-		return &leadResponse{OK: true, ID: newID("lead", s.now())}, nil
-	}
-	return create(ctx, s, c, func(t *tx) (*leadResponse, error) {
+func (a *leadAPI) createLead(ctx context.Context, c *call, q *leadRequest) (*leadResponse, error) {
+	return create(ctx, a.server, c, func(t *tx) (*leadResponse, error) {
 		t.invalidate()
 		account := c.origin.account
 		if account == "" {
@@ -172,10 +178,53 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 				return nil, err
 			}
 		}
-		id, err := t.addLead(lead{AccountID: account, Type: q.kind, Email: q.email,
-			Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page), Fields: q.fields})
+		l := lead{AccountID: account, Type: q.kind, Email: q.email,
+			Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page), Fields: q.fields}
+		add := t.addLead
+		if q.website != "" {
+			add = func(l lead) (string, error) { return a.trapped.pretend(t, l, q.website) }
+		}
+		id, err := add(l)
 		return &leadResponse{OK: true, ID: id}, err
 	})
+}
+
+// trappedLeads remembers in memory which ids the submissions of bots were answered with, so that
+// one that is sent again gets the same id for dedupeWindow, as a lead that was kept does: a new
+// id would tell the bot that it was found out. When full it forgets any other.
+type trappedLeads struct {
+	mu  sync.Mutex
+	ids map[[sha256.Size]byte]trappedLead // by a hash of all that was sent
+}
+
+type trappedLead struct {
+	id string
+	at stamp // when it was first sent
+}
+
+const maxTrappedLeads = 10_000 // more than one account's limit lets in within dedupeWindow
+
+// pretend does what the sender of a lead can notice of addLead, and returns an id, but keeps
+// nothing of the lead in the database. A new submission waits for a commit too.
+func (m *trappedLeads) pretend(t *tx, l lead, website string) (id string, err error) {
+	key := sha256.Sum256(append(l.digest(), website...))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if again, ok := m.ids[key]; ok && within(dedupeWindow, again.at.Time, t.now.Time) {
+		return again.id, nil
+	}
+	if m.ids == nil {
+		m.ids = map[[sha256.Size]byte]trappedLead{}
+	}
+	for other := range m.ids {
+		if len(m.ids) < maxTrappedLeads {
+			break
+		}
+		delete(m.ids, other)
+	}
+	id = t.newID("lead")
+	m.ids[key] = trappedLead{id, t.now}
+	return id, t.writeProbe()
 }
 
 // leadsRequest is the query of GET /leads.

@@ -60,15 +60,19 @@ func (l *lead) digest() []byte {
 	return append(addressDigest(l.Email), sent.Sum(nil)[:8]...)
 }
 
-// dedupeWindow is how long a submission that is sent again is the same lead.
-const dedupeWindow = 24 * time.Hour
+// dedupeWindow is how long a submission that is sent again is the same lead: long enough for a
+// double click or a retry. Whoever repeats what somebody else sent learns from the id when that
+// was, so it is not longer.
+const dedupeWindow = 10 * time.Minute
 
 // addLead inserts a lead and its event, and returns its id. The same submission within
-// dedupeWindow is the same lead: its id comes back and nothing is written.
+// dedupeWindow is the same lead: its id comes back and nothing is written. To find it, one row
+// is read, however many equal ones there are: the last that was written.
 func (t *tx) addLead(l lead) (id string, err error) {
 	digest := l.digest()
 	err = t.one(`SELECT id FROM (SELECT id, email, created_at FROM leads WHERE digest = ? ORDER BY seq DESC LIMIT 1)
-		WHERE created_at > ? AND email = ?`, []any{digest, t.now.after(-dedupeWindow), l.Email}, &id)
+		WHERE created_at > ? AND created_at < ? AND email = ?`,
+		[]any{digest, t.now.after(-dedupeWindow), t.now.after(dedupeWindow), l.Email}, &id)
 	if !errors.Is(err, errNotFound) {
 		return id, err
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,14 +90,18 @@ func TestLead_isNullInWhatItOmits(t *testing.T) {
 	}
 }
 
-func TestLead_sentAgainWithinADayIsOneLead(t *testing.T) {
+func TestLead_sentAgainWithinTenMinutesIsOneLead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id := s.post("/widget/leads", aLead).is(200).text("id")
-		time.Sleep(24*time.Hour - time.Second)
+		time.Sleep(5 * time.Minute)
 		if again := s.post("/widget/leads", aLead).is(200).text("id"); again != id {
-			t.Fatalf("another id within a day: %s, %s", id, again)
+			t.Fatalf("another id after five minutes: %s, %s", id, again)
+		}
+		time.Sleep(5*time.Minute - time.Second)
+		if again := s.post("/widget/leads", aLead).is(200).text("id"); again != id {
+			t.Fatalf("another id within ten minutes: %s, %s", id, again)
 		}
 		if again := s.post("/widget/leads", strings.Replace(aLead, "example.com", "EXAMPLE.com", 1)).is(200).text("id"); again != id {
 			t.Fatal("the domain's case makes another lead")
@@ -119,9 +124,41 @@ func TestLead_sentAgainWithinADayIsOneLead(t *testing.T) {
 		if n := s.count(`SELECT count(*) FROM events WHERE type = 'lead.created'`); n != 8 {
 			t.Fatalf("%d events", n)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // a repetition within the ten minutes has not prolonged them
 		if again := s.post("/widget/leads", aLead).is(200).text("id"); again == id {
-			t.Fatal("the same id after a day")
+			t.Fatal("the same id after ten minutes")
+		}
+	})
+}
+
+func TestLead_whoRepeatsAnothersSubmissionLearnsOnlyOfTheLastTenMinutes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		victims := s.post("/widget/leads", aLead).is(200).text("id")
+		for minutes := 11; minutes < 24*60; minutes *= 3 {
+			time.Sleep(time.Duration(minutes) * time.Minute)
+			now := newID("lead", time.Now())
+			if id := s.post("/widget/leads", aLead).is(200).text("id"); id == victims || id[:len("lead_")+9] != now[:len("lead_")+9] {
+				t.Errorf("after %d minutes the answer is %s, which tells of an earlier time than %s", minutes, id, now)
+			}
+		}
+	})
+}
+
+func TestLead_isFoundAgainOnceTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		clock := &wallClock{}
+		s := newService(t, func(of *storeOptions, _ *serverOptions) { of.now = clock.now })
+		first := s.post("/widget/leads", aLead).is(200).text("id")
+		clock.set(-time.Hour)
+		second := s.post("/widget/leads", aLead).is(200).text("id")
+		if second == first {
+			t.Error("the lead of a later hour is taken for this one")
+		}
+		if again := s.post("/widget/leads", aLead).is(200).text("id"); again != second {
+			t.Errorf("a repetition answers %s, want %s", again, second)
 		}
 	})
 }
@@ -149,11 +186,100 @@ func TestLead_inTheTrapForBotsLooksLikeSuccessAndIsNotKept(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	before := s.dump()
-	a := s.post("/widget/leads", strings.Replace(aLead, "{", `{"website":"https://spam.example",`, 1), "Origin: "+siteOrigin, "Idempotency-Key: trap").is(200)
+	a := s.post("/widget/leads", trapped(aLead), "Origin: "+siteOrigin).is(200)
 	if a.body != `{"ok":true,"id":"`+a.text("id")+"\"}\n" || !validID("lead", a.text("id")) {
 		t.Fatalf("body %s", a.body)
 	}
 	s.unchanged(before)
+	if s.count(`SELECT count(*) FROM probes`) != 1 {
+		t.Error("the answer did not wait for a commit, as that to a lead which is kept does")
+	}
+}
+
+// trapped is the body of a lead with the trap for bots filled in.
+func trapped(lead string) string {
+	return strings.Replace(lead, "{", `{"website":"https://spam.example",`, 1)
+}
+
+// A bot that sends its submission again, in every way that there is, sees what the sender of a
+// lead that is kept sees.
+func TestLead_inTheTrapForBotsIsAnsweredAsOneThatIsKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, withoutAddressLimits)
+		// story is what somebody sees of a submission and its repetitions: each answer with its
+		// status, its headers, and which of the ids so far it has. An id that is new must be of now.
+		story := func(change func(string) string) string {
+			seen, ids := strings.Builder{}, []string{}
+			send := func(body string, headers ...string) {
+				a := s.post("/widget/leads", change(body), append(headers, "Origin: "+siteOrigin)...)
+				for _, name := range slices.Sorted(maps.Keys(a.header)) {
+					if name != "X-Request-Id" && name != "Date" {
+						fmt.Fprintf(&seen, "%s: %s\n", name, a.header.Get(name))
+					}
+				}
+				if a.status != 200 {
+					fmt.Fprintf(&seen, "%d %s\n", a.status, a.text("code"))
+					return
+				}
+				id := a.text("id")
+				if !slices.Contains(ids, id) {
+					ids = append(ids, id)
+					if now := newID("lead", time.Now()); id[:len("lead_")+9] != now[:len("lead_")+9] {
+						t.Errorf("a new id is %s, not of now as %s", id, now)
+					}
+				}
+				fmt.Fprintf(&seen, "%d %s\n", a.status, strings.Replace(a.body, id, fmt.Sprint(slices.Index(ids, id)), 1))
+			}
+			other := strings.Replace(aLead, "footer", "header", 1)
+			send(aLead)
+			send(aLead)
+			send(other)
+			send(aLead, "Idempotency-Key: one")
+			send(aLead, "Idempotency-Key: one")
+			send(other, "Idempotency-Key: one")
+			send(strings.Replace(aLead, "/menu", "menu", 1))
+			time.Sleep(dedupeWindow - time.Second)
+			send(aLead)
+			time.Sleep(time.Second)
+			send(aLead)
+			send(aLead)
+			send(aLead, "Idempotency-Key: one")
+			return seen.String()
+		}
+		kept := story(func(body string) string { return body })
+		time.Sleep(25 * time.Hour) // until every bucket is full again, and no Idempotency-Key is known
+		leads := s.count(`SELECT count(*) FROM leads`)
+		if got := story(trapped); got != kept {
+			t.Errorf("a bot sees\n%s\nothers\n%s", got, kept)
+		}
+		if n := s.count(`SELECT count(*) FROM leads`); n != leads || leads != 3 {
+			t.Errorf("%d leads before, %d after", leads, n)
+		}
+		if names := traces(t, s.dir, "spam.example"); len(names) > 0 {
+			t.Errorf("what the bot sent is in %q", names)
+		}
+	})
+}
+
+func TestLead_inTheTrapForBotsTakesBoundedMemory(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	var m trappedLeads
+	ids := map[string]bool{}
+	s.change(func(t *tx) error {
+		for i := range maxTrappedLeads + 100 {
+			id, err := m.pretend(t, lead{Email: "ada@example.com"}, fmt.Sprint(i))
+			if err != nil {
+				return err
+			}
+			ids[id] = true
+		}
+		return nil
+	})
+	if len(ids) != maxTrappedLeads+100 || len(m.ids) != maxTrappedLeads {
+		t.Errorf("%d ids, of which %d are remembered", len(ids), len(m.ids))
+	}
 }
 
 func TestLead_isListedNewestFirstPageByPageWhileMoreCome(t *testing.T) {
@@ -267,21 +393,30 @@ func TestLead_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *test
 func TestLead_sentAgainIsFoundByReadingOneRowHoweverOftenItWasSentBefore(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
+	digest := (&lead{AccountID: s.account, Type: "newsletter", Email: "ada@example.com", Source: nilIfEmpty("footer"), Page: nilIfEmpty("/menu")}).digest()
+	s.sql(manyRows(5_000) + fmt.Sprintf(`INSERT INTO leads (id, account_id, type, email, source, page, digest, created_at)
+		SELECT printf('lead_%%026d', i), '%s', 'newsletter', 'ada@example.com', 'footer', '/menu', X'%X',
+		iif(i %% 2, '1999-01-01T00:00:00Z', '2999-01-01T00:00:00Z') FROM n`, s.account, digest))
 	asked := questions(s.store.writer.queries)
-	s.post("/widget/leads", aLead).is(200)
-	found := false
+	id := s.post("/widget/leads", aLead).is(200).text("id")
+	if again := s.post("/widget/leads", aLead).is(200).text("id"); again != id || s.count(`SELECT count(*) FROM leads`) != 5_001 {
+		t.Errorf("sent twice it has the ids %s and %s, and there are %d", id, again, s.count(`SELECT count(*) FROM leads`))
+	}
+	found := ""
 	for _, query := range *asked {
-		if !strings.Contains(query, "FROM leads WHERE digest = ?") {
-			continue
-		}
-		found = true
-		plan := strings.Join(s.plan(query), "\n")
-		if !strings.Contains(plan, "SEARCH leads USING INDEX leads_digest (digest=?)") || strings.Contains(plan, "TEMP B-TREE") || !strings.Contains(query, "DESC LIMIT 1") {
-			t.Errorf("%s", plan)
+		if strings.Contains(query, "FROM leads WHERE digest = ?") {
+			found = query
 		}
 	}
-	if !found {
-		t.Errorf("no query asks for a repetition: %q", *asked)
+	if !strings.Contains(found, "DESC LIMIT 1)") { // the rest of the query gets that one row
+		t.Fatalf("no query asks for one row: %q", *asked)
+	}
+	for _, when := range []string{"at first", "once SQLite has counted the rows"} {
+		plan := strings.Join(s.plan(found), "\n")
+		if !strings.Contains(plan, "SEARCH leads USING INDEX leads_digest (digest=?)") || strings.Contains(plan, "TEMP B-TREE") {
+			t.Errorf("%s: %s", when, plan)
+		}
+		s.sql(`ANALYZE`)
 	}
 }
 

@@ -510,10 +510,15 @@ func (s *store) probe(ctx context.Context) error {
 	}
 	return s.update(ctx, func(t *tx) error {
 		t.invalidate()
-		_, err := t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?)
-			ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
-		return err
+		return t.writeProbe()
 	})
+}
+
+// writeProbe writes the one row of probes.
+func (t *tx) writeProbe() error {
+	_, err := t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?)
+		ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
+	return err
 }
 
 // backup writes a consistent copy of the database to a new file, mode 0600,
