@@ -7,11 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // A leadAPI serves the endpoints of leads.
@@ -54,7 +53,8 @@ var leadCommands = []command{
 		optAccount.says("show only leads of this account"),
 	}, 0, leadsList},
 	{"leads export", "", "print all leads, one JSON object a line or CSV", []option{optCSV}, 0, leadsExport},
-	{"leads erase", "EMAIL", "remove every lead of an address, from the database file and its write-ahead log",
+	{"leads erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
+		"its write-ahead log, and list addresses that resemble it",
 		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")},
 		1, leadsErase},
 	{"leads purge", "", "remove leads that are older than a given age",
@@ -355,9 +355,38 @@ func leadsErase(e *env) error {
 			note += "; copies that were written before an upgrade still hold it, so remove them: " +
 				strings.Join(copies, ", ")
 		}
-		return e.print(map[string]any{"erased": erased, "note": note, "copies": append([]string{}, copies...)},
-			fmt.Sprintf("%d erased; %s", erased, note))
+		similar, more, err := st.similarAddresses(e.ctx, anyAccount, e.args[0], maxSimilar)
+		if err != nil {
+			return fmt.Errorf("%d erased, but not compared with other addresses: %w", erased, err)
+		}
+		return e.print(map[string]any{
+			"erased": erased, "note": note, "copies": append([]string{}, copies...),
+			"similar": append([]similarAddress{}, similar...), "more_similar": more,
+		}, fmt.Sprintf("%d erased; %s", erased, note)+similarText(similar, more))
 	})
+}
+
+// maxSimilar is how many addresses leads erase lists that resemble the erased one.
+const maxSimilar = 20
+
+// similarText returns the lines on addresses that leads erase has left, for the operator to judge.
+// Letters beyond ASCII are written as escapes too: two spellings can look the same.
+func similarText(similar []similarAddress, more bool) string {
+	if len(similar) == 0 {
+		return ""
+	}
+	lines := "\nnot erased, but alike; if one is the same person's, erase it in its own spelling:"
+	for _, s := range similar {
+		lines += "\n  " + printable(s.Email)
+		if escaped := strconv.QuoteToASCII(s.Email); escaped != `"`+s.Email+`"` {
+			lines += " (" + escaped + ")"
+		}
+		lines += fmt.Sprintf(": %d, the last %s", s.Leads, s.ID)
+	}
+	if more {
+		lines += fmt.Sprintf("\n  and others: these are %d", len(similar))
+	}
+	return lines
 }
 
 func leadsPurge(e *env) error {
@@ -394,63 +423,4 @@ func leadsPurge(e *env) error {
 		}
 		return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
 	})
-}
-
-// checkEmail accepts one plain address (contract, section 3): no display name, comment,
-// quoted local part or address literal, and a domain of two or more valid labels.
-// Internationalised domains and local parts are accepted as they are.
-func checkEmail(s string) (code, detail string) {
-	const invalid = "invalid_email"
-	at := strings.LastIndexByte(s, '@')
-	switch {
-	case len(s) > 254:
-		return "too_long", "An address has at most 254 octets."
-	case at <= 0 || at == len(s)-1:
-		return invalid, "An address is name@example.com."
-	case at > 64:
-		return invalid, "The part before the @ has more than 64 octets."
-	}
-	for _, atom := range strings.Split(s[:at], ".") {
-		if atom == "" || strings.IndexFunc(atom, func(r rune) bool { return !isAtomText(r) }) >= 0 {
-			return invalid, "The part before the @ is not valid."
-		}
-	}
-	if !validDomain(s[at+1:]) {
-		return invalid, "The domain after the @ is not valid."
-	}
-	return "", ""
-}
-
-// isAtomText reports whether r is atext of RFC 5322, or a letter beyond ASCII as RFC 6531
-// adds it.
-func isAtomText(r rune) bool {
-	return isLabelRune(r) || strings.ContainsRune("!#$%&'*+-/=?^_`{|}~", r)
-}
-
-func isLabelRune(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
-		r >= utf8.RuneSelf && r != utf8.RuneError &&
-			(unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.IsMark(r))
-}
-
-// validDomain reports whether domain has two or more labels of letters, digits and inner
-// hyphens, at most 63 octets each and 253 in all, the last with a letter in it (RFC 1123).
-func validDomain(domain string) bool {
-	labels := strings.Split(domain, ".")
-	if len(domain) > 253 || len(labels) < 2 {
-		return false
-	}
-	for _, label := range labels {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
-			strings.IndexFunc(label, func(r rune) bool { return r != '-' && !isLabelRune(r) }) >= 0 {
-			return false
-		}
-	}
-	return strings.IndexFunc(labels[len(labels)-1], unicode.IsLetter) >= 0
-}
-
-// normalEmail returns an address with its domain in lower case, as it is stored.
-func normalEmail(s string) string {
-	at := strings.LastIndexByte(s, '@')
-	return s[:at+1] + strings.ToLower(s[at+1:])
 }

@@ -651,6 +651,124 @@ func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *test
 	})
 }
 
+// Somebody who has changed an address with the sqlite3 shell, or has added a lead there, has no
+// digest for it.
+func TestErase_findsAnAddressThatTheShellWrote(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.post("/widget/leads", aLead).is(200)
+	s.post("/widget/leads", strings.Replace(aLead, "ada", "bob", 1)).is(200)
+	s.sql(`UPDATE leads SET email = 'Eve@example.com' WHERE email = 'ada@example.com'`)
+	s.sql(`INSERT INTO leads (id, account_id, type, email, created_at)
+		SELECT 'lead_00000000000000000000000000', account_id, type, 'eve@example.com', created_at FROM leads LIMIT 1`)
+	s.sql(manyRows(erasedAtOnce+10) + `INSERT INTO leads (id, account_id, type, email, created_at)
+		SELECT printf('lead_%026d', i), (SELECT id FROM accounts), 'demo', i || '@example.com', '2020-01-01T00:00:00Z' FROM n`)
+	s.sql(`UPDATE leads SET email = 'eve@example.com' WHERE email = '` + fmt.Sprint(erasedAtOnce+10) + `@example.com'`)
+	s.sql(`UPDATE leads SET email = 'unknown' WHERE email = '1@example.com'`) // stays, although it has no digest and no address
+	auth := "Authorization: Bearer " + s.token(s.account, scopeErase)
+	for email, want := range map[string]int{"ada@example.com": 0, "EVE@example.com": 3, "eve@example.com": 0, "7@example.com": 1} {
+		if a := s.post("/leads/erase", `{"email":"`+email+`"}`, auth).is(200); a.body != fmt.Sprintf("{\"erased\":%d}\n", want) {
+			t.Errorf("%s: %s, want %d", email, a.body, want)
+		}
+	}
+	if n := s.count(`SELECT count(*) FROM leads`); n != erasedAtOnce+9 {
+		t.Errorf("%d leads are left", n)
+	}
+	if names := traces(t, s.dir, "eve@example.com"); len(names) > 0 {
+		t.Errorf("it is still in %q", names)
+	}
+}
+
+func TestErase_byTheCommandListsAddressesThatResembleIt(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	const composed, apart = "jos\u00e9@m\u00fcller.example", "jose\u0301@mu\u0308ller.example"
+	o.addLeads(composed, "JOS\u00c9@M\u00dcLLER.example", apart, apart, "jos.e+news@xn--mller-kva.example", "josef@m\u00fcller.example")
+	out := o.do("leads", "erase", composed)
+	id := func(email string) string {
+		var id string
+		o.store(func(s *store) {
+			if err := s.one(`SELECT id FROM leads WHERE email = ? ORDER BY seq DESC LIMIT 1`, []any{email}, &id); err != nil {
+				t.Fatal(err)
+			}
+		})
+		return id
+	}
+	want := "2 erased; the address is neither in the database file nor in its write-ahead log any more; backups still hold it until they are deleted\n" +
+		"not erased, but alike; if one is the same person's, erase it in its own spelling:\n" +
+		"  jos.e+news@xn--mller-kva.example: 1, the last " + id("jos.e+news@xn--mller-kva.example") + "\n" +
+		"  " + apart + ` ("jose\u0301@mu\u0308ller.example"): 2, the last ` + id(apart) + "\n"
+	if out != want {
+		t.Errorf("%s\nwant\n%s", out, want)
+	}
+	got := o.object("leads", "erase", "-json", composed)
+	if similar := fmt.Sprint(column(objects(got["similar"]), "email")); similar != fmt.Sprint([]any{"jos.e+news@xn--mller-kva.example", apart}) || got["more_similar"] != false {
+		t.Errorf("%v", got)
+	}
+	if got := o.object("leads", "erase", "nobody@example.com"); fmt.Sprint(got["similar"]) != "[]" {
+		t.Errorf("%v", got)
+	}
+	if out := o.do("leads", "erase", apart); !strings.HasPrefix(out, "2 erased; ") || strings.Contains(out, apart) {
+		t.Errorf("%s", out)
+	}
+}
+
+func objects(list any) (all []map[string]any) {
+	for _, one := range list.([]any) {
+		all = append(all, one.(map[string]any))
+	}
+	return all
+}
+
+func TestErase_listsABoundedNumberOfAddressesOfAsManyLeadsAsThereAre(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	raw(t, o.env["WIDGETD_DB"], manyRows(2*leadsReadAtOnce+1)+`INSERT INTO leads (id, account_id, type, email, created_at)
+		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', iif(i % 2, 'ada+' || (i % 101) || '@example.com', i || '@example.com'), '2020-01-01T00:00:00Z' FROM n`)
+	o.store(func(s *store) {
+		similar, more, err := s.similarAddresses(t.Context(), anyAccount, "ADA+1@example.com", 200)
+		if err != nil || len(similar) != 100 || more || similar[0].Email != "ada+3@example.com" {
+			t.Errorf("%v, %v, %v", similar, more, err)
+		}
+	})
+	got := o.object("leads", "erase", "ada@example.com")
+	similar := objects(got["similar"])
+	if len(similar) != maxSimilar || got["more_similar"] != true || similar[0]["email"] != "ada+1@example.com" || similar[0]["leads"] != 50.0 {
+		t.Errorf("%v", got)
+	}
+	if out := o.do("leads", "erase", "ada@example.com"); strings.Count(out, "\n") != 2+maxSimilar+1 || !strings.HasSuffix(out, "\n  and others: these are 20\n") {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestLead_addressesThatResembleEachOther(t *testing.T) {
+	t.Parallel()
+	for _, same := range [][]string{
+		{"ada@example.com", "ADA@Example.com", "a.d.a@example.com", "ada+news@example.com", "\uff21\uff44\uff41@example.com", "\u00e0d\u00e4@ex\u00e1mple.com", "ada@exa\u0301mple.com", "ada@xn--exmple-qta.com"},
+		{"gr\u00fc\u00dfe@stra\u00dfe.example", "grusse@strasse.example", "gru\u0308sse@xn--strae-oqa.example", "GR\u00dcSSE@STRASSE.example"},
+		{"\u0111\u1eb7ng@vi\u1ec7t.example", "dang@viet.example", "da\u0323\u0306ng@vie\u0323\u0302t.example", "da\u0306\u0323ng@vie\u0302\u0323t.example"},
+		{"\ud55c\uad6d@\ub098\ub77c.example", "\u1112\u1161\u11ab\u1100\u116e\u11a8@\u1102\u1161\u1105\u1161.example"},
+		{"\u0451\u0436@\u043f\u0440\u0438\u043c\u0435\u0440.\u0440\u0444", "\u0435\u0436@xn--e1afmkfd.xn--p1ai", "\u0415\u0308\u0436@\u041f\u0420\u0418\u041c\u0415\u0420.\u0420\u0424"},
+		{"\u30ac@example.com", "\u30ab\u3099@example.com"},
+		{"\u03a3\u03af\u03c3\u03c5\u03c6\u03bf\u03c2@example.com", "\u03c3\u03b9\u03c3\u03c5\u03c6\u03bf\u03c3@example.com"},
+		{"+@example.com", "+.@example.com"},
+	} {
+		for _, email := range same {
+			if looseEmail(email) != looseEmail(same[0]) {
+				t.Errorf("%q becomes %q, %q becomes %q", email, looseEmail(email), same[0], looseEmail(same[0]))
+			}
+		}
+	}
+	for _, different := range [][2]string{
+		{"ada@example.com", "adam@example.com"}, {"ada@example.com", "ada@examp.le.com"}, {"ada@example.com", "ada@example+x.com"},
+		{"ada", "@ada"}, {"a@b@c", "a@c"}, {"+a@example.com", "+b@example.com"}, {"ada@xn--zzzzzz.com", "ada@.com"}, {"", "a"},
+	} {
+		if looseEmail(different[0]) == looseEmail(different[1]) {
+			t.Errorf("%q and %q both become %q", different[0], different[1], looseEmail(different[0]))
+		}
+	}
+}
+
 func leadStory(t *testing.T, o *operator) {
 	o.addLeads("=cmd@example.com", "bob@example.com", "+carl@example.com", "old@example.com")
 	rows := o.objects("leads", "export")
@@ -919,10 +1037,17 @@ func TestLead_listOfCommandsTakesDatesWithTheirWholeDay(t *testing.T) {
 
 // eraseInOne erases the leads of an address in one transaction.
 func eraseInOne(t *tx, email string) error {
-	if _, _, err := t.blankLeads(anyAccount, email, addressRange(email).first); err != nil {
+	found, err := t.leadsInRange(anyAccount, leadRanges(email)[0])
+	if err != nil {
 		return err
 	}
-	_, err := t.deleteLeads(anyAccount, email)
+	if err := t.blankLeads(email, found); err != nil {
+		return err
+	}
+	if found, err = t.leadsInRange(anyAccount, leadRanges(email)[0]); err != nil {
+		return err
+	}
+	_, err = t.deleteLeads(found)
 	return err
 }
 
@@ -936,8 +1061,8 @@ func TestErase_overwritesWithValuesOfTheSameLength(t *testing.T) {
 	var before, after string
 	s.check(s.store.one(size, nil, &before))
 	s.change(func(t *tx) error {
-		_, _, err := t.blankLeads(anyAccount, "ZOË@example.com", addressRange("zoë@example.com").first)
-		return err
+		found, err := t.leadsInRange(anyAccount, leadRanges("zoë@example.com")[0])
+		return errors.Join(err, t.blankLeads("ZOË@example.com", found))
 	})
 	s.check(s.store.one(size, nil, &after))
 	if after != before || s.count(`SELECT count(*) FROM leads WHERE email GLOB '*[^x]*' OR source GLOB '*[^x]*' OR page GLOB '/*[^x]*' OR fields GLOB '*[^{} ]*'`) != 0 {

@@ -58,11 +58,17 @@ CREATE TABLE leads (
   source      TEXT,                                                  -- which form: "footer"
   page        TEXT CHECK (page LIKE '/%'),                           -- path of the page, no query
   fields      TEXT CHECK (json_type(fields) = 'object'),             -- what else the form asked for: {"phone":"…"}; NULL: nothing
-  digest      BLOB NOT NULL CHECK (length(digest) = 16),             -- 8 bytes of a hash of the address in lower case, which erasing looks for, and 8 of one of all that was sent, which finds a repetition
+  digest      BLOB NOT NULL DEFAULT (zeroblob(16)) CHECK (length(digest) = 16), -- 8 bytes of a hash of the address in lower case, which erasing looks for, and 8 of one of all that was sent, which finds a repetition
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
 ) STRICT;
 CREATE INDEX leads_account ON leads (account_id); -- of one account in the order of seq
 CREATE INDEX leads_digest ON leads (digest);
+
+-- The sqlite3 shell can't compute a digest. An address that is changed with it loses its digest,
+-- and erasing looks through the leads that have none.
+CREATE TRIGGER leads_changed AFTER UPDATE OF email ON leads WHEN new.email <> old.email AND new.email LIKE '%@%' BEGIN
+  UPDATE leads SET digest = zeroblob(16) WHERE seq = new.seq;
+END;
 
 CREATE TABLE licenses (
   id                 TEXT PRIMARY KEY CHECK (id LIKE 'lic\_%' ESCAPE '\'), -- lic_…
@@ -93,7 +99,8 @@ CREATE TABLE licenses (
   updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)) -- when a column last changed
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX licenses_account ON licenses (account_id, id);
--- What time has yet to bring about, and nothing else: so looking for it each second costs nothing.
+-- These three hold only licences whose event of an end is still to be written, so that the
+-- query for those that are due, once a second, reads next to nothing.
 CREATE INDEX licenses_expiring_due ON licenses (expires_at)
   WHERE state <> 'revoked' AND expiring_noted IS NOT expires_at;
 CREATE INDEX licenses_grace_due ON licenses (expires_at)
