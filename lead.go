@@ -331,7 +331,7 @@ func leadsExport(e *env) error {
 	return exportRows(e, header, page, id, func(l lead) []string {
 		source, page := valueOr(l.Source, ""), valueOr(l.Page, "")
 		return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(source), csvTextCell(page),
-			string(l.Fields), l.CreatedAt.String()}
+			csvJSONCell(l.Fields), l.CreatedAt.String()}
 	})
 }
 
