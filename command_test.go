@@ -683,7 +683,7 @@ func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T
 	s := newService(t)
 	s.post("/widget/leads", `{"type":"demo","email":"\uff0bada@example.com","source":"\uff1d1+1","page":"/\u202emenu","fields":{"name":"\u202eadA \u0645"}}`).is(422, "validation_failed") // no address has that plus sign
 	s.post("/widget/leads", `{"type":"demo","email":"+ada@example.com","source":"\uff1d1+1","page":"/\u202emenu","fields":{"name":"\u202eadA \u0645"}}`).is(200)
-	made := s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"\uff1dkds","plan":"\uff20pro","customer":"\u2066x","metadata":{"a":"\u2067b"}}`, s.account),
+	made := s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"\uff1dkds","plan":"\uff20pro","customer":"\u2066x","metadata":{"a":"%s"}}`, s.account, "\u2067b"),
 		"Authorization: Bearer "+s.token(s.account, scopeAdmin)).is(200)
 	s.post("/widget/license/activate", `{"license_key":"`+made.text("key")+`","fingerprint":"`+strings.Repeat("f", 32)+`","device":{"name":"\uff0dkitchen","platform":"\u202ex","app_version":"\uff0b1"}}`).is(200)
 	for command, want := range map[string]map[string]string{
