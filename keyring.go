@@ -253,13 +253,14 @@ func (k *keyring) encode() ([]byte, error) {
 }
 
 // save writes the key file atomically, with mode 0600. With replace it replaces an existing
-// file; without, the error for an existing file wraps fs.ErrExist.
+// file; without, the error for an existing file wraps fs.ErrExist. Where path is a symbolic link,
+// it stays one, and its target is written.
 func (k *keyring) save(path string, replace bool) error {
 	text, err := k.encode()
 	if err != nil {
 		return fmt.Errorf("write the key file: %w", err)
 	}
-	err = writeAtomically(path, replace, func(f *os.File) error {
+	err = writeAtomically(linkTarget(path), replace, func(f *os.File) error {
 		_, err := f.Write(text)
 		return err
 	})

@@ -194,6 +194,25 @@ func realPath(path string) string {
 	return path
 }
 
+// linkTarget returns the path that a file of a given path is written to: where its symbolic links
+// lead, even if there is no file yet.
+func linkTarget(path string) string {
+	const maxLinks = 40 // as Linux follows
+	for range maxLinks {
+		path = filepath.Join(realPath(filepath.Dir(path)), filepath.Base(path))
+		target, err := os.Readlink(path)
+		switch {
+		case err != nil: // no link
+			return path
+		case filepath.IsAbs(target):
+			path = target
+		default:
+			path = filepath.Join(filepath.Dir(path), target)
+		}
+	}
+	return path
+}
+
 // checkWritable returns an error when this user may not write to the database, its write-ahead
 // log or its -shm file: SQLite would open them for reading only. It opens none; see openFile.
 func checkWritable(path string) error {
