@@ -486,6 +486,62 @@ func TestErase_ofManyLeadsLetsOthersWriteInBetween(t *testing.T) {
 	})
 }
 
+// BenchmarkErase erases an address that has 500,000 leads, small ones and ones with 8 KiB of
+// fields, while somebody else goes on writing, and reports how long a write waited at most:
+//
+//	go test -run '^$' -bench Erase -benchtime 1x -timeout 30m .
+func BenchmarkErase(b *testing.B) {
+	for name, c := range map[string]struct {
+		leads  int
+		fields string
+	}{
+		"500,000 leads":          {500_000, `NULL`},
+		"50,000 with long texts": {50_000, `json_object('message', printf('%.*c', 8000, 'x'))`},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for range b.N {
+				b.StopTimer()
+				s := newService(b)
+				digest := (&lead{AccountID: s.account, Type: "demo", Email: "many@example.com"}).digest()
+				s.sql(manyRows(c.leads) + fmt.Sprintf(`INSERT INTO leads (id, account_id, type, email, fields, digest, created_at)
+					SELECT printf('lead_%%026d', i), '%s', 'demo', 'many@example.com', %s, X'%X', '2020-01-01T00:00:00Z' FROM n`, s.account, c.fields, digest))
+				ended := make(chan time.Duration)
+				ctx, end := context.WithCancel(b.Context())
+				go func() { ended <- longestWrite(ctx, s.store) }()
+				b.StartTimer()
+				erased, err := s.store.eraseLeads(b.Context(), anyAccount, "Many@example.com")
+				b.StopTimer()
+				end()
+				if longest := <-ended; err != nil || erased != int64(c.leads) || longest < 0 {
+					b.Errorf("%d erased, %v, %v", erased, longest, err)
+				} else {
+					b.ReportMetric(float64(longest.Microseconds())/1000, "ms/longest-write")
+				}
+			}
+		})
+	}
+}
+
+// longestWrite writes every few milliseconds until ctx ends, and returns how long a write took at
+// most, or a negative duration if one failed.
+func longestWrite(ctx context.Context, s *store) (longest time.Duration) {
+	for ticks := time.Tick(3 * time.Millisecond); ; {
+		select {
+		case <-ctx.Done():
+			return longest
+		case <-ticks:
+		}
+		began := time.Now()
+		if err := s.update(context.WithoutCancel(ctx), func(t *tx) error {
+			t.invalidate()
+			return t.writeProbe()
+		}); err != nil {
+			return -1
+		}
+		longest = max(longest, time.Since(began))
+	}
+}
+
 func TestPurge_removesWhatIsOldAlsoWhereTheClockWasSet(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
@@ -666,9 +722,12 @@ func TestErase_findsAnAddressThatTheShellWrote(t *testing.T) {
 	s.sql(`UPDATE leads SET email = 'eve@example.com' WHERE email = '` + fmt.Sprint(erasedAtOnce+10) + `@example.com'`)
 	s.sql(`UPDATE leads SET email = 'unknown' WHERE email = '1@example.com'`) // stays, although it has no digest and no address
 	auth := "Authorization: Bearer " + s.token(s.account, scopeErase)
-	for email, want := range map[string]int{"ada@example.com": 0, "EVE@example.com": 3, "eve@example.com": 0, "7@example.com": 1} {
-		if a := s.post("/leads/erase", `{"email":"`+email+`"}`, auth).is(200); a.body != fmt.Sprintf("{\"erased\":%d}\n", want) {
-			t.Errorf("%s: %s, want %d", email, a.body, want)
+	for _, c := range []struct {
+		email string
+		want  int
+	}{{"ada@example.com", 0}, {"EVE@example.com", 3}, {"eve@example.com", 0}, {"7@example.com", 1}} {
+		if a := s.post("/leads/erase", `{"email":"`+c.email+`"}`, auth).is(200); a.body != fmt.Sprintf("{\"erased\":%d}\n", c.want) {
+			t.Errorf("%s: %s, want %d", c.email, a.body, c.want)
 		}
 	}
 	if n := s.count(`SELECT count(*) FROM leads`); n != erasedAtOnce+9 {
