@@ -117,7 +117,7 @@ func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead
 
 // erasedAtOnce is how many leads of an address one transaction erases: few enough for other writes
 // to wait less than 100 ms, even if each lead has 8 KiB of fields (BenchmarkErase).
-const erasedAtOnce = 200
+const erasedAtOnce = 100
 
 // eraseLeads removes every lead of an owner that has the address, compared without case, and
 // returns how many there were. It does so in transactions of erasedAtOnce, so that other writes
