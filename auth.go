@@ -42,6 +42,7 @@ var grantableScopes = []string{
 const (
 	clockSkew     = 60 * time.Second // how far the clocks of issuer and checker may be apart
 	maxTokenBytes = 4096
+	maxBaseURL    = 200 // bytes
 
 	// expiredTokenWindow is how long an expired device token still identifies its device.
 	expiredTokenWindow = 365 * 24 * time.Hour
@@ -231,7 +232,7 @@ func parseBaseURL(s string) (normal, path string, err error) {
 	origin, err := parseOrigin(scheme + "://" + rest[:slash])
 	path = rest[slash:]
 	reserved := strings.HasPrefix(path+"/", "/api/legacy/")
-	if err != nil || len(s) > 200 || !strings.HasSuffix(path, "/v1") || reserved {
+	if err != nil || max(len(s), len(origin+path)) > maxBaseURL || !strings.HasSuffix(path, "/v1") || reserved {
 		return "", "", bad
 	}
 	for _, segment := range strings.Split(path[1:], "/") {

@@ -633,13 +633,38 @@ func exportRows[T any](
 	})
 }
 
-// csvTextCell returns s for a CSV cell. It puts an apostrophe before a text that a
-// spreadsheet would run as a formula, since callers of the API choose these texts.
+// csvTextCell returns s for a CSV cell, since callers of the API choose these texts. It puts an
+// apostrophe before a text that a spreadsheet would run as a formula, also where something that
+// can't be seen comes first, and replaces characters that change the direction in which the row is
+// shown by U+FFFD.
 func csvTextCell(s string) string {
-	if s != "" && strings.ContainsRune("=+-@", rune(s[0])) {
+	s = strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Bidi_Control, r) {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
+	seen := strings.TrimLeftFunc(s, func(r rune) bool {
+		return unicode.IsSpace(r) || !unicode.IsGraphic(r)
+	})
+	if first, _ := utf8.DecodeRuneInString(seen); strings.ContainsRune("=+-@＝＋－＠", first) && seen != "" {
 		return "'" + s
 	}
 	return s
+}
+
+// csvJSONCell returns a JSON object for a CSV cell. Characters that change the direction in which
+// the row is shown are escaped.
+func csvJSONCell(object []byte) string {
+	var b strings.Builder
+	for _, r := range string(object) {
+		if unicode.Is(unicode.Bidi_Control, r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
 }
 
 // numberCell returns a number for a CSV cell, "" for nil.
@@ -658,11 +683,11 @@ func stampCell(s stamp) string {
 	return s.String()
 }
 
-// printable replaces control characters by U+FFFD: they could change the state of the
-// terminal that the text is printed on.
+// printable replaces control characters, and those that change the direction of text, by U+FFFD:
+// they could change the state of the terminal that the text is printed on, or how its line reads.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
 			return utf8.RuneError
 		}
 		return r

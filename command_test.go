@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -663,6 +664,42 @@ func TestCommand_asksOnlyForOptionsThatItDeclares(t *testing.T) {
 	for _, want := range []string{"serve -debug-addr", "events -device", "license add -lease-hours", "stats -db", "widget add -account"} {
 		if !asked[want] {
 			t.Errorf("that %s is asked for was not found: the test sees too little", want)
+		}
+	}
+}
+
+func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"": "", "ada@example.com": "ada@example.com", "a=b": "a=b", "a\u202fb": "a\u202fb", "\u0645\u0631\u062d\u0628\u0627": "\u0645\u0631\u062d\u0628\u0627",
+		"=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@x": "'@x",
+		"\uff1d1": "'\uff1d1", "\uff0b1": "'\uff0b1", "\uff0d1": "'\uff0d1", "\uff20x": "'\uff20x",
+		" =1": "' =1", "\t=1": "'\t=1", "\u3000\uff1d1": "'\u3000\uff1d1", "\ufeff=1": "'\ufeff=1", "\u200b-1": "'\u200b-1", "\x00=1": "'\x00=1",
+		"a\u202egpj.exe": "a\ufffdgpj.exe", "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u2066\u2067\u2068\u2069": strings.Repeat("\ufffd", 11), "\u2067=1": "\ufffd=1",
+	} {
+		if got := csvTextCell(text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+	s := newService(t)
+	s.post("/widget/leads", `{"type":"demo","email":"\uff0bada@example.com","source":"\uff1d1+1","page":"/\u202emenu","fields":{"name":"\u202eadA \u0645"}}`).is(422, "validation_failed") // no address has that plus sign
+	s.post("/widget/leads", `{"type":"demo","email":"+ada@example.com","source":"\uff1d1+1","page":"/\u202emenu","fields":{"name":"\u202eadA \u0645"}}`).is(200)
+	made := s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"\uff1dkds","plan":"\uff20pro","customer":"\u2066x","metadata":{"a":"%s"}}`, s.account, "\u2067b"),
+		"Authorization: Bearer "+s.token(s.account, scopeAdmin)).is(200)
+	s.post("/widget/license/activate", `{"license_key":"`+made.text("key")+`","fingerprint":"`+strings.Repeat("f", 32)+`","device":{"name":"\uff0dkitchen","platform":"\u202ex","app_version":"\uff0b1"}}`).is(200)
+	for command, want := range map[string]map[string]string{
+		"leads":   {"email": "'+ada@example.com", "source": "'\uff1d1+1", "page": "/\ufffdmenu", "fields": `{"name":"\u202eadA ` + "\u0645" + `"}`},
+		"license": {"product": "'\uff1dkds", "plan": "'\uff20pro", "customer": "\ufffdx", "metadata": `{"a":"\u2067b"}`},
+		"device":  {"name": "'\uff0dkitchen", "platform": "\ufffdx", "app_version": "'\uff0b1"},
+	} {
+		rows, err := csv.NewReader(strings.NewReader(s.must(command, "export", "-csv"))).ReadAll()
+		if err != nil || len(rows) != 2 || len(slices.Compact(slices.Sorted(slices.Values(rows[0])))) != len(rows[0]) {
+			t.Fatalf("%s: %q, %v", command, rows, err)
+		}
+		for column, want := range want {
+			if got := rows[1][slices.Index(rows[0], column)]; got != want {
+				t.Errorf("%s: %s is %q, want %q", command, column, got, want)
+			}
 		}
 	}
 }

@@ -260,7 +260,7 @@ func (q *activateRequest) read(in *input) {
 	q.fingerprint = q.deviceHash
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.replace = in.text("replace_device_id", optional, 64, isID("dev"))
-	q.nonce = in.text("nonce", optional, 128, checkNonce)
+	q.nonce = in.text("nonce", optional, maxNonce, checkNonce)
 	device := in.object("device", optional)
 	q.name = nilIfEmpty(device.text("name", optional, 100, nil))
 	q.platform = nilIfEmpty(device.text("platform", optional, 100, nil))
@@ -363,7 +363,7 @@ func (q *verifyRequest) read(in *input) {
 	q.fingerprint = q.deviceHash
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.entitlements = in.texts("entitlements", 100, 64)
-	q.nonce = in.text("nonce", optional, 128, checkNonce)
+	q.nonce = in.text("nonce", optional, maxNonce, checkNonce)
 	q.appVersion = nilIfEmpty(in.text("app_version", optional, 100, nil))
 }
 

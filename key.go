@@ -130,7 +130,7 @@ func (e *env) lockKeys(f func(*keyring) error) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path)) // a lock on the file itself would end with its replacement
+	dir, err := os.Open(filepath.Dir(linkTarget(path))) // a lock on the file itself would end with its replacement
 	if err != nil {
 		return fmt.Errorf("lock the key file: %w", err)
 	}

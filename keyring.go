@@ -11,7 +11,6 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -253,13 +252,14 @@ func (k *keyring) encode() ([]byte, error) {
 }
 
 // save writes the key file atomically, with mode 0600. With replace it replaces an existing
-// file; without, the error for an existing file wraps fs.ErrExist.
+// file; without, the error for an existing file wraps fs.ErrExist. Where path is a symbolic link,
+// it stays one, and its target is written.
 func (k *keyring) save(path string, replace bool) error {
 	text, err := k.encode()
 	if err != nil {
 		return fmt.Errorf("write the key file: %w", err)
 	}
-	err = writeAtomically(path, replace, func(f *os.File) error {
+	err = writeAtomically(linkTarget(path), replace, func(f *os.File) error {
 		_, err := f.Write(text)
 		return err
 	})
@@ -347,17 +347,19 @@ func decodeSegment(s string) ([]byte, bool) {
 }
 
 // sign returns a token with these claims: a compact JWS (RFC 7515) by the signer's key (RFC
-// 8037), with the typ at+jwt (RFC 9068).
+// 8037), with the typ at+jwt (RFC 9068). It refuses to make one that is longer than maxTokenBytes,
+// which verify would not accept.
 func (k *keyring) sign(c claims) (string, error) {
-	payload, err := json.Marshal(c)
-	if err != nil {
-		return "", err
-	}
 	key := k.signer()
 	header := `{"alg":"EdDSA","typ":"at+jwt","kid":"` + key.kid + `"}`
 	encode := base64.RawURLEncoding.EncodeToString
-	input := encode([]byte(header)) + "." + encode(payload)
-	return input + "." + encode(ed25519.Sign(key.private, []byte(input))), nil
+	input := encode([]byte(header)) + "." + encode(bytes.TrimSpace(encodeJSON(c)))
+	token := input + "." + encode(ed25519.Sign(key.private, []byte(input)))
+	if len(token) > maxTokenBytes {
+		return "", fmt.Errorf("a token with these claims has %d bytes, and %d are accepted",
+			len(token), maxTokenBytes)
+	}
+	return token, nil
 }
 
 // verify checks the signature of a token and returns its claims. It accepts only the form that

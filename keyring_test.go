@@ -440,6 +440,92 @@ func TestKeyring_keepsAllKeysThatAreAddedAtOnce(t *testing.T) {
 	}
 }
 
+// A key file in another directory, as a mounted secret, with a link to it in the installation's.
+func TestKeyring_behindALinkIsReplacedWhereItIs(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	link, elsewhere := o.env["WIDGETD_KEY"], t.TempDir()
+	target := filepath.Join(elsewhere, "real.key")
+	middle := filepath.Join(elsewhere, "current.key")
+	toMiddle, err := filepath.Rel(o.dir, middle)
+	if err = errors.Join(err, os.Rename(link, target), os.Symlink("real.key", middle), os.Symlink(toMiddle, link)); err != nil {
+		t.Fatal(err)
+	}
+	isLink := func() {
+		t.Helper()
+		info, err := os.Lstat(link)
+		if middleInfo, middleErr := os.Lstat(middle); err != nil || middleErr != nil || info.Mode()&middleInfo.Mode()&fs.ModeSymlink == 0 {
+			t.Fatalf("the link was replaced: %v, %v", info, err)
+		}
+		if info, err := os.Lstat(target); err != nil || info.Mode() != 0o600 {
+			t.Fatalf("the key file is %v, %v", info, err)
+		}
+	}
+	first, err := loadKeyring(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	added := strings.Fields(o.do("key", "add"))[0]
+	isLink()
+	o.do("key", "rotate", "-force")
+	isLink()
+	o.do("key", "retire", "-force", first.signer().kid)
+	isLink()
+	if ring, err := loadKeyring(target); err != nil || len(ring.keys) != 1 || ring.signer().kid != added {
+		t.Errorf("%v, %v", ring, err)
+	}
+	if err := os.Chmod(target, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	o.fails("other users can read the key file", "key", "list")
+	if err := os.Remove(target); err != nil {
+		t.Fatal(err)
+	}
+	o.do("init")
+	isLink()
+	o.fails("exist already", "init")
+	if names, err := filepath.Glob(filepath.Join(o.dir, "*.new")); err != nil || len(names) > 0 {
+		t.Errorf("left behind: %q, %v", names, err)
+	}
+}
+
+// Two commands that reach one key file by different paths hold the same lock.
+func TestKeyring_keepsAllKeysThatAreAddedAtOnceThroughALink(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	link := filepath.Join(t.TempDir(), "link.key")
+	if err := os.Symlink(o.env["WIDGETD_KEY"], link); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for i := range 8 {
+		args := []string{"key", "add"}
+		if i%2 == 0 {
+			args = append(args, "-key", link)
+		}
+		all.Go(func() {
+			if _, err := o.try(args...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if ring, err := loadKeyring(link); err != nil || len(ring.keys) != 9 {
+		t.Errorf("%v, %v", ring, err)
+	}
+}
+
+func TestKeyring_linkThatLeadsNowhereIsFollowedNoLongerThanLinuxDoes(t *testing.T) {
+	t.Parallel()
+	loop := filepath.Join(t.TempDir(), "loop.key")
+	if err := os.Symlink("loop.key", loop); err != nil {
+		t.Fatal(err)
+	}
+	if err := fuzzRing().save(loop, false); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestKeyring_signsWithAKeyAddedInTheSecondOfTheFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // the bubble's clock stands still between the commands

@@ -3,16 +3,24 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
+// A leadAPI serves the endpoints of leads.
+type leadAPI struct {
+	*server
+	trapped trappedLeads
+}
+
 func leadWing(s *server) wing {
+	a := &leadAPI{server: s}
 	return wing{routes: []route{
 		{
 			pattern: "POST /widget/leads",
@@ -21,7 +29,7 @@ func leadWing(s *server) wing {
 			bucket:  bucketLeads,
 			creates: true,
 			members: []extraMember{{"ok", false}},
-			run:     endpoint(s.createLead),
+			run:     endpoint(a.createLead),
 		},
 		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, question: true,
 			run: endpoint(s.listLeads)},
@@ -47,7 +55,8 @@ var leadCommands = []command{
 		optAccount.says("show only leads of this account"),
 	}, 0, leadsList},
 	{"leads export", "", "print all leads, one JSON object a line or CSV", []option{optCSV}, 0, leadsExport},
-	{"leads erase", "EMAIL", "remove every lead of an address, from the database file and its write-ahead log",
+	{"leads erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
+		"its write-ahead log, and list addresses that resemble it",
 		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")},
 		1, leadsErase},
 	{"leads purge", "", "remove leads that are older than a given age",
@@ -58,7 +67,7 @@ var leadCommands = []command{
 type leadRequest struct {
 	kind, email, source, page string
 	fields                    json.RawMessage // as lead.Fields
-	trap                      bool            // "website" was filled in, an input that only bots see
+	website                   string          // an input that only bots see, and fill in
 }
 
 func (q *leadRequest) read(in *input) {
@@ -70,7 +79,7 @@ func (q *leadRequest) read(in *input) {
 		q.page = q.page[:end]
 	}
 	q.fields = in.fields("fields")
-	q.trap = in.text("website", optional, 2048, nil) != ""
+	q.website = in.text("website", optional, 2048, nil)
 }
 
 func checkLeadType(s string) (code, detail string) {
@@ -161,11 +170,8 @@ type leadResponse struct {
 
 // createLead stores what a site's form sent; it is on disk before the answer. What a bot
 // sent is answered in the same way and not stored.
-func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*leadResponse, error) {
-	if q.trap {
-		return &leadResponse{OK: true, ID: newID("lead", s.now())}, nil
-	}
-	return create(ctx, s, c, func(t *tx) (*leadResponse, error) {
+func (a *leadAPI) createLead(ctx context.Context, c *call, q *leadRequest) (*leadResponse, error) {
+	return create(ctx, a.server, c, func(t *tx) (*leadResponse, error) {
 		t.invalidate()
 		account := c.origin.account
 		if account == "" {
@@ -174,10 +180,53 @@ func (s *server) createLead(ctx context.Context, c *call, q *leadRequest) (*lead
 				return nil, err
 			}
 		}
-		id, err := t.addLead(lead{AccountID: account, Type: q.kind, Email: q.email,
-			Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page), Fields: q.fields})
+		l := lead{AccountID: account, Type: q.kind, Email: q.email,
+			Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page), Fields: q.fields}
+		add := t.addLead
+		if q.website != "" {
+			add = func(l lead) (string, error) { return a.trapped.pretend(t, l, q.website) }
+		}
+		id, err := add(l)
 		return &leadResponse{OK: true, ID: id}, err
 	})
+}
+
+// trappedLeads remembers in memory which ids the submissions of bots were answered with, so that
+// one that is sent again gets the same id for dedupeWindow, as a lead that was kept does: a new
+// id would tell the bot that it was found out. When full it forgets any other.
+type trappedLeads struct {
+	mu  sync.Mutex
+	ids map[[sha256.Size]byte]trappedLead // by a hash of all that was sent
+}
+
+type trappedLead struct {
+	id string
+	at stamp // when it was first sent
+}
+
+const maxTrappedLeads = 10_000 // more than one account's limit lets in within dedupeWindow
+
+// pretend does what the sender of a lead can notice of addLead, and returns an id, but keeps
+// nothing of the lead in the database. A new submission waits for a commit too.
+func (m *trappedLeads) pretend(t *tx, l lead, website string) (id string, err error) {
+	key := sha256.Sum256(append(l.digest(), website...))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if again, ok := m.ids[key]; ok && within(dedupeWindow, again.at.Time, t.now.Time) {
+		return again.id, nil
+	}
+	if m.ids == nil {
+		m.ids = map[[sha256.Size]byte]trappedLead{}
+	}
+	for other := range m.ids {
+		if len(m.ids) < maxTrappedLeads {
+			break
+		}
+		delete(m.ids, other)
+	}
+	id = t.newID("lead")
+	m.ids[key] = trappedLead{id, t.now}
+	return id, t.writeProbe()
 }
 
 // leadsRequest is the query of GET /leads.
@@ -284,7 +333,7 @@ func leadsExport(e *env) error {
 	return exportRows(e, header, page, id, func(l lead) []string {
 		source, page := valueOr(l.Source, ""), valueOr(l.Page, "")
 		return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(source), csvTextCell(page),
-			string(l.Fields), l.CreatedAt.String()}
+			csvJSONCell(l.Fields), l.CreatedAt.String()}
 	})
 }
 
@@ -308,9 +357,38 @@ func leadsErase(e *env) error {
 			note += "; copies that were written before an upgrade still hold it, so remove them: " +
 				strings.Join(copies, ", ")
 		}
-		return e.print(map[string]any{"erased": erased, "note": note, "copies": append([]string{}, copies...)},
-			fmt.Sprintf("%d erased; %s", erased, note))
+		similar, more, err := st.similarAddresses(e.ctx, anyAccount, e.args[0], maxSimilar)
+		if err != nil {
+			return fmt.Errorf("%d erased, but not compared with other addresses: %w", erased, err)
+		}
+		return e.print(map[string]any{
+			"erased": erased, "note": note, "copies": append([]string{}, copies...),
+			"similar": append([]similarAddress{}, similar...), "more_similar": more,
+		}, fmt.Sprintf("%d erased; %s", erased, note)+similarText(similar, more))
 	})
+}
+
+// maxSimilar is how many addresses leads erase lists that resemble the erased one.
+const maxSimilar = 20
+
+// similarText returns the lines on addresses that leads erase has left, for the operator to judge.
+// Letters beyond ASCII are written as escapes too: two spellings can look the same.
+func similarText(similar []similarAddress, more bool) string {
+	if len(similar) == 0 {
+		return ""
+	}
+	lines := "\nnot erased, but alike; if one is the same person's, erase it in its own spelling:"
+	for _, s := range similar {
+		lines += "\n  " + printable(s.Email)
+		if escaped := strconv.QuoteToASCII(s.Email); escaped != `"`+s.Email+`"` {
+			lines += " (" + escaped + ")"
+		}
+		lines += fmt.Sprintf(": %d, the last %s", s.Leads, s.ID)
+	}
+	if more {
+		lines += fmt.Sprintf("\n  and others: these are %d", len(similar))
+	}
+	return lines
 }
 
 func leadsPurge(e *env) error {
@@ -347,63 +425,4 @@ func leadsPurge(e *env) error {
 		}
 		return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
 	})
-}
-
-// checkEmail accepts one plain address (contract, section 3): no display name, comment,
-// quoted local part or address literal, and a domain of two or more valid labels.
-// Internationalised domains and local parts are accepted as they are.
-func checkEmail(s string) (code, detail string) {
-	const invalid = "invalid_email"
-	at := strings.LastIndexByte(s, '@')
-	switch {
-	case len(s) > 254:
-		return "too_long", "An address has at most 254 octets."
-	case at <= 0 || at == len(s)-1:
-		return invalid, "An address is name@example.com."
-	case at > 64:
-		return invalid, "The part before the @ has more than 64 octets."
-	}
-	for _, atom := range strings.Split(s[:at], ".") {
-		if atom == "" || strings.IndexFunc(atom, func(r rune) bool { return !isAtomText(r) }) >= 0 {
-			return invalid, "The part before the @ is not valid."
-		}
-	}
-	if !validDomain(s[at+1:]) {
-		return invalid, "The domain after the @ is not valid."
-	}
-	return "", ""
-}
-
-// isAtomText reports whether r is atext of RFC 5322, or a letter beyond ASCII as RFC 6531
-// adds it.
-func isAtomText(r rune) bool {
-	return isLabelRune(r) || strings.ContainsRune("!#$%&'*+-/=?^_`{|}~", r)
-}
-
-func isLabelRune(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
-		r >= utf8.RuneSelf && r != utf8.RuneError &&
-			(unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.IsMark(r))
-}
-
-// validDomain reports whether domain has two or more labels of letters, digits and inner
-// hyphens, at most 63 octets each and 253 in all, the last with a letter in it (RFC 1123).
-func validDomain(domain string) bool {
-	labels := strings.Split(domain, ".")
-	if len(domain) > 253 || len(labels) < 2 {
-		return false
-	}
-	for _, label := range labels {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
-			strings.IndexFunc(label, func(r rune) bool { return r != '-' && !isLabelRune(r) }) >= 0 {
-			return false
-		}
-	}
-	return strings.IndexFunc(labels[len(labels)-1], unicode.IsLetter) >= 0
-}
-
-// normalEmail returns an address with its domain in lower case, as it is stored.
-func normalEmail(s string) string {
-	at := strings.LastIndexByte(s, '@')
-	return s[:at+1] + strings.ToLower(s[at+1:])
 }

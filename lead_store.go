@@ -40,9 +40,6 @@ func (l *lead) dest() []any {
 		(*optionalJSON)(&l.Fields), &l.CreatedAt}
 }
 
-// emailKey returns the address in lower case, for comparing without case.
-func emailKey(email string) string { return strings.ToLower(email) }
-
 // addressDigest is the first half of the digest of every lead of an address.
 func addressDigest(email string) []byte {
 	sum := sha256.Sum256([]byte(emailKey(email)))
@@ -60,15 +57,19 @@ func (l *lead) digest() []byte {
 	return append(addressDigest(l.Email), sent.Sum(nil)[:8]...)
 }
 
-// dedupeWindow is how long a submission that is sent again is the same lead.
-const dedupeWindow = 24 * time.Hour
+// dedupeWindow is how long a submission that is sent again is the same lead: long enough for a
+// double click or a retry. Whoever repeats what somebody else sent learns from the id when that
+// was, so it is not longer.
+const dedupeWindow = 10 * time.Minute
 
 // addLead inserts a lead and its event, and returns its id. The same submission within
-// dedupeWindow is the same lead: its id comes back and nothing is written.
+// dedupeWindow is the same lead: its id comes back and nothing is written. To find it, one row
+// is read, however many equal ones there are: the last that was written.
 func (t *tx) addLead(l lead) (id string, err error) {
 	digest := l.digest()
 	err = t.one(`SELECT id FROM (SELECT id, email, created_at FROM leads WHERE digest = ? ORDER BY seq DESC LIMIT 1)
-		WHERE created_at > ? AND email = ?`, []any{digest, t.now.after(-dedupeWindow), l.Email}, &id)
+		WHERE created_at > ? AND created_at < ? AND email = ?`,
+		[]any{digest, t.now.after(-dedupeWindow), t.now.after(dedupeWindow), l.Email}, &id)
 	if !errors.Is(err, errNotFound) {
 		return id, err
 	}
@@ -114,34 +115,57 @@ func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead
 	return readNumbered(q, list, "lead", before, limit, (*lead).dest, func(l lead) int64 { return l.seq })
 }
 
-// erasedAtOnce is how many leads of an address one transaction erases.
-const erasedAtOnce = 1_000
+// erasedAtOnce is how many leads of an address one transaction erases: few enough for other writes
+// to wait less than 100 ms, even if each lead has 8 KiB of fields (BenchmarkErase).
+const erasedAtOnce = 100
 
 // eraseLeads removes every lead of an owner that has the address, compared without case, and
 // returns how many there were. It does so in transactions of erasedAtOnce, so that other writes
 // go on in between; after an error, those that are left are found again. Until the WAL is
 // truncated, it still holds the address.
-func (s *store) eraseLeads(ctx context.Context, o owner, email string) (int64, error) {
+func (s *store) eraseLeads(ctx context.Context, o owner, email string) (erased int64, err error) {
 	// All rows are overwritten before the first is deleted: deleting moves rows to other pages,
 	// and where a row was SQLite leaves its bytes.
-	last := addressRange(email).first
-	for more := true; more; {
-		began, next := time.Now(), last
-		err := s.update(ctx, func(t *tx) (err error) {
-			t.invalidate()
-			next, more, err = t.blankLeads(o, email, last)
-			return err
-		})
-		if err != nil {
-			return 0, err
-		}
-		last = next
-		time.Sleep(time.Since(began)) // see updateInParts
-	}
-	return s.updateInParts(ctx, erasedAtOnce, func(t *tx) (int64, error) {
-		t.invalidate()
-		return t.deleteLeads(o, email)
+	err = s.eachLeadOfAddress(ctx, o, email, func(t *tx, found []leadAddress) error {
+		return t.blankLeads(email, found)
 	})
+	if err != nil {
+		return 0, err
+	}
+	err = s.eachLeadOfAddress(ctx, o, email, func(t *tx, found []leadAddress) error {
+		n, err := t.deleteLeads(found)
+		erased += n
+		return err
+	})
+	return erased, err
+}
+
+// eachLeadOfAddress calls f with the leads of an owner among which those of an address are, up to
+// erasedAtOnce in each transaction.
+func (s *store) eachLeadOfAddress(
+	ctx context.Context, o owner, email string, f func(*tx, []leadAddress) error,
+) error {
+	for _, r := range leadRanges(email) {
+		for more := true; more; {
+			began := time.Now()
+			var found []leadAddress
+			err := s.update(ctx, func(t *tx) (err error) {
+				t.invalidate()
+				if found, err = t.leadsInRange(o, r); err != nil {
+					return err
+				}
+				return f(t, found)
+			})
+			if err != nil {
+				return err
+			}
+			if more = len(found) == erasedAtOnce; more {
+				r.after = found[len(found)-1].leadPlace
+				time.Sleep(time.Since(began)) // see updateInParts
+			}
+		}
+	}
+	return nil
 }
 
 // A leadPlace is a place in the order of the index on digests.
@@ -150,12 +174,20 @@ type leadPlace struct {
 	seq    int64
 }
 
-// addressRange returns the places before and after the leads of an address.
-func addressRange(email string) (r struct{ first, last leadPlace }) {
-	half := addressDigest(email)
-	r.first.digest = append(slices.Clone(half), make([]byte, 8)...)
-	r.last.digest = append(slices.Clone(half), bytes.Repeat([]byte{0xff}, 8)...)
-	return r
+// A leadRange is a part of the index on digests: what comes after a place, up to a digest.
+type leadRange struct {
+	after leadPlace
+	last  []byte
+}
+
+// leadRanges returns where the leads of an address are: among those that have its digest, and
+// among those that have none, since somebody has changed their address with the sqlite3 shell.
+func leadRanges(email string) []leadRange {
+	half, none := addressDigest(email), make([]byte, 16)
+	return []leadRange{
+		{leadPlace{slices.Concat(half, make([]byte, 8)), 0}, slices.Concat(half, bytes.Repeat([]byte{0xff}, 8))},
+		{leadPlace{none, 0}, none},
+	}
 }
 
 // A leadAddress is what erasing reads of a lead.
@@ -164,34 +196,35 @@ type leadAddress struct {
 	email string
 }
 
-// leadsOfAddress returns up to erasedAtOnce leads of an owner whose digest is that of an
-// address, after a place.
-func (q *queries) leadsOfAddress(o owner, email string, after leadPlace) ([]leadAddress, error) {
+// leadsInRange returns the first leads of an owner in a range, up to erasedAtOnce.
+func (q *queries) leadsInRange(o owner, r leadRange) ([]leadAddress, error) {
 	query, args := o.narrow(`SELECT digest, seq, email FROM leads WHERE (digest, seq) > (?, ?) AND digest <= ?`,
-		`+account_id`, after.digest, after.seq, addressRange(email).last.digest)
+		`+account_id`, r.after.digest, r.after.seq, r.last)
 	return collect(q, query+` ORDER BY digest, seq LIMIT ?`, append(args, erasedAtOnce),
 		func(l *leadAddress) []any { return []any{&l.digest, &l.seq, &l.email} })
 }
 
-// blankLeads overwrites what the next leads of an address after a place say of a person, in
-// place: the values that it writes have the same length. It returns the place to go on after.
-func (t *tx) blankLeads(o owner, email string, after leadPlace) (last leadPlace, more bool, err error) {
-	found, err := t.leadsOfAddress(o, email, after)
-	if err != nil || len(found) == 0 {
-		return after, false, err
-	}
-	for _, l := range found {
-		if emailKey(l.email) != emailKey(email) { // the digests of two addresses are the same
-			continue
+// blankLeads overwrites what those of the leads that have an address say of a person, in place:
+// the values that it writes have the same length.
+func (t *tx) blankLeads(email string, leads []leadAddress) error {
+	_, err := t.exec(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
+		page = '/' || substr(`+blanked("page", "x")+`, 2),
+		fields = '{' || substr(`+blanked("fields", " ")+`, 3) || '}' WHERE seq IN (SELECT value FROM json_each(?))`,
+		numbersOf(leads, func(l leadAddress) bool {
+			return emailKey(l.email) == emailKey(email) // not so: two addresses have one digest, or it has none
+		}))
+	return err
+}
+
+// numbersOf returns the numbers of the leads that are chosen, as a JSON array.
+func numbersOf(leads []leadAddress, chosen func(leadAddress) bool) string {
+	numbers := []int64{}
+	for _, l := range leads {
+		if chosen(l) {
+			numbers = append(numbers, l.seq)
 		}
-		_, err := t.exec(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
-			page = '/' || substr(`+blanked("page", "x")+`, 2),
-			fields = '{' || substr(`+blanked("fields", " ")+`, 3) || '}' WHERE seq = ?`, l.seq)
-		if err != nil {
-			return after, false, err
-		}
 	}
-	return found[len(found)-1].leadPlace, len(found) == erasedAtOnce, nil
+	return string(encodeJSON(numbers))
 }
 
 // blanked is SQL for a text of as many bytes as a column has, all the same; NULL for NULL.
@@ -200,24 +233,58 @@ func blanked(column, filler string) string {
 	return `substr(printf('%.*c', ` + size + `, '` + filler + `'), 1, ` + size + `)`
 }
 
-// deleteLeads removes up to erasedAtOnce leads of an address that blankLeads has overwritten,
-// and returns how many.
-func (t *tx) deleteLeads(o owner, email string) (deleted int64, err error) {
-	found, err := t.leadsOfAddress(o, email, addressRange(email).first)
-	if err != nil {
-		return 0, err
-	}
-	for _, l := range found {
-		if strings.Contains(l.email, "@") { // another address, or a lead that came in since
-			continue
+// deleteLeads removes those of the leads that blankLeads has overwritten, and returns how many.
+func (t *tx) deleteLeads(leads []leadAddress) (deleted int64, err error) {
+	return t.exec(`DELETE FROM leads WHERE seq IN (SELECT value FROM json_each(?))`,
+		numbersOf(leads, func(l leadAddress) bool {
+			return strings.Trim(l.email, "x") == "" // not so: another address, or a lead that came in since
+		}))
+}
+
+// A similarAddress is an address that resembles another one.
+type similarAddress struct {
+	Email string `json:"email"`
+	Leads int    `json:"leads"` // how many have it
+	ID    string `json:"id"`    // of the last of them
+}
+
+// leadsReadAtOnce is how many leads similarAddresses reads with one query.
+const leadsReadAtOnce = 5_000
+
+// similarAddresses returns up to max addresses in an owner's leads that resemble an address, as
+// looseEmail has it, and that erasing it does not reach; more tells whether there are others. It
+// reads all leads, which takes a second or two for a million, but a part at a time.
+func (q *queries) similarAddresses(
+	ctx context.Context, o owner, email string, max int,
+) (similar []similarAddress, more bool, err error) {
+	loose, exact := looseEmail(email), emailKey(email)
+	query, first := o.narrow(`SELECT seq, id, email FROM leads WHERE seq > ?`, `account_id`, int64(0))
+	for {
+		leads, err := collect(q, query+` ORDER BY seq LIMIT ?`, append(first, leadsReadAtOnce),
+			func(l *lead) []any { return []any{&l.seq, &l.ID, &l.Email} })
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return nil, false, err
 		}
-		n, err := t.exec(`DELETE FROM leads WHERE seq = ?`, l.seq)
-		if err != nil {
-			return 0, err
+		for _, l := range leads {
+			if looseEmail(l.Email) != loose || emailKey(l.Email) == exact {
+				continue
+			}
+			at := slices.IndexFunc(similar, func(s similarAddress) bool { return s.Email == l.Email })
+			if at < 0 && len(similar) == max {
+				more = true
+				continue
+			}
+			if at < 0 {
+				at, similar = len(similar), append(similar, similarAddress{Email: l.Email})
+			}
+			similar[at].Leads++
+			similar[at].ID = l.ID
 		}
-		deleted += n
+		if len(leads) < leadsReadAtOnce {
+			return similar, more, nil
+		}
+		first[0] = leads[len(leads)-1].seq
 	}
-	return deleted, nil
 }
 
 // purgedAtOnce is how many leads one transaction looks at to purge.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,14 +90,18 @@ func TestLead_isNullInWhatItOmits(t *testing.T) {
 	}
 }
 
-func TestLead_sentAgainWithinADayIsOneLead(t *testing.T) {
+func TestLead_sentAgainWithinTenMinutesIsOneLead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		id := s.post("/widget/leads", aLead).is(200).text("id")
-		time.Sleep(24*time.Hour - time.Second)
+		time.Sleep(5 * time.Minute)
 		if again := s.post("/widget/leads", aLead).is(200).text("id"); again != id {
-			t.Fatalf("another id within a day: %s, %s", id, again)
+			t.Fatalf("another id after five minutes: %s, %s", id, again)
+		}
+		time.Sleep(5*time.Minute - time.Second)
+		if again := s.post("/widget/leads", aLead).is(200).text("id"); again != id {
+			t.Fatalf("another id within ten minutes: %s, %s", id, again)
 		}
 		if again := s.post("/widget/leads", strings.Replace(aLead, "example.com", "EXAMPLE.com", 1)).is(200).text("id"); again != id {
 			t.Fatal("the domain's case makes another lead")
@@ -119,9 +124,41 @@ func TestLead_sentAgainWithinADayIsOneLead(t *testing.T) {
 		if n := s.count(`SELECT count(*) FROM events WHERE type = 'lead.created'`); n != 8 {
 			t.Fatalf("%d events", n)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // a repetition within the ten minutes has not prolonged them
 		if again := s.post("/widget/leads", aLead).is(200).text("id"); again == id {
-			t.Fatal("the same id after a day")
+			t.Fatal("the same id after ten minutes")
+		}
+	})
+}
+
+func TestLead_whoRepeatsAnothersSubmissionLearnsOnlyOfTheLastTenMinutes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		victims := s.post("/widget/leads", aLead).is(200).text("id")
+		for minutes := 11; minutes < 24*60; minutes *= 3 {
+			time.Sleep(time.Duration(minutes) * time.Minute)
+			now := newID("lead", time.Now())
+			if id := s.post("/widget/leads", aLead).is(200).text("id"); id == victims || id[:len("lead_")+9] != now[:len("lead_")+9] {
+				t.Errorf("after %d minutes the answer is %s, which tells of an earlier time than %s", minutes, id, now)
+			}
+		}
+	})
+}
+
+func TestLead_isFoundAgainOnceTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		clock := &wallClock{}
+		s := newService(t, func(of *storeOptions, _ *serverOptions) { of.now = clock.now })
+		first := s.post("/widget/leads", aLead).is(200).text("id")
+		clock.set(-time.Hour)
+		second := s.post("/widget/leads", aLead).is(200).text("id")
+		if second == first {
+			t.Error("the lead of a later hour is taken for this one")
+		}
+		if again := s.post("/widget/leads", aLead).is(200).text("id"); again != second {
+			t.Errorf("a repetition answers %s, want %s", again, second)
 		}
 	})
 }
@@ -149,11 +186,100 @@ func TestLead_inTheTrapForBotsLooksLikeSuccessAndIsNotKept(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	before := s.dump()
-	a := s.post("/widget/leads", strings.Replace(aLead, "{", `{"website":"https://spam.example",`, 1), "Origin: "+siteOrigin, "Idempotency-Key: trap").is(200)
+	a := s.post("/widget/leads", trapped(aLead), "Origin: "+siteOrigin).is(200)
 	if a.body != `{"ok":true,"id":"`+a.text("id")+"\"}\n" || !validID("lead", a.text("id")) {
 		t.Fatalf("body %s", a.body)
 	}
 	s.unchanged(before)
+	if s.count(`SELECT count(*) FROM probes`) != 1 {
+		t.Error("the answer did not wait for a commit, as that to a lead which is kept does")
+	}
+}
+
+// trapped is the body of a lead with the trap for bots filled in.
+func trapped(lead string) string {
+	return strings.Replace(lead, "{", `{"website":"https://spam.example",`, 1)
+}
+
+// A bot that sends its submission again, in every way that there is, sees what the sender of a
+// lead that is kept sees.
+func TestLead_inTheTrapForBotsIsAnsweredAsOneThatIsKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, withoutAddressLimits)
+		// story is what somebody sees of a submission and its repetitions: each answer with its
+		// status, its headers, and which of the ids so far it has. An id that is new must be of now.
+		story := func(change func(string) string) string {
+			seen, ids := strings.Builder{}, []string{}
+			send := func(body string, headers ...string) {
+				a := s.post("/widget/leads", change(body), append(headers, "Origin: "+siteOrigin)...)
+				for _, name := range slices.Sorted(maps.Keys(a.header)) {
+					if name != "X-Request-Id" && name != "Date" {
+						fmt.Fprintf(&seen, "%s: %s\n", name, a.header.Get(name))
+					}
+				}
+				if a.status != 200 {
+					fmt.Fprintf(&seen, "%d %s\n", a.status, a.text("code"))
+					return
+				}
+				id := a.text("id")
+				if !slices.Contains(ids, id) {
+					ids = append(ids, id)
+					if now := newID("lead", time.Now()); id[:len("lead_")+9] != now[:len("lead_")+9] {
+						t.Errorf("a new id is %s, not of now as %s", id, now)
+					}
+				}
+				fmt.Fprintf(&seen, "%d %s\n", a.status, strings.Replace(a.body, id, fmt.Sprint(slices.Index(ids, id)), 1))
+			}
+			other := strings.Replace(aLead, "footer", "header", 1)
+			send(aLead)
+			send(aLead)
+			send(other)
+			send(aLead, "Idempotency-Key: one")
+			send(aLead, "Idempotency-Key: one")
+			send(other, "Idempotency-Key: one")
+			send(strings.Replace(aLead, "/menu", "menu", 1))
+			time.Sleep(dedupeWindow - time.Second)
+			send(aLead)
+			time.Sleep(time.Second)
+			send(aLead)
+			send(aLead)
+			send(aLead, "Idempotency-Key: one")
+			return seen.String()
+		}
+		kept := story(func(body string) string { return body })
+		time.Sleep(25 * time.Hour) // until every bucket is full again, and no Idempotency-Key is known
+		leads := s.count(`SELECT count(*) FROM leads`)
+		if got := story(trapped); got != kept {
+			t.Errorf("a bot sees\n%s\nothers\n%s", got, kept)
+		}
+		if n := s.count(`SELECT count(*) FROM leads`); n != leads || leads != 3 {
+			t.Errorf("%d leads before, %d after", leads, n)
+		}
+		if names := traces(t, s.dir, "spam.example"); len(names) > 0 {
+			t.Errorf("what the bot sent is in %q", names)
+		}
+	})
+}
+
+func TestLead_inTheTrapForBotsTakesBoundedMemory(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	var m trappedLeads
+	ids := map[string]bool{}
+	s.change(func(t *tx) error {
+		for i := range maxTrappedLeads + 100 {
+			id, err := m.pretend(t, lead{Email: "ada@example.com"}, fmt.Sprint(i))
+			if err != nil {
+				return err
+			}
+			ids[id] = true
+		}
+		return nil
+	})
+	if len(ids) != maxTrappedLeads+100 || len(m.ids) != maxTrappedLeads {
+		t.Errorf("%d ids, of which %d are remembered", len(ids), len(m.ids))
+	}
 }
 
 func TestLead_isListedNewestFirstPageByPageWhileMoreCome(t *testing.T) {
@@ -268,21 +394,30 @@ func TestLead_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *test
 func TestLead_sentAgainIsFoundByReadingOneRowHoweverOftenItWasSentBefore(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
+	digest := (&lead{AccountID: s.account, Type: "newsletter", Email: "ada@example.com", Source: nilIfEmpty("footer"), Page: nilIfEmpty("/menu")}).digest()
+	s.sql(manyRows(5_000) + fmt.Sprintf(`INSERT INTO leads (id, account_id, type, email, source, page, digest, created_at)
+		SELECT printf('lead_%%026d', i), '%s', 'newsletter', 'ada@example.com', 'footer', '/menu', X'%X',
+		iif(i %% 2, '1999-01-01T00:00:00Z', '2999-01-01T00:00:00Z') FROM n`, s.account, digest))
 	asked := questions(s.store.writer.queries)
-	s.post("/widget/leads", aLead).is(200)
-	found := false
+	id := s.post("/widget/leads", aLead).is(200).text("id")
+	if again := s.post("/widget/leads", aLead).is(200).text("id"); again != id || s.count(`SELECT count(*) FROM leads`) != 5_001 {
+		t.Errorf("sent twice it has the ids %s and %s, and there are %d", id, again, s.count(`SELECT count(*) FROM leads`))
+	}
+	found := ""
 	for _, query := range asked() {
-		if !strings.Contains(query, "FROM leads WHERE digest = ?") {
-			continue
-		}
-		found = true
-		plan := strings.Join(s.plan(query), "\n")
-		if !strings.Contains(plan, "SEARCH leads USING INDEX leads_digest (digest=?)") || strings.Contains(plan, "TEMP B-TREE") || !strings.Contains(query, "DESC LIMIT 1") {
-			t.Errorf("%s", plan)
+		if strings.Contains(query, "FROM leads WHERE digest = ?") {
+			found = query
 		}
 	}
-	if !found {
-		t.Errorf("no query asks for a repetition: %q", asked())
+	if !strings.Contains(found, "DESC LIMIT 1)") { // the rest of the query gets that one row
+		t.Fatalf("no query asks for one row: %q", asked())
+	}
+	for _, when := range []string{"at first", "once SQLite has counted the rows"} {
+		plan := strings.Join(s.plan(found), "\n")
+		if !strings.Contains(plan, "SEARCH leads USING INDEX leads_digest (digest=?)") || strings.Contains(plan, "TEMP B-TREE") {
+			t.Errorf("%s: %s", when, plan)
+		}
+		s.sql(`ANALYZE`)
 	}
 }
 
@@ -351,6 +486,62 @@ func TestErase_ofManyLeadsLetsOthersWriteInBetween(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// BenchmarkErase erases an address that has 500,000 leads, small ones and ones with 8 KiB of
+// fields, while somebody else goes on writing, and reports how long a write waited at most:
+//
+//	go test -run '^$' -bench Erase -benchtime 1x -timeout 30m .
+func BenchmarkErase(b *testing.B) {
+	for name, c := range map[string]struct {
+		leads  int
+		fields string
+	}{
+		"500,000 leads":          {500_000, `NULL`},
+		"50,000 with long texts": {50_000, `json_object('message', printf('%.*c', 8000, 'x'))`},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for range b.N {
+				b.StopTimer()
+				s := newService(b)
+				digest := (&lead{AccountID: s.account, Type: "demo", Email: "many@example.com"}).digest()
+				s.sql(manyRows(c.leads) + fmt.Sprintf(`INSERT INTO leads (id, account_id, type, email, fields, digest, created_at)
+					SELECT printf('lead_%%026d', i), '%s', 'demo', 'many@example.com', %s, X'%X', '2020-01-01T00:00:00Z' FROM n`, s.account, c.fields, digest))
+				ended := make(chan time.Duration)
+				ctx, end := context.WithCancel(b.Context())
+				go func() { ended <- longestWrite(ctx, s.store) }()
+				b.StartTimer()
+				erased, err := s.store.eraseLeads(b.Context(), anyAccount, "Many@example.com")
+				b.StopTimer()
+				end()
+				if longest := <-ended; err != nil || erased != int64(c.leads) || longest < 0 {
+					b.Errorf("%d erased, %v, %v", erased, longest, err)
+				} else {
+					b.ReportMetric(float64(longest.Microseconds())/1000, "ms/longest-write")
+				}
+			}
+		})
+	}
+}
+
+// longestWrite writes every few milliseconds until ctx ends, and returns how long a write took at
+// most, or a negative duration if one failed.
+func longestWrite(ctx context.Context, s *store) (longest time.Duration) {
+	for ticks := time.Tick(3 * time.Millisecond); ; {
+		select {
+		case <-ctx.Done():
+			return longest
+		case <-ticks:
+		}
+		began := time.Now()
+		if err := s.update(context.WithoutCancel(ctx), func(t *tx) error {
+			t.invalidate()
+			return t.writeProbe()
+		}); err != nil {
+			return -1
+		}
+		longest = max(longest, time.Since(began))
+	}
 }
 
 func TestPurge_removesWhatIsOldAlsoWhereTheClockWasSet(t *testing.T) {
@@ -516,6 +707,127 @@ func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *test
 			t.Errorf("it still stands in %q", names)
 		}
 	})
+}
+
+// Somebody who has changed an address with the sqlite3 shell, or has added a lead there, has no
+// digest for it.
+func TestErase_findsAnAddressThatTheShellWrote(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.post("/widget/leads", aLead).is(200)
+	s.post("/widget/leads", strings.Replace(aLead, "ada", "bob", 1)).is(200)
+	s.sql(`UPDATE leads SET email = 'Eve@example.com' WHERE email = 'ada@example.com'`)
+	s.sql(`INSERT INTO leads (id, account_id, type, email, created_at)
+		SELECT 'lead_00000000000000000000000000', account_id, type, 'eve@example.com', created_at FROM leads LIMIT 1`)
+	s.sql(manyRows(erasedAtOnce+10) + `INSERT INTO leads (id, account_id, type, email, created_at)
+		SELECT printf('lead_%026d', i), (SELECT id FROM accounts), 'demo', i || '@example.com', '2020-01-01T00:00:00Z' FROM n`)
+	s.sql(`UPDATE leads SET email = 'eve@example.com' WHERE email = '` + fmt.Sprint(erasedAtOnce+10) + `@example.com'`)
+	s.sql(`UPDATE leads SET email = 'unknown' WHERE email = '1@example.com'`) // stays, although it has no digest and no address
+	auth := "Authorization: Bearer " + s.token(s.account, scopeErase)
+	for _, c := range []struct {
+		email string
+		want  int
+	}{{"ada@example.com", 0}, {"EVE@example.com", 3}, {"eve@example.com", 0}, {"7@example.com", 1}} {
+		if a := s.post("/leads/erase", `{"email":"`+c.email+`"}`, auth).is(200); a.body != fmt.Sprintf("{\"erased\":%d}\n", c.want) {
+			t.Errorf("%s: %s, want %d", c.email, a.body, c.want)
+		}
+	}
+	if n := s.count(`SELECT count(*) FROM leads`); n != erasedAtOnce+9 {
+		t.Errorf("%d leads are left", n)
+	}
+	if names := traces(t, s.dir, "eve@example.com"); len(names) > 0 {
+		t.Errorf("it is still in %q", names)
+	}
+}
+
+func TestErase_byTheCommandListsAddressesThatResembleIt(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	const composed, apart = "jos\u00e9@m\u00fcller.example", "jose\u0301@mu\u0308ller.example"
+	o.addLeads(composed, "JOS\u00c9@M\u00dcLLER.example", apart, apart, "jos.e+news@xn--mller-kva.example", "josef@m\u00fcller.example")
+	out := o.do("leads", "erase", composed)
+	id := func(email string) string {
+		var id string
+		o.store(func(s *store) {
+			if err := s.one(`SELECT id FROM leads WHERE email = ? ORDER BY seq DESC LIMIT 1`, []any{email}, &id); err != nil {
+				t.Fatal(err)
+			}
+		})
+		return id
+	}
+	want := "2 erased; the address is neither in the database file nor in its write-ahead log any more; backups still hold it until they are deleted\n" +
+		"not erased, but alike; if one is the same person's, erase it in its own spelling:\n" +
+		"  jos.e+news@xn--mller-kva.example: 1, the last " + id("jos.e+news@xn--mller-kva.example") + "\n" +
+		"  " + apart + ` ("jose\u0301@mu\u0308ller.example"): 2, the last ` + id(apart) + "\n"
+	if out != want {
+		t.Errorf("%s\nwant\n%s", out, want)
+	}
+	got := o.object("leads", "erase", "-json", composed)
+	if similar := fmt.Sprint(column(objects(got["similar"]), "email")); similar != fmt.Sprint([]any{"jos.e+news@xn--mller-kva.example", apart}) || got["more_similar"] != false {
+		t.Errorf("%v", got)
+	}
+	if got := o.object("leads", "erase", "nobody@example.com"); fmt.Sprint(got["similar"]) != "[]" {
+		t.Errorf("%v", got)
+	}
+	if out := o.do("leads", "erase", apart); !strings.HasPrefix(out, "2 erased; ") || strings.Contains(out, apart) {
+		t.Errorf("%s", out)
+	}
+}
+
+func objects(list any) (all []map[string]any) {
+	for _, one := range list.([]any) {
+		all = append(all, one.(map[string]any))
+	}
+	return all
+}
+
+func TestErase_listsABoundedNumberOfAddressesOfAsManyLeadsAsThereAre(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	raw(t, o.env["WIDGETD_DB"], manyRows(2*leadsReadAtOnce+1)+`INSERT INTO leads (id, account_id, type, email, created_at)
+		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', iif(i % 2, 'ada+' || (i % 101) || '@example.com', i || '@example.com'), '2020-01-01T00:00:00Z' FROM n`)
+	o.store(func(s *store) {
+		similar, more, err := s.similarAddresses(t.Context(), anyAccount, "ADA+1@example.com", 200)
+		if err != nil || len(similar) != 100 || more || similar[0].Email != "ada+3@example.com" {
+			t.Errorf("%v, %v, %v", similar, more, err)
+		}
+	})
+	got := o.object("leads", "erase", "ada@example.com")
+	similar := objects(got["similar"])
+	if len(similar) != maxSimilar || got["more_similar"] != true || similar[0]["email"] != "ada+1@example.com" || similar[0]["leads"] != 50.0 {
+		t.Errorf("%v", got)
+	}
+	if out := o.do("leads", "erase", "ada@example.com"); strings.Count(out, "\n") != 2+maxSimilar+1 || !strings.HasSuffix(out, "\n  and others: these are 20\n") {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestLead_addressesThatResembleEachOther(t *testing.T) {
+	t.Parallel()
+	for _, same := range [][]string{
+		{"ada@example.com", "ADA@Example.com", "a.d.a@example.com", "ada+news@example.com", "\uff21\uff44\uff41@example.com", "\u00e0d\u00e4@ex\u00e1mple.com", "ada@exa\u0301mple.com", "ada@xn--exmple-qta.com"},
+		{"gr\u00fc\u00dfe@stra\u00dfe.example", "grusse@strasse.example", "gru\u0308sse@xn--strae-oqa.example", "GR\u00dcSSE@STRASSE.example"},
+		{"\u0111\u1eb7ng@vi\u1ec7t.example", "dang@viet.example", "da\u0323\u0306ng@vie\u0323\u0302t.example", "da\u0306\u0323ng@vie\u0302\u0323t.example"},
+		{"\ud55c\uad6d@\ub098\ub77c.example", "\u1112\u1161\u11ab\u1100\u116e\u11a8@\u1102\u1161\u1105\u1161.example"},
+		{"\u0451\u0436@\u043f\u0440\u0438\u043c\u0435\u0440.\u0440\u0444", "\u0435\u0436@xn--e1afmkfd.xn--p1ai", "\u0415\u0308\u0436@\u041f\u0420\u0418\u041c\u0415\u0420.\u0420\u0424"},
+		{"\u30ac@example.com", "\u30ab\u3099@example.com"},
+		{"\u03a3\u03af\u03c3\u03c5\u03c6\u03bf\u03c2@example.com", "\u03c3\u03b9\u03c3\u03c5\u03c6\u03bf\u03c3@example.com"},
+		{"+@example.com", "+.@example.com"},
+	} {
+		for _, email := range same {
+			if looseEmail(email) != looseEmail(same[0]) {
+				t.Errorf("%q becomes %q, %q becomes %q", email, looseEmail(email), same[0], looseEmail(same[0]))
+			}
+		}
+	}
+	for _, different := range [][2]string{
+		{"ada@example.com", "adam@example.com"}, {"ada@example.com", "ada@examp.le.com"}, {"ada@example.com", "ada@example+x.com"},
+		{"ada", "@ada"}, {"a@b@c", "a@c"}, {"+a@example.com", "+b@example.com"}, {"ada@xn--zzzzzz.com", "ada@.com"}, {"", "a"},
+	} {
+		if looseEmail(different[0]) == looseEmail(different[1]) {
+			t.Errorf("%q and %q both become %q", different[0], different[1], looseEmail(different[0]))
+		}
+	}
 }
 
 func leadStory(t *testing.T, o *operator) {
@@ -786,10 +1098,17 @@ func TestLead_listOfCommandsTakesDatesWithTheirWholeDay(t *testing.T) {
 
 // eraseInOne erases the leads of an address in one transaction.
 func eraseInOne(t *tx, email string) error {
-	if _, _, err := t.blankLeads(anyAccount, email, addressRange(email).first); err != nil {
+	found, err := t.leadsInRange(anyAccount, leadRanges(email)[0])
+	if err != nil {
 		return err
 	}
-	_, err := t.deleteLeads(anyAccount, email)
+	if err := t.blankLeads(email, found); err != nil {
+		return err
+	}
+	if found, err = t.leadsInRange(anyAccount, leadRanges(email)[0]); err != nil {
+		return err
+	}
+	_, err = t.deleteLeads(found)
 	return err
 }
 
@@ -803,8 +1122,8 @@ func TestErase_overwritesWithValuesOfTheSameLength(t *testing.T) {
 	var before, after string
 	s.check(s.store.one(size, nil, &before))
 	s.change(func(t *tx) error {
-		_, _, err := t.blankLeads(anyAccount, "ZOË@example.com", addressRange("zoë@example.com").first)
-		return err
+		found, err := t.leadsInRange(anyAccount, leadRanges("zoë@example.com")[0])
+		return errors.Join(err, t.blankLeads("ZOË@example.com", found))
 	})
 	s.check(s.store.one(size, nil, &after))
 	if after != before || s.count(`SELECT count(*) FROM leads WHERE email GLOB '*[^x]*' OR source GLOB '*[^x]*' OR page GLOB '/*[^x]*' OR fields GLOB '*[^{} ]*'`) != 0 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/base64"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +21,10 @@ func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.
 	c := leaseClaims(l, d, now, nonce)
 	c.Issuer, c.Audience, c.ID = base, base, newID("tok", now)
 	token, err := k.sign(c)
+	if err != nil {
+		err = fmt.Errorf("sign a lease: the product and entitlements of %s are too long, so shorten these: %w",
+			l.ID, err)
+	}
 	return lease{token: token, claims: c, kid: k.signer().kid}, err
 }
 
@@ -48,6 +53,9 @@ func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string) (lease, 
 	}
 	return k.signLease(l, d, bases[0].URL, nonce, t.now.Time)
 }
+
+// maxNonce is how many characters a nonce has at most, all of them visible ASCII.
+const maxNonce = 128
 
 // A leaseCache holds the last lease of each device, so that a device that asks again within
 // leaseReuse gets it without another signature. When full it evicts any other lease.

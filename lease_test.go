@@ -399,6 +399,77 @@ func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T)
 	})
 }
 
+// longestCodes are entitlements that take as many bytes as a licence may have.
+func longestCodes(length int) (codes []string) {
+	for i, left := 0, maxCodesBytes; left > 0; i++ {
+		n := min(length, left-len(`"",`))
+		if rest := left - len(`"",`) - n; rest > 0 && rest < len(`"",`)+2 {
+			n = left - 2*len(`"",`) - 2
+		}
+		codes = append(codes, fmt.Sprintf("%0*d", n, i))
+		left -= len(`"",`) + n
+	}
+	return codes
+}
+
+// Whatever terms are accepted, the service accepts the leases that it gives for them, however
+// long the base address, the nonce and the numbers.
+func TestLease_ofTheLongestTermsIsAcceptedByTheService(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	tooMany := append(longestCodes(17), "x")
+	wrong := fmt.Sprintf("#/entitlements/%d too_long", len(tooMany)-1)
+	s.post("/licenses", string(encodeJSON(map[string]any{"account_id": s.account, "product": "kds", "entitlements": tooMany})), admin).is(422, "validation_failed").names(wrong)
+	id, _ := s.addLicense(license{})
+	s.do("PATCH", "/licenses/"+id, string(encodeJSON(map[string]any{"entitlements": tooMany})), admin).is(422, "validation_failed").names(wrong)
+
+	base := "https://api.example.com/"
+	base += strings.Repeat("a", maxBaseURL-len(base+"/v1")) + "/v1"
+	s.change(func(t *tx) error { return t.setBaseURL(base) })
+	s.check(s.server.refresh())
+	longest := 0
+	for i, letter := range []string{"x", "<", ">", "&", `"`, `\`, "\u2028", "\u2029", "é", "日", "😀"} {
+		codes := longestCodes([]int{64, 9, 17}[i%3])
+		terms := map[string]any{"account_id": s.account, "product": strings.Repeat(letter, maxNameLength), "entitlements": codes,
+			"expires_at": "8999-12-31T23:59:59Z", "grace_days": maxGraceDays, "lease_hours": maxLeaseHours, "max_devices": 1}
+		a := s.post("/licenses", string(encodeJSON(terms)), admin).is(200)
+		s.sql(`INSERT INTO devices (id, license_id, fingerprint, state, lease_seq, activated_at, last_seen_at) VALUES
+			('` + newID("dev", time.Now()) + `', '` + a.text("id") + `', ` + fmt.Sprintf("X'%x'", fingerprintHash("f")) + `, 'active', 9223372036854775000, '2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z')`)
+		for _, nonce := range []string{strings.Repeat(`"`, maxNonce), strings.Repeat("<", maxNonce), strings.Repeat("n", maxNonce)} {
+			asked := map[string]string{"license_key": a.text("key"), "fingerprint": "f", "nonce": nonce}
+			token := s.post("/widget/license/activate", string(encodeJSON(asked))).is(200).text("token")
+			longest = max(longest, len(token))
+			if v := s.post("/widget/license/verify", string(encodeJSON(map[string]string{"fingerprint": "f", "nonce": nonce})), "Authorization: Bearer "+token).is(200).json(); v["valid"] != true {
+				t.Errorf("a lease of %d bytes for products of %q: %v", len(token), letter, v)
+			} else if again := v["token"].(string); len(again) > maxTokenBytes {
+				t.Errorf("a lease of %d bytes for products of %q", len(again), letter)
+			}
+		}
+	}
+	if longest > maxTokenBytes || longest < maxTokenBytes-100 {
+		t.Errorf("the longest lease has %d bytes", longest)
+	}
+}
+
+// Only the sqlite3 shell can give a licence such terms.
+func TestLease_longerThanATokenMayBeIsNotGivenAndTheLogSaysWhy(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id, key := s.addLicense(license{MaxDevices: ptr(1)})
+	s.sql(`UPDATE licenses SET product = printf('%.3000c', 'x')`)
+	asked := `{"license_key":"` + key + `","fingerprint":"f"}`
+	s.post("/widget/license/activate", asked).is(500, "internal")
+	if log := s.log.String(); !strings.Contains(log, "the product and entitlements of "+id+" are too long, so shorten these: a token with these claims has 4") {
+		t.Error(log)
+	}
+	if n := s.count(`SELECT count(*) FROM devices`); n != 0 {
+		t.Errorf("%d devices hold a seat without a lease", n)
+	}
+	s.sql(`UPDATE licenses SET product = 'kds'`)
+	s.post("/widget/license/activate", asked).is(200)
+}
+
 func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -368,7 +368,7 @@ var exportedColumns = []struct {
 	{"expiry_basis", func(l licenseDetail) string { return l.ExpiryBasis }},
 	{"lease_hours", func(l licenseDetail) string { return strconv.Itoa(l.LeaseHours) }},
 	{"entitlements", func(l licenseDetail) string { return strings.Join(l.Entitlements, " ") }},
-	{"metadata", func(l licenseDetail) string { return string(l.Metadata) }},
+	{"metadata", func(l licenseDetail) string { return csvJSONCell(l.Metadata) }},
 	{"key_hint", func(l licenseDetail) string { return l.KeyHint }},
 	{"seats_used", func(l licenseDetail) string { return strconv.Itoa(l.SeatsUsed) }},
 	{"first_activated_at", func(l licenseDetail) string { return stampCell(l.FirstActivatedAt) }},

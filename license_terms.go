@@ -26,7 +26,7 @@ const (
 	maxReason       = 500
 	maxMetadata     = 16 << 10 // bytes of JSON
 	maxEntitlements = 100
-	maxCodesBytes   = 1200 // of all entitlements as JSON, so that a token stays within maxTokenBytes
+	maxCodesBytes   = 1200 // of all entitlements as JSON: the longest lease has 4,062 bytes, of maxTokenBytes
 )
 
 // A termsReader is a source of terms: a JSON body, a line of a CSV file, or the command

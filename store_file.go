@@ -195,6 +195,25 @@ func realPath(path string) string {
 	return path
 }
 
+// linkTarget returns the path that a file of a given path is written to: where its symbolic links
+// lead, even if there is no file yet.
+func linkTarget(path string) string {
+	const maxLinks = 40 // as Linux follows
+	for range maxLinks {
+		path = filepath.Join(realPath(filepath.Dir(path)), filepath.Base(path))
+		target, err := os.Readlink(path)
+		switch {
+		case err != nil: // no link
+			return path
+		case filepath.IsAbs(target):
+			path = target
+		default:
+			path = filepath.Join(filepath.Dir(path), target)
+		}
+	}
+	return path
+}
+
 // checkWritable returns an error when this user may not write to the database, its write-ahead
 // log or its -shm file: SQLite would open them for reading only. It opens none; see openFile.
 func checkWritable(path string) error {
@@ -541,10 +560,15 @@ func (s *store) probe(ctx context.Context) error {
 	}
 	return s.update(ctx, func(t *tx) error {
 		t.invalidate()
-		_, err := t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?)
-			ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
-		return err
+		return t.writeProbe()
 	})
+}
+
+// writeProbe writes the one row of probes.
+func (t *tx) writeProbe() error {
+	_, err := t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?)
+		ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
+	return err
 }
 
 // backup writes a consistent copy of the database to a new file, mode 0600,

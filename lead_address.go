@@ -1,0 +1,159 @@
+package main
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The e-mail addresses of leads: which are accepted, and which look alike.
+
+// checkEmail accepts one plain address (contract, section 3): no display name, comment,
+// quoted local part or address literal, and a domain of two or more valid labels.
+// Internationalised domains and local parts are accepted as they are.
+func checkEmail(s string) (code, detail string) {
+	const invalid = "invalid_email"
+	at := strings.LastIndexByte(s, '@')
+	switch {
+	case len(s) > 254:
+		return "too_long", "An address has at most 254 octets."
+	case at <= 0 || at == len(s)-1:
+		return invalid, "An address is name@example.com."
+	case at > 64:
+		return invalid, "The part before the @ has more than 64 octets."
+	}
+	for _, atom := range strings.Split(s[:at], ".") {
+		if atom == "" || strings.IndexFunc(atom, func(r rune) bool { return !isAtomText(r) }) >= 0 {
+			return invalid, "The part before the @ is not valid."
+		}
+	}
+	if !validDomain(s[at+1:]) {
+		return invalid, "The domain after the @ is not valid."
+	}
+	return "", ""
+}
+
+// isAtomText reports whether r is atext of RFC 5322, or a letter beyond ASCII as RFC 6531
+// adds it.
+func isAtomText(r rune) bool {
+	return isLabelRune(r) || strings.ContainsRune("!#$%&'*+-/=?^_`{|}~", r)
+}
+
+func isLabelRune(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+		r >= utf8.RuneSelf && r != utf8.RuneError &&
+			(unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.IsMark(r))
+}
+
+// validDomain reports whether domain has two or more labels of letters, digits and inner
+// hyphens, at most 63 octets each and 253 in all, the last with a letter in it (RFC 1123).
+func validDomain(domain string) bool {
+	labels := strings.Split(domain, ".")
+	if len(domain) > 253 || len(labels) < 2 {
+		return false
+	}
+	for _, label := range labels {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
+			strings.IndexFunc(label, func(r rune) bool { return r != '-' && !isLabelRune(r) }) >= 0 {
+			return false
+		}
+	}
+	return strings.IndexFunc(labels[len(labels)-1], unicode.IsLetter) >= 0
+}
+
+// normalEmail returns an address with its domain in lower case, as it is stored.
+func normalEmail(s string) string {
+	at := strings.LastIndexByte(s, '@')
+	return s[:at+1] + strings.ToLower(s[at+1:])
+}
+
+// emailKey returns an address in lower case, for comparing without case, as erasing does.
+func emailKey(email string) string { return strings.ToLower(email) }
+
+// looseEmail returns an address without what often differs between two addresses of one person,
+// or two spellings of one address: case, accents and other marks, full-width letters, whether the
+// domain is in Punycode, and before the @ dots and what follows a plus sign. Addresses of
+// different people can have the same result, so it only serves to show an operator which
+// addresses resemble another.
+func looseEmail(email string) string {
+	local, domain := email, ""
+	if at := strings.LastIndexByte(email, '@'); at >= 0 {
+		local, domain = email[:at], email[at+1:]
+	}
+	local = strings.ReplaceAll(foldLetters(local), ".", "")
+	if plus := strings.IndexByte(local, '+'); plus > 0 {
+		local = local[:plus]
+	}
+	labels := strings.Split(foldLetters(domain), ".")
+	for i, label := range labels {
+		if code, ok := strings.CutPrefix(label, "xn--"); ok {
+			if name, ok := unpunycode(code); ok {
+				labels[i] = foldLetters(name)
+			}
+		}
+	}
+	return local + "@" + strings.Join(labels, ".")
+}
+
+// foldLetters returns a text in lower case, its letters without accents and other marks, and
+// full-width ones as ASCII. So two spellings that Unicode counts as equal (é as one character, or
+// as e and an accent) become the same.
+func foldLetters(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if r = unicode.ToLower(r); r >= '！' && r <= '～' {
+			r = unicode.ToLower(r - '！' + '!')
+		}
+		switch base, marked := baseLetters[r]; {
+		case r < utf8.RuneSelf:
+			b.WriteByte(byte(r))
+		case marked:
+			b.WriteRune(base)
+		case r >= firstHangul && r <= lastHangul:
+			writeHangul(&b, r-firstHangul)
+		case expandedLetters[r] != "":
+			b.WriteString(expandedLetters[r])
+		case !unicode.IsMark(r):
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+const firstHangul, lastHangul = 0xac00, 0xd7a3 // Hangul syllables
+
+// writeHangul writes the two or three letters that a Hangul syllable is composed of (Unicode,
+// section 3.12). index is its distance from the first one.
+func writeHangul(b *strings.Builder, index rune) {
+	const initials, vowels, finals, vowelCount, finalCount = 0x1100, 0x1161, 0x11a7, 21, 28
+	b.WriteRune(initials + index/(vowelCount*finalCount))
+	b.WriteRune(vowels + index/finalCount%vowelCount)
+	if final := index % finalCount; final > 0 {
+		b.WriteRune(finals + final)
+	}
+}
+
+// expandedLetters are letters that are commonly written as two.
+var expandedLetters = map[rune]string{'ß': "ss", 'æ': "ae", 'ǣ': "ae", 'ǽ': "ae", 'œ': "oe"}
+
+// baseLetters are letters with marks, and their letters without. They are those in lower case
+// that have a canonical decomposition in UnicodeData.txt and are part of composed text (NFC),
+// and some Latin ones with a stroke.
+var baseLetters = func() map[rune]rune {
+	const groups = "aàáâãäåāăąǎǟǡǻȁȃȧḁạảấầẩẫậắằẳẵặ bḃḅḇ cçćĉċčḉ dďḋḍḏḑḓđ eèéêëēĕėęěȅȇȩḕḗḙḛḝẹẻẽếềểễệ fḟ gĝğġģǧǵḡ " +
+		"hĥȟḣḥḧḩḫẖħ iìíîïĩīĭįǐȉȋḭḯỉịı jĵǰ kķǩḱḳḵ lĺļľḷḹḻḽł mḿṁṃ nñńņňǹṅṇṉṋ " +
+		"oòóôõöōŏőơǒǫǭȍȏȫȭȯȱṍṏṑṓọỏốồổỗộớờởỡợøǿ pṕṗ rŕŗřȑȓṙṛṝṟ sśŝşšșṡṣṥṧṩ tţťțṫṭṯṱẗŧ " +
+		"uùúûüũūŭůűųưǔǖǘǚǜȕȗṳṵṷṹṻụủứừửữự vṽṿ wŵẁẃẅẇẉẘ xẋẍ yýÿŷȳẏẙỳỵỷỹ zźżžẑẓẕ ʒǯ αάἀἁἂἃἄἅἆἇὰᾀᾁᾂᾃᾄᾅᾆᾇᾰᾱᾲᾳᾴᾶᾷ " +
+		"εέἐἑἒἓἔἕὲ ηήἠἡἢἣἤἥἦἧὴᾐᾑᾒᾓᾔᾕᾖᾗῂῃῄῆῇ ιΐίϊἰἱἲἳἴἵἶἷὶῐῑῒῖῗ οόὀὁὂὃὄὅὸ ρῤῥ σς υΰϋύὐὑὒὓὔὕὖὗὺῠῡῢῦῧ " +
+		"ωώὠὡὢὣὤὥὦὧὼᾠᾡᾢᾣᾤᾥᾦᾧῲῳῴῶῷ ϒϓϔ аӑӓ гѓ еѐёӗ жӂӝ зӟ ийѝӣӥ кќ оӧ уўӯӱӳ чӵ ыӹ эӭ ії ѵѷ әӛ өӫ اآأإ وؤ يئ " +
+		"ہۂ ےۓ ەۀ नऩ रऱ ळऴ ஒஔ ဥဦ うゔ かが きぎ くぐ けげ こご さざ しじ すず せぜ そぞ ただ ちぢ つづ てで とど はばぱ ひびぴ ふぶぷ へべぺ ほぼぽ ゝゞ ウヴ " +
+		"カガ キギ クグ ケゲ コゴ サザ シジ スズ セゼ ソゾ タダ チヂ ツヅ テデ トド ハバパ ヒビピ フブプ ヘベペ ホボポ ワヷ ヰヸ ヱヹ ヲヺ ヽヾ"
+	bases := map[rune]rune{}
+	for _, group := range strings.Fields(groups) {
+		base, size := utf8.DecodeRuneInString(group)
+		for _, marked := range group[size:] {
+			bases[marked] = base
+		}
+	}
+	return bases
+}()
