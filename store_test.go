@@ -410,7 +410,7 @@ func readsTooMuch(query, step string) string {
 		return slices.ContainsFunc(starts, func(start string) bool { return strings.HasPrefix(step, start) })
 	}
 	switch {
-	case begins("SCAN CONSTANT", "SCAN (", "SCAN base_urls"): // no table, what is read already, a table of few rows
+	case begins("SCAN CONSTANT", "SCAN (", "SCAN base_urls", "SCAN json_each"): // no table, what is read already, a table of few rows, a list of few
 	case begins("SCAN "):
 		return "it reads a whole table"
 	case begins("USE TEMP B-TREE") && !asks("FROM base_urls"): // they are few
