@@ -1001,7 +1001,7 @@ func readmeBlock(t testing.TB, holds string) string {
 // one, a key file's blocks, an address.
 var (
 	keyShape   = regexp.MustCompile(`(?i)\b[0-9a-z]{5}(?:-[0-9a-z]{5}){4}\b`)
-	tokenShape = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}`) // at its beginning: within a key's id those letters may stand by chance
+	tokenShape = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}`)                                 // at its beginning: within a key's id those letters may stand by chance
 	wholeToken = regexp.MustCompile(tokenShape.String() + `\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`) // among random bytes
 	pemShape   = regexp.MustCompile(`-----BEGIN [A-Z ]+-----`)
 	emailShape = regexp.MustCompile(`[\pL\pN.!#$%&'*+/=?^_{|}~-]+@[\pL\pN-]+(?:\.[\pL\pN-]+)+`)
