@@ -564,7 +564,7 @@ func TestToken_ofALicenceEndsWhenItsKeyIsRotatedAndThatIsAskedFor(t *testing.T) 
 		id, key := s.addLicense(license{MaxDevices: ptr(2)})
 		admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 		one, two := s.activate(key, "1").is(200).text("token"), s.activate(key, "2").is(200).text("token")
-		key = s.post("/licenses/"+id+"/rotate-key", `{}`, admin).is(200).text("key")
+		s.post("/licenses/"+id+"/rotate-key", `{}`, admin).is(200)
 		s.verifyLease(one).answers("valid")
 		key = s.post("/licenses/"+id+"/rotate-key", `{"end_tokens":true}`, admin).is(200).text("key")
 		for _, token := range []string{one, two} {
