@@ -80,6 +80,9 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		}
 		s.write(w, reply{http.StatusOK, v.body})
 		return
+	case *staticFile:
+		s.sendStatic(w, r, v)
+		return
 	case jsonAppender:
 		s.write(w, reply{http.StatusOK, append(v.appendJSON(make([]byte, 0, 1024)), '\n')})
 		return
