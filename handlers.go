@@ -55,7 +55,7 @@ type route struct {
 
 // A rootPath is a path outside the base address.
 type rootPath struct {
-	path  string // "/livez"; one that ends in / gets every path below it, as it was sent, with any method
+	path  string // "/livez", "/{$}"; one that ends in / gets every path below it, as it was sent, with any method
 	serve func(w *response, r *http.Request)
 }
 
@@ -166,6 +166,7 @@ type routing struct {
 	prefixes []string                 // their paths, the current one first
 	root     string                   // scheme and host of the current one
 	members  map[string][]extraMember // of problems, by path relative to the base address
+	known    []knownPath              // that nearest can name
 }
 
 // refresh rebuilds the mux when the base addresses have changed.
@@ -214,20 +215,35 @@ func (s *server) register(rt *routing) {
 			handle(r.method()+" "+prefix+r.path(), func(w *response, req *http.Request) { s.serve(w, req, r) })
 		}
 	}
-	for p, allowed := range methods {
+	for _, r := range s.routes {
+		p, allowed := r.path(), slices.Clip(withHead(methods[r.path()])) // otherMethod appends to it
+		if methods[p] == nil {
+			continue // as another route has this path too
+		}
+		delete(methods, p)
+		rt.know(rt.prefixes[0], p, allowed)
 		for _, prefix := range rt.prefixes {
-			handle(prefix+p, func(w *response, req *http.Request) { s.otherMethod(w, req, withHead(allowed)) })
+			handle(prefix+p, func(w *response, req *http.Request) { s.otherMethod(w, req, allowed) })
 		}
 	}
 	for _, root := range s.roots {
 		if !strings.HasSuffix(root.path, "/") {
+			allowed := []string{"GET", "HEAD"}
+			rt.know("", root.path, allowed)
 			handle("GET "+root.path, root.serve)
-			handle(root.path, func(w *response, req *http.Request) {
-				s.otherMethod(w, req, []string{"GET", "HEAD"})
-			})
+			handle(root.path, func(w *response, req *http.Request) { s.otherMethod(w, req, allowed) })
 		}
 	}
-	handle("/", func(w *response, req *http.Request) { s.fail(w, req, errNotFound) })
+	handle("/", s.pathNotFound)
+}
+
+// pathNotFound answers a path that is none of the service's. If one is near, the problem names it.
+func (s *server) pathNotFound(w *response, r *http.Request) {
+	err := &refusal{code: codeNotFound, detail: "There is nothing at this path."}
+	if near := s.routing.Load().nearest(r.Method, r.URL.Path); near != "" {
+		err.detail += " The nearest one is " + near + "."
+	}
+	s.fail(w, r, err)
 }
 
 // inBase returns the part of a path after the path of a base address, and whether it is below
@@ -281,7 +297,7 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
-		s.fail(w, r, errNotFound)
+		s.pathNotFound(w, r)
 	default:
 		rt.mux.ServeHTTP(w, r)
 	}
