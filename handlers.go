@@ -110,6 +110,11 @@ type serverOptions struct {
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
+	securityContacts []string       // URIs for security.txt; none: there is no such file
+
+	// Values that work in the documentation's lines, by the name of the member or parameter; nil: there
+	// are none, so that readers put in their own.
+	examples map[string]string
 }
 
 // A server answers every request. Make one with newServer.
