@@ -327,8 +327,8 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	return d.prepareDocs(t, keys, id)
 }
 
-// prepareDocs adds what the lines of /docs act on: a licence with a device, a suspended licence to
-// reinstate, one to suspend, one to revoke, and tokens.
+// prepareDocs adds what the lines of /docs act on: licences for each call that changes one so
+// that another would fail, a device, and tokens.
 func (d *demo) prepareDocs(t *tx, keys *keyring, account string) error {
 	add := func(id *string, state string) error {
 		key, err := parseLicenseKey(newLicenseKey())
@@ -345,8 +345,9 @@ func (d *demo) prepareDocs(t *tx, keys *keyring, account string) error {
 		}, key, actorCommand)
 		return err
 	}
-	var usual, suspended, suspendable, revocable string
-	err := errors.Join(add(&usual, ""), add(&suspended, statusSuspended), add(&suspendable, ""), add(&revocable, ""))
+	var usual, renewable, suspended, suspendable, revocable string
+	err := errors.Join(add(&usual, ""), add(&renewable, ""), add(&suspended, statusSuspended), add(&suspendable, ""),
+		add(&revocable, ""))
 	if err != nil {
 		return err
 	}
@@ -371,6 +372,7 @@ func (d *demo) prepareDocs(t *tx, keys *keyring, account string) error {
 		"account_id":               account,
 		"device_id":                dev,
 		"id":                       usual,
+		"/licenses/{id}/renew":     renewable,
 		"/licenses/{id}/reinstate": suspended,
 		"/licenses/{id}/suspend":   suspendable,
 		"/licenses/{id}/revoke":    revocable,

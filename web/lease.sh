@@ -10,7 +10,7 @@ claim() { part 2 | decode | jq -r ".$1"; }
 
 # 1. A pinned key, found by its thumbprint, made the signature.
 kid=$(part 1 | decode | jq -r .kid)
-awk -v dir="$work" '/BEGIN/ { n++ } { print >(dir "/key" n) }' public.pem
+awk -v dir="$work" '/BEGIN/ { n++ } n { print >(dir "/key" n) }' public.pem
 pinned=
 for key in "$work"/key*; do
   x=$(openssl pkey -pubin -in "$key" -outform DER | tail -c 32 | encode)
