@@ -65,14 +65,14 @@ var (
 func docsWing(s *server, problems []*problemCode, events []eventType) wing {
 	a := &docsAPI{server: s, problems: problems, events: events}
 	roots := []rootPath{
-		{path: "/{$}", serve: a.page(func(p *docsPages) *staticFile { return p.home })},
-		{path: "/docs", serve: a.page(func(p *docsPages) *staticFile { return p.docs })},
-		{path: "/docs.css", serve: func(w *response, r *http.Request) { s.sendStatic(w, r, styleFile()) }},
-		{path: "/favicon.ico", serve: func(w *response, r *http.Request) { s.sendStatic(w, r, faviconFile()) }},
-		{path: "/robots.txt", serve: a.file(func(p *docsPages) *staticFile { return p.robots })},
+		{path: "/{$}", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.home })},
+		{path: "/docs", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.docs })},
+		{path: "/docs.css", page: true, serve: a.file(func(*docsPages) *staticFile { return styleFile() })},
+		{path: "/favicon.ico", page: true, serve: a.file(func(*docsPages) *staticFile { return faviconFile() })},
+		{path: "/robots.txt", page: true, serve: a.file(func(p *docsPages) *staticFile { return p.robots })},
 	}
 	if len(s.securityContacts) > 0 {
-		roots = append(roots, rootPath{path: securityTxtPath, serve: s.showSecurityTxt})
+		roots = append(roots, rootPath{path: securityTxtPath, page: true, serve: s.showSecurityTxt})
 	}
 	return wing{roots: roots}
 }

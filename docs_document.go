@@ -141,6 +141,7 @@ func (a *docsAPI) view(rt *routing, d *apiDocument) *docsView {
 		remedy := d.text("x-problems", c.name, "remedy")
 		v.Problems = append(v.Problems, docsProblem{c.name, c.status, c.detail, prose(remedy)})
 	}
+	slices.SortStableFunc(v.Problems, func(p, q docsProblem) int { return p.Status - q.Status })
 	return v
 }
 

@@ -59,6 +59,7 @@ type rootPath struct {
 	path  string // "/livez", "/{$}"; one that ends in / gets every path below it, as it was sent, with any method
 	serve func(w *response, r *http.Request)
 	open  bool // as route.open
+	page  bool // for people and crawlers: no part of the interface, so the OpenAPI document has it not
 }
 
 // A chore is background work of a wing, done once a second.
