@@ -415,6 +415,7 @@ func (d *demo) text() string {
 		"{json}", "-H 'Content-Type: application/json'").Replace(`
   A lunch menu on a partner's site:  {page}/
   The service behind it:             {base}
+  Its documentation:                 {root}/docs
   Its database:                      {db}
 
 # the health of the service

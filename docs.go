@@ -34,8 +34,8 @@ const (
 	pageLinks = `</openapi.json>; rel="service-desc", </docs>; rel="service-doc"`
 )
 
-// A docsAPI serves the pages. They are made when one is asked for first, and again after the base
-// addresses have changed, so that a start does not wait for them.
+// A docsAPI serves the pages. They are made when one is asked for first, so that a start does not wait
+// for them, and again after the base addresses have changed or the old paths have ended.
 type docsAPI struct {
 	*server
 	problems []*problemCode
@@ -47,6 +47,7 @@ type docsAPI struct {
 // docsPages are the pages that name the base address.
 type docsPages struct {
 	routing *routing // that they were made for
+	ended   bool     // whether the legacy paths had ended
 	home    *staticFile
 	docs    *staticFile
 	robots  *staticFile
@@ -99,18 +100,18 @@ func (a *docsAPI) page(which func(*docsPages) *staticFile) func(*response, *http
 	}
 }
 
-// pages returns the pages for the current base addresses.
+// pages returns the pages as they are now.
 func (a *docsAPI) pages() (*docsPages, error) {
-	rt := a.routing.Load()
-	if made := a.made.Load(); made != nil && made.routing == rt {
+	rt, ended := a.routing.Load(), !a.now().Before(a.legacySunset)
+	if made := a.made.Load(); made != nil && made.routing == rt && made.ended == ended {
 		return made, nil
 	}
 	a.making.Lock()
 	defer a.making.Unlock()
-	if made := a.made.Load(); made != nil && made.routing == rt { // made while this call waited
-		return made, nil
+	if made := a.made.Load(); made != nil && made.routing == rt && made.ended == ended {
+		return made, nil // made while this call waited
 	}
-	made, err := a.makePages(rt)
+	made, err := a.makePages(rt, ended)
 	if err != nil {
 		return nil, err
 	}
@@ -118,13 +119,14 @@ func (a *docsAPI) pages() (*docsPages, error) {
 	return made, nil
 }
 
-// makePages makes the pages for the base addresses of a routing.
-func (a *docsAPI) makePages(rt *routing) (*docsPages, error) {
+// makePages makes the pages for the base addresses of a routing. ended tells whether the legacy paths
+// have ended.
+func (a *docsAPI) makePages(rt *routing, ended bool) (*docsPages, error) {
 	d, err := newAPIDocument(openapiText)
 	if err != nil {
 		return nil, err
 	}
-	view := a.view(rt, d)
+	view := a.view(rt, ended, d)
 	calls := map[string]*docsCall{} // by method and path
 	for _, group := range view.Groups {
 		for _, c := range group.Calls {
@@ -166,6 +168,7 @@ func (a *docsAPI) makePages(rt *routing) (*docsPages, error) {
 	const html = "text/html; charset=utf-8"
 	return &docsPages{
 		routing: rt,
+		ended:   ended,
 		home:    newStaticFile(html, pageCaching, home.Bytes()),
 		docs:    newStaticFile(html, pageCaching, docs.Bytes()),
 		robots:  newStaticFile("text/plain; charset=utf-8", pageCaching, []byte(robotsText(rt.prefixes))),

@@ -109,13 +109,12 @@ type docsEvents struct {
 type docsSample struct{ ID, Title, Text, Code string }
 
 // view collects what the pages show.
-func (a *docsAPI) view(rt *routing, d *apiDocument) *docsView {
+func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 	d.values = placeholders
 	if a.examples != nil {
 		d.values = a.examples
 	}
 	d.base, d.root = rt.bases[0].URL, rt.root
-	ended := !a.now().Before(a.legacySunset)
 	v := &docsView{
 		Base:         d.base,
 		Root:         d.root,
@@ -246,10 +245,12 @@ func (v *jsonValue) has(text string) bool {
 	return slices.ContainsFunc(v.list, func(e jsonValue) bool { return e.kind == jsonString && e.text == text })
 }
 
-// texts returns the strings of an array.
+// texts returns the strings of an array, without its other values.
 func (v *jsonValue) texts() (all []string) {
 	for _, e := range v.list {
-		all = append(all, e.text)
+		if e.kind == jsonString {
+			all = append(all, e.text)
+		}
 	}
 	return all
 }
@@ -469,10 +470,21 @@ func (d *apiDocument) kindOf(kind string, schema *jsonValue) template.HTML {
 			if limit.name == "maximum" && schema.at("minimum").kind == jsonNumber {
 				separator = " "
 			}
-			out += template.HTML(separator + limit.before + html.EscapeString(n.text) + limit.after)
+			out += template.HTML(separator + limit.before + html.EscapeString(grouped(n.text)) + limit.after)
 		}
 	}
 	return out
+}
+
+// grouped writes a whole number of five digits or more with commas: "1,000,000".
+func grouped(digits string) string {
+	if len(digits) < 5 {
+		return digits
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
 }
 
 func escapeAll(texts []string) (all []string) {

@@ -246,7 +246,8 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))
 	}
 	for _, contact := range e.commaList("security-contact") {
-		if u, err := url.Parse(contact); err != nil || !slices.Contains([]string{"mailto", "https", "tel"}, u.Scheme) {
+		u, err := url.Parse(contact)
+		if err != nil || !slices.Contains([]string{"mailto", "https", "tel"}, u.Scheme) || u.Host+u.Opaque == "" {
 			return o, usageError(fmt.Sprintf("-security-contact must be mailto:, https: or tel: URIs, not %q", contact))
 		}
 		o.securityContacts = append(o.securityContacts, contact)
