@@ -438,3 +438,33 @@ func builtEverywhere(t *testing.T, path string) bool {
 	}
 	return true
 }
+
+// TestHouse_securityNamesTestsThatThereAre holds the tests that SECURITY.md names.
+func TestHouse_securityNamesTestsThatThereAre(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source strings.Builder
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.Write(text)
+	}
+	named := regexp.MustCompile("`(Test[A-Z]\\w+)`").FindAllStringSubmatch(string(page), -1)
+	if len(named) < 15 {
+		t.Fatalf("it names %d tests", len(named))
+	}
+	for _, found := range named {
+		if !strings.Contains(source.String(), "\nfunc "+found[1]+"(t *testing.T) {") {
+			t.Errorf("there is no %s", found[1])
+		}
+	}
+}
