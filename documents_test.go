@@ -299,7 +299,7 @@ func TestDocuments_commandsWorkAsTheyStand(t *testing.T) {
 	if err := os.WriteFile(file, []byte(documentBlock(t, "WP-2019-000123")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o.do("license", "import", file, "-force") // -force: one day its end will be in the past
+	o.do("license", "import", file, "-account", o.account, "-force") // -force: one day its end will be in the past
 	if out := o.do("license", "list", "-search", "WP-2019-000123-ABCDEF", "-wide"); !strings.Contains(out, "pro") {
 		t.Errorf("imported: %s", out)
 	}
