@@ -464,6 +464,7 @@ func TestAccount_isTheMainOneWhereNoneIsNamedAndMayBeNamedByItsName(t *testing.T
 	s := newService(t)
 	roma := s.addAccount("Trattoria Roma")
 	twice := []string{s.addAccount("Imbiss"), s.addAccount("Imbiss")}
+	slices.Sort(twice) // ids of one millisecond come in any order
 	s.must("widget", "add", "of the main account")
 	s.must("widget", "add", "of Roma", "-account", "Trattoria Roma")
 	s.must("license", "add", "-product", "kds", "-account", "Trattoria Roma")
