@@ -786,6 +786,7 @@ func objects(list any) (all []map[string]any) {
 }
 
 func TestErase_listsABoundedNumberOfAddressesOfAsManyLeadsAsThereAre(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	raw(t, o.env["WIDGETD_DB"], manyRows(2*leadsReadAtOnce+1)+`INSERT INTO leads (id, account_id, type, email, created_at)
