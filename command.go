@@ -30,7 +30,7 @@ type usageError string
 func (u usageError) Error() string { return string(u) }
 
 // An option declares a flag together with its environment variable, if it has one, its line of
-// the help and its row of the README.
+// the help and its row of docs/operating.md.
 type option struct {
 	name        string // of the flag: "max-devices"
 	value       string // what the help shows as the value: "FILE"; "" for a switch
@@ -100,18 +100,6 @@ var commonOptions = []option{optDB, optKey, optJSON, optWide}
 
 // acceptedOptions returns the common options and the command's own.
 func (c *command) acceptedOptions() []option { return slices.Concat(commonOptions, c.options) }
-
-// The commands about the program itself.
-var helpCommands = []command{
-	{"version", "", "print the version of this program", nil, 0, showVersion},
-	{"help", "[COMMAND]", "print this list, or the options of a command", nil, 0, showHelp},
-}
-
-func showVersion(e *env) error {
-	return e.print(map[string]string{"version": buildName()}, buildName())
-}
-
-func showHelp(e *env) error { return help(e.stdout, e.commands) }
 
 // An env is what a command works with: its arguments and options, its streams and a clock.
 type env struct {
@@ -339,77 +327,11 @@ func (c *command) startsWith(word string) bool { return strings.HasPrefix(c.name
 
 // usage returns the command's name with the placeholders of its arguments and options.
 func (c *command) usage() string {
-	usage := c.name
-	if c.args != "" {
-		usage += " " + c.args
-	}
+	usage := c.signature()
 	for _, o := range c.options {
-		usage += " [-" + strings.TrimSuffix(o.name+" "+o.value, " ") + "]"
+		usage += " [" + o.signature() + "]"
 	}
 	return usage
-}
-
-// allOptions returns every option of the commands, each once, the common ones first.
-func allOptions(commands []command) []option {
-	all := slices.Clone(commonOptions)
-	for _, c := range commands {
-		for _, o := range c.options {
-			if !slices.ContainsFunc(all, func(known option) bool { return known.name == o.name }) {
-				all = append(all, o)
-			}
-		}
-	}
-	return all
-}
-
-// help prints all commands and all options.
-func help(w io.Writer, commands []command) error {
-	fmt.Fprintln(w, "widgetd serves the public API for widgets and licences. Its commands:")
-	fmt.Fprintln(w)
-	listCommands(w, commands, "")
-	fmt.Fprintln(w, "\nThe options of all commands, some with an environment variable.")
-	fmt.Fprintln(w, "'widgetd help COMMAND' shows the options of one command:")
-	fmt.Fprintln(w)
-	for _, o := range allOptions(commands) {
-		writeOption(w, o.general())
-	}
-	return nil
-}
-
-// listCommands prints the commands whose first word is word, or all if word is "".
-func listCommands(w io.Writer, commands []command, word string) {
-	for _, c := range commands {
-		if word == "" || c.startsWith(word) {
-			writeHelpLine(w, strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
-		}
-	}
-}
-
-// commandHelp prints the help of one command.
-func commandHelp(w io.Writer, commands []command, c *command) error {
-	fmt.Fprintf(w, "widgetd %s\n\n  %s\n\n", strings.TrimSuffix(c.name+" "+c.args, " "), c.help)
-	for _, o := range c.acceptedOptions() {
-		writeOption(w, o)
-	}
-	if slices.ContainsFunc(commands, func(other command) bool { return other.startsWith(c.name) }) {
-		fmt.Fprintln(w)
-		listCommands(w, commands, c.name)
-	}
-	return nil
-}
-
-// writeOption prints an option's line of the help.
-func writeOption(w io.Writer, o option) {
-	def := ""
-	if o.def != "" {
-		def = " (default " + o.def + ")"
-	}
-	name := strings.TrimSuffix("-"+o.name+" "+o.value, " ")
-	variable := ""
-	if o.hasVariable {
-		variable = ", " + o.variable()
-	}
-	writeHelpLine(w, name, o.help+def+variable)
 }
 
 // pastTime parses an option that is a moment in the past: a date (its first second in UTC), an

@@ -235,7 +235,8 @@ func (t *tx) removePastFingerprint(licenseID string, hash []byte) error {
 }
 
 // expireFingerprints has up to limit fingerprints of each kind that count for a licence until then
-// or less leave its count, and returns how many did. For "" it does so on any licence.
+// or less leave its count, and returns how many did. For "" it does so on any licence. Indexes name
+// these rows, so it costs the same however many others count.
 func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expired int, err error) {
 	of, args := ``, []any{until, limit}
 	if licenseID != "" {
@@ -258,7 +259,7 @@ func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expir
 
 // nextFingerprintEnd returns when the fingerprints that count for a licence without holding a seat
 // will be fewer by more than leaving; the zero stamp: not by time, or there are more of them than a
-// list reads.
+// list reads. It reads as many entries of two indexes as are to leave.
 func (t *tx) nextFingerprintEnd(licenseID string, leaving int) (at stamp, err error) {
 	if leaving >= maxListRows {
 		return stamp{}, nil

@@ -308,7 +308,11 @@ func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *test
 					for i := range 50 {
 						p.machines = append(p.machines, &machine{fingerprint: fmt.Sprint("machine-", i)})
 					}
-					for end := time.Now().Add(120 * 24 * time.Hour); time.Now().Before(end); {
+					length := days(120)
+					if underRace() {
+						length /= 6
+					}
+					for end := time.Now().Add(length); time.Now().Before(end); {
 						time.Sleep(time.Duration(p.random.Int64N(int64(4 * 24 * time.Hour))))
 						for range 1 + p.random.IntN(30) {
 							p.step()
@@ -316,7 +320,7 @@ func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *test
 					}
 					for _, code := range []string{"200", "409 transfer_limit_reached", "409 seat_limit_reached"} {
 						short := kind == kindFloating && hours == 1 // then hardly any machine is left to count
-						if p.answers[code] == 0 && !short {
+						if p.answers[code] == 0 && !short && !underRace() {
 							t.Errorf("%s was never answered: %v", code, p.answers)
 						}
 					}

@@ -31,7 +31,7 @@ type wing struct {
 
 // A route is one endpoint of the contract: who may call it, what is checked before it runs,
 // and the function that runs. The mux, the methods in answers to preflights, the legacy paths
-// and the test of the README's list all use this table.
+// and the tests of the documents all use this table.
 type route struct {
 	pattern string        // as net/http's, with a path relative to the base address
 	token   tokenRule     // whether it needs a bearer token

@@ -102,7 +102,7 @@ func runProgram(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// asOnAServer runs lines of the README as they stand there, but for the directory,
+// asOnAServer runs lines of the README or docs/operating.md as they stand there, but for the directory,
 // on a machine where the directory is the operator's and sudo, systemctl and the
 // alias widgetd do what they are for. systemctl notes what it is asked.
 func asOnAServer(t testing.TB, o *operator, lines string, more map[string]string) (asked string) {

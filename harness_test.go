@@ -995,20 +995,38 @@ func vectors(t testing.TB, name string) []byte {
 	return text
 }
 
-// readmeBlock returns the code block of the README that holds a text.
-func readmeBlock(t testing.TB, holds string) string {
+// A codeBlock is a fenced block of a document: what it is written in, such as "sh", and its text.
+type codeBlock struct{ language, text string }
+
+// codeBlocks returns the code blocks of the README and of docs/operating.md, whose commands are
+// run by tests.
+func codeBlocks(t testing.TB) (all []codeBlock) {
 	t.Helper()
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, found := range regexp.MustCompile("(?s)```\\w*\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
-		if strings.Contains(found[1], holds) {
-			return found[1]
+	for _, name := range []string{"README.md", "docs/operating.md"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+			all = append(all, codeBlock{found[1], found[2]})
 		}
 	}
-	t.Fatalf("no block of the README holds %q", holds)
-	return ""
+	return all
+}
+
+// documentBlock returns the one block of codeBlocks that holds a text.
+func documentBlock(t testing.TB, holds string) string {
+	t.Helper()
+	var found []string
+	for _, block := range codeBlocks(t) {
+		if strings.Contains(block.text, holds) {
+			found = append(found, block.text)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d blocks of the README and docs/operating.md hold %q", len(found), holds)
+	}
+	return found[0]
 }
 
 // The shapes of what may stand in no log: a licence key of ours, a token or a part of

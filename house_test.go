@@ -93,8 +93,8 @@ func (src *checkedSource) at(n ast.Node) string { return src.fset.Position(n.Pos
 var rooms = [][]string{
 	{"main.go", "serve.go", "upkeep.go", "demo.go"},
 	{"*_cli.go", "*_http.go", "docs.go", "docs_document.go", "event.go", "key.go", "lead.go", "legacy.go", "license_import.go", "openapi.go", "status.go", "widget.go"}, // those by name have endpoints or commands
-	{"answer.go", "command.go", "cors.go", "handlers.go", "health.go", "idempotency.go", "input.go", "metrics.go", "nearest.go", "notices.go", "static.go", "terminal.go"},
-	{"account.go", "device.go", "lead_address.go", "lease.go", "license.go", "license_key.go", "license_terms.go", "widget_stats.go",
+	{"answer.go", "command.go", "command_help.go", "cors.go", "handlers.go", "health.go", "idempotency.go", "input.go", "metrics.go", "nearest.go", "notices.go", "static.go", "terminal.go"},
+	{"account.go", "device.go", "device_transfer.go", "lead_address.go", "lease.go", "license.go", "license_key.go", "license_terms.go", "widget_stats.go",
 		"device_store.go", "event_store.go", "lead_store.go", "legacy_store.go", "license_store.go", "status_store.go", "widget_store.go"},
 	{"auth.go", "account_store.go", "cache.go", "keyring.go"}, // a token is an account's, so accounts are part of who calls
 	{"store.go", "store_file.go", "store_migrate.go", "store_migrate_steps.go", "store_writer.go", "question.go", "ratelimit.go"},
@@ -437,4 +437,34 @@ func builtEverywhere(t *testing.T, path string) bool {
 		}
 	}
 	return true
+}
+
+// TestHouse_securityNamesTestsThatThereAre holds the tests that SECURITY.md names.
+func TestHouse_securityNamesTestsThatThereAre(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source strings.Builder
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.Write(text)
+	}
+	named := regexp.MustCompile("`(Test[A-Z]\\w+)`").FindAllStringSubmatch(string(page), -1)
+	if len(named) < 15 {
+		t.Fatalf("it names %d tests", len(named))
+	}
+	for _, found := range named {
+		if !strings.Contains(source.String(), "\nfunc "+found[1]+"(t *testing.T) {") {
+			t.Errorf("there is no %s", found[1])
+		}
+	}
 }

@@ -115,13 +115,20 @@ func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead
 	return readNumbered(q, list, "lead", before, limit, (*lead).dest, func(l lead) int64 { return l.seq })
 }
 
-// erasedAtOnce is how many leads of an address one transaction erases: few enough for other writes
-// to wait less than 100 ms, even if each lead has 8 KiB of fields (BenchmarkErase).
-const erasedAtOnce = 100
+// erasedAtOnce is how many leads of an address the first transaction of erasing takes. The next ones
+// take more while they are short and fewer while they are long, between a fifth and twenty times as
+// many, so that other writes wait less than 100 ms whatever leads hold (BenchmarkErase).
+const (
+	erasedAtOnce = 100
+	shortErasing = 10 * time.Millisecond
+	longErasing  = 30 * time.Millisecond
+	fewestErased = erasedAtOnce / 5
+	mostErased   = erasedAtOnce * 20
+)
 
 // eraseLeads removes every lead of an owner that has the address, compared without case, and
-// returns how many there were. It does so in transactions of erasedAtOnce, so that other writes
-// go on in between; after an error, those that are left are found again. Until the WAL is
+// returns how many there were. It does so in short transactions, so that other writes go on in
+// between; after an error, those that are left are found again. Until the WAL is
 // truncated, it still holds the address.
 func (s *store) eraseLeads(ctx context.Context, o owner, email string) (erased int64, err error) {
 	// All rows are overwritten before the first is deleted: deleting moves rows to other pages,
@@ -140,18 +147,19 @@ func (s *store) eraseLeads(ctx context.Context, o owner, email string) (erased i
 	return erased, err
 }
 
-// eachLeadOfAddress calls f with the leads of an owner among which those of an address are, up to
-// erasedAtOnce in each transaction.
+// eachLeadOfAddress calls f with the leads of an owner among which those of an address are, as many
+// in each transaction as erasedAtOnce says.
 func (s *store) eachLeadOfAddress(
 	ctx context.Context, o owner, email string, f func(*tx, []leadAddress) error,
 ) error {
+	atOnce := erasedAtOnce
 	for _, r := range leadRanges(email) {
 		for more := true; more; {
 			began := time.Now()
 			var found []leadAddress
 			err := s.update(ctx, func(t *tx) (err error) {
 				t.invalidate()
-				if found, err = t.leadsInRange(o, r); err != nil {
+				if found, err = t.leadsInRange(o, r, atOnce); err != nil {
 					return err
 				}
 				return f(t, found)
@@ -159,9 +167,16 @@ func (s *store) eachLeadOfAddress(
 			if err != nil {
 				return err
 			}
-			if more = len(found) == erasedAtOnce; more {
+			took := time.Since(began)
+			if more = len(found) == atOnce; more {
 				r.after = found[len(found)-1].leadPlace
-				time.Sleep(time.Since(began)) // see updateInParts
+				time.Sleep(took) // see updateInParts
+			}
+			switch {
+			case took < shortErasing:
+				atOnce = min(2*atOnce, mostErased)
+			case took > longErasing:
+				atOnce = max(atOnce/2, fewestErased)
 			}
 		}
 	}
@@ -196,11 +211,11 @@ type leadAddress struct {
 	email string
 }
 
-// leadsInRange returns the first leads of an owner in a range, up to erasedAtOnce.
-func (q *queries) leadsInRange(o owner, r leadRange) ([]leadAddress, error) {
+// leadsInRange returns the first leads of an owner in a range, up to limit of them.
+func (q *queries) leadsInRange(o owner, r leadRange, limit int) ([]leadAddress, error) {
 	query, args := o.narrow(`SELECT digest, seq, email FROM leads WHERE (digest, seq) > (?, ?) AND digest <= ?`,
 		`+account_id`, r.after.digest, r.after.seq, r.last)
-	return collect(q, query+` ORDER BY digest, seq LIMIT ?`, append(args, erasedAtOnce),
+	return collect(q, query+` ORDER BY digest, seq LIMIT ?`, append(args, limit),
 		func(l *leadAddress) []any { return []any{&l.digest, &l.seq, &l.email} })
 }
 

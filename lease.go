@@ -160,7 +160,7 @@ func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
 // (contract, section 4): the later of its wall clock and a mark that it saves. The mark
 // advances with times that the service signed and with the monotonic clock, never with the
 // wall clock, so that a wall clock that was wrong once has no lasting effect. The service
-// does not use it: it is the rule that the README gives to devices, here for the tests.
+// does not use it: it is the rule that the documents give to devices, here for the tests.
 type offlineClock struct {
 	mark int64 // Unix seconds, saved with the token
 }

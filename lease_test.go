@@ -517,7 +517,7 @@ func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 	}
 }
 
-// TestLease_isJudgedByOpenSSLAndJQ runs the check that the README shows.
+// TestLease_isJudgedByOpenSSLAndJQ runs the check that docs/operating.md shows.
 func TestLease_isJudgedByOpenSSLAndJQ(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "sh", "openssl", "jq", "base64")
@@ -533,13 +533,7 @@ func TestLease_isJudgedByOpenSSLAndJQ(t *testing.T) {
 	s.check(err)
 	byNew, err := ring.sign(c)
 	s.check(err)
-	readme, err := os.ReadFile("README.md")
-	s.check(err)
-	_, script, found := strings.Cut(string(readme), "```sh\n# lease-check\n")
-	script, _, closed := strings.Cut(script, "```")
-	if !found || !closed {
-		t.Fatal("the README shows no lease-check")
-	}
+	script := documentBlock(t, "# lease-check\n")
 	check := func(token, fingerprint, audience string) (string, error) {
 		cmd := exec.Command("sh", "-c", script)
 		cmd.Dir = s.dir

@@ -314,7 +314,8 @@ func (t *tx) endTokens(l *license) error {
 }
 
 // withoutTransferLimit returns up to limit licences of an owner, in the order of their ids after
-// the id after, that limit devices but not transfers and are not revoked.
+// the id after, that limit devices but not transfers and are not revoked. It reads all licences
+// between these, some two seconds for a million: for a command that is run once.
 func (q *queries) withoutTransferLimit(o owner, after string, limit int) ([]*license, error) {
 	query, args := o.narrow(`SELECT `+licenseColumns+` FROM `+licenseTables+`
 		WHERE l.id > ? AND l.max_devices IS NOT NULL AND l.max_transfers IS NULL AND l.state <> 'revoked'`,

@@ -1,18 +1,29 @@
 #!/bin/sh
-# Measures the program on this machine and prints the numbers of the README's section on
-# speed: size of the binary, time to start, memory; leads a second with grouped writes,
-# compared with the same program with one transaction for each request; and requests a
-# second, compared with a bare net/http server that reads and decodes the same JSON and
-# answers a constant; and activations a second on small licences and on one licence of
-# 100,000 devices. All are medians: of five starts, or of five runs that alternate with
-# those that they are compared with. A run fails if an answer is not a success. It removes
-# all files that it makes.
+# Measures the program on this machine and prints the numbers of docs/performance.md. It removes
+# all files that it makes, and fails if an answer is not a success.
 #
 #   ./load.sh [SECONDS]        of each run, 1 to 30; by default 2, which takes about seven minutes
 #
-# Needs Go, curl, jq, sqlite3, wrk, taskset and systemd-socket-activate. It talks to itself,
-# on loopback ports $PORT (18080) and the next, and writes below $TMPDIR (by default
-# /var/tmp, which is on a disk).
+# What it measures, in this order:
+#
+#   binary       its size, stripped.
+#   start        from the first request, for which socket activation starts the program with a new
+#                database, to its answer. Memory is that two seconds later, idle.
+#   leads        how many a second are stored with 64 connections, with grouped writes and with one
+#                transaction for each request: the same program, built with batches of one.
+#   activations  a second, each of a new device, on 20,000 small licences and on one licence that has
+#                100,000 devices.
+#   ratios       requests a second, and the 99th percentile of the latency, ÷ those of a bare net/http
+#                server that reads and decodes the same JSON and answers a constant of the same length
+#                (TestBaseline). First client and server share all cores, then each has one.
+#
+# All numbers are medians: of five starts, or of five runs that alternate with those that they are
+# compared with. Absolute numbers depend on the machine; ratios depend on it less. Most ratios vary by
+# a tenth between runs of this script.
+#
+# Needs Go, curl, jq, sqlite3, wrk, taskset and systemd-socket-activate. It talks to itself, on
+# loopback ports $PORT (18080) and the next, and writes below $TMPDIR (by default /var/tmp, which is
+# on a disk: on one in memory a sync costs nothing, and the numbers of writes mean nothing).
 set -eu
 
 seconds=${1:-2} port=${PORT:-18080} connections=64 unlimited=1000000000

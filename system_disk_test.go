@@ -196,7 +196,7 @@ func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 	l := startLoad(t, p.base, "load", 4, time.Millisecond)
 	l.grows(200)
 	before := l.sofar()
-	daily := regexp.MustCompile(`(?m)^ExecStart=/bin/sh -c '(.*)'$`).FindStringSubmatch(readmeBlock(t, "Description=Copy of the widgetd database"))[1]
+	daily := regexp.MustCompile(`(?m)^ExecStart=/bin/sh -c '(.*)'$`).FindStringSubmatch(documentBlock(t, "Description=Copy of the widgetd database"))[1]
 	asOnAServer(t, o, strings.NewReplacer("$$", "$", "%%", "%").Replace(daily), nil)
 	l.grows(50)
 	l.stop()
@@ -205,7 +205,7 @@ func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 	if len(copies) != 1 || !regexp.MustCompile(`^\d{8}T\d{6}Z\.db$`).MatchString(copies[0]) {
 		t.Fatalf("copies %q", copies)
 	}
-	steps := strings.ReplaceAll(readmeBlock(t, "install -m 600 backup/"), "20261121T031500Z.db", copies[0])
+	steps := strings.ReplaceAll(documentBlock(t, "install -m 600 backup/"), "20261121T031500Z.db", copies[0])
 	if asked := asOnAServer(t, o, steps, nil); asked != "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n" {
 		t.Errorf("systemd was asked %q", asked)
 	}

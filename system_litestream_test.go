@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A replicated service has Litestream beside it, with the README's configuration.
+// A replicated service has Litestream beside it, with the configuration of docs/operating.md.
 type replicated struct {
 	t         testing.TB
 	o         *operator
@@ -34,7 +34,7 @@ func startReplicated(t testing.TB) *replicated {
 	if err := os.Mkdir(data, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	config := strings.NewReplacer("/var/lib/widgetd", data, "/mnt/backup", filepath.Join(dir, "backup")).Replace(readmeBlock(t, "type: file"))
+	config := strings.NewReplacer("/var/lib/widgetd", data, "/mnt/backup", filepath.Join(dir, "backup")).Replace(documentBlock(t, "type: file"))
 	if err := os.WriteFile(filepath.Join(dir, "litestream.yml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -111,14 +111,14 @@ func (r *replicated) loseDisk() {
 	}
 }
 
-// restore does what the README says. On a new disk there is nothing to put aside.
+// restore does what docs/operating.md says. On a new disk there is nothing to put aside.
 func (r *replicated) restore(newDisk bool) {
 	r.t.Helper()
 	program, err := exec.LookPath("litestream")
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	steps := readmeBlock(r.t, "litestream restore")
+	steps := documentBlock(r.t, "litestream restore")
 	if newDisk {
 		kept := ""
 		for line := range strings.Lines(steps) {

@@ -223,7 +223,7 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 			t.Errorf("systemd was asked %q; in place is %q (%v)", asked, text, err)
 		}
 	}
-	follow(readmeBlock(t, "widgetd.before\n"), "restart widgetd\n", "the new program")
+	follow(documentBlock(t, "widgetd.before\n"), "restart widgetd\n", "the new program")
 	p := startAsTheUnit(t, o)
 	if _, _, err := postLead(newClient(t), p.base, "lost.by.going.back@example.com"); err != nil {
 		t.Error(err)
@@ -235,7 +235,7 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 	if len(copies) != 1 {
 		t.Fatalf("copies %q", copies)
 	}
-	back := strings.ReplaceAll(readmeBlock(t, "mkdir newer"), "widgetd.db"+copyOfOld, filepath.Base(copies[0]))
+	back := strings.ReplaceAll(documentBlock(t, "mkdir newer"), "widgetd.db"+copyOfOld, filepath.Base(copies[0]))
 	follow(back, "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n", "the old program")
 	if info, err := os.Stat(db); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info, err)

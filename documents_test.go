@@ -1,0 +1,379 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/constant"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// documents returns the texts of the Markdown files at the top and in docs, by path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md"} {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[name] = string(text)
+		}
+	}
+	for _, name := range []string{"README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md", "docs/operating.md", "docs/performance.md"} {
+		if all[name] == "" {
+			t.Fatalf("there is no %s", name)
+		}
+	}
+	return all
+}
+
+var (
+	fencedBlock  = regexp.MustCompile("(?ms)^```.*?^```$")
+	inlineCode   = regexp.MustCompile("`([^`\n]+)`")
+	heading      = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	markdownLink = regexp.MustCompile(`\[[^\]]*\]\(([^)\s]*)\)|<(https?://[^>]*)>`)
+)
+
+// anchors returns the anchors that GitHub gives to the headings of a document.
+func anchors(text string) map[string]bool {
+	all := map[string]bool{}
+	for _, found := range heading.FindAllStringSubmatch(fencedBlock.ReplaceAllString(text, ""), -1) {
+		anchor := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case unicode.IsLetter(r) || unicode.IsDigit(r) || r == '-' || r == '_':
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, found[1])
+		name := anchor
+		for n := 1; all[name]; n++ {
+			name = fmt.Sprintf("%s-%d", anchor, n)
+		}
+		all[name] = true
+	}
+	return all
+}
+
+// wrongLink says what is wrong with a link of a document: "" for a file or heading that there is, and
+// for a well-formed address elsewhere, which is not asked.
+func wrongLink(all map[string]string, from, target string) string {
+	u, err := url.Parse(target)
+	switch {
+	case err != nil:
+		return err.Error()
+	case u.Scheme == "https" && u.Host != "", u.Scheme == "http" && u.Hostname() == "127.0.0.1":
+		return ""
+	case u.Scheme != "" || u.Host != "" || strings.HasPrefix(u.Path, "/"):
+		return "it is neither a path of this repository nor an https address"
+	}
+	path := from
+	if u.Path != "" {
+		path = filepath.Join(filepath.Dir(from), u.Path)
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "there is no such file"
+	}
+	if u.Fragment != "" && !anchors(all[path])[u.Fragment] {
+		return "there is no such heading"
+	}
+	return ""
+}
+
+func TestDocuments_linksHaveTargets(t *testing.T) {
+	t.Parallel()
+	all := documents(t)
+	found := 0
+	for name, text := range all {
+		prose := inlineCode.ReplaceAllString(fencedBlock.ReplaceAllString(text, ""), "code")
+		for _, l := range markdownLink.FindAllStringSubmatch(prose, -1) {
+			found++
+			if wrong := wrongLink(all, name, l[1]+l[2]); wrong != "" {
+				t.Errorf("%s links to %s: %s", name, l[1]+l[2], wrong)
+			}
+		}
+	}
+	if found < 40 {
+		t.Errorf("found %d links only: the test sees too little", found)
+	}
+	for _, bad := range []string{"", "README.md#nowhere", "nowhere.md", "#nowhere", "http://example.com/", "/docs", "docs/operating.md#run-the-service"} {
+		if wrongLink(all, "README.md", bad) == "" && bad != "" {
+			t.Errorf("%q is not found wrong", bad)
+		}
+	}
+}
+
+func TestDocuments_readmeIsShort(t *testing.T) {
+	t.Parallel()
+	if lines := strings.Count(documents(t)["README.md"], "\n"); lines >= 250 {
+		t.Errorf("the README has %d lines: what operators look up belongs into docs/operating.md, what callers do into /docs", lines)
+	}
+}
+
+// fileName is how a file of this repository is named in a text; not NOUN.go, nor *_test.go.
+var fileName = regexp.MustCompile(`^(?:[a-z.]+/)*[a-z][a-z0-9_-]*\.(?:go|sql|sh|md|service|socket|html)$`)
+
+func TestDocuments_nameFilesThatThereAre(t *testing.T) {
+	t.Parallel()
+	found := 0
+	for name, text := range documents(t) {
+		for _, code := range inlineCode.FindAllStringSubmatch(fencedBlock.ReplaceAllString(text, ""), -1) {
+			if !fileName.MatchString(code[1]) {
+				continue
+			}
+			found++
+			if _, err := os.Stat(code[1]); err != nil {
+				t.Errorf("%s names %s: %v", name, code[1], err)
+			}
+		}
+	}
+	if found < 25 {
+		t.Errorf("found %d names of files only: the test sees too little", found)
+	}
+}
+
+// wrongCommand says what is wrong with the words of a command line behind the program's name: a
+// command or an option that there is not. "…" stands for whatever may follow.
+func wrongCommand(line string) string {
+	line, _, _ = strings.Cut(regexp.MustCompile(`\$+\([^)]*\)`).ReplaceAllString(line, "X"), "|")
+	words := strings.Fields(strings.TrimRight(line, ")'\""))
+	if len(words) == 0 {
+		return ""
+	}
+	cmd, rest := findCommand(commands(), words)
+	if cmd == nil {
+		known := slices.ContainsFunc(commands(), func(c command) bool { return c.startsWith(words[0]) })
+		if known && (len(words) == 1 || words[1] == "…") {
+			return ""
+		}
+		return "there is no such command"
+	}
+	for _, word := range rest {
+		name := strings.TrimLeft(word, "-")
+		if name == word || name == "" || name == "h" {
+			continue
+		}
+		if !slices.ContainsFunc(cmd.acceptedOptions(), func(o option) bool { return o.name == name }) {
+			return "it has no option -" + name
+		}
+	}
+	return ""
+}
+
+func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
+	t.Parallel()
+	lines := regexp.MustCompile(`(?m)(?:^|\./|/bin/|\$\()widgetd ([a-z-]+(?: .*)?)$|^go run \. ([a-z-]+(?: .*)?)$`)
+	found := 0
+	check := func(name, line string) {
+		found++
+		if wrong := wrongCommand(line); wrong != "" {
+			t.Errorf("%s: widgetd %s: %s", name, line, wrong)
+		}
+	}
+	for name, text := range documents(t) {
+		for _, block := range fencedBlock.FindAllString(text, -1) {
+			for _, l := range lines.FindAllStringSubmatch(block, -1) {
+				check(name, l[1]+l[2])
+			}
+		}
+		for _, code := range inlineCode.FindAllStringSubmatch(fencedBlock.ReplaceAllString(text, ""), -1) {
+			if line, ours := strings.CutPrefix(code[1], "widgetd "); ours && !strings.Contains(line, "[") { // no usage of the reference
+				check(name, line)
+			} else if cmd, _ := findCommand(commands(), strings.Fields(code[1])); cmd != nil && strings.Contains(code[1], " -") {
+				check(name, code[1]) // "leads erase -litestream"
+			}
+		}
+	}
+	if found < 60 {
+		t.Errorf("found %d command lines only: the test sees too little", found)
+	}
+	for line, want := range map[string]string{
+		"frobnicate": "there is no such command", "license frobnicate": "there is no such command", "backup -nonsense x.db": "it has no option -nonsense",
+		"license …": "", "license add -h": "", "help --markdown": "", `backup "backup/$$(date -u +%%Y).db"'`: "",
+	} {
+		if got := wrongCommand(line); got != want {
+			t.Errorf("%q: %q, want %q", line, got, want)
+		}
+	}
+}
+
+// notRun are texts of the shell blocks that no test runs as they stand, and why.
+var notRun = map[string]string{
+	"go run . demo":                 "TestDemo_ runs the demo",
+	"go test ./...":                 "it is what runs",
+	"scp widgetd deploy/":           "it copies to a server; .ci/run builds with the same flags",
+	"systemctl enable --now":        "it enables units of systemd",
+	"litestream sync -wait -socket": "TestLitestream_ runs it with paths of its own",
+}
+
+func TestDocuments_shellBlocksAreRunByATestOrItIsSaidWhyNot(t *testing.T) {
+	t.Parallel()
+	run := map[string]bool{}
+	names, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`documentBlock\((?:r\.)?t, "([^"]*)"\)`).FindAllStringSubmatch(string(text), -1) {
+			run[strings.ReplaceAll(found[1], `\n`, "\n")] = true
+		}
+	}
+	blocks := 0
+	for _, block := range codeBlocks(t) {
+		if block.language != "sh" && block.language != "sql" && block.language != "csv" {
+			continue
+		}
+		blocks++
+		holds := func(text string) bool { return strings.Contains(block.text, text) }
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(run)), holds) && !slices.ContainsFunc(slices.Collect(maps.Keys(notRun)), holds) {
+			t.Errorf("no test runs this block:\n%s", block.text)
+		}
+	}
+	if blocks < 15 {
+		t.Errorf("found %d blocks only: the test sees too little", blocks)
+	}
+	for text := range notRun {
+		documentBlock(t, text)
+	}
+}
+
+func TestDocuments_installingWorksAsTheReadmeSays(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	o := &operator{t: t, dir: dir, ran: map[string]bool{},
+		env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}}
+	asOnAServer(t, o, documentBlock(t, "useradd --system"), map[string]string{"useradd": "true", "install": "true"})
+	if address, origins := o.do("base-url"), o.do("origin", "list"); !strings.Contains(address, "https://api.example.com/v1") || !strings.Contains(origins, "https://www.example.com") {
+		t.Errorf("%q, %q", address, origins)
+	}
+}
+
+func TestDocuments_commandsWorkAsTheyStand(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "jq", "sqlite3")
+	o := newOperator(t)
+	asOnAServer(t, o, documentBlock(t, "widgetd account add 'Bistro Ltd'"), nil)
+	for command, want := range map[string]string{"widget": "Lunch menu", "license": "kitchen-display", "origin": "https://www.bistro.example", "token": "stats:read leads:read"} {
+		if out := o.do(command, "list", "-wide"); !strings.Contains(out, want) {
+			t.Errorf("%s list: %s, want %q in it", command, out, want)
+		}
+	}
+	asOnAServer(t, o, documentBlock(t, "widgetd status"), nil)
+	asOnAServer(t, o, documentBlock(t, "widgetd backup backup-2026"), nil)
+	asOnAServer(t, o, documentBlock(t, "widgetd leads erase guest@example.com"), nil)
+	asOnAServer(t, o, documentBlock(t, "sqlite3 -readonly -box"), nil)
+	if _, err := os.Stat(filepath.Join(o.dir, "backup-2026-11-21.db")); err != nil {
+		t.Error(err)
+	}
+	runProgram(t, "sqlite3", "-bail", o.env["WIDGETD_DB"], documentBlock(t, "INSERT INTO origins"))
+	if out := o.do("origin", "list"); !strings.Contains(out, "https://menu.bistro.example") {
+		t.Errorf("origin list: %s", out)
+	}
+	queries := documentBlock(t, "-- licences that are full")
+	runProgram(t, "sqlite3", "-readonly", "-bail", o.env["WIDGETD_DB"], "\n"+queries)
+	license := o.objects("license", "list")[0]["id"].(string)
+	audit := queries[strings.Index(queries, "-- who did what"):]
+	if out := runProgram(t, "sqlite3", "-readonly", o.env["WIDGETD_DB"], "\n"+strings.ReplaceAll(audit, "lic_…", license)); !strings.Contains(out, "license.created") {
+		t.Errorf("who did what: %q", out)
+	}
+	file := filepath.Join(o.dir, "licenses.csv")
+	if err := os.WriteFile(file, []byte(documentBlock(t, "WP-2019-000123")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.do("license", "import", file, "-account", o.account, "-force") // -force: one day its end will be in the past
+	if out := o.do("license", "list", "-search", "WP-2019-000123-ABCDEF", "-wide"); !strings.Contains(out, "pro") {
+		t.Errorf("imported: %s", out)
+	}
+}
+
+// constantTexts returns every constant string of the program.
+func constantTexts(t *testing.T) (all []string) {
+	src := source(t)
+	for _, f := range src.files {
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			if e, ok := n.(ast.Expr); ok {
+				if value := src.info.Types[e].Value; value != nil && value.Kind() == constant.String {
+					all = append(all, constant.StringVal(value))
+				}
+			}
+			return true
+		})
+	}
+	return all
+}
+
+// tableTexts returns the code in the first column of the tables in a chapter of docs/operating.md.
+func tableTexts(t *testing.T, chapter string) (all []string) {
+	t.Helper()
+	_, text, found := strings.Cut(documents(t)["docs/operating.md"], "\n"+chapter+"\n")
+	if !found {
+		t.Fatalf("docs/operating.md has no chapter %q", chapter)
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]*)` \\|").FindAllStringSubmatch(text, -1) {
+		all = append(all, row[1])
+	}
+	return all
+}
+
+func TestDocuments_faultsReadAsTheServiceReportsThem(t *testing.T) {
+	t.Parallel()
+	texts, faults := constantTexts(t), tableTexts(t, "## Faults")
+	for _, fault := range faults {
+		begins := strings.TrimSuffix(fault, "…")
+		if !slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, begins) }) {
+			t.Errorf("no text of the program holds %q", begins)
+		}
+	}
+	want := []string{walLargeReason, walLargeLitestreamReason, faultKeyFile, noticeOrigins, noticeRates, noticeTokens, noticeBusy}
+	for _, err := range []error{errStorageFull, errReplaced, errHeader, errClosed, errors.New("anything else")} {
+		want = append(want, storageReason(err))
+	}
+	for _, reason := range want {
+		if !slices.Contains(faults, reason) {
+			t.Errorf("%q is missing in the table of faults", reason)
+		}
+	}
+}
+
+func TestDocuments_listEveryMetricAndView(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	var text strings.Builder
+	s.server.writeMetrics(&text)
+	var metrics, views []string
+	for _, found := range regexp.MustCompile(`(?m)^# TYPE (widgetd_\w+) `).FindAllStringSubmatch(text.String(), -1) {
+		metrics = append(metrics, found[1])
+	}
+	schema, err := os.ReadFile("schema.sql")
+	s.check(err)
+	for _, found := range regexp.MustCompile(`(?m)^CREATE VIEW (\w+)`).FindAllStringSubmatch(string(schema), -1) {
+		views = append(views, found[1])
+	}
+	for chapter, want := range map[string][]string{"### Metrics": metrics, "## Reading the file with sqlite3": views} {
+		got := tableTexts(t, chapter)
+		slices.Sort(want)
+		if slices.Sort(got); !slices.Equal(got, want) || len(want) == 0 {
+			t.Errorf("%s has %q, want %q", chapter, got, want)
+		}
+	}
+}
