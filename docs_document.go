@@ -115,6 +115,10 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 		d.values = a.examples
 	}
 	d.base, d.root = rt.bases[0].URL, rt.root
+	d.fromSites = map[string]bool{}
+	for i := range a.routes {
+		d.fromSites[a.routes[i].pattern] = a.routes[i].origin != originAny
+	}
 	v := &docsView{
 		Base:         d.base,
 		Root:         d.root,
@@ -173,6 +177,7 @@ type apiDocument struct {
 	all        jsonValue
 	base, root string            // of the service, in place of documentBase and documentRoot
 	values     map[string]string // in the curl lines, by name
+	fromSites  map[string]bool   // calls, as "POST /widget/leads", that a browser makes from a listed site
 }
 
 // newAPIDocument parses an OpenAPI document.
@@ -514,13 +519,9 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 			if name == "limit" {
 				query = append(query, "limit=2")
 			}
-		case "header":
-			if p.at("required").boolean {
-				options = append(options, "-H "+shellQuote(name+": "+d.exampleOf(c.Path, name, value)))
-			}
 		}
 	}
-	if c.Path == "/widget/leads" { // a browser's, so that the lead is the site's account's
+	if d.fromSites[c.Method+" "+c.Path] {
 		options = append(options, "-H "+shellQuote("Origin: "+d.values["Origin"]))
 	}
 	if len(c.Scopes) > 0 && !c.TokenOptional {
