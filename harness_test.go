@@ -428,7 +428,9 @@ func (s *service) do(method, path, body string, headers ...string) answer {
 	w := httptest.NewRecorder()
 	s.server.ServeHTTP(w, r)
 	s.told.hearRequest(body, r.Header)
-	s.told.hear(w.Body.String())
+	if !strings.HasSuffix(path, "/openapi.json") { // which is long, and public
+		s.told.hear(w.Body.String())
+	}
 	return s.documented(r, w)
 }
 

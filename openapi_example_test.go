@@ -168,16 +168,19 @@ func TestOpenAPI_examplesOfRequestsSucceed(t *testing.T) {
 	sent := 0
 	for _, o := range operations() {
 		examples := bodyExamples(o)
-		for name := range examples {
-			f := newExampleFixture(t)
+		if len(examples) == 0 {
+			if routeOf(o) != nil && (o.method == "POST" || o.method == "PATCH") {
+				t.Errorf("%s has no example of a body", o.name())
+			}
+			continue
+		}
+		f := newExampleFixture(t)
+		for _, name := range slices.Sorted(maps.Keys(examples)) {
 			if prepare := before[o.id()]; prepare != nil {
 				prepare(f)
 			}
 			f.send(o, f.fill(exampleValue(t, o, name)))
 			sent++
-		}
-		if len(examples) == 0 && routeOf(o) != nil && (o.method == "POST" || o.method == "PATCH") {
-			t.Errorf("%s has no example of a body", o.name())
 		}
 	}
 	if sent < 20 {
@@ -187,8 +190,12 @@ func TestOpenAPI_examplesOfRequestsSucceed(t *testing.T) {
 
 func TestOpenAPI_examplesOfParametersSucceed(t *testing.T) {
 	t.Parallel()
+	reading := newExampleFixture(t) // which no GET changes
 	for _, o := range operations() {
-		f := newExampleFixture(t)
+		f := reading
+		if o.method != "GET" {
+			f = newExampleFixture(t)
+		}
 		query, headers := url.Values{}, []string{}
 		for _, p := range o.params {
 			example, given := p["example"]
