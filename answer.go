@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"strconv"
@@ -79,6 +81,9 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 			return
 		}
 		s.write(w, reply{http.StatusOK, v.body})
+		return
+	case *staticFile:
+		s.sendStatic(w, r, v)
 		return
 	case jsonAppender:
 		s.write(w, reply{http.StatusOK, append(v.appendJSON(make([]byte, 0, 1024)), '\n')})
@@ -180,4 +185,10 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 type taggedBody struct {
 	body []byte
 	tag  string
+}
+
+// etag returns a strong validator of a body (RFC 9110, section 8.8.3).
+func etag(body []byte) string {
+	sum := sha256.Sum256(body)
+	return `"` + hex.EncodeToString(sum[:12]) + `"`
 }

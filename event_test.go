@@ -325,11 +325,11 @@ func TestEvent_namesItsSubjectAndWhatKindItIs(t *testing.T) {
 	s.post("/widget/license/deactivate", activateBody(key, "a")).is(200)
 	lead := s.post("/widget/leads", aLead).is(200).text("id")
 	s.change(func(t *tx) error {
-		return t.addEvent(event{Type: "account.renamed", AccountID: s.account, SubjectID: s.account, Actor: "command:anna"})
+		return t.addEvent(event{Type: "account.rate_changed", AccountID: s.account, SubjectID: s.account, Actor: "command:anna"})
 	})
 	list := s.get("/events", "Authorization: Bearer "+s.token(s.account, scopeEvents)).is(200).json()["data"].([]any)
 	for i, want := range []map[string]any{
-		{"type": "account.renamed", "subject_id": s.account, "data": map[string]any{}},
+		{"type": "account.rate_changed", "subject_id": s.account, "data": map[string]any{}},
 		{"type": "lead.created", "subject_id": lead, "lead_id": lead, "data": map[string]any{}},
 		{"type": "device.released", "subject_id": id, "license_id": id, "device_id": device, "data": map[string]any{"by": "device"}},
 		{"type": "device.activated", "subject_id": id, "license_id": id, "device_id": device, "data": map[string]any{}},

@@ -39,6 +39,7 @@ type route struct {
 	origin  originRule    // which Origins it accepts
 	address string        // name of the rate limit by address for anonymous callers; "": none
 	free    bool          // never charged to an account
+	open    bool          // scripts of every site may read the answer, not only those of listed origins
 	beacon  bool          // also accepts JSON as text/plain, which needs no preflight
 	noBody  bool          // every member may be absent, so that an empty body stands for {}
 	creates bool          // each request adds something: honours Idempotency-Key
@@ -57,6 +58,7 @@ type route struct {
 type rootPath struct {
 	path  string // "/livez"; one that ends in / gets every path below it, as it was sent, with any method
 	serve func(w *response, r *http.Request)
+	open  bool // as route.open
 }
 
 // A chore is background work of a wing, done once a second.
@@ -200,34 +202,43 @@ func (s *server) refresh() error {
 
 // register adds every path to the mux, with an answer to the methods that it does not have.
 func (s *server) register(rt *routing) {
-	handle := func(pattern string, f func(*response, *http.Request)) {
-		rt.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { f(w.(*response), r) })
+	handle := func(pattern string, open bool, f func(*response, *http.Request)) {
+		rt.mux.HandleFunc(pattern, func(inner http.ResponseWriter, r *http.Request) {
+			w := inner.(*response)
+			if open {
+				allowEveryOrigin(w)
+			}
+			f(w, r)
+		})
 	}
-	methods := map[string][]string{}
+	methods, open := map[string][]string{}, map[string]bool{}
 	for i := range s.routes {
 		r := &s.routes[i]
 		methods[r.path()] = append(methods[r.path()], r.method())
+		open[r.path()] = open[r.path()] || r.open
 		if len(r.members) > 0 {
 			rt.members[r.path()] = r.members
 		}
 		for _, prefix := range rt.prefixes {
-			handle(r.method()+" "+prefix+r.path(), func(w *response, req *http.Request) { s.serve(w, req, r) })
+			handle(r.method()+" "+prefix+r.path(), r.open, func(w *response, req *http.Request) { s.serve(w, req, r) })
 		}
 	}
 	for p, allowed := range methods {
 		for _, prefix := range rt.prefixes {
-			handle(prefix+p, func(w *response, req *http.Request) { s.otherMethod(w, req, withHead(allowed)) })
+			handle(prefix+p, open[p], func(w *response, req *http.Request) {
+				s.otherMethod(w, req, withHead(allowed))
+			})
 		}
 	}
 	for _, root := range s.roots {
 		if !strings.HasSuffix(root.path, "/") {
-			handle("GET "+root.path, root.serve)
-			handle(root.path, func(w *response, req *http.Request) {
+			handle("GET "+root.path, root.open, root.serve)
+			handle(root.path, root.open, func(w *response, req *http.Request) {
 				s.otherMethod(w, req, []string{"GET", "HEAD"})
 			})
 		}
 	}
-	handle("/", func(w *response, req *http.Request) { s.fail(w, req, errNotFound) })
+	handle("/", false, func(w *response, req *http.Request) { s.fail(w, req, errNotFound) })
 }
 
 // inBase returns the part of a path after the path of a base address, and whether it is below

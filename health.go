@@ -12,7 +12,7 @@ import (
 func healthWing(s *server) wing {
 	return wing{
 		routes: []route{{pattern: "GET /widget/health", free: true, run: endpoint(s.showHealth)}},
-		roots:  []rootPath{{"/livez", s.showAlive}},
+		roots:  []rootPath{{path: "/livez", serve: s.showAlive}},
 	}
 }
 

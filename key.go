@@ -15,7 +15,7 @@ import (
 )
 
 func keyWing(s *server) wing {
-	return wing{roots: []rootPath{{"/.well-known/jwks.json", s.showKeys}}}
+	return wing{roots: []rootPath{{path: "/.well-known/jwks.json", serve: s.showKeys}}}
 }
 
 // The event types of keys. Keys are nobody's in particular, so their events belong to the main

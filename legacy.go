@@ -26,7 +26,7 @@ type legacyAPI struct {
 func legacyWing(s *server) wing {
 	a := &legacyAPI{server: s}
 	return wing{
-		roots:  []rootPath{{legacyPrefix, a.serveLegacy}},
+		roots:  []rootPath{{path: legacyPrefix, serve: a.serveLegacy}},
 		chores: []chore{{fault: "legacy calls can't be counted", atEnd: true, run: a.flush}},
 	}
 }

@@ -120,6 +120,7 @@ func wings(s *server) []wing {
 		healthWing(s),
 		keyWing(s),
 		legacyWing(s),
+		openapiWing(s),
 	}
 }
 

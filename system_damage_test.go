@@ -178,7 +178,7 @@ func (f *filledFile) serveDamaged(t testing.TB, path, what string) (report damag
 	st, err := openStore(path, storeOptions{busyTimeout: time.Second})
 	if err == nil {
 		var log strings.Builder
-		s := &service{t: t, dir: filepath.Dir(path), store: st, keys: f.keys}
+		s := &service{t: t, dir: filepath.Dir(path), store: st, keys: f.keys, damaged: true}
 		s.server, err = newServer(st, f.keys, serverOptions{anonymousRate: 1 << 30, failedLookupRate: 1 << 30, legacySunset: defaultSunset}, slog.New(slog.NewTextHandler(&log, nil)), wings)
 		if err == nil {
 			report.statuses = map[string]int{}

@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -402,12 +400,6 @@ func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsRequest) 
 	report := &statsReport{AccountID: o.account, Widgets: rows}
 	report.Totals, report.Series = sum.show(true)
 	return report, err
-}
-
-// etag returns a strong validator of a body (RFC 9110, section 8.8.3).
-func etag(body []byte) string {
-	sum := sha256.Sum256(body)
-	return `"` + hex.EncodeToString(sum[:12]) + `"`
 }
 
 func widgetAdd(e *env) error {

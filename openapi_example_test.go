@@ -1,0 +1,383 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// An exampleFixture is a service that has what the document's examples name.
+type exampleFixture struct {
+	*service
+	admin  string
+	lease  string            // the token of the device
+	real   map[string]string // what an id or a key of the examples is here
+	answer map[string][]any  // decoded answers by operationId, for comparing examples with
+}
+
+// exampleOf returns the example of a member or a parameter that holds an id.
+func exampleOf(t testing.TB, names ...string) string {
+	t.Helper()
+	text, ok := child(openapiDocument(), append([]string{"components", "parameters"}, names...)...)["example"].(string)
+	if !ok {
+		t.Fatalf("the document has no example of %v", names)
+	}
+	return text
+}
+
+func newExampleFixture(t testing.TB) *exampleFixture {
+	t.Helper()
+	f := &exampleFixture{service: newService(t, withoutAddressLimits), real: map[string]string{}, answer: map[string][]any{}}
+	f.change(func(t *tx) error { return t.setRate(f.account, 1_000_000) })
+	f.admin = "Authorization: Bearer " + f.token(f.account, scopeAdmin)
+	widget := f.addWidget(f.account)
+	post := func(id, name string) node {
+		o := operationByID(t, id)
+		return f.send(o, f.fill(exampleValue(t, o, name)))
+	}
+	f.real[exampleOf(t, "account_id")] = f.account
+	f.real[exampleValue(t, operationByID(t, "sendWidgetEvents"), "lunch").(node)["widget"].(string)] = widget
+	issued := post("createLicense", "seats")
+	f.real[exampleOf(t, "license_id")] = issued["id"].(string)
+	f.real[exampleValue(t, operationByID(t, "verifyLicense"), "key").(node)["license_key"].(string)] = issued["key"].(string)
+	active := post("activateLicense", "first")
+	f.real[exampleOf(t, "device_id")], f.lease = active["device"].(node)["id"].(string), active["token"].(string)
+	post("createLead", "contact")
+	post("sendWidgetEvents", "lunch")
+	post("updateLicense", "more_seats")
+	return f
+}
+
+func operationByID(t testing.TB, id string) *operation {
+	t.Helper()
+	for _, o := range operations() {
+		if o.id() == id {
+			return o
+		}
+	}
+	t.Fatalf("the document has no operation %s", id)
+	return nil
+}
+
+// bodyExamples returns the examples of an operation's body, by name.
+func bodyExamples(o *operation) node {
+	return child(o.node, "requestBody", "content", "application/json", "examples")
+}
+
+func exampleValue(t testing.TB, o *operation, name string) any {
+	t.Helper()
+	example := child(bodyExamples(o), name)
+	if example == nil {
+		t.Fatalf("%s has no example %s", o.name(), name)
+	}
+	return example["value"]
+}
+
+// firstExample returns the example of a body with the most members.
+func firstExample(o *operation) (value any) {
+	examples := bodyExamples(o)
+	for _, name := range slices.Sorted(maps.Keys(examples)) {
+		if v, ok := child(examples, name)["value"].(node); ok && (value == nil || len(v) > len(value.(node))) {
+			value = v
+		}
+	}
+	return value
+}
+
+// fill puts the ids and keys of the service into an example.
+func (f *exampleFixture) fill(value any) any {
+	f.t.Helper()
+	var filled any
+	f.check(json.Unmarshal([]byte(f.fillText(encode(value))), &filled))
+	return filled
+}
+
+func (f *exampleFixture) fillText(text string) string {
+	for example, real := range f.real {
+		text = strings.ReplaceAll(text, example, real)
+	}
+	return text
+}
+
+// pathOf returns an operation's path with the examples of its parameters.
+func (f *exampleFixture) pathOf(o *operation) string {
+	path := o.path
+	for _, p := range o.params {
+		if p["in"] == "path" {
+			path = strings.Replace(path, "{"+p["name"].(string)+"}", f.fillText(p["example"].(string)), 1)
+		}
+	}
+	if o.atRoot {
+		return "/" + path
+	}
+	return path
+}
+
+// headersOf returns what an operation needs: a token, an Origin.
+func (f *exampleFixture) headersOf(o *operation) (headers []string) {
+	if len(texts(o.node, "x-required-scopes")) > 0 {
+		headers = append(headers, f.admin)
+	}
+	if p := o.parameter("Origin"); p != nil {
+		headers = append(headers, "Origin: "+p["example"].(string))
+	}
+	return headers
+}
+
+// send sends a request, which must succeed, and returns the answer's body; nil: it has none.
+func (f *exampleFixture) send(o *operation, body any, headers ...string) node {
+	f.t.Helper()
+	return f.sendTo(o, f.pathOf(o), body, headers...)
+}
+
+func (f *exampleFixture) sendTo(o *operation, path string, body any, headers ...string) node {
+	f.t.Helper()
+	text := ""
+	if body != nil {
+		text = encode(body)
+	}
+	a := f.do(o.method, path, text, append(f.headersOf(o), headers...)...)
+	if a.status >= 300 {
+		f.t.Errorf("%s %s: %d %s", o.method, path, a.status, a.body)
+		return nil
+	}
+	if a.body == "" || strings.HasPrefix(a.header.Get("Content-Type"), "text/plain") {
+		return nil
+	}
+	f.answer[o.id()] = append(f.answer[o.id()], a.json())
+	return a.json()
+}
+
+func queryOf(name, value string) string { return url.Values{name: {value}}.Encode() }
+
+// before is what must have happened before a request can succeed.
+var before = map[string]func(*exampleFixture){
+	"reinstateLicense": func(f *exampleFixture) {
+		f.post(f.fillText("/licenses/"+exampleOf(f.t, "license_id"))+"/suspend", `{}`, f.admin).is(200)
+	},
+}
+
+func TestOpenAPI_examplesOfRequestsSucceed(t *testing.T) {
+	t.Parallel()
+	sent := 0
+	for _, o := range operations() {
+		examples := bodyExamples(o)
+		if len(examples) == 0 {
+			if routeOf(o) != nil && (o.method == "POST" || o.method == "PATCH") {
+				t.Errorf("%s has no example of a body", o.name())
+			}
+			continue
+		}
+		f := newExampleFixture(t)
+		for _, name := range slices.Sorted(maps.Keys(examples)) {
+			if prepare := before[o.id()]; prepare != nil {
+				prepare(f)
+			}
+			f.send(o, f.fill(exampleValue(t, o, name)))
+			sent++
+		}
+	}
+	if sent < 20 {
+		t.Errorf("sent %d examples only", sent)
+	}
+}
+
+func TestOpenAPI_examplesOfParametersSucceed(t *testing.T) {
+	t.Parallel()
+	reading := newExampleFixture(t) // which no GET changes
+	for _, o := range operations() {
+		f := reading
+		if o.method != "GET" {
+			f = newExampleFixture(t)
+		}
+		query, headers := url.Values{}, []string{}
+		for _, p := range o.params {
+			example, given := p["example"]
+			switch value := f.fillText(fmt.Sprint(example)); {
+			case !given:
+				t.Errorf("%s: %s has no example", o.name(), p["name"])
+			case p["in"] == "query":
+				query.Set(p["name"].(string), value)
+			case p["in"] == "header":
+				headers = append(headers, p["name"].(string)+": "+value)
+			}
+			for _, fault := range checkSchema(child(p, "schema"), example, p["name"].(string), true) {
+				t.Errorf("%s: the example of a parameter: %s", o.name(), fault)
+			}
+		}
+		if o.atRoot && o.path == "/api/legacy/{path}" {
+			continue // what it answers is its successor's
+		}
+		var body any
+		if o.parameter("Origin") != nil {
+			headers = slices.DeleteFunc(headers, func(h string) bool { return strings.HasPrefix(h, "Origin: ") }) // headersOf has it
+		}
+		if bodyExamples(o) != nil {
+			body = f.fill(firstExample(o))
+		}
+		if prepare := before[o.id()]; prepare != nil {
+			prepare(f)
+		}
+		f.sendTo(o, f.pathOf(o)+"?"+query.Encode(), body, headers...)
+	}
+}
+
+// eachMedia calls f with every kind of body that the document shows: of requests and responses, those
+// that all have in common too.
+func eachMedia(f func(where string, media node, answer bool)) {
+	each := func(where string, content node, answer bool) {
+		for kind := range content {
+			f(where+" "+kind, child(content, kind), answer)
+		}
+	}
+	for _, o := range operations() {
+		each(o.name(), child(o.node, "requestBody", "content"), false)
+		for status, response := range o.responses() {
+			each(o.name()+" "+status, child(response, "content"), true)
+		}
+	}
+	for status := range child(openapiDocument(), "x-common-responses") {
+		each(status, child(openapiDocument(), "x-common-responses", status, "content"), true)
+	}
+}
+
+func TestOpenAPI_examplesFitTheirSchemas(t *testing.T) {
+	t.Parallel()
+	titles, checked := map[string]*problemCode{}, 0
+	for _, c := range problems() {
+		titles[c.name] = c
+	}
+	eachMedia(func(where string, media node, isAnswer bool) {
+		examples := child(media, "examples")
+		if len(examples) == 0 {
+			t.Errorf("%s has no example", where)
+		}
+		for name := range examples {
+			value := child(examples, name)["value"]
+			for _, fault := range checkSchema(child(media, "schema"), value, "#", isAnswer) {
+				if child(media, "schema")["additionalProperties"] != true {
+					t.Errorf("%s: the example %s: %s", where, name, fault)
+				}
+			}
+			checked++
+			if p, ok := value.(node); ok && p["code"] != nil && p["request_id"] != nil {
+				c := titles[name]
+				if c == nil || p["code"] != name || p["title"] != c.title || p["status"] != float64(c.status) || p["type"] != documentRoot+"/docs#"+name {
+					t.Errorf("%s: the example %s is not what the service answers: %v", where, name, p)
+				}
+			}
+		}
+	})
+	headers := child(openapiDocument(), "components", "headers")
+	for name := range headers {
+		h := child(headers, name)
+		for _, fault := range checkSchema(child(h, "schema"), h["example"], name, true) {
+			t.Errorf("the example of a header: %s", fault)
+		}
+	}
+	if checked < 150 {
+		t.Errorf("checked %d examples only", checked)
+	}
+}
+
+// sameShape reports whether an example has the members of an answer, at every depth. Objects whose
+// names a caller chooses are not compared, and null and an empty list stand for anything.
+func sameShape(example, answer any) bool {
+	switch e := example.(type) {
+	case node:
+		a, ok := answer.(node)
+		if !ok {
+			return answer == nil
+		}
+		for name := range e {
+			if _, ok := a[name]; !ok {
+				return false
+			}
+		}
+		for name := range a {
+			if _, ok := e[name]; !ok {
+				return false
+			}
+			if !slices.Contains([]string{"fields", "metadata", "data", "checks"}, name) || name == "data" && typeOf(a[name]) == "array" {
+				if !sameShape(e[name], a[name]) {
+					return false
+				}
+			}
+		}
+		return true
+	case []any:
+		a, ok := answer.([]any)
+		if !ok || len(e) == 0 || len(a) == 0 {
+			return ok
+		}
+		return !slices.ContainsFunc(e, func(one any) bool {
+			return !slices.ContainsFunc(a, func(other any) bool { return sameShape(one, other) })
+		})
+	}
+	return example == nil || answer == nil || typeOf(example) == typeOf(answer)
+}
+
+// askEverything sends the requests whose answers the examples of success show.
+func (f *exampleFixture) askEverything() {
+	f.t.Helper()
+	key, bearer := f.fillText(exampleValue(f.t, operationByID(f.t, "verifyLicense"), "key").(node)["license_key"].(string)), "Authorization: Bearer "+f.lease
+	widget := f.fillText(operationByID(f.t, "getWidgetStats").parameter("widget")["example"].(string))
+	for _, o := range operations() { // the changes last, and what ends the licence at the very end
+		if o.method == "GET" && !strings.Contains(o.path, "legacy") {
+			f.send(o, nil)
+		}
+	}
+	stats, verify := operationByID(f.t, "getWidgetStats"), operationByID(f.t, "verifyLicense")
+	f.sendTo(stats, stats.path+"?widget="+widget, nil)
+	f.answer[stats.id()] = append(f.answer[stats.id()], f.get(stats.path+"?widget="+widget).is(200).json())
+	f.send(verify, node{"license_key": key, "fingerprint": "kitchen-1"})
+	f.send(verify, node{"product": "kitchen-display"}, bearer)
+	f.send(verify, node{"license_key": key})
+	f.send(verify, node{"license_key": newLicenseKey()})
+	f.send(operationByID(f.t, "activateLicense"), node{"license_key": key, "fingerprint": "kitchen-1", "nonce": "n"})
+	legacy := operationByID(f.t, "postLegacy")
+	f.answer[legacy.id()] = append(f.answer[legacy.id()], f.post("//api/legacy/widget/leads", anyLead).json())
+	f.answer["getLegacy"] = f.answer[legacy.id()] // its example is of a POST, too
+	for _, id := range []string{"createLead", "createLicense", "updateLicense", "activateLicense", "deactivateLicense", "renewLicense",
+		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense", "eraseLeads"} {
+		o := operationByID(f.t, id)
+		f.send(o, f.fill(firstExample(o)))
+	}
+}
+
+func TestOpenAPI_examplesOfAnswersAreWhatTheServiceAnswers(t *testing.T) {
+	t.Parallel()
+	f := newExampleFixture(t)
+	f.server.legacySunset = f.server.now().Add(time.Hour)
+	f.askEverything()
+	compared := 0
+	for _, o := range operations() {
+		for status, response := range o.responses() {
+			content := child(response, "content")
+			if status[0] != '2' || content["text/plain"] != nil || o.id() == "getOpenAPI" { // whose example is its beginning
+				continue
+			}
+			for kind := range content {
+				for name := range child(content, kind, "examples") {
+					compared++
+					example := child(content, kind, "examples", name)["value"]
+					if !slices.ContainsFunc(f.answer[o.id()], func(a any) bool { return sameShape(example, a) }) {
+						t.Errorf("%s: no answer has the members of the example %s: %s\nbut %s", o.name(), name, encode(example), encode(f.answer[o.id()]))
+					}
+				}
+			}
+		}
+	}
+	if compared < 25 {
+		t.Errorf("compared %d examples only", compared)
+	}
+	if alive := f.get("//livez").is(http.StatusOK); alive.body != child(operationByID(t, "getLiveness").node, "responses", "200", "content", "text/plain", "examples", "alive")["value"] {
+		t.Errorf("livez answers %q", alive.body)
+	}
+}

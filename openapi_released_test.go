@@ -1,0 +1,313 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What callers of v1 may rely on is testdata/openapi-released.json: the document as it was released
+// last. To renew it at a release, when TestReleased passes: cp web/openapi.json
+// testdata/openapi-released.json. Renewing it while that test fails breaks clients, and needs a /v2.
+
+// A promise compares a released document with a newer one. faults are what callers of the released
+// one can't rely on any more.
+type promise struct {
+	released, now node
+	seen          map[string]bool // pairs of references that were compared, since schemas may be recursive
+	faults        []string
+}
+
+// brokenPromises returns what a newer document takes away from the callers of a released one.
+func brokenPromises(released, now node) []string {
+	p := &promise{released: released, now: now, seen: map[string]bool{}}
+	newer := map[string]*operation{}
+	for _, o := range operationsOf(now) {
+		newer[o.name()] = o
+	}
+	for _, o := range operationsOf(released) {
+		if newer[o.name()] == nil {
+			p.fault(o.name(), "is gone")
+			continue
+		}
+		p.compareOperation(o, newer[o.name()])
+	}
+	return p.faults
+}
+
+func (p *promise) fault(at, format string, args ...any) {
+	p.faults = append(p.faults, at+" "+fmt.Sprintf(format, args...))
+}
+
+func (p *promise) compareOperation(old, new *operation) {
+	at := old.name()
+	if old.id() != new.id() {
+		p.fault(at, "has the operationId %s, which was %s", new.id(), old.id())
+	}
+	for _, scope := range texts(new.node, "x-required-scopes") {
+		if !slices.Contains(texts(old.node, "x-required-scopes"), scope) {
+			p.fault(at, "needs the scope %s", scope)
+		}
+	}
+	if limit, ok := new.node["x-max-body"].(float64); ok && limit < valueOf(old.node["x-max-body"]) {
+		p.fault(at, "takes a body of at most %v bytes", limit)
+	}
+	for _, was := range old.params {
+		name := was["name"].(string)
+		is := new.parameter(name)
+		if is == nil || is["in"] != was["in"] {
+			p.fault(at, "has no parameter %s any more", name)
+			continue
+		}
+		p.compareRequest(at+" ?"+name, was["schema"].(node), is["schema"].(node))
+	}
+	for _, is := range new.params {
+		if was := old.parameter(is["name"].(string)); is["required"] == true && (was == nil || was["required"] != true) {
+			p.fault(at, "needs the parameter %s", is["name"])
+		}
+	}
+	p.compareBodies(at, old, new)
+}
+
+func valueOf(v any) float64 { n, _ := v.(float64); return n }
+
+func (p *promise) in(doc node, n any) node {
+	object, _ := n.(node)
+	return resolveIn(doc, object)
+}
+
+// get goes down by names, through references of the document.
+func get(doc, n node, names ...string) node {
+	for _, name := range names {
+		next, _ := n[name].(node)
+		n = resolveIn(doc, next)
+	}
+	return n
+}
+
+// compareBodies compares the bodies of requests and answers.
+func (p *promise) compareBodies(at string, old, new *operation) {
+	was, is := get(p.released, old.node, "requestBody"), get(p.now, new.node, "requestBody")
+	if is["required"] == true && was["required"] != true {
+		p.fault(at, "needs a body")
+	}
+	for kind := range get(p.released, was, "content") {
+		media := get(p.now, is, "content", kind)
+		if media == nil {
+			p.fault(at, "takes no %s any more", kind)
+			continue
+		}
+		p.compareRequest(at+" #", get(p.released, was, "content", kind)["schema"].(node), media["schema"].(node))
+	}
+	for status := range get(p.released, old.node, "responses") {
+		was, is := get(p.released, old.node, "responses", status), get(p.now, new.node, "responses", status)
+		if is == nil {
+			p.fault(at, "has no status %s any more", status)
+			continue
+		}
+		for name := range get(p.released, was, "headers") {
+			if get(p.now, is, "headers", name) == nil {
+				p.fault(at, "%s has no header %s any more", status, name)
+			}
+		}
+		for kind := range get(p.released, was, "content") {
+			media := get(p.now, is, "content", kind)
+			if media == nil {
+				p.fault(at, "%s is no %s any more", status, kind)
+				continue
+			}
+			p.compareAnswer(at+" "+status+" #", get(p.released, was, "content", kind)["schema"], media["schema"])
+		}
+	}
+}
+
+// once reports whether two schemas need comparing: not if both are references that were compared.
+func (p *promise) once(kind string, was, is any) bool {
+	key := kind + fmt.Sprint(was.(node)["$ref"], is.(node)["$ref"])
+	again := p.seen[key] && was.(node)["$ref"] != nil
+	p.seen[key] = true
+	return !again
+}
+
+// compareRequest faults a schema that refuses what the released one took: every value, every member.
+func (p *promise) compareRequest(at string, was, is node) {
+	if !p.once("request", was, is) {
+		return
+	}
+	was, is = resolveIn(p.released, was), resolveIn(p.now, is)
+	for _, kind := range typesOf(was) {
+		if typesOf(is) != nil && !slices.Contains(typesOf(is), kind) {
+			p.fault(at, "takes no %s any more", kind)
+		}
+	}
+	if is["enum"] != nil && was["enum"] == nil {
+		p.fault(at, "takes listed words only")
+	}
+	for _, word := range texts(was, "enum") {
+		if is["enum"] != nil && !slices.Contains(texts(is, "enum"), word) {
+			p.fault(at, "does not take %q any more", word)
+		}
+	}
+	for _, keyword := range []string{"maxLength", "maximum", "maxItems", "maxProperties"} {
+		if n, ok := is[keyword].(float64); ok && (was[keyword] == nil || n < was[keyword].(float64)) {
+			p.fault(at, "has the %s %v", keyword, n)
+		}
+	}
+	for _, keyword := range []string{"minLength", "minimum", "minItems"} {
+		if n, ok := is[keyword].(float64); ok && (was[keyword] == nil || n > was[keyword].(float64)) {
+			p.fault(at, "has the %s %v", keyword, n)
+		}
+	}
+	for _, keyword := range []string{"pattern", "format"} {
+		if is[keyword] != nil && is[keyword] != was[keyword] {
+			p.fault(at, "has the %s %v, which was %v", keyword, is[keyword], was[keyword])
+		}
+	}
+	for _, name := range texts(is, "required") {
+		if !slices.Contains(texts(was, "required"), name) {
+			p.fault(at, "needs the member %s", name)
+		}
+	}
+	p.compareMembers(at, was, is, func(at string, was, is any) { p.compareRequest(at, was.(node), is.(node)) })
+}
+
+// compareAnswer faults a schema that lacks what the released one promised: a member, a type, a word.
+func (p *promise) compareAnswer(at string, was, is any) {
+	if was == nil || is == nil || !p.once("answer", was, is) {
+		return
+	}
+	old, new := p.in(p.released, was), p.in(p.now, is)
+	for _, kind := range typesOf(new) {
+		if typesOf(old) != nil && !slices.Contains(typesOf(old), kind) {
+			p.fault(at, "may be %s", kind)
+		}
+	}
+	for _, word := range texts(old, "enum") {
+		if !slices.Contains(texts(new, "enum"), word) {
+			p.fault(at, "is never %q any more", word)
+		}
+	}
+	if old["format"] != nil && new["format"] != old["format"] {
+		p.fault(at, "has not the format %v any more", old["format"])
+	}
+	for _, name := range texts(old, "required") {
+		if !slices.Contains(texts(new, "required"), name) {
+			p.fault(at, "may lack the member %s", name)
+		}
+	}
+	for _, keyword := range []string{"allOf", "anyOf", "oneOf"} {
+		before, _ := old[keyword].([]any)
+		after, _ := new[keyword].([]any)
+		for i := range before {
+			if i >= len(after) {
+				p.fault(at, "has %d of %s, which were %d", len(after), keyword, len(before))
+				break
+			}
+			p.compareAnswer(fmt.Sprintf("%s(%s %d)", at, keyword, i), before[i], after[i])
+		}
+	}
+	p.compareMembers(at, old, new, p.compareAnswer)
+}
+
+// compareMembers compares the members of two schemas, and the elements of lists.
+func (p *promise) compareMembers(at string, was, is node, compare func(at string, was, is any)) {
+	before, after := get(p.released, was, "properties"), get(p.now, is, "properties")
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if after[name] == nil {
+			p.fault(at, "has no member %s any more", name)
+			continue
+		}
+		compare(at+"/"+name, before[name], after[name])
+	}
+	if was["items"] != nil && is["items"] != nil {
+		compare(at+"/0", was["items"], is["items"])
+	}
+}
+
+func TestReleased_nothingThatCallersRelyOnIsGone(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/openapi-released.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var released node
+	if err := json.Unmarshal(text, &released); err != nil {
+		t.Fatal(err)
+	}
+	if len(operationsOf(released)) < 25 {
+		t.Fatalf("the released document has %d operations only", len(operationsOf(released)))
+	}
+	for _, fault := range brokenPromises(released, openapiDocument()) {
+		t.Error(fault)
+	}
+}
+
+// TestReleased_seesWhatWouldBreakAClient changes a copy of the document in ways that break clients, and
+// in ways that don't.
+func TestReleased_seesWhatWouldBreakAClient(t *testing.T) {
+	t.Parallel()
+	at := func(doc node, names ...string) node { return get(doc, doc, names...) }
+	schema := func(doc node, name string) node { return at(doc, "components", "schemas", name) }
+	member := func(doc node, name, member string) node { return get(doc, schema(doc, name), "properties", member) }
+	leads := func(doc node) node { return at(doc, "paths", "/widget/leads", "post") }
+	for want, change := range map[string]func(doc node){
+		"POST /widget/leads is gone":       func(doc node) { delete(at(doc, "paths"), "/widget/leads") },
+		"GET /licenses is gone":            func(doc node) { delete(at(doc, "paths", "/licenses"), "get") },
+		"has the operationId":              func(doc node) { leads(doc)["operationId"] = "postLead" },
+		"needs the scope admin":            func(doc node) { at(doc, "paths", "/leads", "get")["x-required-scopes"] = []any{"admin"} },
+		"takes a body of at most 1 bytes":  func(doc node) { leads(doc)["x-max-body"] = 1.0 },
+		"has no parameter Idempotency-Key": func(doc node) { leads(doc)["parameters"] = []any{} },
+		"needs the parameter account_id":   func(doc node) { at(doc, "components", "parameters", "account_id")["required"] = true },
+		"has no status 200 any more":       func(doc node) { delete(get(doc, leads(doc), "responses"), "200") },
+		"has no header ETag": func(doc node) {
+			delete(at(doc, "paths", "/widget/stats", "get", "responses", "200", "headers"), "ETag")
+		},
+		"needs the member source":                  func(doc node) { schema(doc, "LeadRequest")["required"] = []any{"type", "email", "source"} },
+		"#/source has the maxLength 50":            func(doc node) { member(doc, "LeadRequest", "source")["maxLength"] = 50.0 },
+		"#/plan takes no null any more":            func(doc node) { member(doc, "NewLicense", "plan")["type"] = "string" },
+		`#/kind does not take "floating"`:          func(doc node) { member(doc, "NewLicense", "kind")["enum"] = []any{"node_locked", nil} },
+		"# has no member nonce any more":           func(doc node) { delete(get(doc, schema(doc, "ActivationRequest"), "properties"), "nonce") },
+		"has no member seats any more":             func(doc node) { delete(get(doc, schema(doc, "License"), "properties"), "seats") },
+		"may lack the member status":               func(doc node) { schema(doc, "LicenseSummary")["required"] = []any{"id"} },
+		`is never "revoked" any more`:              func(doc node) { member(doc, "License", "status")["enum"] = []any{"active"} },
+		"/product may be null":                     func(doc node) { member(doc, "License", "product")["type"] = []any{"string", "null"} },
+		"/created_at has not the format date-time": func(doc node) { delete(member(doc, "License", "created_at"), "format") },
+		"has the pattern ^x$, which was ^/":        func(doc node) { member(doc, "LeadRequest", "page")["pattern"] = "^x$" },
+		`is never "seat_limit_reached" any more`:   func(doc node) { schema(doc, "ProblemCode")["enum"] = []any{"internal"} },
+		"takes no text/plain any more": func(doc node) {
+			delete(at(doc, "paths", "/widget/events", "post", "requestBody", "content"), "text/plain")
+		},
+		"needs a body": func(doc node) { at(doc, "paths", "/licenses/{id}/renew", "post", "requestBody")["required"] = true },
+		"#(allOf 1) has no member key any more": func(doc node) {
+			parts := schema(doc, "LicenseWithKey")["allOf"].([]any)
+			delete(parts[1].(node), "properties")
+		},
+		"": nil, // what breaks nobody
+	} {
+		var doc node
+		if err := json.Unmarshal([]byte(openapiText), &doc); err != nil {
+			t.Fatal(err)
+		}
+		if change == nil {
+			for _, name := range []string{"LeadRequest", "License", "Problem"} {
+				get(doc, schema(doc, name), "properties")["of_a_later_version"] = node{"type": "string"}
+			}
+			member(doc, "LeadRequest", "source")["maxLength"] = 200.0
+			member(doc, "License", "status")["enum"] = append(member(doc, "License", "status")["enum"].([]any), "paused")
+			schema(doc, "LeadReceipt")["example"] = "another"
+			if faults := brokenPromises(openapiDocument(), doc); len(faults) > 0 {
+				t.Errorf("what breaks nobody: %q", faults)
+			}
+			continue
+		}
+		change(doc)
+		faults := brokenPromises(openapiDocument(), doc)
+		if !slices.ContainsFunc(faults, func(fault string) bool { return strings.Contains(fault, want) }) {
+			t.Errorf("no fault has %q: %q", want, faults)
+		}
+	}
+}
