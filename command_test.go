@@ -145,6 +145,8 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"-anonymous-rate must be a number from 1 to 1000000000", []string{"serve", "-anonymous-rate", "1000000001"}},
 		{"-legacy-sunset must be a date", []string{"serve", "-legacy-sunset", "soon"}},
 		{"-trusted-proxies", []string{"serve", "-trusted-proxies", "nonsense"}},
+		{"-security-contact must be mailto:, https: or tel: URIs", []string{"serve", "-security-contact", "security@example.com"}},
+		{"-security-contact", []string{"serve", "-security-contact", "https://example.com/report,mailto:"}},
 		{"-log must be text or json", []string{"serve", "-log", "xml"}},
 		{"-debug-addr must be a loopback address", []string{"serve", "-addr", "127.0.0.1:0", "-debug-addr", "0.0.0.0:0"}},
 	} {

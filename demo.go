@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +28,7 @@ type demo struct {
 	widget     string // id
 	key        string // of a licence with two free seats
 	token      string
+	examples   map[string]string // for the lines of /docs, as serverOptions has them
 }
 
 // The options of these commands.
@@ -80,6 +82,7 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
+	usual.examples = d.examples
 	s, err := newServer(st, keys, usual, log, wings)
 	if err != nil {
 		return errors.Join(err, st.close())
@@ -144,6 +147,9 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 	}
 	return st, keys, nil
 }
+
+// demoScopes are the scopes of the token that the demo prints.
+var demoScopes = []string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}
 
 const (
 	demoAccount = "Trattoria Altstadt"
@@ -314,10 +320,73 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if err != nil {
 		return err
 	}
-	scopes := []string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}
-	token := tokenRow{AccountID: id, ClientID: "demo", Scope: strings.Join(scopes, " ")}
-	d.token, _, err = issueToken(t, keys, token, days(30))
-	return err
+	token := tokenRow{AccountID: id, ClientID: "demo", Scope: strings.Join(demoScopes, " ")}
+	if d.token, _, err = issueToken(t, keys, token, days(30)); err != nil {
+		return err
+	}
+	return d.prepareDocs(t, keys, id)
+}
+
+// prepareDocs adds what the lines of /docs act on: licences for each call that changes one so
+// that another would fail, a device, and tokens.
+func (d *demo) prepareDocs(t *tx, keys *keyring, account string) error {
+	add := func(id *string, state string) error {
+		key, err := parseLicenseKey(newLicenseKey())
+		if err != nil {
+			return err
+		}
+		year := 365
+		*id, err = t.addLicense(&license{
+			AccountID:    account,
+			Product:      "kitchen-display",
+			State:        state,
+			ExpiresAt:    t.now.after(days(year)),
+			DurationDays: &year,
+		}, key, actorCommand)
+		return err
+	}
+	var usual, renewable, suspended, suspendable, revocable string
+	err := errors.Join(add(&usual, ""), add(&renewable, ""), add(&suspended, statusSuspended), add(&suspendable, ""),
+		add(&revocable, ""))
+	if err != nil {
+		return err
+	}
+	hash, name, dev := fingerprintHash("docs"), "Kitchen 2", t.newID("dev")
+	err = t.saveDevice(&device{
+		ID:          dev,
+		LicenseID:   usual,
+		Fingerprint: hash[:],
+		Name:        &name,
+		State:       deviceActive,
+		ActivatedAt: t.now,
+		LastSeenAt:  t.now,
+		Activations: 1,
+	})
+	if err != nil {
+		return err
+	}
+	d.examples = map[string]string{
+		"license_key":              d.key,
+		"widget":                   d.widget,
+		"Origin":                   d.page,
+		"account_id":               account,
+		"device_id":                dev,
+		"id":                       usual,
+		"/licenses/{id}/renew":     renewable,
+		"/licenses/{id}/reinstate": suspended,
+		"/licenses/{id}/suspend":   suspendable,
+		"/licenses/{id}/revoke":    revocable,
+	}
+	for name, scopes := range map[string][]string{
+		exampleToken: append(slices.Clone(demoScopes), scopeEvents),
+		exampleAdmin: {scopeAdmin},
+	} {
+		row := tokenRow{AccountID: account, ClientID: "docs", Scope: strings.Join(scopes, " ")}
+		if d.examples[name], _, err = issueToken(t, keys, row, days(30)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // pageHandler serves the partner's page.
@@ -346,6 +415,7 @@ func (d *demo) text() string {
 		"{json}", "-H 'Content-Type: application/json'").Replace(`
   A lunch menu on a partner's site:  {page}/
   The service behind it:             {base}
+  Its documentation:                 {root}/docs
   Its database:                      {db}
 
 # the health of the service

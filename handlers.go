@@ -56,9 +56,10 @@ type route struct {
 
 // A rootPath is a path outside the base address.
 type rootPath struct {
-	path  string // "/livez"; one that ends in / gets every path below it, as it was sent, with any method
+	path  string // "/livez", "/{$}"; one that ends in / gets every path below it, as it was sent, with any method
 	serve func(w *response, r *http.Request)
 	open  bool // as route.open
+	page  bool // for people and crawlers: no part of the interface, so the OpenAPI document has it not
 }
 
 // A chore is background work of a wing, done once a second.
@@ -110,6 +111,11 @@ type serverOptions struct {
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
+	securityContacts []string       // URIs for security.txt; none: there is no such file
+
+	// Values that work in the documentation's lines, by the name of the member or parameter; nil: there
+	// are none, so that readers put in their own.
+	examples map[string]string
 }
 
 // A server answers every request. Make one with newServer.
@@ -168,6 +174,7 @@ type routing struct {
 	prefixes []string                 // their paths, the current one first
 	root     string                   // scheme and host of the current one
 	members  map[string][]extraMember // of problems, by path relative to the base address
+	known    []knownPath              // that nearest can name
 }
 
 // refresh rebuilds the mux when the base addresses have changed.
@@ -223,22 +230,35 @@ func (s *server) register(rt *routing) {
 			handle(r.method()+" "+prefix+r.path(), r.open, func(w *response, req *http.Request) { s.serve(w, req, r) })
 		}
 	}
-	for p, allowed := range methods {
+	for _, r := range s.routes {
+		p, allowed := r.path(), slices.Clip(withHead(methods[r.path()])) // otherMethod appends to it
+		if methods[p] == nil {
+			continue // as another route has this path too
+		}
+		delete(methods, p)
+		rt.know(rt.prefixes[0], p, allowed)
 		for _, prefix := range rt.prefixes {
-			handle(prefix+p, open[p], func(w *response, req *http.Request) {
-				s.otherMethod(w, req, withHead(allowed))
-			})
+			handle(prefix+p, open[p], func(w *response, req *http.Request) { s.otherMethod(w, req, allowed) })
 		}
 	}
 	for _, root := range s.roots {
 		if !strings.HasSuffix(root.path, "/") {
+			allowed := []string{"GET", "HEAD"}
+			rt.know("", root.path, allowed)
 			handle("GET "+root.path, root.open, root.serve)
-			handle(root.path, root.open, func(w *response, req *http.Request) {
-				s.otherMethod(w, req, []string{"GET", "HEAD"})
-			})
+			handle(root.path, root.open, func(w *response, req *http.Request) { s.otherMethod(w, req, allowed) })
 		}
 	}
-	handle("/", false, func(w *response, req *http.Request) { s.fail(w, req, errNotFound) })
+	handle("/", false, s.pathNotFound)
+}
+
+// pathNotFound answers a path that is none of the service's. If one is near, the problem names it.
+func (s *server) pathNotFound(w *response, r *http.Request) {
+	err := &refusal{code: codeNotFound, detail: "There is nothing at this path."}
+	if near := s.routing.Load().nearest(r.Method, r.URL.Path); near != "" {
+		err.detail += " The nearest one is " + near + "."
+	}
+	s.fail(w, r, err)
 }
 
 // inBase returns the part of a path after the path of a base address, and whether it is below
@@ -292,7 +312,7 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
-		s.fail(w, r, errNotFound)
+		s.pathNotFound(w, r)
 	default:
 		rt.mux.ServeHTTP(w, r)
 	}

@@ -304,6 +304,8 @@ func TestRoute_answersOtherMethodsWith405AndAllow(t *testing.T) {
 		"/licenses/x/devices/y":      "DELETE, OPTIONS",
 		"//.well-known/jwks.json":    "GET, HEAD, OPTIONS",
 		"//livez":                    "GET, HEAD, OPTIONS",
+		"//":                         "GET, HEAD, OPTIONS",
+		"//docs":                     "GET, HEAD, OPTIONS",
 	} {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "QUERY"} {
 			if strings.Contains(allow, method) {
@@ -322,7 +324,7 @@ func TestRoute_unknownOrUncleanIs404AndNeverRedirects(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, path := range []string{
-		"//", "//v1", "//v1/", "//v2/widget/leads", "//widget/leads", "//V1/widget/leads", "//v1x/widget/leads",
+		"//v1", "//v1/", "//v2/widget/leads", "//widget/leads", "//V1/widget/leads", "//v1x/widget/leads",
 		"/widget", "/widget/", "/widget/lead", "/widget/leads/", "/Widget/leads", "/widget/leads/x", "/licenses/", "/licenses/x/devices/",
 		"//v1//widget/leads", "//v1/./widget/leads", "//v1/widget/../widget/leads", "//v1/../v1/widget/leads", "//../v1/widget/leads", "//v1/widget//leads",
 		"//v1/%2e%2e/v1/widget/leads", "//v1/widget%2fleads", "//v1%2fwidget/leads", "//v1/widget/%2fleads", "//v1/widget/leads%00",

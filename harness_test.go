@@ -49,9 +49,9 @@ const (
 	testBase   = "http://127.0.0.1:8080/v1"
 )
 
-// template is a new database with one account, one origin and a base address, as most
+// newDatabase is a new database with one account, one origin and a base address, as most
 // tests begin with it. It is made once; a copy costs a twentieth of making one.
-var template = sync.OnceValues(func() (made struct {
+var newDatabase = sync.OnceValues(func() (made struct {
 	content []byte
 	account string
 }, err error) {
@@ -78,10 +78,10 @@ var template = sync.OnceValues(func() (made struct {
 // bubbleStart is when the clock of a synctest bubble begins.
 var bubbleStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// copyTemplate makes a database from the template and returns the id of its account.
+// copyTemplate makes a database from newDatabase and returns the id of its account.
 func copyTemplate(t testing.TB, path string) (account string) {
 	t.Helper()
-	made, err := template()
+	made, err := newDatabase()
 	if err == nil {
 		err = os.WriteFile(path, made.content, 0o600)
 	}

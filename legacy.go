@@ -75,7 +75,7 @@ func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 	check, _ := counterpart.Context().Value(originKey{}).(originCheck)
 	switch {
 	case a.now().Before(a.legacySunset) && unclean:
-		a.fail(w, counterpart, errNotFound)
+		a.pathNotFound(w, counterpart)
 	case a.now().Before(a.legacySunset):
 		rt.mux.ServeHTTP(w, counterpart)
 	case r.Method == http.MethodOptions && check.given: // only after its preflight does a browser see the 410

@@ -172,6 +172,9 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 	if !inBase {
 		path = r.URL.EscapedPath()
 	}
+	if !inBase && status < 400 && isPage(path) {
+		return nil
+	}
 	rest, legacy := strings.CutPrefix(path, legacyPrefix)
 	legacy = legacy && !inBase
 	ended := child(legacyOperation().node, "responses", "410")
@@ -189,7 +192,7 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 		response = ended
 	case op != nil:
 		response = child(op.node, "responses", strconv.Itoa(status))
-	case known && status == http.StatusMethodNotAllowed, !known && status == http.StatusNotFound:
+	case (known || isPage(path)) && status == http.StatusMethodNotAllowed, !known && status == http.StatusNotFound:
 		response = child(openapiDocument(), "x-common-responses", strconv.Itoa(status))
 	}
 	if response == nil {
@@ -206,6 +209,17 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 	}
 	faults = append(faults, judgeHeaders(response, header, !legacy)...)
 	return append(faults, judgeBody(response, header.Get("Content-Type"), body)...)
+}
+
+// isPage reports whether a path at the root is a page, which the document leaves out.
+func isPage(path string) bool {
+	of := &server{authenticator: &authenticator{}, serverOptions: serverOptions{securityContacts: []string{"mailto:a@example.com"}}}
+	for _, root := range docsWing(of, nil, nil).roots {
+		if root.page && strings.TrimSuffix(root.path, "{$}") == path {
+			return true
+		}
+	}
+	return false
 }
 
 func legacyOperation() *operation {

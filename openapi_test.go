@@ -36,7 +36,9 @@ func TestOpenAPI_hasEveryRouteAndNoOther(t *testing.T) {
 			want = append(want, r.pattern)
 		}
 		for _, root := range w.roots {
-			if path := root.path; strings.HasSuffix(path, "/") {
+			if path := root.path; root.page {
+				continue
+			} else if strings.HasSuffix(path, "/") {
 				want = append(want, "root GET "+path+"{path}", "root POST "+path+"{path}")
 			} else if path != "/openapi.json" { // a route as well, so its path has both servers
 				want = append(want, "root GET "+path)

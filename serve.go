@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"net/url"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -107,6 +108,10 @@ var (
 		help: "log a line for each request, without addresses, paths, queries, keys or tokens", hasVariable: true}
 	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
 		help: "first day (UTC) on which /api/legacy/ answers 410 Gone", hasVariable: true}
+	optSecurityContact = option{name: "security-contact", value: "URI,…",
+		help: "who to tell of a vulnerability, as mailto:security@example.com, for /.well-known/security.txt; " +
+			"by default there is no such file",
+		hasVariable: true}
 )
 
 // wings returns the parts of the service, one for each noun.
@@ -121,6 +126,7 @@ func wings(s *server) []wing {
 		keyWing(s),
 		legacyWing(s),
 		openapiWing(s),
+		docsWing(s, problems(), eventTypes()),
 	}
 }
 
@@ -164,6 +170,7 @@ var serveCommands = []command{
 		optFailedLookupRate,
 		optExpiringNotice,
 		optLegacySunset,
+		optSecurityContact,
 		optLitestream.says("never checkpoint the database: Litestream does that"),
 		optLog,
 		optAccessLog,
@@ -237,6 +244,13 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	sunset := e.str("legacy-sunset")
 	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))
+	}
+	for _, contact := range e.commaList("security-contact") {
+		u, err := url.Parse(contact)
+		if err != nil || !slices.Contains([]string{"mailto", "https", "tel"}, u.Scheme) || u.Host+u.Opaque == "" {
+			return o, usageError(fmt.Sprintf("-security-contact must be mailto:, https: or tel: URIs, not %q", contact))
+		}
+		o.securityContacts = append(o.securityContacts, contact)
 	}
 	o.trusted, err = parsePrefixes(e.commaList("trusted-proxies"))
 	return o, err

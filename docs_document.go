@@ -1,0 +1,658 @@
+package main
+
+import (
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"html"
+	"html/template"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// What /docs shows of the OpenAPI document. The document is read as any JSON is, with the order of
+// its members, since that is the order in which a reader wants them.
+
+// The check of a lease in several languages, which /docs shows and docs_test.go runs.
+var (
+	//go:embed web/lease.sh
+	leaseShell string
+	//go:embed web/lease.mjs
+	leaseNode string
+	//go:embed web/lease.py
+	leasePython string
+	//go:embed web/lease.go.txt
+	leaseGo string
+)
+
+// A docsView is everything that the templates in web/docs.html show.
+type docsView struct {
+	Base, Root, Prefix string // "https://api.example.com/v1" and its parts
+	Release            string
+	Demo               bool
+	Idempotent         string // a curl line with an Idempotency-Key
+	LegacySunset       string
+	LegacyEnded        bool
+	Groups             []docsGroup
+	Objects            []docsObject
+	Problems           []docsProblem
+	Events             []docsEvents
+	Samples            []docsSample
+}
+
+// A docsGroup is the calls of one tag.
+type docsGroup struct {
+	Anchor string
+	Name   string
+	Text   template.HTML
+	Calls  []*docsCall
+}
+
+// A docsCall is one operation.
+type docsCall struct {
+	Anchor        string
+	Method, Path  string
+	Summary       string
+	Text          template.HTML
+	Where         string // "" or the address before its path, where that is not the base address
+	Scopes        []string
+	TokenOptional bool
+	Idempotent    bool
+	Parameters    []docsMember
+	Body          []docsMember
+	Curl          string
+	Answers       []docsAnswer
+}
+
+// A docsMember is a member of an object, or a parameter.
+type docsMember struct {
+	Name     string
+	Required bool
+	Type     template.HTML
+	Text     template.HTML
+}
+
+// A docsAnswer is one status of a call.
+type docsAnswer struct {
+	Status  string
+	Text    template.HTML
+	Type    template.HTML // of the body; "": none, or a problem
+	Codes   []string
+	Example string
+}
+
+// A docsObject is a schema that calls refer to.
+type docsObject struct {
+	Anchor  string
+	Name    string
+	Text    template.HTML
+	Members []docsMember
+}
+
+// A docsProblem is a row of the table of problem codes.
+type docsProblem struct {
+	Name    string
+	Status  int
+	Meaning string
+	Remedy  template.HTML
+}
+
+// A docsEvents is the event types of one noun.
+type docsEvents struct {
+	Noun  string
+	Names []string
+}
+
+// A docsSample is a program that checks a lease.
+type docsSample struct{ ID, Title, Text, Code string }
+
+// view collects what the pages show.
+func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
+	d.values = placeholders
+	if a.examples != nil {
+		d.values = a.examples
+	}
+	d.base, d.root = rt.bases[0].URL, rt.root
+	d.fromSites = map[string]bool{}
+	for i := range a.routes {
+		d.fromSites[a.routes[i].pattern] = a.routes[i].origin != originAny
+	}
+	v := &docsView{
+		Base:         d.base,
+		Root:         d.root,
+		Prefix:       rt.prefixes[0],
+		Release:      buildName(),
+		Demo:         a.examples != nil,
+		LegacySunset: a.legacySunset.UTC().Format("2 January 2006"),
+		LegacyEnded:  ended,
+		Groups:       d.groups(),
+		Objects:      d.objects(),
+		Events:       groupEvents(a.events),
+		Samples:      leaseSamples(),
+	}
+	const events = "POST /widget/events"
+	for _, group := range v.Groups {
+		for _, c := range group.Calls {
+			if c.Method+" "+c.Path == events {
+				v.Idempotent = c.Curl + " \\\n  -H 'Idempotency-Key: 8f14e45f-ceea-4e7a-9c3b-0d5a1f2b6c7d'"
+			}
+		}
+	}
+	for _, c := range a.problems {
+		remedy := d.text("x-problems", c.name, "remedy")
+		v.Problems = append(v.Problems, docsProblem{c.name, c.status, c.detail, prose(remedy)})
+	}
+	slices.SortStableFunc(v.Problems, func(p, q docsProblem) int { return p.Status - q.Status })
+	return v
+}
+
+// groupEvents sorts event types by their noun, in the order in which nouns come first.
+func groupEvents(types []eventType) (groups []docsEvents) {
+	for _, typ := range types {
+		noun, name, _ := strings.Cut(string(typ), ".")
+		at := slices.IndexFunc(groups, func(g docsEvents) bool { return g.Noun == noun })
+		if at < 0 {
+			at = len(groups)
+			groups = append(groups, docsEvents{Noun: noun})
+		}
+		groups[at].Names = append(groups[at].Names, name)
+	}
+	return groups
+}
+
+func leaseSamples() []docsSample {
+	return []docsSample{
+		{"openssl", "openssl", "A shell script. It needs openssl 3 and jq.", leaseShell},
+		{"node", "Node", "Node 20 or later, without a package. Save it as lease.mjs.", leaseNode},
+		{"python", "Python", "Python 3.9 or later. Its standard library has no Ed25519: the package cryptography " +
+			"does it, or else openssl.", leasePython},
+		{"go", "Go", "The standard library has all of it.", leaseGo},
+	}
+}
+
+// An apiDocument is the OpenAPI document, as it is read for people.
+type apiDocument struct {
+	all        jsonValue
+	base, root string            // of the service, in place of documentBase and documentRoot
+	values     map[string]string // in the curl lines, by name
+	fromSites  map[string]bool   // calls, as "POST /widget/leads", that a browser makes from a listed site
+}
+
+// newAPIDocument parses an OpenAPI document.
+func newAPIDocument(text string) (*apiDocument, error) {
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	all, err := decodeInOrder(decoder)
+	if err != nil {
+		return nil, fmt.Errorf("read the OpenAPI document: %w", err)
+	}
+	return &apiDocument{all: all}, nil
+}
+
+// decodeInOrder reads a JSON value and keeps the order of members. (parseJSON is for what strangers
+// send: it limits the depth.)
+func decodeInOrder(d *json.Decoder) (jsonValue, error) {
+	token, err := d.Token()
+	if err != nil {
+		return jsonValue{}, err
+	}
+	switch t := token.(type) {
+	case bool:
+		return jsonValue{kind: jsonBool, boolean: t}, nil
+	case json.Number:
+		return jsonValue{kind: jsonNumber, text: t.String()}, nil
+	case string:
+		return jsonValue{kind: jsonString, text: t}, nil
+	case json.Delim:
+		v := jsonValue{kind: jsonArray}
+		if t == '{' {
+			v.kind = jsonObject
+		}
+		for d.More() {
+			name := json.Token("")
+			if v.kind == jsonObject {
+				if name, err = d.Token(); err != nil {
+					return v, err
+				}
+			}
+			element, err := decodeInOrder(d)
+			if err != nil {
+				return v, err
+			}
+			if v.kind == jsonObject {
+				v.members = append(v.members, jsonMember{name.(string), element})
+			} else {
+				v.list = append(v.list, element)
+			}
+		}
+		_, err := d.Token() // the closing bracket
+		return v, err
+	}
+	return jsonValue{}, nil
+}
+
+// at returns the member that a path of names leads to; null if there is none.
+func (v *jsonValue) at(names ...string) *jsonValue {
+	for _, name := range names {
+		next, ok := v.member(name)
+		if !ok {
+			return &jsonValue{}
+		}
+		v = next
+	}
+	return v
+}
+
+// has reports whether an array holds a string.
+func (v *jsonValue) has(text string) bool {
+	return slices.ContainsFunc(v.list, func(e jsonValue) bool { return e.kind == jsonString && e.text == text })
+}
+
+// texts returns the strings of an array, without its other values.
+func (v *jsonValue) texts() (all []string) {
+	for _, e := range v.list {
+		if e.kind == jsonString {
+			all = append(all, e.text)
+		}
+	}
+	return all
+}
+
+// text returns a string of the document, with the addresses of this service.
+func (d *apiDocument) text(names ...string) string { return d.localize(d.all.at(names...).text) }
+
+// localize replaces the addresses that the document is written with by those of this service.
+func (d *apiDocument) localize(text string) string {
+	return strings.NewReplacer(documentBase, d.base, documentRoot, d.root).Replace(text)
+}
+
+// follow returns what a $ref refers to, and its name; any other value is returned as it is.
+func (d *apiDocument) follow(v *jsonValue) (target *jsonValue, name string) {
+	for range 8 { // a document whose references go in a circle is wrong, and must not hang the service
+		ref, ok := v.member("$ref")
+		if !ok {
+			break
+		}
+		steps := strings.Split(strings.TrimPrefix(ref.text, "#/"), "/")
+		v, name = d.all.at(steps...), steps[len(steps)-1]
+	}
+	return v, name
+}
+
+// groups returns the calls by tag, in the order of the document.
+func (d *apiDocument) groups() (all []docsGroup) {
+	for i := range d.all.at("tags").list {
+		tag := &d.all.at("tags").list[i]
+		name := tag.at("name").text
+		group := docsGroup{Anchor: "tag-" + name, Name: name, Text: prose(tag.at("description").text)}
+		for _, path := range d.all.at("paths").members {
+			for _, m := range path.value.members {
+				if m.value.at("tags").has(name) {
+					group.Calls = append(group.Calls, d.call(path.name, &path.value, m.name, &m.value))
+				}
+			}
+		}
+		all = append(all, group)
+	}
+	return all
+}
+
+// call reads one operation.
+func (d *apiDocument) call(path string, item *jsonValue, method string, op *jsonValue) *docsCall {
+	c := &docsCall{
+		Anchor:  "call-" + op.at("operationId").text,
+		Method:  strings.ToUpper(method),
+		Path:    path,
+		Summary: op.at("summary").text,
+		Text:    prose(d.localize(op.at("description").text)),
+		Scopes:  op.at("x-required-scopes").texts(),
+	}
+	if servers := item.at("servers").list; len(servers) > 0 {
+		c.Where = d.localize(servers[0].at("url").text)
+	}
+	security := op.at("security").list
+	for i := range security {
+		c.TokenOptional = c.TokenOptional || len(security[i].members) == 0
+	}
+	var parameters []*jsonValue
+	for _, list := range [][]jsonValue{item.at("parameters").list, op.at("parameters").list} {
+		for i := range list {
+			p, _ := d.follow(&list[i])
+			parameters = append(parameters, p)
+			if p.at("name").text == "Idempotency-Key" {
+				c.Idempotent = true // it has a chapter of its own
+				continue
+			}
+			where := p.at("in").text
+			if where == "query" {
+				where = "in the query"
+			}
+			kind := template.HTML(html.EscapeString(where)+", ") + d.typeOf(p.at("schema"))
+			text := prose(d.localize(p.at("description").text))
+			c.Parameters = append(c.Parameters, docsMember{p.at("name").text, p.at("required").boolean, kind, text})
+		}
+	}
+	if body := op.at("requestBody", "content", "application/json", "schema"); body.kind == jsonObject {
+		schema, _ := d.follow(body)
+		c.Body = d.members(schema)
+	}
+	for _, m := range op.at("responses").members {
+		c.Answers = append(c.Answers, d.answer(m.name, &m.value))
+	}
+	c.Curl = d.curl(c, op, parameters)
+	return c
+}
+
+// answer reads one response of an operation.
+func (d *apiDocument) answer(status string, response *jsonValue) docsAnswer {
+	response, _ = d.follow(response)
+	out := docsAnswer{
+		Status: status,
+		Text:   prose(d.localize(response.at("description").text)),
+		Codes:  response.at("x-problem-codes").texts(),
+	}
+	content := response.at("content").members
+	if len(content) == 0 || len(out.Codes) > 0 {
+		return out
+	}
+	out.Type = d.typeOf(content[0].value.at("schema"))
+	if examples := content[0].value.at("examples").members; len(examples) > 0 {
+		example, _ := d.follow(&examples[0].value)
+		out.Example = d.localize(layOutJSON(example.at("value"), ""))
+	}
+	return out
+}
+
+// objects returns the schemas that answers and other schemas refer to, in the order of the document.
+// The body of a request stands with its call.
+func (d *apiDocument) objects() (all []docsObject) {
+	bodies := map[string]bool{}
+	for _, path := range d.all.at("paths").members {
+		for _, m := range path.value.members {
+			_, name := d.follow(m.value.at("requestBody", "content", "application/json", "schema"))
+			bodies[name] = true
+		}
+	}
+	for _, m := range d.all.at("components", "schemas").members {
+		if members := d.members(&m.value); len(members) > 0 && !bodies[m.name] {
+			text := prose(d.localize(m.value.at("description").text))
+			all = append(all, docsObject{"object-" + m.name, m.name, text, members})
+		}
+	}
+	return all
+}
+
+// members returns the members of an object, those of objects within it as "device.name", and those of
+// all parts of an allOf.
+func (d *apiDocument) members(schema *jsonValue) (all []docsMember) {
+	for i := range schema.at("allOf").list {
+		part, _ := d.follow(&schema.at("allOf").list[i])
+		all = append(all, d.members(part)...)
+	}
+	required := schema.at("required")
+	for _, m := range schema.at("properties").members {
+		text := prose(d.localize(m.value.at("description").text))
+		all = append(all, docsMember{m.name, required.has(m.name), d.typeOf(&m.value), text})
+		inner := &m.value
+		if items := m.value.at("items"); items.kind == jsonObject {
+			inner = items
+		}
+		for _, deeper := range d.members(inner) {
+			deeper.Name = m.name + "." + deeper.Name
+			all = append(all, deeper)
+		}
+	}
+	return all
+}
+
+// typeOf says in words what a schema allows: "text, at most 254 characters".
+func (d *apiDocument) typeOf(schema *jsonValue) template.HTML {
+	target, name := d.follow(schema)
+	if name != "" && len(d.members(target)) > 0 {
+		return template.HTML(`<a href="#object-` + html.EscapeString(name) + `">` + html.EscapeString(name) + `</a>`)
+	}
+	for _, choice := range []string{"oneOf", "anyOf"} {
+		var parts []string
+		for i := range target.at(choice).list {
+			part := &target.at(choice).list[i]
+			if _, constrains := part.member("required"); constrains && part.at("type").kind == jsonNull {
+				continue // it says which members go together, and the description does that too
+			}
+			parts = append(parts, string(d.typeOf(part)))
+		}
+		if len(parts) > 0 {
+			return template.HTML(strings.Join(parts, " or "))
+		}
+	}
+	kinds := target.at("type").texts()
+	if one := target.at("type"); one.kind == jsonString {
+		kinds = []string{one.text}
+	}
+	null := slices.Contains(kinds, "null")
+	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k string) bool { return k == "null" })
+	text := template.HTML("any value")
+	if len(kinds) > 0 {
+		text = d.kindOf(kinds[0], target)
+	}
+	if null {
+		text += ", or null"
+	}
+	return text
+}
+
+// shownValues is how many values of an enum are listed; of longer ones a chapter has the list.
+const shownValues = 20
+
+// kindOf says in words what a schema with one type allows.
+func (d *apiDocument) kindOf(kind string, schema *jsonValue) template.HTML {
+	text := map[string]string{"string": "text", "integer": "whole number", "number": "number",
+		"boolean": "true or false", "object": "object", "array": "list"}[kind]
+	switch schema.at("format").text {
+	case "date-time":
+		text = "time"
+	case "date":
+		text = "date, as 2027-01-31"
+	case "uri":
+		text = "address"
+	}
+	out := template.HTML(html.EscapeString(text))
+	if kind == "array" {
+		out += " of " + d.typeOf(schema.at("items"))
+	}
+	if values := schema.at("enum").texts(); len(values) > 0 && len(values) <= shownValues {
+		out = template.HTML("<code>" + strings.Join(escapeAll(values), "</code>, <code>") + "</code>")
+	}
+	for _, limit := range []struct{ name, before, after string }{
+		{"minLength", "at least ", " characters"}, {"maxLength", "at most ", " characters"},
+		{"minimum", "from ", ""}, {"maximum", "to ", ""},
+		{"minItems", "at least ", " of them"}, {"maxItems", "at most ", " of them"},
+		{"maxProperties", "at most ", " members"},
+	} {
+		if n := schema.at(limit.name); n.kind == jsonNumber && !(limit.name == "minLength" && n.text == "1") {
+			separator := ", "
+			if limit.name == "maximum" && schema.at("minimum").kind == jsonNumber {
+				separator = " "
+			}
+			out += template.HTML(separator + limit.before + html.EscapeString(grouped(n.text)) + limit.after)
+		}
+	}
+	return out
+}
+
+// grouped writes a whole number of five digits or more with commas: "1,000,000".
+func grouped(digits string) string {
+	if len(digits) < 5 {
+		return digits
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+func escapeAll(texts []string) (all []string) {
+	for _, text := range texts {
+		all = append(all, html.EscapeString(text))
+	}
+	return all
+}
+
+// curl returns a line for the shell that makes a call with the first example of the document.
+func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) string {
+	address, query := c.Where, []string{}
+	if address == "" {
+		address = d.base
+	}
+	address += c.Path
+	var options []string
+	for _, p := range parameters {
+		name, value := p.at("name").text, p.at("example").text
+		switch p.at("in").text {
+		case "path":
+			address = strings.ReplaceAll(address, "{"+name+"}", d.exampleOf(c.Path, name, value))
+		case "query":
+			if slices.Contains([]string{"widget", "interval", "timezone"}, name) {
+				query = append(query, name+"="+d.exampleOf(c.Path, name, value))
+			}
+			if name == "limit" {
+				query = append(query, "limit=2")
+			}
+		}
+	}
+	if d.fromSites[c.Method+" "+c.Path] {
+		options = append(options, "-H "+shellQuote("Origin: "+d.values["Origin"]))
+	}
+	if len(c.Scopes) > 0 && !c.TokenOptional {
+		token := d.values[exampleToken]
+		if slices.Contains(c.Scopes, scopeAdmin) {
+			token = d.values[exampleAdmin]
+		}
+		options = append(options, "-H "+shellQuote("Authorization: Bearer "+token))
+	}
+	if examples := op.at("requestBody", "content", "application/json", "examples").members; len(examples) > 0 {
+		example, _ := d.follow(&examples[0].value)
+		body := d.withExamples(c.Path, example.at("value"))
+		options = append(options, "-H 'Content-Type: application/json'", "-d "+shellQuote(layOutJSON(body, "  ")))
+	} else if c.Method != "GET" {
+		options = append(options, "-X "+c.Method)
+	}
+	if len(query) > 0 {
+		address += "?" + strings.Join(query, "&")
+	}
+	command := "curl -s "
+	if c.Method == "PATCH" {
+		command += "-X PATCH "
+	}
+	if _, empty := op.at("responses").member("204"); empty {
+		command += "-i " // else it would print nothing
+	}
+	return strings.Join(append([]string{command + shellQuote(address)}, options...), " \\\n  ")
+}
+
+// exampleOf returns the value of a parameter or member in a curl line: one that works on this
+// service where there is one, else that of the document.
+func (d *apiDocument) exampleOf(path, name, documented string) string {
+	if name == "id" && d.values[path] != "" {
+		return d.values[path]
+	}
+	return cmp.Or(d.values[name], documented)
+}
+
+// withExamples returns an example of the document with the values of exampleOf in it.
+func (d *apiDocument) withExamples(path string, v *jsonValue) *jsonValue {
+	out := *v
+	out.members = slices.Clone(v.members)
+	for i := range out.members {
+		m := &out.members[i]
+		if m.value.kind == jsonString {
+			m.value.text = d.exampleOf(path, m.name, m.value.text)
+		}
+	}
+	return &out
+}
+
+// plainWord matches what a shell takes as it is.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=-]+$`)
+
+// shellQuote quotes a text as one word for a POSIX shell.
+func shellQuote(text string) string {
+	if plainWord.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+const jsonWidth = 76 // of a line of JSON
+
+// layOutJSON writes a value for people: on one line if it fits, else with each member on its own.
+func layOutJSON(v *jsonValue, indent string) string {
+	compact := compactJSON(v)
+	if len(indent)+len(compact) <= jsonWidth {
+		return compact
+	}
+	deeper := indent + "  "
+	var lines []string
+	for i := range v.list {
+		lines = append(lines, deeper+layOutJSON(&v.list[i], deeper))
+	}
+	for i := range v.members {
+		name := quoteJSON(v.members[i].name) + ": "
+		lines = append(lines, deeper+name+layOutJSON(&v.members[i].value, deeper))
+	}
+	switch v.kind {
+	case jsonArray:
+		return "[\n" + strings.Join(lines, ",\n") + "\n" + indent + "]"
+	case jsonObject:
+		return "{\n" + strings.Join(lines, ",\n") + "\n" + indent + "}"
+	}
+	return compact
+}
+
+// compactJSON writes a value on one line.
+func compactJSON(v *jsonValue) string {
+	var parts []string
+	switch v.kind {
+	case jsonArray:
+		for i := range v.list {
+			parts = append(parts, compactJSON(&v.list[i]))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case jsonObject:
+		for i := range v.members {
+			parts = append(parts, quoteJSON(v.members[i].name)+": "+compactJSON(&v.members[i].value))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	case jsonString:
+		return quoteJSON(v.text)
+	case jsonNumber:
+		return v.text
+	case jsonBool:
+		return fmt.Sprint(v.boolean)
+	}
+	return "null"
+}
+
+// quoteJSON writes a string as JSON.
+func quoteJSON(text string) string { return strings.TrimSpace(string(encodeJSON(text))) }
+
+var (
+	proseCode = regexp.MustCompile("`([^`]+)`")
+	proseBold = regexp.MustCompile(`\*\*([^*]+)\*\*`)
+)
+
+// prose turns what the document uses of CommonMark into HTML: paragraphs, `code` and **strong**.
+func prose(text string) template.HTML {
+	var out strings.Builder
+	paragraphs := strings.Split(strings.TrimSpace(text), "\n\n")
+	for _, p := range paragraphs {
+		p = proseCode.ReplaceAllString(html.EscapeString(p), "<code>$1</code>")
+		p = proseBold.ReplaceAllString(p, "<b>$1</b>")
+		if len(paragraphs) > 1 {
+			p = "<p>" + p + "</p>"
+		}
+		out.WriteString(p)
+	}
+	return template.HTML(out.String())
+}

@@ -1,0 +1,577 @@
+package main
+
+import (
+	"fmt"
+	"html"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// docsPage returns the page /docs of a service.
+func docsPage(s *service) string { return s.get("//docs").is(200).body }
+
+// captures returns what the first group of a pattern matches in a text.
+func captures(pattern, text string) (all []string) {
+	for _, found := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		all = append(all, found[1])
+	}
+	return all
+}
+
+func TestDocs_haveAnAnchorForEveryProblemCode(t *testing.T) {
+	t.Parallel()
+	rows := captures(`<tr role="row" id="([a-z_]+)">`, docsPage(newService(t)))
+	var codes []string
+	for _, c := range slices.SortedStableFunc(slices.Values(problems()), func(p, q *problemCode) int { return p.status - q.status }) {
+		codes = append(codes, c.name)
+	}
+	if !slices.Equal(rows, codes) {
+		t.Errorf("the rows are\n%q, want\n%q", rows, codes)
+	}
+	if len(captures(`<td role="cell">()</td>`, docsPage(newService(t)))) > 0 {
+		t.Error("a code lacks its meaning or what to do")
+	}
+}
+
+func TestDocs_linksLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	page := docsPage(s)
+	ids := map[string]bool{}
+	for _, id := range captures(`\sid="([^"]*)"`, page) {
+		if ids[id] {
+			t.Errorf("two elements have the id %s", id)
+		}
+		ids[id] = true
+	}
+	for _, id := range captures(`aria-labelledby="([^"]*)"`, page) {
+		if !ids[id] {
+			t.Errorf("nothing has the id %s of a label", id)
+		}
+	}
+	links := append(captures(`(?:href|src)="([^"]*)"`, page), captures(`(?:href|src)="([^"]*)"`, s.get("//").is(200).body)...)
+	if len(links) < 100 {
+		t.Errorf("found %d links only", len(links))
+	}
+	for _, link := range links {
+		if id, ok := strings.CutPrefix(link, "#"); ok && !ids[id] {
+			t.Errorf("nothing has the id %s of a link", id)
+		} else if !ok && !strings.HasPrefix(link, "/") {
+			t.Errorf("%s is outside", link)
+		} else if !ok {
+			s.get("/" + link).is(200)
+		}
+	}
+}
+
+func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
+	t.Parallel()
+	page := docsPage(newService(t))
+	d, err := newAPIDocument(openapiText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	operations := 0
+	for _, path := range d.all.at("paths").members {
+		for _, m := range path.value.members {
+			id := m.value.at("operationId").text
+			if id == "" {
+				continue
+			}
+			operations++
+			_, section, found := strings.Cut(page, `<section class="call" id="call-`+id+`"`)
+			section, _, _ = strings.Cut(section, "</section>")
+			if !found {
+				t.Errorf("%s is not there", id)
+			}
+			for _, want := range []string{
+				`<b>` + strings.ToUpper(m.name) + `</b> ` + html.EscapeString(path.name) + `</code>`,
+				`<pre class="curl"`,
+				html.EscapeString(m.value.at("summary").text),
+			} {
+				if !strings.Contains(section, want) {
+					t.Errorf("%s lacks %s", id, want)
+				}
+			}
+			for _, status := range m.value.at("responses").members {
+				if !strings.Contains(section, `<dt><b>`+status.name+`</b></dt>`) {
+					t.Errorf("%s lacks the status %s", id, status.name)
+				}
+			}
+			body, _ := d.follow(m.value.at("requestBody", "content", "application/json", "schema"))
+			for _, member := range d.members(body) {
+				if !strings.Contains(section, `<dt><code>`+member.Name+`</code>`) {
+					t.Errorf("%s lacks the member %s", id, member.Name)
+				}
+			}
+		}
+	}
+	if operations < 25 {
+		t.Errorf("found %d operations only", operations)
+	}
+	for _, object := range []string{"License", "Device", "Event", "Problem"} {
+		if !strings.Contains(page, `id="object-`+object+`"`) {
+			t.Errorf("the object %s is not there", object)
+		}
+	}
+}
+
+func TestDocs_loadNothingFromElsewhereAndRunNothing(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, path := range []string{"//", "//docs"} {
+		a := s.get(path).is(200).has(
+			"Content-Type: text/html; charset=utf-8",
+			"Content-Security-Policy: default-src 'none'; style-src 'self'; img-src 'self'",
+			`Link: </openapi.json>; rel="service-desc", </docs>; rel="service-doc"`,
+		)
+		for _, banned := range []string{`(?i)<(script|iframe|object|embed|form|style|base)\b`, `(?i)\s(on[a-z]+|style)=`,
+			`(?i)javascript:`, `(?i)(?:src|href)="(?:[a-z]+:)?//`} {
+			if found := regexp.MustCompile(banned).FindString(a.body); found != "" {
+				t.Errorf("%s has %s", path, found)
+			}
+		}
+		if !strings.Contains(a.body, `<html lang="en">`) || !strings.Contains(a.body, "<main") || !strings.Contains(a.body, "<title>") {
+			t.Errorf("%s lacks a language, a title or its main part", path)
+		}
+	}
+	if found := regexp.MustCompile(`(?i)@import|url\(`).FindString(s.get("//docs.css").is(200).body); found != "" {
+		t.Errorf("the style sheet has %s", found)
+	}
+}
+
+// unbalanced returns the first tag of a page that is not closed, or closed by another's.
+func unbalanced(page string) string {
+	empty := map[string]bool{"meta": true, "link": true, "br": true, "hr": true, "img": true, "input": true}
+	var open []string
+	for _, tag := range regexp.MustCompile(`</?[a-z][a-z0-9]*\b`).FindAllString(page, -1) {
+		name, ends := strings.CutPrefix(strings.TrimPrefix(tag, "<"), "/")
+		switch {
+		case empty[name]:
+		case !ends:
+			open = append(open, name)
+		case len(open) == 0 || open[len(open)-1] != name:
+			return fmt.Sprintf("%s> within %v", tag, open)
+		default:
+			open = open[:len(open)-1]
+		}
+	}
+	if len(open) > 0 {
+		return fmt.Sprint(open, " is not closed")
+	}
+	return ""
+}
+
+func TestDocs_areWellFormed(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, path := range []string{"//", "//docs"} {
+		if fault := unbalanced(s.get(path).is(200).body); fault != "" {
+			t.Errorf("%s: %s", path, fault)
+		}
+	}
+	page := docsPage(s)
+	if strings.Contains(page, "&amp;lt;") || strings.Contains(page, "&amp;amp;") || strings.Contains(page, "ZgotmplZ") || strings.Contains(page, "<p></p>") {
+		t.Error("a text is escaped twice, or empty")
+	}
+	if found := regexp.MustCompile("<d[dt][^>]*>[^<]*(`|\\*\\*)").FindString(page); found != "" {
+		t.Errorf("CommonMark is left in %s", found)
+	}
+	for _, fault := range []string{"<p><b></p></b>", "<p>", "</p>", "<ul><li></ul>"} {
+		if unbalanced(fault) == "" {
+			t.Errorf("%s passes for well-formed", fault)
+		}
+	}
+}
+
+// curlLines returns the lines of the page for the shell.
+func curlLines(page string) (lines []string) {
+	for _, line := range captures(`(?s)<pre class="curl"[^>]*><code>(.*?)</code></pre>`, page) {
+		lines = append(lines, html.UnescapeString(line))
+	}
+	return lines
+}
+
+func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "curl", "sh")
+	base := printed(t, startDemo(t), "The service behind it")
+	root := strings.TrimSuffix(base, "/v1")
+	lines := curlLines(runProgram(t, "curl", "-s", root+"/docs"))
+	if len(lines) < 30 {
+		t.Fatalf("found %d lines only", len(lines))
+	}
+	for _, line := range lines {
+		out := runProgram(t, "sh", "-c", line+" -w '\n%{http_code}'")
+		status := out[strings.LastIndexByte(out, '\n')+1:]
+		want := "200"
+		switch {
+		case strings.Contains(line, "/api/legacy/"):
+			want = "410"
+		case strings.Contains(line, "curl -s -i"):
+			want = "204"
+		}
+		if status != want {
+			t.Errorf("%s\n%s\nwant %s", line, out, want)
+		}
+	}
+}
+
+func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
+	t.Parallel()
+	page := docsPage(newService(t))
+	for _, word := range []string{"LICENSE_KEY", "WIDGET_ID", "LICENSE_ID", "DEVICE_ID", "ACCOUNT_ID", "Bearer TOKEN", "Bearer ADMIN_TOKEN"} {
+		if !strings.Contains(page, word) {
+			t.Errorf("%s is not there", word)
+		}
+	}
+	if strings.Contains(page, "This is a demo") {
+		t.Error("it calls itself a demo")
+	}
+	for _, line := range curlLines(page) {
+		if found := keyShape.FindString(line); found != "" || wholeToken.MatchString(line) {
+			t.Errorf("a line has a key or a token: %s", line)
+		}
+	}
+}
+
+func TestDocs_nameTheBaseAddressAsItIsNow(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	if page := docsPage(s); !strings.Contains(page, "curl -s http://127.0.0.1:8080/v1/widget/health") {
+		t.Error("the base address is not in the lines")
+	}
+	s.change(func(t *tx) error { return t.setBaseURL("https://api.example.org/api/v1") })
+	s.check(s.server.refresh())
+	page := docsPage(s)
+	if !strings.Contains(page, "curl -s https://api.example.org/api/v1/widget/health") || strings.Contains(page, "127.0.0.1") || strings.Contains(page, "api.example.com") {
+		t.Error("the page keeps an earlier base address")
+	}
+	if robots := s.get("//robots.txt").body; robots != "User-agent: *\nDisallow: /api/v1/\nDisallow: /v1/\nDisallow: /api/legacy/\n" {
+		t.Errorf("robots.txt: %s", robots)
+	}
+}
+
+func TestDocs_sayWhetherTheOldPathsHaveEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, func(_ *storeOptions, o *serverOptions) { o.legacySunset = bubbleStart.Add(24 * time.Hour) })
+		if !strings.Contains(docsPage(s), "They end on 2 January 2000") {
+			t.Error("before the sunset the page does not say that there is one")
+		}
+		time.Sleep(24 * time.Hour)
+		if !strings.Contains(docsPage(s), "These paths ended on 2 January 2000") {
+			t.Error("after the sunset the page does not say that it has passed")
+		}
+	})
+}
+
+// luminance is the relative luminance of a color such as #1b1f24 (WCAG 2.2).
+func luminance(t *testing.T, color string) float64 {
+	var sum float64
+	for i, weight := range []float64{.2126, .7152, .0722} {
+		n, err := strconv.ParseUint(color[1+2*i:3+2*i], 16, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := float64(n) / 255
+		if c <= .04045 {
+			c /= 12.92
+		} else {
+			c = math.Pow((c+.055)/1.055, 2.4)
+		}
+		sum += weight * c
+	}
+	return sum
+}
+
+func TestDocs_colorsHaveTheContrastOfWCAG(t *testing.T) {
+	t.Parallel()
+	schemes := regexp.MustCompile(`(?s):root \{(.*?)\}`).FindAllStringSubmatch(string(docsCSS), 2)
+	for i, scheme := range schemes {
+		color := map[string]string{}
+		for _, c := range regexp.MustCompile(`--([a-z]+): (#[0-9a-f]{6});`).FindAllStringSubmatch(scheme[1], -1) {
+			color[c[1]] = c[2]
+		}
+		if len(color) != 8 {
+			t.Fatalf("scheme %d has the colors %v", i, color)
+		}
+		for _, text := range []string{"ink", "soft", "link", "strong"} {
+			for _, behind := range []string{"paper", "panel", "mark"} {
+				a, b := luminance(t, color[text]), luminance(t, color[behind])
+				if ratio := (max(a, b) + .05) / (min(a, b) + .05); ratio < 4.5 {
+					t.Errorf("scheme %d: %s on %s is %.2f : 1", i, text, behind, ratio)
+				}
+			}
+		}
+	}
+	if len(schemes) != 2 {
+		t.Errorf("%d schemes, want a light and a dark one", len(schemes))
+	}
+}
+
+// TestDocs_checksOfALeaseWork runs the programs of the page on real leases.
+func TestDocs_checksOfALeaseWork(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		id, file string
+		needs    []string
+		command  []string
+	}{
+		{"openssl", "lease.sh", []string{"sh", "openssl", "jq", "base64"}, []string{"sh", "lease.sh"}},
+		{"node", "lease.mjs", []string{"node"}, []string{"node", "lease.mjs"}},
+		{"python", "lease.py", []string{"python3", "openssl"}, []string{"python3", "lease.py"}},
+		// -I -S leaves installed packages out, so that openssl does it.
+		{"python", "lease.py", []string{"python3", "openssl"}, []string{"python3", "-I", "-S", "lease.py"}},
+		{"go", "lease.go", []string{"go"}, []string{"./lease"}},
+	} {
+		t.Run(strings.Join(c.command, " "), func(t *testing.T) {
+			t.Parallel()
+			programsOrSkip(t, c.needs...)
+			s := newService(t)
+			found := captures(`(?s)<pre class="sample" data-sample="`+c.id+`"[^>]*><code>(.*?)</code></pre>`, docsPage(s))
+			if len(found) != 1 {
+				t.Fatalf("the page has %d programs for %s", len(found), c.id)
+			}
+			s.check(os.WriteFile(filepath.Join(s.dir, c.file), []byte(html.UnescapeString(found[0])), 0o600))
+			if c.id == "go" {
+				build := exec.Command("go", "build", "-trimpath", "-o", "lease", c.file)
+				build.Dir, build.Env = s.dir, append(os.Environ(), "CGO_ENABLED=0", "GO111MODULE=off")
+				if out, err := build.CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+			checkLeases(s, c.command)
+		})
+	}
+}
+
+// checkLeases has a program judge leases that hold and leases that don't.
+func checkLeases(s *service, command []string) {
+	t := s.t
+	_, key := s.addLicense(license{MaxDevices: ptr(1)})
+	old := s.activate(key, "kitchen-1").is(200).text("token")
+	s.must("key", "add")
+	s.must("key", "rotate", "-force") // two keys are pinned, and another signed the lease than signs now
+	s.check(os.WriteFile(filepath.Join(s.dir, "public.pem"), []byte(s.must("key", "public")), 0o600))
+	c, err := s.keys.verify(old)
+	s.check(err)
+	ring, err := loadKeyring(filepath.Join(s.dir, "widgetd.key"))
+	s.check(err)
+	renewed, ended := c, c
+	renewed.IssuedAt += 60
+	ended.Expires = time.Now().Unix() - 1
+	signed := func(ring *keyring, c claims) string {
+		token, err := ring.sign(c)
+		s.check(err)
+		return token
+	}
+	newer := signed(ring, renewed)
+	stranger, err := newKeyring(time.Now())
+	s.check(err)
+	mark := filepath.Join(s.dir, "lease.mark")
+	for _, lease := range []struct {
+		what, token, fingerprint, audience string
+		mark                               int64 // that was saved before; 0: none
+		want                               string
+	}{
+		{"a lease", old, "kitchen-1", testBase, 0, "the lease holds"},
+		{"of the new key", newer, "kitchen-1", testBase, 0, "the lease holds"},
+		{"with a mark before its end", newer, "kitchen-1", testBase, c.Expires - 60, "the lease holds"},
+		{"with a mark at its end", newer, "kitchen-1", testBase, c.Expires, "the lease does not hold: it has ended"},
+		{"that has ended", signed(ring, ended), "kitchen-1", testBase, 0, "the lease does not hold: it has ended"},
+		{"of another device", old, "kitchen-2", testBase, 0, "the lease does not hold: it is of another device"},
+		{"of another service", old, "kitchen-1", "https://other.example/v1", 0, "the lease does not hold: it is of another service"},
+		{"of a strange key", signed(stranger, c), "kitchen-1", testBase, 0, "the lease does not hold: it names a key that is not pinned"},
+		{"with another's signature", old[:strings.LastIndexByte(old, '.')] + newer[strings.LastIndexByte(newer, '.'):], "kitchen-1", testBase, 0,
+			"the lease does not hold: its signature is wrong"},
+	} {
+		os.Remove(mark) // there may be none
+		if lease.mark > 0 {
+			s.check(os.WriteFile(mark, fmt.Appendln(nil, lease.mark), 0o600))
+		}
+		cmd := exec.Command(command[0], command[1:]...)
+		cmd.Dir = s.dir
+		cmd.Env = append(os.Environ(), "TOKEN="+lease.token, "FINGERPRINT="+lease.fingerprint, "AUDIENCE="+lease.audience)
+		out, err := cmd.CombinedOutput()
+		if strings.TrimSpace(string(out)) != lease.want || (err == nil) != (lease.want == "the lease holds") {
+			t.Errorf("a lease %s: %s(%v), want %s", lease.what, out, err, lease.want)
+		}
+		saved, _ := os.ReadFile(mark)
+		at, _ := strconv.ParseInt(strings.TrimSpace(string(saved)), 10, 64)
+		low := max(lease.mark, c.IssuedAt)
+		if lease.token == newer {
+			low = max(lease.mark, renewed.IssuedAt)
+		}
+		if strings.Contains(lease.want, "key that") || strings.Contains(lease.want, "signature") {
+			low = 0 // nothing that was not signed may move the mark
+		}
+		if at < low || at > low+10 {
+			t.Errorf("a lease %s: the mark is %d, want %d", lease.what, at, low)
+		}
+	}
+}
+
+// TestDocs_fitATelephone looks whether the pages scroll sideways in windows as wide as a telephone, a
+// tablet and a desk.
+func TestDocs_fitATelephone(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	root := strings.TrimSuffix(printed(t, startDemo(t), "The service behind it"), "/v1")
+	b := startBrowser(t)
+	// A window can't be as narrow as a telephone, but a frame can.
+	script := `const done = arguments[arguments.length - 1], wide = arguments[0], frame = document.createElement("iframe");
+		frame.setAttribute("width", wide);
+		frame.setAttribute("height", 900);
+		frame.setAttribute("frameborder", 0);
+		frame.onload = () => {
+			const page = frame.contentDocument, faults = [];
+			frame.setAttribute("width", 2 * wide - page.documentElement.clientWidth); // beside the scroll bar
+			if (page.documentElement.clientWidth != wide) faults.push("the frame is " + page.documentElement.clientWidth + " wide");
+			if (page.documentElement.scrollWidth > wide) faults.push("it scrolls sideways: " + page.documentElement.scrollWidth);
+			for (const e of page.body.querySelectorAll("*")) {
+				const box = e.getBoundingClientRect();
+				if (box.right > wide + .5 && !e.closest("pre, .skip")) faults.push(e.tagName + " " + e.textContent.slice(0, 40) + " ends at " + box.right);
+			}
+			if (getComputedStyle(page.body).fontSize != "16px") faults.push("the style sheet is missing");
+			frame.remove();
+			done(faults.slice(0, 5));
+		};
+		frame.src = arguments[1];
+		document.body.append(frame);`
+	b.open(root + "/docs")
+	b.screenshot("docs.png")
+	b.open(root + "/robots.txt") // a page without a policy, that may have a frame
+	for _, path := range []string{"/", "/docs"} {
+		for _, width := range []int{320, 360, 768, 1280} {
+			faults := b.call("POST", b.session+"/execute/async", map[string]any{"script": script, "args": []any{width, path}})
+			if fmt.Sprint(faults) != "[]" {
+				t.Errorf("%s, %d pixels wide: %v", path, width, faults)
+			}
+		}
+	}
+}
+
+func TestSecurityTxt_isThereOnlyWithAContact(t *testing.T) {
+	t.Parallel()
+	newService(t).get("//.well-known/security.txt").is(404, "not_found")
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, func(_ *storeOptions, o *serverOptions) {
+			o.securityContacts = []string{"mailto:security@example.com", "https://example.com/report"}
+		})
+		time.Sleep(13 * time.Hour) // to another time of the day, which makes no difference
+		a := s.get("//.well-known/security.txt").is(200).has("Content-Type: text/plain; charset=utf-8")
+		want := "Contact: mailto:security@example.com\nContact: https://example.com/report\nExpires: 2000-06-29T00:00:00Z\n" +
+			"Canonical: http://127.0.0.1:8080/.well-known/security.txt\n"
+		if a.body != want {
+			t.Errorf("security.txt\n%s, want\n%s", a.body, want)
+		}
+	})
+}
+
+// TestRoot_answersHEADAndOPTIONSOnEveryPath also asks with an Accept that nothing fulfils: there is one
+// form of every answer.
+func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.securityContacts = []string{"mailto:security@example.com"} })
+	licenseID, key := s.addLicense(license{MaxDevices: ptr(1)})
+	s.activate(key, "kitchen-1").is(200)
+	admin := "Bearer " + s.token(s.account, scopeAdmin)
+	web := httptest.NewServer(s.server)
+	defer web.Close()
+	ask := func(method, path string) *http.Response {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, web.URL+path, nil)
+		s.check(err)
+		r.Header.Set("Authorization", admin)
+		r.Header.Set("Accept", "image/png")
+		r.Header.Set("Accept-Encoding", "identity") // else the client asks GET for gzip, and HEAD not
+		res, err := http.DefaultClient.Do(r)
+		s.check(err)
+		res.Body.Close()
+		return res
+	}
+	paths := map[string][]string{}
+	for _, r := range s.server.routes {
+		paths["/v1"+r.path()] = append(paths["/v1"+r.path()], r.method())
+	}
+	for _, root := range s.server.roots {
+		if path := strings.TrimSuffix(root.path, "{$}"); path == "/" || !strings.HasSuffix(path, "/") {
+			paths[path] = []string{"GET"}
+		}
+	}
+	if len(paths) < 25 {
+		t.Fatalf("found %d paths only", len(paths))
+	}
+	for pattern, methods := range paths {
+		path := strings.NewReplacer("{id}", licenseID, "{device_id}", "dev_none").Replace(pattern)
+		options := ask("OPTIONS", path)
+		for _, method := range methods {
+			if options.StatusCode != 204 || !strings.Contains(options.Header.Get("Allow"), method) {
+				t.Errorf("OPTIONS %s: %d, Allow %s", pattern, options.StatusCode, options.Header.Get("Allow"))
+			}
+		}
+		head := ask("HEAD", path)
+		if !slices.Contains(methods, "GET") {
+			if head.StatusCode != 405 || head.Header.Get("Allow") == "" {
+				t.Errorf("HEAD %s: %d, want 405", pattern, head.StatusCode)
+			}
+			continue
+		}
+		get := ask("GET", path)
+		for _, name := range []string{"Content-Type", "Content-Length", "ETag", "Cache-Control", "Link", "Vary"} {
+			if head.StatusCode != 200 || get.StatusCode != 200 || head.Header.Get(name) != get.Header.Get(name) {
+				t.Errorf("%s: HEAD %d %q, GET %d %q", pattern, head.StatusCode, head.Header.Get(name), get.StatusCode, get.Header.Get(name))
+			}
+		}
+	}
+}
+
+// BenchmarkDocs compares the page with a bare net/http server that writes the same bytes, over one
+// connection each.
+func BenchmarkDocs(b *testing.B) {
+	s := newService(b)
+	page := []byte(s.get("//docs").is(200).body)
+	small := []byte(s.get("//docs", "Accept-Encoding: gzip").is(200).body)
+	for name, c := range map[string]struct {
+		body     []byte
+		encoding string
+	}{"plain": {page, "identity"}, "gzip": {small, "gzip"}} {
+		bare := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			w.Header().Set("Content-Length", strconv.Itoa(len(c.body)))
+			w.Write(c.body)
+		})
+		for who, handler := range map[string]http.Handler{"widgetd": s.server, "bare": bare} {
+			b.Run(name+"/"+who, func(b *testing.B) { benchmarkOver(b, handler, "/docs", c.encoding, len(c.body)) })
+		}
+	}
+}
+
+// benchmarkOver asks a server for a path again and again, and checks how many bytes come.
+func benchmarkOver(b *testing.B, handler http.Handler, path, encoding string, size int) {
+	web := httptest.NewServer(handler)
+	defer web.Close()
+	conn := dialRaw(b, web.Listener.Addr().String())
+	request := "GET " + path + " HTTP/1.1\r\nHost: x\r\nAccept-Encoding: " + encoding + "\r\n\r\n"
+	for b.Loop() {
+		if _, err := conn.Write([]byte(request)); err != nil {
+			b.Fatal(err)
+		}
+		res, body := conn.answer(b)
+		if res.StatusCode != 200 || len(body) != size {
+			b.Fatalf("%d, %d bytes, want %d", res.StatusCode, len(body), size)
+		}
+	}
+}
