@@ -570,8 +570,10 @@ func (how form) strikes(n, k, kinds, every int) bool {
 		return true
 	case k != n%kinds:
 		return false
-	case *everyCall:
+	case *everyCall && every == 1:
 		return true
+	case *everyCall: // of very many, each in one form
+		return n%3 == int(how)
 	case n/3%every != 0:
 		return false
 	case underRace():

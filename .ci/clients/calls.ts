@@ -71,14 +71,19 @@ await need("listEvents", operator.GET("/events", { params: { query: { type: "lic
 await need("eraseLeads", operator.POST("/leads/erase", { body: { email: "guest@example.com" } }));
 
 await need("getHealth", anyone.GET("/widget/health"));
-const document = await need("getOpenAPI", anyone.GET("/openapi.json"));
-await need("getOpenAPI at the root", atRoot.GET("/openapi.json"));
-if (document.openapi !== "3.1.2") throw new Error(document.openapi);
-await need("getKeys", atRoot.GET("/.well-known/jwks.json"));
-await need("getLiveness", atRoot.GET("/livez", { parseAs: "text" }));
+if (process.env["PROXIED"] !== "yes") await atTheRootAndWrong();
 
-const { error } = await anyone.POST("/widget/leads", { body: { type: "newsletter", email: "nobody" } });
-if (error?.code !== "validation_failed" || error.errors?.[0]?.pointer !== "#/email") throw new Error(JSON.stringify(error));
-const gone = await atRoot.GET("/api/legacy/{path}", { params: { path: { path: "leads" } } });
-if (gone.response.headers.get("Sunset") === null) throw new Error("an old path has no Sunset");
-console.log(`${gone.response.status} getLegacy`);
+// What a proxy that compares can't pass on: it knows the base address only, and refuses wrong requests itself.
+async function atTheRootAndWrong() {
+  const document = await need("getOpenAPI", anyone.GET("/openapi.json"));
+  await need("getOpenAPI at the root", atRoot.GET("/openapi.json"));
+  if (document.openapi !== "3.1.2") throw new Error(document.openapi);
+  await need("getKeys", atRoot.GET("/.well-known/jwks.json"));
+  await need("getLiveness", atRoot.GET("/livez", { parseAs: "text" }));
+
+  const { error } = await anyone.POST("/widget/leads", { body: { type: "newsletter", email: "nobody" } });
+  if (error?.code !== "validation_failed" || error.errors?.[0]?.pointer !== "#/email") throw new Error(JSON.stringify(error));
+  const gone = await atRoot.GET("/api/legacy/{path}", { params: { path: { path: "leads" } } });
+  if (gone.response.headers.get("Sunset") === null) throw new Error("an old path has no Sunset");
+  console.log(`${gone.response.status} getLegacy`);
+}
