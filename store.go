@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -309,8 +310,15 @@ func storageError(err error) error {
 		sqlite3.SQLITE_CANTOPEN:
 		return fmt.Errorf("%w (%w)", errStorage, err)
 	}
+	if strings.Contains(se.Error(), malformedJSON) {
+		return fmt.Errorf("%w (%w)", errStorage, err)
+	}
 	return err
 }
+
+// malformedJSON is what SQLite says when a JSON function gets something else. Columns that hold JSON
+// have a check and are written by us, so the file is damaged.
+const malformedJSON = "malformed JSON"
 
 // storageReason says why the database could not be used, in one of a few sentences without a path or
 // SQL, for callers who may not know more. err is not nil.

@@ -382,3 +382,16 @@ func refusedToNobody(t *testing.T, suffix string) {
 		t.Errorf("%v: %q", err, text)
 	}
 }
+
+func TestDamage_ofJSONInARowIs503NotAFaultOfOurs(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id, key := s.addLicense(license{})
+	device := s.activate(key, "a").is(200).text("device", "id")
+	raw(t, s.store.path, `PRAGMA ignore_check_constraints = 1; UPDATE events SET data = '{"device_id' WHERE subject_id = '`+id+`'`)
+	s.notice()
+	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
+	for _, query := range []string{"", "?license_id=" + id, "?device_id=" + device} {
+		s.get("/events"+query, auth).is(503, "storage_unavailable")
+	}
+}
