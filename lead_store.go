@@ -213,9 +213,11 @@ type leadAddress struct {
 
 // leadsInRange returns the first leads of an owner in a range, up to limit of them.
 func (q *queries) leadsInRange(o owner, r leadRange, limit int) ([]leadAddress, error) {
-	query, args := o.narrow(`SELECT digest, seq, email FROM leads WHERE (digest, seq) > (?, ?) AND digest <= ?`,
-		`+account_id`, r.after.digest, r.after.seq, r.last)
-	return collect(q, query+` ORDER BY digest, seq LIMIT ?`, append(args, limit),
+	const columns = `SELECT digest, seq, email FROM leads WHERE `
+	// Compared as a pair, SQLite would go through all leads with the digest of the place each time.
+	same, args := o.narrow(columns+`digest = ? AND seq > ?`, `+account_id`, r.after.digest, r.after.seq)
+	later, more := o.narrow(columns+`digest > ? AND digest <= ?`, `+account_id`, r.after.digest, r.last)
+	return collect(q, same+` UNION ALL `+later+` ORDER BY digest, seq LIMIT ?`, slices.Concat(args, more, []any{limit}),
 		func(l *leadAddress) []any { return []any{&l.digest, &l.seq, &l.email} })
 }
 

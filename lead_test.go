@@ -1117,6 +1117,26 @@ func eraseInOne(t *tx, email string) error {
 	return err
 }
 
+// With one digest for all leads of an address, as when one form was sent again and again, each part
+// must begin where the last one ended.
+func TestErase_partBeginsWhereTheLastOneEnded(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	reads := questions(s.store.queries)
+	if _, err := s.store.leadsInRange(anyAccount, leadRanges("ada@example.com")[0], 10); err != nil {
+		t.Fatal(err)
+	}
+	plan := strings.Join(s.plan(reads()[0]), "\n")
+	for _, step := range []string{"INDEX leads_digest (digest=? AND rowid>?)", "INDEX leads_digest (digest>? AND digest<?)"} {
+		if !strings.Contains(plan, step) {
+			t.Errorf("no %s in\n%s", step, plan)
+		}
+	}
+	if strings.Contains(plan, "TEMP B-TREE") {
+		t.Errorf("it sorts:\n%s", plan)
+	}
+}
+
 func TestErase_overwritesWithValuesOfTheSameLength(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
