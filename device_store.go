@@ -205,8 +205,8 @@ func (q *queries) lapsedDevicesOf(licenseID string, now stamp, limit int) ([]*de
 		[]any{licenseID, now, limit}, newDevice)
 }
 
-// countDue is the SQL condition for devices that hold no seat and whose fingerprint no longer
-// counts; the ? stands for now. It repeats the condition of two partial indexes in schema.sql, so
+// countDue is the SQL condition for devices that hold no seat and whose fingerprint counts
+// no longer than until a time, which is the ?. It repeats the condition of two partial indexes in schema.sql, so
 // that SQLite uses those.
 const countDue = `state <> 'active' AND counts_until IS NOT NULL AND counts_until <= ?`
 

@@ -323,7 +323,7 @@ func (q *queries) withoutTransferLimit(o owner, after string, limit int) ([]*lic
 	return collect(q, query+` ORDER BY l.id LIMIT ?`, append(args, limit), newLicense)
 }
 
-// The conditions for time-driven transitions; every ? stands for now. graceDue and
+// The conditions for time-driven transitions; every ? is the present time. graceDue and
 // expiryDue match licences that have come into grace or expired and whose event is not
 // written yet, lapseDue devices whose floating seat has lapsed. They repeat the conditions
 // of the partial indexes in schema.sql, so that SQLite uses those. Rows without a licence

@@ -197,7 +197,7 @@ type statusReport struct {
 	EventsToday   int64            `json:"events_today"`
 	LegacyCallers []legacyCaller   `json:"legacy_callers"` // of the last 7 days
 	UpgradeCopies []string         `json:"upgrade_copies"` // which upgrades have left
-	Todo          []string         `json:"todo"`           // what needs doing
+	NeedsDoing    []string         `json:"needs_doing"`
 
 	tokens []tokenRow // that end soon
 }
@@ -226,7 +226,7 @@ func statusShow(e *env) error {
 	if r.Service, err = askService(e.ctx, e.str("db")); err != nil {
 		asked = oneLineError{err}.Error()
 	}
-	r.Todo = r.whatNeedsDoing(e, asked)
+	r.NeedsDoing = r.whatNeedsDoing(e, asked)
 	return e.printDetails(r, r.details())
 }
 
@@ -367,7 +367,7 @@ func (r *statusReport) details() []detail {
 	all = append(all, labelled("legacy callers", r.LegacyCallers, func(c legacyCaller) string {
 		return fmt.Sprintf("%s: %d calls in 7 days, the last at %s", printable(c.Caller), c.Calls, c.LastAt)
 	})...)
-	return append(all, labelled("needs doing", r.Todo, func(line string) string { return line })...)
+	return append(all, labelled("needs doing", r.NeedsDoing, func(line string) string { return line })...)
 }
 
 // details returns what the service has answered lately.

@@ -43,7 +43,7 @@ func (s *service) serving() (stop func()) {
 
 // todo returns what the status command says needs doing.
 func todo(status map[string]any) (lines []string) {
-	for _, line := range status["todo"].([]any) {
+	for _, line := range status["needs_doing"].([]any) {
 		lines = append(lines, line.(string))
 	}
 	return lines
