@@ -1,4 +1,4 @@
--- The whole schema of a widgetd database, version 2.
+-- The whole schema of a widgetd database, version 3.
 --
 -- Read it with `sqlite3 -readonly widgetd.db` while the service runs; start with
 -- the views, whose names begin with v_. Every time is text, UTC, to the second:
@@ -6,7 +6,7 @@
 -- A row may be changed with the sqlite3 shell too: the service sees it within a second.
 
 PRAGMA application_id = 2003068788; -- "wdgt"
-PRAGMA user_version = 2;
+PRAGMA user_version = 3;
 
 CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
@@ -266,6 +266,74 @@ CREATE TABLE legacy_calls (
   PRIMARY KEY (day, path, caller)
 ) STRICT, WITHOUT ROWID;
 
+-- Where the events of an account are sent to. The secrets that sign them are not here: each is
+-- derived from the key file, the id of the row and secret_number.
+CREATE TABLE webhooks (
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'whe\_%' ESCAPE '\'), -- whe_…
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account whose events it gets
+  url           TEXT NOT NULL CHECK (url LIKE 'http%://%' AND length(url) <= 2048), -- where they are posted to
+  types         TEXT NOT NULL CHECK (json_type(types) = 'array'),    -- which types of events: ["license.created"]
+  description   TEXT CHECK (length(description) <= 200),             -- for people: "Our CRM"
+  state         TEXT NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'enabled', 'disabled')), -- pending: until it has answered a test with 2xx
+  reason        TEXT,                                                -- why it was disabled: owner, gone (it answered 410), failing
+  secret_number INTEGER NOT NULL DEFAULT 1 CHECK (secret_number >= 1), -- how often it got a secret; the one before also signs for 24 h
+  rotated_at    TEXT CHECK (rotated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', rotated_at)), -- when it last got another secret; NULL: never
+  failing_since TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since)), -- the first failure since it last answered 2xx; NULL: none
+  test_seq      INTEGER,                                             -- the event webhook.test that is still to be sent; NULL: none
+  made_by       TEXT NOT NULL,                                       -- who added it, as in events
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was added
+  updated_at    TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)) -- when url, types, description, state or secret last changed
+) STRICT, WITHOUT ROWID;
+CREATE INDEX webhooks_account ON webhooks (account_id, id);
+
+-- What is still to be sent to each webhook that is enabled. Whenever one is enabled it gets a new
+-- queue, which begins with the next event; when it is not enabled any more, the queue is removed.
+CREATE TABLE webhook_queues (
+  id         INTEGER PRIMARY KEY AUTOINCREMENT,                      -- a number that is given once
+  webhook_id TEXT NOT NULL UNIQUE REFERENCES webhooks (id),          -- the webhook that it belongs to
+  sent_seq   INTEGER NOT NULL,                                       -- every event up to this one was sent, or is in webhook_retries
+  replay_seq INTEGER,                                                -- the same for the events that are replayed; NULL: none are
+  replay_end INTEGER                                                 -- the last event to be replayed
+) STRICT;
+
+CREATE TRIGGER webhooks_enabled AFTER UPDATE OF state ON webhooks WHEN new.state = 'enabled' AND old.state <> 'enabled' BEGIN
+  INSERT INTO webhook_queues (webhook_id, sent_seq) SELECT new.id, coalesce(max(seq), 0) FROM events;
+END;
+CREATE TRIGGER webhooks_halted AFTER UPDATE OF state ON webhooks WHEN new.state <> 'enabled' BEGIN
+  DELETE FROM webhook_queues WHERE webhook_id = new.id;
+END;
+CREATE TRIGGER webhooks_removed BEFORE DELETE ON webhooks BEGIN
+  DELETE FROM webhook_queues WHERE webhook_id = old.id;
+END;
+
+-- Events that a webhook did not accept, until they are tried again. Rows of a queue that is gone
+-- are removed within minutes.
+CREATE TABLE webhook_retries (
+  queue_id   INTEGER NOT NULL,                                       -- the queue that it belongs to
+  event_seq  INTEGER NOT NULL,                                       -- the event to send
+  attempts   INTEGER NOT NULL CHECK (attempts >= 0),                 -- how often it was tried
+  due_at     TEXT NOT NULL CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at)), -- when it is tried again
+  PRIMARY KEY (queue_id, event_seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX webhook_retries_due ON webhook_retries (queue_id, due_at);
+
+-- Each attempt to send an event to a webhook: those of 30 days, and the last 1,000 of a webhook.
+CREATE TABLE deliveries (
+  webhook_id   TEXT NOT NULL,                                        -- where it was sent to
+  id           TEXT NOT NULL CHECK (id LIKE 'whd\_%' ESCAPE '\'),   -- whd_…
+  event_seq    INTEGER NOT NULL,                                     -- the event
+  event_id     TEXT NOT NULL,                                        -- its id, the webhook-id that was sent
+  type         TEXT NOT NULL,                                        -- its type
+  attempt      INTEGER NOT NULL CHECK (attempt >= 1),                -- which try it was, from 1
+  at           TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)), -- when it was sent
+  milliseconds INTEGER NOT NULL,                                     -- how long it took
+  status       INTEGER,                                              -- the HTTP status of the answer; NULL: there was none
+  error        TEXT,                                                 -- why there was none: timeout, connection, tls, …
+  answer       TEXT,                                                 -- the first 2 KiB of the answer to a failure
+  next_at      TEXT CHECK (next_at IS strftime('%Y-%m-%dT%H:%M:%SZ', next_at)), -- when it is tried again; NULL: not
+  PRIMARY KEY (webhook_id, id)
+) STRICT, WITHOUT ROWID;
+
 -- Licences with the status that they have now, and their seats.
 CREATE VIEW v_licenses AS
 SELECT l.id, a.name AS account, l.product, l.plan, l.customer,
@@ -318,3 +386,19 @@ GROUP BY c.path, c.caller ORDER BY last_at DESC;
 CREATE VIEW v_audit AS
 SELECT e.at, e.type, a.name AS account, e.actor, e.subject_id, e.data, e.id
 FROM events e JOIN accounts a ON a.id = e.account_id ORDER BY e.seq DESC;
+
+-- Where events are sent to, and how that goes. waiting counts what is to be tried again.
+CREATE VIEW v_webhooks AS
+SELECT w.id, a.name AS account, w.url, w.state, w.reason, w.failing_since, w.types, w.description,
+       (SELECT max(seq) FROM events) - q.sent_seq AS events_behind,
+       (SELECT count(*) FROM webhook_retries r WHERE r.queue_id = q.id) AS waiting,
+       w.made_by, w.rotated_at, w.created_at, w.account_id
+FROM webhooks w JOIN accounts a ON a.id = w.account_id LEFT JOIN webhook_queues q ON q.webhook_id = w.id;
+
+-- Each attempt to send an event to a webhook, newest first.
+CREATE VIEW v_deliveries AS
+SELECT d.at, a.name AS account, w.url, d.type, d.attempt,
+       CASE WHEN d.status BETWEEN 200 AND 299 THEN 'succeeded' ELSE 'failed' END AS outcome,
+       d.status, d.error, d.milliseconds, d.next_at, d.answer, d.event_id, d.id, d.webhook_id
+FROM deliveries d LEFT JOIN webhooks w ON w.id = d.webhook_id LEFT JOIN accounts a ON a.id = w.account_id
+ORDER BY d.id DESC;

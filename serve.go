@@ -142,6 +142,7 @@ func problems() []*problemCode {
 		deviceProblems,
 		widgetProblems,
 		legacyProblems,
+		webhookProblems,
 	)
 }
 
@@ -157,6 +158,7 @@ func eventTypes() []eventType {
 		keyEvents,
 		widgetEvents,
 		storeEvents,
+		webhookEvents,
 	)
 }
 

@@ -32,6 +32,7 @@ type schemaStep struct {
 var schemaSteps = []schemaStep{
 	{does: "tables that are ordered by their ids, counted seats, items by day, customers and " +
 		"fields of leads", run: upgradeToV2, advice: adviseOnV2},
+	{does: "tables of webhooks", sql: schemaV3},
 }
 
 // The declarations of the versions 1 and 2.
@@ -41,6 +42,11 @@ var (
 	//go:embed store_migrate_v2.sql
 	schemaV2 string
 )
+
+// schemaV3 is what version 3 declares beside version 2.
+//
+//go:embed store_migrate_v3.sql
+var schemaV3 string
 
 // graceEndV2 is when the grace of a licence ends, as both versions have it in an index.
 const graceEndV2 = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
