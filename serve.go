@@ -131,6 +131,7 @@ func wings(s *server) []wing {
 		legacyWing(s),
 		openapiWing(s),
 		docsWing(s, problems(), eventTypes()),
+		webhookWing(s),
 	}
 }
 
