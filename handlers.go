@@ -109,6 +109,7 @@ type serverOptions struct {
 	expiringNotice   span           // how long before an end license.expiring is written; zero: never
 	legacySunset     time.Time      // when the legacy paths end
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
+	outboundAllow    []netip.Prefix // what may be called besides public addresses
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
 	securityContacts []string       // URIs for security.txt; none: there is no such file
@@ -127,6 +128,7 @@ type server struct {
 	accountBuckets *limiter // by the bucket's name and account
 	addressBuckets *limiter // by limit's name and address
 	lookups        *lookupGuard
+	outbound       *outbound
 	health         healthCheck
 	running        inProgress
 	metrics        metrics
@@ -156,7 +158,7 @@ const (
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
 	wings func(*server) []wing) (*server, error) {
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, log: log, steady: time.Now,
-		startedAt:      st.now(),
+		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
 	s.lookups = newLookupGuard(o.failedLookupRate, s.steady())
 	for _, w := range wings(s) {
