@@ -27,6 +27,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	o := newOperator(t)
 	for name, story := range map[string]func(*testing.T, *operator){
 		"accounts": accountStory, "licences": licenseStory, "tokens": tokenStory, "keys": keyStory, "leads": leadStory, "statistics": statsStory,
+		"webhooks": webhookStory,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.t = t
