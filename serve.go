@@ -127,7 +127,6 @@ func wings(s *server) []wing {
 		legacyWing(s),
 		openapiWing(s),
 		docsWing(s, problems(), eventTypes()),
-		webhookWing(s),
 	}
 }
 
