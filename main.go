@@ -47,6 +47,7 @@ func commands() []command {
 		widgetCommands,
 		eventCommands(eventTypes()),
 		legacyCommands,
+		webhookListenCommands,
 		storeCommands,
 		helpCommands,
 	)
