@@ -351,9 +351,10 @@ var notPublic = func() (all []netip.Prefix) {
 // an IPv4 address in them.
 var globalUnicast = netip.MustParsePrefix("2000::/3")
 
-// isPublic reports whether an address is public unicast. Its IPv4-mapped form must be unmapped.
+// isPublic reports whether an address is public unicast. An IPv4-mapped one must be unmapped before;
+// an IPv6 address with a zone is in no range, so it is not public.
 func isPublic(ip netip.Addr) bool {
-	if !ip.IsValid() || ip.Zone() != "" || ip.Is6() && !globalUnicast.Contains(ip) {
+	if !ip.IsValid() || ip.Is6() && !globalUnicast.Contains(ip) {
 		return false
 	}
 	return !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(ip) })
