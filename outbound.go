@@ -44,6 +44,7 @@ const (
 	outboundLimit       = 15 * time.Second // contract, section 8
 	outboundLookupLimit = 2 * time.Second
 	outboundIdle        = 30 * time.Second // after which a connection that nobody uses is closed
+	maxOutboundIdle     = 64               // such connections with TLS, and as many without
 	maxOutboundURL      = 2048             // characters
 	maxOutboundBody     = 64 << 10         // bytes of an answer that are read
 	maxOutboundHeader   = 32 << 10         // bytes
@@ -102,8 +103,8 @@ func newOutbound(allow []netip.Prefix) *outbound {
 	transport := http.Transport{
 		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // no HTTP/2
 		DisableCompression:     true,
-		MaxIdleConns:           64,
-		MaxIdleConnsPerHost:    16,
+		MaxIdleConns:           maxOutboundIdle,
+		MaxIdleConnsPerHost:    maxOutboundIdle,
 		IdleConnTimeout:        outboundIdle,
 		MaxResponseHeaderBytes: maxOutboundHeader,
 	}

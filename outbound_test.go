@@ -794,6 +794,26 @@ func TestOutbound_bounds(t *testing.T) {
 	}
 }
 
+func TestOutbound_ofAServiceReachesWhatItsOptionAdmits(t *testing.T) {
+	t.Parallel()
+	base, _ := countingServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
+	serve, _ := findCommand(commands(), []string{"serve"})
+	for set, want := range map[string]string{"": "address_refused", "10.0.0.0/8,127.0.0.1": ""} {
+		e := &env{command: serve, getenv: func(name string) string { return map[string]string{"WIDGETD_OUTBOUND_ALLOW": set}[name] }}
+		if err := e.parse(nil); err != nil {
+			t.Fatal(err)
+		}
+		given, err := e.readServerOptions()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newService(t, func(_ *storeOptions, o *serverOptions) { *o = given })
+		if _, reason, err := s.server.outbound.get(t.Context(), base); reason != want {
+			t.Errorf("with %q: %v", set, err)
+		}
+	}
+}
+
 func TestOutbound_jitterAddsUpToATenth(t *testing.T) {
 	t.Parallel()
 	different := map[time.Duration]bool{}
