@@ -384,6 +384,9 @@ func TestOutboundHost_whoseNameServerIsSilentIsRefusedInTime(t *testing.T) {
 	o := outboundTo(t)
 	o.lookupLimit, o.limit = 20*time.Millisecond, 20*time.Millisecond
 	o.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		if end, ok := ctx.Deadline(); !ok || time.Until(end) > o.lookupLimit {
+			t.Errorf("a look-up may last until %v", end)
+		}
 		return new(net.Dialer).DialContext(ctx, "udp", silent.LocalAddr().String())
 	}}
 	if code, _ := o.checkHost(t.Context(), "https://hooks.example.com/"); code != "no_public_address" {
@@ -772,6 +775,11 @@ func TestOutbound_callsOverTLSOnlyWhoProvesItsName(t *testing.T) {
 		t.Errorf("a certificate of an unknown issuer: %v", err)
 	}
 
+	speaksHTTP, closed := rawServer(t, answers("HTTP/1.1 400 Bad Request\r\n\r\n"))
+	if _, reason, err := client().get(t.Context(), "https://"+speaksHTTP); reason != "tls" {
+		t.Errorf("HTTP in answer to a handshake: %v", err)
+	}
+	<-closed
 	silent, gone := rawServer(t, func(net.Conn) {})
 	hurried := client()
 	hurried.limit = 20 * time.Millisecond
