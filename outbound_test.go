@@ -376,18 +376,14 @@ func TestOutboundHost_hasOneAnswerForNoAddressAndForOneThatMayNotBeCalled(t *tes
 
 func TestOutboundHost_whoseNameServerIsSilentIsRefusedInTime(t *testing.T) {
 	t.Parallel()
-	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
 	o := outboundTo(t)
 	o.lookupLimit, o.limit = 20*time.Millisecond, 20*time.Millisecond
 	o.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		if end, ok := ctx.Deadline(); !ok || time.Until(end) > o.lookupLimit {
-			t.Errorf("a look-up may last until %v", end)
+		<-ctx.Done()
+		if ctx.Err() != context.Canceled { // but by the resolver itself, after five seconds
+			t.Errorf("nobody ended the look-up: %v", ctx.Err())
 		}
-		return new(net.Dialer).DialContext(ctx, "udp", silent.LocalAddr().String())
+		return nil, ctx.Err()
 	}}
 	if code, _ := o.checkHost(t.Context(), "https://hooks.example.com/"); code != "no_public_address" {
 		t.Errorf("checkHost: %q", code)
