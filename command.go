@@ -13,11 +13,9 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 	"unicode"
@@ -615,29 +613,3 @@ func printable(s string) string {
 		return r
 	}, s)
 }
-
-// buildName returns the program's version, or the revision that it was built from.
-var buildName = sync.OnceValue(func() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	revision, modified := "", ""
-	for _, setting := range info.Settings {
-		switch setting.Key {
-		case "vcs.revision":
-			revision = setting.Value
-		case "vcs.modified":
-			if setting.Value == "true" {
-				modified = "+changes"
-			}
-		}
-	}
-	switch {
-	case info.Main.Version != "" && info.Main.Version != "(devel)":
-		return info.Main.Version
-	case revision != "":
-		return revision[:min(12, len(revision))] + modified
-	}
-	return "development"
-})

@@ -1,0 +1,574 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// An outbound is the one client for everything that this service calls. Callers of the API choose
+// some of the addresses, so it must not be of use against networks that only this machine can reach:
+// the address of every connection is checked after the look-up, in the moment before it is made.
+// It calls public unicast addresses on port 443 with https and nothing else, but for the ranges that
+// an operator admits. It follows no redirect, uses no proxy, speaks HTTP/1.1 and asks for no
+// compression. Make one with newOutbound.
+type outbound struct {
+	allow       []netip.Prefix // ranges that may be called with http too, on any port and by literal address
+	limit       time.Duration  // for a request and its answer, the look-up and the body included
+	lookupLimit time.Duration  // for the look-up of checkHost
+	resolver    *net.Resolver
+	tls         *tls.Config
+	secure      *http.Transport // for https
+	plain       *http.Transport // for http: its connections reach addresses in allow only
+}
+
+// The bounds of an outbound.
+const (
+	outboundLimit       = 15 * time.Second // contract, section 8
+	outboundLookupLimit = 2 * time.Second
+	outboundIdle        = 30 * time.Second // after which a connection that nobody uses is closed
+	maxOutboundURL      = 2048             // characters
+	maxOutboundBody     = 64 << 10         // bytes of an answer that are read
+	maxOutboundHeader   = 32 << 10         // bytes
+	maxHostName         = 253              // characters (RFC 1035, section 3.1, without the lengths)
+	maxHostLabel        = 63
+	maxRetryAfter       = 24 * time.Hour
+)
+
+// The reasons of an outboundError.
+const (
+	outboundTimeout   = "timeout"
+	outboundNoAddress = "no_public_address" // the host has no address, or none that may be called
+	outboundNoConnect = "connection"        // refused, reset or closed without an answer
+	outboundTLS       = "tls"               // no TLS 1.2 or later, or a certificate that can't be verified
+	outboundTooLarge  = "answer_too_large"
+	outboundMalformed = "malformed_answer" // what came is not HTTP/1.1
+	outboundRefused   = "address_refused"  // checkURL refuses the URL
+	outboundCanceled  = "canceled"         // the caller's context was canceled
+)
+
+// An outboundRequest is one request to send.
+type outboundRequest struct {
+	method, url string
+	header      http.Header // User-Agent is added where there is none
+	body        []byte
+}
+
+// An outboundAnswer is what came back.
+type outboundAnswer struct {
+	status int
+	header http.Header
+	body   []byte // at most maxOutboundBody bytes, as they were sent: compressed ones stay so
+	inner  bool   // it came from an address that only -outbound-allow admits, so its body must not be shown
+}
+
+// An outboundError says why there is no answer.
+type outboundError struct {
+	reason string // one of the constants above
+	err    error
+}
+
+func (e *outboundError) Error() string { return e.reason + ": " + e.err.Error() }
+
+// Unwrap returns the error below.
+func (e *outboundError) Unwrap() error { return e.err }
+
+// newOutbound makes a client. allow are the ranges of -outbound-allow.
+func newOutbound(allow []netip.Prefix) *outbound {
+	o := &outbound{
+		allow:       allow,
+		limit:       outboundLimit,
+		lookupLimit: outboundLookupLimit,
+		resolver:    &net.Resolver{PreferGo: true}, // ends with its context, and takes no addresses in other notations
+		tls:         &tls.Config{MinVersion: tls.VersionTLS12},
+	}
+	transport := http.Transport{
+		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // no HTTP/2
+		DisableCompression:     true,
+		MaxIdleConns:           64,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        outboundIdle,
+		MaxResponseHeaderBytes: maxOutboundHeader,
+	}
+	o.plain, o.secure = transport.Clone(), transport.Clone()
+	o.plain.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) {
+		return o.dial(requestContext(ctx), address, false)
+	}
+	o.secure.DialTLSContext = func(ctx context.Context, _, address string) (net.Conn, error) {
+		return o.dialTLS(requestContext(ctx), address)
+	}
+	return o
+}
+
+// close closes the connections that are kept for the next request.
+func (o *outbound) close() {
+	o.plain.CloseIdleConnections()
+	o.secure.CloseIdleConnections()
+}
+
+// A requestKey is the key under which the context of a request has itself as a value.
+type requestKey struct{}
+
+// requestContext returns the context of the request that a connection is made for. The context that
+// http.Transport passes when it dials does not end with the request, but has its values.
+func requestContext(dialing context.Context) context.Context {
+	if request, ok := dialing.Value(requestKey{}).(context.Context); ok {
+		return request
+	}
+	return dialing
+}
+
+// do sends one request and reads its answer, in at most outboundLimit altogether. Any status is an
+// answer, a redirect too. Every error is an *outboundError. With the reason answer_too_large for a
+// body, the answer is returned beside the error, with the beginning of the body.
+func (o *outbound) do(ctx context.Context, q outboundRequest) (*outboundAnswer, error) {
+	normal, code, detail := o.checkURL(q.url)
+	if code != "" {
+		return nil, &outboundError{outboundRefused, errors.New(detail)}
+	}
+	limited, cancel := context.WithTimeout(ctx, o.limit)
+	defer cancel()
+	answer, err := o.exchange(limited, normal, q)
+	if err == nil {
+		return answer, nil
+	}
+	var known *outboundError
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		err = &outboundError{outboundCanceled, err}
+	case limited.Err() != nil || isTimeout(err):
+		err = &outboundError{outboundTimeout, err}
+	case errors.As(err, &known):
+		err = known
+	case isConnectionFailure(err):
+		err = &outboundError{outboundNoConnect, err}
+	case strings.Contains(err.Error(), "response headers exceeded"): // net/http has no error value for it
+		err = &outboundError{outboundTooLarge, err}
+	default:
+		err = &outboundError{outboundMalformed, err}
+	}
+	return answer, err
+}
+
+// exchange sends a request to a URL that checkURL has passed, and reads the answer.
+func (o *outbound) exchange(ctx context.Context, target string, q outboundRequest) (*outboundAnswer, error) {
+	secure := strings.HasPrefix(target, "https:")
+	answer := &outboundAnswer{}
+	ctx = context.WithValue(ctx, requestKey{}, ctx)
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		answer.inner = o.judge(remoteAddress(got.Conn), secure) == admittedAddress
+	}})
+	req, err := http.NewRequestWithContext(ctx, q.method, target, bytes.NewReader(q.body))
+	if err != nil {
+		return nil, &outboundError{outboundRefused, err}
+	}
+	if q.header != nil {
+		req.Header = q.header.Clone()
+	}
+	req.Header.Set("User-Agent", cmp.Or(req.Header.Get("User-Agent"), "widgetd/"+buildName()))
+	req.Header.Set("Accept-Encoding", "identity")
+	transport := o.plain
+	if secure {
+		transport = o.secure
+	}
+	resp, err := transport.RoundTrip(req) // unlike an http.Client, it follows no redirect and keeps no cookie
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		return nil, &outboundError{outboundMalformed, errors.New("it switches to another protocol")}
+	}
+	answer.status, answer.header = resp.StatusCode, resp.Header
+	answer.body, err = io.ReadAll(io.LimitReader(resp.Body, maxOutboundBody+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(answer.body) > maxOutboundBody {
+		answer.body = answer.body[:maxOutboundBody]
+		return answer, &outboundError{outboundTooLarge, fmt.Errorf("the body has more than %d bytes", maxOutboundBody)}
+	}
+	return answer, nil
+}
+
+// isTimeout reports whether an error of the network is about time.
+func isTimeout(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) && network.Timeout()
+}
+
+// isConnectionFailure reports whether the other side, or the network between, broke a connection off.
+func isConnectionFailure(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "server closed idle connection")
+}
+
+// dial connects to an address "host:port" that may be called. Errors: an *outboundError, or that of
+// the network.
+func (o *outbound) dial(ctx context.Context, address string, secure bool) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	d := net.Dialer{
+		Resolver: o.resolver,
+		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+			found, err := netip.ParseAddrPort(address)
+			if err != nil || o.judge(found, secure) == refusedAddress {
+				return &outboundError{outboundNoAddress, errors.New("the host has an address that may not be called")}
+			}
+			return nil
+		},
+	}
+	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(absolute(host), port))
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) && !lookup.IsTimeout {
+		err = &outboundError{outboundNoAddress, err}
+	}
+	return conn, err
+}
+
+// dialTLS is dial for https: it also shakes hands and verifies the certificate. http.Transport would
+// do that in a goroutine that outlives the request.
+func (o *outbound) dialTLS(ctx context.Context, address string) (net.Conn, error) {
+	raw, err := o.dial(ctx, address, true)
+	if err != nil {
+		return nil, err
+	}
+	config := o.tls.Clone()
+	config.ServerName, _, _ = net.SplitHostPort(address)
+	conn := tls.Client(raw, config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		var alert tls.AlertError
+		if isConnectionFailure(err) && !errors.As(err, &alert) {
+			return nil, err
+		}
+		return nil, &outboundError{outboundTLS, err}
+	}
+	return conn, nil
+}
+
+// absolute returns a host name with a dot at its end, so that it is not also looked up below the
+// search domains of this machine's network. Addresses stay as they are.
+func absolute(host string) string {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return host
+	}
+	return host + "."
+}
+
+// remoteAddress returns the address at the other end of a connection.
+func remoteAddress(conn net.Conn) netip.AddrPort {
+	if address, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		return address.AddrPort()
+	}
+	return netip.AddrPort{}
+}
+
+// A judgement says whether an address may be called.
+type judgement int
+
+const (
+	refusedAddress  judgement = iota
+	publicAddress             // anybody could call it
+	admittedAddress           // only because an operator admits its range
+)
+
+// judge says whether an address may be called, with https or without.
+func (o *outbound) judge(address netip.AddrPort, secure bool) judgement {
+	ip := address.Addr().Unmap()
+	switch {
+	case secure && address.Port() == 443 && isPublic(ip):
+		return publicAddress
+	case o.admits(ip):
+		return admittedAddress
+	}
+	return refusedAddress
+}
+
+// admits reports whether an address is in a range that the operator admits.
+func (o *outbound) admits(ip netip.Addr) bool {
+	return slices.ContainsFunc(o.allow, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// notPublic are the ranges that no stranger's address is in: those of the special-purpose address
+// registries of IANA (RFC 6890, as of 2026) that are not globally reachable, multicast, and an
+// address at which a cloud answers its own machines. Of IPv6 they are the ranges inside 2000::/3.
+var notPublic = func() (all []netip.Prefix) {
+	for _, s := range []string{
+		"0.0.0.0/8",         // this network
+		"10.0.0.0/8",        // private
+		"100.64.0.0/10",     // shared by a carrier's NAT, and Alibaba's metadata
+		"127.0.0.0/8",       // loopback
+		"168.63.129.16/32",  // Azure's own services for a machine: public by its form only
+		"169.254.0.0/16",    // link-local, and the metadata of most clouds
+		"172.16.0.0/12",     // private
+		"192.0.0.0/24",      // protocol assignments, and Oracle's metadata
+		"192.0.2.0/24",      // documentation
+		"192.88.99.0/24",    // relays of 6to4
+		"192.168.0.0/16",    // private
+		"198.18.0.0/15",     // benchmarks
+		"198.51.100.0/24",   // documentation
+		"203.0.113.0/24",    // documentation
+		"224.0.0.0/4",       // multicast
+		"240.0.0.0/4",       // reserved, and broadcast
+		"2001::/23",         // protocol assignments: Teredo, benchmarks, ORCHID and others
+		"2001:db8::/32",     // documentation
+		"2002::/16",         // 6to4, which has an IPv4 address in it
+		"3fff::/20",         // documentation
+		"2620:4f:8000::/48", // AS112, where queries for private names end
+		"192.31.196.0/24",   // AS112
+		"192.52.193.0/24",   // multicast tunnels (AMT)
+		"192.175.48.0/24",   // AS112
+	} {
+		all = append(all, netip.MustParsePrefix(s))
+	}
+	return all
+}()
+
+// globalUnicast are the addresses of IPv6 that are given to networks (RFC 4291, section 2.4). Outside
+// are loopback, link-local, site-local, unique local, multicast, discard, NAT64, and the forms with
+// an IPv4 address in them.
+var globalUnicast = netip.MustParsePrefix("2000::/3")
+
+// isPublic reports whether an address is public unicast. Its IPv4-mapped form must be unmapped.
+func isPublic(ip netip.Addr) bool {
+	if !ip.IsValid() || ip.Zone() != "" || ip.Is6() && !globalUnicast.Contains(ip) {
+		return false
+	}
+	return !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// checkHost looks up the host of a URL that checkURL has returned, for a quick answer when it is
+// registered; what counts is the check when it is called. It returns the code and the detail of a
+// fieldError, which are the same whether the host has no address, or any that may not be called, so
+// that nobody learns which names exist in a network. It takes at most outboundLookupLimit.
+func (o *outbound) checkHost(ctx context.Context, normal string) (code, detail string) {
+	code, detail = outboundNoAddress, "This host has no public address on which the service may call it."
+	u, err := url.Parse(normal)
+	if err != nil {
+		return code, detail
+	}
+	secure := u.Scheme == "https"
+	port := uint16(80)
+	if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
+		port = uint16(n)
+	} else if secure {
+		port = 443
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.lookupLimit)
+	defer cancel()
+	found, err := o.resolver.LookupNetIP(ctx, "ip", absolute(u.Hostname()))
+	if err != nil || len(found) == 0 {
+		return code, detail
+	}
+	for _, ip := range found {
+		if o.judge(netip.AddrPortFrom(ip, port), secure) == refusedAddress {
+			return code, detail
+		}
+	}
+	return "", ""
+}
+
+// checkURL checks a URL that somebody wants to have called. It returns its normal form, with scheme
+// and host in lower case, the host in ASCII, no default port and at least the path "/"; or the code
+// and the detail of a fieldError. The normal form of a normal form is the same.
+func (o *outbound) checkURL(raw string) (normal, code, detail string) {
+	if code, detail = checkText(raw, required, maxOutboundURL); code != "" {
+		return "", code, detail
+	}
+	scheme, rest, ok := strings.Cut(raw, "://")
+	scheme = strings.ToLower(scheme)
+	if !ok || scheme != "https" && (scheme != "http" || len(o.allow) == 0) {
+		return "", "scheme_not_allowed", "This must be a URL that begins with https://."
+	}
+	authority, tail := rest, "/"
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		authority, tail = rest[:i], rest[i:]
+	}
+	switch {
+	case strings.Contains(rest, "#"):
+		return "", "fragment_not_allowed", "The URL must not have a fragment, which begins with #."
+	case strings.Contains(authority, "@"):
+		return "", "userinfo_not_allowed", "The URL must not have a user name or a password."
+	case !isURLText(tail):
+		return "", "invalid_url", "Other characters than those of a URL must be percent-encoded (RFC 3986)."
+	case tail[0] == '?':
+		tail = "/" + tail
+	}
+	host, port, ok := cutPort(authority)
+	if !ok {
+		return "", "invalid_url", "The port must be a number from 1 to 65535."
+	}
+	if host, code, detail = o.normalHost(host); code != "" {
+		return "", code, detail
+	}
+	switch {
+	case port == "" || scheme == "https" && port == "443" || scheme == "http" && port == "80":
+		port = ""
+	case len(o.allow) == 0:
+		return "", "port_not_allowed", "Only port 443 is called."
+	default:
+		port = ":" + port
+	}
+	normal = scheme + "://" + host + port + tail
+	if len(normal) > maxOutboundURL {
+		return "", "too_long", fmt.Sprintf("This has more than %d characters in its ASCII form.", maxOutboundURL)
+	}
+	if u, err := url.Parse(normal); err != nil || u.Host != host+port || u.String() != normal {
+		return "", "invalid_url", "This is not a URL."
+	}
+	return normal, "", ""
+}
+
+// cutPort splits the host and the port of a URL; the port is "" where there is none. It reports false
+// for a port that is no number, or not written as its digits only.
+func cutPort(authority string) (host, port string, ok bool) {
+	i := strings.LastIndexByte(authority, ':')
+	if i < 0 || strings.HasSuffix(authority, "]") {
+		return authority, "", true
+	}
+	host, port = authority[:i], authority[i+1:]
+	n, err := strconv.ParseUint(port, 10, 16)
+	return host, port, err == nil && n > 0 && port == strconv.FormatUint(n, 10)
+}
+
+// isURLText reports whether s has only the characters of a URL behind its host (RFC 3986, appendix A)
+// and its percent signs are followed by two hexadecimal digits each.
+func isURLText(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c == '%':
+			if i+2 >= len(s) || !isHex(s[i+1]) || !isHex(s[i+2]) {
+				return false
+			}
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case strings.IndexByte("-._~:/?[]@!$&'()*+,;=", c) < 0:
+			return false
+		}
+	}
+	return true
+}
+
+func isHex(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f' }
+
+// normalHost checks the host of a URL and returns its normal form, or the code and the detail of a
+// fieldError.
+func (o *outbound) normalHost(host string) (normal, code, detail string) {
+	if strings.HasPrefix(host, "[") {
+		return o.literal(host)
+	}
+	if strings.IndexFunc(host, func(r rune) bool { return r >= utf8.RuneSelf && !isHostLetter(r) }) >= 0 {
+		return "", "invalid_host", "The host has characters that no name of a host has."
+	}
+	ascii, ok := asciiHost(host)
+	if !ok {
+		return "", "invalid_host", "The host has combining marks; write it in its ASCII form, xn--…"
+	}
+	labels := strings.Split(ascii, ".")
+	last := labels[len(labels)-1]
+	switch {
+	case ascii == "":
+		return "", "invalid_host", "The URL has no host."
+	case last == "":
+		return "", "invalid_host", "The host must not end in a dot."
+	case len(ascii) > maxHostName:
+		return "", "invalid_host", fmt.Sprintf("The host has more than %d characters.", maxHostName)
+	case isNumber(last):
+		return o.literal(ascii)
+	case !slices.ContainsFunc(labels, func(label string) bool { return !isHostLabel(label) }):
+	default:
+		return "", "invalid_host", fmt.Sprintf("The host is not a host name: labels of 1 to %d letters, "+
+			"digits and hyphens, separated by dots.", maxHostLabel)
+	}
+	if len(labels) == 1 || last == "localhost" {
+		return "", "invalid_host", "The host must be a full name with a domain, such as hooks.example.com."
+	}
+	return ascii, "", ""
+}
+
+// literal returns the normal form of a host that is an IP address, if it is in a range that the
+// operator admits and written in its usual form.
+func (o *outbound) literal(host string) (normal, code, detail string) {
+	text := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	ip, err := netip.ParseAddr(text)
+	normal = ip.String()
+	if ip.Is6() {
+		normal = "[" + normal + "]"
+	}
+	if err != nil || ip.Zone() != "" || normal != strings.ToLower(host) || !o.admits(ip) {
+		return "", "ip_address_not_allowed", "The host must be a name, not an IP address."
+	}
+	return normal, "", ""
+}
+
+// isNumber reports whether programs take a host whose last label this is for an IPv4 address: it is
+// decimal, octal or hexadecimal (URL Standard of WHATWG, "ends in a number").
+func isNumber(label string) bool {
+	digits := strings.Trim(label, "0123456789") == ""
+	return label != "" && (digits || strings.HasPrefix(label, "0x"))
+}
+
+// isHostLetter reports whether a character beyond ASCII may be in a host name: a letter, and none
+// that programs take for another one, as the full-width forms are.
+func isHostLetter(r rune) bool {
+	fullWidth := r >= 0xff00 && r <= 0xffef
+	mathematical := r >= 0x1d400 && r <= 0x1d7ff
+	letterlike := r >= 0x2100 && r <= 0x218f
+	return unicode.IsLetter(r) && !fullWidth && !mathematical && !letterlike
+}
+
+// isHostLabel reports whether s is a label of a host name, in lower case. Names of hosts have no
+// underscores, but names of services in their domains do.
+func isHostLabel(s string) bool {
+	return s != "" && len(s) <= maxHostLabel && s[0] != '-' && s[len(s)-1] != '-' &&
+		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-_") == ""
+}
+
+// jittered returns d and up to a tenth more, at random, so that what failed together is not tried
+// again together.
+func jittered(d time.Duration) time.Duration {
+	if d <= 0 {
+		return d
+	}
+	return d + rand.N(d/10+1)
+}
+
+// retryAfter returns how long from now an answer asks to wait, at most maxRetryAfter: its header
+// Retry-After, in seconds or as a date (RFC 9110, section 10.2.3). A date in the past is 0. It
+// reports false if there is none that can be read.
+func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
+	text := strings.TrimSpace(h.Get("Retry-After"))
+	if text != "" && strings.Trim(text, "0123456789") == "" {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if most := int64(maxRetryAfter / time.Second); err != nil || n > most { // err: more than fit
+			n = most
+		}
+		return time.Duration(n) * time.Second, true
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
+		return 0, false
+	}
+	return min(max(at.Sub(now), 0), maxRetryAfter), true
+}
