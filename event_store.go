@@ -46,6 +46,7 @@ const (
 	actorCommand  = "command"
 	actorOperator = "operator" // whoever used a command or a token with the scope admin
 	actorTime     = "time"
+	actorReceiver = "receiver" // of a webhook, by its answers
 )
 
 // publicActor returns the actor of an event as callers over HTTP may see it: which of the
@@ -70,6 +71,7 @@ func (t *tx) addEvent(e event) error {
 	_, err := t.exec(`INSERT INTO events (id, at, type, account_id, subject_id, actor, data)
 		VALUES (?, ?, ?, ?, ?, ?, ?)`,
 		t.newID("evt"), t.now, e.Type, e.AccountID, cmp.Or(e.SubjectID, e.LicenseID, e.LeadID), e.Actor, data)
+	t.written = append(t.written, writtenEvent{e.AccountID, string(e.Type)})
 	return err
 }
 
@@ -97,12 +99,7 @@ type eventFilter struct {
 // stands for ("" for the newest). Where the clock was set back, times do not grow with the
 // order of writing, and since may leave out some events of that span.
 func (q *queries) events(f eventFilter, before string, limit int) (p listPage[event], err error) {
-	list := listQuery{
-		columns: `SELECT seq, id, at, type, account_id, subject_id,
-			coalesce(json_extract(data, '$.device_id'), ''), actor, json_remove(data, '$.device_id') FROM events`,
-		table: `events`,
-		key:   `seq`,
-	}
+	list := listQuery{columns: selectEvents, table: `events`, key: `seq`}
 	licenseID, account, err := q.licenseOfEvents(f.licenseID, f.deviceID)
 	switch {
 	case err != nil:
@@ -135,6 +132,17 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 		p.rows[i].nameSubject()
 	}
 	return p, err
+}
+
+// selectEvents selects what dest scans.
+const selectEvents = `SELECT seq, id, at, type, account_id, subject_id,
+	coalesce(json_extract(data, '$.device_id'), ''), actor, json_remove(data, '$.device_id') FROM events`
+
+// eventBySeq returns the event with a number, or errNotFound.
+func (q *queries) eventBySeq(seq int64) (e event, err error) {
+	err = q.one(selectEvents+` WHERE seq = ?`, []any{seq}, e.dest()...)
+	e.nameSubject()
+	return e, err
 }
 
 // isLicense is the condition of the index on events of licences. A query for those of one

@@ -24,9 +24,11 @@ import (
 // A wing is one feature's part of the service: its routes and its background work. The core
 // refers to no feature: a wing keeps its own state, and serve.go lists all wings.
 type wing struct {
-	routes []route
-	roots  []rootPath
-	chores []chore
+	routes  []route
+	roots   []rootPath
+	chores  []chore
+	workers []func(ctx context.Context) // run beside the service until ctx ends, when they return soon
+	metrics []metric
 }
 
 // A route is one endpoint of the contract: who may call it, what is checked before it runs,
@@ -109,6 +111,7 @@ type serverOptions struct {
 	expiringNotice   span           // how long before an end license.expiring is written; zero: never
 	legacySunset     time.Time      // when the legacy paths end
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
+	outboundAllow    []netip.Prefix // what may be called besides public addresses
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
 	securityContacts []string       // URIs for security.txt; none: there is no such file
@@ -127,6 +130,7 @@ type server struct {
 	accountBuckets *limiter // by the bucket's name and account
 	addressBuckets *limiter // by limit's name and address
 	lookups        *lookupGuard
+	outbound       *outbound
 	health         healthCheck
 	running        inProgress
 	metrics        metrics
@@ -140,6 +144,9 @@ type server struct {
 	routes         []route        // of all wings, like roots and chores
 	roots          []rootPath
 	chores         []chore
+	workers        []func(context.Context)
+	wingMetrics    []metric
+	clockDoubted   atomic.Bool // the clock was set forward within clockTrustDelay
 	routing        atomic.Pointer[routing]
 }
 
@@ -156,13 +163,15 @@ const (
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
 	wings func(*server) []wing) (*server, error) {
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, log: log, steady: time.Now,
-		startedAt:      st.now(),
+		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
 	s.lookups = newLookupGuard(o.failedLookupRate, s.steady())
 	for _, w := range wings(s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)
 		s.chores = append(s.chores, w.chores...)
+		s.workers = append(s.workers, w.workers...)
+		s.wingMetrics = append(s.wingMetrics, w.metrics...)
 	}
 	return s, s.refresh()
 }

@@ -578,7 +578,7 @@ func TestAddressLimit_trustsThePeerOfAUnixSocket(t *testing.T) {
 
 func TestAddressLimit_knowsTheClientsAddress(t *testing.T) {
 	t.Parallel()
-	trusted, err := parsePrefixes([]string{"127.0.0.0/8", "::1/128", "10.0.0.0/8"})
+	trusted, err := parsePrefixes("trusted-proxies", []string{"127.0.0.0/8", "::1/128", "10.0.0.0/8"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -614,7 +614,7 @@ func FuzzForwarded(f *testing.F) {
 	for _, seed := range []string{"", "192.0.2.1", "192.0.2.1, 127.0.0.1", "127.0.0.1", ", ,", "[::1]:80", "unknown", "\x00", "fe80::1%eth0", "192.0.2.1:99999", "::ffff:127.0.0.1"} {
 		f.Add(seed, uint32(0xcb007109))
 	}
-	trusted, err := parsePrefixes([]string{"127.0.0.0/8", "::1/128"})
+	trusted, err := parsePrefixes("trusted-proxies", []string{"127.0.0.0/8", "::1/128"})
 	if err != nil {
 		f.Fatal(err)
 	}

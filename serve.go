@@ -92,6 +92,10 @@ func (c *connections) waitIdle(ctx context.Context) {
 var (
 	optTrustedProxies = option{name: "trusted-proxies", value: "CIDR,…", def: "127.0.0.0/8,::1/128",
 		help: "proxies whose X-Forwarded-For is trusted, as networks or addresses", hasVariable: true}
+	optOutboundAllow = option{name: "outbound-allow", value: "CIDR,…",
+		help: "networks or addresses that webhooks may reach although they are not public, " +
+			"with http too, on any port and by address; by default only public ones on port 443",
+		hasVariable: true}
 	optDebugAddr = option{name: "debug-addr", value: "HOST:PORT",
 		help:        "loopback address for /metrics and /debug/pprof/; by default they are not served",
 		hasVariable: true}
@@ -167,6 +171,7 @@ var serveCommands = []command{
 	{"serve", "", "run the service", []option{
 		optAddr,
 		optTrustedProxies,
+		optOutboundAllow,
 		optDebugAddr,
 		optAnonymousRate,
 		optFailedLookupRate,
@@ -254,7 +259,10 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 		}
 		o.securityContacts = append(o.securityContacts, contact)
 	}
-	o.trusted, err = parsePrefixes(e.commaList("trusted-proxies"))
+	if o.trusted, err = parsePrefixes("trusted-proxies", e.commaList("trusted-proxies")); err != nil {
+		return o, err
+	}
+	o.outboundAllow, err = parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
 	return o, err
 }
 
@@ -269,14 +277,14 @@ func newLogger(w io.Writer, format string) (*slog.Logger, error) {
 	return nil, usageError(fmt.Sprintf("-log must be text or json, not %q", format))
 }
 
-// parsePrefixes parses -trusted-proxies: networks, and addresses as networks of one.
-func parsePrefixes(texts []string) (all []netip.Prefix, err error) {
+// parsePrefixes parses the value of an option: networks, and addresses as networks of one.
+func parsePrefixes(option string, texts []string) (all []netip.Prefix, err error) {
 	for _, text := range texts {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
 			address := parseAddress(text)
 			if !address.IsValid() {
-				return nil, usageError(fmt.Sprintf("-trusted-proxies: %q is not an address or CIDR", text))
+				return nil, usageError(fmt.Sprintf("-%s: %q is not an address or CIDR", option, text))
 			}
 			prefix = netip.PrefixFrom(address, address.BitLen())
 		}
@@ -368,6 +376,9 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	defer stopWorkers()
 	s.working.Go(func() { s.pollFiles(workers, keyFile) })
 	s.working.Go(func() { s.runChores(workers) })
+	for _, run := range s.workers {
+		s.working.Go(func() { run(workers) })
+	}
 
 	stopStatus := s.startStatus()
 	s.log.Info("serving",
@@ -396,6 +407,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 		s.debug.Close()
 	}
 	s.working.Wait()
+	s.outbound.close()
 	s.logNotices(true)
 	s.reviewFaults(true)
 	err = errors.Join(failed, err, s.runFinalChores(), s.store.close())

@@ -457,6 +457,24 @@ func (s *store) closeFiles() error {
 	return errors.Join(s.closeReaders(), s.writer.disconnect(), s.file.Close())
 }
 
+// lockForDeliveries takes the lock on the database file under which its events are sent to webhooks,
+// so that of two services over one file only one sends. It reports false if another process has it.
+// The lock lasts until the file is closed or the process ends. It is none of SQLite's, which are of
+// another kind (flock(2), not fcntl(2)).
+func (s *store) lockForDeliveries() (bool, error) {
+	raw, err := s.file.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	var locked error
+	err = raw.Control(func(fd uintptr) { locked = syscall.Flock(int(fd), syscall.LOCK_EX|syscall.LOCK_NB) })
+	if errors.Is(locked, syscall.EWOULDBLOCK) {
+		return false, nil
+	}
+	err = errors.Join(err, locked)
+	return err == nil, err
+}
+
 // Why the open file can't be used any more.
 var (
 	errReplaced = errors.New("is no longer the one that is open")

@@ -66,6 +66,7 @@ type writer struct {
 	fresh         atomic.Bool               // dataVersion was read within foreignInterval
 	freshTimer    *time.Timer               // resets fresh
 	changes       changes
+	watcher       atomic.Pointer[func([]writtenEvent)]
 	commits       atomic.Int64 // number of commits, for the metrics
 	committedJobs atomic.Int64 // number of jobs in them
 }
@@ -85,6 +86,17 @@ func newWriter(inPlace func() error, now func() time.Time) *writer {
 	w.changes.seed = maphash.MakeSeed()
 	w.freshTimer = time.AfterFunc(foreignInterval, func() { w.fresh.Store(false) })
 	return w
+}
+
+// watch has f called after each commit with the events that a job wrote, and with nil after foreign
+// commits. f must return at once. A commit of which it is not known whether it happened counts.
+func (w *writer) watch(f func([]writtenEvent)) { w.watcher.Store(&f) }
+
+// tell calls the watcher, if there is one.
+func (w *writer) tell(written []writtenEvent) {
+	if f := w.watcher.Load(); f != nil {
+		(*f)(written)
+	}
 }
 
 // start starts the writer's goroutine, which runs until stop.
@@ -126,9 +138,13 @@ func (w *writer) disconnect() error {
 type effects struct {
 	invalid           invalidation
 	total             total // to be merged with those of the other jobs and written; nil: none
-	sharesTransaction bool  // with other jobs, so it needs a savepoint before its first write
+	written           []writtenEvent
+	sharesTransaction bool // with other jobs, so it needs a savepoint before its first write
 	hasSavepoint      bool
 }
+
+// A writtenEvent is what those who wait for events are told of one that was committed.
+type writtenEvent struct{ account, kind string }
 
 // A total holds what a job adds to counters in the database. The totals of a batch are merged and
 // written before the commit, so that a row to which many jobs add is written once.
@@ -420,6 +436,7 @@ func (w *writer) checkForeignCommits() {
 	if err := w.queries.one(`PRAGMA data_version`, nil, &version); err != nil || version != w.dataVersion {
 		w.dataVersion = version
 		w.changes.record(invalidation{})
+		w.tell(nil)
 	}
 	w.fresh.Store(true)
 	w.freshTimer.Reset(foreignInterval) // if the timer fires just now, that costs one more check
@@ -576,11 +593,15 @@ func (w *writer) commit(batch []*job, errs []error) error {
 		var kept keptError
 		switch errors.As(errs[i], &kept); {
 		case !keepsWrites(errs[i]):
+			continue
 		case err != nil:
 			errs[i] = err
 		default:
 			w.changes.record(j.effects.invalid)
 			errs[i] = kept.error
+		}
+		if len(j.effects.written) > 0 {
+			w.tell(j.effects.written)
 		}
 	}
 	if err == nil {
