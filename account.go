@@ -82,10 +82,10 @@ func reviveAccount(t *tx, id, actor string) error {
 	return t.addEvent(accountEvent(id, eventAccountReopened, actor, "closed_at", a.ClosedAt.String()))
 }
 
-// text returns the holdings for people: "2 tokens, 1 licence, 0 widgets and 3 origins".
+// text returns the holdings for people: "2 tokens, 1 licence, 0 widgets, 3 origins and 1 webhook".
 func (h holdings) text() string {
-	return fmt.Sprintf("%s, %s, %s and %s", countOf(h.Tokens, "token"), countOf(h.Licenses, "licence"),
-		countOf(h.Widgets, "widget"), countOf(h.Origins, "origin"))
+	return fmt.Sprintf("%s, %s, %s, %s and %s", countOf(h.Tokens, "token"), countOf(h.Licenses, "licence"),
+		countOf(h.Widgets, "widget"), countOf(h.Origins, "origin"), countOf(h.Webhooks, "webhook"))
 }
 
 // countOf returns a number with its noun, in the plural unless it is 1.

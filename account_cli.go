@@ -47,7 +47,7 @@ var accountCommands = []command{
 	{"account list", "", "list accounts", nil, 0, accountList},
 	{"account rate", "ID N", "set how many requests a minute an account may make of each kind", nil, 2, accountRate},
 	{"account close", "ID",
-		"close an account; its tokens, origins, widgets and licences stop working, but are kept",
+		"close an account; its tokens, origins, widgets, licences and webhooks stop working, but are kept",
 		[]option{optForce.says("close it; without this, the command only says what would stop")}, 1, accountClose},
 	{"account reopen", "ID", "open a closed account again; what stopped with it works again",
 		nil, 1, accountReopen},

@@ -109,8 +109,8 @@ func (t *tx) setRate(id string, rate int) error {
 	return requireRow(n, err)
 }
 
-// closeAccount closes an account: its tokens, origins, widgets and licences stop working,
-// its rows stay. Closing it again changes nothing. Errors: errNotFound, and one for the
+// closeAccount closes an account: its tokens, origins, widgets, licences and webhooks stop
+// working, its rows stay. Closing it again changes nothing. Errors: errNotFound, and one for the
 // main account, which can't be closed.
 func (t *tx) closeAccount(id string) error {
 	a, err := t.account(id)
@@ -136,6 +136,7 @@ type holdings struct {
 	Licenses int `json:"licenses"` // not revoked
 	Widgets  int `json:"widgets"`
 	Origins  int `json:"origins"`
+	Webhooks int `json:"webhooks"` // not disabled
 }
 
 // holdingsOf returns what an account has that stops working when it is closed at now.
@@ -144,8 +145,9 @@ func (q *queries) holdingsOf(id string, now time.Time) (h holdings, err error) {
 		(SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2),
 		(SELECT count(*) FROM licenses WHERE account_id = ?1 AND state <> 'revoked'),
 		(SELECT count(*) FROM widgets WHERE account_id = ?1),
-		(SELECT count(*) FROM origins WHERE account_id = ?1)`,
-		[]any{id, newStamp(now)}, &h.Tokens, &h.Licenses, &h.Widgets, &h.Origins)
+		(SELECT count(*) FROM origins WHERE account_id = ?1),
+		(SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled')`,
+		[]any{id, newStamp(now)}, &h.Tokens, &h.Licenses, &h.Widgets, &h.Origins, &h.Webhooks)
 	return h, err
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -72,6 +73,10 @@ var (
 	optWide = option{name: "wide", help: "print tables in full, also wider than the terminal"}
 	optAddr = option{name: "addr", value: "HOST:PORT", def: "127.0.0.1:8080",
 		help: "address to listen on, unless systemd passes a socket", hasVariable: true}
+	optOutboundAllow = option{name: "outbound-allow", value: "CIDR,…",
+		help: "networks or addresses that webhooks may reach although they are not public, " +
+			"with http too, on any port and by address; by default only public ones on port 443",
+		hasVariable: true}
 	optLitestream = option{name: "litestream", help: "Litestream replicates the database and checkpoints it",
 		hasVariable: true}
 	optLog = option{name: "log", value: "FORMAT", def: "text",
@@ -209,6 +214,25 @@ func (e *env) number(name string, low, high int) (int, error) {
 	}
 	return n, nil
 }
+
+// parsePrefixes parses the value of an option: networks, and addresses as networks of one.
+func parsePrefixes(option string, texts []string) (all []netip.Prefix, err error) {
+	for _, text := range texts {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			address := parseAddress(text)
+			if !address.IsValid() {
+				return nil, usageError(fmt.Sprintf("-%s: %q is not an address or CIDR", option, text))
+			}
+			prefix = netip.PrefixFrom(address, address.BitLen())
+		}
+		all = append(all, prefix)
+	}
+	return all, nil
+}
+
+// given reports whether an option that is not a switch was given as a flag, perhaps with an empty value.
+func (e *env) given(name string) bool { return e.values[name].given }
 
 // optionalNumber is like number, but returns nil for an option that is empty.
 func (e *env) optionalNumber(name string, low, high int) (*int, error) {

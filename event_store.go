@@ -145,6 +145,13 @@ func (q *queries) eventBySeq(seq int64) (e event, err error) {
 	return e, err
 }
 
+// latestEvent returns the number and the id of the event that was written last: in a transaction that
+// has just written one, of that one.
+func (t *tx) latestEvent() (seq int64, id string, err error) {
+	err = t.one(`SELECT seq, id FROM events ORDER BY seq DESC LIMIT 1`, nil, &seq, &id)
+	return seq, id, err
+}
+
 // isLicense is the condition of the index on events of licences. A query for those of one
 // licence repeats it, since SQLite would not use the index without it.
 const isLicense = ` AND subject_id GLOB 'lic_*'`

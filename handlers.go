@@ -384,8 +384,18 @@ func endpoint[Req any, P interface {
 	*Req
 	read(*input)
 }, Res any](f func(context.Context, *call, *Req) (Res, error)) endpointFunc {
+	var initial Req
+	return endpointFrom[Req, P](initial, f)
+}
+
+// endpointFrom is endpoint for requests whose read method needs more than the input: each request begins
+// as a copy of initial.
+func endpointFrom[Req any, P interface {
+	*Req
+	read(*input)
+}, Res any](initial Req, f func(context.Context, *call, *Req) (Res, error)) endpointFunc {
 	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
-		var req Req
+		req := initial
 		P(&req).read(in)
 		if c.route.token == tokenRequired {
 			in.refuseUnknownParameters()

@@ -46,6 +46,7 @@ func commands() []command {
 		deviceCommands,
 		widgetCommands,
 		eventCommands(eventTypes()),
+		webhookCommands(eventTypes()),
 		legacyCommands,
 		storeCommands,
 		helpCommands,

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"net/netip"
 	"net/url"
 	"os"
 	"runtime/debug"
@@ -92,10 +91,6 @@ func (c *connections) waitIdle(ctx context.Context) {
 var (
 	optTrustedProxies = option{name: "trusted-proxies", value: "CIDR,…", def: "127.0.0.0/8,::1/128",
 		help: "proxies whose X-Forwarded-For is trusted, as networks or addresses", hasVariable: true}
-	optOutboundAllow = option{name: "outbound-allow", value: "CIDR,…",
-		help: "networks or addresses that webhooks may reach although they are not public, " +
-			"with http too, on any port and by address; by default only public ones on port 443",
-		hasVariable: true}
 	optDebugAddr = option{name: "debug-addr", value: "HOST:PORT",
 		help:        "loopback address for /metrics and /debug/pprof/; by default they are not served",
 		hasVariable: true}
@@ -126,6 +121,7 @@ func wings(s *server) []wing {
 		deviceWing(s),
 		widgetWing(s),
 		eventWing(s, eventTypes()),
+		webhookWing(s, eventTypes()),
 		healthWing(s),
 		keyWing(s),
 		legacyWing(s),
@@ -275,22 +271,6 @@ func newLogger(w io.Writer, format string) (*slog.Logger, error) {
 		return slog.New(slog.NewJSONHandler(w, nil)), nil
 	}
 	return nil, usageError(fmt.Sprintf("-log must be text or json, not %q", format))
-}
-
-// parsePrefixes parses the value of an option: networks, and addresses as networks of one.
-func parsePrefixes(option string, texts []string) (all []netip.Prefix, err error) {
-	for _, text := range texts {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil {
-			address := parseAddress(text)
-			if !address.IsValid() {
-				return nil, usageError(fmt.Sprintf("-%s: %q is not an address or CIDR", option, text))
-			}
-			prefix = netip.PrefixFrom(address, address.BitLen())
-		}
-		all = append(all, prefix)
-	}
-	return all, nil
 }
 
 // listen returns the socket that systemd passes to the process (sd_listen_fds(3)). If there

@@ -33,6 +33,7 @@ const (
 	backupDue    = 7 * 24 * time.Hour  // after which a backup is missed
 	endingSoon   = 14 * 24 * time.Hour // before which the end of a token or a licence is shown
 	legacyPeriod = 7 * 24 * time.Hour  // in which calls of legacy paths are shown
+	failingShown = 24 * time.Hour      // for which a webhook must have failed to be shown
 )
 
 // socketPath returns the path of the socket of the service over a database: widgetd.sock beside
@@ -195,11 +196,13 @@ type statusReport struct {
 	Unlimited     int64            `json:"licenses_without_transfer_limit"`
 	LeadsToday    int64            `json:"leads_today"` // of this UTC day
 	EventsToday   int64            `json:"events_today"`
+	Webhooks      map[string]int64 `json:"webhooks"`       // by state
 	LegacyCallers []legacyCaller   `json:"legacy_callers"` // of the last 7 days
 	UpgradeCopies []string         `json:"upgrade_copies"` // which upgrades have left
 	NeedsDoing    []string         `json:"needs_doing"`
 
-	tokens []tokenRow // that end soon
+	tokens   []tokenRow // that end soon
+	webhooks []*webhook // that do not accept what they are sent
 }
 
 // An accountTally is how many accounts there are.
@@ -262,6 +265,12 @@ func (r *statusReport) read(st *store, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	if r.Webhooks, err = st.countWebhooksByState(); err != nil {
+		return err
+	}
+	if r.webhooks, err = st.webhooksInTrouble(newStamp(now.Add(-failingShown))); err != nil {
+		return err
+	}
 	firstDay := now.UTC().Add(-legacyPeriod).Format(time.DateOnly)
 	r.LegacyCallers, err = st.legacyCallers(firstDay, statusRows)
 	if err != nil {
@@ -315,6 +324,7 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 		}
 		add("the token %s of %s ends on %s: issue another, or revoke it", t.ID, printable(t.ClientID), t.ExpiresAt)
 	}
+	lines = append(lines, webhookTroubles(r.webhooks)...)
 	if r.Unlimited > 0 {
 		lines = append(lines, transferAdvice(r.Unlimited))
 	}
@@ -323,6 +333,41 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 			strings.Join(r.UpgradeCopies, ", "))
 	}
 	return lines
+}
+
+// webhookTroubles returns what an operator should do about webhooks that do not accept what they are sent.
+func webhookTroubles(troubled []*webhook) (lines []string) {
+	for i, w := range troubled {
+		if i == statusRows {
+			return append(lines, fmt.Sprintf("%d more webhooks fail or were disabled for it: "+
+				"'widgetd webhook list' shows them", len(troubled)-i))
+		}
+		what := "has failed since " + w.FailingSince.String() + ": 'widgetd webhook deliveries " + w.ID +
+			"' shows why"
+		switch {
+		case w.State != webhookDisabled:
+		case *w.Reason == disabledGone:
+			what = "answered 410 Gone and was disabled: run 'widgetd webhook remove " + w.ID + "', " +
+				"or 'widgetd webhook enable " + w.ID + "'"
+		default:
+			what = "failed for five days and was disabled: once it works again, " +
+				"run 'widgetd webhook enable " + w.ID + "'"
+		}
+		lines = append(lines, fmt.Sprintf("the webhook %s to %s %s", w.ID, printable(w.host()), what))
+	}
+	return lines
+}
+
+// countsText returns how many there are of each of some names, without those of which there are none;
+// "none" if there are none at all.
+func countsText(names []string, counts map[string]int64) string {
+	texts := []string{}
+	for _, name := range names {
+		if n := counts[name]; n > 0 {
+			texts = append(texts, fmt.Sprintf("%s %d", name, n))
+		}
+	}
+	return cmp.Or(strings.Join(texts, ", "), "none")
 }
 
 // details returns the report as text for people.
@@ -339,13 +384,7 @@ func (r *statusReport) details() []detail {
 	if !r.LastBackupAt.IsZero() {
 		backup = r.LastBackupAt.String()
 	}
-	byStatus := []string{}
-	for _, status := range statuses {
-		if n := r.Licenses[status]; n > 0 {
-			byStatus = append(byStatus, fmt.Sprintf("%s %d", status, n))
-		}
-	}
-	licenses := cmp.Or(strings.Join(byStatus, ", "), "none")
+	licenses := countsText(statuses, r.Licenses)
 	if r.LicensesEnd > 0 {
 		licenses += fmt.Sprintf("; %d of the active end within 14 days", r.LicensesEnd)
 	}
@@ -359,6 +398,7 @@ func (r *statusReport) details() []detail {
 		{"last backup", backup},
 		{"accounts", fmt.Sprintf("%d open, %d closed", r.Accounts.Open, r.Accounts.Closed)},
 		{"licences", licenses},
+		{"webhooks", countsText([]string{webhookEnabled, webhookPending, webhookDisabled}, r.Webhooks)},
 		{"today (UTC)", fmt.Sprintf("%d leads, %d events", r.LeadsToday, r.EventsToday)},
 	}
 	if r.Service != nil {

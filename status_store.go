@@ -82,3 +82,25 @@ func (q *queries) legacyCallers(day string, limit int) ([]legacyCaller, error) {
 		WHERE c.day >= ? GROUP BY c.caller ORDER BY 2 DESC, 1 LIMIT ?`, []any{day, limit},
 		func(c *legacyCaller) []any { return []any{&c.Caller, &c.Calls, &c.LastAt} })
 }
+
+// countWebhooksByState returns how many webhooks there are, by state. It reads all of them.
+func (q *queries) countWebhooksByState() (map[string]int64, error) {
+	tally := map[string]int64{webhookPending: 0, webhookEnabled: 0, webhookDisabled: 0}
+	err := q.each(`SELECT state, count(*) FROM webhooks GROUP BY state`, nil, func(scan func(...any) error) error {
+		var state string
+		var n int64
+		err := scan(&state, &n)
+		tally[state] = n
+		return err
+	})
+	return tally, err
+}
+
+// webhooksInTrouble returns the webhooks of open accounts that were disabled because they did not accept
+// what they were sent, or have accepted nothing since a time, oldest first. It reads all webhooks.
+func (q *queries) webhooksInTrouble(since stamp) ([]*webhook, error) {
+	return collect(q, `SELECT `+webhookColumns+` FROM webhooks w JOIN accounts a ON a.id = w.account_id
+		WHERE a.closed_at IS NULL AND (w.state = 'disabled' AND w.reason IN (?, ?)
+			OR w.state <> 'disabled' AND w.failing_since <= ?)
+		ORDER BY w.id`, []any{disabledGone, disabledFailing, since}, newWebhook)
+}

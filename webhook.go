@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,6 +103,12 @@ type webhook struct {
 	TestSeq      int64 `json:"-"` // of the test that is still to be sent; 0: none
 }
 
+// What came of an attempt to send an event.
+const (
+	outcomeSucceeded = "succeeded" // the answer was 2xx
+	outcomeFailed    = "failed"
+)
+
 // A delivery is one attempt to send an event to a webhook.
 type delivery struct {
 	ID           string    `json:"id"`
@@ -109,7 +117,7 @@ type delivery struct {
 	Type         eventType `json:"type"`
 	Attempt      int       `json:"attempt"` // from 1
 	At           stamp     `json:"at"`
-	Outcome      string    `json:"outcome"` // succeeded or failed
+	Outcome      string    `json:"outcome"` // outcomeSucceeded or outcomeFailed
 	Status       *int      `json:"status"`  // of the answer; nil: there was none
 	Error        *string   `json:"error"`   // why there was none: outboundError.reason
 	Milliseconds int64     `json:"duration_ms"`
@@ -153,6 +161,29 @@ func subscribable(all []eventType) []eventType {
 // webhookEvent returns an event about a webhook.
 func webhookEvent(w *webhook, kind eventType, actor string, data ...string) event {
 	return event{Type: kind, AccountID: w.AccountID, SubjectID: w.ID, Actor: actor, Data: eventData(data...)}
+}
+
+// host returns the host of the address, with its port if it has one: for people, since the path may be
+// a secret.
+func (w *webhook) host() string {
+	u, err := url.Parse(w.URL)
+	if err != nil { // an operator has edited the row
+		return ""
+	}
+	return u.Host
+}
+
+// checkWebhookTypes checks the types that a webhook is to name, and calls wrong for each that is not
+// among known or appears twice, with its index, and the code and the detail of a fieldError.
+func checkWebhookTypes(types []string, known []eventType, wrong func(at int, code, detail string)) {
+	for i, t := range types {
+		switch {
+		case !slices.Contains(known, eventType(t)):
+			wrong(i, "unknown_value", "There is no such type of event that webhooks can get.")
+		case slices.Contains(types[:i], t):
+			wrong(i, "repeated", "This type appears twice.")
+		}
+	}
 }
 
 // secrets returns the secrets that sign for a webhook at now: the current one, and for
@@ -200,4 +231,315 @@ func encodeWebhookBody(e *event, own map[string]json.RawMessage) []byte {
 		Timestamp stamp                      `json:"timestamp"`
 		Data      map[string]json.RawMessage `json:"data"`
 	}{e.ID, e.Type, e.At, own}), []byte("\n"))
+}
+
+// A webhookAuthor is who changes a webhook: as events name it, and which scopes it has.
+type webhookAuthor struct {
+	actor string
+	has   func(scope string) bool
+}
+
+// permits returns a refusal (403) unless the author may read events of these types. Without that rule a
+// caller who may not read leads could have them sent to itself by a webhook that gets them.
+func (by webhookAuthor) permits(types []string) error {
+	if scope := missingScope(types, by.has); scope != "" {
+		return errScope(scope, "The webhook gets events that only tokens with the scope "+scope+" may read.")
+	}
+	return nil
+}
+
+// permitted returns a webhook of an owner. Errors: errWebhook, and a refusal (403) unless the author may
+// read the events that it gets.
+func (by webhookAuthor) permitted(t *tx, o owner, id string) (*webhook, error) {
+	w, err := t.webhook(o, id)
+	if err == nil {
+		err = by.permits(w.Types)
+	}
+	return w, err
+}
+
+// createWebhook adds a webhook with the account, address, types and description of w, sets the rest of
+// w, and has a test sent to it. Errors: errAccount, errWebhookLimit, a refusal for want of scope (403).
+func createWebhook(t *tx, w *webhook, by webhookAuthor) error {
+	t.invalidate(webhooksChanged)
+	if err := t.openAccount(w.AccountID); err != nil {
+		return err
+	}
+	if err := by.permits(w.Types); err != nil {
+		return err
+	}
+	n, err := t.countWebhooks(w.AccountID)
+	if err != nil {
+		return err
+	}
+	if n >= maxWebhooks {
+		return errWebhookLimit
+	}
+	w.ID, w.State, w.SecretNumber = t.newID("whe"), webhookPending, 1
+	w.MadeBy, w.CreatedAt, w.UpdatedAt = by.actor, t.now, t.now
+	if err := t.addWebhook(w); err != nil {
+		return err
+	}
+	created := webhookEvent(w, eventWebhookCreated, by.actor, "types", strings.Join(w.Types, " "))
+	if err := t.addEvent(created); err != nil {
+		return err
+	}
+	_, err = sendTest(t, w, by.actor)
+	return err
+}
+
+// sendTest has the worker send a test to a webhook, and returns the id of its event. Where one is still
+// to be sent it is that one.
+func sendTest(t *tx, w *webhook, actor string) (eventID string, err error) {
+	if w.TestSeq != 0 {
+		e, err := t.eventBySeq(w.TestSeq)
+		if !errors.Is(err, errNotFound) {
+			return e.ID, err
+		}
+	}
+	if err := t.addEvent(webhookEvent(w, eventWebhookTest, actor)); err != nil {
+		return "", err
+	}
+	if w.TestSeq, eventID, err = t.latestEvent(); err != nil {
+		return "", err
+	}
+	return eventID, t.saveWebhook(w)
+}
+
+// A webhookChange is what a PATCH changes; its zero value changes nothing.
+type webhookChange struct {
+	url            string   // in normal form; "": it stays
+	types          []string // nil: they stay
+	description    *string  // nil removes it
+	newDescription bool     // without it, the description stays
+	disable        bool
+}
+
+// apply makes the change to a webhook. Another address has to answer a test before it gets events, and
+// a test that is to be sent to the one before is not sent any more.
+func (c webhookChange) apply(w *webhook) {
+	if c.url != "" && c.url != w.URL {
+		w.URL, w.FailingSince, w.TestSeq = c.url, stamp{}, 0
+		if !c.disable {
+			w.State, w.Reason = webhookPending, nil
+		}
+	}
+	if c.types != nil {
+		w.Types = c.types
+	}
+	if c.newDescription {
+		w.Description = c.description
+	}
+	if c.disable {
+		w.disable(disabledByOwner)
+	}
+}
+
+// disable disables a webhook. One that is disabled keeps its reason.
+func (w *webhook) disable(reason string) {
+	if w.State != webhookDisabled {
+		w.State, w.Reason, w.FailingSince, w.TestSeq = webhookDisabled, &reason, stamp{}, 0
+	}
+}
+
+// changedMembers returns the names of the members that a PATCH has made different, sorted.
+func changedMembers(before, after *webhook) (names []string) {
+	for _, m := range []struct {
+		name    string
+		changed bool
+	}{
+		{"description", valueOr(before.Description, "") != valueOr(after.Description, "")},
+		{"state", before.State != after.State},
+		{"types", !slices.Equal(before.Types, after.Types)},
+		{"url", before.URL != after.URL},
+	} {
+		if m.changed {
+			names = append(names, m.name)
+		}
+	}
+	return names
+}
+
+// patchWebhook changes a webhook of an owner and returns it. Another address is tested at once, unless
+// the same change disables the webhook. A change without effect writes nothing. Errors: errWebhook, and
+// a refusal (403) unless the author may read the events that it gets after the change.
+func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAuthor) (*webhook, error) {
+	t.invalidate(webhooksChanged)
+	before, err := t.webhook(o, id)
+	if err != nil {
+		return nil, err
+	}
+	after := *before
+	change.apply(&after)
+	if err := by.permits(after.Types); err != nil {
+		return nil, err
+	}
+	changed := changedMembers(before, &after)
+	if len(changed) == 0 {
+		return before, nil
+	}
+	after.UpdatedAt = t.now
+	if err := t.saveWebhook(&after); err != nil {
+		return nil, err
+	}
+	if err := addChangeEvents(t, &after, changed, by.actor); err != nil {
+		return nil, err
+	}
+	if after.URL != before.URL && after.State == webhookPending {
+		_, err = sendTest(t, &after, by.actor)
+	}
+	return &after, err
+}
+
+// addChangeEvents writes the events of a PATCH that has made these members of w different.
+func addChangeEvents(t *tx, w *webhook, changed []string, actor string) error {
+	if w.State == webhookDisabled {
+		if at := slices.Index(changed, "state"); at >= 0 {
+			changed = slices.Delete(changed, at, at+1)
+			disabled := webhookEvent(w, eventWebhookDisabled, actor, "reason", *w.Reason)
+			if err := t.addEvent(disabled); err != nil {
+				return err
+			}
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	types := ""
+	if slices.Contains(changed, "types") {
+		types = strings.Join(w.Types, " ")
+	}
+	names := strings.Join(changed, " ")
+	return t.addEvent(webhookEvent(w, eventWebhookUpdated, actor, "changed", names, "types", types))
+}
+
+// requestTest has a test sent to a webhook of an owner, whatever its state, and returns the id of the
+// test's event. While one is still to be sent it is that one, and nothing is written. Errors: errWebhook,
+// a refusal for want of scope (403).
+func requestTest(t *tx, o owner, id string, by webhookAuthor) (eventID string, err error) {
+	t.invalidate(webhooksChanged)
+	w, err := by.permitted(t, o, id)
+	if err != nil {
+		return "", err
+	}
+	return sendTest(t, w, by.actor)
+}
+
+// enableWebhook has a test sent to a webhook of an owner, which enables it if it answers with 2xx, and
+// returns it: a disabled one is pending then. An enabled one stays as it is. Errors: errWebhook, a
+// refusal for want of scope (403).
+func enableWebhook(t *tx, o owner, id string, by webhookAuthor) (*webhook, error) {
+	t.invalidate(webhooksChanged)
+	w, err := by.permitted(t, o, id)
+	if err != nil || w.State == webhookEnabled {
+		return w, err
+	}
+	if w.State == webhookDisabled {
+		w.State, w.Reason, w.UpdatedAt = webhookPending, nil, t.now
+		if err := t.saveWebhook(w); err != nil {
+			return nil, err
+		}
+		if err := addChangeEvents(t, w, []string{"state"}, by.actor); err != nil {
+			return nil, err
+		}
+	}
+	_, err = sendTest(t, w, by.actor)
+	return w, err
+}
+
+// rotateWebhookSecret gives a webhook of an owner another secret and returns it. The secret before also
+// signs for secretOverlap; one from before that does not, even if it was to. Errors: errWebhook, a refusal
+// for want of scope (403).
+func rotateWebhookSecret(t *tx, o owner, id string, by webhookAuthor) (*webhook, error) {
+	t.invalidate(webhooksChanged)
+	w, err := by.permitted(t, o, id)
+	if err != nil {
+		return nil, err
+	}
+	w.SecretNumber++
+	w.RotatedAt, w.UpdatedAt = t.now, t.now
+	if err := t.saveWebhook(w); err != nil {
+		return nil, err
+	}
+	return w, t.addEvent(webhookEvent(w, eventWebhookSecretRotated, by.actor))
+}
+
+// replayEvents has every event since a time that a webhook of an owner names sent to it again, and
+// returns it. If a replay runs already, both run as one. Errors: errWebhook, errWebhookDisabled,
+// validation_failed for a time in the future or before maxReplay, a refusal for want of scope (403).
+func replayEvents(t *tx, o owner, id string, since stamp, by webhookAuthor) (*webhook, error) {
+	t.invalidate(webhooksChanged)
+	w, err := by.permitted(t, o, id)
+	if err != nil {
+		return nil, err
+	}
+	outside := fieldError{Pointer: "#/since", Code: "out_of_range"}
+	switch {
+	case w.State != webhookEnabled:
+		return nil, errWebhookDisabled
+	case since.After(t.exact.Add(clockSkew)):
+		outside.Detail = "This is in the future."
+		return nil, errFields(outside)
+	case since.Before(t.exact.Add(-maxReplay - clockSkew)):
+		outside.Detail = "This is more than 30 days ago."
+		return nil, errFields(outside)
+	}
+	if err := t.startReplay(id, since); err != nil {
+		return nil, err
+	}
+	if err := t.addEvent(webhookEvent(w, eventWebhookReplayed, by.actor, "since", since.String())); err != nil {
+		return nil, err
+	}
+	return t.webhook(o, id)
+}
+
+// retryDelivery has the event of a delivery sent again to a webhook of an owner, at once, and returns the
+// event's id. For the delivery of a test it is requestTest. The event may be of a type that the webhook
+// does not name any more, so the author must be permitted to read it too. Errors: errWebhook, errDelivery,
+// also where the event is gone from the file, errWebhookDisabled, a refusal for want of scope (403).
+func retryDelivery(t *tx, o owner, id, deliveryID string, by webhookAuthor) (eventID string, err error) {
+	t.invalidate(webhooksChanged)
+	w, err := by.permitted(t, o, id)
+	if err != nil {
+		return "", err
+	}
+	d, err := t.delivery(id, deliveryID)
+	if err != nil {
+		return "", err
+	}
+	if d.Type == eventWebhookTest {
+		return sendTest(t, w, by.actor)
+	}
+	if err := by.permits([]string{string(d.Type)}); err != nil {
+		return "", err
+	}
+	if w.State != webhookEnabled {
+		return "", errWebhookDisabled
+	}
+	e, err := t.eventBySeq(d.eventSeq)
+	switch {
+	case errors.Is(err, errNotFound), err == nil && (e.ID != d.EventID || e.AccountID != w.AccountID):
+		return "", errDelivery
+	case err != nil:
+		return "", err
+	}
+	if err := t.retryNow(id, d.eventSeq); err != nil {
+		return "", err
+	}
+	retried := webhookEvent(w, eventWebhookRetried, by.actor, "delivery_id", d.ID, "event_id", d.EventID)
+	return d.EventID, t.addEvent(retried)
+}
+
+// removeWebhook removes a webhook of an owner. What was still to be sent to it is not sent. Errors:
+// errWebhook.
+func removeWebhook(t *tx, o owner, id, actor string) error {
+	t.invalidate(webhooksChanged)
+	w, err := t.webhook(o, id)
+	if err != nil {
+		return err
+	}
+	if err := t.deleteWebhook(id); err != nil {
+		return err
+	}
+	return t.addEvent(webhookEvent(w, eventWebhookRemoved, actor))
 }

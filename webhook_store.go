@@ -1,6 +1,9 @@
 package main
 
-import "errors"
+import (
+	"cmp"
+	"errors"
+)
 
 const webhookColumns = `w.id, w.account_id, w.url, w.types, w.description, w.state, w.reason, w.failing_since,
 	w.rotated_at, EXISTS (SELECT 1 FROM webhook_queues q WHERE q.webhook_id = w.id AND q.replay_seq IS NOT NULL),
@@ -9,6 +12,12 @@ const webhookColumns = `w.id, w.account_id, w.url, w.types, w.description, w.sta
 func (w *webhook) dest() []any {
 	return []any{&w.ID, &w.AccountID, &w.URL, &w.Types, &w.Description, &w.State, &w.Reason, &w.FailingSince,
 		&w.RotatedAt, &w.Replaying, &w.MadeBy, &w.CreatedAt, &w.UpdatedAt, &w.SecretNumber, &w.TestSeq}
+}
+
+// newWebhook allocates a webhook for one row of a list, and returns its scan destinations.
+func newWebhook(w **webhook) []any {
+	*w = &webhook{}
+	return (*w).dest()
 }
 
 // webhook returns a webhook of an owner, or errWebhook.
@@ -33,4 +42,117 @@ func (t *tx) setWebhookState(id, state string, reason *string) error {
 	n, err := t.exec(`UPDATE webhooks SET state = ?, reason = ?, failing_since = NULL, updated_at = ? WHERE id = ?`,
 		state, reason, t.now, id)
 	return requireRow(n, err)
+}
+
+// webhooks returns a page of the webhooks of an owner, newest first, starting after the id before (""
+// for the newest).
+func (q *queries) webhooks(o owner, before string, limit int) (p listPage[*webhook], err error) {
+	list := listQuery{columns: `SELECT ` + webhookColumns + ` FROM webhooks w`, table: `webhooks w`, key: `w.id`}
+	list.scope(o.narrow(``, `w.account_id`))
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, newWebhook,
+		func(w *webhook) string { return w.ID })
+	return p, err
+}
+
+// countWebhooks returns how many webhooks an account has.
+func (q *queries) countWebhooks(accountID string) (n int, err error) {
+	err = q.one(`SELECT count(*) FROM webhooks WHERE account_id = ?`, []any{accountID}, &n)
+	return n, err
+}
+
+// addWebhook inserts a webhook. It must not be enabled yet, so that a trigger gives it a queue when it is.
+func (t *tx) addWebhook(w *webhook) error {
+	_, err := t.exec(`INSERT INTO webhooks
+		(id, account_id, url, types, description, state, secret_number, made_by, created_at, updated_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		w.ID, w.AccountID, w.URL, w.Types, w.Description, w.State, w.SecretNumber,
+		w.MadeBy, w.CreatedAt, w.UpdatedAt)
+	return err
+}
+
+// saveWebhook writes what can change of a webhook, or returns errNotFound. A trigger gives it a queue
+// when it is enabled, and removes the one that it has when it is not any more.
+func (t *tx) saveWebhook(w *webhook) error {
+	n, err := t.exec(`UPDATE webhooks SET url = ?, types = ?, description = ?, state = ?, reason = ?,
+		failing_since = ?, secret_number = ?, rotated_at = ?, test_seq = nullif(?, 0), updated_at = ? WHERE id = ?`,
+		w.URL, w.Types, w.Description, w.State, w.Reason,
+		w.FailingSince, w.SecretNumber, w.RotatedAt, w.TestSeq, w.UpdatedAt, w.ID)
+	return requireRow(n, err)
+}
+
+// deleteWebhook removes a webhook, or returns errNotFound. A trigger removes its queue; what is left of
+// its deliveries is swept later.
+func (t *tx) deleteWebhook(id string) error {
+	n, err := t.exec(`DELETE FROM webhooks WHERE id = ?`, id)
+	return requireRow(n, err)
+}
+
+// startReplay has the events since a time sent again that an enabled webhook was sent, or would have been
+// sent if it had been enabled. A replay that runs already gets the earlier beginning and the later end of
+// both. Where there are no such events it changes nothing.
+func (t *tx) startReplay(id string, since stamp) error {
+	first, err := t.firstSince(`events`, `at`, since)
+	if err != nil {
+		return err
+	}
+	_, err = t.exec(`UPDATE webhook_queues SET replay_seq = min(coalesce(replay_seq, ?1), ?1),
+		replay_end = max(coalesce(replay_end, 0), sent_seq)
+		WHERE webhook_id = ?2 AND (replay_seq IS NOT NULL OR sent_seq > ?1)`, max(first-1, 0), id)
+	return err
+}
+
+// retryNow has an event sent at once to an enabled webhook. How often it was tried stays, if it waits to
+// be tried again. Errors: errWebhookDisabled.
+func (t *tx) retryNow(id string, eventSeq int64) error {
+	n, err := t.exec(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
+		SELECT q.id, ?, 0, ? FROM webhook_queues q WHERE q.webhook_id = ?
+		ON CONFLICT (queue_id, event_seq) DO UPDATE SET due_at = excluded.due_at`, eventSeq, t.now, id)
+	if err == nil && n == 0 { // an operator has edited the rows
+		err = errWebhookDisabled
+	}
+	return err
+}
+
+// deliveryColumns are what delivery.dest scans.
+const deliveryColumns = `d.id, d.webhook_id, d.event_id, d.type, d.attempt, d.at,
+	iif(d.status BETWEEN 200 AND 299, 'succeeded', 'failed'),
+	d.status, d.error, d.milliseconds, d.answer, d.next_at, d.event_seq`
+
+func (d *delivery) dest() []any {
+	return []any{&d.ID, &d.WebhookID, &d.EventID, &d.Type, &d.Attempt, &d.At, &d.Outcome,
+		&d.Status, &d.Error, &d.Milliseconds, &d.Answer, &d.NextAt, &d.eventSeq}
+}
+
+// delivery returns a delivery of a webhook, or errDelivery.
+func (q *queries) delivery(webhookID, id string) (d delivery, err error) {
+	err = q.one(`SELECT `+deliveryColumns+` FROM deliveries d WHERE d.webhook_id = ? AND d.id = ?`,
+		[]any{webhookID, id}, d.dest()...)
+	if errors.Is(err, errNotFound) {
+		err = errDelivery
+	}
+	return d, err
+}
+
+// A deliveryFilter chooses deliveries of a webhook; what else is empty narrows nothing.
+type deliveryFilter struct {
+	webhookID string
+	eventID   string
+	outcome   string // outcomeSucceeded or outcomeFailed
+}
+
+// deliveries returns a page of the deliveries of a webhook, newest first, starting after the id before
+// ("" for the newest).
+func (q *queries) deliveries(f deliveryFilter, before string, limit int) (p listPage[delivery], err error) {
+	const table = `deliveries d`
+	list := listQuery{columns: `SELECT ` + deliveryColumns + ` FROM ` + table, table: table, key: `d.id`}
+	list.scope(` AND d.webhook_id = ?`, []any{f.webhookID})
+	if f.eventID != "" {
+		list.filter(` AND d.event_id = ?`, f.eventID)
+	}
+	if f.outcome != "" {
+		list.filter(` AND coalesce(d.status BETWEEN 200 AND 299, 0) = ?`, f.outcome == outcomeSucceeded)
+	}
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, (*delivery).dest,
+		func(d delivery) string { return d.ID })
+	return p, err
 }

@@ -1,0 +1,354 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The options of these commands.
+var (
+	optTypes = optType.says("types of the events that it gets, separated by commas, " +
+		"as lead.created,license.created")
+	optDescription = option{name: "description", value: "TEXT",
+		help: "what it is, for people, at most 200 characters"}
+	optURL = option{name: "url", value: "URL",
+		help: "another address, which has to answer a test before it gets events"}
+	optFailed = option{name: "failed", help: "show only attempts that failed"}
+)
+
+// webhookCommands returns the operator's commands on webhooks. types are the event types of every noun.
+func webhookCommands(types []eventType) []command {
+	known := subscribable(types)
+	allow := optOutboundAllow.says("what the service may reach besides public addresses, as for serve")
+	return []command{
+		{"webhook add", "URL", "send events to an address; the secret that signs them is shown once", []option{
+			optAccount.says("the account whose events are sent"),
+			optTypes,
+			optDescription,
+			allow,
+		}, 1, func(e *env) error { return webhookAdd(e, known) }},
+		{"webhook list", "", "list webhooks, newest first",
+			[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
+		{"webhook show", "ID", "show a webhook", nil, 1, webhookShow},
+		{"webhook patch", "ID", "change the address, types or description of a webhook", []option{
+			optURL,
+			optTypes,
+			optDescription.says("another description; an empty one removes it"),
+			allow,
+		}, 1, func(e *env) error { return webhookPatch(e, known) }},
+		{"webhook test", "ID", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
+			nil, 1, webhookTest},
+		{"webhook enable", "ID", "send a test to a disabled webhook, which enables it if it answers with 2xx",
+			nil, 1, webhookEnable},
+		{"webhook disable", "ID", "send a webhook no more events; those until it is enabled can be replayed",
+			nil, 1, webhookDisable},
+		{"webhook rotate-secret", "ID", "give a webhook another secret, shown once; the one before signs too for a day", nil, 1, webhookRotate},
+		{"webhook replay", "ID", "send events again, those that the webhook has accepted too", []option{
+			optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
+		}, 1, webhookReplay},
+		{"webhook deliveries", "ID", "show the attempts to send events to a webhook, newest first",
+			[]option{optLimit, optFailed}, 1, webhookDeliveries},
+		{"webhook retry", "ID DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
+		{"webhook remove", "ID", "remove a webhook; what was still to be sent to it is not sent",
+			nil, 1, webhookRemove},
+	}
+}
+
+// webhookAuthor returns the operator as the author of a change, who may read every event.
+func (e *env) webhookAuthor() webhookAuthor {
+	return webhookAuthor{actor: e.actor(), has: func(string) bool { return true }}
+}
+
+// webhookStep turns the refusals of the rules of webhooks, which are worded for callers of the API, into
+// errors for the operator that name the next step. id is that of the webhook.
+func webhookStep(id string, err error) error {
+	switch {
+	case errors.Is(err, errWebhook):
+		return errors.New("not found: 'widgetd webhook list' prints what there is")
+	case errors.Is(err, errDelivery):
+		return fmt.Errorf("not found, or its event is not kept any more: 'widgetd webhook deliveries %s' "+
+			"prints what there is", printable(id))
+	case errors.Is(err, errWebhookDisabled):
+		return fmt.Errorf("the webhook is not enabled: 'widgetd webhook enable %s' sends it a test", printable(id))
+	case errors.Is(err, errWebhookLimit):
+		return fmt.Errorf("the account has %d webhooks already: remove one first", maxWebhooks)
+	}
+	return err
+}
+
+// changeWebhook runs f in a transaction, on the webhook that the command's first argument names.
+func (e *env) changeWebhook(f func(t *tx, id string) error) error {
+	return e.change(func(t *tx) error { return webhookStep(e.args[0], f(t, e.args[0])) })
+}
+
+// webhookURL checks an address that an operator typed, as far as that can be done without looking up its
+// host, and returns it in its normal form. Errors: usageError.
+func (e *env) webhookURL(name, typed string) (string, error) {
+	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
+	if err != nil {
+		return "", err
+	}
+	normal, code, detail := newOutbound(allow).checkURL(typed)
+	if code != "" {
+		return "", usageError(name + ": " + detail)
+	}
+	return normal, nil
+}
+
+// webhookTypes returns the types that -type names. Errors: usageError.
+func (e *env) webhookTypes(known []eventType) (codeList, error) {
+	types := e.commaList("type")
+	var err error
+	checkWebhookTypes(types, known, func(at int, code, detail string) {
+		if err == nil {
+			err = usageError(fmt.Sprintf("-type: %q: %s The types are %s",
+				printable(types[at]), detail, joinTypes(known)))
+		}
+	})
+	return types, err
+}
+
+func webhookAdd(e *env, known []eventType) error {
+	account, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	w := &webhook{AccountID: account}
+	if w.URL, err = e.webhookURL("URL", e.args[0]); err != nil {
+		return err
+	}
+	if w.Types, err = e.webhookTypes(known); err != nil {
+		return err
+	}
+	if len(w.Types) == 0 {
+		return usageError("-type NAME is needed: the types are " + joinTypes(known))
+	}
+	text, err := e.text("description", maxWebhookText)
+	if err != nil {
+		return err
+	}
+	w.Description = nilIfEmpty(text)
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	err = e.change(func(t *tx) error { return webhookStep("", createWebhook(t, w, e.webhookAuthor())) })
+	if err != nil {
+		return err
+	}
+	secret := formatWebhookSecret(webhookSecret(keys, w.ID, w.SecretNumber))
+	return e.print(map[string]string{"id": w.ID, "secret": secret},
+		fmt.Sprintf("id:     %s\nsecret: %s  (shown once)\nnext:   the service sends a test, and events once it is "+
+			"answered with 2xx: 'widgetd webhook show %s'", w.ID, secret, w.ID))
+}
+
+// A webhookRow is a webhook as webhook list prints it, without the path of its address, which may be a
+// secret.
+type webhookRow struct {
+	ID           string   `json:"id"`
+	State        string   `json:"state"`
+	Reason       *string  `json:"reason"`
+	FailingSince stamp    `json:"failing_since"`
+	Host         string   `json:"host"`
+	Types        codeList `json:"types"`
+	Description  *string  `json:"description"`
+	AccountID    string   `json:"account_id"`
+}
+
+func webhookList(e *env) error {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		rows := []webhookRow{}
+		for before := ""; ; {
+			page, err := st.webhooks(o, before, exportPageSize)
+			if err != nil {
+				return err
+			}
+			for _, w := range page.rows {
+				rows = append(rows, webhookRow{
+					w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description, w.AccountID,
+				})
+			}
+			if before = page.next; before == "" {
+				break
+			}
+		}
+		const header = "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT"
+		return printRows(e, rows, header, func(w webhookRow) []any {
+			return []any{w.ID, w.State, w.Reason, w.FailingSince, w.Host, strings.Join(w.Types, " "), w.AccountID}
+		})
+	})
+}
+
+func webhookShow(e *env) error {
+	return e.withStore(func(st *store) error {
+		w, err := st.webhook(anyAccount, e.args[0])
+		if err != nil {
+			return webhookStep(e.args[0], err)
+		}
+		return e.showWebhook(w)
+	})
+}
+
+// showWebhook prints the members of a webhook.
+func (e *env) showWebhook(w *webhook) error {
+	members, err := memberDetails(w)
+	if err != nil {
+		return err
+	}
+	return e.printDetails(w, members)
+}
+
+func webhookPatch(e *env, known []eventType) (err error) {
+	change := webhookChange{newDescription: e.given("description")}
+	if e.given("url") {
+		if change.url, err = e.webhookURL("-url", e.str("url")); err != nil {
+			return err
+		}
+	}
+	if change.types, err = e.webhookTypes(known); err != nil {
+		return err
+	}
+	if e.given("type") && len(change.types) == 0 {
+		return usageError("-type: name at least one type")
+	}
+	text, err := e.text("description", maxWebhookText)
+	if err != nil {
+		return err
+	}
+	change.description = nilIfEmpty(text)
+	return e.patchWebhook(change)
+}
+
+func webhookDisable(e *env) error { return e.patchWebhook(webhookChange{disable: true}) }
+
+// patchWebhook makes a change to the webhook that the command names, and prints it.
+func (e *env) patchWebhook(change webhookChange) error {
+	return e.printChanged(func(t *tx, id string) (*webhook, error) {
+		return patchWebhook(t, anyAccount, id, change, e.webhookAuthor())
+	})
+}
+
+// printChanged runs f in a transaction and prints the webhook that f returns.
+func (e *env) printChanged(f func(t *tx, id string) (*webhook, error)) error {
+	var w *webhook
+	err := e.changeWebhook(func(t *tx, id string) (err error) {
+		w, err = f(t, id)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(w, w.ID+" is "+w.State)
+}
+
+func webhookEnable(e *env) error {
+	return e.printChanged(func(t *tx, id string) (*webhook, error) {
+		return enableWebhook(t, anyAccount, id, e.webhookAuthor())
+	})
+}
+
+// printSent runs f in a transaction and prints the id of the event that f returns.
+func (e *env) printSent(f func(t *tx, id string) (string, error)) error {
+	eventID := ""
+	err := e.changeWebhook(func(t *tx, id string) (err error) {
+		eventID, err = f(t, id)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(sentEvent{eventID},
+		fmt.Sprintf("%s is to be sent: 'widgetd webhook deliveries %s' shows what came of it", eventID, e.args[0]))
+}
+
+func webhookTest(e *env) error {
+	return e.printSent(func(t *tx, id string) (string, error) {
+		return requestTest(t, anyAccount, id, e.webhookAuthor())
+	})
+}
+
+func webhookRetryDelivery(e *env) error {
+	return e.printSent(func(t *tx, id string) (string, error) {
+		return retryDelivery(t, anyAccount, id, e.args[1], e.webhookAuthor())
+	})
+}
+
+func webhookRotate(e *env) error {
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	var w *webhook
+	err = e.changeWebhook(func(t *tx, id string) (err error) {
+		w, err = rotateWebhookSecret(t, anyAccount, id, e.webhookAuthor())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	secret := formatWebhookSecret(webhookSecret(keys, w.ID, w.SecretNumber))
+	until := w.RotatedAt.after(secretOverlap)
+	return e.print(map[string]string{"id": w.ID, "secret": secret, "previous_secret_until": until.String()},
+		fmt.Sprintf("secret: %s  (shown once)\nthe one before signs too until %s", secret, until))
+}
+
+func webhookReplay(e *env) error {
+	since, err := e.pastTime("since")
+	if err != nil {
+		return err
+	}
+	if since.IsZero() {
+		return usageError("-since TIME is needed, as 7d")
+	}
+	var fields *refusal
+	err = e.printChanged(func(t *tx, id string) (*webhook, error) {
+		return replayEvents(t, anyAccount, id, since, e.webhookAuthor())
+	})
+	if errors.As(err, &fields) && fields.code == codeValidation {
+		return usageError("-since: " + fields.fields[0].Detail)
+	}
+	return err
+}
+
+func webhookDeliveries(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	filter := deliveryFilter{webhookID: e.args[0]}
+	if e.on("failed") {
+		filter.outcome = outcomeFailed
+	}
+	return e.withStore(func(st *store) error {
+		if _, err := st.webhook(anyAccount, e.args[0]); err != nil {
+			return webhookStep(e.args[0], err)
+		}
+		all, err := collectPages(limit+1, func(before string, limit int) (listPage[delivery], error) {
+			return st.deliveries(filter, before, limit)
+		})
+		if err != nil {
+			return err
+		}
+		const header = "AT TYPE ATTEMPT STATUS ERROR MS NEXT DELIVERY EVENT ANSWER"
+		return printRows(e, firstRows(e, all, limit, "-limit N"), header, func(d delivery) []any {
+			return []any{
+				d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID, d.EventID,
+				printable(valueOr(d.Answer, "")), // the receiver's own words
+			}
+		})
+	})
+}
+
+func webhookRemove(e *env) error {
+	if err := e.changeWebhook(func(t *tx, id string) error {
+		return removeWebhook(t, anyAccount, id, e.actor())
+	}); err != nil {
+		return err
+	}
+	return e.done()
+}

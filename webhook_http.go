@@ -1,0 +1,413 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+)
+
+// A webhookAPI serves the endpoints of webhooks.
+type webhookAPI struct {
+	*server
+	types []eventType // that webhooks can name
+}
+
+// webhookWing makes the routes of webhooks. types are the event types of every noun.
+func webhookWing(s *server, types []eventType) wing {
+	a := &webhookAPI{server: s, types: subscribable(types)}
+	routes := []route{
+		{pattern: "GET /webhooks", question: true, run: endpoint(a.listWebhooks)},
+		{pattern: "POST /webhooks", creates: true,
+			run: endpointFrom(createWebhookRequest{api: a}, a.createWebhook)},
+		{pattern: "GET /webhooks/{id}", run: endpoint(a.showWebhook)},
+		{pattern: "PATCH /webhooks/{id}", run: endpointFrom(patchWebhookRequest{api: a}, a.patchWebhook)},
+		{pattern: "DELETE /webhooks/{id}", run: endpoint(a.removeWebhook)},
+		{pattern: "POST /webhooks/{id}/test", noBody: true, run: endpoint(a.testWebhook)},
+		{pattern: "POST /webhooks/{id}/enable", noBody: true, run: endpoint(a.enableWebhook)},
+		{pattern: "POST /webhooks/{id}/rotate-secret", noBody: true, creates: true,
+			run: endpoint(a.rotateSecret)},
+		{pattern: "POST /webhooks/{id}/replay", creates: true, run: endpoint(a.replayEvents)},
+		{pattern: "GET /webhooks/{id}/deliveries", question: true, run: endpoint(a.listDeliveries)},
+		{pattern: "POST /webhooks/{id}/deliveries/{delivery}/retry", noBody: true,
+			run: endpoint(a.retryDelivery)},
+	}
+	for i := range routes {
+		routes[i].token, routes[i].scope = tokenRequired, scopeWebhooks
+	}
+	return wing{routes: routes}
+}
+
+// webhookAuthorOf returns the caller of a call as the author of its changes.
+func webhookAuthorOf(c *call) webhookAuthor {
+	return webhookAuthor{actor: actorToken(c), has: c.caller.has}
+}
+
+// shownWebhook returns a webhook as callers over HTTP may see it.
+func shownWebhook(w *webhook) *webhook {
+	shown := *w
+	shown.MadeBy = publicActor(w.MadeBy)
+	return &shown
+}
+
+// A webhookWithSecret is the answer that shows a new secret, which no later answer does.
+type webhookWithSecret struct {
+	*webhook
+	Secret        string `json:"secret"`
+	PreviousUntil stamp  `json:"previous_secret_until,omitzero"` // until when the secret before signs too
+}
+
+// withSecret returns a webhook with its current secret.
+func (a *webhookAPI) withSecret(w *webhook) *webhookWithSecret {
+	secret := webhookSecret(a.keys.Load(), w.ID, w.SecretNumber)
+	return &webhookWithSecret{webhook: shownWebhook(w), Secret: formatWebhookSecret(secret)}
+}
+
+// replaysFor lets the answer to an earlier call with the same Idempotency-Key be given to a caller only
+// if it acts on the rows of o and may read the events of the answer's webhook: another token of the
+// account may have fewer scopes, and ?account_id= is not compared with that of the earlier call.
+func replaysFor(o owner, by webhookAuthor) func(*tx, []byte) (bool, error) {
+	return func(_ *tx, answer []byte) (bool, error) {
+		var w struct {
+			AccountID string   `json:"account_id"`
+			Types     []string `json:"types"`
+		}
+		if err := json.Unmarshal(answer, &w); err != nil {
+			return false, fmt.Errorf("decode a stored answer: %w", err)
+		}
+		if !o.owns(w.AccountID) {
+			return false, &refusal{code: codeIdempotencyKeyReused}
+		}
+		return true, by.permits(w.Types)
+	}
+}
+
+// readURL reads the address of a webhook and returns its normal form, "" if it is wrong.
+func (a *webhookAPI) readURL(in *input) string {
+	v := in.member("url", jsonString, required)
+	if v == nil {
+		return ""
+	}
+	normal, code, detail := a.outbound.checkURL(v.text)
+	if code != "" {
+		in.wrong("url", code, detail)
+	}
+	return normal
+}
+
+// readTypes reads the types of a webhook.
+func (a *webhookAPI) readTypes(in *input) codeList {
+	v := in.member("types", jsonArray, required)
+	if v == nil {
+		return nil
+	}
+	if len(v.list) == 0 || len(v.list) > len(a.types) {
+		in.wrong("types", "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", len(a.types)))
+		return nil
+	}
+	types := in.texts("types", len(a.types), maxNameLength)
+	checkWebhookTypes(types, a.types, func(at int, code, detail string) {
+		if types[at] != "" { // an empty one was recorded by in.texts
+			in.wrong(fmt.Sprintf("types/%d", at), code, detail)
+		}
+	})
+	return types
+}
+
+// checkHost returns the refusal of an address whose host can't be called at the moment.
+func (a *webhookAPI) checkHost(ctx context.Context, url string) error {
+	if code, detail := a.outbound.checkHost(ctx, url); code != "" {
+		return errFields(fieldError{Pointer: "#/url", Code: code, Detail: detail})
+	}
+	return nil
+}
+
+// createWebhookRequest is the body of POST /webhooks.
+type createWebhookRequest struct {
+	api *webhookAPI
+	accountScope
+	webhook webhook
+}
+
+func (q *createWebhookRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.webhook.URL = q.api.readURL(in)
+	q.webhook.Types = q.api.readTypes(in)
+	q.webhook.Description = nilIfEmpty(in.text("description", optional, maxWebhookText, nil))
+}
+
+// createWebhook answers POST /webhooks.
+func (a *webhookAPI) createWebhook(
+	ctx context.Context, c *call, q *createWebhookRequest,
+) (*webhookWithSecret, error) {
+	o, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	if o == anyAccount { // a webhook is one account's: the caller's, if it names none
+		o = ownedBy(c.caller.claims.Subject)
+	}
+	by := webhookAuthorOf(c)
+	if err := by.permits(q.webhook.Types); err != nil {
+		return nil, err
+	}
+	if err := a.checkHost(ctx, q.webhook.URL); err != nil {
+		return nil, err
+	}
+	c.stillTrue = replaysFor(o, by)
+	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
+		w := q.webhook
+		w.AccountID = o.account
+		if err := createWebhook(t, &w, by); err != nil {
+			return nil, err
+		}
+		return a.withSecret(&w), nil
+	})
+}
+
+// patchWebhookRequest is the body of PATCH /webhooks/{id}.
+type patchWebhookRequest struct {
+	api *webhookAPI
+	accountScope
+	id     string
+	change webhookChange
+}
+
+func (q *patchWebhookRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id = in.pathValue("id")
+	if in.has("url") {
+		q.change.url = q.api.readURL(in)
+	}
+	if in.has("types") {
+		q.change.types = q.api.readTypes(in)
+	}
+	q.change.description, q.change.newDescription = in.textTerm("description", maxWebhookText, nil)
+	q.change.disable = in.text("state", optional, maxNameLength, checkNewState) != ""
+}
+
+// checkNewState is a textCheck for the state that a PATCH sets.
+func checkNewState(s string) (code, detail string) {
+	if s != webhookDisabled {
+		return "unknown_value", `Only "disabled" can be set: POST /webhooks/{id}/enable enables a webhook.`
+	}
+	return "", ""
+}
+
+// patchWebhook answers PATCH /webhooks/{id}.
+func (a *webhookAPI) patchWebhook(ctx context.Context, c *call, q *patchWebhookRequest) (*webhook, error) {
+	o, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	if q.change.url != "" {
+		if _, err := a.store.webhook(o, q.id); err != nil {
+			return nil, err
+		}
+		if err := a.checkHost(ctx, q.change.url); err != nil {
+			return nil, err
+		}
+	}
+	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
+		return patchWebhook(t, o, q.id, q.change, webhookAuthorOf(c))
+	})
+}
+
+// changeWebhook runs f in a transaction and answers with the webhook that f returns.
+func (a *webhookAPI) changeWebhook(
+	ctx context.Context, c *call, f func(*tx) (*webhook, error),
+) (*webhook, error) {
+	return create(ctx, a.server, c, func(t *tx) (*webhook, error) {
+		w, err := f(t)
+		if err != nil {
+			return nil, err
+		}
+		return shownWebhook(w), nil
+	})
+}
+
+// webhookRequest is a request whose path names a webhook, and perhaps one of its deliveries, and that has
+// no members.
+type webhookRequest struct {
+	accountScope
+	id, delivery string
+}
+
+func (q *webhookRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id, q.delivery = in.pathValue("id"), in.pathValue("delivery")
+}
+
+// showWebhook answers GET /webhooks/{id}.
+func (a *webhookAPI) showWebhook(_ context.Context, c *call, q *webhookRequest) (*webhook, error) {
+	o, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	w, err := a.store.webhook(o, q.id)
+	if err != nil {
+		return nil, err
+	}
+	return shownWebhook(w), nil
+}
+
+// removeWebhook answers DELETE /webhooks/{id}.
+func (a *webhookAPI) removeWebhook(ctx context.Context, c *call, q *webhookRequest) (noContent, error) {
+	o, err := q.resolve(a.server, c)
+	if err != nil {
+		return noContent{}, err
+	}
+	return noContent{}, a.store.update(ctx, func(t *tx) error {
+		return removeWebhook(t, o, q.id, actorToken(c))
+	})
+}
+
+// enableWebhook answers POST /webhooks/{id}/enable.
+func (a *webhookAPI) enableWebhook(ctx context.Context, c *call, q *webhookRequest) (*webhook, error) {
+	o, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
+		return enableWebhook(t, o, q.id, webhookAuthorOf(c))
+	})
+}
+
+// rotateSecret answers POST /webhooks/{id}/rotate-secret.
+func (a *webhookAPI) rotateSecret(
+	ctx context.Context, c *call, q *webhookRequest,
+) (*webhookWithSecret, error) {
+	o, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	by := webhookAuthorOf(c)
+	c.stillTrue = replaysFor(o, by)
+	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
+		w, err := rotateWebhookSecret(t, o, q.id, by)
+		if err != nil {
+			return nil, err
+		}
+		shown := a.withSecret(w)
+		shown.PreviousUntil = w.RotatedAt.after(secretOverlap)
+		return shown, nil
+	})
+}
+
+// A sentEvent is the answer of test and retry: the id of the event that is sent.
+type sentEvent struct {
+	EventID string `json:"event_id"`
+}
+
+// testWebhook answers POST /webhooks/{id}/test.
+func (a *webhookAPI) testWebhook(ctx context.Context, c *call, q *webhookRequest) (*sentEvent, error) {
+	return a.sendEvent(ctx, c, q, func(t *tx, o owner) (string, error) {
+		return requestTest(t, o, q.id, webhookAuthorOf(c))
+	})
+}
+
+// retryDelivery answers POST /webhooks/{id}/deliveries/{delivery}/retry.
+func (a *webhookAPI) retryDelivery(ctx context.Context, c *call, q *webhookRequest) (*sentEvent, error) {
+	return a.sendEvent(ctx, c, q, func(t *tx, o owner) (string, error) {
+		return retryDelivery(t, o, q.id, q.delivery, webhookAuthorOf(c))
+	})
+}
+
+// sendEvent runs f in a transaction and answers with the id of the event that f returns.
+func (a *webhookAPI) sendEvent(
+	ctx context.Context, c *call, q *webhookRequest, f func(*tx, owner) (string, error),
+) (*sentEvent, error) {
+	o, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	sent := &sentEvent{}
+	return sent, a.store.update(ctx, func(t *tx) (err error) {
+		sent.EventID, err = f(t, o)
+		return err
+	})
+}
+
+// replayRequest is the body of POST /webhooks/{id}/replay.
+type replayRequest struct {
+	accountScope
+	id    string
+	since stamp
+}
+
+func (q *replayRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id = in.pathValue("id")
+	if q.since = in.timestamp("since"); !in.has("since") {
+		in.wrong("since", "required", "This member is required.")
+	}
+}
+
+// replayEvents answers POST /webhooks/{id}/replay.
+func (a *webhookAPI) replayEvents(ctx context.Context, c *call, q *replayRequest) (*webhook, error) {
+	o, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	by := webhookAuthorOf(c)
+	c.stillTrue = replaysFor(o, by)
+	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
+		return replayEvents(t, o, q.id, q.since, by)
+	})
+}
+
+// webhooksRequest is the query of GET /webhooks.
+type webhooksRequest struct {
+	accountScope
+	page pageQuery
+}
+
+func (q *webhooksRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.page = in.page("whe")
+}
+
+// listWebhooks answers GET /webhooks.
+func (a *webhookAPI) listWebhooks(ctx context.Context, c *call, q *webhooksRequest) (*list[*webhook], error) {
+	o, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	page, err := a.store.within(ctx).webhooks(o, q.page.before, q.page.limit)
+	if err != nil {
+		return nil, err
+	}
+	return showPage(page, shownWebhook), nil
+}
+
+// deliveriesRequest is the query of GET /webhooks/{id}/deliveries.
+type deliveriesRequest struct {
+	webhookRequest
+	filter deliveryFilter
+	page   pageQuery
+}
+
+func (q *deliveriesRequest) read(in *input) {
+	q.webhookRequest.read(in)
+	q.filter.webhookID = q.id
+	q.filter.eventID = in.parameter("event_id", isID("evt"))
+	q.filter.outcome = in.parameter("outcome", oneOf(outcomeSucceeded, outcomeFailed))
+	q.page = in.page("whd")
+}
+
+// listDeliveries answers GET /webhooks/{id}/deliveries.
+func (a *webhookAPI) listDeliveries(
+	ctx context.Context, c *call, q *deliveriesRequest,
+) (*list[delivery], error) {
+	o, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.store.within(ctx).webhook(o, q.id); err != nil {
+		return nil, err
+	}
+	page, err := a.store.within(ctx).deliveries(q.filter, q.page.before, q.page.limit)
+	if err != nil {
+		return nil, err
+	}
+	return showPage(page, func(d delivery) delivery { return d }), nil
+}
