@@ -258,8 +258,9 @@ func (o *outbound) dialTLS(ctx context.Context, address string) (net.Conn, error
 	conn := tls.Client(raw, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		raw.Close()
-		var alert tls.AlertError
-		if isConnectionFailure(err) && !errors.As(err, &alert) {
+		var op *net.OpError
+		alert := errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") // of TLS
+		if isConnectionFailure(err) && !alert {
 			return nil, err
 		}
 		return nil, &outboundError{outboundTLS, err}
@@ -444,7 +445,7 @@ func (o *outbound) checkURL(raw string) (normal, code, detail string) {
 // for a port that is no number, or not written as its digits only.
 func cutPort(authority string) (host, port string, ok bool) {
 	i := strings.LastIndexByte(authority, ':')
-	if i < 0 || strings.HasSuffix(authority, "]") {
+	if i <= strings.LastIndexByte(authority, ']') { // also where there is neither
 		return authority, "", true
 	}
 	host, port = authority[:i], authority[i+1:]
