@@ -27,6 +27,7 @@ const (
 	recordRetry        = time.Second // after results could not be recorded
 	webhookStop        = 5 * time.Second
 	faultWebhooksRead  = "webhooks can't be read"
+	faultWebhookSweep  = "old deliveries can't be removed"
 	faultWebhookResult = "what came of webhooks can't be recorded, so none are sent"
 )
 
@@ -47,7 +48,8 @@ type webhookWorker struct {
 	steady   func() time.Time // a clock that is never set
 	doubted  func() bool      // the wall clock was set forward lately
 	stopping func() bool
-	strike   func(fault string, err error)
+	strike   func(fault string, err error, attrs ...any)
+	tick     time.Duration // between two looks for foreign commits and for what has become due
 
 	wake    chan struct{}
 	results chan *attempt
@@ -81,6 +83,7 @@ type webhookWorker struct {
 func newWebhookWorker(st *store) *webhookWorker {
 	w := &webhookWorker{
 		store:      st,
+		tick:       webhookTick,
 		wake:       make(chan struct{}, 1),
 		results:    make(chan *attempt, maxSending),
 		noted:      map[writtenEvent]bool{},
@@ -187,7 +190,7 @@ func (w *webhookWorker) run(ctx context.Context) {
 	calls, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer w.outbound.close()
-	tick := time.NewTicker(webhookTick)
+	tick := time.NewTicker(w.tick)
 	defer tick.Stop()
 	for {
 		w.step(calls)

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+var backlog = flag.Int("backlog", 1000, "how many events BenchmarkWebhooks sends, and how many are due")
+
+// fillEvents writes events of an account with one statement.
+func (s *service) fillEvents(account string, kind eventType, n int) {
+	s.t.Helper()
+	s.sql(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		INSERT INTO events (id, at, type, account_id, subject_id, actor)
+		SELECT 'evt_' || printf('%026d', i), '2026-01-01T00:00:00Z', ?, ?, 'lead_' || printf('%026d', i), 'site' FROM n`,
+		n, kind, account)
+}
+
+// receiveReal starts a receiver on this machine that counts what it gets.
+func receiveReal(b testing.TB) (url string, got *atomic.Int64) {
+	got = &atomic.Int64{}
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		got.Add(1)
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	b.Cleanup(web.Close)
+	return web.URL, got
+}
+
+// waitFor waits until a counter has reached a number.
+func waitFor(b testing.TB, got *atomic.Int64, n int64) {
+	b.Helper()
+	for end := time.Now().Add(10 * time.Minute); got.Load() < n; {
+		if time.Now().After(end) {
+			b.Fatalf("%d of %d came", got.Load(), n)
+		}
+		runtime.Gosched()
+		<-time.After(time.Millisecond)
+	}
+}
+
+// heapInUse is how much the process has in use after a collection.
+func heapInUse() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// BenchmarkWebhooks_deliveries sends -backlog events to 64 webhooks with one local receiver.
+func BenchmarkWebhooks_deliveries(b *testing.B) {
+	for range b.N {
+		b.StopTimer()
+		s := newService(b, withLoopback)
+		url, got := receiveReal(b)
+		const hooks = 64
+		for i := range hooks {
+			s.addWebhook(s.account, fmt.Sprint(url, "/", i), eventLeadCreated)
+		}
+		s.fillEvents(s.account, eventLeadCreated, max(*backlog/hooks, 1))
+		b.StartTimer()
+		began := time.Now()
+		stop := s.startSending()
+		n := int64(max(*backlog/hooks, 1) * hooks)
+		waitFor(b, got, n)
+		b.ReportMetric(float64(n)/time.Since(began).Seconds(), "deliveries/s")
+		b.StopTimer()
+		stop()
+	}
+}
