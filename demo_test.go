@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -45,6 +46,8 @@ func startDemoAndListen(t testing.TB, more ...string) (text string, later *bufio
 			t.Errorf("the demo ended with %v\n%s", err, log.String())
 		}
 	})
+	late := time.AfterFunc(time.Minute, func() { out.CloseWithError(errors.New("a minute is over")) })
+	t.Cleanup(func() { late.Stop() })
 	later = bufio.NewReader(out)
 	for !strings.Contains(text, "Ctrl-C stops it.") {
 		line, err := later.ReadString('\n')
