@@ -18,9 +18,10 @@ import (
 
 const (
 	maxSending         = 256 // attempts under way at once
-	maxSendingShare    = 128 // of them for one account, and for failing webhooks together
+	maxSendingShare    = 128 // of them for one account, and for failing and slow webhooks together
 	maxSendingWebhook  = 4   // of one webhook
 	maxReady           = 64  // numbers of events that a webhook's lane holds in memory
+	slowAnswer         = 2 * time.Second
 	webhookTick        = 250 * time.Millisecond
 	webhookReload      = time.Second // least time between two reloads that a foreign commit causes
 	webhookSave        = time.Minute // between two looks for events that no webhook wants, so that none is read twice
@@ -70,7 +71,7 @@ type webhookWorker struct {
 	saveAll    bool           // record how far every lane is
 	flying     int            // attempts whose goroutines run
 	sending    int            // those, and the ones that are not recorded
-	suspects   int            // of sending, those to webhooks that are failing or not enabled
+	suspects   int            // of sending, those to webhooks that are failing, slow or not enabled
 	perAccount map[string]int // of sending
 
 	sendingNow atomic.Int64 // for the metrics
@@ -106,6 +107,7 @@ type webhookSender struct {
 
 	sending     int       // attempts that are not settled
 	testing     int64     // the test that is being sent
+	slow        bool      // the last answer took longer than slowAnswer
 	cautious    bool      // after 429, 502 or 504: one at a time until a 2xx
 	pausedUntil time.Time // by the steady clock: it has asked for a pause
 	isBusy      bool      // it is in busy
@@ -431,7 +433,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, w
 	if s.cautious {
 		most = 1
 	}
-	suspect := s.number == 0 || !s.FailingSince.IsZero()
+	suspect := s.number == 0 || s.slow || !s.FailingSince.IsZero()
 	switch {
 	case s.gone || s.sending >= most:
 		return false, false // a result marks it busy again
@@ -840,7 +842,7 @@ func (w *webhookWorker) settle(a *attempt) {
 		return
 	case a.succeeded():
 		w.succeeded.Add(1)
-		s.cautious, s.FailingSince = false, stamp{}
+		s.cautious, s.slow, s.FailingSince = false, a.took > slowAnswer, stamp{}
 		return
 	}
 	w.failed.Add(1)

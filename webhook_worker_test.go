@@ -550,24 +550,26 @@ func TestWebhook_placesAreSharedOut(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
-		hanging int
 		failing bool
+		slow    bool // they took some seconds the last time
 		apart   bool // each webhook is another account's
 		want    int
 	}{
-		{"failing ones of many accounts", 80, true, true, maxSendingShare},
-		{"one account's", 80, false, false, maxSendingShare},
-		{"healthy ones of many accounts", 80, false, true, maxSending},
+		{"failing ones of many accounts", true, false, true, maxSendingShare},
+		{"slow ones of many accounts", false, true, true, maxSendingShare},
+		{"one account's", false, false, false, maxSendingShare},
+		{"healthy ones of many accounts", false, false, true, maxSending},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			bubbleOfWebhooks(t, func(s *service, r *receiver) {
-				r.setAnswer(func(http.ResponseWriter, message) { time.Sleep(15 * time.Second) })
+				const hanging = 80
+				r.setAnswer(func(http.ResponseWriter, message) { time.Sleep(14 * time.Second) })
 				accounts := []string{s.account}
 				if c.apart {
-					accounts = s.addAccounts(c.hanging)
+					accounts = s.addAccounts(hanging)
 				}
-				urls := slices.Repeat([]string{r.url("/")}, c.hanging)
+				urls := slices.Repeat([]string{r.url("/")}, hanging)
 				s.addWebhooks(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated)
 				s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook)
 				if c.failing {
@@ -575,6 +577,12 @@ func TestWebhook_placesAreSharedOut(t *testing.T) {
 				}
 				stop := s.startSending()
 				synctest.Wait()
+				if c.slow {
+					time.Sleep(time.Minute)
+					s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook)
+					r.take()
+					synctest.Wait()
+				}
 				if got := len(r.take()); got != c.want {
 					t.Errorf("%d at once, want %d", got, c.want)
 				}
@@ -965,6 +973,68 @@ func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 		}
 		if n := s.count(`SELECT count(*) FROM webhook_retries`); n != 2 {
 			t.Errorf("%d retries are left, want those of queues that there are", n)
+		}
+	})
+}
+
+func TestQuery_aboutSendingWebhooksReadsOnlyWhatIsSent(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		stop := s.startSending()
+		for _, status := range []int{200, 500, 410} {
+			r.status(status)
+			s.announce(s.account, eventLeadCreated)
+			time.Sleep(10 * time.Second)
+		}
+		s.sql(`INSERT INTO webhook_retries VALUES (77, 1, 1, '2000-01-01T00:00:00Z')`)
+		s.sql(`UPDATE deliveries SET webhook_id = 'whe_removed'`)
+		for _, c := range s.server.chores {
+			if c.fault == faultWebhookSweep {
+				s.check(c.run(t.Context()))
+			}
+		}
+		stop()
+		found := map[string]bool{}
+		for _, query := range slices.Concat(reads(), writes()) {
+			for _, name := range []string{"webhook_queues", "webhook_retries", "deliveries", "FROM events e"} {
+				found[name] = found[name] || strings.Contains(query, name)
+			}
+			if !strings.Contains(query, "webhook") && !strings.Contains(query, "deliver") && !strings.Contains(query, "FROM events e") ||
+				strings.HasPrefix(query, "INSERT INTO webhooks") || strings.HasPrefix(query, "UPDATE deliveries SET") {
+				continue
+			}
+			for _, step := range s.plan(query) {
+				allWebhooks := step == "SCAN w" && strings.Contains(query, "w.test_seq IS NOT NULL") // webhookQueues
+				if strings.HasPrefix(step, "SCAN ") && !strings.HasPrefix(step, "SCAN CONSTANT") && !allWebhooks &&
+					!strings.HasPrefix(step, "SCAN (") || strings.HasPrefix(step, "USE TEMP B-TREE") {
+					t.Errorf("%s\n%s", step, strings.Join(strings.Fields(query), " "))
+				}
+			}
+		}
+		if len(found) != 4 {
+			t.Errorf("queries about %v were seen only", slices.Collect(maps.Keys(found)))
+		}
+		steps := strings.Join(s.plan(`SELECT seq, type, 1 FROM events e WHERE account_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?`), "\n")
+		if !strings.Contains(steps, "INDEX events_account (account_id=? AND rowid>? AND rowid<?)") {
+			t.Errorf("the next events of an account are found by %s", steps)
+		}
+	})
+}
+
+func TestWebhook_deliveryWritesTwoTrees(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, withLoopback, func(o *storeOptions, _ *serverOptions) { o.noCheckpoints = true })
+		r := s.receive()
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.announce(s.account, eventLeadCreated)
+		_, before := s.treesWritten(0)
+		defer s.startSending()()
+		synctest.Wait()
+		if trees, _ := s.treesWritten(before); strings.Join(trees, " ") != "deliveries webhook_queues" {
+			t.Errorf("a delivery writes to %q", trees)
 		}
 	})
 }
