@@ -21,7 +21,7 @@ func accountStory(t *testing.T, o *operator) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
 	o.do("account", "rate", id, "1200")
-	o.fails("stops 0 tokens, 0 licences, 0 widgets and 0 origins, until 'widgetd account reopen': add -force", "account", "close", id)
+	o.fails("stops 0 tokens, 0 licences, 0 widgets, 0 origins and 0 webhooks, until 'widgetd account reopen': add -force", "account", "close", id)
 	o.do("account", "close", id, "-force")
 	o.do("account", "reopen", id)
 	o.do("account", "close", id, "-force")
@@ -165,6 +165,7 @@ func FuzzBaseURL(f *testing.F) {
 type filled struct {
 	*service
 	license, device, widget string
+	webhook, delivery       string // enabled, and of a lead's event
 	another                 string // account
 }
 
@@ -178,6 +179,8 @@ func newFilled(t *testing.T) *filled {
 	f.license, f.device = id, f.activate(key, "a").is(200).text("device", "id")
 	f.post("/widget/leads", `{"type":"newsletter","email":"`+filledEmail+`"}`).is(200)
 	f.post("/widget/events", `{"widget":"`+f.widget+`","events":[{"type":"view"},{"type":"click","item":"soup"}]}`, "Origin: "+siteOrigin).is(204)
+	f.webhook = f.addWebhook(f.account, "lead.created")
+	f.delivery = f.addDelivery(f.webhook, f.count(`SELECT seq FROM events WHERE type = 'lead.created'`), ptr(500))
 	return f
 }
 
@@ -229,11 +232,46 @@ var ownerVerbs = map[string]ownerVerb{
 	"queries.events": func(_ *filled, t *tx, o owner) (int, error) {
 		return rowsOfPage(t.events(eventFilter{owner: o}, "", 10))
 	},
+	"queries.webhook":  func(f *filled, t *tx, o owner) (int, error) { return oneWebhook(t.webhook(o, f.webhook)) },
+	"queries.webhooks": func(_ *filled, t *tx, o owner) (int, error) { return rowsOfPage(t.webhooks(o, "", 10)) },
+	"patchWebhook": func(f *filled, t *tx, o owner) (int, error) {
+		return oneWebhook(patchWebhook(t, o, f.webhook, webhookChange{disable: true}, anAuthor))
+	},
+	"requestTest": func(f *filled, t *tx, o owner) (int, error) {
+		id, err := requestTest(t, o, f.webhook, anAuthor)
+		return oneWebhook(&id, err)
+	},
+	"enableWebhook": func(f *filled, t *tx, o owner) (int, error) {
+		return oneWebhook(enableWebhook(t, o, f.webhook, anAuthor))
+	},
+	"rotateWebhookSecret": func(f *filled, t *tx, o owner) (int, error) {
+		return oneWebhook(rotateWebhookSecret(t, o, f.webhook, anAuthor))
+	},
+	"replayEvents": func(f *filled, t *tx, o owner) (int, error) {
+		return oneWebhook(replayEvents(t, o, f.webhook, t.now, anAuthor))
+	},
+	"retryDelivery": func(f *filled, t *tx, o owner) (int, error) {
+		id, err := retryDelivery(t, o, f.webhook, f.delivery, anAuthor)
+		return oneWebhook(&id, err)
+	},
+	"removeWebhook": func(f *filled, t *tx, o owner) (int, error) {
+		return oneWebhook(f, removeWebhook(t, o, f.webhook, actorCommand))
+	},
+	"webhookAuthor.permitted": func(f *filled, t *tx, o owner) (int, error) { return oneWebhook(anAuthor.permitted(t, o, f.webhook)) },
+
 	"queries.widgets": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.widgets(o)) },
 	"queries.eachQuarter": func(_ *filled, t *tx, o owner) (n int, err error) {
 		err = t.eachQuarter(o, t.now.after(-time.Hour), t.now.after(time.Hour), func(string, string, counts) { n++ })
 		return n, err
 	},
+}
+
+// oneWebhook is oneRow for what is refused with errWebhook where there is no such webhook.
+func oneWebhook[T any](v *T, err error) (int, error) {
+	if errors.Is(err, errWebhook) {
+		return 0, nil
+	}
+	return oneRow(v, err)
 }
 
 func (f *filled) memory() *licenseCache {
@@ -358,6 +396,8 @@ func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T
 			"SEARCH l USING INDEX licenses_account (account_id=? AND id<?)", "SEARCH l USING PRIMARY KEY (id<?)"},
 		"events": {func(o owner) error { _, err := f.store.events(eventFilter{owner: o}, "", 10); return err },
 			"SEARCH events USING INDEX events_account (account_id=? AND rowid<?)", "SEARCH events USING INTEGER PRIMARY KEY (rowid<?)"},
+		"webhooks": {func(o owner) error { _, err := f.store.webhooks(o, "", 10); return err },
+			"SEARCH w USING INDEX webhooks_account (account_id=? AND id<?)", "SEARCH w USING PRIMARY KEY (id<?)"},
 		"widgets": {func(o owner) error { _, err := f.store.widgets(o); return err },
 			"SEARCH w USING INDEX widgets_account (account_id=?)", "SCAN w"},
 	} {
@@ -429,12 +469,14 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	s.must("token", "revoke", s.revocableToken(tenant))
 	s.must("origin", "add", "https://a.example", "-account", tenant)
 	s.must("origin", "add", "https://b.example", "-account", tenant)
+	s.addWebhook(tenant, "lead.created")
+	s.must("webhook", "disable", s.addWebhook(tenant, "lead.created"))
 	before := s.dump()
 	_, err := s.command("account", "close", tenant)
-	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget and 2 origins", "add -force")
+	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget, 2 origins and 1 webhook", "add -force")
 	s.unchanged(before)
 	s.get("/leads", auth).is(200)
-	want := `{"ok":true,"stopped":{"tokens":1,"licenses":1,"widgets":1,"origins":2}}`
+	want := `{"ok":true,"stopped":{"tokens":1,"licenses":1,"widgets":1,"origins":2,"webhooks":1}}`
 	if out := s.must("account", "close", tenant, "-force", "-json"); out != want+"\n" {
 		t.Errorf("closing printed %s", out)
 	}

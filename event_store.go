@@ -148,7 +148,7 @@ func (q *queries) eventBySeq(seq int64) (e event, err error) {
 // latestEvent returns the number and the id of the event that was written last: in a transaction that
 // has just written one, of that one.
 func (t *tx) latestEvent() (seq int64, id string, err error) {
-	err = t.one(`SELECT seq, id FROM events ORDER BY seq DESC LIMIT 1`, nil, &seq, &id)
+	err = t.one(`SELECT seq, id FROM events WHERE seq = (SELECT max(seq) FROM events)`, nil, &seq, &id)
 	return seq, id, err
 }
 

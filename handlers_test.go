@@ -32,6 +32,13 @@ var postPaths = map[string]string{
 	"/licenses/{id}/rotate-key":  `{}`,
 
 	"/licenses/{id}/reset-transfers": `{}`,
+
+	"/webhooks":                                  `{"url":"https://hooks.example.com/","types":["lead.created"]}`,
+	"/webhooks/{id}/test":                        `{}`,
+	"/webhooks/{id}/enable":                      `{}`,
+	"/webhooks/{id}/rotate-secret":               `{}`,
+	"/webhooks/{id}/replay":                      `{"since":"2026-11-20T22:00:00Z"}`,
+	"/webhooks/{id}/deliveries/{delivery}/retry": `{}`,
 }
 
 func TestHandlers_postPathsOfTheTestsAreThoseOfTheRouteTable(t *testing.T) {
@@ -50,7 +57,7 @@ func TestBody_ofAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
 	before := s.dump()
 	for path, body := range postPaths {
 		headers := []string{"Origin: " + siteOrigin}
-		if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") {
+		if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") {
 			headers = append(headers, token)
 		}
 		for _, wrong := range []string{
@@ -190,7 +197,7 @@ func TestBody_malformedIs400OnEveryPathAndChangesNothing(t *testing.T) {
 	for path := range postPaths {
 		for name, body := range malformedBodies {
 			headers := []string{"Origin: " + siteOrigin}
-			if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") {
+			if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") {
 				headers = append(headers, token)
 			}
 			a := s.post(path, body, headers...)

@@ -1038,6 +1038,7 @@ var (
 	tokenShape = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}`)                                 // at its beginning: within a key's id those letters may stand by chance
 	wholeToken = regexp.MustCompile(tokenShape.String() + `\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`) // among random bytes
 	pemShape   = regexp.MustCompile(`-----BEGIN [A-Z ]+-----`)
+	whsecShape = regexp.MustCompile(`whsec_([A-Za-z0-9+/]{32,}={0,2})`)
 	emailShape = regexp.MustCompile(`[\pL\pN.!#$%&'*+/=?^_{|}~-]+@[\pL\pN-]+(?:\.[\pL\pN-]+)+`)
 )
 
@@ -1058,7 +1059,7 @@ func newDiscretion(t testing.TB) *discretion {
 	return &discretion{secrets: map[string]string{}, emails: map[string]bool{}}
 }
 
-// hear remembers the keys, tokens and addresses of a text that went in or out.
+// hear remembers the keys, tokens, secrets and addresses of a text that went in or out.
 func (d *discretion) hear(text string) {
 	if d == nil {
 		return
@@ -1074,6 +1075,13 @@ func (d *discretion) hear(text string) {
 		for _, token := range wholeToken.FindAllString(text, -1) {
 			d.keep("a token", token)
 			d.keep("a token's signature", token[strings.LastIndexByte(token, '.')+1:])
+		}
+	}
+	for _, secret := range whsecShape.FindAllStringSubmatch(text, -1) {
+		d.keep("a webhook's secret", secret[0])
+		d.keep("a webhook's secret", secret[1])
+		if raw, err := base64.StdEncoding.DecodeString(secret[1]); err == nil {
+			d.keep("a webhook's secret", string(raw))
 		}
 	}
 	if strings.Contains(text, "@") {
@@ -1136,7 +1144,7 @@ func (d *discretion) keyFile(t testing.TB, ring *keyring) {
 
 // indiscretions are what a log gives away, by its shape or because it was said.
 func (d *discretion) indiscretions(log []byte) (found []string) {
-	for what, shape := range map[string]*regexp.Regexp{"a licence key": keyShape, "a token": tokenShape, "a key block": pemShape, "an address": emailShape} {
+	for what, shape := range map[string]*regexp.Regexp{"a licence key": keyShape, "a token": tokenShape, "a key block": pemShape, "a webhook's secret": whsecShape, "an address": emailShape} {
 		if text := shape.Find(log); text != nil {
 			found = append(found, fmt.Sprintf("%s: %q", what, text))
 		}
@@ -1229,7 +1237,9 @@ func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
 	s.get("/leads", "Authorization: Bearer "+token).is(200)
 	lease := s.activate(key, "till-1").text("token")
 	secret := base64.StdEncoding.EncodeToString(s.keys.secret)
-	for _, planted := range []string{key, strings.ToLower(key), strings.ReplaceAll(key, "-", ""), token, lease, lease[strings.LastIndexByte(lease, '.')+1:],
+	hook := s.addWebhook(s.account, "lead.created")
+	signs := s.post("/webhooks/"+hook+"/rotate-secret", "", "Authorization: Bearer "+s.token(s.account, scopeAdmin)).is(200).text("secret")
+	for _, planted := range []string{signs, strings.TrimPrefix(signs, "whsec_"), key, strings.ToLower(key), strings.ReplaceAll(key, "-", ""), token, lease, lease[strings.LastIndexByte(lease, '.')+1:],
 		"only-ada-knows-this", "ada.lovelace@EXAMPLE.com", secret, string(s.keys.secret), "-----BEGIN PRIVATE KEY-----", "nobody.ever.said@example.org"} {
 		if found := s.told.indiscretions([]byte(`level=WARN msg=storage error="read ` + planted + `: no"`)); len(found) == 0 {
 			t.Errorf("%q in a log is not found", planted)
@@ -1238,7 +1248,7 @@ func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
 	if found := s.told.indiscretions([]byte(`time=2026-11-21T13:47:00.000Z level=ERROR msg="internal error" request_id=req_01234567890123456789012345 route="POST /widget/leads" error="open /var/lib/widgetd: no"`)); len(found) > 0 {
 		t.Errorf("found in a harmless line: %q", found)
 	}
-	for _, planted := range []string{key, strings.ReplaceAll(key, "-", ""), token, "only-ada-knows-this", secret, string(s.keys.secret), string(s.keys.signer().private.Seed())} {
+	for _, planted := range []string{signs, string(webhookSecret(s.keys, hook, 2)), key, strings.ReplaceAll(key, "-", ""), token, "only-ada-knows-this", secret, string(s.keys.secret), string(s.keys.signer().private.Seed())} {
 		if found := s.told.said([]byte("\x00\x01" + planted + "\x02")); len(found) == 0 {
 			t.Errorf("%q in a file is not found", planted)
 		}

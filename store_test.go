@@ -469,6 +469,8 @@ func TestSchema_writesOfEveryDayTouchFewTrees(t *testing.T) {
 	s := newService(t, func(o *storeOptions, _ *serverOptions) { o.noCheckpoints = true })
 	_, key := s.addLicense(license{MaxDevices: ptr(9)})
 	s.activate(key, "first").is(200)
+	hook, auth := s.addWebhook(s.account, "lead.created"), "Authorization: Bearer "+s.token(s.account, scopeAdmin)
+	delivery := s.addDelivery(hook, s.addEvents(s.account, eventLeadCreated, 1), ptr(500))
 	for _, c := range []struct {
 		what  string
 		write func()
@@ -483,6 +485,8 @@ func TestSchema_writesOfEveryDayTouchFewTrees(t *testing.T) {
 		}, "devices"},
 		{"a release", func() { s.post("/widget/license/deactivate", activateBody(key, "second")).is(200) },
 			"devices devices_counting devices_counting_license devices_seats events events_account events_license license_seats sqlite_sequence"},
+		{"a retry of a webhook's delivery", func() { s.post("/webhooks/"+hook+"/deliveries/"+delivery+"/retry", "", auth).is(200) },
+			"events events_account sqlite_sequence webhook_retries webhook_retries_due"},
 	} {
 		s.sql(`UPDATE devices SET last_seen_at = '2020-01-01T00:00:00Z', leased_at = '2020-01-01T00:00:00Z'`)
 		s.store.changes.record(invalidation{})

@@ -43,7 +43,8 @@ func webhookCommands(types []eventType) []command {
 			nil, 1, webhookEnable},
 		{"webhook disable", "ID", "send a webhook no more events; those until it is enabled can be replayed",
 			nil, 1, webhookDisable},
-		{"webhook rotate-secret", "ID", "give a webhook another secret, shown once; the one before signs too for a day", nil, 1, webhookRotate},
+		{"webhook rotate-secret", "ID",
+			"give a webhook another secret, shown once; the one before signs too for a day", nil, 1, webhookRotate},
 		{"webhook replay", "ID", "send events again, those that the webhook has accepted too", []option{
 			optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
 		}, 1, webhookReplay},
