@@ -43,7 +43,7 @@ var webhookListenCommands = []command{
 
 // The bounds of the receiver.
 const (
-	maxReceivedBody    = 64 << 10 // bytes that are accepted
+	maxReceivedBody   = 64 << 10 // bytes that are accepted
 	maxWebhookExcerpt = 1_000    // bytes that are printed of a body that is no JSON object
 	listenTimeout     = 10 * time.Second
 )
