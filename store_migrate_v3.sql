@@ -35,6 +35,11 @@ END;
 CREATE TRIGGER webhooks_removed BEFORE DELETE ON webhooks BEGIN
   DELETE FROM webhook_queues WHERE webhook_id = old.id;
 END;
+CREATE TRIGGER accounts_reopened AFTER UPDATE OF closed_at ON accounts WHEN new.closed_at IS NULL AND old.closed_at IS NOT NULL BEGIN
+  DELETE FROM webhook_queues WHERE webhook_id IN (SELECT id FROM webhooks WHERE account_id = new.id);
+  INSERT INTO webhook_queues (webhook_id, sent_seq) SELECT id, (SELECT coalesce(max(seq), 0) FROM events)
+    FROM webhooks WHERE account_id = new.id AND state = 'enabled';
+END;
 
 CREATE TABLE webhook_retries (
   queue_id   INTEGER NOT NULL,
