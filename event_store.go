@@ -46,6 +46,7 @@ const (
 	actorCommand  = "command"
 	actorOperator = "operator" // whoever used a command or a token with the scope admin
 	actorTime     = "time"
+	actorReceiver = "receiver" // of a webhook, by its answers
 )
 
 // publicActor returns the actor of an event as callers over HTTP may see it: which of the

@@ -24,9 +24,11 @@ import (
 // A wing is one feature's part of the service: its routes and its background work. The core
 // refers to no feature: a wing keeps its own state, and serve.go lists all wings.
 type wing struct {
-	routes []route
-	roots  []rootPath
-	chores []chore
+	routes  []route
+	roots   []rootPath
+	chores  []chore
+	workers []func(ctx context.Context) // run beside the service until ctx ends, when they return soon
+	metrics []metric
 }
 
 // A route is one endpoint of the contract: who may call it, what is checked before it runs,
@@ -142,6 +144,9 @@ type server struct {
 	routes         []route        // of all wings, like roots and chores
 	roots          []rootPath
 	chores         []chore
+	workers        []func(context.Context)
+	wingMetrics    []metric
+	clockDoubted   atomic.Bool // the clock was set forward within clockTrustDelay
 	routing        atomic.Pointer[routing]
 }
 
@@ -165,6 +170,8 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)
 		s.chores = append(s.chores, w.chores...)
+		s.workers = append(s.workers, w.workers...)
+		s.wingMetrics = append(s.wingMetrics, w.metrics...)
 	}
 	return s, s.refresh()
 }

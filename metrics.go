@@ -165,6 +165,12 @@ func (m *metrics) samples() (answers, seconds, durations, refusals []string) {
 	return answers, seconds, durations, refusals
 }
 
+// A metric is a number of a wing, without labels.
+type metric struct {
+	name, kind, help string // kind is counter or gauge
+	value            func() int64
+}
+
 // writeMetrics writes all metrics in the text format of Prometheus (version 0.0.4).
 func (s *server) writeMetrics(w io.Writer) {
 	family := func(name, kind, help string, samples ...string) {
@@ -194,6 +200,9 @@ func (s *server) writeMetrics(w io.Writer) {
 		fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))
 	gauge("widgetd_lookup_addresses", "Addresses of which licence keys that failed are remembered.",
 		int64(s.lookups.len()))
+	for _, m := range s.wingMetrics {
+		family(m.name, m.kind, m.help, fmt.Sprintf(" %d", m.value()))
+	}
 	gauge("go_goroutines", "Goroutines that exist.", int64(runtime.NumGoroutine()))
 	gauge("go_heap_bytes", "Bytes of allocated heap objects.", int64(mem.HeapAlloc))
 	gauge("go_sys_bytes", "Bytes of memory obtained from the operating system.", int64(mem.Sys))

@@ -102,8 +102,8 @@ func newOutbound(allow []netip.Prefix) *outbound {
 	transport := http.Transport{
 		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // no HTTP/2
 		DisableCompression:     true,
-		MaxIdleConns:           64,
-		MaxIdleConnsPerHost:    16,
+		MaxIdleConns:           256,
+		MaxIdleConnsPerHost:    64,
 		IdleConnTimeout:        outboundIdle,
 		MaxResponseHeaderBytes: maxOutboundHeader,
 	}

@@ -356,6 +356,9 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	defer stopWorkers()
 	s.working.Go(func() { s.pollFiles(workers, keyFile) })
 	s.working.Go(func() { s.runChores(workers) })
+	for _, run := range s.workers {
+		s.working.Go(func() { run(workers) })
+	}
 
 	stopStatus := s.startStatus()
 	s.log.Info("serving",

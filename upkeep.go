@@ -80,6 +80,7 @@ func (s *server) runChores(ctx context.Context) {
 			}
 		}
 		trusted := !now.Before(trustedFrom)
+		s.clockDoubted.Store(!trusted)
 		for _, c := range s.chores {
 			if c.timeDriven && !trusted {
 				continue

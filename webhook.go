@@ -64,17 +64,16 @@ const (
 )
 
 const (
-	maxWebhooks        = 50 // of an account
-	maxWebhookURL      = 2048
-	maxWebhookText     = 200                 // characters of a description
-	secretOverlap      = 24 * time.Hour      // how long the secret before the last rotation also signs
-	maxFailing         = 5 * 24 * time.Hour  // after which a webhook of which every attempt failed is disabled
-	maxReplay          = 30 * 24 * time.Hour // how far back events can be replayed
-	keptDeliveries     = 1000                // of a webhook
-	keptDeliveriesFor  = 30 * 24 * time.Hour
-	maxWebhookBody     = 20 << 10 // bytes
-	maxDeliveryAnswer  = 2 << 10  // bytes of the answer to a failure that are kept
-	maxRetryAfterDelay = 24 * time.Hour
+	maxWebhooks       = 50 // of an account
+	maxWebhookURL     = 2048
+	maxWebhookText    = 200                 // characters of a description
+	secretOverlap     = 24 * time.Hour      // how long the secret before the last rotation also signs
+	maxFailing        = 5 * 24 * time.Hour  // after which a webhook of which every attempt failed is disabled
+	maxReplay         = 30 * 24 * time.Hour // how far back events can be replayed
+	keptDeliveries    = 1000                // of a webhook
+	keptDeliveriesFor = 30 * 24 * time.Hour
+	maxWebhookBody    = 20 << 10 // bytes
+	maxDeliveryAnswer = 2 << 10  // bytes of the answer to a failure that are kept
 )
 
 // retryDelays are how long after each failed attempt an event is sent again, before jitter. After

@@ -34,7 +34,21 @@ func webhookWing(s *server, types []eventType) wing {
 	for i := range routes {
 		routes[i].token, routes[i].scope = tokenRequired, scopeWebhooks
 	}
-	return wing{routes: routes}
+	w := webhookWorkerOf(s)
+	return wing{
+		routes:  routes,
+		workers: []func(context.Context){w.run},
+		chores:  []chore{{fault: faultWebhookSweep, run: w.sweep}},
+	}
+}
+
+// webhookWorkerOf makes the worker that sends a server's webhooks.
+func webhookWorkerOf(s *server) *webhookWorker {
+	w := newWebhookWorker(s.store)
+	w.keys, w.outbound, w.log = s.keys.Load, s.outbound, s.log
+	w.now, w.steady, w.strike = s.now, s.steady, s.strike
+	w.doubted, w.stopping = s.clockDoubted.Load, s.draining.Load
+	return w
 }
 
 // webhookAuthorOf returns the caller of a call as the author of its changes.

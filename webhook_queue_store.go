@@ -104,9 +104,9 @@ func (q *queries) nextRetry(queue int64, now stamp) (due stamp, err error) {
 	return due, err
 }
 
-// addDelivery records an attempt, unless its webhook was removed meanwhile.
+// addDelivery records an attempt, unless it is recorded or its webhook was removed meanwhile.
 func (t *tx) addDelivery(d *delivery) error {
-	_, err := t.exec(`INSERT INTO deliveries
+	_, err := t.exec(`INSERT OR IGNORE INTO deliveries
 		(webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status, error, answer, next_at)
 		SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
 		WHERE EXISTS (SELECT 1 FROM webhooks WHERE id = ?1)`,

@@ -1,0 +1,901 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The worker that sends events to webhooks. The table events is the outbox: a webhook's queue says up
+// to which number its events were sent, so that writing an event costs nothing more however many
+// webhooks get it, and a restart continues where the last process stood.
+
+const (
+	maxSending         = 256 // attempts under way at once
+	maxSendingShare    = 128 // of them for one account, and for failing and slow webhooks together
+	maxSendingWebhook  = 4   // of one webhook
+	maxReady           = 64  // numbers of events that a webhook's lane holds in memory
+	slowAnswer         = 2 * time.Second
+	webhookTick        = 250 * time.Millisecond
+	webhookReload      = time.Second // least time between two reloads that a foreign commit causes
+	webhookSave        = time.Minute // between two looks for events that no webhook wants, so that none is read twice
+	recordRetry        = time.Second // after results could not be recorded
+	webhookStop        = 5 * time.Second
+	faultWebhooksRead  = "webhooks can't be read"
+	faultWebhookSweep  = "old deliveries can't be removed"
+	faultWebhookResult = "what came of webhooks can't be recorded, so none are sent"
+)
+
+// A webhookWorker sends events to webhooks. One goroutine, that of run, owns all fields but those
+// that are set once, channels, atomics, and what mu guards. Each attempt has a goroutine of its own,
+// which gets an attempt and passes it back over results.
+//
+// The path of an event: a transaction that wrote it is committed → the writer calls note → run marks
+// the lanes of the webhooks that want it → fill reads the numbers of their next events and begins
+// attempts → an attempt reads its event, posts it, and passes itself back → record writes what came of
+// all that are back, and how far each lane is, in one transaction → settle frees their places.
+type webhookWorker struct {
+	store    *store
+	keys     func() *keyring
+	outbound *outbound
+	log      *slog.Logger
+	now      func() time.Time
+	steady   func() time.Time // a clock that is never set
+	doubted  func() bool      // the wall clock was set forward lately
+	stopping func() bool
+	strike   func(fault string, err error, attrs ...any)
+	tick     time.Duration // between two looks for foreign commits and for what has become due
+
+	wake    chan struct{}
+	results chan *attempt
+	wanted  atomic.Pointer[map[string][]codeList] // by account: the types of its webhooks; for note
+
+	mu      sync.Mutex
+	noted   map[writtenEvent]bool // that a webhook wants, since run last looked
+	changed bool                  // webhooks or accounts have changed since then
+
+	senders    map[string]*webhookSender // by the webhook's id
+	busy       []*webhookSender          // that may have something to send, in the order of their turns
+	version    version                   // of webhooks, as read last
+	reloadedAt time.Time                 // by the steady clock, as all times below
+	savedAt    time.Time
+	unrecorded []*attempt     // that are back
+	recordFrom time.Time      // not before: the last try failed
+	fillFrom   time.Time      // not before: the database could not be read
+	saveAll    bool           // record how far every lane is
+	flying     int            // attempts whose goroutines run
+	sending    int            // those, and the ones that are not recorded
+	suspects   int            // of sending, those to webhooks that are failing, slow or not enabled
+	perAccount map[string]int // of sending
+
+	sendingNow atomic.Int64 // for the metrics
+	succeeded  atomic.Int64
+	failed     atomic.Int64
+}
+
+// newWebhookWorker makes a worker over an open store. The caller sets the clocks and what else the
+// server knows, and calls run.
+func newWebhookWorker(st *store) *webhookWorker {
+	w := &webhookWorker{
+		store:      st,
+		tick:       webhookTick,
+		wake:       make(chan struct{}, 1),
+		results:    make(chan *attempt, maxSending),
+		noted:      map[writtenEvent]bool{},
+		senders:    map[string]*webhookSender{},
+		perAccount: map[string]int{},
+	}
+	w.wanted.Store(&map[string][]codeList{})
+	return w
+}
+
+// A webhookSender is what the worker knows of one webhook.
+type webhookSender struct {
+	webhookQueue
+	live     *lane // the events since it was enabled
+	replayed *lane // nil: none
+	retries  []webhookRetry
+	retrying map[int64]bool // numbers of events that were taken from the queue of retries and are not settled
+	retryAt  time.Time      // when the next retry is due, by the steady clock; zero: none is
+	turn     bool           // the last attempt was a retry, so the next is not
+
+	sending     int       // attempts that are not settled
+	testing     int64     // the test that is being sent
+	slow        bool      // the last answer took longer than slowAnswer
+	cautious    bool      // after 429, 502 or 504: one at a time until a 2xx
+	pausedUntil time.Time // by the steady clock: it has asked for a pause
+	isBusy      bool      // it is in busy
+	gone        bool      // it is not to be sent to any more
+}
+
+// A lane is a run of an account's events that a webhook gets, in the order of their numbers.
+type lane struct {
+	read    int64   // up to this number the events were looked at
+	end     int64   // the last one
+	more    bool    // there may be others after read
+	ready   []int64 // that are wanted and not begun
+	begun   []int64 // that are not recorded
+	saved   int64   // done, as it is on disk
+	endedAt int64   // end, as it is on disk
+}
+
+// done returns the number up to which every event was sent or waits to be tried again.
+func (l *lane) done() int64 {
+	first := l.read + 1
+	for _, seqs := range [][]int64{l.ready, l.begun} {
+		for _, seq := range seqs {
+			first = min(first, seq)
+		}
+	}
+	return first - 1
+}
+
+// unread has the events that are ready looked at again, since the webhook may want others now.
+func (l *lane) unread() {
+	if len(l.ready) > 0 {
+		l.read, l.ready, l.more = l.ready[0]-1, nil, true
+	}
+}
+
+// settle takes an event off those that are not recorded.
+func (l *lane) settle(seq int64) {
+	if i := slices.Index(l.begun, seq); i >= 0 {
+		l.begun = slices.Delete(l.begun, i, i+1)
+	}
+}
+
+// An attempt is one request to a webhook. Its goroutine owns it until it is back.
+type attempt struct {
+	sender  *webhookSender // owned by run
+	lane    *lane          // where the event is from; nil: a retry, or a test
+	webhook webhook        // as it was when the attempt began
+	queue   int64
+	seq     int64 // number of the event
+	number  int   // which try it is, from 1
+	test    bool
+	suspect bool
+
+	event    event
+	at       time.Time // by the wall clock
+	took     time.Duration
+	status   int           // 0: no answer
+	reason   string        // why there was none
+	answer   string        // the beginning of the answer to a failure
+	pause    time.Duration // what Retry-After asked for
+	missing  bool          // there is no such event for it any more
+	canceled bool          // it says nothing about the webhook: the service stops, or can't read the event
+
+	id    string        // of the delivery
+	delay time.Duration // after which it is tried again; 0: it is not
+}
+
+// succeeded reports whether the webhook has accepted the event.
+func (a *attempt) succeeded() bool { return succeeded(a.status) }
+
+// dueAt returns when an attempt that is recorded in a transaction is to be followed by the next: the
+// first whole second after its delay.
+func (a *attempt) dueAt(t *tx) stamp { return newStamp(t.exact.Add(a.delay + time.Second - 1)) }
+
+// run sends events until ctx ends. Then it begins no other attempt, waits webhookStop for those under
+// way, cancels what is left, which is sent again after the next start, and returns.
+func (w *webhookWorker) run(ctx context.Context) {
+	if !w.lock(ctx) {
+		return
+	}
+	w.store.watch(w.note)
+	calls, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer w.outbound.close()
+	tick := time.NewTicker(w.tick)
+	defer tick.Stop()
+	for {
+		w.step(calls)
+		select {
+		case <-ctx.Done():
+			w.finish(cancel)
+			return
+		case <-w.wake:
+		case a := <-w.results:
+			w.take(a)
+		case <-tick.C:
+			w.store.cachesFresh() // has the writer look for foreign commits
+			w.wakeDue()
+		}
+	}
+}
+
+// lock waits until no other process sends this database's events. It reports false if ctx ends first.
+func (w *webhookWorker) lock(ctx context.Context) bool {
+	retry := time.NewTicker(time.Second)
+	defer retry.Stop()
+	for told := false; ; told = true {
+		ok, err := w.store.lockForDeliveries()
+		switch {
+		case ok:
+			return true
+		case err != nil:
+			w.strike("the lock for sending webhooks can't be taken", err)
+		case !told:
+			w.log.Warn("another service over this database sends its webhooks; this one waits until that ends")
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-retry.C:
+		}
+	}
+}
+
+// note is told of every commit by the writer, on any goroutine: see writer.watch.
+func (w *webhookWorker) note(written []writtenEvent) {
+	wanted := *w.wanted.Load()
+	worthIt := written == nil
+	for _, e := range written {
+		change := changesWebhooks(e.kind)
+		wants := slices.ContainsFunc(wanted[e.account], func(types codeList) bool {
+			return slices.Contains(types, e.kind)
+		})
+		if change || wants {
+			w.mu.Lock()
+			w.changed = w.changed || change
+			if wants {
+				w.noted[e] = true
+			}
+			w.mu.Unlock()
+			worthIt = true
+		}
+	}
+	if worthIt {
+		w.wakeUp()
+	}
+}
+
+// changesWebhooks reports whether a transaction that wrote an event of a type has changed which
+// webhooks are to be sent to.
+func changesWebhooks(kind string) bool {
+	return strings.HasPrefix(kind, "webhook.") || kind == string(eventAccountClosed) ||
+		kind == string(eventAccountReopened)
+}
+
+func (w *webhookWorker) wakeUp() {
+	select {
+	case w.wake <- struct{}{}:
+	default: // it has been woken and has not looked yet
+	}
+}
+
+// step does what is to be done now.
+func (w *webhookWorker) step(calls context.Context) {
+	for len(w.results) > 0 {
+		w.take(<-w.results)
+	}
+	w.record()
+	w.reload()
+	w.mu.Lock()
+	noted := w.noted
+	if len(noted) > 0 {
+		w.noted = map[writtenEvent]bool{}
+	}
+	w.mu.Unlock()
+	if len(noted) > 0 {
+		w.markWanting(noted)
+	}
+	w.fill(calls)
+}
+
+// markWanting has the webhooks that want events which were written look for them.
+func (w *webhookWorker) markWanting(noted map[writtenEvent]bool) {
+	for _, s := range w.senders {
+		if s.live != nil && slices.ContainsFunc(s.Types, func(kind string) bool {
+			return noted[writtenEvent{s.AccountID, kind}]
+		}) {
+			s.live.more = true
+			w.markBusy(s)
+		}
+	}
+}
+
+// markBusy has a webhook's turn come.
+func (w *webhookWorker) markBusy(s *webhookSender) {
+	if !s.isBusy && !s.gone {
+		s.isBusy = true
+		w.busy = append(w.busy, s)
+	}
+}
+
+// wakeDue marks the webhooks that have a retry due or whose pause has ended, and each webhookSave all,
+// so that events which nobody wants are passed over too.
+func (w *webhookWorker) wakeDue() {
+	now := w.steady()
+	save := !within(webhookSave, w.savedAt, now)
+	w.saveAll = w.saveAll || save
+	for _, s := range w.senders {
+		if save && s.live != nil {
+			s.live.more = true
+		}
+		due := !s.retryAt.IsZero() && !now.Before(s.retryAt)
+		paused := !s.pausedUntil.IsZero() && !now.Before(s.pausedUntil)
+		if paused {
+			s.pausedUntil = time.Time{}
+		}
+		if save || due || paused {
+			w.markBusy(s)
+		}
+	}
+	if save {
+		w.savedAt = now
+	}
+}
+
+// reload reads the webhooks again if they may have changed.
+func (w *webhookWorker) reload() {
+	w.mu.Lock()
+	changed := w.changed
+	w.changed = false
+	w.mu.Unlock()
+	now, found := w.steady(), w.store.changes.versionOf(webhooksChanged)
+	if found == w.version && !w.reloadedAt.IsZero() ||
+		!changed && found.row == w.version.row && within(webhookReload, w.reloadedAt, now) {
+		return
+	}
+	rows, err := w.store.webhookQueues()
+	if err != nil {
+		w.strike(faultWebhooksRead, err)
+		return
+	}
+	w.version, w.reloadedAt = found, now
+	wanted := map[string][]codeList{}
+	present := map[string]bool{}
+	for _, row := range rows {
+		present[row.webhook.ID] = true
+		wanted[row.AccountID] = append(wanted[row.AccountID], row.Types)
+		w.update(row)
+	}
+	for id, s := range w.senders {
+		if !present[id] {
+			s.gone = true
+			delete(w.senders, id)
+		}
+	}
+	w.wanted.Store(&wanted)
+}
+
+// update takes over a webhook as it is in the database.
+func (w *webhookWorker) update(row *webhookQueue) {
+	s := w.senders[row.webhook.ID]
+	if s == nil {
+		s = &webhookSender{retrying: map[int64]bool{}}
+		w.senders[row.webhook.ID] = s
+	}
+	another := s.live == nil || s.number != row.number
+	if s.live != nil && !slices.Equal(s.Types, row.Types) {
+		s.live.unread()
+	}
+	s.webhookQueue = *row
+	switch {
+	case row.number == 0:
+		s.live, s.replayed, s.retries, s.retryAt = nil, nil, nil, time.Time{}
+	case another:
+		s.live = &lane{read: row.sentSeq, saved: row.sentSeq, end: maxSeq}
+		s.replayed, s.retries, s.retrying = nil, nil, map[int64]bool{}
+		s.cautious, s.pausedUntil = false, time.Time{}
+	}
+	if row.number != 0 {
+		s.live.more = true
+		if s.retryAt.IsZero() || len(s.retries) == 0 {
+			s.retryAt = w.steady() // some may have been made due by a command
+		}
+		w.updateReplay(s, row)
+	}
+	w.markBusy(s)
+}
+
+// updateReplay takes over a replay that was begun, or begun anew.
+func (w *webhookWorker) updateReplay(s *webhookSender, row *webhookQueue) {
+	switch {
+	case row.replaySeq < 0:
+		s.replayed = nil
+	case s.replayed == nil || s.replayed.saved != row.replaySeq || s.replayed.endedAt != row.replayEnd:
+		s.replayed = &lane{read: row.replaySeq, saved: row.replaySeq, end: row.replayEnd, endedAt: row.replayEnd,
+			more: true}
+	}
+}
+
+// fill begins as many attempts as may run, one of each webhook in turn.
+func (w *webhookWorker) fill(calls context.Context) {
+	if w.stopping() || len(w.unrecorded) > 0 || w.steady().Before(w.fillFrom) {
+		return
+	}
+	for progress := true; progress && w.sending < maxSending; {
+		progress = false
+		for n := len(w.busy); n > 0 && w.sending < maxSending; n-- {
+			s := w.busy[0]
+			w.busy = w.busy[1:]
+			begun, waits := w.begin(calls, s)
+			if s.isBusy = begun || waits; s.isBusy {
+				w.busy = append(w.busy, s)
+			}
+			progress = progress || begun
+		}
+	}
+}
+
+// begin begins the next attempt of a webhook. It reports whether it did, or has looked at events
+// without finding one; and whether the webhook waits for a place that others have.
+func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, waits bool) {
+	most := maxSendingWebhook
+	if s.cautious {
+		most = 1
+	}
+	suspect := s.number == 0 || s.slow || !s.FailingSince.IsZero()
+	switch {
+	case s.gone || s.sending >= most:
+		return false, false // a result marks it busy again
+	case w.perAccount[s.AccountID] >= maxSendingShare || suspect && w.suspects >= maxSendingShare:
+		return false, true
+	}
+	a, looked, err := w.next(s)
+	if err != nil {
+		w.strike(faultWebhooksRead, err)
+		w.fillFrom = w.steady().Add(recordRetry)
+		return false, true
+	}
+	if a == nil {
+		return looked, false
+	}
+	a.sender, a.webhook, a.queue, a.suspect = s, s.webhook, s.number, suspect
+	s.sending++
+	w.count(a, 1)
+	w.flying++
+	go func() {
+		w.send(calls, a)
+		w.results <- a
+	}()
+	return true, false
+}
+
+// count counts an attempt that begins, with 1, or is settled, with -1.
+func (w *webhookWorker) count(a *attempt, n int) {
+	w.sending += n
+	w.sendingNow.Store(int64(w.sending))
+	if a.suspect {
+		w.suspects += n
+	}
+	if w.perAccount[a.webhook.AccountID] += n; w.perAccount[a.webhook.AccountID] == 0 {
+		delete(w.perAccount, a.webhook.AccountID)
+	}
+}
+
+// next returns the next attempt of a webhook: its test, then new events and retries in turn, then what
+// is replayed. nil: there is none now; looked tells that there may be one after those that it has
+// looked at.
+func (w *webhookWorker) next(s *webhookSender) (a *attempt, looked bool, err error) {
+	if s.TestSeq != 0 && s.testing != s.TestSeq {
+		s.testing = s.TestSeq
+		return &attempt{seq: s.TestSeq, number: 1, test: true}, false, nil
+	}
+	if s.number == 0 || w.steady().Before(s.pausedUntil) {
+		return nil, false, nil
+	}
+	s.turn = !s.turn
+	if s.turn {
+		if a, err = w.nextRetry(s); a != nil || err != nil {
+			return a, false, err
+		}
+	}
+	if a, looked, err = w.nextOf(s, s.live); a != nil || looked || err != nil {
+		return a, looked, err
+	}
+	if !s.turn {
+		if a, err = w.nextRetry(s); a != nil || err != nil {
+			return a, false, err
+		}
+	}
+	if s.replayed != nil {
+		return w.nextOf(s, s.replayed)
+	}
+	return nil, false, nil
+}
+
+// nextOf returns an attempt for the next event of a lane; see next.
+func (w *webhookWorker) nextOf(s *webhookSender, l *lane) (a *attempt, looked bool, err error) {
+	if len(l.ready) == 0 {
+		if !l.more {
+			return nil, false, nil
+		}
+		wanted := func(t eventType) bool { return slices.Contains(s.Types, string(t)) }
+		l.ready, l.read, l.more, err = w.store.eventsToSend(&s.webhookQueue, l.read, l.end, maxReady, wanted)
+		if err != nil || len(l.ready) == 0 {
+			return nil, l.more, err
+		}
+	}
+	seq := l.ready[0]
+	l.ready = l.ready[1:]
+	l.begun = append(l.begun, seq)
+	return &attempt{lane: l, seq: seq, number: 1}, false, nil
+}
+
+// nextRetry returns an attempt for an event that is to be tried again now; nil: none is.
+func (w *webhookWorker) nextRetry(s *webhookSender) (*attempt, error) {
+	now := w.steady()
+	if len(s.retries) == 0 && (s.retryAt.IsZero() || now.Before(s.retryAt)) {
+		return nil, nil
+	}
+	if len(s.retries) == 0 {
+		at := newStamp(w.now())
+		due, err := w.store.retriesDue(s.number, at, maxReady+len(s.retrying))
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range due {
+			if !s.retrying[r.eventSeq] {
+				s.retries = append(s.retries, r)
+			}
+		}
+		if len(s.retries) == 0 {
+			s.retryAt = time.Time{}
+			next, err := w.store.nextRetry(s.number, at)
+			if err == nil {
+				s.retryAt = now.Add(min(next.Sub(at.Time), latestRetry))
+			}
+			return nil, errors.Join(notUnless(err, errNotFound))
+		}
+	}
+	r := s.retries[0]
+	s.retries = s.retries[1:]
+	s.retrying[r.eventSeq] = true
+	return &attempt{seq: r.eventSeq, number: r.attempts + 1}, nil
+}
+
+// notUnless returns err, or nil if it is a sentinel that is no failure.
+func notUnless(err, sentinel error) error {
+	if errors.Is(err, sentinel) {
+		return nil
+	}
+	return err
+}
+
+// send carries out an attempt.
+func (w *webhookWorker) send(calls context.Context, a *attempt) {
+	var err error
+	if a.event, err = w.store.eventBySeq(a.seq); err != nil {
+		a.missing = errors.Is(err, errNotFound)
+		a.canceled = !a.missing
+		return
+	}
+	body, err := webhookBody(&a.event)
+	if err != nil || !a.test && !slices.Contains(a.webhook.Types, string(a.event.Type)) {
+		a.missing = true // its data are damaged, or the webhook does not want it any more
+		return
+	}
+	began := w.steady()
+	a.at = w.now()
+	header := webhookHeaders(a.webhook.secrets(w.keys(), a.at), a.event.ID, a.at, body)
+	header.Set("Content-Type", "application/json")
+	answer, err := w.outbound.do(calls, outboundRequest{http.MethodPost, a.webhook.URL, header, body})
+	a.took = w.steady().Sub(began)
+	var failure *outboundError
+	if errors.As(err, &failure) {
+		a.reason = failure.reason
+		a.canceled = failure.reason == outboundCanceled
+	}
+	if answer == nil || answer.status == 0 {
+		return
+	}
+	a.status, a.reason = answer.status, ""
+	if a.succeeded() {
+		return
+	}
+	if pause, ok := retryAfter(answer.header, a.at); ok {
+		a.pause = pause
+	}
+	if !answer.inner {
+		a.answer = excerpt(answer.body, maxDeliveryAnswer)
+	}
+}
+
+// excerpt returns the beginning of what somebody has answered as text: valid UTF-8 without control
+// characters other than line breaks and tabs.
+func excerpt(body []byte, most int) string {
+	text := strings.ToValidUTF8(string(body[:min(len(body), most)]), "")
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// take takes back an attempt whose goroutine has ended.
+func (w *webhookWorker) take(a *attempt) {
+	w.flying--
+	if a.canceled {
+		w.settle(a)
+		a.sender.number, a.sender.testing = -1, 0 // so that its queue is read anew, with this event
+		w.reloadedAt, w.fillFrom = time.Time{}, w.steady().Add(recordRetry)
+		return
+	}
+	if a.lane != nil {
+		a.lane.settle(a.seq)
+	}
+	a.id = newID("whd", a.at.Add(a.took))
+	w.unrecorded = append(w.unrecorded, a)
+}
+
+// A progress is how far the lanes of a webhook are, to be recorded.
+type progress struct {
+	sender   *webhookSender
+	queue    int64
+	live     *lane
+	sent     int64
+	replayed *lane // nil: none
+	seq      int64
+}
+
+// record writes what came of the attempts that are back, and how far their webhooks are, in one
+// transaction. When that fails, nothing is sent until it has succeeded.
+func (w *webhookWorker) record() {
+	if len(w.unrecorded) == 0 && !w.saveAll || w.steady().Before(w.recordFrom) {
+		return
+	}
+	lanes := w.progressMade()
+	if len(w.unrecorded) > 0 || len(lanes) > 0 {
+		err := w.store.update(context.Background(), func(t *tx) error {
+			t.invalidate()
+			failing := map[int64]bool{}
+			for _, a := range w.unrecorded {
+				if err := w.recordAttempt(t, a, failing); err != nil {
+					return err
+				}
+			}
+			return recordProgress(t, lanes)
+		})
+		if err != nil {
+			w.strike(faultWebhookResult, err)
+			w.recordFrom = w.steady().Add(recordRetry)
+			return
+		}
+	}
+	w.saveAll = false
+	for _, p := range lanes {
+		p.live.saved = p.sent
+		if p.replayed != nil {
+			p.replayed.saved = p.seq
+			if p.seq >= p.replayed.end && p.sender.replayed == p.replayed {
+				p.sender.replayed = nil
+			}
+		}
+	}
+	for _, a := range w.unrecorded {
+		w.settle(a)
+	}
+	w.unrecorded = w.unrecorded[:0]
+}
+
+// progressMade returns how far the webhooks are of which attempts are back, or all with saveAll, where
+// that is not on disk yet.
+func (w *webhookWorker) progressMade() (all []progress) {
+	add := func(s *webhookSender) {
+		if s.live == nil || s.number <= 0 {
+			return
+		}
+		p := progress{sender: s, queue: s.number, live: s.live, sent: s.live.done()}
+		moved := p.sent != s.live.saved
+		if s.replayed != nil {
+			p.replayed, p.seq = s.replayed, s.replayed.done()
+			moved = moved || p.seq != s.replayed.saved
+		}
+		if moved {
+			all = append(all, p)
+		}
+	}
+	if w.saveAll {
+		for _, s := range w.senders {
+			add(s)
+		}
+		return all
+	}
+	seen := map[*webhookSender]bool{}
+	for _, a := range w.unrecorded {
+		if !seen[a.sender] {
+			seen[a.sender] = true
+			add(a.sender)
+		}
+	}
+	return all
+}
+
+// recordProgress writes how far lanes are.
+func recordProgress(t *tx, lanes []progress) error {
+	for _, p := range lanes {
+		if p.sent != p.live.saved {
+			if err := t.setSent(p.queue, p.sent); err != nil {
+				return err
+			}
+		}
+		if p.replayed != nil && p.seq != p.replayed.saved {
+			if err := t.setReplayed(p.queue, p.replayed.saved, p.seq, p.replayed.endedAt); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// recordAttempt writes what came of an attempt. failing holds the queues of webhooks that have failed
+// earlier in the transaction.
+func (w *webhookWorker) recordAttempt(t *tx, a *attempt, failing map[int64]bool) (err error) {
+	a.delay = 0
+	passed := a.succeeded() || a.missing
+	switch {
+	case a.test:
+		err = recordTest(t, a)
+	case passed && a.lane == nil:
+		err = t.removeRetry(a.queue, a.seq)
+	}
+	if err != nil || a.missing {
+		return err
+	}
+	if a.succeeded() {
+		if failing[a.queue] || !a.sender.FailingSince.IsZero() {
+			err = t.setFailing(a.queue, stamp{})
+		}
+	} else {
+		failing[a.queue] = true
+		err = w.recordFailure(t, a)
+	}
+	if err != nil {
+		return err
+	}
+	d := &delivery{
+		ID:           a.id,
+		WebhookID:    a.webhook.ID,
+		EventID:      a.event.ID,
+		Type:         a.event.Type,
+		Attempt:      a.number,
+		At:           newStamp(a.at),
+		Error:        nilIfEmpty(a.reason),
+		Milliseconds: a.took.Milliseconds(),
+		Answer:       nilIfEmpty(a.answer),
+		eventSeq:     a.seq,
+	}
+	if a.status != 0 {
+		d.Status = &a.status
+	}
+	if a.delay > 0 {
+		d.NextAt = a.dueAt(t)
+	}
+	return t.addDelivery(d)
+}
+
+// recordTest has a test not sent again, and enables a webhook that was waiting for it to succeed.
+func recordTest(t *tx, a *attempt) error {
+	latest, err := t.endTest(a.webhook.ID, a.seq)
+	if err != nil || !latest || !a.succeeded() {
+		return err
+	}
+	hook, err := t.webhook(anyAccount, a.webhook.ID)
+	if err != nil || hook.State != webhookPending {
+		return err
+	}
+	if err := t.addEvent(webhookEvent(hook, eventWebhookEnabled, actorReceiver)); err != nil {
+		return err
+	}
+	return t.setWebhookState(hook.ID, webhookEnabled, nil) // after the event, with the next of which its queue begins
+}
+
+// recordFailure has an event tried again, or disables its webhook.
+func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
+	hook, err := t.webhookOfQueue(a.queue)
+	if err != nil {
+		return notUnless(err, errNotFound) // it is not enabled any more
+	}
+	since := hook.FailingSince
+	if since.IsZero() || since.After(t.now.Time) { // the clock was set back
+		since = t.now
+		if err := t.setFailing(a.queue, since); err != nil {
+			return err
+		}
+	}
+	reason := ""
+	switch {
+	case a.status == http.StatusGone:
+		reason = disabledGone
+	case t.now.Sub(since.Time) >= maxFailing && !w.doubted():
+		reason = disabledFailing
+	}
+	switch {
+	case reason != "":
+		if err := t.addEvent(webhookEvent(hook, eventWebhookDisabled, actorReceiver, "reason", reason)); err != nil {
+			return err
+		}
+		return t.setWebhookState(hook.ID, webhookDisabled, &reason)
+	case a.test:
+		return nil
+	case a.number > len(retryDelays):
+		return t.removeRetry(a.queue, a.seq)
+	}
+	a.delay = jittered(max(retryDelays[a.number-1], a.pause))
+	return t.setRetry(a.queue, a.seq, a.number, a.dueAt(t))
+}
+
+// settle frees the place of an attempt, and takes over what it tells about its webhook.
+func (w *webhookWorker) settle(a *attempt) {
+	s, now := a.sender, w.steady()
+	s.sending--
+	w.count(a, -1)
+	if a.lane == nil && !a.test {
+		delete(s.retrying, a.seq)
+	}
+	if due := now.Add(a.delay); a.delay > 0 && (s.retryAt.IsZero() || due.Before(s.retryAt)) {
+		s.retryAt = due
+	}
+	w.markBusy(s)
+	switch {
+	case a.canceled || a.missing:
+		return
+	case a.succeeded():
+		w.succeeded.Add(1)
+		s.cautious, s.slow, s.FailingSince = false, a.took > slowAnswer, stamp{}
+		return
+	}
+	w.failed.Add(1)
+	if s.FailingSince.IsZero() {
+		s.FailingSince = newStamp(w.now())
+	}
+	switch a.status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusGatewayTimeout:
+		s.cautious = true
+	}
+	if a.pause > 0 && (a.status == http.StatusTooManyRequests || a.status == http.StatusServiceUnavailable) {
+		s.pausedUntil = now.Add(a.pause)
+	}
+}
+
+// finish ends the attempts that are under way.
+func (w *webhookWorker) finish(cancel context.CancelFunc) {
+	patience := time.NewTimer(webhookStop)
+	defer patience.Stop()
+	for w.flying > 0 {
+		select {
+		case a := <-w.results:
+			w.take(a)
+		case <-patience.C:
+			cancel()
+		}
+	}
+	w.recordFrom, w.saveAll = time.Time{}, true
+	w.record()
+}
+
+// sweep removes deliveries and retries that are kept no longer, in short transactions. It is a chore,
+// and may run beside run.
+func (w *webhookWorker) sweep(ctx context.Context) error {
+	for r := (deliveryRange{}); ; {
+		var err error
+		if r, err = w.store.nextDeliveries(r.webhookID, w.now()); errors.Is(err, errNotFound) {
+			break
+		}
+		if err == nil && r.below != "" {
+			_, err = w.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) { return t.removeDeliveries(r) })
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for {
+		queue, err := w.store.abandonedQueue(0)
+		if err == nil {
+			_, err = w.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) { return t.removeRetries(queue) })
+		}
+		if err != nil {
+			return notUnless(err, errNotFound)
+		}
+	}
+}

@@ -1,0 +1,1040 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// withLoopback admits webhooks on this machine.
+func withLoopback(_ *storeOptions, o *serverOptions) {
+	o.outboundAllow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+}
+
+// startSending runs the worker until the test's end, or until stop is called. tick is for tests that
+// last for days.
+func (s *service) startSending(tick ...time.Duration) (stop func()) {
+	s.t.Helper()
+	w := webhookWorkerOf(s.server)
+	if len(tick) > 0 {
+		w.tick = tick[0]
+	}
+	return s.beside(w.run)
+}
+
+// addWebhook adds an enabled webhook of an account, as an operator with the sqlite3 shell would.
+func (s *service) addWebhook(account, url string, types ...eventType) (id string) {
+	s.t.Helper()
+	id = newID("whe", s.store.now())
+	names, _ := json.Marshal(types)
+	s.sql(`INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
+		VALUES (?, ?, ?, ?, 'command', '2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z')`, id, account, url, string(names))
+	s.sql(`UPDATE webhooks SET state = 'enabled' WHERE id = ?`, id)
+	return id
+}
+
+// addWebhooks adds a webhook for each address, to the account that owner names for it, in one go, and
+// returns the accounts.
+func (s *service) addWebhooks(urls []string, owner func(i int) string, types ...eventType) {
+	s.t.Helper()
+	names, _ := json.Marshal(types)
+	s.change(func(t *tx) error {
+		var errs []error
+		for i, url := range urls {
+			_, err := t.exec(`INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
+				VALUES (?, ?, ?, ?, 'command', ?, ?)`, t.newID("whe"), owner(i), url, string(names), t.now, t.now)
+			errs = append(errs, err)
+		}
+		_, err := t.exec(`UPDATE webhooks SET state = 'enabled' WHERE state <> 'enabled'`)
+		return errors.Join(append(errs, err)...)
+	})
+}
+
+// addAccounts opens accounts in one go.
+func (s *service) addAccounts(n int) (ids []string) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		for i := range n {
+			id, err := t.addAccount(fmt.Sprint("account ", i), false)
+			if err != nil {
+				return err
+			}
+			ids = append(ids, id)
+		}
+		return nil
+	})
+	return ids
+}
+
+// announceToAll writes n events of each account in one go.
+func (s *service) announceToAll(accounts []string, kind eventType, n int) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		t.invalidate()
+		for range n {
+			for _, account := range accounts {
+				if err := t.addEvent(event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite}); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// announce writes an event of an account and returns its id.
+func (s *service) announce(account string, kind eventType) (id string) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		t.invalidate()
+		if err := t.addEvent(event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite}); err != nil {
+			return err
+		}
+		return t.one(`SELECT id FROM events ORDER BY seq DESC LIMIT 1`, nil, &id)
+	})
+	return id
+}
+
+// A message is what a receiver got.
+type message struct {
+	id, path, body string
+	header         http.Header
+	at             time.Time
+}
+
+// A receiver gets webhooks over connections in memory, so that it may be part of a bubble. answer
+// decides about each, by default with 204.
+type receiver struct {
+	t      testing.TB
+	mu     sync.Mutex
+	got    []message
+	answer func(w http.ResponseWriter, m message)
+	conns  chan net.Conn
+}
+
+// url is the address of the receiver with a path.
+func (r *receiver) url(path string) string { return "http://127.0.0.1:9" + path }
+
+// receive makes a receiver of everything that the service sends.
+func (s *service) receive() *receiver {
+	r := &receiver{t: s.t, conns: make(chan net.Conn)}
+	s.server.outbound.plain.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		here, there := net.Pipe()
+		select {
+		case r.conns <- there:
+			return here, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	web := &http.Server{Handler: r}
+	go web.Serve(r)
+	s.t.Cleanup(func() {
+		web.Close()
+		time.Sleep(2 * time.Hour) // in the bubble: until every handler has ended
+	})
+	return r
+}
+
+func (r *receiver) Accept() (net.Conn, error) {
+	conn, ok := <-r.conns
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+
+func (r *receiver) Close() error   { defer func() { recover() }(); close(r.conns); return nil }
+func (r *receiver) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	body, err := io.ReadAll(q.Body)
+	if err != nil {
+		r.t.Errorf("a webhook's body: %v", err)
+	}
+	m := message{q.Header.Get("webhook-id"), q.URL.Path, string(body), q.Header, time.Now()}
+	r.mu.Lock()
+	r.got = append(r.got, m)
+	answer := r.answer
+	r.mu.Unlock()
+	if answer == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	answer(w, m)
+}
+
+// setAnswer changes how the receiver answers.
+func (r *receiver) setAnswer(answer func(http.ResponseWriter, message)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answer = answer
+}
+
+// status has the receiver answer with a status.
+func (r *receiver) status(code int, header ...string) {
+	r.setAnswer(func(w http.ResponseWriter, _ message) {
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		http.Error(w, "no, thank you", code)
+	})
+}
+
+// take returns what came since the last call.
+func (r *receiver) take() []message {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	got := r.got
+	r.got = nil
+	return got
+}
+
+// ids are the ids of messages.
+func ids(all []message) (ids []string) {
+	for _, m := range all {
+		ids = append(ids, m.id)
+	}
+	return ids
+}
+
+// bubbleOfWebhooks is a service in a bubble, whose worker sends to a receiver in memory.
+func bubbleOfWebhooks(t *testing.T, f func(s *service, r *receiver)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, withLoopback)
+		f(s, s.receive())
+	})
+}
+
+func TestWebhook_getsWhatHappensSignedAndOnce(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		hook := s.addWebhook(s.account, r.url("/in"), eventLeadCreated, eventLicenseCreated)
+		defer s.startSending(time.Second)()
+		s.announce(s.account, eventWidgetCreated)              // which it does not name
+		s.announce(s.addAccount("other"), eventLicenseCreated) // of somebody else
+		began := time.Now()
+		s.post("/widget/leads", `{"type":"demo","email":"a@example.com"}`).is(200)
+		synctest.Wait()
+		got := r.take()
+		if len(got) != 1 {
+			t.Fatalf("%d messages: %v", len(got), got)
+		}
+		var id, lead string
+		s.check(s.store.one(`SELECT id, subject_id FROM events WHERE type = 'lead.created'`, nil, &id, &lead))
+		want := fmt.Sprintf(`{"id":%q,"type":"lead.created","timestamp":%q,"data":{"account_id":%q,"lead_id":%q,"subject_id":%q}}`,
+			id, newStamp(began), s.account, lead, lead)
+		m := got[0]
+		if m.id != id || m.body != want || m.path != "/in" || m.header.Get("Content-Type") != "application/json" {
+			t.Errorf("got %+v\nwant %s", m, want)
+		}
+		secret := webhookSecret(s.keys, hook, 1)
+		if err := verifyWebhook(secret, m.header, []byte(m.body), time.Now()); err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(m.body, "@") {
+			t.Error("the address of a lead is in a webhook")
+		}
+		time.Sleep(3 * time.Hour)
+		synctest.Wait()
+		if again := r.take(); len(again) > 0 {
+			t.Errorf("sent again: %v", again)
+		}
+		if n := s.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND status = 204 AND attempt = 1
+			AND error IS NULL AND answer IS NULL AND next_at IS NULL AND event_id = ?`, hook, id); n != 1 {
+			t.Errorf("%d deliveries in the log", n)
+		}
+	})
+}
+
+func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		hook := s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		stop := s.startSending(time.Second)
+		r.status(500)
+		id := s.announce(s.account, eventLeadCreated)
+		time.Sleep(10 * time.Minute)
+		stop()
+		defer s.startSending(time.Minute)() // after a restart the schedule is the same
+		time.Sleep(100 * time.Hour)
+		synctest.Wait()
+		got := r.take()
+		delays := []time.Duration{5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour,
+			10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour}
+		if len(got) != len(delays)+1 {
+			t.Fatalf("%d attempts, want %d", len(got), len(delays)+1)
+		}
+		for i, delay := range delays {
+			if took := got[i+1].at.Sub(got[i].at); took < delay || took > delay+delay/10+2*time.Minute {
+				t.Errorf("attempt %d came %v after the one before, want %v", i+2, took, delay)
+			}
+			if got[i+1].id != id || got[i+1].body != got[0].body {
+				t.Errorf("attempt %d: %+v, want the same event", i+2, got[i+1])
+			}
+			if got[i+1].header.Get("Webhook-Timestamp") == got[i].header.Get("Webhook-Timestamp") {
+				t.Errorf("attempt %d has the time of the one before", i+2)
+			}
+		}
+		if n := s.count(`SELECT count(*) FROM webhook_retries`); n != 0 {
+			t.Errorf("%d retries are left", n)
+		}
+		if n := s.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND status = 500 AND error IS NULL
+			AND answer = 'no, thank you' || char(10) AND (next_at IS NULL) = (attempt = 10)`, hook); n != 10 {
+			t.Errorf("%d of 10 attempts are in the log as they were", n)
+		}
+		if n := s.count(`SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since = ?`, newStamp(got[0].at)); n != 1 {
+			t.Error("the webhook is not enabled and failing since the first attempt")
+		}
+	})
+}
+
+func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		defer s.startSending(time.Minute)()
+		r.status(500)
+		s.announce(s.account, eventLeadCreated)
+		time.Sleep(5*24*time.Hour - 3*time.Minute)
+		s.announce(s.account, eventLeadCreated) // its second attempt comes before five days, the third after
+		synctest.Wait()
+		state := func() string {
+			var state string
+			s.check(s.store.one(`SELECT state || ' ' || coalesce(reason, '') FROM webhooks`, nil, &state))
+			return state
+		}
+		if state() != "enabled " {
+			t.Fatalf("after less than five days: %s", state())
+		}
+		time.Sleep(15 * time.Minute)
+		synctest.Wait()
+		if state() != "disabled failing" {
+			t.Fatalf("after five days: %s", state())
+		}
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'webhook.disabled' AND actor = 'receiver'
+			AND data = '{"reason":"failing"}'`); n != 1 {
+			t.Errorf("%d events webhook.disabled", n)
+		}
+		r.take()
+		s.announce(s.account, eventLeadCreated)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got := r.take(); len(got) > 0 {
+			t.Errorf("a disabled webhook got %v", ids(got))
+		}
+	})
+}
+
+func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		defer s.startSending(time.Minute)()
+		for day := range 8 {
+			r.status(503)
+			if day == 4 {
+				r.status(200)
+			}
+			s.announce(s.account, eventLeadCreated)
+			time.Sleep(time.Second)
+			r.status(503)
+			time.Sleep(24 * time.Hour)
+		}
+		synctest.Wait()
+		if n := s.count(`SELECT count(*) FROM webhooks WHERE state = 'enabled'`); n != 1 {
+			t.Error("disabled, although it answered within five days")
+		}
+	})
+}
+
+func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.sql(`UPDATE webhooks SET failing_since = ?`, newStamp(time.Now().Add(-6*24*time.Hour)))
+		s.server.clockDoubted.Store(true)
+		defer s.startSending()()
+		r.status(500)
+		s.announce(s.account, eventLeadCreated)
+		synctest.Wait()
+		if n := s.count(`SELECT count(*) FROM webhooks WHERE state = 'enabled'`); n != 1 {
+			t.Error("disabled while the clock is doubted")
+		}
+		s.server.clockDoubted.Store(false)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := s.count(`SELECT count(*) FROM webhooks WHERE state = 'disabled'`); n != 1 {
+			t.Error("not disabled when the clock is believed")
+		}
+	})
+}
+
+func TestWebhook_thatIsGoneIsDisabledAtOnce(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		for range 20 {
+			s.announce(s.account, eventLeadCreated)
+		}
+		r.status(http.StatusGone)
+		defer s.startSending(time.Second)()
+		synctest.Wait()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got := r.take(); len(got) > maxSendingWebhook {
+			t.Errorf("it got %d messages after it had said that it is gone", len(got))
+		}
+		if n := s.count(`SELECT count(*) FROM webhooks WHERE state = 'disabled' AND reason = 'gone'`); n != 1 {
+			t.Error("it is not disabled")
+		}
+		if n := s.count(`SELECT count(*) FROM events WHERE type = 'webhook.disabled'`); n != 1 {
+			t.Errorf("%d events say so", n)
+		}
+		if n := s.count(`SELECT count(*) FROM deliveries WHERE next_at IS NOT NULL`); n != 0 {
+			t.Errorf("%d attempts are announced that never come", n)
+		}
+	})
+}
+
+func TestWebhook_retryAfterIsHonouredUpToADay(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		status int
+		header string
+		after  time.Duration // when the next attempt comes
+	}{
+		{503, "3600", time.Hour},
+		{429, "90", 90 * time.Second},
+		{500, "600", 10 * time.Minute},
+		{503, "1", 5 * time.Second},        // the delay is longer
+		{503, "9000000", 24 * time.Hour},   // not longer than a day
+		{503, "tomorrow", 5 * time.Second}, // no such thing
+	} {
+		t.Run(fmt.Sprint(c.status, " ", c.header), func(t *testing.T) {
+			t.Parallel()
+			bubbleOfWebhooks(t, func(s *service, r *receiver) {
+				s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+				defer s.startSending(time.Second)()
+				r.status(c.status, "Retry-After", c.header)
+				began := time.Now()
+				s.announce(s.account, eventLeadCreated)
+				synctest.Wait()
+				time.Sleep(c.after - time.Second)
+				synctest.Wait()
+				if got := r.take(); len(got) != 1 {
+					t.Fatalf("%d attempts before %v", len(got), c.after)
+				}
+				time.Sleep(c.after/10 + 3*time.Second)
+				synctest.Wait()
+				if got := r.take(); len(got) != 1 {
+					t.Fatalf("%d attempts %v after the first", len(got), time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+// A webhook that asks for a pause gets nothing else meanwhile, and then one at a time.
+func TestWebhook_thatAsksForAPauseGetsOneAtATimeAfterIt(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		defer s.startSending()()
+		r.status(429, "Retry-After", "60")
+		s.announce(s.account, eventLeadCreated)
+		synctest.Wait()
+		for range 10 {
+			s.announce(s.account, eventLeadCreated)
+		}
+		synctest.Wait()
+		if got := r.take(); len(got) != 1 {
+			t.Fatalf("%d attempts in the pause", len(got))
+		}
+		open, most, number := 0, 0, 0
+		r.setAnswer(func(w http.ResponseWriter, _ message) {
+			r.mu.Lock()
+			open++
+			number++
+			most = max(most, open)
+			code := http.StatusBadGateway
+			if number > 3 {
+				code = http.StatusOK
+			}
+			r.mu.Unlock()
+			time.Sleep(time.Second)
+			r.mu.Lock()
+			open--
+			r.mu.Unlock()
+			w.WriteHeader(code)
+		})
+		time.Sleep(63500 * time.Millisecond) // three have failed by then
+		r.mu.Lock()
+		if most != 1 || number < 2 {
+			t.Errorf("after the pause %d came, %d at once", number, most)
+		}
+		most = 0
+		r.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if most < 2 || most > maxSendingWebhook {
+			t.Errorf("%d at once after it answered, want up to %d", most, maxSendingWebhook)
+		}
+	})
+}
+
+func TestWebhook_thatHangsHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		const hooks, hanging = 150, 10
+		accounts := append(s.addAccounts(hooks/2), s.account)
+		var urls []string
+		for i := range hooks {
+			kind := "/good/"
+			if i < hanging {
+				kind = "/hangs/"
+			}
+			urls = append(urls, r.url(fmt.Sprint(kind, i)))
+		}
+		s.addWebhooks(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated)
+		r.setAnswer(func(w http.ResponseWriter, m message) {
+			if strings.HasPrefix(m.path, "/hangs") {
+				time.Sleep(20 * time.Second)
+			}
+			w.WriteHeader(200)
+		})
+		defer s.startSending()()
+		synctest.Wait()
+		began := time.Now()
+		s.announceToAll(accounts, eventLeadCreated, 6) // more than a hanging one takes at once
+		synctest.Wait()
+		arrived := map[string]int{}
+		for _, m := range r.take() {
+			arrived[m.path]++
+			if m.at.After(began) {
+				t.Fatalf("%s had to wait %v", m.path, m.at.Sub(began))
+			}
+		}
+		for path, n := range arrived {
+			if hangs := strings.HasPrefix(path, "/hangs"); hangs && n != maxSendingWebhook || !hangs && n != 6 {
+				t.Errorf("%s got %d at once", path, n)
+			}
+		}
+		if len(arrived) != hooks {
+			t.Errorf("%d webhooks got something, want %d", len(arrived), hooks)
+		}
+		time.Sleep(16 * time.Second)
+		if n := s.count(`SELECT count(*) FROM deliveries WHERE error = 'timeout' AND status IS NULL`); n < hanging*maxSendingWebhook {
+			t.Errorf("%d time-outs are in the log", n)
+		}
+	})
+}
+
+// Failing webhooks together hold at most half of the places, and so does an account.
+func TestWebhook_placesAreSharedOut(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		failing bool
+		slow    bool // they took some seconds the last time
+		apart   bool // each webhook is another account's
+		want    int
+	}{
+		{"failing ones of many accounts", true, false, true, maxSendingShare},
+		{"slow ones of many accounts", false, true, true, maxSendingShare},
+		{"one account's", false, false, false, maxSendingShare},
+		{"healthy ones of many accounts", false, false, true, maxSending},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			bubbleOfWebhooks(t, func(s *service, r *receiver) {
+				const hanging = 80
+				r.setAnswer(func(http.ResponseWriter, message) { time.Sleep(14 * time.Second) })
+				accounts := []string{s.account}
+				if c.apart {
+					accounts = s.addAccounts(hanging)
+				}
+				urls := slices.Repeat([]string{r.url("/")}, hanging)
+				s.addWebhooks(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated)
+				s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook)
+				if c.failing {
+					s.sql(`UPDATE webhooks SET failing_since = '2000-01-01T00:00:00Z'`)
+				}
+				stop := s.startSending()
+				synctest.Wait()
+				if c.slow {
+					time.Sleep(time.Minute)
+					s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook)
+					r.take()
+					synctest.Wait()
+				}
+				if got := len(r.take()); got != c.want {
+					t.Errorf("%d at once, want %d", got, c.want)
+				}
+				go stop()
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
+func TestWebhook_continuesWhereTheLastProcessStood(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		var want []string
+		for range 3 {
+			stop := s.startSending()
+			for range 50 {
+				want = append(want, s.announce(s.account, eventLeadCreated))
+			}
+			synctest.Wait()
+			stop()
+			for range 50 {
+				want = append(want, s.announce(s.account, eventLeadCreated))
+			}
+		}
+		defer s.startSending()()
+		synctest.Wait()
+		got := ids(r.take())
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%d came, want %d, each once", len(got), len(want))
+		}
+	})
+}
+
+// What is under way when the service stops is waited for; what does not end is sent again.
+func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		patience := time.Second
+		r.setAnswer(func(w http.ResponseWriter, _ message) { time.Sleep(patience) })
+		stop := s.startSending()
+		quick := s.announce(s.account, eventLeadCreated)
+		synctest.Wait()
+		began := time.Now()
+		stop()
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("the stop took %v", took)
+		}
+		patience = time.Hour
+		stop = s.startSending()
+		slow := s.announce(s.account, eventLeadCreated)
+		synctest.Wait()
+		began = time.Now()
+		stop()
+		if took := time.Since(began); took != webhookStop {
+			t.Errorf("the stop with one that hangs took %v", took)
+		}
+		patience = 0
+		defer s.startSending()()
+		time.Sleep(2 * time.Hour) // also so that what hung ends
+		synctest.Wait()
+		if got := ids(r.take()); !slices.Equal(got, []string{quick, slow, slow}) {
+			t.Errorf("it got %v, want %s once and %s twice", got, quick, slow)
+		}
+		if n := s.count(`SELECT count(*) FROM deliveries WHERE attempt = 1`); n != 2 {
+			t.Errorf("%d attempts are in the log, want those that ended", n)
+		}
+	})
+}
+
+func TestWebhook_ofTwoServicesOverOneFileOnlyOneSends(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		stop := s.startSending()
+		synctest.Wait()
+		other := *s
+		var err error
+		other.store, err = openStore(s.store.path, storeOptions{})
+		s.check(err)
+		other.server, err = newServer(other.store, s.keys, s.server.serverOptions, s.server.log, wings)
+		s.check(err)
+		other.server.outbound.plain.DialContext = s.server.outbound.plain.DialContext
+		stopOther := other.startSending()
+		first := s.announce(s.account, eventLeadCreated)
+		synctest.Wait()
+		if got := ids(r.take()); !slices.Equal(got, []string{first}) {
+			t.Errorf("with two services came %v, want %s once", got, first)
+		}
+		if !strings.Contains(s.log.String(), "another service over this database sends its webhooks") {
+			t.Error("the second does not say why it does not send")
+		}
+		stop()
+		s.check(s.store.close())
+		s.store = other.store // which the test closes at its end
+		second := other.announce(s.account, eventLeadCreated)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := ids(r.take()); !slices.Equal(got, []string{second}) {
+			t.Errorf("after the first has ended came %v, want %s", got, second)
+		}
+		stopOther()
+	})
+}
+
+func TestWebhook_getsWhatACommandDoesWithinASecond(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.addWebhook(s.account, r.url("/"), eventWidgetCreated)
+		defer s.startSending()()
+		synctest.Wait()
+		s.must("widget", "add", "-account", s.account, "Lunch")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := r.take(); len(got) != 1 || !strings.Contains(got[0].body, `"type":"widget.created"`) {
+			t.Errorf("it got %v", got)
+		}
+	})
+}
+
+func TestWebhook_resultsThatCannotBeRecordedStopSendingUntilTheyCan(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		hook := s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		var want []string
+		for range 40 {
+			want = append(want, s.announce(s.account, eventLeadCreated))
+		}
+		s.change(func(t *tx) error {
+			_, err := t.exec(`CREATE TRIGGER full BEFORE INSERT ON deliveries BEGIN SELECT RAISE(ABORT, 'no room'); END`)
+			return err
+		})
+		defer s.startSending()()
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		got := ids(r.take())
+		if len(got) == 0 || len(got) > maxSendingWebhook {
+			t.Fatalf("%d were sent while nothing could be recorded", len(got))
+		}
+		if !strings.Contains(s.log.String(), faultWebhookResult) {
+			t.Error("the log does not say so")
+		}
+		s.change(func(t *tx) error { _, err := t.exec(`DROP TRIGGER full`); return err })
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		got = append(got, ids(r.take())...)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%d came, want %d, each once", len(got), len(want))
+		}
+		if n := s.count(`SELECT count(DISTINCT event_id) FROM deliveries WHERE webhook_id = ?`, hook); n != len(want) {
+			t.Errorf("%d are in the log", n)
+		}
+	})
+}
+
+func TestWebhook_testEnablesItOnlyIfItIsTheLatestAndAnswers2xx(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		status  int
+		changed bool // the address was changed while the test was under way
+		want    string
+	}{
+		{"accepted", 200, false, "enabled"},
+		{"refused", 404, false, "pending"},
+		{"redirected", 302, false, "pending"},
+		{"gone", 410, false, "pending"},
+		{"of an address that was changed meanwhile", 200, true, "pending"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			bubbleOfWebhooks(t, func(s *service, r *receiver) {
+				hook := s.addWebhook(s.account, r.url("/"), eventLeadCreated, eventWebhookEnabled)
+				s.sql(`UPDATE webhooks SET state = 'pending'`)
+				test := s.announce(s.account, eventWebhookTest)
+				s.sql(`UPDATE webhooks SET test_seq = (SELECT max(seq) FROM events)`)
+				r.setAnswer(func(w http.ResponseWriter, _ message) {
+					time.Sleep(time.Second)
+					w.WriteHeader(c.status)
+				})
+				defer s.startSending(time.Second)()
+				synctest.Wait()
+				if c.changed {
+					s.sql(`UPDATE webhooks SET test_seq = NULL`) // and the test of that one has failed
+				}
+				time.Sleep(500 * time.Millisecond)
+				early := s.announce(s.account, eventLeadCreated) // while it is not enabled
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if n := s.count(`SELECT count(*) FROM webhooks WHERE id = ? AND state = ?`, hook, c.want); n != 1 {
+					t.Errorf("it is not %s", c.want)
+				}
+				r.status(200)
+				later := s.announce(s.account, eventLeadCreated)
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				want := []string{test}
+				if c.want == "enabled" {
+					want = append(want, later)
+				}
+				got := ids(r.take())
+				if c.changed {
+					got = slices.DeleteFunc(got, func(id string) bool { return id != test && id != early && id != later })
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("it got %v, want %v; %s was written while it was not enabled", got, want, early)
+				}
+			})
+		})
+	}
+}
+
+func TestWebhook_replaySendsAgainWhatItsFilterNames(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		var want []string
+		for range 100 {
+			want = append(want, s.announce(s.account, eventLeadCreated))
+			s.announce(s.account, eventWidgetCreated)
+		}
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		defer s.startSending()()
+		synctest.Wait()
+		if got := r.take(); len(got) > 0 {
+			t.Fatalf("it got %d events from before it was enabled", len(got))
+		}
+		s.sql(`UPDATE webhook_queues SET replay_seq = 0, replay_end = sent_seq`)
+		s.change(func(t *tx) error { // as a replay does
+			t.invalidate(webhooksChanged)
+			return t.addEvent(event{Type: eventWebhookReplayed, AccountID: s.account, Actor: actorCommand})
+		})
+		now := s.announce(s.account, eventLeadCreated)
+		synctest.Wait()
+		got := ids(r.take())
+		want = append(want, now)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%d came, want %d, each once", len(got), len(want))
+		}
+		if n := s.count(`SELECT count(*) FROM webhook_queues WHERE replay_seq IS NULL AND replay_end IS NULL`); n != 1 {
+			t.Error("the replay has not ended")
+		}
+	})
+}
+
+func TestWebhook_afterTheClockWasSetBackRetriesDoNotWaitForYears(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		id := s.announce(s.account, eventLeadCreated)
+		s.sql(`UPDATE webhook_queues SET sent_seq = (SELECT max(seq) FROM events)`)
+		s.sql(`INSERT INTO webhook_retries SELECT id, sent_seq, 3, '2031-01-01T00:00:00Z' FROM webhook_queues`)
+		s.sql(`UPDATE webhooks SET failing_since = '2031-01-01T00:00:00Z'`)
+		r.status(500)
+		defer s.startSending()()
+		synctest.Wait()
+		if got := ids(r.take()); !slices.Equal(got, []string{id}) {
+			t.Errorf("it got %v, want %s", got, id)
+		}
+		if n := s.count(`SELECT count(*) FROM webhooks WHERE failing_since = ?`, newStamp(time.Now())); n != 1 {
+			t.Error("it is failing since a moment to come")
+		}
+		time.Sleep(3 * time.Hour)
+		synctest.Wait()
+		if got := ids(r.take()); !slices.Equal(got, []string{id}) {
+			t.Errorf("then it got %v, want %s", got, id)
+		}
+	})
+}
+
+// An operator edits rows with the sqlite3 shell, while the worker runs.
+func TestWebhook_followsWhatAnOperatorChanges(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		hook := s.addWebhook(s.account, r.url("/a"), eventLeadCreated)
+		defer s.startSending()()
+		synctest.Wait()
+		edit := func(query string) {
+			t.Helper()
+			other, err := openStore(s.store.path, storeOptions{noCheckpoints: true})
+			s.check(err)
+			s.check(other.update(t.Context(), func(t *tx) error { _, err := t.exec(query); return err }))
+			s.check(other.close())
+			time.Sleep(1500 * time.Millisecond)
+			synctest.Wait()
+		}
+		send := func(want string, kinds ...eventType) {
+			t.Helper()
+			for _, kind := range kinds {
+				s.announce(s.account, kind)
+			}
+			synctest.Wait()
+			var got []string
+			for _, m := range r.take() {
+				var body struct{ Type string }
+				s.check(json.Unmarshal([]byte(m.body), &body))
+				got = append(got, m.path+" "+body.Type)
+			}
+			slices.Sort(got)
+			if strings.Join(got, ", ") != want {
+				t.Errorf("it got %q, want %q", got, want)
+			}
+		}
+		send("/a lead.created", eventWidgetCreated, eventLeadCreated)
+		edit(`UPDATE webhooks SET url = '` + r.url("/b") + `'`)
+		send("/b lead.created", eventLeadCreated)
+		edit(`UPDATE webhooks SET types = '["lead.created","widget.created"]'`)
+		send("/b lead.created, /b widget.created", eventWidgetCreated, eventLeadCreated)
+		edit(`UPDATE webhooks SET state = 'disabled'`)
+		send("", eventWidgetCreated, eventLeadCreated)
+		edit(`UPDATE webhooks SET state = 'enabled', types = '["widget.created"]'`)
+		send("/b widget.created", eventWidgetCreated, eventLeadCreated)
+		edit(`UPDATE webhooks SET url = 'http://10.1.2.3/'`)
+		send("", eventWidgetCreated)
+		if n := s.count(`SELECT count(*) FROM deliveries WHERE error = 'address_refused' AND webhook_id = ?`, hook); n != 1 {
+			t.Errorf("%d attempts at an address that is not admitted are in the log", n)
+		}
+		edit(`UPDATE webhooks SET url = '` + r.url("/c") + `'`)
+		edit(`UPDATE accounts SET closed_at = '2000-01-01T00:00:00Z'`)
+		send("", eventWidgetCreated)
+		edit(`DELETE FROM webhooks`)
+		send("", eventWidgetCreated)
+	})
+}
+
+func TestWebhook_bodyIsThin(t *testing.T) {
+	t.Parallel()
+	e := &event{ID: "evt_1", Type: eventLicenseUpdated, AccountID: "acct_1", SubjectID: "lic_1", LicenseID: "lic_1",
+		DeviceID: "dev_1", Data: json.RawMessage(`{"account_id":"acct_2","number":12345678901234567890,"<":"&"}`)}
+	body, err := webhookBody(e)
+	const want = `{"id":"evt_1","type":"license.updated","timestamp":null,"data":{"<":"&","account_id":"acct_1",` +
+		`"device_id":"dev_1","license_id":"lic_1","number":12345678901234567890,"subject_id":"lic_1"}}`
+	if err != nil || string(body) != want {
+		t.Errorf("%s, %v\nwant %s", body, err, want)
+	}
+	e.Data = json.RawMessage(`{"reason":"` + strings.Repeat("x", maxWebhookBody) + `"}`)
+	body, err = webhookBody(e)
+	const short = `{"id":"evt_1","type":"license.updated","timestamp":null,"data":{"account_id":"acct_1",` +
+		`"device_id":"dev_1","license_id":"lic_1","subject_id":"lic_1","truncated":true}}`
+	if err != nil || string(body) != short {
+		t.Errorf("%s, %v\nwant %s", body, err, short)
+	}
+	e.Data = json.RawMessage(`[1]`)
+	if body, err := webhookBody(e); err == nil {
+		t.Errorf("of data that are no object: %s", body)
+	}
+}
+
+func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		hooks := []string{s.addWebhook(s.account, r.url("/"), eventLeadCreated), s.addWebhook(s.account, r.url("/"), eventLeadCreated), "whe_removed"}
+		fill := func(hook string, n int, age time.Duration) {
+			at := formatID("whd", time.Now().Add(-age), [10]byte{})[:14]
+			s.sql(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+				INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds)
+				SELECT ?2, ?3 || printf('%016d', i), i, 'evt_1', 'lead.created', 1, ?4, 1 FROM n`,
+				n, hook, at, newStamp(time.Now().Add(-age)))
+		}
+		fill(hooks[0], 2500, time.Hour)
+		fill(hooks[1], 10, time.Hour)
+		fill(hooks[1], 20, 31*24*time.Hour)
+		fill(hooks[2], 1500, time.Hour)
+		s.sql(`INSERT INTO webhook_retries SELECT 77, i.value, 1, '2000-01-01T00:00:00Z' FROM json_each('[1,2,3]') i`)
+		s.sql(`INSERT INTO webhook_retries SELECT id, 5, 1, '2000-01-01T00:00:00Z' FROM webhook_queues`)
+		for _, c := range s.server.chores {
+			if c.fault == faultWebhookSweep {
+				s.check(c.run(t.Context()))
+			}
+		}
+		got := map[string]int{}
+		for _, hook := range hooks {
+			got[hook] = s.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ?`, hook)
+		}
+		if want := map[string]int{hooks[0]: 1000, hooks[1]: 10, hooks[2]: 0}; !maps.Equal(got, want) {
+			t.Errorf("kept %v, want %v", got, want)
+		}
+		if n := s.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_seq <= 1500`, hooks[0]); n != 0 {
+			t.Errorf("%d old ones are kept instead of newer ones", n)
+		}
+		if n := s.count(`SELECT count(*) FROM webhook_retries`); n != 2 {
+			t.Errorf("%d retries are left, want those of queues that there are", n)
+		}
+	})
+}
+
+func TestQuery_aboutSendingWebhooksReadsOnlyWhatIsSent(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		stop := s.startSending()
+		for _, status := range []int{200, 500, 410} {
+			r.status(status)
+			s.announce(s.account, eventLeadCreated)
+			time.Sleep(10 * time.Second)
+		}
+		s.sql(`INSERT INTO webhook_retries VALUES (77, 1, 1, '2000-01-01T00:00:00Z')`)
+		s.sql(`UPDATE deliveries SET webhook_id = 'whe_removed'`)
+		for _, c := range s.server.chores {
+			if c.fault == faultWebhookSweep {
+				s.check(c.run(t.Context()))
+			}
+		}
+		stop()
+		found := map[string]bool{}
+		for _, query := range slices.Concat(reads(), writes()) {
+			for _, name := range []string{"webhook_queues", "webhook_retries", "deliveries", "FROM events e"} {
+				found[name] = found[name] || strings.Contains(query, name)
+			}
+			if !strings.Contains(query, "webhook") && !strings.Contains(query, "deliver") && !strings.Contains(query, "FROM events e") ||
+				strings.HasPrefix(query, "INSERT INTO webhooks") || strings.HasPrefix(query, "UPDATE deliveries SET") {
+				continue
+			}
+			for _, step := range s.plan(query) {
+				allWebhooks := step == "SCAN w" && strings.Contains(query, "w.test_seq IS NOT NULL") // webhookQueues
+				if strings.HasPrefix(step, "SCAN ") && !strings.HasPrefix(step, "SCAN CONSTANT") && !allWebhooks &&
+					!strings.HasPrefix(step, "SCAN (") || strings.HasPrefix(step, "USE TEMP B-TREE") {
+					t.Errorf("%s\n%s", step, strings.Join(strings.Fields(query), " "))
+				}
+			}
+		}
+		if len(found) != 4 {
+			t.Errorf("queries about %v were seen only", slices.Collect(maps.Keys(found)))
+		}
+		steps := strings.Join(s.plan(`SELECT seq, type, 1 FROM events e WHERE account_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?`), "\n")
+		if !strings.Contains(steps, "INDEX events_account (account_id=? AND rowid>? AND rowid<?)") {
+			t.Errorf("the next events of an account are found by %s", steps)
+		}
+	})
+}
+
+func TestWebhook_deliveryWritesTwoTrees(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, withLoopback, func(o *storeOptions, _ *serverOptions) { o.noCheckpoints = true })
+		r := s.receive()
+		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.announce(s.account, eventLeadCreated)
+		_, before := s.treesWritten(0)
+		defer s.startSending()()
+		synctest.Wait()
+		if trees, _ := s.treesWritten(before); strings.Join(trees, " ") != "deliveries webhook_queues" {
+			t.Errorf("a delivery writes to %q", trees)
+		}
+	})
+}
