@@ -27,7 +27,8 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	o := newOperator(t)
 	for name, story := range map[string]func(*testing.T, *operator){
 		"accounts": accountStory, "licences": licenseStory, "tokens": tokenStory, "keys": keyStory, "leads": leadStory, "statistics": statsStory,
-		"webhooks": webhookStory,
+		"a receiver of webhooks": webhookListenStory,
+		"webhooks":               webhookStory,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.t = t
@@ -149,6 +150,10 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{`-outbound-allow: "10.0.0.0/33" is not an address or CIDR`, []string{"serve", "-outbound-allow", "10.0.0.1,10.0.0.0/33"}},
 		{"-security-contact must be mailto:, https: or tel: URIs", []string{"serve", "-security-contact", "security@example.com"}},
 		{"-security-contact", []string{"serve", "-security-contact", "https://example.com/report,mailto:"}},
+		{"the webhook's secret is needed: give it in the environment variable WIDGETD_SECRET or with -secret-file FILE", []string{"webhook", "listen"}},
+		{"a webhook's secret is whsec_ and 24 to 64 bytes in base64", []string{"webhook", "listen", "-secret", "whsec_short"}},
+		{"-secret and -secret-file exclude each other", []string{"webhook", "listen", "-secret", "whsec_short", "-secret-file", "-"}},
+		{"-answer must be a number from 200 to 599", []string{"webhook", "listen", "-secret", "whsec_" + vectorSecret, "-answer", "100"}},
 		{"-log must be text or json", []string{"serve", "-log", "xml"}},
 		{"-debug-addr must be a loopback address", []string{"serve", "-addr", "127.0.0.1:0", "-debug-addr", "0.0.0.0:0"}},
 	} {
@@ -197,7 +202,8 @@ func TestCommand_readsOnlyTheVariablesOfServeAndOfTheFiles(t *testing.T) {
 	}
 	for _, o := range allOptions(commands()) {
 		takes := func(taken option) bool { return taken.name == o.name }
-		want := slices.ContainsFunc(serve.acceptedOptions(), takes) && o.name != "wide"
+		want := slices.ContainsFunc(serve.acceptedOptions(), takes) && o.name != "wide" ||
+			o.name == "secret" // which others could see in a command line
 		name := "WIDGETD_" + strings.ToUpper(strings.ReplaceAll(o.name, "-", "_"))
 		if asked[name] != want || (o.variable() == name) != want {
 			t.Errorf("%s is read: %v, want %v; -%s names %q", name, asked[name], want, o.name, o.variable())

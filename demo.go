@@ -5,13 +5,14 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,14 +21,17 @@ import (
 //go:embed web/demo.html
 var demoHTML string
 
-// A demo holds what the demo command runs and prints: a service with data, a partner's page
-// on another port, and the values in the curl lines.
+// A demo holds what the demo command runs and prints: a service with data, a partner's page and a
+// receiver of webhooks on other ports, and the values in the curl lines.
 type demo struct {
 	base, page string // URLs of the service and of the page
+	receiver   string // URL
 	dir        string
 	widget     string // id
 	key        string // of a licence with two free seats
 	token      string
+	webhook    string            // id
+	secret     []byte            // of the webhook
 	examples   map[string]string // for the lines of /docs, as serverOptions has them
 }
 
@@ -39,7 +43,11 @@ var (
 
 var demoCommands = []command{
 	{"demo", "", "run a service with sample data, serve a page that uses it, and print curl lines to paste",
-		[]option{optAddr.says("where to listen; the page takes the next port"), optDir, optLog}, 0, demoCommand},
+		[]option{
+			optAddr.says("where to listen; the page and a receiver of webhooks take the next ports"),
+			optDir,
+			optLog,
+		}, 0, demoCommand},
 }
 
 // demoCommand runs a service with sample data until the context ends. Without -dir it then
@@ -75,24 +83,39 @@ func demoCommand(e *env) error {
 		return err
 	}
 	defer pageListener.Close()
+	hookListener, err := listenBeside(pageListener.Addr())
+	if err != nil {
+		return err
+	}
+	defer hookListener.Close()
 	d.base, d.page = "http://"+listener.Addr().String()+"/v1", "http://"+pageListener.Addr().String()
+	d.receiver = "http://" + hookListener.Addr().String() + "/"
 
 	keyFile := filepath.Join(d.dir, "widgetd.key")
 	st, keys, err := d.open(e.ctx, keyFile, e.now())
 	if err != nil {
 		return err
 	}
-	usual.examples = d.examples
+	usual.examples, usual.outboundAllow = d.examples, demoOutbound
 	s, err := newServer(st, keys, usual, log, wings)
 	if err != nil {
 		return errors.Join(err, st.close())
 	}
-	page := &http.Server{Handler: d.pageHandler(), ReadHeaderTimeout: headerTimeout}
-	go page.Serve(pageListener)
-	defer page.Close()
 	fmt.Fprint(e.stdout, d.text())
+	for listener, handler := range map[net.Listener]http.Handler{
+		pageListener: d.pageHandler(),
+		hookListener: d.receiverHandler(e.stdout, e.now),
+	} {
+		web := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
+		go web.Serve(listener)
+		defer web.Close()
+	}
 	return s.serveUntil(e.ctx, listener, keyFile)
 }
+
+// demoOutbound is what a demo's service may call: this machine, where its receiver is, and public
+// addresses.
+var demoOutbound = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
 // usualServerOptions returns the options of serve with their default values.
 func usualServerOptions(all []command) (serverOptions, error) {
@@ -149,7 +172,9 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 }
 
 // demoScopes are the scopes of the token that the demo prints.
-var demoScopes = []string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices}
+var demoScopes = []string{
+	scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents, scopeWebhooks,
+}
 
 const (
 	demoAccount = "Trattoria Altstadt"
@@ -324,7 +349,58 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if d.token, _, err = issueToken(t, keys, token, days(30)); err != nil {
 		return err
 	}
-	return d.prepareDocs(t, keys, id)
+	if err := d.prepareWebhook(t, keys, id); err != nil {
+		return err
+	}
+	return errors.Join(d.prepareDocs(t, keys, id), d.prepareDocsWebhooks(t, id))
+}
+
+// The descriptions of the demo's webhooks, by which the next run with the same -dir finds them.
+const (
+	demoWebhook   = "Prints what it gets in the terminal of the demo"
+	docsWebhook   = "For the lines of /docs"
+	docsThrowaway = "For the lines of /docs that change and remove one"
+)
+
+// demoTypes are the events that the terminal of the demo shows.
+var demoTypes = codeList{
+	"lead.created", "license.created", "device.activated", "device.reactivated", "device.released",
+}
+
+// demoAuthor is who changes the demo's webhooks.
+var demoAuthor = webhookAuthor{actor: actorCommand, has: func(string) bool { return true }}
+
+// prepareWebhook adds the webhook whose events the terminal shows, or takes the one of an earlier run. The
+// test that the service sends when it runs enables it.
+func (d *demo) prepareWebhook(t *tx, keys *keyring, account string) error {
+	w, err := findWebhook(t, account, demoWebhook)
+	if errors.Is(err, errWebhook) {
+		w = &webhook{AccountID: account, URL: d.receiver, Types: demoTypes}
+		w.Description = nilIfEmpty(demoWebhook)
+		err = createWebhook(t, w, demoAuthor)
+	} else if err == nil {
+		_, err = patchWebhook(t, ownedBy(account), w.ID, webhookChange{url: d.receiver}, demoAuthor)
+	}
+	if err != nil {
+		return err
+	}
+	d.webhook, d.secret = w.ID, webhookSecret(keys, w.ID, w.SecretNumber)
+	_, err = enableWebhook(t, ownedBy(account), w.ID, demoAuthor)
+	return err
+}
+
+// findWebhook returns the webhook of an account with a description, or errWebhook.
+func findWebhook(t *tx, account, description string) (*webhook, error) {
+	page, err := t.webhooks(ownedBy(account), "", maxWebhooks)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range page.rows {
+		if w.Description != nil && *w.Description == description {
+			return w, nil
+		}
+	}
+	return nil, errWebhook
 }
 
 // prepareDocs adds what the lines of /docs act on: licences for each call that changes one so
@@ -378,7 +454,7 @@ func (d *demo) prepareDocs(t *tx, keys *keyring, account string) error {
 		"/licenses/{id}/revoke":    revocable,
 	}
 	for name, scopes := range map[string][]string{
-		exampleToken: append(slices.Clone(demoScopes), scopeEvents),
+		exampleToken: demoScopes,
 		exampleAdmin: {scopeAdmin},
 	} {
 		row := tokenRow{AccountID: account, ClientID: "docs", Scope: strings.Join(scopes, " ")}
@@ -387,6 +463,101 @@ func (d *demo) prepareDocs(t *tx, keys *keyring, account string) error {
 		}
 	}
 	return nil
+}
+
+// prepareDocsWebhooks adds the webhooks that the lines of /docs act on, or takes those of an earlier
+// run: an enabled one with a delivery, and one to be changed and removed. No test is sent to them, and
+// the receiver prints nothing of what they get.
+func (d *demo) prepareDocsWebhooks(t *tx, account string) error {
+	ids := map[string]string{}
+	for description, state := range map[string]string{
+		docsWebhook:   webhookEnabled,
+		docsThrowaway: webhookPending,
+	} {
+		w, err := findWebhook(t, account, description)
+		if errors.Is(err, errWebhook) {
+			w = &webhook{
+				ID:           t.newID("whe"),
+				AccountID:    account,
+				URL:          d.receiver,
+				Types:        codeList{"license.created"},
+				Description:  &description,
+				State:        webhookPending,
+				SecretNumber: 1,
+				MadeBy:       actorCommand,
+				CreatedAt:    t.now,
+				UpdatedAt:    t.now,
+			}
+			err = t.addWebhook(w)
+		}
+		if err != nil {
+			return err
+		}
+		w.URL, w.State, w.Reason = d.receiver+docsPath, state, nil
+		if err := t.saveWebhook(w); err != nil {
+			return err
+		}
+		ids[description] = w.ID
+	}
+	for _, path := range []string{
+		"/test", "/enable", "/rotate-secret", "/replay", "/deliveries", "/deliveries/{delivery}/retry",
+	} {
+		d.examples["/webhooks/{id}"+path] = ids[docsWebhook]
+	}
+	d.examples["/webhooks/{id}"] = ids[docsThrowaway]
+	d.examples["url"] = d.receiver + docsPath
+	d.examples["since"] = t.now.after(-days(1)).String()
+	var err error
+	d.examples["delivery"], err = addFailure(t, ids[docsWebhook])
+	return err
+}
+
+// addFailure adds a delivery of the last event to a webhook, one that failed, and returns its id.
+func addFailure(t *tx, webhookID string) (id string, err error) {
+	seq, _, err := t.latestEvent()
+	if err != nil {
+		return "", err
+	}
+	e, err := t.eventBySeq(seq)
+	if err != nil {
+		return "", err
+	}
+	status := http.StatusServiceUnavailable
+	d := &delivery{
+		ID:        t.newID("whd"),
+		WebhookID: webhookID,
+		EventID:   e.ID,
+		Type:      e.Type,
+		Attempt:   1,
+		At:        t.now,
+		Status:    &status,
+		eventSeq:  seq,
+	}
+	return d.ID, t.addDelivery(d)
+}
+
+// docsPath is where the receiver accepts webhooks and prints nothing.
+const docsPath = "quiet"
+
+// receiverHandler receives the demo's webhooks, verifies them and prints a line of each.
+func (d *demo) receiverHandler(out io.Writer, now func() time.Time) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/{$}", webhookListener(d.secret, http.StatusNoContent, lineWriter{out}, now))
+	mux.HandleFunc("POST /"+docsPath, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+	})
+	return mux
+}
+
+// A lineWriter writes what webhookListener prints of a request as one line: its time, type and id, and
+// what came of it.
+type lineWriter struct{ out io.Writer }
+
+// Write writes one request.
+func (l lineWriter) Write(block []byte) (int, error) {
+	lines := strings.SplitN(string(block), "\n", 3)
+	_, err := fmt.Fprintf(l.out, "webhook: %s\n", strings.Join(lines[:min(2, len(lines))], "  "))
+	return len(block), err
 }
 
 // pageHandler serves the partner's page.
@@ -411,12 +582,15 @@ func (d *demo) pageHandler() http.Handler {
 func (d *demo) text() string {
 	db := filepath.Join(d.dir, "widgetd.db")
 	return strings.NewReplacer("{base}", d.base, "{page}", d.page, "{key}", d.key, "{widget}", d.widget,
-		"{token}", d.token, "{db}", db, "{root}", strings.TrimSuffix(d.base, "/v1"),
-		"{json}", "-H 'Content-Type: application/json'").Replace(`
+		"{token}", d.token, "{receiver}", d.receiver, "{webhook}", d.webhook, "{db}", db, "{root}",
+		strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'").Replace(`
   A lunch menu on a partner's site:  {page}/
   The service behind it:             {base}
   Its documentation:                 {root}/docs
+  A receiver of its webhooks:        {receiver}
   Its database:                      {db}
+
+The receiver prints a line here, "webhook: …", for each lead and for what happens to licences and devices.
 
 # the health of the service
 curl -s {base}/widget/health
@@ -438,6 +612,10 @@ TOKEN={token}
 curl -s '{base}/widget/stats?interval=month' -H "Authorization: Bearer $TOKEN"
 curl -s '{base}/leads?limit=2' -H "Authorization: Bearer $TOKEN"
 curl -s '{base}/licenses?limit=2' -H "Authorization: Bearer $TOKEN"
+
+# the webhook that the receiver stands behind, and a test for it
+curl -s {base}/webhooks/{webhook} -H "Authorization: Bearer $TOKEN"
+curl -s -X POST {base}/webhooks/{webhook}/test -H "Authorization: Bearer $TOKEN"
 
 # the keys that devices verify their leases with, and a legacy path, which has ended
 curl -s {root}/.well-known/jwks.json

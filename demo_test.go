@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,8 +20,16 @@ import (
 	"time"
 )
 
-// startDemo runs the demo until the test ends and returns what it printed.
+// startDemo runs the demo until the test ends and returns what it printed before it served.
 func startDemo(t testing.TB, more ...string) string {
+	t.Helper()
+	text, later := startDemoAndListen(t, more...)
+	go io.Copy(io.Discard, later)
+	return text
+}
+
+// startDemoAndListen is startDemo, and returns what the demo prints later, which somebody must read.
+func startDemoAndListen(t testing.TB, more ...string) (text string, later *bufio.Reader) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	out, in := io.Pipe()
@@ -37,15 +46,67 @@ func startDemo(t testing.TB, more ...string) string {
 			t.Errorf("the demo ended with %v\n%s", err, log.String())
 		}
 	})
-	var text strings.Builder
-	for lines := bufio.NewReader(out); !strings.Contains(text.String(), "Ctrl-C stops it."); {
-		line, err := lines.ReadString('\n')
-		text.WriteString(line)
+	late := time.AfterFunc(time.Minute, func() { out.CloseWithError(errors.New("a minute is over")) })
+	t.Cleanup(func() { late.Stop() })
+	later = bufio.NewReader(out)
+	for !strings.Contains(text, "Ctrl-C stops it.") {
+		line, err := later.ReadString('\n')
+		text += line
 		if err != nil {
-			t.Fatalf("%v\n%s", err, text.String())
+			t.Fatalf("%v\n%s", err, text)
 		}
 	}
-	return text.String()
+	return text, later
+}
+
+// TestDemo_printsALineOfEachEventThatItsWebhookGets waits for the test that enables the webhook, before
+// which nothing else is sent to it.
+func TestDemo_printsALineOfEachEventThatItsWebhookGets(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for range 2 { // the second run has another port, and takes the webhook of the first over
+		t.Run("run", func(t *testing.T) {
+			text, later := startDemoAndListen(t, "-dir", dir)
+			base, page := printed(t, text, "The service behind it"), printed(t, text, "A lunch menu on a partner's site")
+			id := regexp.MustCompile(`/webhooks/(whe_\w+)`).FindStringSubmatch(text)[1]
+			token := "Bearer " + regexp.MustCompile(`(?m)^TOKEN=(\S+)$`).FindStringSubmatch(text)[1]
+			line := func(want string) {
+				t.Helper()
+				got, err := later.ReadString('\n')
+				if err != nil || !matches(`^webhook: \S+Z  `+want+`  evt_\w{26}  verified; answered 204\n$`, got) {
+					t.Fatalf("the terminal shows %q (%v), want %s", got, err, want)
+				}
+			}
+			call := func(method, path, body string) (answer struct{ State string }) {
+				t.Helper()
+				r, err := http.NewRequestWithContext(t.Context(), method, base+path, strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Content-Type", "application/json")
+				if r.Header.Set("Authorization", token); strings.HasPrefix(path, "/widget/") {
+					r.Header.Del("Authorization")
+					r.Header.Set("Origin", strings.TrimSuffix(page, "/"))
+				}
+				res, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer res.Body.Close()
+				if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || res.StatusCode != 200 {
+					t.Fatalf("%s %s: %s, %v", method, path, res.Status, err)
+				}
+				return answer
+			}
+			line("webhook.test")
+			for call("GET", "/webhooks/"+id, "").State != webhookEnabled { // what came of the test is not recorded yet
+			}
+			call("POST", "/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"%s@example.com"}`, newID("lead", time.Now())))
+			line("lead.created")
+			call("POST", "/webhooks/"+id+"/test", "")
+			line("webhook.test")
+		})
+	}
 }
 
 // printed returns what stands behind a label of the demo's first lines.
@@ -73,6 +134,8 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 		`"interval":"month"`,
 		`{"data":[{"id":"lead_`,
 		`{"data":[{"id":"lic_`,
+		`"id":"whe_`,
+		`{"event_id":"evt_`,
 		`{"keys":[{"alg":"EdDSA"`,
 		`"status":410`,
 		"kitchen-display",

@@ -208,7 +208,7 @@ func (s *server) showSecurityTxt(w *response, _ *http.Request) {
 }
 
 // The names of tokens among the examples. The other names are those of members and parameters, and
-// the paths that want an id of their own.
+// the paths, or resources such as /webhooks/{id}, that want an id of their own.
 const (
 	exampleToken = "token" // of the account
 	exampleAdmin = "admin" // of the operator
@@ -222,7 +222,10 @@ var placeholders = map[string]string{
 	"account_id":  "ACCOUNT_ID",
 	"id":          "LICENSE_ID",
 	"device_id":   "DEVICE_ID",
+	"delivery":    "DELIVERY_ID",
 	"Origin":      "https://www.example.com",
 	exampleToken:  "TOKEN",
 	exampleAdmin:  "ADMIN_TOKEN",
+
+	"/webhooks/{id}": "WEBHOOK_ID",
 }

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // What /docs shows of the OpenAPI document. The document is read as any JSON is, with the order of
@@ -27,6 +28,18 @@ var (
 	leaseGo string
 )
 
+// The check of a webhook, likewise.
+var (
+	//go:embed web/webhook.sh
+	webhookShell string
+	//go:embed web/webhook.mjs
+	webhookNode string
+	//go:embed web/webhook.py
+	webhookPython string
+	//go:embed web/webhook.go.txt
+	webhookGo string
+)
+
 // A docsView is everything that the templates in web/docs.html show.
 type docsView struct {
 	Base, Root, Prefix string // "https://api.example.com/v1" and its parts
@@ -39,7 +52,14 @@ type docsView struct {
 	Objects            []docsObject
 	Problems           []docsProblem
 	Events             []docsEvents
-	Samples            []docsSample
+	LeaseSamples       []docsSample
+	WebhookSamples     []docsSample
+	Posted             *docsCall // what is posted to webhooks, and what their answers mean
+	PostedBody         template.HTML
+	PostedExample      string
+	Token              string   // the account's, for curl lines
+	RetryDelays        []string // "5 s", "5 min"
+	RetriesEnd         string   // after so long an event is given up
 }
 
 // A docsGroup is the calls of one tag.
@@ -105,7 +125,7 @@ type docsEvents struct {
 	Names []string
 }
 
-// A docsSample is a program that checks a lease.
+// A docsSample is a program that checks a lease or a webhook.
 type docsSample struct{ ID, Title, Text, Code string }
 
 // view collects what the pages show.
@@ -130,8 +150,13 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 		Groups:       d.groups(),
 		Objects:      d.objects(),
 		Events:       groupEvents(a.events),
-		Samples:      leaseSamples(),
+
+		LeaseSamples:   leaseSamples(),
+		WebhookSamples: webhookSamples(),
+		Token:          d.values[exampleToken],
 	}
+	v.Posted, v.PostedBody, v.PostedExample = d.posted()
+	v.RetryDelays, v.RetriesEnd = showRetries()
 	const events = "POST /widget/events"
 	for _, group := range v.Groups {
 		for _, c := range group.Calls {
@@ -170,6 +195,40 @@ func leaseSamples() []docsSample {
 			"does it, or else openssl.", leasePython},
 		{"go", "Go", "The standard library has all of it.", leaseGo},
 	}
+}
+
+func webhookSamples() []docsSample {
+	return []docsSample{
+		{"webhook-openssl", "openssl", "A shell script. It needs openssl 3.", webhookShell},
+		{"webhook-node", "Node", "Node 20 or later, without a package. Save it as webhook.mjs.", webhookNode},
+		{"webhook-python", "Python", "Python 3.9 or later, without a package.", webhookPython},
+		{"webhook-go", "Go", "The standard library has all of it.", webhookGo},
+	}
+}
+
+// showRetries returns retryDelays for people, and how long they are together: "75 h 35 min".
+func showRetries() (delays []string, sum string) {
+	var all time.Duration
+	for _, delay := range retryDelays {
+		delays = append(delays, showDelay(delay))
+		all += delay
+	}
+	return delays, showDelay(all.Truncate(time.Minute))
+}
+
+// showDelay writes a length of time with its units: "5 s", "75 h 35 min".
+func showDelay(d time.Duration) string {
+	var parts []string
+	for _, unit := range []struct {
+		length time.Duration
+		name   string
+	}{{time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}} {
+		if n := d / unit.length; n > 0 {
+			parts = append(parts, fmt.Sprint(int64(n), " ", unit.name))
+		}
+		d %= unit.length
+	}
+	return strings.Join(parts, " ")
 }
 
 // An apiDocument is the OpenAPI document, as it is read for people.
@@ -297,6 +356,19 @@ func (d *apiDocument) groups() (all []docsGroup) {
 		all = append(all, group)
 	}
 	return all
+}
+
+// posted returns what the service posts to webhooks, with the type and an example of the body. The
+// document has it in its member webhooks.
+func (d *apiDocument) posted() (call *docsCall, body template.HTML, example string) {
+	item := d.all.at("webhooks", "event")
+	op := item.at("post")
+	media := op.at("requestBody", "content", "application/json")
+	if examples := media.at("examples").members; len(examples) > 0 {
+		first, _ := d.follow(&examples[0].value)
+		example = layOutJSON(first.at("value"), "")
+	}
+	return d.call("", item, "post", op), d.typeOf(media.at("schema")), example
 }
 
 // call reads one operation.
@@ -554,8 +626,9 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 // exampleOf returns the value of a parameter or member in a curl line: one that works on this
 // service where there is one, else that of the document.
 func (d *apiDocument) exampleOf(path, name, documented string) string {
-	if name == "id" && d.values[path] != "" {
-		return d.values[path]
+	if name == "id" {
+		resource, _, _ := strings.Cut(path, "{id}")
+		return cmp.Or(d.values[path], d.values[resource+"{id}"], d.values[name], documented)
 	}
 	return cmp.Or(d.values[name], documented)
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"html"
 	"math"
@@ -255,7 +257,7 @@ func TestDocs_nameTheBaseAddressAsItIsNow(t *testing.T) {
 	s.change(func(t *tx) error { return t.setBaseURL("https://api.example.org/api/v1") })
 	s.check(s.server.refresh())
 	page := docsPage(s)
-	if !strings.Contains(page, "curl -s https://api.example.org/api/v1/widget/health") || strings.Contains(page, "127.0.0.1") || strings.Contains(page, "api.example.com") {
+	if !strings.Contains(page, "curl -s https://api.example.org/api/v1/widget/health") || strings.Contains(page, "127.0.0.1:8080") || strings.Contains(page, "api.example.com") {
 		t.Error("the page keeps an earlier base address")
 	}
 	if robots := s.get("//robots.txt").body; robots != "User-agent: *\nDisallow: /api/v1/\nDisallow: /v1/\nDisallow: /api/legacy/\n" {
@@ -340,20 +342,99 @@ func TestDocs_checksOfALeaseWork(t *testing.T) {
 			t.Parallel()
 			programsOrSkip(t, c.needs...)
 			s := newService(t)
-			found := captures(`(?s)<pre class="sample" data-sample="`+c.id+`"[^>]*><code>(.*?)</code></pre>`, docsPage(s))
-			if len(found) != 1 {
-				t.Fatalf("the page has %d programs for %s", len(found), c.id)
-			}
-			s.check(os.WriteFile(filepath.Join(s.dir, c.file), []byte(html.UnescapeString(found[0])), 0o600))
-			if c.id == "go" {
-				build := exec.Command("go", "build", "-trimpath", "-o", "lease", c.file)
-				build.Dir, build.Env = s.dir, append(os.Environ(), "CGO_ENABLED=0", "GO111MODULE=off")
-				if out, err := build.CombinedOutput(); err != nil {
-					t.Fatalf("%v: %s", err, out)
-				}
-			}
+			saveSample(s, c.id, c.file)
 			checkLeases(s, c.command)
 		})
+	}
+}
+
+// saveSample writes a program of the page into a file of the service's directory; one in Go is built,
+// and has the file's name without its ending.
+func saveSample(s *service, id, file string) {
+	s.t.Helper()
+	found := captures(`(?s)<pre class="sample" data-sample="`+id+`"[^>]*><code>(.*?)</code></pre>`, docsPage(s))
+	if len(found) != 1 {
+		s.t.Fatalf("the page has %d programs for %s", len(found), id)
+	}
+	s.check(os.WriteFile(filepath.Join(s.dir, file), []byte(html.UnescapeString(found[0])), 0o600))
+	if name, isGo := strings.CutSuffix(file, ".go"); isGo {
+		build := exec.Command("go", "build", "-trimpath", "-o", name, file)
+		build.Dir, build.Env = s.dir, append(os.Environ(), "CGO_ENABLED=0", "GO111MODULE=off")
+		if out, err := build.CombinedOutput(); err != nil {
+			s.t.Fatalf("%v: %s", err, out)
+		}
+	}
+}
+
+// TestDocs_checksOfAWebhookWork runs the programs of the page on requests as the service signs them.
+func TestDocs_checksOfAWebhookWork(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		id, file string
+		needs    []string
+		command  []string
+	}{
+		{"webhook-openssl", "webhook.sh", []string{"sh", "openssl", "base64", "od"}, []string{"sh", "webhook.sh"}},
+		{"webhook-node", "webhook.mjs", []string{"node"}, []string{"node", "webhook.mjs"}},
+		{"webhook-python", "webhook.py", []string{"python3"}, []string{"python3", "-I", "-S", "webhook.py"}},
+		{"webhook-go", "webhook.go", []string{"go"}, []string{"./webhook"}},
+	} {
+		t.Run(c.id, func(t *testing.T) {
+			t.Parallel()
+			programsOrSkip(t, c.needs...)
+			s := newService(t)
+			saveSample(s, c.id, c.file)
+			checkWebhooks(s, c.command)
+		})
+	}
+}
+
+// checkWebhooks has a program judge requests that are genuine and requests that are not.
+func checkWebhooks(s *service, command []string) {
+	const genuine, timing, signature = "the webhook is genuine",
+		"the webhook is refused: its time is more than five minutes from now", "the webhook is refused: its signature is wrong"
+	w := &webhook{ID: "whe_01m8a6b2q7w3d8h5n0t4x9zcke", SecretNumber: 2, RotatedAt: newStamp(time.Now())}
+	secrets := w.secrets(s.keys, time.Now())
+	if len(secrets) != 2 {
+		s.t.Fatalf("%d secrets after a rotation, want 2", len(secrets))
+	}
+	body, err := webhookBody(&event{ID: "evt_01m8a5ge1k8p4z7d3v0t6m9xwc", At: newStamp(time.Now()), Type: eventLeadCreated,
+		AccountID: s.account, Data: eventData("name", "Zürich")})
+	s.check(err)
+	for _, c := range []struct {
+		what    string
+		age     time.Duration
+		secret  []byte
+		id      string // in place of the one that was signed; "": that one
+		version string // of the signatures
+		body    []byte
+		want    string
+	}{
+		{"as it is", 0, secrets[0], "", "v1,", body, genuine},
+		{"with the secret before", 0, secrets[1], "", "v1,", body, genuine},
+		{"of four minutes ago", 4 * time.Minute, secrets[0], "", "v1,", body, genuine},
+		{"of six minutes ago", 6 * time.Minute, secrets[0], "", "v1,", body, timing},
+		{"of in six minutes", -6 * time.Minute, secrets[0], "", "v1,", body, timing},
+		{"with another secret", 0, webhookSecret(s.keys, w.ID, 3), "", "v1,", body, signature},
+		{"with another id", 0, secrets[0], "evt_01m8a5ge1k8p4z7d3v0t6m9xwd", "v1,", body, signature},
+		{"with another body", 0, secrets[0], "", "v1,", append(slices.Clone(body), '\n'), signature},
+		{"with another version", 0, secrets[0], "", "v2,", body, signature},
+		{"without a signature", 0, secrets[0], "", "", nil, signature},
+	} {
+		const id = "evt_01m8a5ge1k8p4z7d3v0t6m9xwc"
+		h := webhookHeaders(secrets, id, time.Now().Add(-c.age), body)
+		signatures := strings.ReplaceAll(h.Get(webhookSignatureHeader), "v1,", c.version)
+		if c.version == "" {
+			signatures = ""
+		}
+		cmd := exec.Command(command[0], command[1:]...)
+		cmd.Dir, cmd.Stdin = s.dir, bytes.NewReader(c.body)
+		cmd.Env = append(os.Environ(), "SECRET="+formatWebhookSecret(c.secret), "WEBHOOK_ID="+cmp.Or(c.id, id),
+			"WEBHOOK_TIMESTAMP="+h.Get(webhookTimestampHeader), "WEBHOOK_SIGNATURE="+signatures)
+		out, err := cmd.CombinedOutput()
+		if strings.TrimSpace(string(out)) != c.want || (err == nil) != (c.want == genuine) {
+			s.t.Errorf("a webhook %s: %s(%v), want %s", c.what, out, err, c.want)
+		}
 	}
 }
 

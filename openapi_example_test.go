@@ -2,9 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -33,7 +35,10 @@ func exampleOf(t testing.TB, names ...string) string {
 
 func newExampleFixture(t testing.TB) *exampleFixture {
 	t.Helper()
-	f := &exampleFixture{service: newService(t, withoutAddressLimits), real: map[string]string{}, answer: map[string][]any{}}
+	toLoopback := func(_ *storeOptions, o *serverOptions) {
+		o.outboundAllow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	}
+	f := &exampleFixture{service: newService(t, withoutAddressLimits, toLoopback), real: map[string]string{}, answer: map[string][]any{}}
 	f.change(func(t *tx) error { return t.setRate(f.account, 1_000_000) })
 	f.admin = "Authorization: Bearer " + f.token(f.account, scopeAdmin)
 	widget := f.addWidget(f.account)
@@ -51,7 +56,29 @@ func newExampleFixture(t testing.TB) *exampleFixture {
 	post("createLead", "contact")
 	post("sendWidgetEvents", "lunch")
 	post("updateLicense", "more_seats")
+	f.addWebhook()
 	return f
+}
+
+// addWebhook adds the webhook of the examples, enabled and with a delivery that failed. The host of the
+// examples has no address here.
+func (f *exampleFixture) addWebhook() {
+	f.t.Helper()
+	o := operationByID(f.t, "createWebhook")
+	f.real[exampleValue(f.t, o, "crm").(node)["url"].(string)] = "http://127.0.0.1:9090/widgetd"
+	f.real[exampleValue(f.t, operationByID(f.t, "replayWebhook"), "since").(node)["since"].(string)] = newStamp(f.server.now()).after(-days(1)).String()
+	hook := f.send(o, f.fill(exampleValue(f.t, o, "crm")))["id"].(string)
+	f.real[exampleOf(f.t, "webhook_id")] = hook
+	f.change(func(t *tx) error {
+		if err := t.setWebhookState(hook, webhookEnabled, nil); err != nil {
+			return err
+		}
+		seq, event, err := t.latestEvent()
+		d := &delivery{ID: t.newID("whd"), WebhookID: hook, EventID: event, Type: eventWebhookTest, Attempt: 1, At: t.now, eventSeq: seq}
+		f.real[exampleOf(f.t, "delivery_id")] = d.ID
+		d.Status, d.Answer, d.NextAt = ptr(503), ptr("The CRM is being updated."), t.now.after(retryDelays[0])
+		return errors.Join(err, t.addDelivery(d))
+	})
 }
 
 func operationByID(t testing.TB, id string) *operation {
@@ -345,7 +372,8 @@ func (f *exampleFixture) askEverything() {
 	f.answer[legacy.id()] = append(f.answer[legacy.id()], f.post("//api/legacy/widget/leads", anyLead).json())
 	f.answer["getLegacy"] = f.answer[legacy.id()] // its example is of a POST, too
 	for _, id := range []string{"createLead", "createLicense", "updateLicense", "activateLicense", "deactivateLicense", "renewLicense",
-		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense", "eraseLeads"} {
+		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense", "eraseLeads",
+		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery", "updateWebhook"} {
 		o := operationByID(f.t, id)
 		f.send(o, f.fill(firstExample(o)))
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/types"
@@ -203,11 +204,16 @@ func TestOpenAPI_listsEveryWordOfAClosedList(t *testing.T) {
 	for _, e := range eventTypes() {
 		events = append(events, string(e))
 	}
+	subscribed := slices.DeleteFunc(slices.Clone(events), func(e string) bool { return e == string(eventWebhookTest) })
 	for _, c := range []struct {
 		schema, member string
 		want           []string
 	}{
 		{"EventType", "", events},
+		{"WebhookType", "", subscribed},
+		{"Webhook", "state", []string{webhookPending, webhookEnabled, webhookDisabled}},
+		{"Webhook", "reason", []string{disabledByOwner, disabledGone, disabledFailing, ""}},
+		{"Delivery", "outcome", []string{outcomeSucceeded, outcomeFailed}},
 		{"Verification", "code", slices.Collect(maps.Keys(verdictDetails))},
 		{"License", "status", statuses},
 		{"LicenseSummary", "status", statuses},
@@ -222,6 +228,86 @@ func TestOpenAPI_listsEveryWordOfAClosedList(t *testing.T) {
 		if want := slices.Sorted(slices.Values(c.want)); !slices.Equal(got, want) {
 			t.Errorf("%s.%s lists\n%q, and the service has\n%q", c.schema, c.member, got, want)
 		}
+	}
+}
+
+// TestOpenAPI_describesWhatIsPostedToWebhooks holds the member webhooks of the document against what the
+// service makes of events, and its example against the signature that it shows.
+func TestOpenAPI_describesWhatIsPostedToWebhooks(t *testing.T) {
+	t.Parallel()
+	op := child(openapiDocument(), "webhooks", "event", "post")
+	media := child(op, "requestBody", "content", "application/json")
+	big := strings.Repeat("x", maxWebhookBody)
+	ids := event{ID: newID("evt", time.Now()), At: newStamp(time.Now()), Type: eventDeviceActivated, AccountID: newID("acct", time.Now())}
+	device := ids
+	device.LicenseID, device.DeviceID = newID("lic", time.Now()), newID("dev", time.Now())
+	device.SubjectID = device.LicenseID
+	lead := ids
+	lead.LeadID, lead.Data = newID("lead", time.Now()), eventData("type", "newsletter")
+	for _, e := range []event{ids, device, lead, {ID: ids.ID, At: ids.At, Type: ids.Type, AccountID: ids.AccountID, Data: eventData("big", big)}} {
+		if e.Data == nil {
+			e.Data = json.RawMessage("{}")
+		}
+		body, err := webhookBody(&e)
+		var posted any
+		if err = errors.Join(err, json.Unmarshal(body, &posted)); err != nil {
+			t.Fatal(err)
+		}
+		for _, fault := range checkSchema(child(media, "schema"), posted, "#", true) {
+			t.Errorf("%s: %s", body, fault)
+		}
+	}
+	examples := child(media, "examples")
+	for name := range examples {
+		for _, fault := range checkSchema(child(media, "schema"), child(examples, name)["value"], "#", true) {
+			t.Errorf("the example %s: %s", name, fault)
+		}
+	}
+	header := http.Header{}
+	for _, p := range op["parameters"].([]any) {
+		p := p.(node)
+		header.Set(p["name"].(string), p["example"].(string))
+		if faults := checkSchema(child(p, "schema"), p["example"], p["name"].(string), true); len(faults) > 0 || p["in"] != "header" || p["required"] != true {
+			t.Errorf("the header %s: %v", p["name"], faults)
+		}
+	}
+	checkExampleSignature(t, header, child(examples, "activated")["value"].(node))
+	two := webhookHeaders([][]byte{make([]byte, 32), make([]byte, 32)}, ids.ID, time.Now(), nil)
+	for name := range two {
+		if header.Get(name) == "" || len(two) != len(header) {
+			t.Errorf("the document has the headers %v, and the service sends %v", header, two)
+		}
+	}
+	for _, p := range op["parameters"].([]any) {
+		for _, fault := range checkSchema(child(p.(node), "schema"), two.Get(p.(node)["name"].(string)), "with two secrets", true) {
+			t.Error(fault)
+		}
+	}
+	for _, status := range []string{"2XX", "410", "429", "503", "default"} {
+		if child(op, "responses", status)["description"] == nil {
+			t.Errorf("it is not said what %s means", status)
+		}
+	}
+}
+
+// checkExampleSignature checks the example of a signature: whoever tries a library with the document's
+// examples must find that they fit, with the secret that the document shows.
+func checkExampleSignature(t *testing.T, header http.Header, body node) {
+	t.Helper()
+	answer := child(operationByID(t, "createWebhook").node, "responses", "200", "content", "application/json", "examples", "added", "value")
+	secret, err := parseWebhookSecret(answer["secret"].(string))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := body["data"].(node)
+	e := event{ID: body["id"].(string), Type: eventType(body["type"].(string)), AccountID: data["account_id"].(string), Data: json.RawMessage("{}")}
+	e.SubjectID, e.LicenseID, e.DeviceID = data["subject_id"].(string), data["license_id"].(string), data["device_id"].(string)
+	if e.At.Time, err = time.Parse(time.RFC3339, body["timestamp"].(string)); err != nil {
+		t.Fatal(err)
+	}
+	posted, err := webhookBody(&e)
+	if err = errors.Join(err, verifyWebhook(secret, header, posted, e.At.Time)); err != nil {
+		t.Errorf("the example %s with %v: %v", posted, header, err)
 	}
 }
 
@@ -454,7 +540,7 @@ func TestOpenAPI_parametersAreJudgedAsTheirSchemasSay(t *testing.T) {
 				continue
 			}
 			body := ""
-			if o.method == "POST" {
+			if o.method == "POST" || o.method == "PATCH" {
 				body = encode(f.fill(firstExample(o)))
 			}
 			judge := func(value any, want bool) {

@@ -58,11 +58,11 @@ func heapInUse() uint64 {
 func BenchmarkWebhooks_deliveries(b *testing.B) {
 	for range b.N {
 		b.StopTimer()
-		s := newService(b, withLoopback)
+		s := newService(b, admitLoopback)
 		url, got := receiveReal(b)
 		const hooks = 64
 		for i := range hooks {
-			s.addWebhook(s.account, fmt.Sprint(url, "/", i), eventLeadCreated)
+			s.subscribe(s.account, fmt.Sprint(url, "/", i), eventLeadCreated)
 		}
 		s.fillEvents(s.account, eventLeadCreated, max(*backlog/hooks, 1))
 		b.StartTimer()
@@ -81,9 +81,9 @@ func BenchmarkWebhooks_deliveries(b *testing.B) {
 func BenchmarkWebhooks_backlog(b *testing.B) {
 	for range b.N {
 		b.StopTimer()
-		s := newService(b, withLoopback)
+		s := newService(b, admitLoopback)
 		url, got := receiveReal(b)
-		s.addWebhook(s.account, url, eventLeadCreated)
+		s.subscribe(s.account, url, eventLeadCreated)
 		n := *backlog
 		s.fillEvents(s.account, eventLeadCreated, n)
 		s.sql(`UPDATE webhook_queues SET sent_seq = ?`, n/2)
@@ -117,7 +117,7 @@ func BenchmarkWebhooks_writing(b *testing.B) {
 		{"ten that answer", 10, eventLeadCreated, false},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			s := newService(b, withLoopback, withoutAddressLimits)
+			s := newService(b, admitLoopback, withoutAddressLimits)
 			release := make(chan struct{})
 			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if c.hangs {
@@ -129,7 +129,7 @@ func BenchmarkWebhooks_writing(b *testing.B) {
 			}))
 			b.Cleanup(web.Close)
 			for i := range c.hooks {
-				s.addWebhook(s.account, fmt.Sprint(web.URL, "/", i), c.kind)
+				s.subscribe(s.account, fmt.Sprint(web.URL, "/", i), c.kind)
 			}
 			stop := s.startSending()
 			b.ResetTimer()
@@ -151,13 +151,13 @@ func BenchmarkWebhooks_writing(b *testing.B) {
 func BenchmarkWebhooks_idle(b *testing.B) {
 	for range b.N {
 		b.StopTimer()
-		s := newService(b, withLoopback)
+		s := newService(b, admitLoopback)
 		accounts := s.addAccounts(100)
 		var urls []string
 		for i := range 1000 {
 			urls = append(urls, fmt.Sprintf("https://receiver%d.example.com/hooks/widgetd", i))
 		}
-		s.addWebhooks(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated, eventLicenseCreated)
+		s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated, eventLicenseCreated)
 		before := heapInUse()
 		w := webhookWorkerOf(s.server)
 		b.StartTimer()

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -17,11 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 )
-
-// withLoopback admits webhooks on this machine.
-func withLoopback(_ *storeOptions, o *serverOptions) {
-	o.outboundAllow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
-}
 
 // startSending runs the worker until the test's end, or until stop is called. tick is for tests that
 // last for days.
@@ -34,8 +28,8 @@ func (s *service) startSending(tick ...time.Duration) (stop func()) {
 	return s.beside(w.run)
 }
 
-// addWebhook adds an enabled webhook of an account, as an operator with the sqlite3 shell would.
-func (s *service) addWebhook(account, url string, types ...eventType) (id string) {
+// subscribe adds an enabled webhook of an account, as an operator with the sqlite3 shell would.
+func (s *service) subscribe(account, url string, types ...eventType) (id string) {
 	s.t.Helper()
 	id = newID("whe", s.store.now())
 	names, _ := json.Marshal(types)
@@ -45,9 +39,9 @@ func (s *service) addWebhook(account, url string, types ...eventType) (id string
 	return id
 }
 
-// addWebhooks adds a webhook for each address, to the account that owner names for it, in one go, and
+// subscribeAll adds a webhook for each address, to the account that owner names for it, in one go, and
 // returns the accounts.
-func (s *service) addWebhooks(urls []string, owner func(i int) string, types ...eventType) {
+func (s *service) subscribeAll(urls []string, owner func(i int) string, types ...eventType) {
 	s.t.Helper()
 	names, _ := json.Marshal(types)
 	s.change(func(t *tx) error {
@@ -214,7 +208,7 @@ func ids(all []message) (ids []string) {
 func bubbleOfWebhooks(t *testing.T, f func(s *service, r *receiver)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, withLoopback)
+		s := newService(t, admitLoopback)
 		f(s, s.receive())
 	})
 }
@@ -222,7 +216,7 @@ func bubbleOfWebhooks(t *testing.T, f func(s *service, r *receiver)) {
 func TestWebhook_getsWhatHappensSignedAndOnce(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		hook := s.addWebhook(s.account, r.url("/in"), eventLeadCreated, eventLicenseCreated)
+		hook := s.subscribe(s.account, r.url("/in"), eventLeadCreated, eventLicenseCreated)
 		defer s.startSending(time.Second)()
 		s.announce(s.account, eventWidgetCreated)              // which it does not name
 		s.announce(s.addAccount("other"), eventLicenseCreated) // of somebody else
@@ -263,7 +257,7 @@ func TestWebhook_getsWhatHappensSignedAndOnce(t *testing.T) {
 func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		hook := s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		hook := s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		stop := s.startSending(time.Second)
 		r.status(500)
 		id := s.announce(s.account, eventLeadCreated)
@@ -305,7 +299,7 @@ func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
 func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		defer s.startSending(time.Minute)()
 		r.status(500)
 		s.announce(s.account, eventLeadCreated)
@@ -342,7 +336,7 @@ func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		defer s.startSending(time.Minute)()
 		for day := range 8 {
 			r.status(503)
@@ -364,7 +358,7 @@ func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
 func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		s.sql(`UPDATE webhooks SET failing_since = ?`, newStamp(time.Now().Add(-6*24*time.Hour)))
 		s.server.clockDoubted.Store(true)
 		defer s.startSending()()
@@ -386,7 +380,7 @@ func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 func TestWebhook_thatIsGoneIsDisabledAtOnce(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		for range 20 {
 			s.announce(s.account, eventLeadCreated)
 		}
@@ -427,7 +421,7 @@ func TestWebhook_retryAfterIsHonouredUpToADay(t *testing.T) {
 		t.Run(fmt.Sprint(c.status, " ", c.header), func(t *testing.T) {
 			t.Parallel()
 			bubbleOfWebhooks(t, func(s *service, r *receiver) {
-				s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+				s.subscribe(s.account, r.url("/"), eventLeadCreated)
 				defer s.startSending(time.Second)()
 				r.status(c.status, "Retry-After", c.header)
 				began := time.Now()
@@ -452,7 +446,7 @@ func TestWebhook_retryAfterIsHonouredUpToADay(t *testing.T) {
 func TestWebhook_thatAsksForAPauseGetsOneAtATimeAfterIt(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		defer s.startSending()()
 		r.status(429, "Retry-After", "60")
 		s.announce(s.account, eventLeadCreated)
@@ -511,7 +505,7 @@ func TestWebhook_thatHangsHoldsUpNoOther(t *testing.T) {
 			}
 			urls = append(urls, r.url(fmt.Sprint(kind, i)))
 		}
-		s.addWebhooks(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated)
+		s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated)
 		r.setAnswer(func(w http.ResponseWriter, m message) {
 			if strings.HasPrefix(m.path, "/hangs") {
 				time.Sleep(20 * time.Second)
@@ -570,7 +564,7 @@ func TestWebhook_placesAreSharedOut(t *testing.T) {
 					accounts = s.addAccounts(hanging)
 				}
 				urls := slices.Repeat([]string{r.url("/")}, hanging)
-				s.addWebhooks(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated)
+				s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated)
 				s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook)
 				if c.failing {
 					s.sql(`UPDATE webhooks SET failing_since = '2000-01-01T00:00:00Z'`)
@@ -596,7 +590,7 @@ func TestWebhook_placesAreSharedOut(t *testing.T) {
 func TestWebhook_continuesWhereTheLastProcessStood(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		var want []string
 		for range 3 {
 			stop := s.startSending()
@@ -624,7 +618,7 @@ func TestWebhook_continuesWhereTheLastProcessStood(t *testing.T) {
 func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		patience := time.Second
 		r.setAnswer(func(w http.ResponseWriter, _ message) { time.Sleep(patience) })
 		stop := s.startSending()
@@ -660,7 +654,7 @@ func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
 func TestWebhook_ofTwoServicesOverOneFileOnlyOneSends(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		stop := s.startSending()
 		synctest.Wait()
 		other := *s
@@ -695,7 +689,7 @@ func TestWebhook_ofTwoServicesOverOneFileOnlyOneSends(t *testing.T) {
 func TestWebhook_getsWhatACommandDoesWithinASecond(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.addWebhook(s.account, r.url("/"), eventWidgetCreated)
+		s.subscribe(s.account, r.url("/"), eventWidgetCreated)
 		defer s.startSending()()
 		synctest.Wait()
 		s.must("widget", "add", "-account", s.account, "Lunch")
@@ -710,7 +704,7 @@ func TestWebhook_getsWhatACommandDoesWithinASecond(t *testing.T) {
 func TestWebhook_resultsThatCannotBeRecordedStopSendingUntilTheyCan(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		hook := s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		hook := s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		var want []string
 		for range 40 {
 			want = append(want, s.announce(s.account, eventLeadCreated))
@@ -762,7 +756,7 @@ func TestWebhook_testEnablesItOnlyIfItIsTheLatestAndAnswers2xx(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			bubbleOfWebhooks(t, func(s *service, r *receiver) {
-				hook := s.addWebhook(s.account, r.url("/"), eventLeadCreated, eventWebhookEnabled)
+				hook := s.subscribe(s.account, r.url("/"), eventLeadCreated, eventWebhookEnabled)
 				s.sql(`UPDATE webhooks SET state = 'pending'`)
 				test := s.announce(s.account, eventWebhookTest)
 				s.sql(`UPDATE webhooks SET test_seq = (SELECT max(seq) FROM events)`)
@@ -810,7 +804,7 @@ func TestWebhook_replaySendsAgainWhatItsFilterNames(t *testing.T) {
 			want = append(want, s.announce(s.account, eventLeadCreated))
 			s.announce(s.account, eventWidgetCreated)
 		}
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		defer s.startSending()()
 		synctest.Wait()
 		if got := r.take(); len(got) > 0 {
@@ -839,7 +833,7 @@ func TestWebhook_replaySendsAgainWhatItsFilterNames(t *testing.T) {
 func TestWebhook_afterTheClockWasSetBackRetriesDoNotWaitForYears(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		id := s.announce(s.account, eventLeadCreated)
 		s.sql(`UPDATE webhook_queues SET sent_seq = (SELECT max(seq) FROM events)`)
 		s.sql(`INSERT INTO webhook_retries SELECT id, sent_seq, 3, '2031-01-01T00:00:00Z' FROM webhook_queues`)
@@ -865,7 +859,7 @@ func TestWebhook_afterTheClockWasSetBackRetriesDoNotWaitForYears(t *testing.T) {
 func TestWebhook_followsWhatAnOperatorChanges(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		hook := s.addWebhook(s.account, r.url("/a"), eventLeadCreated)
+		hook := s.subscribe(s.account, r.url("/a"), eventLeadCreated)
 		defer s.startSending()()
 		synctest.Wait()
 		edit := func(query string) {
@@ -942,7 +936,7 @@ func TestWebhook_bodyIsThin(t *testing.T) {
 func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		hooks := []string{s.addWebhook(s.account, r.url("/"), eventLeadCreated), s.addWebhook(s.account, r.url("/"), eventLeadCreated), "whe_removed"}
+		hooks := []string{s.subscribe(s.account, r.url("/"), eventLeadCreated), s.subscribe(s.account, r.url("/"), eventLeadCreated), "whe_removed"}
 		fill := func(hook string, n int, age time.Duration) {
 			at := formatID("whd", time.Now().Add(-age), [10]byte{})[:14]
 			s.sql(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
@@ -981,7 +975,7 @@ func TestQuery_aboutSendingWebhooksReadsOnlyWhatIsSent(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
 		reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		stop := s.startSending()
 		for _, status := range []int{200, 500, 410} {
 			r.status(status)
@@ -1026,9 +1020,9 @@ func TestQuery_aboutSendingWebhooksReadsOnlyWhatIsSent(t *testing.T) {
 func TestWebhook_deliveryWritesTwoTrees(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, withLoopback, func(o *storeOptions, _ *serverOptions) { o.noCheckpoints = true })
+		s := newService(t, admitLoopback, func(o *storeOptions, _ *serverOptions) { o.noCheckpoints = true })
 		r := s.receive()
-		s.addWebhook(s.account, r.url("/"), eventLeadCreated)
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		s.announce(s.account, eventLeadCreated)
 		_, before := s.treesWritten(0)
 		defer s.startSending()()
