@@ -179,7 +179,7 @@ func newFilled(t *testing.T) *filled {
 	f.license, f.device = id, f.activate(key, "a").is(200).text("device", "id")
 	f.post("/widget/leads", `{"type":"newsletter","email":"`+filledEmail+`"}`).is(200)
 	f.post("/widget/events", `{"widget":"`+f.widget+`","events":[{"type":"view"},{"type":"click","item":"soup"}]}`, "Origin: "+siteOrigin).is(204)
-	f.webhook = f.enabledWebhook(f.account, "lead.created")
+	f.webhook = f.addWebhook(f.account, "lead.created")
 	f.delivery = f.addDelivery(f.webhook, f.count(`SELECT seq FROM events WHERE type = 'lead.created'`), ptr(500))
 	return f
 }
@@ -469,8 +469,8 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	s.must("token", "revoke", s.revocableToken(tenant))
 	s.must("origin", "add", "https://a.example", "-account", tenant)
 	s.must("origin", "add", "https://b.example", "-account", tenant)
-	s.enabledWebhook(tenant, "lead.created")
-	s.must("webhook", "disable", s.enabledWebhook(tenant, "lead.created"))
+	s.addWebhook(tenant, "lead.created")
+	s.must("webhook", "disable", s.addWebhook(tenant, "lead.created"))
 	before := s.dump()
 	_, err := s.command("account", "close", tenant)
 	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget, 2 origins and 1 webhook", "add -force")

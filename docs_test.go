@@ -568,7 +568,7 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.securityContacts = []string{"mailto:security@example.com"} })
 	licenseID, key := s.addLicense(license{MaxDevices: ptr(1)})
 	s.activate(key, "kitchen-1").is(200)
-	hook := s.enabledWebhook(s.account, "lead.created")
+	hook := s.addWebhook(s.account, "lead.created")
 	admin := "Bearer " + s.token(s.account, scopeAdmin)
 	web := httptest.NewServer(s.server)
 	defer web.Close()

@@ -1237,7 +1237,7 @@ func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
 	s.get("/leads", "Authorization: Bearer "+token).is(200)
 	lease := s.activate(key, "till-1").text("token")
 	secret := base64.StdEncoding.EncodeToString(s.keys.secret)
-	hook := s.enabledWebhook(s.account, "lead.created")
+	hook := s.addWebhook(s.account, "lead.created")
 	signs := s.post("/webhooks/"+hook+"/rotate-secret", "", "Authorization: Bearer "+s.token(s.account, scopeAdmin)).is(200).text("secret")
 	for _, planted := range []string{signs, strings.TrimPrefix(signs, "whsec_"), key, strings.ToLower(key), strings.ReplaceAll(key, "-", ""), token, lease, lease[strings.LastIndexByte(lease, '.')+1:],
 		"only-ada-knows-this", "ada.lovelace@EXAMPLE.com", secret, string(s.keys.secret), "-----BEGIN PRIVATE KEY-----", "nobody.ever.said@example.org"} {

@@ -84,7 +84,7 @@ type longQuestion struct{ route, table, path string }
 // longQuestions are one for each table that a route with questions reads.
 func (s *service) longQuestions() []longQuestion {
 	license, _ := s.addLicense(license{})
-	widget, hook := s.addWidget(s.account), s.enabledWebhook(s.account, "lead.created")
+	widget, hook := s.addWidget(s.account), s.addWebhook(s.account, "lead.created")
 	return []longQuestion{
 		{"GET /licenses", "licenses", "/licenses?q=zzzz"},
 		{"GET /licenses/{id}/devices", "devices", "/licenses/" + license + "/devices"},

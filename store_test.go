@@ -469,7 +469,7 @@ func TestSchema_writesOfEveryDayTouchFewTrees(t *testing.T) {
 	s := newService(t, func(o *storeOptions, _ *serverOptions) { o.noCheckpoints = true })
 	_, key := s.addLicense(license{MaxDevices: ptr(9)})
 	s.activate(key, "first").is(200)
-	hook, auth := s.enabledWebhook(s.account, "lead.created"), "Authorization: Bearer "+s.token(s.account, scopeAdmin)
+	hook, auth := s.addWebhook(s.account, "lead.created"), "Authorization: Bearer "+s.token(s.account, scopeAdmin)
 	delivery := s.addDelivery(hook, s.addEvents(s.account, eventLeadCreated, 1), ptr(500))
 	for _, c := range []struct {
 		what  string

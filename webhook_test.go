@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -20,8 +21,13 @@ var anAuthor = webhookAuthor{actor: actorCommand, has: func(string) bool { retur
 // service runs.
 const hookURL = "http://127.0.0.1:9/hook"
 
-// enabledWebhook adds a webhook to an account, which has answered its test.
-func (s *service) enabledWebhook(account string, types ...string) (id string) {
+// admitLoopback lets webhooks name addresses of this machine.
+func admitLoopback(_ *storeOptions, o *serverOptions) {
+	o.outboundAllow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+}
+
+// addWebhook adds an enabled webhook to an account, as if it had answered its test.
+func (s *service) addWebhook(account string, types ...string) (id string) {
 	s.t.Helper()
 	w := &webhook{AccountID: account, URL: hookURL, Types: types}
 	s.change(func(t *tx) error { return createWebhook(t, w, anAuthor) })
@@ -107,7 +113,7 @@ func hookBody(types ...string) string {
 
 func TestWebhook_isAddedChangedAndRemovedAndItsSecretShownOnce(t *testing.T) {
 	t.Parallel()
-	s := newService(t, withLoopback)
+	s := newService(t, admitLoopback)
 	auth := s.hookAuth(scopeLeads, scopeLicenses)
 	after := s.lastSeq()
 	added := s.post("/webhooks", `{"url":"HTTP://127.0.0.1:9/hook","types":["lead.created","license.created"],"description":"Our CRM"}`, auth).is(200)
@@ -159,7 +165,7 @@ func TestWebhook_isAddedChangedAndRemovedAndItsSecretShownOnce(t *testing.T) {
 func TestWebhook_membersThatAreWrongAreAllNamed(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	id := s.enabledWebhook(s.account, "lead.created")
+	id := s.addWebhook(s.account, "lead.created")
 	auth := s.hookAuth(scopeLeads)
 	before := s.dump()
 	for body, wrong := range map[string][]string{
@@ -200,7 +206,7 @@ func TestWebhook_addressWhoseHostCantBeReachedIs422AtOnce(t *testing.T) {
 		asked++
 		return nil, errors.New("there is no name server")
 	}}
-	id := s.enabledWebhook(s.account, "lead.created")
+	id := s.addWebhook(s.account, "lead.created")
 	auth, without := s.hookAuth(scopeLeads), s.hookAuth()
 	before := s.dump()
 	s.post("/webhooks", `{"url":"https://hooks.example.com/","types":["lead.created"]}`, auth).is(422).names("#/url no_public_address")
@@ -235,7 +241,7 @@ func webhookCalls(id, delivery string) map[string][3]string {
 
 func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 	t.Parallel()
-	s := newService(t, withLoopback)
+	s := newService(t, admitLoopback)
 	for kind, scope := range map[eventType]string{
 		eventLeadCreated: scopeLeads, eventLicenseCreated: scopeLicenses, eventDeviceActivated: scopeLicenses,
 		eventTokenIssued: scopeEvents, eventWebhookCreated: scopeEvents, eventWidgetCreated: scopeEvents, eventBackupWritten: scopeEvents,
@@ -243,7 +249,7 @@ func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 		others := slices.DeleteFunc([]string{scopeLeads, scopeLicenses, scopeEvents, scopeErase, scopeDevices, scopeStats},
 			func(other string) bool { return other == scope })
 		without, with := s.hookAuth(others...), s.hookAuth(scope)
-		id := s.enabledWebhook(s.account, string(kind))
+		id := s.addWebhook(s.account, string(kind))
 		delivery := s.addDelivery(id, s.addEvents(s.account, kind, 1), ptr(500))
 		before := s.dump()
 		s.post("/webhooks", hookBody(string(kind)), without).challenged(403, "insufficient_scope", scopeChallenge(scope))
@@ -264,7 +270,7 @@ func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 		s.do("DELETE", "/webhooks/"+id, "", without).is(204)
 	}
 	both := s.hookAuth(scopeLeads)
-	id := s.enabledWebhook(s.account, "lead.created", "license.created")
+	id := s.addWebhook(s.account, "lead.created", "license.created")
 	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","license.created"]}`, both).challenged(403, "insufficient_scope", scopeChallenge(scopeLicenses))
 	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created"]}`, both).is(200) // judged by what results
 	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","device.activated"]}`, both).challenged(403, "insufficient_scope", scopeChallenge(scopeLicenses))
@@ -278,7 +284,7 @@ func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 // webhooks and read licences, and whose bearer wants the leads that another webhook gets.
 func TestWebhook_ofOthersIsNoWayToWhatACallerMayNotRead(t *testing.T) {
 	t.Parallel()
-	s := newService(t, withLoopback)
+	s := newService(t, admitLoopback)
 	owner, curious := s.hookAuth(scopeLeads, scopeLicenses), s.hookAuth(scopeLicenses)
 	made := s.post("/webhooks", hookBody("lead.created"), owner, "Idempotency-Key: owner-adds-a-hook").is(200)
 	id := made.text("id")
@@ -312,7 +318,7 @@ func TestWebhook_ofOthersIsNoWayToWhatACallerMayNotRead(t *testing.T) {
 
 func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 	t.Parallel()
-	s := newService(t, withLoopback)
+	s := newService(t, admitLoopback)
 	auth := s.hookAuth(scopeLeads)
 	s.sql(manyRows(45)+`INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
 		SELECT printf('whe_0000000000000000000000%04d', i), ?, 'https://a.example/', '["lead.created"]', 'command', ?2, ?2 FROM n`, s.account, newStamp(time.Now()))
@@ -372,7 +378,7 @@ func TestWebhook_ofAnotherAccountIsNotThere(t *testing.T) {
 
 func TestWebhook_isOfTheAccountThatATokenForAllAccountsNames(t *testing.T) {
 	t.Parallel()
-	s := newService(t, withLoopback)
+	s := newService(t, admitLoopback)
 	second := s.addAccount("second")
 	portal, admin := s.portalToken(s.account, scopeWebhooks+" "+scopeLeads), "Authorization: Bearer "+s.token(s.account, scopeAdmin)
 	body := hookBody("lead.created")
@@ -403,7 +409,7 @@ func TestWebhook_isOfTheAccountThatATokenForAllAccountsNames(t *testing.T) {
 
 func TestWebhook_isEnabledByATestOnly(t *testing.T) {
 	t.Parallel()
-	s := newService(t, withLoopback)
+	s := newService(t, admitLoopback)
 	auth := s.hookAuth(scopeLeads)
 	path := "/webhooks/" + s.post("/webhooks", hookBody("lead.created"), auth).is(200).text("id")
 	id := strings.TrimPrefix(path, "/webhooks/")
@@ -492,7 +498,7 @@ func TestWebhook_isEnabledByATestOnly(t *testing.T) {
 func TestWebhook_secretIsRotatedAndTheOneBeforeSignsForADay(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	id := s.enabledWebhook(s.account, "lead.created")
+	id := s.addWebhook(s.account, "lead.created")
 	auth := s.hookAuth(scopeLeads)
 	secretsAt := func(after time.Duration) (all []string) {
 		w := s.webhookRow(id)
@@ -536,7 +542,7 @@ func TestWebhook_replaysTheEventsSinceATime(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	auth := s.hookAuth(scopeLeads)
-	id := s.enabledWebhook(s.account, "lead.created")
+	id := s.addWebhook(s.account, "lead.created")
 	path := "/webhooks/" + id + "/replay"
 	last := s.addEvents(s.account, eventLeadCreated, 8)
 	now := newStamp(time.Now())
@@ -589,7 +595,7 @@ func TestWebhook_deliveryIsRetriedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	auth := s.hookAuth(scopeLeads)
-	id, other := s.enabledWebhook(s.account, "lead.created"), s.enabledWebhook(s.account, "lead.created")
+	id, other := s.addWebhook(s.account, "lead.created"), s.addWebhook(s.account, "lead.created")
 	seq := s.addEvents(s.account, eventLeadCreated, 1)
 	failed, succeeded := s.addDelivery(id, seq, ptr(500)), s.addDelivery(id, seq, ptr(204))
 	waits := func() (text string) {
@@ -643,7 +649,7 @@ func TestWebhook_deliveriesAreListedNewestFirst(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	auth := s.hookAuth()
-	id, other := s.enabledWebhook(s.account, "lead.created"), s.enabledWebhook(s.account, "lead.created")
+	id, other := s.addWebhook(s.account, "lead.created"), s.addWebhook(s.account, "lead.created")
 	first := s.addEvents(s.account, eventLeadCreated, 2) - 1
 	path := "/webhooks/" + id + "/deliveries"
 	if a := s.get(path, auth).is(200); a.body != `{"data":[],"next_cursor":null}`+"\n" {
@@ -685,7 +691,7 @@ func TestWebhook_deliveriesAreListedNewestFirst(t *testing.T) {
 func TestWebhook_whoseRowAnOperatorEditsHasItsQueueWithIt(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	id := s.enabledWebhook(s.account, "lead.created")
+	id := s.addWebhook(s.account, "lead.created")
 	shell := func(query string, args ...any) {
 		s.t.Helper()
 		s.sql(query, args...)
@@ -720,7 +726,7 @@ func TestWebhook_whoseRowAnOperatorEditsHasItsQueueWithIt(t *testing.T) {
 	s.get("/webhooks/"+id, auth).is(404, "webhook_not_found")
 
 	// What no call would have written is answered all the same.
-	odd := s.enabledWebhook(s.account, "lead.created")
+	odd := s.addWebhook(s.account, "lead.created")
 	shell(`UPDATE webhooks SET url = 'http://%zz://', types = '["no.such"]', reason = 'because', made_by = '' WHERE id = ?`, odd)
 	if host := s.webhookRow(odd).host(); host != "" {
 		t.Errorf("host %q", host)
@@ -735,7 +741,7 @@ func TestWebhook_whoseRowAnOperatorEditsHasItsQueueWithIt(t *testing.T) {
 func TestWebhook_eventOfAnotherAccountIsNotRetried(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	id := s.enabledWebhook(s.account, "lead.created")
+	id := s.addWebhook(s.account, "lead.created")
 	delivery := s.addDelivery(id, s.addEvents(s.account, eventLeadCreated, 1), ptr(500))
 	second := s.addAccount("second")
 	s.sql(`UPDATE webhooks SET account_id = ? WHERE id = ?`, second, id) // as in the sqlite3 shell
@@ -745,13 +751,13 @@ func TestWebhook_eventOfAnotherAccountIsNotRetried(t *testing.T) {
 
 func TestQuery_aboutWebhooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	t.Parallel()
-	s := newService(t, withLoopback)
+	s := newService(t, admitLoopback)
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	admin, auth := "Authorization: Bearer "+s.token(s.account, scopeAdmin), s.hookAuth(scopeLeads)
 	for range 2 {
 		s.post("/webhooks", hookBody("lead.created"), auth).is(200)
 	}
-	id := s.enabledWebhook(s.account, "lead.created")
+	id := s.addWebhook(s.account, "lead.created")
 	seq := s.addEvents(s.account, eventLeadCreated, 1)
 	delivery := s.addDelivery(id, seq, ptr(500))
 	for _, c := range webhookCalls(id, delivery) {
@@ -908,7 +914,7 @@ func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
 		"-url: This must not be empty.":                                                             {"patch", "whe_1", "-url", ""},
 		`-outbound-allow: "x" is not an address or CIDR`:                                            {"add", "https://127.0.0.1", "-type", "lead.created", "-outbound-allow", "x"},
 		"-limit must be a number":                                                                   {"deliveries", "whe_1", "-limit", "0"},
-		`"7x" is not a duration`:                                                                    {"replay", "whe_1", "-since", "7x"},
+		`"7x" is not a duration`:                                                                        {"replay", "whe_1", "-since", "7x"},
 	} {
 		var usage usageError
 		if err := o.fails(want, append([]string{"webhook"}, args...)...); !errors.As(err, &usage) {
@@ -946,7 +952,7 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 		{"disabled by its owner", s.account, webhookDisabled, ptr(disabledByOwner), stamp{}},
 		{"of a closed account", closed, webhookDisabled, ptr(disabledGone), stamp{}},
 	} {
-		ids[c.name] = s.enabledWebhook(c.account, "lead.created")
+		ids[c.name] = s.addWebhook(c.account, "lead.created")
 		s.sql(`UPDATE webhooks SET state = ?, reason = ?, failing_since = ? WHERE id = ?`, c.state, c.reason, c.failing, ids[c.name])
 	}
 	s.must("account", "close", closed, "-force")
