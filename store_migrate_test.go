@@ -1034,6 +1034,7 @@ var argumentsOf = map[string]string{
 	"license add":     "-account acct_00000000000000000000000001 -product x",
 	"license patch":   "lic_x {}",
 	"device list":     "lic_00000000000000000000000001",
+	"webhook replay":  "whe_00000000000000000000000001 -since 7d",
 	"serve":           "-addr 127.0.0.1:0",
 }
 
