@@ -28,7 +28,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	for name, story := range map[string]func(*testing.T, *operator){
 		"accounts": accountStory, "licences": licenseStory, "tokens": tokenStory, "keys": keyStory, "leads": leadStory, "statistics": statsStory,
 		"a receiver of webhooks": webhookListenStory,
-		"webhooks": webhookStory,
+		"webhooks":               webhookStory,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.t = t

@@ -914,7 +914,7 @@ func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
 		"-url: This must not be empty.":                                                             {"patch", "whe_1", "-url", ""},
 		`-outbound-allow: "x" is not an address or CIDR`:                                            {"add", "https://127.0.0.1", "-type", "lead.created", "-outbound-allow", "x"},
 		"-limit must be a number":                                                                   {"deliveries", "whe_1", "-limit", "0"},
-		`"7x" is not a duration`:                                                                        {"replay", "whe_1", "-since", "7x"},
+		`"7x" is not a duration`:                                                                    {"replay", "whe_1", "-since", "7x"},
 	} {
 		var usage usageError
 		if err := o.fails(want, append([]string{"webhook"}, args...)...); !errors.As(err, &usage) {
