@@ -277,6 +277,10 @@ func TestDocuments_commandsWorkAsTheyStand(t *testing.T) {
 			t.Errorf("%s list: %s, want %q in it", command, out, want)
 		}
 	}
+	asOnAServer(t, o, documentBlock(t, "widgetd webhook add"), nil)
+	if hooks := o.objects("webhook", "list"); len(hooks) != 1 || hooks[0]["state"] != webhookPending {
+		t.Errorf("webhook list: %v", hooks)
+	}
 	asOnAServer(t, o, documentBlock(t, "widgetd status"), nil)
 	asOnAServer(t, o, documentBlock(t, "widgetd backup backup-2026"), nil)
 	asOnAServer(t, o, documentBlock(t, "widgetd leads erase guest@example.com"), nil)
