@@ -236,6 +236,16 @@ CREATE TABLE item_counts (
   PRIMARY KEY (widget_id, day, item)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE page_counts (
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day
+  page       TEXT NOT NULL CHECK (length(page) <= 200),              -- path of the page that it was on, or "other" past 100 pages a day
+  views      INTEGER NOT NULL DEFAULT 0,                             -- how often it was shown there
+  clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on an item there
+  orders     INTEGER NOT NULL DEFAULT 0,                             -- orders placed there
+  PRIMARY KEY (widget_id, day, page)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE events (
   seq        INTEGER PRIMARY KEY AUTOINCREMENT,                      -- order of writing
   id         TEXT NOT NULL CHECK (id LIKE 'evt\_%' ESCAPE '\'),      -- evt_…

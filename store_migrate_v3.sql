@@ -1,4 +1,4 @@
--- What version 3 adds to version 2: the tables and views of webhooks.
+-- What version 3 adds to version 2: the tables and views of webhooks, and the pages of widgets.
 
 CREATE TABLE webhooks (
   id            TEXT PRIMARY KEY CHECK (id LIKE 'whe\_%' ESCAPE '\'),
@@ -79,3 +79,13 @@ SELECT d.at, a.name AS account, w.url, d.type, d.attempt,
        d.status, d.error, d.milliseconds, d.next_at, d.answer, d.event_id, d.id, d.webhook_id
 FROM deliveries d LEFT JOIN webhooks w ON w.id = d.webhook_id LEFT JOIN accounts a ON a.id = w.account_id
 ORDER BY d.id DESC;
+
+CREATE TABLE page_counts (
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),
+  page       TEXT NOT NULL CHECK (length(page) <= 200),
+  views      INTEGER NOT NULL DEFAULT 0,
+  clicks     INTEGER NOT NULL DEFAULT 0,
+  orders     INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (widget_id, day, page)
+) STRICT, WITHOUT ROWID;
