@@ -26,6 +26,7 @@ const (
 	webhookTick        = 250 * time.Millisecond
 	webhookReload      = time.Second // least time between two reloads that a foreign commit causes
 	webhookSave        = time.Minute // between two looks for events that no webhook wants, so that none is read twice
+	webhookSweep       = time.Minute // between two removals of what is kept no longer
 	recordRetry        = time.Second // after results could not be recorded
 	webhookStop        = 5 * time.Second
 	faultWebhooksRead  = "webhooks can't be read"
@@ -74,6 +75,8 @@ type webhookWorker struct {
 	sending    int            // those, and the ones that are not recorded
 	suspects   int            // of sending, those to webhooks that are failing, slow or not enabled
 	perAccount map[string]int // of sending
+
+	sweptAt time.Time // owned by sweep
 
 	sendingNow atomic.Int64 // for the metrics
 	succeeded  atomic.Int64
@@ -406,6 +409,8 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, w
 	switch {
 	case s.gone || s.sending >= most:
 		return false, false // a result marks it busy again
+	case s.number < 0:
+		return false, true // its queue is to be read anew
 	case w.perAccount[s.AccountID] >= maxSendingShare || suspect && w.suspects >= maxSendingShare:
 		return false, true
 	}
@@ -695,9 +700,14 @@ func (w *webhookWorker) metrics() []metric {
 	}
 }
 
-// sweep removes deliveries and retries that are kept no longer, in short transactions. It is a chore,
-// and may run beside run.
+// sweep removes deliveries and retries that are kept no longer, in short transactions, each
+// webhookSweep. It is a chore, and may run beside run.
 func (w *webhookWorker) sweep(ctx context.Context) error {
+	now := w.steady()
+	if within(webhookSweep, w.sweptAt, now) {
+		return nil
+	}
+	w.sweptAt = now
 	for r := (deliveryRange{}); ; {
 		var err error
 		if r, err = w.store.nextDeliveries(r.webhookID, w.now()); errors.Is(err, errNotFound) {
