@@ -152,7 +152,7 @@ var badFiles = []struct {
 	{"a few bytes", func(t testing.TB, path string) { os.WriteFile(path, []byte("SQLite format 3\x00"), 0o600) }, "another program"},
 	{"zeros", func(t testing.TB, path string) { os.WriteFile(path, make([]byte, 8192), 0o600) }, "is not an SQLite database, or its header is damaged"},
 	{"another program's", func(t testing.TB, path string) { os.Remove(path); raw(t, path, "CREATE TABLE x (y)") }, "another program: name widgetd's own with -db"},
-	{"of a newer program", func(t testing.TB, path string) { raw(t, path, "PRAGMA user_version = 99") }, "schema version 99, this program knows 2: run a newer widgetd"},
+	{"of a newer program", func(t testing.TB, path string) { raw(t, path, "PRAGMA user_version = 99") }, fmt.Sprintf("schema version 99, this program knows %d: run a newer widgetd", schemaVersion)},
 	{"header damaged", func(t testing.TB, path string) { damage(t, path, 0, 'X') }, "header is damaged: restore a backup"},
 	{"page size damaged", func(t testing.TB, path string) { damage(t, path, 16, 0xff, 0xff) }, "run 'widgetd check', or restore a backup"},
 	{"cut off", func(t testing.TB, path string) { os.Truncate(path, 5000) }, "run 'widgetd check', or restore a backup"},
@@ -204,7 +204,7 @@ func TestFile_ofANewerSchemaIsRefusedAlsoWhileOnlyTheWALSaysSo(t *testing.T) {
 	t.Parallel()
 	path := makeStore(t)
 	leaveOpen(t, path) // keeps the log from being emptied, as a kill does
-	raw(t, path, "PRAGMA user_version = 3")
+	raw(t, path, fmt.Sprint("PRAGMA user_version = ", schemaVersion+1))
 	if s, err := openStore(path, storeOptions{}); err == nil {
 		s.close()
 		t.Error("it was opened")

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// What the worker does with one attempt to send an event: it posts it, records what came of it, and
-// takes over what that tells about the webhook.
+// What the worker does with attempts to send events: it posts them, records what came of them, and takes
+// over what that tells about their webhooks.
 
 // An attempt is one request to a webhook. Its goroutine owns it until it is back.
 type attempt struct {
@@ -93,6 +93,106 @@ func excerpt(body []byte, most int) string {
 		}
 		return r
 	}, text)
+}
+
+// A progress is how far the lanes of a webhook are, to be recorded.
+type progress struct {
+	sender   *webhookSender
+	queue    int64
+	live     *lane
+	sent     int64
+	replayed *lane // nil: none
+	seq      int64
+}
+
+// record writes what came of the attempts that are back, and how far their webhooks are, in one
+// transaction. When that fails, nothing is sent until it has succeeded.
+func (w *webhookWorker) record() {
+	if len(w.unrecorded) == 0 && !w.saveAll || w.steady().Before(w.recordFrom) {
+		return
+	}
+	lanes := w.progressMade()
+	if len(w.unrecorded) > 0 || len(lanes) > 0 {
+		err := w.store.update(context.Background(), func(t *tx) error {
+			t.invalidate()
+			failing := map[int64]bool{}
+			for _, a := range w.unrecorded {
+				if err := w.recordAttempt(t, a, failing); err != nil {
+					return err
+				}
+			}
+			return recordProgress(t, lanes)
+		})
+		if err != nil {
+			w.strike(faultWebhookResult, err)
+			w.recordFrom = w.steady().Add(recordRetry)
+			return
+		}
+	}
+	w.saveAll = false
+	for _, p := range lanes {
+		p.live.saved = p.sent
+		if p.replayed != nil {
+			p.replayed.saved = p.seq
+			if p.seq >= p.replayed.end && p.sender.replayed == p.replayed {
+				p.sender.replayed = nil
+			}
+		}
+	}
+	for _, a := range w.unrecorded {
+		w.settle(a)
+	}
+	w.unrecorded = w.unrecorded[:0]
+}
+
+// progressMade returns how far the webhooks are of which attempts are back, or all with saveAll, where
+// that is not on disk yet.
+func (w *webhookWorker) progressMade() (all []progress) {
+	add := func(s *webhookSender) {
+		if s.live == nil || s.number <= 0 {
+			return
+		}
+		p := progress{sender: s, queue: s.number, live: s.live, sent: s.live.done()}
+		moved := p.sent != s.live.saved
+		if s.replayed != nil {
+			p.replayed, p.seq = s.replayed, s.replayed.done()
+			moved = moved || p.seq != s.replayed.saved
+		}
+		if moved {
+			all = append(all, p)
+		}
+	}
+	if w.saveAll {
+		for _, s := range w.senders {
+			add(s)
+		}
+		return all
+	}
+	seen := map[*webhookSender]bool{}
+	for _, a := range w.unrecorded {
+		if !seen[a.sender] {
+			seen[a.sender] = true
+			add(a.sender)
+		}
+	}
+	return all
+}
+
+// recordProgress writes how far lanes are.
+func recordProgress(t *tx, lanes []progress) error {
+	for _, p := range lanes {
+		if p.sent != p.live.saved {
+			if err := t.setSent(p.queue, p.sent); err != nil {
+				return err
+			}
+		}
+		if p.replayed != nil && p.seq != p.replayed.saved {
+			if err := t.setReplayed(p.queue, p.replayed.saved, p.seq, p.replayed.endedAt); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // recordAttempt writes what came of an attempt. failing holds the queues of webhooks that have failed

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 )
 
 // A webhookAPI serves the endpoints of webhooks.
@@ -38,7 +40,7 @@ func webhookWing(s *server, types []eventType) wing {
 	all := wing{
 		routes:  routes,
 		chores:  []chore{{fault: faultWebhookSweep, run: w.sweep}},
-		metrics: w.metrics(),
+		metrics: webhookMetrics(w),
 	}
 	if !s.noWebhooks {
 		all.workers = append(all.workers, w.run)
@@ -53,6 +55,38 @@ func webhookWorkerOf(s *server) *webhookWorker {
 	w.now, w.steady, w.strike = s.now, s.steady, s.strike
 	w.doubted, w.stopping = s.clockDoubted.Load, s.draining.Load
 	return w
+}
+
+// webhookMetrics are what the worker counts, and what the database tells of webhooks, which is left out
+// while it can't be read.
+func webhookMetrics(w *webhookWorker) []metric {
+	return []metric{
+		{"widgetd_webhook_deliveries_total", "counter", "Attempts to send an event, by outcome.", func() []string {
+			return []string{
+				fmt.Sprintf(`{outcome=%q} %d`, outcomeSucceeded, w.succeeded.Load()),
+				fmt.Sprintf(`{outcome=%q} %d`, outcomeFailed, w.failed.Load()),
+			}
+		}},
+		{"widgetd_webhook_deliveries_running", "gauge", "Attempts that are under way.",
+			func() []string { return []string{fmt.Sprintf(" %d", w.sendingNow.Load())} }},
+		{"widgetd_webhooks", "gauge", "Webhooks, by state.", func() (samples []string) {
+			states, err := w.store.countWebhooksByState()
+			if err != nil {
+				return nil
+			}
+			for _, state := range slices.Sorted(maps.Keys(states)) {
+				samples = append(samples, fmt.Sprintf(`{state=%q} %d`, state, states[state]))
+			}
+			return samples
+		}},
+		{"widgetd_webhooks_failing", "gauge", "Enabled webhooks whose last attempt failed.", func() []string {
+			n, err := w.store.countFailingWebhooks()
+			if err != nil {
+				return nil
+			}
+			return []string{fmt.Sprintf(" %d", n)}
+		}},
+	}
 }
 
 // webhookAuthorOf returns the caller of a call as the author of its changes.

@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -551,106 +549,6 @@ func (w *webhookWorker) take(a *attempt) {
 	w.unrecorded = append(w.unrecorded, a)
 }
 
-// A progress is how far the lanes of a webhook are, to be recorded.
-type progress struct {
-	sender   *webhookSender
-	queue    int64
-	live     *lane
-	sent     int64
-	replayed *lane // nil: none
-	seq      int64
-}
-
-// record writes what came of the attempts that are back, and how far their webhooks are, in one
-// transaction. When that fails, nothing is sent until it has succeeded.
-func (w *webhookWorker) record() {
-	if len(w.unrecorded) == 0 && !w.saveAll || w.steady().Before(w.recordFrom) {
-		return
-	}
-	lanes := w.progressMade()
-	if len(w.unrecorded) > 0 || len(lanes) > 0 {
-		err := w.store.update(context.Background(), func(t *tx) error {
-			t.invalidate()
-			failing := map[int64]bool{}
-			for _, a := range w.unrecorded {
-				if err := w.recordAttempt(t, a, failing); err != nil {
-					return err
-				}
-			}
-			return recordProgress(t, lanes)
-		})
-		if err != nil {
-			w.strike(faultWebhookResult, err)
-			w.recordFrom = w.steady().Add(recordRetry)
-			return
-		}
-	}
-	w.saveAll = false
-	for _, p := range lanes {
-		p.live.saved = p.sent
-		if p.replayed != nil {
-			p.replayed.saved = p.seq
-			if p.seq >= p.replayed.end && p.sender.replayed == p.replayed {
-				p.sender.replayed = nil
-			}
-		}
-	}
-	for _, a := range w.unrecorded {
-		w.settle(a)
-	}
-	w.unrecorded = w.unrecorded[:0]
-}
-
-// progressMade returns how far the webhooks are of which attempts are back, or all with saveAll, where
-// that is not on disk yet.
-func (w *webhookWorker) progressMade() (all []progress) {
-	add := func(s *webhookSender) {
-		if s.live == nil || s.number <= 0 {
-			return
-		}
-		p := progress{sender: s, queue: s.number, live: s.live, sent: s.live.done()}
-		moved := p.sent != s.live.saved
-		if s.replayed != nil {
-			p.replayed, p.seq = s.replayed, s.replayed.done()
-			moved = moved || p.seq != s.replayed.saved
-		}
-		if moved {
-			all = append(all, p)
-		}
-	}
-	if w.saveAll {
-		for _, s := range w.senders {
-			add(s)
-		}
-		return all
-	}
-	seen := map[*webhookSender]bool{}
-	for _, a := range w.unrecorded {
-		if !seen[a.sender] {
-			seen[a.sender] = true
-			add(a.sender)
-		}
-	}
-	return all
-}
-
-// recordProgress writes how far lanes are.
-func recordProgress(t *tx, lanes []progress) error {
-	for _, p := range lanes {
-		if p.sent != p.live.saved {
-			if err := t.setSent(p.queue, p.sent); err != nil {
-				return err
-			}
-		}
-		if p.replayed != nil && p.seq != p.replayed.saved {
-			if err := t.setReplayed(p.queue, p.replayed.saved, p.seq, p.replayed.endedAt); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // finish ends the attempts that are under way.
 func (w *webhookWorker) finish(cancel context.CancelFunc) {
 	patience := time.NewTimer(webhookStop)
@@ -667,39 +565,6 @@ func (w *webhookWorker) finish(cancel context.CancelFunc) {
 	w.record()
 }
 
-// metrics are what the worker counts, and what the database tells of webhooks, which is left out while it
-// can't be read.
-func (w *webhookWorker) metrics() []metric {
-	return []metric{
-		{"widgetd_webhook_deliveries_total", "counter", "Attempts to send an event to a webhook, by outcome.",
-			func() []string {
-				return []string{
-					fmt.Sprintf(`{outcome=%q} %d`, outcomeSucceeded, w.succeeded.Load()),
-					fmt.Sprintf(`{outcome=%q} %d`, outcomeFailed, w.failed.Load()),
-				}
-			}},
-		{"widgetd_webhook_deliveries_running", "gauge", "Attempts that are under way.",
-			func() []string { return []string{fmt.Sprintf(" %d", w.sendingNow.Load())} }},
-		{"widgetd_webhooks", "gauge", "Webhooks, by state.", func() (samples []string) {
-			states, err := w.store.countWebhooksByState()
-			if err != nil {
-				return nil
-			}
-			for _, state := range slices.Sorted(maps.Keys(states)) {
-				samples = append(samples, fmt.Sprintf(`{state=%q} %d`, state, states[state]))
-			}
-			return samples
-		}},
-		{"widgetd_webhooks_failing", "gauge", "Enabled webhooks whose last attempt failed.", func() []string {
-			n, err := w.store.countFailingWebhooks()
-			if err != nil {
-				return nil
-			}
-			return []string{fmt.Sprintf(" %d", n)}
-		}},
-	}
-}
-
 // sweep removes deliveries and retries that are kept no longer, in short transactions, each
 // webhookSweep. It is a chore, and may run beside run.
 func (w *webhookWorker) sweep(ctx context.Context) error {
@@ -714,7 +579,7 @@ func (w *webhookWorker) sweep(ctx context.Context) error {
 			break
 		}
 		if err == nil && r.below != "" {
-			_, err = w.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) { return t.removeDeliveries(r) })
+			err = w.removeInParts(ctx, func(t *tx) (int64, error) { return t.removeDeliveries(r) })
 		}
 		if err != nil {
 			return err
@@ -723,10 +588,16 @@ func (w *webhookWorker) sweep(ctx context.Context) error {
 	for {
 		queue, err := w.store.abandonedQueue(0)
 		if err == nil {
-			_, err = w.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) { return t.removeRetries(queue) })
+			err = w.removeInParts(ctx, func(t *tx) (int64, error) { return t.removeRetries(queue) })
 		}
 		if err != nil {
 			return notUnless(err, errNotFound)
 		}
 	}
+}
+
+// removeInParts runs f, which removes up to sweptAtOnce rows, until it removes fewer.
+func (w *webhookWorker) removeInParts(ctx context.Context, f func(*tx) (int64, error)) error {
+	_, err := w.store.updateInParts(ctx, sweptAtOnce, f)
+	return err
 }
