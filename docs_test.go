@@ -597,8 +597,7 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.securityContacts = []string{"mailto:security@example.com"} })
 	licenseID, key := s.addLicense(license{MaxDevices: ptr(1)})
 	s.activate(key, "kitchen-1").is(200)
-	hook := &webhook{AccountID: s.account, URL: "https://hooks.example.com/", Types: codeList{"lead.created"}}
-	s.change(func(t *tx) error { return createWebhook(t, hook, demoAuthor) })
+	hook := s.addWebhook(s.account, "lead.created")
 	admin := "Bearer " + s.token(s.account, scopeAdmin)
 	web := httptest.NewServer(s.server)
 	defer web.Close()
@@ -627,7 +626,8 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 		t.Fatalf("found %d paths only", len(paths))
 	}
 	for pattern, methods := range paths {
-		path := strings.NewReplacer("/webhooks/{id}", "/webhooks/"+hook.ID, "{id}", licenseID, "{device_id}", "dev_none").Replace(pattern)
+		path := strings.NewReplacer("/webhooks/{id}", "/webhooks/"+hook, "{id}", licenseID,
+			"{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
 		options := ask("OPTIONS", path)
 		for _, method := range methods {
 			if options.StatusCode != 204 || !strings.Contains(options.Header.Get("Allow"), method) {

@@ -114,6 +114,7 @@ type serverOptions struct {
 	outboundAllow    []netip.Prefix // what may be called besides public addresses
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
+	noWebhooks       bool           // send none
 	securityContacts []string       // URIs for security.txt; none: there is no such file
 
 	// Values that work in the documentation's lines, by the name of the member or parameter; nil: there

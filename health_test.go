@@ -234,13 +234,16 @@ func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
 		`widgetd_request_duration_seconds_bucket{route="POST /widget/leads",le="+Inf"} 2`,
 		`widgetd_refusals_total{code="not_found"} 1`,
 		`widgetd_refusals_total{code="validation_failed"} 1`,
+		`widgetd_webhooks{state="enabled"} 0`,
+		`widgetd_webhooks_failing 0`,
+		`widgetd_webhook_deliveries_total{outcome="succeeded"} 0`,
 		fmt.Sprintf("widgetd_database_bytes %d", s.store.databaseSize()),
 	} {
 		if !samples[want] {
 			t.Errorf("there is no %s", want)
 		}
 	}
-	if len(seen) != 15 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
+	if len(seen) != 19 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
 		t.Errorf("%d families:\n%s", len(seen), text.String())
 	}
 }

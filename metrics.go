@@ -165,10 +165,10 @@ func (m *metrics) samples() (answers, seconds, durations, refusals []string) {
 	return answers, seconds, durations, refusals
 }
 
-// A metric is a number of a wing, without labels.
+// A metric is one family of metrics of a wing.
 type metric struct {
-	name, kind, help string // kind is counter or gauge
-	value            func() int64
+	name, kind, help string          // kind is counter or gauge
+	samples          func() []string // its lines without its name: " 3", or `{state="enabled"} 3`
 }
 
 // writeMetrics writes all metrics in the text format of Prometheus (version 0.0.4).
@@ -201,7 +201,7 @@ func (s *server) writeMetrics(w io.Writer) {
 	gauge("widgetd_lookup_addresses", "Addresses of which licence keys that failed are remembered.",
 		int64(s.lookups.len()))
 	for _, m := range s.wingMetrics {
-		family(m.name, m.kind, m.help, fmt.Sprintf(" %d", m.value()))
+		family(m.name, m.kind, m.help, m.samples()...)
 	}
 	gauge("go_goroutines", "Goroutines that exist.", int64(runtime.NumGoroutine()))
 	gauge("go_heap_bytes", "Bytes of allocated heap objects.", int64(mem.HeapAlloc))

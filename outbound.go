@@ -44,6 +44,7 @@ const (
 	outboundLimit       = 15 * time.Second // contract, section 8
 	outboundLookupLimit = 2 * time.Second
 	outboundIdle        = 30 * time.Second // after which a connection that nobody uses is closed
+	maxOutboundIdle     = 64               // such connections with TLS, and as many without
 	maxOutboundURL      = 2048             // characters
 	maxOutboundBody     = 64 << 10         // bytes of an answer that are read
 	maxOutboundHeader   = 32 << 10         // bytes
@@ -102,8 +103,8 @@ func newOutbound(allow []netip.Prefix) *outbound {
 	transport := http.Transport{
 		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // no HTTP/2
 		DisableCompression:     true,
-		MaxIdleConns:           256,
-		MaxIdleConnsPerHost:    64,
+		MaxIdleConns:           maxOutboundIdle,
+		MaxIdleConnsPerHost:    maxOutboundIdle,
 		IdleConnTimeout:        outboundIdle,
 		MaxResponseHeaderBytes: maxOutboundHeader,
 	}
@@ -351,9 +352,10 @@ var notPublic = func() (all []netip.Prefix) {
 // an IPv4 address in them.
 var globalUnicast = netip.MustParsePrefix("2000::/3")
 
-// isPublic reports whether an address is public unicast. Its IPv4-mapped form must be unmapped.
+// isPublic reports whether an address is public unicast. An IPv4-mapped one must be unmapped before;
+// an IPv6 address with a zone is in no range, so it is not public.
 func isPublic(ip netip.Addr) bool {
-	if !ip.IsValid() || ip.Zone() != "" || ip.Is6() && !globalUnicast.Contains(ip) {
+	if !ip.IsValid() || ip.Is6() && !globalUnicast.Contains(ip) {
 		return false
 	}
 	return !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(ip) })

@@ -84,7 +84,7 @@ type longQuestion struct{ route, table, path string }
 // longQuestions are one for each table that a route with questions reads.
 func (s *service) longQuestions() []longQuestion {
 	license, _ := s.addLicense(license{})
-	widget := s.addWidget(s.account)
+	widget, hook := s.addWidget(s.account), s.addWebhook(s.account, "lead.created")
 	return []longQuestion{
 		{"GET /licenses", "licenses", "/licenses?q=zzzz"},
 		{"GET /licenses/{id}/devices", "devices", "/licenses/" + license + "/devices"},
@@ -92,6 +92,8 @@ func (s *service) longQuestions() []longQuestion {
 		{"GET /leads", "leads", "/leads?type=demo"},
 		{"GET /events", "events", "/events"},
 		{"GET /events", "events", "/events?since=2026-01-01T00:00:00Z"},
+		{"GET /webhooks", "webhooks", "/webhooks"},
+		{"GET /webhooks/{id}/deliveries", "deliveries", "/webhooks/" + hook + "/deliveries"},
 		{"GET /widget/stats", "widget_counts", "/widget/stats?widget=" + widget},
 		{"GET /widget/stats", "item_counts", "/widget/stats?widget=" + widget},
 		{"GET /widget/stats", "widgets", "/widget/stats"},
@@ -99,11 +101,11 @@ func (s *service) longQuestions() []longQuestion {
 	}
 }
 
-const allScopes = scopeLicenses + " " + scopeLeads + " " + scopeEvents + " " + scopeStats
+const allScopes = scopeLicenses + " " + scopeLeads + " " + scopeEvents + " " + scopeStats + " " + scopeWebhooks
 
 func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 	t.Parallel()
-	lookups := []string{"GET /licenses/{id}", "GET /widget/health", "GET /openapi.json"}
+	lookups := []string{"GET /licenses/{id}", "GET /webhooks/{id}", "GET /widget/health", "GET /openapi.json"}
 	var found, tested []string
 	for _, r := range allRoutes() {
 		if r.question != (r.method() == "GET" && !slices.Contains(lookups, r.pattern)) {

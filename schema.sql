@@ -236,6 +236,16 @@ CREATE TABLE item_counts (
   PRIMARY KEY (widget_id, day, item)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE page_counts (
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day
+  page       TEXT NOT NULL CHECK (length(page) <= 200),              -- path of the page that it was on, or "other" past 100 pages a day
+  views      INTEGER NOT NULL DEFAULT 0,                             -- how often it was shown there
+  clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on an item there
+  orders     INTEGER NOT NULL DEFAULT 0,                             -- orders placed there
+  PRIMARY KEY (widget_id, day, page)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE events (
   seq        INTEGER PRIMARY KEY AUTOINCREMENT,                      -- order of writing
   id         TEXT NOT NULL CHECK (id LIKE 'evt\_%' ESCAPE '\'),      -- evt_…
@@ -304,6 +314,12 @@ CREATE TRIGGER webhooks_halted AFTER UPDATE OF state ON webhooks WHEN new.state 
 END;
 CREATE TRIGGER webhooks_removed BEFORE DELETE ON webhooks BEGIN
   DELETE FROM webhook_queues WHERE webhook_id = old.id;
+END;
+-- An account that is opened again begins then: what happened while it was closed is not sent.
+CREATE TRIGGER accounts_reopened AFTER UPDATE OF closed_at ON accounts WHEN new.closed_at IS NULL AND old.closed_at IS NOT NULL BEGIN
+  DELETE FROM webhook_queues WHERE webhook_id IN (SELECT id FROM webhooks WHERE account_id = new.id);
+  INSERT INTO webhook_queues (webhook_id, sent_seq) SELECT id, (SELECT coalesce(max(seq), 0) FROM events)
+    FROM webhooks WHERE account_id = new.id AND state = 'enabled';
 END;
 
 -- Events that a webhook did not accept, until they are tried again. Rows of a queue that is gone

@@ -107,6 +107,8 @@ var (
 		help: "log a line for each request, without addresses, paths, queries, keys or tokens", hasVariable: true}
 	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
 		help: "first day (UTC) on which /api/legacy/ answers 410 Gone", hasVariable: true}
+	optNoWebhooks = option{name: "no-webhooks",
+		help: "send no webhooks: for a copy of a database that another service sends them of", hasVariable: true}
 	optSecurityContact = option{name: "security-contact", value: "URI,…",
 		help: "who to tell of a vulnerability, as mailto:security@example.com, for /.well-known/security.txt; " +
 			"by default there is no such file",
@@ -168,6 +170,7 @@ var serveCommands = []command{
 		optAddr,
 		optTrustedProxies,
 		optOutboundAllow,
+		optNoWebhooks,
 		optDebugAddr,
 		optAnonymousRate,
 		optFailedLookupRate,
@@ -243,7 +246,7 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 			return o, usageError("-expiring-notice: " + err.Error() + ", or 0 for no such event")
 		}
 	}
-	o.accessLog = e.on("access-log")
+	o.accessLog, o.noWebhooks = e.on("access-log"), e.on("no-webhooks")
 	sunset := e.str("legacy-sunset")
 	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))

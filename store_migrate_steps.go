@@ -32,7 +32,7 @@ type schemaStep struct {
 var schemaSteps = []schemaStep{
 	{does: "tables that are ordered by their ids, counted seats, items by day, customers and " +
 		"fields of leads", run: upgradeToV2, advice: adviseOnV2},
-	{does: "tables of webhooks", sql: schemaV3},
+	{does: "tables of webhooks, and of the pages that widgets are on", sql: schemaV3},
 }
 
 // The declarations of the versions 1 and 2.

@@ -1034,6 +1034,7 @@ var argumentsOf = map[string]string{
 	"license add":     "-account acct_00000000000000000000000001 -product x",
 	"license patch":   "lic_x {}",
 	"device list":     "lic_00000000000000000000000001",
+	"webhook replay":  "whe_00000000000000000000000001 -since 7d",
 	"serve":           "-addr 127.0.0.1:0",
 }
 
@@ -1085,7 +1086,7 @@ func TestUpgrade_saysWhatItDid(t *testing.T) {
 	t.Parallel()
 	o := anOperatorOf(t, 1)
 	db := o.env["WIDGETD_DB"]
-	steps := `(version \d+: [^\n]+ \((\d+ rows, )?[0-9.]+m?s\)\n){` + fmt.Sprint(schemaVersion-1) + `}`
+	const step = `version \d+: [^\n]+ \((\d+ rows, )?[0-9.]+m?s\)\n`
 	matches := func(out, want string) {
 		t.Helper()
 		if !regexp.MustCompile(`^` + regexp.QuoteMeta(db) + want + `$`).MatchString(out) {
@@ -1101,12 +1102,12 @@ func TestUpgrade_saysWhatItDid(t *testing.T) {
 			}
 		}
 	}
-	advice := regexp.QuoteMeta(transferAdvice(1)) + `\n`
+	steps := step + regexp.QuoteMeta(transferAdvice(1)) + `\n` + strings.Repeat(step, schemaVersion-2)
 	fromTo := fmt.Sprintf(`from schema version 1 to %d \([0-9.]+m?s\)\n`, schemaVersion)
-	matches(o.do("upgrade", "-dry-run"), `: can be upgraded `+fromTo+steps+advice+`this was a dry run: nothing was changed\n`)
+	matches(o.do("upgrade", "-dry-run"), `: can be upgraded `+fromTo+steps+`this was a dry run: nothing was changed\n`)
 	object(map[string]any{"from": 1, "to": schemaVersion, "dry_run": true, "copy": nil}, "upgrade", "-dry-run")
 	out := o.do("upgrade")
-	matches(out, `: upgraded `+fromTo+steps+advice+`the database as it was: `+regexp.QuoteMeta(db)+
+	matches(out, `: upgraded `+fromTo+steps+`the database as it was: `+regexp.QuoteMeta(db)+
 		`\.v1-\d{4}-\d\d-\d\dT\d{6}Z; remove it once you are sure that you will not go back\n`)
 	matches(o.do("upgrade"), fmt.Sprintf(`: has schema version %d, as this program needs it; nothing to do\n`, schemaVersion))
 	object(map[string]any{"from": schemaVersion, "to": schemaVersion, "dry_run": false, "steps": "[]"}, "upgrade")

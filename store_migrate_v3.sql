@@ -1,4 +1,4 @@
--- What version 3 adds to version 2: the tables and views of webhooks.
+-- What version 3 adds to version 2: the tables and views of webhooks, and the pages of widgets.
 
 CREATE TABLE webhooks (
   id            TEXT PRIMARY KEY CHECK (id LIKE 'whe\_%' ESCAPE '\'),
@@ -34,6 +34,11 @@ CREATE TRIGGER webhooks_halted AFTER UPDATE OF state ON webhooks WHEN new.state 
 END;
 CREATE TRIGGER webhooks_removed BEFORE DELETE ON webhooks BEGIN
   DELETE FROM webhook_queues WHERE webhook_id = old.id;
+END;
+CREATE TRIGGER accounts_reopened AFTER UPDATE OF closed_at ON accounts WHEN new.closed_at IS NULL AND old.closed_at IS NOT NULL BEGIN
+  DELETE FROM webhook_queues WHERE webhook_id IN (SELECT id FROM webhooks WHERE account_id = new.id);
+  INSERT INTO webhook_queues (webhook_id, sent_seq) SELECT id, (SELECT coalesce(max(seq), 0) FROM events)
+    FROM webhooks WHERE account_id = new.id AND state = 'enabled';
 END;
 
 CREATE TABLE webhook_retries (
@@ -74,3 +79,13 @@ SELECT d.at, a.name AS account, w.url, d.type, d.attempt,
        d.status, d.error, d.milliseconds, d.next_at, d.answer, d.event_id, d.id, d.webhook_id
 FROM deliveries d LEFT JOIN webhooks w ON w.id = d.webhook_id LEFT JOIN accounts a ON a.id = w.account_id
 ORDER BY d.id DESC;
+
+CREATE TABLE page_counts (
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),
+  page       TEXT NOT NULL CHECK (length(page) <= 200),
+  views      INTEGER NOT NULL DEFAULT 0,
+  clicks     INTEGER NOT NULL DEFAULT 0,
+  orders     INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (widget_id, day, page)
+) STRICT, WITHOUT ROWID;

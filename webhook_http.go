@@ -35,11 +35,15 @@ func webhookWing(s *server, types []eventType) wing {
 		routes[i].token, routes[i].scope = tokenRequired, scopeWebhooks
 	}
 	w := webhookWorkerOf(s)
-	return wing{
+	all := wing{
 		routes:  routes,
-		workers: []func(context.Context){w.run},
 		chores:  []chore{{fault: faultWebhookSweep, run: w.sweep}},
+		metrics: w.metrics(),
 	}
+	if !s.noWebhooks {
+		all.workers = append(all.workers, w.run)
+	}
+	return all
 }
 
 // webhookWorkerOf makes the worker that sends a server's webhooks.

@@ -54,7 +54,7 @@ func webhookListen(e *env) error {
 	if err != nil {
 		return err
 	}
-	status, err := e.number(optAnswer.name, 200, 599)
+	status, err := e.number("answer", 200, 599)
 	if err != nil {
 		return err
 	}
@@ -86,10 +86,9 @@ func webhookListen(e *env) error {
 
 // webhookSecret returns the secret that the options give, or a usageError, which does not contain it.
 func (e *env) webhookSecret() ([]byte, error) {
-	given, file := e.values[optWebhookSecret.name], e.str(optSecretFile.name)
-	text := given.value
+	text, file := e.str("secret"), e.str("secret-file")
 	switch {
-	case file != "" && given.given:
+	case file != "" && e.values["secret"].given: // the variable may be set for other receivers
 		return nil, usageError("-secret and -secret-file exclude each other")
 	case file != "":
 		read, err := e.readSecretFile(file)

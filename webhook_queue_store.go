@@ -75,6 +75,13 @@ func (q *queries) eventsToSend(
 // maxSeq is above every number of an event.
 const maxSeq = 1<<63 - 1
 
+// countFailingWebhooks returns how many enabled webhooks have not accepted what they were sent last. It
+// reads all webhooks.
+func (q *queries) countFailingWebhooks() (n int64, err error) {
+	err = q.one(`SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since IS NOT NULL`, nil, &n)
+	return n, err
+}
+
 // A webhookRetry is an event that is to be tried again.
 type webhookRetry struct {
 	eventSeq int64
@@ -188,7 +195,8 @@ func (q *queries) nextDeliveries(after string, now time.Time) (r deliveryRange, 
 	if err != nil {
 		return r, err
 	}
-	err = q.one(`SELECT 1 FROM deliveries WHERE webhook_id = ? AND id < ? LIMIT 1`, []any{r.webhookID, r.below}, new(int))
+	err = q.one(`SELECT 1 FROM deliveries WHERE webhook_id = ? AND id < ? LIMIT 1`,
+		[]any{r.webhookID, r.below}, new(int))
 	if errors.Is(err, errNotFound) {
 		return deliveryRange{webhookID: r.webhookID}, nil
 	}

@@ -905,6 +905,8 @@ func TestWebhook_followsWhatAnOperatorChanges(t *testing.T) {
 		edit(`UPDATE webhooks SET url = '` + r.url("/c") + `'`)
 		edit(`UPDATE accounts SET closed_at = '2000-01-01T00:00:00Z'`)
 		send("", eventWidgetCreated)
+		edit(`UPDATE accounts SET closed_at = NULL`)
+		send("/c widget.created", eventWidgetCreated) // and not the one from while it was closed
 		edit(`DELETE FROM webhooks`)
 		send("", eventWidgetCreated)
 	})
