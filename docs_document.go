@@ -55,7 +55,6 @@ type docsView struct {
 	LeaseSamples       []docsSample
 	WebhookSamples     []docsSample
 	Posted             *docsCall // what is posted to webhooks, and what their answers mean
-	PostedBody         template.HTML
 	PostedExample      string
 	Token              string   // the account's, for curl lines
 	RetryDelays        []string // "5 s", "5 min"
@@ -155,7 +154,7 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 		WebhookSamples: webhookSamples(),
 		Token:          d.values[exampleToken],
 	}
-	v.Posted, v.PostedBody, v.PostedExample = d.posted()
+	v.Posted, v.PostedExample = d.posted()
 	v.RetryDelays, v.RetriesEnd = showRetries()
 	const events = "POST /widget/events"
 	for _, group := range v.Groups {
@@ -358,17 +357,16 @@ func (d *apiDocument) groups() (all []docsGroup) {
 	return all
 }
 
-// posted returns what the service posts to webhooks, with the type and an example of the body. The
-// document has it in its member webhooks.
-func (d *apiDocument) posted() (call *docsCall, body template.HTML, example string) {
+// posted returns what the service posts to webhooks, and an example of the body. The document has it in
+// its member webhooks.
+func (d *apiDocument) posted() (call *docsCall, example string) {
 	item := d.all.at("webhooks", "event")
 	op := item.at("post")
-	media := op.at("requestBody", "content", "application/json")
-	if examples := media.at("examples").members; len(examples) > 0 {
+	if examples := op.at("requestBody", "content", "application/json", "examples").members; len(examples) > 0 {
 		first, _ := d.follow(&examples[0].value)
 		example = layOutJSON(first.at("value"), "")
 	}
-	return d.call("", item, "post", op), d.typeOf(media.at("schema")), example
+	return d.call("", item, "post", op), example
 }
 
 // call reads one operation.

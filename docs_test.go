@@ -129,6 +129,35 @@ func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
 	}
 }
 
+func TestDocs_sayWhatIsPostedToWebhooks(t *testing.T) {
+	t.Parallel()
+	_, section, _ := strings.Cut(docsPage(newService(t)), `<section id="webhooks"`)
+	section, _, _ = strings.Cut(section, "</section>")
+	wants := []string{"5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h after the failure before", "75 h 35 min in all"}
+	op := child(openapiDocument(), "webhooks", "event", "post")
+	for _, p := range op["parameters"].([]any) {
+		wants = append(wants, "<dt><code>"+p.(node)["name"].(string)+"</code> <b>required</b>")
+	}
+	schema := child(op, "requestBody", "content", "application/json", "schema")
+	for name := range child(schema, "properties") {
+		wants = append(wants, "<dt><code>"+name+"</code>")
+	}
+	for name := range child(schema, "properties", "data", "properties") {
+		wants = append(wants, "<dt><code>data."+name+"</code>")
+	}
+	for status := range child(op, "responses") {
+		wants = append(wants, "<dt><b>"+status+"</b></dt>")
+	}
+	for _, want := range wants {
+		if !strings.Contains(section, want) {
+			t.Errorf("the chapter on webhooks lacks %s", want)
+		}
+	}
+	if len(wants) < 2+3+4+5+5 {
+		t.Errorf("found %d things only that it must say", len(wants))
+	}
+}
+
 func TestDocs_loadNothingFromElsewhereAndRunNothing(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -1,7 +1,7 @@
 // Calls every operation of the document with the client that openapi-typescript generated from it.
 // The environment names the service and what .ci/clients/run has made there.
 import createClient from "openapi-fetch";
-import type { paths } from "./api.d.ts";
+import type { components, paths, webhooks } from "./api.d.ts";
 
 const env = (name: string): string => {
   const value = process.env[name];
@@ -68,6 +68,39 @@ await need("sendWidgetEvents", anyone.POST("/widget/events", {
 const stats = await need("getWidgetStats", anyone.GET("/widget/stats", { params: { query: { widget, interval: "week" } } }));
 if (!("top_items" in stats) || stats.totals.clicks < 1) throw new Error(JSON.stringify(stats));
 await need("listEvents", operator.GET("/events", { params: { query: { type: "license.revoked", license_id: issued.id } } }));
+
+// Nobody listens at the webhook's address: its test fails, which makes a delivery.
+const added = await need("createWebhook", operator.POST("/webhooks", {
+  params: { query: { account_id }, header: { "Idempotency-Key": crypto.randomUUID() } },
+  body: { url: "http://127.0.0.1:1/", types: ["lead.created"], description: "A test" },
+}));
+const webhook = { path: { id: added.id } };
+await need("listWebhooks", operator.GET("/webhooks", { params: { query: { account_id, limit: 10 } } }));
+await need("getWebhook", operator.GET("/webhooks/{id}", { params: webhook }));
+await need("updateWebhook", operator.PATCH("/webhooks/{id}", { params: webhook, body: { types: ["license.created"], description: null } }));
+await need("testWebhook", operator.POST("/webhooks/{id}/test", { params: webhook, body: {} }));
+await need("enableWebhook", operator.POST("/webhooks/{id}/enable", { params: webhook, body: {} }));
+const rotated = await need("rotateWebhookSecret", operator.POST("/webhooks/{id}/rotate-secret", { params: webhook, body: {} }));
+if (rotated.secret === added.secret) throw new Error("the secret is the same");
+const replay = await operator.POST("/webhooks/{id}/replay", { params: webhook, body: { since: new Date().toISOString() } });
+if (replay.error?.code !== "webhook_not_enabled") throw new Error(JSON.stringify(replay.error));
+console.log(`${replay.response.status} replayWebhook`);
+let delivery: components["schemas"]["Delivery"] | undefined;
+for (let tries = 0; !delivery && tries < 50; tries++) {
+  delivery = (await need("listDeliveries", operator.GET("/webhooks/{id}/deliveries", {
+    params: { ...webhook, query: { outcome: "failed" } },
+  }))).data[0];
+  if (!delivery) await new Promise((resolve) => setTimeout(resolve, 100));
+}
+if (delivery?.error !== "connection") throw new Error(JSON.stringify(delivery));
+await need("retryDelivery", operator.POST("/webhooks/{id}/deliveries/{delivery}/retry", {
+  params: { path: { id: added.id, delivery: delivery.id } }, body: {},
+}));
+await need("deleteWebhook", operator.DELETE("/webhooks/{id}", { params: webhook }));
+type Posted = webhooks["event"]["post"]["requestBody"]["content"]["application/json"];
+const posted: Posted = { id: delivery.event_id, type: delivery.type, timestamp: delivery.at, data: { account_id } };
+if (posted.type !== "webhook.test") throw new Error(JSON.stringify(posted));
+
 await need("eraseLeads", operator.POST("/leads/erase", { body: { email: "guest@example.com" } }));
 
 await need("getHealth", anyone.GET("/widget/health"));
