@@ -303,6 +303,14 @@ func (t *tx) revokeToken(jti string) error {
 	return requireRow(n, err)
 }
 
+// removeTokens removes up to limit tokens that expired or were revoked before a time, and returns how
+// many. It reads all tokens. A token without a row is refused, see liveToken.
+func (t *tx) removeTokens(before stamp, limit int64) (int64, error) {
+	t.invalidate()
+	return t.exec(`DELETE FROM tokens WHERE id IN
+		(SELECT id FROM tokens WHERE expires_at < ?1 OR revoked_at < ?1 LIMIT ?2)`, before, limit)
+}
+
 // unexpiredByKey counts the leases and the tokens that were signed with the key kid and are
 // neither expired nor revoked.
 func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int, err error) {

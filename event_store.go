@@ -152,6 +152,22 @@ func (t *tx) latestEvent() (seq int64, id string, err error) {
 	return seq, id, err
 }
 
+// removeEvents removes up to limit of the oldest events, those from before a time, and returns how
+// many. Where the clock was set back, one that is newer than the next ones keeps them too.
+func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
+	t.invalidate()
+	var oldest stamp
+	err := t.one(`SELECT at FROM events ORDER BY seq LIMIT 1`, nil, &oldest)
+	if errors.Is(err, errNotFound) || err == nil && !oldest.Before(before.Time) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return t.exec(`DELETE FROM events WHERE seq IN
+		(SELECT seq FROM (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) WHERE at < ?1)`, before, limit)
+}
+
 // isLicense is the condition of the index on events of licences. A query for those of one
 // licence repeats it, since SQLite would not use the index without it.
 const isLicense = ` AND subject_id GLOB 'lic_*'`

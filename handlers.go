@@ -115,6 +115,8 @@ type serverOptions struct {
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
 	noWebhooks       bool           // send none
+	keepEvents       span           // how long events are kept
+	keepTokens       span           // how long tokens are kept after their end
 	securityContacts []string       // URIs for security.txt; none: there is no such file
 
 	// Values that work in the documentation's lines, by the name of the member or parameter; nil: there

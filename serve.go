@@ -107,6 +107,11 @@ var (
 		help: "log a line for each request, without addresses, paths, queries, keys or tokens", hasVariable: true}
 	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
 		help: "first day (UTC) on which /api/legacy/ answers 410 Gone", hasVariable: true}
+	optKeepEvents = option{name: "keep-events", value: "DURATION", def: "400d",
+		help: "how long events are kept; at least 31d, since those of 30 days can be sent to webhooks again",
+		hasVariable: true}
+	optKeepTokens = option{name: "keep-tokens", value: "DURATION", def: "90d",
+		help: "how long the record of an issued token is kept after the token's end", hasVariable: true}
 	optNoWebhooks = option{name: "no-webhooks",
 		help: "send no webhooks: for a copy of a database that another service sends them of", hasVariable: true}
 	optSecurityContact = option{name: "security-contact", value: "URI,…",
@@ -114,6 +119,9 @@ var (
 			"by default there is no such file",
 		hasVariable: true}
 )
+
+// minKeepEvents is the shortest time for which events are kept: longer than maxReplay.
+const minKeepEvents = 31 * 24 * time.Hour
 
 // wings returns the parts of the service, one for each noun.
 func wings(s *server) []wing {
@@ -169,6 +177,8 @@ var serveCommands = []command{
 	{"serve", "", "run the service", []option{
 		optAddr,
 		optTrustedProxies,
+		optKeepEvents,
+		optKeepTokens,
 		optOutboundAllow,
 		optNoWebhooks,
 		optDebugAddr,
@@ -245,6 +255,15 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 		if o.expiringNotice, err = parseSpan(notice, false); err != nil {
 			return o, usageError("-expiring-notice: " + err.Error() + ", or 0 for no such event")
 		}
+	}
+	if o.keepEvents, err = parseSpan(e.str("keep-events"), false); err != nil {
+		return o, usageError("-keep-events: " + err.Error())
+	}
+	if o.keepEvents.years == 0 && o.keepEvents.rest < minKeepEvents {
+		return o, usageError("-keep-events must be 31d or more")
+	}
+	if o.keepTokens, err = parseSpan(e.str("keep-tokens"), false); err != nil {
+		return o, usageError("-keep-tokens: " + err.Error())
 	}
 	o.accessLog, o.noWebhooks = e.on("access-log"), e.on("no-webhooks")
 	sunset := e.str("legacy-sunset")

@@ -98,20 +98,31 @@ func (s *server) runChores(ctx context.Context) {
 	}
 }
 
-// sweep removes expired rows until none is left, in short transactions that let other writers in
-// between. At until, by the steady clock, it stops, so that the chores get their turn, and reports
-// that more is to be done.
+// sweep removes rows that are kept no longer until none is left, in short transactions that let other
+// writers in between: expired answers to Idempotency-Keys, tokens that ended before keepTokens, and
+// events older than keepEvents (contract, section 10). At until, by the steady clock, it stops, so that
+// the chores get their turn, and reports that more is to be done.
 func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
-	_, err := s.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) {
-		if more = !s.steady().Before(until); more {
-			return 0, nil
+	ended, oldest := newStamp(s.keepTokens.before(s.now())), newStamp(s.keepEvents.before(s.now()))
+	for _, remove := range []func(*tx) (int64, error){
+		(*tx).sweep,
+		func(t *tx) (int64, error) { return t.removeTokens(ended, sweptAtOnce) },
+		func(t *tx) (int64, error) { return t.removeEvents(oldest, sweptAtOnce) },
+	} {
+		_, err := s.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) {
+			if more = !s.steady().Before(until); more {
+				return 0, nil
+			}
+			return remove(t)
+		})
+		if err != nil && ctx.Err() == nil {
+			s.strike("expired rows can't be removed", err)
 		}
-		return t.sweep()
-	})
-	if err != nil && ctx.Err() == nil {
-		s.strike("expired rows can't be removed", err)
+		if more || err != nil {
+			return more && err == nil
+		}
 	}
-	return more && err == nil
+	return false
 }
 
 // runFinalChores runs the chores that are due when the service stops. They get a time-out of

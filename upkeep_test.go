@@ -313,6 +313,40 @@ func (s *service) expiredAnswers(n int) {
 		SELECT randomblob(32), zeroblob(32), x'00', '1999-12-31T00:00:00Z' FROM n`)
 }
 
+func TestSweep_keepsEventsAndTokensAsLongAsItIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, func(_ *storeOptions, o *serverOptions) {
+			o.keepEvents, o.keepTokens = span{rest: days(40)}, span{years: 1}
+		})
+		token := s.token(s.account, scopeEvents) // for an hour
+		revoked, err := s.keys.verify(s.token(s.account, scopeEvents))
+		s.check(err)
+		s.sql(`UPDATE tokens SET expires_at = '2010-01-01T00:00:00Z', revoked_at = ? WHERE id = ?`,
+			newStamp(time.Now()), revoked.ID)
+		s.fillEvents(s.account, eventLeadCreated, 3*sweptAtOnce)
+		s.sql(`UPDATE events SET at = ?`, newStamp(time.Now()))
+		for _, c := range []struct {
+			after          time.Duration
+			events, tokens int
+		}{
+			{days(40), 3*sweptAtOnce + 1, 2},
+			{time.Second, 1, 2}, // those of the beginning are gone
+			{days(366-40) - time.Minute, 0, 2},
+			{2 * time.Hour, 1, 0},
+		} {
+			s.announce(s.account, eventLeadCreated)
+			time.Sleep(c.after)
+			s.sweepAll()
+			events, tokens := s.count(`SELECT count(*) FROM events`), s.count(`SELECT count(*) FROM tokens`)
+			if events != c.events || tokens != c.tokens {
+				t.Errorf("%v later there are %d events and %d tokens, want %d and %d", c.after, events, tokens, c.events, c.tokens)
+			}
+		}
+		s.get("/events", "Authorization: Bearer "+token).is(401)
+	})
+}
+
 func TestSweep_goesOnUntilNothingIsDueAndLetsOthersInBetween(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
