@@ -247,16 +247,23 @@ func (w *webhookWorker) step(calls context.Context) {
 	}
 	w.record()
 	w.reload()
-	w.mu.Lock()
-	noted := w.noted
-	if len(noted) > 0 {
-		w.noted = map[writtenEvent]bool{}
-	}
-	w.mu.Unlock()
-	if len(noted) > 0 {
+	if noted := w.takeNoted(); noted != nil {
 		w.markWanting(noted)
 	}
 	w.fill(calls)
+}
+
+// takeNoted returns the events of which note was told since the last call, nil if there are none. note
+// does not change what it has returned.
+func (w *webhookWorker) takeNoted() map[writtenEvent]bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.noted) == 0 {
+		return nil
+	}
+	noted := w.noted
+	w.noted = map[writtenEvent]bool{}
+	return noted
 }
 
 // markWanting has the webhooks that want events which were written look for them.
