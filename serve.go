@@ -108,7 +108,7 @@ var (
 	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
 		help: "first day (UTC) on which /api/legacy/ answers 410 Gone", hasVariable: true}
 	optKeepEvents = option{name: "keep-events", value: "DURATION", def: "400d",
-		help: "how long events are kept; at least 31d, since those of 30 days can be sent to webhooks again",
+		help:        "how long events are kept; at least 31d, since those of 30 days can be sent to webhooks again",
 		hasVariable: true}
 	optKeepTokens = option{name: "keep-tokens", value: "DURATION", def: "90d",
 		help: "how long the record of an issued token is kept after the token's end", hasVariable: true}

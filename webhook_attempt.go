@@ -106,9 +106,11 @@ type progress struct {
 }
 
 // record writes what came of the attempts that are back, and how far their webhooks are, in one
-// transaction. When that fails, nothing is sent until it has succeeded.
+// transaction. It waits recordDelay for others to come back, so that requests which write seldom have to
+// wait for it. When it fails, nothing is sent until it has succeeded.
 func (w *webhookWorker) record() {
-	if len(w.unrecorded) == 0 && !w.saveAll || w.steady().Before(w.recordFrom) {
+	early := w.steady().Before(w.recordFrom) && (w.recordFailed || len(w.unrecorded) < maxUnrecorded)
+	if len(w.unrecorded) == 0 && !w.saveAll || early {
 		return
 	}
 	lanes := w.progressMade()
@@ -123,9 +125,9 @@ func (w *webhookWorker) record() {
 			}
 			return recordProgress(t, lanes)
 		})
-		if err != nil {
+		if w.recordFailed = err != nil; w.recordFailed {
 			w.strike(faultWebhookResult, err)
-			w.recordFrom = w.steady().Add(recordRetry)
+			w.recordIn(recordRetry)
 			return
 		}
 	}
@@ -139,10 +141,27 @@ func (w *webhookWorker) record() {
 			}
 		}
 	}
+	now := w.steady()
 	for _, a := range w.unrecorded {
-		w.settle(a)
+		s := a.sender
+		if a.lane == nil {
+			delete(s.retrying, a.seq)
+		}
+		if !a.missing && a.queue == s.number {
+			s.failingSaved = !a.succeeded()
+		}
+		if due := now.Add(a.delay); a.delay > 0 && (s.retryAt.IsZero() || due.Before(s.retryAt)) {
+			s.retryAt = due
+		}
+		w.markBusy(s)
 	}
 	w.unrecorded = w.unrecorded[:0]
+}
+
+// recordIn has record called, and not before, after a time.
+func (w *webhookWorker) recordIn(delay time.Duration) {
+	w.recordFrom = w.steady().Add(delay)
+	w.recordTimer.Reset(delay)
 }
 
 // progressMade returns how far the webhooks are of which attempts are back, or all with saveAll, where
@@ -210,7 +229,7 @@ func (w *webhookWorker) recordAttempt(t *tx, a *attempt, failing map[int64]bool)
 		return err
 	}
 	if a.succeeded() {
-		if failing[a.queue] || !a.sender.FailingSince.IsZero() {
+		if failing[a.queue] || a.sender.failingSaved {
 			err = t.setFailing(a.queue, stamp{})
 		}
 	} else {
@@ -294,33 +313,25 @@ func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
 
 // settle frees the place of an attempt, and takes over what it tells about its webhook.
 func (w *webhookWorker) settle(a *attempt) {
-	s, now := a.sender, w.steady()
+	s := a.sender
 	s.sending--
 	w.count(a, -1)
-	if a.lane == nil && !a.test {
-		delete(s.retrying, a.seq)
-	}
-	if due := now.Add(a.delay); a.delay > 0 && (s.retryAt.IsZero() || due.Before(s.retryAt)) {
-		s.retryAt = due
-	}
 	w.markBusy(s)
 	switch {
 	case a.canceled || a.missing:
 		return
 	case a.succeeded():
 		w.succeeded.Add(1)
-		s.cautious, s.slow, s.FailingSince = false, a.took > slowAnswer, stamp{}
+		s.cautious, s.failing, s.slow = false, false, a.took > slowAnswer
 		return
 	}
 	w.failed.Add(1)
-	if s.FailingSince.IsZero() {
-		s.FailingSince = newStamp(w.now())
-	}
+	s.failing = true
 	switch a.status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusGatewayTimeout:
 		s.cautious = true
 	}
 	if a.pause > 0 && (a.status == http.StatusTooManyRequests || a.status == http.StatusServiceUnavailable) {
-		s.pausedUntil = now.Add(a.pause)
+		s.pausedUntil = w.steady().Add(a.pause)
 	}
 }

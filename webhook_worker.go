@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -22,9 +23,11 @@ const (
 	maxReady           = 64  // numbers of events that a webhook's lane holds in memory
 	slowAnswer         = 2 * time.Second
 	webhookTick        = 250 * time.Millisecond
-	webhookReload      = time.Second // least time between two reloads that a foreign commit causes
-	webhookSave        = time.Minute // between two looks for events that no webhook wants, so that none is read twice
-	webhookSweep       = time.Minute // between two removals of what is kept no longer
+	webhookReload      = time.Second           // least time between two reloads that a foreign commit causes
+	webhookSave        = time.Minute           // between two looks for events that no webhook wants, so that none is read twice
+	webhookSweep       = time.Minute           // between two removals of what is kept no longer
+	recordDelay        = 50 * time.Millisecond // in which results are gathered
+	maxUnrecorded      = 256
 	recordRetry        = time.Second // after results could not be recorded
 	webhookStop        = 5 * time.Second
 	faultWebhooksRead  = "webhooks can't be read"
@@ -38,8 +41,8 @@ const (
 //
 // The path of an event: a transaction that wrote it is committed → the writer calls note → run marks
 // the lanes of the webhooks that want it → fill reads the numbers of their next events and begins
-// attempts → an attempt reads its event, posts it, and passes itself back → record writes what came of
-// all that are back, and how far each lane is, in one transaction → settle frees their places.
+// attempts → an attempt reads its event, posts it, and passes itself back → take frees its place →
+// record writes what came of all that are back, and how far their lanes are, in one transaction.
 type webhookWorker struct {
 	store    *store
 	keys     func() *keyring
@@ -60,19 +63,20 @@ type webhookWorker struct {
 	noted   map[writtenEvent]bool // that a webhook wants, since run last looked
 	changed bool                  // webhooks or accounts have changed since then
 
-	senders    map[string]*webhookSender // by the webhook's id
-	busy       []*webhookSender          // that may have something to send, in the order of their turns
-	version    version                   // of webhooks, as read last
-	reloadedAt time.Time                 // by the steady clock, as all times below
-	savedAt    time.Time
-	unrecorded []*attempt     // that are back
-	recordFrom time.Time      // not before: the last try failed
-	fillFrom   time.Time      // not before: the database could not be read
-	saveAll    bool           // record how far every lane is
-	flying     int            // attempts whose goroutines run
-	sending    int            // those, and the ones that are not recorded
-	suspects   int            // of sending, those to webhooks that are failing, slow or not enabled
-	perAccount map[string]int // of sending
+	senders      map[string]*webhookSender // by the webhook's id
+	busy         []*webhookSender          // that may have something to send, in the order of their turns
+	version      version                   // of webhooks, as read last
+	reloadedAt   time.Time                 // by the steady clock, as all times below
+	savedAt      time.Time
+	unrecorded   []*attempt     // that are back
+	recordFrom   time.Time      // not before, unless there are many
+	recordFailed bool           // the last try failed
+	recordTimer  *time.Timer    // fires at recordFrom
+	fillFrom     time.Time      // not before: the database could not be read
+	saveAll      bool           // record how far every lane is
+	flying       int            // attempts that are under way
+	suspects     int            // of flying, those to webhooks that are failing, slow or not enabled
+	perAccount   map[string]int // of flying, by the webhook's account
 
 	sweptAt time.Time // owned by sweep
 
@@ -94,6 +98,7 @@ func newWebhookWorker(st *store) *webhookWorker {
 		perAccount: map[string]int{},
 	}
 	w.wanted.Store(&map[string][]codeList{})
+	w.recordTimer = time.NewTimer(0)
 	return w
 }
 
@@ -107,13 +112,15 @@ type webhookSender struct {
 	retryAt  time.Time      // when the next retry is due, by the steady clock; zero: none is
 	turn     bool           // the last attempt was a retry, so the next is not
 
-	sending     int       // attempts that are not settled
-	testing     int64     // the test that is being sent
-	slow        bool      // the last answer took longer than slowAnswer
-	cautious    bool      // after 429, 502 or 504: one at a time until a 2xx
-	pausedUntil time.Time // by the steady clock: it has asked for a pause
-	isBusy      bool      // it is in busy
-	gone        bool      // it is not to be sent to any more
+	sending      int       // attempts under way
+	testing      int64     // the test that is being sent
+	failing      bool      // the last attempt failed
+	failingSaved bool      // failing_since is set on disk
+	slow         bool      // the last answer took longer than slowAnswer
+	cautious     bool      // after 429, 502 or 504: one at a time until a 2xx
+	pausedUntil  time.Time // by the steady clock: it has asked for a pause
+	isBusy       bool      // it is in busy
+	gone         bool      // it is not to be sent to any more
 }
 
 // A lane is a run of an account's events that a webhook gets, in the order of their numbers.
@@ -122,7 +129,7 @@ type lane struct {
 	end     int64   // the last one
 	more    bool    // there may be others after read
 	ready   []int64 // that are wanted and not begun
-	begun   []int64 // that are not recorded
+	begun   []int64 // that are under way
 	saved   int64   // done, as it is on disk
 	endedAt int64   // end, as it is on disk
 }
@@ -145,7 +152,7 @@ func (l *lane) unread() {
 	}
 }
 
-// settle takes an event off those that are not recorded.
+// settle takes an event off those that are under way.
 func (l *lane) settle(seq int64) {
 	if i := slices.Index(l.begun, seq); i >= 0 {
 		l.begun = slices.Delete(l.begun, i, i+1)
@@ -173,6 +180,7 @@ func (w *webhookWorker) run(ctx context.Context) {
 		case <-w.wake:
 		case a := <-w.results:
 			w.take(a)
+		case <-w.recordTimer.C:
 		case <-tick.C:
 			w.store.cachesFresh() // has the writer look for foreign commits
 			w.wakeDue()
@@ -359,6 +367,8 @@ func (w *webhookWorker) update(row *webhookQueue) {
 	case row.number == 0:
 		s.live, s.replayed, s.retries, s.retryAt = nil, nil, nil, time.Time{}
 	case another:
+		s.failing = !row.FailingSince.IsZero()
+		s.failingSaved = s.failing
 		s.live = &lane{read: row.sentSeq, saved: row.sentSeq, end: maxSeq}
 		s.replayed, s.retries, s.retrying = nil, nil, map[int64]bool{}
 		s.cautious, s.pausedUntil = false, time.Time{}
@@ -386,12 +396,12 @@ func (w *webhookWorker) updateReplay(s *webhookSender, row *webhookQueue) {
 
 // fill begins as many attempts as may run, one of each webhook in turn.
 func (w *webhookWorker) fill(calls context.Context) {
-	if w.stopping() || len(w.unrecorded) > 0 || w.steady().Before(w.fillFrom) {
+	if w.stopping() || w.recordFailed || w.steady().Before(w.fillFrom) {
 		return
 	}
-	for progress := true; progress && w.sending < maxSending; {
+	for progress := true; progress && w.flying < maxSending; {
 		progress = false
-		for n := len(w.busy); n > 0 && w.sending < maxSending; n-- {
+		for n := len(w.busy); n > 0 && w.flying < maxSending; n-- {
 			s := w.busy[0]
 			w.busy = w.busy[1:]
 			begun, waits := w.begin(calls, s)
@@ -410,7 +420,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, w
 	if s.cautious {
 		most = 1
 	}
-	suspect := s.number == 0 || s.slow || !s.FailingSince.IsZero()
+	suspect := s.number == 0 || s.slow || s.failing
 	switch {
 	case s.gone || s.sending >= most:
 		return false, false // a result marks it busy again
@@ -431,7 +441,6 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, w
 	a.sender, a.webhook, a.queue, a.suspect = s, s.webhook, s.number, suspect
 	s.sending++
 	w.count(a, 1)
-	w.flying++
 	go func() {
 		w.send(calls, a)
 		w.results <- a
@@ -441,8 +450,8 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, w
 
 // count counts an attempt that begins, with 1, or is settled, with -1.
 func (w *webhookWorker) count(a *attempt, n int) {
-	w.sending += n
-	w.sendingNow.Store(int64(w.sending))
+	w.flying += n
+	w.sendingNow.Store(int64(w.flying))
 	if a.suspect {
 		w.suspects += n
 	}
@@ -542,9 +551,8 @@ func notUnless(err, sentinel error) error {
 
 // take takes back an attempt whose goroutine has ended.
 func (w *webhookWorker) take(a *attempt) {
-	w.flying--
+	w.settle(a)
 	if a.canceled {
-		w.settle(a)
 		a.sender.number, a.sender.testing = -1, 0 // so that its queue is read anew, with this event
 		w.reloadedAt, w.fillFrom = time.Time{}, w.steady().Add(recordRetry)
 		return
@@ -554,6 +562,13 @@ func (w *webhookWorker) take(a *attempt) {
 	}
 	a.id = newID("whd", a.at.Add(a.took))
 	w.unrecorded = append(w.unrecorded, a)
+	switch {
+	case w.recordFailed:
+	case a.status == http.StatusGone: // nothing else may be sent to it
+		w.recordFrom = time.Time{}
+	case len(w.unrecorded) == 1:
+		w.recordIn(recordDelay)
+	}
 }
 
 // finish ends the attempts that are under way.
