@@ -40,6 +40,13 @@ type attempt struct {
 // succeeded reports whether the webhook has accepted the event.
 func (a *attempt) succeeded() bool { return succeeded(a.status) }
 
+// unwanted reports whether an event is not to be tried again because the webhook does not name its type
+// any more. Those of a lane were chosen by what it names, and one that was not tried yet is sent because
+// somebody asked for it.
+func (a *attempt) unwanted() bool {
+	return a.lane == nil && !a.test && a.number > 1 && !slices.Contains(a.webhook.Types, string(a.event.Type))
+}
+
 // dueAt returns when an attempt that is recorded in a transaction is to be followed by the next: the
 // first whole second after its delay.
 func (a *attempt) dueAt(t *tx) stamp { return newStamp(t.exact.Add(a.delay + time.Second - 1)) }
@@ -53,7 +60,7 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 		return
 	}
 	body, err := webhookBody(&a.event)
-	if err != nil || !a.test && !slices.Contains(a.webhook.Types, string(a.event.Type)) {
+	if err != nil || a.unwanted() {
 		a.missing = true // its data are damaged, or the webhook does not want it any more
 		return
 	}

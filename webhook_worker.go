@@ -139,9 +139,11 @@ func (l *lane) done() int64 {
 }
 
 // unread has the events that are ready looked at again, since the webhook may want others now.
-func (l *lane) unread() {
-	if len(l.ready) > 0 {
-		l.read, l.ready, l.more = l.ready[0]-1, nil, true
+func (s *webhookSender) unread() {
+	for _, l := range []*lane{s.live, s.replayed} {
+		if l != nil && len(l.ready) > 0 {
+			l.read, l.ready, l.more = l.ready[0]-1, nil, true
+		}
 	}
 }
 
@@ -351,8 +353,8 @@ func (w *webhookWorker) update(row *webhookQueue) {
 		w.senders[row.webhook.ID] = s
 	}
 	another := s.live == nil || s.number != row.number
-	if s.live != nil && !slices.Equal(s.Types, row.Types) {
-		s.live.unread()
+	if !slices.Equal(s.Types, row.Types) {
+		s.unread()
 	}
 	s.webhookQueue = *row
 	switch {
@@ -488,8 +490,7 @@ func (w *webhookWorker) nextOf(s *webhookSender, l *lane) (a *attempt, looked bo
 		if !l.more {
 			return nil, false, nil
 		}
-		wanted := func(t eventType) bool { return slices.Contains(s.Types, string(t)) }
-		l.ready, l.read, l.more, err = w.store.eventsToSend(&s.webhookQueue, l.read, l.end, maxReady, wanted)
+		l.ready, l.read, l.more, err = w.store.eventsToSend(&s.webhookQueue, l.read, l.end, maxReady)
 		if err != nil || len(l.ready) == 0 {
 			return nil, l.more, err
 		}
@@ -518,12 +519,14 @@ func (w *webhookWorker) nextRetry(s *webhookSender) (*attempt, error) {
 			}
 		}
 		if len(s.retries) == 0 {
-			s.retryAt = time.Time{}
 			next, err := w.store.nextRetry(s.number, at)
-			if err == nil {
+			switch {
+			case err == nil:
 				s.retryAt = now.Add(min(next.Sub(at.Time), latestRetry))
+			case errors.Is(err, errNotFound):
+				s.retryAt, err = time.Time{}, nil
 			}
-			return nil, notUnless(err, errNotFound)
+			return nil, err
 		}
 	}
 	r := s.retries[0]
