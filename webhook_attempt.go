@@ -301,25 +301,36 @@ func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
 
 // settle frees the place of an attempt, and takes over what it tells about its webhook.
 func (w *webhookWorker) settle(a *attempt) {
-	s, now := a.sender, w.steady()
+	s := a.sender
 	s.sending--
 	w.count(a, -1)
-	if a.lane == nil && !a.test {
-		delete(s.retrying, a.seq)
-	}
-	if due := now.Add(a.delay); a.delay > 0 && (s.retryAt.IsZero() || due.Before(s.retryAt)) {
-		s.retryAt = due
-	}
+	w.dropIfGone(s)
 	w.markBusy(s)
+	if a.queue == s.number { // else it was disabled since, which says nothing about what is sent to it now
+		if a.lane == nil && !a.test {
+			delete(s.retrying, a.seq)
+		}
+		if due := w.steady().Add(a.delay); a.delay > 0 && (s.retryAt.IsZero() || due.Before(s.retryAt)) {
+			s.retryAt = due
+		}
+	}
 	switch {
 	case a.canceled || a.missing:
-		return
 	case a.succeeded():
 		w.succeeded.Add(1)
-		s.cautious, s.slow, s.FailingSince = false, a.took > slowAnswer, stamp{}
-		return
+		if a.queue == s.number {
+			s.cautious, s.slow, s.FailingSince = false, a.took > slowAnswer, stamp{}
+		}
+	default:
+		w.failed.Add(1)
+		if a.queue == s.number {
+			w.learnFromFailure(s, a)
+		}
 	}
-	w.failed.Add(1)
+}
+
+// learnFromFailure takes over what a failure tells about a webhook.
+func (w *webhookWorker) learnFromFailure(s *webhookSender, a *attempt) {
 	if s.FailingSince.IsZero() {
 		s.FailingSince = newStamp(w.now())
 	}
@@ -328,6 +339,6 @@ func (w *webhookWorker) settle(a *attempt) {
 		s.cautious = true
 	}
 	if a.pause > 0 && (a.status == http.StatusTooManyRequests || a.status == http.StatusServiceUnavailable) {
-		s.pausedUntil = now.Add(a.pause)
+		s.pausedUntil = w.steady().Add(a.pause)
 	}
 }

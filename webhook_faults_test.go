@@ -1,7 +1,9 @@
 package main
 
 import (
+	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,6 +91,40 @@ func TestWebhook_replaysOnWhenTheDatabaseCanBeReadAgain(t *testing.T) {
 		synctest.Wait()
 		if got := ids(r.take()); !slices.Equal(got, []string{want}) {
 			t.Errorf("it got %v, want %s", got, want)
+		}
+	})
+}
+
+// A webhook that hangs is disabled and enabled again: what it still holds counts.
+func TestWebhook_thatIsEnabledAnewGetsNoMoreThanFourAtATime(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+		defer s.startSending(100 * time.Millisecond)()
+		var mu sync.Mutex
+		now, most := 0, 0
+		r.setAnswer(func(http.ResponseWriter, message) {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			time.Sleep(10 * time.Second)
+			mu.Lock()
+			now--
+			mu.Unlock()
+		})
+		for range 3 {
+			s.announceToAll([]string{s.account}, eventLeadCreated, 5)
+			synctest.Wait()
+			s.sql(`UPDATE webhooks SET state = 'disabled'`)
+			time.Sleep(2 * time.Second)
+			s.sql(`UPDATE webhooks SET state = 'enabled'`)
+			time.Sleep(2 * time.Second)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if most != maxSendingWebhook {
+			t.Errorf("%d at a time, want %d", most, maxSendingWebhook)
 		}
 	})
 }

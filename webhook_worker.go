@@ -337,12 +337,18 @@ func (w *webhookWorker) reload() {
 		w.update(row)
 	}
 	for id, s := range w.senders {
-		if !present[id] {
-			s.gone = true
-			delete(w.senders, id)
-		}
+		s.gone = !present[id]
+		w.dropIfGone(s)
 	}
 	w.wanted.Store(&wanted)
+}
+
+// dropIfGone forgets a webhook that is not to be sent to any more when nothing is on its way to it: until
+// then its attempts count, should it be enabled again.
+func (w *webhookWorker) dropIfGone(s *webhookSender) {
+	if s.gone && s.sending == 0 {
+		delete(w.senders, s.ID)
+	}
 }
 
 // update takes over a webhook as it is in the database.
@@ -356,7 +362,7 @@ func (w *webhookWorker) update(row *webhookQueue) {
 	if !slices.Equal(s.Types, row.Types) {
 		s.unread()
 	}
-	s.webhookQueue = *row
+	s.webhookQueue, s.gone = *row, false
 	switch {
 	case row.number == 0:
 		s.live, s.replayed, s.retries, s.retryAt = nil, nil, nil, time.Time{}
