@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"sync"
@@ -125,6 +126,32 @@ func TestWebhook_thatIsEnabledAnewGetsNoMoreThanFourAtATime(t *testing.T) {
 		synctest.Wait()
 		if most != maxSendingWebhook {
 			t.Errorf("%d at a time, want %d", most, maxSendingWebhook)
+		}
+	})
+}
+
+// Looking for the next event of one webhook among many that it does not name must not keep the answers of
+// others from being taken.
+func TestWebhook_looksAtAPartOfALongRunOfEventsAtATime(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+		const events = 2*maxScanned + 1
+		s.sql(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+			INSERT INTO events (id, at, type, account_id, actor) SELECT 'evt_' || i, '2000-01-01T00:00:00Z',
+			'widget.created', ?, 'site' FROM n`, events, s.account)
+		want := s.announce(s.account, eventLeadCreated)
+		w := webhookWorkerOf(s.server)
+		w.step(context.Background())
+		for _, sender := range w.senders {
+			if read := sender.live.read - sender.sentSeq; read != maxScanned {
+				t.Errorf("one step looks at %d events, want %d", read, maxScanned)
+			}
+		}
+		defer s.beside(w.run)()
+		synctest.Wait()
+		if got := ids(r.take()); !slices.Equal(got, []string{want}) {
+			t.Errorf("it got %v, want %s", got, want)
 		}
 	})
 }

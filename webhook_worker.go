@@ -392,7 +392,8 @@ func (w *webhookWorker) updateReplay(s *webhookSender, row *webhookQueue) {
 	}
 }
 
-// fill begins as many attempts as may run, one of each webhook in turn.
+// fill begins as many attempts as may run, one of each webhook in turn. After a look that has found no
+// event among many it returns, and wakes run: what came back meanwhile is taken first.
 func (w *webhookWorker) fill(calls context.Context) {
 	if w.stopping() || len(w.unrecorded) > 0 || w.steady().Before(w.fillFrom) {
 		return
@@ -402,18 +403,23 @@ func (w *webhookWorker) fill(calls context.Context) {
 		for n := len(w.busy); n > 0 && w.sending < maxSending; n-- {
 			s := w.busy[0]
 			w.busy = w.busy[1:]
-			begun, waits := w.begin(calls, s)
-			if s.isBusy = begun || waits; s.isBusy {
+			begun, looked, waits := w.begin(calls, s)
+			if s.isBusy = begun || looked || waits; s.isBusy {
 				w.busy = append(w.busy, s)
+			}
+			if looked {
+				w.wakeUp()
+				return
 			}
 			progress = progress || begun
 		}
 	}
 }
 
-// begin begins the next attempt of a webhook. It reports whether it did, or has looked at events
-// without finding one; and whether the webhook waits for a place that others have.
-func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, waits bool) {
+// begin begins the next attempt of a webhook. It reports whether it did; whether it has looked at many
+// events without finding one, but there may be one after them; and whether the webhook waits for a place
+// that others have.
+func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, looked, waits bool) {
 	most := maxSendingWebhook
 	if s.cautious {
 		most = 1
@@ -421,20 +427,20 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, w
 	suspect := s.number == 0 || s.slow || !s.FailingSince.IsZero()
 	switch {
 	case s.gone || s.sending >= most:
-		return false, false // a result marks it busy again
+		return false, false, false // a result marks it busy again
 	case s.number < 0:
-		return false, true // its queue is to be read anew
+		return false, false, true // its queue is to be read anew
 	case w.perAccount[s.AccountID] >= maxSendingShare || suspect && w.suspects >= maxSendingShare:
-		return false, true
+		return false, false, true
 	}
 	a, looked, err := w.next(s)
 	if err != nil {
 		w.strike(faultWebhooksRead, err)
 		w.fillFrom = w.steady().Add(recordRetry)
-		return false, true
+		return false, false, true
 	}
 	if a == nil {
-		return looked, false
+		return false, looked, false
 	}
 	a.sender, a.webhook, a.queue, a.suspect = s, s.webhook, s.number, suspect
 	s.sending++
@@ -444,7 +450,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, w
 		w.send(calls, a)
 		w.results <- a
 	}()
-	return true, false
+	return true, false, false
 }
 
 // count counts an attempt that begins, with 1, or is settled, with -1.
