@@ -40,6 +40,13 @@ type attempt struct {
 // succeeded reports whether the webhook has accepted the event.
 func (a *attempt) succeeded() bool { return succeeded(a.status) }
 
+// unwanted reports whether an event is not to be tried again because the webhook does not name its type
+// any more. Those of a lane were chosen by what it names, and one that was not tried yet is sent because
+// somebody asked for it.
+func (a *attempt) unwanted() bool {
+	return a.lane == nil && !a.test && a.number > 1 && !slices.Contains(a.webhook.Types, string(a.event.Type))
+}
+
 // dueAt returns when an attempt that is recorded in a transaction is to be followed by the next: the
 // first whole second after its delay.
 func (a *attempt) dueAt(t *tx) stamp { return newStamp(t.exact.Add(a.delay + time.Second - 1)) }
@@ -53,7 +60,7 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 		return
 	}
 	body, err := webhookBody(&a.event)
-	if err != nil || !a.test && !slices.Contains(a.webhook.Types, string(a.event.Type)) {
+	if err != nil || a.unwanted() {
 		a.missing = true // its data are damaged, or the webhook does not want it any more
 		return
 	}
@@ -144,10 +151,13 @@ func (w *webhookWorker) record() {
 	now := w.steady()
 	for _, a := range w.unrecorded {
 		s := a.sender
+		if a.queue != s.number {
+			continue
+		}
 		if a.lane == nil {
 			delete(s.retrying, a.seq)
 		}
-		if !a.missing && a.queue == s.number {
+		if !a.missing {
 			s.failingSaved = !a.succeeded()
 		}
 		if due := now.Add(a.delay); a.delay > 0 && (s.retryAt.IsZero() || due.Before(s.retryAt)) {
@@ -316,16 +326,26 @@ func (w *webhookWorker) settle(a *attempt) {
 	s := a.sender
 	s.sending--
 	w.count(a, -1)
+	w.dropIfGone(s)
 	w.markBusy(s)
+	current := a.queue == s.number // else it was disabled since, which says nothing about what is sent now
 	switch {
 	case a.canceled || a.missing:
-		return
 	case a.succeeded():
 		w.succeeded.Add(1)
-		s.cautious, s.failing, s.slow = false, false, a.took > slowAnswer
-		return
+		if current {
+			s.cautious, s.failing, s.slow = false, false, a.took > slowAnswer
+		}
+	default:
+		w.failed.Add(1)
+		if current {
+			w.learnFromFailure(s, a)
+		}
 	}
-	w.failed.Add(1)
+}
+
+// learnFromFailure takes over what a failure tells about a webhook.
+func (w *webhookWorker) learnFromFailure(s *webhookSender, a *attempt) {
 	s.failing = true
 	switch a.status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusGatewayTimeout:

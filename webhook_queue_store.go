@@ -35,27 +35,28 @@ const maxScanned = 10_000
 var errEnough = errors.New("enough rows were read")
 
 // eventsToSend returns the numbers of up to limit events of an account after one number and up to
-// another that wanted accepts, in their order, without those that already wait to be tried again. read
-// is the number up to which it has looked, more tells that there may be others after it: it goes
-// through maxScanned rows at most.
+// another that a webhook names, in their order, without those that already wait to be tried again. What
+// it names is read together with the events: a caller that read it before could pass over those of a type
+// that was added since. read is the number up to which it has looked, more tells that there may be others
+// after it: it goes through maxScanned rows at most. With an error, read and more tell that it has not
+// looked.
 func (q *queries) eventsToSend(
-	w *webhookQueue, after, end int64, limit int, wanted func(eventType) bool,
+	w *webhookQueue, after, end int64, limit int,
 ) (seqs []int64, read int64, more bool, err error) {
 	read = after
 	scanned := 0
-	err = q.each(`SELECT seq, type, EXISTS
-		(SELECT 1 FROM webhook_retries r WHERE r.queue_id = ? AND r.event_seq = e.seq)
+	err = q.each(`SELECT seq, type IN (SELECT value FROM json_each((SELECT types FROM webhooks WHERE id = ?)))
+		AND NOT EXISTS (SELECT 1 FROM webhook_retries r WHERE r.queue_id = ? AND r.event_seq = e.seq)
 		FROM events e WHERE account_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?`,
-		[]any{w.number, w.AccountID, after, end, maxScanned}, func(scan func(...any) error) error {
+		[]any{w.ID, w.number, w.AccountID, after, end, maxScanned}, func(scan func(...any) error) error {
 			var seq int64
-			var kind eventType
-			var waits bool
-			if err := scan(&seq, &kind, &waits); err != nil {
+			var wanted bool
+			if err := scan(&seq, &wanted); err != nil {
 				return err
 			}
 			read = seq
 			scanned++
-			if !waits && wanted(kind) {
+			if wanted {
 				seqs = append(seqs, seq)
 			}
 			if len(seqs) == limit {
@@ -63,13 +64,15 @@ func (q *queries) eventsToSend(
 			}
 			return nil
 		})
-	if errors.Is(err, errEnough) {
+	switch {
+	case errors.Is(err, errEnough):
 		return seqs, read, true, nil
-	}
-	if scanned < maxScanned && err == nil && end < maxSeq {
+	case err != nil:
+		return nil, after, true, err
+	case scanned < maxScanned && end < maxSeq:
 		read = end
 	}
-	return seqs, read, scanned == maxScanned, err
+	return seqs, read, scanned == maxScanned, nil
 }
 
 // maxSeq is above every number of an event.

@@ -146,9 +146,11 @@ func (l *lane) done() int64 {
 }
 
 // unread has the events that are ready looked at again, since the webhook may want others now.
-func (l *lane) unread() {
-	if len(l.ready) > 0 {
-		l.read, l.ready, l.more = l.ready[0]-1, nil, true
+func (s *webhookSender) unread() {
+	for _, l := range []*lane{s.live, s.replayed} {
+		if l != nil && len(l.ready) > 0 {
+			l.read, l.ready, l.more = l.ready[0]-1, nil, true
+		}
 	}
 }
 
@@ -343,12 +345,18 @@ func (w *webhookWorker) reload() {
 		w.update(row)
 	}
 	for id, s := range w.senders {
-		if !present[id] {
-			s.gone = true
-			delete(w.senders, id)
-		}
+		s.gone = !present[id]
+		w.dropIfGone(s)
 	}
 	w.wanted.Store(&wanted)
+}
+
+// dropIfGone forgets a webhook that is not to be sent to any more when nothing is on its way to it: until
+// then its attempts count, should it be enabled again.
+func (w *webhookWorker) dropIfGone(s *webhookSender) {
+	if s.gone && s.sending == 0 {
+		delete(w.senders, s.ID)
+	}
 }
 
 // update takes over a webhook as it is in the database.
@@ -359,10 +367,10 @@ func (w *webhookWorker) update(row *webhookQueue) {
 		w.senders[row.webhook.ID] = s
 	}
 	another := s.live == nil || s.number != row.number
-	if s.live != nil && !slices.Equal(s.Types, row.Types) {
-		s.live.unread()
+	if !slices.Equal(s.Types, row.Types) {
+		s.unread()
 	}
-	s.webhookQueue = *row
+	s.webhookQueue, s.gone = *row, false
 	switch {
 	case row.number == 0:
 		s.live, s.replayed, s.retries, s.retryAt = nil, nil, nil, time.Time{}
@@ -394,7 +402,8 @@ func (w *webhookWorker) updateReplay(s *webhookSender, row *webhookQueue) {
 	}
 }
 
-// fill begins as many attempts as may run, one of each webhook in turn.
+// fill begins as many attempts as may run, one of each webhook in turn. After a look that has found no
+// event among many it returns, and wakes run: what came back meanwhile is taken first.
 func (w *webhookWorker) fill(calls context.Context) {
 	if w.stopping() || w.recordFailed || w.steady().Before(w.fillFrom) {
 		return
@@ -404,18 +413,23 @@ func (w *webhookWorker) fill(calls context.Context) {
 		for n := len(w.busy); n > 0 && w.flying < maxSending; n-- {
 			s := w.busy[0]
 			w.busy = w.busy[1:]
-			begun, waits := w.begin(calls, s)
-			if s.isBusy = begun || waits; s.isBusy {
+			begun, looked, waits := w.begin(calls, s)
+			if s.isBusy = begun || looked || waits; s.isBusy {
 				w.busy = append(w.busy, s)
+			}
+			if looked {
+				w.wakeUp()
+				return
 			}
 			progress = progress || begun
 		}
 	}
 }
 
-// begin begins the next attempt of a webhook. It reports whether it did, or has looked at events
-// without finding one; and whether the webhook waits for a place that others have.
-func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, waits bool) {
+// begin begins the next attempt of a webhook. It reports whether it did; whether it has looked at many
+// events without finding one, but there may be one after them; and whether the webhook waits for a place
+// that others have.
+func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, looked, waits bool) {
 	most := maxSendingWebhook
 	if s.cautious {
 		most = 1
@@ -423,20 +437,20 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, w
 	suspect := s.number == 0 || s.slow || s.failing
 	switch {
 	case s.gone || s.sending >= most:
-		return false, false // a result marks it busy again
+		return false, false, false // a result marks it busy again
 	case s.number < 0:
-		return false, true // its queue is to be read anew
+		return false, false, true // its queue is to be read anew
 	case w.perAccount[s.AccountID] >= maxSendingShare || suspect && w.suspects >= maxSendingShare:
-		return false, true
+		return false, false, true
 	}
 	a, looked, err := w.next(s)
 	if err != nil {
 		w.strike(faultWebhooksRead, err)
 		w.fillFrom = w.steady().Add(recordRetry)
-		return false, true
+		return false, false, true
 	}
 	if a == nil {
-		return looked, false
+		return false, looked, false
 	}
 	a.sender, a.webhook, a.queue, a.suspect = s, s.webhook, s.number, suspect
 	s.sending++
@@ -445,7 +459,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, w
 		w.send(calls, a)
 		w.results <- a
 	}()
-	return true, false
+	return true, false, false
 }
 
 // count counts an attempt that begins, with 1, or is settled, with -1.
@@ -497,8 +511,7 @@ func (w *webhookWorker) nextOf(s *webhookSender, l *lane) (a *attempt, looked bo
 		if !l.more {
 			return nil, false, nil
 		}
-		wanted := func(t eventType) bool { return slices.Contains(s.Types, string(t)) }
-		l.ready, l.read, l.more, err = w.store.eventsToSend(&s.webhookQueue, l.read, l.end, maxReady, wanted)
+		l.ready, l.read, l.more, err = w.store.eventsToSend(&s.webhookQueue, l.read, l.end, maxReady)
 		if err != nil || len(l.ready) == 0 {
 			return nil, l.more, err
 		}
@@ -527,12 +540,14 @@ func (w *webhookWorker) nextRetry(s *webhookSender) (*attempt, error) {
 			}
 		}
 		if len(s.retries) == 0 {
-			s.retryAt = time.Time{}
 			next, err := w.store.nextRetry(s.number, at)
-			if err == nil {
+			switch {
+			case err == nil:
 				s.retryAt = now.Add(min(next.Sub(at.Time), latestRetry))
+			case errors.Is(err, errNotFound):
+				s.retryAt, err = time.Time{}, nil
 			}
-			return nil, notUnless(err, errNotFound)
+			return nil, err
 		}
 	}
 	r := s.retries[0]

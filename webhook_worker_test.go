@@ -1013,7 +1013,7 @@ func TestQuery_aboutSendingWebhooksReadsOnlyWhatIsSent(t *testing.T) {
 			for _, step := range s.plan(query) {
 				allWebhooks := step == "SCAN w" && strings.Contains(query, "w.test_seq IS NOT NULL") // webhookQueues
 				if strings.HasPrefix(step, "SCAN ") && !strings.HasPrefix(step, "SCAN CONSTANT") && !allWebhooks &&
-					!strings.HasPrefix(step, "SCAN (") || strings.HasPrefix(step, "USE TEMP B-TREE") {
+					!strings.HasPrefix(step, "SCAN (") && !strings.HasPrefix(step, "SCAN json_each") || strings.HasPrefix(step, "USE TEMP B-TREE") {
 					t.Errorf("%s\n%s", step, strings.Join(strings.Fields(query), " "))
 				}
 			}

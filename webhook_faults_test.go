@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// foreign changes rows as another process does, so that the worker does not notice at once.
+func (s *service) foreign(query string, args ...any) {
+	s.t.Helper()
+	other, err := openStore(s.store.path, storeOptions{noCheckpoints: true})
+	s.check(err)
+	s.check(other.update(s.t.Context(), func(t *tx) error { _, err := t.exec(query, args...); return err }))
+	s.check(other.close())
+}
+
+// A command names another type for a webhook. Before the worker has read that, an event of the new type is
+// written, and one of the old type after it, for which the worker looks at both.
+func TestWebhook_getsATypeFromTheMomentItIsNamed(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+		defer s.startSending(time.Hour)()
+		s.announce(s.account, eventLeadCreated)
+		synctest.Wait()
+		r.take()
+		s.foreign(`UPDATE webhooks SET types = '["lead.created","widget.created"]'`)
+		want := []string{s.announce(s.account, eventWidgetCreated), s.announce(s.account, eventLeadCreated)}
+		time.Sleep(3 * time.Hour)
+		synctest.Wait()
+		if got := ids(r.take()); !sameSet(got, want) {
+			t.Errorf("it got %v, want %v", got, want)
+		}
+	})
+}
+
+// sameSet reports whether two lists have the same elements, in any order.
+func sameSet(a, b []string) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.Sort(a)
+	slices.Sort(b)
+	return slices.Equal(a, b)
+}
+
+// An event is retried by hand whose type the webhook does not name any more.
+func TestWebhook_deliveryOfATypeThatIsNotNamedAnyMoreIsRetriedByHand(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		hook := s.subscribe(s.account, r.url("/"), eventLeadCreated)
+		defer s.startSending(time.Second)()
+		sent := s.announce(s.account, eventLeadCreated)
+		synctest.Wait()
+		r.take()
+		s.foreign(`UPDATE webhooks SET types = '["widget.created"]'`)
+		time.Sleep(3 * time.Second)
+		var delivery string
+		s.check(s.store.one(`SELECT id FROM deliveries`, nil, &delivery))
+		s.must("webhook", "retry", hook, delivery)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if got := ids(r.take()); !slices.Equal(got, []string{sent}) {
+			t.Errorf("it got %v, want %s", got, sent)
+		}
+	})
+}
+
+// The events can't be read for a while, in which some are to be replayed.
+func TestWebhook_replaysOnWhenTheDatabaseCanBeReadAgain(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+		stop := s.startSending(time.Second)
+		want := s.announce(s.account, eventLeadCreated)
+		synctest.Wait()
+		stop()
+		r.take()
+		s.sql(`UPDATE webhook_queues SET replay_seq = 0, replay_end = sent_seq`)
+		s.change(func(t *tx) error { _, err := t.exec(`ALTER TABLE events RENAME TO gone`); return err })
+		defer s.startSending(time.Second)()
+		time.Sleep(10 * time.Second)
+		s.change(func(t *tx) error {
+			t.invalidate() // so that the worker does not read the webhooks anew
+			_, err := t.exec(`ALTER TABLE gone RENAME TO events`)
+			return err
+		})
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := ids(r.take()); !slices.Equal(got, []string{want}) {
+			t.Errorf("it got %v, want %s", got, want)
+		}
+	})
+}
+
+// A webhook that hangs is disabled and enabled again: what it still holds counts.
+func TestWebhook_thatIsEnabledAnewGetsNoMoreThanFourAtATime(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+		defer s.startSending(100 * time.Millisecond)()
+		var mu sync.Mutex
+		now, most := 0, 0
+		r.setAnswer(func(http.ResponseWriter, message) {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			time.Sleep(10 * time.Second)
+			mu.Lock()
+			now--
+			mu.Unlock()
+		})
+		for range 3 {
+			s.announceToAll([]string{s.account}, eventLeadCreated, 5)
+			synctest.Wait()
+			s.sql(`UPDATE webhooks SET state = 'disabled'`)
+			time.Sleep(2 * time.Second)
+			s.sql(`UPDATE webhooks SET state = 'enabled'`)
+			time.Sleep(2 * time.Second)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if most != maxSendingWebhook {
+			t.Errorf("%d at a time, want %d", most, maxSendingWebhook)
+		}
+	})
+}
+
+// Looking for the next event of one webhook among many that it does not name must not keep the answers of
+// others from being taken.
+func TestWebhook_looksAtAPartOfALongRunOfEventsAtATime(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+		const events = 2*maxScanned + 1
+		s.sql(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+			INSERT INTO events (id, at, type, account_id, actor) SELECT 'evt_' || i, '2000-01-01T00:00:00Z',
+			'widget.created', ?, 'site' FROM n`, events, s.account)
+		want := s.announce(s.account, eventLeadCreated)
+		w := webhookWorkerOf(s.server)
+		w.step(context.Background())
+		for _, sender := range w.senders {
+			if read := sender.live.read - sender.sentSeq; read != maxScanned {
+				t.Errorf("one step looks at %d events, want %d", read, maxScanned)
+			}
+		}
+		defer s.beside(w.run)()
+		synctest.Wait()
+		if got := ids(r.take()); !slices.Equal(got, []string{want}) {
+			t.Errorf("it got %v, want %s", got, want)
+		}
+	})
+}
