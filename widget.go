@@ -71,6 +71,8 @@ var widgetCommands = []command{
 		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, 1, widgetAdd},
 	{"widget list", "", "list widgets",
 		[]option{optAccount.says("show only widgets of this account")}, 0, widgetList},
+	{"widget snippet", "ID", "print the line to paste into a page, and what its Content-Security-Policy must allow",
+		nil, 1, widgetSnippet},
 	{"widget rename", "ID NAME", "give a widget another name", nil, 2, widgetRename},
 	{"widget remove", "ID", "remove a widget with everything that it counted",
 		[]option{optForce.says("remove it although it has counted something")}, 1, widgetRemove},
