@@ -67,6 +67,37 @@ func TestScript_followsTheBaseAddressAndKeepsTheEarlierOne(t *testing.T) {
 	s.get("/" + before.path).is(404)
 }
 
+// TestScript_releasedOnesAreStillThere holds the hashes of testdata/widget-released.txt, which are of the
+// texts before the base address is put in.
+func TestScript_releasedOnesAreStillThere(t *testing.T) {
+	t.Parallel()
+	released, err := os.ReadFile("testdata/widget-released.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := scriptFiles.ReadDir("web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	present := map[string]bool{}
+	for _, name := range names {
+		source, err := scriptFiles.ReadFile("web/" + name.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		present[newWidgetScript(source, "{{base}}").integrity] = true
+	}
+	for _, line := range strings.Fields(string(released)) {
+		if !present[line] {
+			t.Errorf("the script %s is gone, which pages name by its hash: keep it as web/widget_1.js and so on. "+
+				"If no release had it, put one of %v in its place in testdata/widget-released.txt", line, present)
+		}
+	}
+	if len(strings.Fields(string(released))) == 0 {
+		t.Error("testdata/widget-released.txt is empty")
+	}
+}
+
 func TestScript_leavesOutCommentsAndIndentation(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]string{
@@ -366,6 +397,8 @@ func (g *scriptStage) keyboard() {
 		t.Errorf("after a wrong address: %s", got)
 	}
 	g.press(".com")
+	g.script(`window.said = []; const place = document.querySelector("[role=status]");
+		new MutationObserver(() => said.push(place.textContent)).observe(place, { childList: true })`)
 	g.busy <- 503
 	g.press(keyTab + "Hello" + keyTab + keyTab + keyTab + keyEnter)
 	g.find(`//form[@aria-busy="true"]//button[@aria-disabled="true"]`)
@@ -378,6 +411,9 @@ func (g *scriptStage) keyboard() {
 	g.find(`//*[@data-widget-state="sent" and text()="Merci."]`)
 	if got := g.script(state); got != "submit|||false|Merci." {
 		t.Errorf("after the lead: %s", got)
+	}
+	if got := g.script(`return said.join("|")`); got != "Sending…|Merci." {
+		t.Errorf("the form said %s", got)
 	}
 	if got := g.script(`return document.forms[0].elements.website.checkVisibility() + document.forms[0].email.value`); got != "false" {
 		t.Errorf("the trap is shown and the field holds: %s", got)
