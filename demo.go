@@ -251,12 +251,12 @@ func seedMonth(t *tx, widget string, seed uint64) {
 			continue
 		}
 		c := counts{Views: views, Visitors: (views + 1) / 2, Clicks: views / 3, Orders: views / 9}
-		var items []itemCount
+		var items []nameCount
 		if c.Clicks > 0 {
 			dish := dishes[random.IntN(len(dishes))]
-			items = []itemCount{{Item: dish, Clicks: c.Clicks, Orders: c.Orders}}
+			items = []nameCount{{dish, counts{Clicks: c.Clicks, Orders: c.Orders}}}
 		}
-		then.addCounts(widget, c, items)
+		then.addCounts(widget, c, items, []nameCount{{"/", counts{Views: c.Views, Clicks: c.Clicks, Orders: c.Orders}}})
 	}
 }
 
