@@ -260,9 +260,14 @@ var ownerVerbs = map[string]ownerVerb{
 	"webhookAuthor.permitted": func(f *filled, t *tx, o owner) (int, error) { return oneWebhook(anAuthor.permitted(t, o, f.webhook)) },
 
 	"queries.widgets": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.widgets(o)) },
-	"queries.eachQuarter": func(_ *filled, t *tx, o owner) (n int, err error) {
-		err = t.eachQuarter(o, t.now.after(-time.Hour), t.now.after(time.Hour), func(string, string, counts) { n++ })
+	"queries.eachPeriod": func(_ *filled, t *tx, o owner) (n int, err error) {
+		err = t.eachPeriod(o, []period{{t.now.after(-time.Hour), t.now.after(time.Hour), 0}}, func(string, period, counts) { n++ })
 		return n, err
+	},
+	"reportWidgets": func(_ *filled, t *tx, o owner) (int, error) {
+		today := dateIn(time.UTC, t.now.Time)
+		report, err := reportWidgets(t.queries, o, statsRange{today, today, "day", time.UTC})
+		return int(report.Totals.Views) + len(report.Widgets), err
 	},
 }
 
@@ -439,8 +444,9 @@ func TestID_emptyNamesNoRow(t *testing.T) {
 			"seatHolders":     func(licence, _, _ string) (int, error) { return rowsOf(tx.seatHolders(licence, 10)) },
 			"lapsedDevicesOf": func(licence, _, _ string) (int, error) { return rowsOf(tx.lapsedDevicesOf(licence, until, 10)) },
 			"topItems":        func(_, _, widget string) (int, error) { return rowsOf(tx.topItems(widget, from, until, true, 10)) },
-			"eachQuarterOfWidget": func(_, _, widget string) (n int, err error) {
-				err = tx.eachQuarterOfWidget(widget, from, until, func(string, string, counts) { n++ })
+			"topPages":        func(_, _, widget string) (int, error) { return rowsOf(tx.topPages(widget, from, until, 10)) },
+			"eachPeriodOfWidget": func(_, _, widget string) (n int, err error) {
+				err = tx.eachPeriodOfWidget(widget, []period{{from, until, 0}}, func(string, period, counts) { n++ })
 				return n, err
 			},
 		} {

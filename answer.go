@@ -59,6 +59,8 @@ type document struct {
 type cacheable struct {
 	taggedBody
 	cacheControl string
+	contentType  string // "": application/json
+	policy       string // Content-Security-Policy; "": none
 }
 
 // answer writes a handler's result: one of the types above, or any other value as JSON with
@@ -79,6 +81,12 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		if etagMatches(r.Header.Values("If-None-Match"), v.tag) {
 			s.write(w, reply{status: http.StatusNotModified})
 			return
+		}
+		if v.contentType != "" {
+			w.Header().Set("Content-Type", v.contentType)
+		}
+		if v.policy != "" {
+			w.Header().Set("Content-Security-Policy", v.policy)
 		}
 		s.write(w, reply{http.StatusOK, v.body})
 		return

@@ -28,6 +28,7 @@ type demo struct {
 	receiver   string // URL
 	dir        string
 	widget     string // id
+	line       string // that includes its script
 	key        string // of a licence with two free seats
 	token      string
 	webhook    string            // id
@@ -250,12 +251,12 @@ func seedMonth(t *tx, widget string, seed uint64) {
 			continue
 		}
 		c := counts{Views: views, Visitors: (views + 1) / 2, Clicks: views / 3, Orders: views / 9}
-		var items []itemCount
+		var items []nameCount
 		if c.Clicks > 0 {
 			dish := dishes[random.IntN(len(dishes))]
-			items = []itemCount{{Item: dish, Clicks: c.Clicks, Orders: c.Orders}}
+			items = []nameCount{{dish, counts{Clicks: c.Clicks, Orders: c.Orders}}}
 		}
-		then.addCounts(widget, c, items)
+		then.addCounts(widget, c, items, []nameCount{{"/", counts{Views: c.Views, Clicks: c.Clicks, Orders: c.Orders}}})
 	}
 }
 
@@ -327,6 +328,11 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 		const text = "%s holds a database that the demo did not create: name another -dir"
 		return errors.Join(err, fmt.Errorf(text, d.dir))
 	}
+	line, err := newSnippet(d.widget, d.base)
+	if err != nil {
+		return err
+	}
+	d.line = line.HTML
 	if err := errors.Join(t.setBaseURL(d.base), t.addOrigin(id, d.page)); err != nil {
 		return err
 	}
@@ -560,10 +566,15 @@ func (l lineWriter) Write(block []byte) (int, error) {
 	return len(block), err
 }
 
-// pageHandler serves the partner's page.
+// pageHandler serves the partner's page, and takes the forms that a browser submits by itself.
 func (d *demo) pageHandler() http.Handler {
-	values := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget)
+	values := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget,
+		"{{snippet}}", d.line)
 	page := values.Replace(demoHTML)
+	send := func(w http.ResponseWriter, text string) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		fmt.Fprint(w, text)
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		host, port, _ := net.SplitHostPort(r.Host)
@@ -572,11 +583,38 @@ func (d *demo) pageHandler() http.Handler {
 			http.Redirect(w, r, d.page, http.StatusTemporaryRedirect)
 			return
 		}
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		fmt.Fprint(w, page)
+		send(w, page)
+	})
+	mux.HandleFunc("POST /order", func(w http.ResponseWriter, _ *http.Request) {
+		send(w, fmt.Sprintf(demoAnswer, "Thank you for your order",
+			"This is a demo: nobody cooks it. But the widget has counted it."))
+	})
+	mux.HandleFunc("POST /newsletter", func(w http.ResponseWriter, _ *http.Request) {
+		send(w, fmt.Sprintf(demoAnswer, "Thank you",
+			"The widget’s script did not run, so your browser sent the form to this site. The demo does not keep it."))
 	})
 	return mux
 }
+
+// demoAnswer is the page after a form, with a title and a text.
+const demoAnswer = `<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>Trattoria Altstadt</title>
+</head>
+<body>
+<main>
+<h1>%s</h1>
+<p>%s</p>
+<p><a href="/">Back to the menu</a></p>
+</main>
+</body>
+</html>
+`
 
 // text returns what the demo prints: its addresses, and lines to paste into a shell.
 func (d *demo) text() string {

@@ -127,6 +127,11 @@ func (a *docsAPI) makePages(rt *routing, ended bool) (*docsPages, error) {
 		return nil, err
 	}
 	view := a.view(rt, ended, d)
+	line, err := newSnippet(d.values["widget"], d.base)
+	if err != nil {
+		return nil, err
+	}
+	view.Widget, view.Snippet = line.Widget, line.HTML
 	calls := map[string]*docsCall{} // by method and path
 	for _, group := range view.Groups {
 		for _, c := range group.Calls {

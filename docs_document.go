@@ -45,6 +45,8 @@ type docsView struct {
 	Base, Root, Prefix string // "https://api.example.com/v1" and its parts
 	Release            string
 	Demo               bool
+	Widget             string // id in the lines that include the script
+	Snippet            string // such a line, with the script's hash
 	Idempotent         string // a curl line with an Idempotency-Key
 	LegacySunset       string
 	LegacyEnded        bool

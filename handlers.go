@@ -62,6 +62,10 @@ type rootPath struct {
 	serve func(w *response, r *http.Request)
 	open  bool // as route.open
 	page  bool // for people and crawlers: no part of the interface, so the OpenAPI document has it not
+
+	// more returns further paths that serve answers, which depend on the base addresses; nil: there are
+	// none. It is called with them, the current one first, whenever they have changed.
+	more func(bases []baseAddress) ([]string, error)
 }
 
 // A chore is background work of a wing, done once a second.
@@ -189,6 +193,8 @@ type routing struct {
 	known    []knownPath              // that nearest can name
 }
 
+var errNoBaseURL = errors.New("the database has no base address: run 'widgetd base-url set URL'")
+
 // refresh rebuilds the mux when the base addresses have changed.
 func (s *server) refresh() error {
 	bases, err := s.store.baseURLs()
@@ -199,7 +205,7 @@ func (s *server) refresh() error {
 		return nil
 	}
 	if len(bases) == 0 || !bases[0].Current {
-		return errors.New("the database has no base address: run 'widgetd base-url set URL'")
+		return errNoBaseURL
 	}
 	rt := &routing{mux: http.NewServeMux(), bases: bases, members: map[string][]extraMember{}}
 	for _, base := range bases {
@@ -214,13 +220,15 @@ func (s *server) refresh() error {
 			rt.prefixes = append(rt.prefixes, prefix)
 		}
 	}
-	s.register(rt)
+	if err := s.register(rt); err != nil {
+		return err
+	}
 	s.routing.Store(rt)
 	return nil
 }
 
 // register adds every path to the mux, with an answer to the methods that it does not have.
-func (s *server) register(rt *routing) {
+func (s *server) register(rt *routing) error {
 	handle := func(pattern string, open bool, f func(*response, *http.Request)) {
 		rt.mux.HandleFunc(pattern, func(inner http.ResponseWriter, r *http.Request) {
 			w := inner.(*response)
@@ -254,14 +262,25 @@ func (s *server) register(rt *routing) {
 		}
 	}
 	for _, root := range s.roots {
-		if !strings.HasSuffix(root.path, "/") {
-			allowed := []string{"GET", "HEAD"}
-			rt.know("", root.path, allowed)
-			handle("GET "+root.path, root.open, root.serve)
-			handle(root.path, root.open, func(w *response, req *http.Request) { s.otherMethod(w, req, allowed) })
+		if strings.HasSuffix(root.path, "/") {
+			continue // ServeHTTP looks for these itself
+		}
+		allowed, paths := []string{"GET", "HEAD"}, []string{root.path}
+		rt.know("", root.path, allowed)
+		if root.more != nil {
+			more, err := root.more(rt.bases)
+			if err != nil {
+				return err
+			}
+			paths = append(paths, more...)
+		}
+		for _, p := range paths {
+			handle("GET "+p, root.open, root.serve)
+			handle(p, root.open, func(w *response, req *http.Request) { s.otherMethod(w, req, allowed) })
 		}
 	}
 	handle("/", false, s.pathNotFound)
+	return nil
 }
 
 // pathNotFound answers a path that is none of the service's. If one is near, the problem names it.

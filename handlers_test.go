@@ -305,6 +305,7 @@ func TestRoute_answersOtherMethodsWith405AndAllow(t *testing.T) {
 		"/widget/events":             "POST, OPTIONS",
 		"/leads/erase":               "POST, OPTIONS",
 		"/widget/stats":              "GET, HEAD, OPTIONS",
+		"/widget/stats.svg":          "GET, HEAD, OPTIONS",
 		"/widget/health":             "GET, HEAD, OPTIONS",
 		"/leads":                     "GET, HEAD, OPTIONS",
 		"/licenses/x/devices":        "GET, HEAD, OPTIONS",

@@ -131,7 +131,7 @@ func checkCodesOf(o *operation, r *route, differs func(what string, want, got an
 		"internal":                true,
 		"validation_failed":       true,
 		"rate_limited":            !r.free,
-		"token_required":          r.token == tokenRequired || r.pattern == "GET /widget/stats",
+		"token_required":          r.token == tokenRequired || strings.HasPrefix(r.pattern, "GET /widget/stats"),
 		"invalid_token":           r.token != tokenIgnored,
 		"insufficient_scope":      r.scope != "",
 		"origin_not_allowed":      r.origin != originAny,

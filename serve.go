@@ -130,6 +130,7 @@ func wings(s *server) []wing {
 		licenseWing(s),
 		deviceWing(s),
 		widgetWing(s),
+		scriptWing(s),
 		eventWing(s, eventTypes()),
 		webhookWing(s, eventTypes()),
 		healthWing(s),

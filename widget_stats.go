@@ -5,8 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"path"
-	"sort"
 	"sync"
 	"time"
 )
@@ -15,15 +15,36 @@ import (
 // the time zone Zone, grouped by Interval.
 type statsRange struct {
 	From, To time.Time // midnight UTC of the calendar dates
-	Interval string    // day, week or month
+	Interval string    // one of statsIntervals
 	Zone     *time.Location
 }
+
+var statsIntervals = []string{"day", "week", "month"}
 
 const (
 	maxStatsDays     = 366
 	defaultStatsDays = 30
-	topItemsShown    = 10
+	topNamesShown    = 10
 )
+
+// setDays sets the days of a range: those that are given, where zero means not given, by default the 30
+// days that end at to, which is today by default. It returns what is wrong with them; "": nothing.
+func (r *statsRange) setDays(from, to, now time.Time) (wrong string) {
+	r.From, r.To = from, to
+	if r.To.IsZero() {
+		r.To = dateIn(r.Zone, now)
+	}
+	if r.From.IsZero() {
+		r.From = r.To.AddDate(0, 0, 1-defaultStatsDays)
+	}
+	switch days := int(r.To.Sub(r.From).Hours()/24) + 1; {
+	case days < 1:
+		return "The range ends before it begins."
+	case days > maxStatsDays:
+		return fmt.Sprintf("The range has more than %d days.", maxStatsDays)
+	}
+	return ""
+}
 
 // zones caches time zones by name, since loading one reads a file. Only zones that exist are
 // added, so it has no more entries than the machine has zones.
@@ -48,25 +69,6 @@ func loadZone(name string) (*time.Location, error) {
 func dateIn(zone *time.Location, moment time.Time) time.Time {
 	year, month, day := moment.In(zone).Date()
 	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
-}
-
-// bounds returns when the first day of the range begins and when the last one ends.
-func (r statsRange) bounds() (from, until stamp) {
-	return r.midnight(r.From), r.midnight(r.To.AddDate(0, 0, 1))
-}
-
-// midnight returns when a calendar date begins in the zone. Where the clocks skip midnight,
-// or the whole day, that is the end of the gap; time.Date may return a time before or after it.
-func (r statsRange) midnight(date time.Time) stamp {
-	year, month, day := date.Date()
-	t := time.Date(year, month, day, 0, 0, 0, 0, r.Zone)
-	switch here := t.Format(time.DateOnly); {
-	case here < date.Format(time.DateOnly):
-		_, t = t.ZoneBounds()
-	case here > date.Format(time.DateOnly):
-		t, _ = t.ZoneBounds()
-	}
-	return newStamp(t)
 }
 
 // group returns the first date of the interval that a date belongs to: the date itself, the
@@ -97,30 +99,198 @@ type widgetRow struct {
 // A series adds up counts by interval. It has a point for every interval of the range, with
 // zeros where nothing was counted.
 type series struct {
-	points []point
-	starts []string // when each day begins, in the format of the database
-	days   []int    // index in points, for each day
-	totals counts
+	points  []point
+	periods []period // in order of time; empty: no moment has a date of the range
+	totals  counts
 }
 
+// maxOffset is more than the clocks of any zone differ from UTC, and than they have ever been set.
+const maxOffset = 48 * time.Hour
+
+// newSeries makes the series of a range. A quarter-hour belongs to the date that it begins on, so the
+// periods follow the clocks of the zone: where these skip a date it has no period, and where they are set
+// back over midnight a date has two, with one of the date before in between.
 func newSeries(r statsRange) *series {
 	s := &series{points: []point{}}
+	pointOf := map[time.Time]int{} // by date
 	for date := r.From; !date.After(r.To); date = date.AddDate(0, 0, 1) {
 		label := r.group(date).Format(time.DateOnly)
 		if n := len(s.points); n == 0 || s.points[n-1].Date != label {
 			s.points = append(s.points, point{Date: label})
 		}
-		s.starts = append(s.starts, r.midnight(date).String())
-		s.days = append(s.days, len(s.points)-1)
+		pointOf[date] = len(s.points) - 1
+	}
+	end := r.To.Add(maxOffset + 24*time.Hour)
+	for t := r.From.Add(-maxOffset); t.Before(end); {
+		date, next := dateIn(r.Zone, t), nextDate(t.In(r.Zone))
+		if point, in := pointOf[date]; in {
+			s.addPeriod(period{newStamp(t), newStamp(next), point})
+		}
+		t = next
 	}
 	return s
 }
 
-// add adds the counts of a quarter-hour, which must lie in the range. quarter is its start.
-func (s *series) add(quarter string, c counts) {
-	day := sort.SearchStrings(s.starts, quarter+"~") - 1 // the last day that begins at or before it
-	s.points[s.days[max(day, 0)]].add(c)
+// nextDate returns when the date of a time ends: at midnight, or earlier, when the clocks of its zone
+// are set.
+func nextDate(t time.Time) time.Time {
+	sinceMidnight := time.Duration(t.Hour())*time.Hour + time.Duration(t.Minute())*time.Minute +
+		time.Duration(t.Second())*time.Second + time.Duration(t.Nanosecond())
+	next := t.Add(24*time.Hour - sinceMidnight)
+	if _, set := t.ZoneBounds(); !set.IsZero() && set.Before(next) {
+		return set
+	}
+	return next
+}
+
+// addPeriod adds a period that is later than all others. It goes on with the last one if it can.
+func (s *series) addPeriod(next period) {
+	if n := len(s.periods); n > 0 {
+		if last := &s.periods[n-1]; last.point == next.point && last.until == next.from {
+			last.until = next.until
+			return
+		}
+	}
+	s.periods = append(s.periods, next)
+}
+
+// bounds returns when the first period begins and when the last one ends; the same time if there is none.
+func (s *series) bounds() (from, until stamp) {
+	if len(s.periods) == 0 {
+		return stamp{}, stamp{}
+	}
+	return s.periods[0].from, s.periods[len(s.periods)-1].until
+}
+
+// add adds what was counted in a period of the series.
+func (s *series) add(in period, c counts) {
+	s.points[in.point].add(c)
 	s.totals.add(c)
+}
+
+// A statsReport is the answer of GET /widget/stats: for one widget (Widget, Name, TopItems, and
+// TopPages for callers who may see them), or for an account with a row for each of its widgets
+// (AccountID, Widgets).
+type statsReport struct {
+	Widget    string       `json:"widget,omitempty"`
+	Name      string       `json:"name,omitempty"`
+	AccountID string       `json:"account_id,omitempty"`
+	From      string       `json:"from"`
+	To        string       `json:"to"`
+	Interval  string       `json:"interval"`
+	Timezone  string       `json:"timezone"`
+	Totals    shownCounts  `json:"totals"`
+	Series    []shownPoint `json:"series"`
+	TopItems  []shownItem  `json:"top_items,omitzero"`
+	TopPages  []shownPage  `json:"top_pages,omitzero"`
+	Widgets   []widgetRow  `json:"widgets,omitzero"`
+}
+
+// shownCounts are counts as a caller may see them: Orders is nil if it may not see those.
+type shownCounts struct {
+	Views    int64  `json:"views"`
+	Visitors int64  `json:"visitors"`
+	Clicks   int64  `json:"clicks"`
+	Orders   *int64 `json:"orders,omitempty"`
+}
+
+type shownPoint struct {
+	Date string `json:"date"`
+	shownCounts
+}
+
+type shownItem struct {
+	Item   string `json:"item"`
+	Clicks int64  `json:"clicks"`
+	Orders *int64 `json:"orders,omitempty"`
+}
+
+type shownPage struct {
+	Page   string `json:"page"`
+	Views  int64  `json:"views"`
+	Clicks int64  `json:"clicks"`
+	Orders int64  `json:"orders"`
+}
+
+// show returns the counts, with or without the orders.
+func (c counts) show(withOrders bool) shownCounts {
+	return shownCounts{c.Views, c.Visitors, c.Clicks, shownOrders(c.Orders, withOrders)}
+}
+
+func shownOrders(n int64, shown bool) *int64 {
+	if !shown {
+		return nil
+	}
+	return &n
+}
+
+// report returns the report of a range with what a series has counted, with or without the orders.
+func (r statsRange) report(s *series, withOrders bool) *statsReport {
+	report := &statsReport{
+		From:     r.From.Format(time.DateOnly),
+		To:       r.To.Format(time.DateOnly),
+		Interval: r.Interval,
+		Timezone: r.Zone.String(),
+		Totals:   s.totals.show(withOrders),
+		Series:   make([]shownPoint, 0, len(s.points)),
+	}
+	for _, p := range s.points {
+		report.Series = append(report.Series, shownPoint{p.Date, p.show(withOrders)})
+	}
+	return report
+}
+
+// reportWidget makes the report for one widget from its counters, with or without orders and pages.
+func reportWidget(q *queries, w widget, r statsRange, withOrders, withPages bool) (*statsReport, error) {
+	sum := newSeries(r)
+	err := q.eachPeriodOfWidget(w.ID, sum.periods, func(_ string, p period, c counts) { sum.add(p, c) })
+	if err != nil {
+		return nil, err
+	}
+	report := r.report(sum, withOrders)
+	report.Widget, report.Name = w.ID, w.Name
+	from, until := sum.bounds()
+	items, err := q.topItems(w.ID, from, until, withOrders, topNamesShown)
+	if err != nil {
+		return nil, err
+	}
+	report.TopItems = []shownItem{}
+	for _, i := range items {
+		report.TopItems = append(report.TopItems, shownItem{i.Name, i.Clicks, shownOrders(i.Orders, withOrders)})
+	}
+	if !withPages {
+		return report, nil
+	}
+	pages, err := q.topPages(w.ID, from, until, topNamesShown)
+	report.TopPages = []shownPage{}
+	for _, p := range pages {
+		report.TopPages = append(report.TopPages, shownPage{p.Name, p.Views, p.Clicks, p.Orders})
+	}
+	return report, err
+}
+
+// reportWidgets makes the report for all widgets of an owner from their counters.
+func reportWidgets(q *queries, o owner, r statsRange) (*statsReport, error) {
+	widgets, err := q.widgets(o)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]widgetRow, len(widgets))
+	rowOf := map[string]*widgetRow{}
+	for i, w := range widgets {
+		rows[i] = widgetRow{Widget: w.ID, Name: w.Name}
+		rowOf[w.ID] = &rows[i]
+	}
+	sum := newSeries(r)
+	err = q.eachPeriod(o, sum.periods, func(id string, p period, c counts) {
+		if row := rowOf[id]; row != nil { // nil: the widget was added after widgets had been read
+			row.add(c)
+			sum.add(p, c)
+		}
+	})
+	report := r.report(sum, true)
+	report.AccountID, report.Widgets = o.account, rows
+	return report, err
 }
 
 // A visitorSet remembers who was counted as a visitor on the current UTC day, without cookies

@@ -41,14 +41,11 @@ func TestWidget_countsEventsOnDiskByQuarterHourAndItemsByUTCDay(t *testing.T) {
 		dump := s.dump()
 		for _, row := range []string{
 			"[" + widget + " 2000-01-01T00:00:00Z 2 1 3 3]", "[" + widget + " 2000-01-01T00:15:00Z 0 0 1 0]",
-			"[" + widget + " 2000-01-01 Rösti 3 1]", "[" + widget + " 2000-01-01 Pizza 0 1]",
+			"[" + widget + " 2000-01-01 Rösti 3 1]", "[" + widget + " 2000-01-01 Pizza 0 1]", "[" + widget + " 2000-01-01 /menu 1 0 0]",
 		} {
 			if !strings.Contains(dump, row+"\n") {
 				t.Errorf("no row %s in\n%s", row, dump)
 			}
-		}
-		if strings.Contains(dump, "/menu") {
-			t.Error("the page was kept")
 		}
 	})
 }
@@ -247,16 +244,16 @@ func TestWidget_countsOfABatchAreAddedUpAndWrittenOnce(t *testing.T) {
 		soup, cake := s.addWidget(s.account), s.addWidget(s.account)
 		count := func(widget string, c counts, fails error, items ...string) func(*tx) error {
 			return func(t *tx) error {
-				all := []itemCount{}
+				all := []nameCount{}
 				for _, item := range items {
-					all = append(all, itemCount{Item: item, Clicks: 1})
+					all = append(all, nameCount{item, counts{Clicks: 1}})
 				}
-				t.addCounts(widget, c, all)
+				t.addCounts(widget, c, all, nil)
 				return fails
 			}
 		}
 		names := []string{}
-		for i := range maxItems + 1 {
+		for i := range maxNames + 1 {
 			names = append(names, fmt.Sprint("dish ", i))
 		}
 		failed := errors.New("changed its mind")
@@ -279,7 +276,7 @@ func TestWidget_countsOfABatchAreAddedUpAndWrittenOnce(t *testing.T) {
 			`SELECT clicks FROM item_counts WHERE widget_id = ? AND item = 'a'`:                        2,
 			`SELECT count(*) FROM item_counts WHERE widget_id = ?`:                                     2,
 			`SELECT 1000 * count(*) + clicks FROM item_counts WHERE widget_id <> ? AND item = 'other'`: 1001,
-			`SELECT count(*) FROM item_counts WHERE widget_id <> ?`:                                    maxItems + 1,
+			`SELECT count(*) FROM item_counts WHERE widget_id <> ?`:                                    maxNames + 1,
 		} {
 			if got := s.count(query, soup); got != want {
 				t.Errorf("%s: %d, want %d", query, got, want)
@@ -613,7 +610,7 @@ func TestWidget_removedTakesItsCountersAlongAndLateCountsHurtNobody(t *testing.T
 	s.report(widget, `{"type":"view"},{"type":"click","item":"Soup"}`).is(204)
 	s.change(func(t *tx) error {
 		for i := range widgetRowsAtOnce + 10 { // more than one transaction removes
-			t.at(-time.Duration(i+1)*quarterHour).addCounts(widget, counts{Views: 1}, nil)
+			t.at(-time.Duration(i+1)*quarterHour).addCounts(widget, counts{Views: 1}, nil, nil)
 		}
 		return nil
 	})
@@ -632,8 +629,8 @@ func TestWidget_removedTakesItsCountersAlongAndLateCountsHurtNobody(t *testing.T
 	}
 	// The service may not know for a moment that the widget is gone.
 	s.change(func(t *tx) error {
-		t.addCounts(widget, counts{Views: 1}, []itemCount{{Item: "Soup", Clicks: 1}})
-		t.addCounts(other, counts{Views: 7}, nil)
+		t.addCounts(widget, counts{Views: 1}, []nameCount{{"Soup", counts{Clicks: 1}}}, []nameCount{{"/menu", counts{Views: 1}}})
+		t.addCounts(other, counts{Views: 7}, nil, nil)
 		return nil
 	})
 	if n := s.count(`SELECT views FROM widget_counts WHERE widget_id = ?`, other); n != 7 {
@@ -649,17 +646,32 @@ func statsStory(t *testing.T, o *operator) {
 		t.Errorf("widgets %v", rows)
 	}
 	o.change(func(t *tx) error {
-		t.addCounts(id, counts{Views: 4, Visitors: 2, Clicks: 1, Orders: 1}, nil)
-		t.at(-24*time.Hour).addCounts(other, counts{Views: 2}, nil)
+		t.addCounts(id, counts{Views: 4, Visitors: 2, Clicks: 1, Orders: 1}, []nameCount{{"Soup", counts{Clicks: 1, Orders: 1}}}, []nameCount{{"/menu", counts{Views: 3, Clicks: 1, Orders: 1}}})
+		t.at(-24*time.Hour).addCounts(other, counts{Views: 2}, nil, nil)
 		return t.countLegacy([]legacyCall{{Day: "2026-06-30", Path: "/api/legacy/widget/stats", Caller: o.account, Calls: 7, LastAt: t.now}})
 	})
-	if rows := o.objects("stats"); len(rows) != 2 || rows[0]["views"] != 4.0 || rows[0]["orders"] != 1.0 || rows[1]["views"] != 2.0 {
-		t.Errorf("statistics %v", rows)
+	all := o.object("stats")
+	if rows, _ := all["widgets"].([]any); len(rows) != 2 || fmt.Sprint(all["totals"]) != "map[clicks:1 orders:1 views:6 visitors:2]" || fmt.Sprint(rows[1].(map[string]any)["views"]) != "2" {
+		t.Errorf("statistics %v", all)
+	}
+	if table := o.do("stats", "-wide"); !strings.Contains(table, "6 views, 2 visitors, 1 click, 1 order\n") || !strings.Contains(table, id+"  Lunch   4 ") || !strings.Contains(table, other+"  Dinner  2 ") {
+		t.Errorf("statistics:\n%s", table)
 	}
 	out := o.do("stats", "-widget", id, "-wide")
-	if lines := strings.Split(strings.TrimSpace(out), "\n"); strings.Contains(out, other) || len(lines) != 34 || !strings.Contains(out, " "+strings.Repeat("█", 40)+"\n") {
-		t.Errorf("%d lines:\n%s", len(lines), out)
+	if strings.Contains(out, other) || strings.Count(out, "\n") != 42 || !strings.Contains(out, " "+strings.Repeat("█", 40)+"\n") ||
+		!strings.Contains(out, "\nTOP-ITEM  CLICKS  ORDERS\nSoup      1       1\n") || !strings.Contains(out, "\nTOP-PAGE  VIEWS  CLICKS  ORDERS\n/menu     3      1       1\n") {
+		t.Errorf("%d lines:\n%s", strings.Count(out, "\n"), out)
 	}
+	one := o.object("stats", "-widget", id, "-interval", "month", "-timezone", "Asia/Tokyo", "-from", "2026-01-01", "-to", "2026-12-31")
+	if fmt.Sprintln(one["top_pages"], one["top_items"], len(one["series"].([]any)), one["timezone"]) != "[map[clicks:1 orders:1 page:/menu views:3]] [map[clicks:1 item:Soup orders:1]] 12 Asia/Tokyo\n" {
+		t.Errorf("one widget %v", one)
+	}
+	o.fails("-from must be a date, YYYY-MM-DD, not \"yesterday\"", "stats", "-from", "yesterday")
+	o.fails("-from and -to: the range ends before it begins", "stats", "-from", "2026-02-01", "-to", "2026-01-31")
+	o.fails("-from and -to: the range has more than 366 days", "stats", "-from", "2025-01-01", "-to", "2026-01-02")
+	o.fails("-interval must be one of day, week, month, not \"year\"", "stats", "-interval", "year")
+	o.fails("-timezone must be a time zone of the IANA database, like Europe/Zurich, not \"Mars\"", "stats", "-timezone", "Mars")
+	o.fails("not found", "stats", "-widget", "wgt_00000000000000000000000000")
 	o.fails("has 1 row of what it counted, which would be lost: add -force", "widget", "remove", other)
 	if got := o.object("widget", "remove", other, "-force"); got["rows"] != 1.0 {
 		t.Errorf("removed %v", got)

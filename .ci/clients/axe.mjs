@@ -1,0 +1,83 @@
+// Looks for what WCAG 2.1 AA forbids, with axe-core in Chromium, on the demo's page and on the service's
+// pages: light and dark, as wide as a telephone and as a desk. It prints a line for each page, and
+// what is wrong with it; then it exits with 1. DEMO and ROOT are the addresses of the demo's page and of its
+// service:
+//
+//	DEMO=http://127.0.0.1:8081/ ROOT=http://127.0.0.1:8080 node axe.mjs
+import { spawn } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+
+const { DEMO, ROOT } = process.env;
+if (!DEMO || !ROOT) throw new Error("DEMO and ROOT must be set");
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const profile = mkdtempSync(join(tmpdir(), "axe-"));
+
+// start starts the driver of Chromium and returns its address.
+const driver = spawn("chromedriver", ["--port=0"], { stdio: ["ignore", "pipe", "inherit"] });
+const start = async () => {
+  for await (const line of createInterface({ input: driver.stdout })) {
+    const found = line.match(/started successfully on port (\d+)/);
+    if (found) return `http://127.0.0.1:${found[1]}`;
+  }
+  throw new Error("chromedriver does not start");
+};
+
+// call sends a command of WebDriver and returns its value.
+const call = async (method, url, body) => {
+  const answer = await fetch(url, { method, body: body && JSON.stringify(body) });
+  const { value } = await answer.json();
+  if (!answer.ok) throw new Error(`${method} ${url}: ${value.message}`);
+  return value;
+};
+
+// The page with what a person sees after a mistake.
+const mistake = `const done = arguments[0], form = document.querySelector("form[data-widget-lead]");
+  form.elements.email.value = "guest@example";
+  form.querySelector("button").click();
+  new MutationObserver(() => form.querySelector("[aria-invalid]") && done()).observe(form, { subtree: true, attributes: true });`;
+
+const pages = [
+  { name: "demo", url: DEMO },
+  { name: "demo, wrong address", url: DEMO, script: mistake },
+  { name: "docs", url: ROOT + "/docs" },
+  { name: "home", url: ROOT + "/" },
+];
+let wrong = 0;
+try {
+  const base = await start();
+  const args = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", `--user-data-dir=${profile}`];
+  const { sessionId } = await call("POST", `${base}/session`, { capabilities: { alwaysMatch: {
+    browserName: "chrome", "goog:chromeOptions": { args }, timeouts: { script: 60_000 } } } });
+  const session = `${base}/session/${sessionId}`;
+  const emulate = (cmd, params) => call("POST", `${session}/goog/cdp/execute`, { cmd, params });
+  const run = (script) => call("POST", `${session}/execute/async`, { script, args: [] });
+  for (const scheme of ["light", "dark"]) {
+    for (const width of [360, 1280]) {
+      await emulate("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: scheme }] });
+      await emulate("Emulation.setDeviceMetricsOverride", { width, height: 900, deviceScaleFactor: 1, mobile: false });
+      for (const { name, url, script } of pages) {
+        await call("POST", `${session}/url`, { url });
+        if (script) await run(script);
+        const { passes, violations } = await run(`const done = arguments[0]; ${axe};
+          axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"] })
+            .then(({ passes, violations }) => done({ passes: passes.length, violations }), (e) => done({ passes: 0, violations: [{ id: String(e), nodes: [] }] }));`);
+        console.log(`${name}, ${scheme}, ${width} wide: ${passes} rules hold, ${violations.length} don't`);
+        for (const v of violations) {
+          console.log(`  ${v.id}: ${v.help}`);
+          for (const node of v.nodes) console.log(`    ${node.target.join(" ")}: ${node.failureSummary.replaceAll("\n", " ")}`);
+        }
+        wrong += violations.length + (passes < 10); // fewer rules: the page is not what was meant
+      }
+    }
+  }
+  await call("DELETE", session);
+} finally {
+  driver.kill();
+  rmSync(profile, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 });
+}
+process.exitCode = wrong ? 1 : 0;

@@ -1,0 +1,472 @@
+package main
+
+import (
+	"cmp"
+	"crypto/sha512"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestScript_isServedToEverySiteAndMayBeKept(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	script, err := presentScript(testBase)
+	s.check(err)
+	for path, caching := range map[string]string{
+		"//widget.js":     "public, max-age=3600",
+		"/" + script.path: "public, max-age=31536000, immutable",
+	} {
+		a := s.get(path, "Origin: https://nobody.example").is(200).has("Content-Type: text/javascript; charset=utf-8", "Cache-Control: "+caching,
+			"Access-Control-Allow-Origin: *", "X-Content-Type-Options: nosniff", "Cross-Origin-Resource-Policy: cross-origin", "Vary: Accept-Encoding")
+		if a.body != string(script.text) || !strings.Contains(a.body, `"`+testBase+`"`) || strings.Contains(a.body, "{{") {
+			t.Errorf("%s is %d bytes: %.300s", path, len(a.body), a.body)
+		}
+		if sum := sha512.Sum384([]byte(a.body)); script.integrity != "sha384-"+base64.StdEncoding.EncodeToString(sum[:]) {
+			t.Errorf("%s: the integrity is %s", path, script.integrity)
+		}
+		s.get(path, "If-None-Match: "+a.header.Get("ETag")).is(304)
+		s.do("OPTIONS", path, "", "Origin: https://nobody.example", "Access-Control-Request-Method: GET").is(204).has("Access-Control-Allow-Origin: *")
+		s.post(path, "{}").is(405, "method_not_allowed")
+		if small := s.get(path, "Accept-Encoding: gzip").has("Content-Encoding: gzip"); len(small.body) >= 4<<10 {
+			t.Errorf("%s has %d bytes compressed", path, len(small.body))
+		}
+	}
+	s.get("//widget-000000000000.js").is(404, "not_found") // another script there would not fit its hash
+}
+
+func TestScript_followsTheBaseAddressAndKeepsTheEarlierOne(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	const other = "https://api.example.com/api/v1"
+	before, err := presentScript(testBase)
+	s.check(err)
+	after, err := presentScript(other)
+	s.check(err)
+	if before.path == after.path {
+		t.Fatalf("both have the path %s", before.path)
+	}
+	s.get("/" + after.path).is(404)
+	s.must("base-url", "set", other)
+	s.check(s.server.refresh())
+	for path, want := range map[string]widgetScript{"//widget.js": after, "/" + after.path: after, "/" + before.path: before} {
+		if got := s.get(path).is(200).body; got != string(want.text) {
+			t.Errorf("%s: %.100s", path, got)
+		}
+	}
+	s.must("base-url", "remove", testBase)
+	s.check(s.server.refresh())
+	s.get("/" + before.path).is(404)
+}
+
+// TestScript_releasedOnesAreStillThere holds the hashes of testdata/widget-released.txt, which are of the
+// texts before the base address is put in.
+func TestScript_releasedOnesAreStillThere(t *testing.T) {
+	t.Parallel()
+	released, err := os.ReadFile("testdata/widget-released.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := scriptFiles.ReadDir("web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	present := map[string]bool{}
+	for _, name := range names {
+		source, err := scriptFiles.ReadFile("web/" + name.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		present[newWidgetScript(source, "{{base}}").integrity] = true
+	}
+	for _, line := range strings.Fields(string(released)) {
+		if !present[line] {
+			t.Errorf("the script %s is gone, which pages name by its hash: keep it as web/widget_1.js and so on. "+
+				"If no release had it, put one of %v in its place in testdata/widget-released.txt", line, present)
+		}
+	}
+	if len(strings.Fields(string(released))) == 0 {
+		t.Error("testdata/widget-released.txt is empty")
+	}
+}
+
+func TestScript_leavesOutCommentsAndIndentation(t *testing.T) {
+	t.Parallel()
+	for source, want := range map[string]string{
+		"// What it is.\n(() => {\n  // why\n\n  a();\n\tb(\"// no comment\");\n})();\n": "(() => {\na();\nb(\"// no comment\");\n})();\n",
+		"a()": "a()\n",
+		"":    "",
+	} {
+		if got := string(stripScript([]byte(source))); got != want {
+			t.Errorf("%q becomes %q, want %q", source, got, want)
+		}
+	}
+}
+
+// TestScript_usesNothingThatAPageMayForbid looks for what a Content-Security-Policy or a law on privacy
+// keeps pages from, and for what stripScript does not understand.
+func TestScript_usesNothingThatAPageMayForbid(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("web/widget.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pattern := range []string{"eval", `Function\(`, "innerHTML", "outerHTML", "insertAdjacentHTML", "document\\.write", `\bstyle\b`, "cookie", "Storage",
+		"indexedDB", "`", `/\*`, `[;{}] *//`, `(window|globalThis|self)\.\w+ *=[^=]`} {
+		if found := regexp.MustCompile(pattern).FindAll(stripScript(source), -1); len(found) > 0 {
+			t.Errorf("web/widget.js has %q", found)
+		}
+	}
+}
+
+func TestSnippet_isTheLineToPaste(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	id := o.object("widget", "add", "Lunch menu")["id"].(string)
+	o.do("base-url", "set", "https://api.example.com/v1")
+	script, err := presentScript("https://api.example.com/v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := fmt.Sprintf(`<script async src="https://api.example.com%s" data-widget="%s" integrity="%s" crossorigin="anonymous"></script>`, script.path, id, script.integrity)
+	text := o.do("widget", "snippet", id)
+	if !strings.HasSuffix(text, "-->\n"+line+"\n") || !strings.HasPrefix(text, "<!--") || strings.Count(text, "<!--") != 1 ||
+		!strings.Contains(text, "script-src https://api.example.com; connect-src https://api.example.com; img-src https://api.example.com\n") ||
+		!strings.Contains(text, "https://api.example.com/widget.js without integrity") {
+		t.Errorf("the snippet:\n%s", text)
+	}
+	got := fmt.Sprint(o.object("widget", "snippet", id))
+	want := fmt.Sprint(map[string]any{"widget": id, "html": line, "script": "https://api.example.com" + script.path, "integrity": script.integrity,
+		"latest": "https://api.example.com/widget.js", "csp": map[string]any{"script-src": "https://api.example.com",
+			"connect-src": "https://api.example.com", "img-src": "https://api.example.com"},
+		"origins": []any{"https://partner.example", siteOrigin}})
+	if got != want {
+		t.Errorf("with -json: %s, want %s", got, want)
+	}
+	o.fails("not found", "widget", "snippet", "wgt_00000000000000000000000000")
+
+	s := newService(t)
+	noted := &strings.Builder{}
+	alone := s.addWidget(s.addAccount("Bistro"))
+	err = run(t.Context(), []string{"widget", "snippet", alone, "-db", s.store.path}, os.Getenv, io.Discard, noted)
+	if err != nil || !matches(`^no site may use this widget yet: .*widgetd origin add \S+ -account acct_\w+`, noted.String()) {
+		t.Errorf("for an account without an origin: %v %q", err, noted)
+	}
+}
+
+// A scriptStage is a service and the sites of partners, for a browser.
+type scriptStage struct {
+	*service
+	*browser
+	web    *httptest.Server // the service
+	listed *httptest.Server // a site whose origin the account has
+	other  *httptest.Server // a site whose origin nobody has
+	widget string
+	posts  chan sitePost // what was posted to the service
+	forms  chan sitePost // what was posted to the sites
+	busy   chan int      // statuses to answer the next posts with instead
+}
+
+// A sitePost is a request that was answered.
+type sitePost struct {
+	path, kind, cookie, body string
+	status                   int
+}
+
+func readPost(r *http.Request) sitePost {
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(strings.NewReader(string(body)))
+	return sitePost{path: r.URL.Path, kind: r.Header.Get("Content-Type"), cookie: r.Header.Get("Cookie"), body: string(body)}
+}
+
+// newScriptStage starts a service, two sites with the same pages, and a browser.
+func newScriptStage(t *testing.T) *scriptStage {
+	t.Helper()
+	programsOrSkip(t, "chromium", "chromedriver")
+	g := &scriptStage{service: newService(t, withoutAddressLimits), posts: make(chan sitePost, 100), forms: make(chan sitePost, 100), busy: make(chan int, 100)}
+	g.web = httptest.NewServer(http.HandlerFunc(g.serveService))
+	g.listed, g.other = httptest.NewServer(http.HandlerFunc(g.serveSite)), httptest.NewServer(http.HandlerFunc(g.serveSite))
+	for _, web := range []*httptest.Server{g.web, g.listed, g.other} {
+		t.Cleanup(web.Close)
+	}
+	g.widget = g.addWidget(g.account)
+	g.must("base-url", "set", g.web.URL+"/v1")
+	g.must("origin", "add", g.listed.URL, "-account", g.account)
+	g.must("base-url", "remove", testBase)
+	g.check(g.server.refresh())
+	g.browser = startBrowser(t)
+	return g
+}
+
+// serveService is the service, which also tells what was posted.
+func (g *scriptStage) serveService(w http.ResponseWriter, r *http.Request) {
+	post := readPost(r)
+	inner := httptest.NewRecorder()
+	select {
+	case post.status = <-g.busy:
+		if r.Method == http.MethodPost {
+			w.Header().Set("Access-Control-Allow-Origin", "*")
+			w.Header().Set("Access-Control-Expose-Headers", exposedHeaders)
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(post.status)
+			g.posts <- post
+			return
+		}
+		g.busy <- post.status // meant for a post
+	default:
+	}
+	g.server.ServeHTTP(inner, r)
+	for name, values := range inner.Header() {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(inner.Code)
+	w.Write(inner.Body.Bytes())
+	if post.status = inner.Code; r.Method == http.MethodPost {
+		g.posts <- post
+	}
+}
+
+// probe is the site's own script. It collects what goes wrong in the page, and how far the layout
+// shifts.
+const probe = `window.faults = []; window.shift = 0; window.names = Object.keys(window);
+addEventListener("securitypolicyviolation", e => faults.push("forbidden: " + e.violatedDirective + " " + e.blockedURI));
+addEventListener("error", e => faults.push("error: " + e.message));
+addEventListener("unhandledrejection", e => faults.push("rejected: " + e.reason));
+new PerformanceObserver(list => { for (const e of list.getEntries()) shift += e.value }).observe({ type: "layout-shift", buffered: true });
+if (location.search == "?quiet") Object.defineProperty(navigator, "globalPrivacyControl", { value: true });`
+
+// serveSite is a partner's site. Its pages have a strict policy; /blocked does not let the service's
+// script run.
+func (g *scriptStage) serveSite(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPost {
+		g.forms <- readPost(r)
+		fmt.Fprint(w, "<title>sent</title><p id=sent>The site has it.")
+		return
+	}
+	if r.URL.Path == "/probe.js" {
+		w.Header().Set("Content-Type", "text/javascript")
+		fmt.Fprint(w, probe)
+		return
+	}
+	line, err := newSnippet(g.widget, g.web.URL+"/v1")
+	if err != nil {
+		panic(err)
+	}
+	scripts := "'self' " + line.Policy["script-src"]
+	if r.URL.Path == "/blocked" {
+		scripts = "'self'"
+	}
+	action := ` action="/form" method="post"`
+	if r.URL.Path == "/noaction" {
+		action = ""
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Set-Cookie", "site=1")
+	w.Header().Set("Content-Security-Policy", fmt.Sprintf("default-src 'none'; base-uri 'none'; form-action 'self'; script-src %s; connect-src %s; img-src %s",
+		scripts, line.Policy["connect-src"], line.Policy["img-src"]))
+	fmt.Fprintf(w, `<!doctype html><html lang="de"><head><meta charset="utf-8"><title>Lunch</title><script src="/probe.js"></script>
+<script async src="%s" data-widget="%s"></script></head><body>
+<div data-widget-root><p><a href="#open" data-widget-item="Pizza">Open</a> <button type="button" data-widget-order="Pizza">Order</button></p>
+<p><b data-widget-stat="views.week" data-timezone="Europe/Zurich">–</b></p>
+<p><i id="top" data-widget-stat="item.month.1">–</i></p><p><i></i> <i data-widget-stat="views.year">–</i> <i data-widget-stat="orders.week">–</i></p>
+%s
+<script async src="%s" data-widget="%s"></script></div>
+<form data-widget-lead="contact"%s data-widget-sent="Merci."><input name="email" aria-describedby="hint"><span id="hint">Required</span>
+<textarea name="message"></textarea><input name="diet" type="checkbox" value="vegan" checked><input name="diet" type="checkbox" value="nuts" checked>
+<input type="hidden" name="source" value="footer"><button>Send</button></form></body></html>`,
+		line.Latest, g.widget, line.HTML, line.Latest, g.widget, action)
+}
+
+// posted waits for the next request to a path of the service.
+func (g *scriptStage) posted(path string, status int) sitePost {
+	g.service.t.Helper()
+	select {
+	case p := <-g.posts:
+		if p.path != "/v1"+path || p.status != status || p.cookie != "" {
+			g.service.t.Fatalf("posted %+v, want %s and %d", p, path, status)
+		}
+		return p
+	case <-time.After(30 * time.Second):
+		g.service.t.Fatalf("nothing was posted to %s", path)
+	}
+	return sitePost{}
+}
+
+// script runs a script in the page and returns its value as text.
+func (g *scriptStage) script(text string) string {
+	g.service.t.Helper()
+	return fmt.Sprint(g.browser.call("POST", g.session+"/execute/sync", map[string]any{"script": text, "args": []any{}}))
+}
+
+// clean fails the test if something went wrong in the page.
+func (g *scriptStage) clean(want string) {
+	g.service.t.Helper()
+	if got := g.script(`return faults.join("; ")`); got != want {
+		g.service.t.Errorf("in the page: %q, want %q", got, want)
+	}
+}
+
+// press sends keys to whatever has the focus.
+func (g *scriptStage) press(keys string) {
+	g.service.t.Helper()
+	var actions []any
+	for _, key := range keys {
+		actions = append(actions, map[string]any{"type": "keyDown", "value": string(key)}, map[string]any{"type": "keyUp", "value": string(key)})
+	}
+	g.browser.call("POST", g.session+"/actions", map[string]any{"actions": []any{map[string]any{"type": "key", "id": "keys", "actions": actions}}})
+}
+
+const keyTab, keyEnter = "\ue004", "\ue007" // of WebDriver
+
+func TestScript_countsAndSendsFormsOnAPageWithAStrictPolicy(t *testing.T) {
+	t.Parallel()
+	g := newScriptStage(t)
+	g.change(func(tx *tx) error {
+		tx.addCounts(g.widget, counts{Views: 12_345, Visitors: 1, Clicks: 2}, []itemCount{{Item: "Risotto", Clicks: 2}})
+		return nil
+	})
+	page := g.listed.URL + "/menu?customer=7#dishes"
+	const view, click, order = `{"type":"view","page":"/menu"}`, `{"type":"click","item":"Pizza","page":"/menu"}`, `{"type":"order","item":"Pizza","page":"/menu"}`
+	g.open(page)
+	if got := g.text(`//b[text()!="–"]`); got != "12.345" {
+		t.Errorf("the number is %q", got)
+	}
+	if got := g.text(`//i[@id="top" and text()!="–"]`) + g.text(`//i[2]`) + g.text(`//i[3]`); got != "Risotto––" {
+		t.Errorf("the other places have %q", got)
+	}
+	if got := g.events(1); got != view {
+		t.Errorf("once the widget is visible, it sends %s", got)
+	}
+	const added = `return shift + " " + Object.keys(window).filter(name => !/^(names|\d+|ret_nodes|se_\w+)$/.test(name) && !names.includes(name))`
+	if got := g.script(added); got != "0 " {
+		t.Errorf("the layout shifts by, and the new globals are, %s", got)
+	}
+	g.keyboard()
+	g.clean("")
+	g.open(strings.Replace(page, "=7", "=8", 1))
+	g.find(`//input[@name="website"]/ancestor::form`)
+	g.press(keyTab + keyEnter + keyTab + keyEnter)
+	g.open("about:blank") // leaving sends what was not sent yet
+	if got := g.events(3); got != view+","+click+","+order && got != click+","+order+","+view {
+		t.Errorf("the page sends %s", got)
+	}
+	if got := g.count(`SELECT sum(views) * 100 + sum(clicks) * 10 + sum(orders) FROM widget_counts WHERE widget_id = ?`, g.widget); got != 1_234_731 {
+		t.Errorf("%d views, clicks and orders", got)
+	}
+}
+
+// events waits for so many events, in one batch or several, and returns them.
+func (g *scriptStage) events(n int) string {
+	g.service.t.Helper()
+	var all []string
+	for len(all) < n {
+		p := g.posted("/widget/events", 204)
+		found := regexp.MustCompile(`^\{"widget":"` + g.widget + `","events":\[(\{.*\})\]\}$`).FindStringSubmatch(p.body)
+		if found == nil || p.kind != "text/plain;charset=UTF-8" {
+			g.service.t.Fatalf("events are sent as %s: %s", p.kind, p.body)
+		}
+		all = append(all, strings.SplitAfter(found[1], "},")...)
+	}
+	for i := range all {
+		all[i] = strings.TrimSuffix(all[i], ",")
+	}
+	return strings.Join(all, ",")
+}
+
+// keyboard sends the form without a mouse, wrong and right.
+func (g *scriptStage) keyboard() {
+	t := g.service.t
+	t.Helper()
+	g.press(keyTab + keyTab + keyTab + "guest@example" + keyEnter)
+	g.posted("/widget/leads", 422)
+	field := `//input[@name="email" and @aria-invalid="true"]`
+	if got := g.text(field + `/following-sibling::*[1]`); got != "The domain after the @ is not valid." {
+		t.Errorf("beside the field: %q", got)
+	}
+	state := `const field = document.activeElement, form = field.form; return [field.name || field.type, field.getAttribute("aria-invalid"),
+		field.getAttribute("aria-describedby"), form.getAttribute("aria-busy"), form.querySelector("[role=status][aria-live=polite]").textContent].join("|")`
+	if got := g.script(state); got != "email|true|hint widgetd-note-1|false|Please check what you entered." {
+		t.Errorf("after a wrong address: %s", got)
+	}
+	g.press(".com")
+	g.script(`window.said = []; const place = document.querySelector("[role=status]");
+		new MutationObserver(() => said.push(place.textContent)).observe(place, { childList: true })`)
+	g.busy <- 503
+	g.press(keyTab + "Hello" + keyTab + keyTab + keyTab + keyEnter)
+	g.find(`//form[@aria-busy="true"]//button[@aria-disabled="true"]`)
+	g.press(keyEnter) // once more while it is sent
+	g.posted("/widget/leads", 503)
+	p := g.posted("/widget/leads", 200)
+	if want := `{"type":"contact","email":"guest@example.com","source":"footer","fields":{"message":"Hello","diet":"vegan, nuts"},"page":"/menu"}`; p.body != want {
+		t.Errorf("the lead is %s, want %s", p.body, want)
+	}
+	g.find(`//*[@data-widget-state="sent" and text()="Merci."]`)
+	if got := g.script(state); got != "submit|||false|Merci." {
+		t.Errorf("after the lead: %s", got)
+	}
+	if got := g.script(`return said.join("|")`); got != "Sending…|Merci." {
+		t.Errorf("the form said %s", got)
+	}
+	if got := g.script(`return document.forms[0].elements.website.checkVisibility() + document.forms[0].email.value`); got != "false" {
+		t.Errorf("the trap is shown and the field holds: %s", got)
+	}
+	if got := g.count(`SELECT count(*) FROM leads WHERE email = 'guest@example.com' AND page = '/menu' AND account_id = ?`, g.account); got != 1 {
+		t.Errorf("%d leads", got)
+	}
+}
+
+func TestScript_leavesTheFormToTheSiteWhereItCannotSend(t *testing.T) {
+	t.Parallel()
+	g := newScriptStage(t)
+	send := func(url string) {
+		g.open(url)
+		g.press(keyTab + keyTab + keyTab + "guest@example.com" + keyEnter)
+	}
+	form := func(where string) {
+		t.Helper()
+		g.find(`//p[@id="sent"]`)
+		if p := <-g.forms; p.path != "/form" || !strings.HasPrefix(p.body, "email=guest%40example.com&message=&diet=vegan&diet=nuts&source=footer") {
+			t.Errorf("%s: the site gets %+v", where, p)
+		}
+	}
+	send(g.listed.URL + "/blocked")
+	form("where the script is blocked")
+	send(g.other.URL + "/menu")
+	form("on an unlisted site")
+	send(g.other.URL + "/noaction")
+	g.find(`//*[@data-widget-state="failed" and text()="That could not be sent. Please try again later."]`)
+	g.clean("")
+	g.open(g.listed.URL + "/menu?quiet")
+	g.find(`//input[@name="website"]/ancestor::form`)
+	g.press(keyTab + keyEnter + keyTab + keyEnter + keyTab + "quiet@example.com" + keyEnter)
+	g.find(`//*[@data-widget-state="sent"]`)
+	g.clean("")
+	g.open("about:blank")
+	g.web.Close() // after the requests that are under way
+	close(g.posts)
+	var paths []string
+	for p := range g.posts {
+		paths = append(paths, fmt.Sprint(p.path, " ", p.status))
+	}
+	slices.Sort(paths)
+	for _, want := range []string{"/v1/widget/leads 200"} {
+		if !slices.Contains(paths, want) {
+			t.Errorf("posted %q, want %s", paths, want)
+		}
+	}
+	paths = slices.DeleteFunc(paths, func(p string) bool { return p == "/v1/widget/events 403" })
+	if got := strings.Join(paths, ","); got != "/v1/widget/leads 200" {
+		t.Errorf("posted %s; the page that asks not to be counted must send no events", got)
+	}
+	if got := cmp.Or(g.count(`SELECT count(*) FROM widget_counts`), g.count(`SELECT count(*) FROM leads WHERE email LIKE 'guest%'`)); got != 0 {
+		t.Errorf("%d rows of what must not be counted or kept", got)
+	}
+}

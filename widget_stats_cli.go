@@ -1,0 +1,126 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// statsShow prints what widgets counted: totals, a row for each widget or the top items and pages of one,
+// and a bar for each interval.
+func statsShow(e *env) error {
+	r, err := statsRangeOf(e)
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		report, err := reportFor(st.queries, e.str("widget"), r)
+		if err != nil || e.on("json") {
+			return cmp.Or(err, e.print(report, ""))
+		}
+		return report.print(e)
+	})
+}
+
+// reportFor returns the report for the widget with an id, of open and closed accounts, or for all widgets
+// without one.
+func reportFor(q *queries, widgetID string, r statsRange) (*statsReport, error) {
+	if widgetID == "" {
+		return reportWidgets(q, anyAccount, r)
+	}
+	w, err := q.anyWidget(widgetID)
+	if err != nil {
+		return nil, err
+	}
+	return reportWidget(q, w, r, true, true)
+}
+
+// statsRangeOf returns the range that the options name, or a usageError.
+func statsRangeOf(e *env) (r statsRange, err error) {
+	var from, to time.Time
+	for name, date := range map[string]*time.Time{"from": &from, "to": &to} {
+		if text := e.str(name); text != "" {
+			day, ok := parseDate(text)
+			if !ok {
+				return r, usageError(fmt.Sprintf("-%s must be a date, YYYY-MM-DD, not %q", name, text))
+			}
+			*date = day.Time
+		}
+	}
+	r.Interval = e.str("interval")
+	if code, _ := oneOf(statsIntervals...)(r.Interval); code != "" {
+		return r, usageError(fmt.Sprintf("-interval must be one of %s, not %q",
+			strings.Join(statsIntervals, ", "), r.Interval))
+	}
+	if r.Zone, err = loadZone(e.str("timezone")); err != nil {
+		return r, usageError(fmt.Sprintf("-timezone must be a time zone of the IANA database, like Europe/Zurich, not %q",
+			e.str("timezone")))
+	}
+	if wrong := r.setDays(from, to, e.now()); wrong != "" {
+		return r, usageError("-from and -to: " + strings.ToLower(wrong[:1]) + strings.TrimSuffix(wrong[1:], "."))
+	}
+	return r, nil
+}
+
+// print prints a report for people.
+func (r *statsReport) print(e *env) error {
+	totals := strings.Join(r.Totals.inWords(), ", ")
+	head := []detail{{"range", r.From + " to " + r.To + ", " + r.Timezone}, {"total", totals}}
+	if r.Widget != "" {
+		head = append([]detail{{"widget", r.Widget}, {"name", printable(r.Name)}}, head...)
+	}
+	parts := []func() error{
+		func() error { return e.printDetails(r, head) },
+		func() error { return r.printBars(e) },
+	}
+	if r.Widget == "" {
+		parts = append(parts, func() error {
+			return printRows(e, r.Widgets, "WIDGET NAME VIEWS VISITORS CLICKS ORDERS", func(w widgetRow) []any {
+				return []any{w.Widget, w.Name, w.Views, w.Visitors, w.Clicks, w.Orders}
+			})
+		})
+	} else {
+		parts = append(parts, func() error {
+			return printRows(e, r.TopItems, "TOP-ITEM CLICKS ORDERS", func(i shownItem) []any {
+				return []any{printable(i.Item), i.Clicks, *i.Orders}
+			})
+		}, func() error {
+			return printRows(e, r.TopPages, "TOP-PAGE VIEWS CLICKS ORDERS", func(p shownPage) []any {
+				return []any{printable(p.Page), p.Views, p.Clicks, p.Orders}
+			})
+		})
+	}
+	var failed error
+	for i, part := range parts {
+		if i > 0 {
+			fmt.Fprintln(e.stdout)
+		}
+		failed = errors.Join(failed, part())
+	}
+	return failed
+}
+
+// printBars prints the counts of each interval with a bar as long as its views, in what the numbers
+// leave of the terminal.
+func (r *statsReport) printBars(e *env) error {
+	const longest = 40 // columns of the bars
+	most := max(1, r.busiest().Views)
+	title := strings.ToUpper(r.Interval)
+	used := len(r.From) + 5*columnGap
+	for _, c := range []struct {
+		title string
+		most  int64
+	}{{"VIEWS", most}, {"VISITORS", r.Totals.Visitors}, {"CLICKS", r.Totals.Clicks}, {"ORDERS", *r.Totals.Orders}} {
+		used += max(len(c.title), len(fmt.Sprint(c.most)))
+	}
+	width := longest
+	if !e.on("wide") {
+		width = max(leastTextWidth, min(longest, e.width()-used))
+	}
+	return printRows(e, r.Series, title+" VIEWS VISITORS CLICKS ORDERS .", func(p shownPoint) []any {
+		bar := strings.Repeat("█", int(float64(max(0, p.Views))/float64(most)*float64(width)))
+		return []any{p.Date, p.Views, p.Visitors, p.Clicks, *p.Orders, bar}
+	})
+}
