@@ -157,7 +157,7 @@ func (h *webhookHistory) receive(w http.ResponseWriter, m message) {
 	status, takes := http.StatusNoContent, time.Duration(0)
 	if dice := h.random.IntN(400); !h.calm.Load() {
 		status = []int{204, 204, 204, 500, 429, 502, 302, 200}[dice%8]
-		takes = []time.Duration{0, 0, 0, 100 * time.Millisecond, 3 * time.Second, 14 * time.Second, 20 * time.Second}[h.random.IntN(7)]
+		takes = []time.Duration{0, 0, 0, 113, 3107, 13917, 20000}[h.random.IntN(7)] * time.Millisecond // never as a stop ends
 		if dice == 399 {
 			status = http.StatusGone
 		}
@@ -242,7 +242,10 @@ func (h *webhookHistory) act() {
 	case 11, 12:
 		h.restart(time.Second)
 	case 13:
-		h.sql(`CREATE TRIGGER full BEFORE INSERT ON deliveries BEGIN SELECT RAISE(ABORT, 'no room'); END`)
+		h.change(func(t *tx) error {
+			_, err := t.exec(`CREATE TRIGGER full BEFORE INSERT ON deliveries BEGIN SELECT RAISE(ABORT, 'no room'); END`)
+			return err
+		})
 		time.Sleep(time.Duration(h.random.IntN(20)) * time.Second)
 		h.change(func(t *tx) error { _, err := t.exec(`DROP TRIGGER full`); return err })
 	case 14:
@@ -394,7 +397,7 @@ func (h *webhookHistory) judge() {
 		}
 		logged := h.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_id = ?`, hook, id)
 		if logged > len(all) || logged < len(all)-cut {
-			h.t.Errorf("%s: %d of %d attempts, %d of them cut, are in the log", key, logged, len(all), cut)
+			h.t.Errorf("%s: %d of %d attempts, %d of them cut, are in the log: %+v", key, logged, len(all), cut, all)
 		}
 	}
 	if n := h.count(`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`); n > 0 {
