@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // What the worker does with attempts to send events: it posts them, records what came of them, and takes
@@ -91,11 +92,11 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 }
 
 // excerpt returns the beginning of what somebody has answered as text: valid UTF-8 without control
-// characters other than line breaks and tabs.
+// characters other than line breaks and tabs. Those of C1, as U+009B, begin escape sequences too.
 func excerpt(body []byte, most int) string {
 	text := strings.ToValidUTF8(string(body[:min(len(body), most)]), "")
 	return strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
 			return -1
 		}
 		return r

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -152,6 +153,82 @@ func TestWebhook_looksAtAPartOfALongRunOfEventsAtATime(t *testing.T) {
 		synctest.Wait()
 		if got := ids(r.take()); !slices.Equal(got, []string{want}) {
 			t.Errorf("it got %v, want %s", got, want)
+		}
+	})
+}
+
+// The disk fills up after events were written: what comes of sending them can't be recorded.
+func TestWebhook_onAFullDiskEachEventIsSentOnceThereIsRoom(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+		r.setAnswer(func(w http.ResponseWriter, _ message) { http.Error(w, strings.Repeat("no ", 900), 500) })
+		var want []string
+		for range 20 {
+			want = append(want, s.announce(s.account, eventLeadCreated))
+		}
+		s.limitPages(0)
+		defer s.startSending(time.Second)()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if !strings.Contains(s.log.String(), faultWebhookResult) {
+			t.Error("the log does not say that nothing can be recorded")
+		}
+		if got := len(r.take()); got > 3*maxSendingWebhook {
+			t.Errorf("%d were sent while nothing could be recorded", got)
+		}
+		s.limitPages(-1)
+		r.status(200)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		for _, id := range want {
+			if n := s.count(`SELECT count(*) FROM deliveries WHERE event_id = ? AND status = 200`, id); n != 1 {
+				t.Errorf("%d deliveries of %s are in the log as accepted", n, id)
+			}
+		}
+	})
+}
+
+// What a receiver answers is shown to people: by a command, and by views that are read in a terminal.
+func TestWebhook_answerIsKeptWithoutWhatATerminalActsOn(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]string{
+		"a\tb\r\nc":                    "a\tb\nc",
+		"\x1b[31mred\x07\x00\x7f":      "[31mred",
+		"\u009b31mred\u0085\u0090x":    "31mredx",
+		"\xff\xc3 half a letter: \xc3": " half a letter: ",
+	} {
+		if got := excerpt([]byte(answer), maxDeliveryAnswer); got != want {
+			t.Errorf("of %q %q is kept, want %q", answer, got, want)
+		}
+	}
+	if got := excerpt([]byte(strings.Repeat("é", 3000)), maxDeliveryAnswer); got != strings.Repeat("é", maxDeliveryAnswer/2) {
+		t.Errorf("of a long answer %d bytes are kept", len(got))
+	}
+}
+
+// Commands that follow one another are each heard within a second.
+func TestWebhook_getsWhatSeveralCommandsDoWithinASecondEach(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		s.subscribe(s.account, r.url("/"), eventWidgetCreated)
+		defer s.startSending()()
+		synctest.Wait()
+		for i := range 5 {
+			s.must("widget", "add", "-account", s.account, "Lunch")
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if got := r.take(); len(got) != 1 {
+				t.Errorf("a second after command %d came %d events", i, len(got))
+			}
+			s.must("widget", "add", "-account", s.account, "Lunch")
+			time.Sleep(300 * time.Millisecond)
+			s.must("widget", "add", "-account", s.account, "Lunch")
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if got := r.take(); len(got) != 2 {
+				t.Errorf("a second after two commands %d of their events had come", len(got))
+			}
 		}
 	})
 }

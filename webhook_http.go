@@ -39,7 +39,7 @@ func webhookWing(s *server, types []eventType) wing {
 	w := webhookWorkerOf(s)
 	all := wing{
 		routes:  routes,
-		chores:  []chore{{fault: faultWebhookSweep, run: w.sweep}},
+		chores:  []chore{{fault: faultWebhookSweep, timeDriven: true, run: w.sweep}},
 		metrics: webhookMetrics(w),
 	}
 	if !s.noWebhooks {

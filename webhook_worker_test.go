@@ -964,6 +964,9 @@ func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 		for _, c := range s.server.chores {
 			if c.fault == faultWebhookSweep {
 				s.check(c.run(t.Context()))
+				if !c.timeDriven {
+					t.Error("a clock that is set forward would have the log removed")
+				}
 			}
 		}
 		got := map[string]int{}
