@@ -277,12 +277,13 @@ func (g *scriptStage) serveSite(w http.ResponseWriter, r *http.Request) {
 <div data-widget-root><p><a href="#open" data-widget-item="Pizza">Open</a> <button type="button" data-widget-order="Pizza">Order</button></p>
 <p><b data-widget-stat="views.week" data-timezone="Europe/Zurich">–</b></p>
 <p><i id="top" data-widget-stat="item.month.1">–</i></p><p><i></i> <i data-widget-stat="views.year">–</i> <i data-widget-stat="orders.week">–</i></p>
-%s
-<script async src="%s" data-widget="%s"></script></div>
-<form data-widget-lead="contact"%s data-widget-sent="Merci."><input name="email" aria-describedby="hint"><span id="hint">Required</span>
+<img src="%[3]s/v1/widget/stats.svg?widget=%[2]s" alt="Views" width="400" height="200">
+%[4]s
+<script async src="%[1]s" data-widget="%[2]s"></script></div>
+<form data-widget-lead="contact"%[5]s data-widget-sent="Merci."><input name="email" aria-describedby="hint"><span id="hint">Required</span>
 <textarea name="message"></textarea><input name="diet" type="checkbox" value="vegan" checked><input name="diet" type="checkbox" value="nuts" checked>
 <input type="hidden" name="source" value="footer"><button>Send</button></form></body></html>`,
-		line.Latest, g.widget, line.HTML, line.Latest, g.widget, action)
+		line.Latest, g.widget, g.web.URL, line.HTML, action)
 }
 
 // posted waits for the next request to a path of the service.
@@ -330,7 +331,7 @@ func TestScript_countsAndSendsFormsOnAPageWithAStrictPolicy(t *testing.T) {
 	t.Parallel()
 	g := newScriptStage(t)
 	g.change(func(tx *tx) error {
-		tx.addCounts(g.widget, counts{Views: 12_345, Visitors: 1, Clicks: 2}, []itemCount{{Item: "Risotto", Clicks: 2}})
+		tx.addCounts(g.widget, counts{Views: 12_345, Visitors: 1, Clicks: 2}, []nameCount{{"Risotto", counts{Clicks: 2}}}, nil)
 		return nil
 	})
 	page := g.listed.URL + "/menu?customer=7#dishes"
@@ -344,6 +345,9 @@ func TestScript_countsAndSendsFormsOnAPageWithAStrictPolicy(t *testing.T) {
 	}
 	if got := g.events(1); got != view {
 		t.Errorf("once the widget is visible, it sends %s", got)
+	}
+	if got := g.script(`const picture = document.images[0]; return picture.decode().then(() => picture.naturalWidth / picture.naturalHeight)`); got != "2" {
+		t.Errorf("the picture is %s as wide as high", got)
 	}
 	const added = `return shift + " " + Object.keys(window).filter(name => !/^(names|\d+|ret_nodes|se_\w+)$/.test(name) && !names.includes(name))`
 	if got := g.script(added); got != "0 " {
@@ -397,6 +401,9 @@ func (g *scriptStage) keyboard() {
 		t.Errorf("after a wrong address: %s", got)
 	}
 	g.press(".com")
+	if got := g.script(state); !strings.HasPrefix(got, "email||hint|") {
+		t.Errorf("while the address is mended: %s", got)
+	}
 	g.script(`window.said = []; const place = document.querySelector("[role=status]");
 		new MutationObserver(() => said.push(place.textContent)).observe(place, { childList: true })`)
 	g.busy <- 503
