@@ -70,11 +70,15 @@ func (r *statsReport) picture() []byte {
 }
 
 // bars returns the path of a picture's bars; most is the largest number of views. A bar leaves a fifth
-// of its place empty. One with any view is at least a unit high, so that it can be seen.
+// of its place empty, unless there are so many that it would blur them. One with any view is at least a
+// unit high, so that it can be seen.
 func (r *statsReport) bars(most int64) string {
 	var path strings.Builder
 	step := float64(pictureWidth-2*pictureMargin) / float64(len(r.Series))
-	width := min(step*0.8, 48)
+	width := step
+	if len(r.Series) <= 120 {
+		width = min(step*0.8, 48)
+	}
 	for i, p := range r.Series {
 		if p.Views <= 0 {
 			continue
