@@ -70,7 +70,6 @@ type webhookHistory struct {
 	running   map[string]int       // attempts that are being answered, by webhook
 	enabledAt map[string]time.Time // when a webhook was last seen to be enabled
 	arrived   map[string][]arrival // by webhook and event
-	asked     []string             // webhooks and events that were retried by hand
 	debts     []webhookDebt
 	excused   map[string]bool // webhooks and types that are named no more
 }

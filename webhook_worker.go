@@ -24,7 +24,7 @@ const (
 	slowAnswer         = 2 * time.Second
 	webhookTick        = 250 * time.Millisecond
 	webhookReload      = time.Second           // least time between two reloads that a foreign commit causes
-	webhookSave        = time.Minute           // between two looks for events that no webhook wants, so that none is read twice
+	webhookSave        = time.Minute           // between two looks for events that no webhook wants
 	webhookSweep       = time.Minute           // between two removals of what is kept no longer
 	recordDelay        = 50 * time.Millisecond // in which results are gathered
 	maxUnrecorded      = 256

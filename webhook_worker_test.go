@@ -88,6 +88,16 @@ func (s *service) announceToAll(accounts []string, kind eventType, n int) {
 	})
 }
 
+// eventIDs returns the ids of all events of a type.
+func (s *service) eventIDs(kind eventType) (ids []string) {
+	s.t.Helper()
+	s.check(s.store.each(`SELECT id FROM events WHERE type = ?`, []any{kind}, func(scan func(...any) error) error {
+		ids = append(ids, "")
+		return scan(&ids[len(ids)-1])
+	}))
+	return ids
+}
+
 // announce writes an event of an account and returns its id.
 func (s *service) announce(account string, kind eventType) (id string) {
 	s.t.Helper()
@@ -707,11 +717,7 @@ func TestWebhook_resultsThatCannotBeRecordedStopSendingUntilTheyCan(t *testing.T
 		hook := s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		const events = 600
 		s.announceToAll([]string{s.account}, eventLeadCreated, events)
-		var want []string
-		s.check(s.store.each(`SELECT id FROM events WHERE type = 'lead.created'`, nil, func(scan func(...any) error) error {
-			want = append(want, "")
-			return scan(&want[len(want)-1])
-		}))
+		want := s.eventIDs(eventLeadCreated)
 		s.change(func(t *tx) error {
 			_, err := t.exec(`CREATE TRIGGER full BEFORE INSERT ON deliveries BEGIN SELECT RAISE(ABORT, 'no room'); END`)
 			return err
