@@ -46,7 +46,8 @@ const (
 func (r *statsReport) picture() []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" lang="en" width="%d" height="%d"`+
-		` viewBox="0 0 %[1]d %d" role="img" aria-labelledby="title desc"><title id="title">%s</title><desc id="desc">%s</desc><style>%s</style>`+
+		` viewBox="0 0 %[1]d %d" role="img" aria-labelledby="title desc">`+
+		`<title id="title">%s</title><desc id="desc">%s</desc><style>%s</style>`+
 		`<rect class="back" width="100%%" height="100%%" rx="6"/>`, pictureWidth, pictureHeight,
 		xmlText(r.pictureTitle()), xmlText(r.pictureText()), pictureStyle)
 	const right = pictureWidth - pictureMargin
