@@ -45,8 +45,9 @@ const (
 // picture returns a report as an SVG image (contract, section 5).
 func (r *statsReport) picture() []byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" lang="en" width="%d" height="%d" viewBox="0 0 %[1]d %d"`+
-		` role="img" aria-labelledby="title desc"><title id="title">%s</title><desc id="desc">%s</desc><style>%s</style>`+
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" lang="en" width="%d" height="%d"`+
+		` viewBox="0 0 %[1]d %d" role="img" aria-labelledby="title desc">`+
+		`<title id="title">%s</title><desc id="desc">%s</desc><style>%s</style>`+
 		`<rect class="back" width="100%%" height="100%%" rx="6"/>`, pictureWidth, pictureHeight,
 		xmlText(r.pictureTitle()), xmlText(r.pictureText()), pictureStyle)
 	const right = pictureWidth - pictureMargin

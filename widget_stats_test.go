@@ -113,6 +113,9 @@ func TestStats_daysAreThoseOfTheClocksAroundEveryChangeOfEveryZone(t *testing.T)
 func TestStats_ofAWholeYearAreThoseOfTheClocks(t *testing.T) {
 	t.Parallel()
 	for i, name := range []string{"Europe/Zurich", "America/St_Johns", "Pacific/Apia", "America/Sao_Paulo", "Asia/Kathmandu", "Africa/Cairo"} {
+		if underRace() && i > 1 {
+			break
+		}
 		zone, err := loadZone(name)
 		if err != nil {
 			t.Fatal(err)

@@ -698,18 +698,32 @@ func statsStory(t *testing.T, o *operator) {
 	}
 }
 
+// BenchmarkEvents reports events until each is on disk, in small and in full batches of 32 callers a
+// processor:
+//
+//	go test -run '^$' -bench Events -benchtime 3s
 func BenchmarkEvents(b *testing.B) {
-	s := newService(b, withoutAddressLimits)
-	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
-	widget := s.addWidget(s.account)
-	b.SetParallelism(32) // times the processors
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			if a := s.report(widget, `{"type":"view"},{"type":"click","item":"Rösti"}`); a.status != 204 {
-				b.Errorf("%d %s", a.status, a.body)
-			}
-		}
-	})
+	few := `{"type":"view"},{"type":"click","item":"Rösti"}`
+	for _, c := range []struct{ name, events string }{
+		{"2", few},
+		{"10", few + strings.Repeat(","+few, 4)},
+		{"10 with pages", strings.ReplaceAll(few+strings.Repeat(","+few, 4), `"}`, `","page":"/menu"}`)},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			s := newService(b, withoutAddressLimits)
+			s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
+			widget := s.addWidget(s.account)
+			b.SetParallelism(32) // times the processors
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if a := s.report(widget, c.events); a.status != 204 {
+						b.Errorf("%d %s", a.status, a.body)
+					}
+				}
+			})
+			b.ReportMetric(float64(b.N*strings.Count(c.events, "type"))/b.Elapsed().Seconds(), "events/s")
+		})
+	}
 }
 
 // fillStatistics adds widgets to an account that counted over the 366 days from 2025 on: at lunch, with 10
