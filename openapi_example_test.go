@@ -388,7 +388,7 @@ func TestOpenAPI_examplesOfAnswersAreWhatTheServiceAnswers(t *testing.T) {
 	for _, o := range operations() {
 		for status, response := range o.responses() {
 			content := child(response, "content")
-			if status[0] != '2' || content["text/plain"] != nil || o.id() == "getOpenAPI" { // whose example is its beginning
+			if status[0] != '2' || content["text/plain"] != nil || content["image/svg+xml"] != nil || o.id() == "getOpenAPI" { // whose example is its beginning
 				continue
 			}
 			for kind := range content {

@@ -45,8 +45,8 @@ const (
 // picture returns a report as an SVG image (contract, section 5).
 func (r *statsReport) picture() []byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" lang="en" width="%d" height="%d" viewBox="0 0 %[1]d %d"`+
-		` role="img" aria-labelledby="title desc"><title id="title">%s</title><desc id="desc">%s</desc><style>%s</style>`+
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" lang="en" width="%d" height="%d"`+
+		` viewBox="0 0 %[1]d %d" role="img" aria-labelledby="title desc"><title id="title">%s</title><desc id="desc">%s</desc><style>%s</style>`+
 		`<rect class="back" width="100%%" height="100%%" rx="6"/>`, pictureWidth, pictureHeight,
 		xmlText(r.pictureTitle()), xmlText(r.pictureText()), pictureStyle)
 	const right = pictureWidth - pictureMargin
@@ -70,11 +70,15 @@ func (r *statsReport) picture() []byte {
 }
 
 // bars returns the path of a picture's bars; most is the largest number of views. A bar leaves a fifth
-// of its place empty. One with any view is at least a unit high, so that it can be seen.
+// of its place empty, unless there are so many that it would blur them. One with any view is at least a
+// unit high, so that it can be seen.
 func (r *statsReport) bars(most int64) string {
 	var path strings.Builder
 	step := float64(pictureWidth-2*pictureMargin) / float64(len(r.Series))
-	width := min(step*0.8, 48)
+	width := step
+	if len(r.Series) <= 120 {
+		width = min(step*0.8, 48)
+	}
 	for i, p := range r.Series {
 		if p.Views <= 0 {
 			continue

@@ -137,7 +137,7 @@ func nextDate(t time.Time) time.Time {
 	sinceMidnight := time.Duration(t.Hour())*time.Hour + time.Duration(t.Minute())*time.Minute +
 		time.Duration(t.Second())*time.Second + time.Duration(t.Nanosecond())
 	next := t.Add(24*time.Hour - sinceMidnight)
-	if _, set := t.ZoneBounds(); !set.IsZero() && set.Before(next) {
+	if _, set := t.ZoneBounds(); set.After(t) && set.Before(next) {
 		return set
 	}
 	return next

@@ -55,8 +55,8 @@ func statsRangeOf(e *env) (r statsRange, err error) {
 			strings.Join(statsIntervals, ", "), r.Interval))
 	}
 	if r.Zone, err = loadZone(e.str("timezone")); err != nil {
-		return r, usageError(fmt.Sprintf("-timezone must be a time zone of the IANA database, like Europe/Zurich, not %q",
-			e.str("timezone")))
+		const text = "-timezone must be a time zone of the IANA database, like Europe/Zurich, not %q"
+		return r, usageError(fmt.Sprintf(text, e.str("timezone")))
 	}
 	if wrong := r.setDays(from, to, e.now()); wrong != "" {
 		return r, usageError("-from and -to: " + strings.ToLower(wrong[:1]) + strings.TrimSuffix(wrong[1:], "."))

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pictureOf returns the picture of a series of views from 2026-01-01 on, and its texts in the order of
+// the document.
+func pictureOf(t testing.TB, name, interval string, days int, views ...int64) (picture string, texts []string) {
+	t.Helper()
+	first := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := statsRange{first, first.AddDate(0, 0, days-1), interval, time.UTC}
+	s := newSeries(r)
+	for i := range s.points {
+		s.points[i].Views = views[i%len(views)]
+		s.totals.Views += s.points[i].Views
+	}
+	report := r.report(s, true)
+	report.Widget, report.Name = "wgt_x", name
+	picture = string(report.picture())
+	decoder, tags := xml.NewDecoder(strings.NewReader(picture)), []string{}
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			return picture, texts
+		}
+		if err != nil {
+			t.Fatalf("the picture is no XML: %v\n%s", err, picture)
+		}
+		switch token := token.(type) {
+		case xml.StartElement:
+			tags = append(tags, token.Name.Local)
+			if !strings.Contains(" svg title desc style rect text path ", " "+token.Name.Local+" ") {
+				t.Errorf("the picture has an element %s", token.Name.Local)
+			}
+			for _, a := range token.Attr {
+				if strings.HasPrefix(a.Name.Local, "on") || a.Name.Local == "href" {
+					t.Errorf("the picture has an attribute %s", a.Name.Local)
+				}
+			}
+		case xml.EndElement:
+			tags = tags[:len(tags)-1]
+		case xml.CharData:
+			if tag := tags; len(tag) > 0 && tag[len(tag)-1] != "style" {
+				texts = append(texts, string(token))
+			}
+		}
+	}
+}
+
+func TestPicture_saysInWordsWhatItShows(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		interval string
+		days     int
+		views    []int64
+		want     string
+	}{
+		{"day", 3, []int64{1, 1200, 5}, "Lunch: 1,206 views|From 1 January 2026 to 3 January 2026 (UTC): 1,206 views, 0 visitors, 0 clicks, 0 orders. The busiest day was 2 January 2026, with 1,200 views.|1,206 views|most in a day: 1,200|1 Jan|3 Jan 2026"},
+		{"week", 14, []int64{1, 7, 2}, "Lunch: 10 views|From 1 January 2026 to 14 January 2026 (UTC): 10 views, 0 visitors, 0 clicks, 0 orders. The busiest week was that of 5 January 2026, with 7 views.|10 views|most in a week: 7|1 Jan|14 Jan 2026"},
+		{"month", 366, []int64{0, 1, 0}, "Lunch: 4 views|From 1 January 2026 to 1 January 2027 (UTC): 4 views, 0 visitors, 0 clicks, 0 orders. The busiest month was February 2026, with 1 view.|4 views|most in a month: 1|1 Jan 2026|1 Jan 2027"},
+		{"day", 1, []int64{1}, "Lunch: 1 view|On 1 January 2026 (UTC): 1 view, 0 visitors, 0 clicks, 0 orders.|1 view|1 Jan 2026"},
+		{"day", 30, []int64{0}, "Lunch: no views yet|From 1 January 2026 to 30 January 2026 (UTC): 0 views, 0 visitors, 0 clicks, 0 orders.|No views yet|1 Jan|30 Jan 2026"},
+	} {
+		if _, texts := pictureOf(t, "Lunch", c.interval, c.days, c.views...); strings.Join(texts, "|") != c.want+"|\n" && strings.Join(texts, "|") != c.want {
+			t.Errorf("%s over %d days:\n%s, want\n%s", c.interval, c.days, strings.Join(texts, "|"), c.want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 123456: "123,456", 1234567: "1,234,567", -1: "-1", -999: "-999", -1000: "-1,000", math.MinInt64: "-9,223,372,036,854,775,808"} {
+		if got := thousands(n); got != want {
+			t.Errorf("%d is written as %s, want %s", n, got, want)
+		}
+	}
+}
+
+var aBar = regexp.MustCompile(`M([\d.]+) 158v-([\d.]+)h([\d.]+)v([\d.]+)z`)
+
+// FuzzPicture draws any counts under any name: the picture is XML with the bars inside it, and the name
+// is a text.
+func FuzzPicture(f *testing.F) {
+	f.Add("Lunch", 30, int64(1), int64(2), int64(0))
+	f.Add(`</title><script>alert(1)</script>`, 366, int64(0), int64(0), int64(0))
+	f.Add("a\x00\x1b\ufffe\xff]]>&amp;\"'", 1, int64(math.MaxInt64), int64(1), int64(-5))
+	f.Add("", 7, int64(math.MinInt64), int64(-1), int64(math.MaxInt64))
+	f.Fuzz(func(t *testing.T, name string, days int, a, b, c int64) {
+		days = 1 + int(uint(days)%maxStatsDays)
+		picture, texts := pictureOf(t, name, "day", days, a, b, c)
+		if title := texts[0]; !strings.Contains(title, ": ") || strings.Contains(picture, "<script") {
+			t.Errorf("title %q", title)
+		}
+		bars, drawn := aBar.FindAllStringSubmatch(picture, -1), 0
+		for i := range days {
+			if []int64{a, b, c}[i%3] > 0 {
+				drawn++
+			}
+		}
+		if len(bars) != drawn || strings.Count(picture, "z") < drawn {
+			t.Errorf("%d bars, want %d:\n%s", len(bars), drawn, picture)
+		}
+		end := 0.0
+		for _, bar := range bars {
+			var x, up, width, down float64
+			fmt.Sscan(strings.Join(bar[1:], " "), &x, &up, &width, &down)
+			if x < pictureMargin || x < end-0.02 || x+width > pictureWidth-pictureMargin+0.02 || up != down || up < 1 || up > barsBottom-barsTop {
+				t.Errorf("a bar %s after one that ends at %v", bar[0], end)
+			}
+			end = x + width
+		}
+	})
+}
+
+func TestPicture_hasTheRulesOfTheStatistics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		partner := s.addAccount("partner")
+		widget := s.addWidget(s.account)
+		s.report(widget, `{"type":"view","page":"/secret"},{"type":"order","item":"Rösti"}`).is(204)
+		path := "/widget/stats.svg?widget=" + widget
+		public := s.get(path, "Origin: https://elsewhere.example").is(200).has("Content-Type: image/svg+xml", "Cache-Control: public, max-age=60", "Content-Security-Policy: "+picturePolicy)
+		if !strings.Contains(public.body, "<title id=\"title\">Lunch: 1 view</title>") || !strings.Contains(public.body, "1 visitor, 0 clicks. The busiest") {
+			t.Error(public.body)
+		}
+		token := "Authorization: Bearer " + s.token(s.account, scopeStats)
+		own := s.get(path, token).is(200).has("Cache-Control: private, max-age=60")
+		if !strings.Contains(own.body, "0 clicks, 1 order. ") || strings.Contains(own.body, "secret") {
+			t.Error(own.body)
+		}
+		tag := public.header.Get("ETag")
+		if a := s.get(path, "If-None-Match: "+tag).is(304).has("ETag: "+tag, "Content-Type: ", "Content-Length: "); a.body != "" {
+			t.Error(a.body)
+		}
+		if json := s.get("/widget/stats?widget=" + widget).is(200).header.Get("ETag"); json == tag {
+			t.Error("the picture has the ETag of the JSON")
+		}
+		if a := s.get("/widget/stats.svg", token).is(200); !strings.Contains(a.body, ">All widgets: 1 view<") {
+			t.Error(a.body)
+		}
+		s.get("/widget/stats.svg").is(401, "token_required").has("Content-Type: application/problem+json")
+		s.get(path, "Authorization: Bearer "+s.token(partner, scopeStats)).is(404, "widget_not_found")
+		s.get(path, "Authorization: Bearer "+s.token(s.account, scopeLeads)).is(403, "insufficient_scope")
+		s.get("/widget/stats.svg?widget=wgt_00000000000000000000000000").is(404, "widget_not_found").has("Content-Security-Policy: ")
+		s.get(path+"&timezone=Mars").is(422, "validation_failed").names("?timezone unknown_timezone")
+		s.get(path+"&from=2000-01-02&to=2000-01-01").is(422, "validation_failed").names("?to out_of_range")
+		s.get(path+"&from=1999-01-01&to=2000-01-02").is(422, "validation_failed").names("?to out_of_range")
+		s.report(widget, `{"type":"view"}`).is(204)
+		s.get(path, "If-None-Match: "+tag).is(200)
+	})
+}

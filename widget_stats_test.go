@@ -1,0 +1,268 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// oddZones have clocks that are set at midnight, by half an hour, by two hours or a day, or that differ
+// from UTC by odd amounts; the first half are usual ones.
+var oddZones = strings.Fields(`UTC Europe/Zurich Europe/London America/New_York America/Los_Angeles Asia/Tokyo Asia/Kolkata
+	Australia/Sydney America/Sao_Paulo America/St_Johns America/Goose_Bay America/Havana America/Santiago America/Asuncion
+	America/Scoresbysund America/Caracas America/Godthab Atlantic/Azores Africa/Cairo Africa/Casablanca Africa/Monrovia
+	Asia/Beirut Asia/Amman Asia/Gaza Asia/Tehran Asia/Kathmandu Asia/Pyongyang Asia/Damascus Asia/Hebron
+	Australia/Lord_Howe Antarctica/Troll Antarctica/Casey Pacific/Apia Pacific/Kwajalein Pacific/Enderbury
+	Pacific/Kiritimati Pacific/Chatham Pacific/Norfolk Etc/GMT+12 Europe/Dublin Europe/Lisbon Europe/Volgograd`)
+
+// transitions calls f for every time from 1970 to 2037 at which the clocks of a zone are set.
+func transitions(zone *time.Location, f func(time.Time)) {
+	for t := time.Date(1970, 1, 3, 0, 0, 0, 0, time.UTC).In(zone); ; {
+		_, next := t.ZoneBounds()
+		if next.IsZero() || next.Year() > 2037 {
+			return
+		}
+		if !next.After(t) { // as for some times in the last year of a zone's table
+			next = t.Add(time.Hour)
+		} else {
+			f(next)
+		}
+		t = next
+	}
+}
+
+// countByQuarters counts the quarter-hours of a range by what their clocks show at their beginning, one by one.
+func countByQuarters(r statsRange) map[string]int64 {
+	found := map[string]int64{}
+	for t := r.From.AddDate(0, 0, -3); t.Before(r.To.AddDate(0, 0, 4)); t = t.Add(quarterHour) {
+		here := t.In(r.Zone)
+		date := here.Format(time.DateOnly)
+		if date < r.From.Format(time.DateOnly) || date > r.To.Format(time.DateOnly) {
+			continue
+		}
+		switch r.Interval {
+		case "week":
+			monday, _ := time.Parse(time.DateOnly, date)
+			for monday.Weekday() != time.Monday {
+				monday = monday.AddDate(0, 0, -1)
+			}
+			date = monday.Format(time.DateOnly)
+		case "month":
+			date = date[:8] + "01"
+		}
+		found[date]++
+	}
+	return found
+}
+
+// countByPeriods counts the quarter-hours of a range by the periods of its series.
+func countByPeriods(t *testing.T, r statsRange) map[string]int64 {
+	s := newSeries(r)
+	for i, p := range s.periods {
+		if !p.from.Before(p.until.Time) || i > 0 && p.from.Before(s.periods[i-1].until.Time) {
+			t.Errorf("%s %v: period %v follows %v", r.Zone, r.From, p, s.periods[max(0, i-1)])
+		}
+		for q := p.from.Truncate(quarterHour).Add(-quarterHour); q.Before(p.until.Time); q = q.Add(quarterHour) {
+			if !q.Before(p.from.Time) {
+				s.add(p, counts{Views: 1})
+			}
+		}
+	}
+	found := map[string]int64{}
+	for _, p := range s.points {
+		if p.Views > 0 {
+			found[p.Date] += p.Views
+		}
+	}
+	return found
+}
+
+func TestStats_daysAreThoseOfTheClocksAroundEveryChangeOfEveryZone(t *testing.T) {
+	t.Parallel()
+	checked, twice := 0, 0
+	for n, name := range oddZones {
+		zone, err := loadZone(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := n
+		transitions(zone, func(at time.Time) {
+			if i++; underRace() && i%8 != 0 {
+				return
+			}
+			day := dateIn(zone, at)
+			r := statsRange{day.AddDate(0, 0, -1), day.AddDate(0, 0, 1), statsIntervals[i%3], zone}
+			want, got := countByQuarters(r), countByPeriods(t, r)
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s, %s around %s: %v, want %v", name, r.Interval, day.Format(time.DateOnly), got, want)
+			}
+			if r.Interval == "day" && len(newSeries(r).periods) > 3 {
+				twice++
+			}
+			checked++
+		})
+	}
+	if checked < 400 || twice < 2 {
+		t.Errorf("%d changes were checked, at %d of which a day began twice: too few", checked, twice)
+	}
+}
+
+func TestStats_ofAWholeYearAreThoseOfTheClocks(t *testing.T) {
+	t.Parallel()
+	for i, name := range []string{"Europe/Zurich", "America/St_Johns", "Pacific/Apia", "America/Sao_Paulo", "Asia/Kathmandu", "Africa/Cairo"} {
+		if underRace() && i > 1 {
+			break
+		}
+		zone, err := loadZone(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, interval := range statsIntervals {
+			from := time.Date([]int{2026, 2006, 2011}[i%3], 3, 1+i, 0, 0, 0, 0, time.UTC)
+			r := statsRange{from, from.AddDate(0, 0, maxStatsDays-1), interval, zone}
+			if want, got := countByQuarters(r), countByPeriods(t, r); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s by %s: %v, want %v", name, interval, got, want)
+			}
+		}
+	}
+}
+
+// pages gives the top pages of an answer, each as "/menu 2 1 0": views, clicks and orders.
+func (a answer) pages() (all []string) {
+	a.t.Helper()
+	list, there := a.is(200).json()["top_pages"].([]any)
+	if !there {
+		return []string{"none"}
+	}
+	for _, p := range list {
+		page := p.(map[string]any)
+		all = append(all, fmt.Sprint(page["page"], " ", page["views"], " ", page["clicks"], " ", page["orders"]))
+	}
+	return all
+}
+
+func TestStats_topPagesAreForCallersWithAToken(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	widget, other := s.addWidget(s.account), s.addWidget(s.account)
+	s.report(widget, `{"type":"view","page":"/menu"},{"type":"view","page":"/menu?guest=ada@example.com"},{"type":"view","page":"/menu#soup?x"},{"type":"click","page":"/menu"},
+		{"type":"order","page":"/late","item":"Soup"},{"type":"click","page":"/about"},{"type":"view"},{"type":"click","item":"Soup"}`).is(204)
+	s.report(other, `{"type":"view","page":"/elsewhere"}`).is(204)
+	if dump := s.dump(); strings.Contains(dump, "guest") || strings.Contains(dump, "soup?x") {
+		t.Error("what follows the path of a page was kept")
+	}
+	path := "/widget/stats?widget=" + widget
+	token := "Authorization: Bearer " + s.token(s.account, scopeStats)
+	if got, want := s.get(path, token).pages(), []string{"/menu 3 1 0", "/about 0 1 0", "/late 0 0 1"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := s.get(path+"&from=2020-01-01&to=2020-01-31", token).pages(); len(got) != 0 {
+		t.Errorf("%q in another month", got)
+	}
+	for _, public := range []int{0, 1} {
+		s.sql(`UPDATE widgets SET public_orders = ? WHERE id = ?`, public, widget)
+		if got := s.get(path).pages(); !slices.Equal(got, []string{"none"}) {
+			t.Errorf("without a token %q", got)
+		}
+	}
+	if body := s.get("/widget/stats", token).is(200).body; strings.Contains(body, "top_pages") {
+		t.Error(body)
+	}
+}
+
+func TestWidget_keepsAHundredPagesADayAndCountsTheRestAsOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		widget := s.addWidget(s.account)
+		view := func(from, to int) {
+			t.Helper()
+			events := []string{}
+			for i := from; i < to; i++ {
+				events = append(events, fmt.Sprintf(`{"type":"view","page":"/%d"}`, i))
+			}
+			s.report(widget, strings.Join(events, ",")).is(204)
+		}
+		is := func(pages, others int) {
+			t.Helper()
+			if got := s.count(`SELECT 1000 * count(*) + coalesce(sum(views) FILTER (WHERE page = 'other'), 0) FROM page_counts`); got != 1000*pages+others {
+				t.Errorf("%d pages, %d others; want %d and %d", got/1000, got%1000, pages, others)
+			}
+		}
+		view(0, 50)
+		view(50, 99)
+		is(99, 0)
+		view(97, 103)
+		is(101, 3)
+		view(0, 50) // known ones go on
+		is(101, 3)
+		time.Sleep(24 * time.Hour)
+		view(200, 201)
+		is(102, 3)
+		long := strings.Repeat("ü", 199)
+		s.report(widget, `{"type":"view","page":"/`+long+`"},{"type":"view","page":"/`+long+`x"}`).is(204) // 200 characters, 201
+		is(104, 4)
+		s.report(widget, `{"type":"view","page":"/`+strings.Repeat("x", 2048)+`"}`).is(422, "validation_failed").names("#/events/0/page too_long")
+		s.report(widget, `{"type":"view","page":"menu"}`).is(422, "validation_failed").names("#/events/0/page invalid_page")
+		is(104, 4)
+		if c := s.counted(widget); c.Views != 50+49+6+50+1+2 {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+func TestWidget_badEventsAreNamed(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	widget := s.addWidget(s.account)
+	before := s.dump()
+	for events, want := range map[string]string{
+		`{"type":"view"},{"type":"like"}`:                            "#/events/1/type unknown_value",
+		`{"type":"view"},{}`:                                         "#/events/1/type required",
+		`{"type":"click","item":7}`:                                  "#/events/0/item wrong_type",
+		`"view"`:                                                     "#/events/0 wrong_type",
+		`{"type":"order","page":"http://x/a"}`:                       "#/events/0/page invalid_page",
+		`{"type":"order","page":"/a\u0007"}`:                         "#/events/0/page control_character",
+		`{"type":"click","item":"` + strings.Repeat("x", 101) + `"}`: "#/events/0/item too_long",
+	} {
+		s.report(widget, events).is(422, "validation_failed").names(want)
+	}
+	s.report("lunch", `{"type":"view"}`).is(422, "validation_failed").names("#/widget invalid_id")
+	s.unchanged(before)
+}
+
+// TestWidget_underAttackFromOneAddressCountsItsVisitors: an address that sends as many events as it can
+// is refused after its minute's worth, while visitors at other addresses are counted and can read.
+func TestWidget_underAttackFromOneAddressCountsItsVisitors(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		widget := s.addWidget(s.account)
+		refused, taken := 0, 0
+		for i := range 300 {
+			for range 10 {
+				switch a := s.report(widget, `{"type":"click","item":"spam"}`, "Peer: 203.0.113.9:1"); a.status {
+				case 204:
+					taken++
+				case 429:
+					refused++
+				default:
+					t.Fatalf("%d %s", a.status, a.body)
+				}
+				s.get("/widget/stats.svg?widget="+widget, "Peer: 203.0.113.9:1")
+			}
+			visitor := fmt.Sprintf("Peer: 198.51.100.%d:1", i%250)
+			s.report(widget, `{"type":"view","page":"/menu"}`, visitor).is(204)
+			if i%10 == 0 {
+				s.get("/widget/stats?widget="+widget, visitor).is(200)
+			}
+			time.Sleep(time.Second / 5)
+		}
+		if c := s.counted(widget); c.Views != 300 || c.Visitors != 250 || int(c.Clicks) != taken || taken > 130 || refused != 3000-taken {
+			t.Errorf("%+v, %d taken, %d refused", c, taken, refused)
+		}
+	})
+}
