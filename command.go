@@ -365,6 +365,20 @@ func (e *env) pastTime(name string) (stamp, error) {
 	return e.parseTime(e.str(name))
 }
 
+// date returns the start in UTC of the day that an option names, or the zero time if it is not given.
+// Errors: usageError.
+func (e *env) date(name string) (time.Time, error) {
+	text := e.str(name)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	day, ok := parseDate(text)
+	if !ok {
+		return time.Time{}, usageError(fmt.Sprintf("-%s must be a date, YYYY-MM-DD, not %q", name, text))
+	}
+	return day.Time, nil
+}
+
 // text returns an option whose value is stored as it is, after the checks that a string of
 // a request body must pass (checkText): at most max characters, no control characters.
 func (e *env) text(name string, max int) (string, error) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 )
 
 // statsShow prints what widgets counted: totals, a row for each widget or the top items and pages of one,
@@ -39,15 +38,13 @@ func reportFor(q *queries, widgetID string, r statsRange) (*statsReport, error) 
 
 // statsRangeOf returns the range that the options name, or a usageError.
 func statsRangeOf(e *env) (r statsRange, err error) {
-	var from, to time.Time
-	for name, date := range map[string]*time.Time{"from": &from, "to": &to} {
-		if text := e.str(name); text != "" {
-			day, ok := parseDate(text)
-			if !ok {
-				return r, usageError(fmt.Sprintf("-%s must be a date, YYYY-MM-DD, not %q", name, text))
-			}
-			*date = day.Time
-		}
+	from, err := e.date("from")
+	if err != nil {
+		return r, err
+	}
+	to, err := e.date("to")
+	if err != nil {
+		return r, err
 	}
 	r.Interval = e.str("interval")
 	if code, _ := oneOf(statsIntervals...)(r.Interval); code != "" {
