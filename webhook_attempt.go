@@ -57,7 +57,9 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 	var err error
 	if a.event, err = w.store.eventBySeq(a.seq); err != nil {
 		a.missing = errors.Is(err, errNotFound)
-		a.canceled = !a.missing
+		if a.canceled = !a.missing; a.canceled {
+			w.strike(faultWebhooksRead, err)
+		}
 		return
 	}
 	body, err := webhookBody(&a.event)

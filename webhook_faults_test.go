@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -227,6 +228,37 @@ func TestWebhook_getsWhatSeveralCommandsDoWithinASecondEach(t *testing.T) {
 			if got := r.take(); len(got) != 2 {
 				t.Errorf("a second after two commands %d of their events had come", len(got))
 			}
+		}
+	})
+}
+
+// One event that can't be read holds up no other webhook, and is told in the log.
+func TestWebhook_eventThatCannotBeReadHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		other := s.addAccount("other")
+		s.subscribe(s.account, r.url("/damaged"), eventLeadCreated)
+		s.subscribe(other, r.url("/other"), eventLeadCreated)
+		s.announce(s.account, eventLeadCreated)
+		s.change(func(t *tx) error { // as a damaged page may look
+			if err := t.run(`PRAGMA ignore_check_constraints = ON`); err != nil {
+				return err
+			}
+			_, err := t.exec(`UPDATE events SET at = 'never' WHERE type = 'lead.created'`)
+			return errors.Join(err, t.run(`PRAGMA ignore_check_constraints = OFF`))
+		})
+		defer s.startSending(time.Second)()
+		for range 100 {
+			began := time.Now()
+			s.announce(other, eventLeadCreated)
+			synctest.Wait()
+			if got := r.take(); len(got) != 1 || got[0].at != began {
+				t.Fatalf("%d came, want the other webhook's at once", len(got))
+			}
+			time.Sleep(time.Second / 2)
+		}
+		if !strings.Contains(s.log.String(), faultWebhooksRead) {
+			t.Error("the log does not say that an event can't be read")
 		}
 	})
 }

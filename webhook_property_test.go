@@ -28,7 +28,7 @@ func TestWebhook_keepsItsPromisesInAnyHistory(t *testing.T) {
 			bubbleOfWebhooks(t, func(s *service, r *receiver) {
 				h := &webhookHistory{service: s, r: r, random: rand.New(rand.NewPCG(seed, 13)),
 					answers: rand.New(rand.NewPCG(seed, 14)), running: map[string]int{},
-					enabledAt: map[string]time.Time{}, excused: map[string]bool{}, arrived: map[string][]arrival{}}
+					enabledAt: map[string]time.Time{}, excused: map[string]bool{}, replayedAt: map[string]time.Time{}, arrived: map[string][]arrival{}}
 				s.store.writer.now = h.now
 				h.accounts = append(s.addAccounts(1), s.account)
 				for i := range 4 {
@@ -67,13 +67,14 @@ type webhookHistory struct {
 	calm     atomic.Bool  // every answer is 204 at once
 	offset   atomic.Int64 // of the wall clock
 
-	mu        sync.Mutex
-	starts    int                  // of the worker
-	running   map[string]int       // attempts that are being answered, by webhook
-	enabledAt map[string]time.Time // when a webhook was last seen to be enabled
-	arrived   map[string][]arrival // by webhook and event
-	debts     []webhookDebt
-	excused   map[string]bool // webhooks and types that are named no more
+	mu         sync.Mutex
+	starts     int                  // of the worker
+	running    map[string]int       // attempts that are being answered, by webhook
+	enabledAt  map[string]time.Time // when a webhook was last seen to be enabled
+	arrived    map[string][]arrival // by webhook and event
+	debts      []webhookDebt
+	replayedAt map[string]time.Time // when the replay of a webhook began
+	excused    map[string]bool      // webhooks and types that are named no more
 }
 
 // An arrival is an attempt that a receiver got.
@@ -188,6 +189,9 @@ func (h *webhookHistory) receive(w http.ResponseWriter, m message) {
 	h.mu.Lock()
 	key := hook + " " + m.id
 	h.arrived[key] = append(h.arrived[key], arrival{ended, status, h.starts != started})
+	if h.count(`SELECT count(*) FROM webhook_queues WHERE webhook_id = ?`, hook) > 0 {
+		h.enabledAt[hook] = time.Now() // until this answer, which may disable it
+	}
 	h.mu.Unlock()
 	if status == 0 {
 		status = http.StatusNoContent
@@ -340,14 +344,21 @@ func (h *webhookHistory) patchTypes(rule func(func(*tx) error), hook *webhook, b
 // replay replays the events of some hours of a webhook.
 func (h *webhookHistory) replay(t *tx, hook *webhook, by webhookAuthor) error {
 	since := newStamp(t.exact.Add(-time.Duration(h.random.IntN(8)) * time.Hour))
+	before, err := t.webhook(anyAccount, hook.ID)
+	if err != nil {
+		return err
+	}
 	if _, err := replayEvents(t, anyAccount, hook.ID, since, by); err != nil {
 		return err
+	}
+	if !before.Replaying { // else both run as one, since the first began
+		h.replayedAt[hook.ID] = time.Now()
 	}
 	return t.each(`SELECT q.id, w.id, e.type, e.id FROM webhook_queues q JOIN webhooks w ON w.id = q.webhook_id
 		JOIN events e ON e.account_id = w.account_id AND e.seq > q.replay_seq AND e.seq <= q.replay_end
 		WHERE w.id = ? AND e.at >= ? AND e.type IN (SELECT value FROM json_each(w.types))`, []any{hook.ID, since},
 		func(scan func(...any) error) error {
-			d := webhookDebt{after: time.Now()}
+			d := webhookDebt{after: h.replayedAt[hook.ID]}
 			err := scan(&d.queue, &d.hook, &d.kind, &d.id)
 			delete(h.excused, d.hook+" "+d.id)
 			h.debts = append(h.debts, d)

@@ -119,6 +119,7 @@ type webhookSender struct {
 	slow         bool      // the last answer took longer than slowAnswer
 	cautious     bool      // after 429, 502 or 504: one at a time until a 2xx
 	pausedUntil  time.Time // by the steady clock: it has asked for a pause
+	notBefore    time.Time // by the steady clock: one of its events could not be read
 	isBusy       bool      // it is in busy
 	gone         bool      // it is not to be sent to any more
 }
@@ -438,8 +439,8 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, l
 	switch {
 	case s.gone || s.sending >= most:
 		return false, false, false // a result marks it busy again
-	case s.number < 0:
-		return false, false, true // its queue is to be read anew
+	case s.number < 0 || w.steady().Before(s.notBefore):
+		return false, false, true // its queue is to be read anew, or an event could not be read
 	case w.perAccount[s.AccountID] >= maxSendingShare || suspect && w.suspects >= maxSendingShare:
 		return false, false, true
 	}
@@ -568,8 +569,9 @@ func notUnless(err, sentinel error) error {
 func (w *webhookWorker) take(a *attempt) {
 	w.settle(a)
 	if a.canceled {
-		a.sender.number, a.sender.testing = -1, 0 // so that its queue is read anew, with this event
-		w.reloadedAt, w.fillFrom = time.Time{}, w.steady().Add(recordRetry)
+		s := a.sender
+		s.number, s.testing, s.notBefore = -1, 0, w.steady().Add(recordRetry) // its queue is read anew, with this event
+		w.reloadedAt = time.Time{}
 		return
 	}
 	if a.lane != nil {

@@ -906,6 +906,8 @@ func TestWebhook_followsWhatAnOperatorChanges(t *testing.T) {
 		send("/b lead.created", eventLeadCreated)
 		edit(`UPDATE webhooks SET types = '["lead.created","widget.created"]'`)
 		send("/b lead.created, /b widget.created", eventWidgetCreated, eventLeadCreated)
+		edit(`UPDATE webhooks SET types = '["lead.created",7,null,"widget.created"]'`)
+		send("/b lead.created, /b widget.created", eventWidgetCreated, eventLeadCreated)
 		edit(`UPDATE webhooks SET state = 'disabled'`)
 		send("", eventWidgetCreated, eventLeadCreated)
 		edit(`UPDATE webhooks SET state = 'enabled', types = '["widget.created"]'`)
