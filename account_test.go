@@ -178,7 +178,7 @@ func newFilled(t *testing.T) *filled {
 	id, key := f.addLicense(license{Kind: kindFloating, MaxDevices: ptr(9), ExpiresAt: newStamp(time.Now()).after(days(30))})
 	f.license, f.device = id, f.activate(key, "a").is(200).text("device", "id")
 	f.post("/widget/leads", `{"type":"newsletter","email":"`+filledEmail+`"}`).is(200)
-	f.post("/widget/events", `{"widget":"`+f.widget+`","events":[{"type":"view"},{"type":"click","item":"soup"}]}`, "Origin: "+siteOrigin).is(204)
+	f.post("/widget/events", `{"widget":"`+f.widget+`","events":[{"type":"view","page":"/lunch"},{"type":"click","item":"soup"}]}`, "Origin: "+siteOrigin).is(204)
 	f.webhook = f.addWebhook(f.account, "lead.created")
 	f.delivery = f.addDelivery(f.webhook, f.count(`SELECT seq FROM events WHERE type = 'lead.created'`), ptr(500))
 	return f

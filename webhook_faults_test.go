@@ -136,6 +136,7 @@ func TestWebhook_thatIsEnabledAnewGetsNoMoreThanFourAtATime(t *testing.T) {
 // others from being taken.
 func TestWebhook_looksAtAPartOfALongRunOfEventsAtATime(t *testing.T) {
 	t.Parallel()
+	manyRowsUnderRace(t)
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
 		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		const events = 2*maxScanned + 1
