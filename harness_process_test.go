@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,6 +60,9 @@ func builtProgram(t testing.TB) string {
 	if testing.Short() {
 		t.Skip("builds and starts the program")
 	}
+	if underRace() {
+		t.Skip("the race detector does not see a process of its own; CI runs the whole suite without it, too")
+	}
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "widgetd-test-"); built.err != nil {
 			return
@@ -80,6 +84,9 @@ func builtProgram(t testing.TB) string {
 // must be there (CI=true) it fails.
 func programsOrSkip(t testing.TB, names ...string) {
 	t.Helper()
+	if slices.Contains(names, "chromium") && underRace() {
+		t.Skip("a browser takes long and shows the race detector little; CI runs the whole suite without it, too")
+	}
 	for _, name := range names {
 		if _, err := exec.LookPath(name); err == nil {
 			continue

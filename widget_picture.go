@@ -86,7 +86,7 @@ func (r *statsReport) bars(most int64) string {
 		}
 		height := max(1, float64(barsBottom-barsTop)*(float64(p.Views)/float64(most)))
 		x := pictureMargin + step*float64(i) + (step-width)/2
-		fmt.Fprintf(&path, "M%.2f %dv-%.1fh%.2fv%[3]fz", x, barsBottom, height, width)
+		fmt.Fprintf(&path, "M%.2f %dv-%.1fh%.2fv%.1fz", x, barsBottom, height, width, height)
 	}
 	return path.String()
 }

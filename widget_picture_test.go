@@ -91,6 +91,7 @@ func FuzzPicture(f *testing.F) {
 	f.Add(`</title><script>alert(1)</script>`, 366, int64(0), int64(0), int64(0))
 	f.Add("a\x00\x1b\ufffe\xff]]>&amp;\"'", 1, int64(math.MaxInt64), int64(1), int64(-5))
 	f.Add("", 7, int64(math.MinInt64), int64(-1), int64(math.MaxInt64))
+	f.Add("0", 30, int64(1), int64(23), int64(0))
 	f.Fuzz(func(t *testing.T, name string, days int, a, b, c int64) {
 		days = 1 + int(uint(days)%maxStatsDays)
 		picture, texts := pictureOf(t, name, "day", days, a, b, c)
