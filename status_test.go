@@ -41,8 +41,8 @@ func (s *service) serving() (stop func()) {
 	return stop
 }
 
-// todo returns what the status command says needs doing.
-func todo(status map[string]any) (lines []string) {
+// needsDoing returns what the status command says needs doing.
+func needsDoing(status map[string]any) (lines []string) {
 	for _, line := range status["needs_doing"].([]any) {
 		lines = append(lines, line.(string))
 	}
@@ -52,7 +52,7 @@ func todo(status map[string]any) (lines []string) {
 func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	if got, want := todo(o.object("status")), []string{"the service is not running: start it", "there was no backup yet: run 'widgetd backup FILE', best each day"}; !slices.Equal(got, want) {
+	if got, want := needsDoing(o.object("status")), []string{"the service is not running: start it", "there was no backup yet: run 'widgetd backup FILE', best each day"}; !slices.Equal(got, want) {
 		t.Errorf("of a new file: %q", got)
 	}
 	o.do("account", "close", o.object("account", "add", "Closed")["id"].(string), "-force")
@@ -107,7 +107,7 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 		"the token " + old + " of portal ends on " + now.after(days(3)).String() + ": issue another, or revoke it",
 		"remove what upgrades have left, which may hold erased personal data: " + left,
 	}
-	if got := todo(v); !slices.Equal(got, want) {
+	if got := needsDoing(v); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	text := o.do("status", "-wide")
@@ -126,11 +126,11 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 		_, err := t.exec(`UPDATE events SET at = ? WHERE type = 'backup.written'`, now.after(-days(9)))
 		return err
 	})
-	if got := todo(o.object("status")); !slices.Contains(got, "the last backup is 9 days old: run 'widgetd backup FILE'") {
+	if got := needsDoing(o.object("status")); !slices.Contains(got, "the last backup is 9 days old: run 'widgetd backup FILE'") {
 		t.Errorf("with an old backup: %q", got)
 	}
 	o.env["WIDGETD_KEY"] = filepath.Join(o.dir, "none.key")
-	if got := todo(o.object("status")); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "key: no key file at ") }) {
+	if got := needsDoing(o.object("status")); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "key: no key file at ") }) {
 		t.Errorf("without a key: %q", got)
 	}
 }
@@ -218,11 +218,11 @@ func TestStatus_ofAServiceThatWasKilledSaysNotRunning(t *testing.T) {
 	p := serveProcess(t, o)
 	v := o.object("status")
 	service, _ := v["service"].(map[string]any)
-	if service == nil || service["health"] != "pass" || !slices.Equal(todo(v)[len(todo(v))-1:], []string{"there was no backup yet: run 'widgetd backup FILE', best each day"}) {
+	if service == nil || service["health"] != "pass" || !slices.Equal(needsDoing(v)[len(needsDoing(v))-1:], []string{"there was no backup yet: run 'widgetd backup FILE', best each day"}) {
 		t.Fatalf("while it runs: %v", v)
 	}
 	p.stop(syscall.SIGKILL)
-	if v := o.object("status"); v["service"] != nil || todo(v)[0] != "the service is not running: start it" {
+	if v := o.object("status"); v["service"] != nil || needsDoing(v)[0] != "the service is not running: start it" {
 		t.Fatalf("after the kill: %v", v)
 	}
 	p = serveProcess(t, o) // takes the old socket's place

@@ -202,7 +202,8 @@ func TestWebhook_answerIsKeptWithoutWhatATerminalActsOn(t *testing.T) {
 			t.Errorf("of %q %q is kept, want %q", answer, got, want)
 		}
 	}
-	if got := excerpt([]byte(strings.Repeat("é", 3000)), maxDeliveryAnswer); got != strings.Repeat("é", maxDeliveryAnswer/2) {
+	got := excerpt([]byte(strings.Repeat("é", 3000)), maxDeliveryAnswer)
+	if got != strings.Repeat("é", maxDeliveryAnswer/2) {
 		t.Errorf("of a long answer %d bytes are kept", len(got))
 	}
 }

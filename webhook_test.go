@@ -964,7 +964,7 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 	if got := fmt.Sprint(v["webhooks"]); got != "map[disabled:4 enabled:3 pending:0]" {
 		t.Errorf("webhooks %s", got)
 	}
-	lines := slices.DeleteFunc(todo(v), func(line string) bool { return !strings.Contains(line, "webhook") })
+	lines := slices.DeleteFunc(needsDoing(v), func(line string) bool { return !strings.Contains(line, "webhook") })
 	slices.Sort(lines)
 	want := []string{
 		"the webhook " + ids["failing two days"] + " to 127.0.0.1:9 has failed since " + now.after(-days(2)).String() +
@@ -982,7 +982,7 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 	}
 	s.sql(manyRows(10)+`INSERT INTO webhooks (id, account_id, url, types, state, reason, made_by, created_at, updated_at)
 		SELECT printf('whe_7000000000000000000000%04d', i), ?, 'https://a.example/', '["lead.created"]', 'disabled', 'gone', 'command', ?2, ?2 FROM n`, s.account, now)
-	lines = slices.DeleteFunc(todo(status()), func(line string) bool { return !strings.Contains(line, "webhook") })
+	lines = slices.DeleteFunc(needsDoing(status()), func(line string) bool { return !strings.Contains(line, "webhook") })
 	if len(lines) != statusRows+1 || lines[statusRows] != "5 more webhooks fail or were disabled for it: 'widgetd webhook list' shows them" {
 		t.Errorf("needs doing %q", lines)
 	}
