@@ -1,4 +1,4 @@
--- The whole schema of a widgetd database, version 3.
+-- The whole schema of a widgetd database, version 4.
 --
 -- Read it with `sqlite3 -readonly widgetd.db` while the service runs; start with
 -- the views, whose names begin with v_. Every time is text, UTC, to the second:
@@ -6,7 +6,7 @@
 -- A row may be changed with the sqlite3 shell too: the service sees it within a second.
 
 PRAGMA application_id = 2003068788; -- "wdgt"
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 
 CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
@@ -350,6 +350,180 @@ CREATE TABLE deliveries (
   PRIMARY KEY (webhook_id, id)
 ) STRICT, WITHOUT ROWID;
 
+-- What else is known of an account that takes orders. An account without a row has the defaults.
+CREATE TABLE account_settings (
+  account_id    TEXT PRIMARY KEY REFERENCES accounts (id),           -- the account
+  zone          TEXT NOT NULL DEFAULT 'UTC',                         -- its time zone: Europe/Zurich
+  cut_off       TEXT NOT NULL DEFAULT '04:00' CHECK (cut_off GLOB '[01][0-9]:[0-5][0-9]' OR cut_off GLOB '2[0-3]:[0-5][0-9]'), -- when its business day ends, in its zone
+  legal_name    TEXT,                                                -- on receipts: "Trattoria Roma GmbH"
+  address       TEXT,                                                -- on receipts, in lines
+  vat_number    TEXT,                                                -- on receipts: CHE-123.456.789 MWST
+  capture_on    TEXT NOT NULL DEFAULT 'accept' CHECK (capture_on IN ('accept', 'handover')), -- when cards are charged
+  accept_within INTEGER NOT NULL DEFAULT 30 CHECK (accept_within BETWEEN 1 AND 10080) -- minutes until an authorised order that nobody accepts is released
+) STRICT, WITHOUT ROWID;
+
+-- The accounts that an account has at payment providers.
+CREATE TABLE payment_connections (
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'con\_%' ESCAPE '\'),  -- con_…
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account whose money it is
+  provider    TEXT NOT NULL CHECK (provider IN ('stripe', 'vipps')), -- stripe: by card; vipps: by mobile phone
+  live        INTEGER NOT NULL CHECK (live IN (0, 1)),               -- 0: test keys, no money moves
+  name        TEXT NOT NULL DEFAULT '',                              -- what the provider calls it: the merchant serial number
+  secrets     BLOB NOT NULL,                                         -- keys and the webhook's secret, sealed under a key that is derived from the key file
+  webhook_id  TEXT,                                                  -- of our webhook at the provider; NULL: none is registered
+  webhook_url TEXT,                                                  -- where the provider posts to
+  failing_since TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since)), -- since when the provider refuses its keys; NULL: it does not
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
+  removed_at  TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at)) -- since when it takes no new payments; NULL: it is in use
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX payment_connections_used ON payment_connections (account_id, provider) WHERE removed_at IS NULL;
+
+-- Amounts are integers in the minor unit of the order's currency: 1250 is 12.50. Prices have VAT in them;
+-- rates are in hundredths of a percent: 810 is 8.1 %.
+CREATE TABLE orders (
+  id             TEXT PRIMARY KEY CHECK (id LIKE 'ord\_%' ESCAPE '\'), -- ord_…
+  account_id     TEXT NOT NULL REFERENCES accounts (id),             -- the account that owns it
+  reference      TEXT CHECK (length(reference) <= 200),              -- the account's own number for it; unique there
+  state          TEXT NOT NULL CHECK (state IN ('open', 'authorized', 'accepted', 'paid', 'part_refunded', 'refunded', 'cancelled', 'expired')), -- how far it is
+  dispute        TEXT CHECK (dispute IN ('open', 'won', 'lost')),    -- of its payment; NULL: none
+  currency       TEXT NOT NULL CHECK (length(currency) = 3),         -- ISO 4217: CHF
+  lines          TEXT NOT NULL CHECK (json_type(lines) = 'array'),   -- [{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3700,"accepted":2,"refunded":0}]; gross: of all units, less their discount
+  discount       INTEGER NOT NULL DEFAULT 0 CHECK (discount >= 0),   -- off lines and delivery
+  delivery       INTEGER NOT NULL DEFAULT 0 CHECK (delivery >= 0),   -- for bringing it
+  delivery_rate  INTEGER NOT NULL DEFAULT 0 CHECK (delivery_rate BETWEEN 0 AND 10000), -- VAT rate of delivery
+  delivery_gross INTEGER NOT NULL DEFAULT 0 CHECK (delivery_gross >= 0), -- delivery less its discount
+  tip            INTEGER NOT NULL DEFAULT 0 CHECK (tip >= 0),        -- without VAT, never discounted
+  ordered_total  INTEGER NOT NULL CHECK (ordered_total >= 0),        -- what was to be paid for all of it
+  total          INTEGER NOT NULL CHECK (total >= 0),                -- what is to be paid for what was accepted
+  vat            TEXT NOT NULL CHECK (json_type(vat) = 'array'),     -- of total, by rate: [{"rate":260,"gross":3700,"vat":94}]
+  refunded       INTEGER NOT NULL DEFAULT 0 CHECK (refunded >= 0),   -- of total, by refunds that are pending or done
+  method         TEXT CHECK (method IN ('card', 'mobile', 'cash', 'terminal', 'voucher', 'other', 'none')), -- how it is paid; NULL: not yet known; none: its total is 0
+  payment_id     TEXT,                                               -- the last attempt to pay it; NULL: none
+  attempts       INTEGER NOT NULL DEFAULT 0,                         -- how many there were
+  capture        INTEGER NOT NULL DEFAULT 0 CHECK (capture IN (0, 1)), -- 1: its money is to be captured
+  closing        TEXT CHECK (closing IN ('expired', 'paid', 'method')), -- what waits until its attempt is closed: to expire, to be paid outside, to be paid by another method; NULL: nothing
+  outside_method TEXT,                                               -- how it was paid outside, while closing is paid
+  outside_at     TEXT CHECK (outside_at IS strftime('%Y-%m-%dT%H:%M:%SZ', outside_at)), -- and when
+  return_url     TEXT NOT NULL,                                      -- where the guest goes afterwards
+  page_key       BLOB NOT NULL CHECK (length(page_key) = 32),        -- SHA-256 of the k in its pay_url
+  expires_at     TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- until when it can be paid
+  accept_by      TEXT CHECK (accept_by IS strftime('%Y-%m-%dT%H:%M:%SZ', accept_by)), -- until when it is to be accepted, once authorised
+  created_at     TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
+  authorized_at  TEXT CHECK (authorized_at IS strftime('%Y-%m-%dT%H:%M:%SZ', authorized_at)), -- when its money was authorised
+  accepted_at    TEXT CHECK (accepted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', accepted_at)), -- when the restaurant accepted it
+  paid_at        TEXT CHECK (paid_at IS strftime('%Y-%m-%dT%H:%M:%SZ', paid_at)), -- when its money was captured, or paid outside
+  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at)) -- when it was paid, cancelled or expired
+) STRICT, WITHOUT ROWID;
+CREATE INDEX orders_account ON orders (account_id, id);
+CREATE UNIQUE INDEX orders_reference ON orders (account_id, reference) WHERE reference IS NOT NULL;
+CREATE INDEX orders_open ON orders (account_id) WHERE state = 'open';
+CREATE INDEX orders_expiring ON orders (expires_at) WHERE state = 'open' AND closing IS NULL;
+CREATE INDEX orders_waiting ON orders (accept_by) WHERE state = 'authorized';
+
+-- Who ordered: kept until 30 days after the order's end. Rows are only added at the end, see leads.
+CREATE TABLE order_customers (
+  seq      INTEGER PRIMARY KEY,                                      -- order of writing
+  order_id TEXT NOT NULL UNIQUE REFERENCES orders (id),              -- the order
+  name     TEXT,                                                     -- of the guest
+  phone    TEXT,                                                     -- of the guest
+  note     TEXT,                                                     -- what the guest asks for
+  erase_at TEXT CHECK (erase_at IS strftime('%Y-%m-%dT%H:%M:%SZ', erase_at)) -- when this row is erased; NULL: the order has not ended
+) STRICT;
+CREATE INDEX order_customers_due ON order_customers (erase_at) WHERE erase_at IS NOT NULL;
+
+-- Attempts to pay an order at a provider.
+CREATE TABLE payments (
+  id             TEXT PRIMARY KEY CHECK (id LIKE 'pay\_%' ESCAPE '\'), -- pay_…; at Vipps its reference, with - for _
+  order_id       TEXT NOT NULL REFERENCES orders (id),               -- the order
+  account_id     TEXT NOT NULL REFERENCES accounts (id),             -- the account that owns it
+  connection_id  TEXT NOT NULL REFERENCES payment_connections (id),  -- whose money it is, and where
+  provider       TEXT NOT NULL CHECK (provider IN ('stripe', 'vipps')), -- where
+  method         TEXT NOT NULL CHECK (method IN ('card', 'mobile')), -- how
+  state          TEXT NOT NULL CHECK (state IN ('created', 'pending', 'authorized', 'captured', 'part_refunded', 'refunded', 'failed', 'cancelled', 'expired', 'review')), -- how far it is
+  amount         INTEGER NOT NULL CHECK (amount > 0),                -- that the guest was asked for
+  currency       TEXT NOT NULL,                                      -- ISO 4217
+  authorized     INTEGER NOT NULL DEFAULT 0,                         -- that the provider says can still be captured
+  captured       INTEGER NOT NULL DEFAULT 0,                         -- that the provider says was captured
+  refunded       INTEGER NOT NULL DEFAULT 0,                         -- that the provider says was given back
+  session_id     TEXT,                                               -- Stripe's Checkout Session
+  intent_id      TEXT,                                               -- Stripe's PaymentIntent, Vipps' pspReference
+  url            TEXT,                                               -- where the guest pays, while it is pending
+  reason         TEXT,                                               -- why it failed, or is in review
+  capture_before TEXT CHECK (capture_before IS strftime('%Y-%m-%dT%H:%M:%SZ', capture_before)), -- when the authorisation lapses
+  warned         INTEGER NOT NULL DEFAULT 0 CHECK (warned IN (0, 1)), -- 1: the end of the authorisation was told of
+  due_at         TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at)), -- when the provider is asked next; NULL: not any more
+  polls          INTEGER NOT NULL DEFAULT 0,                         -- how often it was asked without news
+  revision       INTEGER NOT NULL DEFAULT 1,                         -- grows with each change and each look that is asked for
+  created_at     TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was begun
+  authorized_at  TEXT CHECK (authorized_at IS strftime('%Y-%m-%dT%H:%M:%SZ', authorized_at)), -- when the money was seen to be authorised
+  captured_at    TEXT CHECK (captured_at IS strftime('%Y-%m-%dT%H:%M:%SZ', captured_at)), -- when it was seen to be captured
+  checked_at     TEXT CHECK (checked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', checked_at)), -- when the provider last answered about it
+  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at)) -- when it failed, expired or was cancelled
+) STRICT, WITHOUT ROWID;
+CREATE INDEX payments_order ON payments (order_id);
+CREATE INDEX payments_account ON payments (account_id, id);
+CREATE INDEX payments_intent ON payments (intent_id) WHERE intent_id IS NOT NULL;
+CREATE INDEX payments_due ON payments (due_at) WHERE due_at IS NOT NULL;
+-- One live attempt for an order.
+CREATE UNIQUE INDEX payments_live ON payments (order_id) WHERE state IN ('created', 'pending', 'authorized');
+
+-- What was asked of providers, written before it is sent. The id is its idempotency key there.
+CREATE TABLE payment_operations (
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'opr\_%' ESCAPE '\'),  -- opr_…
+  payment_id  TEXT NOT NULL REFERENCES payments (id),                -- the attempt
+  kind        TEXT NOT NULL CHECK (kind IN ('create', 'capture', 'cancel', 'expire', 'refund')), -- what
+  amount      INTEGER NOT NULL DEFAULT 0,                            -- of money, for create, capture and refund
+  refund_id   TEXT,                                                  -- the refund that it carries out
+  source      TEXT NOT NULL DEFAULT 'widgetd' CHECK (source IN ('widgetd', 'provider')), -- provider: somebody did it on the provider's own pages
+  state       TEXT NOT NULL CHECK (state IN ('pending', 'done', 'refused')), -- pending: its answer is not known
+  request     BLOB,                                                  -- exactly what is sent, sealed; NULL: it is not pending
+  status      INTEGER,                                               -- HTTP status of the last answer; NULL: none
+  error       TEXT,                                                  -- why it was refused, or has no answer
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was written, and first sent
+  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at)) -- when its result was known
+) STRICT, WITHOUT ROWID;
+CREATE INDEX payment_operations_payment ON payment_operations (payment_id, id);
+CREATE UNIQUE INDEX payment_operations_pending ON payment_operations (payment_id) WHERE state = 'pending';
+
+CREATE TABLE refunds (
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'ref\_%' ESCAPE '\'),  -- ref_…
+  order_id    TEXT NOT NULL REFERENCES orders (id),                  -- the order
+  payment_id  TEXT REFERENCES payments (id),                         -- the attempt whose money goes back; NULL: it was paid outside
+  amount      INTEGER NOT NULL CHECK (amount > 0),                   -- that goes back
+  lines       TEXT CHECK (json_type(lines) = 'array'),               -- [{"line":0,"quantity":1}]; NULL: not by lines
+  vat         TEXT NOT NULL CHECK (json_type(vat) = 'array'),        -- of amount, by rate, as in orders
+  tip         INTEGER NOT NULL DEFAULT 0 CHECK (tip >= 0),           -- of amount
+  reason      TEXT CHECK (length(reason) <= 200),                    -- why, for people
+  source      TEXT NOT NULL DEFAULT 'widgetd' CHECK (source IN ('widgetd', 'provider')), -- provider: somebody did it on the provider's own pages
+  state       TEXT NOT NULL CHECK (state IN ('pending', 'succeeded', 'failed')), -- what came of it; one that succeeded may fail later
+  failure     TEXT,                                                  -- why it failed
+  provider_id TEXT,                                                  -- Stripe's re_…
+  made_by     TEXT NOT NULL,                                         -- who, as in events
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was asked for, or made at the provider
+  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at)) -- when its result was known
+) STRICT, WITHOUT ROWID;
+CREATE INDEX refunds_order ON refunds (order_id, id);
+CREATE UNIQUE INDEX refunds_provider ON refunds (payment_id, provider_id) WHERE provider_id IS NOT NULL;
+
+-- Payments that guests have disputed with their banks.
+CREATE TABLE disputes (
+  payment_id  TEXT NOT NULL REFERENCES payments (id),                -- the attempt
+  id          TEXT NOT NULL,                                         -- Stripe's dp_…
+  order_id    TEXT NOT NULL REFERENCES orders (id),                  -- the order
+  amount      INTEGER NOT NULL,                                      -- in dispute
+  state       TEXT NOT NULL CHECK (state IN ('open', 'won', 'lost')), -- won: the money stays
+  reason      TEXT,                                                  -- as the provider names it: fraudulent
+  opened_at   TEXT NOT NULL CHECK (opened_at IS strftime('%Y-%m-%dT%H:%M:%SZ', opened_at)), -- when it was opened
+  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at)), -- when it was seen to be decided
+  PRIMARY KEY (payment_id, id)
+) STRICT, WITHOUT ROWID;
+
+-- The money of a closed account's orders is released.
+CREATE TRIGGER accounts_closed AFTER UPDATE OF closed_at ON accounts WHEN new.closed_at IS NOT NULL AND old.closed_at IS NULL BEGIN
+  UPDATE payments SET due_at = new.closed_at, revision = revision + 1
+    WHERE account_id = new.id AND state IN ('created', 'pending', 'authorized');
+END;
+
 -- Licences with the status that they have now, and their seats.
 CREATE VIEW v_licenses AS
 SELECT l.id, a.name AS account, l.product, l.plan, l.customer,
@@ -418,3 +592,26 @@ SELECT d.at, a.name AS account, w.url, d.type, d.attempt,
        d.status, d.error, d.milliseconds, d.next_at, d.answer, d.event_id, d.id, d.webhook_id
 FROM deliveries d LEFT JOIN webhooks w ON w.id = d.webhook_id LEFT JOIN accounts a ON a.id = w.account_id
 ORDER BY d.id DESC;
+
+-- Orders, newest first, with what came of their last payment.
+CREATE VIEW v_orders AS
+SELECT o.created_at, a.name AS account, o.reference, o.state, o.dispute,
+       printf('%d.%02d', o.total / 100, o.total % 100) AS total, o.currency,
+       printf('%d.%02d', o.refunded / 100, o.refunded % 100) AS refunded, o.method,
+       p.provider, p.state AS payment, p.reason, o.attempts,
+       o.authorized_at, o.accepted_at, o.paid_at, o.expires_at, o.accept_by, o.closing,
+       o.id, o.payment_id, o.account_id
+FROM orders o JOIN accounts a ON a.id = o.account_id LEFT JOIN payments p ON p.id = o.payment_id
+ORDER BY o.id DESC;
+
+-- Attempts to pay, newest first, with what waits to be done at the provider.
+CREATE VIEW v_payments AS
+SELECT p.created_at, a.name AS account, p.provider, p.state, p.reason,
+       printf('%d.%02d', p.amount / 100, p.amount % 100) AS amount, p.currency,
+       printf('%d.%02d', p.captured / 100, p.captured % 100) AS captured,
+       printf('%d.%02d', p.refunded / 100, p.refunded % 100) AS refunded,
+       o.reference, o.state AS order_state,
+       (SELECT q.kind FROM payment_operations q WHERE q.payment_id = p.id AND q.state = 'pending') AS waits_for,
+       p.due_at, p.checked_at, p.capture_before, p.session_id, p.intent_id, p.id, p.order_id, p.account_id
+FROM payments p JOIN accounts a ON a.id = p.account_id JOIN orders o ON o.id = p.order_id
+ORDER BY p.id DESC;

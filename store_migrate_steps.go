@@ -33,6 +33,7 @@ var schemaSteps = []schemaStep{
 	{does: "tables that are ordered by their ids, counted seats, items by day, customers and " +
 		"fields of leads", run: upgradeToV2, advice: adviseOnV2},
 	{does: "tables of webhooks, and of the pages that widgets are on", sql: schemaV3},
+	{does: "tables of orders and payments", sql: schemaV4},
 }
 
 // The declarations of the versions 1 and 2.
@@ -47,6 +48,11 @@ var (
 //
 //go:embed store_migrate_v3.sql
 var schemaV3 string
+
+// schemaV4 is what version 4 declares beside version 3.
+//
+//go:embed store_migrate_v4.sql
+var schemaV4 string
 
 // graceEndV2 is when the grace of a licence ends, as both versions have it in an index.
 const graceEndV2 = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`

@@ -1,0 +1,308 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// Payments (contract, section 11): attempts to pay an order at a provider, by card (Stripe) or by mobile
+// phone (Vipps MobilePay). Here is what all providers have in common; payment_settle.go decides what is
+// done, payment_stripe.go and payment_vipps.go speak with the providers.
+
+// The problem codes of orders and payments.
+var (
+	orderProblems problemTable
+
+	codeOrderNotFound = orderProblems.add(404, "order_not_found", "Order not found",
+		"There is no order with this id.")
+	codeReferenceUsed = orderProblems.add(409, "reference_used", "Reference used",
+		"The account has an order with this reference already.")
+	codeOrderState = orderProblems.add(409, "order_state", "Not in this state",
+		"The order's state does not allow this.")
+	codeOrderLimit = orderProblems.add(409, "order_limit_reached", "Too many open orders",
+		"The account has 10,000 open orders already.")
+	codeRefundTooLarge = orderProblems.add(409, "refund_too_large", "Refund too large",
+		"More would be given back than was paid.")
+
+	errOrder = &refusal{code: codeOrderNotFound}
+)
+
+// The names of providers.
+const (
+	providerStripe = "stripe"
+	providerVipps  = "vipps"
+)
+
+// The states of an attempt.
+const (
+	paymentCreated      = "created"    // on disk; the provider has not confirmed it yet
+	paymentPending      = "pending"    // the guest can pay at the provider
+	paymentAuthorized   = "authorized" // the money is reserved
+	paymentCaptured     = "captured"
+	paymentPartRefunded = "part_refunded"
+	paymentRefunded     = "refunded"
+	paymentFailed       = "failed"
+	paymentCancelled    = "cancelled"
+	paymentExpired      = "expired"
+	paymentReview       = "review" // somebody has to look at it
+)
+
+// Why an attempt is in review, or has failed.
+const (
+	reasonAmountDiffers  = "amount_differs"    // the provider asks the guest for another amount or currency
+	reasonDeadOrder      = "order_is_dead"     // money was captured for an order that was cancelled or had expired
+	reasonCaptureDiffers = "capture_differs"   // another amount was captured than the order's total
+	reasonRefused        = "operation_refused" // the provider refuses what is to be done
+	reasonDeclined       = "declined"          // the provider, or the guest's bank, has declined it
+	reasonUnknown        = "unknown_there"     // the provider does not know it
+)
+
+// A payment is one attempt to pay an order at a provider.
+type payment struct {
+	ID            string
+	OrderID       string
+	AccountID     string
+	ConnectionID  string
+	Provider      string
+	Method        string
+	State         string
+	Amount        int64 // that the guest was asked for
+	Currency      string
+	Authorized    int64 // that can still be captured, as the provider says
+	Captured      int64 // as the provider says
+	Refunded      int64 // as the provider says
+	SessionID     *string
+	IntentID      *string
+	URL           *string // where the guest pays
+	Reason        *string
+	CaptureBefore stamp
+	Warned        bool
+	DueAt         stamp // when the provider is asked next; zero: not any more
+	Polls         int
+	Revision      int64
+	CreatedAt     stamp
+	AuthorizedAt  stamp
+	CapturedAt    stamp
+	CheckedAt     stamp
+	EndedAt       stamp
+}
+
+// live reports whether the guest's money may still be reserved by the attempt.
+func (p *payment) live() bool {
+	return p.State == paymentCreated || p.State == paymentPending || p.State == paymentAuthorized
+}
+
+// A connection is the account that an account of ours has at a provider.
+type connection struct {
+	ID           string
+	AccountID    string
+	Provider     string
+	Live         bool   // false: test keys
+	Name         string // for people: Vipps' merchant serial number
+	Sealed       []byte // its secrets, see connectionSecrets
+	WebhookID    *string
+	WebhookURL   *string
+	FailingSince stamp
+	CreatedAt    stamp
+	RemovedAt    stamp
+}
+
+// connectionSecrets are what a connection keeps sealed. Each provider uses some of them.
+type connectionSecrets struct {
+	Key             string `json:"key,omitempty"`              // Stripe: a restricted key, rk_live_…
+	ClientID        string `json:"client_id,omitempty"`        // Vipps
+	ClientSecret    string `json:"client_secret,omitempty"`    // Vipps
+	SubscriptionKey string `json:"subscription_key,omitempty"` // Vipps
+	MerchantSerial  string `json:"merchant_serial,omitempty"`  // Vipps
+	WebhookSecret   string `json:"webhook_secret,omitempty"`   // as the provider answered when the webhook was registered
+}
+
+// An openConnection is a connection with its secrets, as the clients of providers need it.
+type openConnection struct {
+	*connection
+	secrets connectionSecrets
+}
+
+// The kinds of operations at a provider.
+const (
+	opCreate  = "create"
+	opCapture = "capture"
+	opCancel  = "cancel" // of what is authorised, or what is left of it
+	opExpire  = "expire" // of an attempt that the guest has not paid; for some providers the same as cancel
+	opRefund  = "refund"
+)
+
+// The states of an operation.
+const (
+	operationPending = "pending" // its answer is not known
+	operationDone    = "done"
+	operationRefused = "refused"
+)
+
+// An operation is something that is asked of a provider. Its id is its idempotency key there.
+type operation struct {
+	ID        string
+	PaymentID string
+	Kind      string
+	Amount    int64 // for opCreate, opCapture and opRefund
+	RefundID  *string
+	Source    string
+	State     string
+	Sealed    []byte // the providerCall, sealed; nil unless it is pending
+	Status    *int   // of the last answer
+	Error     *string
+	CreatedAt stamp
+	EndedAt   stamp
+}
+
+// A providerCall is the exact request of an operation, without what proves who calls.
+type providerCall struct {
+	Method      string `json:"method"`
+	Path        string `json:"path"` // below the provider's base address: "/v1/checkout/sessions"
+	ContentType string `json:"content_type,omitempty"`
+	Body        string `json:"body,omitempty"`
+}
+
+// What came of sending an operation.
+type sendOutcome int
+
+const (
+	sendUnknown sendOutcome = iota // no usable answer: whether the provider has acted is not known; send the same again
+	sendDone                       // the provider has acted
+	sendRefused                    // the provider has not acted, and will not when it is sent again
+	sendStale                      // the key replays an earlier failure: read the provider's state, then use a new key
+	sendDenied                     // the provider refuses the connection's keys
+)
+
+// A sendResult is what came of sending an operation.
+type sendResult struct {
+	outcome    sendOutcome
+	status     int           // HTTP status; 0: there was no answer
+	reason     string        // why it was refused or has no answer: a code of the provider, or outboundError.reason
+	retryAfter time.Duration // that the provider asks to wait; 0: nothing
+
+	// After opCreate.
+	sessionID, url string
+	// After opRefund: the provider's id of it, if it has any.
+	refundID string
+}
+
+// The phases of an attempt, as a provider tells them.
+type paymentPhase int
+
+const (
+	phaseUnknown   paymentPhase = iota // the provider does not know it
+	phaseOpen                          // the guest can still pay
+	phaseApproved                      // money is authorised or was captured
+	phaseCancelled                     // nothing was and will be paid: it was cancelled
+	phaseExpired                       // … or it expired, or its authorisation lapsed
+	phaseFailed                        // … or it was declined
+)
+
+// A paymentReport is what a provider says of an attempt.
+type paymentReport struct {
+	phase         paymentPhase
+	amount        int64 // that the guest was asked for
+	currency      string
+	authorized    int64 // that can still be captured
+	captured      int64
+	refunded      int64 // of captured, by refunds that are done or on their way
+	sessionID     string
+	intentID      string
+	url           string // where the guest pays, while phaseOpen
+	captureBefore time.Time
+	reason        string // of phaseFailed: the provider's code
+	refunds       []refundReport
+	disputes      []disputeReport
+
+	// Keys of the operations that the provider has carried out (operation.ID), where it tells them.
+	done []string
+}
+
+// A refundReport is one refund, as a provider tells it.
+type refundReport struct {
+	providerID string // unique for the attempt
+	refundID   string // ours; "": somebody made it on the provider's pages
+	amount     int64
+	state      string // refundPending, refundSucceeded or refundFailed
+	reason     string // why it failed
+	at         time.Time
+}
+
+// A disputeReport is one dispute, as a provider tells it.
+type disputeReport struct {
+	id     string
+	amount int64
+	state  string // open, won or lost
+	reason string
+	at     time.Time
+}
+
+// A paymentNotice is what a provider's webhook says: only which attempt to look at.
+type paymentNotice struct {
+	kind      string // the provider's name of the event
+	paymentID string // ours; "": unknown
+	intentID  string // the provider's, with paymentID ""
+}
+
+// A provider is the client of a payment provider. Its methods keep nothing but access tokens. None
+// retries. Requests time out as outbound's do.
+type provider interface {
+	// takes reports whether an amount in a currency can be paid with it.
+	takes(currency string, amount int64) bool
+
+	// capturesAtHandover reports that it forbids capturing before the goods are handed over.
+	capturesAtHandover() bool
+
+	// readsFirst reports that an operation whose answer was lost is looked for before it is sent again.
+	// Otherwise the same bytes are sent again under the same key, for keysLast.
+	readsFirst() bool
+
+	// call makes the request of an operation. returnURL is where the guest comes back to, with opCreate.
+	// It is a pure function of its arguments.
+	call(op *operation, p *payment, o *order, returnURL string) providerCall
+
+	// send sends the request of an operation under its id as the idempotency key.
+	send(ctx context.Context, c *openConnection, op *operation, call providerCall) sendResult
+
+	// look reads the state of an attempt. An error means that it could not be read: an *outboundError,
+	// or a *providerError.
+	look(ctx context.Context, c *openConnection, p *payment) (*paymentReport, error)
+
+	// notice checks the signature of a webhook and returns what it is about. now is the wall clock.
+	// Errors: errNotice if the signature is not right.
+	notice(c *openConnection, r *http.Request, body []byte, now time.Time) (paymentNotice, error)
+
+	// connect checks the secrets at the provider, registers our webhook at an address, and returns what
+	// the connection is to keep: Live, Name, WebhookID, and in the secrets WebhookSecret.
+	connect(ctx context.Context, c *openConnection, webhookURL string) error
+
+	// disconnect removes our webhook at the provider.
+	disconnect(ctx context.Context, c *openConnection) error
+
+	// check returns an error if the provider can't be asked with the connection's secrets, or our webhook
+	// there is gone or disabled.
+	check(ctx context.Context, c *openConnection) error
+}
+
+// keysLast is how long an operation whose answer was lost is sent again under its key. Stripe forgets keys
+// after 24 hours.
+const keysLast = 23 * time.Hour
+
+// A providerError is an answer of a provider that can't be used: another status than 2xx, or nonsense.
+type providerError struct {
+	status int    // HTTP status
+	reason string // the provider's code, or "malformed_answer"
+	denied bool   // it refuses the connection's keys
+	wait   time.Duration
+}
+
+// Error implements error.
+func (e *providerError) Error() string { return "the provider answers " + e.reason }
+
+// errNotice refuses a webhook of a provider whose signature is not right. It says nothing of why.
+var errNotice = &refusal{code: codeNotice}
+
+var codeNotice = orderProblems.add(401, "invalid_signature", "Invalid signature",
+	"The signature of this webhook is not right.")
