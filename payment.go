@@ -93,8 +93,8 @@ func (p *payment) live() bool {
 	return p.State == paymentCreated || p.State == paymentPending || p.State == paymentAuthorized
 }
 
-// A connection is the account that an account of ours has at a provider.
-type connection struct {
+// A paymentConnection is the account that an account of ours has at a provider.
+type paymentConnection struct {
 	ID           string
 	AccountID    string
 	Provider     string
@@ -120,7 +120,7 @@ type connectionSecrets struct {
 
 // An openConnection is a connection with its secrets, as the clients of providers need it.
 type openConnection struct {
-	*connection
+	*paymentConnection
 	secrets connectionSecrets
 }
 
