@@ -92,8 +92,8 @@ type vatSum struct {
 	VAT   int64 `json:"vat"`
 }
 
-// A customer is who has ordered.
-type customer struct {
+// A guest is who has ordered.
+type guest struct {
 	Name  string `json:"name,omitempty"`
 	Phone string `json:"phone,omitempty"`
 	Note  string `json:"note,omitempty"`
