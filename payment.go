@@ -140,8 +140,8 @@ const (
 	operationRefused = "refused"
 )
 
-// An operation is something that is asked of a provider. Its id is its idempotency key there.
-type operation struct {
+// A paymentOperation is something that is asked of a provider. Its id is its idempotency key there.
+type paymentOperation struct {
 	ID        string
 	PaymentID string
 	Kind      string
@@ -216,7 +216,7 @@ type paymentReport struct {
 	refunds       []refundReport
 	disputes      []disputeReport
 
-	// Keys of the operations that the provider has carried out (operation.ID), where it tells them.
+	// Keys of the operations that the provider has carried out (paymentOperation.ID), where it tells them.
 	done []string
 }
 
@@ -261,10 +261,10 @@ type provider interface {
 
 	// call makes the request of an operation. returnURL is where the guest comes back to, with opCreate.
 	// It is a pure function of its arguments.
-	call(op *operation, p *payment, o *order, returnURL string) providerCall
+	call(op *paymentOperation, p *payment, o *order, returnURL string) providerCall
 
 	// send sends the request of an operation under its id as the idempotency key.
-	send(ctx context.Context, c *openConnection, op *operation, call providerCall) sendResult
+	send(ctx context.Context, c *openConnection, op *paymentOperation, call providerCall) sendResult
 
 	// look reads the state of an attempt. An error means that it could not be read: an *outboundError,
 	// or a *providerError.
