@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"time"
 )
@@ -56,6 +57,7 @@ const (
 	reasonRefused        = "operation_refused" // the provider refuses what is to be done
 	reasonDeclined       = "declined"          // the provider, or the guest's bank, has declined it
 	reasonUnknown        = "unknown_there"     // the provider does not know it
+	reasonPaidTwice      = "order_is_paid"     // money was captured for an order that was paid otherwise
 )
 
 // A payment is one attempt to pay an order at a provider.
@@ -122,6 +124,32 @@ type connectionSecrets struct {
 type openConnection struct {
 	*paymentConnection
 	secrets connectionSecrets
+}
+
+// The purposes of what rows of payments keep sealed, see keyring.sealFor.
+const (
+	sealedConnection = "payment connection"
+	sealedOperation  = "payment operation"
+)
+
+// open returns a connection with its secrets. It fails if the key file is not the one with which they
+// were sealed.
+func (c *paymentConnection) open(keys *keyring) (*openConnection, error) {
+	opened := &openConnection{paymentConnection: c}
+	plain, err := keys.unsealFor(sealedConnection, c.ID, c.Sealed)
+	if err != nil {
+		return nil, err
+	}
+	return opened, json.Unmarshal(plain, &opened.secrets)
+}
+
+// seal puts the secrets of a connection into its row.
+func (c *openConnection) seal(keys *keyring) error {
+	plain, err := json.Marshal(c.secrets)
+	if err == nil {
+		c.Sealed = keys.sealFor(sealedConnection, c.ID, plain)
+	}
+	return err
 }
 
 // The kinds of operations at a provider.
@@ -223,7 +251,8 @@ type paymentReport struct {
 // A refundReport is one refund, as a provider tells it.
 type refundReport struct {
 	providerID string // unique for the attempt
-	refundID   string // ours; "": somebody made it on the provider's pages
+	refundID   string // ours, where the provider tells it
+	operation  string // the key of the operation that made it (paymentOperation.ID), where the provider tells it
 	amount     int64
 	state      string // refundPending, refundSucceeded or refundFailed
 	reason     string // why it failed
@@ -285,6 +314,11 @@ type provider interface {
 	// there is gone or disabled.
 	check(ctx context.Context, c *openConnection) error
 }
+
+const (
+	endingNotice = 24 * time.Hour // how long before an authorisation lapses it is told of
+	maxRefused   = 3              // operations of a kind that a provider may refuse until somebody has to look
+)
 
 // keysLast is how long an operation whose answer was lost is sent again under its key. Stripe forgets keys
 // after 24 hours.
