@@ -259,11 +259,18 @@ type refundReport struct {
 	at         time.Time
 }
 
+// The states of a dispute.
+const (
+	disputeOpen = "open"
+	disputeWon  = "won"
+	disputeLost = "lost"
+)
+
 // A disputeReport is one dispute, as a provider tells it.
 type disputeReport struct {
 	id     string
 	amount int64
-	state  string // open, won or lost
+	state  string // disputeOpen, disputeWon or disputeLost
 	reason string
 	at     time.Time
 }

@@ -51,6 +51,7 @@ type payments struct {
 	log       *slog.Logger
 	now       func() time.Time
 	strike    func(fault string, err error, attrs ...any)
+	off       bool          // no provider is asked, and no attempt begun
 	wake      chan struct{} // wakes the worker
 
 	mu     sync.Mutex
@@ -412,6 +413,9 @@ var methodOf = map[string]string{providerStripe: methodCard, providerVipps: meth
 // methodsFor returns the methods by which an order can be paid at a provider: those that its account is
 // connected for, and that take its amount.
 func (p *payments) methodsFor(o *order) ([]string, error) {
+	if p.off {
+		return nil, nil
+	}
 	conns, err := p.store.usedConnections(o.AccountID)
 	if err != nil {
 		return nil, fmt.Errorf("find the connections of an account: %w", err)
@@ -529,6 +533,9 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 	if o.Attempts >= maxAttempts {
 		return errAttemptLimit
 	}
+	if p.off {
+		return errMethod
+	}
 	conns, err := t.usedConnections(o.AccountID)
 	if err != nil {
 		return err
@@ -560,7 +567,7 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 // receiptLimit: what is not known then, the worker learns.
 func (p *payments) settleOrder(ctx context.Context, orderID string) error {
 	live, err := p.store.livePayment(orderID)
-	if err != nil || live == nil {
+	if err != nil || live == nil || p.off {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, receiptLimit)
@@ -570,4 +577,18 @@ func (p *payments) settleOrder(ctx context.Context, orderID string) error {
 		return nil
 	}
 	return err
+}
+
+// warnOfSealed logs which connections can't be used because their secrets were sealed with another key
+// file. It is a worker that ends at once.
+func (p *payments) warnOfSealed(context.Context) {
+	ids, err := unsealableConnections(p.store.queries, p.keys())
+	if err != nil {
+		p.strike(faultPaymentsRead, err)
+		return
+	}
+	for _, id := range ids {
+		p.log.Warn("the key file is not the one that sealed the secrets of a payment connection: "+
+			"disconnect it and connect it again", "connection", id)
+	}
 }

@@ -81,6 +81,13 @@ func (t *tx) lookAt(paymentID string) error {
 	return err
 }
 
+// lookAtPayment is lookAt for an attempt of a connection.
+func (t *tx) lookAtPayment(connectionID, paymentID string) error {
+	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
+		WHERE id = ? AND connection_id = ?`, t.now, paymentID, connectionID)
+	return err
+}
+
 // lookAtIntent is lookAt for the attempt of a connection that the provider knows under an id of its own.
 func (t *tx) lookAtIntent(connectionID, intentID string) error {
 	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
@@ -91,12 +98,13 @@ func (t *tx) lookAtIntent(connectionID, intentID string) error {
 // A duePayment is an attempt whose provider is to be asked.
 type duePayment struct {
 	id, connectionID string
+	polls            int // looks without news; 0: somebody wants it to be looked at, or it is new
 }
 
 // duePayments returns up to limit attempts that are due at now, the longest due first.
 func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
-	return collect(q, `SELECT id, connection_id FROM payments WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
-		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID} })
+	return collect(q, `SELECT id, connection_id, polls FROM payments WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
+		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID, &d.polls} })
 }
 
 // postpone has the provider asked about an attempt at a later time, unless it has another revision than
