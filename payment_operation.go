@@ -286,7 +286,7 @@ func (r *paymentReport) shows(op *paymentOperation) bool {
 		return r.phase != phaseUnknown && r.phase != phaseOpen && r.authorized == 0
 	}
 	return slices.ContainsFunc(r.refunds, func(f refundReport) bool {
-		return f.operation == op.ID || f.refundID != "" && f.refundID == valueOr(op.RefundID, "")
+		return f.operationID == op.ID || f.refundID != "" && f.refundID == valueOr(op.RefundID, "")
 	})
 }
 

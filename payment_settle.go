@@ -401,13 +401,13 @@ func (s *settlement) reconcileRefunds() error {
 // findRefund returns our row of a refund that the provider tells of, nil if there is none.
 func (s *settlement) findRefund(told refundReport) (*refund, error) {
 	ours := told.refundID
-	if ours == "" && told.operation != "" {
+	if ours == "" && told.operationID != "" {
 		operations, err := s.operationsOf(s.payment.ID)
 		if err != nil {
 			return nil, err
 		}
 		for _, op := range operations {
-			if op.ID == told.operation {
+			if op.ID == told.operationID {
 				ours = valueOr(op.RefundID, "")
 			}
 		}

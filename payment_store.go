@@ -177,13 +177,6 @@ type dispute struct {
 	ClosedAt  stamp   `json:"closed_at"`
 }
 
-// The states of a dispute.
-const (
-	disputeOpen = "open"
-	disputeWon  = "won" // the money stays
-	disputeLost = "lost"
-)
-
 // disputesOf returns the disputes of an order, oldest first.
 func (q *queries) disputesOf(orderID string) ([]dispute, error) {
 	return collect(q, `SELECT d.payment_id, d.id, d.order_id, d.amount, d.state, d.reason, d.opened_at, d.closed_at
