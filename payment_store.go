@@ -280,6 +280,24 @@ func (q *queries) paymentTotals(now time.Time) (n paymentTotals, err error) {
 	return n, err
 }
 
+// A troubledPayment is an attempt that an operator should know of.
+type troubledPayment struct {
+	orderID, state, reason string
+	captureBefore          stamp
+}
+
+// troubledPayments returns up to limit attempts that are in review, and then those whose authorisation
+// lapses before a time, in both the oldest first.
+func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, error) {
+	return collect(q, `SELECT * FROM (SELECT order_id, state, coalesce(reason, ''), capture_before FROM payments
+			WHERE state = 'review' ORDER BY id LIMIT ?2)
+		UNION ALL SELECT * FROM (SELECT order_id, state, '', capture_before FROM payments
+			WHERE state IN ('created', 'pending', 'authorized') AND capture_before < ?1 LIMIT ?2) LIMIT ?2`,
+		[]any{before, limit}, func(p *troubledPayment) []any {
+			return []any{&p.orderID, &p.state, &p.reason, &p.captureBefore}
+		})
+}
+
 // An exportedPayment is one movement of money, for reconciling what a provider pays out.
 type exportedPayment struct {
 	PaymentID  string  `json:"payment_id"`
