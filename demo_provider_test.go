@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -55,6 +56,34 @@ func (s *stripeTest) clock() time.Time { return time.Now().Add(time.Duration(s.a
 
 // passes moves the provider's clock.
 func (s *stripeTest) passes(d time.Duration) { s.ahead.Add(int64(d)) }
+
+// inside looks into the provider, or changes it, between two calls.
+func (s *stripeTest) inside(look func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	look()
+}
+
+// made returns how many sessions were made.
+func (s *stripeTest) made() (n int) {
+	s.inside(func() { n = len(s.sessions) })
+	return n
+}
+
+// watches sets the provider's watch.
+func (s *stripeTest) watches(watch func(*http.Request, *testAnswer) *testAnswer) {
+	s.inside(func() { s.watch = watch })
+}
+
+// refundsOf returns copies of the refunds of a payment.
+func (s *stripeTest) refundsOf(p *payment) (all []testRefund) {
+	s.inside(func() {
+		for _, r := range s.intent(*p.IntentID).refunds {
+			all = append(all, *r)
+		}
+	})
+	return all
+}
 
 // does carries out an operation, which must succeed.
 func (s *stripeTest) does(kind string, p *payment, amount int64) sendResult {
@@ -161,42 +190,42 @@ func TestTestProvider_replaysWhatAKeyWasAnswered(t *testing.T) {
 	call := s.client.call(op, p, s.order, testReturnURL)
 	first := s.client.send(t.Context(), s.c, op, call)
 	again := s.client.send(t.Context(), s.c, op, call)
-	if first.outcome != sendDone || again != first || len(s.sessions) != 1 {
-		t.Errorf("%+v, then %+v, with %d sessions", first, again, len(s.sessions))
+	if first.outcome != sendDone || again != first || s.made() != 1 {
+		t.Errorf("%+v, then %+v, with %d sessions", first, again, s.made())
 	}
 	other := s.client.call(op, p, s.order, testReturnURL+"/other")
-	if r := s.client.send(t.Context(), s.c, op, other); r.outcome != sendRefused || r.reason != "idempotency_error" || len(s.sessions) != 1 {
-		t.Errorf("other parameters under the same key: %+v, with %d sessions", r, len(s.sessions))
+	if r := s.client.send(t.Context(), s.c, op, other); r.outcome != sendRefused || r.reason != "idempotency_error" || s.made() != 1 {
+		t.Errorf("other parameters under the same key: %+v, with %d sessions", r, s.made())
 	}
 
-	s.watch = func(_ *http.Request, acted *testAnswer) *testAnswer {
+	s.watches(func(_ *http.Request, acted *testAnswer) *testAnswer {
 		if acted == nil {
 			return nil
 		}
 		return testFailure(500, "api_error", "")
-	}
+	})
 	op = testOperation(opCreate, p, 2000)
-	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendUnknown || len(s.sessions) != 2 {
-		t.Errorf("a failure after acting: %+v, with %d sessions", r, len(s.sessions))
+	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendUnknown || s.made() != 2 {
+		t.Errorf("a failure after acting: %+v, with %d sessions", r, s.made())
 	}
-	s.watch = nil
-	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendStale || r.status != 500 || len(s.sessions) != 2 {
-		t.Errorf("a failure that is replayed: %+v, with %d sessions", r, len(s.sessions))
+	s.watches(nil)
+	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendStale || r.status != 500 || s.made() != 2 {
+		t.Errorf("a failure that is replayed: %+v, with %d sessions", r, s.made())
 	}
 
-	s.watch = func(_ *http.Request, acted *testAnswer) *testAnswer {
+	s.watches(func(_ *http.Request, acted *testAnswer) *testAnswer {
 		if acted != nil {
 			panic(http.ErrAbortHandler)
 		}
 		return nil
-	}
+	})
 	op = testOperation(opCreate, p, 2000)
-	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendUnknown || r.reason != outboundNoConnect || len(s.sessions) != 3 {
-		t.Errorf("a reset after acting: %+v, with %d sessions", r, len(s.sessions))
+	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendUnknown || r.reason != outboundNoConnect || s.made() != 3 {
+		t.Errorf("a reset after acting: %+v, with %d sessions", r, s.made())
 	}
-	s.watch = nil
-	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendDone || len(s.sessions) != 3 {
-		t.Errorf("the same after a reset: %+v, with %d sessions", r, len(s.sessions))
+	s.watches(nil)
+	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendDone || s.made() != 3 {
+		t.Errorf("the same after a reset: %+v, with %d sessions", r, s.made())
 	}
 }
 
@@ -238,53 +267,83 @@ func TestTestProvider_refusesWhatCanNotFollow(t *testing.T) {
 	s.does(opCancel, authorized, 0)
 }
 
-func TestTestProvider_signsWhatItTellsAndTriesAgain(t *testing.T) {
+func TestTestProvider_signsWhatItTells(t *testing.T) {
 	t.Parallel()
 	s := newStripeTest(t)
 	type posted struct {
 		notice paymentNotice
 		err    error
 	}
-	got, refusals := make(chan posted, 10), atomic.Int32{}
-	refusals.Store(1)
-	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	got := make(chan posted, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		n, err := s.client.notice(s.c, r, body, s.clock())
-		if refusals.Add(-1) >= 0 {
-			w.WriteHeader(503)
-		}
 		got <- posted{n, err}
 	}))
 	defer receiver.Close()
 	if err := s.client.connect(t.Context(), s.c, receiver.URL); err != nil {
 		t.Fatal(err)
 	}
-	var later []func() int // the test provider's own retry waits, so this one posts by hand
-	s.deliver = func(_ string, post func() int) { later = append(later, post) }
 	p := s.authorized()
-	if len(later) != 2 {
-		t.Fatalf("%d webhooks for a payment", len(later))
-	}
-	s.testProvider.postUntil(later[1], 2)
-	for range 2 {
-		n := <-got
-		if want := (paymentNotice{kind: "checkout.session.completed", paymentID: p.ID}); n.err != nil || n.notice != want {
-			t.Errorf("%+v %v, not %+v", n.notice, n.err, want)
+	told := func(kinds ...string) { // in any order
+		t.Helper()
+		for range kinds {
+			next := <-got
+			i := slices.Index(kinds, next.notice.kind)
+			if next.err != nil || i < 0 || next.notice.paymentID != p.ID {
+				t.Fatalf("%+v %v, not one of %q", next.notice, next.err, kinds)
+			}
+			kinds[i] = ""
 		}
 	}
-	s.deliver = nil
-	s.does(opCapture, p, 2000)
-	if n := <-got; n.err != nil || n.notice != (paymentNotice{kind: "payment_intent.succeeded", paymentID: p.ID}) {
-		t.Errorf("%+v %v", n.notice, n.err)
+	told("payment_intent.amount_capturable_updated", "checkout.session.completed")
+	s.does(opCapture, p, 1500)
+	told("payment_intent.succeeded")
+	s.does(opRefund, p, 100)
+	told("refund.created", "charge.refunded")
+	s.failRefund(*p.IntentID, s.refundsOf(p)[1].id)
+	told("refund.failed")
+
+	var held []func() int
+	s.inside(func() { s.deliver = func(_ string, post func() int) { held = append(held, post) } })
+	s.does(opRefund, p, 200)
+	var second func() int
+	s.inside(func() {
+		if len(held) != 2 || len(got) != 0 {
+			t.Fatalf("%d webhooks are held, and %d were posted", len(held), len(got))
+		}
+		second = held[1]
+	})
+	if status := second(); status != 200 {
+		t.Errorf("posting answers %d", status)
 	}
+	told("charge.refunded")
 }
 
-// postUntil posts a webhook until it is accepted, at most so many times.
-func (p *testProvider) postUntil(post func() int, most int) {
-	for range most {
-		if succeeded(post()) {
-			return
-		}
+func TestTestProvider_triesAgainAFewTimes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ taken, closed, want int }{
+		"at once": {taken: 1, want: 1}, "the third time": {taken: 3, want: 3}, "never": {want: testDeliveryTries},
+		"until it is closed": {closed: 2, want: 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newTestProvider(nil, "", time.Now)
+			defer p.close()
+			p.pending = 1
+			tries := 0
+			p.postUntilTaken(func() int {
+				if tries++; tries == c.closed {
+					p.stop()
+				}
+				if tries == c.taken {
+					return 204
+				}
+				return 503
+			})
+			if tries != c.want || p.pending != 0 {
+				t.Errorf("%s: %d tries, and %d are pending", name, tries, p.pending)
+			}
+		})
 	}
 }
 
@@ -340,9 +399,11 @@ func TestTestProvider_forgetsTheOldest(t *testing.T) {
 	}
 	s.sessions = s.sessions[:maxTestSessions]
 	p := s.starts()
-	if len(s.sessions) != maxTestSessions || len(s.keys) != maxTestKeys || len(s.keyOrder) != maxTestKeys {
-		t.Errorf("it keeps %d sessions, and %d keys in an order of %d", len(s.sessions), len(s.keys), len(s.keyOrder))
-	}
+	s.inside(func() {
+		if len(s.sessions) != maxTestSessions || len(s.keys) != maxTestKeys || len(s.keyOrder) != maxTestKeys {
+			t.Errorf("it keeps %d sessions, and %d keys in an order of %d", len(s.sessions), len(s.keys), len(s.keyOrder))
+		}
+	})
 	if r := s.looks(p); r.phase != phaseOpen {
 		t.Errorf("the newest is %+v", r)
 	}
@@ -381,7 +442,7 @@ func startStripeMock(t testing.TB) string {
 // the mock refuses.
 func (s *stripeTest) forwardTo(mock string) (seen *[]string) {
 	seen = new([]string)
-	s.watch = func(r *http.Request, acted *testAnswer) *testAnswer {
+	s.watches(func(r *http.Request, acted *testAnswer) *testAnswer {
 		if acted != nil {
 			return nil
 		}
@@ -404,6 +465,6 @@ func (s *stripeTest) forwardTo(mock string) (seen *[]string) {
 		}
 		*seen = append(*seen, r.Method+" "+r.URL.Path)
 		return nil
-	}
+	})
 	return seen
 }
