@@ -133,6 +133,8 @@ func wings(s *server) []wing {
 		scriptWing(s),
 		eventWing(s, eventTypes()),
 		webhookWing(s, eventTypes()),
+		orderWing(s),
+		accountWing(s),
 		healthWing(s),
 		keyWing(s),
 		legacyWing(s),
@@ -154,6 +156,7 @@ func problems() []*problemCode {
 		widgetProblems,
 		legacyProblems,
 		webhookProblems,
+		orderProblems,
 	)
 }
 
@@ -170,6 +173,7 @@ func eventTypes() []eventType {
 		widgetEvents,
 		storeEvents,
 		webhookEvents,
+		orderEvents,
 	)
 }
 
