@@ -139,6 +139,8 @@ func wings(s *server) []wing {
 		scriptWing(s),
 		eventWing(s, eventTypes()),
 		webhookWing(s, eventTypes()),
+		orderWing(s),
+		accountWing(s),
 		healthWing(s),
 		keyWing(s),
 		legacyWing(s),
@@ -160,6 +162,7 @@ func problems() []*problemCode {
 		widgetProblems,
 		legacyProblems,
 		webhookProblems,
+		orderProblems,
 	)
 }
 
@@ -176,6 +179,7 @@ func eventTypes() []eventType {
 		widgetEvents,
 		storeEvents,
 		webhookEvents,
+		orderEvents,
 	)
 }
 
