@@ -136,6 +136,9 @@ type serverOptions struct {
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
 	noWebhooks       bool           // send none
+	noPayments       bool           // ask no payment provider
+	stripeURL        string         // base address of Stripe
+	vippsURL         string         // base address of Vipps MobilePay
 	keepEvents       span           // how long events are kept
 	keepTokens       span           // how long tokens are kept after their end
 	securityContacts []string       // URIs for security.txt; none: there is no such file

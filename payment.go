@@ -251,19 +251,28 @@ type paymentReport struct {
 // A refundReport is one refund, as a provider tells it.
 type refundReport struct {
 	providerID string // unique for the attempt
-	refundID   string // ours, where the provider tells it
-	operation  string // the key of the operation that made it (paymentOperation.ID), where the provider tells it
+	refundID   string // ours; "": unknown, or somebody made it on the provider's pages
 	amount     int64
 	state      string // refundPending, refundSucceeded or refundFailed
 	reason     string // why it failed
 	at         time.Time
+
+	// Ours that made it, where the provider tells the key of a refund and not our id of it; else "".
+	operationID string
 }
+
+// The states of a dispute.
+const (
+	disputeOpen = "open"
+	disputeWon  = "won"
+	disputeLost = "lost"
+)
 
 // A disputeReport is one dispute, as a provider tells it.
 type disputeReport struct {
 	id     string
 	amount int64
-	state  string // open, won or lost
+	state  string // disputeOpen, disputeWon or disputeLost
 	reason string
 	at     time.Time
 }

@@ -81,6 +81,13 @@ func (t *tx) lookAt(paymentID string) error {
 	return err
 }
 
+// lookAtPayment is lookAt for an attempt of a connection.
+func (t *tx) lookAtPayment(connectionID, paymentID string) error {
+	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
+		WHERE id = ? AND connection_id = ?`, t.now, paymentID, connectionID)
+	return err
+}
+
 // lookAtIntent is lookAt for the attempt of a connection that the provider knows under an id of its own.
 func (t *tx) lookAtIntent(connectionID, intentID string) error {
 	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
@@ -91,12 +98,13 @@ func (t *tx) lookAtIntent(connectionID, intentID string) error {
 // A duePayment is an attempt whose provider is to be asked.
 type duePayment struct {
 	id, connectionID string
+	polls            int // looks without news; 0: somebody wants it to be looked at, or it is new
 }
 
 // duePayments returns up to limit attempts that are due at now, the longest due first.
 func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
-	return collect(q, `SELECT id, connection_id FROM payments WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
-		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID} })
+	return collect(q, `SELECT id, connection_id, polls FROM payments WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
+		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID, &d.polls} })
 }
 
 // postpone has the provider asked about an attempt at a later time, unless it has another revision than
@@ -270,6 +278,24 @@ func (q *queries) paymentTotals(now time.Time) (n paymentTotals, err error) {
 		[]any{newStamp(now.Add(-time.Minute)), newStamp(now.Add(endingNotice)), maxCounted},
 		&n.Live, &n.Review, &n.Overdue, &n.Ending, &n.Refusing)
 	return n, err
+}
+
+// A troubledPayment is an attempt that an operator should know of.
+type troubledPayment struct {
+	orderID, state, reason string
+	captureBefore          stamp
+}
+
+// troubledPayments returns up to limit attempts that are in review, and then those whose authorisation
+// lapses before a time, in both the oldest first.
+func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, error) {
+	return collect(q, `SELECT * FROM (SELECT order_id, state, coalesce(reason, ''), capture_before FROM payments
+			WHERE state = 'review' ORDER BY id LIMIT ?2)
+		UNION ALL SELECT * FROM (SELECT order_id, state, '', capture_before FROM payments
+			WHERE state IN ('created', 'pending', 'authorized') AND capture_before < ?1 LIMIT ?2) LIMIT ?2`,
+		[]any{before, limit}, func(p *troubledPayment) []any {
+			return []any{&p.orderID, &p.state, &p.reason, &p.captureBefore}
+		})
 }
 
 // An exportedPayment is one movement of money, for reconciling what a provider pays out.
