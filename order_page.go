@@ -48,10 +48,11 @@ type orderPages struct {
 	methodsFor func(o *order) ([]string, error)
 
 	// startAttempt begins an attempt to pay an open order, or takes the live one with the same method,
-	// and returns the provider's URL where the guest pays. Errors: a refusal, of status 409 if the
+	// and returns the provider's URL where the guest pays, or returnURL, where the provider sends the guest
+	// afterwards, if there is nothing to pay any more. Errors: a refusal, of status 409 if the
 	// order's state does not allow it or an earlier attempt is being closed, and of 502 or above if the
 	// provider can't be asked.
-	startAttempt func(ctx context.Context, orderID, method string) (url string, err error)
+	startAttempt func(ctx context.Context, orderID, method, returnURL string) (url string, err error)
 
 	// settleOrder asks the provider about an order's live attempt, for a few seconds at most, and writes
 	// what it says. Errors: a refusal if the provider can't be asked, which leaves all as it is.
@@ -171,7 +172,7 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 		refused = &refusal{code: codeOrderState}
 	} else {
 		var to string
-		to, err = a.startAttempt(ctx, o.ID, r.method)
+		to, err = a.startAttempt(ctx, o.ID, r.method, a.returnURL(&r.pageRequest))
 		if err == nil {
 			return seeOther(to), nil
 		}
@@ -188,6 +189,12 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 		page.status = refused.code.status
 	}
 	return answer, err
+}
+
+// returnURL returns the address of the return page of an order.
+func (a *orderPages) returnURL(r *pageRequest) string {
+	base := a.routing.Load().bases[0].URL
+	return base + "/pay/" + url.PathEscape(r.order) + "/return?k=" + url.QueryEscape(r.key)
 }
 
 // noticeOf returns the key of the text for a guest whose attempt was refused. known tells whether the order

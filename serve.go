@@ -131,6 +131,9 @@ const minKeepEvents = 31 * 24 * time.Hour
 
 // wings returns the parts of the service, one for each noun.
 func wings(s *server) []wing {
+	engine := paymentsOf(s)
+	pages := orderPages{server: s, methodsFor: engine.methodsFor, startAttempt: engine.startAttempt,
+		settleOrder: engine.settleOrder}
 	return []wing{
 		leadWing(s),
 		licenseWing(s),
@@ -140,6 +143,8 @@ func wings(s *server) []wing {
 		eventWing(s, eventTypes()),
 		webhookWing(s, eventTypes()),
 		orderWing(s),
+		pages.wing(),
+		paymentWing(s, engine),
 		accountWing(s),
 		healthWing(s),
 		keyWing(s),
