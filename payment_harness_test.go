@@ -371,4 +371,3 @@ func (s *shop) intent(p *payment) testIntent {
 func (s *shop) work() (stop func()) {
 	return s.beside(newPaymentWorker(s.engine, time.Now).run)
 }
-

@@ -131,6 +131,9 @@ const minKeepEvents = 31 * 24 * time.Hour
 
 // wings returns the parts of the service, one for each noun.
 func wings(s *server) []wing {
+	engine := paymentsOf(s)
+	pages := orderPages{server: s, methodsFor: engine.methodsFor, startAttempt: engine.startAttempt,
+		settleOrder: engine.settleOrder}
 	return []wing{
 		leadWing(s),
 		licenseWing(s),
@@ -139,6 +142,10 @@ func wings(s *server) []wing {
 		scriptWing(s),
 		eventWing(s, eventTypes()),
 		webhookWing(s, eventTypes()),
+		orderWing(s),
+		pages.wing(),
+		paymentWing(s, engine),
+		accountWing(s),
 		healthWing(s),
 		keyWing(s),
 		legacyWing(s),
@@ -160,6 +167,7 @@ func problems() []*problemCode {
 		widgetProblems,
 		legacyProblems,
 		webhookProblems,
+		orderProblems,
 	)
 }
 
@@ -176,6 +184,7 @@ func eventTypes() []eventType {
 		widgetEvents,
 		storeEvents,
 		webhookEvents,
+		orderEvents,
 	)
 }
 
