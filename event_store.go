@@ -31,7 +31,8 @@ type event struct {
 	SubjectID string          `json:"subject_id,omitempty"` // a licence (also of a device), lead, widget, token, …
 	LicenseID string          `json:"license_id,omitempty"` // the subject, if it is a licence
 	DeviceID  string          `json:"device_id,omitempty"`
-	LeadID    string          `json:"lead_id,omitempty"` // the subject, if it is a lead
+	LeadID    string          `json:"lead_id,omitempty"`  // the subject, if it is a lead
+	OrderID   string          `json:"order_id,omitempty"` // the subject, if it is an order
 	Actor     string          `json:"actor"`
 	Data      json.RawMessage `json:"data"`
 
@@ -47,6 +48,7 @@ const (
 	actorOperator = "operator" // whoever used a command or a token with the scope admin
 	actorTime     = "time"
 	actorReceiver = "receiver" // of a webhook, by its answers
+	actorProvider = "provider" // of payments, or a guest who has paid there
 )
 
 // publicActor returns the actor of an event as callers over HTTP may see it: which of the
@@ -199,5 +201,7 @@ func (e *event) nameSubject() {
 		e.LicenseID = e.SubjectID
 	case strings.HasPrefix(e.SubjectID, "lead_"):
 		e.LeadID = e.SubjectID
+	case strings.HasPrefix(e.SubjectID, "ord_"):
+		e.OrderID = e.SubjectID
 	}
 }
