@@ -17,6 +17,8 @@ type response struct {
 	requestID string // "req_…"
 	pattern   string // of the route; "": none matched
 	account   string // id of the account that was charged; "": none
+
+	page refusalPage // shows refusals of the route's path; nil: as problems (RFC 9457)
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -63,6 +65,21 @@ type cacheable struct {
 	policy       string // Content-Security-Policy; "": none
 }
 
+// A handler returns an htmlPage for an answer that people read. No script runs in it.
+type htmlPage struct {
+	status int
+	policy string // Content-Security-Policy
+	body   []byte
+}
+
+// A refusalPage makes the page that shows a refusal to people, with its status. requestID is for who
+// reports a fault of the service.
+type refusalPage func(r *http.Request, ref *refusal, requestID string) *htmlPage
+
+// A handler returns seeOther, a URL, to send the browser there with GET: 303. The URL must not come from
+// the request.
+type seeOther string
+
 // answer writes a handler's result: one of the types above, or any other value as JSON with
 // status 200.
 func (s *server) answer(w *response, r *http.Request, result any) {
@@ -90,6 +107,14 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		}
 		s.write(w, reply{http.StatusOK, v.body})
 		return
+	case *htmlPage:
+		s.writePage(w, v)
+		return
+	case seeOther:
+		w.Header().Set("Location", string(v))
+		w.Header().Set("Referrer-Policy", pageReferrers)
+		s.write(w, reply{status: http.StatusSeeOther})
+		return
 	case *staticFile:
 		s.sendStatic(w, r, v)
 		return
@@ -115,6 +140,20 @@ func (s *server) write(w *response, out reply) {
 	}
 	w.WriteHeader(out.status)
 	w.Write(out.body) // fails only when the client has gone
+}
+
+// pageReferrers keeps the URLs of pages for people, which may hold a key, from other sites.
+const pageReferrers = "same-origin"
+
+// writePage sends a page for people.
+func (s *server) writePage(w *response, p *htmlPage) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", p.policy)
+	h.Set("Referrer-Policy", pageReferrers)
+	h.Set("X-Robots-Tag", "noindex")
+	h.Add("Vary", "Accept-Language")
+	s.write(w, reply{p.status, p.body})
 }
 
 // etagMatches reports whether one of the values of If-None-Match is tag, by the weak
@@ -159,8 +198,8 @@ func showPage[Row, T any](p listPage[Row], show func(Row) T) *list[T] {
 // has gone before it was answered. Web servers such as nginx count it so; it is never sent.
 const statusClientGone = 499
 
-// fail answers with the problem (RFC 9457) of an error. An error that is no refusal becomes
-// a 500 that says nothing about it, and one line in the log.
+// fail answers with the problem (RFC 9457) of an error, or on a path for people with a page. An error that
+// is no refusal becomes a 500 that says nothing about it, and one line in the log.
 func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	w := writer.(*response)
 	var ref *refusal
@@ -176,7 +215,6 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 		s.noteRefusal(w, r, ref, err)
 	}
 	h := w.Header()
-	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
 	if ref.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(wholeSeconds(ref.retryAfter)))
@@ -184,6 +222,11 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	if ref.challenge != "" {
 		h.Set("WWW-Authenticate", ref.challenge)
 	}
+	if w.page != nil {
+		s.writePage(w, w.page(r, ref, w.requestID))
+		return
+	}
+	h.Set("Content-Type", "application/problem+json")
 	rt := s.routing.Load()
 	path, _ := rt.inBase(r.URL.Path)
 	s.write(w, reply{ref.code.status, ref.encode(rt.root, w.requestID, rt.members[path])})

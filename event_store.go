@@ -48,6 +48,7 @@ const (
 	actorOperator = "operator" // whoever used a command or a token with the scope admin
 	actorTime     = "time"
 	actorReceiver = "receiver" // of a webhook, by its answers
+	actorProvider = "provider" // of payments, or a guest who has paid there
 )
 
 // publicActor returns the actor of an event as callers over HTTP may see it: which of the

@@ -45,11 +45,17 @@ type route struct {
 	beacon  bool          // also accepts JSON as text/plain, which needs no preflight
 	noBody  bool          // every member may be absent, so that an empty body stands for {}
 	creates bool          // each request adds something: honours Idempotency-Key
-	body    int64         // largest body in bytes; 0: maxBody
+	body    int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
+	raw     bool          // takes a body of any type as it is (call.body), for signatures over its bytes
 	members []extraMember // extra members of every problem on its path
 	charge  chargeFunc    // which account to charge; nil: the token's, else the one that owns the Origin
 	bucket  string        // of that account, for calls without a token of its own; "": bucketAccount
 	run     endpointFunc  // reads the request's members and carries it out
+
+	// page makes this a route for people: it takes a form instead of JSON, whose fields are read like
+	// members that are strings; page shows every refusal on its path; and the OpenAPI document has it not.
+	// All routes of one path have the same. nil: it is a route for programs.
+	page refusalPage
 
 	// It asks a question over a list or a range, which runs when it is its turn (questionQueue). The
 	// context of run then also ends after questionTimeout; run passes it to queries (store.within).
@@ -80,6 +86,14 @@ func (rt *route) method() string { m, _, _ := strings.Cut(rt.pattern, " "); retu
 
 func (rt *route) path() string { _, p, _ := strings.Cut(rt.pattern, " "); return p }
 
+// bodyLimit returns how many bytes a body may have.
+func (rt *route) bodyLimit() int64 {
+	if rt.raw {
+		return cmp.Or(rt.body, maxRawBody)
+	}
+	return cmp.Or(rt.body, maxBody)
+}
+
 type tokenRule int
 
 const (
@@ -97,7 +111,10 @@ const (
 	originRequired                   // a listed one
 )
 
-const maxBody = 16 << 10 // bytes (contract, section 1)
+const (
+	maxBody    = 16 << 10 // bytes (contract, section 1)
+	maxRawBody = 64 << 10 // bytes of what other services send
+)
 
 // The token buckets of each account (contract, section 2), by the names that answers give them. No
 // kind of call can use up another's.
@@ -119,6 +136,9 @@ type serverOptions struct {
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
 	noWebhooks       bool           // send none
+	noPayments       bool           // ask no payment provider
+	stripeURL        string         // base address of Stripe
+	vippsURL         string         // base address of Vipps MobilePay
 	keepEvents       span           // how long events are kept
 	keepTokens       span           // how long tokens are kept after their end
 	securityContacts []string       // URIs for security.txt; none: there is no such file
@@ -238,11 +258,12 @@ func (s *server) register(rt *routing) error {
 			f(w, r)
 		})
 	}
-	methods, open := map[string][]string{}, map[string]bool{}
+	methods, open, pages := map[string][]string{}, map[string]bool{}, map[string]refusalPage{}
 	for i := range s.routes {
 		r := &s.routes[i]
 		methods[r.path()] = append(methods[r.path()], r.method())
 		open[r.path()] = open[r.path()] || r.open
+		pages[r.path()] = r.page
 		if len(r.members) > 0 {
 			rt.members[r.path()] = r.members
 		}
@@ -258,7 +279,10 @@ func (s *server) register(rt *routing) error {
 		delete(methods, p)
 		rt.know(rt.prefixes[0], p, allowed)
 		for _, prefix := range rt.prefixes {
-			handle(prefix+p, open[p], func(w *response, req *http.Request) { s.otherMethod(w, req, allowed) })
+			handle(prefix+p, open[p], func(w *response, req *http.Request) {
+				w.page = pages[p]
+				s.otherMethod(w, req, allowed)
+			})
 		}
 	}
 	for _, root := range s.roots {
@@ -451,7 +475,7 @@ func (s *server) whoAsks(c *call) asker {
 // serve answers a request to a route.
 func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w := writer.(*response)
-	w.pattern = rt.pattern
+	w.pattern, w.page = rt.pattern, rt.page
 	c := &call{route: rt, request: r}
 	result, err := s.run(w, c)
 	switch {
@@ -554,7 +578,8 @@ func (s *server) limitAddress(limit, address string, rate int) error {
 }
 
 // readBody reads and parses the body. It refuses a wrong type (415), size (413) or syntax (400).
-// On a route whose members may all be absent it reads an empty body of any type as {}.
+// On a route whose members may all be absent it reads an empty body of any type as {}. It returns nil on
+// a route that takes its body as it is.
 func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	r := c.request
 	if c.route.noBody && r.ContentLength == 0 {
@@ -564,11 +589,12 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	// Several lines of a header mean the same as a list, which neither of these may be.
 	kind := strings.Join(r.Header["Content-Type"], ", ")
 	coding := strings.Join(r.Header["Content-Encoding"], ", ")
-	if !c.acceptsContentType(kind) || !slices.Contains([]string{"", "identity"}, strings.ToLower(coding)) {
-		w.Header().Set("Accept", "application/json")
+	plain := slices.Contains([]string{"", "identity"}, strings.ToLower(coding))
+	if !c.route.raw && !(plain && c.acceptsContentType(kind)) {
+		w.Header().Set("Accept", c.route.bodyType())
 		return nil, &refusal{code: codeMediaType}
 	}
-	limit := cmp.Or(c.route.body, maxBody)
+	limit := c.route.bodyLimit()
 	if r.ContentLength > limit {
 		w.Header().Set("Connection", "close") // else net/http would read the body before it answers
 		return nil, errBodySize(limit)
@@ -582,21 +608,37 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 		return nil, &refusal{code: codeMalformedJSON, detail: "The body ended early."}
 	}
 	c.body = body
+	switch {
+	case c.route.raw:
+		return nil, nil
+	case c.route.page != nil:
+		c.parsed, err = parseForm(body)
+		return &c.parsed, err
+	}
 	if c.parsed, err = parseJSON(body); err != nil {
 		return nil, &refusal{code: codeMalformedJSON, detail: "The body can't be read: " + err.Error() + "."}
 	}
 	return &c.parsed, nil
 }
 
-// acceptsContentType reports whether a Content-Type is JSON in UTF-8, or for a beacon plain
+// bodyType returns the Content-Type of bodies.
+func (rt *route) bodyType() string {
+	if rt.page != nil {
+		return "application/x-www-form-urlencoded"
+	}
+	return "application/json"
+}
+
+// acceptsContentType reports whether a Content-Type is the route's, in UTF-8, or for a beacon plain
 // text in UTF-8.
 func (c *call) acceptsContentType(contentType string) bool {
-	if contentType == "application/json" { // the common case
+	want := c.route.bodyType()
+	if contentType == want { // the common case
 		return true
 	}
 	kind, params, err := mime.ParseMediaType(contentType)
 	charset, hasCharset := params["charset"]
-	return err == nil && (kind == "application/json" || kind == "text/plain" && c.route.beacon) &&
+	return err == nil && (kind == want || kind == "text/plain" && c.route.beacon) &&
 		(!hasCharset || strings.EqualFold(charset, "utf-8"))
 }
 

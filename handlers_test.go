@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -15,7 +18,7 @@ import (
 	"time"
 )
 
-// postPaths are the routes that take a body, with a body that is right but for what
+// postPaths are the routes that take a body of JSON, with a body that is right but for what
 // it names.
 var postPaths = map[string]string{
 	"/widget/leads":              `{"type":"newsletter","email":"ada@example.com"}`,
@@ -52,7 +55,7 @@ var postPaths = map[string]string{
 func TestHandlers_postPathsOfTheTestsAreThoseOfTheRouteTable(t *testing.T) {
 	t.Parallel()
 	for _, r := range allRoutes() {
-		if _, tested := postPaths[r.path()]; r.method() == "POST" && !tested {
+		if _, tested := postPaths[r.path()]; r.method() == "POST" && !r.raw && !tested {
 			t.Errorf("POST %s is not in postPaths", r.path())
 		}
 	}
@@ -137,6 +140,102 @@ func TestBody_mayBeEmptyWhereEveryMemberMayBeAbsent(t *testing.T) {
 		t.Errorf("renewed from %s to %s, answered %s", before, end, a.text("expires_at"))
 	}
 	empty("/licenses/"+id+"/revoke", "").is(200)
+}
+
+// withRoutes adds routes of a test to a service.
+func (s *service) withRoutes(routes ...route) {
+	s.t.Helper()
+	how := s.server.serverOptions
+	var err error
+	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)),
+		func(of *server) []wing { return append(wings(of), wing{routes: routes}) })
+	s.check(err)
+}
+
+// A routeEcho answers with what it was sent.
+type routeEcho struct{ color, shade string }
+
+func (r *routeEcho) read(in *input) {
+	if in.body != nil {
+		r.color, r.shade = in.text("color", required, 10, nil), in.text("shade", optional, 10, nil)
+	}
+}
+
+func TestBody_ofARouteForPeopleIsAFormAndItsRefusalsArePages(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.damaged = true // the OpenAPI document knows these routes not
+	page := func(_ *http.Request, ref *refusal, requestID string) *htmlPage {
+		return &htmlPage{ref.code.status, "default-src 'none'", []byte("<!doctype html>" + ref.text() + " " + requestID)}
+	}
+	show := func(_ context.Context, _ *call, r *routeEcho) (any, error) {
+		switch r.color {
+		case "":
+			return &htmlPage{200, "default-src 'self'", []byte("<!doctype html>Which?")}, nil
+		case "pink":
+			return nil, errors.New("the file is gone")
+		case "black":
+			panic("black")
+		}
+		return seeOther("https://pay.example/" + r.color + "?" + r.shade), nil
+	}
+	s.withRoutes(route{pattern: "GET /paint/{wall}", free: true, page: page, run: endpoint(show)},
+		route{pattern: "POST /paint/{wall}", free: true, page: page, address: "paint", run: endpoint(show)})
+	const form = "Content-Type: application/x-www-form-urlencoded"
+	s.get("/paint/1").is(200).has("Content-Type: text/html; charset=utf-8", "Content-Security-Policy: default-src 'self'",
+		"Cache-Control: no-store", "Referrer-Policy: same-origin", "X-Robots-Tag: noindex", "Vary: Origin | Accept-Language")
+	s.post("/paint/1", "color=red&shade=a+%26%C3%A9", form).is(303).has("Location: https://pay.example/red?a &é", "Content-Type: ")
+	s.post("/paint/1", "color=red&other=x", form+"; charset=UTF-8").is(303)
+	for want, a := range map[int]answer{
+		405: s.do("PUT", "/paint/1", "").has("Allow: GET, HEAD, POST, OPTIONS"),
+		413: s.post("/paint/1", strings.Repeat("x", maxBody+1), form),
+		415: s.post("/paint/1", `{"color":"red"}`).has("Accept: application/x-www-form-urlencoded"),
+		422: s.post("/paint/1", "shade=light", form),
+		500: s.post("/paint/1", "color=pink", form),
+	} {
+		a.is(want).has("Content-Type: text/html; charset=utf-8", "Content-Security-Policy: default-src 'none'", "Referrer-Policy: same-origin")
+		if !strings.HasPrefix(a.body, "<!doctype html>") || !strings.HasSuffix(a.body, a.header.Get("X-Request-Id")) || strings.Contains(a.body, "gone") {
+			t.Errorf("%d: %s", want, a.body)
+		}
+	}
+	s.post("/paint/1", "color=black", form).is(500).has("Content-Type: text/html; charset=utf-8")
+	for _, wrong := range []string{"color=red&color=blue", "color=%zz", "color=%ff", "color=a%00", "color=a;b=c"} {
+		s.post("/paint/1", wrong, form).is(422).has("Content-Type: text/html; charset=utf-8")
+	}
+	for _, wrong := range []string{form + "; charset=latin1", "Content-Type: multipart/form-data; boundary=x", "Content-Type: text/plain"} {
+		s.post("/paint/1", "color=red", wrong).is(415)
+	}
+	s.post("/paint/1", "color=red", form, "Content-Encoding: gzip").is(415)
+	for range s.server.anonymousRate {
+		s.post("/paint/1", "color=red", form)
+	}
+	if a := s.post("/paint/1", "color=red", form).is(429).has("Content-Type: text/html; charset=utf-8"); a.header.Get("Retry-After") == "" {
+		t.Error("429 without Retry-After")
+	}
+	s.get("/painting").is(404, "not_found")
+	s.post("/widget/leads", "color=red", form).is(415, "unsupported_media_type") // a route for programs
+}
+
+func TestBody_ofARawRouteIsTakenAsItIs(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.damaged = true // the OpenAPI document knows this route not
+	var got string
+	take := func(_ context.Context, c *call, _ *emptyRequest) (any, error) {
+		got = string(c.body)
+		return noContent{}, nil
+	}
+	s.withRoutes(route{pattern: "POST /raw", free: true, raw: true, run: endpoint(take)})
+	for _, kind := range []string{"application/json", "application/x-www-form-urlencoded", "", "nonsense"} {
+		for _, body := range []string{`{"a":1,"a":2} `, "\xff\x00", strings.Repeat("x", maxRawBody)} {
+			s.post("/raw", body, "Content-Type: "+kind, "Content-Encoding: br").is(204)
+			if got != body {
+				t.Errorf("%s: %.80q arrives as %.80q", kind, body, got)
+			}
+		}
+	}
+	s.post("/raw", "").is(204)
+	s.post("/raw", strings.Repeat("x", maxRawBody+1)).is(413, "body_too_large")
 }
 
 func TestBody_hasAtMost16KiB(t *testing.T) {

@@ -39,6 +39,24 @@ func newInput(body *jsonValue, r *http.Request, who *caller) *input {
 	return in
 }
 
+// parseForm parses the body of a form (application/x-www-form-urlencoded) into an object whose members are
+// strings. Errors: a refusal if it is malformed, or has a field twice.
+func parseForm(body []byte) (jsonValue, error) {
+	fields, err := url.ParseQuery(string(body))
+	if err != nil {
+		return jsonValue{}, &refusal{code: codeValidation, detail: "The form can't be read."}
+	}
+	form := jsonValue{kind: jsonObject}
+	for name, values := range fields {
+		if len(values) > 1 {
+			return jsonValue{}, &refusal{code: codeValidation, detail: "The form has a field twice."}
+		}
+		value := jsonValue{kind: jsonString, text: values[0]}
+		form.members = append(form.members, jsonMember{name, value})
+	}
+	return form, nil
+}
+
 // pathValue returns what a wildcard of the route's path matched.
 func (in *input) pathValue(name string) string { return in.request.PathValue(name) }
 

@@ -306,24 +306,46 @@ func (k *keyring) hash(purpose string, parts ...string) []byte {
 // seal encrypts an answer with AES-256-GCM. The key is derived from the secret and the
 // request's Idempotency-Key, so that reading the answer takes both.
 func (k *keyring) seal(idempotencyKey string, plain []byte) []byte {
-	aead := k.aead(idempotencyKey)
-	nonce := make([]byte, aead.NonceSize())
-	rand.Read(nonce)
-	return aead.Seal(nonce, nonce, plain, nil)
+	return sealWith(k.derive("idempotency", []byte(idempotencyKey)), plain, nil)
 }
 
 // unseal decrypts what seal returned.
 func (k *keyring) unseal(idempotencyKey string, sealed []byte) ([]byte, error) {
-	aead := k.aead(idempotencyKey)
-	if len(sealed) < aead.NonceSize() {
-		return nil, errors.New("the sealed answer is too short")
-	}
-	return aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], nil)
+	return unsealWith(k.derive("idempotency", []byte(idempotencyKey)), sealed, nil)
 }
 
-// aead returns the cipher of seal and unseal.
-func (k *keyring) aead(idempotencyKey string) cipher.AEAD {
-	block, err := aes.NewCipher(k.derive("idempotency", []byte(idempotencyKey)))
+// sealFor encrypts what a row keeps secret with AES-256-GCM, under a key that is derived from the secret
+// for one purpose. It can be read only as that of the row with this id.
+func (k *keyring) sealFor(purpose, id string, plain []byte) []byte {
+	return sealWith(k.derive(purpose, nil), plain, []byte(id))
+}
+
+// unsealFor decrypts what sealFor returned for the same purpose and id. It fails if the key file is
+// another one.
+func (k *keyring) unsealFor(purpose, id string, sealed []byte) ([]byte, error) {
+	return unsealWith(k.derive(purpose, nil), sealed, []byte(id))
+}
+
+// sealWith encrypts plain, and binds it to additional data. What it returns begins with the nonce.
+func sealWith(key, plain, additional []byte) []byte {
+	aead := newAEAD(key)
+	nonce := make([]byte, aead.NonceSize())
+	rand.Read(nonce)
+	return aead.Seal(nonce, nonce, plain, additional)
+}
+
+// unsealWith decrypts what sealWith returned.
+func unsealWith(key, sealed, additional []byte) ([]byte, error) {
+	aead := newAEAD(key)
+	if len(sealed) < aead.NonceSize() {
+		return nil, errors.New("what is sealed is too short")
+	}
+	return aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], additional)
+}
+
+// newAEAD returns AES-256-GCM with a key of 32 bytes.
+func newAEAD(key []byte) cipher.AEAD {
+	block, err := aes.NewCipher(key)
 	if err == nil {
 		var aead cipher.AEAD
 		if aead, err = cipher.NewGCM(block); err == nil {

@@ -175,6 +175,9 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 	if !inBase && status < 400 && isPage(path) {
 		return nil
 	}
+	if inBase && isRouteForPeople(path) {
+		return judgePage(status, header, body)
+	}
 	rest, legacy := strings.CutPrefix(path, legacyPrefix)
 	legacy = legacy && !inBase
 	ended := child(legacyOperation().node, "responses", "410")
@@ -222,6 +225,43 @@ func isPage(path string) bool {
 		}
 	}
 	return matches(`^/widget-[0-9a-f]{12}\.js$`, path)
+}
+
+// isRouteForPeople reports whether a path below the base address is that of a route with a page, which the
+// document leaves out.
+func isRouteForPeople(path string) bool {
+	for _, w := range wings(&server{authenticator: &authenticator{}}) {
+		for _, r := range w.routes {
+			if r.page != nil && matchPath(strings.Split(r.path(), "/"), strings.Split(path, "/")) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// judgePage returns what an answer for people lacks.
+func judgePage(status int, header http.Header, body []byte) (faults []string) {
+	want := map[string]string{"Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
+	switch {
+	case status == http.StatusNoContent:
+		return nil
+	case status == http.StatusSeeOther:
+		if header.Get("Location") == "" || len(body) > 0 {
+			faults = append(faults, "a redirect has no Location, or a body")
+		}
+	default:
+		want["Content-Type"] = "text/html; charset=utf-8"
+		if header.Get("Content-Security-Policy") == "" || !bytes.HasPrefix(body, []byte("<!doctype html>")) {
+			faults = append(faults, "a page has no policy, or is none")
+		}
+	}
+	for name, value := range want {
+		if got := header.Get(name); got != value {
+			faults = append(faults, name+" of a page is "+got)
+		}
+	}
+	return faults
 }
 
 func legacyOperation() *operation {

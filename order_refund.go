@@ -242,7 +242,10 @@ func wishedRefund(o *order, p *payment, refunds []refund, w refundWish) (*refund
 // addRefundOf writes a new refund of an order, which is pending, and counts it. p is the attempt whose
 // money goes back; nil: it was paid outside.
 func addRefundOf(t *tx, o *order, p *payment, f *refund) error {
-	f.ID, f.OrderID, f.State, f.CreatedAt = t.newID("ref"), o.ID, refundPending, t.now
+	f.ID, f.OrderID, f.State = t.newID("ref"), o.ID, refundPending
+	if f.CreatedAt.IsZero() {
+		f.CreatedAt = t.now
+	}
 	if p != nil {
 		f.PaymentID = &p.ID
 	}
@@ -288,6 +291,9 @@ func addFoundRefund(t *tx, o *order, p *payment, r refundReport, actor string) (
 	}
 	f.Source, f.MadeBy = sourceProvider, actor
 	f.ProviderID = nilIfEmpty(r.providerID)
+	if !r.at.IsZero() {
+		f.CreatedAt = newStamp(r.at)
+	}
 	return f, addRefundOf(t, o, p, f)
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"time"
 )
@@ -58,6 +59,7 @@ const (
 	reasonRefused        = "operation_refused" // the provider refuses what is to be done
 	reasonDeclined       = "declined"          // the provider, or the guest's bank, has declined it
 	reasonUnknown        = "unknown_there"     // the provider does not know it
+	reasonPaidTwice      = "order_is_paid"     // money was captured for an order that was paid otherwise
 )
 
 // A payment is one attempt to pay an order at a provider.
@@ -124,6 +126,32 @@ type connectionSecrets struct {
 type openConnection struct {
 	*paymentConnection
 	secrets connectionSecrets
+}
+
+// The purposes of what rows of payments keep sealed, see keyring.sealFor.
+const (
+	sealedConnection = "payment connection"
+	sealedOperation  = "payment operation"
+)
+
+// open returns a connection with its secrets. It fails if the key file is not the one with which they
+// were sealed.
+func (c *paymentConnection) open(keys *keyring) (*openConnection, error) {
+	opened := &openConnection{paymentConnection: c}
+	plain, err := keys.unsealFor(sealedConnection, c.ID, c.Sealed)
+	if err != nil {
+		return nil, err
+	}
+	return opened, json.Unmarshal(plain, &opened.secrets)
+}
+
+// seal puts the secrets of a connection into its row.
+func (c *openConnection) seal(keys *keyring) error {
+	plain, err := json.Marshal(c.secrets)
+	if err == nil {
+		c.Sealed = keys.sealFor(sealedConnection, c.ID, plain)
+	}
+	return err
 }
 
 // The kinds of operations at a provider.
@@ -225,18 +253,28 @@ type paymentReport struct {
 // A refundReport is one refund, as a provider tells it.
 type refundReport struct {
 	providerID string // unique for the attempt
-	refundID   string // ours; "": somebody made it on the provider's pages
+	refundID   string // ours; "": unknown, or somebody made it on the provider's pages
 	amount     int64
 	state      string // refundPending, refundSucceeded or refundFailed
 	reason     string // why it failed
 	at         time.Time
+
+	// Ours that made it, where the provider tells the key of a refund and not our id of it; else "".
+	operationID string
 }
+
+// The states of a dispute.
+const (
+	disputeOpen = "open"
+	disputeWon  = "won"
+	disputeLost = "lost"
+)
 
 // A disputeReport is one dispute, as a provider tells it.
 type disputeReport struct {
 	id     string
 	amount int64
-	state  string // open, won or lost
+	state  string // disputeOpen, disputeWon or disputeLost
 	reason string
 	at     time.Time
 }
@@ -287,6 +325,11 @@ type provider interface {
 	// there is gone or disabled.
 	check(ctx context.Context, c *openConnection) error
 }
+
+const (
+	endingNotice = 24 * time.Hour // how long before an authorisation lapses it is told of
+	maxRefused   = 3              // operations of a kind that a provider may refuse until somebody has to look
+)
 
 // keysLast is how long an operation whose answer was lost is sent again under its key. Stripe forgets keys
 // after 24 hours.

@@ -1,6 +1,10 @@
 package main
 
-import "errors"
+import (
+	"cmp"
+	"errors"
+	"time"
+)
 
 // paymentColumns are what payment.dest scans.
 const paymentColumns = `p.id, p.order_id, p.account_id, p.connection_id, p.provider, p.method, p.state, p.amount,
@@ -77,6 +81,13 @@ func (t *tx) lookAt(paymentID string) error {
 	return err
 }
 
+// lookAtPayment is lookAt for an attempt of a connection.
+func (t *tx) lookAtPayment(connectionID, paymentID string) error {
+	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
+		WHERE id = ? AND connection_id = ?`, t.now, paymentID, connectionID)
+	return err
+}
+
 // lookAtIntent is lookAt for the attempt of a connection that the provider knows under an id of its own.
 func (t *tx) lookAtIntent(connectionID, intentID string) error {
 	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
@@ -87,12 +98,71 @@ func (t *tx) lookAtIntent(connectionID, intentID string) error {
 // A duePayment is an attempt whose provider is to be asked.
 type duePayment struct {
 	id, connectionID string
+	polls            int // looks without news; 0: somebody wants it to be looked at, or it is new
 }
 
 // duePayments returns up to limit attempts that are due at now, the longest due first.
 func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
-	return collect(q, `SELECT id, connection_id FROM payments WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
-		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID} })
+	return collect(q, `SELECT id, connection_id, polls FROM payments WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
+		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID, &d.polls} })
+}
+
+// postpone has the provider asked about an attempt at a later time, unless it has another revision than
+// the one with which it was read.
+func (t *tx) postpone(p *payment, at stamp) error {
+	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = ? WHERE id = ? AND revision = ?`,
+		at, p.Polls, p.ID, p.Revision)
+	return err
+}
+
+// operationColumns are what paymentOperation.dest scans.
+const operationColumns = `q.id, q.payment_id, q.kind, q.amount, q.refund_id, q.source, q.state, q.request, q.status,
+	q.error, q.created_at, q.ended_at`
+
+func (op *paymentOperation) dest() []any {
+	return []any{&op.ID, &op.PaymentID, &op.Kind, &op.Amount, &op.RefundID, &op.Source, &op.State, &op.Sealed,
+		&op.Status, &op.Error, &op.CreatedAt, &op.EndedAt}
+}
+
+// pendingOperation returns the operation of an attempt whose answer is not known, nil if there is none.
+// There is at most one.
+func (q *queries) pendingOperation(paymentID string) (*paymentOperation, error) {
+	op := &paymentOperation{}
+	return orNil(op, q.one(`SELECT `+operationColumns+` FROM payment_operations q
+		WHERE q.payment_id = ? AND q.state = 'pending'`, []any{paymentID}, op.dest()...))
+}
+
+// operationsOf returns the operations of an attempt, oldest first.
+func (q *queries) operationsOf(paymentID string) ([]paymentOperation, error) {
+	return collect(q, `SELECT `+operationColumns+` FROM payment_operations q WHERE q.payment_id = ? ORDER BY q.id`,
+		[]any{paymentID}, (*paymentOperation).dest)
+}
+
+// addOperation inserts an operation.
+func (t *tx) addOperation(op *paymentOperation) error {
+	_, err := t.exec(`INSERT INTO payment_operations (id, payment_id, kind, amount, refund_id, source, state, request,
+		created_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, op.ID, op.PaymentID, op.Kind, op.Amount,
+		op.RefundID, op.Source, op.State, op.Sealed, op.CreatedAt, op.EndedAt)
+	return err
+}
+
+// saveOperation writes what came of an operation that was pending. What was to be sent is removed unless
+// it still is. Errors: errChanged if it is not pending any more.
+func (t *tx) saveOperation(op *paymentOperation) error {
+	n, err := t.exec(`UPDATE payment_operations SET state = ?1, request = iif(?1 = 'pending', request, NULL),
+		status = ?2, error = ?3, ended_at = ?4 WHERE id = ?5 AND state = 'pending'`,
+		op.State, op.Status, op.Error, op.EndedAt, op.ID)
+	if err == nil && n == 0 {
+		return errChanged
+	}
+	return err
+}
+
+// refusedOperations counts the operations of an attempt and kind that the provider has refused.
+func (q *queries) refusedOperations(paymentID, kind string) (n int, err error) {
+	err = q.one(`SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ? AND state = 'refused'`,
+		[]any{paymentID, kind}, &n)
+	return n, err
 }
 
 // A dispute is a payment that the guest has disputed with the bank.
@@ -106,13 +176,6 @@ type dispute struct {
 	OpenedAt  stamp   `json:"opened_at"`
 	ClosedAt  stamp   `json:"closed_at"`
 }
-
-// The states of a dispute.
-const (
-	disputeOpen = "open"
-	disputeWon  = "won" // the money stays
-	disputeLost = "lost"
-)
 
 // disputesOf returns the disputes of an order, oldest first.
 func (q *queries) disputesOf(orderID string) ([]dispute, error) {
@@ -130,4 +193,144 @@ func (t *tx) saveDispute(d *dispute) error {
 		amount = excluded.amount, state = excluded.state, reason = excluded.reason, closed_at = excluded.closed_at`,
 		d.PaymentID, d.ID, d.OrderID, d.Amount, d.State, d.Reason, d.OpenedAt, d.ClosedAt)
 	return err
+}
+
+// connectionColumns are what paymentConnection.dest scans.
+const connectionColumns = `c.id, c.account_id, c.provider, c.live, c.name, c.secrets, c.webhook_id, c.webhook_url,
+	c.failing_since, c.created_at, c.removed_at`
+
+func (c *paymentConnection) dest() []any {
+	return []any{&c.ID, &c.AccountID, &c.Provider, &c.Live, &c.Name, &c.Sealed, &c.WebhookID, &c.WebhookURL,
+		&c.FailingSince, &c.CreatedAt, &c.RemovedAt}
+}
+
+// paymentConnection returns a connection of an owner, in use or removed, or errNotFound.
+func (q *queries) paymentConnection(o owner, id string) (*paymentConnection, error) {
+	c := &paymentConnection{}
+	query, args := o.narrow(`SELECT `+connectionColumns+` FROM payment_connections c WHERE c.id = ?`,
+		`c.account_id`, id)
+	return c, q.one(query, args, c.dest()...)
+}
+
+// usedConnections returns the connections of an account that are in use, one for each provider at most.
+func (q *queries) usedConnections(accountID string) ([]*paymentConnection, error) {
+	return collect(q, `SELECT `+connectionColumns+` FROM payment_connections c
+		WHERE c.account_id = ? AND c.removed_at IS NULL ORDER BY c.provider`, []any{accountID}, newConnectionRow)
+}
+
+// paymentConnections returns the connections of an owner, in use and removed, newest first.
+func (q *queries) paymentConnections(o owner) ([]*paymentConnection, error) {
+	query, args := o.narrow(`SELECT `+connectionColumns+` FROM payment_connections c WHERE 1`, `c.account_id`)
+	return collect(q, query+` ORDER BY c.id DESC`, args, newConnectionRow)
+}
+
+// newConnectionRow allocates a connection for one row of a list, and returns its scan destinations.
+func newConnectionRow(c **paymentConnection) []any {
+	*c = &paymentConnection{}
+	return (*c).dest()
+}
+
+// addPaymentConnection inserts a connection. Errors: one for which isDuplicate is true if the account has
+// one of that provider in use.
+func (t *tx) addPaymentConnection(c *paymentConnection) error {
+	_, err := t.exec(`INSERT INTO payment_connections (id, account_id, provider, live, name, secrets, webhook_id,
+		webhook_url, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		c.ID, c.AccountID, c.Provider, c.Live, c.Name, c.Sealed, c.WebhookID, c.WebhookURL, c.CreatedAt)
+	return err
+}
+
+// removePaymentConnection ends the use of a connection. Its row stays, since its payments go on.
+// Errors: errNotFound if it is not in use.
+func (t *tx) removePaymentConnection(id string) error {
+	n, err := t.exec(`UPDATE payment_connections SET removed_at = ? WHERE id = ? AND removed_at IS NULL`, t.now, id)
+	return requireRow(n, err)
+}
+
+// setConnectionFailing notes since when a provider refuses a connection's keys; the zero stamp: it does
+// not. It reports whether that is a change of whether it does.
+func (t *tx) setConnectionFailing(id string, since stamp) (changed bool, err error) {
+	n, err := t.exec(`UPDATE payment_connections SET failing_since = ?1
+		WHERE id = ?2 AND (failing_since IS NULL) IS NOT (?1 IS NULL)`, since, id)
+	return n > 0, err
+}
+
+// A paymentTotals counts what is under way, for status and the metrics.
+type paymentTotals struct {
+	Live     int `json:"live"`      // attempts that the guest can pay, or that are authorised
+	Review   int `json:"in_review"` // attempts that somebody has to look at
+	Overdue  int `json:"overdue"`   // attempts whose provider should have been asked a minute ago
+	Ending   int `json:"ending"`    // authorisations that lapse within a day
+	Refusing int `json:"refusing"`  // connections whose keys the provider refuses
+}
+
+// maxCounted is how many rows status counts of a kind.
+const maxCounted = 10_000
+
+// paymentTotals counts what is under way at now; each number stops at maxCounted.
+func (q *queries) paymentTotals(now time.Time) (n paymentTotals, err error) {
+	err = q.one(`SELECT
+		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE state IN ('created', 'pending', 'authorized') LIMIT ?3)),
+		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE state = 'review' LIMIT ?3)),
+		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE due_at < ?1 LIMIT ?3)),
+		(SELECT count(*) FROM (SELECT 1 FROM payments
+			WHERE state IN ('created', 'pending', 'authorized') AND capture_before < ?2 LIMIT ?3)),
+		(SELECT count(*) FROM payment_connections WHERE failing_since IS NOT NULL AND removed_at IS NULL)`,
+		[]any{newStamp(now.Add(-time.Minute)), newStamp(now.Add(endingNotice)), maxCounted},
+		&n.Live, &n.Review, &n.Overdue, &n.Ending, &n.Refusing)
+	return n, err
+}
+
+// A troubledPayment is an attempt that an operator should know of.
+type troubledPayment struct {
+	orderID, state, reason string
+	captureBefore          stamp
+}
+
+// troubledPayments returns up to limit attempts that are in review, and then those whose authorisation
+// lapses before a time, in both the oldest first.
+func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, error) {
+	return collect(q, `SELECT * FROM (SELECT order_id, state, coalesce(reason, ''), capture_before FROM payments
+			WHERE state = 'review' ORDER BY id LIMIT ?2)
+		UNION ALL SELECT * FROM (SELECT order_id, state, '', capture_before FROM payments
+			WHERE state IN ('created', 'pending', 'authorized') AND capture_before < ?1 LIMIT ?2) LIMIT ?2`,
+		[]any{before, limit}, func(p *troubledPayment) []any {
+			return []any{&p.orderID, &p.state, &p.reason, &p.captureBefore}
+		})
+}
+
+// An exportedPayment is one movement of money, for reconciling what a provider pays out.
+type exportedPayment struct {
+	PaymentID  string  `json:"payment_id"`
+	OrderID    string  `json:"order_id"`
+	Reference  *string `json:"reference"`
+	AccountID  string  `json:"account_id"`
+	Provider   string  `json:"provider"`
+	State      string  `json:"state"`
+	Currency   string  `json:"currency"`
+	Amount     int64   `json:"amount"`
+	Captured   int64   `json:"captured"`
+	Refunded   int64   `json:"refunded"`
+	SessionID  *string `json:"session_id"`
+	IntentID   *string `json:"intent_id"`
+	CapturedAt stamp   `json:"captured_at"`
+	CreatedAt  stamp   `json:"created_at"`
+}
+
+// exportPayments returns up to limit attempts of an owner with captured money, older than the id before
+// ("" for the newest), newest first.
+func (q *queries) exportPayments(o owner, before string, limit int) (p listPage[exportedPayment], err error) {
+	list := listQuery{
+		columns: `SELECT p.id, p.order_id, o.reference, p.account_id, p.provider, p.state, p.currency, p.amount,
+			p.captured, p.refunded, p.session_id, p.intent_id, p.captured_at, p.created_at
+			FROM payments p JOIN orders o ON o.id = p.order_id`,
+		table: `payments p`,
+		key:   `p.id`,
+	}
+	list.scope(o.narrow(``, `p.account_id`))
+	list.filter(` AND p.captured > 0`)
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, func(e *exportedPayment) []any {
+		return []any{&e.PaymentID, &e.OrderID, &e.Reference, &e.AccountID, &e.Provider, &e.State, &e.Currency,
+			&e.Amount, &e.Captured, &e.Refunded, &e.SessionID, &e.IntentID, &e.CapturedAt, &e.CreatedAt}
+	}, func(e exportedPayment) string { return e.PaymentID })
+	return p, err
 }

@@ -463,6 +463,7 @@ CREATE TABLE payments (
 CREATE INDEX payments_order ON payments (order_id);
 CREATE INDEX payments_account ON payments (account_id, id);
 CREATE INDEX payments_intent ON payments (intent_id) WHERE intent_id IS NOT NULL;
+CREATE INDEX payments_review ON payments (id) WHERE state = 'review';
 CREATE INDEX payments_due ON payments (due_at) WHERE due_at IS NOT NULL;
 -- One live attempt for an order.
 CREATE UNIQUE INDEX payments_live ON payments (order_id) WHERE state IN ('created', 'pending', 'authorized');

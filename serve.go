@@ -114,6 +114,12 @@ var (
 		help: "how long the record of an issued token is kept after the token's end", hasVariable: true}
 	optNoWebhooks = option{name: "no-webhooks",
 		help: "send no webhooks: for a copy of a database that another service sends them of", hasVariable: true}
+	optNoPayments = option{name: "no-payments",
+		help: "ask no payment provider: for a copy of a database that another service works on", hasVariable: true}
+	optStripeURL = option{name: "stripe-url", value: "URL", def: stripeBase,
+		help: "base address of Stripe, for tests", hasVariable: true}
+	optVippsURL = option{name: "vipps-url", value: "URL", def: vippsLive,
+		help: "base address of Vipps MobilePay, for tests and its sandbox", hasVariable: true}
 	optSecurityContact = option{name: "security-contact", value: "URI,…",
 		help: "who to tell of a vulnerability, as mailto:security@example.com, for /.well-known/security.txt; " +
 			"by default there is no such file",
@@ -125,6 +131,9 @@ const minKeepEvents = 31 * 24 * time.Hour
 
 // wings returns the parts of the service, one for each noun.
 func wings(s *server) []wing {
+	engine := paymentsOf(s)
+	pages := orderPages{server: s, methodsFor: engine.methodsFor, startAttempt: engine.startAttempt,
+		settleOrder: engine.settleOrder}
 	return []wing{
 		leadWing(s),
 		licenseWing(s),
@@ -134,6 +143,8 @@ func wings(s *server) []wing {
 		eventWing(s, eventTypes()),
 		webhookWing(s, eventTypes()),
 		orderWing(s),
+		pages.wing(),
+		paymentWing(s, engine),
 		accountWing(s),
 		healthWing(s),
 		keyWing(s),
@@ -186,6 +197,9 @@ var serveCommands = []command{
 		optKeepTokens,
 		optOutboundAllow,
 		optNoWebhooks,
+		optNoPayments,
+		optStripeURL,
+		optVippsURL,
 		optDebugAddr,
 		optAnonymousRate,
 		optFailedLookupRate,
@@ -270,7 +284,8 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.keepTokens, err = parseSpan(e.str("keep-tokens"), false); err != nil {
 		return o, usageError("-keep-tokens: " + err.Error())
 	}
-	o.accessLog, o.noWebhooks = e.on("access-log"), e.on("no-webhooks")
+	o.accessLog, o.noWebhooks, o.noPayments = e.on("access-log"), e.on("no-webhooks"), e.on("no-payments")
+	o.stripeURL, o.vippsURL = e.str("stripe-url"), e.str("vipps-url")
 	sunset := e.str("legacy-sunset")
 	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))

@@ -196,13 +196,18 @@ type statusReport struct {
 	Unlimited     int64            `json:"licenses_without_transfer_limit"`
 	LeadsToday    int64            `json:"leads_today"` // of this UTC day
 	EventsToday   int64            `json:"events_today"`
-	Webhooks      map[string]int64 `json:"webhooks"`       // by state
+	Webhooks      map[string]int64 `json:"webhooks"` // by state
+	Payments      paymentTotals    `json:"payments"`
 	LegacyCallers []legacyCaller   `json:"legacy_callers"` // of the last 7 days
 	UpgradeCopies []string         `json:"upgrade_copies"` // which upgrades have left
 	NeedsDoing    []string         `json:"needs_doing"`
 
 	tokens   []tokenRow // that end soon
 	webhooks []*webhook // that do not accept what they are sent
+	troubled []troubledPayment
+	refused  []*paymentConnection // of connections, those whose keys the provider refuses
+
+	connections []*paymentConnection // in use
 }
 
 // An accountTally is how many accounts there are.
@@ -271,6 +276,9 @@ func (r *statusReport) read(st *store, now time.Time) error {
 	if r.webhooks, err = st.webhooksInTrouble(newStamp(now.Add(-failingShown))); err != nil {
 		return err
 	}
+	if err := r.readPayments(st, now); err != nil {
+		return err
+	}
 	firstDay := now.UTC().Add(-legacyPeriod).Format(time.DateOnly)
 	r.LegacyCallers, err = st.legacyCallers(firstDay, statusRows)
 	if err != nil {
@@ -282,6 +290,26 @@ func (r *statusReport) read(st *store, now time.Time) error {
 		lasts := t.ExpiresAt.Sub(t.CreatedAt.Time) // shorter ones are renewed by whoever made them so short
 		if t.RevokedAt.IsZero() && lasts > endingSoon && t.ExpiresAt.After(now) && t.ExpiresAt.Before(soon.Time) {
 			r.tokens = append(r.tokens, t)
+		}
+	}
+	return err
+}
+
+// readPayments reads what the database tells of payments.
+func (r *statusReport) readPayments(st *store, now time.Time) (err error) {
+	if r.Payments, err = st.paymentTotals(now); err != nil {
+		return err
+	}
+	if r.troubled, err = st.troubledPayments(newStamp(now.Add(endingNotice)), statusRows); err != nil {
+		return err
+	}
+	conns, err := st.paymentConnections(anyAccount)
+	for _, c := range conns {
+		if c.RemovedAt.IsZero() {
+			r.connections = append(r.connections, c)
+			if !c.FailingSince.IsZero() {
+				r.refused = append(r.refused, c)
+			}
 		}
 	}
 	return err
@@ -304,7 +332,8 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 		add("the service runs version %s, this is %s: restart it", r.Service.Version, r.Version)
 	}
 	lines = append(lines, readableByOthers(realPath(r.Database))...)
-	if _, err := loadKeyring(e.str("key")); err != nil {
+	keys, err := loadKeyring(e.str("key"))
+	if err != nil {
 		add("key: %v", err)
 	}
 	switch age := e.now().Sub(r.LastBackupAt.Time); {
@@ -325,6 +354,7 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 		add("the token %s of %s ends on %s: issue another, or revoke it", t.ID, printable(t.ClientID), t.ExpiresAt)
 	}
 	lines = append(lines, webhookTroubles(r.webhooks)...)
+	lines = append(lines, r.paymentTroubles(keys)...)
 	if r.Unlimited > 0 {
 		lines = append(lines, transferAdvice(r.Unlimited))
 	}
@@ -354,6 +384,40 @@ func webhookTroubles(troubled []*webhook) (lines []string) {
 				"run 'widgetd webhook enable " + w.ID + "'"
 		}
 		lines = append(lines, fmt.Sprintf("the webhook %s to %s %s", w.ID, printable(w.host()), what))
+	}
+	return lines
+}
+
+// paymentTroubles returns what an operator should do about payments. keys is nil if the key file can't be
+// read.
+func (r *statusReport) paymentTroubles(keys *keyring) (lines []string) {
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	for _, p := range r.troubled {
+		switch {
+		case p.state == paymentReview:
+			add("the payment of order %s is in review (%s): look at it with 'widgetd order show %s'",
+				p.orderID, p.reason, p.orderID)
+		default:
+			add("the authorisation of order %s lapses at %s: capture or cancel it", p.orderID, p.captureBefore)
+		}
+	}
+	if n := r.Payments.Review + r.Payments.Ending - len(r.troubled); n > 0 {
+		add("%d more payments are in review or lapse soon: the view v_payments shows them", n)
+	}
+	if r.Payments.Overdue > 0 && r.Service != nil {
+		add("%d payments wait longer than they should for their provider: see the log", r.Payments.Overdue)
+	}
+	for _, c := range r.refused {
+		add("%s refuses the keys of the connection %s since %s: 'widgetd payment check %s' shows why",
+			c.Provider, c.ID, c.FailingSince, c.ID)
+	}
+	if keys != nil {
+		for _, c := range r.connections {
+			if _, err := c.open(keys); err != nil {
+				add("the secrets of the payment connection %s were sealed with another key file: "+
+					"run 'widgetd payment disconnect %s', then connect it again", c.ID, c.ID)
+			}
+		}
 	}
 	return lines
 }
@@ -399,6 +463,7 @@ func (r *statusReport) details() []detail {
 		{"accounts", fmt.Sprintf("%d open, %d closed", r.Accounts.Open, r.Accounts.Closed)},
 		{"licences", licenses},
 		{"webhooks", countsText([]string{webhookEnabled, webhookPending, webhookDisabled}, r.Webhooks)},
+		{"payments", fmt.Sprintf("%d under way, %d in review", r.Payments.Live, r.Payments.Review)},
 		{"today (UTC)", fmt.Sprintf("%d leads, %d events", r.LeadsToday, r.EventsToday)},
 	}
 	if r.Service != nil {

@@ -1,0 +1,638 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The demo's test provider speaks the part of Stripe's interface that stripeProvider uses, and has pages of
+// its own on which a guest pays. It is part of the demo command only: no money moves. It keeps the rules of
+// Stripe that matter here: what may follow what, one partial capture, keys of idempotency that replay what
+// was answered, failures too, and webhooks that come when they come.
+
+const (
+	maxTestSessions   = 2000 // the oldest are forgotten, with all that is theirs
+	maxTestKeys       = 5000
+	maxTestWebhooks   = 100
+	maxTestRefunds    = 100 // of a payment
+	maxTestDeliveries = 1000
+	testDeliveryTries = 3
+	testRetryDelay    = 2 * time.Second
+	testAuthorization = 7 * 24 * time.Hour // after which what is authorised lapses
+)
+
+// A testProvider is a test provider. Make one with newTestProvider.
+type testProvider struct {
+	base     string // its own address, without a slash at its end
+	now      func() time.Time
+	outbound *outbound
+
+	// watch, if not nil, is told of each call of the interface, first with nil and then with what is to be
+	// answered. What it returns, if not nil, is answered instead; if that was before, without acting. It may
+	// read the body both times, and break the connection by panicking with http.ErrAbortHandler.
+	watch func(r *http.Request, acted *testAnswer) *testAnswer
+	// deliver, if not nil, is given each webhook instead of having it posted: post posts it once and
+	// returns the status, 0 without an answer. It is called with mu held, so it must not post by itself.
+	deliver func(kind string, post func() int)
+
+	ctx   context.Context // ends with close
+	stop  context.CancelFunc
+	posts sync.WaitGroup
+
+	mu       sync.Mutex
+	number   int            // of the last object
+	pending  int            // webhooks that are on their way
+	sessions []*testSession // the oldest first
+	hooks    map[string]*testWebhook
+	keys     map[string]*testKey
+	keyOrder []string // the oldest first
+}
+
+// A testSession is a checkout session with its payment.
+type testSession struct {
+	id, reference, name, returnURL, status string
+	amount, created, expires               int64 // times in Unix seconds
+	currency                               string
+	metadata                               map[string]string
+	intentMetadata                         map[string]string
+	intent                                 *testIntent // nil until a card is tried
+}
+
+// A testIntent is a payment with its charge.
+type testIntent struct {
+	session                       *testSession
+	id, charge, status, cancelled string
+	capturable, received          int64
+	captureBefore                 int64 // Unix seconds
+	declined                      bool  // the last card
+	refunds                       []*testRefund
+	disputes                      []*testDispute
+}
+
+// A testRefund is a refund, or what was released when a part was captured.
+type testRefund struct {
+	id, status, failure string
+	amount, created     int64
+	released            bool
+	metadata            map[string]string
+}
+
+// A testDispute is a dispute about a payment.
+type testDispute struct {
+	id, status      string
+	amount, created int64
+}
+
+// A testWebhook is a webhook endpoint.
+type testWebhook struct {
+	id, url, secret, status string
+	events                  []string
+}
+
+// A testKey is what a key of idempotency was used for.
+type testKey struct {
+	request string // method, path and body
+	answer  *testAnswer
+}
+
+// A testAnswer is an answer of the interface.
+type testAnswer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// newTestProvider makes a test provider that is reached at an address, "http://127.0.0.1:8083". o posts its
+// webhooks.
+func newTestProvider(o *outbound, base string, now func() time.Time) *testProvider {
+	p := &testProvider{base: base, now: now, outbound: o, hooks: map[string]*testWebhook{}, keys: map[string]*testKey{}}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	return p
+}
+
+// close ends the webhooks that are on their way.
+func (p *testProvider) close() {
+	p.stop()
+	p.posts.Wait()
+}
+
+// A testAction carries out one call, with mu held. id is that in the path.
+type testAction func(p *testProvider, id string, form url.Values) *testAnswer
+
+// handler returns the interface and the pages.
+func (p *testProvider) handler() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, act := range map[string]testAction{
+		"POST /v1/checkout/sessions":             (*testProvider).createSession,
+		"GET /v1/checkout/sessions":              (*testProvider).listSessions,
+		"GET /v1/checkout/sessions/{id}":         (*testProvider).readSession,
+		"POST /v1/checkout/sessions/{id}/expire": (*testProvider).expireSession,
+		"GET /v1/payment_intents":                (*testProvider).listIntents,
+		"POST /v1/payment_intents/{id}/capture":  (*testProvider).captureIntent,
+		"POST /v1/payment_intents/{id}/cancel":   (*testProvider).cancelIntent,
+		"POST /v1/refunds":                       (*testProvider).createRefund,
+		"GET /v1/refunds":                        (*testProvider).listRefunds,
+		"GET /v1/disputes":                       (*testProvider).listDisputes,
+		"POST /v1/webhook_endpoints":             (*testProvider).createWebhook,
+		"GET /v1/webhook_endpoints/{id}":         (*testProvider).readWebhook,
+		"DELETE /v1/webhook_endpoints/{id}":      (*testProvider).deleteWebhook,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, act) })
+	}
+	mux.HandleFunc("GET /pay/{id}", p.showPage)
+	mux.HandleFunc("POST /pay/{id}", p.takeForm)
+	return mux
+}
+
+// serve answers one call of the interface.
+func (p *testProvider) serve(w http.ResponseWriter, r *http.Request, act testAction) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxOutboundBody))
+	if err != nil {
+		return
+	}
+	answer := p.watched(r, body, nil)
+	if answer == nil {
+		answer = p.answer(r, body, act)
+		answer = cmp.Or(p.watched(r, body, answer), answer)
+	}
+	if key := r.Header.Get("Idempotency-Key"); key != "" && answer.status >= 500 {
+		p.mu.Lock()
+		p.keep(key, r, body).answer = answer
+		p.mu.Unlock()
+	}
+	maps.Copy(w.Header(), answer.header)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(answer.status)
+	w.Write(answer.body)
+}
+
+// watched tells watch of a call.
+func (p *testProvider) watched(r *http.Request, body []byte, acted *testAnswer) *testAnswer {
+	if p.watch == nil {
+		return nil
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return p.watch(r, acted)
+}
+
+// answer carries out a call, or replays what its key was answered before.
+func (p *testProvider) answer(r *http.Request, body []byte, act testAction) *testAnswer {
+	if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer rk_") {
+		return testFailure(http.StatusUnauthorized, "invalid_request_error", "")
+	}
+	form, err := url.ParseQuery(string(body))
+	if r.Method == http.MethodGet {
+		form, err = r.URL.Query(), nil
+	}
+	if err != nil {
+		return testFailure(http.StatusBadRequest, "invalid_request_error", "")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.passTime()
+	key := r.Header.Get("Idempotency-Key")
+	if key == "" {
+		return act(p, r.PathValue("id"), form)
+	}
+	kept := p.keep(key, r, body)
+	switch {
+	case kept.request != testRequest(r, body):
+		return testFailure(http.StatusBadRequest, "idempotency_error", "")
+	case kept.answer != nil:
+		replayed := *kept.answer
+		replayed.header = http.Header{"Idempotent-Replayed": {"true"}}
+		return &replayed
+	}
+	kept.answer = act(p, r.PathValue("id"), form)
+	return kept.answer
+}
+
+// testRequest returns what must be the same under one key.
+func testRequest(r *http.Request, body []byte) string {
+	return r.Method + " " + r.URL.Path + "\n" + string(body)
+}
+
+// keep returns what a key is used for.
+func (p *testProvider) keep(key string, r *http.Request, body []byte) *testKey {
+	if kept, ok := p.keys[key]; ok {
+		return kept
+	}
+	kept := &testKey{request: testRequest(r, body)}
+	p.keys[key], p.keyOrder = kept, append(p.keyOrder, key)
+	if len(p.keyOrder) > maxTestKeys {
+		delete(p.keys, p.keyOrder[0])
+		p.keyOrder = slices.Delete(p.keyOrder, 0, 1)
+	}
+	return kept
+}
+
+// A testObject is an object of the interface.
+type testObject map[string]any
+
+func testOK(o testObject) *testAnswer { return &testAnswer{status: http.StatusOK, body: encodeJSON(o)} }
+
+// testFailure returns an error as Stripe forms it. code may be "".
+func testFailure(status int, kind, code string) *testAnswer {
+	failure := testObject{"type": kind, "message": "The test provider refuses this."}
+	if code != "" {
+		failure["code"] = code
+	}
+	return &testAnswer{status: status, body: encodeJSON(testObject{"error": failure})}
+}
+
+func testMissing() *testAnswer {
+	return testFailure(http.StatusNotFound, "invalid_request_error", "resource_missing")
+}
+
+func testRefused(code string) *testAnswer {
+	return testFailure(http.StatusBadRequest, "invalid_request_error", code)
+}
+
+// testList returns a page of a list, of which all is given, the newest first.
+func testList(form url.Values, all []testObject) *testAnswer {
+	if after := form.Get("starting_after"); after != "" {
+		at := slices.IndexFunc(all, func(o testObject) bool { return o["id"] == after })
+		all = all[at+1:]
+	}
+	limit, err := strconv.Atoi(cmp.Or(form.Get("limit"), "10"))
+	if err != nil || limit < 1 || limit > 100 {
+		return testRefused("parameter_invalid_integer")
+	}
+	page := append([]testObject{}, all[:min(limit, len(all))]...)
+	return testOK(testObject{"object": "list", "data": page, "has_more": len(page) < len(all)})
+}
+
+// newID returns the id of a new object. The last digits are its number.
+func (p *testProvider) newID(prefix string) string {
+	p.number++
+	return fmt.Sprintf("%stest_%06d", prefix, p.number)
+}
+
+// passTime expires sessions, and lets authorisations lapse, whose time is over.
+func (p *testProvider) passTime() {
+	now := p.now().Unix()
+	for _, s := range p.sessions {
+		if s.status == "open" && now >= s.expires {
+			p.endSession(s)
+		}
+		if i := s.intent; i != nil && i.status == "requires_capture" && now >= i.captureBefore {
+			p.endIntent(i, "automatic")
+		}
+	}
+}
+
+// endSession expires a session.
+func (p *testProvider) endSession(s *testSession) {
+	s.status = "expired"
+	p.emit("checkout.session.expired", s.object(p, false))
+	if s.intent != nil {
+		p.endIntent(s.intent, "")
+	}
+}
+
+// endIntent cancels a payment, and releases what is authorised.
+func (p *testProvider) endIntent(i *testIntent, reason string) {
+	i.status, i.cancelled, i.capturable = "canceled", reason, 0
+	p.emit("payment_intent.canceled", i.object())
+}
+
+// session returns a session; nil: there is none.
+func (p *testProvider) session(id string) *testSession {
+	i := slices.IndexFunc(p.sessions, func(s *testSession) bool { return s.id == id })
+	if i < 0 {
+		return nil
+	}
+	return p.sessions[i]
+}
+
+// intent returns a payment; nil: there is none.
+func (p *testProvider) intent(id string) *testIntent {
+	for _, s := range p.sessions {
+		if s.intent != nil && s.intent.id == id {
+			return s.intent
+		}
+	}
+	return nil
+}
+
+// testMetadata returns the parameters below a name, "metadata".
+func testMetadata(form url.Values, name string) map[string]string {
+	all := map[string]string{}
+	for parameter := range form {
+		if key, ok := strings.CutPrefix(parameter, name+"["); ok {
+			all[strings.TrimSuffix(key, "]")] = form.Get(parameter)
+		}
+	}
+	return all
+}
+
+// testAmount parses an amount, or a time in Unix seconds; 0: it is not one.
+func testAmount(s string) int64 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return max(n, 0)
+}
+
+func (p *testProvider) createSession(_ string, form url.Values) *testAnswer {
+	const price = "line_items[0][price_data]"
+	now := p.now().Unix()
+	s := &testSession{
+		id: p.newID("cs_"), status: "open", created: now,
+		reference:      form.Get("client_reference_id"),
+		name:           form.Get(price + "[product_data][name]"),
+		returnURL:      form.Get("success_url"),
+		amount:         testAmount(form.Get(price + "[unit_amount]")),
+		currency:       form.Get(price + "[currency]"),
+		expires:        testAmount(form.Get("expires_at")),
+		metadata:       testMetadata(form, "metadata"),
+		intentMetadata: testMetadata(form, "payment_intent_data[metadata]"),
+	}
+	const most, least = 24 * 60 * 60, 30 * 60
+	switch {
+	case form.Get("mode") != "payment", form.Get("payment_intent_data[capture_method]") != "manual",
+		form.Get("line_items[0][quantity]") != "1", !isWebAddress(s.returnURL):
+		return testRefused("parameter_missing")
+	case s.expires < now+least, s.expires > now+most:
+		return testRefused("parameter_invalid_integer")
+	case s.amount < max(1, stripeMinimum[strings.ToUpper(s.currency)]):
+		return testRefused("amount_too_small")
+	}
+	p.sessions = append(p.sessions, s)
+	if len(p.sessions) > maxTestSessions {
+		p.sessions = slices.Delete(p.sessions, 0, 1)
+	}
+	return testOK(s.object(p, false))
+}
+
+// object returns a session, expanded to its payment and the charge of that or not.
+func (s *testSession) object(p *testProvider, expanded bool) testObject {
+	o := testObject{
+		"id": s.id, "object": "checkout.session", "status": s.status, "client_reference_id": s.reference,
+		"amount_total": s.amount, "currency": s.currency, "mode": "payment", "payment_status": "unpaid",
+		"created": s.created, "expires_at": s.expires, "metadata": s.metadata, "livemode": false,
+		"url": nil, "payment_intent": nil,
+	}
+	if s.status == "open" {
+		o["url"] = p.base + "/pay/" + s.id
+	}
+	if s.intent != nil {
+		o["payment_intent"] = s.intent.id
+		if expanded {
+			intent := s.intent.object()
+			if s.intent.charge != "" {
+				intent["latest_charge"] = s.intent.chargeObject()
+			}
+			o["payment_intent"] = intent
+		}
+	}
+	return o
+}
+
+func (p *testProvider) listSessions(_ string, form url.Values) *testAnswer {
+	var all []testObject
+	first, last := testAmount(form.Get("created[gte]")), testAmount(form.Get("created[lte]"))
+	for _, s := range slices.Backward(p.sessions) {
+		if s.created >= first && (last == 0 || s.created <= last) {
+			all = append(all, s.object(p, false))
+		}
+	}
+	return testList(form, all)
+}
+
+func (p *testProvider) readSession(id string, form url.Values) *testAnswer {
+	s := p.session(id)
+	if s == nil {
+		return testMissing()
+	}
+	return testOK(s.object(p, slices.Contains(form["expand[]"], "payment_intent.latest_charge")))
+}
+
+func (p *testProvider) expireSession(id string, _ url.Values) *testAnswer {
+	s := p.session(id)
+	switch {
+	case s == nil:
+		return testMissing()
+	case s.status != "open":
+		return testRefused("")
+	}
+	p.endSession(s)
+	return testOK(s.object(p, false))
+}
+
+// tryCard is what a guest does on the page of an open session: pay with a card that is good, or with one
+// that is declined. It reports false if the session is not open.
+func (p *testProvider) tryCard(id string, good bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.passTime()
+	s := p.session(id)
+	if s == nil || s.status != "open" {
+		return false
+	}
+	if s.intent == nil {
+		s.intent = &testIntent{session: s, id: p.newID("pi_"), status: "requires_payment_method"}
+	}
+	i := s.intent
+	i.charge, i.declined = p.newID("ch_"), !good
+	if !good {
+		return true
+	}
+	s.status, i.status, i.capturable = "complete", "requires_capture", s.amount
+	i.captureBefore = p.now().Add(testAuthorization).Unix()
+	p.emit("payment_intent.amount_capturable_updated", i.object())
+	p.emit("checkout.session.completed", s.object(p, false))
+	return true
+}
+
+// object returns a payment.
+func (i *testIntent) object() testObject {
+	o := testObject{
+		"id": i.id, "object": "payment_intent", "status": i.status, "amount": i.session.amount,
+		"amount_capturable": i.capturable, "amount_received": i.received, "currency": i.session.currency,
+		"capture_method": "manual", "metadata": i.session.intentMetadata, "livemode": false,
+		"cancellation_reason": nil, "last_payment_error": nil, "latest_charge": nilIfEmpty(i.charge),
+	}
+	if i.cancelled != "" {
+		o["cancellation_reason"] = i.cancelled
+	}
+	if i.declined {
+		o["last_payment_error"] = testObject{"type": "card_error", "code": "card_declined"}
+	}
+	return o
+}
+
+// chargeObject returns the charge of a payment. As at Stripe, what was authorised and not captured counts
+// as refunded.
+func (i *testIntent) chargeObject() testObject {
+	card := testObject{"brand": "visa", "last4": "4242"}
+	if i.status == "requires_capture" {
+		card["capture_before"] = i.captureBefore
+	}
+	refunded := int64(0)
+	for _, r := range i.refunds {
+		if r.status != "failed" {
+			refunded += r.amount
+		}
+	}
+	if i.status == "canceled" {
+		refunded = i.session.amount
+	}
+	return testObject{
+		"id": i.charge, "object": "charge", "payment_intent": i.id, "currency": i.session.currency,
+		"amount": i.session.amount, "amount_captured": i.received, "captured": i.received > 0,
+		"amount_refunded": refunded, "refunded": refunded == i.session.amount, "disputed": len(i.disputes) > 0,
+		"metadata": i.session.intentMetadata, "payment_method_details": testObject{"type": "card", "card": card},
+	}
+}
+
+func (p *testProvider) listIntents(_ string, form url.Values) *testAnswer {
+	var all []testObject
+	for _, s := range slices.Backward(p.sessions) {
+		if s.intent != nil {
+			all = append(all, s.intent.object())
+		}
+	}
+	return testList(form, all)
+}
+
+func (p *testProvider) captureIntent(id string, form url.Values) *testAnswer {
+	i := p.intent(id)
+	if i == nil {
+		return testMissing()
+	}
+	amount := i.capturable
+	if text := form.Get("amount_to_capture"); text != "" {
+		amount = testAmount(text)
+	}
+	switch {
+	case i.status != "requires_capture":
+		return testRefused("payment_intent_unexpected_state")
+	case amount > i.capturable:
+		return testRefused("amount_too_large")
+	case amount < 1:
+		return testRefused("amount_too_small")
+	}
+	i.status, i.received, i.capturable = "succeeded", amount, 0
+	if rest := i.session.amount - amount; rest > 0 {
+		i.refunds = append(i.refunds, &testRefund{
+			id: p.newID("re_"), status: "succeeded", amount: rest, created: p.now().Unix(), released: true,
+		})
+	}
+	p.emit("payment_intent.succeeded", i.object())
+	return testOK(i.object())
+}
+
+func (p *testProvider) cancelIntent(id string, _ url.Values) *testAnswer {
+	i := p.intent(id)
+	switch {
+	case i == nil:
+		return testMissing()
+	case i.status != "requires_capture":
+		return testRefused("payment_intent_unexpected_state")
+	}
+	p.endIntent(i, "")
+	return testOK(i.object())
+}
+
+// refundable returns how much of a payment can still be given back.
+func (i *testIntent) refundable() int64 {
+	left := i.received
+	for _, r := range i.refunds {
+		if r.status != "failed" && !r.released {
+			left -= r.amount
+		}
+	}
+	return left
+}
+
+func (p *testProvider) createRefund(_ string, form url.Values) *testAnswer {
+	i := p.intent(form.Get("payment_intent"))
+	if i == nil {
+		return testMissing()
+	}
+	left := i.refundable()
+	amount := left
+	if text := form.Get("amount"); text != "" {
+		amount = testAmount(text)
+	}
+	switch {
+	case i.status != "succeeded":
+		return testRefused("payment_intent_unexpected_state")
+	case left == 0, len(i.refunds) >= maxTestRefunds:
+		return testRefused("charge_already_refunded")
+	case amount < 1:
+		return testRefused("parameter_invalid_integer")
+	case amount > left:
+		return testRefused("amount_too_large")
+	}
+	r := &testRefund{
+		id: p.newID("re_"), status: "succeeded", amount: amount, created: p.now().Unix(),
+		metadata: testMetadata(form, "metadata"),
+	}
+	i.refunds = append(i.refunds, r)
+	p.emit("refund.created", r.object(i))
+	p.emit("charge.refunded", i.chargeObject())
+	return testOK(r.object(i))
+}
+
+// object returns a refund. One that only releases has moved no money.
+func (r *testRefund) object(i *testIntent) testObject {
+	o := testObject{
+		"id": r.id, "object": "refund", "payment_intent": i.id, "charge": i.charge, "status": r.status,
+		"amount": r.amount, "currency": i.session.currency, "created": r.created, "metadata": r.metadata,
+		"reason": nil, "balance_transaction": nil,
+	}
+	if !r.released {
+		o["balance_transaction"] = "txn_" + r.id
+	}
+	if r.failure != "" {
+		o["failure_reason"] = r.failure
+	}
+	return o
+}
+
+func (p *testProvider) listRefunds(_ string, form url.Values) *testAnswer {
+	var all []testObject
+	for _, s := range slices.Backward(p.sessions) {
+		if i := s.intent; i != nil && (form.Get("payment_intent") == "" || form.Get("payment_intent") == i.id) {
+			for _, r := range slices.Backward(i.refunds) {
+				all = append(all, r.object(i))
+			}
+		}
+	}
+	return testList(form, all)
+}
+
+// object returns a dispute.
+func (d *testDispute) object(i *testIntent) testObject {
+	return testObject{
+		"id": d.id, "object": "dispute", "payment_intent": i.id, "charge": i.charge, "status": d.status,
+		"amount": d.amount, "currency": i.session.currency, "created": d.created, "reason": "fraudulent",
+		"metadata": testObject{},
+	}
+}
+
+func (p *testProvider) listDisputes(_ string, form url.Values) *testAnswer {
+	var all []testObject
+	for _, s := range slices.Backward(p.sessions) {
+		if i := s.intent; i != nil && (form.Get("payment_intent") == "" || form.Get("payment_intent") == i.id) {
+			for _, d := range slices.Backward(i.disputes) {
+				all = append(all, d.object(i))
+			}
+		}
+	}
+	return testList(form, all)
+}

@@ -1,0 +1,489 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	_ "embed"
+	"encoding/base64"
+	"errors"
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The pages on which guests pay an order and see what came of it (contract, section 11). Whoever has the
+// link, pay_url, can read them, so they show nothing of who has ordered. No script runs on them.
+
+var (
+	//go:embed web/pay.html
+	payHTML string
+	//go:embed web/pay.css
+	payCSS string
+)
+
+// pageTemplate makes every page for guests from a guestPage.
+var pageTemplate = sync.OnceValues(func() (*template.Template, error) {
+	return template.New("pay").Parse(payHTML)
+})
+
+// guestPolicy is the Content-Security-Policy of pages for guests. It has no form-action: browsers apply that
+// to the redirect to the provider, too, which follows the form.
+var guestPolicy = sync.OnceValue(func() string {
+	sum := sha256.Sum256([]byte(payCSS))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
+})
+
+// An orderPages serves the pages of orders. Its functions are the engine of payments.
+type orderPages struct {
+	*server
+
+	// methodsFor returns the ways in which an order can be paid now: methodCard, methodMobile. A way
+	// needs a connection of the account whose provider takes the order's currency and amount.
+	methodsFor func(o *order) ([]string, error)
+
+	// startAttempt begins an attempt to pay an open order, or takes the live one with the same method,
+	// and returns the provider's URL where the guest pays, or returnURL, where the provider sends the guest
+	// afterwards, if there is nothing to pay any more. Errors: a refusal, of status 409 if the
+	// order's state does not allow it or an earlier attempt is being closed, and of 502 or above if the
+	// provider can't be asked.
+	startAttempt func(ctx context.Context, orderID, method, returnURL string) (url string, err error)
+
+	// settleOrder asks the provider about an order's live attempt, for a few seconds at most, and writes
+	// what it says. Errors: a refusal if the provider can't be asked, which leaves all as it is.
+	settleOrder func(ctx context.Context, orderID string) error
+}
+
+// wing returns the routes of the pages.
+func (a *orderPages) wing() wing {
+	routes := []route{
+		{pattern: "GET /pay/{order}", run: endpoint(a.showPay)},
+		{pattern: "POST /pay/{order}", run: endpoint(a.pay)},
+		{pattern: "GET /pay/{order}/return", run: endpoint(a.showReturn)},
+	}
+	for i := range routes {
+		routes[i].free, routes[i].address, routes[i].page = true, "pay", refusedPage
+	}
+	return wing{routes: routes}
+}
+
+// A pageRequest names an order by its id and the key in its pay_url.
+type pageRequest struct{ order, key string }
+
+func (r *pageRequest) read(in *input) {
+	r.order = in.pathValue("order")
+	if keys := in.query["k"]; len(keys) == 1 {
+		r.key = keys[0]
+	}
+}
+
+// A payRequest asks to pay an order.
+type payRequest struct {
+	pageRequest
+	method string
+}
+
+func (r *payRequest) read(in *input) {
+	r.pageRequest.read(in)
+	r.method = in.text("method", required, maxOrderText, nil)
+}
+
+// errOrderPage answers every link that leads to no order: which part of it is wrong is not told.
+var errOrderPage = &refusal{code: codeNotFound}
+
+// find returns the order that a request names, with its account. Errors: errOrderPage if there is no such
+// order, the key is another's, or the account is closed.
+func (a *orderPages) find(r *pageRequest) (*order, account, error) {
+	o, err := a.store.order(anyAccount, r.order)
+	if err != nil && !errors.Is(err, errOrder) {
+		return nil, account{}, err
+	}
+	want, given := [sha256.Size]byte{}, sha256.Sum256([]byte(r.key))
+	copy(want[:], o.PageKey) // stays zero where there is no order: no key has that hash
+	if subtle.ConstantTimeCompare(want[:], given[:]) != 1 || err != nil {
+		return nil, account{}, errOrderPage
+	}
+	owner, err := a.cachedAccount(o.AccountID)
+	if err == nil && !owner.ClosedAt.IsZero() {
+		err = errOrderPage
+	}
+	return o, owner, err
+}
+
+// payable reports whether an order can be paid at a moment.
+func payable(o *order, now time.Time) bool {
+	closing := o.Closing != nil && *o.Closing != closingMethod
+	return o.State == orderOpen && !closing && now.Before(o.ExpiresAt.Time)
+}
+
+// showPay answers with the page that asks a guest to pay, or leads to what came of it.
+func (a *orderPages) showPay(_ context.Context, c *call, r *pageRequest) (any, error) {
+	o, owner, err := a.find(r)
+	if err != nil {
+		return nil, err
+	}
+	return a.payPage(c, r, o, owner, "")
+}
+
+// payPage makes the page that asks to pay an order; notice, a key of pageTexts, is why an attempt could not
+// be begun; "": none was asked for. An order that can't be paid has its return page instead.
+func (a *orderPages) payPage(c *call, r *pageRequest, o *order, owner account, notice string) (any, error) {
+	if !payable(o, c.now) {
+		return seeOther(url.PathEscape(o.ID) + "/return?k=" + url.QueryEscape(r.key)), nil
+	}
+	p, err := a.newPage(c, o, owner)
+	if err != nil {
+		return nil, err
+	}
+	p.Title, p.Notice = "title_pay", notice
+	if o.Attempts < maxAttempts {
+		if p.Methods, err = a.methodsFor(o); err != nil {
+			return nil, err
+		}
+		if len(p.Methods) == 0 {
+			p.Text, p.Tone = "no_methods", toneBad
+		}
+	} else {
+		p.Text, p.Tone = "too_often", toneBad
+	}
+	return p.render(http.StatusOK)
+}
+
+// pay begins an attempt to pay an order and leads to the provider.
+func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, error) {
+	o, owner, err := a.find(&r.pageRequest)
+	if err != nil {
+		return nil, err
+	}
+	if !payable(o, c.now) || o.Attempts >= maxAttempts {
+		return a.payPage(c, &r.pageRequest, o, owner, "")
+	}
+	methods, err := a.methodsFor(o)
+	if err != nil {
+		return nil, err
+	}
+	var refused *refusal
+	if !slices.Contains(methods, r.method) {
+		refused = &refusal{code: codeOrderState}
+	} else {
+		var to string
+		to, err = a.startAttempt(ctx, o.ID, r.method, a.returnURL(&r.pageRequest))
+		if err == nil {
+			return seeOther(to), nil
+		}
+		if !errors.As(err, &refused) {
+			return nil, err
+		}
+	}
+	a.metrics.countRefusal(refused.code.name)
+	if o, err = a.store.order(anyAccount, o.ID); err != nil { // its state may have changed
+		return nil, err
+	}
+	answer, err := a.payPage(c, &r.pageRequest, o, owner, noticeOf(refused, slices.Contains(methods, r.method)))
+	if page, ok := answer.(*htmlPage); ok {
+		page.status = refused.code.status
+	}
+	return answer, err
+}
+
+// returnURL returns the address of the return page of an order.
+func (a *orderPages) returnURL(r *pageRequest) string {
+	base := a.routing.Load().bases[0].URL
+	return base + "/pay/" + url.PathEscape(r.order) + "/return?k=" + url.QueryEscape(r.key)
+}
+
+// noticeOf returns the key of the text for a guest whose attempt was refused. known tells whether the order
+// can be paid in the way that was asked for.
+func noticeOf(refused *refusal, known bool) string {
+	switch {
+	case known && refused.code.status == http.StatusConflict:
+		return "busy"
+	case known && refused.code.status >= http.StatusInternalServerError:
+		return "unreachable"
+	}
+	return "refused"
+}
+
+// refreshFor is how long after the beginning of an attempt its return page looks again by itself.
+const refreshFor = 30 * time.Minute
+
+// showReturn answers with what came of an order: its receipt, once it is paid.
+func (a *orderPages) showReturn(ctx context.Context, c *call, r *pageRequest) (any, error) {
+	o, owner, err := a.find(r)
+	if err != nil {
+		return nil, err
+	}
+	if o.State == orderOpen && o.PaymentID != nil {
+		var refused *refusal
+		if err := a.settleOrder(ctx, o.ID); err != nil && !errors.As(err, &refused) {
+			return nil, err
+		}
+		if o, err = a.store.order(anyAccount, o.ID); err != nil {
+			return nil, err
+		}
+	}
+	var last *payment
+	if o.PaymentID != nil {
+		if last, err = a.store.payment(*o.PaymentID); err != nil {
+			return nil, err
+		}
+	}
+	p, err := a.newPage(c, o, owner)
+	if err != nil {
+		return nil, err
+	}
+	what := outcomeOf(o, last, c.now)
+	p.Title, p.Text, p.Tone = "title_"+what, "text_"+what, pageTones[what]
+	link := url.PathEscape(o.ID) + "?k=" + url.QueryEscape(r.key)
+	if payable(o, c.now) && what != outcomeReview {
+		p.Again = "../" + link
+	}
+	switch what {
+	case outcomePending:
+		p.Refresh = 5
+		fallthrough
+	case outcomeWaiting, orderAuthorized, orderAccepted:
+		p.Look = "return?k=" + url.QueryEscape(r.key)
+	}
+	return p.render(http.StatusOK)
+}
+
+// What a return page says of an order, besides the order's states. The texts are title_… and text_….
+const (
+	outcomeUnpaid   = "unpaid"   // nobody has tried to pay it
+	outcomePending  = "pending"  // the provider has not told what came of the attempt
+	outcomeWaiting  = "waiting"  // … for so long that the page does not look again by itself
+	outcomeDeclined = "declined" // the attempt was declined
+	outcomeLeft     = "left"     // the guest has gone back
+	outcomeLapsed   = "lapsed"   // the guest took too long
+	outcomeReview   = "review"   // somebody has to look at it
+)
+
+// The tones of a page's message: a colour beside what its text says.
+const (
+	toneGood = "good"
+	toneBad  = "bad"
+)
+
+// pageTones are the tones of what a return page says; of what is not here, none.
+var pageTones = map[string]string{
+	orderAuthorized: toneGood,
+	orderAccepted:   toneGood,
+	orderPaid:       toneGood,
+	orderCancelled:  toneBad,
+	orderExpired:    toneBad,
+	outcomeDeclined: toneBad,
+	outcomeLeft:     toneBad,
+	outcomeLapsed:   toneBad,
+	outcomeReview:   toneBad,
+}
+
+// outcomeOf returns what a return page says of an order, whose last attempt is last; nil: there was none.
+func outcomeOf(o *order, last *payment, now time.Time) string {
+	switch {
+	case last != nil && last.State == paymentReview && !o.settled():
+		return outcomeReview
+	case o.State != orderOpen:
+		return o.State
+	case o.Closing != nil, last != nil && last.live():
+		if last != nil && within(refreshFor, last.CreatedAt.Time, now) {
+			return outcomePending
+		}
+		return outcomeWaiting
+	case !payable(o, now):
+		return orderExpired
+	case last == nil:
+		return outcomeUnpaid
+	case last.State == paymentCancelled:
+		return outcomeLeft
+	case last.State == paymentExpired:
+		return outcomeLapsed
+	}
+	return outcomeDeclined
+}
+
+// A guestPage is what the template shows. Titles and texts are keys of pageTexts; an empty field is left out.
+type guestPage struct {
+	pageLanguage
+	Style      template.CSS
+	Restaurant string
+	Title      string
+	Notice     string // why an attempt could not be begun
+	Text, Tone string
+	RequestID  string
+	Until      string // until when the order can be paid
+	Refresh    int    // seconds
+	Again      string // URL of the page to pay on
+	Look       string // URL of this page
+	Methods    []string
+	ReturnURL  string
+	Order      *orderSheet
+}
+
+// newPage makes a page about an order in the language that the request prefers.
+func (a *orderPages) newPage(c *call, o *order, owner account) (*guestPage, error) {
+	lang := acceptedLanguage(c.request.Header.Values("Accept-Language"))
+	of, err := a.store.settings(o.AccountID)
+	if err != nil {
+		return nil, err
+	}
+	refunds, err := a.store.refundsOf(o.ID)
+	if err != nil {
+		return nil, err
+	}
+	zone, err := time.LoadLocation(of.Zone)
+	if err != nil {
+		zone = time.UTC // a zone that this build does not know
+	}
+	sheet := newOrderSheet(o, refunds, lang, zone)
+	sheet.Seller = owner.Name
+	if of.LegalName != nil {
+		sheet.Seller = *of.LegalName
+	}
+	if of.Address != nil {
+		sheet.Address = *of.Address
+	}
+	if of.VATNumber != nil {
+		sheet.VATNumber = *of.VATNumber
+	}
+	return &guestPage{
+		pageLanguage: lang,
+		Restaurant:   sheet.Seller,
+		Until:        lang.moment(o.ExpiresAt, zone),
+		ReturnURL:    o.ReturnURL,
+		Order:        sheet,
+	}, nil
+}
+
+// render makes the answer.
+func (p *guestPage) render(status int) (*htmlPage, error) {
+	t, err := pageTemplate()
+	if err != nil {
+		return nil, err
+	}
+	p.Style = template.CSS(payCSS)
+	var out bytes.Buffer
+	if err := t.Execute(&out, p); err != nil {
+		return nil, err
+	}
+	return &htmlPage{status, guestPolicy(), out.Bytes()}, nil
+}
+
+// refusedPage shows a refusal to a guest. It is a refusalPage.
+func refusedPage(r *http.Request, ref *refusal, requestID string) *htmlPage {
+	status := ref.code.status
+	kind := "4xx"
+	switch {
+	case status >= http.StatusInternalServerError:
+		kind = "5xx"
+	case status == http.StatusNotFound:
+		kind = "404"
+	case status == http.StatusTooManyRequests:
+		kind = "429"
+	}
+	lang := acceptedLanguage(r.Header.Values("Accept-Language"))
+	p := &guestPage{pageLanguage: lang, Title: "title_" + kind, Text: "text_" + kind, Tone: toneBad}
+	if kind == "5xx" {
+		p.RequestID = requestID
+	}
+	page, err := p.render(status)
+	if err != nil { // which a test of every text rules out
+		return &htmlPage{status, guestPolicy(), []byte("<!doctype html>" + http.StatusText(status))}
+	}
+	return page
+}
+
+// An orderSheet is an order as its pages show it, with amounts and times as texts in the guest's language.
+type orderSheet struct {
+	Heading                    string // a key of pageTexts
+	Seller, Address, VATNumber string // Address has lines
+	Number                     string
+	OrderedAt, PaidAt          string
+	Method                     string // a key of pageTexts; "": it is not paid
+	Lines                      []sheetLine
+	Extras                     []sheetExtra
+	Total                      string
+	VAT                        []sheetVAT
+	Refunds                    []sheetRefund
+	Remaining                  string // of Total, after Refunds
+}
+
+// A sheetLine is a line, as far as the restaurant has accepted it.
+type sheetLine struct {
+	Name              string
+	Each, Amount      string
+	Accepted, Ordered int64 // units
+}
+
+// A sheetExtra is a discount, delivery or tip.
+type sheetExtra struct{ Name, Amount string } // Name: a key of pageTexts
+
+type sheetVAT struct{ Rate, Gross, VAT, Net string }
+
+type sheetRefund struct {
+	At, Amount string
+	Pending    bool
+	VAT        []sheetVAT
+}
+
+// newOrderSheet makes the sheet of an order. The discount that it shows is what is missing to the total, so
+// that every sheet adds up when only a part of the order was accepted.
+func newOrderSheet(o *order, refunds []refund, lang pageLanguage, zone *time.Location) *orderSheet {
+	money := func(amount int64) string { return lang.money(o.Currency, amount) }
+	s := &orderSheet{
+		Heading:   "order",
+		Number:    o.ID,
+		OrderedAt: lang.moment(o.CreatedAt, zone),
+		PaidAt:    lang.moment(o.PaidAt, zone),
+		Total:     money(o.Total),
+		VAT:       sheetVATs(o.VAT, lang, o.Currency),
+	}
+	if o.Reference != nil {
+		s.Number = *o.Reference
+	}
+	if o.settled() {
+		s.Heading = "receipt"
+		if o.Method != nil {
+			s.Method = "method_" + *o.Method
+		}
+	}
+	sum := o.Delivery + o.Tip
+	for _, l := range o.Lines {
+		amount := l.Accepted * l.UnitAmount
+		sum += amount
+		s.Lines = append(s.Lines, sheetLine{l.Name, money(l.UnitAmount), money(amount), l.Accepted, l.Quantity})
+	}
+	for _, extra := range []struct {
+		name   string
+		amount int64
+	}{{"discount", o.Total - sum}, {"delivery", o.Delivery}, {"tip", o.Tip}} {
+		if extra.amount != 0 {
+			s.Extras = append(s.Extras, sheetExtra{extra.name, money(extra.amount)})
+		}
+	}
+	given := int64(0)
+	for _, f := range refunds {
+		if f.State == refundFailed {
+			continue
+		}
+		given += f.Amount
+		s.Refunds = append(s.Refunds, sheetRefund{lang.moment(f.CreatedAt, zone), money(f.Amount),
+			f.State == refundPending, sheetVATs(f.VAT, lang, o.Currency)})
+	}
+	s.Remaining = money(o.Total - given)
+	return s
+}
+
+// sheetVATs makes the rows of VAT of an amount.
+func sheetVATs(sums []vatSum, lang pageLanguage, currency string) (rows []sheetVAT) {
+	for _, v := range sums {
+		rows = append(rows, sheetVAT{lang.rate(currency, v.Rate), lang.money(currency, v.Gross),
+			lang.money(currency, v.VAT), lang.money(currency, v.Gross-v.VAT)})
+	}
+	return rows
+}

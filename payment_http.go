@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// A paymentAPI serves the webhooks of payment providers.
+type paymentAPI struct {
+	*server
+	payments *payments
+}
+
+// paymentWing makes the routes and the background work of payments.
+func paymentWing(s *server, p *payments) wing {
+	a := &paymentAPI{s, p}
+	w := wing{
+		routes: []route{
+			{pattern: "POST /payments/stripe/{connection}", raw: true, free: true, run: endpoint(a.takeNotice(providerStripe))},
+			{pattern: "POST /payments/vipps/{connection}", raw: true, free: true, run: endpoint(a.takeNotice(providerVipps))},
+		},
+		metrics: paymentMetrics(s.store),
+	}
+	if !s.noPayments {
+		w.workers = append(w.workers, newPaymentWorker(p, s.steady).run, p.warnOfSealed)
+		w.chores = append(w.chores,
+			chore{fault: "orders can't expire", timeDriven: true, run: a.expireOrders},
+			chore{fault: "customers of orders can't be erased", timeDriven: true, run: a.eraseCustomers})
+	}
+	return w
+}
+
+// paymentsOf makes the engine of a server's payments.
+func paymentsOf(s *server) *payments {
+	return &payments{
+		store: s.store,
+		keys:  s.keys.Load,
+		providers: map[string]provider{
+			providerStripe: newStripeProvider(s.outbound, s.stripeURL),
+			providerVipps:  newVippsProvider(s.outbound, s.vippsURL, s.now),
+		},
+		log:    s.log,
+		now:    s.now,
+		strike: s.strike,
+		off:    s.noPayments,
+		wake:   make(chan struct{}, 1),
+		locked: map[string]*paymentLock{},
+	}
+}
+
+// paymentMetrics are what the database tells of payments, which is left out while it can't be read.
+func paymentMetrics(st *store) []metric {
+	return []metric{{"widgetd_payments", "gauge",
+		"Attempts to pay: under way, in review, overdue, ending; and connections whose keys are refused.",
+		func() []string {
+			n, err := st.paymentTotals(st.now())
+			if err != nil {
+				return nil
+			}
+			return []string{
+				fmt.Sprintf(`{what="ending"} %d`, n.Ending),
+				fmt.Sprintf(`{what="live"} %d`, n.Live),
+				fmt.Sprintf(`{what="overdue"} %d`, n.Overdue),
+				fmt.Sprintf(`{what="refused_connections"} %d`, n.Refusing),
+				fmt.Sprintf(`{what="review"} %d`, n.Review),
+			}
+		}}}
+}
+
+// A noticeRequest is a webhook of a provider. Its body is taken as it is.
+type noticeRequest struct{ connection string }
+
+func (q *noticeRequest) read(in *input) { q.connection = in.pathValue("connection") }
+
+// takeNotice returns the endpoint of a provider's webhooks. It has the attempt that the webhook is about
+// looked at, and answers when that is on disk. A connection that there is not is answered as a wrong
+// signature is.
+func (a *paymentAPI) takeNotice(name string) func(context.Context, *call, *noticeRequest) (noContent, error) {
+	return func(ctx context.Context, c *call, q *noticeRequest) (noContent, error) {
+		row, err := a.store.paymentConnection(anyAccount, q.connection)
+		switch {
+		case errors.Is(err, errNotFound), err == nil && row.Provider != name:
+			return noContent{}, errNotice
+		case err != nil:
+			return noContent{}, err
+		}
+		conn, err := row.open(a.keys.Load())
+		if err != nil {
+			a.strike(faultConnected, err, "connection", row.ID)
+			return noContent{}, errNotice
+		}
+		notice, err := a.payments.providers[name].notice(conn, c.request, c.body, c.now)
+		if err != nil {
+			return noContent{}, err
+		}
+		if notice.paymentID == "" && notice.intentID == "" {
+			return noContent{}, nil // of a kind that says nothing of an attempt
+		}
+		err = a.store.update(ctx, func(t *tx) error {
+			t.invalidate()
+			if notice.paymentID != "" {
+				return t.lookAtPayment(row.ID, notice.paymentID)
+			}
+			return t.lookAtIntent(row.ID, notice.intentID)
+		})
+		a.payments.wakeUp()
+		return noContent{}, err
+	}
+}
+
+// paymentsAtOnce is how many rows a chore of orders changes in one transaction.
+const paymentsAtOnce = 200
+
+// expireOrders is the chore that has orders expire which were not paid, or not accepted, in time.
+func (a *paymentAPI) expireOrders(ctx context.Context) error {
+	for _, expire := range []func(*tx, int64) (int64, error){expireOrders, releaseUnaccepted} {
+		_, err := a.store.updateInParts(ctx, paymentsAtOnce, func(t *tx) (int64, error) {
+			t.invalidate()
+			return expire(t, paymentsAtOnce)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eraseCustomers is the chore that erases who has ordered, keptCustomersFor after the order's end.
+func (a *paymentAPI) eraseCustomers(ctx context.Context) error {
+	n, err := a.store.updateInParts(ctx, paymentsAtOnce, func(t *tx) (int64, error) {
+		t.invalidate()
+		return t.eraseCustomers(paymentsAtOnce)
+	})
+	if n > 0 {
+		a.scrubWAL(0)
+	}
+	return err
+}

@@ -1,0 +1,594 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// How attempts are begun and settled: the provider is asked, and what was decided is carried out there.
+
+const (
+	settleRounds   = 6                // looks and operations in one call of settle, each after news
+	attemptLimit   = 12 * time.Second // how long the guest's browser waits for the provider
+	receiptLimit   = 4 * time.Second  // how long a page that the guest came back to waits
+	resendFirst    = 2 * time.Second  // after an operation without an answer; doubled each time
+	resendLongest  = 5 * time.Minute
+	deniedDelay    = 5 * time.Minute // after a provider has refused the keys of a connection
+	faultConnected = "the secrets of a payment connection can't be read: connect it again"
+)
+
+// The problem codes of beginning an attempt.
+var (
+	codeNotPayable = orderProblems.add(409, "order_not_payable", "Not payable",
+		"The order can't be paid any more.")
+	codeMethodUnavailable = orderProblems.add(409, "method_unavailable", "Not available",
+		"The order can't be paid in this way.")
+	codeAttemptLimit = orderProblems.add(409, "attempt_limit_reached", "Too many attempts",
+		"There were 20 attempts to pay this order.")
+	codeAttemptClosing = orderProblems.add(409, "attempt_closing", "Another attempt is being closed",
+		"An earlier attempt to pay is being closed. Try again in a moment.")
+	codeProviderDown = orderProblems.add(503, "provider_unavailable", "Provider unavailable",
+		"The payment provider can't be reached at the moment. Try again in a moment.")
+
+	errNotPayable   = &refusal{code: codeNotPayable}
+	errMethod       = &refusal{code: codeMethodUnavailable}
+	errAttemptLimit = &refusal{code: codeAttemptLimit}
+	errClosing      = &refusal{code: codeAttemptClosing, retryAfter: 2 * time.Second}
+	errProviderDown = &refusal{code: codeProviderDown, retryAfter: 5 * time.Second}
+)
+
+// payments begins and settles attempts. Any number of goroutines may use it.
+type payments struct {
+	store     *store
+	keys      func() *keyring
+	providers map[string]provider // by name
+	log       *slog.Logger
+	now       func() time.Time
+	strike    func(fault string, err error, attrs ...any)
+	off       bool          // no provider is asked, and no attempt begun
+	wake      chan struct{} // wakes the worker
+
+	mu     sync.Mutex
+	locked map[string]*paymentLock // attempts that are being settled
+}
+
+// A paymentLock is held while an attempt is settled.
+type paymentLock struct {
+	held    chan struct{} // holds a token while somebody has the lock
+	waiting int
+}
+
+// lock takes the lock of an attempt, so that this process asks its provider once at a time. Errors: that
+// of ctx.
+func (p *payments) lock(ctx context.Context, id string) (unlock func(), err error) {
+	p.mu.Lock()
+	l := p.locked[id]
+	if l == nil {
+		l = &paymentLock{held: make(chan struct{}, 1)}
+		p.locked[id] = l
+	}
+	l.waiting++
+	p.mu.Unlock()
+	leave := func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if l.waiting--; l.waiting == 0 {
+			delete(p.locked, id)
+		}
+	}
+	select {
+	case l.held <- struct{}{}:
+		return func() { <-l.held; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}
+
+// wakeUp has the worker look for attempts that are due.
+func (p *payments) wakeUp() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // it has been woken and has not looked yet
+	}
+}
+
+// settle asks the provider about an attempt, takes over what it says, and has it do what follows from
+// that, until there is no news (contract, section 11: one function settles an attempt, whoever noticed).
+// Any number of calls for one attempt, in any order and in several processes, have the effect of one.
+// When the provider can't be asked, or does not answer, it is asked again later, by the worker.
+// Errors: that of ctx, and of the store.
+func (p *payments) settle(ctx context.Context, id string) error {
+	unlock, err := p.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for range settleRounds {
+		again, err := p.round(ctx, id)
+		if err != nil || !again {
+			return err
+		}
+	}
+	return nil // it is due, so the worker goes on
+}
+
+// round carries out the operation that an attempt waits for, or else looks at it once. It reports whether
+// there is more to be done now.
+func (p *payments) round(ctx context.Context, id string) (again bool, err error) {
+	pay, err := p.store.payment(id)
+	if err != nil {
+		return false, err
+	}
+	conn, err := p.openConnection(pay)
+	if err != nil {
+		return false, p.postpone(pay, deniedDelay)
+	}
+	op, err := p.store.pendingOperation(id)
+	if err != nil {
+		return false, err
+	}
+	if op != nil {
+		return p.resume(ctx, conn, pay, op)
+	}
+	report, err := p.providers[pay.Provider].look(ctx, conn, pay)
+	if err != nil {
+		return false, p.lookFailed(ctx, conn, pay, err)
+	}
+	op, call, err := p.takeOver(pay, conn, report)
+	switch {
+	case errors.Is(err, errChanged):
+		return true, nil
+	case err != nil || op == nil:
+		return false, err
+	}
+	return p.send(ctx, conn, pay, op, *call)
+}
+
+// openConnection returns the connection of an attempt with its secrets.
+func (p *payments) openConnection(pay *payment) (*openConnection, error) {
+	c, err := p.store.paymentConnection(anyAccount, pay.ConnectionID)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := c.open(p.keys())
+	if err != nil {
+		p.strike(faultConnected, err, "connection", c.ID)
+	}
+	return conn, err
+}
+
+// takeOver decides about an attempt by what its provider says. It returns the operation that is to be
+// sent, nil if there is none. Errors: errChanged if the attempt has changed since pay was read.
+func (p *payments) takeOver(
+	pay *payment, conn *openConnection, report *paymentReport,
+) (op *paymentOperation, call *providerCall, err error) {
+	err = p.store.update(context.Background(), func(t *tx) error {
+		t.invalidate()
+		s, err := loadSettlement(t, pay.ID, p.providers)
+		if err != nil {
+			return err
+		}
+		if s.payment.Revision != pay.Revision {
+			return errChanged
+		}
+		before := *s.payment
+		if err := s.decide(report); err != nil {
+			return err
+		}
+		if err := setConnectionRefused(t, conn.paymentConnection, false); err != nil {
+			return err
+		}
+		op, call, err = s.save(p.keys(), before.State != s.payment.State)
+		return err
+	})
+	return op, call, err
+}
+
+// setConnectionRefused notes whether a provider refuses a connection's keys, and tells of a change.
+func setConnectionRefused(t *tx, c *paymentConnection, refused bool) error {
+	if refused == !c.FailingSince.IsZero() {
+		return nil
+	}
+	since, kind := stamp{}, eventConnectionRestored
+	if refused {
+		since, kind = t.now, eventConnectionRefused
+	}
+	changed, err := t.setConnectionFailing(c.ID, since)
+	if err != nil || !changed {
+		return err
+	}
+	c.FailingSince = since
+	return t.addEvent(event{Type: kind, AccountID: c.AccountID, SubjectID: c.ID, Actor: actorProvider,
+		Data: eventData("provider", c.Provider)})
+}
+
+// lookFailed has an attempt looked at later, since its provider could not be asked.
+func (p *payments) lookFailed(ctx context.Context, conn *openConnection, pay *payment, failure error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var answer *providerError
+	wait := max(pollDelay(pay.Polls), resendFirst)
+	if errors.As(failure, &answer) {
+		wait = max(wait, answer.wait)
+		if answer.denied {
+			return p.denied(conn, pay)
+		}
+	}
+	return p.postpone(pay, wait)
+}
+
+// denied notes that the provider refuses a connection's keys, and has the attempt looked at later.
+func (p *payments) denied(conn *openConnection, pay *payment) error {
+	err := p.store.update(context.Background(), func(t *tx) error {
+		t.invalidate()
+		return setConnectionRefused(t, conn.paymentConnection, true)
+	})
+	return errors.Join(err, p.postpone(pay, deniedDelay))
+}
+
+// postpone has an attempt settled later, unless it has changed since pay was read.
+func (p *payments) postpone(pay *payment, wait time.Duration) error {
+	pay.Polls++
+	return p.store.update(context.Background(), func(t *tx) error {
+		t.invalidate()
+		return t.postpone(pay, newStamp(t.exact.Add(jittered(wait)+time.Second-1)))
+	})
+}
+
+// resume carries out an operation whose answer is not known: an earlier call has sent it, or was about to.
+func (p *payments) resume(
+	ctx context.Context, conn *openConnection, pay *payment, op *paymentOperation,
+) (again bool, err error) {
+	client := p.providers[pay.Provider]
+	old := p.now().Sub(op.CreatedAt.Time) > keysLast
+	if client.readsFirst() || old {
+		report, err := client.look(ctx, conn, pay)
+		if err != nil {
+			return false, p.lookFailed(ctx, conn, pay, err)
+		}
+		if report.shows(op) {
+			return p.finish(pay, conn, op, sendResult{outcome: sendDone, sessionID: report.sessionID, url: report.url})
+		}
+		if old {
+			return p.finish(pay, conn, op, sendResult{outcome: sendStale, reason: "no_answer"})
+		}
+	}
+	call := providerCall{}
+	plain, err := p.keys().unsealFor(sealedOperation, op.ID, op.Sealed)
+	if err == nil {
+		err = json.Unmarshal(plain, &call)
+	}
+	if err != nil {
+		return p.finish(pay, conn, op, sendResult{outcome: sendStale, reason: "request_unreadable"})
+	}
+	return p.send(ctx, conn, pay, op, call)
+}
+
+// shows reports whether what a provider says shows that an operation was carried out.
+func (r *paymentReport) shows(op *paymentOperation) bool {
+	if slices.Contains(r.done, op.ID) {
+		return true
+	}
+	switch op.Kind {
+	case opCreate:
+		return r.phase != phaseUnknown
+	case opCapture:
+		return r.captured > 0
+	case opCancel, opExpire:
+		return r.phase != phaseUnknown && r.phase != phaseOpen && r.authorized == 0
+	}
+	return slices.ContainsFunc(r.refunds, func(f refundReport) bool {
+		return f.operationID == op.ID || f.refundID != "" && f.refundID == valueOr(op.RefundID, "")
+	})
+}
+
+// send sends an operation and takes over what came of it.
+func (p *payments) send(
+	ctx context.Context, conn *openConnection, pay *payment, op *paymentOperation, call providerCall,
+) (again bool, err error) {
+	result := p.providers[pay.Provider].send(ctx, conn, op, call)
+	if result.outcome == sendUnknown && ctx.Err() != nil {
+		return false, ctx.Err() // it is due, and sent again then
+	}
+	if result.outcome == sendDenied {
+		return false, p.denied(conn, pay)
+	}
+	return p.finish(pay, conn, op, result)
+}
+
+// finish takes over what came of an operation. It reports whether the attempt is to be looked at now.
+func (p *payments) finish(
+	pay *payment, conn *openConnection, op *paymentOperation, result sendResult,
+) (again bool, err error) {
+	err = p.store.update(context.Background(), func(t *tx) error {
+		t.invalidate()
+		s, err := loadSettlement(t, pay.ID, p.providers)
+		if err != nil {
+			return err
+		}
+		if again, err = s.finish(op, result); err != nil {
+			return err
+		}
+		if result.outcome == sendDone {
+			err = setConnectionRefused(t, conn.paymentConnection, false)
+		}
+		return err
+	})
+	if errors.Is(err, errChanged) {
+		return true, nil // another process has finished it
+	}
+	return again, err
+}
+
+// finish takes over what came of an operation, and reports whether the attempt is to be looked at now.
+// Errors: errChanged if the operation is finished already.
+func (s *settlement) finish(op *paymentOperation, result sendResult) (again bool, err error) {
+	p := s.payment
+	op.Error = nilIfEmpty(result.reason)
+	if result.status != 0 {
+		op.Status = &result.status
+	}
+	again = true
+	switch result.outcome {
+	case sendUnknown:
+		again = false
+		p.Polls++
+		wait := max(min(resendFirst<<min(p.Polls, 10), resendLongest), result.retryAfter)
+		p.DueAt = s.in(jittered(wait))
+	case sendDone:
+		op.State, op.EndedAt = operationDone, s.now
+		err = s.done(op, result)
+		again = op.Kind != opCreate || p.State != paymentPending
+	default:
+		op.State, op.EndedAt = operationRefused, s.now
+		if result.outcome == sendRefused {
+			err = s.refused(op)
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	if again {
+		p.DueAt = s.now
+	}
+	if err := s.saveOperation(op); err != nil {
+		return false, err
+	}
+	if err := s.savePayment(p); err != nil {
+		return false, err
+	}
+	return again && p.EndedAt.IsZero() || result.outcome == sendStale, s.saveOrder(s.order)
+}
+
+// done takes over the answer to an operation that the provider has carried out.
+func (s *settlement) done(op *paymentOperation, result sendResult) error {
+	p := s.payment
+	switch op.Kind {
+	case opCreate:
+		if result.sessionID != "" {
+			p.SessionID = &result.sessionID
+		}
+		if p.State == paymentCreated && result.url != "" {
+			p.State, p.URL, p.Polls = paymentPending, &result.url, 0
+			p.DueAt = s.in(pollDelay(0))
+		}
+	case opRefund:
+		for i := range s.refunds {
+			if f := &s.refunds[i]; f.ID == valueOr(op.RefundID, "") && f.ProviderID == nil {
+				f.ProviderID = nilIfEmpty(result.refundID)
+				return s.saveRefund(f)
+			}
+		}
+	}
+	return nil
+}
+
+// refused does what follows when the provider refuses an operation for good. Of captures and
+// cancellations that is decided by what the provider says of the attempt then.
+func (s *settlement) refused(op *paymentOperation) error {
+	switch op.Kind {
+	case opCreate:
+		return s.end(paymentFailed, valueOr(op.Error, reasonRefused))
+	case opRefund:
+		for i := range s.refunds {
+			if f := &s.refunds[i]; f.ID == valueOr(op.RefundID, "") && f.State == refundPending {
+				return refundUndone(s.tx, s.order, f, valueOr(op.Error, reasonRefused), s.actor())
+			}
+		}
+	}
+	return nil
+}
+
+// methodOf is by which method a provider is paid.
+var methodOf = map[string]string{providerStripe: methodCard, providerVipps: methodMobile}
+
+// methodsFor returns the methods by which an order can be paid at a provider: those that its account is
+// connected for, and that take its amount.
+func (p *payments) methodsFor(o *order) ([]string, error) {
+	if p.off {
+		return nil, nil
+	}
+	conns, err := p.store.usedConnections(o.AccountID)
+	if err != nil {
+		return nil, fmt.Errorf("find the connections of an account: %w", err)
+	}
+	methods := []string{}
+	for _, c := range conns {
+		if client := p.providers[c.Provider]; client != nil && client.takes(o.Currency, o.Total) {
+			methods = append(methods, methodOf[c.Provider])
+		}
+	}
+	return methods, nil
+}
+
+// A begunAttempt is what begin has found or made.
+type begunAttempt struct {
+	payment *payment
+	op      *paymentOperation // to be sent; nil: the attempt was there already
+	call    *providerCall
+	closing bool // the attempt is by another method, and is to be closed
+}
+
+// startAttempt begins to pay an order by a method, unless it is being paid so already, and returns where
+// the guest goes: the provider's page, or returnURL if there is nothing to pay any more. An attempt by
+// another method is closed first. Errors: errOrder, errNotPayable, errMethod, errAttemptLimit, errClosing,
+// errProviderDown.
+func (p *payments) startAttempt(ctx context.Context, orderID, method, returnURL string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
+	defer cancel()
+	for range 3 {
+		begun, err := p.begin(ctx, orderID, method, returnURL)
+		if err != nil {
+			return "", err
+		}
+		if err := p.drive(ctx, begun); err != nil && ctx.Err() == nil {
+			return "", err
+		}
+		now, err := p.store.payment(begun.payment.ID)
+		switch {
+		case err != nil:
+			return "", err
+		case now.State == paymentPending && now.URL != nil && !begun.closing:
+			return *now.URL, nil
+		case now.State == paymentFailed:
+			return "", errProviderDown
+		case now.live() && now.State != paymentAuthorized && begun.closing:
+			return "", errClosing
+		case now.live() && now.State != paymentAuthorized:
+			return "", errProviderDown
+		case now.EndedAt.IsZero():
+			return returnURL, nil // the guest has paid already
+		}
+	}
+	return "", errClosing
+}
+
+// drive carries out what begin has found or made: it creates the attempt at the provider, or looks at it.
+func (p *payments) drive(ctx context.Context, begun *begunAttempt) error {
+	if begun.op == nil {
+		return p.settle(ctx, begun.payment.ID)
+	}
+	unlock, err := p.lock(ctx, begun.payment.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	conn, err := p.openConnection(begun.payment)
+	if err != nil {
+		return err
+	}
+	_, err = p.send(ctx, conn, begun.payment, begun.op, *begun.call)
+	return err
+}
+
+// begin returns the attempt by which an order is being paid, or makes one, with the operation that creates
+// it at the provider, on disk before it is sent.
+func (p *payments) begin(ctx context.Context, orderID, method, returnURL string) (begun *begunAttempt, err error) {
+	err = p.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		begun = &begunAttempt{}
+		o, err := t.order(anyAccount, orderID)
+		if err != nil {
+			return err
+		}
+		if err := t.openAccount(o.AccountID); err != nil || o.State != orderOpen || !t.exact.Before(o.ExpiresAt.Time) {
+			return errNotPayable
+		}
+		if begun.payment, err = t.livePayment(o.ID); err != nil {
+			return err
+		}
+		if live := begun.payment; live != nil {
+			begun.closing = live.Method != method || o.Closing != nil
+			return p.closeForMethod(t, o, begun)
+		}
+		return p.newAttempt(t, o, method, returnURL, begun)
+	})
+	return begun, err
+}
+
+// closeForMethod has the live attempt to pay an order closed if it is by another method than the guest
+// wants now.
+func (p *payments) closeForMethod(t *tx, o *order, begun *begunAttempt) error {
+	if !begun.closing || o.Closing != nil {
+		return nil
+	}
+	method := closingMethod
+	o.Closing = &method
+	if err := t.saveOrder(o); err != nil {
+		return err
+	}
+	return t.lookAt(begun.payment.ID)
+}
+
+// newAttempt makes an attempt to pay an order. Errors: errAttemptLimit, errMethod.
+func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *begunAttempt) error {
+	if o.Attempts >= maxAttempts {
+		return errAttemptLimit
+	}
+	if p.off {
+		return errMethod
+	}
+	conns, err := t.usedConnections(o.AccountID)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(conns, func(c *paymentConnection) bool { return methodOf[c.Provider] == method })
+	if at < 0 || p.providers[conns[at].Provider] == nil || !p.providers[conns[at].Provider].takes(o.Currency, o.Total) {
+		return errMethod
+	}
+	c := conns[at]
+	pay := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: c.ID, Provider: c.Provider,
+		Method: method, State: paymentCreated, Amount: o.Total, Currency: o.Currency, Revision: 1, CreatedAt: t.now}
+	s := &settlement{tx: t, provider: p.providers[c.Provider], payment: pay, order: o}
+	pay.DueAt = s.in(pollDelay(0) + attemptLimit) // the worker's turn, if this process ends before the answer
+	if err := t.addPayment(pay); err != nil {
+		return err
+	}
+	o.Attempts++
+	o.PaymentID = &pay.ID
+	if err := t.saveOrder(o); err != nil {
+		return err
+	}
+	s.plan(opCreate, o.Total, nil)
+	begun.payment = pay
+	begun.op, begun.call = s.prepare(p.keys(), returnURL)
+	return t.addOperation(begun.op)
+}
+
+// settleOrder settles the attempt of an order that is under way, if there is one, for at most
+// receiptLimit: what is not known then, the worker learns.
+func (p *payments) settleOrder(ctx context.Context, orderID string) error {
+	live, err := p.store.livePayment(orderID)
+	if err != nil || live == nil || p.off {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, receiptLimit)
+	defer cancel()
+	err = p.settle(limited, live.ID)
+	if limited.Err() != nil && ctx.Err() == nil {
+		return nil
+	}
+	return err
+}
+
+// warnOfSealed logs which connections can't be used because their secrets were sealed with another key
+// file. It is a worker that ends at once.
+func (p *payments) warnOfSealed(context.Context) {
+	ids, err := unsealableConnections(p.store.queries, p.keys())
+	if err != nil {
+		p.strike(faultPaymentsRead, err)
+		return
+	}
+	for _, id := range ids {
+		p.log.Warn("the key file is not the one that sealed the secrets of a payment connection: "+
+			"disconnect it and connect it again", "connection", id)
+	}
+}

@@ -1,0 +1,558 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// What is decided about an attempt, from what its provider says of it. settle, in payment_operation.go,
+// asks the provider and carries out what is decided here.
+
+// A settlement is an attempt, its order and all that belongs to them, as one transaction sees them, with
+// what the provider has said. decide changes them; save writes them.
+type settlement struct {
+	*tx
+	provider provider
+	report   *paymentReport
+	payment  *payment
+	order    *order
+	refunds  []refund
+	disputes []dispute
+	accepts  int  // minutes that the restaurant has to accept the order, once it is authorised
+	closed   bool // the account is closed
+	next     *plannedOperation
+}
+
+// A plannedOperation is what is to be asked of the provider next.
+type plannedOperation struct {
+	kind     string
+	amount   int64
+	refundID *string
+}
+
+// loadSettlement reads an attempt and what belongs to it. Errors: errNotFound.
+func loadSettlement(t *tx, paymentID string, of map[string]provider) (s *settlement, err error) {
+	s = &settlement{tx: t}
+	if s.payment, err = t.payment(paymentID); err != nil {
+		return nil, err
+	}
+	s.provider = of[s.payment.Provider]
+	if s.order, err = t.order(anyAccount, s.payment.OrderID); err != nil {
+		return nil, err
+	}
+	if s.refunds, err = t.refundsOf(s.order.ID); err != nil {
+		return nil, err
+	}
+	if s.disputes, err = t.disputesOf(s.order.ID); err != nil {
+		return nil, err
+	}
+	a, err := t.account(s.order.AccountID)
+	if err != nil {
+		return nil, err
+	}
+	s.closed = !a.ClosedAt.IsZero()
+	settings, err := t.settings(s.order.AccountID)
+	s.accepts = settings.AcceptWithin
+	return s, err
+}
+
+// tell writes an event about the order, with the attempt among its data.
+func (s *settlement) tell(kind eventType, data ...string) error {
+	data = append([]string{"payment_id", s.payment.ID}, data...)
+	return s.addEvent(orderEvent(s.order, kind, s.actor(), data...))
+}
+
+// actor returns who is said to have done what a provider tells.
+func (s *settlement) actor() string { return actorProvider }
+
+// total returns the order's total as data of an event, after others.
+func (s *settlement) total(data ...string) []string {
+	return append(data, "total", strconv.FormatInt(s.order.Total, 10), "currency", s.order.Currency)
+}
+
+// money returns an amount and the order's currency as data of an event.
+func (s *settlement) money(amount int64) []string {
+	return []string{"amount", strconv.FormatInt(amount, 10), "currency", s.order.Currency}
+}
+
+// decide takes over what the provider says, and sets what is to be asked of it next.
+func (s *settlement) decide(report *paymentReport) error {
+	s.report = report
+	s.takeOver()
+	switch report.phase {
+	case phaseUnknown:
+		return s.unknown()
+	case phaseOpen:
+		return s.decideOpen()
+	case phaseApproved:
+		return s.decideApproved()
+	}
+	return s.decideClosed()
+}
+
+// takeOver takes over the ids and numbers of the report.
+func (s *settlement) takeOver() {
+	p, r := s.payment, s.report
+	p.CheckedAt = s.now
+	if r.phase == phaseUnknown {
+		return
+	}
+	p.Authorized, p.Captured, p.Refunded = r.authorized, r.captured, r.refunded
+	if r.sessionID != "" {
+		p.SessionID = &r.sessionID
+	}
+	if r.intentID != "" {
+		p.IntentID = &r.intentID
+	}
+	if !r.captureBefore.IsZero() {
+		p.CaptureBefore = newStamp(r.captureBefore)
+	}
+	p.URL = nilIfEmpty(r.url)
+}
+
+// unknown decides about an attempt that the provider does not know.
+func (s *settlement) unknown() error {
+	if s.payment.State == paymentCreated || s.payment.State == paymentPending {
+		return s.end(paymentFailed, reasonUnknown)
+	}
+	return s.review(reasonUnknown)
+}
+
+// sameMoney reports whether the guest is asked for what the order costs.
+func (s *settlement) sameMoney() bool {
+	return s.report.amount == s.payment.Amount && s.report.currency == s.payment.Currency
+}
+
+// decideOpen decides about an attempt that the guest can still pay.
+func (s *settlement) decideOpen() error {
+	if s.payment.State == paymentCreated {
+		s.payment.State = paymentPending
+	}
+	if !s.sameMoney() {
+		if err := s.review(reasonAmountDiffers); err != nil {
+			return err
+		}
+	}
+	o, p := s.order, s.payment
+	if p.State == paymentReview || !p.EndedAt.IsZero() || o.State != orderOpen || o.Closing != nil || s.closed {
+		s.plan(opExpire, 0, nil)
+	}
+	return nil
+}
+
+// decideApproved decides about an attempt whose money is authorised, or was captured.
+func (s *settlement) decideApproved() error {
+	p, o := s.payment, s.order
+	if !p.EndedAt.IsZero() && o.State == orderOpen && o.PaymentID != nil && *o.PaymentID == p.ID {
+		p.State, p.Reason, p.EndedAt = paymentPending, nil, stamp{} // the guest has paid all the same
+	}
+	if (p.State == paymentCreated || p.State == paymentPending) && !s.sameMoney() {
+		if err := s.review(reasonAmountDiffers); err != nil {
+			return err
+		}
+	}
+	if s.report.captured > 0 {
+		return s.decideCaptured()
+	}
+	if p.State == paymentCreated || p.State == paymentPending {
+		p.State, p.AuthorizedAt = paymentAuthorized, s.now
+		if err := s.authorizeOrder(); err != nil {
+			return err
+		}
+	}
+	return s.decideAuthorized()
+}
+
+// authorizeOrder has the order wait for the restaurant, if it waits for its money. What was to be done
+// once the attempt was closed is not done: the guest has paid.
+func (s *settlement) authorizeOrder() error {
+	o := s.order
+	if o.State != orderOpen || s.closed {
+		return nil
+	}
+	o.State, o.AuthorizedAt = orderAuthorized, s.now
+	o.AcceptBy = s.now.after(time.Duration(s.accepts) * time.Minute)
+	o.PaymentID, o.Method = &s.payment.ID, &s.payment.Method
+	o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{}
+	return s.tell(eventOrderAuthorized, s.total("method", s.payment.Method)...)
+}
+
+// decideAuthorized decides about money that can be captured: it is captured if that was asked for,
+// released if nothing is to be paid with it, and else waits.
+func (s *settlement) decideAuthorized() error {
+	o, p := s.order, s.payment
+	if s.closed && (o.State == orderOpen || o.State == orderAuthorized || o.State == orderAccepted) {
+		if err := s.cancelOrder(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case o.dead(), o.settled(), o.PaymentID == nil || *o.PaymentID != p.ID, !p.EndedAt.IsZero():
+		s.plan(opCancel, 0, nil)
+	case p.State == paymentReview:
+	case o.State == orderAccepted && o.Capture && o.Total > p.Authorized:
+		return s.review(reasonCaptureDiffers)
+	case o.State == orderAccepted && o.Capture:
+		s.plan(opCapture, o.Total, nil)
+	default:
+		return s.warnOfEnd()
+	}
+	return nil
+}
+
+// cancelOrder cancels the order, because its account is closed or somebody has cancelled its payment at
+// the provider.
+func (s *settlement) cancelOrder() error {
+	s.order.State, s.order.EndedAt = orderCancelled, s.now
+	return s.tell(eventOrderCancelled, s.total()...)
+}
+
+// warnOfEnd tells once that an authorisation is about to lapse.
+func (s *settlement) warnOfEnd() error {
+	p := s.payment
+	if p.Warned || p.CaptureBefore.IsZero() || s.exact.Before(p.CaptureBefore.Add(-endingNotice)) {
+		return nil
+	}
+	p.Warned = true
+	return s.tell(eventOrderEnding, "capture_before", p.CaptureBefore.String())
+}
+
+// decideCaptured decides about captured money, and about what was given back of it.
+func (s *settlement) decideCaptured() error {
+	p := s.payment
+	if p.CapturedAt.IsZero() {
+		p.CapturedAt = s.now
+		if err := s.payOrder(); err != nil {
+			return err
+		}
+	}
+	if err := s.reconcileRefunds(); err != nil {
+		return err
+	}
+	if err := s.takeDisputes(); err != nil {
+		return err
+	}
+	if p.State != paymentReview || p.Refunded >= p.Captured {
+		switch {
+		case p.Refunded >= p.Captured:
+			p.State = paymentRefunded
+		case p.Refunded > 0:
+			p.State = paymentPartRefunded
+		default:
+			p.State = paymentCaptured
+		}
+		p.Reason = nil
+	}
+	if f := s.refundToMake(); f != nil {
+		s.plan(opRefund, f.Amount, &f.ID)
+	} else if p.Authorized > 0 && p.State != paymentReview { // what was not accepted
+		s.plan(opCancel, 0, nil)
+	}
+	return nil
+}
+
+// payOrder marks the order as paid by the attempt, or the attempt for review if it can't be.
+func (s *settlement) payOrder() error {
+	o, p := s.order, s.payment
+	if err := s.noteCapture(); err != nil {
+		return err
+	}
+	switch {
+	case p.State == paymentReview:
+		return nil
+	case o.dead():
+		return s.review(reasonDeadOrder)
+	case o.settled():
+		return s.review(reasonPaidTwice)
+	case s.report.captured != o.Total:
+		if o.State == orderOpen { // nobody else may pay it meanwhile
+			if err := s.authorizeOrder(); err != nil {
+				return err
+			}
+		}
+		return s.review(reasonCaptureDiffers)
+	}
+	o.State, o.PaidAt, o.EndedAt = orderPaid, s.now, s.now
+	o.PaymentID, o.Method, o.Capture = &p.ID, &p.Method, false
+	o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{}
+	return s.tell(eventOrderPaid, s.total("method", p.Method)...)
+}
+
+// noteCapture writes a row of a capture that somebody has made on the provider's own pages.
+func (s *settlement) noteCapture() error {
+	operations, err := s.operationsOf(s.payment.ID)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(operations, func(op paymentOperation) bool {
+		return op.Kind == opCapture && op.State != operationRefused
+	}) {
+		return nil
+	}
+	return s.addOperation(&paymentOperation{ID: s.newID("opr"), PaymentID: s.payment.ID, Kind: opCapture,
+		Amount: s.report.captured, Source: sourceProvider, State: operationDone, CreatedAt: s.now, EndedAt: s.now})
+}
+
+// decideClosed decides about an attempt by which nothing is paid and nothing will be.
+func (s *settlement) decideClosed() error {
+	state := map[paymentPhase]string{
+		phaseCancelled: paymentCancelled, phaseExpired: paymentExpired, phaseFailed: paymentFailed,
+	}[s.report.phase]
+	return s.end(state, s.report.reason)
+}
+
+// end ends an attempt by which nothing was paid, and does what waited for that.
+func (s *settlement) end(state, reason string) error {
+	o, p := s.order, s.payment
+	ended := p.State == paymentCancelled || p.State == paymentExpired || p.State == paymentFailed
+	if ended && p.State == state {
+		return nil
+	}
+	p.State, p.Reason, p.EndedAt, p.URL, p.Authorized = state, nilIfEmpty(reason), s.now, nil, 0
+	switch {
+	case o.PaymentID == nil || *o.PaymentID != p.ID:
+		return nil
+	case o.State == orderOpen:
+		return s.afterClosing()
+	case (o.State == orderAuthorized || o.State == orderAccepted) && state == paymentExpired:
+		o.State, o.EndedAt = orderExpired, s.now
+		return s.tell(eventOrderExpired, s.total("reason", "authorization_lapsed")...)
+	case o.State == orderAuthorized || o.State == orderAccepted:
+		return s.cancelOrder()
+	}
+	return nil
+}
+
+// afterClosing does what waited until the attempt of an open order was closed.
+func (s *settlement) afterClosing() error {
+	o := s.order
+	closing := valueOr(o.Closing, "")
+	o.Closing = nil
+	switch {
+	case s.closed:
+		return s.cancelOrder()
+	case closing == closingExpired:
+		o.State, o.EndedAt = orderExpired, s.now
+		return s.tell(eventOrderExpired, s.total("reason", "not_paid")...)
+	case closing == closingPaid:
+		return finishPayOutside(s.tx, o, s.actor())
+	}
+	return nil
+}
+
+// review marks the attempt as one that somebody has to look at, and tells of it.
+func (s *settlement) review(reason string) error {
+	if s.payment.State == paymentReview {
+		return nil
+	}
+	s.payment.State, s.payment.Reason = paymentReview, &reason
+	return s.tell(eventOrderReview, "reason", reason)
+}
+
+// plan has an operation asked of the provider next.
+func (s *settlement) plan(kind string, amount int64, refundID *string) {
+	s.next = &plannedOperation{kind, amount, refundID}
+}
+
+// refundToMake returns the oldest refund of the attempt that was not asked of the provider yet, nil if
+// there is none.
+func (s *settlement) refundToMake() *refund {
+	for i := range s.refunds {
+		f := &s.refunds[i]
+		if f.State == refundPending && f.ProviderID == nil && f.Source == sourceOurs && s.ofPayment(f) {
+			return f
+		}
+	}
+	return nil
+}
+
+// ofPayment reports whether a refund gives the attempt's money back.
+func (s *settlement) ofPayment(f *refund) bool { return valueOr(f.PaymentID, "") == s.payment.ID }
+
+// reconcileRefunds takes over what the provider says of refunds. Those that it has and we have not were
+// made by somebody on its own pages.
+func (s *settlement) reconcileRefunds() error {
+	for _, told := range s.report.refunds {
+		f, err := s.findRefund(told)
+		if err != nil {
+			return err
+		}
+		if f == nil {
+			if told.state == refundFailed {
+				continue
+			}
+			if f, err = addFoundRefund(s.tx, s.order, s.payment, told, s.actor()); err != nil {
+				return err
+			}
+			s.refunds = append(s.refunds, *f)
+			f = &s.refunds[len(s.refunds)-1]
+		}
+		f.ProviderID = &told.providerID
+		switch {
+		case told.state == refundSucceeded && f.State == refundPending:
+			err = refundDone(s.tx, s.order, f, s.actor())
+		case told.state == refundFailed && f.State != refundFailed:
+			err = refundUndone(s.tx, s.order, f, cmp.Or(told.reason, reasonDeclined), s.actor())
+		default:
+			err = s.saveRefund(f)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findRefund returns our row of a refund that the provider tells of, nil if there is none.
+func (s *settlement) findRefund(told refundReport) (*refund, error) {
+	ours := told.refundID
+	if ours == "" && told.operationID != "" {
+		operations, err := s.operationsOf(s.payment.ID)
+		if err != nil {
+			return nil, err
+		}
+		for _, op := range operations {
+			if op.ID == told.operationID {
+				ours = valueOr(op.RefundID, "")
+			}
+		}
+	}
+	for i := range s.refunds {
+		f := &s.refunds[i]
+		if s.ofPayment(f) && (f.ID == ours || valueOr(f.ProviderID, "") == told.providerID) {
+			return f, nil
+		}
+	}
+	return nil, nil
+}
+
+// takeDisputes takes over what the provider says of disputes.
+func (s *settlement) takeDisputes() error {
+	for _, told := range s.report.disputes {
+		at := slices.IndexFunc(s.disputes, func(d dispute) bool {
+			return d.ID == told.id && d.PaymentID == s.payment.ID
+		})
+		if at < 0 {
+			s.disputes = append(s.disputes, dispute{PaymentID: s.payment.ID, ID: told.id, OrderID: s.order.ID,
+				Reason: nilIfEmpty(told.reason), OpenedAt: newStamp(told.at)})
+			at = len(s.disputes) - 1
+		}
+		d := &s.disputes[at]
+		if d.State == told.state && d.Amount == told.amount {
+			continue
+		}
+		d.State, d.Amount = told.state, told.amount
+		if d.ClosedAt = (stamp{}); told.state != disputeOpen {
+			d.ClosedAt = s.now
+		}
+		if err := s.saveDispute(d); err != nil {
+			return err
+		}
+		s.order.Dispute = &d.State
+		data := append(s.money(told.amount), "dispute_id", told.id, "state", told.state)
+		if err := s.tell(eventOrderDisputed, data...); err != nil {
+			return err
+		}
+	}
+	if slices.ContainsFunc(s.disputes, func(d dispute) bool { return d.State == disputeOpen }) {
+		open := disputeOpen
+		s.order.Dispute = &open
+	}
+	return nil
+}
+
+// save writes what decide has changed, when the provider is asked next, and the operation that is to be
+// sent, which it returns with its request; nil: none. Errors: errChanged.
+func (s *settlement) save(keys *keyring, changed bool) (*paymentOperation, *providerCall, error) {
+	p := s.payment
+	var op *paymentOperation
+	var call *providerCall
+	if s.next != nil {
+		tooOften, err := s.refusedTooOften()
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case tooOften:
+			s.next = nil
+			if err := s.review(reasonRefused); err != nil {
+				return nil, nil, err
+			}
+		default:
+			op, call = s.prepare(keys, "")
+		}
+	}
+	if changed {
+		p.Polls = 0
+	}
+	if p.DueAt = s.dueAt(); op == nil {
+		p.Polls++
+	}
+	if err := s.savePayment(p); err != nil {
+		return nil, nil, err
+	}
+	if err := s.saveOrder(s.order); err != nil {
+		return nil, nil, err
+	}
+	if op != nil {
+		return op, call, s.addOperation(op)
+	}
+	return nil, nil, nil
+}
+
+// refusedTooOften reports whether the provider has refused the next operation maxRefused times already.
+func (s *settlement) refusedTooOften() (bool, error) {
+	n, err := s.refusedOperations(s.payment.ID, s.next.kind)
+	return n >= maxRefused && s.next.kind != opRefund, err
+}
+
+// prepare makes the next operation, with its request sealed.
+func (s *settlement) prepare(keys *keyring, returnURL string) (*paymentOperation, *providerCall) {
+	op := &paymentOperation{ID: s.newID("opr"), PaymentID: s.payment.ID, Kind: s.next.kind, Amount: s.next.amount,
+		RefundID: s.next.refundID, Source: sourceOurs, State: operationPending, CreatedAt: s.now}
+	call := s.provider.call(op, s.payment, s.order, returnURL)
+	op.Sealed = keys.sealFor(sealedOperation, op.ID, encodeJSON(call))
+	return op, &call
+}
+
+// pollDelays are how long after each look at an attempt that can still be paid without news the next one
+// follows; the last one is repeated.
+var pollDelays = [...]time.Duration{
+	5 * time.Second, 5 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
+	time.Minute, 2 * time.Minute, 5 * time.Minute,
+}
+
+// pollDelay returns how long after that many looks without news the next one follows.
+func pollDelay(polls int) time.Duration { return pollDelays[min(polls, len(pollDelays)-1)] }
+
+const (
+	authorizedLook = time.Hour
+	dailyLook      = 24 * time.Hour
+	weeklyLook     = 7 * 24 * time.Hour
+	dailyLookFor   = 30 * 24 * time.Hour  // after the money was captured
+	weeklyLookFor  = 180 * 24 * time.Hour // after the money was captured; then it is not looked at any more
+)
+
+// dueAt returns when the provider is to be asked about the attempt next; zero: not any more.
+func (s *settlement) dueAt() stamp {
+	p := s.payment
+	pending := slices.ContainsFunc(s.refunds, func(f refund) bool { return f.State == refundPending && s.ofPayment(&f) })
+	held := s.exact.Sub(p.CapturedAt.Time)
+	switch {
+	case s.next != nil, p.State == paymentCreated, p.State == paymentPending:
+		return s.in(pollDelay(p.Polls))
+	case !p.EndedAt.IsZero():
+		return stamp{}
+	case p.CapturedAt.IsZero(), pending:
+		return s.in(authorizedLook)
+	case held < dailyLookFor:
+		return s.in(dailyLook)
+	case held < weeklyLookFor:
+		return s.in(weeklyLook)
+	}
+	return stamp{}
+}
+
+// in returns the time d after that of the transaction, rounded up to a whole second.
+func (s *settlement) in(d time.Duration) stamp { return newStamp(s.exact.Add(d + time.Second - 1)) }

@@ -1,0 +1,523 @@
+package main
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The client of Stripe (docs.stripe.com/api): Checkout Sessions, whose PaymentIntents are captured by us.
+// Here is what is asked of Stripe; payment_stripe_look.go reads what it says of an attempt.
+
+const (
+	stripeBase = "https://api.stripe.com"
+
+	// stripeVersion is the version of Stripe's interface that requests, answers and webhooks have. It is the
+	// one that stripe-mock 0.203.0 describes, which the tests compare all requests with.
+	stripeVersion = "2026-08-26.dahlia"
+
+	maxStripeID     = 255        // characters, as Stripe says
+	maxStripeAmount = 99_999_999 // of a charge: eight digits
+
+	// A session lives for 30 minutes to 24 hours from when Stripe makes it, which is a little later than
+	// its attempt.
+	minStripeSession = 31 * time.Minute
+	maxStripeSession = 24 * time.Hour
+
+	stripeTolerance     = 300 // seconds that a webhook may be old, or early
+	maxStripeSignature  = 4096
+	maxStripeSignatures = 16 // there is one for each secret in use, while secrets change
+
+	reasonMalformed = "malformed_answer"
+)
+
+// stripeMinimum is the least amount of a charge by currency, in its minor unit (docs.stripe.com/currencies,
+// "Minimum and maximum charge amounts"). Stripe compares in the currency that an account is paid out in, so
+// near the minimum it may still refuse. Currencies that are not here are not offered.
+var stripeMinimum = map[string]int64{
+	"AED": 200, "AUD": 50, "BRL": 50, "CAD": 50, "CHF": 50, "CZK": 1500, "DKK": 250, "EUR": 50, "GBP": 30,
+	"HKD": 400, "MXN": 1000, "MYR": 200, "NOK": 300, "NZD": 50, "PLN": 200, "RON": 200, "SEK": 300,
+	"SGD": 50, "THB": 1000, "USD": 50,
+}
+
+// stripeEvents are the events that a connection's webhook is registered for.
+var stripeEvents = []string{
+	"checkout.session.completed", "checkout.session.expired",
+	"payment_intent.amount_capturable_updated", "payment_intent.canceled", "payment_intent.succeeded",
+	"refund.created", "refund.updated", "refund.failed", "charge.refunded",
+	"charge.dispute.created", "charge.dispute.funds_withdrawn", "charge.dispute.funds_reinstated",
+	"charge.dispute.closed",
+}
+
+// stripePermissions is what a restricted key needs, by the names on Stripe's pages.
+const stripePermissions = "Checkout Sessions: write, PaymentIntents: write, Charges and Refunds: write, " +
+	"Disputes: read, Webhook Endpoints: write"
+
+// A stripeProvider is the client of Stripe. Make one with newStripeProvider.
+type stripeProvider struct {
+	outbound *outbound
+	base     string // without a slash at its end
+}
+
+// newStripeProvider returns the client of Stripe. base is its address, stripeBase but in tests and in the
+// demo.
+func newStripeProvider(o *outbound, base string) *stripeProvider {
+	return &stripeProvider{o, strings.TrimSuffix(base, "/")}
+}
+
+var _ provider = (*stripeProvider)(nil)
+
+// takes implements provider.
+func (s *stripeProvider) takes(currency string, amount int64) bool {
+	least, ok := stripeMinimum[currency]
+	return ok && amount >= least && amount <= maxStripeAmount
+}
+
+// capturesAtHandover implements provider.
+func (s *stripeProvider) capturesAtHandover() bool { return false }
+
+// readsFirst implements provider.
+func (s *stripeProvider) readsFirst() bool { return false }
+
+// The paths of what is asked.
+const (
+	stripeSessions = "/v1/checkout/sessions"
+	stripeIntents  = "/v1/payment_intents"
+	stripeRefunds  = "/v1/refunds"
+	stripeDisputes = "/v1/disputes"
+	stripeWebhooks = "/v1/webhook_endpoints"
+)
+
+// call implements provider.
+func (s *stripeProvider) call(op *paymentOperation, p *payment, o *order, returnURL string) providerCall {
+	session := stripeSessions + "/" + url.PathEscape(valueOr(p.SessionID, ""))
+	intent := stripeIntents + "/" + url.PathEscape(valueOr(p.IntentID, ""))
+	path, form := "", url.Values{}
+	switch op.Kind {
+	case opCreate:
+		path, form = stripeSessions, stripeSessionForm(op, p, o, returnURL)
+	case opCapture:
+		path = intent + "/capture"
+		form.Set("amount_to_capture", strconv.FormatInt(op.Amount, 10))
+	case opCancel:
+		path = intent + "/cancel"
+	case opExpire:
+		path = session + "/expire"
+	case opRefund:
+		path = stripeRefunds
+		form.Set("payment_intent", valueOr(p.IntentID, ""))
+		form.Set("amount", strconv.FormatInt(op.Amount, 10))
+		form.Set("metadata[payment]", p.ID)
+		form.Set("metadata[refund]", valueOr(op.RefundID, ""))
+	}
+	return providerCall{http.MethodPost, path, stripeFormType, form.Encode()}
+}
+
+const stripeFormType = "application/x-www-form-urlencoded"
+
+// stripeSessionForm returns the parameters of a new session. They have nothing of the customer.
+func stripeSessionForm(op *paymentOperation, p *payment, o *order, returnURL string) url.Values {
+	expires := o.ExpiresAt.Time
+	if earliest := p.CreatedAt.Add(minStripeSession); expires.Before(earliest) {
+		expires = earliest
+	}
+	if latest := p.CreatedAt.Add(maxStripeSession); expires.After(latest) {
+		expires = latest
+	}
+	form := url.Values{}
+	for name, value := range map[string]string{
+		"mode":                                          "payment",
+		"payment_method_types[0]":                       "card",
+		"line_items[0][quantity]":                       "1",
+		"line_items[0][price_data][currency]":           strings.ToLower(p.Currency),
+		"line_items[0][price_data][unit_amount]":        strconv.FormatInt(op.Amount, 10),
+		"line_items[0][price_data][product_data][name]": "Order " + valueOr(o.Reference, o.ID),
+		"payment_intent_data[capture_method]":           "manual",
+		"payment_intent_data[metadata][payment]":        p.ID,
+		"adaptive_pricing[enabled]":                     "false",
+		"client_reference_id":                           p.ID,
+		"metadata[payment]":                             p.ID,
+		"success_url":                                   returnURL,
+		"cancel_url":                                    returnURL,
+		"expires_at":                                    strconv.FormatInt(expires.Unix(), 10),
+	} {
+		form.Set(name, value)
+	}
+	return form
+}
+
+// request sends one request. key is its idempotency key; "": none. Errors: an *outboundError.
+func (s *stripeProvider) request(ctx context.Context, c *openConnection, key string, call providerCall) (
+	*outboundAnswer, error) {
+	header := http.Header{
+		"Authorization":  {"Bearer " + c.secrets.Key},
+		"Stripe-Version": {stripeVersion},
+	}
+	if call.ContentType != "" {
+		header.Set("Content-Type", call.ContentType)
+	}
+	if key != "" {
+		header.Set("Idempotency-Key", key)
+	}
+	return s.outbound.do(ctx, outboundRequest{call.Method, s.base + call.Path, header, []byte(call.Body)})
+}
+
+// A stripeObject is what the answers to operations have in common.
+type stripeObject struct {
+	ID        string `json:"id"`
+	Object    string `json:"object"`
+	Status    string `json:"status"`
+	Reference string `json:"client_reference_id"` // of a session
+	URL       string `json:"url"`                 // of a session
+	Amount    int64  `json:"amount"`              // of a refund
+}
+
+// send implements provider.
+func (s *stripeProvider) send(ctx context.Context, c *openConnection, op *paymentOperation, call providerCall) (
+	result sendResult) {
+	answer, err := s.request(ctx, c, op.ID, call)
+	if answer != nil {
+		result.status = answer.status
+		result.retryAfter, _ = retryAfter(answer.header, time.Now())
+	}
+	var failure *outboundError
+	switch {
+	case errors.As(err, &failure):
+		result.reason = failure.reason
+		return result
+	case answer.status >= 200 && answer.status < 300:
+		var done stripeObject
+		if json.Unmarshal(answer.body, &done) != nil || !done.answers(op, call) {
+			result.reason = reasonMalformed
+			return result
+		}
+		result.outcome = sendDone
+		switch op.Kind {
+		case opCreate:
+			result.sessionID, result.url = done.ID, done.URL
+		case opRefund:
+			result.refundID = done.ID
+		}
+		return result
+	}
+	result.outcome, result.reason = stripeRefusal(answer)
+	return result
+}
+
+// answers reports whether an object is what the request of an operation asks for.
+func (o *stripeObject) answers(op *paymentOperation, call providerCall) bool {
+	of := func(object, prefix string) bool { return o.Object == object && isStripeID(prefix, o.ID) }
+	named := func(action string) bool { return strings.HasSuffix(call.Path, "/"+o.ID+"/"+action) }
+	switch op.Kind {
+	case opCreate:
+		return of("checkout.session", "cs_") && o.Reference == op.PaymentID && isWebAddress(o.URL)
+	case opCapture:
+		return of("payment_intent", "pi_") && named("capture") && o.Status == "succeeded"
+	case opCancel:
+		return of("payment_intent", "pi_") && named("cancel") && o.Status == "canceled"
+	case opExpire:
+		return of("checkout.session", "cs_") && named("expire") && o.Status == "expired"
+	case opRefund:
+		return of("refund", "re_") && o.Amount == op.Amount
+	}
+	return false
+}
+
+// isStripeID reports whether s has the form of one of Stripe's ids, with that prefix.
+func isStripeID(prefix, s string) bool {
+	rest, ok := strings.CutPrefix(s, prefix)
+	return ok && rest != "" && len(s) <= maxStripeID && strings.IndexFunc(rest, func(r rune) bool {
+		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}) < 0
+}
+
+// isWebAddress reports whether a browser can be sent to an address.
+func isWebAddress(address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" &&
+		strings.IndexFunc(address, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
+}
+
+// stripeRefusal tells what an answer other than 2xx says of an operation, and why. A 409 says that another
+// request with the key is at work, or that an object is locked; neither it nor a 429 is kept under the key.
+func stripeRefusal(answer *outboundAnswer) (sendOutcome, string) {
+	reason := stripeReason(answer)
+	switch {
+	case answer.status == http.StatusUnauthorized || answer.status == http.StatusForbidden:
+		return sendDenied, reason
+	case answer.status == http.StatusConflict || answer.status == http.StatusTooManyRequests:
+		return sendUnknown, reason
+	case answer.status >= 400 && answer.status < 500:
+		return sendRefused, reason
+	case answer.status >= 500 && answer.header.Get("Idempotent-Replayed") == "true":
+		return sendStale, reason
+	}
+	return sendUnknown, reason
+}
+
+// stripeReason returns the code of a failure: Stripe's code, its type, or the status as "http_502". It
+// never has Stripe's texts, in which there may be something of a card.
+func stripeReason(answer *outboundAnswer) string {
+	const maxCode = 64
+	var failure struct {
+		Error struct {
+			Type string `json:"type"`
+			Code string `json:"code"`
+		} `json:"error"`
+	}
+	isCode := func(s string) bool {
+		return s != "" && len(s) <= maxCode && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
+	}
+	status := fmt.Sprintf("http_%d", answer.status)
+	if json.Unmarshal(answer.body, &failure) != nil {
+		return status
+	}
+	if failure.Error.Type == "idempotency_error" && answer.status == http.StatusBadRequest {
+		return failure.Error.Type
+	}
+	for _, code := range []string{failure.Error.Code, failure.Error.Type} {
+		if isCode(code) {
+			return code
+		}
+	}
+	return status
+}
+
+// read sends a request that is no operation, and decodes its answer, which must be an object of that kind.
+// Errors: an *outboundError or a *providerError.
+func (s *stripeProvider) read(ctx context.Context, c *openConnection, key string, call providerCall, into any) error {
+	answer, err := s.request(ctx, c, key, call)
+	if err != nil {
+		return err
+	}
+	if answer.status < 200 || answer.status >= 300 {
+		wait, _ := retryAfter(answer.header, time.Now())
+		return &providerError{
+			status: answer.status,
+			reason: stripeReason(answer),
+			denied: answer.status == http.StatusUnauthorized || answer.status == http.StatusForbidden,
+			wait:   wait,
+		}
+	}
+	if json.Unmarshal(answer.body, into) != nil {
+		return malformedAnswer(answer.status)
+	}
+	return nil
+}
+
+// malformedAnswer is the error for an answer that can't be what was asked for.
+func malformedAnswer(status int) error {
+	return &providerError{status: status, reason: reasonMalformed}
+}
+
+// get reads an object, or a page of a list.
+func (s *stripeProvider) get(ctx context.Context, c *openConnection, path string, query url.Values, into any) error {
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	return s.read(ctx, c, "", providerCall{Method: http.MethodGet, Path: path}, into)
+}
+
+// notice implements provider. A body that is signed and still no event is about nothing.
+func (s *stripeProvider) notice(c *openConnection, r *http.Request, body []byte, now time.Time) (paymentNotice, error) {
+	headers := r.Header.Values("Stripe-Signature")
+	if len(headers) != 1 || !verifyStripe(c.secrets.WebhookSecret, headers[0], body, now) {
+		return paymentNotice{}, errNotice
+	}
+	return readStripeEvent(body), nil
+}
+
+// verifyStripe checks the header Stripe-Signature, "t=1700000000,v1=…": each v1 is the HMAC-SHA-256, in
+// hexadecimal, of t, a dot and the body, with the secret's whole text as its key. One of them must match,
+// and t be within stripeTolerance of now. Other schemes, as v0, say nothing.
+func verifyStripe(secret, header string, body []byte, now time.Time) bool {
+	sent, signatures := "", []string(nil)
+	for item := range strings.SplitSeq(header[:min(len(header), maxStripeSignature)], ",") {
+		name, value, ok := strings.Cut(item, "=")
+		switch {
+		case !ok, name == "t" && sent != "":
+			return false
+		case name == "t":
+			sent = value
+		case name == "v1":
+			signatures = append(signatures, value)
+		}
+	}
+	seconds, err := strconv.ParseInt(sent, 10, 64)
+	if secret == "" || err != nil || sent != strconv.FormatInt(seconds, 10) ||
+		len(header) > maxStripeSignature || len(signatures) > maxStripeSignatures {
+		return false
+	}
+	if at := now.Unix(); seconds < at-stripeTolerance || seconds > at+stripeTolerance {
+		return false
+	}
+	want := signStripe(secret, seconds, body)
+	return slices.ContainsFunc(signatures, func(signature string) bool {
+		return hmac.Equal([]byte(signature), want)
+	})
+}
+
+// signStripe returns the v1 of a webhook that is sent at a time in Unix seconds.
+func signStripe(secret string, at int64, body []byte) []byte {
+	mac := hmac.New(sha256.New, []byte(secret))
+	fmt.Fprintf(mac, "%d.", at)
+	mac.Write(body)
+	return hex.AppendEncode(nil, mac.Sum(nil))
+}
+
+// A stripeEvent is a webhook's body. Its object is of many kinds, so what is not there, or of another
+// type, is left out.
+type stripeEvent struct {
+	Type string `json:"type"`
+	Data struct {
+		Object map[string]json.RawMessage `json:"object"`
+	} `json:"data"`
+}
+
+// readStripeEvent returns what an event is about.
+func readStripeEvent(body []byte) paymentNotice {
+	var e stripeEvent
+	if json.Unmarshal(body, &e) != nil || !isStripeEvent(e.Type) {
+		return paymentNotice{}
+	}
+	text := func(name string) (s string) {
+		if json.Unmarshal(e.Data.Object[name], &s) != nil {
+			return ""
+		}
+		return s
+	}
+	n := paymentNotice{kind: e.Type}
+	var metadata struct {
+		Payment string `json:"payment"`
+	}
+	if json.Unmarshal(e.Data.Object["metadata"], &metadata) != nil || !validID("pay", metadata.Payment) {
+		metadata.Payment = text("client_reference_id")
+	}
+	if validID("pay", metadata.Payment) {
+		n.paymentID = metadata.Payment
+		return n
+	}
+	intent := text("payment_intent")
+	if text("object") == "payment_intent" {
+		intent = text("id")
+	}
+	if isStripeID("pi_", intent) {
+		n.intentID = intent
+	}
+	return n
+}
+
+// isStripeEvent reports whether s has the form of a type of event: "charge.dispute.created".
+func isStripeEvent(s string) bool {
+	const maxType = 100
+	return s != "" && len(s) <= maxType && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_.") == ""
+}
+
+// A stripeWebhook is a webhook endpoint at Stripe.
+type stripeWebhook struct {
+	ID     string `json:"id"`
+	Object string `json:"object"`
+	URL    string `json:"url"`
+	Status string `json:"status"`
+	Secret string `json:"secret"` // in the answer that creates it only
+}
+
+// connect implements provider. Beside the errors of outbound and of Stripe it may return one that says how
+// the key must be made.
+func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
+	live := strings.HasPrefix(c.secrets.Key, "rk_live_")
+	switch key := c.secrets.Key; {
+	case strings.HasPrefix(key, "sk_"):
+		return errors.New("this is a secret key, which may do everything at Stripe: " +
+			"make a restricted key (rk_live_…) with the permissions " + stripePermissions)
+	case !live && !strings.HasPrefix(key, "rk_test_"), !isStripeID("rk_", key):
+		return errors.New("this is not a restricted key of Stripe (rk_live_… or rk_test_…): " +
+			"make one with the permissions " + stripePermissions)
+	}
+	if err := s.readsAll(ctx, c); err != nil {
+		return err
+	}
+	form := url.Values{"url": {webhookURL}, "api_version": {stripeVersion}}
+	for i, event := range stripeEvents {
+		form.Set(fmt.Sprintf("enabled_events[%d]", i), event)
+	}
+	var made stripeWebhook
+	call := providerCall{http.MethodPost, stripeWebhooks, stripeFormType, form.Encode()}
+	if err := s.read(ctx, c, c.ID, call, &made); err != nil {
+		return fmt.Errorf("registering the webhook: %w", err)
+	}
+	if made.Object != "webhook_endpoint" || !isStripeID("we_", made.ID) || made.URL != webhookURL ||
+		!strings.HasPrefix(made.Secret, webhookSecretPrefix) {
+		return fmt.Errorf("registering the webhook: %w", malformedAnswer(http.StatusOK))
+	}
+	c.Live, c.WebhookID, c.secrets.WebhookSecret = live, &made.ID, made.Secret
+	return nil
+}
+
+// readsAll reads one of each kind of object, which shows whether the key may.
+func (s *stripeProvider) readsAll(ctx context.Context, c *openConnection) error {
+	for _, path := range []string{stripeSessions, stripeIntents, stripeRefunds, stripeDisputes} {
+		var page stripePage[stripeObject]
+		err := s.get(ctx, c, path, url.Values{"limit": {"1"}}, &page)
+		if err == nil && page.Object != "list" {
+			err = malformedAnswer(http.StatusOK)
+		}
+		if err != nil {
+			return fmt.Errorf("reading %s (the key needs the permissions %s): %w", path, stripePermissions, err)
+		}
+	}
+	return nil
+}
+
+// disconnect implements provider. A webhook that is gone already is no error.
+func (s *stripeProvider) disconnect(ctx context.Context, c *openConnection) error {
+	if c.WebhookID == nil {
+		return nil
+	}
+	call := providerCall{Method: http.MethodDelete, Path: stripeWebhooks + "/" + url.PathEscape(*c.WebhookID)}
+	var deleted stripeWebhook
+	err := s.read(ctx, c, "", call, &deleted)
+	if isStripeMissing(err) {
+		return nil
+	}
+	return err
+}
+
+// isStripeMissing reports whether Stripe says that there is no such object.
+func isStripeMissing(err error) bool {
+	var failure *providerError
+	return errors.As(err, &failure) && failure.status == http.StatusNotFound && failure.reason == "resource_missing"
+}
+
+// check implements provider. A *providerError may also have the reason webhook_missing, webhook_disabled or
+// webhook_address.
+func (s *stripeProvider) check(ctx context.Context, c *openConnection) error {
+	if err := s.readsAll(ctx, c); err != nil {
+		return err
+	}
+	var found stripeWebhook
+	err := s.get(ctx, c, stripeWebhooks+"/"+url.PathEscape(valueOr(c.WebhookID, "")), nil, &found)
+	switch {
+	case c.WebhookID == nil || isStripeMissing(err):
+		return &providerError{status: http.StatusNotFound, reason: "webhook_missing"}
+	case err != nil:
+		return fmt.Errorf("reading the webhook: %w", err)
+	case found.Object != "webhook_endpoint" || found.ID != *c.WebhookID:
+		return fmt.Errorf("reading the webhook: %w", malformedAnswer(http.StatusOK))
+	case found.Status != "enabled":
+		return &providerError{status: http.StatusOK, reason: "webhook_disabled"}
+	case c.WebhookURL != nil && found.URL != *c.WebhookURL:
+		return &providerError{status: http.StatusOK, reason: "webhook_address"}
+	}
+	return nil
+}

@@ -1,0 +1,366 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What Stripe says of an attempt: of its session, the session's PaymentIntent with its charge, and the
+// refunds and disputes of that. Answers are decoded by encoding/json, since disputes are nested deeper than
+// the JSON that callers of ours may send; members of a wrong type are an error of it.
+
+const (
+	// The pages of lists are small enough for outbound to read them whole: a session has some 4 KB, and a
+	// dispute may have long texts.
+	stripeSessionsPage = 10
+	stripeRefundsPage  = 20
+	stripeDisputesPage = 3
+	maxStripePages     = 50
+
+	// An attempt whose session is not known was asked for at most keysLast after it was made.
+	stripeClockSkew = 5 * time.Minute
+)
+
+// A stripePage is one page of a list at Stripe.
+type stripePage[T any] struct {
+	Object string `json:"object"` // "list"
+	Data   []T    `json:"data"`
+	More   bool   `json:"has_more"`
+}
+
+// A stripeSession is a Checkout Session, expanded to its PaymentIntent and that to its latest charge.
+type stripeSession struct {
+	stripeObject
+	Total    *int64        `json:"amount_total"`
+	Currency string        `json:"currency"`
+	Intent   *stripeIntent `json:"payment_intent"` // nil until the guest has tried to pay
+}
+
+// A stripeIntent is a PaymentIntent.
+type stripeIntent struct {
+	ID          string        `json:"id"`
+	Object      string        `json:"object"`
+	Status      string        `json:"status"`
+	Amount      int64         `json:"amount"`
+	Capturable  int64         `json:"amount_capturable"`
+	Received    int64         `json:"amount_received"`
+	Currency    string        `json:"currency"`
+	CancelledBy string        `json:"cancellation_reason"`
+	Charge      *stripeCharge `json:"latest_charge"`
+	LastError   struct {
+		Code string `json:"code"`
+	} `json:"last_payment_error"`
+}
+
+// A stripeCharge is the charge of a PaymentIntent: of the last card that was tried.
+type stripeCharge struct {
+	ID       string `json:"id"`
+	Object   string `json:"object"`
+	Amount   int64  `json:"amount"`
+	Captured int64  `json:"amount_captured"`
+	Refunded int64  `json:"amount_refunded"`
+	Disputed bool   `json:"disputed"`
+	Details  struct {
+		Card struct {
+			CaptureBefore int64 `json:"capture_before"` // Unix seconds; 0: it says nothing
+		} `json:"card"`
+	} `json:"payment_method_details"`
+}
+
+// look implements provider.
+func (s *stripeProvider) look(ctx context.Context, c *openConnection, p *payment) (*paymentReport, error) {
+	id := valueOr(p.SessionID, "")
+	if id == "" {
+		found, err := s.findSession(ctx, c, p)
+		if err != nil || found == "" {
+			return &paymentReport{phase: phaseUnknown}, err
+		}
+		id = found
+	}
+	var session stripeSession
+	query := url.Values{"expand[]": {"payment_intent.latest_charge"}}
+	err := s.get(ctx, c, stripeSessions+"/"+url.PathEscape(id), query, &session)
+	if isStripeMissing(err) {
+		return &paymentReport{phase: phaseUnknown}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	report, ok := session.report(id, p)
+	if !ok {
+		return nil, malformedAnswer(http.StatusOK)
+	}
+	if charge := session.charge(); charge != nil && report.captured > 0 {
+		if charge.Refunded > 0 || p.State != paymentCreated && p.State != paymentPending && p.State != paymentAuthorized {
+			if err := s.readRefunds(ctx, c, report, charge); err != nil {
+				return nil, err
+			}
+		}
+		if charge.Disputed {
+			if err := s.readDisputes(ctx, c, report); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return report, nil
+}
+
+// charge returns the charge of a session; nil: there is none yet.
+func (s *stripeSession) charge() *stripeCharge {
+	if s.Intent == nil {
+		return nil
+	}
+	return s.Intent.Charge
+}
+
+// report returns what a session says of an attempt, without refunds and disputes. It reports false for one
+// that is of another attempt, or can't be.
+func (s *stripeSession) report(id string, p *payment) (*paymentReport, bool) {
+	if s.Object != "checkout.session" || s.ID != id || !isStripeID("cs_", id) || s.Reference != p.ID ||
+		s.Total == nil || *s.Total < 0 || len(s.Currency) != 3 {
+		return nil, false
+	}
+	phase, ok := s.phase()
+	if !ok {
+		return nil, false
+	}
+	r := &paymentReport{
+		phase: phase, sessionID: s.ID, amount: *s.Total, currency: strings.ToUpper(s.Currency),
+	}
+	if phase == phaseOpen && isWebAddress(s.URL) {
+		r.url = s.URL
+	}
+	i := s.Intent
+	if i == nil {
+		return r, p.IntentID == nil
+	}
+	if !i.valid() || i.Currency != s.Currency || p.IntentID != nil && *p.IntentID != i.ID {
+		return nil, false
+	}
+	r.intentID, r.captured = i.ID, i.Received
+	if i.Status == "requires_capture" {
+		r.authorized = i.Capturable
+		if i.Charge != nil && i.Charge.Details.Card.CaptureBefore > 0 {
+			r.captureBefore = time.Unix(i.Charge.Details.Card.CaptureBefore, 0).UTC()
+		}
+	}
+	if phase == phaseFailed {
+		r.reason = cmp.Or(i.LastError.Code, reasonDeclined)
+	}
+	return r, true
+}
+
+// valid reports whether an intent's amounts and its charge can be right.
+func (i *stripeIntent) valid() bool {
+	c := i.Charge
+	return i.Object == "payment_intent" && isStripeID("pi_", i.ID) &&
+		i.Capturable >= 0 && i.Capturable <= i.Amount && i.Received >= 0 && i.Received <= i.Amount &&
+		(c == nil || c.Object == "charge" && c.Captured >= 0 && c.Captured <= c.Amount && c.Refunded >= 0)
+}
+
+// phase returns the phase of an attempt, from the states of its session and its PaymentIntent. While the
+// session is open, a card that was declined, or that its bank is asking about, leaves it open. It reports
+// false for states that can't be, or are not known.
+func (s *stripeSession) phase() (paymentPhase, bool) {
+	if s.Intent != nil {
+		switch s.Intent.Status {
+		case "requires_capture", "succeeded":
+			return phaseApproved, true
+		case "canceled":
+			switch s.Intent.CancelledBy {
+			case "automatic", "expired": // its authorisation has lapsed
+				return phaseExpired, true
+			}
+			if s.Status == "expired" { // which also cancels the intent of a card that was declined
+				return phaseExpired, true
+			}
+			return phaseCancelled, true
+		case "requires_payment_method", "requires_confirmation", "requires_action", "processing":
+		default:
+			return phaseUnknown, false
+		}
+	}
+	switch s.Status {
+	case "open":
+		return phaseOpen, true
+	case "expired":
+		if s.Intent != nil && (s.Intent.Status == "processing" || s.Intent.Status == "requires_action") {
+			return phaseOpen, true // the bank may still say yes
+		}
+		return phaseExpired, true
+	case "complete":
+		if s.Intent != nil && s.Intent.Status == "requires_payment_method" {
+			return phaseFailed, true
+		}
+		return phaseOpen, s.Intent != nil
+	}
+	return phaseUnknown, false
+}
+
+// findSession looks for the session of an attempt whose create was never answered: Stripe can't list
+// sessions by our id, so it lists those that were made in the time when ours was asked for. Where one
+// attempt has several, that which was paid counts most, then one that is open. It returns "" if there is
+// none. Errors: those of read, and a *providerError with the reason too_many_sessions.
+func (s *stripeProvider) findSession(ctx context.Context, c *openConnection, p *payment) (id string, err error) {
+	query := url.Values{
+		"created[gte]": {strconv.FormatInt(p.CreatedAt.Add(-stripeClockSkew).Unix(), 10)},
+		"created[lte]": {strconv.FormatInt(p.CreatedAt.Add(keysLast+stripeClockSkew).Unix(), 10)},
+	}
+	rank, best := map[string]int{"expired": 1, "open": 2, "complete": 3}, 0
+	ended, err := readList(ctx, s, c, stripeSessions, query, stripeSessionsPage, func(o *stripeObject) (string, bool) {
+		if o.Object != "checkout.session" || !isStripeID("cs_", o.ID) {
+			return "", false
+		}
+		if o.Reference == p.ID && rank[o.Status] > best {
+			id, best = o.ID, rank[o.Status]
+		}
+		return o.ID, true
+	})
+	if err != nil {
+		return "", err
+	}
+	if !ended && id == "" {
+		return "", &providerError{status: http.StatusOK, reason: "too_many_sessions"}
+	}
+	return id, nil
+}
+
+// readList reads a list, at most maxStripePages of it, and reports whether that was all. take is given each
+// element and returns its id, or false for one that can't be.
+func readList[T any](ctx context.Context, s *stripeProvider, c *openConnection, path string, query url.Values,
+	pageSize int, take func(*T) (id string, ok bool)) (ended bool, err error) {
+	query.Set("limit", strconv.Itoa(pageSize))
+	for range maxStripePages {
+		var page stripePage[T]
+		if err := s.get(ctx, c, path, query, &page); err != nil {
+			return false, err
+		}
+		if page.Object != "list" || len(page.Data) > pageSize || page.More && len(page.Data) == 0 {
+			return false, malformedAnswer(http.StatusOK)
+		}
+		last := ""
+		for i := range page.Data {
+			id, ok := take(&page.Data[i])
+			if !ok {
+				return false, malformedAnswer(http.StatusOK)
+			}
+			last = id
+		}
+		if !page.More {
+			return true, nil
+		}
+		query.Set("starting_after", last)
+	}
+	return false, nil
+}
+
+// A stripeRefund is a refund at Stripe.
+type stripeRefund struct {
+	ID       string          `json:"id"`
+	Object   string          `json:"object"`
+	Status   string          `json:"status"`
+	Intent   string          `json:"payment_intent"`
+	Amount   int64           `json:"amount"`
+	Created  int64           `json:"created"`
+	Reason   string          `json:"reason"`
+	Failure  string          `json:"failure_reason"`
+	Balance  json.RawMessage `json:"balance_transaction"`
+	Metadata struct {
+		Refund string `json:"refund"`
+	} `json:"metadata"`
+}
+
+// releases reports whether a refund is only how Stripe shows that what was authorised and not captured,
+// rest, was released. No money of ours has moved for it, and nobody asked for it.
+func (r *stripeRefund) releases(rest int64) bool {
+	if r.Metadata.Refund != "" {
+		return false
+	}
+	moved := len(r.Balance) > 0 && string(r.Balance) != "null"
+	return r.Reason == "expired_uncaptured_charge" || r.Reason == "partial_capture" ||
+		rest > 0 && r.Amount == rest && !moved && r.Status == "succeeded"
+}
+
+// stripeRefundStates are the states of refunds, by Stripe's words.
+var stripeRefundStates = map[string]string{
+	"pending": refundPending, "requires_action": refundPending, "succeeded": refundSucceeded,
+	"failed": refundFailed, "canceled": refundFailed,
+}
+
+// readRefunds adds the refunds of an attempt to a report.
+func (s *stripeProvider) readRefunds(ctx context.Context, c *openConnection, to *paymentReport, of *stripeCharge) error {
+	query := url.Values{"payment_intent": {to.intentID}}
+	ended, err := readList(ctx, s, c, stripeRefunds, query, stripeRefundsPage, func(r *stripeRefund) (string, bool) {
+		state := stripeRefundStates[r.Status]
+		if r.Object != "refund" || !isStripeID("re_", r.ID) || r.Intent != to.intentID || state == "" || r.Amount <= 0 {
+			return "", false
+		}
+		if r.releases(of.Amount - of.Captured) {
+			return r.ID, true
+		}
+		report := refundReport{
+			providerID: r.ID, amount: r.Amount, state: state, at: time.Unix(r.Created, 0).UTC(),
+		}
+		if validID("ref", r.Metadata.Refund) {
+			report.refundID = r.Metadata.Refund
+		}
+		if state == refundFailed {
+			report.reason = cmp.Or(r.Failure, r.Status)
+		} else {
+			to.refunded += r.Amount
+		}
+		to.refunds = append(to.refunds, report)
+		return r.ID, true
+	})
+	if err == nil && !ended {
+		err = &providerError{status: http.StatusOK, reason: "too_many_refunds"}
+	}
+	return err
+}
+
+// A stripeDispute is a dispute at Stripe.
+type stripeDispute struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Status  string `json:"status"`
+	Intent  string `json:"payment_intent"`
+	Amount  int64  `json:"amount"`
+	Created int64  `json:"created"`
+	Reason  string `json:"reason"`
+}
+
+// stripeDisputeStates are the states of disputes, by Stripe's words. A warning is an inquiry, which may
+// become a dispute; one that was prevented has cost nothing.
+var stripeDisputeStates = map[string]string{
+	"warning_needs_response": disputeOpen, "warning_under_review": disputeOpen, "needs_response": disputeOpen,
+	"under_review": disputeOpen, "warning_closed": disputeWon, "prevented": disputeWon, "won": disputeWon,
+	"lost": disputeLost,
+}
+
+// readDisputes adds the disputes of an attempt to a report.
+func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to *paymentReport) error {
+	query := url.Values{"payment_intent": {to.intentID}}
+	ended, err := readList(ctx, s, c, stripeDisputes, query, stripeDisputesPage, func(d *stripeDispute) (string, bool) {
+		state := stripeDisputeStates[d.Status]
+		if d.Object != "dispute" || !isStripeDisputeID(d.ID) || d.Intent != to.intentID || state == "" || d.Amount < 0 {
+			return "", false
+		}
+		to.disputes = append(to.disputes, disputeReport{
+			id: d.ID, amount: d.Amount, state: state, reason: d.Reason, at: time.Unix(d.Created, 0).UTC(),
+		})
+		return d.ID, true
+	})
+	if err == nil && !ended {
+		err = &providerError{status: http.StatusOK, reason: "too_many_disputes"}
+	}
+	return err
+}
+
+// isStripeDisputeID reports whether s is the id of a dispute; older ones begin with dp_.
+func isStripeDisputeID(s string) bool { return isStripeID("du_", s) || isStripeID("dp_", s) }

@@ -1,0 +1,758 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Vipps MobilePay's ePayment API (description 1.4.1) and its Access token and Webhooks APIs. A payment has
+// a reference that we choose: the id of our attempt. What can't be seen in an answer is read again later,
+// so an operation whose answer was lost is looked for before it is sent again.
+
+// vippsLive is the base address where money moves. Every other one is for tests.
+const vippsLive = "https://api.vipps.no"
+
+// The bounds of what Vipps sends and takes.
+const (
+	maxVippsAmount  = 65_000_000       // of the description, in the minor unit
+	maxVippsText    = 200              // characters of a code, a reference or a secret
+	maxVippsURL     = 4096             // characters: the token of a guest is part of it
+	maxVippsTokens  = 1000             // connections whose access tokens are kept
+	maxVippsToken   = 8 << 10          // bytes of an access token
+	vippsTokenEarly = 5 * time.Minute  // before its end a token is replaced
+	vippsTokenLeast = 10 * time.Second // that a token is used, however soon it ends
+	vippsTokenMost  = 24 * time.Hour
+	vippsSystemName = "widgetd"
+	maxVippsSystem  = 30 // characters of a system header
+)
+
+// vippsEvents are the types that our webhook is registered for.
+var vippsEvents = []string{
+	"epayments.payment.created.v1", "epayments.payment.aborted.v1", "epayments.payment.expired.v1",
+	"epayments.payment.cancelled.v1", "epayments.payment.captured.v1", "epayments.payment.refunded.v1",
+	"epayments.payment.authorized.v1", "epayments.payment.terminated.v1",
+}
+
+// vippsCurrencies are the currencies of the description, with the smallest amount that can be paid and how
+// long an authorisation lasts. Norwegian cards are reserved for longer than those behind MobilePay.
+var vippsCurrencies = map[string]struct {
+	least int64 // in the minor unit
+	lasts time.Duration
+}{
+	"NOK": {100, 180 * 24 * time.Hour},
+	"DKK": {1, 14 * 24 * time.Hour},
+	"EUR": {1, 14 * 24 * time.Hour},
+}
+
+// A vippsProvider is the client of Vipps MobilePay. Make one with newVippsProvider.
+type vippsProvider struct {
+	out  *outbound
+	base string // without a slash at its end
+	now  func() time.Time
+
+	mu     sync.Mutex
+	tokens map[string]*vippsToken // by the id of a connection; at most maxVippsTokens
+}
+
+// A vippsToken is an access token, or a request for one that is on its way. Its fields may be read once
+// done is closed, and do not change any more.
+type vippsToken struct {
+	done  chan struct{}
+	text  string
+	until time.Time // when another one is asked for
+	err   error     // why there is none
+}
+
+// newVippsProvider makes a client. base is the base address, vippsLive where it is empty. now is the wall
+// clock.
+func newVippsProvider(out *outbound, base string, now func() time.Time) *vippsProvider {
+	base = strings.TrimRight(cmp.Or(base, vippsLive), "/")
+	return &vippsProvider{out: out, base: base, now: now, tokens: map[string]*vippsToken{}}
+}
+
+// takes implements provider.
+func (v *vippsProvider) takes(currency string, amount int64) bool {
+	limits, ok := vippsCurrencies[currency]
+	return ok && amount >= limits.least && amount <= maxVippsAmount
+}
+
+// capturesAtHandover implements provider: Vipps' terms forbid capturing before the goods are handed over.
+func (v *vippsProvider) capturesAtHandover() bool { return true }
+
+// readsFirst implements provider.
+func (v *vippsProvider) readsFirst() bool { return true }
+
+// vippsReference returns the reference of an attempt, which may have no underscore.
+func vippsReference(paymentID string) string { return strings.Replace(paymentID, "_", "-", 1) }
+
+// vippsPaymentID returns the id of the attempt that a reference is of; "": it is none of ours.
+func vippsPaymentID(reference string) string {
+	id := strings.Replace(reference, "-", "_", 1)
+	if !validID("pay", id) {
+		return ""
+	}
+	return id
+}
+
+// vippsPath returns the path of a payment, and of what is done to it: "/capture".
+func vippsPath(paymentID, action string) string {
+	return "/epayment/v1/payments/" + vippsReference(paymentID) + action
+}
+
+type vippsMoney struct {
+	Currency string `json:"currency"`
+	Value    int64  `json:"value"` // in the minor unit
+}
+
+// call implements provider.
+func (v *vippsProvider) call(op *paymentOperation, p *payment, o *order, returnURL string) providerCall {
+	call := providerCall{Method: http.MethodPost, ContentType: "application/json"}
+	amount := vippsMoney{p.Currency, op.Amount}
+	switch op.Kind {
+	case opCreate:
+		call.Path = "/epayment/v1/payments"
+		wallet := map[string]string{"type": "WALLET"}
+		call.Body = vippsBody(struct {
+			Amount        vippsMoney        `json:"amount"`
+			PaymentMethod map[string]string `json:"paymentMethod"`
+			Reference     string            `json:"reference"`
+			UserFlow      string            `json:"userFlow"`
+			ReturnURL     string            `json:"returnUrl"`
+			Description   string            `json:"paymentDescription"` // the guest, the portal and settlements see it
+		}{amount, wallet, vippsReference(p.ID), "WEB_REDIRECT", returnURL, "Order " + o.ID})
+	case opCapture, opRefund:
+		call.Path = vippsPath(p.ID, "/"+op.Kind)
+		call.Body = vippsBody(map[string]vippsMoney{"modificationAmount": amount})
+	default: // opCancel and opExpire: of a payment that nobody has paid, or of what is not captured
+		call.Path, call.ContentType = vippsPath(p.ID, "/cancel"), ""
+	}
+	return call
+}
+
+func vippsBody(v any) string { return strings.TrimSpace(string(encodeJSON(v))) }
+
+// send implements provider.
+func (v *vippsProvider) send(
+	ctx context.Context, c *openConnection, op *paymentOperation, call providerCall,
+) sendResult {
+	header := http.Header{"Idempotency-Key": {op.ID}}
+	if call.ContentType != "" {
+		header.Set("Content-Type", call.ContentType)
+	}
+	answer, err := v.ask(ctx, c, outboundRequest{call.Method, v.base + call.Path, header, []byte(call.Body)})
+	if err != nil {
+		return v.notSent(answer, err)
+	}
+	switch failed := v.failure(answer); {
+	case failed == nil:
+		return vippsDone(op, answer)
+	case failed.denied:
+		return sendResult{outcome: sendDenied, status: answer.status, reason: failed.reason}
+	case answer.status == http.StatusConflict && op.Kind == opCreate: // the reference exists, or will in a moment
+		return sendResult{outcome: sendStale, status: answer.status, reason: failed.reason, retryAfter: failed.wait}
+	case answer.status < 400 || answer.status >= 500 || slices.Contains(vippsPassing, answer.status):
+		return sendResult{status: answer.status, reason: failed.reason, retryAfter: failed.wait}
+	default:
+		return sendResult{outcome: sendRefused, status: answer.status, reason: failed.reason}
+	}
+}
+
+// vippsPassing are the statuses below 500 that say nothing about an operation itself.
+var vippsPassing = []int{
+	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests,
+}
+
+// notSent returns the result of an operation that has no answer of its own.
+func (v *vippsProvider) notSent(answer *outboundAnswer, err error) sendResult {
+	result := sendResult{reason: outboundMalformed}
+	if answer != nil {
+		result.status = answer.status
+	}
+	var broken *outboundError
+	var failed *providerError
+	switch {
+	case errors.As(err, &broken):
+		result.reason = broken.reason
+	case errors.As(err, &failed): // there is no access token
+		result.status, result.reason, result.retryAfter = failed.status, failed.reason, failed.wait
+		if failed.denied {
+			result.outcome = sendDenied
+		}
+	}
+	return result
+}
+
+// vippsDone returns the result of an operation whose answer has a status of 2xx.
+func vippsDone(op *paymentOperation, answer *outboundAnswer) sendResult {
+	result := sendResult{outcome: sendDone, status: answer.status}
+	reference := vippsReference(op.PaymentID)
+	ok := false
+	if op.Kind == opCreate {
+		body, err := parseJSON(answer.body)
+		result.url = vippsText(&body, "redirectUrl", maxVippsURL)
+		ok = err == nil && vippsText(&body, "reference", maxVippsText) == reference && isVippsURL(result.url)
+	} else {
+		var state vippsPayment
+		state, ok = parseVippsPayment(answer.body, reference)
+		if op.Kind == opRefund {
+			result.refundID = state.pspReference
+		}
+	}
+	if !ok {
+		return sendResult{status: answer.status, reason: outboundMalformed}
+	}
+	return result
+}
+
+// isVippsURL reports whether a guest can be sent to an address. At a sandbox it may be one with http.
+func isVippsURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
+}
+
+// failure returns what an answer says went wrong, or nil if its status is 2xx. Of the problem only the name
+// of its type is taken (RFC 9457): its other members are texts for people.
+func (v *vippsProvider) failure(answer *outboundAnswer) *providerError {
+	if answer.status >= 200 && answer.status < 300 {
+		return nil
+	}
+	failed := &providerError{status: answer.status, reason: "http_" + strconv.Itoa(answer.status)}
+	failed.denied = answer.status == http.StatusUnauthorized || answer.status == http.StatusForbidden
+	failed.wait, _ = retryAfter(answer.header, v.now())
+	if problem, err := parseJSON(answer.body); err == nil {
+		kind := vippsText(&problem, "type", maxOutboundURL)
+		if name := kind[strings.LastIndexAny(kind, "/#:")+1:]; isVippsCode(name) {
+			failed.reason = name
+		}
+	}
+	return failed
+}
+
+// isVippsCode reports whether a text is a code that may be kept and shown.
+func isVippsCode(s string) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+	return s != "" && len(s) <= 64 && strings.Trim(s, letters) == ""
+}
+
+// ask sends a request with an access token of a connection. If the token is not accepted, it asks for
+// another one and sends the request once more. Errors: those of outbound.do and token.
+func (v *vippsProvider) ask(ctx context.Context, c *openConnection, q outboundRequest) (*outboundAnswer, error) {
+	if q.header == nil {
+		q.header = http.Header{}
+	}
+	c.vippsHeaders(q.header)
+	for again := false; ; again = true {
+		token, err := v.token(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		q.header.Set("Authorization", "Bearer "+token.text)
+		answer, err := v.out.do(ctx, q)
+		if again || err != nil || answer.status != http.StatusUnauthorized {
+			return answer, err
+		}
+		v.drop(c.ID, token)
+	}
+}
+
+// vippsHeaders sets the headers of every request of a connection.
+func (c *openConnection) vippsHeaders(header http.Header) {
+	header.Set("Ocp-Apim-Subscription-Key", c.secrets.SubscriptionKey)
+	header.Set("Merchant-Serial-Number", c.secrets.MerchantSerial)
+	version := buildName()
+	version = version[:min(len(version), maxVippsSystem)]
+	header.Set("Vipps-System-Name", vippsSystemName)
+	header.Set("Vipps-System-Version", version)
+	header.Set("Vipps-System-Plugin-Name", vippsSystemName)
+	header.Set("Vipps-System-Plugin-Version", version)
+}
+
+// token returns an access token of a connection that does not end soon. While one is asked for, others wait
+// for it. Errors: an *outboundError, or a *providerError.
+func (v *vippsProvider) token(ctx context.Context, c *openConnection) (*vippsToken, error) {
+	for {
+		v.mu.Lock()
+		token := v.tokens[c.ID]
+		if token == nil || token.ended(v.now()) {
+			token = &vippsToken{done: make(chan struct{})}
+			v.keep(c.ID, token)
+			v.mu.Unlock()
+			token.text, token.until, token.err = v.fetchToken(ctx, c)
+			close(token.done)
+			if token.err != nil {
+				v.drop(c.ID, token)
+			}
+			return token, token.err
+		}
+		v.mu.Unlock()
+		select {
+		case <-token.done:
+		case <-ctx.Done():
+			return nil, &outboundError{outboundCanceled, ctx.Err()}
+		}
+		var broken *outboundError
+		if errors.As(token.err, &broken) && broken.reason == outboundCanceled && ctx.Err() == nil {
+			continue // the one who asked for it has gone
+		}
+		return token, token.err
+	}
+}
+
+// ended reports whether another token is to be asked for: this one has come, and is not of use any more.
+func (t *vippsToken) ended(now time.Time) bool {
+	select {
+	case <-t.done:
+		return !now.Before(t.until)
+	default:
+		return false
+	}
+}
+
+// keep remembers the token of a connection. The caller holds v.mu.
+func (v *vippsProvider) keep(connectionID string, token *vippsToken) {
+	if _, known := v.tokens[connectionID]; !known && len(v.tokens) >= maxVippsTokens {
+		for other := range v.tokens {
+			delete(v.tokens, other)
+			break
+		}
+	}
+	v.tokens[connectionID] = token
+}
+
+// drop forgets a token of a connection, unless there is another one already; nil: whichever there is.
+func (v *vippsProvider) drop(connectionID string, token *vippsToken) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if token == nil || v.tokens[connectionID] == token {
+		delete(v.tokens, connectionID)
+	}
+}
+
+// fetchToken asks for an access token and returns it with the time when another one is to be asked for.
+func (v *vippsProvider) fetchToken(ctx context.Context, c *openConnection) (string, time.Time, error) {
+	header := http.Header{ // names with underscores are sent as Vipps writes them
+		"client_id":     {c.secrets.ClientID},
+		"client_secret": {c.secrets.ClientSecret},
+	}
+	c.vippsHeaders(header)
+	asked := v.now()
+	answer, err := v.out.do(ctx, outboundRequest{http.MethodPost, v.base + "/accesstoken/get", header, nil})
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	if failed := v.failure(answer); failed != nil {
+		failed.denied = failed.denied || answer.status == http.StatusBadRequest // an unknown client_id
+		return "", time.Time{}, failed
+	}
+	body, err := parseJSON(answer.body)
+	text := vippsText(&body, "access_token", maxVippsToken)
+	seconds := int64(0)
+	if lasts, ok := body.member("expires_in"); ok && lasts.kind == jsonString { // Vipps sends digits in quotes
+		seconds, _ = strconv.ParseInt(lasts.text, 10, 64)
+	} else if ok {
+		seconds, _ = lasts.integer()
+	}
+	if err != nil || text == "" || strings.Contains(text, " ") || seconds <= 0 {
+		return "", time.Time{}, malformedVipps(answer)
+	}
+	lasts := time.Duration(min(seconds, int64(vippsTokenMost/time.Second))) * time.Second
+	return text, asked.Add(max(lasts-vippsTokenEarly, vippsTokenLeast)), nil
+}
+
+// malformedVipps returns the error of an answer that can't be used, though its status is 2xx.
+func malformedVipps(answer *outboundAnswer) *providerError {
+	return &providerError{status: answer.status, reason: outboundMalformed}
+}
+
+// read sends a GET request and returns the answer. A status other than 2xx is a *providerError.
+func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string) (*outboundAnswer, error) {
+	answer, err := v.ask(ctx, c, outboundRequest{method: http.MethodGet, url: v.base + path})
+	if err != nil {
+		return answer, err
+	}
+	if failed := v.failure(answer); failed != nil {
+		return answer, failed
+	}
+	return answer, nil
+}
+
+// look implements provider. What was done is read from the list of events; amounts are those of the payment
+// itself, since that list may lack what has just happened.
+func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment) (*paymentReport, error) {
+	reference := vippsReference(p.ID)
+	answer, err := v.read(ctx, c, vippsPath(p.ID, ""))
+	if isVippsNotFound(err) {
+		return &paymentReport{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	state, ok := parseVippsPayment(answer.body, reference)
+	if !ok {
+		return nil, malformedVipps(answer)
+	}
+	report := state.report()
+	answer, err = v.read(ctx, c, vippsPath(p.ID, "/events"))
+	var events []vippsEvent
+	switch {
+	case isVippsNotFound(err): // it is not written yet
+	case err != nil:
+		return nil, err
+	default:
+		if events, ok = parseVippsEvents(answer.body, reference, state.currency); !ok {
+			return nil, malformedVipps(answer)
+		}
+	}
+	report.addVippsEvents(events)
+	if report.authorized > 0 {
+		report.captureBefore = vippsCaptureBefore(events, p, state.currency)
+	}
+	return report, nil
+}
+
+func isVippsNotFound(err error) bool {
+	var failed *providerError
+	return errors.As(err, &failed) && failed.status == http.StatusNotFound
+}
+
+// vippsCaptureBefore returns when an authorisation lapses. Vipps does not say, so it is reckoned from the
+// event of the authorisation, else from a time that is not later.
+func vippsCaptureBefore(events []vippsEvent, p *payment, currency string) time.Time {
+	limits, ok := vippsCurrencies[currency]
+	if !ok {
+		return time.Time{}
+	}
+	since := p.CreatedAt.Time
+	for _, e := range events {
+		if e.name == "AUTHORIZED" {
+			since = e.at
+			break
+		}
+	}
+	if since.IsZero() {
+		return time.Time{}
+	}
+	return since.Add(limits.lasts)
+}
+
+// A vippsPayment is the state of a payment, as Vipps tells it.
+type vippsPayment struct {
+	state, pspReference, redirectURL, currency string
+
+	amount, authorized, captured, cancelled, refunded int64 // in the minor unit
+}
+
+// vippsStates are the states of a payment, with the phase that each is if no money was authorised.
+var vippsStates = map[string]paymentPhase{
+	"CREATED": phaseOpen, "ABORTED": phaseCancelled, "EXPIRED": phaseExpired, "TERMINATED": phaseCancelled,
+	"AUTHORIZED": phaseApproved,
+}
+
+// parseVippsPayment reads a payment, or the answer to a modification of it. It reports false if that is not
+// the payment with a reference, or its amounts contradict each other.
+func parseVippsPayment(text []byte, reference string) (p vippsPayment, ok bool) {
+	body, err := parseJSON(text)
+	if err != nil || vippsText(&body, "reference", maxVippsText) != reference {
+		return p, false
+	}
+	p.state = vippsText(&body, "state", maxVippsText)
+	p.pspReference = vippsText(&body, "pspReference", maxVippsText)
+	p.redirectURL = vippsText(&body, "redirectUrl", maxVippsURL)
+	p.amount, p.currency, ok = vippsAmount(&body, "amount")
+	aggregate, _ := body.member("aggregate")
+	if _, known := vippsStates[p.state]; !ok || !known || p.pspReference == "" || aggregate == nil {
+		return p, false
+	}
+	for name, into := range map[string]*int64{"authorizedAmount": &p.authorized, "capturedAmount": &p.captured,
+		"cancelledAmount": &p.cancelled, "refundedAmount": &p.refunded} {
+		value, currency, ok := vippsAmount(aggregate, name)
+		if !ok || currency != p.currency {
+			return p, false
+		}
+		*into = value
+	}
+	rightURL := p.redirectURL == "" || isVippsURL(p.redirectURL)
+	paid := p.state != "AUTHORIZED" || p.authorized > 0
+	return p, rightURL && paid && p.captured+p.cancelled <= max(p.authorized, p.amount) && p.refunded <= p.captured
+}
+
+// report returns what a payment's state means. The state stays AUTHORIZED after a capture, a refund and a
+// cancellation.
+func (p *vippsPayment) report() *paymentReport {
+	report := &paymentReport{
+		phase:    vippsStates[p.state],
+		amount:   p.amount,
+		currency: p.currency,
+		captured: p.captured,
+		refunded: p.refunded,
+		intentID: p.pspReference,
+	}
+	switch {
+	case p.state == "AUTHORIZED":
+		if report.authorized = max(p.authorized-p.captured-p.cancelled, 0); report.authorized+p.captured == 0 {
+			report.phase = phaseCancelled
+		}
+	case p.captured > 0:
+		report.phase = phaseApproved
+	case p.state == "CREATED":
+		report.url = p.redirectURL
+	}
+	return report
+}
+
+// A vippsEvent is something that was done to a payment.
+type vippsEvent struct {
+	name, pspReference string
+	key                string // the idempotency key of the request; "": none
+	amount             int64
+	at                 time.Time
+}
+
+// parseVippsEvents reads the list of events of a payment and returns those that succeeded, in the order of
+// the list. It reports false for anything but a list. An event that lacks what its kind needs is left out,
+// since the amounts are known without it.
+func parseVippsEvents(text []byte, reference, currency string) (events []vippsEvent, ok bool) {
+	body, err := parseJSON(slices.Concat([]byte(`{"events":`), text, []byte(`}`)))
+	if err != nil || len(body.members) != 1 || body.members[0].value.kind != jsonArray {
+		return nil, false
+	}
+	for _, v := range body.members[0].value.list {
+		success, _ := v.member("success")
+		e := vippsEvent{
+			name:         vippsText(&v, "name", maxVippsText),
+			pspReference: vippsText(&v, "pspReference", maxVippsText),
+			key:          vippsText(&v, "idempotencyKey", maxVippsText),
+		}
+		amount, in, hasAmount := vippsAmount(&v, "amount")
+		at, err := time.Parse(time.RFC3339, vippsText(&v, "timestamp", maxVippsText))
+		e.amount, e.at = amount, at
+		if success == nil || success.kind != jsonBool || !success.boolean || err != nil || e.pspReference == "" ||
+			!hasAmount || in != currency || vippsText(&v, "reference", maxVippsText) != reference {
+			continue
+		}
+		events = append(events, e)
+	}
+	return events, true
+}
+
+// addVippsEvents adds what was done to a payment: the keys of our own operations, and each refund. A refund
+// that was made in Vipps' portal has a key that is not ours, or none.
+func (r *paymentReport) addVippsEvents(events []vippsEvent) {
+	for i, e := range events {
+		ours := validID("opr", e.key)
+		if ours && !slices.Contains(r.done, e.key) {
+			r.done = append(r.done, e.key)
+		}
+		if e.name != "REFUNDED" || e.amount <= 0 || slices.Contains(events[:i], e) {
+			continue
+		}
+		refund := refundReport{providerID: e.pspReference, amount: e.amount, state: refundSucceeded, at: e.at}
+		if ours {
+			refund.operationID = e.key
+		}
+		if slices.ContainsFunc(r.refunds, func(o refundReport) bool { return o.providerID == e.pspReference }) {
+			refund.providerID += "/" + strconv.Itoa(i) // it is meant to be unique
+		}
+		r.refunds = append(r.refunds, refund)
+	}
+}
+
+// vippsText returns a member that is a text of visible ASCII characters and spaces, at most max; "": there
+// is none.
+func vippsText(v *jsonValue, name string, max int) string {
+	m, ok := v.member(name)
+	if !ok || m.kind != jsonString || len(m.text) > max ||
+		strings.IndexFunc(m.text, func(r rune) bool { return r < ' ' || r > '~' }) >= 0 {
+		return ""
+	}
+	return m.text
+}
+
+// vippsAmount returns a member that is an amount: {"currency":"NOK","value":49900}.
+func vippsAmount(v *jsonValue, name string) (value int64, currency string, ok bool) {
+	m, ok := v.member(name)
+	if !ok {
+		return 0, "", false
+	}
+	number, ok := m.member("value")
+	if !ok {
+		return 0, "", false
+	}
+	value, ok = number.integer()
+	currency = vippsText(m, "currency", maxVippsText)
+	return value, currency, ok && value >= 0 && value <= maxVippsAmount && len(currency) == 3
+}
+
+// notice implements provider. The signature is over the registered address of the webhook, whatever a proxy
+// in front of this service has made of it. Vipps delivers again for seven days, with the date of the first
+// attempt, so its age is not judged.
+func (v *vippsProvider) notice(
+	c *openConnection, r *http.Request, body []byte, _ time.Time,
+) (paymentNotice, error) {
+	if c.WebhookURL == nil || c.secrets.WebhookSecret == "" {
+		return paymentNotice{}, errNotice
+	}
+	one := func(name string) string { // a header that appears only once
+		if values := r.Header.Values(name); len(values) == 1 && len(values[0]) <= 2*maxVippsText {
+			return values[0]
+		}
+		return ""
+	}
+	want := signVipps(c.secrets.WebhookSecret, *c.WebhookURL, one("X-Ms-Date"), body)
+	hash, authorization := one("X-Ms-Content-Sha256"), one("Authorization")
+	sameHash := hmac.Equal([]byte(hash), []byte(want.hash))
+	if !hmac.Equal([]byte(authorization), []byte(want.authorization)) || !sameHash || one("X-Ms-Date") == "" {
+		return paymentNotice{}, errNotice
+	}
+	told, err := parseJSON(body)
+	if err != nil {
+		return paymentNotice{}, nil // it is Vipps' all the same, and would be sent again for a week
+	}
+	kind := vippsText(&told, "name", maxVippsText)
+	if !isVippsCode(kind) {
+		kind = ""
+	}
+	return paymentNotice{kind: kind, paymentID: vippsPaymentID(vippsText(&told, "reference", maxVippsText))}, nil
+}
+
+// A vippsSignature are the headers that prove that a webhook is Vipps'.
+type vippsSignature struct{ hash, authorization string }
+
+// signVipps returns the signature of a webhook, as Vipps' Webhooks API describes it. secret is used as text,
+// though it looks like base64. target is the registered address.
+func signVipps(secret, target, date string, body []byte) vippsSignature {
+	path, host := "/", ""
+	if u, err := url.Parse(target); err == nil {
+		path, host = u.RequestURI(), u.Host
+	}
+	sum := sha256.Sum256(body)
+	hash := base64.StdEncoding.EncodeToString(sum[:])
+	mac := hmac.New(sha256.New, []byte(secret))
+	fmt.Fprintf(mac, "POST\n%s\n%s;%s;%s", path, date, host, hash)
+	return vippsSignature{hash, "HMAC-SHA256 SignedHeaders=x-ms-date;host;x-ms-content-sha256&Signature=" +
+		base64.StdEncoding.EncodeToString(mac.Sum(nil))}
+}
+
+// vippsWebhooks is the path of the webhooks of a merchant.
+const vippsWebhooks = "/webhooks/v1/webhooks"
+
+// vippsWebhookID is the form of a webhook's id, which becomes part of a path.
+var vippsWebhookID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// connect implements provider. If the answer of the registration is lost, it removes what may have been
+// registered.
+func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
+	v.drop(c.ID, nil)
+	body := vippsBody(map[string]any{"url": webhookURL, "events": vippsEvents})
+	answer, err := v.ask(ctx, c, outboundRequest{http.MethodPost, v.base + vippsWebhooks,
+		http.Header{"Content-Type": {"application/json"}}, []byte(body)})
+	if err == nil {
+		if failed := v.failure(answer); failed != nil {
+			err = failed
+		}
+	}
+	if err == nil {
+		told, _ := parseJSON(answer.body)
+		id, secret := vippsText(&told, "id", maxVippsText), vippsText(&told, "secret", maxVippsText)
+		if vippsWebhookID.MatchString(id) && secret != "" {
+			c.Live, c.Name, c.WebhookID = v.base == vippsLive, c.secrets.MerchantSerial, &id
+			c.secrets.WebhookSecret = secret
+			return nil
+		}
+		err = malformedVipps(answer)
+	}
+	var failed *providerError
+	if !errors.As(err, &failed) || failed.reason == outboundMalformed || failed.status >= 500 {
+		if removed := v.removeWebhooks(ctx, c, webhookURL); removed != nil {
+			return fmt.Errorf("%w; and a webhook at %s may be left at Vipps, to be removed there: %w",
+				err, webhookURL, removed)
+		}
+	}
+	return err
+}
+
+// A vippsWebhook is a webhook of a merchant.
+type vippsWebhook struct{ id, url string }
+
+// webhooks returns the webhooks of a merchant, ours and others'.
+func (v *vippsProvider) webhooks(ctx context.Context, c *openConnection) (all []vippsWebhook, err error) {
+	answer, err := v.read(ctx, c, vippsWebhooks)
+	if err != nil {
+		return nil, err
+	}
+	body, err := parseJSON(answer.body)
+	list, ok := body.member("webhooks")
+	if err != nil || !ok || list.kind != jsonArray {
+		return nil, malformedVipps(answer)
+	}
+	for _, w := range list.list {
+		all = append(all, vippsWebhook{vippsText(&w, "id", maxVippsText), vippsText(&w, "url", maxOutboundURL)})
+	}
+	return all, nil
+}
+
+// removeWebhooks removes the webhooks of a merchant that post to an address.
+func (v *vippsProvider) removeWebhooks(ctx context.Context, c *openConnection, webhookURL string) error {
+	all, err := v.webhooks(ctx, c)
+	for _, w := range all {
+		if w.url == webhookURL {
+			err = errors.Join(err, v.removeWebhook(ctx, c, w.id))
+		}
+	}
+	return err
+}
+
+// removeWebhook removes a webhook of a merchant, if it is there.
+func (v *vippsProvider) removeWebhook(ctx context.Context, c *openConnection, id string) error {
+	if !vippsWebhookID.MatchString(id) {
+		return &providerError{reason: outboundMalformed}
+	}
+	answer, err := v.ask(ctx, c, outboundRequest{method: http.MethodDelete, url: v.base + vippsWebhooks + "/" + id})
+	if err != nil {
+		return err
+	}
+	if failed := v.failure(answer); failed != nil && !isVippsNotFound(failed) {
+		return failed
+	}
+	return nil
+}
+
+// disconnect implements provider.
+func (v *vippsProvider) disconnect(ctx context.Context, c *openConnection) error {
+	if c.WebhookID == nil {
+		return nil
+	}
+	err := v.removeWebhook(ctx, c, *c.WebhookID)
+	if err == nil {
+		v.drop(c.ID, nil)
+	}
+	return err
+}
+
+// check implements provider. It asks for another access token, so that secrets that were changed at Vipps
+// are noticed while an earlier token is still accepted.
+func (v *vippsProvider) check(ctx context.Context, c *openConnection) error {
+	v.drop(c.ID, nil)
+	all, err := v.webhooks(ctx, c)
+	if err != nil {
+		return err
+	}
+	if c.WebhookID == nil || c.WebhookURL == nil ||
+		!slices.Contains(all, vippsWebhook{*c.WebhookID, *c.WebhookURL}) {
+		return &providerError{reason: "webhook_gone"}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The worker of payments: it settles the attempts that are due, whether somebody asked for a look, an
+// answer was lost, or it is time to ask the provider again.
+
+const (
+	maxSettling           = 32  // attempts that the worker settles at once
+	maxSettlingConnection = 8   // of one connection
+	settleRate            = 900 // a minute and connection; Stripe takes 25 requests a second with test keys
+	dueAtOnce             = 256 // attempts that one look for those that are due reads
+	paymentTick           = 250 * time.Millisecond
+	settleLimit           = time.Minute // of one call of settle by the worker
+	faultPaymentsRead     = "payments can't be read"
+	faultSettle           = "a payment can't be settled"
+)
+
+// A paymentWorker settles what is due. One goroutine, that of run, owns its fields.
+type paymentWorker struct {
+	*payments
+	steady   func() time.Time // a clock that is never set
+	rates    *limiter         // settlements by connection
+	running  map[string]bool  // attempts that are being settled
+	perConn  map[string]int   // of running, by connection
+	finished chan duePayment
+	working  sync.WaitGroup
+}
+
+// newPaymentWorker makes the worker of payments.
+func newPaymentWorker(p *payments, steady func() time.Time) *paymentWorker {
+	return &paymentWorker{payments: p, steady: steady, rates: newLimiter(1000), running: map[string]bool{},
+		perConn: map[string]int{}, finished: make(chan duePayment, maxSettling)}
+}
+
+// run settles attempts until ctx ends. Then it breaks off what is under way, which the next start goes on
+// with, and returns.
+func (w *paymentWorker) run(ctx context.Context) {
+	tick := time.NewTicker(paymentTick)
+	defer tick.Stop()
+	defer w.working.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-w.wake:
+		case d := <-w.finished:
+			w.forget(d)
+			continue // others of the connection wait for the tick
+		}
+		w.startDue(ctx)
+	}
+}
+
+// forget takes an attempt that was settled off those that are running.
+func (w *paymentWorker) forget(d duePayment) {
+	delete(w.running, d.id)
+	if w.perConn[d.connectionID]--; w.perConn[d.connectionID] == 0 {
+		delete(w.perConn, d.connectionID)
+	}
+}
+
+// startDue begins to settle as many of the attempts that are due as may run. Those that somebody wants to
+// have looked at go before those whose time has only come.
+func (w *paymentWorker) startDue(ctx context.Context) {
+	for len(w.finished) > 0 {
+		w.forget(<-w.finished)
+	}
+	if len(w.running) >= maxSettling {
+		return
+	}
+	due, err := w.store.duePayments(newStamp(w.now()), dueAtOnce)
+	if err != nil {
+		w.strike(faultPaymentsRead, err)
+		return
+	}
+	slices.SortStableFunc(due, func(a, b duePayment) int { return min(a.polls, 1) - min(b.polls, 1) })
+	for _, d := range due {
+		switch {
+		case len(w.running) >= maxSettling:
+			return
+		case w.running[d.id], w.perConn[d.connectionID] >= maxSettlingConnection:
+			continue
+		case !w.rates.take(d.connectionID, settleRate, w.steady()).ok:
+			continue
+		}
+		w.running[d.id] = true
+		w.perConn[d.connectionID]++
+		w.working.Go(func() {
+			w.settleDue(ctx, d)
+			w.finished <- d // never blocks: there are no more than maxSettling
+		})
+	}
+}
+
+// settleDue settles one attempt.
+func (w *paymentWorker) settleDue(ctx context.Context, d duePayment) {
+	limited, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	if err := w.settle(limited, d.id); err != nil && ctx.Err() == nil && !errors.Is(err, errNotFound) {
+		w.strike(faultSettle, err)
+	}
+}
