@@ -131,6 +131,7 @@ const minKeepEvents = 31 * 24 * time.Hour
 
 // wings returns the parts of the service, one for each noun.
 func wings(s *server) []wing {
+	p := paymentsOf(s)
 	return []wing{
 		leadWing(s),
 		licenseWing(s),
@@ -139,6 +140,7 @@ func wings(s *server) []wing {
 		scriptWing(s),
 		eventWing(s, eventTypes()),
 		webhookWing(s, eventTypes()),
+		orderPageWing(s, p),
 		healthWing(s),
 		keyWing(s),
 		legacyWing(s),
