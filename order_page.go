@@ -392,7 +392,7 @@ type sheetLine struct {
 // A sheetExtra is a discount, delivery or tip.
 type sheetExtra struct{ Name, Amount string } // Name: a key of pageTexts
 
-type sheetVAT struct{ Rate, Gross, VAT, Net string }
+type sheetVAT struct{ Rate, Gross, VAT string }
 
 type sheetRefund struct {
 	At, Amount string
@@ -451,8 +451,8 @@ func newOrderSheet(o *order, refunds []refund, lang pageLanguage, zone *time.Loc
 // sheetVATs makes the rows of VAT of an amount.
 func sheetVATs(sums []vatSum, lang pageLanguage, currency string) (rows []sheetVAT) {
 	for _, v := range sums {
-		rows = append(rows, sheetVAT{lang.rate(currency, v.Rate), lang.money(currency, v.Gross),
-			lang.money(currency, v.VAT), lang.money(currency, v.Gross-v.VAT)})
+		row := sheetVAT{lang.rate(currency, v.Rate), lang.money(currency, v.Gross), lang.money(currency, v.VAT)}
+		rows = append(rows, row)
 	}
 	return rows
 }

@@ -112,7 +112,7 @@ func TestPayPage_showsTheOrderAndAButtonForEachMethod(t *testing.T) {
 		"Pizza Margherita<small>CHF\u00a018.50 each</small>", `<td class="number">2</td><td class="number money">CHF`+"\u00a037.00",
 		"&lt;script&gt;alert(1)&lt;/script&gt; &amp; café", "not <script", "Discount</th>", "−CHF\u00a04.10",
 		"Delivery", "CHF\u00a010.00", "Tip", "CHF\u00a02.20", "Total", "CHF\u00a057.10",
-		"2.6%", "CHF\u00a00.86", "8.1%", "CHF\u00a01.57", "CHF\u00a019.43",
+		"2.6%", "CHF\u00a00.86", "8.1%", "CHF\u00a01.57", "CHF\u00a021.00",
 		`<button class="button" name="method" value="card">Pay CHF`+"\u00a057.10 by card</button>", "not mobile",
 		`<form method="post">`, "You can pay until ", " UTC.", `<a href="https://www.example.com/thanks?table=4&amp;x=1">`,
 		"not Lovelace", "not 41790000000", "not onions", "not Receipt", "not http-equiv", "not _text")
@@ -144,7 +144,8 @@ func TestPayPage_isOneAnswerForEveryWrongLink(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t, withoutAddressLimits)
 	o, other := g.lunch(), g.lunch(func(o *order) { sum := sha256.Sum256([]byte("another")); o.PageKey = sum[:] })
-	closed := g.lunch(func(o *order) { o.AccountID = g.addAccount("closed") })
+	gone := g.addAccount("closed")
+	closed := g.lunch(func(o *order) { o.AccountID = gone })
 	g.sql(`UPDATE accounts SET closed_at = ? WHERE id = ?`, closed.CreatedAt, closed.AccountID)
 	unknown := newID("ord", time.Now())
 	first := ""
@@ -351,6 +352,96 @@ func TestLanguage_writesAmountsRatesAndTimes(t *testing.T) {
 	}
 	if l := pageLanguage(1); l.rate("CHF", 810) != "8.1\u00a0%" || l.moment(stamp{}, time.UTC) != "" {
 		t.Errorf("%q %q", l.rate("CHF", 810), l.moment(stamp{}, time.UTC))
+	}
+}
+
+// atItsBase serves the service where its base address says, and returns that.
+func (g *guestService) atItsBase() (base string) {
+	g.t.Helper()
+	web := httptest.NewServer(g.server)
+	g.t.Cleanup(web.Close)
+	base = web.URL + "/v1"
+	g.must("base-url", "set", base)
+	g.check(g.server.refresh())
+	return base
+}
+
+// TestPayPage_isUsedByKeyboardInABrowser pays an order without a pointer. That the browser follows the form
+// to the provider shows, too, that the policy of the page allows it.
+func TestPayPage_isUsedByKeyboardInABrowser(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	g := newGuestService(t)
+	base := g.atItsBase()
+	o := g.lunch()
+	b := startBrowser(t)
+	press := func(keys string) {
+		t.Helper()
+		active := b.call("GET", b.session+"/element/active", nil).(map[string]any)
+		for _, id := range active {
+			b.call("POST", b.session+"/element/"+id.(string)+"/value", map[string]string{"text": keys})
+		}
+	}
+	const tab, enter = "\ue004", "\ue007"
+	b.open(base + o.path(""))
+	if got := b.text("//h1"); got != "Pay for your order" {
+		t.Fatalf("the page is %q", got)
+	}
+	press(tab)
+	press(enter)
+	b.find(`//button[contains(., "Pay")]`)
+	b.click(`//button[contains(., "Pay")]`)
+	if got := b.text(`//h1[text()="Your payment has arrived"]`); got == "" {
+		t.Error("the return page has no title")
+	}
+	if got := g.order(o.ID).State; got != orderAuthorized {
+		t.Errorf("the order is %s", got)
+	}
+}
+
+// TestPayPage_fitsATelephone looks for what is cut off, and for targets that are too small, in every
+// language.
+func TestPayPage_fitsATelephone(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	g := newGuestService(t, withoutAddressLimits)
+	base := g.atItsBase()
+	large := func(o *order) {
+		o.Lines[0].UnitAmount, o.Total, o.VAT = 1_234_567, 2_472_444, []vatSum{{260, 2_468_724, 62_560}, {810, 2100, 157}}
+	}
+	open := g.lunch(large)
+	paid := g.lunch(large, func(o *order) { o.State, o.Method, o.PaidAt = orderPaid, ptr(methodCard), o.CreatedAt })
+	g.sql(`INSERT INTO account_settings (account_id, zone, legal_name, address, vat_number)
+		VALUES (?, 'Europe/Zurich', 'Trattoria Altstadt GmbH', 'Hauptgasse 12' || char(10) || '4500 Solothurn', 'CHE-123.456.789 MWST')`, g.account)
+	b := startBrowser(t)
+	const script = `const faults = [], wide = document.documentElement.clientWidth;
+		for (const e of document.body.querySelectorAll("*")) {
+			const box = e.getBoundingClientRect();
+			if (box.right > wide + .5 || box.left < -.5) faults.push(e.tagName + " is cut off: " + box.left + " to " + box.right);
+			if (e.matches("a, button") && box.height < 44) faults.push(e.textContent + " is " + box.height + " high");
+			if (e.matches("td, th") && e.scrollWidth > e.clientWidth) faults.push(e.textContent + " overflows its cell");
+		}
+		return wide + ": " + faults.join(", ");`
+	emulate := func(command string, params map[string]any) {
+		b.call("POST", b.session+"/goog/cdp/execute", map[string]any{"cmd": command, "params": params})
+	}
+	for _, lang := range pageLanguages {
+		emulate("Emulation.setScrollbarsHidden", map[string]any{"hidden": true})
+		emulate("Network.enable", map[string]any{})
+		emulate("Network.setExtraHTTPHeaders", map[string]any{"headers": map[string]string{"Accept-Language": lang}})
+		for name, path := range map[string]string{"pay": open.path(""), "return": paid.path("/return")} {
+			for _, width := range []int{320, 360, 1280} {
+				scheme := map[bool]string{true: "dark", false: "light"}[width == 360]
+				emulate("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]string{"name": "prefers-color-scheme", "value": scheme}}})
+				emulate("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 1300, "deviceScaleFactor": 1, "mobile": false})
+				b.open(base + path)
+				got := b.call("POST", b.session+"/execute/sync", map[string]any{"script": script, "args": []any{}})
+				if want := fmt.Sprintf("%d: ", width); got != want {
+					t.Errorf("%s in %s: %v", name, lang, got)
+				}
+				b.screenshot(fmt.Sprintf("%s-%s-%d-%s.png", name, lang, width, scheme))
+			}
+		}
 	}
 }
 

@@ -416,7 +416,6 @@ var pageTexts = map[string][4]string{
 	"vat_in":        {"VAT included", "Enthaltene MWST", "TVA comprise", "IVA inclusa"},
 	"rate":          {"Rate", "Satz", "Taux", "Aliquota"},
 	"gross":         {"With VAT", "Inkl. MWST", "TVA comprise", "IVA inclusa"},
-	"net":           {"Without VAT", "Exkl. MWST", "Hors TVA", "IVA esclusa"},
 	"vat":           {"VAT", "MWST", "TVA", "IVA"},
 	"refunds":       {"Refunds", "Rückerstattungen", "Remboursements", "Rimborsi"},
 	"when":          {"When", "Wann", "Quand", "Quando"},
