@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -11,6 +12,7 @@ var (
 	accountEvents, originEvents, tokenEvents eventTable
 
 	eventAccountCreated     = accountEvents.add("account.created")
+	eventAccountUpdated     = accountEvents.add("account.updated")
 	eventAccountRateChanged = accountEvents.add("account.rate_changed")
 	eventAccountClosed      = accountEvents.add("account.closed")
 	eventAccountReopened    = accountEvents.add("account.reopened")
@@ -160,4 +162,78 @@ func withdrawToken(t *tx, jti, actor string) error {
 		Actor:     actor,
 		Data:      eventData("client_id", row.ClientID, "scope", row.Scope),
 	})
+}
+
+const (
+	maxZone         = 64     // characters of the name of a time zone
+	maxLegalName    = 200    // characters
+	maxAddress      = 500    // characters, in lines
+	maxVATNumber    = 50     // characters
+	maxAcceptWithin = 10_080 // minutes: a week
+)
+
+// checkZone is a textCheck for a time zone of the IANA database.
+func checkZone(s string) (code, detail string) {
+	if _, err := loadZone(s); err != nil {
+		return "unknown_zone", "This must be a time zone such as Europe/Zurich."
+	}
+	return "", ""
+}
+
+// checkCutOff is a textCheck for a time of day, from 00:00 to 23:59.
+func checkCutOff(s string) (code, detail string) {
+	if _, err := time.Parse("15:04", s); err != nil || len(s) != len("15:04") {
+		return "invalid_time", "This must be a time of day such as 04:00."
+	}
+	return "", ""
+}
+
+// A settingsChange is a list of assignments to the settings of an account.
+type settingsChange []func(*accountSettings)
+
+// changeSettings changes settings of an account, with an event that names those that are different. A
+// change without effect writes nothing. Errors: errAccount.
+func changeSettings(t *tx, id string, change settingsChange, actor string) error {
+	t.invalidate()
+	if err := t.openAccount(id); err != nil {
+		return err
+	}
+	before, err := t.settings(id)
+	if err != nil {
+		return err
+	}
+	after := before
+	for _, set := range change {
+		set(&after)
+	}
+	changed := changedSettings(before, after)
+	if len(changed) == 0 {
+		return nil
+	}
+	if err := t.saveSettings(id, after); err != nil {
+		return err
+	}
+	return t.addEvent(accountEvent(id, eventAccountUpdated, actor, "changed", strings.Join(changed, " ")))
+}
+
+// changedSettings returns the names of the settings that are different, sorted.
+func changedSettings(before, after accountSettings) (names []string) {
+	text := func(p *string) string { return valueOr(p, "") }
+	for _, m := range []struct {
+		name    string
+		changed bool
+	}{
+		{"accept_within", before.AcceptWithin != after.AcceptWithin},
+		{"address", text(before.Address) != text(after.Address)},
+		{"capture_on", before.CaptureOn != after.CaptureOn},
+		{"cut_off", before.CutOff != after.CutOff},
+		{"legal_name", text(before.LegalName) != text(after.LegalName)},
+		{"vat_number", text(before.VATNumber) != text(after.VATNumber)},
+		{"zone", before.Zone != after.Zone},
+	} {
+		if m.changed {
+			names = append(names, m.name)
+		}
+	}
+	return names
 }

@@ -26,6 +26,18 @@ var (
 		help: "how long the token is valid: 720h, 90d"}
 	optClientID = option{name: "client-id", value: "ID",
 		help: "name of the application that uses the token; by default the account's id"}
+	optZone   = option{name: "zone", value: "ZONE", help: "time zone of the account: Europe/Zurich"}
+	optCutOff = option{name: "cut-off", value: "HH:MM",
+		help: "when the account's business day ends, in its time zone; by default 04:00"}
+	optLegalName = option{name: "legal-name", value: "NAME", help: "who sells, on receipts; an empty one removes it"}
+	optAddress   = option{name: "address", value: "TEXT",
+		help: "the account's address on receipts, lines separated by line breaks; an empty one removes it"}
+	optVATNumber = option{name: "vat-number", value: "TEXT",
+		help: "the account's VAT number on receipts; an empty one removes it"}
+	optCaptureOn = option{name: "capture-on", value: "WHEN",
+		help: "when cards are charged: accept, as soon as an order is accepted, or handover"}
+	optAcceptWithin = option{name: "accept-within", value: "MINUTES",
+		help: "after how long an authorised order that nobody accepts is released"}
 	optAllAccounts = option{name: "all-accounts", help: "let the token act on any account, with ?account_id="}
 )
 
@@ -46,6 +58,9 @@ var accountCommands = []command{
 	{"account add", "NAME", "open an account", nil, 1, accountAdd},
 	{"account list", "", "list accounts", nil, 0, accountList},
 	{"account rate", "ID N", "set how many requests a minute an account may make of each kind", nil, 2, accountRate},
+	{"account set", "ID", "change what is known of an account that takes orders, and print all of it", []option{
+		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
+	}, 1, accountSet},
 	{"account close", "ID",
 		"close an account; its tokens, origins, widgets, licences and webhooks stop working, but are kept",
 		[]option{optForce.says("close it; without this, the command only says what would stop")}, 1, accountClose},
@@ -247,6 +262,74 @@ func accountRate(e *env) error {
 		return usageError("a rate is a number from 1 to 1000000000")
 	}
 	return e.changeQuietly(func(t *tx) error { return changeRate(t, e.args[0], rate, e.actor()) })
+}
+
+// accountSet changes the settings that options name, and prints all.
+func accountSet(e *env) error {
+	change, err := e.settingsChange()
+	if err != nil {
+		return err
+	}
+	var view *accountView
+	err = e.change(func(t *tx) (err error) {
+		if err := changeSettings(t, e.args[0], change, e.actor()); err != nil {
+			return err
+		}
+		view, err = viewAccount(t.queries, e.args[0])
+		return err
+	})
+	if errors.Is(err, errAccount) {
+		return errors.New("no open account has this id: 'widgetd account list' prints all")
+	}
+	if err != nil {
+		return err
+	}
+	members, err := memberDetails(view)
+	if err != nil {
+		return err
+	}
+	return e.printDetails(view, members)
+}
+
+// settingsChange returns the change to the settings of an account that options name. Errors: usageError.
+func (e *env) settingsChange() (c settingsChange, err error) {
+	for _, o := range []struct {
+		name  string
+		check textCheck
+		set   func(*accountSettings, string)
+	}{
+		{"zone", checkZone, func(s *accountSettings, v string) { s.Zone = v }},
+		{"cut-off", checkCutOff, func(s *accountSettings, v string) { s.CutOff = v }},
+		{"legal-name", shortText(maxLegalName), func(s *accountSettings, v string) { s.LegalName = nilIfEmpty(v) }},
+		{"address", shortLines(maxAddress), func(s *accountSettings, v string) { s.Address = nilIfEmpty(v) }},
+		{"vat-number", shortText(maxVATNumber), func(s *accountSettings, v string) { s.VATNumber = nilIfEmpty(v) }},
+		{"capture-on", oneOf(captureOnAccept, captureOnHandover),
+			func(s *accountSettings, v string) { s.CaptureOn = v }},
+	} {
+		if !e.given(o.name) {
+			continue
+		}
+		value := e.str(o.name)
+		if code, detail := o.check(value); code != "" {
+			return nil, usageError("-" + o.name + ": " + detail)
+		}
+		c = append(c, func(s *accountSettings) { o.set(s, value) })
+	}
+	within, err := e.optionalNumber("accept-within", 1, maxAcceptWithin)
+	if within != nil {
+		c = append(c, func(s *accountSettings) { s.AcceptWithin = *within })
+	}
+	return c, err
+}
+
+// shortText returns a check for a text of at most max characters, which may be empty.
+func shortText(max int) textCheck {
+	return func(s string) (code, detail string) { return checkText(s, optional, max) }
+}
+
+// shortLines is shortText for a text of several lines.
+func shortLines(max int) textCheck {
+	return func(s string) (code, detail string) { return checkLines(s, max) }
 }
 
 // accountClose closes an account, or without -force returns an error that says what would stop.

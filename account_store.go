@@ -323,3 +323,42 @@ func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int,
 // maxRateOption is the highest rate that can be set, in requests a minute: more than any machine
 // answers, so that it means no limit.
 const maxRateOption = 1_000_000_000
+
+// An accountSettings is what else is known of an account that takes orders (contract, section 11).
+type accountSettings struct {
+	Zone         string  `json:"zone"`          // "Europe/Zurich"
+	CutOff       string  `json:"cut_off"`       // when its business day ends: "04:00"
+	LegalName    *string `json:"legal_name"`    // on receipts
+	Address      *string `json:"address"`       // on receipts, in lines
+	VATNumber    *string `json:"vat_number"`    // on receipts
+	CaptureOn    string  `json:"capture_on"`    // captureOnAccept or captureOnHandover
+	AcceptWithin int     `json:"accept_within"` // minutes
+}
+
+// When cards are charged.
+const (
+	captureOnAccept   = "accept"
+	captureOnHandover = "handover"
+)
+
+// settings returns the settings of an account, the defaults if it has none.
+func (q *queries) settings(accountID string) (s accountSettings, err error) {
+	err = q.one(`SELECT zone, cut_off, legal_name, address, vat_number, capture_on, accept_within
+		FROM account_settings WHERE account_id = ?`, []any{accountID},
+		&s.Zone, &s.CutOff, &s.LegalName, &s.Address, &s.VATNumber, &s.CaptureOn, &s.AcceptWithin)
+	if errors.Is(err, errNotFound) {
+		return accountSettings{Zone: "UTC", CutOff: "04:00", CaptureOn: captureOnAccept, AcceptWithin: 30}, nil
+	}
+	return s, err
+}
+
+// saveSettings writes the settings of an account.
+func (t *tx) saveSettings(accountID string, s accountSettings) error {
+	_, err := t.exec(`INSERT INTO account_settings
+		(account_id, zone, cut_off, legal_name, address, vat_number, capture_on, accept_within)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (account_id) DO UPDATE SET zone = excluded.zone,
+		cut_off = excluded.cut_off, legal_name = excluded.legal_name, address = excluded.address,
+		vat_number = excluded.vat_number, capture_on = excluded.capture_on, accept_within = excluded.accept_within`,
+		accountID, s.Zone, s.CutOff, s.LegalName, s.Address, s.VATNumber, s.CaptureOn, s.AcceptWithin)
+	return err
+}

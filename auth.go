@@ -23,6 +23,8 @@ const (
 	scopeDevices  = "devices:write"
 	scopeEvents   = "events:read"
 	scopeWebhooks = "webhooks:write"
+	scopeOrders   = "orders:read"
+	scopeSelling  = "orders:write"
 	scopeAdmin    = "admin"
 	scopeDevice   = "license:verify"
 )
@@ -36,6 +38,8 @@ var grantableScopes = []string{
 	scopeDevices,
 	scopeEvents,
 	scopeWebhooks,
+	scopeOrders,
+	scopeSelling,
 	scopeAdmin,
 }
 

@@ -31,7 +31,8 @@ type event struct {
 	SubjectID string          `json:"subject_id,omitempty"` // a licence (also of a device), lead, widget, token, …
 	LicenseID string          `json:"license_id,omitempty"` // the subject, if it is a licence
 	DeviceID  string          `json:"device_id,omitempty"`
-	LeadID    string          `json:"lead_id,omitempty"` // the subject, if it is a lead
+	LeadID    string          `json:"lead_id,omitempty"`  // the subject, if it is a lead
+	OrderID   string          `json:"order_id,omitempty"` // the subject, if it is an order
 	Actor     string          `json:"actor"`
 	Data      json.RawMessage `json:"data"`
 
@@ -200,5 +201,7 @@ func (e *event) nameSubject() {
 		e.LicenseID = e.SubjectID
 	case strings.HasPrefix(e.SubjectID, "lead_"):
 		e.LeadID = e.SubjectID
+	case strings.HasPrefix(e.SubjectID, "ord_"):
+		e.OrderID = e.SubjectID
 	}
 }

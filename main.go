@@ -47,6 +47,7 @@ func commands() []command {
 		widgetCommands,
 		eventCommands(eventTypes()),
 		webhookCommands(eventTypes()),
+		orderCommands,
 		legacyCommands,
 		webhookListenCommands,
 		storeCommands,

@@ -1,7 +1,15 @@
 package main
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
 	"time"
 )
 
@@ -43,6 +51,10 @@ const (
 	orderExpired      = "expired" // not paid, not accepted or not captured in time
 )
 
+// orderStates are the states of an order, in the order in which it may pass them.
+var orderStates = []string{orderOpen, orderAuthorized, orderAccepted, orderPaid, orderPartRefunded,
+	orderRefunded, orderCancelled, orderExpired}
+
 // What waits until the attempt to pay an order is closed at its provider.
 const (
 	closingExpired = "expired" // to expire
@@ -61,12 +73,17 @@ const (
 	methodNone     = "none" // its total is 0
 )
 
+// outsideMethods are those by which an order is paid without a provider.
+var outsideMethods = []string{methodCash, methodTerminal, methodVoucher, methodOther}
+
 const (
 	maxOrderLines     = 200
 	maxOpenOrders     = 10_000 // of an account
 	maxAttempts       = 20     // to pay an order
 	minOrderLife      = 30 * time.Minute
 	maxOrderLife      = 24 * time.Hour
+	maxRefunds        = 100                 // of an order, failed ones included
+	maxQuantity       = 100_000             // of a line
 	keptCustomersFor  = 30 * 24 * time.Hour // after the order's end
 	maxOrderText      = 200                 // characters of a name, a group, a reference or a reason
 	maxOrderNote      = 1000
@@ -149,7 +166,7 @@ type refund struct {
 	OrderID    string          `json:"order_id"`
 	PaymentID  *string         `json:"payment_id"` // nil: it was paid outside
 	Amount     int64           `json:"amount"`
-	Lines      json.RawMessage `json:"lines"` // [{"line":0,"quantity":1}]; null: not by lines
+	Lines      json.RawMessage `json:"lines"` // refundLines; null: not by lines
 	VAT        []vatSum        `json:"vat"`   // of Amount
 	Tip        int64           `json:"tip"`   // of Amount
 	Reason     *string         `json:"reason"`
@@ -178,4 +195,508 @@ const (
 // orderEvent returns an event about an order.
 func orderEvent(o *order, kind eventType, actor string, data ...string) event {
 	return event{Type: kind, AccountID: o.AccountID, SubjectID: o.ID, Actor: actor, Data: eventData(data...)}
+}
+
+// totalEvent returns an event about an order that tells its total.
+func totalEvent(o *order, kind eventType, actor string, data ...string) event {
+	data = append(data, "total", strconv.FormatInt(o.Total, 10), "currency", o.Currency)
+	return orderEvent(o, kind, actor, data...)
+}
+
+// errOrderState returns the refusal of what the order's state does not allow. why is a sentence.
+func errOrderState(o *order, why string) error {
+	return &refusal{code: codeOrderState, detail: "The order is " + o.State + ". " + why}
+}
+
+// errMember returns the refusal of one member of a body.
+func errMember(pointer, code, detail string) error {
+	return errFields(fieldError{Pointer: "#/" + pointer, Code: code, Detail: detail})
+}
+
+// part returns what n of the units of a line cost, less their part of the discount.
+func (l *orderLine) part(n int64) int64 { return portion(l.Gross, n, l.Quantity) }
+
+// price sets the amounts of an order from its lines, discount, delivery and tip: the discount is spread
+// over lines and delivery in proportion. Errors: a refusal that names the member that is wrong.
+func (o *order) price() error {
+	gross := make([]int64, 0, len(o.Lines)+1)
+	for i := range o.Lines {
+		l := &o.Lines[i]
+		amount, ok := multiply(l.UnitAmount, l.Quantity)
+		if !ok {
+			return errMember(fmt.Sprintf("lines/%d", i), "amount_too_large", "This line costs too much.")
+		}
+		l.Accepted, l.Refunded = l.Quantity, 0
+		gross = append(gross, amount)
+	}
+	gross = append(gross, o.Delivery)
+	sum, ok := addUp(gross...)
+	if _, withTip := addUp(sum, o.Tip); !ok || !withTip {
+		return errMember("lines", "amount_too_large", "All of it together costs too much.")
+	}
+	if o.Discount > sum {
+		return errMember("discount", "out_of_range", "This is more than lines and delivery cost.")
+	}
+	for i, off := range spread(o.Discount, gross) {
+		gross[i] -= off
+	}
+	for i := range o.Lines {
+		o.Lines[i].Gross = gross[i]
+	}
+	o.DeliveryGross = gross[len(o.Lines)]
+	o.addLines()
+	o.OrderedTotal = o.Total
+	return nil
+}
+
+// addLines sets the total of an order, and the VAT in it, from what is accepted of its lines. VAT is
+// rounded once for each rate.
+func (o *order) addLines() {
+	sums := map[int64]int64{o.DeliveryRate: o.DeliveryGross}
+	o.Total = o.DeliveryGross + o.Tip
+	for i := range o.Lines {
+		l := &o.Lines[i]
+		sums[l.VATRate] += l.part(l.Accepted)
+		o.Total += l.part(l.Accepted)
+	}
+	o.VAT = nil
+	for rate, gross := range sums {
+		if gross > 0 {
+			o.VAT = append(o.VAT, vatSum{Rate: rate, Gross: gross, VAT: vatIn(gross, rate)})
+		}
+	}
+	slices.SortFunc(o.VAT, func(a, b vatSum) int { return int(a.Rate - b.Rate) })
+}
+
+// hashPageKey returns the hash that is kept of the k in a pay_url.
+func hashPageKey(k string) []byte {
+	sum := sha256.Sum256([]byte(k))
+	return sum[:]
+}
+
+// payURL returns the address of the page where an order is paid. base is the current base address.
+func payURL(base, orderID, k string) string { return base + "/pay/" + orderID + "?k=" + k }
+
+// createOrder adds an order with the account, reference, currency, lines, discount, delivery, tip and
+// return address of o, and sets the rest of o. It can be paid for so long as lives says. One whose total
+// is 0 is paid. The result is the k of its pay_url, which is kept only hashed. Errors: errAccount,
+// reference_used, order_limit_reached, a refusal that names the member that is wrong.
+func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) (k string, err error) {
+	t.invalidate()
+	if err := t.openAccount(o.AccountID); err != nil {
+		return "", err
+	}
+	if err := o.price(); err != nil {
+		return "", err
+	}
+	if err := mayCreate(t, o); err != nil {
+		return "", err
+	}
+	var random [16]byte
+	rand.Read(random[:])
+	k = base64.RawURLEncoding.EncodeToString(random[:])
+	o.ID, o.State, o.PageKey = t.newID("ord"), orderOpen, hashPageKey(k)
+	o.CreatedAt, o.ExpiresAt = t.now, t.now.after(lives)
+	if o.Total == 0 {
+		method := methodNone
+		o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, &method, t.now, t.now
+	}
+	if err := t.addOrder(o); err != nil {
+		return "", err
+	}
+	if who != (guest{}) {
+		if err := t.addCustomer(o, who); err != nil {
+			return "", err
+		}
+	}
+	if err := t.addEvent(totalEvent(o, eventOrderCreated, actor)); err != nil || o.State == orderOpen {
+		return k, err
+	}
+	return k, t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", *o.Method))
+}
+
+// originOf returns the origin of a web address, in its normal form. It reports false for anything else.
+func originOf(address string) (origin string, ok bool) {
+	u, err := url.Parse(address)
+	if err != nil || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return "", false
+	}
+	origin, err = parseOrigin(u.Scheme + "://" + u.Host)
+	return origin, err == nil
+}
+
+// mayCreate returns the refusal of an order that its account may not add.
+func mayCreate(t *tx, o *order) error {
+	origin, _ := originOf(o.ReturnURL)
+	listedBy, err := t.originAccount(origin)
+	if err != nil {
+		return err
+	}
+	if listedBy != o.AccountID {
+		return errMember("return_url", "origin_not_listed", "The origin of this is none of the account's.")
+	}
+	if o.Reference != nil {
+		id, err := t.orderByReference(o.AccountID, *o.Reference)
+		if err == nil {
+			return &refusal{code: codeReferenceUsed, members: []extraMember{{"order_id", id}}}
+		}
+		if !errors.Is(err, errNotFound) {
+			return err
+		}
+	}
+	n, err := t.countOpenOrders(o.AccountID, maxOpenOrders)
+	if err == nil && n >= maxOpenOrders {
+		err = &refusal{code: codeOrderLimit}
+	}
+	return err
+}
+
+// A lineQuantity names units of a line of an order.
+type lineQuantity struct {
+	Line     int   `json:"line"` // index, from 0
+	Quantity int64 `json:"quantity"`
+}
+
+// checkLineQuantities returns the refusal of lines of a request, or nil: one that the order has not, one
+// that is named twice, or more units than most says.
+func checkLineQuantities(o *order, lines []lineQuantity, least int64, most func(*orderLine) int64) error {
+	var wrong []fieldError
+	for i, l := range lines {
+		at := fmt.Sprintf("#/lines/%d/", i)
+		same := func(other lineQuantity) bool { return other.Line == l.Line }
+		switch {
+		case l.Line < 0 || l.Line >= len(o.Lines):
+			wrong = append(wrong, fieldError{Pointer: at + "line", Code: "unknown_value",
+				Detail: fmt.Sprintf("The order has the lines 0 to %d.", len(o.Lines)-1)})
+		case slices.ContainsFunc(lines[:i], same):
+			wrong = append(wrong, fieldError{Pointer: at + "line", Code: "repeated", Detail: "This line appears twice."})
+		case l.Quantity < least || l.Quantity > most(&o.Lines[l.Line]):
+			wrong = append(wrong, fieldError{Pointer: at + "quantity", Code: "out_of_range",
+				Detail: fmt.Sprintf("This must be from %d to %d.", least, most(&o.Lines[l.Line]))})
+		}
+	}
+	if len(wrong) > 0 {
+		return errFields(wrong...)
+	}
+	return nil
+}
+
+// lower lowers the accepted quantities of an order, and with them its total. Lines that are not named
+// stay. Errors: a refusal that names the lines that are wrong.
+func (o *order) lower(lines []lineQuantity) error {
+	if err := checkLineQuantities(o, lines, 0, func(l *orderLine) int64 { return l.Accepted }); err != nil {
+		return err
+	}
+	for _, l := range lines {
+		o.Lines[l.Line].Accepted = l.Quantity
+	}
+	o.addLines()
+	if !slices.ContainsFunc(o.Lines, func(l orderLine) bool { return l.Accepted > 0 }) || o.Total == 0 {
+		return errMember("lines", "nothing_left", "Nothing would be left to be paid: reject the order instead.")
+	}
+	return nil
+}
+
+// acceptOrder accepts an authorised order of an owner, or of some lines fewer units. Where the account
+// charges cards on acceptance, its money is captured. An order whose payment is in review leaves review.
+// Errors: errOrder, order_state, a refusal that names the lines that are wrong.
+func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string) (*order, error) {
+	t.invalidate()
+	o, p, err := orderAndPayment(t, by, id)
+	if err != nil {
+		return nil, err
+	}
+	if p != nil && p.State == paymentReview {
+		return o, acceptFromReview(t, o, p, lines, actor)
+	}
+	if o.State != orderAuthorized || p == nil {
+		return nil, errOrderState(o, "Only an authorized one can be accepted.")
+	}
+	if err := o.lower(lines); err != nil {
+		return nil, err
+	}
+	settings, err := t.settings(o.AccountID)
+	if err != nil {
+		return nil, err
+	}
+	o.Capture = settings.CaptureOn == captureOnAccept && p.Method == methodCard
+	return o, keepAccepted(t, o, actor)
+}
+
+// keepAccepted writes that an order was accepted.
+func keepAccepted(t *tx, o *order, actor string) error {
+	o.State, o.AcceptedAt = orderAccepted, t.now
+	if err := t.saveOrder(o); err != nil {
+		return err
+	}
+	if err := t.lookAt(*o.PaymentID); err != nil {
+		return err
+	}
+	return t.addEvent(totalEvent(o, eventOrderAccepted, actor, "ordered_total", strconv.FormatInt(o.OrderedTotal, 10)))
+}
+
+// acceptFromReview accepts an order in spite of what is wrong with its payment: where its total was
+// captured although it is dead, it is paid after all, and where at least its total is authorised, that is
+// captured. Errors: as acceptOrder.
+func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor string) error {
+	if err := o.lower(lines); err != nil {
+		return err
+	}
+	sameCurrency := p.Currency == o.Currency
+	switch {
+	case o.dead() && sameCurrency && p.Captured == o.Total && p.Refunded == 0 && o.Refunded == 0:
+		if err := t.setPaymentState(p.ID, paymentCaptured); err != nil {
+			return err
+		}
+		return markPaid(t, o, p.Method, t.now, actor)
+	case !o.dead() && !o.settled() && sameCurrency && p.Captured == 0 && p.Authorized >= o.Total:
+		if err := t.setPaymentState(p.ID, paymentAuthorized); err != nil {
+			return err
+		}
+		o.Capture, o.Closing, o.OutsideMethod, o.OutsideAt = true, nil, nil, stamp{}
+		o.Method = &p.Method
+		if o.AuthorizedAt.IsZero() {
+			o.AuthorizedAt = t.now
+		}
+		return keepAccepted(t, o, actor)
+	}
+	return errOrderState(o, fmt.Sprintf("Its payment is in review (%s), and what is authorised or captured does not "+
+		"pay its total. Refund it, or cancel the order.", valueOr(p.Reason, "no reason")))
+}
+
+// markPaid writes that an order was paid.
+func markPaid(t *tx, o *order, method string, at stamp, actor string) error {
+	o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, &method, at, t.now
+	o.Capture, o.Closing, o.OutsideMethod, o.OutsideAt = false, nil, nil, stamp{}
+	if err := t.saveOrder(o); err != nil {
+		return err
+	}
+	return t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", method))
+}
+
+// orderAndPayment returns an order of an owner and the last attempt to pay it, nil if there is none.
+// Errors: errOrder.
+func orderAndPayment(t *tx, by owner, id string) (*order, *payment, error) {
+	o, err := t.order(by, id)
+	if err != nil || o.PaymentID == nil {
+		return o, nil, err
+	}
+	p, err := t.payment(*o.PaymentID)
+	return o, p, err
+}
+
+// captureOrder has the money of an accepted order of an owner captured. Asked for again, it changes
+// nothing. Errors: errOrder, order_state.
+func captureOrder(t *tx, by owner, id string) (*order, error) {
+	t.invalidate()
+	o, err := t.order(by, id)
+	if err != nil {
+		return nil, err
+	}
+	if o.State != orderAccepted || o.PaymentID == nil {
+		return nil, errOrderState(o, "Only an accepted one can be captured.")
+	}
+	if o.Capture {
+		return o, nil
+	}
+	o.Capture = true
+	if err := t.saveOrder(o); err != nil {
+		return nil, err
+	}
+	return o, t.lookAt(*o.PaymentID)
+}
+
+// endOrder writes that an order was cancelled or has expired, and has its attempt looked at, so that its
+// money is released.
+func endOrder(t *tx, o *order, state string, told event) error {
+	o.State, o.EndedAt, o.Capture = state, t.now, false
+	o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{}
+	if err := t.saveOrder(o); err != nil {
+		return err
+	}
+	if o.PaymentID != nil {
+		if err := t.lookAt(*o.PaymentID); err != nil {
+			return err
+		}
+	}
+	return t.addEvent(told)
+}
+
+// rejectOrder cancels an authorised order of an owner, whose money is then released. Errors: errOrder,
+// order_state.
+func rejectOrder(t *tx, by owner, id, actor string) (*order, error) {
+	t.invalidate()
+	o, err := t.order(by, id)
+	if err != nil {
+		return nil, err
+	}
+	if o.State != orderAuthorized {
+		return nil, errOrderState(o, "Only an authorized one can be rejected.")
+	}
+	return o, endOrder(t, o, orderCancelled, totalEvent(o, eventOrderCancelled, actor, "reason", "rejected"))
+}
+
+// cancelOrder cancels an order of an owner that is not paid. The attempt to pay it is then closed, and
+// money that is authorised is released. Errors: errOrder, order_state, also while its money is captured.
+func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
+	t.invalidate()
+	o, p, err := orderAndPayment(t, by, id)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case o.settled():
+		return nil, errOrderState(o, "Give its money back with a refund instead.")
+	case o.dead():
+		return nil, errOrderState(o, "It can't be cancelled any more.")
+	case o.Capture && p != nil && p.State != paymentReview:
+		return nil, errOrderState(o, "Its money is being captured: wait until it is paid, then refund it.")
+	}
+	return o, endOrder(t, o, orderCancelled, totalEvent(o, eventOrderCancelled, actor, "reason", "cancelled"))
+}
+
+// payOutside marks an open order of an owner as paid outside, by methodCash, methodTerminal,
+// methodVoucher or methodOther; at is when, zero for now. While an attempt to pay it online is live, that
+// is closed first (closingPaid): then finishPayOutside does the rest. Errors: errOrder, order_state, a
+// refusal of at.
+func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*order, error) {
+	t.invalidate()
+	o, err := t.order(by, id)
+	if err != nil {
+		return nil, err
+	}
+	switch o.State {
+	case orderOpen:
+	case orderAuthorized, orderAccepted:
+		return nil, errOrderState(o, "Its money is authorised: capture it, or cancel the order.")
+	default:
+		return nil, errOrderState(o, "Only an open one can be marked as paid.")
+	}
+	if at.IsZero() {
+		at = t.now
+	}
+	if at.After(t.exact.Add(clockSkew)) {
+		return nil, errMember("paid_at", "out_of_range", "This is in the future.")
+	}
+	if at.Before(o.CreatedAt.Add(-clockSkew)) {
+		return nil, errMember("paid_at", "out_of_range", "This is before the order was created.")
+	}
+	live, err := t.livePayment(o.ID)
+	if err != nil {
+		return nil, err
+	}
+	if live == nil {
+		return o, markPaid(t, o, method, at, actor)
+	}
+	closing := closingPaid
+	o.Closing, o.OutsideMethod, o.OutsideAt = &closing, &method, at
+	if err := t.saveOrder(o); err != nil {
+		return nil, err
+	}
+	return o, t.lookAt(live.ID)
+}
+
+// finishPayOutside marks an order with closingPaid as paid outside, once its attempt is closed.
+func finishPayOutside(t *tx, o *order, actor string) error {
+	return markPaid(t, o, valueOr(o.OutsideMethod, methodOther), o.OutsideAt, actor)
+}
+
+// paidOutside reports whether the order was paid without a provider, and not because its total is 0.
+func (o *order) paidOutside() bool {
+	return slices.Contains(outsideMethods, valueOr(o.Method, ""))
+}
+
+// undoPaid takes back that an order of an owner was paid outside: it is open again, for at least
+// minOrderLife. One that waits to be marked as paid does not any more. Errors: errOrder, order_state.
+func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
+	t.invalidate()
+	o, err := t.order(by, id)
+	if err != nil {
+		return nil, err
+	}
+	if o.State == orderOpen && valueOr(o.Closing, "") == closingPaid {
+		o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{}
+		return o, t.saveOrder(o)
+	}
+	if o.State != orderPaid || !o.paidOutside() || o.Refunded > 0 {
+		return nil, errOrderState(o, "Only a payment outside can be undone, and only before anything is refunded.")
+	}
+	method := *o.Method
+	o.State, o.Method, o.PaidAt, o.EndedAt = orderOpen, nil, stamp{}, stamp{}
+	if again := t.now.after(minOrderLife); again.After(o.ExpiresAt.Time) {
+		o.ExpiresAt = again
+	}
+	if err := t.saveOrder(o); err != nil {
+		return nil, err
+	}
+	return o, t.addEvent(totalEvent(o, eventOrderUnpaid, actor, "method", method))
+}
+
+// expireOrder has an open order expire: at once, or once its attempt is closed if one is live
+// (closingExpired).
+func expireOrder(t *tx, o *order) error {
+	live, err := t.livePayment(o.ID)
+	if err != nil {
+		return err
+	}
+	if live == nil {
+		return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime, "reason", "not_paid"))
+	}
+	closing := closingExpired
+	o.Closing = &closing
+	if err := t.saveOrder(o); err != nil {
+		return err
+	}
+	return t.lookAt(live.ID)
+}
+
+// expireOrders has up to limit open orders expire whose time is over, and returns how many.
+func expireOrders(t *tx, limit int64) (int64, error) {
+	t.invalidate()
+	return eachOrder(t, t.overdueOrders, limit, expireOrder)
+}
+
+// releaseUnaccepted has up to limit authorised orders expire that nobody has accepted in time, and
+// returns how many. Their money is then released.
+func releaseUnaccepted(t *tx, limit int64) (int64, error) {
+	t.invalidate()
+	return eachOrder(t, t.unacceptedOrders, limit, func(t *tx, o *order) error {
+		return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime, "reason", "not_accepted"))
+	})
+}
+
+// eachOrder calls f with up to limit orders that find returns, and returns how many there were.
+func eachOrder(
+	t *tx, find func(limit int64) ([]order, error), limit int64, f func(*tx, *order) error,
+) (int64, error) {
+	found, err := find(limit)
+	if err != nil {
+		return 0, err
+	}
+	for i := range found {
+		if err := f(t, &found[i]); err != nil {
+			return 0, err
+		}
+	}
+	return int64(len(found)), nil
+}
+
+// settleOrder has the provider asked now about every attempt to pay an order of an owner, and returns how
+// many there are. Errors: errOrder.
+func settleOrder(t *tx, by owner, id string) (attempts int, err error) {
+	t.invalidate()
+	o, err := t.order(by, id)
+	if err != nil {
+		return 0, err
+	}
+	all, err := t.paymentsOf(o.ID)
+	if err != nil {
+		return 0, err
+	}
+	for i := range all {
+		if err := t.lookAt(all[i].ID); err != nil {
+			return 0, err
+		}
+	}
+	return len(all), nil
 }

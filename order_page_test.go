@@ -109,7 +109,7 @@ func TestPayPage_showsTheOrderAndAButtonForEachMethod(t *testing.T) {
 	page := g.get(o.path("")).is(200).has("Content-Type: text/html; charset=utf-8", "Cache-Control: no-store", "Referrer-Policy: same-origin",
 		"Vary: Origin | Accept-Language", "X-Robots-Tag: noindex")
 	page.shows(`<html lang="en">`, "<title>Pay for your order · main</title>", "<h1>Pay for your order</h1>", "A-17",
-		"Pizza Margherita<small>CHF\u00a018.50 each</small>", `<td class="number">2</td><td class="number money">CHF`+"\u00a037.00",
+		"Pizza Margherita<small>2 × CHF\u00a018.50</small></th>", `<td class="number money">CHF`+"\u00a037.00",
 		"&lt;script&gt;alert(1)&lt;/script&gt; &amp; café", "not <script", "Discount</th>", "−CHF\u00a04.10",
 		"Delivery", "CHF\u00a010.00", "Tip", "CHF\u00a02.20", "Total", "CHF\u00a057.10",
 		"2.6%", "CHF\u00a00.86", "8.1%", "CHF\u00a01.57", "CHF\u00a021.00",
@@ -296,7 +296,7 @@ func TestReturnPage_isTheReceiptOfWhatWasAccepted(t *testing.T) {
 		}
 		return errors.Join(add(1000, refundSucceeded, vatSum{260, 1000, 25}), add(230, refundPending), add(999, refundFailed))
 	})
-	g.get(o.path("/return")).is(200).shows("1 of 3", "CHF\u00a04.00</td>", "−CHF\u00a03.43", "CHF\u00a049.77", "CHF\u00a01.02",
+	g.get(o.path("/return")).is(200).shows("<small>1 × CHF\u00a04.00 (ordered: 3)</small>", "CHF\u00a04.00</td>", "−CHF\u00a03.43", "CHF\u00a049.77", "CHF\u00a01.02",
 		"Refunds", "CHF\u00a010.00", "VAT 2.6%: CHF\u00a00.25", "CHF\u00a02.30", "(on its way)", "not 9.99", "CHF\u00a037.47", "not cold")
 }
 
@@ -308,10 +308,10 @@ func TestPages_areInTheLanguageThatIsAskedFor(t *testing.T) {
 		o.Total = 251610
 	})
 	for lang, texts := range map[string][]string{
-		"en": {"Pay for your order", "€1,234.50 each", "Pay €2,516.10 by card"},
-		"de": {"Bestellung bezahlen", "je 1.234,50\u00a0€", "2.516,10\u00a0€ mit Karte bezahlen", "2,6\u00a0%"},
-		"fr": {"Payer votre commande", "1\u202f234,50\u00a0€ pièce", "2,6\u00a0%"},
-		"it": {"Paga il tuo ordine", "1.234,50\u00a0€ cadauno", "2,6\u00a0%"},
+		"en": {"Pay for your order", "2 × €1,234.50", "Pay €2,516.10 by card"},
+		"de": {"Bestellung bezahlen", "2 × 1.234,50\u00a0€", "2.516,10\u00a0€ mit Karte bezahlen", "2,6\u00a0%"},
+		"fr": {"Payer votre commande", "2 × 1\u202f234,50\u00a0€", "2,6\u00a0%"},
+		"it": {"Paga il tuo ordine", "2 × 1.234,50\u00a0€", "2,6\u00a0%"},
 	} {
 		g.get(o.path(""), "Accept-Language: "+lang).is(200).shows(append(texts, `<html lang="`+lang+`">`)...)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"database/sql/driver"
 	"encoding/json"
 	"errors"
@@ -114,30 +115,94 @@ func (t *tx) saveRefund(f *refund) error {
 	return requireRow(n, err)
 }
 
-// An accountSettings is what else is known of an account that takes orders (contract, section 11).
-type accountSettings struct {
-	Zone         string  `json:"zone"`          // "Europe/Zurich"
-	CutOff       string  `json:"cut_off"`       // when its business day ends: "04:00"
-	LegalName    *string `json:"legal_name"`    // on receipts
-	Address      *string `json:"address"`       // on receipts, in lines
-	VATNumber    *string `json:"vat_number"`    // on receipts
-	CaptureOn    string  `json:"capture_on"`    // captureOnAccept or captureOnHandover
-	AcceptWithin int     `json:"accept_within"` // minutes
+// orderByReference returns the id of the order of an account with that reference, or errNotFound.
+func (q *queries) orderByReference(accountID, reference string) (id string, err error) {
+	err = q.one(`SELECT id FROM orders WHERE account_id = ? AND reference = ?`, []any{accountID, reference}, &id)
+	return id, err
 }
 
-// When cards are charged.
-const (
-	captureOnAccept   = "accept"
-	captureOnHandover = "handover"
-)
+// countOpenOrders returns how many open orders an account has, counted up to most.
+func (q *queries) countOpenOrders(accountID string, most int) (n int, err error) {
+	err = q.one(`SELECT count(*) FROM (SELECT 1 FROM orders WHERE account_id = ? AND state = 'open' LIMIT ?)`,
+		[]any{accountID, most}, &n)
+	return n, err
+}
 
-// settings returns the settings of an account, the defaults if it has none.
-func (q *queries) settings(accountID string) (s accountSettings, err error) {
-	err = q.one(`SELECT zone, cut_off, legal_name, address, vat_number, capture_on, accept_within
-		FROM account_settings WHERE account_id = ?`, []any{accountID},
-		&s.Zone, &s.CutOff, &s.LegalName, &s.Address, &s.VATNumber, &s.CaptureOn, &s.AcceptWithin)
-	if errors.Is(err, errNotFound) {
-		return accountSettings{Zone: "UTC", CutOff: "04:00", CaptureOn: captureOnAccept, AcceptWithin: 30}, nil
+// An orderFilter chooses orders of an owner; what else is empty narrows nothing.
+type orderFilter struct {
+	owner     owner
+	state     string
+	reference string
+}
+
+// orders returns a page of orders, newest first, starting after the id before ("" for the newest).
+func (q *queries) orders(f orderFilter, before string, limit int) (p listPage[order], err error) {
+	list := listQuery{columns: `SELECT ` + orderColumns + ` FROM orders o`, table: `orders o`, key: `o.id`}
+	list.scope(f.owner.narrow(``, `o.account_id`))
+	switch {
+	case f.reference == "":
+	case f.owner.every: // no index finds it
+		list.filter(` AND o.reference = ?`, f.reference)
+	default:
+		list.scope(` AND o.reference = ?`, []any{f.reference})
 	}
-	return s, err
+	if f.state != "" {
+		list.filter(` AND o.state = ?`, f.state)
+	}
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, (*order).dest,
+		func(o order) string { return o.ID })
+	return p, err
+}
+
+// overdueOrders returns up to limit open orders that are to expire, the longest overdue first.
+func (t *tx) overdueOrders(limit int64) ([]order, error) {
+	return collect(t.queries, `SELECT `+orderColumns+` FROM orders o
+		WHERE o.state = 'open' AND o.closing IS NULL AND o.expires_at <= ? ORDER BY o.expires_at LIMIT ?`,
+		[]any{t.now, limit}, (*order).dest)
+}
+
+// unacceptedOrders returns up to limit authorised orders that were not accepted in time.
+func (t *tx) unacceptedOrders(limit int64) ([]order, error) {
+	return collect(t.queries, `SELECT `+orderColumns+` FROM orders o
+		WHERE o.state = 'authorized' AND o.accept_by <= ? ORDER BY o.accept_by LIMIT ?`,
+		[]any{t.now, limit}, (*order).dest)
+}
+
+// addCustomer inserts who has ordered.
+func (t *tx) addCustomer(o *order, who guest) error {
+	_, err := t.exec(`INSERT INTO order_customers (order_id, name, phone, note, erase_at) VALUES (?, ?, ?, ?, ?)`,
+		o.ID, nilIfEmpty(who.Name), nilIfEmpty(who.Phone), nilIfEmpty(who.Note), o.EndedAt.after(keptCustomersFor))
+	return err
+}
+
+// An orderGuest is who has made an order.
+type orderGuest struct {
+	orderID string
+	guest
+}
+
+// guestsOf returns who has made these orders, where that is known and was not erased.
+func (q *queries) guestsOf(orderIDs []string) ([]orderGuest, error) {
+	return collect(q, `SELECT c.order_id, coalesce(c.name, ''), coalesce(c.phone, ''), coalesce(c.note, '')
+		FROM json_each(?) j CROSS JOIN order_customers c ON c.order_id = j.value`, []any{string(encodeJSON(orderIDs))},
+		func(g *orderGuest) []any { return []any{&g.orderID, &g.Name, &g.Phone, &g.Note} })
+}
+
+// paymentsByID returns the attempts with these ids, in any order.
+func (q *queries) paymentsByID(ids []string) ([]payment, error) {
+	return collect(q, `SELECT `+paymentColumns+` FROM json_each(?) j CROSS JOIN payments p ON p.id = j.value`,
+		[]any{string(encodeJSON(ids))}, (*payment).dest)
+}
+
+// eraseCustomers erases up to limit guests whose orders ended keptCustomersFor ago, and returns how many.
+// Their bytes are overwritten first, as those of leads are. Until the WAL is truncated, it holds them.
+func (t *tx) eraseCustomers(limit int64) (int64, error) {
+	t.invalidate()
+	const due = ` WHERE seq IN (SELECT seq FROM order_customers WHERE erase_at <= ? ORDER BY erase_at, seq LIMIT ?)`
+	_, err := t.exec(`UPDATE order_customers SET name = `+blanked("name", "x")+`, phone = `+blanked("phone", "x")+`,
+		note = `+blanked("note", "x")+due, t.now, limit)
+	if err != nil {
+		return 0, err
+	}
+	return t.exec(`DELETE FROM order_customers`+due, t.now, limit)
 }

@@ -25,6 +25,8 @@ var (
 		"The account has 10,000 open orders already.")
 	codeRefundTooLarge = orderProblems.add(409, "refund_too_large", "Refund too large",
 		"More would be given back than was paid.")
+	codeRefundLimit = orderProblems.add(409, "refund_limit_reached", "Too many refunds",
+		"The order has 100 refunds already.")
 
 	errOrder = &refusal{code: codeOrderNotFound}
 )

@@ -114,7 +114,7 @@ const paymentsAtOnce = 200
 
 // expireOrders is the chore that has orders expire which were not paid, or not accepted, in time.
 func (a *paymentAPI) expireOrders(ctx context.Context) error {
-	for _, expire := range []func(*tx, int) (int64, error){expireOrders, releaseUnaccepted} {
+	for _, expire := range []func(*tx, int64) (int64, error){expireOrders, releaseUnaccepted} {
 		_, err := a.store.updateInParts(ctx, paymentsAtOnce, func(t *tx) (int64, error) {
 			t.invalidate()
 			return expire(t, paymentsAtOnce)
@@ -130,7 +130,7 @@ func (a *paymentAPI) expireOrders(ctx context.Context) error {
 func (a *paymentAPI) eraseCustomers(ctx context.Context) error {
 	n, err := a.store.updateInParts(ctx, paymentsAtOnce, func(t *tx) (int64, error) {
 		t.invalidate()
-		return eraseCustomers(t, paymentsAtOnce)
+		return t.eraseCustomers(paymentsAtOnce)
 	})
 	if n > 0 {
 		a.scrubWAL(0)

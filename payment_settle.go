@@ -67,6 +67,11 @@ func (s *settlement) tell(kind eventType, data ...string) error {
 // actor returns who is said to have done what a provider tells.
 func (s *settlement) actor() string { return actorProvider }
 
+// total returns the order's total as data of an event, after others.
+func (s *settlement) total(data ...string) []string {
+	return append(data, "total", strconv.FormatInt(s.order.Total, 10), "currency", s.order.Currency)
+}
+
 // money returns an amount and the order's currency as data of an event.
 func (s *settlement) money(amount int64) []string {
 	return []string{"amount", strconv.FormatInt(amount, 10), "currency", s.order.Currency}
@@ -171,7 +176,7 @@ func (s *settlement) authorizeOrder() error {
 	o.AcceptBy = s.now.after(time.Duration(s.accepts) * time.Minute)
 	o.PaymentID, o.Method = &s.payment.ID, &s.payment.Method
 	o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{}
-	return s.tell(eventOrderAuthorized, append(s.money(o.Total), "method", s.payment.Method)...)
+	return s.tell(eventOrderAuthorized, s.total("method", s.payment.Method)...)
 }
 
 // decideAuthorized decides about money that can be captured: it is captured if that was asked for,
@@ -201,7 +206,7 @@ func (s *settlement) decideAuthorized() error {
 // the provider.
 func (s *settlement) cancelOrder() error {
 	s.order.State, s.order.EndedAt = orderCancelled, s.now
-	return s.tell(eventOrderCancelled)
+	return s.tell(eventOrderCancelled, s.total()...)
 }
 
 // warnOfEnd tells once that an authorisation is about to lapse.
@@ -270,9 +275,9 @@ func (s *settlement) payOrder() error {
 		return s.review(reasonCaptureDiffers)
 	}
 	o.State, o.PaidAt, o.EndedAt = orderPaid, s.now, s.now
-	o.PaymentID, o.Method, o.AcceptBy = &p.ID, &p.Method, stamp{}
+	o.PaymentID, o.Method, o.Capture = &p.ID, &p.Method, false
 	o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{}
-	return s.tell(eventOrderPaid, append(s.money(o.Total), "method", p.Method)...)
+	return s.tell(eventOrderPaid, s.total("method", p.Method)...)
 }
 
 // noteCapture writes a row of a capture that somebody has made on the provider's own pages.
@@ -313,7 +318,7 @@ func (s *settlement) end(state, reason string) error {
 		return s.afterClosing()
 	case (o.State == orderAuthorized || o.State == orderAccepted) && state == paymentExpired:
 		o.State, o.EndedAt = orderExpired, s.now
-		return s.tell(eventOrderExpired, "reason", "authorization_lapsed")
+		return s.tell(eventOrderExpired, s.total("reason", "authorization_lapsed")...)
 	case o.State == orderAuthorized || o.State == orderAccepted:
 		return s.cancelOrder()
 	}
@@ -330,7 +335,7 @@ func (s *settlement) afterClosing() error {
 		return s.cancelOrder()
 	case closing == closingExpired:
 		o.State, o.EndedAt = orderExpired, s.now
-		return s.tell(eventOrderExpired)
+		return s.tell(eventOrderExpired, s.total("reason", "not_paid")...)
 	case closing == closingPaid:
 		return finishPayOutside(s.tx, o, s.actor())
 	}
@@ -378,9 +383,11 @@ func (s *settlement) reconcileRefunds() error {
 			if told.state == refundFailed {
 				continue
 			}
-			if f, err = s.noteRefund(told); err != nil {
+			if f, err = addFoundRefund(s.tx, s.order, s.payment, told, s.actor()); err != nil {
 				return err
 			}
+			s.refunds = append(s.refunds, *f)
+			f = &s.refunds[len(s.refunds)-1]
 		}
 		f.ProviderID = &told.providerID
 		switch {
@@ -419,23 +426,6 @@ func (s *settlement) findRefund(told refundReport) (*refund, error) {
 		}
 	}
 	return nil, nil
-}
-
-// noteRefund adds a row of a refund that somebody has made on the provider's own pages. It is pending,
-// until what the provider says of it is taken over.
-func (s *settlement) noteRefund(told refundReport) (*refund, error) {
-	made := newStamp(told.at)
-	if told.at.IsZero() {
-		made = s.now
-	}
-	f := refund{ID: s.newID("ref"), OrderID: s.order.ID, PaymentID: &s.payment.ID, Amount: told.amount,
-		Source: sourceProvider, State: refundPending, ProviderID: &told.providerID, MadeBy: actorProvider,
-		CreatedAt: made}
-	if err := addProviderRefund(s.tx, s.order, s.refunds, &f); err != nil {
-		return nil, err
-	}
-	s.refunds = append(s.refunds, f)
-	return &s.refunds[len(s.refunds)-1], nil
 }
 
 // takeDisputes takes over what the provider says of disputes.

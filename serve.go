@@ -131,7 +131,7 @@ const minKeepEvents = 31 * 24 * time.Hour
 
 // wings returns the parts of the service, one for each noun.
 func wings(s *server) []wing {
-	p := paymentsOf(s)
+	engine := paymentsOf(s)
 	return []wing{
 		leadWing(s),
 		licenseWing(s),
@@ -140,7 +140,10 @@ func wings(s *server) []wing {
 		scriptWing(s),
 		eventWing(s, eventTypes()),
 		webhookWing(s, eventTypes()),
-		orderPageWing(s, p),
+		orderWing(s),
+		orderPageWing(s, engine),
+		paymentWing(s, engine),
+		accountWing(s),
 		healthWing(s),
 		keyWing(s),
 		legacyWing(s),
@@ -162,6 +165,7 @@ func problems() []*problemCode {
 		widgetProblems,
 		legacyProblems,
 		webhookProblems,
+		orderProblems,
 	)
 }
 
@@ -178,6 +182,7 @@ func eventTypes() []eventType {
 		widgetEvents,
 		storeEvents,
 		webhookEvents,
+		orderEvents,
 	)
 }
 

@@ -138,6 +138,8 @@ func readingScope(t eventType) string {
 		return scopeLicenses
 	case "lead":
 		return scopeLeads
+	case "order", "payment":
+		return scopeOrders
 	}
 	return scopeEvents
 }
@@ -220,6 +222,7 @@ func encodeWebhookBody(e *event, own map[string]json.RawMessage) []byte {
 		"license_id": e.LicenseID,
 		"device_id":  e.DeviceID,
 		"lead_id":    e.LeadID,
+		"order_id":   e.OrderID,
 	} {
 		if id != "" {
 			own[name] = json.RawMessage(strconv.Quote(id))

@@ -1,0 +1,122 @@
+package main
+
+import "context"
+
+// accountWing makes the routes of accounts.
+func accountWing(s *server) wing {
+	return wing{routes: []route{
+		{pattern: "GET /account", token: tokenRequired, run: endpoint(s.showAccount)},
+		{pattern: "PATCH /account", token: tokenRequired, scope: scopeAdmin, run: endpoint(s.patchAccount)},
+	}}
+}
+
+// An accountView is an account as callers see it.
+type accountView struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	accountSettings
+}
+
+// accountOf returns the account that a call is about: the one that it names, else the caller's own.
+func (s *server) accountOf(c *call, scope *accountScope) (id string, err error) {
+	o, err := scope.resolve(s, c)
+	if err != nil {
+		return "", err
+	}
+	if o == anyAccount {
+		return c.caller.claims.Subject, nil
+	}
+	return o.account, nil
+}
+
+// viewAccount returns an account as callers see it. Errors: errAccount.
+func viewAccount(q *queries, id string) (*accountView, error) {
+	if err := q.openAccount(id); err != nil {
+		return nil, err
+	}
+	a, err := q.account(id)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := q.settings(id)
+	return &accountView{a.ID, a.Name, settings}, err
+}
+
+// accountRequest is the query of GET /account.
+type accountRequest struct{ accountScope }
+
+// showAccount answers GET /account.
+func (s *server) showAccount(_ context.Context, c *call, q *accountRequest) (*accountView, error) {
+	if c.caller.claims.isDevice() {
+		return nil, errScope(scopeAdmin, "A device's token can't read accounts.")
+	}
+	id, err := s.accountOf(c, &q.accountScope)
+	if err != nil {
+		return nil, err
+	}
+	return viewAccount(s.store.queries, id)
+}
+
+// patchAccountRequest is the body of PATCH /account.
+type patchAccountRequest struct {
+	accountScope
+	change settingsChange
+}
+
+func (q *patchAccountRequest) read(in *input) {
+	q.accountScope.read(in)
+	for _, name := range []string{"id", "name"} {
+		if in.has(name) {
+			in.wrong(name, "immutable", "This can't be changed here.")
+		}
+	}
+	q.change = readSettings(in)
+}
+
+// patchAccount answers PATCH /account.
+func (s *server) patchAccount(ctx context.Context, c *call, q *patchAccountRequest) (*accountView, error) {
+	id, err := s.accountOf(c, &q.accountScope)
+	if err != nil {
+		return nil, err
+	}
+	var view *accountView
+	return view, s.store.update(ctx, func(t *tx) (err error) {
+		if err := changeSettings(t, id, q.change, actorToken(c)); err != nil {
+			return err
+		}
+		view, err = viewAccount(t.queries, id)
+		return err
+	})
+}
+
+// readSettings reads the settings that a PATCH changes; null removes a text.
+func readSettings(in *input) (c settingsChange) {
+	if in.has("zone") {
+		zone := in.text("zone", required, maxZone, checkZone)
+		c = append(c, func(s *accountSettings) { s.Zone = zone })
+	}
+	if in.has("cut_off") {
+		cutOff := in.text("cut_off", required, len("04:00"), checkCutOff)
+		c = append(c, func(s *accountSettings) { s.CutOff = cutOff })
+	}
+	if v, ok := in.textTerm("legal_name", maxLegalName, nil); ok {
+		c = append(c, func(s *accountSettings) { s.LegalName = v })
+	}
+	if in.isNull("address") {
+		c = append(c, func(s *accountSettings) { s.Address = nil })
+	} else if in.has("address") {
+		address := in.lines("address", maxAddress)
+		c = append(c, func(s *accountSettings) { s.Address = nilIfEmpty(address) })
+	}
+	if v, ok := in.textTerm("vat_number", maxVATNumber, nil); ok {
+		c = append(c, func(s *accountSettings) { s.VATNumber = v })
+	}
+	if in.has("capture_on") {
+		captureOn := in.text("capture_on", required, maxNameLength, oneOf(captureOnAccept, captureOnHandover))
+		c = append(c, func(s *accountSettings) { s.CaptureOn = captureOn })
+	}
+	if n := in.number("accept_within", 1, maxAcceptWithin); n != nil {
+		c = append(c, func(s *accountSettings) { s.AcceptWithin = *n })
+	}
+	return c
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// The options of these commands.
+var (
+	optLines = option{name: "lines", value: "LINE:QUANTITY,…",
+		help: "units of lines, whose numbers 'widgetd order show' prints: 0:1,2:3"}
+	optAmount = option{name: "amount", value: "AMOUNT",
+		help: "how much to give back, as 12.50; without it and -lines, all that is left"}
+	optOrderState = option{name: "state", value: "STATE", help: "show only orders in this state, as authorized"}
+	optReference  = option{name: "reference", value: "TEXT",
+		help: "show only the order with this reference"}
+)
+
+// The operator's commands on orders.
+var orderCommands = []command{
+	{"order list", "", "list orders, newest first", []option{
+		optLimit,
+		optOrderState,
+		optReference,
+		optAccount.says("show only orders of this account"),
+	}, 0, orderList},
+	{"order show", "ID", "show an order, its lines, payments and refunds", nil, 1, orderShow},
+	{"order accept", "ID", "accept an authorised order, or one whose payment is in review", []option{
+		optLines.says("accept only these units of lines: 0:1,2:0; lines that are not named stay"),
+	}, 1, orderAccept},
+	{"order capture", "ID", "capture the money of an accepted order", nil, 1, orderCapture},
+	{"order reject", "ID", "refuse an authorised order; its money is released", nil, 1, orderReject},
+	{"order refund", "ID", "give money of an order back: all that is left, lines or an amount", []option{
+		optLines.says("give back these units of lines: 0:1,2:3"),
+		optAmount,
+		optReason.says("why, for people, at most 200 characters"),
+	}, 1, orderRefund},
+	{"order settle", "ID", "have the running service ask the provider now how the payments of an order stand",
+		nil, 1, orderSettle},
+}
+
+// orderStep turns the refusals of the rules of orders, which are worded for callers of the API, into
+// errors for the operator that name the next step.
+func orderStep(err error) error {
+	var ref *refusal
+	switch {
+	case errors.Is(err, errOrder):
+		return errors.New("not found: 'widgetd order list' prints what there is")
+	case errors.As(err, &ref) && ref.code == codeValidation && len(ref.fields) > 0:
+		return usageError("-lines: " + ref.fields[0].Detail)
+	case errors.As(err, &ref) && ref.code.status < 500:
+		return errors.New(ref.text())
+	}
+	return err
+}
+
+// changeOrder runs f in a transaction and prints the order that f returns.
+func (e *env) changeOrder(f func(t *tx, id string) (*order, error)) error {
+	var view *orderView
+	err := e.change(func(t *tx) error {
+		o, err := f(t, e.args[0])
+		if err != nil {
+			return orderStep(err)
+		}
+		views, err := viewOrders(t.queries, []order{*o})
+		if err == nil {
+			view = &views[0]
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(view, fmt.Sprintf("%s is %s: %s %s", view.ID, view.State, formatAmount(view.Total), view.Currency))
+}
+
+// lineQuantities returns what -lines names; nil if it is not given. Errors: usageError.
+func (e *env) lineQuantities() (all []lineQuantity, err error) {
+	for _, part := range e.commaList("lines") {
+		line, quantity, ok := strings.Cut(part, ":")
+		index, bad := strconv.Atoi(line)
+		units, wrong := strconv.ParseInt(quantity, 10, 64)
+		if !ok || bad != nil || wrong != nil || units < 0 || units > maxQuantity {
+			return nil, usageError(fmt.Sprintf("-lines: %q is not LINE:QUANTITY, as 0:1", printable(part)))
+		}
+		all = append(all, lineQuantity{index, units})
+	}
+	return all, nil
+}
+
+func orderList(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	filter := orderFilter{state: e.str("state"), reference: e.str("reference")}
+	if _, detail := oneOf(orderStates...)(filter.state); filter.state != "" && detail != "" {
+		return usageError("-state: " + detail)
+	}
+	if filter.owner, err = e.filterAccount(); err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		all, err := collectPages(limit+1, func(before string, limit int) (listPage[order], error) {
+			return st.orders(filter, before, limit)
+		})
+		if err != nil {
+			return err
+		}
+		views, err := viewOrders(st.queries, firstRows(e, all, limit, "-limit N"))
+		if err != nil {
+			return err
+		}
+		const header = "CREATED STATE TOTAL REFUNDED CURRENCY METHOD PAYMENT REFERENCE ID ACCOUNT"
+		return printRows(e, views, header, func(v orderView) []any {
+			payment := ""
+			if v.Payment != nil {
+				payment = v.Payment.State
+			}
+			return []any{v.CreatedAt, v.State, formatAmount(v.Total), formatAmount(v.Refunded), v.Currency, v.Method,
+				payment, printable(valueOr(v.Reference, "")), v.ID, v.AccountID}
+		})
+	})
+}
+
+func orderShow(e *env) error {
+	return e.withStore(func(st *store) error {
+		o, err := st.order(anyAccount, e.args[0])
+		if err != nil {
+			return orderStep(err)
+		}
+		h, err := historyOf(st.queries, o)
+		if err != nil {
+			return err
+		}
+		details, err := orderDetails(h)
+		if err != nil {
+			return err
+		}
+		return e.printDetails(h, details)
+	})
+}
+
+// orderDetails returns what order show prints for people: the members, and lists with one line for each
+// element.
+func orderDetails(h *orderHistory) (details []detail, err error) {
+	members, err := memberDetails(h)
+	for _, d := range members {
+		switch d.label {
+		case "lines", "refunds", "payments", "disputes":
+			continue
+		}
+		details = append(details, d)
+	}
+	money := func(amount int64) string { return formatAmount(amount) + " " + h.Currency }
+	add := func(label, text string) { details = append(details, detail{label, printable(text)}) }
+	for i, l := range h.Lines {
+		add("line "+strconv.Itoa(i), fmt.Sprintf("%d of %d × %s: %s, refunded %d", l.Accepted, l.Quantity, l.Name,
+			money(l.Amount), l.Refunded))
+	}
+	for _, p := range h.Payments {
+		add("payment", fmt.Sprintf("%s %s %s, captured %s, refunded %s %s", p.ID, p.Provider, p.State,
+			money(p.Captured), money(p.Refunded), valueOr(p.Reason, "")))
+	}
+	for _, f := range h.Refunds {
+		add("refund", fmt.Sprintf("%s %s %s %s", f.ID, money(f.Amount), f.State, valueOr(f.Failure, "")))
+	}
+	for _, d := range h.Disputes {
+		add("dispute", fmt.Sprintf("%s %s %s %s", d.ID, money(d.Amount), d.State, valueOr(d.Reason, "")))
+	}
+	return details, err
+}
+
+func orderAccept(e *env) error {
+	lines, err := e.lineQuantities()
+	if err != nil {
+		return err
+	}
+	return e.changeOrder(func(t *tx, id string) (*order, error) {
+		return acceptOrder(t, anyAccount, id, lines, e.actor())
+	})
+}
+
+func orderCapture(e *env) error {
+	return e.changeOrder(func(t *tx, id string) (*order, error) { return captureOrder(t, anyAccount, id) })
+}
+
+func orderReject(e *env) error {
+	return e.changeOrder(func(t *tx, id string) (*order, error) {
+		return rejectOrder(t, anyAccount, id, e.actor())
+	})
+}
+
+func orderRefund(e *env) error {
+	w, err := e.refundWish()
+	if err != nil {
+		return err
+	}
+	var f refund
+	currency := ""
+	err = e.change(func(t *tx) error {
+		o, made, err := refundOrder(t, anyAccount, e.args[0], w, e.actor())
+		if err != nil {
+			return orderStep(err)
+		}
+		f, currency = viewRefund(*made), o.Currency
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(f, fmt.Sprintf("%s of %s %s is %s", f.ID, formatAmount(f.Amount), currency, f.State))
+}
+
+// refundWish returns what options say is to be given back. Errors: usageError.
+func (e *env) refundWish() (w refundWish, err error) {
+	if w.lines, err = e.lineQuantities(); err != nil {
+		return w, err
+	}
+	if e.given("amount") {
+		amount, ok := parseAmount(e.str("amount"))
+		if !ok || amount == 0 {
+			return w, usageError("-amount: give an amount as 12.50")
+		}
+		w.amount = &amount
+	}
+	if len(w.lines) > 0 && w.amount != nil {
+		return w, usageError("give -lines or -amount, not both")
+	}
+	w.reason, err = e.text("reason", maxOrderText)
+	return w, err
+}
+
+func orderSettle(e *env) error {
+	asked := 0
+	err := e.change(func(t *tx) (err error) {
+		asked, err = settleOrder(t, anyAccount, e.args[0])
+		return orderStep(err)
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]any{"ok": true, "payments": asked},
+		fmt.Sprintf("the service asks about %s: 'widgetd order show %s' shows what it found",
+			countOf(asked, "payment"), printable(e.args[0])))
+}

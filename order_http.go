@@ -1,0 +1,537 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// An orderAPI serves the endpoints of orders.
+type orderAPI struct{ *server }
+
+// orderWing makes the routes of orders.
+func orderWing(s *server) wing {
+	a := &orderAPI{s}
+	routes := []route{
+		{pattern: "GET /orders", scope: scopeOrders, question: true, run: endpoint(a.listOrders)},
+		{pattern: "POST /orders", creates: true, body: maxOrderBody, run: endpoint(a.createOrder)},
+		{pattern: "GET /orders/{id}", scope: scopeOrders, run: endpoint(a.showOrder)},
+		{pattern: "POST /orders/{id}/accept", noBody: true, run: endpoint(a.acceptOrder)},
+		{pattern: "POST /orders/{id}/capture", noBody: true, run: endpoint(a.captureOrder)},
+		{pattern: "POST /orders/{id}/reject", noBody: true, run: endpoint(a.rejectOrder)},
+		{pattern: "POST /orders/{id}/cancel", noBody: true, run: endpoint(a.cancelOrder)},
+		{pattern: "POST /orders/{id}/refunds", noBody: true, creates: true, run: endpoint(a.refundOrder)},
+		{pattern: "POST /orders/{id}/paid", run: endpoint(a.markPaid)},
+		{pattern: "DELETE /orders/{id}/paid", run: endpoint(a.undoPaid)},
+	}
+	for i := range routes {
+		routes[i].token = tokenRequired
+		if routes[i].scope == "" {
+			routes[i].scope = scopeSelling
+		}
+	}
+	return wing{routes: routes}
+}
+
+const maxOrderBody = 64 << 10 // bytes; 200 lines take more than other bodies have
+
+// An orderView is an order as callers see it.
+type orderView struct {
+	ID           string        `json:"id"`
+	AccountID    string        `json:"account_id"`
+	Reference    *string       `json:"reference"`
+	State        string        `json:"state"`
+	Dispute      *string       `json:"dispute"`
+	Currency     string        `json:"currency"`
+	Lines        []lineView    `json:"lines"`
+	Discount     int64         `json:"discount"`
+	Delivery     *deliveryView `json:"delivery"` // nil: it costs nothing
+	Tip          int64         `json:"tip"`
+	OrderedTotal int64         `json:"ordered_total"`
+	Total        int64         `json:"total"`
+	VAT          []vatSum      `json:"vat"`
+	Refunded     int64         `json:"refunded"`
+	Method       *string       `json:"method"`
+	Closing      *string       `json:"closing"`
+	Customer     *guestView    `json:"customer"` // nil: none was given, or it was erased
+	Payment      *paymentView  `json:"payment"`  // the last attempt
+	ReturnURL    string        `json:"return_url"`
+	ExpiresAt    stamp         `json:"expires_at"`
+	AcceptBy     stamp         `json:"accept_by"`
+	CreatedAt    stamp         `json:"created_at"`
+	AuthorizedAt stamp         `json:"authorized_at"`
+	AcceptedAt   stamp         `json:"accepted_at"`
+	PaidAt       stamp         `json:"paid_at"`
+	EndedAt      stamp         `json:"ended_at"`
+}
+
+// A lineView is a line of an order as callers see it.
+type lineView struct {
+	Name       string  `json:"name"`
+	Quantity   int64   `json:"quantity"`
+	UnitAmount int64   `json:"unit_amount"`
+	VATRate    int64   `json:"vat_rate"`
+	Group      *string `json:"group"`
+	Amount     int64   `json:"amount"` // of the units that are accepted, less their part of the discount
+	Accepted   int64   `json:"accepted"`
+	Refunded   int64   `json:"refunded"`
+}
+
+// A deliveryView is what bringing an order costs.
+type deliveryView struct {
+	Amount  int64 `json:"amount"` // before its part of the discount
+	VATRate int64 `json:"vat_rate"`
+}
+
+// A guestView is who has made an order, as callers see it.
+type guestView struct {
+	Name  *string `json:"name"`
+	Phone *string `json:"phone"`
+	Note  *string `json:"note"`
+}
+
+// A paymentView is an attempt to pay an order, as callers see it.
+type paymentView struct {
+	ID            string  `json:"id"`
+	Provider      string  `json:"provider"`
+	Method        string  `json:"method"`
+	State         string  `json:"state"`
+	Amount        int64   `json:"amount"`
+	Captured      int64   `json:"captured"`
+	Refunded      int64   `json:"refunded"`
+	Reason        *string `json:"reason"`
+	CaptureBefore stamp   `json:"capture_before"`
+	CreatedAt     stamp   `json:"created_at"`
+}
+
+// viewOrders returns orders as callers see them, with their guests and last attempts, which take one
+// query each for all.
+func viewOrders(q *queries, rows []order) ([]orderView, error) {
+	ids, paymentIDs := []string{}, []string{}
+	for i := range rows {
+		if ids = append(ids, rows[i].ID); rows[i].PaymentID != nil {
+			paymentIDs = append(paymentIDs, *rows[i].PaymentID)
+		}
+	}
+	guests, err := q.guestsOf(ids)
+	if err != nil {
+		return nil, err
+	}
+	customers := map[string]*guestView{}
+	for _, g := range guests {
+		customers[g.orderID] = &guestView{nilIfEmpty(g.Name), nilIfEmpty(g.Phone), nilIfEmpty(g.Note)}
+	}
+	attempts, err := q.paymentsByID(paymentIDs)
+	if err != nil {
+		return nil, err
+	}
+	payments := map[string]*paymentView{}
+	for i := range attempts {
+		payments[attempts[i].ID] = viewPayment(&attempts[i])
+	}
+	views := make([]orderView, 0, len(rows))
+	for i := range rows {
+		v := viewOrder(&rows[i])
+		v.Customer, v.Payment = customers[v.ID], payments[valueOr(rows[i].PaymentID, "")]
+		views = append(views, v)
+	}
+	return views, nil
+}
+
+// viewOrder returns an order as callers see it, without its guest and its last attempt.
+func viewOrder(o *order) orderView {
+	v := orderView{
+		ID: o.ID, AccountID: o.AccountID, Reference: o.Reference, State: o.State, Dispute: o.Dispute,
+		Currency: o.Currency, Lines: []lineView{}, Discount: o.Discount, Tip: o.Tip,
+		OrderedTotal: o.OrderedTotal, Total: o.Total, VAT: append([]vatSum{}, o.VAT...), Refunded: o.Refunded,
+		Method: o.Method, Closing: o.Closing, ReturnURL: o.ReturnURL, ExpiresAt: o.ExpiresAt, AcceptBy: o.AcceptBy,
+		CreatedAt: o.CreatedAt, AuthorizedAt: o.AuthorizedAt, AcceptedAt: o.AcceptedAt, PaidAt: o.PaidAt,
+		EndedAt: o.EndedAt,
+	}
+	if o.Delivery > 0 {
+		v.Delivery = &deliveryView{o.Delivery, o.DeliveryRate}
+	}
+	for i := range o.Lines {
+		l := &o.Lines[i]
+		v.Lines = append(v.Lines, lineView{l.Name, l.Quantity, l.UnitAmount, l.VATRate, nilIfEmpty(l.Group),
+			l.part(l.Accepted), l.Accepted, l.Refunded})
+	}
+	return v
+}
+
+// viewPayment returns an attempt as callers see it.
+func viewPayment(p *payment) *paymentView {
+	return &paymentView{p.ID, p.Provider, p.Method, p.State, p.Amount, p.Captured, p.Refunded, p.Reason,
+		p.CaptureBefore, p.CreatedAt}
+}
+
+// viewRefund returns a refund as callers see it.
+func viewRefund(f refund) refund {
+	f.MadeBy, f.VAT = publicActor(f.MadeBy), append([]vatSum{}, f.VAT...)
+	return f
+}
+
+// An orderHistory is an order with all that was done to pay it and to give its money back.
+type orderHistory struct {
+	orderView
+	Refunds  []refund       `json:"refunds"`
+	Payments []*paymentView `json:"payments"`
+	Disputes []dispute      `json:"disputes"`
+}
+
+// historyOf returns an order with its refunds, attempts and disputes, the oldest of each first.
+func historyOf(q *queries, o *order) (*orderHistory, error) {
+	views, err := viewOrders(q, []order{*o})
+	if err != nil {
+		return nil, err
+	}
+	refunds, err := q.refundsOf(o.ID)
+	if err != nil {
+		return nil, err
+	}
+	attempts, err := q.paymentsOf(o.ID)
+	if err != nil {
+		return nil, err
+	}
+	disputes, err := q.disputesOf(o.ID)
+	h := &orderHistory{views[0], []refund{}, []*paymentView{}, append([]dispute{}, disputes...)}
+	for _, f := range refunds {
+		h.Refunds = append(h.Refunds, viewRefund(f))
+	}
+	for i := range attempts {
+		h.Payments = append(h.Payments, viewPayment(&attempts[i]))
+	}
+	return h, err
+}
+
+// amount reads a whole number, such as an amount of money, a quantity or a rate, from least to most. It
+// returns 0 if it is absent or wrong.
+func (in *input) amount(name string, n need, least, most int64) int64 {
+	if n == required && !in.has(name) {
+		in.wrong(name, "required", "This member is required.")
+		return 0
+	}
+	return int64(valueOr(in.number(name, int(least), int(most)), 0))
+}
+
+// createOrderRequest is the body of POST /orders.
+type createOrderRequest struct {
+	accountScope
+	order order
+	guest guest
+	lives time.Duration
+}
+
+func (q *createOrderRequest) read(in *input) {
+	q.accountScope.read(in)
+	o := &q.order
+	o.Currency = in.text("currency", required, 3, checkCurrency)
+	for _, l := range in.objects("lines", maxOrderLines) {
+		o.Lines = append(o.Lines, orderLine{
+			Name:       l.text("name", required, maxOrderText, nil),
+			Quantity:   l.amount("quantity", required, 1, maxQuantity),
+			UnitAmount: l.amount("unit_amount", required, 0, maxAmount),
+			VATRate:    l.amount("vat_rate", required, 0, maxVATRate),
+			Group:      l.text("group", optional, maxOrderText, nil),
+		})
+	}
+	o.Discount = in.amount("discount", optional, 0, maxAmount)
+	if in.has("delivery") {
+		delivery := in.object("delivery", optional)
+		o.Delivery = delivery.amount("amount", required, 0, maxAmount)
+		o.DeliveryRate = delivery.amount("vat_rate", required, 0, maxVATRate)
+	}
+	o.Tip = in.amount("tip", optional, 0, maxAmount)
+	o.Reference = nilIfEmpty(in.text("reference", optional, maxOrderText, nil))
+	if in.has("customer") {
+		customer := in.object("customer", optional)
+		q.guest = guest{
+			Name:  customer.text("name", optional, maxOrderText, nil),
+			Phone: customer.text("phone", optional, maxOrderText, nil),
+			Note:  customer.lines("note", maxOrderNote),
+		}
+	}
+	o.ReturnURL = in.text("return_url", required, maxOrderReturnURL, checkReturnURL)
+	q.lives = minOrderLife
+	if n := in.number("expires_in", int(minOrderLife.Seconds()), int(maxOrderLife.Seconds())); n != nil {
+		q.lives = time.Duration(*n) * time.Second
+	}
+}
+
+// lines reads an optional text of several lines.
+func (in *input) lines(name string, max int) string {
+	v := in.member(name, jsonString, optional)
+	if v == nil {
+		return ""
+	}
+	if code, detail := checkLines(v.text, max); code != "" {
+		in.wrong(name, code, detail)
+		return ""
+	}
+	return v.text
+}
+
+// checkReturnURL is a textCheck for where a guest goes after an order was paid.
+func checkReturnURL(s string) (code, detail string) {
+	if _, ok := originOf(s); !ok {
+		return "invalid_url", "This must be the address of a page, such as https://www.example.com/thanks."
+	}
+	return "", ""
+}
+
+// A createdOrder is a new order, with the address where it is paid, which no later answer has.
+type createdOrder struct {
+	orderView
+	PayURL string `json:"pay_url"`
+}
+
+// replaysOf lets the answer to an earlier call with the same Idempotency-Key be given only to a caller
+// that acts on the rows of o: ?account_id= is not compared with that of the earlier call.
+func replaysOf(o owner) func(*tx, []byte) (bool, error) {
+	return func(t *tx, answer []byte) (bool, error) {
+		var made struct {
+			AccountID string `json:"account_id"`
+			OrderID   string `json:"order_id"`
+		}
+		if err := json.Unmarshal(answer, &made); err != nil {
+			return false, fmt.Errorf("decode a stored answer: %w", err)
+		}
+		if made.OrderID != "" {
+			_, err := t.order(o, made.OrderID)
+			return err == nil, err
+		}
+		if !o.owns(made.AccountID) {
+			return false, &refusal{code: codeIdempotencyKeyReused}
+		}
+		return true, nil
+	}
+}
+
+// createOrder answers POST /orders.
+func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderRequest) (*createdOrder, error) {
+	by, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	if by == anyAccount { // an order is one account's: the caller's, if it names none
+		by = ownedBy(c.caller.claims.Subject)
+	}
+	c.stillTrue = replaysOf(by)
+	return create(ctx, a.server, c, func(t *tx) (*createdOrder, error) {
+		o := q.order
+		o.Lines = slices.Clone(o.Lines)
+		o.AccountID = by.account
+		k, err := createOrder(t, &o, q.guest, q.lives, actorToken(c))
+		if err != nil {
+			return nil, err
+		}
+		views, err := viewOrders(t.queries, []order{o})
+		if err != nil {
+			return nil, err
+		}
+		bases, err := t.baseURLs()
+		if err != nil {
+			return nil, err
+		}
+		return &createdOrder{views[0], payURL(bases[0].URL, o.ID, k)}, nil
+	})
+}
+
+// ordersRequest is the query of GET /orders.
+type ordersRequest struct {
+	accountScope
+	filter orderFilter
+	page   pageQuery
+}
+
+func (q *ordersRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.filter.state = in.parameter("state", oneOf(orderStates...))
+	q.filter.reference = in.parameter("reference", isText(maxOrderText))
+	q.page = in.page("ord")
+}
+
+// listOrders answers GET /orders.
+func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*list[orderView], error) {
+	by, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	q.filter.owner = by
+	from := a.store.within(ctx)
+	page, err := from.orders(q.filter, q.page.before, q.page.limit)
+	if err != nil {
+		return nil, err
+	}
+	views, err := viewOrders(from, page.rows)
+	if err != nil {
+		return nil, err
+	}
+	return showPage(listPage[orderView]{views, page.next}, func(v orderView) orderView { return v }), nil
+}
+
+// orderRequest is a request whose path names an order, and that has no members.
+type orderRequest struct {
+	accountScope
+	id string
+}
+
+func (q *orderRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id = in.pathValue("id")
+}
+
+// showOrder answers GET /orders/{id}.
+func (a *orderAPI) showOrder(_ context.Context, c *call, q *orderRequest) (*orderHistory, error) {
+	by, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	o, err := a.store.order(by, q.id)
+	if err != nil {
+		return nil, err
+	}
+	return historyOf(a.store.queries, o)
+}
+
+// decide runs f in a transaction, on the rows that the caller acts on, and answers with the order that f
+// returns.
+func (a *orderAPI) decide(
+	ctx context.Context, c *call, scope *accountScope, f func(*tx, owner) (*order, error),
+) (*orderView, error) {
+	by, err := scope.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	var view *orderView
+	return view, a.store.update(ctx, func(t *tx) error {
+		o, err := f(t, by)
+		if err != nil {
+			return err
+		}
+		views, err := viewOrders(t.queries, []order{*o})
+		if err == nil {
+			view = &views[0]
+		}
+		return err
+	})
+}
+
+// acceptRequest is the body of POST /orders/{id}/accept.
+type acceptRequest struct {
+	orderRequest
+	lines []lineQuantity
+}
+
+func (q *acceptRequest) read(in *input) {
+	q.orderRequest.read(in)
+	q.lines = in.lineQuantities(0)
+}
+
+// lineQuantities reads the optional member lines, which names units of lines of an order. The quantities
+// are least or more.
+func (in *input) lineQuantities(least int64) (all []lineQuantity) {
+	if !in.has("lines") {
+		return nil
+	}
+	for _, l := range in.objects("lines", maxOrderLines) {
+		all = append(all, lineQuantity{
+			Line:     int(l.amount("line", required, 0, maxOrderLines-1)),
+			Quantity: l.amount("quantity", required, least, maxQuantity),
+		})
+	}
+	return all
+}
+
+// acceptOrder answers POST /orders/{id}/accept.
+func (a *orderAPI) acceptOrder(ctx context.Context, c *call, q *acceptRequest) (*orderView, error) {
+	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
+		return acceptOrder(t, by, q.id, q.lines, actorToken(c))
+	})
+}
+
+// captureOrder answers POST /orders/{id}/capture.
+func (a *orderAPI) captureOrder(ctx context.Context, c *call, q *orderRequest) (*orderView, error) {
+	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
+		return captureOrder(t, by, q.id)
+	})
+}
+
+// rejectOrder answers POST /orders/{id}/reject.
+func (a *orderAPI) rejectOrder(ctx context.Context, c *call, q *orderRequest) (*orderView, error) {
+	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
+		return rejectOrder(t, by, q.id, actorToken(c))
+	})
+}
+
+// cancelOrder answers POST /orders/{id}/cancel.
+func (a *orderAPI) cancelOrder(ctx context.Context, c *call, q *orderRequest) (*orderView, error) {
+	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
+		return cancelOrder(t, by, q.id, actorToken(c))
+	})
+}
+
+// refundRequest is the body of POST /orders/{id}/refunds.
+type refundRequest struct {
+	orderRequest
+	wish refundWish
+}
+
+func (q *refundRequest) read(in *input) {
+	q.orderRequest.read(in)
+	q.wish.lines = in.lineQuantities(1)
+	if n := in.number("amount", 1, maxAmount); n != nil {
+		amount := int64(*n)
+		q.wish.amount = &amount
+	}
+	if in.has("lines") && in.has("amount") {
+		in.wrong("amount", "conflict", "Give back lines or an amount, not both.")
+	}
+	q.wish.reason = in.text("reason", optional, maxOrderText, nil)
+}
+
+// refundOrder answers POST /orders/{id}/refunds with the refund.
+func (a *orderAPI) refundOrder(ctx context.Context, c *call, q *refundRequest) (*refund, error) {
+	by, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	c.stillTrue = replaysOf(by)
+	return create(ctx, a.server, c, func(t *tx) (*refund, error) {
+		_, f, err := refundOrder(t, by, q.id, q.wish, actorToken(c))
+		if err != nil {
+			return nil, err
+		}
+		shown := viewRefund(*f)
+		return &shown, nil
+	})
+}
+
+// paidRequest is the body of POST /orders/{id}/paid.
+type paidRequest struct {
+	orderRequest
+	method string
+	at     stamp
+}
+
+func (q *paidRequest) read(in *input) {
+	q.orderRequest.read(in)
+	q.method = in.text("method", required, maxNameLength, oneOf(outsideMethods...))
+	q.at = in.timestamp("paid_at")
+}
+
+// markPaid answers POST /orders/{id}/paid.
+func (a *orderAPI) markPaid(ctx context.Context, c *call, q *paidRequest) (*orderView, error) {
+	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
+		return payOutside(t, by, q.id, q.method, q.at, actorToken(c))
+	})
+}
+
+// undoPaid answers DELETE /orders/{id}/paid.
+func (a *orderAPI) undoPaid(ctx context.Context, c *call, q *orderRequest) (*orderView, error) {
+	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
+		return undoPaid(t, by, q.id, actorToken(c))
+	})
+}

@@ -1,0 +1,361 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// Refunds (contract, section 11). What an order's column refunded counts are refunds that are pending or
+// succeeded, from when they are asked for; the order's state follows those that succeeded. Each keeps the
+// VAT and the tip in it, so that all of an order's refunds together give back exactly its VAT and its tip.
+
+// A refundLine is what a refund gives back of one line of its order.
+type refundLine struct {
+	Line     int   `json:"line"` // index, from 0
+	Quantity int64 `json:"quantity"`
+	Amount   int64 `json:"amount"`
+}
+
+// A refundWish says what is to be given back: some lines, or an amount, or with neither all that is left.
+type refundWish struct {
+	lines  []lineQuantity
+	amount *int64
+	reason string
+}
+
+// errRefundTooLarge returns the refusal of a refund of which less can be given back.
+func errRefundTooLarge(most int64, currency string) error {
+	detail := "Nothing is left to be given back."
+	if most > 0 {
+		detail = fmt.Sprintf("Refund an amount instead: at most %d (%s %s).", most, formatAmount(most), currency)
+	}
+	return &refusal{code: codeRefundTooLarge, detail: detail, members: []extraMember{{"refundable", most}}}
+}
+
+// A refundable is what of an order was not given back yet.
+type refundable struct {
+	order *order
+	vat   []vatSum // as order.VAT
+	tip   int64
+	lines map[int]int64 // what was given back of each line, by lines
+}
+
+// refundableOf returns what of an order is left beside refunds that are pending or succeeded.
+func refundableOf(o *order, refunds []refund) (*refundable, error) {
+	left := &refundable{order: o, vat: slices.Clone(o.VAT), tip: o.Tip, lines: map[int]int64{}}
+	for i := range refunds {
+		f := &refunds[i]
+		if f.State == refundFailed {
+			continue
+		}
+		left.tip -= f.Tip
+		for _, sum := range f.VAT {
+			if at := left.rate(sum.Rate); at >= 0 {
+				left.vat[at].Gross -= sum.Gross
+				left.vat[at].VAT -= sum.VAT
+			}
+		}
+		lines, err := f.lines()
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range lines {
+			left.lines[l.Line] += l.Amount
+		}
+	}
+	return left, nil
+}
+
+// lines returns what the refund gives back of which lines; nil if it is not by lines.
+func (f *refund) lines() (lines []refundLine, err error) {
+	if len(f.Lines) > 0 {
+		err = json.Unmarshal(f.Lines, &lines)
+	}
+	return lines, err
+}
+
+// rate returns the index of a rate in left.vat; -1: the order has nothing of it.
+func (left *refundable) rate(rate int64) int {
+	return slices.IndexFunc(left.vat, func(sum vatSum) bool { return sum.Rate == rate })
+}
+
+// amount returns how much is left.
+func (left *refundable) amount() int64 {
+	amount := left.tip
+	for _, sum := range left.vat {
+		amount += sum.Gross
+	}
+	return amount
+}
+
+// give makes a refund of what is given back of each rate, in the order of left.vat, and of the tip. Its
+// VAT is that of all that was given back of the rate, less the VAT of earlier refunds.
+func (left *refundable) give(gross []int64, tip int64) *refund {
+	f := &refund{Amount: tip, Tip: tip}
+	for i, g := range gross {
+		all, rest := left.order.VAT[i], left.vat[i]
+		vat := rest.VAT
+		if g < rest.Gross {
+			vat = vatIn(all.Gross-rest.Gross+g, all.Rate) - (all.VAT - rest.VAT)
+			vat = max(0, min(vat, rest.VAT)) // a refund that failed has left a unit of rounding behind
+		}
+		if g > 0 {
+			f.VAT = append(f.VAT, vatSum{Rate: all.Rate, Gross: g, VAT: vat})
+		}
+		f.Amount += g
+	}
+	return f
+}
+
+// byAmount makes a refund of an amount, which is spread over the rates of VAT and the tip in proportion to
+// what is left of each. The amount is at most left.amount().
+func (left *refundable) byAmount(amount int64) *refund {
+	weights := make([]int64, 0, len(left.vat)+1)
+	for _, sum := range left.vat {
+		weights = append(weights, sum.Gross)
+	}
+	parts := spread(amount, append(weights, left.tip))
+	return left.give(parts[:len(left.vat)], parts[len(left.vat)])
+}
+
+// byLines makes a refund of units of lines. Errors: a refusal that names the lines that are wrong,
+// refund_too_large where refunds by amount have left less.
+func (left *refundable) byLines(wished []lineQuantity) (*refund, error) {
+	o := left.order
+	unrefunded := func(l *orderLine) int64 { return l.Accepted - l.Refunded }
+	if err := checkLineQuantities(o, wished, 1, unrefunded); err != nil {
+		return nil, err
+	}
+	gross, lines, all := make([]int64, len(left.vat)), []refundLine{}, int64(0)
+	for _, w := range wished {
+		l := &o.Lines[w.Line]
+		amount := max(0, l.part(l.Refunded+w.Quantity)-left.lines[w.Line])
+		lines, all = append(lines, refundLine{w.Line, w.Quantity, amount}), all+amount
+		if at := left.rate(l.VATRate); at >= 0 {
+			gross[at] += amount
+		}
+	}
+	if all == 0 {
+		return nil, errMember("lines", "nothing_left", "These lines cost nothing.")
+	}
+	for i, g := range gross {
+		if g > left.vat[i].Gross {
+			return nil, errRefundTooLarge(min(all, left.amount()), o.Currency)
+		}
+	}
+	f := left.give(gross, 0)
+	var err error
+	f.Lines, err = json.Marshal(lines)
+	return f, err
+}
+
+// wish makes a refund of what is wished. Errors: refund_too_large, a refusal that names the lines that are
+// wrong.
+func (left *refundable) wish(w refundWish) (*refund, error) {
+	if len(w.lines) > 0 {
+		return left.byLines(w.lines)
+	}
+	amount := left.amount()
+	if most := amount; w.amount != nil {
+		if amount = *w.amount; amount > most {
+			return nil, errRefundTooLarge(most, left.order.Currency)
+		}
+	}
+	if amount <= 0 {
+		return nil, errRefundTooLarge(0, left.order.Currency)
+	}
+	return left.byAmount(amount), nil
+}
+
+// refundOrder gives money of an order of an owner back: of one that is paid, or that is dead although
+// money was captured for it, whose payment is in review. At a provider that is done later (refundPending);
+// what was paid outside counts as given back at once. Errors: errOrder, order_state, refund_too_large,
+// refund_limit_reached, a refusal that names the lines that are wrong.
+func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order, *refund, error) {
+	t.invalidate()
+	o, p, err := orderAndPayment(t, by, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	refunds, err := t.refundsOf(o.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(refunds) >= maxRefunds {
+		return nil, nil, &refusal{code: codeRefundLimit}
+	}
+	f, err := wishedRefund(o, p, refunds, w)
+	if err != nil {
+		return nil, nil, err
+	}
+	f.Reason, f.Source, f.MadeBy = nilIfEmpty(w.reason), sourceOurs, actor
+	if o.paidOutside() {
+		p = nil
+	}
+	if err := addRefundOf(t, o, p, f); err != nil {
+		return nil, nil, err
+	}
+	if p == nil {
+		return o, f, refundDone(t, o, f, actor)
+	}
+	return o, f, t.lookAt(p.ID)
+}
+
+// wishedRefund makes the refund of an order that is wished. p is the last attempt to pay it, refunds are
+// those that it has.
+func wishedRefund(o *order, p *payment, refunds []refund, w refundWish) (*refund, error) {
+	switch {
+	case o.settled():
+		left, err := refundableOf(o, refunds)
+		if err != nil {
+			return nil, err
+		}
+		return left.wish(w)
+	case !o.dead() || p == nil || p.State != paymentReview || p.Captured == 0:
+		return nil, errOrderState(o, "Nothing was paid that could be given back.")
+	case len(w.lines) > 0:
+		return nil, errOrderState(o, "Refund an amount instead of lines.")
+	}
+	// What was captured for a dead order is no revenue, so there is no VAT in it, and no tip.
+	ours := int64(0)
+	for i := range refunds {
+		if f := &refunds[i]; f.State != refundFailed && valueOr(f.PaymentID, "") == p.ID {
+			ours += f.Amount
+		}
+	}
+	left := max(0, p.Captured-max(ours, p.Refunded))
+	amount := left
+	if w.amount != nil {
+		amount = *w.amount
+	}
+	if amount > left || amount <= 0 {
+		return nil, errRefundTooLarge(left, p.Currency)
+	}
+	return &refund{Amount: amount}, nil
+}
+
+// addRefundOf writes a new refund of an order, which is pending, and counts it. p is the attempt whose
+// money goes back; nil: it was paid outside.
+func addRefundOf(t *tx, o *order, p *payment, f *refund) error {
+	f.ID, f.OrderID, f.State = t.newID("ref"), o.ID, refundPending
+	if f.CreatedAt.IsZero() {
+		f.CreatedAt = t.now
+	}
+	if p != nil {
+		f.PaymentID = &p.ID
+	}
+	if err := countRefund(o, f, 1); err != nil {
+		return err
+	}
+	if err := t.addRefund(f); err != nil {
+		return err
+	}
+	return t.saveOrder(o)
+}
+
+// countRefund adds a refund to what its order says was refunded, or with sign -1 takes it away.
+func countRefund(o *order, f *refund, sign int64) error {
+	lines, err := f.lines()
+	if err != nil {
+		return err
+	}
+	o.Refunded = max(0, o.Refunded+sign*f.Amount)
+	for _, l := range lines {
+		if l.Line < len(o.Lines) {
+			o.Lines[l.Line].Refunded += sign * l.Quantity
+		}
+	}
+	return nil
+}
+
+// addFoundRefund adds a refund that somebody made on the provider's own pages, and returns it. It is
+// pending: refundDone or refundUndone says what came of it. More than is left of the order has no VAT.
+func addFoundRefund(t *tx, o *order, p *payment, r refundReport, actor string) (*refund, error) {
+	f := &refund{Amount: r.amount}
+	if o.settled() {
+		refunds, err := t.refundsOf(o.ID)
+		if err != nil {
+			return nil, err
+		}
+		left, err := refundableOf(o, refunds)
+		if err != nil {
+			return nil, err
+		}
+		f = left.byAmount(min(r.amount, left.amount()))
+		f.Amount = r.amount
+	}
+	f.Source, f.MadeBy = sourceProvider, actor
+	f.ProviderID = nilIfEmpty(r.providerID)
+	if !r.at.IsZero() {
+		f.CreatedAt = newStamp(r.at)
+	}
+	return f, addRefundOf(t, o, p, f)
+}
+
+// refundDone writes that a refund of an order succeeded, with its event. If it did before, it changes
+// nothing.
+func refundDone(t *tx, o *order, f *refund, actor string) error {
+	if f.State == refundSucceeded {
+		return nil
+	}
+	if f.State == refundFailed { // the provider says now that it succeeded after all
+		if err := countRefund(o, f, 1); err != nil {
+			return err
+		}
+	}
+	f.State, f.Failure, f.EndedAt = refundSucceeded, nil, t.now
+	return keepRefund(t, o, f, orderEvent(o, eventOrderRefunded, actor, refundData(o, f)...))
+}
+
+// refundUndone writes that a refund of an order failed, be it after it was done, with its event: what it
+// was to give back is left again. failure says why, "" if that is not known. If it failed before, it
+// changes nothing.
+func refundUndone(t *tx, o *order, f *refund, failure, actor string) error {
+	if f.State == refundFailed {
+		return nil
+	}
+	if err := countRefund(o, f, -1); err != nil {
+		return err
+	}
+	f.State, f.Failure, f.EndedAt = refundFailed, nilIfEmpty(failure), t.now
+	return keepRefund(t, o, f, orderEvent(o, eventOrderRefundFailed, actor,
+		append(refundData(o, f), "reason", failure)...))
+}
+
+// refundData returns the data of the events of a refund.
+func refundData(o *order, f *refund) []string {
+	return []string{"refund_id", f.ID, "amount", strconv.FormatInt(f.Amount, 10), "currency", o.Currency}
+}
+
+// keepRefund writes what came of a refund: the refund, its order, whose state follows the refunds that
+// succeeded unless it is dead, and the event.
+func keepRefund(t *tx, o *order, f *refund, told event) error {
+	if err := t.saveRefund(f); err != nil {
+		return err
+	}
+	refunds, err := t.refundsOf(o.ID)
+	if err != nil {
+		return err
+	}
+	done := int64(0)
+	for i := range refunds {
+		if refunds[i].State == refundSucceeded {
+			done += refunds[i].Amount
+		}
+	}
+	switch {
+	case !o.settled():
+	case done == 0:
+		o.State = orderPaid
+	case done < o.Total:
+		o.State = orderPartRefunded
+	default:
+		o.State = orderRefunded
+	}
+	if err := t.saveOrder(o); err != nil {
+		return err
+	}
+	return t.addEvent(told)
+}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// inShop runs a test with a shop in a bubble.
+func inShop(t *testing.T, f func(s *shop)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(newShop(t)) })
+}
+
+func TestPayment_isAuthorizedAcceptedCapturedAndRefunded(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o := s.place()
+		p := s.start(o.ID)
+		s.states(o.ID, orderOpen, paymentPending)
+		if got := s.takeCalls(); !slices.Equal(got, []string{"POST /v1/checkout/sessions"}) {
+			t.Errorf("beginning asks the provider for %q", got)
+		}
+		s.authorize(p)
+		p = s.settle(p)
+		s.states(o.ID, orderAuthorized, paymentAuthorized)
+		if o = s.order(o.ID); o.AcceptBy.Sub(o.AuthorizedAt.Time) != 30*time.Minute || p.Authorized != o.Total {
+			t.Errorf("to be accepted by %s, authorised %d", o.AcceptBy, p.Authorized)
+		}
+		s.accept(o.ID)
+		s.states(o.ID, orderAccepted, paymentAuthorized)
+		p = s.settle(p)
+		s.states(o.ID, orderPaid, paymentCaptured)
+		if got := s.intent(p).received; got != 4200 || p.Captured != 4200 {
+			t.Errorf("captured %d, and %d in the row", got, p.Captured)
+		}
+		first, second := s.refund(o.ID, 1000), s.refund(o.ID, 1000) // two equal ones are two
+		s.settle(p)
+		s.states(o.ID, orderPartRefunded, paymentPartRefunded)
+		s.refund(o.ID, 0)
+		p = s.settle(p)
+		s.states(o.ID, orderRefunded, paymentRefunded)
+		if n := len(s.intent(p).refunds); n != 3 || p.Refunded != 4200 || first.ID == second.ID {
+			t.Errorf("%d refunds at the provider, %d given back", n, p.Refunded)
+		}
+		s.once(o.ID, eventOrderCreated, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
+		if n := s.events(o.ID)[eventOrderRefunded]; n != 3 {
+			t.Errorf("%d events order.refunded", n)
+		}
+		s.deliver()
+		s.settle(p)
+		if n := s.events(o.ID); n[eventOrderRefunded] != 3 || n[eventOrderPaid] != 1 {
+			t.Errorf("webhooks that come late write events again: %v", n)
+		}
+	})
+}
+
+// notices returns what notices an attempt: the provider's webhook, the guest who comes back, the poller
+// and an operator.
+func (s *shop) noticers(p *payment, post func() int) []func() {
+	other := paymentsOf(s.server) // as of another process
+	return []func(){
+		func() {
+			post()
+			s.engine.settle(context.Background(), p.ID) // as the worker that the webhook wakes
+		},
+		func() { other.settleOrder(context.Background(), p.OrderID) },
+		func() { s.engine.settle(context.Background(), p.ID) },
+		func() { other.settle(context.Background(), p.ID) },
+	}
+}
+
+func TestPayment_noticedByAllAtOnceIsCapturedOnce(t *testing.T) {
+	t.Parallel()
+	const times = 1000
+	inShop(t, func(s *shop) {
+		for i := range times {
+			o := s.place()
+			p := s.start(o.ID)
+			s.authorize(p)
+			posts := s.takeNotices()
+			all := s.noticers(p, posts[0])
+			var together sync.WaitGroup
+			for k := range all { // each begins first in turn
+				together.Go(all[(k+i)%len(all)])
+			}
+			together.Wait()
+			s.states(o.ID, orderAuthorized, paymentAuthorized)
+			s.accept(o.ID)
+			for k := range all {
+				together.Go(all[(k*3+i)%len(all)])
+			}
+			together.Wait()
+			s.states(o.ID, orderPaid, paymentCaptured)
+			s.once(o.ID, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
+			captures := 0
+			for _, call := range s.takeCalls() {
+				if callKind(call) == opCapture {
+					captures++
+				}
+			}
+			operations, err := s.store.operationsOf(p.ID)
+			s.check(err)
+			if captures > 2 || len(operations) != 2 || s.intent(p).received != o.Total {
+				t.Fatalf("%d captures sent, %d operations, %d received", captures, len(operations), s.intent(p).received)
+			}
+			s.takeNotices()
+		}
+	})
+}
+
+func TestPayment_twoGuestsPressAtOnceAndPayOnce(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o := s.place()
+		other := paymentsOf(s.server)
+		urls := make([]string, 6)
+		var together sync.WaitGroup
+		for i := range urls {
+			engine := []*payments{s.engine, other}[i%2]
+			together.Go(func() {
+				var err error
+				if urls[i], err = engine.startAttempt(context.Background(), o.ID, methodCard, "https://x.example"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		together.Wait()
+		for _, url := range urls {
+			if url != urls[0] {
+				t.Errorf("guests are sent to %s and %s", urls[0], url)
+			}
+		}
+		all, err := s.store.paymentsOf(o.ID)
+		s.check(err)
+		if len(all) != 1 || len(s.provider.sessions) != 1 {
+			t.Errorf("%d attempts, %d sessions", len(all), len(s.provider.sessions))
+		}
+	})
+}
+
+// Each call to the provider fails in each way, and all becomes right by itself.
+func TestPayment_survivesEveryFaultOfTheProvider(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{opCreate, "look", opCapture, opRefund, opExpire, opCancel} {
+		for _, fault := range allProviderFaults {
+			t.Run(fmt.Sprintf("%s/%s", kind, fault), func(t *testing.T) {
+				t.Parallel()
+				inShop(t, func(s *shop) {
+					s.fail(kind, fault, fault)
+					s.work()
+					switch kind {
+					case opExpire:
+						s.expiresAtTheProvider()
+					case opCancel:
+						s.isReleased()
+					default:
+						s.isPaidAndRefunded()
+					}
+					if len(s.faults[kind]) != 0 {
+						t.Errorf("%s was not asked often enough for its faults", kind)
+					}
+				})
+			})
+		}
+	}
+}
+
+// await waits until the order and its last attempt have these states, for at most an hour.
+func (s *shop) await(orderID, order, attempt string) *payment {
+	s.t.Helper()
+	for range 3600 {
+		if o := s.order(orderID); o.State == order && s.attempt(orderID).State == attempt {
+			return s.attempt(orderID)
+		}
+		time.Sleep(time.Second)
+	}
+	s.states(orderID, order, attempt)
+	return nil
+}
+
+// begin begins to pay an order as a guest does who presses the button again until it works.
+func (s *shop) begin(orderID string) *payment {
+	s.t.Helper()
+	for range 20 {
+		url, err := s.engine.startAttempt(s.t.Context(), orderID, methodCard, siteOrigin+"/return")
+		if err == nil && url == valueOr(s.attempt(orderID).URL, "-") {
+			return s.attempt(orderID)
+		}
+		time.Sleep(5 * time.Second)
+	}
+	s.t.Fatal("the guest can't pay")
+	return nil
+}
+
+func (s *shop) isPaidAndRefunded() {
+	s.t.Helper()
+	o := s.place(func(o *order) { o.Tip = 1 })
+	p := s.begin(o.ID)
+	s.authorize(p)
+	s.await(o.ID, orderAuthorized, paymentAuthorized)
+	s.accept(o.ID)
+	s.await(o.ID, orderPaid, paymentCaptured)
+	s.refund(o.ID, 700)
+	s.await(o.ID, orderPartRefunded, paymentPartRefunded)
+	s.refund(o.ID, 0)
+	p = s.await(o.ID, orderRefunded, paymentRefunded)
+	if got := s.intent(p); got.received != o.Total || len(got.refunds) != 2 {
+		s.t.Errorf("received %d, %d refunds; want %d and 2", got.received, len(got.refunds), o.Total)
+	}
+	live := 0
+	for _, session := range s.provider.sessions {
+		if session.intent != nil || session.status == "open" {
+			live++
+		}
+	}
+	if live != 1 {
+		s.t.Errorf("%d sessions in which the guest has paid, or can", live)
+	}
+	s.once(o.ID, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
+	if n := s.events(o.ID)[eventOrderRefunded]; n != 2 {
+		s.t.Errorf("%d events order.refunded", n)
+	}
+}
+
+func (s *shop) expiresAtTheProvider() {
+	s.t.Helper()
+	o := s.place()
+	p := s.begin(o.ID)
+	s.change(func(t *tx) error { _, err := cancelOrder(t, anyAccount, o.ID, actorCommand); return err })
+	p = s.await(o.ID, orderCancelled, paymentExpired)
+	if status := s.provider.session(*p.SessionID).status; status != "expired" {
+		s.t.Errorf("the session is %s", status)
+	}
+	s.once(o.ID, eventOrderCancelled)
+}
+
+func (s *shop) isReleased() {
+	s.t.Helper()
+	o := s.place()
+	p := s.begin(o.ID)
+	s.authorize(p)
+	s.await(o.ID, orderAuthorized, paymentAuthorized)
+	s.change(func(t *tx) error { _, err := rejectOrder(t, anyAccount, o.ID, actorCommand); return err })
+	p = s.await(o.ID, orderCancelled, paymentCancelled)
+	if got := s.intent(p); got.status != "canceled" || got.received != 0 {
+		s.t.Errorf("the provider's payment is %s, %d received", got.status, got.received)
+	}
+	s.once(o.ID, eventOrderCancelled)
+}

@@ -1,0 +1,540 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A vippsFake is a Vipps MobilePay over HTTP that keeps state, as its description and its guides say: access
+// tokens, payments with their amounts and events, idempotency keys, and webhooks. It is one merchant's.
+type vippsFake struct {
+	t       testing.TB
+	server  *httptest.Server
+	secrets connectionSecrets // of the merchant; requests with others are refused
+
+	mu        sync.Mutex
+	now       func() time.Time
+	tokens    map[string]time.Time // until when each is accepted
+	payments  map[string]*vippsFakePayment
+	answers   map[string]vippsFakeAnswer // by idempotency key
+	webhooks  map[string]*vippsFakeWebhook
+	queue     []vippsFakeNotice // that webhooks are still to be sent, in order
+	requests  []vippsFakeRequest
+	meddle    func(r vippsFakeRequest, acted bool) *vippsTrouble
+	number    int  // of what was made so far, for ids
+	described bool // events have the member paymentAction, which the description requires and Vipps lacks
+}
+
+// A vippsFakePayment is one payment.
+type vippsFakePayment struct {
+	reference, psp, state, currency, redirect string
+	returnURL, description                    string
+	amount, authorized, captured              int64
+	cancelled, refunded                       int64
+	createdAt, capturedAt                     time.Time
+	events                                    []map[string]any
+}
+
+// A vippsFakeAnswer is what was answered under an idempotency key.
+type vippsFakeAnswer struct {
+	request string
+	status  int
+	body    any
+}
+
+type vippsFakeWebhook struct {
+	id, url, secret string
+	events          []string
+}
+
+// A vippsFakeNotice is an event that a webhook is to be sent.
+type vippsFakeNotice struct {
+	webhook string
+	body    []byte
+}
+
+// A vippsFakeRequest is a request that came.
+type vippsFakeRequest struct {
+	method, path, key string
+	header            http.Header
+	body              []byte
+}
+
+// A vippsTrouble is what goes wrong with a request.
+type vippsTrouble struct {
+	status int         // of an answer in the place of the right one
+	header http.Header // of that answer
+	body   string      // of that answer
+	reset  bool        // the connection is reset
+	hang   bool        // there is no answer until the caller has gone
+}
+
+// newVippsFake serves a fake until the test ends. now is its clock.
+func newVippsFake(t testing.TB, now func() time.Time) *vippsFake {
+	f := &vippsFake{t: t, now: now, tokens: map[string]time.Time{}, payments: map[string]*vippsFakePayment{},
+		answers: map[string]vippsFakeAnswer{}, webhooks: map[string]*vippsFakeWebhook{},
+		secrets: connectionSecrets{ClientID: "fb492b5e-7907-4d83-ba20-c7fb60ca35de", ClientSecret: "Y8Kteew6GE2ZmeycEt6egg==",
+			SubscriptionKey: "0f14ebcab0ec4b29ae0cb90d91b4a84a", MerchantSerial: "123456"}}
+	f.server = httptest.NewServer(f)
+	t.Cleanup(f.server.Close)
+	return f
+}
+
+// ServeHTTP answers a request, after and before whatever goes wrong with it.
+func (f *vippsFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	request := vippsFakeRequest{r.Method, r.URL.Path, r.Header.Get("Idempotency-Key"), r.Header, body}
+	f.mu.Lock()
+	f.requests = append(f.requests, request)
+	meddle := f.meddle
+	f.mu.Unlock()
+	strikes := func(acted bool) bool {
+		if meddle == nil {
+			return false
+		}
+		trouble := meddle(request, acted)
+		if trouble != nil {
+			trouble.strike(w, r)
+		}
+		return trouble != nil
+	}
+	if strikes(false) {
+		return
+	}
+	f.mu.Lock()
+	status, answer := f.act(request)
+	f.mu.Unlock()
+	if strikes(true) {
+		return
+	}
+	if status >= 400 || strings.HasPrefix(r.URL.Path, "/epayment/") && r.Method == "POST" && status == 200 {
+		w.Header().Set("Content-Type", "application/problem+json") // so says the description, of adjustments too
+	} else {
+		w.Header().Set("Content-Type", "application/json")
+	}
+	w.WriteHeader(status)
+	if answer != nil {
+		json.NewEncoder(w).Encode(answer)
+	}
+}
+
+// strike makes the trouble.
+func (trouble *vippsTrouble) strike(w http.ResponseWriter, r *http.Request) {
+	if trouble.hang {
+		<-r.Context().Done()
+		return
+	}
+	if trouble.reset {
+		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
+			conn.(*net.TCPConn).SetLinger(0)
+			conn.Close()
+		}
+		return
+	}
+	for name, values := range trouble.header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(trouble.status)
+	io.WriteString(w, trouble.body)
+}
+
+// A vippsRefused is a problem that the fake answers with.
+func vippsRefused(status int, kind string) (int, any) {
+	return status, map[string]any{"type": "https://developer.vippsmobilepay.com/docs/APIs/epayment-api/errors#" + kind,
+		"title": "Not possible", "detail": "The customer Ola Nordmann can't have that.", "status": status, "traceId": "00-4bf9"}
+}
+
+// act does what a request asks for. The caller holds f.mu.
+func (f *vippsFake) act(r vippsFakeRequest) (int, any) {
+	if r.header.Get("Ocp-Apim-Subscription-Key") != f.secrets.SubscriptionKey {
+		return vippsRefused(401, "subscription-key")
+	}
+	if r.method == "POST" && r.path == "/accesstoken/get" {
+		return f.giveToken(r)
+	}
+	token, bearer := strings.CutPrefix(r.header.Get("Authorization"), "Bearer ")
+	until, known := f.tokens[token]
+	if !bearer || !known || !f.now().Before(until) {
+		return vippsRefused(401, "unauthorized")
+	}
+	if r.header.Get("Merchant-Serial-Number") != f.secrets.MerchantSerial {
+		return vippsRefused(403, "merchant-not-allowed")
+	}
+	if webhook, ok := strings.CutPrefix(r.path, "/webhooks/v1/webhooks"); ok {
+		return f.webhookCall(r, strings.TrimPrefix(webhook, "/"))
+	}
+	rest, ok := strings.CutPrefix(r.path, "/epayment/v1/payments")
+	reference, action, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+	switch {
+	case ok && r.method == "POST":
+		for _, name := range []string{"Name", "Version", "Plugin-Name", "Plugin-Version"} {
+			if text := r.header.Get("Vipps-System-" + name); text == "" || len(text) > 30 {
+				return vippsRefused(400, "system-header")
+			}
+		}
+		return f.once(r, reference, action)
+	case ok && r.method == "GET":
+		p := f.payment(reference)
+		if p == nil {
+			return vippsRefused(404, "not-found")
+		}
+		if action == "events" {
+			return 200, p.events
+		}
+		return 200, p.shown()
+	}
+	return vippsRefused(404, "no-such-path")
+}
+
+// giveToken answers with an access token that lasts an hour, as in the test environment.
+func (f *vippsFake) giveToken(r vippsFakeRequest) (int, any) {
+	if r.header.Get("client_id") != f.secrets.ClientID || r.header.Get("client_secret") != f.secrets.ClientSecret {
+		return 401, map[string]any{"error": "invalid_client", "error_description": "AADSTS7000215"}
+	}
+	token, until := f.newID("token"), f.now().Add(time.Hour)
+	f.tokens[token] = until
+	return 200, map[string]any{"token_type": "Bearer", "expires_in": "3600", "ext_expires_in": "3600",
+		"expires_on": strconv.FormatInt(until.Unix(), 10), "not_before": "0", "resource": "00000002-0000-0000-c000-000000000000",
+		"access_token": token}
+}
+
+func (f *vippsFake) newID(kind string) string {
+	f.number++
+	return fmt.Sprintf("%s-%06d", kind, f.number)
+}
+
+// once does what is asked for once for an idempotency key, and answers the same again under that key. What
+// was refused may be tried again.
+func (f *vippsFake) once(r vippsFakeRequest, reference, action string) (int, any) {
+	if r.key == "" || len(r.key) > 50 {
+		return vippsRefused(400, "idempotency-key")
+	}
+	request := r.path + "\n" + string(r.body)
+	if before, ok := f.answers[r.key]; ok {
+		if before.request != request {
+			return vippsRefused(409, "idempotency-key-reused")
+		}
+		return before.status, before.body
+	}
+	var status int
+	var body any
+	if reference == "" {
+		status, body = f.create(r)
+	} else {
+		status, body = f.adjust(r, reference, action)
+	}
+	if status < 300 {
+		f.answers[r.key] = vippsFakeAnswer{request, status, body}
+	}
+	return status, body
+}
+
+var vippsFakeReference = regexp.MustCompile(`^[a-zA-Z0-9-]{8,50}$`)
+
+// vippsFakeLeast are the smallest amounts that can be paid.
+var vippsFakeLeast = map[string]int64{"NOK": 100, "DKK": 1, "EUR": 1}
+
+func (f *vippsFake) create(r vippsFakeRequest) (int, any) {
+	var asked struct {
+		Amount                         vippsMoney
+		PaymentMethod                  struct{ Type string }
+		Reference, UserFlow, ReturnURL string
+		PaymentDescription             string
+	}
+	if json.Unmarshal(r.body, &asked) != nil {
+		return vippsRefused(400, "not-json")
+	}
+	least, known := vippsFakeLeast[asked.Amount.Currency]
+	back, err := url.Parse(asked.ReturnURL)
+	switch {
+	case !known || asked.Amount.Value < least || asked.Amount.Value > 65_000_000:
+		return vippsRefused(400, "amount")
+	case !vippsFakeReference.MatchString(asked.Reference):
+		return vippsRefused(400, "reference")
+	case asked.PaymentMethod.Type != "WALLET" || asked.UserFlow != "WEB_REDIRECT":
+		return vippsRefused(400, "user-flow")
+	case err != nil || back.Scheme != "https" && back.Hostname() != "127.0.0.1":
+		return vippsRefused(400, "return-url")
+	case len(asked.PaymentDescription) < 3 || len(asked.PaymentDescription) > 100:
+		return vippsRefused(400, "description")
+	case f.payments[asked.Reference] != nil:
+		return vippsRefused(409, "reference-not-unique")
+	}
+	p := &vippsFakePayment{reference: asked.Reference, psp: f.newID("psp"), state: "CREATED",
+		currency: asked.Amount.Currency, amount: asked.Amount.Value, returnURL: asked.ReturnURL,
+		description: asked.PaymentDescription, createdAt: f.now(),
+		redirect: f.server.URL + "/landing?token=" + asked.Reference}
+	f.payments[p.reference] = p
+	f.record(p, "CREATED", p.amount, r.key)
+	return 201, map[string]any{"reference": p.reference, "redirectUrl": p.redirect}
+}
+
+// payment returns a payment as it is now, or nil. One that nobody has paid for ten minutes has expired.
+func (f *vippsFake) payment(reference string) *vippsFakePayment {
+	p := f.payments[reference]
+	if p != nil && p.state == "CREATED" && !f.now().Before(p.createdAt.Add(10*time.Minute)) {
+		p.state = "EXPIRED"
+		f.record(p, "EXPIRED", p.amount, "")
+	}
+	return p
+}
+
+// adjust captures, cancels or gives back.
+func (f *vippsFake) adjust(r vippsFakeRequest, reference, action string) (int, any) {
+	p := f.payment(reference)
+	if p == nil {
+		return vippsRefused(404, "not-found")
+	}
+	var asked struct{ ModificationAmount vippsMoney }
+	amount := &asked.ModificationAmount
+	if action != "cancel" {
+		if json.Unmarshal(r.body, &asked) != nil || amount.Currency != p.currency || amount.Value <= 0 {
+			return vippsRefused(400, "amount")
+		}
+	}
+	left := p.authorized - p.captured - p.cancelled
+	switch {
+	case action == "cancel" && p.state == "CREATED":
+		p.state = "TERMINATED"
+		f.record(p, "TERMINATED", p.amount, r.key)
+	case p.state != "AUTHORIZED":
+		return vippsRefused(400, "state")
+	case action == "cancel":
+		if left == 0 {
+			return vippsRefused(400, "nothing-to-cancel")
+		}
+		p.cancelled += left
+		f.record(p, "CANCELLED", left, r.key)
+	case action == "capture":
+		if amount.Value > left {
+			return vippsRefused(400, "capture-too-large")
+		}
+		p.captured, p.capturedAt = p.captured+amount.Value, f.now()
+		f.record(p, "CAPTURED", amount.Value, r.key)
+	case action == "refund":
+		if amount.Value > p.captured-p.refunded || f.now().After(p.capturedAt.AddDate(0, 0, 365)) {
+			return vippsRefused(400, "refund-too-large")
+		}
+		p.refunded += amount.Value
+		f.record(p, "REFUNDED", amount.Value, r.key)
+	default:
+		return vippsRefused(404, "no-such-path")
+	}
+	shown := p.shown()
+	shown["pspReference"] = p.events[len(p.events)-1]["pspReference"]
+	return 200, map[string]any{"amount": shown["amount"], "state": shown["state"], "aggregate": shown["aggregate"],
+		"pspReference": shown["pspReference"], "reference": shown["reference"]}
+}
+
+// shown is a payment as it is read.
+func (p *vippsFakePayment) shown() map[string]any {
+	in := func(value int64) vippsMoney { return vippsMoney{p.currency, value} }
+	shown := map[string]any{"reference": p.reference, "pspReference": p.psp, "state": p.state, "amount": in(p.amount),
+		"aggregate": map[string]vippsMoney{"authorizedAmount": in(p.authorized), "capturedAmount": in(p.captured),
+			"cancelledAmount": in(p.cancelled), "refundedAmount": in(p.refunded)},
+		"paymentMethod": map[string]string{"type": "WALLET"}, "profile": map[string]string{}}
+	if p.state == "CREATED" {
+		shown["redirectUrl"] = p.redirect
+	}
+	return shown
+}
+
+// record writes what was done to a payment, and queues it for the webhooks.
+func (f *vippsFake) record(p *vippsFakePayment, name string, amount int64, key string) {
+	e := map[string]any{"reference": p.reference, "pspReference": f.newID("event"), "name": name,
+		"amount": vippsMoney{p.currency, amount}, "timestamp": f.now().UTC().Format(time.RFC3339Nano),
+		"idempotencyKey": key, "success": true}
+	if key == "" {
+		e["idempotencyKey"] = nil
+	}
+	notice := map[string]any{"msn": f.secrets.MerchantSerial}
+	for name, value := range e {
+		notice[name] = value
+	}
+	if f.described {
+		e["paymentAction"] = name
+	}
+	p.events = append(p.events, e)
+	body, err := json.Marshal(notice)
+	if err != nil {
+		f.t.Error(err)
+	}
+	for _, w := range f.webhooks {
+		if slices.Contains(w.events, "epayments.payment."+strings.ToLower(name)+".v1") {
+			f.queue = append(f.queue, vippsFakeNotice{w.id, body})
+		}
+	}
+}
+
+// webhookCall registers, lists and removes webhooks.
+func (f *vippsFake) webhookCall(r vippsFakeRequest, id string) (int, any) {
+	switch {
+	case r.method == "POST" && id == "":
+		var asked struct {
+			URL    string
+			Events []string
+		}
+		if json.Unmarshal(r.body, &asked) != nil || asked.URL == "" || len(asked.Events) == 0 {
+			return vippsRefused(400, "webhook")
+		}
+		id := f.newID("webhook")
+		f.webhooks[id] = &vippsFakeWebhook{id, asked.URL, "c2VjcmV0+" + id + "==", asked.Events}
+		return 201, map[string]any{"id": id, "secret": f.webhooks[id].secret}
+	case r.method == "GET" && id == "":
+		list := []map[string]any{}
+		for _, w := range f.webhooks {
+			list = append(list, map[string]any{"id": w.id, "url": w.url, "events": w.events})
+		}
+		return 200, map[string]any{"webhooks": list}
+	case r.method == "DELETE" && f.webhooks[id] != nil:
+		delete(f.webhooks, id)
+		return 204, nil
+	}
+	return vippsRefused(404, "not-found")
+}
+
+// deliver posts the queued notices in order, and stops at one that is not answered with 2xx, which stays. It
+// returns how many were taken. do sends a request, as http.DefaultClient.Do.
+func (f *vippsFake) deliver(do func(*http.Request) (*http.Response, error)) (taken int) {
+	f.t.Helper()
+	for {
+		r := f.nextNotice()
+		if r == nil {
+			return taken
+		}
+		resp, err := do(r)
+		if err != nil {
+			return taken
+		}
+		resp.Body.Close()
+		if resp.StatusCode/100 != 2 {
+			return taken
+		}
+		taken++
+		f.mu.Lock()
+		f.queue = f.queue[1:]
+		f.mu.Unlock()
+	}
+}
+
+// nextNotice returns the signed request of the first notice of the queue; nil: there is none.
+func (f *vippsFake) nextNotice() *http.Request {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.queue) > 0 && f.webhooks[f.queue[0].webhook] == nil {
+		f.queue = f.queue[1:]
+	}
+	if len(f.queue) == 0 {
+		return nil
+	}
+	w := f.webhooks[f.queue[0].webhook]
+	r, err := http.NewRequest("POST", w.url, bytes.NewReader(f.queue[0].body))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	date := f.now().UTC().Format(http.TimeFormat)
+	signed := signVipps(w.secret, w.url, date, f.queue[0].body)
+	r.Header = http.Header{"Content-Type": {"application/json"}, "X-Ms-Date": {date},
+		"X-Ms-Content-Sha256": {signed.hash}, "Authorization": {signed.authorization}}
+	return r
+}
+
+// on changes the payment of an attempt. f.mu is held meanwhile.
+func (f *vippsFake) on(paymentID string, change func(*vippsFakePayment)) {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.payment(vippsReference(paymentID))
+	if p == nil {
+		f.t.Fatalf("no payment %s", paymentID)
+	}
+	change(p)
+}
+
+// approve has the guest pay.
+func (f *vippsFake) approve(paymentID string) {
+	f.t.Helper()
+	f.on(paymentID, func(p *vippsFakePayment) {
+		if p.state != "CREATED" {
+			f.t.Fatalf("the payment is %s", p.state)
+		}
+		p.state, p.authorized = "AUTHORIZED", p.amount
+		f.record(p, "AUTHORIZED", p.amount, "")
+	})
+}
+
+// abort has the guest decline.
+func (f *vippsFake) abort(paymentID string) {
+	f.t.Helper()
+	f.on(paymentID, func(p *vippsFakePayment) {
+		p.state = "ABORTED"
+		f.record(p, "ABORTED", p.amount, "")
+	})
+}
+
+// portalRefund has somebody give money back in Vipps' portal, under a key that is not ours.
+func (f *vippsFake) portalRefund(paymentID string, amount int64) {
+	f.t.Helper()
+	f.on(paymentID, func(p *vippsFakePayment) {
+		if amount > p.captured-p.refunded {
+			f.t.Fatalf("%d can't be given back", amount)
+		}
+		p.refunded += amount
+		f.record(p, "REFUNDED", amount, f.newID("portal"))
+	})
+}
+
+// portalCapture has somebody capture money in Vipps' portal.
+func (f *vippsFake) portalCapture(paymentID string, amount int64) {
+	f.t.Helper()
+	f.on(paymentID, func(p *vippsFakePayment) {
+		if amount > p.authorized-p.captured-p.cancelled {
+			f.t.Fatalf("%d can't be captured", amount)
+		}
+		p.captured, p.capturedAt = p.captured+amount, f.now()
+		f.record(p, "CAPTURED", amount, "")
+	})
+}
+
+// strikes sets what goes wrong with requests from now on; nil: nothing.
+func (f *vippsFake) strikes(meddle func(r vippsFakeRequest, acted bool) *vippsTrouble) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.meddle = meddle
+}
+
+// forgetTokens has every access token refused that was given so far.
+func (f *vippsFake) forgetTokens() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.tokens)
+}
+
+// came returns how many requests came to a path.
+func (f *vippsFake) came(method, path string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.requests {
+		if r.method == method && r.path == path {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,3 @@
+package main
+
+func unsealableConnections(q *queries, keys *keyring) ([]string, error) { return nil, nil }
