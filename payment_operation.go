@@ -185,10 +185,24 @@ func (p *payments) takeOver(
 		if err := setConnectionRefused(t, conn.paymentConnection, false); err != nil {
 			return err
 		}
-		op, call, err = s.save(p.keys(), before.State != s.payment.State)
+		if op, call, err = s.save(p.keys(), before.State != s.payment.State); err == nil {
+			p.logTrouble(&before, s.payment)
+		}
 		return err
 	})
 	return op, call, err
+}
+
+// logTrouble logs that somebody has to look at an attempt, when that is new.
+func (p *payments) logTrouble(before, after *payment) {
+	if after.Warned && !before.Warned {
+		p.log.Warn("an authorisation lapses soon: capture or cancel it", "order", after.OrderID,
+			"payment", after.ID, "at", after.CaptureBefore.String())
+	}
+	if after.State == paymentReview && before.State != paymentReview {
+		p.log.Warn("a payment is in review: look at it", "order", after.OrderID, "payment", after.ID,
+			"reason", valueOr(after.Reason, ""))
+	}
 }
 
 // setConnectionRefused notes whether a provider refuses a connection's keys, and tells of a change.
