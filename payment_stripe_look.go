@@ -17,10 +17,10 @@ import (
 
 const (
 	// The pages of lists are small enough for outbound to read them whole: a session has some 4 KB, and a
-	// dispute may have long texts.
+	// dispute may have long texts of evidence. A charge seldom has two disputes.
 	stripeSessionsPage = 10
 	stripeRefundsPage  = 20
-	stripeDisputesPage = 3
+	stripeDisputesPage = 1
 	maxStripePages     = 50
 
 	// An attempt whose session is not known was asked for at most keysLast after it was made.
