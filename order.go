@@ -446,7 +446,14 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 	}
 	sameCurrency := p.Currency == o.Currency
 	switch {
-	case o.dead() && sameCurrency && p.Captured == o.Total && p.Refunded == 0 && o.Refunded == 0:
+	case o.dead() && sameCurrency && p.Captured == o.Total && p.Refunded == 0:
+		refunds, err := t.refundsOf(o.ID)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(refunds, func(f refund) bool { return f.State != refundFailed }) {
+			return errOrderState(o, "Some of what was captured is being given back: refund the rest.")
+		}
 		if err := t.setPaymentState(p.ID, paymentCaptured); err != nil {
 			return err
 		}

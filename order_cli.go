@@ -13,6 +13,8 @@ var (
 		help: "units of lines, whose numbers 'widgetd order show' prints: 0:1,2:3"}
 	optAmount = option{name: "amount", value: "AMOUNT",
 		help: "how much to give back, as 12.50; without it and -lines, all that is left"}
+	optPayment = option{name: "payment", value: "ID",
+		help: "give back money of this payment, which is in review since it pays nothing"}
 	optOrderState = option{name: "state", value: "STATE", help: "show only orders in this state, as authorized"}
 	optReference  = option{name: "reference", value: "TEXT",
 		help: "show only the order with this reference"}
@@ -35,6 +37,7 @@ var orderCommands = []command{
 	{"order refund", "ID", "give money of an order back: all that is left, lines or an amount", []option{
 		optLines.says("give back these units of lines: 0:1,2:3"),
 		optAmount,
+		optPayment,
 		optReason.says("why, for people, at most 200 characters"),
 	}, 1, orderRefund},
 	{"order settle", "ID", "have the running service ask the provider now how the payments of an order stand",
@@ -49,7 +52,8 @@ func orderStep(err error) error {
 	case errors.Is(err, errOrder):
 		return errors.New("not found: 'widgetd order list' prints what there is")
 	case errors.As(err, &ref) && ref.code == codeValidation && len(ref.fields) > 0:
-		return usageError("-lines: " + ref.fields[0].Detail)
+		name, _, _ := strings.Cut(strings.TrimPrefix(ref.fields[0].Pointer, "#/"), "/")
+		return usageError("-" + strings.TrimSuffix(name, "_id") + ": " + ref.fields[0].Detail)
 	case errors.As(err, &ref) && ref.code.status < 500:
 		return errors.New(ref.text())
 	}
@@ -228,6 +232,9 @@ func (e *env) refundWish() (w refundWish, err error) {
 	}
 	if len(w.lines) > 0 && w.amount != nil {
 		return w, usageError("give -lines or -amount, not both")
+	}
+	if w.paymentID, err = e.filterID("payment", "pay"); err != nil {
+		return w, err
 	}
 	w.reason, err = e.text("reason", maxOrderText)
 	return w, err

@@ -489,6 +489,7 @@ func (q *refundRequest) read(in *input) {
 	if in.has("lines") && in.has("amount") {
 		in.wrong("lines", "conflict", "Give back lines or an amount, not both.")
 	}
+	q.wish.paymentID = in.text("payment_id", optional, maxNameLength, isID("pay"))
 	q.wish.reason = in.text("reason", optional, maxOrderText, nil)
 }
 

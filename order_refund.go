@@ -2,13 +2,16 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 )
 
 // Refunds (contract, section 11). What an order's column refunded counts are refunds that are pending or
-// succeeded, from when they are asked for; the order's state follows those that succeeded. Each keeps the
+// succeeded, from when they are asked for; the order's state follows those that succeeded. Refunds of money
+// that was captured but pays nothing, as the order is dead or was paid otherwise, count for neither. Each
+// refund keeps the
 // VAT and the tip in it, so that all of an order's refunds together give back exactly its VAT and its tip.
 
 // A refundLine is what a refund gives back of one line of its order.
@@ -20,9 +23,10 @@ type refundLine struct {
 
 // A refundWish says what is to be given back: some lines, or an amount, or with neither all that is left.
 type refundWish struct {
-	lines  []lineQuantity
-	amount *int64
-	reason string
+	lines     []lineQuantity
+	amount    *int64
+	paymentID string // of which attempt the money goes back, where it pays nothing; "": of the last one
+	reason    string
 }
 
 // errRefundTooLarge returns the refusal of a refund of which less can be given back.
@@ -47,7 +51,7 @@ func refundableOf(o *order, refunds []refund) (*refundable, error) {
 	left := &refundable{order: o, vat: slices.Clone(o.VAT), tip: o.Tip, lines: map[int]int64{}}
 	for i := range refunds {
 		f := &refunds[i]
-		if f.State == refundFailed {
+		if f.State == refundFailed || !o.paidWith(f.PaymentID) {
 			continue
 		}
 		left.tip -= f.Tip
@@ -172,13 +176,27 @@ func (left *refundable) wish(w refundWish) (*refund, error) {
 	return left.byAmount(amount), nil
 }
 
-// refundOrder gives money of an order of an owner back: of one that is paid, or that is dead although
-// money was captured for it, whose payment is in review. At a provider that is done later (refundPending);
+// paidWith reports whether an attempt has paid the order; nil: whether it was paid without one.
+func (o *order) paidWith(paymentID *string) bool {
+	if paymentID == nil || o.paidOutside() {
+		return paymentID == nil && o.settled()
+	}
+	return o.settled() && valueOr(o.PaymentID, "") == *paymentID
+}
+
+// refundOrder gives money of an order of an owner back: of one that is paid, or money that was captured
+// but pays nothing, as the order is dead or was paid otherwise, whose attempt is in review. At a provider that is done later (refundPending);
 // what was paid outside counts as given back at once. Errors: errOrder, order_state, refund_too_large,
 // refund_limit_reached, a refusal that names the lines that are wrong.
 func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order, *refund, error) {
 	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
+	if err == nil && o.paidOutside() {
+		p = nil
+	}
+	if err == nil && w.paymentID != "" {
+		p, err = attemptOf(t, o, w.paymentID)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -194,9 +212,6 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 		return nil, nil, err
 	}
 	f.Reason, f.Source, f.MadeBy = nilIfEmpty(w.reason), sourceOurs, actor
-	if o.paidOutside() {
-		p = nil
-	}
 	if err := addRefundOf(t, o, p, f); err != nil {
 		return nil, nil, err
 	}
@@ -206,22 +221,35 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 	return o, f, t.lookAt(p.ID)
 }
 
-// wishedRefund makes the refund of an order that is wished. p is the last attempt to pay it, refunds are
-// those that it has.
+// attemptOf returns an attempt to pay an order. Errors: a refusal of payment_id.
+func attemptOf(t *tx, o *order, id string) (*payment, error) {
+	p, err := t.payment(id)
+	if errors.Is(err, errNotFound) || err == nil && p.OrderID != o.ID {
+		return nil, errMember("payment_id", "unknown_value", "The order has no such payment.")
+	}
+	return p, err
+}
+
+// wishedRefund makes the refund of an order that is wished. p is the attempt whose money goes back, nil if
+// it was paid outside, and refunds are those that the order has.
 func wishedRefund(o *order, p *payment, refunds []refund, w refundWish) (*refund, error) {
+	var paymentID *string
+	if p != nil {
+		paymentID = &p.ID
+	}
 	switch {
-	case o.settled():
+	case o.paidWith(paymentID):
 		left, err := refundableOf(o, refunds)
 		if err != nil {
 			return nil, err
 		}
 		return left.wish(w)
-	case !o.dead() || p == nil || p.State != paymentReview || p.Captured == 0:
+	case !o.dead() && !o.settled() || p == nil || p.State != paymentReview || p.Captured == 0:
 		return nil, errOrderState(o, "Nothing was paid that could be given back.")
 	case len(w.lines) > 0:
 		return nil, errOrderState(o, "Refund an amount instead of lines.")
 	}
-	// What was captured for a dead order is no revenue, so there is no VAT in it, and no tip.
+	// What was captured but pays nothing is no revenue, so there is no VAT in it, and no tip.
 	ours := int64(0)
 	for i := range refunds {
 		if f := &refunds[i]; f.State != refundFailed && valueOr(f.PaymentID, "") == p.ID {
@@ -258,8 +286,12 @@ func addRefundOf(t *tx, o *order, p *payment, f *refund) error {
 	return t.saveOrder(o)
 }
 
-// countRefund adds a refund to what its order says was refunded, or with sign -1 takes it away.
+// countRefund adds a refund to what its order says was refunded, or with sign -1 takes it away. Money that
+// pays nothing is not counted.
 func countRefund(o *order, f *refund, sign int64) error {
+	if !o.paidWith(f.PaymentID) {
+		return nil
+	}
 	lines, err := f.lines()
 	if err != nil {
 		return err
@@ -277,7 +309,7 @@ func countRefund(o *order, f *refund, sign int64) error {
 // pending: refundDone or refundUndone says what came of it. More than is left of the order has no VAT.
 func addFoundRefund(t *tx, o *order, p *payment, r refundReport, actor string) (*refund, error) {
 	f := &refund{Amount: r.amount}
-	if o.settled() {
+	if o.paidWith(&p.ID) {
 		refunds, err := t.refundsOf(o.ID)
 		if err != nil {
 			return nil, err
@@ -344,7 +376,7 @@ func keepRefund(t *tx, o *order, f *refund, told event) error {
 	}
 	done := int64(0)
 	for i := range refunds {
-		if refunds[i].State == refundSucceeded {
+		if refunds[i].State == refundSucceeded && o.paidWith(refunds[i].PaymentID) {
 			done += refunds[i].Amount
 		}
 	}
