@@ -407,7 +407,7 @@ func TestPayPage_fitsATelephone(t *testing.T) {
 	g := newGuestService(t, withoutAddressLimits)
 	base := g.atItsBase()
 	large := func(o *order) {
-		o.Lines[0].UnitAmount, o.Total, o.VAT = 1_234_567, 2_472_444, []vatSum{{260, 2_468_724, 62_560}, {810, 2100, 157}}
+		o.Lines[0].UnitAmount, o.Total, o.VAT = 1_234_567, 2_471_144, []vatSum{{260, 2_468_824, 62_562}, {810, 2100, 157}}
 	}
 	open := g.lunch(large)
 	paid := g.lunch(large, func(o *order) { o.State, o.Method, o.PaidAt = orderPaid, ptr(methodCard), o.CreatedAt })
