@@ -165,8 +165,10 @@ func FuzzBaseURL(f *testing.F) {
 type filled struct {
 	*service
 	license, device, widget string
-	webhook, delivery       string // enabled, and of a lead's event
-	another                 string // account
+	webhook, delivery       string            // enabled, and of a lead's event
+	order                   string            // paid, by card
+	orders                  map[string]string // one in each other state, and "outside": paid so
+	another                 string            // account
 }
 
 const filledEmail = "ada@example.com"
@@ -179,6 +181,14 @@ func newFilled(t *testing.T) *filled {
 	f.license, f.device = id, f.activate(key, "a").is(200).text("device", "id")
 	f.post("/widget/leads", `{"type":"newsletter","email":"`+filledEmail+`"}`).is(200)
 	f.post("/widget/events", `{"widget":"`+f.widget+`","events":[{"type":"view","page":"/lunch"},{"type":"click","item":"soup"}]}`, "Origin: "+siteOrigin).is(204)
+	f.order, f.orders = f.orderIn(orderPaid).ID, map[string]string{"outside": f.orderIn(orderOpen).ID}
+	for _, state := range []string{orderOpen, orderAuthorized, orderAccepted} {
+		f.orders[state] = f.orderIn(state).ID
+	}
+	f.change(func(t *tx) error {
+		_, err := payOutside(t, anyAccount, f.orders["outside"], methodCash, stamp{}, anActor)
+		return err
+	})
 	f.webhook = f.addWebhook(f.account, "lead.created")
 	f.delivery = f.addDelivery(f.webhook, f.count(`SELECT seq FROM events WHERE type = 'lead.created'`), ptr(500))
 	return f
@@ -232,6 +242,43 @@ var ownerVerbs = map[string]ownerVerb{
 	"queries.events": func(_ *filled, t *tx, o owner) (int, error) {
 		return rowsOfPage(t.events(eventFilter{owner: o}, "", 10))
 	},
+	"queries.order": func(f *filled, t *tx, o owner) (int, error) { return oneOrder(t.order(o, f.order)) },
+	"queries.orders": func(_ *filled, t *tx, o owner) (int, error) {
+		return rowsOfPage(t.orders(orderFilter{owner: o}, "", 10))
+	},
+	"orderAndPayment": func(f *filled, t *tx, o owner) (int, error) {
+		found, _, err := orderAndPayment(t, o, f.order)
+		return oneOrder(found, err)
+	},
+	"acceptOrder": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOrder(acceptOrder(t, o, f.orders[orderAuthorized], nil, anActor))
+	},
+	"rejectOrder": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOrder(rejectOrder(t, o, f.orders[orderAuthorized], anActor))
+	},
+	"cancelOrder": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOrder(cancelOrder(t, o, f.orders[orderAuthorized], anActor))
+	},
+	"captureOrder": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOrder(captureOrder(t, o, f.orders[orderAccepted]))
+	},
+	"refundOrder": func(f *filled, t *tx, o owner) (int, error) {
+		found, _, err := refundOrder(t, o, f.order, refundWish{}, anActor)
+		return oneOrder(found, err)
+	},
+	"payOutside": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOrder(payOutside(t, o, f.orders[orderOpen], methodCash, stamp{}, anActor))
+	},
+	"undoPaid": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOrder(undoPaid(t, o, f.orders["outside"], anActor))
+	},
+	"settleOrder": func(f *filled, t *tx, o owner) (int, error) {
+		n, err := settleOrder(t, o, f.order)
+		if errors.Is(err, errOrder) {
+			return 0, nil
+		}
+		return n, err
+	},
 	"queries.webhook":  func(f *filled, t *tx, o owner) (int, error) { return oneWebhook(t.webhook(o, f.webhook)) },
 	"queries.webhooks": func(_ *filled, t *tx, o owner) (int, error) { return rowsOfPage(t.webhooks(o, "", 10)) },
 	"patchWebhook": func(f *filled, t *tx, o owner) (int, error) {
@@ -274,6 +321,13 @@ var ownerVerbs = map[string]ownerVerb{
 // oneWebhook is oneRow for what is refused with errWebhook where there is no such webhook.
 func oneWebhook[T any](v *T, err error) (int, error) {
 	if errors.Is(err, errWebhook) {
+		return 0, nil
+	}
+	return oneRow(v, err)
+}
+
+func oneOrder[T any](v *T, err error) (int, error) {
+	if errors.Is(err, errOrder) {
 		return 0, nil
 	}
 	return oneRow(v, err)

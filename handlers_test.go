@@ -42,6 +42,14 @@ var postPaths = map[string]string{
 	"/webhooks/{id}/rotate-secret":               `{}`,
 	"/webhooks/{id}/replay":                      `{"since":"2026-11-20T22:00:00Z"}`,
 	"/webhooks/{id}/deliveries/{delivery}/retry": `{}`,
+
+	"/orders":              `{"currency":"CHF","lines":[{"name":"x","quantity":1,"unit_amount":1,"vat_rate":0}],"return_url":"` + siteOrigin + `/"}`,
+	"/orders/{id}/accept":  `{}`,
+	"/orders/{id}/capture": `{}`,
+	"/orders/{id}/reject":  `{}`,
+	"/orders/{id}/cancel":  `{}`,
+	"/orders/{id}/refunds": `{}`,
+	"/orders/{id}/paid":    `{"method":"cash"}`,
 }
 
 func TestHandlers_postPathsOfTheTestsAreThoseOfTheRouteTable(t *testing.T) {
@@ -60,7 +68,7 @@ func TestBody_ofAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
 	before := s.dump()
 	for path, body := range postPaths {
 		headers := []string{"Origin: " + siteOrigin}
-		if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") {
+		if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") {
 			headers = append(headers, token)
 		}
 		for _, wrong := range []string{
@@ -296,7 +304,7 @@ func TestBody_malformedIs400OnEveryPathAndChangesNothing(t *testing.T) {
 	for path := range postPaths {
 		for name, body := range malformedBodies {
 			headers := []string{"Origin: " + siteOrigin}
-			if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") {
+			if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") {
 				headers = append(headers, token)
 			}
 			a := s.post(path, body, headers...)

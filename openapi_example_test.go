@@ -57,7 +57,14 @@ func newExampleFixture(t testing.TB) *exampleFixture {
 	post("sendWidgetEvents", "lunch")
 	post("updateLicense", "more_seats")
 	f.addWebhook()
+	f.nextOrder(orderPaid)
 	return f
+}
+
+// nextOrder makes an order in a state the one that the document's examples name.
+func (f *exampleFixture) nextOrder(state string) {
+	f.t.Helper()
+	f.real[exampleOf(f.t, "order_id")] = f.orderIn(state).ID
 }
 
 // addWebhook adds the webhook of the examples, enabled and with a delivery that failed. The host of the
@@ -148,7 +155,7 @@ func (f *exampleFixture) pathOf(o *operation) string {
 
 // headersOf returns what an operation needs: a token, an Origin.
 func (f *exampleFixture) headersOf(o *operation) (headers []string) {
-	if len(texts(o.node, "x-required-scopes")) > 0 {
+	if routeOf(o) != nil && routeOf(o).token == tokenRequired || len(texts(o.node, "x-required-scopes")) > 0 {
 		headers = append(headers, f.admin)
 	}
 	if p := o.parameter("Origin"); p != nil {
@@ -187,6 +194,16 @@ func queryOf(name, value string) string { return url.Values{name: {value}}.Encod
 var before = map[string]func(*exampleFixture){
 	"reinstateLicense": func(f *exampleFixture) {
 		f.post(f.fillText("/licenses/"+exampleOf(f.t, "license_id"))+"/suspend", `{}`, f.admin).is(200)
+	},
+	"acceptOrder":   func(f *exampleFixture) { f.nextOrder(orderAuthorized) },
+	"captureOrder":  func(f *exampleFixture) { f.nextOrder(orderAccepted) },
+	"rejectOrder":   func(f *exampleFixture) { f.nextOrder(orderAuthorized) },
+	"cancelOrder":   func(f *exampleFixture) { f.nextOrder(orderOpen) },
+	"refundOrder":   func(f *exampleFixture) { f.nextOrder(orderPaid) },
+	"markOrderPaid": func(f *exampleFixture) { f.nextOrder(orderOpen) },
+	"undoOrderPaid": func(f *exampleFixture) {
+		f.nextOrder(orderOpen)
+		f.post(f.fillText("/orders/"+exampleOf(f.t, "order_id"))+"/paid", `{"method":"cash"}`, f.admin).is(200)
 	},
 }
 
@@ -373,8 +390,12 @@ func (f *exampleFixture) askEverything() {
 	f.answer["getLegacy"] = f.answer[legacy.id()] // its example is of a POST, too
 	for _, id := range []string{"createLead", "createLicense", "updateLicense", "activateLicense", "deactivateLicense", "renewLicense",
 		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense", "eraseLeads",
-		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery", "updateWebhook"} {
+		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery", "updateWebhook",
+		"createOrder", "acceptOrder", "captureOrder", "rejectOrder", "cancelOrder", "refundOrder", "markOrderPaid", "undoOrderPaid", "updateAccount"} {
 		o := operationByID(f.t, id)
+		if prepare := before[id]; prepare != nil && strings.HasSuffix(id, "Order") || strings.HasSuffix(id, "OrderPaid") {
+			prepare(f)
+		}
 		f.send(o, f.fill(firstExample(o)))
 	}
 }

@@ -135,7 +135,7 @@ func checkCodesOf(o *operation, r *route, differs func(what string, want, got an
 		"rate_limited":            !r.free,
 		"token_required":          r.token == tokenRequired || strings.HasPrefix(r.pattern, "GET /widget/stats"),
 		"invalid_token":           r.token != tokenIgnored,
-		"insufficient_scope":      r.scope != "",
+		"insufficient_scope":      r.scope != "" || r.token == tokenRequired, // ?account_id= needs one
 		"origin_not_allowed":      r.origin != originAny,
 		"malformed_json":          takes,
 		"body_too_large":          takes,
@@ -215,6 +215,15 @@ func TestOpenAPI_listsEveryWordOfAClosedList(t *testing.T) {
 		{"WebhookType", "", subscribed},
 		{"Webhook", "state", []string{webhookPending, webhookEnabled, webhookDisabled}},
 		{"Webhook", "reason", []string{disabledByOwner, disabledGone, disabledFailing, ""}},
+		{"Order", "state", orderStates},
+		{"Order", "dispute", []string{"open", "won", "lost", ""}},
+		{"Order", "closing", []string{closingExpired, closingPaid, closingMethod, ""}},
+		{"Order", "method", append([]string{methodCard, methodMobile, methodNone, ""}, outsideMethods...)},
+		{"OrderPayment", "state", []string{paymentCreated, paymentPending, paymentAuthorized, paymentCaptured, paymentPartRefunded,
+			paymentRefunded, paymentFailed, paymentCancelled, paymentExpired, paymentReview}},
+		{"NewOrder", "currency", currencies},
+		{"PaidOutside", "method", outsideMethods},
+		{"Refund", "state", []string{refundPending, refundSucceeded, refundFailed}},
 		{"Delivery", "outcome", []string{outcomeSucceeded, outcomeFailed}},
 		{"Verification", "code", slices.Collect(maps.Keys(verdictDetails))},
 		{"License", "status", statuses},
@@ -246,7 +255,9 @@ func TestOpenAPI_describesWhatIsPostedToWebhooks(t *testing.T) {
 	device.SubjectID = device.LicenseID
 	lead := ids
 	lead.LeadID, lead.Data = newID("lead", time.Now()), eventData("type", "newsletter")
-	for _, e := range []event{ids, device, lead, {ID: ids.ID, At: ids.At, Type: ids.Type, AccountID: ids.AccountID, Data: eventData("big", big)}} {
+	ordered := ids
+	ordered.OrderID = newID("ord", time.Now())
+	for _, e := range []event{ids, device, lead, ordered, {ID: ids.ID, At: ids.At, Type: ids.Type, AccountID: ids.AccountID, Data: eventData("big", big)}} {
 		if e.Data == nil {
 			e.Data = json.RawMessage("{}")
 		}
@@ -318,7 +329,7 @@ func checkExampleSignature(t *testing.T, header http.Header, body node) {
 var readers = map[string]string{
 	"text": "member", "number": "member", "texts": "member", "object": "member", "objects": "member", "timestamp": "member",
 	"fields": "member", "member": "member", "textTerm": "member", "numberTerm": "member", "boolTerm": "member",
-	"timeTerm": "member", "codesTerm": "member", "objectTerm": "member",
+	"timeTerm": "member", "codesTerm": "member", "objectTerm": "member", "amount": "member", "lines": "member",
 	"parameter": "parameter", "date": "parameter", "moment": "parameter",
 }
 

@@ -369,7 +369,8 @@ func checkLineQuantities(o *order, lines []lineQuantity, least int64, most func(
 			wrong = append(wrong, fieldError{Pointer: at + "line", Code: "unknown_value",
 				Detail: fmt.Sprintf("The order has the lines 0 to %d.", len(o.Lines)-1)})
 		case slices.ContainsFunc(lines[:i], same):
-			wrong = append(wrong, fieldError{Pointer: at + "line", Code: "repeated", Detail: "This line appears twice."})
+			wrong = append(wrong, fieldError{Pointer: at + "line", Code: "repeated",
+				Detail: "This line appears twice."})
 		case l.Quantity < least || l.Quantity > most(&o.Lines[l.Line]):
 			wrong = append(wrong, fieldError{Pointer: at + "quantity", Code: "out_of_range",
 				Detail: fmt.Sprintf("This must be from %d to %d.", least, most(&o.Lines[l.Line]))})
@@ -432,7 +433,8 @@ func keepAccepted(t *tx, o *order, actor string) error {
 	if err := t.lookAt(*o.PaymentID); err != nil {
 		return err
 	}
-	return t.addEvent(totalEvent(o, eventOrderAccepted, actor, "ordered_total", strconv.FormatInt(o.OrderedTotal, 10)))
+	ordered := strconv.FormatInt(o.OrderedTotal, 10)
+	return t.addEvent(totalEvent(o, eventOrderAccepted, actor, "ordered_total", ordered))
 }
 
 // acceptFromReview accepts an order in spite of what is wrong with its payment: where its total was

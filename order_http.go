@@ -487,7 +487,7 @@ func (q *refundRequest) read(in *input) {
 		q.wish.amount = &amount
 	}
 	if in.has("lines") && in.has("amount") {
-		in.wrong("amount", "conflict", "Give back lines or an amount, not both.")
+		in.wrong("lines", "conflict", "Give back lines or an amount, not both.")
 	}
 	q.wish.reason = in.text("reason", optional, maxOrderText, nil)
 }

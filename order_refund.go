@@ -121,16 +121,19 @@ func (left *refundable) byAmount(amount int64) *refund {
 }
 
 // byLines makes a refund of units of lines. Errors: a refusal that names the lines that are wrong,
-// refund_too_large where refunds by amount have left less.
+// refund_too_large where fewer units are left, or refunds by amount have left less.
 func (left *refundable) byLines(wished []lineQuantity) (*refund, error) {
 	o := left.order
-	unrefunded := func(l *orderLine) int64 { return l.Accepted - l.Refunded }
-	if err := checkLineQuantities(o, wished, 1, unrefunded); err != nil {
+	if err := checkLineQuantities(o, wished, 1, func(*orderLine) int64 { return maxQuantity }); err != nil {
 		return nil, err
 	}
 	gross, lines, all := make([]int64, len(left.vat)), []refundLine{}, int64(0)
 	for _, w := range wished {
 		l := &o.Lines[w.Line]
+		if units := l.Accepted - l.Refunded; w.Quantity > units {
+			return nil, &refusal{code: codeRefundTooLarge, members: []extraMember{{"refundable", left.amount()}},
+				detail: fmt.Sprintf("Line %d has %s left that were not given back.", w.Line, countOf(units, "unit"))}
+		}
 		amount := max(0, l.part(l.Refunded+w.Quantity)-left.lines[w.Line])
 		lines, all = append(lines, refundLine{w.Line, w.Quantity, amount}), all+amount
 		if at := left.rate(l.VATRate); at >= 0 {

@@ -89,8 +89,8 @@ const refundColumns = `f.id, f.order_id, f.payment_id, f.amount, f.lines, f.vat,
 	f.failure, f.provider_id, f.made_by, f.created_at, f.ended_at`
 
 func (f *refund) dest() []any {
-	return []any{&f.ID, &f.OrderID, &f.PaymentID, &f.Amount, (*optionalJSON)(&f.Lines), jsonList[vatSum]{&f.VAT}, &f.Tip,
-		&f.Reason, &f.Source, &f.State, &f.Failure, &f.ProviderID, &f.MadeBy, &f.CreatedAt, &f.EndedAt}
+	return []any{&f.ID, &f.OrderID, &f.PaymentID, &f.Amount, (*optionalJSON)(&f.Lines), jsonList[vatSum]{&f.VAT},
+		&f.Tip, &f.Reason, &f.Source, &f.State, &f.Failure, &f.ProviderID, &f.MadeBy, &f.CreatedAt, &f.EndedAt}
 }
 
 // refundsOf returns the refunds of an order, oldest first.

@@ -435,12 +435,13 @@ type stripeWebhook struct {
 // connect implements provider. Beside the errors of outbound and of Stripe it may return one that says how
 // the key must be made.
 func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
-	live := strings.HasPrefix(c.secrets.Key, "rk_live_")
-	switch key := c.secrets.Key; {
+	key := c.secrets.Key
+	live := isStripeID("rk_live_", key)
+	switch {
 	case strings.HasPrefix(key, "sk_"):
 		return errors.New("this is a secret key, which may do everything at Stripe: " +
 			"make a restricted key (rk_live_…) with the permissions " + stripePermissions)
-	case !live && !strings.HasPrefix(key, "rk_test_"), !isStripeID("rk_", key):
+	case !live && !isStripeID("rk_test_", key):
 		return errors.New("this is not a restricted key of Stripe (rk_live_… or rk_test_…): " +
 			"make one with the permissions " + stripePermissions)
 	}

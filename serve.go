@@ -128,8 +128,6 @@ const minKeepEvents = 31 * 24 * time.Hour
 // wings returns the parts of the service, one for each noun.
 func wings(s *server) []wing {
 	engine := paymentsOf(s)
-	pages := orderPages{server: s, methodsFor: engine.methodsFor, startAttempt: engine.startAttempt,
-		settleOrder: engine.settleOrder}
 	return []wing{
 		leadWing(s),
 		licenseWing(s),
@@ -139,7 +137,7 @@ func wings(s *server) []wing {
 		eventWing(s, eventTypes()),
 		webhookWing(s, eventTypes()),
 		orderWing(s),
-		pages.wing(),
+		orderPageWing(s, engine),
 		paymentWing(s, engine),
 		accountWing(s),
 		healthWing(s),
