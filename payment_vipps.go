@@ -709,7 +709,9 @@ func (v *vippsProvider) removeWebhooks(ctx context.Context, c *openConnection, w
 	all, err := v.webhooks(ctx, c)
 	for _, w := range all {
 		if w.url == webhookURL {
-			err = errors.Join(err, v.removeWebhook(ctx, c, w.id))
+			if err := v.removeWebhook(ctx, c, w.id); err != nil {
+				return err
+			}
 		}
 	}
 	return err

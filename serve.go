@@ -116,10 +116,6 @@ var (
 		help: "send no webhooks: for a copy of a database that another service sends them of", hasVariable: true}
 	optNoPayments = option{name: "no-payments",
 		help: "ask no payment provider: for a copy of a database that another service works on", hasVariable: true}
-	optStripeURL = option{name: "stripe-url", value: "URL", def: stripeBase,
-		help: "base address of Stripe, for tests", hasVariable: true}
-	optVippsURL = option{name: "vipps-url", value: "URL", def: vippsLive,
-		help: "base address of Vipps MobilePay, for tests and its sandbox", hasVariable: true}
 	optSecurityContact = option{name: "security-contact", value: "URI,…",
 		help: "who to tell of a vulnerability, as mailto:security@example.com, for /.well-known/security.txt; " +
 			"by default there is no such file",
