@@ -26,6 +26,8 @@ var demoHTML string
 type demo struct {
 	base, page string // URLs of the service and of the page
 	receiver   string // URL
+	provider   string // URL of the test provider, without a slash at its end
+	account    string // id
 	dir        string
 	widget     string // id
 	line       string // that includes its script
@@ -79,38 +81,41 @@ func demoCommand(e *env) error {
 	if host, _, _ := net.SplitHostPort(listener.Addr().String()); parseAddress(host).IsUnspecified() {
 		return usageError("-addr must name one address, as 127.0.0.1:8080: the page and the curl lines contain it")
 	}
-	pageListener, err := listenBeside(listener.Addr())
+	beside, err := listenBeside(listener.Addr(), 3)
+	for _, each := range beside {
+		defer each.Close()
+	}
 	if err != nil {
 		return err
 	}
-	defer pageListener.Close()
-	hookListener, err := listenBeside(pageListener.Addr())
-	if err != nil {
-		return err
-	}
-	defer hookListener.Close()
-	d.base, d.page = "http://"+listener.Addr().String()+"/v1", "http://"+pageListener.Addr().String()
-	d.receiver = "http://" + hookListener.Addr().String() + "/"
+	at := func(l net.Listener) string { return "http://" + l.Addr().String() }
+	d.base, d.page, d.receiver, d.provider = at(listener)+"/v1", at(beside[0]), at(beside[1])+"/", at(beside[2])
 
 	keyFile := filepath.Join(d.dir, "widgetd.key")
 	st, keys, err := d.open(e.ctx, keyFile, e.now())
 	if err != nil {
 		return err
 	}
-	usual.examples, usual.outboundAllow = d.examples, demoOutbound
+	usual.examples, usual.outboundAllow, usual.stripeURL = d.examples, demoOutbound, d.provider
 	s, err := newServer(st, keys, usual, log, wings)
 	if err != nil {
 		return errors.Join(err, st.close())
 	}
-	fmt.Fprint(e.stdout, d.text())
-	for listener, handler := range map[net.Listener]http.Handler{
-		pageListener: d.pageHandler(),
-		hookListener: d.receiverHandler(e.stdout, e.now),
+	provider := newTestProvider(s.outbound, d.provider, e.now)
+	defer provider.close()
+	for i, handler := range []http.Handler{
+		http.NewCrossOriginProtection().Handler(d.pageHandler()),
+		d.receiverHandler(e.stdout, e.now),
+		provider.handler(),
 	} {
 		web := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
-		go web.Serve(listener)
+		go web.Serve(beside[i])
 		defer web.Close()
 	}
+	if err := d.connectProvider(e.ctx, s); err != nil {
+		return errors.Join(err, st.close())
+	}
+	fmt.Fprint(e.stdout, d.text())
 	return s.serveUntil(e.ctx, listener, keyFile)
 }
 
@@ -128,18 +133,28 @@ func usualServerOptions(all []command) (serverOptions, error) {
 	return e.readServerOptions()
 }
 
-// listenBeside listens on the next port of the same host, or on a free one if that is taken.
-func listenBeside(addr net.Addr) (net.Listener, error) {
-	host, port, err := net.SplitHostPort(addr.String())
-	if err != nil {
-		return nil, err
-	}
-	if n, err := strconv.Atoi(port); err == nil {
-		if l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(n+1))); err == nil {
-			return l, nil
+// listenBeside listens n times on the same host, each time on the next port, or on a free one if that is
+// taken. With an error it returns those that it has opened.
+func listenBeside(addr net.Addr, n int) (all []net.Listener, err error) {
+	for range n {
+		host, port, err := net.SplitHostPort(addr.String())
+		if err != nil {
+			return all, err
 		}
+		number, err := strconv.Atoi(port)
+		if err != nil {
+			return all, err
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(number+1)))
+		if err != nil {
+			l, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
+		}
+		if err != nil {
+			return all, err
+		}
+		all, addr = append(all, l), l.Addr()
 	}
-	return net.Listen("tcp", net.JoinHostPort(host, "0"))
+	return all, nil
 }
 
 // open opens the demo's database and key file, and creates and fills them when they don't
@@ -175,6 +190,7 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 // demoScopes are the scopes of the token that the demo prints.
 var demoScopes = []string{
 	scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents, scopeWebhooks,
+	scopeOrders, scopeSelling,
 }
 
 const (
@@ -336,6 +352,7 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if err := errors.Join(t.setBaseURL(d.base), t.addOrigin(id, d.page)); err != nil {
 		return err
 	}
+	d.account = id
 	seats := 2
 	d.key = newLicenseKey()
 	key, err := parseLicenseKey(d.key)
@@ -358,7 +375,7 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if err := d.prepareWebhook(t, keys, id); err != nil {
 		return err
 	}
-	return errors.Join(d.prepareDocs(t, keys, id), d.prepareDocsWebhooks(t, id))
+	return errors.Join(prepareOrders(t, id), d.prepareDocs(t, keys, id), d.prepareDocsWebhooks(t, id))
 }
 
 // The descriptions of the demo's webhooks, by which the next run with the same -dir finds them.
@@ -585,10 +602,7 @@ func (d *demo) pageHandler() http.Handler {
 		}
 		send(w, page)
 	})
-	mux.HandleFunc("POST /order", func(w http.ResponseWriter, _ *http.Request) {
-		send(w, fmt.Sprintf(demoAnswer, "Thank you for your order",
-			"This is a demo: nobody cooks it. But the widget has counted it."))
-	})
+	d.handleOrders(mux)
 	mux.HandleFunc("POST /newsletter", func(w http.ResponseWriter, _ *http.Request) {
 		send(w, fmt.Sprintf(demoAnswer, "Thank you",
 			"The widget’s script did not run, so your browser sent the form to this site. The demo does not keep it."))
@@ -618,14 +632,21 @@ const demoAnswer = `<!doctype html>
 
 // text returns what the demo prints: its addresses, and lines to paste into a shell.
 func (d *demo) text() string {
-	db := filepath.Join(d.dir, "widgetd.db")
 	return strings.NewReplacer("{base}", d.base, "{page}", d.page, "{key}", d.key, "{widget}", d.widget,
-		"{token}", d.token, "{receiver}", d.receiver, "{webhook}", d.webhook, "{db}", db, "{root}",
-		strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'").Replace(`
+		"{token}", d.token, "{receiver}", d.receiver, "{provider}", d.provider, "{account}", d.account,
+		"{webhook}", d.webhook, "{db}", filepath.Join(d.dir, "widgetd.db"),
+		"{root}", strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'",
+	).Replace(demoText)
+}
+
+// demoText is what the demo prints, with the names of what text puts in.
+const demoText = `
   A lunch menu on a partner's site:  {page}/
   The service behind it:             {base}
   Its documentation:                 {root}/docs
   A receiver of its webhooks:        {receiver}
+  The orders, for the restaurant:    {page}/orders
+  A test provider of payments:       {provider}
   Its database:                      {db}
 
 The receiver prints a line here, "webhook: …", for each lead and for what happens to licences and devices.
@@ -651,6 +672,19 @@ curl -s '{base}/widget/stats?interval=month' -H "Authorization: Bearer $TOKEN"
 curl -s '{base}/leads?limit=2' -H "Authorization: Bearer $TOKEN"
 curl -s '{base}/licenses?limit=2' -H "Authorization: Bearer $TOKEN"
 
+# an order, made by who knows the prices; a browser pays it at pay_url, where no money moves
+curl -s {base}/orders {json} -H "Authorization: Bearer $TOKEN" -d '{"currency":"CHF","lines":[{"name":"Pizza Margherita","quantity":2,"unit_amount":1650,"vat_rate":260},{"name":"Merlot","quantity":1,"unit_amount":2400,"vat_rate":810}],"tip":300,"return_url":"{page}/thanks"}'
+
+# once it is paid, the restaurant accepts it, which charges the card, and then gives a part of the money back
+ORDER=ord_…
+curl -s -X POST {base}/orders/$ORDER/accept -H "Authorization: Bearer $TOKEN"
+curl -s {base}/orders/$ORDER/refunds {json} -H "Authorization: Bearer $TOKEN" -d '{"lines":[{"line":0,"quantity":1}],"reason":"one was cold"}'
+curl -s {base}/orders/$ORDER -H "Authorization: Bearer $TOKEN"
+
+# how a service takes real payments: by card and by phone, once its base address is an https one
+# widgetd payment connect stripe -account {account}
+# widgetd payment connect vipps -account {account}
+
 # the webhook that the receiver stands behind, and a test for it
 curl -s {base}/webhooks/{webhook} -H "Authorization: Bearer $TOKEN"
 curl -s -X POST {base}/webhooks/{webhook}/test -H "Authorization: Bearer $TOKEN"
@@ -663,5 +697,4 @@ curl -s {root}/api/legacy/widget/stats
 sqlite3 -readonly -box {db} 'SELECT product, status, seats_used, seats_max, expires_at FROM v_licenses'
 
 Ctrl-C stops it.
-`)
-}
+`

@@ -44,6 +44,7 @@ type testProvider struct {
 	watch func(r *http.Request, acted *testAnswer) *testAnswer
 	// deliver, if not nil, is given each webhook instead of having it posted: post posts it once and
 	// returns the status, 0 without an answer. It is called with mu held, so it must not post by itself.
+	// While calls come, both are to be set with mu held.
 	deliver func(kind string, post func() int)
 
 	ctx   context.Context // ends with close
@@ -179,11 +180,14 @@ func (p *testProvider) serve(w http.ResponseWriter, r *http.Request, act testAct
 
 // watched tells watch of a call.
 func (p *testProvider) watched(r *http.Request, body []byte, acted *testAnswer) *testAnswer {
-	if p.watch == nil {
+	p.mu.Lock()
+	watch := p.watch
+	p.mu.Unlock()
+	if watch == nil {
 		return nil
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	return p.watch(r, acted)
+	return watch(r, acted)
 }
 
 // answer carries out a call, or replays what its key was answered before.

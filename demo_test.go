@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -134,13 +135,17 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 		`"interval":"month"`,
 		`{"data":[{"id":"lead_`,
 		`{"data":[{"id":"lic_`,
+		`"pay_url":"http`,
+		`"state":"accepted"`,
+		`"amount":1650`,
+		`"state":"p`,
 		`"id":"whe_`,
 		`{"event_id":"evt_`,
 		`{"keys":[{"alg":"EdDSA"`,
 		`"status":410`,
 		"kitchen-display",
 	}
-	ran, token := 0, ""
+	ran, token, order := 0, "", ""
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "TOKEN=") {
 			if token != "" || !wholeToken.MatchString(line) {
@@ -151,7 +156,21 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 		if !strings.HasPrefix(line, "curl ") && !strings.HasPrefix(line, "sqlite3 ") {
 			continue
 		}
+		line = strings.ReplaceAll(line, "$ORDER", order)
 		out, err := exec.Command("sh", "-c", token+line).CombinedOutput()
+		if found := regexp.MustCompile(`"id":"(ord_\w{26})".*"pay_url":"([^"]+)"`).FindSubmatch(out); found != nil {
+			order = string(found[1])
+			payAsAGuest(t, string(found[2]))
+		}
+		for range 1000 { // what was accepted is captured beside this
+			if !strings.HasSuffix(line, "/accept -H \"Authorization: Bearer $TOKEN\"\n") || err != nil {
+				break
+			}
+			show, err := exec.Command("sh", "-c", token+strings.Replace(strings.Replace(line, "/accept", "", 1), "-X POST", "", 1)).CombinedOutput()
+			if err != nil || strings.Contains(string(show), `"state":"paid"`) {
+				break
+			}
+		}
 		for range 100 { // where the machine is busy, health waits too short for its proof
 			if !strings.Contains(string(out), `"status":"warn"`) {
 				break
@@ -172,6 +191,27 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 	}
 	if ran != len(want) {
 		t.Errorf("%d lines, want %d:\n%s", ran, len(want), text)
+	}
+}
+
+// payAsAGuest pays an order at the demo's test provider.
+func payAsAGuest(t testing.TB, payURL string) {
+	t.Helper()
+	submit := func(address, field, value string) (page *http.Response) {
+		t.Helper()
+		res, err := http.PostForm(address, url.Values{field: {value}}) // follows redirects
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != 200 {
+			t.Fatalf("%s leads to %s: %s", address, res.Request.URL, res.Status)
+		}
+		return res
+	}
+	at := submit(payURL, "method", methodCard).Request.URL.String()
+	if back := submit(at, "do", "pay").Request.URL.Path; !strings.HasSuffix(back, "/return") {
+		t.Fatalf("the provider leads to %s", back)
 	}
 }
 
@@ -356,8 +396,27 @@ func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 	b.click(`//button[text()="Subscribe"]`)
 	b.find(`//*[@data-widget-result and starts-with(text(), "Thank you.")]`)
 	b.screenshot("demo.png")
-	b.click(`//button[@value="Insalata mista"]`)
+	dish := `//input[@name="Insalata mista"]`
+	b.call("POST", b.find(dish)+"/clear", map[string]any{})
+	b.typeInto(dish, "2")
+	b.click(`//button[text()="Order and pay"]`)
+	b.screenshot("demo-order.png")
+	b.click(`//button[contains(., "CHF")]`)
+	b.click(`//button[text()="Pay"]`)
+	b.find(`//h1[text()="Your payment has arrived"]`)
+	b.click(`//a[contains(@href, "/thanks")]`)
 	b.find(`//h1[text()="Thank you for your order"]`)
+	b.click(`//a[@href="/orders"]`)
+	b.screenshot("demo-orders.png")
+	b.click(`//button[text()="Accept"]`)
+	for range 1000 { // what was accepted is captured beside this
+		if b.text(`//li/h2`) != "accepted, CHF 22.00" {
+			break
+		}
+		b.click(`//a[text()="Look again"]`)
+	}
+	b.click(`//button[text()="Refund"]`)
+	b.find(`//li/p[contains(., "CHF 22.00 given back")]`)
 
 	s := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{noCheckpoints: true})
 	var email, source, path, owner, site string
@@ -384,7 +443,7 @@ func TestDemo_pageFitsATelephone(t *testing.T) {
 			for (const e of [...page.body.querySelectorAll("*")].filter(shown))
 				if (box(e).right > wide + .5 || box(e).left < -.5) faults.push(e.tagName + " is cut off: " + box(e).left + " to " + box(e).right);
 			if (page.documentElement.scrollWidth > wide) faults.push("it scrolls sideways");
-			const buttons = [...page.querySelectorAll("li button")].map(box);
+			const buttons = [...page.querySelectorAll("li input")].map(box);
 			if (buttons.length != 4 || buttons.some(r => r.right != buttons[0].right || r.left != buttons[0].left)) faults.push("the buttons are not in line");
 			if (page.querySelector("[name=website]").checkVisibility()) faults.push("the trap shows");
 			frame.remove();

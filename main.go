@@ -48,6 +48,7 @@ func commands() []command {
 		eventCommands(eventTypes()),
 		webhookCommands(eventTypes()),
 		orderCommands,
+		paymentCommands,
 		legacyCommands,
 		webhookListenCommands,
 		storeCommands,

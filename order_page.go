@@ -11,7 +11,6 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
 )
@@ -39,28 +38,15 @@ var guestPolicy = sync.OnceValue(func() string {
 		"'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
 })
 
-// An orderPages serves the pages of orders. Its functions are the engine of payments.
+// An orderPages serves the pages of orders.
 type orderPages struct {
 	*server
-
-	// methodsFor returns the ways in which an order can be paid now: methodCard, methodMobile. A way
-	// needs a connection of the account whose provider takes the order's currency and amount.
-	methodsFor func(o *order) ([]string, error)
-
-	// startAttempt begins an attempt to pay an open order, or takes the live one with the same method,
-	// and returns the provider's URL where the guest pays, or returnURL, where the provider sends the guest
-	// afterwards, if there is nothing to pay any more. Errors: a refusal, of status 409 if the
-	// order's state does not allow it or an earlier attempt is being closed, and of 502 or above if the
-	// provider can't be asked.
-	startAttempt func(ctx context.Context, orderID, method, returnURL string) (url string, err error)
-
-	// settleOrder asks the provider about an order's live attempt, for a few seconds at most, and writes
-	// what it says. Errors: a refusal if the provider can't be asked, which leaves all as it is.
-	settleOrder func(ctx context.Context, orderID string) error
+	payments *payments
 }
 
-// wing returns the routes of the pages.
-func (a *orderPages) wing() wing {
+// orderPageWing makes the routes of the pages of orders.
+func orderPageWing(s *server, p *payments) wing {
+	a := &orderPages{s, p}
 	routes := []route{
 		{pattern: "GET /pay/{order}", run: endpoint(a.showPay)},
 		{pattern: "POST /pay/{order}", run: endpoint(a.pay)},
@@ -141,15 +127,11 @@ func (a *orderPages) payPage(c *call, r *pageRequest, o *order, owner account, n
 		return nil, err
 	}
 	p.Title, p.Notice = "title_pay", notice
-	if o.Attempts < maxAttempts {
-		if p.Methods, err = a.methodsFor(o); err != nil {
-			return nil, err
-		}
-		if len(p.Methods) == 0 {
-			p.Text, p.Tone = "no_methods", toneBad
-		}
-	} else {
-		p.Text, p.Tone = "too_often", toneBad
+	if p.Methods, err = a.payments.methodsFor(o); err != nil {
+		return nil, err
+	}
+	if len(p.Methods) == 0 {
+		p.Text, p.Tone = "no_methods", toneBad
 	}
 	return p.render(http.StatusOK)
 }
@@ -160,51 +142,38 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	if !payable(o, c.now) || o.Attempts >= maxAttempts {
+	if !payable(o, c.now) {
 		return a.payPage(c, &r.pageRequest, o, owner, "")
 	}
-	methods, err := a.methodsFor(o)
-	if err != nil {
-		return nil, err
+	back := a.routing.Load().bases[0].URL + "/pay/" + o.ID + "/return?k=" + url.QueryEscape(r.key)
+	to, err := a.payments.startAttempt(ctx, o.ID, r.method, back)
+	if err == nil {
+		return seeOther(to), nil
 	}
 	var refused *refusal
-	if !slices.Contains(methods, r.method) {
-		refused = &refusal{code: codeOrderState}
-	} else {
-		var to string
-		to, err = a.startAttempt(ctx, o.ID, r.method, a.returnURL(&r.pageRequest))
-		if err == nil {
-			return seeOther(to), nil
-		}
-		if !errors.As(err, &refused) {
-			return nil, err
-		}
+	if !errors.As(err, &refused) {
+		return nil, err
 	}
 	a.metrics.countRefusal(refused.code.name)
 	if o, err = a.store.order(anyAccount, o.ID); err != nil { // its state may have changed
 		return nil, err
 	}
-	answer, err := a.payPage(c, &r.pageRequest, o, owner, noticeOf(refused, slices.Contains(methods, r.method)))
+	answer, err := a.payPage(c, &r.pageRequest, o, owner, noticeOf(refused))
 	if page, ok := answer.(*htmlPage); ok {
 		page.status = refused.code.status
 	}
 	return answer, err
 }
 
-// returnURL returns the address of the return page of an order.
-func (a *orderPages) returnURL(r *pageRequest) string {
-	base := a.routing.Load().bases[0].URL
-	return base + "/pay/" + url.PathEscape(r.order) + "/return?k=" + url.QueryEscape(r.key)
-}
-
-// noticeOf returns the key of the text for a guest whose attempt was refused. known tells whether the order
-// can be paid in the way that was asked for.
-func noticeOf(refused *refusal, known bool) string {
-	switch {
-	case known && refused.code.status == http.StatusConflict:
+// noticeOf returns the key of the text for a guest whose attempt was refused.
+func noticeOf(refused *refusal) string {
+	switch refused.code {
+	case codeAttemptClosing:
 		return "busy"
-	case known && refused.code.status >= http.StatusInternalServerError:
+	case codeProviderDown:
 		return "unreachable"
+	case codeAttemptLimit:
+		return "too_often"
 	}
 	return "refused"
 }
@@ -220,7 +189,7 @@ func (a *orderPages) showReturn(ctx context.Context, c *call, r *pageRequest) (a
 	}
 	if o.State == orderOpen && o.PaymentID != nil {
 		var refused *refusal
-		if err := a.settleOrder(ctx, o.ID); err != nil && !errors.As(err, &refused) {
+		if err := a.payments.settleOrder(ctx, o.ID); err != nil && !errors.As(err, &refused) {
 			return nil, err
 		}
 		if o, err = a.store.order(anyAccount, o.ID); err != nil {
@@ -404,7 +373,7 @@ type orderSheet struct {
 	Seller, Address, VATNumber string // Address has lines
 	Number                     string
 	OrderedAt, PaidAt          string
-	Method                     string // a key of pageTexts; "": it is not paid
+	Method                     string // a key of pageTexts; "": it is not paid, or costs nothing
 	Lines                      []sheetLine
 	Extras                     []sheetExtra
 	Total                      string
@@ -423,7 +392,7 @@ type sheetLine struct {
 // A sheetExtra is a discount, delivery or tip.
 type sheetExtra struct{ Name, Amount string } // Name: a key of pageTexts
 
-type sheetVAT struct{ Rate, Gross, VAT, Net string }
+type sheetVAT struct{ Rate, Gross, VAT string }
 
 type sheetRefund struct {
 	At, Amount string
@@ -448,7 +417,7 @@ func newOrderSheet(o *order, refunds []refund, lang pageLanguage, zone *time.Loc
 	}
 	if o.settled() {
 		s.Heading = "receipt"
-		if o.Method != nil {
+		if o.Method != nil && *o.Method != methodNone {
 			s.Method = "method_" + *o.Method
 		}
 	}
@@ -482,8 +451,8 @@ func newOrderSheet(o *order, refunds []refund, lang pageLanguage, zone *time.Loc
 // sheetVATs makes the rows of VAT of an amount.
 func sheetVATs(sums []vatSum, lang pageLanguage, currency string) (rows []sheetVAT) {
 	for _, v := range sums {
-		rows = append(rows, sheetVAT{lang.rate(currency, v.Rate), lang.money(currency, v.Gross),
-			lang.money(currency, v.VAT), lang.money(currency, v.Gross-v.VAT)})
+		row := sheetVAT{lang.rate(currency, v.Rate), lang.money(currency, v.Gross), lang.money(currency, v.VAT)}
+		rows = append(rows, row)
 	}
 	return rows
 }

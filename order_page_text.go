@@ -156,8 +156,18 @@ func (l pageLanguage) moment(at stamp, zone *time.Location) string {
 // pageTexts are the texts of the pay page and the return page, in the order of pageLanguages.
 var pageTexts = map[string][4]string{
 	// What a page is about: its title and, after text_, what it says below that.
-	"title_pay":  {"Pay for your order", "Bestellung bezahlen", "Payer votre commande", "Paga il tuo ordine"},
-	"text_until": {"You can pay until %s.", "Sie können bis %s bezahlen.", "Vous pouvez payer jusqu’au %s.", "Puoi pagare fino al %s."},
+	"title_pay": {
+		"Pay for your order",
+		"Bestellung bezahlen",
+		"Payer votre commande",
+		"Paga il tuo ordine",
+	},
+	"text_until": {
+		"You can pay until %s.",
+		"Sie können bis %s bezahlen.",
+		"Vous pouvez payer jusqu’au %s.",
+		"Puoi pagare fino al %s.",
+	},
 
 	"title_unpaid": {"Not paid yet", "Noch nicht bezahlt", "Pas encore payé", "Non ancora pagato"},
 	"text_unpaid": {
@@ -166,56 +176,106 @@ var pageTexts = map[string][4]string{
 		"Rien n’a été payé pour cette commande jusqu’à présent.",
 		"Per questo ordine finora non è stato pagato nulla.",
 	},
-	"title_pending": {"Waiting for your payment", "Wir warten auf Ihre Zahlung", "En attente de votre paiement", "In attesa del tuo pagamento"},
-	"text_pending": {
-		"The payment provider has not confirmed the payment yet. This page looks again by itself every few seconds.",
-		"Der Zahlungsanbieter hat die Zahlung noch nicht bestätigt. Diese Seite sieht alle paar Sekunden von selbst nach.",
-		"Le prestataire de paiement n’a pas encore confirmé le paiement. Cette page vérifie d’elle-même toutes les quelques secondes.",
-		"Il fornitore del pagamento non l’ha ancora confermato. Questa pagina controlla da sola ogni pochi secondi.",
+	"title_pending": {
+		"Waiting for your payment",
+		"Wir warten auf Ihre Zahlung",
+		"En attente de votre paiement",
+		"In attesa del tuo pagamento",
 	},
-	"title_waiting": {"Not confirmed yet", "Noch nicht bestätigt", "Pas encore confirmé", "Non ancora confermato"},
+	"text_pending": {
+		"The payment provider has not confirmed the payment yet. This page looks again by itself every " +
+			"few seconds.",
+		"Der Zahlungsanbieter hat die Zahlung noch nicht bestätigt. Diese Seite sieht alle paar Sekunden " +
+			"von selbst nach.",
+		"Le prestataire de paiement n’a pas encore confirmé le paiement. Cette page vérifie d’elle-même " +
+			"toutes les quelques secondes.",
+		"Il fornitore del pagamento non l’ha ancora confermato. Questa pagina controlla da sola ogni " +
+			"pochi secondi.",
+	},
+	"title_waiting": {
+		"Not confirmed yet",
+		"Noch nicht bestätigt",
+		"Pas encore confirmé",
+		"Non ancora confermato",
+	},
 	"text_waiting": {
 		"The payment provider has not told yet what came of the payment. Please look again later.",
-		"Der Zahlungsanbieter hat noch nicht gemeldet, was aus der Zahlung wurde. Bitte sehen Sie später wieder nach.",
-		"Le prestataire de paiement n’a pas encore indiqué l’issue du paiement. Veuillez revenir plus tard.",
+		"Der Zahlungsanbieter hat noch nicht gemeldet, was aus der Zahlung wurde. Bitte sehen Sie später " +
+			"wieder nach.",
+		"Le prestataire de paiement n’a pas encore indiqué l’issue du paiement. Veuillez revenir plus " +
+			"tard.",
 		"Il fornitore del pagamento non ha ancora comunicato l’esito. Ricontrolla più tardi.",
 	},
-	"title_declined": {"The payment was declined", "Die Zahlung wurde abgelehnt", "Le paiement a été refusé", "Il pagamento è stato rifiutato"},
+	"title_declined": {
+		"The payment was declined",
+		"Die Zahlung wurde abgelehnt",
+		"Le paiement a été refusé",
+		"Il pagamento è stato rifiutato",
+	},
 	"text_declined": {
 		"No money was taken. You can try again, also in another way.",
 		"Es wurde nichts abgebucht. Sie können es noch einmal versuchen, auch auf andere Art.",
 		"Rien n’a été débité. Vous pouvez réessayer, aussi par un autre moyen.",
 		"Non è stato addebitato nulla. Puoi riprovare, anche in un altro modo.",
 	},
-	"title_left": {"You did not pay", "Sie haben nicht bezahlt", "Vous n’avez pas payé", "Non hai pagato"},
+	"title_left": {
+		"You did not pay",
+		"Sie haben nicht bezahlt",
+		"Vous n’avez pas payé",
+		"Non hai pagato",
+	},
 	"text_left": {
 		"You went back before paying. No money was taken.",
 		"Sie sind vor dem Bezahlen zurückgegangen. Es wurde nichts abgebucht.",
 		"Vous êtes revenu en arrière avant de payer. Rien n’a été débité.",
 		"Sei tornato indietro prima di pagare. Non è stato addebitato nulla.",
 	},
-	"title_lapsed": {"The payment took too long", "Die Zahlung hat zu lange gedauert", "Le paiement a pris trop de temps", "Il pagamento ha richiesto troppo tempo"},
+	"title_lapsed": {
+		"The payment took too long",
+		"Die Zahlung hat zu lange gedauert",
+		"Le paiement a pris trop de temps",
+		"Il pagamento ha richiesto troppo tempo",
+	},
 	"text_lapsed": {
 		"The time for it ran out. No money was taken.",
 		"Die Zeit dafür ist abgelaufen. Es wurde nichts abgebucht.",
 		"Le délai est écoulé. Rien n’a été débité.",
 		"Il tempo è scaduto. Non è stato addebitato nulla.",
 	},
-	"title_review": {"Your payment is being checked", "Ihre Zahlung wird geprüft", "Votre paiement est en cours de vérification", "Il tuo pagamento è in fase di verifica"},
+	"title_review": {
+		"Your payment is being checked",
+		"Ihre Zahlung wird geprüft",
+		"Votre paiement est en cours de vérification",
+		"Il tuo pagamento è in fase di verifica",
+	},
 	"text_review": {
 		"Please don’t pay again. Ask the restaurant what came of it.",
 		"Bitte zahlen Sie nicht noch einmal. Fragen Sie das Restaurant, was daraus wurde.",
 		"Veuillez ne pas payer une deuxième fois. Renseignez-vous auprès du restaurant.",
 		"Non pagare di nuovo. Chiedi al ristorante a che punto è.",
 	},
-	"title_authorized": {"Your payment has arrived", "Ihre Zahlung ist angekommen", "Votre paiement est arrivé", "Il tuo pagamento è arrivato"},
-	"text_authorized": {
-		"The money is reserved. The restaurant will now look at your order; you are charged only if it accepts.",
-		"Der Betrag ist reserviert. Das Restaurant sieht jetzt Ihre Bestellung an; belastet wird er nur, wenn es sie annimmt.",
-		"Le montant est réservé. Le restaurant examine maintenant votre commande ; vous n’êtes débité que s’il l’accepte.",
-		"L’importo è riservato. Il ristorante ora esamina il tuo ordine; l’addebito avviene solo se lo accetta.",
+	"title_authorized": {
+		"Your payment has arrived",
+		"Ihre Zahlung ist angekommen",
+		"Votre paiement est arrivé",
+		"Il tuo pagamento è arrivato",
 	},
-	"title_accepted": {"Your order is accepted", "Ihre Bestellung ist angenommen", "Votre commande est acceptée", "Il tuo ordine è accettato"},
+	"text_authorized": {
+		"The money is reserved. The restaurant will now look at your order; you are charged only if it " +
+			"accepts.",
+		"Der Betrag ist reserviert. Das Restaurant sieht jetzt Ihre Bestellung an; belastet wird er nur, " +
+			"wenn es sie annimmt.",
+		"Le montant est réservé. Le restaurant examine maintenant votre commande ; vous n’êtes débité " +
+			"que s’il l’accepte.",
+		"L’importo è riservato. Il ristorante ora esamina il tuo ordine; l’addebito avviene solo se lo " +
+			"accetta.",
+	},
+	"title_accepted": {
+		"Your order is accepted",
+		"Ihre Bestellung ist angenommen",
+		"Votre commande est acceptée",
+		"Il tuo ordine è accettato",
+	},
 	"text_accepted": {
 		"The restaurant has accepted your order. The money is reserved, and will be charged.",
 		"Das Restaurant hat Ihre Bestellung angenommen. Der Betrag ist reserviert und wird noch belastet.",
@@ -229,7 +289,12 @@ var pageTexts = map[string][4]string{
 		"Le restaurant a votre commande. Votre reçu se trouve ci-dessous.",
 		"Il ristorante ha il tuo ordine. Qui sotto c’è la ricevuta.",
 	},
-	"title_part_refunded": {"Partly refunded", "Teilweise zurückerstattet", "Remboursé en partie", "Rimborsato in parte"},
+	"title_part_refunded": {
+		"Partly refunded",
+		"Teilweise zurückerstattet",
+		"Remboursé en partie",
+		"Rimborsato in parte",
+	},
 	"text_part_refunded": {
 		"A part of what you paid is given back. It can take some days until you see it.",
 		"Ein Teil Ihrer Zahlung wird zurückerstattet. Bis Sie das Geld sehen, kann es einige Tage dauern.",
@@ -243,33 +308,93 @@ var pageTexts = map[string][4]string{
 		"Tout ce que vous avez payé vous est remboursé. Cela peut prendre quelques jours.",
 		"Tutto quanto hai pagato ti viene rimborsato. Possono volerci alcuni giorni.",
 	},
-	"title_cancelled": {"The order was cancelled", "Die Bestellung wurde storniert", "La commande a été annulée", "L’ordine è stato annullato"},
+	"title_cancelled": {
+		"The order was cancelled",
+		"Die Bestellung wurde storniert",
+		"La commande a été annulée",
+		"L’ordine è stato annullato",
+	},
 	"text_cancelled": {
-		"You don’t pay anything. Money that was reserved is released; your bank may need some days for that.",
-		"Sie bezahlen nichts. Ein reservierter Betrag wird freigegeben; Ihre Bank kann dafür einige Tage brauchen.",
-		"Vous ne payez rien. Un montant réservé est libéré ; votre banque peut avoir besoin de quelques jours.",
+		"You don’t pay anything. Money that was reserved is released; your bank may need some days for " +
+			"that.",
+		"Sie bezahlen nichts. Ein reservierter Betrag wird freigegeben; Ihre Bank kann dafür einige Tage " +
+			"brauchen.",
+		"Vous ne payez rien. Un montant réservé est libéré ; votre banque peut avoir besoin de quelques " +
+			"jours.",
 		"Non paghi nulla. L’importo riservato viene sbloccato; la tua banca può impiegare alcuni giorni.",
 	},
-	"title_expired": {"The order has expired", "Die Bestellung ist abgelaufen", "La commande a expiré", "L’ordine è scaduto"},
+	"title_expired": {
+		"The order has expired",
+		"Die Bestellung ist abgelaufen",
+		"La commande a expiré",
+		"L’ordine è scaduto",
+	},
 	"text_expired": {
-		"It can’t be paid any more. Money that was reserved is released; your bank may need some days for that.",
-		"Sie kann nicht mehr bezahlt werden. Ein reservierter Betrag wird freigegeben; Ihre Bank kann dafür einige Tage brauchen.",
-		"Elle ne peut plus être payée. Un montant réservé est libéré ; votre banque peut avoir besoin de quelques jours.",
-		"Non può più essere pagato. L’importo riservato viene sbloccato; la tua banca può impiegare alcuni giorni.",
+		"It can’t be paid any more. Money that was reserved is released; your bank may need some days " +
+			"for that.",
+		"Sie kann nicht mehr bezahlt werden. Ein reservierter Betrag wird freigegeben; Ihre Bank kann " +
+			"dafür einige Tage brauchen.",
+		"Elle ne peut plus être payée. Un montant réservé est libéré ; votre banque peut avoir besoin de " +
+			"quelques jours.",
+		"Non può più essere pagato. L’importo riservato viene sbloccato; la tua banca può impiegare " +
+			"alcuni giorni.",
 	},
 
 	// What is to be done.
-	"pay_card":    {"Pay %s by card", "%s mit Karte bezahlen", "Payer %s par carte", "Paga %s con carta"},
-	"pay_mobile":  {"Pay %s by phone (Vipps MobilePay)", "%s mit dem Telefon bezahlen (Vipps MobilePay)", "Payer %s par téléphone (Vipps MobilePay)", "Paga %s con il telefono (Vipps MobilePay)"},
-	"try_again":   {"Go to payment", "Zur Bezahlung", "Aller au paiement", "Vai al pagamento"},
-	"look_again":  {"Look again", "Erneut nachsehen", "Vérifier à nouveau", "Controlla di nuovo"},
-	"to_site":     {"Back to the restaurant’s site", "Zurück zur Seite des Restaurants", "Retour au site du restaurant", "Torna al sito del ristorante"},
-	"elsewhere":   {"You pay on the page of the payment provider, and come back here.", "Sie bezahlen auf der Seite des Zahlungsanbieters und kommen hierher zurück.", "Vous payez sur la page du prestataire de paiement, puis vous revenez ici.", "Paghi sulla pagina del fornitore del pagamento e torni qui."},
-	"no_methods":  {"This order can’t be paid online at the moment. Please ask the restaurant.", "Diese Bestellung kann im Moment nicht online bezahlt werden. Bitte fragen Sie das Restaurant.", "Cette commande ne peut pas être payée en ligne pour le moment. Adressez-vous au restaurant.", "Al momento questo ordine non può essere pagato online. Rivolgiti al ristorante."},
-	"too_often":   {"You have tried to pay too often. Please ask the restaurant.", "Sie haben zu oft versucht zu bezahlen. Bitte fragen Sie das Restaurant.", "Vous avez essayé de payer trop souvent. Adressez-vous au restaurant.", "Hai provato a pagare troppe volte. Rivolgiti al ristorante."},
-	"busy":        {"An earlier attempt to pay is just being closed. Please try again in a moment.", "Ein früherer Versuch wird gerade abgeschlossen. Bitte versuchen Sie es gleich noch einmal.", "Une tentative précédente est en train d’être close. Veuillez réessayer dans un instant.", "Un tentativo precedente sta per essere chiuso. Riprova tra un momento."},
-	"unreachable": {"The payment provider can’t be reached. No money was taken. Please try again in a moment.", "Der Zahlungsanbieter ist nicht erreichbar. Es wurde nichts abgebucht. Bitte versuchen Sie es gleich noch einmal.", "Le prestataire de paiement est injoignable. Rien n’a été débité. Veuillez réessayer dans un instant.", "Il fornitore del pagamento non è raggiungibile. Non è stato addebitato nulla. Riprova tra un momento."},
-	"refused":     {"This way of paying does not work at the moment. No money was taken.", "Diese Zahlungsart geht im Moment nicht. Es wurde nichts abgebucht.", "Ce moyen de paiement ne fonctionne pas pour le moment. Rien n’a été débité.", "Questo modo di pagare al momento non funziona. Non è stato addebitato nulla."},
+	"pay_card": {"Pay %s by card", "%s mit Karte bezahlen", "Payer %s par carte", "Paga %s con carta"},
+	"pay_mobile": {
+		"Pay %s by phone (Vipps MobilePay)",
+		"%s mit dem Telefon bezahlen (Vipps MobilePay)",
+		"Payer %s par téléphone (Vipps MobilePay)",
+		"Paga %s con il telefono (Vipps MobilePay)",
+	},
+	"try_again":  {"Go to payment", "Zur Bezahlung", "Aller au paiement", "Vai al pagamento"},
+	"look_again": {"Look again", "Erneut nachsehen", "Vérifier à nouveau", "Controlla di nuovo"},
+	"to_site": {
+		"Back to the restaurant’s site",
+		"Zurück zur Seite des Restaurants",
+		"Retour au site du restaurant",
+		"Torna al sito del ristorante",
+	},
+	"elsewhere": {
+		"You pay on the page of the payment provider, and come back here.",
+		"Sie bezahlen auf der Seite des Zahlungsanbieters und kommen hierher zurück.",
+		"Vous payez sur la page du prestataire de paiement, puis vous revenez ici.",
+		"Paghi sulla pagina del fornitore del pagamento e torni qui.",
+	},
+	"no_methods": {
+		"This order can’t be paid online at the moment. Please ask the restaurant.",
+		"Diese Bestellung kann im Moment nicht online bezahlt werden. Bitte fragen Sie das Restaurant.",
+		"Cette commande ne peut pas être payée en ligne pour le moment. Adressez-vous au restaurant.",
+		"Al momento questo ordine non può essere pagato online. Rivolgiti al ristorante.",
+	},
+	"too_often": {
+		"You have tried to pay too often. Please ask the restaurant.",
+		"Sie haben zu oft versucht zu bezahlen. Bitte fragen Sie das Restaurant.",
+		"Vous avez essayé de payer trop souvent. Adressez-vous au restaurant.",
+		"Hai provato a pagare troppe volte. Rivolgiti al ristorante.",
+	},
+	"busy": {
+		"An earlier attempt to pay is just being closed. Please try again in a moment.",
+		"Ein früherer Versuch wird gerade abgeschlossen. Bitte versuchen Sie es gleich noch einmal.",
+		"Une tentative précédente est en train d’être close. Veuillez réessayer dans un instant.",
+		"Un tentativo precedente sta per essere chiuso. Riprova tra un momento.",
+	},
+	"unreachable": {
+		"The payment provider can’t be reached. No money was taken. Please try again in a moment.",
+		"Der Zahlungsanbieter ist nicht erreichbar. Es wurde nichts abgebucht. Bitte versuchen Sie es " +
+			"gleich noch einmal.",
+		"Le prestataire de paiement est injoignable. Rien n’a été débité. Veuillez réessayer dans un " +
+			"instant.",
+		"Il fornitore del pagamento non è raggiungibile. Non è stato addebitato nulla. Riprova tra un " +
+			"momento.",
+	},
+	"refused": {
+		"This way of paying does not work at the moment. No money was taken.",
+		"Diese Zahlungsart geht im Moment nicht. Es wurde nichts abgebucht.",
+		"Ce moyen de paiement ne fonctionne pas pour le moment. Rien n’a été débité.",
+		"Questo modo di pagare al momento non funziona. Non è stato addebitato nulla.",
+	},
 
 	// The order and its receipt.
 	"order":         {"Your order", "Ihre Bestellung", "Votre commande", "Il tuo ordine"},
@@ -280,10 +405,8 @@ var pageTexts = map[string][4]string{
 	"paid_by":       {"Paid by", "Bezahlt mit", "Payé par", "Pagato con"},
 	"vat_number":    {"VAT number", "MWST-Nummer", "Numéro de TVA", "Partita IVA"},
 	"item":          {"Item", "Artikel", "Article", "Articolo"},
-	"quantity":      {"Quantity", "Menge", "Quantité", "Quantità"},
 	"amount":        {"Amount", "Betrag", "Montant", "Importo"},
-	"each":          {"%s each", "je %s", "%s pièce", "%s cadauno"},
-	"left_out":      {"%d of %d", "%d von %d", "%d sur %d", "%d di %d"},
+	"ordered":       {"ordered: %d", "bestellt: %d", "commandé : %d", "ordinati: %d"},
 	"discount":      {"Discount", "Rabatt", "Remise", "Sconto"},
 	"delivery":      {"Delivery", "Lieferung", "Livraison", "Consegna"},
 	"tip":           {"Tip", "Trinkgeld", "Pourboire", "Mancia"},
@@ -291,31 +414,84 @@ var pageTexts = map[string][4]string{
 	"vat_in":        {"VAT included", "Enthaltene MWST", "TVA comprise", "IVA inclusa"},
 	"rate":          {"Rate", "Satz", "Taux", "Aliquota"},
 	"gross":         {"With VAT", "Inkl. MWST", "TVA comprise", "IVA inclusa"},
-	"net":           {"Without VAT", "Exkl. MWST", "Hors TVA", "IVA esclusa"},
 	"vat":           {"VAT", "MWST", "TVA", "IVA"},
 	"refunds":       {"Refunds", "Rückerstattungen", "Remboursements", "Rimborsi"},
-	"refund":        {"Refund", "Rückerstattung", "Remboursement", "Rimborso"},
 	"when":          {"When", "Wann", "Quand", "Quando"},
 	"on_its_way":    {"on its way", "unterwegs", "en cours", "in corso"},
 	"vat_of_refund": {"VAT %s: %s", "MWST %s: %s", "TVA %s : %s", "IVA %s: %s"},
-	"remaining":     {"Paid after refunds", "Bezahlt nach Rückerstattung", "Payé après remboursement", "Pagato dopo i rimborsi"},
+	"remaining": {
+		"Paid after refunds",
+		"Bezahlt nach Rückerstattung",
+		"Payé après remboursement",
+		"Pagato dopo i rimborsi",
+	},
 
-	"method_card":     {"card", "Karte", "carte", "carta"},
-	"method_mobile":   {"phone (Vipps MobilePay)", "Telefon (Vipps MobilePay)", "téléphone (Vipps MobilePay)", "telefono (Vipps MobilePay)"},
-	"method_cash":     {"cash", "Bargeld", "espèces", "contanti"},
-	"method_terminal": {"card at the restaurant", "Karte im Restaurant", "carte au restaurant", "carta al ristorante"},
-	"method_voucher":  {"voucher", "Gutschein", "bon", "buono"},
-	"method_other":    {"other means", "anderem Mittel", "autre moyen", "altro mezzo"},
-	"method_none":     {"nothing to pay", "nichts zu bezahlen", "rien à payer", "nulla da pagare"},
+	"method_card": {"card", "Karte", "carte", "carta"},
+	"method_mobile": {
+		"phone (Vipps MobilePay)",
+		"Telefon (Vipps MobilePay)",
+		"téléphone (Vipps MobilePay)",
+		"telefono (Vipps MobilePay)",
+	},
+	"method_cash": {"cash", "Bargeld", "espèces", "contanti"},
+	"method_terminal": {
+		"card at the restaurant",
+		"Karte im Restaurant",
+		"carte au restaurant",
+		"carta al ristorante",
+	},
+	"method_voucher": {"voucher", "Gutschein", "bon", "buono"},
+	"method_other":   {"other means", "anderem Mittel", "autre moyen", "altro mezzo"},
 
 	// Pages of refusals, by status.
-	"title_404": {"There is no such order", "Diese Bestellung gibt es nicht", "Cette commande n’existe pas", "Questo ordine non esiste"},
-	"text_404":  {"The link is not complete, or not valid any more. Please open it again from where you got it.", "Der Link ist unvollständig oder nicht mehr gültig. Bitte öffnen Sie ihn noch einmal von dort, wo Sie ihn bekommen haben.", "Le lien est incomplet ou n’est plus valable. Veuillez l’ouvrir à nouveau là où vous l’avez reçu.", "Il link è incompleto o non è più valido. Aprilo di nuovo da dove l’hai ricevuto."},
+	"title_404": {
+		"There is no such order",
+		"Diese Bestellung gibt es nicht",
+		"Cette commande n’existe pas",
+		"Questo ordine non esiste",
+	},
+	"text_404": {
+		"The link is not complete, or not valid any more. Please open it again from where you got it.",
+		"Der Link ist unvollständig oder nicht mehr gültig. Bitte öffnen Sie ihn noch einmal von dort, " +
+			"wo Sie ihn bekommen haben.",
+		"Le lien est incomplet ou n’est plus valable. Veuillez l’ouvrir à nouveau là où vous l’avez reçu.",
+		"Il link è incompleto o non è più valido. Aprilo di nuovo da dove l’hai ricevuto.",
+	},
 	"title_429": {"Too many requests", "Zu viele Anfragen", "Trop de requêtes", "Troppe richieste"},
-	"text_429":  {"Please wait a moment, then load the page again.", "Bitte warten Sie einen Moment und laden Sie die Seite dann neu.", "Veuillez patienter un instant, puis recharger la page.", "Attendi un momento, poi ricarica la pagina."},
-	"title_4xx": {"This request is not right", "Diese Anfrage stimmt nicht", "Cette requête n’est pas correcte", "Questa richiesta non è corretta"},
-	"text_4xx":  {"Please go back, load the page again and use its buttons.", "Bitte gehen Sie zurück, laden Sie die Seite neu und benutzen Sie ihre Knöpfe.", "Veuillez revenir en arrière, recharger la page et utiliser ses boutons.", "Torna indietro, ricarica la pagina e usa i suoi pulsanti."},
-	"title_5xx": {"Something went wrong", "Etwas ist schiefgegangen", "Un problème est survenu", "Qualcosa è andato storto"},
-	"text_5xx":  {"Please load the page again in a moment, before you pay again.", "Bitte laden Sie die Seite gleich noch einmal, bevor Sie erneut bezahlen.", "Veuillez recharger la page dans un instant, avant de payer à nouveau.", "Ricarica la pagina tra un momento, prima di pagare di nuovo."},
-	"fault":     {"If you report this, name %s.", "Falls Sie das melden, nennen Sie %s.", "Si vous le signalez, indiquez %s.", "Se lo segnali, indica %s."},
+	"text_429": {
+		"Please wait a moment, then load the page again.",
+		"Bitte warten Sie einen Moment und laden Sie die Seite dann neu.",
+		"Veuillez patienter un instant, puis recharger la page.",
+		"Attendi un momento, poi ricarica la pagina.",
+	},
+	"title_4xx": {
+		"This request is not right",
+		"Diese Anfrage stimmt nicht",
+		"Cette requête n’est pas correcte",
+		"Questa richiesta non è corretta",
+	},
+	"text_4xx": {
+		"Please go back, load the page again and use its buttons.",
+		"Bitte gehen Sie zurück, laden Sie die Seite neu und benutzen Sie ihre Knöpfe.",
+		"Veuillez revenir en arrière, recharger la page et utiliser ses boutons.",
+		"Torna indietro, ricarica la pagina e usa i suoi pulsanti.",
+	},
+	"title_5xx": {
+		"Something went wrong",
+		"Etwas ist schiefgegangen",
+		"Un problème est survenu",
+		"Qualcosa è andato storto",
+	},
+	"text_5xx": {
+		"Please load the page again in a moment, before you pay again.",
+		"Bitte laden Sie die Seite gleich noch einmal, bevor Sie erneut bezahlen.",
+		"Veuillez recharger la page dans un instant, avant de payer à nouveau.",
+		"Ricarica la pagina tra un momento, prima di pagare di nuovo.",
+	},
+	"fault": {
+		"If you report this, name %s.",
+		"Falls Sie das melden, nennen Sie %s.",
+		"Si vous le signalez, indiquez %s.",
+		"Se lo segnali, indica %s.",
+	},
 }

@@ -34,18 +34,15 @@ func paymentWing(s *server, p *payments) wing {
 // paymentsOf makes the engine of a server's payments.
 func paymentsOf(s *server) *payments {
 	return &payments{
-		store: s.store,
-		keys:  s.keys.Load,
-		providers: map[string]provider{
-			providerStripe: newStripeProvider(s.outbound, s.stripeURL),
-			providerVipps:  newVippsProvider(s.outbound, s.vippsURL, s.now),
-		},
-		log:    s.log,
-		now:    s.now,
-		strike: s.strike,
-		off:    s.noPayments,
-		wake:   make(chan struct{}, 1),
-		locked: map[string]*paymentLock{},
+		store:     s.store,
+		keys:      s.keys.Load,
+		providers: newProviders(s.outbound, s.stripeURL, s.vippsURL, s.now),
+		log:       s.log,
+		now:       s.now,
+		strike:    s.strike,
+		off:       s.noPayments,
+		wake:      make(chan struct{}, 1),
+		locked:    map[string]*paymentLock{},
 	}
 }
 

@@ -23,17 +23,19 @@ const (
 	faultConnected = "the secrets of a payment connection can't be read: connect it again"
 )
 
-// The problem codes of beginning an attempt.
+// The problem codes of beginning an attempt. Guests see them as pages, so the interface has them not.
 var (
-	codeNotPayable = orderProblems.add(409, "order_not_payable", "Not payable",
+	attemptProblems problemTable
+
+	codeNotPayable = attemptProblems.add(409, "order_not_payable", "Not payable",
 		"The order can't be paid any more.")
-	codeMethodUnavailable = orderProblems.add(409, "method_unavailable", "Not available",
+	codeMethodUnavailable = attemptProblems.add(409, "method_unavailable", "Not available",
 		"The order can't be paid in this way.")
-	codeAttemptLimit = orderProblems.add(409, "attempt_limit_reached", "Too many attempts",
+	codeAttemptLimit = attemptProblems.add(409, "attempt_limit_reached", "Too many attempts",
 		"There were 20 attempts to pay this order.")
-	codeAttemptClosing = orderProblems.add(409, "attempt_closing", "Another attempt is being closed",
+	codeAttemptClosing = attemptProblems.add(409, "attempt_closing", "Another attempt is being closed",
 		"An earlier attempt to pay is being closed. Try again in a moment.")
-	codeProviderDown = orderProblems.add(503, "provider_unavailable", "Provider unavailable",
+	codeProviderDown = attemptProblems.add(503, "provider_unavailable", "Provider unavailable",
 		"The payment provider can't be reached at the moment. Try again in a moment.")
 
 	errNotPayable   = &refusal{code: codeNotPayable}
@@ -185,10 +187,24 @@ func (p *payments) takeOver(
 		if err := setConnectionRefused(t, conn.paymentConnection, false); err != nil {
 			return err
 		}
-		op, call, err = s.save(p.keys(), before.State != s.payment.State)
+		if op, call, err = s.save(p.keys(), before.State != s.payment.State); err == nil {
+			p.logTrouble(&before, s.payment)
+		}
 		return err
 	})
 	return op, call, err
+}
+
+// logTrouble logs that somebody has to look at an attempt, when that is new.
+func (p *payments) logTrouble(before, after *payment) {
+	if after.Warned && !before.Warned {
+		p.log.Warn("an authorisation lapses soon: capture or cancel it", "order", after.OrderID,
+			"payment", after.ID, "at", after.CaptureBefore.String())
+	}
+	if after.State == paymentReview && before.State != paymentReview {
+		p.log.Warn("a payment is in review: look at it", "order", after.OrderID, "payment", after.ID,
+			"reason", valueOr(after.Reason, ""))
+	}
 }
 
 // setConnectionRefused notes whether a provider refuses a connection's keys, and tells of a change.

@@ -435,12 +435,13 @@ type stripeWebhook struct {
 // connect implements provider. Beside the errors of outbound and of Stripe it may return one that says how
 // the key must be made.
 func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
-	live := strings.HasPrefix(c.secrets.Key, "rk_live_")
-	switch key := c.secrets.Key; {
+	key := c.secrets.Key
+	live := isStripeID("rk_live_", key)
+	switch {
 	case strings.HasPrefix(key, "sk_"):
 		return errors.New("this is a secret key, which may do everything at Stripe: " +
 			"make a restricted key (rk_live_…) with the permissions " + stripePermissions)
-	case !live && !strings.HasPrefix(key, "rk_test_"), !isStripeID("rk_", key):
+	case !live && !isStripeID("rk_test_", key):
 		return errors.New("this is not a restricted key of Stripe (rk_live_… or rk_test_…): " +
 			"make one with the permissions " + stripePermissions)
 	}
@@ -464,11 +465,13 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 	return nil
 }
 
-// readsAll reads one of each kind of object, which shows whether the key may.
+// readsAll lists each kind of object, which shows whether the key may: those of tomorrow, of which there are
+// none, so that the answers are small.
 func (s *stripeProvider) readsAll(ctx context.Context, c *openConnection) error {
+	tomorrow := strconv.FormatInt(time.Now().Add(days(1)).Unix(), 10)
 	for _, path := range []string{stripeSessions, stripeIntents, stripeRefunds, stripeDisputes} {
 		var page stripePage[stripeObject]
-		err := s.get(ctx, c, path, url.Values{"limit": {"1"}}, &page)
+		err := s.get(ctx, c, path, url.Values{"limit": {"1"}, "created[gte]": {tomorrow}}, &page)
 		if err == nil && page.Object != "list" {
 			err = malformedAnswer(http.StatusOK)
 		}

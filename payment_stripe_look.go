@@ -17,10 +17,10 @@ import (
 
 const (
 	// The pages of lists are small enough for outbound to read them whole: a session has some 4 KB, and a
-	// dispute may have long texts.
+	// dispute may have long texts of evidence. A charge seldom has two disputes.
 	stripeSessionsPage = 10
 	stripeRefundsPage  = 20
-	stripeDisputesPage = 3
+	stripeDisputesPage = 1
 	maxStripePages     = 50
 
 	// An attempt whose session is not known was asked for at most keysLast after it was made.
@@ -97,7 +97,7 @@ func (s *stripeProvider) look(ctx context.Context, c *openConnection, p *payment
 		return nil, malformedAnswer(http.StatusOK)
 	}
 	if charge := session.charge(); charge != nil && report.captured > 0 {
-		if charge.Refunded > 0 || p.State != paymentCreated && p.State != paymentPending && p.State != paymentAuthorized {
+		if charge.Refunded > 0 || !p.live() { // one that failed does not count in it any more
 			if err := s.readRefunds(ctx, c, report, charge); err != nil {
 				return nil, err
 			}
@@ -168,6 +168,9 @@ func (i *stripeIntent) valid() bool {
 // session is open, a card that was declined, or that its bank is asking about, leaves it open. It reports
 // false for states that can't be, or are not known.
 func (s *stripeSession) phase() (paymentPhase, bool) {
+	if s.Status != "open" && s.Status != "complete" && s.Status != "expired" {
+		return phaseUnknown, false
+	}
 	if s.Intent != nil {
 		switch s.Intent.Status {
 		case "requires_capture", "succeeded":
@@ -194,13 +197,11 @@ func (s *stripeSession) phase() (paymentPhase, bool) {
 			return phaseOpen, true // the bank may still say yes
 		}
 		return phaseExpired, true
-	case "complete":
-		if s.Intent != nil && s.Intent.Status == "requires_payment_method" {
-			return phaseFailed, true
-		}
-		return phaseOpen, s.Intent != nil
 	}
-	return phaseUnknown, false
+	if s.Intent != nil && s.Intent.Status == "requires_payment_method" {
+		return phaseFailed, true
+	}
+	return phaseOpen, s.Intent != nil
 }
 
 // findSession looks for the session of an attempt whose create was never answered: Stripe can't list
@@ -294,11 +295,13 @@ var stripeRefundStates = map[string]string{
 }
 
 // readRefunds adds the refunds of an attempt to a report.
-func (s *stripeProvider) readRefunds(ctx context.Context, c *openConnection, to *paymentReport, of *stripeCharge) error {
+func (s *stripeProvider) readRefunds(ctx context.Context, c *openConnection, to *paymentReport,
+	of *stripeCharge) error {
 	query := url.Values{"payment_intent": {to.intentID}}
 	ended, err := readList(ctx, s, c, stripeRefunds, query, stripeRefundsPage, func(r *stripeRefund) (string, bool) {
 		state := stripeRefundStates[r.Status]
-		if r.Object != "refund" || !isStripeID("re_", r.ID) || r.Intent != to.intentID || state == "" || r.Amount <= 0 {
+		if r.Object != "refund" || !isStripeID("re_", r.ID) || r.Intent != to.intentID ||
+			state == "" || r.Amount <= 0 {
 			return "", false
 		}
 		if r.releases(of.Amount - of.Captured) {
@@ -348,7 +351,8 @@ func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to
 	query := url.Values{"payment_intent": {to.intentID}}
 	ended, err := readList(ctx, s, c, stripeDisputes, query, stripeDisputesPage, func(d *stripeDispute) (string, bool) {
 		state := stripeDisputeStates[d.Status]
-		if d.Object != "dispute" || !isStripeDisputeID(d.ID) || d.Intent != to.intentID || state == "" || d.Amount < 0 {
+		if d.Object != "dispute" || !isStripeDisputeID(d.ID) || d.Intent != to.intentID ||
+			state == "" || d.Amount < 0 {
 			return "", false
 		}
 		to.disputes = append(to.disputes, disputeReport{

@@ -614,7 +614,7 @@ func (v *vippsProvider) notice(
 	want := signVipps(c.secrets.WebhookSecret, *c.WebhookURL, one("X-Ms-Date"), body)
 	hash, authorization := one("X-Ms-Content-Sha256"), one("Authorization")
 	sameHash := hmac.Equal([]byte(hash), []byte(want.hash))
-	if !hmac.Equal([]byte(authorization), []byte(want.authorization)) || !sameHash || one("X-Ms-Date") == "" {
+	if !hmac.Equal([]byte(authorization), []byte(want.authorization)) || !sameHash {
 		return paymentNotice{}, errNotice
 	}
 	told, err := parseJSON(body)
@@ -709,7 +709,9 @@ func (v *vippsProvider) removeWebhooks(ctx context.Context, c *openConnection, w
 	all, err := v.webhooks(ctx, c)
 	for _, w := range all {
 		if w.url == webhookURL {
-			err = errors.Join(err, v.removeWebhook(ctx, c, w.id))
+			if err := v.removeWebhook(ctx, c, w.id); err != nil {
+				return err
+			}
 		}
 	}
 	return err

@@ -116,10 +116,6 @@ var (
 		help: "send no webhooks: for a copy of a database that another service sends them of", hasVariable: true}
 	optNoPayments = option{name: "no-payments",
 		help: "ask no payment provider: for a copy of a database that another service works on", hasVariable: true}
-	optStripeURL = option{name: "stripe-url", value: "URL", def: stripeBase,
-		help: "base address of Stripe, for tests", hasVariable: true}
-	optVippsURL = option{name: "vipps-url", value: "URL", def: vippsLive,
-		help: "base address of Vipps MobilePay, for tests and its sandbox", hasVariable: true}
 	optSecurityContact = option{name: "security-contact", value: "URI,…",
 		help: "who to tell of a vulnerability, as mailto:security@example.com, for /.well-known/security.txt; " +
 			"by default there is no such file",
@@ -132,8 +128,6 @@ const minKeepEvents = 31 * 24 * time.Hour
 // wings returns the parts of the service, one for each noun.
 func wings(s *server) []wing {
 	engine := paymentsOf(s)
-	pages := orderPages{server: s, methodsFor: engine.methodsFor, startAttempt: engine.startAttempt,
-		settleOrder: engine.settleOrder}
 	return []wing{
 		leadWing(s),
 		licenseWing(s),
@@ -143,7 +137,7 @@ func wings(s *server) []wing {
 		eventWing(s, eventTypes()),
 		webhookWing(s, eventTypes()),
 		orderWing(s),
-		pages.wing(),
+		orderPageWing(s, engine),
 		paymentWing(s, engine),
 		accountWing(s),
 		healthWing(s),

@@ -414,8 +414,7 @@ func (r *statusReport) paymentTroubles(keys *keyring) (lines []string) {
 	if keys != nil {
 		for _, c := range r.connections {
 			if _, err := c.open(keys); err != nil {
-				add("the secrets of the payment connection %s were sealed with another key file: "+
-					"run 'widgetd payment disconnect %s', then connect it again", c.ID, c.ID)
+				lines = append(lines, sealedElsewhere(c.ID))
 			}
 		}
 	}

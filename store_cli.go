@@ -82,8 +82,21 @@ func checkCommand(e *env) error {
 	}
 	database := realPath(db)
 	faults = append(faults, readableByOthers(database)...)
-	if _, _, err := e.loadKeys(); err != nil {
+	_, keys, err := e.loadKeys()
+	if err != nil {
 		faults = append(faults, "key: "+err.Error())
+	}
+	if len(faults) == 0 {
+		var sealed []string
+		if err := e.withStore(func(st *store) (err error) {
+			sealed, err = unsealableConnections(st.queries, keys)
+			return err
+		}); err != nil {
+			return err
+		}
+		for _, id := range sealed {
+			faults = append(faults, "key: "+sealedElsewhere(id))
+		}
 	}
 	notes := []string{}
 	dir := filepath.Dir(database)

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// The demo's direct orders: what a partner's server does to have an order paid. It knows the prices, makes
+// the order at the service with its token, and sends the guest's browser to pay_url. The restaurant's side
+// is a page that lists the orders, with buttons to accept, reject and refund them.
+
+//go:embed web/demo_orders.html
+var demoOrdersHTML string
+
+// demoOrdersPage is the page of the restaurant's side, and of what guests see after an order.
+var demoOrdersPage = template.Must(template.New("").Parse(demoOrdersHTML))
+
+// demoDishes are the dishes that can be ordered on the demo's page, with their prices in centimes. The
+// fields of the form have their names.
+var demoDishes = []struct {
+	name  string
+	price int64
+}{
+	{"Pizza Margherita", 1650},
+	{"Risotto ai funghi", 2100},
+	{"Insalata mista", 1100},
+	{"Tiramisù", 850},
+}
+
+const (
+	demoFoodRate = 260             // VAT on food that is taken away, in hundredths of a percent
+	demoMost     = 20              // of a dish in one order
+	demoPatience = 5 * time.Second // longer than the service takes
+)
+
+// A demoShown is what demoOrdersPage shows.
+type demoShown struct {
+	Title, Text string
+	List        bool // also Orders
+	Orders      []demoOrder
+}
+
+// A demoOrder is an order as the restaurant's side shows it.
+type demoOrder struct {
+	ID, State, Total, Refunded, CreatedAt string // Refunded: "" if nothing was
+	Lines                                 []lineView
+	Actions                               []string // values of its buttons
+}
+
+// handleOrders adds the paths of direct orders to the demo's page.
+func (d *demo) handleOrders(mux *http.ServeMux) {
+	mux.HandleFunc("POST /order", d.takeOrder)
+	mux.HandleFunc("GET /thanks", func(w http.ResponseWriter, _ *http.Request) {
+		showDemo(w, http.StatusOK, demoShown{Title: "Thank you for your order",
+			Text: "This is a demo: nobody cooks it, and no money has moved."})
+	})
+	mux.HandleFunc("GET /orders", d.listOrders)
+	mux.HandleFunc("POST /orders/{id}", d.actOnOrder)
+}
+
+// showDemo sends a page.
+func showDemo(w http.ResponseWriter, status int, shown demoShown) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	demoOrdersPage.Execute(w, shown) // fails only when the client has gone
+}
+
+// ask calls the service with the demo's token. It decodes a 2xx answer into answer. Errors: the detail of a
+// problem, or that there was no answer.
+func (d *demo) ask(ctx context.Context, method, path string, body, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, demoPatience)
+	defer cancel()
+	var reader io.Reader
+	if body != nil {
+		reader = bytes.NewReader(encodeJSON(body))
+	}
+	r, err := http.NewRequestWithContext(ctx, method, d.base+path, reader)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+d.token)
+	r.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	decode := json.NewDecoder(res.Body).Decode
+	if !succeeded(res.StatusCode) {
+		var p problem
+		if err := decode(&p); err != nil {
+			return err
+		}
+		return errors.New(p.Detail)
+	}
+	return decode(answer)
+}
+
+// takeOrder takes the form of the menu: it makes the order and sends the guest to pay it.
+func (d *demo) takeOrder(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	lines, sum := []map[string]any{}, int64(0)
+	for _, dish := range demoDishes {
+		n, err := strconv.ParseInt(r.PostFormValue(dish.name), 10, 64)
+		if err != nil || n < 1 || n > demoMost {
+			continue
+		}
+		sum += n * dish.price
+		lines = append(lines, map[string]any{
+			"name": dish.name, "quantity": n, "unit_amount": dish.price, "vat_rate": demoFoodRate, "group": "food",
+		})
+	}
+	if len(lines) == 0 {
+		showDemo(w, http.StatusUnprocessableEntity, demoShown{Title: "Nothing was ordered",
+			Text: fmt.Sprintf("Please choose 1 to %d of at least one dish.", demoMost)})
+		return
+	}
+	percent, _ := strconv.ParseInt(r.PostFormValue("tip"), 10, 64) // without a choice: no tip
+	tip := sum * min(max(percent, 0), 20) / 100
+	order := map[string]any{"currency": "CHF", "lines": lines, "tip": tip, "return_url": d.page + "/thanks"}
+	if name := r.PostFormValue("name"); name != "" {
+		order["customer"] = map[string]string{"name": name}
+	}
+	var made createdOrder
+	if err := d.ask(r.Context(), http.MethodPost, "/orders", order, &made); err != nil {
+		showDemo(w, http.StatusBadGateway, demoShown{Title: "The order was not taken", Text: err.Error()})
+		return
+	}
+	http.Redirect(w, r, made.PayURL, http.StatusSeeOther)
+}
+
+// demoActions are the buttons for an order, by its state.
+var demoActions = map[string][]string{
+	orderAuthorized:   {"Accept", "Reject"},
+	orderPaid:         {"Refund"},
+	orderPartRefunded: {"Refund"},
+}
+
+// listOrders shows the restaurant's side.
+func (d *demo) listOrders(w http.ResponseWriter, r *http.Request) {
+	var page list[orderView]
+	if err := d.ask(r.Context(), http.MethodGet, "/orders?limit=20", nil, &page); err != nil {
+		showDemo(w, http.StatusBadGateway, demoShown{Title: "Orders", Text: err.Error()})
+		return
+	}
+	shown := demoShown{Title: "Orders", List: true}
+	for _, o := range page.Data {
+		row := demoOrder{ID: o.ID, State: o.State, Total: o.Currency + " " + formatAmount(o.Total),
+			CreatedAt: o.CreatedAt.Format("2 January, 15:04 MST"), Lines: o.Lines, Actions: demoActions[o.State]}
+		if o.Refunded > 0 {
+			row.Refunded = o.Currency + " " + formatAmount(o.Refunded)
+		}
+		shown.Orders = append(shown.Orders, row)
+	}
+	showDemo(w, http.StatusOK, shown)
+}
+
+// actOnOrder takes a button of the restaurant's side.
+func (d *demo) actOnOrder(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	paths := map[string]string{"Accept": "/accept", "Reject": "/reject", "Refund": "/refunds"}
+	path, known := paths[r.PostFormValue("do")]
+	id := r.PathValue("id")
+	if !known || !validID("ord", id) {
+		showDemo(w, http.StatusUnprocessableEntity, demoShown{Title: "There is no such order or button"})
+		return
+	}
+	var answer json.RawMessage
+	if err := d.ask(r.Context(), http.MethodPost, "/orders/"+id+path, struct{}{}, &answer); err != nil {
+		showDemo(w, http.StatusConflict, demoShown{Title: "That could not be done", Text: err.Error()})
+		return
+	}
+	http.Redirect(w, r, "/orders", http.StatusSeeOther)
+}
+
+// connectProvider connects the demo's account to the test provider, which must be served already. That
+// remembers nothing of an earlier run, so a connection of one is replaced.
+func (d *demo) connectProvider(ctx context.Context, s *server) error {
+	client := newStripeProvider(s.outbound, d.provider)
+	c := &openConnection{
+		paymentConnection: &paymentConnection{
+			ID: newID("con", s.now()), AccountID: d.account, Provider: providerStripe, CreatedAt: newStamp(s.now()),
+		},
+		secrets: connectionSecrets{Key: "rk_test_demo"},
+	}
+	if err := client.connect(ctx, c, d.base+"/payments/stripe/"+c.ID); err != nil {
+		return fmt.Errorf("connect the test provider: %w", err)
+	}
+	if err := c.seal(s.keys.Load()); err != nil {
+		return err
+	}
+	return s.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		old, err := t.usedConnections(d.account)
+		if err != nil {
+			return err
+		}
+		for _, each := range old {
+			if err := t.removePaymentConnection(each.ID); err != nil {
+				return err
+			}
+		}
+		return t.addPaymentConnection(c.paymentConnection)
+	})
+}
+
+// prepareOrders gives the demo's account what its receipts show.
+func prepareOrders(t *tx, account string) error {
+	legal, address, number := "Trattoria Altstadt GmbH", "Hauptgasse 12\n4500 Solothurn", "CHE-123.456.789 MWST"
+	return changeSettings(t, account, settingsChange{func(s *accountSettings) {
+		s.Zone, s.LegalName, s.Address, s.VATNumber = "Europe/Zurich", &legal, &address, &number
+	}}, actorCommand)
+}

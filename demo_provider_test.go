@@ -1,0 +1,470 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A stripeTest is the client of Stripe, connected to a test provider whose clock the test moves.
+type stripeTest struct {
+	*testProvider
+	t      testing.TB
+	ahead  atomic.Int64 // of the provider's clock
+	client *stripeProvider
+	c      *openConnection
+	guest  *http.Client // a browser that follows no redirect
+	order  *order
+}
+
+const testReturnURL = "https://orders.example.com/done"
+
+// newStripeTest starts a test provider on loopback.
+func newStripeTest(t testing.TB) *stripeTest {
+	t.Helper()
+	s := &stripeTest{t: t}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.handler().ServeHTTP(w, r)
+	}))
+	o := newOutbound(demoOutbound)
+	s.testProvider = newTestProvider(o, server.URL, s.clock)
+	t.Cleanup(func() { server.Close(); s.close(); o.close() })
+	s.client = newStripeProvider(o, server.URL)
+	s.c = testConnection()
+	s.guest = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	t.Cleanup(s.guest.CloseIdleConnections)
+	s.order = &order{ID: newID("ord", s.clock()), Currency: "CHF", ExpiresAt: newStamp(s.clock()).after(time.Hour)}
+	return s
+}
+
+func testConnection() *openConnection {
+	return &openConnection{&paymentConnection{ID: newID("con", time.Now()), Provider: providerStripe},
+		connectionSecrets{Key: "rk_test_123"}}
+}
+
+func (s *stripeTest) clock() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
+
+// passes moves the provider's clock.
+func (s *stripeTest) passes(d time.Duration) { s.ahead.Add(int64(d)) }
+
+// inside looks into the provider, or changes it, between two calls.
+func (s *stripeTest) inside(look func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	look()
+}
+
+// made returns how many sessions were made.
+func (s *stripeTest) made() (n int) {
+	s.inside(func() { n = len(s.sessions) })
+	return n
+}
+
+// watches sets the provider's watch.
+func (s *stripeTest) watches(watch func(*http.Request, *testAnswer) *testAnswer) {
+	s.inside(func() { s.watch = watch })
+}
+
+// refundsOf returns copies of the refunds of a payment.
+func (s *stripeTest) refundsOf(p *payment) (all []testRefund) {
+	s.inside(func() {
+		for _, r := range s.intent(*p.IntentID).refunds {
+			all = append(all, *r)
+		}
+	})
+	return all
+}
+
+// does carries out an operation, which must succeed.
+func (s *stripeTest) does(kind string, p *payment, amount int64) sendResult {
+	s.t.Helper()
+	op := testOperation(kind, p, amount)
+	result := s.client.send(s.t.Context(), s.c, op, s.client.call(op, p, s.order, testReturnURL))
+	if result.outcome != sendDone {
+		s.t.Fatalf("%s: %+v", kind, result)
+	}
+	return result
+}
+
+func testOperation(kind string, p *payment, amount int64) *paymentOperation {
+	op := &paymentOperation{ID: newID("op", time.Now()), PaymentID: p.ID, Kind: kind, Amount: amount}
+	if kind == opRefund {
+		op.RefundID = ptr(newID("ref", time.Now()))
+	}
+	return op
+}
+
+// starts makes an attempt of 20.00, for which there is a session then.
+func (s *stripeTest) starts() *payment {
+	s.t.Helper()
+	now := newStamp(s.clock())
+	p := &payment{ID: newID("pay", now.Time), OrderID: s.order.ID, Amount: 2000, Currency: "CHF",
+		State: paymentCreated, CreatedAt: now}
+	done := s.does(opCreate, p, p.Amount)
+	p.SessionID, p.URL, p.State = &done.sessionID, &done.url, paymentPending
+	return p
+}
+
+// looks reads the state of an attempt, which must succeed, and keeps what it says.
+func (s *stripeTest) looks(p *payment) *paymentReport {
+	s.t.Helper()
+	r, err := s.client.look(s.t.Context(), s.c, p)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	p.SessionID, p.IntentID = nilIfEmpty(r.sessionID), nilIfEmpty(r.intentID)
+	if r.captured > 0 {
+		p.State = paymentCaptured
+	}
+	return r
+}
+
+// chooses presses a button on the page of an attempt.
+func (s *stripeTest) chooses(p *payment, choice string) *http.Response {
+	s.t.Helper()
+	resp, err := s.guest.PostForm(*p.URL, url.Values{"do": {choice}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// authorized starts an attempt and pays it.
+func (s *stripeTest) authorized() *payment {
+	s.t.Helper()
+	p := s.starts()
+	if resp := s.chooses(p, "pay"); resp.StatusCode != 303 || resp.Header.Get("Location") != testReturnURL {
+		s.t.Fatalf("paying answers %d to %q", resp.StatusCode, resp.Header.Get("Location"))
+	}
+	s.looks(p)
+	return p
+}
+
+// captured starts an attempt, pays it, and captures a part.
+func (s *stripeTest) captured(amount int64) *payment {
+	s.t.Helper()
+	p := s.authorized()
+	s.does(opCapture, p, amount)
+	s.looks(p)
+	return p
+}
+
+// failRefund lets a refund fail that had succeeded.
+func (p *testProvider) failRefund(intentID, id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.intent(intentID)
+	r := i.refunds[slices.IndexFunc(i.refunds, func(r *testRefund) bool { return r.id == id })]
+	r.status, r.failure = "failed", "lost_or_stolen_card"
+	p.emit("refund.failed", r.object(i))
+}
+
+// dispute opens a dispute about all of a payment, or decides it: "needs_response", "won", "lost".
+func (p *testProvider) dispute(intentID, status string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i, kind := p.intent(intentID), "charge.dispute.closed"
+	if len(i.disputes) == 0 {
+		i.disputes, kind = append(i.disputes, &testDispute{p.newID("du_"), "", i.received, p.now().Unix()}), "charge.dispute.created"
+	}
+	i.disputes[0].status = status
+	p.emit(kind, i.disputes[0].object(i))
+}
+
+func TestTestProvider_replaysWhatAKeyWasAnswered(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	p := &payment{ID: newID("pay", s.clock()), Amount: 2000, Currency: "CHF", CreatedAt: newStamp(s.clock())}
+	op := testOperation(opCreate, p, 2000)
+	call := s.client.call(op, p, s.order, testReturnURL)
+	first := s.client.send(t.Context(), s.c, op, call)
+	again := s.client.send(t.Context(), s.c, op, call)
+	if first.outcome != sendDone || again != first || s.made() != 1 {
+		t.Errorf("%+v, then %+v, with %d sessions", first, again, s.made())
+	}
+	other := s.client.call(op, p, s.order, testReturnURL+"/other")
+	if r := s.client.send(t.Context(), s.c, op, other); r.outcome != sendRefused || r.reason != "idempotency_error" || s.made() != 1 {
+		t.Errorf("other parameters under the same key: %+v, with %d sessions", r, s.made())
+	}
+
+	s.watches(func(_ *http.Request, acted *testAnswer) *testAnswer {
+		if acted == nil {
+			return nil
+		}
+		return testFailure(500, "api_error", "")
+	})
+	op = testOperation(opCreate, p, 2000)
+	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendUnknown || s.made() != 2 {
+		t.Errorf("a failure after acting: %+v, with %d sessions", r, s.made())
+	}
+	s.watches(nil)
+	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendStale || r.status != 500 || s.made() != 2 {
+		t.Errorf("a failure that is replayed: %+v, with %d sessions", r, s.made())
+	}
+
+	s.watches(func(_ *http.Request, acted *testAnswer) *testAnswer {
+		if acted != nil {
+			panic(http.ErrAbortHandler)
+		}
+		return nil
+	})
+	op = testOperation(opCreate, p, 2000)
+	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendUnknown || r.reason != outboundNoConnect || s.made() != 3 {
+		t.Errorf("a reset after acting: %+v, with %d sessions", r, s.made())
+	}
+	s.watches(nil)
+	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendDone || s.made() != 3 {
+		t.Errorf("the same after a reset: %+v, with %d sessions", r, s.made())
+	}
+}
+
+func TestTestProvider_refusesWhatCanNotFollow(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	open, authorized, captured, cancelled := s.starts(), s.authorized(), s.captured(1500), s.authorized()
+	s.does(opCancel, cancelled, 0)
+	refunded := s.captured(2000)
+	s.does(opRefund, refunded, 1999)
+	for _, c := range []struct {
+		name, kind string
+		p          *payment
+		amount     int64
+		reason     string
+	}{
+		{"capturing what nobody has paid", opCapture, open, 100, "resource_missing"},
+		{"capturing more than is authorised", opCapture, authorized, 2001, "amount_too_large"},
+		{"capturing nothing", opCapture, authorized, 0, "amount_too_small"},
+		{"capturing twice", opCapture, captured, 500, "payment_intent_unexpected_state"},
+		{"capturing what was cancelled", opCapture, cancelled, 500, "payment_intent_unexpected_state"},
+		{"cancelling twice", opCancel, cancelled, 0, "payment_intent_unexpected_state"},
+		{"cancelling what was captured", opCancel, captured, 0, "payment_intent_unexpected_state"},
+		{"expiring what was paid", opExpire, authorized, 0, "invalid_request_error"},
+		{"giving back what was not captured", opRefund, authorized, 100, "payment_intent_unexpected_state"},
+		{"giving back more than was captured", opRefund, captured, 1501, "amount_too_large"},
+		{"giving back more than is left", opRefund, refunded, 2, "amount_too_large"},
+	} {
+		op := testOperation(c.kind, c.p, c.amount)
+		call := s.client.call(op, c.p, s.order, testReturnURL)
+		if c.p.IntentID == nil && c.kind == opCapture {
+			call.Path = "/v1/payment_intents/pi_none/capture"
+		}
+		if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendRefused || r.reason != c.reason {
+			t.Errorf("%s: %+v", c.name, r)
+		}
+	}
+	s.does(opRefund, refunded, 1)
+	s.does(opCancel, authorized, 0)
+}
+
+func TestTestProvider_signsWhatItTells(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	type posted struct {
+		notice paymentNotice
+		err    error
+	}
+	got := make(chan posted, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		n, err := s.client.notice(s.c, r, body, s.clock())
+		got <- posted{n, err}
+	}))
+	defer receiver.Close()
+	if err := s.client.connect(t.Context(), s.c, receiver.URL); err != nil {
+		t.Fatal(err)
+	}
+	p := s.authorized()
+	told := func(kinds ...string) { // in any order
+		t.Helper()
+		for range kinds {
+			next := <-got
+			i := slices.Index(kinds, next.notice.kind)
+			if next.err != nil || i < 0 || next.notice.paymentID != p.ID {
+				t.Fatalf("%+v %v, not one of %q", next.notice, next.err, kinds)
+			}
+			kinds[i] = ""
+		}
+	}
+	told("payment_intent.amount_capturable_updated", "checkout.session.completed")
+	s.does(opCapture, p, 1500)
+	told("payment_intent.succeeded")
+	s.does(opRefund, p, 100)
+	told("refund.created", "charge.refunded")
+	s.failRefund(*p.IntentID, s.refundsOf(p)[1].id)
+	told("refund.failed")
+
+	var held []func() int
+	s.inside(func() { s.deliver = func(_ string, post func() int) { held = append(held, post) } })
+	s.does(opRefund, p, 200)
+	var second func() int
+	s.inside(func() {
+		if len(held) != 2 || len(got) != 0 {
+			t.Fatalf("%d webhooks are held, and %d were posted", len(held), len(got))
+		}
+		second = held[1]
+	})
+	if status := second(); status != 200 {
+		t.Errorf("posting answers %d", status)
+	}
+	told("charge.refunded")
+}
+
+func TestTestProvider_triesAgainAFewTimes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ taken, closed, want int }{
+		"at once": {taken: 1, want: 1}, "the third time": {taken: 3, want: 3}, "never": {want: testDeliveryTries},
+		"until it is closed": {closed: 2, want: 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newTestProvider(nil, "", time.Now)
+			defer p.close()
+			p.pending = 1
+			tries := 0
+			p.postUntilTaken(func() int {
+				if tries++; tries == c.closed {
+					p.stop()
+				}
+				if tries == c.taken {
+					return 204
+				}
+				return 503
+			})
+			if tries != c.want || p.pending != 0 {
+				t.Errorf("%s: %d tries, and %d are pending", name, tries, p.pending)
+			}
+		})
+	}
+}
+
+func TestTestProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	s.order.Reference = ptr("<b>Table 4</b>")
+	open, declined, paid, expired := s.starts(), s.starts(), s.authorized(), s.starts()
+	s.does(opExpire, expired, 0)
+	if resp := s.chooses(declined, "decline"); resp.StatusCode != 200 {
+		t.Errorf("declining answers %d", resp.StatusCode)
+	}
+	if resp := s.chooses(open, "back"); resp.StatusCode != 303 || resp.Header.Get("Location") != testReturnURL {
+		t.Errorf("going back answers %d", resp.StatusCode)
+	}
+	for name, c := range map[string]struct {
+		address, has, hasNot string
+		status               int
+	}{
+		"open":     {*open.URL, "<h1>Order &lt;b&gt;Table 4&lt;/b&gt;</h1>\n<p class=\"amount\">CHF 20.00</p>\n<form", "declined", 200},
+		"declined": {*declined.URL, "The card was declined", "is done", 200},
+		"paid":     {*paid.URL, "<h1>This payment is done</h1>\n<a class=\"back\" href=\"" + testReturnURL, "<form", 200},
+		"expired":  {*expired.URL, "This payment has expired", "<form", 200},
+		"none":     {s.base + "/pay/cs_none", "There is no such payment", "<form", 404},
+	} {
+		resp, err := s.guest.Get(c.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		page := string(body)
+		top, _, _ := strings.Cut(page, "<main>")
+		if resp.StatusCode != c.status || !strings.Contains(page, c.has) || strings.Contains(page, c.hasNot) ||
+			!strings.Contains(top, "This is a test provider of the demo. No money moves.") || strings.Contains(page, "<script") {
+			t.Errorf("%s: %d\n%s", name, resp.StatusCode, page)
+		}
+		policy := resp.Header.Get("Content-Security-Policy")
+		if !strings.HasPrefix(policy, "default-src 'none';") || strings.Contains(policy, "form-action") ||
+			strings.Contains(policy, "unsafe") || !strings.Contains(page, "<style>"+testStyle+"</style>") {
+			t.Errorf("%s: %q does not let its style in, or lets other things in", name, policy)
+		}
+	}
+}
+
+func TestTestProvider_forgetsTheOldest(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	for i := range max(maxTestSessions, maxTestKeys) + 10 {
+		r := httptest.NewRequest("POST", "/v1/checkout/sessions", nil)
+		s.keep(newID("op", s.clock()), r, nil)
+		s.sessions = append(s.sessions[:min(i, maxTestSessions)], &testSession{id: "cs_old"})
+	}
+	s.sessions = s.sessions[:maxTestSessions]
+	p := s.starts()
+	s.inside(func() {
+		if len(s.sessions) != maxTestSessions || len(s.keys) != maxTestKeys || len(s.keyOrder) != maxTestKeys {
+			t.Errorf("it keeps %d sessions, and %d keys in an order of %d", len(s.sessions), len(s.keys), len(s.keyOrder))
+		}
+	})
+	if r := s.looks(p); r.phase != phaseOpen {
+		t.Errorf("the newest is %+v", r)
+	}
+}
+
+// startStripeMock starts the vendor's own mock, which knows the form of every request, and returns its
+// address.
+func startStripeMock(t testing.TB) string {
+	t.Helper()
+	programsOrSkip(t, "stripe-mock")
+	cmd := exec.Command("stripe-mock", "-http-addr", "127.0.0.1:", "-strict-version-check")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		io.Copy(io.Discard, out)
+		cmd.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if address, ok := strings.CutPrefix(lines.Text(), "Listening for HTTP at address: "); ok {
+			go io.Copy(io.Discard, out) // what it logs of each request
+			return "http://" + address
+		}
+	}
+	t.Fatal("stripe-mock does not say where it listens")
+	return ""
+}
+
+// forwardTo sends each request to the vendor's mock before it is carried out, and fails the test with what
+// the mock refuses.
+func (s *stripeTest) forwardTo(mock string) (seen *[]string) {
+	seen = new([]string)
+	s.watches(func(r *http.Request, acted *testAnswer) *testAnswer {
+		if acted != nil {
+			return nil
+		}
+		body, _ := io.ReadAll(r.Body)
+		forwarded, err := http.NewRequest(r.Method, mock+r.URL.RequestURI(), bytes.NewReader(body))
+		if err != nil {
+			s.t.Error(err)
+			return nil
+		}
+		forwarded.Header = r.Header.Clone()
+		forwarded.Header.Set("Authorization", "Bearer sk_test_123")
+		resp, err := s.guest.Do(forwarded)
+		if err != nil {
+			s.t.Error(err)
+			return nil
+		}
+		defer resp.Body.Close()
+		if text, _ := io.ReadAll(resp.Body); resp.StatusCode >= 300 {
+			s.t.Errorf("%s %s: stripe-mock answers %d to %s\n%s", r.Method, r.URL, resp.StatusCode, body, text)
+		}
+		*seen = append(*seen, r.Method+" "+r.URL.Path)
+		return nil
+	})
+	return seen
+}

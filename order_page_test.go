@@ -1,0 +1,498 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A guestService is a service whose main account takes cards at the demo's test provider.
+type guestService struct {
+	*service
+	provider *testProvider
+}
+
+const pageKey = "bGVtb24tdGFydC0yMDI2" // the k of every order here
+
+const formType = "Content-Type: application/x-www-form-urlencoded"
+
+// newGuestService starts both. change alters the usual options of the service.
+func newGuestService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *guestService {
+	t.Helper()
+	g := &guestService{}
+	web := httptest.NewUnstartedServer(nil)
+	g.provider = newTestProvider(newOutbound(demoOutbound), "http://"+web.Listener.Addr().String(), time.Now)
+	web.Config.Handler = g.provider.handler()
+	web.Start()
+	t.Cleanup(func() {
+		g.provider.close()
+		web.Close()
+	})
+	g.service = newService(t, append(change, func(_ *storeOptions, o *serverOptions) {
+		o.stripeURL, o.outboundAllow = web.URL, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})...)
+	g.change(func(t *tx) error {
+		c := &openConnection{&paymentConnection{ID: t.newID("con"), AccountID: g.account, Provider: providerStripe, CreatedAt: t.now},
+			connectionSecrets{Key: "rk_test_lemon"}}
+		if err := c.seal(g.keys); err != nil {
+			return err
+		}
+		return t.addPaymentConnection(c.paymentConnection)
+	})
+	return g
+}
+
+// lunch is an order of the main account that is open: 2 × 18.50 and 3 × 4.00 less 4.90, with delivery and
+// tip 57.10.
+func (g *guestService) lunch(change ...func(*order)) *order {
+	g.t.Helper()
+	sum := sha256.Sum256([]byte(pageKey))
+	o := &order{
+		AccountID: g.account, State: orderOpen, Currency: "CHF",
+		Lines: []orderLine{
+			{Name: "Pizza Margherita", Quantity: 2, UnitAmount: 1850, VATRate: 260, Gross: 3390, Accepted: 2},
+			{Name: "<script>alert(1)</script> & café", Quantity: 3, UnitAmount: 400, VATRate: 810, Gross: 1100, Accepted: 3},
+		},
+		Discount: 410, Delivery: 1000, DeliveryRate: 810, DeliveryGross: 1000, Tip: 220, OrderedTotal: 5710, Total: 5710,
+		VAT:       []vatSum{{260, 3390, 86}, {810, 2100, 157}},
+		ReturnURL: siteOrigin + "/thanks?table=4&x=1", PageKey: sum[:],
+	}
+	g.change(func(t *tx) error {
+		o.ID, o.CreatedAt, o.ExpiresAt = t.newID("ord"), t.now, t.now.after(30*time.Minute)
+		for _, f := range change {
+			f(o)
+		}
+		return t.addOrder(o)
+	})
+	return o
+}
+
+// path is the path of an order's pay page, or with a suffix of its return page.
+func (o *order) path(suffix string) string { return "/pay/" + o.ID + suffix + "?k=" + pageKey }
+
+// order reads an order again.
+func (g *guestService) order(id string) *order {
+	g.t.Helper()
+	o, err := g.store.order(anyAccount, id)
+	g.check(err)
+	return o
+}
+
+// shows checks that a page has texts, and not the ones that begin with "not ".
+func (a answer) shows(texts ...string) answer {
+	a.t.Helper()
+	for _, text := range texts {
+		without, not := strings.CutPrefix(text, "not ")
+		if strings.Contains(a.body, without) == not {
+			a.t.Errorf("%d, want %q in:\n%s", a.status, text, regexp.MustCompile(`(?s)<style>.*</style>`).ReplaceAllString(a.body, ""))
+		}
+	}
+	return a
+}
+
+func TestPayPage_showsTheOrderAndAButtonForEachMethod(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	o := g.lunch(func(o *order) { o.Reference = ptr("A-17") })
+	g.sql(`INSERT INTO order_customers (order_id, name, phone, note) VALUES (?, 'Ada Lovelace', '+41790000000', 'no onions')`, o.ID)
+	page := g.get(o.path("")).is(200).has("Content-Type: text/html; charset=utf-8", "Cache-Control: no-store", "Referrer-Policy: same-origin",
+		"Vary: Origin | Accept-Language", "X-Robots-Tag: noindex")
+	page.shows(`<html lang="en">`, "<title>Pay for your order · main</title>", "<h1>Pay for your order</h1>", "A-17",
+		"Pizza Margherita<small>2 × CHF\u00a018.50</small></th>", `<td class="number money">CHF`+"\u00a037.00",
+		"&lt;script&gt;alert(1)&lt;/script&gt; &amp; café", "not <script", "Discount</th>", "−CHF\u00a04.10",
+		"Delivery", "CHF\u00a010.00", "Tip", "CHF\u00a02.20", "Total", "CHF\u00a057.10",
+		"2.6%", "CHF\u00a00.86", "8.1%", "CHF\u00a01.57", "CHF\u00a021.00",
+		`<button class="button" name="method" value="card">Pay CHF`+"\u00a057.10 by card</button>", "not mobile",
+		`<form method="post">`, "You can pay until ", " UTC.", `<a href="https://www.example.com/thanks?table=4&amp;x=1">`,
+		"not Lovelace", "not 41790000000", "not onions", "not Receipt", "not http-equiv", "not _text")
+	style := regexp.MustCompile(`(?s)<style>(.*)</style>`).FindStringSubmatch(page.body)
+	sum := sha256.Sum256([]byte(style[1]))
+	page.has("Content-Security-Policy: default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; img-src data:; base-uri 'none'; frame-ancestors 'none'")
+	if found := regexp.MustCompile(`(?i)<script|<iframe|@import|url\(|style=|src=| on\w+=`).FindString(page.body); found != "" {
+		t.Errorf("the page has %q", found)
+	}
+	g.sql(`UPDATE payment_connections SET removed_at = created_at`)
+	g.get(o.path("")).is(200).shows("can’t be paid online", "not <button")
+}
+
+func TestPayPage_namesTheRestaurantAsItsReceiptsDo(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	o := g.lunch()
+	g.sql(`INSERT INTO account_settings (account_id, zone, legal_name, address, vat_number)
+		VALUES (?, 'Europe/Zurich', 'Trattoria <Roma> GmbH', 'Hauptgasse 12' || char(10) || '4500 Solothurn', 'CHE-123.456.789 MWST')`, g.account)
+	at := o.CreatedAt.In(time.FixedZone("", 0))
+	zurich, err := time.LoadLocation("Europe/Zurich")
+	g.check(err)
+	g.get(o.path("")).is(200).shows(`<p class="from">Trattoria &lt;Roma&gt; GmbH</p>`, "Hauptgasse 12\n4500 Solothurn", "VAT number", "CHE-123.456.789 MWST",
+		at.In(zurich).Format("2 January 2006, 15:04 MST"))
+}
+
+func TestPayPage_isOneAnswerForEveryWrongLink(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t, withoutAddressLimits)
+	o, other := g.lunch(), g.lunch(func(o *order) { sum := sha256.Sum256([]byte("another")); o.PageKey = sum[:] })
+	gone := g.addAccount("closed")
+	closed := g.lunch(func(o *order) { o.AccountID = gone })
+	g.sql(`UPDATE accounts SET closed_at = ? WHERE id = ?`, closed.CreatedAt, closed.AccountID)
+	unknown := newID("ord", time.Now())
+	first := ""
+	for _, suffix := range []string{"", "/return"} {
+		for _, link := range []string{
+			o.ID, o.ID + "%s?k=", o.ID + "%s?k=another", o.ID + "%s?k=" + pageKey + "x", o.ID + "%s?k=" + pageKey + "&k=" + pageKey,
+			o.ID + "%s?K=" + pageKey, other.ID + "%s?k=" + pageKey, unknown + "%s?k=" + pageKey, closed.ID + "%s?k=" + pageKey,
+			"ord_1%s?k=" + pageKey, "%00%s?k=" + pageKey, strings.ToUpper(o.ID) + "%s?k=" + pageKey,
+		} {
+			path := "/pay/" + strings.Replace(link, "%s", suffix, 1)
+			answers := []answer{g.get(path)}
+			if suffix == "" {
+				answers = append(answers, g.post(path, "method=card", formType))
+			}
+			for _, a := range answers {
+				a.is(404).shows("<h1>There is no such order</h1>", "not req_")
+				a.header.Del("X-Request-Id")
+				if same := fmt.Sprint(a.header) + a.body; first == "" {
+					first = same
+				} else if same != first {
+					t.Errorf("%s differs: %s", path, same)
+				}
+			}
+		}
+	}
+	if n := g.count(`SELECT count(*) FROM payments`); n != 0 {
+		t.Errorf("%d attempts", n)
+	}
+	g.get(o.path("")).is(200)
+}
+
+func TestPayPage_answersErrorsAsPages(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	o := g.lunch()
+	g.do("PUT", o.path(""), "").is(405).has("Allow: GET, HEAD, POST, OPTIONS").shows("This request is not right")
+	g.post(o.path("/return"), "x=y", formType).is(405).has("Allow: GET, HEAD, OPTIONS").shows("This request is not right")
+	g.post(o.path(""), `{"method":"card"}`).is(415).shows("This request is not right")
+	g.post(o.path(""), "method="+strings.Repeat("x", maxBody), formType).is(413).shows("This request is not right")
+	g.post(o.path(""), "way=card", formType).is(422).shows("This request is not right")
+	g.post(o.path(""), "method=cash", formType).is(409).shows("does not work at the moment", `role="alert"`, `value="card"`)
+	g.post(o.path(""), "method=mobile", formType).is(409).shows("does not work at the moment", `value="card"`)
+	g.sql(`UPDATE orders SET attempts = ? WHERE id = ?`, maxAttempts, o.ID)
+	g.post(o.path(""), "method=card", formType).is(409).shows("tried to pay too often")
+	for range g.server.anonymousRate {
+		g.get(o.path(""))
+	}
+	g.get(o.path(""), "Accept-Language: de").is(429).shows(`<html lang="de">`, "Zu viele Anfragen")
+	g.get(o.path(""), "Peer: 198.51.100.7:1").is(200)
+	g.sql(`DROP TABLE refunds`)
+	a := g.get(o.path(""), "Peer: 198.51.100.7:1").is(500)
+	a.shows("Something went wrong", "name "+a.header.Get("X-Request-Id"), "not no such table")
+}
+
+func TestPayPage_leadsToTheProviderAndItsReturnShowsWhatCame(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	o := g.lunch()
+	g.get(o.path("/return")).is(200).shows("Not paid yet", `<a class="button" href="../`+o.ID+`?k=`+pageKey+`">`)
+	to := g.post(o.path(""), "method=card", formType).is(303).header.Get("Location")
+	session, ok := strings.CutPrefix(to, g.provider.base+"/pay/")
+	if !ok {
+		t.Fatalf("it leads to %s", to)
+	}
+	if again := g.post(o.path(""), "method=card", formType).is(303).header.Get("Location"); again != to {
+		t.Errorf("the second click leads to %s", again)
+	}
+	g.get(o.path("/return")).is(200).shows("Waiting for your payment", `<meta http-equiv="refresh" content="5">`, "Look again", "Go to payment")
+
+	if !g.provider.tryCard(session, true) {
+		t.Fatal("the session is not open")
+	}
+	g.get(o.path("/return")).is(200).shows("Your payment has arrived", "you are charged only if it accepts", "not http-equiv", "not Go to payment", "Your order")
+	g.get(o.path("")).is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
+	g.post(o.path(""), "method=card", formType).is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
+	if n := g.count(`SELECT count(*) FROM payments`); n != 1 || g.order(o.ID).State != orderAuthorized {
+		t.Errorf("%d attempts, the order is %s", n, g.order(o.ID).State)
+	}
+}
+
+func TestPayPage_saysThatTheProviderCannotBeReached(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	o := g.lunch()
+	g.provider.watch = func(*http.Request, *testAnswer) *testAnswer { panic(http.ErrAbortHandler) }
+	g.post(o.path(""), "method=card", formType).is(503).shows("provider can’t be reached", `role="alert"`, `value="card"`)
+}
+
+func TestReturnPage_saysWhatCameOfTheOrder(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t, withoutAddressLimits)
+	connection := ""
+	g.check(g.store.one(`SELECT id FROM payment_connections`, nil, &connection))
+	for _, c := range []struct {
+		order, payment string
+		change         func(*order)
+		shows          []string
+	}{
+		{orderOpen, paymentFailed, nil, []string{"The payment was declined", "No money was taken", "Go to payment", "You can pay until"}},
+		{orderOpen, paymentCancelled, nil, []string{"You did not pay", "Go to payment"}},
+		{orderOpen, paymentExpired, nil, []string{"took too long", "Go to payment"}},
+		{orderOpen, paymentReview, nil, []string{"is being checked", "don’t pay again", "not Go to payment"}},
+		{orderOpen, paymentExpired, func(o *order) { o.ExpiresAt = o.CreatedAt }, []string{"The order has expired", "not Go to payment"}},
+		{orderAuthorized, paymentAuthorized, nil, []string{"Your payment has arrived", "Look again"}},
+		{orderAccepted, paymentAuthorized, nil, []string{"Your order is accepted", "Look again"}},
+		{orderPaid, paymentCaptured, nil, []string{"Paid. Thank you!", "Receipt", "Paid by</dt><dd>card", "not Look again"}},
+		{orderPartRefunded, paymentPartRefunded, nil, []string{"Partly refunded", "Receipt"}},
+		{orderRefunded, paymentRefunded, nil, []string{"<h1>Refunded</h1>", "Receipt"}},
+		{orderCancelled, paymentCancelled, nil, []string{"The order was cancelled", "is released", "not Receipt", "not Go to payment"}},
+		{orderCancelled, paymentReview, nil, []string{"is being checked"}},
+		{orderExpired, paymentExpired, nil, []string{"The order has expired", "not Go to payment"}},
+		{orderPaid, "", func(o *order) { o.Method = ptr(methodCash) }, []string{"Paid. Thank you!", "Paid by</dt><dd>cash"}},
+		{orderPaid, "", func(o *order) { o.Method = ptr(methodNone) }, []string{"Paid. Thank you!", "not Paid by"}},
+	} {
+		o := g.lunch(func(o *order) {
+			o.State, o.Method = c.order, ptr(methodCard)
+			if c.change != nil {
+				c.change(o)
+			}
+			if o.settled() {
+				o.PaidAt = o.CreatedAt
+			}
+		})
+		if c.payment != "" {
+			g.change(func(t *tx) error {
+				p := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection, Provider: providerStripe,
+					Method: methodCard, State: c.payment, Amount: o.Total, Currency: o.Currency, CreatedAt: t.now}
+				o.PaymentID = &p.ID
+				return errors.Join(t.addPayment(p), t.saveOrder(o))
+			})
+		}
+		g.get(o.path("/return")).is(200).shows(append(c.shows, "Pizza Margherita", "to the restaurant’s site", "not http-equiv")...)
+	}
+}
+
+func TestReturnPage_isTheReceiptOfWhatWasAccepted(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	o := g.lunch(func(o *order) {
+		o.State, o.Method, o.PaidAt = orderPartRefunded, ptr(methodCard), o.CreatedAt
+		o.Lines[1].Accepted, o.Total, o.Refunded = 1, 4977, 1230
+		o.VAT = []vatSum{{260, 3390, 86}, {810, 1367, 102}}
+	})
+	g.change(func(t *tx) error {
+		add := func(amount int64, state string, vat ...vatSum) error {
+			return t.addRefund(&refund{ID: t.newID("ref"), OrderID: o.ID, Amount: amount, VAT: vat, State: state, Source: sourceOurs,
+				Reason: ptr("cold"), MadeBy: actorCommand, CreatedAt: t.now})
+		}
+		return errors.Join(add(1000, refundSucceeded, vatSum{260, 1000, 25}), add(230, refundPending), add(999, refundFailed))
+	})
+	g.get(o.path("/return")).is(200).shows("<small>1 × CHF\u00a04.00 (ordered: 3)</small>", "CHF\u00a04.00</td>", "−CHF\u00a03.43", "CHF\u00a049.77", "CHF\u00a01.02",
+		"Refunds", "CHF\u00a010.00", "VAT 2.6%: CHF\u00a00.25", "CHF\u00a02.30", "(on its way)", "not 9.99", "CHF\u00a037.47", "not cold")
+}
+
+func TestPages_areInTheLanguageThatIsAskedFor(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	o := g.lunch(func(o *order) {
+		o.Lines[0].UnitAmount, o.Currency = 123450, "EUR"
+		o.Total = 251610
+	})
+	for lang, texts := range map[string][]string{
+		"en": {"Pay for your order", "2 × €1,234.50", "Pay €2,516.10 by card"},
+		"de": {"Bestellung bezahlen", "2 × 1.234,50\u00a0€", "2.516,10\u00a0€ mit Karte bezahlen", "2,6\u00a0%"},
+		"fr": {"Payer votre commande", "2 × 1\u202f234,50\u00a0€", "2,6\u00a0%"},
+		"it": {"Paga il tuo ordine", "2 × 1.234,50\u00a0€", "2,6\u00a0%"},
+	} {
+		g.get(o.path(""), "Accept-Language: "+lang).is(200).shows(append(texts, `<html lang="`+lang+`">`)...)
+	}
+}
+
+func TestLanguage_isTheOneWithTheHighestWeight(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]string{
+		"": "en", "de": "de", "DE-ch": "de", "fr-CH, fr;q=0.9, en;q=0.8, de;q=0.7, *;q=0.5": "fr", "en;q=0.4,it;q=0.5": "it", "es, pt": "en", "es,it;q=0.2": "it",
+		"de;q=0, fr;q=0.1": "fr", "*": "en", "es, *;q=0.5, de;q=0.6": "de", "de;q=2, it": "it", "de;q=x": "en", "de; q=0.5 ,fr; q=0.4": "de", "fr,de": "fr",
+		"deutsch": "en", strings.Repeat("es,", 30) + "de": "en", "de;q=NaN": "en", ";;,,": "en", strings.Repeat("x", 600) + ",de": "en",
+	} {
+		if got := acceptedLanguage([]string{header}).Lang(); got != want {
+			t.Errorf("%q asks for %s, want %s", header, got, want)
+		}
+	}
+	if got := acceptedLanguage([]string{"es", "it"}).Lang(); got != "it" {
+		t.Errorf("two lines ask for %s", got)
+	}
+}
+
+func TestLanguage_writesAmountsRatesAndTimes(t *testing.T) {
+	t.Parallel()
+	first := newStamp(time.Date(2026, 3, 1, 13, 5, 9, 0, time.UTC))
+	for lang, want := range map[string]string{
+		"en": "CHF 1,234,567.05 |€0.09|−£12.00|DKK 1,000.00|8.1%|25%|0%|7.75%|1 March 2026, 13:05 UTC",
+		"de": "CHF 1’234’567.05|0,09 €|−12,00 £|1.000,00 DKK|8,1 %|25 %|0 %|7,75 %|1. März 2026, 13:05 UTC",
+		"fr": "1_234_567.05 CHF|0,09 €|−12,00 £|1_000,00 DKK|8,1 %|25 %|0 %|7,75 %|1er mars 2026, 13:05 UTC",
+		"it": "CHF 1’234’567.05|0,09 €|−12,00 £|1.000,00 DKK|8,1 %|25 %|0 %|7,75 %|1º marzo 2026, 13:05 UTC",
+	} {
+		l := pageLanguage(slices.Index(pageLanguages, lang))
+		got := strings.Join([]string{l.money("CHF", 123456705), l.money("EUR", 9), l.money("GBP", -1200), l.money("DKK", 100000),
+			l.rate("EUR", 810), l.rate("EUR", 2500), l.rate("EUR", 0), l.rate("EUR", 775), l.moment(first, time.UTC)}, "|")
+		got = strings.NewReplacer("\u00a0", " ", "\u202f", "_").Replace(got)
+		if want = strings.ReplaceAll(want, " |", "|"); got != want {
+			t.Errorf("%s: %s\nwant %s", lang, got, want)
+		}
+	}
+	if l := pageLanguage(1); l.rate("CHF", 810) != "8.1\u00a0%" || l.moment(stamp{}, time.UTC) != "" {
+		t.Errorf("%q %q", l.rate("CHF", 810), l.moment(stamp{}, time.UTC))
+	}
+}
+
+// atItsBase serves the service where its base address says, and returns that.
+func (g *guestService) atItsBase() (base string) {
+	g.t.Helper()
+	web := httptest.NewServer(g.server)
+	g.t.Cleanup(web.Close)
+	base = web.URL + "/v1"
+	g.must("base-url", "set", base)
+	g.check(g.server.refresh())
+	return base
+}
+
+// TestPayPage_isUsedByKeyboardInABrowser pays an order without a pointer. That the browser follows the form
+// to the provider shows, too, that the policy of the page allows it.
+func TestPayPage_isUsedByKeyboardInABrowser(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	g := newGuestService(t)
+	base := g.atItsBase()
+	o := g.lunch()
+	b := startBrowser(t)
+	press := func(keys string) {
+		t.Helper()
+		active := b.call("GET", b.session+"/element/active", nil).(map[string]any)
+		for _, id := range active {
+			b.call("POST", b.session+"/element/"+id.(string)+"/value", map[string]string{"text": keys})
+		}
+	}
+	const tab, enter = "\ue004", "\ue007"
+	b.open(base + o.path(""))
+	if got := b.text("//h1"); got != "Pay for your order" {
+		t.Fatalf("the page is %q", got)
+	}
+	press(tab)
+	press(enter)
+	b.find(`//button[contains(., "Pay")]`)
+	b.click(`//button[contains(., "Pay")]`)
+	if got := b.text(`//h1[text()="Your payment has arrived"]`); got == "" {
+		t.Error("the return page has no title")
+	}
+	if got := g.order(o.ID).State; got != orderAuthorized {
+		t.Errorf("the order is %s", got)
+	}
+}
+
+// TestPayPage_fitsATelephone looks for what is cut off, and for targets that are too small, in every
+// language.
+func TestPayPage_fitsATelephone(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	g := newGuestService(t, withoutAddressLimits)
+	base := g.atItsBase()
+	large := func(o *order) {
+		o.Lines[0].UnitAmount, o.Total, o.VAT = 1_234_567, 2_471_144, []vatSum{{260, 2_468_824, 62_562}, {810, 2100, 157}}
+	}
+	open := g.lunch(large)
+	paid := g.lunch(large, func(o *order) { o.State, o.Method, o.PaidAt = orderPaid, ptr(methodCard), o.CreatedAt })
+	g.sql(`INSERT INTO account_settings (account_id, zone, legal_name, address, vat_number)
+		VALUES (?, 'Europe/Zurich', 'Trattoria Altstadt GmbH', 'Hauptgasse 12' || char(10) || '4500 Solothurn', 'CHE-123.456.789 MWST')`, g.account)
+	b := startBrowser(t)
+	const script = `const faults = [], wide = document.documentElement.clientWidth;
+		for (const e of document.body.querySelectorAll("*")) {
+			const box = e.getBoundingClientRect();
+			if (box.right > wide + .5 || box.left < -.5) faults.push(e.tagName + " is cut off: " + box.left + " to " + box.right);
+			if (e.matches("a, button") && box.height < 44) faults.push(e.textContent + " is " + box.height + " high");
+			if (e.matches("td, th") && e.scrollWidth > e.clientWidth) faults.push(e.textContent + " overflows its cell");
+		}
+		return wide + ": " + faults.join(", ");`
+	emulate := func(command string, params map[string]any) {
+		b.call("POST", b.session+"/goog/cdp/execute", map[string]any{"cmd": command, "params": params})
+	}
+	for _, lang := range pageLanguages {
+		emulate("Emulation.setScrollbarsHidden", map[string]any{"hidden": true})
+		emulate("Network.enable", map[string]any{})
+		emulate("Network.setExtraHTTPHeaders", map[string]any{"headers": map[string]string{"Accept-Language": lang}})
+		for name, path := range map[string]string{"pay": open.path(""), "return": paid.path("/return")} {
+			for _, width := range []int{320, 360, 1280} {
+				scheme := map[bool]string{true: "dark", false: "light"}[width == 360]
+				emulate("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]string{"name": "prefers-color-scheme", "value": scheme}}})
+				emulate("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 1300, "deviceScaleFactor": 1, "mobile": false})
+				b.open(base + path)
+				got := b.call("POST", b.session+"/execute/sync", map[string]any{"script": script, "args": []any{}})
+				if want := fmt.Sprintf("%d: ", width); got != want {
+					t.Errorf("%s in %s: %v", name, lang, got)
+				}
+				b.screenshot(fmt.Sprintf("%s-%s-%d-%s.png", name, lang, width, scheme))
+			}
+		}
+	}
+}
+
+// TestPages_haveEveryTextInEveryLanguage compares pageTexts with the keys that the template and order_page.go
+// name, and the verbs of each row with those of its English.
+func TestPages_haveEveryTextInEveryLanguage(t *testing.T) {
+	t.Parallel()
+	if len(monthNames) != len(pageLanguages) {
+		t.Errorf("months in %d languages", len(monthNames))
+	}
+	source, err := os.ReadFile("order_page.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{}
+	for _, text := range []string{payHTML, string(source)} {
+		for _, found := range regexp.MustCompile(`"([a-z0-9_]+)"`).FindAllStringSubmatch(text, -1) {
+			if _, ok := pageTexts[found[1]]; ok {
+				used[found[1]] = true
+			}
+		}
+	}
+	for _, found := range regexp.MustCompile(`\.T "(\w+)"`).FindAllStringSubmatch(payHTML, -1) {
+		if _, ok := pageTexts[found[1]]; !ok {
+			t.Errorf("the template names %s, which pageTexts has not", found[1])
+		}
+	}
+	outcomes := []string{outcomeUnpaid, outcomePending, outcomeWaiting, outcomeDeclined, outcomeLeft, outcomeLapsed, outcomeReview, "404", "429", "4xx", "5xx",
+		orderAuthorized, orderAccepted, orderPaid, orderPartRefunded, orderRefunded, orderCancelled, orderExpired}
+	for _, what := range outcomes {
+		used["title_"+what], used["text_"+what] = true, true
+	}
+	for _, method := range []string{methodCard, methodMobile, methodCash, methodTerminal, methodVoucher, methodOther} {
+		used["method_"+method] = true
+	}
+	used["pay_"+methodCard], used["pay_"+methodMobile] = true, true
+	for key := range used {
+		if _, ok := pageTexts[key]; !ok {
+			t.Errorf("pageTexts has no %s", key)
+		}
+	}
+	verbs := regexp.MustCompile(`%[^ ]`)
+	for _, key := range slices.Sorted(maps.Keys(pageTexts)) {
+		row := pageTexts[key]
+		if !used[key] {
+			t.Errorf("nothing uses %s", key)
+		}
+		for i, text := range row {
+			if strings.TrimSpace(text) == "" || fmt.Sprint(verbs.FindAllString(text, -1)) != fmt.Sprint(verbs.FindAllString(row[0], -1)) {
+				t.Errorf("%s in %s: %q", key, pageLanguages[i], text)
+			}
+		}
+	}
+}

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+)
+
+// The options of these commands.
+var (
+	optStripeURL = option{name: "stripe-url", value: "URL", def: stripeBase,
+		help: "base address of Stripe, for tests", hasVariable: true}
+	optVippsURL = option{name: "vipps-url", value: "URL", def: vippsLive,
+		help: "base address of Vipps MobilePay, for tests and its sandbox", hasVariable: true}
+	optSecrets = option{name: "secrets", value: "FILE",
+		help: "file that only you can read, or - for standard input, with lines of what the provider gave: " +
+			"key=rk_live_… for stripe; client_id=, client_secret=, subscription_key= and merchant_serial= for vipps"}
+)
+
+// The operator's commands on payments and their providers.
+var paymentCommands = []command{
+	{"payment connect", "stripe|vipps", "take payments by card (stripe) or by mobile phone (vipps)", []option{
+		optAccount.says("the account whose money it is"),
+		optSecrets,
+		optOutboundAllow.says("what may be called besides public addresses, for tests"),
+		optStripeURL,
+		optVippsURL,
+	}, 1, paymentConnect},
+	{"payment list", "", "list the connections with payment providers, newest first",
+		[]option{optAccount.says("show only connections of this account")}, 0, paymentList},
+	{"payment check", "ID", "ask a provider whether it accepts a connection's keys and has our webhook", []option{
+		optOutboundAllow.says("what may be called besides public addresses, for tests"),
+		optStripeURL,
+		optVippsURL,
+	}, 1, paymentCheck},
+	{"payment disconnect", "ID", "take no new payments with a connection; those under way go on", []option{
+		optForce.says("disconnect it although our webhook can't be removed at the provider"),
+		optOutboundAllow.says("what may be called besides public addresses, for tests"),
+		optStripeURL,
+		optVippsURL,
+	}, 1, paymentDisconnect},
+}
+
+// withProviders calls f with the clients of all providers.
+func (e *env) withProviders(f func(of map[string]provider) error) error {
+	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
+	if err != nil {
+		return err
+	}
+	out := newOutbound(allow)
+	defer out.close()
+	return f(newProviders(out, e.str("stripe-url"), e.str("vipps-url"), e.now))
+}
+
+// readSecrets reads the secrets that -secrets names, for a provider.
+func (e *env) readSecrets(provider string) (s connectionSecrets, err error) {
+	path := e.str("secrets")
+	name, file := "standard input", io.NopCloser(e.stdin)
+	switch path {
+	case "":
+		return s, usageError("-secrets FILE is needed, or -secrets - for standard input: secrets are never options")
+	case "-":
+	default:
+		name = path
+		opened, err := os.Open(path)
+		if err != nil {
+			return s, err
+		}
+		if info, err := opened.Stat(); err != nil || info.Mode().Perm()&0o077 != 0 {
+			opened.Close()
+			return s, fmt.Errorf("other users can read %s: run 'chmod 600 %s', "+
+				"and have the provider replace the secrets if somebody may have read it", path, path)
+		}
+		file = opened
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxSecretsFile+1))
+	if err != nil {
+		return s, fmt.Errorf("read %s: %w", name, err)
+	}
+	if len(text) > maxSecretsFile {
+		return s, fmt.Errorf("%s has more than %d bytes", name, maxSecretsFile)
+	}
+	if s, err = parseSecrets(provider, string(text)); err != nil {
+		return s, fmt.Errorf("%s: %w", name, err)
+	}
+	return s, nil
+}
+
+// providerStep turns an error of a provider's client into one that names the next step.
+func providerStep(provider string, err error) error {
+	var failed *providerError
+	switch {
+	case errors.As(err, &failed) && failed.denied:
+		return fmt.Errorf("%s refuses the keys: %w", provider, err)
+	case errors.As(err, &failed) && failed.reason == "webhook_gone":
+		return fmt.Errorf("%s has our webhook no more: disconnect it and connect it again", provider)
+	case err != nil:
+		return fmt.Errorf("%s: %w", provider, err)
+	}
+	return nil
+}
+
+// A connectionRow is a connection as the commands print it.
+type connectionRow struct {
+	ID           string  `json:"id"`
+	Provider     string  `json:"provider"`
+	Live         bool    `json:"live"`
+	State        string  `json:"state"` // in_use, refused, unreadable or removed
+	Name         string  `json:"name"`
+	WebhookURL   *string `json:"webhook_url"`
+	FailingSince stamp   `json:"failing_since"`
+	AccountID    string  `json:"account_id"`
+	CreatedAt    stamp   `json:"created_at"`
+	RemovedAt    stamp   `json:"removed_at"`
+}
+
+func newConnectionView(c *paymentConnection, readable bool) connectionRow {
+	state := "in_use"
+	switch {
+	case !c.RemovedAt.IsZero():
+		state = "removed"
+	case !readable:
+		state = "unreadable"
+	case !c.FailingSince.IsZero():
+		state = "refused"
+	}
+	return connectionRow{c.ID, c.Provider, c.Live, state, c.Name, c.WebhookURL, c.FailingSince, c.AccountID,
+		c.CreatedAt, c.RemovedAt}
+}
+
+func paymentConnect(e *env) error {
+	name := e.args[0]
+	if name != providerStripe && name != providerVipps {
+		return usageError(fmt.Sprintf("there is no provider %q: take stripe or vipps", printable(name)))
+	}
+	account, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	secrets, err := e.readSecrets(name)
+	if err != nil {
+		return err
+	}
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	c := &openConnection{&paymentConnection{ID: newID("con", e.now()), AccountID: account, Provider: name,
+		CreatedAt: newStamp(e.now())}, secrets}
+	err = e.withProviders(func(of map[string]provider) error {
+		return e.withStore(func(st *store) error { return e.connectProvider(st, of[name], c, keys) })
+	})
+	if err != nil {
+		return err
+	}
+	kind := "live"
+	if !c.Live {
+		kind = "for tests: no money moves"
+	}
+	return e.print(newConnectionView(c.paymentConnection, true),
+		fmt.Sprintf("id:      %s (%s)\nwebhook: %s", c.ID, kind, *c.WebhookURL))
+}
+
+// connectProvider connects an account with a provider, and writes that once the provider has answered. If it
+// can't be written, what was registered at the provider is removed again.
+func (e *env) connectProvider(st *store, p provider, c *openConnection, keys *keyring) error {
+	if err := st.openAccount(c.AccountID); err != nil {
+		return err
+	}
+	bases, err := st.baseURLs()
+	if err != nil {
+		return err
+	}
+	if len(bases) == 0 || !bases[0].Current {
+		return errors.New("there is no base address: run 'widgetd base-url set https://…/v1' first")
+	}
+	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
+	if err != nil {
+		return err
+	}
+	address, err := providerWebhook(bases[0].URL, c.Provider, c.ID, allow)
+	if err != nil {
+		return err
+	}
+	used, err := st.usedConnections(c.AccountID)
+	if err != nil {
+		return err
+	}
+	for _, other := range used { // before the provider is asked; addConnection decides
+		if other.Provider == c.Provider {
+			return errConnected
+		}
+	}
+	if err := p.connect(e.ctx, c, address); err != nil {
+		return providerStep(c.Provider, err)
+	}
+	c.WebhookURL = &address
+	if err = c.seal(keys); err == nil {
+		err = st.update(e.ctx, func(t *tx) error { return addConnection(t, c.paymentConnection, e.actor()) })
+	}
+	if err == nil {
+		return nil
+	}
+	if failed := p.disconnect(context.WithoutCancel(e.ctx), c); failed != nil {
+		return fmt.Errorf("%w; the webhook %s stays at %s (%w): remove it there", err, *c.WebhookID, c.Provider, failed)
+	}
+	return fmt.Errorf("%w; the webhook at %s was removed again", err, c.Provider)
+}
+
+// providerWebhook returns the address that a provider is to post to for a connection, below a base address.
+// That must have https. For tests it may have http at this machine, if allow admits that.
+func providerWebhook(base, provider, connectionID string, allow []netip.Prefix) (string, error) {
+	u, err := url.Parse(base)
+	if err != nil {
+		return "", err
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	here := err == nil && ip.IsLoopback() &&
+		slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip.Unmap()) })
+	if u.Scheme != "https" && !here {
+		return "", usageError(fmt.Sprintf("the provider posts to the base address, %s, which must have https: "+
+			"run 'widgetd base-url set https://…/v1' first", base))
+	}
+	return base + "/payments/" + provider + "/" + connectionID, nil
+}
+
+func paymentList(e *env) error {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	rows, unreadable := []connectionRow{}, []string{}
+	err = e.withStore(func(st *store) error {
+		all, err := st.paymentConnections(o)
+		for _, c := range all {
+			_, failed := c.open(keys)
+			if failed != nil && c.RemovedAt.IsZero() {
+				unreadable = append(unreadable, c.ID)
+			}
+			rows = append(rows, newConnectionView(c, failed == nil))
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = printRows(e, rows, "ID PROVIDER LIVE STATE NAME CREATED ACCOUNT", func(r connectionRow) []any {
+		return []any{r.ID, r.Provider, r.Live, r.State, r.Name, r.CreatedAt, r.AccountID}
+	})
+	for _, id := range unreadable {
+		if err == nil && !e.on("json") {
+			_, err = fmt.Fprintln(e.stdout, sealedElsewhere(id))
+		}
+	}
+	return err
+}
+
+// withConnection calls f with a connection in use that the command's first argument names, its secrets, and
+// the client of its provider. opened is nil if the secrets were sealed with another key file.
+func (e *env) withConnection(f func(st *store, c *paymentConnection, opened *openConnection, p provider) error) error {
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	return e.withProviders(func(of map[string]provider) error {
+		return e.withStore(func(st *store) error {
+			c, err := st.paymentConnection(anyAccount, e.args[0])
+			if errors.Is(err, errNotFound) || err == nil && !c.RemovedAt.IsZero() {
+				return errors.New("not found, or disconnected already: 'widgetd payment list' prints what there is")
+			}
+			if err != nil {
+				return err
+			}
+			opened, failed := c.open(keys)
+			if failed != nil {
+				opened = nil
+			}
+			return f(st, c, opened, of[c.Provider])
+		})
+	})
+}
+
+func paymentCheck(e *env) error {
+	err := e.withConnection(func(_ *store, c *paymentConnection, opened *openConnection, p provider) error {
+		if opened == nil {
+			return errors.New(sealedElsewhere(c.ID))
+		}
+		return providerStep(c.Provider, p.check(e.ctx, opened))
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]bool{"ok": true}, "ok: the provider accepts the keys, and has our webhook")
+}
+
+func paymentDisconnect(e *env) error {
+	left := "" // what is left at the provider
+	err := e.withConnection(func(st *store, c *paymentConnection, opened *openConnection, p provider) error {
+		var failed error
+		if opened != nil {
+			failed = providerStep(c.Provider, p.disconnect(e.ctx, opened))
+		}
+		if failed != nil && !e.on("force") {
+			return fmt.Errorf("our webhook can't be removed: %w: add -force to disconnect it all the same", failed)
+		}
+		if failed != nil || opened == nil && c.WebhookID != nil {
+			left = fmt.Sprintf("remove the webhook %s at %s yourself", valueOr(c.WebhookID, ""), c.Provider)
+		}
+		return st.update(e.ctx, func(t *tx) error { return removeConnection(t, c, e.actor()) })
+	})
+	if err != nil {
+		return err
+	}
+	if left == "" {
+		return e.done()
+	}
+	return e.print(map[string]any{"ok": true, "left": left}, "disconnected; "+left)
+}

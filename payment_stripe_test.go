@@ -1,0 +1,730 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestStripe_asksForAllOfAnOrderAndNothingOfTheGuest(t *testing.T) {
+	t.Parallel()
+	s := newStripeProvider(nil, stripeBase)
+	made := newStamp(time.Unix(1_700_000_000, 0))
+	o := &order{ID: "ord_1", Reference: ptr("Table 4"), ExpiresAt: made.after(time.Hour)}
+	p := &payment{ID: "pay_1", Currency: "CHF", Amount: 9900, CreatedAt: made, SessionID: ptr("cs_1"), IntentID: ptr("pi_1")}
+	session := map[string]string{
+		"mode": "payment", "payment_method_types[0]": "card", "adaptive_pricing[enabled]": "false",
+		"line_items[0][quantity]": "1", "line_items[0][price_data][currency]": "chf",
+		"line_items[0][price_data][unit_amount]":        "2000",
+		"line_items[0][price_data][product_data][name]": "Order Table 4",
+		"payment_intent_data[capture_method]":           "manual",
+		"client_reference_id":                           "pay_1", "metadata[payment]": "pay_1",
+		"payment_intent_data[metadata][payment]": "pay_1",
+		"success_url":                            testReturnURL, "cancel_url": testReturnURL, "expires_at": "1700003600",
+	}
+	for _, c := range []struct {
+		kind, path string
+		form       map[string]string
+	}{
+		{opCreate, "/v1/checkout/sessions", session},
+		{opCapture, "/v1/payment_intents/pi_1/capture", map[string]string{"amount_to_capture": "2000"}},
+		{opCancel, "/v1/payment_intents/pi_1/cancel", map[string]string{}},
+		{opExpire, "/v1/checkout/sessions/cs_1/expire", map[string]string{}},
+		{opRefund, "/v1/refunds", map[string]string{
+			"payment_intent": "pi_1", "amount": "2000", "metadata[refund]": "ref_1", "metadata[payment]": "pay_1"}},
+	} {
+		op := &paymentOperation{ID: "op_1", PaymentID: "pay_1", Kind: c.kind, Amount: 2000}
+		if c.kind == opRefund {
+			op.RefundID = ptr("ref_1")
+		}
+		call := s.call(op, p, o, testReturnURL)
+		if call.Method != "POST" || call.Path != c.path || call.ContentType != "application/x-www-form-urlencoded" {
+			t.Errorf("%s: %+v", c.kind, call)
+		}
+		form, err := url.ParseQuery(call.Body)
+		got := map[string]string{}
+		for name := range form {
+			got[name] = strings.Join(form[name], "|")
+		}
+		if err != nil || !reflect.DeepEqual(got, c.form) {
+			t.Errorf("%s: %v %v, not %v", c.kind, got, err, c.form)
+		}
+		if again := s.call(op, p, o, testReturnURL); again != call {
+			t.Errorf("%s: the same arguments give %+v, then %+v", c.kind, call, again)
+		}
+	}
+	o.Reference = nil
+	call := s.call(&paymentOperation{Kind: opCreate}, p, o, testReturnURL)
+	if form, _ := url.ParseQuery(call.Body); form.Get("line_items[0][price_data][product_data][name]") != "Order ord_1" {
+		t.Errorf("an order without a reference: %v", form)
+	}
+}
+
+func TestStripe_sessionLivesAsLongAsStripeLetsIt(t *testing.T) {
+	t.Parallel()
+	s := newStripeProvider(nil, stripeBase)
+	made := newStamp(time.Unix(1_700_000_000, 0))
+	for ends, want := range map[time.Duration]time.Duration{
+		-time.Hour: 31 * time.Minute, 30 * time.Minute: 31 * time.Minute, 32 * time.Minute: 32 * time.Minute,
+		24 * time.Hour: 24 * time.Hour, 25 * time.Hour: 24 * time.Hour,
+	} {
+		o, p := &order{ExpiresAt: made.after(ends)}, &payment{CreatedAt: made}
+		form, err := url.ParseQuery(s.call(&paymentOperation{Kind: opCreate}, p, o, "").Body)
+		if got := form.Get("expires_at"); err != nil || got != fmt.Sprint(made.after(want).Unix()) {
+			t.Errorf("an order that ends after %v: expires_at=%s", ends, got)
+		}
+	}
+}
+
+func TestStripe_takesWhatStripeCharges(t *testing.T) {
+	t.Parallel()
+	s := newStripeProvider(nil, stripeBase)
+	for _, c := range []struct {
+		currency string
+		amount   int64
+		want     bool
+	}{
+		{"CHF", 50, true}, {"CHF", 49, false}, {"GBP", 30, true}, {"DKK", 249, false}, {"DKK", 250, true},
+		{"CZK", 1499, false}, {"EUR", 99_999_999, true}, {"EUR", 100_000_000, false}, {"EUR", 0, false},
+		{"EUR", -50, false}, {"ISK", 10_000, false}, {"JPY", 10_000, false}, {"chf", 2000, false}, {"", 2000, false},
+	} {
+		if got := s.takes(c.currency, c.amount); got != c.want {
+			t.Errorf("takes %d %s: %v", c.amount, c.currency, got)
+		}
+	}
+	if s.capturesAtHandover() || s.readsFirst() {
+		t.Error("Stripe is captured when an order is accepted, and its keys say what was done")
+	}
+}
+
+// stripeAnswering returns a client of a server that answers everything in one way.
+func stripeAnswering(t *testing.T, answer http.HandlerFunc) *stripeProvider {
+	t.Helper()
+	server := httptest.NewServer(answer)
+	o := newOutbound(demoOutbound)
+	t.Cleanup(func() { o.close(); server.Close() })
+	return newStripeProvider(o, server.URL+"/")
+}
+
+func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
+	t.Parallel()
+	const (
+		session = `{"id":"cs_1","object":"checkout.session","status":"open","client_reference_id":"pay_1","url":"https://checkout.stripe.com/c/1"}`
+		retries = "Retry-After: 7"
+		failure = `{"error":{"type":"%s","code":"%s","message":"Your card 4242424242424242 was declined."}}`
+	)
+	fails := func(kind, code string) string { return fmt.Sprintf(failure, kind, code) }
+	with := func(name, value string) string {
+		var o map[string]any
+		if json.Unmarshal([]byte(session), &o) != nil {
+			t.Fatal("session")
+		}
+		o[name] = json.RawMessage(value)
+		return string(encodeJSON(o))
+	}
+	intent := func(id, status string) string {
+		return fmt.Sprintf(`{"id":%q,"object":"payment_intent","status":%q,"amount":2000}`, id, status)
+	}
+	unknown := func(status int, reason string) sendResult {
+		return sendResult{outcome: sendUnknown, status: status, reason: reason}
+	}
+	refused := func(status int, reason string) sendResult {
+		return sendResult{outcome: sendRefused, status: status, reason: reason}
+	}
+	malformed := unknown(200, reasonMalformed)
+	for name, c := range map[string]struct {
+		kind   string
+		status int
+		body   string
+		header string
+		want   sendResult
+	}{
+		"created":                     {opCreate, 200, session, "", sendResult{outcome: sendDone, status: 200, sessionID: "cs_1", url: "https://checkout.stripe.com/c/1"}},
+		"for another attempt":         {opCreate, 200, with("client_reference_id", `"pay_2"`), "", malformed},
+		"with another kind of id":     {opCreate, 200, with("id", `"pi_1"`), "", malformed},
+		"with an id that leads away":  {opCreate, 200, with("id", `"cs_1/../x"`), "", malformed},
+		"with a number as its id":     {opCreate, 200, with("id", `7`), "", malformed},
+		"without a page":              {opCreate, 200, with("url", `null`), "", malformed},
+		"with a page that is no page": {opCreate, 200, with("url", `"javascript:alert(1)"`), "", malformed},
+		"another kind of object":      {opCreate, 200, with("object", `"payment_intent"`), "", malformed},
+		"nonsense":                    {opCreate, 200, "<html>OK</html>", "", malformed},
+		"nothing":                     {opCreate, 200, "", "", malformed},
+		"an array":                    {opCreate, 200, "[]", "", malformed},
+		"null":                        {opCreate, 200, "null", "", malformed},
+		"cut off":                     {opCreate, 200, session[:40], "", malformed},
+		"a redirect":                  {opCreate, 302, "", "", unknown(302, "http_302")},
+		"captured":                    {opCapture, 200, intent("pi_1", "succeeded"), "", sendResult{outcome: sendDone, status: 200}},
+		"captured, another":           {opCapture, 200, intent("pi_2", "succeeded"), "", malformed},
+		"not captured":                {opCapture, 200, intent("pi_1", "requires_capture"), "", malformed},
+		"cancelled":                   {opCancel, 200, intent("pi_1", "canceled"), "", sendResult{outcome: sendDone, status: 200}},
+		"not cancelled":               {opCancel, 200, intent("pi_1", "succeeded"), "", malformed},
+		"expired":                     {opExpire, 200, `{"id":"cs_1","object":"checkout.session","status":"expired"}`, "", sendResult{outcome: sendDone, status: 200}},
+		"not expired":                 {opExpire, 200, session, "", malformed},
+		"refunded":                    {opRefund, 200, `{"id":"re_1","object":"refund","amount":2000,"status":"pending"}`, "", sendResult{outcome: sendDone, status: 200, refundID: "re_1"}},
+		"refunded another amount":     {opRefund, 200, `{"id":"re_1","object":"refund","amount":1999,"status":"succeeded"}`, "", malformed},
+		"declined":                    {opCapture, 402, fails("card_error", "card_declined"), "", refused(402, "card_declined")},
+		"refused":                     {opRefund, 400, fails("invalid_request_error", "charge_already_refunded"), "", refused(400, "charge_already_refunded")},
+		"refused without a code":      {opExpire, 400, fails("invalid_request_error", ""), "", refused(400, "invalid_request_error")},
+		"refused, saying a lot":       {opExpire, 400, fails("4242 4242 4242 4242", "Card 4242"), "", refused(400, "http_400")},
+		"not there":                   {opCancel, 404, fails("invalid_request_error", "resource_missing"), "", refused(404, "resource_missing")},
+		"other parameters":            {opCreate, 400, fails("idempotency_error", ""), "", refused(400, "idempotency_error")},
+		"other parameters, with code": {opCreate, 400, fails("idempotency_error", "some_code"), "", refused(400, "idempotency_error")},
+		"the key at work":             {opCreate, 409, fails("idempotency_error", "idempotency_key_in_use"), "", unknown(409, "idempotency_key_in_use")},
+		"too many":                    {opCreate, 429, fails("invalid_request_error", "rate_limit"), retries, sendResult{outcome: sendUnknown, status: 429, reason: "rate_limit", retryAfter: 7 * time.Second}},
+		"an error":                    {opCreate, 500, fails("api_error", ""), "", unknown(500, "api_error")},
+		"an error of a proxy":         {opCreate, 502, "<html>", "", unknown(502, "http_502")},
+		"an error, replayed":          {opCreate, 500, fails("api_error", ""), "Idempotent-Replayed: true", sendResult{outcome: sendStale, status: 500, reason: "api_error"}},
+		"an answer, replayed":         {opCreate, 200, session, "Idempotent-Replayed: true", sendResult{outcome: sendDone, status: 200, sessionID: "cs_1", url: "https://checkout.stripe.com/c/1"}},
+		"a revoked key":               {opCreate, 401, fails("invalid_request_error", "api_key_expired"), "", sendResult{outcome: sendDenied, status: 401, reason: "api_key_expired"}},
+		"a permission":                {opCreate, 403, fails("invalid_request_error", "more_permissions_required"), "", sendResult{outcome: sendDenied, status: 403, reason: "more_permissions_required"}},
+		"a huge body":                 {opCreate, 200, session + strings.Repeat(" ", maxOutboundBody), "", unknown(200, outboundTooLarge)},
+		"a huge refusal":              {opCreate, 400, strings.Repeat(" ", maxOutboundBody+1), "", unknown(400, outboundTooLarge)},
+		"no answer":                   {opCreate, 0, "", "", unknown(0, outboundNoConnect)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			op := &paymentOperation{ID: "op_1", PaymentID: "pay_1", Kind: c.kind, Amount: 2000}
+			p := &payment{ID: "pay_1", Currency: "CHF", SessionID: ptr("cs_1"), IntentID: ptr("pi_1")}
+			call := newStripeProvider(nil, stripeBase).call(op, p, &order{ID: "ord_1"}, testReturnURL)
+			s := stripeAnswering(t, func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				if h := r.Header; h.Get("Authorization") != "Bearer rk_test_123" || h.Get("Idempotency-Key") != "op_1" ||
+					h.Get("Stripe-Version") != stripeVersion || h.Get("Content-Type") != call.ContentType ||
+					string(body) != call.Body || r.URL.RequestURI() != call.Path {
+					t.Errorf("it sends %s %v %s", r.URL, h, body)
+				}
+				if c.status == 0 {
+					panic(http.ErrAbortHandler)
+				}
+				if header, value, ok := strings.Cut(c.header, ": "); ok {
+					w.Header().Set(header, value)
+				}
+				w.WriteHeader(c.status)
+				io.WriteString(w, c.body)
+			})
+			if got := s.send(t.Context(), testConnection(), op, call); got != c.want {
+				t.Errorf("%+v, not %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestStripe_readsTheStateOfAnAttempt(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	authorization := s.clock().Add(testAuthorization)
+	wants := func(what string, p *payment, want paymentReport) *paymentReport {
+		t.Helper()
+		got := s.looks(p)
+		if want.authorized > 0 && got.captureBefore.Sub(authorization).Abs() > time.Minute {
+			t.Errorf("%s: it lapses at %v, not at %v", what, got.captureBefore, authorization)
+		}
+		want.amount, want.currency, want.sessionID = 2000, "CHF", *p.SessionID
+		want.intentID, want.refunds, want.disputes = got.intentID, got.refunds, got.disputes
+		want.captureBefore = got.captureBefore
+		if !reflect.DeepEqual(*got, want) || (want.phase == phaseApproved) && !isStripeID("pi_", got.intentID) {
+			t.Errorf("%s: %+v, not %+v", what, *got, want)
+		}
+		return got
+	}
+	refundsAre := func(what string, got *paymentReport, want ...refundReport) {
+		t.Helper()
+		for i := range got.refunds {
+			if got.refunds[i].at.Sub(s.clock()).Abs() > time.Minute {
+				t.Errorf("%s: at %v", what, got.refunds[i].at)
+			}
+			got.refunds[i].at = time.Time{}
+		}
+		if !slices.Equal(got.refunds, want) {
+			t.Errorf("%s: %+v, not %+v", what, got.refunds, want)
+		}
+	}
+
+	p := s.starts()
+	wants("open", p, paymentReport{phase: phaseOpen, url: *p.URL})
+	s.chooses(p, "decline")
+	wants("declined", p, paymentReport{phase: phaseOpen, url: *p.URL})
+	s.chooses(p, "pay")
+	wants("paid", p, paymentReport{phase: phaseApproved, authorized: 2000})
+	s.does(opCapture, p, 1500)
+	refundsAre("a part is captured", wants("a part is captured", p, paymentReport{phase: phaseApproved, captured: 1500}))
+
+	first, second := s.does(opRefund, p, 500), s.does(opRefund, p, 500) // 500 is also what was released
+	ours := s.refundsOf(p)[1:]
+	var foreign *testAnswer
+	s.inside(func() {
+		foreign = s.createRefund("", url.Values{"payment_intent": {*p.IntentID}, "amount": {"100"}})
+	})
+	var made struct{ ID string }
+	if err := json.Unmarshal(foreign.body, &made); err != nil {
+		t.Fatal(err)
+	}
+	what := "two equal refunds of ours and one of somebody else"
+	refundsAre(what, wants(what, p, paymentReport{phase: phaseApproved, captured: 1500, refunded: 1100}),
+		refundReport{providerID: made.ID, amount: 100, state: refundSucceeded},
+		refundReport{providerID: second.refundID, refundID: ours[1].metadata["refund"], amount: 500, state: refundSucceeded},
+		refundReport{providerID: first.refundID, refundID: ours[0].metadata["refund"], amount: 500, state: refundSucceeded})
+	s.failRefund(*p.IntentID, first.refundID)
+	what = "one has failed after it was done"
+	refundsAre(what, wants(what, p, paymentReport{phase: phaseApproved, captured: 1500, refunded: 600}),
+		refundReport{providerID: made.ID, amount: 100, state: refundSucceeded},
+		refundReport{providerID: second.refundID, refundID: ours[1].metadata["refund"], amount: 500, state: refundSucceeded},
+		refundReport{providerID: first.refundID, refundID: ours[0].metadata["refund"], amount: 500, state: refundFailed, reason: "lost_or_stolen_card"})
+
+	for _, status := range []string{"needs_response", "lost", "won"} {
+		s.dispute(*p.IntentID, status)
+		want := map[string]string{"needs_response": disputeOpen, "lost": disputeLost, "won": disputeWon}[status]
+		got := wants(status, p, paymentReport{phase: phaseApproved, captured: 1500, refunded: 600})
+		if len(got.disputes) != 1 || got.disputes[0].state != want || got.disputes[0].amount != 1500 ||
+			got.disputes[0].reason != "fraudulent" || !isStripeDisputeID(got.disputes[0].id) {
+			t.Errorf("a dispute that is %s: %+v", status, got.disputes)
+		}
+	}
+
+	p = s.authorized()
+	s.does(opCancel, p, 0)
+	wants("cancelled", p, paymentReport{phase: phaseCancelled})
+	p = s.starts()
+	s.chooses(p, "decline")
+	s.does(opExpire, p, 0)
+	wants("expired by us", p, paymentReport{phase: phaseExpired})
+	p, lapsing := s.starts(), s.authorized()
+	s.passes(2 * time.Hour)
+	wants("expired by itself", p, paymentReport{phase: phaseExpired})
+	s.passes(testAuthorization)
+	wants("lapsed", lapsing, paymentReport{phase: phaseExpired})
+
+	gone := &payment{ID: p.ID, SessionID: ptr("cs_none")}
+	if got, err := s.client.look(t.Context(), s.c, gone); err != nil || got.phase != phaseUnknown {
+		t.Errorf("one that is not there: %+v %v", got, err)
+	}
+}
+
+func TestStripe_findsASessionWhoseCreateWasNeverAnswered(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	want := s.starts()
+	for range 2*stripeSessionsPage + 1 {
+		s.starts()
+	}
+	lost := &payment{ID: want.ID, CreatedAt: want.CreatedAt, State: paymentCreated}
+	if got := s.looks(lost); got.phase != phaseOpen || got.sessionID != *want.SessionID || got.url != *want.URL {
+		t.Errorf("%+v, not %s", got, *want.SessionID)
+	}
+	s.chooses(want, "pay")
+	twin := *s.starts().SessionID
+	s.inside(func() { s.session(twin).reference = want.ID }) // as a second create with a new key would leave it
+	lost.SessionID = nil
+	if got := s.looks(lost); got.phase != phaseApproved || got.sessionID != *want.SessionID {
+		t.Errorf("of two sessions, the one that was paid is %s, not %+v", *want.SessionID, got)
+	}
+	none := &payment{ID: newID("pay", s.clock()), CreatedAt: newStamp(s.clock())}
+	if got := s.looks(none); got.phase != phaseUnknown {
+		t.Errorf("one that is not there: %+v", got)
+	}
+	early := &payment{ID: want.ID, CreatedAt: want.CreatedAt.after(-days(2))}
+	if got := s.looks(early); got.phase != phaseUnknown {
+		t.Errorf("it looks at sessions of other days: %+v", got)
+	}
+
+	var pages atomic.Int32
+	endless := stripeAnswering(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"object":"list","has_more":true,"data":[{"id":"cs_%d","object":"checkout.session"}]}`, pages.Add(1))
+	})
+	_, err := endless.look(t.Context(), s.c, none)
+	var failure *providerError
+	if !errors.As(err, &failure) || failure.reason != "too_many_sessions" || pages.Load() != maxStripePages {
+		t.Errorf("a list without an end: %v after %d pages", err, pages.Load())
+	}
+}
+
+func TestStripe_doesNotBelieveWhatCanNotBe(t *testing.T) {
+	t.Parallel()
+	const good = `{"id":"cs_1","object":"checkout.session","status":"complete","client_reference_id":"pay_1",` +
+		`"amount_total":2000,"currency":"chf","url":null,"payment_intent":{"id":"pi_1","object":"payment_intent",` +
+		`"status":"succeeded","amount":2000,"amount_capturable":0,"amount_received":2000,"currency":"chf",` +
+		`"latest_charge":{"id":"ch_1","object":"charge","amount":2000,"amount_captured":2000,"amount_refunded":100,"disputed":true}}}`
+	const refunds = `{"object":"list","has_more":false,"data":[{"id":"re_1","object":"refund","status":"pending",` +
+		`"payment_intent":"pi_1","amount":100,"created":1700000000,"balance_transaction":null,"metadata":{}}]}`
+	const disputes = `{"object":"list","has_more":false,"data":[{"id":"du_1","object":"dispute","status":"under_review",` +
+		`"payment_intent":"pi_1","amount":2000,"created":1700000000,"reason":"fraudulent",` +
+		`"evidence":{"a":{"b":{"c":[{"d":{"e":{"f":{"g":1}}}}]}}}}]}`
+	look := func(t *testing.T, session, refunds, disputes string) (*paymentReport, error) {
+		s := stripeAnswering(t, func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/v1/refunds":
+				io.WriteString(w, refunds)
+			case "/v1/disputes":
+				io.WriteString(w, disputes)
+			default:
+				io.WriteString(w, session)
+			}
+		})
+		p := &payment{ID: "pay_1", State: paymentCaptured, SessionID: ptr("cs_1"), IntentID: ptr("pi_1")}
+		return s.look(t.Context(), testConnection(), p)
+	}
+	got, err := look(t, good, refunds, disputes)
+	if err != nil || got.captured != 2000 || got.refunded != 100 || len(got.refunds) != 1 ||
+		got.refunds[0].state != refundPending || len(got.disputes) != 1 || got.disputes[0].state != disputeOpen {
+		t.Fatalf("what can be: %+v %v", got, err)
+	}
+	for _, c := range [][3]string{ // text, what is there, what is said instead
+		{good, good, `{}`}, {good, good, `[]`}, {good, good, ``}, {good, good, `nonsense`}, {good, good, `null`},
+		{good, `"cs_1"`, `"cs_2"`}, {good, `"cs_1"`, `{}`}, {good, `"pay_1"`, `"pay_2"`}, {good, `"pay_1"`, `null`},
+		{good, `"checkout.session"`, `"charge"`}, {good, `"complete"`, `"paused"`}, {good, `"complete"`, `7`},
+		{good, `"amount_total":2000`, `"amount_total":null`}, {good, `"amount_total":2000`, `"amount_total":"2000"`},
+		{good, `"amount_total":2000`, `"amount_total":-1`}, {good, `"amount_total":2000`, `"amount_total":20.5`},
+		{good, `"amount_total":2000`, `"amount_total":99999999999999999999`},
+		{good, `"chf","url"`, `"eur","url"`}, {good, `"chf","url"`, `"","url"`}, {good, `"pi_1"`, `"pi_2"`},
+		{good, `"pi_1"`, `"pi 1"`}, {good, `"payment_intent":{`, `"payment_intent":"pi_1","x":{`},
+		{good, `"payment_intent":{`, `"payment_intent":null,"x":{`}, {good, `"object":"payment_intent"`, `"object":"charge"`},
+		{good, `"succeeded"`, `"done"`}, {good, `"amount_received":2000`, `"amount_received":2001`},
+		{good, `"amount_received":2000`, `"amount_received":-1`}, {good, `"amount_capturable":0`, `"amount_capturable":-1`},
+		{good, `"amount_captured":2000`, `"amount_captured":3000`}, {good, `"object":"charge"`, `"object":"refund"`},
+		{good, `"disputed":true`, `"disputed":"yes"`},
+		{refunds, refunds, `{}`}, {refunds, `"list"`, `"refund"`}, {refunds, `"re_1"`, `"ch_1"`},
+		{refunds, `"pi_1"`, `"pi_2"`}, {refunds, `"pending"`, `"paid"`}, {refunds, `:100`, `:0`}, {refunds, `:100`, `:"100"`},
+		{refunds, `"has_more":false,"data":[{`, `"has_more":true,"data":[],"x":[{`},
+		{disputes, `"du_1"`, `"re_1"`}, {disputes, `"pi_1"`, `"pi_2"`}, {disputes, `"under_review"`, `"?"`},
+		{disputes, `"amount":2000`, `"amount":-1`}, {disputes, `"object":"dispute"`, `"object":"refund"`},
+	} {
+		t.Run(c[1]+" "+c[2], func(t *testing.T) {
+			t.Parallel()
+			if c[0] != c[1] && !strings.Contains(c[0], c[1]) {
+				t.Fatal("nothing is replaced")
+			}
+			changed := strings.Replace(c[0], c[1], c[2], 1)
+			texts := map[string]string{good: good, refunds: refunds, disputes: disputes}
+			texts[c[0]] = changed
+			got, err := look(t, texts[good], texts[refunds], texts[disputes])
+			var failure *providerError
+			if !errors.As(err, &failure) || failure.reason != reasonMalformed || failure.status != 200 || got != nil {
+				t.Errorf("%+v %v", got, err)
+			}
+		})
+	}
+}
+
+func TestStripe_decidesByTheStatesOfSessionAndIntent(t *testing.T) {
+	t.Parallel()
+	const impossible = paymentPhase(-1)
+	for states, want := range map[string]paymentPhase{
+		"open": phaseOpen, "expired": phaseExpired, "complete": impossible, "": impossible, "paused": impossible,
+		"open requires_payment_method": phaseOpen, "open requires_action": phaseOpen, "open processing": phaseOpen,
+		"open requires_confirmation": phaseOpen, "open requires_capture": phaseApproved,
+		"complete requires_capture": phaseApproved, "complete succeeded": phaseApproved, "complete processing": phaseOpen,
+		"complete requires_payment_method": phaseFailed, "expired requires_payment_method": phaseExpired,
+		"expired requires_action": phaseOpen, "expired succeeded": phaseApproved, "expired canceled": phaseExpired,
+		"complete canceled": phaseCancelled, "complete canceled requested_by_customer": phaseCancelled,
+		"complete canceled automatic": phaseExpired, "complete canceled expired": phaseExpired,
+		"complete requires_magic": impossible, "open canceled": phaseCancelled,
+	} {
+		words := append(strings.SplitN(states, " ", 3), "", "")
+		s := &stripeSession{stripeObject: stripeObject{Status: words[0]}}
+		if words[1] != "" {
+			s.Intent = &stripeIntent{Status: words[1], CancelledBy: words[2]}
+		}
+		got, ok := s.phase()
+		if !ok {
+			got = impossible
+		}
+		if got != want {
+			t.Errorf("%q: phase %d, not %d", states, got, want)
+		}
+	}
+}
+
+func TestStripe_saysWhyAnAttemptCanNotBeRead(t *testing.T) {
+	t.Parallel()
+	p := &payment{ID: "pay_1", SessionID: ptr("cs_1")}
+	for _, c := range []struct {
+		status int
+		body   string
+		want   providerError
+	}{
+		{404, `<html>Not found</html>`, providerError{status: 404, reason: "http_404"}}, // not Stripe's own
+		{401, `{"error":{"type":"invalid_request_error"}}`, providerError{status: 401, reason: "invalid_request_error", denied: true}},
+		{429, `{"error":{"type":"invalid_request_error","code":"rate_limit"}}`, providerError{status: 429, reason: "rate_limit", wait: 9 * time.Second}},
+		{500, ``, providerError{status: 500, reason: "http_500"}},
+	} {
+		s := stripeAnswering(t, func(w http.ResponseWriter, _ *http.Request) {
+			if c.want.wait > 0 {
+				w.Header().Set("Retry-After", "9")
+			}
+			w.WriteHeader(c.status)
+			io.WriteString(w, c.body)
+		})
+		_, err := s.look(t.Context(), testConnection(), p)
+		var failure *providerError
+		if !errors.As(err, &failure) || *failure != c.want {
+			t.Errorf("%d %s: %v", c.status, c.body, err)
+		}
+	}
+	s := stripeAnswering(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	_, err := s.look(t.Context(), testConnection(), p)
+	var failure *outboundError
+	if !errors.As(err, &failure) || failure.reason != outboundNoConnect {
+		t.Errorf("no answer: %v", err)
+	}
+}
+
+const (
+	stripeVectorSecret    = "whsec_test_secret"
+	stripeVectorBody      = `{"id":"evt_1","object":"event","type":"checkout.session.completed"}`
+	stripeVectorSignature = "d1e4aa90551919f198c22ba0a9691b35338d4b631d54ce1f1465e93b1d41c430"
+	stripeVectorTime      = 1_700_000_000
+)
+
+// stripeNotice has the client check a webhook with the vector's secret.
+func stripeNotice(body string, at int64, headers ...string) (paymentNotice, error) {
+	c := testConnection()
+	c.secrets.WebhookSecret = stripeVectorSecret
+	r := &http.Request{Header: http.Header{"Stripe-Signature": headers}}
+	return newStripeProvider(nil, stripeBase).notice(c, r, []byte(body), time.Unix(at, 0))
+}
+
+func TestStripe_verifiesWebhooks(t *testing.T) {
+	t.Parallel()
+	const sent, good = "t=1700000000", "v1=" + stripeVectorSignature
+	flipped := "v1=e" + stripeVectorSignature[1:]
+	for name, c := range map[string]struct {
+		after  int64
+		header []string
+		passes bool
+	}{
+		"the vector":            {0, []string{sent + "," + good}, true},
+		"age 299 s":             {299, []string{sent + "," + good}, true},
+		"age 300 s":             {300, []string{sent + "," + good}, true},
+		"age 301 s":             {301, []string{sent + "," + good}, false},
+		"300 s early":           {-300, []string{sent + "," + good}, true},
+		"301 s early":           {-301, []string{sent + "," + good}, false},
+		"two secrets":           {0, []string{sent + "," + flipped + "," + good}, true},
+		"beside a v0":           {0, []string{sent + "," + good + ",v0=" + stripeVectorSignature}, true},
+		"v0 only":               {0, []string{sent + ",v0=" + stripeVectorSignature}, false},
+		"another signature":     {0, []string{sent + "," + flipped}, false},
+		"upper case":            {0, []string{sent + ",v1=" + strings.ToUpper(stripeVectorSignature)}, false},
+		"cut off":               {0, []string{sent + "," + good[:40]}, false},
+		"empty":                 {0, []string{sent + ",v1="}, false},
+		"no signature":          {0, []string{sent}, false},
+		"no time":               {0, []string{good}, false},
+		"two times":             {0, []string{sent + "," + sent + "," + good}, false},
+		"an old and a new time": {9000, []string{sent + ",t=1700009000," + good}, false},
+		"another time":          {1, []string{"t=1700000001," + good}, false},
+		"a time with a zero":    {0, []string{"t=01700000000," + good}, false},
+		"a time with a sign":    {0, []string{"t=+1700000000," + good}, false},
+		"a time beyond":         {0, []string{"t=99999999999999999999," + good}, false},
+		"an item without value": {0, []string{sent + "," + good + ",x"}, false},
+		"no header":             {0, nil, false},
+		"an empty header":       {0, []string{""}, false},
+		"two headers":           {0, []string{sent + "," + good, sent + "," + good}, false},
+		"too many":              {0, []string{sent + strings.Repeat(","+flipped, maxStripeSignatures) + "," + good}, false},
+		"too long":              {0, []string{sent + "," + good + ",x=" + strings.Repeat("x", maxStripeSignature)}, false},
+	} {
+		n, err := stripeNotice(stripeVectorBody, stripeVectorTime+c.after, c.header...)
+		if c.passes && (err != nil || n.kind != "checkout.session.completed") || !c.passes && (err != errNotice || n != paymentNotice{}) {
+			t.Errorf("%s: %+v %v", name, n, err)
+		}
+	}
+	if _, err := stripeNotice(stripeVectorBody+" ", stripeVectorTime, sent+","+good); err != errNotice {
+		t.Errorf("another body: %v", err)
+	}
+	c := testConnection() // no secret: its webhook was never registered
+	header := fmt.Sprintf("%s,v1=%s", sent, signStripe("", stripeVectorTime, []byte(stripeVectorBody)))
+	r := &http.Request{Header: http.Header{"Stripe-Signature": {header}}}
+	if _, err := newStripeProvider(nil, stripeBase).notice(c, r, []byte(stripeVectorBody), time.Unix(stripeVectorTime, 0)); err != errNotice {
+		t.Errorf("without a secret: %v", err)
+	}
+}
+
+func TestStripe_readsWhichAttemptAnEventIsAbout(t *testing.T) {
+	t.Parallel()
+	pay := newID("pay", time.Now())
+	for object, want := range map[string]paymentNotice{
+		`{"object":"checkout.session","id":"cs_1","client_reference_id":"` + pay + `"}`:                        {paymentID: pay},
+		`{"object":"payment_intent","id":"pi_1","metadata":{"payment":"` + pay + `"}}`:                         {paymentID: pay},
+		`{"object":"payment_intent","id":"pi_1","metadata":{}}`:                                                {intentID: "pi_1"},
+		`{"object":"charge","id":"ch_1","payment_intent":"pi_1","metadata":{"payment":"pay_other"}}`:           {intentID: "pi_1"},
+		`{"object":"refund","id":"re_1","payment_intent":"pi_1","metadata":null}`:                              {intentID: "pi_1"},
+		`{"object":"dispute","id":"du_1","payment_intent":"pi_1","metadata":[7]}`:                              {intentID: "pi_1"},
+		`{"object":"dispute","id":"du_1","payment_intent":{"id":"pi_1"}}`:                                      {},
+		`{"object":"charge","id":"pi_1","payment_intent":"ch_1"}`:                                              {},
+		`{"object":"checkout.session","client_reference_id":7,"payment_intent":null}`:                          {},
+		`{"object":"checkout.session","client_reference_id":"x","payment_intent":"pi_9","metadata":{"a":"b"}}`: {intentID: "pi_9"},
+		`{}`: {}, `null`: {},
+	} {
+		body := `{"type":"some.new_kind","data":{"object":` + object + `}}`
+		want.kind = "some.new_kind"
+		if got := readStripeEvent([]byte(body)); got != want {
+			t.Errorf("%s: %+v, not %+v", object, got, want)
+		}
+	}
+	for _, body := range []string{``, `[]`, `null`, `{"type":7}`, `{"type":""}`, `{"type":"a\nb"}`, `{"type":"a","data":7}`,
+		`{"type":"` + strings.Repeat("a", 101) + `"}`} {
+		if got := readStripeEvent([]byte(body)); got != (paymentNotice{}) {
+			t.Errorf("%s: %+v", body, got)
+		}
+	}
+}
+
+func FuzzStripeNotice(f *testing.F) {
+	const good = "t=1700000000,v1=" + stripeVectorSignature
+	f.Add(good, stripeVectorBody)
+	f.Add("t=1700000000,v1=00,v1="+stripeVectorSignature+",v0=00", stripeVectorBody)
+	f.Add("t=1700000000,t=1700000000,v1=", "{}")
+	f.Add("", "")
+	f.Add("=,=,t", `{"type":"refund.created","data":{"object":{"object":"refund","payment_intent":"pi_1","metadata":{"payment":"pay_1"}}}}`)
+	f.Add(",v1", `{"type":"payment_intent.succeeded","data":{"object":{"object":"payment_intent","id":"pi_1"}}}`)
+	f.Fuzz(func(t *testing.T, header, body string) {
+		if _, err := stripeNotice(body, stripeVectorTime, header); err == nil &&
+			(body != stripeVectorBody || !strings.Contains(header, "v1="+stripeVectorSignature)) {
+			t.Errorf("a forged webhook verifies: %q %q", header, body)
+		}
+		own := fmt.Sprintf("t=%d,v1=%s", stripeVectorTime, signStripe(stripeVectorSecret, stripeVectorTime, []byte(body)))
+		n, err := stripeNotice(body, stripeVectorTime, own)
+		if err != nil || n.paymentID != "" && !validID("pay", n.paymentID) || n.intentID != "" && !isStripeID("pi_", n.intentID) ||
+			n.kind != "" && !isStripeEvent(n.kind) || n.kind == "" && n != (paymentNotice{}) {
+			t.Errorf("what is signed: %+v %v", n, err)
+		}
+	})
+}
+
+// registered returns how many webhooks are registered.
+func (s *stripeTest) registered() (n int) {
+	s.inside(func() { n = len(s.hooks) })
+	return n
+}
+
+func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	const hook = "https://api.example.com/v1/payments/stripe/con_1"
+	for _, key := range []string{"sk_live_123", "sk_test_123", "pk_live_123", "rk_123", "rk_live_", "rk_live_a b", "rk_live_a\r\nb", "", "whsec_1"} {
+		s.c.secrets.Key = key
+		err := s.client.connect(t.Context(), s.c, hook)
+		if err == nil || !strings.Contains(err.Error(), stripePermissions) ||
+			len(key) > len("rk_live_") && strings.Contains(err.Error(), key) || s.registered() > 0 {
+			t.Errorf("%q: %v, with %d webhooks", key, err, s.registered())
+		}
+	}
+
+	s.c = testConnection()
+	if err := s.client.check(t.Context(), s.c); err == nil || err.Error() != "the provider answers webhook_missing" {
+		t.Errorf("checking before connecting: %v", err)
+	}
+	s.c.secrets.Key = "rk_live_123"
+	if err := s.client.connect(t.Context(), s.c, hook); err != nil {
+		t.Fatal(err)
+	}
+	var registered *testWebhook
+	s.inside(func() {
+		registered = s.hooks[*s.c.WebhookID]
+		if !s.c.Live || registered == nil || registered.url != hook || s.c.secrets.WebhookSecret != registered.secret {
+			t.Fatalf("it keeps %+v of %+v", s.c, registered)
+		}
+		slices.Sort(registered.events)
+		if want := slices.Sorted(slices.Values(stripeEvents)); !slices.Equal(registered.events, want) || len(want) != 13 {
+			t.Errorf("registered for %q", registered.events)
+		}
+	})
+	if err := s.client.connect(t.Context(), s.c, hook); err != nil || s.registered() != 1 {
+		t.Errorf("connecting again, as after a lost answer: %v, with %d webhooks", err, s.registered())
+	}
+	checks := func(want string) {
+		t.Helper()
+		if err := s.client.check(t.Context(), s.c); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("checking: %v, not %q", err, want)
+		}
+	}
+	s.c.WebhookURL = ptr(hook)
+	checks("")
+	s.inside(func() { registered.url = "https://elsewhere.example/" })
+	checks("the provider answers webhook_address")
+	s.inside(func() { registered.url, registered.status = hook, "disabled" })
+	checks("the provider answers webhook_disabled")
+	s.inside(func() { registered.status = "enabled" })
+	if err := s.client.disconnect(t.Context(), s.c); err != nil || s.registered() != 0 {
+		t.Errorf("disconnecting: %v, with %d webhooks", err, s.registered())
+	}
+	checks("the provider answers webhook_missing")
+	if err := s.client.disconnect(t.Context(), s.c); err != nil {
+		t.Errorf("disconnecting what is gone: %v", err)
+	}
+
+	s.watches(func(r *http.Request, _ *testAnswer) *testAnswer {
+		if r.URL.Path == stripeDisputes {
+			return testFailure(403, "invalid_request_error", "more_permissions_required")
+		}
+		return nil
+	})
+	checks("reading /v1/disputes (the key needs the permissions Checkout Sessions: write")
+	var failure *providerError
+	fresh := testConnection()
+	if err := s.client.connect(t.Context(), fresh, hook); !errors.As(err, &failure) || !failure.denied || s.registered() != 0 || fresh.WebhookID != nil {
+		t.Errorf("a key without a permission: %v, with %d webhooks", err, s.registered())
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.client.disconnect(ended, s.c); err == nil {
+		t.Error("disconnecting without an answer succeeds")
+	}
+}
+
+func TestStripe_everyRequestIsAcceptedByTheVendorsMock(t *testing.T) {
+	t.Parallel()
+	mock := startStripeMock(t)
+	s := newStripeTest(t)
+	seen := s.forwardTo(mock)
+	const hook = "https://api.example.com/v1/payments/stripe/con_1"
+	if err := s.client.connect(t.Context(), s.c, hook); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.client.check(t.Context(), s.c); err != nil {
+		t.Fatal(err)
+	}
+	p := s.captured(1500)
+	s.does(opRefund, p, 400)
+	s.dispute(*p.IntentID, "needs_response")
+	if r := s.looks(p); r.captured != 1500 || r.refunded != 400 || len(r.refunds) != 1 || len(r.disputes) != 1 {
+		t.Errorf("captured and refunded in part: %+v", r)
+	}
+	for range stripeSessionsPage { // two pages
+		p = s.starts()
+	}
+	s.does(opExpire, p, 0)
+	p.SessionID = nil
+	if r := s.looks(p); r.phase != phaseExpired {
+		t.Errorf("expired: %+v", r)
+	}
+	p = s.authorized()
+	s.does(opCancel, p, 0)
+	if r := s.looks(p); r.phase != phaseCancelled {
+		t.Errorf("cancelled: %+v", r)
+	}
+	if err := s.client.disconnect(t.Context(), s.c); err != nil {
+		t.Fatal(err)
+	}
+	paths := map[string]bool{}
+	for _, request := range *seen {
+		parts := strings.Split(request, "/")
+		for i, part := range parts {
+			if strings.Contains(part, "_test_") {
+				parts[i] = "{}"
+			}
+		}
+		paths[strings.Join(parts, "/")] = true
+	}
+	if len(paths) != 13 { // every route of the test provider
+		t.Errorf("it saw %d kinds of requests: %v", len(paths), paths)
+	}
+}
