@@ -23,17 +23,19 @@ const (
 	faultConnected = "the secrets of a payment connection can't be read: connect it again"
 )
 
-// The problem codes of beginning an attempt.
+// The problem codes of beginning an attempt. Guests see them as pages, so the interface has them not.
 var (
-	codeNotPayable = orderProblems.add(409, "order_not_payable", "Not payable",
+	attemptProblems problemTable
+
+	codeNotPayable = attemptProblems.add(409, "order_not_payable", "Not payable",
 		"The order can't be paid any more.")
-	codeMethodUnavailable = orderProblems.add(409, "method_unavailable", "Not available",
+	codeMethodUnavailable = attemptProblems.add(409, "method_unavailable", "Not available",
 		"The order can't be paid in this way.")
-	codeAttemptLimit = orderProblems.add(409, "attempt_limit_reached", "Too many attempts",
+	codeAttemptLimit = attemptProblems.add(409, "attempt_limit_reached", "Too many attempts",
 		"There were 20 attempts to pay this order.")
-	codeAttemptClosing = orderProblems.add(409, "attempt_closing", "Another attempt is being closed",
+	codeAttemptClosing = attemptProblems.add(409, "attempt_closing", "Another attempt is being closed",
 		"An earlier attempt to pay is being closed. Try again in a moment.")
-	codeProviderDown = orderProblems.add(503, "provider_unavailable", "Provider unavailable",
+	codeProviderDown = attemptProblems.add(503, "provider_unavailable", "Provider unavailable",
 		"The payment provider can't be reached at the moment. Try again in a moment.")
 
 	errNotPayable   = &refusal{code: codeNotPayable}
