@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -60,10 +61,6 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	usual, err := usualServerOptions(e.commands)
-	if err != nil {
-		return err
-	}
 	d := &demo{dir: e.str("dir")}
 	if d.dir == "" {
 		if d.dir, err = os.MkdirTemp("", "widgetd-demo-"); err != nil {
@@ -92,14 +89,9 @@ func demoCommand(e *env) error {
 	d.base, d.page, d.receiver, d.provider = at(listener)+"/v1", at(beside[0]), at(beside[1])+"/", at(beside[2])
 
 	keyFile := filepath.Join(d.dir, "widgetd.key")
-	st, keys, err := d.open(e.ctx, keyFile, e.now())
+	s, err := d.newServer(e, keyFile, log)
 	if err != nil {
 		return err
-	}
-	usual.examples, usual.outboundAllow, usual.stripeURL = d.examples, demoOutbound, d.provider
-	s, err := newServer(st, keys, usual, log, wings)
-	if err != nil {
-		return errors.Join(err, st.close())
 	}
 	provider := newTestProvider(s.outbound, d.provider, e.now)
 	defer provider.close()
@@ -112,11 +104,33 @@ func demoCommand(e *env) error {
 		go web.Serve(beside[i])
 		defer web.Close()
 	}
-	if err := d.connectProvider(e.ctx, s); err != nil {
-		return errors.Join(err, st.close())
+	err = d.connectProvider(e.ctx, s)
+	if err == nil {
+		err = d.prepareDocsOrders(e.ctx, s, provider)
+	}
+	if err != nil {
+		return errors.Join(err, s.store.close())
 	}
 	fmt.Fprint(e.stdout, d.text())
 	return s.serveUntil(e.ctx, listener, keyFile)
+}
+
+// newServer makes the demo's service, over its database and key file.
+func (d *demo) newServer(e *env, keyFile string, log *slog.Logger) (*server, error) {
+	usual, err := usualServerOptions(e.commands)
+	if err != nil {
+		return nil, err
+	}
+	st, keys, err := d.open(e.ctx, keyFile, e.now())
+	if err != nil {
+		return nil, err
+	}
+	usual.examples, usual.outboundAllow, usual.stripeURL = d.examples, demoOutbound, d.provider
+	s, err := newServer(st, keys, usual, log, wings)
+	if err != nil {
+		return nil, errors.Join(err, st.close())
+	}
+	return s, nil
 }
 
 // demoOutbound is what a demo's service may call: this machine, where its receiver is, and public

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -148,12 +149,15 @@ var demoActions = map[string][]string{
 // listOrders shows the restaurant's side.
 func (d *demo) listOrders(w http.ResponseWriter, r *http.Request) {
 	var page list[orderView]
-	if err := d.ask(r.Context(), http.MethodGet, "/orders?limit=20", nil, &page); err != nil {
+	if err := d.ask(r.Context(), http.MethodGet, "/orders?limit=50", nil, &page); err != nil {
 		showDemo(w, http.StatusBadGateway, demoShown{Title: "Orders", Text: err.Error()})
 		return
 	}
 	shown := demoShown{Title: "Orders", List: true}
 	for _, o := range page.Data {
+		if strings.HasPrefix(valueOr(o.Reference, ""), docsReference) {
+			continue
+		}
 		row := demoOrder{ID: o.ID, State: o.State, Total: o.Currency + " " + formatAmount(o.Total),
 			CreatedAt: o.CreatedAt.Format("2 January, 15:04 MST"), Lines: o.Lines, Actions: demoActions[o.State]}
 		if o.Refunded > 0 {
@@ -219,4 +223,76 @@ func prepareOrders(t *tx, account string) error {
 	return changeSettings(t, account, settingsChange{func(s *accountSettings) {
 		s.Zone, s.LegalName, s.Address, s.VATNumber = "Europe/Zurich", &legal, &address, &number
 	}}, actorCommand)
+}
+
+// docsReference begins the references of the orders for /docs, which the restaurant's side does not show.
+const docsReference = "for /docs: "
+
+// prepareDocsOrders adds the orders that the lines of /docs act on: one for each call that changes one so
+// that another would fail. Those that a restaurant accepts, captures or rejects are paid at the test
+// provider, which must be served already.
+func (d *demo) prepareDocsOrders(ctx context.Context, s *server, provider *testProvider) error {
+	engine := paymentsOf(s)
+	for path, paid := range map[string]bool{
+		"/orders/{id}":         false,
+		"/orders/{id}/cancel":  false,
+		"/orders/{id}/paid":    false,
+		"/orders/{id}/refunds": false,
+		"/orders/{id}/accept":  true,
+		"/orders/{id}/capture": true,
+		"/orders/{id}/reject":  true,
+	} {
+		o, err := d.addDocsOrder(ctx, s, path)
+		if err == nil && paid {
+			err = d.payDocsOrder(ctx, engine, provider, o)
+		}
+		if err != nil {
+			return fmt.Errorf("prepare an order for /docs: %w", err)
+		}
+		d.examples[path] = o.ID
+	}
+	err := s.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		by := ownedBy(d.account)
+		_, err := payOutside(t, by, d.examples["/orders/{id}/refunds"], methodCash, t.now, actorCommand)
+		if err != nil {
+			return err
+		}
+		o, err := acceptOrder(t, by, d.examples["/orders/{id}/capture"], nil, actorCommand)
+		if err != nil {
+			return err
+		}
+		o.Capture = false // as where cards are charged at handing over
+		return t.saveOrder(o)
+	})
+	d.examples["return_url"], d.examples["reference"] = d.page+"/thanks", newID("R", s.now())
+	return err
+}
+
+// addDocsOrder adds an order for the lines of /docs.
+func (d *demo) addDocsOrder(ctx context.Context, s *server, path string) (*order, error) {
+	reference := docsReference + path + " " + newID("run", s.now())
+	o := &order{
+		AccountID: d.account, Currency: "CHF", Reference: &reference, ReturnURL: d.page + "/thanks",
+		Lines: []orderLine{
+			{Name: "Pizza Margherita", Quantity: 2, UnitAmount: 1650, VATRate: demoFoodRate},
+			{Name: "Merlot", Quantity: 1, UnitAmount: 2400, VATRate: 810},
+		},
+	}
+	return o, s.store.update(ctx, func(t *tx) error {
+		_, err := createOrder(t, o, guest{}, maxOrderLife, actorCommand)
+		return err
+	})
+}
+
+// payDocsOrder does what a guest does.
+func (d *demo) payDocsOrder(ctx context.Context, engine *payments, provider *testProvider, o *order) error {
+	at, err := engine.startAttempt(ctx, o.ID, methodCard, d.page+"/thanks")
+	if err != nil {
+		return err
+	}
+	if !provider.tryCard(strings.TrimPrefix(at, d.provider+"/pay/"), true) {
+		return fmt.Errorf("nothing can be paid at %s", at)
+	}
+	return engine.settleOrder(ctx, o.ID)
 }

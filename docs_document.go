@@ -80,6 +80,7 @@ type docsCall struct {
 	Where         string // "" or the address before its path, where that is not the base address
 	Scopes        []string
 	TokenOptional bool
+	TokenRequired bool
 	Idempotent    bool
 	Parameters    []docsMember
 	Body          []docsMember
@@ -388,6 +389,7 @@ func (d *apiDocument) call(path string, item *jsonValue, method string, op *json
 	for i := range security {
 		c.TokenOptional = c.TokenOptional || len(security[i].members) == 0
 	}
+	c.TokenRequired = len(security) > 0 && !c.TokenOptional
 	var parameters []*jsonValue
 	for _, list := range [][]jsonValue{item.at("parameters").list, op.at("parameters").list} {
 		for i := range list {
@@ -596,7 +598,7 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 	if d.fromSites[c.Method+" "+c.Path] {
 		options = append(options, "-H "+shellQuote("Origin: "+d.values["Origin"]))
 	}
-	if len(c.Scopes) > 0 && !c.TokenOptional {
+	if c.TokenRequired {
 		token := d.values[exampleToken]
 		if slices.Contains(c.Scopes, scopeAdmin) {
 			token = d.values[exampleAdmin]

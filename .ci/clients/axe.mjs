@@ -1,7 +1,7 @@
-// Looks for what WCAG 2.1 AA forbids, with axe-core in Chromium, on the demo's page and on the service's
-// pages: light and dark, as wide as a telephone and as a desk. It prints a line for each page, and
-// what is wrong with it; then it exits with 1. DEMO and ROOT are the addresses of the demo's page and of its
-// service:
+// Looks for what WCAG 2.1 AA forbids, with axe-core in Chromium, on the demo's pages, on the service's pages
+// and on those that guests pay on: light and dark, as wide as a telephone and as a desk. It prints a line for
+// each page, and what is wrong with it; then it exits with 1. DEMO and ROOT are the addresses of the demo's page
+// and of its service:
 //
 //	DEMO=http://127.0.0.1:8081/ ROOT=http://127.0.0.1:8080 node axe.mjs
 import { spawn } from "node:child_process";
@@ -40,7 +40,26 @@ const mistake = `const done = arguments[0], form = document.querySelector("form[
   form.querySelector("button").click();
   new MutationObserver(() => form.querySelector("[aria-invalid]") && done()).observe(form, { subtree: true, attributes: true });`;
 
+// submit sends a form as a browser does, and returns where the answer leads.
+const submit = async (url, fields) => {
+  const answer = await fetch(url, { method: "POST", body: new URLSearchParams(fields), redirect: "manual" });
+  if (answer.status !== 303) throw new Error(`POST ${url}: ${answer.status}`);
+  return answer.headers.get("Location");
+};
+
+// order orders a pizza at the demo and returns the address of its pay page; receipt, of its return page.
+const order = () => submit(DEMO + "order", { "Pizza Margherita": 2, tip: 10 });
+const receipt = (pay) => pay.replace("?", "/return?");
+const open = await order(), paid = await order();
+const provider = await submit(paid, { method: "card" });
+await submit(provider, { do: "pay" });
+
 const pages = [
+  { name: "pay", url: open },
+  { name: "return, not paid", url: receipt(open) },
+  { name: "return, paid", url: receipt(paid) },
+  { name: "return, no such order", url: receipt(open) + "x", least: 5 },
+  { name: "demo, orders", url: DEMO + "orders" },
   { name: "demo", url: DEMO },
   { name: "demo, wrong address", url: DEMO, script: mistake },
   { name: "docs", url: ROOT + "/docs" },
@@ -60,7 +79,7 @@ try {
     for (const width of [360, 1280]) {
       await emulate("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: scheme }] });
       await emulate("Emulation.setDeviceMetricsOverride", { width, height: 900, deviceScaleFactor: 1, mobile: false });
-      for (const { name, url, script } of pages) {
+      for (const { name, url, script, least = 10 } of pages) {
         await call("POST", `${session}/url`, { url });
         if (script) await run(script);
         const { passes, violations } = await run(`const done = arguments[0]; ${axe};
@@ -71,7 +90,7 @@ try {
           console.log(`  ${v.id}: ${v.help}`);
           for (const node of v.nodes) console.log(`    ${node.target.join(" ")}: ${node.failureSummary.replaceAll("\n", " ")}`);
         }
-        wrong += violations.length + (passes < 10); // fewer rules: the page is not what was meant
+        wrong += violations.length + (passes < least); // fewer rules: the page is not what was meant
       }
     }
   }
