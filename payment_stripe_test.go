@@ -292,6 +292,13 @@ func TestStripe_readsTheStateOfAnAttempt(t *testing.T) {
 		}
 	}
 
+	p = s.captured(2000)
+	s.failRefund(*p.IntentID, s.does(opRefund, p, 300).refundID)
+	what = "the only refund has failed"
+	refundsAre(what, wants(what, p, paymentReport{phase: phaseApproved, captured: 2000}), refundReport{
+		providerID: s.refundsOf(p)[0].id, refundID: s.refundsOf(p)[0].metadata["refund"], amount: 300,
+		state: refundFailed, reason: "lost_or_stolen_card"})
+
 	p = s.authorized()
 	s.does(opCancel, p, 0)
 	wants("cancelled", p, paymentReport{phase: phaseCancelled})
@@ -314,7 +321,7 @@ func TestStripe_readsTheStateOfAnAttempt(t *testing.T) {
 func TestStripe_findsASessionWhoseCreateWasNeverAnswered(t *testing.T) {
 	t.Parallel()
 	s := newStripeTest(t)
-	want := s.starts()
+	older, want := s.starts(), s.starts()
 	for range 2*stripeSessionsPage + 1 {
 		s.starts()
 	}
@@ -324,10 +331,12 @@ func TestStripe_findsASessionWhoseCreateWasNeverAnswered(t *testing.T) {
 	}
 	s.chooses(want, "pay")
 	twin := *s.starts().SessionID
-	s.inside(func() { s.session(twin).reference = want.ID }) // as a second create with a new key would leave it
+	s.inside(func() { // as creates with other keys would leave them
+		s.session(twin).reference, s.session(*older.SessionID).reference = want.ID, want.ID
+	})
 	lost.SessionID = nil
 	if got := s.looks(lost); got.phase != phaseApproved || got.sessionID != *want.SessionID {
-		t.Errorf("of two sessions, the one that was paid is %s, not %+v", *want.SessionID, got)
+		t.Errorf("of three sessions, the one that was paid is %s, not %+v", *want.SessionID, got)
 	}
 	none := &payment{ID: newID("pay", s.clock()), CreatedAt: newStamp(s.clock())}
 	if got := s.looks(none); got.phase != phaseUnknown {
