@@ -1,5 +1,17 @@
 package main
 
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
 // anOrder is an order of two lines, delivery and a tip: 59.00 in all.
 func anOrder(account string) *order {
 	return &order{AccountID: account, Currency: "CHF", Discount: 300, Delivery: 700, DeliveryRate: 260, Tip: 200,
@@ -112,4 +124,861 @@ func (s *service) row(id string) *order {
 	o, err := s.store.order(anyAccount, id)
 	s.check(err)
 	return o
+}
+
+// orderBody is the body of POST /orders that makes anOrder, with members set to others as JSON, or left out
+// for "".
+func orderBody(changes ...string) string {
+	members := map[string]string{
+		"currency": `"CHF"`, "discount": "300", "delivery": `{"amount":700,"vat_rate":260}`, "tip": "200",
+		"return_url": `"` + siteOrigin + `/thanks"`, "customer": `{"name":"Ada Keller","phone":"+41 44 555 01 23","note":"Ring\ntwice"}`,
+		"lines": `[{"name":"Pizza Margherita","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food"},
+			{"name":"House wine, 0.5 l","quantity":1,"unit_amount":1600,"vat_rate":810}]`,
+	}
+	for i := 0; i < len(changes); i += 2 {
+		if members[changes[i]] = changes[i+1]; changes[i+1] == "" {
+			delete(members, changes[i])
+		}
+	}
+	parts := []string{}
+	for name, value := range members {
+		parts = append(parts, fmt.Sprintf("%q:%s", name, value))
+	}
+	slices.Sort(parts)
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+// seller issues a token of the main account that reads and writes orders.
+func (s *service) seller() string {
+	s.t.Helper()
+	return "Authorization: Bearer " + s.token(s.account, scopeOrders+" "+scopeSelling)
+}
+
+// holds checks members of an answer, each "name=JSON".
+func (a answer) holds(members ...string) answer {
+	a.t.Helper()
+	for _, m := range members {
+		name, want, _ := strings.Cut(m, "=")
+		if got, _ := json.Marshal(a.json()[name]); string(got) != want {
+			a.t.Fatalf("%s is %s, want %s: %s", name, got, want, a.body)
+		}
+	}
+	return a
+}
+
+func TestOrder_isAddedUpWithItsVATByRate(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := s.seller()
+	made := s.post("/orders", orderBody("reference", `"R-1"`), auth).is(200).holds(
+		`state="open"`, `ordered_total=5900`, `total=5900`, `discount=300`, `tip=200`, `refunded=0`, `reference="R-1"`, `method=null`,
+		`vat=[{"gross":4180,"rate":260,"vat":106},{"gross":1520,"rate":810,"vat":114}]`,
+		`lines=[{"accepted":2,"amount":3515,"group":"food","name":"Pizza Margherita","quantity":2,"refunded":0,"unit_amount":1850,"vat_rate":260},`+
+			`{"accepted":1,"amount":1520,"group":null,"name":"House wine, 0.5 l","quantity":1,"refunded":0,"unit_amount":1600,"vat_rate":810}]`,
+		`delivery={"amount":700,"vat_rate":260}`, `customer={"name":"Ada Keller","note":"Ring\ntwice","phone":"+41 44 555 01 23"}`, `payment=null`)
+	id := made.text("id")
+	base, k, _ := strings.Cut(made.text("pay_url"), "?k=")
+	if base != testBase+"/pay/"+id || len(k) != 22 || string(hashPageKey(k)) != string(s.row(id).PageKey) {
+		t.Errorf("pay_url %s", made.text("pay_url"))
+	}
+	if lives := s.row(id).ExpiresAt.Sub(s.row(id).CreatedAt.Time); lives != minOrderLife {
+		t.Errorf("it lives for %v", lives)
+	}
+	for path, data := range map[string]bool{"/orders/" + id: false, "/orders?reference=R-1": true, "/orders?state=open": true} {
+		var shown map[string]any
+		if a := s.get(path, auth).is(200); data {
+			shown = a.json()["data"].([]any)[0].(map[string]any)
+		} else {
+			shown = a.holds(`refunds=[]`, `payments=[]`, `disputes=[]`).json()
+		}
+		if _, has := shown["pay_url"]; has || shown["id"] != id || shown["customer"] == nil {
+			t.Errorf("%s: %v", path, shown)
+		}
+	}
+	if rows := s.get("/orders?state=paid", auth).is(200).json()["data"].([]any); len(rows) != 0 {
+		t.Errorf("paid: %v", rows)
+	}
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'order.created' AND subject_id = ? AND
+		data = '{"currency":"CHF","total":"5900"}'`, id); n != 1 {
+		t.Errorf("events\n%s", s.dump())
+	}
+}
+
+func TestOrder_ofNothingIsPaidAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	a := s.post("/orders", orderBody("discount", "6000", "tip", "0"), s.seller()).is(200).holds(`state="paid"`, `method="none"`, `total=0`, `vat=[]`)
+	if s.count(`SELECT count(*) FROM events WHERE subject_id = ? AND type IN ('order.created', 'order.paid')`, a.text("id")) != 2 {
+		t.Error("an event is missing")
+	}
+	s.post("/orders/"+a.text("id")+"/refunds", "", s.seller()).is(409, "refund_too_large").holds(`refundable=0`)
+}
+
+func TestOrder_refusesWhatIsNoOrder(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	other := s.addAccount("other")
+	s.change(func(t *tx) error { return t.addOrigin(other, "https://other.example") })
+	line := func(quantity, unit, rate string) string {
+		return `[{"name":"x","quantity":` + quantity + `,"unit_amount":` + unit + `,"vat_rate":` + rate + `}]`
+	}
+	lines := "[" + strings.TrimSuffix(strings.Repeat(`{"name":"x","quantity":1,"unit_amount":1,"vat_rate":0},`, 201), ",") + "]"
+	auth, before := s.seller(), s.dump()
+	for _, c := range []struct{ name, value, wrong string }{
+		{"currency", `"chf"`, "#/currency unknown_currency"},
+		{"currency", `"HUF"`, "#/currency unknown_currency"},
+		{"currency", "", "#/currency required"},
+		{"lines", "", "#/lines required"},
+		{"lines", "[]", "#/lines wrong_length"},
+		{"lines", lines, "#/lines wrong_length"},
+		{"lines", line("0", "1", "0"), "#/lines/0/quantity out_of_range"},
+		{"lines", line("-1", "1", "0"), "#/lines/0/quantity out_of_range"},
+		{"lines", line("1.5", "1", "0"), "#/lines/0/quantity out_of_range"},
+		{"lines", line("100001", "1", "0"), "#/lines/0/quantity out_of_range"},
+		{"lines", line("1e400", "1", "0"), "#/lines/0/quantity out_of_range"},
+		{"lines", line(`"1"`, "1", "0"), "#/lines/0/quantity wrong_type"},
+		{"lines", line("1", "-1", "0"), "#/lines/0/unit_amount out_of_range"},
+		{"lines", line("1", "1000000000001", "0"), "#/lines/0/unit_amount out_of_range"},
+		{"lines", line("2", "1000000000000", "0"), "#/lines/0 amount_too_large"},
+		{"lines", line("1", "1000000000000", "0"), "#/lines amount_too_large"}, // with delivery
+		{"lines", line("1", "1", "10001"), "#/lines/0/vat_rate out_of_range"},
+		{"discount", "6001", "#/discount out_of_range"}, // the tip is not discounted
+		{"discount", "-1", "#/discount out_of_range"},
+		{"discount", "0.5", "#/discount out_of_range"},
+		{"tip", "-1", "#/tip out_of_range"},
+		{"tip", "1000000000000", "#/lines amount_too_large"},
+		{"delivery", `{"amount":1}`, "#/delivery/vat_rate required"},
+		{"delivery", `null`, "#/delivery wrong_type #/delivery/amount required #/delivery/vat_rate required"},
+		{"reference", `"a\u0000"`, "#/reference control_character"},
+		{"return_url", "", "#/return_url required"},
+		{"return_url", `"https://other.example/thanks"`, "#/return_url origin_not_listed"},
+		{"return_url", `"https://www.example.com.evil.example/"`, "#/return_url origin_not_listed"},
+		{"return_url", `"http://www.example.com/"`, "#/return_url origin_not_listed"},
+		{"return_url", `"https://www.example.com@evil.example/"`, "#/return_url invalid_url"},
+		{"return_url", `"javascript:alert(1)//https://www.example.com"`, "#/return_url invalid_url"},
+		{"return_url", `"//www.example.com/"`, "#/return_url invalid_url"},
+		{"return_url", `"/thanks"`, "#/return_url invalid_url"},
+		{"expires_in", "1799", "#/expires_in out_of_range"},
+		{"expires_in", "86401", "#/expires_in out_of_range"},
+	} {
+		a := s.post("/orders", orderBody(c.name, c.value), auth).is(422, "validation_failed")
+		if got := strings.Join(a.wrong(), " "); got != c.wrong {
+			t.Errorf("%s %s: errors name %s, want %s", c.name, c.value, got, c.wrong)
+		}
+	}
+	s.post("/orders", orderBody("lines", "["+strings.Repeat(" ", 64<<10)+"]"), auth).is(413, "body_too_large")
+	s.unchanged(before)
+	two := strings.Replace(lines, `{"name":"x","quantity":1,"unit_amount":1,"vat_rate":0},`, "", 1)
+	s.post("/orders", orderBody("lines", two, "discount", "0", "expires_in", "86400"), auth).is(200).holds(`total=1100`)
+}
+
+func TestOrder_hasAReferenceThatIsUniqueForItsAccount(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth, body := s.seller(), orderBody("reference", `"R-1"`)
+	var mu sync.Mutex
+	answers := map[int]string{}
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() {
+			a := s.post("/orders", body, auth)
+			mu.Lock()
+			defer mu.Unlock()
+			answers[a.status] = a.body
+		})
+	}
+	both.Wait()
+	var made, refused map[string]any
+	if json.Unmarshal([]byte(answers[200]), &made) != nil || json.Unmarshal([]byte(answers[409]), &refused) != nil ||
+		refused["code"] != "reference_used" || refused["order_id"] != made["id"] {
+		t.Fatalf("answers %v", answers)
+	}
+	other := s.addAccount("other")
+	s.change(func(t *tx) error { return t.addOrigin(other, "https://other.example") })
+	s.post("/orders", orderBody("reference", `"R-1"`, "return_url", `"https://other.example/"`),
+		"Authorization: Bearer "+s.token(other, scopeSelling)).is(200)
+}
+
+func TestOrder_isMadeOnceForAnIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth, key := s.seller(), "Idempotency-Key: one"
+	first := s.post("/orders", orderBody(), auth, key).is(200)
+	if again := s.post("/orders", orderBody(), auth, key).is(200).has("Idempotency-Replayed: true"); again.body != first.body {
+		t.Errorf("another answer: %s", again.body)
+	}
+	s.post("/orders", orderBody("tip", "0"), auth, key).is(422, "idempotency_key_reused")
+	if n := s.count(`SELECT count(*) FROM orders`); n != 1 {
+		t.Errorf("%d orders", n)
+	}
+	paid := s.orderIn(orderPaid).ID
+	refund := s.post("/orders/"+paid+"/refunds", `{"amount":100}`, auth, key).is(200)
+	s.post("/orders/"+paid+"/refunds", `{"amount":100}`, auth, key).is(200).has("Idempotency-Replayed: true").holds(`id="` + refund.text("id") + `"`)
+	if row := s.row(paid); row.Refunded != 100 {
+		t.Errorf("%d were given back", row.Refunded)
+	}
+	other := s.addAccount("other")
+	s.change(func(t *tx) error { return t.addOrigin(other, "https://other.example") })
+	portal := "Authorization: Bearer " + strings.TrimSpace(s.must("token", "issue", "-account", s.account, "-scope", scopeSelling, "-all-accounts"))
+	s.post("/orders?account_id="+s.account, orderBody(), portal, "Idempotency-Key: two").is(200)
+	s.post("/orders?account_id="+other, orderBody(), portal, "Idempotency-Key: two").is(422, "idempotency_key_reused")
+}
+
+func TestOrder_ofAnotherAccountIsAsIfItWereNotThere(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id, gone := s.orderIn(orderPaid).ID, newID("ord", time.Now())
+	stranger := "Authorization: Bearer " + s.token(s.addAccount("stranger"), scopeOrders+" "+scopeSelling)
+	before := s.dump()
+	for _, call := range [][2]string{{"GET", ""}, {"POST", "/accept"}, {"POST", "/capture"}, {"POST", "/reject"}, {"POST", "/cancel"},
+		{"POST", "/refunds"}, {"POST", "/paid"}, {"DELETE", "/paid"}} {
+		body := ""
+		if call[1] == "/paid" && call[0] == "POST" {
+			body = `{"method":"cash"}`
+		}
+		real, none := s.do(call[0], "/orders/"+id+call[1], body, stranger).is(404, "order_not_found"), s.do(call[0], "/orders/"+gone+call[1], body, stranger)
+		if a, b := real.json(), none.json(); a["detail"] != b["detail"] || a["title"] != b["title"] || none.status != 404 {
+			t.Errorf("%v: %s and %s differ", call, real.body, none.body)
+		}
+	}
+	if rows := s.get("/orders", stranger).is(200).json()["data"].([]any); len(rows) > 0 {
+		t.Errorf("a stranger lists %v", rows)
+	}
+	s.get("/orders?account_id="+s.account, stranger).is(403, "insufficient_scope")
+	s.get("/orders", "Authorization: Bearer "+s.token(s.account, scopeSelling)).is(403, "insufficient_scope")
+	s.post("/orders/"+id+"/refunds", "", "Authorization: Bearer "+s.token(s.account, scopeOrders)).is(403, "insufficient_scope")
+	s.sql(`DELETE FROM tokens WHERE account_id = ?`, s.account)
+	if now := s.dump(); strings.Count(now, "ord_") != strings.Count(before, "ord_") {
+		t.Error("something was written")
+	}
+}
+
+func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	o := s.addOrder(nil)
+	s.sql(manyRows(maxOpenOrders-2)+`INSERT INTO orders (id, account_id, state, currency, lines, ordered_total, total, vat, return_url, page_key, expires_at, created_at)
+		SELECT printf('ord_%026d', n.i), account_id, state, currency, lines, ordered_total, total, vat, return_url, page_key, expires_at, created_at FROM n, orders WHERE id = ?`, o.ID)
+	s.post("/orders", orderBody(), s.seller()).is(200)
+	s.post("/orders", orderBody(), s.seller()).is(409, "order_limit_reached")
+	s.post("/orders/"+o.ID+"/cancel", "", s.seller()).is(200)
+	s.post("/orders", orderBody(), s.seller()).is(200)
+}
+
+// TestOrder_goesFromStateToStateAsItMay tries every call in every state. A call that is not named for a
+// state must be refused and change nothing.
+func TestOrder_goesFromStateToStateAsItMay(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := s.seller()
+	may := map[string]map[string]string{ // by call: from state to state
+		"accept":      {orderAuthorized: orderAccepted},
+		"capture":     {orderAccepted: orderAccepted},
+		"reject":      {orderAuthorized: orderCancelled},
+		"cancel":      {orderOpen: orderCancelled, orderAuthorized: orderCancelled, orderAccepted: orderCancelled},
+		"refunds":     {orderPaid: orderPaid, orderPartRefunded: orderPartRefunded},
+		"paid":        {orderOpen: orderPaid},
+		"DELETE paid": {"outside": orderOpen},
+	}
+	commands := map[string]string{"accept": "accept", "capture": "capture", "reject": "reject", "refunds": "refund"}
+	states := append(slices.Clone(orderStates), "outside")
+	for call, from := range may {
+		for _, state := range states {
+			if state == "outside" && call == "refunds" {
+				continue // TestRefund_ofWhatWasPaidOutsideIsDoneAtOnce
+			}
+			for _, byCommand := range []bool{false, true} {
+				if byCommand && (commands[call] == "" || !slices.Contains([]string{orderOpen, orderAuthorized, orderAccepted, orderPaid}, state)) {
+					continue
+				}
+				o := s.orderIn(strings.Replace(state, "outside", orderOpen, 1))
+				if state == "outside" {
+					s.post("/orders/"+o.ID+"/paid", `{"method":"voucher"}`, auth).is(200)
+				}
+				before, now := s.row(o.ID), ""
+				revision := s.count(`SELECT coalesce(sum(revision), 0) FROM payments WHERE order_id = ?`, o.ID)
+				status := 200
+				if byCommand {
+					if _, err := s.command("order", commands[call], o.ID); err != nil {
+						status = 409
+					}
+				} else {
+					method, path := "POST", call
+					if call == "DELETE paid" {
+						method, path = "DELETE", "paid"
+					}
+					body := map[string]string{"paid": `{"method":"cash"}`}[call]
+					if method == "DELETE" {
+						body = ""
+					}
+					a := s.do(method, "/orders/"+o.ID+"/"+path, body, auth)
+					if status = a.status; status == 409 && call != "refunds" {
+						a.is(409, "order_state")
+					}
+				}
+				after := s.row(o.ID)
+				now = after.State
+				want, allowed := from[state]
+				looked := s.count(`SELECT coalesce(sum(revision), 0) FROM payments WHERE order_id = ?`, o.ID) > revision
+				switch {
+				case allowed && (status != 200 || now != want):
+					t.Errorf("%s of one that is %s (by command: %v): %d, %s", call, state, byCommand, status, now)
+				case allowed && before.PaymentID != nil && !looked:
+					t.Errorf("%s of one that is %s has nobody look at its payment", call, state)
+				case !allowed && (status != 409 || encode(after) != encode(before) || looked):
+					t.Errorf("%s of one that is %s (by command: %v): %d, %s", call, state, byCommand, status, now)
+				}
+			}
+		}
+	}
+}
+
+func TestOrder_isAcceptedInPart(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := s.seller()
+	o := s.orderIn(orderAuthorized)
+	path := "/orders/" + o.ID + "/accept"
+	for _, c := range []struct{ lines, wrong string }{
+		{`[{"line":0,"quantity":3}]`, "#/lines/0/quantity out_of_range"},
+		{`[{"line":0,"quantity":-1}]`, "#/lines/0/quantity out_of_range"},
+		{`[{"line":2,"quantity":0}]`, "#/lines/0/line unknown_value"},
+		{`[{"line":0,"quantity":1},{"line":0,"quantity":1}]`, "#/lines/1/line repeated"},
+		{`[{"line":0,"quantity":0},{"line":1,"quantity":0}]`, "#/lines nothing_left"},
+	} {
+		s.post(path, `{"lines":`+c.lines+`}`, auth).is(422, "validation_failed").names(c.wrong)
+	}
+	s.post(path, `{"lines":[{"line":0,"quantity":1}]}`, auth).is(200).holds(`state="accepted"`, `total=4143`, `ordered_total=5900`,
+		`vat=[{"gross":2423,"rate":260,"vat":61},{"gross":1520,"rate":810,"vat":114}]`)
+	if row := s.row(o.ID); !row.Capture || row.AcceptedAt.IsZero() || row.Lines[0].Accepted != 1 || row.Lines[1].Accepted != 1 {
+		t.Errorf("stored %+v", row)
+	}
+	s.post(path, "", auth).is(409, "order_state")
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'order.accepted' AND data = '{"currency":"CHF","ordered_total":"5900","total":"4143"}'`); n != 1 {
+		t.Errorf("%d events", n)
+	}
+}
+
+func TestOrder_isCapturedWhenTheAccountSays(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.must("account", "set", s.account, "-capture-on", "handover")
+	auth, o := s.seller(), s.orderIn(orderAuthorized)
+	s.post("/orders/"+o.ID+"/accept", "", auth).is(200)
+	if s.row(o.ID).Capture {
+		t.Fatal("it is captured on acceptance")
+	}
+	s.post("/orders/"+o.ID+"/cancel", `{}`, "Authorization: Bearer "+s.token(s.account, scopeOrders)).is(403)
+	s.post("/orders/"+o.ID+"/capture", "", auth).is(200)
+	looks := s.count(`SELECT revision FROM payments WHERE order_id = ?`, o.ID)
+	s.post("/orders/"+o.ID+"/capture", "", auth).is(200)
+	if !s.row(o.ID).Capture || s.count(`SELECT revision FROM payments WHERE order_id = ?`, o.ID) != looks {
+		t.Error("asking again changes something")
+	}
+	s.post("/orders/"+o.ID+"/cancel", "", auth).is(409, "order_state")
+	mobile := s.orderIn(orderAuthorized)
+	s.must("account", "set", s.account, "-capture-on", "accept")
+	s.sql(`UPDATE payments SET method = 'mobile', provider = 'vipps' WHERE order_id = ?`, mobile.ID)
+	s.post("/orders/"+mobile.ID+"/accept", "", auth).is(200)
+	if s.row(mobile.ID).Capture {
+		t.Error("a mobile payment is captured before the goods are handed over")
+	}
+}
+
+// TestRefund_allTogetherGiveBackExactlyTheOrder accepts parts of random orders, and gives them back by lines
+// and amounts until nothing is left, some refunds failing on the way.
+func TestRefund_allTogetherGiveBackExactlyTheOrder(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	random := rand.New(rand.NewPCG(15, 1))
+	for range 25 {
+		s.change(func(t *tx) error { return refundAtRandom(s, t, random) })
+	}
+}
+
+// randomOrder adds a random order that is paid, of which perhaps a part was accepted.
+func randomOrder(t *tx, account string, random *rand.Rand) (*order, error) {
+	o := &order{AccountID: account, Currency: "EUR", ReturnURL: siteOrigin, Tip: random.Int64N(3) * 77, Delivery: random.Int64N(2) * 499, DeliveryRate: 1900}
+	sum := o.Delivery
+	for range 1 + random.IntN(5) {
+		l := orderLine{Name: "x", Quantity: 1 + random.Int64N(7), UnitAmount: random.Int64N(2000), VATRate: []int64{0, 700, 1900, 810}[random.IntN(4)]}
+		o.Lines, sum = append(o.Lines, l), sum+l.Quantity*l.UnitAmount
+	}
+	o.Discount = random.Int64N(sum/2 + 1)
+	if _, err := createOrder(t, o, guest{}, minOrderLife, anActor); err != nil || o.Total == 0 {
+		return o, err
+	}
+	if err := bringTo(t, o, orderAuthorized); err != nil {
+		return o, err
+	}
+	var lines []lineQuantity
+	for i, l := range o.Lines {
+		if random.IntN(3) == 0 {
+			lines = append(lines, lineQuantity{i, random.Int64N(l.Quantity + 1)})
+		}
+	}
+	accepted, err := acceptOrder(t, anyAccount, o.ID, lines, anActor)
+	if err != nil { // nothing would be left
+		accepted, err = acceptOrder(t, anyAccount, o.ID, nil, anActor)
+	}
+	if err != nil {
+		return o, err
+	}
+	*o = *accepted
+	if err := capturedAll(t, o); err != nil {
+		return o, err
+	}
+	return o, markPaid(t, o, methodCard, t.now, anActor)
+}
+
+// randomWish is a wish to give something of an order back.
+func randomWish(o *order, random *rand.Rand) (w refundWish) {
+	switch random.IntN(3) {
+	case 0:
+		w.amount = ptr(1 + random.Int64N(max(1, (o.Total-o.Refunded)/2)))
+	case 1:
+		for i, l := range o.Lines {
+			if left := l.Accepted - l.Refunded; left > 0 && random.IntN(2) == 0 {
+				w.lines = append(w.lines, lineQuantity{i, 1 + random.Int64N(left)})
+			}
+		}
+	}
+	if w.lines == nil && w.amount == nil && random.IntN(3) > 0 {
+		w.amount = ptr(int64(1))
+	}
+	return w
+}
+
+// refundAtRandom gives a random order back and checks that nothing is lost or made.
+func refundAtRandom(s *service, t *tx, random *rand.Rand) error {
+	made, err := randomOrder(t, s.account, random)
+	if err != nil || made.Total == 0 {
+		return err
+	}
+	for range maxRefunds - 1 {
+		if made.Refunded == made.Total {
+			break
+		}
+		o, f, err := refundOrder(t, anyAccount, made.ID, randomWish(made, random), anActor)
+		if err != nil {
+			continue // the lines do not fit any more
+		}
+		switch random.IntN(4) {
+		case 0:
+			err = refundUndone(t, o, f, "declined", anActor)
+		case 1:
+			if err = refundDone(t, o, f, anActor); err == nil {
+				err = refundUndone(t, o, f, "later", anActor)
+			}
+		default:
+			err = refundDone(t, o, f, anActor)
+		}
+		if err != nil {
+			return err
+		}
+		if made, err = t.order(anyAccount, made.ID); err != nil {
+			return err
+		}
+		if err := checkRefunds(t, made); err != nil {
+			return err
+		}
+	}
+	if left := made.Total - made.Refunded; left > 0 {
+		o, f, err := refundOrder(t, anyAccount, made.ID, refundWish{}, anActor)
+		if err != nil || f.Amount != left {
+			return fmt.Errorf("what is left is %d, and the last refund %v, %w", left, f, err)
+		}
+		if err := refundDone(t, o, f, anActor); err != nil {
+			return err
+		}
+		if made, err = t.order(anyAccount, made.ID); err != nil {
+			return err
+		}
+	}
+	if made.State != orderRefunded {
+		return fmt.Errorf("all was given back, and the order is %s", made.State)
+	}
+	return checkRefunds(t, made)
+}
+
+// checkRefunds returns an error unless an order and its refunds agree; once all is given back, to the last
+// unit of VAT and tip.
+func checkRefunds(t *tx, o *order) error {
+	refunds, err := t.refundsOf(o.ID)
+	if err != nil {
+		return err
+	}
+	kept, tip, all := map[int64]vatSum{}, int64(0), int64(0)
+	for _, f := range refunds {
+		if f.State == refundFailed {
+			continue
+		}
+		sum := f.Tip
+		for _, v := range f.VAT {
+			k := kept[v.Rate]
+			kept[v.Rate] = vatSum{v.Rate, k.Gross + v.Gross, k.VAT + v.VAT}
+			if sum += v.Gross; v.VAT < 0 || v.Gross < 0 {
+				return fmt.Errorf("a negative refund: %+v", f)
+			}
+		}
+		if tip, all = tip+f.Tip, all+f.Amount; sum != f.Amount || f.Amount <= 0 || f.Tip < 0 {
+			return fmt.Errorf("the parts of %+v add up to %d", f, sum)
+		}
+	}
+	if all != o.Refunded || all > o.Total || tip > o.Tip {
+		return fmt.Errorf("%d were given back of %d, the order says %d; tip %d of %d", all, o.Total, o.Refunded, tip, o.Tip)
+	}
+	for _, v := range o.VAT {
+		if k := kept[v.Rate]; k.Gross > v.Gross || k.VAT > v.VAT || all == o.Total && k != v {
+			return fmt.Errorf("of %+v was given back %+v; all of it: %v", v, k, all == o.Total)
+		}
+	}
+	if all == o.Total && tip != o.Tip {
+		return fmt.Errorf("of the tip %d was given back %d", o.Tip, tip)
+	}
+	want := map[bool]string{true: orderPartRefunded, false: orderPaid}[all > 0]
+	if all == o.Total {
+		want = orderRefunded
+	}
+	for _, l := range o.Lines {
+		if l.Refunded < 0 || l.Refunded > l.Accepted {
+			return fmt.Errorf("%d of %d units were given back", l.Refunded, l.Accepted)
+		}
+	}
+	if o.State != want {
+		return fmt.Errorf("%d of %d were given back, and the order is %s", all, o.Total, o.State)
+	}
+	return nil
+}
+
+func TestRefund_neverGivesBackMoreThanIsLeft(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth, path := s.seller(), "/orders/"+s.orderIn(orderPaid).ID+"/refunds"
+	s.post(path, `{"amount":5901}`, auth).is(409, "refund_too_large").holds(`refundable=5900`)
+	for _, body := range []string{`{"amount":0}`, `{"amount":-5}`, `{"amount":1.5}`, `{"amount":1e15}`} {
+		s.post(path, body, auth).is(422, "validation_failed").names("#/amount out_of_range")
+	}
+	s.post(path, `{"amount":1,"lines":[{"line":0,"quantity":1}]}`, auth).is(422, "validation_failed").names("#/lines conflict")
+	s.post(path, `{"lines":[{"line":0,"quantity":0}]}`, auth).is(422, "validation_failed").names("#/lines/0/quantity out_of_range")
+	s.post(path, `{"lines":[{"line":2,"quantity":1}]}`, auth).is(422, "validation_failed").names("#/lines/0/line unknown_value")
+	s.post(path, `{"lines":[{"line":0,"quantity":3}]}`, auth).is(409, "refund_too_large")
+	s.post(path, `{"payment_id":"`+newID("pay", time.Now())+`"}`, auth).is(422, "validation_failed").names("#/payment_id unknown_value")
+	s.post(path, `{"amount":4000}`, auth).is(200).holds(`state="pending"`, `tip=136`, `lines=null`)
+	s.post(path, `{"lines":[{"line":0,"quantity":2}]}`, auth).is(409, "refund_too_large").holds(`refundable=1900`,
+		`detail="Refund an amount instead: at most 1900 (19.00 CHF)."`)
+	s.post(path, `{"lines":[{"line":1,"quantity":1}]}`, auth).is(409, "refund_too_large").holds(`refundable=1520`)
+	s.post(path, "", auth).is(200).holds(`amount=1900`, `tip=64`)
+	s.post(path, "", auth).is(409, "refund_too_large").holds(`refundable=0`)
+	s.get(strings.TrimSuffix(path, "/refunds"), auth).is(200).holds(`refunded=5900`, `state="paid"`) // until one succeeds
+}
+
+func TestRefund_orderHasAHundredAtMost(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	o := s.orderIn(orderPaid)
+	s.sql(manyRows(maxRefunds)+`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at)
+		SELECT printf('ref_%026d', n.i), id, payment_id, 1, '[]', 'failed', 'operator', created_at FROM n, orders WHERE id = ?`, o.ID)
+	s.post("/orders/"+o.ID+"/refunds", `{"amount":1}`, s.seller()).is(409, "refund_limit_reached")
+}
+
+func TestRefund_thatFailsAfterItWasDoneIsLeftAgain(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	o := s.orderIn(orderPaid)
+	id := s.post("/orders/"+o.ID+"/refunds", `{"lines":[{"line":0,"quantity":1}]}`, s.seller()).is(200).holds(
+		`lines=[{"amount":1758,"line":0,"quantity":1}]`, `vat=[{"gross":1758,"rate":260,"vat":45}]`).text("id")
+	step := func(f func(t *tx, o *order, f *refund) error, state string, refunded, units int64) {
+		t.Helper()
+		s.change(func(tx *tx) error {
+			row, err := tx.order(anyAccount, o.ID)
+			if err != nil {
+				return err
+			}
+			all, err := tx.refundsOf(o.ID)
+			if err != nil {
+				return err
+			}
+			return f(tx, row, &all[0])
+		})
+		if row := s.row(o.ID); row.State != state || row.Refunded != refunded || row.Lines[0].Refunded != units {
+			t.Errorf("%s: %d refunded, %d units", row.State, row.Refunded, row.Lines[0].Refunded)
+		}
+	}
+	done := func(t *tx, o *order, f *refund) error { return refundDone(t, o, f, "provider") }
+	undone := func(t *tx, o *order, f *refund) error { return refundUndone(t, o, f, "expired_card", "provider") }
+	for range 2 { // the second time changes nothing
+		step(done, orderPartRefunded, 1758, 1)
+	}
+	for range 2 {
+		step(undone, orderPaid, 0, 0)
+	}
+	step(done, orderPartRefunded, 1758, 1)
+	for kind, n := range map[string]int{"order.refunded": 2, "order.refund_failed": 1} {
+		if got := s.count(`SELECT count(*) FROM events WHERE type = ? AND data ->> 'refund_id' = ?`, kind, id); got != n {
+			t.Errorf("%d events %s", got, kind)
+		}
+	}
+}
+
+func TestRefund_ofWhatWasPaidOutsideIsDoneAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth, o := s.seller(), s.addOrder(nil)
+	s.post("/orders/"+o.ID+"/paid", `{"method":"terminal"}`, auth).is(200).holds(`state="paid"`, `method="terminal"`)
+	s.post("/orders/"+o.ID+"/refunds", `{"amount":900,"reason":"cold"}`, auth).is(200).holds(`state="succeeded"`, `payment_id=null`, `reason="cold"`)
+	if s.row(o.ID).State != orderPartRefunded {
+		t.Errorf("it is %s", s.row(o.ID).State)
+	}
+	s.do("DELETE", "/orders/"+o.ID+"/paid", "", auth).is(409, "order_state")
+}
+
+func TestRefund_ofMoneyThatPaysNothingIsNoneOfTheOrders(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := s.seller()
+	dead := s.orderIn(orderAuthorized)
+	s.post("/orders/"+dead.ID+"/reject", "", auth).is(200)
+	s.post("/orders/"+dead.ID+"/refunds", "", auth).is(409, "order_state") // nothing was captured
+	s.sql(`UPDATE payments SET state = 'review', reason = 'order_is_dead', authorized = 0, captured = 5900 WHERE order_id = ?`, dead.ID)
+	s.post("/orders/"+dead.ID+"/refunds", `{"lines":[{"line":0,"quantity":1}]}`, auth).is(409, "order_state")
+	s.post("/orders/"+dead.ID+"/refunds", `{"amount":900}`, auth).is(200).holds(`state="pending"`, `vat=[]`, `tip=0`)
+	s.post("/orders/"+dead.ID+"/accept", "", auth).is(409, "order_state") // some is given back
+	s.post("/orders/"+dead.ID+"/refunds", `{"amount":5001}`, auth).is(409, "refund_too_large").holds(`refundable=5000`)
+	s.post("/orders/"+dead.ID+"/refunds", "", auth).is(200).holds(`amount=5000`)
+	s.post("/orders/"+dead.ID+"/refunds", "", auth).is(409, "refund_too_large")
+	if row := s.row(dead.ID); row.State != orderCancelled || row.Refunded != 0 {
+		t.Errorf("the dead order is %s, %d refunded", row.State, row.Refunded)
+	}
+	twice := s.addOrder(nil) // paid in cash, and online all the same
+	s.post("/orders/"+twice.ID+"/paid", `{"method":"cash"}`, auth).is(200)
+	s.change(func(t *tx) error {
+		o, err := t.order(anyAccount, twice.ID)
+		if err != nil {
+			return err
+		}
+		if err := addAttempt(t, o, paymentReview); err != nil {
+			return err
+		}
+		twice.PaymentID, o.Method = o.PaymentID, ptr(methodCash)
+		if err := t.saveOrder(o); err != nil {
+			return err
+		}
+		_, err = t.exec(`UPDATE payments SET captured = amount WHERE id = ?`, *o.PaymentID)
+		return err
+	})
+	s.must("order", "refund", twice.ID, "-payment", *twice.PaymentID)
+	if row := s.row(twice.ID); row.State != orderPaid || row.Refunded != 0 {
+		t.Errorf("the order that was paid twice is %s, %d refunded", row.State, row.Refunded)
+	}
+	s.post("/orders/"+twice.ID+"/refunds", `{"payment_id":"`+*twice.PaymentID+`"}`, auth).is(409, "refund_too_large")
+	s.post("/orders/"+twice.ID+"/refunds", "", auth).is(200).holds(`amount=5900`, `payment_id=null`, `state="succeeded"`)
+}
+
+func TestOrder_leavesReviewWhereItsMoneyIsThere(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := s.seller()
+	for _, c := range []struct {
+		from, payment string // the order's state, and what is set of the payment
+		status        int
+		state         string
+	}{
+		{orderCancelled, "captured = 5900, authorized = 0", 200, orderPaid},
+		{orderCancelled, "captured = 5899, authorized = 0", 409, orderCancelled},
+		{orderCancelled, "captured = 5900, authorized = 0, currency = 'EUR'", 409, orderCancelled},
+		{orderCancelled, "captured = 5900, authorized = 0, refunded = 1", 409, orderCancelled},
+		{orderCancelled, "authorized = 5900", 409, orderCancelled},
+		{orderAccepted, "authorized = 6000", 200, orderAccepted},
+		{orderAuthorized, "authorized = 5899", 409, orderAuthorized},
+		{orderAuthorized, "authorized = 5900, currency = 'EUR'", 409, orderAuthorized},
+		{orderAccepted, "captured = 100, authorized = 6000", 409, orderAccepted},
+	} {
+		o := s.orderIn(orderAuthorized)
+		s.sql(`UPDATE payments SET state = 'review', `+c.payment+` WHERE order_id = ?`, o.ID)
+		s.sql(`UPDATE orders SET state = ? WHERE id = ?`, c.from, o.ID)
+		a := s.post("/orders/"+o.ID+"/accept", "", auth)
+		row, state := s.row(o.ID), ""
+		s.check(s.store.one(`SELECT state FROM payments WHERE order_id = ?`, []any{o.ID}, &state))
+		out := map[string]string{orderPaid: paymentCaptured, orderAccepted: paymentAuthorized}[row.State]
+		if a.status != c.status || row.State != c.state || c.status == 200 && (state != out || row.Capture != (c.state == orderAccepted)) ||
+			c.status == 409 && state != paymentReview {
+			t.Errorf("%+v: %d %s, the order is %s, its payment %s", c, a.status, a.body, row.State, state)
+		}
+	}
+}
+
+func TestOrder_isPaidOutsideOnceNobodyCanPayItOnline(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth, o := s.seller(), s.addOrder(nil)
+	path := "/orders/" + o.ID + "/paid"
+	for body, wrong := range map[string]string{
+		`{}`:                "#/method required",
+		`{"method":"card"}`: "#/method unknown_value",
+		`{"method":"none"}`: "#/method unknown_value",
+		`{"method":"cash","paid_at":"` + newStamp(time.Now().Add(time.Hour)).String() + `"}`: "#/paid_at out_of_range",
+		`{"method":"cash","paid_at":"2020-01-01T00:00:00Z"}`:                                 "#/paid_at out_of_range",
+	} {
+		s.post(path, body, auth).is(422, "validation_failed").names(wrong)
+	}
+	s.change(func(t *tx) error {
+		row, err := t.order(anyAccount, o.ID)
+		if err != nil {
+			return err
+		}
+		return addAttempt(t, row, paymentPending)
+	})
+	s.post(path, `{"method":"cash"}`, auth).is(200).holds(`state="open"`, `closing="paid"`)
+	s.do("DELETE", path, "", auth).is(200).holds(`state="open"`, `closing=null`)
+	s.post(path, `{"method":"cash"}`, auth).is(200)
+	if n := s.count(`SELECT count(*) FROM payments WHERE order_id = ? AND due_at IS NOT NULL AND revision > 2`, o.ID); n != 1 {
+		t.Error("nobody looks at the attempt")
+	}
+	s.change(func(t *tx) error {
+		if _, err := t.exec(`UPDATE payments SET state = 'cancelled' WHERE order_id = ?`, o.ID); err != nil {
+			return err
+		}
+		row, err := t.order(anyAccount, o.ID)
+		if err != nil {
+			return err
+		}
+		return finishPayOutside(t, row, "provider")
+	})
+	if row := s.row(o.ID); row.State != orderPaid || *row.Method != methodCash || row.PaidAt.IsZero() || row.Closing != nil || row.OutsideMethod != nil {
+		t.Errorf("stored %+v", row)
+	}
+	s.sql(`UPDATE orders SET expires_at = created_at WHERE id = ?`, o.ID)
+	s.do("DELETE", path, "", auth).is(200).holds(`state="open"`, `method=null`, `paid_at=null`, `ended_at=null`)
+	if row := s.row(o.ID); time.Until(row.ExpiresAt.Time) < minOrderLife-time.Minute {
+		t.Errorf("it expires %v", row.ExpiresAt)
+	}
+	s.do("DELETE", path, "", auth).is(409, "order_state")
+	if s.count(`SELECT count(*) FROM events WHERE subject_id = ? AND type IN ('order.paid', 'order.unpaid')`, o.ID) != 2 {
+		t.Error("an event is missing, or there are too many")
+	}
+}
+
+func TestOrder_expiresInTimeAndItsGuestIsErased(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		open, busy, waiting := s.addOrder(nil), s.addOrder(nil), s.orderIn(orderAuthorized)
+		s.change(func(t *tx) error { return addAttempt(t, busy, paymentPending) })
+		sweeps := []func(*tx, int64) (int64, error){expireOrders, releaseUnaccepted, (*tx).eraseCustomers}
+		sweep := func(want ...int64) {
+			t.Helper()
+			s.change(func(tx *tx) error {
+				for i, f := range sweeps {
+					if n, err := f(tx, 10); err != nil || n != want[i] {
+						t.Errorf("%d of what is due by %d, want %d: %v", n, i, want[i], err)
+					}
+				}
+				return nil
+			})
+		}
+		sweep(0, 0, 0)
+		time.Sleep(minOrderLife - time.Second)
+		sweep(0, 0, 0)
+		time.Sleep(time.Second)
+		sweep(2, 1, 0)
+		sweep(0, 0, 0)
+		for id, want := range map[string]string{open.ID: "expired ", busy.ID: "open expired", waiting.ID: "expired "} {
+			if row := s.row(id); row.State+" "+valueOr(row.Closing, "") != want {
+				t.Errorf("%s %s, want %s", row.State, valueOr(row.Closing, ""), want)
+			}
+		}
+		if len(traces(t, s.dir, "ada keller")) == 0 {
+			t.Fatal("the guests are not on the disk: the test sees nothing")
+		}
+		time.Sleep(keptCustomersFor - time.Second)
+		sweep(0, 0, 0)
+		time.Sleep(time.Second)
+		sweep(0, 0, 2)
+		s.sql(`UPDATE orders SET state = 'paid', ended_at = created_at WHERE id = ?`, busy.ID)
+		s.change(func(t *tx) error {
+			row, err := t.order(anyAccount, busy.ID)
+			if err != nil {
+				return err
+			}
+			return t.saveOrder(row)
+		})
+		sweep(0, 0, 1)
+		if s.check(s.store.truncateWAL(time.Second)); len(traces(t, s.dir, "ada keller")) > 0 || len(traces(t, s.dir, "555 01 23")) > 0 {
+			t.Errorf("left in %v", traces(t, s.dir, "ada keller"))
+		}
+		if v, err := viewOrders(s.store.queries, []order{*s.row(open.ID)}); err != nil || v[0].Customer != nil || v[0].Total != 5900 {
+			t.Errorf("shown %+v, %v", v, err)
+		}
+	})
+}
+
+func TestAccount_settingsAreChangedOverHTTP(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	admin, any := "Authorization: Bearer "+s.token(s.account, scopeAdmin), "Authorization: Bearer "+s.token(s.account, scopeStats)
+	s.get("/account", any).is(200).holds(`id="`+s.account+`"`, `name="main"`, `zone="UTC"`, `cut_off="04:00"`, `legal_name=null`, `capture_on="accept"`, `accept_within=30`)
+	s.do("PATCH", "/account", `{"zone":"Europe/Zurich"}`, any).is(403, "insufficient_scope")
+	for member, wrong := range map[string]string{
+		`"zone":"Local"`: "#/zone unknown_zone", `"zone":"Mars/Olympus"`: "#/zone unknown_zone", `"zone":"../etc/passwd"`: "#/zone unknown_zone",
+		`"cut_off":"24:00"`: "#/cut_off invalid_time", `"cut_off":"4:00"`: "#/cut_off invalid_time", `"capture_on":"never"`: "#/capture_on unknown_value",
+		`"accept_within":0`: "#/accept_within out_of_range", `"accept_within":10081`: "#/accept_within out_of_range", `"id":"x"`: "#/id immutable",
+	} {
+		s.do("PATCH", "/account", "{"+member+"}", admin).is(422, "validation_failed").names(wrong)
+	}
+	s.do("PATCH", "/account", `{"zone":"Europe/Zurich","legal_name":"Roma","address":"a\nb","accept_within":45}`, admin).is(200).holds(
+		`zone="Europe/Zurich"`, `legal_name="Roma"`, `address="a\nb"`, `accept_within=45`, `cut_off="04:00"`)
+	s.do("PATCH", "/account", `{"zone":"Europe/Zurich"}`, admin).is(200) // no change
+	s.do("PATCH", "/account", `{"address":null}`, admin).is(200).holds(`address=null`, `legal_name="Roma"`)
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'account.updated' AND data IN
+		('{"changed":"accept_within address legal_name zone"}', '{"changed":"address"}')`); n != 2 || s.count(`SELECT count(*) FROM events WHERE type = 'account.updated'`) != 2 {
+		t.Errorf("%d events", n)
+	}
+	other := s.addAccount("other")
+	s.get("/account?account_id="+other, any).is(403, "insufficient_scope")
+	s.do("PATCH", "/account?account_id="+other, `{"capture_on":"handover"}`, admin).is(200).holds(`id="`+other+`"`, `capture_on="handover"`)
+	_, key := s.addLicense(license{DurationDays: ptr(30), ExpiresAt: newStamp(time.Now()).after(days(9))})
+	s.get("/account", "Authorization: Bearer "+s.activate(key, "a").is(200).text("token")).is(403, "insufficient_scope")
+}
+
+func TestQuery_aboutOrdersReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
+	auth, admin := s.seller(), "Authorization: Bearer "+s.token(s.account, scopeAdmin)
+	id := s.post("/orders", orderBody("reference", `"R-1"`), auth).is(200).text("id")
+	for _, query := range []string{"", "?limit=1", "?state=paid", "?reference=R-1", "?state=open&reference=R-1&cursor=" + id} {
+		s.get("/orders"+query, auth).is(200)
+		s.get("/orders"+query, admin).is(200)
+	}
+	for call, state := range map[string]string{"accept": orderAuthorized, "capture": orderAccepted, "reject": orderAuthorized, "cancel": orderOpen, "refunds": orderPaid} {
+		o := s.orderIn(state)
+		s.post("/orders/"+o.ID+"/"+call, "", auth).is(200)
+		s.get("/orders/"+o.ID, auth).is(200)
+	}
+	s.post("/orders/"+id+"/paid", `{"method":"cash"}`, auth).is(200)
+	s.do("DELETE", "/orders/"+id+"/paid", "", auth).is(200)
+	s.change(func(t *tx) error {
+		for _, f := range []func(*tx, int64) (int64, error){expireOrders, releaseUnaccepted, (*tx).eraseCustomers} {
+			if _, err := f(t, 10); err != nil {
+				return err
+			}
+		}
+		_, err := settleOrder(t, anyAccount, id)
+		return err
+	})
+	asked := slices.Concat(reads(), writes())
+	for _, query := range asked {
+		for _, step := range s.plan(query) {
+			few := strings.Contains(query, "JOIN disputes") || strings.HasPrefix(step, "SCAN j ") // of one order, or page
+			if why := readsTooMuch(query, step); why != "" && !few {
+				t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
+			}
+		}
+	}
+	for _, part := range []string{"o.expires_at <= ?", "o.accept_by <= ?", "AND state = 'open' LIMIT", "AND reference = ?", "DELETE FROM order_customers", "o.reference = ?"} {
+		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
+			t.Errorf("no query has %q: the test sees too little", part)
+		}
+	}
 }

@@ -306,6 +306,35 @@ func FuzzConnectionSecrets(f *testing.F) {
 	})
 }
 
+func TestPaymentConnect_webhookIsAtAnAddressThatTheProviderCanPostTo(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		base, allow string
+		right       bool
+	}{
+		{"https://api.example.com/v1", "", true},
+		{"https://127.0.0.1/v1", "", true},
+		{"http://api.example.com/v1", "", false},
+		{"http://api.example.com/v1", "127.0.0.0/8", false},
+		{"http://127.0.0.1:8080/v1", "", false},
+		{"http://127.0.0.1:8080/v1", "10.0.0.0/8", false},
+		{"http://127.0.0.1:8080/v1", "127.0.0.0/8", true},
+		{"http://[::1]:8080/v1", "::1", true},
+		{"http://10.0.0.1/v1", "10.0.0.0/8", false},
+		{"http://localhost/v1", "127.0.0.0/8", false},
+	} {
+		allow, err := parsePrefixes("outbound-allow", strings.FieldsFunc(c.allow, func(r rune) bool { return r == ',' }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := providerWebhook(c.base, providerVipps, "con_1", allow)
+		var usage usageError
+		if c.right && got != c.base+"/payments/vipps/con_1" || !c.right && !errors.As(err, &usage) {
+			t.Errorf("%s, %s: %q, %v", c.base, c.allow, got, err)
+		}
+	}
+}
+
 func TestConnection_oneOfAProviderAndOneKind(t *testing.T) {
 	t.Parallel()
 	live, test := &paymentConnection{Provider: providerStripe, Live: true}, &paymentConnection{Provider: providerVipps}

@@ -728,3 +728,30 @@ func TestStripe_everyRequestIsAcceptedByTheVendorsMock(t *testing.T) {
 		t.Errorf("it saw %d kinds of requests: %v", len(paths), paths)
 	}
 }
+
+func TestStripe_tellsWhatWasReleasedFromWhatWasGivenBack(t *testing.T) {
+	t.Parallel()
+	const rest = 500 // of what was authorised was not captured
+	for body, want := range map[string]bool{
+		`{"amount":500,"status":"succeeded","balance_transaction":null,"metadata":{}}`:                        true,
+		`{"amount":500,"status":"succeeded","metadata":{}}`:                                                   true,
+		`{"amount":500,"status":"succeeded","balance_transaction":null,"metadata":{"refund":"ref_1"}}`:        false,
+		`{"amount":500,"status":"succeeded","balance_transaction":"txn_1","metadata":{}}`:                     false,
+		`{"amount":500,"status":"pending","balance_transaction":null,"metadata":{}}`:                          false,
+		`{"amount":499,"status":"succeeded","balance_transaction":null,"metadata":{}}`:                        false,
+		`{"amount":2000,"status":"succeeded","reason":"expired_uncaptured_charge","balance_transaction":"t"}`: true,
+		`{"amount":500,"status":"succeeded","reason":"requested_by_customer","balance_transaction":"txn_1"}`:  false,
+	} {
+		var r stripeRefund
+		if err := json.Unmarshal([]byte(body), &r); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.releases(rest); got != want {
+			t.Errorf("%s: %v", body, got)
+		}
+	}
+	whole := &stripeRefund{Status: "succeeded"}
+	if whole.releases(0) {
+		t.Error("nothing was released of a payment that was captured whole")
+	}
+}
