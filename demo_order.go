@@ -204,6 +204,9 @@ func (d *demo) connectProvider(ctx context.Context, s *server) error {
 	}
 	return s.store.update(ctx, func(t *tx) error {
 		t.invalidate()
+		if err := endEarlierRun(t, d.account); err != nil {
+			return err
+		}
 		old, err := t.usedConnections(d.account)
 		if err != nil {
 			return err
@@ -215,6 +218,32 @@ func (d *demo) connectProvider(ctx context.Context, s *server) error {
 		}
 		return t.addPaymentConnection(c.paymentConnection)
 	})
+}
+
+// endEarlierRun has the orders expire that were being paid in an earlier run, whose test provider is gone.
+func endEarlierRun(t *tx, account string) error {
+	for _, state := range []string{orderOpen, orderAuthorized, orderAccepted} {
+		page, err := t.orders(orderFilter{owner: ownedBy(account), state: state}, "", maxOpenOrders)
+		if err != nil {
+			return err
+		}
+		for i := range page.rows {
+			o := &page.rows[i]
+			p, err := t.livePayment(o.ID)
+			if err != nil {
+				return err
+			}
+			if p == nil {
+				continue
+			}
+			o.State, o.EndedAt, o.Capture, o.Closing = orderExpired, t.now, false, nil
+			p.State, p.EndedAt, p.DueAt = paymentExpired, t.now, stamp{}
+			if err := errors.Join(t.saveOrder(o), t.savePayment(p)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // prepareOrders gives the demo's account what its receipts show.

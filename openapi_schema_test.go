@@ -227,17 +227,23 @@ func isPage(path string) bool {
 	return matches(`^/widget-[0-9a-f]{12}\.js$`, path)
 }
 
-// isRouteForPeople reports whether a path below the base address is that of a route with a page, which the
-// document leaves out.
-func isRouteForPeople(path string) bool {
+// pathsForPeople are the paths of routes with a page, cut into segments.
+var pathsForPeople = sync.OnceValue(func() (all [][]string) {
 	for _, w := range wings(&server{authenticator: &authenticator{}}) {
 		for _, r := range w.routes {
-			if r.page != nil && matchPath(strings.Split(r.path(), "/"), strings.Split(path, "/")) > 0 {
-				return true
+			if r.page != nil {
+				all = append(all, strings.Split(r.path(), "/"))
 			}
 		}
 	}
-	return false
+	return all
+})
+
+// isRouteForPeople reports whether a path below the base address is that of a route with a page, which the
+// document leaves out.
+func isRouteForPeople(path string) bool {
+	segments := strings.Split(path, "/")
+	return slices.ContainsFunc(pathsForPeople(), func(p []string) bool { return matchPath(p, segments) > 0 })
 }
 
 // judgePage returns what an answer for people lacks.
