@@ -79,6 +79,7 @@ type docsCall struct {
 	Text          template.HTML
 	Where         string // "" or the address before its path, where that is not the base address
 	Scopes        []string
+	TokenNeeded   bool // unless TokenOptional
 	TokenOptional bool
 	Idempotent    bool
 	Parameters    []docsMember
@@ -387,6 +388,8 @@ func (d *apiDocument) call(path string, item *jsonValue, method string, op *json
 	security := op.at("security").list
 	for i := range security {
 		c.TokenOptional = c.TokenOptional || len(security[i].members) == 0
+		_, bearer := security[i].member("bearerToken")
+		c.TokenNeeded = c.TokenNeeded || bearer
 	}
 	var parameters []*jsonValue
 	for _, list := range [][]jsonValue{item.at("parameters").list, op.at("parameters").list} {
@@ -596,7 +599,7 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 	if d.fromSites[c.Method+" "+c.Path] {
 		options = append(options, "-H "+shellQuote("Origin: "+d.values["Origin"]))
 	}
-	if len(c.Scopes) > 0 && !c.TokenOptional {
+	if c.TokenNeeded && !c.TokenOptional {
 		token := d.values[exampleToken]
 		if slices.Contains(c.Scopes, scopeAdmin) {
 			token = d.values[exampleAdmin]
