@@ -1065,3 +1065,17 @@ func (o *operator) must(t *testing.T, want string, args ...string) {
 		t.Errorf("%q prints %q, want %q", args, out, want)
 	}
 }
+
+func TestRefund_unitsOfALineCostTogetherWhatTheLineDoes(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := s.seller()
+	id := s.post("/orders", orderBody("lines", `[{"name":"x","quantity":3,"unit_amount":50,"vat_rate":0}]`, "discount", "50", "delivery", "", "tip", ""), auth).is(200).text("id")
+	s.post("/orders/"+id+"/paid", `{"method":"cash"}`, auth).is(200)
+	for _, amount := range []string{"33", "34", "33"} {
+		s.post("/orders/"+id+"/refunds", `{"lines":[{"line":0,"quantity":1}]}`, auth).is(200).holds("amount=" + amount)
+	}
+	if row := s.row(id); row.State != orderRefunded || row.Lines[0].Refunded != 3 {
+		t.Errorf("stored %+v", row)
+	}
+}
