@@ -278,9 +278,6 @@ func accountSet(e *env) error {
 		view, err = viewAccount(t.queries, e.args[0])
 		return err
 	})
-	if errors.Is(err, errAccount) {
-		return errors.New("no open account has this id: 'widgetd account list' prints all")
-	}
 	if err != nil {
 		return err
 	}

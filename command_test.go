@@ -29,6 +29,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 		"accounts": accountStory, "licences": licenseStory, "tokens": tokenStory, "keys": keyStory, "leads": leadStory, "statistics": statsStory,
 		"a receiver of webhooks": webhookListenStory,
 		"webhooks":               webhookStory,
+		"orders":                 orderStory,
 		"payments":               paymentStory,
 	} {
 		t.Run(name, func(t *testing.T) {

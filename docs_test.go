@@ -97,11 +97,14 @@ func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
 			if !found {
 				t.Errorf("%s is not there", id)
 			}
-			for _, want := range []string{
+			wanted := []string{
 				`<b>` + strings.ToUpper(m.name) + `</b> ` + html.EscapeString(path.name) + `</code>`,
-				`<pre class="curl"`,
 				html.EscapeString(m.value.at("summary").text),
-			} {
+			}
+			if m.value.at("x-called-by").text == "" {
+				wanted = append(wanted, `<pre class="curl"`)
+			}
+			for _, want := range wanted {
 				if !strings.Contains(section, want) {
 					t.Errorf("%s lacks %s", id, want)
 				}

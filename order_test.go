@@ -982,3 +982,86 @@ func TestQuery_aboutOrdersReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 		}
 	}
 }
+
+// orderStory is an operator's evening with orders.
+func orderStory(t *testing.T, o *operator) {
+	var orders []*order
+	account := ""
+	o.change(func(tx *tx) (err error) {
+		if account, err = createAccount(tx, "Roma", false, anActor); err != nil {
+			return err
+		}
+		if err := tx.addOrigin(account, "https://roma.example"); err != nil {
+			return err
+		}
+		for _, state := range []string{orderOpen, orderAuthorized, orderAuthorized, orderPaid} {
+			made := anOrder(account)
+			made.ReturnURL = "https://roma.example/thanks"
+			made.Reference = ptr("R-" + fmt.Sprint(len(orders)))
+			if _, err := createOrder(tx, made, guest{}, minOrderLife, anActor); err != nil {
+				return err
+			}
+			if err := bringTo(tx, made, state); err != nil {
+				return err
+			}
+			orders = append(orders, made)
+		}
+		return nil
+	})
+	if rows := o.objects("order", "list", "-account", account, "-state", "authorized"); len(rows) != 2 || !slices.Contains(column(rows, "id"), any(orders[1].ID)) {
+		t.Errorf("rows %v", rows)
+	}
+	if table := o.do("order", "list", "-reference", "R-3", "-wide"); strings.Count(table, "\n") != 2 || !strings.Contains(table, "59.00") {
+		t.Errorf("table\n%s", table)
+	}
+	o.fails("-state: This must be one of open, authorized", "order", "list", "-state", "eaten")
+	if shown := o.do("order", "show", orders[3].ID, "-wide"); !strings.Contains(shown, "2 of 2 × Pizza Margherita: 35.15 CHF, refunded 0") || !strings.Contains(shown, "captured 59.00 CHF") {
+		t.Errorf("shown\n%s", shown)
+	}
+	o.fails("not found: 'widgetd order list' prints what there is", "order", "show", newID("ord", time.Now()))
+	o.must(t, orders[1].ID+" is accepted: 41.43 CHF\n", "order", "accept", orders[1].ID, "-lines", "0:1")
+	o.fails("The order is accepted. Only an authorized one can be accepted.", "order", "accept", orders[1].ID)
+	o.fails(`-lines: "0" is not LINE:QUANTITY, as 0:1`, "order", "accept", orders[2].ID, "-lines", "0")
+	o.fails("-lines: The order has the lines 0 to 1.", "order", "accept", orders[2].ID, "-lines", "7:1")
+	o.must(t, orders[1].ID+" is accepted: 41.43 CHF\n", "order", "capture", orders[1].ID)
+	o.must(t, orders[2].ID+" is cancelled: 59.00 CHF\n", "order", "reject", orders[2].ID)
+	o.fails("give -lines or -amount, not both", "order", "refund", orders[3].ID, "-lines", "0:1", "-amount", "1.00")
+	o.fails("-amount: give an amount as 12.50", "order", "refund", orders[3].ID, "-amount", "1,00")
+	if f := o.object("order", "refund", orders[3].ID, "-amount", "12.50", "-reason", "cold"); f["amount"] != 1250.0 || f["state"] != "pending" || f["reason"] != "cold" {
+		t.Errorf("refund %v", f)
+	}
+	if line := o.do("order", "refund", orders[3].ID, "-lines", "0:1"); !strings.Contains(line, " of 17.58 CHF is pending") {
+		t.Errorf("refund %q", line)
+	}
+	o.fails("Refund an amount instead: at most 2892 (28.92 CHF).", "order", "refund", orders[3].ID, "-amount", "99")
+	o.must(t, "the service asks about 1 payment: 'widgetd order show "+orders[3].ID+"' shows what it found\n", "order", "settle", orders[3].ID)
+	if a := o.object("account", "set", account, "-zone", "Europe/Zurich", "-cut-off", "05:00", "-legal-name", "Trattoria Roma GmbH", "-address", "a\nb",
+		"-vat-number", "CHE-1", "-capture-on", "handover", "-accept-within", "45"); a["zone"] != "Europe/Zurich" || a["accept_within"] != 45.0 || a["address"] != "a\nb" {
+		t.Errorf("account %v", a)
+	}
+	if text := o.do("account", "set", account, "-legal-name", ""); !strings.Contains(text, "legal name     -") || !strings.Contains(text, "Europe/Zurich") {
+		t.Errorf("account\n%s", text)
+	}
+	o.fails("-zone: This must be a time zone such as Europe/Zurich.", "account", "set", account, "-zone", "Local")
+	o.fails("there is no such account, or it is closed: 'widgetd account list' prints all accounts", "account", "set", newID("acct", time.Now()), "-zone", "UTC")
+	o.change(func(tx *tx) error { // whose secrets no key opens
+		for _, query := range []string{`DELETE FROM refunds`, `DELETE FROM payments`, `DELETE FROM payment_connections`} {
+			where := ` WHERE account_id = ?`
+			if query == `DELETE FROM refunds` {
+				where = ` WHERE order_id IN (SELECT id FROM orders WHERE account_id = ?)`
+			}
+			if _, err := tx.exec(query+where, account); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// must checks what a command prints.
+func (o *operator) must(t *testing.T, want string, args ...string) {
+	t.Helper()
+	if out := o.do(args...); out != want {
+		t.Errorf("%q prints %q, want %q", args, out, want)
+	}
+}

@@ -76,7 +76,7 @@ func TestStripe_sessionLivesAsLongAsStripeLetsIt(t *testing.T) {
 	s := newStripeProvider(nil, stripeBase)
 	made := newStamp(time.Unix(1_700_000_000, 0))
 	for ends, want := range map[time.Duration]time.Duration{
-		-time.Hour: 31 * time.Minute, 30 * time.Minute: 31 * time.Minute, 32 * time.Minute: 32 * time.Minute,
+		-time.Hour: 40 * time.Minute, 30 * time.Minute: 40 * time.Minute, 42 * time.Minute: 42 * time.Minute,
 		24 * time.Hour: 24 * time.Hour, 25 * time.Hour: 24 * time.Hour,
 	} {
 		o, p := &order{ExpiresAt: made.after(ends)}, &payment{CreatedAt: made}
@@ -188,8 +188,8 @@ func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
 		"an answer, replayed":         {opCreate, 200, session, "Idempotent-Replayed: true", sendResult{outcome: sendDone, status: 200, sessionID: "cs_1", url: "https://checkout.stripe.com/c/1"}},
 		"a revoked key":               {opCreate, 401, fails("invalid_request_error", "api_key_expired"), "", sendResult{outcome: sendDenied, status: 401, reason: "api_key_expired"}},
 		"a permission":                {opCreate, 403, fails("invalid_request_error", "more_permissions_required"), "", sendResult{outcome: sendDenied, status: 403, reason: "more_permissions_required"}},
-		"a huge body":                 {opCreate, 200, session + strings.Repeat(" ", maxOutboundBody), "", unknown(200, outboundTooLarge)},
-		"a huge refusal":              {opCreate, 400, strings.Repeat(" ", maxOutboundBody+1), "", unknown(400, outboundTooLarge)},
+		"a huge body":                 {opCreate, 200, session + strings.Repeat(" ", maxStripeAnswer), "", unknown(200, outboundTooLarge)},
+		"a huge refusal":              {opCreate, 400, strings.Repeat(" ", maxStripeAnswer+1), "", unknown(400, outboundTooLarge)},
 		"no answer":                   {opCreate, 0, "", "", unknown(0, outboundNoConnect)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -292,6 +292,13 @@ func TestStripe_readsTheStateOfAnAttempt(t *testing.T) {
 		}
 	}
 
+	p = s.captured(2000)
+	s.failRefund(*p.IntentID, s.does(opRefund, p, 300).refundID)
+	what = "the only refund has failed"
+	refundsAre(what, wants(what, p, paymentReport{phase: phaseApproved, captured: 2000}), refundReport{
+		providerID: s.refundsOf(p)[0].id, refundID: s.refundsOf(p)[0].metadata["refund"], amount: 300,
+		state: refundFailed, reason: "lost_or_stolen_card"})
+
 	p = s.authorized()
 	s.does(opCancel, p, 0)
 	wants("cancelled", p, paymentReport{phase: phaseCancelled})
@@ -314,7 +321,7 @@ func TestStripe_readsTheStateOfAnAttempt(t *testing.T) {
 func TestStripe_findsASessionWhoseCreateWasNeverAnswered(t *testing.T) {
 	t.Parallel()
 	s := newStripeTest(t)
-	want := s.starts()
+	older, want := s.starts(), s.starts()
 	for range 2*stripeSessionsPage + 1 {
 		s.starts()
 	}
@@ -324,10 +331,12 @@ func TestStripe_findsASessionWhoseCreateWasNeverAnswered(t *testing.T) {
 	}
 	s.chooses(want, "pay")
 	twin := *s.starts().SessionID
-	s.inside(func() { s.session(twin).reference = want.ID }) // as a second create with a new key would leave it
+	s.inside(func() { // as creates with other keys would leave them
+		s.session(twin).reference, s.session(*older.SessionID).reference = want.ID, want.ID
+	})
 	lost.SessionID = nil
 	if got := s.looks(lost); got.phase != phaseApproved || got.sessionID != *want.SessionID {
-		t.Errorf("of two sessions, the one that was paid is %s, not %+v", *want.SessionID, got)
+		t.Errorf("of three sessions, the one that was paid is %s, not %+v", *want.SessionID, got)
 	}
 	none := &payment{ID: newID("pay", s.clock()), CreatedAt: newStamp(s.clock())}
 	if got := s.looks(none); got.phase != phaseUnknown {

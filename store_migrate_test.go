@@ -1050,6 +1050,10 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 	if err := os.WriteFile(rows, []byte("key,product,account_id\n"+row+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	secrets := filepath.Join(o.dir, "secrets")
+	if err := os.WriteFile(secrets, []byte("key=rk_test_1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	// These need no database, or make one.
 	without := []string{"init", "demo", "upgrade", "version", "help", "lease inspect", "key list", "key public", "webhook listen"}
 	refused := 0
@@ -1061,6 +1065,8 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 		switch {
 		case c.name == "license import":
 			args = append(args, rows)
+		case c.name == "payment connect":
+			args = append(args, "stripe", "-account", "acct_00000000000000000000000001", "-secrets", secrets)
 		case argumentsOf[c.name] == "":
 			args = append(args, slices.Repeat([]string{"x"}, c.nargs)...)
 		}
