@@ -120,7 +120,7 @@ type connectionSecrets struct {
 	ClientSecret    string `json:"client_secret,omitempty"`    // Vipps
 	SubscriptionKey string `json:"subscription_key,omitempty"` // Vipps
 	MerchantSerial  string `json:"merchant_serial,omitempty"`  // Vipps
-	WebhookSecret   string `json:"webhook_secret,omitempty"`   // as the provider answered when the webhook was registered
+	WebhookSecret   string `json:"webhook_secret,omitempty"`   // the provider chose it
 }
 
 // An openConnection is a connection with its secrets, as the clients of providers need it.

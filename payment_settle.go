@@ -541,7 +541,9 @@ const (
 // dueAt returns when the provider is to be asked about the attempt next; zero: not any more.
 func (s *settlement) dueAt() stamp {
 	p := s.payment
-	pending := slices.ContainsFunc(s.refunds, func(f refund) bool { return f.State == refundPending && s.ofPayment(&f) })
+	pending := slices.ContainsFunc(s.refunds, func(f refund) bool {
+		return f.State == refundPending && s.ofPayment(&f)
+	})
 	held := s.exact.Sub(p.CapturedAt.Time)
 	switch {
 	case s.next != nil, p.State == paymentCreated, p.State == paymentPending:

@@ -77,7 +77,8 @@ func (t *tx) setPaymentState(id, state string) error {
 // lookAt has the provider asked about an attempt as soon as possible. It also has whoever decides about
 // it at the same time decide anew. For an id that there is not it does nothing.
 func (t *tx) lookAt(paymentID string) error {
-	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE id = ?`, t.now, paymentID)
+	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE id = ?`,
+		t.now, paymentID)
 	return err
 }
 
