@@ -157,7 +157,7 @@ func (s *shop) meddle(r *http.Request, acted *testAnswer) *testAnswer {
 	case faultNonsense:
 		return &testAnswer{status: 200, body: []byte(`{"id":`)}
 	case faultHuge:
-		return &testAnswer{status: 200, body: []byte(strings.Repeat(" ", maxOutboundBody+1))}
+		return &testAnswer{status: 200, body: []byte(strings.Repeat(" ", maxStripeAnswer+1))}
 	}
 	panic(http.ErrAbortHandler)
 }

@@ -298,39 +298,33 @@ func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, 
 		})
 }
 
-// An exportedPayment is one movement of money, for reconciling what a provider pays out.
+// An exportedPayment is an attempt by which money was captured, for reconciling what a provider pays out.
 type exportedPayment struct {
-	PaymentID  string  `json:"payment_id"`
-	OrderID    string  `json:"order_id"`
-	Reference  *string `json:"reference"`
-	AccountID  string  `json:"account_id"`
-	Provider   string  `json:"provider"`
-	State      string  `json:"state"`
-	Currency   string  `json:"currency"`
-	Amount     int64   `json:"amount"`
-	Captured   int64   `json:"captured"`
-	Refunded   int64   `json:"refunded"`
-	SessionID  *string `json:"session_id"`
-	IntentID   *string `json:"intent_id"`
-	CapturedAt stamp   `json:"captured_at"`
-	CreatedAt  stamp   `json:"created_at"`
+	PaymentID  string   `json:"payment_id"`
+	OrderID    string   `json:"order_id"`
+	Reference  *string  `json:"reference"`
+	AccountID  string   `json:"account_id"`
+	Provider   string   `json:"provider"`
+	State      string   `json:"state"`
+	Currency   string   `json:"currency"`
+	Captured   int64    `json:"captured"`
+	Refunded   int64    `json:"refunded"`
+	IntentID   *string  `json:"intent_id"`  // Stripe's PaymentIntent, Vipps' pspReference
+	RefundIDs  codeList `json:"refund_ids"` // the provider's, of refunds that did not fail
+	CapturedAt stamp    `json:"captured_at"`
 }
 
-// exportPayments returns up to limit attempts of an owner with captured money, older than the id before
-// ("" for the newest), newest first.
-func (q *queries) exportPayments(o owner, before string, limit int) (p listPage[exportedPayment], err error) {
-	list := listQuery{
-		columns: `SELECT p.id, p.order_id, o.reference, p.account_id, p.provider, p.state, p.currency, p.amount,
-			p.captured, p.refunded, p.session_id, p.intent_id, p.captured_at, p.created_at
-			FROM payments p JOIN orders o ON o.id = p.order_id`,
-		table: `payments p`,
-		key:   `p.id`,
-	}
-	list.scope(o.narrow(``, `p.account_id`))
-	list.filter(` AND p.captured > 0`)
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, func(e *exportedPayment) []any {
+// exportPayments returns up to limit attempts of an owner by which money was captured, newest first,
+// starting after the id before ("" for the newest). It is for commands: how many others it reads is not
+// bounded.
+func (q *queries) exportPayments(o owner, before string, limit int) ([]exportedPayment, error) {
+	query, args := o.narrow(`SELECT p.id, p.order_id, o.reference, p.account_id, p.provider, p.state, p.currency,
+		p.captured, p.refunded, p.intent_id, (SELECT json_group_array(f.provider_id) FROM refunds f
+			WHERE f.payment_id = p.id AND f.provider_id IS NOT NULL AND f.state <> 'failed'), p.captured_at
+		FROM payments p JOIN orders o ON o.id = p.order_id WHERE p.id < ? AND p.captured > 0`, `p.account_id`,
+		cmp.Or(before, lastID))
+	return collect(q, query+` ORDER BY p.id DESC LIMIT ?`, append(args, limit), func(e *exportedPayment) []any {
 		return []any{&e.PaymentID, &e.OrderID, &e.Reference, &e.AccountID, &e.Provider, &e.State, &e.Currency,
-			&e.Amount, &e.Captured, &e.Refunded, &e.SessionID, &e.IntentID, &e.CapturedAt, &e.CreatedAt}
-	}, func(e exportedPayment) string { return e.PaymentID })
-	return p, err
+			&e.Captured, &e.Refunded, &e.IntentID, &e.RefundIDs, &e.CapturedAt}
+	})
 }
