@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"html"
 	"math"
@@ -258,6 +259,43 @@ func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
 		}
 		if status != want {
 			t.Errorf("%s\n%s\nwant %s", line, out, want)
+		}
+	}
+}
+
+// TestDocs_orderFromBeginningToEndWorksAsItStands pastes the lines of the chapter on payments into one shell.
+func TestDocs_orderFromBeginningToEndWorksAsItStands(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "curl", "sh", "jq")
+	root := strings.TrimSuffix(printed(t, startDemo(t), "The service behind it"), "/v1")
+	steps := captures(`(?s)<pre class="walk"[^>]*><code>(.*?)</code></pre>`, runProgram(t, "curl", "-s", root+"/docs"))
+	if len(steps) != 6 {
+		t.Fatalf("the chapter has %d blocks of lines, want 6", len(steps))
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	cmd := exec.CommandContext(ctx, "sh", "-eu")
+	cmd.WaitDelay = time.Second
+	cmd.Stdin = strings.NewReader(html.UnescapeString(strings.Join(steps, "\necho ==\n")))
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	for i, want := range []string{
+		`{"id":"ord_…","state":"open","total":6000,` +
+			`"vat":[{"rate":260,"gross":3300,"vat":84},{"rate":810,"gross":2400,"vat":180}],"pay_url":"…"}`,
+		`200`,
+		`{"state":"accepted","ordered_total":6000,"total":4350}`,
+		``,
+		`{"id":"ref_…","amount":2400,"vat":[{"rate":810,"gross":2400,"vat":180}],"state":"pending"}`,
+		`{"state":"part_refunded","total":4350,"refunded":2400,"payment":"part_refunded",` +
+			`"refunds":[{"amount":2400,"state":"succeeded"}]}`,
+	} {
+		got := strings.Split(string(text), "==\n")[i]
+		got = regexp.MustCompile(`"http[^"]*"`).ReplaceAllString(strings.Join(strings.Fields(got), ""), `"…"`)
+		got = regexp.MustCompile(`_[0-9a-z]{26}"`).ReplaceAllString(got, `_…"`)
+		if got != want {
+			t.Errorf("step %d prints\n%s, want\n%s", i+1, got, want)
 		}
 	}
 }
