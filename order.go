@@ -444,7 +444,7 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 	if err := o.lower(lines); err != nil {
 		return err
 	}
-	sameCurrency := p.Currency == o.Currency
+	sameCurrency := p.Currency == o.Currency && valueOr(p.Reason, "") != reasonOtherCurrency
 	switch {
 	case o.dead() && sameCurrency && p.Captured == o.Total && p.Refunded == 0:
 		refunds, err := t.refundsOf(o.ID)

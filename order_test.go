@@ -1035,6 +1035,14 @@ func orderStory(t *testing.T, o *operator) {
 	}
 	o.fails("Refund an amount instead: at most 2892 (28.92 CHF).", "order", "refund", orders[3].ID, "-amount", "99")
 	o.must(t, "the service asks about 1 payment: 'widgetd order show "+orders[3].ID+"' shows what it found\n", "order", "settle", orders[3].ID)
+	if rows := o.objects("payments", "export", "-account", account); len(rows) != 1 ||
+		rows[0]["order_id"] != orders[3].ID || rows[0]["captured"] != 5900.0 {
+		t.Errorf("exported %v", rows)
+	}
+	if sheet := o.do("payments", "export", "-csv", "-account", account); strings.Count(sheet, "\n") != 2 ||
+		!strings.Contains(sheet, ",R-3,"+account+",stripe,captured,CHF,59.00,0.00,") {
+		t.Errorf("sheet\n%s", sheet)
+	}
 	if a := o.object("account", "set", account, "-zone", "Europe/Zurich", "-cut-off", "05:00", "-legal-name", "Trattoria Roma GmbH", "-address", "a\nb",
 		"-vat-number", "CHE-1", "-capture-on", "handover", "-accept-within", "45"); a["zone"] != "Europe/Zurich" || a["accept_within"] != 45.0 || a["address"] != "a\nb" {
 		t.Errorf("account %v", a)
@@ -1063,5 +1071,19 @@ func (o *operator) must(t *testing.T, want string, args ...string) {
 	t.Helper()
 	if out := o.do(args...); out != want {
 		t.Errorf("%q prints %q, want %q", args, out, want)
+	}
+}
+
+func TestRefund_unitsOfALineCostTogetherWhatTheLineDoes(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := s.seller()
+	id := s.post("/orders", orderBody("lines", `[{"name":"x","quantity":3,"unit_amount":50,"vat_rate":0}]`, "discount", "50", "delivery", "", "tip", ""), auth).is(200).text("id")
+	s.post("/orders/"+id+"/paid", `{"method":"cash"}`, auth).is(200)
+	for _, amount := range []string{"33", "34", "33"} {
+		s.post("/orders/"+id+"/refunds", `{"lines":[{"line":0,"quantity":1}]}`, auth).is(200).holds("amount=" + amount)
+	}
+	if row := s.row(id); row.State != orderRefunded || row.Lines[0].Refunded != 3 {
+		t.Errorf("stored %+v", row)
 	}
 }

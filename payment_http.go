@@ -17,8 +17,10 @@ func paymentWing(s *server, p *payments) wing {
 	a := &paymentAPI{s, p}
 	w := wing{
 		routes: []route{
-			{pattern: "POST /payments/stripe/{connection}", raw: true, free: true, run: endpoint(a.takeNotice(providerStripe))},
-			{pattern: "POST /payments/vipps/{connection}", raw: true, free: true, run: endpoint(a.takeNotice(providerVipps))},
+			{pattern: "POST /payments/stripe/{connection}", raw: true, free: true,
+				run: endpoint(a.takeNotice(providerStripe))},
+			{pattern: "POST /payments/vipps/{connection}", raw: true, free: true,
+				run: endpoint(a.takeNotice(providerVipps))},
 		},
 		metrics: paymentMetrics(s.store),
 	}

@@ -23,20 +23,13 @@ const (
 	faultConnected = "the secrets of a payment connection can't be read: connect it again"
 )
 
-// The problem codes of beginning an attempt. Guests see them as pages, so the interface has them not.
+// Why an attempt can't be begun. Guests see it as a page, so the interface has these codes not.
 var (
-	attemptProblems problemTable
-
-	codeNotPayable = attemptProblems.add(409, "order_not_payable", "Not payable",
-		"The order can't be paid any more.")
-	codeMethodUnavailable = attemptProblems.add(409, "method_unavailable", "Not available",
-		"The order can't be paid in this way.")
-	codeAttemptLimit = attemptProblems.add(409, "attempt_limit_reached", "Too many attempts",
-		"There were 20 attempts to pay this order.")
-	codeAttemptClosing = attemptProblems.add(409, "attempt_closing", "Another attempt is being closed",
-		"An earlier attempt to pay is being closed. Try again in a moment.")
-	codeProviderDown = attemptProblems.add(503, "provider_unavailable", "Provider unavailable",
-		"The payment provider can't be reached at the moment. Try again in a moment.")
+	codeNotPayable        = &problemCode{name: "order_not_payable", status: 409}
+	codeMethodUnavailable = &problemCode{name: "method_unavailable", status: 409}
+	codeAttemptLimit      = &problemCode{name: "attempt_limit_reached", status: 409}
+	codeAttemptClosing    = &problemCode{name: "attempt_closing", status: 409}
+	codeProviderDown      = &problemCode{name: "provider_unavailable", status: 503}
 
 	errNotPayable   = &refusal{code: codeNotPayable}
 	errMethod       = &refusal{code: codeMethodUnavailable}

@@ -120,9 +120,15 @@ func (s *settlement) unknown() error {
 	return s.review(reasonUnknown)
 }
 
-// sameMoney reports whether the guest is asked for what the order costs.
-func (s *settlement) sameMoney() bool {
-	return s.report.amount == s.payment.Amount && s.report.currency == s.payment.Currency
+// checkMoney marks the attempt for review if the guest is asked for something else than the order costs.
+func (s *settlement) checkMoney() error {
+	switch {
+	case s.report.currency != s.payment.Currency:
+		return s.review(reasonOtherCurrency)
+	case s.report.amount != s.payment.Amount:
+		return s.review(reasonAmountDiffers)
+	}
+	return nil
 }
 
 // decideOpen decides about an attempt that the guest can still pay.
@@ -130,10 +136,8 @@ func (s *settlement) decideOpen() error {
 	if s.payment.State == paymentCreated {
 		s.payment.State = paymentPending
 	}
-	if !s.sameMoney() {
-		if err := s.review(reasonAmountDiffers); err != nil {
-			return err
-		}
+	if err := s.checkMoney(); err != nil {
+		return err
 	}
 	o, p := s.order, s.payment
 	if p.State == paymentReview || !p.EndedAt.IsZero() || o.State != orderOpen || o.Closing != nil || s.closed {
@@ -148,8 +152,8 @@ func (s *settlement) decideApproved() error {
 	if !p.EndedAt.IsZero() && o.State == orderOpen && o.PaymentID != nil && *o.PaymentID == p.ID {
 		p.State, p.Reason, p.EndedAt = paymentPending, nil, stamp{} // the guest has paid all the same
 	}
-	if (p.State == paymentCreated || p.State == paymentPending) && !s.sameMoney() {
-		if err := s.review(reasonAmountDiffers); err != nil {
+	if p.State == paymentCreated || p.State == paymentPending {
+		if err := s.checkMoney(); err != nil {
 			return err
 		}
 	}
@@ -537,7 +541,9 @@ const (
 // dueAt returns when the provider is to be asked about the attempt next; zero: not any more.
 func (s *settlement) dueAt() stamp {
 	p := s.payment
-	pending := slices.ContainsFunc(s.refunds, func(f refund) bool { return f.State == refundPending && s.ofPayment(&f) })
+	pending := slices.ContainsFunc(s.refunds, func(f refund) bool {
+		return f.State == refundPending && s.ofPayment(&f)
+	})
 	held := s.exact.Sub(p.CapturedAt.Time)
 	switch {
 	case s.next != nil, p.State == paymentCreated, p.State == paymentPending:

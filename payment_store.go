@@ -77,7 +77,8 @@ func (t *tx) setPaymentState(id, state string) error {
 // lookAt has the provider asked about an attempt as soon as possible. It also has whoever decides about
 // it at the same time decide anew. For an id that there is not it does nothing.
 func (t *tx) lookAt(paymentID string) error {
-	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE id = ?`, t.now, paymentID)
+	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE id = ?`,
+		t.now, paymentID)
 	return err
 }
 
@@ -98,13 +99,15 @@ func (t *tx) lookAtIntent(connectionID, intentID string) error {
 // A duePayment is an attempt whose provider is to be asked.
 type duePayment struct {
 	id, connectionID string
-	polls            int // looks without news; 0: somebody wants it to be looked at, or it is new
+	live             bool // the connection is no test
+	polls            int  // looks without news; 0: somebody wants it to be looked at, or it is new
 }
 
 // duePayments returns up to limit attempts that are due at now, the longest due first.
 func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
-	return collect(q, `SELECT id, connection_id, polls FROM payments WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
-		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID, &d.polls} })
+	return collect(q, `SELECT p.id, p.connection_id, c.live, p.polls FROM payments p
+		JOIN payment_connections c ON c.id = p.connection_id WHERE p.due_at <= ? ORDER BY p.due_at LIMIT ?`,
+		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID, &d.live, &d.polls} })
 }
 
 // postpone has the provider asked about an attempt at a later time, unless it has another revision than

@@ -88,11 +88,11 @@ func TestPayment_forAnOrderThatWasCancelledIsReleased(t *testing.T) {
 
 func TestPayment_ofAnotherAmountOrCurrencyIsInReviewAndNotCaptured(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*testSession){
-		"amount":   func(x *testSession) { x.amount = 1 },
-		"currency": func(x *testSession) { x.currency = "usd" },
+	for reason, change := range map[string]func(*testSession){
+		reasonAmountDiffers: func(x *testSession) { x.amount = 1 },
+		reasonOtherCurrency: func(x *testSession) { x.currency = "usd" },
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
 			inShop(t, func(s *shop) {
 				o := s.place()
@@ -104,7 +104,7 @@ func TestPayment_ofAnotherAmountOrCurrencyIsInReviewAndNotCaptured(t *testing.T)
 				p = s.settle(p)
 				s.states(o.ID, orderOpen, paymentReview)
 				s.once(o.ID, eventOrderReview)
-				if valueOr(p.Reason, "") != reasonAmountDiffers || s.intent(p).received != 0 {
+				if valueOr(p.Reason, "") != reason || s.intent(p).received != 0 {
 					t.Errorf("in review for %q, %d captured", valueOr(p.Reason, ""), s.intent(p).received)
 				}
 				trouble, err := s.store.troubledPayments(newStamp(time.Now()), 10)
@@ -115,6 +115,12 @@ func TestPayment_ofAnotherAmountOrCurrencyIsInReviewAndNotCaptured(t *testing.T)
 				s.work()
 				time.Sleep(2 * time.Hour)
 				s.states(o.ID, orderOpen, paymentReview)
+				if err := s.store.update(s.t.Context(), func(t *tx) error {
+					_, err := acceptOrder(t, anyAccount, o.ID, nil, actorCommand)
+					return err
+				}); err == nil {
+					t.Error("it can be accepted")
+				}
 				s.decide(cancelOrder, o.ID)
 				s.await(o.ID, orderCancelled, paymentCancelled)
 				if s.intent(p).status != "canceled" {
