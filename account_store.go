@@ -137,6 +137,7 @@ type holdings struct {
 	Widgets  int `json:"widgets"`
 	Origins  int `json:"origins"`
 	Webhooks int `json:"webhooks"` // not disabled
+	Payments int `json:"payments"` // that guests can make, or whose money is authorised
 }
 
 // holdingsOf returns what an account has that stops working when it is closed at now.
@@ -146,8 +147,9 @@ func (q *queries) holdingsOf(id string, now time.Time) (h holdings, err error) {
 		(SELECT count(*) FROM licenses WHERE account_id = ?1 AND state <> 'revoked'),
 		(SELECT count(*) FROM widgets WHERE account_id = ?1),
 		(SELECT count(*) FROM origins WHERE account_id = ?1),
-		(SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled')`,
-		[]any{id, newStamp(now)}, &h.Tokens, &h.Licenses, &h.Widgets, &h.Origins, &h.Webhooks)
+		(SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'),
+		(SELECT count(*) FROM payments WHERE account_id = ?1 AND state IN ('created', 'pending', 'authorized'))`,
+		[]any{id, newStamp(now)}, &h.Tokens, &h.Licenses, &h.Widgets, &h.Origins, &h.Webhooks, &h.Payments)
 	return h, err
 }
 

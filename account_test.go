@@ -21,7 +21,7 @@ func accountStory(t *testing.T, o *operator) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
 	o.do("account", "rate", id, "1200")
-	o.fails("stops 0 tokens, 0 licences, 0 widgets, 0 origins and 0 webhooks, until 'widgetd account reopen': add -force", "account", "close", id)
+	o.fails("stops 0 tokens, 0 licences, 0 widgets, 0 origins, 0 webhooks and 0 live payments, until 'widgetd account reopen': add -force", "account", "close", id)
 	o.do("account", "close", id, "-force")
 	o.do("account", "reopen", id)
 	o.do("account", "close", id, "-force")
@@ -531,12 +531,19 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	s.must("origin", "add", "https://b.example", "-account", tenant)
 	s.addWebhook(tenant, "lead.created")
 	s.must("webhook", "disable", s.addWebhook(tenant, "lead.created"))
+	s.change(func(t *tx) error {
+		o := anOrder(tenant)
+		o.ReturnURL = "https://a.example/thanks"
+		_, err := createOrder(t, o, guest{}, minOrderLife, anActor)
+		return errors.Join(err, bringTo(t, o, orderAuthorized))
+	})
 	before := s.dump()
 	_, err := s.command("account", "close", tenant)
-	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget, 2 origins and 1 webhook", "add -force")
+	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget, 2 origins, 1 webhook and 1 live payment",
+		"add -force")
 	s.unchanged(before)
 	s.get("/leads", auth).is(200)
-	want := `{"ok":true,"stopped":{"tokens":1,"licenses":1,"widgets":1,"origins":2,"webhooks":1}}`
+	want := `{"ok":true,"stopped":{"tokens":1,"licenses":1,"widgets":1,"origins":2,"webhooks":1,"payments":1}}`
 	if out := s.must("account", "close", tenant, "-force", "-json"); out != want+"\n" {
 		t.Errorf("closing printed %s", out)
 	}

@@ -986,17 +986,11 @@ func TestQuery_aboutOrdersReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 // orderStory is an operator's evening with orders.
 func orderStory(t *testing.T, o *operator) {
 	var orders []*order
-	account := ""
+	account := o.account
 	o.change(func(tx *tx) (err error) {
-		if account, err = createAccount(tx, "Roma", false, anActor); err != nil {
-			return err
-		}
-		if err := tx.addOrigin(account, "https://roma.example"); err != nil {
-			return err
-		}
 		for _, state := range []string{orderOpen, orderAuthorized, orderAuthorized, orderPaid} {
 			made := anOrder(account)
-			made.ReturnURL = "https://roma.example/thanks"
+			made.ReturnURL = siteOrigin + "/thanks"
 			made.Reference = ptr("R-" + fmt.Sprint(len(orders)))
 			if _, err := createOrder(tx, made, guest{}, minOrderLife, anActor); err != nil {
 				return err

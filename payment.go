@@ -160,7 +160,7 @@ const (
 	opCreate  = "create"
 	opCapture = "capture"
 	opCancel  = "cancel" // of what is authorised, or what is left of it
-	opExpire  = "expire" // of an attempt that the guest has not paid; for some providers the same as cancel
+	opExpire  = "expire" // of an attempt that the guest has not paid; refused if that was paid meanwhile
 	opRefund  = "refund"
 )
 

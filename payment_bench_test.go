@@ -35,7 +35,7 @@ func newBusyShop(b *testing.B) (s *shop, took *atomic.Int64) {
 		o.outboundAllow, o.stripeURL = demoOutbound, web.URL
 	})
 	s.engine = paymentsOf(s.server)
-	s.connect()
+	s.connect(providerStripe)
 	return s, took
 }
 

@@ -64,7 +64,8 @@ func paymentsExport(e *env) error {
 	return exportRows(e, header, page, func(p exportedPayment) string { return p.PaymentID },
 		func(p exportedPayment) []string {
 			return []string{p.PaymentID, p.OrderID, csvTextCell(valueOr(p.Reference, "")), p.AccountID, p.Provider,
-				p.State, p.Currency, formatAmount(p.Captured), formatAmount(p.Refunded), csvTextCell(valueOr(p.IntentID, "")),
+				p.State, p.Currency, formatAmount(p.Captured), formatAmount(p.Refunded),
+				csvTextCell(valueOr(p.IntentID, "")),
 				csvTextCell(strings.Join(p.RefundIDs, " ")), p.CapturedAt.String()}
 		})
 }

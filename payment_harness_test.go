@@ -10,18 +10,23 @@ import (
 	"time"
 )
 
-// A shop is a service with an account that is connected to a test provider, in a bubble: their
-// connections are in memory.
+// A shop is a service with an account that is connected to test providers, in a bubble: their connections
+// are in memory.
 type shop struct {
 	*service
-	provider   *testProvider
+	provider   *testProvider // of cards
+	vipps      *vippsFake
 	engine     *payments
-	connection string
+	connection string // the last one that was made
+	method     string // by which guests pay
+	currency   string // of orders
+	hooks      *http.Client
 
 	mu      sync.Mutex
 	notices []func() int // webhooks of the provider that are still to be posted
 	calls   []string     // what the provider was asked: "POST /v1/refunds"
 	faults  map[string][]providerFault
+	passing func(acted bool) // if not nil, is called before and after the providers act
 }
 
 // A providerFault is how a provider fails to answer one call.
@@ -44,6 +49,7 @@ var allProviderFaults = []providerFault{faultRefusedConnection, faultResetBefore
 
 const (
 	shopProviderURL = "http://127.0.0.1:9"
+	shopVippsURL    = "http://127.0.0.1:11"
 	shopServiceURL  = "http://127.0.0.1:10"
 	shopSecretKey   = "rk_test_51OfTheShopsOwn"
 )
@@ -73,25 +79,35 @@ func (p pipes) connect(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// serveInMemory serves until the test's end, and has an outbound client connect to it whatever it calls.
-func serveInMemory(t testing.TB, h http.Handler, o *outbound) {
+// serveInMemory serves until the test's end.
+func serveInMemory(t testing.TB, h http.Handler) pipes {
 	listener := make(pipes)
-	o.plain.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.connect(ctx) }
 	web := &http.Server{Handler: h}
 	go web.Serve(listener)
 	t.Cleanup(func() {
-		o.close()
 		web.Close()
 		time.Sleep(time.Hour) // in the bubble: until every handler has ended
 	})
+	return listener
 }
 
-// newShop makes a shop. It must be made in a bubble.
-func newShop(t testing.TB) *shop {
+// dialTo returns how a transport connects to who listens at addresses, "http://127.0.0.1:9".
+func dialTo(listening map[string]pipes) func(ctx context.Context, _, address string) (net.Conn, error) {
+	return func(ctx context.Context, _, address string) (net.Conn, error) {
+		return listening["http://"+address].connect(ctx)
+	}
+}
+
+// newShop makes a shop whose account is connected to providers: to that of cards, if none is named. It must
+// be made in a bubble.
+func newShop(t testing.TB, connected ...string) *shop {
 	t.Helper()
-	s := &shop{faults: map[string][]providerFault{}}
+	if len(connected) == 0 {
+		connected = []string{providerStripe}
+	}
+	s := &shop{faults: map[string][]providerFault{}, method: methodOf[connected[0]], currency: "CHF"}
 	s.service = newService(t, withoutAddressLimits, func(_ *storeOptions, o *serverOptions) {
-		o.outboundAllow, o.stripeURL = demoOutbound, shopProviderURL
+		o.outboundAllow, o.stripeURL, o.vippsURL = demoOutbound, shopProviderURL, shopVippsURL
 	})
 	s.provider = newTestProvider(newOutbound(demoOutbound), shopProviderURL, time.Now)
 	s.provider.watch = s.meddle
@@ -100,23 +116,45 @@ func newShop(t testing.TB) *shop {
 		defer s.mu.Unlock()
 		s.notices = append(s.notices, post)
 	}
-	serveInMemory(t, s.provider.handler(), s.server.outbound)
-	serveInMemory(t, s.server, s.provider.outbound)
-	t.Cleanup(s.provider.close)
+	s.vipps = makeVippsFake(t, time.Now, shopVippsURL)
+	s.vipps.strikes(s.meddleWithVipps)
 	s.engine = paymentsOf(s.server)
-	s.connect()
+	s.serveAll()
+	for _, provider := range connected {
+		s.connect(provider)
+	}
 	return s
 }
 
-// connect connects the account to the provider.
-func (s *shop) connect() {
+// serveAll has the shop and its providers reach each other.
+func (s *shop) serveAll() {
+	s.server.outbound.plain.DialContext = dialTo(map[string]pipes{
+		shopProviderURL: serveInMemory(s.t, s.provider.handler()), shopVippsURL: serveInMemory(s.t, s.vipps)})
+	toShop := dialTo(map[string]pipes{shopServiceURL: serveInMemory(s.t, s.server)})
+	s.provider.outbound.plain.DialContext = toShop
+	transport := &http.Transport{DialContext: toShop}
+	s.hooks = &http.Client{Transport: transport}
+	s.t.Cleanup(func() {
+		s.server.outbound.close()
+		s.provider.outbound.close()
+		s.provider.close()
+		transport.CloseIdleConnections()
+	})
+}
+
+// connect connects the account to a provider.
+func (s *shop) connect(provider string) {
 	s.t.Helper()
 	id := newID("con", time.Now())
 	conn := &openConnection{paymentConnection: &paymentConnection{ID: id, AccountID: s.account,
-		Provider: providerStripe, CreatedAt: newStamp(time.Now())}}
+		Provider: provider, CreatedAt: newStamp(time.Now())}}
 	conn.secrets.Key = shopSecretKey
-	url := shopServiceURL + "/v1/payments/stripe/" + id
-	s.check(s.engine.providers[providerStripe].connect(s.t.Context(), conn, url))
+	if provider == providerVipps {
+		conn.secrets, s.currency = s.vipps.secrets, "NOK"
+		s.told.hear(conn.secrets.ClientSecret)
+	}
+	url := shopServiceURL + "/v1/payments/" + provider + "/" + id
+	s.check(s.engine.providers[provider].connect(s.t.Context(), conn, url))
 	conn.WebhookURL = &url
 	s.check(conn.seal(s.keys))
 	s.told.hear(shopSecretKey)
@@ -126,12 +164,32 @@ func (s *shop) connect() {
 	s.takeCalls()
 }
 
-// meddle is the provider's watch: it notes calls, and has those fail that are to.
+// meddle is the watch of the provider of cards.
 func (s *shop) meddle(r *http.Request, acted *testAnswer) *testAnswer {
-	name := r.Method + " " + r.URL.Path
+	return s.strike(r.Method+" "+r.URL.Path, acted != nil)
+}
+
+// meddleWithVipps is what goes wrong at Vipps. A cancellation of what nobody has paid counts as an expiry.
+func (s *shop) meddleWithVipps(r vippsFakeRequest, acted bool) *vippsTrouble {
+	name := r.method + " " + r.path
+	if before, ok := strings.CutSuffix(name, "/cancel"); ok && len(r.body) > 0 {
+		name = before + "/expire"
+	}
+	answer := s.strike(name, acted)
+	if answer == nil {
+		return nil
+	}
+	return &vippsTrouble{status: answer.status, header: answer.header, body: string(answer.body)}
+}
+
+// strike notes a call, and has it fail if it is to.
+func (s *shop) strike(name string, acted bool) *testAnswer {
+	if s.passing != nil {
+		s.passing(acted)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if acted == nil {
+	if !acted {
 		s.calls = append(s.calls, name)
 	}
 	kind := callKind(name)
@@ -141,7 +199,7 @@ func (s *shop) meddle(r *http.Request, acted *testAnswer) *testAnswer {
 	fault := s.faults[kind][0]
 	after := fault == faultResetAfter || fault == fault500After || fault == faultTimeout || fault == faultNonsense ||
 		fault == faultHuge
-	if after != (acted != nil) {
+	if after != acted {
 		return nil
 	}
 	s.faults[kind] = s.faults[kind][1:]
@@ -162,17 +220,22 @@ func (s *shop) meddle(r *http.Request, acted *testAnswer) *testAnswer {
 	panic(http.ErrAbortHandler)
 }
 
-// callKind names what a call asks for: create, look, capture, cancel, expire or refund.
+// callKind names what a call asks for: create, look, capture, cancel, expire or refund, and of Vipps token
+// and events.
 func callKind(call string) string {
 	method, path, _ := strings.Cut(call, " ")
 	last := path[strings.LastIndexByte(path, '/')+1:]
 	switch {
 	case last == opCapture, last == opCancel, last == opExpire:
 		return last
-	case method == "POST" && last == "refunds":
+	case method == "POST" && (last == "refunds" || last == opRefund):
 		return opRefund
-	case method == "POST" && last == "sessions":
+	case method == "POST" && (last == "sessions" || last == "payments"):
 		return opCreate
+	case last == "events":
+		return last
+	case last == "get":
+		return "token"
 	}
 	return "look"
 }
@@ -193,13 +256,32 @@ func (s *shop) takeCalls() []string {
 	return calls
 }
 
-// takeNotices returns the webhooks that the provider wants to post.
+// takeNotices returns the webhooks that the providers want to post.
 func (s *shop) takeNotices() []func() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	posts := s.notices
 	s.notices = nil
+	s.vipps.mu.Lock()
+	defer s.vipps.mu.Unlock()
+	for _, n := range s.vipps.queue {
+		posts = append(posts, func() int { return s.postOfVipps(n) })
+	}
+	s.vipps.queue = nil
 	return posts
+}
+
+// postOfVipps posts a webhook of Vipps and returns the status; 0: there was no answer.
+func (s *shop) postOfVipps(n vippsFakeNotice) int {
+	s.vipps.mu.Lock()
+	request := s.vipps.signed(n)
+	s.vipps.mu.Unlock()
+	answer, err := s.hooks.Do(request)
+	if err != nil {
+		return 0
+	}
+	answer.Body.Close()
+	return answer.StatusCode
 }
 
 // deliver posts the provider's webhooks.
@@ -212,10 +294,10 @@ func (s *shop) deliver() {
 	}
 }
 
-// place makes an order of two dishes and a delivery, 42.00 CHF.
+// place makes an order of two dishes and a delivery, 42.00.
 func (s *shop) place(change ...func(*order)) *order {
 	s.t.Helper()
-	o := &order{AccountID: s.account, Currency: "CHF", ReturnURL: siteOrigin + "/thanks", Lines: []orderLine{
+	o := &order{AccountID: s.account, Currency: s.currency, ReturnURL: siteOrigin + "/thanks", Lines: []orderLine{
 		{Name: "Pizza", Quantity: 2, UnitAmount: 1850, VATRate: 260, Group: "food"},
 		{Name: "Wine", Quantity: 1, UnitAmount: 0, VATRate: 810},
 	}, Delivery: 500, DeliveryRate: 810}
@@ -248,10 +330,10 @@ func (s *shop) attempt(orderID string) *payment {
 	return &all[len(all)-1]
 }
 
-// start begins to pay an order by card, and returns the attempt.
+// start begins to pay an order, and returns the attempt.
 func (s *shop) start(orderID string) *payment {
 	s.t.Helper()
-	url, err := s.engine.startAttempt(s.t.Context(), orderID, methodCard, siteOrigin+"/return")
+	url, err := s.engine.startAttempt(s.t.Context(), orderID, s.method, siteOrigin+"/return")
 	s.check(err)
 	p := s.attempt(orderID)
 	if url != valueOr(p.URL, "") {
@@ -263,7 +345,9 @@ func (s *shop) start(orderID string) *payment {
 // authorize has the guest pay an attempt at the provider.
 func (s *shop) authorize(p *payment) {
 	s.t.Helper()
-	if !s.provider.tryCard(*p.SessionID, true) {
+	if p.Provider == providerVipps {
+		s.vipps.approve(p.ID)
+	} else if !s.provider.tryCard(*p.SessionID, true) {
 		s.t.Fatal("the provider does not take the card")
 	}
 }
@@ -291,9 +375,18 @@ func (s *shop) paid() (*order, *payment) {
 	s.t.Helper()
 	o, p := s.authorized()
 	s.accept(o.ID)
+	s.handOver(p)
 	p = s.settle(p)
 	s.states(o.ID, orderPaid, paymentCaptured)
 	return s.order(o.ID), p
+}
+
+// handOver has the money of an accepted order captured, if accepting it did not ask for that.
+func (s *shop) handOver(p *payment) {
+	s.t.Helper()
+	if p.Provider == providerVipps {
+		s.change(func(t *tx) error { _, err := captureOrder(t, anyAccount, p.OrderID); return err })
+	}
 }
 
 // accept accepts an order.
@@ -365,6 +458,64 @@ func (s *shop) intent(p *payment) testIntent {
 		s.t.Fatal("the provider has no payment of this attempt")
 	}
 	return *session.intent
+}
+
+// A providersMoney is what a provider has of an attempt.
+type providersMoney struct {
+	payable                        bool  // the guest can pay
+	authorized, captured, refunded int64 // authorized: what can still be captured
+	captures, refunds              int   // how often
+}
+
+// held reports whether money of the guest is with the provider.
+func (m *providersMoney) held() bool { return m.authorized > 0 || m.captured > m.refunded }
+
+// money returns what the provider has of an attempt, whatever our rows say.
+func (s *shop) money(p *payment) (m providersMoney) {
+	if p.Provider == providerVipps {
+		s.vipps.mu.Lock()
+		defer s.vipps.mu.Unlock()
+		if v := s.vipps.payment(vippsReference(p.ID)); v != nil {
+			m = providersMoney{payable: v.state == "CREATED", captured: v.captured, refunded: v.refunded,
+				authorized: max(0, v.authorized-v.captured-v.cancelled)}
+			for _, e := range v.events {
+				switch e["name"] {
+				case "CAPTURED":
+					m.captures++
+				case "REFUNDED":
+					m.refunds++
+				}
+			}
+		}
+		return m
+	}
+	s.provider.mu.Lock()
+	defer s.provider.mu.Unlock()
+	s.provider.passTime()
+	for _, session := range s.provider.sessions {
+		if session.reference == p.ID {
+			m.add(session)
+		}
+	}
+	return m
+}
+
+// add adds what a session has.
+func (m *providersMoney) add(session *testSession) {
+	m.payable = m.payable || session.status == "open"
+	i := session.intent
+	if i == nil {
+		return
+	}
+	m.authorized, m.captured = m.authorized+i.capturable, m.captured+i.received
+	if i.received > 0 {
+		m.captures++
+	}
+	for _, r := range i.refunds {
+		if r.status != "failed" && !r.released {
+			m.refunds, m.refunded = m.refunds+1, m.refunded+r.amount
+		}
+	}
 }
 
 // work runs the worker until the test's end.

@@ -124,7 +124,10 @@ func (v *vippsProvider) call(op *paymentOperation, p *payment, o *order, returnU
 	case opCapture, opRefund:
 		call.Path = vippsPath(p.ID, "/"+op.Kind)
 		call.Body = vippsBody(map[string]vippsMoney{"modificationAmount": amount})
-	default: // opCancel and opExpire: of a payment that nobody has paid, or of what is not captured
+	case opExpire: // it is refused if the guest has paid meanwhile
+		call.Path = vippsPath(p.ID, "/cancel")
+		call.Body = vippsBody(map[string]bool{"cancelTransactionOnly": true})
+	default: // opCancel: of what is not captured
 		call.Path, call.ContentType = vippsPath(p.ID, "/cancel"), ""
 	}
 	return call

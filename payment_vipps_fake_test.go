@@ -22,7 +22,8 @@ import (
 // tokens, payments with their amounts and events, idempotency keys, and webhooks. It is one merchant's.
 type vippsFake struct {
 	t       testing.TB
-	server  *httptest.Server
+	server  *httptest.Server  // nil: it is served otherwise
+	base    string            // its address, without a slash at its end
 	secrets connectionSecrets // of the merchant; requests with others are refused
 
 	mu        sync.Mutex
@@ -84,13 +85,19 @@ type vippsTrouble struct {
 
 // newVippsFake serves a fake until the test ends. now is its clock.
 func newVippsFake(t testing.TB, now func() time.Time) *vippsFake {
-	f := &vippsFake{t: t, now: now, tokens: map[string]time.Time{}, payments: map[string]*vippsFakePayment{},
+	f := makeVippsFake(t, now, "")
+	f.server = httptest.NewServer(f)
+	f.base = f.server.URL
+	t.Cleanup(f.server.Close)
+	return f
+}
+
+// makeVippsFake makes a fake that is served at an address by who makes it.
+func makeVippsFake(t testing.TB, now func() time.Time, base string) *vippsFake {
+	return &vippsFake{t: t, now: now, base: base, tokens: map[string]time.Time{}, payments: map[string]*vippsFakePayment{},
 		answers: map[string]vippsFakeAnswer{}, webhooks: map[string]*vippsFakeWebhook{},
 		secrets: connectionSecrets{ClientID: "fb492b5e-7907-4d83-ba20-c7fb60ca35de", ClientSecret: "Y8Kteew6GE2ZmeycEt6egg==",
 			SubscriptionKey: "0f14ebcab0ec4b29ae0cb90d91b4a84a", MerchantSerial: "123456"}}
-	f.server = httptest.NewServer(f)
-	t.Cleanup(f.server.Close)
-	return f
 }
 
 // ServeHTTP answers a request, after and before whatever goes wrong with it.
@@ -282,7 +289,7 @@ func (f *vippsFake) create(r vippsFakeRequest) (int, any) {
 	p := &vippsFakePayment{reference: asked.Reference, psp: f.newID("psp"), state: "CREATED",
 		currency: asked.Amount.Currency, amount: asked.Amount.Value, returnURL: asked.ReturnURL,
 		description: asked.PaymentDescription, createdAt: f.now(),
-		redirect: f.server.URL + "/landing?token=" + asked.Reference}
+		redirect: f.base + "/landing?token=" + asked.Reference}
 	f.payments[p.reference] = p
 	f.record(p, "CREATED", p.amount, r.key)
 	return 201, map[string]any{"reference": p.reference, "redirectUrl": p.redirect}
@@ -315,10 +322,14 @@ func (f *vippsFake) adjust(r vippsFakeRequest, reference, action string) (int, a
 	if p == nil {
 		return vippsRefused(404, "not-found")
 	}
-	var asked struct{ ModificationAmount vippsMoney }
+	var asked struct {
+		ModificationAmount    vippsMoney
+		CancelTransactionOnly bool
+	}
 	amount := &asked.ModificationAmount
+	wrong := len(r.body) > 0 && json.Unmarshal(r.body, &asked) != nil
 	if action != "cancel" {
-		if json.Unmarshal(r.body, &asked) != nil || amount.Currency != p.currency || amount.Value <= 0 {
+		if wrong || amount.Currency != p.currency || amount.Value <= 0 {
 			return vippsRefused(400, "amount")
 		}
 	}
@@ -329,6 +340,8 @@ func (f *vippsFake) adjust(r vippsFakeRequest, reference, action string) (int, a
 		f.record(p, "TERMINATED", p.amount, r.key)
 	case p.state != "AUTHORIZED":
 		return vippsRefused(400, "state")
+	case action == "cancel" && asked.CancelTransactionOnly:
+		return vippsRefused(400, "6060")
 	case action == "cancel":
 		if left == 0 {
 			return vippsRefused(400, "nothing-to-cancel")
@@ -458,13 +471,19 @@ func (f *vippsFake) nextNotice() *http.Request {
 	if len(f.queue) == 0 {
 		return nil
 	}
-	w := f.webhooks[f.queue[0].webhook]
-	r, err := http.NewRequest("POST", w.url, bytes.NewReader(f.queue[0].body))
+	return f.signed(f.queue[0])
+}
+
+// signed returns the request of a notice. The caller holds f.mu.
+func (f *vippsFake) signed(n vippsFakeNotice) *http.Request {
+	f.t.Helper()
+	w := f.webhooks[n.webhook]
+	r, err := http.NewRequest("POST", w.url, bytes.NewReader(n.body))
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	date := f.now().UTC().Format(http.TimeFormat)
-	signed := signVipps(w.secret, w.url, date, f.queue[0].body)
+	signed := signVipps(w.secret, w.url, date, n.body)
 	r.Header = http.Header{"Content-Type": {"application/json"}, "X-Ms-Date": {date},
 		"X-Ms-Content-Sha256": {signed.hash}, "Authorization": {signed.authorization}}
 	return r

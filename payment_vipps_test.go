@@ -92,7 +92,7 @@ func TestVipps_requestOfEveryOperation(t *testing.T) {
 		opCapture: {"POST", path + "/capture", "application/json", `{"modificationAmount":{"currency":"DKK","value":1250}}`},
 		opRefund:  {"POST", path + "/refund", "application/json", `{"modificationAmount":{"currency":"DKK","value":1250}}`},
 		opCancel:  {"POST", path + "/cancel", "", ""},
-		opExpire:  {"POST", path + "/cancel", "", ""},
+		opExpire:  {"POST", path + "/cancel", "application/json", `{"cancelTransactionOnly":true}`},
 	} {
 		got := v.call(&paymentOperation{Kind: kind, Amount: 1250}, p, &order{ID: "ord_7"}, "https://a.example/?x=1&y=<2>")
 		if got != want {
@@ -214,6 +214,19 @@ func TestVipps_endsWithoutMoney(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestVipps_expiresNothingThatTheGuestHasPaid(t *testing.T) {
+	t.Parallel()
+	s := newVippsSide(t)
+	s.done(opCreate, 5000)
+	s.fake.approve(s.p.ID)
+	if _, result := s.do(opExpire, 0); result.outcome != sendRefused || result.reason != "6060" {
+		t.Errorf("%+v", result)
+	}
+	s.report().is(t, phaseApproved, 5000, 0, 0)
+	s.done(opCancel, 0)
+	s.report().is(t, phaseCancelled, 0, 0, 0)
 }
 
 func TestVipps_lostAnswersAreFoundByReading(t *testing.T) {
