@@ -161,10 +161,11 @@ func (t *tx) saveOperation(op *paymentOperation) error {
 	return err
 }
 
-// refusedOperations counts the operations of an attempt and kind that the provider has refused.
-func (q *queries) refusedOperations(paymentID, kind string) (n int, err error) {
-	err = q.one(`SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ? AND state = 'refused'`,
-		[]any{paymentID, kind}, &n)
+// refusedOperations counts the operations of an attempt and kind, made at a time or later, that the provider
+// has refused. Those that it has failed to answer, so that their keys can't be used again, are not counted.
+func (q *queries) refusedOperations(paymentID, kind string, since stamp) (n int, err error) {
+	err = q.one(`SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ? AND state = 'refused'
+		AND status < 500 AND created_at >= coalesce(?, '')`, []any{paymentID, kind, since}, &n)
 	return n, err
 }
 
