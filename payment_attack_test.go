@@ -160,3 +160,32 @@ func TestPayments_offAskNoProvider(t *testing.T) {
 		s.unchanged(before)
 	})
 }
+
+// manyDue adds attempts of another account's connection that are all overdue, as after a day without network.
+func (s *shop) manyDue(n int) {
+	s.t.Helper()
+	other, mine := s.addAccount("a tenant with many"), s.place()
+	s.sql(`INSERT INTO payment_connections (id, account_id, provider, live, secrets, created_at)
+		VALUES ('con_other', ?, 'stripe', 0, x'00', '1999-01-01T00:00:00Z')`, other)
+	s.sql(`WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency,
+			captured, due_at, polls, created_at, captured_at)
+		SELECT printf('pay_%026d', i), ?, ?, 'con_other', 'stripe', 'card', 'captured', 100, 'CHF', 100,
+			'1999-12-31T00:00:00Z', 1, '1999-12-30T00:00:00Z', '1999-12-30T00:00:00Z' FROM n`, n, mine.ID, other)
+}
+
+func TestPaymentWorker_manyOfAnotherAccountDelayNobody(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		s.manyDue(20 * dueAtOnce)
+		o, _ := s.authorized()
+		s.work()
+		time.Sleep(10 * time.Second)
+		s.accept(o.ID)
+		time.Sleep(5 * time.Second)
+		s.states(o.ID, orderPaid, paymentCaptured)
+		if n := s.count(`SELECT count(*) FROM payments WHERE due_at < '2000-01-01T00:00:00Z'`); n == 0 || n == 20*dueAtOnce {
+			t.Errorf("%d of the others are overdue", n)
+		}
+	})
+}
