@@ -36,6 +36,8 @@ const (
 	faultRefusedConnection providerFault = "connection refused"
 	faultResetBefore       providerFault = "reset before it acted"
 	faultResetAfter        providerFault = "reset after it acted"
+	fault400               providerFault = "400" // it refuses for good, so it is none of allProviderFaults
+	fault401               providerFault = "401" // as fault400
 	fault500               providerFault = "500"
 	fault500After          providerFault = "500 after it acted"
 	fault429               providerFault = "429"
@@ -204,6 +206,10 @@ func (s *shop) strike(name string, acted bool) *testAnswer {
 	}
 	s.faults[kind] = s.faults[kind][1:]
 	switch fault {
+	case fault400:
+		return &testAnswer{status: 400, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
+	case fault401:
+		return &testAnswer{status: 401, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
 	case fault500, fault500After:
 		return &testAnswer{status: 500, body: []byte(`{"error":{"type":"api_error"}}`)}
 	case fault429:

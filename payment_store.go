@@ -103,10 +103,15 @@ type duePayment struct {
 	polls            int  // looks without news; 0: somebody wants it to be looked at, or it is new
 }
 
-// duePayments returns up to limit attempts that are due at now, the longest due first.
+// duePayments returns attempts that are due at now, the longest due first: up to limit of those that are due for
+// longest, and as many of those that came to be due last, so that whoever has many, which take long, does not
+// keep what others ask for from being seen.
 func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
-	return collect(q, `SELECT p.id, p.connection_id, c.live, p.polls FROM payments p
-		JOIN payment_connections c ON c.id = p.connection_id WHERE p.due_at <= ? ORDER BY p.due_at LIMIT ?`,
+	return collect(q, `SELECT p.id, p.connection_id, c.live, p.polls
+		FROM (SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2)
+			UNION SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1 ORDER BY due_at DESC LIMIT ?2)) d
+		CROSS JOIN payments p ON p.id = d.id CROSS JOIN payment_connections c ON c.id = p.connection_id
+		ORDER BY p.due_at`,
 		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID, &d.live, &d.polls} })
 }
 
@@ -161,10 +166,11 @@ func (t *tx) saveOperation(op *paymentOperation) error {
 	return err
 }
 
-// refusedOperations counts the operations of an attempt and kind that the provider has refused.
-func (q *queries) refusedOperations(paymentID, kind string) (n int, err error) {
-	err = q.one(`SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ? AND state = 'refused'`,
-		[]any{paymentID, kind}, &n)
+// refusedOperations counts the operations of an attempt and kind, made at a time or later, that the provider
+// has refused. Those that it has failed to answer, so that their keys can't be used again, are not counted.
+func (q *queries) refusedOperations(paymentID, kind string, since stamp) (n int, err error) {
+	err = q.one(`SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ? AND state = 'refused'
+		AND status < 500 AND created_at >= coalesce(?, '')`, []any{paymentID, kind, since}, &n)
 	return n, err
 }
 

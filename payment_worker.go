@@ -17,7 +17,7 @@ const (
 	settleRate            = 20  // a second and connection, of one to three requests each; Stripe takes 100
 	settleRateOfTests     = 10  // with test keys, of which Stripe takes 25
 	settleBurst           = 10  // at once, after a pause
-	dueAtOnce             = 256 // attempts that one look for those that are due reads
+	dueAtOnce             = 256 // see duePayments
 	paymentTick           = 250 * time.Millisecond
 	settleLimit           = time.Minute // of one call of settle by the worker
 	faultPaymentsRead     = "payments can't be read"
