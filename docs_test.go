@@ -300,6 +300,44 @@ func TestDocs_orderFromBeginningToEndWorksAsItStands(t *testing.T) {
 	}
 }
 
+func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
+	t.Parallel()
+	_, chapter, _ := strings.Cut(docsPage(newService(t)), `<section id="payments"`)
+	chapter, _, _ = strings.Cut(chapter, "</section>")
+	tables := strings.Split(chapter, "<caption>")
+	if len(tables) != 4 {
+		t.Fatalf("the chapter has %d tables, want 3", len(tables)-1)
+	}
+	states := child(openapiDocument(), "components", "schemas", "OrderPayment", "properties", "state")["enum"].([]any)
+	if len(states) != 10 || len(orderStates) != 8 {
+		t.Errorf("%d states of attempts and %d of orders", len(states), len(orderStates))
+	}
+	check := func(in, name string) {
+		if !strings.Contains(in, "<code>"+name+"</code>") {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	for _, state := range orderStates {
+		check(tables[1], state)
+	}
+	for _, state := range states {
+		check(tables[2], state.(string))
+	}
+	for _, reason := range []string{
+		reasonAmountDiffers, reasonOtherCurrency, reasonDeadOrder, reasonPaidTwice, reasonCaptureDiffers, reasonRefused, reasonUnknown,
+	} {
+		check(tables[3], reason)
+	}
+	for _, kind := range orderEvents {
+		check(chapter, string(kind))
+	}
+	for _, name := range currencies {
+		if !strings.Contains(chapter, name) {
+			t.Errorf("the currency %s is missing", name)
+		}
+	}
+}
+
 func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
 	t.Parallel()
 	page := docsPage(newService(t))

@@ -112,10 +112,14 @@ func (s *settlement) takeOver() {
 	p.URL = nilIfEmpty(r.url)
 }
 
-// unknown decides about an attempt that the provider does not know.
+// unknown decides about an attempt that the provider does not know. One that has ended may never have
+// come to be there.
 func (s *settlement) unknown() error {
-	if s.payment.State == paymentCreated || s.payment.State == paymentPending {
+	switch s.payment.State {
+	case paymentCreated, paymentPending:
 		return s.end(paymentFailed, reasonUnknown)
+	case paymentFailed, paymentCancelled, paymentExpired:
+		return nil
 	}
 	return s.review(reasonUnknown)
 }

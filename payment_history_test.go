@@ -1,0 +1,483 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Random histories of orders that can be paid by card and by mobile phone: guests press both buttons and pay
+// in any tab, restaurants decide, providers fail and answer late, webhooks come when they come, and all of it
+// at once. WIDGETD_HISTORIES says how many to try, or which single one: "5000", "=17".
+
+// A history is what happens to one order.
+type history struct {
+	*shop
+	seed   uint64
+	id     string      // of the order
+	portal bool        // somebody also acts on the providers' own pages
+	other  *payments   // the engine of another process
+	told   [][2]string // what happened, with when
+
+	mu     sync.Mutex // of what follows
+	random *rand.Rand
+	calm   bool // the providers answer at once, and always
+}
+
+const historiesInAShop = 20
+
+func TestPayment_historiesAreConsistent(t *testing.T) {
+	t.Parallel()
+	first, n := 0, 200
+	if underRace() {
+		n = 20
+	}
+	if wish := os.Getenv("WIDGETD_HISTORIES"); strings.HasPrefix(wish, "=") {
+		first, _ = strconv.Atoi(wish[1:])
+		n = 1
+	} else if wish != "" {
+		n, _ = strconv.Atoi(wish)
+	}
+	for from := first; from < first+n; from += historiesInAShop {
+		t.Run(strconv.Itoa(from), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newShop(t, providerStripe, providerVipps)
+				other := paymentsOf(s.server)
+				for seed := from; seed < min(from+historiesInAShop, first+n) && !t.Failed(); seed++ {
+					h := &history{shop: s, seed: uint64(seed), other: other, random: rand.New(rand.NewPCG(uint64(seed), 1))}
+					h.happen()
+				}
+			})
+		})
+	}
+}
+
+// happen has the history happen, and checks it.
+func (h *history) happen() {
+	h.t.Helper()
+	h.portal = h.below(4) == 0
+	h.sql(`INSERT OR REPLACE INTO account_settings (account_id, capture_on) VALUES (?, ?)`, h.account,
+		[]string{captureOnAccept, captureOnHandover}[h.below(2)])
+	h.id = h.place().ID
+	h.passing = h.pass
+	var together sync.WaitGroup
+	at := time.Duration(0)
+	for range 4 + h.below(14) {
+		at += time.Duration(h.below([]int{1, 1, 3_000, 60_000, 700_000}[h.below(5)])) * time.Millisecond
+		name, act := h.pick()
+		wait := at
+		together.Go(func() {
+			time.Sleep(wait)
+			h.note(name, act())
+		})
+	}
+	together.Wait()
+	h.shop.mu.Lock()
+	clear(h.faults)
+	h.shop.mu.Unlock()
+	h.mu.Lock()
+	h.calm = true
+	h.mu.Unlock()
+	h.comeToRest()
+	h.verify()
+	if h.t.Failed() {
+		h.t.Logf("history %d:", h.seed)
+		for _, line := range h.told {
+			h.t.Logf("%s %s", line[0], line[1])
+		}
+	}
+	h.takeCalls()
+	h.takeNotices()
+}
+
+// below returns a random number from 0 to n-1.
+func (h *history) below(n int) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.random.IntN(n)
+}
+
+// note notes what happened. Refusals of ours are answers like any other.
+func (h *history) note(name string, err error) {
+	var refused *refusal
+	if err != nil && !errors.As(err, &refused) && !errors.Is(err, context.DeadlineExceeded) {
+		h.t.Errorf("%s: %v", name, err)
+	}
+	if err != nil {
+		name += ": " + err.Error()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lines(name)
+}
+
+// lines notes a line. The caller holds h.mu.
+func (h *history) lines(text string) {
+	h.told = append(h.told, [2]string{time.Now().Format("02 15:04:05.000"), text})
+}
+
+// pass is what the providers do around each call: they take their time, and sometimes break the connection.
+func (h *history) pass(acted bool) {
+	h.mu.Lock()
+	calm, wait, breaks := h.calm, 0, false
+	if !calm {
+		wait = h.random.IntN([]int{1, 20, 2_000, 9_000}[h.random.IntN(4)])
+		breaks = h.random.IntN(25) == 0
+	}
+	h.mu.Unlock()
+	h.checkHeld()
+	if calm {
+		return
+	}
+	time.Sleep(time.Duration(wait) * time.Millisecond)
+	if breaks {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// checkHeld checks that the guest's money is held by one attempt at most, and by none if the order was paid
+// outside.
+func (h *history) checkHeld() {
+	all, err := h.store.paymentsOf(h.id)
+	h.check(err)
+	held := 0
+	for i := range all {
+		if m := h.money(&all[i]); m.held() {
+			held++
+		}
+	}
+	if held > 1 {
+		h.t.Errorf("history %d, %s: %d attempts hold money", h.seed, time.Now().Format("15:04:05.000"), held)
+	}
+	if o := h.order(h.id); held > 0 && o.paidOutside() && !h.portal {
+		h.t.Errorf("history %d: an attempt holds money of an order that was paid outside", h.seed)
+	}
+}
+
+// decision runs a decision about the order.
+func (h *history) decision(f func(*tx) error) error {
+	err := h.store.update(context.Background(), f)
+	h.engine.wakeUp()
+	return err
+}
+
+// pick returns something that happens.
+func (h *history) pick() (name string, act func() error) {
+	engine := []*payments{h.engine, h.other}[h.below(2)]
+	n := h.below(100)
+	switch {
+	case n < 14:
+		return "press card", func() error { return h.press(engine, methodCard) }
+	case n < 28:
+		return "press mobile", func() error { return h.press(engine, methodMobile) }
+	case n < 46:
+		return "guest pays", h.guestPays
+	case n < 54:
+		return "webhooks", h.webhooksCome
+	case n < 62:
+		return "look", func() error { return h.lookAtAll(engine) }
+	case n < 67:
+		return "guest returns", func() error { return engine.settleOrder(context.Background(), h.id) }
+	case n < 72:
+		return "time", h.chores
+	case n < 77:
+		kind, fault := []string{opCreate, "look", opCapture, opRefund, opExpire, opCancel, "events", "token"}[h.below(8)],
+			allProviderFaults[h.below(len(allProviderFaults))]
+		return fmt.Sprintf("%s fails: %s", kind, fault), func() error { h.fail(kind, fault); return nil }
+	case n < 80 && h.portal:
+		return "portal", h.portalActs
+	}
+	return h.pickDecision()
+}
+
+// pickDecision returns something that the restaurant decides.
+func (h *history) pickDecision() (name string, act func() error) {
+	simple := func(f func(*tx, owner, string, string) (*order, error)) func() error {
+		return func() error {
+			return h.decision(func(t *tx) error { _, err := f(t, anyAccount, h.id, actorCommand); return err })
+		}
+	}
+	switch n := h.below(20); {
+	case n < 6:
+		var lines []lineQuantity
+		if h.below(3) == 0 {
+			lines = []lineQuantity{{0, 1}}
+		}
+		return "accept", func() error {
+			return h.decision(func(t *tx) error { _, err := acceptOrder(t, anyAccount, h.id, lines, actorCommand); return err })
+		}
+	case n < 9:
+		return "capture", func() error {
+			return h.decision(func(t *tx) error { _, err := captureOrder(t, anyAccount, h.id); return err })
+		}
+	case n < 13:
+		amount := int64(100 * (1 + h.below(12)))
+		return "refund", func() error { return h.givesBack(&amount) }
+	case n < 14:
+		return "refund all", func() error { return h.givesBack(nil) }
+	case n < 15:
+		return "reject", simple(rejectOrder)
+	case n < 16:
+		return "cancel", simple(cancelOrder)
+	case n < 19:
+		return "pay in cash", func() error {
+			return h.decision(func(t *tx) error {
+				_, err := payOutside(t, anyAccount, h.id, methodCash, stamp{}, actorCommand)
+				return err
+			})
+		}
+	}
+	return "undo cash", simple(undoPaid)
+}
+
+func (h *history) givesBack(amount *int64) error {
+	return h.decision(func(t *tx) error {
+		_, _, err := refundOrder(t, anyAccount, h.id, refundWish{amount: amount}, actorCommand)
+		return err
+	})
+}
+
+// press presses a button of the order's page.
+func (h *history) press(engine *payments, method string) error {
+	const back = siteOrigin + "/return"
+	url, err := engine.startAttempt(context.Background(), h.id, method, back)
+	provider := map[string]string{methodCard: shopProviderURL, methodMobile: shopVippsURL}[method]
+	if err == nil && url != back && !strings.HasPrefix(url, provider) {
+		h.t.Errorf("history %d: who wants to pay by %s is sent to %s", h.seed, method, url)
+	}
+	return err
+}
+
+// guestPays pays at any page of a provider that is still open, or declines.
+func (h *history) guestPays() error {
+	all, err := h.store.paymentsOf(h.id)
+	if err != nil {
+		return err
+	}
+	good := h.below(6) > 0
+	for i := range all {
+		p := &all[i]
+		switch {
+		case p.Provider == providerVipps:
+			h.paysByPhone(p, good)
+		case p.SessionID != nil && h.provider.tryCard(*p.SessionID, good):
+			h.note("paid by card "+p.ID[20:], nil)
+		}
+	}
+	h.checkHeld()
+	return nil
+}
+
+// paysByPhone pays an attempt at Vipps or declines it, if it is open.
+func (h *history) paysByPhone(p *payment, good bool) {
+	h.vipps.mu.Lock()
+	defer h.vipps.mu.Unlock()
+	v := h.vipps.payment(vippsReference(p.ID))
+	switch {
+	case v == nil || v.state != "CREATED":
+	case good:
+		v.state, v.authorized = "AUTHORIZED", v.amount
+		h.vipps.record(v, v.state, v.amount, "")
+		h.note("paid by phone "+p.ID[20:], nil)
+	default:
+		v.state = "ABORTED"
+		h.vipps.record(v, v.state, v.amount, "")
+	}
+}
+
+// portalActs captures what is authorised, or gives some of what was captured back, on the providers' pages.
+func (h *history) portalActs() error {
+	all, err := h.store.paymentsOf(h.id)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		p := &all[i]
+		m := h.money(p)
+		switch {
+		case m.authorized > 0 && m.captured == 0 && p.Provider == providerVipps:
+			h.vipps.on(p.ID, func(v *vippsFakePayment) {
+				v.captured, v.capturedAt = v.authorized-v.cancelled, time.Now()
+				h.vipps.record(v, "CAPTURED", v.captured, "")
+			})
+		case m.captured-m.refunded >= 300 && p.Provider == providerVipps:
+			h.vipps.portalRefund(p.ID, 300)
+		case m.captured-m.refunded >= 300 && p.IntentID != nil:
+			h.provider.mu.Lock()
+			h.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID}, "amount": {"300"}})
+			h.provider.mu.Unlock()
+		}
+	}
+	h.checkHeld()
+	return nil
+}
+
+// webhooksCome posts the webhooks that the providers have, in any order, some of them twice.
+func (h *history) webhooksCome() error {
+	posts := h.takeNotices()
+	var together sync.WaitGroup
+	for _, post := range posts {
+		for range 1 + h.below(4)/3 {
+			wait := time.Duration(h.below(3000)) * time.Millisecond
+			together.Go(func() { time.Sleep(wait); post() })
+		}
+	}
+	together.Wait()
+	return h.settleDue(h.engine)
+}
+
+// lookAtAll settles every attempt.
+func (h *history) lookAtAll(engine *payments) error {
+	all, err := h.store.paymentsOf(h.id)
+	for i := range all {
+		err = errors.Join(err, engine.settle(context.Background(), all[i].ID))
+	}
+	return err
+}
+
+// settleDue settles what is due, as the worker does.
+func (h *history) settleDue(engine *payments) error {
+	due, err := h.store.duePayments(newStamp(time.Now()), dueAtOnce)
+	for _, d := range due {
+		err = errors.Join(err, engine.settle(context.Background(), d.id))
+	}
+	return err
+}
+
+// chores runs what time brings: orders expire.
+func (h *history) chores() error {
+	return h.chore("orders can't expire")(context.Background())
+}
+
+// comeToRest lets hours pass, in which nothing is done but what is due. An order that was accepted is then
+// paid, or cancelled.
+func (h *history) comeToRest() {
+	h.t.Helper()
+	for hours := range 4 {
+		for range 12 {
+			time.Sleep(5 * time.Minute)
+			h.check(h.chores())
+			h.check(h.settleDue(h.engine))
+		}
+		if o := h.order(h.id); hours < 3 && (o.State == orderAccepted || o.State == orderAuthorized) {
+			act := cancelOrder
+			if h.below(2) == 0 {
+				act = func(t *tx, by owner, id, _ string) (*order, error) { return captureOrder(t, by, id) }
+			}
+			h.note("at last", h.decision(func(t *tx) error { _, err := act(t, anyAccount, h.id, actorCommand); return err }))
+		}
+	}
+}
+
+// verify checks that our rows say what the providers say, and that nothing was paid, captured, given back
+// or told twice.
+func (h *history) verify() {
+	h.t.Helper()
+	o := h.order(h.id)
+	all, err := h.store.paymentsOf(h.id)
+	h.check(err)
+	refunds, err := h.store.refundsOf(h.id)
+	h.check(err)
+	fail := func(format string, args ...any) {
+		h.t.Helper()
+		h.t.Errorf("history %d, the order is %s: %s", h.seed, o.State, fmt.Sprintf(format, args...))
+	}
+	if o.Closing != nil || !o.dead() && !o.settled() {
+		fail("it has not ended, closing %q", valueOr(o.Closing, ""))
+	}
+	given, review := int64(0), false
+	for i := range all {
+		p := &all[i]
+		m := h.money(p)
+		review = review || p.State == paymentReview
+		if m.payable || m.authorized > 0 || m.captures > 1 {
+			fail("%s has %+v", p.Provider, m)
+		}
+		if p.Captured != m.captured || p.Refunded != m.refunded || p.Authorized != 0 {
+			fail("the attempt is %s with %d, %d, %d; %s has %+v", p.State, p.Authorized, p.Captured, p.Refunded, p.Provider, m)
+		}
+		if want := stateOf(m); p.State != want && (want != "" || p.live() || m.captured > 0) && p.State != paymentReview {
+			fail("the attempt is %s; %s has %+v", p.State, p.Provider, m)
+		}
+		pays := o.paidWith(&p.ID)
+		if pays && m.captured != o.Total || !pays && m.captured > m.refunded && p.State != paymentReview {
+			fail("its total is %d, the attempt is %s; %s has %+v", o.Total, p.State, p.Provider, m)
+		}
+		if pays {
+			given = m.refunded
+		}
+		h.verifyRefunds(p, m, refunds)
+	}
+	if o.Refunded != given && !o.paidOutside() {
+		fail("%d count as given back, %d were", o.Refunded, given)
+	}
+	if review && !h.portal {
+		fail("an attempt is in review")
+	}
+	h.verifyEvents(o, refunds)
+}
+
+// stateOf returns the state of an attempt at rest; "": one that has ended, or cancelled, expired or failed.
+func stateOf(m providersMoney) string {
+	switch {
+	case m.captured == 0:
+		return ""
+	case m.refunded == m.captured:
+		return paymentRefunded
+	case m.refunded > 0:
+		return paymentPartRefunded
+	}
+	return paymentCaptured
+}
+
+// verifyRefunds checks that each refund of an attempt was made once.
+func (h *history) verifyRefunds(p *payment, m providersMoney, refunds []refund) {
+	h.t.Helper()
+	n, sum := 0, int64(0)
+	for _, f := range refunds {
+		if valueOr(f.PaymentID, "") != p.ID {
+			continue
+		}
+		if f.State == refundPending {
+			h.t.Errorf("history %d: a refund is still pending", h.seed)
+		}
+		if f.State == refundSucceeded {
+			n, sum = n+1, sum+f.Amount
+		}
+	}
+	if n != m.refunds || sum != m.refunded {
+		h.t.Errorf("history %d: %d refunds of %d together; %s has %+v", h.seed, n, sum, p.Provider, m)
+	}
+}
+
+// verifyEvents checks that each thing was told once.
+func (h *history) verifyEvents(o *order, refunds []refund) {
+	h.t.Helper()
+	n := h.events(o.ID)
+	done := 0
+	for _, f := range refunds {
+		if f.State == refundSucceeded {
+			done++
+		}
+	}
+	ended, paid := 0, n[eventOrderUnpaid]
+	if o.dead() {
+		ended = 1
+	} else if o.settled() {
+		paid++
+	}
+	if n[eventOrderCreated] != 1 || n[eventOrderAuthorized] > 1 || n[eventOrderAccepted] > 1 || n[eventOrderPaid] != paid ||
+		n[eventOrderRefunded] != done || n[eventOrderCancelled]+n[eventOrderExpired] != ended {
+		h.t.Errorf("history %d, the order is %s: the events are %v", h.seed, o.State, n)
+	}
+}
