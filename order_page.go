@@ -125,6 +125,15 @@ func payable(o *order, now time.Time) bool {
 	return o.State == orderOpen && !closing && now.Before(o.ExpiresAt.Time)
 }
 
+// canPay reports whether a guest may pay an order now: one whose last payment is in review might pay twice.
+func (a *orderPages) canPay(c *call, o *order) (bool, error) {
+	if !payable(o, c.now) || o.PaymentID == nil {
+		return payable(o, c.now), nil
+	}
+	last, err := a.store.payment(*o.PaymentID)
+	return err == nil && last.State != paymentReview, err
+}
+
 // showPay answers with the page that asks a guest to pay, or leads to what came of it.
 func (a *orderPages) showPay(_ context.Context, c *call, r *pageRequest) (any, error) {
 	o, owner, err := a.find(c, r)
@@ -137,8 +146,8 @@ func (a *orderPages) showPay(_ context.Context, c *call, r *pageRequest) (any, e
 // payPage makes the page that asks to pay an order; notice, a key of pageTexts, is why an attempt could not
 // be begun; "": none was asked for. An order that can't be paid has its return page instead.
 func (a *orderPages) payPage(c *call, r *pageRequest, o *order, owner account, notice string) (any, error) {
-	if !payable(o, c.now) {
-		return seeOther(url.PathEscape(o.ID) + "/return?k=" + url.QueryEscape(r.key)), nil
+	if can, err := a.canPay(c, o); err != nil || !can {
+		return seeOther(url.PathEscape(o.ID) + "/return?k=" + url.QueryEscape(r.key)), err
 	}
 	p, err := a.newPage(c, o, owner)
 	if err != nil {
@@ -160,7 +169,11 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	if !payable(o, c.now) {
+	can, err := a.canPay(c, o)
+	if err != nil {
+		return nil, err
+	}
+	if !can {
 		return a.payPage(c, &r.pageRequest, o, owner, "")
 	}
 	back := a.routing.Load().bases[0].URL + "/pay/" + o.ID + "/return?k=" + url.QueryEscape(r.key)
@@ -410,7 +423,7 @@ type orderSheet struct {
 	Total                      string
 	VAT                        []sheetVAT
 	Refunds                    []sheetRefund
-	Remaining                  string // of Total, after Refunds
+	Remaining                  string // of Total, after Refunds; "": it was not paid
 }
 
 // A sheetLine is a line, as far as the restaurant has accepted it.
@@ -431,7 +444,8 @@ type sheetRefund struct {
 	VAT        []sheetVAT
 }
 
-// newOrderSheet makes the sheet of an order. The discount that it shows is what is missing to the total, so
+// newOrderSheet makes the sheet of an order. A receipt has no refunds of money that did not pay it, such as
+// that of a card beside cash. The discount that it shows is what is missing to the total, so
 // that every sheet adds up when only a part of the order was accepted.
 func newOrderSheet(o *order, refunds []refund, lang pageLanguage, zone *time.Location) *orderSheet {
 	money := func(amount int64) string { return lang.money(o.Currency, amount) }
@@ -468,14 +482,16 @@ func newOrderSheet(o *order, refunds []refund, lang pageLanguage, zone *time.Loc
 	}
 	given := int64(0)
 	for _, f := range refunds {
-		if f.State == refundFailed {
+		if f.State == refundFailed || o.settled() && !o.paidWith(f.PaymentID) {
 			continue
 		}
 		given += f.Amount
 		s.Refunds = append(s.Refunds, sheetRefund{lang.moment(f.CreatedAt, zone), money(f.Amount),
 			f.State == refundPending, sheetVATs(f.VAT, lang, o.Currency)})
 	}
-	s.Remaining = money(o.Total - given)
+	if o.settled() {
+		s.Remaining = money(o.Total - given)
+	}
 	return s
 }
 

@@ -315,6 +315,34 @@ func TestReturnPage_saysWhatCameOfTheOrder(t *testing.T) {
 	}
 }
 
+func TestPayPage_asksNobodyToPayWhileAPaymentIsInReview(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	o := g.lunch()
+	g.post(o.path(""), "method=card", formType).is(303)
+	g.sql(`UPDATE payments SET state = 'review'`)
+	g.get(o.path("")).is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
+	g.post(o.path(""), "method=card", formType).is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
+	if n := g.count(`SELECT count(*) FROM payments`); n != 1 {
+		t.Errorf("%d attempts", n)
+	}
+}
+
+func TestReturnPage_hasNoRefundsOnAReceiptOfMoneyThatDidNotPayIt(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	paid, dead := g.lunch(), g.lunch()
+	for _, o := range []*order{paid, dead} {
+		g.post(o.path(""), "method=card", formType).is(303)
+		g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at)
+			SELECT replace(id, 'pay', 'ref'), order_id, id, amount, '[]', 'succeeded', '', created_at FROM payments WHERE order_id = ?`, o.ID)
+	}
+	g.sql(`UPDATE orders SET state = 'paid', method = 'cash', paid_at = created_at WHERE id = ?`, paid.ID)
+	g.sql(`UPDATE orders SET state = 'expired' WHERE id = ?`, dead.ID)
+	g.get(paid.path("/return")).is(200).shows("Receipt", "CHF\u00a057.10", "not Refunds", "not Paid after refunds")
+	g.get(dead.path("/return")).is(200).shows("The order has expired", "Refunds", "not Paid after refunds")
+}
+
 func TestReturnPage_isTheReceiptOfWhatWasAccepted(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t)

@@ -361,8 +361,11 @@ func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {
 		SELECT printf('ord_%026d', n.i), account_id, state, currency, lines, ordered_total, total, vat, return_url, page_key, expires_at, created_at FROM n, orders WHERE id = ?`, o.ID)
 	s.post("/orders", orderBody(), s.seller()).is(200)
 	s.post("/orders", orderBody(), s.seller()).is(409, "order_limit_reached")
-	s.post("/orders/"+o.ID+"/cancel", "", s.seller()).is(200)
+	s.post("/orders/"+o.ID+"/paid", `{"method":"cash"}`, s.seller()).is(200)
 	s.post("/orders", orderBody(), s.seller()).is(200)
+	s.do("DELETE", "/orders/"+o.ID+"/paid", "", s.seller()).is(409, "order_limit_reached")
+	s.sql(`UPDATE orders SET state = 'cancelled' WHERE id = 'ord_00000000000000000000000001'`)
+	s.do("DELETE", "/orders/"+o.ID+"/paid", "", s.seller()).is(200)
 }
 
 // TestOrder_goesFromStateToStateAsItMay tries every call in every state. A call that is not named for a
