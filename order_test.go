@@ -916,6 +916,22 @@ func TestOrder_expiresInTimeAndItsGuestIsErased(t *testing.T) {
 	})
 }
 
+func TestOrder_guestIsErasedWhereNoProviderIsAsked(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.noPayments = true })
+	kept, ended := s.addOrder(nil), s.orderIn(orderPaid)
+	if n := s.count(`SELECT count(*) FROM order_customers`); n != 2 {
+		t.Fatalf("%d guests", n)
+	}
+	s.sql(`UPDATE order_customers SET erase_at = '2026-01-01T00:00:00Z' WHERE order_id = ?`, ended.ID)
+	for _, c := range s.server.chores {
+		s.check(c.run(t.Context()))
+	}
+	if n := s.count(`SELECT count(*) FROM order_customers WHERE order_id = ?`, kept.ID); n != 1 || s.count(`SELECT count(*) FROM order_customers`) != 1 {
+		t.Error("not just the guest whose time is over is erased")
+	}
+}
+
 func TestAccount_settingsAreChangedOverHTTP(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
