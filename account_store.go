@@ -124,6 +124,14 @@ func (t *tx) closeAccount(id string) error {
 	return err
 }
 
+// lookAtLivePayments has providers asked soon about the attempts of an account that may still be paid or
+// hold money. The + keeps the database from reading every attempt that the account ever had.
+func (t *tx) lookAtLivePayments(id string) error {
+	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
+		WHERE +account_id = ? AND state IN ('created', 'pending', 'authorized')`, t.now, id)
+	return err
+}
+
 // reopenAccount opens a closed account again.
 func (t *tx) reopenAccount(id string) error {
 	_, err := t.exec(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, id)
@@ -137,6 +145,7 @@ type holdings struct {
 	Widgets  int `json:"widgets"`
 	Origins  int `json:"origins"`
 	Webhooks int `json:"webhooks"` // not disabled
+	Payments int `json:"payments"` // that guests can make, or whose money is authorised
 }
 
 // holdingsOf returns what an account has that stops working when it is closed at now.
@@ -146,8 +155,9 @@ func (q *queries) holdingsOf(id string, now time.Time) (h holdings, err error) {
 		(SELECT count(*) FROM licenses WHERE account_id = ?1 AND state <> 'revoked'),
 		(SELECT count(*) FROM widgets WHERE account_id = ?1),
 		(SELECT count(*) FROM origins WHERE account_id = ?1),
-		(SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled')`,
-		[]any{id, newStamp(now)}, &h.Tokens, &h.Licenses, &h.Widgets, &h.Origins, &h.Webhooks)
+		(SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'),
+		(SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized'))`,
+		[]any{id, newStamp(now)}, &h.Tokens, &h.Licenses, &h.Widgets, &h.Origins, &h.Webhooks, &h.Payments)
 	return h, err
 }
 

@@ -21,7 +21,7 @@ func accountStory(t *testing.T, o *operator) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
 	o.do("account", "rate", id, "1200")
-	o.fails("stops 0 tokens, 0 licences, 0 widgets, 0 origins and 0 webhooks, until 'widgetd account reopen': add -force", "account", "close", id)
+	o.fails("stops 0 tokens, 0 licences, 0 widgets, 0 origins, 0 webhooks and 0 live payments, until 'widgetd account reopen': add -force", "account", "close", id)
 	o.do("account", "close", id, "-force")
 	o.do("account", "reopen", id)
 	o.do("account", "close", id, "-force")
@@ -215,6 +215,17 @@ var ownerVerbs = map[string]ownerVerb{
 	"tx.purgeLeads": func(_ *filled, t *tx, o owner) (int, error) {
 		n, _, err := t.purgeLeads(o, t.now.after(time.Hour), 0)
 		return int(n), err
+	},
+	"queries.paymentConnection": func(f *filled, t *tx, o owner) (int, error) {
+		all, err := t.paymentConnections(anyAccount)
+		if err != nil {
+			return 0, err
+		}
+		return oneRow(t.paymentConnection(o, all[0].ID))
+	},
+	"queries.paymentConnections": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.paymentConnections(o)) },
+	"queries.exportPayments": func(_ *filled, t *tx, o owner) (int, error) {
+		return rowsOf(t.exportPayments(o, "", 10))
 	},
 	"queries.license":      func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
 	"licenseCache.license": func(f *filled, _ *tx, o owner) (int, error) { return oneRow(f.memory().license(o, f.license)) },
@@ -531,14 +542,24 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	s.must("origin", "add", "https://b.example", "-account", tenant)
 	s.addWebhook(tenant, "lead.created")
 	s.must("webhook", "disable", s.addWebhook(tenant, "lead.created"))
+	s.change(func(t *tx) error {
+		o := anOrder(tenant)
+		o.ReturnURL = "https://a.example/thanks"
+		_, err := createOrder(t, o, guest{}, minOrderLife, anActor)
+		return errors.Join(err, bringTo(t, o, orderAuthorized))
+	})
 	before := s.dump()
 	_, err := s.command("account", "close", tenant)
-	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget, 2 origins and 1 webhook", "add -force")
+	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget, 2 origins, 1 webhook and 1 live payment",
+		"add -force")
 	s.unchanged(before)
 	s.get("/leads", auth).is(200)
-	want := `{"ok":true,"stopped":{"tokens":1,"licenses":1,"widgets":1,"origins":2,"webhooks":1}}`
+	want := `{"ok":true,"stopped":{"tokens":1,"licenses":1,"widgets":1,"origins":2,"webhooks":1,"payments":1}}`
 	if out := s.must("account", "close", tenant, "-force", "-json"); out != want+"\n" {
 		t.Errorf("closing printed %s", out)
+	}
+	if n := s.count(`SELECT count(*) FROM payments WHERE due_at IS NOT NULL AND polls = 0`); n != 1 {
+		t.Errorf("%d payments are looked at", n)
 	}
 	s.get("/leads", auth).is(401)
 	s.must("account", "reopen", tenant)
@@ -548,6 +569,30 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	}
 	_, err = s.command("account", "reopen", "acct_00000000000000000000000000")
 	oneLine(t, err, "not found")
+}
+
+func TestQuery_aboutTheLivePaymentsOfAnAccountReadsNoOthers(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	asked := questions(s.store.writer.queries)
+	tenant := s.addAccount("Trattoria")
+	s.change(func(t *tx) error {
+		_, err := t.holdingsOf(tenant, t.now.Time)
+		return errors.Join(err, shutAccount(t, tenant, actorCommand))
+	})
+	seen := 0
+	for _, query := range asked() {
+		for _, step := range s.plan(query) {
+			if strings.Contains(step, " payments ") {
+				if seen++; step != "SCAN payments USING INDEX payments_live" {
+					t.Errorf("%s\n%s", step, query)
+				}
+			}
+		}
+	}
+	if seen != 2 {
+		t.Errorf("%d steps read payments", seen)
+	}
 }
 
 // revocableToken issues a token with a command and returns its id.

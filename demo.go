@@ -695,9 +695,10 @@ curl -s -X POST {base}/orders/$ORDER/accept -H "Authorization: Bearer $TOKEN"
 curl -s {base}/orders/$ORDER/refunds {json} -H "Authorization: Bearer $TOKEN" -d '{"lines":[{"line":0,"quantity":1}],"reason":"one was cold"}'
 curl -s {base}/orders/$ORDER -H "Authorization: Bearer $TOKEN"
 
-# how a service takes real payments: by card and by phone, once its base address is an https one
-# widgetd payment connect stripe -account {account}
-# widgetd payment connect vipps -account {account}
+# how a service takes real payments by card and by phone: its base address must be an https one, and
+# 'widgetd help payment connect' tells which secrets the files hold
+# widgetd payment connect stripe -account {account} -secrets stripe.secrets
+# widgetd payment connect vipps -account {account} -secrets vipps.secrets
 
 # the webhook that the receiver stands behind, and a test for it
 curl -s {base}/webhooks/{webhook} -H "Authorization: Bearer $TOKEN"

@@ -100,7 +100,7 @@ func (p *testProvider) post(url, secret string, body []byte) int {
 	answer, err := p.outbound.do(p.ctx, outboundRequest{http.MethodPost, url, http.Header{
 		"Content-Type":     {"application/json"},
 		"Stripe-Signature": {fmt.Sprintf("t=%d,v1=%s", at, signStripe(secret, at, body))},
-	}, body})
+	}, body, 0})
 	if err != nil {
 		return 0
 	}

@@ -194,6 +194,50 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 	}
 }
 
+func TestDemo_pageRefusesFormsThatAreNotItsOwn(t *testing.T) {
+	t.Parallel()
+	page := printed(t, startDemo(t), "A lunch menu on a partner's site")
+	post := func(path string, form url.Values, site string) (status int, body string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), "POST", page+path, strings.NewReader(form.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Sec-Fetch-Site", site)
+		res, err := http.DefaultTransport.RoundTrip(r) // follows no redirect
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, res.Header.Get("Location") + string(text)
+	}
+	pizza, unknown := url.Values{"Pizza Margherita": {"1"}}, newID("ord", time.Now())
+	for _, c := range []struct {
+		path   string
+		form   url.Values
+		site   string
+		status int
+		holds  string
+	}{
+		{"order", pizza, "same-origin", 303, "/v1/pay/ord_"},
+		{"order", pizza, "cross-site", 403, ""},
+		{"order", url.Values{"Pizza Margherita": {"0"}, "Pizza": {"1"}}, "same-origin", 422, "Nothing was ordered"},
+		{"order", url.Values{"Pizza Margherita": {"21"}}, "same-origin", 422, "Nothing was ordered"},
+		{"orders/" + unknown, url.Values{"do": {"Accept"}}, "same-origin", 409, "There is no order with this id."},
+		{"orders/" + unknown, url.Values{"do": {"Cook"}}, "same-origin", 422, "no such order or button"},
+		{"orders/1", url.Values{"do": {"Accept"}}, "same-origin", 422, "no such order or button"},
+	} {
+		if status, body := post(c.path, c.form, c.site); status != c.status || !strings.Contains(body, c.holds) {
+			t.Errorf("%s with %v: %d %s, want %d", c.path, c.form, status, body, c.status)
+		}
+	}
+}
+
 // payAsAGuest pays an order at the demo's test provider.
 func payAsAGuest(t testing.TB, payURL string) {
 	t.Helper()

@@ -59,6 +59,8 @@ type docsView struct {
 	Posted             *docsCall // what is posted to webhooks, and what their answers mean
 	PostedExample      string
 	Token              string   // the account's, for curl lines
+	Origin             string   // a listed one, for curl lines
+	StripePermissions  string   // of a restricted key
 	RetryDelays        []string // "5 s", "5 min"
 	RetriesEnd         string   // after so long an event is given up
 }
@@ -156,6 +158,9 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 		LeaseSamples:   leaseSamples(),
 		WebhookSamples: webhookSamples(),
 		Token:          d.values[exampleToken],
+		Origin:         d.values["Origin"],
+
+		StripePermissions: stripePermissions,
 	}
 	v.Posted, v.PostedExample = d.posted()
 	v.RetryDelays, v.RetriesEnd = showRetries()

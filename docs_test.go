@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"html"
 	"math"
@@ -258,6 +259,81 @@ func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
 		}
 		if status != want {
 			t.Errorf("%s\n%s\nwant %s", line, out, want)
+		}
+	}
+}
+
+// TestDocs_orderFromBeginningToEndWorksAsItStands pastes the lines of the chapter on payments into one shell.
+func TestDocs_orderFromBeginningToEndWorksAsItStands(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "curl", "sh", "jq")
+	root := strings.TrimSuffix(printed(t, startDemo(t), "The service behind it"), "/v1")
+	steps := captures(`(?s)<pre class="walk"[^>]*><code>(.*?)</code></pre>`, runProgram(t, "curl", "-s", root+"/docs"))
+	if len(steps) != 6 {
+		t.Fatalf("the chapter has %d blocks of lines, want 6", len(steps))
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	cmd := exec.CommandContext(ctx, "sh", "-eu")
+	cmd.WaitDelay = time.Second
+	cmd.Stdin = strings.NewReader(html.UnescapeString(strings.Join(steps, "\necho ==\n")))
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	for i, want := range []string{
+		`{"id":"ord_…","state":"open","total":6000,` +
+			`"vat":[{"rate":260,"gross":3300,"vat":84},{"rate":810,"gross":2400,"vat":180}],"pay_url":"…"}`,
+		`200`,
+		`{"state":"accepted","ordered_total":6000,"total":4350}`,
+		``,
+		`{"id":"ref_…","amount":2400,"vat":[{"rate":810,"gross":2400,"vat":180}],"state":"pending"}`,
+		`{"state":"part_refunded","total":4350,"refunded":2400,"payment":"part_refunded",` +
+			`"refunds":[{"amount":2400,"state":"succeeded"}]}`,
+	} {
+		got := strings.Split(string(text), "==\n")[i]
+		got = regexp.MustCompile(`"http[^"]*"`).ReplaceAllString(strings.Join(strings.Fields(got), ""), `"…"`)
+		got = regexp.MustCompile(`_[0-9a-z]{26}"`).ReplaceAllString(got, `_…"`)
+		if got != want {
+			t.Errorf("step %d prints\n%s, want\n%s", i+1, got, want)
+		}
+	}
+}
+
+func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
+	t.Parallel()
+	_, chapter, _ := strings.Cut(docsPage(newService(t)), `<section id="payments"`)
+	chapter, _, _ = strings.Cut(chapter, "</section>")
+	tables := strings.Split(chapter, "<caption>")
+	if len(tables) != 4 {
+		t.Fatalf("the chapter has %d tables, want 3", len(tables)-1)
+	}
+	states := child(openapiDocument(), "components", "schemas", "OrderPayment", "properties", "state")["enum"].([]any)
+	if len(states) != 10 || len(orderStates) != 8 {
+		t.Errorf("%d states of attempts and %d of orders", len(states), len(orderStates))
+	}
+	check := func(in, name string) {
+		if !strings.Contains(in, "<code>"+name+"</code>") {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	for _, state := range orderStates {
+		check(tables[1], state)
+	}
+	for _, state := range states {
+		check(tables[2], state.(string))
+	}
+	for _, reason := range []string{
+		reasonAmountDiffers, reasonOtherCurrency, reasonDeadOrder, reasonPaidTwice, reasonCaptureDiffers, reasonRefused, reasonUnknown,
+	} {
+		check(tables[3], reason)
+	}
+	for _, kind := range orderEvents {
+		check(chapter, string(kind))
+	}
+	for _, name := range currencies {
+		if !strings.Contains(chapter, name) {
+			t.Errorf("the currency %s is missing", name)
 		}
 	}
 }
@@ -601,6 +677,13 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	licenseID, key := s.addLicense(license{MaxDevices: ptr(1)})
 	s.activate(key, "kitchen-1").is(200)
 	hook := s.addWebhook(s.account, "lead.created")
+	order, pageKey := "", ""
+	s.change(func(t *tx) (err error) {
+		o := anOrder(s.account)
+		pageKey, err = createOrder(t, o, guest{}, minOrderLife, anActor)
+		order = o.ID
+		return err
+	})
 	admin := "Bearer " + s.token(s.account, scopeAdmin)
 	web := httptest.NewServer(s.server)
 	defer web.Close()
@@ -629,8 +712,11 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 		t.Fatalf("found %d paths only", len(paths))
 	}
 	for pattern, methods := range paths {
-		path := strings.NewReplacer("/webhooks/{id}", "/webhooks/"+hook, "{id}", licenseID,
-			"{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
+		path := strings.NewReplacer("/webhooks/{id}", "/webhooks/"+hook, "/orders/{id}", "/orders/"+order, "{id}", licenseID,
+			"/pay/{order}", "/pay/"+order, "{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
+		if strings.Contains(pattern, "/pay/") {
+			path += "?k=" + pageKey
+		}
 		options := ask("OPTIONS", path)
 		for _, method := range methods {
 			if options.StatusCode != 204 || !strings.Contains(options.Header.Get("Allow"), method) {

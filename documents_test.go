@@ -309,6 +309,27 @@ func TestDocuments_commandsWorkAsTheyStand(t *testing.T) {
 	}
 }
 
+func TestDocuments_connectingWithStripeWorksAsItStands(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "jq")
+	for _, block := range []string{
+		documentBlock(t, "payment connect stripe -account 'Bistro Ltd'"),
+		documentBlock(t, "widgetd account set"),
+	} {
+		o := newOperator(t)
+		c := newConnecting(t, o)
+		o.do("account", "add", "Bistro Ltd")
+		if err := os.WriteFile(filepath.Join(o.dir, "stripe.txt"), []byte(c.secretsOf(providerStripe)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		asOnAServer(t, o, block, map[string]string{"widgetd": "cd " + o.dir + " && WIDGETD_STRIPE_URL=" + c.stripe.URL +
+			" WIDGETD_OUTBOUND_ALLOW=" + loopbackRange + " exec " + builtProgram(t) + ` "$@"`})
+		if rows := o.objects("payment", "list", "-account", "Bistro Ltd"); len(rows) != 1 || rows[0]["provider"] != providerStripe || rows[0]["state"] != "in_use" {
+			t.Errorf("%s\npayment list: %v", block, rows)
+		}
+	}
+}
+
 // constantTexts returns every constant string of the program.
 func constantTexts(t *testing.T) (all []string) {
 	src := source(t)

@@ -185,9 +185,10 @@ func (o *order) paidWith(paymentID *string) bool {
 }
 
 // refundOrder gives money of an order of an owner back: of one that is paid, or money that was captured
-// but pays nothing, as the order is dead or was paid otherwise, whose attempt is in review. At a provider that is done later (refundPending);
-// what was paid outside counts as given back at once. Errors: errOrder, order_state, refund_too_large,
-// refund_limit_reached, a refusal that names the lines that are wrong.
+// but pays nothing, as the order is dead or was paid otherwise, whose attempt is in review. At a
+// provider that is done later (refundPending); what was paid outside counts as given back at once. Errors:
+// errOrder, order_state, refund_too_large, refund_limit_reached, a refusal that names the lines that are
+// wrong.
 func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order, *refund, error) {
 	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)

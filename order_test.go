@@ -354,6 +354,7 @@ func TestOrder_ofAnotherAccountIsAsIfItWereNotThere(t *testing.T) {
 }
 
 func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	o := s.addOrder(nil)
@@ -361,13 +362,17 @@ func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {
 		SELECT printf('ord_%026d', n.i), account_id, state, currency, lines, ordered_total, total, vat, return_url, page_key, expires_at, created_at FROM n, orders WHERE id = ?`, o.ID)
 	s.post("/orders", orderBody(), s.seller()).is(200)
 	s.post("/orders", orderBody(), s.seller()).is(409, "order_limit_reached")
-	s.post("/orders/"+o.ID+"/cancel", "", s.seller()).is(200)
+	s.post("/orders/"+o.ID+"/paid", `{"method":"cash"}`, s.seller()).is(200)
 	s.post("/orders", orderBody(), s.seller()).is(200)
+	s.do("DELETE", "/orders/"+o.ID+"/paid", "", s.seller()).is(409, "order_limit_reached")
+	s.sql(`UPDATE orders SET state = 'cancelled' WHERE id = 'ord_00000000000000000000000001'`)
+	s.do("DELETE", "/orders/"+o.ID+"/paid", "", s.seller()).is(200)
 }
 
 // TestOrder_goesFromStateToStateAsItMay tries every call in every state. A call that is not named for a
 // state must be refused and change nothing.
 func TestOrder_goesFromStateToStateAsItMay(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	auth := s.seller()
@@ -491,7 +496,11 @@ func TestRefund_allTogetherGiveBackExactlyTheOrder(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	random := rand.New(rand.NewPCG(15, 1))
-	for range 25 {
+	rounds := 25
+	if underRace() {
+		rounds = 5
+	}
+	for range rounds {
 		s.change(func(t *tx) error { return refundAtRandom(s, t, random) })
 	}
 }
@@ -913,6 +922,22 @@ func TestOrder_expiresInTimeAndItsGuestIsErased(t *testing.T) {
 	})
 }
 
+func TestOrder_guestIsErasedWhereNoProviderIsAsked(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.noPayments = true })
+	kept, ended := s.addOrder(nil), s.orderIn(orderPaid)
+	if n := s.count(`SELECT count(*) FROM order_customers`); n != 2 {
+		t.Fatalf("%d guests", n)
+	}
+	s.sql(`UPDATE order_customers SET erase_at = '2026-01-01T00:00:00Z' WHERE order_id = ?`, ended.ID)
+	for _, c := range s.server.chores {
+		s.check(c.run(t.Context()))
+	}
+	if n := s.count(`SELECT count(*) FROM order_customers WHERE order_id = ?`, kept.ID); n != 1 || s.count(`SELECT count(*) FROM order_customers`) != 1 {
+		t.Error("not just the guest whose time is over is erased")
+	}
+}
+
 func TestAccount_settingsAreChangedOverHTTP(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -986,17 +1011,11 @@ func TestQuery_aboutOrdersReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 // orderStory is an operator's evening with orders.
 func orderStory(t *testing.T, o *operator) {
 	var orders []*order
-	account := ""
+	account := o.account
 	o.change(func(tx *tx) (err error) {
-		if account, err = createAccount(tx, "Roma", false, anActor); err != nil {
-			return err
-		}
-		if err := tx.addOrigin(account, "https://roma.example"); err != nil {
-			return err
-		}
 		for _, state := range []string{orderOpen, orderAuthorized, orderAuthorized, orderPaid} {
 			made := anOrder(account)
-			made.ReturnURL = "https://roma.example/thanks"
+			made.ReturnURL = siteOrigin + "/thanks"
 			made.Reference = ptr("R-" + fmt.Sprint(len(orders)))
 			if _, err := createOrder(tx, made, guest{}, minOrderLife, anActor); err != nil {
 				return err
@@ -1035,6 +1054,14 @@ func orderStory(t *testing.T, o *operator) {
 	}
 	o.fails("Refund an amount instead: at most 2892 (28.92 CHF).", "order", "refund", orders[3].ID, "-amount", "99")
 	o.must(t, "the service asks about 1 payment: 'widgetd order show "+orders[3].ID+"' shows what it found\n", "order", "settle", orders[3].ID)
+	if rows := o.objects("payments", "export", "-account", account); len(rows) != 1 ||
+		rows[0]["order_id"] != orders[3].ID || rows[0]["captured"] != 5900.0 {
+		t.Errorf("exported %v", rows)
+	}
+	if sheet := o.do("payments", "export", "-csv", "-account", account); strings.Count(sheet, "\n") != 2 ||
+		!strings.Contains(sheet, ",R-3,"+account+",stripe,captured,CHF,59.00,0.00,") {
+		t.Errorf("sheet\n%s", sheet)
+	}
 	if a := o.object("account", "set", account, "-zone", "Europe/Zurich", "-cut-off", "05:00", "-legal-name", "Trattoria Roma GmbH", "-address", "a\nb",
 		"-vat-number", "CHE-1", "-capture-on", "handover", "-accept-within", "45"); a["zone"] != "Europe/Zurich" || a["accept_within"] != 45.0 || a["address"] != "a\nb" {
 		t.Errorf("account %v", a)
@@ -1063,5 +1090,19 @@ func (o *operator) must(t *testing.T, want string, args ...string) {
 	t.Helper()
 	if out := o.do(args...); out != want {
 		t.Errorf("%q prints %q, want %q", args, out, want)
+	}
+}
+
+func TestRefund_unitsOfALineCostTogetherWhatTheLineDoes(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := s.seller()
+	id := s.post("/orders", orderBody("lines", `[{"name":"x","quantity":3,"unit_amount":50,"vat_rate":0}]`, "discount", "50", "delivery", "", "tip", ""), auth).is(200).text("id")
+	s.post("/orders/"+id+"/paid", `{"method":"cash"}`, auth).is(200)
+	for _, amount := range []string{"33", "34", "33"} {
+		s.post("/orders/"+id+"/refunds", `{"lines":[{"line":0,"quantity":1}]}`, auth).is(200).holds("amount=" + amount)
+	}
+	if row := s.row(id); row.State != orderRefunded || row.Lines[0].Refunded != 3 {
+		t.Errorf("stored %+v", row)
 	}
 }

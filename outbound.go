@@ -46,7 +46,7 @@ const (
 	outboundIdle        = 30 * time.Second // after which a connection that nobody uses is closed
 	maxOutboundIdle     = 64               // such connections with TLS, and as many without
 	maxOutboundURL      = 2048             // characters
-	maxOutboundBody     = 64 << 10         // bytes of an answer that are read
+	maxOutboundBody     = 64 << 10         // bytes of an answer that are read, unless a request wants more
 	maxOutboundHeader   = 32 << 10         // bytes
 	maxHostName         = 253              // characters (RFC 1035, section 3.1, without the lengths)
 	maxHostLabel        = 63
@@ -70,13 +70,14 @@ type outboundRequest struct {
 	method, url string
 	header      http.Header // User-Agent is added where there is none
 	body        []byte
+	largest     int64 // bytes of the answer's body that are read; 0: maxOutboundBody
 }
 
 // An outboundAnswer is what came back.
 type outboundAnswer struct {
 	status int
 	header http.Header
-	body   []byte // at most maxOutboundBody bytes, as they were sent: compressed ones stay so
+	body   []byte // at most outboundRequest.largest bytes, as they were sent: compressed ones stay so
 	inner  bool   // it came from an address that only -outbound-allow admits, so its body must not be shown
 }
 
@@ -198,13 +199,14 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 		return nil, &outboundError{outboundMalformed, errors.New("it switches to another protocol")}
 	}
 	answer.status, answer.header = resp.StatusCode, resp.Header
-	answer.body, err = io.ReadAll(io.LimitReader(resp.Body, maxOutboundBody+1))
+	largest := cmp.Or(q.largest, maxOutboundBody)
+	answer.body, err = io.ReadAll(io.LimitReader(resp.Body, largest+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(answer.body) > maxOutboundBody {
-		answer.body = answer.body[:maxOutboundBody]
-		return answer, &outboundError{outboundTooLarge, fmt.Errorf("the body has more than %d bytes", maxOutboundBody)}
+	if int64(len(answer.body)) > largest {
+		answer.body = answer.body[:largest]
+		return answer, &outboundError{outboundTooLarge, fmt.Errorf("the body has more than %d bytes", largest)}
 	}
 	return answer, nil
 }

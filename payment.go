@@ -53,7 +53,8 @@ const (
 
 // Why an attempt is in review, or has failed.
 const (
-	reasonAmountDiffers  = "amount_differs"    // the provider asks the guest for another amount or currency
+	reasonAmountDiffers  = "amount_differs"    // the provider asks the guest for another amount
+	reasonOtherCurrency  = "currency_differs"  // the provider asks the guest for another currency
 	reasonDeadOrder      = "order_is_dead"     // money was captured for an order that was cancelled or had expired
 	reasonCaptureDiffers = "capture_differs"   // another amount was captured than the order's total
 	reasonRefused        = "operation_refused" // the provider refuses what is to be done
@@ -119,7 +120,7 @@ type connectionSecrets struct {
 	ClientSecret    string `json:"client_secret,omitempty"`    // Vipps
 	SubscriptionKey string `json:"subscription_key,omitempty"` // Vipps
 	MerchantSerial  string `json:"merchant_serial,omitempty"`  // Vipps
-	WebhookSecret   string `json:"webhook_secret,omitempty"`   // as the provider answered when the webhook was registered
+	WebhookSecret   string `json:"webhook_secret,omitempty"`   // the provider chose it
 }
 
 // An openConnection is a connection with its secrets, as the clients of providers need it.

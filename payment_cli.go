@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 )
 
 // The options of these commands.
@@ -44,6 +45,29 @@ var paymentCommands = []command{
 		optStripeURL,
 		optVippsURL,
 	}, 1, paymentDisconnect},
+	{"payments export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
+		"one JSON object a line, or CSV",
+		[]option{optCSV, optAccount.says("print only payments of this account")}, 0, paymentsExport},
+}
+
+// paymentsExport prints the attempts by which money was captured, newest first.
+func paymentsExport(e *env) error {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	header := []string{"payment_id", "order_id", "reference", "account_id", "provider", "state", "currency", "captured",
+		"refunded", "intent_id", "refund_ids", "captured_at"}
+	page := func(st *store, before string) ([]exportedPayment, error) {
+		return st.exportPayments(o, before, exportPageSize)
+	}
+	return exportRows(e, header, page, func(p exportedPayment) string { return p.PaymentID },
+		func(p exportedPayment) []string {
+			return []string{p.PaymentID, p.OrderID, csvTextCell(valueOr(p.Reference, "")), p.AccountID, p.Provider,
+				p.State, p.Currency, formatAmount(p.Captured), formatAmount(p.Refunded),
+				csvTextCell(valueOr(p.IntentID, "")),
+				csvTextCell(strings.Join(p.RefundIDs, " ")), p.CapturedAt.String()}
+		})
 }
 
 // withProviders calls f with the clients of all providers.

@@ -37,6 +37,8 @@ const (
 	faultRefusedConnection providerFault = "connection refused"
 	faultResetBefore       providerFault = "reset before it acted"
 	faultResetAfter        providerFault = "reset after it acted"
+	fault400               providerFault = "400" // it refuses for good, so it is none of allProviderFaults
+	fault401               providerFault = "401" // as fault400
 	fault500               providerFault = "500"
 	fault500After          providerFault = "500 after it acted"
 	fault429               providerFault = "429"
@@ -211,6 +213,10 @@ func (s *shop) strike(name string, acted bool) *testAnswer {
 	}
 	s.faults[kind] = s.faults[kind][1:]
 	switch fault {
+	case fault400:
+		return &testAnswer{status: 400, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
+	case fault401:
+		return &testAnswer{status: 401, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
 	case fault500, fault500After:
 		return &testAnswer{status: 500, body: []byte(`{"error":{"type":"api_error"}}`)}
 	case fault429:
@@ -222,7 +228,7 @@ func (s *shop) strike(name string, acted bool) *testAnswer {
 	case faultNonsense:
 		return &testAnswer{status: 200, body: []byte(`{"id":`)}
 	case faultHuge:
-		return &testAnswer{status: 200, body: []byte(strings.Repeat(" ", maxOutboundBody+1))}
+		return &testAnswer{status: 200, body: []byte(strings.Repeat(" ", maxStripeAnswer+1))}
 	}
 	panic(http.ErrAbortHandler)
 }
@@ -532,7 +538,11 @@ func (m *providersMoney) add(session *testSession) {
 	}
 }
 
-// work runs the worker until the test's end.
-func (s *shop) work() (stop func()) {
-	return s.beside(newPaymentWorker(s.engine, time.Now).run)
+// work runs the worker until the test's end. tick is for tests that last for hours.
+func (s *shop) work(tick ...time.Duration) (stop func()) {
+	w := newPaymentWorker(s.engine, time.Now)
+	if len(tick) > 0 {
+		w.tick = tick[0]
+	}
+	return s.beside(w.run)
 }

@@ -39,7 +39,7 @@ func TestPayment_historiesAreConsistent(t *testing.T) {
 	t.Parallel()
 	first, n := 0, 200
 	if underRace() {
-		n = 20
+		n = 10
 	}
 	if wish := os.Getenv("WIDGETD_HISTORIES"); strings.HasPrefix(wish, "=") {
 		first, _ = strconv.Atoi(wish[1:])

@@ -17,16 +17,17 @@ func paymentWing(s *server, p *payments) wing {
 	a := &paymentAPI{s, p}
 	w := wing{
 		routes: []route{
-			{pattern: "POST /payments/stripe/{connection}", raw: true, free: true, run: endpoint(a.takeNotice(providerStripe))},
-			{pattern: "POST /payments/vipps/{connection}", raw: true, free: true, run: endpoint(a.takeNotice(providerVipps))},
+			{pattern: "POST /payments/stripe/{connection}", raw: true, free: true,
+				run: endpoint(a.takeNotice(providerStripe))},
+			{pattern: "POST /payments/vipps/{connection}", raw: true, free: true,
+				run: endpoint(a.takeNotice(providerVipps))},
 		},
 		metrics: paymentMetrics(s.store),
+		chores:  []chore{{fault: "customers of orders can't be erased", timeDriven: true, run: a.eraseCustomers}},
 	}
 	if !s.noPayments {
 		w.workers = append(w.workers, newPaymentWorker(p, s.steady).run, p.warnOfSealed)
-		w.chores = append(w.chores,
-			chore{fault: "orders can't expire", timeDriven: true, run: a.expireOrders},
-			chore{fault: "customers of orders can't be erased", timeDriven: true, run: a.eraseCustomers})
+		w.chores = append(w.chores, chore{fault: "orders can't expire", timeDriven: true, run: a.expireOrders})
 	}
 	return w
 }

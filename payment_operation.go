@@ -23,20 +23,13 @@ const (
 	faultConnected = "the secrets of a payment connection can't be read: connect it again"
 )
 
-// The problem codes of beginning an attempt. Guests see them as pages, so the interface has them not.
+// Why an attempt can't be begun. Guests see it as a page, so the interface has these codes not.
 var (
-	attemptProblems problemTable
-
-	codeNotPayable = attemptProblems.add(409, "order_not_payable", "Not payable",
-		"The order can't be paid any more.")
-	codeMethodUnavailable = attemptProblems.add(409, "method_unavailable", "Not available",
-		"The order can't be paid in this way.")
-	codeAttemptLimit = attemptProblems.add(409, "attempt_limit_reached", "Too many attempts",
-		"There were 20 attempts to pay this order.")
-	codeAttemptClosing = attemptProblems.add(409, "attempt_closing", "Another attempt is being closed",
-		"An earlier attempt to pay is being closed. Try again in a moment.")
-	codeProviderDown = attemptProblems.add(503, "provider_unavailable", "Provider unavailable",
-		"The payment provider can't be reached at the moment. Try again in a moment.")
+	codeNotPayable        = &problemCode{name: "order_not_payable", status: 409}
+	codeMethodUnavailable = &problemCode{name: "method_unavailable", status: 409}
+	codeAttemptLimit      = &problemCode{name: "attempt_limit_reached", status: 409}
+	codeAttemptClosing    = &problemCode{name: "attempt_closing", status: 409}
+	codeProviderDown      = &problemCode{name: "provider_unavailable", status: 503}
 
 	errNotPayable   = &refusal{code: codeNotPayable}
 	errMethod       = &refusal{code: codeMethodUnavailable}
@@ -243,11 +236,15 @@ func (p *payments) lookFailed(ctx context.Context, conn *openConnection, pay *pa
 
 // denied notes that the provider refuses a connection's keys, and has the attempt looked at later.
 func (p *payments) denied(conn *openConnection, pay *payment) error {
-	err := p.store.update(context.Background(), func(t *tx) error {
+	return errors.Join(p.noteDenied(conn), p.postpone(pay, deniedDelay))
+}
+
+// noteDenied notes that the provider refuses a connection's keys.
+func (p *payments) noteDenied(conn *openConnection) error {
+	return p.store.update(context.Background(), func(t *tx) error {
 		t.invalidate()
 		return setConnectionRefused(t, conn.paymentConnection, true)
 	})
-	return errors.Join(err, p.postpone(pay, deniedDelay))
 }
 
 // postpone has an attempt settled later, unless it has changed since pay was read.
@@ -314,7 +311,14 @@ func (p *payments) send(
 	if result.outcome == sendUnknown && ctx.Err() != nil {
 		return false, ctx.Err() // it is due, and sent again then
 	}
-	if result.outcome == sendDenied {
+	switch {
+	case result.outcome == sendDenied && op.Kind == opCreate:
+		// No guest was ever sent to it, so nobody can pay it. The order is not to wait for right keys.
+		if err := p.noteDenied(conn); err != nil {
+			return false, err
+		}
+		result.outcome = sendRefused
+	case result.outcome == sendDenied:
 		return false, p.denied(conn, pay)
 	}
 	return p.finish(pay, conn, op, result)
@@ -518,6 +522,9 @@ func (p *payments) begin(ctx context.Context, orderID, method, returnURL string)
 		if err := t.openAccount(o.AccountID); err != nil || o.State != orderOpen || !t.exact.Before(o.ExpiresAt.Time) {
 			return errNotPayable
 		}
+		if p.off {
+			return errMethod
+		}
 		if begun.payment, err = t.livePayment(o.ID); err != nil {
 			return err
 		}
@@ -564,9 +571,6 @@ func (p *payments) closeForMethod(t *tx, o *order, begun *begunAttempt) error {
 func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *begunAttempt) error {
 	if o.Attempts >= maxAttempts {
 		return errAttemptLimit
-	}
-	if p.off {
-		return errMethod
 	}
 	conns, err := t.usedConnections(o.AccountID)
 	if err != nil {

@@ -112,11 +112,21 @@ func (s *settlement) takeOver() {
 	p.URL = nilIfEmpty(r.url)
 }
 
+// unknownFor is how long after it was begun an attempt that a provider has confirmed, and does not find now,
+// is looked for: the guest may be paying it.
+const unknownFor = 30 * time.Minute
+
 // unknown decides about an attempt that the provider does not know. One that has ended may never have
 // come to be there.
 func (s *settlement) unknown() error {
-	switch s.payment.State {
-	case paymentCreated, paymentPending:
+	p := s.payment
+	switch p.State {
+	case paymentPending:
+		if s.exact.Sub(p.CreatedAt.Time) < unknownFor {
+			return nil
+		}
+		return s.end(paymentFailed, reasonUnknown)
+	case paymentCreated:
 		return s.end(paymentFailed, reasonUnknown)
 	case paymentFailed, paymentCancelled, paymentExpired:
 		return nil
@@ -124,9 +134,22 @@ func (s *settlement) unknown() error {
 	return s.review(reasonUnknown)
 }
 
-// sameMoney reports whether the guest is asked for what the order costs.
-func (s *settlement) sameMoney() bool {
-	return s.report.amount == s.payment.Amount && s.report.currency == s.payment.Currency
+// checkMoney marks the attempt for review if the guest is asked for something else than the order costs.
+func (s *settlement) checkMoney() error {
+	switch {
+	case s.report.currency != s.payment.Currency:
+		return s.review(reasonOtherCurrency)
+	case s.report.amount != s.payment.Amount:
+		return s.review(reasonAmountDiffers)
+	}
+	return nil
+}
+
+// asksOther reports whether the attempt, which is in review, asks the guest for something else than the order
+// costs.
+func (p *payment) asksOther() bool {
+	reason := valueOr(p.Reason, "")
+	return reason == reasonAmountDiffers || reason == reasonOtherCurrency
 }
 
 // decideOpen decides about an attempt that the guest can still pay.
@@ -134,10 +157,8 @@ func (s *settlement) decideOpen() error {
 	if s.payment.State == paymentCreated {
 		s.payment.State = paymentPending
 	}
-	if !s.sameMoney() {
-		if err := s.review(reasonAmountDiffers); err != nil {
-			return err
-		}
+	if err := s.checkMoney(); err != nil {
+		return err
 	}
 	o, p := s.order, s.payment
 	if p.State == paymentReview || !p.EndedAt.IsZero() || o.State != orderOpen || o.Closing != nil || s.closed {
@@ -152,8 +173,9 @@ func (s *settlement) decideApproved() error {
 	if !p.EndedAt.IsZero() && o.State == orderOpen && o.PaymentID != nil && *o.PaymentID == p.ID {
 		p.State, p.Reason, p.EndedAt = paymentPending, nil, stamp{} // the guest has paid all the same
 	}
-	if (p.State == paymentCreated || p.State == paymentPending) && !s.sameMoney() {
-		if err := s.review(reasonAmountDiffers); err != nil {
+	s.leaveUnknown()
+	if p.State == paymentCreated || p.State == paymentPending {
+		if err := s.checkMoney(); err != nil {
 			return err
 		}
 	}
@@ -167,6 +189,18 @@ func (s *settlement) decideApproved() error {
 		}
 	}
 	return s.decideAuthorized()
+}
+
+// leaveUnknown takes an attempt out of review that is in it only since the provider did not know it for a
+// while.
+func (s *settlement) leaveUnknown() {
+	p := s.payment
+	if p.State != paymentReview || valueOr(p.Reason, "") != reasonUnknown || valueOr(s.order.PaymentID, "") != p.ID {
+		return
+	}
+	if p.State, p.Reason = paymentAuthorized, nil; !p.CapturedAt.IsZero() {
+		p.State = paymentCaptured
+	}
 }
 
 // authorizeOrder has the order wait for the restaurant, if it waits for its money. What was to be done
@@ -242,7 +276,7 @@ func (s *settlement) decideCaptured() error {
 	if err := s.takeDisputes(); err != nil {
 		return err
 	}
-	if p.State != paymentReview || p.Refunded >= p.Captured {
+	if p.State != paymentReview || p.Refunded >= p.Captured || s.order.paidWith(&p.ID) && p.Authorized == 0 {
 		switch {
 		case p.Refunded >= p.Captured:
 			p.State = paymentRefunded
@@ -276,7 +310,7 @@ func (s *settlement) payOrder() error {
 		return err
 	}
 	switch {
-	case p.State == paymentReview:
+	case p.State == paymentReview && p.asksOther():
 		return nil
 	case o.dead():
 		return s.review(reasonDeadOrder)
@@ -517,9 +551,14 @@ func (s *settlement) save(keys *keyring, changed bool) (*paymentOperation, *prov
 	return nil, nil, nil
 }
 
-// refusedTooOften reports whether the provider has refused the next operation maxRefused times already.
+// refusedTooOften reports whether the provider has refused the next operation maxRefused times already, since
+// somebody last decided about the order.
 func (s *settlement) refusedTooOften() (bool, error) {
-	n, err := s.refusedOperations(s.payment.ID, s.next.kind)
+	decided := s.order.AcceptedAt
+	if s.order.EndedAt.After(decided.Time) {
+		decided = s.order.EndedAt
+	}
+	n, err := s.refusedOperations(s.payment.ID, s.next.kind, decided)
 	return n >= maxRefused && s.next.kind != opRefund, err
 }
 
@@ -553,7 +592,9 @@ const (
 // dueAt returns when the provider is to be asked about the attempt next; zero: not any more.
 func (s *settlement) dueAt() stamp {
 	p := s.payment
-	pending := slices.ContainsFunc(s.refunds, func(f refund) bool { return f.State == refundPending && s.ofPayment(&f) })
+	pending := slices.ContainsFunc(s.refunds, func(f refund) bool {
+		return f.State == refundPending && s.ofPayment(&f)
+	})
 	held := s.exact.Sub(p.CapturedAt.Time)
 	switch {
 	case s.next != nil, p.State == paymentCreated, p.State == paymentPending:

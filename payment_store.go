@@ -77,7 +77,8 @@ func (t *tx) setPaymentState(id, state string) error {
 // lookAt has the provider asked about an attempt as soon as possible. It also has whoever decides about
 // it at the same time decide anew. For an id that there is not it does nothing.
 func (t *tx) lookAt(paymentID string) error {
-	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE id = ?`, t.now, paymentID)
+	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE id = ?`,
+		t.now, paymentID)
 	return err
 }
 
@@ -98,13 +99,20 @@ func (t *tx) lookAtIntent(connectionID, intentID string) error {
 // A duePayment is an attempt whose provider is to be asked.
 type duePayment struct {
 	id, connectionID string
-	polls            int // looks without news; 0: somebody wants it to be looked at, or it is new
+	live             bool // the connection is no test
+	polls            int  // looks without news; 0: somebody wants it to be looked at, or it is new
 }
 
-// duePayments returns up to limit attempts that are due at now, the longest due first.
+// duePayments returns attempts that are due at now, the longest due first: up to limit of those that are due for
+// longest, and as many of those that came to be due last, so that whoever has many, which take long, does not
+// keep what others ask for from being seen.
 func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
-	return collect(q, `SELECT id, connection_id, polls FROM payments WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
-		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID, &d.polls} })
+	return collect(q, `SELECT p.id, p.connection_id, c.live, p.polls
+		FROM (SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2)
+			UNION SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1 ORDER BY due_at DESC LIMIT ?2)) d
+		CROSS JOIN payments p ON p.id = d.id CROSS JOIN payment_connections c ON c.id = p.connection_id
+		ORDER BY p.due_at`,
+		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID, &d.live, &d.polls} })
 }
 
 // postpone has the provider asked about an attempt at a later time, unless it has another revision than
@@ -158,10 +166,11 @@ func (t *tx) saveOperation(op *paymentOperation) error {
 	return err
 }
 
-// refusedOperations counts the operations of an attempt and kind that the provider has refused.
-func (q *queries) refusedOperations(paymentID, kind string) (n int, err error) {
-	err = q.one(`SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ? AND state = 'refused'`,
-		[]any{paymentID, kind}, &n)
+// refusedOperations counts the operations of an attempt and kind, made at a time or later, that the provider
+// has refused. Those that it has failed to answer, so that their keys can't be used again, are not counted.
+func (q *queries) refusedOperations(paymentID, kind string, since stamp) (n int, err error) {
+	err = q.one(`SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ? AND state = 'refused'
+		AND status < 500 AND created_at >= coalesce(?, '')`, []any{paymentID, kind, since}, &n)
 	return n, err
 }
 
@@ -298,39 +307,33 @@ func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, 
 		})
 }
 
-// An exportedPayment is one movement of money, for reconciling what a provider pays out.
+// An exportedPayment is an attempt by which money was captured, for reconciling what a provider pays out.
 type exportedPayment struct {
-	PaymentID  string  `json:"payment_id"`
-	OrderID    string  `json:"order_id"`
-	Reference  *string `json:"reference"`
-	AccountID  string  `json:"account_id"`
-	Provider   string  `json:"provider"`
-	State      string  `json:"state"`
-	Currency   string  `json:"currency"`
-	Amount     int64   `json:"amount"`
-	Captured   int64   `json:"captured"`
-	Refunded   int64   `json:"refunded"`
-	SessionID  *string `json:"session_id"`
-	IntentID   *string `json:"intent_id"`
-	CapturedAt stamp   `json:"captured_at"`
-	CreatedAt  stamp   `json:"created_at"`
+	PaymentID  string   `json:"payment_id"`
+	OrderID    string   `json:"order_id"`
+	Reference  *string  `json:"reference"`
+	AccountID  string   `json:"account_id"`
+	Provider   string   `json:"provider"`
+	State      string   `json:"state"`
+	Currency   string   `json:"currency"`
+	Captured   int64    `json:"captured"`
+	Refunded   int64    `json:"refunded"`
+	IntentID   *string  `json:"intent_id"`  // Stripe's PaymentIntent, Vipps' pspReference
+	RefundIDs  codeList `json:"refund_ids"` // the provider's, of refunds that did not fail
+	CapturedAt stamp    `json:"captured_at"`
 }
 
-// exportPayments returns up to limit attempts of an owner with captured money, older than the id before
-// ("" for the newest), newest first.
-func (q *queries) exportPayments(o owner, before string, limit int) (p listPage[exportedPayment], err error) {
-	list := listQuery{
-		columns: `SELECT p.id, p.order_id, o.reference, p.account_id, p.provider, p.state, p.currency, p.amount,
-			p.captured, p.refunded, p.session_id, p.intent_id, p.captured_at, p.created_at
-			FROM payments p JOIN orders o ON o.id = p.order_id`,
-		table: `payments p`,
-		key:   `p.id`,
-	}
-	list.scope(o.narrow(``, `p.account_id`))
-	list.filter(` AND p.captured > 0`)
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, func(e *exportedPayment) []any {
+// exportPayments returns up to limit attempts of an owner by which money was captured, newest first,
+// starting after the id before ("" for the newest). It is for commands: how many others it reads is not
+// bounded.
+func (q *queries) exportPayments(o owner, before string, limit int) ([]exportedPayment, error) {
+	query, args := o.narrow(`SELECT p.id, p.order_id, o.reference, p.account_id, p.provider, p.state, p.currency,
+		p.captured, p.refunded, p.intent_id, (SELECT json_group_array(f.provider_id) FROM refunds f
+			WHERE f.payment_id = p.id AND f.provider_id IS NOT NULL AND f.state <> 'failed'), p.captured_at
+		FROM payments p JOIN orders o ON o.id = p.order_id WHERE p.id < ? AND p.captured > 0`, `p.account_id`,
+		cmp.Or(before, lastID))
+	return collect(q, query+` ORDER BY p.id DESC LIMIT ?`, append(args, limit), func(e *exportedPayment) []any {
 		return []any{&e.PaymentID, &e.OrderID, &e.Reference, &e.AccountID, &e.Provider, &e.State, &e.Currency,
-			&e.Amount, &e.Captured, &e.Refunded, &e.SessionID, &e.IntentID, &e.CapturedAt, &e.CreatedAt}
-	}, func(e exportedPayment) string { return e.PaymentID })
-	return p, err
+			&e.Captured, &e.Refunded, &e.IntentID, &e.RefundIDs, &e.CapturedAt}
+	})
 }

@@ -88,11 +88,11 @@ func TestPayment_forAnOrderThatWasCancelledIsReleased(t *testing.T) {
 
 func TestPayment_ofAnotherAmountOrCurrencyIsInReviewAndNotCaptured(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*testSession){
-		"amount":   func(x *testSession) { x.amount = 1 },
-		"currency": func(x *testSession) { x.currency = "usd" },
+	for reason, change := range map[string]func(*testSession){
+		reasonAmountDiffers: func(x *testSession) { x.amount = 1 },
+		reasonOtherCurrency: func(x *testSession) { x.currency = "usd" },
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
 			inShop(t, func(s *shop) {
 				o := s.place()
@@ -104,7 +104,7 @@ func TestPayment_ofAnotherAmountOrCurrencyIsInReviewAndNotCaptured(t *testing.T)
 				p = s.settle(p)
 				s.states(o.ID, orderOpen, paymentReview)
 				s.once(o.ID, eventOrderReview)
-				if valueOr(p.Reason, "") != reasonAmountDiffers || s.intent(p).received != 0 {
+				if valueOr(p.Reason, "") != reason || s.intent(p).received != 0 {
 					t.Errorf("in review for %q, %d captured", valueOr(p.Reason, ""), s.intent(p).received)
 				}
 				trouble, err := s.store.troubledPayments(newStamp(time.Now()), 10)
@@ -112,9 +112,15 @@ func TestPayment_ofAnotherAmountOrCurrencyIsInReviewAndNotCaptured(t *testing.T)
 				if len(trouble) != 1 || trouble[0].orderID != o.ID {
 					t.Errorf("status tells of %+v", trouble)
 				}
-				s.work()
+				s.work(10 * time.Second)
 				time.Sleep(2 * time.Hour)
 				s.states(o.ID, orderOpen, paymentReview)
+				if err := s.store.update(s.t.Context(), func(t *tx) error {
+					_, err := acceptOrder(t, anyAccount, o.ID, nil, actorCommand)
+					return err
+				}); err == nil {
+					t.Error("it can be accepted")
+				}
 				s.decide(cancelOrder, o.ID)
 				s.await(o.ID, orderCancelled, paymentCancelled)
 				if s.intent(p).status != "canceled" {
@@ -288,7 +294,7 @@ func TestDispute_openedAndLost(t *testing.T) {
 func TestOrder_thatNobodyAcceptsIsReleased(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
-		s.work()
+		s.work(5 * time.Second)
 		chore := s.chore("orders can't expire")
 		o := s.place()
 		p := s.begin(o.ID)
@@ -371,7 +377,7 @@ func TestPayment_whoseAuthorizationEndsWarnsAndLapses(t *testing.T) {
 		o, p := s.authorized()
 		s.sql(`INSERT INTO account_settings (account_id, capture_on) VALUES (?, 'handover')`, s.account)
 		s.accept(o.ID)
-		s.work()
+		s.work(time.Minute)
 		time.Sleep(testAuthorization - endingNotice - 2*time.Hour)
 		if n := s.events(o.ID)[eventOrderEnding]; n != 0 {
 			t.Error("it warns too early")
@@ -447,7 +453,7 @@ func TestPayment_ofAConnectionWhoseKeysAreRefused(t *testing.T) {
 			return nil
 		}
 		s.accept(o.ID)
-		s.work()
+		s.work(10 * time.Second)
 		time.Sleep(time.Hour)
 		s.states(o.ID, orderAccepted, paymentAuthorized)
 		conn, err := s.store.paymentConnection(anyAccount, s.connection)

@@ -26,12 +26,13 @@ const (
 	// one that stripe-mock 0.203.0 describes, which the tests compare all requests with.
 	stripeVersion = "2026-08-26.dahlia"
 
+	maxStripeAnswer = 1 << 20    // bytes; disputes come with their evidence
 	maxStripeID     = 255        // characters, as Stripe says
 	maxStripeAmount = 99_999_999 // of a charge: eight digits
 
 	// A session lives for 30 minutes to 24 hours from when Stripe makes it, which is a little later than
-	// its attempt.
-	minStripeSession = 31 * time.Minute
+	// its attempt, and later still when it did not answer at first.
+	minStripeSession = 40 * time.Minute
 	maxStripeSession = 24 * time.Hour
 
 	stripeTolerance     = 300 // seconds that a webhook may be old, or early
@@ -169,7 +170,8 @@ func (s *stripeProvider) request(ctx context.Context, c *openConnection, key str
 	if key != "" {
 		header.Set("Idempotency-Key", key)
 	}
-	return s.outbound.do(ctx, outboundRequest{call.Method, s.base + call.Path, header, []byte(call.Body)})
+	return s.outbound.do(ctx, outboundRequest{call.Method, s.base + call.Path, header, []byte(call.Body),
+		maxStripeAnswer})
 }
 
 // A stripeObject is what the answers to operations have in common.

@@ -76,7 +76,7 @@ func TestStripe_sessionLivesAsLongAsStripeLetsIt(t *testing.T) {
 	s := newStripeProvider(nil, stripeBase)
 	made := newStamp(time.Unix(1_700_000_000, 0))
 	for ends, want := range map[time.Duration]time.Duration{
-		-time.Hour: 31 * time.Minute, 30 * time.Minute: 31 * time.Minute, 32 * time.Minute: 32 * time.Minute,
+		-time.Hour: 40 * time.Minute, 30 * time.Minute: 40 * time.Minute, 42 * time.Minute: 42 * time.Minute,
 		24 * time.Hour: 24 * time.Hour, 25 * time.Hour: 24 * time.Hour,
 	} {
 		o, p := &order{ExpiresAt: made.after(ends)}, &payment{CreatedAt: made}
@@ -188,8 +188,8 @@ func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
 		"an answer, replayed":         {opCreate, 200, session, "Idempotent-Replayed: true", sendResult{outcome: sendDone, status: 200, sessionID: "cs_1", url: "https://checkout.stripe.com/c/1"}},
 		"a revoked key":               {opCreate, 401, fails("invalid_request_error", "api_key_expired"), "", sendResult{outcome: sendDenied, status: 401, reason: "api_key_expired"}},
 		"a permission":                {opCreate, 403, fails("invalid_request_error", "more_permissions_required"), "", sendResult{outcome: sendDenied, status: 403, reason: "more_permissions_required"}},
-		"a huge body":                 {opCreate, 200, session + strings.Repeat(" ", maxOutboundBody), "", unknown(200, outboundTooLarge)},
-		"a huge refusal":              {opCreate, 400, strings.Repeat(" ", maxOutboundBody+1), "", unknown(400, outboundTooLarge)},
+		"a huge body":                 {opCreate, 200, session + strings.Repeat(" ", maxStripeAnswer), "", unknown(200, outboundTooLarge)},
+		"a huge refusal":              {opCreate, 400, strings.Repeat(" ", maxStripeAnswer+1), "", unknown(400, outboundTooLarge)},
 		"no answer":                   {opCreate, 0, "", "", unknown(0, outboundNoConnect)},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -143,7 +143,7 @@ func (v *vippsProvider) send(
 	if call.ContentType != "" {
 		header.Set("Content-Type", call.ContentType)
 	}
-	answer, err := v.ask(ctx, c, outboundRequest{call.Method, v.base + call.Path, header, []byte(call.Body)})
+	answer, err := v.ask(ctx, c, outboundRequest{call.Method, v.base + call.Path, header, []byte(call.Body), 0})
 	if err != nil {
 		return v.notSent(answer, err)
 	}
@@ -340,7 +340,7 @@ func (v *vippsProvider) fetchToken(ctx context.Context, c *openConnection) (stri
 	}
 	c.vippsHeaders(header)
 	asked := v.now()
-	answer, err := v.out.do(ctx, outboundRequest{http.MethodPost, v.base + "/accesstoken/get", header, nil})
+	answer, err := v.out.do(ctx, outboundRequest{http.MethodPost, v.base + "/accesstoken/get", header, nil, 0})
 	if err != nil {
 		return "", time.Time{}, err
 	}

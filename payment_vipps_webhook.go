@@ -86,7 +86,7 @@ func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookU
 	v.drop(c.ID, nil)
 	body := vippsBody(map[string]any{"url": webhookURL, "events": vippsEvents})
 	answer, err := v.ask(ctx, c, outboundRequest{http.MethodPost, v.base + vippsWebhooks,
-		http.Header{"Content-Type": {"application/json"}}, []byte(body)})
+		http.Header{"Content-Type": {"application/json"}}, []byte(body), 0})
 	if err == nil {
 		if failed := v.failure(answer); failed != nil {
 			err = failed

@@ -14,8 +14,10 @@ import (
 const (
 	maxSettling           = 32  // attempts that the worker settles at once
 	maxSettlingConnection = 8   // of one connection
-	settleRate            = 900 // a minute and connection; Stripe takes 25 requests a second with test keys
-	dueAtOnce             = 256 // attempts that one look for those that are due reads
+	settleRate            = 20  // a second and connection, of one to three requests each; Stripe takes 100
+	settleRateOfTests     = 10  // with test keys, of which Stripe takes 25
+	settleBurst           = 10  // at once, after a pause
+	dueAtOnce             = 256 // see duePayments
 	paymentTick           = 250 * time.Millisecond
 	settleLimit           = time.Minute // of one call of settle by the worker
 	faultPaymentsRead     = "payments can't be read"
@@ -26,7 +28,8 @@ const (
 type paymentWorker struct {
 	*payments
 	steady   func() time.Time // a clock that is never set
-	rates    *limiter         // settlements by connection
+	tick     time.Duration    // between two looks for what has become due
+	paces    map[string]pace  // by connection
 	running  map[string]bool  // attempts that are being settled
 	perConn  map[string]int   // of running, by connection
 	finished chan duePayment
@@ -35,14 +38,14 @@ type paymentWorker struct {
 
 // newPaymentWorker makes the worker of payments.
 func newPaymentWorker(p *payments, steady func() time.Time) *paymentWorker {
-	return &paymentWorker{payments: p, steady: steady, rates: newLimiter(1000), running: map[string]bool{},
-		perConn: map[string]int{}, finished: make(chan duePayment, maxSettling)}
+	return &paymentWorker{payments: p, steady: steady, tick: paymentTick, paces: map[string]pace{},
+		running: map[string]bool{}, perConn: map[string]int{}, finished: make(chan duePayment, maxSettling)}
 }
 
 // run settles attempts until ctx ends. Then it breaks off what is under way, which the next start goes on
 // with, and returns.
 func (w *paymentWorker) run(ctx context.Context) {
-	tick := time.NewTicker(paymentTick)
+	tick := time.NewTicker(w.tick)
 	defer tick.Stop()
 	defer w.working.Wait()
 	for {
@@ -57,6 +60,31 @@ func (w *paymentWorker) run(ctx context.Context) {
 		}
 		w.startDue(ctx)
 	}
+}
+
+// A pace holds how often a connection's provider is asked, as a token bucket of settleBurst.
+type pace struct {
+	tokens float64
+	at     time.Time // by the steady clock
+}
+
+// mayAsk reports whether the provider of an attempt may be asked now, and counts that it is.
+func (w *paymentWorker) mayAsk(d duePayment) bool {
+	rate, now := float64(settleRateOfTests), w.steady()
+	if d.live {
+		rate = settleRate
+	}
+	p, known := w.paces[d.connectionID]
+	if p.tokens = min(settleBurst, p.tokens+now.Sub(p.at).Seconds()*rate); !known {
+		p.tokens = settleBurst
+	}
+	p.at = now
+	ok := p.tokens >= 1
+	if ok {
+		p.tokens--
+	}
+	w.paces[d.connectionID] = p
+	return ok
 }
 
 // forget takes an attempt that was settled off those that are running.
@@ -88,7 +116,7 @@ func (w *paymentWorker) startDue(ctx context.Context) {
 			return
 		case w.running[d.id], w.perConn[d.connectionID] >= maxSettlingConnection:
 			continue
-		case !w.rates.take(d.connectionID, settleRate, w.steady()).ok:
+		case !w.mayAsk(d):
 			continue
 		}
 		w.running[d.id] = true

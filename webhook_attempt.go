@@ -71,7 +71,7 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 	a.at = w.now()
 	header := webhookHeaders(a.webhook.secrets(w.keys(), a.at), a.event.ID, a.at, body)
 	header.Set("Content-Type", "application/json")
-	answer, err := w.outbound.do(calls, outboundRequest{http.MethodPost, a.webhook.URL, header, body})
+	answer, err := w.outbound.do(calls, outboundRequest{http.MethodPost, a.webhook.URL, header, body, 0})
 	a.took = w.steady().Sub(began)
 	var failure *outboundError
 	if errors.As(err, &failure) {

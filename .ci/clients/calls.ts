@@ -101,6 +101,82 @@ type Posted = webhooks["event"]["post"]["requestBody"]["content"]["application/j
 const posted: Posted = { id: delivery.event_id, type: delivery.type, timestamp: delivery.at, data: { account_id } };
 if (posted.type !== "webhook.test") throw new Error(JSON.stringify(posted));
 
+// Orders, which a guest pays at the test provider to which .ci/clients/run has connected the account.
+const settings = await need("updateAccount", operator.PATCH("/account", {
+  params: { query: { account_id } }, body: { zone: "Europe/Zurich", legal_name: "Example Ltd", capture_on: "handover" },
+}));
+if (settings.capture_on !== "handover") throw new Error(JSON.stringify(settings));
+await need("getAccount", operator.GET("/account", { params: { query: { account_id } } }));
+const order = async () => await need("createOrder", operator.POST("/orders", {
+  params: { query: { account_id }, header: { "Idempotency-Key": crypto.randomUUID() } },
+  body: {
+    currency: "CHF", tip: 300, discount: 100, delivery: { amount: 500, vat_rate: 810 }, reference: crypto.randomUUID(),
+    lines: [
+      { name: "Pizza Margherita", quantity: 2, unit_amount: 1650, vat_rate: 260, group: "food" },
+      { name: "Merlot", quantity: 1, unit_amount: 2400, vat_rate: 810 },
+    ],
+    customer: { name: "Ada", note: "Second floor" }, return_url: `${Origin}/thanks`, expires_in: 3600,
+  },
+}));
+// press submits a form as the guest's browser does, and returns where the answer leads.
+const press = async (url: string, fields: Record<string, string>): Promise<string> => {
+  const answer = await fetch(url, { method: "POST", body: new URLSearchParams(fields), redirect: "manual" });
+  const to = answer.headers.get("Location");
+  if (answer.status !== 303 || !to) throw new Error(`POST ${url}: ${answer.status}`);
+  return to;
+};
+// pay does what a guest does until the order is authorised, and returns its path parameters.
+const pay = async ({ id, pay_url }: { id: string; pay_url: string }) => {
+  const receipt = await press(await press(pay_url, { method: "card" }), { do: "pay" });
+  if (!(await fetch(receipt)).ok) throw new Error(receipt);
+  return { path: { id } };
+};
+// becomes waits until an order has a state.
+const becomes = async (id: string, state: components["schemas"]["Order"]["state"]) => {
+  for (let tries = 0; tries < 100; tries++) {
+    const now = await need("getOrder", operator.GET("/orders/{id}", { params: { path: { id } } }));
+    if (now.state === state) return now;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  throw new Error(`${id} is not ${state}`);
+};
+const sold = await pay(await order());
+const accepted = await need("acceptOrder", operator.POST("/orders/{id}/accept", {
+  params: sold, body: { lines: [{ line: 0, quantity: 1 }] },
+}));
+if (accepted.state !== "accepted" || accepted.total >= accepted.ordered_total) throw new Error(JSON.stringify(accepted));
+await need("captureOrder", operator.POST("/orders/{id}/capture", { params: sold, body: {} }));
+await becomes(accepted.id, "paid");
+const refund = await need("refundOrder", operator.POST("/orders/{id}/refunds", {
+  params: { ...sold, header: { "Idempotency-Key": crypto.randomUUID() } },
+  body: { lines: [{ line: 1, quantity: 1 }], reason: "corked" },
+}));
+const refunded = await becomes(accepted.id, "part_refunded");
+if (refunded.refunded !== refund.amount || refunded.refunds[0]?.state !== "succeeded") throw new Error(JSON.stringify(refunded));
+await need("rejectOrder", operator.POST("/orders/{id}/reject", { params: await pay(await order()), body: {} }));
+const outside = { path: { id: (await order()).id } };
+const inCash = await need("markOrderPaid", operator.POST("/orders/{id}/paid", { params: outside, body: { method: "cash" } }));
+if (inCash.state !== "paid" || inCash.method !== "cash") throw new Error(JSON.stringify(inCash));
+await need("undoOrderPaid", operator.DELETE("/orders/{id}/paid", { params: outside }));
+await need("cancelOrder", operator.POST("/orders/{id}/cancel", { params: outside, body: {} }));
+const orders = await need("listOrders", operator.GET("/orders", { params: { query: { account_id, state: "cancelled" } } }));
+if (!orders.data.some((o) => o.id === inCash.id)) throw new Error("the order is not listed");
+
+// What only providers can sign.
+const connection = { path: { connection: "con_01m8a5ge1k8p4z7d3v0t6m9xwc" } };
+const strangers = [
+  await anyone.POST("/payments/stripe/{connection}", { params: { ...connection, header: { "Stripe-Signature": "t=1,v1=00" } }, body: {} }),
+  await anyone.POST("/payments/vipps/{connection}", {
+    params: { ...connection, header: { Authorization: "HMAC-SHA256 SignedHeaders=x-ms-date;host;x-ms-content-sha256&Signature=AA==",
+      "X-Ms-Date": "Thu, 30 Mar 2023 08:38:32 GMT", "X-Ms-Content-Sha256": "AA==" } },
+    body: {},
+  }),
+];
+for (const { error, response } of strangers) {
+  if (error?.code !== "invalid_signature") throw new Error(JSON.stringify(error));
+  console.log(`${response.status} a webhook of a provider`);
+}
+
 await need("eraseLeads", operator.POST("/leads/erase", { body: { email: "guest@example.com" } }));
 
 await need("getHealth", anyone.GET("/widget/health"));

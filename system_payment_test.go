@@ -1,0 +1,181 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A killedShop is a service in a process of its own, connected to a test provider here, that is killed
+// at a chosen call to the provider.
+type killedShop struct {
+	*operator
+	provider *testProvider
+	web      *httptest.Server
+	process  *process
+
+	mu      sync.Mutex
+	kind    string        // of the calls to be killed at: callKind; "": none
+	acted   bool          // after the provider has acted
+	reached chan struct{} // gets a token at such a call, which then breaks off
+}
+
+func newKilledShop(t *testing.T) *killedShop {
+	s := &killedShop{operator: newOperator(t), reached: make(chan struct{}, 100)}
+	s.provider = newTestProvider(newOutbound(demoOutbound), "", time.Now)
+	s.web = httptest.NewUnstartedServer(s.provider.handler())
+	s.provider.base = "http://" + s.web.Listener.Addr().String()
+	s.provider.deliver = func(string, func() int) {} // nothing but the poller notices
+	s.provider.watch = s.watch
+	s.web.Start()
+	t.Cleanup(func() { s.web.Close(); s.provider.close() })
+	keys, err := loadKeyring(s.env["WIDGETD_KEY"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.change(func(t *tx) error {
+		conn := &openConnection{paymentConnection: &paymentConnection{ID: t.newID("con"), AccountID: s.account,
+			Provider: providerStripe, CreatedAt: t.now}}
+		conn.secrets.Key = shopSecretKey
+		if err := conn.seal(keys); err != nil {
+			return err
+		}
+		return t.addPaymentConnection(conn.paymentConnection)
+	})
+	s.serve()
+	return s
+}
+
+// watch is the provider's: at the chosen call it has the service killed, and breaks off.
+func (s *killedShop) watch(r *http.Request, acted *testAnswer) *testAnswer {
+	s.mu.Lock()
+	now := callKind(r.Method+" "+r.URL.Path) == s.kind && s.acted == (acted != nil)
+	if now {
+		s.kind = ""
+	}
+	s.mu.Unlock()
+	if now {
+		s.reached <- struct{}{}
+		<-r.Context().Done() // the service is gone
+		panic(http.ErrAbortHandler)
+	}
+	return nil
+}
+
+func (s *killedShop) serve() {
+	s.t.Helper()
+	s.process = serveProcess(s.t, s.operator, "-outbound-allow", "127.0.0.0/8", "-stripe-url", s.provider.base)
+}
+
+// killAt has the service killed at the next call of a kind, runs act, which leads to that call, and
+// starts the service again.
+func (s *killedShop) killAt(kind string, acted bool, act func()) {
+	s.t.Helper()
+	s.mu.Lock()
+	s.kind, s.acted = kind, acted
+	s.mu.Unlock()
+	act()
+	select {
+	case <-s.reached:
+	case <-time.After(time.Minute):
+		s.t.Fatalf("the provider was not asked to %s for a minute", kind)
+	}
+	s.process.stop(os.Kill)
+	s.serve()
+}
+
+// pay presses the button of the pay page, and returns the address of the provider's page; "" without an
+// answer.
+func (s *killedShop) pay(order, key string) string {
+	s.t.Helper()
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := client.PostForm(s.process.base+"/pay/"+order+"?k="+key, url.Values{"method": {methodCard}})
+	if err != nil {
+		return ""
+	}
+	res.Body.Close()
+	return res.Header.Get("Location")
+}
+
+// await waits until an order and its payment have these states.
+func (s *killedShop) await(order, state, payment string) map[string]any {
+	s.t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		o := s.object("order", "show", order)
+		p, _ := o["payment"].(map[string]any)
+		if o["state"] == state && p["state"] == payment {
+			return o
+		}
+		if time.Now().After(end) {
+			s.t.Fatalf("the order is %v, its payment %v; want %s and %s\n%s", o["state"], p["state"], state, payment,
+				s.process.log.String())
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+func TestPayment_killedAtEachCallGoesOnAfterTheRestart(t *testing.T) {
+	t.Parallel()
+	s := newKilledShop(t)
+	for _, acted := range []bool{false, true} {
+		var id, key string
+		s.change(func(t *tx) (err error) {
+			o := &order{AccountID: s.account, Currency: "CHF", ReturnURL: siteOrigin + "/thanks",
+				Lines: []orderLine{{Name: "Pizza", Quantity: 2, UnitAmount: 1850, VATRate: 260}}}
+			key, err = createOrder(t, o, guest{}, minOrderLife, actorCommand)
+			id = o.ID
+			return err
+		})
+		s.told.hear(key)
+		before := len(s.provider.sessions)
+		s.killAt(opCreate, acted, func() { go s.pay(id, key) })
+		where := ""
+		for end := time.Now().Add(time.Minute); !strings.HasPrefix(where, s.provider.base); where = s.pay(id, key) {
+			if time.Now().After(end) {
+				t.Fatalf("the guest is sent to %q\n%s", where, s.process.log.String())
+			}
+		}
+		if n := len(s.provider.sessions) - before; n != 1 {
+			t.Fatalf("%d sessions of one order", n)
+		}
+		if !s.provider.tryCard(where[strings.LastIndexByte(where, '/')+1:], true) {
+			t.Fatal("the guest can't pay")
+		}
+		s.do("order", "settle", id)
+		s.await(id, orderAuthorized, paymentAuthorized)
+		s.killAt(opCapture, acted, func() { s.do("order", "accept", id) })
+		s.await(id, orderPaid, paymentCaptured)
+		s.killAt(opRefund, acted, func() { s.do("order", "refund", id, "-amount", "10.00") })
+		s.await(id, orderPartRefunded, paymentPartRefunded)
+		s.do("order", "refund", id)
+		o := s.await(id, orderRefunded, paymentRefunded)
+		if refunds := o["refunds"].([]any); len(refunds) != 2 {
+			t.Errorf("there are %d refunds", len(refunds))
+		}
+		s.provider.mu.Lock()
+		if i := s.provider.sessions[len(s.provider.sessions)-1].intent; i.received != 3700 || len(i.refunds) != 2 {
+			t.Errorf("received %d, %d refunds", i.received, len(i.refunds))
+		}
+		s.provider.mu.Unlock()
+		for _, kind := range []eventType{eventOrderAuthorized, eventOrderAccepted, eventOrderPaid} {
+			n := 0
+			for _, e := range s.objects("events", "-type", string(kind)) {
+				if e["subject_id"] == id {
+					n++
+				}
+			}
+			if n != 1 {
+				t.Errorf("%d events %s", n, kind)
+			}
+		}
+	}
+	if err := s.process.stop(syscall.SIGTERM); err != nil {
+		t.Errorf("the stop: %v", err)
+	}
+}
