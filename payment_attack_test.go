@@ -236,3 +236,43 @@ func TestQuery_aboutPaymentsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 		}
 	})
 }
+
+func TestPayment_whoseAnswerCanNotBeWrittenIsAskedForLater(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, _ := s.authorized()
+		s.change(func(t *tx) error {
+			_, err := t.exec(`CREATE TRIGGER broken BEFORE UPDATE ON payments WHEN new.captured > 0
+				BEGIN SELECT RAISE(ABORT, 'broken'); END`)
+			return err
+		})
+		s.work()
+		s.accept(o.ID)
+		time.Sleep(time.Minute)
+		if calls := s.takeCalls(); len(calls) > 30 {
+			t.Errorf("in a minute the provider is asked %d times", len(calls))
+		}
+		s.change(func(t *tx) error { _, err := t.exec(`DROP TRIGGER broken`); return err })
+		s.await(o.ID, orderPaid, paymentCaptured)
+	})
+}
+
+func TestStripe_timesThatCanNotBeAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		s.work()
+		o, p := s.authorized()
+		intent := s.provider.session(*p.SessionID).intent
+		right := intent.captureBefore
+		intent.captureBefore = 1 << 60
+		s.check(s.engine.settle(s.t.Context(), p.ID))
+		s.states(o.ID, orderAuthorized, paymentAuthorized)
+		intent.captureBefore = right
+		s.accept(o.ID)
+		s.await(o.ID, orderPaid, paymentCaptured)
+		s.provider.createRefund("", map[string][]string{"payment_intent": {intent.id}, "amount": {"100"}})
+		intent.refunds[0].created = 1 << 60
+		s.check(s.engine.settle(s.t.Context(), p.ID))
+		s.states(o.ID, orderPaid, paymentCaptured)
+	})
+}
