@@ -124,6 +124,14 @@ func (t *tx) closeAccount(id string) error {
 	return err
 }
 
+// lookAtLivePayments has providers asked soon about the attempts of an account that may still be paid or
+// hold money. The + keeps the database from reading every attempt that the account ever had.
+func (t *tx) lookAtLivePayments(id string) error {
+	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
+		WHERE +account_id = ? AND state IN ('created', 'pending', 'authorized')`, t.now, id)
+	return err
+}
+
 // reopenAccount opens a closed account again.
 func (t *tx) reopenAccount(id string) error {
 	_, err := t.exec(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, id)
@@ -148,7 +156,7 @@ func (q *queries) holdingsOf(id string, now time.Time) (h holdings, err error) {
 		(SELECT count(*) FROM widgets WHERE account_id = ?1),
 		(SELECT count(*) FROM origins WHERE account_id = ?1),
 		(SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'),
-		(SELECT count(*) FROM payments WHERE account_id = ?1 AND state IN ('created', 'pending', 'authorized'))`,
+		(SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized'))`,
 		[]any{id, newStamp(now)}, &h.Tokens, &h.Licenses, &h.Widgets, &h.Origins, &h.Webhooks, &h.Payments)
 	return h, err
 }

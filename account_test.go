@@ -558,6 +558,9 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	if out := s.must("account", "close", tenant, "-force", "-json"); out != want+"\n" {
 		t.Errorf("closing printed %s", out)
 	}
+	if n := s.count(`SELECT count(*) FROM payments WHERE due_at IS NOT NULL AND polls = 0`); n != 1 {
+		t.Errorf("%d payments are looked at", n)
+	}
 	s.get("/leads", auth).is(401)
 	s.must("account", "reopen", tenant)
 	s.get("/leads", auth).is(200)
@@ -566,6 +569,30 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	}
 	_, err = s.command("account", "reopen", "acct_00000000000000000000000000")
 	oneLine(t, err, "not found")
+}
+
+func TestQuery_aboutTheLivePaymentsOfAnAccountReadsNoOthers(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	asked := questions(s.store.writer.queries)
+	tenant := s.addAccount("Trattoria")
+	s.change(func(t *tx) error {
+		_, err := t.holdingsOf(tenant, t.now.Time)
+		return errors.Join(err, shutAccount(t, tenant, actorCommand))
+	})
+	seen := 0
+	for _, query := range asked() {
+		for _, step := range s.plan(query) {
+			if strings.Contains(step, " payments ") {
+				if seen++; step != "SCAN payments USING INDEX payments_live" {
+					t.Errorf("%s\n%s", step, query)
+				}
+			}
+		}
+	}
+	if seen != 2 {
+		t.Errorf("%d steps read payments", seen)
+	}
 }
 
 // revocableToken issues a token with a command and returns its id.

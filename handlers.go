@@ -155,7 +155,7 @@ type server struct {
 	steady         func() time.Time // a clock that is never set, to measure time by; now may be set
 	log            *slog.Logger
 	accountBuckets *limiter // by the bucket's name and account
-	addressBuckets *limiter // by limit's name and address
+	addressBuckets *limiter // by limit's name and address, or order
 	lookups        *lookupGuard
 	outbound       *outbound
 	health         healthCheck

@@ -344,6 +344,11 @@ func mayCreate(t *tx, o *order) error {
 			return err
 		}
 	}
+	return mayOpen(t, o)
+}
+
+// mayOpen returns the refusal of one more open order of an account.
+func mayOpen(t *tx, o *order) error {
 	n, err := t.countOpenOrders(o.AccountID, maxOpenOrders)
 	if err == nil && n >= maxOpenOrders {
 		err = &refusal{code: codeOrderLimit}
@@ -469,8 +474,8 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 		}
 		return keepAccepted(t, o, actor)
 	}
-	return errOrderState(o, fmt.Sprintf("Its payment is in review (%s), and what is authorised or captured does not "+
-		"pay its total. Refund it, or cancel the order.", valueOr(p.Reason, "no reason")))
+	return errOrderState(o, fmt.Sprintf("Its payment is in review (%s), and what is authorised or captured "+
+		"does not pay its total. Refund it, or cancel the order.", valueOr(p.Reason, "no reason")))
 }
 
 // markPaid writes that an order was paid.
@@ -616,7 +621,8 @@ func (o *order) paidOutside() bool {
 }
 
 // undoPaid takes back that an order of an owner was paid outside: it is open again, for at least
-// minOrderLife. One that waits to be marked as paid does not any more. Errors: errOrder, order_state.
+// minOrderLife. One that waits to be marked as paid does not any more. Errors: errOrder, order_state,
+// order_limit_reached.
 func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 	t.invalidate()
 	o, err := t.order(by, id)
@@ -629,6 +635,9 @@ func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 	}
 	if o.State != orderPaid || !o.paidOutside() || o.Refunded > 0 {
 		return nil, errOrderState(o, "Only a payment outside can be undone, and only before anything is refunded.")
+	}
+	if err := mayOpen(t, o); err != nil {
+		return nil, err
 	}
 	method := *o.Method
 	o.State, o.Method, o.PaidAt, o.EndedAt = orderOpen, nil, stamp{}, stamp{}

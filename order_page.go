@@ -11,6 +11,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 )
@@ -53,7 +54,7 @@ func orderPageWing(s *server, p *payments) wing {
 		{pattern: "GET /pay/{order}/return", run: endpoint(a.showReturn)},
 	}
 	for i := range routes {
-		routes[i].free, routes[i].address, routes[i].page = true, "pay", refusedPage
+		routes[i].free, routes[i].page = true, refusedPage // find limits them
 	}
 	return wing{routes: routes}
 }
@@ -82,9 +83,26 @@ func (r *payRequest) read(in *input) {
 // errOrderPage answers every link that leads to no order: which part of it is wrong is not told.
 var errOrderPage = &refusal{code: codeNotFound}
 
-// find returns the order that a request names, with its account. Errors: errOrderPage if there is no such
+// find is lookUp within the limits of a minute: guests whose links are right are counted by order, so that
+// any number of them can share an address, and wrong links by address. Errors: also rate_limited.
+func (a *orderPages) find(c *call, r *pageRequest) (*order, account, error) {
+	o, owner, err := a.lookUp(r)
+	counted := a.address(c.request)
+	switch {
+	case err == nil:
+		counted = o.ID
+	case !errors.Is(err, errOrderPage):
+		return nil, account{}, err
+	}
+	if limited := a.limitAddress("pay", counted, a.anonymousRate); limited != nil {
+		return nil, account{}, limited
+	}
+	return o, owner, err
+}
+
+// lookUp returns the order that a request names, with its account. Errors: errOrderPage if there is no such
 // order, the key is another's, or the account is closed.
-func (a *orderPages) find(r *pageRequest) (*order, account, error) {
+func (a *orderPages) lookUp(r *pageRequest) (*order, account, error) {
 	o, err := a.store.order(anyAccount, r.order)
 	if err != nil && !errors.Is(err, errOrder) {
 		return nil, account{}, err
@@ -107,9 +125,18 @@ func payable(o *order, now time.Time) bool {
 	return o.State == orderOpen && !closing && now.Before(o.ExpiresAt.Time)
 }
 
+// canPay reports whether a guest may pay an order now: one whose last payment is in review might pay twice.
+func (a *orderPages) canPay(c *call, o *order) (bool, error) {
+	if !payable(o, c.now) || o.PaymentID == nil {
+		return payable(o, c.now), nil
+	}
+	last, err := a.store.payment(*o.PaymentID)
+	return err == nil && last.State != paymentReview, err
+}
+
 // showPay answers with the page that asks a guest to pay, or leads to what came of it.
 func (a *orderPages) showPay(_ context.Context, c *call, r *pageRequest) (any, error) {
-	o, owner, err := a.find(r)
+	o, owner, err := a.find(c, r)
 	if err != nil {
 		return nil, err
 	}
@@ -119,8 +146,8 @@ func (a *orderPages) showPay(_ context.Context, c *call, r *pageRequest) (any, e
 // payPage makes the page that asks to pay an order; notice, a key of pageTexts, is why an attempt could not
 // be begun; "": none was asked for. An order that can't be paid has its return page instead.
 func (a *orderPages) payPage(c *call, r *pageRequest, o *order, owner account, notice string) (any, error) {
-	if !payable(o, c.now) {
-		return seeOther(url.PathEscape(o.ID) + "/return?k=" + url.QueryEscape(r.key)), nil
+	if can, err := a.canPay(c, o); err != nil || !can {
+		return seeOther(url.PathEscape(o.ID) + "/return?k=" + url.QueryEscape(r.key)), err
 	}
 	p, err := a.newPage(c, o, owner)
 	if err != nil {
@@ -138,15 +165,19 @@ func (a *orderPages) payPage(c *call, r *pageRequest, o *order, owner account, n
 
 // pay begins an attempt to pay an order and leads to the provider.
 func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, error) {
-	o, owner, err := a.find(&r.pageRequest)
+	o, owner, err := a.find(c, &r.pageRequest)
 	if err != nil {
 		return nil, err
 	}
-	if !payable(o, c.now) {
+	can, err := a.canPay(c, o)
+	if err != nil {
+		return nil, err
+	}
+	if !can {
 		return a.payPage(c, &r.pageRequest, o, owner, "")
 	}
 	back := a.routing.Load().bases[0].URL + "/pay/" + o.ID + "/return?k=" + url.QueryEscape(r.key)
-	to, err := a.payments.startAttempt(ctx, o.ID, r.method, back)
+	to, err := a.startAttempt(ctx, o, r.method, back)
 	if err == nil {
 		return seeOther(to), nil
 	}
@@ -163,6 +194,19 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 		page.status = refused.code.status
 	}
 	return answer, err
+}
+
+// startAttempt is payments.startAttempt for a method that has a button. Any other is refused before the
+// attempt that is under way is closed for it. Errors: also errMethod.
+func (a *orderPages) startAttempt(ctx context.Context, o *order, method, back string) (string, error) {
+	methods, err := a.payments.methodsFor(o)
+	if err != nil {
+		return "", err
+	}
+	if !slices.Contains(methods, method) {
+		return "", errMethod
+	}
+	return a.payments.startAttempt(ctx, o.ID, method, back)
 }
 
 // noticeOf returns the key of the text for a guest whose attempt was refused.
@@ -183,7 +227,7 @@ const refreshFor = 30 * time.Minute
 
 // showReturn answers with what came of an order: its receipt, once it is paid.
 func (a *orderPages) showReturn(ctx context.Context, c *call, r *pageRequest) (any, error) {
-	o, owner, err := a.find(r)
+	o, owner, err := a.find(c, r)
 	if err != nil {
 		return nil, err
 	}
@@ -379,7 +423,7 @@ type orderSheet struct {
 	Total                      string
 	VAT                        []sheetVAT
 	Refunds                    []sheetRefund
-	Remaining                  string // of Total, after Refunds
+	Remaining                  string // of Total, after Refunds; "": it was not paid
 }
 
 // A sheetLine is a line, as far as the restaurant has accepted it.
@@ -400,7 +444,8 @@ type sheetRefund struct {
 	VAT        []sheetVAT
 }
 
-// newOrderSheet makes the sheet of an order. The discount that it shows is what is missing to the total, so
+// newOrderSheet makes the sheet of an order. A receipt has no refunds of money that did not pay it, such as
+// that of a card beside cash. The discount that it shows is what is missing to the total, so
 // that every sheet adds up when only a part of the order was accepted.
 func newOrderSheet(o *order, refunds []refund, lang pageLanguage, zone *time.Location) *orderSheet {
 	money := func(amount int64) string { return lang.money(o.Currency, amount) }
@@ -437,14 +482,16 @@ func newOrderSheet(o *order, refunds []refund, lang pageLanguage, zone *time.Loc
 	}
 	given := int64(0)
 	for _, f := range refunds {
-		if f.State == refundFailed {
+		if f.State == refundFailed || o.settled() && !o.paidWith(f.PaymentID) {
 			continue
 		}
 		given += f.Amount
 		s.Refunds = append(s.Refunds, sheetRefund{lang.moment(f.CreatedAt, zone), money(f.Amount),
 			f.State == refundPending, sheetVATs(f.VAT, lang, o.Currency)})
 	}
-	s.Remaining = money(o.Total - given)
+	if o.settled() {
+		s.Remaining = money(o.Total - given)
+	}
 	return s
 }
 

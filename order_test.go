@@ -354,6 +354,7 @@ func TestOrder_ofAnotherAccountIsAsIfItWereNotThere(t *testing.T) {
 }
 
 func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	o := s.addOrder(nil)
@@ -361,13 +362,17 @@ func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {
 		SELECT printf('ord_%026d', n.i), account_id, state, currency, lines, ordered_total, total, vat, return_url, page_key, expires_at, created_at FROM n, orders WHERE id = ?`, o.ID)
 	s.post("/orders", orderBody(), s.seller()).is(200)
 	s.post("/orders", orderBody(), s.seller()).is(409, "order_limit_reached")
-	s.post("/orders/"+o.ID+"/cancel", "", s.seller()).is(200)
+	s.post("/orders/"+o.ID+"/paid", `{"method":"cash"}`, s.seller()).is(200)
 	s.post("/orders", orderBody(), s.seller()).is(200)
+	s.do("DELETE", "/orders/"+o.ID+"/paid", "", s.seller()).is(409, "order_limit_reached")
+	s.sql(`UPDATE orders SET state = 'cancelled' WHERE id = 'ord_00000000000000000000000001'`)
+	s.do("DELETE", "/orders/"+o.ID+"/paid", "", s.seller()).is(200)
 }
 
 // TestOrder_goesFromStateToStateAsItMay tries every call in every state. A call that is not named for a
 // state must be refused and change nothing.
 func TestOrder_goesFromStateToStateAsItMay(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	auth := s.seller()
@@ -491,7 +496,11 @@ func TestRefund_allTogetherGiveBackExactlyTheOrder(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	random := rand.New(rand.NewPCG(15, 1))
-	for range 25 {
+	rounds := 25
+	if underRace() {
+		rounds = 5
+	}
+	for range rounds {
 		s.change(func(t *tx) error { return refundAtRandom(s, t, random) })
 	}
 }
@@ -911,6 +920,22 @@ func TestOrder_expiresInTimeAndItsGuestIsErased(t *testing.T) {
 			t.Errorf("shown %+v, %v", v, err)
 		}
 	})
+}
+
+func TestOrder_guestIsErasedWhereNoProviderIsAsked(t *testing.T) {
+	t.Parallel()
+	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.noPayments = true })
+	kept, ended := s.addOrder(nil), s.orderIn(orderPaid)
+	if n := s.count(`SELECT count(*) FROM order_customers`); n != 2 {
+		t.Fatalf("%d guests", n)
+	}
+	s.sql(`UPDATE order_customers SET erase_at = '2026-01-01T00:00:00Z' WHERE order_id = ?`, ended.ID)
+	for _, c := range s.server.chores {
+		s.check(c.run(t.Context()))
+	}
+	if n := s.count(`SELECT count(*) FROM order_customers WHERE order_id = ?`, kept.ID); n != 1 || s.count(`SELECT count(*) FROM order_customers`) != 1 {
+		t.Error("not just the guest whose time is over is erased")
+	}
 }
 
 func TestAccount_settingsAreChangedOverHTTP(t *testing.T) {

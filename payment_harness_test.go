@@ -524,7 +524,11 @@ func (m *providersMoney) add(session *testSession) {
 	}
 }
 
-// work runs the worker until the test's end.
-func (s *shop) work() (stop func()) {
-	return s.beside(newPaymentWorker(s.engine, time.Now).run)
+// work runs the worker until the test's end. tick is for tests that last for hours.
+func (s *shop) work(tick ...time.Duration) (stop func()) {
+	w := newPaymentWorker(s.engine, time.Now)
+	if len(tick) > 0 {
+		w.tick = tick[0]
+	}
+	return s.beside(w.run)
 }

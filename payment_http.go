@@ -23,12 +23,11 @@ func paymentWing(s *server, p *payments) wing {
 				run: endpoint(a.takeNotice(providerVipps))},
 		},
 		metrics: paymentMetrics(s.store),
+		chores:  []chore{{fault: "customers of orders can't be erased", timeDriven: true, run: a.eraseCustomers}},
 	}
 	if !s.noPayments {
 		w.workers = append(w.workers, newPaymentWorker(p, s.steady).run, p.warnOfSealed)
-		w.chores = append(w.chores,
-			chore{fault: "orders can't expire", timeDriven: true, run: a.expireOrders},
-			chore{fault: "customers of orders can't be erased", timeDriven: true, run: a.eraseCustomers})
+		w.chores = append(w.chores, chore{fault: "orders can't expire", timeDriven: true, run: a.expireOrders})
 	}
 	return w
 }

@@ -95,8 +95,9 @@ var (
 		help:        "loopback address for /metrics and /debug/pprof/; by default they are not served",
 		hasVariable: true}
 	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
-		help: "most requests a minute from one address without a token, for leads, events, statistics, and " +
-			"licence calls with what has ended, each",
+		help: "most requests a minute from one address without a token, for leads, events, statistics, " +
+			"licence calls with what has ended, and links to pay pages that there are not, each; " +
+			"and for the pages of one order",
 		hasVariable: true}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
 		help:        "most different licence keys that may fail a minute from one address; above 1000: no limit",
