@@ -2,6 +2,8 @@ package main
 
 import (
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -187,5 +189,90 @@ func TestPaymentWorker_manyOfAnotherAccountDelayNobody(t *testing.T) {
 		if n := s.count(`SELECT count(*) FROM payments WHERE due_at < '2000-01-01T00:00:00Z'`); n == 0 || n == 20*dueAtOnce {
 			t.Errorf("%d of the others are overdue", n)
 		}
+	})
+}
+
+func TestQuery_aboutPaymentsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
+		s.work()
+		o, p := s.paid()
+		s.provider.dispute(*p.IntentID, "needs_response")
+		s.refund(o.ID, 100)
+		s.deliver()
+		s.await(o.ID, orderPartRefunded, paymentPartRefunded)
+		o, p = s.authorized()
+		s.fail(opCapture, fault400, fault400, fault400)
+		s.accept(o.ID)
+		s.await(o.ID, orderAccepted, paymentReview)
+		o, _ = s.authorized()
+		s.fail(opCapture, fault500, fault401)
+		s.accept(o.ID)
+		s.await(o.ID, orderPaid, paymentCaptured)
+		_, err := s.engine.methodsFor(s.place())
+		s.check(err)
+		s.check(s.engine.settleOrder(s.t.Context(), o.ID))
+		_, err = s.store.paymentTotals(time.Now())
+		s.check(err)
+		_, err = s.store.troubledPayments(newStamp(time.Now()), 10)
+		s.check(err)
+		asked := slices.Concat(reads(), writes())
+		for _, query := range asked {
+			few := strings.Contains(query, "payment_connections WHERE failing_since") || // one row of a connection
+				strings.Contains(query, "JOIN disputes") || strings.Contains(query, "ORDER BY p.due_at") ||
+				strings.Contains(query, "state = 'review' ORDER BY id LIMIT ?2")
+			for _, step := range s.plan(query) {
+				if why := readsTooMuch(query, step); why != "" && !few {
+					t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
+				}
+			}
+		}
+		for _, part := range []string{"ORDER BY due_at DESC", "state = 'refused'", "WHERE intent_id = ?", "INTO disputes", "ORDER BY order_id LIMIT ?3) WHERE capture_before <",
+			"ORDER BY order_id LIMIT ?3)\n\t\t\tWHERE capture_before <", "failing_since = ?1", "state = 'pending'"} {
+			if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
+				t.Errorf("no query has %q: the test sees too little", part)
+			}
+		}
+	})
+}
+
+func TestPayment_whoseAnswerCanNotBeWrittenIsAskedForLater(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, _ := s.authorized()
+		s.change(func(t *tx) error {
+			_, err := t.exec(`CREATE TRIGGER broken BEFORE UPDATE ON payments WHEN new.captured > 0
+				BEGIN SELECT RAISE(ABORT, 'broken'); END`)
+			return err
+		})
+		s.work()
+		s.accept(o.ID)
+		time.Sleep(time.Minute)
+		if calls := s.takeCalls(); len(calls) > 30 {
+			t.Errorf("in a minute the provider is asked %d times", len(calls))
+		}
+		s.change(func(t *tx) error { _, err := t.exec(`DROP TRIGGER broken`); return err })
+		s.await(o.ID, orderPaid, paymentCaptured)
+	})
+}
+
+func TestStripe_timesThatCanNotBeAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		s.work()
+		o, p := s.authorized()
+		intent := s.provider.session(*p.SessionID).intent
+		right := intent.captureBefore
+		intent.captureBefore = 1 << 60
+		s.check(s.engine.settle(s.t.Context(), p.ID))
+		s.states(o.ID, orderAuthorized, paymentAuthorized)
+		intent.captureBefore = right
+		s.accept(o.ID)
+		s.await(o.ID, orderPaid, paymentCaptured)
+		s.provider.createRefund("", map[string][]string{"payment_intent": {intent.id}, "amount": {"100"}})
+		intent.refunds[0].created = 1 << 60
+		s.check(s.engine.settle(s.t.Context(), p.ID))
+		s.states(o.ID, orderPaid, paymentCaptured)
 	})
 }

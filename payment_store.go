@@ -275,14 +275,18 @@ type paymentTotals struct {
 // maxCounted is how many rows status counts of a kind.
 const maxCounted = 10_000
 
-// paymentTotals counts what is under way at now; each number stops at maxCounted.
+// oldestLive reads the live attempts, those of the oldest orders first, whose authorisations also lapse first.
+const oldestLive = `SELECT order_id, state, capture_before FROM payments
+	WHERE state IN ('created', 'pending', 'authorized') ORDER BY order_id`
+
+// paymentTotals counts what is under way at now; each number stops at maxCounted, and those whose authorisation
+// lapses are counted among the maxCounted oldest.
 func (q *queries) paymentTotals(now time.Time) (n paymentTotals, err error) {
 	err = q.one(`SELECT
 		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE state IN ('created', 'pending', 'authorized') LIMIT ?3)),
 		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE state = 'review' LIMIT ?3)),
 		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE due_at < ?1 LIMIT ?3)),
-		(SELECT count(*) FROM (SELECT 1 FROM payments
-			WHERE state IN ('created', 'pending', 'authorized') AND capture_before < ?2 LIMIT ?3)),
+		(SELECT count(*) FROM (`+oldestLive+` LIMIT ?3) WHERE capture_before < ?2),
 		(SELECT count(*) FROM payment_connections WHERE failing_since IS NOT NULL AND removed_at IS NULL)`,
 		[]any{newStamp(now.Add(-time.Minute)), newStamp(now.Add(endingNotice)), maxCounted},
 		&n.Live, &n.Review, &n.Overdue, &n.Ending, &n.Refusing)
@@ -296,13 +300,13 @@ type troubledPayment struct {
 }
 
 // troubledPayments returns up to limit attempts that are in review, and then those whose authorisation
-// lapses before a time, in both the oldest first.
+// lapses before a time, in both the oldest first. Of live attempts it reads the maxCounted oldest.
 func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, error) {
 	return collect(q, `SELECT * FROM (SELECT order_id, state, coalesce(reason, ''), capture_before FROM payments
 			WHERE state = 'review' ORDER BY id LIMIT ?2)
-		UNION ALL SELECT * FROM (SELECT order_id, state, '', capture_before FROM payments
-			WHERE state IN ('created', 'pending', 'authorized') AND capture_before < ?1 LIMIT ?2) LIMIT ?2`,
-		[]any{before, limit}, func(p *troubledPayment) []any {
+		UNION ALL SELECT order_id, state, '', capture_before FROM (`+oldestLive+` LIMIT ?3)
+			WHERE capture_before < ?1 LIMIT ?2`,
+		[]any{before, limit, maxCounted}, func(p *troubledPayment) []any {
 			return []any{&p.orderID, &p.state, &p.reason, &p.captureBefore}
 		})
 }
