@@ -80,7 +80,8 @@ func (e *env) changeOrder(f func(t *tx, id string) (*order, error)) error {
 	return e.print(view, fmt.Sprintf("%s is %s: %s %s", view.ID, view.State, formatAmount(view.Total), view.Currency))
 }
 
-// lineQuantities returns what -lines names; nil if it is not given. Errors: usageError.
+// lineQuantities returns what -lines names; nil if it is not given. Errors: usageError, also where it names
+// none, since without lines all of the order would be meant.
 func (e *env) lineQuantities() (all []lineQuantity, err error) {
 	for _, part := range e.commaList("lines") {
 		line, quantity, ok := strings.Cut(part, ":")
@@ -90,6 +91,9 @@ func (e *env) lineQuantities() (all []lineQuantity, err error) {
 			return nil, usageError(fmt.Sprintf("-lines: %q is not LINE:QUANTITY, as 0:1", printable(part)))
 		}
 		all = append(all, lineQuantity{index, units})
+	}
+	if e.given("lines") && len(all) == 0 {
+		return nil, usageError("-lines: give LINE:QUANTITY, as 0:1, or leave it out for all")
 	}
 	return all, nil
 }
@@ -235,6 +239,9 @@ func (e *env) refundWish() (w refundWish, err error) {
 	}
 	if w.paymentID, err = e.filterID("payment", "pay"); err != nil {
 		return w, err
+	}
+	if e.given("payment") && w.paymentID == "" {
+		return w, usageError("-payment: give the id of a payment, which 'widgetd order show' prints")
 	}
 	w.reason, err = e.text("reason", maxOrderText)
 	return w, err

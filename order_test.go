@@ -1044,6 +1044,11 @@ func orderStory(t *testing.T, o *operator) {
 	o.fails("-lines: The order has the lines 0 to 1.", "order", "accept", orders[2].ID, "-lines", "7:1")
 	o.must(t, orders[1].ID+" is accepted: 41.43 CHF\n", "order", "capture", orders[1].ID)
 	o.must(t, orders[2].ID+" is cancelled: 59.00 CHF\n", "order", "reject", orders[2].ID)
+	for _, none := range []string{"", ",", " "} { // as a script's variable that is not set
+		o.fails("-lines: give LINE:QUANTITY, as 0:1", "order", "refund", orders[3].ID, "-lines", none)
+		o.fails("-lines: give LINE:QUANTITY, as 0:1", "order", "accept", orders[2].ID, "-lines", none)
+	}
+	o.fails("-payment: give the id of a payment", "order", "refund", orders[3].ID, "-payment", "")
 	o.fails("give -lines or -amount, not both", "order", "refund", orders[3].ID, "-lines", "0:1", "-amount", "1.00")
 	o.fails("-amount: give an amount as 12.50", "order", "refund", orders[3].ID, "-amount", "1,00")
 	if f := o.object("order", "refund", orders[3].ID, "-amount", "12.50", "-reason", "cold"); f["amount"] != 1250.0 || f["state"] != "pending" || f["reason"] != "cold" {

@@ -26,7 +26,8 @@ type shop struct {
 	notices []func() int // webhooks of the provider that are still to be posted
 	calls   []string     // what the provider was asked: "POST /v1/refunds"
 	faults  map[string][]providerFault
-	passing func(acted bool) // if not nil, is called before and after the providers act
+	before  map[string]func() // by kind of call: done once before the provider acts
+	passing func(acted bool)  // if not nil, is called before and after the providers act
 }
 
 // A providerFault is how a provider fails to answer one call.
@@ -191,10 +192,16 @@ func (s *shop) strike(name string, acted bool) *testAnswer {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	kind := callKind(name)
 	if !acted {
 		s.calls = append(s.calls, name)
+		if f := s.before[kind]; f != nil {
+			delete(s.before, kind)
+			s.mu.Unlock()
+			f()
+			s.mu.Lock()
+		}
 	}
-	kind := callKind(name)
 	if len(s.faults[kind]) == 0 {
 		return nil
 	}
@@ -251,6 +258,13 @@ func (s *shop) fail(kind string, faults ...providerFault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[kind] = faults
+}
+
+// beforeKind has something done when the next call of a kind comes, before the provider acts.
+func (s *shop) beforeKind(kind string, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = map[string]func(){kind: f}
 }
 
 // takeCalls returns what the provider was asked since the last call.

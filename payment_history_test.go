@@ -385,6 +385,8 @@ func (h *history) comeToRest() {
 			h.decideAtLast()
 		}
 	}
+	time.Sleep(dailyLook)
+	h.check(h.settleDue(h.engine)) // what nobody told us of
 }
 
 // decideAtLast has an accepted order paid or cancelled, and gives back what pays nothing.
@@ -503,6 +505,9 @@ func (h *history) verifyEvents(o *order, refunds []refund) {
 		ended = 1
 	} else if o.settled() {
 		paid++
+	}
+	if n[eventOrderReview] > 0 && o.settled() {
+		ended = n[eventOrderCancelled] + n[eventOrderExpired] // before it was accepted all the same
 	}
 	if n[eventOrderCreated] != 1 || n[eventOrderAuthorized] > 1 || n[eventOrderAccepted] > 1 || n[eventOrderPaid] != paid ||
 		n[eventOrderRefunded] != done || n[eventOrderCancelled]+n[eventOrderExpired] != ended {

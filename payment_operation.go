@@ -534,9 +534,25 @@ func (p *payments) begin(ctx context.Context, orderID, method, returnURL string)
 			begun.closing = live.Method != method || o.Closing != nil
 			return p.closeForMethod(t, o, begun)
 		}
+		if err := notInReview(t, o); err != nil {
+			return err
+		}
 		return p.newAttempt(t, o, method, returnURL, begun)
 	})
 	return begun, err
+}
+
+// notInReview returns errNotPayable if the last attempt to pay an order is in review: it may hold the
+// guest's money, so that another one could take it twice.
+func notInReview(t *tx, o *order) error {
+	if o.PaymentID == nil {
+		return nil
+	}
+	last, err := t.payment(*o.PaymentID)
+	if err == nil && last.State == paymentReview {
+		err = errNotPayable
+	}
+	return err
 }
 
 // closeForMethod has the live attempt to pay an order closed if it is by another method than the guest

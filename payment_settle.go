@@ -276,7 +276,11 @@ func (s *settlement) warnOfEnd() error {
 // decideCaptured decides about captured money, and about what was given back of it.
 func (s *settlement) decideCaptured() error {
 	p := s.payment
-	if p.CapturedAt.IsZero() {
+	rest := s.completesCapture()
+	if rest {
+		p.State, p.Reason = paymentCaptured, nil
+	}
+	if p.CapturedAt.IsZero() || rest {
 		p.CapturedAt, p.EndedAt = s.now, stamp{}
 		if err := s.payOrder(); err != nil {
 			return err
@@ -305,6 +309,14 @@ func (s *settlement) decideCaptured() error {
 		s.plan(opCancel, 0, nil)
 	}
 	return nil
+}
+
+// completesCapture reports whether an attempt is in review since another amount was captured than the
+// order's total, and the rest was captured on the provider's own pages since.
+func (s *settlement) completesCapture() bool {
+	p, o := s.payment, s.order
+	return p.State == paymentReview && valueOr(p.Reason, "") == reasonCaptureDiffers && !o.dead() && !o.settled() &&
+		p.Captured == o.Total && p.Refunded == 0 && valueOr(o.PaymentID, "") == p.ID
 }
 
 // payOrder marks the order as paid by the attempt, or the attempt for review if it can't be.
