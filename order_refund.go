@@ -103,7 +103,9 @@ func (left *refundable) give(gross []int64, tip int64) *refund {
 		vat := rest.VAT
 		if g < rest.Gross {
 			vat = vatIn(all.Gross-rest.Gross+g, all.Rate) - (all.VAT - rest.VAT)
-			vat = max(0, min(vat, rest.VAT)) // a refund that failed has left a unit of rounding behind
+			// A refund that failed has left units of rounding behind: neither what is given back nor what is
+			// left may have more VAT than money.
+			vat = max(0, rest.VAT-(rest.Gross-g), min(vat, rest.VAT, g))
 		}
 		if g > 0 {
 			f.VAT = append(f.VAT, vatSum{Rate: all.Rate, Gross: g, VAT: vat})
