@@ -140,8 +140,10 @@ func (p *payments) round(ctx context.Context, id string) (again bool, err error)
 	switch {
 	case errors.Is(err, errChanged):
 		return true, nil
-	case err != nil || op == nil:
-		return false, err
+	case err != nil: // so that the provider is not asked without a pause
+		return false, errors.Join(err, p.postpone(pay, max(pollDelay(pay.Polls), resendFirst)))
+	case op == nil:
+		return false, nil
 	}
 	return p.send(ctx, conn, pay, op, *call)
 }
