@@ -216,6 +216,17 @@ var ownerVerbs = map[string]ownerVerb{
 		n, _, err := t.purgeLeads(o, t.now.after(time.Hour), 0)
 		return int(n), err
 	},
+	"queries.paymentConnection": func(f *filled, t *tx, o owner) (int, error) {
+		all, err := t.paymentConnections(anyAccount)
+		if err != nil {
+			return 0, err
+		}
+		return oneRow(t.paymentConnection(o, all[0].ID))
+	},
+	"queries.paymentConnections": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.paymentConnections(o)) },
+	"queries.exportPayments": func(_ *filled, t *tx, o owner) (int, error) {
+		return rowsOf(t.exportPayments(o, "", 10))
+	},
 	"queries.license":      func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
 	"licenseCache.license": func(f *filled, _ *tx, o owner) (int, error) { return oneRow(f.memory().license(o, f.license)) },
 	"queries.licenses": func(_ *filled, t *tx, o owner) (int, error) {

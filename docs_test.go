@@ -677,6 +677,13 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	licenseID, key := s.addLicense(license{MaxDevices: ptr(1)})
 	s.activate(key, "kitchen-1").is(200)
 	hook := s.addWebhook(s.account, "lead.created")
+	order, pageKey := "", ""
+	s.change(func(t *tx) (err error) {
+		o := anOrder(s.account)
+		pageKey, err = createOrder(t, o, guest{}, minOrderLife, anActor)
+		order = o.ID
+		return err
+	})
 	admin := "Bearer " + s.token(s.account, scopeAdmin)
 	web := httptest.NewServer(s.server)
 	defer web.Close()
@@ -705,8 +712,11 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 		t.Fatalf("found %d paths only", len(paths))
 	}
 	for pattern, methods := range paths {
-		path := strings.NewReplacer("/webhooks/{id}", "/webhooks/"+hook, "{id}", licenseID,
-			"{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
+		path := strings.NewReplacer("/webhooks/{id}", "/webhooks/"+hook, "/orders/{id}", "/orders/"+order, "{id}", licenseID,
+			"/pay/{order}", "/pay/"+order, "{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
+		if strings.Contains(pattern, "/pay/") {
+			path += "?k=" + pageKey
+		}
 		options := ask("OPTIONS", path)
 		for _, method := range methods {
 			if options.StatusCode != 204 || !strings.Contains(options.Header.Get("Allow"), method) {

@@ -443,15 +443,15 @@ func keepAccepted(t *tx, o *order, actor string) error {
 }
 
 // acceptFromReview accepts an order in spite of what is wrong with its payment: where its total was
-// captured although it is dead, it is paid after all, and where at least its total is authorised, that is
-// captured. Errors: as acceptOrder.
+// captured, be it dead or not, it is paid, and where at least its total is authorised, that is captured.
+// Errors: as acceptOrder.
 func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor string) error {
 	if err := o.lower(lines); err != nil {
 		return err
 	}
 	sameCurrency := p.Currency == o.Currency && valueOr(p.Reason, "") != reasonOtherCurrency
 	switch {
-	case o.dead() && sameCurrency && p.Captured == o.Total && p.Refunded == 0:
+	case !o.settled() && sameCurrency && p.Captured == o.Total && p.Refunded == 0:
 		refunds, err := t.refundsOf(o.ID)
 		if err != nil {
 			return err

@@ -354,6 +354,7 @@ func TestOrder_ofAnotherAccountIsAsIfItWereNotThere(t *testing.T) {
 }
 
 func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	o := s.addOrder(nil)
@@ -371,6 +372,7 @@ func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {
 // TestOrder_goesFromStateToStateAsItMay tries every call in every state. A call that is not named for a
 // state must be refused and change nothing.
 func TestOrder_goesFromStateToStateAsItMay(t *testing.T) {
+	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	auth := s.seller()
@@ -494,7 +496,11 @@ func TestRefund_allTogetherGiveBackExactlyTheOrder(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	random := rand.New(rand.NewPCG(15, 1))
-	for range 25 {
+	rounds := 25
+	if underRace() {
+		rounds = 5
+	}
+	for range rounds {
 		s.change(func(t *tx) error { return refundAtRandom(s, t, random) })
 	}
 }

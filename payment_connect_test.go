@@ -112,6 +112,7 @@ func paymentStory(t *testing.T, o *operator) {
 }
 
 func TestPaymentConnect_refuses(t *testing.T) {
+	manyCommandsUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	c := newConnecting(t, o)
@@ -154,6 +155,7 @@ func TestPaymentConnect_refuses(t *testing.T) {
 }
 
 func TestPaymentConnect_refusesTestKeysBesideLiveOnes(t *testing.T) {
+	manyCommandsUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	c := newConnecting(t, o)
@@ -181,6 +183,7 @@ func TestPaymentConnect_refusesTestKeysBesideLiveOnes(t *testing.T) {
 }
 
 func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
+	manyCommandsUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	c := newConnecting(t, o)
@@ -218,6 +221,7 @@ func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
 }
 
 func TestPaymentDisconnect_needsForceWhereTheProviderDoesNotAnswer(t *testing.T) {
+	manyCommandsUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	c := newConnecting(t, o)

@@ -26,7 +26,8 @@ type shop struct {
 	notices []func() int // webhooks of the provider that are still to be posted
 	calls   []string     // what the provider was asked: "POST /v1/refunds"
 	faults  map[string][]providerFault
-	passing func(acted bool) // if not nil, is called before and after the providers act
+	before  map[string]func() // by kind of call: done once before the provider acts
+	passing func(acted bool)  // if not nil, is called before and after the providers act
 }
 
 // A providerFault is how a provider fails to answer one call.
@@ -36,6 +37,8 @@ const (
 	faultRefusedConnection providerFault = "connection refused"
 	faultResetBefore       providerFault = "reset before it acted"
 	faultResetAfter        providerFault = "reset after it acted"
+	fault400               providerFault = "400" // it refuses for good, so it is none of allProviderFaults
+	fault401               providerFault = "401" // as fault400
 	fault500               providerFault = "500"
 	fault500After          providerFault = "500 after it acted"
 	fault429               providerFault = "429"
@@ -189,10 +192,16 @@ func (s *shop) strike(name string, acted bool) *testAnswer {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	kind := callKind(name)
 	if !acted {
 		s.calls = append(s.calls, name)
+		if f := s.before[kind]; f != nil {
+			delete(s.before, kind)
+			s.mu.Unlock()
+			f()
+			s.mu.Lock()
+		}
 	}
-	kind := callKind(name)
 	if len(s.faults[kind]) == 0 {
 		return nil
 	}
@@ -204,6 +213,10 @@ func (s *shop) strike(name string, acted bool) *testAnswer {
 	}
 	s.faults[kind] = s.faults[kind][1:]
 	switch fault {
+	case fault400:
+		return &testAnswer{status: 400, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
+	case fault401:
+		return &testAnswer{status: 401, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
 	case fault500, fault500After:
 		return &testAnswer{status: 500, body: []byte(`{"error":{"type":"api_error"}}`)}
 	case fault429:
@@ -245,6 +258,13 @@ func (s *shop) fail(kind string, faults ...providerFault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[kind] = faults
+}
+
+// beforeKind has something done when the next call of a kind comes, before the provider acts.
+func (s *shop) beforeKind(kind string, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = map[string]func(){kind: f}
 }
 
 // takeCalls returns what the provider was asked since the last call.
@@ -518,7 +538,11 @@ func (m *providersMoney) add(session *testSession) {
 	}
 }
 
-// work runs the worker until the test's end.
-func (s *shop) work() (stop func()) {
-	return s.beside(newPaymentWorker(s.engine, time.Now).run)
+// work runs the worker until the test's end. tick is for tests that last for hours.
+func (s *shop) work(tick ...time.Duration) (stop func()) {
+	w := newPaymentWorker(s.engine, time.Now)
+	if len(tick) > 0 {
+		w.tick = tick[0]
+	}
+	return s.beside(w.run)
 }

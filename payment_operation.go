@@ -238,11 +238,15 @@ func (p *payments) lookFailed(ctx context.Context, conn *openConnection, pay *pa
 
 // denied notes that the provider refuses a connection's keys, and has the attempt looked at later.
 func (p *payments) denied(conn *openConnection, pay *payment) error {
-	err := p.store.update(context.Background(), func(t *tx) error {
+	return errors.Join(p.noteDenied(conn), p.postpone(pay, deniedDelay))
+}
+
+// noteDenied notes that the provider refuses a connection's keys.
+func (p *payments) noteDenied(conn *openConnection) error {
+	return p.store.update(context.Background(), func(t *tx) error {
 		t.invalidate()
 		return setConnectionRefused(t, conn.paymentConnection, true)
 	})
-	return errors.Join(err, p.postpone(pay, deniedDelay))
 }
 
 // postpone has an attempt settled later, unless it has changed since pay was read.
@@ -309,7 +313,14 @@ func (p *payments) send(
 	if result.outcome == sendUnknown && ctx.Err() != nil {
 		return false, ctx.Err() // it is due, and sent again then
 	}
-	if result.outcome == sendDenied {
+	switch {
+	case result.outcome == sendDenied && op.Kind == opCreate:
+		// No guest was ever sent to it, so nobody can pay it. The order is not to wait for right keys.
+		if err := p.noteDenied(conn); err != nil {
+			return false, err
+		}
+		result.outcome = sendRefused
+	case result.outcome == sendDenied:
 		return false, p.denied(conn, pay)
 	}
 	return p.finish(pay, conn, op, result)
@@ -513,6 +524,9 @@ func (p *payments) begin(ctx context.Context, orderID, method, returnURL string)
 		if err := t.openAccount(o.AccountID); err != nil || o.State != orderOpen || !t.exact.Before(o.ExpiresAt.Time) {
 			return errNotPayable
 		}
+		if p.off {
+			return errMethod
+		}
 		if begun.payment, err = t.livePayment(o.ID); err != nil {
 			return err
 		}
@@ -520,9 +534,25 @@ func (p *payments) begin(ctx context.Context, orderID, method, returnURL string)
 			begun.closing = live.Method != method || o.Closing != nil
 			return p.closeForMethod(t, o, begun)
 		}
+		if err := notInReview(t, o); err != nil {
+			return err
+		}
 		return p.newAttempt(t, o, method, returnURL, begun)
 	})
 	return begun, err
+}
+
+// notInReview returns errNotPayable if the last attempt to pay an order is in review: it may hold the
+// guest's money, so that another one could take it twice.
+func notInReview(t *tx, o *order) error {
+	if o.PaymentID == nil {
+		return nil
+	}
+	last, err := t.payment(*o.PaymentID)
+	if err == nil && last.State == paymentReview {
+		err = errNotPayable
+	}
+	return err
 }
 
 // closeForMethod has the live attempt to pay an order closed if it is by another method than the guest
@@ -543,9 +573,6 @@ func (p *payments) closeForMethod(t *tx, o *order, begun *begunAttempt) error {
 func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *begunAttempt) error {
 	if o.Attempts >= maxAttempts {
 		return errAttemptLimit
-	}
-	if p.off {
-		return errMethod
 	}
 	conns, err := t.usedConnections(o.AccountID)
 	if err != nil {

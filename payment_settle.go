@@ -112,11 +112,21 @@ func (s *settlement) takeOver() {
 	p.URL = nilIfEmpty(r.url)
 }
 
+// unknownFor is how long after it was begun an attempt that a provider has confirmed, and does not find now,
+// is looked for: the guest may be paying it.
+const unknownFor = 30 * time.Minute
+
 // unknown decides about an attempt that the provider does not know. One that has ended may never have
 // come to be there.
 func (s *settlement) unknown() error {
-	switch s.payment.State {
-	case paymentCreated, paymentPending:
+	p := s.payment
+	switch p.State {
+	case paymentPending:
+		if s.exact.Sub(p.CreatedAt.Time) < unknownFor {
+			return nil
+		}
+		return s.end(paymentFailed, reasonUnknown)
+	case paymentCreated:
 		return s.end(paymentFailed, reasonUnknown)
 	case paymentFailed, paymentCancelled, paymentExpired:
 		return nil
@@ -133,6 +143,13 @@ func (s *settlement) checkMoney() error {
 		return s.review(reasonAmountDiffers)
 	}
 	return nil
+}
+
+// asksOther reports whether the attempt, which is in review, asks the guest for something else than the order
+// costs.
+func (p *payment) asksOther() bool {
+	reason := valueOr(p.Reason, "")
+	return reason == reasonAmountDiffers || reason == reasonOtherCurrency
 }
 
 // decideOpen decides about an attempt that the guest can still pay.
@@ -156,6 +173,7 @@ func (s *settlement) decideApproved() error {
 	if !p.EndedAt.IsZero() && o.State == orderOpen && o.PaymentID != nil && *o.PaymentID == p.ID {
 		p.State, p.Reason, p.EndedAt = paymentPending, nil, stamp{} // the guest has paid all the same
 	}
+	s.leaveUnknown()
 	if p.State == paymentCreated || p.State == paymentPending {
 		if err := s.checkMoney(); err != nil {
 			return err
@@ -171,6 +189,18 @@ func (s *settlement) decideApproved() error {
 		}
 	}
 	return s.decideAuthorized()
+}
+
+// leaveUnknown takes an attempt out of review that is in it only since the provider did not know it for a
+// while.
+func (s *settlement) leaveUnknown() {
+	p := s.payment
+	if p.State != paymentReview || valueOr(p.Reason, "") != reasonUnknown || valueOr(s.order.PaymentID, "") != p.ID {
+		return
+	}
+	if p.State, p.Reason = paymentAuthorized, nil; !p.CapturedAt.IsZero() {
+		p.State = paymentCaptured
+	}
 }
 
 // authorizeOrder has the order wait for the restaurant, if it waits for its money. What was to be done
@@ -230,7 +260,11 @@ func (s *settlement) warnOfEnd() error {
 // decideCaptured decides about captured money, and about what was given back of it.
 func (s *settlement) decideCaptured() error {
 	p := s.payment
-	if p.CapturedAt.IsZero() {
+	rest := s.completesCapture()
+	if rest {
+		p.State, p.Reason = paymentCaptured, nil
+	}
+	if p.CapturedAt.IsZero() || rest {
 		p.CapturedAt = s.now
 		if err := s.payOrder(); err != nil {
 			return err
@@ -242,7 +276,7 @@ func (s *settlement) decideCaptured() error {
 	if err := s.takeDisputes(); err != nil {
 		return err
 	}
-	if p.State != paymentReview || p.Refunded >= p.Captured {
+	if p.State != paymentReview || p.Refunded >= p.Captured || s.order.paidWith(&p.ID) && p.Authorized == 0 {
 		switch {
 		case p.Refunded >= p.Captured:
 			p.State = paymentRefunded
@@ -261,6 +295,14 @@ func (s *settlement) decideCaptured() error {
 	return nil
 }
 
+// completesCapture reports whether an attempt is in review since another amount was captured than the
+// order's total, and the rest was captured on the provider's own pages since.
+func (s *settlement) completesCapture() bool {
+	p, o := s.payment, s.order
+	return p.State == paymentReview && valueOr(p.Reason, "") == reasonCaptureDiffers && !o.dead() && !o.settled() &&
+		p.Captured == o.Total && p.Refunded == 0 && valueOr(o.PaymentID, "") == p.ID
+}
+
 // payOrder marks the order as paid by the attempt, or the attempt for review if it can't be.
 func (s *settlement) payOrder() error {
 	o, p := s.order, s.payment
@@ -268,7 +310,7 @@ func (s *settlement) payOrder() error {
 		return err
 	}
 	switch {
-	case p.State == paymentReview:
+	case p.State == paymentReview && p.asksOther():
 		return nil
 	case o.dead():
 		return s.review(reasonDeadOrder)
@@ -509,9 +551,14 @@ func (s *settlement) save(keys *keyring, changed bool) (*paymentOperation, *prov
 	return nil, nil, nil
 }
 
-// refusedTooOften reports whether the provider has refused the next operation maxRefused times already.
+// refusedTooOften reports whether the provider has refused the next operation maxRefused times already, since
+// somebody last decided about the order.
 func (s *settlement) refusedTooOften() (bool, error) {
-	n, err := s.refusedOperations(s.payment.ID, s.next.kind)
+	decided := s.order.AcceptedAt
+	if s.order.EndedAt.After(decided.Time) {
+		decided = s.order.EndedAt
+	}
+	n, err := s.refusedOperations(s.payment.ID, s.next.kind, decided)
 	return n >= maxRefused && s.next.kind != opRefund, err
 }
 

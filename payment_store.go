@@ -103,10 +103,15 @@ type duePayment struct {
 	polls            int  // looks without news; 0: somebody wants it to be looked at, or it is new
 }
 
-// duePayments returns up to limit attempts that are due at now, the longest due first.
+// duePayments returns attempts that are due at now, the longest due first: up to limit of those that are due for
+// longest, and as many of those that came to be due last, so that whoever has many, which take long, does not
+// keep what others ask for from being seen.
 func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
-	return collect(q, `SELECT p.id, p.connection_id, c.live, p.polls FROM payments p
-		JOIN payment_connections c ON c.id = p.connection_id WHERE p.due_at <= ? ORDER BY p.due_at LIMIT ?`,
+	return collect(q, `SELECT p.id, p.connection_id, c.live, p.polls
+		FROM (SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2)
+			UNION SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1 ORDER BY due_at DESC LIMIT ?2)) d
+		CROSS JOIN payments p ON p.id = d.id CROSS JOIN payment_connections c ON c.id = p.connection_id
+		ORDER BY p.due_at`,
 		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID, &d.live, &d.polls} })
 }
 
@@ -161,10 +166,11 @@ func (t *tx) saveOperation(op *paymentOperation) error {
 	return err
 }
 
-// refusedOperations counts the operations of an attempt and kind that the provider has refused.
-func (q *queries) refusedOperations(paymentID, kind string) (n int, err error) {
-	err = q.one(`SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ? AND state = 'refused'`,
-		[]any{paymentID, kind}, &n)
+// refusedOperations counts the operations of an attempt and kind, made at a time or later, that the provider
+// has refused. Those that it has failed to answer, so that their keys can't be used again, are not counted.
+func (q *queries) refusedOperations(paymentID, kind string, since stamp) (n int, err error) {
+	err = q.one(`SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ? AND state = 'refused'
+		AND status < 500 AND created_at >= coalesce(?, '')`, []any{paymentID, kind, since}, &n)
 	return n, err
 }
 
@@ -269,14 +275,18 @@ type paymentTotals struct {
 // maxCounted is how many rows status counts of a kind.
 const maxCounted = 10_000
 
-// paymentTotals counts what is under way at now; each number stops at maxCounted.
+// oldestLive reads the live attempts, those of the oldest orders first, whose authorisations also lapse first.
+const oldestLive = `SELECT order_id, state, capture_before FROM payments
+	WHERE state IN ('created', 'pending', 'authorized') ORDER BY order_id`
+
+// paymentTotals counts what is under way at now; each number stops at maxCounted, and those whose authorisation
+// lapses are counted among the maxCounted oldest.
 func (q *queries) paymentTotals(now time.Time) (n paymentTotals, err error) {
 	err = q.one(`SELECT
 		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE state IN ('created', 'pending', 'authorized') LIMIT ?3)),
 		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE state = 'review' LIMIT ?3)),
 		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE due_at < ?1 LIMIT ?3)),
-		(SELECT count(*) FROM (SELECT 1 FROM payments
-			WHERE state IN ('created', 'pending', 'authorized') AND capture_before < ?2 LIMIT ?3)),
+		(SELECT count(*) FROM (`+oldestLive+` LIMIT ?3) WHERE capture_before < ?2),
 		(SELECT count(*) FROM payment_connections WHERE failing_since IS NOT NULL AND removed_at IS NULL)`,
 		[]any{newStamp(now.Add(-time.Minute)), newStamp(now.Add(endingNotice)), maxCounted},
 		&n.Live, &n.Review, &n.Overdue, &n.Ending, &n.Refusing)
@@ -290,13 +300,13 @@ type troubledPayment struct {
 }
 
 // troubledPayments returns up to limit attempts that are in review, and then those whose authorisation
-// lapses before a time, in both the oldest first.
+// lapses before a time, in both the oldest first. Of live attempts it reads the maxCounted oldest.
 func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, error) {
 	return collect(q, `SELECT * FROM (SELECT order_id, state, coalesce(reason, ''), capture_before FROM payments
 			WHERE state = 'review' ORDER BY id LIMIT ?2)
-		UNION ALL SELECT * FROM (SELECT order_id, state, '', capture_before FROM payments
-			WHERE state IN ('created', 'pending', 'authorized') AND capture_before < ?1 LIMIT ?2) LIMIT ?2`,
-		[]any{before, limit}, func(p *troubledPayment) []any {
+		UNION ALL SELECT order_id, state, '', capture_before FROM (`+oldestLive+` LIMIT ?3)
+			WHERE capture_before < ?1 LIMIT ?2`,
+		[]any{before, limit, maxCounted}, func(p *troubledPayment) []any {
 			return []any{&p.orderID, &p.state, &p.reason, &p.captureBefore}
 		})
 }

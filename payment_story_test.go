@@ -112,7 +112,7 @@ func TestPayment_ofAnotherAmountOrCurrencyIsInReviewAndNotCaptured(t *testing.T)
 				if len(trouble) != 1 || trouble[0].orderID != o.ID {
 					t.Errorf("status tells of %+v", trouble)
 				}
-				s.work()
+				s.work(10 * time.Second)
 				time.Sleep(2 * time.Hour)
 				s.states(o.ID, orderOpen, paymentReview)
 				if err := s.store.update(s.t.Context(), func(t *tx) error {
@@ -294,7 +294,7 @@ func TestDispute_openedAndLost(t *testing.T) {
 func TestOrder_thatNobodyAcceptsIsReleased(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
-		s.work()
+		s.work(5 * time.Second)
 		chore := s.chore("orders can't expire")
 		o := s.place()
 		p := s.begin(o.ID)
@@ -377,7 +377,7 @@ func TestPayment_whoseAuthorizationEndsWarnsAndLapses(t *testing.T) {
 		o, p := s.authorized()
 		s.sql(`INSERT INTO account_settings (account_id, capture_on) VALUES (?, 'handover')`, s.account)
 		s.accept(o.ID)
-		s.work()
+		s.work(time.Minute)
 		time.Sleep(testAuthorization - endingNotice - 2*time.Hour)
 		if n := s.events(o.ID)[eventOrderEnding]; n != 0 {
 			t.Error("it warns too early")
@@ -453,7 +453,7 @@ func TestPayment_ofAConnectionWhoseKeysAreRefused(t *testing.T) {
 			return nil
 		}
 		s.accept(o.ID)
-		s.work()
+		s.work(10 * time.Second)
 		time.Sleep(time.Hour)
 		s.states(o.ID, orderAccepted, paymentAuthorized)
 		conn, err := s.store.paymentConnection(anyAccount, s.connection)

@@ -161,8 +161,12 @@ func (i *stripeIntent) valid() bool {
 	c := i.Charge
 	return i.Object == "payment_intent" && isStripeID("pi_", i.ID) &&
 		i.Capturable >= 0 && i.Capturable <= i.Amount && i.Received >= 0 && i.Received <= i.Amount &&
-		(c == nil || c.Object == "charge" && c.Captured >= 0 && c.Captured <= c.Amount && c.Refunded >= 0)
+		(c == nil || c.Object == "charge" && c.Captured >= 0 && c.Captured <= c.Amount && c.Refunded >= 0 &&
+			isStripeTime(c.Details.Card.CaptureBefore))
 }
+
+// isStripeTime reports whether Unix seconds are a time that can be written: until the year 9999.
+func isStripeTime(seconds int64) bool { return seconds >= 0 && seconds <= 253_402_300_799 }
 
 // phase returns the phase of an attempt, from the states of its session and its PaymentIntent. While the
 // session is open, a card that was declined, or that its bank is asking about, leaves it open. It reports
@@ -301,7 +305,7 @@ func (s *stripeProvider) readRefunds(ctx context.Context, c *openConnection, to 
 	ended, err := readList(ctx, s, c, stripeRefunds, query, stripeRefundsPage, func(r *stripeRefund) (string, bool) {
 		state := stripeRefundStates[r.Status]
 		if r.Object != "refund" || !isStripeID("re_", r.ID) || r.Intent != to.intentID ||
-			state == "" || r.Amount <= 0 {
+			state == "" || r.Amount <= 0 || !isStripeTime(r.Created) {
 			return "", false
 		}
 		if r.releases(of.Amount - of.Captured) {
@@ -352,7 +356,7 @@ func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to
 	ended, err := readList(ctx, s, c, stripeDisputes, query, stripeDisputesPage, func(d *stripeDispute) (string, bool) {
 		state := stripeDisputeStates[d.Status]
 		if d.Object != "dispute" || !isStripeDisputeID(d.ID) || d.Intent != to.intentID ||
-			state == "" || d.Amount < 0 {
+			state == "" || d.Amount < 0 || !isStripeTime(d.Created) {
 			return "", false
 		}
 		to.disputes = append(to.disputes, disputeReport{

@@ -78,7 +78,7 @@ func TestPayment_noticedByAllAtOnceIsCapturedOnce(t *testing.T) {
 	t.Parallel()
 	times := 1000
 	if underRace() {
-		times = 50 // a thousand take minutes with the race detector
+		times = 20 // a thousand take minutes with the race detector
 	}
 	inShop(t, func(s *shop) {
 		for i := range times {

@@ -17,7 +17,7 @@ const (
 	settleRate            = 20  // a second and connection, of one to three requests each; Stripe takes 100
 	settleRateOfTests     = 10  // with test keys, of which Stripe takes 25
 	settleBurst           = 10  // at once, after a pause
-	dueAtOnce             = 256 // attempts that one look for those that are due reads
+	dueAtOnce             = 256 // see duePayments
 	paymentTick           = 250 * time.Millisecond
 	settleLimit           = time.Minute // of one call of settle by the worker
 	faultPaymentsRead     = "payments can't be read"
@@ -28,6 +28,7 @@ const (
 type paymentWorker struct {
 	*payments
 	steady   func() time.Time // a clock that is never set
+	tick     time.Duration    // between two looks for what has become due
 	paces    map[string]pace  // by connection
 	running  map[string]bool  // attempts that are being settled
 	perConn  map[string]int   // of running, by connection
@@ -37,14 +38,14 @@ type paymentWorker struct {
 
 // newPaymentWorker makes the worker of payments.
 func newPaymentWorker(p *payments, steady func() time.Time) *paymentWorker {
-	return &paymentWorker{payments: p, steady: steady, paces: map[string]pace{}, running: map[string]bool{},
-		perConn: map[string]int{}, finished: make(chan duePayment, maxSettling)}
+	return &paymentWorker{payments: p, steady: steady, tick: paymentTick, paces: map[string]pace{},
+		running: map[string]bool{}, perConn: map[string]int{}, finished: make(chan duePayment, maxSettling)}
 }
 
 // run settles attempts until ctx ends. Then it breaks off what is under way, which the next start goes on
 // with, and returns.
 func (w *paymentWorker) run(ctx context.Context) {
-	tick := time.NewTicker(paymentTick)
+	tick := time.NewTicker(w.tick)
 	defer tick.Stop()
 	defer w.working.Wait()
 	for {

@@ -92,6 +92,7 @@ func (s *service) longQuestions() []longQuestion {
 		{"GET /leads", "leads", "/leads?type=demo"},
 		{"GET /events", "events", "/events"},
 		{"GET /events", "events", "/events?since=2026-01-01T00:00:00Z"},
+		{"GET /orders", "orders", "/orders"},
 		{"GET /webhooks", "webhooks", "/webhooks"},
 		{"GET /webhooks/{id}/deliveries", "deliveries", "/webhooks/" + hook + "/deliveries"},
 		{"GET /widget/stats", "widget_counts", "/widget/stats?widget=" + widget},
@@ -104,11 +105,13 @@ func (s *service) longQuestions() []longQuestion {
 	}
 }
 
-const allScopes = scopeLicenses + " " + scopeLeads + " " + scopeEvents + " " + scopeStats + " " + scopeWebhooks
+const allScopes = scopeLicenses + " " + scopeLeads + " " + scopeEvents + " " + scopeStats + " " + scopeWebhooks + " " +
+	scopeOrders
 
 func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 	t.Parallel()
-	lookups := []string{"GET /licenses/{id}", "GET /webhooks/{id}", "GET /widget/health", "GET /openapi.json"}
+	lookups := []string{"GET /licenses/{id}", "GET /webhooks/{id}", "GET /orders/{id}", "GET /account",
+		"GET /widget/health", "GET /openapi.json"}
 	var found, tested []string
 	for _, r := range allRoutes() {
 		if r.question != (r.method() == "GET" && !slices.Contains(lookups, r.pattern)) {

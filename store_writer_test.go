@@ -562,6 +562,14 @@ func manyRowsUnderRace(t testing.TB) {
 	}
 }
 
+// manyCommandsUnderRace skips a test that runs many commands, one after the other, which the race detector
+// would only make slow.
+func manyCommandsUnderRace(t testing.TB) {
+	if underRace() {
+		t.Skip("too many commands for the race detector")
+	}
+}
+
 // strikes reports whether call n is to fail in this form, with error k of so many: every third call
 // of every so many, so that each of these fails in one form; under the race detector every ninth.
 func (how form) strikes(n, k, kinds, every int) bool {

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Stories of accidents, and of those who would profit from them: each led to a state from which nothing led on,
+// or to money that nobody counted.
+
+func TestPayment_whoseCaptureWasRefusedIsCapturedOnceItIsAcceptedAgain(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		s.work()
+		o, _ := s.authorized()
+		s.fail(opCapture, fault400, fault400, fault400) // the restaurant owes the provider a document
+		s.accept(o.ID)
+		s.await(o.ID, orderAccepted, paymentReview)
+		time.Sleep(2 * time.Hour)
+		s.states(o.ID, orderAccepted, paymentReview)
+		s.accept(o.ID)
+		s.await(o.ID, orderPaid, paymentCaptured)
+		s.once(o.ID, eventOrderReview, eventOrderPaid)
+	})
+}
+
+func TestPayment_isNotInReviewBecauseItsProviderIsBroken(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		s.work()
+		o, _ := s.authorized()
+		keys := map[string]bool{}
+		s.provider.watch = func(r *http.Request, acted *testAnswer) *testAnswer {
+			key := r.Header.Get("Idempotency-Key")
+			if callKind(r.Method+" "+r.URL.Path) != opCapture || acted != nil || keys[key] || len(keys) > maxRefused {
+				return nil
+			}
+			keys[key] = true // the provider replays it
+			return &testAnswer{status: 500, body: []byte(`{"error":{"type":"api_error"}}`)}
+		}
+		s.accept(o.ID)
+		s.await(o.ID, orderPaid, paymentCaptured)
+		if n := s.events(o.ID)[eventOrderReview]; n != 0 {
+			t.Errorf("%d events order.review", n)
+		}
+	})
+}
+
+func TestPayment_whoseCaptureWasRefusedCanBeCapturedAtTheProvider(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.authorized()
+		s.fail(opCapture, fault400, fault400, fault400)
+		s.accept(o.ID)
+		s.settle(p)
+		s.states(o.ID, orderAccepted, paymentReview)
+		s.capturedThere(p, o.Total)
+		s.settle(p)
+		s.states(o.ID, orderPaid, paymentCaptured)
+		s.once(o.ID, eventOrderReview, eventOrderPaid)
+	})
+}
+
+// capturedThere has somebody capture a part of an attempt on the provider's own pages.
+func (s *shop) capturedThere(p *payment, amount int64) {
+	s.provider.mu.Lock()
+	defer s.provider.mu.Unlock()
+	i := s.provider.session(*p.SessionID).intent
+	i.status, i.received, i.capturable = "succeeded", amount, 0
+}
+
+func TestPayment_thatIsKnownAgainLeavesReview(t *testing.T) {
+	t.Parallel()
+	for _, paid := range []bool{false, true} {
+		inShop(t, func(s *shop) {
+			o, p := s.authorized()
+			if paid {
+				s.accept(o.ID)
+				s.settle(p)
+			}
+			session := *s.provider.session(*p.SessionID)
+			s.provider.session(*p.SessionID).id = "cs_elsewhere"
+			s.settle(p)
+			if got := s.attempt(o.ID); got.State != paymentReview || valueOr(got.Reason, "") != reasonUnknown {
+				t.Fatalf("an attempt that the provider does not know is %s", got.State)
+			}
+			s.provider.session("cs_elsewhere").id = session.id
+			if s.settle(p); !paid {
+				s.states(o.ID, orderAuthorized, paymentAuthorized)
+				s.accept(o.ID)
+				s.settle(p)
+			}
+			s.states(o.ID, orderPaid, paymentCaptured)
+			s.once(o.ID, eventOrderAuthorized, eventOrderReview, eventOrderPaid)
+			if got := s.attempt(o.ID); got.Reason != nil {
+				t.Errorf("the reason %s is left", *got.Reason)
+			}
+		})
+	}
+}
+
+func TestPayment_thatAnsweredOnceIsNotGivenUpBecauseItIsNotFoundForAMinute(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o := s.place()
+		p := s.start(o.ID)
+		id := *p.SessionID
+		s.authorize(p)
+		s.provider.session(id).id = "cs_elsewhere"
+		s.settle(p)
+		s.states(o.ID, orderOpen, paymentPending)
+		s.provider.session("cs_elsewhere").id = id
+		s.work() // nobody comes back, and no webhook comes
+		s.await(o.ID, orderAuthorized, paymentAuthorized)
+		o = s.place()
+		p = s.start(o.ID)
+		s.provider.session(*p.SessionID).id = "cs_gone"
+		s.await(o.ID, orderOpen, paymentFailed)
+	})
+}
+
+func TestPayment_thatTheProviderWouldNotCreateForItsKeysHasFailed(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o := s.place()
+		s.fail(opCreate, fault401)
+		if _, err := s.engine.startAttempt(s.t.Context(), o.ID, methodCard, siteOrigin); err != errProviderDown {
+			t.Errorf("the guest is told %v", err)
+		}
+		s.states(o.ID, orderOpen, paymentFailed) // so that another method, or cash, can pay it
+		if n := s.count(`SELECT count(*) FROM events WHERE type = ?`, eventConnectionRefused); n != 1 {
+			t.Errorf("%d events that the keys are refused", n)
+		}
+		time.Sleep(time.Second) // so that the attempts sort by their ids
+		s.start(o.ID)
+		if n := s.count(`SELECT count(*) FROM events WHERE type = ?`, eventConnectionRestored); n != 1 {
+			t.Errorf("%d events that they are accepted", n)
+		}
+	})
+}
+
+func TestPayments_offAskNoProvider(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o := s.place()
+		p := s.start(o.ID)
+		s.authorize(p)
+		s.takeCalls()
+		before := s.dump()
+		s.engine.off = true
+		for _, method := range []string{methodCard, methodMobile} {
+			if _, err := s.engine.startAttempt(s.t.Context(), o.ID, method, siteOrigin); err != errMethod {
+				t.Errorf("the guest is told %v", err)
+			}
+		}
+		if calls := s.takeCalls(); len(calls) != 0 {
+			t.Errorf("the provider is asked: %q", calls)
+		}
+		s.unchanged(before)
+	})
+}
+
+// manyDue adds attempts of another account's connection that are all overdue, as after a day without network.
+func (s *shop) manyDue(n int) {
+	s.t.Helper()
+	other, mine := s.addAccount("a tenant with many"), s.place()
+	s.sql(`INSERT INTO payment_connections (id, account_id, provider, live, secrets, created_at)
+		VALUES ('con_other', ?, 'stripe', 0, x'00', '1999-01-01T00:00:00Z')`, other)
+	s.sql(`WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency,
+			captured, due_at, polls, created_at, captured_at)
+		SELECT printf('pay_%026d', i), ?, ?, 'con_other', 'stripe', 'card', 'captured', 100, 'CHF', 100,
+			'1999-12-31T00:00:00Z', 1, '1999-12-30T00:00:00Z', '1999-12-30T00:00:00Z' FROM n`, n, mine.ID, other)
+}
+
+func TestPaymentWorker_manyOfAnotherAccountDelayNobody(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		s.manyDue(20 * dueAtOnce)
+		o, _ := s.authorized()
+		s.work()
+		time.Sleep(10 * time.Second)
+		s.accept(o.ID)
+		time.Sleep(5 * time.Second)
+		s.states(o.ID, orderPaid, paymentCaptured)
+		if n := s.count(`SELECT count(*) FROM payments WHERE due_at < '2000-01-01T00:00:00Z'`); n == 0 || n == 20*dueAtOnce {
+			t.Errorf("%d of the others are overdue", n)
+		}
+	})
+}
+
+func TestQuery_aboutPaymentsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
+		s.work()
+		o, p := s.paid()
+		s.provider.dispute(*p.IntentID, "needs_response")
+		s.refund(o.ID, 100)
+		s.deliver()
+		s.await(o.ID, orderPartRefunded, paymentPartRefunded)
+		o, p = s.authorized()
+		s.fail(opCapture, fault400, fault400, fault400)
+		s.accept(o.ID)
+		s.await(o.ID, orderAccepted, paymentReview)
+		o, _ = s.authorized()
+		s.fail(opCapture, fault500, fault401)
+		s.accept(o.ID)
+		s.await(o.ID, orderPaid, paymentCaptured)
+		_, err := s.engine.methodsFor(s.place())
+		s.check(err)
+		s.check(s.engine.settleOrder(s.t.Context(), o.ID))
+		_, err = s.store.paymentTotals(time.Now())
+		s.check(err)
+		_, err = s.store.troubledPayments(newStamp(time.Now()), 10)
+		s.check(err)
+		asked := slices.Concat(reads(), writes())
+		for _, query := range asked {
+			few := strings.Contains(query, "payment_connections WHERE failing_since") || // one row of a connection
+				strings.Contains(query, "JOIN disputes") || strings.Contains(query, "ORDER BY p.due_at") ||
+				strings.Contains(query, "state = 'review' ORDER BY id LIMIT ?2")
+			for _, step := range s.plan(query) {
+				if why := readsTooMuch(query, step); why != "" && !few {
+					t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
+				}
+			}
+		}
+		for _, part := range []string{"ORDER BY due_at DESC", "state = 'refused'", "WHERE intent_id = ?", "INTO disputes", "ORDER BY order_id LIMIT ?3) WHERE capture_before <",
+			"ORDER BY order_id LIMIT ?3)\n\t\t\tWHERE capture_before <", "failing_since = ?1", "state = 'pending'"} {
+			if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
+				t.Errorf("no query has %q: the test sees too little", part)
+			}
+		}
+	})
+}
+
+func TestPayment_whoseAnswerCanNotBeWrittenIsAskedForLater(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, _ := s.authorized()
+		s.change(func(t *tx) error {
+			_, err := t.exec(`CREATE TRIGGER broken BEFORE UPDATE ON payments WHEN new.captured > 0
+				BEGIN SELECT RAISE(ABORT, 'broken'); END`)
+			return err
+		})
+		s.work()
+		s.accept(o.ID)
+		time.Sleep(time.Minute)
+		if calls := s.takeCalls(); len(calls) > 30 {
+			t.Errorf("in a minute the provider is asked %d times", len(calls))
+		}
+		s.change(func(t *tx) error { _, err := t.exec(`DROP TRIGGER broken`); return err })
+		s.await(o.ID, orderPaid, paymentCaptured)
+	})
+}
+
+func TestStripe_timesThatCanNotBeAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		s.work()
+		o, p := s.authorized()
+		intent := s.provider.session(*p.SessionID).intent
+		right := intent.captureBefore
+		intent.captureBefore = 1 << 60
+		s.check(s.engine.settle(s.t.Context(), p.ID))
+		s.states(o.ID, orderAuthorized, paymentAuthorized)
+		intent.captureBefore = right
+		s.accept(o.ID)
+		s.await(o.ID, orderPaid, paymentCaptured)
+		s.provider.createRefund("", map[string][]string{"payment_intent": {intent.id}, "amount": {"100"}})
+		intent.refunds[0].created = 1 << 60
+		s.check(s.engine.settle(s.t.Context(), p.ID))
+		s.states(o.ID, orderPaid, paymentCaptured)
+	})
+}
