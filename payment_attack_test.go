@@ -276,3 +276,71 @@ func TestStripe_timesThatCanNotBeAreNotBelieved(t *testing.T) {
 		s.states(o.ID, orderPaid, paymentCaptured)
 	})
 }
+
+func TestRefund_thatFailedHereAndWasDoneThereCounts(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.paid()
+		s.refund(o.ID, 1000)
+		s.fail(opRefund, fault400)
+		s.settle(p)
+		refunds, err := s.store.refundsOf(o.ID)
+		s.check(err)
+		if refunds[0].State != refundFailed {
+			t.Fatalf("the refund is %s", refunds[0].State)
+		}
+		s.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID}, "amount": {"1000"},
+			"metadata[payment]": {p.ID}, "metadata[refund]": {refunds[0].ID}})
+		s.settle(p)
+		s.states(o.ID, orderPartRefunded, paymentPartRefunded)
+		if o = s.order(o.ID); o.Refunded != 1000 {
+			t.Errorf("%d count as given back", o.Refunded)
+		}
+		s.settle(p)
+		s.once(o.ID, eventOrderRefunded, eventOrderRefundFailed)
+	})
+}
+
+func TestPayment_isNotCapturedAgainWhileTheProviderTellsTheOldState(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.authorized()
+		s.accept(o.ID)
+		s.settle(p)
+		s.states(o.ID, orderPaid, paymentCaptured)
+		// Its pages of the state are behind by a minute, and we have not seen the capture yet.
+		s.sql(`UPDATE orders SET state = 'accepted', capture = 1, paid_at = NULL, ended_at = NULL WHERE id = ?`, o.ID)
+		s.sql(`UPDATE payments SET state = 'authorized', captured = 0, captured_at = NULL WHERE id = ?`, p.ID)
+		s.provider.mu.Lock()
+		i := s.provider.session(*p.SessionID).intent
+		i.status, i.received, i.capturable = "requires_capture", 0, o.Total
+		s.provider.mu.Unlock()
+		s.takeCalls()
+		s.settle(p)
+		s.capturedThere(p, o.Total)
+		s.work()
+		time.Sleep(time.Minute)
+		s.states(o.ID, orderPaid, paymentCaptured)
+		for _, call := range s.takeCalls() {
+			if callKind(call) == opCapture {
+				t.Error("it is captured a second time")
+			}
+		}
+	})
+}
+
+func TestPayment_thatEndedAndWasCapturedAllTheSameIsLookedAtDaily(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.authorized()
+		s.sql(`UPDATE orders SET state = 'expired', ended_at = ? WHERE id = ?`, newStamp(time.Now()), o.ID)
+		s.sql(`UPDATE payments SET state = 'failed', ended_at = ? WHERE id = ?`, newStamp(time.Now()), p.ID)
+		s.capturedThere(p, o.Total)
+		p = s.settle(p)
+		s.states(o.ID, orderExpired, paymentReview)
+		s.once(o.ID, eventOrderReview)
+		if p.DueAt.IsZero() || !p.EndedAt.IsZero() {
+			t.Errorf("it is due %s, and ended %s", p.DueAt, p.EndedAt)
+		}
+	})
+}

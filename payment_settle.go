@@ -22,6 +22,7 @@ type settlement struct {
 	disputes []dispute
 	accepts  int  // minutes that the restaurant has to accept the order, once it is authorised
 	closed   bool // the account is closed
+	behind   bool // the provider tells what was before an operation that it has carried out
 	next     *plannedOperation
 }
 
@@ -233,9 +234,24 @@ func (s *settlement) decideAuthorized() error {
 	case o.State == orderAccepted && o.Capture && o.Total > p.Authorized:
 		return s.review(reasonCaptureDiffers)
 	case o.State == orderAccepted && o.Capture:
-		s.plan(opCapture, o.Total, nil)
+		return s.capture()
 	default:
 		return s.warnOfEnd()
+	}
+	return nil
+}
+
+// capture has the order's total captured, unless that was done and the provider tells what was before.
+func (s *settlement) capture() error {
+	operations, err := s.operationsOf(s.payment.ID)
+	if err != nil {
+		return err
+	}
+	s.behind = slices.ContainsFunc(operations, func(op paymentOperation) bool {
+		return op.Kind == opCapture && op.State == operationDone
+	})
+	if !s.behind {
+		s.plan(opCapture, s.order.Total, nil)
 	}
 	return nil
 }
@@ -265,7 +281,7 @@ func (s *settlement) decideCaptured() error {
 		p.State, p.Reason = paymentCaptured, nil
 	}
 	if p.CapturedAt.IsZero() || rest {
-		p.CapturedAt = s.now
+		p.CapturedAt, p.EndedAt = s.now, stamp{}
 		if err := s.payOrder(); err != nil {
 			return err
 		}
@@ -441,7 +457,7 @@ func (s *settlement) reconcileRefunds() error {
 		}
 		f.ProviderID = &told.providerID
 		switch {
-		case told.state == refundSucceeded && f.State == refundPending:
+		case told.state == refundSucceeded && f.State != refundSucceeded:
 			err = refundDone(s.tx, s.order, f, s.actor())
 		case told.state == refundFailed && f.State != refundFailed:
 			err = refundUndone(s.tx, s.order, f, cmp.Or(told.reason, reasonDeclined), s.actor())
@@ -597,7 +613,7 @@ func (s *settlement) dueAt() stamp {
 	})
 	held := s.exact.Sub(p.CapturedAt.Time)
 	switch {
-	case s.next != nil, p.State == paymentCreated, p.State == paymentPending:
+	case s.next != nil, s.behind, p.State == paymentCreated, p.State == paymentPending:
 		return s.in(pollDelay(p.Polls))
 	case !p.EndedAt.IsZero():
 		return stamp{}
