@@ -560,7 +560,7 @@ func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
 		return nil, err
 	}
 	switch {
-	case o.settled():
+	case o.settled() && valueOr(o.Method, "") != methodNone: // one whose total is 0 was paid at once
 		return nil, errOrderState(o, "Give its money back with a refund instead.")
 	case o.dead():
 		return nil, errOrderState(o, "It can't be cancelled any more.")

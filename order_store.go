@@ -146,8 +146,12 @@ func (q *queries) orders(f orderFilter, before string, limit int) (p listPage[or
 	default:
 		list.scope(` AND o.reference = ?`, []any{f.reference})
 	}
-	if f.state != "" {
+	switch {
+	case f.state == "":
+	case f.owner.every: // no index finds it
 		list.filter(` AND o.state = ?`, f.state)
+	default:
+		list.scope(` AND o.state = ?`, []any{f.state})
 	}
 	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, (*order).dest,
 		func(o order) string { return o.ID })

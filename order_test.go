@@ -208,6 +208,9 @@ func TestOrder_ofNothingIsPaidAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	a := s.post("/orders", orderBody("discount", "6000", "tip", "0"), s.seller()).is(200).holds(`state="paid"`, `method="none"`, `total=0`, `vat=[]`)
+	given := s.post("/orders", orderBody("discount", "6000", "tip", "0"), s.seller()).is(200).text("id")
+	s.post("/orders/"+given+"/cancel", "{}", s.seller()).is(200).holds(`state="cancelled"`)
+	s.post("/orders/"+given+"/cancel", "{}", s.seller()).is(409, "order_state")
 	if s.count(`SELECT count(*) FROM events WHERE subject_id = ? AND type IN ('order.created', 'order.paid')`, a.text("id")) != 2 {
 		t.Error("an event is missing")
 	}

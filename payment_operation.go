@@ -531,6 +531,11 @@ func (p *payments) begin(ctx context.Context, orderID, method, returnURL string)
 			return err
 		}
 		if live := begun.payment; live != nil {
+			if live.Method != method { // the live one is not closed for a method that there is not
+				if _, err := p.connectionFor(t, o, method); err != nil {
+					return err
+				}
+			}
 			begun.closing = live.Method != method || o.Closing != nil
 			return p.closeForMethod(t, o, begun)
 		}
@@ -555,6 +560,20 @@ func notInReview(t *tx, o *order) error {
 	return err
 }
 
+// connectionFor returns the connection by which an order can be paid in a way. Errors: errMethod.
+func (p *payments) connectionFor(t *tx, o *order, method string) (*paymentConnection, error) {
+	conns, err := t.usedConnections(o.AccountID)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range conns {
+		if client := p.providers[c.Provider]; methodOf[c.Provider] == method && client.takes(o.Currency, o.Total) {
+			return c, nil
+		}
+	}
+	return nil, errMethod
+}
+
 // closeForMethod has the live attempt to pay an order closed if it is by another method than the guest
 // wants now.
 func (p *payments) closeForMethod(t *tx, o *order, begun *begunAttempt) error {
@@ -574,15 +593,10 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 	if o.Attempts >= maxAttempts {
 		return errAttemptLimit
 	}
-	conns, err := t.usedConnections(o.AccountID)
+	c, err := p.connectionFor(t, o, method)
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(conns, func(c *paymentConnection) bool { return methodOf[c.Provider] == method })
-	if at < 0 || p.providers[conns[at].Provider] == nil || !p.providers[conns[at].Provider].takes(o.Currency, o.Total) {
-		return errMethod
-	}
-	c := conns[at]
 	pay := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: c.ID, Provider: c.Provider,
 		Method: method, State: paymentCreated, Amount: o.Total, Currency: o.Currency, Revision: 1, CreatedAt: t.now}
 	s := &settlement{tx: t, provider: p.providers[c.Provider], payment: pay, order: o}

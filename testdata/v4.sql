@@ -414,7 +414,7 @@ CREATE TABLE orders (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX orders_account ON orders (account_id, id);
 CREATE UNIQUE INDEX orders_reference ON orders (account_id, reference) WHERE reference IS NOT NULL;
-CREATE INDEX orders_open ON orders (account_id) WHERE state = 'open';
+CREATE INDEX orders_state ON orders (account_id, state, id);
 CREATE INDEX orders_expiring ON orders (expires_at) WHERE state = 'open' AND closing IS NULL;
 CREATE INDEX orders_waiting ON orders (accept_by) WHERE state = 'authorized';
 
