@@ -183,7 +183,7 @@ func (p *testProvider) view(id string) (testView, int) {
 		return v, http.StatusNotFound
 	}
 	v.Name, v.Return, v.Open = s.name, s.returnURL, s.status == "open"
-	v.Amount = fmt.Sprintf("%s %d.%02d", strings.ToUpper(s.currency), s.amount/100, s.amount%100)
+	v.Amount = strings.ToUpper(s.currency) + " " + formatAmount(s.amount)
 	v.Declined = s.intent != nil && s.intent.declined
 	v.Title = "This payment is done"
 	if s.status == "expired" {

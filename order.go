@@ -35,6 +35,7 @@ var (
 	eventOrderEnding        = orderEvents.add("order.authorization_ending") // a day before it lapses
 	eventConnectionAdded    = orderEvents.add("payment.connected")
 	eventConnectionRemoved  = orderEvents.add("payment.disconnected")
+	eventConnectionChanged  = orderEvents.add("payment.keys_changed")
 	eventConnectionRefused  = orderEvents.add("payment.connection_refused") // the provider refuses its keys
 	eventConnectionRestored = orderEvents.add("payment.connection_restored")
 )

@@ -349,7 +349,7 @@ func (a *orderPages) newPage(c *call, o *order, owner account) (*guestPage, erro
 	if err != nil {
 		return nil, err
 	}
-	zone, err := time.LoadLocation(of.Zone)
+	zone, err := loadZone(of.Zone)
 	if err != nil {
 		zone = time.UTC // a zone that this build does not know
 	}

@@ -660,6 +660,34 @@ func checkRefunds(t *tx, o *order) error {
 	return nil
 }
 
+func TestRefund_hasNoMoreVATThanMoney(t *testing.T) {
+	t.Parallel()
+	o := &order{ID: "o", State: orderPaid, Method: ptr(methodCard), PaymentID: ptr("p"), VAT: []vatSum{{10_000, 20, 10}}}
+	random := rand.New(rand.NewPCG(15, 2))
+	for range 500 {
+		var refunds []refund
+		for range 20 { // each of one unit, of which a third fails
+			left, err := refundableOf(o, refunds)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if left.amount() == 0 {
+				break
+			}
+			f := left.byAmount(1)
+			if vat := f.VAT[0].VAT; vat < 0 || vat > 1 || left.vat[0].VAT > left.vat[0].Gross {
+				t.Fatalf("%d of VAT in 1, of %+v that is left", vat, left.vat)
+			}
+			if f.PaymentID, f.State = o.PaymentID, refundSucceeded; random.IntN(3) == 0 {
+				f.State = refundFailed
+			}
+			if refunds = append(refunds, *f); random.IntN(3) == 0 {
+				refunds[random.IntN(len(refunds))].State = refundFailed
+			}
+		}
+	}
+}
+
 func TestRefund_neverGivesBackMoreThanIsLeft(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -39,6 +39,13 @@ var paymentCommands = []command{
 		optStripeURL,
 		optVippsURL,
 	}, 1, paymentCheck},
+	{"payment reconnect", "ID", "give a connection other keys of the same account, after they were changed at the " +
+		"provider or the key file was lost; its payments go on", []option{
+		optSecrets,
+		optOutboundAllow.says("what may be called besides public addresses, for tests"),
+		optStripeURL,
+		optVippsURL,
+	}, 1, paymentReconnect},
 	{"payment disconnect", "ID", "take no new payments with a connection; those under way go on", []option{
 		optForce.says("disconnect it although our webhook can't be removed at the provider"),
 		optOutboundAllow.says("what may be called besides public addresses, for tests"),
@@ -123,7 +130,7 @@ func providerStep(provider string, err error) error {
 	case errors.As(err, &failed) && failed.denied:
 		return fmt.Errorf("%s refuses the keys: %w", provider, err)
 	case errors.As(err, &failed) && failed.reason == "webhook_gone":
-		return fmt.Errorf("%s has our webhook no more: disconnect it and connect it again", provider)
+		return fmt.Errorf("%s has our webhook no more: run 'widgetd payment reconnect ID -secrets FILE'", provider)
 	case err != nil:
 		return fmt.Errorf("%s: %w", provider, err)
 	}
@@ -197,18 +204,7 @@ func (e *env) connectProvider(st *store, p provider, c *openConnection, keys *ke
 	if err := st.openAccount(c.AccountID); err != nil {
 		return err
 	}
-	bases, err := st.baseURLs()
-	if err != nil {
-		return err
-	}
-	if len(bases) == 0 || !bases[0].Current {
-		return errors.New("there is no base address: run 'widgetd base-url set https://…/v1' first")
-	}
-	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
-	if err != nil {
-		return err
-	}
-	address, err := providerWebhook(bases[0].URL, c.Provider, c.ID, allow)
+	address, err := e.webhookAddress(st, c.paymentConnection)
 	if err != nil {
 		return err
 	}
@@ -235,6 +231,22 @@ func (e *env) connectProvider(st *store, p provider, c *openConnection, keys *ke
 		return fmt.Errorf("%w; the webhook %s stays at %s (%w): remove it there", err, *c.WebhookID, c.Provider, failed)
 	}
 	return fmt.Errorf("%w; the webhook at %s was removed again", err, c.Provider)
+}
+
+// webhookAddress returns the address that the provider of a connection is to post to.
+func (e *env) webhookAddress(st *store, c *paymentConnection) (string, error) {
+	bases, err := st.baseURLs()
+	if err != nil {
+		return "", err
+	}
+	if len(bases) == 0 || !bases[0].Current {
+		return "", errors.New("there is no base address: run 'widgetd base-url set https://…/v1' first")
+	}
+	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
+	if err != nil {
+		return "", err
+	}
+	return providerWebhook(bases[0].URL, c.Provider, c.ID, allow)
 }
 
 // providerWebhook returns the address that a provider is to post to for a connection, below a base address.
@@ -325,6 +337,45 @@ func paymentCheck(e *env) error {
 		return err
 	}
 	return e.print(map[string]bool{"ok": true}, "ok: the provider accepts the keys, and has our webhook")
+}
+
+// paymentReconnect gives a connection other keys, and registers its webhook anew.
+func paymentReconnect(e *env) error {
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	return e.withConnection(func(st *store, before *paymentConnection, _ *openConnection, p provider) error {
+		secrets, err := e.readSecrets(before.Provider)
+		if err != nil {
+			return err
+		}
+		address, err := e.webhookAddress(st, before)
+		if err != nil {
+			return err
+		}
+		row := *before
+		c := &openConnection{&row, secrets}
+		if err := p.connect(e.ctx, c, address); err != nil {
+			return providerStep(c.Provider, err)
+		}
+		c.WebhookURL = &address
+		if err = sameConnection(before, c.paymentConnection); err == nil {
+			err = c.seal(keys)
+		}
+		if err == nil {
+			err = st.update(e.ctx, func(t *tx) error { return changeConnectionKeys(t, c.paymentConnection, e.actor()) })
+		}
+		if err != nil {
+			return errors.Join(err, p.disconnect(context.WithoutCancel(e.ctx), c))
+		}
+		// What the webhook before posts has a signature that is refused from now on.
+		if err := p.disconnect(e.ctx, &openConnection{before, secrets}); err != nil {
+			return fmt.Errorf("it has the new keys, but the webhook %s stays at %s (%w): remove it there",
+				valueOr(before.WebhookID, ""), c.Provider, err)
+		}
+		return e.done()
+	})
 }
 
 func paymentDisconnect(e *env) error {

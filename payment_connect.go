@@ -87,6 +87,8 @@ func secretNames(fields map[string]*string) (lines []string) {
 var (
 	errConnected = errors.New("the account is connected with this provider already: disconnect that first, " +
 		"'widgetd payment list' prints it")
+	errOtherAccount = errors.New("these keys are of another account there, or for tests where the others are live: " +
+		"disconnect the connection and connect anew")
 	errMixedKeys = errors.New("the account is connected with another provider, one of the two with test keys: " +
 		"take both live or both for tests")
 )
@@ -124,6 +126,24 @@ func addConnection(t *tx, c *paymentConnection, actor string) error {
 	return t.addEvent(connectionEvent(c, eventConnectionAdded, actor))
 }
 
+// sameConnection refuses keys that lead to another account at the provider, as far as that tells.
+// Errors: errOtherAccount.
+func sameConnection(before, after *paymentConnection) error {
+	if before.Live != after.Live || before.Name != after.Name {
+		return errOtherAccount
+	}
+	return nil
+}
+
+// changeConnectionKeys writes the new keys and the new webhook of a connection. Its payments go on with them.
+// Errors: errNotFound if it is not in use.
+func changeConnectionKeys(t *tx, c *paymentConnection, actor string) error {
+	if err := t.saveConnectionKeys(c); err != nil {
+		return err
+	}
+	return t.addEvent(connectionEvent(c, eventConnectionChanged, actor))
+}
+
 // removeConnection ends the use of a connection. What was paid with it goes on. Errors: errNotFound if it is
 // not in use.
 func removeConnection(t *tx, c *paymentConnection, actor string) error {
@@ -154,5 +174,5 @@ func unsealableConnections(q *queries, keys *keyring) (ids []string, err error) 
 // sealedElsewhere is what an operator is told of such a connection.
 func sealedElsewhere(id string) string {
 	return fmt.Sprintf("the secrets of the payment connection %s were sealed with another key file: "+
-		"run 'widgetd payment disconnect %s', then connect it again", id, id)
+		"run 'widgetd payment reconnect %s -secrets FILE'", id, id)
 }

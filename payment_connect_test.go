@@ -88,6 +88,7 @@ func paymentStory(t *testing.T, o *operator) {
 		t.Errorf("%s", out)
 	}
 	o.fails("disconnect that first", c.connectLine("vipps")...)
+	o.do(c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))...)
 	if o.do(c.called("payment", "disconnect", id)...) != "" || len(c.vipps.webhooks) != 0 {
 		t.Errorf("%d webhooks are left", len(c.vipps.webhooks))
 	}
@@ -106,7 +107,7 @@ func paymentStory(t *testing.T, o *operator) {
 			kinds = append(kinds, kind)
 		}
 	}
-	if got := strings.Join(kinds, " "); got != "payment.connected payment.disconnected payment.connected payment.connected" {
+	if got := strings.Join(kinds, " "); got != "payment.connected payment.disconnected payment.keys_changed payment.connected payment.connected" {
 		t.Errorf("events %s", got)
 	}
 }
@@ -204,20 +205,68 @@ func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
 		t.Errorf("%v", rows)
 	}
 	o.fails(want, c.called("payment", "check", id)...)
-	if out, err := o.try("check"); err == nil || out != "key: "+want+"\n" {
+	if out, err := o.try("check"); err == nil || !strings.HasPrefix(out, "key: "+want+"\n") {
 		t.Errorf("check: %v %s", err, out)
 	}
 	if out, _ := o.try("status", "-wide"); !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
 		t.Errorf("status: %s", out)
 	}
+	again := c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))
+	if o.do(again...) != "" || len(c.vipps.webhooks) != 1 {
+		t.Errorf("%d webhooks", len(c.vipps.webhooks))
+	}
+	o.do(c.called("payment", "check", id)...)
+	if out := o.do("check"); !strings.HasPrefix(out, "ok: ") {
+		t.Errorf("%s", out)
+	}
+	o.store(func(st *store) {
+		conn, err := st.paymentConnection(anyAccount, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open, err := conn.open(other)
+		if err != nil || open.secrets.ClientSecret != c.vipps.secrets.ClientSecret || open.secrets.WebhookSecret == "" {
+			t.Errorf("the new secrets can't be read: %v", err)
+		}
+	})
+	o.change(func(tx *tx) error { // its secrets are lost again
+		conn, err := tx.paymentConnection(anyAccount, id)
+		if err == nil {
+			conn.Sealed[20] ^= 1
+			err = tx.saveConnectionKeys(conn)
+		}
+		return err
+	})
 	out := o.do(c.called("payment", "disconnect", id)...)
 	if !strings.HasPrefix(out, "disconnected; remove the webhook webhook-") || len(c.vipps.webhooks) != 1 {
 		t.Errorf("%s", out)
 	}
-	if out := o.do("check"); !strings.HasPrefix(out, "ok: ") {
-		t.Errorf("%s", out)
-	}
 	o.do(c.connectLine("vipps")...)
+}
+
+func TestPaymentReconnect_takesOtherKeysOfTheSameAccountOnly(t *testing.T) {
+	manyCommandsUnderRace(t)
+	t.Parallel()
+	o := newOperator(t)
+	c := newConnecting(t, o)
+	id := o.object(c.connectLine("stripe")...)["id"].(string)
+	before := o.object("payment", "list")
+	again := func(key string) []string {
+		o.told.keep("a key of Stripe", key)
+		return c.called("payment", "reconnect", id, "-secrets", c.file("key="+key+"\n"))
+	}
+	o.fails("these keys are of another account there", again("rk_live_51OfSomebody")...)
+	o.fails("this is a secret key", again("sk_live_51OfSomebody")...)
+	o.fails("'widgetd payment list' prints what there is", c.called("payment", "reconnect", newID("con", time.Now()),
+		"-secrets", c.file(c.secretsOf(providerStripe)))...)
+	o.do(again("rk_test_51OfTheSandboxAnew")...)
+	o.do(c.called("payment", "check", id)...)
+	if after := o.object("payment", "list"); after["id"] != before["id"] || after["state"] != "in_use" {
+		t.Errorf("%v, then %v", before, after)
+	}
+	if told := o.objects("events", "-type", "payment.keys_changed"); len(told) != 1 || told[0]["subject_id"] != id {
+		t.Errorf("events %v", told)
+	}
 }
 
 func TestPaymentDisconnect_needsForceWhereTheProviderDoesNotAnswer(t *testing.T) {

@@ -256,6 +256,14 @@ func (t *tx) addPaymentConnection(c *paymentConnection) error {
 	return err
 }
 
+// saveConnectionKeys writes the secrets and the webhook of a connection, which the provider has just
+// taken. Errors: errNotFound if it is not in use.
+func (t *tx) saveConnectionKeys(c *paymentConnection) error {
+	n, err := t.exec(`UPDATE payment_connections SET secrets = ?, webhook_id = ?, webhook_url = ?, failing_since = NULL
+		WHERE id = ? AND removed_at IS NULL`, c.Sealed, c.WebhookID, c.WebhookURL, c.ID)
+	return requireRow(n, err)
+}
+
 // removePaymentConnection ends the use of a connection. Its row stays, since its payments go on.
 // Errors: errNotFound if it is not in use.
 func (t *tx) removePaymentConnection(id string) error {

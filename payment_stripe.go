@@ -456,7 +456,11 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 	}
 	var made stripeWebhook
 	call := providerCall{http.MethodPost, stripeWebhooks, stripeFormType, form.Encode()}
-	if err := s.read(ctx, c, c.ID, call, &made); err != nil {
+	key = c.ID // so that a repeated call, after a lost answer, makes no second one
+	if c.WebhookID != nil { // another one is wanted than the key would replay
+		key = newID("opr", time.Now())
+	}
+	if err := s.read(ctx, c, key, call, &made); err != nil {
 		return fmt.Errorf("registering the webhook: %w", err)
 	}
 	if made.Object != "webhook_endpoint" || !isStripeID("we_", made.ID) || made.URL != webhookURL ||

@@ -646,6 +646,7 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 			t.Errorf("registered for %q", registered.events)
 		}
 	})
+	s.c.WebhookID = nil
 	if err := s.client.connect(t.Context(), s.c, hook); err != nil || s.registered() != 1 {
 		t.Errorf("connecting again, as after a lost answer: %v, with %d webhooks", err, s.registered())
 	}

@@ -153,8 +153,11 @@ func TestPayment_survivesEveryFaultOfTheProvider(t *testing.T) {
 		providerStripe: {opCreate, "look", opCapture, opRefund, opExpire, opCancel},
 		providerVipps:  {"token", opCreate, "look", "events", opCapture, opRefund, opExpire, opCancel},
 	} {
-		for _, kind := range kinds {
-			for _, fault := range allProviderFaults {
+		for k, kind := range kinds {
+			for i, fault := range allProviderFaults {
+				if underRace() && (i+k)%3 > 0 {
+					continue // all of them take a minute with the race detector
+				}
 				t.Run(fmt.Sprintf("%s/%s/%s", provider, kind, fault), func(t *testing.T) {
 					t.Parallel()
 					inShop(t, func(s *shop) { s.survives(kind, fault) }, provider)
