@@ -60,6 +60,7 @@ const (
 	reasonRefused        = "operation_refused" // the provider refuses what is to be done
 	reasonDeclined       = "declined"          // the provider, or the guest's bank, has declined it
 	reasonUnknown        = "unknown_there"     // the provider does not know it
+	reasonDenied         = "keys_refused"      // of an operation: the provider refuses the connection's keys
 	reasonPaidTwice      = "order_is_paid"     // money was captured for an order that was paid otherwise
 )
 

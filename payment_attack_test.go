@@ -220,6 +220,7 @@ func TestQuery_aboutPaymentsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 		asked := slices.Concat(reads(), writes())
 		for _, query := range asked {
 			few := strings.Contains(query, "payment_connections WHERE failing_since") || // one row of a connection
+				strings.Contains(query, "AND q.error = ?") || // of operations that are pending
 				strings.Contains(query, "JOIN disputes") || strings.Contains(query, "ORDER BY p.due_at") ||
 				strings.Contains(query, "state = 'review' ORDER BY id LIMIT ?2")
 			for _, step := range s.plan(query) {
@@ -341,6 +342,33 @@ func TestPayment_thatEndedAndWasCapturedAllTheSameIsLookedAtDaily(t *testing.T) 
 		s.once(o.ID, eventOrderReview)
 		if p.DueAt.IsZero() || !p.EndedAt.IsZero() {
 			t.Errorf("it is due %s, and ended %s", p.DueAt, p.EndedAt)
+		}
+	})
+}
+
+func TestPayment_keysThatMayDoSomeThingsAreRefusedOnce(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, _ := s.paid()
+		s.authorized() // others are looked at meanwhile, which the keys may
+		may := false
+		s.provider.watch = func(r *http.Request, _ *testAnswer) *testAnswer {
+			if may || callKind(r.Method+" "+r.URL.Path) != opRefund {
+				return nil
+			}
+			return &testAnswer{status: 403, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
+		}
+		s.refund(o.ID, 0)
+		s.work()
+		time.Sleep(20 * time.Hour) // within keysLast
+		told := func(kind eventType) int { return s.count(`SELECT count(*) FROM events WHERE type = ?`, kind) }
+		if refused, restored := told(eventConnectionRefused), told(eventConnectionRestored); refused != 1 || restored != 0 {
+			t.Errorf("told %d times that they are refused, and %d times that they are not", refused, restored)
+		}
+		may = true
+		s.await(o.ID, orderRefunded, paymentRefunded)
+		if n := told(eventConnectionRestored); n != 1 {
+			t.Errorf("told %d times that they are accepted", n)
 		}
 	})
 }

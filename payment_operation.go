@@ -202,7 +202,8 @@ func (p *payments) logTrouble(before, after *payment) {
 	}
 }
 
-// setConnectionRefused notes whether a provider refuses a connection's keys, and tells of a change.
+// setConnectionRefused notes whether a provider refuses a connection's keys, and tells of a change. While an
+// operation waits for other keys, those that may do the rest are refused still.
 func setConnectionRefused(t *tx, c *paymentConnection, refused bool) error {
 	if refused == !c.FailingSince.IsZero() {
 		return nil
@@ -210,6 +211,8 @@ func setConnectionRefused(t *tx, c *paymentConnection, refused bool) error {
 	since, kind := stamp{}, eventConnectionRestored
 	if refused {
 		since, kind = t.now, eventConnectionRefused
+	} else if waits, err := t.hasDenied(c.ID); err != nil || waits {
+		return err
 	}
 	changed, err := t.setConnectionFailing(c.ID, since)
 	if err != nil || !changed {
@@ -230,21 +233,24 @@ func (p *payments) lookFailed(ctx context.Context, conn *openConnection, pay *pa
 	if errors.As(failure, &answer) {
 		wait = max(wait, answer.wait)
 		if answer.denied {
-			return p.denied(conn, pay)
+			return errors.Join(p.noteDenied(conn, nil), p.postpone(pay, deniedDelay))
 		}
 	}
 	return p.postpone(pay, wait)
 }
 
-// denied notes that the provider refuses a connection's keys, and has the attempt looked at later.
-func (p *payments) denied(conn *openConnection, pay *payment) error {
-	return errors.Join(p.noteDenied(conn), p.postpone(pay, deniedDelay))
-}
-
-// noteDenied notes that the provider refuses a connection's keys.
-func (p *payments) noteDenied(conn *openConnection) error {
+// noteDenied notes that the provider refuses a connection's keys, be it only for an operation that waits for
+// others; nil: none does.
+func (p *payments) noteDenied(conn *openConnection, op *paymentOperation) error {
 	return p.store.update(context.Background(), func(t *tx) error {
 		t.invalidate()
+		if op != nil {
+			reason := reasonDenied
+			op.Error = &reason
+			if err := t.saveOperation(op); err != nil && !errors.Is(err, errChanged) {
+				return err
+			}
+		}
 		return setConnectionRefused(t, conn.paymentConnection, true)
 	})
 }
@@ -316,12 +322,12 @@ func (p *payments) send(
 	switch {
 	case result.outcome == sendDenied && op.Kind == opCreate:
 		// No guest was ever sent to it, so nobody can pay it. The order is not to wait for right keys.
-		if err := p.noteDenied(conn); err != nil {
+		if err := p.noteDenied(conn, nil); err != nil {
 			return false, err
 		}
 		result.outcome = sendRefused
 	case result.outcome == sendDenied:
-		return false, p.denied(conn, pay)
+		return false, errors.Join(p.noteDenied(conn, op), p.postpone(pay, deniedDelay))
 	}
 	return p.finish(pay, conn, op, result)
 }

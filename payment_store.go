@@ -166,6 +166,14 @@ func (t *tx) saveOperation(op *paymentOperation) error {
 	return err
 }
 
+// hasDenied reports whether an operation of a connection waits for keys that the provider does not refuse
+// (reasonDenied). It reads all operations that are pending, which are few.
+func (q *queries) hasDenied(connectionID string) (waits bool, err error) {
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM payment_operations q CROSS JOIN payments p ON p.id = q.payment_id
+		WHERE q.state = 'pending' AND q.error = ? AND p.connection_id = ?)`, []any{reasonDenied, connectionID}, &waits)
+	return waits, err
+}
+
 // refusedOperations counts the operations of an attempt and kind, made at a time or later, that the provider
 // has refused. Those that it has failed to answer, so that their keys can't be used again, are not counted.
 func (q *queries) refusedOperations(paymentID, kind string, since stamp) (n int, err error) {

@@ -508,7 +508,7 @@ func isStripeMissing(err error) bool {
 	return errors.As(err, &failure) && failure.status == http.StatusNotFound && failure.reason == "resource_missing"
 }
 
-// check implements provider. A *providerError may also have the reason webhook_missing, webhook_disabled or
+// check implements provider. A *providerError may also have the reason webhook_gone, webhook_disabled or
 // webhook_address.
 func (s *stripeProvider) check(ctx context.Context, c *openConnection) error {
 	if err := s.readsAll(ctx, c); err != nil {
@@ -518,7 +518,7 @@ func (s *stripeProvider) check(ctx context.Context, c *openConnection) error {
 	err := s.get(ctx, c, stripeWebhooks+"/"+url.PathEscape(valueOr(c.WebhookID, "")), nil, &found)
 	switch {
 	case c.WebhookID == nil || isStripeMissing(err):
-		return &providerError{status: http.StatusNotFound, reason: "webhook_missing"}
+		return &providerError{status: http.StatusNotFound, reason: "webhook_gone"}
 	case err != nil:
 		return fmt.Errorf("reading the webhook: %w", err)
 	case found.Object != "webhook_endpoint" || found.ID != *c.WebhookID:

@@ -628,7 +628,7 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 	}
 
 	s.c = testConnection()
-	if err := s.client.check(t.Context(), s.c); err == nil || err.Error() != "the provider answers webhook_missing" {
+	if err := s.client.check(t.Context(), s.c); err == nil || err.Error() != "the provider answers webhook_gone" {
 		t.Errorf("checking before connecting: %v", err)
 	}
 	s.c.secrets.Key = "rk_live_123"
@@ -666,7 +666,7 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 	if err := s.client.disconnect(t.Context(), s.c); err != nil || s.registered() != 0 {
 		t.Errorf("disconnecting: %v, with %d webhooks", err, s.registered())
 	}
-	checks("the provider answers webhook_missing")
+	checks("the provider answers webhook_gone")
 	if err := s.client.disconnect(t.Context(), s.c); err != nil {
 		t.Errorf("disconnecting what is gone: %v", err)
 	}
