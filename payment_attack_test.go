@@ -202,7 +202,7 @@ func TestQuery_aboutPaymentsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 		s.refund(o.ID, 100)
 		s.deliver()
 		s.await(o.ID, orderPartRefunded, paymentPartRefunded)
-		o, p = s.authorized()
+		o, _ = s.authorized()
 		s.fail(opCapture, fault400, fault400, fault400)
 		s.accept(o.ID)
 		s.await(o.ID, orderAccepted, paymentReview)
