@@ -456,7 +456,7 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 	}
 	var made stripeWebhook
 	call := providerCall{http.MethodPost, stripeWebhooks, stripeFormType, form.Encode()}
-	key = c.ID // so that a repeated call, after a lost answer, makes no second one
+	key = c.ID              // so that a repeated call, after a lost answer, makes no second one
 	if c.WebhookID != nil { // another one is wanted than the key would replay
 		key = newID("opr", time.Now())
 	}
