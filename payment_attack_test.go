@@ -372,3 +372,31 @@ func TestPayment_keysThatMayDoSomeThingsAreRefusedOnce(t *testing.T) {
 		}
 	})
 }
+
+func TestPayment_isNotUnpaidByAProviderThatLags(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.paid()
+		behind := func(status string) { // as a replica of the provider's that has not caught up
+			s.provider.mu.Lock()
+			defer s.provider.mu.Unlock()
+			i := s.provider.session(*p.SessionID).intent
+			i.status, i.received, i.capturable = status, 0, 0
+			if status == "requires_capture" {
+				i.capturable = o.Total
+			}
+		}
+		for _, status := range []string{"requires_capture", "canceled"} {
+			behind(status)
+			p = s.settle(p)
+			s.states(o.ID, orderPaid, paymentCaptured)
+			if p.Captured != o.Total || p.DueAt.IsZero() {
+				t.Errorf("%d captured, asked again at %s", p.Captured, p.DueAt)
+			}
+		}
+		if calls := s.takeCalls(); slices.ContainsFunc(calls, func(call string) bool { return callKind(call) == opCancel }) {
+			t.Errorf("it asks for %q", calls)
+		}
+		s.once(o.ID, eventOrderPaid)
+	})
+}

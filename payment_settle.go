@@ -78,9 +78,13 @@ func (s *settlement) money(amount int64) []string {
 	return []string{"amount", strconv.FormatInt(amount, 10), "currency", s.order.Currency}
 }
 
-// decide takes over what the provider says, and sets what is to be asked of it next.
+// decide takes over what the provider says, and sets what is to be asked of it next. What can't be true it
+// ignores, so that the provider is asked again later.
 func (s *settlement) decide(report *paymentReport) error {
 	s.report = report
+	if report.phase != phaseUnknown && report.captured < s.payment.Captured {
+		return nil // money that was captured stays so: the provider has not caught up with itself
+	}
 	s.takeOver()
 	switch report.phase {
 	case phaseUnknown:

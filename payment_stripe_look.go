@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -151,7 +150,7 @@ func (s *stripeSession) report(id string, p *payment) (*paymentReport, bool) {
 		}
 	}
 	if phase == phaseFailed {
-		r.reason = cmp.Or(i.LastError.Code, reasonDeclined)
+		r.reason = stripeName(i.LastError.Code, reasonDeclined)
 	}
 	return r, true
 }
@@ -318,7 +317,7 @@ func (s *stripeProvider) readRefunds(ctx context.Context, c *openConnection, to 
 			report.refundID = r.Metadata.Refund
 		}
 		if state == refundFailed {
-			report.reason = cmp.Or(r.Failure, r.Status)
+			report.reason = stripeName(r.Failure, stripeName(r.Status, reasonDeclined))
 		} else {
 			to.refunded += r.Amount
 		}
@@ -360,7 +359,7 @@ func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to
 			return "", false
 		}
 		to.disputes = append(to.disputes, disputeReport{
-			id: d.ID, amount: d.Amount, state: state, reason: d.Reason, at: time.Unix(d.Created, 0).UTC(),
+			id: d.ID, amount: d.Amount, state: state, reason: stripeName(d.Reason, "other"), at: time.Unix(d.Created, 0).UTC(),
 		})
 		return d.ID, true
 	})
@@ -372,3 +371,13 @@ func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to
 
 // isStripeDisputeID reports whether s is the id of a dispute; older ones begin with dp_.
 func isStripeDisputeID(s string) bool { return isStripeID("du_", s) || isStripeID("dp_", s) }
+
+// stripeName returns a reason as Stripe names it, or otherwise if it is not of the form that its names
+// have: it is kept, and part of events.
+func stripeName(reason, otherwise string) string {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789_"
+	if reason == "" || len(reason) > 64 || strings.Trim(reason, letters) != "" {
+		return otherwise
+	}
+	return reason
+}
