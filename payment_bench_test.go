@@ -18,7 +18,7 @@ var attemptsPending = flag.Int("attempts", 100, "how many attempts are pending i
 // newBusyShop makes a shop on real sockets, whose provider's own time is added to took.
 func newBusyShop(b *testing.B) (s *shop, took *atomic.Int64) {
 	took = &atomic.Int64{}
-	s = &shop{faults: map[string][]providerFault{}}
+	s = &shop{faults: map[string][]providerFault{}, method: methodCard, currency: "CHF"}
 	s.provider = newTestProvider(newOutbound(demoOutbound), "", time.Now)
 	answers := s.provider.handler()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -71,6 +71,7 @@ func BenchmarkPayment_notices(b *testing.B) {
 	open, err := conn.open(s.keys)
 	s.check(err)
 	idle := heapInUse()
+	s.takeCalls()
 	stop := s.work()
 	n := max(b.N, 200)
 	answered := make([]time.Duration, n)
