@@ -361,6 +361,7 @@ func oneRow[T any](_ *T, err error) (int, error) {
 }
 
 func TestOwner_ofNothingAndAnotherAccountFindNothingAndChangeNothing(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	f := newFilled(t)
 	rollBack := errors.New("roll back")

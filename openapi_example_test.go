@@ -211,6 +211,7 @@ var before = map[string]func(*exampleFixture){
 func isProviders(o *operation) bool { r := routeOf(o); return r != nil && r.raw }
 
 func TestOpenAPI_examplesOfRequestsSucceed(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	sent := 0
 	for _, o := range operations() {
@@ -239,6 +240,7 @@ func TestOpenAPI_examplesOfRequestsSucceed(t *testing.T) {
 }
 
 func TestOpenAPI_examplesOfParametersSucceed(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	reading := newExampleFixture(t) // which no GET changes
 	for _, o := range operations() {

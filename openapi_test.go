@@ -492,6 +492,7 @@ func setMember(body any, names []string, value any) any {
 type absent struct{}
 
 func TestOpenAPI_bodyMembersAreJudgedAsTheirSchemasSay(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	f := newExampleFixture(t)
 	tried := 0

@@ -113,7 +113,7 @@ func TestPayment_thatAnsweredOnceIsNotGivenUpBecauseItIsNotFoundForAMinute(t *te
 		s.settle(p)
 		s.states(o.ID, orderOpen, paymentPending)
 		s.provider.session("cs_elsewhere").id = id
-		s.work() // nobody comes back, and no webhook comes
+		s.work(2 * time.Second) // nobody comes back, and no webhook comes
 		s.await(o.ID, orderAuthorized, paymentAuthorized)
 		o = s.place()
 		p = s.start(o.ID)
@@ -359,7 +359,7 @@ func TestPayment_keysThatMayDoSomeThingsAreRefusedOnce(t *testing.T) {
 			return &testAnswer{status: 403, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
 		}
 		s.refund(o.ID, 0)
-		s.work()
+		s.work(5 * time.Second)
 		time.Sleep(65 * time.Minute)
 		told := func(kind eventType) int { return s.count(`SELECT count(*) FROM events WHERE type = ?`, kind) }
 		if refused, restored := told(eventConnectionRefused), told(eventConnectionRestored); refused != 1 || restored != 0 {

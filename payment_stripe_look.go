@@ -359,7 +359,8 @@ func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to
 			return "", false
 		}
 		to.disputes = append(to.disputes, disputeReport{
-			id: d.ID, amount: d.Amount, state: state, reason: stripeName(d.Reason, "other"), at: time.Unix(d.Created, 0).UTC(),
+			id: d.ID, amount: d.Amount, state: state, reason: stripeName(d.Reason, "other"),
+			at: time.Unix(d.Created, 0).UTC(),
 		})
 		return d.ID, true
 	})

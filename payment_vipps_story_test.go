@@ -33,7 +33,7 @@ func TestPayment_byVippsIsCapturedAtHandoverOnly(t *testing.T) {
 			t.Parallel()
 			inShop(t, func(s *shop) {
 				s.sql(`INSERT INTO account_settings (account_id, capture_on) VALUES (?, ?)`, s.account, on)
-				s.work()
+				s.work(10 * time.Second)
 				o := s.place()
 				p := s.begin(o.ID)
 				s.authorize(p)

@@ -186,6 +186,7 @@ func withClock(o upgradeOptions) upgradeOptions {
 const copyOfOld = ".v1-2027-01-31T120000Z"
 
 func TestUpgrade_ofEveryDumpMakesThePresentSchemaAndKeepsEveryRow(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for version := 1; version <= schemaVersion; version++ {
 		t.Run(dumpName(version), func(t *testing.T) {
@@ -324,6 +325,7 @@ func TestUpgrade_ofLeadsGivesThemTheDigestOfThisProgram(t *testing.T) {
 }
 
 func TestUpgrade_writesACopyThatIsTheOldDatabase(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 1)
 	before := contentOf(t, path, nil)
@@ -394,6 +396,7 @@ func TestUpgrade_removesWhatAKilledOneLeftOfACopyAndNothingElse(t *testing.T) {
 }
 
 func TestUpgrade_dryRunChangesNothingAndSaysWhatItWouldDo(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 1)
 	before, err := os.ReadFile(path)
@@ -599,6 +602,7 @@ func directory(t testing.TB, dir string) map[string]string {
 }
 
 func TestUpgrade_refusesInOneLineAndChangesNothing(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for _, refusal := range upgradeRefusals {
 		t.Run(refusal.name, func(t *testing.T) {
@@ -727,6 +731,7 @@ func TestUpgrade_mayRebuildATableThatOthersName(t *testing.T) {
 }
 
 func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	const table = "CREATE TABLE y (z TEXT) STRICT"
@@ -790,6 +795,7 @@ func TestUpgrade_tellsThatALongStepIsUnderWay(t *testing.T) {
 }
 
 func TestUpgrade_leavesTheOldOrTheNewWhicheverCallFails(t *testing.T) {
+	sequentialUnderRace(t)
 	for _, how := range []form{notDone, done, ended} {
 		t.Run(how.String(), func(t *testing.T) {
 			t.Parallel()
@@ -920,6 +926,7 @@ func writePresentDump(t *testing.T) {
 var choice = regexp.MustCompile(`CHECK\((\w+) IN\(([^()]*)\)\)`)
 
 func TestUpgrade_everyDumpHoldsRowsOfEveryKind(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for version := 1; version <= schemaVersion; version++ {
 		path := oldDatabase(t, version)
@@ -1039,6 +1046,7 @@ var argumentsOf = map[string]string{
 }
 
 func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	o := anOperatorOf(t, 1)
 	before, err := os.ReadFile(o.env["WIDGETD_DB"])
@@ -1089,6 +1097,7 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 }
 
 func TestUpgrade_saysWhatItDid(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	o := anOperatorOf(t, 1)
 	db := o.env["WIDGETD_DB"]

@@ -562,6 +562,14 @@ func manyRowsUnderRace(t testing.TB) {
 	}
 }
 
+// sequentialUnderRace skips a long test in which nothing runs at the same time, so that the race detector
+// would only make it slow.
+func sequentialUnderRace(t testing.TB) {
+	if underRace() {
+		t.Skip("nothing runs at the same time that the race detector could see")
+	}
+}
+
 // manyCommandsUnderRace skips a test that runs many commands, one after the other, which the race detector
 // would only make slow.
 func manyCommandsUnderRace(t testing.TB) {
