@@ -23,6 +23,7 @@ import (
 )
 
 func TestCommand_doesWhatItsHelpSays(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	for name, story := range map[string]func(*testing.T, *operator){

@@ -919,6 +919,7 @@ func manyDevices(license, state string, n int) string {
 }
 
 func TestSeats_areCountedAlsoWhenTheShellChangesDevices(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	one, key := s.addLicense(license{})
@@ -960,6 +961,7 @@ func TestSeats_areCountedAlsoWhenTheShellChangesDevices(t *testing.T) {
 }
 
 func TestSeats_thatAreCountedWrongAreToldByCheckAndMendedAsItSays(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	id := o.object("license", "add", "-account", o.account, "-product", "kds")["id"].(string)

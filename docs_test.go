@@ -239,6 +239,7 @@ func curlLines(page string) (lines []string) {
 }
 
 func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "curl", "sh")
 	base := printed(t, startDemo(t), "The service behind it")
@@ -265,6 +266,7 @@ func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
 
 // TestDocs_orderFromBeginningToEndWorksAsItStands pastes the lines of the chapter on payments into one shell.
 func TestDocs_orderFromBeginningToEndWorksAsItStands(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "curl", "sh", "jq")
 	root := strings.TrimSuffix(printed(t, startDemo(t), "The service behind it"), "/v1")

@@ -309,6 +309,7 @@ func deviceOf(s *service, fingerprint string) (id string) {
 }
 
 func TestMember_wrongInAnyBodyIsNamedAndChangesNothing(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for _, rule := range bodyRules {
 		t.Run(rule.path, func(t *testing.T) {
@@ -339,6 +340,7 @@ func TestMember_wrongInAnyBodyIsNamedAndChangesNothing(t *testing.T) {
 }
 
 func TestMember_optionalMayBeAbsentAndInAnotherCaseIsUnknown(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for _, rule := range bodyRules {
 		s, body, send := rule.start(t)
@@ -364,6 +366,7 @@ func TestMember_optionalMayBeAbsentAndInAnotherCaseIsUnknown(t *testing.T) {
 }
 
 func TestMember_atItsLimitIsTaken(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for _, rule := range bodyRules {
 		s, body, send := rule.start(t)

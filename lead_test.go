@@ -621,6 +621,7 @@ func TestErase_leavesTheAddressInNoFile(t *testing.T) {
 }
 
 func TestErase_byTheCommandLeavesNoTraceInAnyFile(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	var emails []string

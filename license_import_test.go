@@ -57,6 +57,7 @@ func TestImport_takesLicencesWithTheirKeys(t *testing.T) {
 }
 
 func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	good := "GOOD-KEY-0000000001"

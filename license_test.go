@@ -896,6 +896,7 @@ func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
 }
 
 func TestLicense_illegalTransitionNamesTheStateAndChangesNothing(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)

@@ -50,6 +50,7 @@ func needsDoing(status map[string]any) (lines []string) {
 }
 
 func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	if got, want := needsDoing(o.object("status")), []string{"the service is not running: start it", "there was no backup yet: run 'widgetd backup FILE', best each day"}; !slices.Equal(got, want) {

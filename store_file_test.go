@@ -184,6 +184,7 @@ func TestFile_thatIsNotOursIsRefusedInOneLineWithTheNextStep(t *testing.T) {
 }
 
 func TestFile_orKeyThatIsBadIsRefusedByServeInOneLine(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for _, bad := range badFiles {
 		t.Run(bad.name, func(t *testing.T) {
@@ -214,6 +215,7 @@ func TestFile_ofANewerSchemaIsRefusedAlsoWhileOnlyTheWALSaysSo(t *testing.T) {
 }
 
 func TestFile_pathMayHaveOddCharacters(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for _, name := range []string{"a b", "100%", "50%41", "what?mode=memory", "sharp#1", "semi;colon", "and&_pragma=query_only(1)", "plus+", "ü", `quote'"`, "file:x"} {
 		t.Run(name, func(t *testing.T) {
@@ -528,6 +530,7 @@ func TestBackup_thatCannotBeMadeSaysWhy(t *testing.T) {
 }
 
 func TestCheck_findsWhatIsWrongAndChangesNothing(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for _, fault := range []struct {
 		name string
@@ -586,6 +589,7 @@ func TestCheck_findsWhatIsWrongAndChangesNothing(t *testing.T) {
 }
 
 func TestCheck_tellsEveryFaultAndFails(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for _, fault := range []struct {
 		name string

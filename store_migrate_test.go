@@ -273,6 +273,7 @@ func digestsAreOfTheirLeads(t *testing.T, s *store) {
 }
 
 func TestUpgrade_addsUpTheItemsOfAUTCDay(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 1)
 	raw(t, path, `INSERT INTO item_counts (widget_id, quarter, item, clicks, orders) VALUES
@@ -296,6 +297,7 @@ func TestUpgrade_addsUpTheItemsOfAUTCDay(t *testing.T) {
 }
 
 func TestUpgrade_notesTheEndsThatArePastSoThatNoneIsAnnounced(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 1)
 	raw(t, path, `UPDATE licenses SET grace_noted = NULL, expired_noted = NULL, expires_at = '2026-05-01T00:00:00Z', grace_days = 2;
@@ -355,6 +357,7 @@ func TestUpgrade_writesACopyThatIsTheOldDatabase(t *testing.T) {
 }
 
 func TestUpgrade_withoutACopyWritesNone(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 1)
 	report := upgraded(t, path, upgradeOptions{noCopy: true})
@@ -366,6 +369,7 @@ func TestUpgrade_withoutACopyWritesNone(t *testing.T) {
 }
 
 func TestUpgrade_takesAnotherNameForItsCopyThanOneThatIsThere(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 1)
 	for _, suffix := range []string{copyOfOld, copyOfOld + "-2"} {
@@ -382,6 +386,7 @@ func TestUpgrade_takesAnotherNameForItsCopyThanOneThatIsThere(t *testing.T) {
 }
 
 func TestUpgrade_removesWhatAKilledOneLeftOfACopyAndNothingElse(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 1)
 	stays := []string{copyOfOld, ".v1-mine.new", ".new", ".v1-2027-01-30T120000Z.new.zip"}
@@ -457,6 +462,7 @@ func onlyInTheLog(t testing.TB, path, statements string) (killed string) {
 }
 
 func TestUpgrade_knowsTheVersionAlsoWhileOnlyTheLogSaysIt(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	t.Run("the present one", func(t *testing.T) {
 		old, replace := oldDatabase(t, 1), "PRAGMA foreign_keys = 0; BEGIN; "
@@ -502,6 +508,7 @@ func TestUpgrade_knowsTheVersionAlsoWhileOnlyTheLogSaysIt(t *testing.T) {
 }
 
 func TestUpgrade_ofWhatAKilledServiceLeftKeepsItsLogAndLeavesNothingBehind(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := onlyInTheLog(t, oldDatabase(t, 1), `UPDATE accounts SET name = 'in the log' WHERE is_main = 1`)
 	upgraded(t, path, upgradeOptions{})
@@ -684,6 +691,7 @@ func TestUpgrade_keepsEverybodyOutUntilItsEnd(t *testing.T) {
 }
 
 func TestUpgrade_stepsInGoRunInTheSameTransaction(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 1)
 	count := func(m *migration) error {
@@ -707,6 +715,7 @@ func TestUpgrade_stepsInGoRunInTheSameTransaction(t *testing.T) {
 }
 
 func TestUpgrade_mayRebuildATableThatOthersName(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 1)
 	before := contentOf(t, path, nil)
@@ -990,6 +999,7 @@ func TestUpgrade_comparesStatementsByWhatTheyDeclare(t *testing.T) {
 }
 
 func TestCheck_namesWhatTheSchemaHasBesideOurs(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	const other = " is not this program's: drop it"
 	for statement, want := range map[string]string{
@@ -1136,6 +1146,7 @@ func TestUpgrade_saysWhatItDid(t *testing.T) {
 }
 
 func TestLeads_eraseNamesTheCopiesThatStillHoldTheAddress(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	o := anOperatorOf(t, 1)
 	const address = "Ada.Lovelace@example.com"

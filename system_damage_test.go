@@ -210,6 +210,7 @@ func (f *filledFile) serveDamaged(t testing.TB, path, what string) (report damag
 }
 
 func TestDamage_ofOneByteIsRefusedOrServedWithProperAnswers(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	f := fillFile(t)
 	seed := *damageSeed

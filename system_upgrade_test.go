@@ -174,6 +174,7 @@ func startAsTheUnit(t testing.TB, o *operator) *process {
 const dumpedKey, dumpedFingerprint = "H1XQG-DMMG9-ZHQYQ-1ZQQW-SAQR2", "kitchen-1"
 
 func TestUpgrade_isDoneByTheUnitSoThatInstallingAndRestartingIsAll(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for version := 1; version <= schemaVersion; version++ {
 		t.Run(dumpName(version), func(t *testing.T) {

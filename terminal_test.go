@@ -18,6 +18,7 @@ func widest(text string) (n int) {
 }
 
 func TestCommand_tablesFitTheWidthAndAreWholeWithWide(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	id := o.object("license", "add", "-account", o.account, "-product", "kitchen-display-for-the-second-floor", "-plan", "professional",

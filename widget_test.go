@@ -385,6 +385,7 @@ func TestStats_endTodayInTheCallersZoneByDefault(t *testing.T) {
 
 // A count stands one quarter-hour before, at, and after the moments that matter.
 func TestStats_daysBeginAndEndWithTheClocksOfTheirZone(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name, zone, from, to string
