@@ -21,7 +21,8 @@ func accountStory(t *testing.T, o *operator) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
 	o.do("account", "rate", id, "1200")
-	o.fails("stops 0 tokens, 0 licences, 0 widgets, 0 origins, 0 webhooks and 0 live payments, until 'widgetd account reopen': add -force", "account", "close", id)
+	o.fails("stops 0 tokens, 0 licences, 0 widgets, 0 origins, 0 webhooks and 0 live payments, "+
+		"until 'widgetd account reopen': add -force", "account", "close", id)
 	o.do("account", "close", id, "-force")
 	o.do("account", "reopen", id)
 	o.do("account", "close", id, "-force")
@@ -29,10 +30,12 @@ func accountStory(t *testing.T, o *operator) {
 	if got := column(rows, "name"); !slices.Equal(got, []any{"main", "Trattoria Roma", "Other"}) {
 		t.Errorf("names %v", got)
 	}
-	if rows[1]["rate"] != 1200.0 || rows[1]["closed_at"] == nil || rows[0]["rate"] != 600.0 || rows[0]["closed_at"] != nil || rows[0]["main"] != true {
+	if rows[1]["rate"] != 1200.0 || rows[1]["closed_at"] == nil || rows[0]["rate"] != 600.0 ||
+		rows[0]["closed_at"] != nil || rows[0]["main"] != true {
 		t.Errorf("rows %v", rows)
 	}
-	if table := o.do("account", "list", "-wide"); !regexp.MustCompile(`(?m)^` + id + `  Trattoria Roma +- +1200 +\d{4}-`).MatchString(table) {
+	if table := o.do("account", "list", "-wide"); !regexp.MustCompile(`(?m)^` + id +
+		`  Trattoria Roma +- +1200 +\d{4}-`).MatchString(table) {
 		t.Errorf("table:\n%s", table)
 	}
 	o.fails("the main account can't be closed", "account", "close", o.account)
@@ -40,7 +43,8 @@ func accountStory(t *testing.T, o *operator) {
 
 	o.do("origin", "add", "-account", o.account, "HTTPS://Shop.Example.com:443")
 	o.do("origin", "add", "https://shop.example.com", "-account", o.account) // again is fine
-	if got := column(o.objects("origin", "list"), "origin"); !slices.Equal(got, []any{"https://partner.example", "https://shop.example.com", siteOrigin}) {
+	if got := column(o.objects("origin", "list"), "origin"); !slices.Equal(got,
+		[]any{"https://partner.example", "https://shop.example.com", siteOrigin}) {
 		t.Errorf("origins %v", got)
 	}
 	other := strings.TrimSpace(o.do("account", "add", "Other"))
@@ -49,7 +53,8 @@ func accountStory(t *testing.T, o *operator) {
 	o.fails("the matching list command prints what there is", "origin", "remove", "https://shop.example.com")
 
 	o.do("base-url", "set", "https://API.example.com/api/v1")
-	if got := column(o.objects("base-url"), "url"); !slices.Equal(got, []any{"https://api.example.com/api/v1", testBase}) {
+	if got := column(o.objects("base-url"), "url"); !slices.Equal(got,
+		[]any{"https://api.example.com/api/v1", testBase}) {
 		t.Errorf("base addresses %v", got)
 	}
 	o.fails("the current one can only be replaced", "base-url", "remove", "https://api.example.com/api/v1")
@@ -70,7 +75,8 @@ func tokenStory(t *testing.T, o *operator) {
 		t.Fatal(err)
 	}
 	c, err := ring.verify(token)
-	if err != nil || c.Subject != o.account || c.Scope != "stats:read leads:read" || c.ClientID != "portal" || c.Expires-c.IssuedAt != 720*3600 {
+	if err != nil || c.Subject != o.account || c.Scope != "stats:read leads:read" || c.ClientID != "portal" ||
+		c.Expires-c.IssuedAt != 720*3600 {
 		t.Errorf("claims %+v, %v", c, err)
 	}
 	issued := o.object("token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "90d", "-all-accounts")
@@ -79,10 +85,12 @@ func tokenStory(t *testing.T, o *operator) {
 	}
 	o.do("token", "revoke", issued["id"].(string))
 	rows := o.objects("token", "list")
-	if len(rows) != 2 || rows[0]["id"] != issued["id"] || rows[0]["revoked_at"] == nil || rows[0]["all_accounts"] != true || rows[1]["revoked_at"] != nil {
+	if len(rows) != 2 || rows[0]["id"] != issued["id"] || rows[0]["revoked_at"] == nil ||
+		rows[0]["all_accounts"] != true || rows[1]["revoked_at"] != nil {
 		t.Errorf("rows %v", rows)
 	}
-	if all := o.do("token", "list") + o.do("token", "list", "-json"); strings.Contains(all, strings.Split(token, ".")[2]) {
+	if all := o.do("token", "list") + o.do("token", "list", "-json"); strings.Contains(all,
+		strings.Split(token, ".")[2]) {
 		t.Error("a token is shown again")
 	}
 }
@@ -141,7 +149,9 @@ func TestBaseURL_ofEarlierTokensHoldsUntilItIsRemoved(t *testing.T) {
 
 // A base address that is taken is its own normal form, and net/url sees its path.
 func FuzzBaseURL(f *testing.F) {
-	for _, seed := range []string{testBase, "HTTPS://API.Example.com:443/api/v1", "https://[::1]:8080/v1", "https://a/v1/", "https://a/../v1", "https://a/%2e/v1", "https://a/api/legacy/v1", "https://u@a/v1", "https://a/v1?x", "//a/v1", "https:///v1"} {
+	for _, seed := range []string{testBase, "HTTPS://API.Example.com:443/api/v1", "https://[::1]:8080/v1",
+		"https://a/v1/", "https://a/../v1", "https://a/%2e/v1", "https://a/api/legacy/v1", "https://u@a/v1",
+		"https://a/v1?x", "//a/v1", "https:///v1"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -154,7 +164,8 @@ func FuzzBaseURL(f *testing.F) {
 			t.Fatalf("%q is %q, and that is %q, %v", s, normal, again, err)
 		}
 		u, err := url.Parse(normal)
-		if err != nil || u.Path != path || u.RawQuery != "" || u.Fragment != "" || u.User != nil || cleanPath(path) != path || !strings.HasSuffix(path, "/v1") {
+		if err != nil || u.Path != path || u.RawQuery != "" || u.Fragment != "" || u.User != nil ||
+			cleanPath(path) != path || !strings.HasSuffix(path, "/v1") {
 			t.Fatalf("%q is %q with the path %q, which net/url reads as %+v, %v", s, normal, path, u, err)
 		}
 	})
@@ -177,10 +188,13 @@ func newFilled(t *testing.T) *filled {
 	t.Helper()
 	f := &filled{service: newService(t)}
 	f.another, f.widget = f.addAccount("another"), f.addWidget(f.account)
-	id, key := f.addLicense(license{Kind: kindFloating, MaxDevices: ptr(9), ExpiresAt: newStamp(time.Now()).after(days(30))})
+	id, key := f.addLicense(license{Kind: kindFloating, MaxDevices: ptr(9),
+		ExpiresAt: newStamp(time.Now()).after(days(30))})
 	f.license, f.device = id, f.activate(key, "a").is(200).text("device", "id")
 	f.post("/widget/leads", `{"type":"newsletter","email":"`+filledEmail+`"}`).is(200)
-	f.post("/widget/events", `{"widget":"`+f.widget+`","events":[{"type":"view","page":"/lunch"},{"type":"click","item":"soup"}]}`, "Origin: "+siteOrigin).is(204)
+	f.post("/widget/events", `{"widget":"`+
+		f.widget+`","events":[{"type":"view","page":"/lunch"},{"type":"click","item":"soup"}]}`,
+		"Origin: "+siteOrigin).is(204)
 	f.order, f.orders = f.orderIn(orderPaid).ID, map[string]string{"outside": f.orderIn(orderOpen).ID}
 	for _, state := range []string{orderOpen, orderAuthorized, orderAccepted} {
 		f.orders[state] = f.orderIn(state).ID
@@ -204,12 +218,16 @@ var ownerVerbs = map[string]ownerVerb{
 		n, err := t.countLeads(o, t.now.after(time.Hour))
 		return int(n), err
 	},
-	"queries.leads": func(_ *filled, t *tx, o owner) (int, error) { return rowsOfPage(t.leads(leadFilter{owner: o}, "", 10)) },
+	"queries.leads": func(_ *filled, t *tx, o owner) (int,
+		error) {
+		return rowsOfPage(t.leads(leadFilter{owner: o}, "", 10))
+	},
 	"queries.leadsInRange": func(_ *filled, t *tx, o owner) (int, error) {
 		return rowsOf(t.leadsInRange(o, leadRanges(filledEmail)[0], erasedAtOnce))
 	},
 	"queries.similarAddresses": func(_ *filled, t *tx, o owner) (int, error) {
-		similar, _, err := t.similarAddresses(context.Background(), o, strings.Replace(filledEmail, "@", "+tag@", 1), 10)
+		similar, _, err := t.similarAddresses(context.Background(), o,
+			strings.Replace(filledEmail, "@", "+tag@", 1), 10)
 		return len(similar), err
 	},
 	"tx.purgeLeads": func(_ *filled, t *tx, o owner) (int, error) {
@@ -223,12 +241,18 @@ var ownerVerbs = map[string]ownerVerb{
 		}
 		return oneRow(t.paymentConnection(o, all[0].ID))
 	},
-	"queries.paymentConnections": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.paymentConnections(o)) },
+	"queries.paymentConnections": func(_ *filled, t *tx, o owner) (int,
+		error) {
+		return rowsOf(t.paymentConnections(o))
+	},
 	"queries.exportPayments": func(_ *filled, t *tx, o owner) (int, error) {
 		return rowsOf(t.exportPayments(o, "", 10))
 	},
-	"queries.license":      func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
-	"licenseCache.license": func(f *filled, _ *tx, o owner) (int, error) { return oneRow(f.memory().license(o, f.license)) },
+	"queries.license": func(f *filled, t *tx, o owner) (int, error) { return oneRow(t.license(o, f.license)) },
+	"licenseCache.license": func(f *filled, _ *tx, o owner) (int,
+		error) {
+		return oneRow(f.memory().license(o, f.license))
+	},
 	"queries.licenses": func(_ *filled, t *tx, o owner) (int, error) {
 		return rowsOfPage(t.licenses(licenseFilter{owner: o, now: t.now}, "", 10))
 	},
@@ -315,11 +339,15 @@ var ownerVerbs = map[string]ownerVerb{
 	"removeWebhook": func(f *filled, t *tx, o owner) (int, error) {
 		return oneWebhook(f, removeWebhook(t, o, f.webhook, actorCommand))
 	},
-	"webhookAuthor.permitted": func(f *filled, t *tx, o owner) (int, error) { return oneWebhook(anAuthor.permitted(t, o, f.webhook)) },
+	"webhookAuthor.permitted": func(f *filled, t *tx, o owner) (int,
+		error) {
+		return oneWebhook(anAuthor.permitted(t, o, f.webhook))
+	},
 
 	"queries.widgets": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.widgets(o)) },
 	"queries.eachPeriod": func(_ *filled, t *tx, o owner) (n int, err error) {
-		err = t.eachPeriod(o, []period{{t.now.after(-time.Hour), t.now.after(time.Hour), 0}}, func(string, period, counts) { n++ })
+		err = t.eachPeriod(o, []period{{t.now.after(-time.Hour), t.now.after(time.Hour), 0}},
+			func(string, period, counts) { n++ })
 		return n, err
 	},
 	"reportWidgets": func(_ *filled, t *tx, o owner) (int, error) {
@@ -367,7 +395,8 @@ func TestOwner_ofNothingAndAnotherAccountFindNothingAndChangeNothing(t *testing.
 	rollBack := errors.New("roll back")
 	for name, verb := range ownerVerbs {
 		before := f.dump()
-		for of, o := range map[string]owner{"the zero value": {}, "no account": ownedBy(""), "another account": ownedBy(f.another),
+		for of, o := range map[string]owner{"the zero value": {}, "no account": ownedBy(""),
+			"another account":              ownedBy(f.another),
 			"an account that is not there": ownedBy(newID("acct", time.Now()))} {
 			f.change(func(tx *tx) error { // and keep what it did, for unchanged to see
 				if n, err := verb(f, tx, o); n != 0 || err != nil && !errors.Is(err, errNotFound) {
@@ -411,7 +440,8 @@ func TestOwner_isAskedForByNoFunctionThatTheWalkLeavesOut(t *testing.T) {
 	for _, file := range files {
 		ast.Inspect(file.tree, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.TypeSpec); ok {
-				if s, ok := spec.Type.(*ast.StructType); ok && slices.ContainsFunc(s.Fields.List, func(f *ast.Field) bool { return typeName(f.Type) == "owner" }) {
+				if s, ok := spec.Type.(*ast.StructType); ok &&
+					slices.ContainsFunc(s.Fields.List, func(f *ast.Field) bool { return typeName(f.Type) == "owner" }) {
 					carries[spec.Name.Name] = true
 				}
 			}
@@ -462,11 +492,13 @@ func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T
 		one, all string // what the plan has for one account, and for all
 	}{
 		"leads": {func(o owner) error { _, err := f.store.leads(leadFilter{owner: o}, "", 10); return err },
-			"SEARCH leads USING INDEX leads_account (account_id=? AND rowid<?)", "SEARCH leads USING INTEGER PRIMARY KEY (rowid<?)"},
+			"SEARCH leads USING INDEX leads_account (account_id=? AND rowid<?)",
+			"SEARCH leads USING INTEGER PRIMARY KEY (rowid<?)"},
 		"licences": {func(o owner) error { _, err := f.store.licenses(licenseFilter{owner: o}, "", 10); return err },
 			"SEARCH l USING INDEX licenses_account (account_id=? AND id<?)", "SEARCH l USING PRIMARY KEY (id<?)"},
 		"events": {func(o owner) error { _, err := f.store.events(eventFilter{owner: o}, "", 10); return err },
-			"SEARCH events USING INDEX events_account (account_id=? AND rowid<?)", "SEARCH events USING INTEGER PRIMARY KEY (rowid<?)"},
+			"SEARCH events USING INDEX events_account (account_id=? AND rowid<?)",
+			"SEARCH events USING INTEGER PRIMARY KEY (rowid<?)"},
 		"webhooks": {func(o owner) error { _, err := f.store.webhooks(o, "", 10); return err },
 			"SEARCH w USING INDEX webhooks_account (account_id=? AND id<?)", "SEARCH w USING PRIMARY KEY (id<?)"},
 		"widgets": {func(o owner) error { _, err := f.store.widgets(o); return err },
@@ -492,7 +524,8 @@ func TestOwner_isNotComparedWithADeviceTokensAccount(t *testing.T) {
 	f.verifyLease(token).answers("valid")
 	auth := "Authorization: Bearer " + token
 	f.post("/widget/license/activate", `{"fingerprint":"b"}`, auth).is(200)
-	if released := f.post("/widget/license/deactivate", `{"fingerprint":"b"}`, auth).is(200).json()["released"]; released != true {
+	if released := f.post("/widget/license/deactivate", `{"fingerprint":"b"}`,
+		auth).is(200).json()["released"]; released != true {
 		t.Errorf("released: %v", released)
 	}
 }
@@ -503,14 +536,32 @@ func TestID_emptyNamesNoRow(t *testing.T) {
 	f.change(func(tx *tx) error {
 		from, until := tx.now.after(-days(1)), tx.now.after(days(1000))
 		for name, ask := range map[string]func(licence, device, widget string) (int, error){
-			"license":         func(licence, _, _ string) (int, error) { return oneRow(tx.license(anyAccount, licence)) },
-			"device":          func(licence, device, _ string) (int, error) { return oneRow(tx.device(licence, device)) },
-			"device's id":     func(_, device, _ string) (int, error) { return oneRow(tx.deviceByID(anyAccount, device)) },
-			"devices":         func(licence, _, _ string) (int, error) { return rowsOf(tx.devices(licence, "", 10)) },
-			"seatHolders":     func(licence, _, _ string) (int, error) { return rowsOf(tx.seatHolders(licence, 10)) },
-			"lapsedDevicesOf": func(licence, _, _ string) (int, error) { return rowsOf(tx.lapsedDevicesOf(licence, until, 10)) },
-			"topItems":        func(_, _, widget string) (int, error) { return rowsOf(tx.topItems(widget, from, until, true, 10)) },
-			"topPages":        func(_, _, widget string) (int, error) { return rowsOf(tx.topPages(widget, from, until, 10)) },
+			"license": func(licence, _, _ string) (int,
+				error) {
+				return oneRow(tx.license(anyAccount, licence))
+			},
+			"device": func(licence, device, _ string) (int,
+				error) {
+				return oneRow(tx.device(licence, device))
+			},
+			"device's id": func(_, device, _ string) (int,
+				error) {
+				return oneRow(tx.deviceByID(anyAccount, device))
+			},
+			"devices":     func(licence, _, _ string) (int, error) { return rowsOf(tx.devices(licence, "", 10)) },
+			"seatHolders": func(licence, _, _ string) (int, error) { return rowsOf(tx.seatHolders(licence, 10)) },
+			"lapsedDevicesOf": func(licence, _, _ string) (int,
+				error) {
+				return rowsOf(tx.lapsedDevicesOf(licence, until, 10))
+			},
+			"topItems": func(_, _, widget string) (int,
+				error) {
+				return rowsOf(tx.topItems(widget, from, until, true, 10))
+			},
+			"topPages": func(_, _, widget string) (int,
+				error) {
+				return rowsOf(tx.topPages(widget, from, until, 10))
+			},
 			"eachPeriodOfWidget": func(_, _, widget string) (n int, err error) {
 				err = tx.eachPeriodOfWidget(widget, []period{{from, until, 0}}, func(string, period, counts) { n++ })
 				return n, err
@@ -551,7 +602,8 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	})
 	before := s.dump()
 	_, err := s.command("account", "close", tenant)
-	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget, 2 origins, 1 webhook and 1 live payment",
+	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget, 2 origins, "+
+		"1 webhook and 1 live payment",
 		"add -force")
 	s.unchanged(before)
 	s.get("/leads", auth).is(200)
@@ -565,7 +617,8 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	s.get("/leads", auth).is(401)
 	s.must("account", "reopen", tenant)
 	s.get("/leads", auth).is(200)
-	if n := s.count(`SELECT count(*) FROM origins o JOIN accounts a ON a.id = o.account_id WHERE a.closed_at IS NULL AND origin LIKE 'https://_.example'`); n != 2 {
+	if n := s.count(`SELECT count(*) FROM origins o JOIN accounts a ON a.id = o.account_id
+		WHERE a.closed_at IS NULL AND origin LIKE 'https://_.example'`); n != 2 {
 		t.Errorf("%d origins work again", n)
 	}
 	_, err = s.command("account", "reopen", "acct_00000000000000000000000000")
@@ -600,7 +653,8 @@ func TestQuery_aboutTheLivePaymentsOfAnAccountReadsNoOthers(t *testing.T) {
 func (s *service) revocableToken(account string) (id string) {
 	s.t.Helper()
 	s.change(func(t *tx) error {
-		_, row, err := issueToken(t, s.keys, tokenRow{AccountID: account, ClientID: "test", Scope: scopeLeads}, time.Hour)
+		_, row, err := issueToken(t, s.keys, tokenRow{AccountID: account, ClientID: "test", Scope: scopeLeads},
+			time.Hour)
 		id = row.ID
 		return err
 	})
@@ -618,13 +672,17 @@ func TestAccount_isTheMainOneWhereNoneIsNamedAndMayBeNamedByItsName(t *testing.T
 	s.must("license", "add", "-product", "kds", "-account", "Trattoria Roma")
 	s.must("token", "issue", "-scope", scopeLeads, "-account", "Trattoria Roma")
 	s.must("origin", "add", "https://roma.example", "-account", "Trattoria Roma")
-	for table, account := range map[string]string{"licenses": roma, "tokens": roma, "origins WHERE origin <> '" + siteOrigin + "'": roma, "widgets WHERE name LIKE '%main%'": s.account, "widgets WHERE name LIKE '%Roma'": roma} {
+	for table, account := range map[string]string{"licenses": roma, "tokens": roma,
+		"origins WHERE origin <> '" + siteOrigin + "'": roma, "widgets WHERE name LIKE '%main%'": s.account,
+		"widgets WHERE name LIKE '%Roma'": roma} {
 		query, where, _ := strings.Cut(table, " WHERE ")
-		if n := s.count(`SELECT count(*) FROM `+query+` WHERE account_id = ? AND `+cmp.Or(where, "1"), account); n != 1 {
+		if n := s.count(`SELECT count(*) FROM `+query+` WHERE account_id = ? AND `+cmp.Or(where, "1"),
+			account); n != 1 {
 			t.Errorf("%s: %d rows of %s", table, n, account)
 		}
 	}
-	if out := s.must("widget", "list", "-account", "Trattoria Roma"); !strings.Contains(out, "of Roma") || strings.Contains(out, "of the main account") {
+	if out := s.must("widget", "list", "-account", "Trattoria Roma"); !strings.Contains(out, "of Roma") ||
+		strings.Contains(out, "of the main account") {
 		t.Errorf("listed\n%s", out)
 	}
 	before := s.dump()
@@ -698,7 +756,8 @@ func TestPunycode_isThatOfTheRFC(t *testing.T) {
 }
 
 func FuzzPunycode(f *testing.F) {
-	for _, label := range []string{"mller-kva", "e1afmkfd", "fiqs8s", "-> $1.00 <--", "zzzzzzzzzzzz", "a-", "-", "\xff-kva", "99999999999999999999", strings.Repeat("a", 64)} {
+	for _, label := range []string{"mller-kva", "e1afmkfd", "fiqs8s", "-> $1.00 <--", "zzzzzzzzzzzz", "a-", "-",
+		"\xff-kva", "99999999999999999999", strings.Repeat("a", 64)} {
 		f.Add(label)
 	}
 	f.Fuzz(func(t *testing.T, label string) {
@@ -773,7 +832,8 @@ func TestEvent_ofWhatOperatorsChangeIsWritten(t *testing.T) {
 		line("account.rate_changed", tenant, tenant, `{"from":"600","to":"1200"}`),
 		line("origin.added", tenant, tenant, `{"origin":"https://tenant.example"}`),
 		line("origin.removed", tenant, tenant, `{"origin":"https://tenant.example"}`),
-		line("token.issued", tenant, token, `{"all_accounts":"true","client_id":"portal","expires_at":"`+end+`","scope":"leads:read"}`),
+		line("token.issued", tenant, token,
+			`{"all_accounts":"true","client_id":"portal","expires_at":"`+end+`","scope":"leads:read"}`),
 		line("token.revoked", tenant, token, `{"client_id":"portal","scope":"leads:read"}`),
 		line("widget.created", tenant, widget, `{}`),
 		line("widget.renamed", tenant, widget, `{}`),
@@ -799,23 +859,27 @@ func TestEvent_overHTTPNamesAnOperatorAndNoUserOfTheSystem(t *testing.T) {
 	device := s.activate(key, "a").is(200).text("device", "id")
 	s.must("license", "suspend", id)
 	s.post("/licenses/"+id+"/reinstate", `{}`, "Authorization: Bearer "+s.token(s.account, scopeAdmin)).is(200)
-	s.do("DELETE", "/licenses/"+id+"/devices/"+device, "", "Authorization: Bearer "+s.token(s.account, scopeDevices)).is(204)
+	s.do("DELETE", "/licenses/"+id+"/devices/"+device, "",
+		"Authorization: Bearer "+s.token(s.account, scopeDevices)).is(204)
 	portal, admin := "", ""
 	s.check(s.store.one(`SELECT id FROM tokens WHERE scope = 'devices:write'`, nil, &portal))
 	s.check(s.store.one(`SELECT id FROM tokens WHERE scope = 'admin'`, nil, &admin))
 	actors := func(scope string) (all []any) {
-		for _, row := range s.get("/events", "Authorization: Bearer "+s.token(s.account, scope)).is(200).json()["data"].([]any) {
+		for _, row := range s.get("/events",
+			"Authorization: Bearer "+s.token(s.account, scope)).is(200).json()["data"].([]any) {
 			all = append(all, row.(map[string]any)["actor"])
 		}
 		return all
 	}
 	for _, scope := range []string{scopeEvents, scopeAdmin} {
-		if got := actors(scope); !slices.Equal(got, []any{"token " + portal, "operator", "operator", "device", "device", "operator"}) {
+		if got := actors(scope); !slices.Equal(got,
+			[]any{"token " + portal, "operator", "operator", "device", "device", "operator"}) {
 			t.Errorf("%s sees the actors %v", scope, got)
 		}
 	}
 	stored := strings.Join(s.licenseEvents(id), ", ")
-	for _, want := range []string{"license.suspended " + thisActor(t) + ",", "license.reinstated operator " + admin + ","} {
+	for _, want := range []string{"license.suspended " + thisActor(t) + ",",
+		"license.reinstated operator " + admin + ","} {
 		if !strings.Contains(stored, want) {
 			t.Errorf("the file has %s, want %s", stored, want)
 		}

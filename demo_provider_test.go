@@ -176,7 +176,8 @@ func (p *testProvider) dispute(intentID, status string) {
 	defer p.mu.Unlock()
 	i, kind := p.intent(intentID), "charge.dispute.closed"
 	if len(i.disputes) == 0 {
-		i.disputes, kind = append(i.disputes, &testDispute{p.newID("du_"), "", i.received, p.now().Unix()}), "charge.dispute.created"
+		i.disputes, kind = append(i.disputes, &testDispute{p.newID("du_"), "", i.received, p.now().Unix()}),
+			"charge.dispute.created"
 	}
 	i.disputes[0].status = status
 	p.emit(kind, i.disputes[0].object(i))
@@ -194,7 +195,8 @@ func TestTestProvider_replaysWhatAKeyWasAnswered(t *testing.T) {
 		t.Errorf("%+v, then %+v, with %d sessions", first, again, s.made())
 	}
 	other := s.client.call(op, p, s.order, testReturnURL+"/other")
-	if r := s.client.send(t.Context(), s.c, op, other); r.outcome != sendRefused || r.reason != "idempotency_error" || s.made() != 1 {
+	if r := s.client.send(t.Context(), s.c, op, other); r.outcome != sendRefused ||
+		r.reason != "idempotency_error" || s.made() != 1 {
 		t.Errorf("other parameters under the same key: %+v, with %d sessions", r, s.made())
 	}
 
@@ -220,7 +222,8 @@ func TestTestProvider_replaysWhatAKeyWasAnswered(t *testing.T) {
 		return nil
 	})
 	op = testOperation(opCreate, p, 2000)
-	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendUnknown || r.reason != outboundNoConnect || s.made() != 3 {
+	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendUnknown || r.reason != outboundNoConnect ||
+		s.made() != 3 {
 		t.Errorf("a reset after acting: %+v, with %d sessions", r, s.made())
 	}
 	s.watches(nil)
@@ -363,11 +366,13 @@ func TestTestProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
 		address, has, hasNot string
 		status               int
 	}{
-		"open":     {*open.URL, "<h1>Order &lt;b&gt;Table 4&lt;/b&gt;</h1>\n<p class=\"amount\">CHF 20.00</p>\n<form", "declined", 200},
+		"open": {*open.URL, "<h1>Order &lt;b&gt;Table 4&lt;/b&gt;</h1>\n" +
+			"<p class=\"amount\">CHF 20.00</p>\n<form", "declined", 200},
 		"declined": {*declined.URL, "The card was declined", "is done", 200},
-		"paid":     {*paid.URL, "<h1>This payment is done</h1>\n<a class=\"back\" href=\"" + testReturnURL, "<form", 200},
-		"expired":  {*expired.URL, "This payment has expired", "<form", 200},
-		"none":     {s.base + "/pay/cs_none", "There is no such payment", "<form", 404},
+		"paid": {*paid.URL, "<h1>This payment is done</h1>\n<a class=\"back\" href=\"" + testReturnURL, "<form",
+			200},
+		"expired": {*expired.URL, "This payment has expired", "<form", 200},
+		"none":    {s.base + "/pay/cs_none", "There is no such payment", "<form", 404},
 	} {
 		resp, err := s.guest.Get(c.address)
 		if err != nil {
@@ -378,7 +383,8 @@ func TestTestProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
 		page := string(body)
 		top, _, _ := strings.Cut(page, "<main>")
 		if resp.StatusCode != c.status || !strings.Contains(page, c.has) || strings.Contains(page, c.hasNot) ||
-			!strings.Contains(top, "This is a test provider of the demo. No money moves.") || strings.Contains(page, "<script") {
+			!strings.Contains(top, "This is a test provider of the demo. No money moves.") ||
+			strings.Contains(page, "<script") {
 			t.Errorf("%s: %d\n%s", name, resp.StatusCode, page)
 		}
 		policy := resp.Header.Get("Content-Security-Policy")
@@ -401,7 +407,8 @@ func TestTestProvider_forgetsTheOldest(t *testing.T) {
 	p := s.starts()
 	s.inside(func() {
 		if len(s.sessions) != maxTestSessions || len(s.keys) != maxTestKeys || len(s.keyOrder) != maxTestKeys {
-			t.Errorf("it keeps %d sessions, and %d keys in an order of %d", len(s.sessions), len(s.keys), len(s.keyOrder))
+			t.Errorf("it keeps %d sessions, and %d keys in an order of %d", len(s.sessions), len(s.keys),
+				len(s.keyOrder))
 		}
 	})
 	if r := s.looks(p); r.phase != phaseOpen {

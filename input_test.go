@@ -45,31 +45,42 @@ const someDevice = "dev_00000000000000000000000000"
 var bodyRules = []bodyRule{
 	{path: "/widget/leads", body: `{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu","website":""}`, members: []memberRule{
 		{path: "type", kind: jsonString, required: "required", empty: "empty", max: 32, wrong: map[string]string{
-			`"Newsletter"`: "invalid_type", `"1st"`: "invalid_type", `"-a"`: "invalid_type", `"a b"`: "invalid_type", `"é"`: "invalid_type", `" a"`: "invalid_type", `"a.b"`: "invalid_type"}},
+			`"Newsletter"`: "invalid_type", `"1st"`: "invalid_type", `"-a"`: "invalid_type",
+			`"a b"`: "invalid_type", `"é"`: "invalid_type", `" a"`: "invalid_type", `"a.b"`: "invalid_type"}},
 		{path: "email", kind: jsonString, required: "required", empty: "empty", max: 254, wrong: map[string]string{
-			`"ada"`: "invalid_email", `" ada@example.com"`: "invalid_email", `"Ada <ada@example.com>"`: "invalid_email", `"ada@example.com,eve@example.com"`: "invalid_email"}},
+			`"ada"`: "invalid_email", `" ada@example.com"`: "invalid_email",
+			`"Ada <ada@example.com>"`: "invalid_email", `"ada@example.com,eve@example.com"`: "invalid_email"}},
 		{path: "source", kind: jsonString, max: 100},
-		{path: "page", kind: jsonString, empty: "invalid_page", max: 2048, wrong: map[string]string{`"menu"`: "invalid_page", `"https://example.com/menu"`: "invalid_page", `"?a"`: "invalid_page"}},
+		{path: "page", kind: jsonString, empty: "invalid_page", max: 2048,
+			wrong: map[string]string{`"menu"`: "invalid_page", `"https://example.com/menu"`: "invalid_page",
+				`"?a"`: "invalid_page"}},
 		{path: "website", kind: jsonString, max: 2048},
 	}},
 	{path: "/leads/erase", body: `{"email":"ada@example.com"}`, members: []memberRule{
-		{path: "email", kind: jsonString, required: "required", empty: "empty", max: 254, wrong: map[string]string{`"ada"`: "invalid_email", `"%"`: "invalid_email"}},
+		{path: "email", kind: jsonString, required: "required", empty: "empty", max: 254,
+			wrong: map[string]string{`"ada"`: "invalid_email", `"%"`: "invalid_email"}},
 	}},
 	{path: "/widget/events", body: `{"widget":"%s","events":[{"type":"click","item":"Rösti","page":"/menu"},{"type":"view"}]}`, headers: []string{"Origin: " + siteOrigin}, members: []memberRule{
 		{path: "widget", kind: jsonString, required: "required", empty: "empty", wrong: map[string]string{
-			`"wgt_"`: "invalid_id", `"wgt_80000000000000000000000000"`: "invalid_id", `"WGT_00000000000000000000000000"`: "invalid_id", `"lead_00000000000000000000000000"`: "invalid_id", `"wgt_0000000000000000000000000U"`: "invalid_id"}},
+			`"wgt_"`: "invalid_id", `"wgt_80000000000000000000000000"`: "invalid_id",
+			`"WGT_00000000000000000000000000"`: "invalid_id", `"lead_00000000000000000000000000"`: "invalid_id",
+			`"wgt_0000000000000000000000000U"`: "invalid_id"}},
 		{path: "events", kind: jsonArray, required: "required", empty: "wrong_length", max: 50, long: "wrong_length"},
 		{path: "events/0", kind: jsonObject},
-		{path: "events/0/type", kind: jsonString, required: "required", empty: "empty", wrong: map[string]string{`"View"`: "unknown_value", `"visit"`: "unknown_value"}},
+		{path: "events/0/type", kind: jsonString, required: "required", empty: "empty",
+			wrong: map[string]string{`"View"`: "unknown_value", `"visit"`: "unknown_value"}},
 		{path: "events/0/item", kind: jsonString, max: 100},
-		{path: "events/0/page", kind: jsonString, empty: "invalid_page", max: 2048, wrong: map[string]string{`"menu"`: "invalid_page"}},
+		{path: "events/0/page", kind: jsonString, empty: "invalid_page", max: 2048,
+			wrong: map[string]string{`"menu"`: "invalid_page"}},
 		{path: "events/1/type", kind: jsonString, required: "required", empty: "empty"},
 	}},
 	{path: "/widget/license/activate", body: `{"license_key":"%s","fingerprint":"f1","product":"kds","replace_device_id":"` + someDevice + `","nonce":"n","device":{"name":"Kitchen 1","platform":"linux/arm64","app_version":"2.4.1"}}`, members: []memberRule{
-		{path: "license_key", kind: jsonString, required: "required", empty: "key_malformed", max: 255, long: "key_malformed"},
+		{path: "license_key", kind: jsonString, required: "required", empty: "key_malformed", max: 255,
+			long: "key_malformed"},
 		{path: "fingerprint", kind: jsonString, required: "required", empty: "empty", max: 255},
 		{path: "product", kind: jsonString, empty: "empty", max: 100},
-		{path: "replace_device_id", kind: jsonString, empty: "invalid_id", wrong: map[string]string{`"dev_"`: "invalid_id", `"lic_00000000000000000000000000"`: "invalid_id"}},
+		{path: "replace_device_id", kind: jsonString, empty: "invalid_id",
+			wrong: map[string]string{`"dev_"`: "invalid_id", `"lic_00000000000000000000000000"`: "invalid_id"}},
 		{path: "nonce", kind: jsonString, empty: "empty", max: 128},
 		{path: "device", kind: jsonObject},
 		{path: "device/name", kind: jsonString, max: 100},
@@ -86,25 +97,36 @@ var bodyRules = []bodyRule{
 		{path: "app_version", kind: jsonString, max: 100},
 	}},
 	{path: "/widget/license/deactivate", body: `{"license_key":"%s","fingerprint":"f1"}`, members: []memberRule{
-		{path: "license_key", kind: jsonString, required: "required", empty: "key_malformed", max: 255, long: "key_malformed"},
+		{path: "license_key", kind: jsonString, required: "required", empty: "key_malformed", max: 255,
+			long: "key_malformed"},
 		{path: "fingerprint", kind: jsonString, required: "required", empty: "empty", max: 255},
 	}},
-	{path: "/licenses", body: `{"account_id":"%s","product":"kds","kind":"floating","expiry_basis":"issue",` + someTerms + `}`, members: append([]memberRule{
+	{path: "/licenses", body: `{"account_id":"%s","product":"kds","kind":"floating","expiry_basis":"issue",` +
+		someTerms + `}`, members: append([]memberRule{
 		{path: "account_id", kind: jsonString, required: "required", empty: "empty", wrong: map[string]string{
-			`"acct_"`: "invalid_id", `"ACCT_00000000000000000000000000"`: "invalid_id", `"lic_00000000000000000000000000"`: "invalid_id"}},
-		{path: "product", kind: jsonString, nullable: true, required: "required", empty: "empty", max: 100, wrong: map[string]string{`null`: "required"}},
-		{path: "kind", kind: jsonString, nullable: true, empty: "unknown_value", wrong: map[string]string{`"Floating"`: "unknown_value", `"site"`: "unknown_value"}},
-		{path: "expiry_basis", kind: jsonString, nullable: true, empty: "unknown_value", wrong: map[string]string{`"Issue"`: "unknown_value"}},
+			`"acct_"`: "invalid_id", `"ACCT_00000000000000000000000000"`: "invalid_id",
+			`"lic_00000000000000000000000000"`: "invalid_id"}},
+		{path: "product", kind: jsonString, nullable: true, required: "required", empty: "empty", max: 100,
+			wrong: map[string]string{`null`: "required"}},
+		{path: "kind", kind: jsonString, nullable: true, empty: "unknown_value",
+			wrong: map[string]string{`"Floating"`: "unknown_value", `"site"`: "unknown_value"}},
+		{path: "expiry_basis", kind: jsonString, nullable: true, empty: "unknown_value",
+			wrong: map[string]string{`"Issue"`: "unknown_value"}},
 	}, termRules...)},
 	{method: "PATCH", path: "/licenses/{id}", body: `{` + someTerms + `}`, members: termRules},
 	{path: "/licenses/{id}/renew", body: `{"days":30}`, members: []memberRule{
-		{path: "days", kind: jsonNumber, wrong: map[string]string{`0`: "out_of_range", `36501`: "out_of_range", `1.5`: "out_of_range"}},
+		{path: "days", kind: jsonNumber, wrong: map[string]string{`0`: "out_of_range", `36501`: "out_of_range",
+			`1.5`: "out_of_range"}},
 	}},
-	{path: "/licenses/{id}/suspend", state: "active", body: `{"reason":"unpaid"}`, members: []memberRule{{path: "reason", kind: jsonString, max: 500}}},
-	{path: "/licenses/{id}/reinstate", state: "suspended", body: `{"reason":"paid"}`, members: []memberRule{{path: "reason", kind: jsonString, max: 500}}},
-	{path: "/licenses/{id}/revoke", state: "suspended", body: `{"reason":"unpaid"}`, members: []memberRule{{path: "reason", kind: jsonString, max: 500}}},
+	{path: "/licenses/{id}/suspend", state: "active", body: `{"reason":"unpaid"}`,
+		members: []memberRule{{path: "reason", kind: jsonString, max: 500}}},
+	{path: "/licenses/{id}/reinstate", state: "suspended", body: `{"reason":"paid"}`,
+		members: []memberRule{{path: "reason", kind: jsonString, max: 500}}},
+	{path: "/licenses/{id}/revoke", state: "suspended", body: `{"reason":"unpaid"}`,
+		members: []memberRule{{path: "reason", kind: jsonString, max: 500}}},
 	{path: "/licenses/{id}/rotate-key", body: `{"old_key_until":"2030-01-31T12:00:00Z"}`, members: []memberRule{
-		{path: "old_key_until", kind: jsonString, empty: "invalid_time", control: "invalid_time", wrong: map[string]string{`"2030-01-31"`: "invalid_time", `"7d"`: "invalid_time"}},
+		{path: "old_key_until", kind: jsonString, empty: "invalid_time", control: "invalid_time",
+			wrong: map[string]string{`"2030-01-31"`: "invalid_time", `"7d"`: "invalid_time"}},
 	}},
 }
 
@@ -116,18 +138,27 @@ var termRules = []memberRule{
 	{path: "plan", kind: jsonString, nullable: true, max: 100},
 	{path: "customer", kind: jsonString, nullable: true, max: 200},
 	{path: "trial", kind: jsonBool},
-	{path: "max_devices", kind: jsonNumber, nullable: true, wrong: map[string]string{`0`: "out_of_range", `1000001`: "out_of_range", `1.5`: "out_of_range"}},
-	{path: "max_transfers", kind: jsonNumber, nullable: true, wrong: map[string]string{`-1`: "out_of_range", `1000001`: "out_of_range"}},
-	{path: "starts_at", kind: jsonString, nullable: true, empty: "invalid_time", control: "invalid_time", wrong: map[string]string{`"2030-01-01"`: "invalid_time"}},
-	{path: "expires_at", kind: jsonString, nullable: true, empty: "invalid_time", control: "invalid_time", wrong: map[string]string{
-		`"tomorrow"`: "invalid_time", `"2019-12-31T00:00:00Z"`: "inconsistent"}},
-	{path: "grace_days", kind: jsonNumber, nullable: true, wrong: map[string]string{`-1`: "out_of_range", `3651`: "out_of_range"}},
-	{path: "duration_days", kind: jsonNumber, nullable: true, wrong: map[string]string{`0`: "out_of_range", `36501`: "out_of_range"}},
-	{path: "lease_hours", kind: jsonNumber, nullable: true, wrong: map[string]string{`0`: "out_of_range", `2161`: "out_of_range"}},
+	{path: "max_devices", kind: jsonNumber, nullable: true,
+		wrong: map[string]string{`0`: "out_of_range", `1000001`: "out_of_range", `1.5`: "out_of_range"}},
+	{path: "max_transfers", kind: jsonNumber, nullable: true,
+		wrong: map[string]string{`-1`: "out_of_range", `1000001`: "out_of_range"}},
+	{path: "starts_at", kind: jsonString, nullable: true, empty: "invalid_time", control: "invalid_time",
+		wrong: map[string]string{`"2030-01-01"`: "invalid_time"}},
+	{path: "expires_at", kind: jsonString, nullable: true, empty: "invalid_time", control: "invalid_time",
+		wrong: map[string]string{
+			`"tomorrow"`: "invalid_time", `"2019-12-31T00:00:00Z"`: "inconsistent"}},
+	{path: "grace_days", kind: jsonNumber, nullable: true,
+		wrong: map[string]string{`-1`: "out_of_range", `3651`: "out_of_range"}},
+	{path: "duration_days", kind: jsonNumber, nullable: true,
+		wrong: map[string]string{`0`: "out_of_range", `36501`: "out_of_range"}},
+	{path: "lease_hours", kind: jsonNumber, nullable: true,
+		wrong: map[string]string{`0`: "out_of_range", `2161`: "out_of_range"}},
 	{path: "entitlements", kind: jsonArray, max: 100, long: "wrong_length"},
-	{path: "entitlements/0", kind: jsonString, empty: "empty", max: 64, wrong: map[string]string{`"a b"`: "invalid_code", `"-a"`: "invalid_code", `"é"`: "invalid_code"}},
+	{path: "entitlements/0", kind: jsonString, empty: "empty", max: 64,
+		wrong: map[string]string{`"a b"`: "invalid_code", `"-a"`: "invalid_code", `"é"`: "invalid_code"}},
 	{path: "metadata", kind: jsonObject, wrong: map[string]string{
-		`{"a":"\u0001"}`: "control_character", `{"\u0001":1}`: "control_character", `{"a":"` + strings.Repeat("x", 16<<10) + `"}`: "too_long"}},
+		`{"a":"\u0001"}`: "control_character", `{"\u0001":1}`: "control_character",
+		`{"a":"` + strings.Repeat("x", 16<<10) + `"}`: "too_long"}},
 }
 
 // A bodyFault is one wrong body.
@@ -211,7 +242,8 @@ func (m memberRule) faults(t testing.TB, body string) (all []bodyFault) {
 		}
 		all = append(all, bodyFault{name, body, status, names})
 	}
-	for kind, raw := range map[jsonKind]string{jsonNull: "null", jsonBool: "true", jsonNumber: "1", jsonString: `"x"`, jsonArray: "[]", jsonObject: "{}"} {
+	for kind, raw := range map[jsonKind]string{jsonNull: "null", jsonBool: "true", jsonNumber: "1",
+		jsonString: `"x"`, jsonArray: "[]", jsonObject: "{}"} {
 		if kind != m.kind && !(kind == jsonNull && m.nullable) {
 			add("is "+kind.String(), withValue(t, body, m.path, raw), "wrong_type")
 		}
@@ -220,17 +252,21 @@ func (m memberRule) faults(t testing.TB, body string) (all []bodyFault) {
 		add("is "+raw[:min(len(raw), 40)], withValue(t, body, m.path, raw), code)
 	}
 	if m.required != "" {
-		add("is absent", edited(t, body, m.path, func(parent *jsonValue, i int) { parent.members = slices.Delete(parent.members, i, i+1) }), m.required)
+		add("is absent", edited(t, body, m.path,
+			func(parent *jsonValue, i int) { parent.members = slices.Delete(parent.members, i, i+1) }), m.required)
 		for name, change := range map[string]func(string) string{
 			"begins with a capital": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 			"is in capitals":        strings.ToUpper,
 			"has a space":           func(s string) string { return s + " " },
 		} {
-			add("'s name "+name, edited(t, body, m.path, func(parent *jsonValue, i int) { parent.members[i].name = change(parent.members[i].name) }), m.required)
+			add("'s name "+name, edited(t, body, m.path,
+				func(parent *jsonValue, i int) { parent.members[i].name = change(parent.members[i].name) }), m.required)
 		}
 	}
 	if !inArray {
-		add("is there twice", edited(t, body, m.path, func(parent *jsonValue, i int) { parent.members = append(parent.members, parent.members[i]) }), "malformed_json")
+		add("is there twice", edited(t, body, m.path,
+			func(parent *jsonValue, i int) { parent.members = append(parent.members, parent.members[i]) }),
+			"malformed_json")
 	}
 	long := cmp.Or(m.long, "too_long")
 	switch m.kind {
@@ -260,7 +296,8 @@ func (m memberRule) faults(t testing.TB, body string) (all []bodyFault) {
 		if m.empty != "" {
 			add("is empty", withValue(t, body, m.path, `[]`), m.empty)
 		}
-		add("is too long", withValue(t, body, m.path, "["+strings.TrimSuffix(strings.Repeat("1,", m.max+1), ",")+"]"), long)
+		add("is too long", withValue(t, body, m.path,
+			"["+strings.TrimSuffix(strings.Repeat("1,", m.max+1), ",")+"]"), long)
 	}
 	return all
 }
@@ -269,7 +306,8 @@ func (m memberRule) faults(t testing.TB, body string) (all []bodyFault) {
 func (r bodyRule) start(t testing.TB) (s *service, body string, send func(s *service, body string) answer) {
 	t.Helper()
 	s = newService(t, withoutAddressLimits)
-	id, key := s.addLicense(license{MaxDevices: ptr(5), ExpiresAt: newStamp(time.Now()).after(days(9)), DurationDays: ptr(30)})
+	id, key := s.addLicense(license{MaxDevices: ptr(5), ExpiresAt: newStamp(time.Now()).after(days(9)),
+		DurationDays: ptr(30)})
 	for _, fingerprint := range []string{"f1", "other"} {
 		s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"`+fingerprint+`"}`).is(200)
 	}
@@ -352,7 +390,8 @@ func TestMember_optionalMayBeAbsentAndInAnotherCaseIsUnknown(t *testing.T) {
 				continue // without it there is no max_transfers: see TestTransfer_limitIsChosenByDefault
 			}
 			for name, changed := range map[string]string{
-				"absent": edited(t, body, m.path, func(parent *jsonValue, i int) { parent.members = slices.Delete(parent.members, i, i+1) }),
+				"absent": edited(t, body, m.path,
+					func(parent *jsonValue, i int) { parent.members = slices.Delete(parent.members, i, i+1) }),
 				"in another case": edited(t, body, m.path, func(parent *jsonValue, i int) {
 					parent.members[i] = jsonMember{strings.ToUpper(parent.members[i].name), jsonValue{kind: jsonNull}}
 				}),
@@ -371,7 +410,8 @@ func TestMember_atItsLimitIsTaken(t *testing.T) {
 	for _, rule := range bodyRules {
 		s, body, send := rule.start(t)
 		for _, m := range rule.members {
-			if m.max == 0 || m.kind != jsonString || m.path == "email" || m.path == "license_key" || m.path == "product" || m.path == "entitlements/0" {
+			if m.max == 0 || m.kind != jsonString || m.path == "email" || m.path == "license_key" ||
+				m.path == "product" || m.path == "entitlements/0" {
 				continue // those have tests of their own
 			}
 			fill := "ä"
@@ -393,11 +433,15 @@ func TestMember_wrongIsNamedWithAllOthersAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	s.post("/widget/leads", `{"email":"x","source":1,"page":"x","website":null}`).is(422, "validation_failed").
-		names("#/type required", "#/email invalid_email", "#/source wrong_type", "#/page invalid_page", "#/website wrong_type")
-	s.post("/widget/events", `{"events":[{"type":"view"},7,{"item":1},{"type":"x","page":2}]}`, "Origin: "+siteOrigin).is(422, "validation_failed").
-		names("#/widget required", "#/events/1 wrong_type", "#/events/2/type required", "#/events/2/item wrong_type", "#/events/3/type unknown_value", "#/events/3/page wrong_type")
+		names("#/type required", "#/email invalid_email", "#/source wrong_type", "#/page invalid_page",
+			"#/website wrong_type")
+	s.post("/widget/events", `{"events":[{"type":"view"},7,{"item":1},{"type":"x","page":2}]}`,
+		"Origin: "+siteOrigin).is(422, "validation_failed").
+		names("#/widget required", "#/events/1 wrong_type", "#/events/2/type required",
+			"#/events/2/item wrong_type", "#/events/3/type unknown_value", "#/events/3/page wrong_type")
 	s.post("/widget/license/activate", `{"license_key":1,"fingerprint":2,"device":{"name":3,"platform":"\u0000"}}`).is(422, "validation_failed").
-		names("#/license_key wrong_type", "#/fingerprint wrong_type", "#/device/name wrong_type", "#/device/platform control_character")
+		names("#/license_key wrong_type", "#/fingerprint wrong_type", "#/device/name wrong_type",
+			"#/device/platform control_character")
 	s.post("/widget/license/verify", `{"license_key":1,"entitlements":["a",1,""]}`).is(422, "validation_failed").
 		names("#/license_key wrong_type", "#/entitlements/1 wrong_type", "#/entitlements/2 empty")
 }
@@ -408,7 +452,8 @@ func TestMember_thatIsAWholeNumberIsOneHoweverItIsWritten(t *testing.T) {
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	id, _ := s.addLicense(license{})
 	for text, want := range map[string]float64{"3": 3, "3.0": 3, "0.4e1": 4, "50E-1": 5, "1e6": 1_000_000} {
-		if got := s.do("PATCH", "/licenses/"+id, `{"max_devices":`+text+`}`, admin).is(200).json()["max_devices"]; got != want {
+		if got := s.do("PATCH", "/licenses/"+id, `{"max_devices":`+text+`}`,
+			admin).is(200).json()["max_devices"]; got != want {
 			t.Errorf("%s is %v", text, got)
 		}
 	}
@@ -419,7 +464,8 @@ func TestMember_thatIsAnEmailAddressIsJudged(t *testing.T) {
 	label63, local64 := strings.Repeat("a", 63), strings.Repeat("l", 64)
 	longest := local64 + "@" + label63 + "." + label63 + "." + strings.Repeat("b", 61) // 254 octets
 	for _, right := range []string{
-		"a@b.co", "ada.lovelace+menu@sub.example.co.uk", "!#$%&'*+-/=?^_`{|}~@example.com", "jürg@zürich.example", "用户@例子.广告", "a@xn--fsq.com",
+		"a@b.co", "ada.lovelace+menu@sub.example.co.uk", "!#$%&'*+-/=?^_`{|}~@example.com", "jürg@zürich.example",
+		"用户@例子.广告", "a@xn--fsq.com",
 		"A@EXAMPLE.COM", local64 + "@example.com", longest, "a@1.2.example", "a@" + label63 + ".com",
 	} {
 		if code, _ := checkEmail(right); code != "" {
@@ -427,10 +473,14 @@ func TestMember_thatIsAnEmailAddressIsJudged(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{
-		"@", "a@", "@b.co", "a", "a.b.co", "a@b", "a@b.", "a@.co", "a@b..co", "a@-b.co", "a@b-.co", "a@b_c.co", "a@b.1", "a@127.0.0.1", "a@[127.0.0.1]", "a@[IPv6:::1]",
-		".a@b.co", "a.@b.co", "a..b@b.co", `"a b"@b.co`, `"a"@b.co`, "a b@c.co", "a@b c.co", "Ada <a@b.co>", "<a@b.co>", "a@b.co (x)", "a(x)@b.co", "a@b.co,c@d.co", "a@b.co;c@d.co",
-		"a@b@c.co", "a\\@b.co", "a,b@c.co", "mailto:a@b.co", "a@b.co\n", "a@b.co ", "a@http://b.co", "a@b.co/x", "a@b.co:25", "l" + local64 + "@example.com",
-		"a" + longest, strings.Replace(longest, ".b", ".bb", 1), "a@a" + label63 + ".com", "a\u200b@b.co", "a\u202e@b.co", "a@b\u3002co", "a\ufffd@b.co", "😀@b.co",
+		"@", "a@", "@b.co", "a", "a.b.co", "a@b", "a@b.", "a@.co", "a@b..co", "a@-b.co", "a@b-.co", "a@b_c.co",
+		"a@b.1", "a@127.0.0.1", "a@[127.0.0.1]", "a@[IPv6:::1]",
+		".a@b.co", "a.@b.co", "a..b@b.co", `"a b"@b.co`, `"a"@b.co`, "a b@c.co", "a@b c.co", "Ada <a@b.co>",
+		"<a@b.co>", "a@b.co (x)", "a(x)@b.co", "a@b.co,c@d.co", "a@b.co;c@d.co",
+		"a@b@c.co", "a\\@b.co", "a,b@c.co", "mailto:a@b.co", "a@b.co\n", "a@b.co ", "a@http://b.co", "a@b.co/x",
+		"a@b.co:25", "l" + local64 + "@example.com",
+		"a" + longest, strings.Replace(longest, ".b", ".bb", 1), "a@a" + label63 + ".com", "a\u200b@b.co",
+		"a\u202e@b.co", "a@b\u3002co", "a\ufffd@b.co", "😀@b.co",
 	} {
 		if code, _ := checkEmail(wrong); code == "" {
 			t.Errorf("%q is taken", wrong)
@@ -503,13 +553,16 @@ func TestParameter_limitIsOneToTwoHundredAndFiftyUnlessAsked(t *testing.T) {
 		}
 	}
 	device := newID("dev", time.Now())
-	for _, query := range []string{"limit=0", "limit=201", "limit=-1", "limit=1.5", "limit=1e2", "limit=", "limit=ten", "limit=%2B5", "limit=+5", "limit=05", "limit=5%20", "limit=99999999999999999999", "limit=5&limit=5"} {
+	for _, query := range []string{"limit=0", "limit=201", "limit=-1", "limit=1.5", "limit=1e2", "limit=",
+		"limit=ten", "limit=%2B5", "limit=+5", "limit=05", "limit=5%20", "limit=99999999999999999999",
+		"limit=5&limit=5"} {
 		a := s.get("/licenses?"+query, auth).is(422, "validation_failed")
 		if !strings.Contains(a.body, `"parameter":"limit"`) {
 			t.Errorf("%s: %s", query, a.body)
 		}
 	}
-	for _, query := range []string{"cursor=", "cursor=x", "cursor=" + device, "cursor=lic_", "cursor=lic_'%20OR%201=1--", "cursor=" + newID("lic", time.Now()) + "&cursor=" + newID("lic", time.Now())} {
+	for _, query := range []string{"cursor=", "cursor=x", "cursor=" + device, "cursor=lic_",
+		"cursor=lic_'%20OR%201=1--", "cursor=" + newID("lic", time.Now()) + "&cursor=" + newID("lic", time.Now())} {
 		a := s.get("/licenses?"+query, auth).is(422, "validation_failed")
 		if !strings.Contains(a.body, `"parameter":"cursor"`) {
 			t.Errorf("%s: %s", query, a.body)
@@ -519,7 +572,8 @@ func TestParameter_limitIsOneToTwoHundredAndFiftyUnlessAsked(t *testing.T) {
 }
 
 func FuzzEmail(f *testing.F) {
-	for _, seed := range []string{"ada@example.com", "Ada <ada@example.com>", `"a b"@example.com`, "a@[127.0.0.1]", "jürg@ZÜRICH.example", "a@b", "a@b..c", "İ@İ.example", "a@K.example", "a..b@c.de", "", "@"} {
+	for _, seed := range []string{"ada@example.com", "Ada <ada@example.com>", `"a b"@example.com`, "a@[127.0.0.1]",
+		"jürg@ZÜRICH.example", "a@b", "a@b..c", "İ@İ.example", "a@K.example", "a..b@c.de", "", "@"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -531,7 +585,8 @@ func FuzzEmail(f *testing.F) {
 		}
 		local, domain, _ := strings.Cut(s, "@")
 		if strings.Count(s, "@") != 1 || len(s) > 254 || len(local) > 64 || !strings.Contains(domain, ".") ||
-			strings.ContainsAny(s, " \"(),:;<>[]\\\x00") || strings.IndexFunc(s, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) >= 0 {
+			strings.ContainsAny(s, " \"(),:;<>[]\\\x00") ||
+			strings.IndexFunc(s, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) >= 0 {
 			t.Fatalf("%q is taken", s)
 		}
 		if a, err := mail.ParseAddress(s); err != nil || a.Name != "" || a.Address != s {
@@ -546,14 +601,18 @@ func FuzzEmail(f *testing.F) {
 // A time that is taken, on the wire or at the command line, is one that the file
 // holds and gives back.
 func FuzzMoment(f *testing.F) {
-	for _, seed := range []string{"2027-01-31", "2027-01-31T12:00:00Z", "2027-01-31T12:00:00.999999999+23:59", "365d", "7d", "52w", "100y", "101y", "31.01.2027", "12m", "24h", "-1d", "9999999h", "106751d", "106752d", "9223372036854775807d", "0000-01-01T00:00:00Z", "9000-12-31T23:59:60Z", "1970-01-01T00:00:00+01:00", "2027-1-31", ""} {
+	for _, seed := range []string{"2027-01-31", "2027-01-31T12:00:00Z", "2027-01-31T12:00:00.999999999+23:59",
+		"365d", "7d", "52w", "100y", "101y", "31.01.2027", "12m", "24h", "-1d", "9999999h", "106751d", "106752d",
+		"9223372036854775807d", "0000-01-01T00:00:00Z", "9000-12-31T23:59:60Z", "1970-01-01T00:00:00+01:00",
+		"2027-1-31", ""} {
 		f.Add(seed)
 	}
 	e := &env{now: func() time.Time { return time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC) }}
 	f.Fuzz(func(t *testing.T, s string) {
 		check := func(got stamp) {
 			var back stamp
-			if err := back.Scan(got.String()); err != nil || back != got || got.Year() < 1600 || got.Year() > lastYear || len(got.String()) != len(stampLayout) {
+			if err := back.Scan(got.String()); err != nil || back != got || got.Year() < 1600 ||
+				got.Year() > lastYear || len(got.String()) != len(stampLayout) {
 				t.Fatalf("%q is %v, and that comes back as %v, %v", s, got, back, err)
 			}
 		}
@@ -577,8 +636,11 @@ func FuzzQuery(f *testing.F) {
 	widget := s.addWidget(s.account)
 	header := http.Header{"Authorization": {"Bearer " + s.token(s.account, scopeAdmin)}}
 	for i, query := range []string{
-		"limit=5&cursor=lic_00000000000000000000000000&status=grace&product=kds&q=%25_%5c", "limit=%2B5&account_id=" + s.account, "type=lead.created&since=2026-01-01T00:00:00Z&license_id=x&device_id=y",
-		"widget=" + widget + "&from=2026-01-01&to=2026-12-31&interval=week&timezone=Europe/Zurich", "limit=%zz;a", "timezone=../../etc/passwd&from=0001-01-01&to=9999-12-31",
+		"limit=5&cursor=lic_00000000000000000000000000&status=grace&product=kds&q=%25_%5c",
+		"limit=%2B5&account_id=" + s.account,
+		"type=lead.created&since=2026-01-01T00:00:00Z&license_id=x&device_id=y",
+		"widget=" + widget + "&from=2026-01-01&to=2026-12-31&interval=week&timezone=Europe/Zurich", "limit=%zz;a",
+		"timezone=../../etc/passwd&from=0001-01-01&to=9999-12-31",
 	} {
 		for offset := range paths {
 			f.Add(uint8(i+offset), query)
@@ -590,7 +652,8 @@ func FuzzQuery(f *testing.F) {
 		s.server.accountBuckets = newLimiter(10)
 		a := s.ask("GET", paths[int(which)%len(paths)], query, "", header)
 		values, err := url.ParseQuery(query)
-		if err == nil && which%4 < 3 && a.status == 200 && values.Has("limit") && !canonical.MatchString(values.Get("limit")) {
+		if err == nil && which%4 < 3 && a.status == 200 && values.Has("limit") &&
+			!canonical.MatchString(values.Get("limit")) {
 			t.Fatalf("?%s is taken", query)
 		}
 		if err != nil && a.status != 422 {
@@ -605,7 +668,8 @@ func TestParameter_unknownIsNamedWhereATokenIsRequiredAndIgnoredElsewhere(t *tes
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	id, _ := s.addLicense(license{})
 	for _, r := range []struct{ method, path, body string }{
-		{"GET", "/leads", ""}, {"GET", "/events", ""}, {"GET", "/licenses", ""}, {"GET", "/licenses/" + id, ""}, {"GET", "/licenses/" + id + "/devices", ""},
+		{"GET", "/leads", ""}, {"GET", "/events", ""}, {"GET", "/licenses", ""}, {"GET", "/licenses/" + id, ""},
+		{"GET", "/licenses/" + id + "/devices", ""},
 		{"POST", "/licenses/" + id + "/renew", `{"days":1}`}, {"POST", "/leads/erase", `{"email":"ada@example.com"}`},
 	} {
 		before := s.dump()
@@ -613,7 +677,8 @@ func TestParameter_unknownIsNamedWhereATokenIsRequiredAndIgnoredElsewhere(t *tes
 			names("?Limit unknown_parameter", "?account unknown_parameter", "?z unknown_parameter")
 		s.unchanged(before)
 	}
-	s.get("/leads?limit=0&typ=demo", admin).is(422, "validation_failed").names("?limit out_of_range", "?typ unknown_parameter")
+	s.get("/leads?limit=0&typ=demo", admin).is(422, "validation_failed").names("?limit out_of_range",
+		"?typ unknown_parameter")
 	s.get("/widget/health?x=1").is(200)
 	s.get("/widget/stats?widget="+s.addWidget(s.account)+"&x=1", admin).is(200)
 	s.post("/widget/leads?utm=x", `{"type":"demo","email":"ada@example.com"}`).is(200)
@@ -621,7 +686,8 @@ func TestParameter_unknownIsNamedWhereATokenIsRequiredAndIgnoredElsewhere(t *tes
 	for i := range 30 {
 		names = append(names, fmt.Sprintf("p%02d=", i))
 	}
-	if got := s.get("/leads?"+strings.Join(names, "&"), admin).is(422).wrong(); len(got) != 20 || got[19] != "?p19 unknown_parameter" {
+	if got := s.get("/leads?"+strings.Join(names, "&"), admin).is(422).wrong(); len(got) != 20 ||
+		got[19] != "?p19 unknown_parameter" {
 		t.Errorf("of 30 unknown parameters %d are named: %q", len(got), got)
 	}
 }

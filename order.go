@@ -571,9 +571,9 @@ func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
 }
 
 // payOutside marks an open order of an owner as paid outside, by methodCash, methodTerminal,
-// methodVoucher or methodOther; at is when, zero for now. While an attempt to pay it online is live, that
-// is closed first (closingPaid): then finishPayOutside does the rest. Errors: errOrder, order_state, a
-// refusal of at.
+// methodVoucher or methodOther; at is when, and the zero stamp means the time of the transaction. While an
+// attempt to pay it online is live, that is closed first (closingPaid): then finishPayOutside does the rest.
+// Errors: errOrder, order_state, a refusal of at.
 func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*order, error) {
 	t.invalidate()
 	o, err := t.order(by, id)

