@@ -468,7 +468,8 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 		if err := t.setPaymentState(p.ID, paymentAuthorized); err != nil {
 			return err
 		}
-		o.Capture, o.Closing, o.OutsideMethod, o.OutsideAt = true, nil, nil, stamp{}
+		o.Capture = true
+		o.dropClosing()
 		o.Method = &p.Method
 		if o.AuthorizedAt.IsZero() {
 			o.AuthorizedAt = t.now
@@ -479,10 +480,14 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 		"does not pay its total. Refund it, or cancel the order.", valueOr(p.Reason, "no reason")))
 }
 
+// dropClosing has nothing wait any more until the order's attempt is closed.
+func (o *order) dropClosing() { o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{} }
+
 // markPaid writes that an order was paid.
 func markPaid(t *tx, o *order, method string, at stamp, actor string) error {
 	o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, &method, at, t.now
-	o.Capture, o.Closing, o.OutsideMethod, o.OutsideAt = false, nil, nil, stamp{}
+	o.Capture = false
+	o.dropClosing()
 	if err := t.saveOrder(o); err != nil {
 		return err
 	}
@@ -525,7 +530,7 @@ func captureOrder(t *tx, by owner, id string) (*order, error) {
 // money is released.
 func endOrder(t *tx, o *order, state string, told event) error {
 	o.State, o.EndedAt, o.Capture = state, t.now, false
-	o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{}
+	o.dropClosing()
 	if err := t.saveOrder(o); err != nil {
 		return err
 	}
@@ -631,7 +636,7 @@ func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 		return nil, err
 	}
 	if o.State == orderOpen && valueOr(o.Closing, "") == closingPaid {
-		o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{}
+		o.dropClosing()
 		return o, t.saveOrder(o)
 	}
 	if o.State != orderPaid || !o.paidOutside() || o.Refunded > 0 {

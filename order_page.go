@@ -11,7 +11,6 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
 )
@@ -177,7 +176,7 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 		return a.payPage(c, &r.pageRequest, o, owner, "")
 	}
 	back := a.routing.Load().bases[0].URL + "/pay/" + o.ID + "/return?k=" + url.QueryEscape(r.key)
-	to, err := a.startAttempt(ctx, o, r.method, back)
+	to, err := a.payments.startAttempt(ctx, o.ID, r.method, back)
 	if err == nil {
 		return seeOther(to), nil
 	}
@@ -194,19 +193,6 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 		page.status = refused.code.status
 	}
 	return answer, err
-}
-
-// startAttempt is payments.startAttempt for a method that has a button. Any other is refused before the
-// attempt that is under way is closed for it. Errors: also errMethod.
-func (a *orderPages) startAttempt(ctx context.Context, o *order, method, back string) (string, error) {
-	methods, err := a.payments.methodsFor(o)
-	if err != nil {
-		return "", err
-	}
-	if !slices.Contains(methods, method) {
-		return "", errMethod
-	}
-	return a.payments.startAttempt(ctx, o.ID, method, back)
 }
 
 // noticeOf returns the key of the text for a guest whose attempt was refused.

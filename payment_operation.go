@@ -428,7 +428,7 @@ func (s *settlement) refused(op *paymentOperation) error {
 	case opRefund:
 		for i := range s.refunds {
 			if f := &s.refunds[i]; f.ID == valueOr(op.RefundID, "") && f.State == refundPending {
-				return refundUndone(s.tx, s.order, f, valueOr(op.Error, reasonRefused), s.actor())
+				return refundUndone(s.tx, s.order, f, valueOr(op.Error, reasonRefused), actorProvider)
 			}
 		}
 	}

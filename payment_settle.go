@@ -62,15 +62,13 @@ func loadSettlement(t *tx, paymentID string, of map[string]provider) (s *settlem
 // tell writes an event about the order, with the attempt among its data.
 func (s *settlement) tell(kind eventType, data ...string) error {
 	data = append([]string{"payment_id", s.payment.ID}, data...)
-	return s.addEvent(orderEvent(s.order, kind, s.actor(), data...))
+	return s.addEvent(orderEvent(s.order, kind, actorProvider, data...))
 }
 
-// actor returns who is said to have done what a provider tells.
-func (s *settlement) actor() string { return actorProvider }
-
-// total returns the order's total as data of an event, after others.
-func (s *settlement) total(data ...string) []string {
-	return append(data, "total", strconv.FormatInt(s.order.Total, 10), "currency", s.order.Currency)
+// tellTotal is tell with the order's total among the data.
+func (s *settlement) tellTotal(kind eventType, data ...string) error {
+	data = append([]string{"payment_id", s.payment.ID}, data...)
+	return s.addEvent(totalEvent(s.order, kind, actorProvider, data...))
 }
 
 // money returns an amount and the order's currency as data of an event.
@@ -218,8 +216,8 @@ func (s *settlement) authorizeOrder() error {
 	o.State, o.AuthorizedAt = orderAuthorized, s.now
 	o.AcceptBy = s.now.after(time.Duration(s.accepts) * time.Minute)
 	o.PaymentID, o.Method = &s.payment.ID, &s.payment.Method
-	o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{}
-	return s.tell(eventOrderAuthorized, s.total("method", s.payment.Method)...)
+	o.dropClosing()
+	return s.tellTotal(eventOrderAuthorized, "method", s.payment.Method)
 }
 
 // decideAuthorized decides about money that can be captured: it is captured if that was asked for,
@@ -264,7 +262,7 @@ func (s *settlement) capture() error {
 // the provider.
 func (s *settlement) cancelOrder() error {
 	s.order.State, s.order.EndedAt = orderCancelled, s.now
-	return s.tell(eventOrderCancelled, s.total()...)
+	return s.tellTotal(eventOrderCancelled)
 }
 
 // warnOfEnd tells once that an authorisation is about to lapse.
@@ -346,8 +344,8 @@ func (s *settlement) payOrder() error {
 	}
 	o.State, o.PaidAt, o.EndedAt = orderPaid, s.now, s.now
 	o.PaymentID, o.Method, o.Capture = &p.ID, &p.Method, false
-	o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{}
-	return s.tell(eventOrderPaid, s.total("method", p.Method)...)
+	o.dropClosing()
+	return s.tellTotal(eventOrderPaid, "method", p.Method)
 }
 
 // noteCapture writes a row of a capture that somebody has made on the provider's own pages.
@@ -388,7 +386,7 @@ func (s *settlement) end(state, reason string) error {
 		return s.afterClosing()
 	case (o.State == orderAuthorized || o.State == orderAccepted) && state == paymentExpired:
 		o.State, o.EndedAt = orderExpired, s.now
-		return s.tell(eventOrderExpired, s.total("reason", "authorization_lapsed")...)
+		return s.tellTotal(eventOrderExpired, "reason", "authorization_lapsed")
 	case o.State == orderAuthorized || o.State == orderAccepted:
 		return s.cancelOrder()
 	}
@@ -405,9 +403,9 @@ func (s *settlement) afterClosing() error {
 		return s.cancelOrder()
 	case closing == closingExpired:
 		o.State, o.EndedAt = orderExpired, s.now
-		return s.tell(eventOrderExpired, s.total("reason", "not_paid")...)
+		return s.tellTotal(eventOrderExpired, "reason", "not_paid")
 	case closing == closingPaid:
-		return finishPayOutside(s.tx, o, s.actor())
+		return finishPayOutside(s.tx, o, actorProvider)
 	}
 	return nil
 }
@@ -453,7 +451,7 @@ func (s *settlement) reconcileRefunds() error {
 			if told.state == refundFailed {
 				continue
 			}
-			if f, err = addFoundRefund(s.tx, s.order, s.payment, told, s.actor()); err != nil {
+			if f, err = addFoundRefund(s.tx, s.order, s.payment, told, actorProvider); err != nil {
 				return err
 			}
 			s.refunds = append(s.refunds, *f)
@@ -462,9 +460,9 @@ func (s *settlement) reconcileRefunds() error {
 		f.ProviderID = &told.providerID
 		switch {
 		case told.state == refundSucceeded && f.State != refundSucceeded:
-			err = refundDone(s.tx, s.order, f, s.actor())
+			err = refundDone(s.tx, s.order, f, actorProvider)
 		case told.state == refundFailed && f.State != refundFailed:
-			err = refundUndone(s.tx, s.order, f, cmp.Or(told.reason, reasonDeclined), s.actor())
+			err = refundUndone(s.tx, s.order, f, cmp.Or(told.reason, reasonDeclined), actorProvider)
 		default:
 			err = s.saveRefund(f)
 		}

@@ -202,11 +202,9 @@ type statusReport struct {
 	UpgradeCopies []string         `json:"upgrade_copies"` // which upgrades have left
 	NeedsDoing    []string         `json:"needs_doing"`
 
-	tokens   []tokenRow // that end soon
-	webhooks []*webhook // that do not accept what they are sent
-	troubled []troubledPayment
-	refused  []*paymentConnection // of connections, those whose keys the provider refuses
-
+	tokens      []tokenRow // that end soon
+	webhooks    []*webhook // that do not accept what they are sent
+	troubled    []troubledPayment
 	connections []*paymentConnection // in use
 }
 
@@ -307,9 +305,6 @@ func (r *statusReport) readPayments(st *store, now time.Time) (err error) {
 	for _, c := range conns {
 		if c.RemovedAt.IsZero() {
 			r.connections = append(r.connections, c)
-			if !c.FailingSince.IsZero() {
-				r.refused = append(r.refused, c)
-			}
 		}
 	}
 	return err
@@ -407,7 +402,10 @@ func (r *statusReport) paymentTroubles(keys *keyring) (lines []string) {
 	if r.Payments.Overdue > 0 && r.Service != nil {
 		add("%d payments wait longer than they should for their provider: see the log", r.Payments.Overdue)
 	}
-	for _, c := range r.refused {
+	for _, c := range r.connections {
+		if c.FailingSince.IsZero() {
+			continue
+		}
 		add("%s refuses the keys of the connection %s since %s: 'widgetd payment check %s' shows why",
 			c.Provider, c.ID, c.FailingSince, c.ID)
 	}
