@@ -120,19 +120,65 @@ func (s *killedShop) await(order, state, payment string) map[string]any {
 	}
 }
 
+// place makes an order of 37.00 CHF, and returns its id and the key of its page.
+func (s *killedShop) place() (id, key string) {
+	s.t.Helper()
+	s.change(func(t *tx) (err error) {
+		o := &order{AccountID: s.account, Currency: "CHF", ReturnURL: siteOrigin + "/thanks",
+			Lines: []orderLine{{Name: "Pizza", Quantity: 2, UnitAmount: 1850, VATRate: 260}}}
+		key, err = createOrder(t, o, guest{}, minOrderLife, anActor)
+		id = o.ID
+		return err
+	})
+	s.told.hear(key)
+	return id, key
+}
+
+func TestPayment_killedWhileItIsReleasedGoesOnAfterTheRestart(t *testing.T) {
+	t.Parallel()
+	s := newKilledShop(t)
+	token := strings.TrimSpace(s.do("token", "issue", "-scope", scopeSelling))
+	for _, acted := range []bool{false, true} {
+		id, key := s.place()
+		where := s.pay(id, key)
+		if !s.provider.tryCard(where[strings.LastIndexByte(where, '/')+1:], true) {
+			t.Fatal("the guest can't pay")
+		}
+		s.do("order", "settle", id)
+		s.await(id, orderAuthorized, paymentAuthorized)
+		s.killAt(opCancel, acted, func() { s.do("order", "reject", id) })
+		s.await(id, orderCancelled, paymentCancelled)
+
+		id, key = s.place()
+		s.pay(id, key)
+		s.killAt(opExpire, acted, func() {
+			r, err := http.NewRequest("POST", s.process.base+"/orders/"+id+"/cancel", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Authorization", "Bearer "+token)
+			res, err := http.DefaultClient.Do(r)
+			if err != nil || res.StatusCode != http.StatusOK {
+				t.Fatalf("cancelling: %v %v", res, err)
+			}
+			res.Body.Close()
+		})
+		s.await(id, orderCancelled, paymentExpired)
+	}
+	s.provider.mu.Lock()
+	defer s.provider.mu.Unlock()
+	for _, session := range s.provider.sessions {
+		if session.status == "open" || session.intent != nil && session.intent.capturable > 0 {
+			t.Errorf("the guest can pay, or has reserved money: %+v", session)
+		}
+	}
+}
+
 func TestPayment_killedAtEachCallGoesOnAfterTheRestart(t *testing.T) {
 	t.Parallel()
 	s := newKilledShop(t)
 	for _, acted := range []bool{false, true} {
-		var id, key string
-		s.change(func(t *tx) (err error) {
-			o := &order{AccountID: s.account, Currency: "CHF", ReturnURL: siteOrigin + "/thanks",
-				Lines: []orderLine{{Name: "Pizza", Quantity: 2, UnitAmount: 1850, VATRate: 260}}}
-			key, err = createOrder(t, o, guest{}, minOrderLife, actorCommand)
-			id = o.ID
-			return err
-		})
-		s.told.hear(key)
+		id, key := s.place()
 		before := len(s.provider.sessions)
 		s.killAt(opCreate, acted, func() { go s.pay(id, key) })
 		where := ""
