@@ -6,7 +6,7 @@
 -- A row may be changed with the sqlite3 shell too: the service sees it within a second.
 
 PRAGMA application_id = 2003068788; -- "wdgt"
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;
 
 CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
@@ -519,10 +519,174 @@ CREATE TABLE disputes (
   PRIMARY KEY (payment_id, id)
 ) STRICT, WITHOUT ROWID;
 
+-- From which business day on an account has which time zone and cut-off. An account without rows has those
+-- of its settings for all days.
+CREATE TABLE account_zones (
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account
+  from_date   TEXT NOT NULL CHECK (from_date IS date(from_date)),      -- the first business day: 2026-03-29
+  zone        TEXT NOT NULL,                                         -- as in account_settings
+  cut_off     TEXT NOT NULL,                                         -- as in account_settings
+  PRIMARY KEY (account_id, from_date)
+) STRICT, WITHOUT ROWID;
+
+-- Orders whose money has moved and that were not looked at since. What is due is then written into
+-- revenue_facts and taken out here. Triggers add to it, so that whoever changes an order needs not.
+CREATE TABLE revenue_backlog (
+  order_id    TEXT PRIMARY KEY                                       -- the order
+) STRICT, WITHOUT ROWID;
+
+-- What moved, once written never changed: a row for each sale, refund and dispute, and one more for each
+-- time that what it says has changed. Its figures count on its date, which is never a frozen day's.
+CREATE TABLE revenue_facts (
+  seq         INTEGER PRIMARY KEY,                                   -- order of writing
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account whose revenue it is
+  order_id    TEXT NOT NULL REFERENCES orders (id),                  -- the order
+  source      TEXT NOT NULL,                                         -- of the order: sale, or the id of a refund or dispute
+  currency    TEXT NOT NULL CHECK (length(currency) = 3),            -- ISO 4217
+  date        TEXT NOT NULL CHECK (date IS date(date)),                -- the business day on which it counts
+  own_date    TEXT NOT NULL CHECK (own_date IS date(own_date)),        -- the business day on which it happened
+  at          TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)), -- when it happened
+  method      TEXT NOT NULL CHECK (method IN ('card', 'mobile', 'cash', 'terminal', 'voucher', 'other')), -- how it was paid
+  test        INTEGER NOT NULL CHECK (test IN (0, 1)),               -- 1: with test keys, so no money moved
+  figures     TEXT NOT NULL CHECK (json_type(figures) = 'array'),    -- [{"what":"sale","rate":260,"group":"food","gross":3700,"vat":94}]; see revenue_sums
+  recorded_at TEXT NOT NULL CHECK (recorded_at IS strftime('%Y-%m-%dT%H:%M:%SZ', recorded_at)) -- when it was written
+) STRICT;
+CREATE INDEX revenue_facts_order ON revenue_facts (order_id);
+CREATE INDEX revenue_facts_day ON revenue_facts (account_id, date, own_date);
+
+-- The business days on which something counts.
+CREATE TABLE revenue_days (
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account
+  date        TEXT NOT NULL CHECK (date IS date(date)),                -- the business day
+  currency    TEXT NOT NULL CHECK (length(currency) = 3),            -- ISO 4217
+  frozen_at   TEXT CHECK (frozen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', frozen_at)), -- since when nothing is added to it; NULL: it is not frozen
+  PRIMARY KEY (account_id, date, currency)
+) STRICT, WITHOUT ROWID;
+
+-- Sums of the figures of revenue_facts. A sale, a delivery and a tip are received; a refund of each and a
+-- dispute are given back; a discount is told only, since prices are less their discount.
+CREATE TABLE revenue_sums (
+  account_id  TEXT NOT NULL,                                         -- as in revenue_days
+  date        TEXT NOT NULL,                                         -- as in revenue_days
+  currency    TEXT NOT NULL,                                         -- as in revenue_days
+  method      TEXT NOT NULL,                                         -- as in revenue_facts
+  test        INTEGER NOT NULL,                                      -- as in revenue_facts
+  what        TEXT NOT NULL CHECK (what IN ('sale', 'delivery', 'tip', 'discount', 'refund', 'refund_delivery', 'refund_tip', 'dispute')), -- what it is
+  rate        INTEGER NOT NULL,                                      -- VAT rate of sales, deliveries and their refunds; else 0
+  group_name  TEXT NOT NULL,                                         -- of sales and their refunds: food; '': none
+  gross       INTEGER NOT NULL,                                      -- VAT included
+  vat         INTEGER NOT NULL,                                      -- of gross
+  facts       INTEGER NOT NULL,                                      -- how many were added up
+  PRIMARY KEY (account_id, date, currency, method, test, what, rate, group_name)
+) STRICT, WITHOUT ROWID;
+
+-- What the makers of bookkeeping software have given the operator, for all accounts.
+CREATE TABLE books_apps (
+  product     TEXT PRIMARY KEY CHECK (product IN ('xero', 'fortnox')), -- the software
+  client_id   TEXT NOT NULL,                                         -- of the application that is registered there
+  secret      BLOB NOT NULL,                                         -- its client secret, sealed under a key that is derived from the key file
+  changed_at  TEXT NOT NULL CHECK (changed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', changed_at)) -- when it was set
+) STRICT, WITHOUT ROWID;
+
+-- Who was sent to a product's pages to connect it, until he comes back.
+CREATE TABLE books_authorizations (
+  state_hash    BLOB PRIMARY KEY CHECK (length(state_hash) = 32),    -- SHA-256 of the state in the address
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account to connect
+  product       TEXT NOT NULL CHECK (product IN ('xero', 'fortnox')), -- with which software
+  verifier      BLOB NOT NULL,                                       -- of PKCE, sealed
+  redirect_url  TEXT NOT NULL,                                       -- where he comes back to
+  made_by       TEXT NOT NULL,                                       -- who, as in events
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
+  expires_at    TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- until when it can be used, once
+) STRICT, WITHOUT ROWID;
+CREATE INDEX books_authorizations_account ON books_authorizations (account_id);
+CREATE INDEX books_authorizations_expiring ON books_authorizations (expires_at);
+
+-- The companies in bookkeeping software that accounts are connected with. A company that is connected
+-- again gets its row back, so that none of its days is exported twice.
+CREATE TABLE books_connections (
+  id              TEXT PRIMARY KEY CHECK (id LIKE 'bkc\_%' ESCAPE '\'), -- bkc_…
+  account_id      TEXT NOT NULL REFERENCES accounts (id),            -- the account whose revenue it gets
+  product         TEXT NOT NULL CHECK (product IN ('xero', 'fortnox')), -- the software
+  organisation_id TEXT,                                              -- Xero's tenant id, Fortnox' database number; NULL: it is to be chosen
+  organisation    TEXT NOT NULL DEFAULT '',                          -- its name
+  choices         TEXT CHECK (json_type(choices) = 'array'),         -- the companies to choose from, while it is to be chosen
+  currency        TEXT,                                              -- of its books; NULL: not known yet
+  secrets         BLOB,                                              -- its tokens, sealed; NULL: it has none
+  tokens          INTEGER NOT NULL DEFAULT 0,                        -- how often they were replaced
+  refreshing_until TEXT CHECK (refreshing_until IS strftime('%Y-%m-%dT%H:%M:%SZ', refreshing_until)), -- until when somebody else is replacing them; NULL: nobody is
+  needs_reconnect_at TEXT CHECK (needs_reconnect_at IS strftime('%Y-%m-%dT%H:%M:%SZ', needs_reconnect_at)), -- since when its owner has to connect it again; NULL: not
+  failing_since   TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since)), -- since when it gives no answers; NULL: it does
+  mapping         TEXT CHECK (json_type(mapping) = 'object'),        -- which account gets what, as confirmed; NULL: not yet
+  mapping_at      TEXT CHECK (mapping_at IS strftime('%Y-%m-%dT%H:%M:%SZ', mapping_at)), -- when that was confirmed
+  send_from       TEXT CHECK (send_from IS date(send_from)), -- the first business day that is sent on its own; NULL: none
+  status          TEXT NOT NULL DEFAULT 'draft' CHECK (status IN ('draft', 'posted')), -- what Xero is to make of entries
+  series          TEXT,                                              -- the voucher series at Fortnox
+  outside         INTEGER NOT NULL DEFAULT 0 CHECK (outside IN (0, 1)), -- 1: what was paid outside is sent too
+  tests           INTEGER NOT NULL DEFAULT 0 CHECK (tests IN (0, 1)), -- 1: what was paid with test keys is sent too
+  created_at      TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was first made
+  removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at)) -- since when it is not in use; NULL: it is
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX books_connections_used ON books_connections (account_id, product) WHERE removed_at IS NULL;
+CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account_id, product, organisation_id) WHERE organisation_id IS NOT NULL;
+
+-- What is written into books: the entries of days, and the entries that reverse them.
+CREATE TABLE books_exports (
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'exp\_%' ESCAPE '\'), -- exp_…
+  connection_id TEXT NOT NULL REFERENCES books_connections (id),     -- into which books
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that owns it
+  date          TEXT NOT NULL CHECK (date IS date(date)),              -- the business day
+  currency      TEXT NOT NULL CHECK (length(currency) = 3),          -- ISO 4217
+  revision      INTEGER NOT NULL CHECK (revision > 0),               -- 1 for the first entry of the day
+  reverses      TEXT REFERENCES books_exports (id),                  -- the export whose entry this one reverses; NULL: it is a day's
+  entry_date    TEXT NOT NULL CHECK (entry_date IS date(entry_date)),  -- the date in the books; another than the day's only for a reversal
+  state         TEXT NOT NULL CHECK (state IN ('waiting', 'held', 'ready', 'sending', 'unknown', 'posted', 'failed', 'reversed')), -- how far it is
+  reason        TEXT,                                                -- why it is held, or failed
+  detail        TEXT,                                                -- of that, for people
+  sync_key      TEXT NOT NULL,                                       -- in the entry's text: widgetd:acct_…:2026-03-29:r1
+  entry         TEXT CHECK (json_type(entry) = 'object'),            -- the entry line by line, as it was sent last
+  request       TEXT,                                                -- exactly what was sent last
+  entry_id      TEXT,                                                -- in the books: a ManualJournalID, or series, number and year of a voucher
+  mapping_at    TEXT CHECK (mapping_at IS strftime('%Y-%m-%dT%H:%M:%SZ', mapping_at)), -- the mapping that was used
+  attempts      INTEGER NOT NULL DEFAULT 0,                          -- how often it was sent
+  changes       INTEGER NOT NULL DEFAULT 0,                          -- grows with each change
+  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at)), -- when it is looked at next; NULL: not any more
+  held_at       TEXT CHECK (held_at IS strftime('%Y-%m-%dT%H:%M:%SZ', held_at)), -- since when it is held; NULL: it is not
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was asked for, or came to be due
+  sent_at       TEXT CHECK (sent_at IS strftime('%Y-%m-%dT%H:%M:%SZ', sent_at)), -- when it was sent last
+  posted_at     TEXT CHECK (posted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', posted_at)), -- when it was seen in the books
+  reversed_at   TEXT CHECK (reversed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', reversed_at)) -- when it was reversed
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX books_exports_day ON books_exports (connection_id, date, currency, revision);
+CREATE INDEX books_exports_account ON books_exports (account_id, id);
+CREATE INDEX books_exports_due ON books_exports (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX books_exports_held ON books_exports (held_at) WHERE held_at IS NOT NULL;
+
 -- The money of a closed account's orders is released.
 CREATE TRIGGER accounts_closed AFTER UPDATE OF closed_at ON accounts WHEN new.closed_at IS NOT NULL AND old.closed_at IS NULL BEGIN
   UPDATE payments SET due_at = new.closed_at, revision = revision + 1
     WHERE account_id = new.id AND state IN ('created', 'pending', 'authorized');
+END;
+
+-- What triggers note for revenue_backlog: an order that is paid or is not any more, a refund that is done or
+-- failed after that, and a dispute that is opened or decided.
+CREATE TRIGGER orders_paid AFTER INSERT ON orders WHEN new.state IN ('paid', 'part_refunded', 'refunded') BEGIN
+  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.id);
+END;
+CREATE TRIGGER orders_payment_changed AFTER UPDATE OF state ON orders WHEN (new.state IN ('paid', 'part_refunded', 'refunded')) <> (old.state IN ('paid', 'part_refunded', 'refunded')) BEGIN
+  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.id);
+END;
+CREATE TRIGGER refunds_added AFTER INSERT ON refunds WHEN new.state = 'succeeded' BEGIN
+  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.order_id);
+END;
+CREATE TRIGGER refunds_changed AFTER UPDATE OF state ON refunds WHEN (new.state = 'succeeded') <> (old.state = 'succeeded') BEGIN
+  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.order_id);
+END;
+CREATE TRIGGER disputes_added AFTER INSERT ON disputes BEGIN
+  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.order_id);
+END;
+CREATE TRIGGER disputes_changed AFTER UPDATE OF state, amount ON disputes BEGIN
+  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.order_id);
 END;
 
 -- Licences with the status that they have now, and their seats.
@@ -616,3 +780,33 @@ SELECT p.created_at, a.name AS account, p.provider, p.state, p.reason,
        p.due_at, p.checked_at, p.capture_before, p.session_id, p.intent_id, p.id, p.order_id, p.account_id
 FROM payments p JOIN accounts a ON a.id = p.account_id JOIN orders o ON o.id = p.order_id
 ORDER BY p.id DESC;
+
+-- Business days, newest first: what was received (sales, deliveries and tips), what was given back, and what
+-- is left. It reads one account's day from one place of revenue_sums.
+CREATE VIEW v_revenue_days AS
+SELECT date, account, currency,
+       printf('%s%d.%02d', iif(sales < 0, '-', ''), abs(sales) / 100, abs(sales) % 100) AS sales, printf('%s%d.%02d', iif(delivery < 0, '-', ''), abs(delivery) / 100, abs(delivery) % 100) AS delivery, printf('%s%d.%02d', iif(tips < 0, '-', ''), abs(tips) / 100, abs(tips) % 100) AS tips,
+       printf('%s%d.%02d', iif(refunds < 0, '-', ''), abs(refunds) / 100, abs(refunds) % 100) AS refunds, printf('%s%d.%02d', iif(disputes < 0, '-', ''), abs(disputes) / 100, abs(disputes) % 100) AS disputes,
+       printf('%s%d.%02d', iif((sales + delivery + tips - refunds - disputes) < 0, '-', ''), abs((sales + delivery + tips - refunds - disputes)) / 100, abs((sales + delivery + tips - refunds - disputes)) % 100) AS total,
+       printf('%s%d.%02d', iif(vat < 0, '-', ''), abs(vat) / 100, abs(vat) % 100) AS vat, printf('%s%d.%02d', iif(discounts < 0, '-', ''), abs(discounts) / 100, abs(discounts) % 100) AS discounts, frozen_at, account_id
+FROM (
+  SELECT d.date, a.name AS account, d.currency, d.frozen_at, d.account_id,
+         coalesce(sum(iif(s.what = 'sale', s.gross, 0)), 0) AS sales,
+         coalesce(sum(iif(s.what = 'delivery', s.gross, 0)), 0) AS delivery,
+         coalesce(sum(iif(s.what = 'tip', s.gross, 0)), 0) AS tips,
+         coalesce(sum(iif(s.what = 'discount', s.gross, 0)), 0) AS discounts,
+         coalesce(sum(iif(s.what LIKE 'refund%', s.gross, 0)), 0) AS refunds,
+         coalesce(sum(iif(s.what = 'dispute', s.gross, 0)), 0) AS disputes,
+         coalesce(sum(iif(s.what LIKE 'refund%', -s.vat, s.vat)), 0) AS vat
+  FROM revenue_days d JOIN accounts a ON a.id = d.account_id
+  LEFT JOIN revenue_sums s ON s.account_id = d.account_id AND s.date = d.date AND s.currency = d.currency
+  GROUP BY d.account_id, d.date, d.currency
+) ORDER BY date DESC, account, currency;
+
+-- What was written into books or waits to be, newest first.
+CREATE VIEW v_exports AS
+SELECT x.date, a.name AS account, c.product, c.organisation, x.currency, x.revision, x.state, x.reason, x.detail,
+       x.entry_id, x.reverses, x.entry_date, x.attempts, x.due_at, x.held_at, x.sent_at, x.posted_at, x.reversed_at,
+       x.sync_key, x.id, x.connection_id, x.account_id
+FROM books_exports x JOIN books_connections c ON c.id = x.connection_id JOIN accounts a ON a.id = x.account_id
+ORDER BY x.id DESC;

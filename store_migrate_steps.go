@@ -34,6 +34,7 @@ var schemaSteps = []schemaStep{
 		"fields of leads", run: upgradeToV2, advice: adviseOnV2},
 	{does: "tables of webhooks, and of the pages that widgets are on", sql: schemaV3},
 	{does: "tables of orders and payments", sql: schemaV4},
+	{does: "tables of revenue days and books", sql: schemaV5},
 }
 
 // The declarations of the versions 1 and 2.
@@ -53,6 +54,11 @@ var schemaV3 string
 //
 //go:embed store_migrate_v4.sql
 var schemaV4 string
+
+// schemaV5 is what version 5 declares beside version 4.
+//
+//go:embed store_migrate_v5.sql
+var schemaV5 string
 
 // graceEndV2 is when the grace of a licence ends, as both versions have it in an index.
 const graceEndV2 = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`

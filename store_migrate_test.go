@@ -912,8 +912,8 @@ func writePresentDump(t *testing.T) {
 	fmt.Fprintf(out, "-- A database of version %d of the schema: schema.sql as it was then, and rows of every kind.\n", schemaVersion)
 	fmt.Fprintf(out, "-- Once it has landed it never changes.\n\nBEGIN;\n\nPRAGMA%s\n", pragmasAndTables)
 	for _, found := range regexp.MustCompile(`(?m)^CREATE TABLE (\w+)`).FindAllStringSubmatch(schemaSQL, -1) {
-		if found[1] == "license_seats" {
-			continue // the triggers of devices fill it
+		if found[1] == "license_seats" || found[1] == "revenue_backlog" {
+			continue // triggers fill them
 		}
 		for _, row := range c.rows[found[1]] {
 			names := strings.Join(columns[found[1]], ", ")

@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// Books (contract, section 12): the revenue of each business day arrives in the account's bookkeeping
+// software as one balanced entry. Here is what both products have in common; books_entry.go makes the
+// entry of a day, books_export.go takes it into the books once, books_xero.go and books_fortnox.go speak
+// with the products.
+
+// The products.
+const (
+	productXero    = "xero"
+	productFortnox = "fortnox"
+)
+
+// bookProducts are the products that accounts can be connected with.
+var bookProducts = []string{productXero, productFortnox}
+
+// A booksApp is what the maker of a product has given the operator: the same for all accounts.
+type booksApp struct {
+	Product   string
+	ClientID  string
+	Sealed    []byte // the client secret, see sealedBooksApp
+	ChangedAt stamp
+}
+
+// The purposes of what rows of books keep sealed, see keyring.sealFor.
+const (
+	sealedBooksApp        = "books app"           // the client secret; the id is the product
+	sealedBooksVerifier   = "books authorization" // the verifier of PKCE; the id is the hash of the state, in hexadecimal
+	sealedBooksConnection = "books connection"    // bookTokens, as JSON; the id is the connection's
+)
+
+// bookTokens are what a connection keeps sealed.
+type bookTokens struct {
+	Access    string `json:"access"`
+	ExpiresAt stamp  `json:"expires_at"`        // when Access ends
+	Refresh   string `json:"refresh,omitempty"` // Xero: replaced at each use
+	LinkID    string `json:"link_id,omitempty"` // Xero's id of the connection, for disconnecting
+}
+
+// A bookOrganisation is a company that a product lets us write the books of.
+type bookOrganisation struct {
+	ID     string `json:"id"` // Xero's tenant id, Fortnox' database number
+	Name   string `json:"name"`
+	LinkID string `json:"link_id,omitempty"` // as bookTokens.LinkID
+}
+
+// A bookConnection is a company whose books an account is connected with.
+type bookConnection struct {
+	ID               string
+	AccountID        string
+	Product          string
+	OrganisationID   *string // nil: it is to be chosen among Choices
+	Organisation     string
+	Choices          []bookOrganisation
+	Currency         *string // of the books
+	Sealed           []byte  // bookTokens; nil: it has none
+	Tokens           int64   // how often they were replaced
+	RefreshingUntil  stamp   // until when somebody else is replacing them
+	NeedsReconnectAt stamp
+	FailingSince     stamp
+	Mapping          *bookMapping // nil: none was confirmed
+	MappingAt        stamp
+	SendFrom         businessDate // "": nothing is sent on its own
+	Status           string       // entryDraft or entryPosted, for Xero
+	Series           *string      // Fortnox: where vouchers are numbered
+	Outside          bool         // what was paid outside is sent too
+	Tests            bool         // what was paid with test keys is sent too
+	CreatedAt        stamp
+	RemovedAt        stamp
+}
+
+// What Xero is to make of an entry.
+const (
+	entryDraft  = "draft"
+	entryPosted = "posted"
+)
+
+// What a rule of a mapping is for.
+const (
+	ruleSales    = "sales"    // of one rate of VAT, and one group or all others
+	ruleDelivery = "delivery" // of one rate of VAT
+	ruleTip      = "tip"
+	ruleDispute  = "dispute"
+	rulePayment  = "payment" // the clearing account of one way of paying
+)
+
+// A mappingRule names the account of the books that gets something.
+type mappingRule struct {
+	Kind       string  `json:"kind"`        // ruleSales, …
+	VATRate    *int64  `json:"vat_rate"`    // of ruleSales and ruleDelivery
+	Group      *string `json:"group"`       // of ruleSales: "" is what has no group; nil: every group that no other rule names
+	Method     *string `json:"method"`      // of rulePayment
+	Account    string  `json:"account"`     // its code in the books: "3001"
+	Tax        *string `json:"tax"`         // of ruleSales and ruleDelivery, and ruleTip at Xero. Xero: a TaxType; Fortnox: the account of the VAT
+	CostCenter *string `json:"cost_center"` // Xero: "category:option" of tracking; nil: none
+}
+
+// A bookMapping says which account of the books gets what.
+type bookMapping struct {
+	Lines []mappingRule `json:"lines"`
+}
+
+// An entryLine is one line of an entry. Amounts are not negative, and one of the two is 0.
+type entryLine struct {
+	Account    string `json:"account"`
+	Text       string `json:"text"` // for people: "Sales 8.1 %, food"
+	Debit      int64  `json:"debit"`
+	Credit     int64  `json:"credit"`
+	Tax        string `json:"tax,omitempty"` // Xero's TaxType
+	CostCenter string `json:"cost_center,omitempty"`
+	VAT        int64  `json:"vat,omitempty"` // Xero: the VAT in it by our figures
+	Rate       int64  `json:"vat_rate,omitempty"`
+}
+
+// A bookEntry is what is written into the books: its debits are equal to its credits.
+type bookEntry struct {
+	Date      businessDate `json:"date"`
+	Narration string       `json:"narration"` // with the sync key in it
+	Currency  string       `json:"currency"`
+	Status    string       `json:"status,omitempty"` // Xero: entryDraft or entryPosted
+	Series    string       `json:"series,omitempty"` // Fortnox
+	Year      int64        `json:"year,omitempty"`   // Fortnox: the id of the financial year
+	Lines     []entryLine  `json:"lines"`
+}
+
+// The states of an export.
+const (
+	exportWaiting  = "waiting"  // its day is open, or it is about to be looked at
+	exportHeld     = "held"     // something is missing, see its reason
+	exportReady    = "ready"    // nothing is missing
+	exportSending  = "sending"  // its entry was given away; the answer is not there yet
+	exportUnknown  = "unknown"  // the answer was lost: it is looked for in the books
+	exportPosted   = "posted"   // its entry is in the books
+	exportFailed   = "failed"   // the books refuse it
+	exportReversed = "reversed" // its entry was reversed, or was voided in the books
+)
+
+// Why an export is held (contract, section 12).
+const (
+	heldUnmapped       = "unmapped"        // no account is named for something
+	heldUnknownPayment = "unknown_payment" // no clearing account is named for a way of paying
+	heldCurrency       = "currency"        // the books have another one
+	heldLocked         = "locked_period"
+	heldNoYear         = "no_financial_year"
+	heldNoSeries       = "no_series" // of vouchers, that is there in that year and takes manual entries
+	heldUnusable       = "account_unusable"
+	heldReconnect      = "needs_reconnect"
+	heldEdited         = "edited_in_books"
+)
+
+// A bookExport is the entry of a day, or one that reverses it.
+type bookExport struct {
+	ID           string
+	ConnectionID string
+	AccountID    string
+	Date         businessDate
+	Currency     string
+	Revision     int64
+	Reverses     *string      // the export whose entry this one reverses
+	EntryDate    businessDate // in the books; another than Date only for a reversal
+	State        string
+	Reason       *string
+	Detail       *string
+	SyncKey      string
+	Entry        json.RawMessage // a bookEntry, as it was sent last; nil: it was not sent
+	Request      *string         // exactly what was sent last
+	EntryID      *string         // in the books
+	MappingAt    stamp
+	Attempts     int64
+	Changes      int64 // grows with each change
+	DueAt        stamp // when it is looked at next; zero: not any more
+	HeldAt       stamp
+	CreatedAt    stamp
+	SentAt       stamp
+	PostedAt     stamp
+	ReversedAt   stamp
+}
+
+// A bookAccount is an account of the books' own chart.
+type bookAccount struct {
+	Code   string `json:"code"`
+	Name   string `json:"name"`
+	Type   string `json:"type"`   // as the product names it; Fortnox: ""
+	Tax    string `json:"tax"`    // the TaxType or VAT code that it has there; "": none
+	Usable bool   `json:"usable"` // entries of ours can name it
+	Why    string `json:"why"`    // why they can't: archived, bank, receivable, payable, system
+}
+
+// A bookTaxRate is a rate of tax that the books know (Xero).
+type bookTaxRate struct {
+	Code   string `json:"code"` // TaxType: "OUTPUT2"
+	Name   string `json:"name"`
+	Rate   int64  `json:"rate"`   // in hundredths of a percent
+	Usable bool   `json:"usable"` // active, and for revenue
+}
+
+// A bookChart is what the books say of themselves, for entries of one date.
+type bookChart struct {
+	Currency    string
+	LockedUntil businessDate // the last day that is locked; "": none
+	Accounts    []bookAccount
+	TaxRates    []bookTaxRate // Xero
+	CostCenters []string      // Xero: none are read, since that needs another scope
+	Year        int64         // Fortnox: the id of the financial year of the date; 0: there is none
+	Series      []string      // Fortnox: those that are there in that year and take manual entries
+}
+
+// A bookedEntry is an entry as the books have it now.
+type bookedEntry struct {
+	ID      string
+	Deleted bool // voided or deleted by somebody
+	Draft   bool
+	Entry   bookEntry // Text, VAT and Rate of its lines are not compared
+}
+
+// A ledgerSession is what a call to the books needs: whose they are, and a valid access token.
+type ledgerSession struct {
+	connection *bookConnection
+	access     string
+	linkID     string
+}
+
+// A ledgerError says why the books have not done what they were asked.
+type ledgerError struct {
+	status     int           // HTTP status; 0: there was no answer
+	reason     string        // one of the held reasons, or a code of the product, or outboundError.reason
+	detail     string        // for people, from the product's own message; "": none
+	retryAfter time.Duration // that the product asks to wait; 0: nothing
+	denied     bool          // the access token is not taken: it is to be replaced
+	refused    bool          // nothing was written, and nothing will be when the same is sent again
+}
+
+func (e *ledgerError) Error() string {
+	if e.detail == "" {
+		return e.reason
+	}
+	return e.reason + ": " + e.detail
+}
+
+// A grantError is the refusal of tokens by a product (RFC 6749, section 5.2): its owner has to connect
+// again. invalid_grant is one; so are invalid_client and unauthorized_client, about which the operator has
+// to do something.
+type grantError struct{ code string }
+
+func (e *grantError) Error() string { return "the tokens are refused: " + e.code }
+
+// appSecrets are those of an application.
+type appSecrets struct{ clientID, clientSecret string }
+
+// A ledger is the client of a product. Its methods keep nothing. None retries. Requests time out as
+// outbound's do. Errors: a *ledgerError; of exchange and renew also a *grantError.
+type ledger interface {
+	// authorizeURL returns the address to which the owner is sent (RFC 6749, section 4.1.1, and RFC 7636).
+	authorizeURL(app appSecrets, redirectURL, state, challenge string) string
+
+	// exchange swaps the code that came back for tokens.
+	exchange(ctx context.Context, app appSecrets, redirectURL, code, verifier string) (*bookTokens, error)
+
+	// organisations returns the companies that were just agreed to.
+	organisations(ctx context.Context, tokens *bookTokens) ([]bookOrganisation, error)
+
+	// renew makes new tokens out of those of a connection: Xero by its refresh token, Fortnox by client
+	// credentials and the tenant's id.
+	renew(ctx context.Context, app appSecrets, c *bookConnection, old *bookTokens) (*bookTokens, error)
+
+	// disconnect ends what was agreed to, where the product can do that for one company.
+	disconnect(ctx context.Context, s *ledgerSession) error
+
+	// chart reads what the books say of themselves, for entries of a date.
+	chart(ctx context.Context, s *ledgerSession, date businessDate) (*bookChart, error)
+
+	// encode returns the body of the request that writes an entry. It is a pure function.
+	encode(entry *bookEntry) string
+
+	// post writes an entry. key is its idempotency key, where the product has those. It returns the id of
+	// the entry in the books. If that is not known, the error is not refused.
+	post(ctx context.Context, s *ledgerSession, entry *bookEntry, body, key string) (id string, err error)
+
+	// find looks for an entry whose narration has a sync key, among those of its date and of the days
+	// around it; nil: there is none.
+	find(ctx context.Context, s *ledgerSession, entry *bookEntry, syncKey string) (*bookedEntry, error)
+
+	// read reads an entry; nil: there is none.
+	read(ctx context.Context, s *ledgerSession, id string) (*bookedEntry, error)
+
+	// withdraw deletes a draft. Only called where read says that it is one.
+	withdraw(ctx context.Context, s *ledgerSession, id string) error
+
+	// pace is how many requests may be made for a company in a time.
+	pace() (requests int, in time.Duration)
+}
