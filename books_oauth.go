@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// The client's side of OAuth 2.0 that both products share (RFC 6749; contract, section 12).
+
+const (
+	maxOAuthWord    = 100
+	maxTokenAnswer  = 32 << 10 // bytes; Xero's access tokens are JWTs of some 2 KB
+	maxAccessToken  = 16 << 10
+	maxRefreshToken = 4 << 10
+	minTokenLife    = time.Minute // less is taken as this
+	maxTokenLife    = 24 * time.Hour
+)
+
+// grantErrors are the errors of token endpoints that the owner of a connection or the operator has to do
+// something about (RFC 6749, section 5.2). They are never retried.
+var grantErrors = []string{"invalid_grant", "invalid_client", "unauthorized_client", "access_denied", "invalid_scope"}
+
+// requestTokens posts a form to a token endpoint. The application proves itself by HTTP Basic, both halves
+// form-encoded (RFC 6749, section 2.3.1). now is the wall clock from which the tokens' life counts.
+// Errors: a *ledgerError, a *grantError.
+func requestTokens(
+	ctx context.Context, out *outbound, endpoint string, app appSecrets, form url.Values, header http.Header,
+	now func() time.Time,
+) (*bookTokens, error) {
+	if header == nil {
+		header = http.Header{}
+	}
+	proof := url.QueryEscape(app.clientID) + ":" + url.QueryEscape(app.clientSecret)
+	header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(proof)))
+	header.Set("Content-Type", "application/x-www-form-urlencoded")
+	header.Set("Accept", "application/json")
+	asked := now()
+	answer, err := out.do(ctx, outboundRequest{http.MethodPost, endpoint, header, []byte(form.Encode()), maxTokenAnswer})
+	if err != nil {
+		return nil, unanswered(err)
+	}
+	body, err := parseJSON(answer.body)
+	if answer.status != http.StatusOK {
+		if code := memberText(&body, "error", maxOAuthWord); err == nil && isGrantError(code) {
+			return nil, &grantError{code}
+		}
+		wait, _ := retryAfter(answer.header, now())
+		return nil, &ledgerError{status: answer.status, reason: "token_endpoint", retryAfter: wait}
+	}
+	tokens := &bookTokens{
+		Access:  memberText(&body, "access_token", maxAccessToken),
+		Refresh: memberText(&body, "refresh_token", maxRefreshToken),
+	}
+	if kind := memberText(&body, "token_type", maxOAuthWord); err != nil || tokens.Access == "" ||
+		!strings.EqualFold(kind, "Bearer") {
+		return nil, &ledgerError{status: answer.status, reason: outboundMalformed}
+	}
+	life := minTokenLife
+	if v, ok := body.member("expires_in"); ok {
+		if seconds, ok := v.integer(); ok && seconds > 0 {
+			life = min(max(time.Duration(min(seconds, int64(maxTokenLife/time.Second)))*time.Second, minTokenLife), maxTokenLife)
+		}
+	}
+	tokens.ExpiresAt = newStamp(asked.Add(life))
+	return tokens, nil
+}
+
+func isGrantError(code string) bool { return slices.Contains(grantErrors, code) }
+
+// memberText returns a member of an object that is a text of at most max bytes without control characters;
+// "" for anything else.
+func memberText(v *jsonValue, name string, max int) string {
+	m, ok := v.member(name)
+	if !ok || m.kind != jsonString || len(m.text) > max || strings.IndexFunc(m.text, unicode.IsControl) >= 0 {
+		return ""
+	}
+	return m.text
+}
+
+// unanswered makes a ledgerError of a request that has no answer.
+func unanswered(err error) *ledgerError {
+	var broken *outboundError
+	if errors.As(err, &broken) {
+		return &ledgerError{reason: broken.reason}
+	}
+	return &ledgerError{reason: outboundNoConnect}
+}
