@@ -48,17 +48,17 @@ func requestTokens(
 	}
 	body, err := parseJSON(answer.body)
 	if answer.status != http.StatusOK {
-		if code := memberText(&body, "error", maxOAuthWord); err == nil && isGrantError(code) {
+		if code := textMember(&body, "error", maxOAuthWord); err == nil && isGrantError(code) {
 			return nil, &grantError{code}
 		}
 		wait, _ := retryAfter(answer.header, now())
 		return nil, &ledgerError{status: answer.status, reason: "token_endpoint", retryAfter: wait}
 	}
 	tokens := &bookTokens{
-		Access:  memberText(&body, "access_token", maxAccessToken),
-		Refresh: memberText(&body, "refresh_token", maxRefreshToken),
+		Access:  textMember(&body, "access_token", maxAccessToken),
+		Refresh: textMember(&body, "refresh_token", maxRefreshToken),
 	}
-	if kind := memberText(&body, "token_type", maxOAuthWord); err != nil || tokens.Access == "" ||
+	if kind := textMember(&body, "token_type", maxOAuthWord); err != nil || tokens.Access == "" ||
 		!strings.EqualFold(kind, "Bearer") {
 		return nil, &ledgerError{status: answer.status, reason: outboundMalformed}
 	}
@@ -74,9 +74,9 @@ func requestTokens(
 
 func isGrantError(code string) bool { return slices.Contains(grantErrors, code) }
 
-// memberText returns a member of an object that is a text of at most max bytes without control characters;
+// textMember returns a member of an object that is a text of at most max bytes without control characters;
 // "" for anything else.
-func memberText(v *jsonValue, name string, max int) string {
+func textMember(v *jsonValue, name string, max int) string {
 	m, ok := v.member(name)
 	if !ok || m.kind != jsonString || len(m.text) > max || strings.IndexFunc(m.text, unicode.IsControl) >= 0 {
 		return ""
