@@ -25,7 +25,9 @@ const (
 
 // grantErrors are the errors of token endpoints that the owner of a connection or the operator has to do
 // something about (RFC 6749, section 5.2). They are never retried.
-var grantErrors = []string{"invalid_grant", "invalid_client", "unauthorized_client", "access_denied", "invalid_scope"}
+var grantErrors = []string{
+	"invalid_grant", "invalid_client", "unauthorized_client", "access_denied", "invalid_scope",
+}
 
 // requestTokens posts a form to a token endpoint. The application proves itself by HTTP Basic, both halves
 // form-encoded (RFC 6749, section 2.3.1). now is the wall clock from which the tokens' life counts.
@@ -75,7 +77,7 @@ func tokenLife(answer *jsonValue) time.Duration {
 	}
 	seconds, _ := v.integer()
 	most := int64(maxTokenLife / time.Second)
-	return max(time.Duration(min(seconds, most))*time.Second, minTokenLife)
+	return max(time.Duration(min(max(seconds, 0), most))*time.Second, minTokenLife)
 }
 
 func isGrantError(code string) bool { return slices.Contains(grantErrors, code) }
