@@ -25,7 +25,9 @@ const (
 
 // grantErrors are the errors of token endpoints that the owner of a connection or the operator has to do
 // something about (RFC 6749, section 5.2). They are never retried.
-var grantErrors = []string{"invalid_grant", "invalid_client", "unauthorized_client", "access_denied", "invalid_scope"}
+var grantErrors = []string{
+	"invalid_grant", "invalid_client", "unauthorized_client", "access_denied", "invalid_scope",
+}
 
 // requestTokens posts a form to a token endpoint. The application proves itself by HTTP Basic, both halves
 // form-encoded (RFC 6749, section 2.3.1). now is the wall clock from which the tokens' life counts.
@@ -42,34 +44,40 @@ func requestTokens(
 	header.Set("Content-Type", "application/x-www-form-urlencoded")
 	header.Set("Accept", "application/json")
 	asked := now()
-	answer, err := out.do(ctx, outboundRequest{http.MethodPost, endpoint, header, []byte(form.Encode()), maxTokenAnswer})
+	body := []byte(form.Encode())
+	answer, err := out.do(ctx, outboundRequest{http.MethodPost, endpoint, header, body, maxTokenAnswer})
 	if err != nil {
 		return nil, unanswered(err)
 	}
-	body, err := parseJSON(answer.body)
+	said, err := parseJSON(answer.body)
 	if answer.status != http.StatusOK {
-		if code := textMember(&body, "error", maxOAuthWord); err == nil && isGrantError(code) {
+		if code := textMember(&said, "error", maxOAuthWord); err == nil && isGrantError(code) {
 			return nil, &grantError{code}
 		}
 		wait, _ := retryAfter(answer.header, now())
 		return nil, &ledgerError{status: answer.status, reason: "token_endpoint", retryAfter: wait}
 	}
 	tokens := &bookTokens{
-		Access:  textMember(&body, "access_token", maxAccessToken),
-		Refresh: textMember(&body, "refresh_token", maxRefreshToken),
+		Access:  textMember(&said, "access_token", maxAccessToken),
+		Refresh: textMember(&said, "refresh_token", maxRefreshToken),
 	}
-	if kind := textMember(&body, "token_type", maxOAuthWord); err != nil || tokens.Access == "" ||
+	if kind := textMember(&said, "token_type", maxOAuthWord); err != nil || tokens.Access == "" ||
 		!strings.EqualFold(kind, "Bearer") {
 		return nil, &ledgerError{status: answer.status, reason: outboundMalformed}
 	}
-	life := minTokenLife
-	if v, ok := body.member("expires_in"); ok {
-		if seconds, ok := v.integer(); ok && seconds > 0 {
-			life = min(max(time.Duration(min(seconds, int64(maxTokenLife/time.Second)))*time.Second, minTokenLife), maxTokenLife)
-		}
-	}
-	tokens.ExpiresAt = newStamp(asked.Add(life))
+	tokens.ExpiresAt = newStamp(asked.Add(tokenLife(&said)))
 	return tokens, nil
+}
+
+// tokenLife returns how long the access token of an answer lasts, between minTokenLife and maxTokenLife.
+func tokenLife(answer *jsonValue) time.Duration {
+	v, ok := answer.member("expires_in")
+	if !ok {
+		return minTokenLife
+	}
+	seconds, _ := v.integer()
+	most := int64(maxTokenLife / time.Second)
+	return max(time.Duration(min(max(seconds, 0), most))*time.Second, minTokenLife)
 }
 
 func isGrantError(code string) bool { return slices.Contains(grantErrors, code) }
