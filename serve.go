@@ -163,6 +163,7 @@ func problems() []*problemCode {
 		legacyProblems,
 		webhookProblems,
 		orderProblems,
+		booksProblems,
 	)
 }
 
@@ -180,6 +181,7 @@ func eventTypes() []eventType {
 		storeEvents,
 		webhookEvents,
 		orderEvents,
+		booksEvents,
 	)
 }
 
