@@ -273,7 +273,15 @@ type ledgerSession struct {
 	linkID     string
 
 	// wait returns once another request may be made for the company, as pace says, or when ctx ends.
-	wait func(ctx context.Context) error
+	wait func(ctx context.Context) error // nil: nothing has to be waited for
+}
+
+// pause is called before each request of a session.
+func (s *ledgerSession) pause(ctx context.Context) error {
+	if s.wait == nil {
+		return nil
+	}
+	return s.wait(ctx)
 }
 
 // ledgerBusy is the reason of a ledgerError for too many requests (429). Such a request was not carried out,

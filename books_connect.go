@@ -41,7 +41,7 @@ type books struct {
 	log     *slog.Logger
 	now     func() time.Time
 	steady  func() time.Time // a clock that is never set
-	strike  func(fault string, err error)
+	strike  func(fault string, err error, attrs ...any)
 	off     bool          // nothing is sent: another service works on this database
 	wake    chan struct{} // has the worker look for what is due
 

@@ -150,6 +150,9 @@ func (x *xeroLedger) send(
 func (x *xeroLedger) ask(
 	ctx context.Context, s *ledgerSession, list string, q outboundRequest,
 ) ([]jsonValue, error) {
+	if err := s.pause(ctx); err != nil {
+		return nil, err
+	}
 	q.url, q.largest = x.api+q.url, maxXeroAnswer
 	answer, err := x.send(ctx, s.access, valueOr(s.connection.OrganisationID, ""), q)
 	if err != nil {
@@ -609,7 +612,7 @@ func (x *xeroLedger) find(
 			return nil, err
 		}
 		for _, v := range list {
-			if !hasWord(rawMember(&v, "Narration"), syncKey) {
+			if !hasXeroWord(rawMember(&v, "Narration"), syncKey) {
 				continue
 			}
 			booked, ok := parseXeroJournal(&v)
@@ -632,7 +635,7 @@ func (x *xeroLedger) find(
 }
 
 // hasWord reports whether a word stands in a text with neither a letter nor a digit beside it.
-func hasWord(text, word string) bool {
+func hasXeroWord(text, word string) bool {
 	inWord := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
 	for from := 0; word != ""; {
 		i := strings.Index(text[from:], word)

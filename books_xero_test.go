@@ -54,7 +54,7 @@ func (s *xeroSide) connect() *xeroSide {
 	if err != nil || len(all) != 1 {
 		s.t.Fatal(all, err)
 	}
-	s.s = &ledgerSession{&bookConnection{OrganisationID: &all[0].ID}, tokens.Access, all[0].LinkID}
+	s.s = &ledgerSession{connection: &bookConnection{OrganisationID: &all[0].ID}, access: tokens.Access, linkID: all[0].LinkID}
 	return s
 }
 
