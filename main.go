@@ -49,6 +49,7 @@ func commands() []command {
 		webhookCommands(eventTypes()),
 		orderCommands,
 		paymentCommands,
+		revenueCommands,
 		legacyCommands,
 		webhookListenCommands,
 		storeCommands,

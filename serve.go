@@ -142,6 +142,7 @@ func wings(s *server) []wing {
 		orderWing(s),
 		orderPageWing(s, engine),
 		paymentWing(s, engine),
+		revenueWing(s),
 		accountWing(s),
 		healthWing(s),
 		keyWing(s),
