@@ -70,7 +70,7 @@ type booksApp struct {
 // The purposes of what rows of books keep sealed, see keyring.sealFor.
 const (
 	sealedBooksApp        = "books app"           // the client secret; the id is the product
-	sealedBooksVerifier   = "books authorization" // the verifier of PKCE; the id is the hash of the state, in hexadecimal
+	sealedBooksVerifier   = "books authorization" // the verifier of PKCE; the id is the hash of the state, in hex
 	sealedBooksConnection = "books connection"    // bookTokens, as JSON; the id is the connection's
 )
 

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Entries of books (contract, section 12): the sums of a business day, by the rules of a mapping, as lines
@@ -295,24 +295,10 @@ func (e *bookEntry) imbalance() (off int64) {
 	return off
 }
 
-// formatRate returns a rate of VAT for people: "8.1 %".
-func formatRate(rate int64) string {
-	s := strings.TrimSuffix(strconv.FormatFloat(float64(rate)/100, 'f', 2, 64), "0")
-	return strings.TrimSuffix(strings.TrimSuffix(s, "0"), ".") + " %"
-}
-
-// formatSigned returns an amount that may be negative in the major unit: "-0.38".
-func formatSigned(amount int64) string {
-	if amount < 0 {
-		return "-" + formatAmount(-amount)
-	}
-	return formatAmount(amount)
-}
-
 // cutText returns at most max characters of a text.
 func cutText(s string, max int) string {
 	if runes := []rune(s); len(runes) > max {
-		return string(runes[:max-1]) + "…"
+		return strings.TrimSpace(string(runes[:max]))
 	}
 	return s
 }
@@ -450,7 +436,11 @@ func sameEntry(a, b *bookEntry) bool {
 func (e *bookEntry) compared() (lines []entryLine) {
 	for _, l := range e.Lines {
 		if l.Debit != 0 || l.Credit != 0 {
-			lines = append(lines, entryLine{Account: l.Account, Debit: l.Debit, Credit: l.Credit, Tax: l.Tax,
+			tax := l.Tax
+			if tax == xeroNoTax { // the same as none
+				tax = ""
+			}
+			lines = append(lines, entryLine{Account: l.Account, Debit: l.Debit, Credit: l.Credit, Tax: tax,
 				CostCenter: l.CostCenter})
 		}
 	}
@@ -460,4 +450,22 @@ func (e *bookEntry) compared() (lines []entryLine) {
 			cmp.Compare(x.CostCenter, y.CostCenter))
 	})
 	return lines
+}
+
+// hasSyncKey reports whether a text has a sync key as a word of its own: the key of a revision is not part
+// of that of another one.
+func hasSyncKey(text, syncKey string) bool {
+	for at := 0; syncKey != ""; at++ {
+		i := strings.Index(text[at:], syncKey)
+		if i < 0 {
+			return false
+		}
+		at += i
+		last, _ := utf8.DecodeLastRuneInString(text[:at])
+		next, _ := utf8.DecodeRuneInString(text[at+len(syncKey):])
+		if !isWordLetter(last) && last != ':' && last != '-' && !isWordLetter(next) {
+			return true
+		}
+	}
+	return false
 }

@@ -125,7 +125,7 @@ func (f *fortnoxLedger) pace() (requests int, in time.Duration) { return 20, for
 
 // organisations implements ledger.
 func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookOrganisation, error) {
-	body, err := f.get(ctx, tokens.Access, "companyinformation", nil)
+	body, err := f.get(ctx, &ledgerSession{access: tokens.Access}, "companyinformation", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -141,20 +141,23 @@ func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) (
 // get asks for a resource below /3/ and returns the body of its answer. Errors: a *ledgerError, with the
 // status 404 if it is not there.
 func (f *fortnoxLedger) get(
-	ctx context.Context, access, path string, query url.Values,
+	ctx context.Context, s *ledgerSession, path string, query url.Values,
 ) (*jsonValue, error) {
-	return f.ask(ctx, access, http.MethodGet, path, query, "")
+	return f.ask(ctx, s, http.MethodGet, path, query, "")
 }
 
 // ask sends a request to a resource below /3/ and returns the body of its answer. Errors: a *ledgerError.
 func (f *fortnoxLedger) ask(
-	ctx context.Context, access, method, path string, query url.Values, body string,
+	ctx context.Context, s *ledgerSession, method, path string, query url.Values, body string,
 ) (*jsonValue, error) {
+	if err := s.pause(ctx); err != nil {
+		return nil, err
+	}
 	address := f.api + "/3/" + path
 	if len(query) > 0 {
 		address += "?" + query.Encode()
 	}
-	header := http.Header{"Authorization": {"Bearer " + access}, "Accept": {"application/json"}}
+	header := http.Header{"Authorization": {"Bearer " + s.access}, "Accept": {"application/json"}}
 	if body != "" {
 		header.Set("Content-Type", "application/json")
 	}
@@ -272,11 +275,11 @@ func fortnoxReason(code int64, message string) string {
 
 // page asks for a page of a list, counted from 1, and returns its elements and how many pages there are.
 func (f *fortnoxLedger) page(
-	ctx context.Context, access, path string, query url.Values, member string, number int,
+	ctx context.Context, s *ledgerSession, path string, query url.Values, member string, number int,
 ) (items []jsonValue, pages int, err error) {
 	query.Set("limit", strconv.Itoa(fortnoxPage))
 	query.Set("page", strconv.Itoa(number))
-	body, err := f.get(ctx, access, path, query)
+	body, err := f.get(ctx, s, path, query)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -297,11 +300,11 @@ func (f *fortnoxLedger) page(
 
 // all returns the elements of a list that has at most max.
 func (f *fortnoxLedger) all(
-	ctx context.Context, access, path string, query url.Values, member string, max int,
+	ctx context.Context, s *ledgerSession, path string, query url.Values, member string, max int,
 ) (all []jsonValue, err error) {
 	for number, pages := 1, 1; number <= pages; number++ {
 		var items []jsonValue
-		items, pages, err = f.page(ctx, access, path, query, member, number)
+		items, pages, err = f.page(ctx, s, path, query, member, number)
 		if err != nil {
 			return nil, err
 		}
@@ -316,11 +319,10 @@ func (f *fortnoxLedger) all(
 // that is selected in Fortnox, so that a mapping can be made all the same.
 func (f *fortnoxLedger) chart(ctx context.Context, s *ledgerSession, date businessDate) (*bookChart, error) {
 	chart := &bookChart{Currency: fortnoxCurrency}
-	var err error
-	if chart.Year, err = f.year(ctx, s.access, date); err != nil {
+	if err := f.readYear(ctx, s, date, chart); err != nil {
 		return nil, err
 	}
-	locked, err := f.get(ctx, s.access, "settings/lockedperiod", nil)
+	locked, err := f.get(ctx, s, "settings/lockedperiod", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -335,7 +337,7 @@ func (f *fortnoxLedger) chart(ctx context.Context, s *ledgerSession, date busine
 	if chart.Year != 0 {
 		query.Set("financialyear", strconv.FormatInt(chart.Year, 10))
 	}
-	accounts, err := f.all(ctx, s.access, "accounts", query, "Accounts", maxFortnoxAccounts)
+	accounts, err := f.all(ctx, s, "accounts", query, "Accounts", maxFortnoxAccounts)
 	if err != nil {
 		return nil, err
 	}
@@ -347,7 +349,7 @@ func (f *fortnoxLedger) chart(ctx context.Context, s *ledgerSession, date busine
 	if chart.Year == 0 {
 		return chart, nil
 	}
-	series, err := f.all(ctx, s.access, "voucherseries", query, "VoucherSeriesCollection", maxFortnoxAccounts)
+	series, err := f.all(ctx, s, "voucherseries", query, "VoucherSeriesCollection", maxFortnoxAccounts)
 	if err != nil {
 		return nil, err
 	}
@@ -361,25 +363,25 @@ func (f *fortnoxLedger) chart(ctx context.Context, s *ledgerSession, date busine
 	return chart, nil
 }
 
-// year returns the id of the financial year that a date is in; 0: there is none.
-func (f *fortnoxLedger) year(ctx context.Context, access string, date businessDate) (int64, error) {
-	body, err := f.get(ctx, access, "financialyears", url.Values{"date": {date}})
+// readYear reads the financial year that a date is in, if there is one.
+func (f *fortnoxLedger) readYear(ctx context.Context, s *ledgerSession, date businessDate, chart *bookChart) error {
+	body, err := f.get(ctx, s, "financialyears", url.Values{"date": {date}})
 	if err != nil {
-		return 0, err
+		return err
 	}
 	years, ok := body.member("FinancialYears")
 	if !ok || years.kind != jsonArray {
-		return 0, malformedLedger(http.StatusOK)
+		return malformedLedger(http.StatusOK)
 	}
 	for i := range years.list {
 		year := &years.list[i]
 		from, to := textMember(year, "FromDate", maxFortnoxText), textMember(year, "ToDate", maxFortnoxText)
 		id, ok := integerMember(year, "Id")
 		if ok && id > 0 && isFortnoxDate(from) && isFortnoxDate(to) && from <= date && date <= to {
-			return id, nil
+			chart.Year, chart.YearFrom, chart.YearTo = id, from, to
 		}
 	}
-	return 0, nil
+	return nil
 }
 
 // isFortnoxDate reports whether a text is a date: "2026-11-22".
@@ -489,14 +491,6 @@ func fortnoxText(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// cutText returns the first n characters of a text.
-func cutText(s string, n int) string {
-	if runes := []rune(s); len(runes) > n {
-		return strings.TrimSpace(string(runes[:n]))
-	}
-	return s
-}
-
 // fortnoxDescription returns the description of a voucher. A narration that is too long begins with its
 // sync key there, so that the key is never cut.
 func fortnoxDescription(narration string) string {
@@ -518,7 +512,7 @@ func (f *fortnoxLedger) post(
 		return "", &ledgerError{reason: reason, detail: detail, refused: true}
 	}
 	query := url.Values{"financialyear": {strconv.FormatInt(entry.Year, 10)}}
-	answer, err := f.ask(ctx, s.access, http.MethodPost, "vouchers", query, body)
+	answer, err := f.ask(ctx, s, http.MethodPost, "vouchers", query, body)
 	if err != nil {
 		return "", err
 	}

@@ -124,7 +124,7 @@ func TestFortnox_connectsOnceThenByClientCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if booked, err := s.read(t.Context(), &ledgerSession{s.c, tokens.Access, ""}, "W-1-2"); booked != nil || err != nil {
+	if booked, err := s.read(t.Context(), &ledgerSession{connection: s.c, access: tokens.Access}, "W-1-2"); booked != nil || err != nil {
 		t.Errorf("%+v, %v", booked, err)
 	}
 	if err := s.disconnect(t.Context(), s.s); err != nil {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 )
 
 // Vouchers of Fortnox as they are read. One is named by its series, its number and its financial year
@@ -124,7 +123,7 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 	}
 	path := "vouchers/" + url.PathEscape(series) + "/" + strconv.FormatInt(number, 10)
 	query := url.Values{"financialyear": {strconv.FormatInt(year, 10)}}
-	body, err := f.get(ctx, s.access, path, query)
+	body, err := f.get(ctx, s, path, query)
 	if isNotFound(err) {
 		return nil, nil
 	}
@@ -167,11 +166,11 @@ func (f *fortnoxLedger) find(
 		"fromdate":      {date.AddDate(0, 0, -fortnoxDaysAround).Format(time.DateOnly)},
 		"todate":        {date.AddDate(0, 0, fortnoxDaysAround).Format(time.DateOnly)},
 	}
-	first, pages, err := f.page(ctx, s.access, path, query, "Vouchers", 1)
+	first, pages, err := f.page(ctx, s, path, query, "Vouchers", 1)
 	if failed, ok := err.(*ledgerError); ok && failed.reason == fortnoxBadParameter {
 		query.Del("fromdate")
 		query.Del("todate")
-		first, pages, err = f.page(ctx, s.access, path, query, "Vouchers", 1)
+		first, pages, err = f.page(ctx, s, path, query, "Vouchers", 1)
 	}
 	if isNotFound(err) { // the series is not there in that year, so there is no voucher in it
 		return nil, nil
@@ -186,7 +185,7 @@ func (f *fortnoxLedger) find(
 				detail: "There are too many vouchers in the series to search."}
 		}
 		asked++
-		items, _, err := f.page(ctx, s.access, path, query, "Vouchers", number)
+		items, _, err := f.page(ctx, s, path, query, "Vouchers", number)
 		if err != nil {
 			return nil, err
 		}
@@ -210,24 +209,6 @@ func findFortnoxKey(items []jsonValue, year int64, syncKey string) string {
 		}
 	}
 	return ""
-}
-
-// hasSyncKey reports whether a text has a sync key as a word of its own: the key of a revision is not part
-// of that of another one.
-func hasSyncKey(text, syncKey string) bool {
-	for at := 0; syncKey != ""; at++ {
-		i := strings.Index(text[at:], syncKey)
-		if i < 0 {
-			return false
-		}
-		at += i
-		last, _ := utf8.DecodeLastRuneInString(text[:at])
-		next, _ := utf8.DecodeRuneInString(text[at+len(syncKey):])
-		if !isWordLetter(last) && last != ':' && last != '-' && !isWordLetter(next) {
-			return true
-		}
-	}
-	return false
 }
 
 func isWordLetter(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }

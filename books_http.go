@@ -74,3 +74,10 @@ func (in *input) ofKinds(name, kind string, kinds ...string) bool {
 	}
 	return false
 }
+
+// booksOf makes the engine of a server's books.
+func booksOf(s *server) *books {
+	return &books{store: s.store, keys: s.keys.Load, ledgers: newLedgers(s.outbound, s.xeroURL, s.fortnoxURL, s.now),
+		log: s.log, now: s.now, steady: s.steady, strike: s.strike, off: s.noBooks, wake: make(chan struct{}, 1),
+		paces: map[string]*bookPace{}}
+}

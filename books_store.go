@@ -394,7 +394,8 @@ func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit
 
 // sendingConnections returns the connections that send days on their own, of accounts that are open.
 func (q *queries) sendingConnections() ([]*bookConnection, error) {
-	return collect(q, `SELECT `+bookConnectionColumns+` FROM books_connections b JOIN accounts a ON a.id = b.account_id
+	return collect(q, `SELECT `+bookConnectionColumns+` FROM books_connections b
+		JOIN accounts a ON a.id = b.account_id
 		WHERE b.removed_at IS NULL AND b.send_from IS NOT NULL AND b.organisation_id IS NOT NULL
 		AND a.closed_at IS NULL`, nil, newBookConnectionRow)
 }
