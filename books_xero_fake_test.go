@@ -246,6 +246,10 @@ func strikeXero(w http.ResponseWriter, fault providerFault, acted bool) bool {
 	status, body := 0, ""
 	switch {
 	case !acted && fault == faultResetBefore, acted && fault == faultResetAfter:
+		// Some of the answer comes: without any, net/http would send a request with an idempotency key again.
+		w.Header().Set("Content-Length", "1000")
+		w.WriteHeader(http.StatusOK)
+		http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	case !acted && fault == fault400:
 		status, body = 400, `{"ErrorNumber":17,"Type":"NoDataProcessedException","Message":"No data"}`
@@ -741,6 +745,9 @@ func (f *xeroFake) showLines(c *xeroFakeCompany, j *xeroFakeJournal) []any {
 	for _, l := range j.lines {
 		i := slices.IndexFunc(c.rates, func(r xeroFakeRate) bool { return r.code == l.taxType })
 		tax := vatIn(max(l.amount, -l.amount), c.rates[i].rate)
+		if j.kind == "Exclusive" {
+			tax = portion(max(l.amount, -l.amount), c.rates[i].rate, maxVATRate)
+		}
 		if l.amount < 0 {
 			tax = -tax
 		}

@@ -104,8 +104,9 @@ func TestXero_connectsPostsAndReads(t *testing.T) {
 	sent := xeroDay()
 	id := s.posted(sent, "exp_1")
 	last := s.fake.last()
-	if got := last.header; got.Get("Authorization") != "Bearer "+s.s.access || got.Get("Idempotency-Key") != "exp_1" ||
-		got.Get("Xero-Tenant-Id") != s.fake.companies[0].tenant || got.Get("Accept") != "application/json" ||
+	if got := last.header; got.Get("Authorization") != "Bearer "+s.s.access ||
+		got.Get("Idempotency-Key") != "exp_1" || got.Get("Xero-Tenant-Id") != s.fake.companies[0].tenant ||
+		got.Get("Accept") != "application/json" ||
 		got.Get("Content-Type") != "application/json" || last.method != "PUT" {
 		t.Errorf("%s %v", last.method, got)
 	}
@@ -385,7 +386,8 @@ func TestXero_chart(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	if want := []bookTaxRate{{"OUTPUT2", "8.1 % on sales", 810, true}, {"OUTPUT3", "2.6 % on sales", 260, true},
-		{"INPUT2", "8.1 % on purchases", 810, false}, {"OUTPUT", "7.7 % on sales", 770, false}, {"NONE", "No tax", 0, true},
+		{"INPUT2", "8.1 % on purchases", 810, false}, {"OUTPUT", "7.7 % on sales", 770, false},
+		{"NONE", "No tax", 0, true},
 	}; !slices.Equal(chart.TaxRates, want) {
 		t.Errorf("%+v", chart.TaxRates)
 	}
@@ -428,7 +430,8 @@ func TestXero_readsChartsOfOtherForms(t *testing.T) {
 	chart := &bookChart{}
 	readXeroRates(chart, parsed(`{"list":[{"TaxType":"A","DisplayTaxRate":8.1000,"Status":"ACTIVE"},
 		{"TaxType":"B","EffectiveRate":12,"Status":"ACTIVE","CanApplyToRevenue":false},
-		{"TaxType":"C","EffectiveRate":8.875},{"TaxType":"D","EffectiveRate":-1},{"TaxType":"E","EffectiveRate":100.01},
+		{"TaxType":"C","EffectiveRate":8.875},{"TaxType":"D","EffectiveRate":-1},
+		{"TaxType":"E","EffectiveRate":100.01},
 		{"TaxType":"F","EffectiveRate":"5"},{"TaxType":"G"}]}`))
 	if want := []bookTaxRate{{"A", "", 810, true}, {"B", "", 1200, false}}; !slices.Equal(chart.TaxRates, want) {
 		t.Errorf("%+v", chart.TaxRates)
@@ -437,4 +440,468 @@ func TestXero_readsChartsOfOtherForms(t *testing.T) {
 	x := xeroAnswering(t, 200, `{"Organisations":[{"BaseCurrency":"CHF"}],"Accounts":[`+many+`]}`)
 	_, err := x.chart(t.Context(), &ledgerSession{connection: &bookConnection{}}, "2026-11-22")
 	isLedgerError(t, err, ledgerError{status: 200, reason: outboundTooLarge})
+}
+
+func TestXero_whatTheBooksRefuse(t *testing.T) {
+	t.Parallel()
+	type change = func(s *xeroSide, e *bookEntry)
+	account := func(code string) change { return func(_ *xeroSide, e *bookEntry) { e.Lines[0].Account = code } }
+	center := func(name string) change { return func(_ *xeroSide, e *bookEntry) { e.Lines[2].CostCenter = name } }
+	tax := func(_ *xeroSide, e *bookEntry) { e.Lines[2].Tax = "OUTPUT" }
+	for name, c := range map[string]struct {
+		spoil  change
+		reason string
+		detail string
+	}{
+		"archived":  {func(s *xeroSide, _ *bookEntry) { s.fake.archive("602") }, heldUnusable, "has been archived"},
+		"unknown":   {account("999"), heldUnusable, "'999' is not a valid"},
+		"bank":      {account("090"), heldUnusable, "'090' is a bank"},
+		"debtors":   {account("610"), heldUnusable, "system account"},
+		"locked":    {func(s *xeroSide, _ *bookEntry) { s.fake.lock("2026-11-22") }, heldLocked, "period lock date"},
+		"one line":  {func(_ *xeroSide, e *bookEntry) { e.Lines = e.Lines[:1] }, "validation", "at least two lines"},
+		"a cent":    {func(_ *xeroSide, e *bookEntry) { e.Lines[0].Debit++ }, "validation", "debits must equal"},
+		"tax":       {tax, "validation", "'OUTPUT' does not exist"},
+		"a center":  {center("Region:East"), "validation", "'East'"},
+		"no option": {center("Region"), "validation", "Option ''"},
+		"year locked": {func(s *xeroSide, e *bookEntry) {
+			tax(s, e) // what tells more goes first
+			s.fake.change(0, func(c *xeroFakeCompany) { c.yearLock = "2026-12-31" })
+		}, heldLocked, "end of year lock date"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newXeroSide(t).connect()
+			e := xeroDay()
+			c.spoil(s, e)
+			_, err := s.post(t.Context(), s.s, e, s.encode(e), "exp_1")
+			isLedgerError(t, err, ledgerError{status: 400, reason: c.reason, refused: true})
+			if err == nil || !strings.Contains(err.Error(), c.detail) || len(s.fake.journals()) != 0 {
+				t.Errorf("%v, with %d journals", err, len(s.fake.journals()))
+			}
+		})
+	}
+	s := newXeroSide(t).connect()
+	s.fake.lock("2026-11-21")
+	s.posted(xeroDay(), "exp_1") // the first day that is not locked
+}
+
+func TestXero_sameKeyIsOneEntry(t *testing.T) {
+	t.Parallel()
+	s := newXeroSide(t).connect()
+	id := s.posted(xeroDay(), "exp_1")
+	if again := s.posted(xeroDay(), "exp_1"); again != id || len(s.fake.journals()) != 1 {
+		t.Errorf("%s and %s", id, again)
+	}
+	other := xeroDay()
+	other.Lines[0].Text = "Cards"
+	_, err := s.post(t.Context(), s.s, other, s.encode(other), "exp_1")
+	isLedgerError(t, err, ledgerError{status: 400, reason: "idempotency_key"}) // what was written first is not known
+	if second := s.posted(other, "exp_2"); second == id || len(s.fake.journals()) != 2 {
+		t.Errorf("%s and %s", id, second)
+	}
+}
+
+func TestXero_answersAndWhatTheyMean(t *testing.T) {
+	t.Parallel()
+	const twice = `{"Type":"ValidationException","Elements":[{"ValidationErrors":[{"Message":"First\u0007 one"},` +
+		`{"Message":2}]},{"ValidationErrors":[{"Message":"Second"}]}]}`
+	const invalid = `{"ManualJournals":[{"ManualJournalID":"00000000","StatusAttributeString":"ERROR",` +
+		`"ValidationErrors":[{"Message":"Account code '7' has been archived"}]}]}`
+	const lacking = `{"Detail":"AuthorizationUnsuccessful"}`
+	invalidly := ledgerError{reason: "validation", refused: true}
+	reconnect := ledgerError{reason: heldReconnect, refused: true}
+	busy := func(wait time.Duration) ledgerError { return ledgerError{reason: ledgerBusy, retryAfter: wait} }
+	for _, c := range []struct {
+		status int
+		body   string
+		header []string
+		want   ledgerError
+		detail string
+	}{
+		{400, twice, nil, invalidly, "First one"},
+		{400, `{"Message":"` + strings.Repeat("é", 201) + `"}`, nil, invalidly, strings.Repeat("é", 200)},
+		{400, ``, nil, invalidly, ""},
+		{200, invalid, nil, ledgerError{reason: heldUnusable, refused: true}, "Account code '7' has been archived"},
+		{401, `{"Detail":"TokenExpired"}`, nil, ledgerError{reason: "http_401", denied: true}, ""},
+		{401, lacking, []string{"WWW-Authenticate: insufficient_scope"}, reconnect, "AuthorizationUnsuccessful"},
+		{403, lacking, nil, reconnect, "AuthorizationUnsuccessful"},
+		{404, ``, nil, ledgerError{reason: "http_404", refused: true}, ""},
+		{408, ``, nil, ledgerError{reason: "http_408"}, ""},
+		{409, ``, nil, ledgerError{reason: "http_409"}, ""},
+		{413, ``, nil, ledgerError{reason: "http_413", refused: true}, ""},
+		{429, `limit`, []string{"Retry-After: 17"}, busy(17 * time.Second), ""},
+		{429, ``, []string{"X-Rate-Limit-Problem: Day"}, busy(time.Hour), ""},
+		{429, ``, []string{"X-Rate-Limit-Problem: concurrent"}, busy(5 * time.Second), ""},
+		{429, ``, nil, busy(time.Minute), ""},
+		{503, ``, []string{"Retry-After: 300"}, ledgerError{reason: "http_503", retryAfter: 5 * time.Minute}, ""},
+		{500, twice, nil, ledgerError{reason: "http_500"}, ""},
+		{302, ``, []string{"Location: /"}, ledgerError{reason: "http_302"}, ""},
+		{200, `{"ManualJournals":[`, nil, ledgerError{reason: outboundMalformed}, ""},
+		{200, `{"ManualJournals":[]}`, nil, ledgerError{reason: outboundMalformed}, ""},
+		{200, `{"ManualJournals":[7]}`, nil, ledgerError{reason: outboundMalformed}, ""},
+		{200, `{"ManualJournals":[{"ManualJournalID":7}]}`, nil, ledgerError{reason: outboundMalformed}, ""},
+		{200, `[]`, nil, ledgerError{reason: outboundMalformed}, ""},
+		{204, ``, nil, ledgerError{reason: outboundMalformed}, ""},
+	} {
+		x := xeroAnswering(t, c.status, c.body, c.header...)
+		tenant := "t"
+		session := &ledgerSession{connection: &bookConnection{OrganisationID: &tenant}}
+		_, err := x.post(t.Context(), session, nil, "{}", "k")
+		c.want.status = c.status
+		isLedgerError(t, err, c.want)
+		var got *ledgerError
+		if errors.As(err, &got) && got.detail != c.detail {
+			t.Errorf("%d %s: %q", c.status, c.body, got.detail)
+		}
+	}
+}
+
+func TestXero_lostAnswerIsLookedFor(t *testing.T) {
+	t.Parallel()
+	for fault, want := range map[providerFault]struct {
+		ledgerError
+		journals int
+	}{
+		faultResetBefore: {ledgerError{reason: outboundNoConnect}, 0},
+		faultResetAfter:  {ledgerError{reason: outboundNoConnect}, 1},
+		fault500:         {ledgerError{status: 500, reason: "http_500"}, 0},
+		fault500After:    {ledgerError{status: 500, reason: "http_500"}, 1},
+		faultTimeout:     {ledgerError{reason: outboundTimeout}, 1},
+		faultNonsense:    {ledgerError{status: 200, reason: outboundMalformed}, 1},
+		faultHuge:        {ledgerError{reason: outboundTooLarge}, 1},
+		fault429:         {ledgerError{status: 429, reason: ledgerBusy, retryAfter: 3 * time.Second}, 0},
+		fault401:         {ledgerError{status: 401, reason: "http_401", denied: true}, 0},
+		fault400:         {ledgerError{status: 400, reason: "validation", refused: true}, 0},
+	} {
+		t.Run(string(fault), func(t *testing.T) {
+			t.Parallel()
+			s := newXeroSide(t).connect()
+			if fault == faultTimeout {
+				s.out.limit = 200 * time.Millisecond
+			}
+			e := xeroDay()
+			s.fake.fail("post", fault)
+			_, err := s.post(t.Context(), s.s, e, s.encode(e), "exp_1")
+			isLedgerError(t, err, want.ledgerError)
+			s.out.limit = outboundLimit
+			found, err := s.find(t.Context(), s.s, e, xeroDayKey)
+			if err != nil || (found != nil) != (want.journals == 1) || len(s.fake.journals()) != want.journals {
+				t.Errorf("%+v, %v: %d journals", found, err, len(s.fake.journals()))
+			}
+		})
+	}
+}
+
+func TestXero_findsByTheWholeKey(t *testing.T) {
+	t.Parallel()
+	s := newXeroSide(t).connect()
+	find := func(e *bookEntry, key string) *bookedEntry {
+		t.Helper()
+		found, err := s.find(t.Context(), s.s, e, key)
+		if err != nil {
+			t.Error(err)
+		}
+		return found
+	}
+	put := func(narration string, date businessDate) string {
+		e := xeroDay()
+		e.Narration, e.Date = narration, date
+		return s.posted(e, "")
+	}
+	e := xeroDay()
+	put("widgetd:acct_1:2026-11-22:r12", "2026-11-22")
+	put("xwidgetd:acct_1:2026-11-22:r1", "2026-11-22")
+	put(xeroDayKey, "2026-11-20")
+	put(xeroDayKey, "2026-11-24")
+	if found := find(e, xeroDayKey); found != nil {
+		t.Errorf("%+v", found)
+	}
+	for _, date := range []businessDate{"2026-11-21", "2026-11-22", "2026-11-23"} {
+		id := put("a widgetd:acct_1:2026-11-22:r12 and "+xeroDayKey+", seen\nby the accountant", date)
+		found := find(e, xeroDayKey)
+		if found == nil || found.ID != id || found.Deleted || len(found.Entry.Lines) != 5 {
+			t.Errorf("%s: %+v", date, found)
+		}
+		s.fake.void(id)
+		if found := find(e, xeroDayKey); found == nil || !found.Deleted {
+			t.Errorf("%s: deleted, %+v", date, found)
+		}
+	}
+	id := put(xeroDayKey, "2026-11-23") // after those that are deleted
+	if found := find(e, xeroDayKey); found == nil || found.ID != id {
+		t.Errorf("%+v", found)
+	}
+	e.Date = "22.11.2026"
+	_, err := s.find(t.Context(), s.s, e, xeroDayKey)
+	isLedgerError(t, err, ledgerError{reason: "date", refused: true})
+}
+
+func TestXero_looksThroughTenPages(t *testing.T) {
+	t.Parallel()
+	s := newXeroSide(t).connect()
+	s.fake.perMinute = 0
+	e := xeroDay()
+	id := s.posted(e, "")
+	s.fake.change(0, func(c *xeroFakeCompany) {
+		for i := range maxXeroPages*xeroPage - 2 { // before ours
+			other := &xeroFakeJournal{id: fmt.Sprint(i), narration: "Salaries", date: "2026-11-21", status: "POSTED"}
+			c.journals = append(c.journals, other)
+		}
+	})
+	pages := func() int { return s.fake.came("GET", "/api.xro/2.0/ManualJournals") }
+	found, err := s.find(t.Context(), s.s, e, xeroDayKey)
+	if err != nil || found == nil || found.ID != id || pages() != 10 {
+		t.Errorf("%+v, %v, after %d pages", found, err, pages())
+	}
+	if found, err := s.find(t.Context(), s.s, e, "other"); err != nil || found != nil || pages() != 20 {
+		t.Errorf("%+v, %v, after %d pages", found, err, pages())
+	}
+	s.posted(xeroDay(), "")
+	_, err = s.find(t.Context(), s.s, e, "other") // nobody knows what the eleventh page has
+	isLedgerError(t, err, ledgerError{status: 200, reason: "too_many_entries"})
+	if pages() != 30 {
+		t.Errorf("after %d pages", pages())
+	}
+}
+
+func TestXero_readsTheLinesOfASummary(t *testing.T) {
+	t.Parallel()
+	const summary = `{"ManualJournalID":"7","Narration":"k","Date":"2026-11-22","Status":"POSTED"`
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		lines := `,"JournalLines":[]`
+		if r.URL.Path == "/api.xro/2.0/ManualJournals/7" {
+			lines = `,"JournalLines":[{"LineAmount":-2569,"AccountCode":"7"},{"IsBlank":true}]`
+		}
+		io.WriteString(w, `{"ManualJournals":[`+summary+lines+`}]}`)
+	}))
+	t.Cleanup(web.Close)
+	x := newXeroLedger(outboundTo(t, loopbackRange), web.URL, time.Now)
+	session := &ledgerSession{connection: &bookConnection{}}
+	found, err := x.find(t.Context(), session, &bookEntry{Date: "2026-11-22"}, "k")
+	if err != nil || !slices.Equal(found.Entry.Lines, []entryLine{{Account: "7", Credit: 256900}}) {
+		t.Errorf("%+v, %v", found, err)
+	}
+	for _, wrong := range []string{`{"Narration":"k","Status":"POSTED","Date":"2026-11-22"}`,
+		summary + `,"JournalLines":[{"LineAmount":"1"}]}`, `{"ManualJournalID":"7","Narration":"k","Status":"DRAFT"}`,
+		`{"ManualJournalID":"7","Narration":"k","Date":"2026-11-22"}`,
+		summary + `,"LineAmountTypes":"Exclusive","JournalLines":[{"LineAmount":1,"TaxAmount":0.001}]}`} {
+		x := xeroAnswering(t, 200, `{"ManualJournals":[`+wrong+`]}`)
+		_, err := x.read(t.Context(), session, "7")
+		isLedgerError(t, err, ledgerError{status: 200, reason: outboundMalformed})
+		_, err = x.find(t.Context(), session, &bookEntry{Date: "2026-11-22"}, "k")
+		isLedgerError(t, err, ledgerError{status: 200, reason: outboundMalformed})
+	}
+}
+
+func TestXero_readsWhatTheAccountantDid(t *testing.T) {
+	t.Parallel()
+	s := newXeroSide(t).connect()
+	sent := xeroDay()
+	sent.Status = entryDraft
+	id := s.posted(sent, "")
+	same := func(want bool) {
+		t.Helper()
+		if b := s.booked(id); sameXeroEntry(sent, &b.Entry) != want {
+			t.Errorf("the same: %v, %+v", !want, b)
+		}
+	}
+	if b := s.booked(id); !b.Draft || b.Deleted || b.Entry.Status != entryDraft {
+		t.Errorf("%+v", b)
+	}
+	same(true)
+	s.fake.postDraft(id)
+	if b := s.booked(id); b.Draft || b.Deleted {
+		t.Errorf("%+v", b)
+	}
+	same(true)
+	s.fake.on(id, func(j *xeroFakeJournal) { // the same amounts, shown in another way: VAT is 81.01 and 18.78
+		j.kind, j.lines[2].amount, j.lines[3].amount = "Exclusive", -100005, -72222
+	})
+	same(true)
+	s.fake.on(id, func(j *xeroFakeJournal) {
+		j.kind, j.lines[2].amount, j.lines[3].amount = "NoTax", -108105, -74100
+	})
+	same(false)
+	s.fake.on(id, func(j *xeroFakeJournal) { j.kind = "Inclusive" })
+	same(true)
+	s.fake.edit(id)
+	same(false)
+	s.fake.void(id)
+	if b := s.booked(id); !b.Deleted || b.Draft {
+		t.Errorf("%+v", b)
+	}
+	if b := s.booked("00000000-0000-0000-0000-000000000000"); b != nil {
+		t.Errorf("%+v", b)
+	}
+}
+
+func TestXero_comparesEntries(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(e *bookEntry)
+		want   bool
+	}{
+		"nothing":      {func(e *bookEntry) {}, true},
+		"white space":  {func(e *bookEntry) { e.Narration = strings.Replace(e.Narration, " ", "\n ", 1) + " " }, true},
+		"status":       {func(e *bookEntry) { e.Status = entryDraft }, true},
+		"text":         {func(e *bookEntry) { e.Lines[0].Text = "" }, true},
+		"VAT":          {func(e *bookEntry) { e.Lines[2].VAT, e.Lines[2].Rate = 8100, 810 }, true},
+		"no tax":       {func(e *bookEntry) { e.Lines[4].Tax = "" }, true},
+		"narration":    {func(e *bookEntry) { e.Narration += "!" }, false},
+		"date":         {func(e *bookEntry) { e.Date = "2026-11-23" }, false},
+		"account":      {func(e *bookEntry) { e.Lines[0].Account = "601" }, false},
+		"amount":       {func(e *bookEntry) { e.Lines[0].Debit-- }, false},
+		"side":         {func(e *bookEntry) { e.Lines[1].Debit, e.Lines[1].Credit = 0, 5 }, false},
+		"tax":          {func(e *bookEntry) { e.Lines[2].Tax = "OUTPUT3" }, false},
+		"tax of none":  {func(e *bookEntry) { e.Lines[0].Tax = "OUTPUT2" }, false},
+		"cost centre":  {func(e *bookEntry) { e.Lines[2].CostCenter = "" }, false},
+		"order":        {func(e *bookEntry) { slices.Reverse(e.Lines) }, false},
+		"a line less":  {func(e *bookEntry) { e.Lines = e.Lines[:4] }, false},
+		"a blank line": {func(e *bookEntry) { e.Lines = append(e.Lines, entryLine{}) }, false},
+	} {
+		booked := xeroDay()
+		c.change(booked)
+		if got := sameXeroEntry(xeroDay(), booked); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestXero_withdrawsOnlyDrafts(t *testing.T) {
+	t.Parallel()
+	s := newXeroSide(t).connect()
+	e := xeroDay()
+	e.Status = entryDraft
+	draft := s.posted(e, "")
+	for range 2 { // the second time it is gone
+		if err := s.withdraw(t.Context(), s.s, draft); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := s.fake.came("POST", "/api.xro/2.0/ManualJournals/"+draft); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+	if j := s.fake.journals()[0]; j.status != "DELETED" || j.narration != e.Narration || len(j.lines) != 5 {
+		t.Errorf("%+v", j)
+	}
+	posted := s.posted(xeroDay(), "")
+	isLedgerError(t, s.withdraw(t.Context(), s.s, posted), ledgerError{reason: "not_a_draft", refused: true})
+	if s.fake.journals()[1].status != "POSTED" {
+		t.Error("what was posted is deleted")
+	}
+	if err := s.withdraw(t.Context(), s.s, "0-0"); err != nil {
+		t.Error(err)
+	}
+	locked := s.posted(e, "")
+	s.fake.lock("2026-11-22")
+	err := s.withdraw(t.Context(), s.s, locked)
+	isLedgerError(t, err, ledgerError{status: 400, reason: heldLocked, refused: true})
+	s.fake.lock("")
+	s.fake.fail("withdraw", fault500After)
+	isLedgerError(t, s.withdraw(t.Context(), s.s, locked), ledgerError{status: 500, reason: "http_500"})
+	if b := s.booked(locked); !b.Deleted {
+		t.Errorf("%+v", b)
+	}
+	s.fake.fail("read", fault429)
+	isLedgerError(t, s.withdraw(t.Context(), s.s, locked),
+		ledgerError{status: 429, reason: ledgerBusy, retryAfter: 3 * time.Second})
+}
+
+func TestXero_staysInsideItsLimit(t *testing.T) {
+	t.Parallel()
+	s := newXeroSide(t).connect()
+	n, in := s.pace()
+	for range 2 {
+		for range n {
+			s.booked("0-0")
+		}
+		s.at = s.at.Add(in)
+	}
+	for range 60 {
+		s.booked("0-0")
+	}
+	s.at = s.at.Add(20 * time.Second)
+	_, err := s.read(t.Context(), s.s, "0-0")
+	isLedgerError(t, err, ledgerError{status: 429, reason: ledgerBusy, retryAfter: 40 * time.Second})
+	s.at = s.at.Add(40 * time.Second)
+	s.booked("0-0")
+}
+
+func TestXero_datesAndNumbers(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]businessDate{
+		"/Date(1573755038314)/": "2019-11-14", "/Date(1546214400000+0000)/": "2018-12-31", "/Date(0)/": "1970-01-01",
+		"/Date(-86400000)/": "1969-12-31", "/Date(1546214400000-0100)/": "2018-12-30",
+		"/Date(1546210800000+0100)/": "2018-12-31",
+		"2019-11-14":                 "2019-11-14", "2019-11-14T00:00:00": "2019-11-14",
+		"2019-11-14T23:59:59Z": "2019-11-14",
+		"":                     "", "/Date()/": "", "/Date(1)": "", "/Date(x)/": "", "/Date(1+1)/": "", "/Date(9223372036854775807)/": "",
+		"2019-11-31": "", "2019-11-14T": "", "14.11.2019": "",
+	} {
+		if got, ok := xeroDate(text); ok != (want != "") || ok && got != want {
+			t.Errorf("%s: %s %v", text, got, ok)
+		}
+	}
+	const bad = maxAmount + 1
+	for text, want := range map[string]int64{
+		"0": 0, "-2569.0": -256900, "100.0": 10000, "12.5": 1250, "12.50": 1250, "12.5000": 1250, "0.05": 5,
+		"-0.01": -1, "10000000000": maxAmount, "8.1000": 810, "12.505": bad, "1e2": bad,
+		"10000000000.01": bad, "1.5e0": bad,
+	} {
+		got, ok := xeroHundredths(&jsonValue{kind: jsonNumber, text: text})
+		if ok != (want != bad) || ok && got != want {
+			t.Errorf("%s: %d %v", text, got, ok)
+		}
+	}
+	if _, ok := xeroHundredths(&jsonValue{kind: jsonString, text: "1"}); ok {
+		t.Error("a string is taken for a number")
+	}
+}
+
+func TestXero_eventOfAToken(t *testing.T) {
+	t.Parallel()
+	token := func(claims string) string {
+		return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+	}
+	for access, want := range map[string]string{
+		token(`{"authentication_event_id":"d2c"}`): "d2c",
+		token(`{"authentication_event_id":7}`):     "",
+		token(`{}`):                                "",
+		token(`nonsense`):                          "",
+		token(`{"x":"` + strings.Repeat("x", maxAccessToken) + `","authentication_event_id":"d2c"}`): "",
+		"e30.!.c2ln": "",
+		"opaque":     "",
+		"":           "",
+	} {
+		if got := xeroEvent(access); got != want {
+			t.Errorf("%.80s: %s", access, got)
+		}
+	}
+}
+
+// FuzzXeroJournal has any journal read: what can be read is the same as itself, and its amounts are not
+// negative.
+func FuzzXeroJournal(f *testing.F) {
+	f.Add([]byte(`{"ManualJournalID":"7","Narration":"k","Date":"/Date(1573755038314+0000)/","Status":"DRAFT",` +
+		`"LineAmountTypes":"Exclusive","JournalLines":[{"LineAmount":-100.05,"TaxAmount":8.1,"AccountCode":"200",` +
+		`"TaxType":"OUTPUT2","Tracking":[{"Name":"Region","Option":"North"}]},{"IsBlank":true}]}`))
+	f.Add([]byte(`{"ManualJournalID":"7","Date":"2026-11-22","Status":"VOIDED",` +
+		`"JournalLines":[{"LineAmount":1.000}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		v, err := parseJSON(text)
+		if err != nil {
+			return
+		}
+		b, ok := parseXeroJournal(&v)
+		if !ok {
+			return
+		}
+		if _, err := time.Parse(time.DateOnly, b.Entry.Date); err != nil || !sameXeroEntry(&b.Entry, &b.Entry) {
+			t.Errorf("%+v: %v", b, err)
+		}
+		for _, l := range b.Entry.Lines {
+			if l.Debit < 0 || l.Credit < 0 || l.Debit > 0 && l.Credit > 0 {
+				t.Errorf("%+v", l)
+			}
+		}
+	})
 }
