@@ -641,7 +641,8 @@ func TestFortnox_messagesWithoutACodeOfOurs(t *testing.T) {
 
 func FuzzFortnoxVoucher(f *testing.F) {
 	for _, body := range []string{`{"Voucher":{"VoucherSeries":"W-2","VoucherNumber":17,"Year":2,` +
-		`"TransactionDate":"2026-11-21","Description":"x","VoucherRows":[{"Account":3001,"Debit":1.5,"Credit":0},{"Account":3002,"Credit":-1e9}]}}`, `{}`} {
+		`"TransactionDate":"2026-11-21","Description":"x","VoucherRows":[` +
+		`{"Account":3001,"Debit":1.5,"Credit":0},{"Account":3002,"Credit":-1000}]}}`, `{}`} {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
