@@ -215,6 +215,9 @@ func changeSettings(t *tx, id string, change settingsChange, actor string) error
 	if len(changed) == 0 {
 		return nil
 	}
+	if err := changeZone(t, id, before, after); err != nil {
+		return err
+	}
 	if err := t.saveSettings(id, after); err != nil {
 		return err
 	}

@@ -25,6 +25,8 @@ const (
 	scopeWebhooks = "webhooks:write"
 	scopeOrders   = "orders:read"
 	scopeSelling  = "orders:write"
+	scopeRevenue  = "revenue:read"
+	scopeBooks    = "books:write"
 	scopeAdmin    = "admin"
 	scopeDevice   = "license:verify"
 )
@@ -40,6 +42,8 @@ var grantableScopes = []string{
 	scopeWebhooks,
 	scopeOrders,
 	scopeSelling,
+	scopeRevenue,
+	scopeBooks,
 	scopeAdmin,
 }
 

@@ -226,10 +226,15 @@ type ledgerSession struct {
 	linkID     string
 }
 
-// A ledgerError says why the books have not done what they were asked.
+// ledgerBusy is the reason of a ledgerError for too many requests (429). Such a request was not carried out,
+// so that it may be sent again after retryAfter, without looking for what it might have done.
+const ledgerBusy = "rate_limited"
+
+// A ledgerError says why the books have not done what they were asked. Unless it is refused, denied or
+// ledgerBusy, nobody knows whether something was written.
 type ledgerError struct {
 	status     int           // HTTP status; 0: there was no answer
-	reason     string        // one of the held reasons, or a code of the product, or outboundError.reason
+	reason     string        // one of the held reasons, ledgerBusy, a code of the product, or outboundError.reason
 	detail     string        // for people, from the product's own message; "": none
 	retryAfter time.Duration // that the product asks to wait; 0: nothing
 	denied     bool          // the access token is not taken: it is to be replaced

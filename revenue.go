@@ -1,13 +1,23 @@
 package main
 
-import "time"
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+)
 
 // Revenue days (contract, section 12): what an account's orders have brought on each business day, in each
 // currency. Triggers note orders whose money has moved in revenue_backlog; bookBacklog then writes what is
 // due as facts, which are never changed, and adds their figures to the sums of a day that is not frozen.
 
-// revenueGrace is how long after its cut-off a business day is open.
-const revenueGrace = 2 * time.Hour
+const (
+	// revenueGrace is how long after its cut-off a business day is open.
+	revenueGrace = 2 * time.Hour
+
+	// maxDayGroups is how many groups the sums of a day and currency have; further ones count as none.
+	maxDayGroups = 50
+)
 
 // What a figure is about. A sale, a delivery and a tip are received; a refund of each and a dispute are
 // given back; a discount is told only, since prices are less their discount.
@@ -31,6 +41,17 @@ type figure struct {
 	VAT   int64  `json:"vat,omitempty"`
 }
 
+// received returns what the way of paying has brought by a figure: negative for what was given back.
+func (f *figure) received() int64 {
+	switch f.What {
+	case figureSale, figureDelivery, figureTip:
+		return f.Gross
+	case figureRefund, figureRefundDelivery, figureRefundTip, figureDispute:
+		return -f.Gross
+	}
+	return 0 // a discount
+}
+
 // A revenueSum is the sum of the figures of a day, a currency and a way of paying.
 type revenueSum struct {
 	Method string // methodCard, …
@@ -39,16 +60,454 @@ type revenueSum struct {
 	Facts int64 // how many were added up
 }
 
-// received returns what the way of paying has brought by this sum: negative for what was given back.
-func (s *revenueSum) received() int64 {
-	switch s.What {
-	case figureSale, figureDelivery, figureTip:
-		return s.Gross
-	case figureRefund, figureRefundDelivery, figureRefundTip, figureDispute:
-		return -s.Gross
-	}
-	return 0 // a discount
-}
-
 // A businessDate is a local date in an account's time zone, as "2026-11-22".
 type businessDate = string
+
+// A revenueDayKey names a business day of an account on which something counts.
+type revenueDayKey struct {
+	Date     businessDate
+	Currency string
+	FrozenAt stamp // zero: it is not frozen
+}
+
+// factSale is the source of the fact of a sale. Those of refunds and disputes are their ids.
+const factSale = "sale"
+
+// A revenueFact is a row of revenue_facts.
+type revenueFact struct {
+	Seq       int64
+	AccountID string
+	OrderID   string
+	Source    string // factSale, or the id of a refund or dispute
+	Currency  string
+	Date      businessDate // on which it counts
+	OwnDate   businessDate // on which it happened
+	At        stamp
+	Method    string
+	Test      bool
+	Figures   []figure
+}
+
+// received returns what the way of paying has brought by a fact.
+func (f *revenueFact) received() (amount int64) {
+	for i := range f.Figures {
+		amount += f.Figures[i].received()
+	}
+	return amount
+}
+
+// sameKind compares what two figures are about.
+func sameKind(a, b figure) int {
+	return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Rate, b.Rate), cmp.Compare(a.Group, b.Group))
+}
+
+// addFigures returns figures with those of one kind added up, sorted, without those that are 0.
+func addFigures(all []figure) (sums []figure) {
+	for _, f := range all {
+		at, found := slices.BinarySearchFunc(sums, f, sameKind)
+		if !found {
+			sums = slices.Insert(sums, at, f)
+			continue
+		}
+		sums[at].Gross += f.Gross
+		sums[at].VAT += f.VAT
+	}
+	return slices.DeleteFunc(sums, func(f figure) bool { return f.Gross == 0 && f.VAT == 0 })
+}
+
+// negated returns figures with the opposite sign.
+func negated(all []figure) []figure {
+	opposite := slices.Clone(all)
+	for i := range opposite {
+		opposite[i].Gross, opposite[i].VAT = -opposite[i].Gross, -opposite[i].VAT
+	}
+	return opposite
+}
+
+// soldFigures returns what an order has sold, by rate of VAT and group, and its delivery. The amount and
+// the VAT of each rate are the order's own: its VAT is spread over what has that rate.
+func soldFigures(o *order) (sold []figure) {
+	for i := range o.Lines {
+		l := &o.Lines[i]
+		sold = append(sold, figure{What: figureSale, Rate: l.VATRate, Group: l.Group, Gross: l.part(l.Accepted)})
+	}
+	if o.DeliveryGross > 0 {
+		sold = append(sold, figure{What: figureDelivery, Rate: o.DeliveryRate, Gross: o.DeliveryGross})
+	}
+	parts := addFigures(sold)
+	sold = nil
+	for _, sum := range o.VAT {
+		sold = append(sold, spreadFigures(figureSale, sum, ofRate(parts, sum.Rate))...)
+	}
+	return sold
+}
+
+// ofRate returns the figures with a rate of VAT that are above 0.
+func ofRate(all []figure, rate int64) (some []figure) {
+	for _, f := range all {
+		if f.Rate == rate && f.Gross > 0 {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+// spreadFigures spreads an amount and its VAT over figures, in proportion to their amounts. Without figures
+// it becomes one of the kind what, without a group.
+func spreadFigures(what string, sum vatSum, over []figure) []figure {
+	if len(over) == 0 {
+		return []figure{{What: what, Rate: sum.Rate, Gross: sum.Gross, VAT: sum.VAT}}
+	}
+	weights := make([]int64, len(over))
+	for i := range over {
+		weights[i] = over[i].Gross
+	}
+	gross := spread(sum.Gross, weights)
+	vat := spread(sum.VAT, gross)
+	parts := slices.Clone(over)
+	exact := true // all of it is taken, so its VAT is what they have
+	left := sum.VAT
+	for i := range parts {
+		exact = exact && gross[i] == over[i].Gross && over[i].VAT >= 0 && over[i].VAT <= gross[i]
+		left -= over[i].VAT
+	}
+	for i := range parts {
+		parts[i].Gross = gross[i]
+		if !exact || left != 0 {
+			parts[i].VAT = vat[i]
+		}
+	}
+	return parts
+}
+
+// saleFigures returns the figures of a paid order: what it has sold, its tip, and what its prices were
+// lowered by.
+func saleFigures(o *order) []figure {
+	discount := o.Delivery - o.DeliveryGross
+	for i := range o.Lines {
+		l := &o.Lines[i]
+		discount += l.UnitAmount*l.Accepted - l.part(l.Accepted)
+	}
+	return addFigures(append(soldFigures(o), figure{What: figureTip, Gross: o.Tip},
+		figure{What: figureDiscount, Gross: discount}))
+}
+
+// refundOfKind returns the kind of figure that gives back what another kind has received.
+var refundOfKind = map[string]string{figureSale: figureRefund, figureDelivery: figureRefundDelivery}
+
+// refundFigures returns the figures of a refund. left is what was sold by the order and not given back yet.
+// A refund by lines gives back what those are; another one, for each rate of VAT, of all that is left in
+// proportion. What has neither VAT nor is tip, more than was left, has the rate 0 and no group.
+func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
+	lines, err := f.lines()
+	if err != nil {
+		return nil, err
+	}
+	var named []figure
+	for _, l := range lines {
+		if l.Line >= 0 && l.Line < len(o.Lines) {
+			line := &o.Lines[l.Line]
+			named = append(named, figure{What: figureSale, Rate: line.VATRate, Group: line.Group, Gross: l.Amount})
+		}
+	}
+	named = addFigures(named)
+	for i := range named { // the VAT that is left of it, should all of that be given back
+		if at := slices.IndexFunc(left, func(l figure) bool { return sameKind(l, named[i]) == 0 }); at >= 0 {
+			named[i].VAT = left[at].VAT
+		}
+	}
+	rest := f.Amount - f.Tip
+	all := []figure{{What: figureRefundTip, Gross: f.Tip}}
+	for _, sum := range f.VAT {
+		rest -= sum.Gross
+		over := ofRate(named, sum.Rate)
+		if len(lines) == 0 {
+			over = ofRate(left, sum.Rate)
+		}
+		if len(over) == 0 {
+			over = ofRate(soldFigures(o), sum.Rate)
+		}
+		for _, part := range spreadFigures(figureSale, sum, over) {
+			part.What = refundOfKind[part.What]
+			all = append(all, part)
+		}
+	}
+	return addFigures(append(all, figure{What: figureRefund, Gross: rest})), nil
+}
+
+// A dueFact is what is to be recorded of one source.
+type dueFact struct {
+	at       stamp
+	figures  []figure // nil: nothing is to be counted
+	undoneAt stamp    // when it was taken back, if it was; zero: when it happened
+	againAt  stamp    // when it happened again after it was taken back; zero: at at
+}
+
+// A paidOrder is an order with all that says what it has brought.
+type paidOrder struct {
+	*order
+	test     bool // paid with test keys
+	refunds  []refund
+	disputes []dispute
+	recorded map[string][]recordedNet // by source
+	sources  []string                 // of recorded, in order of writing
+}
+
+// A recordedNet is what facts of one source have recorded for a way of paying, added up.
+type recordedNet struct {
+	method  string
+	test    bool
+	figures []figure
+	at      stamp // of the last fact that was not taking back
+}
+
+// counted returns what of a source is recorded and was not taken back; nil: nothing.
+func (p *paidOrder) counted(source string) []figure {
+	for _, net := range p.recorded[source] {
+		if len(net.figures) > 0 {
+			return net.figures
+		}
+	}
+	return nil
+}
+
+// record adds a fact to what is recorded of an order.
+func (p *paidOrder) record(f *revenueFact) {
+	if p.recorded == nil {
+		p.recorded = map[string][]recordedNet{}
+	}
+	nets, known := p.recorded[f.Source]
+	if !known {
+		p.sources = append(p.sources, f.Source)
+	}
+	at := slices.IndexFunc(nets, func(n recordedNet) bool { return n.method == f.Method && n.test == f.Test })
+	if at < 0 {
+		at, nets = len(nets), append(nets, recordedNet{method: f.Method, test: f.Test})
+	}
+	net := &nets[at]
+	if net.figures = addFigures(append(net.figures, f.Figures...)); len(net.figures) > 0 {
+		net.at = f.At
+	}
+	p.recorded[f.Source] = nets
+}
+
+// left returns what the order has sold less what the recorded refunds give back.
+func (p *paidOrder) left() []figure {
+	left := soldFigures(p.order)
+	for i := range p.refunds {
+		for _, f := range p.counted(p.refunds[i].ID) {
+			for kind, refund := range refundOfKind {
+				if f.What == refund {
+					left = append(left, figure{kind, f.Rate, f.Group, -f.Gross, -f.VAT})
+				}
+			}
+		}
+	}
+	return addFigures(left)
+}
+
+// counts reports whether the order has brought anything.
+func (p *paidOrder) counts() bool { return p.settled() && valueOr(p.Method, methodNone) != methodNone }
+
+// dueSale returns what is to be recorded of the order's sale.
+func (p *paidOrder) dueSale() dueFact {
+	if !p.counts() {
+		return dueFact{}
+	}
+	return dueFact{at: p.PaidAt, figures: saleFigures(p.order)}
+}
+
+// dueRefund returns what is to be recorded of a refund: once it is recorded, the same as long as it counts.
+func (p *paidOrder) dueRefund(f *refund) (d dueFact, err error) {
+	d = dueFact{at: f.CreatedAt, undoneAt: f.EndedAt, againAt: f.EndedAt}
+	if f.State != refundSucceeded || !p.counts() || !p.paidWith(f.PaymentID) {
+		return d, nil
+	}
+	if d.figures = p.counted(f.ID); d.figures == nil {
+		d.figures, err = refundFigures(p.order, f, p.left())
+	}
+	return d, err
+}
+
+// dueDispute returns what is to be recorded of a dispute.
+func (p *paidOrder) dueDispute(d *dispute) dueFact {
+	due := dueFact{at: d.OpenedAt, undoneAt: d.ClosedAt, againAt: d.ClosedAt}
+	if p.counts() && d.State != disputeWon && p.paidWith(&d.PaymentID) {
+		due.figures = addFigures([]figure{{What: figureDispute, Gross: d.Amount}})
+	}
+	return due
+}
+
+// A booker writes facts in one transaction.
+type booker struct {
+	*tx
+	calendars map[string]*businessCalendar
+	frozen    map[bookedDay]bool
+	groups    map[bookedDay]map[string]bool // those that the sums of a day have
+}
+
+// A bookedDay names a row of revenue_days.
+type bookedDay struct{ account, date, currency string }
+
+// bookBacklog takes up to limit orders whose money has moved out of the backlog and records what is due. It
+// reports whether more are left.
+func bookBacklog(t *tx, limit int64) (left bool, err error) {
+	t.invalidate()
+	ids, err := t.backlog(limit)
+	if err != nil || len(ids) == 0 {
+		return false, err
+	}
+	b := &booker{t, map[string]*businessCalendar{}, map[bookedDay]bool{}, map[bookedDay]map[string]bool{}}
+	for _, id := range ids {
+		if err := b.bookOrder(id); err != nil {
+			return false, err
+		}
+		if err := t.leaveBacklog(id); err != nil {
+			return false, err
+		}
+	}
+	return t.hasBacklog()
+}
+
+// bookOrder records what is due of an order. One that is there no more has nothing due.
+func (b *booker) bookOrder(id string) error {
+	p, err := b.paidOrder(id)
+	if errors.Is(err, errOrder) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := b.book(p, factSale, p.dueSale()); err != nil {
+		return err
+	}
+	for i := range p.refunds {
+		due, err := p.dueRefund(&p.refunds[i])
+		if err == nil {
+			err = b.book(p, p.refunds[i].ID, due)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for i := range p.disputes {
+		if err := b.book(p, p.disputes[i].ID, p.dueDispute(&p.disputes[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// book records what is due of one source: nothing if that is recorded, otherwise a fact that takes back
+// what is recorded, and one with what is due.
+func (b *booker) book(p *paidOrder, source string, due dueFact) error {
+	method, before := valueOr(p.Method, methodNone), p.recorded[source]
+	done := false
+	for _, net := range slices.Clone(before) {
+		if len(net.figures) == 0 {
+			continue
+		}
+		// A sale whose time has changed was undone and paid again.
+		same := net.method == method && net.test == p.test && (source != factSale || net.at.Equal(due.at.Time))
+		if same && slices.Equal(net.figures, due.figures) {
+			done = true
+			continue
+		}
+		at := net.at
+		if len(due.figures) == 0 && !due.undoneAt.IsZero() {
+			at = due.undoneAt
+		}
+		if err := b.write(p, &revenueFact{Source: source, At: at, Method: net.method, Test: net.test,
+			Figures: negated(net.figures)}); err != nil {
+			return err
+		}
+	}
+	if done || len(due.figures) == 0 {
+		return nil
+	}
+	takenBack := len(before) > 0 && !slices.ContainsFunc(before, func(n recordedNet) bool { return len(n.figures) > 0 })
+	if takenBack && !due.againAt.IsZero() {
+		due.at = due.againAt
+	}
+	return b.write(p, &revenueFact{Source: source, At: due.at, Method: method, Test: p.test, Figures: due.figures})
+}
+
+// write writes a fact of an order and adds its figures to the sums of the day on which it counts: its own,
+// or if that is frozen the present one, or if that is too the next that is not.
+func (b *booker) write(p *paidOrder, f *revenueFact) error {
+	f.AccountID, f.OrderID, f.Currency = p.AccountID, p.ID, p.Currency
+	calendar, err := b.calendarOf(f.AccountID)
+	if err != nil {
+		return err
+	}
+	f.OwnDate = calendar.dateOf(f.At.Time)
+	f.Date = f.OwnDate
+	for {
+		frozen, err := b.isFrozen(bookedDay{f.AccountID, f.Date, f.Currency})
+		if err != nil {
+			return err
+		}
+		if !frozen {
+			break
+		}
+		f.Date = max(dateAfter(f.Date), calendar.dateOf(b.now.Time))
+	}
+	if err := b.addFact(f); err != nil {
+		return err
+	}
+	p.record(f)
+	day := bookedDay{f.AccountID, f.Date, f.Currency}
+	if err := b.addRevenueDay(day); err != nil {
+		return err
+	}
+	groups, err := b.groupsOf(day)
+	if err != nil {
+		return err
+	}
+	for _, sum := range f.Figures {
+		if sum.Group != "" && !groups[sum.Group] {
+			if len(groups) >= maxDayGroups {
+				sum.Group = ""
+			} else {
+				groups[sum.Group] = true
+			}
+		}
+		if err := b.addSum(day, f, sum); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// calendarOf returns the calendar of an account.
+func (b *booker) calendarOf(accountID string) (c *businessCalendar, err error) {
+	if c = b.calendars[accountID]; c == nil {
+		c, err = b.businessCalendar(accountID)
+		b.calendars[accountID] = c
+	}
+	return c, err
+}
+
+// isFrozen reports whether nothing is added to a day any more.
+func (b *booker) isFrozen(day bookedDay) (bool, error) {
+	if frozen, known := b.frozen[day]; known {
+		return frozen, nil
+	}
+	at, err := b.frozenDay(day.account, day.date, day.currency)
+	b.frozen[day] = !at.IsZero()
+	return b.frozen[day], err
+}
+
+// groupsOf returns the groups that the sums of a day have.
+func (b *booker) groupsOf(day bookedDay) (map[string]bool, error) {
+	if known := b.groups[day]; known != nil {
+		return known, nil
+	}
+	names, err := b.dayGroups(day)
+	all := map[string]bool{}
+	for _, name := range names {
+		all[name] = true
+	}
+	b.groups[day] = all
+	return all, err
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"errors"
+)
+
+// All SQL about revenue days.
+
+// zonesOf returns which time zone and cut-off an account has from which business day on, in order; none if
+// those of its settings count for all days.
+func (q *queries) zonesOf(accountID string) ([]zoneSpan, error) {
+	return collect(q, `SELECT from_date, zone, cut_off FROM account_zones WHERE account_id = ? ORDER BY from_date`,
+		[]any{accountID}, func(s *zoneSpan) []any { return []any{&s.From, &s.Zone, &s.CutOff} })
+}
+
+// addZone writes from when on an account has a time zone and a cut-off.
+func (t *tx) addZone(accountID string, s zoneSpan) error {
+	_, err := t.exec(`INSERT INTO account_zones (account_id, from_date, zone, cut_off) VALUES (?, ?, ?, ?)`,
+		accountID, s.From, s.Zone, s.CutOff)
+	return err
+}
+
+// removeZones removes the time zones that an account has from a business day on.
+func (t *tx) removeZones(accountID string, from businessDate) error {
+	_, err := t.exec(`DELETE FROM account_zones WHERE account_id = ? AND from_date >= ?`, accountID, from)
+	return err
+}
+
+// hasFacts reports whether anything was ever recorded for an account.
+func (q *queries) hasFacts(accountID string) (has bool, err error) {
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM revenue_facts WHERE account_id = ?)`, []any{accountID}, &has)
+	return has, err
+}
+
+// hasBacklog reports whether there are orders whose money has moved and that were not looked at since.
+func (q *queries) hasBacklog() (has bool, err error) {
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM revenue_backlog)`, nil, &has)
+	return has, err
+}
+
+// backlog returns the ids of up to limit orders of the backlog.
+func (t *tx) backlog(limit int64) ([]string, error) {
+	return collect(t.queries, `SELECT order_id FROM revenue_backlog ORDER BY order_id LIMIT ?`, []any{limit},
+		func(id *string) []any { return []any{id} })
+}
+
+// leaveBacklog takes an order out of the backlog.
+func (t *tx) leaveBacklog(orderID string) error {
+	_, err := t.exec(`DELETE FROM revenue_backlog WHERE order_id = ?`, orderID)
+	return err
+}
+
+// paidOrder returns an order with all that says what it has brought. Errors: errOrder.
+func (t *tx) paidOrder(id string) (p *paidOrder, err error) {
+	p = &paidOrder{}
+	if p.order, err = t.order(anyAccount, id); err != nil {
+		return nil, err
+	}
+	if p.PaymentID != nil && !p.paidOutside() {
+		err := t.one(`SELECT c.live = 0 FROM payments p JOIN payment_connections c ON c.id = p.connection_id
+			WHERE p.id = ?`, []any{*p.PaymentID}, &p.test)
+		if err != nil && !errors.Is(err, errNotFound) {
+			return nil, err
+		}
+	}
+	if p.refunds, err = t.refundsOf(id); err != nil {
+		return nil, err
+	}
+	if p.disputes, err = t.disputesOf(id); err != nil {
+		return nil, err
+	}
+	facts, err := t.factsOf(id)
+	for i := range facts {
+		p.record(&facts[i])
+	}
+	return p, err
+}
+
+// factColumns are what revenueFact.dest scans.
+const factColumns = `r.seq, r.account_id, r.order_id, r.source, r.currency, r.date, r.own_date, r.at, r.method, r.test,
+	r.figures`
+
+func (f *revenueFact) dest() []any {
+	return []any{&f.Seq, &f.AccountID, &f.OrderID, &f.Source, &f.Currency, &f.Date, &f.OwnDate, &f.At, &f.Method,
+		&f.Test, jsonList[figure]{&f.Figures}}
+}
+
+// factsOf returns the facts of an order, in order of writing.
+func (q *queries) factsOf(orderID string) ([]revenueFact, error) {
+	return collect(q, `SELECT `+factColumns+` FROM revenue_facts r WHERE r.order_id = ? ORDER BY r.seq`,
+		[]any{orderID}, (*revenueFact).dest)
+}
+
+// lateFacts returns up to limit facts that count on a day and happened on an earlier one, the earliest
+// day's first.
+func (q *queries) lateFacts(accountID string, date businessDate, currency string, limit int) ([]revenueFact, error) {
+	return collect(q, `SELECT `+factColumns+` FROM revenue_facts r WHERE r.account_id = ? AND r.date = ?
+		AND r.own_date < ? AND r.currency = ? ORDER BY r.own_date, r.seq LIMIT ?`,
+		[]any{accountID, date, date, currency, limit}, (*revenueFact).dest)
+}
+
+// addFact inserts a fact.
+func (t *tx) addFact(f *revenueFact) error {
+	_, err := t.exec(`INSERT INTO revenue_facts (account_id, order_id, source, currency, date, own_date, at, method,
+		test, figures, recorded_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		f.AccountID, f.OrderID, f.Source, f.Currency, f.Date, f.OwnDate, f.At, f.Method, f.Test,
+		jsonList[figure]{&f.Figures}, t.now)
+	return err
+}
+
+// addRevenueDay writes that something counts on a day.
+func (t *tx) addRevenueDay(day bookedDay) error {
+	_, err := t.exec(`INSERT OR IGNORE INTO revenue_days (account_id, date, currency) VALUES (?, ?, ?)`,
+		day.account, day.date, day.currency)
+	return err
+}
+
+// addSum adds a figure of a fact to the sums of a day.
+func (t *tx) addSum(day bookedDay, f *revenueFact, sum figure) error {
+	_, err := t.exec(`INSERT INTO revenue_sums
+		(account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
+		ON CONFLICT (account_id, date, currency, method, test, what, rate, group_name) DO UPDATE SET
+		gross = gross + excluded.gross, vat = vat + excluded.vat, facts = facts + 1`,
+		day.account, day.date, day.currency, f.Method, f.Test, sum.What, sum.Rate, sum.Group, sum.Gross, sum.VAT)
+	return err
+}
+
+// dayGroups returns the groups that the sums of a day have.
+func (t *tx) dayGroups(day bookedDay) ([]string, error) {
+	return collect(t.queries, `SELECT DISTINCT group_name FROM revenue_sums
+		WHERE account_id = ? AND date = ? AND currency = ? AND group_name <> ''`,
+		[]any{day.account, day.date, day.currency}, func(name *string) []any { return []any{name} })
+}
+
+// revenueSums returns the sums of a business day that are not 0, by way of paying, kind, rate and group.
+func (q *queries) revenueSums(accountID string, date businessDate, currency string) ([]revenueSum, error) {
+	return collect(q, `SELECT method, test, what, rate, group_name, gross, vat, facts FROM revenue_sums
+		WHERE account_id = ? AND date = ? AND currency = ? AND (gross <> 0 OR vat <> 0)
+		ORDER BY method, test, what, rate, group_name`, []any{accountID, date, currency}, (*revenueSum).dest)
+}
+
+func (s *revenueSum) dest() []any {
+	return []any{&s.Method, &s.Test, &s.What, &s.Rate, &s.Group, &s.Gross, &s.VAT, &s.Facts}
+}
+
+// revenueDayKeys returns the business days of an account from one date to another on which something
+// counts, in order of date and currency.
+func (q *queries) revenueDayKeys(accountID string, from, to businessDate) ([]revenueDayKey, error) {
+	return collect(q, `SELECT date, currency, frozen_at FROM revenue_days
+		WHERE account_id = ? AND date BETWEEN ? AND ? ORDER BY date, currency`, []any{accountID, from, to},
+		func(k *revenueDayKey) []any { return []any{&k.Date, &k.Currency, &k.FrozenAt} })
+}
+
+// freezeDay writes that nothing is added to a business day any more. For a frozen one it changes nothing.
+func (t *tx) freezeDay(accountID string, date businessDate, currency string) error {
+	_, err := t.exec(`INSERT INTO revenue_days (account_id, date, currency, frozen_at) VALUES (?, ?, ?, ?)
+		ON CONFLICT (account_id, date, currency) DO UPDATE SET frozen_at = excluded.frozen_at
+		WHERE frozen_at IS NULL`, accountID, date, currency, t.now)
+	return err
+}
+
+// frozenDay returns since when nothing is added to a business day; the zero stamp if it is not frozen.
+func (q *queries) frozenDay(accountID string, date businessDate, currency string) (at stamp, err error) {
+	err = q.one(`SELECT frozen_at FROM revenue_days WHERE account_id = ? AND date = ? AND currency = ?`,
+		[]any{accountID, date, currency}, &at)
+	if errors.Is(err, errNotFound) {
+		err = nil
+	}
+	return at, err
+}
