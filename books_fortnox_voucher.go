@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // Vouchers of Fortnox as they are read. One is named by its series, its number and its financial year
@@ -125,7 +123,7 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 	path := "vouchers/" + url.PathEscape(series) + "/" + strconv.FormatInt(number, 10)
 	query := url.Values{"financialyear": {strconv.FormatInt(year, 10)}}
 	body, err := f.get(ctx, s.access, path, query)
-	if isNotFound(err) {
+	if isMissing(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -139,12 +137,6 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 		Date: voucher.date, Narration: voucher.description, Currency: fortnoxCurrency,
 		Series: voucher.series, Year: voucher.year, Lines: voucher.rows,
 	}}, nil
-}
-
-// isNotFound reports whether the books say that something is not there.
-func isNotFound(err error) bool {
-	failed, ok := err.(*ledgerError)
-	return ok && failed.status == http.StatusNotFound
 }
 
 // fortnoxBadParameter is the reason of what is refused for a parameter of its query.
@@ -173,7 +165,7 @@ func (f *fortnoxLedger) find(
 		query.Del("todate")
 		first, pages, err = f.page(ctx, s.access, path, query, "Vouchers", 1)
 	}
-	if isNotFound(err) { // the series is not there in that year, so there is no voucher in it
+	if isMissing(err) { // the series is not there in that year, so there is no voucher in it
 		return nil, nil
 	}
 	if err != nil {
@@ -205,29 +197,9 @@ func (f *fortnoxLedger) find(
 func findFortnoxKey(items []jsonValue, year int64, syncKey string) string {
 	for i := len(items) - 1; i >= 0; i-- {
 		voucher, ok := parseFortnoxHead(&items[i], year)
-		if ok && voucher.year == year && hasSyncKey(voucher.description, syncKey) {
+		if ok && voucher.year == year && hasWord(voucher.description, syncKey) {
 			return voucher.id()
 		}
 	}
 	return ""
 }
-
-// hasSyncKey reports whether a text has a sync key as a word of its own: the key of a revision is not part
-// of that of another one.
-func hasSyncKey(text, syncKey string) bool {
-	for at := 0; syncKey != ""; at++ {
-		i := strings.Index(text[at:], syncKey)
-		if i < 0 {
-			return false
-		}
-		at += i
-		last, _ := utf8.DecodeLastRuneInString(text[:at])
-		next, _ := utf8.DecodeRuneInString(text[at+len(syncKey):])
-		if !isWordLetter(last) && last != ':' && last != '-' && !isWordLetter(next) {
-			return true
-		}
-	}
-	return false
-}
-
-func isWordLetter(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
