@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -469,3 +470,5 @@ func hasSyncKey(text, syncKey string) bool {
 	}
 	return false
 }
+
+func isWordLetter(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }

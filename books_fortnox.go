@@ -241,7 +241,7 @@ func (f *fortnoxLedger) failure(answer *outboundAnswer) *ledgerError {
 	}
 	switch {
 	case answer.status == http.StatusTooManyRequests:
-		failed.reason = "rate_limited"
+		failed.reason = ledgerBusy
 		if failed.retryAfter == 0 {
 			failed.retryAfter = fortnoxWindow
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -77,18 +76,14 @@ func (s *fortnoxSide) posted(entry *bookEntry) string {
 	return id
 }
 
-// isLedgerError compares all that an error says but its detail, of which it checks that it is there.
-func isLedgerError(t testing.TB, err error, want ledgerError) {
+// isFortnoxError compares an error with the one that is wanted, of whose detail a part must be there.
+func isFortnoxError(t testing.TB, err error, want ledgerError) {
 	t.Helper()
-	var got *ledgerError
-	if !errors.As(err, &got) {
-		t.Errorf("the error is %v, not %+v", err, want)
-		return
-	}
-	compared := *got
-	compared.detail = want.detail
-	if compared != want || want.detail != "" && !strings.Contains(got.detail, want.detail) {
-		t.Errorf("the error is %+v, not %+v", *got, want)
+	detail := want.detail
+	want.detail = ""
+	isLedgerError(t, err, want)
+	if err != nil && !strings.Contains(err.Error(), detail) {
+		t.Errorf("%v, without %s", err, detail)
 	}
 }
 
@@ -119,7 +114,7 @@ func TestFortnox_connectsOnceThenByClientCredentials(t *testing.T) {
 	}
 	s.at = s.at.Add(time.Hour)
 	_, err = s.read(t.Context(), s.s, "W-1-2")
-	isLedgerError(t, err, ledgerError{status: 401, reason: "http_401", denied: true, detail: "Ogiltig inloggning"})
+	isFortnoxError(t, err, ledgerError{status: 401, reason: "http_401", denied: true, detail: "Ogiltig inloggning"})
 	tokens, err = s.renew(t.Context(), s.fake.app, s.c, tokens)
 	if err != nil {
 		t.Fatal(err)
@@ -135,13 +130,6 @@ func TestFortnox_connectsOnceThenByClientCredentials(t *testing.T) {
 func TestFortnox_grantsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newFortnoxSide(t)
-	refused := func(err error, code string) {
-		t.Helper()
-		var grant *grantError
-		if !errors.As(err, &grant) || grant.code != code {
-			t.Errorf("the error is %v, not %s", err, code)
-		}
-	}
 	back, _ := url.Parse(s.fake.approve(s.authorizeURL(s.fake.app, fortnoxRedirect, "state", "challenge")))
 	code := back.Query().Get("code")
 	for _, redirect := range []string{"https://elsewhere.example.com/", fortnoxRedirect} { // a code counts once
@@ -149,21 +137,21 @@ func TestFortnox_grantsThatAreRefused(t *testing.T) {
 		if tokens != nil {
 			t.Errorf("%+v", tokens)
 		}
-		refused(err, "invalid_grant")
+		isGrantErrorOf(t, err, "invalid_grant")
 	}
 	_, err := s.renew(t.Context(), appSecrets{s.fake.app.clientID, "wrong"}, s.c, nil)
-	refused(err, "invalid_client")
+	isGrantErrorOf(t, err, "invalid_client")
 	other := "7654321"
 	s.fake.addCompany(7654321, "Another company")
 	_, err = s.renew(t.Context(), s.fake.app, &bookConnection{OrganisationID: &other}, nil)
-	refused(err, "invalid_grant")
+	isGrantErrorOf(t, err, "invalid_grant")
 	_, err = s.renew(t.Context(), s.fake.app, &bookConnection{}, nil)
-	isLedgerError(t, err, ledgerError{reason: heldReconnect, refused: true})
+	isFortnoxError(t, err, ledgerError{reason: heldReconnect, refused: true})
 	s.fake.withdrawConsent()
 	_, err = s.renew(t.Context(), s.fake.app, s.c, nil)
-	refused(err, "invalid_grant")
+	isGrantErrorOf(t, err, "invalid_grant")
 	_, err = s.chart(t.Context(), s.s, "2026-11-21")
-	isLedgerError(t, err, ledgerError{status: 401, reason: "http_401", denied: true})
+	isFortnoxError(t, err, ledgerError{status: 401, reason: "http_401", denied: true})
 }
 
 func TestFortnox_chartOfADate(t *testing.T) {
@@ -233,7 +221,7 @@ func TestFortnox_chartOfManyAccounts(t *testing.T) {
 		c.accounts = append(c.accounts, fortnoxFakeAccount{8000, "One too many", "", true})
 	})
 	_, err = s.chart(t.Context(), s.s, "2026-11-21")
-	isLedgerError(t, err, ledgerError{reason: outboundTooLarge, detail: "5000"})
+	isFortnoxError(t, err, ledgerError{reason: outboundTooLarge, detail: "5000"})
 }
 
 func TestFortnox_writesVouchers(t *testing.T) {
@@ -306,7 +294,7 @@ func TestFortnox_postsAndReads(t *testing.T) {
 			t.Errorf("%s: %+v, %v", id, booked, err)
 		}
 	}
-	isLedgerError(t, s.withdraw(t.Context(), s.s, "W-1-2"), ledgerError{reason: "no_drafts", refused: true})
+	isFortnoxError(t, s.withdraw(t.Context(), s.s, "W-1-2"), ledgerError{reason: "no_drafts", refused: true})
 }
 
 func TestFortnox_readsWhatAnAccountantChanged(t *testing.T) {
@@ -401,7 +389,7 @@ func TestFortnox_whatItRefuses(t *testing.T) {
 				c.change(entry)
 			}
 			id, err := s.post(t.Context(), s.s, entry, s.encode(entry), "key")
-			isLedgerError(t, err, c.want)
+			isFortnoxError(t, err, c.want)
 			sent := s.fake.came("POST", "/3/vouchers")
 			if id != "" || len(s.fake.vouchers()) != 0 || (sent == 1) != (c.want.status != 0) {
 				t.Errorf("%q, %d requests, %+v", id, sent, s.fake.vouchers())
@@ -435,7 +423,7 @@ func TestFortnox_answersThatAreLostOrNonsense(t *testing.T) {
 			ledgerError{status: 409, reason: "http_409"}},
 		{false, vippsTrouble{status: 302}, ledgerError{status: 302, reason: "http_302"}},
 		{false, vippsTrouble{status: 429, header: http.Header{"Retry-After": {"7"}}},
-			ledgerError{status: 429, reason: "rate_limited", retryAfter: 7 * time.Second}},
+			ledgerError{status: 429, reason: ledgerBusy, retryAfter: 7 * time.Second}},
 		{false, vippsTrouble{status: 400, body: `{"ErrorInformation":{"message":"Ogiltig inloggning","code":2000311}}`},
 			ledgerError{status: 400, reason: "http_400", detail: "Ogiltig inloggning", denied: true}},
 		{false, vippsTrouble{status: 422, body: `{"ErrorInformation":{"Message":"The period is locked.","Code":7}}`},
@@ -444,7 +432,7 @@ func TestFortnox_answersThatAreLostOrNonsense(t *testing.T) {
 		before := len(s.fake.vouchers())
 		s.fake.strikesOnce("POST", "/3/vouchers", c.after, &c.trouble)
 		id, err := s.post(t.Context(), s.s, entry, s.encode(entry), "key")
-		isLedgerError(t, err, c.want)
+		isFortnoxError(t, err, c.want)
 		if written := len(s.fake.vouchers()) > before; id != "" || written != c.after {
 			t.Errorf("%d: %q, written: %v", i, id, written)
 		}
@@ -464,7 +452,7 @@ func TestFortnox_readingWhatIsNonsense(t *testing.T) {
 	} {
 		s.fake.strikesOnce("GET", "/3/vouchers/W/1", true, &vippsTrouble{status: 200, body: body})
 		booked, err := s.read(t.Context(), s.s, "W-1-2")
-		isLedgerError(t, err, ledgerError{status: 200, reason: outboundMalformed})
+		isFortnoxError(t, err, ledgerError{status: 200, reason: outboundMalformed})
 		if booked != nil {
 			t.Errorf("%s is %+v", body, booked)
 		}
@@ -487,7 +475,7 @@ func TestFortnox_readingWhatIsNonsense(t *testing.T) {
 		if err == nil {
 			_, err = s.find(t.Context(), s.s, fortnoxEntry(), fortnoxKey)
 		}
-		isLedgerError(t, err, ledgerError{status: 200, reason: outboundMalformed})
+		isFortnoxError(t, err, ledgerError{status: 200, reason: outboundMalformed})
 	}
 }
 
@@ -538,7 +526,6 @@ func TestFortnox_syncKeyIsAWord(t *testing.T) {
 		fortnoxKey + "2":                        false,
 		fortnoxKey + "å":                        false,
 		"x" + fortnoxKey:                        false,
-		"not:" + fortnoxKey:                     false,
 		strings.ToUpper(fortnoxKey):             false,
 		fortnoxKey + fortnoxKey:                 false,
 		"":                                      false,
@@ -590,7 +577,7 @@ func TestFortnox_searchHasABound(t *testing.T) {
 		return &vippsTrouble{status: 200, body: `{"MetaInformation":{"@TotalPages":100},"Vouchers":[]}`}
 	})
 	booked, err := s.find(t.Context(), s.s, fortnoxEntry(), fortnoxKey)
-	isLedgerError(t, err, ledgerError{reason: "too_many_vouchers", detail: "too many vouchers"})
+	isFortnoxError(t, err, ledgerError{reason: "too_many_vouchers", detail: "too many vouchers"})
 	if booked != nil || asked != maxFortnoxPages {
 		t.Errorf("%+v, %d requests", booked, asked)
 	}
@@ -607,7 +594,7 @@ func TestFortnox_rateLimit(t *testing.T) {
 	}
 	entry := fortnoxEntry()
 	_, err := s.post(t.Context(), s.s, entry, s.encode(entry), "")
-	isLedgerError(t, err, ledgerError{status: 429, reason: "rate_limited", retryAfter: 5 * time.Second})
+	isFortnoxError(t, err, ledgerError{status: 429, reason: ledgerBusy, retryAfter: 5 * time.Second})
 	s.at = s.at.Add(5 * time.Second)
 	s.posted(entry)
 }
@@ -641,7 +628,8 @@ func TestFortnox_messagesWithoutACodeOfOurs(t *testing.T) {
 
 func FuzzFortnoxVoucher(f *testing.F) {
 	for _, body := range []string{`{"Voucher":{"VoucherSeries":"W-2","VoucherNumber":17,"Year":2,` +
-		`"TransactionDate":"2026-11-21","Description":"x","VoucherRows":[{"Account":3001,"Debit":1.5,"Credit":0},{"Account":3002,"Credit":-1e9}]}}`, `{}`} {
+		`"TransactionDate":"2026-11-21","Description":"x","VoucherRows":[` +
+		`{"Account":3001,"Debit":1.5,"Credit":0},{"Account":3002,"Credit":-1000}]}}`, `{}`} {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // Vouchers of Fortnox as they are read. One is named by its series, its number and its financial year
@@ -124,7 +123,7 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 	path := "vouchers/" + url.PathEscape(series) + "/" + strconv.FormatInt(number, 10)
 	query := url.Values{"financialyear": {strconv.FormatInt(year, 10)}}
 	body, err := f.get(ctx, s, path, query)
-	if isNotFound(err) {
+	if isMissing(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -138,12 +137,6 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 		Date: voucher.date, Narration: voucher.description, Currency: fortnoxCurrency,
 		Series: voucher.series, Year: voucher.year, Lines: voucher.rows,
 	}}, nil
-}
-
-// isNotFound reports whether the books say that something is not there.
-func isNotFound(err error) bool {
-	failed, ok := err.(*ledgerError)
-	return ok && failed.status == http.StatusNotFound
 }
 
 // fortnoxBadParameter is the reason of what is refused for a parameter of its query.
@@ -172,7 +165,7 @@ func (f *fortnoxLedger) find(
 		query.Del("todate")
 		first, pages, err = f.page(ctx, s, path, query, "Vouchers", 1)
 	}
-	if isNotFound(err) { // the series is not there in that year, so there is no voucher in it
+	if isMissing(err) { // the series is not there in that year, so there is no voucher in it
 		return nil, nil
 	}
 	if err != nil {
@@ -210,5 +203,3 @@ func findFortnoxKey(items []jsonValue, year int64, syncKey string) string {
 	}
 	return ""
 }
-
-func isWordLetter(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
