@@ -928,23 +928,19 @@ func newXeroBubble(t testing.TB) *xeroSide {
 	return s
 }
 
-func TestXero_waitsFifteenSecondsForAnAnswer(t *testing.T) {
+func TestXero_timesOutAndIsLookedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newXeroBubble(t).connect()
 		e := xeroDay()
 		for _, fault := range []providerFault{faultTimeout, faultResetAfter} {
 			s.fake.fail("post", fault)
-			began := time.Now()
 			_, err := s.post(t.Context(), s.s, e, s.encode(e), "exp_1")
 			want := ledgerError{reason: outboundTimeout}
 			if fault == faultResetAfter {
 				want.reason = outboundNoConnect
 			}
 			isLedgerError(t, err, want)
-			if fault == faultTimeout && time.Since(began) != outboundLimit {
-				t.Errorf("it waited %v", time.Since(began))
-			}
 		}
 		if found, err := s.find(t.Context(), s.s, e, xeroDayKey); err != nil || found == nil || len(s.fake.journals()) != 1 {
 			t.Errorf("%+v, %v", found, err)
