@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -565,7 +566,6 @@ func TestXero_lostAnswerIsLookedFor(t *testing.T) {
 		faultResetAfter:  {ledgerError{reason: outboundNoConnect}, 1},
 		fault500:         {ledgerError{status: 500, reason: "http_500"}, 0},
 		fault500After:    {ledgerError{status: 500, reason: "http_500"}, 1},
-		faultTimeout:     {ledgerError{reason: outboundTimeout}, 1},
 		faultNonsense:    {ledgerError{status: 200, reason: outboundMalformed}, 1},
 		faultHuge:        {ledgerError{reason: outboundTooLarge}, 1},
 		fault429:         {ledgerError{status: 429, reason: ledgerBusy, retryAfter: 3 * time.Second}, 0},
@@ -575,14 +575,10 @@ func TestXero_lostAnswerIsLookedFor(t *testing.T) {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
 			s := newXeroSide(t).connect()
-			if fault == faultTimeout {
-				s.out.limit = 200 * time.Millisecond
-			}
 			e := xeroDay()
 			s.fake.fail("post", fault)
 			_, err := s.post(t.Context(), s.s, e, s.encode(e), "exp_1")
 			isLedgerError(t, err, want.ledgerError)
-			s.out.limit = outboundLimit
 			found, err := s.find(t.Context(), s.s, e, xeroDayKey)
 			if err != nil || (found != nil) != (want.journals == 1) || len(s.fake.journals()) != want.journals {
 				t.Errorf("%+v, %v: %d journals", found, err, len(s.fake.journals()))
@@ -919,4 +915,39 @@ func isLedgerError(t testing.TB, err error, want ledgerError) {
 	if plain != want {
 		t.Errorf("%+v, not %+v", *got, want)
 	}
+}
+
+// newXeroBubble is newXeroSide in a bubble, whose clock it has: the connections are in memory.
+func newXeroBubble(t testing.TB) *xeroSide {
+	const address = "http://127.0.0.1:12"
+	s := &xeroSide{t: t, fake: makeXeroFake(t, time.Now, address)}
+	out := outboundTo(t, loopbackRange)
+	out.plain.DialContext = dialTo(map[string]pipes{address: serveInMemory(t, s.fake)})
+	t.Cleanup(out.close)
+	s.xeroLedger = newXeroLedger(out, address, time.Now)
+	return s
+}
+
+func TestXero_timesOutAndIsLookedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newXeroBubble(t).connect()
+		e := xeroDay()
+		for _, fault := range []providerFault{faultTimeout, faultResetAfter} {
+			s.fake.fail("post", fault)
+			_, err := s.post(t.Context(), s.s, e, s.encode(e), "exp_1")
+			want := ledgerError{reason: outboundTimeout}
+			if fault == faultResetAfter {
+				want.reason = outboundNoConnect
+			}
+			isLedgerError(t, err, want)
+		}
+		if found, err := s.find(t.Context(), s.s, e, xeroDayKey); err != nil || found == nil || len(s.fake.journals()) != 1 {
+			t.Errorf("%+v, %v", found, err)
+		}
+		time.Sleep(30 * time.Minute)
+		if _, err := s.read(t.Context(), s.s, "0-0"); !isDenied(err) {
+			t.Error(err)
+		}
+	})
 }
