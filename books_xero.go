@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 )
 
 // Xero's Accounting API (description 16.1.0), its connections and its side of OAuth 2.0. An entry is a manual
@@ -42,9 +41,6 @@ const (
 	maxXeroPages         = 10      // that are looked through for one entry
 	xeroRequests         = 55      // for a company in a minute; Xero takes 60
 )
-
-// xeroNoTax is the TaxType of what has no tax.
-const xeroNoTax = "NONE"
 
 // A xeroLedger is the client of Xero. Make one with newXeroLedger.
 type xeroLedger struct {
@@ -150,6 +146,9 @@ func (x *xeroLedger) send(
 func (x *xeroLedger) ask(
 	ctx context.Context, s *ledgerSession, list string, q outboundRequest,
 ) ([]jsonValue, error) {
+	if err := s.pause(ctx); err != nil {
+		return nil, err
+	}
 	q.url, q.largest = x.api+q.url, maxXeroAnswer
 	answer, err := x.send(ctx, s.access, valueOr(s.connection.OrganisationID, ""), q)
 	if err != nil {
@@ -609,7 +608,7 @@ func (x *xeroLedger) find(
 			return nil, err
 		}
 		for _, v := range list {
-			if !hasWord(rawMember(&v, "Narration"), syncKey) {
+			if !hasSyncKey(rawMember(&v, "Narration"), syncKey) {
 				continue
 			}
 			booked, ok := parseXeroJournal(&v)
@@ -629,25 +628,6 @@ func (x *xeroLedger) find(
 		}
 	}
 	return nil, &ledgerError{status: http.StatusOK, reason: "too_many_entries"}
-}
-
-// hasWord reports whether a word stands in a text with neither a letter nor a digit beside it.
-func hasWord(text, word string) bool {
-	inWord := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
-	for from := 0; word != ""; {
-		i := strings.Index(text[from:], word)
-		if i < 0 {
-			break
-		}
-		from += i
-		before, _ := utf8.DecodeLastRuneInString(text[:from])
-		after, _ := utf8.DecodeRuneInString(text[from+len(word):])
-		if !inWord(before) && !inWord(after) {
-			return true
-		}
-		from += len(word)
-	}
-	return false
 }
 
 // read implements ledger.
@@ -724,18 +704,6 @@ func parseXeroLine(v *jsonValue, kind string) (line entryLine, ok bool) {
 	}
 	line.CostCenter = strings.Join(centers, "; ")
 	return line, true
-}
-
-// sameXeroEntry reports whether an entry in the books is still what was sent: its date, its narration but for
-// white space, and of each line the account, the amount, the tax and the cost centre, in the same order.
-// A draft that the accountant has posted is the same. No tax is the same as the TaxType for none.
-func sameXeroEntry(sent, booked *bookEntry) bool {
-	words := func(e *bookEntry) string { return strings.Join(strings.Fields(e.Narration), " ") }
-	return sent.Date == booked.Date && words(sent) == words(booked) &&
-		slices.EqualFunc(sent.Lines, booked.Lines, func(a, b entryLine) bool {
-			return a.Account == b.Account && a.Debit-a.Credit == b.Debit-b.Credit &&
-				cmp.Or(a.Tax, xeroNoTax) == cmp.Or(b.Tax, xeroNoTax) && a.CostCenter == b.CostCenter
-		})
 }
 
 // withdraw implements ledger. The description wants a narration in every journal, so the entry is read

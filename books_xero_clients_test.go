@@ -102,7 +102,7 @@ func (s *xeroSide) wholeLife() {
 	}
 	e := xeroDay()
 	posted := s.posted(e, "exp_1")
-	if b := s.booked(posted); !sameXeroEntry(e, &b.Entry) {
+	if b := s.booked(posted); !sameEntry(e, &b.Entry) {
 		s.t.Errorf("%+v", b)
 	}
 	if found, err := s.find(s.t.Context(), s.s, e, xeroDayKey); err != nil || found == nil || found.ID != posted {

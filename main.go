@@ -49,6 +49,8 @@ func commands() []command {
 		webhookCommands(eventTypes()),
 		orderCommands,
 		paymentCommands,
+		revenueCommands,
+		booksCommands,
 		legacyCommands,
 		webhookListenCommands,
 		storeCommands,

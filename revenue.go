@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -58,6 +59,41 @@ type revenueSum struct {
 	Test   bool   // paid with test keys, so no money moved
 	figure
 	Facts int64 // how many were added up
+}
+
+// A revenueTotals is what a day has brought in all.
+type revenueTotals struct {
+	Sales     int64 `json:"sales"`
+	Delivery  int64 `json:"delivery"`
+	Tips      int64 `json:"tips"`
+	Refunds   int64 `json:"refunds"` // given back, of all three
+	Disputes  int64 `json:"disputes"`
+	Total     int64 `json:"total"`     // sales, delivery and tips less refunds and disputes
+	VAT       int64 `json:"vat"`       // of sales and delivery less refunds
+	Discounts int64 `json:"discounts"` // told only: sales and delivery are less their discount
+	Test      int64 `json:"test"`      // of total: with test keys, so no money moved
+}
+
+// add adds a sum of a day.
+func (t *revenueTotals) add(s *revenueSum) {
+	switch s.What {
+	case figureSale:
+		t.Sales, t.VAT = t.Sales+s.Gross, t.VAT+s.VAT
+	case figureDelivery:
+		t.Delivery, t.VAT = t.Delivery+s.Gross, t.VAT+s.VAT
+	case figureTip:
+		t.Tips += s.Gross
+	case figureDiscount:
+		t.Discounts += s.Gross
+	case figureDispute:
+		t.Disputes += s.Gross
+	default:
+		t.Refunds, t.VAT = t.Refunds+s.Gross, t.VAT-s.VAT
+	}
+	t.Total += s.received()
+	if s.Test {
+		t.Test += s.received()
+	}
 }
 
 // A businessDate is a local date in an account's time zone, as "2026-11-22".
@@ -367,6 +403,26 @@ func bookBacklog(t *tx, limit int64) (left bool, err error) {
 		}
 	}
 	return t.hasBacklog()
+}
+
+// bookedAtOnce is how many orders of the backlog one transaction takes, some 20 ms of the writer.
+const bookedAtOnce = 100
+
+// bookOrders books up to most orders of the backlog, while there are any. Others write in between.
+func bookOrders(ctx context.Context, st *store, most int) error {
+	for ; most > 0; most -= bookedAtOnce {
+		waits, err := st.within(ctx).hasBacklog()
+		if err != nil || !waits {
+			return err
+		}
+		if err := st.update(ctx, func(t *tx) error {
+			_, err := bookBacklog(t, bookedAtOnce)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // bookOrder records what is due of an order. One that is there no more has nothing due.

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// The operator's commands on revenue days.
+var revenueCommands = []command{
+	{"revenue list", "", "list what business days have brought, newest first: at most 400 days", []option{
+		optFromDay,
+		optToDay.says("last business day, included; by default the present one"),
+		optAccount.says("the account whose revenue it is"),
+	}, 0, revenueList},
+	{"revenue show", "DATE", "show what a business day has brought, line by line", []option{
+		optAccount.says("the account whose revenue it is"),
+	}, 1, revenueShow},
+	{"revenue export", "", "print what business days have brought, oldest first, a row for each day, currency, way " +
+		"of paying, kind, rate of VAT and group: one JSON object a line, or CSV", []option{
+		optCSV,
+		optFromDay,
+		optToDay.says("last business day, included; by default the present one"),
+		optAccount.says("the account whose revenue it is"),
+	}, 0, revenueExport},
+}
+
+// withRevenue calls f with the account that -account names, once all that is due was recorded.
+func (e *env) withRevenue(f func(st *store, accountID string) error) error {
+	id, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		if err := bookOrders(e.ctx, st, math.MaxInt); err != nil {
+			return err
+		}
+		return f(st, id)
+	})
+}
+
+// dateRange returns the business days that -from and -to name. Errors: usageError.
+func (e *env) dateRange(st *store, accountID string) (r dateRange, err error) {
+	from, err := e.date("from")
+	if err != nil {
+		return r, err
+	}
+	to, err := e.date("to")
+	if err != nil {
+		return r, err
+	}
+	calendar, err := st.businessCalendar(accountID)
+	if err != nil {
+		return r, err
+	}
+	r, wrong := newDateRange(from, to, calendar.dateOf(e.now()))
+	if wrong != "" {
+		return r, usageError("-from and -to: " + strings.ToLower(wrong[:1]) + strings.TrimSuffix(wrong[1:], "."))
+	}
+	return r, nil
+}
+
+// revenueList prints what business days have brought.
+func revenueList(e *env) error {
+	return e.withRevenue(func(st *store, accountID string) error {
+		r, err := e.dateRange(st, accountID)
+		if err != nil {
+			return err
+		}
+		all, err := revenueDays(st.queries, accountID, r.from, r.to, e.now())
+		if err != nil {
+			return err
+		}
+		const header = "DATE CURRENCY STATE SALES DELIVERY TIPS REFUNDS DISPUTES TOTAL VAT TEST"
+		return printRows(e, all, header, func(d revenueDay) []any {
+			t := &d.Totals
+			return []any{d.Date, d.Currency, d.State, formatSigned(t.Sales), formatSigned(t.Delivery),
+				formatSigned(t.Tips), formatSigned(-t.Refunds), formatSigned(-t.Disputes), formatSigned(t.Total),
+				formatSigned(t.VAT), formatSigned(t.Test)}
+		})
+	})
+}
+
+// revenueShow prints what a business day has brought.
+func revenueShow(e *env) error {
+	day, ok := parseDate(e.args[0])
+	if !ok {
+		return usageError(fmt.Sprintf("%q is not a date, YYYY-MM-DD", printable(e.args[0])))
+	}
+	return e.withRevenue(func(st *store, accountID string) error {
+		all, err := reportDate(st.queries, accountID, day.Format(time.DateOnly), e.now())
+		if err != nil {
+			return err
+		}
+		if e.on("json") {
+			return e.print(all, "")
+		}
+		if len(all.Days) == 0 {
+			return e.print(all, "nothing counts on "+all.Date)
+		}
+		var text strings.Builder
+		for i := range all.Days {
+			if i > 0 {
+				text.WriteString("\n")
+			}
+			all.Days[i].write(&text)
+		}
+		_, err = io.WriteString(e.stdout, text.String())
+		return err
+	})
+}
+
+// moneyTable writes lines of a label and columns of money.
+type moneyTable struct{ *strings.Builder }
+
+const (
+	moneyLabel  = 32 // columns of a label
+	moneyColumn = 11 // columns of an amount
+)
+
+// line writes a label, shortened to its columns, and amounts; "" stands for none.
+func (t moneyTable) line(label string, amounts ...string) {
+	label = shorten(printable(label), moneyLabel-1)
+	text := label + strings.Repeat(" ", moneyLabel-utf8.RuneCountInString(label))
+	for _, a := range amounts {
+		text += fmt.Sprintf(" %*s", moneyColumn, a)
+	}
+	t.WriteString(strings.TrimRight(text, " ") + "\n")
+}
+
+// taxed writes a line of an amount, the VAT in it, and what is left without that.
+func (t moneyTable) taxed(label string, gross, vat int64) {
+	t.line(label, formatSigned(gross), formatSigned(vat), formatSigned(gross-vat))
+}
+
+// write writes the report as tills print theirs at the end of a day: what was sold and given back, by rate
+// of VAT and group, the VAT, and how it was paid. Its total appears in both halves.
+func (r *revenueReport) write(out *strings.Builder) {
+	t := moneyTable{out}
+	fmt.Fprintf(out, "Business day %s, %s, %s\nfrom %s to %s, final at %s\n", r.Date, r.Currency, r.State,
+		r.StartsAt, r.EndsAt, r.FinalAt)
+	out.WriteString("This is not the report of a certified till.\n\n")
+	t.line("", "GROSS", "VAT", "NET")
+	all := revenueLine{Gross: r.Totals.Tips}
+	add := func(what string, lines []revenueLine) {
+		for _, l := range lines {
+			t.taxed(l.label(what), l.Gross, l.VAT)
+			all.Gross, all.VAT = all.Gross+l.Gross, all.VAT+l.VAT
+		}
+	}
+	add("Sales", r.Sales)
+	add("Delivery", r.Delivery)
+	t.taxed("Tips", r.Totals.Tips, 0)
+	t.taxed("Received", all.Gross, all.VAT)
+	names := map[string]string{figureSale: "Refunds", figureDelivery: "Refunds of delivery"}
+	for _, l := range r.Refunds {
+		if l.Of == figureTip {
+			t.taxed("Refunds of tips", -l.Gross, 0)
+		} else {
+			t.taxed(l.label(names[l.Of]), -l.Gross, -l.VAT)
+		}
+	}
+	t.taxed("Disputes", -r.Totals.Disputes, 0)
+	t.taxed("Total", r.Totals.Total, r.Totals.VAT)
+	out.WriteString("\n")
+	t.line("VAT, less refunds", "GROSS", "VAT", "NET")
+	for _, l := range r.VAT {
+		t.taxed(formatRate(l.VATRate), l.Gross, l.VAT)
+	}
+	out.WriteString("\n")
+	r.writePayments(t)
+	r.writeNotes(t)
+}
+
+// label returns the label of a line: "Sales 2.6 %, food".
+func (l *revenueLine) label(what string) string {
+	what += " " + formatRate(l.VATRate)
+	if l.Group != nil {
+		what += ", " + *l.Group
+	}
+	return what
+}
+
+// writePayments writes how it was paid.
+func (r *revenueReport) writePayments(t moneyTable) {
+	t.line("Paid by", "RECEIVED", "REFUNDED", "DISPUTED", "TOTAL")
+	sum := revenueMethod{}
+	row := func(label string, m *revenueMethod) {
+		t.line(label, formatSigned(m.Received), formatSigned(-m.Refunded), formatSigned(-m.Disputed),
+			formatSigned(m.Total))
+	}
+	for i := range r.Payments {
+		m := &r.Payments[i]
+		label := m.Method
+		if m.Test {
+			label += ", with test keys"
+		}
+		row(label, m)
+		sum.Received, sum.Refunded = sum.Received+m.Received, sum.Refunded+m.Refunded
+		sum.Disputed, sum.Total = sum.Disputed+m.Disputed, sum.Total+m.Total
+	}
+	row("Total", &sum)
+}
+
+// writeNotes writes what is told beside the two halves.
+func (r *revenueReport) writeNotes(t moneyTable) {
+	t.WriteString("\n")
+	t.line("Discounts, already taken off", formatSigned(r.Totals.Discounts))
+	if r.Totals.Test != 0 {
+		t.line("Of the total, with test keys", formatSigned(r.Totals.Test))
+	}
+	if len(r.Late) == 0 {
+		return
+	}
+	t.WriteString("\nOf the total, from earlier days:\n")
+	for _, l := range r.Late {
+		fmt.Fprintf(t, "%s %-8s %-9s %*s  %s\n", l.Date, l.Kind, l.Method, moneyColumn, formatSigned(l.Amount),
+			l.OrderID)
+	}
+	if r.MoreLate {
+		t.WriteString("and more\n")
+	}
+}
+
+// An exportedSum is a row of revenue export.
+type exportedSum struct {
+	Date     businessDate `json:"date"`
+	Currency string       `json:"currency"`
+	State    string       `json:"state"`
+	Method   string       `json:"method"`
+	Test     bool         `json:"test"`
+	Kind     string       `json:"kind"` // figureSale, …
+	VATRate  int64        `json:"vat_rate"`
+	Group    *string      `json:"group"`
+	Gross    int64        `json:"gross"`
+	VAT      int64        `json:"vat"`
+	Total    int64        `json:"total"` // what it adds to the day's total
+}
+
+// exportedSums returns the rows of revenue export for a list of days, oldest first.
+func exportedSums(q *queries, accountID string, days []revenueDay) (all []exportedSum, err error) {
+	for _, d := range slices.Backward(days) {
+		sums, err := q.revenueSums(accountID, d.Date, d.Currency)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range sums {
+			all = append(all, exportedSum{d.Date, d.Currency, d.State, s.Method, s.Test, s.What, s.Rate,
+				nilIfEmpty(s.Group), s.Gross, s.VAT, s.received()})
+		}
+	}
+	return all, nil
+}
+
+// revenueExport prints the sums of business days.
+func revenueExport(e *env) error {
+	return e.withRevenue(func(st *store, accountID string) error {
+		r, err := e.dateRange(st, accountID)
+		if err != nil {
+			return err
+		}
+		days, err := revenueDays(st.queries, accountID, r.from, r.to, e.now())
+		if err != nil {
+			return err
+		}
+		all, err := exportedSums(st.queries, accountID, days)
+		if err != nil {
+			return err
+		}
+		if !e.on("csv") {
+			for _, row := range all {
+				if _, err := e.stdout.Write(encodeJSON(row)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		w := csv.NewWriter(e.stdout)
+		w.Write([]string{"date", "currency", "state", "method", "test", "kind", "vat_rate", "group", "gross", "vat",
+			"total"})
+		for _, x := range all {
+			w.Write([]string{x.Date, x.Currency, x.State, x.Method, strconv.FormatBool(x.Test), x.Kind,
+				strconv.FormatFloat(float64(x.VATRate)/100, 'f', -1, 64), csvTextCell(valueOr(x.Group, "")),
+				formatSigned(x.Gross), formatSigned(x.VAT), formatSigned(x.Total)})
+		}
+		w.Flush()
+		return w.Error()
+	})
+}

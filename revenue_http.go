@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// A revenueAPI serves the endpoints of revenue days.
+type revenueAPI struct{ *server }
+
+// revenueWing makes the routes of revenue days, and the chore that records what orders have brought.
+func revenueWing(s *server) wing {
+	a := &revenueAPI{s}
+	return wing{
+		routes: []route{
+			{pattern: "GET /revenue/days", token: tokenRequired, scope: scopeRevenue, question: true,
+				run: endpoint(a.listDays)},
+			{pattern: "GET /revenue/days/{date}", token: tokenRequired, scope: scopeRevenue, question: true,
+				run: endpoint(a.showDay)},
+		},
+		chores: []chore{{
+			fault: "revenue can't be recorded",
+			run:   func(ctx context.Context) error { return bookOrders(ctx, s.store, bookedByChore) },
+		}},
+	}
+}
+
+const (
+	bookedByChore   = 1_000 // orders at most each time, so that other chores get their turn
+	bookedByRequest = 1_000 // orders at most, so that its caller reads what it has just done
+	maxRevenueDays  = 400   // of one request
+	maxLateShown    = 100   // facts of a day
+)
+
+// The states of a revenue day.
+const (
+	dayOpen   = "open"   // what happens now counts on it, or what has just happened may not be known yet
+	dayClosed = "closed" // it is final; what is learnt later still counts on it
+	dayFrozen = "frozen" // it is in the books; what is learnt later counts on the open day
+)
+
+// A revenueDay is a business day of an account in one currency, as lists have it.
+type revenueDay struct {
+	AccountID string        `json:"account_id"`
+	Date      businessDate  `json:"date"`
+	Currency  string        `json:"currency"`
+	State     string        `json:"state"`
+	StartsAt  stamp         `json:"starts_at"`
+	EndsAt    stamp         `json:"ends_at"`
+	FinalAt   stamp         `json:"final_at"`
+	FrozenAt  stamp         `json:"frozen_at"`
+	Totals    revenueTotals `json:"totals"`
+}
+
+// A revenueLine is what was sold or given back of one rate of VAT and one group.
+type revenueLine struct {
+	VATRate int64   `json:"vat_rate"`
+	Group   *string `json:"group"` // nil: none
+	Gross   int64   `json:"gross"` // VAT included
+	VAT     int64   `json:"vat"`
+}
+
+// A refundedLine is what was given back of one rate of VAT and one group.
+type refundedLine struct {
+	Of string `json:"of"` // figureSale, figureDelivery or figureTip
+	revenueLine
+}
+
+// A revenueMethod is what one way of paying has brought.
+type revenueMethod struct {
+	Method   string `json:"method"`
+	Test     bool   `json:"test"`     // with test keys
+	Received int64  `json:"received"` // sales, delivery and tips
+	Refunded int64  `json:"refunded"`
+	Disputed int64  `json:"disputed"`
+	Total    int64  `json:"total"`
+}
+
+// A lateFact is what counts on a day and has happened on an earlier one.
+type lateFact struct {
+	OrderID string       `json:"order_id"`
+	Kind    string       `json:"kind"` // sale, refund or dispute
+	ID      *string      `json:"id"`   // of the refund or dispute
+	Date    businessDate `json:"date"` // on which it happened
+	At      stamp        `json:"at"`
+	Method  string       `json:"method"`
+	Test    bool         `json:"test"`
+	Amount  int64        `json:"amount"` // of the day's total; negative: it was given back
+}
+
+// A revenueReport is a revenueDay line by line.
+type revenueReport struct {
+	revenueDay
+	Sales    []revenueLine   `json:"sales"`
+	Delivery []revenueLine   `json:"delivery"` // without groups
+	Refunds  []refundedLine  `json:"refunds"`
+	VAT      []revenueLine   `json:"vat"` // of sales and delivery less refunds, by rate
+	Payments []revenueMethod `json:"payments"`
+	Late     []lateFact      `json:"late"`
+	MoreLate bool            `json:"more_late"` // there are more of them
+}
+
+// A revenueDate is all that a business day has brought.
+type revenueDate struct {
+	Date businessDate    `json:"date"`
+	Days []revenueReport `json:"days"` // one for each currency
+}
+
+// viewDay returns a day without its totals.
+func viewDay(c *businessCalendar, accountID string, k revenueDayKey, now time.Time) revenueDay {
+	d := revenueDay{AccountID: accountID, Date: k.Date, Currency: k.Currency, State: dayClosed, FrozenAt: k.FrozenAt,
+		StartsAt: newStamp(c.startOf(k.Date)), EndsAt: newStamp(c.endOf(k.Date)), FinalAt: newStamp(c.finalAt(k.Date))}
+	switch {
+	case !k.FrozenAt.IsZero():
+		d.State = dayFrozen
+	case now.Before(c.finalAt(k.Date)):
+		d.State = dayOpen
+	}
+	return d
+}
+
+// revenueDays returns the days of an account from one date to another, newest first.
+func revenueDays(q *queries, accountID string, from, to businessDate, now time.Time) ([]revenueDay, error) {
+	c, err := q.businessCalendar(accountID)
+	if err != nil {
+		return nil, err
+	}
+	sums, err := q.revenueTotals(accountID, from, to)
+	days := make([]revenueDay, 0, len(sums))
+	for i := range sums {
+		d := viewDay(c, accountID, sums[i].revenueDayKey, now)
+		d.Totals = sums[i].revenueTotals
+		days = append(days, d)
+	}
+	return days, err
+}
+
+// reportDate returns all that a business day of an account has brought.
+func reportDate(q *queries, accountID string, date businessDate, now time.Time) (*revenueDate, error) {
+	c, err := q.businessCalendar(accountID)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := q.revenueDayKeys(accountID, date, date)
+	if err != nil {
+		return nil, err
+	}
+	all := &revenueDate{date, []revenueReport{}}
+	for _, k := range keys {
+		sums, err := q.revenueSums(accountID, date, k.Currency)
+		if err != nil {
+			return nil, err
+		}
+		late, err := q.lateFacts(accountID, date, k.Currency, maxLateShown+1)
+		if err != nil {
+			return nil, err
+		}
+		all.Days = append(all.Days, *newReport(viewDay(c, accountID, k, now), sums, late))
+	}
+	return all, nil
+}
+
+// newReport makes the report of a day from its sums and up to maxLateShown+1 facts of earlier days.
+func newReport(day revenueDay, sums []revenueSum, late []revenueFact) *revenueReport {
+	r := &revenueReport{revenueDay: day, Sales: []revenueLine{}, Delivery: []revenueLine{}, Refunds: []refundedLine{},
+		VAT: []revenueLine{}, Payments: []revenueMethod{}, Late: []lateFact{}}
+	var figures []figure
+	rates := map[int64]vatSum{}
+	for i := range sums {
+		s := &sums[i]
+		r.Totals.add(s)
+		r.addPayment(s)
+		figures = append(figures, s.figure)
+		sign := int64(1)
+		switch s.What {
+		case figureRefund, figureRefundDelivery:
+			sign = -1
+		case figureSale, figureDelivery:
+		default:
+			continue // has no VAT
+		}
+		sum := rates[s.Rate]
+		rates[s.Rate] = vatSum{s.Rate, sum.Gross + sign*s.Gross, sum.VAT + sign*s.VAT}
+	}
+	for _, f := range addFigures(figures) {
+		line := revenueLine{f.Rate, nilIfEmpty(f.Group), f.Gross, f.VAT}
+		switch f.What {
+		case figureSale:
+			r.Sales = append(r.Sales, line)
+		case figureDelivery:
+			r.Delivery = append(r.Delivery, line)
+		case figureRefund:
+			r.Refunds = append(r.Refunds, refundedLine{figureSale, line})
+		case figureRefundDelivery:
+			r.Refunds = append(r.Refunds, refundedLine{figureDelivery, line})
+		case figureRefundTip:
+			r.Refunds = append(r.Refunds, refundedLine{figureTip, line})
+		}
+	}
+	for _, rate := range slices.Sorted(maps.Keys(rates)) {
+		r.VAT = append(r.VAT, revenueLine{rate, nil, rates[rate].Gross, rates[rate].VAT})
+	}
+	if r.MoreLate = len(late) > maxLateShown; r.MoreLate {
+		late = late[:maxLateShown]
+	}
+	for i := range late {
+		r.Late = append(r.Late, viewLate(&late[i]))
+	}
+	return r
+}
+
+// addPayment adds a sum to what its way of paying has brought. Sums come in the order of those.
+func (r *revenueReport) addPayment(s *revenueSum) {
+	if s.What == figureDiscount {
+		return
+	}
+	last := len(r.Payments) - 1
+	if last < 0 || r.Payments[last].Method != s.Method || r.Payments[last].Test != s.Test {
+		r.Payments = append(r.Payments, revenueMethod{Method: s.Method, Test: s.Test})
+		last++
+	}
+	m := &r.Payments[last]
+	switch s.What {
+	case figureSale, figureDelivery, figureTip:
+		m.Received += s.Gross
+	case figureDispute:
+		m.Disputed += s.Gross
+	default:
+		m.Refunded += s.Gross
+	}
+	m.Total += s.received()
+}
+
+// viewLate returns a fact of an earlier day as callers see it.
+func viewLate(f *revenueFact) lateFact {
+	v := lateFact{OrderID: f.OrderID, Kind: "sale", Date: f.OwnDate, At: f.At, Method: f.Method, Test: f.Test,
+		Amount: f.received()}
+	if f.Source != factSale {
+		v.ID, v.Kind = &f.Source, "dispute"
+		if validID("ref", f.Source) {
+			v.Kind = "refund"
+		}
+	}
+	return v
+}
+
+// revenueDaysRequest is the query of GET /revenue/days.
+type revenueDaysRequest struct {
+	accountScope
+	from, to time.Time // zero: not given
+}
+
+func (q *revenueDaysRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.from, q.to = in.date("from"), in.date("to")
+}
+
+// A dateRange is a range of business days.
+type dateRange struct{ from, to businessDate }
+
+// defaultRevenueDays is how many days a list has where no first one is named.
+const defaultRevenueDays = 30
+
+// newDateRange returns the range of dates that are given, where zero means not given: by default
+// defaultRevenueDays that end at to, which is today by default. It returns what is wrong with them; "":
+// nothing.
+func newDateRange(from, to time.Time, today businessDate) (r dateRange, wrong string) {
+	if to.IsZero() {
+		to = midnight(today)
+	}
+	if from.IsZero() {
+		from = to.AddDate(0, 0, 1-defaultRevenueDays)
+	}
+	switch n := int(to.Sub(from).Hours()/24) + 1; {
+	case n < 1:
+		return r, "The range ends before it begins."
+	case n > maxRevenueDays:
+		return r, fmt.Sprintf("The range has more than %d days.", maxRevenueDays)
+	}
+	return dateRange{from.Format(time.DateOnly), to.Format(time.DateOnly)}, ""
+}
+
+// listDays answers GET /revenue/days.
+func (a *revenueAPI) listDays(ctx context.Context, c *call, q *revenueDaysRequest) (*list[revenueDay], error) {
+	id, err := a.accountOf(c, &q.accountScope)
+	if err != nil {
+		return nil, err
+	}
+	calendar, err := a.store.within(ctx).businessCalendar(id)
+	if err != nil {
+		return nil, err
+	}
+	r, wrong := newDateRange(q.from, q.to, calendar.dateOf(a.now()))
+	if wrong != "" {
+		parameter := "from"
+		if !q.to.IsZero() {
+			parameter = "to"
+		}
+		return nil, errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: wrong})
+	}
+	if err := bookOrders(ctx, a.store, bookedByRequest); err != nil {
+		return nil, err
+	}
+	all, err := revenueDays(a.store.within(ctx), id, r.from, r.to, a.now())
+	return &list[revenueDay]{Data: all}, err
+}
+
+// revenueDateRequest is the query of GET /revenue/days/{date}.
+type revenueDateRequest struct {
+	accountScope
+	date businessDate
+}
+
+func (q *revenueDateRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.date = in.pathValue("date")
+	if day, ok := parseBusinessDate(q.date); !ok || day.Year() < 1970 {
+		in.wrongParameter("date", "invalid_date", "This must be a date: YYYY-MM-DD.")
+	}
+}
+
+// showDay answers GET /revenue/days/{date}.
+func (a *revenueAPI) showDay(ctx context.Context, c *call, q *revenueDateRequest) (*revenueDate, error) {
+	id, err := a.accountOf(c, &q.accountScope)
+	if err != nil {
+		return nil, err
+	}
+	if err := bookOrders(ctx, a.store, bookedByRequest); err != nil {
+		return nil, err
+	}
+	return reportDate(a.store.within(ctx), id, q.date, a.now())
+}
