@@ -845,12 +845,12 @@ func TestXero_datesAndNumbers(t *testing.T) {
 		"-0.01": -1, "10000000000": maxAmount, "8.1000": 810, "12.505": bad, "1e2": bad,
 		"10000000000.01": bad, "1.5e0": bad,
 	} {
-		got, ok := xeroHundredths(&jsonValue{kind: jsonNumber, text: text})
+		got, ok := hundredths(&jsonValue{kind: jsonNumber, text: text})
 		if ok != (want != bad) || ok && got != want {
 			t.Errorf("%s: %d %v", text, got, ok)
 		}
 	}
-	if _, ok := xeroHundredths(&jsonValue{kind: jsonString, text: "1"}); ok {
+	if _, ok := hundredths(&jsonValue{kind: jsonString, text: "1"}); ok {
 		t.Error("a string is taken for a number")
 	}
 }
