@@ -232,5 +232,8 @@ var placeholders = map[string]string{
 	exampleToken:  "TOKEN",
 	exampleAdmin:  "ADMIN_TOKEN",
 
-	"/webhooks/{id}": "WEBHOOK_ID",
+	"/webhooks/{id}":          "WEBHOOK_ID",
+	"/orders/{id}":            "ORDER_ID",
+	"/books/connections/{id}": "CONNECTION_ID",
+	"export":                  "EXPORT_ID",
 }
