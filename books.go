@@ -20,6 +20,45 @@ const (
 // bookProducts are the products that accounts can be connected with.
 var bookProducts = []string{productXero, productFortnox}
 
+// The event types of books. Their data has no amounts.
+var (
+	booksEvents eventTable
+
+	eventBooksConnected    = booksEvents.add("books.connected")
+	eventBooksReconnected  = booksEvents.add("books.reconnected")
+	eventBooksDisconnected = booksEvents.add("books.disconnected")
+	eventBooksNeedOwner    = booksEvents.add("books.needs_reconnect") // its owner has to connect it again
+	eventBooksChanged      = booksEvents.add("books.changed")
+	eventBooksMapped       = booksEvents.add("books.mapping_changed")
+	eventBooksPosted       = booksEvents.add("books.posted")
+	eventBooksHeld         = booksEvents.add("books.held")
+	eventBooksFailed       = booksEvents.add("books.failed")
+	eventBooksReversed     = booksEvents.add("books.reversed")
+)
+
+// The problem codes of books.
+var (
+	booksProblems problemTable
+
+	codeBooksNotFound = booksProblems.add(404, "books_connection_not_found", "Connection not found",
+		"There is no connection with books with this id.")
+	codeExportNotFound = booksProblems.add(404, "export_not_found", "Export not found",
+		"The connection has no export with this id.")
+	codeBooksNotSet = booksProblems.add(409, "books_not_available", "Product not available",
+		"The operator of this service has not set up this product.")
+	codeBooksState = booksProblems.add(409, "books_connection_state", "Not in this state",
+		"The state of the connection does not allow this.")
+	codeExportState = booksProblems.add(409, "export_state", "Not in this state",
+		"The state of the export does not allow this.")
+	codeNoRevenue = booksProblems.add(409, "no_revenue", "No revenue",
+		"On this business day there is nothing that the connection would send.")
+	codeBooksUnavailable = booksProblems.add(503, "books_unavailable", "Books unavailable",
+		"The books can't be reached, or give no usable answer.")
+
+	errBooksConnection = &refusal{code: codeBooksNotFound}
+	errExport          = &refusal{code: codeExportNotFound}
+)
+
 // A booksApp is what the maker of a product has given the operator: the same for all accounts.
 type booksApp struct {
 	Product   string
@@ -31,7 +70,7 @@ type booksApp struct {
 // The purposes of what rows of books keep sealed, see keyring.sealFor.
 const (
 	sealedBooksApp        = "books app"           // the client secret; the id is the product
-	sealedBooksVerifier   = "books authorization" // the verifier of PKCE; the id is the hash of the state, in hexadecimal
+	sealedBooksVerifier   = "books authorization" // the verifier of PKCE; the id is the hash of the state, in hex
 	sealedBooksConnection = "books connection"    // bookTokens, as JSON; the id is the connection's
 )
 
@@ -66,11 +105,11 @@ type bookConnection struct {
 	FailingSince     stamp
 	Mapping          *bookMapping // nil: none was confirmed
 	MappingAt        stamp
-	SendFrom         businessDate // "": nothing is sent on its own
-	Status           string       // entryDraft or entryPosted, for Xero
-	Series           *string      // Fortnox: where vouchers are numbered
-	Outside          bool         // what was paid outside is sent too
-	Tests            bool         // what was paid with test keys is sent too
+	SendFrom         *businessDate // the first day that is sent on its own; nil: none is
+	Status           string        // entryDraft or entryPosted, for Xero
+	Series           *string       // Fortnox: where vouchers are numbered
+	Outside          bool          // what was paid outside is sent too
+	Tests            bool          // what was paid with test keys is sent too
 	CreatedAt        stamp
 	RemovedAt        stamp
 }
@@ -92,12 +131,18 @@ const (
 
 // A mappingRule names the account of the books that gets something.
 type mappingRule struct {
-	Kind       string  `json:"kind"`        // ruleSales, …
-	VATRate    *int64  `json:"vat_rate"`    // of ruleSales and ruleDelivery
-	Group      *string `json:"group"`       // of ruleSales: "" is what has no group; nil: every group that no other rule names
-	Method     *string `json:"method"`      // of rulePayment
-	Account    string  `json:"account"`     // its code in the books: "3001"
-	Tax        *string `json:"tax"`         // of ruleSales and ruleDelivery, and ruleTip at Xero. Xero: a TaxType; Fortnox: the account of the VAT
+	Kind    string `json:"kind"`     // ruleSales, …
+	VATRate *int64 `json:"vat_rate"` // of ruleSales and ruleDelivery
+
+	// Of ruleSales: "" is what has no group; nil: every group that no other rule names.
+	Group *string `json:"group"`
+
+	Method  *string `json:"method"`  // of rulePayment
+	Account string  `json:"account"` // its code in the books: "3001"
+
+	// Of ruleSales and ruleDelivery, and ruleTip at Xero. Xero: a TaxType; Fortnox: the account of the VAT.
+	Tax *string `json:"tax"`
+
 	CostCenter *string `json:"cost_center"` // Xero: "category:option" of tracking; nil: none
 }
 
@@ -175,7 +220,7 @@ type bookExport struct {
 	Attempts     int64
 	Changes      int64 // grows with each change
 	DueAt        stamp // when it is looked at next; zero: not any more
-	HeldAt       stamp
+	HeldAt       stamp // since when it is held, or has failed
 	CreatedAt    stamp
 	SentAt       stamp
 	PostedAt     stamp
@@ -208,6 +253,8 @@ type bookChart struct {
 	TaxRates    []bookTaxRate // Xero
 	CostCenters []string      // Xero: none are read, since that needs another scope
 	Year        int64         // Fortnox: the id of the financial year of the date; 0: there is none
+	YearFrom    businessDate  // Fortnox: its first day
+	YearTo      businessDate  // Fortnox: its last day
 	Series      []string      // Fortnox: those that are there in that year and take manual entries
 }
 
@@ -224,12 +271,28 @@ type ledgerSession struct {
 	connection *bookConnection
 	access     string
 	linkID     string
+
+	// wait returns once another request may be made for the company, as pace says, or when ctx ends.
+	wait func(ctx context.Context) error // nil: nothing has to be waited for
 }
 
-// A ledgerError says why the books have not done what they were asked.
+// pause is called before each request of a session.
+func (s *ledgerSession) pause(ctx context.Context) error {
+	if s.wait == nil {
+		return nil
+	}
+	return s.wait(ctx)
+}
+
+// ledgerBusy is the reason of a ledgerError for too many requests (429). Such a request was not carried out,
+// so that it may be sent again after retryAfter, without looking for what it might have done.
+const ledgerBusy = "rate_limited"
+
+// A ledgerError says why the books have not done what they were asked. Unless it is refused, denied or
+// ledgerBusy, nobody knows whether something was written.
 type ledgerError struct {
 	status     int           // HTTP status; 0: there was no answer
-	reason     string        // one of the held reasons, or a code of the product, or outboundError.reason
+	reason     string        // one of the held reasons, ledgerBusy, a code of the product, or outboundError.reason
 	detail     string        // for people, from the product's own message; "": none
 	retryAfter time.Duration // that the product asks to wait; 0: nothing
 	denied     bool          // the access token is not taken: it is to be replaced

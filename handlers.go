@@ -139,6 +139,9 @@ type serverOptions struct {
 	noPayments       bool           // ask no payment provider
 	stripeURL        string         // base address of Stripe
 	vippsURL         string         // base address of Vipps MobilePay
+	xeroURL          string         // base address of everything of Xero; "": Xero's own
+	fortnoxURL       string         // base address of everything of Fortnox; "": Fortnox' own
+	noBooks          bool           // nothing is sent to books
 	keepEvents       span           // how long events are kept
 	keepTokens       span           // how long tokens are kept after their end
 	securityContacts []string       // URIs for security.txt; none: there is no such file
@@ -506,7 +509,7 @@ func (s *server) run(w *response, c *call) (any, error) {
 		}
 	}
 	var body *jsonValue
-	if r.Method == http.MethodPost || r.Method == http.MethodPatch {
+	if r.Method == http.MethodPost || r.Method == http.MethodPatch || r.Method == http.MethodPut {
 		var err error
 		if body, err = c.readBody(w); err != nil {
 			return nil, err

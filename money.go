@@ -110,6 +110,19 @@ func spread(amount int64, weights []int64) []int64 {
 // formatAmount returns an amount in the major unit: "12.50".
 func formatAmount(amount int64) string { return fmt.Sprintf("%d.%02d", amount/100, amount%100) }
 
+// formatSigned returns an amount in the major unit, which may be negative: "-12.50".
+func formatSigned(amount int64) string {
+	if amount < 0 {
+		return "-" + formatAmount(-amount)
+	}
+	return formatAmount(amount)
+}
+
+// formatRate returns a rate of VAT: "8.1 %".
+func formatRate(rate int64) string {
+	return strconv.FormatFloat(float64(rate)/100, 'f', -1, 64) + " %"
+}
+
 // parseAmount parses an amount in the major unit, with a point and two decimals or without decimals:
 // "12.50", "12". It reports false for anything else, and above maxAmount.
 func parseAmount(s string) (int64, bool) {

@@ -228,19 +228,6 @@ func (r *revenueReport) writeNotes(t moneyTable) {
 	}
 }
 
-// formatSigned returns an amount in the major unit, which may be negative: "-12.50".
-func formatSigned(amount int64) string {
-	if amount < 0 {
-		return "-" + formatAmount(-amount)
-	}
-	return formatAmount(amount)
-}
-
-// formatRate returns a rate of VAT: "8.1 %".
-func formatRate(rate int64) string {
-	return strconv.FormatFloat(float64(rate)/100, 'f', -1, 64) + " %"
-}
-
 // An exportedSum is a row of revenue export.
 type exportedSum struct {
 	Date     businessDate `json:"date"`

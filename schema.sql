@@ -651,7 +651,7 @@ CREATE TABLE books_exports (
   attempts      INTEGER NOT NULL DEFAULT 0,                          -- how often it was sent
   changes       INTEGER NOT NULL DEFAULT 0,                          -- grows with each change
   due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at)), -- when it is looked at next; NULL: not any more
-  held_at       TEXT CHECK (held_at IS strftime('%Y-%m-%dT%H:%M:%SZ', held_at)), -- since when it is held; NULL: it is not
+  held_at       TEXT CHECK (held_at IS strftime('%Y-%m-%dT%H:%M:%SZ', held_at)), -- since when it is held, or has failed; NULL: neither
   created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was asked for, or came to be due
   sent_at       TEXT CHECK (sent_at IS strftime('%Y-%m-%dT%H:%M:%SZ', sent_at)), -- when it was sent last
   posted_at     TEXT CHECK (posted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', posted_at)), -- when it was seen in the books

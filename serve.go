@@ -117,6 +117,8 @@ var (
 		help: "send no webhooks: for a copy of a database that another service sends them of", hasVariable: true}
 	optNoPayments = option{name: "no-payments",
 		help: "ask no payment provider: for a copy of a database that another service works on", hasVariable: true}
+	optNoBooks = option{name: "no-books",
+		help: "send nothing to books: for a copy of a database that another service works on", hasVariable: true}
 	optSecurityContact = option{name: "security-contact", value: "URI,…",
 		help: "who to tell of a vulnerability, as mailto:security@example.com, for /.well-known/security.txt; " +
 			"by default there is no such file",
@@ -141,6 +143,7 @@ func wings(s *server) []wing {
 		orderPageWing(s, engine),
 		paymentWing(s, engine),
 		revenueWing(s),
+		booksWing(s, booksOf(s)),
 		accountWing(s),
 		healthWing(s),
 		keyWing(s),
@@ -164,6 +167,7 @@ func problems() []*problemCode {
 		legacyProblems,
 		webhookProblems,
 		orderProblems,
+		booksProblems,
 	)
 }
 
@@ -181,6 +185,7 @@ func eventTypes() []eventType {
 		storeEvents,
 		webhookEvents,
 		orderEvents,
+		booksEvents,
 	)
 }
 
@@ -196,6 +201,9 @@ var serveCommands = []command{
 		optNoPayments,
 		optStripeURL,
 		optVippsURL,
+		optXeroURL,
+		optFortnoxURL,
+		optNoBooks,
 		optDebugAddr,
 		optAnonymousRate,
 		optFailedLookupRate,
@@ -282,6 +290,7 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	}
 	o.accessLog, o.noWebhooks, o.noPayments = e.on("access-log"), e.on("no-webhooks"), e.on("no-payments")
 	o.stripeURL, o.vippsURL = e.str("stripe-url"), e.str("vipps-url")
+	o.xeroURL, o.fortnoxURL, o.noBooks = e.str("xero-url"), e.str("fortnox-url"), e.on("no-books")
 	sunset := e.str("legacy-sunset")
 	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))

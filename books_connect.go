@@ -1,0 +1,538 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Connecting accounts with their books, and keeping the tokens of the connections (contract, section 12):
+// a state is used once; one process and one call replaces tokens at a time, and new ones are on disk before
+// they are used, so that a lost answer or a kill leaves tokens that the product still takes.
+
+const (
+	authorizationLife    = 10 * time.Minute
+	maxAuthorizations    = 20               // of an account that wait at once; the oldest are dropped
+	tokenMargin          = time.Minute      // an access token that ends sooner is replaced
+	tokenClaim           = 45 * time.Second // for which one call may replace tokens: longer than a request takes
+	tokenPoll            = 200 * time.Millisecond
+	disconnectLimit      = 20 * time.Second
+	maxBookOrganisations = 100 // to choose from
+	faultBooksTokens     = "tokens of books can't be replaced"
+	reasonUnsealable     = "sealed_with_another_key"
+	reasonAppNotSet      = "app_not_set"
+	reasonAppRefused     = "app_refused"
+	reasonRateLimited    = "rate_limited"
+)
+
+// books is the engine of all connections with books.
+type books struct {
+	store   *store
+	keys    func() *keyring
+	ledgers map[string]ledger // by product
+	log     *slog.Logger
+	now     func() time.Time
+	steady  func() time.Time // a clock that is never set
+	strike  func(fault string, err error, attrs ...any)
+	off     bool          // nothing is sent: another service works on this database
+	wake    chan struct{} // has the worker look for what is due
+
+	mu    sync.Mutex
+	paces map[string]*bookPace // by connection
+}
+
+// newLedgers makes the clients of all products, by name. The addresses are theirs, but in tests. now is the
+// wall clock.
+func newLedgers(out *outbound, xeroURL, fortnoxURL string, now func() time.Time) map[string]ledger {
+	return map[string]ledger{
+		productXero:    newXeroLedger(out, xeroURL, now),
+		productFortnox: newFortnoxLedger(out, fortnoxURL, now),
+	}
+}
+
+// A bookPace holds when requests to one company were made last.
+type bookPace struct {
+	sync.Mutex
+	sent []time.Time // the last ones, by the steady clock, the oldest first
+}
+
+// pace returns once another request may be made for a connection, or when ctx ends.
+func (b *books) pace(ctx context.Context, c *bookConnection) error {
+	requests, in := b.ledgers[c.Product].pace()
+	b.mu.Lock()
+	p := b.paces[c.ID]
+	if p == nil {
+		p = &bookPace{}
+		b.paces[c.ID] = p
+	}
+	b.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
+	if len(p.sent) >= requests {
+		if wait := in - b.steady().Sub(p.sent[0]); wait > 0 {
+			select {
+			case <-ctx.Done():
+				return &ledgerError{reason: outboundTimeout}
+			case <-time.After(wait):
+			}
+		}
+		p.sent = append(p.sent[:0], p.sent[1:]...)
+	}
+	p.sent = append(p.sent, b.steady())
+	return nil
+}
+
+// appSecrets returns the application of a product. Errors: a *ledgerError.
+func (b *books) appSecrets(product string) (app appSecrets, err error) {
+	row, err := b.store.booksApp(product)
+	if errors.Is(err, errNotFound) {
+		return app, &ledgerError{reason: reasonAppNotSet}
+	}
+	if err != nil {
+		return app, err
+	}
+	secret, err := b.keys().unsealFor(sealedBooksApp, product, row.Sealed)
+	if err != nil {
+		return app, &ledgerError{reason: reasonUnsealable}
+	}
+	return appSecrets{row.ClientID, string(secret)}, nil
+}
+
+// setBooksApp writes the application of a product.
+func setBooksApp(t *tx, keys *keyring, product string, app appSecrets) error {
+	return t.saveBooksApp(&booksApp{Product: product, ClientID: app.clientID,
+		Sealed: keys.sealFor(sealedBooksApp, product, []byte(app.clientSecret))})
+}
+
+// sealTokens returns what a connection keeps of its tokens.
+func sealTokens(keys *keyring, connectionID string, tokens *bookTokens) ([]byte, error) {
+	plain, err := json.Marshal(tokens)
+	return keys.sealFor(sealedBooksConnection, connectionID, plain), err
+}
+
+// openTokens returns the tokens of a connection. Errors: a *ledgerError.
+func openTokens(keys *keyring, c *bookConnection) (*bookTokens, error) {
+	if c.Sealed == nil {
+		return nil, &ledgerError{reason: heldReconnect, refused: true}
+	}
+	plain, err := keys.unsealFor(sealedBooksConnection, c.ID, c.Sealed)
+	tokens := &bookTokens{}
+	if err != nil || json.Unmarshal(plain, tokens) != nil {
+		return nil, &ledgerError{reason: reasonUnsealable}
+	}
+	return tokens, nil
+}
+
+// booksEvent returns an event about a connection.
+func booksEvent(c *bookConnection, kind eventType, actor string, data ...string) event {
+	data = append([]string{"product", c.Product, "organisation", c.Organisation}, data...)
+	return event{Type: kind, AccountID: c.AccountID, SubjectID: c.ID, Actor: actor, Data: eventData(data...)}
+}
+
+// newVerifier returns 32 random bytes in base64url: a state, or a verifier of PKCE (RFC 7636, section 4.1).
+func newVerifier() string {
+	var random [32]byte
+	rand.Read(random[:])
+	return base64.RawURLEncoding.EncodeToString(random[:])
+}
+
+// authorize returns the address to which somebody is sent who may agree that an account is connected with a
+// product, and until when it can be used, once. base is the base address of this service. Errors: errAccount,
+// books_not_available.
+func (b *books) authorize(
+	ctx context.Context, accountID, product, base, actor string,
+) (address string, until stamp, err error) {
+	app, err := b.appSecrets(product)
+	var refused *ledgerError
+	if errors.As(err, &refused) {
+		return "", until, &refusal{code: codeBooksNotSet}
+	}
+	if err != nil {
+		return "", until, err
+	}
+	state, verifier := newVerifier(), newVerifier()
+	hash := sha256.Sum256([]byte(state))
+	a := &bookAuthorization{StateHash: hash[:], AccountID: accountID, Product: product, MadeBy: actor,
+		RedirectURL: base + "/books/callback/" + product,
+		Sealed:      b.keys().sealFor(sealedBooksVerifier, hex.EncodeToString(hash[:]), []byte(verifier))}
+	err = b.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		if err := t.openAccount(accountID); err != nil {
+			return err
+		}
+		if err := t.keepBookAuthorizations(accountID, maxAuthorizations-1); err != nil {
+			return err
+		}
+		a.ExpiresAt = t.now.after(authorizationLife)
+		return t.addBookAuthorization(a)
+	})
+	challenge := sha256.Sum256([]byte(verifier))
+	return b.ledgers[product].authorizeURL(app, a.RedirectURL, state,
+		base64.RawURLEncoding.EncodeToString(challenge[:])), a.ExpiresAt, err
+}
+
+// The refusals of somebody who comes back from a product.
+var (
+	errBooksState     = errors.New("this link was used already, or it is older than ten minutes: begin again")
+	errBooksDeclined  = errors.New("access was not granted")
+	errBooksNobody    = errors.New("no company was chosen there")
+	errBooksConnected = errors.New("the account is connected with another company there: disconnect that first")
+	errBooksExchange  = errors.New("the product did not answer as expected: begin again")
+)
+
+// callback connects an account, of which somebody has come back from a product with a state, and a code or an
+// error. If several companies were agreed to, the connection waits until one is chosen (chooseOrganisation). A
+// company that is connected anew gets its former connection back. Errors: those above, errAccount.
+func (b *books) callback(
+	ctx context.Context, product, state, code, refusal string,
+) (*bookConnection, error) {
+	hash := sha256.Sum256([]byte(state))
+	var a *bookAuthorization
+	err := b.store.update(ctx, func(t *tx) (err error) {
+		t.invalidate()
+		a, err = t.takeBookAuthorization(product, hash[:])
+		return err
+	})
+	switch {
+	case errors.Is(err, errNotFound):
+		return nil, errBooksState
+	case err != nil:
+		return nil, err
+	case refusal != "" || code == "":
+		return nil, errBooksDeclined
+	}
+	tokens, companies, err := b.exchange(ctx, a, code)
+	if err != nil {
+		b.log.Warn("books can't be connected", "product", product, "error", err.Error())
+		return nil, errBooksExchange
+	}
+	if len(companies) == 0 {
+		return nil, errBooksNobody
+	}
+	var c *bookConnection
+	err = b.store.update(ctx, func(t *tx) (err error) {
+		t.invalidate()
+		c, err = connectBooks(t, b.keys(), a, tokens, companies[:min(len(companies), maxBookOrganisations)])
+		return err
+	})
+	if err == nil {
+		b.wakeUp()
+	}
+	return c, err
+}
+
+// exchange swaps a code for tokens, and returns the companies that they are good for.
+func (b *books) exchange(
+	ctx context.Context, a *bookAuthorization, code string,
+) (tokens *bookTokens, companies []bookOrganisation, err error) {
+	app, err := b.appSecrets(a.Product)
+	if err != nil {
+		return nil, nil, err
+	}
+	verifier, err := b.keys().unsealFor(sealedBooksVerifier, hex.EncodeToString(a.StateHash), a.Sealed)
+	if err != nil {
+		return nil, nil, &ledgerError{reason: reasonUnsealable}
+	}
+	l := b.ledgers[a.Product]
+	if tokens, err = l.exchange(ctx, app, a.RedirectURL, code, string(verifier)); err != nil {
+		return nil, nil, err
+	}
+	companies, err = l.organisations(ctx, tokens)
+	return tokens, companies, err
+}
+
+// connectBooks writes the connection of an account with one of the companies that were agreed to, or one that
+// waits for a choice. Errors: errAccount, errBooksConnected.
+func connectBooks(
+	t *tx, keys *keyring, a *bookAuthorization, tokens *bookTokens, companies []bookOrganisation,
+) (*bookConnection, error) {
+	if err := t.openAccount(a.AccountID); err != nil {
+		return nil, err
+	}
+	used, err := t.connectionWithBooks(a.AccountID, a.Product)
+	if err != nil {
+		return nil, err
+	}
+	if used != nil && used.OrganisationID != nil {
+		for _, company := range companies {
+			if company.ID == *used.OrganisationID {
+				return used, reconnectBooks(t, keys, used, company, tokens, eventBooksReconnected, a.MadeBy)
+			}
+		}
+		return nil, errBooksConnected
+	}
+	if used == nil {
+		used = &bookConnection{ID: t.newID("bkc"), AccountID: a.AccountID, Product: a.Product, Status: entryDraft,
+			CreatedAt: t.now}
+		if err := t.addBookConnection(used); err != nil {
+			return nil, err
+		}
+	}
+	if len(companies) == 1 {
+		return bindOrganisation(t, keys, used, companies[0], tokens, a.MadeBy)
+	}
+	sealed, err := sealTokens(keys, used.ID, tokens)
+	if err != nil {
+		return nil, err
+	}
+	used.Choices = companies
+	if err := t.saveBookConnection(used); err != nil {
+		return nil, err
+	}
+	return used, t.saveBookTokens(used, sealed)
+}
+
+// bindOrganisation gives a connection without a company the one that was chosen. If the account had a
+// connection with that before, it gets that one back.
+func bindOrganisation(
+	t *tx, keys *keyring, c *bookConnection, company bookOrganisation, tokens *bookTokens, actor string,
+) (*bookConnection, error) {
+	former, err := t.connectionWithOrganisation(c.AccountID, c.Product, company.ID)
+	if err != nil {
+		return nil, err
+	}
+	if former != nil {
+		if err := t.removeBookConnection(c.ID); err != nil {
+			return nil, err
+		}
+		former.RemovedAt, former.SendFrom = stamp{}, nil
+		c = former
+	}
+	return c, reconnectBooks(t, keys, c, company, tokens, eventBooksConnected, actor)
+}
+
+// reconnectBooks gives a connection a company and tokens, with an event, and has what waits for it looked at.
+func reconnectBooks(
+	t *tx, keys *keyring, c *bookConnection, company bookOrganisation, tokens *bookTokens,
+	kind eventType, actor string,
+) error {
+	tokens.LinkID = company.LinkID
+	sealed, err := sealTokens(keys, c.ID, tokens)
+	if err != nil {
+		return err
+	}
+	c.OrganisationID, c.Organisation, c.Choices = &company.ID, company.Name, nil
+	c.NeedsReconnectAt, c.FailingSince = stamp{}, stamp{}
+	if err := t.saveBookConnection(c); err != nil {
+		return err
+	}
+	if err := t.saveBookTokens(c, sealed); err != nil {
+		return err
+	}
+	if err := t.wakeExports(c.ID); err != nil {
+		return err
+	}
+	return t.addEvent(booksEvent(c, kind, actor))
+}
+
+// chooseOrganisation gives a connection that waits for a choice its company, and returns the connection, which
+// may be a former one of that company. Errors: errBooksConnection, books_connection_state, a refusal that
+// names the member.
+func chooseOrganisation(
+	t *tx, keys *keyring, o owner, id, organisationID, actor string,
+) (*bookConnection, error) {
+	t.invalidate()
+	c, err := t.usedBookConnection(o, id)
+	if err != nil {
+		return nil, err
+	}
+	if c.OrganisationID != nil {
+		if *c.OrganisationID == organisationID {
+			return c, nil
+		}
+		return nil, &refusal{code: codeBooksState,
+			detail: "The connection has a company: disconnect it to choose another."}
+	}
+	for _, company := range c.Choices {
+		if company.ID != organisationID {
+			continue
+		}
+		tokens, err := openTokens(keys, c)
+		if err != nil {
+			return nil, &refusal{code: codeBooksState,
+				detail: "The connection has no tokens that can be read: connect it again."}
+		}
+		return bindOrganisation(t, keys, c, company, tokens, actor)
+	}
+	return nil, errMember("organisation", "unknown_value", "This is none of the companies to choose from.")
+}
+
+// disconnect ends the use of a connection: at the product as far as it allows that, and here in any case.
+// What was exported stays known, should the company be connected again. Errors: errBooksConnection.
+func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error {
+	c, err := b.store.usedBookConnection(o, id)
+	if err != nil {
+		return err
+	}
+	if c.Sealed != nil && c.NeedsReconnectAt.IsZero() {
+		limited, cancel := context.WithTimeout(ctx, disconnectLimit)
+		defer cancel()
+		ledger := b.ledgers[c.Product]
+		err := b.ask(limited, c.ID, func(s *ledgerSession) error { return ledger.disconnect(limited, s) })
+		if err != nil {
+			b.log.Warn("a connection with books was ended here only", "connection", c.ID, "error", err.Error())
+		}
+	}
+	return b.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		c, err := t.usedBookConnection(o, id)
+		if err != nil {
+			return err
+		}
+		if err := t.saveBookTokens(c, nil); err != nil {
+			return err
+		}
+		if err := t.restExports(c.ID); err != nil {
+			return err
+		}
+		if err := t.addEvent(booksEvent(c, eventBooksDisconnected, actor)); err != nil {
+			return err
+		}
+		if c.OrganisationID == nil {
+			return t.removeBookConnection(c.ID)
+		}
+		c.RemovedAt, c.SendFrom = t.now, nil
+		return t.saveBookConnection(c)
+	})
+}
+
+// ask calls f with a session of a connection in use. If the access token is not taken, it is replaced and f is
+// called once more. Errors: those of f, a *ledgerError, errBooksConnection.
+func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error) error {
+	s, tokens, err := b.session(ctx, id, -1)
+	if err != nil {
+		return err
+	}
+	err = f(s)
+	var refused *ledgerError
+	if !errors.As(err, &refused) || !refused.denied {
+		return err
+	}
+	if s, _, err = b.session(ctx, id, tokens); err != nil {
+		return err
+	}
+	return f(s)
+}
+
+// session returns a session of a connection in use. Its tokens are replaced first if they end soon, or if they
+// were replaced as often as stale says, which is how often when they were refused; -1: they were not. It
+// returns also how often its own tokens were replaced.
+func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSession, int64, error) {
+	for {
+		c, err := b.store.usedBookConnection(anyAccount, id)
+		if err != nil {
+			return nil, 0, err
+		}
+		if !c.NeedsReconnectAt.IsZero() {
+			return nil, 0, &ledgerError{reason: heldReconnect, refused: true}
+		}
+		tokens, err := openTokens(b.keys(), c)
+		if err != nil {
+			return nil, 0, err
+		}
+		if c.Tokens != stale && tokens.ExpiresAt.Sub(b.now()) > tokenMargin {
+			wait := func(ctx context.Context) error { return b.pace(ctx, c) }
+			return &ledgerSession{c, tokens.Access, tokens.LinkID, wait}, c.Tokens, nil
+		}
+		mine, err := b.claimTokens(ctx, c)
+		if err != nil {
+			return nil, 0, err
+		}
+		if mine {
+			if err := b.renew(ctx, c, tokens); err != nil {
+				return nil, 0, err
+			}
+			continue
+		}
+		select { // somebody else replaces them
+		case <-ctx.Done():
+			return nil, 0, &ledgerError{reason: outboundTimeout}
+		case <-time.After(tokenPoll):
+		}
+	}
+}
+
+// claimTokens reports whether the caller is the one who replaces the tokens of a connection now.
+func (b *books) claimTokens(ctx context.Context, c *bookConnection) (mine bool, err error) {
+	return mine, b.store.update(ctx, func(t *tx) (err error) {
+		t.invalidate()
+		mine, err = t.claimBookTokens(c.ID, c.Tokens, t.now.after(tokenClaim))
+		return err
+	})
+}
+
+// renew replaces the tokens of a connection, which the caller has claimed. The new ones are on disk when it
+// returns. What the owner has to mend by connecting again is noted, and never tried again. The work goes on
+// when ctx ends: tokens that are replaced and not written would be lost. Errors: a *ledgerError, those of the
+// store.
+func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) error {
+	ctx = context.WithoutCancel(ctx)
+	app, err := b.appSecrets(c.Product)
+	var tokens *bookTokens
+	if err == nil {
+		tokens, err = b.ledgers[c.Product].renew(ctx, app, c, old)
+	}
+	var grant *grantError
+	switch {
+	case err == nil:
+		tokens.LinkID = old.LinkID
+		sealed, err := sealTokens(b.keys(), c.ID, tokens)
+		if err != nil {
+			return err
+		}
+		return b.store.update(ctx, func(t *tx) error {
+			t.invalidate()
+			err := t.saveBookTokens(c, sealed)
+			if errors.Is(err, errChanged) { // it was connected anew meanwhile, or disconnected
+				return nil
+			}
+			return err
+		})
+	case errors.As(err, &grant) && grant.code != "invalid_client" && grant.code != "invalid_scope":
+		return errors.Join(b.needOwner(ctx, c, grant), &ledgerError{reason: heldReconnect, refused: true})
+	case errors.As(err, &grant): // the operator's secrets are wrong: the owner can't help that
+		b.strike(faultBooksTokens, fmt.Errorf("%s: %w", c.Product, err))
+		err = &ledgerError{reason: reasonAppRefused, detail: grant.code}
+	}
+	return errors.Join(err, b.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		return t.dropTokenClaim(c.ID, c.Tokens)
+	}))
+}
+
+// needOwner notes that the owner of a connection has to connect it again, once, with an event.
+func (b *books) needOwner(ctx context.Context, c *bookConnection, why error) error {
+	b.log.Warn("a connection with books has to be connected again", "connection", c.ID, "product", c.Product,
+		"error", why.Error())
+	return b.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		now, err := t.usedBookConnection(anyAccount, c.ID)
+		if err != nil || now.Tokens != c.Tokens || !now.NeedsReconnectAt.IsZero() {
+			return err // it was connected anew meanwhile
+		}
+		now.NeedsReconnectAt = t.now
+		if err := t.saveBookConnection(now); err != nil {
+			return err
+		}
+		if err := t.dropTokenClaim(now.ID, now.Tokens); err != nil {
+			return err
+		}
+		return t.addEvent(booksEvent(now, eventBooksNeedOwner, actorProvider))
+	})
+}
+
+// wakeUp has the worker look for what is due.
+func (b *books) wakeUp() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,474 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Entries of books (contract, section 12): the sums of a business day, by the rules of a mapping, as lines
+// whose debits are equal to their credits. All of it is pure. What no rule is for is never put on another
+// account: the whole entry is held instead.
+
+const (
+	// maxEntryLines bounds an entry. Neither product states how many lines it takes: Xero bounds a request
+	// to 3.5 MB, and Fortnox' description allows 2,147,483,647 rows. People have to read an entry, too.
+	maxEntryLines  = 1000
+	maxNarration   = 200          // characters: Fortnox' Description
+	maxLineText    = 100          // characters: Fortnox' TransactionInformation
+	xeroNoTax      = "NONE"       // TaxType of lines whose rule names none
+	heldUnbalanced = "unbalanced" // a mistake of ours: nothing is sent
+)
+
+// An entryIssue says why an entry can't be sent.
+type entryIssue struct {
+	Reason string `json:"reason"` // heldUnmapped, …
+	Detail string `json:"detail"` // for people: a sentence
+}
+
+// entryIssues are the issues of one entry.
+type entryIssues []entryIssue
+
+// add notes an issue, once.
+func (all *entryIssues) add(reason, detail string) {
+	if is := (entryIssue{reason, detail}); !slices.Contains(*all, is) {
+		*all = append(*all, is)
+	}
+}
+
+// rule returns the rule of a mapping for a sum, or nil. Sales of a group have the rule that names it, else
+// that of all other groups.
+func (m *bookMapping) rule(s *revenueSum) *mappingRule {
+	kind, byRate := ruleSales, true
+	switch s.What {
+	case figureDelivery, figureRefundDelivery:
+		kind = ruleDelivery
+	case figureTip, figureRefundTip:
+		kind, byRate = ruleTip, false
+	case figureDispute:
+		kind, byRate = ruleDispute, false
+	}
+	var others *mappingRule
+	for i := range m.Lines {
+		r := &m.Lines[i]
+		switch {
+		case r.Kind != kind || byRate && (r.VATRate == nil || *r.VATRate != s.Rate):
+		case kind != ruleSales || r.Group != nil && *r.Group == s.Group:
+			return r
+		case r.Group == nil:
+			others = r
+		}
+	}
+	return others
+}
+
+// clearing returns the rule of a mapping for a way of paying, or nil.
+func (m *bookMapping) clearing(method string) *mappingRule {
+	i := slices.IndexFunc(m.Lines, func(r mappingRule) bool {
+		return r.Kind == rulePayment && r.Method != nil && *r.Method == method
+	})
+	if i < 0 {
+		return nil
+	}
+	return &m.Lines[i]
+}
+
+// wants reports whether a sum belongs into the entries of a connection. A discount never does, since prices
+// are less their discount.
+func (c *bookConnection) wants(s *revenueSum) bool {
+	switch {
+	case s.What == figureDiscount || s.Gross == 0 && s.VAT == 0:
+		return false
+	case s.Test && !c.Tests:
+		return false
+	}
+	return c.Outside || !slices.Contains(outsideMethods, s.Method)
+}
+
+// buildEntry makes the entry of a day in one currency by the connection's mapping. If something is not named
+// by the mapping, there is no entry, and the issues say what. If nothing is to be booked, there is neither.
+// The caller sets Year. Amounts are in the minor unit.
+func buildEntry(c *bookConnection, date businessDate, currency, syncKey string,
+	sums []revenueSum) (*bookEntry, []entryIssue) {
+	b := entryBuilder{product: c.Product, mapping: c.Mapping}
+	for i := range sums {
+		if s := &sums[i]; !c.wants(s) {
+			continue
+		} else if c.Mapping == nil {
+			return nil, []entryIssue{{heldUnmapped, "No mapping of accounts is confirmed."}}
+		} else {
+			b.add(s)
+		}
+	}
+	entry := &bookEntry{Date: date, Currency: currency, Lines: b.finish()}
+	entry.Narration = narration("Revenue "+date+" "+currency, syncKey)
+	switch c.Product {
+	case productXero:
+		entry.Status = c.Status
+	case productFortnox:
+		entry.Series = valueOr(c.Series, "")
+	}
+	if off := entry.imbalance(); off != 0 && len(b.issues) == 0 {
+		b.issues.add(heldUnbalanced, "This is a mistake of the service: debits and credits differ by "+
+			formatSigned(off)+".")
+	}
+	if n := len(entry.Lines); n > maxEntryLines && len(b.issues) == 0 {
+		b.issues.add(heldUnmapped, fmt.Sprintf("The entry has %d lines, of at most %d: name fewer groups.",
+			n, maxEntryLines))
+	}
+	if len(b.issues) > 0 {
+		return nil, b.issues
+	}
+	if len(entry.Lines) == 0 {
+		return nil, nil
+	}
+	return entry, nil
+}
+
+// A draftLine is a line while amounts are added to it.
+type draftLine struct {
+	order     int   // among the lines: see the constants below
+	net       int64 // credits less debits
+	entryLine       // VAT is that of net
+}
+
+// The order of the lines of an entry.
+const (
+	placeReceived = iota
+	placeSales
+	placeDelivery
+	placeVAT
+	placeTip
+	placeRefund
+	placeRefundVAT
+	placeGivenBack
+	placeDispute
+	placeDisputed
+)
+
+// A figurePlace says where the figures of one kind stand in an entry.
+type figurePlace struct {
+	sign          int64 // 1: what it is for is credited, and its clearing account debited; -1: the reverse
+	order         int   // of the line of what it is for
+	vatOrder      int
+	clearingOrder int
+	prefix        string // of the text of what it is for
+	paid          string // of the text of the clearing account
+}
+
+// figurePlaces are the places of all figures that are booked.
+var figurePlaces = map[string]figurePlace{
+	figureSale:           {1, placeSales, placeVAT, placeReceived, "", "Received by "},
+	figureDelivery:       {1, placeDelivery, placeVAT, placeReceived, "", "Received by "},
+	figureTip:            {1, placeTip, placeVAT, placeReceived, "", "Received by "},
+	figureRefund:         {-1, placeRefund, placeRefundVAT, placeGivenBack, "refunds: ", "Refunds by "},
+	figureRefundDelivery: {-1, placeRefund, placeRefundVAT, placeGivenBack, "refunds: ", "Refunds by "},
+	figureRefundTip:      {-1, placeRefund, placeRefundVAT, placeGivenBack, "refunds: ", "Refunds by "},
+	figureDispute:        {-1, placeDispute, placeRefundVAT, placeDisputed, "", "Disputed by "},
+}
+
+// An entryBuilder adds sums up to lines.
+type entryBuilder struct {
+	product string
+	mapping *bookMapping
+	lines   []*draftLine
+	issues  entryIssues
+}
+
+// add adds a sum to the lines of what it is for and of how it was paid.
+func (b *entryBuilder) add(s *revenueSum) {
+	place, known := figurePlaces[s.What]
+	rule, clearing := b.mapping.rule(s), b.mapping.clearing(s.Method)
+	if !known || rule == nil {
+		b.issues.add(heldUnmapped, "No account is named for "+s.about()+".")
+	}
+	if clearing == nil {
+		b.issues.add(heldUnknownPayment, "No clearing account is named for payments by "+s.Method+".")
+	}
+	if rule != nil && b.product == productFortnox && s.VAT != 0 && rule.Tax == nil {
+		b.issues.add(heldUnmapped, "No account is named for the VAT of "+s.about()+".")
+	}
+	if len(b.issues) > 0 {
+		return
+	}
+	b.addRevenue(s, place, rule)
+	b.line(place.clearingOrder, clearing, place.paid+s.Method, "", 0).net -= place.sign * s.Gross
+}
+
+// addRevenue adds a sum to the line of what it is for: at Xero with its VAT in it, at Fortnox without, and
+// its VAT to a line of its own.
+func (b *entryBuilder) addRevenue(s *revenueSum, place figurePlace, rule *mappingRule) {
+	l := b.line(place.order, rule, place.prefix+rule.about(), valueOr(rule.Tax, ""), s.Rate)
+	l.net += place.sign * s.Gross
+	if b.product == productXero {
+		l.VAT += place.sign * s.VAT
+		return
+	}
+	if s.VAT != 0 {
+		l.net -= place.sign * s.VAT
+		account := &mappingRule{Account: *rule.Tax}
+		text := place.prefix + "VAT " + formatRate(s.Rate)
+		b.line(place.vatOrder, account, text, "", s.Rate).net += place.sign * s.VAT
+	}
+}
+
+// about returns what a rule is for: "sales 8.1 %, food".
+func (r *mappingRule) about() string {
+	switch r.Kind {
+	case ruleDelivery:
+		return "delivery " + formatRate(*r.VATRate)
+	case ruleTip:
+		return "tips"
+	case ruleDispute:
+		return "disputes"
+	}
+	if group := valueOr(r.Group, ""); group != "" {
+		return "sales " + formatRate(*r.VATRate) + ", " + group
+	}
+	return "sales " + formatRate(*r.VATRate)
+}
+
+// line returns the line of a rule and a text, which is made if there is none. tax is a TaxType of Xero; there
+// a line without tax says so.
+func (b *entryBuilder) line(order int, rule *mappingRule, text, tax string, rate int64) *draftLine {
+	if tax = cmp.Or(tax, valueOr(rule.Tax, ""), xeroNoTax); b.product == productFortnox {
+		tax = "" // its lines name accounts only
+	}
+	text = strings.ToUpper(text[:1]) + text[1:]
+	want := entryLine{Account: rule.Account, Text: cutText(text, maxLineText), Tax: tax,
+		CostCenter: valueOr(rule.CostCenter, ""), Rate: rate}
+	for _, l := range b.lines {
+		had := l.entryLine
+		if had.VAT = 0; had == want && l.order == order {
+			return l
+		}
+	}
+	l := &draftLine{order: order, entryLine: want}
+	b.lines = append(b.lines, l)
+	return l
+}
+
+// finish returns the lines whose amount is not 0: received first, and in one order whatever the sums' is.
+func (b *entryBuilder) finish() []entryLine {
+	slices.SortFunc(b.lines, func(x, y *draftLine) int {
+		return cmp.Or(cmp.Compare(x.order, y.order), cmp.Compare(y.Rate, x.Rate),
+			cmp.Compare(x.Account, y.Account), cmp.Compare(x.Text, y.Text), cmp.Compare(x.Tax, y.Tax),
+			cmp.Compare(x.CostCenter, y.CostCenter))
+	})
+	lines := []entryLine{}
+	for _, l := range b.lines {
+		if l.net > 0 {
+			l.Credit = l.net
+		} else {
+			l.Debit, l.VAT = -l.net, -l.VAT
+		}
+		if l.net != 0 {
+			lines = append(lines, l.entryLine)
+		}
+	}
+	return lines
+}
+
+// about returns what a sum is for: "sales at 8.1 %, group food".
+func (s *revenueSum) about() string {
+	switch s.What {
+	case figureDelivery, figureRefundDelivery:
+		return "delivery at " + formatRate(s.Rate)
+	case figureTip, figureRefundTip:
+		return "tips"
+	case figureDispute:
+		return "disputes"
+	}
+	if s.Group == "" {
+		return "sales at " + formatRate(s.Rate) + " without a group"
+	}
+	return "sales at " + formatRate(s.Rate) + ", group " + s.Group
+}
+
+// imbalance returns the credits of an entry less its debits.
+func (e *bookEntry) imbalance() (off int64) {
+	for i := range e.Lines {
+		off += e.Lines[i].Credit - e.Lines[i].Debit
+	}
+	return off
+}
+
+// cutText returns at most max characters of a text.
+func cutText(s string, max int) string {
+	if runes := []rune(s); len(runes) > max {
+		return strings.TrimSpace(string(runes[:max]))
+	}
+	return s
+}
+
+// narration returns the text of an entry, with the whole sync key, by which it is found, at its end.
+func narration(text, syncKey string) string {
+	end := " (" + syncKey + ")"
+	return cutText(text, maxNarration-len([]rune(end))) + end
+}
+
+// A lineTax compares the VAT of a line by our figures with the tax that Xero will compute. Both are positive
+// for what is owed to the tax office, and negative for what is given back.
+type lineTax struct {
+	Line       int   `json:"line"` // its index in the entry
+	Ours       int64 `json:"ours"`
+	Theirs     int64 `json:"theirs"`
+	Difference int64 `json:"difference"` // Theirs less Ours
+}
+
+// taxDifference returns for each line of an entry at Xero that has tax what Xero will compute, which it does
+// by line, rounded half up, and the sum of the differences. Fortnox is told the VAT, so nothing differs
+// there. A line whose TaxType the books do not know is left out: checkEntry holds it.
+func taxDifference(entry *bookEntry, chart *bookChart) (lines []lineTax, sum int64) {
+	for i := range entry.Lines {
+		l := &entry.Lines[i]
+		rate := chart.taxRate(l.Tax)
+		if rate == nil || rate.Rate < 0 {
+			continue
+		}
+		t := lineTax{Line: i, Ours: l.VAT, Theirs: vatIn(l.Credit+l.Debit, rate.Rate)}
+		if l.Debit > 0 {
+			t.Ours, t.Theirs = -t.Ours, -t.Theirs
+		}
+		if t.Difference = t.Theirs - t.Ours; t.Ours != 0 || t.Theirs != 0 {
+			lines = append(lines, t)
+		}
+		sum += t.Difference
+	}
+	return lines, sum
+}
+
+// taxRate returns the rate of a TaxType, or nil.
+func (chart *bookChart) taxRate(code string) *bookTaxRate {
+	i := slices.IndexFunc(chart.TaxRates, func(r bookTaxRate) bool { return r.Code == code })
+	if i < 0 {
+		return nil
+	}
+	return &chart.TaxRates[i]
+}
+
+// account returns an account of the chart, or nil.
+func (chart *bookChart) account(code string) *bookAccount {
+	i := slices.IndexFunc(chart.Accounts, func(a bookAccount) bool { return a.Code == code })
+	if i < 0 {
+		return nil
+	}
+	return &chart.Accounts[i]
+}
+
+// checkEntry compares an entry with what the books say of themselves for its date, and returns why they
+// would not take it. It sets nothing.
+func checkEntry(c *bookConnection, entry *bookEntry, chart *bookChart) []entryIssue {
+	issues := entryIssues{}
+	if chart.Currency != entry.Currency {
+		issues.add(heldCurrency, "The books are kept in "+chart.Currency+", and the revenue is in "+
+			entry.Currency+". Nothing is converted.")
+	}
+	if chart.LockedUntil != "" && entry.Date <= chart.LockedUntil {
+		issues.add(heldLocked, "The books are locked to "+chart.LockedUntil+".")
+	}
+	if c.Product == productFortnox {
+		switch {
+		case chart.Year == 0: // then its series are not known either
+			issues.add(heldNoYear, "The books have no financial year for "+entry.Date+".")
+		case c.Series == nil:
+			issues.add(heldNoSeries, "No voucher series is chosen.")
+		case !slices.Contains(chart.Series, *c.Series):
+			issues.add(heldNoSeries, "The voucher series "+*c.Series+
+				" is not there in the financial year, or takes no manual entries.")
+		}
+	}
+	for i := range entry.Lines {
+		issues.addLine(c.Product, &entry.Lines[i], chart)
+	}
+	return issues
+}
+
+// addLine notes why the books would not take a line: its account, its tax or its cost centre.
+func (all *entryIssues) addLine(product string, l *entryLine, chart *bookChart) {
+	switch account := chart.account(l.Account); {
+	case account == nil:
+		all.add(heldUnusable, "The books have no account "+l.Account+".")
+	case !account.Usable:
+		all.add(heldUnusable, "The account "+l.Account+" can't be used: "+account.Why+".")
+	}
+	if product == productFortnox {
+		if l.CostCenter != "" && !slices.Contains(chart.CostCenters, l.CostCenter) {
+			all.add(heldUnusable, "The books have no cost centre "+l.CostCenter+".")
+		}
+		return
+	}
+	switch rate := chart.taxRate(l.Tax); {
+	case rate == nil:
+		all.add(heldUnusable, "The books have no tax rate "+l.Tax+".")
+	case l.Rate != rate.Rate:
+		all.add(heldUnusable, "The tax rate "+l.Tax+" is "+formatRate(rate.Rate)+
+			", not "+formatRate(l.Rate)+".")
+	case l.Tax != xeroNoTax && !rate.Usable:
+		all.add(heldUnusable, "The tax rate "+l.Tax+" can't be used for revenue.")
+	}
+}
+
+// reverseEntry returns the entry that takes another one back, on a date, under a sync key of its own.
+// reversed is what the books call the other one, such as its voucher number. The caller sets Year.
+func reverseEntry(entry *bookEntry, date businessDate, syncKey, reversed string) *bookEntry {
+	back := *entry
+	text, _, _ := strings.Cut(entry.Narration, " (") // without the sync key, which must find one entry only
+	back.Date, back.Year, back.Narration = date, 0, narration("Reversal of "+reversed+": "+text, syncKey)
+	back.Lines = slices.Clone(entry.Lines)
+	for i := range back.Lines {
+		l := &back.Lines[i]
+		l.Debit, l.Credit = l.Credit, l.Debit
+		l.Text = cutText("Reversal: "+l.Text, maxLineText)
+	}
+	return &back
+}
+
+// sameEntry reports whether two entries have the same date, and lines with the same accounts, amounts, tax
+// types and cost centres. Order, texts, and lines of 0 do not matter, since people may change those.
+func sameEntry(a, b *bookEntry) bool {
+	return a.Date == b.Date && slices.Equal(a.compared(), b.compared())
+}
+
+// compared returns the lines of an entry without what sameEntry leaves out, in a fixed order.
+func (e *bookEntry) compared() (lines []entryLine) {
+	for _, l := range e.Lines {
+		if l.Debit != 0 || l.Credit != 0 {
+			tax := l.Tax
+			if tax == xeroNoTax { // the same as none
+				tax = ""
+			}
+			lines = append(lines, entryLine{Account: l.Account, Debit: l.Debit, Credit: l.Credit, Tax: tax,
+				CostCenter: l.CostCenter})
+		}
+	}
+	slices.SortFunc(lines, func(x, y entryLine) int {
+		return cmp.Or(cmp.Compare(x.Account, y.Account), cmp.Compare(x.Debit, y.Debit),
+			cmp.Compare(x.Credit, y.Credit), cmp.Compare(x.Tax, y.Tax),
+			cmp.Compare(x.CostCenter, y.CostCenter))
+	})
+	return lines
+}
+
+// hasSyncKey reports whether a text has a sync key as a word of its own: the key of a revision is not part
+// of that of another one.
+func hasSyncKey(text, syncKey string) bool {
+	for at := 0; syncKey != ""; at++ {
+		i := strings.Index(text[at:], syncKey)
+		if i < 0 {
+			return false
+		}
+		at += i
+		last, _ := utf8.DecodeLastRuneInString(text[:at])
+		next, _ := utf8.DecodeRuneInString(text[at+len(syncKey):])
+		if !isWordLetter(last) && last != ':' && last != '-' && !isWordLetter(next) {
+			return true
+		}
+	}
+	return false
+}
+
+func isWordLetter(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }

@@ -1,0 +1,382 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestBooks_aDayArrivesOnceWhenItsGraceIsOver(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		k.sell(10810)
+		k.until("2000-01-02 03:00") // the same business day
+		k.sell(2162)
+		k.until("2000-01-02 05:58")
+		k.work(time.Minute)
+		if got := k.books(); len(got) != 0 {
+			t.Fatalf("before the grace is over: %+v", got)
+		}
+		k.until("2000-01-02 06:00")
+		k.work(2 * time.Minute)
+		key := "widgetd:" + k.account + ":2000-01-01:r1"
+		k.has(key, 1)
+		if got := k.books(); len(got) != 1 || got[0].card != 12972 {
+			t.Errorf("in the books: %+v", got)
+		}
+		x := k.exports()[0]
+		if again := k.export(bookkeeperDay); again.ID != x.ID {
+			t.Errorf("asked for again, it is another export: %+v", again)
+		}
+		k.work(10 * time.Minute)
+		k.has(key, 1)
+		if all := k.exports(); len(all) != 1 || all[0].State != exportPosted || all[0].EntryID == nil {
+			t.Errorf("exports: %+v", all)
+		}
+		if n := len(k.events("books.posted")); n != 1 {
+			t.Errorf("%d events books.posted", n)
+		}
+		k.until("2000-01-03 06:00") // nothing was sold on the second day
+		k.work(2 * time.Minute)
+		if all := k.exports(); len(all) != 1 {
+			t.Errorf("an export of an empty day: %+v", all[1])
+		}
+	})
+}
+
+func TestBooks_nothingIsSentUnaskedOrBeforeTheChosenDay(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sell(1000)
+		k.until("2000-01-02 12:00")
+		k.sell(2000)
+		k.until("2000-01-03 07:00")
+		k.work(5 * time.Minute)
+		if all := k.exports(); len(all) != 0 || len(k.books()) != 0 {
+			t.Fatalf("without being asked: %+v", all)
+		}
+		k.sendFrom("2000-01-02")
+		k.work(5 * time.Minute)
+		all := k.exports()
+		if len(all) != 1 || all[0].Date != "2000-01-02" || all[0].State != exportPosted {
+			t.Errorf("exports: %+v", all)
+		}
+	})
+}
+
+func TestBooks_aRefundOfAFrozenDayCountsOnTheOpenOne(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		id := k.sell(10000)
+		k.until("2000-01-02 07:00")
+		k.work(2 * time.Minute)
+		before := k.books()
+		k.change(func(t *tx) error {
+			_, _, err := refundOrder(t, owner{account: k.account}, id, refundWish{amount: new(int64(2500))}, anActor)
+			return err
+		})
+		k.change(func(t *tx) error { // as the provider says
+			o, err := t.order(anyAccount, id)
+			if err != nil {
+				return err
+			}
+			refunds, err := t.refundsOf(id)
+			if err != nil {
+				return err
+			}
+			return refundDone(t, o, &refunds[0], actorProvider)
+		})
+		k.book()
+		k.work(2 * time.Minute)
+		if got := k.books(); !slices.Equal(got, before) {
+			t.Errorf("the posted day has changed: %+v, was %+v", got, before)
+		}
+		k.until("2000-01-03 07:00")
+		k.work(2 * time.Minute)
+		got := k.books()
+		if len(got) != 2 || got[0].card != 10000 || got[1].card != -2500 {
+			t.Errorf("in the books: %+v", got)
+		}
+	})
+}
+
+func TestBooks_aDayIsHeldUntilItsCauseIsGone(t *testing.T) {
+	t.Parallel()
+	for reason, story := range map[string]struct {
+		product     string // "": each
+		cause, mend func(k *bookkeeper)
+	}{
+		heldUnmapped: {
+			cause: func(k *bookkeeper) { k.remap(func(m *bookMapping) { m.Lines = m.Lines[1:] }) },
+			mend:  func(k *bookkeeper) { k.remap(func(*bookMapping) {}) },
+		},
+		heldUnknownPayment: {
+			cause: func(k *bookkeeper) { k.remap(func(m *bookMapping) { m.Lines = m.Lines[:4] }) },
+			mend:  func(k *bookkeeper) { k.remap(func(*bookMapping) {}) },
+		},
+		heldLocked: {
+			cause: func(k *bookkeeper) { k.xero.lock("2000-01-31"); k.fortnox.lock("2000-01-31") },
+			mend:  func(k *bookkeeper) { k.xero.lock("1999-12-31"); k.fortnox.lock("1999-12-31") },
+		},
+		heldUnusable: {
+			cause: func(k *bookkeeper) { k.xero.archive("200"); k.fortnox.deactivate(3002) },
+			mend: func(k *bookkeeper) {
+				k.fortnox.setActive(3002, true)
+				k.xero.change(0, func(c *xeroFakeCompany) { c.accounts[0].status = "ACTIVE" })
+			},
+		},
+		heldNoYear: {productFortnox,
+			func(k *bookkeeper) { k.fortnox.removeYear(bookkeeperDay) },
+			func(k *bookkeeper) {
+				k.fortnox.change(func(c *fortnoxFakeCompany) {
+					c.years = append(c.years, fortnoxFakeYear{2, "2000-01-01", "2000-12-31"})
+				})
+			},
+		},
+		heldNoSeries: {productFortnox,
+			func(k *bookkeeper) { k.fortnox.setManual("W", false) },
+			func(k *bookkeeper) { k.fortnox.setManual("W", true) },
+		},
+		heldCurrency: {productXero,
+			func(k *bookkeeper) { k.xero.change(0, func(c *xeroFakeCompany) { c.currency = "EUR" }) },
+			func(k *bookkeeper) { k.xero.change(0, func(c *xeroFakeCompany) { c.currency = "CHF" }) },
+		},
+		heldReconnect: {
+			cause: func(k *bookkeeper) {
+				k.xero.revoke()
+				k.fortnox.withdrawConsent()
+				k.fortnox.forgetTokens()
+				k.time(time.Hour) // so that tokens have to be replaced
+			},
+			mend: func(k *bookkeeper) { k.connect() },
+		},
+	} {
+		for _, product := range bookProducts {
+			if story.product != "" && story.product != product {
+				continue
+			}
+			t.Run(reason+" at "+product, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					k := newBookkeeper(t, product)
+					k.sendFrom(bookkeeperDay)
+					k.sell(4200)
+					k.until("2000-01-02 07:00")
+					story.cause(k)
+					k.work(2 * time.Minute)
+					x := k.exports()[0]
+					k.is(x.ID, exportHeld, reason)
+					k.work(3 * time.Hour)
+					held := k.is(x.ID, exportHeld, reason)
+					if len(k.books()) != 0 || held.Detail == nil || len(k.events("books.held")) != 1 {
+						t.Errorf("while held: %v %v, %d events", k.books(), held.Detail, len(k.events("books.held")))
+					}
+					story.mend(k)
+					k.work(time.Hour)
+					k.is(x.ID, exportPosted, "")
+					k.has(x.SyncKey, 1)
+				})
+			})
+		}
+	}
+}
+
+func TestBooks_whatWasWrittenThoughItsAnswerWasLostIsFoundAndNotSentAgain(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []providerFault{faultResetAfter, fault500After, faultTimeout, faultNonsense, faultHuge} {
+		t.Run(string(fault), func(t *testing.T) {
+			eachProduct(t, func(t *testing.T, k *bookkeeper) {
+				k.sell(4200)
+				k.until("2000-01-02 07:00")
+				x := k.export(bookkeeperDay)
+				k.fail("post", fault)
+				k.work(5 * time.Second)
+				resent := fault == faultResetAfter && k.product == productXero // by net/http, since it has a key
+				if state := k.exported(x.ID).State; state != exportUnknown && fault != faultTimeout && !resent {
+					t.Errorf("after the answer was lost it is %s", state)
+				}
+				k.work(5 * time.Minute)
+				k.is(x.ID, exportPosted, "")
+				k.work(time.Hour)
+				k.has(x.SyncKey, 1)
+			})
+		})
+	}
+}
+
+func TestBooks_whatWasNotWrittenIsSentAgainOnlyAfterTenMinutes(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []providerFault{faultResetBefore, fault500} {
+		t.Run(string(fault), func(t *testing.T) {
+			eachProduct(t, func(t *testing.T, k *bookkeeper) {
+				k.sell(4200)
+				k.until("2000-01-02 07:00")
+				x := k.export(bookkeeperDay)
+				k.fail("post", fault, fault)
+				k.work(9 * time.Minute)
+				k.is(x.ID, exportUnknown, "")
+				k.has(x.SyncKey, 0)
+				if got := k.exported(x.ID); got.Attempts != 1 {
+					t.Errorf("in nine minutes it was sent %d times", got.Attempts)
+				}
+				k.work(30 * time.Minute)
+				k.is(x.ID, exportPosted, "")
+				k.has(x.SyncKey, 1)
+			})
+		})
+	}
+}
+
+func TestBooks_tooManyRequestsAreWaitedForAndNothingIsLookedUp(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		x := k.export(bookkeeperDay)
+		k.fail("post", fault429)
+		k.work(2 * time.Second)
+		k.is(x.ID, exportReady, "")
+		k.work(10 * time.Second)
+		k.is(x.ID, exportPosted, "")
+		k.has(x.SyncKey, 1)
+	})
+}
+
+func TestBooks_aKillWhileSendingIsLookedUpAtTheNextStart(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		x := k.export(bookkeeperDay)
+		k.fail("post", faultTimeout) // the books have it; the process ends meanwhile
+		k.work(time.Second)
+		if state := k.exported(x.ID).State; state != exportSending && state != exportUnknown {
+			t.Fatalf("it is %s", state)
+		}
+		k.work(10 * time.Minute)
+		k.is(x.ID, exportPosted, "")
+		k.has(x.SyncKey, 1)
+	})
+}
+
+func TestBooks_reversalAndANewMappingMakeFurtherRevisions(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.set(func(c *bookConnection) { c.Status = entryPosted })
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		first := k.export(bookkeeperDay)
+		k.work(time.Minute)
+		k.is(first.ID, exportPosted, "")
+		second := k.reverse(first.ID, "")
+		if again := k.reverse(first.ID, ""); again.ID != second.ID {
+			t.Errorf("reversed twice: %+v", again)
+		}
+		k.work(time.Minute)
+		k.is(first.ID, exportReversed, "")
+		k.is(second.ID, exportPosted, "")
+		third := k.export(bookkeeperDay)
+		k.work(time.Minute)
+		k.is(third.ID, exportPosted, "")
+		if third.Revision != 3 || !strings.HasSuffix(third.SyncKey, ":r3") {
+			t.Errorf("the third: %+v", third)
+		}
+		sum := int64(0)
+		for _, b := range k.books() {
+			sum += b.card
+		}
+		if n := len(k.books()); n != 3 || sum != 4200 {
+			t.Errorf("%d entries, which add up to %d", n, sum)
+		}
+	})
+}
+
+func TestBooks_aVoidedEntryIsReversedAndAChangedOneIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productXero)
+		k.set(func(c *bookConnection) { c.Status = entryPosted })
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		first := k.export(bookkeeperDay)
+		k.work(time.Minute)
+		posted := k.is(first.ID, exportPosted, "")
+		k.xero.edit(*posted.EntryID)
+		second := k.reverse(first.ID, "")
+		k.work(time.Minute)
+		k.is(second.ID, exportHeld, heldEdited)
+		k.xero.void(*posted.EntryID) // the accountant takes it back
+		k.work(time.Hour)
+		k.is(first.ID, exportReversed, "")
+		k.is(second.ID, exportReversed, "")
+		third := k.export(bookkeeperDay)
+		k.work(time.Minute)
+		k.is(third.ID, exportPosted, "")
+		k.has(third.SyncKey, 1)
+		k.has(second.SyncKey, 0)
+	})
+}
+
+func TestBooks_aDraftIsDeletedInsteadOfReversed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productXero)
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		first := k.export(bookkeeperDay)
+		k.work(time.Minute)
+		second := k.reverse(first.ID, "")
+		k.work(time.Minute)
+		k.is(first.ID, exportReversed, "")
+		k.is(second.ID, exportPosted, "")
+		if all := k.books(); len(all) != 1 || all[0].counts {
+			t.Errorf("in the books: %+v", all)
+		}
+	})
+}
+
+func TestBooks_aReversalIntoALockedPeriodIsDatedIntoTheOpenOneWhenAskedTo(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.set(func(c *bookConnection) { c.Status = entryPosted })
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		first := k.export(bookkeeperDay)
+		k.work(time.Minute)
+		k.is(first.ID, exportPosted, "")
+		k.xero.lock("2000-01-31")
+		k.fortnox.lock("2000-01-31")
+		second := k.reverse(first.ID, "")
+		k.work(time.Minute)
+		k.is(second.ID, exportHeld, heldLocked)
+		if moved := k.reverse(first.ID, "2000-02-01"); moved.ID != second.ID {
+			t.Errorf("another reversal: %+v", moved)
+		}
+		k.work(time.Minute)
+		k.is(second.ID, exportPosted, "")
+		k.is(first.ID, exportReversed, "")
+	})
+}
+
+// reverse has the entry of an export reversed.
+func (k *bookkeeper) reverse(id string, date businessDate) (x *bookExport) {
+	k.t.Helper()
+	k.change(func(t *tx) (err error) {
+		x, err = reverseExport(t, owner{account: k.account}, k.connection, id, date)
+		return err
+	})
+	return x
+}
+
+// events returns the events of a type.
+func (k *bookkeeper) events(kind string) (subjects []string) {
+	k.t.Helper()
+	rows, err := collect(k.store.queries, `SELECT subject_id FROM events WHERE type = ? ORDER BY seq`, []any{kind},
+		func(s *string) []any { return []any{s} })
+	k.check(err)
+	return append(subjects, rows...)
+}

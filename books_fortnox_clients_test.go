@@ -1,0 +1,129 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fortnoxOwnDescription is Fortnox' own description of its API, of what we use.
+const fortnoxOwnDescription = "../shared/vendor/fortnox-vouchers.json"
+
+// TestClients_fortnoxDescriptionAllowsWhatWeSendAndTheFakeAnswers has Prism judge each request of our client
+// and each answer of the fake. Not judged are: tokens and authentication, which the description lacks; what
+// the parameters limit, page, date, fromdate and todate mean, and MetaInformation, which Fortnox' guides
+// have and the description lacks; and whether a voucher balances.
+func TestClients_fortnoxDescriptionAllowsWhatWeSendAndTheFakeAnswers(t *testing.T) {
+	t.Parallel()
+	dir := clientsDirectory(t)
+	description, err := filepath.Abs(fortnoxOwnDescription)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(description); err != nil {
+		t.Skipf("Fortnox' description is not there: %v", err)
+	}
+	s := newFortnoxSide(t)
+	prism := httputil.NewSingleHostReverseProxy(prismTo(t, dir, description, s.fake.server.URL))
+	judged, violations := 0, []string{}
+	prism.ModifyResponse = func(r *http.Response) error {
+		judged++
+		if found := r.Header.Get("Sl-Violations"); found != "" {
+			violations = append(violations, r.Request.Method+" "+r.Request.URL.Path+": "+found)
+		}
+		return nil
+	}
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/3/") {
+			prism.ServeHTTP(w, r)
+		} else {
+			s.fake.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(front.Close)
+	s.fortnoxLedger = newFortnoxLedger(s.out, front.URL, s.fake.now)
+	s.wholeLife()
+	if judged != 18 || len(violations) > 0 {
+		t.Errorf("%d requests were judged: %s", judged, strings.Join(violations, "\n"))
+	}
+	s.isJudged(&violations)
+}
+
+// wholeLife connects with a company and posts, finds, reads, and is refused.
+func (s *fortnoxSide) wholeLife() {
+	s.t.Helper()
+	tokens, companies := s.agree()
+	s.s = &ledgerSession{connection: s.c, access: tokens.Access}
+	if len(companies) != 1 || companies[0].ID != "1234567" {
+		s.t.Errorf("%+v", companies)
+	}
+	for _, until := range []businessDate{"", "2026-10-31"} {
+		s.fake.lock(until)
+		chart, err := s.chart(s.t.Context(), s.s, "2026-11-21")
+		if err != nil || chart.Year != 2 || chart.LockedUntil != until || len(chart.Series) != 3 {
+			s.t.Errorf("%+v, %v", chart, err)
+		}
+	}
+	entry := fortnoxEntry()
+	if booked, err := s.find(s.t.Context(), s.s, entry, fortnoxKey); booked != nil || err != nil {
+		s.t.Errorf("%+v, %v", booked, err)
+	}
+	id := s.posted(entry)
+	if booked, err := s.find(s.t.Context(), s.s, entry, fortnoxKey); err != nil || booked == nil || booked.ID != id {
+		s.t.Errorf("%+v, %v", booked, err)
+	}
+	s.fake.strikeRow(0, 3002, 3003)
+	if booked, err := s.read(s.t.Context(), s.s, id); err != nil || len(booked.Entry.Lines) != 5 {
+		s.t.Errorf("%+v, %v", booked, err)
+	}
+	if booked, err := s.read(s.t.Context(), s.s, "W-9-2"); booked != nil || err != nil {
+		s.t.Errorf("%+v, %v", booked, err)
+	}
+	s.at = s.at.Add(5 * time.Second)
+	s.fake.lock("2026-11-30")
+	_, err := s.post(s.t.Context(), s.s, entry, s.encode(entry), "")
+	isFortnoxError(s.t, err, ledgerError{status: 400, reason: heldLocked, refused: true})
+	s.fake.lock("")
+	s.fake.deactivate(3001)
+	_, err = s.post(s.t.Context(), s.s, entry, s.encode(entry), "")
+	isFortnoxError(s.t, err, ledgerError{status: 400, reason: heldUnusable, refused: true})
+	s.fake.forgetTokens()
+	_, err = s.read(s.t.Context(), s.s, id)
+	isFortnoxError(s.t, err, ledgerError{status: 401, reason: "http_401", denied: true})
+}
+
+// isJudged reports an error unless a request and an answer that break the description are found.
+func (s *fortnoxSide) isJudged(violations *[]string) {
+	s.t.Helper()
+	tokens, err := s.renew(s.t.Context(), s.fake.app, s.c, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.s.access = tokens.Access
+	entry, sent := fortnoxEntry(), s.fake.came("POST", "/3/vouchers")
+	body := strings.Replace(s.encode(entry), "1580", "158", 1) // no account has a number below 1000
+	if _, err := s.post(s.t.Context(), s.s, entry, body, ""); err == nil ||
+		s.fake.came("POST", "/3/vouchers") != sent {
+		s.t.Errorf("a request that breaks the description: %v", err)
+	}
+	for path, body := range map[string]string{
+		"/3/vouchers/W/1": `{"Voucher":{"Description":"x"}}`,
+		"/3/accounts":     `{"Accounts":[{"Number":"3001"}]}`,
+	} {
+		*violations = nil
+		s.fake.strikesOnce("GET", path, true, &vippsTrouble{status: 200, body: body,
+			header: http.Header{"Content-Type": {"application/json"}}})
+		_, err := s.read(s.t.Context(), s.s, "W-1-2")
+		if err == nil {
+			_, err = s.chart(s.t.Context(), s.s, "2026-11-21")
+		}
+		if err == nil || len(*violations) == 0 {
+			s.t.Errorf("%s, an answer that breaks the description: %v", path, err)
+		}
+	}
+}

@@ -1,0 +1,354 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A bookkeeper is a service with an account that is connected with books, in a bubble: Xero or Fortnox are
+// fakes whose connections are in memory. The bubble's clock begins at 2000-01-01T00:00:00Z.
+type bookkeeper struct {
+	*service
+	product    string
+	xero       *xeroFake
+	fortnox    *fortnoxFake
+	engine     *books
+	connection string
+	currency   string // of sales
+	rate       int64  // of VAT
+}
+
+const (
+	bookkeeperXeroURL    = "http://127.0.0.1:12"
+	bookkeeperFortnoxURL = "http://127.0.0.1:13"
+	bookkeeperDay        = businessDate("2000-01-01") // the first business day, which ends at 04:00 UTC of the next
+)
+
+// newBookkeeper makes a bookkeeper whose account is connected with a product, and whose mapping names
+// everything. It must be made in a bubble.
+func newBookkeeper(t testing.TB, product string) *bookkeeper {
+	t.Helper()
+	k := &bookkeeper{product: product, currency: "CHF", rate: 810}
+	k.service = newService(t, withoutAddressLimits, func(_ *storeOptions, o *serverOptions) {
+		o.outboundAllow, o.xeroURL, o.fortnoxURL = demoOutbound, bookkeeperXeroURL, bookkeeperFortnoxURL
+	})
+	k.xero = makeXeroFake(t, time.Now, bookkeeperXeroURL)
+	k.fortnox = makeFortnoxFake(t, time.Now, bookkeeperFortnoxURL)
+	k.engine = booksOf(k.server)
+	k.server.outbound.plain.DialContext = dialTo(map[string]pipes{
+		bookkeeperXeroURL: serveInMemory(t, k.xero), bookkeeperFortnoxURL: serveInMemory(t, k.fortnox)})
+	t.Cleanup(k.server.outbound.close)
+	for product, app := range map[string]appSecrets{productXero: k.xero.app, productFortnox: k.fortnox.app} {
+		k.told.hear(app.clientSecret)
+		k.change(func(t *tx) error { return setBooksApp(t, k.keys, product, app) })
+	}
+	if product == productFortnox {
+		k.currency, k.rate = "SEK", 1200
+	}
+	k.time(12 * time.Hour)
+	k.connect()
+	k.change(func(t *tx) error {
+		_, err := saveMapping(t, owner{account: k.account}, k.connection, k.mapping(), anActor)
+		return err
+	})
+	if product == productFortnox {
+		k.set(func(c *bookConnection) { series := "W"; c.Series = &series })
+	}
+	return k
+}
+
+// time lets time pass.
+func (k *bookkeeper) time(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// until lets time pass until a moment in UTC: "2000-01-02 06:00".
+func (k *bookkeeper) until(moment string) {
+	k.t.Helper()
+	at, err := time.Parse("2006-01-02 15:04", moment)
+	k.check(err)
+	k.time(time.Until(at))
+}
+
+// connect connects the account with the product, as its owner does.
+func (k *bookkeeper) connect() {
+	k.t.Helper()
+	c, err := k.comeBack(k.approve())
+	k.check(err)
+	k.connection = c.ID
+}
+
+// approve begins to connect the account, and returns the address to which its owner comes back.
+func (k *bookkeeper) approve() string {
+	k.t.Helper()
+	address, _, err := k.engine.authorize(k.t.Context(), k.account, k.product, "https://api.example.com/v1", anActor)
+	k.check(err)
+	if k.product == productXero {
+		return k.xero.approve(address)
+	}
+	return k.fortnox.approve(address)
+}
+
+// comeBack is the owner who comes back.
+func (k *bookkeeper) comeBack(address string) (*bookConnection, error) {
+	k.t.Helper()
+	u, err := url.Parse(address)
+	k.check(err)
+	query := u.Query()
+	return k.engine.callback(k.t.Context(), k.product, query.Get("state"), query.Get("code"), query.Get("error"))
+}
+
+// mapping names an account for all that a bookkeeper sells.
+func (k *bookkeeper) mapping() *bookMapping {
+	tax, sales, tip, clearing, cash, dispute := "OUTPUT2", "200", "220", "600", "602", "480"
+	if k.product == productFortnox {
+		tax, sales, tip, clearing, cash, dispute = "2621", "3002", "2890", "1580", "1910", "6352"
+	}
+	rule := func(kind, account string, f func(*mappingRule)) mappingRule {
+		r := mappingRule{Kind: kind, Account: account}
+		if f != nil {
+			f(&r)
+		}
+		return r
+	}
+	method := func(name string) func(*mappingRule) { return func(r *mappingRule) { r.Method = &name } }
+	taxed := func(r *mappingRule) { r.VATRate, r.Tax = &k.rate, &tax }
+	return &bookMapping{Lines: []mappingRule{
+		rule(ruleSales, sales, taxed),
+		rule(ruleDelivery, sales, taxed),
+		rule(ruleTip, tip, nil),
+		rule(ruleDispute, dispute, nil),
+		rule(rulePayment, clearing, method(methodCard)),
+		rule(rulePayment, cash, method(methodCash)),
+	}}
+}
+
+// remap changes the mapping.
+func (k *bookkeeper) remap(f func(m *bookMapping)) {
+	k.t.Helper()
+	m := k.mapping()
+	f(m)
+	k.change(func(t *tx) error {
+		_, err := saveMapping(t, owner{account: k.account}, k.connection, m, anActor)
+		return err
+	})
+}
+
+// set changes what the owner decides.
+func (k *bookkeeper) set(f func(c *bookConnection)) {
+	k.t.Helper()
+	k.change(func(t *tx) error {
+		_, err := changeConnection(t, owner{account: k.account}, k.connection, bookChange{f}, anActor)
+		return err
+	})
+}
+
+// sendFrom has days sent on their own.
+func (k *bookkeeper) sendFrom(date businessDate) {
+	k.t.Helper()
+	k.set(func(c *bookConnection) { c.SendFrom = &date })
+}
+
+// sell sells something for an amount, paid by card, and returns the order's id.
+func (k *bookkeeper) sell(amount int64, change ...func(*order)) string {
+	k.t.Helper()
+	return k.sellBy(methodCard, amount, change...)
+}
+
+func (k *bookkeeper) sellBy(method string, amount int64, change ...func(*order)) string {
+	k.t.Helper()
+	o := &order{AccountID: k.account, Currency: k.currency, ReturnURL: siteOrigin + "/thanks",
+		Lines: []orderLine{{Name: "Menu", Quantity: 1, UnitAmount: amount, VATRate: k.rate, Group: "food"}}}
+	for _, f := range change {
+		f(o)
+	}
+	k.change(func(t *tx) error {
+		if _, err := createOrder(t, o, guest{}, minOrderLife, actorCommand); err != nil {
+			return err
+		}
+		return markPaid(t, o, method, t.now, actorCommand)
+	})
+	k.book()
+	return o.ID
+}
+
+// book records what orders have brought.
+func (k *bookkeeper) book() {
+	k.t.Helper()
+	k.change(func(t *tx) error {
+		_, err := bookBacklog(t, 100)
+		return err
+	})
+}
+
+// work runs the worker for a time.
+func (k *bookkeeper) work(d time.Duration) {
+	k.t.Helper()
+	ctx, stop := context.WithCancel(k.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		newBooksWorker(k.engine).run(ctx)
+	}()
+	k.time(d)
+	stop()
+	<-done
+}
+
+// export asks for the export of a day, and returns the first.
+func (k *bookkeeper) export(date businessDate) (x bookExport) {
+	k.t.Helper()
+	k.change(func(t *tx) error {
+		all, err := requestExport(t, owner{account: k.account}, k.connection, date)
+		if err == nil {
+			x = all[0]
+		}
+		return err
+	})
+	return x
+}
+
+// exported returns an export as it is now.
+func (k *bookkeeper) exported(id string) *bookExport {
+	k.t.Helper()
+	x, err := k.store.bookExport(anyAccount, id)
+	k.check(err)
+	return x
+}
+
+// exports returns all exports, oldest first.
+func (k *bookkeeper) exports() []bookExport {
+	k.t.Helper()
+	page, err := k.store.bookExports(exportFilter{owner: anyAccount}, "", 1000)
+	k.check(err)
+	all := page.rows
+	for i, j := 0, len(all)-1; i < j; i, j = i+1, j-1 {
+		all[i], all[j] = all[j], all[i]
+	}
+	return all
+}
+
+// is requires an export to be in a state, for a reason or "".
+func (k *bookkeeper) is(id, state, reason string) *bookExport {
+	k.t.Helper()
+	x := k.exported(id)
+	if x.State != state || valueOr(x.Reason, "") != reason {
+		k.t.Fatalf("the export of %s is %s %q (%s), want %s %q", x.Date, x.State, valueOr(x.Reason, ""),
+			valueOr(x.Detail, ""), state, reason)
+	}
+	return x
+}
+
+// A bookedText is an entry in the books: its narration, whether it counts there, and what was debited to the
+// clearing account of cards.
+type bookedText struct {
+	narration string
+	counts    bool
+	card      int64
+}
+
+// books returns what is in the books, in the order in which it came.
+func (k *bookkeeper) books() (all []bookedText) {
+	if k.product == productFortnox {
+		for _, v := range k.fortnox.vouchers() {
+			b := bookedText{narration: v.description, counts: true}
+			for _, row := range v.rows {
+				if row.account == 1580 && !row.removed {
+					b.card += row.debit - row.credit
+				}
+			}
+			all = append(all, b)
+		}
+		return all
+	}
+	for _, j := range k.xero.journals() {
+		b := bookedText{narration: j.narration, counts: j.status == "POSTED" || j.status == "DRAFT"}
+		for _, l := range j.lines {
+			if l.account == "600" {
+				b.card += l.amount
+			}
+		}
+		all = append(all, b)
+	}
+	return all
+}
+
+// has requires as many entries with a sync key to count in the books.
+func (k *bookkeeper) has(key string, want int) {
+	k.t.Helper()
+	n := 0
+	for _, b := range k.books() {
+		if b.counts && strings.Contains(b.narration, key+")") {
+			n++
+		}
+	}
+	if n != want {
+		k.t.Fatalf("%d entries in the books have the key %s, want %d", n, key, want)
+	}
+}
+
+// fail has the next requests of a kind fail: token, chart, post, find or read.
+func (k *bookkeeper) fail(kind string, faults ...providerFault) {
+	if k.product == productXero {
+		if kind == "find" {
+			kind = "list"
+		}
+		k.xero.fail(kind, faults...)
+		return
+	}
+	k.fortnox.strikes(func(r fortnoxFakeRequest, acted bool) *vippsTrouble {
+		if len(faults) == 0 || fortnoxKind(r) != kind || acted != slices.Contains([]providerFault{faultResetAfter,
+			fault500After, faultTimeout, faultNonsense, faultHuge}, faults[0]) {
+			return nil
+		}
+		fault := faults[0]
+		faults = faults[1:]
+		switch fault {
+		case fault401:
+			return &vippsTrouble{status: 401, body: `{"message":"unauthorized"}`}
+		case fault429:
+			return &vippsTrouble{status: 429, header: http.Header{"Retry-After": {"3"}}}
+		case fault500, fault500After:
+			return &vippsTrouble{status: 500}
+		case faultTimeout:
+			time.Sleep(time.Minute)
+		case faultNonsense:
+			return &vippsTrouble{status: 201, body: `{"Voucher":`}
+		case faultHuge:
+			return &vippsTrouble{status: 201, body: strings.Repeat(" ", 8<<20)}
+		}
+		panic(http.ErrAbortHandler)
+	})
+}
+
+// fortnoxKind names what a request asks for.
+func fortnoxKind(r fortnoxFakeRequest) string {
+	switch {
+	case strings.HasPrefix(r.path, "/oauth-v1/token"):
+		return "token"
+	case r.method == "POST" && r.path == "/3/vouchers":
+		return "post"
+	case strings.HasPrefix(r.path, "/3/vouchers/sublist"):
+		return "find"
+	case strings.HasPrefix(r.path, "/3/vouchers/"):
+		return "read"
+	}
+	return "chart"
+}
+
+// eachProduct runs a test in a bubble with each product.
+func eachProduct(t *testing.T, f func(t *testing.T, k *bookkeeper)) {
+	for _, product := range bookProducts {
+		t.Run(product, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { f(t, newBookkeeper(t, product)) })
+		})
+	}
+}

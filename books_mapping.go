@@ -1,0 +1,339 @@
+package main
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Mappings (contract, section 12): which account of the books gets what. One is used only as its owner has
+// confirmed it; what is suggested here is for reading, and what is not clear is left to him.
+
+const (
+	maxMappingRules = 500
+	maxCostCenter   = 100 // characters
+	maxTaxType      = 50  // characters
+)
+
+// ruleKinds are what the rules of a mapping are for.
+var ruleKinds = []string{ruleSales, ruleDelivery, ruleTip, ruleDispute, rulePayment}
+
+// payingMethods are the ways of paying that a mapping can name a clearing account for.
+var payingMethods = append([]string{methodCard, methodMobile}, outsideMethods...)
+
+// visible reports whether a text has at least one character and only visible ones.
+func visible(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) })
+}
+
+// accountCheck returns a check for the code of an account at a product: Xero's have 1 to 10 visible
+// characters, Fortnox' are 1000 to 9999.
+func accountCheck(product string) textCheck {
+	return func(s string) (code, detail string) {
+		four := len(s) == 4 && s[0] != '0' && strings.Trim(s, "0123456789") == ""
+		switch {
+		case product == productFortnox && !four:
+			return "invalid_account", "This must be an account from 1000 to 9999."
+		case product == productXero && (!visible(s) || len([]rune(s)) > 10):
+			return "invalid_account", "This must be an account's code, of 1 to 10 visible characters."
+		}
+		return "", ""
+	}
+}
+
+// taxCheck returns a check for the tax of a rule: a TaxType of Xero, or an account of Fortnox.
+func taxCheck(product string) textCheck {
+	if product == productFortnox {
+		return accountCheck(product)
+	}
+	return func(s string) (code, detail string) {
+		if !visible(s) {
+			return "invalid_tax", "This must be a TaxType of the books, such as OUTPUT2."
+		}
+		return "", ""
+	}
+}
+
+// costCenterCheck returns a check for a cost centre; Xero's are an option of a tracking category.
+func costCenterCheck(product string) textCheck {
+	return func(s string) (code, detail string) {
+		category, option, _ := strings.Cut(s, ":")
+		if product == productXero && (category == "" || option == "") {
+			return "invalid_cost_center", "This must be a tracking category and its option: Region:North."
+		}
+		return "", ""
+	}
+}
+
+// basRates are the accounts of sales and of VAT in the chart of accounts of Sweden, BAS, by rate.
+var basRates = map[int64]struct{ sales, vat string }{
+	2500: {"3001", "2611"}, 1200: {"3002", "2621"}, 600: {"3003", "2631"}, 0: {"3004", ""},
+}
+
+// A suggestion makes a mapping from a chart of accounts.
+type suggestion struct {
+	product string
+	chart   *bookChart
+	lines   []mappingRule
+}
+
+// suggestMapping suggests a mapping from the books' own chart, for the rates, groups and ways of paying of
+// sums that were seen; without any, for all rates that the chart has, and for payments by card and mobile
+// phone. What has no account that is clear is left out. No account is named that entries can't use.
+func suggestMapping(product string, chart *bookChart, seen []revenueSum) bookMapping {
+	g := suggestion{product: product, chart: chart, lines: []mappingRule{}}
+	sales, deliveries := map[int64][]string{}, map[int64]bool{} // groups by rate
+	methods := []string{methodCard, methodMobile}
+	for i := range seen {
+		s := &seen[i]
+		switch s.What {
+		case figureSale, figureRefund:
+			if !slices.Contains(sales[s.Rate], s.Group) {
+				sales[s.Rate] = append(sales[s.Rate], s.Group)
+			}
+		case figureDelivery, figureRefundDelivery:
+			deliveries[s.Rate] = true
+		}
+		if !slices.Contains(methods, s.Method) {
+			methods = append(methods, s.Method)
+		}
+	}
+	if len(sales) == 0 {
+		for _, rate := range g.rates() {
+			sales[rate] = nil
+			deliveries[rate] = true
+		}
+	}
+	for _, rate := range slices.Backward(slices.Sorted(maps.Keys(sales))) {
+		g.sales(rate, sales[rate])
+	}
+	for _, rate := range slices.Backward(slices.Sorted(maps.Keys(deliveries))) {
+		g.add(ruleDelivery, cmp.Or(g.named(deliveryWords, isRevenue), g.salesAccount(rate)), rate)
+	}
+	g.add(ruleTip, cmp.Or(g.named(tipWords, isForTips), g.bas("2890")), 0)
+	g.add(ruleDispute, g.named(disputeWords, isDisputed), 0)
+	for _, method := range methods {
+		g.payment(method)
+	}
+	return bookMapping{Lines: g.lines}
+}
+
+// rates returns the rates of VAT that the books know.
+func (g *suggestion) rates() (rates []int64) {
+	if g.product == productFortnox {
+		return slices.Collect(maps.Keys(basRates))
+	}
+	for _, r := range g.chart.TaxRates {
+		if r.Usable && r.Rate >= 0 && r.Rate <= maxVATRate {
+			rates = append(rates, r.Rate)
+		}
+	}
+	return rates
+}
+
+// sales suggests the accounts of a rate: one for each group whose name an account of revenue has in its own,
+// and one for all others.
+func (g *suggestion) sales(rate int64, groups []string) {
+	others := g.salesAccount(rate)
+	for _, group := range slices.Sorted(slices.Values(groups)) {
+		account := ""
+		if len([]rune(group)) > 2 {
+			account = g.named([]string{strings.ToLower(group)}, isRevenue)
+		}
+		if account != "" && account != others && len(g.lines) < maxMappingRules/2 {
+			if g.add(ruleSales, account, rate) {
+				g.lines[len(g.lines)-1].Group = &group
+			}
+		}
+	}
+	g.add(ruleSales, others, rate)
+}
+
+// add adds a rule with its tax, unless there is no account, or no tax that is clear. It reports whether it
+// has.
+func (g *suggestion) add(kind, account string, rate int64) bool {
+	r := mappingRule{Kind: kind, Account: account}
+	byRate := kind == ruleSales || kind == ruleDelivery
+	if byRate {
+		r.VATRate = &rate
+	}
+	if byRate || g.product == productXero {
+		tax, sure := g.tax(account, rate, byRate)
+		if !sure {
+			return false
+		}
+		r.Tax = nilIfEmpty(tax)
+	}
+	if account != "" {
+		g.lines = append(g.lines, r)
+	}
+	return account != ""
+}
+
+// tax returns the tax of a rate, and whether it is clear. At Xero it is that of the account itself if it has
+// the rate, else one for sales (OUTPUT, OUTPUT2, …), else the only one. At Fortnox it is the account of the
+// VAT.
+func (g *suggestion) tax(account string, rate int64, sales bool) (tax string, sure bool) {
+	if g.product == productFortnox {
+		vat, known := basRates[rate]
+		return vat.vat, known && (rate == 0 || g.bas(vat.vat) != "")
+	}
+	if !sales {
+		for _, code := range []string{xeroNoTax, "BASEXCLUDED"} { // Australia has no NONE
+			if r := g.chart.taxRate(code); r != nil && r.Rate == 0 {
+				return code, true
+			}
+		}
+		return "", false
+	}
+	var codes, output []string
+	for _, r := range g.chart.TaxRates {
+		if !r.Usable || r.Rate != rate {
+			continue
+		}
+		if a := g.chart.account(account); a != nil && a.Tax == r.Code {
+			return r.Code, true
+		}
+		if codes = append(codes, r.Code); strings.HasPrefix(r.Code, "OUTPUT") {
+			output = append(output, r.Code)
+		}
+	}
+	for _, only := range [][]string{output, codes} {
+		if len(only) == 1 {
+			return only[0], true
+		}
+	}
+	return "", false
+}
+
+// salesAccount returns the account of sales at a rate: at Fortnox BAS has one for each rate; at Xero the one
+// that is named so, else the only one for revenue.
+func (g *suggestion) salesAccount(rate int64) string {
+	if g.product == productFortnox {
+		return g.bas(basRates[rate].sales)
+	}
+	if named := g.named(salesWords, isRevenue); named != "" {
+		return named
+	}
+	only := ""
+	for i := range g.chart.Accounts {
+		if a := &g.chart.Accounts[i]; a.Usable && isRevenue(a) {
+			if only != "" {
+				return ""
+			}
+			only = a.Code
+		}
+	}
+	return only
+}
+
+// payment suggests the clearing account of a way of paying: one that is named after it, else for providers
+// and terminals one for clearing.
+func (g *suggestion) payment(method string) {
+	account := ""
+	switch method {
+	case methodCash:
+		account = cmp.Or(g.named(cashWords, isCash), g.bas("1910"))
+	case methodVoucher:
+		account = cmp.Or(g.named(voucherWords, isVouchers), g.bas("2421"))
+	case methodCard, methodMobile, methodTerminal:
+		account = cmp.Or(g.named(methodWords[method], isClearing), g.named(clearingWords, isClearing),
+			g.bas("1580"))
+	}
+	if g.add(rulePayment, account, 0) {
+		g.lines[len(g.lines)-1].Method = &method
+	}
+}
+
+// bas returns an account of BAS if the books have it and entries can use it, and "" at another product.
+func (g *suggestion) bas(code string) string {
+	if a := g.chart.account(code); g.product != productFortnox || a == nil || !a.Usable {
+		return ""
+	}
+	return code
+}
+
+// named returns the first account by code that is of a kind, that entries can use, and whose name has one of
+// the words; of several words an earlier one counts more.
+func (g *suggestion) named(words []string, kind func(*bookAccount) bool) string {
+	for _, word := range words {
+		found := ""
+		for i := range g.chart.Accounts {
+			a := &g.chart.Accounts[i]
+			if a.Usable && kind(a) && hasWord(a.Name, word) && (found == "" || a.Code < found) {
+				found = a.Code
+			}
+		}
+		if found != "" {
+			return found
+		}
+	}
+	return ""
+}
+
+// hasWord reports whether a name has a word, in any case. One of more than five letters may be a part of
+// another word, since languages put words together: Speisenumsatz.
+func hasWord(name, word string) bool {
+	name = strings.ToLower(name)
+	if len([]rune(word)) > 5 || strings.Contains(word, " ") {
+		return strings.Contains(name, word)
+	}
+	return slices.Contains(strings.FieldsFunc(name, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}), word)
+}
+
+// The kinds of accounts: by the type that Xero gives, or by the first digits of BAS. Banks, receivables and
+// payables are of none.
+
+func isRevenue(a *bookAccount) bool { return ofType(a, "3", "REVENUE", "SALES") }
+func isCash(a *bookAccount) bool    { return ofType(a, "191", "CURRENT") }
+
+func isForTips(a *bookAccount) bool {
+	return ofType(a, "3", "REVENUE", "SALES", "OTHERINCOME") || ofType(a, "28", "CURRLIAB", "LIABILITY")
+}
+
+func isDisputed(a *bookAccount) bool {
+	return ofType(a, "16", "CURRENT", "CURRLIAB", "LIABILITY", "EXPENSE", "OVERHEADS", "DIRECTCOSTS")
+}
+
+func isClearing(a *bookAccount) bool {
+	return ofType(a, "158", "CURRENT", "CURRLIAB", "LIABILITY") || ofType(a, "168")
+}
+
+func isVouchers(a *bookAccount) bool { return ofType(a, "242", "CURRLIAB", "LIABILITY") }
+
+// ofType reports whether an account has one of Xero's types, or at Fortnox, which has none, begins so.
+func ofType(a *bookAccount, bas string, types ...string) bool {
+	if a.Type == "" {
+		return strings.HasPrefix(a.Code, bas)
+	}
+	return slices.Contains(types, a.Type)
+}
+
+// Words of the names of accounts, in English, German, French, Swedish, Danish and Norwegian.
+var (
+	salesWords = []string{"sales", "umsatz", "umsätze", "verkäufe", "verkauf", "erlös", "erlöse", "ventes",
+		"chiffre d'affaires", "försäljning", "salg", "varesalg", "omsætning", "omsetning", "salgsinntekt",
+		"revenue"}
+	deliveryWords = []string{"delivery", "shipping", "freight", "lieferung", "liefergebühr", "versand",
+		"livraison", "leverans", "levering", "frakt", "frakter", "fragt"}
+	tipWords = []string{"tips", "tip", "gratuities", "gratuity", "trinkgeld", "pourboire", "dricks",
+		"drikkepenge", "driks"}
+	disputeWords = []string{"dispute", "chargeback", "rückbelastung", "rückbuchung", "litige",
+		"rétrofacturation", "tvist", "tvister", "indsigelse", "tilbakeføring"}
+	cashWords    = []string{"cash", "bargeld", "kasse", "caisse", "kassa", "kontant", "kontanter"}
+	voucherWords = []string{"gift", "voucher", "gutschein", "bons cadeaux", "presentkort", "gavekort",
+		"tilgodebevis"}
+	clearingWords = []string{"clearing", "undeposited", "durchlauf", "verrechnung", "transit",
+		"compte d'attente", "avräkning", "avregning", "afregning", "mellomregning", "mellemregning",
+		"oppgjør", "kontokort", "credit card", "card", "kreditkarte", "cartes", "kort"}
+	methodWords = map[string][]string{
+		methodCard: {"stripe", "card payment", "kartenzahlung", "kreditkarte", "cartes", "kortbetaling",
+			"kontokort"},
+		methodMobile:   {"vipps", "mobilepay", "twint", "swish"},
+		methodTerminal: {"terminal", "zettle", "sumup", "worldline"},
+	}
+)

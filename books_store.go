@@ -1,0 +1,426 @@
+package main
+
+import (
+	"cmp"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// jsonColumn is a column that holds a JSON value, or NULL for nil.
+type jsonColumn[T any] struct{ to **T }
+
+// Value implements driver.Valuer.
+func (c jsonColumn[T]) Value() (driver.Value, error) {
+	if *c.to == nil {
+		return nil, nil
+	}
+	text, err := json.Marshal(*c.to)
+	return string(text), err
+}
+
+// Scan implements sql.Scanner.
+func (c jsonColumn[T]) Scan(v any) error {
+	*c.to = nil
+	switch v := v.(type) {
+	case nil:
+		return nil
+	case string:
+		*c.to = new(T)
+		return json.Unmarshal([]byte(v), *c.to)
+	}
+	return fmt.Errorf("a JSON value is stored as %T", v)
+}
+
+// booksApp returns the application of a product, or errNotFound.
+func (q *queries) booksApp(product string) (*booksApp, error) {
+	a := &booksApp{}
+	return a, q.one(`SELECT product, client_id, secret, changed_at FROM books_apps WHERE product = ?`,
+		[]any{product}, &a.Product, &a.ClientID, &a.Sealed, &a.ChangedAt)
+}
+
+// saveBooksApp writes the application of a product.
+func (t *tx) saveBooksApp(a *booksApp) error {
+	_, err := t.exec(`INSERT INTO books_apps (product, client_id, secret, changed_at) VALUES (?, ?, ?, ?)
+		ON CONFLICT (product) DO UPDATE SET client_id = excluded.client_id, secret = excluded.secret,
+		changed_at = excluded.changed_at`, a.Product, a.ClientID, a.Sealed, t.now)
+	return err
+}
+
+// A bookAuthorization is somebody who was sent to a product's pages to connect it.
+type bookAuthorization struct {
+	StateHash   []byte
+	AccountID   string
+	Product     string
+	Sealed      []byte // the verifier of PKCE, see sealedBooksVerifier
+	RedirectURL string
+	MadeBy      string
+	CreatedAt   stamp
+	ExpiresAt   stamp
+}
+
+// addBookAuthorization inserts an authorization.
+func (t *tx) addBookAuthorization(a *bookAuthorization) error {
+	_, err := t.exec(`INSERT INTO books_authorizations (state_hash, account_id, product, verifier, redirect_url,
+		made_by, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+		a.StateHash, a.AccountID, a.Product, a.Sealed, a.RedirectURL, a.MadeBy, t.now, a.ExpiresAt)
+	return err
+}
+
+// takeBookAuthorization returns the authorization of a product with that hash, and removes it, so that it
+// can be used once. Errors: errNotFound, also for one that has expired.
+func (t *tx) takeBookAuthorization(product string, hash []byte) (*bookAuthorization, error) {
+	a := &bookAuthorization{}
+	err := t.one(`SELECT state_hash, account_id, product, verifier, redirect_url, made_by, created_at, expires_at
+		FROM books_authorizations WHERE state_hash = ? AND product = ?`, []any{hash, product},
+		&a.StateHash, &a.AccountID, &a.Product, &a.Sealed, &a.RedirectURL, &a.MadeBy, &a.CreatedAt, &a.ExpiresAt)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := t.exec(`DELETE FROM books_authorizations WHERE state_hash = ?`, hash); err != nil {
+		return nil, err
+	}
+	if !a.ExpiresAt.After(t.now.Time) {
+		return nil, errNotFound
+	}
+	return a, nil
+}
+
+// keepBookAuthorizations removes all but the newest authorizations of an account.
+func (t *tx) keepBookAuthorizations(accountID string, newest int) error {
+	_, err := t.exec(`DELETE FROM books_authorizations WHERE state_hash IN (SELECT state_hash
+		FROM books_authorizations WHERE account_id = ? ORDER BY created_at DESC, state_hash LIMIT -1 OFFSET ?)`,
+		accountID, newest)
+	return err
+}
+
+// removeBookAuthorizations removes up to limit authorizations that have expired, and returns how many.
+func (t *tx) removeBookAuthorizations(limit int64) (int64, error) {
+	return t.exec(`DELETE FROM books_authorizations WHERE state_hash IN (SELECT state_hash
+		FROM books_authorizations WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`, t.now, limit)
+}
+
+// bookConnectionColumns are what bookConnection.dest scans.
+const bookConnectionColumns = `b.id, b.account_id, b.product, b.organisation_id, b.organisation, b.choices,
+	b.currency, b.secrets, b.tokens, b.refreshing_until, b.needs_reconnect_at, b.failing_since, b.mapping,
+	b.mapping_at, b.send_from, b.status, b.series, b.outside, b.tests, b.created_at, b.removed_at`
+
+func (c *bookConnection) dest() []any {
+	return []any{&c.ID, &c.AccountID, &c.Product, &c.OrganisationID, &c.Organisation,
+		optionalList[bookOrganisation]{&c.Choices},
+		&c.Currency, &c.Sealed, &c.Tokens, &c.RefreshingUntil, &c.NeedsReconnectAt, &c.FailingSince,
+		jsonColumn[bookMapping]{&c.Mapping},
+		&c.MappingAt, &c.SendFrom, &c.Status, &c.Series, &c.Outside, &c.Tests, &c.CreatedAt, &c.RemovedAt}
+}
+
+// optionalList is a column that holds a JSON array, or NULL for an empty list.
+type optionalList[T any] struct{ to *[]T }
+
+// Value implements driver.Valuer.
+func (l optionalList[T]) Value() (driver.Value, error) {
+	if len(*l.to) == 0 {
+		return nil, nil
+	}
+	return jsonList[T](l).Value()
+}
+
+// Scan implements sql.Scanner.
+func (l optionalList[T]) Scan(v any) error {
+	if v == nil {
+		*l.to = nil
+		return nil
+	}
+	return jsonList[T](l).Scan(v)
+}
+
+// bookConnection returns a connection of an owner, in use or removed, or errBooksConnection.
+func (q *queries) bookConnection(o owner, id string) (*bookConnection, error) {
+	c := &bookConnection{}
+	query, args := o.narrow(`SELECT `+bookConnectionColumns+` FROM books_connections b WHERE b.id = ?`,
+		`b.account_id`, id)
+	err := q.one(query, args, c.dest()...)
+	if errors.Is(err, errNotFound) {
+		err = errBooksConnection
+	}
+	return c, err
+}
+
+// usedBookConnection is bookConnection for one that is in use.
+func (q *queries) usedBookConnection(o owner, id string) (*bookConnection, error) {
+	c, err := q.bookConnection(o, id)
+	if err == nil && !c.RemovedAt.IsZero() {
+		err = errBooksConnection
+	}
+	return c, err
+}
+
+// bookConnections returns the connections of an owner that are in use, newest first. An account has at most
+// one for each product.
+func (q *queries) bookConnections(o owner) ([]*bookConnection, error) {
+	query, args := o.narrow(`SELECT `+bookConnectionColumns+` FROM books_connections b WHERE b.removed_at IS NULL`,
+		`b.account_id`)
+	return collect(q, query+` ORDER BY b.id DESC`, args, newBookConnectionRow)
+}
+
+// newBookConnectionRow allocates a connection for one row of a list, and returns its scan destinations.
+func newBookConnectionRow(c **bookConnection) []any {
+	*c = &bookConnection{}
+	return (*c).dest()
+}
+
+// connectionWithBooks returns the connection of an account with a product that is in use, nil: there is none.
+func (q *queries) connectionWithBooks(accountID, product string) (*bookConnection, error) {
+	c := &bookConnection{}
+	return orNil(c, q.one(`SELECT `+bookConnectionColumns+` FROM books_connections b
+		WHERE b.account_id = ? AND b.product = ? AND b.removed_at IS NULL`, []any{accountID, product}, c.dest()...))
+}
+
+// connectionWithOrganisation returns the connection of an account with a company, in use or removed; nil:
+// there never was one.
+func (q *queries) connectionWithOrganisation(accountID, product, organisationID string) (*bookConnection, error) {
+	c := &bookConnection{}
+	return orNil(c, q.one(`SELECT `+bookConnectionColumns+` FROM books_connections b
+		WHERE b.account_id = ? AND b.product = ? AND b.organisation_id = ?`,
+		[]any{accountID, product, organisationID}, c.dest()...))
+}
+
+// addBookConnection inserts a connection.
+func (t *tx) addBookConnection(c *bookConnection) error {
+	_, err := t.exec(`INSERT INTO books_connections (id, account_id, product, created_at) VALUES (?, ?, ?, ?)`,
+		c.ID, c.AccountID, c.Product, t.now)
+	if err != nil {
+		return err
+	}
+	return t.saveBookConnection(c)
+}
+
+// saveBookConnection writes what can change of a connection, but for its tokens. Errors: errNotFound.
+func (t *tx) saveBookConnection(c *bookConnection) error {
+	n, err := t.exec(`UPDATE books_connections SET organisation_id = ?, organisation = ?, choices = ?, currency = ?,
+		needs_reconnect_at = ?, failing_since = ?, mapping = ?, mapping_at = ?, send_from = ?, status = ?,
+		series = ?, outside = ?, tests = ?, removed_at = ? WHERE id = ?`,
+		c.OrganisationID, c.Organisation, optionalList[bookOrganisation]{&c.Choices}, c.Currency,
+		c.NeedsReconnectAt, c.FailingSince, jsonColumn[bookMapping]{&c.Mapping}, c.MappingAt, c.SendFrom, c.Status,
+		c.Series, c.Outside, c.Tests, c.RemovedAt, c.ID)
+	return requireRow(n, err)
+}
+
+// removeBookConnection deletes the row of a connection that has no company, and so no exports.
+func (t *tx) removeBookConnection(id string) error {
+	_, err := t.exec(`DELETE FROM books_connections WHERE id = ? AND organisation_id IS NULL`, id)
+	return err
+}
+
+// saveBookTokens writes new tokens of a connection, nil to have none, unless they were replaced meanwhile, and
+// ends the claim on replacing them. Errors: errChanged.
+func (t *tx) saveBookTokens(c *bookConnection, sealed []byte) error {
+	n, err := t.exec(`UPDATE books_connections SET secrets = ?, tokens = tokens + 1, refreshing_until = NULL
+		WHERE id = ? AND tokens = ?`, sealed, c.ID, c.Tokens)
+	if err == nil && n == 0 {
+		return errChanged
+	}
+	c.Sealed, c.Tokens, c.RefreshingUntil = sealed, c.Tokens+1, stamp{}
+	return err
+}
+
+// claimBookTokens notes that somebody is replacing the tokens of a connection until a time, unless somebody
+// else is or they were replaced. It reports whether it is the caller who does.
+func (t *tx) claimBookTokens(id string, tokens int64, until stamp) (mine bool, err error) {
+	n, err := t.exec(`UPDATE books_connections SET refreshing_until = ?
+		WHERE id = ? AND tokens = ? AND (refreshing_until IS NULL OR refreshing_until <= ?)`, until, id, tokens, t.now)
+	return n > 0, err
+}
+
+// dropTokenClaim ends a claim on replacing tokens that has not led to new ones.
+func (t *tx) dropTokenClaim(id string, tokens int64) error {
+	_, err := t.exec(`UPDATE books_connections SET refreshing_until = NULL WHERE id = ? AND tokens = ?`, id, tokens)
+	return err
+}
+
+// setBooksFailing notes since when a connection gives no usable answers; the zero stamp: it does. It reports
+// whether that is a change of whether it does.
+func (t *tx) setBooksFailing(id string, since stamp) (changed bool, err error) {
+	n, err := t.exec(`UPDATE books_connections SET failing_since = ?1
+		WHERE id = ?2 AND (failing_since IS NULL) IS NOT (?1 IS NULL)`, since, id)
+	return n > 0, err
+}
+
+// exportColumns are what bookExport.dest scans.
+const exportColumns = `x.id, x.connection_id, x.account_id, x.date, x.currency, x.revision, x.reverses, x.entry_date,
+	x.state, x.reason, x.detail, x.sync_key, x.entry, x.request, x.entry_id, x.mapping_at, x.attempts, x.changes,
+	x.due_at, x.held_at, x.created_at, x.sent_at, x.posted_at, x.reversed_at`
+
+func (x *bookExport) dest() []any {
+	return []any{&x.ID, &x.ConnectionID, &x.AccountID, &x.Date, &x.Currency, &x.Revision, &x.Reverses, &x.EntryDate,
+		&x.State, &x.Reason, &x.Detail, &x.SyncKey, (*optionalJSON)(&x.Entry), &x.Request, &x.EntryID, &x.MappingAt,
+		&x.Attempts, &x.Changes,
+		&x.DueAt, &x.HeldAt, &x.CreatedAt, &x.SentAt, &x.PostedAt, &x.ReversedAt}
+}
+
+// bookExport returns an export of an owner, or errExport.
+func (q *queries) bookExport(o owner, id string) (*bookExport, error) {
+	x := &bookExport{}
+	query, args := o.narrow(`SELECT `+exportColumns+` FROM books_exports x WHERE x.id = ?`, `x.account_id`, id)
+	err := q.one(query, args, x.dest()...)
+	if errors.Is(err, errNotFound) {
+		err = errExport
+	}
+	return x, err
+}
+
+// lastExport returns the export of a connection and day with the highest revision; nil: there is none.
+func (q *queries) lastExport(connectionID string, date businessDate, currency string) (*bookExport, error) {
+	x := &bookExport{}
+	return orNil(x, q.one(`SELECT `+exportColumns+` FROM books_exports x
+		WHERE x.connection_id = ? AND x.date = ? AND x.currency = ? ORDER BY x.revision DESC LIMIT 1`,
+		[]any{connectionID, date, currency}, x.dest()...))
+}
+
+// An exportFilter chooses exports of an owner; what else is empty narrows nothing.
+type exportFilter struct {
+	owner        owner
+	connectionID string
+	state        string
+}
+
+// bookExports returns a page of exports, newest first, starting after the id before ("" for the newest). An
+// account has some for each business day and product, which bounds what is read.
+func (q *queries) bookExports(f exportFilter, before string, limit int) (p listPage[bookExport], err error) {
+	list := listQuery{columns: `SELECT ` + exportColumns + ` FROM books_exports x`, table: `books_exports x`,
+		key: `x.id`}
+	list.scope(f.owner.narrow(``, `x.account_id`))
+	if f.connectionID != "" {
+		list.filter(` AND x.connection_id = ?`, f.connectionID)
+	}
+	if f.state != "" {
+		list.filter(` AND x.state = ?`, f.state)
+	}
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, (*bookExport).dest,
+		func(x bookExport) string { return x.ID })
+	return p, err
+}
+
+// addExport inserts an export.
+func (t *tx) addExport(x *bookExport) error {
+	_, err := t.exec(`INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses,
+		entry_date, state, sync_key, due_at, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		x.ID, x.ConnectionID, x.AccountID, x.Date, x.Currency, x.Revision, x.Reverses,
+		x.EntryDate, x.State, x.SyncKey, x.DueAt, x.CreatedAt)
+	return err
+}
+
+// saveExport writes what can change of an export, unless it has changed since it was read. Errors: errChanged.
+func (t *tx) saveExport(x *bookExport) error {
+	n, err := t.exec(`UPDATE books_exports SET entry_date = ?, state = ?, reason = ?, detail = ?, entry = ?,
+		request = ?, entry_id = ?, mapping_at = ?, attempts = ?, due_at = ?, held_at = ?, sent_at = ?, posted_at = ?,
+		reversed_at = ?, changes = changes + 1 WHERE id = ? AND changes = ?`,
+		x.EntryDate, x.State, x.Reason, x.Detail, optionalJSON(x.Entry), x.Request,
+		x.EntryID, x.MappingAt, x.Attempts, x.DueAt, x.HeldAt, x.SentAt, x.PostedAt,
+		x.ReversedAt, x.ID, x.Changes)
+	if err == nil && n == 0 {
+		return errChanged
+	}
+	x.Changes++
+	return err
+}
+
+// removeExport deletes an export of which nothing is in the books, unless it has changed since it was read.
+func (t *tx) removeExport(x *bookExport) error {
+	_, err := t.exec(`DELETE FROM books_exports WHERE id = ? AND changes = ? AND entry_id IS NULL
+		AND state IN ('waiting', 'held', 'ready')`, x.ID, x.Changes)
+	return err
+}
+
+// postponeExports has nothing of a connection looked at before a time.
+func (t *tx) postponeExports(connectionID string, until stamp) error {
+	_, err := t.exec(`UPDATE books_exports SET due_at = ?1, changes = changes + 1
+		WHERE connection_id = ?2 AND due_at < ?1`, until, connectionID)
+	return err
+}
+
+// wakeExports has everything of a connection that is not in the books looked at now.
+func (t *tx) wakeExports(connectionID string) error {
+	_, err := t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
+		WHERE connection_id = ? AND state IN ('waiting', 'held', 'ready', 'sending', 'unknown')`, t.now, connectionID)
+	return err
+}
+
+// restExports has nothing of a connection looked at any more.
+func (t *tx) restExports(connectionID string) error {
+	_, err := t.exec(`UPDATE books_exports SET due_at = NULL, changes = changes + 1
+		WHERE connection_id = ? AND due_at IS NOT NULL`, connectionID)
+	return err
+}
+
+// dueConnections returns the connections that have an export that is due at now, those that wait longest
+// first. Connections of closed accounts wait until these are opened again.
+func (q *queries) dueConnections(now stamp, limit int) (ids []string, err error) {
+	return collect(q, `SELECT x.connection_id FROM books_exports x
+		CROSS JOIN books_connections b ON b.id = x.connection_id CROSS JOIN accounts a ON a.id = b.account_id
+		WHERE x.due_at <= ? AND b.removed_at IS NULL AND a.closed_at IS NULL
+		GROUP BY x.connection_id ORDER BY min(x.due_at) LIMIT ?`, []any{now, limit},
+		func(id *string) []any { return []any{id} })
+}
+
+// dueExports returns up to limit exports of a connection that are due at now, the earliest days first.
+func (q *queries) dueExports(connectionID string, now stamp, limit int) (ids []string, err error) {
+	return collect(q, `SELECT x.id FROM books_exports x WHERE x.connection_id = ? AND x.due_at <= ?
+		ORDER BY x.date, x.currency, x.revision LIMIT ?`, []any{connectionID, now, limit},
+		func(id *string) []any { return []any{id} })
+}
+
+// An unsentDay is a business day that a connection has no export of.
+type unsentDay struct {
+	date     businessDate
+	currency string
+}
+
+// unsentDays returns up to limit business days from a date on, and before another, that have something that a
+// connection sends and of which it has no export, the earliest first. It reads the account's days from then on.
+func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit int) ([]unsentDay, error) {
+	return collect(q, `SELECT d.date, d.currency FROM revenue_days d
+		WHERE d.account_id = ?1 AND d.date >= ?2 AND d.date < ?3
+		AND NOT EXISTS (SELECT 1 FROM books_exports x
+			WHERE x.connection_id = ?4 AND x.date = d.date AND x.currency = d.currency)
+		AND EXISTS (SELECT 1 FROM revenue_sums s
+			WHERE s.account_id = d.account_id AND s.date = d.date AND s.currency = d.currency
+			AND (s.gross <> 0 OR s.vat <> 0) AND s.what <> 'discount'
+			AND (?5 OR s.method IN ('card', 'mobile')) AND (?6 OR NOT s.test))
+		ORDER BY d.date, d.currency LIMIT ?7`,
+		[]any{c.AccountID, from, before, c.ID, c.Outside, c.Tests, limit},
+		func(d *unsentDay) []any { return []any{&d.date, &d.currency} })
+}
+
+// sendingConnections returns the connections that send days on their own, of accounts that are open.
+func (q *queries) sendingConnections() ([]*bookConnection, error) {
+	return collect(q, `SELECT `+bookConnectionColumns+` FROM books_connections b
+		JOIN accounts a ON a.id = b.account_id
+		WHERE b.removed_at IS NULL AND b.send_from IS NOT NULL AND b.organisation_id IS NOT NULL
+		AND a.closed_at IS NULL`, nil, newBookConnectionRow)
+}
+
+// A booksTotals counts what is under way, for status and the metrics.
+type booksTotals struct {
+	Connections int `json:"connections"`
+	NeedOwner   int `json:"need_reconnect"` // connections that their owner has to connect again
+	Failing     int `json:"failing"`        // connections that give no usable answers
+	Held        int `json:"held"`           // exports
+	HeldLong    int `json:"held_long"`      // exports that are held for heldTooLong
+	Unknown     int `json:"unknown"`        // exports whose answer was lost
+	Failed      int `json:"failed"`         // exports that the books refuse
+}
+
+// booksTotals counts what is under way. heldBefore is when exports were held that are held for too long.
+func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
+	err = q.one(`SELECT
+		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL),
+		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL AND needs_reconnect_at IS NOT NULL),
+		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL AND failing_since IS NOT NULL),
+		(SELECT count(*) FROM books_exports WHERE held_at IS NOT NULL AND state = 'held'),
+		(SELECT count(*) FROM books_exports WHERE held_at <= ?),
+		(SELECT count(*) FROM books_exports WHERE due_at IS NOT NULL AND state = 'unknown'),
+		(SELECT count(*) FROM books_exports WHERE held_at IS NOT NULL AND state = 'failed')`, []any{heldBefore},
+		&n.Connections, &n.NeedOwner, &n.Failing, &n.Held, &n.HeldLong, &n.Unknown, &n.Failed)
+	return n, err
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// The worker of books: it makes exports of the days that are over, and takes what is due to the books, one
+// connection's exports after another, and some connections at once.
+
+const (
+	maxExporting     = 8                // connections at once
+	exportsAtOnce    = 50               // of a connection, after which others have their turn
+	booksTick        = time.Second      // between two looks for what is due
+	enqueueEvery     = time.Minute      // between two looks for days that are over
+	daysAtOnce       = 100              // of a connection
+	roundLimit       = 10 * time.Minute // of one connection's exports; a product may have us wait for a minute
+	faultBooksRead   = "exports can't be read"
+	faultBooksDays   = "days can't be queued for the books"
+	faultBooksExport = "an export can't be worked on"
+)
+
+// A booksWorker works on what is due. One goroutine, that of run, owns its fields.
+type booksWorker struct {
+	*books
+	tick     time.Duration
+	enqueued time.Time       // when days were queued last, by the steady clock
+	running  map[string]bool // connections
+	finished chan string
+	working  sync.WaitGroup
+}
+
+// newBooksWorker makes the worker of books.
+func newBooksWorker(b *books) *booksWorker {
+	return &booksWorker{books: b, tick: booksTick, running: map[string]bool{},
+		finished: make(chan string, maxExporting)}
+}
+
+// run works until ctx ends. Then it breaks off what is under way, which the next start goes on with, and
+// returns.
+func (w *booksWorker) run(ctx context.Context) {
+	tick := time.NewTicker(w.tick)
+	defer tick.Stop()
+	defer w.working.Wait()
+	for {
+		if now := w.steady(); w.enqueued.IsZero() || now.Sub(w.enqueued) >= enqueueEvery {
+			w.enqueued = now
+			w.enqueue(ctx)
+		}
+		w.startDue(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-w.wake:
+		case id := <-w.finished:
+			delete(w.running, id)
+		}
+	}
+}
+
+// enqueue makes exports of the days that are over, for every connection that sends on its own.
+func (w *booksWorker) enqueue(ctx context.Context) {
+	connections, err := w.store.sendingConnections()
+	if err != nil {
+		w.strike(faultBooksRead, err)
+		return
+	}
+	for _, c := range connections {
+		err := w.enqueueFor(ctx, c)
+		if err != nil && ctx.Err() == nil {
+			w.strike(faultBooksDays, err)
+		}
+	}
+}
+
+// enqueueFor makes exports of the days of one connection. It writes only if there are any.
+func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
+	calendar, err := w.store.businessCalendar(c.AccountID)
+	if err != nil {
+		return err
+	}
+	unsent, err := w.store.unsentDays(c, *c.SendFrom, calendar.dateOf(w.now()), daysAtOnce)
+	if err != nil || len(unsent) == 0 || calendar.finalAt(unsent[0].date).After(w.now()) {
+		return err
+	}
+	return w.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		now, err := t.usedBookConnection(anyAccount, c.ID)
+		if err != nil || now.SendFrom == nil {
+			return err
+		}
+		_, err = enqueueDays(t, now, daysAtOnce)
+		return err
+	})
+}
+
+// startDue begins to work on connections that have something due.
+func (w *booksWorker) startDue(ctx context.Context) {
+	for len(w.finished) > 0 {
+		delete(w.running, <-w.finished)
+	}
+	if len(w.running) >= maxExporting {
+		return
+	}
+	due, err := w.store.dueConnections(newStamp(w.now()), 2*maxExporting)
+	if err != nil {
+		w.strike(faultBooksRead, err)
+		return
+	}
+	for _, id := range due {
+		if len(w.running) >= maxExporting {
+			return
+		}
+		if w.running[id] {
+			continue
+		}
+		w.running[id] = true
+		w.working.Go(func() {
+			if err := w.export(ctx, id); err != nil && ctx.Err() == nil && !errors.Is(err, errBooksConnection) {
+				w.strike(faultBooksExport, err)
+			}
+			w.finished <- id // never blocks: there are no more than maxExporting
+		})
+	}
+}
+
+// export works on the exports of a connection that are due.
+func (w *booksWorker) export(ctx context.Context, connectionID string) error {
+	ctx, cancel := context.WithTimeout(ctx, roundLimit)
+	defer cancel()
+	c, err := w.store.usedBookConnection(anyAccount, connectionID)
+	if err != nil {
+		return err
+	}
+	due, err := w.store.dueExports(c.ID, newStamp(w.now()), exportsAtOnce)
+	if err != nil {
+		return err
+	}
+	round := &exportRound{books: w.books, connection: c}
+	var all error
+	for _, id := range due {
+		goOn, err := round.advance(ctx, id)
+		if err != nil && !errors.Is(err, errExport) { // it was removed meanwhile
+			all = errors.Join(all, err)
+		}
+		if !goOn || ctx.Err() != nil {
+			break
+		}
+	}
+	return all
+}

@@ -1,0 +1,890 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A xeroFake is a Xero over HTTP that keeps state, as its description and its guides say: consents, rotating
+// tokens, connections, and companies with accounts, rates of tax, locked periods and manual journals.
+type xeroFake struct {
+	t      testing.TB
+	server *httptest.Server // nil: it is served otherwise
+	base   string           // its address, without a slash at its end
+	app    appSecrets       // the one application
+
+	mu        sync.Mutex
+	now       func() time.Time
+	companies []*xeroFakeCompany
+	consent   []*xeroFakeCompany // those that the person agrees to; at first the first one
+	codes     map[string]*xeroFakeConsent
+	refreshes map[string]*xeroFakeRefresh
+	accesses  map[string]xeroFakeAccess
+	links     []*xeroFakeLink
+	answers   map[string]xeroFakeAnswer // by tenant and idempotency key
+	requests  []xeroFakeRequest
+	faults    map[string][]providerFault // by kind, see fail
+	passing   func(r xeroFakeRequest)    // if not nil, is called when a request comes
+	given     int                        // how often tokens were given
+	number    int                        // of what was made so far, for ids
+	perMinute int                        // requests of a company that are taken; 0: any number
+}
+
+// A xeroFakeCompany is an organisation, with its books.
+type xeroFakeCompany struct {
+	tenant, name, kind   string
+	currency             string
+	periodLock, yearLock businessDate
+	accounts             []*xeroFakeAccount
+	rates                []xeroFakeRate
+	options              []string // of tracking: "category:option"
+	journals             []*xeroFakeJournal
+	taken                []time.Time // the requests of the last minute
+}
+
+// xeroFields are the members of an object.
+type xeroFields = map[string]any
+
+type xeroFakeAccount struct{ code, name, kind, tax, status, system string }
+
+type xeroFakeRate struct {
+	code, name string
+	rate       int64 // in hundredths of a percent
+	status     string
+	revenue    bool
+}
+
+// A xeroFakeJournal is a manual journal.
+type xeroFakeJournal struct {
+	id, narration, date, kind, status string
+	lines                             []xeroFakeLine
+	updatedAt                         time.Time
+}
+
+type xeroFakeLine struct {
+	amount                 int64 // debit positive
+	account, text, taxType string
+	tracking               []xeroTracking
+}
+
+// A xeroFakeConsent is what somebody has agreed to and no code was redeemed for.
+type xeroFakeConsent struct {
+	event, redirect, challenge, scope string
+	at                                time.Time
+}
+
+type xeroFakeRefresh struct {
+	event, scope  string
+	at, replaced  time.Time // replaced is zero until it is used first
+	revokedByUser bool
+}
+
+type xeroFakeAccess struct {
+	event, scope string
+	until        time.Time
+}
+
+type xeroFakeLink struct {
+	id, event string
+	company   *xeroFakeCompany
+}
+
+type xeroFakeAnswer struct {
+	request string
+	status  int
+	body    any
+}
+
+// A xeroFakeRequest is a request that came.
+type xeroFakeRequest struct {
+	method, path string
+	query        url.Values
+	header       http.Header
+	body         []byte
+}
+
+// newXeroFake serves a fake until the test ends. now is its clock. Not for bubbles: see makeXeroFake.
+func newXeroFake(t testing.TB, now func() time.Time) *xeroFake {
+	f := makeXeroFake(t, now, "")
+	f.server = httptest.NewServer(f)
+	f.base = f.server.URL
+	t.Cleanup(f.server.Close)
+	return f
+}
+
+// makeXeroFake makes a fake that is served at an address by who makes it; in a bubble with serveInMemory. It
+// has three companies with the same chart.
+func makeXeroFake(t testing.TB, now func() time.Time, base string) *xeroFake {
+	f := &xeroFake{t: t, now: now, base: base,
+		app:   appSecrets{"5D1B8E8C4B6D4B0FA2C7B1A0E5D3C9F1", "s+cret/of:the app~"},
+		codes: map[string]*xeroFakeConsent{}, refreshes: map[string]*xeroFakeRefresh{},
+		accesses: map[string]xeroFakeAccess{}, answers: map[string]xeroFakeAnswer{},
+		faults: map[string][]providerFault{}, perMinute: 60}
+	for _, name := range []string{"Pizzeria Sole AG", "Bar Luna GmbH", "Trattoria Stella SA"} {
+		f.companies = append(f.companies, &xeroFakeCompany{
+			tenant: f.newID(), name: name, kind: "ORGANISATION", currency: "CHF",
+			options: []string{"Region:North", "Region:South"},
+			accounts: []*xeroFakeAccount{
+				{"200", "Sales", "REVENUE", "OUTPUT2", "ACTIVE", ""},
+				{"201", "Sales, reduced rate", "REVENUE", "OUTPUT3", "ACTIVE", ""},
+				{"210", "Delivery", "REVENUE", "OUTPUT2", "ACTIVE", ""},
+				{"220", "Tips", "CURRLIAB", "NONE", "ACTIVE", ""},
+				{"225", "Old sales", "REVENUE", "OUTPUT2", "ARCHIVED", ""},
+				{"480", "Disputes", "EXPENSE", "NONE", "ACTIVE", ""},
+				{"600", "Cards, clearing", "CURRENT", "NONE", "ACTIVE", ""},
+				{"601", "Vipps, clearing", "CURRENT", "NONE", "ACTIVE", ""},
+				{"602", "Cash, clearing", "CURRENT", "NONE", "ACTIVE", ""},
+				{"090", "Bank", "BANK", "NONE", "ACTIVE", ""},
+				{"610", "Accounts Receivable", "CURRENT", "NONE", "ACTIVE", "DEBTORS"},
+				{"800", "Accounts Payable", "CURRLIAB", "NONE", "ACTIVE", "CREDITORS"},
+				{"960", "Retained Earnings", "EQUITY", "NONE", "ACTIVE", "RETAINEDEARNINGS"},
+				{"", "No code", "EXPENSE", "NONE", "ACTIVE", ""},
+			},
+			rates: []xeroFakeRate{
+				{"OUTPUT2", "8.1 % on sales", 810, "ACTIVE", true},
+				{"OUTPUT3", "2.6 % on sales", 260, "ACTIVE", true},
+				{"INPUT2", "8.1 % on purchases", 810, "ACTIVE", false},
+				{"OUTPUT", "7.7 % on sales", 770, "DELETED", true},
+				{"NONE", "No tax", 0, "ACTIVE", true},
+			}})
+	}
+	f.consent = f.companies[:1]
+	return f
+}
+
+// newID returns an id in the form of a UUID. The caller holds f.mu, or nobody else knows f.
+func (f *xeroFake) newID() string {
+	f.number++
+	return fmt.Sprintf("%08x-0000-4000-8000-%012x", f.number, f.number)
+}
+
+// fail has the next requests of a kind fail. Kinds: "token", "connections", "chart", "post", "list", "read",
+// "withdraw".
+func (f *xeroFake) fail(kind string, faults ...providerFault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.faults[kind] = faults
+}
+
+func (r *xeroFakeRequest) kind() string {
+	rest, journals := strings.CutPrefix(r.path, "/api.xro/2.0/ManualJournals")
+	switch {
+	case r.path == "/connect/token":
+		return "token"
+	case strings.HasPrefix(r.path, "/connections"):
+		return "connections"
+	case !journals:
+		return "chart"
+	case rest == "" && r.method == "GET":
+		return "list"
+	case rest == "":
+		return "post"
+	case r.method == "GET":
+		return "read"
+	}
+	return "withdraw"
+}
+
+// ServeHTTP answers a request, after and before whatever goes wrong with it.
+func (f *xeroFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	request := xeroFakeRequest{r.Method, r.URL.Path, r.URL.Query(), r.Header, body}
+	f.mu.Lock()
+	f.requests = append(f.requests, request)
+	var fault providerFault
+	if faults := f.faults[request.kind()]; len(faults) > 0 {
+		fault, f.faults[request.kind()] = faults[0], faults[1:]
+	}
+	passing := f.passing
+	f.mu.Unlock()
+	if passing != nil {
+		passing(request)
+	}
+	if strikeXero(w, fault, false) {
+		return
+	}
+	f.mu.Lock()
+	answer := f.act(request)
+	f.mu.Unlock()
+	if fault == faultTimeout {
+		<-r.Context().Done()
+		return
+	}
+	if strikeXero(w, fault, true) {
+		return
+	}
+	if answer.body != nil {
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	}
+	maps.Copy(w.Header(), answer.header)
+	w.WriteHeader(answer.status)
+	if answer.body != nil {
+		json.NewEncoder(w).Encode(answer.body)
+	}
+}
+
+// strikeXero makes a fault, if it is one for before or after what was asked is done.
+func strikeXero(w http.ResponseWriter, fault providerFault, acted bool) bool {
+	status, body := 0, ""
+	switch {
+	case !acted && fault == faultResetBefore, acted && fault == faultResetAfter:
+		// Some of the answer comes: without any, net/http would send a request with an idempotency key again.
+		w.Header().Set("Content-Length", "1000")
+		w.WriteHeader(http.StatusOK)
+		http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	case !acted && fault == fault400:
+		status, body = 400, `{"ErrorNumber":17,"Type":"NoDataProcessedException","Message":"No data"}`
+	case !acted && fault == fault401:
+		status, body = 401, `{"Type":null,"Title":"Unauthorized","Status":401,"Detail":"TokenExpired"}`
+	case !acted && fault == fault429:
+		w.Header().Set("Retry-After", "3")
+		w.Header().Set("X-Rate-Limit-Problem", "minute")
+		status = 429
+	case !acted && fault == fault500, acted && fault == fault500After:
+		status, body = 500, `{"Type":null,"Title":"An error occurred"}`
+	case acted && fault == faultNonsense:
+		status, body = 200, `{"ManualJournals":[{"`
+	case acted && fault == faultHuge:
+		status, body = 200, strings.Repeat(" ", maxXeroAnswer+1)
+	default:
+		return false
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	io.WriteString(w, body)
+	return true
+}
+
+// A xeroFakeResult is an answer.
+type xeroFakeResult struct {
+	status int
+	header http.Header
+	body   any // nil: none
+}
+
+func xeroFakeSays(status int, body any) xeroFakeResult { return xeroFakeResult{status, nil, body} }
+
+func xeroFakeDenied(status int, title, detail string) xeroFakeResult {
+	return xeroFakeSays(status, xeroFields{"Type": nil, "Title": title, "Status": status, "Detail": detail})
+}
+
+// act does what a request asks for. The caller holds f.mu.
+func (f *xeroFake) act(r xeroFakeRequest) xeroFakeResult {
+	switch {
+	case r.path == "/identity/connect/authorize":
+		back, why := f.agree(r.query)
+		if why != "" {
+			return xeroFakeSays(400, xeroFields{"error": why})
+		}
+		return xeroFakeResult{302, http.Header{"Location": {back}}, nil}
+	case r.path == "/connect/token" && r.method == "POST":
+		return f.giveTokens(r)
+	}
+	text, _ := strings.CutPrefix(r.header.Get("Authorization"), "Bearer ")
+	access, known := f.accesses[text]
+	if !known || !f.now().Before(access.until) {
+		return xeroFakeDenied(401, "Unauthorized", "TokenExpired: token expired")
+	}
+	if id, ok := strings.CutPrefix(r.path, "/connections"); ok {
+		return f.connectionCall(r, strings.TrimPrefix(id, "/"))
+	}
+	return f.companyCall(r, access)
+}
+
+// agree has the person agree to what an authorisation request asks for, for the companies in f.consent. It
+// returns where the browser goes next, or what is wrong with the request.
+func (f *xeroFake) agree(query url.Values) (back, why string) {
+	redirect, err := url.Parse(query.Get("redirect_uri"))
+	switch {
+	case query.Get("client_id") != f.app.clientID:
+		return "", "unauthorized_client"
+	case query.Get("response_type") != "code":
+		return "", "unsupported_response_type"
+	case err != nil || redirect.Scheme != "https" && redirect.Hostname() != "127.0.0.1":
+		return "", "invalid redirect_uri"
+	case query.Get("scope") != "offline_access accounting.manualjournals accounting.settings.read":
+		return "", "invalid_scope"
+	case query.Get("code_challenge_method") != "S256" || len(query.Get("code_challenge")) != 43:
+		return "", "invalid_request: code_challenge"
+	case query.Get("state") == "":
+		return "", "invalid_request: state"
+	}
+	event := f.newID()
+	for _, c := range f.consent {
+		i := slices.IndexFunc(f.links, func(l *xeroFakeLink) bool { return l.company == c })
+		if i < 0 {
+			f.links = append(f.links, &xeroFakeLink{id: f.newID(), company: c})
+			i = len(f.links) - 1
+		}
+		f.links[i].event = event
+	}
+	code := "code-" + f.newID()
+	f.codes[code] = &xeroFakeConsent{
+		event, redirect.String(), query.Get("code_challenge"), query.Get("scope"), f.now(),
+	}
+	values := redirect.Query()
+	values.Set("code", code)
+	values.Set("scope", query.Get("scope"))
+	values.Set("state", query.Get("state"))
+	values.Set("session_state", "s.1")
+	redirect.RawQuery = values.Encode()
+	return redirect.String(), ""
+}
+
+// approve plays the person's browser at an address of authorizeURL, and returns where it goes next.
+func (f *xeroFake) approve(address string) (redirect string) {
+	f.t.Helper()
+	u, err := url.Parse(address)
+	if err != nil || !strings.HasPrefix(address, f.base+"/identity/connect/authorize?") {
+		f.t.Fatalf("%s is not where consent is asked for: %v", address, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	back, why := f.agree(u.Query())
+	if why != "" {
+		f.t.Fatalf("%s: %s", address, why)
+	}
+	return back
+}
+
+// giveTokens redeems a code or a refresh token. One that was used is taken for 30 minutes more.
+func (f *xeroFake) giveTokens(r xeroFakeRequest) xeroFakeResult {
+	refused := func(code string) xeroFakeResult { return xeroFakeSays(400, xeroFields{"error": code}) }
+	id, secret, ok := (&http.Request{Header: r.header}).BasicAuth()
+	id, err1 := url.QueryUnescape(id)
+	secret, err2 := url.QueryUnescape(secret)
+	if !ok || err1 != nil || err2 != nil || id != f.app.clientID || secret != f.app.clientSecret {
+		return refused("invalid_client")
+	}
+	form, err := url.ParseQuery(string(r.body))
+	if err != nil || r.header.Get("Content-Type") != "application/x-www-form-urlencoded" {
+		return refused("invalid_request")
+	}
+	switch form.Get("grant_type") {
+	case "authorization_code":
+		c := f.codes[form.Get("code")]
+		delete(f.codes, form.Get("code"))
+		proof := sha256.Sum256([]byte(form.Get("code_verifier")))
+		if c == nil || f.now().After(c.at.Add(5*time.Minute)) || form.Get("redirect_uri") != c.redirect ||
+			base64.RawURLEncoding.EncodeToString(proof[:]) != c.challenge {
+			return refused("invalid_grant")
+		}
+		return f.newTokens(c.event, c.scope)
+	case "refresh_token":
+		old := f.refreshes[form.Get("refresh_token")]
+		if old == nil || old.revokedByUser || f.now().After(old.at.Add(days(60))) ||
+			!old.replaced.IsZero() && f.now().After(old.replaced.Add(30*time.Minute)) {
+			return refused("invalid_grant")
+		}
+		if old.replaced.IsZero() {
+			old.replaced = f.now()
+		}
+		return f.newTokens(old.event, old.scope)
+	}
+	return refused("unsupported_grant_type")
+}
+
+func (f *xeroFake) newTokens(event, scope string) xeroFakeResult {
+	f.given++
+	until := f.now().Add(30 * time.Minute)
+	part := func(v any) string {
+		text, err := json.Marshal(v)
+		if err != nil {
+			f.t.Error(err)
+		}
+		return base64.RawURLEncoding.EncodeToString(text)
+	}
+	claims := xeroFields{"iss": xeroIdentity, "exp": until.Unix(), "authentication_event_id": event,
+		"jti": f.newID(), "scope": strings.Fields(scope)}
+	access := part(xeroFields{"alg": "RS256", "typ": "JWT"}) + "." + part(claims) + ".c2ln"
+	refresh := "refresh-" + f.newID()
+	f.accesses[access] = xeroFakeAccess{event, scope, until}
+	f.refreshes[refresh] = &xeroFakeRefresh{event: event, scope: scope, at: f.now()}
+	return xeroFakeSays(200, xeroFields{"access_token": access, "refresh_token": refresh,
+		"expires_in": 1800, "token_type": "Bearer", "scope": scope})
+}
+
+// connectionCall lists and removes connections.
+func (f *xeroFake) connectionCall(r xeroFakeRequest, id string) xeroFakeResult {
+	i := slices.IndexFunc(f.links, func(l *xeroFakeLink) bool { return l.id == id })
+	switch {
+	case r.method == "GET" && id == "":
+		list := []xeroFields{}
+		for _, l := range f.links {
+			list = append(list, xeroFields{"id": l.id, "authEventId": l.event,
+				"tenantId": l.company.tenant, "tenantType": l.company.kind, "tenantName": l.company.name,
+				"createdDateUtc": "2026-11-22T10:00:00.0000000"})
+		}
+		return xeroFakeSays(200, list)
+	case r.method == "DELETE" && i >= 0:
+		f.links = slices.Delete(f.links, i, i+1)
+		return xeroFakeSays(204, nil)
+	}
+	return xeroFakeDenied(404, "Not Found", "NotFound")
+}
+
+// companyCall is a request about a company.
+func (f *xeroFake) companyCall(r xeroFakeRequest, access xeroFakeAccess) xeroFakeResult {
+	i := slices.IndexFunc(f.links, func(l *xeroFakeLink) bool {
+		return l.company.tenant == r.header.Get("Xero-Tenant-Id")
+	})
+	if i < 0 {
+		return xeroFakeDenied(403, "Forbidden", "AuthenticationUnsuccessful")
+	}
+	c := f.links[i].company
+	c.taken = slices.DeleteFunc(c.taken, func(at time.Time) bool { return f.now().Sub(at) >= time.Minute })
+	if f.perMinute > 0 && len(c.taken) >= f.perMinute {
+		wait := time.Minute - f.now().Sub(c.taken[0])
+		return xeroFakeResult{429, http.Header{"X-Rate-Limit-Problem": {"minute"},
+			"Retry-After": {strconv.Itoa(int((wait + time.Second - 1) / time.Second))}}, nil}
+	}
+	c.taken = append(c.taken, f.now())
+	path, _ := strings.CutPrefix(r.path, "/api.xro/2.0")
+	if journals, ok := strings.CutPrefix(path, "/ManualJournals"); ok {
+		return f.journalCall(c, r, strings.TrimPrefix(journals, "/"))
+	}
+	body := xeroFields{"Id": f.newID(), "Status": "OK"}
+	switch r.method + " " + path {
+	case "GET /Organisation":
+		body["Organisations"] = []any{c.shown()}
+	case "GET /Accounts":
+		body["Accounts"] = c.shownAccounts(f)
+	case "GET /TaxRates":
+		body["TaxRates"] = c.shownRates()
+	default:
+		return xeroFakeDenied(404, "Not Found", "NotFound")
+	}
+	return xeroFakeSays(200, body)
+}
+
+// fakeXeroDate is a date as Xero writes it.
+func fakeXeroDate(date businessDate) string {
+	t, err := time.Parse(time.DateOnly, date)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("/Date(%d+0000)/", t.UnixMilli())
+}
+
+// fakeXeroNumber is an amount as Xero writes it: 12.5, 100.0.
+func fakeXeroNumber(hundredths int64) json.RawMessage {
+	sign := ""
+	if hundredths < 0 {
+		sign, hundredths = "-", -hundredths
+	}
+	return json.RawMessage(sign + strings.TrimSuffix(formatAmount(hundredths), "0"))
+}
+
+func (c *xeroFakeCompany) shown() xeroFields {
+	shown := xeroFields{"Name": c.name, "BaseCurrency": c.currency, "CountryCode": "CH",
+		"OrganisationID": c.tenant, "OrganisationStatus": "ACTIVE"}
+	if c.periodLock != "" {
+		shown["PeriodLockDate"] = fakeXeroDate(c.periodLock)
+	}
+	if c.yearLock != "" {
+		shown["EndOfYearLockDate"] = fakeXeroDate(c.yearLock)
+	}
+	return shown
+}
+
+func (c *xeroFakeCompany) shownAccounts(f *xeroFake) []any {
+	list := []any{}
+	for _, a := range c.accounts {
+		shown := xeroFields{"AccountID": f.newID(), "Name": a.name, "Type": a.kind, "TaxType": a.tax,
+			"Status": a.status, "SystemAccount": a.system}
+		if a.code != "" {
+			shown["Code"] = a.code
+		}
+		list = append(list, shown)
+	}
+	return list
+}
+
+func (c *xeroFakeCompany) shownRates() []any {
+	list := []any{}
+	for _, r := range c.rates {
+		rate := json.RawMessage(formatAmount(r.rate) + "00")
+		list = append(list, xeroFields{"TaxType": r.code, "Name": r.name, "EffectiveRate": rate,
+			"DisplayTaxRate": rate, "Status": r.status, "CanApplyToRevenue": r.revenue})
+	}
+	return list
+}
+
+// journalCall creates, changes, lists and reads manual journals.
+func (f *xeroFake) journalCall(c *xeroFakeCompany, r xeroFakeRequest, id string) xeroFakeResult {
+	i := slices.IndexFunc(c.journals, func(j *xeroFakeJournal) bool { return j.id == id })
+	switch {
+	case r.method == "GET" && id == "":
+		return f.listJournals(c, r.query)
+	case id != "" && i < 0:
+		return xeroFakeSays(404, xeroFields{"ErrorNumber": 404, "Message": "The resource can't be found"})
+	case r.method == "GET":
+		return f.showJournals(c, nil, c.journals[i])
+	case (r.method == "PUT" || r.method == "POST") && r.header.Get("Content-Type") == "application/json":
+	default:
+		return xeroFakeDenied(415, "Unsupported", "UnsupportedMediaType")
+	}
+	key := r.header.Get("Idempotency-Key")
+	if len(key) > 128 {
+		return xeroFakeInvalid("The Idempotency-Key is longer than 128 characters.")
+	}
+	request := r.method + " " + r.path + "\n" + string(r.body)
+	if before, ok := f.answers[c.tenant+key]; ok && key != "" {
+		if before.request != request {
+			return xeroFakeInvalid("The Idempotency-Key was used for another request.")
+		}
+		return xeroFakeSays(before.status, before.body)
+	}
+	var result xeroFakeResult
+	if id == "" {
+		result = f.createJournal(c, r.body)
+	} else {
+		result = f.changeJournal(c, c.journals[i], r.body)
+	}
+	if key != "" && result.status == 200 {
+		f.answers[c.tenant+key] = xeroFakeAnswer{request, result.status, result.body}
+	}
+	return result
+}
+
+// xeroFakeInvalid is the answer to a request with mistakes.
+func xeroFakeInvalid(messages ...string) xeroFakeResult {
+	list := []any{}
+	for _, m := range messages {
+		list = append(list, xeroFields{"Message": m})
+	}
+	element := xeroFields{"ManualJournalID": "00000000-0000-0000-0000-000000000000", "ValidationErrors": list}
+	return xeroFakeSays(400, xeroFields{"ErrorNumber": 10, "Type": "ValidationException",
+		"Message": "A validation exception occurred", "Elements": []any{element}})
+}
+
+// createJournal makes a journal. Xero takes several in one request, and the fake only one.
+func (f *xeroFake) createJournal(c *xeroFakeCompany, body []byte) xeroFakeResult {
+	var asked struct {
+		ManualJournals []struct {
+			Narration, Date, LineAmountTypes, Status string
+			JournalLines                             []struct {
+				LineAmount                        json.Number
+				AccountCode, Description, TaxType string
+				Tracking                          []xeroTracking
+			}
+		}
+	}
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&asked); err != nil || len(asked.ManualJournals) != 1 {
+		return xeroFakeSays(400, xeroFields{"ErrorNumber": 17, "Type": "NoDataProcessedException",
+			"Message": fmt.Sprintf("No data has been processed: %v", err)})
+	}
+	a := asked.ManualJournals[0]
+	j := &xeroFakeJournal{f.newID(), a.Narration, a.Date, a.LineAmountTypes, a.Status, nil, f.now()}
+	var wrong []string
+	for _, l := range a.JournalLines {
+		amount, ok := hundredths(&jsonValue{kind: jsonNumber, text: l.LineAmount.String()})
+		if !ok {
+			wrong = append(wrong, "The amount "+l.LineAmount.String()+" is not valid.")
+		}
+		j.lines = append(j.lines, xeroFakeLine{amount, l.AccountCode, l.Description, l.TaxType, l.Tracking})
+	}
+	if wrong = append(wrong, c.wrongWith(j)...); len(wrong) > 0 {
+		return xeroFakeInvalid(wrong...)
+	}
+	c.journals = append(c.journals, j)
+	return f.showJournals(c, nil, j)
+}
+
+// wrongWith returns what keeps a journal out of the books.
+func (c *xeroFakeCompany) wrongWith(j *xeroFakeJournal) (messages []string) {
+	say := func(format string, args ...any) { messages = append(messages, fmt.Sprintf(format, args...)) }
+	sum := int64(0)
+	for _, l := range j.lines {
+		sum += l.amount
+		i := slices.IndexFunc(c.accounts, func(a *xeroFakeAccount) bool {
+			return a.code != "" && a.code == l.account
+		})
+		switch {
+		case i < 0:
+			say("Account code '%s' is not a valid code for this document.", l.account)
+		case c.accounts[i].status != "ACTIVE":
+			say("Account code '%s' has been archived, or deleted.", l.account)
+		case c.accounts[i].kind == "BANK":
+			say("Account code '%s' is a bank account, which cannot be used in manual journals.", l.account)
+		case c.accounts[i].system != "":
+			say("Account code '%s' is a system account, which cannot be used in manual journals.", l.account)
+		}
+		if !slices.ContainsFunc(c.rates, func(r xeroFakeRate) bool {
+			return r.code == l.taxType && r.status == "ACTIVE"
+		}) {
+			say("The TaxType code '%s' does not exist or cannot be used.", l.taxType)
+		}
+		for _, t := range l.tracking {
+			if !slices.Contains(c.options, t.Name+":"+t.Option) {
+				say("The TrackingCategory or Option '%s' does not exist.", t.Option)
+			}
+		}
+	}
+	_, err := time.Parse(time.DateOnly, j.date)
+	switch {
+	case len(j.lines) < 2:
+		say("A manual journal must contain at least two lines.")
+	case sum != 0:
+		say("The total debits must equal total credits: they differ by %d.", sum)
+	case j.kind != "Inclusive" && j.kind != "Exclusive" && j.kind != "NoTax":
+		say("LineAmountTypes is not valid.")
+	case j.status != "DRAFT" && j.status != "POSTED":
+		say("Status is not valid.")
+	case j.narration == "":
+		say("Narration is mandatory.")
+	case err != nil:
+		say("Date is not valid.")
+	}
+	for name, locked := range map[string]string{"period": c.periodLock, "end of year": c.yearLock} {
+		if j.date <= locked {
+			say("The document date cannot be before the %s lock date, currently set at %s.", name, locked)
+		}
+	}
+	return messages
+}
+
+// changeJournal changes the status of a journal: a draft may be posted or deleted, a posted one voided.
+func (f *xeroFake) changeJournal(c *xeroFakeCompany, j *xeroFakeJournal, body []byte) xeroFakeResult {
+	var asked struct {
+		ManualJournals []struct{ ManualJournalID, Narration, Status string }
+	}
+	if json.Unmarshal(body, &asked) != nil || len(asked.ManualJournals) != 1 ||
+		asked.ManualJournals[0].Narration == "" {
+		return xeroFakeSays(400, xeroFields{"ErrorNumber": 17, "Message": "No data"})
+	}
+	switch change := asked.ManualJournals[0]; {
+	case change.ManualJournalID != j.id:
+		return xeroFakeInvalid("The ids of the path and of the body are not the same.")
+	case j.date <= max(c.periodLock, c.yearLock):
+		return xeroFakeInvalid("The document date cannot be before the period lock date.")
+	case j.status == "DRAFT" && (change.Status == "DELETED" || change.Status == "POSTED"),
+		j.status == "POSTED" && change.Status == "VOIDED":
+		j.status, j.narration, j.updatedAt = change.Status, change.Narration, f.now()
+		return f.showJournals(c, nil, j)
+	}
+	return xeroFakeInvalid("Manual journal not of valid status for modification.")
+}
+
+var xeroFakeWhere = regexp.MustCompile(
+	`^Date >= DateTime\((\d+), (\d+), (\d+)\) AND Date < DateTime\((\d+), (\d+), (\d+)\)$`)
+
+// listJournals answers with a page of the journals of some days.
+func (f *xeroFake) listJournals(c *xeroFakeCompany, query url.Values) xeroFakeResult {
+	m := xeroFakeWhere.FindStringSubmatch(query.Get("where"))
+	page, err := strconv.Atoi(query.Get("page"))
+	if m == nil || err != nil || page < 1 || query.Get("pageSize") != "100" ||
+		query.Get("order") != "Date ASC" {
+		return xeroFakeSays(400, xeroFields{"ErrorNumber": 16, "Type": "QueryParseException",
+			"Message": "The query can't be parsed: " + query.Encode()})
+	}
+	date := func(at int) string {
+		var n [3]int
+		for i := range n {
+			n[i], _ = strconv.Atoi(m[at+i])
+		}
+		return time.Date(n[0], time.Month(n[1]), n[2], 0, 0, 0, 0, time.UTC).Format(time.DateOnly)
+	}
+	from, until := date(1), date(4)
+	var found []*xeroFakeJournal
+	for _, j := range c.journals {
+		if j.date >= from && j.date < until {
+			found = append(found, j)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b *xeroFakeJournal) int { return strings.Compare(a.date, b.date) })
+	at := min((page-1)*100, len(found))
+	pagination := xeroFields{"page": page, "pageSize": 100,
+		"pageCount": (len(found) + 99) / 100, "itemCount": len(found)}
+	return f.showJournals(c, pagination, found[at:min(at+100, len(found))]...)
+}
+
+// showJournals answers with journals as they are now.
+func (f *xeroFake) showJournals(
+	c *xeroFakeCompany, pagination any, journals ...*xeroFakeJournal,
+) xeroFakeResult {
+	list := []any{}
+	for _, j := range journals {
+		list = append(list, xeroFields{"ManualJournalID": j.id, "Narration": j.narration, "Status": j.status,
+			"Date": fakeXeroDate(j.date), "LineAmountTypes": j.kind, "JournalLines": f.showLines(c, j),
+			"ShowOnCashBasisReports": true, "HasAttachments": false,
+			"UpdatedDateUTC": fmt.Sprintf("/Date(%d+0000)/", j.updatedAt.UnixMilli())})
+	}
+	body := xeroFields{"Id": f.newID(), "Status": "OK", "ProviderName": "widgetd", "ManualJournals": list,
+		"DateTimeUTC": fmt.Sprintf("/Date(%d)/", f.now().UnixMilli())}
+	if pagination != nil {
+		body["pagination"] = pagination
+	}
+	return xeroFakeSays(200, body)
+}
+
+// showLines are the lines of a journal, with the tax that is in each.
+func (f *xeroFake) showLines(c *xeroFakeCompany, j *xeroFakeJournal) []any {
+	lines := []any{}
+	for _, l := range j.lines {
+		i := slices.IndexFunc(c.rates, func(r xeroFakeRate) bool { return r.code == l.taxType })
+		tax := vatIn(max(l.amount, -l.amount), c.rates[i].rate)
+		if j.kind == "Exclusive" {
+			tax = portion(max(l.amount, -l.amount), c.rates[i].rate, maxVATRate)
+		}
+		if l.amount < 0 {
+			tax = -tax
+		}
+		tracking := []any{}
+		for _, t := range l.tracking {
+			tracking = append(tracking, xeroFields{"Name": t.Name, "Option": t.Option,
+				"TrackingCategoryID": f.newID(), "TrackingOptionID": f.newID()})
+		}
+		lines = append(lines, xeroFields{"LineAmount": fakeXeroNumber(l.amount), "AccountCode": l.account,
+			"Description": l.text, "TaxType": l.taxType, "TaxAmount": fakeXeroNumber(tax),
+			"Tracking": tracking, "AccountID": f.newID(), "IsBlank": false})
+	}
+	return lines
+}
+
+// change has something done to a company's books while nobody else looks.
+func (f *xeroFake) change(company int, do func(c *xeroFakeCompany)) {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do(f.companies[company])
+}
+
+// on has something done to a journal of any company.
+func (f *xeroFake) on(id string, do func(j *xeroFakeJournal)) {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.companies {
+		for _, j := range c.journals {
+			if j.id == id {
+				do(j)
+				return
+			}
+		}
+	}
+	f.t.Fatalf("there is no journal %s", id)
+}
+
+// void has the accountant void a journal that is posted, or delete a draft.
+func (f *xeroFake) void(id string) {
+	f.t.Helper()
+	f.on(id, func(j *xeroFakeJournal) {
+		if j.status == "DRAFT" {
+			j.status = "DELETED"
+		} else {
+			j.status = "VOIDED"
+		}
+	})
+}
+
+// edit has the accountant move a cent between the first two lines of a journal.
+func (f *xeroFake) edit(id string) {
+	f.t.Helper()
+	f.on(id, func(j *xeroFakeJournal) {
+		j.lines[0].amount++
+		j.lines[1].amount--
+	})
+}
+
+// postDraft has the accountant post a draft.
+func (f *xeroFake) postDraft(id string) {
+	f.t.Helper()
+	f.on(id, func(j *xeroFakeJournal) { j.status = "POSTED" })
+}
+
+// lock has the accountant of the first company lock all days up to a date; "": none is.
+func (f *xeroFake) lock(date businessDate) {
+	f.t.Helper()
+	f.change(0, func(c *xeroFakeCompany) { c.periodLock = date })
+}
+
+// archive has an account of the first company archived.
+func (f *xeroFake) archive(code string) {
+	f.t.Helper()
+	f.change(0, func(c *xeroFakeCompany) {
+		for _, a := range c.accounts {
+			if a.code == code {
+				a.status = "ARCHIVED"
+			}
+		}
+	})
+}
+
+// journals returns the journals of the first company, in the order in which they were made.
+func (f *xeroFake) journals() (all []xeroFakeJournal) {
+	f.t.Helper()
+	f.change(0, func(c *xeroFakeCompany) {
+		for _, j := range c.journals {
+			all = append(all, *j)
+		}
+	})
+	return all
+}
+
+// forgetLinks has the person remove every connection in Xero, which leaves the tokens.
+func (f *xeroFake) forgetLinks() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.links = nil
+}
+
+// revoke has the person take back what was agreed to: no refresh token is taken any more.
+func (f *xeroFake) revoke() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.refreshes {
+		r.revokedByUser = true
+	}
+}
+
+// tokensGiven returns how often tokens were given.
+func (f *xeroFake) tokensGiven() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.given
+}
+
+// came returns how many requests came to a path; with any method, if it is "".
+func (f *xeroFake) came(method, path string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.requests {
+		if (method == "" || r.method == method) && r.path == path {
+			n++
+		}
+	}
+	return n
+}
+
+// last returns the last request that came.
+func (f *xeroFake) last() xeroFakeRequest {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.requests) == 0 {
+		f.t.Fatal("no request came")
+	}
+	return f.requests[len(f.requests)-1]
+}
