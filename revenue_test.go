@@ -849,6 +849,7 @@ func TestRevenue_ofOrdersFromBeforeTheUpgradeIsRecorded(t *testing.T) {
 }
 
 func TestRevenue_choreRecordsWhatHasMovedWithinASecondOrTwo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		stop := s.beside(s.server.runChores)
