@@ -903,3 +903,31 @@ func TestQuery_aboutRevenueReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 		}
 	}
 }
+
+func TestRevenue_refundByAmountGivesBackOfEachGroupWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	var id string
+	s.at(t, "2026-05-01T12:00:00Z", func(t *tx) error {
+		o := anOrder(s.account)
+		o.Discount, o.Delivery, o.Tip = 0, 0, 0
+		o.Lines[0].Group, o.Lines[1].Group, o.Lines[1].VATRate = "food", "drinks", o.Lines[0].VATRate
+		_, err := createOrder(t, o, guest{}, minOrderLife, anActor)
+		if id = o.ID; err != nil {
+			return err
+		}
+		_, err = payOutside(t, anyAccount, id, methodCash, stamp{}, anActor)
+		return err
+	})
+	for _, w := range []refundWish{{lines: []lineQuantity{{0, 2}}}, {}} { // all the food, then the rest
+		s.at(t, "2026-05-01T13:00:00Z", func(t *tx) error {
+			_, _, err := refundOrder(t, anyAccount, id, w, anActor)
+			return err
+		})
+	}
+	facts := s.facts(id)
+	if len(facts) != 3 || !strings.HasSuffix(facts[2],
+		`[{"what":"refund","rate":260,"group":"drinks","gross":1600,"vat":40}]`) {
+		t.Errorf("recorded %q", facts)
+	}
+}
