@@ -33,6 +33,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 		"orders":                 orderStory,
 		"payments":               paymentStory,
 		"books":                  booksStory,
+		"revenue":                revenueStory,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.t = t
