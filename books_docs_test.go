@@ -240,3 +240,36 @@ func TestDocs_sayWhatExportsCanBe(t *testing.T) {
 		}
 	}
 }
+
+// TestDocuments_queriesAboutBooksWorkAsTheyStand also has a restored database be told what is in the books.
+func TestDocuments_queriesAboutBooksWorkAsTheyStand(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "sqlite3")
+	o := newOperator(t)
+	file := o.env["WIDGETD_DB"]
+	const at = "'2026-11-22T00:00:00Z'"
+	runProgram(t, "sqlite3", "-bail", file, `PRAGMA foreign_keys = ON;
+		INSERT INTO books_connections (id, account_id, product, organisation, needs_reconnect_at, created_at)
+			VALUES ('bkc_1', '`+o.account+`', 'xero', 'Bistro Ltd', `+at+`, `+at+`);
+		INSERT INTO revenue_days (account_id, date, currency) VALUES ('`+o.account+`', date('now', '-1 day'), 'CHF');
+		INSERT INTO revenue_days (account_id, date, currency)
+			SELECT '`+o.account+`', value, 'CHF' FROM json_each('["2026-11-20", "2026-11-21"]') WHERE true
+			ON CONFLICT DO NOTHING;
+		INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, entry_date, state, reason,
+			sync_key, created_at) SELECT 'exp_' || value, 'bkc_1', '`+o.account+`', value, 'CHF', 1, value, 'held',
+			'unmapped', 'widgetd:' || value, `+at+` FROM json_each('["2026-11-20", "2026-11-21"]');`)
+	queries := documentBlock(t, "-- days that are not in the books")
+	out := runProgram(t, "sqlite3", "-readonly", "-bail", file, "\n"+queries)
+	for _, want := range []string{"2026-11-20|CHF|xero|held|unmapped", "xero|Bistro Ltd|2026-11-22T00:00:00Z|"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("printed\n%s, want %s in it", out, want)
+		}
+	}
+	told := strings.ReplaceAll(documentBlock(t, "-- days that are in the books, though"), "acct_…", o.account)
+	runProgram(t, "sqlite3", "-bail", file, "\n"+told)
+	out = runProgram(t, "sqlite3", "-readonly", file, `SELECT id FROM books_exports;
+		SELECT date, frozen_at IS NOT NULL FROM revenue_days WHERE date IN ('2026-11-20', '2026-11-21') ORDER BY date`)
+	if out != "exp_2026-11-21\n2026-11-20|1\n2026-11-21|0\n" {
+		t.Errorf("afterwards there are\n%s", out)
+	}
+}
