@@ -1,9 +1,513 @@
 package main
 
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"strings"
+	"time"
+)
+
 // The options of these commands.
 var (
 	optXeroURL = option{name: "xero-url", value: "URL",
 		help: "base address of everything of Xero, for tests; by default Xero's own", hasVariable: true}
 	optFortnoxURL = option{name: "fortnox-url", value: "URL",
 		help: "base address of everything of Fortnox, for tests; by default Fortnox' own", hasVariable: true}
+	optBooksAllow = optOutboundAllow.says("what may be called besides public addresses, for tests")
+	optSuggest    = option{name: "suggest",
+		help: "print a mapping that the books' own chart of accounts suggests; it is not used until it is set"}
+	optMapping = option{name: "set", value: "FILE",
+		help: "confirm the mapping in this file, or - for standard input: JSON as -json prints it"}
+	optSendFrom = option{name: "send-from", value: "DATE",
+		help: "first business day that is sent on its own, or never"}
+	optHistory = option{name: "history", help: "-send-from may be a day that is past"}
+	optCompany = option{name: "organisation", value: "ID",
+		help: "the company, where access to several was granted: 'widgetd books list -json' prints them"}
+	optEntryStatus = option{name: "status", value: "STATUS", help: "at Xero: what entries become, draft or posted"}
+	optSeries      = option{name: "series", value: "CODE",
+		help: "at Fortnox: the series of vouchers, which takes manual entries; best one of its own"}
+	optSendOutside = option{name: "outside", value: "yes|no",
+		help: "whether what was paid outside is sent too, which a till usually books"}
+	optSendTests   = option{name: "tests", value: "yes|no", help: "whether what was paid with test keys is sent too"}
+	optReverseDate = option{name: "date", value: "DATE",
+		help: "date of the reversal in the books; by default that of the entry"}
+	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state, as held"}
 )
+
+// The operator's commands on books.
+var booksCommands = []command{
+	{"books set-app", "xero|fortnox", "set the application that the maker of the software has registered for you", []option{
+		optSecrets.says("file that only you can read, or - for standard input, with lines client_id= and " +
+			"client_secret="),
+	}, 1, booksSetApp},
+	{"books apps", "", "list the applications that are set", nil, 0, booksApps},
+	{"books connect", "xero|fortnox", "print the address on which an account's owner connects its books", []option{
+		optAccount.says("the account whose revenue is to be sent"), optBooksAllow, optXeroURL, optFortnoxURL,
+	}, 1, booksConnect},
+	{"books list", "", "list the connections with books, newest first",
+		[]option{optAccount.says("show only connections of this account")}, 0, booksList},
+	{"books set", "ID", "change what is sent with a connection, from when on and how", []option{
+		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
+	}, 1, booksSet},
+	{"books mapping", "ID", "print or confirm which account of the books gets what", []option{
+		optSuggest, optMapping, optBooksAllow, optXeroURL, optFortnoxURL,
+	}, 1, booksMapping},
+	{"books preview", "ID DATE", "print the entry of a business day as it would be sent", []option{
+		optBooksAllow, optXeroURL, optFortnoxURL,
+	}, 2, booksPreview},
+	{"books export", "ID DATE", "have the running service send a business day", nil, 2, booksExport},
+	{"books exports", "", "list what was sent or waits to be, newest first", []option{
+		optLimit, optExportState, optAccount.says("show only exports of this account"),
+	}, 0, booksExports},
+	{"books retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil, 1,
+		booksRetry},
+	{"books reverse", "EXPORT", "have the running service reverse the entry of an export", []option{optReverseDate},
+		1, booksReverse},
+	{"books disconnect", "ID", "send nothing more with a connection; what was sent stays in the books", []option{
+		optBooksAllow, optXeroURL, optFortnoxURL,
+	}, 1, booksDisconnect},
+}
+
+// booksStep turns the refusals of the rules of books, which are worded for callers of the API, into errors for
+// the operator that name the next step.
+func booksStep(err error) error {
+	var ref *refusal
+	switch err = booksRefusal(err); {
+	case errors.Is(err, errBooksConnection):
+		return errors.New("not found, or disconnected already: 'widgetd books list' prints what there is")
+	case errors.Is(err, errExport):
+		return errors.New("not found: 'widgetd books exports' prints what there is")
+	case !errors.As(err, &ref):
+		return err
+	case ref.code == codeBooksNotSet:
+		return errors.New("the application is not set, or is refused: run 'widgetd books set-app'")
+	case ref.code == codeValidation && len(ref.fields) > 0:
+		name := strings.ReplaceAll(strings.TrimPrefix(ref.fields[0].Pointer, "#/"), "_", "-")
+		return usageError(name + ": " + ref.fields[0].Detail)
+	}
+	return errors.New(ref.text())
+}
+
+// withBooks calls f with the engine of books. Nothing of what it notes in a log is printed, since its errors
+// say the same.
+func (e *env) withBooks(f func(b *books) error) error {
+	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
+	if err != nil {
+		return err
+	}
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	out := newOutbound(allow)
+	defer out.close()
+	return e.withStore(func(st *store) error {
+		return booksStep(f(&books{store: st, keys: func() *keyring { return keys },
+			ledgers: newLedgers(out, e.str("xero-url"), e.str("fortnox-url"), e.now),
+			log:     slog.New(slog.DiscardHandler), now: e.now, steady: e.now,
+			strike: func(string, error, ...any) {}, wake: make(chan struct{}, 1), paces: map[string]*bookPace{}}))
+	})
+}
+
+// product returns the product that the command's first argument names. Errors: usageError.
+func (e *env) product() (string, error) {
+	if _, detail := oneOf(bookProducts...)(e.args[0]); detail != "" {
+		return "", usageError(fmt.Sprintf("there is no product %q: take xero or fortnox", printable(e.args[0])))
+	}
+	return e.args[0], nil
+}
+
+// An appRow is an application as the commands print it.
+type appRow struct {
+	Product   string `json:"product"`
+	ClientID  string `json:"client_id"`
+	ChangedAt stamp  `json:"changed_at"`
+}
+
+func booksSetApp(e *env) error {
+	product, err := e.product()
+	if err != nil {
+		return err
+	}
+	name, text, err := e.secretText()
+	if err != nil {
+		return err
+	}
+	var app appSecrets
+	fields := map[string]*string{"client_id": &app.clientID, "client_secret": &app.clientSecret}
+	if err := parseSecretLines(fields, text); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	if err := e.change(func(t *tx) error { return setBooksApp(t, keys, product, app) }); err != nil {
+		return err
+	}
+	return e.done()
+}
+
+func booksApps(e *env) error {
+	rows := []appRow{}
+	err := e.withStore(func(st *store) error {
+		for _, product := range bookProducts {
+			a, err := st.booksApp(product)
+			if errors.Is(err, errNotFound) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			rows = append(rows, appRow{a.Product, a.ClientID, a.ChangedAt})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return printRows(e, rows, "PRODUCT CLIENT CHANGED", func(r appRow) []any {
+		return []any{r.Product, r.ClientID, r.ChangedAt}
+	})
+}
+
+func booksConnect(e *env) error {
+	product, err := e.product()
+	if err != nil {
+		return err
+	}
+	account, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	var link bookLink
+	err = e.withBooks(func(b *books) error {
+		bases, err := b.store.baseURLs()
+		if err != nil {
+			return err
+		}
+		if len(bases) == 0 || !bases[0].Current {
+			return errors.New("there is no base address: run 'widgetd base-url set https://…/v1' first")
+		}
+		link.AuthorizeURL, link.ExpiresAt, err = b.authorize(e.ctx, account, product, bases[0].URL, e.actor())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(link, "open until "+link.ExpiresAt.String()+":\n"+link.AuthorizeURL)
+}
+
+func booksList(e *env) error {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		all, err := st.bookConnections(o)
+		if err != nil {
+			return err
+		}
+		rows := showPage(listPage[*bookConnection]{rows: all}, viewBooks).Data
+		const header = "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT"
+		return printRows(e, rows, header, func(v bookConnectionView) []any {
+			return []any{v.ID, v.Product, v.State, valueOr(v.Organisation, companyView{}).Name, valueOr(v.Currency, ""),
+				v.MappingAt, valueOr(v.SendFrom, ""), v.AccountID}
+		})
+	})
+}
+
+// yesOrNo returns what an option says; nil: it is not given. Errors: usageError.
+func (e *env) yesOrNo(name string) (*bool, error) {
+	switch text := e.str(name); {
+	case !e.given(name):
+		return nil, nil
+	case text == "yes" || text == "no":
+		return new(text == "yes"), nil
+	}
+	return nil, usageError("-" + name + ": give yes or no")
+}
+
+// bookWish returns what the options say. Errors: usageError.
+func (e *env) bookWish() (w bookWish, err error) {
+	check := func(name, text string, check textCheck) {
+		if _, detail := check(text); detail != "" && err == nil {
+			err = usageError("-" + name + ": " + detail)
+		}
+	}
+	w.organisation, w.status, w.history = e.str("organisation"), e.str("status"), e.on("history")
+	if e.given("status") {
+		check("status", w.status, oneOf(entryDraft, entryPosted))
+	}
+	if e.given("send-from") {
+		if w.sendFrom = new(e.str("send-from")); *w.sendFrom == "never" {
+			*w.sendFrom = ""
+		} else {
+			check("send-from", *w.sendFrom, checkBusinessDate)
+		}
+	}
+	if e.given("series") {
+		w.series = new(e.str("series"))
+		check("series", *w.series, checkSeries)
+	}
+	if err != nil {
+		return w, err
+	}
+	if w.outside, err = e.yesOrNo("outside"); err == nil {
+		w.tests, err = e.yesOrNo("tests")
+	}
+	return w, err
+}
+
+func booksSet(e *env) error {
+	wish, err := e.bookWish()
+	if err != nil {
+		return err
+	}
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	var v bookConnectionView
+	err = e.change(func(t *tx) error {
+		c, err := changeBooks(t, keys, anyAccount, e.args[0], wish, e.actor())
+		if err == nil {
+			v = viewBooks(c)
+		}
+		return booksStep(err)
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(v, v.ID+" is "+v.State+"; it sends from: "+cmp.Or(valueOr(v.SendFrom, ""), "never"))
+}
+
+// readMappingFile returns the mapping that -set names.
+func (e *env) readMappingFile(product string) (m bookMapping, err error) {
+	file := io.NopCloser(e.stdin)
+	if path := e.str("set"); path != "-" {
+		if file, err = os.Open(path); err != nil {
+			return m, err
+		}
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxMappingBody))
+	if err != nil {
+		return m, fmt.Errorf("read the mapping: %w", err)
+	}
+	body, err := parseJSON(text)
+	if err != nil {
+		return m, usageError("the mapping must be a JSON object: " + err.Error())
+	}
+	in := newInput(&body, nil, nil)
+	m = readMapping(in, product)
+	return m, in.err()
+}
+
+func booksMapping(e *env) error {
+	if e.given("set") && e.on("suggest") {
+		return usageError("-set and -suggest exclude each other")
+	}
+	var m *bookMapping
+	err := e.withBooks(func(b *books) error {
+		c, err := b.store.usedBookConnection(anyAccount, e.args[0])
+		if err != nil {
+			return err
+		}
+		switch {
+		case e.on("suggest"):
+			m, err = b.suggestFor(e.ctx, c)
+		case e.given("set"):
+			var read bookMapping
+			if read, err = e.readMappingFile(c.Product); err != nil {
+				return err
+			}
+			m = &read
+			err = b.store.update(e.ctx, func(t *tx) error {
+				_, err := saveMapping(t, anyAccount, c.ID, m, e.actor())
+				return err
+			})
+		case c.Mapping == nil:
+			return errors.New("no mapping was confirmed: -suggest prints one, and -set FILE confirms it")
+		default:
+			m = c.Mapping
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if e.on("json") {
+		return e.print(m, "")
+	}
+	return printRows(e, m.Lines, "KIND RATE GROUP METHOD ACCOUNT TAX COST_CENTER", func(r mappingRule) []any {
+		rate, group := "", "all others"
+		if r.VATRate != nil {
+			rate = formatRate(*r.VATRate)
+		}
+		if r.Group != nil || r.Kind != ruleSales {
+			group = valueOr(r.Group, "")
+		}
+		return []any{r.Kind, rate, group, valueOr(r.Method, ""), r.Account, valueOr(r.Tax, ""),
+			valueOr(r.CostCenter, "")}
+	})
+}
+
+// businessDate returns the business day that the command's second argument names. Errors: usageError.
+func (e *env) businessDate() (businessDate, error) {
+	if _, detail := checkBusinessDate(e.args[1]); detail != "" {
+		return "", usageError("DATE: " + detail)
+	}
+	return e.args[1], nil
+}
+
+func booksPreview(e *env) error {
+	date, err := e.businessDate()
+	if err != nil {
+		return err
+	}
+	var all []bookPreview
+	err = e.withBooks(func(b *books) error {
+		c, err := b.store.usedBookConnection(anyAccount, e.args[0])
+		if err == nil {
+			all, err = b.previewNow(e.ctx, c, date)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if e.on("json") {
+		return e.print(datePreview{date, all}, "")
+	}
+	if len(all) == 0 {
+		_, err = fmt.Fprintln(e.stdout, "nothing would be sent")
+	}
+	for i := range all {
+		if err == nil {
+			err = e.printPreview(&all[i])
+		}
+	}
+	return err
+}
+
+// printPreview prints the entry of a day and currency, and what is missing.
+func (e *env) printPreview(p *bookPreview) error {
+	if p.Entry != nil {
+		fmt.Fprintln(e.stdout, printable(p.Entry.Narration))
+		err := printRows(e, p.Entry.Lines, "ACCOUNT DEBIT CREDIT TAX TEXT", func(l entryLine) []any {
+			return []any{l.Account, formatAmount(l.Debit), formatAmount(l.Credit), l.Tax, l.Text}
+		})
+		if err != nil {
+			return err
+		}
+		if p.Difference != 0 {
+			fmt.Fprintf(e.stdout, "the books will compute %s %s more VAT than the orders have\n",
+				formatSigned(p.Difference), p.Currency)
+		}
+	}
+	for _, issue := range p.Issues {
+		fmt.Fprintf(e.stdout, "held (%s): %s\n", issue.Reason, printable(issue.Detail))
+	}
+	if !p.Final {
+		fmt.Fprintln(e.stdout, "the day is not over")
+	}
+	return nil
+}
+
+// printExports prints exports that the running service works on.
+func (e *env) printExports(all []bookExport) error {
+	rows := showPage(listPage[bookExport]{rows: all}, viewExport).Data
+	const header = "ID DATE CURRENCY REVISION STATE REASON DETAIL BOOKS_ID CONNECTION"
+	return printRows(e, rows, header, func(v exportView) []any {
+		return []any{v.ID, v.Date, v.Currency, v.Revision, v.State, valueOr(v.Reason, ""), valueOr(v.Detail, ""),
+			valueOr(v.EntryID, ""), v.ConnectionID}
+	})
+}
+
+func booksExport(e *env) error {
+	date, err := e.businessDate()
+	if err != nil {
+		return err
+	}
+	err = e.withStore(func(st *store) error { return bookOrders(e.ctx, st, math.MaxInt) })
+	if err != nil {
+		return err
+	}
+	var all []bookExport
+	err = e.change(func(t *tx) (err error) {
+		all, err = requestExport(t, anyAccount, e.args[0], date)
+		return booksStep(err)
+	})
+	if err != nil {
+		return err
+	}
+	return e.printExports(all)
+}
+
+func booksExports(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	filter := exportFilter{state: e.str("state")}
+	if _, detail := oneOf(exportStates...)(filter.state); filter.state != "" && detail != "" {
+		return usageError("-state: " + detail)
+	}
+	if filter.owner, err = e.filterAccount(); err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		all, err := collectPages(limit+1, func(before string, limit int) (listPage[bookExport], error) {
+			return st.bookExports(filter, before, limit)
+		})
+		if err != nil {
+			return err
+		}
+		return e.printExports(firstRows(e, all, limit, "-limit N"))
+	})
+}
+
+func booksRetry(e *env) error {
+	return e.changeExport(func(t *tx) (*bookExport, error) { return retryExport(t, anyAccount, "", e.args[0]) })
+}
+
+func booksReverse(e *env) error {
+	date, err := e.date("date")
+	if err != nil {
+		return err
+	}
+	on := ""
+	if !date.IsZero() {
+		on = date.Format(time.DateOnly)
+	}
+	return e.changeExport(func(t *tx) (*bookExport, error) {
+		return reverseExport(t, anyAccount, "", e.args[0], on)
+	})
+}
+
+// changeExport runs f in a transaction and prints the export that f returns.
+func (e *env) changeExport(f func(t *tx) (*bookExport, error)) error {
+	var x *bookExport
+	err := e.change(func(t *tx) (err error) {
+		x, err = f(t)
+		return booksStep(err)
+	})
+	if err != nil {
+		return err
+	}
+	return e.printExports([]bookExport{*x})
+}
+
+func booksDisconnect(e *env) error {
+	err := e.withBooks(func(b *books) error { return b.disconnect(e.ctx, anyAccount, e.args[0], e.actor()) })
+	if err != nil {
+		return err
+	}
+	return e.done()
+}

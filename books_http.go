@@ -1,11 +1,876 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"html/template"
+	"net/http"
 	"slices"
+	"strings"
+	"sync"
+	"time"
 )
 
-// readMapping reads {"lines":[…]} from the body of a request, for a product. Members that are null count as
+// A booksAPI serves the endpoints of connections with books.
+type booksAPI struct {
+	*server
+	books *books
+}
+
+const maxMappingBody = 256 << 10 // bytes; maxMappingRules lines take more than other bodies have
+
+// booksWing makes the routes and the background work of books.
+func booksWing(s *server, b *books) wing {
+	a := &booksAPI{s, b}
+	const connection = "/books/connections/{id}"
+	w := wing{
+		routes: []route{
+			{pattern: "GET /books/connections", run: endpoint(a.listConnections)},
+			{pattern: "POST /books/connections", run: endpoint(a.connect)},
+			{pattern: "GET " + connection, run: endpoint(a.showConnection)},
+			{pattern: "PATCH " + connection, run: endpoint(a.changeConnection)},
+			{pattern: "DELETE " + connection, run: endpoint(a.disconnect)},
+			{pattern: "GET " + connection + "/accounts", run: endpoint(a.showChart)},
+			{pattern: "GET " + connection + "/mapping", run: endpoint(a.showMapping)},
+			{pattern: "PUT " + connection + "/mapping", body: maxMappingBody, run: endpoint(a.saveMapping)},
+			{pattern: "GET " + connection + "/preview/{date}", run: endpoint(a.preview)},
+			{pattern: "GET " + connection + "/exports", question: true, run: endpoint(a.listExports)},
+			{pattern: "POST " + connection + "/exports", creates: true, run: endpoint(a.requestExport)},
+			{pattern: "POST " + connection + "/exports/{export}/retry", noBody: true, run: endpoint(a.retryExport)},
+			{pattern: "POST " + connection + "/exports/{export}/reverse", noBody: true, creates: true,
+				run: endpoint(a.reverseExport)},
+		},
+		chores: []chore{{fault: "links that connect books can't expire", timeDriven: true, run: a.expireLinks}},
+	}
+	for i := range w.routes {
+		w.routes[i].token, w.routes[i].scope = tokenRequired, scopeBooks
+	}
+	w.routes = append(w.routes, route{pattern: "GET /books/callback/{product}", free: true, address: "books",
+		page: booksRefused, run: endpoint(a.comeBack)})
+	w.metrics = booksMetrics(s.store)
+	if !s.noBooks {
+		w.workers = append(w.workers, newBooksWorker(b).run)
+	}
+	return w
+}
+
+// booksOf makes the engine of a server's books.
+func booksOf(s *server) *books {
+	return &books{store: s.store, keys: s.keys.Load, ledgers: newLedgers(s.outbound, s.xeroURL, s.fortnoxURL, s.now),
+		log: s.log, now: s.now, steady: s.steady, strike: s.strike, off: s.noBooks, wake: make(chan struct{}, 1),
+		paces: map[string]*bookPace{}}
+}
+
+// expireLinks is the chore that removes links to connect books that nobody has used in time.
+func (a *booksAPI) expireLinks(ctx context.Context) error {
+	_, err := a.store.updateInParts(ctx, paymentsAtOnce, func(t *tx) (int64, error) {
+		t.invalidate()
+		return t.removeBookAuthorizations(paymentsAtOnce)
+	})
+	return err
+}
+
+// booksMetrics are what the database tells of books, which is left out while it can't be read.
+func booksMetrics(st *store) []metric {
+	return []metric{{"widgetd_books", "gauge",
+		"Connections with books, those that fail or need their owner; exports that are held, unknown or failed.",
+		func() []string {
+			n, err := st.booksTotals(newStamp(st.now().Add(-heldTooLong)))
+			if err != nil {
+				return nil
+			}
+			return []string{
+				fmt.Sprintf(`{what="connections"} %d`, n.Connections),
+				fmt.Sprintf(`{what="failed"} %d`, n.Failed),
+				fmt.Sprintf(`{what="failing_connections"} %d`, n.Failing),
+				fmt.Sprintf(`{what="held"} %d`, n.Held),
+				fmt.Sprintf(`{what="held_long"} %d`, n.HeldLong),
+				fmt.Sprintf(`{what="need_reconnect"} %d`, n.NeedOwner),
+				fmt.Sprintf(`{what="unknown"} %d`, n.Unknown),
+			}
+		}}}
+}
+
+// booksRefusal gives errors of the books their public face.
+func booksRefusal(err error) error {
+	var failed *ledgerError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	switch failed.reason {
+	case heldReconnect, reasonUnsealable:
+		return &refusal{code: codeBooksState, detail: "The connection has to be connected again."}
+	case reasonAppNotSet, reasonAppRefused:
+		return &refusal{code: codeBooksNotSet}
+	}
+	return &refusal{code: codeBooksUnavailable, retryAfter: failed.retryAfter}
+}
+
+// A companyView is a company that a connection writes the books of.
+type companyView struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+// A bookConnectionView is a connection as callers see it.
+type bookConnectionView struct {
+	ID               string        `json:"id"`
+	AccountID        string        `json:"account_id"`
+	Product          string        `json:"product"`
+	State            string        `json:"state"` // choosing, in_use, failing, needs_reconnect or removed
+	Organisation     *companyView  `json:"organisation"`
+	Choices          []companyView `json:"choices"` // of which one is to be chosen
+	Currency         *string       `json:"currency"`
+	MappingAt        stamp         `json:"mapping_confirmed_at"`
+	SendFrom         *businessDate `json:"send_from"`
+	Status           *string       `json:"status"` // Xero
+	Series           *string       `json:"series"` // Fortnox
+	Outside          bool          `json:"outside"`
+	Tests            bool          `json:"tests"`
+	FailingSince     stamp         `json:"failing_since"`
+	NeedsReconnectAt stamp         `json:"needs_reconnect_at"`
+	CreatedAt        stamp         `json:"created_at"`
+}
+
+// viewBooks returns a connection as callers see it.
+func viewBooks(c *bookConnection) bookConnectionView {
+	v := bookConnectionView{ID: c.ID, AccountID: c.AccountID, Product: c.Product, State: "in_use",
+		Choices: []companyView{}, Currency: c.Currency, MappingAt: c.MappingAt, SendFrom: c.SendFrom,
+		Series: c.Series, Outside: c.Outside, Tests: c.Tests, FailingSince: c.FailingSince,
+		NeedsReconnectAt: c.NeedsReconnectAt, CreatedAt: c.CreatedAt}
+	for _, o := range c.Choices {
+		v.Choices = append(v.Choices, companyView{o.ID, o.Name})
+	}
+	if c.OrganisationID != nil {
+		v.Organisation = &companyView{*c.OrganisationID, c.Organisation}
+	}
+	if c.Product == productXero {
+		v.Status = &c.Status
+	}
+	switch {
+	case !c.RemovedAt.IsZero():
+		v.State = "removed"
+	case c.OrganisationID == nil:
+		v.State = "choosing"
+	case !c.NeedsReconnectAt.IsZero():
+		v.State = "needs_reconnect"
+	case !c.FailingSince.IsZero():
+		v.State = "failing"
+	}
+	return v
+}
+
+// An exportView is an export as callers see it.
+type exportView struct {
+	ID           string       `json:"id"`
+	ConnectionID string       `json:"connection_id"`
+	AccountID    string       `json:"account_id"`
+	Date         businessDate `json:"date"`
+	Currency     string       `json:"currency"`
+	Revision     int64        `json:"revision"`
+	Reverses     *string      `json:"reverses"`
+	EntryDate    businessDate `json:"entry_date"`
+	State        string       `json:"state"`
+	Reason       *string      `json:"reason"`
+	Detail       *string      `json:"detail"`
+	SyncKey      string       `json:"sync_key"`
+	Entry        *bookEntry   `json:"entry"`    // as it was sent last
+	EntryID      *string      `json:"entry_id"` // in the books
+	Attempts     int64        `json:"attempts"`
+	DueAt        stamp        `json:"due_at"`
+	CreatedAt    stamp        `json:"created_at"`
+	SentAt       stamp        `json:"sent_at"`
+	PostedAt     stamp        `json:"posted_at"`
+	ReversedAt   stamp        `json:"reversed_at"`
+}
+
+// viewExport returns an export as callers see it.
+func viewExport(x bookExport) exportView {
+	v := exportView{ID: x.ID, ConnectionID: x.ConnectionID, AccountID: x.AccountID, Date: x.Date,
+		Currency: x.Currency, Revision: x.Revision, Reverses: x.Reverses, EntryDate: x.EntryDate, State: x.State,
+		Reason: x.Reason, Detail: x.Detail, SyncKey: x.SyncKey, EntryID: x.EntryID, Attempts: x.Attempts,
+		DueAt: x.DueAt, CreatedAt: x.CreatedAt, SentAt: x.SentAt, PostedAt: x.PostedAt, ReversedAt: x.ReversedAt}
+	entry := &bookEntry{}
+	if len(x.Entry) > 0 && json.Unmarshal(x.Entry, entry) == nil {
+		v.Entry = entry
+	}
+	return v
+}
+
+// booksListRequest is the query of GET /books/connections.
+type booksListRequest struct{ accountScope }
+
+func (q *booksListRequest) read(in *input) { q.accountScope.read(in) }
+
+// listConnections answers GET /books/connections. An account has one for each product at most.
+func (a *booksAPI) listConnections(
+	_ context.Context, c *call, q *booksListRequest,
+) (*list[bookConnectionView], error) {
+	id, err := a.accountOf(c, &q.accountScope)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := a.store.bookConnections(ownedBy(id))
+	return showPage(listPage[*bookConnection]{rows: rows}, viewBooks), err
+}
+
+// connectRequest is the body of POST /books/connections.
+type connectRequest struct {
+	accountScope
+	product string
+}
+
+func (q *connectRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.product = in.text("product", required, 20, oneOf(bookProducts...))
+}
+
+// A bookLink is where the owner of an account is sent who may agree that it is connected.
+type bookLink struct {
+	AuthorizeURL string `json:"authorize_url"`
+	ExpiresAt    stamp  `json:"expires_at"`
+}
+
+// connect answers POST /books/connections.
+func (a *booksAPI) connect(ctx context.Context, c *call, q *connectRequest) (*bookLink, error) {
+	id, err := a.accountOf(c, &q.accountScope)
+	if err != nil {
+		return nil, err
+	}
+	address, until, err := a.books.authorize(ctx, id, q.product, a.routing.Load().bases[0].URL, actorToken(c))
+	if err != nil {
+		return nil, err
+	}
+	return &bookLink{address, until}, nil
+}
+
+// A bookRequest is a request whose path names a connection.
+type bookRequest struct {
+	accountScope
+	id string
+}
+
+func (q *bookRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id = in.pathValue("id")
+}
+
+// find returns the connection in use that a request names.
+func (a *booksAPI) find(c *call, q *bookRequest) (*bookConnection, owner, error) {
+	by, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, by, err
+	}
+	b, err := a.store.usedBookConnection(by, q.id)
+	return b, by, err
+}
+
+// showConnection answers GET /books/connections/{id}.
+func (a *booksAPI) showConnection(_ context.Context, c *call, q *bookRequest) (*bookConnectionView, error) {
+	b, _, err := a.find(c, q)
+	if err != nil {
+		return nil, err
+	}
+	v := viewBooks(b)
+	return &v, nil
+}
+
+// disconnect answers DELETE /books/connections/{id}.
+func (a *booksAPI) disconnect(ctx context.Context, c *call, q *bookRequest) (noContent, error) {
+	by, err := q.resolve(a.server, c)
+	if err != nil {
+		return noContent{}, err
+	}
+	return noContent{}, a.books.disconnect(ctx, by, q.id, actorToken(c))
+}
+
+// A bookWish is what the owner of a connection wants to be different.
+type bookWish struct {
+	organisation string
+	sendFrom     *businessDate // "": nothing is to be sent on its own; nil: no change
+	history      bool          // sendFrom may be a day that is past
+	status       string
+	series       *string // "": none; nil: no change
+	outside      *bool
+	tests        *bool
+}
+
+// readWish reads what is to be changed of a connection.
+func readWish(in *input) (w bookWish) {
+	w.organisation = in.text("organisation", optional, maxNameLength, nil)
+	if in.isNull("send_from") {
+		w.sendFrom = new("")
+	} else if in.has("send_from") {
+		w.sendFrom = new(in.text("send_from", required, 10, checkBusinessDate))
+	}
+	w.history, _ = in.boolTerm("history")
+	w.status = in.text("status", optional, 10, oneOf(entryDraft, entryPosted))
+	if in.isNull("series") {
+		w.series = new("")
+	} else if in.has("series") {
+		w.series = new(in.text("series", required, 10, checkSeries))
+	}
+	for name, to := range map[string]**bool{"outside": &w.outside, "tests": &w.tests} {
+		if value, present := in.boolTerm(name); present {
+			*to = &value
+		}
+	}
+	return w
+}
+
+// checkBusinessDate is a textCheck for a business day.
+func checkBusinessDate(s string) (code, detail string) {
+	if day, ok := parseBusinessDate(s); !ok || day.Year() < 1970 || day.Year() > lastYear {
+		return "invalid_date", "This must be a date: YYYY-MM-DD."
+	}
+	return "", ""
+}
+
+// checkSeries is a textCheck for the code of a voucher series.
+func checkSeries(s string) (code, detail string) {
+	if !visible(s) {
+		return "invalid_series", "This must be the code of a voucher series, such as W."
+	}
+	return "", ""
+}
+
+// changeBooks carries out what the owner of a connection wants, and returns the connection. Errors:
+// errBooksConnection, books_connection_state, a refusal that names the member.
+func changeBooks(t *tx, keys *keyring, o owner, id string, w bookWish, actor string) (*bookConnection, error) {
+	c, err := t.usedBookConnection(o, id)
+	if err == nil && w.organisation != "" {
+		c, err = chooseOrganisation(t, keys, o, id, w.organisation, actor)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var change bookChange
+	switch {
+	case w.status != "" && c.Product != productXero:
+		return nil, errMember("status", "not_of_this_product", "Only entries at Xero have a status.")
+	case w.series != nil && c.Product != productFortnox:
+		return nil, errMember("series", "not_of_this_product", "Only entries at Fortnox have a series.")
+	case w.status != "":
+		change = append(change, func(c *bookConnection) { c.Status = w.status })
+	case w.series != nil:
+		change = append(change, func(c *bookConnection) { c.Series = nilIfEmpty(*w.series) })
+	}
+	if w.sendFrom != nil {
+		if err := checkSendFrom(t, c, w); err != nil {
+			return nil, err
+		}
+		change = append(change, func(c *bookConnection) { c.SendFrom = nilIfEmpty(*w.sendFrom) })
+	}
+	if w.outside != nil {
+		change = append(change, func(c *bookConnection) { c.Outside = *w.outside })
+	}
+	if w.tests != nil {
+		change = append(change, func(c *bookConnection) { c.Tests = *w.tests })
+	}
+	if len(change) == 0 {
+		return c, nil
+	}
+	return changeConnection(t, o, c.ID, change, actor)
+}
+
+// checkSendFrom checks the first day that is to be sent on its own: history is never sent unasked.
+func checkSendFrom(t *tx, c *bookConnection, w bookWish) error {
+	if *w.sendFrom == "" {
+		return nil
+	}
+	if c.OrganisationID == nil {
+		return &refusal{code: codeBooksState, detail: "Choose a company first."}
+	}
+	calendar, err := t.businessCalendar(c.AccountID)
+	if err != nil {
+		return err
+	}
+	if *w.sendFrom < calendar.dateOf(t.now.Time) && !w.history {
+		return errMember("send_from", "in_the_past",
+			"This day is past: say that history is to be sent, or name the present day or a later one.")
+	}
+	return nil
+}
+
+// changeBooksRequest is the body of PATCH /books/connections/{id}.
+type changeBooksRequest struct {
+	bookRequest
+	wish bookWish
+}
+
+func (q *changeBooksRequest) read(in *input) {
+	q.bookRequest.read(in)
+	q.wish = readWish(in)
+}
+
+// changeConnection answers PATCH /books/connections/{id}. Choosing a company that was connected before
+// answers with its former connection, whose id differs.
+func (a *booksAPI) changeConnection(
+	ctx context.Context, c *call, q *changeBooksRequest,
+) (*bookConnectionView, error) {
+	by, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	var v bookConnectionView
+	err = a.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		b, err := changeBooks(t, a.keys.Load(), by, q.id, q.wish, actorToken(c))
+		if err == nil {
+			v = viewBooks(b)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.books.wakeUp()
+	return &v, nil
+}
+
+// chartRequest is the query of GET /books/connections/{id}/accounts.
+type chartRequest struct {
+	bookRequest
+	date time.Time // zero: today
+}
+
+func (q *chartRequest) read(in *input) {
+	q.bookRequest.read(in)
+	q.date = in.date("date")
+}
+
+// A chartView is what the books say of themselves, for entries of a date.
+type chartView struct {
+	Date        businessDate  `json:"date"`
+	Currency    string        `json:"currency"`
+	LockedUntil *businessDate `json:"locked_until"`
+	Accounts    []bookAccount `json:"accounts"`
+	TaxRates    []bookTaxRate `json:"tax_rates"` // Xero
+	Year        *int64        `json:"year"`      // Fortnox: the id of the financial year; nil: there is none
+	Series      []string      `json:"series"`    // Fortnox
+}
+
+// chartOn reads the chart of a connection for a date; "" is the present business day. It returns the date, too.
+func (b *books) chartOn(ctx context.Context, c *bookConnection, date businessDate) (*bookChart, businessDate, error) {
+	if c.OrganisationID == nil {
+		return nil, "", &refusal{code: codeBooksState, detail: "Choose a company first."}
+	}
+	if date == "" {
+		calendar, err := b.store.businessCalendar(c.AccountID)
+		if err != nil {
+			return nil, "", err
+		}
+		date = calendar.dateOf(b.now())
+	}
+	chart, err := b.chart(ctx, c, date)
+	return chart, date, booksRefusal(err)
+}
+
+// viewChart returns a chart as callers see it.
+func viewChart(date businessDate, chart *bookChart) *chartView {
+	v := &chartView{date, chart.Currency, nilIfEmpty(chart.LockedUntil), chart.Accounts, chart.TaxRates, nil,
+		append([]string{}, chart.Series...)}
+	v.Accounts, v.TaxRates = append([]bookAccount{}, v.Accounts...), append([]bookTaxRate{}, v.TaxRates...)
+	if chart.Year != 0 {
+		v.Year = &chart.Year
+	}
+	return v
+}
+
+// showChart answers GET /books/connections/{id}/accounts.
+func (a *booksAPI) showChart(ctx context.Context, c *call, q *chartRequest) (*chartView, error) {
+	b, _, err := a.find(c, &q.bookRequest)
+	if err != nil {
+		return nil, err
+	}
+	date := ""
+	if !q.date.IsZero() {
+		date = q.date.Format(time.DateOnly)
+	}
+	chart, date, err := a.books.chartOn(ctx, b, date)
+	if err != nil {
+		return nil, err
+	}
+	return viewChart(date, chart), nil
+}
+
+// mappingRequest is the query of GET /books/connections/{id}/mapping.
+type mappingRequest struct {
+	bookRequest
+	suggest bool
+}
+
+func (q *mappingRequest) read(in *input) {
+	q.bookRequest.read(in)
+	q.suggest = in.parameter("suggest", oneOf("true", "false")) == "true"
+}
+
+// A mappingView is the mapping of a connection.
+type mappingView struct {
+	Mapping     *bookMapping `json:"mapping"` // nil: none was confirmed
+	ConfirmedAt stamp        `json:"confirmed_at"`
+	Suggested   *bookMapping `json:"suggested"` // where it was asked for; it is not used
+}
+
+// suggestedFrom is how many days of revenue a suggested mapping covers.
+const suggestedFrom = 90
+
+// suggestFor suggests a mapping of a connection, from its books and the revenue of the last days.
+func (b *books) suggestFor(ctx context.Context, c *bookConnection) (*bookMapping, error) {
+	chart, date, err := b.chartOn(ctx, c, "")
+	if err != nil {
+		return nil, err
+	}
+	from := midnight(date).AddDate(0, 0, -suggestedFrom).Format(time.DateOnly)
+	days, err := b.store.revenueDayKeys(c.AccountID, from, date)
+	if err != nil {
+		return nil, err
+	}
+	var seen []revenueSum
+	for _, day := range days {
+		sums, err := b.store.revenueSums(c.AccountID, day.Date, day.Currency)
+		if err != nil {
+			return nil, err
+		}
+		seen = append(seen, slices.DeleteFunc(sums, func(s revenueSum) bool { return !c.wants(&s) })...)
+	}
+	m := suggestMapping(c.Product, chart, seen)
+	return &m, nil
+}
+
+// showMapping answers GET /books/connections/{id}/mapping.
+func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) (*mappingView, error) {
+	b, _, err := a.find(c, &q.bookRequest)
+	if err != nil {
+		return nil, err
+	}
+	v := &mappingView{Mapping: b.Mapping, ConfirmedAt: b.MappingAt}
+	if q.suggest {
+		v.Suggested, err = a.books.suggestFor(ctx, b)
+	}
+	return v, err
+}
+
+// saveMappingRequest is the body of PUT /books/connections/{id}/mapping. What holds for one product only is
+// judged once the connection's product is known.
+type saveMappingRequest struct {
+	bookRequest
+	in *input
+}
+
+func (q *saveMappingRequest) read(in *input) {
+	q.bookRequest.read(in)
+	q.in = in
+	readMapping(in, "")
+}
+
+// saveMapping answers PUT /books/connections/{id}/mapping.
+func (a *booksAPI) saveMapping(ctx context.Context, c *call, q *saveMappingRequest) (*mappingView, error) {
+	b, by, err := a.find(c, &q.bookRequest)
+	if err != nil {
+		return nil, err
+	}
+	m := readMapping(q.in, b.Product)
+	if err := q.in.err(); err != nil {
+		return nil, err
+	}
+	v := &mappingView{Mapping: &m}
+	err = a.store.update(ctx, func(t *tx) error {
+		b, err := saveMapping(t, by, q.id, &m, actorToken(c))
+		if err == nil {
+			v.ConfirmedAt = b.MappingAt
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.books.wakeUp()
+	return v, nil
+}
+
+// previewRequest is the path of GET /books/connections/{id}/preview/{date}.
+type previewRequest struct {
+	bookRequest
+	date businessDate
+}
+
+func (q *previewRequest) read(in *input) {
+	q.bookRequest.read(in)
+	q.date = in.pathValue("date")
+	if code, detail := checkBusinessDate(q.date); code != "" {
+		in.wrongParameter("date", code, detail)
+	}
+}
+
+// A datePreview is what would be sent of a business day.
+type datePreview struct {
+	Date    businessDate  `json:"date"`
+	Entries []bookPreview `json:"entries"` // one for each currency
+}
+
+// preview answers GET /books/connections/{id}/preview/{date}.
+func (a *booksAPI) preview(ctx context.Context, c *call, q *previewRequest) (*datePreview, error) {
+	b, _, err := a.find(c, &q.bookRequest)
+	if err != nil {
+		return nil, err
+	}
+	all, err := a.books.previewNow(ctx, b, q.date)
+	return &datePreview{q.date, all}, err
+}
+
+// previewNow is preview with what orders have just brought.
+func (b *books) previewNow(ctx context.Context, c *bookConnection, date businessDate) ([]bookPreview, error) {
+	if c.OrganisationID == nil {
+		return nil, &refusal{code: codeBooksState, detail: "Choose a company first."}
+	}
+	if err := bookOrders(ctx, b.store, bookedByRequest); err != nil {
+		return nil, err
+	}
+	all, err := b.preview(ctx, c, date)
+	return all, booksRefusal(err)
+}
+
+// The states of an export, as a filter takes them.
+var exportStates = []string{exportWaiting, exportHeld, exportReady, exportSending, exportUnknown, exportPosted,
+	exportFailed, exportReversed}
+
+// exportsRequest is the query of GET /books/connections/{id}/exports.
+type exportsRequest struct {
+	bookRequest
+	state string
+	page  pageQuery
+}
+
+func (q *exportsRequest) read(in *input) {
+	q.bookRequest.read(in)
+	q.state = in.parameter("state", oneOf(exportStates...))
+	q.page = in.page("exp")
+}
+
+// listExports answers GET /books/connections/{id}/exports.
+func (a *booksAPI) listExports(ctx context.Context, c *call, q *exportsRequest) (*list[exportView], error) {
+	b, by, err := a.find(c, &q.bookRequest)
+	if err != nil {
+		return nil, err
+	}
+	page, err := a.store.within(ctx).bookExports(exportFilter{by, b.ID, q.state}, q.page.before, q.page.limit)
+	return showPage(page, viewExport), err
+}
+
+// newExportRequest is the body of POST /books/connections/{id}/exports.
+type newExportRequest struct {
+	bookRequest
+	date businessDate
+}
+
+func (q *newExportRequest) read(in *input) {
+	q.bookRequest.read(in)
+	q.date = in.text("date", required, 10, checkBusinessDate)
+}
+
+// The exports of a business day, one for each currency.
+type dateExports struct {
+	AccountID string       `json:"account_id"`
+	Data      []exportView `json:"data"`
+}
+
+// requestExport answers POST /books/connections/{id}/exports.
+func (a *booksAPI) requestExport(ctx context.Context, c *call, q *newExportRequest) (*dateExports, error) {
+	by, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := bookOrders(ctx, a.store, bookedByRequest); err != nil {
+		return nil, err
+	}
+	c.stillTrue = replaysOf(by)
+	made, err := create(ctx, a.server, c, func(t *tx) (*dateExports, error) {
+		rows, err := requestExport(t, by, q.id, q.date)
+		if err != nil {
+			return nil, err
+		}
+		made := &dateExports{AccountID: rows[0].AccountID}
+		for _, x := range rows {
+			made.Data = append(made.Data, viewExport(x))
+		}
+		return made, nil
+	})
+	a.books.wakeUp()
+	return made, err
+}
+
+// An exportRequest is a request whose path names an export of a connection.
+type exportRequest struct {
+	bookRequest
+	export string
+	date   businessDate // of the reversal; "": that of the entry
+}
+
+func (q *exportRequest) read(in *input) {
+	q.bookRequest.read(in)
+	q.export = in.pathValue("export")
+}
+
+// reverseRequest is the body of POST /books/connections/{id}/exports/{export}/reverse.
+type reverseRequest struct{ exportRequest }
+
+func (q *reverseRequest) read(in *input) {
+	q.exportRequest.read(in)
+	q.date = in.text("date", optional, 10, checkBusinessDate)
+}
+
+// retryExport answers POST /books/connections/{id}/exports/{export}/retry.
+func (a *booksAPI) retryExport(ctx context.Context, c *call, q *exportRequest) (*exportView, error) {
+	by, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	var v exportView
+	err = a.store.update(ctx, func(t *tx) error {
+		x, err := retryExport(t, by, q.id, q.export)
+		if err == nil {
+			v = viewExport(*x)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.books.wakeUp()
+	return &v, nil
+}
+
+// reverseExport answers POST /books/connections/{id}/exports/{export}/reverse.
+func (a *booksAPI) reverseExport(ctx context.Context, c *call, q *reverseRequest) (*exportView, error) {
+	by, err := q.resolve(a.server, c)
+	if err != nil {
+		return nil, err
+	}
+	c.stillTrue = replaysOf(by)
+	made, err := create(ctx, a.server, c, func(t *tx) (*exportView, error) {
+		x, err := reverseExport(t, by, q.id, q.export, q.date)
+		if err != nil {
+			return nil, err
+		}
+		v := viewExport(*x)
+		return &v, nil
+	})
+	a.books.wakeUp()
+	return made, err
+}
+
+// The page for who comes back from a product.
+
+//go:embed web/books.html
+var booksHTML string
+
+var booksTemplate = sync.OnceValues(func() (*template.Template, error) {
+	return template.New("books").Parse(booksHTML)
+})
+
+// A booksPage is what the template shows.
+type booksPage struct {
+	Style       template.CSS
+	Title, Text string
+	Tone        string // toneGood or toneBad
+	Facts       [][2]string
+	Choices     []companyView
+	RequestID   string
+}
+
+// render makes the answer.
+func (p *booksPage) render(status int) (*htmlPage, error) {
+	t, err := booksTemplate()
+	if err != nil {
+		return nil, err
+	}
+	p.Style = template.CSS(payCSS)
+	var out bytes.Buffer
+	if err := t.Execute(&out, p); err != nil {
+		return nil, err
+	}
+	return &htmlPage{status, guestPolicy(), out.Bytes()}, nil
+}
+
+// booksRefused shows a refusal to who comes back. It is a refusalPage.
+func booksRefused(_ *http.Request, ref *refusal, requestID string) *htmlPage {
+	p := &booksPage{Title: "Not connected", Text: ref.text(), Tone: toneBad}
+	if ref.code.status == http.StatusInternalServerError {
+		p.RequestID = requestID
+	}
+	page, err := p.render(ref.code.status)
+	if err != nil { // which a test rules out
+		return &htmlPage{ref.code.status, guestPolicy(), []byte("<!doctype html>" + http.StatusText(ref.code.status))}
+	}
+	return page
+}
+
+// A comeBackRequest is what a product's pages send somebody back with (RFC 6749, section 4.1.2).
+type comeBackRequest struct{ product, state, code, refusal string }
+
+func (q *comeBackRequest) read(in *input) {
+	q.product = in.pathValue("product")
+	for name, to := range map[string]*string{"state": &q.state, "code": &q.code, "error": &q.refusal} {
+		if values := in.query[name]; len(values) == 1 {
+			*to = values[0]
+		}
+	}
+}
+
+// productNames are the products as people write them.
+var productNames = map[string]string{productXero: "Xero", productFortnox: "Fortnox"}
+
+// comeBack answers GET /books/callback/{product} with a page that says what came of it.
+func (a *booksAPI) comeBack(ctx context.Context, _ *call, q *comeBackRequest) (*htmlPage, error) {
+	if !slices.Contains(bookProducts, q.product) {
+		return nil, &refusal{code: codeNotFound}
+	}
+	b, err := a.books.callback(ctx, q.product, q.state, q.code, q.refusal)
+	for _, known := range []error{errBooksState, errBooksDeclined, errBooksNobody, errBooksConnected} {
+		if errors.Is(err, known) {
+			return nil, &refusal{code: codeBooksState, detail: sentence(known)}
+		}
+	}
+	if errors.Is(err, errBooksExchange) {
+		return nil, &refusal{code: codeBooksUnavailable, detail: sentence(errBooksExchange)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	of, err := a.store.account(b.AccountID)
+	if err != nil {
+		return nil, err
+	}
+	p := &booksPage{Title: "Connected", Tone: toneGood, Facts: [][2]string{
+		{"Account", of.Name}, {"Software", productNames[b.Product]}, {"Company", b.Organisation}},
+		Text: "Nothing is sent yet: first confirm which account of the books gets what, and then say from which " +
+			"day on revenue is sent."}
+	if b.SendFrom != nil {
+		p.Text = "Revenue is sent again from " + *b.SendFrom + " on."
+	}
+	if b.OrganisationID == nil {
+		p.Title, p.Facts, p.Tone = "Choose a company", p.Facts[:2], ""
+		p.Text = "Access to more than one company was granted. Choose one of them for this connection, " + b.ID + "."
+		for _, o := range b.Choices {
+			p.Choices = append(p.Choices, companyView{o.ID, o.Name})
+		}
+	}
+	return p.render(http.StatusOK)
+}
+
+// sentence returns the text of an error as a sentence.
+func sentence(err error) string {
+	text := err.Error()
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
+// readMapping reads {"lines":[…]} from the body of a request, for a product; "" judges only what holds for all
+// of them. Members that are null count as
 // absent, so that a mapping can be sent as it was answered.
 func readMapping(in *input, product string) bookMapping {
 	m := bookMapping{Lines: []mappingRule{}}
@@ -16,7 +881,7 @@ func readMapping(in *input, product string) bookMapping {
 		key := fmt.Sprintf("%s %d %t %q %s", r.Kind, valueOr(r.VATRate, -1), r.Group == nil,
 			valueOr(r.Group, ""), valueOr(r.Method, ""))
 		switch {
-		case len(*in.errs) > before: // then what it is for is not known
+		case product == "" || len(*in.errs) > before: // then what it is for is not known
 		case seen[key]:
 			line.wrong("kind", "repeated", "Another line is for the same.")
 		default:
@@ -31,13 +896,13 @@ func readMapping(in *input, product string) bookMapping {
 func readRule(in *input, product string) (r mappingRule) {
 	r.Kind = in.text("kind", required, 20, oneOf(ruleKinds...))
 	r.Account = in.text("account", required, 10, accountCheck(product))
-	if in.ofKinds("vat_rate", r.Kind, ruleSales, ruleDelivery) {
+	if in.ofKinds(product, "vat_rate", r.Kind, ruleSales, ruleDelivery) {
 		r.VATRate = new(in.amount("vat_rate", required, 0, maxVATRate))
 	}
-	if in.ofKinds("group", r.Kind, ruleSales) && in.given("group") {
+	if in.ofKinds(product, "group", r.Kind, ruleSales) && in.given("group") {
 		r.Group = new(in.text("group", optional, maxOrderText, nil))
 	}
-	if in.ofKinds("method", r.Kind, rulePayment) {
+	if in.ofKinds(product, "method", r.Kind, rulePayment) {
 		r.Method = nilIfEmpty(in.text("method", required, 20, oneOf(payingMethods...)))
 	}
 	readTax(in, product, &r)
@@ -51,8 +916,8 @@ func readRule(in *input, product string) (r mappingRule) {
 // needs none.
 func readTax(in *input, product string, r *mappingRule) {
 	byRate := r.Kind == ruleSales || r.Kind == ruleDelivery
-	need := need(byRate && (product == productXero || valueOr(r.VATRate, 0) > 0))
-	if product == productFortnox && !in.ofKinds("tax", r.Kind, ruleSales, ruleDelivery) {
+	need := need(byRate && (product == productXero || product == productFortnox && valueOr(r.VATRate, 0) > 0))
+	if product == productFortnox && !in.ofKinds(product, "tax", r.Kind, ruleSales, ruleDelivery) {
 		return
 	}
 	if need == required || in.given("tax") {
@@ -64,8 +929,11 @@ func readTax(in *input, product string, r *mappingRule) {
 func (in *input) given(name string) bool { return in.has(name) && !in.isNull(name) }
 
 // ofKinds reports whether a member belongs to a line of a mapping of that kind. One that does not, and is not
-// null, is wrong.
-func (in *input) ofKinds(name, kind string, kinds ...string) bool {
+// null, is wrong. Where no product is known, what a member belongs to is not judged.
+func (in *input) ofKinds(product, name, kind string, kinds ...string) bool {
+	if product == "" {
+		return in.given(name)
+	}
 	if slices.Contains(kinds, kind) {
 		return true
 	}
@@ -73,11 +941,4 @@ func (in *input) ofKinds(name, kind string, kinds ...string) bool {
 		in.wrong(name, "not_of_this_kind", "A line of the kind "+kind+" has no such member.")
 	}
 	return false
-}
-
-// booksOf makes the engine of a server's books.
-func booksOf(s *server) *books {
-	return &books{store: s.store, keys: s.keys.Load, ledgers: newLedgers(s.outbound, s.xeroURL, s.fortnoxURL, s.now),
-		log: s.log, now: s.now, steady: s.steady, strike: s.strike, off: s.noBooks, wake: make(chan struct{}, 1),
-		paces: map[string]*bookPace{}}
 }

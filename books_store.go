@@ -312,8 +312,8 @@ func (t *tx) addExport(x *bookExport) error {
 
 // saveExport writes what can change of an export, unless it has changed since it was read. Errors: errChanged.
 func (t *tx) saveExport(x *bookExport) error {
-	n, err := t.exec(`UPDATE books_exports SET entry_date = ?, state = ?, reason = ?, detail = ?, entry = ?, request = ?,
-		entry_id = ?, mapping_at = ?, attempts = ?, due_at = ?, held_at = ?, sent_at = ?, posted_at = ?,
+	n, err := t.exec(`UPDATE books_exports SET entry_date = ?, state = ?, reason = ?, detail = ?, entry = ?,
+		request = ?, entry_id = ?, mapping_at = ?, attempts = ?, due_at = ?, held_at = ?, sent_at = ?, posted_at = ?,
 		reversed_at = ?, changes = changes + 1 WHERE id = ? AND changes = ?`,
 		x.EntryDate, x.State, x.Reason, x.Detail, optionalJSON(x.Entry), x.Request,
 		x.EntryID, x.MappingAt, x.Attempts, x.DueAt, x.HeldAt, x.SentAt, x.PostedAt,

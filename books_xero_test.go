@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -59,7 +60,8 @@ func (s *xeroSide) connect() *xeroSide {
 	if err != nil || len(all) != 1 {
 		s.t.Fatal(all, err)
 	}
-	s.s = &ledgerSession{connection: &bookConnection{OrganisationID: &all[0].ID}, access: tokens.Access, linkID: all[0].LinkID}
+	c := &bookConnection{OrganisationID: &all[0].ID}
+	s.s = &ledgerSession{connection: c, access: tokens.Access, linkID: all[0].LinkID}
 	return s
 }
 
@@ -335,7 +337,8 @@ func TestXero_disconnectsOneCompanyAndRevokesNothing(t *testing.T) {
 		t.Fatal(all, err)
 	}
 	session := func(i int) *ledgerSession {
-		return &ledgerSession{connection: &bookConnection{OrganisationID: &all[i].ID}, access: tokens.Access, linkID: all[i].LinkID}
+		c := &bookConnection{OrganisationID: &all[i].ID}
+		return &ledgerSession{connection: c, access: tokens.Access, linkID: all[i].LinkID}
 	}
 	for range 2 { // the second one finds nothing
 		if err := s.disconnect(t.Context(), session(0)); err != nil {
@@ -565,7 +568,6 @@ func TestXero_lostAnswerIsLookedFor(t *testing.T) {
 		faultResetAfter:  {ledgerError{reason: outboundNoConnect}, 1},
 		fault500:         {ledgerError{status: 500, reason: "http_500"}, 0},
 		fault500After:    {ledgerError{status: 500, reason: "http_500"}, 1},
-		faultTimeout:     {ledgerError{reason: outboundTimeout}, 1},
 		faultNonsense:    {ledgerError{status: 200, reason: outboundMalformed}, 1},
 		faultHuge:        {ledgerError{reason: outboundTooLarge}, 1},
 		fault429:         {ledgerError{status: 429, reason: ledgerBusy, retryAfter: 3 * time.Second}, 0},
@@ -575,14 +577,10 @@ func TestXero_lostAnswerIsLookedFor(t *testing.T) {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
 			s := newXeroSide(t).connect()
-			if fault == faultTimeout {
-				s.out.limit = 200 * time.Millisecond
-			}
 			e := xeroDay()
 			s.fake.fail("post", fault)
 			_, err := s.post(t.Context(), s.s, e, s.encode(e), "exp_1")
 			isLedgerError(t, err, want.ledgerError)
-			s.out.limit = outboundLimit
 			found, err := s.find(t.Context(), s.s, e, xeroDayKey)
 			if err != nil || (found != nil) != (want.journals == 1) || len(s.fake.journals()) != want.journals {
 				t.Errorf("%+v, %v: %d journals", found, err, len(s.fake.journals()))
@@ -847,12 +845,12 @@ func TestXero_datesAndNumbers(t *testing.T) {
 		"-0.01": -1, "10000000000": maxAmount, "8.1000": 810, "12.505": bad, "1e2": bad,
 		"10000000000.01": bad, "1.5e0": bad,
 	} {
-		got, ok := xeroHundredths(&jsonValue{kind: jsonNumber, text: text})
+		got, ok := hundredths(&jsonValue{kind: jsonNumber, text: text})
 		if ok != (want != bad) || ok && got != want {
 			t.Errorf("%s: %d %v", text, got, ok)
 		}
 	}
-	if _, ok := xeroHundredths(&jsonValue{kind: jsonString, text: "1"}); ok {
+	if _, ok := hundredths(&jsonValue{kind: jsonString, text: "1"}); ok {
 		t.Error("a string is taken for a number")
 	}
 }
@@ -902,6 +900,41 @@ func FuzzXeroJournal(f *testing.F) {
 			if l.Debit < 0 || l.Credit < 0 || l.Debit > 0 && l.Credit > 0 {
 				t.Errorf("%+v", l)
 			}
+		}
+	})
+}
+
+// newXeroBubble is newXeroSide in a bubble, whose clock it has: the connections are in memory.
+func newXeroBubble(t testing.TB) *xeroSide {
+	const address = "http://127.0.0.1:12"
+	s := &xeroSide{t: t, fake: makeXeroFake(t, time.Now, address)}
+	out := outboundTo(t, loopbackRange)
+	out.plain.DialContext = dialTo(map[string]pipes{address: serveInMemory(t, s.fake)})
+	t.Cleanup(out.close)
+	s.xeroLedger = newXeroLedger(out, address, time.Now)
+	return s
+}
+
+func TestXero_timesOutAndIsLookedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newXeroBubble(t).connect()
+		e := xeroDay()
+		for _, fault := range []providerFault{faultTimeout, faultResetAfter} {
+			s.fake.fail("post", fault)
+			_, err := s.post(t.Context(), s.s, e, s.encode(e), "exp_1")
+			want := ledgerError{reason: outboundTimeout}
+			if fault == faultResetAfter {
+				want.reason = outboundNoConnect
+			}
+			isLedgerError(t, err, want)
+		}
+		if found, err := s.find(t.Context(), s.s, e, xeroDayKey); err != nil || found == nil || len(s.fake.journals()) != 1 {
+			t.Errorf("%+v, %v", found, err)
+		}
+		time.Sleep(30 * time.Minute)
+		if _, err := s.read(t.Context(), s.s, "0-0"); !isDenied(err) {
+			t.Error(err)
 		}
 	})
 }

@@ -50,6 +50,7 @@ func commands() []command {
 		orderCommands,
 		paymentCommands,
 		revenueCommands,
+		booksCommands,
 		legacyCommands,
 		webhookListenCommands,
 		storeCommands,

@@ -90,37 +90,47 @@ func (e *env) withProviders(f func(of map[string]provider) error) error {
 
 // readSecrets reads the secrets that -secrets names, for a provider.
 func (e *env) readSecrets(provider string) (s connectionSecrets, err error) {
+	name, text, err := e.secretText()
+	if err != nil {
+		return s, err
+	}
+	if s, err = parseSecrets(provider, text); err != nil {
+		return s, fmt.Errorf("%s: %w", name, err)
+	}
+	return s, nil
+}
+
+// secretText returns the text that -secrets names, and where it is from.
+func (e *env) secretText() (name, text string, err error) {
 	path := e.str("secrets")
-	name, file := "standard input", io.NopCloser(e.stdin)
+	name = "standard input"
+	file := io.NopCloser(e.stdin)
 	switch path {
 	case "":
-		return s, usageError("-secrets FILE is needed, or -secrets - for standard input: secrets are never options")
+		return "", "", usageError("-secrets FILE is needed, or -secrets - for standard input: secrets are never options")
 	case "-":
 	default:
 		name = path
 		opened, err := os.Open(path)
 		if err != nil {
-			return s, err
+			return "", "", err
 		}
 		if info, err := opened.Stat(); err != nil || info.Mode().Perm()&0o077 != 0 {
 			opened.Close()
-			return s, fmt.Errorf("other users can read %s: run 'chmod 600 %s', "+
+			return "", "", fmt.Errorf("other users can read %s: run 'chmod 600 %s', "+
 				"and have the provider replace the secrets if somebody may have read it", path, path)
 		}
 		file = opened
 	}
 	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxSecretsFile+1))
+	read, err := io.ReadAll(io.LimitReader(file, maxSecretsFile+1))
 	if err != nil {
-		return s, fmt.Errorf("read %s: %w", name, err)
+		return "", "", fmt.Errorf("read %s: %w", name, err)
 	}
-	if len(text) > maxSecretsFile {
-		return s, fmt.Errorf("%s has more than %d bytes", name, maxSecretsFile)
+	if len(read) > maxSecretsFile {
+		return "", "", fmt.Errorf("%s has more than %d bytes", name, maxSecretsFile)
 	}
-	if s, err = parseSecrets(provider, string(text)); err != nil {
-		return s, fmt.Errorf("%s: %w", name, err)
-	}
-	return s, nil
+	return name, string(read), nil
 }
 
 // providerStep turns an error of a provider's client into one that names the next step.

@@ -36,7 +36,17 @@ func (s *connectionSecrets) secretFields(provider string) map[string]*string {
 // parseSecrets reads the secrets for a provider: lines of the form name=value, empty ones, and comments
 // behind a #. Its errors name lines and names, and never a value.
 func parseSecrets(provider, text string) (s connectionSecrets, err error) {
-	fields := s.secretFields(provider)
+	if err := parseSecretLines(s.secretFields(provider), text); err != nil {
+		return s, err
+	}
+	if provider == providerVipps && !isMerchantSerial(s.MerchantSerial) {
+		return s, errors.New("merchant_serial must be 4 to 6 digits")
+	}
+	return s, nil
+}
+
+// parseSecretLines is parseSecrets for fields by name, all of which are needed.
+func parseSecretLines(fields map[string]*string, text string) error {
 	number := 0
 	for line := range strings.Lines(text) {
 		number++
@@ -49,22 +59,20 @@ func parseSecrets(provider, text string) (s connectionSecrets, err error) {
 		field := fields[name]
 		switch {
 		case !ok || field == nil:
-			return s, fmt.Errorf("line %d is none of %s", number, strings.Join(secretNames(fields), ", "))
+			return fmt.Errorf("line %d is none of %s", number, strings.Join(secretNames(fields), ", "))
 		case *field != "":
-			return s, fmt.Errorf("%s appears twice", name)
+			return fmt.Errorf("%s appears twice", name)
 		case value == "" || len(value) > maxSecret || strings.IndexFunc(value, isNotVisible) >= 0:
-			return s, fmt.Errorf("%s must be 1 to %d visible ASCII characters", name, maxSecret)
-		case field == &s.MerchantSerial && !isMerchantSerial(value):
-			return s, fmt.Errorf("%s must be 4 to 6 digits", name)
+			return fmt.Errorf("%s must be 1 to %d visible ASCII characters", name, maxSecret)
 		}
 		*field = value
 	}
 	for _, line := range secretNames(fields) {
 		if *fields[strings.TrimSuffix(line, "=…")] == "" {
-			return s, fmt.Errorf("a line %s is missing", line)
+			return fmt.Errorf("a line %s is missing", line)
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // isMerchantSerial reports whether a text has the form of Vipps' merchant serial numbers.

@@ -22,8 +22,8 @@ var revenueCommands = []command{
 	{"revenue show", "DATE", "show what a business day has brought, line by line", []option{
 		optAccount.says("the account whose revenue it is"),
 	}, 1, revenueShow},
-	{"revenue export", "", "print what business days have brought, oldest first, a row for each day, currency, way of " +
-		"paying, kind, rate of VAT and group: one JSON object a line, or CSV", []option{
+	{"revenue export", "", "print what business days have brought, oldest first, a row for each day, currency, " +
+		"way of paying, kind, rate of VAT and group: one JSON object a line, or CSV", []option{
 		optCSV,
 		optFromDay,
 		optToDay.says("last business day, included; by default the present one"),
@@ -220,7 +220,8 @@ func (r *revenueReport) writeNotes(t moneyTable) {
 	}
 	t.WriteString("\nOf the total, from earlier days:\n")
 	for _, l := range r.Late {
-		fmt.Fprintf(t, "%s %-8s %-9s %*s  %s\n", l.Date, l.Kind, l.Method, moneyColumn, formatSigned(l.Amount), l.OrderID)
+		fmt.Fprintf(t, "%s %-8s %-9s %*s  %s\n", l.Date, l.Kind, l.Method, moneyColumn,
+			formatSigned(l.Amount), l.OrderID)
 	}
 	if r.MoreLate {
 		t.WriteString("and more\n")
@@ -281,7 +282,8 @@ func revenueExport(e *env) error {
 			return nil
 		}
 		w := csv.NewWriter(e.stdout)
-		w.Write([]string{"date", "currency", "state", "method", "test", "kind", "vat_rate", "group", "gross", "vat", "total"})
+		w.Write([]string{"date", "currency", "state", "method", "test", "kind", "vat_rate", "group", "gross", "vat",
+			"total"})
 		for _, x := range all {
 			w.Write([]string{x.Date, x.Currency, x.State, x.Method, strconv.FormatBool(x.Test), x.Kind,
 				strconv.FormatFloat(float64(x.VATRate)/100, 'f', -1, 64), csvTextCell(valueOr(x.Group, "")),

@@ -143,6 +143,7 @@ func wings(s *server) []wing {
 		orderPageWing(s, engine),
 		paymentWing(s, engine),
 		revenueWing(s),
+		booksWing(s, booksOf(s)),
 		accountWing(s),
 		healthWing(s),
 		keyWing(s),

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// session asks for a session of the bookkeeper's connection, and returns its access token.
+func (k *bookkeeper) session() (access string, err error) {
+	err = k.engine.ask(k.t.Context(), k.connection, func(s *ledgerSession) error { access = s.access; return nil })
+	return access, err
+}
+
+// given returns how often the product has given tokens.
+func (k *bookkeeper) given() int {
+	if k.product == productXero {
+		return k.xero.tokensGiven()
+	}
+	return k.fortnox.came("POST", "/oauth-v1/token")
+}
+
+// needsOwner reports whether the connection has to be connected again.
+func (k *bookkeeper) needsOwner() bool {
+	k.t.Helper()
+	c, err := k.store.bookConnection(anyAccount, k.connection)
+	k.check(err)
+	return !c.NeedsReconnectAt.IsZero()
+}
+
+func TestBooks_tenCallsWithAnExpiredTokenReplaceItOnce(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.time(2 * time.Hour)
+		before := k.given()
+		other := booksOf(k.server) // as a command of the operator would
+		var calls sync.WaitGroup
+		var mu sync.Mutex
+		seen := map[string]bool{}
+		for i := range 10 {
+			engine := k.engine
+			if i%2 == 1 {
+				engine = other
+			}
+			calls.Go(func() {
+				err := engine.ask(k.t.Context(), k.connection, func(s *ledgerSession) error {
+					mu.Lock()
+					defer mu.Unlock()
+					seen[s.access] = true
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		calls.Wait()
+		if n := k.given() - before; n != 1 || len(seen) != 1 {
+			t.Errorf("%d tokens were given, %d used", n, len(seen))
+		}
+	})
+}
+
+func TestBooks_aRefusedTokenIsReplacedAndTheCallMadeAgain(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		x := k.export(bookkeeperDay)
+		k.fail("post", fault401)
+		before := k.given()
+		k.work(time.Minute)
+		k.is(x.ID, exportPosted, "")
+		k.has(x.SyncKey, 1)
+		if n := k.given() - before; n > 2 {
+			t.Errorf("%d tokens were given", n)
+		}
+	})
+}
+
+func TestBooks_refusedTokensNeedTheOwnerAndAreNeverTriedAgain(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		k.xero.revoke()
+		k.fortnox.withdrawConsent()
+		k.work(time.Minute)
+		if !k.needsOwner() || len(k.events("books.needs_reconnect")) != 1 {
+			t.Fatalf("needs its owner: %v, %d events", k.needsOwner(), len(k.events("books.needs_reconnect")))
+		}
+		asked := k.xero.came("POST", "/connect/token") + k.fortnox.came("POST", "/oauth-v1/token")
+		k.work(5 * time.Hour)
+		if again := k.xero.came("POST", "/connect/token") + k.fortnox.came("POST", "/oauth-v1/token"); again != asked {
+			t.Errorf("asked %d times more", again-asked)
+		}
+		if len(k.events("books.needs_reconnect")) != 1 {
+			t.Error("told twice")
+		}
+		k.connect()
+		k.work(time.Minute)
+		if all := k.exports(); len(all) != 1 || all[0].State != exportPosted || k.needsOwner() {
+			t.Errorf("after it was connected again: %+v", all)
+		}
+	})
+}
+
+func TestBooks_aLostAnswerToReplacedTokensLeavesTheOldOnes(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []providerFault{faultResetAfter, fault500After, faultTimeout, fault500, faultNonsense} {
+		t.Run(string(fault), func(t *testing.T) {
+			eachProduct(t, func(t *testing.T, k *bookkeeper) {
+				k.time(2 * time.Hour)
+				k.fail("token", fault)
+				if _, err := k.session(); err == nil {
+					t.Fatal("a session without an answer")
+				}
+				if k.needsOwner() {
+					t.Fatal("a lost answer needs the owner")
+				}
+				k.time(time.Minute)
+				if _, err := k.session(); err != nil {
+					t.Errorf("afterwards: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestBooks_newTokensThatCantBeWrittenAreNotUsed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productXero)
+		k.time(2 * time.Hour)
+		broken := booksOf(k.server)
+		broken.keys = func() *keyring { return k.keys }
+		var used []string
+		k.xero.passing = func(r xeroFakeRequest) {
+			if r.path == "/connect/token" { // the disk fills up while the answer is under way
+				raw(t, filepath.Join(k.dir, "widgetd.db"), `CREATE TRIGGER full BEFORE UPDATE OF secrets ON books_connections
+					BEGIN SELECT raise(ABORT, 'disk full'); END`)
+			}
+		}
+		err := broken.ask(t.Context(), k.connection, func(s *ledgerSession) error {
+			used = append(used, s.access)
+			return nil
+		})
+		if err == nil || len(used) > 0 {
+			t.Errorf("%v, used %q", err, used)
+		}
+		k.xero.passing = nil
+		raw(t, filepath.Join(k.dir, "widgetd.db"), `DROP TRIGGER full`)
+		k.time(time.Minute)
+		if _, err := k.session(); err != nil || k.needsOwner() {
+			t.Errorf("with room on the disk again: %v", err)
+		}
+	})
+}
+
+func TestBooks_aClaimOnTokensThatAKillLeftBehindLapses(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.time(2 * time.Hour)
+		k.change(func(t *tx) error {
+			c, err := t.bookConnection(anyAccount, k.connection)
+			if err != nil {
+				return err
+			}
+			_, err = t.claimBookTokens(c.ID, c.Tokens, t.now.after(tokenClaim))
+			return err
+		})
+		began := time.Now()
+		if _, err := k.session(); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(began); waited < tokenClaim-time.Second || waited > tokenClaim+2*time.Second {
+			t.Errorf("it waited for %s", waited)
+		}
+	})
+}
+
+func TestBooks_aStateIsUsedOnceForOneProductAndTenMinutes(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		state := func(err error, what string) {
+			t.Helper()
+			if !errors.Is(err, errBooksState) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		used := k.approve()
+		if _, err := k.comeBack(used); err != nil {
+			t.Fatal(err)
+		}
+		_, err := k.comeBack(used)
+		state(err, "used twice")
+		late := k.approve()
+		k.time(authorizationLife)
+		_, err = k.comeBack(late)
+		state(err, "after ten minutes")
+		_, err = k.comeBack(strings.Replace(k.approve(), "&state=", "&state=x", 1))
+		state(err, "another state")
+		other := k.product
+		crossed := k.approve()
+		k.product = map[string]string{productXero: productFortnox, productFortnox: productXero}[other]
+		_, err = k.comeBack(crossed)
+		state(err, "of the other product")
+		k.product = other
+		declined := k.approve()
+		_, err = k.comeBack(strings.Replace(declined, "code=", "error=access_denied&was=", 1))
+		if !errors.Is(err, errBooksDeclined) {
+			t.Errorf("declined: %v", err)
+		}
+		_, err = k.comeBack(declined)
+		state(err, "after it was declined")
+		first := k.approve()
+		for range maxAuthorizations {
+			k.time(time.Second)
+			k.approve()
+		}
+		_, err = k.comeBack(first)
+		state(err, "older than the twenty newest")
+	})
+}
+
+func TestBooks_aCompanyThatIsConnectedAgainKeepsItsExports(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		k.work(time.Minute)
+		first := k.connection
+		if err := k.engine.disconnect(t.Context(), owner{account: k.account}, first, anActor); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.session(); !errors.Is(err, errBooksConnection) {
+			t.Errorf("a session of what was disconnected: %v", err)
+		}
+		k.connect()
+		if k.connection != first {
+			t.Errorf("another connection: %s, was %s", k.connection, first)
+		}
+		k.work(10 * time.Minute)
+		k.sendFrom(bookkeeperDay)
+		k.export(bookkeeperDay)
+		k.work(10 * time.Minute)
+		k.has("widgetd:"+k.account+":2000-01-01:r1", 1)
+		if all := k.exports(); len(all) != 1 {
+			t.Errorf("exports: %+v", all)
+		}
+	})
+}
+
+func TestBooks_aConnectionIsOfTheCompanyThatWasChosen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productXero)
+		k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+		k.xero.mu.Lock()
+		k.xero.consent = k.xero.companies // the person agrees to all of them
+		k.xero.mu.Unlock()
+		c, err := k.comeBack(k.approve())
+		k.check(err)
+		if c.OrganisationID != nil || len(c.Choices) != 3 {
+			t.Fatalf("%+v", c)
+		}
+		k.change(func(t *tx) error {
+			_, err := requestExport(t, owner{account: k.account}, c.ID, bookkeeperDay)
+			var refused *refusal
+			if !errors.As(err, &refused) || refused.code != codeBooksState {
+				k.t.Errorf("an export without a company: %v", err)
+			}
+			return nil
+		})
+		choose := func(id, company string) (chosen *bookConnection, err error) {
+			k.t.Helper()
+			k.check(k.store.update(context.Background(), func(t *tx) error {
+				chosen, err = chooseOrganisation(t, k.keys, owner{account: k.account}, id, company, anActor)
+				return nil
+			}))
+			return chosen, err
+		}
+		if _, err := choose(c.ID, "another"); err == nil {
+			t.Error("a company that is none of the choices")
+		}
+		chosen, err := choose(c.ID, k.xero.companies[0].tenant)
+		if err != nil || chosen.ID != k.connection || chosen.Organisation != "Pizzeria Sole AG" {
+			t.Errorf("the company that was connected before: %+v %v", chosen, err)
+		}
+		if _, err := choose(chosen.ID, k.xero.companies[1].tenant); err == nil {
+			t.Error("another company, once one was chosen")
+		}
+		if _, err := k.session(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestBooks_anotherCompanyOrAccountGetsNothingOfAConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productXero)
+		k.xero.mu.Lock()
+		k.xero.consent = k.xero.companies[1:2]
+		k.xero.mu.Unlock()
+		if _, err := k.comeBack(k.approve()); !errors.Is(err, errBooksConnected) {
+			t.Errorf("another company beside the one in use: %v", err)
+		}
+		other := owner{account: newID("acct", time.Now())}
+		k.sell(1000)
+		k.until("2000-01-02 07:00")
+		x := k.export(bookkeeperDay)
+		k.change(func(t *tx) error {
+			for what, err := range map[string]error{
+				"reads the connection": second(t.bookConnection(other, k.connection)),
+				"asks for an export":   second(requestExport(t, other, k.connection, bookkeeperDay)),
+				"has one retried":      second(retryExport(t, other, "", x.ID)),
+				"has one reversed":     second(reverseExport(t, other, "", x.ID, "")),
+				"changes the mapping":  second(saveMapping(t, other, k.connection, k.mapping(), anActor)),
+				"changes the rest":     second(changeConnection(t, other, k.connection, nil, anActor)),
+			} {
+				if !errors.Is(err, errBooksConnection) && !errors.Is(err, errExport) {
+					k.t.Errorf("another account %s: %v", what, err)
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
