@@ -10,16 +10,17 @@ import (
 	"time"
 )
 
-// The demo's page of revenue: the month, one business day as the till report, and that day as Xero and Fortnox
-// would get it. No books are connected: each mapping is suggested from an example of a chart of accounts.
+// The demo's page of revenue: the month, one business day as the till report, and that day as Xero and
+// Fortnox would get it. No books are connected: each mapping is suggested from an example of a chart of
+// accounts.
 
 //go:embed web/demo_books.html
 var demoBooksHTML string
 
 var demoBooksPage = template.Must(template.New("").Parse(demoBooksHTML))
 
-// xeroExample is what the books of a restaurant in Switzerland might say of themselves at Xero, where the rates
-// of VAT have codes of the books' own.
+// xeroExample is what the books of a restaurant in Switzerland might say of themselves at Xero, where the
+// rates of VAT have codes of the books' own.
 func xeroExample() *bookChart {
 	return &bookChart{
 		Currency: "CHF",
@@ -44,8 +45,8 @@ func xeroExample() *bookChart {
 	}
 }
 
-// fortnoxExample is what the books of a restaurant in Sweden might say of themselves at Fortnox: a part of the
-// chart of accounts BAS, for the year of a date.
+// fortnoxExample is what the books of a restaurant in Sweden might say of themselves at Fortnox: a part of
+// the chart of accounts BAS, for the year of a date.
 func fortnoxExample(date businessDate) *bookChart {
 	year := midnight(date).Format("2006")
 	chart := &bookChart{Currency: "SEK", Year: 1, YearFrom: year + "-01-01", YearTo: year + "-12-31",
@@ -79,6 +80,8 @@ type demoBooks struct {
 	Reports []demoReport
 	Entries []demoEntry
 	Held    []string // amounts of the day that neither product would take
+
+	seen map[string][]revenueSum // of the month by currency: mappings are suggested for them
 }
 
 // A demoReport is what 'widgetd revenue show' prints of a day in one currency.
@@ -155,14 +158,14 @@ func (d *demo) books(ctx context.Context, st *store, now time.Time, date busines
 	if err != nil {
 		return nil, err
 	}
-	seen := map[string][]revenueSum{} // by currency
+	shown.seen = map[string][]revenueSum{}
 	months := map[string]*demoMonthSums{}
 	for _, day := range days {
 		sums, err := q.revenueSums(d.account, day.Date, day.Currency)
 		if err != nil {
 			return nil, err
 		}
-		seen[day.Currency] = append(seen[day.Currency], sums...)
+		shown.seen[day.Currency] = append(shown.seen[day.Currency], sums...)
 		if months[day.Currency] == nil {
 			months[day.Currency] = &demoMonthSums{}
 		}
@@ -173,7 +176,7 @@ func (d *demo) books(ctx context.Context, st *store, now time.Time, date busines
 			shown.Months = append(shown.Months, demoMonth{currency, m.days, viewDemoDay(&m.sum, m.sums)})
 		}
 	}
-	return shown, d.openDay(q, shown, seen, now)
+	return shown, d.openDay(q, shown, now)
 }
 
 // demoMonthSums adds the days of a month up.
@@ -210,9 +213,8 @@ func viewDemoDay(day *revenueDay, sums []revenueSum) demoDay {
 	return row
 }
 
-// openDay adds the report and the entries of the day that is opened. seen are sums of the month by currency, for
-// which the mappings are suggested.
-func (d *demo) openDay(q *queries, shown *demoBooks, seen map[string][]revenueSum, now time.Time) error {
+// openDay adds the report and the entries of the day that is opened.
+func (d *demo) openDay(q *queries, shown *demoBooks, now time.Time) error {
 	all, err := reportDate(q, d.account, shown.Date, now)
 	if err != nil {
 		return err
@@ -221,7 +223,8 @@ func (d *demo) openDay(q *queries, shown *demoBooks, seen map[string][]revenueSu
 		day := &all.Days[i]
 		var text strings.Builder
 		day.write(&text)
-		shown.Reports = append(shown.Reports, demoReport{day.Currency, formatSigned(day.Totals.Total), text.String()})
+		total := formatSigned(day.Totals.Total)
+		shown.Reports = append(shown.Reports, demoReport{day.Currency, total, text.String()})
 	}
 	charts := map[string]*bookChart{productXero: xeroExample(), productFortnox: fortnoxExample(shown.Date)}
 	for _, product := range bookProducts {
@@ -230,7 +233,7 @@ func (d *demo) openDay(q *queries, shown *demoBooks, seen map[string][]revenueSu
 		if err != nil {
 			return err
 		}
-		mapping := suggestMapping(product, chart, append(seen[chart.Currency], sums...))
+		mapping := suggestMapping(product, chart, append(sums, shown.seen[chart.Currency]...))
 		series := "W"
 		c := &bookConnection{AccountID: d.account, Product: product, Mapping: &mapping, Status: entryDraft,
 			Series: &series, Outside: true, Tests: true}

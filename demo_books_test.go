@@ -43,8 +43,8 @@ func TestDemoBooks_everyDayOfTheMonthBalancesInBothProducts(t *testing.T) {
 	differs := 0
 	for ago := range demoDays {
 		date := midnight(d.yesterday).AddDate(0, 0, -ago).Format(time.DateOnly)
-		shown, err := d.books(t.Context(), st, now, date)
-		if err != nil {
+		shown := &demoBooks{Date: date, seen: first.seen}
+		if err := d.openDay(st.queries, shown, now); err != nil {
 			t.Fatal(err)
 		}
 		for i, e := range shown.Entries {
@@ -66,9 +66,10 @@ func TestDemoBooks_everyDayOfTheMonthBalancesInBothProducts(t *testing.T) {
 					brought += l.Debit - l.Credit
 				}
 			}
-			rows := shown.Months[i].Days
+			rows := first.Months[i].Days
 			at := slices.IndexFunc(rows, func(row demoDay) bool { return row.Date == date })
-			if at < 0 || !rows[at].Open || rows[at].Total != formatSigned(brought) || shown.Months[i].Currency != e.Currency {
+			if at < 0 || rows[at].Open != (ago == 0) || rows[at].Total != formatSigned(brought) ||
+				first.Months[i].Currency != e.Currency {
 				t.Errorf("%s, %s: %s are booked; the month has %v", date, e.Product, formatSigned(brought), rows)
 			}
 		}
@@ -98,7 +99,8 @@ func TestDemoBooks_monthHasAllThatRevenueIsMadeOf(t *testing.T) {
 			}
 		}
 		var n int
-		err := st.one(`SELECT count(*) FROM orders WHERE reference LIKE ?`, []any{sampleReference + date + " %"}, &n)
+		err := st.one(`SELECT count(*) FROM orders WHERE reference LIKE ?`,
+			[]any{sampleReference + date + " %"}, &n)
 		if orders += n; err != nil || n < 3 || n > 15 { // more would have the demo start later
 			t.Errorf("%s: %d orders (%v)", date, n, err)
 		}
@@ -112,13 +114,14 @@ func TestDemoBooks_monthHasAllThatRevenueIsMadeOf(t *testing.T) {
 	var all, otherDay, backwards, due int
 	err := st.one(`SELECT
 		(SELECT count(*) FROM orders),
-		(SELECT count(*) FROM refunds f JOIN orders o ON o.id = f.order_id WHERE date(f.created_at) > date(o.paid_at)),
+		(SELECT count(*) FROM refunds f JOIN orders o ON o.id = f.order_id
+			WHERE date(f.created_at) > date(o.paid_at)),
 		(SELECT count(*) FROM events a JOIN events b ON b.seq = a.seq + 1
 			WHERE a.type LIKE 'order.%' AND b.type LIKE 'order.%' AND b.at < a.at),
 		(SELECT count(*) FROM payments WHERE due_at IS NOT NULL)`, nil, &all, &otherDay, &backwards, &due)
 	if err != nil || all != orders || otherDay < 2 || backwards != 0 || due != 0 {
-		t.Errorf("of %d orders %d are of the month; %d refunds are of another day, %d events are not in order, %d payments are due (%v)",
-			all, orders, otherDay, backwards, due, err)
+		t.Errorf("of %d orders %d are of the month; %d refunds are of another day, %d events are not in order, "+
+			"%d payments are due (%v)", all, orders, otherDay, backwards, due, err)
 	}
 }
 
@@ -156,28 +159,41 @@ func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 		}
 		return html.UnescapeString(string(body))
 	}
-	body := get(page)
-	for _, want := range []string{"No books are connected here, and nothing is sent.", "This is not the report of a certified till.",
-		"Xero: a manual journal", "Fortnox: a voucher", "<b>210</b> Sales of food", "<b>3002</b> Försäljning, 12 % moms",
-		"; TAX002, VAT ", "widgetd books connect fortnox -account acct_"} {
+	body, told := get(page), 0
+	for _, want := range []string{"No books are connected here, and nothing is sent.",
+		"This is not the report of a certified till.", "Xero: a manual journal", "Fortnox: a voucher",
+		"<b>210</b> Sales of food", "<b>3002</b> Försäljning, 12 % moms", "; TAX002, VAT ",
+		"widgetd books connect fortnox -account acct_"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page has no %q", want)
 		}
 	}
-	sums := regexp.MustCompile(`(CHF|SEK), balanced</th><td class="n">([\d.]+)</td><td class="n">([\d.]+)</td>`).FindAllStringSubmatch(body, -1)
-	if len(sums) != 2 || sums[0][1] != "CHF" || sums[1][1] != "SEK" || sums[0][2] != sums[0][3] || sums[1][2] != sums[1][3] {
+	balance := regexp.MustCompile(`(CHF|SEK), balanced</th><td class="n">([\d.]+)</td><td class="n">([\d.]+)</td>`)
+	sums := balance.FindAllStringSubmatch(body, -1)
+	if len(sums) != 2 || sums[0][1] != "CHF" || sums[1][1] != "SEK" || sums[0][2] != sums[0][3] ||
+		sums[1][2] != sums[1][3] {
 		t.Errorf("the sums of the entries: %q", sums)
 	}
-	for _, dishes := range []string{printed(t, text, "A lunch menu on a partner's site"), printed(t, text, "The orders, for the restaurant")} {
-		if !strings.Contains(get(dishes), `href="/revenue"`) {
-			t.Errorf("%s does not lead to it", dishes)
+	line := regexp.MustCompile(`(?m)^(?:<pre>)?widgetd (.*?)(?:</pre>)?$|<code>widgetd (.*?)</code>`)
+	for _, line := range line.FindAllStringSubmatch(body, -1) {
+		if wrong := wrongCommand(line[1] + line[2]); wrong != "" {
+			t.Errorf("widgetd %s: %s", line[1]+line[2], wrong)
 		}
+		told++
 	}
-	if restaurant := get(printed(t, text, "The orders, for the restaurant")); strings.Contains(restaurant, "ord_") {
+	if told != 5 {
+		t.Errorf("it names %d commands", told)
+	}
+	menu, restaurant := get(strings.TrimSuffix(page, "revenue")), get(strings.TrimSuffix(page, "revenue")+"orders")
+	if !strings.Contains(menu, `href="/revenue"`) || !strings.Contains(restaurant, `href="/revenue"`) {
+		t.Error("the demo's other pages do not lead to it")
+	}
+	if strings.Contains(restaurant, "ord_") {
 		t.Errorf("the restaurant sees orders that nobody has made:\n%s", restaurant)
 	}
 	empty := get(page + "?date=2020-02-29")
-	if !strings.Contains(empty, "Nothing was paid on this day.") || strings.Count(empty, "Nothing would be sent for this day.") != 2 {
+	if !strings.Contains(empty, "Nothing was paid on this day.") ||
+		strings.Count(empty, "Nothing would be sent for this day.") != 2 {
 		t.Errorf("a day without revenue:\n%s", empty)
 	}
 	if got := get(page + "?date=2020-02-30"); got != body {

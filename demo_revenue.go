@@ -9,8 +9,8 @@ import (
 )
 
 // The demo's month of revenue: orders of the last demoDays business days that were paid, given back and
-// disputed, as they would be had the demo run since. Amounts and times are drawn with a fixed seed; no guest is
-// a real one and no money has moved, so that the payments are of connections with test keys.
+// disputed, as they would be had the demo run since. Amounts and times are drawn with a fixed seed; no
+// guest is a real one and no money has moved, so that the payments are of connections with test keys.
 
 const (
 	demoDays        = 30        // business days before the present one that have revenue
@@ -34,8 +34,8 @@ type demoCounter struct {
 	round                int64 // tips are multiples of this
 }
 
-// demoCounters are the restaurant in Solothurn, a stand that it has in Malmö, and guests from abroad who pay in
-// euros with their telephones.
+// demoCounters are the restaurant in Solothurn, a stand that it has in Malmö, and guests from abroad who
+// pay in euros with their telephones.
 var demoCounters = []demoCounter{
 	{
 		currency: "CHF", orders: [7]int{3, 6, 6, 7, 7, 8, 4}, round: 50,
@@ -118,8 +118,8 @@ func (p *demoPast) addMonth(t *tx, keys *keyring) error {
 	return nil
 }
 
-// addDay adds the orders of a counter on a business day that begins at start, so many days ago. It is open from
-// half past seven hours after that: from 11:30 where days begin at 04:00.
+// addDay adds the orders of a counter on a business day that begins at start, so many days ago. It opens
+// seven and a half hours after that: at 11:30 where days begin at 04:00.
 func (p *demoPast) addDay(c *demoCounter, date businessDate, start time.Time, ago int) {
 	most := c.orders[midnight(date).Weekday()]
 	if most > 1 {
@@ -145,7 +145,8 @@ func (p *demoPast) addDay(c *demoCounter, date businessDate, start time.Time, ag
 
 // draw makes an order.
 func (p *demoPast) draw(c *demoCounter) *order {
-	o := &order{AccountID: p.account, Currency: c.currency, ReturnURL: p.page + "/thanks", DeliveryRate: c.drinksRate}
+	o := &order{AccountID: p.account, Currency: c.currency, ReturnURL: p.page + "/thanks",
+		DeliveryRate: c.drinksRate}
 	pick := func(items []demoItem, rate int64, group string, least int) {
 		for _, i := range p.random.Perm(len(items))[:least+p.random.IntN(2)] {
 			o.Lines = append(o.Lines, orderLine{Name: items[i].name, Quantity: 1 + p.random.Int64N(2),
@@ -194,8 +195,8 @@ func (p *demoPast) sell(t *tx, o *order, method string) error {
 }
 
 // addReturns adds what was given back of the nth order of a day: now and then one unit of the first line an
-// hour later, the first order of the day before yesterday on the next day, another one three days later; and one
-// payment is disputed.
+// hour later, the first order of the day before yesterday on the next day, another one three days later;
+// and one payment is disputed.
 func (p *demoPast) addReturns(c *demoCounter, o *order, at time.Time, ago, n int) {
 	giveBack := func(after time.Duration, w refundWish) {
 		p.add(at.Add(after), func(t *tx) error { return giveBackSample(t, o.ID, w) })
@@ -203,8 +204,9 @@ func (p *demoPast) addReturns(c *demoCounter, o *order, at time.Time, ago, n int
 	unit := refundWish{lines: []lineQuantity{{0, 1}}, reason: "one was cold"}
 	switch {
 	case c.currency == "CHF" && ago == 2 && n == 0:
+		o.Tip = 4 * c.round // given back, too
 		giveBack(days(1), refundWish{reason: "it never came"})
-	case c.currency == "CHF" && ago == 20 && n == 2:
+	case c.currency == "CHF" && ago == 20 && n == 1:
 		giveBack(days(3), refundWish{reason: "it was paid twice"})
 	case c.currency == "CHF" && ago == 12 && n == 0:
 		p.add(at.Add(days(4)), func(t *tx) error { return disputeSample(t, o.ID) })
@@ -243,8 +245,9 @@ func disputeSample(t *tx, orderID string) error {
 	d := &dispute{PaymentID: *o.PaymentID, ID: "dp_demo", OrderID: o.ID, Amount: o.Total, State: open,
 		Reason: &reason, OpenedAt: t.now}
 	o.Dispute = &open
-	return errors.Join(t.saveDispute(d), t.saveOrder(o), t.addEvent(orderEvent(o, eventOrderDisputed, actorProvider,
-		"amount", fmt.Sprint(d.Amount), "currency", o.Currency, "dispute_id", d.ID, "state", d.State)))
+	told := orderEvent(o, eventOrderDisputed, actorProvider, "amount", fmt.Sprint(d.Amount),
+		"currency", o.Currency, "dispute_id", d.ID, "state", d.State)
+	return errors.Join(t.saveDispute(d), t.saveOrder(o), t.addEvent(told))
 }
 
 // bookAll records what all orders have brought.
