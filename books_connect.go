@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -30,7 +31,6 @@ const (
 	reasonUnsealable     = "sealed_with_another_key"
 	reasonAppNotSet      = "app_not_set"
 	reasonAppRefused     = "app_refused"
-	reasonRateLimited    = "rate_limited"
 )
 
 // books is the engine of all connections with books.
@@ -58,13 +58,14 @@ func newLedgers(out *outbound, xeroURL, fortnoxURL string, now func() time.Time)
 	}
 }
 
-// A bookPace holds when requests to one company were made last.
+// A bookPace holds when requests to one company were made last, or will be made by those who wait.
 type bookPace struct {
 	sync.Mutex
-	sent []time.Time // the last ones, by the steady clock, the oldest first
+	sent []time.Time // the last ones, by the steady clock, the earliest first
 }
 
-// pace returns once another request may be made for a connection, or when ctx ends.
+// pace returns once another request may be made for a connection. It does not wait at all if that is after ctx
+// ends. Errors: a *ledgerError, ledgerBusy.
 func (b *books) pace(ctx context.Context, c *bookConnection) error {
 	requests, in := b.ledgers[c.Product].pace()
 	b.mu.Lock()
@@ -74,20 +75,39 @@ func (b *books) pace(ctx context.Context, c *bookConnection) error {
 		b.paces[c.ID] = p
 	}
 	b.mu.Unlock()
+	wait, ok := p.reserve(ctx, b.steady(), requests, in)
+	if !ok {
+		return &ledgerError{reason: ledgerBusy, retryAfter: wait}
+	}
+	if wait <= 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return &ledgerError{reason: ledgerBusy}
+	case <-time.After(wait):
+		return nil
+	}
+}
+
+// reserve notes another request, of so many in a time, and returns how long it has to wait. It notes none, and
+// reports false, if that is longer than ctx lasts.
+func (p *bookPace) reserve(
+	ctx context.Context, now time.Time, requests int, in time.Duration,
+) (wait time.Duration, ok bool) {
 	p.Lock()
 	defer p.Unlock()
 	if len(p.sent) >= requests {
-		if wait := in - b.steady().Sub(p.sent[0]); wait > 0 {
-			select {
-			case <-ctx.Done():
-				return &ledgerError{reason: outboundTimeout}
-			case <-time.After(wait):
-			}
-		}
+		wait = max(in-now.Sub(p.sent[0]), 0)
+	}
+	if until, limited := ctx.Deadline(); limited && wait > 0 && time.Until(until) < wait {
+		return wait, false
+	}
+	if len(p.sent) >= requests {
 		p.sent = append(p.sent[:0], p.sent[1:]...)
 	}
-	p.sent = append(p.sent, b.steady())
-	return nil
+	p.sent = append(p.sent, now.Add(wait))
+	return wait, true
 }
 
 // appSecrets returns the application of a product. Errors: a *ledgerError.
@@ -372,7 +392,11 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 	if err != nil {
 		return err
 	}
-	if c.Sealed != nil && c.NeedsReconnectAt.IsZero() {
+	shared, err := b.store.sharesOrganisation(c) // what is ended at the product is ended for all accounts
+	if err != nil {
+		return err
+	}
+	if c.Sealed != nil && c.NeedsReconnectAt.IsZero() && !shared {
 		limited, cancel := context.WithTimeout(ctx, disconnectLimit)
 		defer cancel()
 		ledger := b.ledgers[c.Product]
@@ -496,7 +520,7 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 			}
 			return err
 		})
-	case errors.As(err, &grant) && grant.code != "invalid_client" && grant.code != "invalid_scope":
+	case errors.As(err, &grant) && !slices.Contains(operatorsGrantErrors, grant.code):
 		return errors.Join(b.needOwner(ctx, c, grant), &ledgerError{reason: heldReconnect, refused: true})
 	case errors.As(err, &grant): // the operator's secrets are wrong: the owner can't help that
 		b.strike(faultBooksTokens, fmt.Errorf("%s: %w", c.Product, err))

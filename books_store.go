@@ -185,6 +185,14 @@ func (q *queries) connectionWithOrganisation(accountID, product, organisationID 
 		[]any{accountID, product, organisationID}, c.dest()...))
 }
 
+// sharesOrganisation reports whether another account is connected with the company of a connection, too.
+func (q *queries) sharesOrganisation(c *bookConnection) (shared bool, err error) {
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM books_connections
+		WHERE product = ? AND organisation_id = ? AND id <> ? AND removed_at IS NULL)`,
+		[]any{c.Product, c.OrganisationID, c.ID}, &shared)
+	return shared, err
+}
+
 // addBookConnection inserts a connection.
 func (t *tx) addBookConnection(c *bookConnection) error {
 	_, err := t.exec(`INSERT INTO books_connections (id, account_id, product, created_at) VALUES (?, ?, ?, ?)`,
@@ -225,10 +233,12 @@ func (t *tx) saveBookTokens(c *bookConnection, sealed []byte) error {
 }
 
 // claimBookTokens notes that somebody is replacing the tokens of a connection until a time, unless somebody
-// else is or they were replaced. It reports whether it is the caller who does.
+// else is or they were replaced. It reports whether it is the caller who does. A claim until later than that was
+// made before the clock was set back.
 func (t *tx) claimBookTokens(id string, tokens int64, until stamp) (mine bool, err error) {
 	n, err := t.exec(`UPDATE books_connections SET refreshing_until = ?
-		WHERE id = ? AND tokens = ? AND (refreshing_until IS NULL OR refreshing_until <= ?)`, until, id, tokens, t.now)
+		WHERE id = ? AND tokens = ? AND (refreshing_until IS NULL OR refreshing_until <= ? OR refreshing_until > ?)`,
+		until, id, tokens, t.now, until)
 	return n > 0, err
 }
 
@@ -339,6 +349,13 @@ func (t *tx) postponeExports(connectionID string, until stamp) error {
 	return err
 }
 
+// postponeExport has an export that waits looked at at a time.
+func (t *tx) postponeExport(id string, at stamp) error {
+	_, err := t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
+		WHERE id = ? AND due_at IS NOT NULL`, at, id)
+	return err
+}
+
 // wakeExports has everything of a connection that is not in the books looked at now.
 func (t *tx) wakeExports(connectionID string) error {
 	_, err := t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
@@ -417,10 +434,14 @@ func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL),
 		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL AND needs_reconnect_at IS NOT NULL),
 		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL AND failing_since IS NOT NULL),
-		(SELECT count(*) FROM books_exports WHERE held_at IS NOT NULL AND state = 'held'),
-		(SELECT count(*) FROM books_exports WHERE held_at <= ?),
-		(SELECT count(*) FROM books_exports WHERE due_at IS NOT NULL AND state = 'unknown'),
-		(SELECT count(*) FROM books_exports WHERE held_at IS NOT NULL AND state = 'failed')`, []any{heldBefore},
-		&n.Connections, &n.NeedOwner, &n.Failing, &n.Held, &n.HeldLong, &n.Unknown, &n.Failed)
+		(SELECT count(*) FROM books_exports WHERE due_at IS NOT NULL AND state = 'unknown')`, nil,
+		&n.Connections, &n.NeedOwner, &n.Failing, &n.Unknown)
+	if err != nil {
+		return n, err
+	}
+	err = q.one(`SELECT count(*) FILTER (WHERE x.state = 'held'), count(*) FILTER (WHERE x.held_at <= ?),
+		count(*) FILTER (WHERE x.state = 'failed') FROM books_exports x
+		CROSS JOIN books_connections b ON b.id = x.connection_id
+		WHERE x.held_at IS NOT NULL AND b.removed_at IS NULL`, []any{heldBefore}, &n.Held, &n.HeldLong, &n.Failed)
 	return n, err
 }
