@@ -32,6 +32,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 		"webhooks":               webhookStory,
 		"orders":                 orderStory,
 		"payments":               paymentStory,
+		"revenue":                revenueStory,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.t = t
