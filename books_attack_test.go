@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
@@ -522,4 +525,258 @@ func TestBooks_requestsWaitForTheirTurnOnlyAsLongAsTheyMay(t *testing.T) {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}
 	})
+}
+
+func TestBooks_slowConnectionsWithMuchToSendLetOthersHaveTheirTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productXero)
+		k.xero.perMinute = 0
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		account, connection := k.account, k.connection
+		for range maxExporting + 1 { // each has lost the answers to many days, and is asked for them first
+			k.account = k.addAccount("Slow")
+			k.connect()
+			k.sql(`WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 299)
+				INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, entry_date, state,
+				sync_key, entry, request, due_at, created_at, sent_at)
+				SELECT 'exp_' || ?1 || n, ?1, ?2, date('1999-01-01', n || ' days'), 'CHF', 1, '1999-01-01', 'unknown',
+				'key ' || n, '{"date":"1999-01-01"}', '{}', '2000-01-01T00:00:00Z', '1999-12-01T00:00:00Z',
+				'2000-01-02T07:00:00Z' FROM n`, k.connection, k.account)
+		}
+		k.account, k.connection = account, connection
+		k.xero.passing = func(r xeroFakeRequest) {
+			if r.query.Get("where") != "" {
+				time.Sleep(outboundLimit - time.Second)
+			}
+		}
+		x := k.export(bookkeeperDay)
+		k.work(2*roundLimit + time.Minute)
+		k.is(x.ID, exportPosted, "")
+	})
+}
+
+// A bookHistory is what happens to a bookkeeper over some days, at random.
+type bookHistory struct {
+	*bookkeeper
+	random *rand.Rand
+	orders map[string]string // by id: how it was paid
+	told   []string          // what has happened
+}
+
+// work runs a worker that looks less often.
+func (h *bookHistory) work(d time.Duration) {
+	h.t.Helper()
+	ctx, stop := context.WithCancel(h.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w := newBooksWorker(h.engine)
+		w.tick = 30 * time.Second
+		w.run(ctx)
+	}()
+	h.time(d)
+	stop()
+	<-done
+}
+
+// try does something that may be refused.
+func (h *bookHistory) try(f func(t *tx) error) {
+	h.t.Helper()
+	err := h.store.update(h.t.Context(), f)
+	var refused *refusal
+	if err != nil && !errors.As(err, &refused) {
+		h.t.Fatal(err)
+	}
+}
+
+// order returns one that was paid in some way, or "".
+func (h *bookHistory) order(method string) string {
+	ids := slices.Sorted(maps.Keys(h.orders))
+	ids = slices.DeleteFunc(ids, func(id string) bool { return h.orders[id] != method })
+	if len(ids) == 0 {
+		return ""
+	}
+	return ids[h.random.IntN(len(ids))]
+}
+
+// trade is something that a guest or a waiter does.
+func (h *bookHistory) trade() {
+	of := owner{account: h.account}
+	amount := 1 + h.random.Int64N(10000)
+	switch h.random.IntN(6) {
+	case 0:
+		h.orders[h.sellBy(methodCash, amount)] = methodCash
+	case 1:
+		if id := h.order(methodCash); id != "" {
+			h.try(func(t *tx) error { return second(undoPaid(t, of, id, anActor)) })
+			delete(h.orders, id)
+		}
+	case 2:
+		if id := h.order(methodCard); id != "" {
+			h.try(func(t *tx) error {
+				o, f, err := refundOrder(t, of, id, refundWish{amount: &amount}, anActor)
+				if err != nil {
+					return err
+				}
+				return refundDone(t, o, f, actorProvider)
+			})
+		}
+	default:
+		group := func(o *order) { o.Lines[0].Group = []string{"", "food", "wine"}[h.random.IntN(3)] }
+		h.orders[h.sellBy(methodCard, amount, group)] = methodCard
+	}
+	if h.random.IntN(2) == 0 {
+		h.book()
+	}
+}
+
+var bookFaults = []providerFault{faultResetBefore, faultResetAfter, fault401, fault429, fault500, fault500After,
+	faultTimeout, faultNonsense, faultHuge}
+
+// meddle is something that the owner, an accountant or the network does.
+func (h *bookHistory) meddle() {
+	of := owner{account: h.account}
+	date := businessDate(time.Now().Add(-time.Duration(h.random.Int64N(int64(96 * time.Hour)))).Format(time.DateOnly))
+	all := h.exports()
+	what := h.random.IntN(12)
+	switch {
+	case what < 5:
+		kind := []string{"token", "chart", "post", "post", "find", "read", "withdraw"}[h.random.IntN(7)]
+		var faults []providerFault
+		for range 1 + h.random.IntN(6) {
+			faults = append(faults, bookFaults[h.random.IntN(len(bookFaults))])
+		}
+		h.fail(kind, faults...)
+	case what == 5:
+		h.xero.lock(date)
+		h.fortnox.lock(date)
+	case what == 6:
+		h.remap(func(m *bookMapping) {
+			h.clearing(m)
+			m.Lines = m.Lines[h.random.IntN(2):] // perhaps without an account for sales
+			m.Lines[0].Account = h.another()
+		})
+	case what == 7:
+		h.try(func(t *tx) error { return second(requestExport(t, of, h.connection, date)) })
+	case what == 8 && len(all) > 0:
+		x := all[h.random.IntN(len(all))]
+		h.try(func(t *tx) error { return second(reverseExport(t, of, h.connection, x.ID, "")) })
+	case what == 9 && len(all) > 0:
+		x := all[h.random.IntN(len(all))]
+		h.try(func(t *tx) error { return second(retryExport(t, of, h.connection, x.ID)) })
+	case what == 10:
+		h.check(h.engine.disconnect(h.t.Context(), of, h.connection, anActor))
+		h.fail("token")
+		h.connect()
+		h.sendFrom(bookkeeperDay)
+	default:
+		h.set(func(c *bookConnection) { c.Status = []string{entryDraft, entryPosted}[h.random.IntN(2)] })
+	}
+	h.told = append(h.told, fmt.Sprintf("%s meddling %d", time.Now().Format("02 15:04:05"), what))
+}
+
+// clearing has all ways of paying cleared on one account, so that its sums can be compared.
+func (h *bookHistory) clearing(m *bookMapping) { m.Lines[5].Account = m.Lines[4].Account }
+
+// settle mends everything, and has what was reversed sent again.
+func (h *bookHistory) settle() {
+	h.fail("token")
+	h.xero.mu.Lock()
+	clear(h.xero.faults)
+	h.xero.mu.Unlock()
+	h.xero.lock("1999-12-31")
+	h.fortnox.lock("1999-12-31")
+	h.remap(h.clearing)
+	h.sendFrom(bookkeeperDay)
+	h.book()
+	h.time(30 * time.Hour) // the last day ends
+	for range 2 {
+		h.work(3 * time.Hour)
+		for _, x := range h.exports() {
+			of := owner{account: h.account}
+			h.try(func(t *tx) error { return second(retryExport(t, of, h.connection, x.ID)) })
+			h.try(func(t *tx) error { return second(requestExport(t, of, h.connection, x.Date)) })
+		}
+	}
+	h.work(3 * time.Hour)
+}
+
+// judge compares the books with the revenue of each day.
+func (h *bookHistory) judge(outside bool) {
+	h.t.Helper()
+	keys, err := h.store.revenueDayKeys(h.account, bookkeeperDay, "2001-01-01")
+	h.check(err)
+	if len(keys) < 3 {
+		h.t.Fatalf("only %d days", len(keys))
+	}
+	booked, seen := h.books(), map[string]int{}
+	for _, b := range booked {
+		if key := b.narration[strings.LastIndex(b.narration, "("):]; b.counts {
+			seen[key]++
+		}
+	}
+	for key, n := range seen {
+		if n != 1 {
+			h.t.Errorf("%d entries count that have the key %s", n, key)
+		}
+	}
+	for _, key := range keys {
+		want, got := int64(0), int64(0)
+		sums, err := h.store.revenueSums(h.account, key.Date, key.Currency)
+		h.check(err)
+		for _, s := range sums {
+			if outside || s.Method == methodCard {
+				want += s.received()
+			}
+		}
+		for _, b := range booked {
+			if b.counts && strings.Contains(b.narration, ":"+key.Date+":r") {
+				got += b.card
+			}
+		}
+		if got != want {
+			h.t.Errorf("of %s is %d in the books, want %d", key.Date, got, want)
+		}
+	}
+	for _, x := range h.exports() {
+		waits := x.State == exportWaiting && x.Detail != nil
+		if x.State != exportPosted && x.State != exportReversed && !waits {
+			h.t.Errorf("r%d of %s is %s %s (%s)", x.Revision, x.Date, x.State, valueOr(x.Reason, ""), valueOr(x.Detail, ""))
+		}
+	}
+	if h.t.Failed() {
+		h.t.Log(strings.Join(h.told, "\n"))
+	}
+}
+
+func TestBooks_whateverHappensEachDayIsInTheBooksOnce(t *testing.T) {
+	sequentialUnderRace(t)
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			eachProduct(t, func(t *testing.T, k *bookkeeper) {
+				h := &bookHistory{bookkeeper: k, random: rand.New(rand.NewPCG(seed, 1)), orders: map[string]string{}}
+				outside := seed%2 == 0
+				h.remap(h.clearing)
+				h.set(func(c *bookConnection) { c.Outside = outside })
+				h.sendFrom(bookkeeperDay)
+				for range 60 {
+					if h.random.IntN(3) == 0 {
+						h.meddle()
+					} else {
+						h.trade()
+					}
+					pause := time.Duration(h.random.Int64N(int64(3 * time.Hour)))
+					if h.random.IntN(3) == 0 {
+						h.work(pause)
+					} else {
+						h.time(pause)
+					}
+				}
+				h.settle()
+				h.judge(outside)
+			})
+		})
+	}
 }
