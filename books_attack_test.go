@@ -548,7 +548,7 @@ func TestBooks_slowConnectionsWithMuchToSendLetOthersHaveTheirTurn(t *testing.T)
 		k.account, k.connection = account, connection
 		k.xero.passing = func(r xeroFakeRequest) {
 			if r.query.Get("where") != "" {
-				time.Sleep(outboundLimit - time.Second)
+				time.Sleep(10 * time.Second) // a round of exportsAtOnce takes 500 s
 			}
 		}
 		x := k.export(bookkeeperDay)
@@ -688,6 +688,9 @@ func (h *bookHistory) settle() {
 	h.xero.mu.Unlock()
 	h.xero.lock("1999-12-31")
 	h.fortnox.lock("1999-12-31")
+	if h.needsOwner() { // refused tokens, or Xero's after their successor was lost for half an hour
+		h.connect()
+	}
 	h.remap(h.clearing)
 	h.sendFrom(bookkeeperDay)
 	h.book()
@@ -752,6 +755,7 @@ func (h *bookHistory) judge(outside bool) {
 }
 
 func TestBooks_whateverHappensEachDayIsInTheBooksOnce(t *testing.T) {
+	t.Parallel()
 	sequentialUnderRace(t)
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
