@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // jsonColumn is a column that holds a JSON value, or NULL for nil.
@@ -400,7 +401,8 @@ func (q *queries) sendingConnections() ([]*bookConnection, error) {
 		AND a.closed_at IS NULL`, nil, newBookConnectionRow)
 }
 
-// A booksTotals counts what is under way, for status and the metrics.
+// A booksTotals counts what is under way, for status and the metrics: of connections in use, of accounts that
+// are open.
 type booksTotals struct {
 	Connections int `json:"connections"`
 	NeedOwner   int `json:"need_reconnect"` // connections that their owner has to connect again
@@ -411,16 +413,40 @@ type booksTotals struct {
 	Failed      int `json:"failed"`         // exports that the books refuse
 }
 
-// booksTotals counts what is under way. heldBefore is when exports were held that are held for too long.
+// The rows that status counts: connections in use, of accounts that are open, and exports of these.
+const (
+	fromUsedBooks = ` FROM books_connections b JOIN accounts a ON a.id = b.account_id
+		WHERE b.removed_at IS NULL AND a.closed_at IS NULL`
+	fromWaitingExports = ` FROM books_exports x CROSS JOIN books_connections b ON b.id = x.connection_id
+		CROSS JOIN accounts a ON a.id = b.account_id WHERE b.removed_at IS NULL AND a.closed_at IS NULL`
+)
+
+// booksTotals counts what is under way; of exports it counts maxCounted of each kind. heldBefore is when
+// exports were held that are held for too long.
 func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
-	err = q.one(`SELECT
-		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL),
-		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL AND needs_reconnect_at IS NOT NULL),
-		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL AND failing_since IS NOT NULL),
-		(SELECT count(*) FROM books_exports WHERE held_at IS NOT NULL AND state = 'held'),
-		(SELECT count(*) FROM books_exports WHERE held_at <= ?),
-		(SELECT count(*) FROM books_exports WHERE due_at IS NOT NULL AND state = 'unknown'),
-		(SELECT count(*) FROM books_exports WHERE held_at IS NOT NULL AND state = 'failed')`, []any{heldBefore},
+	count := func(from string) string { return `(SELECT count(*) FROM (SELECT 1` + from + ` LIMIT ?2))` }
+	err = q.one(`SELECT `+strings.Join([]string{
+		count(fromUsedBooks),
+		count(fromUsedBooks + ` AND b.needs_reconnect_at IS NOT NULL`),
+		count(fromUsedBooks + ` AND b.failing_since IS NOT NULL`),
+		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'held'`),
+		count(fromWaitingExports + ` AND x.held_at <= ?1 AND x.state = 'held'`),
+		count(fromWaitingExports + ` AND x.due_at IS NOT NULL AND x.state = 'unknown'`),
+		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'failed'`)}, ", "),
+		[]any{heldBefore, maxCounted},
 		&n.Connections, &n.NeedOwner, &n.Failing, &n.Held, &n.HeldLong, &n.Unknown, &n.Failed)
 	return n, err
+}
+
+// troubledExports returns up to limit exports that the books refuse, or that are held since before a time, the
+// longest first.
+func (q *queries) troubledExports(heldBefore stamp, limit int) ([]bookExport, error) {
+	return collect(q, `SELECT `+exportColumns+fromWaitingExports+`
+		AND x.held_at IS NOT NULL AND (x.state = 'failed' OR x.state = 'held' AND x.held_at <= ?)
+		ORDER BY x.held_at LIMIT ?`, []any{heldBefore, limit}, (*bookExport).dest)
+}
+
+// openBooks returns the connections in use of all accounts that are open, oldest first.
+func (q *queries) openBooks() ([]*bookConnection, error) {
+	return collect(q, `SELECT `+bookConnectionColumns+fromUsedBooks+` ORDER BY b.id`, nil, newBookConnectionRow)
 }

@@ -39,6 +39,7 @@ type killedBookkeeper struct {
 	web        *httptest.Server
 	process    *process
 	connection string
+	origin     string       // of the account
 	ahead      atomic.Int64 // of the clock of the books, time.Duration
 
 	mu      sync.Mutex
@@ -49,47 +50,60 @@ type killedBookkeeper struct {
 	reached chan struct{}
 }
 
+// newKilledBookkeeper makes one whose account is connected with a product, and whose process is down.
 func newKilledBookkeeper(t *testing.T, product string) *killedBookkeeper {
-	k := &killedBookkeeper{operator: newOperator(t), product: product, reached: make(chan struct{}, 1)}
+	k := startKilledBookkeeper(t)
+	k.product = product
+	k.connect(k.account, siteOrigin)
+	return k
+}
+
+// startKilledBookkeeper makes one whose account is not connected yet, with the applications of both products.
+func startKilledBookkeeper(t testing.TB) *killedBookkeeper {
+	k := &killedBookkeeper{operator: newOperator(t), reached: make(chan struct{}, 1)}
 	k.web = httptest.NewUnstartedServer(k)
 	base := "http://" + k.web.Listener.Addr().String()
 	k.xero, k.fortnox = makeXeroFake(t, k.now, base), makeFortnoxFake(t, k.now, base)
 	k.xero.app.clientSecret = "s+cret/of:the-app~"
 	k.web.Start()
 	t.Cleanup(k.web.Close)
-	app := k.xero.app
-	if product == productFortnox {
-		app = k.fortnox.app
+	for product, app := range map[string]appSecrets{productXero: k.xero.app, productFortnox: k.fortnox.app} {
+		k.told.hear(app.clientSecret)
+		k.do("books", "set-app", product, "-secrets",
+			k.file("app", "client_id="+app.clientID+"\nclient_secret="+app.clientSecret+"\n"))
 	}
-	k.told.hear(app.clientSecret)
-	k.do("books", "set-app", product, "-secrets",
-		k.file("app", "client_id="+app.clientID+"\nclient_secret="+app.clientSecret+"\n"))
+	return k
+}
+
+// connect connects an account with the product, maps all that it sells, and is about it from then on. origin is
+// one of the account's.
+func (k *killedBookkeeper) connect(account, origin string) {
+	k.t.Helper()
+	k.account, k.origin = account, origin
 	k.serve()
-	link := k.object(append([]string{"books", "connect", product, "-account", k.account}, k.options()...)...)
-	address := link["authorize_url"].(string)
-	back := k.fortnox.approve
-	if product == productXero {
-		back = k.xero.approve
+	link := k.object(append([]string{"books", "connect", k.product, "-account", k.account}, k.options()...)...)
+	approve := k.fortnox.approve
+	if k.product == productXero {
+		approve = k.xero.approve
 	}
-	_, callback, _ := strings.Cut(back(address), "/v1/")
+	_, callback, _ := strings.Cut(approve(link["authorize_url"].(string)), "/v1/")
 	res, err := http.Get(k.process.base + "/" + callback)
 	if err != nil || res.StatusCode != http.StatusOK {
-		t.Fatalf("coming back: %v %v", res, err)
+		k.t.Fatalf("coming back: %v %v", res, err)
 	}
 	res.Body.Close()
-	k.connection = k.objects("books", "list")[0]["id"].(string)
+	k.connection = k.objects("books", "list", "-account", k.account)[0]["id"].(string)
 	k.down(syscall.SIGTERM)
-	plan := &bookkeeper{product: product, rate: k.rate()}
+	plan := &bookkeeper{product: k.product, rate: k.rate()}
 	mapping, err := json.Marshal(plan.mapping())
 	if err != nil {
-		t.Fatal(err)
+		k.t.Fatal(err)
 	}
 	k.do(append([]string{"books", "mapping", k.connection, "-set", k.file("mapping", string(mapping))},
 		k.options()...)...)
-	if product == productFortnox {
+	if k.product == productFortnox {
 		k.do("books", "set", k.connection, "-series", "W")
 	}
-	return k
 }
 
 // file writes a file that only this user can read, and returns its path.
@@ -162,7 +176,7 @@ func (k *killedBookkeeper) sell(days int) (dates []businessDate) {
 		for i := days; i > 0; i-- {
 			noon := t.now.UTC().AddDate(0, 0, -i-2).Truncate(24 * time.Hour).Add(12 * time.Hour)
 			dates = append(dates, noon.Format(time.DateOnly))
-			o := &order{AccountID: k.account, Currency: currency, ReturnURL: siteOrigin + "/thanks",
+			o := &order{AccountID: k.account, Currency: currency, ReturnURL: k.origin + "/thanks",
 				Lines: []orderLine{{Name: "Menu", Quantity: 1, UnitAmount: 1000 + int64(i), VATRate: k.rate()}}}
 			if _, err := createOrder(t, o, guest{}, minOrderLife, anActor); err != nil {
 				return err
@@ -232,12 +246,17 @@ func (k *killedBookkeeper) kindOf(r *http.Request) string {
 	return kind
 }
 
+// fake returns the books that a request is for.
+func (k *killedBookkeeper) fake(r *http.Request) http.Handler {
+	if strings.HasPrefix(r.URL.Path, "/3/") || strings.HasPrefix(r.URL.Path, "/oauth-v1/") {
+		return k.fortnox
+	}
+	return k.xero
+}
+
 // ServeHTTP is the books.
 func (k *killedBookkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var fake http.Handler = k.xero
-	if k.product == productFortnox {
-		fake = k.fortnox
-	}
+	fake := k.fake(r)
 	body, err := io.ReadAll(r.Body) // without which nobody would notice that the service is gone
 	if err != nil {
 		return
