@@ -41,7 +41,7 @@ var (
 
 // The operator's commands on books.
 var booksCommands = []command{
-	{"books set-app", "xero|fortnox", "set the application that the maker of the software has registered for you", []option{
+	{"books set-app", "xero|fortnox", "set the application that you have registered with the maker", []option{
 		optSecrets.says("file that only you can read, or - for standard input, with lines client_id= and " +
 			"client_secret="),
 	}, 1, booksSetApp},

@@ -30,7 +30,6 @@ const (
 	reasonUnsealable     = "sealed_with_another_key"
 	reasonAppNotSet      = "app_not_set"
 	reasonAppRefused     = "app_refused"
-	reasonRateLimited    = "rate_limited"
 )
 
 // books is the engine of all connections with books.

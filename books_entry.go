@@ -396,7 +396,7 @@ func (all *entryIssues) addLine(product string, l *entryLine, chart *bookChart) 
 		all.add(heldUnusable, "The account "+l.Account+" can't be used: "+account.Why+".")
 	}
 	if product == productFortnox {
-		if l.CostCenter != "" && !slices.Contains(chart.CostCenters, l.CostCenter) {
+		if l.CostCenter != "" && chart.CostCenters != nil && !slices.Contains(chart.CostCenters, l.CostCenter) {
 			all.add(heldUnusable, "The books have no cost centre "+l.CostCenter+".")
 		}
 		return

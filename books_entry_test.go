@@ -471,9 +471,10 @@ func TestEntry_isHeldByWhatTheBooksSay(t *testing.T) {
 		reason  string
 		detail  string
 	}{
-		"nothing at Xero":       {productXero, nil, "", ""},
-		"nothing at Fortnox":    {productFortnox, nil, "", ""},
-		"locked the day before": {productXero, func(_ *bookConnection, b *bookChart) { b.LockedUntil = "2026-11-21" }, "", ""},
+		"nothing at Xero":                {productXero, nil, "", ""},
+		"nothing at Fortnox":             {productFortnox, nil, "", ""},
+		"locked the day before":          {productXero, func(_ *bookConnection, b *bookChart) { b.LockedUntil = "2026-11-21" }, "", ""},
+		"cost centres that are not read": {productFortnox, func(_ *bookConnection, b *bookChart) { b.CostCenters = nil }, "", ""},
 		"another currency": {productXero, func(_ *bookConnection, b *bookChart) { b.Currency = "EUR" }, heldCurrency,
 			"The books are kept in EUR, and the revenue is in CHF. Nothing is converted."},
 		"locked": {productFortnox, func(_ *bookConnection, b *bookChart) { b.LockedUntil = "2026-11-22" }, heldLocked,
@@ -489,7 +490,7 @@ func TestEntry_isHeldByWhatTheBooksSay(t *testing.T) {
 		"a bank": {productXero, func(_ *bookConnection, b *bookChart) {
 			b.Accounts[6].Usable, b.Accounts[6].Why = false, "bank"
 		}, heldUnusable, "The account 610 can't be used: bank."},
-		"a cost centre that is gone": {productFortnox, func(_ *bookConnection, b *bookChart) { b.CostCenters = nil },
+		"a cost centre that is gone": {productFortnox, func(_ *bookConnection, b *bookChart) { b.CostCenters = []string{"S"} },
 			heldUnusable, "The books have no cost centre N."},
 		"a tax rate that is gone": {productXero, func(_ *bookConnection, b *bookChart) { b.TaxRates = b.TaxRates[1:] },
 			heldUnusable, "The books have no tax rate OUTPUT2."},

@@ -509,7 +509,7 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 		return err
 	}
 	switch {
-	case refused.reason == reasonRateLimited, refused.denied: // nothing was written
+	case refused.reason == ledgerBusy, refused.denied: // nothing was written
 		return r.change(ctx, x, func(t *tx) error {
 			x.State, x.DueAt = exportReady, t.now.after(cmp.Or(refused.retryAfter, retryPauses[0]))
 			return nil

@@ -29,6 +29,9 @@ func newFortnoxSide(t testing.TB) *fortnoxSide {
 	s.fake = newFortnoxFake(t, func() time.Time { return s.at })
 	s.fortnoxLedger = newFortnoxLedger(outboundTo(t, loopbackRange), s.fake.base+"/", s.fake.now)
 	tokens, companies := s.agree()
+	if tokens.Refresh != "" || !tokens.ExpiresAt.Equal(s.at.Add(time.Hour)) || len(companies) != 1 {
+		t.Errorf("%+v, %+v", tokens, companies)
+	}
 	s.c = &bookConnection{Product: productFortnox, OrganisationID: &companies[0].ID, Organisation: companies[0].Name}
 	s.s = &ledgerSession{connection: s.c, access: tokens.Access}
 	return s

@@ -99,19 +99,7 @@ func amountMember(v *jsonValue, name string) (int64, bool) {
 	if !ok || m.kind == jsonNull {
 		return 0, true
 	}
-	if m.kind != jsonNumber {
-		return 0, false
-	}
-	text, negative := strings.CutPrefix(m.text, "-")
-	if major, minor, ok := strings.Cut(text, "."); ok {
-		minor = strings.TrimRight(minor, "0")
-		text = major + "." + minor + strings.Repeat("0", max(2-len(minor), 0))
-	}
-	amount, ok := parseAmount(text)
-	if negative {
-		amount = -amount
-	}
-	return amount, ok
+	return hundredths(m)
 }
 
 // read implements ledger. A voucher can't be deleted.

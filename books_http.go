@@ -555,8 +555,8 @@ func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) 
 	return v, err
 }
 
-// saveMappingRequest is the body of PUT /books/connections/{id}/mapping, which is read once the connection's
-// product is known.
+// saveMappingRequest is the body of PUT /books/connections/{id}/mapping. What holds for one product only is
+// judged once the connection's product is known.
 type saveMappingRequest struct {
 	bookRequest
 	in *input
@@ -565,6 +565,7 @@ type saveMappingRequest struct {
 func (q *saveMappingRequest) read(in *input) {
 	q.bookRequest.read(in)
 	q.in = in
+	readMapping(in, "")
 }
 
 // saveMapping answers PUT /books/connections/{id}/mapping.
@@ -868,7 +869,8 @@ func sentence(err error) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// readMapping reads {"lines":[…]} from the body of a request, for a product. Members that are null count as
+// readMapping reads {"lines":[…]} from the body of a request, for a product; "" judges only what holds for all
+// of them. Members that are null count as
 // absent, so that a mapping can be sent as it was answered.
 func readMapping(in *input, product string) bookMapping {
 	m := bookMapping{Lines: []mappingRule{}}
@@ -879,7 +881,7 @@ func readMapping(in *input, product string) bookMapping {
 		key := fmt.Sprintf("%s %d %t %q %s", r.Kind, valueOr(r.VATRate, -1), r.Group == nil,
 			valueOr(r.Group, ""), valueOr(r.Method, ""))
 		switch {
-		case len(*in.errs) > before: // then what it is for is not known
+		case product == "" || len(*in.errs) > before: // then what it is for is not known
 		case seen[key]:
 			line.wrong("kind", "repeated", "Another line is for the same.")
 		default:
@@ -894,13 +896,13 @@ func readMapping(in *input, product string) bookMapping {
 func readRule(in *input, product string) (r mappingRule) {
 	r.Kind = in.text("kind", required, 20, oneOf(ruleKinds...))
 	r.Account = in.text("account", required, 10, accountCheck(product))
-	if in.ofKinds("vat_rate", r.Kind, ruleSales, ruleDelivery) {
+	if in.ofKinds(product, "vat_rate", r.Kind, ruleSales, ruleDelivery) {
 		r.VATRate = new(in.amount("vat_rate", required, 0, maxVATRate))
 	}
-	if in.ofKinds("group", r.Kind, ruleSales) && in.given("group") {
+	if in.ofKinds(product, "group", r.Kind, ruleSales) && in.given("group") {
 		r.Group = new(in.text("group", optional, maxOrderText, nil))
 	}
-	if in.ofKinds("method", r.Kind, rulePayment) {
+	if in.ofKinds(product, "method", r.Kind, rulePayment) {
 		r.Method = nilIfEmpty(in.text("method", required, 20, oneOf(payingMethods...)))
 	}
 	readTax(in, product, &r)
@@ -914,8 +916,8 @@ func readRule(in *input, product string) (r mappingRule) {
 // needs none.
 func readTax(in *input, product string, r *mappingRule) {
 	byRate := r.Kind == ruleSales || r.Kind == ruleDelivery
-	need := need(byRate && (product == productXero || valueOr(r.VATRate, 0) > 0))
-	if product == productFortnox && !in.ofKinds("tax", r.Kind, ruleSales, ruleDelivery) {
+	need := need(byRate && (product == productXero || product == productFortnox && valueOr(r.VATRate, 0) > 0))
+	if product == productFortnox && !in.ofKinds(product, "tax", r.Kind, ruleSales, ruleDelivery) {
 		return
 	}
 	if need == required || in.given("tax") {
@@ -927,8 +929,11 @@ func readTax(in *input, product string, r *mappingRule) {
 func (in *input) given(name string) bool { return in.has(name) && !in.isNull(name) }
 
 // ofKinds reports whether a member belongs to a line of a mapping of that kind. One that does not, and is not
-// null, is wrong.
-func (in *input) ofKinds(name, kind string, kinds ...string) bool {
+// null, is wrong. Where no product is known, what a member belongs to is not judged.
+func (in *input) ofKinds(product, name, kind string, kinds ...string) bool {
+	if product == "" {
+		return in.given(name)
+	}
 	if slices.Contains(kinds, kind) {
 		return true
 	}

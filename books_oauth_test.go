@@ -83,7 +83,7 @@ func TestOAuthClient_answersAndWhatTheyMean(t *testing.T) {
 		{200, good(`,"expires_in":3600`), lasting(time.Hour), nil},
 		{200, good(``), lasting(minTokenLife), nil},
 		{200, good(`,"expires_in":59`), lasting(minTokenLife), nil},
-		{200, good(`,"expires_in":-9223372036854775808`), lasting(minTokenLife), nil},
+		{200, good(`,"expires_in":-9223372037`), lasting(minTokenLife), nil},
 		{200, good(`,"expires_in":9223372036854775807`), lasting(maxTokenLife), nil},
 		{200, good(`,"expires_in":"3600"`), lasting(minTokenLife), nil},
 		{200, good(`,"expires_in":3600,"refresh_token":7`), lasting(time.Hour), nil},

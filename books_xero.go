@@ -455,7 +455,7 @@ func readXeroRates(chart *bookChart, list []jsonValue) bool {
 		if !ok || r.Code == "" {
 			continue
 		}
-		if r.Rate, ok = xeroHundredths(rate); !ok || r.Rate < 0 || r.Rate > maxVATRate {
+		if r.Rate, ok = hundredths(rate); !ok || r.Rate < 0 || r.Rate > maxVATRate {
 			continue
 		}
 		forRevenue, known := v.member("CanApplyToRevenue")
@@ -465,9 +465,9 @@ func readXeroRates(chart *bookChart, list []jsonValue) bool {
 	return true
 }
 
-// xeroHundredths returns a number times 100, exactly. It reports false for one that has more than two
+// hundredths returns a number times 100, exactly. It reports false for one that has more than two
 // decimals which are not 0, for an exponent and for what is too large.
-func xeroHundredths(v *jsonValue) (int64, bool) {
+func hundredths(v *jsonValue) (int64, bool) {
 	if v.kind != jsonNumber {
 		return 0, false
 	}
@@ -682,12 +682,12 @@ func parseXeroJournal(v *jsonValue) (*bookedEntry, bool) {
 func parseXeroLine(v *jsonValue, kind string) (line entryLine, ok bool) {
 	amount := int64(0)
 	if m, has := v.member("LineAmount"); has {
-		if amount, ok = xeroHundredths(m); !ok {
+		if amount, ok = hundredths(m); !ok {
 			return line, false
 		}
 	}
 	if m, has := v.member("TaxAmount"); has && kind == "Exclusive" {
-		tax, ok := xeroHundredths(m)
+		tax, ok := hundredths(m)
 		if !ok {
 			return line, false
 		}

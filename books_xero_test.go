@@ -60,7 +60,8 @@ func (s *xeroSide) connect() *xeroSide {
 	if err != nil || len(all) != 1 {
 		s.t.Fatal(all, err)
 	}
-	s.s = &ledgerSession{connection: &bookConnection{OrganisationID: &all[0].ID}, access: tokens.Access, linkID: all[0].LinkID}
+	c := &bookConnection{OrganisationID: &all[0].ID}
+	s.s = &ledgerSession{connection: c, access: tokens.Access, linkID: all[0].LinkID}
 	return s
 }
 
@@ -336,7 +337,8 @@ func TestXero_disconnectsOneCompanyAndRevokesNothing(t *testing.T) {
 		t.Fatal(all, err)
 	}
 	session := func(i int) *ledgerSession {
-		return &ledgerSession{connection: &bookConnection{OrganisationID: &all[i].ID}, access: tokens.Access, linkID: all[i].LinkID}
+		c := &bookConnection{OrganisationID: &all[i].ID}
+		return &ledgerSession{connection: c, access: tokens.Access, linkID: all[i].LinkID}
 	}
 	for range 2 { // the second one finds nothing
 		if err := s.disconnect(t.Context(), session(0)); err != nil {
@@ -843,12 +845,12 @@ func TestXero_datesAndNumbers(t *testing.T) {
 		"-0.01": -1, "10000000000": maxAmount, "8.1000": 810, "12.505": bad, "1e2": bad,
 		"10000000000.01": bad, "1.5e0": bad,
 	} {
-		got, ok := xeroHundredths(&jsonValue{kind: jsonNumber, text: text})
+		got, ok := hundredths(&jsonValue{kind: jsonNumber, text: text})
 		if ok != (want != bad) || ok && got != want {
 			t.Errorf("%s: %d %v", text, got, ok)
 		}
 	}
-	if _, ok := xeroHundredths(&jsonValue{kind: jsonString, text: "1"}); ok {
+	if _, ok := hundredths(&jsonValue{kind: jsonString, text: "1"}); ok {
 		t.Error("a string is taken for a number")
 	}
 }
@@ -902,21 +904,6 @@ func FuzzXeroJournal(f *testing.F) {
 	})
 }
 
-// isLedgerError compares an error with the one that is wanted, but for its detail.
-func isLedgerError(t testing.TB, err error, want ledgerError) {
-	t.Helper()
-	var got *ledgerError
-	if !errors.As(err, &got) {
-		t.Errorf("%v is no ledgerError", err)
-		return
-	}
-	plain := *got
-	plain.detail = ""
-	if plain != want {
-		t.Errorf("%+v, not %+v", *got, want)
-	}
-}
-
 // newXeroBubble is newXeroSide in a bubble, whose clock it has: the connections are in memory.
 func newXeroBubble(t testing.TB) *xeroSide {
 	const address = "http://127.0.0.1:12"
@@ -950,4 +937,19 @@ func TestXero_timesOutAndIsLookedFor(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// isLedgerError compares an error with the one that is wanted, but for its detail.
+func isLedgerError(t testing.TB, err error, want ledgerError) {
+	t.Helper()
+	var got *ledgerError
+	if !errors.As(err, &got) {
+		t.Errorf("%v is no ledgerError", err)
+		return
+	}
+	plain := *got
+	plain.detail = ""
+	if plain != want {
+		t.Errorf("%+v, not %+v", *got, want)
+	}
 }

@@ -32,6 +32,8 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 		"webhooks":               webhookStory,
 		"orders":                 orderStory,
 		"payments":               paymentStory,
+		"books":                  booksStory,
+		"revenue":                revenueStory,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.t = t

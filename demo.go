@@ -204,7 +204,7 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 // demoScopes are the scopes of the token that the demo prints.
 var demoScopes = []string{
 	scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents, scopeWebhooks,
-	scopeOrders, scopeSelling,
+	scopeOrders, scopeSelling, scopeRevenue,
 }
 
 const (

@@ -623,8 +623,8 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 		address += "?" + strings.Join(query, "&")
 	}
 	command := "curl -s "
-	if c.Method == "PATCH" {
-		command += "-X PATCH "
+	if c.Method == "PATCH" || c.Method == "PUT" {
+		command += "-X " + c.Method + " "
 	}
 	if _, empty := op.at("responses").member("204"); empty {
 		command += "-i " // else it would print nothing

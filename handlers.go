@@ -509,7 +509,7 @@ func (s *server) run(w *response, c *call) (any, error) {
 		}
 	}
 	var body *jsonValue
-	if r.Method == http.MethodPost || r.Method == http.MethodPatch {
+	if r.Method == http.MethodPost || r.Method == http.MethodPatch || r.Method == http.MethodPut {
 		var err error
 		if body, err = c.readBody(w); err != nil {
 			return nil, err

@@ -50,6 +50,11 @@ var postPaths = map[string]string{
 	"/orders/{id}/cancel":  `{}`,
 	"/orders/{id}/refunds": `{}`,
 	"/orders/{id}/paid":    `{"method":"cash"}`,
+
+	"/books/connections":                               `{"product":"xero"}`,
+	"/books/connections/{id}/exports":                  `{"date":"2026-11-21"}`,
+	"/books/connections/{id}/exports/{export}/retry":   `{}`,
+	"/books/connections/{id}/exports/{export}/reverse": `{}`,
 }
 
 func TestHandlers_postPathsOfTheTestsAreThoseOfTheRouteTable(t *testing.T) {
@@ -68,7 +73,7 @@ func TestBody_ofAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
 	before := s.dump()
 	for path, body := range postPaths {
 		headers := []string{"Origin: " + siteOrigin}
-		if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") {
+		if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") || strings.HasPrefix(path, "/books") {
 			headers = append(headers, token)
 		}
 		for _, wrong := range []string{
@@ -304,7 +309,7 @@ func TestBody_malformedIs400OnEveryPathAndChangesNothing(t *testing.T) {
 	for path := range postPaths {
 		for name, body := range malformedBodies {
 			headers := []string{"Origin: " + siteOrigin}
-			if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") {
+			if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") || strings.HasPrefix(path, "/books") {
 				headers = append(headers, token)
 			}
 			a := s.post(path, body, headers...)

@@ -105,7 +105,7 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 		}
 		differs("x-rate-limit", limit, child(o.node, "x-rate-limit"))
 
-		body, takes := child(o.node, "requestBody"), r.method() == "POST" || r.method() == "PATCH"
+		body, takes := child(o.node, "requestBody"), takesBody(r.method())
 		differs("requestBody", takes, body != nil)
 		differs("text/plain", r.beacon, child(body, "content", "text/plain") != nil)
 		if takes {
@@ -122,13 +122,16 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 	}
 }
 
+// takesBody reports whether requests of a method have a body.
+func takesBody(method string) bool { return slices.Contains([]string{"POST", "PATCH", "PUT"}, method) }
+
 // checkCodesOf compares the problem codes of an operation with what its route makes it answer.
 func checkCodesOf(o *operation, r *route, differs func(what string, want, got any)) {
 	var codes []string
 	for _, response := range o.responses() {
 		codes = append(codes, texts(response, "x-problem-codes")...)
 	}
-	takes := r.method() == "POST" || r.method() == "PATCH"
+	takes := takesBody(r.method())
 	for code, want := range map[string]bool{
 		"internal":                true,
 		"validation_failed":       true,
@@ -554,7 +557,7 @@ func TestOpenAPI_parametersAreJudgedAsTheirSchemasSay(t *testing.T) {
 				continue
 			}
 			body := ""
-			if o.method == "POST" || o.method == "PATCH" {
+			if takesBody(o.method) {
 				body = encode(f.fill(firstExample(o)))
 			}
 			judge := func(value any, want bool) {

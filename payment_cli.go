@@ -107,7 +107,8 @@ func (e *env) secretText() (name, text string, err error) {
 	file := io.NopCloser(e.stdin)
 	switch path {
 	case "":
-		return "", "", usageError("-secrets FILE is needed, or -secrets - for standard input: secrets are never options")
+		return "", "", usageError("-secrets FILE is needed, or -secrets - for standard input: " +
+			"secrets are never options")
 	case "-":
 	default:
 		name = path

@@ -93,6 +93,8 @@ func (s *service) longQuestions() []longQuestion {
 		{"GET /events", "events", "/events"},
 		{"GET /events", "events", "/events?since=2026-01-01T00:00:00Z"},
 		{"GET /orders", "orders", "/orders"},
+		{"GET /revenue/days", "revenue_days", "/revenue/days"},
+		{"GET /revenue/days/{date}", "revenue_days", "/revenue/days/2026-11-21"},
 		{"GET /webhooks", "webhooks", "/webhooks"},
 		{"GET /webhooks/{id}/deliveries", "deliveries", "/webhooks/" + hook + "/deliveries"},
 		{"GET /widget/stats", "widget_counts", "/widget/stats?widget=" + widget},
@@ -106,7 +108,7 @@ func (s *service) longQuestions() []longQuestion {
 }
 
 const allScopes = scopeLicenses + " " + scopeLeads + " " + scopeEvents + " " + scopeStats + " " + scopeWebhooks + " " +
-	scopeOrders
+	scopeOrders + " " + scopeRevenue
 
 func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 	t.Parallel()

@@ -22,8 +22,8 @@ var revenueCommands = []command{
 	{"revenue show", "DATE", "show what a business day has brought, line by line", []option{
 		optAccount.says("the account whose revenue it is"),
 	}, 1, revenueShow},
-	{"revenue export", "", "print what business days have brought, oldest first, a row for each day, currency, way " +
-		"of paying, kind, rate of VAT and group: one JSON object a line, or CSV", []option{
+	{"revenue export", "", "print what business days have brought, oldest first, a row for each day, currency, " +
+		"way of paying, kind, rate of VAT and group: one JSON object a line, or CSV", []option{
 		optCSV,
 		optFromDay,
 		optToDay.says("last business day, included; by default the present one"),
@@ -220,8 +220,8 @@ func (r *revenueReport) writeNotes(t moneyTable) {
 	}
 	t.WriteString("\nOf the total, from earlier days:\n")
 	for _, l := range r.Late {
-		fmt.Fprintf(t, "%s %-8s %-9s %*s  %s\n", l.Date, l.Kind, l.Method, moneyColumn, formatSigned(l.Amount),
-			l.OrderID)
+		fmt.Fprintf(t, "%s %-8s %-9s %*s  %s\n", l.Date, l.Kind, l.Method, moneyColumn,
+			formatSigned(l.Amount), l.OrderID)
 	}
 	if r.MoreLate {
 		t.WriteString("and more\n")

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 )
 
 // All SQL about revenue days.
@@ -182,16 +184,18 @@ func (q *queries) revenueTotals(accountID string, from, to businessDate) ([]dayS
 	const received = `CASE WHEN s.what IN ('sale', 'delivery', 'tip') THEN s.gross
 		WHEN s.what = 'discount' THEN 0 ELSE -s.gross END`
 	sum := func(kinds string) string { return `coalesce(sum(iif(s.what ` + kinds + `, s.gross, 0)), 0)` }
-	return collect(q, `SELECT d.date, d.currency, d.frozen_at, `+sum(`= 'sale'`)+`, `+sum(`= 'delivery'`)+`,
+	all, err := collect(q, `SELECT d.date, d.currency, d.frozen_at, `+sum(`= 'sale'`)+`, `+sum(`= 'delivery'`)+`,
 		`+sum(`= 'tip'`)+`, `+sum(`IN ('refund', 'refund_delivery', 'refund_tip')`)+`, `+sum(`= 'dispute'`)+`,
 		coalesce(sum(`+received+`), 0), coalesce(sum(iif(s.what IN ('refund', 'refund_delivery'), -s.vat, s.vat)), 0),
 		`+sum(`= 'discount'`)+`, coalesce(sum(iif(s.test, `+received+`, 0)), 0)
 		FROM revenue_days d LEFT JOIN revenue_sums s
 		ON s.account_id = d.account_id AND s.date = d.date AND s.currency = d.currency
 		WHERE d.account_id = ? AND d.date BETWEEN ? AND ?
-		GROUP BY d.account_id, d.date, d.currency ORDER BY d.date DESC, d.currency DESC`,
+		GROUP BY d.account_id, d.date, d.currency ORDER BY d.account_id, d.date, d.currency`,
 		[]any{accountID, from, to}, func(d *daySums) []any {
 			return []any{&d.Date, &d.Currency, &d.FrozenAt, &d.Sales, &d.Delivery, &d.Tips, &d.Refunds, &d.Disputes,
 				&d.Total, &d.VAT, &d.Discounts, &d.Test}
 		})
+	slices.SortStableFunc(all, func(a, b daySums) int { return cmp.Compare(b.Date, a.Date) })
+	return all, err
 }

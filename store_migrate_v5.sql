@@ -130,23 +130,20 @@ CREATE INDEX books_exports_account ON books_exports (account_id, id);
 CREATE INDEX books_exports_due ON books_exports (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX books_exports_held ON books_exports (held_at) WHERE held_at IS NOT NULL;
 
-CREATE TRIGGER orders_paid AFTER INSERT ON orders WHEN new.state IN ('paid', 'part_refunded', 'refunded') BEGIN
-  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.id);
-END;
 CREATE TRIGGER orders_payment_changed AFTER UPDATE OF state ON orders WHEN (new.state IN ('paid', 'part_refunded', 'refunded')) <> (old.state IN ('paid', 'part_refunded', 'refunded')) BEGIN
-  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.id);
+  INSERT INTO revenue_backlog (order_id) SELECT new.id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.id);
 END;
 CREATE TRIGGER refunds_added AFTER INSERT ON refunds WHEN new.state = 'succeeded' BEGIN
-  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.order_id);
+  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
 CREATE TRIGGER refunds_changed AFTER UPDATE OF state ON refunds WHEN (new.state = 'succeeded') <> (old.state = 'succeeded') BEGIN
-  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.order_id);
+  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
 CREATE TRIGGER disputes_added AFTER INSERT ON disputes BEGIN
-  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.order_id);
+  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
 CREATE TRIGGER disputes_changed AFTER UPDATE OF state, amount ON disputes BEGIN
-  INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (new.order_id);
+  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
 
 CREATE VIEW v_revenue_days AS

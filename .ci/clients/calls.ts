@@ -162,6 +162,16 @@ await need("cancelOrder", operator.POST("/orders/{id}/cancel", { params: outside
 const orders = await need("listOrders", operator.GET("/orders", { params: { query: { account_id, state: "cancelled" } } }));
 if (!orders.data.some((o) => o.id === inCash.id)) throw new Error("the order is not listed");
 
+// What the day has brought.
+const days = await need("listRevenueDays", operator.GET("/revenue/days", { params: { query: { account_id } } }));
+const today = days.data[0];
+if (today === undefined || today.totals.sales <= 0) throw new Error(JSON.stringify(days));
+const report = await need("getRevenueDay", operator.GET("/revenue/days/{date}", {
+  params: { path: { date: today.date }, query: { account_id } },
+}));
+const paid = report.days[0]?.payments.reduce((sum, p) => sum + p.total, 0);
+if (paid !== report.days[0]?.totals.total) throw new Error(JSON.stringify(report));
+
 // What only providers can sign.
 const connection = { path: { connection: "con_01m8a5ge1k8p4z7d3v0t6m9xwc" } };
 const strangers = [

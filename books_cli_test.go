@@ -1,0 +1,120 @@
+package main
+
+import (
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// booksLine adds to a command line where the fake of Xero is.
+func booksLine(f *xeroFake, args ...string) []string {
+	return append(args, "-xero-url", f.base, "-outbound-allow", loopbackRange)
+}
+
+// comeBack is the owner who agrees at Xero and comes back to the service.
+func comeBack(o *operator, f *xeroFake, authorize string) {
+	o.t.Helper()
+	u, err := url.Parse(f.approve(authorize))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	keys, err := loadKeyring(filepath.Join(o.dir, "widgetd.key"))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.store(func(st *store) {
+		out := newOutbound(demoOutbound)
+		defer out.close()
+		b := &books{store: st, keys: func() *keyring { return keys }, ledgers: newLedgers(out, f.base, "", time.Now),
+			log: slog.New(slog.DiscardHandler), now: time.Now, steady: time.Now, wake: make(chan struct{}, 1),
+			paces: map[string]*bookPace{}}
+		q := u.Query()
+		if _, err := b.callback(o.t.Context(), productXero, q.Get("state"), q.Get("code"), q.Get("error")); err != nil {
+			o.t.Fatal(err)
+		}
+	})
+}
+
+func booksStory(t *testing.T, o *operator) {
+	f := newXeroFake(t, time.Now)
+	f.app.clientSecret = "s+cret/of:the-app~" // as those that are given out: without a space
+	secrets := filepath.Join(t.TempDir(), "secrets")
+	text := "client_id=" + f.app.clientID + "\nclient_secret = " + f.app.clientSecret + "\n"
+	if err := os.WriteFile(secrets, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.told.keep("a client secret", f.app.clientSecret)
+	o.fails("run 'widgetd books set-app'", booksLine(f, "books", "connect", "xero")...)
+	o.fails(`there is no product "abacus"`, "books", "set-app", "abacus", "-secrets", secrets)
+	o.fails("-secrets FILE is needed", "books", "set-app", "xero")
+	o.do("books", "set-app", "xero", "-secrets", secrets)
+	if apps := o.objects("books", "apps"); len(apps) != 1 || apps[0]["client_id"] != f.app.clientID {
+		t.Errorf("%v", apps)
+	}
+	comeBack(o, f, o.object(booksLine(f, "books", "connect", "xero")...)["authorize_url"].(string))
+	c := o.objects("books", "list")[0]
+	id := c["id"].(string)
+	if c["state"] != "in_use" || c["send_from"] != nil || c["account_id"] != o.account {
+		t.Errorf("%v", c)
+	}
+	o.fails("no mapping was confirmed", "books", "mapping", id)
+	mapping := filepath.Join(t.TempDir(), "mapping.json")
+	suggested := o.do(booksLine(f, "books", "mapping", id, "-suggest", "-json")...)
+	if err := os.WriteFile(mapping, []byte(suggested), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if table := o.do("books", "mapping", id, "-set", mapping, "-wide"); !strings.Contains(table, "all others") {
+		t.Error(table)
+	}
+	if now := o.do("books", "mapping", id, "-json"); now != suggested {
+		t.Errorf("%s\n%s", now, suggested)
+	}
+	o.fails("-set and -suggest exclude each other", "books", "mapping", id, "-suggest", "-set", mapping)
+	today := time.Now().UTC().Format(time.DateOnly)
+	o.fails("-send-from: This must be a date", "books", "set", id, "-send-from", "tomorrow")
+	o.fails("send-from: This day is past", "books", "set", id, "-send-from", "2020-01-01")
+	o.fails("-outside: give yes or no", "books", "set", id, "-outside", "maybe")
+	if set := o.object("books", "set", id, "-send-from", "2020-01-01", "-history", "-status", "posted", "-tests", "yes"); set["send_from"] != "2020-01-01" ||
+		set["status"] != "posted" || set["tests"] != true || set["outside"] != false {
+		t.Errorf("%v", set)
+	}
+	if set := o.do("books", "set", id, "-send-from", "never"); !strings.HasSuffix(set, "it sends from: never\n") {
+		t.Error(set)
+	}
+	if out := o.do(booksLine(f, "books", "preview", id, "2020-01-01")...); out != "nothing would be sent\n" {
+		t.Error(out)
+	}
+	sell(o)
+	day := o.objects("revenue", "list", "-from", time.Now().UTC().AddDate(0, 0, -2).Format(time.DateOnly))[0]["date"].(string)
+	if out := o.do(booksLine(f, "books", "preview", id, day)...); !strings.Contains(out, "the day is not over") {
+		t.Error(out)
+	}
+	o.fails("DATE: This must be a date", "books", "export", id, today[:7])
+	o.fails("nothing that the connection would send", "books", "export", id, "2020-01-01")
+	x := o.objects("books", "export", id, day)[0]
+	if all := o.objects("books", "exports", "-state", "waiting"); len(all) != 1 || all[0]["id"] != x["id"] {
+		t.Errorf("%v", all)
+	}
+	o.do("books", "retry", x["id"].(string))
+	o.fails("Only the entry of a day that is in the books", "books", "reverse", x["id"].(string))
+	o.fails("'widgetd books exports' prints what there is", "books", "retry", "exp_1")
+	o.do(booksLine(f, "books", "disconnect", id)...)
+	o.fails("'widgetd books list' prints what there is", "books", "mapping", id)
+}
+
+// sell adds an order of 18.50 that was paid by card with test keys.
+func sell(o *operator) {
+	o.t.Helper()
+	o.change(func(t *tx) error {
+		sale := &order{AccountID: o.account, Currency: "CHF", ReturnURL: siteOrigin + "/thanks",
+			Lines: []orderLine{{Name: "Menu", Quantity: 1, UnitAmount: 1850, VATRate: 810}}}
+		if _, err := createOrder(t, sale, guest{}, minOrderLife, actorCommand); err != nil {
+			return err
+		}
+		return markPaid(t, sale, methodCard, t.now, actorCommand)
+	})
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+)
+
+// asked is a request with a token of the account for books.
+func (k *bookkeeper) asked(method, path, body string) answer {
+	k.t.Helper()
+	return k.do(method, "/books/connections"+path, body, "Authorization: Bearer "+k.token(k.account, scopeBooks))
+}
+
+// opens follows an address at a product, and returns the page on which its owner comes back.
+func (k *bookkeeper) opens(authorize string) answer {
+	k.t.Helper()
+	back := k.xero.approve
+	if k.product == productFortnox {
+		back = k.fortnox.approve
+	}
+	u, err := url.Parse(back(authorize))
+	k.check(err)
+	return k.get(strings.TrimPrefix(u.Path, "/v1") + "?" + u.RawQuery)
+}
+
+func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		at := "/" + k.connection
+		k.asked("DELETE", at, "").is(204)
+		k.asked("GET", at, "").is(404, "books_connection_not_found")
+		link := k.asked("POST", "", `{"product":"`+k.product+`"}`).is(200)
+		page := k.opens(link.text("authorize_url")).is(200).has("Content-Type: text/html; charset=utf-8", "Cache-Control: no-store")
+		if !strings.Contains(page.body, "<h1>Connected</h1>") || !strings.Contains(page.body, productNames[k.product]) ||
+			strings.Contains(page.body, "<script") {
+			t.Error(page.body)
+		}
+		c := k.asked("GET", "", "").is(200).json()["data"].([]any)[0].(map[string]any)
+		if c["id"] != k.connection || c["state"] != "in_use" || c["send_from"] != nil { // the company gets its connection back
+			t.Errorf("%v", c)
+		}
+		k.sell(1850)
+		day := "/preview/" + bookkeeperDay
+		if p := k.asked("GET", at+day, "").is(200); !strings.Contains(p.body, `"debit":1850`) || !strings.Contains(p.body, `"final":false`) ||
+			!strings.Contains(p.body, `"issues":[]`) {
+			t.Error(p.body)
+		}
+		if chart := k.asked("GET", at+"/accounts", "").is(200); !strings.Contains(chart.body, `"usable":true`) {
+			t.Error(chart.body)
+		}
+		k.asked("GET", at+"/accounts?date=x", "").is(422, "validation_failed")
+		suggested := k.asked("GET", at+"/mapping?suggest=true", "").is(200).json()
+		lines := suggested["suggested"].(map[string]any)["lines"].([]any)
+		if len(lines) < 2 || suggested["mapping"] == nil {
+			t.Errorf("%v", suggested)
+		}
+		k.asked("PUT", at+"/mapping", `{"lines":`+string(encodeJSON(lines))+`}`).is(200)
+		k.asked("PUT", at+"/mapping", `{"lines":[{"kind":"tip","method":"card","account":"2890"}]}`).is(422, "validation_failed")
+		k.asked("POST", at+"/exports", `{"date":"1999-12-01"}`).is(409, "no_revenue")
+		x := k.asked("POST", at+"/exports", `{"date":"`+bookkeeperDay+`"}`).is(200).json()["data"].([]any)[0].(map[string]any)
+		export := at + "/exports/" + x["id"].(string)
+		k.asked("POST", export+"/reverse", "").is(409, "export_state")
+		k.asked("POST", at+"/exports/exp_1/retry", "").is(404, "export_not_found")
+		k.until("2000-01-02 06:00")
+		k.asked("POST", export+"/retry", "").is(200)
+		k.remap(func(*bookMapping) {})
+		k.work(time.Minute)
+		if sent := k.asked("GET", at+"/exports?state=posted", "").is(200); !strings.Contains(sent.body, x["id"].(string)) {
+			t.Fatal(k.asked("GET", at+"/exports", "").body)
+		}
+		k.asked("POST", export+"/reverse", `{"date":"1999-01-01"}`).is(422, "validation_failed")
+		if back := k.asked("POST", export+"/reverse", "").is(200).json(); back["reverses"] != x["id"] {
+			t.Errorf("%v", back)
+		}
+	})
+}
+
+func TestBooksHTTP_historyIsSentOnlyWhereItIsSaid(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		at := "/" + k.connection
+		k.until("2000-01-10 12:00")
+		k.asked("PATCH", at, `{"send_from":"2000-01-09"}`).is(422, "validation_failed")
+		for body, want := range map[string]any{`{"send_from":"2000-01-10"}`: "2000-01-10", `{"send_from":null}`: nil,
+			`{"send_from":"2000-01-01","history":true}`: "2000-01-01"} {
+			if got := k.asked("PATCH", at, body).is(200).json()["send_from"]; got != want {
+				t.Errorf("%s: %v", body, got)
+			}
+		}
+		other := map[string]string{productXero: `{"series":"A"}`, productFortnox: `{"status":"posted"}`}
+		own := map[string]string{productXero: `{"status":"posted"}`, productFortnox: `{"series":"A"}`}
+		k.asked("PATCH", at, other[k.product]).is(422, "validation_failed")
+		k.asked("PATCH", at, own[k.product]).is(200)
+		k.asked("PATCH", at, `{"organisation":"another"}`).is(409, "books_connection_state")
+		if c := k.asked("PATCH", at, `{"outside":true,"tests":true}`).is(200).json(); c["outside"] != true || c["tests"] != true {
+			t.Errorf("%v", c)
+		}
+	})
+}
+
+func TestBooksHTTP_pagesSayWhyNothingWasConnected(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		at := "/books/callback/" + k.product
+		address := k.asked("POST", "", `{"product":"`+k.product+`"}`).is(200).text("authorize_url")
+		u, err := url.Parse(address)
+		k.check(err)
+		for path, want := range map[string]struct {
+			status int
+			text   string
+		}{
+			at:                                {409, "This link was used already"},
+			at + "?state=x&code=%3Cscript%3E": {409, "This link was used already"},
+			at + "?error=access_denied&state=" + url.QueryEscape(u.Query().Get("state")): {409, "Access was not granted"},
+			"/books/callback/abacus": {404, "There is nothing"},
+		} {
+			a := k.get(path).has("Content-Type: text/html; charset=utf-8", "Cache-Control: no-store")
+			if a.status != want.status || !strings.Contains(a.body, want.text) || strings.Contains(a.body, "<script") {
+				t.Errorf("%s: %d %s", path, a.status, a.body)
+			}
+		}
+	})
+}
+
+func TestBooksHTTP_anotherAccountsConnectionIsNotFound(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		other := "Authorization: Bearer " + k.token(k.addAccount("Other"), scopeBooks)
+		orders := "Authorization: Bearer " + k.token(k.account, scopeOrders)
+		at := "/books/connections/" + k.connection
+		before := k.dump()
+		for _, c := range []struct{ method, path, body string }{
+			{"GET", "", ""}, {"PATCH", "", `{"tests":true}`}, {"DELETE", "", ""}, {"GET", "/accounts", ""}, {"GET", "/mapping", ""},
+			{"PUT", "/mapping", `{"lines":[{"kind":"tip","account":"2890"}]}`}, {"GET", "/preview/2000-01-01", ""}, {"GET", "/exports", ""},
+			{"POST", "/exports", `{"date":"2000-01-01"}`},
+		} {
+			k.do(c.method, at+c.path, c.body, other).is(404, "books_connection_not_found")
+		}
+		if list := k.do("GET", "/books/connections", "", other).is(200); !strings.Contains(list.body, `"data":[]`) {
+			t.Error(list.body)
+		}
+		k.do("GET", at, "", orders).is(403, "insufficient_scope")
+		k.unchanged(before)
+	})
+}
