@@ -244,7 +244,9 @@ func (k *bookkeeper) theConnection() *bookConnection {
 }
 
 // readsConnectionsOnly reports whether a step reads connections with books, of which each account has a few.
-func readsConnectionsOnly(step string) bool { return step == "SCAN b" || strings.HasPrefix(step, "SCAN b USING INDEX books_connections_") }
+func readsConnectionsOnly(step string) bool {
+	return step == "SCAN b" || strings.HasPrefix(step, "SCAN b USING INDEX books_connections_")
+}
 
 // sortsWhatWaits reports whether a step sorts what a query finds by an index of what waits, or of connections.
 func sortsWhatWaits(query, step string) bool {
