@@ -321,13 +321,17 @@ func BenchmarkBooks_morning(b *testing.B) {
 	for b.Loop() {
 		k := startKilledBookkeeper(b)
 		manyCompanies(k.xero, k.fortnox, 25)
+		days := map[string]businessDate{} // by connection
 		for i := range 50 {
 			k.product = bookProducts[i%2]
 			k.xero.consent, k.fortnox.owner = k.xero.companies[i/2:i/2+1], k.fortnox.companies[i/2]
 			account := k.object("account", "add", fmt.Sprint("Trattoria ", i))["id"].(string)
 			k.do("origin", "add", fmt.Sprintf("https://trattoria%d.example", i), "-account", account)
 			k.connect(account, fmt.Sprintf("https://trattoria%d.example", i))
-			k.do("books", "export", k.connection, k.sell(1)[0])
+			days[k.connection] = k.sell(1)[0]
+		}
+		for connection, day := range days {
+			k.do("books", "export", connection, day)
 		}
 		k.serve()
 		idle := k.peak()
