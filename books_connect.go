@@ -132,6 +132,52 @@ func setBooksApp(t *tx, keys *keyring, product string, app appSecrets) error {
 		Sealed: keys.sealFor(sealedBooksApp, product, []byte(app.clientSecret))})
 }
 
+// booksSealedElsewhere returns what an operator is told of the secrets of books that can't be read with a key
+// file, since another one sealed them: of applications, and of connections in use.
+func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error) {
+	for _, product := range bookProducts {
+		app, err := q.booksApp(product)
+		if errors.Is(err, errNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if _, err := keys.unsealFor(sealedBooksApp, product, app.Sealed); err != nil {
+			lines = append(lines, fmt.Sprintf("the secret of the application for %s was sealed with another key file: "+
+				"run 'widgetd books set-app %s -secrets FILE'", product, product))
+		}
+	}
+	all, err := q.openBooks()
+	for _, c := range all {
+		var refused *ledgerError
+		if _, err := openTokens(keys, c); errors.As(err, &refused) && refused.reason == reasonUnsealable {
+			const text = "the tokens of the connection %s with books were sealed with another key file: %s"
+			lines = append(lines, fmt.Sprintf(text, c.ID, connectAgain(c)))
+		}
+	}
+	return lines, err
+}
+
+// connectAgain is what an operator is told of a connection that its owner has to connect again.
+func connectAgain(c *bookConnection) string {
+	return fmt.Sprintf("have its owner connect it again, on the address that "+
+		"'widgetd books connect %s -account %s' prints", c.Product, c.AccountID)
+}
+
+// warnOfSealed logs what can't be used of books because it was sealed with another key file. It is a worker
+// that ends at once.
+func (b *books) warnOfSealed(context.Context) {
+	lines, err := booksSealedElsewhere(b.store.queries, b.keys())
+	if err != nil {
+		b.strike(faultBooksRead, err)
+		return
+	}
+	for _, line := range lines {
+		b.log.Warn(line)
+	}
+}
+
 // sealTokens returns what a connection keeps of its tokens.
 func sealTokens(keys *keyring, connectionID string, tokens *bookTokens) ([]byte, error) {
 	plain, err := json.Marshal(tokens)

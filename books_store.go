@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // jsonColumn is a column that holds a JSON value, or NULL for nil.
@@ -373,10 +374,9 @@ func (t *tx) restExports(connectionID string) error {
 // dueConnections returns the connections that have an export that is due at now, those that wait longest
 // first. Connections of closed accounts wait until these are opened again.
 func (q *queries) dueConnections(now stamp, limit int) (ids []string, err error) {
-	return collect(q, `SELECT x.connection_id FROM books_exports x
-		CROSS JOIN books_connections b ON b.id = x.connection_id CROSS JOIN accounts a ON a.id = b.account_id
-		WHERE x.due_at <= ? AND b.removed_at IS NULL AND a.closed_at IS NULL
-		GROUP BY x.connection_id ORDER BY min(x.due_at) LIMIT ?`, []any{now, limit},
+	return collect(q, `SELECT id FROM (SELECT b.id, (SELECT min(x.due_at) FROM books_exports x
+			WHERE x.connection_id = b.id AND x.due_at IS NOT NULL) AS due`+fromUsedBooks+`)
+		WHERE due <= ? ORDER BY due LIMIT ?`, []any{now, limit},
 		func(id *string) []any { return []any{id} })
 }
 
@@ -417,7 +417,8 @@ func (q *queries) sendingConnections() ([]*bookConnection, error) {
 		AND a.closed_at IS NULL`, nil, newBookConnectionRow)
 }
 
-// A booksTotals counts what is under way, for status and the metrics.
+// A booksTotals counts what is under way, for status and the metrics: of connections in use, of accounts that
+// are open.
 type booksTotals struct {
 	Connections int `json:"connections"`
 	NeedOwner   int `json:"need_reconnect"` // connections that their owner has to connect again
@@ -428,20 +429,40 @@ type booksTotals struct {
 	Failed      int `json:"failed"`         // exports that the books refuse
 }
 
-// booksTotals counts what is under way. heldBefore is when exports were held that are held for too long.
+// The rows that status counts: connections in use, of accounts that are open, and exports of these.
+const (
+	fromUsedBooks = ` FROM books_connections b JOIN accounts a ON a.id = b.account_id
+		WHERE b.removed_at IS NULL AND a.closed_at IS NULL`
+	fromWaitingExports = ` FROM books_exports x CROSS JOIN books_connections b ON b.id = x.connection_id
+		CROSS JOIN accounts a ON a.id = b.account_id WHERE b.removed_at IS NULL AND a.closed_at IS NULL`
+)
+
+// booksTotals counts what is under way; of exports it counts maxCounted of each kind. heldBefore is when
+// exports were held that are held for too long.
 func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
-	err = q.one(`SELECT
-		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL),
-		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL AND needs_reconnect_at IS NOT NULL),
-		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL AND failing_since IS NOT NULL),
-		(SELECT count(*) FROM books_exports WHERE due_at IS NOT NULL AND state = 'unknown')`, nil,
-		&n.Connections, &n.NeedOwner, &n.Failing, &n.Unknown)
-	if err != nil {
-		return n, err
-	}
-	err = q.one(`SELECT count(*) FILTER (WHERE x.state = 'held'), count(*) FILTER (WHERE x.held_at <= ?),
-		count(*) FILTER (WHERE x.state = 'failed') FROM books_exports x
-		CROSS JOIN books_connections b ON b.id = x.connection_id
-		WHERE x.held_at IS NOT NULL AND b.removed_at IS NULL`, []any{heldBefore}, &n.Held, &n.HeldLong, &n.Failed)
+	count := func(from string) string { return `(SELECT count(*) FROM (SELECT 1` + from + ` LIMIT ?2))` }
+	err = q.one(`SELECT `+strings.Join([]string{
+		count(fromUsedBooks),
+		count(fromUsedBooks + ` AND b.needs_reconnect_at IS NOT NULL`),
+		count(fromUsedBooks + ` AND b.failing_since IS NOT NULL`),
+		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'held'`),
+		count(fromWaitingExports + ` AND x.held_at <= ?1 AND x.state = 'held'`),
+		count(fromWaitingExports + ` AND x.due_at IS NOT NULL AND x.state = 'unknown'`),
+		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'failed'`)}, ", "),
+		[]any{heldBefore, maxCounted},
+		&n.Connections, &n.NeedOwner, &n.Failing, &n.Held, &n.HeldLong, &n.Unknown, &n.Failed)
 	return n, err
+}
+
+// troubledExports returns up to limit exports that the books refuse, or that are held since before a time, the
+// longest first.
+func (q *queries) troubledExports(heldBefore stamp, limit int) ([]bookExport, error) {
+	return collect(q, `SELECT `+exportColumns+fromWaitingExports+`
+		AND x.held_at IS NOT NULL AND (x.state = 'failed' OR x.state = 'held' AND x.held_at <= ?)
+		ORDER BY x.held_at LIMIT ?`, []any{heldBefore, limit}, (*bookExport).dest)
+}
+
+// openBooks returns the connections in use of all accounts that are open, oldest first.
+func (q *queries) openBooks() ([]*bookConnection, error) {
+	return collect(q, `SELECT `+bookConnectionColumns+fromUsedBooks+` ORDER BY b.id`, nil, newBookConnectionRow)
 }
