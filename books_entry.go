@@ -374,10 +374,10 @@ func checkEntry(c *bookConnection, entry *bookEntry, chart *bookChart) []entryIs
 		switch {
 		case chart.Year == 0: // then its series are not known either
 			issues.add(heldNoYear, "The books have no financial year for "+entry.Date+".")
-		case c.Series == nil:
+		case entry.Series == "":
 			issues.add(heldNoSeries, "No voucher series is chosen.")
-		case !slices.Contains(chart.Series, *c.Series):
-			issues.add(heldNoSeries, "The voucher series "+*c.Series+
+		case !slices.Contains(chart.Series, entry.Series):
+			issues.add(heldNoSeries, "The voucher series "+entry.Series+
 				" is not there in the financial year, or takes no manual entries.")
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,7 @@ const (
 	heldRecheck      = 30 * time.Minute // whether what an export is held for is gone
 	heldTooLong      = 72 * time.Hour   // after which status tells of it
 	backlogPause     = time.Second      // until the facts of orders are written
+	othersFirst      = 2 * time.Second  // longer than others waits an export about which books gave no answer
 	maxBacklogAtOnce = 500              // orders whose facts are written while a day is frozen
 	maxExportDetail  = 500              // characters
 )
@@ -116,11 +118,19 @@ func requestOne(t *tx, c *bookConnection, date businessDate, currency string, du
 	}
 	revision := int64(1)
 	if last != nil {
-		reversed := last.State == exportReversed || last.Reverses != nil && last.State == exportPosted
-		if !reversed {
+		revision = last.Revision + 1
+		of := last // whose entry counts unless it is reversed
+		if last.Reverses != nil {
+			if of, err = t.bookExport(anyAccount, *last.Reverses); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case of.State != exportReversed && last.State == exportReversed: // somebody has voided the reversal
+			return of, nil
+		case of.State != exportReversed:
 			return last, nil
 		}
-		revision = last.Revision + 1
 	}
 	sums, err := t.revenueSums(c.AccountID, date, currency)
 	if err != nil {
@@ -188,9 +198,10 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 	if err != nil {
 		return nil, err
 	}
-	if valueOr(last.Reverses, "") == x.ID {
-		if date != "" && last.Attempts == 0 && last.EntryDate != date {
-			last.EntryDate, last.DueAt = date, t.now
+	if valueOr(last.Reverses, "") == x.ID && last.State != exportReversed { // not voided by somebody
+		if date != "" && date != last.EntryDate && last.unwritten() {
+			last.EntryDate, last.State, last.DueAt = date, exportWaiting, t.now
+			last.Reason, last.Detail, last.HeldAt = nil, nil, stamp{}
 			return last, t.saveExport(last)
 		}
 		return last, nil
@@ -198,12 +209,21 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 	if x.State != exportPosted || x.Reverses != nil {
 		return nil, errExportState(x, "Only the entry of a day that is in the books can be reversed.")
 	}
-	reversal, err := newExport(t, c, x.Date, x.Currency, x.Revision+1, x, t.now)
+	reversal, err := newExport(t, c, x.Date, x.Currency, last.Revision+1, x, t.now)
 	if err != nil || date == "" {
 		return reversal, err
 	}
 	reversal.EntryDate = date
 	return reversal, t.saveExport(reversal)
+}
+
+// unwritten reports whether it is certain that nothing of an export is in the books.
+func (x *bookExport) unwritten() bool {
+	switch x.State {
+	case exportWaiting, exportHeld, exportReady, exportFailed:
+		return true
+	}
+	return false
 }
 
 // enqueueDays makes exports of the business days that a connection sends on its own, that are over, and of
@@ -235,6 +255,14 @@ type exportRound struct {
 	connection *bookConnection
 	chart      *bookChart // what the books said last
 	chartDate  businessDate
+	answered   bool // they have done what they were asked, at least once
+}
+
+// ask is books.ask for the round's connection.
+func (r *exportRound) ask(ctx context.Context, f func(*ledgerSession) error) error {
+	err := r.books.ask(ctx, r.connection.ID, f)
+	r.answered = r.answered || err == nil
+	return err
 }
 
 // advance does with an export what can be done now. It returns false if the books could not be asked, so that
@@ -256,14 +284,17 @@ func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err er
 	default:
 		err = r.change(ctx, x, func(*tx) error { x.DueAt = stamp{}; return nil })
 	}
-	var refused *ledgerError
-	if errors.As(err, &refused) {
-		return false, r.unanswered(ctx, x, refused)
+	var failed *ledgerError
+	switch {
+	case errors.As(err, &failed):
+		return false, r.unanswered(ctx, x, failed)
+	case err == nil, errors.Is(err, errChanged): // it is looked at again
+		return true, nil
 	}
-	if errors.Is(err, errChanged) { // it is looked at again
-		err = nil
-	}
-	return true, err
+	return true, errors.Join(err, r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
+		t.invalidate()
+		return t.postponeExport(x.ID, t.now.after(retryPauses[2]))
+	}))
 }
 
 // change writes what f has changed of an export. Errors: errChanged.
@@ -277,7 +308,8 @@ func (r *exportRound) change(ctx context.Context, x *bookExport, f func(t *tx) e
 	})
 }
 
-// unanswered notes that the books could not be asked about an export.
+// unanswered notes that the books could not be asked about an export, which waits a little longer than all
+// others of its connection: so these have their turn, should it be about that one export only.
 func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledgerError) error {
 	if why.reason == heldReconnect {
 		return r.hold(ctx, x, heldReconnect, "The connection has to be connected again.")
@@ -286,8 +318,11 @@ func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledger
 		"status", why.status, "error", why.reason)
 	return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
 		t.invalidate()
-		until := t.now.after(cmp.Or(why.retryAfter, r.pauseFor(x, t.now)))
-		if err := t.postponeExports(r.connection.ID, until); err != nil {
+		pause := cmp.Or(why.retryAfter, pauseAfter(r.connection.FailingSince, t.now))
+		if err := t.postponeExports(r.connection.ID, t.now.after(pause)); err != nil {
+			return err
+		}
+		if err := t.postponeExport(x.ID, t.now.after(max(pause, r.pauseFor(x, t.now))+othersFirst)); err != nil {
 			return err
 		}
 		_, err := t.setBooksFailing(r.connection.ID, t.now)
@@ -295,12 +330,19 @@ func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledger
 	})
 }
 
-// pauseFor returns how long an export waits that had no answer: the longer, the longer that has lasted.
+// pauseFor returns how long an export waits that had no answer.
 func (r *exportRound) pauseFor(x *bookExport, now stamp) time.Duration {
-	since := r.connection.FailingSince
-	if x.State == exportUnknown || x.State == exportSending {
-		since = x.SentAt
+	switch {
+	case x.State == exportUnknown || x.State == exportSending:
+		return pauseAfter(x.SentAt, now)
+	case x.Reverses != nil:
+		return pauseAfter(x.CreatedAt, now)
 	}
+	return pauseAfter(r.connection.FailingSince, now)
+}
+
+// pauseAfter returns how long to wait for what goes wrong since a time: the longer, the longer that has lasted.
+func pauseAfter(since, now stamp) time.Duration {
 	if since.IsZero() {
 		return retryPauses[0]
 	}
@@ -357,7 +399,7 @@ func (r *exportRound) chartFor(ctx context.Context, date businessDate) (*bookCha
 	}
 	chart, err := r.books.chart(ctx, r.connection, date)
 	if err == nil {
-		r.chart, r.chartDate = chart, date
+		r.chart, r.chartDate, r.answered = chart, date, true
 	}
 	return chart, err
 }
@@ -371,7 +413,7 @@ func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate)
 	if err != nil {
 		return nil, err
 	}
-	if c.FailingSince.IsZero() && valueOr(c.Currency, "") == chart.Currency {
+	if valueOr(c.Currency, "") == chart.Currency {
 		return chart, nil
 	}
 	return chart, b.store.update(context.WithoutCancel(ctx), func(t *tx) error {
@@ -380,8 +422,7 @@ func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate)
 		if err != nil {
 			return err
 		}
-		now.Currency, now.FailingSince = &chart.Currency, stamp{}
-		c.Currency, c.FailingSince = now.Currency, stamp{}
+		now.Currency, c.Currency = &chart.Currency, &chart.Currency
 		return t.saveBookConnection(now)
 	})
 }
@@ -411,10 +452,7 @@ func (r *exportRound) prepareDay(ctx context.Context, x *bookExport) error {
 		return r.holdFor(ctx, x, issues)
 	}
 	if entry == nil {
-		return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
-			t.invalidate()
-			return t.removeExport(x)
-		})
+		return r.leaveOut(ctx, x, sums)
 	}
 	chart, err := r.chartFor(ctx, x.EntryDate)
 	if err != nil {
@@ -425,6 +463,22 @@ func (r *exportRound) prepareDay(ctx context.Context, x *bookExport) error {
 		return r.holdFor(ctx, x, issues)
 	}
 	return r.send(ctx, x, entry, func(t *tx) (*bookEntry, error) { return freezeEntry(t, c, x, chart.Year) })
+}
+
+// leaveOut is for a day of which nothing is to be booked. If nothing counts on it any more its export goes. If
+// what counts adds up to nothing on each account, the export waits for more, so that the day does not get
+// another one each minute.
+func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenueSum) error {
+	return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
+		t.invalidate()
+		if !slices.ContainsFunc(sums, func(s revenueSum) bool { return r.connection.wants(&s) }) {
+			return t.removeExport(x)
+		}
+		detail := "What counts on this day adds up to nothing, so nothing is sent."
+		x.State, x.Reason, x.Detail, x.HeldAt = exportWaiting, nil, &detail, stamp{}
+		x.DueAt = t.now.after(heldRecheck)
+		return t.saveExport(x)
+	})
 }
 
 // freezeEntry makes the entry of a day once more, of all that has happened until now, and freezes the day.
@@ -497,7 +551,7 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 		return fmt.Errorf("the entry of %s: %w", x.ID, err)
 	}
 	var id string
-	err := r.ask(ctx, x.ConnectionID, func(s *ledgerSession) (err error) {
+	err := r.ask(ctx, func(s *ledgerSession) (err error) {
 		id, err = r.ledgers[r.connection.Product].post(ctx, s, entry, *x.Request, x.idempotencyKey())
 		return err
 	})
@@ -509,11 +563,11 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 		return err
 	}
 	switch {
-	case refused.reason == ledgerBusy, refused.denied: // nothing was written
-		return r.change(ctx, x, func(t *tx) error {
-			x.State, x.DueAt = exportReady, t.now.after(cmp.Or(refused.retryAfter, retryPauses[0]))
-			return nil
-		})
+	case refused.reason == ledgerBusy, refused.denied: // nothing was written, and all others had the same answer
+		if err := r.change(ctx, x, func(*tx) error { x.State = exportReady; return nil }); err != nil {
+			return err
+		}
+		return refused
 	case !refused.refused:
 		r.log.Warn("whether an entry is in the books is not known", "export", x.ID, "status", refused.status,
 			"error", refused.reason)
@@ -523,10 +577,16 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 		})
 	}
 	x.State = exportReady // nothing was written
-	if isHeldReason(refused.reason) {
-		return r.hold(ctx, x, refused.reason, cmp.Or(refused.detail, "The books refuse the entry for this reason."))
+	return r.holdOrFail(ctx, x, refused)
+}
+
+// holdOrFail holds an export that the books refuse for what may pass, and ends one that they refuse for another
+// reason, until somebody has it tried again.
+func (r *exportRound) holdOrFail(ctx context.Context, x *bookExport, why *ledgerError) error {
+	if isHeldReason(why.reason) {
+		return r.hold(ctx, x, why.reason, cmp.Or(why.detail, "The books refuse the entry for this reason."))
 	}
-	return r.fail(ctx, x, refused)
+	return r.fail(ctx, x, why)
 }
 
 // isHeldReason reports whether an export waits until a reason is gone.
@@ -585,7 +645,7 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 		return fmt.Errorf("the entry of %s: %w", x.ID, err)
 	}
 	var found *bookedEntry
-	err := r.ask(ctx, x.ConnectionID, func(s *ledgerSession) (err error) {
+	err := r.ask(ctx, func(s *ledgerSession) (err error) {
 		found, err = r.ledgers[r.connection.Product].find(ctx, s, entry, x.SyncKey)
 		return err
 	})
@@ -640,11 +700,17 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 	}
 	var found *bookedEntry
 	ledger := r.ledgers[c.Product]
-	err = r.ask(ctx, c.ID, func(s *ledgerSession) (err error) {
+	err = r.ask(ctx, func(s *ledgerSession) (err error) {
 		found, err = ledger.read(ctx, s, valueOr(of.EntryID, ""))
+		if err == nil && found == nil { // as if it were gone, which would allow the day to be sent again
+			found, err = ledger.find(ctx, s, sent, of.SyncKey)
+		}
 		return err
 	})
+	var refused *ledgerError
 	switch {
+	case errors.As(err, &refused) && refused.refused:
+		return r.holdOrFail(ctx, x, refused)
 	case err != nil:
 		return err
 	case of.State == exportReversed, found == nil, found.Deleted:
@@ -652,7 +718,10 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 	case !sameEntry(sent, &found.Entry):
 		return r.hold(ctx, x, heldEdited, "The entry was changed in the books: reverse it there.")
 	case found.Draft:
-		err := r.ask(ctx, c.ID, func(s *ledgerSession) error { return ledger.withdraw(ctx, s, found.ID) })
+		err := r.ask(ctx, func(s *ledgerSession) error { return ledger.withdraw(ctx, s, found.ID) })
+		if errors.As(err, &refused) && refused.refused {
+			return r.holdOrFail(ctx, x, refused)
+		}
 		if err != nil {
 			return err
 		}
@@ -664,6 +733,9 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 	}
 	entry := reverseEntry(sent, x.EntryDate, x.SyncKey, valueOr(of.EntryID, of.ID))
 	entry.Year = chart.Year
+	if chart.Year != 0 && !slices.Contains(chart.Series, entry.Series) { // the one of then is not there any more
+		entry.Series = valueOr(c.Series, entry.Series)
+	}
 	if issues := checkEntry(c, entry, chart); len(issues) > 0 {
 		return r.holdFor(ctx, x, issues)
 	}

@@ -659,7 +659,7 @@ CREATE TABLE books_exports (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX books_exports_day ON books_exports (connection_id, date, currency, revision);
 CREATE INDEX books_exports_account ON books_exports (account_id, id);
-CREATE INDEX books_exports_due ON books_exports (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX books_exports_due ON books_exports (connection_id, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX books_exports_held ON books_exports (held_at) WHERE held_at IS NOT NULL;
 
 -- The money of a closed account's orders is released.
