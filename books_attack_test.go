@@ -784,3 +784,63 @@ func TestBooks_whateverHappensEachDayIsInTheBooksOnce(t *testing.T) {
 		})
 	}
 }
+
+func TestBooks_aDayIsNotSentAgainWhileItsFormerEntryCountsAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productXero)
+		k.set(func(c *bookConnection) { c.Status = entryPosted })
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		first := k.export(bookkeeperDay)
+		k.work(time.Minute)
+		second := k.reverse(first.ID, "")
+		k.work(time.Minute)
+		posted := k.is(second.ID, exportPosted, "")
+		k.xero.void(*posted.EntryID) // the accountant wants to keep the first entry
+		third := k.export(bookkeeperDay)
+		k.work(time.Minute)
+		k.is(third.ID, exportHeld, heldEdited)
+		k.has(third.SyncKey, 0)
+		k.xero.void(*k.exported(first.ID).EntryID) // and then not
+		k.work(time.Hour)
+		k.is(third.ID, exportPosted, "")
+		k.has(third.SyncKey, 1)
+	})
+}
+
+func TestBooks_daysBeforeTheOneFromWhichIsSentAreDroppedUnlessTheyAreInTheBooks(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		k.sell(1000)
+		k.until("2000-01-02 12:00")
+		k.work(time.Minute)
+		k.remap(func(m *bookMapping) { m.Lines = nil })
+		k.sell(2000)
+		k.until("2000-01-03 12:00")
+		k.sell(3000)
+		k.until("2000-01-04 12:00")
+		k.work(time.Minute)
+		if all := k.exports(); len(all) != 3 || all[1].State != exportHeld || all[2].State != exportHeld {
+			t.Fatalf("exports: %+v", all)
+		}
+		k.sendFrom("2000-01-03") // the second was booked by hand
+		k.remap(func(*bookMapping) {})
+		k.work(5 * time.Minute)
+		var got []string
+		for _, x := range k.exports() {
+			got = append(got, x.Date+" "+x.State)
+		}
+		if want := []string{"2000-01-01 posted", "2000-01-03 posted"}; !slices.Equal(got, want) {
+			t.Errorf("exports: %q, want %q", got, want)
+		}
+		k.sell(4000)
+		k.until("2000-01-05 12:00")
+		k.set(func(c *bookConnection) { c.SendFrom = nil })
+		k.work(5 * time.Minute)
+		if n := len(k.books()); n != 2 {
+			t.Errorf("%d entries in the books", n)
+		}
+	})
+}

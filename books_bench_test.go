@@ -214,7 +214,9 @@ func TestQuery_aboutBooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 			}
 			seen++
 			for _, step := range k.plan(query) {
-				if why := readsTooMuch(query, step); why != "" && !readsConnectionsOnly(step) && !sortsWhatWaits(query, step) {
+				counts := step == "SCAN x USING INDEX books_exports_due" // what waits
+				if why := readsTooMuch(query, step); why != "" && !counts && !readsConnectionsOnly(step) &&
+					!sortsWhatWaits(query, step) {
 					t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
 				}
 				if strings.Contains(step, " x ") && strings.Contains(step, "books_exports_account") &&
@@ -223,7 +225,7 @@ func TestQuery_aboutBooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 				}
 			}
 		}
-		for _, part := range []string{"GROUP BY x.connection_id", "x.due_at <= ?", "NOT EXISTS", "books_authorizations WHERE expires_at",
+		for _, part := range []string{"min(x.due_at)", "x.due_at <= ?", "NOT EXISTS", "books_authorizations WHERE expires_at",
 			"OFFSET ?", "x.revision DESC", "due_at = ?1", "state IN ('waiting'", "due_at = NULL", "x.held_at", "organisation_id = ?"} {
 			if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
 				t.Errorf("no query has %q: the test sees too little", part)
@@ -245,7 +247,8 @@ func (k *bookkeeper) theConnection() *bookConnection {
 
 // readsConnectionsOnly reports whether a step reads connections with books, of which each account has a few.
 func readsConnectionsOnly(step string) bool {
-	return step == "SCAN b" || strings.HasPrefix(step, "SCAN b USING INDEX books_connections_")
+	return step == "SCAN b" || strings.HasPrefix(step, "SCAN b USING INDEX books_connections_") ||
+		strings.HasPrefix(step, "SCAN books_connections USING INDEX books_connections_")
 }
 
 // sortsWhatWaits reports whether a step sorts what a query finds by an index of what waits, or of connections.

@@ -454,6 +454,14 @@ func (r *exportRound) prepareDay(ctx context.Context, x *bookExport) error {
 	if entry == nil {
 		return r.leaveOut(ctx, x, sums)
 	}
+	counts, err := r.formerCounts(ctx, x)
+	if err != nil {
+		return err
+	}
+	if counts {
+		return r.hold(ctx, x, heldEdited,
+			"The entry that reverses the former one was voided in the books, so that one counts again.")
+	}
 	chart, err := r.chartFor(ctx, x.EntryDate)
 	if err != nil {
 		return err
@@ -463,6 +471,33 @@ func (r *exportRound) prepareDay(ctx context.Context, x *bookExport) error {
 		return r.holdFor(ctx, x, issues)
 	}
 	return r.send(ctx, x, entry, func(t *tx) (*bookEntry, error) { return freezeEntry(t, c, x, chart.Year) })
+}
+
+// formerCounts reports whether a former entry of the day counts again in the books, since somebody has voided
+// the entry that reversed it. A draft that was deleted needs no such entry.
+func (r *exportRound) formerCounts(ctx context.Context, x *bookExport) (counts bool, err error) {
+	if x.Revision == 1 {
+		return false, nil
+	}
+	reversal, err := r.store.lastReversal(x)
+	if err != nil || reversal == nil || reversal.State != exportPosted {
+		return false, err
+	}
+	former, err := r.store.bookExport(anyAccount, *reversal.Reverses)
+	if err != nil || valueOr(former.EntryID, "") == valueOr(reversal.EntryID, "") {
+		return false, err
+	}
+	ledger := r.ledgers[r.connection.Product]
+	err = r.ask(ctx, func(s *ledgerSession) error {
+		found, err := ledger.read(ctx, s, valueOr(reversal.EntryID, ""))
+		if err != nil || found != nil && !found.Deleted {
+			return err
+		}
+		found, err = ledger.read(ctx, s, valueOr(former.EntryID, ""))
+		counts = found != nil && !found.Deleted
+		return err
+	})
+	return counts, err
 }
 
 // leaveOut is for a day of which nothing is to be booked. If nothing counts on it any more its export goes. If
@@ -835,7 +870,8 @@ func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*book
 // A bookChange is a list of assignments to what the owner of a connection decides.
 type bookChange []func(*bookConnection)
 
-// changeConnection changes what the owner of a connection decides: what is sent, from when on and how.
+// changeConnection changes what the owner of a connection decides: what is sent, from when on and how. Where
+// days are sent from another date on, those before it that are not in the books are not sent any more.
 // Errors: errBooksConnection.
 func changeConnection(t *tx, o owner, id string, change bookChange, actor string) (*bookConnection, error) {
 	t.invalidate()
@@ -843,11 +879,17 @@ func changeConnection(t *tx, o owner, id string, change bookChange, actor string
 	if err != nil {
 		return nil, err
 	}
+	before := valueOr(c.SendFrom, "")
 	for _, set := range change {
 		set(c)
 	}
 	if err := t.saveBookConnection(c); err != nil {
 		return nil, err
+	}
+	if before != valueOr(c.SendFrom, "") {
+		if err := t.dropUnsentExports(c.ID, c.SendFrom); err != nil {
+			return nil, err
+		}
 	}
 	if err := t.wakeExports(c.ID); err != nil {
 		return nil, err

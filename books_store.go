@@ -288,6 +288,14 @@ func (q *queries) lastExport(connectionID string, date businessDate, currency st
 		[]any{connectionID, date, currency}, x.dest()...))
 }
 
+// lastReversal returns the last export before another of the same day that reverses one; nil: there is none.
+func (q *queries) lastReversal(of *bookExport) (*bookExport, error) {
+	x := &bookExport{}
+	return orNil(x, q.one(`SELECT `+exportColumns+` FROM books_exports x WHERE x.connection_id = ? AND x.date = ?
+		AND x.currency = ? AND x.revision < ? AND x.reverses IS NOT NULL ORDER BY x.revision DESC LIMIT 1`,
+		[]any{of.ConnectionID, of.Date, of.Currency, of.Revision}, x.dest()...))
+}
+
 // An exportFilter chooses exports of an owner; what else is empty narrows nothing.
 type exportFilter struct {
 	owner        owner
@@ -340,6 +348,15 @@ func (t *tx) saveExport(x *bookExport) error {
 func (t *tx) removeExport(x *bookExport) error {
 	_, err := t.exec(`DELETE FROM books_exports WHERE id = ? AND changes = ? AND entry_id IS NULL
 		AND state IN ('waiting', 'held', 'ready')`, x.ID, x.Changes)
+	return err
+}
+
+// dropUnsentExports deletes the exports of a connection of which nothing is in the books, of days before a date,
+// or of all days if that is nil. What may be there, and what is to be reversed, stays.
+func (t *tx) dropUnsentExports(connectionID string, before *businessDate) error {
+	_, err := t.exec(`DELETE FROM books_exports WHERE connection_id = ?1 AND (?2 IS NULL OR date < ?2)
+		AND state IN ('waiting', 'held', 'ready', 'failed') AND entry_id IS NULL AND reverses IS NULL`,
+		connectionID, before)
 	return err
 }
 

@@ -106,7 +106,7 @@ CREATE TABLE books_exports (
   date          TEXT NOT NULL CHECK (date IS date(date)),
   currency      TEXT NOT NULL CHECK (length(currency) = 3),
   revision      INTEGER NOT NULL CHECK (revision > 0),
-  reverses      TEXT REFERENCES books_exports (id),
+  reverses      TEXT,
   entry_date    TEXT NOT NULL CHECK (entry_date IS date(entry_date)),
   state         TEXT NOT NULL CHECK (state IN ('waiting', 'held', 'ready', 'sending', 'unknown', 'posted', 'failed', 'reversed')),
   reason        TEXT,
