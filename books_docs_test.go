@@ -249,8 +249,8 @@ func TestDocuments_queriesAboutBooksWorkAsTheyStand(t *testing.T) {
 	file := o.env["WIDGETD_DB"]
 	const at = "'2026-11-22T00:00:00Z'"
 	runProgram(t, "sqlite3", "-bail", file, `PRAGMA foreign_keys = ON;
-		INSERT INTO books_connections (id, account_id, product, organisation, needs_reconnect_at, created_at)
-			VALUES ('bkc_1', '`+o.account+`', 'xero', 'Bistro Ltd', `+at+`, `+at+`);
+		INSERT INTO books_connections (id, account_id, product, organisation, organisation_id, needs_reconnect_at, created_at)
+			VALUES ('bkc_1', '`+o.account+`', 'xero', 'Bistro Ltd', 'tenant', `+at+`, `+at+`);
 		INSERT INTO revenue_days (account_id, date, currency) VALUES ('`+o.account+`', date('now', '-1 day'), 'CHF');
 		INSERT INTO revenue_days (account_id, date, currency)
 			SELECT '`+o.account+`', value, 'CHF' FROM json_each('["2026-11-20", "2026-11-21"]') WHERE true
@@ -267,6 +267,7 @@ func TestDocuments_queriesAboutBooksWorkAsTheyStand(t *testing.T) {
 	}
 	told := strings.ReplaceAll(documentBlock(t, "-- days that are in the books, though"), "acct_…", o.account)
 	runProgram(t, "sqlite3", "-bail", file, "\n"+told)
+	o.do("books", "set", "bkc_1", "-history", "-send-from", "2026-11-21")
 	out = runProgram(t, "sqlite3", "-readonly", file, `SELECT id FROM books_exports;
 		SELECT date, frozen_at IS NOT NULL FROM revenue_days WHERE date IN ('2026-11-20', '2026-11-21') ORDER BY date`)
 	if out != "exp_2026-11-21\n2026-11-20|1\n2026-11-21|0\n" {
