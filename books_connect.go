@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -606,3 +607,56 @@ func (b *books) wakeUp() {
 	default:
 	}
 }
+
+// saveMapping confirms the mapping of a connection, and has what waits for it looked at. Errors:
+// errBooksConnection.
+func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*bookConnection, error) {
+	t.invalidate()
+	c, err := t.usedBookConnection(o, id)
+	if err != nil {
+		return nil, err
+	}
+	c.Mapping, c.MappingAt = m, t.now
+	if err := t.saveBookConnection(c); err != nil {
+		return nil, err
+	}
+	if err := t.wakeExports(c.ID); err != nil {
+		return nil, err
+	}
+	return c, t.addEvent(booksEvent(c, eventBooksMapped, actor, "lines", strconv.Itoa(len(m.Lines))))
+}
+
+// A bookChange is a list of assignments to what the owner of a connection decides.
+type bookChange []func(*bookConnection)
+
+// changeConnection changes what the owner of a connection decides: what is sent, from when on and how. Where
+// days are sent from another date on, those before it that are not in the books are not sent any more.
+// Errors: errBooksConnection.
+func changeConnection(t *tx, o owner, id string, change bookChange, actor string) (*bookConnection, error) {
+	t.invalidate()
+	c, err := t.usedBookConnection(o, id)
+	if err != nil {
+		return nil, err
+	}
+	before := valueOr(c.SendFrom, "")
+	for _, set := range change {
+		set(c)
+	}
+	if err := t.saveBookConnection(c); err != nil {
+		return nil, err
+	}
+	if before != valueOr(c.SendFrom, "") {
+		if err := t.dropUnsentExports(c.ID, c.SendFrom); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.wakeExports(c.ID); err != nil {
+		return nil, err
+	}
+	return c, t.addEvent(booksEvent(c, eventBooksChanged, actor, "send_from", valueOr(c.SendFrom, ""),
+		"status", c.Status, "series", valueOr(c.Series, ""),
+		"outside", strconv.FormatBool(c.Outside), "tests", strconv.FormatBool(c.Tests)))
+}
+
+// LogValue keeps the tokens of a connection out of the log.
+func (t *bookTokens) LogValue() slog.Value { return slog.StringValue("[tokens]") }
