@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -842,5 +843,44 @@ func TestBooks_daysBeforeTheOneFromWhichIsSentAreDroppedUnlessTheyAreInTheBooks(
 		if n := len(k.books()); n != 2 {
 			t.Errorf("%d entries in the books", n)
 		}
+	})
+}
+
+// restore has the database know nothing of exports, as if it were restored from a backup.
+func (k *bookkeeper) restore() {
+	k.t.Helper()
+	raw(k.t, filepath.Join(k.dir, "widgetd.db"), `DELETE FROM books_exports; UPDATE revenue_days SET frozen_at = NULL`)
+}
+
+func TestBooks_aRestoredDatabaseFindsTheDaysThatWereSentSince(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		k.work(time.Minute)
+		before := k.is(k.exports()[0].ID, exportPosted, "")
+		k.restore()
+		k.work(2 * time.Minute)
+		again := k.is(k.exports()[0].ID, exportPosted, "")
+		if again.ID == before.ID || *again.EntryID != *before.EntryID {
+			t.Errorf("found %+v, sent %+v", again, before)
+		}
+		k.has(before.SyncKey, 1)
+	})
+}
+
+func TestBooks_aRestoredDatabaseSendsNoOtherFiguresOfADayThatIsThere(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		k.work(time.Minute)
+		k.restore()
+		raw(t, filepath.Join(k.dir, "widgetd.db"), `UPDATE revenue_sums SET gross = gross + 100`)
+		k.work(2 * time.Minute)
+		x := k.is(k.exports()[0].ID, exportHeld, heldEdited)
+		k.has(x.SyncKey, 1)
 	})
 }

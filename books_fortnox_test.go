@@ -182,7 +182,7 @@ func TestFortnox_chartOfADate(t *testing.T) {
 	for code, want := range map[string]bookAccount{
 		"1510": {"1510", "Kundfordringar", "", "", false, "receivable"},
 		"1580": {"1580", "Fordringar för kontokort och kuponger", "", "", true, ""},
-		"1910": {"1910", "Kassa", "", "", false, "bank"},
+		"1910": {"1910", "Kassa", "", "", true, ""},
 		"1930": {"1930", "Företagskonto", "", "", false, "bank"},
 		"2421": {"2421", "Ej inlösta presentkort", "", "", true, ""},
 		"2440": {"2440", "Leverantörsskulder", "", "", false, "payable"},

@@ -327,14 +327,22 @@ func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntr
 	return entry, t.freezeDay(c.AccountID, x.Date, x.Currency)
 }
 
-// send writes that an entry is given away, and gives it away. prepare makes the entry anew in the transaction;
+// send writes that an entry is given away, and gives it away, unless the books have it already: a database that
+// was restored from a backup does not know what was sent since. prepare makes the entry anew in the transaction;
 // it has to be the one that was checked. Errors: errChanged, a *ledgerError.
 func (r *exportRound) send(
 	ctx context.Context, x *bookExport, checked *bookEntry, prepare func(*tx) (*bookEntry, error),
 ) error {
+	there, err := r.findUnsent(ctx, x, checked)
+	if err != nil {
+		return err
+	}
+	if there != nil && !sameEntry(checked, &there.Entry) {
+		return r.hold(ctx, x, heldEdited, "The books have an entry of this day already, with other figures.")
+	}
 	want := encodeJSON(checked)
 	later := false
-	err := r.change(ctx, x, func(t *tx) error {
+	err = r.change(ctx, x, func(t *tx) error {
 		entry, err := prepare(t)
 		if err != nil && !errors.Is(err, errChanged) {
 			return err
@@ -350,10 +358,30 @@ func (r *exportRound) send(
 		x.Attempts, x.SentAt, x.DueAt = x.Attempts+1, t.now, t.now.after(lostAnswerAfter)
 		return nil
 	})
-	if err != nil || later {
+	switch {
+	case err != nil || later:
 		return err
+	case there != nil:
+		return r.posted(ctx, x, there.ID)
 	}
 	return r.post(ctx, x)
+}
+
+// findUnsent looks in the books for an entry that was never sent, as far as this database knows; nil: it is not
+// there, or was voided. Errors: a *ledgerError.
+func (r *exportRound) findUnsent(ctx context.Context, x *bookExport, entry *bookEntry) (*bookedEntry, error) {
+	if x.Attempts > 0 { // refused, so it is not there
+		return nil, nil
+	}
+	var found *bookedEntry
+	err := r.ask(ctx, func(s *ledgerSession) (err error) {
+		found, err = r.ledgers[r.connection.Product].find(ctx, s, entry, x.SyncKey)
+		return err
+	})
+	if err != nil || found == nil || found.Deleted {
+		return nil, err
+	}
+	return found, nil
 }
 
 // idempotencyKey returns the key under which an export is sent: the same for the same bytes, another one when

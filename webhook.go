@@ -140,6 +140,8 @@ func readingScope(t eventType) string {
 		return scopeLeads
 	case "order", "payment":
 		return scopeOrders
+	case "books":
+		return scopeBooks
 	}
 	return scopeEvents
 }
