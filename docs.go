@@ -225,12 +225,16 @@ var placeholders = map[string]string{
 	"license_key": "LICENSE_KEY",
 	"widget":      "WIDGET_ID",
 	"account_id":  "ACCOUNT_ID",
-	"id":          "LICENSE_ID",
 	"device_id":   "DEVICE_ID",
 	"delivery":    "DELIVERY_ID",
 	"Origin":      "https://www.example.com",
 	exampleToken:  "TOKEN",
 	exampleAdmin:  "ADMIN_TOKEN",
 
-	"/webhooks/{id}": "WEBHOOK_ID",
+	"export": "EXPORT_ID",
+
+	"/licenses/{id}":          "LICENSE_ID",
+	"/webhooks/{id}":          "WEBHOOK_ID",
+	"/orders/{id}":            "ORDER_ID",
+	"/books/connections/{id}": "CONNECTION_ID",
 }

@@ -67,20 +67,13 @@ func newExampleFixture(t testing.TB) *exampleFixture {
 // export of the present business day, on which an order was paid.
 func (f *exampleFixture) addBooks(xero *xeroFake) {
 	f.t.Helper()
-	f.told.hear(xero.app.clientSecret)
-	f.change(func(t *tx) error { return setBooksApp(t, f.keys, productXero, xero.app) })
 	calendar, err := f.store.businessCalendar(f.account)
 	f.check(err)
 	today := calendar.dateOf(f.server.now())
 	day, later := operationByID(f.t, "exportRevenueDay"), operationByID(f.t, "reverseBookExport")
 	f.real[exampleValue(f.t, day, "day").(node)["date"].(string)] = today
 	f.real[exampleValue(f.t, later, "open").(node)["date"].(string)] = midnight(today).AddDate(0, 0, 10).Format(time.DateOnly)
-	link := f.send(operationByID(f.t, "connectBooks"), node{"product": productXero})
-	back, err := url.Parse(xero.approve(link["authorize_url"].(string)))
-	f.check(err)
-	f.get(strings.TrimPrefix(back.Path, "/v1") + "?" + back.RawQuery).is(http.StatusOK)
-	connection := f.send(operationByID(f.t, "listBookConnections"), nil)["data"].([]any)[0].(node)
-	f.real[exampleOf(f.t, "book_connection_id")] = connection["id"].(string)
+	f.real[exampleOf(f.t, "book_connection_id")] = f.connectToXero(xero)
 	f.send(operationByID(f.t, "updateBookConnection"), node{"tests": true})
 	f.send(operationByID(f.t, "confirmBookMapping"), exampleValue(f.t, operationByID(f.t, "confirmBookMapping"), "xero"))
 	export := f.send(day, f.fill(exampleValue(f.t, day, "day")))["data"].([]any)[0].(node)
@@ -436,7 +429,7 @@ func (f *exampleFixture) askEverything() {
 		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense", "eraseLeads",
 		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery", "updateWebhook",
 		"createOrder", "acceptOrder", "captureOrder", "rejectOrder", "cancelOrder", "refundOrder", "markOrderPaid", "undoOrderPaid", "updateAccount",
-		"updateBookConnection", "confirmBookMapping", "retryBookExport", "reverseBookExport"} {
+		"connectBooks", "updateBookConnection", "confirmBookMapping", "retryBookExport", "reverseBookExport"} {
 		o := operationByID(f.t, id)
 		if prepare := before[id]; prepare != nil && !strings.HasSuffix(id, "License") {
 			prepare(f)
