@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -58,13 +60,14 @@ func newLedgers(out *outbound, xeroURL, fortnoxURL string, now func() time.Time)
 	}
 }
 
-// A bookPace holds when requests to one company were made last.
+// A bookPace holds when requests to one company were made last, or will be made by those who wait.
 type bookPace struct {
 	sync.Mutex
-	sent []time.Time // the last ones, by the steady clock, the oldest first
+	sent []time.Time // the last ones, by the steady clock, the earliest first
 }
 
-// pace returns once another request may be made for a connection, or when ctx ends.
+// pace returns once another request may be made for a connection. It does not wait at all if that is after ctx
+// ends. Errors: a *ledgerError, ledgerBusy.
 func (b *books) pace(ctx context.Context, c *bookConnection) error {
 	requests, in := b.ledgers[c.Product].pace()
 	b.mu.Lock()
@@ -74,20 +77,39 @@ func (b *books) pace(ctx context.Context, c *bookConnection) error {
 		b.paces[c.ID] = p
 	}
 	b.mu.Unlock()
+	wait, ok := p.reserve(ctx, b.steady(), requests, in)
+	if !ok {
+		return &ledgerError{reason: ledgerBusy, retryAfter: wait}
+	}
+	if wait <= 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return &ledgerError{reason: ledgerBusy}
+	case <-time.After(wait):
+		return nil
+	}
+}
+
+// reserve notes another request, of so many in a time, and returns how long it has to wait. It notes none, and
+// reports false, if that is longer than ctx lasts.
+func (p *bookPace) reserve(
+	ctx context.Context, now time.Time, requests int, in time.Duration,
+) (wait time.Duration, ok bool) {
 	p.Lock()
 	defer p.Unlock()
 	if len(p.sent) >= requests {
-		if wait := in - b.steady().Sub(p.sent[0]); wait > 0 {
-			select {
-			case <-ctx.Done():
-				return &ledgerError{reason: outboundTimeout}
-			case <-time.After(wait):
-			}
-		}
+		wait = max(in-now.Sub(p.sent[0]), 0)
+	}
+	if until, limited := ctx.Deadline(); limited && wait > 0 && time.Until(until) < wait {
+		return wait, false
+	}
+	if len(p.sent) >= requests {
 		p.sent = append(p.sent[:0], p.sent[1:]...)
 	}
-	p.sent = append(p.sent, b.steady())
-	return nil
+	p.sent = append(p.sent, now.Add(wait))
+	return wait, true
 }
 
 // appSecrets returns the application of a product. Errors: a *ledgerError.
@@ -110,6 +132,52 @@ func (b *books) appSecrets(product string) (app appSecrets, err error) {
 func setBooksApp(t *tx, keys *keyring, product string, app appSecrets) error {
 	return t.saveBooksApp(&booksApp{Product: product, ClientID: app.clientID,
 		Sealed: keys.sealFor(sealedBooksApp, product, []byte(app.clientSecret))})
+}
+
+// booksSealedElsewhere returns what an operator is told of the secrets of books that can't be read with a key
+// file, since another one sealed them: of applications, and of connections in use.
+func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error) {
+	for _, product := range bookProducts {
+		app, err := q.booksApp(product)
+		if errors.Is(err, errNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if _, err := keys.unsealFor(sealedBooksApp, product, app.Sealed); err != nil {
+			lines = append(lines, fmt.Sprintf("the secret of the application for %s was sealed with another key file: "+
+				"run 'widgetd books app set %s -secrets FILE'", product, product))
+		}
+	}
+	all, err := q.openBooks()
+	for _, c := range all {
+		var refused *ledgerError
+		if _, err := openTokens(keys, c); errors.As(err, &refused) && refused.reason == reasonUnsealable {
+			const text = "the tokens of the connection %s with books were sealed with another key file: %s"
+			lines = append(lines, fmt.Sprintf(text, c.ID, connectAgain(c)))
+		}
+	}
+	return lines, err
+}
+
+// connectAgain is what an operator is told of a connection that its owner has to connect again.
+func connectAgain(c *bookConnection) string {
+	return fmt.Sprintf("have its owner connect it again, on the address that "+
+		"'widgetd books connect %s -account %s' prints", c.Product, c.AccountID)
+}
+
+// warnOfSealed logs what can't be used of books because it was sealed with another key file. It is a worker
+// that ends at once.
+func (b *books) warnOfSealed(context.Context) {
+	lines, err := booksSealedElsewhere(b.store.queries, b.keys())
+	if err != nil {
+		b.strike(faultBooksRead, err)
+		return
+	}
+	for _, line := range lines {
+		b.log.Warn(line)
+	}
 }
 
 // sealTokens returns what a connection keeps of its tokens.
@@ -378,7 +446,11 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 	if err != nil {
 		return err
 	}
-	if c.Sealed != nil && c.NeedsReconnectAt.IsZero() {
+	shared, err := b.store.sharesOrganisation(c) // what is ended at the product is ended for all accounts
+	if err != nil {
+		return err
+	}
+	if c.Sealed != nil && c.NeedsReconnectAt.IsZero() && !shared {
 		limited, cancel := context.WithTimeout(ctx, disconnectLimit)
 		defer cancel()
 		ledger := b.ledgers[c.Product]
@@ -506,7 +578,7 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 			}
 			return err
 		})
-	case errors.As(err, &grant) && grant.code != "invalid_client" && grant.code != "invalid_scope":
+	case errors.As(err, &grant) && !slices.Contains(operatorsGrantErrors, grant.code):
 		return errors.Join(b.needOwner(ctx, c, grant), &ledgerError{reason: heldReconnect, refused: true})
 	case errors.As(err, &grant): // the operator's secrets are wrong: the owner can't help that
 		b.strike(faultBooksTokens, fmt.Errorf("%s: %w", c.Product, err))
@@ -546,3 +618,56 @@ func (b *books) wakeUp() {
 	default:
 	}
 }
+
+// saveMapping confirms the mapping of a connection, and has what waits for it looked at. Errors:
+// errBooksConnection.
+func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*bookConnection, error) {
+	t.invalidate()
+	c, err := t.usedBookConnection(o, id)
+	if err != nil {
+		return nil, err
+	}
+	c.Mapping, c.MappingAt = m, t.now
+	if err := t.saveBookConnection(c); err != nil {
+		return nil, err
+	}
+	if err := t.wakeExports(c.ID); err != nil {
+		return nil, err
+	}
+	return c, t.addEvent(booksEvent(c, eventBooksMapped, actor, "lines", strconv.Itoa(len(m.Lines))))
+}
+
+// A bookChange is a list of assignments to what the owner of a connection decides.
+type bookChange []func(*bookConnection)
+
+// changeConnection changes what the owner of a connection decides: what is sent, from when on and how. Where
+// days are sent from another date on, those before it that are not in the books are not sent any more.
+// Errors: errBooksConnection.
+func changeConnection(t *tx, o owner, id string, change bookChange, actor string) (*bookConnection, error) {
+	t.invalidate()
+	c, err := t.usedBookConnection(o, id)
+	if err != nil {
+		return nil, err
+	}
+	before := valueOr(c.SendFrom, "")
+	for _, set := range change {
+		set(c)
+	}
+	if err := t.saveBookConnection(c); err != nil {
+		return nil, err
+	}
+	if before != valueOr(c.SendFrom, "") {
+		if err := t.dropUnsentExports(c.ID, c.SendFrom); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.wakeExports(c.ID); err != nil {
+		return nil, err
+	}
+	return c, t.addEvent(booksEvent(c, eventBooksChanged, actor, "send_from", valueOr(c.SendFrom, ""),
+		"status", c.Status, "series", valueOr(c.Series, ""),
+		"outside", strconv.FormatBool(c.Outside), "tests", strconv.FormatBool(c.Tests)))
+}
+
+// LogValue keeps the tokens of a connection out of the log.
+func (t *bookTokens) LogValue() slog.Value { return slog.StringValue("[tokens]") }

@@ -335,4 +335,33 @@ func TestBooks_anotherCompanyOrAccountGetsNothingOfAConnection(t *testing.T) {
 	})
 }
 
+func TestBooks_tokensAreReadOnlyWithTheirRowAndTheKeyFile(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		access, err := k.session()
+		k.check(err)
+		c, err := k.store.usedBookConnection(anyAccount, k.connection)
+		k.check(err)
+		tokens, err := openTokens(k.keys, c)
+		k.check(err)
+		if tokens.Access != access || strings.Contains(string(c.Sealed), access) ||
+			tokens.Refresh != "" && strings.Contains(string(c.Sealed), tokens.Refresh) {
+			t.Error("the row has its tokens in clear, or others")
+		}
+		stranger, err := newKeyring(time.Now())
+		k.check(err)
+		moved := *c
+		moved.ID = newID("bkc", time.Now())
+		for what, err := range map[string]error{
+			"with another key file": second(openTokens(stranger, c)),
+			"in another row":        second(openTokens(k.keys, &moved)),
+		} {
+			var failed *ledgerError
+			if !errors.As(err, &failed) || failed.reason != reasonUnsealable {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
+}
+
 func second[T any](_ T, err error) error { return err }

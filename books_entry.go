@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -374,10 +375,10 @@ func checkEntry(c *bookConnection, entry *bookEntry, chart *bookChart) []entryIs
 		switch {
 		case chart.Year == 0: // then its series are not known either
 			issues.add(heldNoYear, "The books have no financial year for "+entry.Date+".")
-		case c.Series == nil:
+		case entry.Series == "":
 			issues.add(heldNoSeries, "No voucher series is chosen.")
-		case !slices.Contains(chart.Series, *c.Series):
-			issues.add(heldNoSeries, "The voucher series "+*c.Series+
+		case !slices.Contains(chart.Series, entry.Series):
+			issues.add(heldNoSeries, "The voucher series "+entry.Series+
 				" is not there in the financial year, or takes no manual entries.")
 		}
 	}
@@ -472,3 +473,66 @@ func hasSyncKey(text, syncKey string) bool {
 }
 
 func isWordLetter(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
+
+// A bookPreview is the entry of a day and currency as it would be sent.
+type bookPreview struct {
+	Currency   string       `json:"currency"`
+	Entry      *bookEntry   `json:"entry"`          // null: nothing would be sent, or something is missing
+	Issues     []entryIssue `json:"issues"`         // why it would be held
+	Taxes      []lineTax    `json:"taxes"`          // Xero: what it will compute
+	Difference int64        `json:"tax_difference"` // the sum of the differences
+	Final      bool         `json:"final"`          // the day is over, so that nothing is added to it
+}
+
+// preview returns the entries of a day as they would be sent now, one for each currency. It asks the books,
+// and changes nothing there. Errors: a *ledgerError.
+func (b *books) preview(ctx context.Context, c *bookConnection, date businessDate) ([]bookPreview, error) {
+	days, err := b.store.revenueDayKeys(c.AccountID, date, date)
+	if err != nil {
+		return nil, err
+	}
+	calendar, err := b.store.businessCalendar(c.AccountID)
+	if err != nil {
+		return nil, err
+	}
+	all := []bookPreview{}
+	var chart *bookChart
+	for _, day := range days {
+		if chart == nil {
+			if chart, err = b.chart(ctx, c, date); err != nil {
+				return nil, err
+			}
+		}
+		sums, err := b.store.revenueSums(c.AccountID, date, day.Currency)
+		if err != nil {
+			return nil, err
+		}
+		p := previewEntry(c, date, day.Currency, sums, chart)
+		p.Final = !calendar.finalAt(date).After(b.now())
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// previewEntry returns the entry of a day by the mapping of a connection, and what is missing by what the books
+// say of themselves.
+func previewEntry(
+	c *bookConnection, date businessDate, currency string, sums []revenueSum, chart *bookChart,
+) bookPreview {
+	p := bookPreview{Currency: currency, Issues: []entryIssue{}, Taxes: []lineTax{}}
+	if c.Mapping == nil {
+		p.Issues = append(p.Issues, entryIssue{heldUnmapped, "No mapping was confirmed yet."})
+		return p
+	}
+	entry, issues := buildEntry(c, date, currency, syncKey(c.AccountID, date, 1), sums)
+	p.Issues = append(p.Issues, issues...)
+	if entry == nil {
+		return p
+	}
+	entry.Year = chart.Year
+	p.Entry = entry
+	p.Issues = append(p.Issues, checkEntry(c, entry, chart)...)
+	taxes, difference := taxDifference(entry, chart)
+	p.Taxes, p.Difference = append(p.Taxes, taxes...), difference
+	return p
+}

@@ -1,17 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"log/slog"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -20,21 +10,8 @@ import (
 // sent again only when it was not found for ten minutes. An export of a day and a revision is one row, and
 // a further revision comes only after the one before was reversed.
 
-const (
-	lostAnswerAfter  = 2 * time.Minute  // an export that is being sent for longer has lost its answer
-	notFoundAfter    = 10 * time.Minute // what is not in the books so long after it was sent is not there
-	heldRecheck      = 30 * time.Minute // whether what an export is held for is gone
-	heldTooLong      = 72 * time.Hour   // after which status tells of it
-	backlogPause     = time.Second      // until the facts of orders are written
-	maxBacklogAtOnce = 500              // orders whose facts are written while a day is frozen
-	maxExportDetail  = 500              // characters
-)
-
-// retryPauses are how long an export waits after a look or an attempt that gave no answer.
-var retryPauses = []time.Duration{
-	10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute,
-	30 * time.Minute,
-}
+// heldTooLong is how long an export may be held before status tells of it.
+const heldTooLong = 72 * time.Hour
 
 // syncKey returns the text by which the entry of a day is found in the books.
 func syncKey(accountID string, date businessDate, revision int64) string {
@@ -116,11 +93,19 @@ func requestOne(t *tx, c *bookConnection, date businessDate, currency string, du
 	}
 	revision := int64(1)
 	if last != nil {
-		reversed := last.State == exportReversed || last.Reverses != nil && last.State == exportPosted
-		if !reversed {
+		revision = last.Revision + 1
+		of := last // whose entry counts unless it is reversed
+		if last.Reverses != nil {
+			if of, err = t.bookExport(anyAccount, *last.Reverses); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case of.State != exportReversed && last.State == exportReversed: // somebody has voided the reversal
+			return of, nil
+		case of.State != exportReversed:
 			return last, nil
 		}
-		revision = last.Revision + 1
 	}
 	sums, err := t.revenueSums(c.AccountID, date, currency)
 	if err != nil {
@@ -188,9 +173,10 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 	if err != nil {
 		return nil, err
 	}
-	if valueOr(last.Reverses, "") == x.ID {
-		if date != "" && last.Attempts == 0 && last.EntryDate != date {
-			last.EntryDate, last.DueAt = date, t.now
+	if valueOr(last.Reverses, "") == x.ID && last.State != exportReversed { // not voided by somebody
+		if date != "" && date != last.EntryDate && last.unwritten() {
+			last.EntryDate, last.State, last.DueAt = date, exportWaiting, t.now
+			last.Reason, last.Detail, last.HeldAt = nil, nil, stamp{}
 			return last, t.saveExport(last)
 		}
 		return last, nil
@@ -198,12 +184,21 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 	if x.State != exportPosted || x.Reverses != nil {
 		return nil, errExportState(x, "Only the entry of a day that is in the books can be reversed.")
 	}
-	reversal, err := newExport(t, c, x.Date, x.Currency, x.Revision+1, x, t.now)
+	reversal, err := newExport(t, c, x.Date, x.Currency, last.Revision+1, x, t.now)
 	if err != nil || date == "" {
 		return reversal, err
 	}
 	reversal.EntryDate = date
 	return reversal, t.saveExport(reversal)
+}
+
+// unwritten reports whether it is certain that nothing of an export is in the books.
+func (x *bookExport) unwritten() bool {
+	switch x.State {
+	case exportWaiting, exportHeld, exportReady, exportFailed:
+		return true
+	}
+	return false
 }
 
 // enqueueDays makes exports of the business days that a connection sends on its own, that are over, and of
@@ -228,562 +223,3 @@ func enqueueDays(t *tx, c *bookConnection, limit int) (n int, err error) {
 	}
 	return n, nil
 }
-
-// An exportRound is one look of the worker at the exports of a connection that are due.
-type exportRound struct {
-	*books
-	connection *bookConnection
-	chart      *bookChart // what the books said last
-	chartDate  businessDate
-}
-
-// advance does with an export what can be done now. It returns false if the books could not be asked, so that
-// the round ends. Errors: those of the store.
-func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err error) {
-	x, err := r.store.bookExport(anyAccount, id)
-	if err != nil {
-		return true, err
-	}
-	switch x.State {
-	case exportSending, exportUnknown:
-		err = r.lookUp(ctx, x)
-	case exportWaiting, exportHeld, exportReady:
-		if x.Reverses != nil {
-			err = r.prepareReversal(ctx, x)
-		} else {
-			err = r.prepareDay(ctx, x)
-		}
-	default:
-		err = r.change(ctx, x, func(*tx) error { x.DueAt = stamp{}; return nil })
-	}
-	var refused *ledgerError
-	if errors.As(err, &refused) {
-		return false, r.unanswered(ctx, x, refused)
-	}
-	if errors.Is(err, errChanged) { // it is looked at again
-		err = nil
-	}
-	return true, err
-}
-
-// change writes what f has changed of an export. Errors: errChanged.
-func (r *exportRound) change(ctx context.Context, x *bookExport, f func(t *tx) error) error {
-	return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
-		t.invalidate()
-		if err := f(t); err != nil {
-			return err
-		}
-		return t.saveExport(x)
-	})
-}
-
-// unanswered notes that the books could not be asked about an export.
-func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledgerError) error {
-	if why.reason == heldReconnect {
-		return r.hold(ctx, x, heldReconnect, "The connection has to be connected again.")
-	}
-	r.log.Warn("books give no usable answer", "connection", x.ConnectionID, "product", r.connection.Product,
-		"status", why.status, "error", why.reason)
-	return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
-		t.invalidate()
-		until := t.now.after(cmp.Or(why.retryAfter, r.pauseFor(x, t.now)))
-		if err := t.postponeExports(r.connection.ID, until); err != nil {
-			return err
-		}
-		_, err := t.setBooksFailing(r.connection.ID, t.now)
-		return err
-	})
-}
-
-// pauseFor returns how long an export waits that had no answer: the longer, the longer that has lasted.
-func (r *exportRound) pauseFor(x *bookExport, now stamp) time.Duration {
-	since := r.connection.FailingSince
-	if x.State == exportUnknown || x.State == exportSending {
-		since = x.SentAt
-	}
-	if since.IsZero() {
-		return retryPauses[0]
-	}
-	lasted := now.Sub(since.Time)
-	for _, pause := range retryPauses {
-		if lasted < 3*pause {
-			return pause
-		}
-	}
-	return retryPauses[len(retryPauses)-1]
-}
-
-// hold writes that an export waits for something, with an event unless it waited for that before. One whose
-// answer was lost stays unknown.
-func (r *exportRound) hold(ctx context.Context, x *bookExport, reason, detail string) error {
-	detail = cutText(detail, maxExportDetail)
-	return r.change(ctx, x, func(t *tx) error {
-		x.DueAt = t.now.after(heldRecheck)
-		if x.State == exportUnknown || x.State == exportSending {
-			x.State = exportUnknown
-			return nil
-		}
-		before := valueOr(x.Reason, "")
-		isNew := x.State != exportHeld || before != reason
-		if x.HeldAt.IsZero() {
-			x.HeldAt = t.now
-		}
-		x.State, x.Reason, x.Detail = exportHeld, &reason, &detail
-		if !isNew {
-			return nil
-		}
-		return t.addEvent(exportEvent(r.connection, x, eventBooksHeld, actorProvider))
-	})
-}
-
-// holdFor holds an export for the first of some issues, and tells all of them.
-func (r *exportRound) holdFor(ctx context.Context, x *bookExport, issues []entryIssue) error {
-	var details []string
-	for _, issue := range issues {
-		details = append(details, issue.Detail)
-	}
-	return r.hold(ctx, x, issues[0].Reason, strings.Join(details, " "))
-}
-
-// chartFor returns what the books say of themselves for entries of a date. It asks them once a round for each
-// financial year.
-func (r *exportRound) chartFor(ctx context.Context, date businessDate) (*bookChart, error) {
-	if r.chart != nil {
-		anyDate := r.connection.Product == productXero
-		sameYear := r.chart.Year != 0 && r.chart.YearFrom <= date && date <= r.chart.YearTo
-		if anyDate || sameYear || r.chartDate == date {
-			return r.chart, nil
-		}
-	}
-	chart, err := r.books.chart(ctx, r.connection, date)
-	if err == nil {
-		r.chart, r.chartDate = chart, date
-	}
-	return chart, err
-}
-
-// chart reads what the books of a connection say of themselves, for entries of a date. Errors: a *ledgerError.
-func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate) (chart *bookChart, err error) {
-	err = b.ask(ctx, c.ID, func(s *ledgerSession) (err error) {
-		chart, err = b.ledgers[c.Product].chart(ctx, s, date)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	if c.FailingSince.IsZero() && valueOr(c.Currency, "") == chart.Currency {
-		return chart, nil
-	}
-	return chart, b.store.update(context.WithoutCancel(ctx), func(t *tx) error {
-		t.invalidate()
-		now, err := t.usedBookConnection(anyAccount, c.ID)
-		if err != nil {
-			return err
-		}
-		now.Currency, now.FailingSince = &chart.Currency, stamp{}
-		c.Currency, c.FailingSince = now.Currency, stamp{}
-		return t.saveBookConnection(now)
-	})
-}
-
-// prepareDay sends the entry of a day if nothing is missing, or holds it. Errors: errChanged, a *ledgerError.
-func (r *exportRound) prepareDay(ctx context.Context, x *bookExport) error {
-	c := r.connection
-	calendar, err := r.store.businessCalendar(c.AccountID)
-	if err != nil {
-		return err
-	}
-	if final := calendar.finalAt(x.Date); final.After(r.now()) {
-		return r.change(ctx, x, func(*tx) error { x.DueAt = newStamp(final.Add(time.Second - 1)); return nil })
-	}
-	if !c.NeedsReconnectAt.IsZero() {
-		return r.hold(ctx, x, heldReconnect, "The connection has to be connected again.")
-	}
-	sums, err := r.store.revenueSums(c.AccountID, x.Date, x.Currency)
-	if err != nil {
-		return err
-	}
-	if c.Mapping == nil {
-		return r.hold(ctx, x, heldUnmapped, "No mapping was confirmed yet.")
-	}
-	entry, issues := buildEntry(c, x.Date, x.Currency, x.SyncKey, sums)
-	if len(issues) > 0 {
-		return r.holdFor(ctx, x, issues)
-	}
-	if entry == nil {
-		return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
-			t.invalidate()
-			return t.removeExport(x)
-		})
-	}
-	chart, err := r.chartFor(ctx, x.EntryDate)
-	if err != nil {
-		return err
-	}
-	entry.Year = chart.Year
-	if issues := checkEntry(c, entry, chart); len(issues) > 0 {
-		return r.holdFor(ctx, x, issues)
-	}
-	return r.send(ctx, x, entry, func(t *tx) (*bookEntry, error) { return freezeEntry(t, c, x, chart.Year) })
-}
-
-// freezeEntry makes the entry of a day once more, of all that has happened until now, and freezes the day.
-// Errors: errChanged if that is not possible yet.
-func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntry, error) {
-	left, err := bookBacklog(t, maxBacklogAtOnce)
-	if err == nil && left {
-		err = errChanged
-	}
-	if err != nil {
-		return nil, err
-	}
-	now, err := t.usedBookConnection(anyAccount, c.ID)
-	if err != nil {
-		return nil, err
-	}
-	sums, err := t.revenueSums(c.AccountID, x.Date, x.Currency)
-	if err != nil {
-		return nil, err
-	}
-	entry, issues := buildEntry(now, x.Date, x.Currency, x.SyncKey, sums)
-	if entry == nil || len(issues) > 0 {
-		return nil, errChanged
-	}
-	entry.Year = year
-	x.MappingAt = now.MappingAt
-	return entry, t.freezeDay(c.AccountID, x.Date, x.Currency)
-}
-
-// send writes that an entry is given away, and gives it away. prepare makes the entry anew in the transaction;
-// it has to be the one that was checked. Errors: errChanged, a *ledgerError.
-func (r *exportRound) send(
-	ctx context.Context, x *bookExport, checked *bookEntry, prepare func(*tx) (*bookEntry, error),
-) error {
-	want := encodeJSON(checked)
-	later := false
-	err := r.change(ctx, x, func(t *tx) error {
-		entry, err := prepare(t)
-		if err != nil && !errors.Is(err, errChanged) {
-			return err
-		}
-		later = err != nil || !bytes.Equal(encodeJSON(entry), want)
-		if later { // it is made and checked again; what prepare has written stays
-			x.DueAt = t.now.after(backlogPause)
-			return nil
-		}
-		body := r.ledgers[r.connection.Product].encode(entry)
-		x.State, x.Reason, x.Detail, x.HeldAt = exportSending, nil, nil, stamp{}
-		x.Entry, x.Request = json.RawMessage(bytes.TrimSpace(want)), &body
-		x.Attempts, x.SentAt, x.DueAt = x.Attempts+1, t.now, t.now.after(lostAnswerAfter)
-		return nil
-	})
-	if err != nil || later {
-		return err
-	}
-	return r.post(ctx, x)
-}
-
-// idempotencyKey returns the key under which an export is sent: the same for the same bytes, another one when
-// these have changed since, which products refuse under one key.
-func (x *bookExport) idempotencyKey() string {
-	sum := sha256.Sum256([]byte(valueOr(x.Request, "")))
-	return x.ID + "-" + hex.EncodeToString(sum[:8])
-}
-
-// post gives away the entry of an export that was written down. Errors: errChanged, those of the store.
-func (r *exportRound) post(ctx context.Context, x *bookExport) error {
-	entry := &bookEntry{}
-	if err := json.Unmarshal(x.Entry, entry); err != nil {
-		return fmt.Errorf("the entry of %s: %w", x.ID, err)
-	}
-	var id string
-	err := r.ask(ctx, x.ConnectionID, func(s *ledgerSession) (err error) {
-		id, err = r.ledgers[r.connection.Product].post(ctx, s, entry, *x.Request, x.idempotencyKey())
-		return err
-	})
-	if err == nil {
-		return r.posted(ctx, x, id)
-	}
-	var refused *ledgerError
-	if !errors.As(err, &refused) {
-		return err
-	}
-	switch {
-	case refused.reason == ledgerBusy, refused.denied: // nothing was written
-		return r.change(ctx, x, func(t *tx) error {
-			x.State, x.DueAt = exportReady, t.now.after(cmp.Or(refused.retryAfter, retryPauses[0]))
-			return nil
-		})
-	case !refused.refused:
-		r.log.Warn("whether an entry is in the books is not known", "export", x.ID, "status", refused.status,
-			"error", refused.reason)
-		return r.change(ctx, x, func(t *tx) error {
-			x.State, x.DueAt = exportUnknown, t.now.after(retryPauses[0])
-			return nil
-		})
-	}
-	x.State = exportReady // nothing was written
-	if isHeldReason(refused.reason) {
-		return r.hold(ctx, x, refused.reason, cmp.Or(refused.detail, "The books refuse the entry for this reason."))
-	}
-	return r.fail(ctx, x, refused)
-}
-
-// isHeldReason reports whether an export waits until a reason is gone.
-func isHeldReason(reason string) bool {
-	switch reason {
-	case heldUnmapped, heldUnknownPayment, heldCurrency, heldLocked, heldNoYear, heldNoSeries, heldUnusable,
-		heldReconnect, heldEdited:
-		return true
-	}
-	return false
-}
-
-// fail writes that the books refuse an entry, for a reason about which somebody has to do something.
-func (r *exportRound) fail(ctx context.Context, x *bookExport, why *ledgerError) error {
-	r.log.Warn("books refuse an entry", "export", x.ID, "status", why.status, "error", why.reason)
-	return r.change(ctx, x, func(t *tx) error {
-		detail := cutText(why.detail, maxExportDetail)
-		x.State, x.Reason, x.Detail, x.DueAt = exportFailed, &why.reason, nilIfEmpty(detail), stamp{}
-		x.HeldAt = t.now
-		return t.addEvent(exportEvent(r.connection, x, eventBooksFailed, actorProvider))
-	})
-}
-
-// posted writes that an entry is in the books. If it reverses another, that one is reversed.
-func (r *exportRound) posted(ctx context.Context, x *bookExport, id string) error {
-	return r.change(ctx, x, func(t *tx) error {
-		x.State, x.Reason, x.Detail, x.HeldAt, x.DueAt = exportPosted, nil, nil, stamp{}, stamp{}
-		x.EntryID, x.PostedAt = &id, t.now
-		if x.Reverses != nil {
-			if err := markReversed(t, r.connection, *x.Reverses); err != nil {
-				return err
-			}
-		}
-		return t.addEvent(exportEvent(r.connection, x, eventBooksPosted, actorProvider))
-	})
-}
-
-// markReversed writes that the entry of an export counts no more in the books.
-func markReversed(t *tx, c *bookConnection, id string) error {
-	x, err := t.bookExport(anyAccount, id)
-	if err != nil || x.State == exportReversed {
-		return err
-	}
-	x.State, x.ReversedAt, x.DueAt = exportReversed, t.now, stamp{}
-	if err := t.saveExport(x); err != nil {
-		return err
-	}
-	return t.addEvent(exportEvent(c, x, eventBooksReversed, actorProvider))
-}
-
-// lookUp looks in the books for an entry whose answer was lost. What is not there ten minutes after it was sent
-// is sent again, the same bytes under the same key. Errors: errChanged, a *ledgerError.
-func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
-	entry := &bookEntry{}
-	if err := json.Unmarshal(x.Entry, entry); err != nil {
-		return fmt.Errorf("the entry of %s: %w", x.ID, err)
-	}
-	var found *bookedEntry
-	err := r.ask(ctx, x.ConnectionID, func(s *ledgerSession) (err error) {
-		found, err = r.ledgers[r.connection.Product].find(ctx, s, entry, x.SyncKey)
-		return err
-	})
-	switch {
-	case err != nil:
-		return err
-	case found != nil && found.Deleted:
-		return r.voided(ctx, x, found.ID)
-	case found != nil:
-		return r.posted(ctx, x, found.ID)
-	}
-	again := false
-	err = r.change(ctx, x, func(t *tx) error {
-		again = t.now.Sub(x.SentAt.Time) >= notFoundAfter
-		if !again {
-			x.State, x.DueAt = exportUnknown, t.now.after(r.pauseFor(x, t.now))
-			return nil
-		}
-		x.State, x.Attempts = exportSending, x.Attempts+1
-		x.SentAt, x.DueAt = t.now, t.now.after(lostAnswerAfter)
-		return nil
-	})
-	if err != nil || !again {
-		return err
-	}
-	return r.post(ctx, x)
-}
-
-// voided writes that an entry got into the books and was voided there since.
-func (r *exportRound) voided(ctx context.Context, x *bookExport, id string) error {
-	return r.change(ctx, x, func(t *tx) error {
-		x.State, x.Reason, x.Detail, x.HeldAt, x.DueAt = exportReversed, nil, nil, stamp{}, stamp{}
-		x.EntryID, x.ReversedAt = &id, t.now
-		return t.addEvent(exportEvent(r.connection, x, eventBooksReversed, actorProvider))
-	})
-}
-
-// prepareReversal reverses the entry of another export, if it is still in the books as it was sent: a draft is
-// deleted, for another one an entry is sent. Errors: errChanged, a *ledgerError.
-func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error {
-	c := r.connection
-	if !c.NeedsReconnectAt.IsZero() {
-		return r.hold(ctx, x, heldReconnect, "The connection has to be connected again.")
-	}
-	of, err := r.store.bookExport(anyAccount, *x.Reverses)
-	if err != nil {
-		return err
-	}
-	sent := &bookEntry{}
-	if err := json.Unmarshal(of.Entry, sent); err != nil {
-		return fmt.Errorf("the entry of %s: %w", of.ID, err)
-	}
-	var found *bookedEntry
-	ledger := r.ledgers[c.Product]
-	err = r.ask(ctx, c.ID, func(s *ledgerSession) (err error) {
-		found, err = ledger.read(ctx, s, valueOr(of.EntryID, ""))
-		return err
-	})
-	switch {
-	case err != nil:
-		return err
-	case of.State == exportReversed, found == nil, found.Deleted:
-		return r.needless(ctx, x, of.ID)
-	case !sameEntry(sent, &found.Entry):
-		return r.hold(ctx, x, heldEdited, "The entry was changed in the books: reverse it there.")
-	case found.Draft:
-		err := r.ask(ctx, c.ID, func(s *ledgerSession) error { return ledger.withdraw(ctx, s, found.ID) })
-		if err != nil {
-			return err
-		}
-		return r.posted(ctx, x, found.ID)
-	}
-	chart, err := r.chartFor(ctx, x.EntryDate)
-	if err != nil {
-		return err
-	}
-	entry := reverseEntry(sent, x.EntryDate, x.SyncKey, valueOr(of.EntryID, of.ID))
-	entry.Year = chart.Year
-	if issues := checkEntry(c, entry, chart); len(issues) > 0 {
-		return r.holdFor(ctx, x, issues)
-	}
-	return r.send(ctx, x, entry, func(*tx) (*bookEntry, error) { return entry, nil })
-}
-
-// needless writes that there is nothing to be reversed any more, since somebody has voided the entry.
-func (r *exportRound) needless(ctx context.Context, x *bookExport, of string) error {
-	return r.change(ctx, x, func(t *tx) error {
-		x.State, x.Reason, x.Detail, x.HeldAt, x.DueAt = exportReversed, nil, nil, stamp{}, stamp{}
-		x.ReversedAt = t.now
-		return markReversed(t, r.connection, of)
-	})
-}
-
-// A bookPreview is the entry of a day and currency as it would be sent.
-type bookPreview struct {
-	Currency   string       `json:"currency"`
-	Entry      *bookEntry   `json:"entry"`          // null: nothing would be sent, or something is missing
-	Issues     []entryIssue `json:"issues"`         // why it would be held
-	Taxes      []lineTax    `json:"taxes"`          // Xero: what it will compute
-	Difference int64        `json:"tax_difference"` // the sum of the differences
-	Final      bool         `json:"final"`          // the day is over, so that nothing is added to it
-}
-
-// preview returns the entries of a day as they would be sent now, one for each currency. It asks the books,
-// and changes nothing there. Errors: a *ledgerError.
-func (b *books) preview(ctx context.Context, c *bookConnection, date businessDate) ([]bookPreview, error) {
-	days, err := b.store.revenueDayKeys(c.AccountID, date, date)
-	if err != nil {
-		return nil, err
-	}
-	calendar, err := b.store.businessCalendar(c.AccountID)
-	if err != nil {
-		return nil, err
-	}
-	all := []bookPreview{}
-	var chart *bookChart
-	for _, day := range days {
-		if chart == nil {
-			if chart, err = b.chart(ctx, c, date); err != nil {
-				return nil, err
-			}
-		}
-		sums, err := b.store.revenueSums(c.AccountID, date, day.Currency)
-		if err != nil {
-			return nil, err
-		}
-		p := previewEntry(c, date, day.Currency, sums, chart)
-		p.Final = !calendar.finalAt(date).After(b.now())
-		all = append(all, p)
-	}
-	return all, nil
-}
-
-// previewEntry returns the entry of a day by the mapping of a connection, and what is missing by what the books
-// say of themselves.
-func previewEntry(
-	c *bookConnection, date businessDate, currency string, sums []revenueSum, chart *bookChart,
-) bookPreview {
-	p := bookPreview{Currency: currency, Issues: []entryIssue{}, Taxes: []lineTax{}}
-	if c.Mapping == nil {
-		p.Issues = append(p.Issues, entryIssue{heldUnmapped, "No mapping was confirmed yet."})
-		return p
-	}
-	entry, issues := buildEntry(c, date, currency, syncKey(c.AccountID, date, 1), sums)
-	p.Issues = append(p.Issues, issues...)
-	if entry == nil {
-		return p
-	}
-	entry.Year = chart.Year
-	p.Entry = entry
-	p.Issues = append(p.Issues, checkEntry(c, entry, chart)...)
-	taxes, difference := taxDifference(entry, chart)
-	p.Taxes, p.Difference = append(p.Taxes, taxes...), difference
-	return p
-}
-
-// saveMapping confirms the mapping of a connection, and has what waits for it looked at. Errors:
-// errBooksConnection.
-func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*bookConnection, error) {
-	t.invalidate()
-	c, err := t.usedBookConnection(o, id)
-	if err != nil {
-		return nil, err
-	}
-	c.Mapping, c.MappingAt = m, t.now
-	if err := t.saveBookConnection(c); err != nil {
-		return nil, err
-	}
-	if err := t.wakeExports(c.ID); err != nil {
-		return nil, err
-	}
-	return c, t.addEvent(booksEvent(c, eventBooksMapped, actor, "lines", strconv.Itoa(len(m.Lines))))
-}
-
-// A bookChange is a list of assignments to what the owner of a connection decides.
-type bookChange []func(*bookConnection)
-
-// changeConnection changes what the owner of a connection decides: what is sent, from when on and how.
-// Errors: errBooksConnection.
-func changeConnection(t *tx, o owner, id string, change bookChange, actor string) (*bookConnection, error) {
-	t.invalidate()
-	c, err := t.usedBookConnection(o, id)
-	if err != nil {
-		return nil, err
-	}
-	for _, set := range change {
-		set(c)
-	}
-	if err := t.saveBookConnection(c); err != nil {
-		return nil, err
-	}
-	if err := t.wakeExports(c.ID); err != nil {
-		return nil, err
-	}
-	return c, t.addEvent(booksEvent(c, eventBooksChanged, actor, "send_from", valueOr(c.SendFrom, ""),
-		"status", c.Status, "series", valueOr(c.Series, ""),
-		"outside", strconv.FormatBool(c.Outside), "tests", strconv.FormatBool(c.Tests)))
-}
-
-// LogValue keeps the tokens of a connection out of the log.
-func (t *bookTokens) LogValue() slog.Value { return slog.StringValue("[tokens]") }

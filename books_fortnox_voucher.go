@@ -111,7 +111,7 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 	path := "vouchers/" + url.PathEscape(series) + "/" + strconv.FormatInt(number, 10)
 	query := url.Values{"financialyear": {strconv.FormatInt(year, 10)}}
 	body, err := f.get(ctx, s, path, query)
-	if isMissing(err) {
+	if isFortnoxMissing(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -129,6 +129,13 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 
 // fortnoxBadParameter is the reason of what is refused for a parameter of its query.
 const fortnoxBadParameter = "fortnox_2000588"
+
+// isFortnoxMissing reports whether Fortnox itself says that something is not there. A 404 of something in between
+// says nothing, and what is taken as missing may be written once more.
+func isFortnoxMissing(err error) bool {
+	failed, ok := err.(*ledgerError)
+	return ok && failed.refused && isMissing(err)
+}
 
 // find implements ledger. It asks for the days around the date only, which Fortnox' guide says is there for
 // vouchers, but its description does not. If that is refused or ignored there are all vouchers of the series
@@ -153,7 +160,7 @@ func (f *fortnoxLedger) find(
 		query.Del("todate")
 		first, pages, err = f.page(ctx, s, path, query, "Vouchers", 1)
 	}
-	if isMissing(err) { // the series is not there in that year, so there is no voucher in it
+	if isFortnoxMissing(err) { // the series is not there in that year, so there is no voucher in it
 		return nil, nil
 	}
 	if err != nil {

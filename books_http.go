@@ -53,7 +53,7 @@ func booksWing(s *server, b *books) wing {
 		page: booksRefused, run: endpoint(a.comeBack)})
 	w.metrics = booksMetrics(s.store)
 	if !s.noBooks {
-		w.workers = append(w.workers, newBooksWorker(b).run)
+		w.workers = append(w.workers, newBooksWorker(b).run, b.warnOfSealed)
 	}
 	return w
 }

@@ -29,6 +29,9 @@ var grantErrors = []string{
 	"invalid_grant", "invalid_client", "unauthorized_client", "access_denied", "invalid_scope",
 }
 
+// operatorsGrantErrors are those about which only the operator can do something.
+var operatorsGrantErrors = []string{"invalid_client", "unauthorized_client", "invalid_scope"}
+
 // requestTokens posts a form to a token endpoint. The application proves itself by HTTP Basic, both halves
 // form-encoded (RFC 6749, section 2.3.1). now is the wall clock from which the tokens' life counts.
 // Errors: a *ledgerError, a *grantError.

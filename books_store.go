@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // jsonColumn is a column that holds a JSON value, or NULL for nil.
@@ -185,6 +186,14 @@ func (q *queries) connectionWithOrganisation(accountID, product, organisationID 
 		[]any{accountID, product, organisationID}, c.dest()...))
 }
 
+// sharesOrganisation reports whether another account is connected with the company of a connection, too.
+func (q *queries) sharesOrganisation(c *bookConnection) (shared bool, err error) {
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM books_connections
+		WHERE product = ? AND organisation_id = ? AND id <> ? AND removed_at IS NULL)`,
+		[]any{c.Product, c.OrganisationID, c.ID}, &shared)
+	return shared, err
+}
+
 // addBookConnection inserts a connection.
 func (t *tx) addBookConnection(c *bookConnection) error {
 	_, err := t.exec(`INSERT INTO books_connections (id, account_id, product, created_at) VALUES (?, ?, ?, ?)`,
@@ -225,10 +234,12 @@ func (t *tx) saveBookTokens(c *bookConnection, sealed []byte) error {
 }
 
 // claimBookTokens notes that somebody is replacing the tokens of a connection until a time, unless somebody
-// else is or they were replaced. It reports whether it is the caller who does.
+// else is or they were replaced. It reports whether it is the caller who does. A claim until later than that was
+// made before the clock was set back.
 func (t *tx) claimBookTokens(id string, tokens int64, until stamp) (mine bool, err error) {
 	n, err := t.exec(`UPDATE books_connections SET refreshing_until = ?
-		WHERE id = ? AND tokens = ? AND (refreshing_until IS NULL OR refreshing_until <= ?)`, until, id, tokens, t.now)
+		WHERE id = ? AND tokens = ? AND (refreshing_until IS NULL OR refreshing_until <= ? OR refreshing_until > ?)`,
+		until, id, tokens, t.now, until)
 	return n > 0, err
 }
 
@@ -275,6 +286,14 @@ func (q *queries) lastExport(connectionID string, date businessDate, currency st
 	return orNil(x, q.one(`SELECT `+exportColumns+` FROM books_exports x
 		WHERE x.connection_id = ? AND x.date = ? AND x.currency = ? ORDER BY x.revision DESC LIMIT 1`,
 		[]any{connectionID, date, currency}, x.dest()...))
+}
+
+// lastReversal returns the last export before another of the same day that reverses one; nil: there is none.
+func (q *queries) lastReversal(of *bookExport) (*bookExport, error) {
+	x := &bookExport{}
+	return orNil(x, q.one(`SELECT `+exportColumns+` FROM books_exports x WHERE x.connection_id = ? AND x.date = ?
+		AND x.currency = ? AND x.revision < ? AND x.reverses IS NOT NULL ORDER BY x.revision DESC LIMIT 1`,
+		[]any{of.ConnectionID, of.Date, of.Currency, of.Revision}, x.dest()...))
 }
 
 // An exportFilter chooses exports of an owner; what else is empty narrows nothing.
@@ -332,10 +351,26 @@ func (t *tx) removeExport(x *bookExport) error {
 	return err
 }
 
+// dropUnsentExports deletes the exports of a connection of which nothing is in the books, of days before a date,
+// or of all days if that is nil. What may be there, and what is to be reversed, stays.
+func (t *tx) dropUnsentExports(connectionID string, before *businessDate) error {
+	_, err := t.exec(`DELETE FROM books_exports WHERE connection_id = ?1 AND (?2 IS NULL OR date < ?2)
+		AND state IN ('waiting', 'held', 'ready', 'failed') AND entry_id IS NULL AND reverses IS NULL`,
+		connectionID, before)
+	return err
+}
+
 // postponeExports has nothing of a connection looked at before a time.
 func (t *tx) postponeExports(connectionID string, until stamp) error {
 	_, err := t.exec(`UPDATE books_exports SET due_at = ?1, changes = changes + 1
 		WHERE connection_id = ?2 AND due_at < ?1`, until, connectionID)
+	return err
+}
+
+// postponeExport has an export that waits looked at at a time.
+func (t *tx) postponeExport(id string, at stamp) error {
+	_, err := t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
+		WHERE id = ? AND due_at IS NOT NULL`, at, id)
 	return err
 }
 
@@ -356,10 +391,9 @@ func (t *tx) restExports(connectionID string) error {
 // dueConnections returns the connections that have an export that is due at now, those that wait longest
 // first. Connections of closed accounts wait until these are opened again.
 func (q *queries) dueConnections(now stamp, limit int) (ids []string, err error) {
-	return collect(q, `SELECT x.connection_id FROM books_exports x
-		CROSS JOIN books_connections b ON b.id = x.connection_id CROSS JOIN accounts a ON a.id = b.account_id
-		WHERE x.due_at <= ? AND b.removed_at IS NULL AND a.closed_at IS NULL
-		GROUP BY x.connection_id ORDER BY min(x.due_at) LIMIT ?`, []any{now, limit},
+	return collect(q, `SELECT id FROM (SELECT b.id, (SELECT min(x.due_at) FROM books_exports x
+			WHERE x.connection_id = b.id AND x.due_at IS NOT NULL) AS due`+fromUsedBooks+`)
+		WHERE due <= ? ORDER BY due LIMIT ?`, []any{now, limit},
 		func(id *string) []any { return []any{id} })
 }
 
@@ -400,7 +434,8 @@ func (q *queries) sendingConnections() ([]*bookConnection, error) {
 		AND a.closed_at IS NULL`, nil, newBookConnectionRow)
 }
 
-// A booksTotals counts what is under way, for status and the metrics.
+// A booksTotals counts what is under way, for status and the metrics: of connections in use, of accounts that
+// are open.
 type booksTotals struct {
 	Connections int `json:"connections"`
 	NeedOwner   int `json:"need_reconnect"` // connections that their owner has to connect again
@@ -411,16 +446,40 @@ type booksTotals struct {
 	Failed      int `json:"failed"`         // exports that the books refuse
 }
 
-// booksTotals counts what is under way. heldBefore is when exports were held that are held for too long.
+// The rows that status counts: connections in use, of accounts that are open, and exports of these.
+const (
+	fromUsedBooks = ` FROM books_connections b JOIN accounts a ON a.id = b.account_id
+		WHERE b.removed_at IS NULL AND a.closed_at IS NULL`
+	fromWaitingExports = ` FROM books_exports x CROSS JOIN books_connections b ON b.id = x.connection_id
+		CROSS JOIN accounts a ON a.id = b.account_id WHERE b.removed_at IS NULL AND a.closed_at IS NULL`
+)
+
+// booksTotals counts what is under way; of exports it counts maxCounted of each kind. heldBefore is when
+// exports were held that are held for too long.
 func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
-	err = q.one(`SELECT
-		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL),
-		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL AND needs_reconnect_at IS NOT NULL),
-		(SELECT count(*) FROM books_connections WHERE removed_at IS NULL AND failing_since IS NOT NULL),
-		(SELECT count(*) FROM books_exports WHERE held_at IS NOT NULL AND state = 'held'),
-		(SELECT count(*) FROM books_exports WHERE held_at <= ?),
-		(SELECT count(*) FROM books_exports WHERE due_at IS NOT NULL AND state = 'unknown'),
-		(SELECT count(*) FROM books_exports WHERE held_at IS NOT NULL AND state = 'failed')`, []any{heldBefore},
+	count := func(from string) string { return `(SELECT count(*) FROM (SELECT 1` + from + ` LIMIT ?2))` }
+	err = q.one(`SELECT `+strings.Join([]string{
+		count(fromUsedBooks),
+		count(fromUsedBooks + ` AND b.needs_reconnect_at IS NOT NULL`),
+		count(fromUsedBooks + ` AND b.failing_since IS NOT NULL`),
+		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'held'`),
+		count(fromWaitingExports + ` AND x.held_at <= ?1 AND x.state = 'held'`),
+		count(fromWaitingExports + ` AND x.due_at IS NOT NULL AND x.state = 'unknown'`),
+		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'failed'`)}, ", "),
+		[]any{heldBefore, maxCounted},
 		&n.Connections, &n.NeedOwner, &n.Failing, &n.Held, &n.HeldLong, &n.Unknown, &n.Failed)
 	return n, err
+}
+
+// troubledExports returns up to limit exports that the books refuse, or that are held since before a time, the
+// longest first.
+func (q *queries) troubledExports(heldBefore stamp, limit int) ([]bookExport, error) {
+	return collect(q, `SELECT `+exportColumns+fromWaitingExports+`
+		AND x.held_at IS NOT NULL AND (x.state = 'failed' OR x.state = 'held' AND x.held_at <= ?)
+		ORDER BY x.held_at LIMIT ?`, []any{heldBefore, limit}, (*bookExport).dest)
+}
+
+// openBooks returns the connections in use of all accounts that are open, oldest first.
+func (q *queries) openBooks() ([]*bookConnection, error) {
+	return collect(q, `SELECT `+bookConnectionColumns+fromUsedBooks+` ORDER BY b.id`, nil, newBookConnectionRow)
 }

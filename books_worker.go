@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,6 +16,7 @@ import (
 const (
 	maxExporting     = 8                // connections at once
 	exportsAtOnce    = 50               // of a connection, after which others have their turn
+	maxDue           = 1000             // connections that are considered at once
 	booksTick        = time.Second      // between two looks for what is due
 	enqueueEvery     = time.Minute      // between two looks for days that are over
 	daysAtOnce       = 100              // of a connection
@@ -26,15 +30,17 @@ const (
 type booksWorker struct {
 	*books
 	tick     time.Duration
-	enqueued time.Time       // when days were queued last, by the steady clock
-	running  map[string]bool // connections
+	enqueued time.Time        // when days were queued last, by the steady clock
+	running  map[string]bool  // connections
+	turns    map[string]int64 // of the connections that are due: when each had its last turn, counted by turn
+	turn     int64
 	finished chan string
 	working  sync.WaitGroup
 }
 
 // newBooksWorker makes the worker of books.
 func newBooksWorker(b *books) *booksWorker {
-	return &booksWorker{books: b, tick: booksTick, running: map[string]bool{},
+	return &booksWorker{books: b, tick: booksTick, running: map[string]bool{}, turns: map[string]int64{},
 		finished: make(chan string, maxExporting)}
 }
 
@@ -97,7 +103,8 @@ func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
 	})
 }
 
-// startDue begins to work on connections that have something due.
+// startDue begins to work on connections that have something due: those first whose last turn is the longest
+// ago, so that some with much to send, or that are slow, do not keep others waiting.
 func (w *booksWorker) startDue(ctx context.Context) {
 	for len(w.finished) > 0 {
 		delete(w.running, <-w.finished)
@@ -105,11 +112,13 @@ func (w *booksWorker) startDue(ctx context.Context) {
 	if len(w.running) >= maxExporting {
 		return
 	}
-	due, err := w.store.dueConnections(newStamp(w.now()), 2*maxExporting)
+	due, err := w.store.dueConnections(newStamp(w.now()), maxDue)
 	if err != nil {
 		w.strike(faultBooksRead, err)
 		return
 	}
+	maps.DeleteFunc(w.turns, func(id string, _ int64) bool { return !w.running[id] && !slices.Contains(due, id) })
+	slices.SortStableFunc(due, func(x, y string) int { return cmp.Compare(w.turns[x], w.turns[y]) })
 	for _, id := range due {
 		if len(w.running) >= maxExporting {
 			return
@@ -117,7 +126,8 @@ func (w *booksWorker) startDue(ctx context.Context) {
 		if w.running[id] {
 			continue
 		}
-		w.running[id] = true
+		w.turn++
+		w.running[id], w.turns[id] = true, w.turn
 		w.working.Go(func() {
 			if err := w.export(ctx, id); err != nil && ctx.Err() == nil && !errors.Is(err, errBooksConnection) {
 				w.strike(faultBooksExport, err)
@@ -147,8 +157,15 @@ func (w *booksWorker) export(ctx context.Context, connectionID string) error {
 			all = errors.Join(all, err)
 		}
 		if !goOn || ctx.Err() != nil {
-			break
+			return all
 		}
 	}
-	return all
+	if !round.answered || c.FailingSince.IsZero() {
+		return all
+	}
+	return errors.Join(all, w.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		_, err := t.setBooksFailing(c.ID, stamp{})
+		return err
+	}))
 }

@@ -43,6 +43,8 @@ type xeroFake struct {
 	given     int                        // how often tokens were given
 	number    int                        // of what was made so far, for ids
 	perMinute int                        // requests of a company that are taken; 0: any number
+	refusing  int                        // how many journals are refused with refusal
+	refusal   string
 }
 
 // A xeroFakeCompany is an organisation, with its books.
@@ -605,7 +607,12 @@ func (f *xeroFake) createJournal(c *xeroFakeCompany, body []byte) xeroFakeResult
 		}
 		j.lines = append(j.lines, xeroFakeLine{amount, l.AccountCode, l.Description, l.TaxType, l.Tracking})
 	}
-	if wrong = append(wrong, c.wrongWith(j)...); len(wrong) > 0 {
+	wrong = append(wrong, c.wrongWith(j)...)
+	if f.refusing > 0 {
+		f.refusing--
+		wrong = append(wrong, f.refusal)
+	}
+	if len(wrong) > 0 {
 		return xeroFakeInvalid(wrong...)
 	}
 	c.journals = append(c.journals, j)

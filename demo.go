@@ -29,6 +29,7 @@ type demo struct {
 	receiver   string // URL
 	provider   string // URL of the test provider, without a slash at its end
 	account    string // id
+	yesterday  businessDate
 	dir        string
 	widget     string // id
 	line       string // that includes its script
@@ -96,7 +97,7 @@ func demoCommand(e *env) error {
 	provider := newTestProvider(s.outbound, d.provider, e.now)
 	defer provider.close()
 	for i, handler := range []http.Handler{
-		http.NewCrossOriginProtection().Handler(d.pageHandler()),
+		http.NewCrossOriginProtection().Handler(d.pageHandler(s)),
 		d.receiverHandler(e.stdout, e.now),
 		provider.handler(),
 	} {
@@ -187,7 +188,7 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 		return nil, nil, err
 	}
 	db := filepath.Join(d.dir, "widgetd.db")
-	err = createStore(db, func(t *tx) error { return d.seed(t) })
+	err = createStore(db, func(t *tx) error { return d.seed(t, keys) })
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, nil, err
 	}
@@ -213,8 +214,8 @@ const (
 )
 
 // seed fills a new database: accounts, widgets with a month of events, licences
-// with devices, leads.
-func (d *demo) seed(t *tx) error {
+// with devices, leads, and a month of revenue.
+func (d *demo) seed(t *tx, keys *keyring) error {
 	if err := t.setBaseURL(d.base); err != nil {
 		return err
 	}
@@ -235,21 +236,31 @@ func (d *demo) seed(t *tx) error {
 	if err := seedLicenses(t, id); err != nil {
 		return err
 	}
+	past := &demoPast{account: id, page: d.page, random: rand.New(rand.NewPCG(16, 2026))}
 	source, page := "footer", "/lunch"
-	for i := range 12 { // the oldest first, as events are ordered by when they are written
-		then := t.at(-time.Duration(11-i) * 55 * time.Hour)
-		_, err := then.addLead(lead{
-			AccountID: id,
-			Type:      "newsletter",
-			Email:     fmt.Sprintf("guest%d@example.com", i+1),
-			Source:    &source,
-			Page:      &page,
-		})
-		if err != nil {
+	for i := range 12 {
+		past.add(t.exact.Add(-time.Duration(11-i)*55*time.Hour), func(t *tx) error {
+			_, err := t.addLead(lead{
+				AccountID: id,
+				Type:      "newsletter",
+				Email:     fmt.Sprintf("guest%d@example.com", i+1),
+				Source:    &source,
+				Page:      &page,
+			})
 			return err
-		}
+		})
 	}
-	return nil
+	before := t.at(-days(demoDays + 2))
+	if err := errors.Join(before.addOrigin(id, d.page), prepareOrders(before, id)); err != nil {
+		return err
+	}
+	if err := past.addMonth(t, keys); err != nil {
+		return err
+	}
+	if err := past.write(t); err != nil {
+		return err
+	}
+	return bookAll(t)
 }
 
 // at returns the same transaction with its time shifted, for data of the past.
@@ -389,6 +400,11 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if err := d.prepareWebhook(t, keys, id); err != nil {
 		return err
 	}
+	calendar, err := t.businessCalendar(id)
+	if err != nil {
+		return err
+	}
+	d.yesterday = midnight(calendar.dateOf(t.exact)).AddDate(0, 0, -1).Format(time.DateOnly)
 	return errors.Join(prepareOrders(t, id), d.prepareDocs(t, keys, id), d.prepareDocsWebhooks(t, id))
 }
 
@@ -598,7 +614,7 @@ func (l lineWriter) Write(block []byte) (int, error) {
 }
 
 // pageHandler serves the partner's page, and takes the forms that a browser submits by itself.
-func (d *demo) pageHandler() http.Handler {
+func (d *demo) pageHandler(s *server) http.Handler {
 	values := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget,
 		"{{snippet}}", d.line)
 	page := values.Replace(demoHTML)
@@ -617,6 +633,7 @@ func (d *demo) pageHandler() http.Handler {
 		send(w, page)
 	})
 	d.handleOrders(mux)
+	d.handleBooks(mux, s)
 	mux.HandleFunc("POST /newsletter", func(w http.ResponseWriter, _ *http.Request) {
 		send(w, fmt.Sprintf(demoAnswer, "Thank you",
 			"The widget’s script did not run, so your browser sent the form to this site. The demo does not keep it."))
@@ -648,7 +665,7 @@ const demoAnswer = `<!doctype html>
 func (d *demo) text() string {
 	return strings.NewReplacer("{base}", d.base, "{page}", d.page, "{key}", d.key, "{widget}", d.widget,
 		"{token}", d.token, "{receiver}", d.receiver, "{provider}", d.provider, "{account}", d.account,
-		"{webhook}", d.webhook, "{db}", filepath.Join(d.dir, "widgetd.db"),
+		"{webhook}", d.webhook, "{yesterday}", d.yesterday, "{db}", filepath.Join(d.dir, "widgetd.db"),
 		"{root}", strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'",
 	).Replace(demoText)
 }
@@ -660,6 +677,7 @@ const demoText = `
   Its documentation:                 {root}/docs
   A receiver of its webhooks:        {receiver}
   The orders, for the restaurant:    {page}/orders
+  Its revenue, for the books:        {page}/revenue
   A test provider of payments:       {provider}
   Its database:                      {db}
 
@@ -685,6 +703,10 @@ TOKEN={token}
 curl -s '{base}/widget/stats?interval=month' -H "Authorization: Bearer $TOKEN"
 curl -s '{base}/leads?limit=2' -H "Authorization: Bearer $TOKEN"
 curl -s '{base}/licenses?limit=2' -H "Authorization: Bearer $TOKEN"
+
+# what the business days of the last month have brought, and yesterday as a till reports it
+curl -s {base}/revenue/days -H "Authorization: Bearer $TOKEN"
+curl -s {base}/revenue/days/{yesterday} -H "Authorization: Bearer $TOKEN"
 
 # an order, made by who knows the prices; a browser pays it at pay_url, where no money moves
 curl -s {base}/orders {json} -H "Authorization: Bearer $TOKEN" -d '{"currency":"CHF","lines":[{"name":"Pizza Margherita","quantity":2,"unit_amount":1650,"vat_rate":260},{"name":"Merlot","quantity":1,"unit_amount":2400,"vat_rate":810}],"tip":300,"return_url":"{page}/thanks"}'

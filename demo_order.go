@@ -155,7 +155,8 @@ func (d *demo) listOrders(w http.ResponseWriter, r *http.Request) {
 	}
 	shown := demoShown{Title: "Orders", List: true}
 	for _, o := range page.Data {
-		if strings.HasPrefix(valueOr(o.Reference, ""), docsReference) {
+		reference := valueOr(o.Reference, "")
+		if strings.HasPrefix(reference, docsReference) || strings.HasPrefix(reference, sampleReference) {
 			continue
 		}
 		row := demoOrder{ID: o.ID, State: o.State, Total: o.Currency + " " + formatAmount(o.Total),

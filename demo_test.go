@@ -135,6 +135,8 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 		`"interval":"month"`,
 		`{"data":[{"id":"lead_`,
 		`{"data":[{"id":"lic_`,
+		`"currency":"CHF","state":"open"`,
+		`","days":[{"account_id":"acct_`,
 		`"pay_url":"http`,
 		`"state":"accepted"`,
 		`"amount":1650`,
@@ -462,7 +464,7 @@ func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 	b.click(`//button[text()="Accept"]`)
 	s := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{noCheckpoints: true})
 	for n := 0; n == 0; { // what was accepted is captured beside this
-		if err := s.one(`SELECT count(*) FROM orders WHERE state = 'paid' AND total = 2200`, nil, &n); err != nil {
+		if err := s.one(`SELECT count(*) FROM orders WHERE state = 'paid' AND total = 2200 AND reference IS NULL`, nil, &n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -508,6 +510,16 @@ func TestDemo_pageFitsATelephone(t *testing.T) {
 		faults := b.call("POST", b.session+"/execute/async", map[string]any{"script": script, "args": []any{width}})
 		if fmt.Sprint(faults) != "[]" {
 			t.Errorf("%d pixels wide: %v", width, faults)
+		}
+	}
+	b.open(page + "revenue")
+	for _, width := range []int{320, 360, 768, 1280} {
+		script := strings.Replace(script, "4 || buttons.some", "0 || buttons.some", 1)
+		script = strings.Replace(script, `page.querySelector("[name=website]").checkVisibility()`, "false", 1)
+		script = strings.Replace(script, "e.closest(\"[hidden]\")", "e.closest(\".wide > *\")", 1) // those scroll
+		faults := b.call("POST", b.session+"/execute/async", map[string]any{"script": script, "args": []any{width}})
+		if fmt.Sprint(faults) != "[]" {
+			t.Errorf("the revenue, %d pixels wide: %v", width, faults)
 		}
 	}
 }

@@ -231,10 +231,9 @@ var placeholders = map[string]string{
 	exampleToken:  "TOKEN",
 	exampleAdmin:  "ADMIN_TOKEN",
 
-	"export": "EXPORT_ID",
-
 	"/licenses/{id}":          "LICENSE_ID",
 	"/webhooks/{id}":          "WEBHOOK_ID",
 	"/orders/{id}":            "ORDER_ID",
 	"/books/connections/{id}": "CONNECTION_ID",
+	"export":                  "EXPORT_ID",
 }

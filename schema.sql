@@ -638,7 +638,7 @@ CREATE TABLE books_exports (
   date          TEXT NOT NULL CHECK (date IS date(date)),              -- the business day
   currency      TEXT NOT NULL CHECK (length(currency) = 3),          -- ISO 4217
   revision      INTEGER NOT NULL CHECK (revision > 0),               -- 1 for the first entry of the day
-  reverses      TEXT REFERENCES books_exports (id),                  -- the export whose entry this one reverses; NULL: it is a day's
+  reverses      TEXT,                                                -- the export whose entry this one reverses; NULL: it is a day's
   entry_date    TEXT NOT NULL CHECK (entry_date IS date(entry_date)),  -- the date in the books; another than the day's only for a reversal
   state         TEXT NOT NULL CHECK (state IN ('waiting', 'held', 'ready', 'sending', 'unknown', 'posted', 'failed', 'reversed')), -- how far it is
   reason        TEXT,                                                -- why it is held, or failed
@@ -659,7 +659,7 @@ CREATE TABLE books_exports (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX books_exports_day ON books_exports (connection_id, date, currency, revision);
 CREATE INDEX books_exports_account ON books_exports (account_id, id);
-CREATE INDEX books_exports_due ON books_exports (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX books_exports_due ON books_exports (connection_id, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX books_exports_held ON books_exports (held_at) WHERE held_at IS NOT NULL;
 
 -- The money of a closed account's orders is released.

@@ -34,6 +34,8 @@ const (
 	endingSoon   = 14 * 24 * time.Hour // before which the end of a token or a licence is shown
 	legacyPeriod = 7 * 24 * time.Hour  // in which calls of legacy paths are shown
 	failingShown = 24 * time.Hour      // for which a webhook must have failed to be shown
+
+	booksFailLong = time.Hour // for which books must have given no usable answer to be shown
 )
 
 // socketPath returns the path of the socket of the service over a database: widgetd.sock beside
@@ -198,6 +200,7 @@ type statusReport struct {
 	EventsToday   int64            `json:"events_today"`
 	Webhooks      map[string]int64 `json:"webhooks"` // by state
 	Payments      paymentTotals    `json:"payments"`
+	Books         booksTotals      `json:"books"`
 	LegacyCallers []legacyCaller   `json:"legacy_callers"` // of the last 7 days
 	UpgradeCopies []string         `json:"upgrade_copies"` // which upgrades have left
 	NeedsDoing    []string         `json:"needs_doing"`
@@ -206,6 +209,9 @@ type statusReport struct {
 	webhooks    []*webhook // that do not accept what they are sent
 	troubled    []troubledPayment
 	connections []*paymentConnection // in use
+	books       []*bookConnection    // in use
+	exports     []bookExport         // that are refused, or held for long
+	sealedBooks []string             // what was sealed with another key file
 }
 
 // An accountTally is how many accounts there are.
@@ -223,7 +229,15 @@ func statusShow(e *env) error {
 	}
 	err := e.withStore(func(st *store) error {
 		r.DatabaseBytes, r.WALBytes = st.databaseSize(), st.walSize()
-		return r.read(st, e.now())
+		if err := r.read(st, e.now()); err != nil {
+			return err
+		}
+		keys, err := loadKeyring(e.str("key"))
+		if err != nil {
+			return nil // whatNeedsDoing tells of it
+		}
+		r.sealedBooks, err = booksSealedElsewhere(st.queries, keys)
+		return err
 	})
 	if err != nil {
 		return err
@@ -277,6 +291,9 @@ func (r *statusReport) read(st *store, now time.Time) error {
 	if err := r.readPayments(st, now); err != nil {
 		return err
 	}
+	if err := r.readBooks(st, newStamp(now.Add(-heldTooLong))); err != nil {
+		return err
+	}
 	firstDay := now.UTC().Add(-legacyPeriod).Format(time.DateOnly)
 	r.LegacyCallers, err = st.legacyCallers(firstDay, statusRows)
 	if err != nil {
@@ -307,6 +324,19 @@ func (r *statusReport) readPayments(st *store, now time.Time) (err error) {
 			r.connections = append(r.connections, c)
 		}
 	}
+	return err
+}
+
+// readBooks reads what the database tells of books. heldBefore is when exports were held that are held for too
+// long.
+func (r *statusReport) readBooks(st *store, heldBefore stamp) (err error) {
+	if r.Books, err = st.booksTotals(heldBefore); err != nil {
+		return err
+	}
+	if r.books, err = st.openBooks(); err != nil {
+		return err
+	}
+	r.exports, err = st.troubledExports(heldBefore, statusRows)
 	return err
 }
 
@@ -350,6 +380,7 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 	}
 	lines = append(lines, webhookTroubles(r.webhooks)...)
 	lines = append(lines, r.paymentTroubles(keys)...)
+	lines = append(lines, r.bookTroubles(e.now())...)
 	if r.Unlimited > 0 {
 		lines = append(lines, transferAdvice(r.Unlimited))
 	}
@@ -419,6 +450,32 @@ func (r *statusReport) paymentTroubles(keys *keyring) (lines []string) {
 	return lines
 }
 
+// bookTroubles returns what an operator should do about connections with books.
+func (r *statusReport) bookTroubles(now time.Time) (lines []string) {
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	for _, c := range r.books {
+		switch {
+		case !c.NeedsReconnectAt.IsZero():
+			add("the connection %s with books needs its owner since %s: %s", c.ID, c.NeedsReconnectAt, connectAgain(c))
+		case !c.FailingSince.IsZero() && now.Sub(c.FailingSince.Time) >= booksFailLong:
+			add("%s gives the connection %s no usable answer since %s: see the log", c.Product, c.ID, c.FailingSince)
+		}
+	}
+	for _, x := range r.exports {
+		if x.State == exportFailed {
+			add("the books refuse the entry of %s (%s): once that is mended, run 'widgetd books retry %s'",
+				x.Date, printable(valueOr(x.Reason, "")), x.ID)
+			continue
+		}
+		add("the entry of %s is held since %s (%s): 'widgetd books exports -state held' shows why", x.Date, x.HeldAt,
+			valueOr(x.Reason, ""))
+	}
+	if n := r.Books.HeldLong + r.Books.Failed - len(r.exports); n > 0 {
+		add("%d more entries are held for three days or refused: the view v_exports shows them", n)
+	}
+	return append(lines, r.sealedBooks...)
+}
+
 // countsText returns how many there are of each of some names, without those of which there are none;
 // "none" if there are none at all.
 func countsText(names []string, counts map[string]int64) string {
@@ -461,6 +518,8 @@ func (r *statusReport) details() []detail {
 		{"licences", licenses},
 		{"webhooks", countsText([]string{webhookEnabled, webhookPending, webhookDisabled}, r.Webhooks)},
 		{"payments", fmt.Sprintf("%d under way, %d in review", r.Payments.Live, r.Payments.Review)},
+		{"books", fmt.Sprintf("%d connections, %d entries held, %d refused", r.Books.Connections, r.Books.Held,
+			r.Books.Failed)},
 		{"today (UTC)", fmt.Sprintf("%d leads, %d events", r.LeadsToday, r.EventsToday)},
 	}
 	if r.Service != nil {

@@ -87,15 +87,22 @@ func checkCommand(e *env) error {
 		faults = append(faults, "key: "+err.Error())
 	}
 	if len(faults) == 0 {
-		var sealed []string
-		if err := e.withStore(func(st *store) (err error) {
-			sealed, err = unsealableConnections(st.queries, keys)
+		err := e.withStore(func(st *store) error {
+			ids, err := unsealableConnections(st.queries, keys)
+			if err != nil {
+				return err
+			}
+			for _, id := range ids {
+				faults = append(faults, "key: "+sealedElsewhere(id))
+			}
+			lines, err := booksSealedElsewhere(st.queries, keys)
+			for _, line := range lines {
+				faults = append(faults, "key: "+line)
+			}
 			return err
-		}); err != nil {
+		})
+		if err != nil {
 			return err
-		}
-		for _, id := range sealed {
-			faults = append(faults, "key: "+sealedElsewhere(id))
 		}
 	}
 	notes := []string{}

@@ -1074,6 +1074,10 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 	if err := os.WriteFile(secrets, []byte("key=rk_test_1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	app := filepath.Join(o.dir, "app")
+	if err := os.WriteFile(app, []byte("client_id=a\nclient_secret=b\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	// These need no database, or make one.
 	without := []string{"init", "demo", "upgrade", "version", "help", "lease inspect", "key list", "key public", "webhook listen"}
 	refused := 0
@@ -1086,7 +1090,7 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 		case c.name == "license import":
 			args = append(args, rows)
 		case c.name == "books app set":
-			args[len(args)-1] = secrets
+			args[len(args)-1] = app
 		case c.name == "payment connect":
 			args = append(args, "stripe", "-account", "acct_00000000000000000000000001", "-secrets", secrets)
 		case argumentsOf[c.name] == "":

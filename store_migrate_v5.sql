@@ -106,7 +106,7 @@ CREATE TABLE books_exports (
   date          TEXT NOT NULL CHECK (date IS date(date)),
   currency      TEXT NOT NULL CHECK (length(currency) = 3),
   revision      INTEGER NOT NULL CHECK (revision > 0),
-  reverses      TEXT REFERENCES books_exports (id),
+  reverses      TEXT,
   entry_date    TEXT NOT NULL CHECK (entry_date IS date(entry_date)),
   state         TEXT NOT NULL CHECK (state IN ('waiting', 'held', 'ready', 'sending', 'unknown', 'posted', 'failed', 'reversed')),
   reason        TEXT,
@@ -127,7 +127,7 @@ CREATE TABLE books_exports (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX books_exports_day ON books_exports (connection_id, date, currency, revision);
 CREATE INDEX books_exports_account ON books_exports (account_id, id);
-CREATE INDEX books_exports_due ON books_exports (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX books_exports_due ON books_exports (connection_id, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX books_exports_held ON books_exports (held_at) WHERE held_at IS NOT NULL;
 
 CREATE TRIGGER orders_payment_changed AFTER UPDATE OF state ON orders WHEN (new.state IN ('paid', 'part_refunded', 'refunded')) <> (old.state IN ('paid', 'part_refunded', 'refunded')) BEGIN

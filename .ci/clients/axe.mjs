@@ -60,6 +60,7 @@ const pages = [
   { name: "return, paid", url: receipt(paid) },
   { name: "return, no such order", url: receipt(open) + "x", least: 5 },
   { name: "demo, orders", url: DEMO + "orders" },
+  { name: "demo, revenue", url: DEMO + "revenue" },
   { name: "demo", url: DEMO },
   { name: "demo, wrong address", url: DEMO, script: mistake },
   { name: "docs", url: ROOT + "/docs" },

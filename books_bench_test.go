@@ -1,0 +1,363 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A countedBooks counts what comes to a fake of a product, each of whose answers takes 200 ms.
+type countedBooks struct {
+	http.Handler
+	mu       sync.Mutex
+	requests int
+	refused  int            // of those, with 429
+	running  map[string]int // by company
+	most     int            // at once, of one company
+}
+
+// ServeHTTP answers as the fake does.
+func (c *countedBooks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	company := r.Header.Get("Xero-Tenant-Id") + r.Header.Get("Authorization")
+	c.mu.Lock()
+	c.requests++
+	c.running[company]++
+	if !strings.HasPrefix(company, "Basic ") { // tokens, which are of no company yet
+		c.most = max(c.most, c.running[company])
+	}
+	c.mu.Unlock()
+	time.Sleep(200 * time.Millisecond)
+	noted := &notedStatus{ResponseWriter: w}
+	c.Handler.ServeHTTP(noted, r)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running[company]--
+	if noted.status == http.StatusTooManyRequests {
+		c.refused++
+	}
+}
+
+// A notedStatus notes the status of an answer.
+type notedStatus struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *notedStatus) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// manyCompanies gives both fakes n companies, each with a chart of 1,000 accounts.
+func manyCompanies(xero *xeroFake, fortnox *fortnoxFake, n int) {
+	first := xero.companies[0]
+	xero.companies = nil
+	for i := range n {
+		company := &xeroFakeCompany{tenant: xero.newID(), name: fmt.Sprintf("Pizzeria %d AG", i), kind: first.kind,
+			currency: first.currency, accounts: slices.Clone(first.accounts), rates: first.rates}
+		theirs := fortnox.addCompany(int64(2_000_000+i), fmt.Sprintf("Krogen %d AB", i))
+		for number := int64(4000); len(company.accounts) < 1000; number++ {
+			name := fmt.Sprintf("Inköp av varor och material från leverantör %d", number)
+			code := strconv.FormatInt(number, 10)
+			company.accounts = append(company.accounts, &xeroFakeAccount{code, name, "EXPENSE", "NONE", "ACTIVE", ""})
+			theirs.accounts = append(theirs.accounts, fortnoxFakeAccount{number, name, "", true})
+		}
+		xero.companies = append(xero.companies, company)
+	}
+	fortnox.companies = fortnox.companies[len(fortnox.companies)-n:]
+}
+
+// bookedTimes returns how often each sync key is in the books of all companies.
+func bookedTimes(xero *xeroFake, fortnox *fortnoxFake) map[string]int {
+	times := map[string]int{}
+	key := regexp.MustCompile(`widgetd:[^)]+`)
+	for _, c := range xero.companies {
+		for _, j := range c.journals {
+			times[key.FindString(j.narration)]++
+		}
+	}
+	for _, c := range fortnox.companies {
+		for _, v := range c.vouchers {
+			times[key.FindString(v.description)]++
+		}
+	}
+	return times
+}
+
+func TestBooks_ofFiftyAccountsAreSentInTheMorningWithinTheLimits(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const each = 25 // connections with a product; Xero takes 60 requests a minute, Fortnox 25 in 5 s
+		k := newBookkeeper(t, productXero)
+		counted := map[string]*countedBooks{
+			productXero:    {Handler: k.xero, running: map[string]int{}},
+			productFortnox: {Handler: k.fortnox, running: map[string]int{}},
+		}
+		k.server.outbound.close()
+		k.server.outbound.plain.DialContext = dialTo(map[string]pipes{
+			bookkeeperXeroURL:    serveInMemory(t, counted[productXero]),
+			bookkeeperFortnoxURL: serveInMemory(t, counted[productFortnox])})
+		manyCompanies(k.xero, k.fortnox, each)
+		for i := range 2 * each {
+			k.product, k.currency, k.rate = productXero, "CHF", 810
+			k.xero.consent = k.xero.companies[i/2 : i/2+1]
+			if i%2 == 1 {
+				k.product, k.currency, k.rate = productFortnox, "SEK", 1200
+				k.fortnox.owner = k.fortnox.companies[i/2]
+			}
+			k.account = k.addAccount(fmt.Sprint("Trattoria ", i))
+			origin := fmt.Sprintf("https://trattoria%d.example", i)
+			k.change(func(t *tx) error { return t.addOrigin(k.account, origin) })
+			k.connect()
+			k.remap(func(*bookMapping) {})
+			k.set(func(c *bookConnection) {
+				series, from := "W", bookkeeperDay
+				c.SendFrom = &from
+				if k.product == productFortnox {
+					c.Series = &series
+				}
+			})
+			k.sell(1000, func(o *order) { o.ReturnURL = origin + "/thanks" })
+		}
+		for _, c := range counted {
+			c.requests, c.most = 0, 0
+		}
+		k.until("2000-01-02 05:59")
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			newBooksWorker(k.engine).run(ctx)
+		}()
+		k.until("2000-01-02 06:00")
+		posted := 0
+		for wait := 0; posted < 2*each && wait < 120; wait++ {
+			k.time(time.Second)
+			posted = k.count(`SELECT count(*) FROM books_exports WHERE state = 'posted'`)
+		}
+		took := time.Since(time.Date(2000, 1, 2, 6, 0, 0, 0, time.UTC))
+		stop()
+		<-done
+		if posted != 2*each {
+			t.Errorf("two minutes after the grace %d of %d days are posted", posted, 2*each)
+		}
+		times := bookedTimes(k.xero, k.fortnox)
+		for key, n := range times {
+			if n != 1 {
+				t.Errorf("%s is %d times in the books", key, n)
+			}
+		}
+		if len(times) != 2*each {
+			t.Errorf("%d days are in the books", len(times))
+		}
+		for product, c := range counted {
+			t.Logf("%s: %d requests for %d days, at most %d at once for a company; all after %v", product, c.requests,
+				each, c.most, took)
+			if c.refused > 0 || c.most > 5 || c.requests > 10*each {
+				t.Errorf("%s: %d requests, %d refused as too many, %d at once for one company", product, c.requests,
+					c.refused, c.most)
+			}
+		}
+	})
+}
+
+func TestQuery_aboutBooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productXero)
+		reads, writes := questions(k.store.queries), questions(k.store.writer.queries)
+		k.sell(1000)
+		k.sendFrom(bookkeeperDay)
+		k.until("2000-01-02 05:59")
+		k.fail("post", faultResetAfter)
+		k.fail("find", fault500)
+		k.work(3 * time.Minute)
+		x := k.is(k.exports()[0].ID, exportPosted, "")
+		mine := owner{account: k.account}
+		k.change(func(t *tx) error {
+			_, err := reverseExport(t, mine, k.connection, x.ID, "")
+			return err
+		})
+		k.work(time.Minute)
+		for _, f := range []exportFilter{{owner: mine}, {owner: mine, connectionID: k.connection, state: exportHeld}} {
+			_, err := k.store.bookExports(f, x.ID, 10)
+			k.check(err)
+		}
+		_, err := k.engine.preview(t.Context(), k.theConnection(), bookkeeperDay)
+		k.check(err)
+		_, err = k.store.bookConnections(mine)
+		k.check(err)
+		_, err = k.store.booksTotals(newStamp(time.Now()))
+		k.check(err)
+		_, err = k.store.troubledExports(newStamp(time.Now()), 10)
+		k.check(err)
+		_, err = k.store.openBooks()
+		k.check(err)
+		k.change(func(t *tx) error { _, err := t.removeBookAuthorizations(10); return err })
+		k.check(k.engine.disconnect(t.Context(), mine, k.connection, anActor))
+		k.connect()
+		asked := slices.Concat(reads(), writes())
+		seen := 0
+		for _, query := range asked {
+			if !strings.Contains(query, "books_") {
+				continue
+			}
+			seen++
+			for _, step := range k.plan(query) {
+				counts := step == "SCAN x USING INDEX books_exports_due" // what waits
+				if why := readsTooMuch(query, step); why != "" && !counts && !readsConnectionsOnly(step) &&
+					!sortsWhatWaits(query, step) {
+					t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
+				}
+				if strings.Contains(step, " x ") && strings.Contains(step, "books_exports_account") &&
+					!strings.Contains(query, "x.account_id = ?") {
+					t.Errorf("it reads all exports of an account: %s\n%s", step, query)
+				}
+			}
+		}
+		for _, part := range []string{"min(x.due_at)", "x.due_at <= ?", "NOT EXISTS", "books_authorizations WHERE expires_at",
+			"OFFSET ?", "x.revision DESC", "due_at = ?1", "state IN ('waiting'", "due_at = NULL", "x.held_at", "organisation_id = ?"} {
+			if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
+				t.Errorf("no query has %q: the test sees too little", part)
+			}
+		}
+		if seen < 25 {
+			t.Errorf("%d queries", seen)
+		}
+	})
+}
+
+// theConnection returns the bookkeeper's connection as it is now.
+func (k *bookkeeper) theConnection() *bookConnection {
+	k.t.Helper()
+	c, err := k.store.usedBookConnection(anyAccount, k.connection)
+	k.check(err)
+	return c
+}
+
+// readsConnectionsOnly reports whether a step reads connections with books, of which each account has a few.
+func readsConnectionsOnly(step string) bool {
+	return step == "SCAN b" || strings.HasPrefix(step, "SCAN b USING INDEX books_connections_") ||
+		strings.HasPrefix(step, "SCAN books_connections USING INDEX books_connections_")
+}
+
+// sortsWhatWaits reports whether a step sorts what a query finds by an index of what waits, or of connections.
+func sortsWhatWaits(query, step string) bool {
+	if !strings.HasPrefix(step, "USE TEMP B-TREE") {
+		return false
+	}
+	return strings.Contains(query, "x.due_at <= ?") || strings.Contains(query, "FROM books_connections b") ||
+		strings.Contains(query, "FROM books_authorizations WHERE account_id = ?")
+}
+
+// manyDays gives 50 accounts a connection with books each, and five years of days, all of them posted.
+func (s *service) manyDays() (connections []*bookConnection) {
+	s.t.Helper()
+	for _, account := range s.addAccounts(50) {
+		s.change(func(t *tx) error {
+			c, err := addBooks(t, s.keys, account, productXero, func(c *bookConnection) { c.SendFrom = ptr("2021-01-01") })
+			connections = append(connections, c)
+			return err
+		})
+		c := connections[len(connections)-1]
+		s.sql(manyRows(1826)+`INSERT INTO revenue_days (account_id, date, currency)
+			SELECT ?, date('2021-01-01', (i - 1) || ' days'), 'CHF' FROM n`, account)
+		s.sql(`INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts)
+			SELECT account_id, date, currency, 'card', 0, 'sale', 810, '', 1000, 75, 1 FROM revenue_days WHERE account_id = ?`,
+			account)
+		s.sql(`INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, entry_date, state, sync_key,
+			created_at) SELECT 'exp_' || ?1 || date, ?2, account_id, date, currency, 1, date, 'posted', date,
+			'2026-01-01T00:00:00Z' FROM revenue_days WHERE account_id = ?1`, account, c.ID)
+	}
+	return connections
+}
+
+// BenchmarkBooks_lookUps measures what the worker asks the database each second or minute, and what status and
+// the metrics ask, with 50 connections and five years of days each, all of which are in the books; then with
+// all of them held.
+func BenchmarkBooks_lookUps(b *testing.B) {
+	s := newService(b, withoutAddressLimits)
+	connections := s.manyDays()
+	now := newStamp(time.Now())
+	w := newBooksWorker(booksOf(s.server))
+	lookUps := []struct {
+		name string
+		ask  func() error
+	}{
+		{"dueConnections", func() error { _, err := s.store.dueConnections(now, 2*maxExporting); return err }},
+		{"dueExports", func() error { _, err := s.store.dueExports(connections[0].ID, now, exportsAtOnce); return err }},
+		{"unsentDays", func() error {
+			_, err := s.store.unsentDays(connections[0], "2021-01-01", "2026-01-01", daysAtOnce)
+			return err
+		}},
+		{"enqueue", func() error { w.enqueue(b.Context()); return nil }},
+		{"totals", func() error { _, err := s.store.booksTotals(now); return err }},
+		{"troubled", func() error { _, err := s.store.troubledExports(now, statusRows); return err }},
+	}
+	for _, state := range []string{exportPosted, exportHeld} {
+		if state == exportHeld {
+			s.sql(`UPDATE books_exports SET state = 'held', held_at = '2026-01-01T00:00:00Z', due_at = '2026-01-01T00:00:00Z'`)
+		}
+		for _, l := range lookUps {
+			b.Run(state+"/"+l.name, func(b *testing.B) {
+				for b.Loop() {
+					s.check(l.ask())
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkBooks_morning has a service in a process of its own send a day of 50 accounts, 25 with each product,
+// whose charts have 1,000 accounts each. It reports the most memory that the process ever had.
+func BenchmarkBooks_morning(b *testing.B) {
+	for b.Loop() {
+		k := startKilledBookkeeper(b)
+		manyCompanies(k.xero, k.fortnox, 25)
+		days := map[string]businessDate{} // by connection
+		for i := range 50 {
+			k.product = bookProducts[i%2]
+			k.xero.consent, k.fortnox.owner = k.xero.companies[i/2:i/2+1], k.fortnox.companies[i/2]
+			account := k.object("account", "add", fmt.Sprint("Trattoria ", i))["id"].(string)
+			k.do("origin", "add", fmt.Sprintf("https://trattoria%d.example", i), "-account", account)
+			k.connect(account, fmt.Sprintf("https://trattoria%d.example", i))
+			days[k.connection] = k.sell(1)[0]
+		}
+		for connection, day := range days {
+			k.do("books", "export", connection, day)
+		}
+		k.serve()
+		idle := k.peak()
+		began := time.Now()
+		k.awaitPosted()
+		b.ReportMetric(time.Since(began).Seconds(), "s")
+		b.ReportMetric(idle, "idle-MiB")
+		b.ReportMetric(k.peak(), "peak-MiB")
+		k.down(os.Kill)
+	}
+}
+
+// peak returns the most memory that the process has had so far, in MiB.
+func (k *killedBookkeeper) peak() float64 {
+	k.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", k.process.cmd.Process.Pid))
+	if err != nil {
+		k.t.Skip("there is no /proc:", err)
+	}
+	found := regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`).FindSubmatch(text)
+	if found == nil {
+		k.t.Skip("/proc does not tell the peak of memory")
+	}
+	kilobytes, _ := strconv.ParseFloat(string(found[1]), 64)
+	return kilobytes / 1024
+}

@@ -1,0 +1,571 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What the worker does with the exports of one connection: it checks what is missing, gives an entry away, and
+// looks for one whose answer was lost.
+
+const (
+	lostAnswerAfter  = 2 * time.Minute  // an export that is being sent for longer has lost its answer
+	notFoundAfter    = 10 * time.Minute // what is not in the books so long after it was sent is not there
+	heldRecheck      = 30 * time.Minute // whether what an export is held for is gone
+	backlogPause     = time.Second      // until the facts of orders are written
+	othersFirst      = 2 * time.Second  // longer than others waits an export about which books gave no answer
+	maxBacklogAtOnce = 500              // orders whose facts are written while a day is frozen
+	maxExportDetail  = 500              // characters
+)
+
+// retryPauses are how long an export waits after a look or an attempt that gave no answer.
+var retryPauses = []time.Duration{
+	10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute,
+	30 * time.Minute,
+}
+
+// An exportRound is one look of the worker at the exports of a connection that are due.
+type exportRound struct {
+	*books
+	connection *bookConnection
+	chart      *bookChart // what the books said last
+	chartDate  businessDate
+	answered   bool // they have done what they were asked, at least once
+}
+
+// ask is books.ask for the round's connection.
+func (r *exportRound) ask(ctx context.Context, f func(*ledgerSession) error) error {
+	err := r.books.ask(ctx, r.connection.ID, f)
+	r.answered = r.answered || err == nil
+	return err
+}
+
+// advance does with an export what can be done now. It returns false if the books could not be asked, so that
+// the round ends. Errors: those of the store.
+func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err error) {
+	x, err := r.store.bookExport(anyAccount, id)
+	if err != nil {
+		return true, err
+	}
+	switch x.State {
+	case exportSending, exportUnknown:
+		err = r.lookUp(ctx, x)
+	case exportWaiting, exportHeld, exportReady:
+		if x.Reverses != nil {
+			err = r.prepareReversal(ctx, x)
+		} else {
+			err = r.prepareDay(ctx, x)
+		}
+	default:
+		err = r.change(ctx, x, func(*tx) error { x.DueAt = stamp{}; return nil })
+	}
+	var failed *ledgerError
+	switch {
+	case errors.As(err, &failed):
+		return false, r.unanswered(ctx, x, failed)
+	case err == nil, errors.Is(err, errChanged): // it is looked at again
+		return true, nil
+	}
+	return true, errors.Join(err, r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
+		t.invalidate()
+		return t.postponeExport(x.ID, t.now.after(retryPauses[2]))
+	}))
+}
+
+// change writes what f has changed of an export. Errors: errChanged.
+func (r *exportRound) change(ctx context.Context, x *bookExport, f func(t *tx) error) error {
+	return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
+		t.invalidate()
+		if err := f(t); err != nil {
+			return err
+		}
+		return t.saveExport(x)
+	})
+}
+
+// unanswered notes that the books could not be asked about an export, which waits a little longer than all
+// others of its connection: so these have their turn, should it be about that one export only.
+func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledgerError) error {
+	if why.reason == heldReconnect {
+		return r.hold(ctx, x, heldReconnect, "The connection has to be connected again.")
+	}
+	r.log.Warn("books give no usable answer", "connection", x.ConnectionID, "product", r.connection.Product,
+		"status", why.status, "error", why.reason)
+	return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
+		t.invalidate()
+		pause := cmp.Or(why.retryAfter, pauseAfter(r.connection.FailingSince, t.now))
+		if err := t.postponeExports(r.connection.ID, t.now.after(pause)); err != nil {
+			return err
+		}
+		if err := t.postponeExport(x.ID, t.now.after(max(pause, r.pauseFor(x, t.now))+othersFirst)); err != nil {
+			return err
+		}
+		_, err := t.setBooksFailing(r.connection.ID, t.now)
+		return err
+	})
+}
+
+// pauseFor returns how long an export waits that had no answer.
+func (r *exportRound) pauseFor(x *bookExport, now stamp) time.Duration {
+	switch {
+	case x.State == exportUnknown || x.State == exportSending:
+		return pauseAfter(x.SentAt, now)
+	case x.Reverses != nil:
+		return pauseAfter(x.CreatedAt, now)
+	}
+	return pauseAfter(r.connection.FailingSince, now)
+}
+
+// pauseAfter returns how long to wait for what goes wrong since a time: the longer, the longer that has lasted.
+func pauseAfter(since, now stamp) time.Duration {
+	if since.IsZero() {
+		return retryPauses[0]
+	}
+	lasted := now.Sub(since.Time)
+	for _, pause := range retryPauses {
+		if lasted < 3*pause {
+			return pause
+		}
+	}
+	return retryPauses[len(retryPauses)-1]
+}
+
+// hold writes that an export waits for something, with an event unless it waited for that before. One whose
+// answer was lost stays unknown.
+func (r *exportRound) hold(ctx context.Context, x *bookExport, reason, detail string) error {
+	detail = cutText(detail, maxExportDetail)
+	return r.change(ctx, x, func(t *tx) error {
+		x.DueAt = t.now.after(heldRecheck)
+		if x.State == exportUnknown || x.State == exportSending {
+			x.State = exportUnknown
+			return nil
+		}
+		before := valueOr(x.Reason, "")
+		isNew := x.State != exportHeld || before != reason
+		if x.HeldAt.IsZero() {
+			x.HeldAt = t.now
+		}
+		x.State, x.Reason, x.Detail = exportHeld, &reason, &detail
+		if !isNew {
+			return nil
+		}
+		return t.addEvent(exportEvent(r.connection, x, eventBooksHeld, actorProvider))
+	})
+}
+
+// holdFor holds an export for the first of some issues, and tells all of them.
+func (r *exportRound) holdFor(ctx context.Context, x *bookExport, issues []entryIssue) error {
+	var details []string
+	for _, issue := range issues {
+		details = append(details, issue.Detail)
+	}
+	return r.hold(ctx, x, issues[0].Reason, strings.Join(details, " "))
+}
+
+// chartFor returns what the books say of themselves for entries of a date. It asks them once a round for each
+// financial year.
+func (r *exportRound) chartFor(ctx context.Context, date businessDate) (*bookChart, error) {
+	if r.chart != nil {
+		anyDate := r.connection.Product == productXero
+		sameYear := r.chart.Year != 0 && r.chart.YearFrom <= date && date <= r.chart.YearTo
+		if anyDate || sameYear || r.chartDate == date {
+			return r.chart, nil
+		}
+	}
+	chart, err := r.books.chart(ctx, r.connection, date)
+	if err == nil {
+		r.chart, r.chartDate, r.answered = chart, date, true
+	}
+	return chart, err
+}
+
+// chart reads what the books of a connection say of themselves, for entries of a date. Errors: a *ledgerError.
+func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate) (chart *bookChart, err error) {
+	err = b.ask(ctx, c.ID, func(s *ledgerSession) (err error) {
+		chart, err = b.ledgers[c.Product].chart(ctx, s, date)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if valueOr(c.Currency, "") == chart.Currency {
+		return chart, nil
+	}
+	return chart, b.store.update(context.WithoutCancel(ctx), func(t *tx) error {
+		t.invalidate()
+		now, err := t.usedBookConnection(anyAccount, c.ID)
+		if err != nil {
+			return err
+		}
+		now.Currency, c.Currency = &chart.Currency, &chart.Currency
+		return t.saveBookConnection(now)
+	})
+}
+
+// prepareDay sends the entry of a day if nothing is missing, or holds it. Errors: errChanged, a *ledgerError.
+func (r *exportRound) prepareDay(ctx context.Context, x *bookExport) error {
+	c := r.connection
+	calendar, err := r.store.businessCalendar(c.AccountID)
+	if err != nil {
+		return err
+	}
+	if final := calendar.finalAt(x.Date); final.After(r.now()) {
+		return r.change(ctx, x, func(*tx) error { x.DueAt = newStamp(final.Add(time.Second - 1)); return nil })
+	}
+	if !c.NeedsReconnectAt.IsZero() {
+		return r.hold(ctx, x, heldReconnect, "The connection has to be connected again.")
+	}
+	sums, err := r.store.revenueSums(c.AccountID, x.Date, x.Currency)
+	if err != nil {
+		return err
+	}
+	if c.Mapping == nil {
+		return r.hold(ctx, x, heldUnmapped, "No mapping was confirmed yet.")
+	}
+	entry, issues := buildEntry(c, x.Date, x.Currency, x.SyncKey, sums)
+	if len(issues) > 0 {
+		return r.holdFor(ctx, x, issues)
+	}
+	if entry == nil {
+		return r.leaveOut(ctx, x, sums)
+	}
+	counts, err := r.formerCounts(ctx, x)
+	if err != nil {
+		return err
+	}
+	if counts {
+		return r.hold(ctx, x, heldEdited,
+			"The entry that reverses the former one was voided in the books, so that one counts again.")
+	}
+	chart, err := r.chartFor(ctx, x.EntryDate)
+	if err != nil {
+		return err
+	}
+	entry.Year = chart.Year
+	if issues := checkEntry(c, entry, chart); len(issues) > 0 {
+		return r.holdFor(ctx, x, issues)
+	}
+	return r.send(ctx, x, entry, func(t *tx) (*bookEntry, error) { return freezeEntry(t, c, x, chart.Year) })
+}
+
+// formerCounts reports whether a former entry of the day counts again in the books, since somebody has voided
+// the entry that reversed it. A draft that was deleted needs no such entry.
+func (r *exportRound) formerCounts(ctx context.Context, x *bookExport) (counts bool, err error) {
+	if x.Revision == 1 {
+		return false, nil
+	}
+	reversal, err := r.store.lastReversal(x)
+	if err != nil || reversal == nil || reversal.State != exportPosted {
+		return false, err
+	}
+	former, err := r.store.bookExport(anyAccount, *reversal.Reverses)
+	if err != nil || valueOr(former.EntryID, "") == valueOr(reversal.EntryID, "") {
+		return false, err
+	}
+	ledger := r.ledgers[r.connection.Product]
+	err = r.ask(ctx, func(s *ledgerSession) error {
+		found, err := ledger.read(ctx, s, valueOr(reversal.EntryID, ""))
+		if err != nil || found != nil && !found.Deleted {
+			return err
+		}
+		found, err = ledger.read(ctx, s, valueOr(former.EntryID, ""))
+		counts = found != nil && !found.Deleted
+		return err
+	})
+	return counts, err
+}
+
+// leaveOut is for a day of which nothing is to be booked. If nothing counts on it any more its export goes. If
+// what counts adds up to nothing on each account, the export waits for more, so that the day does not get
+// another one each minute.
+func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenueSum) error {
+	return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
+		t.invalidate()
+		if !slices.ContainsFunc(sums, func(s revenueSum) bool { return r.connection.wants(&s) }) {
+			return t.removeExport(x)
+		}
+		detail := "What counts on this day adds up to nothing, so nothing is sent."
+		x.State, x.Reason, x.Detail, x.HeldAt = exportWaiting, nil, &detail, stamp{}
+		x.DueAt = t.now.after(heldRecheck)
+		return t.saveExport(x)
+	})
+}
+
+// freezeEntry makes the entry of a day once more, of all that has happened until now, and freezes the day.
+// Errors: errChanged if that is not possible yet.
+func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntry, error) {
+	left, err := bookBacklog(t, maxBacklogAtOnce)
+	if err == nil && left {
+		err = errChanged
+	}
+	if err != nil {
+		return nil, err
+	}
+	now, err := t.usedBookConnection(anyAccount, c.ID)
+	if err != nil {
+		return nil, err
+	}
+	sums, err := t.revenueSums(c.AccountID, x.Date, x.Currency)
+	if err != nil {
+		return nil, err
+	}
+	entry, issues := buildEntry(now, x.Date, x.Currency, x.SyncKey, sums)
+	if entry == nil || len(issues) > 0 {
+		return nil, errChanged
+	}
+	entry.Year = year
+	x.MappingAt = now.MappingAt
+	return entry, t.freezeDay(c.AccountID, x.Date, x.Currency)
+}
+
+// send writes that an entry is given away, and gives it away. prepare makes the entry anew in the transaction;
+// it has to be the one that was checked. Errors: errChanged, a *ledgerError.
+func (r *exportRound) send(
+	ctx context.Context, x *bookExport, checked *bookEntry, prepare func(*tx) (*bookEntry, error),
+) error {
+	want := encodeJSON(checked)
+	later := false
+	err := r.change(ctx, x, func(t *tx) error {
+		entry, err := prepare(t)
+		if err != nil && !errors.Is(err, errChanged) {
+			return err
+		}
+		later = err != nil || !bytes.Equal(encodeJSON(entry), want)
+		if later { // it is made and checked again; what prepare has written stays
+			x.DueAt = t.now.after(backlogPause)
+			return nil
+		}
+		body := r.ledgers[r.connection.Product].encode(entry)
+		x.State, x.Reason, x.Detail, x.HeldAt = exportSending, nil, nil, stamp{}
+		x.Entry, x.Request = json.RawMessage(bytes.TrimSpace(want)), &body
+		x.Attempts, x.SentAt, x.DueAt = x.Attempts+1, t.now, t.now.after(lostAnswerAfter)
+		return nil
+	})
+	if err != nil || later {
+		return err
+	}
+	return r.post(ctx, x)
+}
+
+// idempotencyKey returns the key under which an export is sent: the same for the same bytes, another one when
+// these have changed since, which products refuse under one key.
+func (x *bookExport) idempotencyKey() string {
+	sum := sha256.Sum256([]byte(valueOr(x.Request, "")))
+	return x.ID + "-" + hex.EncodeToString(sum[:8])
+}
+
+// post gives away the entry of an export that was written down. Errors: errChanged, those of the store.
+func (r *exportRound) post(ctx context.Context, x *bookExport) error {
+	entry := &bookEntry{}
+	if err := json.Unmarshal(x.Entry, entry); err != nil {
+		return fmt.Errorf("the entry of %s: %w", x.ID, err)
+	}
+	var id string
+	err := r.ask(ctx, func(s *ledgerSession) (err error) {
+		id, err = r.ledgers[r.connection.Product].post(ctx, s, entry, *x.Request, x.idempotencyKey())
+		return err
+	})
+	if err == nil {
+		return r.posted(ctx, x, id)
+	}
+	var refused *ledgerError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	switch {
+	case refused.reason == ledgerBusy, refused.denied: // nothing was written, and all others had the same answer
+		if err := r.change(ctx, x, func(*tx) error { x.State = exportReady; return nil }); err != nil {
+			return err
+		}
+		return refused
+	case !refused.refused:
+		r.log.Warn("whether an entry is in the books is not known", "export", x.ID, "status", refused.status,
+			"error", refused.reason)
+		return r.change(ctx, x, func(t *tx) error {
+			x.State, x.DueAt = exportUnknown, t.now.after(retryPauses[0])
+			return nil
+		})
+	}
+	x.State = exportReady // nothing was written
+	return r.holdOrFail(ctx, x, refused)
+}
+
+// holdOrFail holds an export that the books refuse for what may pass, and ends one that they refuse for another
+// reason, until somebody has it tried again.
+func (r *exportRound) holdOrFail(ctx context.Context, x *bookExport, why *ledgerError) error {
+	if isHeldReason(why.reason) {
+		return r.hold(ctx, x, why.reason, cmp.Or(why.detail, "The books refuse the entry for this reason."))
+	}
+	return r.fail(ctx, x, why)
+}
+
+// isHeldReason reports whether an export waits until a reason is gone.
+func isHeldReason(reason string) bool {
+	switch reason {
+	case heldUnmapped, heldUnknownPayment, heldCurrency, heldLocked, heldNoYear, heldNoSeries, heldUnusable,
+		heldReconnect, heldEdited:
+		return true
+	}
+	return false
+}
+
+// fail writes that the books refuse an entry, for a reason about which somebody has to do something.
+func (r *exportRound) fail(ctx context.Context, x *bookExport, why *ledgerError) error {
+	r.log.Warn("books refuse an entry", "export", x.ID, "status", why.status, "error", why.reason)
+	return r.change(ctx, x, func(t *tx) error {
+		detail := cutText(why.detail, maxExportDetail)
+		x.State, x.Reason, x.Detail, x.DueAt = exportFailed, &why.reason, nilIfEmpty(detail), stamp{}
+		x.HeldAt = t.now
+		return t.addEvent(exportEvent(r.connection, x, eventBooksFailed, actorProvider))
+	})
+}
+
+// posted writes that an entry is in the books. If it reverses another, that one is reversed.
+func (r *exportRound) posted(ctx context.Context, x *bookExport, id string) error {
+	return r.change(ctx, x, func(t *tx) error {
+		x.State, x.Reason, x.Detail, x.HeldAt, x.DueAt = exportPosted, nil, nil, stamp{}, stamp{}
+		x.EntryID, x.PostedAt = &id, t.now
+		if x.Reverses != nil {
+			if err := markReversed(t, r.connection, *x.Reverses); err != nil {
+				return err
+			}
+		}
+		return t.addEvent(exportEvent(r.connection, x, eventBooksPosted, actorProvider))
+	})
+}
+
+// markReversed writes that the entry of an export counts no more in the books.
+func markReversed(t *tx, c *bookConnection, id string) error {
+	x, err := t.bookExport(anyAccount, id)
+	if err != nil || x.State == exportReversed {
+		return err
+	}
+	x.State, x.ReversedAt, x.DueAt = exportReversed, t.now, stamp{}
+	if err := t.saveExport(x); err != nil {
+		return err
+	}
+	return t.addEvent(exportEvent(c, x, eventBooksReversed, actorProvider))
+}
+
+// lookUp looks in the books for an entry whose answer was lost. What is not there ten minutes after it was sent
+// is sent again, the same bytes under the same key. Errors: errChanged, a *ledgerError.
+func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
+	entry := &bookEntry{}
+	if err := json.Unmarshal(x.Entry, entry); err != nil {
+		return fmt.Errorf("the entry of %s: %w", x.ID, err)
+	}
+	var found *bookedEntry
+	err := r.ask(ctx, func(s *ledgerSession) (err error) {
+		found, err = r.ledgers[r.connection.Product].find(ctx, s, entry, x.SyncKey)
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case found != nil && found.Deleted:
+		return r.voided(ctx, x, found.ID)
+	case found != nil:
+		return r.posted(ctx, x, found.ID)
+	}
+	again := false
+	err = r.change(ctx, x, func(t *tx) error {
+		again = t.now.Sub(x.SentAt.Time) >= notFoundAfter
+		if !again {
+			x.State, x.DueAt = exportUnknown, t.now.after(r.pauseFor(x, t.now))
+			return nil
+		}
+		x.State, x.Attempts = exportSending, x.Attempts+1
+		x.SentAt, x.DueAt = t.now, t.now.after(lostAnswerAfter)
+		return nil
+	})
+	if err != nil || !again {
+		return err
+	}
+	return r.post(ctx, x)
+}
+
+// voided writes that an entry got into the books and was voided there since.
+func (r *exportRound) voided(ctx context.Context, x *bookExport, id string) error {
+	return r.change(ctx, x, func(t *tx) error {
+		x.State, x.Reason, x.Detail, x.HeldAt, x.DueAt = exportReversed, nil, nil, stamp{}, stamp{}
+		x.EntryID, x.ReversedAt = &id, t.now
+		return t.addEvent(exportEvent(r.connection, x, eventBooksReversed, actorProvider))
+	})
+}
+
+// prepareReversal reverses the entry of another export, if it is still in the books as it was sent: a draft is
+// deleted, for another one an entry is sent. Errors: errChanged, a *ledgerError.
+func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error {
+	c := r.connection
+	if !c.NeedsReconnectAt.IsZero() {
+		return r.hold(ctx, x, heldReconnect, "The connection has to be connected again.")
+	}
+	of, err := r.store.bookExport(anyAccount, *x.Reverses)
+	if err != nil {
+		return err
+	}
+	sent := &bookEntry{}
+	if err := json.Unmarshal(of.Entry, sent); err != nil {
+		return fmt.Errorf("the entry of %s: %w", of.ID, err)
+	}
+	var found *bookedEntry
+	ledger := r.ledgers[c.Product]
+	err = r.ask(ctx, func(s *ledgerSession) (err error) {
+		found, err = ledger.read(ctx, s, valueOr(of.EntryID, ""))
+		if err == nil && found == nil { // as if it were gone, which would allow the day to be sent again
+			found, err = ledger.find(ctx, s, sent, of.SyncKey)
+		}
+		return err
+	})
+	var refused *ledgerError
+	switch {
+	case errors.As(err, &refused) && refused.refused:
+		return r.holdOrFail(ctx, x, refused)
+	case err != nil:
+		return err
+	case of.State == exportReversed, found == nil, found.Deleted:
+		return r.needless(ctx, x, of.ID)
+	case !sameEntry(sent, &found.Entry):
+		return r.hold(ctx, x, heldEdited, "The entry was changed in the books: reverse it there.")
+	case found.Draft:
+		err := r.ask(ctx, func(s *ledgerSession) error { return ledger.withdraw(ctx, s, found.ID) })
+		if errors.As(err, &refused) && refused.refused {
+			return r.holdOrFail(ctx, x, refused)
+		}
+		if err != nil {
+			return err
+		}
+		return r.posted(ctx, x, found.ID)
+	}
+	chart, err := r.chartFor(ctx, x.EntryDate)
+	if err != nil {
+		return err
+	}
+	entry := reverseEntry(sent, x.EntryDate, x.SyncKey, valueOr(of.EntryID, of.ID))
+	entry.Year = chart.Year
+	if chart.Year != 0 && !slices.Contains(chart.Series, entry.Series) { // the one of then is not there any more
+		entry.Series = valueOr(c.Series, entry.Series)
+	}
+	if issues := checkEntry(c, entry, chart); len(issues) > 0 {
+		return r.holdFor(ctx, x, issues)
+	}
+	return r.send(ctx, x, entry, func(*tx) (*bookEntry, error) { return entry, nil })
+}
+
+// needless writes that there is nothing to be reversed any more, since somebody has voided the entry.
+func (r *exportRound) needless(ctx context.Context, x *bookExport, of string) error {
+	return r.change(ctx, x, func(t *tx) error {
+		x.State, x.Reason, x.Detail, x.HeldAt, x.DueAt = exportReversed, nil, nil, stamp{}, stamp{}
+		x.ReversedAt = t.now
+		return markReversed(t, r.connection, of)
+	})
+}

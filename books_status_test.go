@@ -1,0 +1,203 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// addBooks adds a connection of an account with books, with tokens that a key file has sealed.
+func addBooks(t *tx, keys *keyring, account, product string, change func(c *bookConnection)) (*bookConnection, error) {
+	company := bookOrganisation{ID: "company-" + account, Name: "Trattoria"}
+	c := &bookConnection{ID: t.newID("bkc"), AccountID: account, Product: product, Status: entryDraft,
+		OrganisationID: &company.ID, Organisation: company.Name}
+	if change != nil {
+		change(c)
+	}
+	if err := t.addBookConnection(c); err != nil {
+		return nil, err
+	}
+	sealed, err := sealTokens(keys, c.ID, &bookTokens{Access: "access", ExpiresAt: t.now.after(time.Hour)})
+	if err != nil {
+		return nil, err
+	}
+	return c, t.saveBookTokens(c, sealed)
+}
+
+// addBooksExport adds an export of a connection that waits in a state since a time.
+func addBooksExport(t *tx, c *bookConnection, date businessDate, state, reason string, since stamp) (id string, err error) {
+	x, err := newExport(t, c, date, "CHF", 1, nil, t.now)
+	if err != nil {
+		return "", err
+	}
+	x.State, x.Reason, x.HeldAt = state, &reason, since
+	return x.ID, t.saveExport(x)
+}
+
+func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
+	manyCommandsUnderRace(t)
+	t.Parallel()
+	o := newOperator(t)
+	secrets := filepath.Join(t.TempDir(), "app")
+	if err := os.WriteFile(secrets, []byte("client_id=app\nclient_secret=keepthissecret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.told.hear("keepthissecret")
+	o.do("books", "set-app", "xero", "-secrets", secrets)
+	keys, err := loadKeyring(o.env["WIDGETD_KEY"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lost, failing *bookConnection
+	var long, failed string
+	o.change(func(t *tx) (err error) {
+		ago := func(d time.Duration) stamp { return t.now.after(-d) }
+		lost, err = addBooks(t, keys, o.account, productXero, func(c *bookConnection) { c.NeedsReconnectAt = ago(time.Hour) })
+		if err == nil {
+			failing, err = addBooks(t, keys, o.account, productFortnox,
+				func(c *bookConnection) { c.FailingSince = ago(2 * time.Hour) })
+		}
+		add := func(c *bookConnection, date businessDate, state, reason string, since stamp) (id string) {
+			if err == nil {
+				id, err = addBooksExport(t, c, date, state, reason, since)
+			}
+			return id
+		}
+		long = add(lost, "2026-01-01", exportHeld, heldReconnect, ago(heldTooLong))
+		add(lost, "2026-01-02", exportHeld, heldReconnect, ago(heldTooLong-time.Hour))
+		failed = add(failing, "2026-01-03", exportFailed, "2000108", ago(2*heldTooLong))
+		add(failing, "2026-01-04", exportUnknown, "", stamp{})
+		if err != nil {
+			return err
+		}
+		// What nobody can do anything about is not told of.
+		for _, why := range []string{"removed", "closed"} {
+			account, err := t.addAccount(why, false)
+			if err != nil {
+				return err
+			}
+			c, err := addBooks(t, keys, account, productXero, func(c *bookConnection) {
+				c.NeedsReconnectAt, c.FailingSince = t.now, t.now
+				if why == "removed" {
+					c.RemovedAt = t.now
+				}
+			})
+			if err != nil {
+				return err
+			}
+			add(c, "2026-01-01", exportHeld, heldReconnect, ago(days(9)))
+			add(c, "2026-01-02", exportFailed, "2000108", ago(days(9)))
+			add(c, "2026-01-03", exportUnknown, "", stamp{})
+			if why == "closed" {
+				err = shutAccount(t, account, actorCommand)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return err
+	})
+	v := o.object("status")
+	const totals = "map[connections:2 failed:1 failing:1 held:2 held_long:1 need_reconnect:1 unknown:1]"
+	if got := fmt.Sprint(v["books"]); got != totals {
+		t.Errorf("%s, want %s", got, totals)
+	}
+	again := "have its owner connect it again, on the address that 'widgetd books connect xero -account " +
+		o.account + "' prints"
+	lines := needsDoing(v)
+	for _, want := range []string{
+		"the connection " + lost.ID + " with books needs its owner since " + lost.NeedsReconnectAt.String() + ": " + again,
+		"fortnox gives the connection " + failing.ID + " no usable answer since " + failing.FailingSince.String() +
+			": see the log",
+		"the books refuse the entry of 2026-01-03 (2000108): once that is mended, run 'widgetd books retry " + failed + "'",
+	} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("no line %q in %q", want, lines)
+		}
+	}
+	held := slices.DeleteFunc(slices.Clone(lines), func(s string) bool { return !strings.Contains(s, " is held since ") })
+	if len(held) != 1 || !strings.Contains(held[0], "2026-01-01") || !strings.Contains(held[0], heldReconnect) {
+		t.Errorf("of the export %s: %q", long, held)
+	}
+	if text := o.do("status", "-wide"); !strings.Contains(text, "2 connections, 2 entries held, 1 refused\n") {
+		t.Errorf("%s", text)
+	}
+	if out := o.do("check"); !strings.HasPrefix(out, "ok: ") {
+		t.Errorf("%s", out)
+	}
+	other, err := newKeyring(time.Now())
+	if err == nil {
+		err = other.save(o.env["WIDGETD_KEY"], true)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.told.keyFile(t, other)
+	sealed := []string{
+		"the secret of the application for xero was sealed with another key file: run 'widgetd books app set xero -secrets FILE'",
+		"the tokens of the connection " + lost.ID + " with books were sealed with another key file: " + again,
+		"the tokens of the connection " + failing.ID + " with books were sealed with another key file: " +
+			strings.Replace(again, productXero, productFortnox, 1),
+	}
+	out, err := o.try("check")
+	if n := strings.Count(out, "key: "); err == nil || n != len(sealed) {
+		t.Errorf("check: %v, %d lines about the key file", err, n)
+	}
+	for _, want := range sealed {
+		if !strings.Contains(out, "key: "+want+"\n") {
+			t.Errorf("check: no line %q in\n%s", want, out)
+		}
+	}
+	lines = needsDoing(o.object("status"))
+	for _, want := range sealed {
+		if !slices.Contains(lines, want) {
+			t.Errorf("no line %q in %q", want, lines)
+		}
+	}
+}
+
+func TestBooks_restWhileTheirAccountIsClosed(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		there := func(o *order) { o.ReturnURL = "https://trattoria.example/thanks" }
+		k.account = k.addAccount("Trattoria")
+		k.change(func(t *tx) error { return t.addOrigin(k.account, "https://trattoria.example") })
+		k.connect()
+		k.remap(func(*bookMapping) {})
+		if k.product == productFortnox {
+			k.set(func(c *bookConnection) { series := "W"; c.Series = &series })
+		}
+		k.sell(1000, there)
+		k.sendFrom(bookkeeperDay)
+		k.until("2000-01-02 05:59")
+		k.change(func(t *tx) error { return shutAccount(t, k.account, actorCommand) })
+		k.work(5 * time.Minute)
+		if n := len(k.exports()); n != 0 || len(k.books()) != 0 {
+			t.Fatalf("%d exports of a closed account, %d entries in the books", n, len(k.books()))
+		}
+		k.change(func(t *tx) error { return reviveAccount(t, k.account, actorCommand) })
+		k.sell(500, there)
+		k.work(2 * time.Minute)
+		all := k.exports()
+		if len(all) != 1 {
+			t.Fatalf("%d exports", len(all))
+		}
+		k.is(all[0].ID, exportPosted, "")
+		k.set(func(c *bookConnection) { c.SendFrom = nil })
+		k.until("2000-01-03 06:00") // another export waits while the account is closed
+		x := k.export("2000-01-02")
+		k.change(func(t *tx) error { return shutAccount(t, k.account, actorCommand) })
+		k.work(time.Minute)
+		k.is(x.ID, exportWaiting, "")
+		k.change(func(t *tx) error { return reviveAccount(t, k.account, actorCommand) })
+		k.work(time.Minute)
+		k.is(x.ID, exportPosted, "")
+		if len(k.books()) != 2 {
+			t.Errorf("%d entries in the books", len(k.books()))
+		}
+	})
+}

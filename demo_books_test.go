@@ -1,0 +1,202 @@
+package main
+
+import (
+	"html"
+	"io"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// openDemo makes the database of a demo, as its command does, and leaves it open until the test ends.
+func openDemo(t testing.TB, now time.Time) (*demo, *store) {
+	t.Helper()
+	d := &demo{dir: t.TempDir(), base: "http://127.0.0.1:1/v1", page: "http://127.0.0.1:2",
+		receiver: "http://127.0.0.1:3/", provider: "http://127.0.0.1:4"}
+	st, _, err := d.open(t.Context(), filepath.Join(d.dir, "widgetd.key"), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d, st
+}
+
+func TestDemoBooks_everyDayOfTheMonthBalancesInBothProducts(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	d, st := openDemo(t, now)
+	first, err := d.books(t.Context(), st, now, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Date != d.yesterday || len(first.Months) != 3 {
+		t.Fatalf("it opens %s and shows %d months", first.Date, len(first.Months))
+	}
+	differs := 0
+	for ago := range demoDays {
+		date := midnight(d.yesterday).AddDate(0, 0, -ago).Format(time.DateOnly)
+		shown := &demoBooks{Date: date, seen: first.seen}
+		if err := d.openDay(st.queries, shown, now); err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range shown.Entries {
+			if e.Entry == nil || len(e.Issues) > 0 || e.Entry.imbalance() != 0 || e.Debit != e.Credit {
+				t.Fatalf("%s, %s: %s and %s, %v", date, e.Product, e.Debit, e.Credit, e.Issues)
+			}
+			if e.Differs {
+				differs++
+			}
+			var clearing []string
+			for _, r := range e.Rules {
+				if strings.HasPrefix(r.What, "paid by ") {
+					clearing = append(clearing, r.Account)
+				}
+			}
+			var brought int64
+			for _, l := range e.Entry.Lines {
+				if slices.Contains(clearing, l.Account) {
+					brought += l.Debit - l.Credit
+				}
+			}
+			rows := first.Months[i].Days
+			at := slices.IndexFunc(rows, func(row demoDay) bool { return row.Date == date })
+			if at < 0 || rows[at].Open != (ago == 0) || rows[at].Total != formatSigned(brought) ||
+				first.Months[i].Currency != e.Currency {
+				t.Errorf("%s, %s: %s are booked; the month has %v", date, e.Product, formatSigned(brought), rows)
+			}
+		}
+	}
+	if differs == 0 {
+		t.Error("on no day does Xero compute another tax, which the page is to show")
+	}
+}
+
+func TestDemoBooks_monthHasAllThatRevenueIsMadeOf(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	d, st := openDemo(t, now)
+	seen, orders := map[string]bool{}, 0
+	for ago := range demoDays {
+		date := midnight(d.yesterday).AddDate(0, 0, -ago).Format(time.DateOnly)
+		for _, currency := range []string{"CHF", "SEK", "EUR"} {
+			sums, err := st.revenueSums(d.account, date, currency)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range sums {
+				seen[s.What], seen[s.Method], seen[s.Group] = true, true, true
+				if online := s.Method == methodCard || s.Method == methodMobile; s.Test != online {
+					t.Errorf("%s: by %s, with test keys: %v", date, s.Method, s.Test)
+				}
+			}
+		}
+		var n int
+		err := st.one(`SELECT count(*) FROM orders WHERE reference LIKE ?`,
+			[]any{sampleReference + date + " %"}, &n)
+		if orders += n; err != nil || n < 3 || n > 15 { // more would have the demo start later
+			t.Errorf("%s: %d orders (%v)", date, n, err)
+		}
+	}
+	for _, part := range []string{figureSale, figureDelivery, figureTip, figureDiscount, figureRefund,
+		figureRefundTip, figureDispute, methodCard, methodMobile, methodCash, methodTerminal, "food", "drinks"} {
+		if !seen[part] {
+			t.Errorf("no day has %s", part)
+		}
+	}
+	var all, otherDay, backwards, due int
+	err := st.one(`SELECT
+		(SELECT count(*) FROM orders),
+		(SELECT count(*) FROM refunds f JOIN orders o ON o.id = f.order_id
+			WHERE date(f.created_at) > date(o.paid_at)),
+		(SELECT count(*) FROM events a JOIN events b ON b.seq = a.seq + 1
+			WHERE a.type LIKE 'order.%' AND b.type LIKE 'order.%' AND b.at < a.at),
+		(SELECT count(*) FROM payments WHERE due_at IS NOT NULL)`, nil, &all, &otherDay, &backwards, &due)
+	if err != nil || all != orders || otherDay < 2 || backwards != 0 || due != 0 {
+		t.Errorf("of %d orders %d are of the month; %d refunds are of another day, %d events are not in order, "+
+			"%d payments are due (%v)", all, orders, otherDay, backwards, due, err)
+	}
+}
+
+func TestDemoBooks_monthIsTheSameAtEachStart(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var months []string
+	for range 2 {
+		d, st := openDemo(t, now)
+		shown, err := d.books(t.Context(), st, now, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		months = append(months, string(encodeJSON(shown.Months)))
+	}
+	if months[0] != months[1] || len(months[0]) < 5_000 {
+		t.Errorf("two starts differ:\n%s\n%s", months[0], months[1])
+	}
+}
+
+func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
+	t.Parallel()
+	text := startDemo(t)
+	page := printed(t, text, "Its revenue, for the books")
+	get := func(address string) string {
+		t.Helper()
+		res, err := http.Get(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != 200 {
+			t.Fatalf("%s: %s, %v", address, res.Status, err)
+		}
+		return html.UnescapeString(string(body))
+	}
+	body, told := get(page), 0
+	for _, want := range []string{"No books are connected here, and nothing is sent.",
+		"This is not the report of a certified till.", "Xero: a manual journal", "Fortnox: a voucher",
+		"<b>210</b> Sales of food", "<b>3002</b> Försäljning, 12 % moms", "; TAX002, VAT ",
+		"widgetd books connect fortnox -account acct_"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page has no %q", want)
+		}
+	}
+	balance := regexp.MustCompile(`(CHF|SEK), balanced</th><td class="n">([\d.]+)</td><td class="n">([\d.]+)</td>`)
+	sums := balance.FindAllStringSubmatch(body, -1)
+	if len(sums) != 2 || sums[0][1] != "CHF" || sums[1][1] != "SEK" || sums[0][2] != sums[0][3] ||
+		sums[1][2] != sums[1][3] {
+		t.Errorf("the sums of the entries: %q", sums)
+	}
+	line := regexp.MustCompile(`(?m)^(?:<pre>)?widgetd (.*?)(?:</pre>)?$|<code>widgetd (.*?)</code>`)
+	for _, line := range line.FindAllStringSubmatch(body, -1) {
+		if wrong := wrongCommand(line[1] + line[2]); wrong != "" {
+			t.Errorf("widgetd %s: %s", line[1]+line[2], wrong)
+		}
+		told++
+	}
+	if told != 5 {
+		t.Errorf("it names %d commands", told)
+	}
+	menu, restaurant := get(strings.TrimSuffix(page, "revenue")), get(strings.TrimSuffix(page, "revenue")+"orders")
+	if !strings.Contains(menu, `href="/revenue"`) || !strings.Contains(restaurant, `href="/revenue"`) {
+		t.Error("the demo's other pages do not lead to it")
+	}
+	if strings.Contains(restaurant, "ord_") {
+		t.Errorf("the restaurant sees orders that nobody has made:\n%s", restaurant)
+	}
+	empty := get(page + "?date=2020-02-29")
+	if !strings.Contains(empty, "Nothing was paid on this day.") ||
+		strings.Count(empty, "Nothing would be sent for this day.") != 2 {
+		t.Errorf("a day without revenue:\n%s", empty)
+	}
+	if got := get(page + "?date=2020-02-30"); got != body {
+		t.Error("what is no date opens another day than yesterday")
+	}
+}

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// The demo's month of revenue: orders of the last demoDays business days that were paid, given back and
+// disputed, as they would be had the demo run since. Amounts and times are drawn with a fixed seed; no
+// guest is a real one and no money has moved, so that the payments are of connections with test keys.
+
+const (
+	demoDays        = 30        // business days before the present one that have revenue
+	sampleReference = "sample " // begins the references of their orders, which no provider knows
+)
+
+// A demoItem is something that the demo's restaurant sells.
+type demoItem struct {
+	name  string
+	price int64 // VAT included, in the minor unit
+}
+
+// A demoCounter is where the demo's restaurant sells in one currency.
+type demoCounter struct {
+	currency             string
+	orders               [7]int // on each day of the week, from Sunday on; one more or less is sold
+	methods              []string
+	food, drinks         []demoItem
+	foodRate, drinksRate int64
+	delivery             int64 // at drinksRate
+	round                int64 // tips are multiples of this
+}
+
+// demoCounters are the restaurant in Solothurn, a stand that it has in Malmö, and guests from abroad who
+// pay in euros with their telephones.
+var demoCounters = []demoCounter{
+	{
+		currency: "CHF", orders: [7]int{3, 6, 6, 7, 7, 8, 4}, round: 50,
+		methods: []string{methodCard, methodCard, methodCard, methodCard, methodCash, methodTerminal},
+		food: []demoItem{{"Pizza Margherita", 1650}, {"Risotto ai funghi", 2100}, {"Insalata mista", 1100},
+			{"Tiramisù", 850}, {"Lasagne della nonna", 1950}},
+		drinks:   []demoItem{{"Merlot, half a litre", 2400}, {"Birra Moretti", 650}, {"Prosecco", 890}},
+		foodRate: demoFoodRate, drinksRate: 810, delivery: 700,
+	},
+	{
+		currency: "SEK", orders: [7]int{2, 2, 2, 2, 3, 4, 3}, round: 500,
+		methods:  []string{methodCard, methodCard, methodCard, methodCash},
+		food:     []demoItem{{"Pizza Margherita", 13_500}, {"Lasagne", 14_900}, {"Tiramisù", 6_900}},
+		drinks:   []demoItem{{"Merlot, a glass", 9_500}, {"Birra Moretti", 7_200}},
+		foodRate: 1200, drinksRate: 2500, delivery: 5_900,
+	},
+	{
+		currency: "EUR", orders: [7]int{6: 1}, methods: []string{methodMobile}, round: 50,
+		food:     []demoItem{{"Pizza Margherita", 1750}, {"Risotto ai funghi", 2250}},
+		drinks:   []demoItem{{"Prosecco", 950}},
+		foodRate: demoFoodRate, drinksRate: 810, delivery: 750,
+	},
+}
+
+// A demoDeed is something that was done at a time of the past.
+type demoDeed struct {
+	at time.Time
+	do func(*tx) error
+}
+
+// A demoPast collects what was done, to be written in the order of the times.
+type demoPast struct {
+	account, page string // the account's id, and where guests come back to
+	connections   map[string]string
+	random        *rand.Rand
+	deeds         []demoDeed
+}
+
+// add adds something that was done.
+func (p *demoPast) add(at time.Time, do func(*tx) error) { p.deeds = append(p.deeds, demoDeed{at, do}) }
+
+// write writes all that was done, the oldest first, as events are ordered by when they are written.
+func (p *demoPast) write(t *tx) error {
+	slices.SortStableFunc(p.deeds, func(a, b demoDeed) int { return a.at.Compare(b.at) })
+	for _, deed := range p.deeds {
+		if err := deed.do(t.at(deed.at.Sub(t.exact))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addMonth adds the orders of the days before the present one, and what was given back of them. keys seal the
+// keys of the providers, which are none.
+func (p *demoPast) addMonth(t *tx, keys *keyring) error {
+	calendar, err := t.businessCalendar(p.account)
+	if err != nil {
+		return err
+	}
+	today := midnight(calendar.dateOf(t.exact))
+	p.connections = map[string]string{}
+	before := t.at(-days(demoDays + 2))
+	for method, provider := range map[string]string{methodCard: providerStripe, methodMobile: providerVipps} {
+		c := &openConnection{paymentConnection: &paymentConnection{ID: before.newID("con"), AccountID: p.account,
+			Provider: provider, CreatedAt: before.now}, secrets: connectionSecrets{Key: "rk_test_demo"}}
+		if err := c.seal(keys); err != nil {
+			return err
+		}
+		if err := before.addPaymentConnection(c.paymentConnection); err != nil {
+			return err
+		}
+		p.connections[method] = c.ID
+	}
+	for ago := demoDays; ago > 0; ago-- {
+		date := today.AddDate(0, 0, -ago).Format(time.DateOnly)
+		for i := range demoCounters {
+			p.addDay(&demoCounters[i], date, calendar.startOf(date), ago)
+		}
+	}
+	return nil
+}
+
+// addDay adds the orders of a counter on a business day that begins at start, so many days ago. It opens
+// seven and a half hours after that: at 11:30 where days begin at 04:00.
+func (p *demoPast) addDay(c *demoCounter, date businessDate, start time.Time, ago int) {
+	most := c.orders[midnight(date).Weekday()]
+	if most > 1 {
+		most += p.random.IntN(3) - 1
+	}
+	for n := range most {
+		opens, open := start.Add(7*time.Hour+30*time.Minute), 2*time.Hour
+		if n%3 == 2 { // in the evening
+			opens, open = opens.Add(6*time.Hour+30*time.Minute), 3*time.Hour
+		}
+		at := opens.Add(time.Duration(p.random.Int64N(int64(open))).Truncate(time.Second))
+		method := c.methods[p.random.IntN(len(c.methods))]
+		if n == 0 {
+			method = c.methods[0]
+		}
+		o := p.draw(c)
+		reference := fmt.Sprintf("%s%s %s %d", sampleReference, date, c.currency, n+1)
+		o.Reference = &reference
+		p.add(at, func(t *tx) error { return p.sell(t, o, method) })
+		p.addReturns(c, o, at, ago, n)
+	}
+}
+
+// draw makes an order.
+func (p *demoPast) draw(c *demoCounter) *order {
+	o := &order{AccountID: p.account, Currency: c.currency, ReturnURL: p.page + "/thanks",
+		DeliveryRate: c.drinksRate}
+	pick := func(items []demoItem, rate int64, group string, least int) {
+		for _, i := range p.random.Perm(len(items))[:least+p.random.IntN(2)] {
+			o.Lines = append(o.Lines, orderLine{Name: items[i].name, Quantity: 1 + p.random.Int64N(2),
+				UnitAmount: items[i].price, VATRate: rate, Group: group})
+		}
+	}
+	pick(c.food, c.foodRate, "food", 1)
+	pick(c.drinks, c.drinksRate, "drinks", 0)
+	if p.random.IntN(4) == 0 {
+		o.Delivery = c.delivery
+	}
+	if p.random.IntN(2) == 0 {
+		o.Tip = c.round * (1 + p.random.Int64N(8))
+	}
+	if p.random.IntN(8) == 0 {
+		o.Discount = o.Lines[0].UnitAmount / 10
+	}
+	return o
+}
+
+// sell writes an order that is paid at once.
+func (p *demoPast) sell(t *tx, o *order, method string) error {
+	if _, err := createOrder(t, o, guest{}, maxOrderLife, actorCommand); err != nil {
+		return err
+	}
+	connection := p.connections[method]
+	if connection == "" {
+		return markPaid(t, o, method, t.now, actorCommand)
+	}
+	paid := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection,
+		Provider: providerStripe, Method: method, State: paymentCreated, Amount: o.Total, Currency: o.Currency,
+		CreatedAt: t.now, Revision: 1}
+	if method == methodMobile {
+		paid.Provider = providerVipps
+	}
+	if err := t.addPayment(paid); err != nil {
+		return err
+	}
+	paid.State, paid.Captured = paymentCaptured, paid.Amount
+	paid.AuthorizedAt, paid.CapturedAt, paid.CheckedAt = t.now, t.now, t.now
+	if err := t.savePayment(paid); err != nil {
+		return err
+	}
+	o.PaymentID, o.Attempts, o.AuthorizedAt, o.AcceptedAt = &paid.ID, 1, t.now, t.now
+	return markPaid(t, o, method, t.now, actorCommand)
+}
+
+// addReturns adds what was given back of the nth order of a day: now and then one unit of the first line an
+// hour later, the first order of the day before yesterday on the next day, another one three days later;
+// and one payment is disputed.
+func (p *demoPast) addReturns(c *demoCounter, o *order, at time.Time, ago, n int) {
+	giveBack := func(after time.Duration, w refundWish) {
+		p.add(at.Add(after), func(t *tx) error { return giveBackSample(t, o.ID, w) })
+	}
+	unit := refundWish{lines: []lineQuantity{{0, 1}}, reason: "one was cold"}
+	switch {
+	case c.currency == "CHF" && ago == 2 && n == 0:
+		o.Tip = 4 * c.round // given back, too
+		giveBack(days(1), refundWish{reason: "it never came"})
+	case c.currency == "CHF" && ago == 20 && n == 1:
+		giveBack(days(3), refundWish{reason: "it was paid twice"})
+	case c.currency == "CHF" && ago == 12 && n == 0:
+		p.add(at.Add(days(4)), func(t *tx) error { return disputeSample(t, o.ID) })
+	case c.currency == "CHF" && ago%5 == 1 && n == 1, c.currency == "SEK" && ago%9 == 1 && n == 0:
+		giveBack(time.Hour, unit)
+	}
+}
+
+// giveBackSample gives money of an order back, as its provider would have.
+func giveBackSample(t *tx, orderID string, w refundWish) error {
+	o, f, err := refundOrder(t, anyAccount, orderID, w, actorCommand)
+	if err != nil {
+		return err
+	}
+	if err := refundDone(t, o, f, actorCommand); err != nil || f.PaymentID == nil {
+		return err
+	}
+	paid, err := t.payment(*f.PaymentID)
+	if err != nil {
+		return err
+	}
+	paid.State, paid.Refunded, paid.DueAt = paymentPartRefunded, paid.Refunded+f.Amount, stamp{}
+	if paid.Refunded == paid.Captured {
+		paid.State = paymentRefunded
+	}
+	return t.savePayment(paid)
+}
+
+// disputeSample has the guest dispute the payment of an order.
+func disputeSample(t *tx, orderID string) error {
+	o, err := t.order(anyAccount, orderID)
+	if err != nil {
+		return err
+	}
+	open, reason := disputeOpen, "fraudulent"
+	d := &dispute{PaymentID: *o.PaymentID, ID: "dp_demo", OrderID: o.ID, Amount: o.Total, State: open,
+		Reason: &reason, OpenedAt: t.now}
+	o.Dispute = &open
+	told := orderEvent(o, eventOrderDisputed, actorProvider, "amount", fmt.Sprint(d.Amount),
+		"currency", o.Currency, "dispute_id", d.ID, "state", d.State)
+	return errors.Join(t.saveDispute(d), t.saveOrder(o), t.addEvent(told))
+}
+
+// bookAll records what all orders have brought.
+func bookAll(t *tx) error {
+	for left := true; left; {
+		var err error
+		if left, err = bookBacklog(t, bookedAtOnce); err != nil {
+			return err
+		}
+	}
+	return nil
+}

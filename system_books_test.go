@@ -1,0 +1,481 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// When a service is killed, of a request to the books.
+const (
+	killBefore   = "before"   // the books have done what it asks for
+	killActed    = "acted"    // after that, and before they answer
+	killAnswered = "answered" // once they have answered, and before anything of that is on disk
+)
+
+// A killedBookkeeper is a service in a process of its own, whose account is connected with books here, and
+// that is killed at chosen requests to them. What it waits for would take minutes: while it is down, passTime
+// moves the times in its file back, and the clock of the books forward.
+type killedBookkeeper struct {
+	*operator
+	product    string
+	xero       *xeroFake
+	fortnox    *fortnoxFake
+	web        *httptest.Server
+	process    *process
+	connection string
+	origin     string       // of the account
+	ahead      atomic.Int64 // of the clock of the books, time.Duration
+
+	mu      sync.Mutex
+	kind    string // of the requests to be killed at, see bookkeeper.fail; "": any
+	moment  string // killBefore, …; "": none
+	earlier int    // of such requests that are left alone
+	unlock  func() // the file, after killAnswered
+	reached chan struct{}
+}
+
+// newKilledBookkeeper makes one whose account is connected with a product, and whose process is down.
+func newKilledBookkeeper(t *testing.T, product string) *killedBookkeeper {
+	k := startKilledBookkeeper(t)
+	k.product = product
+	k.connect(k.account, siteOrigin)
+	return k
+}
+
+// startKilledBookkeeper makes one whose account is not connected yet, with the applications of both products.
+func startKilledBookkeeper(t testing.TB) *killedBookkeeper {
+	k := &killedBookkeeper{operator: newOperator(t), reached: make(chan struct{}, 1)}
+	k.web = httptest.NewUnstartedServer(k)
+	base := "http://" + k.web.Listener.Addr().String()
+	k.xero, k.fortnox = makeXeroFake(t, k.now, base), makeFortnoxFake(t, k.now, base)
+	k.xero.app.clientSecret = "s+cret/of:the-app~"
+	k.web.Start()
+	t.Cleanup(k.web.Close)
+	for product, app := range map[string]appSecrets{productXero: k.xero.app, productFortnox: k.fortnox.app} {
+		k.told.hear(app.clientSecret)
+		k.do("books", "set-app", product, "-secrets",
+			k.file("app", "client_id="+app.clientID+"\nclient_secret="+app.clientSecret+"\n"))
+	}
+	return k
+}
+
+// connect connects an account with the product, maps all that it sells, and is about it from then on. origin is
+// one of the account's.
+func (k *killedBookkeeper) connect(account, origin string) {
+	k.t.Helper()
+	k.account, k.origin = account, origin
+	k.serve()
+	link := k.object(append([]string{"books", "connect", k.product, "-account", k.account}, k.options()...)...)
+	approve := k.fortnox.approve
+	if k.product == productXero {
+		approve = k.xero.approve
+	}
+	_, callback, _ := strings.Cut(approve(link["authorize_url"].(string)), "/v1/")
+	res, err := http.Get(k.process.base + "/" + callback)
+	if err != nil || res.StatusCode != http.StatusOK {
+		k.t.Fatalf("coming back: %v %v", res, err)
+	}
+	res.Body.Close()
+	k.connection = k.objects("books", "list", "-account", k.account)[0]["id"].(string)
+	k.down(syscall.SIGTERM)
+	plan := &bookkeeper{product: k.product, rate: k.rate()}
+	mapping, err := json.Marshal(plan.mapping())
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.do(append([]string{"books", "mapping", k.connection, "-set", k.file("mapping", string(mapping))},
+		k.options()...)...)
+	if k.product == productFortnox {
+		k.do("books", "set", k.connection, "-series", "W")
+	}
+}
+
+// file writes a file that only this user can read, and returns its path.
+func (k *killedBookkeeper) file(name, text string) string {
+	k.t.Helper()
+	path := filepath.Join(k.t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		k.t.Fatal(err)
+	}
+	return path
+}
+
+func (k *killedBookkeeper) rate() int64 {
+	if k.product == productFortnox {
+		return 1200
+	}
+	return 810
+}
+
+// now is the clock of the books.
+func (k *killedBookkeeper) now() time.Time { return time.Now().Add(time.Duration(k.ahead.Load())) }
+
+// options are those of commands that call the books.
+func (k *killedBookkeeper) options() []string {
+	return []string{"-outbound-allow", "127.0.0.0/8", "-xero-url", k.web.URL, "-fortnox-url", k.web.URL}
+}
+
+func (k *killedBookkeeper) serve() {
+	k.t.Helper()
+	k.process = serveProcess(k.t, k.operator, k.options()...)
+}
+
+// down ends the process.
+func (k *killedBookkeeper) down(signal os.Signal) {
+	k.t.Helper()
+	k.process.stop(signal)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.unlock != nil {
+		k.unlock()
+	}
+	k.moment, k.unlock = "", nil
+}
+
+// passTime lets time pass while the process is down.
+func (k *killedBookkeeper) passTime(d time.Duration) {
+	k.t.Helper()
+	k.ahead.Add(int64(d))
+	earlier := fmt.Sprintf("-%d seconds", int(d.Seconds()))
+	k.change(func(t *tx) error {
+		const moved = `strftime('%Y-%m-%dT%H:%M:%SZ', `
+		_, err := t.exec(`UPDATE books_exports SET due_at = `+moved+`due_at, ?1), sent_at = `+moved+`sent_at, ?1)`,
+			earlier)
+		if err == nil {
+			_, err = t.exec(`UPDATE books_connections SET refreshing_until = `+moved+`refreshing_until, ?1),
+				failing_since = `+moved+`failing_since, ?1)`, earlier)
+		}
+		return err
+	})
+}
+
+// sell has the last days before yesterday sell something each, and returns them, the earliest first.
+func (k *killedBookkeeper) sell(days int) (dates []businessDate) {
+	k.t.Helper()
+	currency := "CHF"
+	if k.product == productFortnox {
+		currency = "SEK"
+	}
+	k.change(func(t *tx) error {
+		for i := days; i > 0; i-- {
+			noon := t.now.UTC().AddDate(0, 0, -i-2).Truncate(24 * time.Hour).Add(12 * time.Hour)
+			dates = append(dates, noon.Format(time.DateOnly))
+			o := &order{AccountID: k.account, Currency: currency, ReturnURL: k.origin + "/thanks",
+				Lines: []orderLine{{Name: "Menu", Quantity: 1, UnitAmount: 1000 + int64(i), VATRate: k.rate()}}}
+			if _, err := createOrder(t, o, guest{}, minOrderLife, anActor); err != nil {
+				return err
+			}
+			if err := markPaid(t, o, methodCard, newStamp(noon), anActor); err != nil {
+				return err
+			}
+		}
+		_, err := bookBacklog(t, int64(days))
+		return err
+	})
+	return dates
+}
+
+// expireTokens has the next request of the connection replace its tokens first.
+func (k *killedBookkeeper) expireTokens() {
+	k.t.Helper()
+	keys, err := loadKeyring(k.env["WIDGETD_KEY"])
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.change(func(t *tx) error {
+		c, err := t.usedBookConnection(anyAccount, k.connection)
+		if err != nil {
+			return err
+		}
+		tokens, err := openTokens(keys, c)
+		if err != nil {
+			return err
+		}
+		tokens.ExpiresAt = t.now
+		sealed, err := sealTokens(keys, c.ID, tokens)
+		if err == nil {
+			_, err = t.exec(`UPDATE books_connections SET secrets = ? WHERE id = ?`, sealed, c.ID)
+		}
+		return err
+	})
+}
+
+// killAt has the next start be killed at a request of a kind, after some earlier ones.
+func (k *killedBookkeeper) killAt(kind, moment string, earlier int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.kind, k.moment, k.earlier = kind, moment, earlier
+}
+
+// awaitKill waits until the process is to be killed, and kills it.
+func (k *killedBookkeeper) awaitKill() {
+	k.t.Helper()
+	select {
+	case <-k.reached:
+	case <-time.After(time.Minute):
+		k.t.Fatalf("the books were not asked for a minute\n%s", k.process.log.String())
+	}
+	k.down(os.Kill)
+}
+
+// kindOf names what a request asks for: token, chart, post, find or read.
+func (k *killedBookkeeper) kindOf(r *http.Request) string {
+	if k.product == productFortnox {
+		return fortnoxKind(fortnoxFakeRequest{method: r.Method, path: r.URL.Path})
+	}
+	kind := (&xeroFakeRequest{method: r.Method, path: r.URL.Path}).kind()
+	if kind == "list" {
+		return "find"
+	}
+	return kind
+}
+
+// fake returns the books that a request is for.
+func (k *killedBookkeeper) fake(r *http.Request) http.Handler {
+	if strings.HasPrefix(r.URL.Path, "/3/") || strings.HasPrefix(r.URL.Path, "/oauth-v1/") {
+		return k.fortnox
+	}
+	return k.xero
+}
+
+// ServeHTTP is the books.
+func (k *killedBookkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	fake := k.fake(r)
+	body, err := io.ReadAll(r.Body) // without which nobody would notice that the service is gone
+	if err != nil {
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	k.mu.Lock()
+	moment := ""
+	if k.moment != "" && (k.kind == "" || k.kind == k.kindOf(r)) {
+		if k.earlier--; k.earlier < 0 {
+			moment, k.moment = k.moment, ""
+		}
+	}
+	if moment == killAnswered {
+		k.unlock = k.lockFile()
+	}
+	k.mu.Unlock()
+	switch moment {
+	case killActed:
+		fake.ServeHTTP(httptest.NewRecorder(), r)
+	case killAnswered, "":
+		fake.ServeHTTP(w, r)
+	}
+	if moment == "" {
+		return
+	}
+	if moment == killAnswered {
+		http.NewResponseController(w).Flush()
+	}
+	k.reached <- struct{}{}
+	if moment != killAnswered {
+		<-r.Context().Done() // the service is gone
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// lockFile holds the write lock of the file, so that the service can write nothing, until unlock is called.
+func (k *killedBookkeeper) lockFile() (unlock func()) {
+	db, err := sql.Open("sqlite", "file:"+k.env["WIDGETD_DB"]+"?_pragma=busy_timeout(10000)")
+	if err == nil {
+		db.SetMaxOpenConns(1)
+		_, err = db.ExecContext(context.Background(), "BEGIN IMMEDIATE")
+	}
+	if err != nil {
+		k.t.Errorf("locking the file: %v", err)
+	}
+	return func() {
+		db.Exec("ROLLBACK")
+		db.Close()
+	}
+}
+
+// awaitExports waits until what f says of all exports is true.
+func (k *killedBookkeeper) awaitExports(want string, f func(x *bookExport) bool) {
+	k.t.Helper()
+	k.store(func(s *store) {
+		for end := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
+			page, err := s.bookExports(exportFilter{owner: anyAccount}, "", 1000)
+			if err != nil {
+				k.t.Fatal(err)
+			}
+			left := ""
+			for _, x := range page.rows {
+				if !f(&x) {
+					left += fmt.Sprintf("%s is %s (%s)\n", x.Date, x.State, valueOr(x.Reason, ""))
+				}
+			}
+			if left == "" && len(page.rows) > 0 {
+				return
+			}
+			if time.Now().After(end) {
+				k.t.Fatalf("for a minute not all is %s: %s\n%s", want, left, k.process.log.String())
+			}
+		}
+	})
+}
+
+// awaitPosted waits until all exports are posted.
+func (k *killedBookkeeper) awaitPosted() {
+	k.t.Helper()
+	k.awaitExports(exportPosted, func(x *bookExport) bool { return x.State == exportPosted })
+}
+
+// hasOnce requires the entry of each day to be in the books once, and nothing else, and the connection to be
+// as it was.
+func (k *killedBookkeeper) hasOnce(dates []businessDate) {
+	k.t.Helper()
+	entries := (&bookkeeper{product: k.product, xero: k.xero, fortnox: k.fortnox}).books()
+	if len(entries) != len(dates) {
+		k.t.Errorf("%d entries in the books for %d days", len(entries), len(dates))
+	}
+	for i, date := range dates {
+		n := 0
+		for _, e := range entries {
+			if strings.Contains(e.narration, syncKey(k.account, date, 1)) && e.card == 1000+int64(len(dates)-i) {
+				n++
+			}
+		}
+		if n != 1 {
+			k.t.Errorf("%s is %d times in the books", date, n)
+		}
+	}
+	if all := k.objects("books", "list"); len(all) != 1 || all[0]["state"] != "in_use" {
+		k.t.Errorf("the connections: %v", all)
+	}
+	if asked := k.objects("events", "-type", string(eventBooksNeedOwner)); len(asked) != 0 {
+		k.t.Errorf("the owner was asked for: %v", asked)
+	}
+	if posted := k.objects("events", "-type", string(eventBooksPosted), "-limit", "100"); len(posted) != len(dates) {
+		k.t.Errorf("%d events of %d posted days", len(posted), len(dates))
+	}
+}
+
+// requests returns the bodies of the requests of a kind that came.
+func (k *killedBookkeeper) requests(kind string) (bodies []string) {
+	add := func(method, path string, body []byte) {
+		if k.kindOf(&http.Request{Method: method, URL: &url.URL{Path: path}}) == kind {
+			bodies = append(bodies, string(body))
+		}
+	}
+	k.xero.mu.Lock()
+	defer k.xero.mu.Unlock()
+	k.fortnox.mu.Lock()
+	defer k.fortnox.mu.Unlock()
+	for _, r := range k.xero.requests {
+		add(r.method, r.path, r.body)
+	}
+	for _, r := range k.fortnox.requests {
+		add(r.method, r.path, r.body)
+	}
+	return bodies
+}
+
+func eachKilledBookkeeper(t *testing.T, f func(t *testing.T, k *killedBookkeeper)) {
+	for _, product := range bookProducts {
+		t.Run(product, func(t *testing.T) {
+			t.Parallel()
+			builtProgram(t)
+			f(t, newKilledBookkeeper(t, product))
+		})
+	}
+}
+
+func TestBooks_killedWhileTokensAreReplacedGoOnAfterTheRestart(t *testing.T) {
+	t.Parallel()
+	eachKilledBookkeeper(t, func(t *testing.T, k *killedBookkeeper) {
+		dates := k.sell(1)
+		k.expireTokens()
+		k.do("books", "export", k.connection, dates[0])
+		for _, moment := range []string{killBefore, killActed, killAnswered} {
+			k.killAt("token", moment, 0)
+			k.serve()
+			k.awaitKill()
+			k.passTime(time.Minute) // for which one call may replace tokens
+		}
+		k.serve()
+		k.awaitPosted()
+		asked := k.requests("token")[1:] // the first has redeemed the code
+		if len(asked) != 3 {             // one broke off before they were
+			t.Errorf("tokens were replaced %d times", len(asked))
+		}
+		for _, body := range asked {
+			if body != asked[0] {
+				t.Errorf("tokens were asked for by %s\nthen by %s", asked[0], body)
+			}
+		}
+		k.hasOnce(dates)
+	})
+}
+
+func TestBooks_killedWhileAnEntryIsSentFindItAfterTheRestart(t *testing.T) {
+	t.Parallel()
+	eachKilledBookkeeper(t, func(t *testing.T, k *killedBookkeeper) {
+		dates := k.sell(3)
+		for i, moment := range []string{killActed, killAnswered, killBefore} {
+			k.do("books", "export", k.connection, dates[i])
+			k.killAt("post", moment, 0)
+			k.serve()
+			k.awaitKill()
+			posts := len(k.requests("post"))
+			k.passTime(lostAnswerAfter)
+			k.serve()
+			if moment == killBefore { // it is not there, but may still come
+				k.awaitExports("looked for", func(x *bookExport) bool { return x.State != exportSending })
+				k.down(syscall.SIGTERM)
+				k.passTime(notFoundAfter)
+				k.serve()
+			}
+			k.awaitPosted()
+			again := len(k.requests("post")) - posts
+			if moment != killBefore && again != 0 || moment == killBefore && again != 1 {
+				t.Errorf("killed %s: the entry was sent %d times after that", moment, again)
+			}
+			if len(k.requests("find")) == 0 {
+				t.Error("nobody has looked whether the entry is there")
+			}
+			k.down(syscall.SIGTERM)
+		}
+		k.hasOnce(dates)
+	})
+}
+
+func TestBooks_killedAtRandomMomentsSendEachDayOnce(t *testing.T) {
+	t.Parallel()
+	eachKilledBookkeeper(t, func(t *testing.T, k *killedBookkeeper) {
+		const kills = 8
+		seed := rand.Uint64()
+		random := rand.New(rand.NewPCG(seed, 1))
+		t.Logf("seed %d", seed)
+		dates := k.sell(25) // more than are sent before the last kill
+		k.do("books", "set", k.connection, "-send-from", dates[0], "-history")
+		for range kills {
+			moments := []string{killBefore, killActed, killAnswered}
+			k.killAt("", moments[random.IntN(len(moments))], random.IntN(6))
+			k.serve()
+			k.awaitKill()
+			k.passTime(notFoundAfter + time.Minute)
+		}
+		k.serve()
+		k.awaitPosted()
+		k.hasOnce(dates)
+	})
+}
