@@ -179,6 +179,8 @@ type filled struct {
 	webhook, delivery       string            // enabled, and of a lead's event
 	order                   string            // paid, by card
 	orders                  map[string]string // one in each other state, and "outside": paid so
+	books, choosing         string            // connections: with a company, and one that waits for a choice
+	export, posted          string            // of books: waiting, and in the books
 	another                 string            // account
 }
 
@@ -205,7 +207,42 @@ func newFilled(t *testing.T) *filled {
 	})
 	f.webhook = f.addWebhook(f.account, "lead.created")
 	f.delivery = f.addDelivery(f.webhook, f.count(`SELECT seq FROM events WHERE type = 'lead.created'`), ptr(500))
+	f.addBooks()
 	return f
+}
+
+// addBooks connects the account with a company at one product and leaves open which at another, and asks for the
+// export of the day on which the orders were paid; that of another day is in the books.
+func (f *filled) addBooks() {
+	f.books = f.service.addBooks(f.account, productXero, "Pizzeria Sole AG")
+	f.choosing = f.service.addBooks(f.account, productFortnox, "Pizzeria Sole AB", "Bar Luna AB")
+	f.change(func(t *tx) error {
+		if _, err := bookBacklog(t, 100); err != nil {
+			return err
+		}
+		c, err := changeConnection(t, anyAccount, f.books, bookChange{func(c *bookConnection) { c.Tests = true }}, anActor)
+		if err != nil {
+			return err
+		}
+		all, err := requestExport(t, anyAccount, c.ID, f.today(t))
+		if err != nil {
+			return err
+		}
+		x, err := newExport(t, c, "2020-01-01", "CHF", 1, nil, t.now)
+		if err != nil {
+			return err
+		}
+		f.export, f.posted = all[0].ID, x.ID
+		x.State, x.EntryID, x.SentAt, x.PostedAt, x.DueAt = exportPosted, ptr("entry"), t.now, t.now, stamp{}
+		return t.saveExport(x)
+	})
+}
+
+// today returns the present business day of the account.
+func (f *filled) today(t *tx) businessDate {
+	calendar, err := t.businessCalendar(f.account)
+	f.check(err)
+	return calendar.dateOf(t.now.Time)
 }
 
 // An ownerVerb asks one thing of the store for an owner, and returns how many rows it
@@ -344,6 +381,47 @@ var ownerVerbs = map[string]ownerVerb{
 		return oneWebhook(anAuthor.permitted(t, o, f.webhook))
 	},
 
+	"queries.bookConnection": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfBooks(t.bookConnection(o, f.books))
+	},
+	"queries.usedBookConnection": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfBooks(t.usedBookConnection(o, f.books))
+	},
+	"queries.bookConnections": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.bookConnections(o)) },
+	"queries.bookExport":      func(f *filled, t *tx, o owner) (int, error) { return oneOfBooks(t.bookExport(o, f.export)) },
+	"queries.bookExports": func(_ *filled, t *tx, o owner) (int, error) {
+		return rowsOfPage(t.bookExports(exportFilter{owner: o}, "", 10))
+	},
+	"chooseOrganisation": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfBooks(chooseOrganisation(t, f.keys, o, f.choosing, "Bar Luna AB", anActor))
+	},
+	"changeBooks": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfBooks(changeBooks(t, f.keys, o, f.books, bookWish{outside: ptr(true)}, anActor))
+	},
+	"changeConnection": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfBooks(changeConnection(t, o, f.books, bookChange{func(c *bookConnection) { c.Outside = true }}, anActor))
+	},
+	"saveMapping": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfBooks(saveMapping(t, o, f.books, &bookMapping{Lines: []mappingRule{{Kind: ruleTip, Account: "220"}}}, anActor))
+	},
+	"requestExport": func(f *filled, t *tx, o owner) (int, error) {
+		all, err := requestExport(t, o, f.books, f.today(t))
+		if errors.Is(err, errBooksConnection) {
+			return 0, nil
+		}
+		return rowsOf(all, err)
+	},
+	"ownExport": func(f *filled, t *tx, o owner) (int, error) {
+		_, x, err := ownExport(t, o, f.books, f.export)
+		return oneOfBooks(x, err)
+	},
+	"retryExport": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfBooks(retryExport(t, o, f.books, f.export))
+	},
+	"reverseExport": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfBooks(reverseExport(t, o, f.books, f.posted, ""))
+	},
+
 	"queries.widgets": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.widgets(o)) },
 	"queries.eachPeriod": func(_ *filled, t *tx, o owner) (n int, err error) {
 		err = t.eachPeriod(o, []period{{t.now.after(-time.Hour), t.now.after(time.Hour), 0}},
@@ -360,6 +438,14 @@ var ownerVerbs = map[string]ownerVerb{
 // oneWebhook is oneRow for what is refused with errWebhook where there is no such webhook.
 func oneWebhook[T any](v *T, err error) (int, error) {
 	if errors.Is(err, errWebhook) {
+		return 0, nil
+	}
+	return oneRow(v, err)
+}
+
+// oneOfBooks is oneRow for what is refused where there is no such connection or export.
+func oneOfBooks[T any](v *T, err error) (int, error) {
+	if errors.Is(err, errBooksConnection) || errors.Is(err, errExport) {
 		return 0, nil
 	}
 	return oneRow(v, err)

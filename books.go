@@ -57,6 +57,8 @@ var (
 
 	errBooksConnection = &refusal{code: codeBooksNotFound}
 	errExport          = &refusal{code: codeExportNotFound}
+	errBooksOff        = &refusal{code: codeBooksUnavailable,
+		detail: "This service works on a copy of a database, and asks no books: it was started with -no-books."}
 )
 
 // A booksApp is what the maker of a product has given the operator: the same for all accounts.

@@ -41,11 +41,11 @@ var (
 
 // The operator's commands on books.
 var booksCommands = []command{
-	{"books set-app", "xero|fortnox", "set the application that you have registered with the maker", []option{
+	{"books app set", "xero|fortnox", "set the application that you have registered with the maker", []option{
 		optSecrets.says("file that only you can read, or - for standard input, with lines client_id= and " +
 			"client_secret="),
-	}, 1, booksSetApp},
-	{"books apps", "", "list the applications that are set", nil, 0, booksApps},
+	}, 1, booksAppSet},
+	{"books app list", "", "list the applications that are set", nil, 0, booksAppList},
 	{"books connect", "xero|fortnox", "print the address on which an account's owner connects its books", []option{
 		optAccount.says("the account whose revenue is to be sent"), optBooksAllow, optXeroURL, optFortnoxURL,
 	}, 1, booksConnect},
@@ -85,7 +85,7 @@ func booksStep(err error) error {
 	case !errors.As(err, &ref):
 		return err
 	case ref.code == codeBooksNotSet:
-		return errors.New("the application is not set, or is refused: run 'widgetd books set-app'")
+		return errors.New("the application is not set, or is refused: run 'widgetd books app set'")
 	case ref.code == codeValidation && len(ref.fields) > 0:
 		name := strings.ReplaceAll(strings.TrimPrefix(ref.fields[0].Pointer, "#/"), "_", "-")
 		return usageError(name + ": " + ref.fields[0].Detail)
@@ -129,7 +129,7 @@ type appRow struct {
 	ChangedAt stamp  `json:"changed_at"`
 }
 
-func booksSetApp(e *env) error {
+func booksAppSet(e *env) error {
 	product, err := e.product()
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func booksSetApp(e *env) error {
 	return e.done()
 }
 
-func booksApps(e *env) error {
+func booksAppList(e *env) error {
 	rows := []appRow{}
 	err := e.withStore(func(st *store) error {
 		for _, product := range bookProducts {

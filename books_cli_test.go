@@ -48,11 +48,11 @@ func booksStory(t *testing.T, o *operator) {
 		t.Fatal(err)
 	}
 	o.told.keep("a client secret", f.app.clientSecret)
-	o.fails("run 'widgetd books set-app'", booksLine(f, "books", "connect", "xero")...)
-	o.fails(`there is no product "abacus"`, "books", "set-app", "abacus", "-secrets", secrets)
-	o.fails("-secrets FILE is needed", "books", "set-app", "xero")
-	o.do("books", "set-app", "xero", "-secrets", secrets)
-	if apps := o.objects("books", "apps"); len(apps) != 1 || apps[0]["client_id"] != f.app.clientID {
+	o.fails("run 'widgetd books app set'", booksLine(f, "books", "connect", "xero")...)
+	o.fails(`there is no product "abacus"`, "books", "app", "set", "abacus", "-secrets", secrets)
+	o.fails("-secrets FILE is needed", "books", "app", "set", "xero")
+	o.do("books", "app", "set", "xero", "-secrets", secrets)
+	if apps := o.objects("books", "app", "list"); len(apps) != 1 || apps[0]["client_id"] != f.app.clientID {
 		t.Errorf("%v", apps)
 	}
 	comeBack(o, f, o.object(booksLine(f, "books", "connect", "xero")...)["authorize_url"].(string))
@@ -101,6 +101,19 @@ func booksStory(t *testing.T, o *operator) {
 	}
 	o.do("books", "retry", x["id"].(string))
 	o.fails("Only the entry of a day that is in the books", "books", "reverse", x["id"].(string))
+	o.change(func(t *tx) error {
+		posted, err := t.bookExport(anyAccount, x["id"].(string))
+		if err != nil {
+			return err
+		}
+		posted.State, posted.EntryID, posted.SentAt, posted.PostedAt, posted.DueAt = exportPosted, ptr("entry"), t.now, t.now, stamp{}
+		return t.saveExport(posted)
+	})
+	later := time.Now().UTC().AddDate(0, 0, 10).Format(time.DateOnly)
+	if back := o.objects("books", "reverse", x["id"].(string), "-date", later); len(back) != 1 || back[0]["reverses"] != x["id"] ||
+		back[0]["entry_date"] != later || back[0]["revision"] != 2.0 {
+		t.Errorf("%v", back)
+	}
 	o.fails("'widgetd books exports' prints what there is", "books", "retry", "exp_1")
 	o.do(booksLine(f, "books", "disconnect", id)...)
 	o.fails("'widgetd books list' prints what there is", "books", "mapping", id)

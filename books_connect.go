@@ -32,6 +32,7 @@ const (
 	reasonUnsealable     = "sealed_with_another_key"
 	reasonAppNotSet      = "app_not_set"
 	reasonAppRefused     = "app_refused"
+	reasonOff            = "off"
 )
 
 // books is the engine of all connections with books.
@@ -43,7 +44,7 @@ type books struct {
 	now     func() time.Time
 	steady  func() time.Time // a clock that is never set
 	strike  func(fault string, err error, attrs ...any)
-	off     bool          // nothing is sent: another service works on this database
+	off     bool          // no product is asked anything: another service works on this database
 	wake    chan struct{} // has the worker look for what is due
 
 	mu    sync.Mutex
@@ -146,7 +147,7 @@ func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error)
 		}
 		if _, err := keys.unsealFor(sealedBooksApp, product, app.Sealed); err != nil {
 			lines = append(lines, fmt.Sprintf("the secret of the application for %s was sealed with another key file: "+
-				"run 'widgetd books set-app %s -secrets FILE'", product, product))
+				"run 'widgetd books app set %s -secrets FILE'", product, product))
 		}
 	}
 	all, err := q.openBooks()
@@ -213,10 +214,13 @@ func newVerifier() string {
 
 // authorize returns the address to which somebody is sent who may agree that an account is connected with a
 // product, and until when it can be used, once. base is the base address of this service. Errors: errAccount,
-// books_not_available.
+// books_not_available, errBooksOff.
 func (b *books) authorize(
 	ctx context.Context, accountID, product, base, actor string,
 ) (address string, until stamp, err error) {
+	if b.off {
+		return "", until, errBooksOff
+	}
 	app, err := b.appSecrets(product)
 	var refused *ledgerError
 	if errors.As(err, &refused) {
@@ -257,10 +261,13 @@ var (
 
 // callback connects an account, of which somebody has come back from a product with a state, and a code or an
 // error. If several companies were agreed to, the connection waits until one is chosen (chooseOrganisation). A
-// company that is connected anew gets its former connection back. Errors: those above, errAccount.
+// company that is connected anew gets its former connection back. Errors: those above, errAccount, errBooksOff.
 func (b *books) callback(
 	ctx context.Context, product, state, code, refusal string,
 ) (*bookConnection, error) {
+	if b.off {
+		return nil, errBooksOff
+	}
 	hash := sha256.Sum256([]byte(state))
 	var a *bookAuthorization
 	err := b.store.update(ctx, func(t *tx) (err error) {
@@ -495,8 +502,12 @@ func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error
 
 // session returns a session of a connection in use. Its tokens are replaced first if they end soon, or if they
 // were replaced as often as stale says, which is how often when they were refused; -1: they were not. It
-// returns also how often its own tokens were replaced.
+// returns also how often its own tokens were replaced. Where no product is asked, there is no session: replacing
+// tokens on a copy of a database would end those of the original.
 func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSession, int64, error) {
+	if b.off {
+		return nil, 0, &ledgerError{reason: reasonOff}
+	}
 	for {
 		c, err := b.store.usedBookConnection(anyAccount, id)
 		if err != nil {

@@ -343,6 +343,41 @@ func fortnoxKind(r fortnoxFakeRequest) string {
 	return "chart"
 }
 
+// addBooks connects an account with companies of these names, which are their ids too, without asking a product,
+// and returns the connection. Of several companies one is still to be chosen.
+func (s *service) addBooks(account, product string, companies ...string) (id string) {
+	s.t.Helper()
+	var agreed []bookOrganisation
+	for _, name := range companies {
+		agreed = append(agreed, bookOrganisation{ID: name, Name: name})
+	}
+	s.change(func(t *tx) error {
+		tokens := &bookTokens{Access: "access", ExpiresAt: t.now.after(time.Hour)}
+		c, err := connectBooks(t, s.keys, &bookAuthorization{AccountID: account, Product: product, MadeBy: anActor}, tokens, agreed)
+		if err == nil {
+			id = c.ID
+		}
+		return err
+	})
+	return id
+}
+
+// connectToXero connects the account with a fake, to whose address the service's options lead, as its owner does
+// in a browser. It returns the connection.
+func (s *service) connectToXero(f *xeroFake) string {
+	s.t.Helper()
+	s.told.hear(f.app.clientSecret)
+	s.change(func(t *tx) error { return setBooksApp(t, s.keys, productXero, f.app) })
+	auth := "Authorization: Bearer " + s.token(s.account, scopeBooks)
+	link := s.post("/books/connections", `{"product":"xero"}`, auth).is(http.StatusOK)
+	back, err := url.Parse(f.approve(link.text("authorize_url")))
+	s.check(err)
+	s.get(strings.TrimPrefix(back.Path, "/v1") + "?" + back.RawQuery).is(http.StatusOK)
+	all, err := s.store.bookConnections(ownedBy(s.account))
+	s.check(err)
+	return all[0].ID
+}
+
 // eachProduct runs a test in a bubble with each product.
 func eachProduct(t *testing.T, f func(t *testing.T, k *bookkeeper)) {
 	for _, product := range bookProducts {

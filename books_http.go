@@ -104,6 +104,8 @@ func booksRefusal(err error) error {
 	switch failed.reason {
 	case heldReconnect, reasonUnsealable:
 		return &refusal{code: codeBooksState, detail: "The connection has to be connected again."}
+	case reasonOff:
+		return errBooksOff
 	case reasonAppNotSet, reasonAppRefused:
 		return &refusal{code: codeBooksNotSet}
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"log/slog"
 	"net/url"
 	"strings"
 	"testing"
@@ -120,6 +122,61 @@ func TestBooksHTTP_pagesSayWhyNothingWasConnected(t *testing.T) {
 			if a.status != want.status || !strings.Contains(a.body, want.text) || strings.Contains(a.body, "<script") {
 				t.Errorf("%s: %d %s", path, a.status, a.body)
 			}
+		}
+	})
+}
+
+// requests returns how many requests the products got.
+func (k *bookkeeper) requests() int {
+	k.xero.mu.Lock()
+	defer k.xero.mu.Unlock()
+	k.fortnox.mu.Lock()
+	defer k.fortnox.mu.Unlock()
+	return len(k.xero.requests) + len(k.fortnox.requests)
+}
+
+func TestBooksHTTP_aServiceOnACopyAsksNothingAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		at := "/" + k.connection
+		k.set(func(c *bookConnection) { c.Tests = true })
+		k.sendFrom(bookkeeperDay)
+		k.sell(1850)
+		back, err := url.Parse(k.approve())
+		k.check(err)
+		k.until("2000-01-02 12:00") // the access token has ended, and the day is due
+		how, err := usualServerOptions(commands())
+		k.check(err)
+		how.outboundAllow, how.xeroURL, how.fortnoxURL, how.noBooks = demoOutbound, bookkeeperXeroURL, bookkeeperFortnoxURL, true
+		original := k.server
+		k.server, err = newServer(k.store, k.keys, how, slog.New(slog.NewTextHandler(k.log, nil)), wings)
+		k.check(err)
+		k.server.outbound.plain.DialContext = original.outbound.plain.DialContext
+		t.Cleanup(k.server.outbound.close)
+		before, tokens := k.requests(), k.given()
+		ctx, stop := context.WithCancel(t.Context())
+		for _, run := range k.server.workers {
+			k.server.working.Go(func() { run(ctx) })
+		}
+		for _, c := range []struct{ method, path, body string }{
+			{"GET", at + "/accounts", ""}, {"GET", at + "/mapping?suggest=true", ""}, {"GET", at + "/preview/" + bookkeeperDay, ""},
+			{"POST", "", `{"product":"` + k.product + `"}`},
+		} {
+			if a := k.asked(c.method, c.path, c.body).is(503, "books_unavailable"); !strings.Contains(a.body, "-no-books") {
+				t.Errorf("%s %s: %s", c.method, c.path, a.body)
+			}
+		}
+		if page := k.get(strings.TrimPrefix(back.Path, "/v1") + "?" + back.RawQuery).is(503); !strings.Contains(page.body, "-no-books") {
+			t.Error(page.body)
+		}
+		x := k.asked("POST", at+"/exports", `{"date":"`+bookkeeperDay+`"}`).is(200).json()["data"].([]any)[0].(map[string]any)
+		k.asked("POST", at+"/exports/"+x["id"].(string)+"/retry", "").is(200)
+		k.time(2 * time.Minute)
+		k.asked("DELETE", at, "").is(204) // of the copy only
+		stop()
+		k.server.working.Wait()
+		if k.requests() != before || k.given() != tokens {
+			t.Errorf("%d requests more, %d times tokens more", k.requests()-before, k.given()-tokens)
 		}
 	})
 }

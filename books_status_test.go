@@ -138,7 +138,7 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 	}
 	o.told.keyFile(t, other)
 	sealed := []string{
-		"the secret of the application for xero was sealed with another key file: run 'widgetd books set-app xero -secrets FILE'",
+		"the secret of the application for xero was sealed with another key file: run 'widgetd books app set xero -secrets FILE'",
 		"the tokens of the connection " + lost.ID + " with books were sealed with another key file: " + again,
 		"the tokens of the connection " + failing.ID + " with books were sealed with another key file: " +
 			strings.Replace(again, productXero, productFortnox, 1),

@@ -88,9 +88,9 @@ var (
 	optLimit = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
 )
 
-// A command is a command of the program, named by one word or two.
+// A command is a command of the program, named by one to three words.
 type command struct {
-	name    string   // "version" or "license add"
+	name    string   // "version", "license add" or "books app set"
 	args    string   // placeholders of its arguments in the help: "ID N"
 	help    string   // what it does, in one line
 	options []option // besides commonOptions
@@ -245,33 +245,42 @@ func (e *env) optionalNumber(name string, low, high int) (*int, error) {
 
 func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
 
+// maxCommandWords is how many words the name of a command has at most.
+const maxCommandWords = 3
+
 // unknownCommand handles a command line whose first words name no command. If commands
-// begin with the first word ("license"), it lists those; -h turns that list into a success.
+// begin with those ("license", "books app"), it lists them; -h turns that list into a success.
 func unknownCommand(commands []command, args []string, stdout, stderr io.Writer) error {
-	words := args[:1]
-	if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
-		words = args[:2]
+	group := 0 // how many of the words all begin the names of commands
+	for group < min(maxCommandWords, len(args)) && slices.ContainsFunc(commands, func(c command) bool {
+		return c.startsWith(strings.Join(args[:group+1], " "))
+	}) {
+		group++
 	}
-	name := strings.Join(words, " ")
-	known := slices.ContainsFunc(commands, func(c command) bool { return c.startsWith(args[0]) })
-	switch {
-	case known && len(words) == 1 && slices.ContainsFunc(args, isHelp):
-		fmt.Fprintf(stdout, "The commands of widgetd %s; add -h to one for its options:\n\n", args[0])
-		listCommands(stdout, commands, args[0])
+	name, rest := strings.Join(args[:group], " "), args[group:]
+	switch another := len(rest) > 0 && !strings.HasPrefix(rest[0], "-"); {
+	case group == 0:
+		words := args[:1]
+		if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
+			words = args[:2]
+		}
+		return usageError(fmt.Sprintf("there is no command %q: see 'widgetd help'", strings.Join(words, " ")))
+	case another:
+		return usageError(fmt.Sprintf("there is no command %q: see 'widgetd help %s'", name+" "+rest[0], name))
+	case slices.ContainsFunc(rest, isHelp):
+		fmt.Fprintf(stdout, "The commands of widgetd %s; add -h to one for its options:\n\n", name)
+		listCommands(stdout, commands, name)
 		return nil
-	case known && len(words) == 1:
-		listCommands(stderr, commands, args[0])
-		return usageError(args[0] + " needs a second word: its commands are listed above")
-	case known:
-		return usageError(fmt.Sprintf("there is no command %q: see 'widgetd help %s'", name, args[0]))
 	}
-	return usageError(fmt.Sprintf("there is no command %q: see 'widgetd help'", name))
+	listCommands(stderr, commands, name)
+	which := []string{"second", "third"}[group-1]
+	return usageError(name + " needs a " + which + " word: its commands are listed above")
 }
 
 // findCommand returns the command with the longest name that args begin with, and the args
 // behind that name; nil if there is none.
 func findCommand(commands []command, args []string) (*command, []string) {
-	for words := min(2, len(args)); words > 0; words-- {
+	for words := min(maxCommandWords, len(args)); words > 0; words-- {
 		name := strings.Join(args[:words], " ")
 		for i := range commands {
 			if commands[i].name == name {
@@ -344,8 +353,8 @@ func (v *onceValue) Set(s string) error {
 	return nil
 }
 
-// startsWith reports whether the command's name has two words, of which word is the first.
-func (c *command) startsWith(word string) bool { return strings.HasPrefix(c.name, word+" ") }
+// startsWith reports whether the command's name has more words than these, with which it begins.
+func (c *command) startsWith(words string) bool { return strings.HasPrefix(c.name, words+" ") }
 
 // usage returns the command's name with the placeholders of its arguments and options.
 func (c *command) usage() string {

@@ -59,10 +59,10 @@ func help(w io.Writer, commands []command) error {
 	return nil
 }
 
-// listCommands prints the commands whose first word is word, or all if word is "".
-func listCommands(w io.Writer, commands []command, word string) {
+// listCommands prints the commands whose names begin with words, or all if that is "".
+func listCommands(w io.Writer, commands []command, words string) {
 	for _, c := range commands {
-		if word == "" || c.startsWith(word) {
+		if words == "" || c.startsWith(words) {
 			writeHelpLine(w, c.signature(), c.help)
 		}
 	}

@@ -91,6 +91,8 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{`there is no command "frobnicate": see 'widgetd help'`, []string{"help", "frobnicate"}},
 		{`there is no command "account frobnicate": see 'widgetd help account'`, []string{"account", "frobnicate", "x"}},
 		{`there is no command "account frobnicate": see 'widgetd help account'`, []string{"account", "frobnicate", "-h"}},
+		{`there is no command "books app frobnicate": see 'widgetd help books app'`, []string{"books", "app", "frobnicate", "xero"}},
+		{"usage: widgetd books app set xero|fortnox", []string{"books", "app", "set"}},
 		{"usage: widgetd account add NAME", []string{"account", "add"}},
 		{"usage: widgetd account add NAME", []string{"account", "add", "a", "b"}},
 		{"usage: widgetd origin add ORIGIN [-account ID]", []string{"origin", "add"}},
@@ -265,16 +267,26 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 			t.Errorf("%q: %s", args, got)
 		}
 	}
+	if got := runOK(t, "help", "books", "app"); strings.Count(got, "\n  books ") != 2 || !strings.Contains(got, "\n  books app set xero|fortnox ") {
+		t.Errorf("help books app: %s", got)
+	}
+	if got := runOK(t, "help", "books"); strings.Count(got, "\n  books ") != 12 || got != runOK(t, "books", "-h") {
+		t.Errorf("help books: %s", got)
+	}
 	if got := runOK(t, "help", "license", "add"); got != runOK(t, "license", "add", "-h") {
 		t.Errorf("help license add: %s", got)
 	}
 	if got := runOK(t, "help", "base-url"); !strings.HasPrefix(got, "widgetd base-url\n") || !strings.Contains(got, "\n  base-url remove URL ") {
 		t.Errorf("help base-url: %s", got)
 	}
-	for _, args := range [][]string{{"account"}, {"account", "-json"}} {
+	for _, args := range [][]string{{"account"}, {"account", "-json"}, {"books", "app"}} {
 		var out, listed bytes.Buffer
 		err := run(t.Context(), args, func(string) string { return "" }, &out, &listed)
-		if err != usageError("account needs a second word: its commands are listed above") || out.Len() > 0 || !strings.HasPrefix(listed.String(), "  account add NAME ") {
+		wrong, first := usageError("account needs a second word: its commands are listed above"), "  account add NAME "
+		if args[0] == "books" {
+			wrong, first = "books app needs a third word: its commands are listed above", "  books app set xero|fortnox "
+		}
+		if err != wrong || out.Len() > 0 || !strings.HasPrefix(listed.String(), first) {
 			t.Errorf("%q: %v, %s, %s", args, err, out.String(), listed.String())
 		}
 	}

@@ -205,7 +205,7 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 // demoScopes are the scopes of the token that the demo prints.
 var demoScopes = []string{
 	scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents, scopeWebhooks,
-	scopeOrders, scopeSelling, scopeRevenue,
+	scopeOrders, scopeSelling, scopeRevenue, scopeBooks,
 }
 
 const (
@@ -500,7 +500,7 @@ func (d *demo) prepareDocs(t *tx, keys *keyring, account string) error {
 		"Origin":                   d.page,
 		"account_id":               account,
 		"device_id":                dev,
-		"id":                       usual,
+		"/licenses/{id}":           usual,
 		"/licenses/{id}/renew":     renewable,
 		"/licenses/{id}/reinstate": suspended,
 		"/licenses/{id}/suspend":   suspendable,

@@ -637,7 +637,7 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 func (d *apiDocument) exampleOf(path, name, documented string) string {
 	if name == "id" {
 		resource, _, _ := strings.Cut(path, "{id}")
-		return cmp.Or(d.values[path], d.values[resource+"{id}"], d.values[name], documented)
+		return cmp.Or(d.values[path], d.values[resource+"{id}"], documented)
 	}
 	return cmp.Or(d.values[name], documented)
 }

@@ -255,6 +255,10 @@ func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
 		switch {
 		case strings.Contains(line, "/api/legacy/"):
 			want = "410"
+		case strings.Contains(line, "/books/connections/"): // the demo is connected with none
+			want = "404"
+		case strings.Contains(line, `"product": "xero"`):
+			want = "409"
 		case strings.Contains(line, "curl -s -i"):
 			want = "204"
 		}
@@ -675,7 +679,12 @@ func TestSecurityTxt_isThereOnlyWithAContact(t *testing.T) {
 // form of every answer.
 func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	t.Parallel()
-	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.securityContacts = []string{"mailto:security@example.com"} })
+	xero := newXeroFake(t, time.Now)
+	s := newService(t, func(_ *storeOptions, o *serverOptions) {
+		o.securityContacts = []string{"mailto:security@example.com"}
+		o.outboundAllow, o.xeroURL = demoOutbound, xero.base
+	})
+	connection := s.connectToXero(xero)
 	licenseID, key := s.addLicense(license{MaxDevices: ptr(1)})
 	s.activate(key, "kitchen-1").is(200)
 	hook := s.addWebhook(s.account, "lead.created")
@@ -703,6 +712,9 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	}
 	paths := map[string][]string{}
 	for _, r := range s.server.routes {
+		if r.page != nil && strings.Contains(r.pattern, "/books/callback/") {
+			continue // it refuses who was not sent there by a product
+		}
 		paths["/v1"+r.path()] = append(paths["/v1"+r.path()], r.method())
 	}
 	for _, root := range s.server.roots {
@@ -714,8 +726,8 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 		t.Fatalf("found %d paths only", len(paths))
 	}
 	for pattern, methods := range paths {
-		path := strings.NewReplacer("/webhooks/{id}", "/webhooks/"+hook, "/orders/{id}", "/orders/"+order, "{id}", licenseID,
-			"/pay/{order}", "/pay/"+order, "{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
+		path := strings.NewReplacer("/webhooks/{id}", "/webhooks/"+hook, "/orders/{id}", "/orders/"+order,
+			"/books/connections/{id}", "/books/connections/"+connection, "{date}", "2026-11-21", "{id}", licenseID, "/pay/{order}", "/pay/"+order, "{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
 		if strings.Contains(pattern, "/pay/") {
 			path += "?k=" + pageKey
 		}

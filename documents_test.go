@@ -157,8 +157,10 @@ func wrongCommand(line string) string {
 	}
 	cmd, rest := findCommand(commands(), words)
 	if cmd == nil {
-		known := slices.ContainsFunc(commands(), func(c command) bool { return c.startsWith(words[0]) })
-		if known && (len(words) == 1 || words[1] == "…") {
+		if i := slices.Index(words, "…"); i > 0 {
+			words = words[:i]
+		}
+		if slices.ContainsFunc(commands(), func(c command) bool { return c.startsWith(strings.Join(words, " ")) }) {
 			return ""
 		}
 		return "there is no such command"
@@ -204,7 +206,7 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 	}
 	for line, want := range map[string]string{
 		"frobnicate": "there is no such command", "license frobnicate": "there is no such command", "backup -nonsense x.db": "it has no option -nonsense",
-		"license …": "", "license add -h": "", "help --markdown": "", `backup "backup/$$(date -u +%%Y).db"'`: "",
+		"books app frobnicate": "there is no such command", "license …": "", "books app": "", "books app …": "", "license add -h": "", "help --markdown": "", `backup "backup/$$(date -u +%%Y).db"'`: "",
 	} {
 		if got := wrongCommand(line); got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)

@@ -141,7 +141,7 @@ type serverOptions struct {
 	vippsURL         string         // base address of Vipps MobilePay
 	xeroURL          string         // base address of everything of Xero; "": Xero's own
 	fortnoxURL       string         // base address of everything of Fortnox; "": Fortnox' own
-	noBooks          bool           // nothing is sent to books
+	noBooks          bool           // ask no books
 	keepEvents       span           // how long events are kept
 	keepTokens       span           // how long tokens are kept after their end
 	securityContacts []string       // URIs for security.txt; none: there is no such file

@@ -35,8 +35,9 @@ func exampleOf(t testing.TB, names ...string) string {
 
 func newExampleFixture(t testing.TB) *exampleFixture {
 	t.Helper()
+	xero := newXeroFake(t, time.Now)
 	toLoopback := func(_ *storeOptions, o *serverOptions) {
-		o.outboundAllow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		o.outboundAllow, o.xeroURL = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, xero.base
 	}
 	f := &exampleFixture{service: newService(t, withoutAddressLimits, toLoopback), real: map[string]string{}, answer: map[string][]any{}}
 	f.change(func(t *tx) error { return t.setRate(f.account, 1_000_000) })
@@ -58,7 +59,34 @@ func newExampleFixture(t testing.TB) *exampleFixture {
 	post("updateLicense", "more_seats")
 	f.addWebhook()
 	f.nextOrder(orderPaid)
+	f.addBooks(xero)
 	return f
+}
+
+// addBooks connects the account with the fake of Xero, confirms the mapping of the examples, and asks for the
+// export of the present business day, on which an order was paid.
+func (f *exampleFixture) addBooks(xero *xeroFake) {
+	f.t.Helper()
+	calendar, err := f.store.businessCalendar(f.account)
+	f.check(err)
+	today := calendar.dateOf(f.server.now())
+	day, later := operationByID(f.t, "exportRevenueDay"), operationByID(f.t, "reverseBookExport")
+	f.real[exampleValue(f.t, day, "day").(node)["date"].(string)] = today
+	f.real[exampleValue(f.t, later, "open").(node)["date"].(string)] = midnight(today).AddDate(0, 0, 10).Format(time.DateOnly)
+	f.real[exampleOf(f.t, "book_connection_id")] = f.connectToXero(xero)
+	f.send(operationByID(f.t, "updateBookConnection"), node{"tests": true})
+	f.send(operationByID(f.t, "confirmBookMapping"), exampleValue(f.t, operationByID(f.t, "confirmBookMapping"), "xero"))
+	export := f.send(day, f.fill(exampleValue(f.t, day, "day")))["data"].([]any)[0].(node)
+	f.real[exampleOf(f.t, "export_id")] = export["id"].(string)
+}
+
+// postExport has the export of the examples in the books.
+func (f *exampleFixture) postExport() {
+	f.t.Helper()
+	x, err := f.store.bookExport(anyAccount, f.fillText(exampleOf(f.t, "export_id")))
+	f.check(err)
+	x.State, x.EntryID, x.SentAt, x.PostedAt, x.DueAt = exportPosted, ptr("entry"), x.CreatedAt, x.CreatedAt, stamp{}
+	f.change(func(t *tx) error { return t.saveExport(x) })
 }
 
 // nextOrder makes an order in a state the one that the document's examples name.
@@ -195,12 +223,13 @@ var before = map[string]func(*exampleFixture){
 	"reinstateLicense": func(f *exampleFixture) {
 		f.post(f.fillText("/licenses/"+exampleOf(f.t, "license_id"))+"/suspend", `{}`, f.admin).is(200)
 	},
-	"acceptOrder":   func(f *exampleFixture) { f.nextOrder(orderAuthorized) },
-	"captureOrder":  func(f *exampleFixture) { f.nextOrder(orderAccepted) },
-	"rejectOrder":   func(f *exampleFixture) { f.nextOrder(orderAuthorized) },
-	"cancelOrder":   func(f *exampleFixture) { f.nextOrder(orderOpen) },
-	"refundOrder":   func(f *exampleFixture) { f.nextOrder(orderPaid) },
-	"markOrderPaid": func(f *exampleFixture) { f.nextOrder(orderOpen) },
+	"acceptOrder":       func(f *exampleFixture) { f.nextOrder(orderAuthorized) },
+	"captureOrder":      func(f *exampleFixture) { f.nextOrder(orderAccepted) },
+	"rejectOrder":       func(f *exampleFixture) { f.nextOrder(orderAuthorized) },
+	"cancelOrder":       func(f *exampleFixture) { f.nextOrder(orderOpen) },
+	"refundOrder":       func(f *exampleFixture) { f.nextOrder(orderPaid) },
+	"markOrderPaid":     func(f *exampleFixture) { f.nextOrder(orderOpen) },
+	"reverseBookExport": func(f *exampleFixture) { f.postExport() },
 	"undoOrderPaid": func(f *exampleFixture) {
 		f.nextOrder(orderOpen)
 		f.post(f.fillText("/orders/"+exampleOf(f.t, "order_id"))+"/paid", `{"method":"cash"}`, f.admin).is(200)
@@ -399,9 +428,10 @@ func (f *exampleFixture) askEverything() {
 	for _, id := range []string{"createLead", "createLicense", "updateLicense", "activateLicense", "deactivateLicense", "renewLicense",
 		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense", "eraseLeads",
 		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery", "updateWebhook",
-		"createOrder", "acceptOrder", "captureOrder", "rejectOrder", "cancelOrder", "refundOrder", "markOrderPaid", "undoOrderPaid", "updateAccount"} {
+		"createOrder", "acceptOrder", "captureOrder", "rejectOrder", "cancelOrder", "refundOrder", "markOrderPaid", "undoOrderPaid", "updateAccount",
+		"connectBooks", "updateBookConnection", "confirmBookMapping", "retryBookExport", "reverseBookExport"} {
 		o := operationByID(f.t, id)
-		if prepare := before[id]; prepare != nil && strings.HasSuffix(id, "Order") || strings.HasSuffix(id, "OrderPaid") {
+		if prepare := before[id]; prepare != nil && !strings.HasSuffix(id, "License") {
 			prepare(f)
 		}
 		f.send(o, f.fill(firstExample(o)))

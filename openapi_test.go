@@ -494,6 +494,13 @@ func setMember(body any, names []string, value any) any {
 
 type absent struct{}
 
+// ofAnother are the codes of faults that no schema shows: of a value that fits, but not the connection's product or
+// the kind of a mapping's line.
+var ofAnother = []string{"not_of_this_product", "not_of_this_kind", "invalid_cost_center"}
+
+// ofKind are members that a schema allows to be absent, which the kind of the line in the example needs.
+var ofKind = []string{"#/lines/0/vat_rate", "#/lines/0/tax"}
+
 func TestOpenAPI_bodyMembersAreJudgedAsTheirSchemasSay(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
@@ -517,12 +524,19 @@ func TestOpenAPI_bodyMembersAreJudgedAsTheirSchemasSay(t *testing.T) {
 			a := f.do(o.method, f.pathOf(o), string(text), headers...)
 			tried++
 			return a.status == 422 && slices.ContainsFunc(a.wrong(), func(w string) bool {
+				if _, code, _ := strings.Cut(w, " "); slices.Contains(ofAnother, code) {
+					return false
+				}
 				return strings.HasPrefix(w, m.pointer()+" ") || strings.HasPrefix(w, m.pointer()+"/") ||
 					a.text("code") == "key_malformed" && m.names[0] == "license_key"
 			})
 		}
 		for _, m := range members {
 			breaks, fits := edges(m.schema)
+			if slices.Contains(ofKind, m.pointer()) {
+				m.required = true
+				delete(fits, "null")
+			}
 			for what, value := range breaks {
 				if !refuses(m, value) {
 					t.Errorf("%s takes %s as %s", o.name(), what, m.pointer())

@@ -85,6 +85,7 @@ type longQuestion struct{ route, table, path string }
 func (s *service) longQuestions() []longQuestion {
 	license, _ := s.addLicense(license{})
 	widget, hook := s.addWidget(s.account), s.addWebhook(s.account, "lead.created")
+	books := s.addBooks(s.account, productXero, "Pizzeria Sole AG")
 	return []longQuestion{
 		{"GET /licenses", "licenses", "/licenses?q=zzzz"},
 		{"GET /licenses/{id}/devices", "devices", "/licenses/" + license + "/devices"},
@@ -95,6 +96,7 @@ func (s *service) longQuestions() []longQuestion {
 		{"GET /orders", "orders", "/orders"},
 		{"GET /revenue/days", "revenue_days", "/revenue/days"},
 		{"GET /revenue/days/{date}", "revenue_days", "/revenue/days/2026-11-21"},
+		{"GET /books/connections/{id}/exports", "books_exports", "/books/connections/" + books + "/exports"},
 		{"GET /webhooks", "webhooks", "/webhooks"},
 		{"GET /webhooks/{id}/deliveries", "deliveries", "/webhooks/" + hook + "/deliveries"},
 		{"GET /widget/stats", "widget_counts", "/widget/stats?widget=" + widget},
@@ -108,12 +110,15 @@ func (s *service) longQuestions() []longQuestion {
 }
 
 const allScopes = scopeLicenses + " " + scopeLeads + " " + scopeEvents + " " + scopeStats + " " + scopeWebhooks + " " +
-	scopeOrders + " " + scopeRevenue
+	scopeOrders + " " + scopeRevenue + " " + scopeBooks
 
 func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 	t.Parallel()
 	lookups := []string{"GET /licenses/{id}", "GET /webhooks/{id}", "GET /orders/{id}", "GET /account",
-		"GET /widget/health", "GET /openapi.json"}
+		"GET /widget/health", "GET /openapi.json",
+		// An account has two connections at most. The last three read a day or some, and then wait for the books.
+		"GET /books/connections", "GET /books/connections/{id}", "GET /books/connections/{id}/mapping",
+		"GET /books/connections/{id}/accounts", "GET /books/connections/{id}/preview/{date}"}
 	var found, tested []string
 	for _, r := range allRoutes() {
 		if r.question != (r.method() == "GET" && !slices.Contains(lookups, r.pattern)) {

@@ -118,7 +118,8 @@ var (
 	optNoPayments = option{name: "no-payments",
 		help: "ask no payment provider: for a copy of a database that another service works on", hasVariable: true}
 	optNoBooks = option{name: "no-books",
-		help: "send nothing to books: for a copy of a database that another service works on", hasVariable: true}
+		help:        "ask no books and send them nothing: for a copy of a database that another service works on",
+		hasVariable: true}
 	optSecurityContact = option{name: "security-contact", value: "URI,…",
 		help: "who to tell of a vulnerability, as mailto:security@example.com, for /.well-known/security.txt; " +
 			"by default there is no such file",

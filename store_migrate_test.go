@@ -1040,6 +1040,8 @@ func anOperatorOf(t testing.TB, version int) *operator {
 
 // argumentsOf are those of commands that don't take just anything.
 var argumentsOf = map[string]string{
+	"books app set": "xero -secrets -", "books connect": "xero -account acct_00000000000000000000000001",
+	"books preview": "bkc_1 2026-01-01", "books export": "bkc_1 2026-01-01", "revenue show": "2026-01-01",
 	"base-url set":    "https://api.example.com/v1",
 	"base-url remove": "https://api.example.com/v1",
 	"account rate":    "acct_x 1",
@@ -1072,6 +1074,10 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 	if err := os.WriteFile(secrets, []byte("key=rk_test_1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	app := filepath.Join(o.dir, "app")
+	if err := os.WriteFile(app, []byte("client_id=a\nclient_secret=b\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	// These need no database, or make one.
 	without := []string{"init", "demo", "upgrade", "version", "help", "lease inspect", "key list", "key public", "webhook listen"}
 	refused := 0
@@ -1083,6 +1089,8 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 		switch {
 		case c.name == "license import":
 			args = append(args, rows)
+		case c.name == "books app set":
+			args[len(args)-1] = app
 		case c.name == "payment connect":
 			args = append(args, "stripe", "-account", "acct_00000000000000000000000001", "-secrets", secrets)
 		case argumentsOf[c.name] == "":

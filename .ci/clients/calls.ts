@@ -172,6 +172,38 @@ const report = await need("getRevenueDay", operator.GET("/revenue/days/{date}", 
 const paid = report.days[0]?.payments.reduce((sum, p) => sum + p.total, 0);
 if (paid !== report.days[0]?.totals.total) throw new Error(JSON.stringify(report));
 
+// Books, of which the operator has set up none and the account has none: what is asked of them is refused.
+const books = await need("listBookConnections", operator.GET("/books/connections", { params: { query: { account_id } } }));
+if (books.data.length !== 0) throw new Error(JSON.stringify(books));
+const nobooks = { path: { id: "bkc_01m8a6b2q7w3d8h5n0t4x9zcke" } };
+const noexport = { path: { ...nobooks.path, export: "exp_01m8a6c9v1j4r7p2s5y8b3m6fg" } };
+const date = today.date;
+const lines = [
+  { kind: "sales" as const, vat_rate: 810, account: "200", tax: "OUTPUT2" },
+  { kind: "payment" as const, method: "card" as const, account: "600" },
+];
+const refusals = {
+  connectBooks: await operator.POST("/books/connections", { params: { query: { account_id } }, body: { product: "xero" } }),
+  getBookConnection: await operator.GET("/books/connections/{id}", { params: nobooks }),
+  updateBookConnection: await operator.PATCH("/books/connections/{id}", { params: nobooks, body: { send_from: date, tests: true } }),
+  getBookAccounts: await operator.GET("/books/connections/{id}/accounts", { params: { ...nobooks, query: { date } } }),
+  getBookMapping: await operator.GET("/books/connections/{id}/mapping", { params: { ...nobooks, query: { suggest: "true" } } }),
+  confirmBookMapping: await operator.PUT("/books/connections/{id}/mapping", { params: nobooks, body: { lines } }),
+  previewBookEntry: await operator.GET("/books/connections/{id}/preview/{date}", { params: { path: { ...nobooks.path, date } } }),
+  listBookExports: await operator.GET("/books/connections/{id}/exports", { params: { ...nobooks, query: { state: "held" } } }),
+  exportRevenueDay: await operator.POST("/books/connections/{id}/exports", {
+    params: { ...nobooks, header: { "Idempotency-Key": crypto.randomUUID() } }, body: { date },
+  }),
+  retryBookExport: await operator.POST("/books/connections/{id}/exports/{export}/retry", { params: noexport, body: {} }),
+  reverseBookExport: await operator.POST("/books/connections/{id}/exports/{export}/reverse", { params: noexport, body: { date } }),
+  disconnectBooks: await operator.DELETE("/books/connections/{id}", { params: nobooks }),
+};
+for (const [name, { error, response }] of Object.entries(refusals)) {
+  const wanted = name === "connectBooks" ? "books_not_available" : name.endsWith("BookExport") ? "export_not_found" : "books_connection_not_found";
+  if (error?.code !== wanted) throw new Error(`${name}: ${response.status} ${JSON.stringify(error)}`);
+  console.log(`${response.status} ${name}`);
+}
+
 // What only providers can sign.
 const connection = { path: { connection: "con_01m8a5ge1k8p4z7d3v0t6m9xwc" } };
 const strangers = [
