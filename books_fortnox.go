@@ -400,9 +400,9 @@ func trueMember(v *jsonValue, name string) bool {
 // them: the customers' and the suppliers' ledgers, and what is compared with statements of the bank. The
 // numbers are those of BAS, the chart that nearly all Swedish books use. Of its group 15, 151, 156 and 157
 // are customers' ("kundfordringar"), but 158 is "fordringar för kontokort och kuponger": what providers of
-// cards owe, which is a clearing account. Of 19, 191 is the cash in the till, all from 192 up to 198 is banks, and
-// 199 is where many have clearing accounts. Of 24, 244, 246 and 247 are suppliers' ("leverantörsskulder"); 242 has prepayments and
-// gift cards.
+// cards owe, which is a clearing account. Of 19, 191 is the cash in the till, all from 192 up to 198 is banks,
+// and 199 is where many have clearing accounts. Of 24, 244, 246 and 247 are suppliers' ("leverantörsskulder");
+// 242 has prepayments and gift cards.
 var fortnoxKept = []struct {
 	from, to int64
 	why      string

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Sessions with books: whose turn it is to ask, and the tokens that prove who asks. One process and one call
+// replaces tokens at a time, and new ones are on disk before they are used, so that a lost answer or a kill leaves
+// tokens that the product still takes (contract, section 12).
+
+const (
+	tokenMargin      = time.Minute      // an access token that ends sooner is replaced
+	tokenClaim       = 45 * time.Second // for which one call may replace tokens: longer than a request takes
+	tokenPoll        = 200 * time.Millisecond
+	faultBooksTokens = "tokens of books can't be replaced"
+	reasonUnsealable = "sealed_with_another_key"
+	reasonAppNotSet  = "app_not_set"
+	reasonAppRefused = "app_refused"
+	reasonOff        = "off"
+)
+
+// A bookPace holds when requests to one company were made last, or will be made by those who wait.
+type bookPace struct {
+	sync.Mutex
+	sent []time.Time // the last ones, by the steady clock, the earliest first
+}
+
+// pace returns once another request may be made for a connection. It does not wait at all if that is after ctx
+// ends. Errors: a *ledgerError, ledgerBusy.
+func (b *books) pace(ctx context.Context, c *bookConnection) error {
+	requests, in := b.ledgers[c.Product].pace()
+	b.mu.Lock()
+	p := b.paces[c.ID]
+	if p == nil {
+		p = &bookPace{}
+		b.paces[c.ID] = p
+	}
+	b.mu.Unlock()
+	wait, ok := p.reserve(ctx, b.steady(), requests, in)
+	if !ok {
+		return &ledgerError{reason: ledgerBusy, retryAfter: wait}
+	}
+	if wait <= 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return &ledgerError{reason: ledgerBusy}
+	case <-time.After(wait):
+		return nil
+	}
+}
+
+// reserve notes another request, of so many in a time, and returns how long it has to wait. It notes none, and
+// reports false, if that is longer than ctx lasts.
+func (p *bookPace) reserve(
+	ctx context.Context, now time.Time, requests int, in time.Duration,
+) (wait time.Duration, ok bool) {
+	p.Lock()
+	defer p.Unlock()
+	if len(p.sent) >= requests {
+		wait = max(in-now.Sub(p.sent[0]), 0)
+	}
+	if until, limited := ctx.Deadline(); limited && wait > 0 && time.Until(until) < wait {
+		return wait, false
+	}
+	if len(p.sent) >= requests {
+		p.sent = append(p.sent[:0], p.sent[1:]...)
+	}
+	p.sent = append(p.sent, now.Add(wait))
+	return wait, true
+}
+
+// appSecrets returns the application of a product. Errors: a *ledgerError.
+func (b *books) appSecrets(product string) (app appSecrets, err error) {
+	row, err := b.store.booksApp(product)
+	if errors.Is(err, errNotFound) {
+		return app, &ledgerError{reason: reasonAppNotSet}
+	}
+	if err != nil {
+		return app, err
+	}
+	secret, err := b.keys().unsealFor(sealedBooksApp, product, row.Sealed)
+	if err != nil {
+		return app, &ledgerError{reason: reasonUnsealable}
+	}
+	return appSecrets{row.ClientID, string(secret)}, nil
+}
+
+// sealTokens returns what a connection keeps of its tokens.
+func sealTokens(keys *keyring, connectionID string, tokens *bookTokens) ([]byte, error) {
+	plain, err := json.Marshal(tokens)
+	return keys.sealFor(sealedBooksConnection, connectionID, plain), err
+}
+
+// openTokens returns the tokens of a connection. Errors: a *ledgerError.
+func openTokens(keys *keyring, c *bookConnection) (*bookTokens, error) {
+	if c.Sealed == nil {
+		return nil, &ledgerError{reason: heldReconnect, refused: true}
+	}
+	plain, err := keys.unsealFor(sealedBooksConnection, c.ID, c.Sealed)
+	tokens := &bookTokens{}
+	if err != nil || json.Unmarshal(plain, tokens) != nil {
+		return nil, &ledgerError{reason: reasonUnsealable}
+	}
+	return tokens, nil
+}
+
+// ask calls f with a session of a connection in use. If the access token is not taken, it is replaced and f is
+// called once more. Errors: those of f, a *ledgerError, errBooksConnection.
+func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error) error {
+	s, tokens, err := b.session(ctx, id, -1)
+	if err != nil {
+		return err
+	}
+	err = f(s)
+	var refused *ledgerError
+	if !errors.As(err, &refused) || !refused.denied {
+		return err
+	}
+	if s, _, err = b.session(ctx, id, tokens); err != nil {
+		return err
+	}
+	return f(s)
+}
+
+// session returns a session of a connection in use. Its tokens are replaced first if they end soon, or if they
+// were replaced as often as stale says, which is how often when they were refused; -1: they were not. It
+// returns also how often its own tokens were replaced. Where no product is asked, there is no session: replacing
+// tokens on a copy of a database would end those of the original.
+func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSession, int64, error) {
+	if b.off {
+		return nil, 0, &ledgerError{reason: reasonOff}
+	}
+	for {
+		c, err := b.store.usedBookConnection(anyAccount, id)
+		if err != nil {
+			return nil, 0, err
+		}
+		if !c.NeedsReconnectAt.IsZero() {
+			return nil, 0, &ledgerError{reason: heldReconnect, refused: true}
+		}
+		tokens, err := openTokens(b.keys(), c)
+		if err != nil {
+			return nil, 0, err
+		}
+		if c.Tokens != stale && tokens.ExpiresAt.Sub(b.now()) > tokenMargin {
+			wait := func(ctx context.Context) error { return b.pace(ctx, c) }
+			return &ledgerSession{c, tokens.Access, tokens.LinkID, wait}, c.Tokens, nil
+		}
+		mine, err := b.claimTokens(ctx, c)
+		if err != nil {
+			return nil, 0, err
+		}
+		if mine {
+			if err := b.renew(ctx, c, tokens); err != nil {
+				return nil, 0, err
+			}
+			continue
+		}
+		select { // somebody else replaces them
+		case <-ctx.Done():
+			return nil, 0, &ledgerError{reason: outboundTimeout}
+		case <-time.After(tokenPoll):
+		}
+	}
+}
+
+// claimTokens reports whether the caller is the one who replaces the tokens of a connection now.
+func (b *books) claimTokens(ctx context.Context, c *bookConnection) (mine bool, err error) {
+	return mine, b.store.update(ctx, func(t *tx) (err error) {
+		t.invalidate()
+		mine, err = t.claimBookTokens(c.ID, c.Tokens, t.now.after(tokenClaim))
+		return err
+	})
+}
+
+// renew replaces the tokens of a connection, which the caller has claimed. The new ones are on disk when it
+// returns. What the owner has to mend by connecting again is noted, and never tried again. The work goes on
+// when ctx ends: tokens that are replaced and not written would be lost. Errors: a *ledgerError, those of the
+// store.
+func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) error {
+	ctx = context.WithoutCancel(ctx)
+	app, err := b.appSecrets(c.Product)
+	var tokens *bookTokens
+	if err == nil {
+		tokens, err = b.ledgers[c.Product].renew(ctx, app, c, old)
+	}
+	var grant *grantError
+	switch {
+	case err == nil:
+		tokens.LinkID = old.LinkID
+		sealed, err := sealTokens(b.keys(), c.ID, tokens)
+		if err != nil {
+			return err
+		}
+		return b.store.update(ctx, func(t *tx) error {
+			t.invalidate()
+			err := t.saveBookTokens(c, sealed)
+			if errors.Is(err, errChanged) { // it was connected anew meanwhile, or disconnected
+				return nil
+			}
+			return err
+		})
+	case errors.As(err, &grant) && !slices.Contains(operatorsGrantErrors, grant.code):
+		return errors.Join(b.needOwner(ctx, c, grant), &ledgerError{reason: heldReconnect, refused: true})
+	case errors.As(err, &grant): // the operator's secrets are wrong: the owner can't help that
+		b.strike(faultBooksTokens, fmt.Errorf("%s: %w", c.Product, err))
+		err = &ledgerError{reason: reasonAppRefused, detail: grant.code}
+	}
+	return errors.Join(err, b.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		return t.dropTokenClaim(c.ID, c.Tokens)
+	}))
+}
+
+// needOwner notes that the owner of a connection has to connect it again, once, with an event.
+func (b *books) needOwner(ctx context.Context, c *bookConnection, why error) error {
+	b.log.Warn("a connection with books has to be connected again", "connection", c.ID, "product", c.Product,
+		"error", why.Error())
+	return b.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		now, err := t.usedBookConnection(anyAccount, c.ID)
+		if err != nil || now.Tokens != c.Tokens || !now.NeedsReconnectAt.IsZero() {
+			return err // it was connected anew meanwhile
+		}
+		now.NeedsReconnectAt = t.now
+		if err := t.saveBookConnection(now); err != nil {
+			return err
+		}
+		if err := t.dropTokenClaim(now.ID, now.Tokens); err != nil {
+			return err
+		}
+		return t.addEvent(booksEvent(now, eventBooksNeedOwner, actorProvider))
+	})
+}
