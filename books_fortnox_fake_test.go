@@ -141,7 +141,7 @@ func (f *fortnoxFake) addCompany(number int64, name string) *fortnoxFakeCompany 
 			c.series = append(c.series, fortnoxFakeSeries{code, id + 1, code != "B"})
 		}
 	}
-	for _, a := range []fortnoxFakeAccount{
+	c.accounts = []fortnoxFakeAccount{
 		{1510, "Kundfordringar", "", true}, {1580, "Fordringar för kontokort och kuponger", "", true},
 		{1581, "Fordran Swish", "", true}, {1910, "Kassa", "", true}, {1930, "Företagskonto", "", true},
 		{2421, "Ej inlösta presentkort", "", true}, {2440, "Leverantörsskulder", "", true},
@@ -150,8 +150,6 @@ func (f *fortnoxFake) addCompany(number int64, name string) *fortnoxFakeCompany 
 		{3001, "Försäljning 25 %", "MP1", true}, {3002, "Försäljning 12 %", "MP2", true},
 		{3003, "Försäljning 6 %", "MP3", true}, {3004, "Försäljning momsfri", "", false},
 		{3520, "Fakturerade frakter", "MP2", true}, {6352, "Tvister", "", true},
-	} {
-		c.accounts = append(c.accounts, a)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

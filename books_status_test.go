@@ -47,7 +47,7 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.told.hear("keepthissecret")
-	o.do("books", "set-app", "xero", "-secrets", secrets)
+	o.do("books", "app", "set", "xero", "-secrets", secrets)
 	keys, err := loadKeyring(o.env["WIDGETD_KEY"])
 	if err != nil {
 		t.Fatal(err)

@@ -850,13 +850,6 @@ func (f *xeroFake) journals() (all []xeroFakeJournal) {
 	return all
 }
 
-// forgetLinks has the person remove every connection in Xero, which leaves the tokens.
-func (f *xeroFake) forgetLinks() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.links = nil
-}
-
 // revoke has the person take back what was agreed to: no refresh token is taken any more.
 func (f *xeroFake) revoke() {
 	f.mu.Lock()

@@ -69,7 +69,7 @@ func startKilledBookkeeper(t testing.TB) *killedBookkeeper {
 	t.Cleanup(k.web.Close)
 	for product, app := range map[string]appSecrets{productXero: k.xero.app, productFortnox: k.fortnox.app} {
 		k.told.hear(app.clientSecret)
-		k.do("books", "set-app", product, "-secrets",
+		k.do("books", "app", "set", product, "-secrets",
 			k.file("app", "client_id="+app.clientID+"\nclient_secret="+app.clientSecret+"\n"))
 	}
 	return k

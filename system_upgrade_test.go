@@ -199,6 +199,9 @@ func TestUpgrade_isDoneByTheUnitSoThatInstallingAndRestartingIsAll(t *testing.T)
 			if version >= 4 { // its connection was sealed with another key file
 				raw(t, o.env["WIDGETD_DB"], `UPDATE payment_connections SET removed_at = created_at`)
 			}
+			if version >= 5 { // as were its applications
+				raw(t, o.env["WIDGETD_DB"], `DELETE FROM books_apps`)
+			}
 			if report := o.object("check"); report["ok"] != true {
 				t.Errorf("check: %v", report)
 			}
