@@ -529,6 +529,7 @@ func TestBooks_requestsWaitForTheirTurnOnlyAsLongAsTheyMay(t *testing.T) {
 }
 
 func TestBooks_slowConnectionsWithMuchToSendLetOthersHaveTheirTurn(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k := newBookkeeper(t, productXero)

@@ -113,8 +113,11 @@ func TestBooks_refusedTokensNeedTheOwnerAndAreNeverTriedAgain(t *testing.T) {
 
 func TestBooks_aLostAnswerToReplacedTokensLeavesTheOldOnes(t *testing.T) {
 	t.Parallel()
-	for _, fault := range []providerFault{faultResetAfter, fault500After, faultTimeout, fault500, faultNonsense} {
+	for i, fault := range []providerFault{faultResetAfter, fault500After, faultTimeout, fault500, faultNonsense} {
 		t.Run(string(fault), func(t *testing.T) {
+			if i > 0 {
+				sequentialUnderRace(t)
+			}
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
 				k.time(2 * time.Hour)
 				k.fail("token", fault)

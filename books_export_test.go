@@ -187,8 +187,11 @@ func TestBooks_aDayIsHeldUntilItsCauseIsGone(t *testing.T) {
 
 func TestBooks_whatWasWrittenThoughItsAnswerWasLostIsFoundAndNotSentAgain(t *testing.T) {
 	t.Parallel()
-	for _, fault := range []providerFault{faultResetAfter, fault500After, faultTimeout, faultNonsense, faultHuge} {
+	for i, fault := range []providerFault{faultResetAfter, fault500After, faultTimeout, faultNonsense, faultHuge} {
 		t.Run(string(fault), func(t *testing.T) {
+			if i > 0 {
+				sequentialUnderRace(t)
+			}
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
 				k.sell(4200)
 				k.until("2000-01-02 07:00")
@@ -210,8 +213,11 @@ func TestBooks_whatWasWrittenThoughItsAnswerWasLostIsFoundAndNotSentAgain(t *tes
 
 func TestBooks_whatWasNotWrittenIsSentAgainOnlyAfterTenMinutes(t *testing.T) {
 	t.Parallel()
-	for _, fault := range []providerFault{faultResetBefore, fault500} {
+	for i, fault := range []providerFault{faultResetBefore, fault500} {
 		t.Run(string(fault), func(t *testing.T) {
+			if i > 0 {
+				sequentialUnderRace(t)
+			}
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
 				k.sell(4200)
 				k.until("2000-01-02 07:00")

@@ -30,6 +30,7 @@ func openDemo(t testing.TB, now time.Time) (*demo, *store) {
 }
 
 func TestDemoBooks_everyDayOfTheMonthBalancesInBothProducts(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	now := time.Now()
 	d, st := openDemo(t, now)
@@ -80,6 +81,7 @@ func TestDemoBooks_everyDayOfTheMonthBalancesInBothProducts(t *testing.T) {
 }
 
 func TestDemoBooks_monthHasAllThatRevenueIsMadeOf(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	now := time.Now()
 	d, st := openDemo(t, now)
@@ -126,6 +128,7 @@ func TestDemoBooks_monthHasAllThatRevenueIsMadeOf(t *testing.T) {
 }
 
 func TestDemoBooks_monthIsTheSameAtEachStart(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	now := time.Now()
 	var months []string
@@ -143,6 +146,7 @@ func TestDemoBooks_monthIsTheSameAtEachStart(t *testing.T) {
 }
 
 func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	text := startDemo(t)
 	page := printed(t, text, "Its revenue, for the books")

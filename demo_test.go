@@ -121,6 +121,7 @@ func printed(t testing.TB, text, label string) string {
 }
 
 func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "curl", "sqlite3", "sh")
 	text := startDemo(t)
@@ -197,6 +198,7 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 }
 
 func TestDemo_pageRefusesFormsThatAreNotItsOwn(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	page := printed(t, startDemo(t), "A lunch menu on a partner's site")
 	post := func(path string, form url.Values, site string) (status int, body string) {
@@ -262,6 +264,7 @@ func payAsAGuest(t testing.TB, payURL string) {
 }
 
 func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	var db string
 	t.Run("run", func(t *testing.T) { db = printed(t, startDemo(t), "Its database") })
