@@ -346,14 +346,20 @@ func judgeProblem(body []byte) []string {
 }
 
 // patterns are the compiled patterns of schemas.
-var patterns sync.Map
+var patterns = struct {
+	sync.Mutex
+	compiled map[string]*regexp.Regexp
+}{compiled: map[string]*regexp.Regexp{}}
 
 func matches(pattern, text string) bool {
-	compiled, ok := patterns.Load(pattern)
-	if !ok {
-		compiled, _ = patterns.LoadOrStore(pattern, regexp.MustCompile(pattern))
+	patterns.Lock()
+	compiled := patterns.compiled[pattern]
+	if compiled == nil {
+		compiled = regexp.MustCompile(pattern)
+		patterns.compiled[pattern] = compiled
 	}
-	return compiled.(*regexp.Regexp).MatchString(text)
+	patterns.Unlock()
+	return compiled.MatchString(text)
 }
 
 // checkSchema returns how a value differs from a schema (JSON Schema 2020-12, as far as the document

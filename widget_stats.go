@@ -48,19 +48,27 @@ func (r *statsRange) setDays(from, to, now time.Time) (wrong string) {
 
 // zones caches time zones by name, since loading one reads a file. Only zones that exist are
 // added, so it has no more entries than the machine has zones.
-var zones sync.Map
+var zones = struct {
+	sync.RWMutex
+	loaded map[string]*time.Location
+}{loaded: map[string]*time.Location{}}
 
 // loadZone returns the time zone of the IANA database with that name, or an error.
 func loadZone(name string) (*time.Location, error) {
-	if zone, ok := zones.Load(name); ok {
-		return zone.(*time.Location), nil
+	zones.RLock()
+	zone := zones.loaded[name]
+	zones.RUnlock()
+	if zone != nil {
+		return zone, nil
 	}
 	if name == "" || name == "Local" || path.Clean(name) != name {
 		return nil, errors.New("no time zone")
 	}
 	zone, err := time.LoadLocation(name)
 	if err == nil {
-		zones.Store(name, zone)
+		zones.Lock()
+		zones.loaded[name] = zone
+		zones.Unlock()
 	}
 	return zone, err
 }
