@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -260,7 +261,9 @@ func sortsWhatWaits(query, step string) bool {
 		strings.Contains(query, "FROM books_authorizations WHERE account_id = ?")
 }
 
-// manyDays gives 50 accounts a connection with books each, and five years of days, all of them posted.
+var bookedDays = flag.Int("days", 100, "how many days each connection has in benchmarks of look-ups of books")
+
+// manyDays gives 50 accounts a connection with books each, and -days days, all of them posted.
 func (s *service) manyDays() (connections []*bookConnection) {
 	s.t.Helper()
 	for _, account := range s.addAccounts(50) {
@@ -270,7 +273,7 @@ func (s *service) manyDays() (connections []*bookConnection) {
 			return err
 		})
 		c := connections[len(connections)-1]
-		s.sql(manyRows(1826)+`INSERT INTO revenue_days (account_id, date, currency)
+		s.sql(manyRows(*bookedDays)+`INSERT INTO revenue_days (account_id, date, currency)
 			SELECT ?, date('2021-01-01', (i - 1) || ' days'), 'CHF' FROM n`, account)
 		s.sql(`INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts)
 			SELECT account_id, date, currency, 'card', 0, 'sale', 810, '', 1000, 75, 1 FROM revenue_days WHERE account_id = ?`,
@@ -283,8 +286,10 @@ func (s *service) manyDays() (connections []*bookConnection) {
 }
 
 // BenchmarkBooks_lookUps measures what the worker asks the database each second or minute, and what status and
-// the metrics ask, with 50 connections and five years of days each, all of which are in the books; then with
-// all of them held.
+// the metrics ask, with 50 connections and -days days each, all of which are in the books; then with all of them
+// held. Five years of days are measured by
+//
+//	go test -run '^$' -bench Books_lookUps -days 1826 .
 func BenchmarkBooks_lookUps(b *testing.B) {
 	s := newService(b, withoutAddressLimits)
 	connections := s.manyDays()

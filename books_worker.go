@@ -14,7 +14,7 @@ import (
 // connection's exports after another, and some connections at once.
 
 const (
-	maxExporting     = 8                // connections at once
+	maxExporting     = 4                // connections at once
 	exportsAtOnce    = 50               // of a connection, after which others have their turn
 	maxDue           = 1000             // connections that are considered at once
 	booksTick        = time.Second      // between two looks for what is due

@@ -40,8 +40,8 @@ var upgradeKills = []struct {
 	step   int      // how many are left out between two that are tried, unless -every-fault says otherwise
 }{
 	{"pwrite64", nil, false, 8}, // most of them fill the copy
-	{"pwrite64", nil, true, 1},
-	{"pwrite64", []string{"-no-copy"}, true, 1},
+	{"pwrite64", nil, true, 2},
+	{"pwrite64", []string{"-no-copy"}, true, 2},
 	{"fsync,fdatasync", nil, false, 1},
 	{"ftruncate", nil, false, 1},
 	{"link,linkat", nil, false, 1},
