@@ -159,6 +159,7 @@ func pageRows(page, id string, cells int) (rows []string) {
 }
 
 func TestDocs_workedDayHasTheFiguresOfTheProgram(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	page := docsPage(newService(t))
 	for id, c := range map[string]*workedCountry{productFortnox: workedSweden(), productXero: workedNorway()} {

@@ -294,6 +294,7 @@ type machinePark struct {
 }
 
 func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for _, kind := range []string{kindNodeLocked, kindFloating} {
 		for _, hours := range []int{1, 14 * 24, 90 * 24} {

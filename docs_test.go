@@ -48,6 +48,7 @@ func TestDocs_haveAnAnchorForEveryProblemCode(t *testing.T) {
 }
 
 func TestDocs_linksLeadSomewhere(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	page := docsPage(s)
@@ -209,6 +210,7 @@ func unbalanced(page string) string {
 }
 
 func TestDocs_areWellFormed(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	for _, path := range []string{"//", "//docs"} {
@@ -363,6 +365,7 @@ func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
 }
 
 func TestDocs_nameTheBaseAddressAsItIsNow(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	if page := docsPage(s); !strings.Contains(page, "curl -s http://127.0.0.1:8080/v1/widget/health") {
@@ -380,6 +383,7 @@ func TestDocs_nameTheBaseAddressAsItIsNow(t *testing.T) {
 }
 
 func TestDocs_sayWhetherTheOldPathsHaveEnded(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, func(_ *storeOptions, o *serverOptions) { o.legacySunset = bubbleStart.Add(24 * time.Hour) })

@@ -96,6 +96,7 @@ func wrongLink(all map[string]string, from, target string) string {
 }
 
 func TestDocuments_linksHaveTargets(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	all := documents(t)
 	found := 0

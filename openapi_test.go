@@ -639,6 +639,7 @@ func TestOpenAPI_isServedAtTheRootAndBelowTheBaseAddress(t *testing.T) {
 }
 
 func TestOpenAPI_isCompressedForWhoAcceptsIt(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	plain := s.get("/openapi.json").is(200)

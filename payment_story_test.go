@@ -372,6 +372,7 @@ func TestOrder_paidInCashWhileAnAttemptIsPending(t *testing.T) {
 }
 
 func TestPayment_whoseAuthorizationEndsWarnsAndLapses(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	inShop(t, func(s *shop) {
 		o, p := s.authorized()

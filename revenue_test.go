@@ -263,6 +263,7 @@ func (h *revenueHistory) checkOrder(id string) {
 }
 
 func TestRevenue_daysHaveWhatOrdersHaveBroughtWhateverHappens(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	rounds := 4
 	if underRace() {
@@ -829,6 +830,7 @@ func TestRevenue_zoneCountsFromTheNextDayOn(t *testing.T) {
 }
 
 func TestRevenue_ofOrdersFromBeforeTheUpgradeIsRecorded(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 4)
 	upgraded(t, path, upgradeOptions{})

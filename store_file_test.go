@@ -502,6 +502,7 @@ func TestBackup_replacesNoFileThatComesWhileItRuns(t *testing.T) {
 }
 
 func TestBackup_thatCannotBeMadeSaysWhy(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	if err := o.fails("no such file or directory", "backup", filepath.Join(o.dir, "none", "copy.db")); err != nil && strings.Contains(err.Error(), "remove") {

@@ -877,6 +877,7 @@ func judgeFailure(t *testing.T, what, path string, err error, before, after cont
 }
 
 func TestUpgrade_theDumpOfThePresentVersionIsSchemaSQL(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	if *writeDump {
 		writePresentDump(t)

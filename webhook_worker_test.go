@@ -344,6 +344,7 @@ func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 }
 
 func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
 		s.subscribe(s.account, r.url("/"), eventLeadCreated)
@@ -846,6 +847,7 @@ func TestWebhook_replaySendsAgainWhatItsFilterNames(t *testing.T) {
 }
 
 func TestWebhook_afterTheClockWasSetBackRetriesDoNotWaitForYears(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
 		s.subscribe(s.account, r.url("/"), eventLeadCreated)
