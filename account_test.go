@@ -220,7 +220,7 @@ func (f *filled) addBooks() {
 		if _, err := bookBacklog(t, 100); err != nil {
 			return err
 		}
-		c, err := changeConnection(t, anyAccount, f.books, bookChange{func(c *bookConnection) { c.Tests = true }}, anActor)
+		c, err := changeConnection(t, anyAccount, f.books, func(c *bookConnection) { c.Tests = true }, anActor)
 		if err != nil {
 			return err
 		}
@@ -399,7 +399,7 @@ var ownerVerbs = map[string]ownerVerb{
 		return oneOfBooks(changeBooks(t, f.keys, o, f.books, bookWish{outside: ptr(true)}, anActor))
 	},
 	"changeConnection": func(f *filled, t *tx, o owner) (int, error) {
-		return oneOfBooks(changeConnection(t, o, f.books, bookChange{func(c *bookConnection) { c.Outside = true }}, anActor))
+		return oneOfBooks(changeConnection(t, o, f.books, func(c *bookConnection) { c.Outside = true }, anActor))
 	},
 	"saveMapping": func(f *filled, t *tx, o owner) (int, error) {
 		return oneOfBooks(saveMapping(t, o, f.books, &bookMapping{Lines: []mappingRule{{Kind: ruleTip, Account: "220"}}}, anActor))

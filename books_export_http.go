@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 )
 
 // The endpoints of exports and their previews.
@@ -37,9 +36,8 @@ func viewExport(x bookExport) exportView {
 		Currency: x.Currency, Revision: x.Revision, Reverses: x.Reverses, EntryDate: x.EntryDate, State: x.State,
 		Reason: x.Reason, Detail: x.Detail, SyncKey: x.SyncKey, EntryID: x.EntryID, Attempts: x.Attempts,
 		DueAt: x.DueAt, CreatedAt: x.CreatedAt, SentAt: x.SentAt, PostedAt: x.PostedAt, ReversedAt: x.ReversedAt}
-	entry := &bookEntry{}
-	if len(x.Entry) > 0 && json.Unmarshal(x.Entry, entry) == nil {
-		v.Entry = entry
+	if len(x.Entry) > 0 {
+		v.Entry, _ = x.sentEntry() // null if somebody has broken it
 	}
 	return v
 }
@@ -52,10 +50,7 @@ type previewRequest struct {
 
 func (q *previewRequest) read(in *input) {
 	q.bookRequest.read(in)
-	q.date = in.pathValue("date")
-	if code, detail := checkBusinessDate(q.date); code != "" {
-		in.wrongParameter("date", code, detail)
-	}
+	q.date = in.pathDate("date")
 }
 
 // A datePreview is what would be sent of a business day.

@@ -145,7 +145,7 @@ func (k *bookkeeper) remap(f func(m *bookMapping)) {
 func (k *bookkeeper) set(f func(c *bookConnection)) {
 	k.t.Helper()
 	k.change(func(t *tx) error {
-		_, err := changeConnection(t, owner{account: k.account}, k.connection, bookChange{f}, anActor)
+		_, err := changeConnection(t, owner{account: k.account}, k.connection, f, anActor)
 		return err
 	})
 }

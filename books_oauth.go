@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // The client's side of OAuth 2.0 that both products share (RFC 6749; contract, section 12).
@@ -84,16 +83,6 @@ func tokenLife(answer *jsonValue) time.Duration {
 }
 
 func isGrantError(code string) bool { return slices.Contains(grantErrors, code) }
-
-// textMember returns a member of an object that is a text of at most max bytes without control characters;
-// "" for anything else.
-func textMember(v *jsonValue, name string, max int) string {
-	m, ok := v.member(name)
-	if !ok || m.kind != jsonString || len(m.text) > max || strings.IndexFunc(m.text, unicode.IsControl) >= 0 {
-		return ""
-	}
-	return m.text
-}
 
 // unanswered makes a ledgerError of a request that has no answer.
 func unanswered(err error) *ledgerError {

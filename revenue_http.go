@@ -316,10 +316,16 @@ type revenueDateRequest struct {
 
 func (q *revenueDateRequest) read(in *input) {
 	q.accountScope.read(in)
-	q.date = in.pathValue("date")
-	if day, ok := parseBusinessDate(q.date); !ok || day.Year() < 1970 {
-		in.wrongParameter("date", "invalid_date", "This must be a date: YYYY-MM-DD.")
+	q.date = in.pathDate("date")
+}
+
+// pathDate returns the business day in a part of the path.
+func (in *input) pathDate(name string) businessDate {
+	date := in.pathValue(name)
+	if code, detail := checkBusinessDate(date); code != "" {
+		in.wrongParameter(name, code, detail)
 	}
+	return date
 }
 
 // showDay answers GET /revenue/days/{date}.
