@@ -53,7 +53,8 @@ func workedNorway() *workedCountry {
 				{Kind: rulePayment, Method: ptr(methodMobile), Account: "611"},
 			}}},
 		chart: bookChart{Currency: "NOK", Accounts: usableAccounts("200", "205", "210", "610", "611", "825"),
-			TaxRates: []bookTaxRate{{"TAX001", "25 %", 2500, true}, {"TAX002", "15 %", 1500, true}, {"NONE", "", 0, true}}}}
+			TaxRates: []bookTaxRate{{"TAX001", "25 %", 2500, true}, {"TAX002", "15 %", 1500, true},
+				{"NONE", "", 0, true}}}}
 }
 
 func usableAccounts(codes ...string) (all []bookAccount) {

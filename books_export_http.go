@@ -74,7 +74,7 @@ func (b *books) previewNow(ctx context.Context, c *bookConnection, date business
 	if c.OrganisationID == nil {
 		return nil, &refusal{code: codeBooksState, detail: "Choose a company first."}
 	}
-	if err := bookOrders(ctx, b.store, bookedByRequest); err != nil {
+	if err := recordOrders(ctx, b.store, recordedByRequest); err != nil {
 		return nil, err
 	}
 	all, err := b.preview(ctx, c, date)
@@ -131,7 +131,7 @@ func (a *booksAPI) requestExport(ctx context.Context, c *call, q *newExportReque
 	if err != nil {
 		return nil, err
 	}
-	if err := bookOrders(ctx, a.store, bookedByRequest); err != nil {
+	if err := recordOrders(ctx, a.store, recordedByRequest); err != nil {
 		return nil, err
 	}
 	c.stillTrue = replaysOf(by)

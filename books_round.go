@@ -302,7 +302,7 @@ func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenu
 // freezeEntry makes the entry of a day once more, of all that has happened until now, and freezes the day.
 // Errors: errChanged if that is not possible yet.
 func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntry, error) {
-	left, err := bookBacklog(t, maxBacklogAtOnce)
+	left, err := recordBacklog(t, maxBacklogAtOnce)
 	if err == nil && left {
 		err = errChanged
 	}

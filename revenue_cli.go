@@ -38,7 +38,7 @@ func (e *env) withRevenue(f func(st *store, accountID string) error) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		if err := bookOrders(e.ctx, st, math.MaxInt); err != nil {
+		if err := recordOrders(e.ctx, st, math.MaxInt); err != nil {
 			return err
 		}
 		return f(st, id)
