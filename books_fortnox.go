@@ -175,11 +175,6 @@ func (f *fortnoxLedger) ask(
 	return &value, nil
 }
 
-// malformedLedger returns the error of an answer that can't be used, though its status is 2xx.
-func malformedLedger(status int) *ledgerError {
-	return &ledgerError{status: status, reason: outboundMalformed}
-}
-
 // The codes of Fortnox' errors that mean something to us. The list in its guide has few of them, so that
 // what is not here is told by the words of its message, see fortnoxWords.
 var fortnoxCodes = map[int64]string{

@@ -65,7 +65,7 @@ func requestTokens(
 	}
 	if kind := textMember(&said, "token_type", maxOAuthWord); err != nil || tokens.Access == "" ||
 		!strings.EqualFold(kind, "Bearer") {
-		return nil, &ledgerError{status: answer.status, reason: outboundMalformed}
+		return nil, malformedLedger(answer.status)
 	}
 	tokens.ExpiresAt = newStamp(asked.Add(tokenLife(&said)))
 	return tokens, nil
@@ -91,4 +91,9 @@ func unanswered(err error) *ledgerError {
 		return &ledgerError{reason: broken.reason}
 	}
 	return &ledgerError{reason: outboundNoConnect}
+}
+
+// malformedLedger returns the error of an answer that can't be used, though its status is 2xx.
+func malformedLedger(status int) *ledgerError {
+	return &ledgerError{status: status, reason: outboundMalformed}
 }

@@ -156,13 +156,9 @@ func (x *xeroLedger) ask(
 	elements, ok := body.member(list)
 	if err != nil || !ok || elements.kind != jsonArray ||
 		slices.ContainsFunc(elements.list, func(v jsonValue) bool { return v.kind != jsonObject }) {
-		return nil, xeroMalformed(answer.status)
+		return nil, malformedLedger(answer.status)
 	}
 	return elements.list, nil
-}
-
-func xeroMalformed(status int) *ledgerError {
-	return &ledgerError{status: status, reason: outboundMalformed}
 }
 
 // failure returns what an answer says went wrong, or nil if its status is 2xx.
@@ -281,7 +277,7 @@ func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]b
 	}
 	body, err := parseJSON(slices.Concat([]byte(`{"all":`), answer.body, []byte(`}`)))
 	if all, ok := body.member("all"); err != nil || !ok || all.kind != jsonArray {
-		return nil, xeroMalformed(answer.status)
+		return nil, malformedLedger(answer.status)
 	}
 	event := xeroEvent(tokens.Access)
 	var found, agreed []bookOrganisation
@@ -363,7 +359,7 @@ func (x *xeroLedger) chart(ctx context.Context, s *ledgerSession, _ businessDate
 			return nil, &ledgerError{status: http.StatusOK, reason: outboundTooLarge}
 		}
 		if !part.read(chart, list) {
-			return nil, xeroMalformed(http.StatusOK)
+			return nil, malformedLedger(http.StatusOK)
 		}
 	}
 	return chart, nil
