@@ -217,10 +217,10 @@ func (f *filled) addBooks() {
 	f.books = f.service.addBooks(f.account, productXero, "Pizzeria Sole AG")
 	f.choosing = f.service.addBooks(f.account, productFortnox, "Pizzeria Sole AB", "Bar Luna AB")
 	f.change(func(t *tx) error {
-		if _, err := bookBacklog(t, 100); err != nil {
+		if _, err := recordBacklog(t, 100); err != nil {
 			return err
 		}
-		c, err := changeConnection(t, anyAccount, f.books, bookChange{func(c *bookConnection) { c.Tests = true }}, anActor)
+		c, err := changeConnection(t, anyAccount, f.books, func(c *bookConnection) { c.Tests = true }, anActor)
 		if err != nil {
 			return err
 		}
@@ -388,7 +388,10 @@ var ownerVerbs = map[string]ownerVerb{
 		return oneOfBooks(t.usedBookConnection(o, f.books))
 	},
 	"queries.bookConnections": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.bookConnections(o)) },
-	"queries.bookExport":      func(f *filled, t *tx, o owner) (int, error) { return oneOfBooks(t.bookExport(o, f.export)) },
+	"queries.bookExport": func(f *filled, t *tx, o owner) (int,
+		error) {
+		return oneOfBooks(t.bookExport(o, f.export))
+	},
 	"queries.bookExports": func(_ *filled, t *tx, o owner) (int, error) {
 		return rowsOfPage(t.bookExports(exportFilter{owner: o}, "", 10))
 	},
@@ -399,10 +402,11 @@ var ownerVerbs = map[string]ownerVerb{
 		return oneOfBooks(changeBooks(t, f.keys, o, f.books, bookWish{outside: ptr(true)}, anActor))
 	},
 	"changeConnection": func(f *filled, t *tx, o owner) (int, error) {
-		return oneOfBooks(changeConnection(t, o, f.books, bookChange{func(c *bookConnection) { c.Outside = true }}, anActor))
+		return oneOfBooks(changeConnection(t, o, f.books, func(c *bookConnection) { c.Outside = true }, anActor))
 	},
 	"saveMapping": func(f *filled, t *tx, o owner) (int, error) {
-		return oneOfBooks(saveMapping(t, o, f.books, &bookMapping{Lines: []mappingRule{{Kind: ruleTip, Account: "220"}}}, anActor))
+		return oneOfBooks(saveMapping(t, o, f.books,
+			&bookMapping{Lines: []mappingRule{{Kind: ruleTip, Account: "220"}}}, anActor))
 	},
 	"requestExport": func(f *filled, t *tx, o owner) (int, error) {
 		all, err := requestExport(t, o, f.books, f.today(t))
@@ -783,18 +787,20 @@ func TestOrigin_wrongSaysWhatToType(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for typed, want := range map[string]string{
-		"www.example.com":             `"www.example.com" lacks its scheme, https or http: https://www.example.com`,
-		"WWW.example.com:8443":        `"WWW.example.com:8443" lacks its scheme, https or http: https://www.example.com:8443`,
-		"https://*.example.com":       `"https://*.example.com": there are no wildcards; add each origin by itself`,
-		"*":                           `"*": there are no wildcards`,
-		"https://www.example.com/a/b": `"https://www.example.com/a/b" has a path, which browsers leave out of an origin: https://www.example.com`,
-		"https://Käse.example":        `"https://Käse.example": browsers send a name with such letters in another form: https://xn--kse-qla.example`,
-		"http://straße.münchen:81/x":  `another form: http://xn--strae-oqa.xn--mnchen-3ya:81`,
-		"bücher.example":              `another form: https://xn--bcher-kva.example`,
-		"https://ka\u0308se.example":  `an origin is a scheme and a host`,
-		"ftp://www.example.com":       `an origin is a scheme and a host`,
-		"https://":                    `an origin is a scheme and a host`,
-		"":                            `an origin is a scheme and a host`,
+		"www.example.com":       `"www.example.com" lacks its scheme, https or http: https://www.example.com`,
+		"WWW.example.com:8443":  `"WWW.example.com:8443" lacks its scheme, https or http: https://www.example.com:8443`,
+		"https://*.example.com": `"https://*.example.com": there are no wildcards; add each origin by itself`,
+		"*":                     `"*": there are no wildcards`,
+		"https://www.example.com/a/b": `"https://www.example.com/a/b" has a path, which browsers ` +
+			`leave out of an origin: https://www.example.com`,
+		"https://Käse.example": `"https://Käse.example": browsers send a name with such letters ` +
+			`in another form: https://xn--kse-qla.example`,
+		"http://straße.münchen:81/x": `another form: http://xn--strae-oqa.xn--mnchen-3ya:81`,
+		"bücher.example":             `another form: https://xn--bcher-kva.example`,
+		"https://ka\u0308se.example": `an origin is a scheme and a host`,
+		"ftp://www.example.com":      `an origin is a scheme and a host`,
+		"https://":                   `an origin is a scheme and a host`,
+		"":                           `an origin is a scheme and a host`,
 	} {
 		_, err := s.command("origin", "add", typed)
 		oneLine(t, err, want)

@@ -201,6 +201,10 @@ const (
 	heldEdited         = "edited_in_books"
 )
 
+// heldReasons are why an export can be held.
+var heldReasons = []string{heldUnmapped, heldUnknownPayment, heldCurrency, heldLocked, heldNoYear, heldNoSeries,
+	heldUnusable, heldReconnect, heldEdited}
+
 // A bookExport is the entry of a day, or one that reverses it.
 type bookExport struct {
 	ID           string

@@ -101,9 +101,7 @@ func TestBooks_aRefusalThatTheLookDidNotTellIsHeldAndCanBeDatedAnew(t *testing.T
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		k.set(func(c *bookConnection) { c.Status = entryPosted })
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		x := k.export(bookkeeperDay)
+		x := k.dueDay()
 		k.refuses(1, "The period is locked.")
 		k.work(time.Minute)
 		k.is(x.ID, exportHeld, heldLocked)
@@ -127,9 +125,7 @@ func TestBooks_aRefusalThatTheLookDidNotTellIsHeldAndCanBeDatedAnew(t *testing.T
 func TestBooks_aRefusalForNoReasonThatPassesIsToldAndCanBeRetried(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		x := k.export(bookkeeperDay)
+		x := k.dueDay()
 		k.fail("post", fault500)
 		k.work(time.Minute)
 		k.is(x.ID, exportUnknown, "")
@@ -159,9 +155,7 @@ func (k *bookkeeper) another() string {
 func TestBooks_whatChangesWhileAnEntryIsUnknownDoesNotSendItTwice(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		x := k.export(bookkeeperDay)
+		x := k.dueDay()
 		k.fail("post", fault500After)
 		k.work(2 * time.Second)
 		k.is(x.ID, exportUnknown, "")
@@ -181,9 +175,7 @@ func TestBooks_aMappingThatChangesBetweenCheckAndSendingIsTheOneThatIsSent(t *te
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k := newBookkeeper(t, productXero)
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		x := k.export(bookkeeperDay)
+		x := k.dueDay()
 		k.xero.passing = func(r xeroFakeRequest) {
 			if strings.HasSuffix(r.path, "/TaxRates") {
 				k.xero.passing = nil
@@ -244,9 +236,7 @@ func (k *bookkeeper) failingSince() stamp {
 func TestBooks_aConnectionThatAnswersAgainIsNotSaidToFail(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		x := k.export(bookkeeperDay)
+		x := k.dueDay()
 		k.fail("post", fault500After)
 		k.work(2 * time.Second)
 		k.fail("find", fault500)
@@ -308,7 +298,7 @@ func TestBooks_aDayThatAddsUpToNothingGetsOneExportThatWaitsForMore(t *testing.T
 		k.until("2000-01-02 07:00")
 		k.work(2 * time.Minute)
 		k.change(func(t *tx) error { return second(undoPaid(t, owner{account: k.account}, id, anActor)) })
-		k.book() // taken back on the next day, which gets another sale of another group for as much
+		k.recordRevenue() // taken back on the next day, which gets another sale of another group for as much
 		k.sellBy(methodCash, 5000, func(o *order) { o.Lines[0].Group = "wine" })
 		k.until("2000-01-03 07:00")
 		k.work(3 * time.Hour)
@@ -360,7 +350,8 @@ func TestBooks_aReversalTakesTheSeriesAndTheYearOfItsOwnDate(t *testing.T) {
 		k.work(time.Minute)
 		k.is(x.ID, exportPosted, "")
 		k.fortnox.change(func(c *fortnoxFakeCompany) { // the new year has another series for what is posted so
-			c.series = slices.DeleteFunc(c.series, func(s fortnoxFakeSeries) bool { return s.year == 3 && s.code == "W" })
+			c.series = slices.DeleteFunc(c.series,
+				func(s fortnoxFakeSeries) bool { return s.year == 3 && s.code == "W" })
 		})
 		k.fortnox.lock("2000-12-31")
 		r := k.reverse(x.ID, "2001-01-01")
@@ -381,9 +372,7 @@ func TestBooks_a404OfSomethingInBetweenIsNoProofThatNothingIsThere(t *testing.T)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k := newBookkeeper(t, productFortnox)
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		x := k.export(bookkeeperDay)
+		x := k.dueDay()
 		k.fail("post", fault500After)
 		k.work(2 * time.Second)
 		k.fortnox.strikes(func(r fortnoxFakeRequest, _ bool) *vippsTrouble {
@@ -420,9 +409,7 @@ func TestBooks_aCompanyOfTwoAccountsIsNotDisconnectedForBothByOne(t *testing.T) 
 func TestBooks_whatTheOperatorHasToMendDoesNotEndConnections(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		x := k.export(bookkeeperDay)
+		x := k.dueDay()
 		app := map[string]appSecrets{productXero: k.xero.app, productFortnox: k.fortnox.app}[k.product]
 		k.change(func(t *tx) error { return setBooksApp(t, k.keys, k.product, appSecrets{app.clientID, "another"}) })
 		k.work(time.Hour)
@@ -460,9 +447,7 @@ func TestBooks_whatADisconnectedConnectionHeldIsNotCountedAnyMore(t *testing.T) 
 	synctest.Test(t, func(t *testing.T) {
 		k := newBookkeeper(t, productXero)
 		k.remap(func(m *bookMapping) { m.Lines = m.Lines[1:] })
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		x := k.export(bookkeeperDay)
+		x := k.dueDay()
 		k.work(time.Minute)
 		k.is(x.ID, exportHeld, heldUnmapped)
 		totals := func() booksTotals {
@@ -630,7 +615,7 @@ func (h *bookHistory) trade() {
 		h.orders[h.sellBy(methodCard, amount, group)] = methodCard
 	}
 	if h.random.IntN(2) == 0 {
-		h.book()
+		h.recordRevenue()
 	}
 }
 
@@ -695,7 +680,7 @@ func (h *bookHistory) settle() {
 	}
 	h.remap(h.clearing)
 	h.sendFrom(bookkeeperDay)
-	h.book()
+	h.recordRevenue()
 	h.time(30 * time.Hour) // the last day ends
 	for range 2 {
 		h.work(3 * time.Hour)
@@ -748,7 +733,8 @@ func (h *bookHistory) judge(outside bool) {
 	for _, x := range h.exports() {
 		waits := x.State == exportWaiting && x.Detail != nil
 		if x.State != exportPosted && x.State != exportReversed && !waits {
-			h.t.Errorf("r%d of %s is %s %s (%s)", x.Revision, x.Date, x.State, valueOr(x.Reason, ""), valueOr(x.Detail, ""))
+			h.t.Errorf("r%d of %s is %s %s (%s)", x.Revision, x.Date, x.State, valueOr(x.Reason, ""),
+				valueOr(x.Detail, ""))
 		}
 	}
 	if h.t.Failed() {
@@ -792,10 +778,7 @@ func TestBooks_aDayIsNotSentAgainWhileItsFormerEntryCountsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newBookkeeper(t, productXero)
 		k.set(func(c *bookConnection) { c.Status = entryPosted })
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		first := k.export(bookkeeperDay)
-		k.work(time.Minute)
+		first := k.postedDay()
 		second := k.reverse(first.ID, "")
 		k.work(time.Minute)
 		posted := k.is(second.ID, exportPosted, "")

@@ -226,8 +226,10 @@ func TestQuery_aboutBooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 				}
 			}
 		}
-		for _, part := range []string{"min(x.due_at)", "x.due_at <= ?", "NOT EXISTS", "books_authorizations WHERE expires_at",
-			"OFFSET ?", "x.revision DESC", "due_at = ?1", "state IN ('waiting'", "due_at = NULL", "x.held_at", "organisation_id = ?"} {
+		for _, part := range []string{"min(x.due_at)", "x.due_at <= ?", "NOT EXISTS",
+			"books_authorizations WHERE expires_at",
+			"OFFSET ?", "x.revision DESC", "due_at = ?1", "state IN ('waiting'", "due_at = NULL", "x.held_at",
+			"organisation_id = ?"} {
 			if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
 				t.Errorf("no query has %q: the test sees too little", part)
 			}
@@ -268,7 +270,8 @@ func (s *service) manyDays() (connections []*bookConnection) {
 	s.t.Helper()
 	for _, account := range s.addAccounts(50) {
 		s.change(func(t *tx) error {
-			c, err := addBooks(t, s.keys, account, productXero, func(c *bookConnection) { c.SendFrom = ptr("2021-01-01") })
+			c, err := addBooks(t, s.keys, account, productXero,
+				func(c *bookConnection) { c.SendFrom = ptr("2021-01-01") })
 			connections = append(connections, c)
 			return err
 		})
@@ -278,8 +281,8 @@ func (s *service) manyDays() (connections []*bookConnection) {
 		s.sql(`INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts)
 			SELECT account_id, date, currency, 'card', 0, 'sale', 810, '', 1000, 75, 1 FROM revenue_days WHERE account_id = ?`,
 			account)
-		s.sql(`INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, entry_date, state, sync_key,
-			created_at) SELECT 'exp_' || ?1 || date, ?2, account_id, date, currency, 1, date, 'posted', date,
+		s.sql(`INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, entry_date, state,
+			sync_key, created_at) SELECT 'exp_' || ?1 || date, ?2, account_id, date, currency, 1, date, 'posted', date,
 			'2026-01-01T00:00:00Z' FROM revenue_days WHERE account_id = ?1`, account, c.ID)
 	}
 	return connections
@@ -300,7 +303,11 @@ func BenchmarkBooks_lookUps(b *testing.B) {
 		ask  func() error
 	}{
 		{"dueConnections", func() error { _, err := s.store.dueConnections(now, 2*maxExporting); return err }},
-		{"dueExports", func() error { _, err := s.store.dueExports(connections[0].ID, now, exportsAtOnce); return err }},
+		{"dueExports", func() error {
+			_, err := s.store.dueExports(connections[0].ID, now,
+				exportsAtOnce)
+			return err
+		}},
 		{"unsentDays", func() error {
 			_, err := s.store.unsentDays(connections[0], "2021-01-01", "2026-01-01", daysAtOnce)
 			return err

@@ -435,7 +435,7 @@ func booksExport(e *env) error {
 	if err != nil {
 		return err
 	}
-	err = e.withStore(func(st *store) error { return bookOrders(e.ctx, st, math.MaxInt) })
+	err = e.withStore(func(st *store) error { return recordOrders(e.ctx, st, math.MaxInt) })
 	if err != nil {
 		return err
 	}

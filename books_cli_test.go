@@ -78,7 +78,8 @@ func booksStory(t *testing.T, o *operator) {
 	o.fails("-send-from: This must be a date", "books", "set", id, "-send-from", "tomorrow")
 	o.fails("send-from: This day is past", "books", "set", id, "-send-from", "2020-01-01")
 	o.fails("-outside: give yes or no", "books", "set", id, "-outside", "maybe")
-	if set := o.object("books", "set", id, "-send-from", "2020-01-01", "-history", "-status", "posted", "-tests", "yes"); set["send_from"] != "2020-01-01" ||
+	if set := o.object("books", "set", id, "-send-from", "2020-01-01", "-history", "-status", "posted", "-tests",
+		"yes"); set["send_from"] != "2020-01-01" ||
 		set["status"] != "posted" || set["tests"] != true || set["outside"] != false {
 		t.Errorf("%v", set)
 	}
@@ -89,7 +90,8 @@ func booksStory(t *testing.T, o *operator) {
 		t.Error(out)
 	}
 	sell(o)
-	day := o.objects("revenue", "list", "-from", time.Now().UTC().AddDate(0, 0, -2).Format(time.DateOnly))[0]["date"].(string)
+	day := o.objects("revenue", "list", "-from",
+		time.Now().UTC().AddDate(0, 0, -2).Format(time.DateOnly))[0]["date"].(string)
 	if out := o.do(booksLine(f, "books", "preview", id, day)...); !strings.Contains(out, "the day is not over") {
 		t.Error(out)
 	}
@@ -106,11 +108,13 @@ func booksStory(t *testing.T, o *operator) {
 		if err != nil {
 			return err
 		}
-		posted.State, posted.EntryID, posted.SentAt, posted.PostedAt, posted.DueAt = exportPosted, ptr("entry"), t.now, t.now, stamp{}
+		posted.State, posted.EntryID, posted.SentAt, posted.PostedAt, posted.DueAt = exportPosted, ptr("entry"),
+			t.now, t.now, stamp{}
 		return t.saveExport(posted)
 	})
 	later := time.Now().UTC().AddDate(0, 0, 10).Format(time.DateOnly)
-	if back := o.objects("books", "reverse", x["id"].(string), "-date", later); len(back) != 1 || back[0]["reverses"] != x["id"] ||
+	if back := o.objects("books", "reverse", x["id"].(string), "-date", later); len(back) != 1 ||
+		back[0]["reverses"] != x["id"] ||
 		back[0]["entry_date"] != later || back[0]["revision"] != 2.0 {
 		t.Errorf("%v", back)
 	}

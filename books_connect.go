@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -106,13 +105,6 @@ func booksEvent(c *bookConnection, kind eventType, actor string, data ...string)
 	return event{Type: kind, AccountID: c.AccountID, SubjectID: c.ID, Actor: actor, Data: eventData(data...)}
 }
 
-// newVerifier returns 32 random bytes in base64url: a state, or a verifier of PKCE (RFC 7636, section 4.1).
-func newVerifier() string {
-	var random [32]byte
-	rand.Read(random[:])
-	return base64.RawURLEncoding.EncodeToString(random[:])
-}
-
 // authorize returns the address to which somebody is sent who may agree that an account is connected with a
 // product, and until when it can be used, once. base is the base address of this service. Errors: errAccount,
 // books_not_available, errBooksOff.
@@ -130,7 +122,7 @@ func (b *books) authorize(
 	if err != nil {
 		return "", until, err
 	}
-	state, verifier := newVerifier(), newVerifier()
+	state, verifier := randomText(32), randomText(32) // RFC 7636, section 4.1
 	hash := sha256.Sum256([]byte(state))
 	a := &bookAuthorization{StateHash: hash[:], AccountID: accountID, Product: product, MadeBy: actor,
 		RedirectURL: base + "/books/callback/" + product,
@@ -409,22 +401,91 @@ func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*book
 	return c, t.addEvent(booksEvent(c, eventBooksMapped, actor, "lines", strconv.Itoa(len(m.Lines))))
 }
 
-// A bookChange is a list of assignments to what the owner of a connection decides.
-type bookChange []func(*bookConnection)
+// A bookWish is what the owner of a connection wants to be different.
+type bookWish struct {
+	organisation string
+	sendFrom     *businessDate // "": nothing is to be sent on its own; nil: no change
+	history      bool          // sendFrom may be a day that is past
+	status       string
+	series       *string // "": none; nil: no change
+	outside      *bool
+	tests        *bool
+}
+
+// apply changes a connection as is wished, but for its company.
+func (w *bookWish) apply(c *bookConnection) {
+	if w.status != "" {
+		c.Status = w.status
+	}
+	if w.series != nil {
+		c.Series = nilIfEmpty(*w.series)
+	}
+	if w.sendFrom != nil {
+		c.SendFrom = nilIfEmpty(*w.sendFrom)
+	}
+	if w.outside != nil {
+		c.Outside = *w.outside
+	}
+	if w.tests != nil {
+		c.Tests = *w.tests
+	}
+}
+
+// changeBooks carries out what the owner of a connection wants, and returns the connection. Errors:
+// errBooksConnection, books_connection_state, a refusal that names the member.
+func changeBooks(t *tx, keys *keyring, o owner, id string, w bookWish, actor string) (*bookConnection, error) {
+	c, err := t.usedBookConnection(o, id)
+	if err == nil && w.organisation != "" {
+		c, err = chooseOrganisation(t, keys, o, id, w.organisation, actor)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case w.status != "" && c.Product != productXero:
+		return nil, errMember("status", "not_of_this_product", "Only entries at Xero have a status.")
+	case w.series != nil && c.Product != productFortnox:
+		return nil, errMember("series", "not_of_this_product", "Only entries at Fortnox have a series.")
+	case w == (bookWish{organisation: w.organisation, history: w.history}):
+		return c, nil
+	}
+	if w.sendFrom != nil {
+		if err := checkSendFrom(t, c, w); err != nil {
+			return nil, err
+		}
+	}
+	return changeConnection(t, o, c.ID, w.apply, actor)
+}
+
+// checkSendFrom checks the first day that is to be sent on its own: history is never sent unasked.
+func checkSendFrom(t *tx, c *bookConnection, w bookWish) error {
+	if *w.sendFrom == "" {
+		return nil
+	}
+	if c.OrganisationID == nil {
+		return &refusal{code: codeBooksState, detail: "Choose a company first."}
+	}
+	calendar, err := t.businessCalendar(c.AccountID)
+	if err != nil {
+		return err
+	}
+	if *w.sendFrom < calendar.dateOf(t.now.Time) && !w.history {
+		return errMember("send_from", "in_the_past",
+			"This day is past: say that history is to be sent, or name the present day or a later one.")
+	}
+	return nil
+}
 
 // changeConnection changes what the owner of a connection decides: what is sent, from when on and how. Where
 // days are sent from another date on, those before it that are not in the books are not sent any more.
 // Errors: errBooksConnection.
-func changeConnection(t *tx, o owner, id string, change bookChange, actor string) (*bookConnection, error) {
+func changeConnection(t *tx, o owner, id string, change func(*bookConnection), actor string) (*bookConnection, error) {
 	t.invalidate()
 	c, err := t.usedBookConnection(o, id)
 	if err != nil {
 		return nil, err
 	}
 	before := valueOr(c.SendFrom, "")
-	for _, set := range change {
-		set(c)
-	}
+	change(c)
 	if err := t.saveBookConnection(c); err != nil {
 		return nil, err
 	}

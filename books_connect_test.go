@@ -69,9 +69,7 @@ func TestBooks_tenCallsWithAnExpiredTokenReplaceItOnce(t *testing.T) {
 func TestBooks_aRefusedTokenIsReplacedAndTheCallMadeAgain(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		x := k.export(bookkeeperDay)
+		x := k.dueDay()
 		k.fail("post", fault401)
 		before := k.given()
 		k.work(time.Minute)
@@ -146,7 +144,8 @@ func TestBooks_newTokensThatCantBeWrittenAreNotUsed(t *testing.T) {
 		var used []string
 		k.xero.passing = func(r xeroFakeRequest) {
 			if r.path == "/connect/token" { // the disk fills up while the answer is under way
-				raw(t, filepath.Join(k.dir, "widgetd.db"), `CREATE TRIGGER full BEFORE UPDATE OF secrets ON books_connections
+				raw(t, filepath.Join(k.dir, "widgetd.db"),
+					`CREATE TRIGGER full BEFORE UPDATE OF secrets ON books_connections
 					BEGIN SELECT raise(ABORT, 'disk full'); END`)
 			}
 		}
@@ -327,7 +326,8 @@ func TestBooks_anotherCompanyOrAccountGetsNothingOfAConnection(t *testing.T) {
 				"has one retried":      second(retryExport(t, other, "", x.ID)),
 				"has one reversed":     second(reverseExport(t, other, "", x.ID, "")),
 				"changes the mapping":  second(saveMapping(t, other, k.connection, k.mapping(), anActor)),
-				"changes the rest":     second(changeConnection(t, other, k.connection, nil, anActor)),
+				"changes the rest": second(changeConnection(t, other, k.connection, func(*bookConnection) {},
+					anActor)),
 			} {
 				if !errors.Is(err, errBooksConnection) && !errors.Is(err, errExport) {
 					k.t.Errorf("another account %s: %v", what, err)

@@ -19,7 +19,8 @@ func ledgerText(e *bookEntry) string {
 		if l.Credit != 0 {
 			side, amount = "C", l.Credit
 		}
-		fmt.Fprintf(&b, "%s %s %s %s %d %s| %s\n", l.Account, side, formatAmount(amount), l.Tax, l.VAT, l.CostCenter, l.Text)
+		fmt.Fprintf(&b, "%s %s %s %s %d %s| %s\n", l.Account, side, formatAmount(amount), l.Tax, l.VAT,
+			l.CostCenter, l.Text)
 	}
 	return b.String()
 }
@@ -51,7 +52,8 @@ func aDay() []revenueSum {
 func xeroMapping() *bookMapping {
 	return &bookMapping{Lines: []mappingRule{
 		{Kind: ruleSales, VATRate: ptr[int64](810), Account: "200", Tax: ptr("OUTPUT2")},
-		{Kind: ruleSales, VATRate: ptr[int64](810), Group: ptr("food"), Account: "210", Tax: ptr("OUTPUT2"), CostCenter: ptr("Region:North")},
+		{Kind: ruleSales, VATRate: ptr[int64](810), Group: ptr("food"), Account: "210", Tax: ptr("OUTPUT2"),
+			CostCenter: ptr("Region:North")},
 		{Kind: ruleSales, VATRate: ptr[int64](260), Group: ptr(""), Account: "220", Tax: ptr("OUTPUT3")},
 		{Kind: ruleDelivery, VATRate: ptr[int64](810), Account: "230", Tax: ptr("OUTPUT2")},
 		{Kind: ruleTip, Account: "825", Tax: ptr("NONE")},
@@ -160,10 +162,11 @@ func TestEntry_withoutAnyRevenueIsNone(t *testing.T) {
 	t.Parallel()
 	c := &bookConnection{Product: productFortnox, Mapping: fortnoxMapping()}
 	for name, sums := range map[string][]revenueSum{
-		"nothing":                nil,
-		"a discount":             {sum(methodCard, figureDiscount, 0, "", 500, 0)},
-		"only outside":           {sum(methodTerminal, figureSale, 810, "", 500, 37)},
-		"all of it was undone":   {sum(methodCard, figureSale, 810, "a", 500, 37), sum(methodCard, figureSale, 810, "b", -500, -37)},
+		"nothing":      nil,
+		"a discount":   {sum(methodCard, figureDiscount, 0, "", 500, 0)},
+		"only outside": {sum(methodTerminal, figureSale, 810, "", 500, 37)},
+		"all of it was undone": {sum(methodCard, figureSale, 810, "a", 500, 37),
+			sum(methodCard, figureSale, 810, "b", -500, -37)},
 		"zeros of another group": {sum(methodCard, figureSale, 2500, "a", 0, 0)},
 	} {
 		if e, issues := buildEntry(c, "2026-11-22", "SEK", testSyncKey, sums); e != nil || issues != nil {
@@ -228,7 +231,8 @@ func TestEntry_thatNobodyCanReadIsHeld(t *testing.T) {
 		sums = append(sums, sum(methodCard, figureSale, i, "", 100, 0))
 	}
 	c := &bookConnection{Product: productXero, Mapping: m}
-	if e, issues := buildEntry(c, "2026-11-22", "CHF", testSyncKey, sums); issues != nil || len(e.Lines) != maxEntryLines {
+	if e, issues := buildEntry(c, "2026-11-22", "CHF", testSyncKey, sums); issues != nil ||
+		len(e.Lines) != maxEntryLines {
 		t.Fatalf("%v", issues)
 	}
 	sums = append(sums, sum(methodCard, figureRefund, 1, "", 100, 0)) // two lines more
@@ -257,7 +261,8 @@ type entryCase struct {
 var (
 	fuzzRates  = []int64{0, 260, 810, 2500}
 	fuzzGroups = []string{"", "food", "wine"}
-	fuzzWhats  = []string{figureSale, figureDelivery, figureTip, figureRefund, figureRefundDelivery, figureRefundTip, figureDispute, figureDiscount}
+	fuzzWhats  = []string{figureSale, figureDelivery, figureTip, figureRefund, figureRefundDelivery,
+		figureRefundTip, figureDispute, figureDiscount}
 )
 
 // newEntryCase makes a mapping that has the rules whose bits are set in rules, and sums from data.
@@ -272,7 +277,8 @@ func newEntryCase(xero, outside, tests bool, rules uint32, data []byte) entryCas
 	for i, rate := range fuzzRates {
 		tax := ptr(fmt.Sprint(2600 + i))
 		for j, group := range fuzzGroups[:2] { // wine has the account of the others
-			add(mappingRule{Kind: ruleSales, VATRate: &rate, Group: &group, Account: fmt.Sprint(3000 + 10*i + j), Tax: tax})
+			add(mappingRule{Kind: ruleSales, VATRate: &rate, Group: &group, Account: fmt.Sprint(3000 + 10*i + j),
+				Tax: tax})
 		}
 		add(mappingRule{Kind: ruleSales, VATRate: &rate, Account: fmt.Sprint(3000 + 10*i + 9), Tax: tax})
 		add(mappingRule{Kind: ruleDelivery, VATRate: &rate, Account: fmt.Sprint(3500 + i), Tax: tax})
@@ -346,7 +352,8 @@ func (e *entryCase) check(t *testing.T) {
 			continue
 		}
 		account, clearing := e.accountOf(s), fmt.Sprint(1500+slices.Index(payingMethods, s.Method))
-		if account == "" || !slices.ContainsFunc(e.c.Mapping.Lines, func(r mappingRule) bool { return r.Account == clearing }) {
+		if account == "" || !slices.ContainsFunc(e.c.Mapping.Lines,
+			func(r mappingRule) bool { return r.Account == clearing }) {
 			lost++
 			continue
 		}
@@ -370,7 +377,8 @@ func (e *entryCase) check(t *testing.T) {
 		got = &bookEntry{Lines: []entryLine{}}
 	}
 	for _, l := range got.Lines {
-		if l.Debit < 0 || l.Credit < 0 || (l.Debit == 0) == (l.Credit == 0) || (l.Tax == "") != (e.c.Product == productFortnox) {
+		if l.Debit < 0 || l.Credit < 0 || (l.Debit == 0) == (l.Credit == 0) ||
+			(l.Tax == "") != (e.c.Product == productFortnox) {
 			t.Fatalf("the line %+v", l)
 		}
 		want[l.Account] -= l.Credit - l.Debit
@@ -435,7 +443,8 @@ func TestEntry_taxDiffersAsXeroRoundsByLine(t *testing.T) {
 	c := &bookConnection{Product: productXero, Mapping: xeroMapping()}
 	// A hundred orders of 18.50 at 8.1 % have 1.39 of VAT each; 1850.00 has 138.62.
 	vat := 100 * vatIn(1850, 810)
-	e, _ := buildEntry(c, "2026-11-22", "CHF", testSyncKey, []revenueSum{sum(methodCard, figureSale, 810, "food", 185000, vat)})
+	e, _ := buildEntry(c, "2026-11-22", "CHF", testSyncKey,
+		[]revenueSum{sum(methodCard, figureSale, 810, "food", 185000, vat)})
 	lines, off := taxDifference(e, xeroChart())
 	if off != -38 || len(lines) != 1 || lines[0] != (lineTax{Line: 1, Ours: 13900, Theirs: 13862, Difference: -38}) {
 		t.Errorf("%d, %+v", off, lines)
@@ -471,10 +480,12 @@ func TestEntry_isHeldByWhatTheBooksSay(t *testing.T) {
 		reason  string
 		detail  string
 	}{
-		"nothing at Xero":                {productXero, nil, "", ""},
-		"nothing at Fortnox":             {productFortnox, nil, "", ""},
-		"locked the day before":          {productXero, func(_ *bookConnection, b *bookChart) { b.LockedUntil = "2026-11-21" }, "", ""},
-		"cost centres that are not read": {productFortnox, func(_ *bookConnection, b *bookChart) { b.CostCenters = nil }, "", ""},
+		"nothing at Xero":    {productXero, nil, "", ""},
+		"nothing at Fortnox": {productFortnox, nil, "", ""},
+		"locked the day before": {productXero,
+			func(_ *bookConnection, b *bookChart) { b.LockedUntil = "2026-11-21" }, "", ""},
+		"cost centres that are not read": {productFortnox,
+			func(_ *bookConnection, b *bookChart) { b.CostCenters = nil }, "", ""},
 		"another currency": {productXero, func(_ *bookConnection, b *bookChart) { b.Currency = "EUR" }, heldCurrency,
 			"The books are kept in EUR, and the revenue is in CHF. Nothing is converted."},
 		"locked": {productFortnox, func(_ *bookConnection, b *bookChart) { b.LockedUntil = "2026-11-22" }, heldLocked,
@@ -483,30 +494,36 @@ func TestEntry_isHeldByWhatTheBooksSay(t *testing.T) {
 			"The books have no financial year for 2026-11-22."},
 		"no series": {productFortnox, func(c *bookConnection, _ *bookChart) { c.Series = nil }, heldNoSeries,
 			"No voucher series is chosen."},
-		"another series": {productFortnox, func(_ *bookConnection, b *bookChart) { b.Series = []string{"A"} }, heldNoSeries,
+		"another series": {productFortnox, func(_ *bookConnection, b *bookChart) { b.Series = []string{"A"} },
+			heldNoSeries,
 			"The voucher series W is not there in the financial year, or takes no manual entries."},
-		"an account that is gone": {productFortnox, func(_ *bookConnection, b *bookChart) { b.Accounts = b.Accounts[1:] },
+		"an account that is gone": {productFortnox,
+			func(_ *bookConnection, b *bookChart) { b.Accounts = b.Accounts[1:] },
 			heldUnusable, "The books have no account 1580."},
 		"a bank": {productXero, func(_ *bookConnection, b *bookChart) {
 			b.Accounts[6].Usable, b.Accounts[6].Why = false, "bank"
 		}, heldUnusable, "The account 610 can't be used: bank."},
-		"a cost centre that is gone": {productFortnox, func(_ *bookConnection, b *bookChart) { b.CostCenters = []string{"S"} },
+		"a cost centre that is gone": {productFortnox,
+			func(_ *bookConnection, b *bookChart) { b.CostCenters = []string{"S"} },
 			heldUnusable, "The books have no cost centre N."},
 		"a tax rate that is gone": {productXero, func(_ *bookConnection, b *bookChart) { b.TaxRates = b.TaxRates[1:] },
 			heldUnusable, "The books have no tax rate OUTPUT2."},
 		"a tax rate that was changed": {productXero, func(_ *bookConnection, b *bookChart) { b.TaxRates[1].Rate = 250 },
 			heldUnusable, "The tax rate OUTPUT3 is 2.5 %, not 2.6 %."},
-		"a tax rate that is archived": {productXero, func(_ *bookConnection, b *bookChart) { b.TaxRates[0].Usable = false },
+		"a tax rate that is archived": {productXero,
+			func(_ *bookConnection, b *bookChart) { b.TaxRates[0].Usable = false },
 			heldUnusable, "The tax rate OUTPUT2 can't be used for revenue."},
 	} {
 		conn, chart := &bookConnection{Product: productXero, Mapping: xeroMapping()}, xeroChart()
 		if c.product == productFortnox {
-			conn, chart = &bookConnection{Product: productFortnox, Mapping: fortnoxMapping(), Series: ptr("W")}, fortnoxChart()
+			conn, chart = &bookConnection{Product: productFortnox, Mapping: fortnoxMapping(), Series: ptr("W")},
+				fortnoxChart()
 		}
 		if c.change != nil {
 			c.change(conn, chart)
 		}
-		e, _ := buildEntry(conn, "2026-11-22", map[string]string{productXero: "CHF", productFortnox: "SEK"}[c.product], testSyncKey, aDay())
+		e, _ := buildEntry(conn, "2026-11-22",
+			map[string]string{productXero: "CHF", productFortnox: "SEK"}[c.product], testSyncKey, aDay())
 		var want []entryIssue
 		if c.reason != "" {
 			want = []entryIssue{{c.reason, c.detail}}
@@ -520,12 +537,15 @@ func TestEntry_isHeldByWhatTheBooksSay(t *testing.T) {
 func TestEntry_reversalNamesItAndHasAKeyOfItsOwn(t *testing.T) {
 	t.Parallel()
 	c := &bookConnection{Product: productFortnox, Mapping: fortnoxMapping(), Series: ptr("W")}
-	e, _ := buildEntry(c, "2026-11-22", "SEK", testSyncKey, []revenueSum{sum(methodCard, figureSale, 260, "", 1030, 26)})
+	e, _ := buildEntry(c, "2026-11-22", "SEK", testSyncKey,
+		[]revenueSum{sum(methodCard, figureSale, 260, "", 1030, 26)})
 	e.Year = 3
 	key := strings.TrimSuffix(testSyncKey, "1") + "2"
 	back := reverseEntry(e, "2027-01-02", key, "W 12")
-	want := "1580 C 10.30  0 | Reversal: Received by card\n3002 D 10.04  0 | Reversal: Sales 2.6 %\n2621 D 0.26  0 | Reversal: VAT 2.6 %"
-	if got := ledgerText(back); !sameLines(got, want) || back.Series != "W" || back.Date != "2027-01-02" || back.Year != 0 {
+	want := "1580 C 10.30  0 | Reversal: Received by card\n3002 D 10.04  0 | Reversal: Sales 2.6 %\n" +
+		"2621 D 0.26  0 | Reversal: VAT 2.6 %"
+	if got := ledgerText(back); !sameLines(got, want) || back.Series != "W" || back.Date != "2027-01-02" ||
+		back.Year != 0 {
 		t.Errorf("%+v:\n%s", back, got)
 	}
 	if back.Narration != "Reversal of W 12: Revenue 2026-11-22 SEK ("+key+")" {
@@ -560,7 +580,8 @@ func TestEntry_isTheSameOnlyWithAllThatCounts(t *testing.T) {
 		read := *sent
 		read.Lines = slices.Clone(sent.Lines)
 		change(&read)
-		if got, want := sameEntry(sent, &read), strings.HasPrefix(name, "same"); got != want || sameEntry(&read, sent) != want {
+		if got, want := sameEntry(sent, &read), strings.HasPrefix(name, "same"); got != want ||
+			sameEntry(&read, sent) != want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

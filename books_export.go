@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"strconv"
 	"time"
 )
@@ -16,6 +18,21 @@ const heldTooLong = 72 * time.Hour
 // syncKey returns the text by which the entry of a day is found in the books.
 func syncKey(accountID string, date businessDate, revision int64) string {
 	return "widgetd:" + accountID + ":" + date + ":r" + strconv.FormatInt(revision, 10)
+}
+
+// become puts an export into a state in which it is neither held nor failed. due is when it is looked at next.
+func (x *bookExport) become(state string, due stamp) {
+	x.State, x.DueAt = state, due
+	x.Reason, x.Detail, x.HeldAt = nil, nil, stamp{}
+}
+
+// sentEntry returns the entry of an export, as it was sent last.
+func (x *bookExport) sentEntry() (*bookEntry, error) {
+	entry := &bookEntry{}
+	if err := json.Unmarshal(x.Entry, entry); err != nil {
+		return nil, fmt.Errorf("read the entry of %s: %w", x.ID, err)
+	}
+	return entry, nil
 }
 
 // exportEvent returns an event about an export.
@@ -150,7 +167,7 @@ func retryExport(t *tx, o owner, connectionID, id string) (*bookExport, error) {
 	case exportPosted, exportReversed, exportSending:
 		return nil, errExportState(x, "There is nothing to be tried again.")
 	case exportFailed:
-		x.State, x.Reason, x.Detail, x.HeldAt = exportWaiting, nil, nil, stamp{}
+		x.become(exportWaiting, t.now)
 	}
 	x.DueAt = t.now
 	return x, t.saveExport(x)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 )
 
 // The endpoints of exports and their previews.
@@ -37,9 +36,8 @@ func viewExport(x bookExport) exportView {
 		Currency: x.Currency, Revision: x.Revision, Reverses: x.Reverses, EntryDate: x.EntryDate, State: x.State,
 		Reason: x.Reason, Detail: x.Detail, SyncKey: x.SyncKey, EntryID: x.EntryID, Attempts: x.Attempts,
 		DueAt: x.DueAt, CreatedAt: x.CreatedAt, SentAt: x.SentAt, PostedAt: x.PostedAt, ReversedAt: x.ReversedAt}
-	entry := &bookEntry{}
-	if len(x.Entry) > 0 && json.Unmarshal(x.Entry, entry) == nil {
-		v.Entry = entry
+	if len(x.Entry) > 0 {
+		v.Entry, _ = x.sentEntry() // null if somebody has broken it
 	}
 	return v
 }
@@ -52,10 +50,7 @@ type previewRequest struct {
 
 func (q *previewRequest) read(in *input) {
 	q.bookRequest.read(in)
-	q.date = in.pathValue("date")
-	if code, detail := checkBusinessDate(q.date); code != "" {
-		in.wrongParameter("date", code, detail)
-	}
+	q.date = in.pathDate("date")
 }
 
 // A datePreview is what would be sent of a business day.
@@ -79,7 +74,7 @@ func (b *books) previewNow(ctx context.Context, c *bookConnection, date business
 	if c.OrganisationID == nil {
 		return nil, &refusal{code: codeBooksState, detail: "Choose a company first."}
 	}
-	if err := bookOrders(ctx, b.store, bookedByRequest); err != nil {
+	if err := recordOrders(ctx, b.store, recordedByRequest); err != nil {
 		return nil, err
 	}
 	all, err := b.preview(ctx, c, date)
@@ -136,7 +131,7 @@ func (a *booksAPI) requestExport(ctx context.Context, c *call, q *newExportReque
 	if err != nil {
 		return nil, err
 	}
-	if err := bookOrders(ctx, a.store, bookedByRequest); err != nil {
+	if err := recordOrders(ctx, a.store, recordedByRequest); err != nil {
 		return nil, err
 	}
 	c.stillTrue = replaysOf(by)

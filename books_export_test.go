@@ -90,7 +90,7 @@ func TestBooks_aRefundOfAFrozenDayCountsOnTheOpenOne(t *testing.T) {
 			}
 			return refundDone(t, o, &refunds[0], actorProvider)
 		})
-		k.book()
+		k.recordRevenue()
 		k.work(2 * time.Minute)
 		if got := k.books(); !slices.Equal(got, before) {
 			t.Errorf("the posted day has changed: %+v, was %+v", got, before)
@@ -193,9 +193,7 @@ func TestBooks_whatWasWrittenThoughItsAnswerWasLostIsFoundAndNotSentAgain(t *tes
 				sequentialUnderRace(t)
 			}
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
-				k.sell(4200)
-				k.until("2000-01-02 07:00")
-				x := k.export(bookkeeperDay)
+				x := k.dueDay()
 				k.fail("post", fault)
 				k.work(5 * time.Second)
 				resent := fault == faultResetAfter && k.product == productXero // by net/http, since it has a key
@@ -219,9 +217,7 @@ func TestBooks_whatWasNotWrittenIsSentAgainOnlyAfterTenMinutes(t *testing.T) {
 				sequentialUnderRace(t)
 			}
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
-				k.sell(4200)
-				k.until("2000-01-02 07:00")
-				x := k.export(bookkeeperDay)
+				x := k.dueDay()
 				k.fail("post", fault, fault)
 				k.work(9 * time.Minute)
 				k.is(x.ID, exportUnknown, "")
@@ -240,9 +236,7 @@ func TestBooks_whatWasNotWrittenIsSentAgainOnlyAfterTenMinutes(t *testing.T) {
 func TestBooks_tooManyRequestsAreWaitedForAndNothingIsLookedUp(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		x := k.export(bookkeeperDay)
+		x := k.dueDay()
 		k.fail("post", fault429)
 		k.work(2 * time.Second)
 		k.is(x.ID, exportReady, "")
@@ -255,9 +249,7 @@ func TestBooks_tooManyRequestsAreWaitedForAndNothingIsLookedUp(t *testing.T) {
 func TestBooks_aKillWhileSendingIsLookedUpAtTheNextStart(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		x := k.export(bookkeeperDay)
+		x := k.dueDay()
 		k.fail("post", faultTimeout) // the books have it; the process ends meanwhile
 		k.work(time.Second)
 		if state := k.exported(x.ID).State; state != exportSending && state != exportUnknown {
@@ -273,11 +265,7 @@ func TestBooks_reversalAndANewMappingMakeFurtherRevisions(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		k.set(func(c *bookConnection) { c.Status = entryPosted })
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		first := k.export(bookkeeperDay)
-		k.work(time.Minute)
-		k.is(first.ID, exportPosted, "")
+		first := k.postedDay()
 		second := k.reverse(first.ID, "")
 		if again := k.reverse(first.ID, ""); again.ID != second.ID {
 			t.Errorf("reversed twice: %+v", again)
@@ -306,16 +294,12 @@ func TestBooks_aVoidedEntryIsReversedAndAChangedOneIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newBookkeeper(t, productXero)
 		k.set(func(c *bookConnection) { c.Status = entryPosted })
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		first := k.export(bookkeeperDay)
-		k.work(time.Minute)
-		posted := k.is(first.ID, exportPosted, "")
-		k.xero.edit(*posted.EntryID)
+		first := k.postedDay()
+		k.xero.edit(*first.EntryID)
 		second := k.reverse(first.ID, "")
 		k.work(time.Minute)
 		k.is(second.ID, exportHeld, heldEdited)
-		k.xero.void(*posted.EntryID) // the accountant takes it back
+		k.xero.void(*first.EntryID) // the accountant takes it back
 		k.work(time.Hour)
 		k.is(first.ID, exportReversed, "")
 		k.is(second.ID, exportReversed, "")
@@ -331,10 +315,7 @@ func TestBooks_aDraftIsDeletedInsteadOfReversed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		k := newBookkeeper(t, productXero)
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		first := k.export(bookkeeperDay)
-		k.work(time.Minute)
+		first := k.postedDay()
 		second := k.reverse(first.ID, "")
 		k.work(time.Minute)
 		k.is(first.ID, exportReversed, "")
@@ -349,11 +330,7 @@ func TestBooks_aReversalIntoALockedPeriodIsDatedIntoTheOpenOneWhenAskedTo(t *tes
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		k.set(func(c *bookConnection) { c.Status = entryPosted })
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
-		first := k.export(bookkeeperDay)
-		k.work(time.Minute)
-		k.is(first.ID, exportPosted, "")
+		first := k.postedDay()
 		k.xero.lock("2000-01-31")
 		k.fortnox.lock("2000-01-31")
 		second := k.reverse(first.ID, "")

@@ -175,23 +175,6 @@ func (f *fortnoxLedger) ask(
 	return &value, nil
 }
 
-// malformedLedger returns the error of an answer that can't be used, though its status is 2xx.
-func malformedLedger(status int) *ledgerError {
-	return &ledgerError{status: status, reason: outboundMalformed}
-}
-
-// integerMember returns a member of an object that is an integer. v may be nil.
-func integerMember(v *jsonValue, name string) (int64, bool) {
-	if v == nil {
-		return 0, false
-	}
-	m, ok := v.member(name)
-	if !ok {
-		return 0, false
-	}
-	return m.integer()
-}
-
 // The codes of Fortnox' errors that mean something to us. The list in its guide has few of them, so that
 // what is not here is told by the words of its message, see fortnoxWords.
 var fortnoxCodes = map[int64]string{
@@ -327,7 +310,7 @@ func (f *fortnoxLedger) chart(ctx context.Context, s *ledgerSession, date busine
 		return nil, err
 	}
 	if period, ok := locked.member("LockedPeriod"); ok {
-		if end := textMember(period, "EndDate", maxFortnoxText); isFortnoxDate(end) {
+		if end := textMember(period, "EndDate", maxFortnoxText); isBusinessDate(end) {
 			chart.LockedUntil = end
 		} else if end != "" {
 			return nil, malformedLedger(http.StatusOK)
@@ -377,23 +360,11 @@ func (f *fortnoxLedger) readYear(ctx context.Context, s *ledgerSession, date bus
 		year := &years.list[i]
 		from, to := textMember(year, "FromDate", maxFortnoxText), textMember(year, "ToDate", maxFortnoxText)
 		id, ok := integerMember(year, "Id")
-		if ok && id > 0 && isFortnoxDate(from) && isFortnoxDate(to) && from <= date && date <= to {
+		if ok && id > 0 && isBusinessDate(from) && isBusinessDate(to) && from <= date && date <= to {
 			chart.Year, chart.YearFrom, chart.YearTo = id, from, to
 		}
 	}
 	return nil
-}
-
-// isFortnoxDate reports whether a text is a date: "2026-11-22".
-func isFortnoxDate(s string) bool {
-	_, err := time.Parse(time.DateOnly, s)
-	return err == nil
-}
-
-// trueMember reports whether a member of an object is true.
-func trueMember(v *jsonValue, name string) bool {
-	m, ok := v.member(name)
-	return ok && m.kind == jsonBool && m.boolean
 }
 
 // fortnoxKept are the accounts that other parts of the books keep, so that entries of ours must not name

@@ -3,9 +3,6 @@ package main
 import (
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -21,23 +18,8 @@ const fortnoxOwnDescription = "../shared/vendor/fortnox-vouchers.json"
 func TestClients_fortnoxDescriptionAllowsWhatWeSendAndTheFakeAnswers(t *testing.T) {
 	t.Parallel()
 	dir := clientsDirectory(t)
-	description, err := filepath.Abs(fortnoxOwnDescription)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(description); err != nil {
-		t.Skipf("Fortnox' description is not there: %v", err)
-	}
 	s := newFortnoxSide(t)
-	prism := httputil.NewSingleHostReverseProxy(prismTo(t, dir, description, s.fake.server.URL))
-	judged, violations := 0, []string{}
-	prism.ModifyResponse = func(r *http.Response) error {
-		judged++
-		if found := r.Header.Get("Sl-Violations"); found != "" {
-			violations = append(violations, r.Request.Method+" "+r.Request.URL.Path+": "+found)
-		}
-		return nil
-	}
+	prism := judgeBy(t, dir, fortnoxOwnDescription, s.fake.server.URL)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/3/") {
 			prism.ServeHTTP(w, r)
@@ -48,10 +30,10 @@ func TestClients_fortnoxDescriptionAllowsWhatWeSendAndTheFakeAnswers(t *testing.
 	t.Cleanup(front.Close)
 	s.fortnoxLedger = newFortnoxLedger(s.out, front.URL, s.fake.now)
 	s.wholeLife()
-	if judged != 18 || len(violations) > 0 {
-		t.Errorf("%d requests were judged: %s", judged, strings.Join(violations, "\n"))
+	if prism.judged != 18 || len(prism.violations) > 0 {
+		t.Errorf("%d requests were judged: %s", prism.judged, strings.Join(prism.violations, "\n"))
 	}
-	s.isJudged(&violations)
+	s.isJudged(prism)
 }
 
 // wholeLife connects with a company and posts, finds, reads, and is refused.
@@ -98,7 +80,7 @@ func (s *fortnoxSide) wholeLife() {
 }
 
 // isJudged reports an error unless a request and an answer that break the description are found.
-func (s *fortnoxSide) isJudged(violations *[]string) {
+func (s *fortnoxSide) isJudged(prism *prismJudge) {
 	s.t.Helper()
 	tokens, err := s.renew(s.t.Context(), s.fake.app, s.c, nil)
 	if err != nil {
@@ -115,14 +97,14 @@ func (s *fortnoxSide) isJudged(violations *[]string) {
 		"/3/vouchers/W/1": `{"Voucher":{"Description":"x"}}`,
 		"/3/accounts":     `{"Accounts":[{"Number":"3001"}]}`,
 	} {
-		*violations = nil
+		prism.violations = nil
 		s.fake.strikesOnce("GET", path, true, &vippsTrouble{status: 200, body: body,
 			header: http.Header{"Content-Type": {"application/json"}}})
 		_, err := s.read(s.t.Context(), s.s, "W-1-2")
 		if err == nil {
 			_, err = s.chart(s.t.Context(), s.s, "2026-11-21")
 		}
-		if err == nil || len(*violations) == 0 {
+		if err == nil || len(prism.violations) == 0 {
 			s.t.Errorf("%s, an answer that breaks the description: %v", path, err)
 		}
 	}

@@ -257,7 +257,8 @@ func (f *fortnoxFake) act(r fortnoxFakeRequest) (int, any) {
 	case r.method == "POST":
 		return c.postVoucher(r)
 	case path == "companyinformation":
-		return 200, map[string]any{"CompanyInformation": map[string]any{"CompanyName": c.name, "DatabaseNumber": c.number,
+		return 200, map[string]any{"CompanyInformation": map[string]any{"CompanyName": c.name,
+			"DatabaseNumber":     c.number,
 			"OrganizationNumber": "556012-5790", "CountryCode": "SE"}}
 	case path == "settings/lockedperiod":
 		period := map[string]any{}
@@ -423,7 +424,8 @@ func (v *fortnoxFakeVoucher) answer() map[string]any {
 	address := fmt.Sprintf("https://api.fortnox.se/3/vouchers/%s/%d?financialyear=%d", v.series, v.number, v.year)
 	return map[string]any{"@url": address, "ApprovalState": 0, "Comments": "",
 		"Description": v.description, "ReferenceNumber": "", "ReferenceType": "MANUAL",
-		"TransactionDate": v.date, "VoucherNumber": v.number, "VoucherSeries": v.series, "Year": v.year, "VoucherRows": rows}
+		"TransactionDate": v.date, "VoucherNumber": v.number, "VoucherSeries": v.series, "Year": v.year,
+		"VoucherRows": rows}
 }
 
 // fortnoxFakeAmount writes an amount as Fortnox does, without needless decimals.
@@ -497,7 +499,10 @@ func (c *fortnoxFakeCompany) judge(v *fortnoxFakeVoucher, r fortnoxFakeRequest) 
 			v.year = y.id
 		}
 	}
-	series := slices.IndexFunc(c.series, func(s fortnoxFakeSeries) bool { return s.code == v.series && s.year == v.year })
+	series := slices.IndexFunc(c.series, func(s fortnoxFakeSeries) bool {
+		return s.code == v.series &&
+			s.year == v.year
+	})
 	switch {
 	case v.year == 0:
 		return fortnoxNoCode, "Räkenskapsår saknas för valt datum."

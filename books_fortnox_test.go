@@ -112,7 +112,8 @@ func TestFortnox_connectsOnceThenByClientCredentials(t *testing.T) {
 		t.Errorf("the company is %s, %s", *s.c.OrganisationID, s.c.Organisation)
 	}
 	tokens, err := s.renew(t.Context(), s.fake.app, s.c, &bookTokens{Refresh: "never sent"})
-	if err != nil || tokens.Access == s.s.access || tokens.Refresh != "" || !tokens.ExpiresAt.Equal(s.at.Add(time.Hour)) {
+	if err != nil || tokens.Access == s.s.access || tokens.Refresh != "" ||
+		!tokens.ExpiresAt.Equal(s.at.Add(time.Hour)) {
 		t.Fatalf("%+v, %v", tokens, err)
 	}
 	s.at = s.at.Add(time.Hour)
@@ -122,7 +123,8 @@ func TestFortnox_connectsOnceThenByClientCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if booked, err := s.read(t.Context(), &ledgerSession{connection: s.c, access: tokens.Access}, "W-1-2"); booked != nil || err != nil {
+	if booked, err := s.read(t.Context(), &ledgerSession{connection: s.c, access: tokens.Access},
+		"W-1-2"); booked != nil || err != nil {
 		t.Errorf("%+v, %v", booked, err)
 	}
 	if err := s.disconnect(t.Context(), s.s); err != nil {
@@ -255,7 +257,8 @@ func TestFortnox_textsAreWhatItTakes(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("åäö ", 100)
-	for _, narration := range []string{fortnoxKey + " " + long, long + fortnoxKey, long + "(" + fortnoxKey + ") " + long} {
+	for _, narration := range []string{fortnoxKey + " " + long, long + fortnoxKey,
+		long + "(" + fortnoxKey + ") " + long} {
 		got := fortnoxDescription(narration)
 		if !hasSyncKey(got, fortnoxKey) || utf8.RuneCountInString(got) > 200 || utf8.RuneCountInString(got) < 190 {
 			t.Errorf("%q", got)
@@ -451,7 +454,8 @@ func TestFortnox_readingWhatIsNonsense(t *testing.T) {
 	s.posted(fortnoxEntry())
 	const row = `{"Account":3001,"Debit":1,"Credit":0}`
 	for _, body := range []string{"", "[]", "{}", `{"Voucher":{}}`,
-		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":2,"TransactionDate":"2026-11-21","VoucherRows":[` + row + `]}}`,
+		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":2,"TransactionDate":"2026-11-21","VoucherRows":[` + row +
+			`]}}`,
 		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":1,"TransactionDate":"21/11","VoucherRows":[` + row + `]}}`,
 		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":1,"TransactionDate":"2026-11-21"}}`,
 		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":1,"TransactionDate":"2026-11-21","VoucherRows":[{"Account":"3"}]}}`,

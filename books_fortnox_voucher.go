@@ -47,7 +47,7 @@ func parseFortnoxVoucher(body *jsonValue, year int64) (fortnoxVoucher, bool) {
 		return fortnoxVoucher{}, false
 	}
 	parsed, ok := parseFortnoxHead(voucher, year)
-	if !ok || !isFortnoxDate(parsed.date) {
+	if !ok || !isBusinessDate(parsed.date) {
 		return parsed, false
 	}
 	rows, ok := voucher.member("VoucherRows")
@@ -90,16 +90,6 @@ func parseFortnoxHead(v *jsonValue, year int64) (fortnoxVoucher, bool) {
 	number, ok := integerMember(v, "VoucherNumber")
 	parsed.number = number
 	return parsed, ok && number > 0 && parsed.series != ""
-}
-
-// amountMember returns a member that is an amount in kronor with at most two decimals that are not 0, in
-// öre. Without the member it is 0.
-func amountMember(v *jsonValue, name string) (int64, bool) {
-	m, ok := v.member(name)
-	if !ok || m.kind == jsonNull {
-		return 0, true
-	}
-	return hundredths(m)
 }
 
 // read implements ledger. A voucher can't be deleted.

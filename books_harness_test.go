@@ -145,7 +145,7 @@ func (k *bookkeeper) remap(f func(m *bookMapping)) {
 func (k *bookkeeper) set(f func(c *bookConnection)) {
 	k.t.Helper()
 	k.change(func(t *tx) error {
-		_, err := changeConnection(t, owner{account: k.account}, k.connection, bookChange{f}, anActor)
+		_, err := changeConnection(t, owner{account: k.account}, k.connection, f, anActor)
 		return err
 	})
 }
@@ -175,17 +175,24 @@ func (k *bookkeeper) sellBy(method string, amount int64, change ...func(*order))
 		}
 		return markPaid(t, o, method, t.now, actorCommand)
 	})
-	k.book()
+	k.recordRevenue()
 	return o.ID
 }
 
-// book records what orders have brought.
-func (k *bookkeeper) book() {
+// dueDay sells something on the first day, and asks for its export when that day is over.
+func (k *bookkeeper) dueDay() bookExport {
 	k.t.Helper()
-	k.change(func(t *tx) error {
-		_, err := bookBacklog(t, 100)
-		return err
-	})
+	k.sell(4200)
+	k.until("2000-01-02 07:00")
+	return k.export(bookkeeperDay)
+}
+
+// postedDay is dueDay, and has the day got into the books.
+func (k *bookkeeper) postedDay() *bookExport {
+	k.t.Helper()
+	x := k.dueDay()
+	k.work(time.Minute)
+	return k.is(x.ID, exportPosted, "")
 }
 
 // work runs the worker for a time.
@@ -355,7 +362,8 @@ func (s *service) addBooks(account, product string, companies ...string) (id str
 	}
 	s.change(func(t *tx) error {
 		tokens := &bookTokens{Access: "access", ExpiresAt: t.now.after(time.Hour)}
-		c, err := connectBooks(t, s.keys, &bookAuthorization{AccountID: account, Product: product, MadeBy: anActor}, tokens, agreed)
+		c, err := connectBooks(t, s.keys, &bookAuthorization{AccountID: account, Product: product, MadeBy: anActor},
+			tokens, agreed)
 		if err == nil {
 			id = c.ID
 		}

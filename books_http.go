@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"errors"
@@ -251,17 +250,6 @@ func (a *booksAPI) disconnect(ctx context.Context, c *call, q *bookRequest) (noC
 	return noContent{}, a.books.disconnect(ctx, by, q.id, actorToken(c))
 }
 
-// A bookWish is what the owner of a connection wants to be different.
-type bookWish struct {
-	organisation string
-	sendFrom     *businessDate // "": nothing is to be sent on its own; nil: no change
-	history      bool          // sendFrom may be a day that is past
-	status       string
-	series       *string // "": none; nil: no change
-	outside      *bool
-	tests        *bool
-}
-
 // readWish reads what is to be changed of a connection.
 func readWish(in *input) (w bookWish) {
 	w.organisation = in.text("organisation", optional, maxNameLength, nil)
@@ -285,78 +273,12 @@ func readWish(in *input) (w bookWish) {
 	return w
 }
 
-// checkBusinessDate is a textCheck for a business day.
-func checkBusinessDate(s string) (code, detail string) {
-	if day, ok := parseBusinessDate(s); !ok || day.Year() < 1970 || day.Year() > lastYear {
-		return "invalid_date", "This must be a date: YYYY-MM-DD."
-	}
-	return "", ""
-}
-
 // checkSeries is a textCheck for the code of a voucher series.
 func checkSeries(s string) (code, detail string) {
 	if !visible(s) {
 		return "invalid_series", "This must be the code of a voucher series, such as W."
 	}
 	return "", ""
-}
-
-// changeBooks carries out what the owner of a connection wants, and returns the connection. Errors:
-// errBooksConnection, books_connection_state, a refusal that names the member.
-func changeBooks(t *tx, keys *keyring, o owner, id string, w bookWish, actor string) (*bookConnection, error) {
-	c, err := t.usedBookConnection(o, id)
-	if err == nil && w.organisation != "" {
-		c, err = chooseOrganisation(t, keys, o, id, w.organisation, actor)
-	}
-	if err != nil {
-		return nil, err
-	}
-	var change bookChange
-	switch {
-	case w.status != "" && c.Product != productXero:
-		return nil, errMember("status", "not_of_this_product", "Only entries at Xero have a status.")
-	case w.series != nil && c.Product != productFortnox:
-		return nil, errMember("series", "not_of_this_product", "Only entries at Fortnox have a series.")
-	case w.status != "":
-		change = append(change, func(c *bookConnection) { c.Status = w.status })
-	case w.series != nil:
-		change = append(change, func(c *bookConnection) { c.Series = nilIfEmpty(*w.series) })
-	}
-	if w.sendFrom != nil {
-		if err := checkSendFrom(t, c, w); err != nil {
-			return nil, err
-		}
-		change = append(change, func(c *bookConnection) { c.SendFrom = nilIfEmpty(*w.sendFrom) })
-	}
-	if w.outside != nil {
-		change = append(change, func(c *bookConnection) { c.Outside = *w.outside })
-	}
-	if w.tests != nil {
-		change = append(change, func(c *bookConnection) { c.Tests = *w.tests })
-	}
-	if len(change) == 0 {
-		return c, nil
-	}
-	return changeConnection(t, o, c.ID, change, actor)
-}
-
-// checkSendFrom checks the first day that is to be sent on its own: history is never sent unasked.
-func checkSendFrom(t *tx, c *bookConnection, w bookWish) error {
-	if *w.sendFrom == "" {
-		return nil
-	}
-	if c.OrganisationID == nil {
-		return &refusal{code: codeBooksState, detail: "Choose a company first."}
-	}
-	calendar, err := t.businessCalendar(c.AccountID)
-	if err != nil {
-		return err
-	}
-	if *w.sendFrom < calendar.dateOf(t.now.Time) && !w.history {
-		return errMember("send_from", "in_the_past",
-			"This day is past: say that history is to be sent, or name the present day or a later one.")
-	}
-	return nil
 }
 
 // changeBooksRequest is the body of PATCH /books/connections/{id}.
@@ -416,16 +338,8 @@ type booksPage struct {
 
 // render makes the answer.
 func (p *booksPage) render(status int) (*htmlPage, error) {
-	t, err := booksTemplate()
-	if err != nil {
-		return nil, err
-	}
 	p.Style = template.CSS(payCSS)
-	var out bytes.Buffer
-	if err := t.Execute(&out, p); err != nil {
-		return nil, err
-	}
-	return &htmlPage{status, guestPolicy(), out.Bytes()}, nil
+	return renderPage(status, booksTemplate, p)
 }
 
 // booksRefused shows a refusal to who comes back. It is a refusalPage.

@@ -34,18 +34,22 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 		k.asked("DELETE", at, "").is(204)
 		k.asked("GET", at, "").is(404, "books_connection_not_found")
 		link := k.asked("POST", "", `{"product":"`+k.product+`"}`).is(200)
-		page := k.opens(link.text("authorize_url")).is(200).has("Content-Type: text/html; charset=utf-8", "Cache-Control: no-store")
-		if !strings.Contains(page.body, "<h1>Connected</h1>") || !strings.Contains(page.body, productNames[k.product]) ||
+		page := k.opens(link.text("authorize_url")).is(200).has("Content-Type: text/html; charset=utf-8",
+			"Cache-Control: no-store")
+		if !strings.Contains(page.body, "<h1>Connected</h1>") ||
+			!strings.Contains(page.body, productNames[k.product]) ||
 			strings.Contains(page.body, "<script") {
 			t.Error(page.body)
 		}
 		c := k.asked("GET", "", "").is(200).json()["data"].([]any)[0].(map[string]any)
-		if c["id"] != k.connection || c["state"] != "in_use" || c["send_from"] != nil { // the company gets its connection back
+		if c["id"] != k.connection || c["state"] != "in_use" ||
+			c["send_from"] != nil { // the company gets its connection back
 			t.Errorf("%v", c)
 		}
 		k.sell(1850)
 		day := "/preview/" + bookkeeperDay
-		if p := k.asked("GET", at+day, "").is(200); !strings.Contains(p.body, `"debit":1850`) || !strings.Contains(p.body, `"final":false`) ||
+		if p := k.asked("GET", at+day, "").is(200); !strings.Contains(p.body, `"debit":1850`) ||
+			!strings.Contains(p.body, `"final":false`) ||
 			!strings.Contains(p.body, `"issues":[]`) {
 			t.Error(p.body)
 		}
@@ -59,9 +63,11 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 			t.Errorf("%v", suggested)
 		}
 		k.asked("PUT", at+"/mapping", `{"lines":`+string(encodeJSON(lines))+`}`).is(200)
-		k.asked("PUT", at+"/mapping", `{"lines":[{"kind":"tip","method":"card","account":"2890"}]}`).is(422, "validation_failed")
+		k.asked("PUT", at+"/mapping", `{"lines":[{"kind":"tip","method":"card","account":"2890"}]}`).is(422,
+			"validation_failed")
 		k.asked("POST", at+"/exports", `{"date":"1999-12-01"}`).is(409, "no_revenue")
-		x := k.asked("POST", at+"/exports", `{"date":"`+bookkeeperDay+`"}`).is(200).json()["data"].([]any)[0].(map[string]any)
+		x := k.asked("POST", at+"/exports",
+			`{"date":"`+bookkeeperDay+`"}`).is(200).json()["data"].([]any)[0].(map[string]any)
 		export := at + "/exports/" + x["id"].(string)
 		k.asked("POST", export+"/reverse", "").is(409, "export_state")
 		k.asked("POST", at+"/exports/exp_1/retry", "").is(404, "export_not_found")
@@ -69,7 +75,8 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 		k.asked("POST", export+"/retry", "").is(200)
 		k.remap(func(*bookMapping) {})
 		k.work(time.Minute)
-		if sent := k.asked("GET", at+"/exports?state=posted", "").is(200); !strings.Contains(sent.body, x["id"].(string)) {
+		if sent := k.asked("GET", at+"/exports?state=posted", "").is(200); !strings.Contains(sent.body,
+			x["id"].(string)) {
 			t.Fatal(k.asked("GET", at+"/exports", "").body)
 		}
 		k.asked("POST", export+"/reverse", `{"date":"1999-01-01"}`).is(422, "validation_failed")
@@ -96,7 +103,8 @@ func TestBooksHTTP_historyIsSentOnlyWhereItIsSaid(t *testing.T) {
 		k.asked("PATCH", at, other[k.product]).is(422, "validation_failed")
 		k.asked("PATCH", at, own[k.product]).is(200)
 		k.asked("PATCH", at, `{"organisation":"another"}`).is(409, "books_connection_state")
-		if c := k.asked("PATCH", at, `{"outside":true,"tests":true}`).is(200).json(); c["outside"] != true || c["tests"] != true {
+		if c := k.asked("PATCH", at, `{"outside":true,"tests":true}`).is(200).json(); c["outside"] != true ||
+			c["tests"] != true {
 			t.Errorf("%v", c)
 		}
 	})
@@ -115,7 +123,8 @@ func TestBooksHTTP_pagesSayWhyNothingWasConnected(t *testing.T) {
 		}{
 			at:                                {409, "This link was used already"},
 			at + "?state=x&code=%3Cscript%3E": {409, "This link was used already"},
-			at + "?error=access_denied&state=" + url.QueryEscape(u.Query().Get("state")): {409, "Access was not granted"},
+			at + "?error=access_denied&state=" +
+				url.QueryEscape(u.Query().Get("state")): {409, "Access was not granted"},
 			"/books/callback/abacus": {404, "There is nothing"},
 		} {
 			a := k.get(path).has("Content-Type: text/html; charset=utf-8", "Cache-Control: no-store")
@@ -147,7 +156,8 @@ func TestBooksHTTP_aServiceOnACopyAsksNothingAndSaysWhy(t *testing.T) {
 		k.until("2000-01-02 12:00") // the access token has ended, and the day is due
 		how, err := usualServerOptions(commands())
 		k.check(err)
-		how.outboundAllow, how.xeroURL, how.fortnoxURL, how.noBooks = demoOutbound, bookkeeperXeroURL, bookkeeperFortnoxURL, true
+		how.outboundAllow, how.xeroURL, how.fortnoxURL, how.noBooks = demoOutbound, bookkeeperXeroURL,
+			bookkeeperFortnoxURL, true
 		original := k.server
 		k.server, err = newServer(k.store, k.keys, how, slog.New(slog.NewTextHandler(k.log, nil)), wings)
 		k.check(err)
@@ -159,17 +169,21 @@ func TestBooksHTTP_aServiceOnACopyAsksNothingAndSaysWhy(t *testing.T) {
 			k.server.working.Go(func() { run(ctx) })
 		}
 		for _, c := range []struct{ method, path, body string }{
-			{"GET", at + "/accounts", ""}, {"GET", at + "/mapping?suggest=true", ""}, {"GET", at + "/preview/" + bookkeeperDay, ""},
+			{"GET", at + "/accounts", ""}, {"GET", at + "/mapping?suggest=true", ""},
+			{"GET", at + "/preview/" + bookkeeperDay, ""},
 			{"POST", "", `{"product":"` + k.product + `"}`},
 		} {
-			if a := k.asked(c.method, c.path, c.body).is(503, "books_unavailable"); !strings.Contains(a.body, "-no-books") {
+			if a := k.asked(c.method, c.path, c.body).is(503, "books_unavailable"); !strings.Contains(a.body,
+				"-no-books") {
 				t.Errorf("%s %s: %s", c.method, c.path, a.body)
 			}
 		}
-		if page := k.get(strings.TrimPrefix(back.Path, "/v1") + "?" + back.RawQuery).is(503); !strings.Contains(page.body, "-no-books") {
+		if page := k.get(strings.TrimPrefix(back.Path, "/v1") + "?" +
+			back.RawQuery).is(503); !strings.Contains(page.body, "-no-books") {
 			t.Error(page.body)
 		}
-		x := k.asked("POST", at+"/exports", `{"date":"`+bookkeeperDay+`"}`).is(200).json()["data"].([]any)[0].(map[string]any)
+		x := k.asked("POST", at+"/exports",
+			`{"date":"`+bookkeeperDay+`"}`).is(200).json()["data"].([]any)[0].(map[string]any)
 		k.asked("POST", at+"/exports/"+x["id"].(string)+"/retry", "").is(200)
 		k.time(2 * time.Minute)
 		k.asked("DELETE", at, "").is(204) // of the copy only
@@ -189,8 +203,10 @@ func TestBooksHTTP_anotherAccountsConnectionIsNotFound(t *testing.T) {
 		at := "/books/connections/" + k.connection
 		before := k.dump()
 		for _, c := range []struct{ method, path, body string }{
-			{"GET", "", ""}, {"PATCH", "", `{"tests":true}`}, {"DELETE", "", ""}, {"GET", "/accounts", ""}, {"GET", "/mapping", ""},
-			{"PUT", "/mapping", `{"lines":[{"kind":"tip","account":"2890"}]}`}, {"GET", "/preview/2000-01-01", ""}, {"GET", "/exports", ""},
+			{"GET", "", ""}, {"PATCH", "", `{"tests":true}`}, {"DELETE", "", ""}, {"GET", "/accounts", ""},
+			{"GET", "/mapping", ""},
+			{"PUT", "/mapping", `{"lines":[{"kind":"tip","account":"2890"}]}`}, {"GET", "/preview/2000-01-01", ""},
+			{"GET", "/exports", ""},
 			{"POST", "/exports", `{"date":"2000-01-01"}`},
 		} {
 			k.do(c.method, at+c.path, c.body, other).is(404, "books_connection_not_found")

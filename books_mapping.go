@@ -9,7 +9,7 @@ import (
 )
 
 // Mappings (contract, section 12): which account of the books gets what. One is used only as its owner has
-// confirmed it; what is suggested here is for reading, and what is not clear is left to him.
+// confirmed it; what is suggested here is for reading, and what is not clear is left to the owner.
 
 const (
 	maxMappingRules = 500

@@ -49,8 +49,10 @@ func TestMapping_wrongLinesAreNamed(t *testing.T) {
 		{productFortnox, `{"kind":"sales","vat_rate":810,"account":"3001"}`, "/0/tax required"},
 		{productFortnox, `{"kind":"sales","vat_rate":810,"account":"3001","tax":null}`, "/0/tax wrong_type"},
 		{productFortnox, `{"kind":"sales","account":"3001","tax":"2611"}`, "/0/vat_rate required"},
-		{productFortnox, `{"kind":"delivery","vat_rate":10001,"account":"3001","tax":"2611"}`, "/0/vat_rate out_of_range"},
-		{productFortnox, `{"kind":"delivery","vat_rate":810,"group":"food","account":"3001","tax":"2611"}`, "/0/group not_of_this_kind"},
+		{productFortnox, `{"kind":"delivery","vat_rate":10001,"account":"3001","tax":"2611"}`,
+			"/0/vat_rate out_of_range"},
+		{productFortnox, `{"kind":"delivery","vat_rate":810,"group":"food","account":"3001","tax":"2611"}`,
+			"/0/group not_of_this_kind"},
 		{productFortnox, `{"kind":"fees","account":"3001"}`, "/0/kind unknown_value"},
 		{productFortnox, `{"kind":"tip","account":"2890","tax":"2611"}`, "/0/tax not_of_this_kind"},
 		{productFortnox, `{"kind":"tip","account":"2890","vat_rate":0}`, "/0/vat_rate not_of_this_kind"},
@@ -81,10 +83,12 @@ func TestMapping_wrongLinesAreNamed(t *testing.T) {
 	for i := range maxMappingRules + 1 {
 		lines = append(lines, fmt.Sprintf(`{"kind":"sales","vat_rate":%d,"account":"3001","tax":"2611"}`, i+1))
 	}
-	if m, wrong := mappingOf(t, productFortnox, `{"lines":[`+strings.Join(lines[1:], ",")+`]}`); wrong != nil || len(m.Lines) != maxMappingRules {
+	if m, wrong := mappingOf(t, productFortnox, `{"lines":[`+strings.Join(lines[1:], ",")+`]}`); wrong != nil ||
+		len(m.Lines) != maxMappingRules {
 		t.Errorf("%d lines: %q", maxMappingRules, wrong)
 	}
-	if _, wrong := mappingOf(t, productFortnox, `{"lines":[`+strings.Join(lines, ",")+`]}`); !slices.Equal(wrong, []string{" wrong_length"}) {
+	if _, wrong := mappingOf(t, productFortnox, `{"lines":[`+strings.Join(lines, ",")+`]}`); !slices.Equal(wrong,
+		[]string{" wrong_length"}) {
 		t.Errorf("%d lines: %q", len(lines), wrong)
 	}
 }
@@ -114,7 +118,8 @@ func chartOf(lines ...string) *bookChart {
 	for _, line := range lines {
 		code, rest, _ := strings.Cut(line, " ")
 		kind, name, _ := strings.Cut(rest, " ")
-		a := bookAccount{Code: code, Type: strings.Trim(kind, "-"), Name: strings.TrimSuffix(name, "!"), Usable: !strings.HasSuffix(name, "!")}
+		a := bookAccount{Code: code, Type: strings.Trim(kind, "-"), Name: strings.TrimSuffix(name, "!"),
+			Usable: !strings.HasSuffix(name, "!")}
 		chart.Accounts = append(chart.Accounts, a)
 	}
 	return chart
@@ -122,9 +127,12 @@ func chartOf(lines ...string) *bookChart {
 
 func TestMapping_suggestionsFollowTheSwedishChart(t *testing.T) {
 	t.Parallel()
-	chart := chartOf("1510 - Kundfordringar", "1580 - Fordringar för kontokort och kuponger", "1910 - Kassa", "1930 - Företagskonto",
-		"2421 - Ej inlösta presentkort", "2611 - Utgående moms 25 %", "2621 - Utgående moms 12 %", "2631 - Utgående moms 6 %",
-		"2890 - Övriga kortfristiga skulder", "3001 - Försäljning 25 %", "3002 - Försäljning 12 %", "3003 - Försäljning 6 %!",
+	chart := chartOf("1510 - Kundfordringar", "1580 - Fordringar för kontokort och kuponger", "1910 - Kassa",
+		"1930 - Företagskonto",
+		"2421 - Ej inlösta presentkort", "2611 - Utgående moms 25 %", "2621 - Utgående moms 12 %",
+		"2631 - Utgående moms 6 %",
+		"2890 - Övriga kortfristiga skulder", "3001 - Försäljning 25 %", "3002 - Försäljning 12 %",
+		"3003 - Försäljning 6 %!",
 		"3004 - Försäljning momsfri")
 	want := `sales 2500 3001 2611
 sales 1200 3002 2621
@@ -139,7 +147,8 @@ payment mobile 1580 -`
 		t.Errorf("without revenue:\n%s", got)
 	}
 	seen := []revenueSum{
-		sum(methodCard, figureSale, 1200, "mat", 100, 11), sum(methodCash, figureSale, 2500, "", 100, 20), sum(methodVoucher, figureTip, 0, "", 1, 0),
+		sum(methodCard, figureSale, 1200, "mat", 100, 11), sum(methodCash, figureSale, 2500, "", 100, 20),
+		sum(methodVoucher, figureTip, 0, "", 1, 0),
 		sum(methodOther, figureSale, 900, "", 100, 8), sum(methodCard, figureDelivery, 2500, "", 100, 20),
 	}
 	want = `sales 2500 3001 2611
@@ -165,12 +174,16 @@ func TestMapping_suggestionsKnowAccountsByTheirNames(t *testing.T) {
 		sum(methodMobile, figureDelivery, 810, "", 100, 7), sum(methodTerminal, figureRefund, 260, "", 100, 3),
 	}
 	rates := []bookTaxRate{
-		{Code: "INPUT2", Rate: 810}, {Code: "TAX7", Rate: 810, Usable: true}, {Code: "OUTPUT2", Rate: 810, Usable: true},
+		{Code: "INPUT2", Rate: 810}, {Code: "TAX7", Rate: 810, Usable: true},
+		{Code: "OUTPUT2", Rate: 810, Usable: true},
 		{Code: "TAX8", Rate: 260, Usable: true}, {Code: "NONE", Usable: true},
 	}
-	chart := chartOf("090 BANK Card clearing", "110 CURRENT Debitoren Kreditkarte!", "115 CURRENT Krankenkasse", "200 SALES Umsatz alt!",
-		"201 REVENUE Speiseumsatz", "202 REVENUE Getränkeverkauf", "203 EXPENSE Umsatzprovision", "210 REVENUE Liefergebühren",
-		"300 CURRLIAB Trinkgelder Personal", "310 EXPENSE Chargebacks", "320 CURRENT Durchlaufkonto Karten", "330 CURRENT TWINT")
+	chart := chartOf("090 BANK Card clearing", "110 CURRENT Debitoren Kreditkarte!", "115 CURRENT Krankenkasse",
+		"200 SALES Umsatz alt!",
+		"201 REVENUE Speiseumsatz", "202 REVENUE Getränkeverkauf", "203 EXPENSE Umsatzprovision",
+		"210 REVENUE Liefergebühren",
+		"300 CURRLIAB Trinkgelder Personal", "310 EXPENSE Chargebacks", "320 CURRENT Durchlaufkonto Karten",
+		"330 CURRENT TWINT")
 	chart.TaxRates = rates
 	want := `sales 810 Getränke 202 OUTPUT2
 sales 810 201 OUTPUT2
@@ -189,10 +202,14 @@ payment terminal 320 NONE`
 		t.Errorf("with a tax of its own:\n%s", got)
 	}
 	for language, accounts := range map[string][]string{
-		"English":   {"200 REVENUE Food Sales", "210 REVENUE Delivery income", "825 CURRLIAB Tips payable to staff", "860 CURRENT Undeposited funds"},
-		"French":    {"200 REVENUE Ventes de repas", "210 REVENUE Frais de livraison", "825 LIABILITY Pourboires", "860 CURRENT Cartes de crédit"},
-		"Swedish":   {"200 SALES Försäljning mat", "210 SALES Frakt", "825 CURRLIAB Dricks", "860 CURRENT Avräkningskonto"},
-		"Danish":    {"200 SALES Salg af mad", "210 SALES Levering", "825 CURRLIAB Drikkepenge", "860 CURRENT Mellemregning kort"},
+		"English": {"200 REVENUE Food Sales", "210 REVENUE Delivery income", "825 CURRLIAB Tips payable to staff",
+			"860 CURRENT Undeposited funds"},
+		"French": {"200 REVENUE Ventes de repas", "210 REVENUE Frais de livraison", "825 LIABILITY Pourboires",
+			"860 CURRENT Cartes de crédit"},
+		"Swedish": {"200 SALES Försäljning mat", "210 SALES Frakt", "825 CURRLIAB Dricks",
+			"860 CURRENT Avräkningskonto"},
+		"Danish": {"200 SALES Salg af mad", "210 SALES Levering", "825 CURRLIAB Drikkepenge",
+			"860 CURRENT Mellemregning kort"},
 		"Norwegian": {"200 SALES Salgsinntekter", "210 SALES Frakt", "825 CURRLIAB Tips", "860 CURRENT Oppgjørskonto"},
 	} {
 		chart := chartOf(append(accounts, "100 BANK Tips sales delivery clearing", "600 DIRECTCOSTS Cost of sales")...)
@@ -213,12 +230,17 @@ func TestMapping_suggestsNothingThatIsNotClear(t *testing.T) {
 		rates    []bookTaxRate
 		want     string
 	}{
-		"two accounts without a name": {[]string{"200 REVENUE A", "201 REVENUE B"}, []bookTaxRate{{Code: "OUTPUT2", Rate: 2000, Usable: true}}, ""},
-		"one account without a name":  {[]string{"200 REVENUE A"}, []bookTaxRate{{Code: "OUTPUT2", Rate: 2000, Usable: true}}, "sales 2000 200 OUTPUT2"},
-		"two rates":                   {[]string{"200 REVENUE Sales"}, []bookTaxRate{{Code: "A", Rate: 2000, Usable: true}, {Code: "B", Rate: 2000, Usable: true}}, ""},
-		"a rate for purchases":        {[]string{"200 REVENUE Sales"}, []bookTaxRate{{Code: "OUTPUT2", Rate: 2000}}, ""},
-		"no rate of 0":                {[]string{"1 CURRENT Stripe"}, nil, ""},
-		"that of Australia":           {[]string{"1 CURRENT Stripe"}, []bookTaxRate{{Code: "BASEXCLUDED", Usable: true}}, "payment card 1 BASEXCLUDED"},
+		"two accounts without a name": {[]string{"200 REVENUE A", "201 REVENUE B"},
+			[]bookTaxRate{{Code: "OUTPUT2", Rate: 2000, Usable: true}}, ""},
+		"one account without a name": {[]string{"200 REVENUE A"},
+			[]bookTaxRate{{Code: "OUTPUT2", Rate: 2000, Usable: true}}, "sales 2000 200 OUTPUT2"},
+		"two rates": {[]string{"200 REVENUE Sales"},
+			[]bookTaxRate{{Code: "A", Rate: 2000, Usable: true}, {Code: "B", Rate: 2000, Usable: true}}, ""},
+		"a rate for purchases": {[]string{"200 REVENUE Sales"}, []bookTaxRate{{Code: "OUTPUT2", Rate: 2000}},
+			""},
+		"no rate of 0": {[]string{"1 CURRENT Stripe"}, nil, ""},
+		"that of Australia": {[]string{"1 CURRENT Stripe"},
+			[]bookTaxRate{{Code: "BASEXCLUDED", Usable: true}}, "payment card 1 BASEXCLUDED"},
 	} {
 		chart := chartOf(c.accounts...)
 		chart.TaxRates = c.rates
@@ -234,7 +256,8 @@ func TestMapping_suggestionsCanBeConfirmed(t *testing.T) {
 	for product, chart := range map[string]*bookChart{productXero: xeroChart(), productFortnox: fortnoxChart()} {
 		for i := range chart.Accounts {
 			if product == productXero {
-				chart.Accounts[i].Name, chart.Accounts[i].Type = "Sales, clearing, tips and chargeback", []string{"REVENUE", "CURRENT", "CURRLIAB"}[i%3]
+				chart.Accounts[i].Name, chart.Accounts[i].Type = "Sales, clearing, tips and chargeback",
+					[]string{"REVENUE", "CURRENT", "CURRLIAB"}[i%3]
 			}
 		}
 		m := suggestMapping(product, chart, nil)

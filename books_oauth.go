@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // The client's side of OAuth 2.0 that both products share (RFC 6749; contract, section 12).
@@ -66,7 +65,7 @@ func requestTokens(
 	}
 	if kind := textMember(&said, "token_type", maxOAuthWord); err != nil || tokens.Access == "" ||
 		!strings.EqualFold(kind, "Bearer") {
-		return nil, &ledgerError{status: answer.status, reason: outboundMalformed}
+		return nil, malformedLedger(answer.status)
 	}
 	tokens.ExpiresAt = newStamp(asked.Add(tokenLife(&said)))
 	return tokens, nil
@@ -85,16 +84,6 @@ func tokenLife(answer *jsonValue) time.Duration {
 
 func isGrantError(code string) bool { return slices.Contains(grantErrors, code) }
 
-// textMember returns a member of an object that is a text of at most max bytes without control characters;
-// "" for anything else.
-func textMember(v *jsonValue, name string, max int) string {
-	m, ok := v.member(name)
-	if !ok || m.kind != jsonString || len(m.text) > max || strings.IndexFunc(m.text, unicode.IsControl) >= 0 {
-		return ""
-	}
-	return m.text
-}
-
 // unanswered makes a ledgerError of a request that has no answer.
 func unanswered(err error) *ledgerError {
 	var broken *outboundError
@@ -102,4 +91,9 @@ func unanswered(err error) *ledgerError {
 		return &ledgerError{reason: broken.reason}
 	}
 	return &ledgerError{reason: outboundNoConnect}
+}
+
+// malformedLedger returns the error of an answer that can't be used, though its status is 2xx.
+func malformedLedger(status int) *ledgerError {
+	return &ledgerError{status: status, reason: outboundMalformed}
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -22,7 +21,7 @@ const (
 	notFoundAfter    = 10 * time.Minute // what is not in the books so long after it was sent is not there
 	heldRecheck      = 30 * time.Minute // whether what an export is held for is gone
 	backlogPause     = time.Second      // until the facts of orders are written
-	othersFirst      = 2 * time.Second  // longer than others waits an export about which books gave no answer
+	othersFirst      = 2 * time.Second  // how much longer than the others an export waits that got no answer
 	maxBacklogAtOnce = 500              // orders whose facts are written while a day is frozen
 	maxExportDetail  = 500              // characters
 )
@@ -294,8 +293,8 @@ func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenu
 			return t.removeExport(x)
 		}
 		detail := "What counts on this day adds up to nothing, so nothing is sent."
-		x.State, x.Reason, x.Detail, x.HeldAt = exportWaiting, nil, &detail, stamp{}
-		x.DueAt = t.now.after(heldRecheck)
+		x.become(exportWaiting, t.now.after(heldRecheck))
+		x.Detail = &detail
 		return t.saveExport(x)
 	})
 }
@@ -303,7 +302,7 @@ func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenu
 // freezeEntry makes the entry of a day once more, of all that has happened until now, and freezes the day.
 // Errors: errChanged if that is not possible yet.
 func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntry, error) {
-	left, err := bookBacklog(t, maxBacklogAtOnce)
+	left, err := recordBacklog(t, maxBacklogAtOnce)
 	if err == nil && left {
 		err = errChanged
 	}
@@ -353,9 +352,9 @@ func (r *exportRound) send(
 			return nil
 		}
 		body := r.ledgers[r.connection.Product].encode(entry)
-		x.State, x.Reason, x.Detail, x.HeldAt = exportSending, nil, nil, stamp{}
+		x.become(exportSending, t.now.after(lostAnswerAfter))
 		x.Entry, x.Request = json.RawMessage(bytes.TrimSpace(want)), &body
-		x.Attempts, x.SentAt, x.DueAt = x.Attempts+1, t.now, t.now.after(lostAnswerAfter)
+		x.Attempts, x.SentAt = x.Attempts+1, t.now
 		return nil
 	})
 	switch {
@@ -393,12 +392,12 @@ func (x *bookExport) idempotencyKey() string {
 
 // post gives away the entry of an export that was written down. Errors: errChanged, those of the store.
 func (r *exportRound) post(ctx context.Context, x *bookExport) error {
-	entry := &bookEntry{}
-	if err := json.Unmarshal(x.Entry, entry); err != nil {
-		return fmt.Errorf("the entry of %s: %w", x.ID, err)
+	entry, err := x.sentEntry()
+	if err != nil {
+		return err
 	}
 	var id string
-	err := r.ask(ctx, func(s *ledgerSession) (err error) {
+	err = r.ask(ctx, func(s *ledgerSession) (err error) {
 		id, err = r.ledgers[r.connection.Product].post(ctx, s, entry, *x.Request, x.idempotencyKey())
 		return err
 	})
@@ -430,20 +429,10 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 // holdOrFail holds an export that the books refuse for what may pass, and ends one that they refuse for another
 // reason, until somebody has it tried again.
 func (r *exportRound) holdOrFail(ctx context.Context, x *bookExport, why *ledgerError) error {
-	if isHeldReason(why.reason) {
+	if slices.Contains(heldReasons, why.reason) {
 		return r.hold(ctx, x, why.reason, cmp.Or(why.detail, "The books refuse the entry for this reason."))
 	}
 	return r.fail(ctx, x, why)
-}
-
-// isHeldReason reports whether an export waits until a reason is gone.
-func isHeldReason(reason string) bool {
-	switch reason {
-	case heldUnmapped, heldUnknownPayment, heldCurrency, heldLocked, heldNoYear, heldNoSeries, heldUnusable,
-		heldReconnect, heldEdited:
-		return true
-	}
-	return false
 }
 
 // fail writes that the books refuse an entry, for a reason about which somebody has to do something.
@@ -460,7 +449,7 @@ func (r *exportRound) fail(ctx context.Context, x *bookExport, why *ledgerError)
 // posted writes that an entry is in the books. If it reverses another, that one is reversed.
 func (r *exportRound) posted(ctx context.Context, x *bookExport, id string) error {
 	return r.change(ctx, x, func(t *tx) error {
-		x.State, x.Reason, x.Detail, x.HeldAt, x.DueAt = exportPosted, nil, nil, stamp{}, stamp{}
+		x.become(exportPosted, stamp{})
 		x.EntryID, x.PostedAt = &id, t.now
 		if x.Reverses != nil {
 			if err := markReversed(t, r.connection, *x.Reverses); err != nil {
@@ -487,12 +476,12 @@ func markReversed(t *tx, c *bookConnection, id string) error {
 // lookUp looks in the books for an entry whose answer was lost. What is not there ten minutes after it was sent
 // is sent again, the same bytes under the same key. Errors: errChanged, a *ledgerError.
 func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
-	entry := &bookEntry{}
-	if err := json.Unmarshal(x.Entry, entry); err != nil {
-		return fmt.Errorf("the entry of %s: %w", x.ID, err)
+	entry, err := x.sentEntry()
+	if err != nil {
+		return err
 	}
 	var found *bookedEntry
-	err := r.ask(ctx, func(s *ledgerSession) (err error) {
+	err = r.ask(ctx, func(s *ledgerSession) (err error) {
 		found, err = r.ledgers[r.connection.Product].find(ctx, s, entry, x.SyncKey)
 		return err
 	})
@@ -524,7 +513,7 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 // voided writes that an entry got into the books and was voided there since.
 func (r *exportRound) voided(ctx context.Context, x *bookExport, id string) error {
 	return r.change(ctx, x, func(t *tx) error {
-		x.State, x.Reason, x.Detail, x.HeldAt, x.DueAt = exportReversed, nil, nil, stamp{}, stamp{}
+		x.become(exportReversed, stamp{})
 		x.EntryID, x.ReversedAt = &id, t.now
 		return t.addEvent(exportEvent(r.connection, x, eventBooksReversed, actorProvider))
 	})
@@ -541,9 +530,9 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 	if err != nil {
 		return err
 	}
-	sent := &bookEntry{}
-	if err := json.Unmarshal(of.Entry, sent); err != nil {
-		return fmt.Errorf("the entry of %s: %w", of.ID, err)
+	sent, err := of.sentEntry()
+	if err != nil {
+		return err
 	}
 	var found *bookedEntry
 	ledger := r.ledgers[c.Product]
@@ -592,7 +581,7 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 // needless writes that there is nothing to be reversed any more, since somebody has voided the entry.
 func (r *exportRound) needless(ctx context.Context, x *bookExport, of string) error {
 	return r.change(ctx, x, func(t *tx) error {
-		x.State, x.Reason, x.Detail, x.HeldAt, x.DueAt = exportReversed, nil, nil, stamp{}, stamp{}
+		x.become(exportReversed, stamp{})
 		x.ReversedAt = t.now
 		return markReversed(t, r.connection, of)
 	})

@@ -29,7 +29,8 @@ func addBooks(t *tx, keys *keyring, account, product string, change func(c *book
 }
 
 // addBooksExport adds an export of a connection that waits in a state since a time.
-func addBooksExport(t *tx, c *bookConnection, date businessDate, state, reason string, since stamp) (id string, err error) {
+func addBooksExport(t *tx, c *bookConnection, date businessDate, state, reason string, since stamp) (id string,
+	err error) {
 	x, err := newExport(t, c, date, "CHF", 1, nil, t.now)
 	if err != nil {
 		return "", err
@@ -56,7 +57,8 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 	var long, failed string
 	o.change(func(t *tx) (err error) {
 		ago := func(d time.Duration) stamp { return t.now.after(-d) }
-		lost, err = addBooks(t, keys, o.account, productXero, func(c *bookConnection) { c.NeedsReconnectAt = ago(time.Hour) })
+		lost, err = addBooks(t, keys, o.account, productXero,
+			func(c *bookConnection) { c.NeedsReconnectAt = ago(time.Hour) })
 		if err == nil {
 			failing, err = addBooks(t, keys, o.account, productFortnox,
 				func(c *bookConnection) { c.FailingSince = ago(2 * time.Hour) })
@@ -110,16 +112,19 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 		o.account + "' prints"
 	lines := needsDoing(v)
 	for _, want := range []string{
-		"the connection " + lost.ID + " with books needs its owner since " + lost.NeedsReconnectAt.String() + ": " + again,
+		"the connection " + lost.ID + " with books needs its owner since " + lost.NeedsReconnectAt.String() + ": " +
+			again,
 		"fortnox gives the connection " + failing.ID + " no usable answer since " + failing.FailingSince.String() +
 			": see the log",
-		"the books refuse the entry of 2026-01-03 (2000108): once that is mended, run 'widgetd books retry " + failed + "'",
+		"the books refuse the entry of 2026-01-03 (2000108): once that is mended, run 'widgetd books retry " +
+			failed + "'",
 	} {
 		if !slices.Contains(lines, want) {
 			t.Errorf("no line %q in %q", want, lines)
 		}
 	}
-	held := slices.DeleteFunc(slices.Clone(lines), func(s string) bool { return !strings.Contains(s, " is held since ") })
+	held := slices.DeleteFunc(slices.Clone(lines),
+		func(s string) bool { return !strings.Contains(s, " is held since ") })
 	if len(held) != 1 || !strings.Contains(held[0], "2026-01-01") || !strings.Contains(held[0], heldReconnect) {
 		t.Errorf("of the export %s: %q", long, held)
 	}
@@ -129,16 +134,10 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 	if out := o.do("check"); !strings.HasPrefix(out, "ok: ") {
 		t.Errorf("%s", out)
 	}
-	other, err := newKeyring(time.Now())
-	if err == nil {
-		err = other.save(o.env["WIDGETD_KEY"], true)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.told.keyFile(t, other)
+	o.replaceKeyFile()
 	sealed := []string{
-		"the secret of the application for xero was sealed with another key file: run 'widgetd books app set xero -secrets FILE'",
+		"the secret of the application for xero was sealed with another key file: " +
+			"run 'widgetd books app set xero -secrets FILE'",
 		"the tokens of the connection " + lost.ID + " with books were sealed with another key file: " + again,
 		"the tokens of the connection " + failing.ID + " with books were sealed with another key file: " +
 			strings.Replace(again, productXero, productFortnox, 1),

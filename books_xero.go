@@ -156,13 +156,9 @@ func (x *xeroLedger) ask(
 	elements, ok := body.member(list)
 	if err != nil || !ok || elements.kind != jsonArray ||
 		slices.ContainsFunc(elements.list, func(v jsonValue) bool { return v.kind != jsonObject }) {
-		return nil, xeroMalformed(answer.status)
+		return nil, malformedLedger(answer.status)
 	}
 	return elements.list, nil
-}
-
-func xeroMalformed(status int) *ledgerError {
-	return &ledgerError{status: status, reason: outboundMalformed}
 }
 
 // failure returns what an answer says went wrong, or nil if its status is 2xx.
@@ -263,33 +259,12 @@ func xeroReason(message string) string {
 
 // cutMessage returns a text of Xero for people, without control characters and at most maxXeroName long.
 func cutMessage(s string) string {
-	runes := []rune(strings.Map(func(r rune) rune {
+	return cutText(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return -1
 		}
 		return r
-	}, s))
-	return string(runes[:min(len(runes), maxXeroName)])
-}
-
-// listMember returns the objects in a member that is a list.
-func listMember(v *jsonValue, name string) (objects []jsonValue) {
-	if m, ok := v.member(name); ok {
-		for _, e := range m.list {
-			if e.kind == jsonObject {
-				objects = append(objects, e)
-			}
-		}
-	}
-	return objects
-}
-
-// rawMember returns a member that is any text; "": it is none.
-func rawMember(v *jsonValue, name string) string {
-	if m, ok := v.member(name); ok && m.kind == jsonString {
-		return m.text
-	}
-	return ""
+	}, s), maxXeroName)
 }
 
 // organisations implements ledger. Earlier consents of the same person are in the list too, so that those of
@@ -302,7 +277,7 @@ func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]b
 	}
 	body, err := parseJSON(slices.Concat([]byte(`{"all":`), answer.body, []byte(`}`)))
 	if all, ok := body.member("all"); err != nil || !ok || all.kind != jsonArray {
-		return nil, xeroMalformed(answer.status)
+		return nil, malformedLedger(answer.status)
 	}
 	event := xeroEvent(tokens.Access)
 	var found, agreed []bookOrganisation
@@ -384,7 +359,7 @@ func (x *xeroLedger) chart(ctx context.Context, s *ledgerSession, _ businessDate
 			return nil, &ledgerError{status: http.StatusOK, reason: outboundTooLarge}
 		}
 		if !part.read(chart, list) {
-			return nil, xeroMalformed(http.StatusOK)
+			return nil, malformedLedger(http.StatusOK)
 		}
 	}
 	return chart, nil
@@ -461,25 +436,6 @@ func readXeroRates(chart *bookChart, list []jsonValue) bool {
 		chart.TaxRates = append(chart.TaxRates, r)
 	}
 	return true
-}
-
-// hundredths returns a number times 100, exactly. It reports false for one that has more than two
-// decimals which are not 0, for an exponent and for what is too large.
-func hundredths(v *jsonValue) (int64, bool) {
-	if v.kind != jsonNumber {
-		return 0, false
-	}
-	text, negative := strings.CutPrefix(v.text, "-")
-	major, minor, _ := strings.Cut(text, ".")
-	minor = strings.TrimRight(minor, "0")
-	if len(minor) > 2 {
-		return 0, false
-	}
-	n, ok := parseAmount(major + "." + minor + "00"[len(minor):])
-	if negative {
-		n = -n
-	}
-	return n, ok
 }
 
 // xeroDate returns the date of a text as Xero writes it: "/Date(1573755038314)/" and

@@ -10,9 +10,7 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
-	"net/http/httputil"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -59,23 +57,8 @@ func TestClients_xerosOwnClientReadsWhatWeSent(t *testing.T) {
 func TestClients_xerosDescriptionAllowsWhatWeSendAndTheFakeAnswers(t *testing.T) {
 	t.Parallel()
 	dir := clientsDirectory(t)
-	description, err := filepath.Abs(xeroDescription)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(description); err != nil {
-		t.Skipf("Xero's description is not there: %v", err)
-	}
 	s := newXeroSide(t)
-	prism := httputil.NewSingleHostReverseProxy(prismTo(t, dir, description, s.fake.base))
-	judged, violations := 0, []string{}
-	prism.ModifyResponse = func(r *http.Response) error {
-		judged++
-		if found := r.Header.Get("Sl-Violations"); found != "" {
-			violations = append(violations, r.Request.Method+" "+r.Request.URL.Path+": "+found)
-		}
-		return nil
-	}
+	prism := judgeBy(t, dir, xeroDescription, s.fake.base)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if path, ok := strings.CutPrefix(r.URL.Path, "/api.xro/2.0"); ok {
 			r.URL.Path, r.URL.RawPath = path, "" // below the server of the description
@@ -87,10 +70,10 @@ func TestClients_xerosDescriptionAllowsWhatWeSendAndTheFakeAnswers(t *testing.T)
 	t.Cleanup(front.Close)
 	s.fake.base, s.xeroLedger = front.URL, newXeroLedger(s.out, front.URL, s.fake.now)
 	s.connect().wholeLife()
-	if judged != 14 || len(violations) > 0 {
-		t.Errorf("%d requests were judged: %s", judged, strings.Join(violations, "\n"))
+	if prism.judged != 14 || len(prism.violations) > 0 {
+		t.Errorf("%d requests were judged: %s", prism.judged, strings.Join(prism.violations, "\n"))
 	}
-	s.isJudged(&violations)
+	s.isJudged(prism)
 }
 
 // wholeLife reads the chart, and writes, finds, reads and withdraws entries.
@@ -133,16 +116,16 @@ func (s *xeroSide) wholeLife() {
 }
 
 // isJudged reports an error unless a request and an answer that break the description are found.
-func (s *xeroSide) isJudged(violations *[]string) {
+func (s *xeroSide) isJudged(prism *prismJudge) {
 	s.t.Helper()
 	e := xeroDay()
 	body := strings.Replace(s.encode(e), `"Inclusive"`, `"Gross"`, 1)
 	_, err := s.post(s.t.Context(), s.s, e, body, "exp_5")
 	isLedgerError(s.t, err, ledgerError{status: 422, reason: "http_422", refused: true})
 	id := s.posted(e, "exp_6")
-	*violations = nil
+	prism.violations = nil
 	s.fake.on(id, func(j *xeroFakeJournal) { j.status = "BOOKED" })
-	if b, err := s.read(s.t.Context(), s.s, id); err == nil || len(*violations) == 0 {
+	if b, err := s.read(s.t.Context(), s.s, id); err == nil || len(prism.violations) == 0 {
 		s.t.Errorf("an answer that breaks the description: %+v, %v", b, err)
 	}
 }

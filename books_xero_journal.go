@@ -78,13 +78,13 @@ func (x *xeroLedger) post(
 		return "", err
 	}
 	if len(list) != 1 {
-		return "", xeroMalformed(http.StatusOK)
+		return "", malformedLedger(http.StatusOK)
 	}
 	if len(listMember(&list[0], "ValidationErrors")) > 0 {
 		return "", xeroInvalid(http.StatusOK, &list[0])
 	}
 	if id = textMember(&list[0], "ManualJournalID", maxXeroID); id == "" {
-		return "", xeroMalformed(http.StatusOK)
+		return "", malformedLedger(http.StatusOK)
 	}
 	return id, nil
 }
@@ -120,7 +120,7 @@ func (x *xeroLedger) find(
 			booked, ok := parseXeroJournal(&v)
 			switch {
 			case !ok:
-				return nil, xeroMalformed(http.StatusOK)
+				return nil, malformedLedger(http.StatusOK)
 			case booked.Deleted:
 				deleted = booked
 			case len(booked.Entry.Lines) == 0: // the list is only a summary
@@ -151,7 +151,7 @@ func (x *xeroLedger) read(ctx context.Context, s *ledgerSession, id string) (*bo
 			return booked, nil
 		}
 	}
-	return nil, xeroMalformed(http.StatusOK)
+	return nil, malformedLedger(http.StatusOK)
 }
 
 // parseXeroJournal reads a manual journal. It reports false for one that can't be understood. Its amounts
@@ -236,7 +236,7 @@ func (x *xeroLedger) withdraw(ctx context.Context, s *ledgerSession, id string) 
 	case len(list) == 1 && len(listMember(&list[0], "ValidationErrors")) > 0:
 		return xeroInvalid(http.StatusOK, &list[0])
 	case len(list) != 1 || rawMember(&list[0], "Status") != "DELETED":
-		return xeroMalformed(http.StatusOK)
+		return malformedLedger(http.StatusOK)
 	}
 	return nil
 }

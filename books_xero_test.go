@@ -832,8 +832,9 @@ func TestXero_datesAndNumbers(t *testing.T) {
 		"/Date(1546210800000+0100)/": "2018-12-31",
 		"2019-11-14":                 "2019-11-14", "2019-11-14T00:00:00": "2019-11-14",
 		"2019-11-14T23:59:59Z": "2019-11-14",
-		"":                     "", "/Date()/": "", "/Date(1)": "", "/Date(x)/": "", "/Date(1+1)/": "", "/Date(9223372036854775807)/": "",
-		"2019-11-31": "", "2019-11-14T": "", "14.11.2019": "",
+		"":                     "", "/Date()/": "", "/Date(1)": "", "/Date(x)/": "", "/Date(1+1)/": "",
+		"/Date(9223372036854775807)/": "",
+		"2019-11-31":                  "", "2019-11-14T": "", "14.11.2019": "",
 	} {
 		if got, ok := xeroDate(text); ok != (want != "") || ok && got != want {
 			t.Errorf("%s: %s %v", text, got, ok)
@@ -929,7 +930,8 @@ func TestXero_timesOutAndIsLookedFor(t *testing.T) {
 			}
 			isLedgerError(t, err, want)
 		}
-		if found, err := s.find(t.Context(), s.s, e, xeroDayKey); err != nil || found == nil || len(s.fake.journals()) != 1 {
+		if found, err := s.find(t.Context(), s.s, e, xeroDayKey); err != nil || found == nil ||
+			len(s.fake.journals()) != 1 {
 			t.Errorf("%+v, %v", found, err)
 		}
 		time.Sleep(30 * time.Minute)

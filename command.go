@@ -388,6 +388,14 @@ func (e *env) date(name string) (time.Time, error) {
 	return day.Time, nil
 }
 
+// fromTo returns the days that -from and -to name, as date does. Errors: usageError.
+func (e *env) fromTo() (from, to time.Time, err error) {
+	if from, err = e.date("from"); err == nil {
+		to, err = e.date("to")
+	}
+	return from, to, err
+}
+
 // text returns an option whose value is stored as it is, after the checks that a string of
 // a request body must pass (checkText): at most max characters, no control characters.
 func (e *env) text(name string, max int) (string, error) {

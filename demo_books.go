@@ -140,7 +140,7 @@ func (d *demo) handleBooks(mux *http.ServeMux, s *server) {
 
 // books returns what the page shows, with a business day opened: yesterday where date is none.
 func (d *demo) books(ctx context.Context, st *store, now time.Time, date businessDate) (*demoBooks, error) {
-	if err := bookOrders(ctx, st, bookedByRequest); err != nil {
+	if err := recordOrders(ctx, st, recordedByRequest); err != nil {
 		return nil, err
 	}
 	q := st.within(ctx)

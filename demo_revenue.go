@@ -254,7 +254,7 @@ func disputeSample(t *tx, orderID string) error {
 func bookAll(t *tx) error {
 	for left := true; left; {
 		var err error
-		if left, err = bookBacklog(t, bookedAtOnce); err != nil {
+		if left, err = recordBacklog(t, recordedAtOnce); err != nil {
 			return err
 		}
 	}

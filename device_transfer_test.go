@@ -51,7 +51,8 @@ func TestTransfer_oneSeatIsNotTwentyMachinesByDrift(t *testing.T) {
 		s.sql(`UPDATE licenses SET max_transfers = 2 WHERE id = ?`, id)
 		first := token
 		for i := 1; i <= 2; i++ {
-			token = s.activateByToken(token, "fingerprint", fmt.Sprint("machine-", i)).is(200, "already_active").text("token")
+			token = s.activateByToken(token, "fingerprint", fmt.Sprint("machine-", i)).is(200,
+				"already_active").text("token")
 		}
 		a := s.activateByToken(token, "fingerprint", "machine-3").is(409, "transfer_limit_reached")
 		if u := transfersIn(a); u["used"] != 2.0 || u["max"] != 2.0 || u["next_at"] != "2000-01-31T00:00:00Z" {
@@ -183,7 +184,8 @@ func TestTransfer_resetHasOnlyTheHoldersOfSeatsCount(t *testing.T) {
 		s.deactivate(key, "thief").is(200)
 		s.activate(key, "mine").is(409, "transfer_limit_reached")
 		admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-		s.post("/licenses/"+id+"/reset-transfers", "", "Authorization: Bearer "+s.token(s.account, scopeDevices)).is(403)
+		s.post("/licenses/"+id+"/reset-transfers", "",
+			"Authorization: Bearer "+s.token(s.account, scopeDevices)).is(403)
 		if a := s.get("/licenses/"+id, admin).is(200); transfersIn(a)["used"] != 1.0 {
 			t.Errorf("before: %s", a.body)
 		}
@@ -221,7 +223,8 @@ func TestTransfer_limitIsChosenByDefault(t *testing.T) {
 		}
 	}
 	add(`,"max_transfers":1`).is(422, "validation_failed").names("#/max_transfers inconsistent")
-	for members, want := range map[string]any{``: 336.0, `,"kind":"floating"`: 8.0, `,"kind":"floating","lease_hours":5`: 5.0} {
+	for members, want := range map[string]any{``: 336.0, `,"kind":"floating"`: 8.0,
+		`,"kind":"floating","lease_hours":5`: 5.0} {
 		if got := add(members).is(200).json()["lease_hours"]; got != want {
 			t.Errorf("%s: leases of %v hours, want %v", members, got, want)
 		}
@@ -257,13 +260,16 @@ func TestTransfer_limitOfOldLicencesIsGivenByTheCommand(t *testing.T) {
 		return fmt.Sprint(s.count(`SELECT coalesce(max_transfers, -1) FROM licenses WHERE id = ?`, old),
 			s.count(`SELECT coalesce(max_transfers, -1) FROM licenses WHERE id = ?`, foreign))
 	}
-	if out := s.must("license", "limit-transfers", "-dry-run"); out != "2 licences would get the default limit of transfers\n" || limits() != "-1 -1" {
+	if out := s.must("license", "limit-transfers",
+		"-dry-run"); out != "2 licences would get the default limit of transfers\n" || limits() != "-1 -1" {
 		t.Fatalf("%q, %s", out, limits())
 	}
-	if out := s.must("license", "limit-transfers", "-account", other, "-json"); out != `{"licenses":1}`+"\n" || limits() != "-1 2" {
+	if out := s.must("license", "limit-transfers", "-account", other, "-json"); out != `{"licenses":1}`+"\n" ||
+		limits() != "-1 2" {
 		t.Fatalf("%q, %s", out, limits())
 	}
-	if out := s.must("license", "limit-transfers"); out != "1 licence got the default limit of transfers\n" || limits() != "3 2" {
+	if out := s.must("license", "limit-transfers"); out != "1 licence got the default limit of transfers\n" ||
+		limits() != "3 2" {
 		t.Fatalf("%q, %s", out, limits())
 	}
 	if got := s.count(`SELECT count(*) FROM events WHERE type = 'license.updated'`); got != 2 {
@@ -305,7 +311,8 @@ func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *test
 					t.Log("seed", seed)
 					p := &machinePark{service: s, random: rand.New(rand.NewPCG(seed, 0)), kind: kind, seats: 2, most: 5,
 						blocked: map[string]bool{}, answers: map[string]int{}}
-					p.id, p.key = s.addLicense(license{Kind: kind, MaxDevices: ptr(2), MaxTransfers: ptr(3), LeaseHours: hours})
+					p.id, p.key = s.addLicense(license{Kind: kind, MaxDevices: ptr(2), MaxTransfers: ptr(3),
+						LeaseHours: hours})
 					for i := range 50 {
 						p.machines = append(p.machines, &machine{fingerprint: fmt.Sprint("machine-", i)})
 					}
@@ -501,7 +508,8 @@ func TestToken_endsWithTheSeatThatWasTakenAway(t *testing.T) {
 				stolen, device := first.text("token"), first.text("device", "id")
 				take(s, id, key, device)
 				s.notice()
-				if a := s.verifyLease(stolen, "nonce", "n").is(200); a.text("code") != "device_released" || a.hasToken() {
+				if a := s.verifyLease(stolen, "nonce", "n").is(200); a.text("code") != "device_released" ||
+					a.hasToken() {
 					t.Errorf("%s", a.body)
 				}
 				s.activateByToken(stolen).is(403, "device_released")
@@ -586,7 +594,8 @@ func TestToken_ofALicenceEndsWhenItsKeyIsRotatedAndThatIsAskedFor(t *testing.T) 
 		s.notice()
 		s.verifyLease(one).answers("token_ended")
 		s.activate(rotated.Key, "1").is(200)
-		events := s.count(`SELECT count(*) FROM events WHERE type = 'license.key_rotated' AND json_extract(data, '$.end_tokens') = 'true'`)
+		events := s.count(`SELECT count(*) FROM events
+			WHERE type = 'license.key_rotated' AND json_extract(data, '$.end_tokens') = 'true'`)
 		if events != 2 {
 			t.Errorf("%d events say that tokens ended", events)
 		}
@@ -602,12 +611,14 @@ func TestActivate_isReplayedOnlyWhileItsAnswerIsTrue(t *testing.T) {
 		status int
 		code   string // of the second answer; "": the first one is replayed
 	}{
-		"nothing":      {func(*service, string, string, string) {}, 200, ""},
-		"its release":  {func(s *service, _, key, _ string) { s.deactivate(key, "till").is(200) }, 200, "reactivated"},
-		"a portal":     {func(s *service, id, _, device string) { s.release(id, device) }, 200, "reactivated"},
-		"a block":      {func(s *service, _, _, device string) { s.must("device", "block", device) }, 403, "device_blocked"},
-		"a suspension": {func(s *service, id, _, _ string) { s.must("license", "suspend", id) }, 403, "license_suspended"},
-		"an end":       {func(*service, string, string, string) { time.Sleep(23 * time.Hour) }, 403, "license_expired"},
+		"nothing":     {func(*service, string, string, string) {}, 200, ""},
+		"its release": {func(s *service, _, key, _ string) { s.deactivate(key, "till").is(200) }, 200, "reactivated"},
+		"a portal":    {func(s *service, id, _, device string) { s.release(id, device) }, 200, "reactivated"},
+		"a block": {func(s *service, _, _, device string) { s.must("device", "block", device) }, 403,
+			"device_blocked"},
+		"a suspension": {func(s *service, id, _, _ string) { s.must("license", "suspend", id) }, 403,
+			"license_suspended"},
+		"an end": {func(*service, string, string, string) { time.Sleep(23 * time.Hour) }, 403, "license_expired"},
 		"another lease": {func(s *service, _, key, _ string) {
 			time.Sleep(2 * time.Minute)
 			s.verifyKey(key, "till").answers("valid")
@@ -633,7 +644,8 @@ func TestActivate_isReplayedOnlyWhileItsAnswerIsTrue(t *testing.T) {
 				case c.code != "" && (again.text("code") != c.code || again.header.Get("Idempotency-Replayed") != ""):
 					t.Errorf("%s, want %s", again.body, c.code)
 				case c.status == 200 && c.code != "":
-					if third := send().is(200); third.body != again.body || third.header.Get("Idempotency-Replayed") != "true" {
+					if third := send().is(200); third.body != again.body ||
+						third.header.Get("Idempotency-Replayed") != "true" {
 						t.Errorf("the new answer is not kept: %s", third.body)
 					}
 				}

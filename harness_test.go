@@ -739,6 +739,20 @@ func (o *operator) fails(want string, args ...string) error {
 	return err
 }
 
+// replaceKeyFile puts another key file in the place of the operator's, and returns its keys.
+func (o *operator) replaceKeyFile() *keyring {
+	o.t.Helper()
+	other, err := newKeyring(time.Now())
+	if err == nil {
+		err = other.save(o.env["WIDGETD_KEY"], true)
+	}
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.told.keyFile(o.t, other)
+	return other
+}
+
 // store opens the operator's database for the test to look into.
 func (o *operator) store(f func(*store)) {
 	o.t.Helper()

@@ -43,7 +43,8 @@ const someDevice = "dev_00000000000000000000000000"
 // bodyRules are all bodies of the contract; %s stands for a licence key, or for the
 // id of a widget or an account.
 var bodyRules = []bodyRule{
-	{path: "/widget/leads", body: `{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu","website":""}`, members: []memberRule{
+	{path: "/widget/leads", body: `{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu",` +
+		`"website":""}`, members: []memberRule{
 		{path: "type", kind: jsonString, required: "required", empty: "empty", max: 32, wrong: map[string]string{
 			`"Newsletter"`: "invalid_type", `"1st"`: "invalid_type", `"-a"`: "invalid_type",
 			`"a b"`: "invalid_type", `"é"`: "invalid_type", `" a"`: "invalid_type", `"a.b"`: "invalid_type"}},
@@ -60,7 +61,8 @@ var bodyRules = []bodyRule{
 		{path: "email", kind: jsonString, required: "required", empty: "empty", max: 254,
 			wrong: map[string]string{`"ada"`: "invalid_email", `"%"`: "invalid_email"}},
 	}},
-	{path: "/widget/events", body: `{"widget":"%s","events":[{"type":"click","item":"Rösti","page":"/menu"},{"type":"view"}]}`, headers: []string{"Origin: " + siteOrigin}, members: []memberRule{
+	{path: "/widget/events", body: `{"widget":"%s","events":[{"type":"click","item":"Rösti","page":"/menu"},` +
+		`{"type":"view"}]}`, headers: []string{"Origin: " + siteOrigin}, members: []memberRule{
 		{path: "widget", kind: jsonString, required: "required", empty: "empty", wrong: map[string]string{
 			`"wgt_"`: "invalid_id", `"wgt_80000000000000000000000000"`: "invalid_id",
 			`"WGT_00000000000000000000000000"`: "invalid_id", `"lead_00000000000000000000000000"`: "invalid_id",
@@ -74,7 +76,9 @@ var bodyRules = []bodyRule{
 			wrong: map[string]string{`"menu"`: "invalid_page"}},
 		{path: "events/1/type", kind: jsonString, required: "required", empty: "empty"},
 	}},
-	{path: "/widget/license/activate", body: `{"license_key":"%s","fingerprint":"f1","product":"kds","replace_device_id":"` + someDevice + `","nonce":"n","device":{"name":"Kitchen 1","platform":"linux/arm64","app_version":"2.4.1"}}`, members: []memberRule{
+	{path: "/widget/license/activate", body: `{"license_key":"%s","fingerprint":"f1","product":"kds",` +
+		`"replace_device_id":"` + someDevice + `","nonce":"n",` +
+		`"device":{"name":"Kitchen 1","platform":"linux/arm64","app_version":"2.4.1"}}`, members: []memberRule{
 		{path: "license_key", kind: jsonString, required: "required", empty: "key_malformed", max: 255,
 			long: "key_malformed"},
 		{path: "fingerprint", kind: jsonString, required: "required", empty: "empty", max: 255},
@@ -87,7 +91,8 @@ var bodyRules = []bodyRule{
 		{path: "device/platform", kind: jsonString, max: 100},
 		{path: "device/app_version", kind: jsonString, max: 100},
 	}},
-	{path: "/widget/license/verify", body: `{"license_key":"%s","fingerprint":"f1","product":"kds","entitlements":["a"],"nonce":"n","app_version":"2.4.1"}`, members: []memberRule{
+	{path: "/widget/license/verify", body: `{"license_key":"%s","fingerprint":"f1","product":"kds",` +
+		`"entitlements":["a"],"nonce":"n","app_version":"2.4.1"}`, members: []memberRule{
 		{path: "license_key", kind: jsonString, required: "required"},
 		{path: "fingerprint", kind: jsonString, empty: "empty", max: 255},
 		{path: "product", kind: jsonString, empty: "empty", max: 100},
@@ -130,7 +135,8 @@ var bodyRules = []bodyRule{
 	}},
 }
 
-const someTerms = `"plan":"pro","customer":"Trattoria Roma","trial":true,"max_devices":3,"max_transfers":2,"starts_at":"2020-01-01T00:00:00Z","expires_at":"2040-01-01T00:00:00Z",` +
+const someTerms = `"plan":"pro","customer":"Trattoria Roma","trial":true,"max_devices":3,"max_transfers":2,` +
+	`"starts_at":"2020-01-01T00:00:00Z","expires_at":"2040-01-01T00:00:00Z",` +
 	`"grace_days":7,"duration_days":365,"lease_hours":24,"entitlements":["kds"],"metadata":{"order":"7"}`
 
 // termRules are those of the terms of a licence that can be changed.
@@ -439,7 +445,8 @@ func TestMember_wrongIsNamedWithAllOthersAtOnce(t *testing.T) {
 		"Origin: "+siteOrigin).is(422, "validation_failed").
 		names("#/widget required", "#/events/1 wrong_type", "#/events/2/type required",
 			"#/events/2/item wrong_type", "#/events/3/type unknown_value", "#/events/3/page wrong_type")
-	s.post("/widget/license/activate", `{"license_key":1,"fingerprint":2,"device":{"name":3,"platform":"\u0000"}}`).is(422, "validation_failed").
+	const body = `{"license_key":1,"fingerprint":2,"device":{"name":3,"platform":"\u0000"}}`
+	s.post("/widget/license/activate", body).is(422, "validation_failed").
 		names("#/license_key wrong_type", "#/fingerprint wrong_type", "#/device/name wrong_type",
 			"#/device/platform control_character")
 	s.post("/widget/license/verify", `{"license_key":1,"entitlements":["a",1,""]}`).is(422, "validation_failed").

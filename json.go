@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -66,6 +67,54 @@ func (v *jsonValue) integer() (int64, bool) {
 	}
 	n, err := strconv.ParseInt(v.text, 10, 64)
 	return n, err == nil
+}
+
+// textMember returns a member of an object that is a text of at most max bytes without control characters;
+// "" for anything else.
+func textMember(v *jsonValue, name string, max int) string {
+	m, ok := v.member(name)
+	if !ok || m.kind != jsonString || len(m.text) > max || strings.IndexFunc(m.text, unicode.IsControl) >= 0 {
+		return ""
+	}
+	return m.text
+}
+
+// rawMember returns a member that is any text; "": it is none.
+func rawMember(v *jsonValue, name string) string {
+	if m, ok := v.member(name); ok && m.kind == jsonString {
+		return m.text
+	}
+	return ""
+}
+
+// integerMember returns a member of an object that is an integer. v may be nil.
+func integerMember(v *jsonValue, name string) (int64, bool) {
+	if v == nil {
+		return 0, false
+	}
+	m, ok := v.member(name)
+	if !ok {
+		return 0, false
+	}
+	return m.integer()
+}
+
+// trueMember reports whether a member of an object is true.
+func trueMember(v *jsonValue, name string) bool {
+	m, ok := v.member(name)
+	return ok && m.kind == jsonBool && m.boolean
+}
+
+// listMember returns the objects in a member that is a list.
+func listMember(v *jsonValue, name string) (objects []jsonValue) {
+	if m, ok := v.member(name); ok {
+		for _, e := range m.list {
+			if e.kind == jsonObject {
+				objects = append(objects, e)
+			}
+		}
+	}
+	return objects
 }
 
 const (

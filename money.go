@@ -137,3 +137,32 @@ func parseAmount(s string) (int64, bool) {
 	n, err := strconv.ParseInt(digits, 10, 64)
 	return n, err == nil && n <= maxAmount
 }
+
+// hundredths returns a number times 100, exactly. It reports false for one that has more than two
+// decimals which are not 0, for an exponent and for what is too large.
+func hundredths(v *jsonValue) (int64, bool) {
+	if v.kind != jsonNumber {
+		return 0, false
+	}
+	text, negative := strings.CutPrefix(v.text, "-")
+	major, minor, _ := strings.Cut(text, ".")
+	minor = strings.TrimRight(minor, "0")
+	if len(minor) > 2 {
+		return 0, false
+	}
+	n, ok := parseAmount(major + "." + minor + "00"[len(minor):])
+	if negative {
+		n = -n
+	}
+	return n, ok
+}
+
+// amountMember returns a member that is an amount in kronor with at most two decimals that are not 0, in
+// öre. Without the member it is 0.
+func amountMember(v *jsonValue, name string) (int64, bool) {
+	m, ok := v.member(name)
+	if !ok || m.kind == jsonNull {
+		return 0, true
+	}
+	return hundredths(m)
+}

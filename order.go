@@ -1,9 +1,7 @@
 package main
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -293,9 +291,7 @@ func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) 
 	if err := mayCreate(t, o); err != nil {
 		return "", err
 	}
-	var random [16]byte
-	rand.Read(random[:])
-	k = base64.RawURLEncoding.EncodeToString(random[:])
+	k = randomText(16)
 	o.ID, o.State, o.PageKey = t.newID("ord"), orderOpen, hashPageKey(k)
 	o.CreatedAt, o.ExpiresAt = t.now, t.now.after(lives)
 	if o.Total == 0 {

@@ -361,13 +361,18 @@ func (a *orderPages) newPage(c *call, o *order, owner account) (*guestPage, erro
 
 // render makes the answer.
 func (p *guestPage) render(status int) (*htmlPage, error) {
-	t, err := pageTemplate()
+	p.Style = template.CSS(payCSS)
+	return renderPage(status, pageTemplate, p)
+}
+
+// renderPage makes an answer of a template that has the style of pay pages, and what it shows.
+func renderPage(status int, parsed func() (*template.Template, error), shown any) (*htmlPage, error) {
+	t, err := parsed()
 	if err != nil {
 		return nil, err
 	}
-	p.Style = template.CSS(payCSS)
 	var out bytes.Buffer
-	if err := t.Execute(&out, p); err != nil {
+	if err := t.Execute(&out, shown); err != nil {
 		return nil, err
 	}
 	return &htmlPage{status, guestPolicy(), out.Bytes()}, nil

@@ -189,14 +189,7 @@ func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
 	o := newOperator(t)
 	c := newConnecting(t, o)
 	id := o.object(c.connectLine("vipps")...)["id"].(string)
-	other, err := newKeyring(time.Now())
-	if err == nil {
-		err = other.save(o.env["WIDGETD_KEY"], true)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.told.keyFile(t, other)
+	other := o.replaceKeyFile()
 	want := sealedElsewhere(id)
 	if out := o.do("payment", "list", "-wide"); !strings.Contains(out, "unreadable") || !strings.HasSuffix(out, want+"\n") {
 		t.Errorf("%s", out)

@@ -203,16 +203,11 @@ func (q *queries) disputesOf(orderID string) ([]dispute, error) {
 		})
 }
 
-// saveDispute writes a dispute. It is not one statement, since triggers that add to the backlog of revenue
-// would take over what that does on a conflict.
+// saveDispute writes a dispute.
 func (t *tx) saveDispute(d *dispute) error {
-	n, err := t.exec(`UPDATE disputes SET amount = ?, state = ?, reason = ?, closed_at = ?
-		WHERE payment_id = ? AND id = ?`, d.Amount, d.State, d.Reason, d.ClosedAt, d.PaymentID, d.ID)
-	if err != nil || n > 0 {
-		return err
-	}
-	_, err = t.exec(`INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+	_, err := t.exec(`INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (payment_id, id) DO UPDATE SET
+		amount = excluded.amount, state = excluded.state, reason = excluded.reason, closed_at = excluded.closed_at`,
 		d.PaymentID, d.ID, d.OrderID, d.Amount, d.State, d.Reason, d.OpenedAt, d.ClosedAt)
 	return err
 }

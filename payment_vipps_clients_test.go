@@ -103,6 +103,43 @@ func prismTo(t *testing.T, dir, description, server string) *url.URL {
 	return &url.URL{Scheme: "http", Host: "127.0.0.1:" + port}
 }
 
+// A prismJudge passes requests on to a fake through Prism, which compares them and the fake's answers with a
+// description.
+type prismJudge struct {
+	http.Handler
+	judged     int
+	violations []string // "GET /path: …"
+}
+
+// judgeBy starts a prismJudge of a maker's own description, or skips where that is missing.
+func judgeBy(t *testing.T, dir, description, server string) *prismJudge {
+	t.Helper()
+	j := &prismJudge{}
+	prism := httputil.NewSingleHostReverseProxy(prismTo(t, dir, descriptionOrSkip(t, description), server))
+	prism.ModifyResponse = func(r *http.Response) error {
+		j.judged++
+		if found := r.Header.Get("Sl-Violations"); found != "" {
+			j.violations = append(j.violations, r.Request.Method+" "+r.Request.URL.Path+": "+found)
+		}
+		return nil
+	}
+	j.Handler = prism
+	return j
+}
+
+// descriptionOrSkip returns the whole path of a maker's own description, or skips where it is missing.
+func descriptionOrSkip(t *testing.T, description string) string {
+	t.Helper()
+	path, err := filepath.Abs(description)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("the maker's own description is not there: %v", err)
+	}
+	return path
+}
+
 // TestClients_vippsDescriptionAllowsWhatWeSendAndTheFakeAnswers has Prism judge each request of our client
 // and each answer of the fake. Not judged are: access tokens and webhooks, which the description lacks; the
 // statuses 401, 403 and 404, which it does not list for reading; authentication; and whether amounts fit
@@ -113,24 +150,9 @@ func prismTo(t *testing.T, dir, description, server string) *url.URL {
 func TestClients_vippsDescriptionAllowsWhatWeSendAndTheFakeAnswers(t *testing.T) {
 	t.Parallel()
 	dir := clientsDirectory(t)
-	description, err := filepath.Abs(vippsDescription)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(description); err != nil {
-		t.Skipf("Vipps' description is not there: %v", err)
-	}
 	s := newVippsSide(t)
 	s.fake.described = true
-	prism := httputil.NewSingleHostReverseProxy(prismTo(t, dir, description, s.fake.server.URL))
-	judged, violations := 0, []string{}
-	prism.ModifyResponse = func(r *http.Response) error {
-		judged++
-		if found := r.Header.Get("Sl-Violations"); found != "" {
-			violations = append(violations, r.Request.Method+" "+r.Request.URL.Path+": "+found)
-		}
-		return nil
-	}
+	prism := judgeBy(t, dir, vippsDescription, s.fake.server.URL)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/epayment/v1/payments") {
 			if strings.HasSuffix(r.URL.Path, "/cancel") && r.ContentLength > 0 {
@@ -149,10 +171,10 @@ func TestClients_vippsDescriptionAllowsWhatWeSendAndTheFakeAnswers(t *testing.T)
 	t.Cleanup(front.Close)
 	s.base = front.URL
 	s.wholeLife()
-	if judged != 22 || len(violations) > 0 {
-		t.Errorf("%d requests were judged: %s", judged, strings.Join(violations, "\n"))
+	if prism.judged != 22 || len(prism.violations) > 0 {
+		t.Errorf("%d requests were judged: %s", prism.judged, strings.Join(prism.violations, "\n"))
 	}
-	s.isJudged(&violations)
+	s.isJudged(prism)
 }
 
 // wholeLife leads payments through every state, with every operation.
@@ -186,7 +208,7 @@ func (s *vippsSide) wholeLife() {
 }
 
 // isJudged reports an error unless a request and an answer that break the description are found.
-func (s *vippsSide) isJudged(violations *[]string) {
+func (s *vippsSide) isJudged(prism *prismJudge) {
 	s.t.Helper()
 	op := &paymentOperation{ID: newID("opr", s.at), PaymentID: s.p.ID, Kind: opCreate}
 	call := s.call(op, s.p, &order{ID: "ord_1"}, "https://www.example.com/return")
@@ -198,9 +220,9 @@ func (s *vippsSide) isJudged(violations *[]string) {
 		vippsPath(s.p.ID, ""):        `{"reference":1}`,
 		vippsPath(s.p.ID, "/events"): `[{"reference":"acme-shop-123"}]`,
 	} {
-		*violations = nil
+		prism.violations = nil
 		s.fake.strikes(answerOf(path, body))
-		if report, err := s.look(s.t.Context(), s.c, s.p); err == nil || len(*violations) == 0 {
+		if report, err := s.look(s.t.Context(), s.c, s.p); err == nil || len(prism.violations) == 0 {
 			s.t.Errorf("%s, an answer that breaks the description: %+v, %v", path, report, err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // Revenue days (contract, section 12): what an account's orders have brought on each business day, in each
-// currency. Triggers note orders whose money has moved in revenue_backlog; bookBacklog then writes what is
+// currency. Triggers note orders whose money has moved in revenue_backlog; recordBacklog then writes what is
 // due as facts, which are never changed, and adds their figures to the sums of a day that is not frozen.
 
 const (
@@ -374,28 +374,28 @@ func (p *paidOrder) dueDispute(d *dispute) dueFact {
 	return due
 }
 
-// A booker writes facts in one transaction.
-type booker struct {
+// A recorder writes facts in one transaction.
+type recorder struct {
 	*tx
 	calendars map[string]*businessCalendar
-	frozen    map[bookedDay]bool
-	groups    map[bookedDay]map[string]bool // those that the sums of a day have
+	frozen    map[accountDay]bool
+	groups    map[accountDay]map[string]bool // those that the sums of a day have
 }
 
-// A bookedDay names a row of revenue_days.
-type bookedDay struct{ account, date, currency string }
+// A accountDay names a row of revenue_days.
+type accountDay struct{ account, date, currency string }
 
-// bookBacklog takes up to limit orders whose money has moved out of the backlog and records what is due. It
+// recordBacklog takes up to limit orders whose money has moved out of the backlog and records what is due. It
 // reports whether more are left.
-func bookBacklog(t *tx, limit int64) (left bool, err error) {
+func recordBacklog(t *tx, limit int64) (left bool, err error) {
 	t.invalidate()
 	ids, err := t.backlog(limit)
 	if err != nil || len(ids) == 0 {
 		return false, err
 	}
-	b := &booker{t, map[string]*businessCalendar{}, map[bookedDay]bool{}, map[bookedDay]map[string]bool{}}
+	r := &recorder{t, map[string]*businessCalendar{}, map[accountDay]bool{}, map[accountDay]map[string]bool{}}
 	for _, id := range ids {
-		if err := b.bookOrder(id); err != nil {
+		if err := r.recordOrder(id); err != nil {
 			return false, err
 		}
 		if err := t.leaveBacklog(id); err != nil {
@@ -405,18 +405,18 @@ func bookBacklog(t *tx, limit int64) (left bool, err error) {
 	return t.hasBacklog()
 }
 
-// bookedAtOnce is how many orders of the backlog one transaction takes, some 20 ms of the writer.
-const bookedAtOnce = 100
+// recordedAtOnce is how many orders of the backlog one transaction takes, some 20 ms of the writer.
+const recordedAtOnce = 100
 
-// bookOrders books up to most orders of the backlog, while there are any. Others write in between.
-func bookOrders(ctx context.Context, st *store, most int) error {
-	for ; most > 0; most -= bookedAtOnce {
+// recordOrders takes up to most orders of the backlog, while there are any. Others write in between.
+func recordOrders(ctx context.Context, st *store, most int) error {
+	for ; most > 0; most -= recordedAtOnce {
 		waits, err := st.within(ctx).hasBacklog()
 		if err != nil || !waits {
 			return err
 		}
 		if err := st.update(ctx, func(t *tx) error {
-			_, err := bookBacklog(t, bookedAtOnce)
+			_, err := recordBacklog(t, recordedAtOnce)
 			return err
 		}); err != nil {
 			return err
@@ -425,38 +425,38 @@ func bookOrders(ctx context.Context, st *store, most int) error {
 	return nil
 }
 
-// bookOrder records what is due of an order. One that is there no more has nothing due.
-func (b *booker) bookOrder(id string) error {
-	p, err := b.paidOrder(id)
+// recordOrder records what is due of an order. One that is there no more has nothing due.
+func (r *recorder) recordOrder(id string) error {
+	p, err := r.paidOrder(id)
 	if errors.Is(err, errOrder) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := b.book(p, factSale, p.dueSale()); err != nil {
+	if err := r.recordSource(p, factSale, p.dueSale()); err != nil {
 		return err
 	}
 	for i := range p.refunds {
 		due, err := p.dueRefund(&p.refunds[i])
 		if err == nil {
-			err = b.book(p, p.refunds[i].ID, due)
+			err = r.recordSource(p, p.refunds[i].ID, due)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	for i := range p.disputes {
-		if err := b.book(p, p.disputes[i].ID, p.dueDispute(&p.disputes[i])); err != nil {
+		if err := r.recordSource(p, p.disputes[i].ID, p.dueDispute(&p.disputes[i])); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// book records what is due of one source: nothing if that is recorded, otherwise a fact that takes back
+// recordSource records what is due of one source: nothing if that is recorded, otherwise a fact that takes back
 // what is recorded, and one with what is due.
-func (b *booker) book(p *paidOrder, source string, due dueFact) error {
+func (r *recorder) recordSource(p *paidOrder, source string, due dueFact) error {
 	method, before := valueOr(p.Method, methodNone), p.recorded[source]
 	done := false
 	for _, net := range slices.Clone(before) {
@@ -473,7 +473,7 @@ func (b *booker) book(p *paidOrder, source string, due dueFact) error {
 		if len(due.figures) == 0 && !due.undoneAt.IsZero() {
 			at = due.undoneAt
 		}
-		if err := b.write(p, &revenueFact{Source: source, At: at, Method: net.method, Test: net.test,
+		if err := r.write(p, &revenueFact{Source: source, At: at, Method: net.method, Test: net.test,
 			Figures: negated(net.figures)}); err != nil {
 			return err
 		}
@@ -485,38 +485,38 @@ func (b *booker) book(p *paidOrder, source string, due dueFact) error {
 	if takenBack && !due.againAt.IsZero() {
 		due.at = due.againAt
 	}
-	return b.write(p, &revenueFact{Source: source, At: due.at, Method: method, Test: p.test, Figures: due.figures})
+	return r.write(p, &revenueFact{Source: source, At: due.at, Method: method, Test: p.test, Figures: due.figures})
 }
 
 // write writes a fact of an order and adds its figures to the sums of the day on which it counts: its own,
 // or if that is frozen the present one, or if that is too the next that is not.
-func (b *booker) write(p *paidOrder, f *revenueFact) error {
+func (r *recorder) write(p *paidOrder, f *revenueFact) error {
 	f.AccountID, f.OrderID, f.Currency = p.AccountID, p.ID, p.Currency
-	calendar, err := b.calendarOf(f.AccountID)
+	calendar, err := r.calendarOf(f.AccountID)
 	if err != nil {
 		return err
 	}
 	f.OwnDate = calendar.dateOf(f.At.Time)
 	f.Date = f.OwnDate
 	for {
-		frozen, err := b.isFrozen(bookedDay{f.AccountID, f.Date, f.Currency})
+		frozen, err := r.isFrozen(accountDay{f.AccountID, f.Date, f.Currency})
 		if err != nil {
 			return err
 		}
 		if !frozen {
 			break
 		}
-		f.Date = max(dateAfter(f.Date), calendar.dateOf(b.now.Time))
+		f.Date = max(dateAfter(f.Date), calendar.dateOf(r.now.Time))
 	}
-	if err := b.addFact(f); err != nil {
+	if err := r.addFact(f); err != nil {
 		return err
 	}
 	p.record(f)
-	day := bookedDay{f.AccountID, f.Date, f.Currency}
-	if err := b.addRevenueDay(day); err != nil {
+	day := accountDay{f.AccountID, f.Date, f.Currency}
+	if err := r.addRevenueDay(day); err != nil {
 		return err
 	}
-	groups, err := b.groupsOf(day)
+	groups, err := r.groupsOf(day)
 	if err != nil {
 		return err
 	}
@@ -528,7 +528,7 @@ func (b *booker) write(p *paidOrder, f *revenueFact) error {
 				groups[sum.Group] = true
 			}
 		}
-		if err := b.addSum(day, f, sum); err != nil {
+		if err := r.addSum(day, f, sum); err != nil {
 			return err
 		}
 	}
@@ -536,34 +536,34 @@ func (b *booker) write(p *paidOrder, f *revenueFact) error {
 }
 
 // calendarOf returns the calendar of an account.
-func (b *booker) calendarOf(accountID string) (c *businessCalendar, err error) {
-	if c = b.calendars[accountID]; c == nil {
-		c, err = b.businessCalendar(accountID)
-		b.calendars[accountID] = c
+func (r *recorder) calendarOf(accountID string) (c *businessCalendar, err error) {
+	if c = r.calendars[accountID]; c == nil {
+		c, err = r.businessCalendar(accountID)
+		r.calendars[accountID] = c
 	}
 	return c, err
 }
 
 // isFrozen reports whether nothing is added to a day any more.
-func (b *booker) isFrozen(day bookedDay) (bool, error) {
-	if frozen, known := b.frozen[day]; known {
+func (r *recorder) isFrozen(day accountDay) (bool, error) {
+	if frozen, known := r.frozen[day]; known {
 		return frozen, nil
 	}
-	at, err := b.frozenDay(day.account, day.date, day.currency)
-	b.frozen[day] = !at.IsZero()
-	return b.frozen[day], err
+	at, err := r.frozenDay(day.account, day.date, day.currency)
+	r.frozen[day] = !at.IsZero()
+	return r.frozen[day], err
 }
 
 // groupsOf returns the groups that the sums of a day have.
-func (b *booker) groupsOf(day bookedDay) (map[string]bool, error) {
-	if known := b.groups[day]; known != nil {
+func (r *recorder) groupsOf(day accountDay) (map[string]bool, error) {
+	if known := r.groups[day]; known != nil {
 		return known, nil
 	}
-	names, err := b.dayGroups(day)
+	names, err := r.dayGroups(day)
 	all := map[string]bool{}
 	for _, name := range names {
 		all[name] = true
 	}
-	b.groups[day] = all
+	r.groups[day] = all
 	return all, err
 }

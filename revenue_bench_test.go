@@ -62,5 +62,5 @@ func BenchmarkRevenue_book(b *testing.B) {
 		})
 	}
 	b.ResetTimer()
-	s.check(bookOrders(b.Context(), s.store, b.N+bookedAtOnce))
+	s.check(recordOrders(b.Context(), s.store, b.N+recordedAtOnce))
 }

@@ -38,7 +38,7 @@ func (e *env) withRevenue(f func(st *store, accountID string) error) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		if err := bookOrders(e.ctx, st, math.MaxInt); err != nil {
+		if err := recordOrders(e.ctx, st, math.MaxInt); err != nil {
 			return err
 		}
 		return f(st, id)
@@ -47,11 +47,7 @@ func (e *env) withRevenue(f func(st *store, accountID string) error) error {
 
 // dateRange returns the business days that -from and -to name. Errors: usageError.
 func (e *env) dateRange(st *store, accountID string) (r dateRange, err error) {
-	from, err := e.date("from")
-	if err != nil {
-		return r, err
-	}
-	to, err := e.date("to")
+	from, to, err := e.fromTo()
 	if err != nil {
 		return r, err
 	}

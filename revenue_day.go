@@ -72,6 +72,20 @@ func parseBusinessDate(s string) (time.Time, bool) {
 	return t, err == nil
 }
 
+// isBusinessDate reports whether a text is a date, as "2026-11-22".
+func isBusinessDate(s string) bool {
+	_, ok := parseBusinessDate(s)
+	return ok
+}
+
+// checkBusinessDate is a textCheck for a business day.
+func checkBusinessDate(s string) (code, detail string) {
+	if day, ok := parseBusinessDate(s); !ok || day.Year() < 1970 || day.Year() > lastYear {
+		return "invalid_date", "This must be a date: YYYY-MM-DD."
+	}
+	return "", ""
+}
+
 // midnight returns the start of a date, by a clock that shows UTC. It is the zero time for what is no date.
 func midnight(date businessDate) time.Time {
 	t, _ := parseBusinessDate(date)

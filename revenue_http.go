@@ -23,16 +23,16 @@ func revenueWing(s *server) wing {
 		},
 		chores: []chore{{
 			fault: "revenue can't be recorded",
-			run:   func(ctx context.Context) error { return bookOrders(ctx, s.store, bookedByChore) },
+			run:   func(ctx context.Context) error { return recordOrders(ctx, s.store, recordedByChore) },
 		}},
 	}
 }
 
 const (
-	bookedByChore   = 1_000 // orders at most each time, so that other chores get their turn
-	bookedByRequest = 1_000 // orders at most, so that its caller reads what it has just done
-	maxRevenueDays  = 400   // of one request
-	maxLateShown    = 100   // facts of a day
+	recordedByChore   = 1_000 // orders at most each time, so that other chores get their turn
+	recordedByRequest = 1_000 // orders at most, so that its caller reads what it has just done
+	maxRevenueDays    = 400   // of one request
+	maxLateShown      = 100   // facts of a day
 )
 
 // The states of a revenue day.
@@ -301,7 +301,7 @@ func (a *revenueAPI) listDays(ctx context.Context, c *call, q *revenueDaysReques
 		}
 		return nil, errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: wrong})
 	}
-	if err := bookOrders(ctx, a.store, bookedByRequest); err != nil {
+	if err := recordOrders(ctx, a.store, recordedByRequest); err != nil {
 		return nil, err
 	}
 	all, err := revenueDays(a.store.within(ctx), id, r.from, r.to, a.now())
@@ -316,10 +316,16 @@ type revenueDateRequest struct {
 
 func (q *revenueDateRequest) read(in *input) {
 	q.accountScope.read(in)
-	q.date = in.pathValue("date")
-	if day, ok := parseBusinessDate(q.date); !ok || day.Year() < 1970 {
-		in.wrongParameter("date", "invalid_date", "This must be a date: YYYY-MM-DD.")
+	q.date = in.pathDate("date")
+}
+
+// pathDate returns the business day in a part of the path.
+func (in *input) pathDate(name string) businessDate {
+	date := in.pathValue(name)
+	if code, detail := checkBusinessDate(date); code != "" {
+		in.wrongParameter(name, code, detail)
 	}
+	return date
 }
 
 // showDay answers GET /revenue/days/{date}.
@@ -328,7 +334,7 @@ func (a *revenueAPI) showDay(ctx context.Context, c *call, q *revenueDateRequest
 	if err != nil {
 		return nil, err
 	}
-	if err := bookOrders(ctx, a.store, bookedByRequest); err != nil {
+	if err := recordOrders(ctx, a.store, recordedByRequest); err != nil {
 		return nil, err
 	}
 	return reportDate(a.store.within(ctx), id, q.date, a.now())

@@ -111,14 +111,14 @@ func (t *tx) addFact(f *revenueFact) error {
 }
 
 // addRevenueDay writes that something counts on a day.
-func (t *tx) addRevenueDay(day bookedDay) error {
+func (t *tx) addRevenueDay(day accountDay) error {
 	_, err := t.exec(`INSERT OR IGNORE INTO revenue_days (account_id, date, currency) VALUES (?, ?, ?)`,
 		day.account, day.date, day.currency)
 	return err
 }
 
 // addSum adds a figure of a fact to the sums of a day.
-func (t *tx) addSum(day bookedDay, f *revenueFact, sum figure) error {
+func (t *tx) addSum(day accountDay, f *revenueFact, sum figure) error {
 	_, err := t.exec(`INSERT INTO revenue_sums
 		(account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
@@ -129,7 +129,7 @@ func (t *tx) addSum(day bookedDay, f *revenueFact, sum figure) error {
 }
 
 // dayGroups returns the groups that the sums of a day have.
-func (t *tx) dayGroups(day bookedDay) ([]string, error) {
+func (t *tx) dayGroups(day accountDay) ([]string, error) {
 	return collect(t.queries, `SELECT DISTINCT group_name FROM revenue_sums
 		WHERE account_id = ? AND date = ? AND currency = ? AND group_name <> ''`,
 		[]any{day.account, day.date, day.currency}, func(name *string) []any { return []any{name} })

@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// book books the whole backlog.
-func (s *service) book() {
+// recordRevenue records what is due of the whole backlog.
+func (s *service) recordRevenue() {
 	s.t.Helper()
 	for left := true; left; {
 		s.change(func(t *tx) (err error) {
-			left, err = bookBacklog(t, 3)
+			left, err = recordBacklog(t, 3)
 			return err
 		})
 	}
@@ -41,7 +41,7 @@ func TestRevenue_saleHasTheOrdersOwnAmounts(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	o := s.orderIn(orderPaid)
-	s.book()
+	s.recordRevenue()
 	// By hand: 6000 are less 300; pizza 3515, wine 1520, delivery 665. 2.6 % of 4180 is 106, 8.1 % of 1520 is 114.
 	want := `sale [{"what":"delivery","rate":260,"gross":665,"vat":17},{"what":"discount","gross":300},` +
 		`{"what":"sale","rate":260,"group":"food","gross":3515,"vat":89},` +
@@ -57,7 +57,7 @@ type revenueHistory struct {
 	random *rand.Rand
 	time   time.Time
 	orders []string
-	frozen map[bookedDay]string // the sums of a frozen day, as JSON
+	frozen map[accountDay]string // the sums of a frozen day, as JSON
 }
 
 // change runs a write at the time of the history, which goes on.
@@ -68,7 +68,7 @@ func (h *revenueHistory) change(f func(*tx) error) {
 }
 
 // dayText returns the sums of a day as JSON.
-func (h *revenueHistory) dayText(day bookedDay) string {
+func (h *revenueHistory) dayText(day accountDay) string {
 	h.t.Helper()
 	sums, err := h.store.revenueSums(day.account, day.date, day.currency)
 	h.check(err)
@@ -271,7 +271,7 @@ func TestRevenue_daysHaveWhatOrdersHaveBroughtWhateverHappens(t *testing.T) {
 	}
 	for round := range rounds {
 		h := &revenueHistory{service: newService(t), random: rand.New(rand.NewPCG(16, uint64(round))),
-			time: time.Date(2026, 3, 20, 9, 0, 0, 0, time.UTC), frozen: map[bookedDay]string{}}
+			time: time.Date(2026, 3, 20, 9, 0, 0, 0, time.UTC), frozen: map[accountDay]string{}}
 		h.change(func(t *tx) error { return h.sell(t) })
 		for range 130 {
 			switch h.random.IntN(8) {
@@ -284,28 +284,29 @@ func TestRevenue_daysHaveWhatOrdersHaveBroughtWhateverHappens(t *testing.T) {
 			case 7:
 				zone := zonesThatMove[h.random.IntN(len(zonesThatMove))]
 				h.change(func(t *tx) error {
-					return changeSettings(t, h.account, settingsChange{func(s *accountSettings) { s.Zone = zone }}, anActor)
+					return changeSettings(t, h.account, settingsChange{func(s *accountSettings) { s.Zone = zone }},
+						anActor)
 				})
 			}
 			if h.random.IntN(6) == 0 {
-				h.bookAndCheck()
+				h.recordAndCheck()
 			}
 		}
-		h.bookAndCheck()
+		h.recordAndCheck()
 		if len(h.frozen) == 0 || h.count(`SELECT count(*) FROM revenue_facts WHERE date <> own_date`) == 0 {
 			t.Error("nothing was late: the test sees too little")
 		}
 	}
 }
 
-// bookAndCheck books the backlog and checks all days; booked again, nothing changes.
-func (h *revenueHistory) bookAndCheck() {
+// recordAndCheck records the backlog and checks all days; recorded again, nothing changes.
+func (h *revenueHistory) recordAndCheck() {
 	h.t.Helper()
 	bookAll := func() {
 		h.change(func(t *tx) error {
 			for left := true; left; {
 				var err error
-				if left, err = bookBacklog(t, 7); err != nil {
+				if left, err = recordBacklog(t, 7); err != nil {
 					return err
 				}
 			}
@@ -318,7 +319,7 @@ func (h *revenueHistory) bookAndCheck() {
 	h.sql(`INSERT INTO revenue_backlog SELECT id FROM orders`)
 	bookAll()
 	if after := h.count(`SELECT count(*) FROM revenue_facts`); after != before {
-		h.t.Fatalf("booked again, %d facts are %d", before, after)
+		h.t.Fatalf("recorded again, %d facts are %d", before, after)
 	}
 }
 
@@ -330,7 +331,7 @@ func (h *revenueHistory) freezeSome(t *tx) error {
 	}
 	keys, err := t.revenueDayKeys(h.account, firstDate, calendar.dateOf(h.time.Add(-24*time.Hour)))
 	for _, k := range keys {
-		day := bookedDay{h.account, k.Date, k.Currency}
+		day := accountDay{h.account, k.Date, k.Currency}
 		if !k.FrozenAt.IsZero() || h.random.IntN(2) == 0 {
 			continue
 		}
@@ -366,7 +367,8 @@ func TestRevenue_answersWithWhatTheCallerHasJustDone(t *testing.T) {
 	a := s.get("/revenue/days/"+day["date"].(string), auth).is(200)
 	report := a.json()["days"].([]any)[0].(map[string]any)
 	for name, want := range map[string]string{
-		"currency": `"CHF"`, "state": `"open"`, "frozen_at": `null`, "late": `[]`, "more_late": `false`, "totals": totals,
+		"currency": `"CHF"`, "state": `"open"`, "frozen_at": `null`, "late": `[]`, "more_late": `false`,
+		"totals": totals,
 		"sales": `[{"gross":3515,"group":"food","vat":89,"vat_rate":260},` +
 			`{"gross":1520,"group":null,"vat":114,"vat_rate":810}]`,
 		"delivery": `[{"gross":665,"group":null,"vat":17,"vat_rate":260}]`,
@@ -503,7 +505,7 @@ func (s *service) at(t testing.TB, when string, f func(*tx) error) {
 		if err := f(past); err != nil {
 			return err
 		}
-		_, err := bookBacklog(past, 100)
+		_, err := recordBacklog(past, 100)
 		return err
 	})
 }
@@ -692,7 +694,7 @@ func TestRevenue_ofASaleThatWasUndoneAndPaidAgainCountsOnce(t *testing.T) {
 	s.days("2026-05-01: CHF 0.00 0 late", "2026-05-02: none")
 	s.at(t, "2026-05-03T12:00:00Z", pay(methodTerminal))
 	s.days("2026-05-01: CHF 0.00 0 late", "2026-05-03: CHF 59.00 0 late")
-	s.at(t, "2026-05-04T12:00:00Z", func(t *tx) error { // both before anything is booked
+	s.at(t, "2026-05-04T12:00:00Z", func(t *tx) error { // both before anything is recorded
 		return errors.Join(undo(t), pay(methodTerminal)(t))
 	})
 	s.days("2026-05-03: CHF 0.00 0 late", "2026-05-04: CHF 59.00 0 late")
@@ -788,7 +790,8 @@ func TestRevenue_zoneCountsFromTheNextDayOn(t *testing.T) {
 	set := func(when, zone, cutOff string) {
 		t.Helper()
 		s.at(t, when, func(t *tx) error {
-			return changeSettings(t, s.account, settingsChange{func(a *accountSettings) { a.Zone, a.CutOff = zone, cutOff }},
+			return changeSettings(t, s.account,
+				settingsChange{func(a *accountSettings) { a.Zone, a.CutOff = zone, cutOff }},
 				anActor)
 		})
 	}
@@ -821,7 +824,8 @@ func TestRevenue_zoneCountsFromTheNextDayOn(t *testing.T) {
 	calendar, err := s.store.businessCalendar(s.account)
 	s.check(err)
 	for date, end := range map[businessDate]string{"2026-05-10": "2026-05-11T02:00:00Z",
-		"2026-05-11": "2026-05-12T09:00:00Z", "2026-05-20": "2026-05-21T09:00:00Z", "2026-05-21": "2026-05-22T02:00:00Z"} {
+		"2026-05-11": "2026-05-12T09:00:00Z", "2026-05-20": "2026-05-21T09:00:00Z",
+		"2026-05-21": "2026-05-22T02:00:00Z"} {
 		if got := calendar.endOf(date); !got.Equal(moment(t, end)) {
 			t.Errorf("%s ends at %s, want %s", date, got, end)
 		}
@@ -835,7 +839,7 @@ func TestRevenue_ofOrdersFromBeforeTheUpgradeIsRecorded(t *testing.T) {
 	path := oldDatabase(t, 4)
 	upgraded(t, path, upgradeOptions{})
 	st := openTestStore(t, path, storeOptions{})
-	if err := bookOrders(t.Context(), st, 1000); err != nil {
+	if err := recordOrders(t.Context(), st, 1000); err != nil {
 		t.Fatal(err)
 	}
 	// Three orders of 43.00 that were paid outside on the same morning.
@@ -881,7 +885,8 @@ func TestQuery_aboutRevenueReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 		if err := changeSettings(t, s.account, change, anActor); err != nil {
 			return err
 		}
-		if _, err := reportDate(t.queries, s.account, newStamp(time.Now()).Format(time.DateOnly), time.Now()); err != nil {
+		if _, err := reportDate(t.queries, s.account, newStamp(time.Now()).Format(time.DateOnly),
+			time.Now()); err != nil {
 			return err
 		}
 		return t.freezeDay(s.account, "2026-11-21", "CHF")
@@ -889,7 +894,8 @@ func TestQuery_aboutRevenueReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	asked := slices.Concat(reads(), writes())
 	for _, query := range asked {
 		for _, step := range s.plan(query) {
-			few := slices.ContainsFunc([]string{"EXISTS (SELECT 1 FROM revenue_backlog)", "FROM revenue_backlog ORDER BY",
+			few := slices.ContainsFunc([]string{"EXISTS (SELECT 1 FROM revenue_backlog)",
+				"FROM revenue_backlog ORDER BY",
 				"JOIN disputes", "DISTINCT group_name", // of one order, of one day
 				"INTO orders", // looks at disputes only where a constraint is violated
 			}, func(part string) bool { return strings.Contains(query, part) })

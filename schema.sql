@@ -588,13 +588,13 @@ CREATE TABLE books_apps (
   changed_at  TEXT NOT NULL CHECK (changed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', changed_at)) -- when it was set
 ) STRICT, WITHOUT ROWID;
 
--- Who was sent to a product's pages to connect it, until he comes back.
+-- Owners who were sent to a product's pages to connect it, and have not come back yet.
 CREATE TABLE books_authorizations (
   state_hash    BLOB PRIMARY KEY CHECK (length(state_hash) = 32),    -- SHA-256 of the state in the address
   account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account to connect
   product       TEXT NOT NULL CHECK (product IN ('xero', 'fortnox')), -- with which software
   verifier      BLOB NOT NULL,                                       -- of PKCE, sealed
-  redirect_url  TEXT NOT NULL,                                       -- where he comes back to
+  redirect_url  TEXT NOT NULL,                                       -- where the product sends them back to
   made_by       TEXT NOT NULL,                                       -- who, as in events
   created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
   expires_at    TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- until when it can be used, once

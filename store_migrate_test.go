@@ -194,7 +194,8 @@ func TestUpgrade_ofEveryDumpMakesThePresentSchemaAndKeepsEveryRow(t *testing.T) 
 			columns := columnsOf(contentOf(t, path, nil))
 			for _, gone := range goneColumns[version] {
 				table, column, _ := strings.Cut(gone, ".")
-				columns[table] = slices.DeleteFunc(slices.Clone(columns[table]), func(c string) bool { return c == column })
+				columns[table] = slices.DeleteFunc(slices.Clone(columns[table]),
+					func(c string) bool { return c == column })
 			}
 			for _, gone := range goneTables[version] {
 				delete(columns, gone)
@@ -266,7 +267,8 @@ func digestsAreOfTheirLeads(t *testing.T, s *store) {
 	}
 	for _, l := range page.rows {
 		var digest []byte
-		if err := s.one(`SELECT digest FROM leads WHERE id = ?`, []any{l.ID}, &digest); err != nil || !bytes.Equal(digest, l.digest()) {
+		if err := s.one(`SELECT digest FROM leads WHERE id = ?`, []any{l.ID}, &digest); err != nil ||
+			!bytes.Equal(digest, l.digest()) {
 			t.Errorf("%s has the digest %x, want %x (%v)", l.ID, digest, l.digest(), err)
 		}
 	}
@@ -283,7 +285,8 @@ func TestUpgrade_addsUpTheItemsOfAUTCDay(t *testing.T) {
 		('wgt_00000000000000000000000001', '2026-11-20T23:45:00Z', 'other', 8, 0),
 		('wgt_00000000000000000000000002', '2026-11-20T23:45:00Z', 'Tiramisù', 16, 0)`)
 	upgraded(t, path, upgradeOptions{})
-	c := contentOf(t, path, map[string][]string{"item_counts": {"substr(widget_id, -1)", "day", "item", "clicks", "orders"}})
+	c := contentOf(t, path, map[string][]string{"item_counts": {"substr(widget_id, -1)", "day", "item", "clicks",
+		"orders"}})
 	want := []string{ // with what the dump has, of 10:45
 		`'1', '2026-11-20', 'Tiramisù', 23, 310`,
 		`'1', '2026-11-20', 'other', 18, 2`,
@@ -300,14 +303,16 @@ func TestUpgrade_notesTheEndsThatArePastSoThatNoneIsAnnounced(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 1)
-	raw(t, path, `UPDATE licenses SET grace_noted = NULL, expired_noted = NULL, expires_at = '2026-05-01T00:00:00Z', grace_days = 2;
+	raw(t, path, `UPDATE licenses SET grace_noted = NULL, expired_noted = NULL,
+			expires_at = '2026-05-01T00:00:00Z', grace_days = 2;
 		UPDATE licenses SET grace_noted = expires_at WHERE id LIKE '%1';
 		UPDATE licenses SET expired_noted = '2026-05-03T00:00:00Z' WHERE id LIKE '%2'`)
 	upgraded(t, path, upgradeOptions{})
 	c := contentOf(t, path, map[string][]string{"licenses": {"substr(id, -1)", "expiring_noted"}})
 	for _, row := range c.rows["licenses"] {
 		ended := strings.HasPrefix(row, "'1'") || strings.HasPrefix(row, "'2'")
-		if got := strings.HasSuffix(row, ", '2026-05-01T00:00:00Z'"); got != ended || !ended && !strings.HasSuffix(row, ", NULL") {
+		if got := strings.HasSuffix(row, ", '2026-05-01T00:00:00Z'"); got != ended ||
+			!ended && !strings.HasSuffix(row, ", NULL") {
 			t.Errorf("a licence has %s", row)
 		}
 	}
@@ -320,7 +325,8 @@ func TestUpgrade_ofLeadsGivesThemTheDigestOfThisProgram(t *testing.T) {
 		{AccountID: "acct_1", Type: "demo", Email: "grüße@Example.com", Source: ptr("footer"), Page: ptr("/ü")},
 		{AccountID: "", Type: "demo", Email: "ÄDA@example.com", Source: ptr(""), Page: ptr("/")},
 	} {
-		if got := leadDigestV2(l.AccountID, l.Type, l.Email, valueOr(l.Source, ""), valueOr(l.Page, "")); !bytes.Equal(got, l.digest()) {
+		if got := leadDigestV2(l.AccountID, l.Type, l.Email, valueOr(l.Source, ""),
+			valueOr(l.Page, "")); !bytes.Equal(got, l.digest()) {
 			t.Errorf("%+v: %x, want %x", l, got, l.digest())
 		}
 	}
@@ -755,14 +761,17 @@ func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
 		schema string // that should come out
 		want   string
 	}{
-		"its SQL fails":            {table + "; SELECT nothing", nil, "", fmt.Sprintf("step %d of %[1]d, x: ", schemaVersion)},
+		"its SQL fails": {table + "; SELECT nothing", nil, "",
+			fmt.Sprintf("step %d of %[1]d, x: ", schemaVersion)},
 		"its Go fails":             {"DELETE FROM leads", regrets, "", "regretted"},
 		"another schema comes out": {table, nil, "CREATE TABLE y (z INTEGER) STRICT", "schema: table y is not as this"},
-		"a column is missing":      {table, nil, "CREATE TABLE y (z TEXT, a TEXT) STRICT", "schema: table y has no column a"},
+		"a column is missing": {table, nil, "CREATE TABLE y (z TEXT, a TEXT) STRICT",
+			"schema: table y has no column a"},
 		"it leaves a table behind": {table, nil, "", "schema: table y is not this program's"},
 		"it forgets an index":      {"DROP INDEX leads_digest", nil, "", "schema: index leads_digest is missing"},
-		"a reference breaks":       {"DELETE FROM widgets", nil, "", "of widget_counts names a row of widgets that is not"},
-		"it is stopped":            {"DELETE FROM probes", stops, "", "it was stopped, so run it again"},
+		"a reference breaks": {"DELETE FROM widgets", nil, "",
+			"of widget_counts names a row of widgets that is not"},
+		"it is stopped": {"DELETE FROM probes", stops, "", "it was stopped, so run it again"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := oldDatabase(t, 1)
@@ -910,7 +919,8 @@ func writePresentDump(t *testing.T) {
 	columns := columnsOf(c)
 	_, pragmasAndTables, _ := strings.Cut(schemaSQL, "\nPRAGMA")
 	out := &strings.Builder{}
-	fmt.Fprintf(out, "-- A database of version %d of the schema: schema.sql as it was then, and rows of every kind.\n", schemaVersion)
+	fmt.Fprintf(out, "-- A database of version %d of the schema: schema.sql as it was then, "+
+		"and rows of every kind.\n", schemaVersion)
 	fmt.Fprintf(out, "-- Once it has landed it never changes.\n\nBEGIN;\n\nPRAGMA%s\n", pragmasAndTables)
 	for _, found := range regexp.MustCompile(`(?m)^CREATE TABLE (\w+)`).FindAllStringSubmatch(schemaSQL, -1) {
 		if found[1] == "license_seats" || found[1] == "revenue_backlog" {
@@ -961,7 +971,8 @@ func TestUpgrade_everyDumpHoldsRowsOfEveryKind(t *testing.T) {
 				for _, rule := range choice.FindAllStringSubmatch(c.schema["table "+table].text, -1) {
 					for value := range strings.SplitSeq(rule[2], ",") {
 						if table != "probes" {
-							ask(table+"."+rule[1]+" = "+value, `SELECT count(*) FROM `+table+` WHERE `+rule[1]+` = `+value)
+							ask(table+"."+rule[1]+" = "+value,
+								`SELECT count(*) FROM `+table+` WHERE `+rule[1]+` = `+value)
 						}
 					}
 				}
@@ -1080,7 +1091,8 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 		t.Fatal(err)
 	}
 	// These need no database, or make one.
-	without := []string{"init", "demo", "upgrade", "version", "help", "lease inspect", "key list", "key public", "webhook listen"}
+	without := []string{"init", "demo", "upgrade", "version", "help", "lease inspect", "key list", "key public",
+		"webhook listen"}
 	refused := 0
 	for _, c := range commands() {
 		if slices.Contains(without, c.name) {
@@ -1143,7 +1155,8 @@ func TestUpgrade_saysWhatItDid(t *testing.T) {
 	out := o.do("upgrade")
 	matches(out, `: upgraded `+fromTo+steps+`the database as it was: `+regexp.QuoteMeta(db)+
 		`\.v1-\d{4}-\d\d-\d\dT\d{6}Z; remove it once you are sure that you will not go back\n`)
-	matches(o.do("upgrade"), fmt.Sprintf(`: has schema version %d, as this program needs it; nothing to do\n`, schemaVersion))
+	matches(o.do("upgrade"), fmt.Sprintf(`: has schema version %d, as this program needs it; nothing to do\n`,
+		schemaVersion))
 	object(map[string]any{"from": schemaVersion, "to": schemaVersion, "dry_run": false, "steps": "[]"}, "upgrade")
 	if report := o.object("check"); report["ok"] != true {
 		t.Errorf("check: %v", report)
@@ -1191,7 +1204,8 @@ func TestLeads_eraseNamesTheCopiesThatStillHoldTheAddress(t *testing.T) {
 }
 
 // upgradeRows is how many leads, licences, devices and events each BenchmarkUpgrade has.
-var upgradeRows = flag.Int("rows", 10_000, "leads, licences, devices and events, each, in the database of BenchmarkUpgrade")
+var upgradeRows = flag.Int("rows", 10_000,
+	"leads, licences, devices and events, each, in the database of BenchmarkUpgrade")
 
 // manyOfVersion1 adds to a database of version 1 n leads, licences with a key, devices, and
 // events, which are about each of those in turn. Ids tell the time, as those of the service do.
@@ -1202,15 +1216,20 @@ func manyOfVersion1(n int) string {
 	return `BEGIN; CREATE TABLE made (i INTEGER PRIMARY KEY, id TEXT, at TEXT, account TEXT);
 		` + manyRows(n) + `INSERT INTO made SELECT i, ` + id + `, ` + at + `, ` + account + ` FROM n;
 		INSERT INTO leads (id, account_id, type, email, email_key, source, page, created_at)
-			SELECT 'lead_' || id, account, 'newsletter', 'Person.' || i || '@example.com', 'person.' || i || '@example.com', 'footer', '/lunch', at FROM made;
+			SELECT 'lead_' || id, account, 'newsletter', 'Person.' || i || '@example.com',
+			'person.' || i || '@example.com', 'footer', '/lunch', at FROM made;
 		INSERT INTO licenses (id, account_id, product, max_devices, expires_at, created_at, updated_at)
 			SELECT 'lic_' || id, account, 'kitchen-display', 5, '2030-01-01T00:00:00Z', at, at FROM made;
-		INSERT INTO license_keys (hash, license_id, hint, created_at) SELECT randomblob(32), 'lic_' || id, 'XXXXX', at FROM made;
-		INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, lease_kid, leased_at, lease_expires_at, activated_at, last_seen_at)
-			SELECT 'dev_' || id, 'lic_' || id, randomblob(32), 'Kitchen 1', 'linux/arm64', '2.4.1', 'active', 3, 'a-key', at, at, at, at FROM made;
+		INSERT INTO license_keys (hash, license_id, hint, created_at)
+			SELECT randomblob(32), 'lic_' || id, 'XXXXX', at FROM made;
+		INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq,
+			lease_kid, leased_at, lease_expires_at, activated_at, last_seen_at)
+			SELECT 'dev_' || id, 'lic_' || id, randomblob(32), 'Kitchen 1', 'linux/arm64', '2.4.1', 'active', 3,
+			'a-key', at, at, at, at FROM made;
 		INSERT INTO events (id, at, type, account_id, license_id, device_id, lead_id, actor) SELECT 'evt_' || id, at,
 			iif(i % 3, iif(i % 3 = 1, 'license.created', 'device.activated'), 'lead.created'), account,
-			iif(i % 3, 'lic_' || id, NULL), iif(i % 3 = 2, 'dev_' || id, NULL), iif(i % 3, NULL, 'lead_' || id), 'site' FROM made;
+			iif(i % 3, 'lic_' || id, NULL), iif(i % 3 = 2, 'dev_' || id, NULL),
+			iif(i % 3, NULL, 'lead_' || id), 'site' FROM made;
 		DROP TABLE made; COMMIT; VACUUM;`
 }
 

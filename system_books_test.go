@@ -185,7 +185,7 @@ func (k *killedBookkeeper) sell(days int) (dates []businessDate) {
 				return err
 			}
 		}
-		_, err := bookBacklog(t, int64(days))
+		_, err := recordBacklog(t, int64(days))
 		return err
 	})
 	return dates

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/rand"
 	"database/sql/driver"
+	"encoding/base64"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -92,6 +93,13 @@ func newID(prefix string, now time.Time) string {
 	var random [10]byte
 	rand.Read(random[:])
 	return formatID(prefix, now, random)
+}
+
+// randomText returns n random bytes in base64url, without padding.
+func randomText(n int) string {
+	random := make([]byte, n)
+	rand.Read(random)
+	return base64.RawURLEncoding.EncodeToString(random)
 }
 
 // formatID returns the id of a time and random bits. With no bits set it sorts before all ids of

@@ -38,11 +38,7 @@ func reportFor(q *queries, widgetID string, r statsRange) (*statsReport, error) 
 
 // statsRangeOf returns the range that the options name, or a usageError.
 func statsRangeOf(e *env) (r statsRange, err error) {
-	from, err := e.date("from")
-	if err != nil {
-		return r, err
-	}
-	to, err := e.date("to")
+	from, to, err := e.fromTo()
 	if err != nil {
 		return r, err
 	}
