@@ -27,6 +27,8 @@ const (
 	scopeSelling  = "orders:write"
 	scopeRevenue  = "revenue:read"
 	scopeBooks    = "books:write"
+	scopeApps     = "apps:write"
+	scopeConsent  = "oauth:consent" // makes codes to sign in for any account; for portals
 	scopeAdmin    = "admin"
 	scopeDevice   = "license:verify"
 )
@@ -44,7 +46,25 @@ var grantableScopes = []string{
 	scopeSelling,
 	scopeRevenue,
 	scopeBooks,
+	scopeApps,
+	scopeConsent,
 	scopeAdmin,
+}
+
+// appScopes are the scopes that an application of somebody else's can have (contract, section 13). The others
+// are out of its reach, whatever its row says.
+var appScopes = []string{
+	scopeStats,
+	scopeLeads,
+	scopeErase,
+	scopeLicenses,
+	scopeDevices,
+	scopeEvents,
+	scopeWebhooks,
+	scopeOrders,
+	scopeSelling,
+	scopeRevenue,
+	scopeBooks,
 }
 
 const (
@@ -54,6 +74,8 @@ const (
 
 	// expiredTokenWindow is how long an expired device token still identifies its device.
 	expiredTokenWindow = 365 * 24 * time.Hour
+
+	appTokenLife = time.Hour // of the access tokens of applications
 
 	bearerChallenge = `Bearer realm="widgetd"` // WWW-Authenticate (RFC 6750, section 3)
 )
@@ -102,7 +124,8 @@ func errScope(scope, detail string) error {
 // A caller is the bearer of a valid token.
 type caller struct {
 	claims claims
-	all    bool // may act on any account that it names with ?account_id=
+	all    bool   // may act on any account that it names with ?account_id=
+	app    string // id of the application whose token it is; "": of none, but a token that an operator issued
 }
 
 // has reports whether the token grants a scope.
@@ -124,6 +147,7 @@ type authenticator struct {
 	accounts *cache[string, account]   // by id
 	origins  *cache[string, string]    // origin → id of the account that lists it
 	callers  *cache[tokenKey, *caller] // of tokens that were valid, but for their times
+	apps     *cache[string, *app]      // by id
 }
 
 // newAuthenticator makes an authenticator over an open store.
@@ -134,6 +158,7 @@ func newAuthenticator(st *store, keys *keyring) *authenticator {
 		accounts: newCache[string, account](4_000),
 		origins:  newCache[string, string](1_000),
 		callers:  newCache[tokenKey, *caller](4_000),
+		apps:     newCache[string, *app](1_000),
 	}
 	a.keys.Store(keys)
 	return a
@@ -276,7 +301,7 @@ func (a *authenticator) cachedCaller(token string) (*caller, error) {
 	plain := append(make([]byte, 0, maxTokenBytes), token...) // of constant size, so it stays on the stack
 	return a.callers.load(a.store, tokenKey{sha256.Sum256(plain), keys}, func() (*caller, string, error) {
 		who, err := a.verifyToken(token, keys)
-		return &who, "", err
+		return &who, who.claims.Grant, err
 	})
 }
 
@@ -298,11 +323,42 @@ func (a *authenticator) verifyToken(token string, keys *keyring) (who caller, er
 		return who, nil
 	}
 	row, err := a.store.liveToken(who.claims.ID)
-	if errors.Is(err, errNotFound) || err == nil && row.AccountID != who.claims.Subject {
+	if errors.Is(err, errNotFound) {
+		return who, a.verifyAppToken(&who)
+	}
+	if err == nil && row.AccountID != who.claims.Subject {
 		return who, errTokenRevoked
 	}
 	who.all = row.AllAccounts || who.admin()
 	return who, err
+}
+
+// verifyAppToken is the part of verifyToken for tokens that no operator has issued: it must be one of an
+// application's that works. It completes who.
+func (a *authenticator) verifyAppToken(who *caller) error {
+	row, err := a.store.liveAppToken(who.claims.ID)
+	if errors.Is(err, errNotFound) {
+		return errTokenRevoked
+	}
+	c := &who.claims
+	if err == nil && (row.AccountID != c.Subject || row.AppID != c.ClientID || valueOr(row.GrantID, "") != c.Grant) {
+		return errTokenRevoked
+	}
+	who.app = row.AppID
+	c.Scope = scopesWithin(c.Scope, row.Scope)
+	return err
+}
+
+// cachedApp is usedApp with a cache in front of it. Errors: errApp, also for an application whose owner is
+// closed. Callers must not change the result.
+func (a *authenticator) cachedApp(id string) (*app, error) {
+	return a.apps.load(a.store, id, func() (*app, string, error) {
+		p, err := a.store.usedApp(anyAccount, id)
+		if err == nil && !p.works() {
+			err = errApp
+		}
+		return p, "", err
+	})
 }
 
 // cachedAccount is store.account with a cache in front of it.
@@ -345,6 +401,33 @@ func issueToken(
 		IssuedAt: row.CreatedAt.Unix(),
 		Expires:  row.ExpiresAt.Unix(),
 		ID:       row.ID,
+	})
+	return token, row, err
+}
+
+// issueAppToken signs an access token of an application that is valid for appTokenLife, and inserts its row.
+// row holds the application, grant, account and scope; issued is the complete row. The token itself is not
+// stored.
+func issueAppToken(t *tx, keys *keyring, row appToken) (token string, issued appToken, err error) {
+	bases, err := t.baseURLs()
+	if err != nil {
+		return "", row, err
+	}
+	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
+	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(appTokenLife)
+	if err := t.addAppToken(row); err != nil {
+		return "", row, err
+	}
+	token, err = keys.sign(claims{
+		Issuer:   bases[0].URL,
+		Audience: bases[0].URL,
+		Subject:  row.AccountID,
+		ClientID: row.AppID,
+		Scope:    row.Scope,
+		IssuedAt: row.CreatedAt.Unix(),
+		Expires:  row.ExpiresAt.Unix(),
+		ID:       row.ID,
+		Grant:    valueOr(row.GrantID, ""),
 	})
 	return token, row, err
 }

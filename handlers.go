@@ -732,10 +732,13 @@ func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	return ownedBy(a.named), err
 }
 
-// actorToken returns the actor of events for a call with a token: "token tok_…", or "operator
-// tok_…" where the token has the scope admin.
+// actorToken returns the actor of events for a call with a token: "token tok_…", "operator tok_…" where the
+// token has the scope admin, or for an application's "app app_…".
 func actorToken(c *call) string {
-	if c.caller.admin() {
+	switch {
+	case c.caller.app != "":
+		return "app " + c.caller.app
+	case c.caller.admin():
 		return actorOperator + " " + c.caller.claims.ID
 	}
 	return "token " + c.caller.claims.ID

@@ -169,6 +169,7 @@ func problems() []*problemCode {
 		webhookProblems,
 		orderProblems,
 		booksProblems,
+		appProblems,
 	)
 }
 
@@ -187,6 +188,8 @@ func eventTypes() []eventType {
 		webhookEvents,
 		orderEvents,
 		booksEvents,
+		appEvents,
+		grantEvents,
 	)
 }
 
