@@ -148,6 +148,7 @@ func wings(s *server) []wing {
 		accountWing(s),
 		healthWing(s),
 		keyWing(s),
+		oauthMetaWing(s),
 		legacyWing(s),
 		openapiWing(s),
 		docsWing(s, problems(), eventTypes()),
