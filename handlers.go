@@ -760,7 +760,7 @@ func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	case a.named == "" && who.admin():
 		return anyAccount, nil
 	case a.named == "" || a.named == who.claims.Subject:
-		return ownedBy(who.claims.Subject), nil
+		return owner{account: who.claims.Subject, app: who.app}, nil
 	case !who.all:
 		return owner{}, errScope(scopeAdmin, "The token acts on its own account only.")
 	}

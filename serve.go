@@ -146,6 +146,8 @@ func wings(s *server) []wing {
 		revenueWing(s),
 		booksWing(s, booksOf(s)),
 		accountWing(s),
+		appWing(s),
+		grantWing(s),
 		healthWing(s),
 		keyWing(s),
 		oauthMetaWing(s),
