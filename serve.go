@@ -150,6 +150,7 @@ func wings(s *server) []wing {
 		grantWing(s),
 		healthWing(s),
 		keyWing(s),
+		oauthMetaWing(s),
 		legacyWing(s),
 		openapiWing(s),
 		docsWing(s, problems(), eventTypes()),
