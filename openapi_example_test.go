@@ -127,9 +127,17 @@ func operationByID(t testing.TB, id string) *operation {
 	return nil
 }
 
+// bodyTypeOf returns the Content-Type of an operation's bodies.
+func bodyTypeOf(o *operation) string {
+	if r := routeOf(o); r != nil {
+		return r.bodyType()
+	}
+	return "application/json"
+}
+
 // bodyExamples returns the examples of an operation's body, by name.
 func bodyExamples(o *operation) node {
-	return child(o.node, "requestBody", "content", "application/json", "examples")
+	return child(o.node, "requestBody", "content", bodyTypeOf(o), "examples")
 }
 
 func exampleValue(t testing.TB, o *operation, name string) any {
@@ -203,6 +211,13 @@ func (f *exampleFixture) sendTo(o *operation, path string, body any, headers ...
 	text := ""
 	if body != nil {
 		text = encode(body)
+	}
+	if fields, ok := body.(node); ok && bodyTypeOf(o) != "application/json" {
+		form := url.Values{}
+		for name, value := range fields {
+			form.Set(name, value.(string))
+		}
+		text, headers = form.Encode(), append(headers, formType)
 	}
 	a := f.do(o.method, path, text, append(f.headersOf(o), headers...)...)
 	if a.status >= 300 {

@@ -146,6 +146,7 @@ func wings(s *server) []wing {
 		revenueWing(s),
 		booksWing(s, booksOf(s)),
 		accountWing(s),
+		oauthWing(s),
 		healthWing(s),
 		keyWing(s),
 		legacyWing(s),
