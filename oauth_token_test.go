@@ -89,7 +89,7 @@ func TestToken_issuesTokensForACodeOnceAndThenForItsRefreshToken(t *testing.T) {
 		}
 		code := s.agree(p, s.account, scopeOrders+" "+scopeWebhooks)
 		first := s.askToken(codeForm(p, code), auth).is(200)
-		if got := first.json(); got["token_type"] != "Bearer" || got["expires_in"] != 3600. || got["scope"] != "orders:read webhooks:write" || len(got) != 5 {
+		if got := first.json(); got["token_type"] != "Bearer" || got["expires_in"] != 3600. || got["scope"] != "webhooks:write orders:read" || len(got) != 5 {
 			t.Errorf("%s: %s", p.Kind, first.body)
 		}
 		s.get("/orders", "Authorization: Bearer "+first.text("access_token")).is(200)
