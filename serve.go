@@ -148,6 +148,7 @@ func wings(s *server) []wing {
 		accountWing(s),
 		appWing(s),
 		grantWing(s),
+		oauthWing(s),
 		healthWing(s),
 		keyWing(s),
 		oauthMetaWing(s),
