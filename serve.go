@@ -146,6 +146,8 @@ func wings(s *server) []wing {
 		revenueWing(s),
 		booksWing(s, booksOf(s)),
 		accountWing(s),
+		signinWing(s),
+		oauthPageWing(s),
 		healthWing(s),
 		keyWing(s),
 		legacyWing(s),
@@ -190,6 +192,7 @@ func eventTypes() []eventType {
 		booksEvents,
 		appEvents,
 		grantEvents,
+		signinEvents,
 	)
 }
 
