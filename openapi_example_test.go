@@ -429,6 +429,7 @@ func (f *exampleFixture) askEverything() {
 		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense", "eraseLeads",
 		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery", "updateWebhook",
 		"createOrder", "acceptOrder", "captureOrder", "rejectOrder", "cancelOrder", "refundOrder", "markOrderPaid", "undoOrderPaid", "updateAccount",
+		"makeSigninCode",
 		"connectBooks", "updateBookConnection", "confirmBookMapping", "retryBookExport", "reverseBookExport"} {
 		o := operationByID(f.t, id)
 		if prepare := before[id]; prepare != nil && !strings.HasSuffix(id, "License") {
