@@ -49,6 +49,7 @@ func oauthPageWing(s *server) wing {
 	}
 	for i := range routes {
 		routes[i].free, routes[i].address, routes[i].page = true, "oauth", oauthRefused
+		routes[i].origin = originNone
 		routes[i].run = a.onlyFromHere(routes[i].run)
 	}
 	return wing{routes: routes}

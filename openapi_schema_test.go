@@ -171,6 +171,11 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 	path, inBase := rt.inBase(r.URL.EscapedPath())
 	if !inBase {
 		path = r.URL.EscapedPath()
+		for _, metadata := range []string{serverMetadataPath, resourceMetadataPath} {
+			if path == metadata+rt.prefixes[0] {
+				path = metadata + documentPath
+			}
+		}
 	}
 	if !inBase && status < 400 && isPage(path) {
 		return nil
@@ -253,6 +258,9 @@ func judgePage(status int, header http.Header, body []byte) (faults []string) {
 	case status == http.StatusNoContent:
 		return nil
 	case status == http.StatusSeeOther:
+		if strings.Contains(header.Get("Location"), "iss=") { // an answer to an application
+			want["Referrer-Policy"] = "no-referrer"
+		}
 		if header.Get("Location") == "" || len(body) > 0 {
 			faults = append(faults, "a redirect has no Location, or a body")
 		}
