@@ -65,6 +65,10 @@ var accountCommands = []command{
 		"close an account; its tokens, origins, widgets, licences, webhooks and pay pages stop working, but are " +
 			"kept; money that is authorised for its orders is released",
 		[]option{optForce.says("close it; without this, the command only says what would stop")}, 1, accountClose},
+	{"account signin", "ID",
+		"print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
+			"applications act for it",
+		nil, 1, accountSignin},
 	{"account reopen", "ID", "open a closed account again; what stopped with it works again",
 		nil, 1, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
@@ -355,6 +359,23 @@ func accountClose(e *env) error {
 
 func accountReopen(e *env) error {
 	return e.changeQuietly(func(t *tx) error { return reviveAccount(t, e.args[0], e.actor()) })
+}
+
+// accountSignin prints a new code to sign in with, which is stored nowhere.
+func accountSignin(e *env) error {
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	var v signinCodeView
+	err = e.change(func(t *tx) (err error) {
+		v.Code, v.ExpiresAt, err = makeSigninCode(t, keys, e.args[0], e.actor())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(v, v.Code)
 }
 
 // needAccount returns the id of the account that -account names, by its id or its name; if it

@@ -65,6 +65,7 @@ func accountStory(t *testing.T, o *operator) {
 }
 
 func tokenStory(t *testing.T, o *operator) {
+	signinStory(t, o)
 	out := o.do("token", "issue", "-account", o.account, "-scope", "stats:read leads:read", "-client-id", "portal")
 	token, alone := strings.CutSuffix(out, "\n")
 	if !alone || strings.Count(token, ".") != 2 || strings.ContainsAny(token, " \n") {

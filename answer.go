@@ -89,6 +89,13 @@ type emptyAnswer struct{}
 // the request.
 type seeOther string
 
+// A handler returns a redirect to send the browser elsewhere with GET: 303.
+type redirect struct {
+	to        string       // from the request only as far as it is registered
+	cookie    *http.Cookie // that the browser keeps; nil: none
+	referrers string       // Referrer-Policy: what the next site learns of where the browser was
+}
+
 // answer writes a handler's result: one of the types above, or any other value as JSON with
 // status 200.
 func (s *server) answer(w *response, r *http.Request, result any) {
@@ -123,9 +130,10 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		s.writePage(w, v)
 		return
 	case seeOther:
-		w.Header().Set("Location", string(v))
-		w.Header().Set("Referrer-Policy", pageReferrers)
-		s.write(w, reply{status: http.StatusSeeOther})
+		s.writeRedirect(w, &redirect{to: string(v), referrers: pageReferrers})
+		return
+	case *redirect:
+		s.writeRedirect(w, v)
 		return
 	case *staticFile:
 		s.sendStatic(w, r, v)
@@ -156,6 +164,17 @@ func (s *server) write(w *response, out reply) {
 
 // pageReferrers keeps the URLs of pages for people, which may hold a key, from other sites.
 const pageReferrers = "same-origin"
+
+// writeRedirect sends the browser elsewhere.
+func (s *server) writeRedirect(w *response, to *redirect) {
+	h := w.Header()
+	h.Set("Location", to.to)
+	h.Set("Referrer-Policy", to.referrers)
+	if to.cookie != nil {
+		h.Set("Set-Cookie", to.cookie.String())
+	}
+	s.write(w, reply{status: http.StatusSeeOther})
+}
 
 // writePage sends a page for people.
 func (s *server) writePage(w *response, p *htmlPage) {

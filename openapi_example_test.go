@@ -468,7 +468,7 @@ func (f *exampleFixture) askEverything() {
 		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery", "updateWebhook",
 		"createOrder", "acceptOrder", "captureOrder", "rejectOrder", "cancelOrder", "refundOrder", "markOrderPaid", "undoOrderPaid", "updateAccount",
 		"connectBooks", "updateBookConnection", "confirmBookMapping", "retryBookExport", "reverseBookExport",
-		"createApp", "updateApp", "rotateAppSecret"} {
+		"createApp", "updateApp", "rotateAppSecret", "makeSigninCode"} {
 		o := operationByID(f.t, id)
 		if prepare := before[id]; prepare != nil && !strings.HasSuffix(id, "License") {
 			prepare(f)

@@ -282,6 +282,9 @@ func judgePage(status int, header http.Header, body []byte) (faults []string) {
 	case status == http.StatusNoContent:
 		return nil
 	case status == http.StatusSeeOther:
+		if strings.Contains(header.Get("Location"), "iss=") { // an answer to an application
+			want["Referrer-Policy"] = "no-referrer"
+		}
 		if header.Get("Location") == "" || len(body) > 0 {
 			faults = append(faults, "a redirect has no Location, or a body")
 		}

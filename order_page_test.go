@@ -420,13 +420,13 @@ func TestLanguage_writesAmountsRatesAndTimes(t *testing.T) {
 }
 
 // atItsBase serves the service where its base address says, and returns that.
-func (g *guestService) atItsBase() (base string) {
-	g.t.Helper()
-	web := httptest.NewServer(g.server)
-	g.t.Cleanup(web.Close)
+func (s *service) atItsBase() (base string) {
+	s.t.Helper()
+	web := httptest.NewServer(s.server)
+	s.t.Cleanup(web.Close)
 	base = web.URL + "/v1"
-	g.must("base-url", "set", base)
-	g.check(g.server.refresh())
+	s.must("base-url", "set", base)
+	s.check(s.server.refresh())
 	return base
 }
 

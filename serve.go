@@ -146,6 +146,8 @@ func wings(s *server) []wing {
 		revenueWing(s),
 		booksWing(s, booksOf(s)),
 		accountWing(s),
+		signinWing(s),
+		oauthPageWing(s),
 		appWing(s),
 		grantWing(s),
 		oauthWing(s),
@@ -194,6 +196,7 @@ func eventTypes() []eventType {
 		booksEvents,
 		appEvents,
 		grantEvents,
+		signinEvents,
 	)
 }
 
