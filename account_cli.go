@@ -25,7 +25,7 @@ var (
 	optTTL = option{name: "ttl", value: "DURATION", def: "720h",
 		help: "how long the token is valid: 720h, 90d"}
 	optClientID = option{name: "client-id", value: "ID",
-		help: "name of the application that uses the token; by default the account's id"}
+		help: "name of the program that uses the token; by default the account's id"}
 	optZone   = option{name: "zone", value: "ZONE", help: "time zone of the account: Europe/Zurich"}
 	optCutOff = option{name: "cut-off", value: "HH:MM",
 		help: "when the account's business day ends, in its time zone; by default 04:00"}
@@ -515,6 +515,9 @@ func tokenIssue(e *env) error {
 	client := cmp.Or(e.str("client-id"), account)
 	if err := checkClientID(client); err != nil {
 		return usageError(err.Error())
+	}
+	if strings.HasPrefix(client, "app_") {
+		return usageError("a client id that begins with app_ is an application's: those come for their tokens themselves")
 	}
 	_, keys, err := e.loadKeys()
 	if err != nil {

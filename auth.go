@@ -379,9 +379,9 @@ func (a *authenticator) checkAppOrigin(origin string) error {
 	return err
 }
 
-// appOf returns the application that a token was issued to, if it works and runs on the site with a normalised
-// origin, else nil. who is the token's bearer; nil: the token is refused. Scripts of the application may learn
-// that from the answer, so for them it is enough that the token is validly signed.
+// appOf returns the application that a token was issued to, if it works, else nil. who is the token's bearer; nil:
+// the token is refused. Scripts of the application may learn that from the answer, so it is enough that the token
+// is validly signed; that is looked at only for a normalised origin of some application.
 func (a *authenticator) appOf(who *caller, token, origin string) (*app, error) {
 	id := ""
 	if who != nil {
@@ -397,7 +397,7 @@ func (a *authenticator) appOf(who *caller, token, origin string) (*app, error) {
 		return nil, nil
 	}
 	p, err := a.cachedApp(id)
-	if errors.Is(err, errApp) || err == nil && !p.listsOrigin(origin) {
+	if errors.Is(err, errApp) {
 		return nil, nil
 	}
 	return p, err

@@ -40,6 +40,11 @@ var (
 	webhookGo string
 )
 
+// An application that acts for an account, which /docs shows.
+//
+//go:embed web/application.mjs
+var applicationNode string
+
 // A docsView is everything that the templates in web/docs.html show.
 type docsView struct {
 	Base, Root, Prefix string // "https://api.example.com/v1" and its parts
@@ -56,6 +61,7 @@ type docsView struct {
 	Events             []docsEvents
 	LeaseSamples       []docsSample
 	WebhookSamples     []docsSample
+	Application        string    // a script that acts for an account
 	Posted             *docsCall // what is posted to webhooks, and what their answers mean
 	PostedExample      string
 	Token              string   // the account's, for curl lines
@@ -157,6 +163,7 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 
 		LeaseSamples:   leaseSamples(),
 		WebhookSamples: webhookSamples(),
+		Application:    applicationNode,
 		Token:          d.values[exampleToken],
 		Origin:         d.values["Origin"],
 
