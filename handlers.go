@@ -285,7 +285,7 @@ func (s *server) register(rt *routing) error {
 		rt.know(rt.prefixes[0]+p, p, of.methods)
 		for _, prefix := range rt.prefixes {
 			rt.handle(prefix+p, of, func(w *response, req *http.Request) {
-				w.page = of.page
+				w.page = of.first.page
 				s.otherMethod(w, req, of)
 			})
 		}
