@@ -327,8 +327,8 @@ func (t *tx) removeTokens(before stamp, limit int64) (int64, error) {
 		(SELECT id FROM tokens WHERE expires_at < ?1 OR revoked_at < ?1 LIMIT ?2)`, before, limit)
 }
 
-// unexpiredByKey counts the leases, and the tokens of accounts and applications, that were signed with the key kid and are
-// neither expired nor revoked.
+// unexpiredByKey counts the leases, and the tokens of accounts and applications, that were signed with the
+// key kid and are neither expired nor revoked.
 func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int, err error) {
 	err = q.one(`SELECT (SELECT count(*) FROM devices WHERE lease_kid = ?1 AND lease_expires_at > ?2),
 		(SELECT count(*) FROM tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)

@@ -62,7 +62,8 @@ func hidesItself(r rune) bool {
 func checkAppName(s string) (code, detail string) {
 	switch {
 	case strings.IndexFunc(s, hidesItself) >= 0:
-		return "invalid_character", "This must have no characters that are invisible or change the direction of writing."
+		return "invalid_character", "This must have no character that is invisible or changes the direction of " +
+			"writing."
 	case s != strings.TrimSpace(s):
 		return "invalid_character", "This must not begin or end with a space."
 	case strings.IndexFunc(s, func(r rune) bool { return unicode.In(r, unicode.L, unicode.N) }) < 0:
@@ -264,7 +265,7 @@ type appAuthor struct {
 func (by appAuthor) permits(ownScope *string) error {
 	for _, scope := range strings.Fields(valueOr(ownScope, "")) {
 		if !by.has(scope) {
-			return errScope(scope, "The application gets the scope "+scope+" for itself, which the token does not have.")
+			return errScope(scope, "The application gets the scope "+scope+" for itself, which the token lacks.")
 		}
 	}
 	return nil

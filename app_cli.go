@@ -38,7 +38,8 @@ var appCommands = []command{
 		[]option{optAccount.says("show only applications of this account")}, 0, appList},
 	{"app verify", "ID", "vouch for an application of a tenant, so that every account can agree to it",
 		[]option{optUndo}, 1, appVerify},
-	{"app rotate-secret", "ID", "give an application another secret, shown once; the one before is taken too for a week",
+	{"app rotate-secret", "ID",
+		"give an application another secret, shown once; the one before is taken too for a week",
 		[]option{optNow}, 1, appRotate},
 	{"app remove", "ID", "remove an application; nothing of it works from then on, and every grant of it ends",
 		nil, 1, appRemove},
@@ -73,7 +74,8 @@ func (e *env) changeApp(f func(t *tx, id string) error) error {
 func (e *env) newApp() (*app, error) {
 	p := &app{Name: e.args[0], HomePage: e.str("home-page"), Kind: e.str("kind"),
 		RedirectURIs: strings.Fields(e.str("redirect-uri")), Origins: e.commaList("origin"),
-		Scope: strings.Join(e.commaList("scope"), " "), OwnScope: nilIfEmpty(strings.Join(e.commaList("own-scope"), " "))}
+		Scope:    strings.Join(e.commaList("scope"), " "),
+		OwnScope: nilIfEmpty(strings.Join(e.commaList("own-scope"), " "))}
 	if _, detail := checkText(p.Name, required, maxAppName); detail != "" {
 		return nil, usageError("NAME: " + detail)
 	}

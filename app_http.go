@@ -19,7 +19,7 @@ func appWing(s *server) wing {
 	for i := range routes {
 		routes[i].token, routes[i].scope = tokenRequired, scopeApps
 	}
-	sweeper := &appSweeper{store: s.store, now: s.now, steady: s.steady, keep: s.keepTokens}
+	sweeper := &appSweeper{store: s.store, now: s.now, steady: s.steady, kept: s.keepTokens.before}
 	return wing{routes: routes, chores: []chore{{fault: faultAppSweep, timeDriven: true, run: sweeper.sweep}}}
 }
 

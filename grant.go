@@ -83,8 +83,8 @@ const (
 type appSweeper struct {
 	store  *store
 	now    func() time.Time
-	steady func() time.Time // a clock that is never set
-	keep   span             // how long ended grants and removed applications are kept
+	steady func() time.Time              // a clock that is never set
+	kept   func(now time.Time) time.Time // since when ended grants and removed applications are kept
 
 	sweptAt time.Time
 	more    bool     // the last sweep did not come to its end
@@ -99,7 +99,7 @@ func (w *appSweeper) sweep(ctx context.Context) error {
 		return nil
 	}
 	w.sweptAt, w.more = now, false
-	wall, ended := newStamp(w.now()), newStamp(w.keep.before(w.now()))
+	wall, ended := newStamp(w.now()), newStamp(w.kept(w.now()))
 	removed := ended // by then no code of the application is left, of which the last is kept for keptGrantCode
 	if latest := wall.after(-2 * keptGrantCode); latest.Before(removed.Time) {
 		removed = latest

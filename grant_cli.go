@@ -38,7 +38,9 @@ func grantList(e *env) error {
 		}
 		const header = "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT"
 		return printRows(e, rows, header, func(g *grantView) []any {
-			return []any{g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy, g.AccountID}
+			return []any{
+				g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy, g.AccountID,
+			}
 		})
 	})
 }
