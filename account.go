@@ -87,12 +87,12 @@ func reviveAccount(t *tx, id, actor string) error {
 	return t.addEvent(accountEvent(id, eventAccountReopened, actor, "closed_at", a.ClosedAt.String()))
 }
 
-// text returns the holdings for people: "2 tokens, 1 licence, 0 widgets, 3 origins, 1 webhook
-// and 0 live payments".
+// text returns the holdings for people: "2 tokens, 1 licence, 0 widgets, 3 origins, 1 webhook,
+// 0 applications, 1 grant and 0 live payments".
 func (h holdings) text() string {
-	return fmt.Sprintf("%s, %s, %s, %s, %s and %s", countOf(h.Tokens, "token"), countOf(h.Licenses, "licence"),
+	return fmt.Sprintf("%s, %s, %s, %s, %s, %s, %s and %s", countOf(h.Tokens, "token"), countOf(h.Licenses, "licence"),
 		countOf(h.Widgets, "widget"), countOf(h.Origins, "origin"), countOf(h.Webhooks, "webhook"),
-		countOf(h.Payments, "live payment"))
+		countOf(h.Apps, "application"), countOf(h.Grants, "grant"), countOf(h.Payments, "live payment"))
 }
 
 // countOf returns a number with its noun, in the plural unless it is 1.

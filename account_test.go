@@ -139,7 +139,8 @@ func TestBaseURL_ofEarlierTokensHoldsUntilItIsRemoved(t *testing.T) {
 	if _, err := s.command("base-url", "remove", testBase); err != nil {
 		t.Fatal(err)
 	}
-	if a := s.get("/leads", earlier); a.status != 401 || a.header.Get("WWW-Authenticate") != invalidChallenge {
+	challenge := strings.ReplaceAll(invalidChallenge, "http://127.0.0.1:8080", "https://api.example.com")
+	if a := s.get("/leads", earlier); a.status != 401 || a.header.Get("WWW-Authenticate") != challenge {
 		t.Fatalf("a token of a removed base address: %d %s", a.status, a.body)
 	}
 	s.get("/leads", current).is(200)

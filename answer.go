@@ -233,7 +233,11 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 		h.Set("Retry-After", strconv.Itoa(wholeSeconds(ref.retryAfter)))
 	}
 	if ref.challenge != "" {
-		h.Set("WWW-Authenticate", ref.challenge)
+		challenge := ref.challenge
+		if ref.code.status == http.StatusUnauthorized && strings.HasPrefix(challenge, bearerChallenge) {
+			challenge += s.routing.Load().resource
+		}
+		h.Set("WWW-Authenticate", challenge)
 	}
 	if w.page != nil {
 		s.writePage(w, w.page(r, ref, w.requestID))

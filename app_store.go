@@ -102,9 +102,13 @@ var (
 	codeAppLimit = appProblems.add(409, "app_limit_reached", "Too many applications",
 		"The account has 20 applications already: remove one first.")
 
-	errApp      = &refusal{code: codeAppNotFound}
-	errGrant    = &refusal{code: codeGrantNotFound}
-	errAppLimit = &refusal{code: codeAppLimit}
+	codeAppSecret = appProblems.add(409, "app_without_secret", "Application without a secret",
+		"Only an application of the kind web has a secret.")
+
+	errApp       = &refusal{code: codeAppNotFound}
+	errGrant     = &refusal{code: codeGrantNotFound}
+	errAppLimit  = &refusal{code: codeAppLimit}
+	errAppPublic = &refusal{code: codeAppSecret}
 )
 
 // app returns an application, removed or not. Errors: errApp.
@@ -224,4 +228,41 @@ func (t *tx) revokeAppToken(appID, jti string) (bool, error) {
 	n, err := t.exec(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
 		t.now, jti, appID)
 	return n > 0, err
+}
+
+// removedApp returns the id of the application that was removed first of those of which the grants and
+// webhooks may not all have ended, or errNotFound.
+func (q *queries) removedApp() (id string, err error) {
+	err = q.one(`SELECT id FROM apps WHERE removed_at IS NOT NULL AND scope <> '' ORDER BY removed_at LIMIT 1`,
+		nil, &id)
+	return id, err
+}
+
+// setAppEnded notes of a removed application that none of its grants and webhooks is left: that it may ask for
+// nothing any more. removedApp then passes over it.
+func (t *tx) setAppEnded(id string) error {
+	_, err := t.exec(`UPDATE apps SET scope = '', own_scope = NULL WHERE id = ? AND removed_at IS NOT NULL`, id)
+	return err
+}
+
+// removeApps deletes up to limit applications that were removed before a time and of which nothing is left,
+// and returns how many.
+func (t *tx) removeApps(before stamp, limit int64) (int64, error) {
+	t.invalidate()
+	const ended = `SELECT p.id FROM apps p WHERE p.removed_at < ?1 AND p.scope = ''
+		AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.app_id = p.id)
+		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.app_id = p.id)
+		AND NOT EXISTS (SELECT 1 FROM app_webhooks w WHERE w.app_id = p.id) ORDER BY p.removed_at LIMIT ?2`
+	if _, err := t.exec(`DELETE FROM app_origins WHERE app_id IN (`+ended+`)`, before, limit); err != nil {
+		return 0, err
+	}
+	return t.exec(`DELETE FROM apps WHERE id IN (`+ended+`)`, before, limit)
+}
+
+// removeAppTokens deletes up to limit access tokens of applications that expired before a time, and returns how
+// many. A token without a row is refused, see liveAppToken.
+func (t *tx) removeAppTokens(before stamp, limit int64) (int64, error) {
+	t.invalidate()
+	return t.exec(`DELETE FROM app_tokens WHERE id IN
+		(SELECT id FROM app_tokens WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`, before, limit)
 }

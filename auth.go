@@ -77,7 +77,10 @@ const (
 
 	appTokenLife = time.Hour // of the access tokens of applications
 
-	bearerChallenge = `Bearer realm="widgetd"` // WWW-Authenticate (RFC 6750, section 3)
+	// resourceMetadataPath stands before the path of the base address (RFC 9728, section 3.1).
+	resourceMetadataPath = "/.well-known/oauth-protected-resource"
+
+	bearerChallenge = `Bearer realm="widgetd"` // WWW-Authenticate (RFC 6750, section 3); see server.fail
 )
 
 var (
@@ -146,6 +149,7 @@ type authenticator struct {
 
 	accounts *cache[string, account]   // by id
 	origins  *cache[string, string]    // origin → id of the account that lists it
+	sites    *cache[string, bool]      // origins of applications
 	callers  *cache[tokenKey, *caller] // of tokens that were valid, but for their times
 	apps     *cache[string, *app]      // by id
 }
@@ -157,6 +161,7 @@ func newAuthenticator(st *store, keys *keyring) *authenticator {
 		now:      st.now,
 		accounts: newCache[string, account](4_000),
 		origins:  newCache[string, string](1_000),
+		sites:    newCache[string, bool](1_000),
 		callers:  newCache[tokenKey, *caller](4_000),
 		apps:     newCache[string, *app](1_000),
 	}
@@ -359,6 +364,43 @@ func (a *authenticator) cachedApp(id string) (*app, error) {
 		}
 		return p, "", err
 	})
+}
+
+// checkAppOrigin returns nil for a normalised origin of an application that works, else errNotFound or an error
+// of the store. It caches only origins that are some application's: others are endless.
+func (a *authenticator) checkAppOrigin(origin string) error {
+	_, err := a.sites.load(a.store, origin, func() (bool, string, error) {
+		has, err := a.store.originHasApp(origin)
+		if err == nil && !has {
+			err = errNotFound
+		}
+		return has, "", err
+	})
+	return err
+}
+
+// appOf returns the application that a token was issued to, if it works and runs on the site with a normalised
+// origin, else nil. who is the token's bearer; nil: the token is refused. Scripts of the application may learn
+// that from the answer, so for them it is enough that the token is validly signed.
+func (a *authenticator) appOf(who *caller, token, origin string) (*app, error) {
+	id := ""
+	if who != nil {
+		id = who.app
+	} else if err := a.checkAppOrigin(origin); err == nil {
+		if c, err := a.keys.Load().verify(token); err == nil && !c.isDevice() {
+			id = c.ClientID
+		}
+	} else if !errors.Is(err, errNotFound) {
+		return nil, err
+	}
+	if id == "" {
+		return nil, nil
+	}
+	p, err := a.cachedApp(id)
+	if errors.Is(err, errApp) || err == nil && !p.listsOrigin(origin) {
+		return nil, nil
+	}
+	return p, err
 }
 
 // cachedAccount is store.account with a cache in front of it.

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	bareChallenge    = `Bearer realm="widgetd"`
-	invalidChallenge = `Bearer realm="widgetd", error="invalid_token"`
+	namedMetadata    = `, resource_metadata="http://127.0.0.1:8080/.well-known/oauth-protected-resource/v1"`
+	bareChallenge    = `Bearer realm="widgetd"` + namedMetadata
+	invalidChallenge = `Bearer realm="widgetd", error="invalid_token"` + namedMetadata
 )
 
 func scopeChallenge(scope string) string {

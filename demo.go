@@ -35,6 +35,8 @@ type demo struct {
 	line       string // that includes its script
 	key        string // of a licence with two free seats
 	token      string
+	portal     string            // token of a portal, which makes codes to sign in
+	app        appSecrets        // of the application that asks to act for the account
 	webhook    string            // id
 	secret     []byte            // of the webhook
 	examples   map[string]string // for the lines of /docs, as serverOptions has them
@@ -405,7 +407,8 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 		return err
 	}
 	d.yesterday = midnight(calendar.dateOf(t.exact)).AddDate(0, 0, -1).Format(time.DateOnly)
-	return errors.Join(prepareOrders(t, id), d.prepareDocs(t, keys, id), d.prepareDocsWebhooks(t, id))
+	return errors.Join(prepareOrders(t, id), d.prepareDocs(t, keys, id), d.prepareDocsWebhooks(t, id),
+		d.prepareApp(t, keys))
 }
 
 // The descriptions of the demo's webhooks, by which the next run with the same -dir finds them.
@@ -634,6 +637,7 @@ func (d *demo) pageHandler(s *server) http.Handler {
 	})
 	d.handleOrders(mux)
 	d.handleBooks(mux, s)
+	d.handleConnect(mux, s)
 	mux.HandleFunc("POST /newsletter", func(w http.ResponseWriter, _ *http.Request) {
 		send(w, fmt.Sprintf(demoAnswer, "Thank you",
 			"The widget’s script did not run, so your browser sent the form to this site. The demo does not keep it."))

@@ -149,3 +149,54 @@ func (t *tx) useGrantCode(hash []byte, grantID string) (bool, error) {
 	n, err := t.exec(`UPDATE grant_codes SET grant_id = ? WHERE hash = ? AND grant_id IS NULL`, grantID, hash)
 	return n > 0, err
 }
+
+// An appGrant is a grant as those of one application are gone through, in the order of account and id.
+type appGrant struct {
+	AccountID, ID string
+	ended         bool
+}
+
+// grantsOfApp returns up to limit grants of an application after one of them, ended or not.
+func (q *queries) grantsOfApp(appID string, after appGrant, limit int64) ([]appGrant, error) {
+	return collect(q, `SELECT account_id, id, ended_at IS NOT NULL FROM grants
+		WHERE app_id = ? AND (account_id, id) > (?, ?) ORDER BY account_id, id LIMIT ?`,
+		[]any{appID, after.AccountID, after.ID, limit},
+		func(g *appGrant) []any { return []any{&g.AccountID, &g.ID, &g.ended} })
+}
+
+// overdueGrants returns the ids of up to limit grants that have not ended although their time is over.
+func (q *queries) overdueGrants(now stamp, limit int64) ([]string, error) {
+	return collect(q, `SELECT id FROM grants WHERE ended_at IS NULL AND expires_at <= ?
+		ORDER BY expires_at LIMIT ?`, []any{now, limit}, func(id *string) []any { return []any{id} })
+}
+
+// webhooksOfApp returns the ids of up to limit webhooks that an application made.
+func (q *queries) webhooksOfApp(appID string, limit int64) ([]string, error) {
+	return collect(q, `SELECT webhook_id FROM app_webhooks WHERE app_id = ? LIMIT ?`, []any{appID, limit},
+		func(id *string) []any { return []any{id} })
+}
+
+// removeGrants deletes up to limit grants that ended before a time, but for those to which a code or a token
+// still refers, and returns how many.
+func (t *tx) removeGrants(before stamp, limit int64) (int64, error) {
+	t.invalidate()
+	return t.exec(`DELETE FROM grants WHERE id IN (SELECT g.id FROM grants g WHERE g.ended_at < ?
+		AND NOT EXISTS (SELECT 1 FROM grant_codes c WHERE c.grant_id = g.id)
+		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.grant_id = g.id)
+		AND NOT EXISTS (SELECT 1 FROM app_webhooks w WHERE w.grant_id = g.id)
+		ORDER BY g.ended_at LIMIT ?)`, before, limit)
+}
+
+// removeGrantCodes deletes up to limit authorization codes that expired before a time, and returns how many.
+func (t *tx) removeGrantCodes(before stamp, limit int64) (int64, error) {
+	t.invalidate()
+	return t.exec(`DELETE FROM grant_codes WHERE hash IN
+		(SELECT hash FROM grant_codes WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`, before, limit)
+}
+
+// removeRefreshTokens deletes up to limit refresh tokens that have expired, and returns how many.
+func (t *tx) removeRefreshTokens(limit int64) (int64, error) {
+	t.invalidate()
+	return t.exec(`DELETE FROM refresh_tokens WHERE hash IN
+		(SELECT hash FROM refresh_tokens WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`, t.now, limit)
+}

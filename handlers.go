@@ -74,6 +74,10 @@ type rootPath struct {
 	open  bool // as route.open
 	page  bool // for people and crawlers: no part of the interface, so the OpenAPI document has it not
 
+	// The path of the current base address follows path, as well-known URIs have it (RFC 8414, section 3.1):
+	// "/.well-known/x/v1". There is nothing at path alone, nor after the paths of earlier base addresses.
+	ofBase bool
+
 	// more returns further paths that serve answers, which depend on the base addresses; nil: there are
 	// none. It is called with them, the current one first, whenever they have changed.
 	more func(bases []baseAddress) ([]string, error)
@@ -114,6 +118,8 @@ const (
 	originAny      originRule = iota // any or none; browsers hide the answer from a page of an unlisted one
 	originListed                     // none, or a listed one
 	originRequired                   // a listed one
+	originApp                        // any or none; pages of those of applications may read it (call.app), no others
+	originNone                       // any or none; no page of another site may read the answer
 )
 
 const (
@@ -222,6 +228,7 @@ type routing struct {
 	bases    []baseAddress
 	prefixes []string                 // their paths, the current one first
 	root     string                   // scheme and host of the current one
+	resource string                   // ends challenges to those without a token (RFC 9728, section 5.1)
 	members  map[string][]extraMember // of problems, by path relative to the base address
 	known    []knownPath              // that nearest can name
 }
@@ -248,6 +255,7 @@ func (s *server) refresh() error {
 		}
 		if rt.root == "" {
 			rt.root = strings.TrimSuffix(normal, prefix)
+			rt.resource = `, resource_metadata="` + rt.root + resourceMetadataPath + prefix + `"`
 		}
 		if !slices.Contains(rt.prefixes, prefix) {
 			rt.prefixes = append(rt.prefixes, prefix)
@@ -262,48 +270,55 @@ func (s *server) refresh() error {
 
 // register adds every path to the mux, with an answer to the methods that it does not have.
 func (s *server) register(rt *routing) error {
-	handle := func(pattern string, open bool, f func(*response, *http.Request)) {
-		rt.mux.HandleFunc(pattern, func(inner http.ResponseWriter, r *http.Request) {
-			w := inner.(*response)
-			if open {
-				allowEveryOrigin(w)
-			}
-			f(w, r)
-		})
-	}
-	methods, open, first := map[string][]string{}, map[string]bool{}, map[string]*route{}
+	paths := map[string]*pathRules{}
 	for i := range s.routes {
 		r := &s.routes[i]
-		methods[r.path()] = append(methods[r.path()], r.method())
-		open[r.path()] = open[r.path()] || r.open
-		first[r.path()] = r
+		if paths[r.path()] == nil {
+			paths[r.path()] = &pathRules{}
+		}
+		paths[r.path()].add(r)
 		if len(r.members) > 0 {
 			rt.members[r.path()] = r.members
 		}
 		for _, prefix := range rt.prefixes {
-			handle(r.method()+" "+prefix+r.path(), r.open, func(w *response, req *http.Request) { s.serve(w, req, r) })
+			of := &pathRules{open: r.open, origin: r.origin}
+			rt.handle(r.method()+" "+prefix+r.path(), of, func(w *response, req *http.Request) { s.serve(w, req, r) })
 		}
 	}
 	for _, r := range s.routes {
-		p, allowed := r.path(), slices.Clip(withHead(methods[r.path()])) // otherMethod appends to it
-		if methods[p] == nil {
+		p, of := r.path(), paths[r.path()]
+		if of == nil {
 			continue // as another route has this path too
 		}
-		delete(methods, p)
-		rt.know(rt.prefixes[0], p, allowed)
+		delete(paths, p)
+		of.methods, of.appMethods = withHead(of.methods), withHead(of.appMethods)
+		rt.know(rt.prefixes[0]+p, p, of.methods)
 		for _, prefix := range rt.prefixes {
-			handle(prefix+p, open[p], func(w *response, req *http.Request) {
-				w.page, w.refused = first[p].page, first[p].refused
-				s.otherMethod(w, req, allowed)
+			rt.handle(prefix+p, of, func(w *response, req *http.Request) {
+				w.page, w.refused = of.first.page, of.first.refused
+				s.otherMethod(w, req, of)
 			})
 		}
 	}
+	if err := s.registerRoots(rt); err != nil {
+		return err
+	}
+	rt.handle("/", &pathRules{}, s.pathNotFound)
+	return nil
+}
+
+// registerRoots is the part of register for the paths outside the base addresses.
+func (s *server) registerRoots(rt *routing) error {
 	for _, root := range s.roots {
 		if strings.HasSuffix(root.path, "/") {
 			continue // ServeHTTP looks for these itself
 		}
-		allowed, paths := []string{"GET", "HEAD"}, []string{root.path}
-		rt.know("", root.path, allowed)
+		of := &pathRules{methods: []string{"GET", "HEAD"}, open: root.open}
+		paths := []string{root.path}
+		if root.ofBase {
+			paths[0] += rt.prefixes[0]
+		}
+		rt.know(paths[0], root.path, of.methods)
 		if root.more != nil {
 			more, err := root.more(rt.bases)
 			if err != nil {
@@ -312,12 +327,25 @@ func (s *server) register(rt *routing) error {
 			paths = append(paths, more...)
 		}
 		for _, p := range paths {
-			handle("GET "+p, root.open, root.serve)
-			handle(p, root.open, func(w *response, req *http.Request) { s.otherMethod(w, req, allowed) })
+			rt.handle("GET "+p, of, root.serve)
+			rt.handle(p, of, func(w *response, req *http.Request) { s.otherMethod(w, req, of) })
 		}
 	}
-	handle("/", false, s.pathNotFound)
 	return nil
+}
+
+// handle adds f to the mux. The origins of of decide whose scripts may read what it answers.
+func (rt *routing) handle(pattern string, of *pathRules, f func(*response, *http.Request)) {
+	rt.mux.HandleFunc(pattern, func(inner http.ResponseWriter, r *http.Request) {
+		w := inner.(*response)
+		switch {
+		case of.open:
+			allowEveryOrigin(w)
+		case of.closed():
+			forbidOrigins(w)
+		}
+		f(w, r)
+	})
 }
 
 // pathNotFound answers a path that is none of the service's. If one is near, the problem names it.
@@ -418,6 +446,7 @@ type call struct {
 	request   *http.Request
 	caller    *caller // nil: no token
 	origin    originCheck
+	app       *app      // that calls: scripts of its origins may read the answer, refusals too; nil: none
 	account   string    // that is charged; "": none
 	now       time.Time // when the request had been read
 	body      []byte
@@ -491,6 +520,9 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w.pattern, w.page, w.refused = rt.pattern, rt.page, rt.refused
 	c := &call{route: rt, request: r}
 	result, err := s.run(w, c)
+	if c.app != nil && c.app.listsOrigin(c.origin.origin) {
+		allowOrigin(w, r)
+	}
 	switch {
 	case c.replay != nil:
 		w.Header().Set("Idempotency-Replayed", "true")
@@ -549,6 +581,13 @@ func (s *server) checkToken(c *call) error {
 		return nil
 	}
 	who, err := s.authenticate(token, c.route.token == tokenLate)
+	if c.route.token == tokenRequired && c.origin.origin != "" && c.origin.account == "" {
+		app, failed := s.appOf(who, token, c.origin.origin)
+		if failed != nil {
+			return failed
+		}
+		c.app = app
+	}
 	if err != nil {
 		return err
 	}
@@ -768,7 +807,7 @@ func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	case a.named == "" && who.admin():
 		return anyAccount, nil
 	case a.named == "" || a.named == who.claims.Subject:
-		return ownedBy(who.claims.Subject), nil
+		return owner{account: who.claims.Subject, app: who.app}, nil
 	case !who.all:
 		return owner{}, errScope(scopeAdmin, "The token acts on its own account only.")
 	}

@@ -91,7 +91,7 @@ func (src *checkedSource) at(n ast.Node) string { return src.fset.Position(n.Pos
 // rooms are the files from left to right: what stands in one may use its own room
 // and those to its right, never one to its left. A wing adds its files here.
 var rooms = [][]string{
-	{"main.go", "serve.go", "upkeep.go", "demo.go", "demo_provider.go", "demo_provider_page.go", "demo_order.go", "demo_revenue.go", "demo_books.go"},
+	{"main.go", "serve.go", "upkeep.go", "demo.go", "demo_provider.go", "demo_provider_page.go", "demo_order.go", "demo_revenue.go", "demo_books.go", "demo_connect.go"},
 	{"*_cli.go", "*_http.go", "docs.go", "docs_document.go", "event.go", "key.go", "lead.go", "legacy.go", "license_import.go", "openapi.go", "status.go", "widget.go", "widget_script.go", "order_page.go", "order_page_text.go", "oauth_page.go", "oauth_page_text.go"}, // those by name have endpoints or commands
 	{"answer.go", "command.go", "command_help.go", "cors.go", "handlers.go", "health.go", "idempotency.go", "input.go", "metrics.go", "nearest.go", "notices.go", "static.go", "terminal.go"},
 	{"account.go", "app.go", "grant.go", "grant_store.go", "signin.go", "signin_store.go", "oauth.go", "oauth_store.go", "order.go", "order_refund.go", "payment*.go", "revenue.go", "revenue_day.go", "revenue_store.go", "books*.go",

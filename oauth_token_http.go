@@ -30,7 +30,7 @@ func oauthWing(s *server) wing {
 	}
 	for i := range routes {
 		r := &routes[i]
-		r.free, r.form, r.refused = true, true, refuseOAuth // authenticate and prove limit them
+		r.free, r.form, r.origin, r.refused = true, true, originApp, refuseOAuth // authenticate and prove limit them
 	}
 	return wing{routes: routes}
 }
@@ -162,6 +162,9 @@ func (a *oauthAPI) authenticate(c *call, f *clientFields) (p *app, proved bool, 
 	if validID("app", proof.id) {
 		if p, err = a.cachedApp(proof.id); err != nil && !errors.Is(err, errApp) {
 			return nil, false, err
+		}
+		if err == nil {
+			c.app = p // so that a script of its own origins can read why it is refused
 		}
 	}
 	switch {

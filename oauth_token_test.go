@@ -16,8 +16,7 @@ import (
 	"time"
 )
 
-// tokenForm are the parameters of a request to the token endpoint or the revocation endpoint, in turn name and
-// value.
+// tokenForm are the parameters of a request to the token or revocation endpoint, in turn name and value.
 func tokenForm(pairs ...string) string {
 	form := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -28,7 +27,8 @@ func tokenForm(pairs ...string) string {
 
 // basicAuth is the header with which an application proves itself.
 func basicAuth(id, secret string) string {
-	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(url.QueryEscape(id)+":"+url.QueryEscape(secret)))
+	both := url.QueryEscape(id) + ":" + url.QueryEscape(secret)
+	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(both))
 }
 
 // askToken sends a form to the token endpoint.
@@ -46,10 +46,11 @@ func (s *service) askToken(form string, headers ...string) answer {
 	return a
 }
 
-// codeForm are the parameters of a public application that exchanges a code, changed as pairs say; an empty value
-// takes a parameter out.
+// codeForm are the parameters of an application that exchanges a code, changed as pairs say; an empty value takes
+// a parameter out.
 func codeForm(p *app, code string, pairs ...string) string {
-	form := url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {p.RedirectURIs[0]},
+	form := url.Values{"grant_type": {"authorization_code"}, "code": {code},
+		"redirect_uri":  {p.RedirectURIs[0]},
 		"code_verifier": {testVerifier}}
 	if p.public() {
 		form.Set("client_id", p.ID)
@@ -99,7 +100,8 @@ func TestTokenEndpoint_issuesTokensForACodeOnceAndThenForItsRefreshToken(t *test
 		}
 		code := s.agree(p, s.account, scopeOrders+" "+scopeWebhooks)
 		first := s.askToken(codeForm(p, code), auth).is(200)
-		if got := first.json(); got["token_type"] != "Bearer" || got["expires_in"] != 3600. || got["scope"] != "webhooks:write orders:read" || len(got) != 5 {
+		if got := first.json(); got["token_type"] != "Bearer" || got["expires_in"] != 3600. ||
+			got["scope"] != "webhooks:write orders:read" || len(got) != 5 {
 			t.Errorf("%s: %s", p.Kind, first.body)
 		}
 		s.get("/orders", "Authorization: Bearer "+first.text("access_token")).is(200)
@@ -147,7 +149,10 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) 
 	basic := func(text string) string {
 		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(text))
 	}
-	form := func(pairs ...string) string { return tokenForm(append(pairs, "grant_type", "client_credentials")...) }
+	form := func(pairs ...string) string {
+		return tokenForm(append(pairs, "grant_type",
+			"client_credentials")...)
+	}
 	for _, c := range []struct {
 		name, form string
 		headers    []string
@@ -158,31 +163,43 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) 
 		{"the secret before", form(), []string{basicAuth(web.ID, secret)}, 200, ""},
 		{"the secret in the body", form("client_id", web.ID, "client_secret", second), nil, 200, ""},
 		{"both halves encoded", form(), []string{basic("%61pp_" + web.ID[4:] + ":" + second)}, 200, ""},
-		{"the same client_id beside it", form("client_id", web.ID), []string{basicAuth(web.ID, second)}, 200, ""},
-		{"the scheme in capitals", form(), []string{strings.Replace(basicAuth(web.ID, second), "Basic", "BASIC", 1)}, 200, ""},
-		{"an empty secret beside it", form("client_secret", ""), []string{basicAuth(web.ID, second)}, 200, ""},
-		{"another client_id beside it", form("client_id", browser.ID), []string{basicAuth(web.ID, second)}, 400, "invalid_request"},
-		{"two secrets", form("client_id", web.ID, "client_secret", second), []string{basicAuth(web.ID, second)}, 400, "invalid_request"},
-		{"two headers", form(), []string{basicAuth(web.ID, second), basicAuth(web.ID, second)}, 400, "invalid_request"},
+		{"the same client_id beside it", form("client_id", web.ID), []string{basicAuth(web.ID, second)},
+			200, ""},
+		{"the scheme in capitals", form(), []string{strings.Replace(basicAuth(web.ID, second), "Basic",
+			"BASIC", 1)}, 200, ""},
+		{"an empty secret beside it", form("client_secret", ""), []string{basicAuth(web.ID, second)}, 200,
+			""},
+		{"another client_id beside it", form("client_id", browser.ID), []string{basicAuth(web.ID, second)},
+			400, "invalid_request"},
+		{"two secrets", form("client_id", web.ID, "client_secret", second), []string{basicAuth(web.ID,
+			second)}, 400, "invalid_request"},
+		{"two headers", form(), []string{basicAuth(web.ID, second), basicAuth(web.ID, second)}, 400,
+			"invalid_request"},
 		{"nothing", form(), nil, 400, "invalid_client"},
 		{"a secret without an id", form("client_secret", second), nil, 400, "invalid_client"},
 		{"a bearer token", form(), []string{"Authorization: Bearer " + second}, 400, "invalid_client"},
-		{"a bearer token beside the secret", form("client_id", web.ID, "client_secret", second), []string{"Authorization: Bearer x"}, 400, "invalid_client"},
+		{"a bearer token beside the secret", form("client_id", web.ID, "client_secret", second),
+			[]string{"Authorization: Bearer x"}, 400, "invalid_client"},
 		{"no secret", form("client_id", web.ID), nil, 400, "invalid_client"},
 		{"a wrong secret", form("client_id", web.ID, "client_secret", "x"), nil, 400, "invalid_client"},
 		{"a wrong secret in the header", form(), []string{basicAuth(web.ID, "x")}, 401, "invalid_client"},
-		{"the hash as the secret", form(), []string{basicAuth(web.ID, string(web.SecretHash))}, 401, "invalid_client"},
+		{"the hash as the secret", form(), []string{basicAuth(web.ID, string(web.SecretHash))}, 401,
+			"invalid_client"},
 		{"no base64", form(), []string{"Authorization: Basic ~~~"}, 401, "invalid_client"},
 		{"no colon", form(), []string{basic(web.ID)}, 401, "invalid_client"},
 		{"no id", form(), []string{basic(":" + second)}, 401, "invalid_client"},
 		{"a broken escape", form(), []string{basic(web.ID + ":" + second + "%z")}, 401, "invalid_client"},
-		{"an unknown application", form(), []string{basicAuth(newID("app", time.Now()), second)}, 401, "invalid_client"},
-		{"an unknown application in the body", form("client_id", "' OR 1=1", "client_secret", second), nil, 400, "invalid_client"},
+		{"an unknown application", form(), []string{basicAuth(newID("app", time.Now()), second)}, 401,
+			"invalid_client"},
+		{"an unknown application in the body", form("client_id", "' OR 1=1", "client_secret", second), nil,
+			400, "invalid_client"},
 		{"a removed application", form(), []string{basicAuth(gone.ID, goneSecret)}, 401, "invalid_client"},
 		{"a closed owner", form(), []string{basicAuth(closed.ID, closedSecret)}, 401, "invalid_client"},
-		{"a secret of one that has none", form("client_id", browser.ID, "client_secret", "x"), nil, 400, "invalid_client"},
+		{"a secret of one that has none", form("client_id", browser.ID, "client_secret", "x"), nil, 400,
+			"invalid_client"},
 		{"the same in the header", form(), []string{basicAuth(browser.ID, "x")}, 401, "invalid_client"},
-		{"a public application by the header", form(), []string{basicAuth(browser.ID, "")}, 401, "invalid_client"},
+		{"a public application by the header", form(), []string{basicAuth(browser.ID, "")}, 401,
+			"invalid_client"},
 		{"a public application", form("client_id", browser.ID), nil, 400, "unauthorized_client"},
 	} {
 		a := s.askToken(c.form, c.headers...)
@@ -191,7 +208,8 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) 
 		if c.status == 401 {
 			challenge = `Basic realm="widgetd"`
 		}
-		if a.status != c.status || c.error != "" && a.text("error") != c.error || a.header.Get("WWW-Authenticate") != challenge {
+		if a.status != c.status || c.error != "" && a.text("error") != c.error ||
+			a.header.Get("WWW-Authenticate") != challenge {
 			t.Errorf("%s: %d %s, want %d %s", c.name, a.status, a.body, c.status, c.error)
 		}
 	}
@@ -214,39 +232,56 @@ func TestTokenEndpoint_refusesToTheByteWhatStandardsHaveNamesFor(t *testing.T) {
 		error, gives string
 	}{
 		{"GET", s.get("/oauth/token"), 405, "invalid_request", "This path allows only the methods POST."},
-		{"DELETE", s.do("DELETE", "/oauth/token", ""), 405, "invalid_request", "This path allows only the methods POST."},
-		{"GET with all in the URL", s.get("/oauth/token?" + right), 405, "invalid_request", "This path allows only the methods POST."},
-		{"a large body", s.askToken(strings.Repeat("x", maxBody+1), auth), 413, "invalid_request", "The body has more than 16 KiB."},
+		{"DELETE", s.do("DELETE", "/oauth/token", ""), 405, "invalid_request",
+			"This path allows only the methods POST."},
+		{"GET with all in the URL", s.get("/oauth/token?" + right), 405, "invalid_request",
+			"This path allows only the methods POST."},
+		{"a large body", s.askToken(strings.Repeat("x", maxBody+1), auth), 413, "invalid_request",
+			"The body has more than 16 KiB."},
 		{"JSON", s.post("/oauth/token", `{"grant_type":"x"}`, auth), 415, "invalid_request",
 			"The body must be an uncompressed form in UTF-8: application/x-www-form-urlencoded."},
-		{"a parameter twice", s.askToken(right+"&code=x", auth), 400, "invalid_request", "The form has a field twice."},
-		{"an unknown one twice", s.askToken(right+"&x=1&x=1", auth), 400, "invalid_request", "The form has a field twice."},
-		{"a malformed form", s.askToken(right+"&x=%zz", auth), 400, "invalid_request", "The form can't be read."},
-		{"a malformed URL", s.post("/oauth/token?%zz", right, formType, auth), 400, "invalid_request", "The query string of the URL is malformed."},
+		{"a parameter twice", s.askToken(right+"&code=x", auth), 400, "invalid_request",
+			"The form has a field twice."},
+		{"an unknown one twice", s.askToken(right+"&x=1&x=1", auth), 400, "invalid_request",
+			"The form has a field twice."},
+		{"a malformed form", s.askToken(right+"&x=%zz", auth), 400, "invalid_request",
+			"The form can't be read."},
+		{"a malformed URL", s.post("/oauth/token?%zz", right, formType, auth), 400, "invalid_request",
+			"The query string of the URL is malformed."},
 		{"the code in the URL", s.post("/oauth/token?code=x", right, formType, auth), 400, "invalid_request",
 			"Parameters belong into the body, not into the URL."},
-		{"the secret in the URL", s.post("/oauth/token?client_secret="+secret, right, formType), 400, "invalid_request",
+		{"the secret in the URL", s.post("/oauth/token?client_secret="+secret, right, formType), 400,
+			"invalid_request",
 			"Parameters belong into the body, not into the URL."},
-		{"no grant_type", s.askToken("grant_type=&code=x", auth), 400, "invalid_request", "The parameter grant_type must be present."},
-		{"the grant_type of passwords", s.askToken("grant_type=password", auth), 400, "unsupported_grant_type",
+		{"no grant_type", s.askToken("grant_type=&code=x", auth), 400, "invalid_request",
+			"The parameter grant_type must be present."},
+		{"the grant_type of passwords", s.askToken("grant_type=password", auth), 400,
+			"unsupported_grant_type",
 			"The grant_type must be authorization_code, refresh_token or client_credentials."},
-		{"no code", s.askToken(codeForm(web, ""), auth), 400, "invalid_request", "The parameter code must be present."},
+		{"no code", s.askToken(codeForm(web, ""), auth), 400, "invalid_request",
+			"The parameter code must be present."},
 		{"no redirect_uri", s.askToken(codeForm(web, "x", "redirect_uri", ""), auth), 400, "invalid_request",
 			"The parameter redirect_uri must be present, as it was when the code was asked for."},
 		{"no verifier", s.askToken(codeForm(web, "x", "code_verifier", ""), auth), 400, "invalid_request",
 			"The parameter code_verifier must be present, and have 43 to 128 letters, digits and -._~."},
-		{"no refresh token", s.askToken(refreshForm(web, ""), auth), 400, "invalid_request", "The parameter refresh_token must be present."},
-		{"no client credentials", s.askToken("grant_type=client_credentials", auth), 400, "unauthorized_client",
+		{"no refresh token", s.askToken(refreshForm(web, ""), auth), 400, "invalid_request",
+			"The parameter refresh_token must be present."},
+		{"no client credentials", s.askToken("grant_type=client_credentials", auth), 400,
+			"unauthorized_client",
 			"The application is not registered for client credentials."},
 		{"another resource", s.askToken(right+"&resource=https://api.example", auth), 400, "invalid_target",
 			"The resource must be the base address of this service."},
 		{"an unknown code", s.askToken(codeForm(web, "x"), auth), 400, "invalid_grant",
 			"The code or refresh token is unknown, has expired, or is another application's."},
-		{"no application", s.askToken(right), 400, "invalid_client", "The application is unknown, or has not proved itself."},
-		{"no token to revoke", s.post("/oauth/revoke", "token=", formType, auth), 400, "invalid_request", "The parameter token must be present."},
-		{"a token in the URL", s.post("/oauth/revoke?token=x", "token=x", formType, auth), 400, "invalid_request",
+		{"no application", s.askToken(right), 400, "invalid_client",
+			"The application is unknown, or has not proved itself."},
+		{"no token to revoke", s.post("/oauth/revoke", "token=", formType, auth), 400, "invalid_request",
+			"The parameter token must be present."},
+		{"a token in the URL", s.post("/oauth/revoke?token=x", "token=x", formType, auth), 400,
+			"invalid_request",
 			"Parameters belong into the body, not into the URL."},
-		{"GET of revocation", s.get("/oauth/revoke"), 405, "invalid_request", "This path allows only the methods POST."},
+		{"GET of revocation", s.get("/oauth/revoke"), 405, "invalid_request",
+			"This path allows only the methods POST."},
 	} {
 		c.answer.refuses(c.status, c.error)
 		want := `{"error":"` + c.error + `","error_description":"` + c.gives + "\"}"
@@ -263,7 +298,8 @@ func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
 	for _, c := range oauthErrors {
 		names[c.name] = true
 	}
-	enum := texts(child(openapiDocument(), "components", "schemas", "OAuthError", "properties", "error"), "enum")
+	enum := texts(child(openapiDocument(), "components", "schemas", "OAuthError", "properties", "error"),
+		"enum")
 	if len(enum) != len(names) || slices.ContainsFunc(enum, func(name string) bool { return !names[name] }) {
 		t.Errorf("the document has %q, the service %v", enum, names)
 	}
@@ -272,15 +308,19 @@ func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
 		status int
 		error  string
 	}{
-		{errStorage, 503, "temporarily_unavailable"}, {errBusy, 503, "temporarily_unavailable"}, {errCommitUnknown, 503, "temporarily_unavailable"},
-		{errRate("So.", time.Second).(*refusal), 429, "temporarily_unavailable"}, {&refusal{code: codeInternal}, 500, "server_error"},
-		{&refusal{code: codeInternal, detail: "é\"\\\n"}, 500, "server_error"}, {errOrigin, 403, "invalid_request"},
+		{errStorage, 503, "temporarily_unavailable"}, {errBusy, 503,
+			"temporarily_unavailable"}, {errCommitUnknown, 503, "temporarily_unavailable"},
+		{errRate("So.", time.Second).(*refusal), 429,
+			"temporarily_unavailable"}, {&refusal{code: codeInternal}, 500, "server_error"},
+		{&refusal{code: codeInternal, detail: "é\"\\\n"}, 500, "server_error"}, {errOrigin, 403,
+			"invalid_request"},
 		{&refusal{code: codeValidation, detail: "é\"\\\n"}, 400, "invalid_request"},
 	} {
 		w := httptest.NewRecorder()
 		out := refuseOAuth(w.Header(), c.ref)
-		answer{t, out.status, http.Header{"X-Request-Id": {"req_"}, "X-Content-Type-Options": {"nosniff"}, "Cache-Control": {"no-store"},
-			"Content-Type": w.Header()["Content-Type"]}, string(out.body)}.refuses(c.status, c.error)
+		answer{t, out.status, http.Header{"X-Request-Id": {"req_"}, "X-Content-Type-Options": {"nosniff"},
+			"Cache-Control": {"no-store"},
+			"Content-Type":  w.Header()["Content-Type"]}, string(out.body)}.refuses(c.status, c.error)
 	}
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
@@ -325,7 +365,8 @@ func TestTokenEndpoint_aWrongProofUsesNoCodeUp(t *testing.T) {
 	s.unchanged(before)
 	s.askToken(codeForm(p, code)).is(200)
 	after := s.dump()
-	s.askToken(codeForm(p, code, "code_verifier", verifier)).refuses(400, "invalid_grant") // nor does it end what came of the code
+	s.askToken(codeForm(p, code, "code_verifier", verifier)).refuses(400,
+		"invalid_grant") // nor does it end what came of the code
 	s.askToken(codeForm(p, code, "client_id", other.ID)).refuses(400, "invalid_grant")
 	s.unchanged(after)
 }
@@ -341,7 +382,8 @@ func TestTokenEndpoint_yieldsNothingForWhatHasEnded(t *testing.T) {
 	s.askToken(codeForm(p, code)).refuses(400, "invalid_grant")
 	s.askToken(refreshForm(p, token)).refuses(400, "invalid_grant")
 
-	second := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders+" "+scopeWebhooks))).is(200).text("refresh_token")
+	second := s.askToken(codeForm(p, s.agree(p, s.account,
+		scopeOrders+" "+scopeWebhooks))).is(200).text("refresh_token")
 	code = s.agree(p, s.account, scopeOrders)
 	p.Scope = scopeWebhooks
 	s.change(func(t *tx) error { return t.saveApp(p) })
@@ -360,8 +402,10 @@ func TestTokenEndpoint_narrowsAnAccessTokenButNotItsGrant(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
-	token := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders+" "+scopeWebhooks))).is(200).text("refresh_token")
-	for _, wider := range []string{scopeSelling, scopeOrders + " " + scopeSelling, "admin", "orders", " ", "orders:read\x00"} {
+	token := s.askToken(codeForm(p, s.agree(p, s.account,
+		scopeOrders+" "+scopeWebhooks))).is(200).text("refresh_token")
+	for _, wider := range []string{scopeSelling, scopeOrders + " " + scopeSelling, "admin", "orders", " ",
+		"orders:read\x00"} {
 		s.askToken(refreshForm(p, token, "scope", wider)).refuses(400, "invalid_scope")
 	}
 	a := s.askToken(refreshForm(p, token, "scope", scopeOrders)).is(200)
@@ -369,7 +413,8 @@ func TestTokenEndpoint_narrowsAnAccessTokenButNotItsGrant(t *testing.T) {
 		t.Errorf("narrowed: %s", a.body)
 	}
 	s.get("/webhooks", "Authorization: Bearer "+a.text("access_token")).is(403, "insufficient_scope")
-	if again := s.askToken(refreshForm(p, a.text("refresh_token"))).is(200); again.text("scope") != "webhooks:write orders:read" {
+	if again := s.askToken(refreshForm(p,
+		a.text("refresh_token"))).is(200); again.text("scope") != "webhooks:write orders:read" {
 		t.Errorf("the refresh token has lost a scope: %s", again.body)
 	}
 }
@@ -383,7 +428,8 @@ func TestTokenEndpoint_endsCodesAndRefreshTokensOnTheSecond(t *testing.T) {
 		in, late := s.agree(p, s.account, scopeOrders), s.agree(p, s.account, scopeOrders)
 		time.Sleep(grantCodeLife - time.Second)
 		token := s.askToken(codeForm(p, in)).is(200).text("refresh_token")
-		kept := s.askToken(codeForm(web, s.agree(web, s.account, scopeOrders)), basicAuth(web.ID, secret)).is(200).text("refresh_token")
+		kept := s.askToken(codeForm(web, s.agree(web, s.account, scopeOrders)), basicAuth(web.ID,
+			secret)).is(200).text("refresh_token")
 		time.Sleep(time.Second)
 		s.askToken(codeForm(p, late)).refuses(400, "invalid_grant")
 
@@ -395,12 +441,14 @@ func TestTokenEndpoint_endsCodesAndRefreshTokensOnTheSecond(t *testing.T) {
 			s.askToken(refreshForm(web, kept), basicAuth(web.ID, secret)).is(200)
 		}
 		var created, expires stamp
-		s.check(s.store.one(`SELECT created_at, expires_at FROM grants WHERE app_id = ?`, []any{web.ID}, &created, &expires))
+		s.check(s.store.one(`SELECT created_at, expires_at FROM grants WHERE app_id = ?`, []any{web.ID},
+			&created, &expires))
 		if expires != created.after(maxGrantLife) {
 			t.Errorf("a grant of %s lasts until %s", created, expires)
 		}
 		time.Sleep(time.Until(expires.Add(-time.Second)))
-		if a := s.askToken(refreshForm(web, kept), basicAuth(web.ID, secret)).is(200); a.text("refresh_token") != kept {
+		if a := s.askToken(refreshForm(web, kept), basicAuth(web.ID,
+			secret)).is(200); a.text("refresh_token") != kept {
 			t.Errorf("another refresh token: %s", a.body)
 		}
 		time.Sleep(time.Second)
@@ -499,7 +547,8 @@ func TestTokenEndpoint_aCodeThatComesTwiceAtOnceLeavesNothing(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if won.Load() != 1 || s.count(`SELECT count(*) FROM grants`) != 1 || s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`) != 1 {
+	if won.Load() != 1 || s.count(`SELECT count(*) FROM grants`) != 1 ||
+		s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`) != 1 {
 		t.Errorf("%d have won: %s", won.Load(), s.dump())
 	}
 }
@@ -514,12 +563,15 @@ func TestTokenEndpoint_keepsAThousandRefreshTokensOfAGrant(t *testing.T) {
 	for range 3 {
 		token = s.askToken(refreshForm(p, token)).is(200).text("refresh_token")
 	}
-	s.sql(manyRows(keptRefreshTokens-2) + `INSERT INTO refresh_tokens (hash, grant_id, number, replaced_at, expires_at)
-		SELECT CAST(printf('%032d', i) AS BLOB), grant_id, i, expires_at, expires_at FROM n, refresh_tokens WHERE replaced_at IS NULL`)
+	s.sql(manyRows(keptRefreshTokens-2) + `
+		INSERT INTO refresh_tokens (hash, grant_id, number, replaced_at, expires_at)
+		SELECT CAST(printf('%032d', i) AS BLOB), grant_id, i, expires_at, expires_at
+		FROM n, refresh_tokens WHERE replaced_at IS NULL`)
 	for range 2 {
 		token = s.askToken(refreshForm(p, token)).is(200).text("refresh_token")
 	}
-	if n, least := s.count(`SELECT count(*) FROM refresh_tokens`), s.count(`SELECT min(number) FROM refresh_tokens`); n != keptRefreshTokens || least != 5 {
+	n, least := s.count(`SELECT count(*) FROM refresh_tokens`), s.count(`SELECT min(number) FROM refresh_tokens`)
+	if n != keptRefreshTokens || least != 5 {
 		t.Errorf("%d refresh tokens from %d on", n, least)
 	}
 	if n := s.count(`SELECT count(*) FROM refresh_tokens WHERE successor IS NOT NULL`); n != 1 {
@@ -534,15 +586,18 @@ func TestTokenEndpoint_theHundredAndFirstGrantEndsTheFirst(t *testing.T) {
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
 	s.appToken(p, s.account, scopeOrders)
-	s.sql(manyRows(maxGrants-1) + `INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
-		SELECT substr(g.id, 1, 14) || printf('%016d', i), app_id, account_id, scope, agreed_by, created_at, used_at, expires_at
+	s.sql(manyRows(maxGrants-1) + `
+		INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
+		SELECT substr(g.id, 1, 14) || printf('%016d', i), app_id, account_id, scope, agreed_by, created_at,
+			used_at, expires_at
 		FROM n, grants g WHERE true`)
 	other, _ := s.appToken(p, s.addAccount("another"), scopeOrders)
 	s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200)
 	if n := s.count(`SELECT count(*) FROM grants WHERE ended_at IS NULL`); n != maxGrants+1 {
 		t.Errorf("%d grants have not ended", n)
 	}
-	if n := s.count(`SELECT count(*) FROM grants WHERE ended_by = 'replaced' AND id = (SELECT min(id) FROM grants)`); n != 1 {
+	if n := s.count(`SELECT count(*) FROM grants WHERE ended_by = 'replaced'
+		AND id = (SELECT min(id) FROM grants)`); n != 1 {
 		t.Error("another grant than the oldest has ended")
 	}
 	s.get("/orders", "Authorization: Bearer "+other).is(200)
@@ -552,7 +607,10 @@ func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	owner := s.addAccount("owner")
-	p, secret := s.registerApp(func(p *app) { p.AccountID, p.OwnScope = owner, ptr(scopeOrders+" "+scopeLeads) })
+	p, secret := s.registerApp(func(p *app) {
+		p.AccountID, p.OwnScope = owner,
+			ptr(scopeOrders+" "+scopeLeads)
+	})
 	auth := basicAuth(p.ID, secret)
 	a := s.askToken("grant_type=client_credentials", auth).is(200)
 	if got := a.json(); got["scope"] != scopeOrders || got["refresh_token"] != nil {
@@ -592,7 +650,8 @@ func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
 		s.get("/orders", "Authorization: Bearer "+a.text("access_token")).is(status)
 	}
 	before := s.dump()
-	for _, token := range []string{"x", tokens.text("access_token") + "x", newRefreshToken(), s.token(s.account, scopeOrders), p.ID} {
+	for _, token := range []string{"x", tokens.text("access_token") + "x", newRefreshToken(),
+		s.token(s.account, scopeOrders), p.ID} {
 		before = s.dump()
 		revoke(tokenForm("client_id", p.ID, "token", token)).is(200)
 		s.unchanged(before)
@@ -605,10 +664,12 @@ func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
 		revoke(tokenForm("token", theirs, "client_id", web.ID)).refuses(400, "invalid_client")
 	}
 	s.unchanged(before)
-	revoke(tokenForm("client_id", p.ID, "token", more.text("access_token"), "token_type_hint", "refresh_token")).is(200)
+	revoke(tokenForm("client_id", p.ID, "token", more.text("access_token"), "token_type_hint",
+		"refresh_token")).is(200)
 	works(more, 401)
 	works(tokens, 200)
-	revoke(tokenForm("client_id", p.ID, "token", tokens.text("refresh_token"), "token_type_hint", "nonsense")).is(200) // replaced
+	revoke(tokenForm("client_id", p.ID, "token", tokens.text("refresh_token"), "token_type_hint",
+		"nonsense")).is(200) // replaced
 	works(tokens, 401)
 	s.askToken(refreshForm(p, more.text("refresh_token"))).refuses(400, "invalid_grant")
 	if s.count(`SELECT count(*) FROM grants WHERE ended_by = 'app'`) != 1 {
@@ -643,7 +704,8 @@ func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *t
 		for range appRate - 2 {
 			s.server.addressBuckets.take("app "+web.ID, appRate, s.server.steady())
 		}
-		s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret), "Peer: 192.0.2.8:1").refuses(429, "temporarily_unavailable")
+		s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret),
+			"Peer: 192.0.2.8:1").refuses(429, "temporarily_unavailable")
 		s.askToken(refreshForm(p, token)).is(200)
 	})
 }
@@ -663,7 +725,8 @@ func TestTokenEndpoint_limitsProofsThatFailAsLicenseKeys(t *testing.T) {
 		for i := range 30 {
 			ask(web.ID, fmt.Sprint("guess", i)).refuses(401, "invalid_client")
 		}
-		unknown, known := ask(newID("app", time.Now()), "x").refuses(429, "temporarily_unavailable"), ask(web.ID, "another").refuses(429, "temporarily_unavailable")
+		unknown, known := ask(newID("app", time.Now()), "x").refuses(429,
+			"temporarily_unavailable"), ask(web.ID, "another").refuses(429, "temporarily_unavailable")
 		if unknown.body != known.body {
 			t.Errorf("%s and %s differ", unknown.body, known.body)
 		}
@@ -689,18 +752,21 @@ func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) 
 		theirs, _ := s.appToken(q, s.account, scopeOrders)
 		own := s.token(s.account, scopeOrders)
 		ask := func(token string) answer { return s.get("/orders", "Authorization: Bearer "+token) }
-		ask(mine).is(200).has(`RateLimit-Policy: "account";q=60;w=60, "application";q=30;w=60`, `RateLimit: "account";r=59;t=1, "application";r=29;t=2`)
+		ask(mine).is(200).has(`RateLimit-Policy: "account";q=60;w=60, "application";q=30;w=60`,
+			`RateLimit: "account";r=59;t=1, "application";r=29;t=2`)
 		for range 29 {
 			ask(mine).is(200)
 		}
 		for _, token := range []string{mine, same} {
-			ask(token).is(429, "rate_limited").has(`RateLimit: "account";r=30;t=30, "application";r=0;t=60`, "Retry-After: 2")
+			ask(token).is(429, "rate_limited").has("Retry-After: 2",
+				`RateLimit: "account";r=30;t=30, "application";r=0;t=60`)
 		}
 		ask(own).is(200).has(`RateLimit: "account";r=29;t=31`)
 		for range 29 {
 			ask(theirs).is(200)
 		}
-		ask(theirs).is(429, "rate_limited").has(`RateLimit: "account";r=0;t=60, "application";r=0;t=60`, "Retry-After: 1")
+		ask(theirs).is(429, "rate_limited").has(`RateLimit: "account";r=0;t=60, "application";r=0;t=60`,
+			"Retry-After: 1")
 		ask(own).is(429, "rate_limited")
 		s.change(func(t *tx) error { return endGrant(t, anyAccount, grantID, endedByOwner, "test") })
 		ask(mine).is(401, "invalid_token")
@@ -710,6 +776,27 @@ func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) 
 	})
 }
 
+func TestTokenEndpoint_isReadByScriptsOfTheApplicationsOwnOriginOnly(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	p, _ := s.registerApp(inBrowsers, func(p *app) { p.Origins = codeList{"https://app.example"} })
+	other, _ := s.registerApp(inBrowsers)
+	for _, c := range []struct {
+		form, origin, reads string
+		status              int
+	}{
+		{codeForm(p, s.agree(p, s.account, scopeOrders)), "https://app.example", "https://app.example", 200},
+		{codeForm(p, s.agree(p, s.account, scopeOrders)), siteOrigin, "", 200},
+		{codeForm(p, "x"), "https://app.example", "https://app.example", 400},
+		{codeForm(other, "x"), "https://app.example", "", 400},
+	} {
+		a := s.askToken(c.form, "Origin: "+c.origin).is(c.status)
+		a.has("Access-Control-Allow-Origin: " + c.reads)
+	}
+	s.do("OPTIONS", "/oauth/token", "", "Origin: https://app.example").is(204).has("Access-Control-Allow-Methods: POST")
+	s.do("OPTIONS", "/oauth/token", "", "Origin: "+siteOrigin).refuses(403, "invalid_request")
+}
+
 func TestTokenEndpoint_writesEventsOfTheAccount(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -717,24 +804,31 @@ func TestTokenEndpoint_writesEventsOfTheAccount(t *testing.T) {
 	guest := s.addAccount("guest")
 	s.askToken(codeForm(p, s.agree(p, guest, scopeOrders))).is(200)
 	var account, actor, subject, data, agreed string
-	s.check(s.store.one(`SELECT e.account_id, e.actor, e.subject_id, e.data, g.agreed_by FROM events e JOIN grants g ON g.id = e.subject_id
-		WHERE e.type = 'grant.created'`, nil, &account, &actor, &subject, &data, &agreed))
-	if account != guest || actor != "app "+p.ID || agreed != "test" || data != `{"app_id":"`+p.ID+`","scope":"orders:read"}` {
+	s.check(s.store.one(`SELECT e.account_id, e.actor, e.subject_id, e.data, g.agreed_by
+		FROM events e JOIN grants g ON g.id = e.subject_id WHERE e.type = 'grant.created'`, nil, &account, &actor, &subject, &data, &agreed))
+	if account != guest || actor != "app "+p.ID || agreed != "test" ||
+		data != `{"app_id":"`+p.ID+`","scope":"orders:read"}` {
 		t.Errorf("%s %s %s %s", account, actor, subject, data)
 	}
 }
 
-// A request for tokens that somebody else wrote is never a fault of the service, and never accepted with two proofs.
+// A request for tokens that somebody else wrote is never a fault of the service, and never accepted with two
+// proofs.
 func FuzzTokenRequest(f *testing.F) {
 	s := newService(f, withoutAddressLimits)
 	p, _ := s.registerApp(inBrowsers)
 	web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 	good := basicAuth(web.ID, secret)[len("Authorization: "):]
-	token := s.askToken(codeForm(web, s.agree(web, s.account, scopeOrders)), "Authorization: "+good).is(200).text("refresh_token")
-	for _, form := range []string{"grant_type=client_credentials", "grant_type=client_credentials&client_id=" + web.ID,
-		tokenForm("grant_type", "client_credentials", "client_id", web.ID, "client_secret", secret), codeForm(p, "x"), refreshForm(p, "x"),
-		refreshForm(web, token), refreshForm(web, token, "scope", "orders:read"), "grant_type=client_credentials&client_secret=%00", "%zz", "", "a=1&a=2"} {
-		for _, header := range []string{"", good, "Basic " + p.ID, "Bearer x", "Basic", "basic Og==", good + " " + good} {
+	token := s.askToken(codeForm(web, s.agree(web, s.account, scopeOrders)),
+		"Authorization: "+good).is(200).text("refresh_token")
+	for _, form := range []string{"grant_type=client_credentials",
+		"grant_type=client_credentials&client_id=" + web.ID,
+		tokenForm("grant_type", "client_credentials", "client_id", web.ID, "client_secret",
+			secret), codeForm(p, "x"), refreshForm(p, "x"),
+		refreshForm(web, token), refreshForm(web, token, "scope",
+			"orders:read"), "grant_type=client_credentials&client_secret=%00", "%zz", "", "a=1&a=2"} {
+		for _, header := range []string{"", good, "Basic " + p.ID, "Bearer x", "Basic", "basic Og==",
+			good + " " + good} {
 			f.Add(form, header)
 		}
 	}
@@ -763,12 +857,14 @@ func FuzzTokenRequest(f *testing.F) {
 	})
 }
 
-// benchmarkTokens runs a request for tokens by 64 callers, of as many applications that none is over its limit.
+// benchmarkTokens runs a request for tokens by many callers, of so many applications that none is over its
+// limit.
 func benchmarkTokens(b *testing.B, request func(s *service, apps []*app) func(n int64) string) {
 	s := newService(b, withoutAddressLimits)
 	apps := make([]*app, 16)
 	for i := range apps {
-		apps[i], _ = s.registerApp(inBrowsers, func(p *app) { p.AccountID = s.addAccount(fmt.Sprint("account ", i)) })
+		apps[i], _ = s.registerApp(inBrowsers,
+			func(p *app) { p.AccountID = s.addAccount(fmt.Sprint("account ", i)) })
 	}
 	form := request(s, apps)
 	s.server.addressBuckets = newLimiter(0x1000)
@@ -778,7 +874,8 @@ func benchmarkTokens(b *testing.B, request func(s *service, apps []*app) func(n 
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			body := form(n.Add(1) - 1)
-			r := httptest.NewRequestWithContext(b.Context(), "POST", "/v1/oauth/token", strings.NewReader(body))
+			r := httptest.NewRequestWithContext(b.Context(), "POST", "/v1/oauth/token",
+				strings.NewReader(body))
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			w := httptest.NewRecorder()
 			if s.server.ServeHTTP(w, r); w.Code != 200 {
@@ -799,8 +896,10 @@ func BenchmarkTokenExchange(b *testing.B) {
 			for i := range codes {
 				p := apps[i%len(apps)]
 				codes[i] = newRefreshToken()
-				err := t.addGrantCode(&grantCode{Hash: hashOf(codes[i]), AppID: p.ID, AccountID: p.AccountID, RedirectURI: testRedirect,
-					Challenge: testChallenge, Scope: scopeOrders, AgreedBy: "test", CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)})
+				err := t.addGrantCode(&grantCode{Hash: hashOf(codes[i]), AppID: p.ID,
+					AccountID: p.AccountID, RedirectURI: testRedirect,
+					Challenge: testChallenge, Scope: scopeOrders, AgreedBy: "test", CreatedAt: t.now,
+					ExpiresAt: t.now.after(time.Hour)})
 				if err != nil {
 					return err
 				}
@@ -819,9 +918,11 @@ func BenchmarkTokenRefresh(b *testing.B) {
 			for i := range tokens {
 				p := apps[i%len(apps)]
 				tokens[i] = newRefreshToken()
-				g := &grant{ID: t.newID("grt"), AppID: p.ID, AccountID: p.AccountID, Scope: scopeOrders, AgreedBy: "test",
+				g := &grant{ID: t.newID("grt"), AppID: p.ID, AccountID: p.AccountID, Scope: scopeOrders,
+					AgreedBy:  "test",
 					CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
-				row := &refreshToken{Hash: hashOf(tokens[i]), GrantID: g.ID, Number: 1, ExpiresAt: g.ExpiresAt}
+				row := &refreshToken{Hash: hashOf(tokens[i]), GrantID: g.ID, Number: 1,
+					ExpiresAt: g.ExpiresAt}
 				if err := errors.Join(t.addGrant(g), t.addRefreshToken(row)); err != nil {
 					return err
 				}

@@ -60,6 +60,10 @@ func newExampleFixture(t testing.TB) *exampleFixture {
 	f.addWebhook()
 	f.nextOrder(orderPaid)
 	f.addBooks(xero)
+	f.real[exampleOf(t, "app_id")] = post("createApp", "web")["id"].(string)
+	p, err := f.store.app(anyAccount, f.real[exampleOf(t, "app_id")])
+	f.check(err)
+	_, f.real[exampleOf(t, "grant_id")] = f.appToken(p, f.account, scopeOrders)
 	return f
 }
 
@@ -463,7 +467,8 @@ func (f *exampleFixture) askEverything() {
 		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense", "eraseLeads",
 		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery", "updateWebhook",
 		"createOrder", "acceptOrder", "captureOrder", "rejectOrder", "cancelOrder", "refundOrder", "markOrderPaid", "undoOrderPaid", "updateAccount",
-		"connectBooks", "updateBookConnection", "confirmBookMapping", "retryBookExport", "reverseBookExport"} {
+		"connectBooks", "updateBookConnection", "confirmBookMapping", "retryBookExport", "reverseBookExport",
+		"createApp", "updateApp", "rotateAppSecret"} {
 		o := operationByID(f.t, id)
 		if prepare := before[id]; prepare != nil && !strings.HasSuffix(id, "License") {
 			prepare(f)

@@ -171,6 +171,11 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 	path, inBase := rt.inBase(r.URL.EscapedPath())
 	if !inBase {
 		path = r.URL.EscapedPath()
+		for _, metadata := range []string{serverMetadataPath, resourceMetadataPath} {
+			if path == metadata+rt.prefixes[0] {
+				path = metadata + documentPath
+			}
+		}
 	}
 	if !inBase && status < 400 && isPage(path) {
 		return nil
