@@ -30,8 +30,7 @@ func oauthWing(s *server) wing {
 	}
 	for i := range routes {
 		r := &routes[i]
-		r.free, r.form, r.refused = true, true, refuseOAuth // authenticate and prove limit them
-		r.origin = originApp
+		r.free, r.form, r.origin, r.refused = true, true, originApp, refuseOAuth // authenticate and prove limit them
 	}
 	return wing{routes: routes}
 }
@@ -164,7 +163,9 @@ func (a *oauthAPI) authenticate(c *call, f *clientFields) (p *app, proved bool, 
 		if p, err = a.cachedApp(proof.id); err != nil && !errors.Is(err, errApp) {
 			return nil, false, err
 		}
-		c.app = p // whose scripts may read the answer, also that of a refusal
+		if err == nil {
+			c.app = p // so that a script of its own origins can read why it is refused
+		}
 	}
 	switch {
 	case err != nil || p == nil:

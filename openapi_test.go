@@ -98,11 +98,11 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 		differs("x-required-scopes", scopes, append([]string{}, texts(o.node, "x-required-scopes")...))
 		text, _ := json.Marshal(o.node["security"])
 		want := security[r.token]
-		if strings.Contains(want, "%s") {
-			want = fmt.Sprintf(want, applicationsOf(r))
-		}
 		if r.refused != nil {
 			want = `[{"clientSecret":[]},{}]`
+		}
+		if strings.Contains(want, "%s") {
+			want = fmt.Sprintf(want, applicationsOf(r))
 		}
 		differs("security", want, string(text))
 
