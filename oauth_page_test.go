@@ -454,7 +454,7 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 	}
 	undecided := change("decision", "")
 	undecided.Del("allow:" + scopeOrders)
-	first.visit(path, undecided).nowhere(409, "not decided yet", `name="allow:orders:read" value="yes">`)
+	first.visit(path, undecided).nowhere(409, "You have not decided yet", `name="allow:orders:read" value="yes">`)
 	refused(first, change("app", ""))
 	refused(first, url.Values{"decision": {"allow"}})
 	s.sql(`UPDATE apps SET name = 'Another', updated_at = '2031-01-01T00:00:00Z' WHERE id = ?`, p.ID)
