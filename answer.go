@@ -18,7 +18,9 @@ type response struct {
 	pattern   string // of the route; "": none matched
 	account   string // id of the account that was charged; "": none
 
-	page refusalPage // shows refusals of the route's path; nil: as problems (RFC 9457)
+	// How refusals of the route's path are shown; nil, both: as problems (RFC 9457).
+	page    refusalPage
+	refused refusalForm
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -76,6 +78,13 @@ type htmlPage struct {
 // reports a fault of the service.
 type refusalPage func(r *http.Request, ref *refusal, requestID string) *htmlPage
 
+// A refusalForm makes the answer to a refusal in the form that a standard other than RFC 9457 wants. It may
+// change the headers, in which the Content-Type is application/json and Cache-Control no-store.
+type refusalForm func(h http.Header, ref *refusal) reply
+
+// A handler returns emptyAnswer where a standard wants 200 without a body.
+type emptyAnswer struct{}
+
 // A handler returns seeOther, a URL, to send the browser there with GET: 303. The URL must not come from
 // the request.
 type seeOther string
@@ -93,6 +102,9 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 	switch v := result.(type) {
 	case noContent:
 		s.write(w, reply{status: http.StatusNoContent})
+		return
+	case emptyAnswer:
+		s.write(w, reply{status: http.StatusOK})
 		return
 	case *document:
 		w.Header().Set("Content-Type", v.contentType)
@@ -217,8 +229,9 @@ func showPage[Row, T any](p listPage[Row], show func(Row) T) *list[T] {
 // has gone before it was answered. Web servers such as nginx count it so; it is never sent.
 const statusClientGone = 499
 
-// fail answers with the problem (RFC 9457) of an error, or on a path for people with a page. An error that
-// is no refusal becomes a 500 that says nothing about it, and one line in the log.
+// fail answers with the problem (RFC 9457) of an error, on a path for people with a page, or in the form that
+// the path has of its own. An error that is no refusal becomes a 500 that says nothing about it, and one line
+// in the log.
 func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	w := writer.(*response)
 	var ref *refusal
@@ -247,6 +260,10 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	}
 	if w.page != nil {
 		s.writePage(w, w.page(r, ref, w.requestID))
+		return
+	}
+	if w.refused != nil {
+		s.write(w, w.refused(h, ref))
 		return
 	}
 	h.Set("Content-Type", "application/problem+json")

@@ -228,8 +228,8 @@ func (p *app) normaliseOrigins(wrong memberFault) {
 
 // normaliseScopes is normalise for what the application may ask for, and what it gets for itself.
 func (p *app) normaliseScopes(wrong memberFault) {
-	for _, scope := range strings.Fields(p.Scope) {
-		if !slices.Contains(appScopes, scope) {
+	for _, scope := range strings.Split(p.Scope, " ") {
+		if p.Scope != "" && !slices.Contains(appScopes, scope) {
 			wrong("scope", "unknown_value", "The scopes of an application are "+strings.Join(appScopes, " ")+".")
 			return
 		}
@@ -242,7 +242,7 @@ func (p *app) normaliseScopes(wrong memberFault) {
 		wrong("own_scope", "not_allowed", "Only an application of the kind web can prove that it is itself.")
 		return
 	}
-	for _, scope := range strings.Fields(*p.OwnScope) {
+	for _, scope := range strings.Split(*p.OwnScope, " ") {
 		if !slices.Contains(strings.Fields(p.Scope), scope) {
 			wrong("own_scope", "unknown_value", "These must be among the scopes that the application may ask for.")
 			return

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 )
 
 // appWing makes the routes of applications.
@@ -44,7 +43,8 @@ type appView struct {
 
 // viewApp returns an application as callers see it.
 func viewApp(p *app) *appView {
-	return &appView{p.ID, p.AccountID, p.Name, p.HomePage, p.Kind, p.RedirectURIs, p.Origins, p.Scope, p.OwnScope,
+	return &appView{p.ID, p.AccountID, p.Name, p.HomePage, p.Kind, p.RedirectURIs,
+		append(codeList{}, p.Origins...), p.Scope, p.OwnScope,
 		p.VerifiedAt, p.EarlierUntil, publicActor(p.MadeBy), p.CreatedAt, p.UpdatedAt}
 }
 
@@ -91,7 +91,7 @@ func (q *createAppRequest) read(in *input) {
 		HomePage:     in.text("home_page", required, maxAppURL, nil),
 		Kind:         in.text("kind", required, maxNameLength, oneOf(appKinds...)),
 		RedirectURIs: readRedirectURIs(in),
-		Scope:        readAppScope(in),
+		Scope:        in.text("scope", required, maxAppScope, nil),
 	}
 	q.app.Origins = in.texts("origins", maxAppOrigins, maxAppURL)
 	q.app.OwnScope, _ = in.textTerm("own_scope", maxAppScope, nil)
@@ -107,16 +107,6 @@ func readRedirectURIs(in *input) codeList {
 		return nil
 	}
 	return in.texts("redirect_uris", maxRedirectURIs, maxAppURL)
-}
-
-// readAppScope reads the required scope of an application.
-func readAppScope(in *input) string {
-	return in.text("scope", required, maxAppScope, func(s string) (string, string) {
-		if strings.TrimSpace(s) == "" {
-			return "required", "This must name at least one scope."
-		}
-		return "", ""
-	})
 }
 
 // createApp answers POST /apps.
@@ -169,7 +159,7 @@ func (q *patchAppRequest) read(in *input) {
 		set(func(p *app) { p.Origins = origins })
 	}
 	if in.has("scope") {
-		scope := readAppScope(in)
+		scope := in.text("scope", required, maxAppScope, nil)
 		set(func(p *app) { p.Scope = scope })
 	}
 	if own, ok := in.textTerm("own_scope", maxAppScope, nil); ok {

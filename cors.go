@@ -72,18 +72,20 @@ type pathRules struct {
 	appMethods []string // those that applications may call from scripts of their own origins
 	open       bool     // as route.open
 	origin     originRule
-	page       refusalPage // as route.page
+	first      *route // nil: a root path
 }
 
 // add adds a route of the path. Its methods are to be passed to withHead once all are there.
 func (p *pathRules) add(r *route) {
+	if p.first == nil {
+		p.first = r
+	}
 	p.methods = append(p.methods, r.method())
 	if r.token == tokenRequired && r.origin == originAny || r.origin == originApp {
 		p.appMethods = append(p.appMethods, r.method())
 	}
 	p.open = p.open || r.open
 	p.origin = max(p.origin, r.origin)
-	p.page = r.page
 }
 
 // closed reports whether the origins that accounts list make no difference to the path.

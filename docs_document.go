@@ -413,10 +413,8 @@ func (d *apiDocument) call(path string, item *jsonValue, method string, op *json
 			c.Parameters = append(c.Parameters, docsMember{p.at("name").text, p.at("required").boolean, kind, text})
 		}
 	}
-	if body := op.at("requestBody", "content", "application/json", "schema"); body.kind == jsonObject {
-		schema, _ := d.follow(body)
-		c.Body = d.members(schema)
-	}
+	schema, _ := d.follow(bodyOf(op).at("schema"))
+	c.Body = d.members(schema)
 	for _, m := range op.at("responses").members {
 		c.Answers = append(c.Answers, d.answer(m.name, &m.value))
 	}
@@ -424,6 +422,15 @@ func (d *apiDocument) call(path string, item *jsonValue, method string, op *json
 		c.Curl = d.curl(c, op, parameters)
 	}
 	return c
+}
+
+// bodyOf returns what an operation says of the body of its requests: JSON, or else a form.
+func bodyOf(op *jsonValue) *jsonValue {
+	content := op.at("requestBody", "content")
+	if form, ok := content.member(formMediaType); ok {
+		return form
+	}
+	return content.at("application/json")
 }
 
 // answer reads one response of an operation.
@@ -452,7 +459,7 @@ func (d *apiDocument) objects() (all []docsObject) {
 	bodies := map[string]bool{}
 	for _, path := range d.all.at("paths").members {
 		for _, m := range path.value.members {
-			_, name := d.follow(m.value.at("requestBody", "content", "application/json", "schema"))
+			_, name := d.follow(bodyOf(&m.value).at("schema"))
 			bodies[name] = true
 		}
 	}
@@ -612,7 +619,13 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 		}
 		options = append(options, "-H "+shellQuote("Authorization: Bearer "+token))
 	}
-	if examples := op.at("requestBody", "content", "application/json", "examples").members; len(examples) > 0 {
+	form := op.at("requestBody", "content").at(formMediaType, "examples").members
+	if len(form) > 0 {
+		example, _ := d.follow(&form[0].value)
+		for _, m := range example.at("value").members {
+			options = append(options, "--data-urlencode "+shellQuote(m.name+"="+m.value.text))
+		}
+	} else if examples := bodyOf(op).at("examples").members; len(examples) > 0 {
 		example, _ := d.follow(&examples[0].value)
 		body := d.withExamples(c.Path, example.at("value"))
 		options = append(options, "-H 'Content-Type: application/json'", "-d "+shellQuote(layOutJSON(body, "  ")))

@@ -57,6 +57,11 @@ type route struct {
 	// All routes of one path have the same. nil: it is a route for programs.
 	page refusalPage
 
+	// form makes a route for programs take a form instead of JSON, as a standard wants it, and refused makes
+	// its answer to every refusal on its path. All routes of one path have the same. nil: JSON and problems.
+	form    bool
+	refused refusalForm
+
 	// It asks a question over a list or a range, which runs when it is its turn (questionQueue). The
 	// context of run then also ends after questionTimeout; run passes it to queries (store.within).
 	question bool
@@ -131,6 +136,9 @@ const (
 	bucketWidgets  = "widgets" // events, and statistics without a token
 )
 
+// bucketApplication is the name that answers give to an application's half of bucketAccount.
+const bucketApplication = "application"
+
 // serverOptions are the options of serve that handlers need.
 type serverOptions struct {
 	anonymousRate    int            // requests a minute and address, for each limit on anonymous callers
@@ -163,9 +171,10 @@ type server struct {
 	serverOptions
 	steady         func() time.Time // a clock that is never set, to measure time by; now may be set
 	log            *slog.Logger
-	accountBuckets *limiter // by the bucket's name and account
-	addressBuckets *limiter // by limit's name and address, or order
-	lookups        *lookupGuard
+	accountBuckets *limiter     // by the bucket's name and account
+	addressBuckets *limiter     // by limit's name and address, or order
+	lookups        *lookupGuard // licence keys that failed
+	clientProofs   *lookupGuard // proofs of applications that failed
 	outbound       *outbound
 	health         healthCheck
 	running        inProgress
@@ -202,6 +211,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
 		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
 	s.lookups = newLookupGuard(o.failedLookupRate, s.steady())
+	s.clientProofs = newLookupGuard(o.failedLookupRate, s.steady())
 	for _, w := range wings(s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)
@@ -285,7 +295,7 @@ func (s *server) register(rt *routing) error {
 		rt.know(rt.prefixes[0]+p, p, of.methods)
 		for _, prefix := range rt.prefixes {
 			rt.handle(prefix+p, of, func(w *response, req *http.Request) {
-				w.page = of.page
+				w.page, w.refused = of.first.page, of.first.refused
 				s.otherMethod(w, req, of)
 			})
 		}
@@ -507,7 +517,7 @@ func (s *server) whoAsks(c *call) asker {
 // serve answers a request to a route.
 func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w := writer.(*response)
-	w.pattern, w.page = rt.pattern, rt.page
+	w.pattern, w.page, w.refused = rt.pattern, rt.page, rt.refused
 	c := &call{route: rt, request: r}
 	result, err := s.run(w, c)
 	if c.app != nil && c.app.listsOrigin(c.origin.origin) {
@@ -653,7 +663,7 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	switch {
 	case c.route.raw:
 		return nil, nil
-	case c.route.page != nil:
+	case c.route.takesForm():
 		c.parsed, err = parseForm(body)
 		return &c.parsed, err
 	}
@@ -663,10 +673,16 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	return &c.parsed, nil
 }
 
+// takesForm reports whether bodies are forms.
+func (rt *route) takesForm() bool { return rt.form || rt.page != nil }
+
+// formMediaType is the Content-Type of forms.
+const formMediaType = "application/x-www-form-urlencoded"
+
 // bodyType returns the Content-Type of bodies.
 func (rt *route) bodyType() string {
-	if rt.page != nil {
-		return "application/x-www-form-urlencoded"
+	if rt.takesForm() {
+		return formMediaType
 	}
 	return "application/json"
 }
@@ -711,7 +727,9 @@ func (c *call) bucket() string {
 }
 
 // charge takes a token from one of the account's buckets and sets the RateLimit headers
-// (draft-ietf-httpapi-ratelimit-headers-11). It refuses when the bucket is empty (429).
+// (draft-ietf-httpapi-ratelimit-headers-11). It refuses when the bucket is empty (429). An application's
+// token takes from a bucket of the application's first, which is half as large, so that one application
+// leaves the other half to the account's own tokens and to others.
 func (s *server) charge(w *response, c *call, in *input, request any) (err error) {
 	switch {
 	case c.route.free:
@@ -734,15 +752,44 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 		return err
 	}
 	w.account = a.ID
-	bucket := c.bucket()
-	v := s.accountBuckets.take(bucket+" "+a.ID, a.Rate, s.steady())
-	w.Header().Set("RateLimit-Policy", `"`+bucket+`";q=`+strconv.Itoa(a.Rate)+`;w=60`)
-	w.Header().Set("RateLimit",
-		`"`+bucket+`";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
-	if !v.ok {
-		return errRate("The account's requests of this minute are used up.", v.retry)
+	bucket, now := c.bucket(), s.steady()
+	key := bucket + " " + a.ID
+	if c.caller == nil || c.caller.app == "" {
+		v := s.accountBuckets.take(key, a.Rate, now)
+		showLimit(w.Header(), bucket, a.Rate, v)
+		return errAccountRate(v)
 	}
-	return nil
+	half := max(1, a.Rate/2)
+	v := s.accountBuckets.take("app "+c.caller.app+" "+a.ID, half, now)
+	if !v.ok {
+		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.look(key, a.Rate, now))
+		showLimit(w.Header(), bucketApplication, half, v)
+		return errRate("The application's share of the account's requests of this minute is used up.", v.retry)
+	}
+	whole := s.accountBuckets.take(key, a.Rate, now)
+	showLimit(w.Header(), bucket, a.Rate, whole)
+	showLimit(w.Header(), bucketApplication, half, v)
+	return errAccountRate(whole)
+}
+
+// errAccountRate returns the refusal of a request that found its account's bucket empty; nil: it did not.
+func errAccountRate(v takeResult) error {
+	if v.ok {
+		return nil
+	}
+	return errRate("The account's requests of this minute are used up.", v.retry)
+}
+
+// showLimit adds what a bucket holds to the RateLimit headers, as another element of their lists.
+func showLimit(h http.Header, bucket string, rate int, v takeResult) {
+	add := func(name, item string) {
+		if before := h.Get(name); before != "" {
+			item = before + ", " + item
+		}
+		h.Set(name, item)
+	}
+	add("RateLimit-Policy", `"`+bucket+`";q=`+strconv.Itoa(rate)+`;w=60`)
+	add("RateLimit", `"`+bucket+`";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
 }
 
 // accountScope reads ?account_id= and decides which account's rows a caller with a token acts

@@ -52,6 +52,9 @@ var postPaths = map[string]string{
 	"/orders/{id}/paid":    `{"method":"cash"}`,
 
 	"/accounts/{id}/signin": `{}`,
+	"/apps":                 `{"name":"x","home_page":"https://x.example","kind":"web","redirect_uris":["https://x.example/"],"scope":"orders:read"}`,
+
+	"/apps/{id}/rotate-secret": `{}`,
 
 	"/books/connections":                               `{"product":"xero"}`,
 	"/books/connections/{id}/exports":                  `{"date":"2026-11-21"}`,
@@ -62,7 +65,7 @@ var postPaths = map[string]string{
 func TestHandlers_postPathsOfTheTestsAreThoseOfTheRouteTable(t *testing.T) {
 	t.Parallel()
 	for _, r := range allRoutes() {
-		if _, tested := postPaths[r.path()]; r.method() == "POST" && !r.raw && !tested {
+		if _, tested := postPaths[r.path()]; r.method() == "POST" && !r.raw && !r.form && !tested {
 			t.Errorf("POST %s is not in postPaths", r.path())
 		}
 	}
@@ -75,7 +78,7 @@ func TestBody_ofAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
 	before := s.dump()
 	for path, body := range postPaths {
 		headers := []string{"Origin: " + siteOrigin}
-		if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") || strings.HasPrefix(path, "/books") ||
+		if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") || strings.HasPrefix(path, "/books") || strings.HasPrefix(path, "/apps") ||
 			strings.HasPrefix(path, "/accounts") {
 			headers = append(headers, token)
 		}
@@ -312,7 +315,7 @@ func TestBody_malformedIs400OnEveryPathAndChangesNothing(t *testing.T) {
 	for path := range postPaths {
 		for name, body := range malformedBodies {
 			headers := []string{"Origin: " + siteOrigin}
-			if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") || strings.HasPrefix(path, "/books") ||
+			if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") || strings.HasPrefix(path, "/books") || strings.HasPrefix(path, "/apps") ||
 				strings.HasPrefix(path, "/accounts") {
 				headers = append(headers, token)
 			}

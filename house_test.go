@@ -246,6 +246,9 @@ func TestHouse_everyTableOfANounIsInTheServicesTable(t *testing.T) {
 			if _, isType := o.(*types.TypeName); isType || !isPart(o) {
 				continue
 			}
+			if name == "oauthErrors" { // which are no problems, and have a test of their own
+				continue
+			}
 			if parts++; !named[o] {
 				t.Errorf("%s: %s is not in %s(): what it holds is unknown to the service", src.fset.Position(o.Pos()), name, whole)
 			}

@@ -150,6 +150,7 @@ func wings(s *server) []wing {
 		oauthPageWing(s),
 		appWing(s),
 		grantWing(s),
+		oauthWing(s),
 		healthWing(s),
 		keyWing(s),
 		oauthMetaWing(s),

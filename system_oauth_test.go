@@ -132,15 +132,12 @@ func TestOAuth_killedAtAnyMomentEveryApplicationGoesOnOrBeginsAnew(t *testing.T)
 		half.Add(len(users))
 		for _, u := range users {
 			all.Go(func() {
-				arrived := false
-				for n := 0; u.ask(client, p.base); n++ {
-					if n == 1+rand.IntN(20) && !arrived {
-						arrived = true
-						half.Done()
+				enough := sync.OnceFunc(half.Done)
+				defer enough()
+				for n, last := 0, rand.IntN(40); u.ask(client, p.base); n++ {
+					if n == last {
+						enough()
 					}
-				}
-				if !arrived {
-					half.Done()
 				}
 			})
 		}
