@@ -397,15 +397,15 @@ func (a *oauthPages) takeConsent(ctx context.Context, c *call, r *oauthPageReque
 		return instead, err
 	}
 	scope, known := q.agreedScope(r.form)
-	if r.form["decision"] == "deny" {
+	same := known && r.form["account"] == q.session.AccountID && r.form["app"] == q.app.UpdatedAt.String()
+	decision := r.form["decision"]
+	switch {
+	case decision == "deny", decision == "allow" && same && scope == "":
 		return q.refuse(a.issuer(), errDenied), nil
-	}
-	if !known || r.form["decision"] != "allow" || r.form["account"] != q.session.AccountID ||
-		r.form["app"] != q.app.UpdatedAt.String() {
+	case !same:
 		return consentPage(c, r, q, "changed", http.StatusConflict)
-	}
-	if scope == "" {
-		return q.refuse(a.issuer(), errDenied), nil
+	case decision != "allow":
+		return consentPage(c, r, q, "undecided", http.StatusConflict)
 	}
 	code, err := a.giveCode(ctx, q, scope)
 	if errors.Is(err, errConsentChanged) {
@@ -526,6 +526,7 @@ type consentForm struct {
 	AccountID string
 	App       connectedApp
 	Version   string // of the application
+	Unticked  map[string]bool
 	Verified  bool
 	Place     string // key of the text that says where the browser goes
 	Goes      string // host or scheme
@@ -576,6 +577,12 @@ func consentPage(c *call, r *oauthPageRequest, q *consent, notice string, status
 		Version: q.app.UpdatedAt.String(), Verified: !q.app.VerifiedAt.IsZero()}
 	f.App = connectedApp{Name: p.Subject, Owner: printable(q.app.Owner), HomePage: printable(q.app.HomePage),
 		Scopes: strings.Fields(q.scope)}
+	if notice == "undecided" { // it shows what is ticked by now
+		f.Unticked = map[string]bool{}
+		for _, scope := range f.App.Scopes {
+			f.Unticked[scope] = r.form[scopeBox+scope] == ""
+		}
+	}
 	f.Place, f.Goes = placeOf(q.redirectURI)
 	p.Consent = f
 	return p.render(status)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"html"
 	"io"
 	"maps"
@@ -451,6 +452,9 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 	for _, decision := range []string{"", "yes", "ALLOW"} {
 		refused(first, change("decision", decision))
 	}
+	undecided := change("decision", "")
+	undecided.Del("allow:" + scopeOrders)
+	first.visit(path, undecided).nowhere(409, "You have not decided yet", `name="allow:orders:read" value="yes">`)
 	refused(first, change("app", ""))
 	refused(first, url.Values{"decision": {"allow"}})
 	s.sql(`UPDATE apps SET name = 'Another', updated_at = '2031-01-01T00:00:00Z' WHERE id = ?`, p.ID)
@@ -521,8 +525,8 @@ func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
 		secure.cookie + "; __Host-widgetd-session=planted", secure.cookie + "x", "__Host-widgetd-session="} {
 		(&visitor{s, cookie}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
 	}
-	s.get("/account", "Cookie: "+secure.cookie).is(401, "token_required")
-	s.get("/orders", "Cookie: "+secure.cookie).is(401, "token_required")
+	s.get("/account", "Cookie: "+secure.cookie).is(401)
+	s.get("/orders", "Cookie: "+secure.cookie).is(401)
 	old := secure.cookie
 	secure.visit("/oauth/signin", url.Values{"code": {s.signinCode(s.account)}}).is(303)
 	if secure.cookie == old {
@@ -671,6 +675,70 @@ func TestOAuthPages_answerErrorsAsPages(t *testing.T) {
 	s.sql(`DROP TABLE sessions`)
 	a := v.visit(path, nil).nowhere(500, "Something went wrong", "not no such table")
 	a.shows("name " + a.header.Get("X-Request-Id"))
+}
+
+// TestConsent_isGivenByKeyboardInABrowser signs in and agrees without a pointer. That the browser follows the
+// form to the application shows, too, that the policy of the page allows it.
+func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	s := newService(t)
+	base := s.atItsBase()
+	back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "<h1>Back</h1><p>%s</p><i>%s</i>", html.EscapeString(r.URL.Query().Get("code")), r.Header.Get("Referer"))
+	}))
+	t.Cleanup(back.Close)
+	p, _ := s.registerApp(func(p *app) { p.RedirectURIs = codeList{back.URL + "/back"} })
+	b := startBrowser(t)
+	b.open(base + authorizePath(p.askFor()))
+	b.press(s.signinCode(s.account) + keyEnter) // the field has the focus
+	b.find(`//h1[text()="May Table Planner act for your account?"]`)
+	for range 2 { // over the home page, to the first box
+		b.press(keyTab)
+	}
+	b.press(" ") // takes the first out
+	b.press(keyEnter)
+	b.find(`//*[@role="alert"]`)
+	for range 5 { // over the home page and the boxes
+		b.press(keyTab)
+	}
+	b.press(keyEnter)
+	b.find(`//h1[text()="Back"]`)
+	sum := sha256.Sum256([]byte(b.text("//p")))
+	c, err := s.store.grantCode(sum[:])
+	if err != nil || c.Scope != scopeOrders+" "+scopeSelling || b.text("//i") != "" {
+		t.Errorf("%+v, %v, from %q", c, err, b.text("//i"))
+	}
+}
+
+// TestOAuthPages_fitATelephone looks for what is cut off, and for targets that are too small, in every
+// language.
+func TestOAuthPages_fitATelephone(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	s := newService(t, withoutAddressLimits)
+	base := s.atItsBase()
+	s.sql(`UPDATE accounts SET name = 'Trattoria Altstadt GmbH, Solothurn' WHERE id = ?`, s.account)
+	p, _ := s.registerApp(func(p *app) {
+		p.Name, p.HomePage = "Tischreservationsverwaltungsanwendung Donaudampf", "https://tischreservationsverwaltungsanwendung.example/de/start"
+		p.Scope = strings.Join(appScopes, " ")
+	})
+	s.appToken(p, s.account, scopeOrders+" "+scopeWebhooks)
+	b := startBrowser(t)
+	for _, lang := range pageLanguages {
+		b.fits("oauth-signin", base+"/oauth/signin", lang)
+		b.fits("oauth-error", base+"/oauth/authorize", lang)
+	}
+	b.open(base + "/oauth/signin")
+	b.press("0000-0000-0000" + keyEnter)
+	b.find(`//*[@role="alert"]`)
+	b.screenshot("oauth-signin-wrong.png")
+	b.press(s.signinCode(s.account) + keyEnter)
+	b.find(`//button[@name="grant"]`)
+	for _, lang := range pageLanguages {
+		b.fits("oauth-consent", base+authorizePath(p.askFor()), lang)
+		b.fits("oauth-connected", base+"/oauth/connected", lang)
+	}
 }
 
 // FuzzAuthorizeQuery looks for a query that leads anywhere but to a registered address.

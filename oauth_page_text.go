@@ -126,6 +126,13 @@ var oauthTexts = textTable{
 			"Rileggila.",
 	},
 
+	"undecided": {
+		"You have not decided yet, so nothing was allowed. Please press one of the two buttons below.",
+		"Sie haben noch nicht entschieden, es wurde nichts erlaubt. Bitte drücken Sie einen der Knöpfe unten.",
+		"Vous n’avez pas encore décidé : rien n’a été autorisé. Veuillez presser l’un des boutons en bas.",
+		"Non hai ancora deciso: non è stato consentito nulla. Premi uno dei pulsanti in basso.",
+	},
+
 	// What each scope allows.
 	"scope_" + scopeStats: {
 		"Read how often your widgets were seen and used",
