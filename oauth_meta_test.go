@@ -73,7 +73,7 @@ func TestMetadata_followsTheBaseAddress(t *testing.T) {
 		if got := s.get("/" + path + "/api/v1").is(200).text(member); got != next {
 			t.Errorf("%s is %s, want %s", member, got, next)
 		}
-		s.damaged = true // the document does not have that path any more
+		s.damaged = true                                     // the document does not have that path any more
 		if a := s.get("/" + path + "/v1"); a.status != 404 { // although routes below the earlier one answer
 			t.Errorf("%s of the earlier address is %d", path, a.status)
 		}
