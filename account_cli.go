@@ -62,8 +62,8 @@ var accountCommands = []command{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
 	}, 1, accountSet},
 	{"account close", "ID",
-		"close an account; its tokens, origins, widgets, licences, webhooks and pay pages stop working, but are " +
-			"kept; money that is authorised for its orders is released",
+		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +
+			"working, but are kept; money that is authorised for its orders is released",
 		[]option{optForce.says("close it; without this, the command only says what would stop")}, 1, accountClose},
 	{"account signin", "ID",
 		"print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +

@@ -10,6 +10,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -52,10 +53,11 @@ func (d *demo) prepareApp(t *tx, keys *keyring) error {
 	if d.portal, _, err = issueToken(t, keys, row, days(365)); err != nil {
 		return err
 	}
-	known, err := t.apps(ownedBy(owner), "", 1)
+	known, err := t.apps(ownedBy(owner), "", maxApps)
 	if err != nil {
 		return err
 	}
+	known.rows = slices.DeleteFunc(known.rows, func(p *app) bool { return p.Name != demoAppName })
 	p := &app{AccountID: owner, Name: demoAppName, HomePage: d.page, Kind: appWeb, Scope: demoAppScope,
 		VerifiedAt: t.now, MadeBy: actorCommand, CreatedAt: t.now}
 	if len(known.rows) > 0 { // a directory that is used again

@@ -78,6 +78,7 @@ CREATE TABLE grant_codes (
   expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX grant_codes_expiring ON grant_codes (expires_at);
+CREATE INDEX grant_codes_app ON grant_codes (app_id);
 CREATE INDEX grant_codes_grant ON grant_codes (grant_id) WHERE grant_id IS NOT NULL;
 
 CREATE TABLE refresh_tokens (
