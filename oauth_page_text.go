@@ -171,13 +171,10 @@ var oauthTexts = textTable{
 		"Leggere tutto ciò che è successo nel tuo account, e chi l’ha fatto",
 	},
 	"scope_" + scopeWebhooks: {
-		"Have everything that happens in your account reported, as it happens, to addresses of the " +
-			"application’s " +
-			"choosing",
-		"Alles, was in Ihrem Konto geschieht, laufend an Adressen melden lassen, die die Anwendung bestimmt",
-		"Faire signaler tout ce qui se passe dans votre compte, à mesure, à des adresses que l’application " +
-			"choisit",
-		"Far segnalare tutto ciò che succede nel tuo account, man mano, a indirizzi scelti dall’applicazione",
+		"Have news of what it may read sent at once to addresses of the application’s choosing",
+		"Was sie lesen darf, laufend an Adressen melden lassen, die die Anwendung bestimmt",
+		"Faire signaler ce qu’elle peut lire, à mesure, à des adresses que l’application choisit",
+		"Far segnalare man mano ciò che può leggere a indirizzi scelti dall’applicazione",
 	},
 	"scope_" + scopeOrders: {
 		"Read your orders and payments, with your guests’ names, addresses and telephone numbers",
@@ -204,11 +201,9 @@ var oauthTexts = textTable{
 		"In Ihre Buchhaltung schreiben: sie verbinden, bestimmen, was wo gebucht wird, Tage senden und " +
 			"stornieren",
 		"Écrire dans votre comptabilité : la connecter, décider ce qui est passé où, envoyer des journées " +
-			"et les " +
-			"extourner",
+			"et les extourner",
 		"Scrivere nella tua contabilità: collegarla, decidere che cosa si registra dove, inviare giornate " +
-			"e " +
-			"stornarle",
+			"e stornarle",
 	},
 
 	// The page of connected applications.
