@@ -96,7 +96,8 @@ await withOAuth4webapi("none, installed", ofInstalled, "http://127.0.0.1:51004/b
     redirect_uri: web, scope: "orders:read", state: expectedState,
     code_challenge: await openid.calculatePKCECodeChallenge(pkceCodeVerifier), code_challenge_method: "S256",
   }));
-  const tokens = await openid.authorizationCodeGrant(config, back, { pkceCodeVerifier, expectedState });
+  // By itself it sends the redirect URI without its query, which is another one.
+  const tokens = await openid.authorizationCodeGrant(config, back, { pkceCodeVerifier, expectedState }, { redirect_uri: web });
   await checked(tokens.access_token, ofWeb, "orders:read");
   const next = await openid.refreshTokenGrant(config, tokens.refresh_token);
   await openid.tokenRevocation(config, next.access_token);
