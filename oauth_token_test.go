@@ -39,7 +39,8 @@ func (s *service) askToken(form string, headers ...string) answer {
 // codeForm are the parameters of a public application that exchanges a code, changed as pairs say; an empty value
 // takes a parameter out.
 func codeForm(p *app, code string, pairs ...string) string {
-	form := url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {p.RedirectURIs[0]},
+	form := url.Values{"grant_type": {"authorization_code"}, "code": {code},
+		"redirect_uri": {p.RedirectURIs[0]},
 		"code_verifier": {testVerifier}}
 	if p.public() {
 		form.Set("client_id", p.ID)
@@ -89,7 +90,8 @@ func TestToken_issuesTokensForACodeOnceAndThenForItsRefreshToken(t *testing.T) {
 		}
 		code := s.agree(p, s.account, scopeOrders+" "+scopeWebhooks)
 		first := s.askToken(codeForm(p, code), auth).is(200)
-		if got := first.json(); got["token_type"] != "Bearer" || got["expires_in"] != 3600. || got["scope"] != "webhooks:write orders:read" || len(got) != 5 {
+		if got := first.json(); got["token_type"] != "Bearer" || got["expires_in"] != 3600. ||
+			got["scope"] != "webhooks:write orders:read" || len(got) != 5 {
 			t.Errorf("%s: %s", p.Kind, first.body)
 		}
 		s.get("/orders", "Authorization: Bearer "+first.text("access_token")).is(200)
