@@ -12,11 +12,12 @@ const base = process.env.BASE;
 const insecure = { [oauth.allowInsecureRequests]: true }; // the service is on this machine, without TLS
 const scope = "orders:read orders:write";
 const web = "https://app.example/back?kept=yes";
+const plain = "https://app.example/back"; // openid-client leaves a query out when it exchanges a code
 const installed = "http://127.0.0.1/back";
 
 const register = (kind, ...more) =>
   widgetd("app", "add", "Table Planner", "-kind", kind, "-home-page", "https://app.example", "-scope", scope, ...more);
-const ofWeb = register("web", "-redirect-uri", web, "-own-scope", "orders:read");
+const ofWeb = register("web", "-redirect-uri", `${web} ${plain}`, "-own-scope", "orders:read");
 const ofBrowser = register("browser", "-redirect-uri", "https://spa.example/", "-origin", "https://spa.example");
 const ofInstalled = register("installed", "-redirect-uri", installed);
 
@@ -93,11 +94,10 @@ await withOAuth4webapi("none, installed", ofInstalled, "http://127.0.0.1:51004/b
     { algorithm: "oauth2", execute: [openid.allowInsecureRequests] });
   const pkceCodeVerifier = openid.randomPKCECodeVerifier(), expectedState = openid.randomState();
   const back = await agree(openid.buildAuthorizationUrl(config, {
-    redirect_uri: web, scope: "orders:read", state: expectedState,
+    redirect_uri: plain, scope: "orders:read", state: expectedState,
     code_challenge: await openid.calculatePKCECodeChallenge(pkceCodeVerifier), code_challenge_method: "S256",
   }));
-  // By itself it sends the redirect URI without its query, which is another one.
-  const tokens = await openid.authorizationCodeGrant(config, back, { pkceCodeVerifier, expectedState }, { redirect_uri: web });
+  const tokens = await openid.authorizationCodeGrant(config, back, { pkceCodeVerifier, expectedState });
   await checked(tokens.access_token, ofWeb, "orders:read");
   const next = await openid.refreshTokenGrant(config, tokens.refresh_token);
   await openid.tokenRevocation(config, next.access_token);
