@@ -1054,6 +1054,7 @@ func anOperatorOf(t testing.TB, version int) *operator {
 var argumentsOf = map[string]string{
 	"books app set": "xero -secrets -", "books connect": "xero -account acct_00000000000000000000000001",
 	"books preview": "bkc_1 2026-01-01", "books export": "bkc_1 2026-01-01", "revenue show": "2026-01-01",
+	"app add":         "x -kind web -home-page https://x.example -redirect-uri https://x.example/ -scope orders:read",
 	"base-url set":    "https://api.example.com/v1",
 	"base-url remove": "https://api.example.com/v1",
 	"account rate":    "acct_x 1",

@@ -13,10 +13,10 @@ const web = "https://app.example/back?kept=yes";
 const installed = "http://127.0.0.1/back";
 
 const register = (kind, ...more) =>
-  widgetd("app", "add", "Table Planner", "-kind", kind, "-home", "https://app.example", "-scope", scope, ...more);
-const ofWeb = register("web", "-redirect", web, "-own-scope", "orders:read");
-const ofBrowser = register("browser", "-redirect", "https://spa.example/", "-origin", "https://spa.example");
-const ofInstalled = register("installed", "-redirect", installed);
+  widgetd("app", "add", "Table Planner", "-kind", kind, "-home-page", "https://app.example", "-scope", scope, ...more);
+const ofWeb = register("web", "-redirect-uri", web, "-own-scope", "orders:read");
+const ofBrowser = register("browser", "-redirect-uri", "https://spa.example/", "-origin", "https://spa.example");
+const ofInstalled = register("installed", "-redirect-uri", installed);
 
 // What the resource and the authorization server say of themselves.
 const resource = new URL(base);
