@@ -222,12 +222,11 @@ func (t *tx) addAppToken(r appToken) error {
 	return err
 }
 
-// revokeAppToken has an application's access token refused from now on. It reports whether the application
-// has such a token that was not revoked.
-func (t *tx) revokeAppToken(appID, jti string) (bool, error) {
-	n, err := t.exec(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
+// revokeAppToken has an access token refused from now on, if it is an application's and was not revoked before.
+func (t *tx) revokeAppToken(appID, jti string) error {
+	_, err := t.exec(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
 		t.now, jti, appID)
-	return n > 0, err
+	return err
 }
 
 // removedApp returns the id of the application that was removed first of those of which the grants and

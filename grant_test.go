@@ -337,7 +337,7 @@ func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
 	token, _ := s.appToken(p, s.account, scopeOrders)
 	c, err := s.keys.verify(token)
 	s.check(err)
-	s.change(func(t *tx) error { _, err := t.revokeAppToken(p.ID, c.ID); return err })
+	s.change(func(t *tx) error { return t.revokeAppToken(p.ID, c.ID) })
 	for after, want := range map[time.Duration]int{0: 1, appTokenLife + time.Second: 0} {
 		if _, tokens, err := s.store.unexpiredByKey(s.keys.signer().kid, time.Now().Add(after)); err != nil || tokens != want {
 			t.Errorf("%v later %d tokens, %v", after, tokens, err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/hkdf"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -457,14 +458,6 @@ func (r *revocation) revoke(t *tx, appID string) error {
 	if r.jti == "" {
 		return endGrant(t, anyAccount, r.grantID, endedByApp, appActor(appID))
 	}
-	revoked, err := t.revokeAppToken(appID, r.jti)
-	switch {
-	case err != nil:
-		return err
-	case !revoked:
-		t.invalidate()
-	case r.grantID != "":
-		t.invalidate(r.grantID)
-	} // else the cached caller depends on no row of its own, and everything is read again
-	return nil
+	t.invalidate(cmp.Or(r.grantID, r.jti)) // see caller.dependsOn
+	return t.revokeAppToken(appID, r.jti)
 }
