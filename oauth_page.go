@@ -274,6 +274,8 @@ func (q *consent) read(query url.Values, issuer string) *authorizeError {
 	}
 	q.state, q.challenge = given["state"], given["code_challenge"]
 	switch {
+	case given["response_type"] == "":
+		return &authorizeError{"invalid_request", "The response_type must be given: code."}
 	case given["response_type"] != "code":
 		return &authorizeError{"unsupported_response_type", "The response_type must be code."}
 	case given["response_mode"] != "" && given["response_mode"] != "query":

@@ -336,8 +336,8 @@ func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing
 	v := s.signedIn(s.account)
 	twice := func(name string) url.Values { q := p.askFor(name, "x"); q.Add(name, "x"); return q }
 	for code, all := range map[string][]url.Values{
-		"unsupported_response_type": {p.askFor("response_type", ""), p.askFor("response_type", "token"), p.askFor("response_type", "code token"), p.askFor("response_type", "CODE")},
-		"invalid_request": {p.askFor("response_mode", "fragment"), p.askFor("response_mode", "form_post"), p.askFor("code_challenge", ""), p.askFor("code_challenge_method", ""),
+		"unsupported_response_type": {p.askFor("response_type", "token"), p.askFor("response_type", "code token"), p.askFor("response_type", "CODE")},
+		"invalid_request": {p.askFor("response_type", ""), p.askFor("response_mode", "fragment"), p.askFor("response_mode", "form_post"), p.askFor("code_challenge", ""), p.askFor("code_challenge_method", ""),
 			p.askFor("code_challenge_method", "plain"), p.askFor("code_challenge_method", "s256"), p.askFor("code_challenge", testChallenge+"A"),
 			p.askFor("code_challenge", testChallenge[1:]), p.askFor("code_challenge", testChallenge[:42]+"+"), p.askFor("code_challenge", testChallenge[:42]+"\n"),
 			p.askFor("code_challenge", testChallenge+"="), twice("response_type"), twice("scope"), twice("code_challenge"), twice("code_challenge_method"), twice("resource"),
