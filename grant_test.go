@@ -350,7 +350,7 @@ func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	s := newService(t, admitLoopback)
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	auth, admin := s.appAuth(s.account), s.auth(s.account, scopeAdmin)
-	id := s.post("/apps", appBody(), auth).is(200).text("id")
+	id := s.post("/apps", appBody("scope", "orders:read orders:write webhooks:write"), auth).is(200).text("id")
 	p, err := s.store.app(anyAccount, id)
 	s.check(err)
 	token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)

@@ -113,3 +113,35 @@ func TestTokenEndpoint_takesNoCodeForWhatTheApplicationIsNoMore(t *testing.T) {
 		})
 	}
 }
+
+func TestAppToken_losesAtOnceWhatTheApplicationMayNotAskForAnyMore(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders + " " + scopeWebhooks) })
+	own := s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret)).is(200).text("access_token")
+	agreed, _ := s.appToken(web, s.account, scopeOrders+" "+scopeWebhooks)
+	apps := s.token(s.account, scopeApps+" "+scopeOrders+" "+scopeWebhooks)
+	ask := func(token, path string, status int) {
+		t.Helper()
+		s.get(path, "Authorization: Bearer "+token).is(status)
+	}
+	change := func(body string) {
+		t.Helper()
+		s.do("PATCH", "/apps/"+web.ID, body, "Authorization: Bearer "+apps, "Content-Type: application/json").is(200)
+	}
+	for _, token := range []string{own, agreed} {
+		ask(token, "/orders", 200)
+		ask(token, "/webhooks", 200)
+	}
+	change(`{"own_scope":"webhooks:write"}`)
+	ask(own, "/orders", 403)
+	ask(own, "/webhooks", 200)
+	ask(agreed, "/orders", 200)
+	change(`{"own_scope":null,"scope":"webhooks:write"}`)
+	ask(own, "/webhooks", 403)
+	ask(own, "/account", 200)
+	ask(agreed, "/orders", 403)
+	ask(agreed, "/webhooks", 200)
+	change(`{"scope":"webhooks:write orders:read"}`)
+	ask(agreed, "/orders", 200) // as was agreed
+}
