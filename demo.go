@@ -722,6 +722,7 @@ const demoText = `
   A receiver of its webhooks:        {receiver}
   The orders, for the restaurant:    {page}/orders
   Its revenue, for the books:        {page}/revenue
+  An application that asks to act:   {page}/connect
   A test provider of payments:       {provider}
   Its database:                      {db}
 
