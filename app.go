@@ -165,6 +165,42 @@ func privateScheme(s, scheme string) bool {
 	return true
 }
 
+// sendsTo reports whether the application has registered an address to send people back to. It is compared
+// character by character (RFC 9700, section 2.1); but applications that are installed may listen on any port
+// of the machine itself (RFC 8252, section 7.3).
+func (p *app) sendsTo(uri string) bool {
+	if slices.Contains(p.RedirectURIs, uri) {
+		return true
+	}
+	asked, ok := withoutPort(uri)
+	return ok && p.Kind == appInstalled && slices.ContainsFunc(p.RedirectURIs, func(known string) bool {
+		registered, ok := withoutPort(known)
+		return ok && registered == asked
+	})
+}
+
+// withoutPort returns an address on the machine itself without its port. It reports false for any other.
+func withoutPort(uri string) (string, bool) {
+	for _, host := range []string{"http://127.0.0.1", "http://[::1]"} {
+		rest, ok := strings.CutPrefix(uri, host)
+		if !ok {
+			continue
+		}
+		if port, ok := strings.CutPrefix(rest, ":"); ok {
+			end := strings.IndexFunc(port, func(r rune) bool { return r < '0' || r > '9' })
+			if end < 0 {
+				end = len(port)
+			}
+			if _, err := strconv.ParseUint(port[:end], 10, 16); err != nil {
+				return "", false
+			}
+			rest = port[end:]
+		}
+		return host + rest, rest == "" || rest[0] == '/' || rest[0] == '?'
+	}
+	return "", false
+}
+
 // A memberFault is called for what is wrong with a member: its path ("redirect_uris/3"), and the code and the
 // detail of a fieldError.
 type memberFault func(member, code, detail string)

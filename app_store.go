@@ -203,14 +203,19 @@ type appToken struct {
 
 // liveAppToken returns the row of an application's access token that works: it is not revoked, its grant has
 // not ended, its application is not removed, and neither its account nor the application's owner is closed.
-// Errors: errNotFound.
+// Its scope is what the application is still registered for of that. Errors: errNotFound.
 func (q *queries) liveAppToken(jti string) (r appToken, err error) {
-	err = q.one(`SELECT t.id, t.app_id, t.grant_id, t.account_id, t.scope, t.kid, t.created_at, t.expires_at
+	registered, own := "", ""
+	err = q.one(`SELECT t.id, t.app_id, t.grant_id, t.account_id, t.scope, t.kid, t.created_at, t.expires_at,
+		p.scope, coalesce(p.own_scope, '')
 		FROM app_tokens t JOIN accounts a ON a.id = t.account_id JOIN apps p ON p.id = t.app_id
 		JOIN accounts o ON o.id = p.account_id LEFT JOIN grants g ON g.id = t.grant_id
 		WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL AND o.closed_at IS NULL
 		AND p.removed_at IS NULL AND g.ended_at IS NULL`, []any{jti},
-		&r.ID, &r.AppID, &r.GrantID, &r.AccountID, &r.Scope, &r.Kid, &r.CreatedAt, &r.ExpiresAt)
+		&r.ID, &r.AppID, &r.GrantID, &r.AccountID, &r.Scope, &r.Kid, &r.CreatedAt, &r.ExpiresAt, &registered, &own)
+	if r.Scope = scopesWithin(r.Scope, registered); r.GrantID == nil {
+		r.Scope = scopesWithin(r.Scope, own)
+	}
 	return r, err
 }
 
@@ -222,12 +227,11 @@ func (t *tx) addAppToken(r appToken) error {
 	return err
 }
 
-// revokeAppToken has an application's access token refused from now on. It reports whether the application
-// has such a token that was not revoked.
-func (t *tx) revokeAppToken(appID, jti string) (bool, error) {
-	n, err := t.exec(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
+// revokeAppToken has an access token refused from now on, if it is an application's and was not revoked before.
+func (t *tx) revokeAppToken(appID, jti string) error {
+	_, err := t.exec(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
 		t.now, jti, appID)
-	return n > 0, err
+	return err
 }
 
 // removedApp returns the id of the application that was removed first of those of which the grants and

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -139,6 +140,15 @@ func (c *caller) has(scope string) bool {
 
 // admin reports whether the caller is the operator.
 func (c *caller) admin() bool { return c.has(scopeAdmin) }
+
+// dependsOn returns the id whose invalidation ends a token of an application: that of its grant, or without one
+// its own; "" for a token of no application, which any commit that names no ids may end.
+func (c *caller) dependsOn() string {
+	if c.app == "" {
+		return ""
+	}
+	return cmp.Or(c.claims.Grant, c.claims.ID)
+}
 
 // An authenticator finds out who sends a request. It caches the accounts, origins and tokens
 // that it reads from the store.
@@ -306,7 +316,7 @@ func (a *authenticator) cachedCaller(token string) (*caller, error) {
 	plain := append(make([]byte, 0, maxTokenBytes), token...) // of constant size, so it stays on the stack
 	return a.callers.load(a.store, tokenKey{sha256.Sum256(plain), keys}, func() (*caller, string, error) {
 		who, err := a.verifyToken(token, keys)
-		return &who, who.claims.Grant, err
+		return &who, who.dependsOn(), err
 	})
 }
 

@@ -594,8 +594,16 @@ func (d *demo) prepareDocsApps(t *tx, account string) error {
 		}
 		d.examples[path] = p.ID
 	}
-	g := &grant{ID: t.newID("grt"), AppID: d.examples["/apps/{id}/rotate-secret"], AccountID: account,
-		Scope: scopeOrders, AgreedBy: actorCommand, CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
+	g := &grant{
+		ID:        t.newID("grt"),
+		AppID:     d.examples["/apps/{id}/rotate-secret"],
+		AccountID: account,
+		Scope:     scopeOrders,
+		AgreedBy:  actorCommand,
+		CreatedAt: t.now,
+		UsedAt:    t.now,
+		ExpiresAt: t.now.after(refreshLife),
+	}
 	d.examples["/grants/{id}"] = g.ID
 	return t.addGrant(g)
 }

@@ -89,7 +89,7 @@ func (t *tx) addGrant(g *grant) error {
 }
 
 // markGrantEnded ends a grant that has not ended, removes its refresh tokens, of which there are at most
-// keptRefreshTokens, and the webhooks that were made under it. It reports whether it had not ended.
+// keptRefreshTokens. It reports whether it had not ended.
 func (t *tx) markGrantEnded(id, why string) (bool, error) {
 	n, err := t.exec(`UPDATE grants SET ended_at = ?, ended_by = ? WHERE id = ? AND ended_at IS NULL`, t.now, why, id)
 	if err != nil || n == 0 {

@@ -337,7 +337,7 @@ func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
 	token, _ := s.appToken(p, s.account, scopeOrders)
 	c, err := s.keys.verify(token)
 	s.check(err)
-	s.change(func(t *tx) error { _, err := t.revokeAppToken(p.ID, c.ID); return err })
+	s.change(func(t *tx) error { return t.revokeAppToken(p.ID, c.ID) })
 	for after, want := range map[time.Duration]int{0: 1, appTokenLife + time.Second: 0} {
 		if _, tokens, err := s.store.unexpiredByKey(s.keys.signer().kid, time.Now().Add(after)); err != nil || tokens != want {
 			t.Errorf("%v later %d tokens, %v", after, tokens, err)
@@ -350,7 +350,7 @@ func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	s := newService(t, admitLoopback)
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	auth, admin := s.appAuth(s.account), s.auth(s.account, scopeAdmin)
-	id := s.post("/apps", appBody(), auth).is(200).text("id")
+	id := s.post("/apps", appBody("scope", "orders:read orders:write webhooks:write"), auth).is(200).text("id")
 	p, err := s.store.app(anyAccount, id)
 	s.check(err)
 	token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)

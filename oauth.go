@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/hkdf"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -48,8 +49,11 @@ var (
 	errGrantUnknown = &refusal{code: codeOAuthGrant}
 	errCodeRedirect = &refusal{code: codeOAuthGrant, detail: "The code was sent to another redirect_uri."}
 	errCodeVerifier = &refusal{code: codeOAuthGrant, detail: "The code_verifier is not the code_challenge's."}
-	errCodeExpired  = &refusal{code: codeOAuthGrant, detail: "The code has expired."}
-	errCodeUsed     = &refusal{code: codeOAuthGrant,
+	errCodeApp      = &refusal{code: codeOAuthGrant,
+		detail: "Since the code was issued the application has changed: nobody vouches for it, or the redirect_uri " +
+			"is not registered any more."}
+	errCodeExpired = &refusal{code: codeOAuthGrant, detail: "The code has expired."}
+	errCodeUsed    = &refusal{code: codeOAuthGrant,
 		detail: "The code was used before, so everything that was issued for it has ended."}
 	errRefreshExpired = &refusal{code: codeOAuthGrant, detail: "The refresh token has expired."}
 	errRefreshReused  = &refusal{code: codeOAuthGrant,
@@ -241,6 +245,8 @@ func judgeCode(q *queries, p *app, r *tokenRequest, now stamp) (*grantCode, erro
 		return c, errCodeUsed
 	case !now.Before(c.ExpiresAt.Time):
 		return c, errCodeExpired
+	case !p.mayActFor(c.AccountID), !p.sendsTo(c.RedirectURI):
+		return c, errCodeApp
 	}
 	if err := accountOpen(q, c.AccountID); err != nil {
 		return c, err
@@ -457,14 +463,6 @@ func (r *revocation) revoke(t *tx, appID string) error {
 	if r.jti == "" {
 		return endGrant(t, anyAccount, r.grantID, endedByApp, appActor(appID))
 	}
-	revoked, err := t.revokeAppToken(appID, r.jti)
-	switch {
-	case err != nil:
-		return err
-	case !revoked:
-		t.invalidate()
-	case r.grantID != "":
-		t.invalidate(r.grantID)
-	} // else the cached caller depends on no row of its own, and everything is read again
-	return nil
+	t.invalidate(cmp.Or(r.grantID, r.jti)) // see caller.dependsOn
+	return t.revokeAppToken(appID, r.jti)
 }

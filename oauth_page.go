@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -48,7 +47,7 @@ func oauthPageWing(s *server) wing {
 		{pattern: "POST /oauth/connected", run: endpoint(a.endConnected)},
 	}
 	for i := range routes {
-		routes[i].free, routes[i].address, routes[i].page = true, "oauth", oauthRefused
+		routes[i].free, routes[i].address, routes[i].page = true, "oauth page", oauthRefused
 		routes[i].origin = originNone
 		routes[i].run = a.onlyFromHere(routes[i].run)
 	}
@@ -258,42 +257,6 @@ func (a *oauthPages) findApp(q *consent, query url.Values) (fault string, err er
 // onlyValue returns a parameter, or "" if it is absent. It reports whether the query has it at most once.
 func onlyValue(query url.Values, name string) (value string, once bool) {
 	return query.Get(name), len(query[name]) <= 1
-}
-
-// sendsTo reports whether the application has registered an address to send people back to. It is compared
-// character by character (RFC 9700, section 2.1); but applications that are installed may listen on any port
-// of the machine itself (RFC 8252, section 7.3).
-func (p *app) sendsTo(uri string) bool {
-	if slices.Contains(p.RedirectURIs, uri) {
-		return true
-	}
-	asked, ok := withoutPort(uri)
-	return ok && p.Kind == appInstalled && slices.ContainsFunc(p.RedirectURIs, func(known string) bool {
-		registered, ok := withoutPort(known)
-		return ok && registered == asked
-	})
-}
-
-// withoutPort returns an address on the machine itself without its port. It reports false for any other.
-func withoutPort(uri string) (string, bool) {
-	for _, host := range []string{"http://127.0.0.1", "http://[::1]"} {
-		rest, ok := strings.CutPrefix(uri, host)
-		if !ok {
-			continue
-		}
-		if port, ok := strings.CutPrefix(rest, ":"); ok {
-			end := strings.IndexFunc(port, func(r rune) bool { return r < '0' || r > '9' })
-			if end < 0 {
-				end = len(port)
-			}
-			if _, err := strconv.ParseUint(port[:end], 10, 16); err != nil {
-				return "", false
-			}
-			rest = port[end:]
-		}
-		return host + rest, rest == "" || rest[0] == '/' || rest[0] == '?'
-	}
-	return "", false
 }
 
 // read reads the rest of a request; issuer is the resource that tokens are for. It returns what is wrong.

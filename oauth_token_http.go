@@ -15,7 +15,7 @@ import (
 
 const (
 	appRate       = 6000 // requests a minute of an application that has proved itself
-	unprovedShare = 10   // times -anonymous-rate: requests a minute and address that prove nothing
+	unprovedShare = 10   // times -anonymous-rate: requests a minute and address that no secret proves
 )
 
 // An oauthAPI serves the endpoints at which applications get and give back tokens.
@@ -216,12 +216,17 @@ func (a *oauthAPI) limitApp(p *app) error {
 }
 
 // prove counts a request of an application that has no secret, once it is known whether what it holds is the
-// application's, and returns err or rate_limited.
+// application's, and returns err or rate_limited. Everybody who uses such an application holds a code or token
+// of it, so what comes from one address is limited too: else one of them could use it up for all others.
 func (a *oauthAPI) prove(c *call, p *app, proved bool, err error) error {
 	if !proved {
 		return a.unproved(c, err)
 	}
-	if limited := a.limitApp(p); limited != nil {
+	limited := a.limitAddress("app "+p.ID, a.address(c.request), unprovedShare*a.anonymousRate)
+	if limited == nil {
+		limited = a.limitApp(p)
+	}
+	if limited != nil {
 		return limited
 	}
 	return err
