@@ -118,6 +118,6 @@ await withOAuth4webapi("none, installed", ofInstalled, "http://127.0.0.1:51004/b
     const [, address] = line.match(/^Open (.*)$/) ?? [];
     if (address) assert.equal((await fetch(await agree(address))).status, 200);
   }
-  assert.match(printed.slice(1).join("\n"), /^It may orders:read for 3600 seconds\.\n\{ data: \[.*\n200\nEnded\.$/s);
+  assert.match(printed.slice(1).join("\n"), /^It may orders:read for 3600 seconds\.\n\{\s+data: \[.*\n200\nEnded\.$/s);
   console.log("ok the program of /docs");
 }
