@@ -65,7 +65,7 @@ const pages = [
   { name: "demo, wrong address", url: DEMO, script: mistake },
   { name: "docs", url: ROOT + "/docs" },
   { name: "home", url: ROOT + "/" },
-  { name: "demo, an application", url: DEMO + "connect" },
+  { name: "demo, an application", url: DEMO + "connect", least: 5 },
   { name: "sign in", url: ROOT + "/v1/oauth/signin" },
   { name: "sign in, not right", url: ROOT + "/v1/oauth/signin", steps: () => signIn("0000-0000-0000") },
   { name: "an application that is not known", url: ROOT + "/v1/oauth/authorize", least: 5 },
@@ -103,7 +103,7 @@ try {
   await element("[value=allow]");
   pages.push(
     { name: "consent", url: await call("GET", `${session}/url`) },
-    { name: "demo, a code", url: DEMO + "connect", steps: () => press("form button") },
+    { name: "demo, a code", url: DEMO + "connect", least: 5, steps: () => press("form button") },
     { name: "demo, connected", url: DEMO + "connect", steps: async () => {
       await connect();
       await press("[value=allow]");
