@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -309,6 +310,65 @@ func TestDocs_orderFromBeginningToEndWorksAsItStands(t *testing.T) {
 		if got != want {
 			t.Errorf("step %d prints\n%s, want\n%s", i+1, got, want)
 		}
+	}
+}
+
+// TestDocs_applicationByHandWorksAsItStands pastes the lines of the chapter on applications, from registering one
+// to its end, and does what an owner does in between.
+func TestDocs_applicationByHandWorksAsItStands(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "curl", "sh", "openssl")
+	s := newService(t)
+	base := s.atItsBase()
+	_, chapter, _ := strings.Cut(docsPage(s), `<section id="applications"`)
+	chapter, _, _ = strings.Cut(chapter, "</section>")
+	blocks := captures(`(?s)<pre tabindex="0"><code>(.*?)</code></pre>`, chapter)
+	if len(blocks) != 7 {
+		t.Fatalf("the chapter has %d blocks, want 7", len(blocks))
+	}
+	var vars string // what the shell knows by now
+	sh := func(lines string) string { return strings.TrimSpace(runProgram(t, "sh", "-euc", vars+lines)) }
+	block := func(i int, replace ...string) string {
+		text := html.UnescapeString(blocks[i])
+		for j := 0; j < len(replace); j += 2 {
+			if !strings.Contains(text, replace[j]) {
+				t.Fatalf("block %d has no %s:\n%s", i, replace[j], text)
+			}
+		}
+		return strings.NewReplacer(replace...).Replace(text) + "\n"
+	}
+	one := func(pattern, text string) string {
+		found := captures(pattern, text)
+		if len(found) != 1 {
+			t.Fatalf("%s is not in:\n%s", pattern, text)
+		}
+		return found[0]
+	}
+
+	words := sh(`widgetd() { printf '%s\n' "$@"; }` + "\n" + block(0))
+	id := one(`client id: *(app_\w+)`, s.must(strings.Split(words, "\n")...))
+	printed := sh(block(2, "APP=app_…", "APP="+id) + `echo "VERIFIER=$VERIFIER"`)
+	vars = "APP=" + id + "\n" + one(`(VERIFIER=.*)`, printed) + "\n"
+	v := s.signedIn(s.account)
+	at := one(`(/oauth/authorize\S+)`, printed)
+	back := v.visit(at, v.visit(at, nil).agreeing()).is(303).header.Get("Location")
+	code := one(`^http://127\.0\.0\.1/back\?code=([\w-]+)&iss=`+url.QueryEscape(base)+`&state=[0-9a-f]{32}$`, back)
+	tokens := sh(block(3, "CODE=…", "CODE="+code))
+	access, refresh := one(`"access_token":"(.*?)"`, tokens), one(`"refresh_token":"(.*?)"`, tokens)
+	s.told.confide(access)
+	if got := strings.NewReplacer(access, "eyJ…", refresh, "…").Replace(tokens); got != strings.TrimSpace(block(4)) {
+		t.Errorf("the tokens are %s, the chapter says %s", got, block(4))
+	}
+	got := sh(block(5, "ACCESS_TOKEN=eyJ…", "ACCESS_TOKEN="+access, "REFRESH_TOKEN=…", "REFRESH_TOKEN="+refresh))
+	if !strings.HasPrefix(got, `{"data":[],"next_cursor":null}`) || !strings.HasSuffix(got, `"scope":"orders:read"}`) {
+		t.Errorf("the calls print %s", got)
+	}
+	s.get("/orders", "Authorization: Bearer "+access).is(401)
+
+	web, secret := s.registerApp(func(p *app) { p.OwnScope = &p.Scope })
+	vars = "APP=" + web.ID + " SECRET=" + secret + "\n"
+	if got := sh(block(6)); !strings.Contains(got, `"scope":"`) || strings.Contains(got, "refresh_token") {
+		t.Errorf("client credentials bring %s", got)
 	}
 }
 
