@@ -517,7 +517,8 @@ func tokenIssue(e *env) error {
 		return usageError(err.Error())
 	}
 	if strings.HasPrefix(client, "app_") {
-		return usageError("a client id that begins with app_ is an application's: those come for their tokens themselves")
+		return usageError("a client id that begins with app_ is an application's: " +
+			"those come for their tokens themselves")
 	}
 	_, keys, err := e.loadKeys()
 	if err != nil {

@@ -594,8 +594,16 @@ func (d *demo) prepareDocsApps(t *tx, account string) error {
 		}
 		d.examples[path] = p.ID
 	}
-	g := &grant{ID: t.newID("grt"), AppID: d.examples["/apps/{id}/rotate-secret"], AccountID: account,
-		Scope: scopeOrders, AgreedBy: actorCommand, CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
+	g := &grant{
+		ID:        t.newID("grt"),
+		AppID:     d.examples["/apps/{id}/rotate-secret"],
+		AccountID: account,
+		Scope:     scopeOrders,
+		AgreedBy:  actorCommand,
+		CreatedAt: t.now,
+		UsedAt:    t.now,
+		ExpiresAt: t.now.after(refreshLife),
+	}
 	d.examples["/grants/{id}"] = g.ID
 	return t.addGrant(g)
 }
@@ -714,6 +722,7 @@ const demoText = `
   A receiver of its webhooks:        {receiver}
   The orders, for the restaurant:    {page}/orders
   Its revenue, for the books:        {page}/revenue
+  An application that asks to act:   {page}/connect
   A test provider of payments:       {provider}
   Its database:                      {db}
 

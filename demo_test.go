@@ -483,6 +483,56 @@ func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 	}
 }
 
+// TestDemo_ownerConnectsAnApplicationInABrowser walks from the menu to the application, to the service's pages
+// and back, and ends what was agreed to.
+func TestDemo_ownerConnectsAnApplicationInABrowser(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	text := startDemo(t)
+	account := regexp.MustCompile(`-account (acct_\w{26})`).FindStringSubmatch(text)
+	base := printed(t, text, "The service behind it")
+	b := startBrowser(t)
+	b.open(printed(t, text, "A lunch menu on a partner's site"))
+	b.click(`//a[text()="connect your account"]`)
+	b.screenshot("connect.png")
+	b.click(`//button[text()="Connect your account"]`)
+	code := b.text(`//*[@class="code"]`)
+	b.screenshot("connect-code.png")
+	b.click(`//a[text()="Go on to the service"]`)
+	b.typeInto(`//input[@name="code"]`, code)
+	b.click(`//button[text()="Sign in"]`)
+	if got := b.text(`//h1`); got != "May Table Planner act for your account?" {
+		t.Errorf("the service asks %q", got)
+	}
+	b.screenshot("connect-consent.png")
+	b.click(`//input[@name="allow:orders:write"]`)
+	b.click(`//button[@value="allow"]`)
+
+	var claims struct{ Sub, Iss, Scope, Client_id, Grant string }
+	var answer struct{ ID, Name string }
+	for section, into := range map[string]any{"claims": &claims, "answer": &answer} {
+		shown := b.text(`//section[@aria-labelledby="` + section + `"]/pre`)
+		if err := json.Unmarshal([]byte(shown), into); err != nil {
+			t.Errorf("%s: %v\n%s", section, err, shown)
+		}
+	}
+	b.screenshot("connect-claims.png")
+	if claims.Sub != account[1] || claims.Iss != base || claims.Scope != scopeWebhooks+" "+scopeOrders ||
+		!strings.HasPrefix(claims.Client_id, "app_") || !strings.HasPrefix(claims.Grant, "grt_") {
+		t.Errorf("the token's claims are %+v", claims)
+	}
+	if answer.ID != account[1] || answer.Name != demoAccount {
+		t.Errorf("the account is shown as %+v", answer)
+	}
+	b.click(`//a[starts-with(text(), "Connected applications")]`)
+	if got := b.text(`//section/h2`); got != demoAppName {
+		t.Errorf("%q is connected", got)
+	}
+	b.screenshot("connect-connected.png")
+	b.click(`//button[@name="grant"]`)
+	b.find(`//main[count(section) = 1]/section/h2[. = "Kitchen printer"]`) // that of /docs stays
+}
+
 // TestDemo_pageFitsATelephone looks at every element's box in windows as wide as a telephone, a
 // tablet and a desk.
 func TestDemo_pageFitsATelephone(t *testing.T) {

@@ -12,11 +12,11 @@ var oauthTexts = textTable{
 		"Inserisci il codice che hai ricevuto nel tuo portale o dal gestore di questo servizio.",
 	},
 	"code": {"Code", "Code", "Code", "Codice"},
-	"code_form": {
-		"12 letters and digits, such as 7K3M-Q9XD-2VTA. It works once, within 15 minutes.",
-		"12 Buchstaben und Ziffern, zum Beispiel 7K3M-Q9XD-2VTA. Er gilt einmal, innert 15 Minuten.",
-		"12 lettres et chiffres, par exemple 7K3M-Q9XD-2VTA. Il sert une fois, dans les 15 minutes.",
-		"12 lettere e cifre, per esempio 7K3M-Q9XD-2VTA. Vale una volta, entro 15 minuti.",
+	"code_form": { // with hyphens at which no line breaks
+		"12 letters and digits, such as 7K3M‑Q9XD‑2VTA. It works once, within 15 minutes.",
+		"12 Buchstaben und Ziffern, zum Beispiel 7K3M‑Q9XD‑2VTA. Er gilt einmal, innert 15 Minuten.",
+		"12 lettres et chiffres, par exemple 7K3M‑Q9XD‑2VTA. Il sert une fois, dans les 15 minutes.",
+		"12 lettere e cifre, per esempio 7K3M‑Q9XD‑2VTA. Vale una volta, entro 15 minuti.",
 	},
 	"sign_in": {"Sign in", "Anmelden", "Se connecter", "Accedi"},
 	"signin_hint": {

@@ -256,7 +256,7 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 
 func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(smallDisk(t, 1<<20), "widgetd.db")
+	path := filepath.Join(smallDisk(t, 3<<19), "widgetd.db")
 	text, err := os.ReadFile(oldDatabase(t, 1))
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +303,7 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	refusals := 0
 	for refused("make room on its disk: ", "-no-copy") { // wherever in it the room ends
 		refusals++
-		leave(4 << 10)
+		leave(20 << 10)
 	}
 	if faults, err := checkFile(path); err != nil || len(faults) > 0 || refusals < 10 {
 		t.Errorf("after %d refusals: %q, %v", refusals, faults, err)

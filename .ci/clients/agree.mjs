@@ -24,8 +24,9 @@ const fieldsOf = (page, name) => {
   return { action: attribute(form.match(/<form[^>]*>/)[0], "action"), fields };
 };
 
-// agree goes to an address of the authorization endpoint, and returns the URL to which the person is sent.
-export const agree = async (address) => {
+// agree goes to an address of the authorization endpoint, signs in with a code and agrees. It returns the URL to
+// which the person is sent.
+export const agree = async (address, code = widgetd("account", "signin", ACCOUNT).code) => {
   let cookie = "";
   const ask = async (url, fields) => {
     const answer = await fetch(url, {
@@ -37,7 +38,7 @@ export const agree = async (address) => {
   };
   const first = await ask(address);
   const signIn = fieldsOf(await first.text(), "code");
-  signIn.fields.set("code", widgetd("account", "signin", ACCOUNT).code);
+  signIn.fields.set("code", code);
   const signedIn = await ask(new URL(signIn.action ?? address, address), signIn.fields);
   if (signedIn.status !== 303) throw new Error(`signing in: ${signedIn.status} ${await signedIn.text()}`);
   const here = new URL(signedIn.headers.get("Location"), address);
