@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,11 +20,23 @@ func TestRevocation_ofATokenByClientCredentialsLeavesWhatElseIsCached(t *testing
 			t.Helper()
 			s.post("/oauth/revoke", tokenForm("token", token), formType, basicAuth(web.ID, secret)).is(200)
 		}
-		for _, token := range []string{mine, other} {
-			s.get("/orders", "Authorization: Bearer "+token).is(200)
+		cached := func() {
+			t.Helper()
+			for _, token := range []string{mine, other} {
+				s.get("/orders", "Authorization: Bearer "+token).is(200)
+				synctest.Wait()
+			}
 		}
+		cached()
 		time.Sleep(3 * foreignInterval)
-		synctest.Wait()
+		cached() // after which the first look for others' commits is over
+		cached()
+		for _, token := range []string{mine, other} {
+			key := tokenKey{sha256.Sum256([]byte(token)), s.server.keys.Load()}
+			if _, ok := s.server.callers.get(s.store, key); !ok {
+				t.Fatal("nothing is cached")
+			}
+		}
 		before := s.store.changes.global.Load()
 		revoke(mine)
 		revoke(mine) // again
@@ -148,4 +161,40 @@ func TestAppToken_losesAtOnceWhatTheApplicationMayNotAskForAnyMore(t *testing.T)
 	ask(agreed, "/webhooks", 200)
 	change(`{"scope":"webhooks:write orders:read"}`)
 	ask(agreed, "/orders", 200) // as was agreed
+}
+
+func TestTokenEndpoint_forgetsASuccessorThatHasBeenUsed(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	p, _ := s.registerApp(inBrowsers)
+	token := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200).text("refresh_token")
+	for number := 1; number <= 4; number++ {
+		token = s.askToken(refreshForm(p, token)).is(200).text("refresh_token")
+		// Only the one that was replaced last leads to the one that works.
+		if n := s.count(`SELECT sum(number) FROM refresh_tokens WHERE successor IS NOT NULL`); n != number {
+			t.Errorf("after %d uses, the numbers of those that lead to another come to %d", number, n)
+		}
+	}
+}
+
+func TestConsent_givesNoCodeWhenNobodyVouchesForTheApplicationAnyMore(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	tenant := s.addAccount("Trattoria")
+	p, _ := s.registerApp(func(p *app) { p.AccountID = tenant })
+	pages := &oauthPages{server: s.server}
+	asked := func(account string) error {
+		_, err := pages.giveCode(t.Context(), &consent{app: p, redirectURI: testRedirect, challenge: testChallenge,
+			scope: scopeOrders, session: &session{AccountID: account, MadeBy: "test"}}, scopeOrders)
+		return err
+	}
+	s.check(asked(s.account))
+	s.sql(`UPDATE apps SET verified_at = NULL WHERE id = ?`, p.ID) // within the second of its last change
+	if err := asked(s.account); err != errConsentChanged {
+		t.Errorf("a stranger's account: %v", err)
+	}
+	s.check(asked(tenant))
+	if n := s.count(`SELECT count(*) FROM grant_codes`); n != 2 {
+		t.Errorf("%d codes", n)
+	}
 }
