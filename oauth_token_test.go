@@ -857,6 +857,61 @@ func FuzzTokenRequest(f *testing.F) {
 	})
 }
 
+func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	byHand := []string{`UPDATE refresh_tokens SET number = number + 2 * ?`, `UPDATE grants SET ended_at = NULL, ended_by = NULL`}
+	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
+	web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
+	public, _ := s.registerApp(inBrowsers, func(p *app) { p.Origins = codeList{"https://planner.example"} })
+	proof := "Authorization: Bearer " + s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret)).is(200).text("access_token")
+	s.get("/orders", proof).is(200)
+	v := s.signedIn(s.account)
+	page := v.visit(authorizePath(public.askFor()), nil)
+	to := v.visit(authorizePath(public.askFor()), page.agreeing()).sentTo(testRedirect)
+	made := s.askToken(codeForm(public, to.Get("code"))).is(200)
+	first, access := made.text("refresh_token"), made.text("access_token")
+	s.get("/orders", "Authorization: Bearer "+access, "Origin: https://planner.example").is(200)
+	s.get("/orders", "Authorization: Bearer x", "Origin: https://planner.example").is(401, "invalid_token")
+	next := s.askToken(refreshForm(public, first)).is(200).text("refresh_token")
+	s.askToken(refreshForm(public, first)).is(200) // once more, as when the answer was lost
+	s.sql(byHand[0], keptRefreshTokens)
+	last := s.askToken(refreshForm(public, next)).is(200).text("refresh_token")
+	s.post("/oauth/revoke", tokenForm("token", access, "client_id", public.ID), formType).is(200)
+	v.visit("/oauth/connected", nil).is(200)
+	v.visit("/oauth/connected?after="+lastID, nil).is(200)
+	s.askToken(refreshForm(public, first)).refuses(400, "invalid_grant") // which ends the grant
+	s.askToken(refreshForm(public, last)).refuses(400, "invalid_grant")
+	s.sql(byHand[1])
+	s.askToken(codeForm(public, to.Get("code"))).refuses(400, "invalid_grant") // which ends it again
+	web2 := s.askToken(codeForm(web, s.agree(web, s.account, scopeOrders)), basicAuth(web.ID, secret)).is(200).text("refresh_token")
+	s.askToken(refreshForm(web, web2), basicAuth(web.ID, secret)).is(200)
+	s.post("/oauth/revoke", tokenForm("token", web2), formType, basicAuth(web.ID, secret)).is(200)
+	asked := slices.Concat(reads(), writes())
+	for _, query := range asked {
+		ours := slices.ContainsFunc([]string{"grant", "refresh_tokens", "app_tokens", "app_origins", "apps ", "sessions", "signin_codes"},
+			func(table string) bool { return strings.Contains(query, table) })
+		if !ours || slices.Contains(byHand, query) {
+			continue
+		}
+		for _, step := range s.plan(query) {
+			if why := readsTooMuch(query, step); why != "" {
+				t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
+			}
+		}
+	}
+	for _, part := range []string{"FROM grant_codes WHERE hash", "INSERT INTO grant_codes", "UPDATE grant_codes SET grant_id",
+		"FROM refresh_tokens\n\t\tWHERE hash", "SELECT replaced_at IS NULL FROM refresh_tokens", "number <= ?",
+		"SET successor = NULL", "UPDATE refresh_tokens SET expires_at", "UPDATE refresh_tokens SET replaced_at",
+		"DELETE FROM refresh_tokens WHERE grant_id = ?", "UPDATE grants SET ended_at", "UPDATE grants SET used_at",
+		"ORDER BY id DESC LIMIT 100 OFFSET ?", "FROM app_tokens t JOIN", "UPDATE app_tokens SET revoked_at",
+		"FROM app_origins o JOIN apps", "FROM sessions s JOIN", "FROM grants g JOIN apps p", "INSERT INTO app_tokens"} {
+		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
+			t.Errorf("no query has %q: the test sees too little", part)
+		}
+	}
+}
+
 // benchmarkTokens runs a request for tokens by many callers, of so many applications that none is over its
 // limit.
 func benchmarkTokens(b *testing.B, request func(s *service, apps []*app) func(n int64) string) {
