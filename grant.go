@@ -70,10 +70,10 @@ func removeWebhooks(t *tx, ids []string, actor string) error {
 }
 
 const (
-	appSweep      = time.Minute // between two sweeps
-	appSweepPart  = time.Second // after which a sweep lets other chores have their turn
-	endedAtOnce   = 50          // grants, of which each may have many refresh tokens and some webhooks
-	keptAppTokens = time.Hour   // after their end, for clocks that differ
+	appSweep      = time.Minute      // between two sweeps
+	appSweepPart  = time.Second      // after which a sweep lets other chores have their turn
+	endedAtOnce   = 50               // grants, of which each may have many refresh tokens and some webhooks
+	keptAppTokens = 10 * time.Minute // after their end, for clocks that differ
 
 	faultAppSweep = "what has ended of applications can't be removed"
 )

@@ -72,8 +72,12 @@ func (q *queries) grant(o owner, id string) (*grant, error) {
 func (q *queries) grants(o owner, ended bool, before string, limit int) (p listPage[*grant], err error) {
 	list := listQuery{columns: `SELECT ` + grantColumns + ` FROM ` + grantTables, table: `grants g`, key: `g.id`}
 	list.scope(o.narrow(``, `g.account_id`))
-	if !ended {
+	switch {
+	case ended:
+	case o.every:
 		list.filter(` AND g.ended_at IS NULL`)
+	default: // an index has only those
+		list.scope(` AND g.ended_at IS NULL`, nil)
 	}
 	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, newGrant,
 		func(g *grant) string { return g.ID })

@@ -283,8 +283,8 @@ func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 			until                                            time.Duration
 			codes, tokens, refreshing, webhooks, ended, rows int
 		}{
-			{2*time.Hour - time.Second, 1, 1, 1, 1, 0, 1},
-			{2*time.Hour + time.Minute, 1, 0, 1, 1, 0, 1},
+			{appTokenLife + keptAppTokens - time.Second, 1, 1, 1, 1, 0, 1},
+			{appTokenLife + keptAppTokens + time.Minute, 1, 0, 1, 1, 0, 1},
 			{grantCodeLife + keptGrantCode, 1, 0, 1, 1, 0, 1},
 			{grantCodeLife + keptGrantCode + time.Minute, 0, 0, 1, 1, 0, 1},
 			{days(2), 0, 0, 0, 1, 0, 1},
@@ -388,5 +388,25 @@ func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	}
 	if seen < 20 {
 		t.Errorf("saw %d queries only", seen)
+	}
+}
+
+func TestGrant_ofAnAccountIsFoundWithoutReadingThoseThatHaveEnded(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	reads := questions(s.store.queries)
+	_, err := s.store.oldestGrants("app_x", s.account, maxGrants)
+	s.check(err)
+	_, err = s.store.grants(ownedBy(s.account), false, "", 50)
+	s.check(err)
+	asked := reads()
+	for query, want := range map[string]string{
+		"FROM grants WHERE app_id = ?": "SEARCH grants USING COVERING INDEX grants_living (app_id=? AND account_id=?)",
+		"AND g.account_id = ?":         "SEARCH g USING INDEX grants_account_living (account_id=? AND id<?)",
+	} {
+		planned := func(q string) bool { return strings.Contains(q, query) && slices.Contains(s.plan(q), want) }
+		if !slices.ContainsFunc(asked, planned) {
+			t.Errorf("no query with %s is planned as %s", query, want)
+		}
 	}
 }

@@ -707,6 +707,11 @@ func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *t
 		s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret),
 			"Peer: 192.0.2.8:1").refuses(429, "temporarily_unavailable")
 		s.askToken(refreshForm(p, token)).is(200)
+		own, itsSecret := s.registerApp(func(p *app) { p.OwnScope, p.VerifiedAt = ptr(scopeOrders), stamp{} })
+		for range 600 {
+			s.askToken("grant_type=client_credentials", basicAuth(own.ID, itsSecret)).is(200)
+		}
+		s.askToken("grant_type=client_credentials", basicAuth(own.ID, itsSecret)).refuses(429, "temporarily_unavailable")
 	})
 }
 

@@ -752,7 +752,9 @@ CREATE TABLE grants (
   ended_by    TEXT CHECK (ended_by IN ('owner', 'operator', 'app', 'code_reused', 'token_reused', 'replaced', 'expired', 'app_removed')) -- why
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX grants_account ON grants (account_id, id);
+CREATE INDEX grants_account_living ON grants (account_id, id) WHERE ended_at IS NULL;
 CREATE INDEX grants_app ON grants (app_id, account_id, id);
+CREATE INDEX grants_living ON grants (app_id, account_id, id, ended_at) WHERE ended_at IS NULL;
 CREATE INDEX grants_expiring ON grants (expires_at) WHERE ended_at IS NULL;
 CREATE INDEX grants_ended ON grants (ended_at) WHERE ended_at IS NOT NULL;
 
