@@ -100,6 +100,7 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 	path := "/accounts/" + tenant + "/signin"
 	before := s.dump()
 	s.post(path, "{}").is(401, "token_required")
+	s.unchanged(before)
 	for _, refused := range []string{portal(scopeConsent, false), portal(scopeOrders, true), portal(scopeApps, true), "Authorization: Bearer " + ofApp,
 		"Authorization: Bearer " + device} {
 		before = s.dump()
