@@ -86,7 +86,8 @@ func (s *service) longQuestions() []longQuestion {
 	license, _ := s.addLicense(license{})
 	widget, hook := s.addWidget(s.account), s.addWebhook(s.account, "lead.created")
 	books := s.addBooks(s.account, productXero, "Pizzeria Sole AG")
-	s.registerApp()
+	app, _ := s.registerApp()
+	s.appToken(app, s.account, scopeOrders)
 	return []longQuestion{
 		{"GET /licenses", "licenses", "/licenses?q=zzzz"},
 		{"GET /licenses/{id}/devices", "devices", "/licenses/" + license + "/devices"},
