@@ -79,7 +79,7 @@ const (
 )
 
 // An appSweeper ends grants whose time is over or whose application was removed, and removes what is kept no
-// longer of applications and grants: all in short transactions that let other writers in between.
+// longer of applications, grants, sessions and codes: all in short transactions that let other writers in between.
 type appSweeper struct {
 	store  *store
 	now    func() time.Time
@@ -108,6 +108,7 @@ func (w *appSweeper) sweep(ctx context.Context) error {
 		atOnce int64
 		run    func(t *tx, limit int64) (int64, error)
 	}{
+		{sweptAtOnce, (*tx).removeExpiredSignins},
 		{sweptAtOnce, (*tx).removeRefreshTokens},
 		{endedAtOnce, endOverdueGrants},
 		{endedAtOnce, w.endRemoved},

@@ -316,7 +316,7 @@ func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
 			p.ID, s.account, newStamp(time.Now()))
 		clock := time.Now()
 		w := &appSweeper{store: s.store, now: time.Now, kept: func(now time.Time) time.Time { return now.Add(-days(1)) }}
-		w.steady = func() time.Time { clock = clock.Add(appSweepPart / 4); return clock } // each look takes so long
+		w.steady = func() time.Time { clock = clock.Add(appSweepPart / 5); return clock } // each look takes so long
 		for runs, want := 1, []int{100, 200}; runs <= len(want); runs++ {
 			s.check(w.sweep(t.Context()))
 			if n := s.count(`SELECT count(*) FROM grants WHERE ended_at IS NOT NULL`); n != want[runs-1] {

@@ -49,6 +49,7 @@ func TestRevocation_ofATokenByClientCredentialsLeavesWhatElseIsCached(t *testing
 }
 
 func TestOAuthPages_areLimitedApartFromTheTokenEndpoint(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
@@ -71,6 +72,7 @@ func TestOAuthPages_areLimitedApartFromTheTokenEndpoint(t *testing.T) {
 }
 
 func TestTokenEndpoint_oneAddressLeavesAnApplicationToOthers(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)

@@ -273,6 +273,7 @@ var loopbackTricks = []string{
 }
 
 func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	web, _ := s.registerApp()

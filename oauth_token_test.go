@@ -682,6 +682,7 @@ func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
 }
 
 func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)

@@ -478,6 +478,7 @@ func (f *exampleFixture) askEverything() {
 }
 
 func TestOpenAPI_examplesOfAnswersAreWhatTheServiceAnswers(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	f := newExampleFixture(t)
 	f.server.legacySunset = f.server.now().Add(time.Hour)

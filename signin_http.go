@@ -2,25 +2,10 @@ package main
 
 import "context"
 
-// signinWing makes the route that makes codes to sign in with, and the chore that removes what has expired.
+// signinWing makes the route that makes codes to sign in with.
 func signinWing(s *server) wing {
-	return wing{
-		routes: []route{{pattern: "POST /accounts/{id}/signin", token: tokenRequired, scope: scopeConsent,
-			creates: true, noBody: true, run: endpoint(s.giveSigninCode)}},
-		chores: []chore{{fault: "sessions and codes to sign in can't expire", timeDriven: true,
-			run: s.expireSignins}},
-	}
-}
-
-const signinsAtOnce = 1_000 // codes or sessions that one transaction removes
-
-// expireSignins is the chore that removes codes and sessions whose time has passed.
-func (s *server) expireSignins(ctx context.Context) error {
-	_, err := s.store.updateInParts(ctx, signinsAtOnce, func(t *tx) (int64, error) {
-		t.invalidate()
-		return t.removeExpiredSignins(signinsAtOnce)
-	})
-	return err
+	return wing{routes: []route{{pattern: "POST /accounts/{id}/signin", token: tokenRequired, scope: scopeConsent,
+		creates: true, noBody: true, run: endpoint(s.giveSigninCode)}}}
 }
 
 // signinRequest is the path of POST /accounts/{id}/signin.

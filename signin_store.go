@@ -90,6 +90,7 @@ func (t *tx) removeSignins(accountID string) error {
 // removeExpiredSignins removes up to limit codes, and as many sessions, whose time has passed. It returns how
 // many of that kind of which there were more.
 func (t *tx) removeExpiredSignins(limit int64) (int64, error) {
+	t.invalidate()
 	codes, err := t.exec(`DELETE FROM signin_codes WHERE hash IN (SELECT hash
 		FROM signin_codes WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`, t.now, limit)
 	if err != nil {

@@ -156,7 +156,7 @@ func TestSignin_aCodeWorksOnceAndForAQuarterOfAnHour(t *testing.T) {
 		if s.count(`SELECT count(*) FROM sessions`) != 1 || s.count(`SELECT count(*) FROM signin_codes`) != 1 {
 			t.Error("there is nothing to remove")
 		}
-		s.check(s.chore("sessions and codes to sign in can't expire")(t.Context()))
+		s.check(s.chore(faultAppSweep)(t.Context()))
 		if n := s.count(`SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM signin_codes)`); n != 0 {
 			t.Errorf("%d rows are left", n)
 		}
@@ -172,7 +172,7 @@ func TestSignin_leavesWhatHasNotExpired(t *testing.T) {
 	code, other := s.signinCode(s.account), s.signinCode(s.account)
 	secret, err := s.signInWith(code)
 	s.check(err)
-	s.check(s.chore("sessions and codes to sign in can't expire")(t.Context()))
+	s.check(s.chore(faultAppSweep)(t.Context()))
 	if _, err := s.store.session(secret, newStamp(time.Now())); err != nil {
 		t.Error(err)
 	}
@@ -264,7 +264,7 @@ func TestQuery_aboutSigningInReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	s.check(err)
 	_, err = s.store.session(secret, newStamp(time.Now()))
 	s.check(err)
-	s.check(s.chore("sessions and codes to sign in can't expire")(t.Context()))
+	s.check(s.chore(faultAppSweep)(t.Context()))
 	s.change(func(t *tx) error { return t.removeSignins(s.account) })
 	seen := 0
 	for _, query := range slices.Concat(reads(), writes()) {
