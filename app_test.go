@@ -33,6 +33,7 @@ func (s *service) appAuth(account string, more ...string) string {
 }
 
 func TestApp_nameShowsWhatItIs(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for name, good := range map[string]bool{
 		"Table Planner": true, "Café Größe №5": true, "テーブル管理": true, "מתכנן": true, "7": true,
@@ -88,6 +89,7 @@ var redirects = map[string]string{
 }
 
 func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	kinds := map[string]string{"w": appWeb, "b": appBrowser, "i": appInstalled}
 	for uri, may := range redirects {
@@ -142,6 +144,7 @@ func FuzzRedirectURI(f *testing.F) {
 }
 
 func TestApp_isRegisteredShownChangedAndRemoved(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	auth := s.appAuth(s.account, scopeOrders)
@@ -199,6 +202,7 @@ func (s *service) auth(account string, scopes ...string) string {
 }
 
 func TestApp_refusalNamesEveryWrongMember(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	auth := s.appAuth(s.account, scopeOrders)
@@ -246,6 +250,7 @@ func TestApp_refusalNamesEveryWrongMember(t *testing.T) {
 }
 
 func TestApp_getsNoMoreForItselfThanTheTokenThatRegistersItHas(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	both, lesser := s.appAuth(s.account, scopeOrders, scopeSelling), s.appAuth(s.account, scopeOrders)
@@ -274,6 +279,7 @@ func TestApp_getsNoMoreForItselfThanTheTokenThatRegistersItHas(t *testing.T) {
 }
 
 func TestApp_isVerifiedByOperatorsOnlyAndUntilATenantChangesIt(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("Trattoria")
@@ -349,6 +355,7 @@ func TestApp_ofAnAccountAreAtMostTwenty(t *testing.T) {
 }
 
 func TestApp_isNobodyElsesAndNoApplicationsOwnAffair(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("Trattoria")
@@ -381,6 +388,7 @@ func TestApp_isNobodyElsesAndNoApplicationsOwnAffair(t *testing.T) {
 }
 
 func TestApp_secretBeforeTheLastIsTakenForAWeek(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	auth := s.appAuth(s.account)
@@ -415,6 +423,7 @@ func TestApp_secretBeforeTheLastIsTakenForAWeek(t *testing.T) {
 }
 
 func TestApp_idempotencyKeysAreTheApplicationsOwn(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, admitLoopback)
 	p, _ := s.registerApp(func(p *app) { p.Scope += " " + scopeLeads })
@@ -508,6 +517,7 @@ func appStory(t *testing.T, o *operator) {
 }
 
 func TestApp_registeredByWhoLostTheAccountIsNot(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("Trattoria")

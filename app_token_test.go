@@ -12,6 +12,7 @@ import (
 var everyScope = strings.Join(append(slices.Clone(grantableScopes), scopeDevice), " ")
 
 func TestAppToken_isNeverAnOperatorsWhateverItsRowsSay(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	s.damaged = true // its rows
@@ -58,6 +59,7 @@ func TestAppToken_isNeverAnOperatorsWhateverItsRowsSay(t *testing.T) {
 }
 
 func TestAppToken_ofAnotherAccountSeesOnlyThatOne(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp()
@@ -73,6 +75,7 @@ func TestAppToken_ofAnotherAccountSeesOnlyThatOne(t *testing.T) {
 }
 
 func TestAppToken_isNamedByItsEventsAndSharesNoIdempotencyKey(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	first, _ := s.registerApp()
@@ -106,6 +109,7 @@ func TestAppToken_isNamedByItsEventsAndSharesNoIdempotencyKey(t *testing.T) {
 
 // TestAppToken_endsWithWhatItDependsOn ends tokens by everything that ends them, as the sqlite3 shell would.
 func TestAppToken_endsWithWhatItDependsOn(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for what, query := range map[string]string{
 		"its own revocation":      `UPDATE app_tokens SET revoked_at = ?`,
@@ -135,6 +139,7 @@ func TestAppToken_endsWithWhatItDependsOn(t *testing.T) {
 }
 
 func TestTokenIssue_givesTheScopesOfPortalsAndNoApplicationsName(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	for _, scope := range []string{scopeApps, scopeConsent} {

@@ -20,6 +20,7 @@ func (s *service) grantEnded(id string) string {
 }
 
 func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("Trattoria")
@@ -64,6 +65,7 @@ func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
 }
 
 func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, admitLoopback)
 	p, _ := s.registerApp(func(p *app) { p.Scope = strings.Join(appScopes, " ") })
@@ -114,6 +116,7 @@ func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
 // TestGrant_thatHasEndedLeavesNoWebhook is about requests that were let in before the grant ended and come to
 // their transaction after that.
 func TestGrant_thatHasEndedLeavesNoWebhook(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp()
@@ -170,6 +173,7 @@ func TestGrant_thatHasEndedLeavesNoWebhook(t *testing.T) {
 }
 
 func TestGrant_anApplicationHasTenWebhooksOfAnAccount(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, admitLoopback)
 	p, _ := s.registerApp()
@@ -197,6 +201,7 @@ func (s *service) queued(id string) bool {
 }
 
 func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(90)} })
@@ -266,6 +271,7 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 }
 
 func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(1)} })
@@ -307,6 +313,7 @@ func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 }
 
 func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
@@ -330,6 +337,7 @@ func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
 }
 
 func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp()
@@ -346,6 +354,7 @@ func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
 }
 
 func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, admitLoopback)
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
@@ -392,6 +401,7 @@ func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 }
 
 func TestGrant_ofAnAccountIsFoundWithoutReadingThoseThatHaveEnded(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	reads := questions(s.store.queries)

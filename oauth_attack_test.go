@@ -8,6 +8,7 @@ import (
 )
 
 func TestRevocation_ofATokenByClientCredentialsLeavesWhatElseIsCached(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // where the writer looks for others' commits only while time passes
 		s := newService(t)
@@ -94,6 +95,7 @@ func TestTokenEndpoint_oneAddressLeavesAnApplicationToOthers(t *testing.T) {
 }
 
 func TestTokenEndpoint_takesNoCodeForWhatTheApplicationIsNoMore(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("Trattoria")
@@ -134,6 +136,7 @@ func TestTokenEndpoint_takesNoCodeForWhatTheApplicationIsNoMore(t *testing.T) {
 }
 
 func TestAppToken_losesAtOnceWhatTheApplicationMayNotAskForAnyMore(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders + " " + scopeWebhooks) })
@@ -166,6 +169,7 @@ func TestAppToken_losesAtOnceWhatTheApplicationMayNotAskForAnyMore(t *testing.T)
 }
 
 func TestTokenEndpoint_forgetsASuccessorThatHasBeenUsed(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
@@ -180,6 +184,7 @@ func TestTokenEndpoint_forgetsASuccessorThatHasBeenUsed(t *testing.T) {
 }
 
 func TestConsent_givesNoCodeWhenNobodyVouchesForTheApplicationAnyMore(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("Trattoria")

@@ -6,6 +6,7 @@ import (
 )
 
 func TestMetadata_saysWhatTheServiceDoes(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	const scopes = `"stats:read","leads:read","leads:write","licenses:read","devices:write","events:read",` +
@@ -63,6 +64,7 @@ func hasPath(s *server, path string) bool {
 }
 
 func TestMetadata_followsTheBaseAddress(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	s.get("/" + serverMetadataPath + "/v1").is(200)
@@ -89,6 +91,7 @@ func TestMetadata_followsTheBaseAddress(t *testing.T) {
 // TestMetadata_isNamedByEveryChallengeForAToken goes the way of a client that knows nothing but an address of the
 // interface (RFC 9728, section 5).
 func TestMetadata_isNamedByEveryChallengeForAToken(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	asked := 0

@@ -133,6 +133,7 @@ func (a answer) nowhere(status int, texts ...string) answer {
 }
 
 func TestConsent_isAskedForGivenAndEndedInABrowser(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	base := s.atItsBase()
@@ -205,6 +206,7 @@ func TestConsent_isAskedForGivenAndEndedInABrowser(t *testing.T) {
 }
 
 func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	owner := s.addAccount("Planner & <Sons>")
@@ -300,6 +302,7 @@ func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
 }
 
 func TestAuthorize_isAPageUntilApplicationAndAddressAreRight(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	p, _ := s.registerApp()
@@ -331,6 +334,7 @@ func TestAuthorize_isAPageUntilApplicationAndAddressAreRight(t *testing.T) {
 }
 
 func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	p, _ := s.registerApp()
@@ -369,6 +373,7 @@ func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing
 }
 
 func TestAuthorize_nobodyIsSentToAStrangersApplicationThatNobodyVouchesFor(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("Trattoria")
@@ -390,6 +395,7 @@ func TestAuthorize_nobodyIsSentToAStrangersApplicationThatNobodyVouchesFor(t *te
 }
 
 func TestConsent_isGivenForWhatIsLeftTicked(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp()
@@ -425,6 +431,7 @@ func TestConsent_isGivenForWhatIsLeftTicked(t *testing.T) {
 }
 
 func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	tenant := s.addAccount("Trattoria")
@@ -481,6 +488,7 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 }
 
 func TestOAuthPages_takeNoFormFromElsewhere(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	p, _ := s.registerApp()
@@ -505,6 +513,7 @@ func TestOAuthPages_takeNoFormFromElsewhere(t *testing.T) {
 }
 
 func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	visit := func(base, name, want string) *visitor {
@@ -543,6 +552,7 @@ func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
 }
 
 func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp()
@@ -579,6 +589,7 @@ func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
 }
 
 func TestOAuthPages_limitHowOftenAnAddressTriesCodes(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	v := &visitor{service: s}
@@ -602,6 +613,7 @@ func TestOAuthPages_limitHowOftenAnAddressTriesCodes(t *testing.T) {
 }
 
 func TestConnected_hasTheAccountsOwnGrantsAndEndsThem(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, withoutAddressLimits)
 	tenant := s.addAccount("Trattoria")
@@ -629,6 +641,7 @@ func TestConnected_hasTheAccountsOwnGrantsAndEndsThem(t *testing.T) {
 }
 
 func TestConnected_hasFiftyOnAPage(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp()
@@ -658,6 +671,7 @@ func TestConnected_hasFiftyOnAPage(t *testing.T) {
 }
 
 func TestOAuthPages_answerErrorsAsPages(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp()
@@ -681,6 +695,7 @@ func TestOAuthPages_answerErrorsAsPages(t *testing.T) {
 // TestConsent_isGivenByKeyboardInABrowser signs in and agrees without a pointer. That the browser follows the
 // form to the application shows, too, that the policy of the page allows it.
 func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
 	s := newService(t)
@@ -715,6 +730,7 @@ func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
 // TestOAuthPages_fitATelephone looks for what is cut off, and for targets that are too small, in every
 // language.
 func TestOAuthPages_fitATelephone(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
 	s := newService(t, withoutAddressLimits)
@@ -783,6 +799,7 @@ func FuzzAuthorizeQuery(f *testing.F) {
 // TestOAuthPages_haveEveryTextInEveryLanguage compares oauthTexts with the keys that the template and
 // oauth_page.go name, and the verbs of each row with those of its English.
 func TestOAuthPages_haveEveryTextInEveryLanguage(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	source, err := os.ReadFile("oauth_page.go")
 	if err != nil {

@@ -89,6 +89,7 @@ func (a answer) refuses(status int, name string) answer {
 }
 
 func TestTokenEndpoint_issuesTokensForACodeOnceAndThenForItsRefreshToken(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	web, secret := s.registerApp()
@@ -135,6 +136,7 @@ func (s *service) twoSecrets(p *app) (second string) {
 }
 
 func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	own := func(p *app) { p.OwnScope = ptr(scopeOrders) }
@@ -220,6 +222,7 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) 
 }
 
 func TestTokenEndpoint_refusesToTheByteWhatStandardsHaveNamesFor(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	web, secret := s.registerApp()
@@ -293,6 +296,7 @@ func TestTokenEndpoint_refusesToTheByteWhatStandardsHaveNamesFor(t *testing.T) {
 }
 
 func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	names := map[string]bool{"temporarily_unavailable": true, "server_error": true}
 	for _, c := range oauthErrors {
@@ -330,6 +334,7 @@ func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
 }
 
 func TestTokenEndpoint_aWrongProofUsesNoCodeUp(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
@@ -372,6 +377,7 @@ func TestTokenEndpoint_aWrongProofUsesNoCodeUp(t *testing.T) {
 }
 
 func TestTokenEndpoint_yieldsNothingForWhatHasEnded(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
@@ -399,6 +405,7 @@ func TestTokenEndpoint_yieldsNothingForWhatHasEnded(t *testing.T) {
 }
 
 func TestTokenEndpoint_narrowsAnAccessTokenButNotItsGrant(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
@@ -420,6 +427,7 @@ func TestTokenEndpoint_narrowsAnAccessTokenButNotItsGrant(t *testing.T) {
 }
 
 func TestTokenEndpoint_endsCodesAndRefreshTokensOnTheSecond(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
@@ -461,6 +469,7 @@ func TestTokenEndpoint_endsCodesAndRefreshTokensOnTheSecond(t *testing.T) {
 }
 
 func TestTokenEndpoint_aReplacedRefreshTokenYieldsItsSuccessorForAWhile(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
@@ -554,6 +563,7 @@ func TestTokenEndpoint_aCodeThatComesTwiceAtOnceLeavesNothing(t *testing.T) {
 }
 
 func TestTokenEndpoint_keepsAThousandRefreshTokensOfAGrant(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
@@ -582,6 +592,7 @@ func TestTokenEndpoint_keepsAThousandRefreshTokensOfAGrant(t *testing.T) {
 }
 
 func TestTokenEndpoint_theHundredAndFirstGrantEndsTheFirst(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
@@ -604,6 +615,7 @@ func TestTokenEndpoint_theHundredAndFirstGrantEndsTheFirst(t *testing.T) {
 }
 
 func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	owner := s.addAccount("owner")
@@ -630,6 +642,7 @@ func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
 }
 
 func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
@@ -717,6 +730,7 @@ func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *t
 }
 
 func TestTokenEndpoint_limitsProofsThatFailAsLicenseKeys(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
@@ -747,6 +761,7 @@ func TestTokenEndpoint_limitsProofsThatFailAsLicenseKeys(t *testing.T) {
 }
 
 func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
@@ -783,6 +798,7 @@ func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) 
 }
 
 func TestTokenEndpoint_isReadByScriptsOfTheApplicationsOwnOriginOnly(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers, func(p *app) { p.Origins = codeList{"https://app.example"} })
@@ -804,6 +820,7 @@ func TestTokenEndpoint_isReadByScriptsOfTheApplicationsOwnOriginOnly(t *testing.
 }
 
 func TestTokenEndpoint_writesEventsOfTheAccount(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
@@ -864,6 +881,7 @@ func FuzzTokenRequest(f *testing.F) {
 }
 
 func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	byHand := []string{`UPDATE refresh_tokens SET number = number + 2 * ?`, `UPDATE grants SET ended_at = NULL, ended_by = NULL`}

@@ -61,6 +61,7 @@ func (s *service) signInWith(typed string) (secret string, err error) {
 }
 
 func TestSignin_readsCodesAsPeopleTypeThem(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for typed, want := range map[string]string{
 		"7K3M-Q9XD-2VTA": "7K3MQ9XD2VTA", "7k3mq9xd2vta": "7K3MQ9XD2VTA", " 7K3M\tQ9XD – 2VTA\n": "7K3MQ9XD2VTA", "olio-0000-0000": "011000000000",
@@ -82,6 +83,7 @@ func TestSignin_readsCodesAsPeopleTypeThem(t *testing.T) {
 }
 
 func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("Trattoria")
@@ -132,6 +134,7 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 }
 
 func TestSignin_aCodeWorksOnceAndForAQuarterOfAnHour(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
@@ -167,6 +170,7 @@ func TestSignin_aCodeWorksOnceAndForAQuarterOfAnHour(t *testing.T) {
 }
 
 func TestSignin_leavesWhatHasNotExpired(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	code, other := s.signinCode(s.account), s.signinCode(s.account)
@@ -182,6 +186,7 @@ func TestSignin_leavesWhatHasNotExpired(t *testing.T) {
 }
 
 func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
@@ -231,6 +236,7 @@ func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
 }
 
 func TestSignin_endsWithTheAccount(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("Trattoria")
@@ -257,6 +263,7 @@ func TestSignin_endsWithTheAccount(t *testing.T) {
 }
 
 func TestQuery_aboutSigningInReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)

@@ -41,8 +41,8 @@ var upgradeKills = []struct {
 	step   int      // how many are left out between two that are tried, unless -every-fault says otherwise
 }{
 	{"pwrite64", nil, false, 16}, // most of them fill the copy
-	{"pwrite64", nil, true, 6},
-	{"pwrite64", []string{"-no-copy"}, true, 6},
+	{"pwrite64", nil, true, 10},
+	{"pwrite64", []string{"-no-copy"}, true, 10},
 	{"fsync,fdatasync", nil, false, 1},
 	{"ftruncate", nil, false, 1},
 	{"link,linkat", nil, false, 1},
