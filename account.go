@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -58,8 +59,9 @@ func changeRate(t *tx, id string, rate int, actor string) error {
 		"from", strconv.Itoa(a.Rate), "to", strconv.Itoa(rate)))
 }
 
-// shutAccount closes an account, with its event, and has its live payments looked at, so that their money
-// is released. Errors: those of tx.closeAccount. Closing it again changes nothing.
+// shutAccount closes an account, with its event, ends the sessions of who has signed in for it, and has its
+// live payments looked at, so that their money is released. Errors: those of tx.closeAccount. Closing it
+// again changes nothing.
 func shutAccount(t *tx, id, actor string) error {
 	a, err := t.account(id)
 	if err != nil {
@@ -68,7 +70,7 @@ func shutAccount(t *tx, id, actor string) error {
 	if err := t.closeAccount(id); err != nil || !a.ClosedAt.IsZero() {
 		return err
 	}
-	if err := t.lookAtLivePayments(id); err != nil {
+	if err := errors.Join(t.removeSignins(id), t.lookAtLivePayments(id)); err != nil {
 		return err
 	}
 	return t.addEvent(accountEvent(id, eventAccountClosed, actor))
@@ -87,12 +89,12 @@ func reviveAccount(t *tx, id, actor string) error {
 	return t.addEvent(accountEvent(id, eventAccountReopened, actor, "closed_at", a.ClosedAt.String()))
 }
 
-// text returns the holdings for people: "2 tokens, 1 licence, 0 widgets, 3 origins, 1 webhook
-// and 0 live payments".
+// text returns the holdings for people: "2 tokens, 1 licence, 0 widgets, 3 origins, 1 webhook,
+// 0 applications, 1 grant and 0 live payments".
 func (h holdings) text() string {
-	return fmt.Sprintf("%s, %s, %s, %s, %s and %s", countOf(h.Tokens, "token"), countOf(h.Licenses, "licence"),
+	return fmt.Sprintf("%s, %s, %s, %s, %s, %s, %s and %s", countOf(h.Tokens, "token"), countOf(h.Licenses, "licence"),
 		countOf(h.Widgets, "widget"), countOf(h.Origins, "origin"), countOf(h.Webhooks, "webhook"),
-		countOf(h.Payments, "live payment"))
+		countOf(h.Apps, "application"), countOf(h.Grants, "grant"), countOf(h.Payments, "live payment"))
 }
 
 // countOf returns a number with its noun, in the plural unless it is 1.

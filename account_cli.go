@@ -25,7 +25,7 @@ var (
 	optTTL = option{name: "ttl", value: "DURATION", def: "720h",
 		help: "how long the token is valid: 720h, 90d"}
 	optClientID = option{name: "client-id", value: "ID",
-		help: "name of the application that uses the token; by default the account's id"}
+		help: "name of the program that uses the token; by default the account's id"}
 	optZone   = option{name: "zone", value: "ZONE", help: "time zone of the account: Europe/Zurich"}
 	optCutOff = option{name: "cut-off", value: "HH:MM",
 		help: "when the account's business day ends, in its time zone; by default 04:00"}
@@ -62,9 +62,13 @@ var accountCommands = []command{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
 	}, 1, accountSet},
 	{"account close", "ID",
-		"close an account; its tokens, origins, widgets, licences, webhooks and pay pages stop working, but are " +
-			"kept; money that is authorised for its orders is released",
+		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +
+			"working, but are kept; money that is authorised for its orders is released",
 		[]option{optForce.says("close it; without this, the command only says what would stop")}, 1, accountClose},
+	{"account signin", "ID",
+		"print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
+			"applications act for it",
+		nil, 1, accountSignin},
 	{"account reopen", "ID", "open a closed account again; what stopped with it works again",
 		nil, 1, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
@@ -357,6 +361,23 @@ func accountReopen(e *env) error {
 	return e.changeQuietly(func(t *tx) error { return reviveAccount(t, e.args[0], e.actor()) })
 }
 
+// accountSignin prints a new code to sign in with, which is stored nowhere.
+func accountSignin(e *env) error {
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	var v signinCodeView
+	err = e.change(func(t *tx) (err error) {
+		v.Code, v.ExpiresAt, err = makeSigninCode(t, keys, e.args[0], e.actor())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(v, v.Code)
+}
+
 // needAccount returns the id of the account that -account names, by its id or its name; if it
 // is not given, the id of the main account. Errors name the next step.
 func (e *env) needAccount() (string, error) {
@@ -494,6 +515,10 @@ func tokenIssue(e *env) error {
 	client := cmp.Or(e.str("client-id"), account)
 	if err := checkClientID(client); err != nil {
 		return usageError(err.Error())
+	}
+	if strings.HasPrefix(client, "app_") {
+		return usageError("a client id that begins with app_ is an application's: " +
+			"those come for their tokens themselves")
 	}
 	_, keys, err := e.loadKeys()
 	if err != nil {

@@ -27,6 +27,7 @@ func (a *account) dest() []any {
 type owner struct {
 	account string
 	every   bool
+	app     string // of what applications make for themselves, only this one's; "": all
 }
 
 // anyAccount matches the rows of every account. It is for the operator, and for what the
@@ -145,6 +146,8 @@ type holdings struct {
 	Widgets  int `json:"widgets"`
 	Origins  int `json:"origins"`
 	Webhooks int `json:"webhooks"` // not disabled
+	Apps     int `json:"apps"`     // that it owns
+	Grants   int `json:"grants"`   // by which applications act for it
 	Payments int `json:"payments"` // that guests can make, or whose money is authorised
 }
 
@@ -156,8 +159,11 @@ func (q *queries) holdingsOf(id string, now time.Time) (h holdings, err error) {
 		(SELECT count(*) FROM widgets WHERE account_id = ?1),
 		(SELECT count(*) FROM origins WHERE account_id = ?1),
 		(SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'),
+		(SELECT count(*) FROM apps WHERE account_id = ?1 AND removed_at IS NULL),
+		(SELECT count(*) FROM grants WHERE account_id = ?1 AND ended_at IS NULL AND expires_at > ?2),
 		(SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized'))`,
-		[]any{id, newStamp(now)}, &h.Tokens, &h.Licenses, &h.Widgets, &h.Origins, &h.Webhooks, &h.Payments)
+		[]any{id, newStamp(now)}, &h.Tokens, &h.Licenses, &h.Widgets, &h.Origins, &h.Webhooks,
+		&h.Apps, &h.Grants, &h.Payments)
 	return h, err
 }
 
@@ -321,11 +327,12 @@ func (t *tx) removeTokens(before stamp, limit int64) (int64, error) {
 		(SELECT id FROM tokens WHERE expires_at < ?1 OR revoked_at < ?1 LIMIT ?2)`, before, limit)
 }
 
-// unexpiredByKey counts the leases and the tokens that were signed with the key kid and are
-// neither expired nor revoked.
+// unexpiredByKey counts the leases, and the tokens of accounts and applications, that were signed with the
+// key kid and are neither expired nor revoked.
 func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int, err error) {
 	err = q.one(`SELECT (SELECT count(*) FROM devices WHERE lease_kid = ?1 AND lease_expires_at > ?2),
-		(SELECT count(*) FROM tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)`,
+		(SELECT count(*) FROM tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)
+		+ (SELECT count(*) FROM app_tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)`,
 		[]any{kid, newStamp(now)}, &leases, &tokens)
 	return leases, tokens, err
 }

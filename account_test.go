@@ -21,7 +21,7 @@ func accountStory(t *testing.T, o *operator) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
 	o.do("account", "rate", id, "1200")
-	o.fails("stops 0 tokens, 0 licences, 0 widgets, 0 origins, 0 webhooks and 0 live payments, "+
+	o.fails("stops 0 tokens, 0 licences, 0 widgets, 0 origins, 0 webhooks, 0 applications, 0 grants and 0 live payments, "+
 		"until 'widgetd account reopen': add -force", "account", "close", id)
 	o.do("account", "close", id, "-force")
 	o.do("account", "reopen", id)
@@ -65,6 +65,7 @@ func accountStory(t *testing.T, o *operator) {
 }
 
 func tokenStory(t *testing.T, o *operator) {
+	signinStory(t, o)
 	out := o.do("token", "issue", "-account", o.account, "-scope", "stats:read leads:read", "-client-id", "portal")
 	token, alone := strings.CutSuffix(out, "\n")
 	if !alone || strings.Count(token, ".") != 2 || strings.ContainsAny(token, " \n") {
@@ -139,7 +140,8 @@ func TestBaseURL_ofEarlierTokensHoldsUntilItIsRemoved(t *testing.T) {
 	if _, err := s.command("base-url", "remove", testBase); err != nil {
 		t.Fatal(err)
 	}
-	if a := s.get("/leads", earlier); a.status != 401 || a.header.Get("WWW-Authenticate") != invalidChallenge {
+	challenge := strings.ReplaceAll(invalidChallenge, "http://127.0.0.1:8080", "https://api.example.com")
+	if a := s.get("/leads", earlier); a.status != 401 || a.header.Get("WWW-Authenticate") != challenge {
 		t.Fatalf("a token of a removed base address: %d %s", a.status, a.body)
 	}
 	s.get("/leads", current).is(200)
@@ -181,7 +183,8 @@ type filled struct {
 	orders                  map[string]string // one in each other state, and "outside": paid so
 	books, choosing         string            // connections: with a company, and one that waits for a choice
 	export, posted          string            // of books: waiting, and in the books
-	another                 string            // account
+	app, grant              string
+	another                 string // account
 }
 
 const filledEmail = "ada@example.com"
@@ -208,6 +211,9 @@ func newFilled(t *testing.T) *filled {
 	f.webhook = f.addWebhook(f.account, "lead.created")
 	f.delivery = f.addDelivery(f.webhook, f.count(`SELECT seq FROM events WHERE type = 'lead.created'`), ptr(500))
 	f.addBooks()
+	p, _ := f.registerApp(func(p *app) { p.VerifiedAt = stamp{} })
+	f.app = p.ID
+	_, f.grant = f.appToken(p, f.account, scopeOrders)
 	return f
 }
 
@@ -426,6 +432,30 @@ var ownerVerbs = map[string]ownerVerb{
 		return oneOfBooks(reverseExport(t, o, f.books, f.posted, ""))
 	},
 
+	"queries.app":     func(f *filled, t *tx, o owner) (int, error) { return oneOfApps(t.app(o, f.app)) },
+	"queries.usedApp": func(f *filled, t *tx, o owner) (int, error) { return oneOfApps(t.usedApp(o, f.app)) },
+	"queries.apps":    func(_ *filled, t *tx, o owner) (int, error) { return rowsOfPage(t.apps(o, "", 10)) },
+	"patchApp": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfApps(patchApp(t, o, f.app, appChange{func(p *app) { p.Name = "Another" }}, anAppAuthor))
+	},
+	"verifyApp": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfApps(verifyApp(t, o, f.app, false, anActor))
+	},
+	"rotateAppSecret": func(f *filled, t *tx, o owner) (int, error) {
+		p, _, err := rotateAppSecret(t, o, f.app, false, anAppAuthor)
+		return oneOfApps(p, err)
+	},
+	"removeApp": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfApps(&f.app, removeApp(t, o, f.app, anActor))
+	},
+	"queries.grant": func(f *filled, t *tx, o owner) (int, error) { return oneOfApps(t.grant(o, f.grant)) },
+	"queries.grants": func(_ *filled, t *tx, o owner) (int, error) {
+		return rowsOfPage(t.grants(o, false, "", 10))
+	},
+	"endGrant": func(f *filled, t *tx, o owner) (int, error) {
+		return oneOfApps(&f.grant, endGrant(t, o, f.grant, endedByOwner, anActor))
+	},
+
 	"queries.widgets": func(_ *filled, t *tx, o owner) (int, error) { return rowsOf(t.widgets(o)) },
 	"queries.eachPeriod": func(_ *filled, t *tx, o owner) (n int, err error) {
 		err = t.eachPeriod(o, []period{{t.now.after(-time.Hour), t.now.after(time.Hour), 0}},
@@ -450,6 +480,14 @@ func oneWebhook[T any](v *T, err error) (int, error) {
 // oneOfBooks is oneRow for what is refused where there is no such connection or export.
 func oneOfBooks[T any](v *T, err error) (int, error) {
 	if errors.Is(err, errBooksConnection) || errors.Is(err, errExport) {
+		return 0, nil
+	}
+	return oneRow(v, err)
+}
+
+// oneOfApps is oneRow for what is refused where there is no such application or grant.
+func oneOfApps[T any](v *T, err error) (int, error) {
+	if errors.Is(err, errApp) || errors.Is(err, errGrant) {
 		return 0, nil
 	}
 	return oneRow(v, err)
@@ -684,6 +722,11 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	s.must("origin", "add", "https://b.example", "-account", tenant)
 	s.addWebhook(tenant, "lead.created")
 	s.must("webhook", "disable", s.addWebhook(tenant, "lead.created"))
+	own, _ := s.registerApp(func(p *app) { p.AccountID = tenant })
+	s.appToken(own, tenant, scopeOrders)
+	s.appToken(own, s.account, scopeOrders) // is another account's
+	_, ended := s.appToken(own, tenant, scopeOrders)
+	s.must("grant", "revoke", ended)
 	s.change(func(t *tx) error {
 		o := anOrder(tenant)
 		o.ReturnURL = "https://a.example/thanks"
@@ -693,11 +736,12 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	before := s.dump()
 	_, err := s.command("account", "close", tenant)
 	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget, 2 origins, "+
-		"1 webhook and 1 live payment",
+		"1 webhook, 1 application, 1 grant and 1 live payment",
 		"add -force")
 	s.unchanged(before)
 	s.get("/leads", auth).is(200)
-	want := `{"ok":true,"stopped":{"tokens":1,"licenses":1,"widgets":1,"origins":2,"webhooks":1,"payments":1}}`
+	want := `{"ok":true,"stopped":{"tokens":1,"licenses":1,"widgets":1,"origins":2,"webhooks":1,` +
+		`"apps":1,"grants":1,"payments":1}}`
 	if out := s.must("account", "close", tenant, "-force", "-json"); out != want+"\n" {
 		t.Errorf("closing printed %s", out)
 	}

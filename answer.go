@@ -18,7 +18,9 @@ type response struct {
 	pattern   string // of the route; "": none matched
 	account   string // id of the account that was charged; "": none
 
-	page refusalPage // shows refusals of the route's path; nil: as problems (RFC 9457)
+	// How refusals of the route's path are shown; nil, both: as problems (RFC 9457).
+	page    refusalPage
+	refused refusalForm
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -76,9 +78,23 @@ type htmlPage struct {
 // reports a fault of the service.
 type refusalPage func(r *http.Request, ref *refusal, requestID string) *htmlPage
 
+// A refusalForm makes the answer to a refusal in the form that a standard other than RFC 9457 wants. It may
+// change the headers, in which the Content-Type is application/json and Cache-Control no-store.
+type refusalForm func(h http.Header, ref *refusal) reply
+
+// A handler returns emptyAnswer where a standard wants 200 without a body.
+type emptyAnswer struct{}
+
 // A handler returns seeOther, a URL, to send the browser there with GET: 303. The URL must not come from
 // the request.
 type seeOther string
+
+// A handler returns a redirect to send the browser elsewhere with GET: 303.
+type redirect struct {
+	to        string       // from the request only as far as it is registered
+	cookie    *http.Cookie // that the browser keeps; nil: none
+	referrers string       // Referrer-Policy: what the next site learns of where the browser was
+}
 
 // answer writes a handler's result: one of the types above, or any other value as JSON with
 // status 200.
@@ -86,6 +102,9 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 	switch v := result.(type) {
 	case noContent:
 		s.write(w, reply{status: http.StatusNoContent})
+		return
+	case emptyAnswer:
+		s.write(w, reply{status: http.StatusOK})
 		return
 	case *document:
 		w.Header().Set("Content-Type", v.contentType)
@@ -111,9 +130,10 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		s.writePage(w, v)
 		return
 	case seeOther:
-		w.Header().Set("Location", string(v))
-		w.Header().Set("Referrer-Policy", pageReferrers)
-		s.write(w, reply{status: http.StatusSeeOther})
+		s.writeRedirect(w, &redirect{to: string(v), referrers: pageReferrers})
+		return
+	case *redirect:
+		s.writeRedirect(w, v)
 		return
 	case *staticFile:
 		s.sendStatic(w, r, v)
@@ -144,6 +164,17 @@ func (s *server) write(w *response, out reply) {
 
 // pageReferrers keeps the URLs of pages for people, which may hold a key, from other sites.
 const pageReferrers = "same-origin"
+
+// writeRedirect sends the browser elsewhere.
+func (s *server) writeRedirect(w *response, to *redirect) {
+	h := w.Header()
+	h.Set("Location", to.to)
+	h.Set("Referrer-Policy", to.referrers)
+	if to.cookie != nil {
+		h.Set("Set-Cookie", to.cookie.String())
+	}
+	s.write(w, reply{status: http.StatusSeeOther})
+}
 
 // writePage sends a page for people.
 func (s *server) writePage(w *response, p *htmlPage) {
@@ -198,8 +229,9 @@ func showPage[Row, T any](p listPage[Row], show func(Row) T) *list[T] {
 // has gone before it was answered. Web servers such as nginx count it so; it is never sent.
 const statusClientGone = 499
 
-// fail answers with the problem (RFC 9457) of an error, or on a path for people with a page. An error that
-// is no refusal becomes a 500 that says nothing about it, and one line in the log.
+// fail answers with the problem (RFC 9457) of an error, on a path for people with a page, or in the form that
+// the path has of its own. An error that is no refusal becomes a 500 that says nothing about it, and one line
+// in the log.
 func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	w := writer.(*response)
 	var ref *refusal
@@ -220,10 +252,18 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 		h.Set("Retry-After", strconv.Itoa(wholeSeconds(ref.retryAfter)))
 	}
 	if ref.challenge != "" {
-		h.Set("WWW-Authenticate", ref.challenge)
+		challenge := ref.challenge
+		if ref.code.status == http.StatusUnauthorized && strings.HasPrefix(challenge, bearerChallenge) {
+			challenge += s.routing.Load().resource
+		}
+		h.Set("WWW-Authenticate", challenge)
 	}
 	if w.page != nil {
 		s.writePage(w, w.page(r, ref, w.requestID))
+		return
+	}
+	if w.refused != nil {
+		s.write(w, w.refused(h, ref))
 		return
 	}
 	h.Set("Content-Type", "application/problem+json")

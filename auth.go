@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -27,6 +28,8 @@ const (
 	scopeSelling  = "orders:write"
 	scopeRevenue  = "revenue:read"
 	scopeBooks    = "books:write"
+	scopeApps     = "apps:write"
+	scopeConsent  = "oauth:consent" // makes codes to sign in for any account; for portals
 	scopeAdmin    = "admin"
 	scopeDevice   = "license:verify"
 )
@@ -44,7 +47,25 @@ var grantableScopes = []string{
 	scopeSelling,
 	scopeRevenue,
 	scopeBooks,
+	scopeApps,
+	scopeConsent,
 	scopeAdmin,
+}
+
+// appScopes are the scopes that an application of somebody else's can have (contract, section 13). The others
+// are out of its reach, whatever its row says.
+var appScopes = []string{
+	scopeStats,
+	scopeLeads,
+	scopeErase,
+	scopeLicenses,
+	scopeDevices,
+	scopeEvents,
+	scopeWebhooks,
+	scopeOrders,
+	scopeSelling,
+	scopeRevenue,
+	scopeBooks,
 }
 
 const (
@@ -55,7 +76,12 @@ const (
 	// expiredTokenWindow is how long an expired device token still identifies its device.
 	expiredTokenWindow = 365 * 24 * time.Hour
 
-	bearerChallenge = `Bearer realm="widgetd"` // WWW-Authenticate (RFC 6750, section 3)
+	appTokenLife = time.Hour // of the access tokens of applications
+
+	// resourceMetadataPath stands before the path of the base address (RFC 9728, section 3.1).
+	resourceMetadataPath = "/.well-known/oauth-protected-resource"
+
+	bearerChallenge = `Bearer realm="widgetd"` // WWW-Authenticate (RFC 6750, section 3); see server.fail
 )
 
 var (
@@ -102,7 +128,8 @@ func errScope(scope, detail string) error {
 // A caller is the bearer of a valid token.
 type caller struct {
 	claims claims
-	all    bool // may act on any account that it names with ?account_id=
+	all    bool   // may act on any account that it names with ?account_id=
+	app    string // id of the application whose token it is; "": of none, but a token that an operator issued
 }
 
 // has reports whether the token grants a scope.
@@ -114,6 +141,15 @@ func (c *caller) has(scope string) bool {
 // admin reports whether the caller is the operator.
 func (c *caller) admin() bool { return c.has(scopeAdmin) }
 
+// dependsOn returns the id whose invalidation ends a token of an application: that of its grant, or without one
+// its own; "" for a token of no application, which any commit that names no ids may end.
+func (c *caller) dependsOn() string {
+	if c.app == "" {
+		return ""
+	}
+	return cmp.Or(c.claims.Grant, c.claims.ID)
+}
+
 // An authenticator finds out who sends a request. It caches the accounts, origins and tokens
 // that it reads from the store.
 type authenticator struct {
@@ -123,7 +159,9 @@ type authenticator struct {
 
 	accounts *cache[string, account]   // by id
 	origins  *cache[string, string]    // origin → id of the account that lists it
+	sites    *cache[string, bool]      // origins of applications
 	callers  *cache[tokenKey, *caller] // of tokens that were valid, but for their times
+	apps     *cache[string, *app]      // by id
 }
 
 // newAuthenticator makes an authenticator over an open store.
@@ -133,7 +171,9 @@ func newAuthenticator(st *store, keys *keyring) *authenticator {
 		now:      st.now,
 		accounts: newCache[string, account](4_000),
 		origins:  newCache[string, string](1_000),
+		sites:    newCache[string, bool](1_000),
 		callers:  newCache[tokenKey, *caller](4_000),
+		apps:     newCache[string, *app](1_000),
 	}
 	a.keys.Store(keys)
 	return a
@@ -276,7 +316,7 @@ func (a *authenticator) cachedCaller(token string) (*caller, error) {
 	plain := append(make([]byte, 0, maxTokenBytes), token...) // of constant size, so it stays on the stack
 	return a.callers.load(a.store, tokenKey{sha256.Sum256(plain), keys}, func() (*caller, string, error) {
 		who, err := a.verifyToken(token, keys)
-		return &who, "", err
+		return &who, who.dependsOn(), err
 	})
 }
 
@@ -298,11 +338,79 @@ func (a *authenticator) verifyToken(token string, keys *keyring) (who caller, er
 		return who, nil
 	}
 	row, err := a.store.liveToken(who.claims.ID)
-	if errors.Is(err, errNotFound) || err == nil && row.AccountID != who.claims.Subject {
+	if errors.Is(err, errNotFound) {
+		return who, a.verifyAppToken(&who)
+	}
+	if err == nil && row.AccountID != who.claims.Subject {
 		return who, errTokenRevoked
 	}
 	who.all = row.AllAccounts || who.admin()
 	return who, err
+}
+
+// verifyAppToken is the part of verifyToken for tokens that no operator has issued: it must be one of an
+// application's that works. It completes who.
+func (a *authenticator) verifyAppToken(who *caller) error {
+	row, err := a.store.liveAppToken(who.claims.ID)
+	if errors.Is(err, errNotFound) {
+		return errTokenRevoked
+	}
+	c := &who.claims
+	if err == nil && (row.AccountID != c.Subject || row.AppID != c.ClientID || valueOr(row.GrantID, "") != c.Grant) {
+		return errTokenRevoked
+	}
+	who.app = row.AppID
+	c.Scope = scopesWithin(c.Scope, row.Scope)
+	return err
+}
+
+// cachedApp is usedApp with a cache in front of it. Errors: errApp, also for an application whose owner is
+// closed. Callers must not change the result.
+func (a *authenticator) cachedApp(id string) (*app, error) {
+	return a.apps.load(a.store, id, func() (*app, string, error) {
+		p, err := a.store.usedApp(anyAccount, id)
+		if err == nil && !p.works() {
+			err = errApp
+		}
+		return p, "", err
+	})
+}
+
+// checkAppOrigin returns nil for a normalised origin of an application that works, else errNotFound or an error
+// of the store. It caches only origins that are some application's: others are endless.
+func (a *authenticator) checkAppOrigin(origin string) error {
+	_, err := a.sites.load(a.store, origin, func() (bool, string, error) {
+		has, err := a.store.originHasApp(origin)
+		if err == nil && !has {
+			err = errNotFound
+		}
+		return has, "", err
+	})
+	return err
+}
+
+// appOf returns the application that a token was issued to, if it works, else nil. who is the token's bearer; nil:
+// the token is refused. Scripts of the application may learn that from the answer, so it is enough that the token
+// is validly signed; that is looked at only for a normalised origin of some application.
+func (a *authenticator) appOf(who *caller, token, origin string) (*app, error) {
+	id := ""
+	if who != nil {
+		id = who.app
+	} else if err := a.checkAppOrigin(origin); err == nil {
+		if c, err := a.keys.Load().verify(token); err == nil && !c.isDevice() {
+			id = c.ClientID
+		}
+	} else if !errors.Is(err, errNotFound) {
+		return nil, err
+	}
+	if id == "" {
+		return nil, nil
+	}
+	p, err := a.cachedApp(id)
+	if errors.Is(err, errApp) {
+		return nil, nil
+	}
+	return p, err
 }
 
 // cachedAccount is store.account with a cache in front of it.
@@ -345,6 +453,33 @@ func issueToken(
 		IssuedAt: row.CreatedAt.Unix(),
 		Expires:  row.ExpiresAt.Unix(),
 		ID:       row.ID,
+	})
+	return token, row, err
+}
+
+// issueAppToken signs an access token of an application that is valid for appTokenLife, and inserts its row.
+// row holds the application, grant, account and scope; issued is the complete row. The token itself is not
+// stored.
+func issueAppToken(t *tx, keys *keyring, row appToken) (token string, issued appToken, err error) {
+	bases, err := t.baseURLs()
+	if err != nil {
+		return "", row, err
+	}
+	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
+	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(appTokenLife)
+	if err := t.addAppToken(row); err != nil {
+		return "", row, err
+	}
+	token, err = keys.sign(claims{
+		Issuer:   bases[0].URL,
+		Audience: bases[0].URL,
+		Subject:  row.AccountID,
+		ClientID: row.AppID,
+		Scope:    row.Scope,
+		IssuedAt: row.CreatedAt.Unix(),
+		Expires:  row.ExpiresAt.Unix(),
+		ID:       row.ID,
+		Grant:    valueOr(row.GrantID, ""),
 	})
 	return token, row, err
 }

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	bareChallenge    = `Bearer realm="widgetd"`
-	invalidChallenge = `Bearer realm="widgetd", error="invalid_token"`
+	namedMetadata    = `, resource_metadata="http://127.0.0.1:8080/.well-known/oauth-protected-resource/v1"`
+	bareChallenge    = `Bearer realm="widgetd"` + namedMetadata
+	invalidChallenge = `Bearer realm="widgetd", error="invalid_token"` + namedMetadata
 )
 
 func scopeChallenge(scope string) string {
@@ -529,6 +530,7 @@ func TestScope_ofARouteOrTheOperatorIsTakenAndNoOther(t *testing.T) {
 	for _, scope := range grantableScopes {
 		tokens[scope] = s.token(s.account, scope)
 	}
+	tokens[scopeConsent] = strings.TrimPrefix(s.portalToken(s.account, scopeConsent), "Authorization: Bearer ")
 	guarded := 0
 	for _, each := range allRoutes() {
 		rt := &each
@@ -564,7 +566,8 @@ func TestScope_isNeededForEveryRouteWithRowsOfAnAccount(t *testing.T) {
 	s := newService(t)
 	for _, each := range allRoutes() {
 		rt := &each
-		if strings.HasPrefix(rt.path(), "/widget/") || rt.path() == "/openapi.json" || rt.raw { // raw: signed instead
+		if strings.HasPrefix(rt.path(), "/widget/") || rt.path() == "/openapi.json" ||
+			rt.raw || rt.refused != nil { // signed instead, or an application proves itself
 			continue
 		}
 		if rt.token != tokenRequired || rt.scope == "" && rt.pattern != "GET /account" { // its own, to every token of it

@@ -14,7 +14,7 @@ type cache[K comparable, V any] struct {
 
 type cached[V any] struct {
 	value   V
-	rowID   string  // of the licence or widget that the value depends on; "": anything else
+	rowID   string  // of the licence, widget, grant or token that the value depends on; "": anything else
 	version version // of that row when the value was read
 }
 
@@ -35,8 +35,8 @@ func (c *cache[K, V]) get(st *store, key K) (v V, ok bool) {
 }
 
 // load returns the value of a key. Without a valid entry it calls read and keeps the value.
-// rowID is the id of the licence or widget that the value depends on, or "" if it depends on
-// anything else. Errors are not kept.
+// rowID is the id of the licence, widget, grant or token that the value depends on, or "" if it
+// depends on anything else. Errors are not kept.
 func (c *cache[K, V]) load(st *store, key K, read func() (value V, rowID string, err error)) (V, error) {
 	if v, ok := c.get(st, key); ok {
 		return v, nil

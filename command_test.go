@@ -27,7 +27,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	for name, story := range map[string]func(*testing.T, *operator){
-		"accounts": accountStory, "licences": licenseStory, "tokens": tokenStory, "keys": keyStory, "leads": leadStory, "statistics": statsStory,
+		"accounts": accountStory, "applications": appStory, "licences": licenseStory, "tokens": tokenStory, "keys": keyStory, "leads": leadStory, "statistics": statsStory,
 		"a receiver of webhooks": webhookListenStory,
 		"webhooks":               webhookStory,
 		"orders":                 orderStory,

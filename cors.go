@@ -16,6 +16,7 @@ const (
 // An originCheck is the result of looking up a request's Origin.
 type originCheck struct {
 	given   bool
+	origin  string // in its normal form; "": it is none
 	account string // that lists it; "": none does
 	err     error  // why the look-up failed
 }
@@ -33,16 +34,28 @@ func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
 	}
 	check := originCheck{given: true}
 	if origin, err := parseOrigin(values[0]); err == nil && len(values) == 1 {
+		check.origin = origin
 		check.account, check.err = s.cachedOriginOwner(origin)
 		if errors.Is(check.err, errNotFound) {
 			check.err = nil
 		}
 	}
 	if check.account != "" {
-		w.Header().Set("Access-Control-Allow-Origin", values[0])
-		w.Header().Set("Access-Control-Expose-Headers", exposedHeaders)
+		allowOrigin(w, r)
 	}
 	return r.WithContext(context.WithValue(r.Context(), originKey{}, check))
+}
+
+// allowOrigin lets scripts of the request's own Origin read the answer.
+func allowOrigin(w *response, r *http.Request) {
+	w.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
+	w.Header().Set("Access-Control-Expose-Headers", exposedHeaders)
+}
+
+// forbidOrigins takes back what withOrigin allowed.
+func forbidOrigins(w *response) {
+	w.Header().Del("Access-Control-Allow-Origin")
+	w.Header().Del("Access-Control-Expose-Headers")
 }
 
 // allowEveryOrigin lets scripts of every site read an answer that is the same for everybody.
@@ -53,34 +66,77 @@ func allowEveryOrigin(w *response) {
 	h.Del("Vary") // the Origin makes no difference
 }
 
+// pathRules are what the routes of one path, or a root path, have in common.
+type pathRules struct {
+	methods    []string // sorted, with HEAD
+	appMethods []string // those that applications may call from scripts of their own origins
+	open       bool     // as route.open
+	origin     originRule
+	first      *route // nil: a root path
+}
+
+// add adds a route of the path. Its methods are to be passed to withHead once all are there.
+func (p *pathRules) add(r *route) {
+	if p.first == nil {
+		p.first = r
+	}
+	p.methods = append(p.methods, r.method())
+	if r.token == tokenRequired && r.origin == originAny || r.origin == originApp {
+		p.appMethods = append(p.appMethods, r.method())
+	}
+	p.open = p.open || r.open
+	p.origin = max(p.origin, r.origin)
+}
+
+// closed reports whether the origins that accounts list make no difference to the path.
+func (p *pathRules) closed() bool { return p.origin == originApp || p.origin == originNone }
+
+// preflight returns the methods that scripts of an origin may use. Errors: errOrigin, those of the store.
+func (s *server) preflight(check originCheck, of *pathRules) ([]string, error) {
+	switch {
+	case of.open:
+		return of.methods, nil
+	case check.err != nil:
+		return nil, check.err
+	case check.account != "" && !of.closed():
+		return of.methods, nil
+	case check.origin == "" || len(of.appMethods) == 0:
+		return nil, errOrigin
+	}
+	err := s.checkAppOrigin(check.origin)
+	if errors.Is(err, errNotFound) {
+		err = errOrigin
+	}
+	return of.appMethods, err
+}
+
 // otherMethod answers a method that a path does not have. OPTIONS with an Origin is a
-// preflight: 204 with the allowed methods, or 403 for an Origin that is not listed where the path
-// asks for that. OPTIONS without one is 204 with Allow; every other method is 405.
-func (s *server) otherMethod(w http.ResponseWriter, r *http.Request, allowed []string) {
+// preflight: 204 with the allowed methods, or 403 for an Origin from which there are none.
+// OPTIONS without one is 204 with Allow; every other method is 405.
+func (s *server) otherMethod(w *response, r *http.Request, of *pathRules) {
 	h := w.Header()
 	check, _ := r.Context().Value(originKey{}).(originCheck)
-	open := h.Get("Access-Control-Allow-Origin") == "*"
 	switch {
-	case r.Method == http.MethodOptions && (check.given || open && r.Header["Origin"] != nil):
-		if check.err != nil && !open {
-			s.fail(w, r, check.err)
+	case r.Method == http.MethodOptions && (check.given || of.open && r.Header["Origin"] != nil):
+		allowed, err := s.preflight(check, of)
+		if err != nil {
+			s.fail(w, r, err)
 			return
 		}
-		if check.account == "" && !open {
-			s.fail(w, r, errOrigin)
-			return
+		if !of.open {
+			allowOrigin(w, r)
 		}
 		h.Del("Access-Control-Expose-Headers")
 		h.Set("Access-Control-Allow-Methods", strings.Join(allowed, ", "))
 		h.Set("Access-Control-Allow-Headers", allowedHeaders)
 		h.Set("Access-Control-Max-Age", "7200")
-		s.write(w.(*response), reply{status: http.StatusNoContent})
+		s.write(w, reply{status: http.StatusNoContent})
 	case r.Method == http.MethodOptions:
-		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
-		s.write(w.(*response), reply{status: http.StatusNoContent})
+		h.Set("Allow", strings.Join(of.methods, ", ")+", OPTIONS")
+		s.write(w, reply{status: http.StatusNoContent})
 	default:
-		h.Set("Allow", strings.Join(append(allowed, "OPTIONS"), ", "))
-		detail := "This path allows only the methods " + strings.Join(allowed, ", ") + "."
+		h.Set("Allow", strings.Join(of.methods, ", ")+", OPTIONS")
+		detail := "This path allows only the methods " + strings.Join(of.methods, ", ") + "."
 		s.fail(w, r, &refusal{code: codeMethod, detail: detail})
 	}
 }

@@ -1,11 +1,17 @@
 package main
 
 import (
+	"context"
 	"database/sql"
+	"errors"
+	"log/slog"
+	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestPreflight_fromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
@@ -132,6 +138,296 @@ func TestOrigin_hasOneForm(t *testing.T) {
 		if got, err := parseOrigin(wrong); err == nil {
 			t.Errorf("%q is taken as %q", wrong, got)
 		}
+	}
+}
+
+// The sites of the tests of origins.
+const (
+	appSite     = "https://app.example"
+	otherSite   = "https://other-app.example"
+	sharedSite  = "https://shared.example" // an account lists it, and the application
+	removedSite = "https://removed.example"
+	closedSite  = "https://closed.example"
+)
+
+// A sites is a service with applications that run in browsers, and with a route of each kind that a wing for
+// applications has.
+type sites struct {
+	*service
+	app, other *app
+}
+
+func newSites(t testing.TB) *sites {
+	t.Helper()
+	s := newService(t, withoutAddressLimits)
+	how, err := usualServerOptions(commands())
+	s.check(err)
+	stranger := s.addAccount("stranger")
+	of := func(accountID string, origins ...string) *app {
+		p, _ := s.registerApp(func(p *app) {
+			p.AccountID, p.Kind, p.Origins = accountID, appBrowser, codeList(origins)
+		})
+		return p
+	}
+	f := &sites{service: s, app: of(s.account, appSite, sharedSite), other: of(s.account, otherSite)}
+	removed, _ := of(s.account, removedSite), of(stranger, closedSite)
+	s.change(func(t *tx) error {
+		removed.RemovedAt = t.now
+		return errors.Join(t.addOrigin(s.account, sharedSite), t.saveApp(removed), t.closeAccount(stranger))
+	})
+	named := func(ctx context.Context, c *call, _ *emptyRequest) (any, error) {
+		p, err := s.server.cachedApp(c.request.Header.Get("App"))
+		if err == nil {
+			c.app = p
+		}
+		if c.request.Header.Get("Fails") != "" {
+			return nil, &refusal{code: codeNotFound}
+		}
+		return noContent{}, err
+	}
+	page := func(context.Context, *call, *emptyRequest) (*htmlPage, error) { return &htmlPage{status: 200}, nil }
+	refused := func(*http.Request, *refusal, string) *htmlPage { return &htmlPage{status: 403} }
+	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), func(s *server) []wing {
+		return append(wings(s), wing{routes: []route{
+			{pattern: "POST /test/token", free: true, noBody: true, origin: originApp, run: endpoint(named)},
+			{pattern: "GET /test/page", free: true, origin: originNone, page: refused, run: endpoint(page)},
+			{pattern: "POST /test/page", free: true, origin: originNone, page: refused, run: endpoint(page)},
+			{pattern: "POST /test/listed", token: tokenRequired, origin: originListed, noBody: true, run: endpoint(named)},
+		}})
+	})
+	s.check(err)
+	s.damaged = true // the document does not have these routes
+	return f
+}
+
+// readers checks which origin an answer allows to read it; "": none may.
+func (a answer) readers(origin string) answer {
+	a.t.Helper()
+	exposed := "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Sunset, Deprecation, Link, ETag"
+	if origin == "" {
+		exposed = ""
+	}
+	return a.has("Access-Control-Allow-Origin: "+origin, "Access-Control-Expose-Headers: "+exposed,
+		"Access-Control-Allow-Credentials: ")
+}
+
+func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
+	t.Parallel()
+	s := newSites(t)
+	const required, late, public, listed, token, page = "/orders", "/widget/license/verify", "/widget/leads", "/test/listed",
+		"/test/token", "/test/page"
+	for origin, allowed := range map[string]map[string]string{
+		siteOrigin:                  {required: "GET, HEAD, POST", late: "POST", public: "POST", listed: "POST"},
+		appSite:                     {required: "GET, HEAD, POST", token: "POST"},
+		otherSite:                   {required: "GET, HEAD, POST", token: "POST"},
+		sharedSite:                  {required: "GET, HEAD, POST", late: "POST", public: "POST", listed: "POST", token: "POST"},
+		removedSite:                 {},
+		closedSite:                  {},
+		"https://elsewhere.example": {},
+		"http://app.example":        {},
+		"https://x.app.example":     {},
+		"null":                      {},
+	} {
+		for _, path := range []string{required, late, public, listed, token, page} {
+			a := s.do("OPTIONS", path, "", "Origin: "+origin, "Access-Control-Request-Method: POST",
+				"Access-Control-Request-Headers: authorization")
+			if !strings.HasPrefix(strings.Join(a.header.Values("Vary"), ", "), "Origin") {
+				t.Errorf("%s from %s varies by %q", path, origin, a.header.Values("Vary"))
+			}
+			methods := allowed[path]
+			status, maxAge, headers, back := 204, "7200", allowedHeaders, origin
+			if methods == "" {
+				status, maxAge, headers, back = 403, "", "", ""
+			}
+			a.has("Access-Control-Allow-Origin: "+back, "Access-Control-Allow-Methods: "+methods, "Access-Control-Max-Age: "+maxAge,
+				"Access-Control-Allow-Headers: "+headers, "Access-Control-Expose-Headers: ", "Access-Control-Allow-Credentials: ")
+			if a.status != status {
+				t.Errorf("%s from %s: %d, want %d", path, origin, a.status, status)
+			}
+		}
+	}
+	s.do("OPTIONS", "/orders", "", "Origin: "+appSite, "Origin: "+appSite).is(403, "origin_not_allowed")
+	s.do("OPTIONS", "/test/token", "").is(204).has("Allow: POST, OPTIONS", "Access-Control-Allow-Origin: ")
+	for _, path := range []string{"/test/token", "/test/page"} { // 405 says nothing to scripts, whatever the site
+		s.do("DELETE", path, "", "Origin: "+siteOrigin).readers("")
+		s.do("DELETE", path, "", "Origin: "+appSite).readers("")
+	}
+}
+
+func TestOrigin_ofAnApplicationMayReadWhatItsTokensAreAnswered(t *testing.T) {
+	t.Parallel()
+	s := newSites(t)
+	bearer := func(token string) string { return "Authorization: Bearer " + token }
+	token, _ := s.appToken(s.app, s.account, scopeOrders)
+	ended, endedGrant := s.appToken(s.app, s.account, scopeOrders)
+	removed, _ := s.appToken(s.other, s.account, scopeOrders)
+	s.change(func(t *tx) error { return endGrant(t, anyAccount, endedGrant, endedByOwner, "test") })
+	operator := s.token(s.account, scopeOrders)
+	claimsOf, err := s.keys.verify(token)
+	s.check(err)
+	expired := claimsOf
+	expired.IssuedAt, expired.Expires = expired.IssuedAt-9_000, expired.IssuedAt-7_200
+	old, err := s.keys.sign(expired)
+	s.check(err)
+	another, err := newKeyring(time.Now())
+	s.check(err)
+	forged, err := another.sign(claimsOf)
+	s.check(err)
+	for name, c := range map[string]struct {
+		status              int
+		method, path, token string
+		readers             []string // among the sites below; siteOrigin and sharedSite always are
+	}{
+		"an answer":                 {200, "GET", "/orders", token, []string{appSite}},
+		"HEAD":                      {200, "HEAD", "/orders", token, []string{appSite}},
+		"a 403":                     {403, "GET", "/leads", token, []string{appSite}},
+		"a 404":                     {404, "GET", "/orders/ord_00000000000000000000000000", token, []string{appSite}},
+		"a 422":                     {422, "GET", "/orders?limit=0", token, []string{appSite}},
+		"an ended grant's":          {401, "GET", "/orders", ended, []string{appSite}},
+		"an expired token's":        {401, "GET", "/orders", old, []string{appSite}},
+		"a forged token's":          {401, "GET", "/orders", forged, nil},
+		"no token at all":           {401, "GET", "/orders", "", nil},
+		"another application's":     {200, "GET", "/orders", removed, []string{otherSite}},
+		"an operator's token":       {200, "GET", "/orders", operator, nil},
+		"where a token is optional": {422, "GET", "/widget/stats", token, nil},
+	} {
+		for _, origin := range []string{siteOrigin, sharedSite, appSite, otherSite, removedSite, "https://elsewhere.example", "null"} {
+			headers := []string{"Origin: " + origin, bearer(c.token)}
+			if c.token == "" {
+				headers = headers[:1]
+			}
+			a := s.do(c.method, c.path, "", headers...)
+			if a.status != c.status && !(c.path == "/widget/stats" && a.status == 403) {
+				t.Fatalf("%s from %s: %d %s", name, origin, a.status, a.body)
+			}
+			want := ""
+			if slices.Contains(append(c.readers, siteOrigin, sharedSite), origin) {
+				want = origin
+			}
+			if got := a.header.Get("Access-Control-Allow-Origin"); got != want {
+				t.Errorf("%s from %s may be read by %q, want %q", name, origin, got, want)
+			}
+			a.readers(want)
+		}
+	}
+	s.change(func(t *tx) error { return t.setRate(s.account, 1) })
+	for range 2 {
+		s.get("/orders", bearer(token), "Origin: "+appSite)
+	}
+	s.get("/orders", bearer(token), "Origin: "+appSite).is(429, "rate_limited").readers(appSite)
+}
+
+func TestOrigin_ofAnApplicationReadsWhatTheApplicationIsAnswered(t *testing.T) {
+	t.Parallel()
+	s := newSites(t)
+	for _, fails := range []string{"", "Fails: yes"} {
+		for origin, reads := range map[string]*app{
+			appSite: s.app, sharedSite: s.app, otherSite: s.other, siteOrigin: nil, removedSite: nil, "null": nil,
+			"https://elsewhere.example": nil,
+		} {
+			for _, p := range []*app{s.app, s.other} {
+				want := ""
+				if p == reads {
+					want = origin
+				}
+				s.post("/test/token", "", "Origin: "+origin, "App: "+p.ID, fails).readers(want)
+			}
+			s.post("/test/token", "", "Origin: "+origin, "App: app_00000000000000000000000000", fails).readers("")
+		}
+	}
+	for _, origin := range []string{siteOrigin, appSite, sharedSite, "https://elsewhere.example"} {
+		if a := s.get("/test/page", "Origin: "+origin).readers(""); a.status != 200 {
+			t.Errorf("a page is %d", a.status)
+		}
+	}
+}
+
+// TestOrigin_ofAnApplicationHasNoRightsOfAListedOne calls what a listed origin may, from an application's.
+func TestOrigin_ofAnApplicationHasNoRightsOfAListedOne(t *testing.T) {
+	t.Parallel()
+	s := newSites(t)
+	token, _ := s.appToken(s.app, s.account, scopeOrders)
+	before := s.count(`SELECT count(*) FROM leads`)
+	s.post("/widget/leads", anyLead, "Origin: "+appSite).is(403, "origin_not_allowed").readers("").has("RateLimit: ")
+	s.post("/widget/leads", anyLead, "Origin: "+appSite, "Authorization: Bearer "+token).is(403, "origin_not_allowed").readers("")
+	if after := s.count(`SELECT count(*) FROM leads`); after != before {
+		t.Errorf("%d leads came from an application's site", after-before)
+	}
+	s.post("/test/listed", "", "Origin: "+appSite, "Authorization: Bearer "+token).is(403, "origin_not_allowed").readers("")
+	s.get("/widget/stats", "Origin: "+appSite).has("RateLimit: ").readers("") // nobody is charged
+}
+
+func TestOrigin_ofAnApplicationCountsAtOnceWhoeverChangedIt(t *testing.T) {
+	t.Parallel()
+	s := newSites(t)
+	token, _ := s.appToken(s.app, s.account, scopeOrders)
+	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{})) // as the sqlite3 shell would
+	s.check(err)
+	defer db.Close()
+	const added = "https://added.example"
+	reads := func(want string) {
+		t.Helper()
+		status := 204
+		if want == "" {
+			status = 403
+		}
+		for range 2 { // the second is from the cache
+			if a := s.do("OPTIONS", "/test/token", "", "Origin: "+added); a.status != status {
+				t.Fatalf("a preflight is %d, want %d", a.status, status)
+			}
+			s.get("/orders", "Origin: "+added, "Authorization: Bearer "+token).is(200).readers(want)
+		}
+	}
+	reads("")
+	for _, change := range []string{
+		`INSERT INTO app_origins (app_id, origin) VALUES ('` + s.app.ID + `', '` + added + `')`,
+		`DELETE FROM app_origins WHERE origin = '` + added + `'`,
+	} {
+		_, err = db.Exec(change)
+		s.check(err)
+		s.notice()
+		reads(map[bool]string{true: added}[strings.HasPrefix(change, "INSERT")])
+	}
+	s.app.Origins = append(s.app.Origins, added)
+	s.change(func(t *tx) error { return t.saveApp(s.app) })
+	reads(added)
+}
+
+// TestOrigin_ofWhatIsNoApplicationsIsNotRemembered keeps strangers from filling the cache.
+func TestOrigin_ofWhatIsNoApplicationsIsNotRemembered(t *testing.T) {
+	t.Parallel()
+	s := newSites(t)
+	s.do("OPTIONS", "/test/token", "", "Origin: "+appSite).is(204)
+	for _, origin := range []string{"https://a.example", "https://b.example", "https://c.example"} {
+		s.do("OPTIONS", "/test/token", "", "Origin: "+origin).is(403, "origin_not_allowed")
+	}
+	if n := s.server.sites.len(); n != 1 {
+		t.Errorf("%d origins are remembered, want 1", n)
+	}
+}
+
+// TestOrigin_makesNoDifferenceToTheRoutesOfOAuth holds the table of routes to the contract: a page can't be read by
+// scripts of any site, and what tokens come from only by the application's.
+func TestOrigin_makesNoDifferenceToTheRoutesOfOAuth(t *testing.T) {
+	t.Parallel()
+	seen := 0
+	for _, w := range wings(&server{authenticator: &authenticator{}}) {
+		for _, r := range w.routes {
+			if !strings.HasPrefix(r.path(), "/oauth/") {
+				continue
+			}
+			seen++
+			want := originApp
+			if r.page != nil {
+				want = originNone
+			}
+			if r.origin != want || r.open || r.token != tokenIgnored {
+				t.Errorf("%s takes the origins %d, want %d; open is %v, token %d", r.pattern, r.origin, want, r.open, r.token)
+			}
+		}
+	}
+	if seen < 9 {
+		t.Errorf("there are %d routes only", seen)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,6 +36,8 @@ type demo struct {
 	line       string // that includes its script
 	key        string // of a licence with two free seats
 	token      string
+	portal     string            // token of a portal, which makes codes to sign in
+	app        appSecrets        // of the application that asks to act for the account
 	webhook    string            // id
 	secret     []byte            // of the webhook
 	examples   map[string]string // for the lines of /docs, as serverOptions has them
@@ -205,7 +208,7 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 // demoScopes are the scopes of the token that the demo prints.
 var demoScopes = []string{
 	scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents, scopeWebhooks,
-	scopeOrders, scopeSelling, scopeRevenue, scopeBooks,
+	scopeOrders, scopeSelling, scopeRevenue, scopeBooks, scopeApps,
 }
 
 const (
@@ -405,14 +408,17 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 		return err
 	}
 	d.yesterday = midnight(calendar.dateOf(t.exact)).AddDate(0, 0, -1).Format(time.DateOnly)
-	return errors.Join(prepareOrders(t, id), d.prepareDocs(t, keys, id), d.prepareDocsWebhooks(t, id))
+	return errors.Join(prepareOrders(t, id), d.prepareDocs(t, keys, id), d.prepareDocsWebhooks(t, id),
+		d.prepareApp(t, keys))
 }
 
 // The descriptions of the demo's webhooks, by which the next run with the same -dir finds them.
 const (
-	demoWebhook   = "Prints what it gets in the terminal of the demo"
-	docsWebhook   = "For the lines of /docs"
-	docsThrowaway = "For the lines of /docs that change and remove one"
+	demoWebhook    = "Prints what it gets in the terminal of the demo"
+	docsWebhook    = "For the lines of /docs"
+	docsThrowaway  = "For the lines of /docs that change and remove one"
+	docsApp        = "Kitchen printer"
+	docsRemovedApp = "Menu board"
 )
 
 // demoTypes are the events that the terminal of the demo shows.
@@ -561,8 +567,45 @@ func (d *demo) prepareDocsWebhooks(t *tx, account string) error {
 	d.examples["url"] = d.receiver + docsPath
 	d.examples["since"] = t.now.after(-days(1)).String()
 	var err error
-	d.examples["delivery"], err = addFailure(t, ids[docsWebhook])
-	return err
+	if d.examples["delivery"], err = addFailure(t, ids[docsWebhook]); err != nil {
+		return err
+	}
+	return d.prepareDocsApps(t, account)
+}
+
+// prepareDocsApps adds the applications that the lines of /docs act on, or takes those of an earlier run: one
+// that is kept, with a grant to be ended, and one to be changed and removed.
+func (d *demo) prepareDocsApps(t *tx, account string) error {
+	known, err := t.apps(ownedBy(account), "", maxApps)
+	if err != nil {
+		return err
+	}
+	for path, name := range map[string]string{"/apps/{id}/rotate-secret": docsApp, "/apps/{id}": docsRemovedApp} {
+		p := &app{AccountID: account, Name: name, HomePage: d.page, Kind: appWeb, Scope: scopeOrders,
+			RedirectURIs: codeList{"https://app.example/connected"}, MadeBy: actorCommand,
+			CreatedAt: t.now, UpdatedAt: t.now}
+		if i := slices.IndexFunc(known.rows, func(k *app) bool { return k.Name == name }); i >= 0 {
+			p = known.rows[i]
+		} else {
+			p.ID = t.newID("app")
+			if err := t.addApp(p); err != nil {
+				return err
+			}
+		}
+		d.examples[path] = p.ID
+	}
+	g := &grant{
+		ID:        t.newID("grt"),
+		AppID:     d.examples["/apps/{id}/rotate-secret"],
+		AccountID: account,
+		Scope:     scopeOrders,
+		AgreedBy:  actorCommand,
+		CreatedAt: t.now,
+		UsedAt:    t.now,
+		ExpiresAt: t.now.after(refreshLife),
+	}
+	d.examples["/grants/{id}"] = g.ID
+	return t.addGrant(g)
 }
 
 // addFailure adds a delivery of the last event to a webhook, one that failed, and returns its id.
@@ -634,6 +677,7 @@ func (d *demo) pageHandler(s *server) http.Handler {
 	})
 	d.handleOrders(mux)
 	d.handleBooks(mux, s)
+	d.handleConnect(mux, s)
 	mux.HandleFunc("POST /newsletter", func(w http.ResponseWriter, _ *http.Request) {
 		send(w, fmt.Sprintf(demoAnswer, "Thank you",
 			"The widget’s script did not run, so your browser sent the form to this site. The demo does not keep it."))
@@ -678,6 +722,7 @@ const demoText = `
   A receiver of its webhooks:        {receiver}
   The orders, for the restaurant:    {page}/orders
   Its revenue, for the books:        {page}/revenue
+  An application that asks to act:   {page}/connect
   A test provider of payments:       {provider}
   Its database:                      {db}
 

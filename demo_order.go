@@ -75,9 +75,14 @@ func showDemo(w http.ResponseWriter, status int, shown demoShown) {
 	demoOrdersPage.Execute(w, shown) // fails only when the client has gone
 }
 
-// ask calls the service with the demo's token. It decodes a 2xx answer into answer. Errors: the detail of a
-// problem, or that there was no answer.
+// ask is askAs with the demo's token.
 func (d *demo) ask(ctx context.Context, method, path string, body, answer any) error {
+	return d.askAs(ctx, d.token, method, path, body, answer)
+}
+
+// askAs calls the service with a token. It decodes a 2xx answer into answer. Errors: the detail of a problem,
+// or that there was no answer.
+func (d *demo) askAs(ctx context.Context, token, method, path string, body, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, demoPatience)
 	defer cancel()
 	var reader io.Reader
@@ -88,7 +93,7 @@ func (d *demo) ask(ctx context.Context, method, path string, body, answer any) e
 	if err != nil {
 		return err
 	}
-	r.Header.Set("Authorization", "Bearer "+d.token)
+	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("Content-Type", "application/json")
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {

@@ -40,6 +40,11 @@ var (
 	webhookGo string
 )
 
+// An application that acts for an account, which /docs shows.
+//
+//go:embed web/application.mjs
+var applicationNode string
+
 // A docsView is everything that the templates in web/docs.html show.
 type docsView struct {
 	Base, Root, Prefix string // "https://api.example.com/v1" and its parts
@@ -56,6 +61,7 @@ type docsView struct {
 	Events             []docsEvents
 	LeaseSamples       []docsSample
 	WebhookSamples     []docsSample
+	Application        string    // a script that acts for an account
 	Posted             *docsCall // what is posted to webhooks, and what their answers mean
 	PostedExample      string
 	Token              string   // the account's, for curl lines
@@ -157,6 +163,7 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 
 		LeaseSamples:   leaseSamples(),
 		WebhookSamples: webhookSamples(),
+		Application:    applicationNode,
 		Token:          d.values[exampleToken],
 		Origin:         d.values["Origin"],
 
@@ -413,10 +420,8 @@ func (d *apiDocument) call(path string, item *jsonValue, method string, op *json
 			c.Parameters = append(c.Parameters, docsMember{p.at("name").text, p.at("required").boolean, kind, text})
 		}
 	}
-	if body := op.at("requestBody", "content", "application/json", "schema"); body.kind == jsonObject {
-		schema, _ := d.follow(body)
-		c.Body = d.members(schema)
-	}
+	schema, _ := d.follow(bodyOf(op).at("schema"))
+	c.Body = d.members(schema)
 	for _, m := range op.at("responses").members {
 		c.Answers = append(c.Answers, d.answer(m.name, &m.value))
 	}
@@ -424,6 +429,15 @@ func (d *apiDocument) call(path string, item *jsonValue, method string, op *json
 		c.Curl = d.curl(c, op, parameters)
 	}
 	return c
+}
+
+// bodyOf returns what an operation says of the body of its requests: JSON, or else a form.
+func bodyOf(op *jsonValue) *jsonValue {
+	content := op.at("requestBody", "content")
+	if form, ok := content.member(formMediaType); ok {
+		return form
+	}
+	return content.at("application/json")
 }
 
 // answer reads one response of an operation.
@@ -452,7 +466,7 @@ func (d *apiDocument) objects() (all []docsObject) {
 	bodies := map[string]bool{}
 	for _, path := range d.all.at("paths").members {
 		for _, m := range path.value.members {
-			_, name := d.follow(m.value.at("requestBody", "content", "application/json", "schema"))
+			_, name := d.follow(bodyOf(&m.value).at("schema"))
 			bodies[name] = true
 		}
 	}
@@ -612,7 +626,13 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 		}
 		options = append(options, "-H "+shellQuote("Authorization: Bearer "+token))
 	}
-	if examples := op.at("requestBody", "content", "application/json", "examples").members; len(examples) > 0 {
+	form := op.at("requestBody", "content").at(formMediaType, "examples").members
+	if len(form) > 0 {
+		example, _ := d.follow(&form[0].value)
+		for _, m := range example.at("value").members {
+			options = append(options, "--data-urlencode "+shellQuote(m.name+"="+m.value.text))
+		}
+	} else if examples := bodyOf(op).at("examples").members; len(examples) > 0 {
 		example, _ := d.follow(&examples[0].value)
 		body := d.withExamples(c.Path, example.at("value"))
 		options = append(options, "-H 'Content-Type: application/json'", "-d "+shellQuote(layOutJSON(body, "  ")))

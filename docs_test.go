@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -116,7 +117,7 @@ func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
 					t.Errorf("%s lacks the status %s", id, status.name)
 				}
 			}
-			body, _ := d.follow(m.value.at("requestBody", "content", "application/json", "schema"))
+			body, _ := d.follow(bodyOf(&m.value).at("schema"))
 			for _, member := range d.members(body) {
 				if !strings.Contains(section, `<dt><code>`+member.Name+`</code>`) {
 					t.Errorf("%s lacks the member %s", id, member.Name)
@@ -257,6 +258,10 @@ func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
 		switch {
 		case strings.Contains(line, "/api/legacy/"):
 			want = "410"
+		case strings.Contains(line, "/signin"): // the token is one account's
+			want = "403"
+		case strings.Contains(line, "/oauth/"): // the demo has no application
+			want = "400"
 		case strings.Contains(line, "/books/connections/"): // the demo is connected with none
 			want = "404"
 		case strings.Contains(line, `"product": "xero"`):
@@ -305,6 +310,65 @@ func TestDocs_orderFromBeginningToEndWorksAsItStands(t *testing.T) {
 		if got != want {
 			t.Errorf("step %d prints\n%s, want\n%s", i+1, got, want)
 		}
+	}
+}
+
+// TestDocs_applicationByHandWorksAsItStands pastes the lines of the chapter on applications, from registering one
+// to its end, and does what an owner does in between.
+func TestDocs_applicationByHandWorksAsItStands(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "curl", "sh", "openssl")
+	s := newService(t)
+	base := s.atItsBase()
+	_, chapter, _ := strings.Cut(docsPage(s), `<section id="applications"`)
+	chapter, _, _ = strings.Cut(chapter, "</section>")
+	blocks := captures(`(?s)<pre tabindex="0"><code>(.*?)</code></pre>`, chapter)
+	if len(blocks) != 7 {
+		t.Fatalf("the chapter has %d blocks, want 7", len(blocks))
+	}
+	var vars string // what the shell knows by now
+	sh := func(lines string) string { return strings.TrimSpace(runProgram(t, "sh", "-euc", vars+lines)) }
+	block := func(i int, replace ...string) string {
+		text := html.UnescapeString(blocks[i])
+		for j := 0; j < len(replace); j += 2 {
+			if !strings.Contains(text, replace[j]) {
+				t.Fatalf("block %d has no %s:\n%s", i, replace[j], text)
+			}
+		}
+		return strings.NewReplacer(replace...).Replace(text) + "\n"
+	}
+	one := func(pattern, text string) string {
+		found := captures(pattern, text)
+		if len(found) != 1 {
+			t.Fatalf("%s is not in:\n%s", pattern, text)
+		}
+		return found[0]
+	}
+
+	words := sh(`widgetd() { printf '%s\n' "$@"; }` + "\n" + block(0))
+	id := one(`client id: *(app_\w+)`, s.must(strings.Split(words, "\n")...))
+	printed := sh(block(2, "APP=app_…", "APP="+id) + `echo "VERIFIER=$VERIFIER"`)
+	vars = "APP=" + id + "\n" + one(`(VERIFIER=.*)`, printed) + "\n"
+	v := s.signedIn(s.account)
+	at := one(`(/oauth/authorize\S+)`, printed)
+	back := v.visit(at, v.visit(at, nil).agreeing()).is(303).header.Get("Location")
+	code := one(`^http://127\.0\.0\.1/back\?code=([\w-]+)&iss=`+url.QueryEscape(base)+`&state=[0-9a-f]{32}$`, back)
+	tokens := sh(block(3, "CODE=…", "CODE="+code))
+	access, refresh := one(`"access_token":"(.*?)"`, tokens), one(`"refresh_token":"(.*?)"`, tokens)
+	s.told.confide(access)
+	if got := strings.NewReplacer(access, "eyJ…", refresh, "…").Replace(tokens); got != strings.TrimSpace(block(4)) {
+		t.Errorf("the tokens are %s, the chapter says %s", got, block(4))
+	}
+	got := sh(block(5, "ACCESS_TOKEN=eyJ…", "ACCESS_TOKEN="+access, "REFRESH_TOKEN=…", "REFRESH_TOKEN="+refresh))
+	if !strings.HasPrefix(got, `{"data":[],"next_cursor":null}`) || !strings.HasSuffix(got, `"scope":"orders:read"}`) {
+		t.Errorf("the calls print %s", got)
+	}
+	s.get("/orders", "Authorization: Bearer "+access).is(401)
+
+	web, secret := s.registerApp(func(p *app) { p.OwnScope = &p.Scope })
+	vars = "APP=" + web.ID + " SECRET=" + secret + "\n"
+	if got := sh(block(6)); !strings.Contains(got, `"scope":"`) || strings.Contains(got, "refresh_token") {
+		t.Errorf("client credentials bring %s", got)
 	}
 }
 
@@ -692,6 +756,8 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	licenseID, key := s.addLicense(license{MaxDevices: ptr(1)})
 	s.activate(key, "kitchen-1").is(200)
 	hook := s.addWebhook(s.account, "lead.created")
+	app, _ := s.registerApp()
+	_, grantID := s.appToken(app, s.account, scopeOrders)
 	order, pageKey := "", ""
 	s.change(func(t *tx) (err error) {
 		o := anOrder(s.account)
@@ -719,10 +785,16 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 		if r.page != nil && strings.Contains(r.pattern, "/books/callback/") {
 			continue // it refuses who was not sent there by a product
 		}
+		if r.path() == "/oauth/authorize" {
+			continue // it refuses who was not sent there by an application
+		}
 		paths["/v1"+r.path()] = append(paths["/v1"+r.path()], r.method())
 	}
 	for _, root := range s.server.roots {
 		if path := strings.TrimSuffix(root.path, "{$}"); path == "/" || !strings.HasSuffix(path, "/") {
+			if root.ofBase {
+				path += "/v1"
+			}
 			paths[path] = []string{"GET"}
 		}
 	}
@@ -730,7 +802,7 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 		t.Fatalf("found %d paths only", len(paths))
 	}
 	for pattern, methods := range paths {
-		path := strings.NewReplacer("/webhooks/{id}", "/webhooks/"+hook, "/orders/{id}", "/orders/"+order,
+		path := strings.NewReplacer("/apps/{id}", "/apps/"+app.ID, "/grants/{id}", "/grants/"+grantID, "/webhooks/{id}", "/webhooks/"+hook, "/orders/{id}", "/orders/"+order,
 			"/books/connections/{id}", "/books/connections/"+connection, "{date}", "2026-11-21", "{id}", licenseID, "/pay/{order}", "/pay/"+order, "{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
 		if strings.Contains(pattern, "/pay/") {
 			path += "?k=" + pageKey

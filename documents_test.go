@@ -284,6 +284,10 @@ func TestDocuments_commandsWorkAsTheyStand(t *testing.T) {
 	if hooks := o.objects("webhook", "list"); len(hooks) != 1 || hooks[0]["state"] != webhookPending {
 		t.Errorf("webhook list: %v", hooks)
 	}
+	asOnAServer(t, o, documentBlock(t, "widgetd app add"), nil)
+	if apps := o.objects("app", "list"); len(apps) != 1 || apps[0]["scope"] != "webhooks:write orders:read" {
+		t.Errorf("app list: %v", apps)
+	}
 	asOnAServer(t, o, documentBlock(t, "widgetd status"), nil)
 	asOnAServer(t, o, documentBlock(t, "widgetd backup backup-2026"), nil)
 	asOnAServer(t, o, documentBlock(t, "widgetd leads erase guest@example.com"), nil)

@@ -40,7 +40,7 @@ type event struct {
 }
 
 // The actors of events: who made the change. Commands name the system's user as well, see
-// env.actor, and callers with a token are named by it, see actorToken.
+// env.actor, and callers with a token are named by it or by their application, see actorToken.
 const (
 	actorDevice   = "device"
 	actorSite     = "site"

@@ -57,6 +57,11 @@ type route struct {
 	// All routes of one path have the same. nil: it is a route for programs.
 	page refusalPage
 
+	// form makes a route for programs take a form instead of JSON, as a standard wants it, and refused makes
+	// its answer to every refusal on its path. All routes of one path have the same. nil: JSON and problems.
+	form    bool
+	refused refusalForm
+
 	// It asks a question over a list or a range, which runs when it is its turn (questionQueue). The
 	// context of run then also ends after questionTimeout; run passes it to queries (store.within).
 	question bool
@@ -68,6 +73,10 @@ type rootPath struct {
 	serve func(w *response, r *http.Request)
 	open  bool // as route.open
 	page  bool // for people and crawlers: no part of the interface, so the OpenAPI document has it not
+
+	// The path of the current base address follows path, as well-known URIs have it (RFC 8414, section 3.1):
+	// "/.well-known/x/v1". There is nothing at path alone, nor after the paths of earlier base addresses.
+	ofBase bool
 
 	// more returns further paths that serve answers, which depend on the base addresses; nil: there are
 	// none. It is called with them, the current one first, whenever they have changed.
@@ -109,6 +118,8 @@ const (
 	originAny      originRule = iota // any or none; browsers hide the answer from a page of an unlisted one
 	originListed                     // none, or a listed one
 	originRequired                   // a listed one
+	originApp                        // any or none; pages of those of applications may read it (call.app), no others
+	originNone                       // any or none; no page of another site may read the answer
 )
 
 const (
@@ -124,6 +135,9 @@ const (
 	bucketLeads    = "leads"
 	bucketWidgets  = "widgets" // events, and statistics without a token
 )
+
+// bucketApplication is the name that answers give to an application's half of bucketAccount.
+const bucketApplication = "application"
 
 // serverOptions are the options of serve that handlers need.
 type serverOptions struct {
@@ -157,9 +171,10 @@ type server struct {
 	serverOptions
 	steady         func() time.Time // a clock that is never set, to measure time by; now may be set
 	log            *slog.Logger
-	accountBuckets *limiter // by the bucket's name and account
-	addressBuckets *limiter // by limit's name and address, or order
-	lookups        *lookupGuard
+	accountBuckets *limiter     // by the bucket's name and account
+	addressBuckets *limiter     // by limit's name and address, or order
+	lookups        *lookupGuard // licence keys that failed
+	clientProofs   *lookupGuard // proofs of applications that failed
 	outbound       *outbound
 	health         healthCheck
 	running        inProgress
@@ -196,6 +211,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
 		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
 	s.lookups = newLookupGuard(o.failedLookupRate, s.steady())
+	s.clientProofs = newLookupGuard(o.failedLookupRate, s.steady())
 	for _, w := range wings(s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)
@@ -212,6 +228,7 @@ type routing struct {
 	bases    []baseAddress
 	prefixes []string                 // their paths, the current one first
 	root     string                   // scheme and host of the current one
+	resource string                   // ends challenges to those without a token (RFC 9728, section 5.1)
 	members  map[string][]extraMember // of problems, by path relative to the base address
 	known    []knownPath              // that nearest can name
 }
@@ -238,6 +255,7 @@ func (s *server) refresh() error {
 		}
 		if rt.root == "" {
 			rt.root = strings.TrimSuffix(normal, prefix)
+			rt.resource = `, resource_metadata="` + rt.root + resourceMetadataPath + prefix + `"`
 		}
 		if !slices.Contains(rt.prefixes, prefix) {
 			rt.prefixes = append(rt.prefixes, prefix)
@@ -252,48 +270,55 @@ func (s *server) refresh() error {
 
 // register adds every path to the mux, with an answer to the methods that it does not have.
 func (s *server) register(rt *routing) error {
-	handle := func(pattern string, open bool, f func(*response, *http.Request)) {
-		rt.mux.HandleFunc(pattern, func(inner http.ResponseWriter, r *http.Request) {
-			w := inner.(*response)
-			if open {
-				allowEveryOrigin(w)
-			}
-			f(w, r)
-		})
-	}
-	methods, open, pages := map[string][]string{}, map[string]bool{}, map[string]refusalPage{}
+	paths := map[string]*pathRules{}
 	for i := range s.routes {
 		r := &s.routes[i]
-		methods[r.path()] = append(methods[r.path()], r.method())
-		open[r.path()] = open[r.path()] || r.open
-		pages[r.path()] = r.page
+		if paths[r.path()] == nil {
+			paths[r.path()] = &pathRules{}
+		}
+		paths[r.path()].add(r)
 		if len(r.members) > 0 {
 			rt.members[r.path()] = r.members
 		}
 		for _, prefix := range rt.prefixes {
-			handle(r.method()+" "+prefix+r.path(), r.open, func(w *response, req *http.Request) { s.serve(w, req, r) })
+			of := &pathRules{open: r.open, origin: r.origin}
+			rt.handle(r.method()+" "+prefix+r.path(), of, func(w *response, req *http.Request) { s.serve(w, req, r) })
 		}
 	}
 	for _, r := range s.routes {
-		p, allowed := r.path(), slices.Clip(withHead(methods[r.path()])) // otherMethod appends to it
-		if methods[p] == nil {
+		p, of := r.path(), paths[r.path()]
+		if of == nil {
 			continue // as another route has this path too
 		}
-		delete(methods, p)
-		rt.know(rt.prefixes[0], p, allowed)
+		delete(paths, p)
+		of.methods, of.appMethods = withHead(of.methods), withHead(of.appMethods)
+		rt.know(rt.prefixes[0]+p, p, of.methods)
 		for _, prefix := range rt.prefixes {
-			handle(prefix+p, open[p], func(w *response, req *http.Request) {
-				w.page = pages[p]
-				s.otherMethod(w, req, allowed)
+			rt.handle(prefix+p, of, func(w *response, req *http.Request) {
+				w.page, w.refused = of.first.page, of.first.refused
+				s.otherMethod(w, req, of)
 			})
 		}
 	}
+	if err := s.registerRoots(rt); err != nil {
+		return err
+	}
+	rt.handle("/", &pathRules{}, s.pathNotFound)
+	return nil
+}
+
+// registerRoots is the part of register for the paths outside the base addresses.
+func (s *server) registerRoots(rt *routing) error {
 	for _, root := range s.roots {
 		if strings.HasSuffix(root.path, "/") {
 			continue // ServeHTTP looks for these itself
 		}
-		allowed, paths := []string{"GET", "HEAD"}, []string{root.path}
-		rt.know("", root.path, allowed)
+		of := &pathRules{methods: []string{"GET", "HEAD"}, open: root.open}
+		paths := []string{root.path}
+		if root.ofBase {
+			paths[0] += rt.prefixes[0]
+		}
+		rt.know(paths[0], root.path, of.methods)
 		if root.more != nil {
 			more, err := root.more(rt.bases)
 			if err != nil {
@@ -302,12 +327,25 @@ func (s *server) register(rt *routing) error {
 			paths = append(paths, more...)
 		}
 		for _, p := range paths {
-			handle("GET "+p, root.open, root.serve)
-			handle(p, root.open, func(w *response, req *http.Request) { s.otherMethod(w, req, allowed) })
+			rt.handle("GET "+p, of, root.serve)
+			rt.handle(p, of, func(w *response, req *http.Request) { s.otherMethod(w, req, of) })
 		}
 	}
-	handle("/", false, s.pathNotFound)
 	return nil
+}
+
+// handle adds f to the mux. The origins of of decide whose scripts may read what it answers.
+func (rt *routing) handle(pattern string, of *pathRules, f func(*response, *http.Request)) {
+	rt.mux.HandleFunc(pattern, func(inner http.ResponseWriter, r *http.Request) {
+		w := inner.(*response)
+		switch {
+		case of.open:
+			allowEveryOrigin(w)
+		case of.closed():
+			forbidOrigins(w)
+		}
+		f(w, r)
+	})
 }
 
 // pathNotFound answers a path that is none of the service's. If one is near, the problem names it.
@@ -408,6 +446,7 @@ type call struct {
 	request   *http.Request
 	caller    *caller // nil: no token
 	origin    originCheck
+	app       *app      // that calls: scripts of its origins may read the answer, refusals too; nil: none
 	account   string    // that is charged; "": none
 	now       time.Time // when the request had been read
 	body      []byte
@@ -478,9 +517,12 @@ func (s *server) whoAsks(c *call) asker {
 // serve answers a request to a route.
 func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w := writer.(*response)
-	w.pattern, w.page = rt.pattern, rt.page
+	w.pattern, w.page, w.refused = rt.pattern, rt.page, rt.refused
 	c := &call{route: rt, request: r}
 	result, err := s.run(w, c)
+	if c.app != nil && c.app.listsOrigin(c.origin.origin) {
+		allowOrigin(w, r)
+	}
 	switch {
 	case c.replay != nil:
 		w.Header().Set("Idempotency-Replayed", "true")
@@ -539,6 +581,13 @@ func (s *server) checkToken(c *call) error {
 		return nil
 	}
 	who, err := s.authenticate(token, c.route.token == tokenLate)
+	if c.route.token == tokenRequired && c.origin.origin != "" && c.origin.account == "" {
+		app, failed := s.appOf(who, token, c.origin.origin)
+		if failed != nil {
+			return failed
+		}
+		c.app = app
+	}
 	if err != nil {
 		return err
 	}
@@ -614,7 +663,7 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	switch {
 	case c.route.raw:
 		return nil, nil
-	case c.route.page != nil:
+	case c.route.takesForm():
 		c.parsed, err = parseForm(body)
 		return &c.parsed, err
 	}
@@ -624,10 +673,16 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 	return &c.parsed, nil
 }
 
+// takesForm reports whether bodies are forms.
+func (rt *route) takesForm() bool { return rt.form || rt.page != nil }
+
+// formMediaType is the Content-Type of forms.
+const formMediaType = "application/x-www-form-urlencoded"
+
 // bodyType returns the Content-Type of bodies.
 func (rt *route) bodyType() string {
-	if rt.page != nil {
-		return "application/x-www-form-urlencoded"
+	if rt.takesForm() {
+		return formMediaType
 	}
 	return "application/json"
 }
@@ -672,7 +727,9 @@ func (c *call) bucket() string {
 }
 
 // charge takes a token from one of the account's buckets and sets the RateLimit headers
-// (draft-ietf-httpapi-ratelimit-headers-11). It refuses when the bucket is empty (429).
+// (draft-ietf-httpapi-ratelimit-headers-11). It refuses when the bucket is empty (429). An application's
+// token takes from a bucket of the application's first, which is half as large, so that one application
+// leaves the other half to the account's own tokens and to others.
 func (s *server) charge(w *response, c *call, in *input, request any) (err error) {
 	switch {
 	case c.route.free:
@@ -695,15 +752,44 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 		return err
 	}
 	w.account = a.ID
-	bucket := c.bucket()
-	v := s.accountBuckets.take(bucket+" "+a.ID, a.Rate, s.steady())
-	w.Header().Set("RateLimit-Policy", `"`+bucket+`";q=`+strconv.Itoa(a.Rate)+`;w=60`)
-	w.Header().Set("RateLimit",
-		`"`+bucket+`";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
-	if !v.ok {
-		return errRate("The account's requests of this minute are used up.", v.retry)
+	bucket, now := c.bucket(), s.steady()
+	key := bucket + " " + a.ID
+	if c.caller == nil || c.caller.app == "" {
+		v := s.accountBuckets.take(key, a.Rate, now)
+		showLimit(w.Header(), bucket, a.Rate, v)
+		return errAccountRate(v)
 	}
-	return nil
+	half := max(1, a.Rate/2)
+	v := s.accountBuckets.take("app "+c.caller.app+" "+a.ID, half, now)
+	if !v.ok {
+		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.look(key, a.Rate, now))
+		showLimit(w.Header(), bucketApplication, half, v)
+		return errRate("The application's share of the account's requests of this minute is used up.", v.retry)
+	}
+	whole := s.accountBuckets.take(key, a.Rate, now)
+	showLimit(w.Header(), bucket, a.Rate, whole)
+	showLimit(w.Header(), bucketApplication, half, v)
+	return errAccountRate(whole)
+}
+
+// errAccountRate returns the refusal of a request that found its account's bucket empty; nil: it did not.
+func errAccountRate(v takeResult) error {
+	if v.ok {
+		return nil
+	}
+	return errRate("The account's requests of this minute are used up.", v.retry)
+}
+
+// showLimit adds what a bucket holds to the RateLimit headers, as another element of their lists.
+func showLimit(h http.Header, bucket string, rate int, v takeResult) {
+	add := func(name, item string) {
+		if before := h.Get(name); before != "" {
+			item = before + ", " + item
+		}
+		h.Set(name, item)
+	}
+	add("RateLimit-Policy", `"`+bucket+`";q=`+strconv.Itoa(rate)+`;w=60`)
+	add("RateLimit", `"`+bucket+`";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
 }
 
 // accountScope reads ?account_id= and decides which account's rows a caller with a token acts
@@ -721,7 +807,7 @@ func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	case a.named == "" && who.admin():
 		return anyAccount, nil
 	case a.named == "" || a.named == who.claims.Subject:
-		return ownedBy(who.claims.Subject), nil
+		return owner{account: who.claims.Subject, app: who.app}, nil
 	case !who.all:
 		return owner{}, errScope(scopeAdmin, "The token acts on its own account only.")
 	}
@@ -732,10 +818,13 @@ func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	return ownedBy(a.named), err
 }
 
-// actorToken returns the actor of events for a call with a token: "token tok_…", or "operator
-// tok_…" where the token has the scope admin.
+// actorToken returns the actor of events for a call with a token: "token tok_…", "operator tok_…" where the
+// token has the scope admin, or for an application's "app app_…".
 func actorToken(c *call) string {
-	if c.caller.admin() {
+	switch {
+	case c.caller.app != "":
+		return "app " + c.caller.app
+	case c.caller.admin():
 		return actorOperator + " " + c.caller.claims.ID
 	}
 	return "token " + c.caller.claims.ID

@@ -148,10 +148,12 @@ func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, 
 }
 
 // idempotencyCaller identifies the sender of an Idempotency-Key, so that two callers that choose
-// the same key don't get each other's answers: by the token's account, else by licence and
-// fingerprint (idemScope), else by the charged account and the client's address.
+// the same key don't get each other's answers: by the token's account, and the application if it is one's,
+// else by licence and fingerprint (idemScope), else by the charged account and the client's address.
 func (s *server) idempotencyCaller(c *call) string {
 	switch {
+	case c.caller != nil && c.caller.app != "":
+		return "app " + c.caller.app + " " + c.caller.claims.Subject
 	case c.caller != nil && !c.caller.claims.isDevice():
 		return "account " + c.caller.claims.Subject
 	case c.idemScope != "":

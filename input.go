@@ -117,6 +117,14 @@ func (in *input) text(name string, n need, max int, check textCheck) string {
 	return v.text
 }
 
+// field returns a field of a form as it was sent, and "" if there is none.
+func (in *input) field(name string) string {
+	if v, ok := in.body.member(name); ok {
+		return v.text
+	}
+	return ""
+}
+
 // object reads a member that is an object, and returns an input for that object's members.
 // It is an empty object if the member is absent or wrong.
 func (in *input) object(name string, n need) *input {

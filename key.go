@@ -14,8 +14,11 @@ import (
 	"time"
 )
 
+// jwksPath is where the public keys are, at the root.
+const jwksPath = "/.well-known/jwks.json"
+
 func keyWing(s *server) wing {
-	return wing{roots: []rootPath{{path: "/.well-known/jwks.json", serve: s.showKeys}}}
+	return wing{roots: []rootPath{{path: jwksPath, open: true, serve: s.showKeys}}}
 }
 
 // The event types of keys. Keys are nobody's in particular, so their events belong to the main

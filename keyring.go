@@ -35,6 +35,8 @@ type claims struct {
 
 	NotBefore int64 `json:"nbf,omitempty"` // never issued, but honoured
 
+	Grant string `json:"grant,omitempty"` // of an application's token: under which grant it was issued
+
 	License      string   `json:"lic,omitempty"`
 	Device       string   `json:"dev,omitempty"`
 	Fingerprint  string   `json:"fph,omitempty"` // its SHA-256, in base64url
@@ -461,6 +463,7 @@ func readClaims(v *jsonValue) (c claims, err error) {
 		ID:       text("jti", required),
 
 		NotBefore: number("nbf", optional),
+		Grant:     text("grant", optional),
 
 		License:      text("lic", optional),
 		Device:       text("dev", optional),

@@ -79,7 +79,7 @@ func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 	case a.now().Before(a.legacySunset):
 		rt.mux.ServeHTTP(w, counterpart)
 	case r.Method == http.MethodOptions && check.given: // only after its preflight does a browser see the 410
-		a.otherMethod(w, counterpart, methods)
+		a.otherMethod(w, counterpart, &pathRules{methods: methods})
 	default:
 		detail := "This path ended on " + a.legacySunset.UTC().Format(time.DateOnly) + "."
 		if known != "" {

@@ -2,10 +2,8 @@ package main
 
 import (
 	"cmp"
-	"database/sql/driver"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -63,28 +61,6 @@ const (
 	defaultLeaseHours  = 336
 	floatingLeaseHours = 8 // a machine that just disappears frees its seat the same day
 )
-
-// A codeList is a list of codes, kept as a JSON array.
-type codeList []string
-
-// Value implements driver.Valuer.
-func (c codeList) Value() (driver.Value, error) {
-	if c == nil {
-		return "[]", nil
-	}
-	text, err := json.Marshal([]string(c))
-	return string(text), err
-}
-
-// Scan implements sql.Scanner.
-func (c *codeList) Scan(v any) error {
-	text, ok := v.(string)
-	if !ok {
-		return fmt.Errorf("a list is stored as %T", v)
-	}
-	*c = codeList{}
-	return json.Unmarshal([]byte(text), (*[]string)(c))
-}
 
 // licenseColumns are what dest scans, of licenseTables.
 const (

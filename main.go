@@ -40,6 +40,8 @@ func commands() []command {
 		statusCommands,
 		demoCommands,
 		accountCommands,
+		appCommands,
+		grantCommands,
 		keyCommands,
 		leadCommands,
 		licenseCommands,

@@ -21,10 +21,10 @@ type knownPath struct {
 	methods  []string
 }
 
-// know adds a path to those that nearest can name. prefix is the path of the base address that it is
-// below; "" for a path at the root.
-func (rt *routing) know(prefix, p string, methods []string) {
-	rt.known = append(rt.known, knownPath{prefix + p, pathSegments(p), methods})
+// know adds a path to those that nearest can name. p is the same without the path of the base address, if it has
+// that.
+func (rt *routing) know(full, p string, methods []string) {
+	rt.known = append(rt.known, knownPath{full, pathSegments(p), methods})
 }
 
 // nearest returns the path that a request for p probably meant, as the route table writes it, or ""

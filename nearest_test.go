@@ -31,6 +31,7 @@ func TestNearest_isNamedByThe404OfAPathThatIsAlike(t *testing.T) {
 		"GET //v1/livez":                                 "/livez",
 		"GET //.well-known/jwks":                         "/.well-known/jwks.json",
 		"GET //v1/.well-known/jwks.json":                 "/.well-known/jwks.json",
+		"GET //.well-known/oauth-authorization-server":   "/.well-known/oauth-authorization-server/v1",
 		"GET //nothing/of/the/kind":                      "",
 		"GET //v1/x":                                     "",
 		"GET //v1/lic_01m7yy3y7mt03d6gh2898ysjcg":        "",

@@ -15,11 +15,12 @@ import (
 //go:embed web/openapi.json
 var openapiText string
 
-// The addresses that the document is written with, in its servers and its examples. It is served
-// with the configured ones in their place.
+// The addresses that the document is written with, in its servers, its examples and the paths of the metadata. It
+// is served with the configured ones in their place.
 const (
 	documentBase = "https://api.example.com/v1"
 	documentRoot = "https://api.example.com"
+	documentPath = "/v1"
 )
 
 // An openapiAPI serves the OpenAPI document.
@@ -63,7 +64,9 @@ func (a *openapiAPI) document() *staticFile {
 	if made := a.made.Load(); made != nil && made.base == base { // made while this call waited
 		return made.staticFile
 	}
-	text := strings.NewReplacer(documentBase, base, documentRoot, rt.root).Replace(openapiText)
+	text := strings.NewReplacer(documentBase, base, documentRoot, rt.root,
+		serverMetadataPath+documentPath, serverMetadataPath+rt.prefixes[0],
+		resourceMetadataPath+documentPath, resourceMetadataPath+rt.prefixes[0]).Replace(openapiText)
 	made := &openapiFile{base, newStaticFile("application/json", "public, max-age=300", []byte(text))}
 	a.made.Store(made)
 	return made.staticFile

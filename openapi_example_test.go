@@ -60,6 +60,10 @@ func newExampleFixture(t testing.TB) *exampleFixture {
 	f.addWebhook()
 	f.nextOrder(orderPaid)
 	f.addBooks(xero)
+	f.real[exampleOf(t, "app_id")] = post("createApp", "web")["id"].(string)
+	p, err := f.store.app(anyAccount, f.real[exampleOf(t, "app_id")])
+	f.check(err)
+	_, f.real[exampleOf(t, "grant_id")] = f.appToken(p, f.account, scopeOrders)
 	return f
 }
 
@@ -116,6 +120,21 @@ func (f *exampleFixture) addWebhook() {
 	})
 }
 
+// addApps registers the applications of the examples, with a code and a refresh token that have not been used.
+func (f *exampleFixture) addApps() {
+	f.t.Helper()
+	text := func(example, member string) string {
+		return exampleValue(f.t, operationByID(f.t, "issueTokens"), example).(node)[member].(string)
+	}
+	browser, _ := f.registerApp(inBrowsers)
+	own, secret := f.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
+	first := f.askToken(codeForm(browser, f.agree(browser, f.account, scopeOrders))).is(200)
+	f.real[text("code", "client_id")], f.real[text("own", "client_id")] = browser.ID, own.ID
+	f.real[text("own", "client_secret")] = secret
+	f.real[text("code", "code")] = f.agree(browser, f.account, scopeOrders)
+	f.real[text("refresh", "refresh_token")] = first.text("refresh_token")
+}
+
 func operationByID(t testing.TB, id string) *operation {
 	t.Helper()
 	for _, o := range operations() {
@@ -127,9 +146,17 @@ func operationByID(t testing.TB, id string) *operation {
 	return nil
 }
 
+// bodyTypeOf returns the Content-Type of an operation's bodies.
+func bodyTypeOf(o *operation) string {
+	if r := routeOf(o); r != nil {
+		return r.bodyType()
+	}
+	return "application/json"
+}
+
 // bodyExamples returns the examples of an operation's body, by name.
 func bodyExamples(o *operation) node {
-	return child(o.node, "requestBody", "content", "application/json", "examples")
+	return child(o.node, "requestBody", "content", bodyTypeOf(o), "examples")
 }
 
 func exampleValue(t testing.TB, o *operation, name string) any {
@@ -204,6 +231,13 @@ func (f *exampleFixture) sendTo(o *operation, path string, body any, headers ...
 	if body != nil {
 		text = encode(body)
 	}
+	if fields, ok := body.(node); ok && bodyTypeOf(o) != "application/json" {
+		form := url.Values{}
+		for name, value := range fields {
+			form.Set(name, value.(string))
+		}
+		text, headers = form.Encode(), append(headers, formType)
+	}
 	a := f.do(o.method, path, text, append(f.headersOf(o), headers...)...)
 	if a.status >= 300 {
 		f.t.Errorf("%s %s: %d %s", o.method, path, a.status, a.body)
@@ -230,6 +264,8 @@ var before = map[string]func(*exampleFixture){
 	"refundOrder":       func(f *exampleFixture) { f.nextOrder(orderPaid) },
 	"markOrderPaid":     func(f *exampleFixture) { f.nextOrder(orderOpen) },
 	"reverseBookExport": func(f *exampleFixture) { f.postExport() },
+	"issueTokens":       func(f *exampleFixture) { f.addApps() },
+	"revokeToken":       func(f *exampleFixture) { f.addApps() },
 	"undoOrderPaid": func(f *exampleFixture) {
 		f.nextOrder(orderOpen)
 		f.post(f.fillText("/orders/"+exampleOf(f.t, "order_id"))+"/paid", `{"method":"cash"}`, f.admin).is(200)
@@ -299,11 +335,11 @@ func TestOpenAPI_examplesOfParametersSucceed(t *testing.T) {
 		if o.parameter("Origin") != nil {
 			headers = slices.DeleteFunc(headers, func(h string) bool { return strings.HasPrefix(h, "Origin: ") }) // headersOf has it
 		}
-		if bodyExamples(o) != nil {
-			body = f.fill(firstExample(o))
-		}
 		if prepare := before[o.id()]; prepare != nil {
 			prepare(f)
+		}
+		if bodyExamples(o) != nil {
+			body = f.fill(firstExample(o))
 		}
 		f.sendTo(o, f.pathOf(o)+"?"+query.Encode(), body, headers...)
 	}
@@ -425,11 +461,14 @@ func (f *exampleFixture) askEverything() {
 	legacy := operationByID(f.t, "postLegacy")
 	f.answer[legacy.id()] = append(f.answer[legacy.id()], f.post("//api/legacy/widget/leads", anyLead).json())
 	f.answer["getLegacy"] = f.answer[legacy.id()] // its example is of a POST, too
-	for _, id := range []string{"createLead", "createLicense", "updateLicense", "activateLicense", "deactivateLicense", "renewLicense",
+	f.addApps()
+	f.send(operationByID(f.t, "issueTokens"), f.fill(exampleValue(f.t, operationByID(f.t, "issueTokens"), "own")))
+	for _, id := range []string{"issueTokens", "createLead", "createLicense", "updateLicense", "activateLicense", "deactivateLicense", "renewLicense",
 		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense", "eraseLeads",
 		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery", "updateWebhook",
 		"createOrder", "acceptOrder", "captureOrder", "rejectOrder", "cancelOrder", "refundOrder", "markOrderPaid", "undoOrderPaid", "updateAccount",
-		"connectBooks", "updateBookConnection", "confirmBookMapping", "retryBookExport", "reverseBookExport"} {
+		"connectBooks", "updateBookConnection", "confirmBookMapping", "retryBookExport", "reverseBookExport",
+		"createApp", "updateApp", "rotateAppSecret", "makeSigninCode"} {
 		o := operationByID(f.t, id)
 		if prepare := before[id]; prepare != nil && !strings.HasSuffix(id, "License") {
 			prepare(f)
@@ -439,6 +478,7 @@ func (f *exampleFixture) askEverything() {
 }
 
 func TestOpenAPI_examplesOfAnswersAreWhatTheServiceAnswers(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	f := newExampleFixture(t)
 	f.server.legacySunset = f.server.now().Add(time.Hour)

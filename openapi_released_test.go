@@ -249,6 +249,7 @@ func TestReleased_nothingThatCallersRelyOnIsGone(t *testing.T) {
 // TestReleased_seesWhatWouldBreakAClient changes a copy of the document in ways that break clients, and
 // in ways that don't.
 func TestReleased_seesWhatWouldBreakAClient(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	at := func(doc node, names ...string) node { return get(doc, doc, names...) }
 	schema := func(doc node, name string) node { return at(doc, "components", "schemas", name) }

@@ -171,6 +171,11 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 	path, inBase := rt.inBase(r.URL.EscapedPath())
 	if !inBase {
 		path = r.URL.EscapedPath()
+		for _, metadata := range []string{serverMetadataPath, resourceMetadataPath} {
+			if path == metadata+rt.prefixes[0] {
+				path = metadata + documentPath
+			}
+		}
 	}
 	if !inBase && status < 400 && isPage(path) {
 		return nil
@@ -185,12 +190,18 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 		path, faults = "/"+rest, judgeHeaders(ended, header, false)
 	}
 	op, known := findOperation(r.Method, path, !inBase && !legacy)
+	standard := ownFormOf(path, !inBase && !legacy)
 	var response node
 	switch {
 	case r.Method == http.MethodOptions && status < 400:
 		return faults
+	case r.Method == http.MethodOptions && standard != nil:
+		schema := child(openapiDocument(), "components", "schemas", "OAuthError")
+		return append(faults, checkSchema(schema, decoded(body), "#", true)...)
 	case r.Method == http.MethodOptions:
 		return append(faults, judgeProblem(body)...)
+	case standard != nil && status == http.StatusMethodNotAllowed:
+		response = child(standard.node, "responses", strconv.Itoa(status))
 	case legacy && status == http.StatusGone:
 		response = ended
 	case op != nil:
@@ -212,6 +223,24 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 	}
 	faults = append(faults, judgeHeaders(response, header, !legacy)...)
 	return append(faults, judgeBody(response, header.Get("Content-Type"), body)...)
+}
+
+// ownFormOf returns the operation of a path whose refusals have a form of their own; nil: they are problems.
+func ownFormOf(path string, atRoot bool) *operation {
+	if op, _ := findOperation("POST", path, atRoot); op != nil {
+		if r := routeOf(op); r != nil && r.refused != nil {
+			return op
+		}
+	}
+	return nil
+}
+
+// decoded returns a body as JSON; nil: it is none.
+func decoded(body []byte) (value any) {
+	if json.Unmarshal(body, &value) != nil {
+		return nil
+	}
+	return value
 }
 
 // isPage reports whether a path at the root is a page, which the document leaves out.
@@ -253,6 +282,9 @@ func judgePage(status int, header http.Header, body []byte) (faults []string) {
 	case status == http.StatusNoContent:
 		return nil
 	case status == http.StatusSeeOther:
+		if strings.Contains(header.Get("Location"), "iss=") { // an answer to an application
+			want["Referrer-Policy"] = "no-referrer"
+		}
 		if header.Get("Location") == "" || len(body) > 0 {
 			faults = append(faults, "a redirect has no Location, or a body")
 		}

@@ -420,13 +420,13 @@ func TestLanguage_writesAmountsRatesAndTimes(t *testing.T) {
 }
 
 // atItsBase serves the service where its base address says, and returns that.
-func (g *guestService) atItsBase() (base string) {
-	g.t.Helper()
-	web := httptest.NewServer(g.server)
-	g.t.Cleanup(web.Close)
+func (s *service) atItsBase() (base string) {
+	s.t.Helper()
+	web := httptest.NewServer(s.server)
+	s.t.Cleanup(web.Close)
 	base = web.URL + "/v1"
-	g.must("base-url", "set", base)
-	g.check(g.server.refresh())
+	s.must("base-url", "set", base)
+	s.check(s.server.refresh())
 	return base
 }
 
@@ -439,24 +439,57 @@ func TestPayPage_isUsedByKeyboardInABrowser(t *testing.T) {
 	base := g.atItsBase()
 	o := g.lunch()
 	b := startBrowser(t)
-	press := func(keys string) {
-		t.Helper()
-		active := b.call("GET", b.session+"/element/active", nil).(map[string]any)
-		for _, id := range active {
-			b.call("POST", b.session+"/element/"+id.(string)+"/value", map[string]string{"text": keys})
-		}
-	}
-	const tab, enter = "\ue004", "\ue007"
 	b.open(base + o.path(""))
 	if got := b.text("//h1"); got != "Pay for your order" {
 		t.Fatalf("the page is %q", got)
 	}
-	press(tab)
-	press(enter)
+	b.press(keyTab)
+	b.press(keyEnter)
 	b.click(`//button[text()="Pay"]`)
 	b.find(`//h1[text()="Your payment has arrived"]`)
 	if got := g.order(o.ID).State; got != orderAuthorized {
 		t.Errorf("the order is %s", got)
+	}
+}
+
+// press sends keys to whatever has the focus.
+func (b *browser) press(keys string) {
+	b.t.Helper()
+	var actions []any
+	for _, key := range keys {
+		actions = append(actions, map[string]any{"type": "keyDown", "value": string(key)}, map[string]any{"type": "keyUp", "value": string(key)})
+	}
+	b.call("POST", b.session+"/actions", map[string]any{"actions": []any{map[string]any{"type": "key", "id": "keys", "actions": actions}}})
+}
+
+// fits opens a page in a language at several widths, takes pictures of it, and looks for what is cut off and
+// for targets that are too small.
+func (b *browser) fits(name, url, lang string) {
+	b.t.Helper()
+	const script = `const faults = [], wide = document.documentElement.clientWidth;
+		for (const e of document.body.querySelectorAll("*")) {
+			const box = e.getBoundingClientRect();
+			if (box.right > wide + .5 || box.left < -.5) faults.push(e.tagName + " is cut off: " + box.left + " to " + box.right);
+			if (e.matches(".links a, button:not([hidden]), .check, .field") && box.height < 44) faults.push(e.textContent + " is " + box.height + " high");
+			if (e.matches("td, th") && e.scrollWidth > e.clientWidth) faults.push(e.textContent + " overflows its cell");
+		}
+		return wide + ": " + faults.join(", ");`
+	emulate := func(command string, params map[string]any) {
+		b.call("POST", b.session+"/goog/cdp/execute", map[string]any{"cmd": command, "params": params})
+	}
+	emulate("Emulation.setScrollbarsHidden", map[string]any{"hidden": true})
+	emulate("Network.enable", map[string]any{})
+	emulate("Network.setExtraHTTPHeaders", map[string]any{"headers": map[string]string{"Accept-Language": lang}})
+	for _, width := range []int{320, 360, 1280} {
+		scheme := map[bool]string{true: "dark", false: "light"}[width == 360]
+		emulate("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]string{"name": "prefers-color-scheme", "value": scheme}}})
+		emulate("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 1300, "deviceScaleFactor": 1, "mobile": false})
+		b.open(url)
+		got := b.call("POST", b.session+"/execute/sync", map[string]any{"script": script, "args": []any{}})
+		if want := fmt.Sprintf("%d: ", width); got != want {
+			b.t.Errorf("%s in %s: %v", name, lang, got)
+		}
+		b.screenshot(fmt.Sprintf("%s-%s-%d-%s.png", name, lang, width, scheme))
 	}
 }
 
@@ -475,34 +508,9 @@ func TestPayPage_fitsATelephone(t *testing.T) {
 	g.sql(`INSERT INTO account_settings (account_id, zone, legal_name, address, vat_number)
 		VALUES (?, 'Europe/Zurich', 'Trattoria Altstadt GmbH', 'Hauptgasse 12' || char(10) || '4500 Solothurn', 'CHE-123.456.789 MWST')`, g.account)
 	b := startBrowser(t)
-	const script = `const faults = [], wide = document.documentElement.clientWidth;
-		for (const e of document.body.querySelectorAll("*")) {
-			const box = e.getBoundingClientRect();
-			if (box.right > wide + .5 || box.left < -.5) faults.push(e.tagName + " is cut off: " + box.left + " to " + box.right);
-			if (e.matches("a, button") && box.height < 44) faults.push(e.textContent + " is " + box.height + " high");
-			if (e.matches("td, th") && e.scrollWidth > e.clientWidth) faults.push(e.textContent + " overflows its cell");
-		}
-		return wide + ": " + faults.join(", ");`
-	emulate := func(command string, params map[string]any) {
-		b.call("POST", b.session+"/goog/cdp/execute", map[string]any{"cmd": command, "params": params})
-	}
 	for _, lang := range pageLanguages {
-		emulate("Emulation.setScrollbarsHidden", map[string]any{"hidden": true})
-		emulate("Network.enable", map[string]any{})
-		emulate("Network.setExtraHTTPHeaders", map[string]any{"headers": map[string]string{"Accept-Language": lang}})
-		for name, path := range map[string]string{"pay": open.path(""), "return": paid.path("/return")} {
-			for _, width := range []int{320, 360, 1280} {
-				scheme := map[bool]string{true: "dark", false: "light"}[width == 360]
-				emulate("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]string{"name": "prefers-color-scheme", "value": scheme}}})
-				emulate("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 1300, "deviceScaleFactor": 1, "mobile": false})
-				b.open(base + path)
-				got := b.call("POST", b.session+"/execute/sync", map[string]any{"script": script, "args": []any{}})
-				if want := fmt.Sprintf("%d: ", width); got != want {
-					t.Errorf("%s in %s: %v", name, lang, got)
-				}
-				b.screenshot(fmt.Sprintf("%s-%s-%d-%s.png", name, lang, width, scheme))
-			}
-		}
+		b.fits("pay", base+open.path(""), lang)
+		b.fits("return", base+paid.path("/return"), lang)
 	}
 }
 

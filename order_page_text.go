@@ -54,9 +54,17 @@ func (l pageLanguage) Lang() string { return pageLanguages[l] }
 
 // T returns a text of pageTexts in the language, for the template. args fill in its verbs.
 func (l pageLanguage) T(key string, args ...any) (string, error) {
-	row, ok := pageTexts[key]
+	return l.textOf(pageTexts, key, args...)
+}
+
+// A textTable holds texts of pages by their keys, each in the order of pageLanguages.
+type textTable map[string][4]string
+
+// textOf is T for another table of texts.
+func (l pageLanguage) textOf(texts textTable, key string, args ...any) (string, error) {
+	row, ok := texts[key]
 	if !ok {
-		return "", fmt.Errorf("pageTexts has no %s", key)
+		return "", fmt.Errorf("there is no text %s", key)
 	}
 	if len(args) == 0 {
 		return row[l], nil
@@ -154,7 +162,7 @@ func (l pageLanguage) moment(at stamp, zone *time.Location) string {
 }
 
 // pageTexts are the texts of the pay page and the return page, in the order of pageLanguages.
-var pageTexts = map[string][4]string{
+var pageTexts = textTable{
 	// What a page is about: its title and, after text_, what it says below that.
 	"title_pay": {
 		"Pay for your order",

@@ -76,9 +76,9 @@ func (s *shop) noticers(p *payment, post func() int) []func() {
 
 func TestPayment_noticedByAllAtOnceIsCapturedOnce(t *testing.T) {
 	t.Parallel()
-	times := 1000
+	times := 300
 	if underRace() {
-		times = 20 // a thousand take minutes with the race detector
+		times = 20 // more take minutes with the race detector
 	}
 	inShop(t, func(s *shop) {
 		for i := range times {

@@ -86,6 +86,8 @@ func (s *service) longQuestions() []longQuestion {
 	license, _ := s.addLicense(license{})
 	widget, hook := s.addWidget(s.account), s.addWebhook(s.account, "lead.created")
 	books := s.addBooks(s.account, productXero, "Pizzeria Sole AG")
+	app, _ := s.registerApp()
+	s.appToken(app, s.account, scopeOrders)
 	return []longQuestion{
 		{"GET /licenses", "licenses", "/licenses?q=zzzz"},
 		{"GET /licenses/{id}/devices", "devices", "/licenses/" + license + "/devices"},
@@ -97,6 +99,8 @@ func (s *service) longQuestions() []longQuestion {
 		{"GET /revenue/days", "revenue_days", "/revenue/days"},
 		{"GET /revenue/days/{date}", "revenue_days", "/revenue/days/2026-11-21"},
 		{"GET /books/connections/{id}/exports", "books_exports", "/books/connections/" + books + "/exports"},
+		{"GET /apps", "apps", "/apps"},
+		{"GET /grants", "grants", "/grants"},
 		{"GET /webhooks", "webhooks", "/webhooks"},
 		{"GET /webhooks/{id}/deliveries", "deliveries", "/webhooks/" + hook + "/deliveries"},
 		{"GET /widget/stats", "widget_counts", "/widget/stats?widget=" + widget},
@@ -110,11 +114,12 @@ func (s *service) longQuestions() []longQuestion {
 }
 
 const allScopes = scopeLicenses + " " + scopeLeads + " " + scopeEvents + " " + scopeStats + " " + scopeWebhooks + " " +
-	scopeOrders + " " + scopeRevenue + " " + scopeBooks
+	scopeOrders + " " + scopeRevenue + " " + scopeBooks + " " + scopeApps
 
 func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 	t.Parallel()
 	lookups := []string{"GET /licenses/{id}", "GET /webhooks/{id}", "GET /orders/{id}", "GET /account",
+		"GET /apps/{id}", "GET /grants/{id}",
 		"GET /widget/health", "GET /openapi.json",
 		// An account has two connections at most. The last three read a day or some, and then wait for the books.
 		"GET /books/connections", "GET /books/connections/{id}", "GET /books/connections/{id}/mapping",

@@ -53,6 +53,13 @@ func (l *limiter) take(key string, rate int, now time.Time) takeResult {
 	return l.bucketFor(key, float64(rate), now).take(l, now)
 }
 
+// look returns what take would see in the bucket of a key, and takes nothing.
+func (l *limiter) look(key string, rate int, now time.Time) takeResult {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bucketFor(key, float64(rate), now).result(true)
+}
+
 // len returns the number of buckets.
 func (l *limiter) len() int {
 	l.mu.Lock()

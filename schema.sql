@@ -1,4 +1,4 @@
--- The whole schema of a widgetd database, version 4.
+-- The whole schema of a widgetd database, version 6.
 --
 -- Read it with `sqlite3 -readonly widgetd.db` while the service runs; start with
 -- the views, whose names begin with v_. Every time is text, UTC, to the second:
@@ -6,7 +6,7 @@
 -- A row may be changed with the sqlite3 shell too: the service sees it within a second.
 
 PRAGMA application_id = 2003068788; -- "wdgt"
-PRAGMA user_version = 5;
+PRAGMA user_version = 6;
 
 CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
@@ -687,6 +687,137 @@ CREATE TRIGGER disputes_changed AFTER UPDATE OF state, amount ON disputes BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
 
+-- Applications of others that may act for accounts (OAuth 2.0). An application that is removed stays until
+-- its grants are gone.
+CREATE TABLE apps (
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'app\_%' ESCAPE '\'), -- app_…, its client_id
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that owns it
+  name          TEXT NOT NULL CHECK (name <> '' AND length(name) <= 60), -- as people who are asked read it
+  home_page     TEXT NOT NULL CHECK (home_page LIKE 'http%://%'),   -- for people
+  kind          TEXT NOT NULL CHECK (kind IN ('web', 'browser', 'installed')), -- web: it can keep a secret
+  redirect_uris TEXT NOT NULL CHECK (json_type(redirect_uris) = 'array'), -- where people are sent back to: ["https://app.example/back"]
+  scope         TEXT NOT NULL,                                       -- what it may ask for: "orders:read orders:write"
+  own_scope     TEXT,                                                -- what it gets for its owner's account by client credentials; NULL: it may not use them
+  secret_hash   BLOB CHECK (length(secret_hash) = 32),               -- SHA-256 of its client secret; NULL: it has none
+  earlier_secret_hash  BLOB CHECK (length(earlier_secret_hash) = 32), -- of the secret before
+  earlier_secret_until TEXT CHECK (earlier_secret_until IS strftime('%Y-%m-%dT%H:%M:%SZ', earlier_secret_until)), -- until when that one is taken too
+  verified_at   TEXT CHECK (verified_at IS strftime('%Y-%m-%dT%H:%M:%SZ', verified_at)), -- since when an operator vouches for it; NULL: only its owner's account can agree to it
+  made_by       TEXT NOT NULL,                                       -- who registered it, as in events
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was registered
+  updated_at    TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)), -- when anything of it last changed
+  removed_at    TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at)) -- since when nothing of it works; NULL: it works
+) STRICT, WITHOUT ROWID;
+CREATE INDEX apps_account ON apps (account_id, id) WHERE removed_at IS NULL;
+CREATE INDEX apps_removed ON apps (removed_at) WHERE removed_at IS NOT NULL;
+
+-- The sites on which applications run in browsers. They are not origins of accounts.
+CREATE TABLE app_origins (
+  origin      TEXT NOT NULL CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'), -- https://app.example
+  app_id      TEXT NOT NULL REFERENCES apps (id),                    -- the application
+  PRIMARY KEY (origin, app_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX app_origins_app ON app_origins (app_id);
+
+-- Codes with which people sign in for an account, until they are used.
+CREATE TABLE signin_codes (
+  hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- keyed hash of the code
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
+  made_by     TEXT NOT NULL,                                         -- who, as in events
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- until when it can be used, once
+) STRICT, WITHOUT ROWID;
+CREATE INDEX signin_codes_account ON signin_codes (account_id, created_at);
+CREATE INDEX signin_codes_expiring ON signin_codes (expires_at);
+
+-- People who have signed in.
+CREATE TABLE sessions (
+  hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of what the cookie holds
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
+  made_by     TEXT NOT NULL,                                         -- who made the code that was used
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when the code was used
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- until when it lasts
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sessions_account ON sessions (account_id, created_at);
+CREATE INDEX sessions_expiring ON sessions (expires_at);
+
+-- What owners of accounts have agreed to: that an application acts for the account.
+CREATE TABLE grants (
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'grt\_%' ESCAPE '\'), -- grt_…
+  app_id      TEXT NOT NULL REFERENCES apps (id),                    -- which application
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
+  scope       TEXT NOT NULL,                                         -- what it may do: "orders:read"
+  agreed_by   TEXT NOT NULL,                                         -- who made the code with which the person had signed in
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when the application came for its first tokens
+  used_at     TEXT NOT NULL CHECK (used_at IS strftime('%Y-%m-%dT%H:%M:%SZ', used_at)), -- when it last came for tokens
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- until when it can, unless it comes before
+  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at)), -- since when none of its tokens works; NULL: they do
+  ended_by    TEXT CHECK (ended_by IN ('owner', 'operator', 'app', 'code_reused', 'token_reused', 'replaced', 'expired', 'app_removed')) -- why
+) STRICT, WITHOUT ROWID;
+CREATE INDEX grants_account ON grants (account_id, id);
+CREATE INDEX grants_account_living ON grants (account_id, id) WHERE ended_at IS NULL;
+CREATE INDEX grants_app ON grants (app_id, account_id, id);
+CREATE INDEX grants_living ON grants (app_id, account_id, id, ended_at) WHERE ended_at IS NULL;
+CREATE INDEX grants_expiring ON grants (expires_at) WHERE ended_at IS NULL;
+CREATE INDEX grants_ended ON grants (ended_at) WHERE ended_at IS NOT NULL;
+
+-- Authorization codes: what a person has agreed to until the application comes for it, and for a day after
+-- that, so that a code that is used twice is noticed.
+CREATE TABLE grant_codes (
+  hash         BLOB PRIMARY KEY CHECK (length(hash) = 32),           -- SHA-256 of the code
+  app_id       TEXT NOT NULL REFERENCES apps (id),                   -- for which application
+  account_id   TEXT NOT NULL REFERENCES accounts (id),               -- who agreed
+  redirect_uri TEXT NOT NULL,                                        -- where the code was sent
+  challenge    TEXT NOT NULL CHECK (length(challenge) = 43),         -- of PKCE, by S256
+  scope        TEXT NOT NULL,                                        -- what was agreed to
+  agreed_by    TEXT NOT NULL,                                        -- as in grants
+  grant_id     TEXT REFERENCES grants (id),                          -- what came of it; NULL: it was not used
+  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
+  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- until when it can be used, once
+) STRICT, WITHOUT ROWID;
+CREATE INDEX grant_codes_expiring ON grant_codes (expires_at);
+CREATE INDEX grant_codes_app ON grant_codes (app_id);
+CREATE INDEX grant_codes_grant ON grant_codes (grant_id) WHERE grant_id IS NOT NULL;
+
+-- The refresh tokens of grants that have not ended: one that works, and those that it replaced.
+CREATE TABLE refresh_tokens (
+  hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the token
+  grant_id    TEXT NOT NULL REFERENCES grants (id),                  -- of which grant
+  number      INTEGER NOT NULL CHECK (number > 0),                   -- counted within the grant
+  successor   BLOB,                                                  -- the token that replaced it, sealed under a key that is derived from this one; NULL: none has
+  replaced_at TEXT CHECK (replaced_at IS strftime('%Y-%m-%dT%H:%M:%SZ', replaced_at)), -- when that was; NULL: it works
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- until when it works, or its reuse is noticed
+  UNIQUE (grant_id, number)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX refresh_tokens_expiring ON refresh_tokens (expires_at);
+
+-- The access tokens of applications, until shortly after they have expired.
+CREATE TABLE app_tokens (
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'tok\_%' ESCAPE '\'), -- the token's jti
+  app_id      TEXT NOT NULL REFERENCES apps (id),                    -- its client_id
+  grant_id    TEXT REFERENCES grants (id),                           -- NULL: by client credentials
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- its sub
+  scope       TEXT NOT NULL,                                         -- as signed into it
+  kid         TEXT NOT NULL,                                         -- the key that signed it
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- iat
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- exp
+  revoked_at  TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at)) -- since when it is refused; NULL: never revoked
+) STRICT, WITHOUT ROWID;
+CREATE INDEX app_tokens_expiring ON app_tokens (expires_at);
+CREATE INDEX app_tokens_grant ON app_tokens (grant_id) WHERE grant_id IS NOT NULL;
+CREATE INDEX app_tokens_app ON app_tokens (app_id);
+
+-- The webhooks that applications have made for themselves. They end with the grant.
+CREATE TABLE app_webhooks (
+  webhook_id  TEXT PRIMARY KEY REFERENCES webhooks (id),             -- the webhook
+  app_id      TEXT NOT NULL REFERENCES apps (id),                    -- which application
+  grant_id    TEXT REFERENCES grants (id)                            -- under which grant; NULL: by client credentials
+) STRICT, WITHOUT ROWID;
+CREATE INDEX app_webhooks_app ON app_webhooks (app_id);
+CREATE INDEX app_webhooks_grant ON app_webhooks (grant_id) WHERE grant_id IS NOT NULL;
+CREATE TRIGGER app_webhooks_removed BEFORE DELETE ON webhooks BEGIN
+  DELETE FROM app_webhooks WHERE webhook_id = OLD.id;
+END;
+
 -- Licences with the status that they have now, and their seats.
 CREATE VIEW v_licenses AS
 SELECT l.id, a.name AS account, l.product, l.plan, l.customer,
@@ -808,3 +939,12 @@ SELECT x.date, a.name AS account, c.product, c.organisation, x.currency, x.revis
        x.sync_key, x.id, x.connection_id, x.account_id
 FROM books_exports x JOIN books_connections c ON c.id = x.connection_id JOIN accounts a ON a.id = x.account_id
 ORDER BY x.id DESC;
+
+CREATE VIEW v_grants AS
+SELECT g.id, a.name AS account, p.name AS app, o.name AS app_owner, g.scope,
+       CASE WHEN g.ended_at IS NOT NULL THEN 'ended'
+            WHEN a.closed_at IS NOT NULL OR o.closed_at IS NOT NULL THEN 'closed'
+            WHEN g.expires_at <= strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'expired' ELSE 'active' END AS state,
+       g.ended_by, g.created_at, g.used_at, g.expires_at, g.ended_at, g.agreed_by, g.app_id, g.account_id
+FROM grants g JOIN accounts a ON a.id = g.account_id JOIN apps p ON p.id = g.app_id JOIN accounts o ON o.id = p.account_id
+ORDER BY g.id DESC;

@@ -97,10 +97,11 @@ var (
 	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
 		help: "most requests a minute from one address without a token, for leads, events, statistics, " +
 			"licence calls with what has ended, and links to pay pages that there are not, each; " +
-			"and for the pages of one order",
+			"and for the pages of one order; ten times as many that ask for tokens and prove no application",
 		hasVariable: true}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
-		help:        "most different licence keys that may fail a minute from one address; above 1000: no limit",
+		help: "most different licence keys that may fail a minute from one address, and as many proofs of " +
+			"applications; above 1000: no limit",
 		hasVariable: true}
 	optExpiringNotice = option{name: "expiring-notice", value: "DURATION", def: "14d",
 		help: "how long before a licence's end the event license.expiring is written; 0: never", hasVariable: true}
@@ -146,8 +147,14 @@ func wings(s *server) []wing {
 		revenueWing(s),
 		booksWing(s, booksOf(s)),
 		accountWing(s),
+		signinWing(s),
+		oauthPageWing(s),
+		appWing(s),
+		grantWing(s),
+		oauthWing(s),
 		healthWing(s),
 		keyWing(s),
+		oauthMetaWing(s),
 		legacyWing(s),
 		openapiWing(s),
 		docsWing(s, problems(), eventTypes()),
@@ -169,6 +176,7 @@ func problems() []*problemCode {
 		webhookProblems,
 		orderProblems,
 		booksProblems,
+		appProblems,
 	)
 }
 
@@ -187,6 +195,9 @@ func eventTypes() []eventType {
 		webhookEvents,
 		orderEvents,
 		booksEvents,
+		appEvents,
+		grantEvents,
+		signinEvents,
 	)
 }
 

@@ -397,6 +397,28 @@ func (t *tx) storeAnswer(id []byte, a storedAnswer) error {
 	return err
 }
 
+// A codeList is a list of codes, kept as a JSON array.
+type codeList []string
+
+// Value implements driver.Valuer.
+func (c codeList) Value() (driver.Value, error) {
+	if c == nil {
+		return "[]", nil
+	}
+	text, err := json.Marshal([]string(c))
+	return string(text), err
+}
+
+// Scan implements sql.Scanner.
+func (c *codeList) Scan(v any) error {
+	text, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("a list is stored as %T", v)
+	}
+	*c = codeList{}
+	return json.Unmarshal([]byte(text), (*[]string)(c))
+}
+
 // optionalJSON is a JSON text column that may be NULL, which is nil.
 type optionalJSON json.RawMessage
 

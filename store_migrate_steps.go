@@ -35,6 +35,7 @@ var schemaSteps = []schemaStep{
 	{does: "tables of webhooks, and of the pages that widgets are on", sql: schemaV3},
 	{does: "tables of orders and payments", sql: schemaV4},
 	{does: "tables of revenue days and books", sql: schemaV5},
+	{does: "tables of applications and of what accounts have agreed to", sql: schemaV6},
 }
 
 // The declarations of the versions 1 and 2.
@@ -59,6 +60,11 @@ var schemaV4 string
 //
 //go:embed store_migrate_v5.sql
 var schemaV5 string
+
+// schemaV6 is what version 6 declares beside version 5.
+//
+//go:embed store_migrate_v6.sql
+var schemaV6 string
 
 // graceEndV2 is when the grace of a licence ends, as both versions have it in an index.
 const graceEndV2 = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`

@@ -1052,6 +1052,8 @@ func anOperatorOf(t testing.TB, version int) *operator {
 
 // argumentsOf are those of commands that don't take just anything.
 var argumentsOf = map[string]string{
+	"app add": "x -home-page https://app.example -redirect-uri https://app.example/back -scope orders:read " +
+		"-account acct_00000000000000000000000001",
 	"books app set": "xero -secrets -", "books connect": "xero -account acct_00000000000000000000000001",
 	"books preview": "bkc_1 2026-01-01", "books export": "bkc_1 2026-01-01", "revenue show": "2026-01-01",
 	"base-url set":    "https://api.example.com/v1",

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,9 +40,9 @@ var upgradeKills = []struct {
 	ofOurs bool     // only those on the database and its log
 	step   int      // how many are left out between two that are tried, unless -every-fault says otherwise
 }{
-	{"pwrite64", nil, false, 8}, // most of them fill the copy
-	{"pwrite64", nil, true, 2},
-	{"pwrite64", []string{"-no-copy"}, true, 2},
+	{"pwrite64", nil, false, 16}, // most of them fill the copy
+	{"pwrite64", nil, true, 10},
+	{"pwrite64", []string{"-no-copy"}, true, 10},
 	{"fsync,fdatasync", nil, false, 1},
 	{"ftruncate", nil, false, 1},
 	{"link,linkat", nil, false, 1},
@@ -68,7 +69,7 @@ func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *te
 		case underRace():
 			step *= 4
 		}
-		for n := 1; ; n += step {
+		for n := 1 + rand.IntN(step); ; n += step { // so that many runs try each
 			path := filepath.Join(t.TempDir(), "widgetd.db")
 			if err := os.WriteFile(path, text, 0o600); err != nil {
 				t.Fatal(err)
@@ -256,7 +257,7 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 
 func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(smallDisk(t, 1<<20), "widgetd.db")
+	path := filepath.Join(smallDisk(t, 3<<19), "widgetd.db")
 	text, err := os.ReadFile(oldDatabase(t, 1))
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +304,7 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	refusals := 0
 	for refused("make room on its disk: ", "-no-copy") { // wherever in it the room ends
 		refusals++
-		leave(4 << 10)
+		leave(20 << 10)
 	}
 	if faults, err := checkFile(path); err != nil || len(faults) > 0 || refusals < 10 {
 		t.Errorf("after %d refusals: %q, %v", refusals, faults, err)

@@ -46,6 +46,8 @@ var (
 	errWebhook         = &refusal{code: codeWebhookNotFound}
 	errDelivery        = &refusal{code: codeDeliveryNotFound}
 	errWebhookLimit    = &refusal{code: codeWebhookLimit}
+	errAppWebhookLimit = &refusal{code: codeWebhookLimit,
+		detail: "The application has 10 webhooks of the account already: remove one first."}
 	errWebhookDisabled = &refusal{code: codeWebhookNotEnabled}
 )
 
@@ -65,6 +67,7 @@ const (
 
 const (
 	maxWebhooks       = 50 // of an account
+	maxAppWebhooks    = 10 // among them of one application
 	maxWebhookURL     = 2048
 	maxWebhookText    = 200                 // characters of a description
 	secretOverlap     = 24 * time.Hour      // how long the secret before the last rotation also signs
@@ -96,6 +99,7 @@ type webhook struct {
 	RotatedAt    stamp    `json:"secret_rotated_at"`
 	Replaying    bool     `json:"replaying"`
 	MadeBy       string   `json:"made_by"` // as event.Actor
+	AppID        *string  `json:"app_id"`  // the application that made it for itself; nil: none did
 	CreatedAt    stamp    `json:"created_at"`
 	UpdatedAt    stamp    `json:"updated_at"`
 
@@ -242,6 +246,43 @@ func encodeWebhookBody(e *event, own map[string]json.RawMessage) []byte {
 type webhookAuthor struct {
 	actor string
 	has   func(scope string) bool
+
+	app   string  // an application, which makes webhooks for itself; "": none
+	grant *string // under which it acts; nil: by client credentials
+	token string  // with which it does
+}
+
+// note has a webhook that an application adds or changes end with the grant under which it does, whose scopes
+// are those that the webhook needs. By then the grant may have ended, with all webhooks that were made under
+// it, so that the token is looked at again. Errors: errInvalidToken.
+func (by webhookAuthor) note(t *tx, w *webhook) error {
+	if by.app == "" {
+		return nil
+	}
+	if _, err := t.liveAppToken(by.token); errors.Is(err, errNotFound) {
+		return errTokenRevoked
+	} else if err != nil {
+		return err
+	}
+	w.AppID = &by.app
+	return t.setAppWebhook(w.ID, by.app, by.grant)
+}
+
+// hasRoom returns errWebhookLimit, or errAppWebhookLimit, if an account has as many webhooks as it can have.
+func (by webhookAuthor) hasRoom(t *tx, accountID string) error {
+	n, err := t.countWebhooks(accountID)
+	switch {
+	case err != nil:
+		return err
+	case n >= maxWebhooks:
+		return errWebhookLimit
+	case by.app == "":
+		return nil
+	}
+	if n, err = t.countAppWebhooks(by.app, accountID); err == nil && n >= maxAppWebhooks {
+		err = errAppWebhookLimit
+	}
+	return err
 }
 
 // permits returns a refusal (403) unless the author may read events of these types. Without that rule a
@@ -264,7 +305,8 @@ func (by webhookAuthor) permitted(t *tx, o owner, id string) (*webhook, error) {
 }
 
 // createWebhook adds a webhook with the account, address, types and description of w, sets the rest of
-// w, and has a test sent to it. Errors: errAccount, errWebhookLimit, a refusal for want of scope (403).
+// w, and has a test sent to it. Errors: errAccount, errWebhookLimit, errAppWebhookLimit, errInvalidToken, a
+// refusal for want of scope (403).
 func createWebhook(t *tx, w *webhook, by webhookAuthor) error {
 	t.invalidate(webhooksChanged)
 	if err := t.openAccount(w.AccountID); err != nil {
@@ -273,23 +315,22 @@ func createWebhook(t *tx, w *webhook, by webhookAuthor) error {
 	if err := by.permits(w.Types); err != nil {
 		return err
 	}
-	n, err := t.countWebhooks(w.AccountID)
-	if err != nil {
+	if err := by.hasRoom(t, w.AccountID); err != nil {
 		return err
-	}
-	if n >= maxWebhooks {
-		return errWebhookLimit
 	}
 	w.ID, w.State, w.SecretNumber = t.newID("whe"), webhookPending, 1
 	w.MadeBy, w.CreatedAt, w.UpdatedAt = by.actor, t.now, t.now
 	if err := t.addWebhook(w); err != nil {
 		return err
 	}
+	if err := by.note(t, w); err != nil {
+		return err
+	}
 	created := webhookEvent(w, eventWebhookCreated, by.actor, "types", strings.Join(w.Types, " "))
 	if err := t.addEvent(created); err != nil {
 		return err
 	}
-	_, err = sendTest(t, w, by.actor)
+	_, err := sendTest(t, w, by.actor)
 	return err
 }
 
@@ -366,8 +407,8 @@ func changedMembers(before, after *webhook) (names []string) {
 }
 
 // patchWebhook changes a webhook of an owner and returns it. Another address is tested at once, unless
-// the same change disables the webhook. A change without effect writes nothing. Errors: errWebhook, and
-// a refusal (403) unless the author may read the events that it gets after the change.
+// the same change disables the webhook. A change without effect writes nothing. Errors: errWebhook,
+// errInvalidToken, and a refusal (403) unless the author may read the events that it gets after the change.
 func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAuthor) (*webhook, error) {
 	t.invalidate(webhooksChanged)
 	before, err := t.webhook(o, id)
@@ -385,6 +426,9 @@ func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAut
 	}
 	after.UpdatedAt = t.now
 	if err := t.saveWebhook(&after); err != nil {
+		return nil, err
+	}
+	if err := by.note(t, &after); err != nil {
 		return nil, err
 	}
 	if err := addChangeEvents(t, &after, changed, by.actor); err != nil {

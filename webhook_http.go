@@ -91,7 +91,9 @@ func webhookMetrics(w *webhookWorker) []metric {
 
 // webhookAuthorOf returns the caller of a call as the author of its changes.
 func webhookAuthorOf(c *call) webhookAuthor {
-	return webhookAuthor{actor: actorToken(c), has: c.caller.has}
+	who := c.caller
+	return webhookAuthor{actor: actorToken(c), has: who.has, app: who.app, grant: nilIfEmpty(who.claims.Grant),
+		token: who.claims.ID}
 }
 
 // shownWebhook returns a webhook as callers over HTTP may see it.

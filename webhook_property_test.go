@@ -218,7 +218,7 @@ func (h *webhookHistory) note() {
 func (h *webhookHistory) act() {
 	at := h.random.IntN(len(h.hooks))
 	hook := h.hooks[at]
-	by := webhookAuthor{"command", func(string) bool { return true }}
+	by := webhookAuthor{actor: "command", has: func(string) bool { return true }}
 	change := h.change
 	if h.random.IntN(3) == 0 { // by a command
 		change = h.changeByCommand

@@ -16,13 +16,16 @@ type webhookQueue struct {
 	replaySeq, replayEnd int64 // the same for what is replayed, and its last event; -1: nothing is
 }
 
-// webhookQueues returns every webhook of an open account that is enabled or has a test to be sent.
-// It reads all webhooks.
+// webhookQueues returns every webhook of an open account that is enabled or has a test to be sent, but for
+// those that an application has made of which nothing works any more. It reads all webhooks.
 func (q *queries) webhookQueues() ([]*webhookQueue, error) {
 	return collect(q, `SELECT `+webhookColumns+`,
 		coalesce(q.id, 0), coalesce(q.sent_seq, 0), coalesce(q.replay_seq, -1), coalesce(q.replay_end, 0)
 		FROM webhooks w JOIN accounts a ON a.id = w.account_id LEFT JOIN webhook_queues q ON q.webhook_id = w.id
-		WHERE a.closed_at IS NULL AND (q.id IS NOT NULL OR w.test_seq IS NOT NULL)`, nil,
+		WHERE a.closed_at IS NULL AND (q.id IS NOT NULL OR w.test_seq IS NOT NULL)
+		AND NOT EXISTS (SELECT 1 FROM app_webhooks x JOIN apps p ON p.id = x.app_id
+		JOIN accounts o ON o.id = p.account_id
+		WHERE x.webhook_id = w.id AND (p.removed_at IS NOT NULL OR o.closed_at IS NOT NULL))`, nil,
 		func(row **webhookQueue) []any {
 			*row = &webhookQueue{}
 			return append((*row).webhook.dest(), &(*row).number, &(*row).sentSeq, &(*row).replaySeq, &(*row).replayEnd)

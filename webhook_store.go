@@ -11,11 +11,21 @@ const webhookColumns = `w.id, w.account_id, w.url,
 	(SELECT json_group_array(value) FROM json_each(w.types) WHERE type = 'text'),
 	w.description, w.state, w.reason, w.failing_since, w.rotated_at,
 	EXISTS (SELECT 1 FROM webhook_queues q WHERE q.webhook_id = w.id AND q.replay_seq IS NOT NULL),
-	w.made_by, w.created_at, w.updated_at, w.secret_number, coalesce(w.test_seq, 0)`
+	w.made_by, w.created_at, w.updated_at, w.secret_number, coalesce(w.test_seq, 0),
+	(SELECT x.app_id FROM app_webhooks x WHERE x.webhook_id = w.id)`
 
 func (w *webhook) dest() []any {
 	return []any{&w.ID, &w.AccountID, &w.URL, &w.Types, &w.Description, &w.State, &w.Reason, &w.FailingSince,
-		&w.RotatedAt, &w.Replaying, &w.MadeBy, &w.CreatedAt, &w.UpdatedAt, &w.SecretNumber, &w.TestSeq}
+		&w.RotatedAt, &w.Replaying, &w.MadeBy, &w.CreatedAt, &w.UpdatedAt, &w.SecretNumber, &w.TestSeq, &w.AppID}
+}
+
+// ofApp returns a condition that keeps only the webhooks that an owner may see and change: for an application
+// those that it has made, else all.
+func (o owner) ofApp() (condition string, args []any) {
+	if o.app == "" {
+		return "", nil
+	}
+	return ` AND EXISTS (SELECT 1 FROM app_webhooks x WHERE x.webhook_id = w.id AND x.app_id = ?)`, []any{o.app}
 }
 
 // newWebhook allocates a webhook for one row of a list, and returns its scan destinations.
@@ -28,7 +38,8 @@ func newWebhook(w **webhook) []any {
 func (q *queries) webhook(o owner, id string) (*webhook, error) {
 	w := &webhook{}
 	query, args := o.narrow(`SELECT `+webhookColumns+` FROM webhooks w WHERE w.id = ?`, `w.account_id`, id)
-	err := q.one(query, args, w.dest()...)
+	made, by := o.ofApp()
+	err := q.one(query+made, append(args, by...), w.dest()...)
 	if errors.Is(err, errNotFound) {
 		err = errWebhook
 	}
@@ -53,6 +64,9 @@ func (t *tx) setWebhookState(id, state string, reason *string) error {
 func (q *queries) webhooks(o owner, before string, limit int) (p listPage[*webhook], err error) {
 	list := listQuery{columns: `SELECT ` + webhookColumns + ` FROM webhooks w`, table: `webhooks w`, key: `w.id`}
 	list.scope(o.narrow(``, `w.account_id`))
+	if made, by := o.ofApp(); made != "" {
+		list.filter(made, by...)
+	}
 	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, newWebhook,
 		func(w *webhook) string { return w.ID })
 	return p, err
@@ -62,6 +76,21 @@ func (q *queries) webhooks(o owner, before string, limit int) (p listPage[*webho
 func (q *queries) countWebhooks(accountID string) (n int, err error) {
 	err = q.one(`SELECT count(*) FROM webhooks WHERE account_id = ?`, []any{accountID}, &n)
 	return n, err
+}
+
+// countAppWebhooks returns how many webhooks of an account an application has made.
+func (q *queries) countAppWebhooks(appID, accountID string) (n int, err error) {
+	err = q.one(`SELECT count(*) FROM webhooks w JOIN app_webhooks x ON x.webhook_id = w.id
+		WHERE w.account_id = ? AND x.app_id = ?`, []any{accountID, appID}, &n)
+	return n, err
+}
+
+// setAppWebhook notes that an application has made a webhook for itself, or changed it, under a grant; nil: by
+// client credentials. The webhook ends with that grant.
+func (t *tx) setAppWebhook(id, appID string, grantID *string) error {
+	_, err := t.exec(`INSERT INTO app_webhooks (webhook_id, app_id, grant_id) VALUES (?, ?, ?)
+		ON CONFLICT (webhook_id) DO UPDATE SET grant_id = excluded.grant_id`, id, appID, grantID)
+	return err
 }
 
 // addWebhook inserts a webhook. It must not be enabled yet, so that a trigger gives it a queue when it is.

@@ -120,7 +120,7 @@ func TestWebhook_isAddedChangedAndRemovedAndItsSecretShownOnce(t *testing.T) {
 	w := s.webhookRow(added.text("id"))
 	secret := formatWebhookSecret(webhookSecret(s.keys, w.ID, 1))
 	shown := fmt.Sprintf(`{"id":%q,"account_id":%q,"url":"http://127.0.0.1:9/hook","types":["lead.created","license.created"],"description":"Our CRM",`+
-		`"state":"pending","reason":null,"failing_since":null,"secret_rotated_at":null,"replaying":false,"made_by":%q,"created_at":%q,"updated_at":%q`,
+		`"state":"pending","reason":null,"failing_since":null,"secret_rotated_at":null,"replaying":false,"made_by":%q,"app_id":null,"created_at":%q,"updated_at":%q`,
 		w.ID, s.account, w.MadeBy, w.CreatedAt, w.UpdatedAt)
 	if want := shown + `,"secret":"` + secret + `"}` + "\n"; added.body != want {
 		t.Fatalf("added %s, want %s", added.body, want)

@@ -315,16 +315,6 @@ func (g *scriptStage) clean(want string) {
 	}
 }
 
-// press sends keys to whatever has the focus.
-func (g *scriptStage) press(keys string) {
-	g.service.t.Helper()
-	var actions []any
-	for _, key := range keys {
-		actions = append(actions, map[string]any{"type": "keyDown", "value": string(key)}, map[string]any{"type": "keyUp", "value": string(key)})
-	}
-	g.browser.call("POST", g.session+"/actions", map[string]any{"actions": []any{map[string]any{"type": "key", "id": "keys", "actions": actions}}})
-}
-
 const keyTab, keyEnter = "\ue004", "\ue007" // of WebDriver
 
 func TestScript_countsAndSendsFormsOnAPageWithAStrictPolicy(t *testing.T) {

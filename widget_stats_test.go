@@ -81,6 +81,7 @@ func countByPeriods(t *testing.T, r statsRange) map[string]int64 {
 }
 
 func TestStats_daysAreThoseOfTheClocksAroundEveryChangeOfEveryZone(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	checked, twice := 0, 0
 	for n, name := range oddZones {
@@ -237,6 +238,7 @@ func TestWidget_badEventsAreNamed(t *testing.T) {
 // TestWidget_underAttackFromOneAddressCountsItsVisitors: an address that sends as many events as it can
 // is refused after its minute's worth, while visitors at other addresses are counted and can read.
 func TestWidget_underAttackFromOneAddressCountsItsVisitors(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)

@@ -525,7 +525,7 @@ func TestStats_withoutAWidgetAreTheAccountsTotalsAndARowForEach(t *testing.T) {
 	if one > two {
 		slices.Reverse(own)
 	}
-	s.get(path).is(401, "token_required").has(`WWW-Authenticate: Bearer realm="widgetd"`)
+	s.get(path).is(401, "token_required").has("WWW-Authenticate: " + bareChallenge)
 	s.get(path, "Authorization: Bearer "+s.token(s.account, scopeLeads)).is(403, "insufficient_scope")
 	token := "Authorization: Bearer " + s.token(s.account, scopeStats)
 	if a, want := s.get(path, token).is(200), report(s.account, counts{11, 22, 33, 44}, strings.Join(own, ",")); a.body != want {

@@ -1,7 +1,7 @@
 // Looks for what WCAG 2.1 AA forbids, with axe-core in Chromium, on the demo's pages, on the service's pages
-// and on those that guests pay on: light and dark, as wide as a telephone and as a desk. It prints a line for
-// each page, and what is wrong with it; then it exits with 1. DEMO and ROOT are the addresses of the demo's page
-// and of its service:
+// and on those that guests pay on and owners of accounts agree on: light and dark, as wide as a telephone and as
+// a desk. It prints a line for each page, and what is wrong with it; then it exits with 1. DEMO and ROOT are the
+// addresses of the demo's page and of its service:
 //
 //	DEMO=http://127.0.0.1:8081/ ROOT=http://127.0.0.1:8080 node axe.mjs
 import { spawn } from "node:child_process";
@@ -65,23 +65,59 @@ const pages = [
   { name: "demo, wrong address", url: DEMO, script: mistake },
   { name: "docs", url: ROOT + "/docs" },
   { name: "home", url: ROOT + "/" },
+  { name: "demo, an application", url: DEMO + "connect", least: 5 },
+  { name: "sign in", url: ROOT + "/v1/oauth/signin" },
+  { name: "sign in, not right", url: ROOT + "/v1/oauth/signin", steps: () => signIn("0000-0000-0000") },
+  { name: "an application that is not known", url: ROOT + "/v1/oauth/authorize", least: 5 },
 ];
-let wrong = 0;
+let wrong = 0, signIn;
 try {
   const base = await start();
   const args = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", `--user-data-dir=${profile}`];
   const { sessionId } = await call("POST", `${base}/session`, { capabilities: { alwaysMatch: {
-    browserName: "chrome", "goog:chromeOptions": { args }, timeouts: { script: 60_000 } } } });
+    browserName: "chrome", "goog:chromeOptions": { args }, timeouts: { script: 60_000, implicit: 10_000 } } } });
   const session = `${base}/session/${sessionId}`;
   const emulate = (cmd, params) => call("POST", `${session}/goog/cdp/execute`, { cmd, params });
   const run = (script) => call("POST", `${session}/execute/async`, { script, args: [] });
+  const open = (url) => call("POST", `${session}/url`, { url });
+  const element = async (css) => {
+    const found = await call("POST", `${session}/element`, { using: "css selector", value: css });
+    return `${session}/element/${Object.values(found)[0]}`;
+  };
+  const press = async (css) => call("POST", `${await element(css)}/click`, {});
+  signIn = async (code) => {
+    await call("POST", `${await element("#code")}/value`, { text: code });
+    await press("form.card button");
+  };
+
+  // The demo's application asks the owner of the account, who signs in for it once.
+  const connect = async () => {
+    await press("form button");
+    const code = await call("GET", `${await element(".code")}/text`);
+    await press("a.button");
+    return code;
+  };
+  await open(DEMO + "connect");
+  await signIn(await connect());
+  await element("[value=allow]");
+  pages.push(
+    { name: "consent", url: await call("GET", `${session}/url`) },
+    { name: "demo, a code", url: DEMO + "connect", least: 5, steps: () => press("form button") },
+    { name: "demo, connected", url: DEMO + "connect", steps: async () => {
+      await connect();
+      await press("[value=allow]");
+      await element("#claims");
+    } },
+    { name: "connected applications", url: ROOT + "/v1/oauth/connected" },
+  );
   for (const scheme of ["light", "dark"]) {
     for (const width of [360, 1280]) {
       await emulate("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: scheme }] });
       await emulate("Emulation.setDeviceMetricsOverride", { width, height: 900, deviceScaleFactor: 1, mobile: false });
-      for (const { name, url, script, least = 10 } of pages) {
-        await call("POST", `${session}/url`, { url });
+      for (const { name, url, steps, script, least = 10 } of pages) {
+        await open(url);
+        if (steps) await steps();
         if (script) await run(script);
         const { passes, violations } = await run(`const done = arguments[0]; ${axe};
           axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"] })

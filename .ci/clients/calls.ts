@@ -1,6 +1,8 @@
 // Calls every operation of the document with the client that openapi-typescript generated from it.
 // The environment names the service and what .ci/clients/run has made there.
 import createClient from "openapi-fetch";
+import { createHash, randomBytes } from "node:crypto";
+import { agree } from "./agree.mjs";
 import type { components, paths, webhooks } from "./api.d.ts";
 
 const env = (name: string): string => {
@@ -204,6 +206,48 @@ for (const [name, { error, response }] of Object.entries(refusals)) {
   console.log(`${response.status} ${name}`);
 }
 
+// An application, to which the owner of the account agrees: pages for people are not part of the document.
+const form = { headers: { "Content-Type": "application/x-www-form-urlencoded" } };
+const redirect_uri = "https://planner.example.com/connected";
+const app = await need("createApp", operator.POST("/apps", {
+  params: { query: { account_id }, header: { "Idempotency-Key": crypto.randomUUID() } },
+  body: { name: "Table Planner", home_page: "https://planner.example.com", kind: "web", redirect_uris: [redirect_uri],
+    scope: "orders:read orders:write", own_scope: "orders:read" },
+}));
+if (!app.client_secret) throw new Error("the secret is missing");
+const ofApp = { path: { id: app.id }, query: { account_id } };
+const apps = await need("listApps", operator.GET("/apps", { params: { query: { account_id, limit: 10 } } }));
+if (!apps.data.some((a) => a.id === app.id)) throw new Error("the application is not listed");
+await need("getApp", operator.GET("/apps/{id}", { params: ofApp }));
+await need("updateApp", operator.PATCH("/apps/{id}", { params: ofApp, body: { name: "Table Planner Pro" } }));
+const renewed = await need("rotateAppSecret", operator.POST("/apps/{id}/rotate-secret", { params: ofApp, body: { now: false } }));
+if (!renewed.client_secret || renewed.client_secret === app.client_secret) throw new Error("the secret is the same");
+const signin = await need("makeSigninCode", operator.POST("/accounts/{id}/signin", { params: { path: { id: account_id } }, body: {} }));
+const proof = { client_id: app.id, client_secret: renewed.client_secret };
+const own = await need("issueTokens, by client credentials", anyone.POST("/oauth/token", { ...form, body: { grant_type: "client_credentials", ...proof } }));
+if (own.scope !== "orders:read" || own.refresh_token !== undefined) throw new Error("client credentials give something else");
+
+const code_verifier = randomBytes(32).toString("base64url");
+const back = await agree(`${env("SERVICE")}/oauth/authorize?` + new URLSearchParams({
+  response_type: "code", client_id: app.id, redirect_uri, code_challenge_method: "S256",
+  code_challenge: createHash("sha256").update(code_verifier).digest("base64url"),
+}), signin.code);
+const tokens = await need("issueTokens", anyone.POST("/oauth/token", {
+  ...form, body: { grant_type: "authorization_code", code: back.searchParams.get("code") ?? "", redirect_uri, code_verifier, ...proof },
+}));
+const refresh_token = tokens.refresh_token;
+if (!refresh_token) throw new Error("there is no refresh token");
+const grants = await need("listGrants", operator.GET("/grants", { params: { query: { account_id, ended: "true" } } }));
+const granted = { path: { id: grants.data[0]!.id }, query: { account_id } };
+const grant = await need("getGrant", operator.GET("/grants/{id}", { params: granted }));
+if (grant.app.id !== app.id || grant.scope !== tokens.scope) throw new Error(JSON.stringify(grant));
+await need("issueTokens, by refresh token", anyone.POST("/oauth/token", { ...form, body: { grant_type: "refresh_token", refresh_token, ...proof } }));
+await need("revokeToken", anyone.POST("/oauth/revoke", { ...form, parseAs: "text", body: { token: tokens.access_token, ...proof } }));
+await need("endGrant", operator.DELETE("/grants/{id}", { params: granted }));
+const ended = await anyone.POST("/oauth/token", { ...form, body: { grant_type: "refresh_token", refresh_token, ...proof } });
+if (ended.error?.error !== "invalid_grant") throw new Error(JSON.stringify(ended.error));
+await need("removeApp", operator.DELETE("/apps/{id}", { params: ofApp }));
+
 // What only providers can sign.
 const connection = { path: { connection: "con_01m8a5ge1k8p4z7d3v0t6m9xwc" } };
 const strangers = [
@@ -230,6 +274,9 @@ async function atTheRootAndWrong() {
   await need("getOpenAPI at the root", atRoot.GET("/openapi.json"));
   if (document.openapi !== "3.1.2") throw new Error(document.openapi);
   await need("getKeys", atRoot.GET("/.well-known/jwks.json"));
+  const server = await need("getServerMetadata", atRoot.GET("/.well-known/oauth-authorization-server/v1"));
+  const resource = await need("getResourceMetadata", atRoot.GET("/.well-known/oauth-protected-resource/v1"));
+  if (server.issuer !== base || resource.authorization_servers[0] !== base) throw new Error(JSON.stringify(server));
   await need("getLiveness", atRoot.GET("/livez", { parseAs: "text" }));
 
   const { error } = await anyone.POST("/widget/leads", { body: { type: "newsletter", email: "nobody" } });

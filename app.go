@@ -1,0 +1,502 @@
+package main
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Applications of others that act for accounts (contract, section 13): how they are registered.
+
+// The event types of applications. They are events of the account that owns the application.
+var (
+	appEvents eventTable
+
+	eventAppRegistered    = appEvents.add("app.registered")
+	eventAppUpdated       = appEvents.add("app.updated")
+	eventAppVerified      = appEvents.add("app.verified")
+	eventAppSecretRotated = appEvents.add("app.secret_rotated")
+	eventAppRemoved       = appEvents.add("app.removed")
+)
+
+const (
+	maxApps         = 20 // of an account
+	maxAppName      = 60 // characters
+	maxAppURL       = 500
+	maxAppScope     = 500
+	maxRedirectURIs = 20
+	maxAppOrigins   = 20
+
+	appSecretOverlap = 7 * 24 * time.Hour // for which the secret before the last rotation is taken too
+)
+
+// appKinds are the kinds that an application can have.
+var appKinds = []string{appWeb, appBrowser, appInstalled}
+
+// appEvent returns an event about an application.
+func appEvent(p *app, kind eventType, actor string, data ...string) event {
+	return event{Type: kind, AccountID: p.AccountID, SubjectID: p.ID, Actor: actor, Data: eventData(data...)}
+}
+
+// newClientSecret returns a client secret of 256 bits and more, letters and digits, and its SHA-256.
+func newClientSecret() (secret string, hash []byte) {
+	secret = rand.Text() + rand.Text()
+	sum := sha256.Sum256([]byte(secret))
+	return secret, sum[:]
+}
+
+// hidesItself reports whether a character shows nothing, or changes the order in which others are shown, so
+// that a name with it could pass for another one. Among the format characters (Cf) are all of Bidi_Control.
+func hidesItself(r rune) bool {
+	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp, unicode.Bidi_Control,
+		unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
+}
+
+// checkAppName is a textCheck for the name of an application, which people read who are asked to agree to it.
+func checkAppName(s string) (code, detail string) {
+	switch {
+	case strings.IndexFunc(s, hidesItself) >= 0:
+		return "invalid_character", "This must have no character that is invisible or changes the direction of " +
+			"writing."
+	case s != strings.TrimSpace(s):
+		return "invalid_character", "This must not begin or end with a space."
+	case strings.IndexFunc(s, func(r rune) bool { return unicode.In(r, unicode.L, unicode.N) }) < 0:
+		return "invalid_character", "This must have a letter or a digit."
+	}
+	return "", ""
+}
+
+// isLoopback reports whether the host of a URL is exactly one of the addresses on which installed applications
+// listen: the name localhost may be anybody's (RFC 8252, section 8.3).
+func isLoopback(u *url.URL) bool {
+	return slices.Contains([]string{"127.0.0.1", "::1"}, u.Hostname())
+}
+
+// parseAppURL parses an absolute URL that is registered for an application: visible ASCII, without fragment,
+// user name and backslash. It returns why it is refused, with the code of a fieldError; "": it is not.
+func parseAppURL(s string) (u *url.URL, code, detail string) {
+	if len(s) > maxAppURL {
+		return nil, "too_long", fmt.Sprintf("This must have at most %d characters.", maxAppURL)
+	}
+	strange := func(r rune) bool { return r < '!' || r > '~' || strings.ContainsRune("\\\"<>^`{|}*", r) }
+	if strings.IndexFunc(s, strange) >= 0 {
+		return nil, "invalid_url", "This must have the characters of a URL only: visible ASCII, no wildcard."
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Scheme == "":
+		return nil, "invalid_url", "This must be an absolute URL, such as https://app.example/back."
+	case strings.Contains(s, "#"):
+		return nil, "invalid_url", "This must have no fragment."
+	case u.User != nil || strings.Contains(u.Host, "@"):
+		return nil, "userinfo_not_allowed", "This must have no user name."
+	}
+	return u, "", ""
+}
+
+// checkWebURL checks what follows the scheme in a URL that is http or https, whose host may be on loopback.
+func checkWebURL(s string, u *url.URL) (code, detail string) {
+	_, rest, _ := strings.Cut(s, "://")
+	host, _, _ := strings.Cut(rest, "/")
+	host, _, _ = strings.Cut(host, "?")
+	if _, err := parseOrigin(strings.ToLower(u.Scheme) + "://" + host); err != nil || u.Host != host {
+		return "invalid_host", "This must have a host name in ASCII, and perhaps a port."
+	}
+	for _, segment := range strings.Split(u.Path, "/") {
+		if segment == "." || segment == ".." {
+			return "invalid_url", "This must have no path segment that is . or .."
+		}
+	}
+	return "", ""
+}
+
+// checkHomePage is a textCheck for the home page of an application, which people can visit.
+func checkHomePage(s string) (code, detail string) {
+	u, code, detail := parseAppURL(s)
+	switch {
+	case code != "":
+		return code, detail
+	case strings.HasPrefix(s, "https://"), strings.HasPrefix(s, "http://") && isLoopback(u):
+		return checkWebURL(s, u)
+	}
+	return "https_required", "This must begin with https://."
+}
+
+// checkRedirectURI checks an address to which people are sent back from our page by an application of a kind.
+// Its results are those of a textCheck.
+func checkRedirectURI(kind, s string) (code, detail string) {
+	u, code, detail := parseAppURL(s)
+	switch {
+	case code != "":
+		return code, detail
+	case strings.HasPrefix(s, "https://"):
+		return checkWebURL(s, u)
+	case kind != appInstalled:
+		return "https_required", "This must begin with https://."
+	case strings.HasPrefix(s, "http://") && isLoopback(u):
+		return checkWebURL(s, u)
+	case u.Scheme == "http" || u.Scheme == "https":
+		return "https_required", "This must begin with https://, or be on http://127.0.0.1 or http://[::1]."
+	case !privateScheme(s, u.Scheme):
+		return "scheme_not_allowed", "The scheme must be https, or one of its own that is a domain name in reverse: " +
+			"com.example.app:/back."
+	}
+	return "", ""
+}
+
+// privateScheme reports whether a URI has a scheme in the form of a domain name in reverse (RFC 8252, section
+// 7.1), written in lower case and followed by a path.
+func privateScheme(s, scheme string) bool {
+	labels := strings.Split(scheme, ".")
+	if len(labels) < 2 || !strings.HasPrefix(s, scheme+":/") {
+		return false
+	}
+	for _, label := range labels {
+		if label == "" || strings.Trim(label, "-") != label || strings.ContainsAny(label, "+") {
+			return false
+		}
+	}
+	return true
+}
+
+// sendsTo reports whether the application has registered an address to send people back to. It is compared
+// character by character (RFC 9700, section 2.1); but applications that are installed may listen on any port
+// of the machine itself (RFC 8252, section 7.3).
+func (p *app) sendsTo(uri string) bool {
+	if slices.Contains(p.RedirectURIs, uri) {
+		return true
+	}
+	asked, ok := withoutPort(uri)
+	return ok && p.Kind == appInstalled && slices.ContainsFunc(p.RedirectURIs, func(known string) bool {
+		registered, ok := withoutPort(known)
+		return ok && registered == asked
+	})
+}
+
+// withoutPort returns an address on the machine itself without its port. It reports false for any other.
+func withoutPort(uri string) (string, bool) {
+	for _, host := range []string{"http://127.0.0.1", "http://[::1]"} {
+		rest, ok := strings.CutPrefix(uri, host)
+		if !ok {
+			continue
+		}
+		if port, ok := strings.CutPrefix(rest, ":"); ok {
+			end := strings.IndexFunc(port, func(r rune) bool { return r < '0' || r > '9' })
+			if end < 0 {
+				end = len(port)
+			}
+			if _, err := strconv.ParseUint(port[:end], 10, 16); err != nil {
+				return "", false
+			}
+			rest = port[end:]
+		}
+		return host + rest, rest == "" || rest[0] == '/' || rest[0] == '?'
+	}
+	return "", false
+}
+
+// A memberFault is called for what is wrong with a member: its path ("redirect_uris/3"), and the code and the
+// detail of a fieldError.
+type memberFault func(member, code, detail string)
+
+// normalise brings what somebody has chosen for an application into the form in which it is stored, and calls
+// wrong for each member that is refused. What is empty is left to the caller, for whom it may be absent.
+func (p *app) normalise(wrong memberFault) {
+	note := func(member, code, detail string) {
+		if code != "" {
+			wrong(member, code, detail)
+		}
+	}
+	if p.Name != "" {
+		code, detail := checkAppName(p.Name)
+		note("name", code, detail)
+	}
+	if p.HomePage != "" {
+		code, detail := checkHomePage(p.HomePage)
+		note("home_page", code, detail)
+	}
+	if p.Kind == "" {
+		return
+	}
+	for i, uri := range p.RedirectURIs {
+		code, detail := checkRedirectURI(p.Kind, uri)
+		if slices.Contains(p.RedirectURIs[:i], uri) {
+			code, detail = "repeated", "This address appears twice."
+		}
+		if uri != "" {
+			note("redirect_uris/"+strconv.Itoa(i), code, detail)
+		}
+	}
+	p.normaliseOrigins(wrong)
+	p.normaliseScopes(wrong)
+}
+
+// normaliseOrigins is normalise for the origins.
+func (p *app) normaliseOrigins(wrong memberFault) {
+	switch {
+	case p.Kind != appBrowser && len(p.Origins) > 0:
+		wrong("origins", "not_allowed", "Only an application of the kind browser has origins.")
+		return
+	case p.Kind == appBrowser && len(p.Origins) == 0:
+		wrong("origins", "required", "An application of the kind browser has at least one origin.")
+	}
+	for i, origin := range p.Origins {
+		if origin == "" {
+			continue
+		}
+		normal, err := parseOrigin(origin)
+		switch {
+		case err != nil || !strings.HasPrefix(normal, "https://"):
+			wrong("origins/"+strconv.Itoa(i), "invalid_origin",
+				"This must be https and a host, such as https://app.example, without a path.")
+			continue
+		case slices.Contains(p.Origins[:i], normal):
+			wrong("origins/"+strconv.Itoa(i), "repeated", "This origin appears twice.")
+		}
+		p.Origins[i] = normal
+	}
+}
+
+// normaliseScopes is normalise for what the application may ask for, and what it gets for itself.
+func (p *app) normaliseScopes(wrong memberFault) {
+	for _, scope := range strings.Split(p.Scope, " ") {
+		if p.Scope != "" && !slices.Contains(appScopes, scope) {
+			wrong("scope", "unknown_value", "The scopes of an application are "+strings.Join(appScopes, " ")+".")
+			return
+		}
+	}
+	p.Scope = scopesWithin(p.Scope, p.Scope)
+	if p.OwnScope == nil {
+		return
+	}
+	if p.Kind != appWeb {
+		wrong("own_scope", "not_allowed", "Only an application of the kind web can prove that it is itself.")
+		return
+	}
+	for _, scope := range strings.Split(*p.OwnScope, " ") {
+		if !slices.Contains(strings.Fields(p.Scope), scope) {
+			wrong("own_scope", "unknown_value", "These must be among the scopes that the application may ask for.")
+			return
+		}
+	}
+	p.OwnScope = nilIfEmpty(scopesWithin(*p.OwnScope, p.Scope))
+}
+
+// An appAuthor is who registers or changes an application: as events name it, whether it is an operator, and
+// which scopes it has.
+type appAuthor struct {
+	actor    string
+	operator bool // vouches for what it registers
+	has      func(scope string) bool
+}
+
+// permits returns a refusal (403) unless the author has every scope that an application gets for itself.
+// Without that rule a token that may only register applications could get more by their client credentials.
+func (by appAuthor) permits(ownScope *string) error {
+	for _, scope := range strings.Fields(valueOr(ownScope, "")) {
+		if !by.has(scope) {
+			return errScope(scope, "The application gets the scope "+scope+" for itself, which the token lacks.")
+		}
+	}
+	return nil
+}
+
+// checkOrigins returns a refusal (422) if a site on which an application runs is an account's: those are not
+// judged by token, so neither list may give the other's rights.
+func checkOrigins(q *queries, p *app) error {
+	var wrong []fieldError
+	for i, origin := range p.Origins {
+		listedBy, err := q.originAccount(origin)
+		if err != nil {
+			return err
+		}
+		if listedBy != "" {
+			wrong = append(wrong, fieldError{Pointer: "#/origins/" + strconv.Itoa(i), Code: "not_allowed",
+				Detail: "This is an origin of an account's own site already."})
+		}
+	}
+	if wrong != nil {
+		return errFields(wrong...)
+	}
+	return nil
+}
+
+// createApp registers an application with what somebody has chosen, normalised, and sets the rest of p. It
+// returns the client secret, which is shown once; "" for a public application. Errors: errAccount,
+// errAppLimit, refusals of an origin (422) and for want of scope (403).
+func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
+	if err := t.openAccount(p.AccountID); err != nil {
+		return "", err
+	}
+	if err := by.permits(p.OwnScope); err != nil {
+		return "", err
+	}
+	if err := checkOrigins(t.queries, p); err != nil {
+		return "", err
+	}
+	n, err := t.countApps(p.AccountID)
+	if err != nil {
+		return "", err
+	}
+	if n >= maxApps {
+		return "", errAppLimit
+	}
+	p.ID, p.MadeBy, p.CreatedAt, p.UpdatedAt = t.newID("app"), by.actor, t.now, t.now
+	if by.operator {
+		p.VerifiedAt = t.now
+	}
+	if !p.public() {
+		secret, p.SecretHash = newClientSecret()
+	}
+	if err := t.addApp(p); err != nil {
+		return "", err
+	}
+	return secret, t.addEvent(appEvent(p, eventAppRegistered, by.actor,
+		"kind", p.Kind, "scope", p.Scope, "own_scope", valueOr(p.OwnScope, "")))
+}
+
+// An appChange is a list of assignments to an application.
+type appChange []func(*app)
+
+// changedOfApp returns the names of the members that a change has made different, sorted.
+func changedOfApp(before, after *app) (names []string) {
+	for _, m := range []struct {
+		name    string
+		changed bool
+	}{
+		{"home_page", before.HomePage != after.HomePage},
+		{"name", before.Name != after.Name},
+		{"origins", !sameElements(before.Origins, after.Origins)},
+		{"own_scope", valueOr(before.OwnScope, "") != valueOr(after.OwnScope, "")},
+		{"redirect_uris", !slices.Equal(before.RedirectURIs, after.RedirectURIs)},
+		{"scope", before.Scope != after.Scope},
+	} {
+		if m.changed {
+			names = append(names, m.name)
+		}
+	}
+	return names
+}
+
+// sameElements reports whether two lists have the same elements, in any order.
+func sameElements(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// patchApp changes an application of an owner and returns it. An operator's word holds only for what it had
+// seen: after a tenant's change of anything but own_scope, the application is not verified any more. A change
+// without effect writes nothing. Errors: errApp, refusals of members (422) and for want of scope (403).
+func patchApp(t *tx, o owner, id string, change appChange, by appAuthor) (*app, error) {
+	before, err := t.usedApp(o, id)
+	if err != nil {
+		return nil, err
+	}
+	after := *before
+	for _, set := range change {
+		set(&after)
+	}
+	var wrong []fieldError
+	after.Origins = slices.Clone(after.Origins)
+	after.normalise(func(member, code, detail string) {
+		wrong = append(wrong, fieldError{Pointer: "#/" + member, Code: code, Detail: detail})
+	})
+	if wrong != nil {
+		return nil, errFields(wrong...)
+	}
+	changed := changedOfApp(before, &after)
+	if len(changed) == 0 {
+		return before, nil
+	}
+	if slices.Contains(changed, "own_scope") {
+		if err := by.permits(after.OwnScope); err != nil {
+			return nil, err
+		}
+	}
+	if slices.Contains(changed, "origins") {
+		if err := checkOrigins(t.queries, &after); err != nil {
+			return nil, err
+		}
+	}
+	unverified := !by.operator && !before.VerifiedAt.IsZero() && !slices.Equal(changed, []string{"own_scope"})
+	if unverified {
+		after.VerifiedAt = stamp{}
+	}
+	after.UpdatedAt = t.now
+	if err := t.saveApp(&after); err != nil {
+		return nil, err
+	}
+	return &after, t.addEvent(appEvent(&after, eventAppUpdated, by.actor,
+		"changed", strings.Join(changed, " "), "unverified", trueOrNone(unverified)))
+}
+
+// trueOrNone returns a member of the data of events that is there only where it is true.
+func trueOrNone(is bool) string {
+	if is {
+		return "true"
+	}
+	return ""
+}
+
+// verifyApp has an operator vouch for an application of an owner, so that every account can agree to it, or
+// with undo no longer, and returns it. What accounts have agreed to stays. Errors: errApp.
+func verifyApp(t *tx, o owner, id string, undo bool, actor string) (*app, error) {
+	p, err := t.usedApp(o, id)
+	if err != nil || p.VerifiedAt.IsZero() == undo {
+		return p, err
+	}
+	if p.VerifiedAt = t.now; undo {
+		p.VerifiedAt = stamp{}
+	}
+	p.UpdatedAt = t.now
+	if err := t.saveApp(p); err != nil {
+		return nil, err
+	}
+	return p, t.addEvent(appEvent(p, eventAppVerified, actor, "verified", strconv.FormatBool(!undo)))
+}
+
+// rotateAppSecret gives an application of an owner another client secret, and returns both. The one before is
+// taken too for appSecretOverlap, or with atOnce not any more; one from before that is not in any case.
+// Errors: errApp, errAppPublic, a refusal for want of scope (403).
+func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by appAuthor) (p *app, secret string, err error) {
+	if p, err = t.usedApp(o, id); err != nil {
+		return nil, "", err
+	}
+	if p.public() {
+		return nil, "", errAppPublic
+	}
+	if err := by.permits(p.OwnScope); err != nil {
+		return nil, "", err
+	}
+	p.EarlierHash, p.EarlierUntil = p.SecretHash, t.now.after(appSecretOverlap)
+	if atOnce {
+		p.EarlierHash, p.EarlierUntil = nil, stamp{}
+	}
+	secret, p.SecretHash = newClientSecret()
+	p.UpdatedAt = t.now
+	if err := t.saveApp(p); err != nil {
+		return nil, "", err
+	}
+	return p, secret, t.addEvent(appEvent(p, eventAppSecretRotated, by.actor,
+		"at_once", trueOrNone(atOnce)))
+}
+
+// removeApp removes an application of an owner: none of its tokens, codes and secrets works from the commit
+// on. What is left of it an appSweeper ends and removes. Errors: errApp.
+func removeApp(t *tx, o owner, id, actor string) error {
+	p, err := t.usedApp(o, id)
+	if err != nil {
+		return err
+	}
+	p.RemovedAt, p.UpdatedAt, p.Origins = t.now, t.now, nil
+	p.SecretHash, p.EarlierHash, p.EarlierUntil = nil, nil, stamp{}
+	if err := t.saveApp(p); err != nil {
+		return err
+	}
+	return t.addEvent(appEvent(p, eventAppRemoved, actor))
+}

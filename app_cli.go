@@ -1,0 +1,201 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The options of these commands.
+var (
+	optHomePage = option{name: "home-page", value: "URL", help: "its home page, for people: https://app.example"}
+	optAppKind  = option{name: "kind", value: "KIND", def: appWeb,
+		help: "web, which runs on a server and can keep a secret, browser or installed"}
+	optRedirectURI = option{name: "redirect-uri", value: "URI…",
+		help: "where people are sent back to, space-separated; for installed ones also http://127.0.0.1/back or " +
+			"com.example.app:/back"}
+	optAppOrigin = option{name: "origin", value: "ORIGIN,…",
+		help: "of the sites on which it runs, for the kind browser"}
+	optOwnScope = option{name: "own-scope", value: "SCOPE…",
+		help: "what it may do for the account that owns it, by client credentials; by default nothing"}
+	optUndo = option{name: "undo", help: "no longer: only the account that owns it can agree to it then"}
+	optNow  = option{name: "now", help: "stop taking the secret before at once"}
+)
+
+// The operator's commands on applications.
+var appCommands = []command{
+	{"app add", "NAME", "register an application that every account can agree to; its secret is shown once",
+		[]option{
+			optAccount.says("the account that owns it"),
+			optHomePage,
+			optAppKind,
+			optRedirectURI,
+			optAppOrigin,
+			optScope.says("what it may ask for, space-separated: " + strings.Join(appScopes, " ")),
+			optOwnScope,
+		}, 1, appAdd},
+	{"app list", "", "list applications, newest first",
+		[]option{optAccount.says("show only applications of this account")}, 0, appList},
+	{"app verify", "ID", "vouch for an application of a tenant, so that every account can agree to it",
+		[]option{optUndo}, 1, appVerify},
+	{"app rotate-secret", "ID",
+		"give an application another secret, shown once; the one before is taken too for a week",
+		[]option{optNow}, 1, appRotate},
+	{"app remove", "ID", "remove an application; nothing of it works from then on, and every grant of it ends",
+		nil, 1, appRemove},
+}
+
+// appAuthor returns the operator as the author of a change, who vouches for it and has every scope.
+func (e *env) appAuthor() appAuthor {
+	return appAuthor{actor: e.actor(), operator: true, has: func(string) bool { return true }}
+}
+
+// appStep turns the refusals of the rules of applications, which are worded for callers of the API, into
+// errors for the operator that name the next step.
+func appStep(err error) error {
+	var wrong *refusal
+	switch {
+	case errors.Is(err, errApp):
+		return errors.New("not found: 'widgetd app list' prints what there is")
+	case errors.Is(err, errAppLimit):
+		return fmt.Errorf("the account has %d applications already: remove one first", maxApps)
+	case errors.As(err, &wrong) && wrong.code == codeValidation:
+		return errors.New("-origin: " + wrong.fields[0].Detail)
+	}
+	return err
+}
+
+// changeApp runs f in a transaction, on the application that the command's first argument names.
+func (e *env) changeApp(f func(t *tx, id string) error) error {
+	return e.change(func(t *tx) error { return appStep(f(t, e.args[0])) })
+}
+
+// newApp returns the application that the command's argument and options describe. Errors: usageError.
+func (e *env) newApp() (*app, error) {
+	p := &app{Name: e.args[0], HomePage: e.str("home-page"), Kind: e.str("kind"),
+		RedirectURIs: strings.Fields(e.str("redirect-uri")), Origins: e.commaList("origin"),
+		Scope:    strings.Join(e.commaList("scope"), " "),
+		OwnScope: nilIfEmpty(strings.Join(e.commaList("own-scope"), " "))}
+	if _, detail := checkText(p.Name, required, maxAppName); detail != "" {
+		return nil, usageError("NAME: " + detail)
+	}
+	if _, detail := oneOf(appKinds...)(p.Kind); detail != "" {
+		return nil, usageError("-kind: " + detail)
+	}
+	switch {
+	case p.HomePage == "":
+		return nil, usageError("-home-page URL is needed")
+	case len(p.RedirectURIs) == 0 || len(p.RedirectURIs) > maxRedirectURIs:
+		return nil, usageError(fmt.Sprintf("-redirect-uri is needed, with at most %d addresses", maxRedirectURIs))
+	case len(p.Origins) > maxAppOrigins:
+		return nil, usageError(fmt.Sprintf("-origin: at most %d", maxAppOrigins))
+	case p.Scope == "":
+		return nil, usageError("-scope is needed, as \"orders:read\": the scopes are " + strings.Join(appScopes, " "))
+	}
+	var err error
+	p.normalise(func(member, _, detail string) {
+		if err == nil {
+			member, _, _ = strings.Cut(member, "/")
+			err = usageError(optionOfMember[member] + ": " + detail)
+		}
+	})
+	return p, err
+}
+
+// optionOfMember says which option of app add sets a member of an application.
+var optionOfMember = map[string]string{
+	"name":          "NAME",
+	"home_page":     "-home-page",
+	"redirect_uris": "-redirect-uri",
+	"origins":       "-origin",
+	"scope":         "-scope",
+	"own_scope":     "-own-scope",
+}
+
+func appAdd(e *env) error {
+	p, err := e.newApp()
+	if err != nil {
+		return err
+	}
+	if p.AccountID, err = e.needAccount(); err != nil {
+		return err
+	}
+	secret := ""
+	if err := e.change(func(t *tx) (err error) {
+		secret, err = createApp(t, p, e.appAuthor())
+		return appStep(err)
+	}); err != nil {
+		return err
+	}
+	shown := "none: with PKCE it needs no secret"
+	if secret != "" {
+		shown = secret + "  (shown once)"
+	}
+	return e.print(&appWithSecret{viewApp(p), nilIfEmpty(secret)},
+		fmt.Sprintf("client id:     %s\nclient secret: %s", p.ID, shown))
+}
+
+func appList(e *env) error {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		rows := []*appView{}
+		for before := ""; ; {
+			page, err := st.apps(o, before, exportPageSize)
+			if err != nil {
+				return err
+			}
+			for _, p := range page.rows {
+				rows = append(rows, viewApp(p))
+			}
+			if before = page.next; before == "" {
+				break
+			}
+		}
+		const header = "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT"
+		return printRows(e, rows, header, func(p *appView) []any {
+			return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, p.AccountID}
+		})
+	})
+}
+
+func appVerify(e *env) error {
+	var p *app
+	if err := e.changeApp(func(t *tx, id string) (err error) {
+		p, err = verifyApp(t, anyAccount, id, e.on("undo"), e.actor())
+		return err
+	}); err != nil {
+		return err
+	}
+	who := "every account can agree to it"
+	if p.VerifiedAt.IsZero() {
+		who = "only the account that owns it can agree to it"
+	}
+	return e.print(viewApp(p), fmt.Sprintf("%s (%s): %s", p.ID, printable(p.Name), who))
+}
+
+func appRotate(e *env) error {
+	var p *app
+	secret := ""
+	if err := e.changeApp(func(t *tx, id string) (err error) {
+		p, secret, err = rotateAppSecret(t, anyAccount, id, e.on("now"), e.appAuthor())
+		return err
+	}); err != nil {
+		return err
+	}
+	before := "the one before is not taken any more"
+	if !p.EarlierUntil.IsZero() {
+		before = "the one before is taken too until " + p.EarlierUntil.String()
+	}
+	return e.print(&appWithSecret{viewApp(p), &secret},
+		fmt.Sprintf("client secret: %s  (shown once)\n%s", secret, before))
+}
+
+func appRemove(e *env) error {
+	if err := e.changeApp(func(t *tx, id string) error { return removeApp(t, anyAccount, id, e.actor()) }); err != nil {
+		return err
+	}
+	return e.done()
+}

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+)
+
+// appWing makes the routes of applications.
+func appWing(s *server) wing {
+	routes := []route{
+		{pattern: "GET /apps", question: true, run: endpoint(s.listApps)},
+		{pattern: "POST /apps", creates: true, run: endpoint(s.createApp)},
+		{pattern: "GET /apps/{id}", run: endpoint(s.showApp)},
+		{pattern: "PATCH /apps/{id}", run: endpoint(s.patchApp)},
+		{pattern: "POST /apps/{id}/rotate-secret", noBody: true, creates: true, run: endpoint(s.rotateAppSecret)},
+		{pattern: "DELETE /apps/{id}", run: endpoint(s.removeApp)},
+	}
+	for i := range routes {
+		routes[i].token, routes[i].scope = tokenRequired, scopeApps
+	}
+	sweeper := &appSweeper{store: s.store, now: s.now, steady: s.steady, kept: s.keepTokens.before}
+	return wing{routes: routes, chores: []chore{{fault: faultAppSweep, timeDriven: true, run: sweeper.sweep}}}
+}
+
+// An appView is an application as callers see it.
+type appView struct {
+	ID                  string   `json:"id"` // its client_id
+	AccountID           string   `json:"account_id"`
+	Name                string   `json:"name"`
+	HomePage            string   `json:"home_page"`
+	Kind                string   `json:"kind"`
+	RedirectURIs        codeList `json:"redirect_uris"`
+	Origins             codeList `json:"origins"`
+	Scope               string   `json:"scope"`
+	OwnScope            *string  `json:"own_scope"`
+	VerifiedAt          stamp    `json:"verified_at"`
+	PreviousSecretUntil stamp    `json:"previous_secret_until"` // until when the secret before is taken too
+	MadeBy              string   `json:"made_by"`
+	CreatedAt           stamp    `json:"created_at"`
+	UpdatedAt           stamp    `json:"updated_at"`
+}
+
+// viewApp returns an application as callers see it.
+func viewApp(p *app) *appView {
+	return &appView{p.ID, p.AccountID, p.Name, p.HomePage, p.Kind, p.RedirectURIs,
+		append(codeList{}, p.Origins...), p.Scope, p.OwnScope,
+		p.VerifiedAt, p.EarlierUntil, publicActor(p.MadeBy), p.CreatedAt, p.UpdatedAt}
+}
+
+// An appWithSecret is the answer that shows a new client secret, which no later answer does.
+type appWithSecret struct {
+	*appView
+	ClientSecret *string `json:"client_secret"` // nil: a public application has none
+}
+
+// appAuthorOf returns the caller of a call as the author of its changes.
+func appAuthorOf(c *call) appAuthor {
+	return appAuthor{actor: actorToken(c), operator: c.caller.admin(), has: c.caller.has}
+}
+
+// replaysApp lets the answer to an earlier call with the same Idempotency-Key be given to a caller only if it
+// acts on the rows of o and has what the application gets for itself: another token of the account may have
+// fewer scopes, and ?account_id= is not compared with that of the earlier call.
+func replaysApp(o owner, by appAuthor) func(*tx, []byte) (bool, error) {
+	return func(_ *tx, answer []byte) (bool, error) {
+		var p struct {
+			AccountID string  `json:"account_id"`
+			OwnScope  *string `json:"own_scope"`
+		}
+		if err := json.Unmarshal(answer, &p); err != nil {
+			return false, fmt.Errorf("decode a stored answer: %w", err)
+		}
+		if !o.owns(p.AccountID) {
+			return false, &refusal{code: codeIdempotencyKeyReused}
+		}
+		return true, by.permits(p.OwnScope)
+	}
+}
+
+// createAppRequest is the body of POST /apps.
+type createAppRequest struct {
+	accountScope
+	app app
+}
+
+func (q *createAppRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.app = app{
+		Name:         in.text("name", required, maxAppName, nil),
+		HomePage:     in.text("home_page", required, maxAppURL, nil),
+		Kind:         in.text("kind", required, maxNameLength, oneOf(appKinds...)),
+		RedirectURIs: readRedirectURIs(in),
+		Scope:        in.text("scope", required, maxAppScope, nil),
+	}
+	q.app.Origins = in.texts("origins", maxAppOrigins, maxAppURL)
+	q.app.OwnScope, _ = in.textTerm("own_scope", maxAppScope, nil)
+	q.app.normalise(in.wrong)
+}
+
+// readRedirectURIs reads the required list of redirect URIs.
+func readRedirectURIs(in *input) codeList {
+	if v := in.member("redirect_uris", jsonArray, required); v == nil {
+		return nil
+	} else if len(v.list) == 0 || len(v.list) > maxRedirectURIs {
+		in.wrong("redirect_uris", "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", maxRedirectURIs))
+		return nil
+	}
+	return in.texts("redirect_uris", maxRedirectURIs, maxAppURL)
+}
+
+// createApp answers POST /apps.
+func (s *server) createApp(ctx context.Context, c *call, q *createAppRequest) (*appWithSecret, error) {
+	o, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	if o == anyAccount { // an application is one account's: the caller's, if it names none
+		o = ownedBy(c.caller.claims.Subject)
+	}
+	by := appAuthorOf(c)
+	c.stillTrue = replaysApp(o, by)
+	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
+		p := q.app
+		p.AccountID = o.account
+		secret, err := createApp(t, &p, by)
+		return &appWithSecret{viewApp(&p), nilIfEmpty(secret)}, err
+	})
+}
+
+// patchAppRequest is the body of PATCH /apps/{id}.
+type patchAppRequest struct {
+	accountScope
+	id     string
+	change appChange
+}
+
+func (q *patchAppRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id = in.pathValue("id")
+	if in.has("kind") {
+		in.wrong("kind", "immutable", "This can't be changed: register another application.")
+	}
+	set := func(f func(*app)) { q.change = append(q.change, f) }
+	if in.has("name") {
+		name := in.text("name", required, maxAppName, nil)
+		set(func(p *app) { p.Name = name })
+	}
+	if in.has("home_page") {
+		page := in.text("home_page", required, maxAppURL, nil)
+		set(func(p *app) { p.HomePage = page })
+	}
+	if in.has("redirect_uris") {
+		uris := readRedirectURIs(in)
+		set(func(p *app) { p.RedirectURIs = uris })
+	}
+	if in.has("origins") {
+		origins := codeList(in.texts("origins", maxAppOrigins, maxAppURL))
+		set(func(p *app) { p.Origins = origins })
+	}
+	if in.has("scope") {
+		scope := in.text("scope", required, maxAppScope, nil)
+		set(func(p *app) { p.Scope = scope })
+	}
+	if own, ok := in.textTerm("own_scope", maxAppScope, nil); ok {
+		set(func(p *app) { p.OwnScope = own })
+	}
+}
+
+// patchApp answers PATCH /apps/{id}.
+func (s *server) patchApp(ctx context.Context, c *call, q *patchAppRequest) (*appView, error) {
+	o, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	var p *app
+	if err := s.store.update(ctx, func(t *tx) (err error) {
+		p, err = patchApp(t, o, q.id, q.change, appAuthorOf(c))
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	return viewApp(p), nil
+}
+
+// appRequest is a request whose path names an application, and that has no members.
+type appRequest struct {
+	accountScope
+	id string
+}
+
+func (q *appRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id = in.pathValue("id")
+}
+
+// showApp answers GET /apps/{id}.
+func (s *server) showApp(_ context.Context, c *call, q *appRequest) (*appView, error) {
+	o, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.store.usedApp(o, q.id)
+	if err != nil {
+		return nil, err
+	}
+	return viewApp(p), nil
+}
+
+// removeApp answers DELETE /apps/{id}.
+func (s *server) removeApp(ctx context.Context, c *call, q *appRequest) (noContent, error) {
+	o, err := q.resolve(s, c)
+	if err != nil {
+		return noContent{}, err
+	}
+	return noContent{}, s.store.update(ctx, func(t *tx) error { return removeApp(t, o, q.id, actorToken(c)) })
+}
+
+// rotateAppRequest is the body of POST /apps/{id}/rotate-secret.
+type rotateAppRequest struct {
+	appRequest
+	now bool // the secret before ends at once
+}
+
+func (q *rotateAppRequest) read(in *input) {
+	q.appRequest.read(in)
+	q.now, _ = in.boolTerm("now")
+}
+
+// rotateAppSecret answers POST /apps/{id}/rotate-secret.
+func (s *server) rotateAppSecret(ctx context.Context, c *call, q *rotateAppRequest) (*appWithSecret, error) {
+	o, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	by := appAuthorOf(c)
+	c.stillTrue = replaysApp(o, by)
+	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
+		p, secret, err := rotateAppSecret(t, o, q.id, q.now, by)
+		if err != nil {
+			return nil, err
+		}
+		return &appWithSecret{viewApp(p), &secret}, nil
+	})
+}
+
+// appsRequest is the query of GET /apps.
+type appsRequest struct {
+	accountScope
+	page pageQuery
+}
+
+func (q *appsRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.page = in.page("app")
+}
+
+// listApps answers GET /apps.
+func (s *server) listApps(ctx context.Context, c *call, q *appsRequest) (*list[*appView], error) {
+	o, err := q.resolve(s, c)
+	if err != nil {
+		return nil, err
+	}
+	page, err := s.store.within(ctx).apps(o, q.page.before, q.page.limit)
+	if err != nil {
+		return nil, err
+	}
+	return showPage(page, viewApp), nil
+}

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+)
+
+// The kinds of applications. One on the web runs on a server and can keep a secret; the others are public
+// clients (RFC 6749, section 2.1), for which PKCE is all.
+const (
+	appWeb       = "web"
+	appBrowser   = "browser"
+	appInstalled = "installed"
+)
+
+// An app is an application of somebody else's that may act for accounts (contract, section 13). Its id is its
+// client_id.
+type app struct {
+	ID           string
+	AccountID    string // the account that owns it
+	Name         string
+	HomePage     string
+	Kind         string // appWeb, appBrowser or appInstalled
+	RedirectURIs codeList
+	Origins      codeList // of the sites on which it runs in browsers
+	Scope        string   // that it may ask for, space-separated
+	OwnScope     *string  // that client credentials give it; nil: it may not use them
+	SecretHash   []byte   // SHA-256 of its secret; nil: it has none
+	EarlierHash  []byte   // of the secret before
+	EarlierUntil stamp    // until when that one is taken too
+	VerifiedAt   stamp    // since when an operator vouches for it
+	MadeBy       string
+	CreatedAt    stamp
+	UpdatedAt    stamp
+	RemovedAt    stamp
+	Owner        string // name of the account that owns it
+	OwnerClosed  bool
+}
+
+// appColumns are what app.dest scans, of appTables. Of the addresses only texts are read, since somebody may
+// have written others with the sqlite3 shell.
+const (
+	appColumns = `p.id, p.account_id, p.name, p.home_page, p.kind,
+	(SELECT json_group_array(value) FROM json_each(p.redirect_uris) WHERE type = 'text'),
+	(SELECT json_group_array(o.origin) FROM app_origins o WHERE o.app_id = p.id),
+	p.scope, p.own_scope, p.secret_hash, p.earlier_secret_hash, p.earlier_secret_until, p.verified_at, p.made_by,
+	p.created_at, p.updated_at, p.removed_at, a.name, a.closed_at IS NOT NULL`
+
+	appTables = `apps p JOIN accounts a ON a.id = p.account_id`
+)
+
+func (p *app) dest() []any {
+	return []any{&p.ID, &p.AccountID, &p.Name, &p.HomePage, &p.Kind, &p.RedirectURIs, &p.Origins, &p.Scope,
+		&p.OwnScope, &p.SecretHash, &p.EarlierHash, &p.EarlierUntil, &p.VerifiedAt, &p.MadeBy,
+		&p.CreatedAt, &p.UpdatedAt, &p.RemovedAt, &p.Owner, &p.OwnerClosed}
+}
+
+// newApp allocates an application for one row of a list, and returns its scan destinations.
+func newApp(p **app) []any {
+	*p = &app{}
+	return (*p).dest()
+}
+
+// public reports whether the application can keep no secret.
+func (p *app) public() bool { return p.Kind != appWeb }
+
+// works reports whether anything of the application works: it is not removed, and its owner not closed.
+func (p *app) works() bool { return p.RemovedAt.IsZero() && !p.OwnerClosed }
+
+// mayActFor reports whether an account can agree to the application: until an operator vouches for it, only
+// the one that owns it.
+func (p *app) mayActFor(accountID string) bool {
+	return p.works() && (!p.VerifiedAt.IsZero() || p.AccountID == accountID)
+}
+
+// listsOrigin reports whether the application runs on the site with a normalised origin.
+func (p *app) listsOrigin(origin string) bool { return slices.Contains(p.Origins, origin) }
+
+// scopesWithin returns the scopes of a space-separated list that allowed has too and that an application may
+// have at all (appScopes), each once, in the order of appScopes.
+func scopesWithin(scope, allowed string) string {
+	asked, may := strings.Fields(scope), strings.Fields(allowed)
+	var within []string
+	for _, s := range appScopes {
+		if slices.Contains(asked, s) && slices.Contains(may, s) {
+			within = append(within, s)
+		}
+	}
+	return strings.Join(within, " ")
+}
+
+// The problem codes of applications and grants.
+var (
+	appProblems problemTable
+
+	codeAppNotFound = appProblems.add(404, "app_not_found", "Application not found",
+		"There is no application with this id.")
+	codeGrantNotFound = appProblems.add(404, "grant_not_found", "Grant not found",
+		"There is no grant with this id.")
+	codeAppLimit = appProblems.add(409, "app_limit_reached", "Too many applications",
+		"The account has 20 applications already: remove one first.")
+
+	codeAppSecret = appProblems.add(409, "app_without_secret", "Application without a secret",
+		"Only an application of the kind web has a secret.")
+
+	errApp       = &refusal{code: codeAppNotFound}
+	errGrant     = &refusal{code: codeGrantNotFound}
+	errAppLimit  = &refusal{code: codeAppLimit}
+	errAppPublic = &refusal{code: codeAppSecret}
+)
+
+// app returns an application, removed or not. Errors: errApp.
+func (q *queries) app(o owner, id string) (*app, error) {
+	p := &app{}
+	query, args := o.narrow(`SELECT `+appColumns+` FROM `+appTables+` WHERE p.id = ?`, `p.account_id`, id)
+	err := q.one(query, args, p.dest()...)
+	if errors.Is(err, errNotFound) {
+		err = errApp
+	}
+	return p, err
+}
+
+// usedApp returns an application that is not removed. Errors: errApp.
+func (q *queries) usedApp(o owner, id string) (*app, error) {
+	p, err := q.app(o, id)
+	if err == nil && !p.RemovedAt.IsZero() {
+		err = errApp
+	}
+	return p, err
+}
+
+// apps returns a page of the applications of an owner that are not removed, newest first, starting after the
+// id before ("" for the newest).
+func (q *queries) apps(o owner, before string, limit int) (p listPage[*app], err error) {
+	list := listQuery{columns: `SELECT ` + appColumns + ` FROM ` + appTables, table: `apps p`, key: `p.id`}
+	list.scope(o.narrow(` AND p.removed_at IS NULL`, `p.account_id`))
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, newApp,
+		func(p *app) string { return p.ID })
+	return p, err
+}
+
+// countApps returns how many applications an account has that are not removed.
+func (q *queries) countApps(accountID string) (n int, err error) {
+	err = q.one(`SELECT count(*) FROM apps WHERE account_id = ? AND removed_at IS NULL`, []any{accountID}, &n)
+	return n, err
+}
+
+// originHasApp reports whether an application that works runs on the site with a normalised origin.
+func (q *queries) originHasApp(origin string) (has bool, err error) {
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM app_origins o JOIN apps p ON p.id = o.app_id
+		JOIN accounts a ON a.id = p.account_id
+		WHERE o.origin = ? AND p.removed_at IS NULL AND a.closed_at IS NULL)`, []any{origin}, &has)
+	return has, err
+}
+
+// addApp inserts an application, with its origins.
+func (t *tx) addApp(p *app) error {
+	_, err := t.exec(`INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope,
+		secret_hash, verified_at, made_by, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		p.ID, p.AccountID, p.Name, p.HomePage, p.Kind, p.RedirectURIs, p.Scope, p.OwnScope,
+		p.SecretHash, p.VerifiedAt, p.MadeBy, p.CreatedAt, p.UpdatedAt)
+	if err != nil {
+		return err
+	}
+	return t.setAppOrigins(p)
+}
+
+// setAppOrigins replaces the origins of an application.
+func (t *tx) setAppOrigins(p *app) error {
+	if _, err := t.exec(`DELETE FROM app_origins WHERE app_id = ?`, p.ID); err != nil {
+		return err
+	}
+	_, err := t.exec(`INSERT INTO app_origins (origin, app_id) SELECT value, ? FROM json_each(?)`, p.ID, p.Origins)
+	return err
+}
+
+// saveApp writes what can change of an application, or returns errNotFound.
+func (t *tx) saveApp(p *app) error {
+	n, err := t.exec(`UPDATE apps SET name = ?, home_page = ?, redirect_uris = ?, scope = ?, own_scope = ?,
+		secret_hash = ?, earlier_secret_hash = ?, earlier_secret_until = ?, verified_at = ?, updated_at = ?,
+		removed_at = ? WHERE id = ?`,
+		p.Name, p.HomePage, p.RedirectURIs, p.Scope, p.OwnScope, p.SecretHash, p.EarlierHash,
+		p.EarlierUntil, p.VerifiedAt, p.UpdatedAt, p.RemovedAt, p.ID)
+	if err := requireRow(n, err); err != nil {
+		return err
+	}
+	return t.setAppOrigins(p)
+}
+
+// An appToken is the record of an access token of an application; the token itself is not stored.
+type appToken struct {
+	ID        string // the token's jti
+	AppID     string
+	GrantID   *string // nil: by client credentials
+	AccountID string
+	Scope     string
+	Kid       string
+	CreatedAt stamp
+	ExpiresAt stamp
+}
+
+// liveAppToken returns the row of an application's access token that works: it is not revoked, its grant has
+// not ended, its application is not removed, and neither its account nor the application's owner is closed.
+// Its scope is what the application is still registered for of that. Errors: errNotFound.
+func (q *queries) liveAppToken(jti string) (r appToken, err error) {
+	registered, own := "", ""
+	err = q.one(`SELECT t.id, t.app_id, t.grant_id, t.account_id, t.scope, t.kid, t.created_at, t.expires_at,
+		p.scope, coalesce(p.own_scope, '')
+		FROM app_tokens t JOIN accounts a ON a.id = t.account_id JOIN apps p ON p.id = t.app_id
+		JOIN accounts o ON o.id = p.account_id LEFT JOIN grants g ON g.id = t.grant_id
+		WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL AND o.closed_at IS NULL
+		AND p.removed_at IS NULL AND g.ended_at IS NULL`, []any{jti},
+		&r.ID, &r.AppID, &r.GrantID, &r.AccountID, &r.Scope, &r.Kid, &r.CreatedAt, &r.ExpiresAt, &registered, &own)
+	if r.Scope = scopesWithin(r.Scope, registered); r.GrantID == nil {
+		r.Scope = scopesWithin(r.Scope, own)
+	}
+	return r, err
+}
+
+// addAppToken records an access token that is about to be issued.
+func (t *tx) addAppToken(r appToken) error {
+	_, err := t.exec(`INSERT INTO app_tokens (id, app_id, grant_id, account_id, scope, kid, created_at, expires_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+		r.ID, r.AppID, r.GrantID, r.AccountID, r.Scope, r.Kid, r.CreatedAt, r.ExpiresAt)
+	return err
+}
+
+// revokeAppToken has an access token refused from now on, if it is an application's and was not revoked before.
+func (t *tx) revokeAppToken(appID, jti string) error {
+	_, err := t.exec(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
+		t.now, jti, appID)
+	return err
+}
+
+// removedApp returns the id of the application that was removed first of those of which the grants and
+// webhooks may not all have ended, or errNotFound.
+func (q *queries) removedApp() (id string, err error) {
+	err = q.one(`SELECT id FROM apps WHERE removed_at IS NOT NULL AND scope <> '' ORDER BY removed_at LIMIT 1`,
+		nil, &id)
+	return id, err
+}
+
+// setAppEnded notes of a removed application that none of its grants and webhooks is left: that it may ask for
+// nothing any more. removedApp then passes over it.
+func (t *tx) setAppEnded(id string) error {
+	_, err := t.exec(`UPDATE apps SET scope = '', own_scope = NULL WHERE id = ? AND removed_at IS NOT NULL`, id)
+	return err
+}
+
+// removeApps deletes up to limit applications that were removed before a time and of which nothing is left,
+// and returns how many.
+func (t *tx) removeApps(before stamp, limit int64) (int64, error) {
+	t.invalidate()
+	const ended = `SELECT p.id FROM apps p WHERE p.removed_at < ?1 AND p.scope = ''
+		AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.app_id = p.id)
+		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.app_id = p.id)
+		AND NOT EXISTS (SELECT 1 FROM app_webhooks w WHERE w.app_id = p.id) ORDER BY p.removed_at LIMIT ?2`
+	if _, err := t.exec(`DELETE FROM app_origins WHERE app_id IN (`+ended+`)`, before, limit); err != nil {
+		return 0, err
+	}
+	return t.exec(`DELETE FROM apps WHERE id IN (`+ended+`)`, before, limit)
+}
+
+// removeAppTokens deletes up to limit access tokens of applications that expired before a time, and returns how
+// many. A token without a row is refused, see liveAppToken.
+func (t *tx) removeAppTokens(before stamp, limit int64) (int64, error) {
+	t.invalidate()
+	return t.exec(`DELETE FROM app_tokens WHERE id IN
+		(SELECT id FROM app_tokens WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`, before, limit)
+}

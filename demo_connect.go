@@ -1,0 +1,195 @@
+package main
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The demo's application: a table planner of somebody else's that asks to act for the restaurant. It does
+// what an application on a server does (contract, section 13): code with PKCE, then tokens.
+
+//go:embed web/demo_connect.html
+var demoConnectHTML string
+
+var demoConnectPage = template.Must(template.New("").Parse(demoConnectHTML))
+
+const (
+	demoAppName   = "Table Planner"
+	demoAppScope  = scopeOrders + " " + scopeSelling + " " + scopeWebhooks
+	demoAppBack   = "/connect/back" // path that people are sent back to
+	demoAppCookie = "demo-connect"  // holds what belongs to one attempt: state and PKCE verifier
+)
+
+// A demoConnect is what demoConnectPage shows.
+type demoConnect struct {
+	Account string // name
+	Code    string // to sign in with; "": none was made
+	To      string // URL of the authorization endpoint, with the request
+	Claims  string // of the access token, as JSON
+	Answer  string // of GET /account with that token
+	Refresh bool   // there is a refresh token too
+	Ended   string // URL of the page on which the owner ends it
+	Fault   string
+}
+
+// prepareApp writes the application's row with a new secret, and makes a token with which the demo, as a
+// portal, gets codes to sign in.
+func (d *demo) prepareApp(t *tx, keys *keyring) error {
+	owner, err := t.mainAccount()
+	if err != nil {
+		return err
+	}
+	row := tokenRow{AccountID: owner, ClientID: "demo-portal", Scope: scopeConsent, AllAccounts: true}
+	if d.portal, _, err = issueToken(t, keys, row, days(365)); err != nil {
+		return err
+	}
+	known, err := t.apps(ownedBy(owner), "", maxApps)
+	if err != nil {
+		return err
+	}
+	known.rows = slices.DeleteFunc(known.rows, func(p *app) bool { return p.Name != demoAppName })
+	p := &app{AccountID: owner, Name: demoAppName, HomePage: d.page, Kind: appWeb, Scope: demoAppScope,
+		VerifiedAt: t.now, MadeBy: actorCommand, CreatedAt: t.now}
+	if len(known.rows) > 0 { // a directory that is used again
+		p = known.rows[0]
+	}
+	d.app = appSecrets{clientID: p.ID, clientSecret: rand.Text() + rand.Text()}
+	sum := sha256.Sum256([]byte(d.app.clientSecret))
+	// On this machine there is no TLS, which people have to be sent back to otherwise.
+	p.RedirectURIs, p.SecretHash, p.UpdatedAt = codeList{d.page + demoAppBack}, sum[:], t.now
+	if len(known.rows) > 0 {
+		return t.saveApp(p)
+	}
+	p.ID = t.newID("app")
+	d.app.clientID = p.ID
+	return t.addApp(p)
+}
+
+// handleConnect adds the application's pages to the demo's.
+func (d *demo) handleConnect(mux *http.ServeMux, s *server) {
+	mux.HandleFunc("GET /connect", func(w http.ResponseWriter, _ *http.Request) {
+		showConnect(w, http.StatusOK, demoConnect{Account: demoAccount})
+	})
+	mux.HandleFunc("POST /connect", d.startConnecting)
+	mux.HandleFunc("GET "+demoAppBack, func(w http.ResponseWriter, r *http.Request) {
+		shown, err := d.connected(r, s)
+		if err != nil {
+			showConnect(w, http.StatusBadGateway, demoConnect{Account: demoAccount, Fault: sentence(err)})
+			return
+		}
+		showConnect(w, http.StatusOK, *shown)
+	})
+}
+
+// showConnect sends the page.
+func showConnect(w http.ResponseWriter, status int, shown demoConnect) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Referrer-Policy", "no-referrer") // an address may hold a code
+	w.WriteHeader(status)
+	demoConnectPage.Execute(w, shown) // fails only when the client has gone
+}
+
+// startConnecting makes a code to sign in with, and the address that asks the owner to agree.
+func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) {
+	var signin struct {
+		Code string `json:"code"`
+	}
+	err := d.askAs(r.Context(), d.portal, "POST", "/accounts/"+d.account+"/signin", struct{}{}, &signin)
+	if err != nil {
+		showConnect(w, http.StatusBadGateway, demoConnect{Account: demoAccount, Fault: err.Error()})
+		return
+	}
+	state, verifier := randomText(32), randomText(32)
+	challenge := sha256.Sum256([]byte(verifier))
+	http.SetCookie(w, &http.Cookie{Name: demoAppCookie, Value: state + "." + verifier, Path: demoAppBack,
+		MaxAge: int(time.Hour / time.Second), HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	to := d.base + "/oauth/authorize?" + url.Values{
+		"response_type":         {"code"},
+		"client_id":             {d.app.clientID},
+		"redirect_uri":          {d.page + demoAppBack},
+		"scope":                 {demoAppScope},
+		"state":                 {state},
+		"code_challenge":        {base64.RawURLEncoding.EncodeToString(challenge[:])},
+		"code_challenge_method": {"S256"},
+	}.Encode()
+	showConnect(w, http.StatusOK, demoConnect{Account: demoAccount, Code: signin.Code, To: to})
+}
+
+// Why somebody who comes back is not connected.
+var (
+	errDemoState    = errors.New("this answer belongs to no attempt of this browser: begin again")
+	errDemoIssuer   = errors.New("the answer is not of the service that was asked")
+	errDemoDeclined = errors.New("it was not agreed to")
+)
+
+// connected takes the answer of the authorization endpoint, and shows what its code brings.
+func (d *demo) connected(r *http.Request, s *server) (*demoConnect, error) {
+	q := r.URL.Query()
+	cookie, err := r.Cookie(demoAppCookie)
+	if err != nil {
+		return nil, errDemoState
+	}
+	state, verifier, _ := strings.Cut(cookie.Value, ".")
+	switch {
+	case state == "" || q.Get("state") != state:
+		return nil, errDemoState
+	case q.Get("iss") != d.base: // RFC 9207
+		return nil, errDemoIssuer
+	case q.Get("code") == "":
+		return nil, errDemoDeclined
+	}
+	form := url.Values{
+		"grant_type":    {"authorization_code"},
+		"code":          {q.Get("code")},
+		"redirect_uri":  {d.page + demoAppBack},
+		"code_verifier": {verifier},
+	}
+	tokens, err := requestTokens(r.Context(), s.outbound, d.base+"/oauth/token", d.app, form, nil, s.now)
+	if err != nil {
+		return nil, err
+	}
+	shown := &demoConnect{Account: demoAccount, Refresh: tokens.Refresh != "", Ended: d.base + "/oauth/connected"}
+	if shown.Claims, err = claimsText(tokens.Access); err != nil {
+		return nil, err
+	}
+	var account json.RawMessage
+	if err := d.askAs(r.Context(), tokens.Access, "GET", "/account", nil, &account); err != nil {
+		return nil, err
+	}
+	shown.Answer, err = indented(account)
+	return shown, err
+}
+
+// claimsText returns the claims of a token as JSON for people.
+func claimsText(token string) (string, error) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return "", errors.New("the access token is no JWT")
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return "", err
+	}
+	return indented(text)
+}
+
+// indented returns JSON with its members in lines of their own.
+func indented(text []byte) (string, error) {
+	var value any
+	if err := json.Unmarshal(text, &value); err != nil {
+		return "", err
+	}
+	lines, err := json.MarshalIndent(value, "", "  ")
+	return string(lines), err
+}

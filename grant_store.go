@@ -1,0 +1,206 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+)
+
+// A grant is what the owner of an account has agreed to: that an application acts for the account
+// (contract, section 13).
+type grant struct {
+	ID        string
+	AppID     string
+	AccountID string
+	Scope     string // space-separated
+	AgreedBy  string // who made the code with which the person had signed in
+	CreatedAt stamp
+	UsedAt    stamp // when the application last came for tokens
+	ExpiresAt stamp // until when it can
+	EndedAt   stamp
+	EndedBy   *string // one of the constants below
+	App       string  // name of the application
+	AppOwner  string  // name of the account that owns it
+	HomePage  string
+	Account   string // name of the account
+}
+
+// Why a grant has ended.
+const (
+	endedByOwner    = "owner"
+	endedByOperator = "operator"
+	endedByApp      = "app"          // which revoked its refresh token
+	endedByCode     = "code_reused"  // its authorization code came a second time
+	endedByReuse    = "token_reused" // a refresh token came that had been replaced
+	endedByMore     = "replaced"     // the account agreed to the same application too often since
+	endedByTime     = "expired"
+	endedByRemoval  = "app_removed"
+)
+
+// grantColumns are what grant.dest scans, of grantTables.
+const (
+	grantColumns = `g.id, g.app_id, g.account_id, g.scope, g.agreed_by, g.created_at, g.used_at, g.expires_at,
+	g.ended_at, g.ended_by, p.name, o.name, p.home_page, a.name`
+
+	grantTables = `grants g JOIN apps p ON p.id = g.app_id JOIN accounts o ON o.id = p.account_id
+	JOIN accounts a ON a.id = g.account_id`
+)
+
+func (g *grant) dest() []any {
+	return []any{&g.ID, &g.AppID, &g.AccountID, &g.Scope, &g.AgreedBy, &g.CreatedAt, &g.UsedAt, &g.ExpiresAt,
+		&g.EndedAt, &g.EndedBy, &g.App, &g.AppOwner, &g.HomePage, &g.Account}
+}
+
+// newGrant allocates a grant for one row of a list, and returns its scan destinations.
+func newGrant(g **grant) []any {
+	*g = &grant{}
+	return (*g).dest()
+}
+
+// grant returns a grant for an account of an owner, ended or not. Errors: errGrant.
+func (q *queries) grant(o owner, id string) (*grant, error) {
+	g := &grant{}
+	query, args := o.narrow(`SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.id = ?`, `g.account_id`, id)
+	err := q.one(query, args, g.dest()...)
+	if errors.Is(err, errNotFound) {
+		err = errGrant
+	}
+	return g, err
+}
+
+// grants returns a page of the grants for the accounts of an owner that have not ended, newest first, starting
+// after the id before ("" for the newest). With ended it returns those that have, too.
+func (q *queries) grants(o owner, ended bool, before string, limit int) (p listPage[*grant], err error) {
+	list := listQuery{columns: `SELECT ` + grantColumns + ` FROM ` + grantTables, table: `grants g`, key: `g.id`}
+	list.scope(o.narrow(``, `g.account_id`))
+	switch {
+	case ended:
+	case o.every:
+		list.filter(` AND g.ended_at IS NULL`)
+	default: // an index has only those
+		list.scope(` AND g.ended_at IS NULL`, nil)
+	}
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, newGrant,
+		func(g *grant) string { return g.ID })
+	return p, err
+}
+
+// addGrant inserts a grant.
+func (t *tx) addGrant(g *grant) error {
+	_, err := t.exec(`INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+		g.ID, g.AppID, g.AccountID, g.Scope, g.AgreedBy, g.CreatedAt, g.UsedAt, g.ExpiresAt)
+	return err
+}
+
+// markGrantEnded ends a grant that has not ended, removes its refresh tokens, of which there are at most
+// keptRefreshTokens. It reports whether it had not ended.
+func (t *tx) markGrantEnded(id, why string) (bool, error) {
+	n, err := t.exec(`UPDATE grants SET ended_at = ?, ended_by = ? WHERE id = ? AND ended_at IS NULL`, t.now, why, id)
+	if err != nil || n == 0 {
+		return false, err
+	}
+	_, err = t.exec(`DELETE FROM refresh_tokens WHERE grant_id = ?`, id)
+	return true, err
+}
+
+// webhooksOfGrant returns the ids of the webhooks that were made under a grant.
+func (q *queries) webhooksOfGrant(id string) ([]string, error) {
+	return collect(q, `SELECT webhook_id FROM app_webhooks WHERE grant_id = ?`, []any{id},
+		func(id *string) []any { return []any{id} })
+}
+
+// oldestGrants returns the ids of those grants of an account for an application that have not ended, without
+// the newest, which are kept.
+func (q *queries) oldestGrants(appID, accountID string, kept int) ([]string, error) {
+	return collect(q, `SELECT id FROM grants WHERE app_id = ? AND account_id = ? AND ended_at IS NULL
+		ORDER BY id DESC LIMIT 100 OFFSET ?`, []any{appID, accountID, kept},
+		func(id *string) []any { return []any{id} })
+}
+
+// A grantCode is an authorization code: what a person has agreed to, until the application comes for it.
+type grantCode struct {
+	Hash        []byte // SHA-256 of the code
+	AppID       string
+	AccountID   string
+	RedirectURI string // as the request had it
+	Challenge   string // of PKCE, by S256
+	Scope       string
+	AgreedBy    string
+	GrantID     *string // what came of it; nil: it was not used
+	CreatedAt   stamp
+	ExpiresAt   stamp
+}
+
+// grantCode returns the authorization code with a hash, used or not, expired or not, or errNotFound.
+func (q *queries) grantCode(hash []byte) (*grantCode, error) {
+	c := &grantCode{}
+	err := q.one(`SELECT hash, app_id, account_id, redirect_uri, challenge, scope, agreed_by, grant_id, created_at,
+		expires_at FROM grant_codes WHERE hash = ?`, []any{hash}, &c.Hash, &c.AppID, &c.AccountID, &c.RedirectURI,
+		&c.Challenge, &c.Scope, &c.AgreedBy, &c.GrantID, &c.CreatedAt, &c.ExpiresAt)
+	return c, err
+}
+
+// addGrantCode inserts an authorization code.
+func (t *tx) addGrantCode(c *grantCode) error {
+	_, err := t.exec(`INSERT INTO grant_codes (hash, app_id, account_id, redirect_uri, challenge, scope, agreed_by,
+		created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`, c.Hash, c.AppID, c.AccountID, c.RedirectURI,
+		c.Challenge, c.Scope, c.AgreedBy, c.CreatedAt, c.ExpiresAt)
+	return err
+}
+
+// useGrantCode notes what came of an authorization code. It reports whether it had not been used.
+func (t *tx) useGrantCode(hash []byte, grantID string) (bool, error) {
+	n, err := t.exec(`UPDATE grant_codes SET grant_id = ? WHERE hash = ? AND grant_id IS NULL`, grantID, hash)
+	return n > 0, err
+}
+
+// An appGrant is a grant as those of one application are gone through, in the order of account and id.
+type appGrant struct {
+	AccountID, ID string
+	ended         bool
+}
+
+// grantsOfApp returns up to limit grants of an application after one of them, ended or not.
+func (q *queries) grantsOfApp(appID string, after appGrant, limit int64) ([]appGrant, error) {
+	return collect(q, `SELECT account_id, id, ended_at IS NOT NULL FROM grants
+		WHERE app_id = ? AND (account_id, id) > (?, ?) ORDER BY account_id, id LIMIT ?`,
+		[]any{appID, after.AccountID, after.ID, limit},
+		func(g *appGrant) []any { return []any{&g.AccountID, &g.ID, &g.ended} })
+}
+
+// overdueGrants returns the ids of up to limit grants that have not ended although their time is over.
+func (q *queries) overdueGrants(now stamp, limit int64) ([]string, error) {
+	return collect(q, `SELECT id FROM grants WHERE ended_at IS NULL AND expires_at <= ?
+		ORDER BY expires_at LIMIT ?`, []any{now, limit}, func(id *string) []any { return []any{id} })
+}
+
+// webhooksOfApp returns the ids of up to limit webhooks that an application made.
+func (q *queries) webhooksOfApp(appID string, limit int64) ([]string, error) {
+	return collect(q, `SELECT webhook_id FROM app_webhooks WHERE app_id = ? LIMIT ?`, []any{appID, limit},
+		func(id *string) []any { return []any{id} })
+}
+
+// removeGrants deletes up to limit grants that ended before a time, but for those to which a code or a token
+// still refers, and returns how many.
+func (t *tx) removeGrants(before stamp, limit int64) (int64, error) {
+	t.invalidate()
+	return t.exec(`DELETE FROM grants WHERE id IN (SELECT g.id FROM grants g WHERE g.ended_at < ?
+		AND NOT EXISTS (SELECT 1 FROM grant_codes c WHERE c.grant_id = g.id)
+		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.grant_id = g.id)
+		AND NOT EXISTS (SELECT 1 FROM app_webhooks w WHERE w.grant_id = g.id)
+		ORDER BY g.ended_at LIMIT ?)`, before, limit)
+}
+
+// removeGrantCodes deletes up to limit authorization codes that expired before a time, and returns how many.
+func (t *tx) removeGrantCodes(before stamp, limit int64) (int64, error) {
+	t.invalidate()
+	return t.exec(`DELETE FROM grant_codes WHERE hash IN
+		(SELECT hash FROM grant_codes WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`, before, limit)
+}
+
+// removeRefreshTokens deletes up to limit refresh tokens that have expired, and returns how many.
+func (t *tx) removeRefreshTokens(limit int64) (int64, error) {
+	t.invalidate()
+	return t.exec(`DELETE FROM refresh_tokens WHERE hash IN
+		(SELECT hash FROM refresh_tokens WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`, t.now, limit)
+}

@@ -1,0 +1,595 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"errors"
+	"html/template"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The pages on which the owner of an account signs in, agrees that an application acts for the account, and
+// ends that (contract, section 13). No script runs on them. What is asked for stays in the query of their
+// URLs, so that nothing has to be remembered for who has not signed in.
+
+//go:embed web/oauth.html
+var oauthHTML string
+
+// oauthTemplate makes every one of these pages from an oauthPage.
+var oauthTemplate = sync.OnceValues(func() (*template.Template, error) {
+	return template.New("oauth").Parse(oauthHTML)
+})
+
+// An oauthPages serves the pages.
+type oauthPages struct {
+	*server
+	elsewhere *http.CrossOriginProtection
+}
+
+// oauthPageWing makes the routes of the pages.
+func oauthPageWing(s *server) wing {
+	a := &oauthPages{s, http.NewCrossOriginProtection()}
+	routes := []route{
+		{pattern: "GET /oauth/authorize", run: endpoint(a.askConsent)},
+		{pattern: "POST /oauth/authorize", run: endpoint(a.takeConsent)},
+		{pattern: "GET /oauth/signin", run: endpoint(a.askCode)},
+		{pattern: "POST /oauth/signin", run: endpoint(a.takeCode)},
+		{pattern: "POST /oauth/signout", run: endpoint(a.signOut)},
+		{pattern: "GET /oauth/connected", run: endpoint(a.showConnected)},
+		{pattern: "POST /oauth/connected", run: endpoint(a.endConnected)},
+	}
+	for i := range routes {
+		routes[i].free, routes[i].address, routes[i].page = true, "oauth page", oauthRefused
+		routes[i].origin = originNone
+		routes[i].run = a.onlyFromHere(routes[i].run)
+	}
+	return wing{routes: routes}
+}
+
+// onlyFromHere refuses forms that pages of other sites send: they would sign people in, or agree, for them.
+func (a *oauthPages) onlyFromHere(run endpointFunc) endpointFunc {
+	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
+		if a.elsewhere.Check(c.request) != nil {
+			return nil, errOrigin
+		}
+		return run(s, ctx, w, c, in)
+	}
+}
+
+// An oauthPageRequest is the query of a page's URL, and the fields of its form.
+type oauthPageRequest struct {
+	query url.Values
+	form  map[string]string
+}
+
+func (r *oauthPageRequest) read(in *input) {
+	r.query, r.form = in.query, map[string]string{}
+	if in.body != nil {
+		for _, field := range in.body.members {
+			r.form[field.name] = field.value.text
+		}
+	}
+}
+
+// link returns the URL of another of the pages with the request's query, relative to every page.
+func (r *oauthPageRequest) link(page string) string {
+	if len(r.query) == 0 {
+		return "./" + page
+	}
+	return "./" + page + "?" + r.query.Encode()
+}
+
+// issuer returns the current base address.
+func (a *oauthPages) issuer() string { return a.routing.Load().bases[0].URL }
+
+// cookie returns the cookie that keeps the secret of a session for a time. Over https its prefix has browsers
+// refuse one that another host or an insecure page has set (RFC 6265bis, section 4.1.3.2).
+func (a *oauthPages) cookie(secret string, life time.Duration) *http.Cookie {
+	c := &http.Cookie{Name: "widgetd-session", Value: secret, Path: "/", MaxAge: int(life / time.Second),
+		HttpOnly: true, SameSite: http.SameSiteLaxMode}
+	if strings.HasPrefix(a.issuer(), "https://") {
+		c.Name, c.Secure = "__Host-"+c.Name, true
+	}
+	return c
+}
+
+// secretOf returns the secret of a session that a request has, or "". One of two cookies may be somebody
+// else's, so that neither is taken.
+func (a *oauthPages) secretOf(r *http.Request) string {
+	if all := r.CookiesNamed(a.cookie("", 0).Name); len(all) == 1 {
+		return all[0].Value
+	}
+	return ""
+}
+
+// signedIn returns the session of who sends a request; nil: nobody has signed in.
+func (a *oauthPages) signedIn(c *call) (*session, error) {
+	secret := a.secretOf(c.request)
+	if secret == "" {
+		return nil, nil
+	}
+	s, err := a.store.session(secret, newStamp(c.now))
+	if errors.Is(err, errNotFound) {
+		return nil, nil
+	}
+	return s, err
+}
+
+// askCode answers GET /oauth/signin.
+func (a *oauthPages) askCode(_ context.Context, c *call, r *oauthPageRequest) (any, error) {
+	return signinPage(c, r, "", http.StatusOK)
+}
+
+// signinPage makes the page that asks for a code; notice, a key of oauthTexts, is what was wrong with
+// another.
+func signinPage(c *call, r *oauthPageRequest, notice string, status int) (*htmlPage, error) {
+	p := newOAuthPage(c.request, "title_signin")
+	p.SignIn, p.Notice = r.link("signin"), notice
+	return p.render(status)
+}
+
+const signinTries = 20 // a minute and address
+
+// takeCode answers POST /oauth/signin: it signs in and leads on to where the person was going.
+func (a *oauthPages) takeCode(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
+	if err := a.limitAddress("signin", a.address(c.request), signinTries); err != nil {
+		return nil, err
+	}
+	secret := ""
+	err := a.store.update(ctx, func(t *tx) (err error) {
+		secret, err = signIn(t, a.keys.Load(), r.form["code"], a.secretOf(c.request))
+		return err
+	})
+	if errors.Is(err, errSigninCode) {
+		return signinPage(c, r, "wrong_code", http.StatusForbidden)
+	}
+	if err != nil {
+		return nil, err
+	}
+	next := "./connected"
+	if len(r.query) > 0 {
+		next = r.link("authorize")
+	}
+	return &redirect{next, a.cookie(secret, sessionLife), pageReferrers}, nil
+}
+
+// signOut answers POST /oauth/signout, and asks for another code.
+func (a *oauthPages) signOut(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
+	if secret := a.secretOf(c.request); secret != "" {
+		err := a.store.update(ctx, func(t *tx) error {
+			t.invalidate()
+			return t.removeSession(secret)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &redirect{r.link("signin"), a.cookie("", -time.Second), pageReferrers}, nil
+}
+
+// A consent is what an application asks somebody for who has signed in (RFC 6749, section 4.1.1).
+type consent struct {
+	app         *app
+	redirectURI string // registered by the application
+	state       string // "": none
+	scope       string // in the order of appScopes
+	challenge   string // of PKCE
+	session     *session
+}
+
+// An authorizeError is told the application by a redirect (RFC 6749, section 4.1.2.1).
+type authorizeError struct{ code, description string }
+
+var errDenied = &authorizeError{"access_denied", "The owner of the account has not agreed."}
+
+// judge returns what a request asks for. Where nobody is to be asked it returns nil and what is answered
+// instead. Until the application and the address to send people back to are known to be right, and somebody
+// has signed in, nothing is redirected, since that could be made use of for links that seem to lead here
+// (RFC 9700, section 4.11.2). Nor is it for an application that nobody vouches for.
+func (a *oauthPages) judge(c *call, r *oauthPageRequest) (q *consent, instead any, err error) {
+	q = &consent{}
+	fault, err := a.findApp(q, r.query)
+	if err != nil {
+		return nil, nil, err
+	}
+	if fault != "" {
+		p := newOAuthPage(c.request, "title_fault")
+		p.Text, p.Fault, p.Tone = "text_fault", fault, toneBad
+		instead, err = p.render(http.StatusBadRequest)
+		return nil, instead, err
+	}
+	if q.session, err = a.signedIn(c); err != nil {
+		return nil, nil, err
+	}
+	if q.session == nil {
+		instead, err = signinPage(c, r, "", http.StatusOK)
+		return nil, instead, err
+	}
+	if !q.app.mayActFor(q.session.AccountID) {
+		p := newOAuthPage(c.request, "title_unverified")
+		p.Text, p.Tone = "text_unverified", toneBad
+		p.showSession(q.session, r)
+		instead, err = p.render(http.StatusForbidden)
+		return nil, instead, err
+	}
+	if wrong := q.read(r.query, a.issuer()); wrong != nil {
+		return nil, q.refuse(a.issuer(), wrong), nil
+	}
+	return q, nil, nil
+}
+
+// findApp sets the application and the address that a request names. It returns the key of a text for the
+// application's developer if one of them is wrong.
+func (a *oauthPages) findApp(q *consent, query url.Values) (fault string, err error) {
+	id, once := onlyValue(query, "client_id")
+	switch {
+	case !once:
+		return "fault_client_repeated", nil
+	case id == "":
+		return "fault_client_missing", nil
+	}
+	if q.app, err = a.cachedApp(id); errors.Is(err, errApp) {
+		return "fault_client_unknown", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	q.redirectURI, once = onlyValue(query, "redirect_uri")
+	switch {
+	case !once:
+		return "fault_redirect_repeated", nil
+	case q.redirectURI == "":
+		return "fault_redirect_missing", nil
+	case !q.app.sendsTo(q.redirectURI):
+		return "fault_redirect_unknown", nil
+	}
+	return "", nil
+}
+
+// onlyValue returns a parameter, or "" if it is absent. It reports whether the query has it at most once.
+func onlyValue(query url.Values, name string) (value string, once bool) {
+	return query.Get(name), len(query[name]) <= 1
+}
+
+// read reads the rest of a request; issuer is the resource that tokens are for. It returns what is wrong.
+// Parameters that are empty are absent, and those that are not known, such as prompt, are ignored.
+func (q *consent) read(query url.Values, issuer string) *authorizeError {
+	given := map[string]string{}
+	for _, name := range []string{"state", "response_type", "response_mode", "scope", "code_challenge",
+		"code_challenge_method", "resource"} {
+		value, once := onlyValue(query, name)
+		if !once {
+			q.state = given["state"]
+			return &authorizeError{"invalid_request", "The parameter " + name + " is given twice."}
+		}
+		given[name] = value
+	}
+	q.state, q.challenge = given["state"], given["code_challenge"]
+	switch {
+	case given["response_type"] == "":
+		return &authorizeError{"invalid_request", "The response_type must be given: code."}
+	case given["response_type"] != "code":
+		return &authorizeError{"unsupported_response_type", "The response_type must be code."}
+	case given["response_mode"] != "" && given["response_mode"] != "query":
+		return &authorizeError{"invalid_request", "The only response_mode is query."}
+	case given["code_challenge_method"] != "S256" || !isChallenge(q.challenge):
+		return &authorizeError{"invalid_request",
+			"PKCE is needed: a code_challenge of 43 characters, with the code_challenge_method S256."}
+	case given["resource"] != "" && given["resource"] != issuer:
+		return &authorizeError{"invalid_target", "The only resource is " + issuer + "."}
+	}
+	q.scope = scopesWithin(q.app.Scope, q.app.Scope)
+	registered := strings.Fields(q.scope)
+	if given["scope"] != "" {
+		q.scope = scopesWithin(given["scope"], q.scope)
+	}
+	foreign := func(s string) bool { return !slices.Contains(registered, s) }
+	if q.scope == "" || slices.ContainsFunc(strings.Fields(given["scope"]), foreign) {
+		return &authorizeError{"invalid_scope", "The application is not registered for this scope."}
+	}
+	return nil
+}
+
+// isChallenge reports whether a text is the base64url of a SHA-256 (RFC 7636, section 4.2).
+func isChallenge(s string) bool {
+	sum, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	return err == nil && len(sum) == sha256.Size && len(s) == base64.RawURLEncoding.EncodedLen(sha256.Size)
+}
+
+// sendBack returns the redirect that gives the application an answer. What the address has of a query stays.
+func (q *consent) sendBack(issuer string, answer url.Values) *redirect {
+	answer.Set("iss", issuer) // RFC 9207
+	if q.state != "" {
+		answer.Set("state", q.state)
+	}
+	separator := "?"
+	if _, query, has := strings.Cut(q.redirectURI, "?"); has {
+		if separator = "&"; query == "" || strings.HasSuffix(query, "&") {
+			separator = ""
+		}
+	}
+	return &redirect{to: q.redirectURI + separator + answer.Encode(), referrers: "no-referrer"}
+}
+
+// refuse returns the redirect that tells the application of an error.
+func (q *consent) refuse(issuer string, e *authorizeError) *redirect {
+	return q.sendBack(issuer, url.Values{"error": {e.code}, "error_description": {e.description}})
+}
+
+// askConsent answers GET /oauth/authorize.
+func (a *oauthPages) askConsent(_ context.Context, c *call, r *oauthPageRequest) (any, error) {
+	q, instead, err := a.judge(c, r)
+	if q == nil {
+		return instead, err
+	}
+	return consentPage(c, r, q, "", http.StatusOK)
+}
+
+// scopeBox and a scope are the name of a box of the form that asks for consent.
+const scopeBox = "allow:"
+
+// agreedScope returns the scopes that somebody has left ticked. It reports false for a scope that was not on
+// the page.
+func (q *consent) agreedScope(form map[string]string) (scope string, ok bool) {
+	var ticked []string
+	for name := range form {
+		if scope, ok := strings.CutPrefix(name, scopeBox); ok {
+			ticked = append(ticked, scope)
+		}
+	}
+	asked := strings.Fields(q.scope)
+	foreign := func(s string) bool { return !slices.Contains(asked, s) }
+	return scopesWithin(strings.Join(ticked, " "), q.scope), !slices.ContainsFunc(ticked, foreign)
+}
+
+// errConsentChanged means that the page which asked for consent shows what is not so any more.
+var errConsentChanged = errors.New("something has changed since consent was asked for")
+
+// takeConsent answers POST /oauth/authorize: it sends the person back to the application, with a code or
+// without. If somebody else has signed in since the page was made, or the application has changed, nothing is
+// agreed to and the page is shown again.
+func (a *oauthPages) takeConsent(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
+	q, instead, err := a.judge(c, r)
+	if q == nil {
+		return instead, err
+	}
+	scope, known := q.agreedScope(r.form)
+	same := known && r.form["account"] == q.session.AccountID && r.form["app"] == q.app.UpdatedAt.String()
+	decision := r.form["decision"]
+	switch {
+	case decision == "deny", decision == "allow" && same && scope == "":
+		return q.refuse(a.issuer(), errDenied), nil
+	case !same:
+		return consentPage(c, r, q, "changed", http.StatusConflict)
+	case decision != "allow":
+		return consentPage(c, r, q, "undecided", http.StatusConflict)
+	}
+	code, err := a.giveCode(ctx, q, scope)
+	if errors.Is(err, errConsentChanged) {
+		return consentPage(c, r, q, "changed", http.StatusConflict)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return q.sendBack(a.issuer(), url.Values{"code": {code}}), nil
+}
+
+// giveCode makes an authorization code for what somebody has agreed to. Errors: errConsentChanged.
+func (a *oauthPages) giveCode(ctx context.Context, q *consent, scope string) (code string, err error) {
+	code = randomText(32)
+	hash := sha256.Sum256([]byte(code))
+	return code, a.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		p, err := t.usedApp(anyAccount, q.app.ID)
+		if err == nil && (!p.UpdatedAt.Equal(q.app.UpdatedAt.Time) || !p.mayActFor(q.session.AccountID)) {
+			err = errConsentChanged
+		}
+		if err == nil {
+			err = t.openAccount(q.session.AccountID)
+		}
+		if errors.Is(err, errApp) || errors.Is(err, errAccount) {
+			err = errConsentChanged
+		}
+		if err != nil {
+			return err
+		}
+		return t.addGrantCode(&grantCode{Hash: hash[:], AppID: p.ID, AccountID: q.session.AccountID,
+			RedirectURI: q.redirectURI, Challenge: q.challenge, Scope: scope, AgreedBy: q.session.MadeBy,
+			CreatedAt: t.now, ExpiresAt: t.now.after(grantCodeLife)})
+	})
+}
+
+const connectedOnPage = 50 // grants
+
+// showConnected answers GET /oauth/connected with the applications that may act for the account.
+func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageRequest) (any, error) {
+	s, err := a.signedIn(c)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
+	}
+	after, _ := onlyValue(r.query, "after")
+	if !validID("grt", after) {
+		after = ""
+	}
+	rows, err := a.store.grants(ownedBy(s.AccountID), false, after, connectedOnPage)
+	if err != nil {
+		return nil, err
+	}
+	of, err := a.store.settings(s.AccountID)
+	if err != nil {
+		return nil, err
+	}
+	zone, err := loadZone(of.Zone)
+	if err != nil {
+		zone = time.UTC // a zone that this build does not know
+	}
+	p := newOAuthPage(c.request, "title_connected")
+	p.showSession(s, &oauthPageRequest{})
+	p.Connected = &connectedList{}
+	for _, g := range rows.rows {
+		p.Connected.Grants = append(p.Connected.Grants, connectedApp{ID: g.ID, Name: printable(g.App),
+			Owner: printable(g.AppOwner), HomePage: printable(g.HomePage),
+			Scopes: strings.Fields(scopesWithin(g.Scope, g.Scope)),
+			Since:  p.moment(g.CreatedAt, zone), Used: p.moment(g.UsedAt, zone)})
+	}
+	if rows.next != "" {
+		p.Connected.More = "./connected?after=" + rows.next
+	}
+	return p.render(http.StatusOK)
+}
+
+// endConnected answers POST /oauth/connected: it ends one of the account's grants.
+func (a *oauthPages) endConnected(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
+	s, err := a.signedIn(c)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
+	}
+	err = a.store.update(ctx, func(t *tx) error {
+		return endGrant(t, ownedBy(s.AccountID), r.form["grant"], endedByOwner, actorPerson(s.MadeBy))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return seeOther("./connected"), nil
+}
+
+// An oauthPage is what the template shows. Title, Notice, Text and Fault are keys of oauthTexts; an empty
+// field is left out.
+type oauthPage struct {
+	pageLanguage
+	Style      template.CSS
+	Title      string
+	Subject    string // that Title names
+	Notice     string // what came of the form
+	Text, Tone string
+	Fault      string // what is wrong, for the application's developer
+	RequestID  string
+	Account    string // name of the account for which somebody has signed in
+	SignOut    string // URL that the form to sign out posts to
+	SignIn     string // URL that the form with a code posts to
+	Consent    *consentForm
+	Connected  *connectedList
+}
+
+// A consentForm asks for consent.
+type consentForm struct {
+	Action    string // URL
+	AccountID string
+	App       connectedApp
+	Version   string // of the application
+	Unticked  map[string]bool
+	Verified  bool
+	Place     string // key of the text that says where the browser goes
+	Goes      string // host or scheme
+}
+
+// A connectedApp is an application and what it may do.
+type connectedApp struct {
+	ID                    string // of the grant
+	Name, Owner, HomePage string
+	Scopes                []string
+	Since, Used           string
+}
+
+// A connectedList is a page of grants.
+type connectedList struct {
+	Grants []connectedApp
+	More   string // URL of the next page
+}
+
+// newOAuthPage makes a page in the language that a request prefers.
+func newOAuthPage(r *http.Request, title string) *oauthPage {
+	return &oauthPage{pageLanguage: acceptedLanguage(r.Header.Values("Accept-Language")), Title: title}
+}
+
+// T returns a text of oauthTexts, for the template.
+func (p *oauthPage) T(key string, args ...any) (string, error) {
+	return p.textOf(oauthTexts, key, args...)
+}
+
+// showSession says on the page who has signed in, with a way out that leads back to what the request asks
+// for.
+func (p *oauthPage) showSession(s *session, r *oauthPageRequest) {
+	p.Account, p.SignOut = printable(s.Account), r.link("signout")
+}
+
+// render makes the answer.
+func (p *oauthPage) render(status int) (*htmlPage, error) {
+	p.Style = template.CSS(payCSS)
+	return renderPage(status, oauthTemplate, p)
+}
+
+// consentPage makes the page that asks for consent; notice is the key of a text, or "".
+func consentPage(c *call, r *oauthPageRequest, q *consent, notice string, status int) (*htmlPage, error) {
+	p := newOAuthPage(c.request, "title_consent")
+	p.Subject, p.Notice = printable(q.app.Name), notice
+	p.showSession(q.session, r)
+	f := &consentForm{Action: r.link("authorize"), AccountID: q.session.AccountID,
+		Version: q.app.UpdatedAt.String(), Verified: !q.app.VerifiedAt.IsZero()}
+	f.App = connectedApp{Name: p.Subject, Owner: printable(q.app.Owner), HomePage: printable(q.app.HomePage),
+		Scopes: strings.Fields(q.scope)}
+	if notice == "undecided" { // it shows what is ticked by now
+		f.Unticked = map[string]bool{}
+		for _, scope := range f.App.Scopes {
+			f.Unticked[scope] = r.form[scopeBox+scope] == ""
+		}
+	}
+	f.Place, f.Goes = placeOf(q.redirectURI)
+	p.Consent = f
+	return p.render(status)
+}
+
+// placeOf says where an address that people are sent back to leads: the key of a text, and its host or
+// scheme.
+func placeOf(uri string) (key, name string) {
+	u, err := url.Parse(uri)
+	if err != nil {
+		return "goes_scheme", uri
+	}
+	address, err := netip.ParseAddr(u.Hostname())
+	switch {
+	case u.Hostname() == "localhost", err == nil && address.IsLoopback():
+		return "goes_device", ""
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "goes_scheme", u.Scheme
+	}
+	return "goes_site", u.Host
+}
+
+// oauthRefused shows a refusal. It is a refusalPage.
+func oauthRefused(r *http.Request, ref *refusal, requestID string) *htmlPage {
+	status := ref.code.status
+	kind := "4xx"
+	switch {
+	case status >= http.StatusInternalServerError:
+		kind = "5xx"
+	case status == http.StatusForbidden:
+		kind = "403"
+	case status == http.StatusTooManyRequests:
+		kind = "429"
+	}
+	p := newOAuthPage(r, "title_"+kind)
+	p.Text, p.Tone = "text_"+kind, toneBad
+	if kind == "5xx" {
+		p.RequestID = requestID
+	}
+	page, err := p.render(status)
+	if err != nil { // which a test of every text rules out
+		return &htmlPage{status, guestPolicy(), []byte("<!doctype html>" + http.StatusText(status))}
+	}
+	return page
+}

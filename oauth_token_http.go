@@ -1,0 +1,305 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// The token and revocation endpoints (RFC 6749, section 3.2; RFC 7009; contract, section 13).
+
+const (
+	// Requests a minute of an application that has proved itself. One that no operator vouches for acts for a
+	// single account, so it needs fewer; each that is answered is a row for more than an hour.
+	appRate           = 6000
+	unverifiedAppRate = 600
+
+	unprovedShare = 10 // times -anonymous-rate: requests a minute and address that no secret proves
+)
+
+// An oauthAPI serves the endpoints at which applications get and give back tokens.
+type oauthAPI struct{ *server }
+
+// oauthWing makes the routes of the token and revocation endpoints.
+func oauthWing(s *server) wing {
+	a := &oauthAPI{s}
+	routes := []route{
+		{pattern: "POST /oauth/token", run: unstored(endpoint(a.issue))},
+		{pattern: "POST /oauth/revoke", run: endpoint(a.revoke)},
+	}
+	for i := range routes {
+		r := &routes[i]
+		r.free, r.form, r.origin, r.refused = true, true, originApp, refuseOAuth // authenticate and prove limit them
+	}
+	return wing{routes: routes}
+}
+
+// unstored is an endpoint whose answers caches of HTTP/1.0 don't keep either (RFC 6749, section 5.1).
+func unstored(run endpointFunc) endpointFunc {
+	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
+		w.Header().Set("Pragma", "no-cache")
+		return run(s, ctx, w, c, in)
+	}
+}
+
+// An oauthFailure is the answer to a request that is refused (RFC 6749, section 5.2).
+type oauthFailure struct {
+	Error       string `json:"error"`
+	Description string `json:"error_description"`
+}
+
+// refuseOAuth makes the answer to a refusal. It is a refusalForm. What RFC 6749 has no name for gets one of
+// those of its section 4.1.2.1.
+func refuseOAuth(h http.Header, ref *refusal) reply {
+	status, name, text := ref.code.status, ref.code.name, ref.text()
+	if !slices.Contains(oauthErrors, ref.code) {
+		switch {
+		case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
+			name = "temporarily_unavailable"
+		case status >= http.StatusInternalServerError:
+			name = "server_error"
+			text = "An error occurred in the service. Give the X-Request-Id when you report it."
+		default:
+			name = codeOAuthRequest.name
+		}
+		switch status {
+		case http.StatusUnsupportedMediaType:
+			text = "The body must be an uncompressed form in UTF-8: application/x-www-form-urlencoded."
+		case http.StatusUnprocessableEntity:
+			status = http.StatusBadRequest
+		}
+	}
+	h.Set("Content-Type", "application/json")
+	h.Set("Pragma", "no-cache")
+	return reply{status, encodeJSON(oauthFailure{name, plainDescription(text)})}
+}
+
+// plainDescription returns a text with only the characters that an error_description may have (RFC 6749,
+// section 5.2).
+func plainDescription(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '"' || r == '\\' || r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// readClient reads the fields; known are the other parameters of the endpoint.
+func (f *clientFields) readClient(in *input, known ...string) {
+	f.clientID, f.clientSecret = in.field("client_id"), in.field("client_secret")
+	for _, name := range append(known, "client_id", "client_secret") {
+		f.inURL = f.inURL || slices.ContainsFunc(in.query[name], func(v string) bool { return v != "" })
+	}
+}
+
+func (r *tokenRequest) read(in *input) {
+	r.readClient(in, "grant_type", "code", "redirect_uri", "code_verifier", "refresh_token", "scope",
+		"resource")
+	r.grantType, r.code, r.redirectURI = in.field("grant_type"), in.field("code"), in.field("redirect_uri")
+	r.verifier, r.refresh = in.field("code_verifier"), in.field("refresh_token")
+	r.scope, r.resource = in.field("scope"), in.field("resource")
+}
+
+// A clientProof is how a request says which application sends it.
+type clientProof struct {
+	id, secret string
+	basic      bool // by Authorization: Basic (RFC 6749, section 2.3.1), else in the body
+}
+
+// refused returns the refusal of the proof.
+func (p *clientProof) refused() error {
+	if p.basic {
+		return errClientBasic
+	}
+	return errClient
+}
+
+// readProof reads the proof of a request. Errors: errClient, if there is none or it is of another kind;
+// errClientBasic, if Basic is malformed; errClientBoth.
+func readProof(authorization []string, f *clientFields) (*clientProof, error) {
+	switch {
+	case f.inURL:
+		return nil, &refusal{code: codeOAuthRequest, detail: "Parameters belong into the body, not into the URL."}
+	case len(authorization) > 1:
+		return nil, errClientBoth
+	case len(authorization) == 0 && f.clientID == "":
+		return nil, errClient
+	case len(authorization) == 0:
+		return &clientProof{id: f.clientID, secret: f.clientSecret}, nil
+	}
+	scheme, credentials, _ := strings.Cut(authorization[0], " ")
+	if !strings.EqualFold(scheme, "Basic") {
+		return nil, errClient
+	}
+	plain, err := base64.StdEncoding.DecodeString(strings.Trim(credentials, " "))
+	id, secret, ok := strings.Cut(string(plain), ":")
+	if err != nil || !ok || id == "" {
+		return nil, errClientBasic
+	}
+	p := &clientProof{basic: true}
+	var errs [2]error
+	p.id, errs[0] = url.QueryUnescape(id)
+	p.secret, errs[1] = url.QueryUnescape(secret)
+	switch {
+	case errors.Join(errs[:]...) != nil:
+		return nil, errClientBasic
+	case f.clientSecret != "" || f.clientID != "" && f.clientID != p.id:
+		return nil, errClientBoth
+	}
+	return p, nil
+}
+
+// authenticate returns the application that sends a request, and whether a secret has proved that. One that
+// can keep no secret must not send any. Every failure gets the same answer. Failures are limited by address
+// as those of licence keys are; the right secret is taken all the same, since nobody guesses one.
+func (a *oauthAPI) authenticate(c *call, f *clientFields) (p *app, proved bool, err error) {
+	proof, err := readProof(c.request.Header.Values("Authorization"), f)
+	if err != nil {
+		return nil, false, a.unproved(c, err)
+	}
+	if validID("app", proof.id) {
+		if p, err = a.cachedApp(proof.id); err != nil && !errors.Is(err, errApp) {
+			return nil, false, err
+		}
+		if err == nil {
+			c.app = p // so that a script of its own origins can read why it is refused
+		}
+	}
+	switch {
+	case err != nil || p == nil:
+	case !p.public() && proof.secret != "" && p.acceptsSecret(proof.secret, c.now):
+		return p, true, a.limitApp(p)
+	case p.public() && proof.secret == "" && !proof.basic:
+		return p, false, nil
+	case p.public() && proof.secret == "": // how some libraries find out which way is right
+		return nil, false, a.unproved(c, proof.refused())
+	}
+	if err := a.countFailure(c, proof); err != nil {
+		return nil, false, err
+	}
+	return nil, false, a.unproved(c, proof.refused())
+}
+
+// countFailure counts a proof that failed. Errors: rate_limited, where too many different ones have failed
+// from the address, or one too often.
+func (a *oauthAPI) countFailure(c *call, proof *clientProof) error {
+	address := a.address(c.request)
+	hash := sha256.Sum256([]byte(proof.id + "\x00" + proof.secret))
+	repeated, wait := a.clientProofs.fail(address, hash, a.steady())
+	switch {
+	case wait > 0:
+		return errRate("Too many proofs of applications from this address have failed.", wait)
+	case repeated:
+		return a.limitAddress("repeated proof", address, repeatedLookupRate)
+	}
+	return nil
+}
+
+// unproved returns err, the refusal of a request that has not proved which application sends it, or
+// rate_limited, if too many such requests come from its address.
+func (a *oauthAPI) unproved(c *call, err error) error {
+	if limited := a.limitAddress("oauth", a.address(c.request), unprovedShare*a.anonymousRate); limited != nil {
+		return limited
+	}
+	return err
+}
+
+// limitApp takes a token from the bucket of an application that has proved itself: before that, anybody
+// could use it up.
+func (a *oauthAPI) limitApp(p *app) error {
+	rate := appRate
+	if p.VerifiedAt.IsZero() {
+		rate = unverifiedAppRate
+	}
+	if v := a.addressBuckets.take("app "+p.ID, rate, a.steady()); !v.ok {
+		return errRate("Too many requests of this application.", v.retry)
+	}
+	return nil
+}
+
+// prove counts a request of an application that has no secret, once it is known whether what it holds is the
+// application's, and returns err or rate_limited. Everybody who uses such an application holds a code or token
+// of it, so what comes from one address is limited too: else one of them could use it up for all others.
+func (a *oauthAPI) prove(c *call, p *app, proved bool, err error) error {
+	if !proved {
+		return a.unproved(c, err)
+	}
+	limited := a.limitAddress("app "+p.ID, a.address(c.request), unprovedShare*a.anonymousRate)
+	if limited == nil {
+		limited = a.limitApp(p)
+	}
+	if limited != nil {
+		return limited
+	}
+	return err
+}
+
+// issue answers with tokens.
+func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (any, error) {
+	p, secret, err := a.authenticate(c, &r.clientFields)
+	if err != nil {
+		return nil, err
+	}
+	err = r.check(a.routing.Load().bases[0].URL)
+	proved := false
+	if err == nil { // what is wrong never reaches the writer
+		proved, err = judgeTokens(a.store.queries, p, r, newStamp(c.now))
+	}
+	if !secret {
+		err = a.prove(c, p, proved, err)
+	}
+	if err != nil && !errors.Is(err, errCodeUsed) && !errors.Is(err, errRefreshReused) {
+		return nil, err
+	}
+	var answer *tokenAnswer
+	err = a.store.update(ctx, func(t *tx) (err error) {
+		answer, err = issueTokens(t, a.keys.Load(), p.ID, r)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+// A revokeRequest gives a token back.
+type revokeRequest struct {
+	clientFields
+	token string
+}
+
+func (r *revokeRequest) read(in *input) {
+	r.readClient(in, "token", "token_type_hint")
+	r.token = in.field("token") // the hint is of no use: a token shows of which kind it is
+}
+
+// revoke ends what a token of the application stands for. What is no such token gets the same answer
+// (RFC 7009, section 2.2).
+func (a *oauthAPI) revoke(ctx context.Context, c *call, r *revokeRequest) (any, error) {
+	p, secret, err := a.authenticate(c, &r.clientFields)
+	if err != nil {
+		return nil, err
+	}
+	var what *revocation
+	if r.token == "" {
+		err = errParameter("token", "present")
+	} else {
+		what, err = findRevocation(a.store.queries, a.keys.Load(), p.ID, r.token)
+	}
+	if !secret {
+		err = a.prove(c, p, what != nil, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if what != nil {
+		err = a.store.update(ctx, func(t *tx) error { return what.revoke(t, p.ID) })
+	}
+	return emptyAnswer{}, err
+}
