@@ -59,7 +59,11 @@ func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
 	for c := range callers {
 		wait.Go(func() {
 			for i := range each {
-				if err := s.update(t.Context(), named(fmt.Sprintf("%d-%d", c, i))); err != nil {
+				err := s.update(t.Context(), func(t *tx) error {
+					runtime.Gosched() // as a disk that takes its time lets the others come
+					return named(fmt.Sprintf("%d-%d", c, i))(t)
+				})
+				if err != nil {
 					t.Errorf("write: %v", err)
 				}
 			}
