@@ -40,9 +40,9 @@ var upgradeKills = []struct {
 	ofOurs bool     // only those on the database and its log
 	step   int      // how many are left out between two that are tried, unless -every-fault says otherwise
 }{
-	{"pwrite64", nil, false, 16}, // most of them fill the copy
-	{"pwrite64", nil, true, 10},
-	{"pwrite64", []string{"-no-copy"}, true, 10},
+	{"pwrite64", nil, false, 32}, // most of them fill the copy
+	{"pwrite64", nil, true, 16},
+	{"pwrite64", []string{"-no-copy"}, true, 16},
 	{"fsync,fdatasync", nil, false, 1},
 	{"ftruncate", nil, false, 1},
 	{"link,linkat", nil, false, 1},
