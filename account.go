@@ -138,17 +138,13 @@ func grantToken(
 	if err != nil {
 		return "", issued, err
 	}
-	allAccounts := ""
-	if issued.AllAccounts {
-		allAccounts = "true"
-	}
 	return token, issued, t.addEvent(event{
 		Type:      eventTokenIssued,
 		AccountID: issued.AccountID,
 		SubjectID: issued.ID,
 		Actor:     actor,
 		Data: eventData("client_id", issued.ClientID, "scope", issued.Scope,
-			"expires_at", issued.ExpiresAt.String(), "all_accounts", allAccounts),
+			"expires_at", issued.ExpiresAt.String(), "all_accounts", trueOrNone(issued.AllAccounts)),
 	})
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
 	"fmt"
 	"net/url"
 	"slices"
@@ -47,8 +46,7 @@ func appEvent(p *app, kind eventType, actor string, data ...string) event {
 // newClientSecret returns a client secret of 256 bits and more, letters and digits, and its SHA-256.
 func newClientSecret() (secret string, hash []byte) {
 	secret = rand.Text() + rand.Text()
-	sum := sha256.Sum256([]byte(secret))
-	return secret, sum[:]
+	return secret, hashOf(secret)
 }
 
 // hidesItself reports whether a character shows nothing, or changes the order in which others are shown, so

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -123,10 +121,10 @@ func (b *books) authorize(
 		return "", until, err
 	}
 	state, verifier := randomText(32), randomText(32) // RFC 7636, section 4.1
-	hash := sha256.Sum256([]byte(state))
-	a := &bookAuthorization{StateHash: hash[:], AccountID: accountID, Product: product, MadeBy: actor,
+	hash := hashOf(state)
+	a := &bookAuthorization{StateHash: hash, AccountID: accountID, Product: product, MadeBy: actor,
 		RedirectURL: base + "/books/callback/" + product,
-		Sealed:      b.keys().sealFor(sealedBooksVerifier, hex.EncodeToString(hash[:]), []byte(verifier))}
+		Sealed:      b.keys().sealFor(sealedBooksVerifier, hex.EncodeToString(hash), []byte(verifier))}
 	err = b.store.update(ctx, func(t *tx) error {
 		t.invalidate()
 		if err := t.openAccount(accountID); err != nil {
@@ -138,9 +136,7 @@ func (b *books) authorize(
 		a.ExpiresAt = t.now.after(authorizationLife)
 		return t.addBookAuthorization(a)
 	})
-	challenge := sha256.Sum256([]byte(verifier))
-	return b.ledgers[product].authorizeURL(app, a.RedirectURL, state,
-		base64.RawURLEncoding.EncodeToString(challenge[:])), a.ExpiresAt, err
+	return b.ledgers[product].authorizeURL(app, a.RedirectURL, state, pkceChallenge(verifier)), a.ExpiresAt, err
 }
 
 // The refusals of somebody who comes back from a product.
@@ -161,11 +157,11 @@ func (b *books) callback(
 	if b.off {
 		return nil, errBooksOff
 	}
-	hash := sha256.Sum256([]byte(state))
+	hash := hashOf(state)
 	var a *bookAuthorization
 	err := b.store.update(ctx, func(t *tx) (err error) {
 		t.invalidate()
-		a, err = t.takeBookAuthorization(product, hash[:])
+		a, err = t.takeBookAuthorization(product, hash)
 		return err
 	})
 	switch {

@@ -28,9 +28,12 @@ func TestPreflight_fromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
 		"/leads/erase":             "POST",
 		"/licenses/x/devices/y":    "DELETE",
 	} {
-		a := s.do("OPTIONS", path, "", "Origin: "+siteOrigin, "Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type").is(204)
-		a.has("Access-Control-Allow-Origin: "+siteOrigin, "Access-Control-Allow-Methods: "+methods, "Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key",
-			"Access-Control-Max-Age: 7200", "Vary: Origin", "Access-Control-Allow-Credentials: ", "Access-Control-Expose-Headers: ", "RateLimit: ", "Content-Type: ")
+		a := s.do("OPTIONS", path, "", "Origin: "+siteOrigin, "Access-Control-Request-Method: POST",
+			"Access-Control-Request-Headers: content-type").is(204)
+		a.has("Access-Control-Allow-Origin: "+siteOrigin, "Access-Control-Allow-Methods: "+methods,
+			"Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key",
+			"Access-Control-Max-Age: 7200", "Vary: Origin", "Access-Control-Allow-Credentials: ",
+			"Access-Control-Expose-Headers: ", "RateLimit: ", "Content-Type: ")
 		if a.body != "" {
 			t.Errorf("%s: body %q", path, a.body)
 		}
@@ -41,11 +44,14 @@ func TestPreflight_fromAnyOtherOriginIs403WithoutCORSHeaders(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, origin := range []string{
-		"https://other.example", "null", "http://www.example.com", "https://example.com", "https://a.www.example.com", "https://www.example.com:8443", "https://www.example.com.evil.example",
-		"https://evilwww.example.com", "https://www.example.com/", "https://www.example.com@evil.example", "https://*.example.com", "*", "", "https://www.example.com https://www.example.com",
+		"https://other.example", "null", "http://www.example.com", "https://example.com", "https://a.www.example.com",
+		"https://www.example.com:8443", "https://www.example.com.evil.example",
+		"https://evilwww.example.com", "https://www.example.com/", "https://www.example.com@evil.example",
+		"https://*.example.com", "*", "", "https://www.example.com https://www.example.com",
 	} {
 		for _, path := range []string{"/widget/leads", "/widget/stats"} {
-			a := s.do("OPTIONS", path, "", "Origin: "+origin, "Access-Control-Request-Method: POST").is(403, "origin_not_allowed").has("Vary: Origin")
+			a := s.do("OPTIONS", path, "", "Origin: "+origin,
+				"Access-Control-Request-Method: POST").is(403, "origin_not_allowed").has("Vary: Origin")
 			for name := range a.header {
 				if strings.HasPrefix(name, "Access-Control-") {
 					t.Errorf("%q gets %s", origin, name)
@@ -53,7 +59,8 @@ func TestPreflight_fromAnyOtherOriginIs403WithoutCORSHeaders(t *testing.T) {
 			}
 		}
 	}
-	s.do("OPTIONS", "/widget/leads", "", "Origin: "+siteOrigin, "Origin: "+siteOrigin).is(403, "origin_not_allowed")
+	s.do("OPTIONS", "/widget/leads", "", "Origin: "+siteOrigin, "Origin: "+siteOrigin).is(403,
+		"origin_not_allowed")
 }
 
 func TestPreflight_withoutAnOriginNamesTheMethods(t *testing.T) {
@@ -79,20 +86,26 @@ func TestOrigin_listedMayReadEveryAnswerEvenARefusal(t *testing.T) {
 		"health":    s.get("/widget/health", "Origin: "+siteOrigin).is(200),
 		"statistic": s.get("/widget/stats?widget="+s.addWidget(s.account), "Origin: "+siteOrigin).is(200),
 	} {
-		if a.header.Get("Access-Control-Allow-Origin") != siteOrigin || a.header.Get("Access-Control-Allow-Credentials") != "" || !strings.Contains(strings.Join(a.header.Values("Vary"), ","), "Origin") ||
-			a.header.Get("Access-Control-Expose-Headers") != "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Sunset, Deprecation, Link, ETag" {
+		if a.header.Get("Access-Control-Allow-Origin") != siteOrigin ||
+			a.header.Get("Access-Control-Allow-Credentials") != "" ||
+			!strings.Contains(strings.Join(a.header.Values("Vary"), ","), "Origin") ||
+			a.header.Get("Access-Control-Expose-Headers") != "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, "+
+				"Sunset, Deprecation, Link, ETag" {
 			t.Errorf("%s: %v", name, a.header)
 		}
 	}
-	s.get("/widget/health").is(200).has("Vary: Origin", "Access-Control-Allow-Origin: ") // varies all the same
-	s.get("/widget/health", "Origin: https://other.example").is(200).has("Access-Control-Allow-Origin: ", "Vary: Origin")
+	s.get("/widget/health").is(200).has("Vary: Origin",
+		"Access-Control-Allow-Origin: ") // varies all the same
+	s.get("/widget/health", "Origin: https://other.example").is(200).has("Access-Control-Allow-Origin: ",
+		"Vary: Origin")
 }
 
 func TestOrigin_isComparedAsBrowsersMayWriteIt(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, origin := range []string{"HTTPS://WWW.Example.COM", "https://www.example.com:443"} {
-		s.do("OPTIONS", "/widget/leads", "", "Origin: "+origin).is(204).has("Access-Control-Allow-Origin: " + origin)
+		s.do("OPTIONS", "/widget/leads", "",
+			"Origin: "+origin).is(204).has("Access-Control-Allow-Origin: " + origin)
 	}
 }
 
@@ -104,7 +117,8 @@ func TestOrigin_countsAtOnceWhoeverChangedIt(t *testing.T) {
 	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{})) // as the sqlite3 shell would
 	s.check(err)
 	defer db.Close()
-	_, err = db.Exec(`INSERT INTO origins (origin, account_id) VALUES ('https://partner.example', ?)`, s.account)
+	_, err = db.Exec(`INSERT INTO origins (origin, account_id) VALUES ('https://partner.example', ?)`,
+		s.account)
 	s.check(err)
 	s.do("OPTIONS", "/widget/leads", "", partner).is(204)
 	_, err = db.Exec(`DELETE FROM origins WHERE origin = 'https://partner.example'`)
@@ -130,9 +144,13 @@ func TestOrigin_hasOneForm(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{
-		"", "null", "*", "example.com", "//example.com", "https://", "https:///", "ftp://example.com", "https://example.com/", "https://example.com/a", "https://example.com?a", "https://example.com#a",
-		"https://u@example.com", "https://*.example.com", "https://example.com:", "https://example.com:0", "https://example.com:00443", "https://example.com:+1", "https://example.com:65536", "https://example.com:x",
-		"https://example..com", "https://.example.com", "https://exa mple.com", " https://example.com", "https://zürich.example", "https://[::1", "https://::1", "https://[fe80::1%25eth0]", "https://[127.0.0.1]", "file://x",
+		"", "null", "*", "example.com", "//example.com", "https://", "https:///", "ftp://example.com",
+		"https://example.com/", "https://example.com/a", "https://example.com?a", "https://example.com#a",
+		"https://u@example.com", "https://*.example.com", "https://example.com:", "https://example.com:0",
+		"https://example.com:00443", "https://example.com:+1", "https://example.com:65536", "https://example.com:x",
+		"https://example..com", "https://.example.com", "https://exa " +
+			"mple.com", " https://example.com", "https://zürich.example", "https://[::1", "https://::1",
+		"https://[fe80::1%25eth0]", "https://[127.0.0.1]", "file://x",
 		"https://" + strings.Repeat("a", 250) + ".com",
 	} {
 		if got, err := parseOrigin(wrong); err == nil {
@@ -185,16 +203,21 @@ func newSites(t testing.TB) *sites {
 		}
 		return noContent{}, err
 	}
-	page := func(context.Context, *call, *emptyRequest) (*htmlPage, error) { return &htmlPage{status: 200}, nil }
+	page := func(context.Context, *call, *emptyRequest) (*htmlPage, error) {
+		return &htmlPage{status: 200},
+			nil
+	}
 	refused := func(*http.Request, *refusal, string) *htmlPage { return &htmlPage{status: 403} }
-	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), func(s *server) []wing {
-		return append(wings(s), wing{routes: []route{
-			{pattern: "POST /test/token", free: true, noBody: true, origin: originApp, run: endpoint(named)},
-			{pattern: "GET /test/page", free: true, origin: originNone, page: refused, run: endpoint(page)},
-			{pattern: "POST /test/page", free: true, origin: originNone, page: refused, run: endpoint(page)},
-			{pattern: "POST /test/listed", token: tokenRequired, origin: originListed, noBody: true, run: endpoint(named)},
-		}})
-	})
+	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)),
+		func(s *server) []wing {
+			return append(wings(s), wing{routes: []route{
+				{pattern: "POST /test/token", free: true, noBody: true, origin: originApp, run: endpoint(named)},
+				{pattern: "GET /test/page", free: true, origin: originNone, page: refused, run: endpoint(page)},
+				{pattern: "POST /test/page", free: true, origin: originNone, page: refused, run: endpoint(page)},
+				{pattern: "POST /test/listed", token: tokenRequired, origin: originListed, noBody: true,
+					run: endpoint(named)},
+			}})
+		})
 	s.check(err)
 	s.damaged = true // the document does not have these routes
 	return f
@@ -214,13 +237,16 @@ func (a answer) readers(origin string) answer {
 func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
 	t.Parallel()
 	s := newSites(t)
-	const required, late, public, listed, token, page = "/orders", "/widget/license/verify", "/widget/leads", "/test/listed",
+	const required, late, public, listed, token, page = "/orders", "/widget/license/verify", "/widget/leads",
+		"/test/listed",
 		"/test/token", "/test/page"
 	for origin, allowed := range map[string]map[string]string{
-		siteOrigin:                  {required: "GET, HEAD, POST", late: "POST", public: "POST", listed: "POST"},
-		appSite:                     {required: "GET, HEAD, POST", token: "POST"},
-		otherSite:                   {required: "GET, HEAD, POST", token: "POST"},
-		sharedSite:                  {required: "GET, HEAD, POST", late: "POST", public: "POST", listed: "POST", token: "POST"},
+		siteOrigin: {required: "GET, HEAD, POST", late: "POST", public: "POST",
+			listed: "POST"},
+		appSite:   {required: "GET, HEAD, POST", token: "POST"},
+		otherSite: {required: "GET, HEAD, POST", token: "POST"},
+		sharedSite: {required: "GET, HEAD, POST", late: "POST", public: "POST",
+			listed: "POST", token: "POST"},
 		removedSite:                 {},
 		closedSite:                  {},
 		"https://elsewhere.example": {},
@@ -239,7 +265,8 @@ func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
 			if methods == "" {
 				status, maxAge, headers, back = 403, "", "", ""
 			}
-			a.has("Access-Control-Allow-Origin: "+back, "Access-Control-Allow-Methods: "+methods, "Access-Control-Max-Age: "+maxAge,
+			a.has("Access-Control-Allow-Origin: "+back, "Access-Control-Allow-Methods: "+methods,
+				"Access-Control-Max-Age: "+maxAge,
 				"Access-Control-Allow-Headers: "+headers, "Access-Control-Expose-Headers: ", "Access-Control-Allow-Credentials: ")
 			if a.status != status {
 				t.Errorf("%s from %s: %d, want %d", path, origin, a.status, status)
@@ -248,7 +275,8 @@ func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
 	}
 	s.do("OPTIONS", "/orders", "", "Origin: "+appSite, "Origin: "+appSite).is(403, "origin_not_allowed")
 	s.do("OPTIONS", "/test/token", "").is(204).has("Allow: POST, OPTIONS", "Access-Control-Allow-Origin: ")
-	for _, path := range []string{"/test/token", "/test/page"} { // 405 says nothing to scripts, whatever the site
+	for _, path := range []string{"/test/token",
+		"/test/page"} { // 405 says nothing to scripts, whatever the site
 		s.do("DELETE", path, "", "Origin: "+siteOrigin).readers("")
 		s.do("DELETE", path, "", "Origin: "+appSite).readers("")
 	}
@@ -278,10 +306,11 @@ func TestOrigin_ofAnApplicationMayReadWhatItsTokensAreAnswered(t *testing.T) {
 		method, path, token string
 		readers             []string // among the sites below; siteOrigin and sharedSite always are
 	}{
-		"an answer":                 {200, "GET", "/orders", token, []string{appSite}},
-		"HEAD":                      {200, "HEAD", "/orders", token, []string{appSite}},
-		"a 403":                     {403, "GET", "/leads", token, []string{appSite}},
-		"a 404":                     {404, "GET", "/orders/ord_00000000000000000000000000", token, []string{appSite}},
+		"an answer": {200, "GET", "/orders", token, []string{appSite}},
+		"HEAD":      {200, "HEAD", "/orders", token, []string{appSite}},
+		"a 403":     {403, "GET", "/leads", token, []string{appSite}},
+		"a 404": {404, "GET", "/orders/ord_00000000000000000000000000", token,
+			[]string{appSite}},
 		"a 422":                     {422, "GET", "/orders?limit=0", token, []string{appSite}},
 		"an ended grant's":          {401, "GET", "/orders", ended, []string{appSite}},
 		"an expired token's":        {401, "GET", "/orders", old, []string{appSite}},
@@ -291,7 +320,8 @@ func TestOrigin_ofAnApplicationMayReadWhatItsTokensAreAnswered(t *testing.T) {
 		"an operator's token":       {200, "GET", "/orders", operator, nil},
 		"where a token is optional": {422, "GET", "/widget/stats", token, nil},
 	} {
-		for _, origin := range []string{siteOrigin, sharedSite, appSite, otherSite, removedSite, "https://elsewhere.example", "null"} {
+		for _, origin := range []string{siteOrigin, sharedSite, appSite, otherSite, removedSite,
+			"https://elsewhere.example", "null"} {
 			headers := []string{"Origin: " + origin, bearer(c.token)}
 			if c.token == "" {
 				headers = headers[:1]
@@ -332,7 +362,8 @@ func TestOrigin_ofAnApplicationReadsWhatTheApplicationIsAnswered(t *testing.T) {
 				}
 				s.post("/test/token", "", "Origin: "+origin, "App: "+p.ID, fails).readers(want)
 			}
-			s.post("/test/token", "", "Origin: "+origin, "App: app_00000000000000000000000000", fails).readers("")
+			s.post("/test/token", "", "Origin: "+origin, "App: app_00000000000000000000000000",
+				fails).readers("")
 		}
 	}
 	for _, origin := range []string{siteOrigin, appSite, sharedSite, "https://elsewhere.example"} {
@@ -348,12 +379,15 @@ func TestOrigin_ofAnApplicationHasNoRightsOfAListedOne(t *testing.T) {
 	s := newSites(t)
 	token, _ := s.appToken(s.app, s.account, scopeOrders)
 	before := s.count(`SELECT count(*) FROM leads`)
-	s.post("/widget/leads", anyLead, "Origin: "+appSite).is(403, "origin_not_allowed").readers("").has("RateLimit: ")
-	s.post("/widget/leads", anyLead, "Origin: "+appSite, "Authorization: Bearer "+token).is(403, "origin_not_allowed").readers("")
+	s.post("/widget/leads", anyLead, "Origin: "+appSite).is(403,
+		"origin_not_allowed").readers("").has("RateLimit: ")
+	s.post("/widget/leads", anyLead, "Origin: "+appSite, "Authorization: Bearer "+token).is(403,
+		"origin_not_allowed").readers("")
 	if after := s.count(`SELECT count(*) FROM leads`); after != before {
 		t.Errorf("%d leads came from an application's site", after-before)
 	}
-	s.post("/test/listed", "", "Origin: "+appSite, "Authorization: Bearer "+token).is(403, "origin_not_allowed").readers("")
+	s.post("/test/listed", "", "Origin: "+appSite, "Authorization: Bearer "+token).is(403,
+		"origin_not_allowed").readers("")
 	s.get("/widget/stats", "Origin: "+appSite).has("RateLimit: ").readers("") // nobody is charged
 }
 
@@ -422,7 +456,8 @@ func TestOrigin_makesNoDifferenceToTheRoutesOfOAuth(t *testing.T) {
 				want = originNone
 			}
 			if r.origin != want || r.open || r.token != tokenIgnored {
-				t.Errorf("%s takes the origins %d, want %d; open is %v, token %d", r.pattern, r.origin, want, r.open, r.token)
+				t.Errorf("%s takes the origins %d, want %d; open is %v, token %d", r.pattern, r.origin,
+					want, r.open, r.token)
 			}
 		}
 	}
@@ -432,7 +467,9 @@ func TestOrigin_makesNoDifferenceToTheRoutesOfOAuth(t *testing.T) {
 }
 
 func FuzzOrigin(f *testing.F) {
-	for _, seed := range []string{"https://www.example.com", "HTTP://Example.com:80", "http://[2001:DB8::1]:8080", "https://[::ffff:192.0.2.1]", "null", "https://a:443:443", "https://a_b", "https://\u212aelvin.example"} {
+	for _, seed := range []string{"https://www.example.com", "HTTP://Example.com:80",
+		"http://[2001:DB8::1]:8080", "https://[::ffff:192.0.2.1]", "null", "https://a:443:443", "https://a_b",
+		"https://\u212aelvin.example"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -444,10 +481,12 @@ func FuzzOrigin(f *testing.F) {
 			t.Fatalf("%q is %q, and that is %q, %v", s, normal, again, err)
 		}
 		u, err := url.Parse(normal)
-		if err != nil || u.Scheme+"://"+u.Host != normal || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || normal != strings.ToLower(normal) {
+		if err != nil || u.Scheme+"://"+u.Host != normal || u.Scheme != "http" && u.Scheme != "https" ||
+			u.Hostname() == "" || normal != strings.ToLower(normal) {
 			t.Fatalf("%q is %q, which net/url reads as %+v, %v", s, normal, u, err)
 		}
-		if u.Scheme == "http" && u.Port() == "80" || u.Scheme == "https" && u.Port() == "443" || u.User != nil {
+		if u.Scheme == "http" && u.Port() == "80" || u.Scheme == "https" && u.Port() == "443" ||
+			u.User != nil {
 			t.Fatalf("%q keeps what it should not: %q", s, normal)
 		}
 		if strings.HasPrefix(u.Host, "[") {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/rand"
-	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
 	"encoding/json"
@@ -63,10 +61,10 @@ func (d *demo) prepareApp(t *tx, keys *keyring) error {
 	if len(known.rows) > 0 { // a directory that is used again
 		p = known.rows[0]
 	}
-	d.app = appSecrets{clientID: p.ID, clientSecret: rand.Text() + rand.Text()}
-	sum := sha256.Sum256([]byte(d.app.clientSecret))
+	d.app.clientID = p.ID
+	d.app.clientSecret, p.SecretHash = newClientSecret()
 	// On this machine there is no TLS, which people have to be sent back to otherwise.
-	p.RedirectURIs, p.SecretHash, p.UpdatedAt = codeList{d.page + demoAppBack}, sum[:], t.now
+	p.RedirectURIs, p.UpdatedAt = codeList{d.page + demoAppBack}, t.now
 	if len(known.rows) > 0 {
 		return t.saveApp(p)
 	}
@@ -111,7 +109,6 @@ func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	state, verifier := randomText(32), randomText(32)
-	challenge := sha256.Sum256([]byte(verifier))
 	http.SetCookie(w, &http.Cookie{Name: demoAppCookie, Value: state + "." + verifier, Path: demoAppBack,
 		MaxAge: int(time.Hour / time.Second), HttpOnly: true, SameSite: http.SameSiteLaxMode})
 	to := d.base + "/oauth/authorize?" + url.Values{
@@ -120,7 +117,7 @@ func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) {
 		"redirect_uri":          {d.page + demoAppBack},
 		"scope":                 {demoAppScope},
 		"state":                 {state},
-		"code_challenge":        {base64.RawURLEncoding.EncodeToString(challenge[:])},
+		"code_challenge":        {pkceChallenge(verifier)},
 		"code_challenge_method": {"S256"},
 	}.Encode()
 	showConnect(w, http.StatusOK, demoConnect{Account: demoAccount, Code: signin.Code, To: to})

@@ -823,7 +823,7 @@ func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 func actorToken(c *call) string {
 	switch {
 	case c.caller.app != "":
-		return "app " + c.caller.app
+		return appActor(c.caller.app)
 	case c.caller.admin():
 		return actorOperator + " " + c.caller.claims.ID
 	}

@@ -74,9 +74,9 @@ func errParameter(name, must string) error {
 
 // acceptsSecret reports whether a secret is the application's, or until EarlierUntil the one before.
 func (p *app) acceptsSecret(secret string, now time.Time) bool {
-	sum := sha256.Sum256([]byte(secret))
-	current := subtle.ConstantTimeCompare(sum[:], p.SecretHash) == 1
-	earlier := subtle.ConstantTimeCompare(sum[:], p.EarlierHash) == 1 && now.Before(p.EarlierUntil.Time)
+	hash := hashOf(secret)
+	current := subtle.ConstantTimeCompare(hash, p.SecretHash) == 1
+	earlier := subtle.ConstantTimeCompare(hash, p.EarlierHash) == 1 && now.Before(p.EarlierUntil.Time)
 	return current || earlier
 }
 
@@ -224,22 +224,19 @@ func accountOpen(q *queries, id string) error {
 // URI and verifier are right, and with an error the code if they are. Errors: errCodeUsed for a code that has
 // been used, also after its time, and other refusals.
 func judgeCode(q *queries, p *app, r *tokenRequest, now stamp) (*grantCode, error) {
-	hash := sha256.Sum256([]byte(r.code))
-	c, err := q.grantCode(hash[:])
+	c, err := q.grantCode(hashOf(r.code))
 	if errors.Is(err, errNotFound) {
 		return nil, errGrantUnknown
 	}
 	if err != nil {
 		return nil, err
 	}
-	challenge := sha256.Sum256([]byte(r.verifier))
-	sent := strictBase64.EncodeToString(challenge[:])
 	switch {
 	case c.AppID != p.ID:
 		return nil, errGrantUnknown
 	case c.RedirectURI != r.redirectURI:
 		return nil, errCodeRedirect
-	case subtle.ConstantTimeCompare([]byte(c.Challenge), []byte(sent)) != 1:
+	case subtle.ConstantTimeCompare([]byte(c.Challenge), []byte(pkceChallenge(r.verifier))) != 1:
 		return nil, errCodeVerifier
 	case c.GrantID != nil:
 		return c, errCodeUsed
@@ -307,12 +304,6 @@ func exchangeCode(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, 
 
 // newRefreshToken returns a refresh token of 256 random bits.
 func newRefreshToken() string { return randomText(32) }
-
-// hashOf returns the SHA-256 of a code or token, under which it is stored.
-func hashOf(secret string) []byte {
-	sum := sha256.Sum256([]byte(secret))
-	return sum[:]
-}
 
 // A refreshUse is a refresh token of an application, with its grant and what it yields.
 type refreshUse struct {

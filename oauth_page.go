@@ -385,7 +385,6 @@ func (a *oauthPages) takeConsent(ctx context.Context, c *call, r *oauthPageReque
 // giveCode makes an authorization code for what somebody has agreed to. Errors: errConsentChanged.
 func (a *oauthPages) giveCode(ctx context.Context, q *consent, scope string) (code string, err error) {
 	code = randomText(32)
-	hash := sha256.Sum256([]byte(code))
 	return code, a.store.update(ctx, func(t *tx) error {
 		t.invalidate()
 		p, err := t.usedApp(anyAccount, q.app.ID)
@@ -401,7 +400,7 @@ func (a *oauthPages) giveCode(ctx context.Context, q *consent, scope string) (co
 		if err != nil {
 			return err
 		}
-		return t.addGrantCode(&grantCode{Hash: hash[:], AppID: p.ID, AccountID: q.session.AccountID,
+		return t.addGrantCode(&grantCode{Hash: hashOf(code), AppID: p.ID, AccountID: q.session.AccountID,
 			RedirectURI: q.redirectURI, Challenge: q.challenge, Scope: scope, AgreedBy: q.session.MadeBy,
 			CreatedAt: t.now, ExpiresAt: t.now.after(grantCodeLife)})
 	})

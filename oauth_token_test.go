@@ -725,7 +725,8 @@ func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *t
 		for range 600 {
 			s.askToken("grant_type=client_credentials", basicAuth(own.ID, itsSecret)).is(200)
 		}
-		s.askToken("grant_type=client_credentials", basicAuth(own.ID, itsSecret)).refuses(429, "temporarily_unavailable")
+		s.askToken("grant_type=client_credentials", basicAuth(own.ID, itsSecret)).refuses(429,
+			"temporarily_unavailable")
 	})
 }
 
@@ -828,7 +829,8 @@ func TestTokenEndpoint_writesEventsOfTheAccount(t *testing.T) {
 	s.askToken(codeForm(p, s.agree(p, guest, scopeOrders))).is(200)
 	var account, actor, subject, data, agreed string
 	s.check(s.store.one(`SELECT e.account_id, e.actor, e.subject_id, e.data, g.agreed_by
-		FROM events e JOIN grants g ON g.id = e.subject_id WHERE e.type = 'grant.created'`, nil, &account, &actor, &subject, &data, &agreed))
+		FROM events e JOIN grants g ON g.id = e.subject_id WHERE e.type = 'grant.created'`,
+		nil, &account, &actor, &subject, &data, &agreed))
 	if account != guest || actor != "app "+p.ID || agreed != "test" ||
 		data != `{"app_id":"`+p.ID+`","scope":"orders:read"}` {
 		t.Errorf("%s %s %s %s", account, actor, subject, data)
@@ -884,11 +886,13 @@ func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing
 	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	byHand := []string{`UPDATE refresh_tokens SET number = number + 2 * ?`, `UPDATE grants SET ended_at = NULL, ended_by = NULL`}
+	byHand := []string{`UPDATE refresh_tokens SET number = number + 2 * ?`,
+		`UPDATE grants SET ended_at = NULL, ended_by = NULL`}
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 	public, _ := s.registerApp(inBrowsers, func(p *app) { p.Origins = codeList{"https://planner.example"} })
-	proof := "Authorization: Bearer " + s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret)).is(200).text("access_token")
+	proof := "Authorization: Bearer " + s.askToken("grant_type=client_credentials", basicAuth(web.ID,
+		secret)).is(200).text("access_token")
 	s.get("/orders", proof).is(200)
 	v := s.signedIn(s.account)
 	page := v.visit(authorizePath(public.askFor()), nil)
@@ -908,12 +912,14 @@ func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing
 	s.askToken(refreshForm(public, last)).refuses(400, "invalid_grant")
 	s.sql(byHand[1])
 	s.askToken(codeForm(public, to.Get("code"))).refuses(400, "invalid_grant") // which ends it again
-	web2 := s.askToken(codeForm(web, s.agree(web, s.account, scopeOrders)), basicAuth(web.ID, secret)).is(200).text("refresh_token")
+	web2 := s.askToken(codeForm(web, s.agree(web, s.account, scopeOrders)), basicAuth(web.ID,
+		secret)).is(200).text("refresh_token")
 	s.askToken(refreshForm(web, web2), basicAuth(web.ID, secret)).is(200)
 	s.post("/oauth/revoke", tokenForm("token", web2), formType, basicAuth(web.ID, secret)).is(200)
 	asked := slices.Concat(reads(), writes())
 	for _, query := range asked {
-		ours := slices.ContainsFunc([]string{"grant", "refresh_tokens", "app_tokens", "app_origins", "apps ", "sessions", "signin_codes"},
+		ours := slices.ContainsFunc([]string{"grant", "refresh_tokens", "app_tokens", "app_origins",
+			"apps ", "sessions", "signin_codes"},
 			func(table string) bool { return strings.Contains(query, table) })
 		if !ours || slices.Contains(byHand, query) {
 			continue
@@ -924,7 +930,8 @@ func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing
 			}
 		}
 	}
-	for _, part := range []string{"FROM grant_codes WHERE hash", "INSERT INTO grant_codes", "UPDATE grant_codes SET grant_id",
+	for _, part := range []string{"FROM grant_codes WHERE hash", "INSERT INTO grant_codes",
+		"UPDATE grant_codes SET grant_id",
 		"FROM refresh_tokens\n\t\tWHERE hash", "SELECT replaced_at IS NULL FROM refresh_tokens", "number <= ?",
 		"SET successor = NULL", "UPDATE refresh_tokens SET expires_at", "UPDATE refresh_tokens SET replaced_at",
 		"DELETE FROM refresh_tokens WHERE grant_id = ?", "UPDATE grants SET ended_at", "UPDATE grants SET used_at",

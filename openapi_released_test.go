@@ -66,7 +66,8 @@ func (p *promise) compareOperation(old, new *operation) {
 		p.compareRequest(at+" ?"+name, was["schema"].(node), is["schema"].(node))
 	}
 	for _, is := range new.params {
-		if was := old.parameter(is["name"].(string)); is["required"] == true && (was == nil || was["required"] != true) {
+		if was := old.parameter(is["name"].(string)); is["required"] == true && (was == nil ||
+			was["required"] != true) {
 			p.fault(at, "needs the parameter %s", is["name"])
 		}
 	}
@@ -101,7 +102,8 @@ func (p *promise) compareBodies(at string, old, new *operation) {
 			p.fault(at, "takes no %s any more", kind)
 			continue
 		}
-		p.compareRequest(at+" #", get(p.released, was, "content", kind)["schema"].(node), media["schema"].(node))
+		p.compareRequest(at+" #", get(p.released, was, "content", kind)["schema"].(node),
+			media["schema"].(node))
 	}
 	for status := range get(p.released, old.node, "responses") {
 		was, is := get(p.released, old.node, "responses", status), get(p.now, new.node, "responses", status)
@@ -120,7 +122,8 @@ func (p *promise) compareBodies(at string, old, new *operation) {
 				p.fault(at, "%s is no %s any more", status, kind)
 				continue
 			}
-			p.compareAnswer(at+" "+status+" #", get(p.released, was, "content", kind)["schema"], media["schema"])
+			p.compareAnswer(at+" "+status+" #", get(p.released, was, "content", kind)["schema"],
+				media["schema"])
 		}
 	}
 }
@@ -172,7 +175,10 @@ func (p *promise) compareRequest(at string, was, is node) {
 			p.fault(at, "needs the member %s", name)
 		}
 	}
-	p.compareMembers(at, was, is, func(at string, was, is any) { p.compareRequest(at, was.(node), is.(node)) })
+	p.compareMembers(at, was, is, func(at string, was, is any) {
+		p.compareRequest(at, was.(node),
+			is.(node))
+	})
 }
 
 // compareAnswer faults a schema that lacks what the released one promised: a member, a type, a word.
@@ -253,36 +259,87 @@ func TestReleased_seesWhatWouldBreakAClient(t *testing.T) {
 	t.Parallel()
 	at := func(doc node, names ...string) node { return get(doc, doc, names...) }
 	schema := func(doc node, name string) node { return at(doc, "components", "schemas", name) }
-	member := func(doc node, name, member string) node { return get(doc, schema(doc, name), "properties", member) }
+	member := func(doc node, name, member string) node {
+		return get(doc, schema(doc, name), "properties",
+			member)
+	}
 	leads := func(doc node) node { return at(doc, "paths", "/widget/leads", "post") }
 	for want, change := range map[string]func(doc node){
-		"POST /widget/leads is gone":       func(doc node) { delete(at(doc, "paths"), "/widget/leads") },
-		"GET /licenses is gone":            func(doc node) { delete(at(doc, "paths", "/licenses"), "get") },
-		"has the operationId":              func(doc node) { leads(doc)["operationId"] = "postLead" },
-		"needs the scope admin":            func(doc node) { at(doc, "paths", "/leads", "get")["x-required-scopes"] = []any{"admin"} },
+		"POST /widget/leads is gone": func(doc node) { delete(at(doc, "paths"), "/widget/leads") },
+		"GET /licenses is gone":      func(doc node) { delete(at(doc, "paths", "/licenses"), "get") },
+		"has the operationId":        func(doc node) { leads(doc)["operationId"] = "postLead" },
+		"needs the scope admin": func(doc node) {
+			at(doc, "paths", "/leads",
+				"get")["x-required-scopes"] = []any{"admin"}
+		},
 		"takes a body of at most 1 bytes":  func(doc node) { leads(doc)["x-max-body"] = 1.0 },
 		"has no parameter Idempotency-Key": func(doc node) { leads(doc)["parameters"] = []any{} },
-		"needs the parameter account_id":   func(doc node) { at(doc, "components", "parameters", "account_id")["required"] = true },
-		"has no status 200 any more":       func(doc node) { delete(get(doc, leads(doc), "responses"), "200") },
+		"needs the parameter account_id": func(doc node) {
+			at(doc, "components", "parameters",
+				"account_id")["required"] = true
+		},
+		"has no status 200 any more": func(doc node) {
+			delete(get(doc, leads(doc), "responses"),
+				"200")
+		},
 		"has no header ETag": func(doc node) {
 			delete(at(doc, "paths", "/widget/stats", "get", "responses", "200", "headers"), "ETag")
 		},
-		"needs the member source":                  func(doc node) { schema(doc, "LeadRequest")["required"] = []any{"type", "email", "source"} },
-		"#/source has the maxLength 50":            func(doc node) { member(doc, "LeadRequest", "source")["maxLength"] = 50.0 },
-		"#/plan takes no null any more":            func(doc node) { member(doc, "NewLicense", "plan")["type"] = "string" },
-		`#/kind does not take "floating"`:          func(doc node) { member(doc, "NewLicense", "kind")["enum"] = []any{"node_locked", nil} },
-		"# has no member nonce any more":           func(doc node) { delete(get(doc, schema(doc, "ActivationRequest"), "properties"), "nonce") },
-		"has no member seats any more":             func(doc node) { delete(get(doc, schema(doc, "License"), "properties"), "seats") },
-		"may lack the member status":               func(doc node) { schema(doc, "LicenseSummary")["required"] = []any{"id"} },
-		`is never "revoked" any more`:              func(doc node) { member(doc, "License", "status")["enum"] = []any{"active"} },
-		"/product may be null":                     func(doc node) { member(doc, "License", "product")["type"] = []any{"string", "null"} },
-		"/created_at has not the format date-time": func(doc node) { delete(member(doc, "License", "created_at"), "format") },
-		"has the pattern ^x$, which was ^/":        func(doc node) { member(doc, "LeadRequest", "page")["pattern"] = "^x$" },
-		`is never "seat_limit_reached" any more`:   func(doc node) { schema(doc, "ProblemCode")["enum"] = []any{"internal"} },
+		"needs the member source": func(doc node) {
+			schema(doc,
+				"LeadRequest")["required"] = []any{"type", "email", "source"}
+		},
+		"#/source has the maxLength 50": func(doc node) {
+			member(doc, "LeadRequest",
+				"source")["maxLength"] = 50.0
+		},
+		"#/plan takes no null any more": func(doc node) {
+			member(doc, "NewLicense",
+				"plan")["type"] = "string"
+		},
+		`#/kind does not take "floating"`: func(doc node) {
+			member(doc, "NewLicense",
+				"kind")["enum"] = []any{"node_locked", nil}
+		},
+		"# has no member nonce any more": func(doc node) {
+			delete(get(doc, schema(doc,
+				"ActivationRequest"), "properties"), "nonce")
+		},
+		"has no member seats any more": func(doc node) {
+			delete(get(doc, schema(doc,
+				"License"), "properties"), "seats")
+		},
+		"may lack the member status": func(doc node) {
+			schema(doc,
+				"LicenseSummary")["required"] = []any{"id"}
+		},
+		`is never "revoked" any more`: func(doc node) {
+			member(doc, "License",
+				"status")["enum"] = []any{"active"}
+		},
+		"/product may be null": func(doc node) {
+			member(doc, "License",
+				"product")["type"] = []any{"string", "null"}
+		},
+		"/created_at has not the format date-time": func(doc node) {
+			delete(member(doc, "License",
+				"created_at"), "format")
+		},
+		"has the pattern ^x$, which was ^/": func(doc node) {
+			member(doc, "LeadRequest",
+				"page")["pattern"] = "^x$"
+		},
+		`is never "seat_limit_reached" any more`: func(doc node) {
+			schema(doc,
+				"ProblemCode")["enum"] = []any{"internal"}
+		},
 		"takes no text/plain any more": func(doc node) {
 			delete(at(doc, "paths", "/widget/events", "post", "requestBody", "content"), "text/plain")
 		},
-		"needs a body": func(doc node) { at(doc, "paths", "/licenses/{id}/renew", "post", "requestBody")["required"] = true },
+		"needs a body": func(doc node) {
+			at(doc, "paths", "/licenses/{id}/renew", "post",
+				"requestBody")["required"] = true
+		},
 		"#(allOf 1) has no member key any more": func(doc node) {
 			parts := schema(doc, "LicenseWithKey")["allOf"].([]any)
 			delete(parts[1].(node), "properties")
@@ -298,7 +355,8 @@ func TestReleased_seesWhatWouldBreakAClient(t *testing.T) {
 				get(doc, schema(doc, name), "properties")["of_a_later_version"] = node{"type": "string"}
 			}
 			member(doc, "LeadRequest", "source")["maxLength"] = 200.0
-			member(doc, "License", "status")["enum"] = append(member(doc, "License", "status")["enum"].([]any), "paused")
+			member(doc, "License", "status")["enum"] = append(member(doc, "License",
+				"status")["enum"].([]any), "paused")
 			schema(doc, "LeadReceipt")["example"] = "another"
 			if faults := brokenPromises(openapiDocument(), doc); len(faults) > 0 {
 				t.Errorf("what breaks nobody: %q", faults)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"strings"
 	"time"
@@ -108,16 +107,10 @@ func signIn(t *tx, keys *keyring, typed, before string) (secret string, err erro
 		return "", err
 	}
 	secret = randomText(32)
-	err = t.addSession(&session{Hash: sessionHash(secret), AccountID: c.AccountID, MadeBy: c.MadeBy,
+	err = t.addSession(&session{Hash: hashOf(secret), AccountID: c.AccountID, MadeBy: c.MadeBy,
 		CreatedAt: t.now, ExpiresAt: t.now.after(sessionLife)})
 	if err != nil {
 		return "", err
 	}
 	return secret, t.addEvent(accountEvent(c.AccountID, eventSignedIn, actorPerson(c.MadeBy)))
-}
-
-// sessionHash returns what a session's secret is stored as.
-func sessionHash(secret string) []byte {
-	sum := sha256.Sum256([]byte(secret))
-	return sum[:]
 }

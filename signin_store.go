@@ -11,7 +11,7 @@ type signinCode struct {
 
 // A session is somebody who has signed in for an account.
 type session struct {
-	Hash      []byte // sessionHash of what the browser keeps
+	Hash      []byte // hashOf of what the browser keeps
 	AccountID string
 	MadeBy    string // who made the code that was used
 	CreatedAt stamp
@@ -52,7 +52,7 @@ func (q *queries) session(secret string, now stamp) (*session, error) {
 	s := &session{}
 	err := q.one(`SELECT s.hash, s.account_id, s.made_by, s.created_at, s.expires_at, a.name
 		FROM sessions s JOIN accounts a ON a.id = s.account_id
-		WHERE s.hash = ? AND s.expires_at > ? AND a.closed_at IS NULL`, []any{sessionHash(secret), now},
+		WHERE s.hash = ? AND s.expires_at > ? AND a.closed_at IS NULL`, []any{hashOf(secret), now},
 		&s.Hash, &s.AccountID, &s.MadeBy, &s.CreatedAt, &s.ExpiresAt, &s.Account)
 	return s, err
 }
@@ -66,7 +66,7 @@ func (t *tx) addSession(s *session) error {
 
 // removeSession ends the session with a secret, if there is one.
 func (t *tx) removeSession(secret string) error {
-	_, err := t.exec(`DELETE FROM sessions WHERE hash = ?`, sessionHash(secret))
+	_, err := t.exec(`DELETE FROM sessions WHERE hash = ?`, hashOf(secret))
 	return err
 }
 

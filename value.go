@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"database/sql/driver"
 	"encoding/base64"
 	"encoding/binary"
@@ -100,6 +101,18 @@ func randomText(n int) string {
 	random := make([]byte, n)
 	rand.Read(random)
 	return base64.RawURLEncoding.EncodeToString(random)
+}
+
+// hashOf returns the SHA-256 of a code, token or other secret with so many random bits that nobody can guess it:
+// as that it is stored.
+func hashOf(secret string) []byte {
+	sum := sha256.Sum256([]byte(secret))
+	return sum[:]
+}
+
+// pkceChallenge returns the challenge of a PKCE verifier by S256 (RFC 7636, section 4.2).
+func pkceChallenge(verifier string) string {
+	return base64.RawURLEncoding.EncodeToString(hashOf(verifier))
 }
 
 // formatID returns the id of a time and random bits. With no bits set it sorts before all ids of

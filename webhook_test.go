@@ -49,7 +49,8 @@ func (s *service) addDelivery(webhookID string, seq int, status *int) (id string
 		if err != nil {
 			return err
 		}
-		d := &delivery{ID: t.newID("whd"), WebhookID: webhookID, EventID: e.ID, Type: e.Type, Attempt: 1, At: t.now,
+		d := &delivery{ID: t.newID("whd"), WebhookID: webhookID, EventID: e.ID, Type: e.Type, Attempt: 1,
+			At:     t.now,
 			Status: status, Milliseconds: 12, eventSeq: e.seq}
 		if status == nil {
 			d.Error = ptr(outboundTimeout)
@@ -116,11 +117,14 @@ func TestWebhook_isAddedChangedAndRemovedAndItsSecretShownOnce(t *testing.T) {
 	s := newService(t, admitLoopback)
 	auth := s.hookAuth(scopeLeads, scopeLicenses)
 	after := s.lastSeq()
-	added := s.post("/webhooks", `{"url":"HTTP://127.0.0.1:9/hook","types":["lead.created","license.created"],"description":"Our CRM"}`, auth).is(200)
+	added := s.post("/webhooks", `{"url":"HTTP://127.0.0.1:9/hook","types":["lead.created","license.created"],`+
+		`"description":"Our CRM"}`, auth).is(200)
 	w := s.webhookRow(added.text("id"))
 	secret := formatWebhookSecret(webhookSecret(s.keys, w.ID, 1))
-	shown := fmt.Sprintf(`{"id":%q,"account_id":%q,"url":"http://127.0.0.1:9/hook","types":["lead.created","license.created"],"description":"Our CRM",`+
-		`"state":"pending","reason":null,"failing_since":null,"secret_rotated_at":null,"replaying":false,"made_by":%q,"app_id":null,"created_at":%q,"updated_at":%q`,
+	shown := fmt.Sprintf(`{"id":%q,"account_id":%q,"url":"http://127.0.0.1:9/hook","types":["lead.created",`+
+		`"license.created"],"description":"Our CRM",`+
+		`"state":"pending","reason":null,"failing_since":null,"secret_rotated_at":null,"replaying":false,"made_by":%q,`+
+		`"app_id":null,"created_at":%q,"updated_at":%q`,
 		w.ID, s.account, w.MadeBy, w.CreatedAt, w.UpdatedAt)
 	if want := shown + `,"secret":"` + secret + `"}` + "\n"; added.body != want {
 		t.Fatalf("added %s, want %s", added.body, want)
@@ -137,11 +141,13 @@ func TestWebhook_isAddedChangedAndRemovedAndItsSecretShownOnce(t *testing.T) {
 	}
 	s.answerTest(w.ID)
 	changed := s.do("PATCH", path, `{"types":["license.created"],"description":null}`, auth).is(200).json()
-	if changed["state"] != "enabled" || changed["description"] != nil || fmt.Sprint(changed["types"]) != "[license.created]" || changed["secret"] != nil {
+	if changed["state"] != "enabled" || changed["description"] != nil ||
+		fmt.Sprint(changed["types"]) != "[license.created]" || changed["secret"] != nil {
 		t.Errorf("changed %v", changed)
 	}
 	before := s.dump()
-	s.do("PATCH", path, `{"types":["license.created"],"url":"http://127.0.0.1:9/hook","description":""}`, auth).is(200)
+	s.do("PATCH", path, `{"types":["license.created"],"url":"http://127.0.0.1:9/hook","description":""}`,
+		auth).is(200)
 	s.unchanged(before)
 	if a := s.do("DELETE", path, "", auth).is(204); a.body != "" {
 		t.Errorf("removing answered %q", a.body)
@@ -170,23 +176,32 @@ func TestWebhook_membersThatAreWrongAreAllNamed(t *testing.T) {
 	before := s.dump()
 	for body, wrong := range map[string][]string{
 		`{}`: {"#/url required", "#/types required"},
-		`{"url":7,"types":"lead.created","description":8}`:                                                                          {"#/url wrong_type", "#/types wrong_type", "#/description wrong_type"},
-		`{"url":"https://u:p@hooks.example.com/","types":[]}`:                                                                       {"#/url userinfo_not_allowed", "#/types wrong_length"},
-		`{"url":"http://hooks.example.com/","types":["lead.created","lead.created"]}`:                                               {"#/url scheme_not_allowed", "#/types/1 repeated"},
-		`{"url":"https://10.0.0.1/","types":["lead.created","x",7,"","webhook.test"]}`:                                              {"#/url ip_address_not_allowed", "#/types/2 wrong_type", "#/types/3 empty", "#/types/1 unknown_value", "#/types/4 unknown_value"},
-		`{"url":"https://hooks.example.com/#a","types":["Lead.Created"],"description":"` + strings.Repeat("x", 201) + `"}`:          {"#/url fragment_not_allowed", "#/types/0 unknown_value", "#/description too_long"},
-		`{"url":"","types":null,"description":null}`:                                                                                {"#/url empty", "#/types wrong_type", "#/description wrong_type"},
-		`{"url":"https://hooks.example.com/","types":["` + strings.Repeat(`lead.created","`, len(eventTypes())) + `lead.created"]}`: {"#/types wrong_length"},
+		`{"url":7,"types":"lead.created","description":8}`:    {"#/url wrong_type", "#/types wrong_type", "#/description wrong_type"},
+		`{"url":"https://u:p@hooks.example.com/","types":[]}`: {"#/url userinfo_not_allowed", "#/types wrong_length"},
+		`{"url":"http://hooks.example.com/","types":["lead.created",` +
+			`"lead.created"]}`: {"#/url scheme_not_allowed", "#/types/1 repeated"},
+		`{"url":"https://10.0.0.1/","types":["lead.created","x",7,"",` +
+			`"webhook.test"]}`: {"#/url ip_address_not_allowed", "#/types/2 " +
+			"wrong_type", "#/types/3 empty", "#/types/1 unknown_value", "#/types/4 unknown_value"},
+		`{"url":"https://hooks.example.com/#a","types":["Lead.Created"],` +
+			`"description":"` + strings.Repeat("x", 201) + `"}`: {"#/url fragment_not_allowed", "#/types/0 " +
+			"unknown_value", "#/description too_long"},
+		`{"url":"","types":null,"description":null}`: {"#/url empty", "#/types wrong_type", "#/description wrong_type"},
+		`{"url":"https://hooks.example.com/","types":["` + strings.Repeat(`lead.created","`,
+			len(eventTypes())) + `lead.created"]}`: {"#/types wrong_length"},
 	} {
 		s.post("/webhooks", body, auth).is(422, "validation_failed").names(wrong...)
 	}
 	for body, wrong := range map[string][]string{
-		`{"url":null,"types":null,"state":null}`:  {"#/url wrong_type", "#/types wrong_type", "#/state wrong_type"},
-		`{"url":"","types":[],"state":"enabled"}`: {"#/url empty", "#/types wrong_length", "#/state unknown_value"},
-		`{"state":"pending"}`:                     {"#/state unknown_value"},
+		`{"url":null,"types":null,"state":null}`: {"#/url wrong_type", "#/types wrong_type",
+			"#/state wrong_type"},
+		`{"url":"","types":[],"state":"enabled"}`: {"#/url empty", "#/types wrong_length",
+			"#/state unknown_value"},
+		`{"state":"pending"}`: {"#/state unknown_value"},
 	} {
 		a := s.do("PATCH", "/webhooks/"+id, body, auth).is(422, "validation_failed").names(wrong...)
-		if strings.HasSuffix(wrong[len(wrong)-1], "unknown_value") && !strings.Contains(a.body, "POST /webhooks/{id}/enable enables") {
+		if strings.HasSuffix(wrong[len(wrong)-1], "unknown_value") && !strings.Contains(a.body,
+			"POST /webhooks/{id}/enable enables") {
 			t.Errorf("%s: %s does not name the next step", body, a.body)
 		}
 	}
@@ -202,21 +217,25 @@ func TestWebhook_addressWhoseHostCantBeReachedIs422AtOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	asked := 0
-	s.server.outbound.resolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+	s.server.outbound.resolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string,
+		string) (net.Conn, error) {
 		asked++
 		return nil, errors.New("there is no name server")
 	}}
 	id := s.addWebhook(s.account, "lead.created")
 	auth, without := s.hookAuth(scopeLeads), s.hookAuth()
 	before := s.dump()
-	s.post("/webhooks", `{"url":"https://hooks.example.com/","types":["lead.created"]}`, auth).is(422).names("#/url no_public_address")
-	s.do("PATCH", "/webhooks/"+id, `{"url":"https://hooks.example.com/"}`, auth).is(422).names("#/url no_public_address")
+	s.post("/webhooks", `{"url":"https://hooks.example.com/","types":["lead.created"]}`,
+		auth).is(422).names("#/url no_public_address")
+	s.do("PATCH", "/webhooks/"+id, `{"url":"https://hooks.example.com/"}`,
+		auth).is(422).names("#/url no_public_address")
 	if asked == 0 {
 		t.Error("nobody was asked for the host")
 	}
 	asked = 0
 	s.post("/webhooks", `{"url":"https://hooks.example.com/","types":["lead.created"]}`, without).is(403)
-	s.do("PATCH", "/webhooks/"+newID("whe", time.Now()), `{"url":"https://hooks.example.com/"}`, auth).is(404, "webhook_not_found")
+	s.do("PATCH", "/webhooks/"+newID("whe", time.Now()), `{"url":"https://hooks.example.com/"}`,
+		auth).is(404, "webhook_not_found")
 	if asked != 0 {
 		t.Error("a caller who is refused anyway has a host looked up")
 	}
@@ -234,8 +253,9 @@ func webhookCalls(id, delivery string) map[string][3]string {
 		"test":          {"POST", path + "/test", `{}`},
 		"enable":        {"POST", path + "/enable", `{}`},
 		"rotate-secret": {"POST", path + "/rotate-secret", `{}`},
-		"replay":        {"POST", path + "/replay", string(encodeJSON(map[string]stamp{"since": newStamp(time.Now())}))},
-		"retry":         {"POST", path + "/deliveries/" + delivery + "/retry", `{}`},
+		"replay": {"POST", path + "/replay",
+			string(encodeJSON(map[string]stamp{"since": newStamp(time.Now())}))},
+		"retry": {"POST", path + "/deliveries/" + delivery + "/retry", `{}`},
 	}
 }
 
@@ -244,15 +264,18 @@ func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 	s := newService(t, admitLoopback)
 	for kind, scope := range map[eventType]string{
 		eventLeadCreated: scopeLeads, eventLicenseCreated: scopeLicenses, eventDeviceActivated: scopeLicenses,
-		eventTokenIssued: scopeEvents, eventWebhookCreated: scopeEvents, eventWidgetCreated: scopeEvents, eventBackupWritten: scopeEvents,
+		eventTokenIssued: scopeEvents, eventWebhookCreated: scopeEvents, eventWidgetCreated: scopeEvents,
+		eventBackupWritten: scopeEvents,
 	} {
-		others := slices.DeleteFunc([]string{scopeLeads, scopeLicenses, scopeEvents, scopeErase, scopeDevices, scopeStats},
+		others := slices.DeleteFunc([]string{scopeLeads, scopeLicenses, scopeEvents, scopeErase,
+			scopeDevices, scopeStats},
 			func(other string) bool { return other == scope })
 		without, with := s.hookAuth(others...), s.hookAuth(scope)
 		id := s.addWebhook(s.account, string(kind))
 		delivery := s.addDelivery(id, s.addEvents(s.account, kind, 1), ptr(500))
 		before := s.dump()
-		s.post("/webhooks", hookBody(string(kind)), without).challenged(403, "insufficient_scope", scopeChallenge(scope))
+		s.post("/webhooks", hookBody(string(kind)), without).challenged(403, "insufficient_scope",
+			scopeChallenge(scope))
 		for name, c := range webhookCalls(id, delivery) {
 			if a := s.do(c[0], c[1], c[2], without); a.status != 403 {
 				t.Errorf("%s: %s with other scopes: %d %s", kind, name, a.status, a.body)
@@ -271,11 +294,14 @@ func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 	}
 	both := s.hookAuth(scopeLeads)
 	id := s.addWebhook(s.account, "lead.created", "license.created")
-	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","license.created"]}`, both).challenged(403, "insufficient_scope", scopeChallenge(scopeLicenses))
+	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","license.created"]}`, both).challenged(403,
+		"insufficient_scope", scopeChallenge(scopeLicenses))
 	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created"]}`, both).is(200) // judged by what results
-	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","device.activated"]}`, both).challenged(403, "insufficient_scope", scopeChallenge(scopeLicenses))
+	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","device.activated"]}`, both).challenged(403,
+		"insufficient_scope", scopeChallenge(scopeLicenses))
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-	if a := s.post("/webhooks", hookBody("lead.created", "license.created", "token.issued"), admin).is(200); a.text("made_by") != "operator" {
+	if a := s.post("/webhooks", hookBody("lead.created", "license.created", "token.issued"),
+		admin).is(200); a.text("made_by") != "operator" {
 		t.Errorf("made by %s", a.text("made_by"))
 	}
 }
@@ -295,20 +321,25 @@ func TestWebhook_ofOthersIsNoWayToWhatACallerMayNotRead(t *testing.T) {
 	s.post("/webhooks/"+id+"/rotate-secret", "", owner, "Idempotency-Key: owner-rotates").is(200)
 
 	// It knows the Idempotency-Keys, and repeats the calls for their secrets.
-	s.post("/webhooks", hookBody("lead.created"), curious, "Idempotency-Key: owner-adds-a-hook").is(403, "insufficient_scope")
-	s.post("/webhooks/"+id+"/rotate-secret", "", curious, "Idempotency-Key: owner-rotates").is(403, "insufficient_scope")
-	s.post("/webhooks/"+id+"/rotate-secret", "", owner, "Idempotency-Key: owner-rotates").is(200).has("Idempotency-Replayed: true")
+	s.post("/webhooks", hookBody("lead.created"), curious, "Idempotency-Key: owner-adds-a-hook").is(403,
+		"insufficient_scope")
+	s.post("/webhooks/"+id+"/rotate-secret", "", curious, "Idempotency-Key: owner-rotates").is(403,
+		"insufficient_scope")
+	s.post("/webhooks/"+id+"/rotate-secret", "", owner,
+		"Idempotency-Key: owner-rotates").is(200).has("Idempotency-Replayed: true")
 
 	// It makes the webhook one that it may change, points it at itself, and has old leads sent again.
 	s.do("PATCH", "/webhooks/"+id, `{"types":["license.created"]}`, curious).is(200)
-	if a := s.do("PATCH", "/webhooks/"+id, `{"url":"http://127.0.0.1:10/"}`, curious).is(200); a.text("state") != "pending" {
+	if a := s.do("PATCH", "/webhooks/"+id, `{"url":"http://127.0.0.1:10/"}`,
+		curious).is(200); a.text("state") != "pending" {
 		t.Errorf("with another address it is %s", a.text("state"))
 	}
 	if n := s.count(`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`); n != 0 {
 		t.Errorf("%d leads that waited for the address before are sent to the new one", n)
 	}
 	s.answerTest(id)
-	s.post("/webhooks/"+id+"/deliveries/"+lead+"/retry", "", curious).challenged(403, "insufficient_scope", scopeChallenge(scopeLeads))
+	s.post("/webhooks/"+id+"/deliveries/"+lead+"/retry", "", curious).challenged(403, "insufficient_scope",
+		scopeChallenge(scopeLeads))
 	s.do("PATCH", "/webhooks/"+id, `{"types":["license.created","lead.created"]}`, curious).is(403)
 	if n := s.count(`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`); n != 0 {
 		t.Errorf("%d leads are to be sent", n)
@@ -321,13 +352,15 @@ func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 	s := newService(t, admitLoopback)
 	auth := s.hookAuth(scopeLeads)
 	s.sql(manyRows(45)+`INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
-		SELECT printf('whe_0000000000000000000000%04d', i), ?, 'https://a.example/', '["lead.created"]', 'command', ?2, ?2 FROM n`, s.account, newStamp(time.Now()))
+		SELECT printf('whe_0000000000000000000000%04d', i), ?, 'https://a.example/',
+		'["lead.created"]', 'command', ?2, ?2 FROM n`, s.account, newStamp(time.Now()))
 	var calls sync.WaitGroup
 	var mu sync.Mutex
 	answers := map[string]int{}
 	for i := range 12 {
 		calls.Go(func() {
-			a := s.post("/webhooks", hookBody("lead.created"), auth, fmt.Sprintf("Idempotency-Key: hook-number-%d", i))
+			a := s.post("/webhooks", hookBody("lead.created"), auth,
+				fmt.Sprintf("Idempotency-Key: hook-number-%d", i))
 			mu.Lock()
 			defer mu.Unlock()
 			answers[fmt.Sprint(a.status, " ", a.json()["code"])]++
@@ -341,12 +374,16 @@ func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 		t.Errorf("%d webhooks", n)
 	}
 	other := s.addAccount("another")
-	s.post("/webhooks?account_id="+other, hookBody("lead.created"), s.portalToken(s.account, scopeWebhooks+" "+scopeLeads)).is(200)
+	s.post("/webhooks?account_id="+other, hookBody("lead.created"), s.portalToken(s.account,
+		scopeWebhooks+" "+scopeLeads)).is(200)
 	s.do("DELETE", "/webhooks/whe_00000000000000000000000001", "", auth).is(204)
 	s.post("/webhooks", hookBody("lead.created"), auth).is(200)
 	s.post("/webhooks", hookBody("lead.created"), auth).is(409, "webhook_limit_reached")
 	ids, _ := s.everyPage("/webhooks?limit=20", auth)
-	if len(ids) != maxWebhooks || !slices.IsSortedFunc(ids, func(a, b any) int { return strings.Compare(b.(string), a.(string)) }) {
+	if len(ids) != maxWebhooks || !slices.IsSortedFunc(ids, func(a,
+		b any) int {
+		return strings.Compare(b.(string), a.(string))
+	}) {
 		t.Errorf("pages have %d: %v", len(ids), ids)
 	}
 }
@@ -354,7 +391,8 @@ func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 func TestWebhook_ofAnotherAccountIsNotThere(t *testing.T) {
 	t.Parallel()
 	f := newFilled(t)
-	token := f.token(f.another, strings.Join([]string{scopeWebhooks, scopeLeads, scopeLicenses, scopeEvents}, " "))
+	token := f.token(f.another, strings.Join([]string{scopeWebhooks, scopeLeads, scopeLicenses,
+		scopeEvents}, " "))
 	stranger := "Authorization: Bearer " + token
 	before := f.dump()
 	calls := webhookCalls(f.webhook, f.delivery)
@@ -365,7 +403,8 @@ func TestWebhook_ofAnotherAccountIsNotThere(t *testing.T) {
 	for name, c := range calls {
 		theirs := f.do(c[0], c[1], c[2], stranger)
 		unknown := f.do(c[0], strings.Replace(c[1], f.webhook, newID("whe", time.Now()), 1), c[2], stranger)
-		if theirs.status != 404 || theirs.text("code") != "webhook_not_found" || theirs.text("detail") != unknown.text("detail") || theirs.status != unknown.status {
+		if theirs.status != 404 || theirs.text("code") != "webhook_not_found" ||
+			theirs.text("detail") != unknown.text("detail") || theirs.status != unknown.status {
 			t.Errorf("%s: %s, of an unknown one %s", name, theirs.body, unknown.body)
 		}
 		f.do(c[0], c[1]+"?account_id="+f.account, c[2], stranger).is(403, "insufficient_scope")
@@ -380,7 +419,8 @@ func TestWebhook_isOfTheAccountThatATokenForAllAccountsNames(t *testing.T) {
 	t.Parallel()
 	s := newService(t, admitLoopback)
 	second := s.addAccount("second")
-	portal, admin := s.portalToken(s.account, scopeWebhooks+" "+scopeLeads), "Authorization: Bearer "+s.token(s.account, scopeAdmin)
+	portal, admin := s.portalToken(s.account,
+		scopeWebhooks+" "+scopeLeads), "Authorization: Bearer "+s.token(s.account, scopeAdmin)
 	body := hookBody("lead.created")
 	const key = "Idempotency-Key: portal-adds-a-hook"
 	first := s.post("/webhooks?account_id="+second, body, portal, key).is(200)
@@ -418,7 +458,8 @@ func TestWebhook_isEnabledByATestOnly(t *testing.T) {
 	// While a test is still to be sent, another one is that one.
 	before := s.dump()
 	test := s.post(path+"/test", "", auth).is(200).text("event_id")
-	if e, err := s.store.eventBySeq(first); err != nil || e.ID != test || e.Type != eventWebhookTest || e.SubjectID != id {
+	if e, err := s.store.eventBySeq(first); err != nil || e.ID != test || e.Type != eventWebhookTest ||
+		e.SubjectID != id {
 		t.Errorf("test %s, event %+v, %v", test, e, err)
 	}
 	if a := s.post(path+"/enable", "", auth).is(200); a.text("state") != "pending" {
@@ -434,7 +475,8 @@ func TestWebhook_isEnabledByATestOnly(t *testing.T) {
 		t.Errorf("enabling an enabled one makes it %s", a.text("state"))
 	}
 	s.unchanged(before)
-	if again := s.post(path+"/test", "", auth).is(200).text("event_id"); again == test || s.webhookRow(id).TestSeq != int64(s.lastSeq()) || s.webhookRow(id).State != webhookEnabled {
+	if again := s.post(path+"/test", "", auth).is(200).text("event_id"); again == test ||
+		s.webhookRow(id).TestSeq != int64(s.lastSeq()) || s.webhookRow(id).State != webhookEnabled {
 		t.Errorf("another test %s, row %+v", again, s.webhookRow(id))
 	}
 
@@ -446,7 +488,8 @@ func TestWebhook_isEnabledByATestOnly(t *testing.T) {
 	}
 
 	// Disabled it can be tested, and stays disabled.
-	if a := s.do("PATCH", path, `{"state":"disabled"}`, auth).is(200); a.text("state") != "disabled" || a.text("reason") != "owner" {
+	if a := s.do("PATCH", path, `{"state":"disabled"}`, auth).is(200); a.text("state") != "disabled" ||
+		a.text("reason") != "owner" {
 		t.Errorf("disabled %s", a.body)
 	}
 	if s.webhookRow(id).TestSeq != 0 {
@@ -460,7 +503,8 @@ func TestWebhook_isEnabledByATestOnly(t *testing.T) {
 		t.Errorf("tested it is %+v", w)
 	}
 	s.answerTest(id)
-	if a := s.post(path+"/enable", "", auth).is(200).json(); a["state"] != "pending" || a["reason"] != nil || s.queue(id) != "none" {
+	if a := s.post(path+"/enable", "", auth).is(200).json(); a["state"] != "pending" ||
+		a["reason"] != nil || s.queue(id) != "none" {
 		t.Errorf("enabled %v, queue %s", a, s.queue(id))
 	}
 	if w := s.webhookRow(id); w.TestSeq != int64(s.lastSeq()) {
@@ -473,7 +517,8 @@ func TestWebhook_isEnabledByATestOnly(t *testing.T) {
 		t.Errorf("with another address and disabled it is %+v", w)
 	}
 	s.do("PATCH", path, `{"url":"http://127.0.0.1:12/"}`, auth).is(200)
-	if w := s.webhookRow(id); w.State != webhookPending || w.Reason != nil || w.TestSeq != int64(s.lastSeq()) {
+	if w := s.webhookRow(id); w.State != webhookPending || w.Reason != nil ||
+		w.TestSeq != int64(s.lastSeq()) {
 		t.Errorf("with another address it is %+v", w)
 	}
 	kinds := []string{}
@@ -514,10 +559,12 @@ func TestWebhook_secretIsRotatedAndTheOneBeforeSignsForADay(t *testing.T) {
 	const key = "Idempotency-Key: rotate-it-once"
 	a := s.post("/webhooks/"+id+"/rotate-secret", "", auth, key).is(200)
 	w := s.webhookRow(id)
-	if a.text("secret") != numbered(2) || a.text("previous_secret_until") != w.RotatedAt.after(days(1)).String() || a.text("secret_rotated_at") != w.RotatedAt.String() {
+	if a.text("secret") != numbered(2) || a.text("previous_secret_until") != w.RotatedAt.after(days(1)).String() ||
+		a.text("secret_rotated_at") != w.RotatedAt.String() {
 		t.Errorf("rotated %s", a.body)
 	}
-	if again := s.post("/webhooks/"+id+"/rotate-secret", "", auth, key).is(200).has("Idempotency-Replayed: true"); again.text("secret") != numbered(2) {
+	if again := s.post("/webhooks/"+id+"/rotate-secret", "", auth,
+		key).is(200).has("Idempotency-Replayed: true"); again.text("secret") != numbered(2) {
 		t.Error("repeated, it answers another secret")
 	}
 	if all := secretsAt(days(1) - time.Second); !slices.Equal(all, []string{numbered(2), numbered(1)}) {
@@ -528,12 +575,14 @@ func TestWebhook_secretIsRotatedAndTheOneBeforeSignsForADay(t *testing.T) {
 	}
 	s.post("/webhooks/"+id+"/rotate-secret", "", auth).is(200)
 	if all := secretsAt(0); !slices.Equal(all, []string{numbered(3), numbered(2)}) {
-		t.Errorf("after two rotations %d secrets sign, the first among them: %v", len(all), slices.Contains(all, numbered(1)))
+		t.Errorf("after two rotations %d secrets sign, the first among them: %v", len(all),
+			slices.Contains(all, numbered(1)))
 	}
 	if w := s.webhookRow(id); w.State != webhookEnabled || s.queue(id) == "none" {
 		t.Errorf("rotating makes it %s", w.State)
 	}
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'webhook.secret_rotated' AND subject_id = ? AND data = '{}'`, id); n != 2 {
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'webhook.secret_rotated' AND subject_id = ? AND data = `+
+		`'{}'`, id); n != 2 {
 		t.Errorf("%d events", n)
 	}
 }
@@ -569,12 +618,14 @@ func TestWebhook_replaysTheEventsSinceATime(t *testing.T) {
 	if want = fmt.Sprintf("sent %d, replays %d to %d", last, last-6, last); s.queue(id) != want {
 		t.Errorf("queue %s, want %s", s.queue(id), want)
 	}
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'webhook.replayed' AND json_extract(data, '$.since') = ?`, now.after(-days(6))); n != 1 {
+	if n := s.count(`SELECT count(*) FROM events WHERE type = 'webhook.replayed' AND json_extract(data, '$.since') = `+
+		`?`, now.after(-days(6))); n != 1 {
 		t.Errorf("%d events of the replay", n)
 	}
 	// Where there is nothing to replay, none begins.
 	s.sql(`UPDATE webhook_queues SET replay_seq = NULL, replay_end = NULL`)
-	if a := s.post(path, since(now.after(30*time.Second)), auth).is(200); a.json()["replaying"] != false || s.queue(id) != fmt.Sprint("sent ", last) {
+	if a := s.post(path, since(now.after(30*time.Second)), auth).is(200); a.json()["replaying"] != false ||
+		s.queue(id) != fmt.Sprint("sent ", last) {
 		t.Errorf("without events: %s, queue %s", a.body, s.queue(id))
 	}
 	s.post(path, since(now.after(-days(30)+time.Minute)), auth).is(200)
@@ -600,8 +651,10 @@ func TestWebhook_deliveryIsRetriedAtOnce(t *testing.T) {
 	failed, succeeded := s.addDelivery(id, seq, ptr(500)), s.addDelivery(id, seq, ptr(204))
 	waits := func() (text string) {
 		s.t.Helper()
-		s.check(s.store.one(`SELECT coalesce(group_concat(r.event_seq || ' after ' || r.attempts || iif(r.due_at <= ?, '', ', later')), '')
-			FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id WHERE q.webhook_id = ?`, []any{newStamp(time.Now()), id}, &text))
+		s.check(s.store.one(`SELECT coalesce(group_concat(r.event_seq || ' after ' || r.attempts ||
+			iif(r.due_at <= ?, '', ', later')), '')
+			FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id WHERE q.webhook_id = ?`,
+			[]any{newStamp(time.Now()), id}, &text))
 		return text
 	}
 	retry := func(hook, delivery string) answer {
@@ -620,7 +673,9 @@ func TestWebhook_deliveryIsRetriedAtOnce(t *testing.T) {
 	if want := fmt.Sprint(seq, " after 3"); waits() != want {
 		t.Errorf("%q waits, want %q", waits(), want)
 	}
-	if got := s.audit(s.lastSeq() - 1); len(got) != 1 || !strings.HasSuffix(got[0], s.account+" "+id+` {"delivery_id":"`+succeeded+`","event_id":"`+e.ID+`"}`) || !strings.HasPrefix(got[0], "webhook.retried token ") {
+	if got := s.audit(s.lastSeq() - 1); len(got) != 1 || !strings.HasSuffix(got[0],
+		s.account+" "+id+` {"delivery_id":"`+succeeded+`","event_id":"`+e.ID+`"}`) ||
+		!strings.HasPrefix(got[0], "webhook.retried token ") {
 		t.Errorf("event %q", got)
 	}
 	retry(other, failed).is(404, "delivery_not_found")
@@ -631,7 +686,8 @@ func TestWebhook_deliveryIsRetriedAtOnce(t *testing.T) {
 	test := s.addDelivery(id, s.lastSeq(), nil)
 	s.answerTest(id)
 	s.do("PATCH", "/webhooks/"+id, `{"state":"disabled"}`, auth).is(200)
-	if a := retry(id, test).is(200); s.webhookRow(id).TestSeq != int64(s.lastSeq()) || a.text("event_id") == "" {
+	if a := retry(id, test).is(200); s.webhookRow(id).TestSeq != int64(s.lastSeq()) ||
+		a.text("event_id") == "" {
 		t.Errorf("retry answers %s, row %+v", a.body, s.webhookRow(id))
 	}
 	before := s.dump()
@@ -656,14 +712,19 @@ func TestWebhook_deliveriesAreListedNewestFirst(t *testing.T) {
 		t.Errorf("none: %s", a.body)
 	}
 	s.addDelivery(other, first, ptr(200))
-	a, b, c, d := s.addDelivery(id, first, nil), s.addDelivery(id, first, ptr(302)), s.addDelivery(id, first, ptr(200)), s.addDelivery(id, first+1, ptr(299))
+	a, b, c, d := s.addDelivery(id, first, nil), s.addDelivery(id, first, ptr(302)), s.addDelivery(id,
+		first, ptr(200)), s.addDelivery(id, first+1, ptr(299))
 	all := []string{d, c, b, a}
-	slices.SortFunc(all, func(a, b string) int { return strings.Compare(b, a) }) // ids of one millisecond come in any order
+	slices.SortFunc(all, func(a, b string) int {
+		return strings.Compare(b,
+			a)
+	}) // ids of one millisecond come in any order
 	e, err := s.store.eventBySeq(int64(first))
 	s.check(err)
 	same := func(ids []string) []string { slices.Sort(ids); return ids }
 	for query, want := range map[string][]string{
-		"?limit=200": all, "?outcome=succeeded": {c, d}, "?outcome=failed": {a, b}, "?event_id=" + e.ID: {a, b, c}, "?outcome=failed&event_id=" + newID("evt", time.Now()): nil,
+		"?limit=200": all, "?outcome=succeeded": {c, d}, "?outcome=failed": {a,
+			b}, "?event_id=" + e.ID: {a, b, c}, "?outcome=failed&event_id=" + newID("evt", time.Now()): nil,
 		"?outcome=succeeded&event_id=" + e.ID: {c},
 	} {
 		ids, next := pageOf(s.get(path+query, auth))
@@ -676,14 +737,16 @@ func TestWebhook_deliveriesAreListedNewestFirst(t *testing.T) {
 	}
 	row, err := s.store.delivery(id, a)
 	s.check(err)
-	want := fmt.Sprintf(`{"id":%q,"webhook_id":%q,"event_id":%q,"type":"lead.created","attempt":1,"at":%q,"outcome":"failed","status":null,`+
+	want := fmt.Sprintf(`{"id":%q,"webhook_id":%q,"event_id":%q,"type":"lead.created","attempt":1,"at":%q,`+
+		`"outcome":"failed","status":null,`+
 		`"error":"timeout","duration_ms":12,"answer":null,"next_attempt_at":null}`, a, id, e.ID, row.At)
 	if page := s.get(path, auth).is(200); !strings.Contains(page.body, want) {
 		t.Errorf("page %s\nlacks %s", page.body, want)
 	}
 	s.sql(`UPDATE deliveries SET error = NULL, status = 503, answer = 'busy', next_at = at, attempt = 2 WHERE id = ?`, a)
-	if page := s.get(path, auth).is(200); !strings.Contains(page.body, `"attempt":2,"at":"`+row.At.String()+`","outcome":"failed","status":503,"error":null,`+
-		`"duration_ms":12,"answer":"busy","next_attempt_at":"`+row.At.String()+`"}`) {
+	if page := s.get(path, auth).is(200); !strings.Contains(page.body,
+		`"attempt":2,"at":"`+row.At.String()+`","outcome":"failed","status":503,"error":null,`+
+			`"duration_ms":12,"answer":"busy","next_attempt_at":"`+row.At.String()+`"}`) {
 		t.Errorf("page %s", page.body)
 	}
 }
@@ -708,7 +771,8 @@ func TestWebhook_whoseRowAnOperatorEditsHasItsQueueWithIt(t *testing.T) {
 	last := s.addEvents(s.account, eventLeadCreated, 3)
 	shell(`UPDATE webhooks SET state = 'enabled', reason = NULL WHERE id = ?`, id)
 	if s.queue(id) != fmt.Sprint("sent ", last) || queueNumber() <= first {
-		t.Errorf("enabled it has the queue %d: %s, want one after %d that begins after %d", queueNumber(), s.queue(id), first, last)
+		t.Errorf("enabled it has the queue %d: %s, want one after %d that begins after %d", queueNumber(),
+			s.queue(id), first, last)
 	}
 	second := queueNumber()
 	shell(`UPDATE webhooks SET state = 'enabled', description = 'x' WHERE id = ?`, id)
@@ -727,7 +791,8 @@ func TestWebhook_whoseRowAnOperatorEditsHasItsQueueWithIt(t *testing.T) {
 
 	// What no call would have written is answered all the same.
 	odd := s.addWebhook(s.account, "lead.created")
-	shell(`UPDATE webhooks SET url = 'http://%zz://', types = '["no.such"]', reason = 'because', made_by = '' WHERE id = ?`, odd)
+	shell(`UPDATE webhooks SET url = 'http://%zz://', types = '["no.such"]', reason = 'because', made_by = '' WHERE `+
+		`id = ?`, odd)
 	if host := s.webhookRow(odd).host(); host != "" {
 		t.Errorf("host %q", host)
 	}
@@ -735,7 +800,8 @@ func TestWebhook_whoseRowAnOperatorEditsHasItsQueueWithIt(t *testing.T) {
 	s.must("webhook", "show", odd)
 	shell(`DELETE FROM webhook_queues`)
 	seq := s.addEvents(s.account, eventLeadCreated, 1)
-	s.post("/webhooks/"+odd+"/deliveries/"+s.addDelivery(odd, seq, nil)+"/retry", "", s.hookAuth(scopeLeads, scopeEvents)).is(409, "webhook_not_enabled")
+	s.post("/webhooks/"+odd+"/deliveries/"+s.addDelivery(odd, seq, nil)+"/retry", "",
+		s.hookAuth(scopeLeads, scopeEvents)).is(409, "webhook_not_enabled")
 }
 
 func TestWebhook_eventOfAnotherAccountIsNotRetried(t *testing.T) {
@@ -767,7 +833,8 @@ func TestQuery_aboutWebhooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	s.sql(`UPDATE webhooks SET state = 'enabled' WHERE id = ?`, id)
 	s.post(path+"/deliveries/"+delivery+"/retry", "", auth).is(200)
 	s.post(path+"/replay", `{"since":"`+newStamp(time.Now()).String()+`"}`, auth).is(200)
-	for _, query := range []string{"?limit=1", "?limit=1&outcome=failed", "?event_id=" + newID("evt", time.Now()), "?cursor=" + delivery} {
+	for _, query := range []string{"?limit=1", "?limit=1&outcome=failed", "?event_id=" + newID("evt",
+		time.Now()), "?cursor=" + delivery} {
 		s.get(path+"/deliveries"+query, auth).is(200)
 	}
 	for _, query := range []string{"?limit=1", "?limit=1&cursor=" + id, "?account_id=" + s.account} {
@@ -780,12 +847,14 @@ func TestQuery_aboutWebhooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 			if why := readsTooMuch(query, step); why != "" {
 				t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
 			}
-			if strings.Contains(query, "FROM deliveries d") && strings.Contains(step, " d ") && !strings.Contains(step, "USING PRIMARY KEY (webhook_id=? AND id") {
+			if strings.Contains(query, "FROM deliveries d") && strings.Contains(step, " d ") &&
+				!strings.Contains(step, "USING PRIMARY KEY (webhook_id=? AND id") {
 				t.Errorf("it reads all deliveries of a webhook, or of all: %s\n%s", step, query)
 			}
 		}
 	}
-	for _, part := range []string{"count(*) FROM webhooks WHERE account_id", "FROM deliveries d WHERE d.id < ?", "INSERT INTO webhook_retries", "SET replay_seq"} {
+	for _, part := range []string{"count(*) FROM webhooks WHERE account_id",
+		"FROM deliveries d WHERE d.id < ?", "INSERT INTO webhook_retries", "SET replay_seq"} {
 		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
 			t.Errorf("no query has %q: the test sees too little", part)
 		}
@@ -795,7 +864,8 @@ func TestQuery_aboutWebhooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 // webhookStory is an operator's day with a webhook.
 func webhookStory(t *testing.T, o *operator) {
 	const address = "https://Hooks.example.com/secret-path"
-	added := o.object("webhook", "add", address, "-account", o.account, "-type", "lead.created,license.created", "-description", "Our CRM")
+	added := o.object("webhook", "add", address, "-account", o.account, "-type",
+		"lead.created,license.created", "-description", "Our CRM")
 	id := added["id"].(string)
 	ring, err := loadKeyring(o.env["WIDGETD_KEY"])
 	if err != nil {
@@ -804,28 +874,36 @@ func webhookStory(t *testing.T, o *operator) {
 	if len(added) != 2 || added["secret"] != formatWebhookSecret(webhookSecret(ring, id, 1)) {
 		t.Errorf("added %v", added)
 	}
-	other := strings.Fields(o.do("webhook", "add", "https://other.example.com", "-account", o.account, "-type", "lead.created"))
-	if len(other) < 4 || other[0] != "id:" || other[2] != "secret:" || other[3] != formatWebhookSecret(webhookSecret(ring, other[1], 1)) {
+	other := strings.Fields(o.do("webhook", "add", "https://other.example.com", "-account", o.account,
+		"-type", "lead.created"))
+	if len(other) < 4 || other[0] != "id:" || other[2] != "secret:" ||
+		other[3] != formatWebhookSecret(webhookSecret(ring, other[1], 1)) {
 		t.Errorf("added %q", other)
 	}
 	rows := o.objects("webhook", "list", "-account", o.account)
-	if len(rows) != 2 || rows[1]["id"] != id || rows[1]["host"] != "hooks.example.com" || rows[1]["state"] != "pending" || rows[1]["url"] != nil {
+	if len(rows) != 2 || rows[1]["id"] != id || rows[1]["host"] != "hooks.example.com" ||
+		rows[1]["state"] != "pending" || rows[1]["url"] != nil {
 		t.Errorf("rows %v", rows)
 	}
-	if table := o.do("webhook", "list", "-wide"); strings.Contains(table, "secret-path") || !strings.Contains(table, "hooks.example.com  lead.created license.created") {
+	if table := o.do("webhook", "list", "-wide"); strings.Contains(table, "secret-path") ||
+		!strings.Contains(table, "hooks.example.com  lead.created license.created") {
 		t.Errorf("table\n%s", table)
 	}
-	if w := o.object("webhook", "show", id); w["url"] != "https://hooks.example.com/secret-path" || w["made_by"] != thisActor(t) || w["secret"] != nil {
+	if w := o.object("webhook", "show", id); w["url"] != "https://hooks.example.com/secret-path" ||
+		w["made_by"] != thisActor(t) || w["secret"] != nil {
 		t.Errorf("shown %v", w)
 	}
-	if text := o.do("webhook", "show", id); !strings.Contains(text, "types              lead.created, license.created") {
+	if text := o.do("webhook", "show", id); !strings.Contains(text,
+		"types              lead.created, license.created") {
 		t.Errorf("shown\n%s", text)
 	}
 	test := o.object("webhook", "test", id)["event_id"]
-	if again := o.do("webhook", "test", id); !validID("evt", test.(string)) || !strings.HasPrefix(again, test.(string)+" is to be sent: ") {
+	if again := o.do("webhook", "test", id); !validID("evt", test.(string)) || !strings.HasPrefix(again,
+		test.(string)+" is to be sent: ") {
 		t.Errorf("test %v, again %q", test, again)
 	}
-	o.fails("the webhook is not enabled: 'widgetd webhook enable "+id+"' sends it a test", "webhook", "replay", id, "-since", "7d")
+	o.fails("the webhook is not enabled: 'widgetd webhook enable "+id+"' sends it a test", "webhook",
+		"replay", id, "-since", "7d")
 	enable := func() {
 		o.change(func(tx *tx) error { // as the service does when the test is accepted
 			_, err := tx.exec(`UPDATE webhooks SET state = 'enabled', test_seq = NULL WHERE id = ?`, id)
@@ -834,7 +912,9 @@ func webhookStory(t *testing.T, o *operator) {
 	}
 	enable()
 	o.do("webhook", "patch", id, "-type", "lead.created", "-description", "")
-	if w := o.object("webhook", "patch", id, "-type", "lead.created"); fmt.Sprint(w["types"]) != "[lead.created]" || w["description"] != nil || w["state"] != "enabled" {
+	if w := o.object("webhook", "patch", id, "-type",
+		"lead.created"); fmt.Sprint(w["types"]) != "[lead.created]" || w["description"] != nil ||
+		w["state"] != "enabled" {
 		t.Errorf("patched %v", w)
 	}
 	for _, days := range []string{"1d", "30d"} {
@@ -845,36 +925,45 @@ func webhookStory(t *testing.T, o *operator) {
 	o.fails("-since: This is more than 30 days ago.", "webhook", "replay", id, "-since", "31d")
 	o.fails("-since TIME is needed", "webhook", "replay", id)
 	rotated := o.object("webhook", "rotate-secret", id)
-	if rotated["secret"] != formatWebhookSecret(webhookSecret(ring, id, 2)) || rotated["previous_secret_until"] == nil {
+	if rotated["secret"] != formatWebhookSecret(webhookSecret(ring, id, 2)) ||
+		rotated["previous_secret_until"] == nil {
 		t.Errorf("rotated %v", rotated)
 	}
-	if text := o.do("webhook", "rotate-secret", id); !strings.HasPrefix(text, "secret: "+formatWebhookSecret(webhookSecret(ring, id, 3))+"  (shown once)\n") {
+	if text := o.do("webhook", "rotate-secret", id); !strings.HasPrefix(text,
+		"secret: "+formatWebhookSecret(webhookSecret(ring, id, 3))+"  (shown once)\n") {
 		t.Errorf("rotated %q", text)
 	}
 	failed, at := newID("whd", time.Now()), newStamp(time.Now())
 	o.change(func(tx *tx) error {
-		if err := tx.addEvent(event{Type: eventLeadCreated, AccountID: o.account, Actor: actorSite}); err != nil {
+		if err := tx.addEvent(event{Type: eventLeadCreated, AccountID: o.account,
+			Actor: actorSite}); err != nil {
 			return err
 		}
 		seq, eventID, err := tx.latestEvent()
-		return errors.Join(err, tx.addDelivery(&delivery{ID: failed, WebhookID: id, EventID: eventID, Type: eventLeadCreated, Attempt: 1, At: at,
+		return errors.Join(err, tx.addDelivery(&delivery{ID: failed, WebhookID: id, EventID: eventID,
+			Type: eventLeadCreated, Attempt: 1, At: at,
 			Status: ptr(500), Answer: ptr("down\x1b[31m"), eventSeq: seq}),
-			tx.addDelivery(&delivery{ID: newID("whd", time.Now()), WebhookID: id, EventID: eventID, Type: eventLeadCreated, Attempt: 2, At: at,
+			tx.addDelivery(&delivery{ID: newID("whd", time.Now()), WebhookID: id, EventID: eventID,
+				Type: eventLeadCreated, Attempt: 2, At: at,
 				Status: ptr(204), eventSeq: seq}))
 	})
-	if rows := o.objects("webhook", "deliveries", id, "-failed"); len(rows) != 1 || rows[0]["id"] != failed || rows[0]["status"] != 500.0 {
+	if rows := o.objects("webhook", "deliveries", id, "-failed"); len(rows) != 1 ||
+		rows[0]["id"] != failed || rows[0]["status"] != 500.0 {
 		t.Errorf("deliveries %v", rows)
 	}
-	if table := o.do("webhook", "deliveries", id, "-wide"); strings.Count(table, "\n") != 3 || !strings.Contains(table, "  500     -      0   -     "+failed) || strings.Contains(table, "\x1b") {
+	if table := o.do("webhook", "deliveries", id, "-wide"); strings.Count(table, "\n") != 3 ||
+		!strings.Contains(table, "  500     -      0   -     "+failed) || strings.Contains(table, "\x1b") {
 		t.Errorf("table\n%s", table)
 	}
-	if rows := o.objects("webhook", "deliveries", id, "-limit", "1"); len(rows) != 1 || !strings.HasPrefix(o.noted, "these are the first 1") {
+	if rows := o.objects("webhook", "deliveries", id, "-limit", "1"); len(rows) != 1 ||
+		!strings.HasPrefix(o.noted, "these are the first 1") {
 		t.Errorf("deliveries %v, %q", rows, o.noted)
 	}
 	if sent := o.object("webhook", "retry", id, failed); !validID("evt", sent["event_id"].(string)) {
 		t.Errorf("retry %v", sent)
 	}
-	o.fails("not found, or its event is not kept any more: 'widgetd webhook deliveries "+id+"'", "webhook", "retry", id, newID("whd", time.Now()))
+	o.fails("not found, or its event is not kept any more: 'widgetd webhook deliveries "+id+"'", "webhook",
+		"retry", id, newID("whd", time.Now()))
 	if out := o.do("webhook", "patch", id, "-url", "https://next.example.com/"); out != id+" is pending\n" {
 		t.Errorf("another address: %q", out)
 	}
@@ -887,41 +976,48 @@ func webhookStory(t *testing.T, o *operator) {
 	if out := o.do("webhook", "remove", id); out != "" {
 		t.Errorf("removed: %q", out)
 	}
-	for _, args := range [][]string{{"show"}, {"patch"}, {"test"}, {"enable"}, {"disable"}, {"rotate-secret"}, {"deliveries"}, {"remove"}, {"replay", "-since", "1d"}} {
-		o.fails("not found: 'widgetd webhook list' prints what there is", append([]string{"webhook", args[0], id}, args[1:]...)...)
+	for _, args := range [][]string{{"show"}, {"patch"}, {"test"}, {"enable"}, {"disable"},
+		{"rotate-secret"}, {"deliveries"}, {"remove"}, {"replay", "-since", "1d"}} {
+		o.fails("not found: 'widgetd webhook list' prints what there is", append([]string{"webhook",
+			args[0], id}, args[1:]...)...)
 	}
 	o.fails("not found: 'widgetd webhook list'", "webhook", "retry", id, failed)
 	o.change(func(tx *tx) error {
 		_, err := tx.exec(manyRows(50)+`INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
-			SELECT printf('whe_0000000000000000000000%04d', i), ?, 'https://a.example/', '["lead.created"]', 'command', ?2, ?2 FROM n`, o.account, at)
+			SELECT printf('whe_0000000000000000000000%04d', i), ?, 'https://a.example/',
+		'["lead.created"]', 'command', ?2, ?2 FROM n`, o.account, at)
 		return err
 	})
-	o.fails("the account has 50 webhooks already: remove one first", "webhook", "add", address, "-account", o.account, "-type", "lead.created")
+	o.fails("the account has 50 webhooks already: remove one first", "webhook", "add", address, "-account",
+		o.account, "-type", "lead.created")
 }
 
 func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	for want, args := range map[string][]string{
-		"-type NAME is needed: the types are lead.created ":                                         {"add", "https://hooks.example.com"},
-		`-type: "lead.creatd": There is no such type of event that webhooks can get. The types are`: {"add", "https://hooks.example.com", "-type", "lead.creatd"},
-		`-type: "webhook.test": There is no such type`:                                              {"add", "https://hooks.example.com", "-type", "webhook.test"},
-		`-type: "lead.created": This type appears twice.`:                                           {"patch", "whe_1", "-type", "lead.created lead.created"},
-		"-type: name at least one type":                                                             {"patch", "whe_1", "-type", ""},
-		"-description: This has more than 200 characters.":                                          {"patch", "whe_1", "-description", strings.Repeat("x", 201)},
-		"URL: This must be a URL that begins with https://.":                                        {"add", "http://hooks.example.com", "-type", "lead.created"},
-		"URL: The host must be a name, not an IP address.":                                          {"add", "https://127.0.0.1", "-type", "lead.created"},
-		"-url: This must not be empty.":                                                             {"patch", "whe_1", "-url", ""},
-		`-outbound-allow: "x" is not an address or CIDR`:                                            {"add", "https://127.0.0.1", "-type", "lead.created", "-outbound-allow", "x"},
-		"-limit must be a number":                                                                   {"deliveries", "whe_1", "-limit", "0"},
-		`"7x" is not a duration`:                                                                    {"replay", "whe_1", "-since", "7x"},
+		"-type NAME is needed: the types are lead.created ": {"add", "https://hooks.example.com"},
+		`-type: "lead.creatd": There is no such type of event that webhooks can get. The types ` +
+			`are`: {"add", "https://hooks.example.com", "-type", "lead.creatd"},
+		`-type: "webhook.test": There is no such type`:       {"add", "https://hooks.example.com", "-type", "webhook.test"},
+		`-type: "lead.created": This type appears twice.`:    {"patch", "whe_1", "-type", "lead.created lead.created"},
+		"-type: name at least one type":                      {"patch", "whe_1", "-type", ""},
+		"-description: This has more than 200 characters.":   {"patch", "whe_1", "-description", strings.Repeat("x", 201)},
+		"URL: This must be a URL that begins with https://.": {"add", "http://hooks.example.com", "-type", "lead.created"},
+		"URL: The host must be a name, not an IP address.":   {"add", "https://127.0.0.1", "-type", "lead.created"},
+		"-url: This must not be empty.":                      {"patch", "whe_1", "-url", ""},
+		`-outbound-allow: "x" is not an address or CIDR`: {"add", "https://127.0.0.1", "-type", "lead.created",
+			"-outbound-allow", "x"},
+		"-limit must be a number": {"deliveries", "whe_1", "-limit", "0"},
+		`"7x" is not a duration`:  {"replay", "whe_1", "-since", "7x"},
 	} {
 		var usage usageError
 		if err := o.fails(want, append([]string{"webhook"}, args...)...); !errors.As(err, &usage) {
 			t.Errorf("%q is no usage error: %v", args, err)
 		}
 	}
-	o.fails("there is no such account, or it is closed", "webhook", "add", "https://hooks.example.com", "-type", "lead.created", "-account", newID("acct", time.Now()))
+	o.fails("there is no such account, or it is closed", "webhook", "add", "https://hooks.example.com",
+		"-type", "lead.created", "-account", newID("acct", time.Now()))
 	inner := []string{"webhook", "add", "http://127.0.0.1:8081/hook", "-type", "lead.created"}
 	o.do(append(inner, "-outbound-allow", "127.0.0.0/8")...)
 	o.env["WIDGETD_OUTBOUND_ALLOW"] = "127.0.0.1" // as serve has it
@@ -953,7 +1049,8 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 		{"of a closed account", closed, webhookDisabled, ptr(disabledGone), stamp{}},
 	} {
 		ids[c.name] = s.addWebhook(c.account, "lead.created")
-		s.sql(`UPDATE webhooks SET state = ?, reason = ?, failing_since = ? WHERE id = ?`, c.state, c.reason, c.failing, ids[c.name])
+		s.sql(`UPDATE webhooks SET state = ?, reason = ?, failing_since = ? WHERE id = ?`, c.state,
+			c.reason, c.failing, ids[c.name])
 	}
 	s.must("account", "close", closed, "-force")
 	status := func() (v map[string]any) {
@@ -964,26 +1061,37 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 	if got := fmt.Sprint(v["webhooks"]); got != "map[disabled:4 enabled:3 pending:0]" {
 		t.Errorf("webhooks %s", got)
 	}
-	lines := slices.DeleteFunc(needsDoing(v), func(line string) bool { return !strings.Contains(line, "webhook") })
+	lines := slices.DeleteFunc(needsDoing(v), func(line string) bool {
+		return !strings.Contains(line,
+			"webhook")
+	})
 	slices.Sort(lines)
 	want := []string{
 		"the webhook " + ids["failing two days"] + " to 127.0.0.1:9 has failed since " + now.after(-days(2)).String() +
 			": 'widgetd webhook deliveries " + ids["failing two days"] + "' shows why",
-		"the webhook " + ids["gone"] + " to 127.0.0.1:9 answered 410 Gone and was disabled: run 'widgetd webhook remove " + ids["gone"] +
+		"the webhook " + ids["gone"] + " to 127.0.0.1:9 answered 410 Gone and was disabled: run 'widgetd webhook " +
+			"remove " + ids["gone"] +
 			"', or 'widgetd webhook enable " + ids["gone"] + "'",
-		"the webhook " + ids["failed"] + " to 127.0.0.1:9 failed for five days and was disabled: once it works again, run 'widgetd webhook enable " + ids["failed"] + "'",
+		"the webhook " + ids["failed"] + " to 127.0.0.1:9 failed for five days and was disabled: once it works again, " +
+			"run 'widgetd webhook enable " + ids["failed"] + "'",
 	}
 	slices.Sort(want)
 	if !slices.Equal(lines, want) {
 		t.Errorf("needs doing\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}
-	if text := s.must("status", "-wide"); !strings.Contains(text, "webhooks         enabled 3, disabled 4\n") {
+	if text := s.must("status", "-wide"); !strings.Contains(text,
+		"webhooks         enabled 3, disabled 4\n") {
 		t.Errorf("status\n%s", text)
 	}
 	s.sql(manyRows(10)+`INSERT INTO webhooks (id, account_id, url, types, state, reason, made_by, created_at, updated_at)
-		SELECT printf('whe_7000000000000000000000%04d', i), ?, 'https://a.example/', '["lead.created"]', 'disabled', 'gone', 'command', ?2, ?2 FROM n`, s.account, now)
-	lines = slices.DeleteFunc(needsDoing(status()), func(line string) bool { return !strings.Contains(line, "webhook") })
-	if len(lines) != statusRows+1 || lines[statusRows] != "5 more webhooks fail or were disabled for it: 'widgetd webhook list' shows them" {
+		SELECT printf('whe_7000000000000000000000%04d', i), ?, 'https://a.example/',
+		'["lead.created"]', 'disabled', 'gone', 'command', ?2, ?2 FROM n`, s.account, now)
+	lines = slices.DeleteFunc(needsDoing(status()), func(line string) bool {
+		return !strings.Contains(line,
+			"webhook")
+	})
+	if len(lines) != statusRows+1 || lines[statusRows] != "5 more webhooks fail or were disabled for it: 'widgetd "+
+		"webhook list' shows them" {
 		t.Errorf("needs doing %q", lines)
 	}
 }

@@ -79,7 +79,8 @@ func (s *service) announceToAll(accounts []string, kind eventType, n int) {
 		t.invalidate()
 		for range n {
 			for _, account := range accounts {
-				if err := t.addEvent(event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite}); err != nil {
+				if err := t.addEvent(event{Type: kind, AccountID: account, SubjectID: account,
+					Actor: actorSite}); err != nil {
 					return err
 				}
 			}
@@ -91,10 +92,11 @@ func (s *service) announceToAll(accounts []string, kind eventType, n int) {
 // eventIDs returns the ids of all events of a type.
 func (s *service) eventIDs(kind eventType) (ids []string) {
 	s.t.Helper()
-	s.check(s.store.each(`SELECT id FROM events WHERE type = ?`, []any{kind}, func(scan func(...any) error) error {
-		ids = append(ids, "")
-		return scan(&ids[len(ids)-1])
-	}))
+	s.check(s.store.each(`SELECT id FROM events WHERE type = ?`, []any{kind},
+		func(scan func(...any) error) error {
+			ids = append(ids, "")
+			return scan(&ids[len(ids)-1])
+		}))
 	return ids
 }
 
@@ -103,7 +105,8 @@ func (s *service) announce(account string, kind eventType) (id string) {
 	s.t.Helper()
 	s.change(func(t *tx) error {
 		t.invalidate()
-		if err := t.addEvent(event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite}); err != nil {
+		if err := t.addEvent(event{Type: kind, AccountID: account, SubjectID: account,
+			Actor: actorSite}); err != nil {
 			return err
 		}
 		return t.one(`SELECT id FROM events ORDER BY seq DESC LIMIT 1`, nil, &id)
@@ -239,10 +242,12 @@ func TestWebhook_getsWhatHappensSignedAndOnce(t *testing.T) {
 		}
 		var id, lead string
 		s.check(s.store.one(`SELECT id, subject_id FROM events WHERE type = 'lead.created'`, nil, &id, &lead))
-		want := fmt.Sprintf(`{"id":%q,"type":"lead.created","timestamp":%q,"data":{"account_id":%q,"lead_id":%q,"subject_id":%q}}`,
+		want := fmt.Sprintf(`{"id":%q,"type":"lead.created","timestamp":%q,"data":{"account_id":%q,"lead_id":%q,`+
+			`"subject_id":%q}}`,
 			id, newStamp(began), s.account, lead, lead)
 		m := got[0]
-		if m.id != id || m.body != want || m.path != "/in" || m.header.Get("Content-Type") != "application/json" {
+		if m.id != id || m.body != want || m.path != "/in" ||
+			m.header.Get("Content-Type") != "application/json" {
 			t.Errorf("got %+v\nwant %s", m, want)
 		}
 		secret := webhookSecret(s.keys, hook, 1)
@@ -277,7 +282,8 @@ func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
 		time.Sleep(100 * time.Hour)
 		synctest.Wait()
 		got := r.take()
-		delays := []time.Duration{5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour,
+		delays := []time.Duration{5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour,
+			5 * time.Hour,
 			10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour}
 		if len(got) != len(delays)+1 {
 			t.Fatalf("%d attempts, want %d", len(got), len(delays)+1)
@@ -300,7 +306,8 @@ func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
 			AND answer = 'no, thank you' || char(10) AND (next_at IS NULL) = (attempt = 10)`, hook); n != 10 {
 			t.Errorf("%d of 10 attempts are in the log as they were", n)
 		}
-		if n := s.count(`SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since = ?`, newStamp(got[0].at)); n != 1 {
+		if n := s.count(`SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since = ?`,
+			newStamp(got[0].at)); n != 1 {
 			t.Error("the webhook is not enabled and failing since the first attempt")
 		}
 	})
@@ -540,7 +547,8 @@ func TestWebhook_thatHangsHoldsUpNoOther(t *testing.T) {
 			}
 		}
 		for path, n := range arrived {
-			if hangs := strings.HasPrefix(path, "/hangs"); hangs && n != maxSendingWebhook || !hangs && n != 6 {
+			if hangs := strings.HasPrefix(path, "/hangs"); hangs && n != maxSendingWebhook || !hangs &&
+				n != 6 {
 				t.Errorf("%s got %d at once", path, n)
 			}
 		}
@@ -548,7 +556,8 @@ func TestWebhook_thatHangsHoldsUpNoOther(t *testing.T) {
 			t.Errorf("%d webhooks got something, want %d", len(arrived), hooks)
 		}
 		time.Sleep(16 * time.Second)
-		if n := s.count(`SELECT count(*) FROM deliveries WHERE error = 'timeout' AND status IS NULL`); n < hanging*maxSendingWebhook {
+		if n := s.count(`SELECT count(*) FROM deliveries WHERE error = 'timeout' AND status IS ` +
+			`NULL`); n < hanging*maxSendingWebhook {
 			t.Errorf("%d time-outs are in the log", n)
 		}
 	})
@@ -579,7 +588,8 @@ func TestWebhook_placesAreSharedOut(t *testing.T) {
 					accounts = s.addAccounts(hanging)
 				}
 				urls := slices.Repeat([]string{r.url("/")}, hanging)
-				s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated)
+				s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] },
+					eventLeadCreated)
 				s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook)
 				if c.failing {
 					s.sql(`UPDATE webhooks SET failing_since = '2000-01-01T00:00:00Z'`)
@@ -747,7 +757,8 @@ func TestWebhook_resultsThatCannotBeRecordedStopSendingUntilTheyCan(t *testing.T
 		if !slices.Equal(got, want) {
 			t.Errorf("%d came, want %d, each once", len(got), len(want))
 		}
-		if n := s.count(`SELECT count(DISTINCT event_id) FROM deliveries WHERE webhook_id = ?`, hook); n != len(want) {
+		if n := s.count(`SELECT count(DISTINCT event_id) FROM deliveries WHERE webhook_id = ?`,
+			hook); n != len(want) {
 			t.Errorf("%d are in the log", n)
 		}
 	})
@@ -787,7 +798,8 @@ func TestWebhook_testEnablesItOnlyIfItIsTheLatestAndAnswers2xx(t *testing.T) {
 				early := s.announce(s.account, eventLeadCreated) // while it is not enabled
 				time.Sleep(time.Second)
 				synctest.Wait()
-				if n := s.count(`SELECT count(*) FROM webhooks WHERE id = ? AND state = ?`, hook, c.want); n != 1 {
+				if n := s.count(`SELECT count(*) FROM webhooks WHERE id = ? AND state = ?`, hook,
+					c.want); n != 1 {
 					t.Errorf("it is not %s", c.want)
 				}
 				r.status(200)
@@ -800,7 +812,10 @@ func TestWebhook_testEnablesItOnlyIfItIsTheLatestAndAnswers2xx(t *testing.T) {
 				}
 				got := ids(r.take())
 				if c.changed {
-					got = slices.DeleteFunc(got, func(id string) bool { return id != test && id != early && id != later })
+					got = slices.DeleteFunc(got, func(id string) bool {
+						return id != test && id != early &&
+							id != later
+					})
 				}
 				if !slices.Equal(got, want) {
 					t.Errorf("it got %v, want %v; %s was written while it was not enabled", got, want, early)
@@ -863,7 +878,8 @@ func TestWebhook_afterTheClockWasSetBackRetriesDoNotWaitForYears(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
-		if n := s.count(`SELECT count(*) FROM webhooks WHERE failing_since = ?`, newStamp(time.Now())); n != 1 {
+		if n := s.count(`SELECT count(*) FROM webhooks WHERE failing_since = ?`,
+			newStamp(time.Now())); n != 1 {
 			t.Error("it is failing since a moment to come")
 		}
 		time.Sleep(3 * time.Hour)
@@ -937,8 +953,9 @@ func TestWebhook_followsWhatAnOperatorChanges(t *testing.T) {
 
 func TestWebhook_bodyIsThin(t *testing.T) {
 	t.Parallel()
-	e := &event{ID: "evt_1", Type: eventLicenseUpdated, AccountID: "acct_1", SubjectID: "lic_1", LicenseID: "lic_1",
-		DeviceID: "dev_1", Data: json.RawMessage(`{"account_id":"acct_2","number":12345678901234567890,"<":"&"}`)}
+	e := &event{ID: "evt_1", Type: eventLicenseUpdated, AccountID: "acct_1", SubjectID: "lic_1",
+		LicenseID: "lic_1",
+		DeviceID:  "dev_1", Data: json.RawMessage(`{"account_id":"acct_2","number":12345678901234567890,"<":"&"}`)}
 	body, err := webhookBody(e)
 	const want = `{"id":"evt_1","type":"license.updated","timestamp":null,"data":{"<":"&","account_id":"acct_1",` +
 		`"device_id":"dev_1","license_id":"lic_1","number":12345678901234567890,"subject_id":"lic_1"}}`
@@ -961,7 +978,8 @@ func TestWebhook_bodyIsThin(t *testing.T) {
 func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		hooks := []string{s.subscribe(s.account, r.url("/"), eventLeadCreated), s.subscribe(s.account, r.url("/"), eventLeadCreated), "whe_removed"}
+		hooks := []string{s.subscribe(s.account, r.url("/"), eventLeadCreated), s.subscribe(s.account,
+			r.url("/"), eventLeadCreated), "whe_removed"}
 		fill := func(hook string, n int, age time.Duration) {
 			at := formatID("whd", time.Now().Add(-age), [10]byte{})[:14]
 			s.sql(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
@@ -990,7 +1008,8 @@ func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 		if want := map[string]int{hooks[0]: 1000, hooks[1]: 10, hooks[2]: 0}; !maps.Equal(got, want) {
 			t.Errorf("kept %v, want %v", got, want)
 		}
-		if n := s.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_seq <= 1500`, hooks[0]); n != 0 {
+		if n := s.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_seq <= 1500`,
+			hooks[0]); n != 0 {
 			t.Errorf("%d old ones are kept instead of newer ones", n)
 		}
 		if n := s.count(`SELECT count(*) FROM webhook_retries`); n != 2 {
@@ -1020,17 +1039,23 @@ func TestQuery_aboutSendingWebhooksReadsOnlyWhatIsSent(t *testing.T) {
 		stop()
 		found := map[string]bool{}
 		for _, query := range slices.Concat(reads(), writes()) {
-			for _, name := range []string{"webhook_queues", "webhook_retries", "deliveries", "FROM events e"} {
+			for _, name := range []string{"webhook_queues", "webhook_retries", "deliveries",
+				"FROM events e"} {
 				found[name] = found[name] || strings.Contains(query, name)
 			}
-			if !strings.Contains(query, "webhook") && !strings.Contains(query, "deliver") && !strings.Contains(query, "FROM events e") ||
-				strings.HasPrefix(query, "INSERT INTO webhooks") || strings.HasPrefix(query, "UPDATE deliveries SET") {
+			if !strings.Contains(query, "webhook") && !strings.Contains(query, "deliver") &&
+				!strings.Contains(query, "FROM events e") ||
+				strings.HasPrefix(query, "INSERT INTO webhooks") || strings.HasPrefix(query,
+				"UPDATE deliveries SET") {
 				continue
 			}
 			for _, step := range s.plan(query) {
-				allWebhooks := step == "SCAN w" && strings.Contains(query, "w.test_seq IS NOT NULL") // webhookQueues
-				if strings.HasPrefix(step, "SCAN ") && !strings.HasPrefix(step, "SCAN CONSTANT") && !allWebhooks &&
-					!strings.HasPrefix(step, "SCAN (") && !strings.HasPrefix(step, "SCAN json_each") || strings.HasPrefix(step, "USE TEMP B-TREE") {
+				allWebhooks := step == "SCAN w" && strings.Contains(query,
+					"w.test_seq IS NOT NULL") // webhookQueues
+				if strings.HasPrefix(step, "SCAN ") && !strings.HasPrefix(step, "SCAN CONSTANT") &&
+					!allWebhooks &&
+					!strings.HasPrefix(step, "SCAN (") && !strings.HasPrefix(step, "SCAN json_each") ||
+					strings.HasPrefix(step, "USE TEMP B-TREE") {
 					t.Errorf("%s\n%s", step, strings.Join(strings.Fields(query), " "))
 				}
 			}
@@ -1038,7 +1063,8 @@ func TestQuery_aboutSendingWebhooksReadsOnlyWhatIsSent(t *testing.T) {
 		if len(found) != 4 {
 			t.Errorf("queries about %v were seen only", slices.Collect(maps.Keys(found)))
 		}
-		steps := strings.Join(s.plan(`SELECT seq, type, 1 FROM events e WHERE account_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?`), "\n")
+		steps := strings.Join(s.plan(`SELECT seq, type, 1 FROM events e WHERE account_id = ? AND seq > ? AND seq <= ? `+
+			`ORDER BY seq LIMIT ?`), "\n")
 		if !strings.Contains(steps, "INDEX events_account (account_id=? AND rowid>? AND rowid<?)") {
 			t.Errorf("the next events of an account are found by %s", steps)
 		}
