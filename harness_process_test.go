@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -33,6 +35,48 @@ import (
 // It is more than there are processors, since most of them wait for a process, a disk
 // or a lock.
 const testsAtOnce = 8
+
+var (
+	long = flag.Bool("long", false, "run histories, kills, damages and volumes at their full sizes")
+	seed = flag.Uint64("seed", 0, "the seed of every random test; 0: those that each test has by itself")
+)
+
+// size returns how often or how much a test does something: small by default, large with -long.
+func size(small, large int) int {
+	if *long {
+		return large
+	}
+	return small
+}
+
+// seeds yields 1 to n, or the one that -seed gives.
+func seeds(n int) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		if *seed != 0 {
+			yield(*seed)
+			return
+		}
+		for s := uint64(1); s <= uint64(n) && yield(s); s++ {
+		}
+	}
+}
+
+// random returns the source of a test's random choices. Where from is 0, the seed is the one that -seed
+// gives, else another one each time. A test that fails says how it is repeated.
+func random(t testing.TB, from uint64) *rand.Rand {
+	t.Helper()
+	if from == 0 {
+		if from = *seed; from == 0 {
+			from = 1 + rand.Uint64()>>1
+		}
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("to repeat this: go test -run '^%s$' -seed %d", t.Name(), from)
+		}
+	})
+	return rand.New(rand.NewPCG(from, 1))
+}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
