@@ -1228,6 +1228,9 @@ func (d *discretion) check(t testing.TB, log []byte, db string) {
 		for _, found := range d.said(content) {
 			t.Errorf("%s gives away %s", filepath.Base(db)+suffix, found)
 		}
+		if !bytes.Contains(content, []byte("eyJ")) {
+			continue // the expression takes ten times as long to find that it has no token
+		}
 		if token := wholeToken.Find(content); token != nil {
 			t.Errorf("%s holds a token: %q", filepath.Base(db)+suffix, token)
 		}
