@@ -3,7 +3,6 @@ package main
 import (
 	"log/slog"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,13 +18,9 @@ func booksLine(f *xeroFake, args ...string) []string {
 func comeBack(o *operator, f *xeroFake, authorize string) {
 	o.t.Helper()
 	u, err := url.Parse(f.approve(authorize))
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	must(o.t, err)
 	keys, err := loadKeyring(filepath.Join(o.dir, "widgetd.key"))
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	must(o.t, err)
 	o.store(func(st *store) {
 		out := newOutbound(demoOutbound)
 		defer out.close()
@@ -42,11 +37,7 @@ func comeBack(o *operator, f *xeroFake, authorize string) {
 func booksStory(t *testing.T, o *operator) {
 	f := newXeroFake(t, time.Now)
 	f.app.clientSecret = "s+cret/of:the-app~" // as those that are given out: without a space
-	secrets := filepath.Join(t.TempDir(), "secrets")
-	text := "client_id=" + f.app.clientID + "\nclient_secret = " + f.app.clientSecret + "\n"
-	if err := os.WriteFile(secrets, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	secrets := o.file("secrets", "client_id="+f.app.clientID+"\nclient_secret = "+f.app.clientSecret+"\n")
 	o.told.keep("a client secret", f.app.clientSecret)
 	o.fails("run 'widgetd books app set'", booksLine(f, "books", "connect", "xero")...)
 	o.fails(`there is no product "abacus"`, "books", "app", "set", "abacus", "-secrets", secrets)
@@ -62,11 +53,8 @@ func booksStory(t *testing.T, o *operator) {
 		t.Errorf("%v", c)
 	}
 	o.fails("no mapping was confirmed", "books", "mapping", id)
-	mapping := filepath.Join(t.TempDir(), "mapping.json")
 	suggested := o.do(booksLine(f, "books", "mapping", id, "-suggest", "-json")...)
-	if err := os.WriteFile(mapping, []byte(suggested), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mapping := o.file("mapping.json", suggested)
 	if table := o.do("books", "mapping", id, "-set", mapping, "-wide"); !strings.Contains(table, "all others") {
 		t.Error(table)
 	}

@@ -12,9 +12,7 @@ import (
 func mappingOf(t testing.TB, product, text string) (bookMapping, []string) {
 	t.Helper()
 	body, err := parseJSON([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in := newInput(&body, nil, nil)
 	m := readMapping(in, product)
 	var wrong []string
@@ -28,9 +26,7 @@ func TestMapping_isReadAsItIsAnswered(t *testing.T) {
 	t.Parallel()
 	for product, want := range map[string]*bookMapping{productXero: xeroMapping(), productFortnox: fortnoxMapping()} {
 		text, err := json.Marshal(want) // with null for what a line does not have
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, wrong := mappingOf(t, product, string(text))
 		again, err := json.Marshal(got)
 		if err != nil || wrong != nil || string(again) != string(text) {
@@ -262,9 +258,7 @@ func TestMapping_suggestionsCanBeConfirmed(t *testing.T) {
 		}
 		m := suggestMapping(product, chart, nil)
 		text, err := json.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, wrong := mappingOf(t, product, string(text)); wrong != nil || len(got.Lines) < 3 {
 			t.Errorf("%s: %q: %s", product, wrong, text)
 		}
