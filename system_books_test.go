@@ -433,12 +433,16 @@ func TestBooks_killedWhileAnEntryIsSentFindItAfterTheRestart(t *testing.T) {
 func TestBooks_killedAtRandomMomentsSendEachDayOnce(t *testing.T) {
 	t.Parallel()
 	eachKilledBookkeeper(t, func(t *testing.T, k *killedBookkeeper) {
-		kills, random := size(3, 8), random(t, 0)
+		kills, random := size(4, 8), random(t, 0)
 		dates := k.sell(size(10, 25)) // more than are sent before the last kill
 		k.do("books", "set", k.connection, "-send-from", dates[0], "-history")
 		for range kills {
 			moments := []string{killBefore, killActed, killAnswered}
-			k.killAt("", moments[random.IntN(len(moments))], random.IntN(6))
+			if moment := moments[random.IntN(len(moments))]; random.IntN(2) == 0 {
+				k.killAt("post", moment, 0)
+			} else {
+				k.killAt("", moment, random.IntN(6))
+			}
 			k.serve()
 			k.awaitKill()
 			k.passTime(notFoundAfter + time.Minute)
