@@ -581,8 +581,7 @@ func (h *bookHistory) meddle() {
 		}
 		h.fail(kind, faults...)
 	case what == 5:
-		h.xero.lock(date)
-		h.fortnox.lock(date)
+		h.lock(date)
 	case what == 6:
 		h.remap(func(m *bookMapping) {
 			h.clearing(m)
@@ -617,8 +616,7 @@ func (h *bookHistory) settle() {
 	h.xero.mu.Lock()
 	clear(h.xero.faults)
 	h.xero.mu.Unlock()
-	h.xero.lock("1999-12-31")
-	h.fortnox.lock("1999-12-31")
+	h.lock("1999-12-31")
 	if h.needsOwner() { // refused tokens, or Xero's after their successor was lost for half an hour
 		h.connect()
 	}
@@ -720,8 +718,7 @@ func TestBooks_whateverHappensEachDayIsInTheBooksOnce(t *testing.T) {
 func TestBooks_aDayIsNotSentAgainWhileItsFormerEntryCountsAgain(t *testing.T) {
 	t.Parallel()
 	atXero(t, func(t *testing.T, k *bookkeeper) {
-		k.set(func(c *bookConnection) { c.Status = entryPosted })
-		first := k.postedDay()
+		first := k.posts(4200)
 		second := k.reverse(first.ID, "")
 		posted := k.after(time.Minute, second.ID, exportPosted)
 		k.xero.void(*posted.EntryID) // the accountant wants to keep the first entry
@@ -779,9 +776,7 @@ func (k *bookkeeper) restore() {
 func TestBooks_aRestoredDatabaseFindsTheDaysThatWereSentSince(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sendFrom(bookkeeperDay)
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
+		k.sendingDay()
 		k.work(time.Minute)
 		before := k.is(k.exports()[0].ID, exportPosted)
 		k.restore()
@@ -797,9 +792,7 @@ func TestBooks_aRestoredDatabaseFindsTheDaysThatWereSentSince(t *testing.T) {
 func TestBooks_aRestoredDatabaseSendsNoOtherFiguresOfADayThatIsThere(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sendFrom(bookkeeperDay)
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
+		k.sendingDay()
 		k.work(time.Minute)
 		k.restore()
 		raw(t, filepath.Join(k.dir, "widgetd.db"), `UPDATE revenue_sums SET gross = gross + 100`)

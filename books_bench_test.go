@@ -209,10 +209,9 @@ func TestQuery_aboutBooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 				}
 			}
 		}
-		for _, part := range []string{"min(x.due_at)", "x.due_at <= ?", "NOT EXISTS",
-			"books_authorizations WHERE expires_at",
-			"OFFSET ?", "x.revision DESC", "due_at = ?1", "state IN ('waiting'", "due_at = NULL", "x.held_at",
-			"organisation_id = ?"} {
+		for _, part := range []string{"min(x.due_at)", "x.due_at <= ?", "NOT EXISTS", "OFFSET ?", "x.revision DESC",
+			"books_authorizations WHERE expires_at", "due_at = ?1", "state IN ('waiting'", "due_at = NULL",
+			"x.held_at", "organisation_id = ?"} {
 			if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
 				t.Errorf("no query has %q: the test sees too little", part)
 			}
@@ -261,9 +260,9 @@ func (s *service) manyDays() (connections []*bookConnection) {
 		c := connections[len(connections)-1]
 		s.sql(manyRows(*bookedDays)+`INSERT INTO revenue_days (account_id, date, currency)
 			SELECT ?, date('2021-01-01', (i - 1) || ' days'), 'CHF' FROM n`, account)
-		s.sql(`INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts)
-			SELECT account_id, date, currency, 'card', 0, 'sale', 810, '', 1000, 75, 1 FROM revenue_days WHERE account_id = ?`,
-			account)
+		s.sql(`INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat,
+			facts) SELECT account_id, date, currency, 'card', 0, 'sale', 810, '', 1000, 75, 1
+			FROM revenue_days WHERE account_id = ?`, account)
 		s.sql(`INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, entry_date, state,
 			sync_key, created_at) SELECT 'exp_' || ?1 || date, ?2, account_id, date, currency, 1, date, 'posted', date,
 			'2026-01-01T00:00:00Z' FROM revenue_days WHERE account_id = ?1`, account, c.ID)
@@ -285,15 +284,10 @@ func BenchmarkBooks_lookUps(b *testing.B) {
 		name string
 		ask  func() error
 	}{
-		{"dueConnections", func() error { _, err := s.store.dueConnections(now, 2*maxExporting); return err }},
-		{"dueExports", func() error {
-			_, err := s.store.dueExports(connections[0].ID, now,
-				exportsAtOnce)
-			return err
-		}},
+		{"dueConnections", func() error { return second(s.store.dueConnections(now, 2*maxExporting)) }},
+		{"dueExports", func() error { return second(s.store.dueExports(connections[0].ID, now, exportsAtOnce)) }},
 		{"unsentDays", func() error {
-			_, err := s.store.unsentDays(connections[0], "2021-01-01", "2026-01-01", daysAtOnce)
-			return err
+			return second(s.store.unsentDays(connections[0], "2021-01-01", "2026-01-01", daysAtOnce))
 		}},
 		{"enqueue", func() error { w.enqueue(b.Context()); return nil }},
 		{"totals", func() error { _, err := s.store.booksTotals(now); return err }},
@@ -301,7 +295,8 @@ func BenchmarkBooks_lookUps(b *testing.B) {
 	}
 	for _, state := range []string{exportPosted, exportHeld} {
 		if state == exportHeld {
-			s.sql(`UPDATE books_exports SET state = 'held', held_at = '2026-01-01T00:00:00Z', due_at = '2026-01-01T00:00:00Z'`)
+			s.sql(`UPDATE books_exports SET state = 'held', held_at = '2026-01-01T00:00:00Z',
+				due_at = '2026-01-01T00:00:00Z'`)
 		}
 		for _, l := range lookUps {
 			b.Run(state+"/"+l.name, func(b *testing.B) {

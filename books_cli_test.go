@@ -66,9 +66,9 @@ func booksStory(t *testing.T, o *operator) {
 	o.fails("-send-from: This must be a date", "books", "set", id, "-send-from", "tomorrow")
 	o.fails("send-from: This day is past", "books", "set", id, "-send-from", "2020-01-01")
 	o.fails("-outside: give yes or no", "books", "set", id, "-outside", "maybe")
-	if set := o.object("books", "set", id, "-send-from", "2020-01-01", "-history", "-status", "posted", "-tests",
-		"yes"); set["send_from"] != "2020-01-01" ||
-		set["status"] != "posted" || set["tests"] != true || set["outside"] != false {
+	set := o.object("books", "set", id, "-send-from", "2020-01-01", "-history", "-status", "posted", "-tests", "yes")
+	if set["send_from"] != "2020-01-01" || set["status"] != "posted" || set["tests"] != true ||
+		set["outside"] != false {
 		t.Errorf("%v", set)
 	}
 	if set := o.do("books", "set", id, "-send-from", "never"); !strings.HasSuffix(set, "it sends from: never\n") {
@@ -78,8 +78,8 @@ func booksStory(t *testing.T, o *operator) {
 		t.Error(out)
 	}
 	sell(o)
-	day := o.objects("revenue", "list", "-from",
-		time.Now().UTC().AddDate(0, 0, -2).Format(time.DateOnly))[0]["date"].(string)
+	from := time.Now().UTC().AddDate(0, 0, -2).Format(time.DateOnly)
+	day := o.objects("revenue", "list", "-from", from)[0]["date"].(string)
 	if out := o.do(booksLine(f, "books", "preview", id, day)...); !strings.Contains(out, "the day is not over") {
 		t.Error(out)
 	}
@@ -102,8 +102,7 @@ func booksStory(t *testing.T, o *operator) {
 	})
 	later := time.Now().UTC().AddDate(0, 0, 10).Format(time.DateOnly)
 	if back := o.objects("books", "reverse", x["id"].(string), "-date", later); len(back) != 1 ||
-		back[0]["reverses"] != x["id"] ||
-		back[0]["entry_date"] != later || back[0]["revision"] != 2.0 {
+		back[0]["reverses"] != x["id"] || back[0]["entry_date"] != later || back[0]["revision"] != 2.0 {
 		t.Errorf("%v", back)
 	}
 	o.fails("'widgetd books exports' prints what there is", "books", "retry", "exp_1")

@@ -82,9 +82,7 @@ func TestBooks_aRefusedTokenIsReplacedAndTheCallMadeAgain(t *testing.T) {
 func TestBooks_refusedTokensNeedTheOwnerAndAreNeverTriedAgain(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sendFrom(bookkeeperDay)
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
+		k.sendingDay()
 		k.xero.revoke()
 		k.fortnox.withdrawConsent()
 		k.work(time.Minute)
@@ -223,9 +221,7 @@ func TestBooks_aStateIsUsedOnceForOneProductAndTenMinutes(t *testing.T) {
 func TestBooks_aCompanyThatIsConnectedAgainKeepsItsExports(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sendFrom(bookkeeperDay)
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
+		k.sendingDay()
 		k.work(time.Minute)
 		first := k.connection
 		must(t, k.engine.disconnect(t.Context(), ownedBy(k.account), first, anActor))

@@ -235,7 +235,8 @@ func TestFortnox_writesVouchers(t *testing.T) {
 	const want = `{"Voucher":{"Description":"Revenue of 2026-11-21 (` + fortnoxKey + `)",` +
 		`"TransactionDate":"2026-11-21","VoucherSeries":"W","VoucherRows":[` +
 		`{"Account":1580,"Debit":12345.67,"Credit":0.00,"TransactionInformation":"Card"},` +
-		`{"Account":3001,"Debit":0.00,"Credit":4000.00,"CostCenter":"BAR","TransactionInformation":"Sales 25 %, drinks"},` +
+		`{"Account":3001,"Debit":0.00,"Credit":4000.00,"CostCenter":"BAR",` +
+		`"TransactionInformation":"Sales 25 %, drinks"},` +
 		`{"Account":2611,"Debit":0.00,"Credit":1000.00,"TransactionInformation":"VAT 25 %"},` +
 		`{"Account":3002,"Debit":0.00,"Credit":6558.63,"TransactionInformation":"Sales 12 %"},` +
 		`{"Account":2621,"Debit":0.00,"Credit":787.04,"TransactionInformation":"VAT 12 %"}]}}`
@@ -368,8 +369,9 @@ func TestFortnox_whatItRefuses(t *testing.T) {
 			want: ledgerError{status: 400, reason: "unbalanced", refused: true}},
 		"no description": {change: func(e *bookEntry) { e.Narration = "" },
 			want: ledgerError{status: 400, reason: "fortnox_2009999", refused: true}},
-		"no licence": {before: func(s *fortnoxSide) { s.fake.change(func(c *fortnoxFakeCompany) { c.unlicensed = true }) },
-			want: ledgerError{status: 403, reason: heldReconnect, detail: "Api-licens saknas.", refused: true}},
+		"no licence": {
+			before: func(s *fortnoxSide) { s.fake.change(func(c *fortnoxFakeCompany) { c.unlicensed = true }) },
+			want:   ledgerError{status: 403, reason: heldReconnect, detail: "Api-licens saknas.", refused: true}},
 		"a token that has ended": {before: func(s *fortnoxSide) { s.fake.forgetTokens() },
 			want: ledgerError{status: 401, reason: "http_401", denied: true}},
 		// These are not sent.
@@ -456,7 +458,8 @@ func TestFortnox_readingWhatIsNonsense(t *testing.T) {
 			`]}}`,
 		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":1,"TransactionDate":"21/11","VoucherRows":[` + row + `]}}`,
 		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":1,"TransactionDate":"2026-11-21"}}`,
-		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":1,"TransactionDate":"2026-11-21","VoucherRows":[{"Account":"3"}]}}`,
+		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":1,"TransactionDate":"2026-11-21",` +
+			`"VoucherRows":[{"Account":"3"}]}}`,
 	} {
 		s.fake.strikesOnce("GET", "/3/vouchers/W/1", true, &vippsTrouble{status: 200, body: body})
 		booked, err := s.read(t.Context(), s.s, "W-1-2")

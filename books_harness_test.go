@@ -172,6 +172,20 @@ func (k *bookkeeper) sellBy(method string, amount int64, change ...func(*order))
 	return o.ID
 }
 
+// lock has both products lock all days up to a date.
+func (k *bookkeeper) lock(date businessDate) {
+	k.xero.lock(date)
+	k.fortnox.lock(date)
+}
+
+// sendingDay sells something on the first day, which is over then, and is due to be sent on its own.
+func (k *bookkeeper) sendingDay() {
+	k.t.Helper()
+	k.sendFrom(bookkeeperDay)
+	k.sell(4200)
+	k.until("2000-01-02 07:00")
+}
+
 // dueDay sells something on the first day, and asks for its export when that day is over.
 func (k *bookkeeper) dueDay() bookExport {
 	k.t.Helper()
@@ -300,8 +314,8 @@ func (k *bookkeeper) fail(kind string, faults ...providerFault) {
 		return
 	}
 	k.fortnox.strikes(func(r bookFakeRequest, acted bool) *vippsTrouble {
-		if len(faults) == 0 || fortnoxKind(r.method, r.path) != kind || acted != slices.Contains([]providerFault{faultResetAfter,
-			fault500After, faultTimeout, faultNonsense, faultHuge}, faults[0]) {
+		after := []providerFault{faultResetAfter, fault500After, faultTimeout, faultNonsense, faultHuge}
+		if len(faults) == 0 || fortnoxKind(r.method, r.path) != kind || acted != slices.Contains(after, faults[0]) {
 			return nil
 		}
 		fault := faults[0]
