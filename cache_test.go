@@ -173,7 +173,7 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 			}
 		})
 	}
-	for i := range 300 {
+	for i := range size(100, 300) {
 		plan := fmt.Sprint("plan ", i)
 		s.change(func(tx *tx) error {
 			tx.invalidate(id)

@@ -35,7 +35,7 @@ func TestHealth_isProvedAtMostOnceASecondAndNeverLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		for range 1000 {
+		for range size(100, 1000) {
 			s.get("/widget/health", "Origin: "+siteOrigin).is(200)
 		}
 		if n := s.store.committedJobs.Load(); n != 1 {

@@ -22,22 +22,25 @@ func newServiceOfLongTables(t testing.TB) *service {
 	return s
 }
 
-// makeLong replaces a table by a view of it that takes seconds to read, and has no row.
-func (s *service) makeLong(table string) {
+// makeLong replaces a table by a view of it that takes seconds to read, and has no row, until restore is called.
+func (s *service) makeLong(table string) (restore func()) {
 	s.t.Helper()
-	s.change(func(t *tx) error {
-		for _, statement := range []string{
-			`PRAGMA legacy_alter_table = ON`, // leaves the names in triggers and views alone
-			`ALTER TABLE ` + table + ` RENAME TO short_` + table,
-			`CREATE VIEW ` + table + ` AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 4000000)
-				SELECT short.* FROM n CROSS JOIN short_` + table + ` short WHERE n.i < 0`,
-		} {
-			if _, err := t.exec(statement); err != nil {
-				return err
+	all := func(statements ...string) {
+		s.t.Helper()
+		s.change(func(t *tx) error {
+			for _, statement := range statements {
+				if _, err := t.exec(statement); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
+	}
+	all(`PRAGMA legacy_alter_table = ON`, // leaves the names in triggers and views alone
+		`ALTER TABLE `+table+` RENAME TO short_`+table,
+		`CREATE VIEW `+table+` AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 4000000)
+			SELECT short.* FROM n CROSS JOIN short_`+table+` short WHERE n.i < 0`)
+	return func() { all(`DROP VIEW `+table, `ALTER TABLE short_`+table+` RENAME TO `+table) }
 }
 
 // reading reports how many questions read from the database just now.
@@ -144,13 +147,13 @@ func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 
 func TestQuestion_stopsItsQueryWhenItIsAbandonedOrItsTimeIsUp(t *testing.T) {
 	t.Parallel()
-	for i, q := range newService(t).longQuestions() {
+	all := newServiceOfLongTables(t)
+	auth := "Authorization: Bearer " + all.token(all.account, allScopes)
+	for _, q := range all.longQuestions() {
 		t.Run(strings.TrimPrefix(q.path, "/")+" "+q.table, func(t *testing.T) {
-			t.Parallel()
-			s := newServiceOfLongTables(t)
-			q := s.longQuestions()[i]
-			auth := "Authorization: Bearer " + s.token(s.account, allScopes)
-			s.makeLong(q.table)
+			s := all.with(t)
+			s.store.questions.timeout = time.Hour
+			defer s.makeLong(q.table)()
 			ctx, abandon := context.WithCancel(t.Context())
 			answers := s.getWithin(ctx, q.path, auth)
 			until(func() bool { return s.reading() > 0 || len(answers) > 0 })

@@ -168,7 +168,7 @@ func TestWebhook_onAFullDiskEachEventIsSentOnceThereIsRoom(t *testing.T) {
 		s.announceToAll([]string{s.account}, eventLeadCreated, 2*maxUnrecorded)
 		want := s.eventIDs(eventLeadCreated)
 		s.limitPages(0)
-		defer s.startSending(time.Second)()
+		defer s.startSending(10 * time.Second)()
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if !strings.Contains(s.log.String(), faultWebhookResult) {
@@ -250,7 +250,7 @@ func TestWebhook_eventThatCannotBeReadHoldsUpNoOther(t *testing.T) {
 			return errors.Join(err, t.run(`PRAGMA ignore_check_constraints = OFF`))
 		})
 		defer s.startSending(time.Second)()
-		for range 100 {
+		for range size(20, 100) {
 			began := time.Now()
 			s.announce(other, eventLeadCreated)
 			synctest.Wait()

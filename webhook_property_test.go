@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -15,24 +14,19 @@ import (
 	"time"
 )
 
-var webhookSeeds = flag.Uint64("webhook-seeds", 2, "random histories that the test of what webhooks promise goes through")
-
 // Whatever happens, in any order: an event that a webhook names while it is enabled arrives, or is tried
 // ten times, unless the webhook is disabled or removed, or names it no more. It gets nothing else, and no
 // more than four at once, and the log has every attempt.
 func TestWebhook_keepsItsPromisesInAnyHistory(t *testing.T) {
 	t.Parallel()
-	seeds, acts := *webhookSeeds, 120
-	if underRace() {
-		seeds, acts = 1, 50
-	}
-	for seed := range seeds {
+	for seed := range seeds(size(1, 60)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			bubbleOfWebhooks(t, func(s *service, r *receiver) {
-				h := &webhookHistory{service: s, r: r, random: rand.New(rand.NewPCG(seed, 13)),
-					answers: rand.New(rand.NewPCG(seed, 14)), running: map[string]int{},
-					enabledAt: map[string]time.Time{}, excused: map[string]bool{}, replayedAt: map[string]time.Time{}, arrived: map[string][]arrival{}}
+				h := &webhookHistory{service: s, r: r, random: random(t, seed), running: map[string]int{},
+					enabledAt: map[string]time.Time{}, excused: map[string]bool{},
+					replayedAt: map[string]time.Time{}, arrived: map[string][]arrival{}}
+				h.answers = rand.New(rand.NewPCG(h.random.Uint64(), h.random.Uint64()))
 				s.store.writer.now = h.now
 				h.accounts = append(s.addAccounts(1), s.account)
 				for i := range 4 {
@@ -40,17 +34,18 @@ func TestWebhook_keepsItsPromisesInAnyHistory(t *testing.T) {
 				}
 				r.setAnswer(h.receive)
 				h.start(time.Second)
-				for range acts {
+				for range size(60, 120) {
 					h.act()
 					h.note()
-					time.Sleep([]time.Duration{0, 0, 10 * time.Millisecond, time.Second, 3 * time.Second, time.Minute}[h.random.IntN(6)])
+					pauses := []time.Duration{0, 0, 10 * time.Millisecond, time.Second, 3 * time.Second, time.Minute}
+					time.Sleep(pauses[h.random.IntN(len(pauses))])
 					if h.random.IntN(20) == 0 {
 						time.Sleep(40 * time.Minute)
 					}
 					h.note()
 				}
 				h.calm.Store(true)
-				h.restart(10 * time.Minute)
+				h.restart(time.Hour)
 				time.Sleep(12 * 24 * time.Hour)
 				h.stop()
 				h.judge()

@@ -230,7 +230,7 @@ func TestWebhook_getsWhatHappensSignedAndOnce(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
 		hook := s.subscribe(s.account, r.url("/in"), eventLeadCreated, eventLicenseCreated)
-		defer s.startSending(time.Second)()
+		defer s.startSending(time.Minute)()
 		s.announce(s.account, eventWidgetCreated)              // which it does not name
 		s.announce(s.addAccount("other"), eventLicenseCreated) // of somebody else
 		began := time.Now()
@@ -278,7 +278,8 @@ func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
 		id := s.announce(s.account, eventLeadCreated)
 		time.Sleep(10 * time.Minute)
 		stop()
-		defer s.startSending(time.Minute)() // after a restart the schedule is the same
+		const tick = 5 * time.Minute
+		defer s.startSending(tick)() // after a restart the schedule is the same
 		time.Sleep(100 * time.Hour)
 		synctest.Wait()
 		got := r.take()
@@ -289,7 +290,7 @@ func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
 			t.Fatalf("%d attempts, want %d", len(got), len(delays)+1)
 		}
 		for i, delay := range delays {
-			if took := got[i+1].at.Sub(got[i].at); took < delay || took > delay+delay/10+2*time.Minute {
+			if took := got[i+1].at.Sub(got[i].at); took < delay || took > delay+delay/10+2*tick {
 				t.Errorf("attempt %d came %v after the one before, want %v", i+2, took, delay)
 			}
 			if got[i+1].id != id || got[i+1].body != got[0].body {
@@ -317,10 +318,12 @@ func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
 		s.subscribe(s.account, r.url("/"), eventLeadCreated)
-		defer s.startSending(time.Minute)()
+		stop := s.startSending(time.Hour)
 		r.status(500)
 		s.announce(s.account, eventLeadCreated)
 		time.Sleep(5*24*time.Hour - 3*time.Minute)
+		stop()
+		defer s.startSending(time.Minute)()
 		s.announce(s.account, eventLeadCreated) // its second attempt comes before five days, the third after
 		synctest.Wait()
 		state := func() string {
@@ -351,11 +354,10 @@ func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 }
 
 func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
 		s.subscribe(s.account, r.url("/"), eventLeadCreated)
-		defer s.startSending(time.Minute)()
+		defer s.startSending(10 * time.Minute)()
 		for day := range 8 {
 			r.status(503)
 			if day == 4 {
@@ -403,7 +405,7 @@ func TestWebhook_thatIsGoneIsDisabledAtOnce(t *testing.T) {
 			s.announce(s.account, eventLeadCreated)
 		}
 		r.status(http.StatusGone)
-		defer s.startSending(time.Second)()
+		defer s.startSending(time.Minute)()
 		synctest.Wait()
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -440,10 +442,7 @@ func TestWebhook_retryAfterIsHonouredUpToADay(t *testing.T) {
 			t.Parallel()
 			bubbleOfWebhooks(t, func(s *service, r *receiver) {
 				s.subscribe(s.account, r.url("/"), eventLeadCreated)
-				tick := time.Second
-				if c.after > 2*time.Hour {
-					tick = time.Minute
-				}
+				tick := max(time.Second, c.after/60)
 				defer s.startSending(tick)()
 				r.status(c.status, "Retry-After", c.header)
 				began := time.Now()
@@ -664,7 +663,7 @@ func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
 			t.Errorf("the stop with one that hangs took %v", took)
 		}
 		patience = 0
-		defer s.startSending()()
+		defer s.startSending(time.Minute)()
 		time.Sleep(2 * time.Hour) // also so that what hung ends
 		synctest.Wait()
 		if got := ids(r.take()); !slices.Equal(got, []string{quick, slow, slow}) {
@@ -789,7 +788,7 @@ func TestWebhook_testEnablesItOnlyIfItIsTheLatestAndAnswers2xx(t *testing.T) {
 					time.Sleep(time.Second)
 					w.WriteHeader(c.status)
 				})
-				defer s.startSending(time.Second)()
+				defer s.startSending(time.Minute)()
 				synctest.Wait()
 				if c.changed {
 					s.sql(`UPDATE webhooks SET test_seq = NULL`) // and the test of that one has failed
@@ -862,7 +861,6 @@ func TestWebhook_replaySendsAgainWhatItsFilterNames(t *testing.T) {
 }
 
 func TestWebhook_afterTheClockWasSetBackRetriesDoNotWaitForYears(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
 		s.subscribe(s.account, r.url("/"), eventLeadCreated)
@@ -871,7 +869,7 @@ func TestWebhook_afterTheClockWasSetBackRetriesDoNotWaitForYears(t *testing.T) {
 		s.sql(`INSERT INTO webhook_retries SELECT id, sent_seq, 3, '2031-01-01T00:00:00Z' FROM webhook_queues`)
 		s.sql(`UPDATE webhooks SET failing_since = '2031-01-01T00:00:00Z'`)
 		r.status(500)
-		defer s.startSending()()
+		defer s.startSending(time.Minute)()
 		synctest.Wait()
 		if got := ids(r.take()); !slices.Equal(got, []string{id}) {
 			t.Errorf("it got %v, want %s", got, id)
