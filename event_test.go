@@ -104,7 +104,11 @@ func TestEvent_ofAnEndToComeIsWrittenOnceForEachEnd(t *testing.T) {
 			`SELECT count(*) FROM events WHERE type = 'license.expiring' AND actor = 'time' AND data = ?`,
 			`{"expires_at":"`+end.String()+`"}`)
 		renew := func() {
-			s.change(func(tx *tx) error { _, err := renewLicense(tx, anyAccount, id, ptr(30), actorCommand); return err })
+			s.change(func(tx *tx) error {
+				_, err := renewLicense(tx, anyAccount, id, ptr(30),
+					actorCommand)
+				return err
+			})
 		}
 		renew()
 		run()
@@ -139,7 +143,8 @@ func TestEvent_ofEndsToComeAreAllWrittenAtOnce(t *testing.T) {
 	end := newStamp(time.Now().Add(days(3)))
 	s.change(func(tx *tx) error {
 		for i := range 2*maxTransitions + 1 {
-			l, key := license{AccountID: s.account, Product: "kds", ExpiresAt: end}, licenseKey(fmt.Sprintf("SOME-KEY-%012d", i))
+			l, key := license{AccountID: s.account, Product: "kds", ExpiresAt: end},
+				licenseKey(fmt.Sprintf("SOME-KEY-%012d", i))
 			if _, err := tx.addLicense(&l, key, actorCommand); err != nil {
 				return err
 			}
@@ -360,7 +365,8 @@ func TestEvent_ofAnotherAccountsLicenceIsNotThereAndNotCounted(t *testing.T) {
 	device := s.activate(key, "a").is(200).text("device", "id")
 	s.manyEvents(tenant, id, 11_000, `{"device_id":"`+device+`"}`)
 	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
-	for _, filter := range []string{"license_id=" + id, "device_id=" + device, "type=license.revoked&license_id=" + id} {
+	for _, filter := range []string{"license_id=" + id, "device_id=" + device,
+		"type=license.revoked&license_id=" + id} {
 		a := s.get("/events?"+filter, auth).is(200)
 		if a.body != `{"data":[],"next_cursor":null}`+"\n" {
 			t.Errorf("%s: %s", filter, a.body)

@@ -68,7 +68,8 @@ func TestHealth_saysWhyInASentenceThatNamesNoFile(t *testing.T) {
 	s.limitPages(0)
 	full := sqliteError(`INSERT INTO item_counts (widget_id, day, item)
 		SELECT 'wgt_x', '2026-01-01', hex(randomblob(50000))`)
-	readOnly := storageError(s.store.queries.run(`INSERT INTO probes (id, written_at) VALUES (1, '2026-01-01T00:00:00Z')`))
+	readOnly := storageError(s.store.queries.run(
+		`INSERT INTO probes (id, written_at) VALUES (1, '2026-01-01T00:00:00Z')`))
 	for _, c := range []struct {
 		err  error
 		want string

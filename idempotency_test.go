@@ -25,8 +25,9 @@ func TestIdempotencyKey_withTheSameBodyIsAnsweredFromTheFirstAnswer(t *testing.T
 		_, licenseKey := s.addLicense(license{})
 		for path, body := range map[string]string{
 			"/widget/leads":            aLead,
-			"/widget/license/activate": `{"license_key":"` + licenseKey + `","fingerprint":"f"}`,
-			"/widget/events":           `{"widget":"` + widget + `","events":[{"type":"click","item":"Rösti"},{"type":"view"}]}`,
+			"/widget/license/activate": activateBody(licenseKey, "f"),
+			"/widget/events": `{"widget":"` + widget + `",` +
+				`"events":[{"type":"click","item":"Rösti"},{"type":"view"}]}`,
 		} {
 			first := s.post(path, body, "Origin: "+siteOrigin, someKey).has(notReplayed)
 			if first.status > 204 {

@@ -67,7 +67,8 @@ func TestNotices_nameAtMostTwentyOriginsAndCountTheRest(t *testing.T) {
 	s.server.logNotices(false)
 	got := s.logLines("origins were refused")
 	if len(got) != 1 || strings.Count(got[0], "https://") != 20 ||
-		!strings.Contains(got[0], fmt.Sprintf("times=%d ", n)) || !strings.Contains(got[0], fmt.Sprint("others ", n-20)) {
+		!strings.Contains(got[0], fmt.Sprintf("times=%d ", n)) ||
+		!strings.Contains(got[0], fmt.Sprint("others ", n-20)) {
 		t.Fatalf("%q", got)
 	}
 	if n := len(s.server.notices.kinds); n != 1 {
@@ -99,8 +100,8 @@ func TestNotices_nameTheAccountOverItsRateAndTheReasonOfARefusedToken(t *testing
 		s.server.logNotices(true)
 		for kind, want := range map[string]string{
 			"over a rate limit": `times=3 by="address 2, ` + s.account + ` 1"`,
-			"tokens were refused": `times=6 by="malformed, or signed with another key 2, expired 1, malformed header 1, ` +
-				`revoked or unknown, or its account is closed 1, too long 1"`,
+			"tokens were refused": `times=6 by="malformed, or signed with another key 2, expired 1, ` +
+				`malformed header 1, revoked or unknown, or its account is closed 1, too long 1"`,
 		} {
 			if got := s.logLines(kind); len(got) != 1 || !strings.HasSuffix(got[0], want) {
 				t.Errorf("%s: %q, want %s", kind, got, want)
@@ -117,11 +118,13 @@ func TestNotices_ofAFullDiskAreItsBeginningItsEndAndACount(t *testing.T) {
 		full := errors.New("disk I/O error")
 		for range 100 {
 			w := &response{ResponseWriter: httptest.NewRecorder(), requestID: "req_1", pattern: "POST /widget/leads"}
-			s.server.fail(w, httptest.NewRequest("POST", "/v1/widget/leads", nil), fmt.Errorf("%w (%w)", errStorageFull, full))
+			s.server.fail(w, httptest.NewRequest("POST", "/v1/widget/leads", nil),
+				fmt.Errorf("%w (%w)", errStorageFull, full))
 			time.Sleep(100 * time.Millisecond)
 		}
 		got := s.logLines("disk")
-		if len(got) != 1 || !strings.HasPrefix(got[0], `level=WARN msg="the disk is full, so nothing is written" error=`) ||
+		if len(got) != 1 || !strings.HasPrefix(got[0],
+			`level=WARN msg="the disk is full, so nothing is written" error=`) ||
 			!strings.Contains(got[0], `route="POST /widget/leads"`) {
 			t.Fatalf("while it lasts: %q", got)
 		}

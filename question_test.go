@@ -237,7 +237,8 @@ func (h *heldQuestion) end() error {
 func (q *questionQueue) isIdle(t *testing.T) {
 	t.Helper()
 	if running, askers := q.counted(); running != 0 || askers != 0 || len(q.turns) != 0 || q.anonymous != 0 {
-		t.Errorf("%d questions run, %d of them anonymous, of %d askers, %d of whom wait", running, q.anonymous, askers, len(q.turns))
+		t.Errorf("%d questions run, %d of them anonymous, of %d askers, %d of whom wait", running, q.anonymous,
+			askers, len(q.turns))
 	}
 }
 
@@ -266,7 +267,8 @@ func TestQuestion_hasTwoSecondsForWaitingAndItsAnswer(t *testing.T) {
 		first, second := q.hold(t.Context(), who), q.hold(t.Context(), who)
 		time.Sleep(time.Second)
 		gone, abandon := context.WithCancel(t.Context())
-		abandoned, waits, served := q.hold(gone, who), q.hold(t.Context(), who), q.hold(t.Context(), asker{account: "acct_b"})
+		abandoned, waits, served := q.hold(gone, who), q.hold(t.Context(), who),
+			q.hold(t.Context(), asker{account: "acct_b"})
 		abandon()
 		if err := <-abandoned.err; err != context.Canceled {
 			t.Errorf("abandoned while it waited: %v", err)
@@ -315,7 +317,8 @@ func TestQuestion_askersTakeTurnsAndTheAnonymousLeaveRoom(t *testing.T) {
 			return n
 		}
 		if running(anonymous) != 1 || running(busy) != 1 || other.runs {
-			t.Errorf("%d anonymous ones run, %d of a busy account, the other's: %v", running(anonymous), running(busy), other.runs)
+			t.Errorf("%d anonymous ones run, %d of a busy account, the other's: %v", running(anonymous),
+				running(busy), other.runs)
 		}
 		busy[0].end() // at most one more of the busy account comes before the other's
 		if busy[1].end(); !other.runs || running(busy) > 3 {
@@ -370,10 +373,12 @@ func TestQuery_aboutStatisticsReadsTheDaysOfTheWidgetOnly(t *testing.T) {
 		}
 		for _, step := range s.plan(query) {
 			switch {
-			case strings.Contains(step, "PRIMARY KEY (widget_id=? AND day>? AND day<?)"), strings.Contains(step, "PRIMARY KEY (widget_id=? AND quarter>? AND quarter<?)"):
+			case strings.Contains(step, "PRIMARY KEY (widget_id=? AND day>? AND day<?)"),
+				strings.Contains(step, "PRIMARY KEY (widget_id=? AND quarter>? AND quarter<?)"):
 				searches++
 			case strings.HasPrefix(step, "USE TEMP B-TREE"):
-			case step != "SEARCH w USING PRIMARY KEY (id=?)" && !strings.HasPrefix(step, "SCAN p VIRTUAL TABLE") && !strings.HasPrefix(step, "CORRELATED"):
+			case step != "SEARCH w USING PRIMARY KEY (id=?)" && !strings.HasPrefix(step, "SCAN p VIRTUAL TABLE") &&
+				!strings.HasPrefix(step, "CORRELATED"):
 				t.Errorf("%s\n%s", step, query)
 			}
 		}
@@ -424,8 +429,10 @@ func BenchmarkLookupDuringQuestions(b *testing.B) {
 		{"searches", 40, func(int, int) { s.get("/licenses?q=zzzz", search) }},
 		{"statistics", 12, func(caller, n int) { // of ranges that differ, so that no answer is kept
 			to := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-			from, zones := to.AddDate(0, 0, -365+n%60), []string{"UTC", "Europe/Zurich", "Asia/Tokyo", "America/Santiago"}
-			s.get(fmt.Sprintf("/widget/stats?widget=%s&from=%s&to=%s&timezone=%s", widget, from.Format(time.DateOnly), to.Format(time.DateOnly),
+			from, zones := to.AddDate(0, 0, -365+n%60), []string{"UTC", "Europe/Zurich", "Asia/Tokyo",
+				"America/Santiago"}
+			s.get(fmt.Sprintf("/widget/stats?widget=%s&from=%s&to=%s&timezone=%s", widget, from.Format(time.DateOnly),
+				to.Format(time.DateOnly),
 				zones[(caller+n)%len(zones)]), fmt.Sprintf("Peer: 192.0.2.%d:1", caller))
 		}},
 	} {

@@ -139,9 +139,7 @@ func (h *webhookHistory) receive(w http.ResponseWriter, m message) {
 	var state, types, account string
 	h.store.one(`SELECT state, types FROM webhooks WHERE id = ?`, []any{hook}, &state, &types)
 	var kind eventType
-	if err := h.store.one(`SELECT type, account_id FROM events WHERE id = ?`, []any{m.id}, &kind, &account); err != nil {
-		h.store.one(`SELECT type, account_id FROM gone WHERE id = ?`, []any{m.id}, &kind, &account)
-	}
+	h.store.one(`SELECT type, account_id FROM events WHERE id = ?`, []any{m.id}, &kind, &account)
 	h.mu.Lock()
 	now := time.Now()
 	if state == webhookEnabled {
@@ -163,7 +161,8 @@ func (h *webhookHistory) receive(w http.ResponseWriter, m message) {
 	status, takes := http.StatusNoContent, time.Duration(0)
 	if dice := h.answers.IntN(400); !h.calm.Load() {
 		status = []int{204, 204, 204, 500, 429, 502, 302, 200}[dice%8]
-		takes = []time.Duration{0, 0, 0, 113, 3107, 13917, 20000}[h.answers.IntN(7)] * time.Millisecond // never as a stop ends
+		delays := []time.Duration{0, 0, 0, 113, 3107, 13917, 20000} // never as a stop ends
+		takes = delays[h.answers.IntN(len(delays))] * time.Millisecond
 		if dice == 399 {
 			status = http.StatusGone
 		}
@@ -213,8 +212,7 @@ func (h *webhookHistory) note() {
 func (h *webhookHistory) act() {
 	at := h.random.IntN(len(h.hooks))
 	hook := h.hooks[at]
-	by := webhookAuthor{actor: "command", has: func(string) bool { return true }}
-	change := h.change
+	by, change := anAuthor, h.change
 	if h.random.IntN(3) == 0 { // by a command
 		change = h.changeByCommand
 	}
@@ -255,12 +253,9 @@ func (h *webhookHistory) act() {
 	case 11, 12:
 		h.restart(time.Second)
 	case 13:
-		h.change(func(t *tx) error {
-			_, err := t.exec(`CREATE TRIGGER full BEFORE INSERT ON deliveries BEGIN SELECT RAISE(ABORT, 'no room'); END`)
-			return err
-		})
+		h.fullDisk(true)
 		time.Sleep(time.Duration(h.random.IntN(20)) * time.Second)
-		h.change(func(t *tx) error { _, err := t.exec(`DROP TRIGGER full`); return err })
+		h.fullDisk(false)
 	case 14:
 		h.change(func(t *tx) error { _, err := t.exec(`ALTER TABLE webhook_retries RENAME TO gone`); return err })
 		time.Sleep(time.Duration(h.random.IntN(4)) * time.Second)
@@ -296,7 +291,8 @@ func (h *webhookHistory) write(change func(func(*tx) error), n int) {
 		t.invalidate()
 		for range n {
 			account, kind := h.accounts[h.random.IntN(2)], historyTypes[h.random.IntN(len(historyTypes))]
-			if err := t.addEvent(event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite}); err != nil {
+			e := event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite}
+			if err := t.addEvent(e); err != nil {
 				return err
 			}
 			err := t.each(`SELECT q.id, w.id, e.type, e.id FROM webhook_queues q JOIN webhooks w ON w.id = q.webhook_id
@@ -397,7 +393,8 @@ func (h *webhookHistory) judge() {
 		came := slices.ContainsFunc(h.arrived[key], func(a arrival) bool {
 			return !a.ended.Before(d.after) && (d.byHand || succeeded(a.status))
 		})
-		if !came && h.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_id = ? AND attempt = 10`, d.hook, d.id) == 0 {
+		if !came && h.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_id = ? AND attempt = 10`,
+			d.hook, d.id) == 0 {
 			h.t.Errorf("%s never got %s of %v, %+v: %v", d.hook, d.id, d.after, d, h.arrived[key])
 		}
 	}

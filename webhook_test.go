@@ -205,7 +205,8 @@ func TestWebhook_membersThatAreWrongAreAllNamed(t *testing.T) {
 		`{"url":"https://10.0.0.1/","types":["lead.created","x",7,"","webhook.test"]}`: {
 			"#/url ip_address_not_allowed", "#/types/2 wrong_type", "#/types/3 empty", "#/types/1 unknown_value",
 			"#/types/4 unknown_value"},
-		`{"url":"https://hooks.example.com/#a","types":["Lead.Created"],"description":"` + strings.Repeat("x", 201) + `"}`: {
+		`{"url":"https://hooks.example.com/#a","types":["Lead.Created"],"description":"` + strings.Repeat("x",
+			201) + `"}`: {
 			"#/url fragment_not_allowed", "#/types/0 unknown_value", "#/description too_long"},
 		`{"url":"","types":null,"description":null}`: {"#/url empty", "#/types wrong_type", "#/description wrong_type"},
 		`{"url":"https://hooks.example.com/","types":["` + strings.Repeat(`lead.created","`, len(eventTypes())) +
@@ -236,10 +237,11 @@ func TestWebhook_addressWhoseHostCantBeReachedIs422AtOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	asked := 0
-	s.server.outbound.resolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
-		asked++
-		return nil, errors.New("there is no name server")
-	}}
+	s.server.outbound.resolver = &net.Resolver{PreferGo: true,
+		Dial: func(context.Context, string, string) (net.Conn, error) {
+			asked++
+			return nil, errors.New("there is no name server")
+		}}
 	id := s.addWebhook(s.account, "lead.created")
 	auth, without := s.hookAuth(scopeLeads), s.hookAuth()
 	before := s.dump()
@@ -282,7 +284,8 @@ func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 		eventTokenIssued: scopeEvents, eventWebhookCreated: scopeEvents, eventWidgetCreated: scopeEvents,
 		eventBackupWritten: scopeEvents,
 	} {
-		others := slices.DeleteFunc([]string{scopeLeads, scopeLicenses, scopeEvents, scopeErase, scopeDevices, scopeStats},
+		others := slices.DeleteFunc([]string{scopeLeads, scopeLicenses, scopeEvents, scopeErase, scopeDevices,
+			scopeStats},
 			func(other string) bool { return other == scope })
 		without, with := s.hookAuth(others...), s.hookAuth(scope)
 		id := s.addWebhook(s.account, string(kind))
@@ -583,7 +586,8 @@ func TestWebhook_replaysTheEventsSinceATime(t *testing.T) {
 	s.post(path, since(now.after(-days(1))), auth).is(200)
 	s.queueIs(id, fmt.Sprintf("sent %d, replays %d to %d", last, last-6, last))
 	s.counts(1, "events of the replay",
-		`SELECT count(*) FROM events WHERE type = 'webhook.replayed' AND json_extract(data, '$.since') = ?`, now.after(-days(6)))
+		`SELECT count(*) FROM events WHERE type = 'webhook.replayed' AND json_extract(data, '$.since') = ?`,
+		now.after(-days(6)))
 	// Where there is nothing to replay, none begins.
 	s.sql(`UPDATE webhook_queues SET replay_seq = NULL, replay_end = NULL`)
 	s.post(path, since(now.after(30*time.Second)), auth).is(200).members("replaying", false)
@@ -691,7 +695,8 @@ func TestWebhook_deliveriesAreListedNewestFirst(t *testing.T) {
 	if page := s.get(path, auth).is(200); !strings.Contains(page.body, want) {
 		t.Errorf("page %s\nlacks %s", page.body, want)
 	}
-	s.sql(`UPDATE deliveries SET error = NULL, status = 503, answer = 'busy', next_at = at, attempt = 2 WHERE id = ?`, a)
+	s.sql(`UPDATE deliveries SET error = NULL, status = 503, answer = 'busy', next_at = at, attempt = 2 WHERE id = ?`,
+		a)
 	if page := s.get(path, auth).is(200); !strings.Contains(page.body,
 		`"attempt":2,"at":"`+row.At.String()+`","outcome":"failed","status":503,"error":null,`+
 			`"duration_ms":12,"answer":"busy","next_attempt_at":"`+row.At.String()+`"}`) {
@@ -821,7 +826,8 @@ func webhookStory(t *testing.T, o *operator) {
 	if len(added) != 2 || added["secret"] != formatWebhookSecret(webhookSecret(ring, id, 1)) {
 		t.Errorf("added %v", added)
 	}
-	other := strings.Fields(o.do("webhook", "add", "https://other.example.com", "-account", o.account, "-type", "lead.created"))
+	other := strings.Fields(o.do("webhook", "add", "https://other.example.com", "-account", o.account, "-type",
+		"lead.created"))
 	if len(other) < 4 || other[0] != "id:" || other[2] != "secret:" ||
 		other[3] != formatWebhookSecret(webhookSecret(ring, other[1], 1)) {
 		t.Errorf("added %q", other)
@@ -866,7 +872,8 @@ func webhookStory(t *testing.T, o *operator) {
 	if rotated["secret"] != formatWebhookSecret(webhookSecret(ring, id, 2)) || rotated["previous_secret_until"] == nil {
 		t.Errorf("rotated %v", rotated)
 	}
-	o.prints("secret: "+formatWebhookSecret(webhookSecret(ring, id, 3))+"  (shown once)\n", "webhook", "rotate-secret", id)
+	o.prints("secret: "+formatWebhookSecret(webhookSecret(ring, id, 3))+"  (shown once)\n", "webhook",
+		"rotate-secret", id)
 	failed, at := newID("whd", time.Now()), newStamp(time.Now())
 	o.change(func(tx *tx) error {
 		err := tx.addEvent(event{Type: eventLeadCreated, AccountID: o.account, Actor: actorSite})
@@ -931,13 +938,16 @@ func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
 		"-type NAME is needed: the types are lead.created ": {"add", "https://hooks.example.com"},
 		`-type: "lead.creatd": There is no such type of event that webhooks can get. The types are`: {
 			"add", "https://hooks.example.com", "-type", "lead.creatd"},
-		`-type: "webhook.test": There is no such type`:       {"add", "https://hooks.example.com", "-type", "webhook.test"},
-		`-type: "lead.created": This type appears twice.`:    {"patch", "whe_1", "-type", "lead.created lead.created"},
-		"-type: name at least one type":                      {"patch", "whe_1", "-type", ""},
-		"-description: This has more than 200 characters.":   {"patch", "whe_1", "-description", strings.Repeat("x", 201)},
-		"URL: This must be a URL that begins with https://.": {"add", "http://hooks.example.com", "-type", "lead.created"},
-		"URL: The host must be a name, not an IP address.":   {"add", "https://127.0.0.1", "-type", "lead.created"},
-		"-url: This must not be empty.":                      {"patch", "whe_1", "-url", ""},
+		`-type: "webhook.test": There is no such type`: {"add", "https://hooks.example.com", "-type",
+			"webhook.test"},
+		`-type: "lead.created": This type appears twice.`: {"patch", "whe_1", "-type", "lead.created lead.created"},
+		"-type: name at least one type":                   {"patch", "whe_1", "-type", ""},
+		"-description: This has more than 200 characters.": {"patch", "whe_1", "-description",
+			strings.Repeat("x", 201)},
+		"URL: This must be a URL that begins with https://.": {"add", "http://hooks.example.com", "-type",
+			"lead.created"},
+		"URL: The host must be a name, not an IP address.": {"add", "https://127.0.0.1", "-type", "lead.created"},
+		"-url: This must not be empty.":                    {"patch", "whe_1", "-url", ""},
 		`-outbound-allow: "x" is not an address or CIDR`: {
 			"add", "https://127.0.0.1", "-type", "lead.created", "-outbound-allow", "x"},
 		"-limit must be a number": {"deliveries", "whe_1", "-limit", "0"},

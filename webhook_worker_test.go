@@ -28,13 +28,25 @@ func (s *service) startSending(tick ...time.Duration) (stop func()) {
 	return s.beside(w.run)
 }
 
+// fullDisk makes recording deliveries fail, or work again.
+func (s *service) fullDisk(on bool) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		if !on {
+			return t.run(`DROP TRIGGER full`)
+		}
+		return t.run(`CREATE TRIGGER full BEFORE INSERT ON deliveries
+			BEGIN SELECT RAISE(ABORT, 'no room'); END`)
+	})
+}
+
 // subscribe adds an enabled webhook of an account, as an operator with the sqlite3 shell would.
 func (s *service) subscribe(account, url string, types ...eventType) (id string) {
 	s.t.Helper()
 	id = newID("whe", s.store.now())
 	names, _ := json.Marshal(types)
 	s.sql(`INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
-		VALUES (?, ?, ?, ?, 'command', '2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z')`, id, account, url, string(names))
+		VALUES (?, ?, ?, ?, 'command', ?5, ?5)`, id, account, url, string(names), "2026-01-01T00:00:00Z")
 	s.sql(`UPDATE webhooks SET state = 'enabled' WHERE id = ?`, id)
 	return id
 }
@@ -695,10 +707,7 @@ func TestWebhook_resultsThatCannotBeRecordedStopSendingUntilTheyCan(t *testing.T
 		const events = 600
 		s.announceToAll([]string{s.account}, eventLeadCreated, events)
 		want := s.eventIDs(eventLeadCreated)
-		s.change(func(t *tx) error {
-			_, err := t.exec(`CREATE TRIGGER full BEFORE INSERT ON deliveries BEGIN SELECT RAISE(ABORT, 'no room'); END`)
-			return err
-		})
+		s.fullDisk(true)
 		defer s.startSending()()
 		synctest.Wait()
 		time.Sleep(time.Minute)
@@ -708,7 +717,7 @@ func TestWebhook_resultsThatCannotBeRecordedStopSendingUntilTheyCan(t *testing.T
 		if !strings.Contains(s.log.String(), faultWebhookResult) {
 			t.Error("the log does not say so")
 		}
-		s.change(func(t *tx) error { _, err := t.exec(`DROP TRIGGER full`); return err })
+		s.fullDisk(false)
 		time.Sleep(3 * time.Second)
 		r.gets(want...)
 		s.counts(len(want), "events in the log",
@@ -749,7 +758,8 @@ func TestWebhook_testEnablesItOnlyIfItIsTheLatestAndAnswers2xx(t *testing.T) {
 				time.Sleep(500 * time.Millisecond)
 				s.announce(s.account, eventLeadCreated) // while it is not enabled
 				letPass(time.Second)
-				s.counts(1, "it is not "+c.want, `SELECT count(*) FROM webhooks WHERE id = ? AND state = ?`, hook, c.want)
+				s.counts(1, "it is not "+c.want, `SELECT count(*) FROM webhooks WHERE id = ? AND state = ?`, hook,
+					c.want)
 				r.status(200)
 				later := s.announce(s.account, eventLeadCreated)
 				letPass(time.Hour)
@@ -863,7 +873,8 @@ func TestWebhook_followsWhatAnOperatorChanges(t *testing.T) {
 func TestWebhook_bodyIsThin(t *testing.T) {
 	t.Parallel()
 	e := &event{ID: "evt_1", Type: eventLicenseUpdated, AccountID: "acct_1", SubjectID: "lic_1",
-		LicenseID: "lic_1", DeviceID: "dev_1", Data: json.RawMessage(`{"account_id":"acct_2","number":12345678901234567890,"<":"&"}`)}
+		LicenseID: "lic_1", DeviceID: "dev_1",
+		Data: json.RawMessage(`{"account_id":"acct_2","number":12345678901234567890,"<":"&"}`)}
 	body, err := webhookBody(e)
 	const want = `{"id":"evt_1","type":"license.updated","timestamp":null,"data":{"<":"&","account_id":"acct_1",` +
 		`"device_id":"dev_1","license_id":"lic_1","number":12345678901234567890,"subject_id":"lic_1"}}`
