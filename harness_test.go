@@ -554,7 +554,7 @@ func (a answer) has(headers ...string) answer {
 	return a
 }
 
-// is checks the status and, for a problem, its code, its type and the rules that
+// is checks the status, the code where one is given and, for a problem, its type and the rules that
 // every answer keeps.
 func (a answer) is(status int, code ...string) answer {
 	a.t.Helper()
@@ -564,7 +564,13 @@ func (a answer) is(status int, code ...string) answer {
 	if !strings.HasPrefix(a.header.Get("X-Request-Id"), "req_") || a.header.Get("X-Content-Type-Options") != "nosniff" || a.header.Get("Cache-Control") == "" {
 		a.t.Fatalf("a header that every answer has is missing: %v", a.header)
 	}
-	if status < 400 || len(code) == 0 {
+	if len(code) == 0 || code[0] == "" {
+		return a
+	}
+	if status < 400 {
+		if got := a.text("code"); got != code[0] {
+			a.t.Fatalf("code %s, want %s: %s", got, code[0], a.body)
+		}
 		return a
 	}
 	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
