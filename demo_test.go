@@ -1,12 +1,7 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"context"
-	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,45 +15,6 @@ import (
 	"testing"
 	"time"
 )
-
-// startDemo runs the demo until the test ends and returns what it printed before it served.
-func startDemo(t testing.TB, more ...string) string {
-	t.Helper()
-	text, later := startDemoAndListen(t, more...)
-	go io.Copy(io.Discard, later)
-	return text
-}
-
-// startDemoAndListen is startDemo, and returns what the demo prints later, which somebody must read.
-func startDemoAndListen(t testing.TB, more ...string) (text string, later *bufio.Reader) {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	out, in := io.Pipe()
-	var log bytes.Buffer
-	ended := make(chan error, 1)
-	go func() {
-		err := run(ctx, append([]string{"demo", "-addr", "127.0.0.1:0"}, more...), func(string) string { return "" }, in, &log)
-		in.CloseWithError(fmt.Errorf("the demo ended: %v", err))
-		ended <- err
-	}()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("the demo ended with %v\n%s", err, log.String())
-		}
-	})
-	late := time.AfterFunc(time.Minute, func() { out.CloseWithError(errors.New("a minute is over")) })
-	t.Cleanup(func() { late.Stop() })
-	later = bufio.NewReader(out)
-	for !strings.Contains(text, "Ctrl-C stops it.") {
-		line, err := later.ReadString('\n')
-		text += line
-		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
-	}
-	return text, later
-}
 
 // TestDemo_printsALineOfEachEventThatItsWebhookGets waits for the test that enables the webhook, before
 // which nothing else is sent to it.
@@ -108,16 +64,6 @@ func TestDemo_printsALineOfEachEventThatItsWebhookGets(t *testing.T) {
 			line("webhook.test")
 		})
 	}
-}
-
-// printed returns what stands behind a label of the demo's first lines.
-func printed(t testing.TB, text, label string) string {
-	t.Helper()
-	found := regexp.MustCompile(`(?m)^  ` + regexp.QuoteMeta(label) + `: +(\S+)$`).FindStringSubmatch(text)
-	if found == nil {
-		t.Fatalf("no %q in\n%s", label, text)
-	}
-	return found[1]
 }
 
 func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
@@ -200,7 +146,7 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 func TestDemo_pageRefusesFormsThatAreNotItsOwn(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	page := printed(t, startDemo(t), "A lunch menu on a partner's site")
+	page := printed(t, sharedDemo(t), "A lunch menu on a partner's site")
 	post := func(path string, form url.Values, site string) (status int, body string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), "POST", page+path, strings.NewReader(form.Encode()))
@@ -305,131 +251,6 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	}
 	if _, err := other.try("demo", "-addr", "127.0.0.1:0", "-dir", other.dir); err == nil || !strings.Contains(err.Error(), "holds a database that the demo did not create") {
 		t.Errorf("a demo over another's database: %v", err)
-	}
-}
-
-// A browser is Chromium behind its driver (W3C WebDriver).
-type browser struct {
-	t       testing.TB
-	driver  string
-	session string
-}
-
-// startBrowser starts a headless Chromium until the test ends.
-func startBrowser(t testing.TB) *browser {
-	t.Helper()
-	programsOrSkip(t, "chromium", "chromedriver")
-	b := &browser{t: t}
-	for range 5 { // it wants one port of both families, of which somebody else may have taken one
-		if b.driver = startDriver(t); b.driver != "" {
-			break
-		}
-	}
-	if b.driver == "" {
-		t.Fatal("chromedriver does not start")
-	}
-	args := []string{"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--window-size=800,1000", "--user-data-dir=" + t.TempDir()}
-	created := b.call("POST", "/session", map[string]any{"capabilities": map[string]any{"alwaysMatch": map[string]any{
-		"browserName": "chrome", "goog:chromeOptions": map[string]any{"args": args}, "timeouts": map[string]any{"implicit": 10_000}}}})
-	b.session = "/session/" + created.(map[string]any)["sessionId"].(string)
-	t.Cleanup(func() { b.call("DELETE", b.session, nil) })
-	return b
-}
-
-// startDriver starts chromedriver until the test ends, and returns its URL; "": it has not found a port.
-func startDriver(t testing.TB) string {
-	t.Helper()
-	cmd := exec.Command("chromedriver", "--port=0")
-	stdout, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	for lines := bufio.NewScanner(stdout); lines.Scan(); {
-		if found := regexp.MustCompile(`started successfully on port (\d+)`).FindStringSubmatch(lines.Text()); found != nil {
-			go io.Copy(io.Discard, stdout)
-			return "http://127.0.0.1:" + found[1]
-		}
-	}
-	return ""
-}
-
-// call sends a command to the driver and returns its value.
-func (b *browser) call(method, path string, body any) any {
-	b.t.Helper()
-	var reader io.Reader
-	if body != nil {
-		reader = bytes.NewReader(encodeJSON(body))
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, b.driver+path, reader)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	var answer struct{ Value any }
-	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || res.StatusCode != 200 {
-		b.t.Fatalf("%s %s: %s %v %v", method, path, res.Status, answer.Value, err)
-	}
-	return answer.Value
-}
-
-func (b *browser) open(url string) {
-	b.t.Helper()
-	b.call("POST", b.session+"/url", map[string]string{"url": url})
-}
-
-// find waits for an element and returns its path.
-func (b *browser) find(xpath string) string {
-	b.t.Helper()
-	found := b.call("POST", b.session+"/element", map[string]string{"using": "xpath", "value": xpath}).(map[string]any)
-	for _, id := range found {
-		return b.session + "/element/" + id.(string)
-	}
-	b.t.Fatalf("no %s", xpath)
-	return ""
-}
-
-func (b *browser) click(xpath string) {
-	b.t.Helper()
-	b.call("POST", b.find(xpath)+"/click", map[string]any{})
-}
-
-func (b *browser) text(xpath string) string {
-	b.t.Helper()
-	return b.call("GET", b.find(xpath)+"/text", nil).(string)
-}
-
-func (b *browser) typeInto(xpath, text string) {
-	b.t.Helper()
-	b.call("POST", b.find(xpath)+"/value", map[string]string{"text": text})
-}
-
-// screenshot saves what the browser shows, when a place for pictures is named.
-func (b *browser) screenshot(name string) {
-	b.t.Helper()
-	dir := os.Getenv("WIDGETD_TEST_PICTURES")
-	if dir == "" {
-		return
-	}
-	picture, err := base64.StdEncoding.DecodeString(b.call("GET", b.session+"/screenshot", nil).(string))
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, name), picture, 0o600)
-	}
-	if err != nil {
-		b.t.Fatal(err)
 	}
 }
 
@@ -548,20 +369,22 @@ func TestDemo_ownerConnectsAnApplicationInABrowser(t *testing.T) {
 func TestDemo_pageFitsATelephone(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
-	page := printed(t, startDemo(t), "A lunch menu on a partner's site")
+	page := printed(t, sharedDemo(t), "A lunch menu on a partner's site")
 	b := startBrowser(t)
 	// A window can't be as narrow as a telephone, but a frame can.
-	script := `const done = arguments[arguments.length - 1], frame = document.createElement("iframe");
-		frame.style = "border:0;position:fixed;top:0;left:0;height:900px;width:" + arguments[0] + "px";
+	script := `const [widths, menu, done] = arguments, frame = document.createElement("iframe"), faults = [];
 		frame.onload = () => {
-			const page = frame.contentDocument, faults = [], wide = arguments[0];
-			const box = e => e.getBoundingClientRect(), shown = e => !e.closest("[hidden]");
-			for (const e of [...page.body.querySelectorAll("*")].filter(shown))
-				if (box(e).right > wide + .5 || box(e).left < -.5) faults.push(e.tagName + " is cut off: " + box(e).left + " to " + box(e).right);
-			if (page.documentElement.scrollWidth > wide) faults.push("it scrolls sideways");
-			const buttons = [...page.querySelectorAll("li input")].map(box);
-			if (buttons.length != 4 || buttons.some(r => r.right != buttons[0].right || r.left != buttons[0].left)) faults.push("the buttons are not in line");
-			if (page.querySelector("[name=website]").checkVisibility()) faults.push("the trap shows");
+			const page = frame.contentDocument, box = e => e.getBoundingClientRect();
+			for (const wide of widths) {
+				const fault = text => faults.push(wide + " pixels wide: " + text);
+				frame.style = "border:0;position:fixed;top:0;left:0;height:900px;width:" + wide + "px";
+				for (const e of [...page.body.querySelectorAll("*")].filter(e => !e.closest(menu ? "[hidden]" : ".wide > *"))) // those scroll
+					if (box(e).right > wide + .5 || box(e).left < -.5) fault(e.tagName + " is cut off: " + box(e).left + " to " + box(e).right);
+				if (page.documentElement.scrollWidth > wide) fault("it scrolls sideways");
+				const buttons = [...page.querySelectorAll("li input")].map(box);
+				if (buttons.length != (menu ? 4 : 0) || buttons.some(r => r.right != buttons[0].right || r.left != buttons[0].left)) fault("the buttons are not in line");
+				if (menu && page.querySelector("[name=website]").checkVisibility()) fault("the trap shows");
+			}
 			frame.remove();
 			done(faults);
 		};
@@ -569,20 +392,12 @@ func TestDemo_pageFitsATelephone(t *testing.T) {
 		document.body.append(frame);`
 	b.open(page)
 	b.find(`//dd[@data-widget-stat="views.week" and text()!="…"]`)
-	for _, width := range []int{320, 360, 768, 1280} {
-		faults := b.call("POST", b.session+"/execute/async", map[string]any{"script": script, "args": []any{width}})
-		if fmt.Sprint(faults) != "[]" {
-			t.Errorf("%d pixels wide: %v", width, faults)
+	for _, path := range []string{"", "revenue"} {
+		if path != "" {
+			b.open(page + path)
 		}
-	}
-	b.open(page + "revenue")
-	for _, width := range []int{320, 360, 768, 1280} {
-		script := strings.Replace(script, "4 || buttons.some", "0 || buttons.some", 1)
-		script = strings.Replace(script, `page.querySelector("[name=website]").checkVisibility()`, "false", 1)
-		script = strings.Replace(script, "e.closest(\"[hidden]\")", "e.closest(\".wide > *\")", 1) // those scroll
-		faults := b.call("POST", b.session+"/execute/async", map[string]any{"script": script, "args": []any{width}})
-		if fmt.Sprint(faults) != "[]" {
-			t.Errorf("the revenue, %d pixels wide: %v", width, faults)
+		if faults := b.await(script, []int{320, 360, 768, 1280}, path == ""); fmt.Sprint(faults) != "[]" {
+			t.Errorf("/%s: %v", path, faults)
 		}
 	}
 }
@@ -590,11 +405,11 @@ func TestDemo_pageFitsATelephone(t *testing.T) {
 func TestDemo_browserKeepsAnUnlistedSiteOut(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
-	text := startDemo(t)
+	text := sharedDemo(t)
 	base, page := printed(t, text, "The service behind it"), printed(t, text, "A lunch menu on a partner's site")
 	b := startBrowser(t)
-	post := `const done = arguments[arguments.length - 1];
-		fetch(arguments[0] + "/widget/leads", {method: "POST", headers: {"Content-Type": "application/json"}, body: '{"type":"newsletter","email":"a@example.com"}'})
+	post := `const [base, done] = arguments;
+		fetch(base + "/widget/leads", {method: "POST", headers: {"Content-Type": "application/json"}, body: '{"type":"newsletter","email":"a@example.com"}'})
 		.then(r => done("status " + r.status), e => done("blocked"))`
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
@@ -604,7 +419,7 @@ func TestDemo_browserKeepsAnUnlistedSiteOut(t *testing.T) {
 		other.URL: "blocked",
 	} {
 		b.open(origin)
-		if got := b.call("POST", b.session+"/execute/async", map[string]any{"script": post, "args": []string{base}}); got != want {
+		if got := b.await(post, base); got != want {
 			t.Errorf("from %s: %v, want %s", origin, got, want)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,29 @@ import (
 
 // docsPage returns the page /docs of a service.
 func docsPage(s *service) string { return s.get("//docs").is(200).body }
+
+// docsOfAll is the page /docs of a new service, which is the same for each.
+var docsOfAll struct {
+	sync.Once
+	page string
+}
+
+func newDocsPage(t testing.TB) string {
+	t.Helper()
+	docsOfAll.Do(func() { docsOfAll.page = docsPage(newService(t)) })
+	return docsOfAll.page
+}
+
+// docsChapter returns a chapter of the page.
+func docsChapter(t testing.TB, page, id string) string {
+	t.Helper()
+	_, chapter, found := strings.Cut(page, `<section id="`+id+`"`)
+	if !found {
+		t.Fatalf("the page has no chapter %s", id)
+	}
+	chapter, _, _ = strings.Cut(chapter, "</section>")
+	return chapter
+}
 
 // captures returns what the first group of a pattern matches in a text.
 func captures(pattern, text string) (all []string) {
@@ -35,7 +59,8 @@ func captures(pattern, text string) (all []string) {
 
 func TestDocs_haveAnAnchorForEveryProblemCode(t *testing.T) {
 	t.Parallel()
-	rows := captures(`<tr role="row" id="([a-z_]+)">`, docsPage(newService(t)))
+	page := newDocsPage(t)
+	rows := captures(`<tr role="row" id="([a-z_]+)">`, page)
 	var codes []string
 	for _, c := range slices.SortedStableFunc(slices.Values(problems()), func(p, q *problemCode) int { return p.status - q.status }) {
 		codes = append(codes, c.name)
@@ -43,7 +68,7 @@ func TestDocs_haveAnAnchorForEveryProblemCode(t *testing.T) {
 	if !slices.Equal(rows, codes) {
 		t.Errorf("the rows are\n%q, want\n%q", rows, codes)
 	}
-	if len(captures(`<td role="cell">()</td>`, docsPage(newService(t)))) > 0 {
+	if len(captures(`<td role="cell">()</td>`, page)) > 0 {
 		t.Error("a code lacks its meaning or what to do")
 	}
 }
@@ -82,7 +107,7 @@ func TestDocs_linksLeadSomewhere(t *testing.T) {
 
 func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
 	t.Parallel()
-	page := docsPage(newService(t))
+	page := newDocsPage(t)
 	d, err := newAPIDocument(openapiText)
 	if err != nil {
 		t.Fatal(err)
@@ -137,8 +162,7 @@ func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
 
 func TestDocs_sayWhatIsPostedToWebhooks(t *testing.T) {
 	t.Parallel()
-	_, section, _ := strings.Cut(docsPage(newService(t)), `<section id="webhooks"`)
-	section, _, _ = strings.Cut(section, "</section>")
+	section := docsChapter(t, newDocsPage(t), "webhooks")
 	wants := []string{"5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h after the failure before", "75 h 35 min in all"}
 	op := child(openapiDocument(), "webhooks", "event", "post")
 	for _, p := range op["parameters"].([]any) {
@@ -280,7 +304,7 @@ func TestDocs_orderFromBeginningToEndWorksAsItStands(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "curl", "sh", "jq")
-	root := strings.TrimSuffix(printed(t, startDemo(t), "The service behind it"), "/v1")
+	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
 	steps := captures(`(?s)<pre class="walk"[^>]*><code>(.*?)</code></pre>`, runProgram(t, "curl", "-s", root+"/docs"))
 	if len(steps) != 6 {
 		t.Fatalf("the chapter has %d blocks of lines, want 6", len(steps))
@@ -320,9 +344,7 @@ func TestDocs_applicationByHandWorksAsItStands(t *testing.T) {
 	programsOrSkip(t, "curl", "sh", "openssl")
 	s := newService(t)
 	base := s.atItsBase()
-	_, chapter, _ := strings.Cut(docsPage(s), `<section id="applications"`)
-	chapter, _, _ = strings.Cut(chapter, "</section>")
-	blocks := captures(`(?s)<pre tabindex="0"><code>(.*?)</code></pre>`, chapter)
+	blocks := captures(`(?s)<pre tabindex="0"><code>(.*?)</code></pre>`, docsChapter(t, docsPage(s), "applications"))
 	if len(blocks) != 7 {
 		t.Fatalf("the chapter has %d blocks, want 7", len(blocks))
 	}
@@ -374,8 +396,7 @@ func TestDocs_applicationByHandWorksAsItStands(t *testing.T) {
 
 func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
 	t.Parallel()
-	_, chapter, _ := strings.Cut(docsPage(newService(t)), `<section id="payments"`)
-	chapter, _, _ = strings.Cut(chapter, "</section>")
+	chapter := docsChapter(t, newDocsPage(t), "payments")
 	tables := strings.Split(chapter, "<caption>")
 	if len(tables) != 4 {
 		t.Fatalf("the chapter has %d tables, want 3", len(tables)-1)
@@ -412,7 +433,7 @@ func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
 
 func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
 	t.Parallel()
-	page := docsPage(newService(t))
+	page := newDocsPage(t)
 	for _, word := range []string{"LICENSE_KEY", "WIDGET_ID", "LICENSE_ID", "DEVICE_ID", "ACCOUNT_ID", "Bearer TOKEN", "Bearer ADMIN_TOKEN"} {
 		if !strings.Contains(page, word) {
 			t.Errorf("%s is not there", word)
@@ -534,13 +555,13 @@ func TestDocs_checksOfALeaseWork(t *testing.T) {
 // and has the file's name without its ending.
 func saveSample(s *service, id, file string) {
 	s.t.Helper()
-	found := captures(`(?s)<pre class="sample" data-sample="`+id+`"[^>]*><code>(.*?)</code></pre>`, docsPage(s))
+	found := captures(`(?s)<pre class="sample" data-sample="`+id+`"[^>]*><code>(.*?)</code></pre>`, newDocsPage(s.t))
 	if len(found) != 1 {
 		s.t.Fatalf("the page has %d programs for %s", len(found), id)
 	}
 	s.check(os.WriteFile(filepath.Join(s.dir, file), []byte(html.UnescapeString(found[0])), 0o600))
 	if name, isGo := strings.CutSuffix(file, ".go"); isGo {
-		build := exec.Command("go", "build", "-trimpath", "-o", name, file)
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", name, file)
 		build.Dir, build.Env = s.dir, append(os.Environ(), "CGO_ENABLED=0", "GO111MODULE=off")
 		if out, err := build.CombinedOutput(); err != nil {
 			s.t.Fatalf("%v: %s", err, out)
@@ -691,37 +712,37 @@ func checkLeases(s *service, command []string) {
 func TestDocs_fitATelephone(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
-	root := strings.TrimSuffix(printed(t, startDemo(t), "The service behind it"), "/v1")
+	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
 	b := startBrowser(t)
 	// A window can't be as narrow as a telephone, but a frame can.
-	script := `const done = arguments[arguments.length - 1], wide = arguments[0], frame = document.createElement("iframe");
-		frame.setAttribute("width", wide);
+	script := `const [widths, path, done] = arguments, frame = document.createElement("iframe"), faults = [];
 		frame.setAttribute("height", 900);
 		frame.setAttribute("frameborder", 0);
 		frame.onload = () => {
-			const page = frame.contentDocument, faults = [];
-			frame.setAttribute("width", 2 * wide - page.documentElement.clientWidth); // beside the scroll bar
-			if (page.documentElement.clientWidth != wide) faults.push("the frame is " + page.documentElement.clientWidth + " wide");
-			if (page.documentElement.scrollWidth > wide) faults.push("it scrolls sideways: " + page.documentElement.scrollWidth);
-			for (const e of page.body.querySelectorAll("*")) {
-				const box = e.getBoundingClientRect();
-				if (box.right > wide + .5 && !e.closest("pre, .skip")) faults.push(e.tagName + " " + e.textContent.slice(0, 40) + " ends at " + box.right);
+			const page = frame.contentDocument;
+			for (const wide of widths) {
+				const fault = text => faults.push(wide + " pixels wide: " + text);
+				frame.setAttribute("width", wide);
+				frame.setAttribute("width", 2 * wide - page.documentElement.clientWidth); // beside the scroll bar
+				if (page.documentElement.clientWidth != wide) fault("the frame is " + page.documentElement.clientWidth + " wide");
+				if (page.documentElement.scrollWidth > wide) fault("it scrolls sideways: " + page.documentElement.scrollWidth);
+				for (const e of page.body.querySelectorAll("*")) {
+					const box = e.getBoundingClientRect();
+					if (box.right > wide + .5 && !e.closest("pre, .skip")) fault(e.tagName + " " + e.textContent.slice(0, 40) + " ends at " + box.right);
+				}
+				if (getComputedStyle(page.body).fontSize != "16px") fault("the style sheet is missing");
 			}
-			if (getComputedStyle(page.body).fontSize != "16px") faults.push("the style sheet is missing");
 			frame.remove();
-			done(faults.slice(0, 5));
+			done(faults.slice(0, 20));
 		};
-		frame.src = arguments[1];
+		frame.src = path;
 		document.body.append(frame);`
 	b.open(root + "/docs")
 	b.screenshot("docs.png")
 	b.open(root + "/robots.txt") // a page without a policy, that may have a frame
 	for _, path := range []string{"/", "/docs"} {
-		for _, width := range []int{320, 360, 768, 1280} {
-			faults := b.call("POST", b.session+"/execute/async", map[string]any{"script": script, "args": []any{width, path}})
-			if fmt.Sprint(faults) != "[]" {
-				t.Errorf("%s, %d pixels wide: %v", path, width, faults)
-			}
+		if faults := b.await(script, []int{320, 360, 768, 1280}, path); fmt.Sprint(faults) != "[]" {
+			t.Errorf("%s: %v", path, faults)
 		}
 	}
 }
