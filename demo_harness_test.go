@@ -70,9 +70,7 @@ func startDemo(t testing.TB, more ...string) string {
 func startDemoAndListen(t testing.TB, more ...string) (text string, later *bufio.Reader) {
 	t.Helper()
 	d, err := runDemo(more...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := d.stop(); err != nil {
 			t.Error(err)
@@ -86,9 +84,7 @@ func startDemoAndListen(t testing.TB, more ...string) (text string, later *bufio
 func sharedDemo(t testing.TB) string {
 	t.Helper()
 	d, err := demoOfAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return d.text
 }
 
@@ -153,9 +149,7 @@ func startBrowser(t testing.TB) *browser {
 func newBrowser(t testing.TB) *browser {
 	t.Helper()
 	profile, err := os.MkdirTemp("", "widgetd-chromium-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := &browser{t: t, profile: profile}
 	afterAll(b.end)
 	for range 5 { // it wants one port of both families, of which somebody else may have taken one
@@ -183,9 +177,7 @@ func (b *browser) startDriver() {
 	if err == nil {
 		err = b.process.Start()
 	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		found := regexp.MustCompile(`started successfully on port (\d+)`).FindStringSubmatch(lines.Text())
 		if found != nil {
@@ -236,13 +228,9 @@ func (b *browser) call(method, path string, body any) any {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, b.driver+path, reader)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	defer res.Body.Close()
 	var answer struct{ Value any }
 	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || res.StatusCode != 200 {
@@ -299,7 +287,31 @@ func (b *browser) screenshot(name string) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, name), picture, 0o600)
 	}
+	must(b.t, err)
+}
+
+// must ends a test after an error.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
+}
+
+// holds checks that a text has all of some parts; what names the text.
+func holds(t testing.TB, what, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%s lacks %s", what, part)
+		}
+	}
+}
+
+// fileText returns the text of a file.
+func fileText(t testing.TB, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	must(t, err)
+	return string(text)
 }

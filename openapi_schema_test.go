@@ -347,7 +347,8 @@ func judgeBody(response node, contentType string, body []byte) (faults []string)
 	content := child(response, "content")
 	if len(body) == 0 || content == nil {
 		if len(body) > 0 || content != nil {
-			return []string{fmt.Sprintf("the body has %d bytes, and the response documents %d types", len(body), len(content))}
+			return []string{fmt.Sprintf("the body has %d bytes, and the response documents %d types", len(body),
+				len(content))}
 		}
 		return nil
 	}
@@ -420,7 +421,8 @@ func checkSchema(schema node, value any, at string, closed bool) (faults []strin
 				}
 			}
 		case "minimum", "maximum":
-			if n, ok := value.(float64); ok && (keyword == "minimum" && n < limit.(float64) || keyword == "maximum" && n > limit.(float64)) {
+			if n, ok := value.(float64); ok && (keyword == "minimum" && n < limit.(float64) || keyword == "maximum" &&
+				n > limit.(float64)) {
 				wrong("%v is beyond the %s %v", n, keyword, limit)
 			}
 		case "items", "minItems", "maxItems":
