@@ -387,7 +387,7 @@ func TestHouse_linesFitOnAScreen(t *testing.T) {
 	t.Parallel()
 	const screen, tab = 120, "    " // characters; aim for 110
 	src := source(t)
-	for _, f := range src.files {
+	for _, f := range slices.Concat(src.files, src.tests) {
 		asItIs := map[int]bool{} // lines of texts that stand in the source as they are printed
 		ast.Inspect(f.tree, func(n ast.Node) bool {
 			if lit, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(lit.Value, "`") {
