@@ -86,10 +86,29 @@ func TestMain(m *testing.M) {
 		flag.Set("test.parallel", fmt.Sprint(max(testsAtOnce, 2*runtime.GOMAXPROCS(0))))
 	}
 	code := m.Run()
+	for _, end := range ends.calls {
+		if err := end(); err != nil {
+			fmt.Fprintln(os.Stderr, "at the end of all tests:", err)
+			code = max(code, 1)
+		}
+	}
 	if built.dir != "" {
 		os.RemoveAll(built.dir)
 	}
 	os.Exit(code)
+}
+
+// ends is what TestMain calls when all tests have run.
+var ends struct {
+	sync.Mutex
+	calls []func() error
+}
+
+// afterAll has a function called when all tests have run, to end what several of them share. An error fails the run.
+func afterAll(end func() error) {
+	ends.Lock()
+	defer ends.Unlock()
+	ends.calls = append(ends.calls, end)
 }
 
 // built is the program as a file, made once for all tests that need a process.
