@@ -26,14 +26,7 @@ func appBody(change ...any) string {
 	return string(encodeJSON(members))
 }
 
-// appAuth is the header of a token that may register applications, and has further scopes.
-func (s *service) appAuth(account string, more ...string) string {
-	s.t.Helper()
-	return "Authorization: Bearer " + s.token(account, strings.Join(append(more, scopeApps), " "))
-}
-
 func TestApp_nameShowsWhatItIs(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	for name, good := range map[string]bool{
 		"Table Planner": true, "Café Größe №5": true, "テーブル管理": true, "מתכנן": true, "7": true,
@@ -89,7 +82,6 @@ var redirects = map[string]string{
 }
 
 func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	kinds := map[string]string{"w": appWeb, "b": appBrowser, "i": appInstalled}
 	for uri, may := range redirects {
@@ -144,9 +136,8 @@ func FuzzRedirectURI(f *testing.F) {
 }
 
 func TestApp_isRegisteredShownChangedAndRemoved(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	auth := s.appAuth(s.account, scopeOrders)
 	made := s.post("/apps", appBody("scope", "orders:write orders:read orders:read"), auth).is(200)
 	id, secret := made.text("id"), made.text("client_secret")
@@ -157,10 +148,7 @@ func TestApp_isRegisteredShownChangedAndRemoved(t *testing.T) {
 		m["account_id"] != s.account || !strings.HasPrefix(made.text("made_by"), "token tok_") {
 		t.Errorf("made %v", m)
 	}
-	hash := sha256.Sum256([]byte(secret))
-	if n := s.count(`SELECT count(*) FROM apps WHERE secret_hash = ?`, hash[:]); n != 1 {
-		t.Errorf("%d applications have the hash of the secret", n)
-	}
+	s.hasRows(1, `apps WHERE secret_hash = ?`, hashOf(secret))
 	shown := s.get("/apps/"+id, auth).is(200)
 	listed := s.get("/apps", auth).is(200)
 	for _, a := range []answer{shown, listed} {
@@ -189,22 +177,13 @@ func TestApp_isRegisteredShownChangedAndRemoved(t *testing.T) {
 	if !strings.Contains(events.body, `"changed":"name redirect_uris scope"`) || strings.Contains(events.body, "app.example") {
 		t.Errorf("events %s", events.body)
 	}
-	if n := s.count(`SELECT count(*) FROM events WHERE subject_id = ? AND type IN ('app.registered', 'app.updated',
-		'app.removed')`, id); n != 3 {
-		t.Errorf("%d events", n)
-	}
-}
-
-// auth is the header of a token of an account.
-func (s *service) auth(account string, scopes ...string) string {
-	s.t.Helper()
-	return "Authorization: Bearer " + s.token(account, strings.Join(scopes, " "))
+	s.hasRows(3, `events WHERE subject_id = ? AND type IN ('app.registered', 'app.updated',
+		'app.removed')`, id)
 }
 
 func TestApp_refusalNamesEveryWrongMember(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	auth := s.appAuth(s.account, scopeOrders)
 	s.post("/apps", `{}`, auth).is(422).names("#/name required", "#/home_page required", "#/kind required",
 		"#/redirect_uris required", "#/scope required")
@@ -250,9 +229,8 @@ func TestApp_refusalNamesEveryWrongMember(t *testing.T) {
 }
 
 func TestApp_getsNoMoreForItselfThanTheTokenThatRegistersItHas(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	both, lesser := s.appAuth(s.account, scopeOrders, scopeSelling), s.appAuth(s.account, scopeOrders)
 	s.post("/apps", appBody("own_scope", "orders:write"), lesser).challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
 	s.post("/apps", appBody("own_scope", "orders:read"), lesser).is(200)
@@ -279,9 +257,8 @@ func TestApp_getsNoMoreForItselfThanTheTokenThatRegistersItHas(t *testing.T) {
 }
 
 func TestApp_isVerifiedByOperatorsOnlyAndUntilATenantChangesIt(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	auth, admin := s.appAuth(tenant, scopeOrders), s.auth(s.account, scopeAdmin)
 	id := s.post("/apps", appBody("kind", "browser", "origins", []string{"https://a.example"}), auth).is(200).text("id")
@@ -355,14 +332,13 @@ func TestApp_ofAnAccountAreAtMostTwenty(t *testing.T) {
 }
 
 func TestApp_isNobodyElsesAndNoApplicationsOwnAffair(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	p, _ := s.registerApp(func(p *app) { p.AccountID, p.Scope = tenant, strings.Join(appScopes, " ") })
 	token, grantID := s.appToken(p, s.account, p.Scope)
 	stranger, portal := s.appAuth(s.account), s.portalToken(s.account, scopeApps)
-	own := "Authorization: Bearer " + token
+	own := bearerAuth(token)
 	calls := [][3]string{{"GET", "/apps/" + p.ID, ""}, {"PATCH", "/apps/" + p.ID, `{"name":"Mine"}`},
 		{"POST", "/apps/" + p.ID + "/rotate-secret", ""}, {"DELETE", "/apps/" + p.ID, ""}}
 	without := s.auth(tenant, scopeOrders)
@@ -388,9 +364,8 @@ func TestApp_isNobodyElsesAndNoApplicationsOwnAffair(t *testing.T) {
 }
 
 func TestApp_secretBeforeTheLastIsTakenForAWeek(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	auth := s.appAuth(s.account)
 	first := s.post("/apps", appBody(), auth).is(200)
 	rotate := "/apps/" + first.text("id") + "/rotate-secret"
@@ -423,9 +398,8 @@ func TestApp_secretBeforeTheLastIsTakenForAWeek(t *testing.T) {
 }
 
 func TestApp_idempotencyKeysAreTheApplicationsOwn(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, admitLoopback)
+	s := quietService(t, admitLoopback)
 	p, _ := s.registerApp(func(p *app) { p.Scope += " " + scopeLeads })
 	q, _ := s.registerApp(func(p *app) { p.Scope += " " + scopeLeads })
 	scope := scopeWebhooks + " " + scopeLeads
@@ -434,7 +408,7 @@ func TestApp_idempotencyKeysAreTheApplicationsOwn(t *testing.T) {
 	other, _ := s.appToken(q, s.account, scope)
 	ids := map[string]string{}
 	for name, token := range map[string]string{"the account": s.token(s.account, scope), "one": one, "other": other} {
-		a := s.post("/webhooks", hookBody("lead.created"), "Authorization: Bearer "+token, "Idempotency-Key: the-same-for-all").is(200)
+		a := s.post("/webhooks", hookBody("lead.created"), bearerAuth(token), "Idempotency-Key: the-same-for-all").is(200)
 		if a.header.Get("Idempotency-Replayed") != "" {
 			t.Errorf("%s gets somebody else's answer: %s", name, a.body)
 		}
@@ -443,7 +417,7 @@ func TestApp_idempotencyKeysAreTheApplicationsOwn(t *testing.T) {
 	if len(ids) != 3 {
 		t.Errorf("made %v", ids)
 	}
-	again := s.post("/webhooks", hookBody("lead.created"), "Authorization: Bearer "+two, "Idempotency-Key: the-same-for-all").is(200)
+	again := s.post("/webhooks", hookBody("lead.created"), bearerAuth(two), "Idempotency-Key: the-same-for-all").is(200)
 	if ids[again.text("id")] != "one" {
 		t.Errorf("the application repeats its own call under another grant and gets %s", again.body)
 	}
@@ -517,9 +491,8 @@ func appStory(t *testing.T, o *operator) {
 }
 
 func TestApp_registeredByWhoLostTheAccountIsNot(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
 	s.change(func(tx *tx) error {

@@ -20,9 +20,8 @@ func (s *service) grantEnded(id string) string {
 }
 
 func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	p, _ := s.registerApp(func(p *app) { p.AccountID = tenant })
 	_, first := s.appToken(p, s.account, scopeOrders)
@@ -45,9 +44,9 @@ func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
 	}
 	s.get("/grants?ended=yes", auth).is(422).names("?ended unknown_value")
 	s.unchanged(before)
-	s.get("/orders", "Authorization: Bearer "+token).is(200)
+	s.get("/orders", bearerAuth(token)).is(200)
 	s.do("DELETE", "/grants/"+second, "", auth).is(204)
-	s.get("/orders", "Authorization: Bearer "+token).is(401, "invalid_token")
+	s.get("/orders", bearerAuth(token)).is(401, "invalid_token")
 	s.do("DELETE", "/grants/"+second, "", admin).is(204) // again changes nothing
 	s.do("DELETE", "/grants/"+first, "", admin).is(204)
 	if a, b := s.grantEnded(first), s.grantEnded(second); a != endedByOperator || b != endedByOwner {
@@ -59,20 +58,17 @@ func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
 	if l := s.get("/grants?ended=true", auth).is(200); len(l.json()["data"].([]any)) != 2 {
 		t.Errorf("lists %s", l.body)
 	}
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'grant.ended' AND account_id = ?`, s.account); n != 2 {
-		t.Errorf("%d events", n)
-	}
+	s.hasRows(2, `events WHERE type = 'grant.ended' AND account_id = ?`, s.account)
 }
 
 func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, admitLoopback)
+	s := quietService(t, admitLoopback)
 	p, _ := s.registerApp(func(p *app) { p.Scope = strings.Join(appScopes, " ") })
 	q, _ := s.registerApp()
 	token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeLeads)
 	otherToken, _ := s.appToken(q, s.account, scopeWebhooks+" "+scopeLeads)
-	auth, other, owner := "Authorization: Bearer "+token, "Authorization: Bearer "+otherToken, s.hookAuth(scopeLeads)
+	auth, other, owner := bearerAuth(token), bearerAuth(otherToken), s.hookAuth(scopeLeads)
 	theirs := s.post("/webhooks", hookBody("lead.created"), owner).is(200).text("id")
 	s.answerTest(theirs)
 	made := s.post("/webhooks", hookBody("lead.created"), auth).is(200)
@@ -108,18 +104,14 @@ func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
 	s.do("DELETE", "/grants/"+grantID, "", s.appAuth(s.account)).is(204)
 	s.get("/webhooks/"+id, owner).is(404, "webhook_not_found")
 	s.get("/webhooks/"+theirs, owner).is(200)
-	if n := s.count(`SELECT count(*) FROM app_webhooks`); n != 0 {
-		t.Errorf("%d webhooks of applications are left", n)
-	}
+	s.hasRows(0, `app_webhooks`)
 }
 
 // TestGrant_thatHasEndedLeavesNoWebhook is about requests that were let in before the grant ended and come to
 // their transaction after that.
 func TestGrant_thatHasEndedLeavesNoWebhook(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	authorOf := func(scope string) (webhookAuthor, string) {
 		token, grantID := s.appToken(p, s.account, scope)
 		c, err := s.keys.verify(token)
@@ -146,14 +138,10 @@ func TestGrant_thatHasEndedLeavesNoWebhook(t *testing.T) {
 		return err
 	})
 	end(bothGrant)
-	if n := s.count(`SELECT count(*) FROM webhooks`); n != 0 {
-		t.Error("a webhook gets leads although the grant that allowed it has ended")
-	}
+	s.hasRows(0, `webhooks`)
 	kept, left := add(wide, "lead.created"), add(narrow, "order.created")
 	end(wideGrant)
-	if n := s.count(`SELECT count(*) FROM webhooks WHERE id = ?`, kept.ID); n != 0 {
-		t.Error("the webhook outlives its grant")
-	}
+	s.hasRows(0, `webhooks WHERE id = ?`, kept.ID)
 	before := s.dump()
 	for what, f := range map[string]func(*tx) error{
 		"adds": func(t *tx) error {
@@ -173,23 +161,22 @@ func TestGrant_thatHasEndedLeavesNoWebhook(t *testing.T) {
 }
 
 func TestGrant_anApplicationHasTenWebhooksOfAnAccount(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, admitLoopback)
+	s := quietService(t, admitLoopback)
 	p, _ := s.registerApp()
 	token, _ := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
 	again, _ := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
 	for range maxAppWebhooks {
-		s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+token).is(200)
+		s.post("/webhooks", hookBody("order.created"), bearerAuth(token)).is(200)
 	}
-	a := s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+again).is(409, "webhook_limit_reached")
+	a := s.post("/webhooks", hookBody("order.created"), bearerAuth(again)).is(409, "webhook_limit_reached")
 	if !strings.Contains(a.text("detail"), "10 webhooks") {
 		t.Errorf("refused with %s", a.body)
 	}
 	s.post("/webhooks", hookBody("order.created"), s.hookAuth(scopeOrders)).is(200)
 	tenant := s.addAccount("Trattoria")
 	there, _ := s.appToken(p, tenant, scopeWebhooks+" "+scopeOrders)
-	s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+there).is(200)
+	s.post("/webhooks", hookBody("order.created"), bearerAuth(there)).is(200)
 }
 
 // queued reports whether the worker sends to a webhook.
@@ -201,21 +188,20 @@ func (s *service) queued(id string) bool {
 }
 
 func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(90)} })
+		s := quietService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(90)} })
 		tenant := s.addAccount("Trattoria")
 		p, _ := s.registerApp(func(p *app) { p.AccountID, p.OwnScope = tenant, ptr(scopeWebhooks+" "+scopeOrders) })
 		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-		auth := "Authorization: Bearer " + token
+		auth := bearerAuth(token)
 		hook := s.post("/webhooks", hookBody("order.created"), auth).is(200).text("id")
 		var own string
 		s.change(func(t *tx) (err error) {
 			own, _, err = issueAppToken(t, s.server.keys.Load(), appToken{AppID: p.ID, AccountID: tenant, Scope: *p.OwnScope})
 			return err
 		})
-		ownHook := s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+own).is(200).text("id")
+		ownHook := s.post("/webhooks", hookBody("order.created"), bearerAuth(own)).is(200).text("id")
 		s.sql(manyRows(3*endedAtOnce)+`INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
 			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3, '2001-01-01T00:00:00Z' FROM n`,
 			p.ID, tenant, newStamp(time.Now()))
@@ -234,22 +220,18 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 
 		s.do("DELETE", "/apps/"+p.ID, "", s.appAuth(tenant)).is(204)
 		s.get("/orders", auth).is(401, "invalid_token")
-		s.get("/orders", "Authorization: Bearer "+own).is(401, "invalid_token")
+		s.get("/orders", bearerAuth(own)).is(401, "invalid_token")
 		if s.queued(hook) || s.queued(ownHook) {
 			t.Error("the webhooks of a removed application are sent to")
 		}
 		sweep := s.chore(faultAppSweep)
 		s.check(sweep(t.Context()))
-		if n := s.count(`SELECT count(*) FROM grants WHERE app_id = ? AND ended_by = 'app_removed'`, p.ID); n != 3*endedAtOnce+1 {
-			t.Errorf("%d grants have ended", n)
-		}
-		if n := s.count(`SELECT count(*) FROM webhooks`); n != 0 {
-			t.Errorf("%d webhooks are left", n)
-		}
+		s.hasRows(3*endedAtOnce+1, `grants WHERE app_id = ? AND ended_by = 'app_removed'`, p.ID)
+		s.hasRows(0, `webhooks`)
 		if s.grantEnded(grantID) != endedByRemoval || s.grantEnded(keptGrant) != "" {
 			t.Error("other grants have ended")
 		}
-		s.get("/orders", "Authorization: Bearer "+kept).is(200)
+		s.get("/orders", bearerAuth(kept)).is(200)
 		for _, c := range []struct {
 			after        time.Duration
 			grants, apps int
@@ -261,24 +243,19 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 				t.Errorf("%v later there are %d grants and %d applications, want %d and %d", c.after, grants, apps, c.grants, c.apps)
 			}
 		}
-		if n := s.count(`SELECT count(*) FROM app_tokens`); n != 0 {
-			t.Errorf("%d tokens are left", n)
-		}
-		if n := s.count(`SELECT count(*) FROM pragma_foreign_key_check`); n != 0 {
-			t.Errorf("%d rows refer to what is gone", n)
-		}
+		s.hasRows(0, `app_tokens`)
+		s.hasRows(0, `pragma_foreign_key_check`)
 	})
 }
 
 func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(1)} })
+		s := quietService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(1)} })
 		p, _ := s.registerApp()
 		s.agree(p, s.account, scopeOrders)
 		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-		s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+token).is(200)
+		s.post("/webhooks", hookBody("order.created"), bearerAuth(token)).is(200)
 		hash := sha256.Sum256([]byte("x"))
 		s.sql(`INSERT INTO refresh_tokens (hash, grant_id, number, expires_at) VALUES (?, ?, 1, ?)`, hash[:], grantID,
 			newStamp(time.Now()).after(days(2)))
@@ -313,11 +290,9 @@ func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 }
 
 func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		p, _ := s.registerApp()
+		s, p := serviceWithApp(t)
 		s.sql(manyRows(4*endedAtOnce)+`INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
 			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3, ?3 FROM n`,
 			p.ID, s.account, newStamp(time.Now()))
@@ -337,10 +312,8 @@ func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
 }
 
 func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	s.appToken(p, s.account, scopeOrders)
 	token, _ := s.appToken(p, s.account, scopeOrders)
 	c, err := s.keys.verify(token)
@@ -354,23 +327,22 @@ func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
 }
 
 func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, admitLoopback)
+	s := quietService(t, admitLoopback)
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	auth, admin := s.appAuth(s.account), s.auth(s.account, scopeAdmin)
 	id := s.post("/apps", appBody("scope", "orders:read orders:write webhooks:write"), auth).is(200).text("id")
 	p, err := s.store.app(anyAccount, id)
 	s.check(err)
 	token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-	hook := s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+token).is(200).text("id")
-	s.do("PATCH", "/webhooks/"+hook, `{"description":"x"}`, "Authorization: Bearer "+token).is(200)
+	hook := s.post("/webhooks", hookBody("order.created"), bearerAuth(token)).is(200).text("id")
+	s.do("PATCH", "/webhooks/"+hook, `{"description":"x"}`, bearerAuth(token)).is(200)
 	for _, bearer := range []string{auth, admin} {
 		for _, path := range []string{"/apps", "/apps?cursor=" + id, "/grants", "/grants?ended=true&cursor=" + grantID, "/grants/" + grantID} {
 			s.get(path, bearer).is(200)
 		}
 	}
-	s.get("/webhooks", "Authorization: Bearer "+token).is(200)
+	s.get("/webhooks", bearerAuth(token)).is(200)
 	s.do("PATCH", "/apps/"+id, `{"name":"Another"}`, auth).is(200)
 	s.check(s.chore(faultAppSweep)(t.Context()))
 	s.do("DELETE", "/apps/"+id, "", auth).is(204)
@@ -401,9 +373,8 @@ func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 }
 
 func TestGrant_ofAnAccountIsFoundWithoutReadingThoseThatHaveEnded(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	reads := questions(s.store.queries)
 	_, err := s.store.oldestGrants("app_x", s.account, maxGrants)
 	s.check(err)

@@ -8,10 +8,9 @@ import (
 )
 
 func TestRevocation_ofATokenByClientCredentialsLeavesWhatElseIsCached(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // where the writer looks for others' commits only while time passes
-		s := newService(t)
+		s := quietService(t)
 		web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 		own := func() string {
 			return s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret)).is(200).text("access_token")
@@ -24,7 +23,7 @@ func TestRevocation_ofATokenByClientCredentialsLeavesWhatElseIsCached(t *testing
 		cached := func() {
 			t.Helper()
 			for _, token := range []string{mine, other} {
-				s.get("/orders", "Authorization: Bearer "+token).is(200)
+				s.get("/orders", bearerAuth(token)).is(200)
 				synctest.Wait()
 			}
 		}
@@ -44,17 +43,15 @@ func TestRevocation_ofATokenByClientCredentialsLeavesWhatElseIsCached(t *testing
 		if s.store.changes.global.Load() != before {
 			t.Error("every cache is thrown away")
 		}
-		s.get("/orders", "Authorization: Bearer "+mine).is(401, "invalid_token")
-		s.get("/orders", "Authorization: Bearer "+other).is(200)
+		s.get("/orders", bearerAuth(mine)).is(401, "invalid_token")
+		s.get("/orders", bearerAuth(other)).is(200)
 	})
 }
 
 func TestOAuthPages_areLimitedApartFromTheTokenEndpoint(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		p, _ := s.registerApp(inBrowsers)
+		s, p := serviceWithApp(t, inBrowsers)
 		page := func() answer { return s.get(authorizePath(p.askFor())) }
 		for range 60 {
 			page().is(200)
@@ -73,11 +70,9 @@ func TestOAuthPages_areLimitedApartFromTheTokenEndpoint(t *testing.T) {
 }
 
 func TestTokenEndpoint_oneAddressLeavesAnApplicationToOthers(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		p, _ := s.registerApp(inBrowsers)
+		s, p := serviceWithApp(t, inBrowsers)
 		q, _ := s.registerApp(inBrowsers)
 		used := s.agree(p, s.account, scopeOrders)
 		s.askToken(codeForm(p, used)).is(200)
@@ -95,9 +90,8 @@ func TestTokenEndpoint_oneAddressLeavesAnApplicationToOthers(t *testing.T) {
 }
 
 func TestTokenEndpoint_takesNoCodeForWhatTheApplicationIsNoMore(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	public := func(p *app) { p.Kind, p.AccountID = appBrowser, tenant }
 	const other = "https://app.example/other"
@@ -125,7 +119,7 @@ func TestTokenEndpoint_takesNoCodeForWhatTheApplicationIsNoMore(t *testing.T) {
 			}
 			a := s.askToken(codeForm(p, code)).is(c.status)
 			if c.status == 200 {
-				s.get("/orders", "Authorization: Bearer "+a.text("access_token")).is(200)
+				s.get("/orders", bearerAuth(a.text("access_token"))).is(200)
 			}
 			if n := s.count(`SELECT count(*) FROM grants WHERE app_id = '` + p.ID + `'`); n != 0 != (c.status == 200) {
 				t.Errorf("%d grants", n)
@@ -136,20 +130,19 @@ func TestTokenEndpoint_takesNoCodeForWhatTheApplicationIsNoMore(t *testing.T) {
 }
 
 func TestAppToken_losesAtOnceWhatTheApplicationMayNotAskForAnyMore(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders + " " + scopeWebhooks) })
 	own := s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret)).is(200).text("access_token")
 	agreed, _ := s.appToken(web, s.account, scopeOrders+" "+scopeWebhooks)
 	apps := s.token(s.account, scopeApps+" "+scopeOrders+" "+scopeWebhooks)
 	ask := func(token, path string, status int) {
 		t.Helper()
-		s.get(path, "Authorization: Bearer "+token).is(status)
+		s.get(path, bearerAuth(token)).is(status)
 	}
 	change := func(body string) {
 		t.Helper()
-		s.do("PATCH", "/apps/"+web.ID, body, "Authorization: Bearer "+apps, "Content-Type: application/json").is(200)
+		s.do("PATCH", "/apps/"+web.ID, body, bearerAuth(apps), "Content-Type: application/json").is(200)
 	}
 	for _, token := range []string{own, agreed} {
 		ask(token, "/orders", 200)
@@ -169,10 +162,8 @@ func TestAppToken_losesAtOnceWhatTheApplicationMayNotAskForAnyMore(t *testing.T)
 }
 
 func TestTokenEndpoint_forgetsASuccessorThatHasBeenUsed(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	token := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200).text("refresh_token")
 	for number := 1; number <= 4; number++ {
 		token = s.askToken(refreshForm(p, token)).is(200).text("refresh_token")
@@ -184,9 +175,8 @@ func TestTokenEndpoint_forgetsASuccessorThatHasBeenUsed(t *testing.T) {
 }
 
 func TestConsent_givesNoCodeWhenNobodyVouchesForTheApplicationAnyMore(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	p, _ := s.registerApp(func(p *app) { p.AccountID = tenant })
 	pages := &oauthPages{server: s.server}
@@ -201,7 +191,5 @@ func TestConsent_givesNoCodeWhenNobodyVouchesForTheApplicationAnyMore(t *testing
 		t.Errorf("a stranger's account: %v", err)
 	}
 	s.check(asked(tenant))
-	if n := s.count(`SELECT count(*) FROM grant_codes`); n != 2 {
-		t.Errorf("%d codes", n)
-	}
+	s.hasRows(2, `grant_codes`)
 }

@@ -6,9 +6,8 @@ import (
 )
 
 func TestMetadata_saysWhatTheServiceDoes(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	const scopes = `"stats:read","leads:read","leads:write","licenses:read","devices:write","events:read",` +
 		`"webhooks:write","orders:read","orders:write","revenue:read","books:write"`
 	const base, root = "http://127.0.0.1:8080/v1", "http://127.0.0.1:8080"
@@ -64,9 +63,8 @@ func hasPath(s *server, path string) bool {
 }
 
 func TestMetadata_followsTheBaseAddress(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	s.get("/" + serverMetadataPath + "/v1").is(200)
 	const next = "https://menus.example/api/v1"
 	s.must("base-url", "set", next)
@@ -91,9 +89,8 @@ func TestMetadata_followsTheBaseAddress(t *testing.T) {
 // TestMetadata_isNamedByEveryChallengeForAToken goes the way of a client that knows nothing but an address of the
 // interface (RFC 9728, section 5).
 func TestMetadata_isNamedByEveryChallengeForAToken(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	asked := 0
 	for _, r := range allRoutes() {
 		path := strings.NewReplacer("{id}", "x", "{device}", "x", "{delivery}", "x", "{export}", "x").Replace(r.path())
@@ -108,7 +105,7 @@ func TestMetadata_isNamedByEveryChallengeForAToken(t *testing.T) {
 	if asked < 40 {
 		t.Errorf("asked %d routes only", asked)
 	}
-	s.get("/orders", "Authorization: Bearer "+s.token(s.account, scopeLeads)).
+	s.get("/orders", s.auth(s.account, scopeLeads)).
 		challenged(403, "insufficient_scope", scopeChallenge(scopeOrders)) // another token would not help by itself
 	_, named, _ := strings.Cut(bareChallenge, `resource_metadata="http://127.0.0.1:8080`)
 	resource := s.get("/" + strings.TrimSuffix(named, `"`)).is(200)

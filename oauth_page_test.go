@@ -133,9 +133,8 @@ func (a answer) nowhere(status int, texts ...string) answer {
 }
 
 func TestConsent_isAskedForGivenAndEndedInABrowser(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	base := s.atItsBase()
 	p, _ := s.registerApp(func(p *app) { p.RedirectURIs = codeList{testRedirect + "?kept=yes"} })
 	jar, err := cookiejar.New(nil)
@@ -182,33 +181,27 @@ func TestConsent_isAskedForGivenAndEndedInABrowser(t *testing.T) {
 	if !ok || err != nil || q.Get("iss") != base || q.Get("state") != "table 4&x" || len(q.Get("code")) != 43 || len(q) != 3 {
 		t.Fatalf("sent to %s: %v", to, err)
 	}
-	sum := sha256.Sum256([]byte(q.Get("code")))
-	c, err := s.store.grantCode(sum[:])
+	c, err := s.store.grantCode(hashOf(q.Get("code")))
 	s.check(err)
 	if c.AppID != p.ID || c.AccountID != s.account || c.RedirectURI != p.RedirectURIs[0] || c.Challenge != testChallenge || c.AgreedBy != "portal" ||
 		c.Scope != scopeWebhooks+" "+scopeOrders || c.GrantID != nil || c.ExpiresAt != c.CreatedAt.after(time.Minute) {
 		t.Errorf("the code is %+v", c)
 	}
 	token, _ := s.appToken(p, s.account, scopeOrders)
-	s.get("/account", "Authorization: Bearer "+token).is(200)
+	s.get("/account", bearerAuth(token)).is(200)
 	page = send("GET", base+"/oauth/connected", nil).is(200).shows("<h1>Connected applications</h1>", "Table Planner", "Read your orders")
 	_, grantID, _ := strings.Cut(page.body, `name="grant" value="`)
 	press(page, "grant", grantID[:30]).is(200).shows("No application may act for your account.", "not Table Planner")
-	s.get("/account", "Authorization: Bearer "+token).is(401)
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'grant.ended' AND actor = 'person (portal)'`); n != 1 {
-		t.Errorf("%d events", n)
-	}
+	s.get("/account", bearerAuth(token)).is(401)
+	s.hasRows(1, `events WHERE type = 'grant.ended' AND actor = 'person (portal)'`)
 	send("POST", base+"/oauth/signout", url.Values{}).is(200).shows("<h1>Sign in</h1>")
 	send("GET", base+"/oauth/connected", nil).is(200).shows("<h1>Sign in</h1>", "not Connected")
-	if n := s.count(`SELECT count(*) FROM sessions`); n != 0 {
-		t.Errorf("%d sessions", n)
-	}
+	s.hasRows(0, `sessions`)
 }
 
 func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	owner := s.addAccount("Planner & <Sons>")
 	v := s.signedIn(s.account)
 	all := strings.Join(appScopes, " ")
@@ -275,9 +268,8 @@ var loopbackTricks = []string{
 }
 
 func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	web, _ := s.registerApp()
 	device, _ := s.registerApp(func(p *app) {
 		p.Kind, p.RedirectURIs = appInstalled, codeList{"http://127.0.0.1/back", "http://[::1]:5000/back", "com.example.app:/back", testRedirect}
@@ -302,9 +294,8 @@ func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
 }
 
 func TestAuthorize_isAPageUntilApplicationAndAddressAreRight(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	p, _ := s.registerApp()
 	removed, _ := s.registerApp()
 	s.sql(`UPDATE apps SET removed_at = created_at WHERE id = ?`, removed.ID)
@@ -334,9 +325,8 @@ func TestAuthorize_isAPageUntilApplicationAndAddressAreRight(t *testing.T) {
 }
 
 func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	p, _ := s.registerApp()
 	v := s.signedIn(s.account)
 	twice := func(name string) url.Values { q := p.askFor(name, "x"); q.Add(name, "x"); return q }
@@ -373,9 +363,8 @@ func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing
 }
 
 func TestAuthorize_nobodyIsSentToAStrangersApplicationThatNobodyVouchesFor(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	p, _ := s.registerApp(func(p *app) { p.AccountID, p.VerifiedAt = tenant, stamp{} })
 	stranger, owner := s.signedIn(s.account), s.signedIn(tenant)
@@ -395,17 +384,14 @@ func TestAuthorize_nobodyIsSentToAStrangersApplicationThatNobodyVouchesFor(t *te
 }
 
 func TestConsent_isGivenForWhatIsLeftTicked(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	v := s.signedIn(s.account)
 	path := authorizePath(p.askFor())
 	given := func(form url.Values) (scope string) {
 		t.Helper()
 		q := v.visit(path, form).sentTo(testRedirect)
-		sum := sha256.Sum256([]byte(q.Get("code")))
-		c, err := s.store.grantCode(sum[:])
+		c, err := s.store.grantCode(hashOf(q.Get("code")))
 		s.check(err)
 		return c.Scope
 	}
@@ -431,9 +417,8 @@ func TestConsent_isGivenForWhatIsLeftTicked(t *testing.T) {
 }
 
 func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	tenant := s.addAccount("Trattoria")
 	p, _ := s.registerApp()
 	first := s.signedIn(s.account)
@@ -478,9 +463,7 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 		}
 	}
 	(&visitor{service: s}).visit(path, form).nowhere(200, "<h1>Sign in</h1>")
-	if n := s.count(`SELECT count(*) FROM grant_codes`); n != 0 {
-		t.Errorf("%d codes", n)
-	}
+	s.hasRows(0, `grant_codes`)
 	v := s.signedIn(tenant)
 	form = v.visit(path, nil).agreeing()
 	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
@@ -488,9 +471,8 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 }
 
 func TestOAuthPages_takeNoFormFromElsewhere(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	p, _ := s.registerApp()
 	_, grantID := s.appToken(p, s.account, scopeOrders)
 	v := s.signedIn(s.account)
@@ -513,9 +495,8 @@ func TestOAuthPages_takeNoFormFromElsewhere(t *testing.T) {
 }
 
 func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	visit := func(base, name, want string) *visitor {
 		t.Helper()
 		s.change(func(t *tx) error { return t.setBaseURL(base) })
@@ -552,10 +533,8 @@ func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
 }
 
 func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	q := p.askFor("state", `"><script>javascript:&%`)
 	v := &visitor{service: s}
 	page := v.visit(authorizePath(q), nil).nowhere(200, "<h1>Sign in</h1>", "not <script>", "not ZgotmplZ")
@@ -589,9 +568,8 @@ func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
 }
 
 func TestOAuthPages_limitHowOftenAnAddressTriesCodes(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	v := &visitor{service: s}
 	wrong := url.Values{"code": {"7K3M-Q9XD-2VTA"}}
 	tries := 0
@@ -613,9 +591,8 @@ func TestOAuthPages_limitHowOftenAnAddressTriesCodes(t *testing.T) {
 }
 
 func TestConnected_hasTheAccountsOwnGrantsAndEndsThem(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	tenant := s.addAccount("Trattoria")
 	p, _ := s.registerApp()
 	other, _ := s.registerApp(func(p *app) { p.Name = "Loyalty <Card>" })
@@ -626,7 +603,7 @@ func TestConnected_hasTheAccountsOwnGrantsAndEndsThem(t *testing.T) {
 	for _, id := range []string{theirs, "", "x", newID("grt", time.Now())} {
 		v.visit("/oauth/connected", url.Values{"grant": {id}}).nowhere(404, "This request is not right")
 	}
-	s.get("/account", "Authorization: Bearer "+token).is(200)
+	s.get("/account", bearerAuth(token)).is(200)
 	(&visitor{service: s}).visit("/oauth/connected", url.Values{"grant": {own}}).nowhere(200, "<h1>Sign in</h1>")
 	if g, err := s.store.grant(anyAccount, own); err != nil || !g.EndedAt.IsZero() {
 		t.Errorf("%+v, %v", g, err)
@@ -641,10 +618,8 @@ func TestConnected_hasTheAccountsOwnGrantsAndEndsThem(t *testing.T) {
 }
 
 func TestConnected_hasFiftyOnAPage(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	s.change(func(t *tx) error {
 		for i := range connectedOnPage + 1 {
 			g := &grant{ID: t.at(time.Duration(i) * time.Millisecond).newID("grt"), AppID: p.ID, AccountID: s.account, Scope: scopeOrders, AgreedBy: "x",
@@ -671,10 +646,8 @@ func TestConnected_hasFiftyOnAPage(t *testing.T) {
 }
 
 func TestOAuthPages_answerErrorsAsPages(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	path := authorizePath(p.askFor())
 	for _, method := range []string{"PUT", "DELETE", "PATCH"} {
 		s.do(method, path, "").nowhere(405, "This request is not right").has("Allow: GET, HEAD, POST, OPTIONS")
@@ -695,10 +668,9 @@ func TestOAuthPages_answerErrorsAsPages(t *testing.T) {
 // TestConsent_isGivenByKeyboardInABrowser signs in and agrees without a pointer. That the browser follows the
 // form to the application shows, too, that the policy of the page allows it.
 func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
-	s := newService(t)
+	s := quietService(t)
 	base := s.atItsBase()
 	back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "<h1>Back</h1><p>%s</p><i>%s</i>", html.EscapeString(r.URL.Query().Get("code")), r.Header.Get("Referer"))
@@ -720,8 +692,7 @@ func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
 	}
 	b.press(keyEnter)
 	b.find(`//h1[text()="Back"]`)
-	sum := sha256.Sum256([]byte(b.text("//p")))
-	c, err := s.store.grantCode(sum[:])
+	c, err := s.store.grantCode(hashOf(b.text("//p")))
 	if err != nil || c.Scope != scopeOrders+" "+scopeSelling || b.text("//i") != "" {
 		t.Errorf("%+v, %v, from %q", c, err, b.text("//i"))
 	}
@@ -730,10 +701,9 @@ func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
 // TestOAuthPages_fitATelephone looks for what is cut off, and for targets that are too small, in every
 // language.
 func TestOAuthPages_fitATelephone(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	base := s.atItsBase()
 	s.sql(`UPDATE accounts SET name = 'Trattoria Altstadt GmbH, Solothurn' WHERE id = ?`, s.account)
 	p, _ := s.registerApp(func(p *app) {
@@ -799,7 +769,6 @@ func FuzzAuthorizeQuery(f *testing.F) {
 // TestOAuthPages_haveEveryTextInEveryLanguage compares oauthTexts with the keys that the template and
 // oauth_page.go name, and the verbs of each row with those of its English.
 func TestOAuthPages_haveEveryTextInEveryLanguage(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	source, err := os.ReadFile("oauth_page.go")
 	if err != nil {

@@ -89,9 +89,8 @@ func (a answer) refuses(status int, name string) answer {
 }
 
 func TestTokenEndpoint_issuesTokensForACodeOnceAndThenForItsRefreshToken(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	web, secret := s.registerApp()
 	browser, _ := s.registerApp(inBrowsers)
 	for _, p := range []*app{web, browser} {
@@ -105,16 +104,16 @@ func TestTokenEndpoint_issuesTokensForACodeOnceAndThenForItsRefreshToken(t *test
 			got["scope"] != "webhooks:write orders:read" || len(got) != 5 {
 			t.Errorf("%s: %s", p.Kind, first.body)
 		}
-		s.get("/orders", "Authorization: Bearer "+first.text("access_token")).is(200)
-		s.get("/leads", "Authorization: Bearer "+first.text("access_token")).is(403, "insufficient_scope")
+		s.get("/orders", bearerAuth(first.text("access_token"))).is(200)
+		s.get("/leads", bearerAuth(first.text("access_token"))).is(403, "insufficient_scope")
 		second := s.askToken(refreshForm(p, first.text("refresh_token")), auth).is(200)
 		if same := second.text("refresh_token") == first.text("refresh_token"); same == p.public() {
 			t.Errorf("%s: the same refresh token is %v", p.Kind, same)
 		}
-		s.get("/orders", "Authorization: Bearer "+second.text("access_token")).is(200)
+		s.get("/orders", bearerAuth(second.text("access_token"))).is(200)
 		s.askToken(codeForm(p, code), auth).refuses(400, "invalid_grant")
 		for _, gone := range []answer{first, second} {
-			s.get("/orders", "Authorization: Bearer "+gone.text("access_token")).is(401, "invalid_token")
+			s.get("/orders", bearerAuth(gone.text("access_token"))).is(401, "invalid_token")
 		}
 		s.askToken(refreshForm(p, second.text("refresh_token")), auth).refuses(400, "invalid_grant")
 	}
@@ -136,9 +135,8 @@ func (s *service) twoSecrets(p *app) (second string) {
 }
 
 func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	own := func(p *app) { p.OwnScope = ptr(scopeOrders) }
 	web, secret := s.registerApp(own)
 	browser, _ := s.registerApp(inBrowsers)
@@ -179,7 +177,7 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) 
 			"invalid_request"},
 		{"nothing", form(), nil, 400, "invalid_client"},
 		{"a secret without an id", form("client_secret", second), nil, 400, "invalid_client"},
-		{"a bearer token", form(), []string{"Authorization: Bearer " + second}, 400, "invalid_client"},
+		{"a bearer token", form(), []string{bearerAuth(second)}, 400, "invalid_client"},
 		{"a bearer token beside the secret", form("client_id", web.ID, "client_secret", second),
 			[]string{"Authorization: Bearer x"}, 400, "invalid_client"},
 		{"no secret", form("client_id", web.ID), nil, 400, "invalid_client"},
@@ -222,9 +220,8 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) 
 }
 
 func TestTokenEndpoint_refusesToTheByteWhatStandardsHaveNamesFor(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	web, secret := s.registerApp()
 	auth := basicAuth(web.ID, secret)
 	right := codeForm(web, s.agree(web, s.account, scopeOrders))
@@ -296,7 +293,6 @@ func TestTokenEndpoint_refusesToTheByteWhatStandardsHaveNamesFor(t *testing.T) {
 }
 
 func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	names := map[string]bool{"temporarily_unavailable": true, "server_error": true}
 	for _, c := range oauthErrors {
@@ -326,18 +322,15 @@ func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
 			"Cache-Control": {"no-store"},
 			"Content-Type":  w.Header()["Content-Type"]}, string(out.body)}.refuses(c.status, c.error)
 	}
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	form := codeForm(p, s.agree(p, s.account, scopeOrders))
 	s.sql(`ALTER TABLE grant_codes RENAME TO lost`)
 	s.askToken(form).refuses(503, "temporarily_unavailable")
 }
 
 func TestTokenEndpoint_aWrongProofUsesNoCodeUp(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	other, _ := s.registerApp(inBrowsers)
 	web, secret := s.registerApp()
 	code := s.agree(p, s.account, scopeOrders)
@@ -377,10 +370,8 @@ func TestTokenEndpoint_aWrongProofUsesNoCodeUp(t *testing.T) {
 }
 
 func TestTokenEndpoint_yieldsNothingForWhatHasEnded(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	guest := s.addAccount("guest")
 	token := s.askToken(codeForm(p, s.agree(p, guest, scopeOrders))).is(200).text("refresh_token")
 	code := s.agree(p, guest, scopeOrders)
@@ -405,10 +396,8 @@ func TestTokenEndpoint_yieldsNothingForWhatHasEnded(t *testing.T) {
 }
 
 func TestTokenEndpoint_narrowsAnAccessTokenButNotItsGrant(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	token := s.askToken(codeForm(p, s.agree(p, s.account,
 		scopeOrders+" "+scopeWebhooks))).is(200).text("refresh_token")
 	for _, wider := range []string{scopeSelling, scopeOrders + " " + scopeSelling, "admin", "orders", " ",
@@ -419,7 +408,7 @@ func TestTokenEndpoint_narrowsAnAccessTokenButNotItsGrant(t *testing.T) {
 	if a.text("scope") != scopeOrders {
 		t.Errorf("narrowed: %s", a.body)
 	}
-	s.get("/webhooks", "Authorization: Bearer "+a.text("access_token")).is(403, "insufficient_scope")
+	s.get("/webhooks", bearerAuth(a.text("access_token"))).is(403, "insufficient_scope")
 	if again := s.askToken(refreshForm(p,
 		a.text("refresh_token"))).is(200); again.text("scope") != "webhooks:write orders:read" {
 		t.Errorf("the refresh token has lost a scope: %s", again.body)
@@ -427,11 +416,9 @@ func TestTokenEndpoint_narrowsAnAccessTokenButNotItsGrant(t *testing.T) {
 }
 
 func TestTokenEndpoint_endsCodesAndRefreshTokensOnTheSecond(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		p, _ := s.registerApp(inBrowsers)
+		s, p := serviceWithApp(t, inBrowsers)
 		web, secret := s.registerApp()
 		in, late := s.agree(p, s.account, scopeOrders), s.agree(p, s.account, scopeOrders)
 		time.Sleep(grantCodeLife - time.Second)
@@ -462,18 +449,14 @@ func TestTokenEndpoint_endsCodesAndRefreshTokensOnTheSecond(t *testing.T) {
 		time.Sleep(time.Second)
 		s.askToken(refreshForm(web, kept), basicAuth(web.ID, secret)).refuses(400, "invalid_grant")
 		s.askToken(refreshForm(p, token)).refuses(400, "invalid_grant")
-		if n := s.count(`SELECT count(*) FROM grants WHERE ended_at IS NOT NULL`); n != 0 {
-			t.Errorf("%d grants have ended by what has expired", n)
-		}
+		s.hasRows(0, `grants WHERE ended_at IS NOT NULL`)
 	})
 }
 
 func TestTokenEndpoint_aReplacedRefreshTokenYieldsItsSuccessorForAWhile(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		p, _ := s.registerApp(inBrowsers)
+		s, p := serviceWithApp(t, inBrowsers)
 		other, _ := s.registerApp(inBrowsers)
 		start := func() string {
 			return s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200).text("refresh_token")
@@ -498,7 +481,7 @@ func TestTokenEndpoint_aReplacedRefreshTokenYieldsItsSuccessorForAWhile(t *testi
 			t.Fatal("the reuse after 30 seconds is not noticed")
 		}
 		s.askToken(refreshForm(p, second)).refuses(400, "invalid_grant")
-		s.get("/orders", "Authorization: Bearer "+again.text("access_token")).is(401, "invalid_token")
+		s.get("/orders", bearerAuth(again.text("access_token"))).is(401, "invalid_token")
 
 		first = start()
 		second = s.askToken(refreshForm(p, first)).is(200).text("refresh_token")
@@ -507,9 +490,7 @@ func TestTokenEndpoint_aReplacedRefreshTokenYieldsItsSuccessorForAWhile(t *testi
 		if s.askToken(refreshForm(p, third)).refuses(400, "invalid_grant"); ended() != 2 {
 			t.Error("the reuse after the successor's use is not noticed")
 		}
-		if n := s.count(`SELECT count(*) FROM refresh_tokens`); n != 0 {
-			t.Errorf("%d refresh tokens of grants that have ended", n)
-		}
+		s.hasRows(0, `refresh_tokens`)
 	})
 }
 
@@ -533,12 +514,8 @@ func TestTokenEndpoint_fiftyRefreshesAtOnceYieldOneSuccessor(t *testing.T) {
 	if got := slices.Compact(next); len(got) != 1 || got[0] == "" || got[0] == token {
 		t.Errorf("%d successors: %q", len(got), got)
 	}
-	if n := s.count(`SELECT count(*) FROM refresh_tokens`); n != 2 {
-		t.Errorf("%d refresh tokens", n)
-	}
-	if n := s.count(`SELECT count(*) FROM app_tokens`); n != 51 {
-		t.Errorf("%d access tokens", n)
-	}
+	s.hasRows(2, `refresh_tokens`)
+	s.hasRows(51, `app_tokens`)
 }
 
 func TestTokenEndpoint_aCodeThatComesTwiceAtOnceLeavesNothing(t *testing.T) {
@@ -563,10 +540,8 @@ func TestTokenEndpoint_aCodeThatComesTwiceAtOnceLeavesNothing(t *testing.T) {
 }
 
 func TestTokenEndpoint_keepsAThousandRefreshTokensOfAGrant(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	token := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200).text("refresh_token")
 	first := token
 	s.sql(`UPDATE refresh_tokens SET number = ?`, keptRefreshTokens-1)
@@ -584,18 +559,14 @@ func TestTokenEndpoint_keepsAThousandRefreshTokensOfAGrant(t *testing.T) {
 	if n != keptRefreshTokens || least != 5 {
 		t.Errorf("%d refresh tokens from %d on", n, least)
 	}
-	if n := s.count(`SELECT count(*) FROM refresh_tokens WHERE successor IS NOT NULL`); n != 1 {
-		t.Errorf("%d successors can be read by who has the token before", n)
-	}
+	s.hasRows(1, `refresh_tokens WHERE successor IS NOT NULL`)
 	s.askToken(refreshForm(p, first)).refuses(400, "invalid_grant")
 	s.askToken(refreshForm(p, token)).refuses(400, "invalid_grant") // as the first has come again
 }
 
 func TestTokenEndpoint_theHundredAndFirstGrantEndsTheFirst(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	s.appToken(p, s.account, scopeOrders)
 	s.sql(manyRows(maxGrants-1) + `
 		INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
@@ -604,20 +575,15 @@ func TestTokenEndpoint_theHundredAndFirstGrantEndsTheFirst(t *testing.T) {
 		FROM n, grants g WHERE true`)
 	other, _ := s.appToken(p, s.addAccount("another"), scopeOrders)
 	s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200)
-	if n := s.count(`SELECT count(*) FROM grants WHERE ended_at IS NULL`); n != maxGrants+1 {
-		t.Errorf("%d grants have not ended", n)
-	}
-	if n := s.count(`SELECT count(*) FROM grants WHERE ended_by = 'replaced'
-		AND id = (SELECT min(id) FROM grants)`); n != 1 {
-		t.Error("another grant than the oldest has ended")
-	}
-	s.get("/orders", "Authorization: Bearer "+other).is(200)
+	s.hasRows(maxGrants+1, `grants WHERE ended_at IS NULL`)
+	s.hasRows(1, `grants WHERE ended_by = 'replaced'
+		AND id = (SELECT min(id) FROM grants)`)
+	s.get("/orders", bearerAuth(other)).is(200)
 }
 
 func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	owner := s.addAccount("owner")
 	p, secret := s.registerApp(func(p *app) {
 		p.AccountID, p.OwnScope = owner,
@@ -633,7 +599,7 @@ func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
 	if c.Subject != owner || c.ClientID != p.ID || c.Grant != "" || c.Expires-c.IssuedAt != 3600 {
 		t.Errorf("%+v", c)
 	}
-	bearer := "Authorization: Bearer " + a.text("access_token")
+	bearer := bearerAuth(a.text("access_token"))
 	s.get("/orders", bearer).is(200)
 	s.get("/orders?account_id="+s.account, bearer).is(403, "insufficient_scope")
 	s.askToken("grant_type=client_credentials&scope=orders:write", auth).refuses(400, "invalid_scope")
@@ -642,10 +608,8 @@ func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
 }
 
 func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	other, _ := s.registerApp(inBrowsers)
 	web, secret := s.registerApp()
 	tokens := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200)
@@ -660,7 +624,7 @@ func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
 	}
 	works := func(a answer, status int) {
 		t.Helper()
-		s.get("/orders", "Authorization: Bearer "+a.text("access_token")).is(status)
+		s.get("/orders", bearerAuth(a.text("access_token"))).is(status)
 	}
 	before := s.dump()
 	for _, token := range []string{"x", tokens.text("access_token") + "x", newRefreshToken(),
@@ -695,11 +659,9 @@ func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
 }
 
 func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		p, _ := s.registerApp(inBrowsers)
+		s, p := serviceWithApp(t, inBrowsers)
 		web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 		token := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200).text("refresh_token")
 		for range 600 {
@@ -731,10 +693,9 @@ func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *t
 }
 
 func TestTokenEndpoint_limitsProofsThatFailAsLicenseKeys(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+		s := quietService(t)
 		browser, _ := s.registerApp(inBrowsers)
 		web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 		ask := func(id, secret string) answer {
@@ -762,10 +723,9 @@ func TestTokenEndpoint_limitsProofsThatFailAsLicenseKeys(t *testing.T) {
 }
 
 func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+		s := quietService(t)
 		s.change(func(t *tx) error { return t.setRate(s.account, 60) })
 		p, _ := s.registerApp()
 		q, _ := s.registerApp()
@@ -773,7 +733,7 @@ func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) 
 		same, _ := s.appToken(p, s.account, scopeOrders)
 		theirs, _ := s.appToken(q, s.account, scopeOrders)
 		own := s.token(s.account, scopeOrders)
-		ask := func(token string) answer { return s.get("/orders", "Authorization: Bearer "+token) }
+		ask := func(token string) answer { return s.get("/orders", bearerAuth(token)) }
 		ask(mine).is(200).has(`RateLimit-Policy: "account";q=60;w=60, "application";q=30;w=60`,
 			`RateLimit: "account";r=59;t=1, "application";r=29;t=2`)
 		for range 29 {
@@ -799,10 +759,8 @@ func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) 
 }
 
 func TestTokenEndpoint_isReadByScriptsOfTheApplicationsOwnOriginOnly(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers, func(p *app) { p.Origins = codeList{"https://app.example"} })
+	s, p := serviceWithApp(t, inBrowsers, func(p *app) { p.Origins = codeList{"https://app.example"} })
 	other, _ := s.registerApp(inBrowsers)
 	for _, c := range []struct {
 		form, origin, reads string
@@ -821,10 +779,8 @@ func TestTokenEndpoint_isReadByScriptsOfTheApplicationsOwnOriginOnly(t *testing.
 }
 
 func TestTokenEndpoint_writesEventsOfTheAccount(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	guest := s.addAccount("guest")
 	s.askToken(codeForm(p, s.agree(p, guest, scopeOrders))).is(200)
 	var account, actor, subject, data, agreed string
@@ -883,23 +839,22 @@ func FuzzTokenRequest(f *testing.F) {
 }
 
 func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	byHand := []string{`UPDATE refresh_tokens SET number = number + 2 * ?`,
 		`UPDATE grants SET ended_at = NULL, ended_by = NULL`}
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 	public, _ := s.registerApp(inBrowsers, func(p *app) { p.Origins = codeList{"https://planner.example"} })
-	proof := "Authorization: Bearer " + s.askToken("grant_type=client_credentials", basicAuth(web.ID,
-		secret)).is(200).text("access_token")
+	proof := bearerAuth(s.askToken("grant_type=client_credentials", basicAuth(web.ID,
+		secret)).is(200).text("access_token"))
 	s.get("/orders", proof).is(200)
 	v := s.signedIn(s.account)
 	page := v.visit(authorizePath(public.askFor()), nil)
 	to := v.visit(authorizePath(public.askFor()), page.agreeing()).sentTo(testRedirect)
 	made := s.askToken(codeForm(public, to.Get("code"))).is(200)
 	first, access := made.text("refresh_token"), made.text("access_token")
-	s.get("/orders", "Authorization: Bearer "+access, "Origin: https://planner.example").is(200)
+	s.get("/orders", bearerAuth(access), "Origin: https://planner.example").is(200)
 	s.get("/orders", "Authorization: Bearer x", "Origin: https://planner.example").is(401, "invalid_token")
 	next := s.askToken(refreshForm(public, first)).is(200).text("refresh_token")
 	s.askToken(refreshForm(public, first)).is(200) // once more, as when the answer was lost

@@ -61,7 +61,6 @@ func (s *service) signInWith(typed string) (secret string, err error) {
 }
 
 func TestSignin_readsCodesAsPeopleTypeThem(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	for typed, want := range map[string]string{
 		"7K3M-Q9XD-2VTA": "7K3MQ9XD2VTA", "7k3mq9xd2vta": "7K3MQ9XD2VTA", " 7K3M\tQ9XD – 2VTA\n": "7K3MQ9XD2VTA", "olio-0000-0000": "011000000000",
@@ -83,9 +82,8 @@ func TestSignin_readsCodesAsPeopleTypeThem(t *testing.T) {
 }
 
 func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	portal := func(scope string, all bool) string {
 		token := ""
@@ -93,7 +91,7 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 			token, _, err = issueToken(t, s.keys, tokenRow{AccountID: s.account, ClientID: "portal", Scope: scope, AllAccounts: all}, time.Hour)
 			return err
 		})
-		return "Authorization: Bearer " + token
+		return bearerAuth(token)
 	}
 	p, _ := s.registerApp()
 	ofApp, _ := s.appToken(p, s.account, scopeOrders)
@@ -103,8 +101,8 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 	before := s.dump()
 	s.post(path, "{}").is(401, "token_required")
 	s.unchanged(before)
-	for _, refused := range []string{portal(scopeConsent, false), portal(scopeOrders, true), portal(scopeApps, true), "Authorization: Bearer " + ofApp,
-		"Authorization: Bearer " + device} {
+	for _, refused := range []string{portal(scopeConsent, false), portal(scopeOrders, true), portal(scopeApps, true), bearerAuth(ofApp),
+		bearerAuth(device)} {
 		before = s.dump()
 		s.post(path, "{}", refused).is(403, "insufficient_scope")
 		s.post("/accounts/"+s.account+"/signin", "{}", refused).is(403, "insufficient_scope")
@@ -123,21 +121,16 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 			s.post("/accounts/"+id+"/signin", "{}", allowed).is(404, "account_not_found")
 		}
 	}
-	if n := s.count(`SELECT count(*) FROM signin_codes WHERE account_id = ? AND (made_by LIKE 'token tok_%' OR made_by LIKE 'operator tok_%')`, tenant); n != 3 {
-		t.Errorf("%d codes", n) // both tokens are of one account, and sent the same Idempotency-Key
-	}
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'account.signin_code_made' AND account_id = ?1 AND subject_id = ?1`, tenant); n != 3 {
-		t.Errorf("%d events", n)
-	}
+	s.hasRows(3, `signin_codes WHERE account_id = ? AND (made_by LIKE 'token tok_%' OR made_by LIKE 'operator tok_%')`, tenant)
+	s.hasRows(3, `events WHERE type = 'account.signin_code_made' AND account_id = ?1 AND subject_id = ?1`, tenant)
 	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
 	s.post(path, "{}", portal(scopeAdmin, false)).is(404, "account_not_found")
 }
 
 func TestSignin_aCodeWorksOnceAndForAQuarterOfAnHour(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+		s := quietService(t)
 		code := s.signinCode(s.account)
 		secret, err := s.signInWith(strings.ToLower(strings.ReplaceAll(code, "-", " ")))
 		s.check(err)
@@ -163,16 +156,13 @@ func TestSignin_aCodeWorksOnceAndForAQuarterOfAnHour(t *testing.T) {
 		if n := s.count(`SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM signin_codes)`); n != 0 {
 			t.Errorf("%d rows are left", n)
 		}
-		if n := s.count(`SELECT count(*) FROM events WHERE type = 'account.signed_in' AND account_id = ? AND actor = 'person (portal)'`, s.account); n != 1 {
-			t.Errorf("%d events", n)
-		}
+		s.hasRows(1, `events WHERE type = 'account.signed_in' AND account_id = ? AND actor = 'person (portal)'`, s.account)
 	})
 }
 
 func TestSignin_leavesWhatHasNotExpired(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	code, other := s.signinCode(s.account), s.signinCode(s.account)
 	secret, err := s.signInWith(code)
 	s.check(err)
@@ -186,10 +176,9 @@ func TestSignin_leavesWhatHasNotExpired(t *testing.T) {
 }
 
 func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+		s := quietService(t)
 		var codes []string
 		for range maxSigninCodes + 2 {
 			codes = append(codes, s.signinCode(s.account))
@@ -229,16 +218,13 @@ func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if n := s.count(`SELECT count(*) FROM sessions WHERE account_id = ?`, s.account); n != maxSessions {
-			t.Errorf("%d sessions", n)
-		}
+		s.hasRows(maxSessions, `sessions WHERE account_id = ?`, s.account)
 	})
 }
 
 func TestSignin_endsWithTheAccount(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	code, unused := s.signinCode(tenant), s.signinCode(tenant)
 	secret, err := s.signInWith(code)
@@ -263,9 +249,8 @@ func TestSignin_endsWithTheAccount(t *testing.T) {
 }
 
 func TestQuery_aboutSigningInReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	secret, err := s.signInWith(s.signinCode(s.account))
 	s.check(err)
