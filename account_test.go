@@ -871,14 +871,12 @@ func TestEvent_overHTTPNamesAnOperatorAndNoUserOfTheSystem(t *testing.T) {
 	device := s.activate(key, "a").is(200).text("device", "id")
 	s.must("license", "suspend", id)
 	s.post("/licenses/"+id+"/reinstate", `{}`, s.auth(s.account, scopeAdmin)).is(200)
-	s.do("DELETE", "/licenses/"+id+"/devices/"+device, "",
-		s.auth(s.account, scopeDevices)).is(204)
+	s.do("DELETE", "/licenses/"+id+"/devices/"+device, "", s.auth(s.account, scopeDevices)).is(204)
 	portal, admin := "", ""
 	s.check(s.store.one(`SELECT id FROM tokens WHERE scope = 'devices:write'`, nil, &portal))
 	s.check(s.store.one(`SELECT id FROM tokens WHERE scope = 'admin'`, nil, &admin))
 	actors := func(scope string) (all []any) {
-		for _, row := range s.get("/events",
-			bearerAuth(s.token(s.account, scope))).is(200).json()["data"].([]any) {
+		for _, row := range s.get("/events", bearerAuth(s.token(s.account, scope))).is(200).json()["data"].([]any) {
 			all = append(all, row.(map[string]any)["actor"])
 		}
 		return all

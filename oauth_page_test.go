@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"html"
 	"io"
@@ -17,120 +16,6 @@ import (
 	"testing"
 	"time"
 )
-
-// A visitor is a browser of somebody who uses the pages, without what shows them.
-type visitor struct {
-	*service
-	cookie string // as the browser sends it; "": none
-}
-
-const fromHere = "Sec-Fetch-Site: same-origin"
-
-// visit gets a page, or with a form posts to it as the page itself would.
-func (v *visitor) visit(path string, form url.Values, headers ...string) answer {
-	v.t.Helper()
-	method, body := "GET", ""
-	if v.cookie != "" {
-		headers = append(headers, "Cookie: "+v.cookie)
-	}
-	if form != nil {
-		method, body = "POST", form.Encode()
-		headers = append([]string{formType, fromHere}, headers...)
-	}
-	a := v.do(method, path, body, headers...)
-	for _, set := range a.header.Values("Set-Cookie") {
-		v.cookie, _, _ = strings.Cut(set, ";")
-		v.told.confide(v.cookie[strings.Index(v.cookie, "=")+1:])
-	}
-	if strings.Contains(a.header.Get("Location"), "code=") {
-		to, err := url.Parse(a.header.Get("Location"))
-		v.check(err)
-		v.told.confide(to.Query().Get("code"))
-	}
-	return a
-}
-
-// signedIn is a visitor who has signed in for an account.
-func (s *service) signedIn(accountID string) *visitor {
-	s.t.Helper()
-	secret, err := s.signInWith(s.signinCode(accountID))
-	s.check(err)
-	return &visitor{s, "widgetd-session=" + secret}
-}
-
-// askFor is the query with which an application asks for consent. more are names and values, in turn, of which
-// an empty value removes the parameter.
-func (p *app) askFor(more ...string) url.Values {
-	q := url.Values{"response_type": {"code"}, "client_id": {p.ID}, "redirect_uri": {p.RedirectURIs[0]}, "state": {"table 4&x"},
-		"code_challenge": {testChallenge}, "code_challenge_method": {"S256"}}
-	for i := 0; i < len(more); i += 2 {
-		q.Set(more[i], more[i+1])
-		if more[i+1] == "" {
-			q.Del(more[i])
-		}
-	}
-	return q
-}
-
-func authorizePath(q url.Values) string { return "/oauth/authorize?" + q.Encode() }
-
-var (
-	formShape  = regexp.MustCompile(`(?s)<form method="post" action="([^"]*)".*?</form>`)
-	inputShape = regexp.MustCompile(`<(?:input|button)[^>]*>`)
-	attrShape  = regexp.MustCompile(`([a-z]+)="([^"]*)"`)
-)
-
-// form is where the form of a page with a field or button posts to, and what it sends if nobody changes it.
-func (a answer) form(field string) (action string, fields url.Values) {
-	a.t.Helper()
-	for _, found := range formShape.FindAllStringSubmatch(a.body, -1) {
-		if !strings.Contains(found[0], `name="`+field+`"`) {
-			continue
-		}
-		fields = url.Values{}
-		for _, input := range inputShape.FindAllString(found[0], -1) {
-			attr := map[string]string{}
-			for _, each := range attrShape.FindAllStringSubmatch(input, -1) {
-				attr[each[1]] = html.UnescapeString(each[2])
-			}
-			if attr["type"] == "hidden" || attr["type"] == "checkbox" && strings.Contains(input, " checked") {
-				fields.Set(attr["name"], attr["value"])
-			}
-		}
-		return html.UnescapeString(found[1]), fields
-	}
-	a.t.Fatalf("no form has %s:\n%s", field, a.body)
-	return "", nil
-}
-
-// agreeing is the form of a page that asks for consent, with the button pressed that allows it.
-func (a answer) agreeing() url.Values {
-	a.t.Helper()
-	_, fields := a.is(200).form("decision")
-	fields.Set("decision", "allow")
-	return fields
-}
-
-// sentTo checks that an answer sends the browser to an address, and returns the parameters that were added.
-func (a answer) sentTo(uri string) url.Values {
-	a.t.Helper()
-	a.is(303).has("Referrer-Policy: no-referrer", "Cache-Control: no-store")
-	to, ok := strings.CutPrefix(a.header.Get("Location"), uri)
-	if !ok || to == "" || to[0] != '?' && to[0] != '&' {
-		a.t.Fatalf("sent to %s, want %s", a.header.Get("Location"), uri)
-	}
-	q, err := url.ParseQuery(to[1:])
-	if err != nil || q.Get("iss") != testBase {
-		a.t.Fatalf("sent to %s: %v", a.header.Get("Location"), err)
-	}
-	return q
-}
-
-// nowhere checks that an answer is a page, which leads nobody away.
-func (a answer) nowhere(status int, texts ...string) answer {
-	a.t.Helper()
-	return a.is(status).has("Location: ", "Content-Type: text/html; charset=utf-8", "Content-Security-Policy: "+guestPolicy()).shows(texts...)
-}
 
 func TestConsent_isAskedForGivenAndEndedInABrowser(t *testing.T) {
 	t.Parallel()
@@ -219,7 +104,7 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 			p.AccountID, p.Kind, p.Scope, p.RedirectURIs = owner, c.kind, all, codeList{c.uri}
 			p.Name, p.HomePage = "<b>Table</b> Planner", "https://app.example/?a=1&b=2"
 		})
-		page := v.visit(authorizePath(p.askFor()), nil).nowhere(200, append(c.texts, "&lt;b&gt;Table&lt;/b&gt; Planner", "not <b>", "Planner &amp; &lt;Sons&gt;",
+		page := v.authorize(p.askFor(), nil).nowhere(200, append(c.texts, "&lt;b&gt;Table&lt;/b&gt; Planner", "not <b>", "Planner &amp; &lt;Sons&gt;",
 			`<bdi>main</bdi>`, `<a href="https://app.example/?a=1&amp;b=2" rel="noopener noreferrer"`, "knows the application", "not does not vouch", `role="alert"`)[:len(c.texts)+7]...)
 		page.has("Referrer-Policy: same-origin", "Cache-Control: no-store", "X-Robots-Tag: noindex")
 		_, fields := page.form("decision")
@@ -233,10 +118,10 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 		}
 	}
 	own, _ := s.registerApp(func(p *app) { p.VerifiedAt = stamp{} })
-	v.visit(authorizePath(own.askFor()), nil).nowhere(200, "does not vouch for the application", "not knows the application")
+	v.authorize(own.askFor(), nil).nowhere(200, "does not vouch for the application", "not knows the application")
 	s.sql(`UPDATE apps SET name = 'Table' || char(8238) || 'rennalP', home_page = 'https://app.example/' || char(8206) WHERE id = ?`, own.ID)
 	s.sql(`UPDATE accounts SET name = 'Roma' || char(8207) WHERE id = ?`, s.account)
-	page := v.visit(authorizePath(own.askFor()), nil).nowhere(200, "Table\ufffdrennalP", "Roma\ufffd")
+	page := v.authorize(own.askFor(), nil).nowhere(200, "Table\ufffdrennalP", "Roma\ufffd")
 	if strings.ContainsAny(page.body, "\u202e\u200e\u200f") {
 		t.Error("the page has characters that turn text around")
 	}
@@ -246,26 +131,30 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 }
 
 // redirectTricks are addresses that resemble registered ones.
-var redirectTricks = []string{
-	testRedirect + "/", testRedirect + "?", testRedirect + "?x=1", testRedirect + "#", testRedirect + "#x", testRedirect + "%2e", testRedirect + "/../evil",
-	"https://app.example/%62ack", "https://app.example/back/..%2fevil", "https://app.example//back", "https://app.example/./back", "https://app.example/BACK",
-	"HTTPS://app.example/back", "https://APP.example/back", "http://app.example/back", "//app.example/back", "/back", "back", "https:app.example/back",
-	"https://app.example:443/back", "https://app.example:444/back", "https://app.example:/back", "https://app.example./back", "https://app.example%2e/back",
-	"https://app.example@evil.example/back", "https://evil.example/back", "https://evil.example?https://app.example/back", "https://app.example.evil.example/back",
-	"https://app.example\\@evil.example/back", "https://app.example%00.evil.example/back", "https://user:pass@app.example/back", "https://xapp.example/back",
-	"https://аpp.example/back", "https://xn--pp-6kc.example/back", "https://app。example/back", " " + testRedirect, testRedirect + " ", testRedirect + "\r\nSet-Cookie: x=y",
-	"javascript:alert(1)", "data:text/html,x", "https://[::ffff:1.2.3.4]/back", testRedirect + "\x00", "*", "https://*.example/back",
-}
+var redirectTricks = append(strings.Fields(`
+	https://app.example/back/ https://app.example/back? https://app.example/back?x=1 https://app.example/back#
+	https://app.example/back#x https://app.example/back%2e https://app.example/back/../evil
+	https://app.example/%62ack https://app.example/back/..%2fevil https://app.example//back
+	https://app.example/./back https://app.example/BACK HTTPS://app.example/back https://APP.example/back
+	http://app.example/back //app.example/back /back back https:app.example/back https://app.example:443/back
+	https://app.example:444/back https://app.example:/back https://app.example./back https://app.example%2e/back
+	https://app.example@evil.example/back https://evil.example/back https://evil.example?https://app.example/back
+	https://app.example.evil.example/back https://app.example\@evil.example/back
+	https://app.example%00.evil.example/back https://user:pass@app.example/back https://xapp.example/back
+	https://аpp.example/back https://xn--pp-6kc.example/back https://app。example/back javascript:alert(1) data:text/html,x
+	https://[::ffff:1.2.3.4]/back * https://*.example/back`),
+	" " + testRedirect, testRedirect + " ", testRedirect + "\r\nSet-Cookie: x=y", testRedirect + "\x00")
 
 // loopbackTricks are more, of addresses on the machine itself.
-var loopbackTricks = []string{
-	"http://127.0.0.1:80@evil.example/back", "http://127.0.0.1:8080.evil.example/back", "http://127.0.0.1.evil.example/back", "http://127.0.0.1:x/back",
-	"http://127.0.0.1:65536/back", "http://127.0.0.1:-1/back", "http://127.0.0.1:/back", "http://127.0.0.1:1:2/back", "http://127.0.0.1:80\\@evil.example/back",
-	"http://127.0.0.1:80#@evil.example/back", "http://127.0.0.1:80?@evil.example/back", "http://127.0.0.1:8080/other", "http://127.0.0.1:8080/back/",
-	"http://127.0.0.2:8080/back", "http://127.1:8080/back", "http://localhost:8080/back", "http://0.0.0.0:8080/back", "https://127.0.0.1:8080/back",
-	"http://[::1]:8080/back/", "http://[::1%25eth0]:8080/back", "http://[0:0:0:0:0:0:0:1]:8080/back", "http://[::1]x:8080/back", "http://2130706433:8080/back",
-	"http://127.0.0.1:8080", "http://u@127.0.0.1:8080/back", "http://127.0.0.1:８０/back",
-}
+var loopbackTricks = strings.Fields(`
+	http://127.0.0.1:80@evil.example/back http://127.0.0.1:8080.evil.example/back http://127.0.0.1.evil.example/back
+	http://127.0.0.1:x/back http://127.0.0.1:65536/back http://127.0.0.1:-1/back http://127.0.0.1:/back
+	http://127.0.0.1:1:2/back http://127.0.0.1:80\@evil.example/back http://127.0.0.1:80#@evil.example/back
+	http://127.0.0.1:80?@evil.example/back http://127.0.0.1:8080/other http://127.0.0.1:8080/back/
+	http://127.0.0.2:8080/back http://127.1:8080/back http://localhost:8080/back http://0.0.0.0:8080/back
+	https://127.0.0.1:8080/back http://[::1]:8080/back/ http://[::1%25eth0]:8080/back
+	http://[0:0:0:0:0:0:0:1]:8080/back http://[::1]x:8080/back http://2130706433:8080/back http://127.0.0.1:8080
+	http://u@127.0.0.1:8080/back http://127.0.0.1:８０/back`)
 
 func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
 	t.Parallel()
@@ -279,7 +168,7 @@ func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
 			for _, uri := range slices.Concat(redirectTricks, loopbackTricks) {
 				for _, more := range [][]string{{}, {"response_type", "token"}} {
 					q := p.askFor(append(more, "redirect_uri", uri)...)
-					v.visit(authorizePath(q), nil).nowhere(400, "This link is not right", "redirect_uri is not registered")
+					v.authorize(q, nil).nowhere(400, "This link is not right", "redirect_uri is not registered")
 				}
 			}
 		}
@@ -287,10 +176,10 @@ func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
 	v := s.signedIn(s.account)
 	for _, uri := range []string{"http://127.0.0.1/back", "http://127.0.0.1:51004/back", "http://127.0.0.1:1/back", "http://[::1]:65535/back", "http://[::1]/back",
 		"com.example.app:/back", testRedirect} {
-		v.visit(authorizePath(device.askFor("redirect_uri", uri, "scope", "x")), nil).sentTo(uri)
+		v.authorize(device.askFor("redirect_uri", uri, "scope", "x"), nil).sentTo(uri)
 	}
 	loop, _ := s.registerApp(func(p *app) { p.RedirectURIs = codeList{"http://127.0.0.1:5000/back"} })
-	v.visit(authorizePath(loop.askFor("redirect_uri", "http://127.0.0.1:5001/back")), nil).nowhere(400)
+	v.authorize(loop.askFor("redirect_uri", "http://127.0.0.1:5001/back"), nil).nowhere(400)
 }
 
 func TestAuthorize_isAPageUntilApplicationAndAddressAreRight(t *testing.T) {
@@ -313,8 +202,8 @@ func TestAuthorize_isAPageUntilApplicationAndAddressAreRight(t *testing.T) {
 			"is not registered for this":  {p.askFor("redirect_uri", "https://evil.example/")},
 		} {
 			for _, each := range q {
-				v.visit(authorizePath(each), nil).nowhere(400, text, "not evil.example")
-				v.visit(authorizePath(each), url.Values{"decision": {"allow"}}).nowhere(400, text)
+				v.authorize(each, nil).nowhere(400, text, "not evil.example")
+				v.authorize(each, url.Values{"decision": {"allow"}}).nowhere(400, text)
 			}
 		}
 		v.visit("/oauth/authorize?client_id=%zz", nil).nowhere(422, "This request is not right")
@@ -330,36 +219,47 @@ func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing
 	p, _ := s.registerApp()
 	v := s.signedIn(s.account)
 	twice := func(name string) url.Values { q := p.askFor(name, "x"); q.Add(name, "x"); return q }
-	for code, all := range map[string][]url.Values{
-		"unsupported_response_type": {p.askFor("response_type", "token"), p.askFor("response_type", "code token"), p.askFor("response_type", "CODE")},
-		"invalid_request": {p.askFor("response_type", ""), p.askFor("response_mode", "fragment"), p.askFor("response_mode", "form_post"), p.askFor("code_challenge", ""), p.askFor("code_challenge_method", ""),
-			p.askFor("code_challenge_method", "plain"), p.askFor("code_challenge_method", "s256"), p.askFor("code_challenge", testChallenge+"A"),
-			p.askFor("code_challenge", testChallenge[1:]), p.askFor("code_challenge", testChallenge[:42]+"+"), p.askFor("code_challenge", testChallenge[:42]+"\n"),
-			p.askFor("code_challenge", testChallenge+"="), twice("response_type"), twice("scope"), twice("code_challenge"), twice("code_challenge_method"), twice("resource"),
-			twice("response_mode")},
-		"invalid_scope": {p.askFor("scope", "admin"), p.askFor("scope", scopeOrders+" "+scopeAdmin), p.askFor("scope", scopeLeads), p.askFor("scope", "x"), p.askFor("scope", " "),
-			p.askFor("scope", scopeOrders+" "+scopeApps), p.askFor("scope", strings.ToUpper(scopeOrders))},
-		"invalid_target": {p.askFor("resource", "https://evil.example"), p.askFor("resource", testBase+"/"), p.askFor("resource", "http://127.0.0.1:8080")},
+	wrong := map[string][]url.Values{}
+	for code, all := range map[string][][2]string{
+		"unsupported_response_type": {{"response_type", "token"}, {"response_type", "code token"}, {"response_type", "CODE"}},
+		"invalid_request": {{"response_type", ""}, {"response_mode", "fragment"}, {"response_mode", "form_post"},
+			{"code_challenge_method", ""}, {"code_challenge_method", "plain"}, {"code_challenge_method", "s256"},
+			{"code_challenge", ""}, {"code_challenge", testChallenge + "A"}, {"code_challenge", testChallenge[1:]},
+			{"code_challenge", testChallenge[:42] + "+"}, {"code_challenge", testChallenge[:42] + "\n"},
+			{"code_challenge", testChallenge + "="}},
+		"invalid_scope": {{"scope", "admin"}, {"scope", scopeOrders + " " + scopeAdmin}, {"scope", scopeLeads}, {"scope", "x"},
+			{"scope", " "}, {"scope", scopeOrders + " " + scopeApps}, {"scope", strings.ToUpper(scopeOrders)}},
+		"invalid_target": {{"resource", "https://evil.example"}, {"resource", testBase + "/"},
+			{"resource", "http://127.0.0.1:8080"}},
 	} {
-		for _, q := range all {
-			before := s.dump()
-			got := v.visit(authorizePath(q), nil).sentTo(testRedirect)
-			if got.Get("error") != code || got.Get("state") != "table 4&x" || !regexp.MustCompile(`^[ !#-[\]-~]+$`).MatchString(got.Get("error_description")) || len(got) != 4 {
-				t.Errorf("%v: %v", q, got)
-			}
-			v.visit(authorizePath(q), url.Values{"decision": {"allow"}, "account": {s.account}, "app": {p.UpdatedAt.String()}, "allow:" + scopeOrders: {"yes"}}).sentTo(testRedirect)
-			s.unchanged(before)
+		for _, pair := range all {
+			wrong[code] = append(wrong[code], p.askFor(pair[:]...))
 		}
 	}
-	if got := v.visit(authorizePath(twice("state")), nil).sentTo(testRedirect); got.Get("error") != "invalid_request" || got.Has("state") {
+	for _, name := range strings.Fields("response_type scope code_challenge code_challenge_method resource response_mode") {
+		wrong["invalid_request"] = append(wrong["invalid_request"], twice(name))
+	}
+	before := s.dump()
+	for code, all := range wrong {
+		for _, q := range all {
+			got := v.authorize(q, nil).sentTo(testRedirect)
+			if got.Get("error") != code || got.Get("state") != "table 4&x" || len(got) != 4 ||
+				!matches(`^[ !#-[\]-~]+$`, got.Get("error_description")) {
+				t.Errorf("%v: %v", q, got)
+			}
+			v.authorize(q, p.decided("allow", s.account)).sentTo(testRedirect)
+		}
+	}
+	s.unchanged(before)
+	if got := v.authorize(twice("state"), nil).sentTo(testRedirect); got.Get("error") != "invalid_request" || got.Has("state") {
 		t.Errorf("a state that is given twice: %v", got)
 	}
-	if got := v.visit(authorizePath(p.askFor("state", "", "scope", "x")), nil).sentTo(testRedirect); got.Has("state") {
+	if got := v.authorize(p.askFor("state", "", "scope", "x"), nil).sentTo(testRedirect); got.Has("state") {
 		t.Errorf("without a state: %v", got)
 	}
 	fine := p.askFor("scope", "", "resource", testBase, "prompt", "none", "nonce", "x", "response_mode", "query")
 	fine["unknown"], fine["scope"] = []string{"1", "2"}, []string{""}
-	v.visit(authorizePath(fine), nil).nowhere(200, "allow:"+scopeOrders, "allow:"+scopeSelling, "allow:"+scopeWebhooks, "not allow:"+scopeLeads)
+	v.authorize(fine, nil).nowhere(200, "allow:"+scopeOrders, "allow:"+scopeSelling, "allow:"+scopeWebhooks, "not allow:"+scopeLeads)
 }
 
 func TestAuthorize_nobodyIsSentToAStrangersApplicationThatNobodyVouchesFor(t *testing.T) {
@@ -370,15 +270,14 @@ func TestAuthorize_nobodyIsSentToAStrangersApplicationThatNobodyVouchesFor(t *te
 	stranger, owner := s.signedIn(s.account), s.signedIn(tenant)
 	before := s.dump()
 	for _, q := range []url.Values{p.askFor(), p.askFor("scope", "x"), p.askFor("response_type", "token")} {
-		stranger.visit(authorizePath(q), nil).nowhere(403, "This application can’t be allowed", "not Table Planner", "not app.example/")
+		stranger.authorize(q, nil).nowhere(403, "This application can’t be allowed", "not Table Planner", "not app.example/")
 		for _, decision := range []string{"allow", "deny"} {
-			stranger.visit(authorizePath(q), url.Values{"decision": {decision}, "account": {s.account}, "app": {p.UpdatedAt.String()}, "allow:" + scopeOrders: {"yes"}}).
-				nowhere(403, "This application can’t be allowed")
+			stranger.authorize(q, p.decided(decision, s.account)).nowhere(403, "This application can’t be allowed")
 		}
 	}
 	s.unchanged(before)
-	page := owner.visit(authorizePath(p.askFor()), nil)
-	if got := owner.visit(authorizePath(p.askFor()), page.agreeing()).sentTo(testRedirect); got.Get("code") == "" {
+	page := owner.authorize(p.askFor(), nil)
+	if got := owner.authorize(p.askFor(), page.agreeing()).sentTo(testRedirect); got.Get("code") == "" {
 		t.Errorf("its owner got %v", got)
 	}
 }
@@ -426,9 +325,7 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 	form := first.visit(path, nil).agreeing()
 	refused := func(v *visitor, form url.Values) {
 		t.Helper()
-		before := s.dump()
 		v.visit(path, form).nowhere(409, "nothing was allowed", `role="alert"`, `name="decision"`)
-		s.unchanged(before)
 	}
 	change := func(more ...string) url.Values {
 		f := maps.Clone(form)
@@ -437,7 +334,9 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 		}
 		return f
 	}
-	refused(s.signedIn(tenant), form) // who has signed in, in another tab, since the page was made
+	strangers := s.signedIn(tenant)
+	before := s.dump()
+	refused(strangers, form) // who has signed in, in another tab, since the page was made
 	refused(first, change("account", tenant))
 	for _, wider := range []string{scopeSelling, scopeWebhooks, scopeLeads, scopeAdmin, "", "x", "orders:read admin"} {
 		refused(first, change("allow:"+wider, "yes"))
@@ -450,8 +349,11 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 	first.visit(path, undecided).nowhere(409, "You have not decided yet", `name="allow:orders:read" value="yes">`)
 	refused(first, change("app", ""))
 	refused(first, url.Values{"decision": {"allow"}})
+	s.unchanged(before)
 	s.sql(`UPDATE apps SET name = 'Another', updated_at = '2031-01-01T00:00:00Z' WHERE id = ?`, p.ID)
+	before = s.dump()
 	refused(first, form)
+	s.unchanged(before)
 	form = first.visit(path, nil).agreeing()
 	s.sql(`UPDATE apps SET updated_at = '2031-01-01T00:00:01Z' WHERE id = ?`, p.ID)
 	seen := *p
@@ -476,7 +378,7 @@ func TestOAuthPages_takeNoFormFromElsewhere(t *testing.T) {
 	p, _ := s.registerApp()
 	_, grantID := s.appToken(p, s.account, scopeOrders)
 	v := s.signedIn(s.account)
-	form := v.visit(authorizePath(p.askFor()), nil).agreeing()
+	form := v.authorize(p.askFor(), nil).agreeing()
 	code := s.signinCode(s.account)
 	before := s.dump()
 	for _, from := range []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Origin: https://evil.example", "Origin: null", "Origin: " + siteOrigin,
@@ -537,7 +439,7 @@ func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
 	s, p := serviceWithApp(t)
 	q := p.askFor("state", `"><script>javascript:&%`)
 	v := &visitor{service: s}
-	page := v.visit(authorizePath(q), nil).nowhere(200, "<h1>Sign in</h1>", "not <script>", "not ZgotmplZ")
+	page := v.authorize(q, nil).nowhere(200, "<h1>Sign in</h1>", "not <script>", "not ZgotmplZ")
 	action, _ := page.form("code")
 	if action != "./signin?"+q.Encode() {
 		t.Errorf("it posts to %s", action)
@@ -548,14 +450,14 @@ func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
 		t.Errorf("then it posts to %s", again)
 	}
 	v.visit(path, url.Values{"code": {s.signinCode(s.account)}}).is(303).has("Location: ./authorize?" + q.Encode())
-	page = v.visit(authorizePath(q), nil)
+	page = v.authorize(q, nil)
 	for field, want := range map[string]string{"decision": "./authorize?" + q.Encode()} {
 		if got, _ := page.form(field); got != want {
 			t.Errorf("%s posts to %s", field, got)
 		}
 	}
 	page.shows(`action="./signout?`)
-	got := v.visit(authorizePath(q), page.agreeing()).sentTo(testRedirect)
+	got := v.authorize(q, page.agreeing()).sentTo(testRedirect)
 	if got.Get("state") != q.Get("state") {
 		t.Errorf("sent back with %v", got)
 	}
@@ -605,15 +507,15 @@ func TestConnected_hasTheAccountsOwnGrantsAndEndsThem(t *testing.T) {
 	}
 	s.get("/account", bearerAuth(token)).is(200)
 	(&visitor{service: s}).visit("/oauth/connected", url.Values{"grant": {own}}).nowhere(200, "<h1>Sign in</h1>")
-	if g, err := s.store.grant(anyAccount, own); err != nil || !g.EndedAt.IsZero() {
-		t.Errorf("%+v, %v", g, err)
+	if by := s.grantEnded(own); by != "" {
+		t.Errorf("ended by %q", by)
 	}
 	for range 2 {
 		v.visit("/oauth/connected", url.Values{"grant": {own}}).is(303).has("Location: ./connected")
 	}
 	v.visit("/oauth/connected", nil).nowhere(200, "No application may act for your account.")
-	if g, err := s.store.grant(anyAccount, own); err != nil || valueOr(g.EndedBy, "") != endedByOwner {
-		t.Errorf("%+v, %v", g, err)
+	if by := s.grantEnded(own); by != endedByOwner {
+		t.Errorf("ended by %q", by)
 	}
 }
 

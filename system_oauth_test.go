@@ -1,10 +1,8 @@
 package main
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"sync"
@@ -109,7 +107,8 @@ func giveCodes(o *operator, users []*tokenUser) (living int) {
 
 func TestOAuth_killedAtAnyMomentEveryApplicationGoesOnOrBeginsAnew(t *testing.T) {
 	t.Parallel()
-	const kills, each = 10, 4
+	const each = 4
+	kills, chance := size(3, 10), random(t, 0)
 	o := newOperator(t)
 	var users []*tokenUser
 	o.store(func(st *store) {
@@ -133,7 +132,7 @@ func TestOAuth_killedAtAnyMomentEveryApplicationGoesOnOrBeginsAnew(t *testing.T)
 		client := newClient(t)
 		var all sync.WaitGroup
 		var answers atomic.Int64
-		enough, wanted := make(chan struct{}), rand.Int64N(100)
+		enough, wanted := make(chan struct{}), chance.Int64N(100)
 		kill := sync.OnceFunc(func() { close(enough) })
 		for _, u := range users {
 			all.Go(func() {
