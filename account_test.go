@@ -296,10 +296,14 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 			return oneRow(changeState(t, o, f.license, "suspend", "unpaid", actorCommand))
 		}},
 		{"patchLicense", func() (int, error) {
-			return oneRow(patchLicense(t, o, f.license, termsChange{func(l *license) { l.GraceDays = 9 }}, actorCommand))
+			return oneRow(patchLicense(t, o, f.license, termsChange{func(l *license) { l.GraceDays = 9 }},
+				actorCommand))
 		}},
 		{"renewLicense", func() (int, error) { return oneRow(renewLicense(t, o, f.license, ptr(9), actorCommand)) }},
-		{"rotateKey", func() (int, error) { return firstRow(rotateKey(t, o, f.license, stamp{}, false, actorCommand)) }},
+		{"rotateKey", func() (int, error) {
+			return firstRow(rotateKey(t, o, f.license, stamp{}, false,
+				actorCommand))
+		}},
 		{"queries.deviceByID", func() (int, error) { return oneRow(t.deviceByID(o, f.device)) }},
 		{"queries.allDevices", func() (int, error) { return rowsOf(t.allDevices(o, "", 10)) }},
 		{"queries.events", func() (int, error) { return rowsOfPage(t.events(eventFilter{owner: o}, "", 10)) }},
@@ -353,7 +357,8 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 			return oneRow(changeConnection(t, o, f.books, func(c *bookConnection) { c.Outside = true }, anActor))
 		}},
 		{"saveMapping", func() (int, error) {
-			return oneRow(saveMapping(t, o, f.books, &bookMapping{Lines: []mappingRule{{Kind: ruleTip, Account: "220"}}}, anActor))
+			return oneRow(saveMapping(t, o, f.books,
+				&bookMapping{Lines: []mappingRule{{Kind: ruleTip, Account: "220"}}}, anActor))
 		}},
 		{"requestExport", func() (int, error) { return rowsOf(requestExport(t, o, f.books, f.today(t))) }},
 		{"ownExport", func() (int, error) { return firstRow(ownExport(t, o, f.books, f.export)) }},
@@ -570,7 +575,8 @@ func TestID_emptyNamesNoRow(t *testing.T) {
 				{"topItems", func() (int, error) { return rowsOf(tx.topItems(widget, from, until, true, 10)) }},
 				{"topPages", func() (int, error) { return rowsOf(tx.topPages(widget, from, until, 10)) }},
 				{"eachPeriodOfWidget", func() (n int, err error) {
-					err = tx.eachPeriodOfWidget(widget, []period{{from, until, 0}}, func(string, period, counts) { n++ })
+					err = tx.eachPeriodOfWidget(widget, []period{{from, until, 0}},
+						func(string, period, counts) { n++ })
 					return n, err
 				}},
 			}

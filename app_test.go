@@ -35,9 +35,12 @@ func TestApp_nameShowsWhatItIs(t *testing.T) {
 		"":   true, // left to who reads the member
 		" x": false, "x ": false, "\u3000x": false, "x\u00a0": false, " ": false, "...": false, "⠀": false,
 		"x\x00": false, "x\ny": false, "x\u0085y": false, "x\x7f": false, "x\u2028y": false, "x\u2029y": false,
-		"x\u061cy": false, "x\u200ey": false, "x\u200fy": false, "x\u202ay": false, "x\u202by": false, "x\u202cy": false,
-		"x\u202dy": false, "x\u202ey": false, "x\u2066y": false, "x\u2067y": false, "x\u2068y": false, "x\u2069y": false,
-		"x\u200by": false, "x\u200cy": false, "x\u200dy": false, "x\u2060y": false, "x\ufeffy": false, "x\u00ady": false,
+		"x\u061cy": false, "x\u200ey": false, "x\u200fy": false, "x\u202ay": false, "x\u202by": false,
+		"x\u202cy": false,
+		"x\u202dy": false, "x\u202ey": false, "x\u2066y": false, "x\u2067y": false, "x\u2068y": false,
+		"x\u2069y": false,
+		"x\u200by": false, "x\u200cy": false, "x\u200dy": false, "x\u2060y": false, "x\ufeffy": false,
+		"x\u00ady": false,
 		"x\u180ey": false, "x\U000e0041y": false, "x\ufe0fy": false, "x\u3164y": false, "\u115f": false,
 		"x\u034fy": false, "x\ue000y": false, "x\ufff9y": false,
 	} {
@@ -77,7 +80,8 @@ var wrongRedirects = append(strings.Fields(`
 	blob:https://app.example/x about:blank urn:ietf:wg:oauth:2.0:oob ftp://app.example/ ws://app.example/
 	intent://x#Intent;end myapp:/back com.example.app:back Com.Example.App:/back com..app:/back .app:/back
 	com.:/back com.-app:/back com.a+b:/back com.example.app://u@back/ com.example.app:/back#x 1com.example:/back`),
-	"", "https://app.example/\u00e9", "https://app.example/a b", "https://app.example/\n", "https://app.example/\x00", "com.example.app:/b ack")
+	"", "https://app.example/\u00e9", "https://app.example/a b", "https://app.example/\n", "https://app.example/\x00",
+	"com.example.app:/b ack")
 
 func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
 	t.Parallel()
@@ -102,7 +106,8 @@ func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
 		t.Errorf("of %d characters: %s", maxAppURL+1, code)
 	}
 	for page, good := range map[string]bool{"https://app.example/about": true, "http://127.0.0.1:3000/": true,
-		"http://app.example/": false, "com.example.app:/": false, "javascript:alert(1)": false, "https://u@a.example/": false} {
+		"http://app.example/": false, "com.example.app:/": false, "javascript:alert(1)": false,
+		"https://u@a.example/": false} {
 		if code, _ := checkHomePage(page); (code == "") != good {
 			t.Errorf("home page %s: %q", page, code)
 		}
@@ -120,7 +125,8 @@ func FuzzRedirectURI(f *testing.F) {
 				continue
 			}
 			u, err := url.Parse(uri)
-			if err != nil || u.User != nil || u.Fragment != "" || strings.ContainsAny(uri, "#\\* \"<>") || len(uri) > maxAppURL {
+			if err != nil || u.User != nil || u.Fragment != "" || strings.ContainsAny(uri, "#\\* \"<>") ||
+				len(uri) > maxAppURL {
 				t.Fatalf("%s takes %q: %v", kind, uri, err)
 			}
 			for _, b := range []byte(uri) {
@@ -130,7 +136,8 @@ func FuzzRedirectURI(f *testing.F) {
 			}
 			local := u.Scheme == "http" && (u.Hostname() == "127.0.0.1" || u.Hostname() == "::1")
 			private := strings.Contains(u.Scheme, ".")
-			if u.Scheme != "https" && (kind != appInstalled || !local && !private) || u.Scheme == "https" && u.Host == "" {
+			if u.Scheme != "https" && (kind != appInstalled || !local && !private) || u.Scheme == "https" &&
+				u.Host == "" {
 				t.Fatalf("%s takes %q", kind, uri)
 			}
 		}
@@ -154,15 +161,18 @@ func TestApp_isRegisteredShownChangedAndRemoved(t *testing.T) {
 	shown := s.get("/apps/"+id, auth).is(200)
 	listed := s.get("/apps", auth).is(200)
 	for _, a := range []answer{shown, listed} {
-		if strings.Contains(a.body, "secret\":\"") || strings.Contains(a.body, secret) || !strings.Contains(a.body, id) {
+		if strings.Contains(a.body, "secret\":\"") || strings.Contains(a.body, secret) ||
+			!strings.Contains(a.body, id) {
 			t.Errorf("shows %s", a.body)
 		}
 	}
 	if text := s.dump(); strings.Contains(text, secret) || strings.Contains(s.log.String(), secret) {
 		t.Error("the secret is in the database or in the log")
 	}
-	changed := s.do("PATCH", "/apps/"+id, `{"name":"Planner","redirect_uris":["https://app.example/new"],"scope":"stats:read"}`, auth).is(200)
-	if m := changed.json(); m["name"] != "Planner" || m["scope"] != "stats:read" || m["home_page"] != "https://app.example" {
+	changed := s.do("PATCH", "/apps/"+id,
+		`{"name":"Planner","redirect_uris":["https://app.example/new"],"scope":"stats:read"}`, auth).is(200)
+	if m := changed.json(); m["name"] != "Planner" || m["scope"] != "stats:read" ||
+		m["home_page"] != "https://app.example" {
 		t.Errorf("changed %v", m)
 	}
 	before := s.dump()
@@ -176,7 +186,8 @@ func TestApp_isRegisteredShownChangedAndRemoved(t *testing.T) {
 	s.do("PATCH", "/apps/"+id, `{"name":"x"}`, auth).is(404, "app_not_found")
 	s.post("/apps/"+id+"/rotate-secret", "", auth).is(404, "app_not_found")
 	events := s.get("/events?type=app.updated", s.auth(s.account, scopeEvents)).is(200)
-	if !strings.Contains(events.body, `"changed":"name redirect_uris scope"`) || strings.Contains(events.body, "app.example") {
+	if !strings.Contains(events.body, `"changed":"name redirect_uris scope"`) ||
+		strings.Contains(events.body, "app.example") {
 		t.Errorf("events %s", events.body)
 	}
 	s.hasRows(3, `events WHERE subject_id = ? AND type IN ('app.registered', 'app.updated',
@@ -194,7 +205,8 @@ func TestApp_refusalNamesEveryWrongMember(t *testing.T) {
 		members []any
 		wrong   []string
 	}{
-		{[]any{"name", "x\u202ey", "home_page", "http://x.example", "redirect_uris", []string{"javascript:x", testRedirect, testRedirect}},
+		{[]any{"name", "x\u202ey", "home_page", "http://x.example", "redirect_uris",
+			[]string{"javascript:x", testRedirect, testRedirect}},
 			[]string{"#/name invalid_character", "#/home_page https_required", "#/redirect_uris/0 https_required",
 				"#/redirect_uris/2 repeated"}},
 		{[]any{"name", strings.Repeat("x", maxAppName+1)}, []string{"#/name too_long"}},
@@ -210,11 +222,15 @@ func TestApp_refusalNamesEveryWrongMember(t *testing.T) {
 		{[]any{"scope", ""}, []string{"#/scope empty"}},
 		{[]any{"origins", []string{"https://app.example"}}, []string{"#/origins not_allowed"}},
 		{[]any{"kind", "browser"}, []string{"#/origins required"}},
-		{[]any{"kind", "browser", "origins", []string{"https://app.example/x", "http://app.example", "null", "https://*.app.example",
-			"https://a.example", "HTTPS://A.example:443"}}, []string{"#/origins/0 invalid_origin", "#/origins/1 invalid_origin",
-			"#/origins/2 invalid_origin", "#/origins/3 invalid_origin", "#/origins/5 repeated"}},
-		{[]any{"kind", "browser", "origins", []string{"https://b.example", siteOrigin}}, []string{"#/origins/1 not_allowed"}},
-		{[]any{"kind", "browser", "origins", []string{"https://b.example"}, "own_scope", "orders:read"}, []string{"#/own_scope not_allowed"}},
+		{[]any{"kind", "browser", "origins", []string{"https://app.example/x", "http://app.example", "null",
+			"https://*.app.example",
+			"https://a.example", "HTTPS://A.example:443"}},
+			[]string{"#/origins/0 invalid_origin", "#/origins/1 invalid_origin",
+				"#/origins/2 invalid_origin", "#/origins/3 invalid_origin", "#/origins/5 repeated"}},
+		{[]any{"kind", "browser", "origins", []string{"https://b.example", siteOrigin}},
+			[]string{"#/origins/1 not_allowed"}},
+		{[]any{"kind", "browser", "origins", []string{"https://b.example"}, "own_scope", "orders:read"},
+			[]string{"#/own_scope not_allowed"}},
 		{[]any{"kind", "installed", "own_scope", "orders:read"}, []string{"#/own_scope not_allowed"}},
 		{[]any{"own_scope", "stats:read"}, []string{"#/own_scope unknown_value"}},
 	} {
@@ -226,17 +242,21 @@ func TestApp_refusalNamesEveryWrongMember(t *testing.T) {
 		t.Errorf("made %v", m)
 	}
 	s.do("PATCH", "/apps/"+a.text("id"), `{"origins":[]}`, auth).is(422).names("#/origins required")
-	s.do("PATCH", "/apps/"+a.text("id"), `{"origins":["`+siteOrigin+`"]}`, auth).is(422).names("#/origins/0 not_allowed")
-	s.do("PATCH", "/apps/"+a.text("id"), `{"redirect_uris":["http://127.0.0.1/"]}`, auth).is(422).names("#/redirect_uris/0 https_required")
+	s.do("PATCH", "/apps/"+a.text("id"), `{"origins":["`+siteOrigin+`"]}`, auth).is(422).
+		names("#/origins/0 not_allowed")
+	s.do("PATCH", "/apps/"+a.text("id"), `{"redirect_uris":["http://127.0.0.1/"]}`, auth).is(422).
+		names("#/redirect_uris/0 https_required")
 }
 
 func TestApp_getsNoMoreForItselfThanTheTokenThatRegistersItHas(t *testing.T) {
 	t.Parallel()
 	s := quietService(t)
 	both, lesser := s.appAuth(s.account, scopeOrders, scopeSelling), s.appAuth(s.account, scopeOrders)
-	s.post("/apps", appBody("own_scope", "orders:write"), lesser).challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
+	s.post("/apps", appBody("own_scope", "orders:write"), lesser).
+		challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
 	s.post("/apps", appBody("own_scope", "orders:read"), lesser).is(200)
-	made := s.post("/apps", appBody("own_scope", "orders:read orders:write"), both, "Idempotency-Key: owner-registers").is(200)
+	made := s.post("/apps", appBody("own_scope", "orders:read orders:write"), both,
+		"Idempotency-Key: owner-registers").is(200)
 	id := made.text("id")
 	rotate := "/apps/" + id + "/rotate-secret"
 	rotated := s.post(rotate, "", both, "Idempotency-Key: owner-rotates").is(200)
@@ -245,14 +265,16 @@ func TestApp_getsNoMoreForItselfThanTheTokenThatRegistersItHas(t *testing.T) {
 	s.post(rotate, "", lesser).challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
 	s.post(rotate, `{"now":true}`, lesser).is(403)
 	s.post(rotate, "", lesser, "Idempotency-Key: owner-rotates").is(403)
-	s.post("/apps", appBody("own_scope", "orders:read orders:write"), lesser, "Idempotency-Key: owner-registers").is(403)
+	s.post("/apps", appBody("own_scope", "orders:read orders:write"), lesser, "Idempotency-Key: owner-registers").
+		is(403)
 	s.unchanged(before)
 	again := s.post(rotate, "", both, "Idempotency-Key: owner-rotates").is(200).has("Idempotency-Replayed: true")
 	if again.text("client_secret") != rotated.text("client_secret") {
 		t.Error("the answer is another one")
 	}
 	none := s.post("/apps", appBody(), lesser).is(200).text("id")
-	s.do("PATCH", "/apps/"+none, `{"own_scope":"orders:write"}`, lesser).challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
+	s.do("PATCH", "/apps/"+none, `{"own_scope":"orders:write"}`, lesser).
+		challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
 	s.do("PATCH", "/apps/"+none, `{"own_scope":"orders:read"}`, lesser).is(200)
 	s.do("PATCH", "/apps/"+none, `{"scope":"stats:read"}`, lesser).is(422).names("#/own_scope unknown_value")
 	s.do("PATCH", "/apps/"+none, `{"scope":"stats:read","own_scope":null}`, lesser).is(200)
@@ -268,7 +290,8 @@ func TestApp_isVerifiedByOperatorsOnlyAndUntilATenantChangesIt(t *testing.T) {
 	if verified() {
 		t.Error("a tenant's application is verified from the start")
 	}
-	for _, change := range []string{`{"name":"Another"}`, `{"home_page":"https://b.example"}`, `{"redirect_uris":["https://b.example/"]}`,
+	for _, change := range []string{`{"name":"Another"}`, `{"home_page":"https://b.example"}`,
+		`{"redirect_uris":["https://b.example/"]}`,
 		`{"origins":["https://b.example"]}`, `{"scope":"leads:read"}`} {
 		s.must("app", "verify", id)
 		s.do("PATCH", "/apps/"+id, `{"name":"`+s.get("/apps/"+id, auth).text("name")+`"}`, auth).is(200)
@@ -323,7 +346,8 @@ func TestApp_ofAnAccountAreAtMostTwenty(t *testing.T) {
 		t.Errorf("answers %v", answers)
 	}
 	s.post("/apps", appBody(), auth).is(409, "app_limit_reached")
-	_, err := s.command("app", "add", "x", "-home-page", "https://a.example", "-redirect-uri", testRedirect, "-scope", scopeOrders)
+	_, err := s.command("app", "add", "x", "-home-page", "https://a.example", "-redirect-uri", testRedirect, "-scope",
+		scopeOrders)
 	oneLine(t, err, "the account has 20 applications already")
 	ids, _ := s.everyPage("/apps?limit=7", auth)
 	if len(ids) != maxApps {
@@ -384,7 +408,8 @@ func TestApp_secretBeforeTheLastIsTakenForAWeek(t *testing.T) {
 	stored(first.text("client_secret"), "")
 	second := s.post(rotate, "", auth).is(200)
 	stored(second.text("client_secret"), first.text("client_secret"))
-	if until, ok := parseStamp(second.text("previous_secret_until")); !ok || !within(time.Minute, until.Time, time.Now().Add(appSecretOverlap)) {
+	if until, ok := parseStamp(second.text("previous_secret_until")); !ok ||
+		!within(time.Minute, until.Time, time.Now().Add(appSecretOverlap)) {
 		t.Errorf("until %v", until)
 	}
 	third := s.post(rotate, `{"now":false}`, auth).is(200)
@@ -410,7 +435,8 @@ func TestApp_idempotencyKeysAreTheApplicationsOwn(t *testing.T) {
 	other, _ := s.appToken(q, s.account, scope)
 	ids := map[string]string{}
 	for name, token := range map[string]string{"the account": s.token(s.account, scope), "one": one, "other": other} {
-		a := s.post("/webhooks", hookBody("lead.created"), bearerAuth(token), "Idempotency-Key: the-same-for-all").is(200)
+		a := s.post("/webhooks", hookBody("lead.created"), bearerAuth(token), "Idempotency-Key: the-same-for-all").
+			is(200)
 		if a.header.Get("Idempotency-Replayed") != "" {
 			t.Errorf("%s gets somebody else's answer: %s", name, a.body)
 		}
@@ -426,8 +452,10 @@ func TestApp_idempotencyKeysAreTheApplicationsOwn(t *testing.T) {
 }
 
 func appStory(t *testing.T, o *operator) {
-	made := o.object("app", "add", "Table Planner", "-account", o.account, "-home-page", "https://app.example", "-redirect-uri",
-		"https://app.example/a https://app.example/b,c", "-scope", "orders:read webhooks:write", "-own-scope", "orders:read")
+	made := o.object("app", "add", "Table Planner", "-account", o.account, "-home-page", "https://app.example",
+		"-redirect-uri",
+		"https://app.example/a https://app.example/b,c", "-scope", "orders:read webhooks:write", "-own-scope",
+		"orders:read")
 	id, secret := made["id"].(string), made["client_secret"].(string)
 	if made["verified_at"] == nil || made["own_scope"] != "orders:read" ||
 		fmt.Sprint(made["redirect_uris"]) != "[https://app.example/a https://app.example/b,c]" {
@@ -435,17 +463,18 @@ func appStory(t *testing.T, o *operator) {
 	}
 	board := strings.Fields("-home-page https://b.example -redirect-uri https://b.example/ -scope stats:read")
 	board = slices.Clip(board) // so that every append makes another list
-	plain := o.do(append([]string{"app", "add", "Board", "-kind", "browser", "-origin", "https://b.example"}, board...)...)
+	plain := o.do(append([]string{"app", "add", "Board", "-kind", "browser", "-origin", "https://b.example"},
+		board...)...)
 	if !matches(`^client id:     app_\w{26}\nclient secret: none: with PKCE it needs no secret\n$`, plain) {
 		t.Errorf("made %q", plain)
 	}
 	for want, args := range map[string][]string{
-		"-home-page URL is needed":   {"-redirect-uri", "https://b.example/", "-scope", "stats:read"},
-		"-redirect-uri is needed":    {"-home-page", "https://b.example", "-scope", "stats:read"},
-		"-scope is needed":           {"-home-page", "https://b.example", "-redirect-uri", "https://b.example/"},
-		"-redirect-uri: This must":   append(board, "-redirect-uri", "http://b.example/"),
-		"-scope: The scopes of an":   append(board, "-scope", "admin"),
-		"-kind: This must be one of": append(board, "-kind", "x"),
+		"-home-page URL is needed":                            {"-redirect-uri", "https://b.example/", "-scope", "stats:read"},
+		"-redirect-uri is needed":                             {"-home-page", "https://b.example", "-scope", "stats:read"},
+		"-scope is needed":                                    {"-home-page", "https://b.example", "-redirect-uri", "https://b.example/"},
+		"-redirect-uri: This must":                            append(board, "-redirect-uri", "http://b.example/"),
+		"-scope: The scopes of an":                            append(board, "-scope", "admin"),
+		"-kind: This must be one of":                          append(board, "-kind", "x"),
 		"-origin: This is an origin of an account's own site": append(board, "-kind", "browser", "-origin", siteOrigin),
 	} {
 		o.fails(want, append([]string{"app", "add", "X"}, args...)...)
@@ -455,7 +484,8 @@ func appStory(t *testing.T, o *operator) {
 	if len(rows) != 2 || rows[1]["id"] != id || rows[1]["client_secret"] != nil || rows[1]["made_by"] != "operator" {
 		t.Errorf("rows %v", rows)
 	}
-	if out := o.do("app", "verify", id, "-undo"); out != id+" (Table Planner): only the account that owns it can agree to it\n" {
+	if out := o.do("app", "verify", id,
+		"-undo"); out != id+" (Table Planner): only the account that owns it can agree to it\n" {
 		t.Errorf("printed %q", out)
 	}
 	if v := o.object("app", "verify", id); v["verified_at"] == nil {
@@ -465,7 +495,8 @@ func appStory(t *testing.T, o *operator) {
 	if rotated["client_secret"] == secret || rotated["previous_secret_until"] == nil {
 		t.Errorf("rotated %v", rotated)
 	}
-	if out := o.do("app", "rotate-secret", id, "-now"); !strings.HasSuffix(out, "(shown once)\nthe one before is not taken any more\n") {
+	if out := o.do("app", "rotate-secret", id, "-now"); !strings.HasSuffix(out,
+		"(shown once)\nthe one before is not taken any more\n") {
 		t.Errorf("printed %q", out)
 	}
 	grantID := ""

@@ -46,7 +46,8 @@ func TestAppToken_isNeverAnOperatorsWhateverItsRowsSay(t *testing.T) {
 	if refused < 9 {
 		t.Errorf("%d routes are out of reach only", refused)
 	}
-	for _, path := range []string{"/orders", "/leads", "/events", "/account", "/revenue/days", "/licenses", "/webhooks"} {
+	for _, path := range []string{"/orders", "/leads", "/events", "/account", "/revenue/days", "/licenses",
+		"/webhooks"} {
 		s.get(path+"?account_id="+other, bearerAuth(signed)).is(403, "insufficient_scope")
 		s.get(path+"?account_id="+s.account, bearerAuth(signed)).is(200)
 	}
@@ -83,13 +84,15 @@ func TestAppToken_isNamedByItsEventsAndSharesNoIdempotencyKey(t *testing.T) {
 	}
 	admin := s.auth(s.account, scopeAdmin)
 	for actor, auth := range callers {
-		a := s.post("/orders", orderBody(), auth, "Idempotency-Key: the-same-of-all").is(200).has("Idempotency-Replayed: ")
+		a := s.post("/orders", orderBody(), auth, "Idempotency-Key: the-same-of-all").is(200).
+			has("Idempotency-Replayed: ")
 		id := a.text("id")
 		if made[id] {
 			t.Errorf("%q got the order of another caller", actor)
 		}
 		made[id] = true
-		again := s.post("/orders", orderBody(), auth, "Idempotency-Key: the-same-of-all").is(200).has("Idempotency-Replayed: true")
+		again := s.post("/orders", orderBody(), auth, "Idempotency-Key: the-same-of-all").is(200).
+			has("Idempotency-Replayed: true")
 		if again.body != a.body {
 			t.Errorf("%q got another order when it asked again", actor)
 		}
@@ -165,7 +168,8 @@ func BenchmarkAuthenticate(b *testing.B) {
 	s := newService(b)
 	p, _ := s.registerApp()
 	ofApp, _ := s.appToken(p, s.account, scopeOrders)
-	for _, c := range []struct{ whose, token string }{{"operator", s.token(s.account, scopeOrders)}, {"application", ofApp}} {
+	for _, c := range []struct{ whose, token string }{{"operator", s.token(s.account, scopeOrders)},
+		{"application", ofApp}} {
 		for _, cached := range []bool{true, false} {
 			b.Run(fmt.Sprintf("%s/cached=%v", c.whose, cached), func(b *testing.B) {
 				for b.Loop() {

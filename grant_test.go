@@ -28,8 +28,10 @@ func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
 	token, second := s.appToken(p, s.account, scopeOrders+" "+scopeSelling)
 	auth, stranger, admin := s.appAuth(s.account), s.appAuth(tenant), s.auth(tenant, scopeAdmin)
 	g := s.get("/grants/"+second, auth).is(200)
-	if g.text("app", "name") != p.Name || g.text("app", "owner") != "Trattoria" || g.text("app", "home_page") != p.HomePage ||
-		g.text("scope") != "orders:read orders:write" || g.json()["ended_at"] != nil || g.text("account_id") != s.account {
+	if g.text("app", "name") != p.Name || g.text("app", "owner") != "Trattoria" ||
+		g.text("app", "home_page") != p.HomePage ||
+		g.text("scope") != "orders:read orders:write" || g.json()["ended_at"] != nil ||
+		g.text("account_id") != s.account {
 		t.Errorf("shows %s", g.body)
 	}
 	if ids, _ := s.everyPage("/grants?limit=1", auth); len(ids) != 2 {
@@ -116,7 +118,8 @@ func TestGrant_thatHasEndedLeavesNoWebhook(t *testing.T) {
 		token, grantID := s.appToken(p, s.account, scope)
 		c, err := s.keys.verify(token)
 		s.check(err)
-		return webhookAuthor{actor: "app " + p.ID, has: func(asked string) bool { return slices.Contains(strings.Fields(scope), asked) },
+		return webhookAuthor{actor: "app " + p.ID,
+			has: func(asked string) bool { return slices.Contains(strings.Fields(scope), asked) },
 			app: p.ID, grant: &grantID, token: c.ID}, grantID
 	}
 	wide, wideGrant := authorOf(scopeWebhooks + " " + scopeLeads)
@@ -190,7 +193,10 @@ func (s *service) queued(id string) bool {
 func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := quietService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(90)} })
+		s := quietService(t, admitLoopback, func(_ *storeOptions,
+			o *serverOptions) {
+			o.keepTokens = span{rest: days(90)}
+		})
 		tenant := s.addAccount("Trattoria")
 		p, _ := s.registerApp(func(p *app) { p.AccountID, p.OwnScope = tenant, ptr(scopeWebhooks+" "+scopeOrders) })
 		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
@@ -198,7 +204,8 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 		hook := s.post("/webhooks", hookBody("order.created"), auth).is(200).text("id")
 		var own string
 		s.change(func(t *tx) (err error) {
-			own, _, err = issueAppToken(t, s.server.keys.Load(), appToken{AppID: p.ID, AccountID: tenant, Scope: *p.OwnScope})
+			own, _, err = issueAppToken(t, s.server.keys.Load(),
+				appToken{AppID: p.ID, AccountID: tenant, Scope: *p.OwnScope})
 			return err
 		})
 		ownHook := s.post("/webhooks", hookBody("order.created"), bearerAuth(own)).is(200).text("id")
@@ -238,9 +245,11 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 		}{{days(90) - time.Minute, 3*endedAtOnce + 1, 1}, {2 * time.Minute, 0, 0}} {
 			time.Sleep(c.after)
 			s.check(sweep(t.Context()))
-			grants, apps := s.count(`SELECT count(*) FROM grants WHERE app_id = ?`, p.ID), s.count(`SELECT count(*) FROM apps WHERE id = ?`, p.ID)
+			grants, apps := s.count(`SELECT count(*) FROM grants WHERE app_id = ?`, p.ID),
+				s.count(`SELECT count(*) FROM apps WHERE id = ?`, p.ID)
 			if grants != c.grants || apps != c.apps {
-				t.Errorf("%v later there are %d grants and %d applications, want %d and %d", c.after, grants, apps, c.grants, c.apps)
+				t.Errorf("%v later there are %d grants and %d applications, want %d and %d", c.after, grants, apps,
+					c.grants, c.apps)
 			}
 		}
 		s.hasRows(0, `app_tokens`)
@@ -251,7 +260,10 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := quietService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(1)} })
+		s := quietService(t, admitLoopback, func(_ *storeOptions,
+			o *serverOptions) {
+			o.keepTokens = span{rest: days(1)}
+		})
 		p, _ := s.registerApp()
 		s.agree(p, s.account, scopeOrders)
 		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
@@ -280,7 +292,8 @@ func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 			s.check(sweep(t.Context()))
 			got := fmt.Sprint(s.count(`SELECT count(*) FROM grant_codes`), s.count(`SELECT count(*) FROM app_tokens`),
 				s.count(`SELECT count(*) FROM refresh_tokens`), s.count(`SELECT count(*) FROM webhooks`),
-				s.count(`SELECT count(*) FROM grants WHERE ended_by = 'expired'`), s.count(`SELECT count(*) FROM grants`))
+				s.count(`SELECT count(*) FROM grants WHERE ended_by = 'expired'`),
+				s.count(`SELECT count(*) FROM grants`))
 			if want := fmt.Sprint(c.codes, c.tokens, c.refreshing, c.webhooks, c.ended, c.rows); got != want {
 				t.Errorf("after %v there are %s, want %s", c.until, got, want)
 			}
@@ -297,7 +310,8 @@ func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
 			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3, ?3 FROM n`,
 			p.ID, s.account, newStamp(time.Now()))
 		clock := time.Now()
-		w := &appSweeper{store: s.store, now: time.Now, kept: func(now time.Time) time.Time { return now.Add(-days(1)) }}
+		w := &appSweeper{store: s.store, now: time.Now,
+			kept: func(now time.Time) time.Time { return now.Add(-days(1)) }}
 		w.steady = func() time.Time { clock = clock.Add(appSweepPart / 5); return clock } // each look takes so long
 		for runs, want := 1, []int{100, 200}; runs <= len(want); runs++ {
 			s.check(w.sweep(t.Context()))
@@ -320,7 +334,8 @@ func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
 	s.check(err)
 	s.change(func(t *tx) error { return t.revokeAppToken(p.ID, c.ID) })
 	for after, want := range map[time.Duration]int{0: 1, appTokenLife + time.Second: 0} {
-		if _, tokens, err := s.store.unexpiredByKey(s.keys.signer().kid, time.Now().Add(after)); err != nil || tokens != want {
+		if _, tokens, err := s.store.unexpiredByKey(s.keys.signer().kid, time.Now().Add(after)); err != nil ||
+			tokens != want {
 			t.Errorf("%v later %d tokens, %v", after, tokens, err)
 		}
 	}
@@ -338,7 +353,8 @@ func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	hook := s.post("/webhooks", hookBody("order.created"), bearerAuth(token)).is(200).text("id")
 	s.do("PATCH", "/webhooks/"+hook, `{"description":"x"}`, bearerAuth(token)).is(200)
 	for _, bearer := range []string{auth, admin} {
-		for _, path := range []string{"/apps", "/apps?cursor=" + id, "/grants", "/grants?ended=true&cursor=" + grantID, "/grants/" + grantID} {
+		for _, path := range []string{"/apps", "/apps?cursor=" + id, "/grants", "/grants?ended=true&cursor=" + grantID,
+			"/grants/" + grantID} {
 			s.get(path, bearer).is(200)
 		}
 	}
@@ -346,7 +362,8 @@ func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	s.do("PATCH", "/apps/"+id, `{"name":"Another"}`, auth).is(200)
 	s.check(s.chore(faultAppSweep)(t.Context()))
 	s.do("DELETE", "/apps/"+id, "", auth).is(204)
-	w := &appSweeper{store: s.store, now: time.Now, steady: time.Now, kept: func(now time.Time) time.Time { return now }}
+	w := &appSweeper{store: s.store, now: time.Now, steady: time.Now,
+		kept: func(now time.Time) time.Time { return now }}
 	s.check(w.sweep(t.Context()))
 	asked, seen := slices.Concat(reads(), writes()), 0
 	for _, query := range asked {
@@ -360,7 +377,8 @@ func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 			}
 		}
 	}
-	for _, part := range []string{"FROM grants WHERE ended_at IS NULL AND expires_at", "(account_id, id) > (?, ?)", "g.ended_at < ?",
+	for _, part := range []string{"FROM grants WHERE ended_at IS NULL AND expires_at", "(account_id, id) > (?, ?)",
+		"g.ended_at < ?",
 		"FROM grant_codes WHERE expires_at", "FROM app_tokens WHERE expires_at", "FROM refresh_tokens WHERE expires_at",
 		"p.removed_at < ?1", "scope <> ''", "FROM app_webhooks WHERE app_id", "FROM app_webhooks WHERE grant_id"} {
 		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {

@@ -87,7 +87,8 @@ func TestTokenEndpoint_oneAddressLeavesAnApplicationToOthers(t *testing.T) {
 		s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders)), "Peer: 192.0.2.7:1").is(200)
 		s.askToken(codeForm(q, s.agree(q, s.account, scopeOrders))).is(200)
 		s.askToken(refreshForm(p, "x")).refuses(400, "invalid_grant") // which is counted by address alone
-		if left := s.server.addressBuckets.look("app "+p.ID, appRate, s.server.steady()).remaining; left < appRate-3-asked {
+		if left := s.server.addressBuckets.look("app "+p.ID, appRate, s.server.steady()).
+			remaining; left < appRate-3-asked {
 			t.Errorf("the application has %d requests left", left)
 		}
 	})
@@ -103,15 +104,18 @@ func TestTokenEndpoint_takesNoCodeForWhatTheApplicationIsNoMore(t *testing.T) {
 		account, change string
 		status          int
 	}{
-		"as it was":                        {s.account, ``, 200},
-		"nobody vouches for it":            {s.account, `UPDATE apps SET verified_at = NULL WHERE id = ?`, 400},
-		"nobody but its owner":             {tenant, `UPDATE apps SET verified_at = NULL WHERE id = ?`, 200},
-		"the address is not its any more":  {s.account, `UPDATE apps SET redirect_uris = '["` + other + `"]' WHERE id = ?`, 400},
-		"it has another address":           {s.account, `UPDATE apps SET redirect_uris = '["` + other + `","` + testRedirect + `"]' WHERE id = ?`, 200},
-		"it may ask for something else":    {s.account, `UPDATE apps SET scope = 'leads:read' WHERE id = ?`, 400},
-		"it may ask for less":              {s.account, `UPDATE apps SET scope = 'orders:read' WHERE id = ?`, 200},
-		"it is removed":                    {s.account, `UPDATE apps SET removed_at = updated_at WHERE id = ?`, 400},
-		"the account that owns it is shut": {s.account, `UPDATE accounts SET closed_at = created_at WHERE id = (SELECT account_id FROM apps WHERE id = ?)`, 400},
+		"as it was":             {s.account, ``, 200},
+		"nobody vouches for it": {s.account, `UPDATE apps SET verified_at = NULL WHERE id = ?`, 400},
+		"nobody but its owner":  {tenant, `UPDATE apps SET verified_at = NULL WHERE id = ?`, 200},
+		"the address is not its any more": {s.account,
+			`UPDATE apps SET redirect_uris = '["` + other + `"]' WHERE id = ?`, 400},
+		"it has another address": {s.account,
+			`UPDATE apps SET redirect_uris = '["` + other + `","` + testRedirect + `"]' WHERE id = ?`, 200},
+		"it may ask for something else": {s.account, `UPDATE apps SET scope = 'leads:read' WHERE id = ?`, 400},
+		"it may ask for less":           {s.account, `UPDATE apps SET scope = 'orders:read' WHERE id = ?`, 200},
+		"it is removed":                 {s.account, `UPDATE apps SET removed_at = updated_at WHERE id = ?`, 400},
+		"the account that owns it is shut": {s.account,
+			`UPDATE accounts SET closed_at = created_at WHERE id = (SELECT account_id FROM apps WHERE id = ?)`, 400},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := *s

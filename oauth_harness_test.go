@@ -232,7 +232,8 @@ func (s *service) signedIn(accountID string) *visitor {
 // askFor is the query with which an application asks for consent. more are names and values, in turn, of which
 // an empty value removes the parameter.
 func (p *app) askFor(more ...string) url.Values {
-	q := url.Values{"response_type": {"code"}, "client_id": {p.ID}, "redirect_uri": {p.RedirectURIs[0]}, "state": {"table 4&x"},
+	q := url.Values{"response_type": {"code"}, "client_id": {p.ID}, "redirect_uri": {p.RedirectURIs[0]},
+		"state":          {"table 4&x"},
 		"code_challenge": {testChallenge}, "code_challenge_method": {"S256"}}
 	for i := 0; i < len(more); i += 2 {
 		q.Set(more[i], more[i+1])
@@ -312,5 +313,6 @@ func (a answer) sentTo(uri string) url.Values {
 // nowhere checks that an answer is a page, which leads nobody away.
 func (a answer) nowhere(status int, texts ...string) answer {
 	a.t.Helper()
-	return a.is(status).has("Location: ", "Content-Type: text/html; charset=utf-8", "Content-Security-Policy: "+guestPolicy()).shows(texts...)
+	return a.is(status).has("Location: ", "Content-Type: text/html; charset=utf-8",
+		"Content-Security-Policy: "+guestPolicy()).shows(texts...)
 }

@@ -59,22 +59,26 @@ func TestConsent_isAskedForGivenAndEndedInABrowser(t *testing.T) {
 	}
 	code := s.signinCode(s.account)
 	page := press(send("GET", at, nil).is(200).shows("<h1>Sign in</h1>"), "code", strings.ToLower(code))
-	page.is(200).shows("<h1>May Table Planner act for your account?</h1>", "Read your orders", "addresses of the application’s choosing", "not orders:write")
+	page.is(200).shows("<h1>May Table Planner act for your account?</h1>", "Read your orders",
+		"addresses of the application’s choosing", "not orders:write")
 	to := press(page, "decision", "allow").is(303).header.Get("Location")
 	added, ok := strings.CutPrefix(to, testRedirect+"?kept=yes&")
 	q, err := url.ParseQuery(added)
-	if !ok || err != nil || q.Get("iss") != base || q.Get("state") != "table 4&x" || len(q.Get("code")) != 43 || len(q) != 3 {
+	if !ok || err != nil || q.Get("iss") != base || q.Get("state") != "table 4&x" || len(q.Get("code")) != 43 ||
+		len(q) != 3 {
 		t.Fatalf("sent to %s: %v", to, err)
 	}
 	c, err := s.store.grantCode(hashOf(q.Get("code")))
 	s.check(err)
-	if c.AppID != p.ID || c.AccountID != s.account || c.RedirectURI != p.RedirectURIs[0] || c.Challenge != testChallenge || c.AgreedBy != "portal" ||
+	if c.AppID != p.ID || c.AccountID != s.account || c.RedirectURI != p.RedirectURIs[0] ||
+		c.Challenge != testChallenge || c.AgreedBy != "portal" ||
 		c.Scope != scopeWebhooks+" "+scopeOrders || c.GrantID != nil || c.ExpiresAt != c.CreatedAt.after(time.Minute) {
 		t.Errorf("the code is %+v", c)
 	}
 	token, _ := s.appToken(p, s.account, scopeOrders)
 	s.get("/account", bearerAuth(token)).is(200)
-	page = send("GET", base+"/oauth/connected", nil).is(200).shows("<h1>Connected applications</h1>", "Table Planner", "Read your orders")
+	page = send("GET", base+"/oauth/connected", nil).is(200).
+		shows("<h1>Connected applications</h1>", "Table Planner", "Read your orders")
 	_, grantID, _ := strings.Cut(page.body, `name="grant" value="`)
 	press(page, "grant", grantID[:30]).is(200).shows("No application may act for your account.", "not Table Planner")
 	s.get("/account", bearerAuth(token)).is(401)
@@ -95,7 +99,8 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 		texts     []string
 	}{
 		{appWeb, "https://app.example:8443/back", []string{"the site <bdi>app.example:8443</bdi>"}},
-		{appInstalled, "http://127.0.0.1/back", []string{"<dd>an installed application on this device</dd>", "not 127.0.0.1</bdi>"}},
+		{appInstalled, "http://127.0.0.1/back", []string{"<dd>an installed application on this device</dd>",
+			"not 127.0.0.1</bdi>"}},
 		{appInstalled, "http://[::1]/back", []string{"<dd>an installed application on this device</dd>"}},
 		{appInstalled, "com.example.app:/back", []string{"opens links of the kind <bdi>com.example.app</bdi>"}},
 		{appWeb, "http://localhost:3000/", []string{"<dd>an installed application on this device</dd>"}},
@@ -104,15 +109,18 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 			p.AccountID, p.Kind, p.Scope, p.RedirectURIs = owner, c.kind, all, codeList{c.uri}
 			p.Name, p.HomePage = "<b>Table</b> Planner", "https://app.example/?a=1&b=2"
 		})
-		page := v.authorize(p.askFor(), nil).nowhere(200, append(c.texts, "&lt;b&gt;Table&lt;/b&gt; Planner", "not <b>", "Planner &amp; &lt;Sons&gt;",
-			`<bdi>main</bdi>`, `<a href="https://app.example/?a=1&amp;b=2" rel="noopener noreferrer"`, "knows the application", "not does not vouch", `role="alert"`)[:len(c.texts)+7]...)
+		page := v.authorize(p.askFor(), nil).nowhere(200, append(c.texts, "&lt;b&gt;Table&lt;/b&gt; Planner",
+			"not <b>", "Planner &amp; &lt;Sons&gt;",
+			`<bdi>main</bdi>`, `<a href="https://app.example/?a=1&amp;b=2" rel="noopener noreferrer"`,
+			"knows the application", "not does not vouch", `role="alert"`)[:len(c.texts)+7]...)
 		page.has("Referrer-Policy: same-origin", "Cache-Control: no-store", "X-Robots-Tag: noindex")
 		_, fields := page.form("decision")
 		if want := len(appScopes) + 2; len(fields) != want {
 			t.Errorf("the form has %v", fields)
 		}
 		for _, scope := range appScopes {
-			if fields.Get("allow:"+scope) != "yes" || !strings.Contains(page.body, html.EscapeString(oauthTexts["scope_"+scope][0])) {
+			if fields.Get("allow:"+scope) != "yes" ||
+				!strings.Contains(page.body, html.EscapeString(oauthTexts["scope_"+scope][0])) {
 				t.Errorf("%s is not asked for", scope)
 			}
 		}
@@ -125,7 +133,8 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 	if strings.ContainsAny(page.body, "\u202e\u200e\u200f") {
 		t.Error("the page has characters that turn text around")
 	}
-	if found := regexp.MustCompile(`(?i)<script|<iframe|@import|style=|src=| on\w+=`).FindString(page.body); found != "" {
+	if found := regexp.MustCompile(`(?i)<script|<iframe|@import|style=|src=| on\w+=`).
+		FindString(page.body); found != "" {
 		t.Errorf("the page has %q", found)
 	}
 }
@@ -143,7 +152,7 @@ var redirectTricks = append(strings.Fields(`
 	https://app.example%00.evil.example/back https://user:pass@app.example/back https://xapp.example/back
 	https://аpp.example/back https://xn--pp-6kc.example/back https://app。example/back javascript:alert(1) data:text/html,x
 	https://[::ffff:1.2.3.4]/back * https://*.example/back`),
-	" " + testRedirect, testRedirect + " ", testRedirect + "\r\nSet-Cookie: x=y", testRedirect + "\x00")
+	" "+testRedirect, testRedirect+" ", testRedirect+"\r\nSet-Cookie: x=y", testRedirect+"\x00")
 
 // loopbackTricks are more, of addresses on the machine itself.
 var loopbackTricks = strings.Fields(`
@@ -161,7 +170,8 @@ func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
 	s := quietService(t, withoutAddressLimits)
 	web, _ := s.registerApp()
 	device, _ := s.registerApp(func(p *app) {
-		p.Kind, p.RedirectURIs = appInstalled, codeList{"http://127.0.0.1/back", "http://[::1]:5000/back", "com.example.app:/back", testRedirect}
+		p.Kind, p.RedirectURIs = appInstalled, codeList{"http://127.0.0.1/back", "http://[::1]:5000/back",
+			"com.example.app:/back", testRedirect}
 	})
 	for _, v := range []*visitor{{service: s}, s.signedIn(s.account)} {
 		for _, p := range []*app{web, device} {
@@ -174,7 +184,8 @@ func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
 		}
 	}
 	v := s.signedIn(s.account)
-	for _, uri := range []string{"http://127.0.0.1/back", "http://127.0.0.1:51004/back", "http://127.0.0.1:1/back", "http://[::1]:65535/back", "http://[::1]/back",
+	for _, uri := range []string{"http://127.0.0.1/back", "http://127.0.0.1:51004/back", "http://127.0.0.1:1/back",
+		"http://[::1]:65535/back", "http://[::1]/back",
 		"com.example.app:/back", testRedirect} {
 		v.authorize(device.askFor("redirect_uri", uri, "scope", "x"), nil).sentTo(uri)
 	}
@@ -194,12 +205,16 @@ func TestAuthorize_isAPageUntilApplicationAndAddressAreRight(t *testing.T) {
 	twice := func(name, value string) url.Values { q := p.askFor(); q.Add(name, value); return q }
 	for _, v := range []*visitor{{service: s}, s.signedIn(s.account)} {
 		for text, q := range map[string][]url.Values{
-			"client_id is missing":        {{}, p.askFor("client_id", ""), {"client_id": {""}, "redirect_uri": {testRedirect}}},
-			"client_id is given twice":    {twice("client_id", p.ID), twice("client_id", "")},
-			"no application with this":    {p.askFor("client_id", newID("app", time.Now())), p.askFor("client_id", "x"), removed.askFor(), orphan.askFor(), p.askFor("client_id", strings.ToUpper(p.ID))},
-			"redirect_uri is missing":     {p.askFor("redirect_uri", ""), {"client_id": {p.ID}, "redirect_uri": {""}}},
-			"redirect_uri is given twice": {twice("redirect_uri", testRedirect), twice("redirect_uri", "https://evil.example")},
-			"is not registered for this":  {p.askFor("redirect_uri", "https://evil.example/")},
+			"client_id is missing": {{}, p.askFor("client_id", ""),
+				{"client_id": {""}, "redirect_uri": {testRedirect}}},
+			"client_id is given twice": {twice("client_id", p.ID), twice("client_id", "")},
+			"no application with this": {p.askFor("client_id", newID("app", time.Now())),
+				p.askFor("client_id", "x"), removed.askFor(), orphan.askFor(),
+				p.askFor("client_id", strings.ToUpper(p.ID))},
+			"redirect_uri is missing": {p.askFor("redirect_uri", ""), {"client_id": {p.ID}, "redirect_uri": {""}}},
+			"redirect_uri is given twice": {twice("redirect_uri", testRedirect),
+				twice("redirect_uri", "https://evil.example")},
+			"is not registered for this": {p.askFor("redirect_uri", "https://evil.example/")},
 		} {
 			for _, each := range q {
 				v.authorize(each, nil).nowhere(400, text, "not evil.example")
@@ -208,7 +223,8 @@ func TestAuthorize_isAPageUntilApplicationAndAddressAreRight(t *testing.T) {
 		}
 		v.visit("/oauth/authorize?client_id=%zz", nil).nowhere(422, "This request is not right")
 	}
-	for _, path := range []string{authorizePath(p.askFor()), authorizePath(p.askFor("scope", "admin")), authorizePath(p.askFor("response_type", "token"))} {
+	for _, path := range []string{authorizePath(p.askFor()), authorizePath(p.askFor("scope", "admin")),
+		authorizePath(p.askFor("response_type", "token"))} {
 		(&visitor{service: s}).visit(path, nil).nowhere(200, "<h1>Sign in</h1>", "not Table Planner")
 	}
 }
@@ -221,13 +237,15 @@ func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing
 	twice := func(name string) url.Values { q := p.askFor(name, "x"); q.Add(name, "x"); return q }
 	wrong := map[string][]url.Values{}
 	for code, all := range map[string][][2]string{
-		"unsupported_response_type": {{"response_type", "token"}, {"response_type", "code token"}, {"response_type", "CODE"}},
+		"unsupported_response_type": {{"response_type", "token"}, {"response_type", "code token"},
+			{"response_type", "CODE"}},
 		"invalid_request": {{"response_type", ""}, {"response_mode", "fragment"}, {"response_mode", "form_post"},
 			{"code_challenge_method", ""}, {"code_challenge_method", "plain"}, {"code_challenge_method", "s256"},
 			{"code_challenge", ""}, {"code_challenge", testChallenge + "A"}, {"code_challenge", testChallenge[1:]},
 			{"code_challenge", testChallenge[:42] + "+"}, {"code_challenge", testChallenge[:42] + "\n"},
 			{"code_challenge", testChallenge + "="}},
-		"invalid_scope": {{"scope", "admin"}, {"scope", scopeOrders + " " + scopeAdmin}, {"scope", scopeLeads}, {"scope", "x"},
+		"invalid_scope": {{"scope", "admin"}, {"scope", scopeOrders + " " + scopeAdmin}, {"scope", scopeLeads},
+			{"scope", "x"},
 			{"scope", " "}, {"scope", scopeOrders + " " + scopeApps}, {"scope", strings.ToUpper(scopeOrders)}},
 		"invalid_target": {{"resource", "https://evil.example"}, {"resource", testBase + "/"},
 			{"resource", "http://127.0.0.1:8080"}},
@@ -251,7 +269,8 @@ func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing
 		}
 	}
 	s.unchanged(before)
-	if got := v.authorize(twice("state"), nil).sentTo(testRedirect); got.Get("error") != "invalid_request" || got.Has("state") {
+	if got := v.authorize(twice("state"), nil).sentTo(testRedirect); got.Get("error") != "invalid_request" ||
+		got.Has("state") {
 		t.Errorf("a state that is given twice: %v", got)
 	}
 	if got := v.authorize(p.askFor("state", "", "scope", "x"), nil).sentTo(testRedirect); got.Has("state") {
@@ -259,7 +278,8 @@ func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing
 	}
 	fine := p.askFor("scope", "", "resource", testBase, "prompt", "none", "nonce", "x", "response_mode", "query")
 	fine["unknown"], fine["scope"] = []string{"1", "2"}, []string{""}
-	v.authorize(fine, nil).nowhere(200, "allow:"+scopeOrders, "allow:"+scopeSelling, "allow:"+scopeWebhooks, "not allow:"+scopeLeads)
+	v.authorize(fine, nil).nowhere(200, "allow:"+scopeOrders, "allow:"+scopeSelling, "allow:"+scopeWebhooks,
+		"not allow:"+scopeLeads)
 }
 
 func TestAuthorize_nobodyIsSentToAStrangersApplicationThatNobodyVouchesFor(t *testing.T) {
@@ -270,7 +290,8 @@ func TestAuthorize_nobodyIsSentToAStrangersApplicationThatNobodyVouchesFor(t *te
 	stranger, owner := s.signedIn(s.account), s.signedIn(tenant)
 	before := s.dump()
 	for _, q := range []url.Values{p.askFor(), p.askFor("scope", "x"), p.askFor("response_type", "token")} {
-		stranger.authorize(q, nil).nowhere(403, "This application can’t be allowed", "not Table Planner", "not app.example/")
+		stranger.authorize(q, nil).nowhere(403, "This application can’t be allowed", "not Table Planner",
+			"not app.example/")
 		for _, decision := range []string{"allow", "deny"} {
 			stranger.authorize(q, p.decided(decision, s.account)).nowhere(403, "This application can’t be allowed")
 		}
@@ -308,7 +329,8 @@ func TestConsent_isGivenForWhatIsLeftTicked(t *testing.T) {
 	denied := v.visit(path, nil).agreeing()
 	denied.Set("decision", "deny")
 	for _, f := range []url.Values{form, denied, {"decision": {"deny"}}} {
-		if got := v.visit(path, f).sentTo(testRedirect); got.Get("error") != "access_denied" || got.Get("state") != "table 4&x" || got.Has("code") {
+		if got := v.visit(path, f).sentTo(testRedirect); got.Get("error") != "access_denied" ||
+			got.Get("state") != "table 4&x" || got.Has("code") {
 			t.Errorf("%v: %v", f, got)
 		}
 	}
@@ -359,7 +381,8 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 	seen := *p
 	seen.UpdatedAt, _ = parseStamp("2031-01-01T00:00:00Z")
 	pages := &oauthPages{server: s.server}
-	for _, stale := range []*consent{{app: &seen, session: &session{AccountID: s.account}}, {app: &app{ID: newID("app", time.Now())}, session: &session{AccountID: s.account}}} {
+	for _, stale := range []*consent{{app: &seen, session: &session{AccountID: s.account}},
+		{app: &app{ID: newID("app", time.Now())}, session: &session{AccountID: s.account}}} {
 		if _, err := pages.giveCode(t.Context(), stale, scopeOrders); err != errConsentChanged {
 			t.Errorf("a code for what has changed: %v", err)
 		}
@@ -381,16 +404,20 @@ func TestOAuthPages_takeNoFormFromElsewhere(t *testing.T) {
 	form := v.authorize(p.askFor(), nil).agreeing()
 	code := s.signinCode(s.account)
 	before := s.dump()
-	for _, from := range []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Origin: https://evil.example", "Origin: null", "Origin: " + siteOrigin,
+	for _, from := range []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site",
+		"Origin: https://evil.example", "Origin: null", "Origin: " + siteOrigin,
 		"Origin: https://app.example", "Origin: http://example.com:81", "Sec-Fetch-Site: x"} {
-		for path, body := range map[string]url.Values{authorizePath(p.askFor()): form, "/oauth/signin": {"code": {code}}, "/oauth/signout": {},
+		for path, body := range map[string]url.Values{authorizePath(p.askFor()): form,
+			"/oauth/signin": {"code": {code}}, "/oauth/signout": {},
 			"/oauth/connected": {"grant": {grantID}}} {
 			headers := []string{formType, "Cookie: " + v.cookie, from}
-			s.post(path, body.Encode()+"&x=", headers...).nowhere(403, "This form came from elsewhere").has("Set-Cookie: ")
+			s.post(path, body.Encode()+"&x=", headers...).nowhere(403, "This form came from elsewhere").
+				has("Set-Cookie: ")
 		}
 	}
 	s.unchanged(before)
-	for _, from := range []string{"Origin: http://example.com", "Sec-Fetch-Site: none", fromHere} { // the Host of httptest's requests
+	// the Host of httptest's requests
+	for _, from := range []string{"Origin: http://example.com", "Sec-Fetch-Site: none", fromHere} {
 		s.post(authorizePath(p.askFor()), form.Encode(), formType, "Cookie: "+v.cookie, from).is(303)
 	}
 	s.get(authorizePath(p.askFor()), "Cookie: "+v.cookie, "Sec-Fetch-Site: cross-site").is(200) // a link leads here
@@ -404,17 +431,21 @@ func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
 		s.change(func(t *tx) error { return t.setBaseURL(base) })
 		s.check(s.server.refresh())
 		v := &visitor{service: s, cookie: name + "=planted"}
-		a := v.visit("/oauth/signin", url.Values{"code": {s.signinCode(s.account)}}).is(303).has("Location: ./connected", "Referrer-Policy: same-origin")
+		a := v.visit("/oauth/signin", url.Values{"code": {s.signinCode(s.account)}}).is(303).
+			has("Location: ./connected", "Referrer-Policy: same-origin")
 		if got := a.header.Get("Set-Cookie"); !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("%s sets %s", base, got)
 		}
 		v.visit("/oauth/connected", nil).nowhere(200, "Signed in for")
 		return v
 	}
-	plain := visit(testBase, "widgetd-session", `^widgetd-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax$`)
-	secure := visit("https://api.example.com/v1", "__Host-widgetd-session", `^__Host-widgetd-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; Secure; SameSite=Lax$`)
+	plain := visit(testBase, "widgetd-session",
+		`^widgetd-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax$`)
+	secure := visit("https://api.example.com/v1", "__Host-widgetd-session",
+		`^__Host-widgetd-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; Secure; SameSite=Lax$`)
 	plain.visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>") // a session under the other name
-	for _, cookie := range []string{strings.TrimPrefix(secure.cookie, "__Host-"), strings.Replace(secure.cookie, "__Host-", "__host-", 1),
+	for _, cookie := range []string{strings.TrimPrefix(secure.cookie, "__Host-"),
+		strings.Replace(secure.cookie, "__Host-", "__host-", 1),
 		secure.cookie + "; __Host-widgetd-session=planted", secure.cookie + "x", "__Host-widgetd-session="} {
 		(&visitor{s, cookie}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
 	}
@@ -445,7 +476,8 @@ func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
 		t.Errorf("it posts to %s", action)
 	}
 	path := "/oauth/" + strings.TrimPrefix(action, "./")
-	wrong := v.visit(path, url.Values{"code": {"7K3M-Q9XD-2VTA"}}).nowhere(403, "This code is not right", `role="alert"`).has("Set-Cookie: ")
+	wrong := v.visit(path, url.Values{"code": {"7K3M-Q9XD-2VTA"}}).
+		nowhere(403, "This code is not right", `role="alert"`).has("Set-Cookie: ")
 	if again, _ := wrong.form("code"); again != action {
 		t.Errorf("then it posts to %s", again)
 	}
@@ -475,7 +507,8 @@ func TestOAuthPages_limitHowOftenAnAddressTriesCodes(t *testing.T) {
 	v := &visitor{service: s}
 	wrong := url.Values{"code": {"7K3M-Q9XD-2VTA"}}
 	tries := 0
-	for ; tries < 10*signinTries && v.visit("/oauth/signin", wrong).status == 403; tries++ { // the bucket fills up meanwhile
+	// the bucket fills up meanwhile
+	for ; tries < 10*signinTries && v.visit("/oauth/signin", wrong).status == 403; tries++ {
 	}
 	if tries < signinTries || tries == 10*signinTries {
 		t.Errorf("%d tries", tries)
@@ -501,7 +534,8 @@ func TestConnected_hasTheAccountsOwnGrantsAndEndsThem(t *testing.T) {
 	token, theirs := s.appToken(p, tenant, scopeOrders)
 	_, own := s.appToken(other, s.account, scopeSelling)
 	v := s.signedIn(s.account)
-	v.visit("/oauth/connected", nil).nowhere(200, "Loyalty &lt;Card&gt;", "not Table Planner", "charge your guests", "not Read your orders", own, "not "+theirs)
+	v.visit("/oauth/connected", nil).nowhere(200, "Loyalty &lt;Card&gt;", "not Table Planner", "charge your guests",
+		"not Read your orders", own, "not "+theirs)
 	for _, id := range []string{theirs, "", "x", newID("grt", time.Now())} {
 		v.visit("/oauth/connected", url.Values{"grant": {id}}).nowhere(404, "This request is not right")
 	}
@@ -524,7 +558,8 @@ func TestConnected_hasFiftyOnAPage(t *testing.T) {
 	s, p := serviceWithApp(t)
 	s.change(func(t *tx) error {
 		for i := range connectedOnPage + 1 {
-			g := &grant{ID: t.at(time.Duration(i) * time.Millisecond).newID("grt"), AppID: p.ID, AccountID: s.account, Scope: scopeOrders, AgreedBy: "x",
+			g := &grant{ID: t.at(time.Duration(i) * time.Millisecond).newID("grt"), AppID: p.ID, AccountID: s.account,
+				Scope: scopeOrders, AgreedBy: "x",
 				CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(time.Hour)}
 			if err := t.addGrant(g); err != nil {
 				return err
@@ -542,7 +577,8 @@ func TestConnected_hasFiftyOnAPage(t *testing.T) {
 	if n := strings.Count(second.body, `name="grant"`); n != 1 {
 		t.Errorf("%d on the second page", n)
 	}
-	if same := v.visit("/oauth/connected?after=x", nil).nowhere(200); strings.Count(same.body, `name="grant"`) != connectedOnPage {
+	if same := v.visit("/oauth/connected?after=x", nil).
+		nowhere(200); strings.Count(same.body, `name="grant"`) != connectedOnPage {
 		t.Error("another cursor does not begin at the beginning")
 	}
 }
@@ -561,7 +597,8 @@ func TestOAuthPages_answerErrorsAsPages(t *testing.T) {
 	s.do("HEAD", path, "").is(200)
 	s.get(path, "Accept-Language: fr").nowhere(200, `<html lang="fr">`, "Se connecter")
 	v := s.signedIn(s.account)
-	v.visit(path, nil, "Accept-Language: de").nowhere(200, "Darf Table Planner für Ihr Konto handeln?", "Ihre Bestellungen und Zahlungen lesen")
+	v.visit(path, nil, "Accept-Language: de").nowhere(200, "Darf Table Planner für Ihr Konto handeln?",
+		"Ihre Bestellungen und Zahlungen lesen")
 	s.sql(`DROP TABLE sessions`)
 	a := v.visit(path, nil).nowhere(500, "Something went wrong", "not no such table")
 	a.shows("name " + a.header.Get("X-Request-Id"))
@@ -575,7 +612,8 @@ func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
 	s := quietService(t)
 	base := s.atItsBase()
 	back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "<h1>Back</h1><p>%s</p><i>%s</i>", html.EscapeString(r.URL.Query().Get("code")), r.Header.Get("Referer"))
+		fmt.Fprintf(w, "<h1>Back</h1><p>%s</p><i>%s</i>", html.EscapeString(r.URL.Query().Get("code")),
+			r.Header.Get("Referer"))
 	}))
 	t.Cleanup(back.Close)
 	p, _ := s.registerApp(func(p *app) { p.RedirectURIs = codeList{back.URL + "/back"} })
@@ -609,7 +647,8 @@ func TestOAuthPages_fitATelephone(t *testing.T) {
 	base := s.atItsBase()
 	s.sql(`UPDATE accounts SET name = 'Trattoria Altstadt GmbH, Solothurn' WHERE id = ?`, s.account)
 	p, _ := s.registerApp(func(p *app) {
-		p.Name, p.HomePage = "Tischreservationsverwaltungsanwendung Donaudampf", "https://tischreservationsverwaltungsanwendung.example/de/start"
+		p.Name, p.HomePage = "Tischreservationsverwaltungsanwendung Donaudampf",
+			"https://tischreservationsverwaltungsanwendung.example/de/start"
 		p.Scope = strings.Join(appScopes, " ")
 	})
 	s.appToken(p, s.account, scopeOrders+" "+scopeWebhooks)
@@ -639,7 +678,8 @@ func FuzzAuthorizeQuery(f *testing.F) {
 	})
 	v := s.signedIn(s.account)
 	allowed := regexp.MustCompile(`^(https://app\.example/back|http://127\.0\.0\.1(:\d{1,5})?/back|com\.example\.app:/back)\?[\w.~%&=*+-]+$`)
-	for _, q := range []url.Values{web.askFor(), web.askFor("scope", "x"), device.askFor("redirect_uri", "http://127.0.0.1:5000/back", "scope", "x"),
+	for _, q := range []url.Values{web.askFor(), web.askFor("scope", "x"),
+		device.askFor("redirect_uri", "http://127.0.0.1:5000/back", "scope", "x"),
 		web.askFor("redirect_uri", testRedirect+"?kept=yes", "response_type", "")} {
 		f.Add(q.Encode())
 	}
@@ -703,7 +743,8 @@ func TestOAuthPages_haveEveryTextInEveryLanguage(t *testing.T) {
 			t.Errorf("nothing uses %s", key)
 		}
 		for i, text := range row {
-			if strings.TrimSpace(text) == "" || len(verbs.FindAllString(text, -1)) != len(verbs.FindAllString(row[0], -1)) {
+			if strings.TrimSpace(text) == "" || len(verbs.FindAllString(text, -1)) != len(verbs.FindAllString(row[0],
+				-1)) {
 				t.Errorf("%s in %s: %q", key, pageLanguages[i], text)
 			}
 		}

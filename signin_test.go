@@ -63,8 +63,10 @@ func (s *service) signInWith(typed string) (secret string, err error) {
 func TestSignin_readsCodesAsPeopleTypeThem(t *testing.T) {
 	t.Parallel()
 	for typed, want := range map[string]string{
-		"7K3M-Q9XD-2VTA": "7K3MQ9XD2VTA", "7k3mq9xd2vta": "7K3MQ9XD2VTA", " 7K3M\tQ9XD – 2VTA\n": "7K3MQ9XD2VTA", "olio-0000-0000": "011000000000",
-		"7K3M-Q9XD-2VT": "", "7K3M-Q9XD-2VTAA": "", "": "", "7K3M-Q9XD-2VTU": "", "7K3M_Q9XD_2VTA": "", "７K3M-Q9XD-2VTA": "", "7K3M-Q9XD-2VT\x00": "",
+		"7K3M-Q9XD-2VTA": "7K3MQ9XD2VTA", "7k3mq9xd2vta": "7K3MQ9XD2VTA", " 7K3M\tQ9XD – 2VTA\n": "7K3MQ9XD2VTA",
+		"olio-0000-0000": "011000000000",
+		"7K3M-Q9XD-2VT":  "", "7K3M-Q9XD-2VTAA": "", "": "", "7K3M-Q9XD-2VTU": "", "7K3M_Q9XD_2VTA": "",
+		"７K3M-Q9XD-2VTA": "", "7K3M-Q9XD-2VT\x00": "",
 		"7K3M-Q9XD-2VTA" + strings.Repeat("-", 100): "",
 	} {
 		if got, ok := parseSigninCode(typed); ok != (want != "") || ok && got != want {
@@ -88,7 +90,8 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 	portal := func(scope string, all bool) string {
 		token := ""
 		s.change(func(t *tx) (err error) {
-			token, _, err = issueToken(t, s.keys, tokenRow{AccountID: s.account, ClientID: "portal", Scope: scope, AllAccounts: all}, time.Hour)
+			token, _, err = issueToken(t, s.keys, tokenRow{AccountID: s.account, ClientID: "portal", Scope: scope,
+				AllAccounts: all}, time.Hour)
 			return err
 		})
 		return bearerAuth(token)
@@ -98,7 +101,8 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 	_, key := s.addLicense(license{})
 	device := s.activate(key, "till-1").text("token")
 	path := "/accounts/" + tenant + "/signin"
-	refusing := []string{portal(scopeConsent, false), portal(scopeOrders, true), portal(scopeApps, true), bearerAuth(ofApp),
+	refusing := []string{portal(scopeConsent, false), portal(scopeOrders, true), portal(scopeApps, true),
+		bearerAuth(ofApp),
 		bearerAuth(device)}
 	before := s.dump()
 	s.post(path, "{}").is(401, "token_required")
@@ -110,7 +114,8 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 	for _, allowed := range []string{portal(scopeConsent, true), portal(scopeAdmin, false)} {
 		a := s.post(path, "", allowed).is(200)
 		s.told.confide(a.text("code"))
-		if until, ok := parseStamp(a.text("expires_at")); !ok || !signinShape.MatchString(a.text("code")) || time.Until(until.Time) > signinCodeLife {
+		if until, ok := parseStamp(a.text("expires_at")); !ok || !signinShape.MatchString(a.text("code")) ||
+			time.Until(until.Time) > signinCodeLife {
 			t.Errorf("answered %s", a.body)
 		}
 		again := s.post(path, "{}", allowed, "Idempotency-Key: once").is(200)
@@ -120,7 +125,8 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 			s.post("/accounts/"+id+"/signin", "{}", allowed).is(404, "account_not_found")
 		}
 	}
-	s.hasRows(3, `signin_codes WHERE account_id = ? AND (made_by LIKE 'token tok_%' OR made_by LIKE 'operator tok_%')`, tenant)
+	s.hasRows(3, `signin_codes WHERE account_id = ? AND (made_by LIKE 'token tok_%' OR made_by LIKE 'operator tok_%')`,
+		tenant)
 	s.hasRows(3, `events WHERE type = 'account.signin_code_made' AND account_id = ?1 AND subject_id = ?1`, tenant)
 	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
 	s.post(path, "{}", portal(scopeAdmin, false)).is(404, "account_not_found")
@@ -141,7 +147,8 @@ func TestSignin_aCodeWorksOnceAndForAQuarterOfAnHour(t *testing.T) {
 		if _, err := s.signInWith(late); !errors.Is(err, errSigninCode) {
 			t.Errorf("it works late: %v", err)
 		}
-		if got, err := s.store.session(secret, newStamp(time.Now())); err != nil || got.AccountID != s.account || got.MadeBy != "portal" || got.Account != "main" {
+		if got, err := s.store.session(secret, newStamp(time.Now())); err != nil || got.AccountID != s.account ||
+			got.MadeBy != "portal" || got.Account != "main" {
 			t.Errorf("%+v, %v", got, err)
 		}
 		time.Sleep(sessionLife - signinCodeLife)
@@ -155,7 +162,8 @@ func TestSignin_aCodeWorksOnceAndForAQuarterOfAnHour(t *testing.T) {
 		if n := s.count(`SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM signin_codes)`); n != 0 {
 			t.Errorf("%d rows are left", n)
 		}
-		s.hasRows(1, `events WHERE type = 'account.signed_in' AND account_id = ? AND actor = 'person (portal)'`, s.account)
+		s.hasRows(1, `events WHERE type = 'account.signed_in' AND account_id = ? AND actor = 'person (portal)'`,
+			s.account)
 	})
 }
 
@@ -199,7 +207,8 @@ func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
 		time.Sleep(time.Second)
 		s.change(func(t *tx) error {
 			for i := range maxSessions - 2 {
-				err := t.addSession(&session{Hash: hashOf(fmt.Sprint(i)), AccountID: s.account, MadeBy: "x", CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)})
+				err := t.addSession(&session{Hash: hashOf(fmt.Sprint(i)), AccountID: s.account, MadeBy: "x",
+					CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)})
 				if err != nil {
 					return err
 				}
@@ -282,7 +291,8 @@ func FuzzSigninCode(f *testing.F) {
 		if !ok {
 			return
 		}
-		if again, ok := parseSigninCode(plain[:4] + "-" + plain[4:8] + " " + plain[8:]); !ok || again != plain || len(plain) != signinSymbols {
+		if again, ok := parseSigninCode(plain[:4] + "-" + plain[4:8] + " " + plain[8:]); !ok || again != plain ||
+			len(plain) != signinSymbols {
 			t.Errorf("%q is read as %q, and that as %q", typed, plain, again)
 		}
 	})
