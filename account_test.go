@@ -30,10 +30,8 @@ func accountStory(t *testing.T, o *operator) {
 	if got := column(rows, "name"); !slices.Equal(got, []any{"main", "Trattoria Roma", "Other"}) {
 		t.Errorf("names %v", got)
 	}
-	if rows[1]["rate"] != 1200.0 || rows[1]["closed_at"] == nil || rows[0]["rate"] != 600.0 ||
-		rows[0]["closed_at"] != nil || rows[0]["main"] != true {
-		t.Errorf("rows %v", rows)
-	}
+	failIf(t, rows[1]["rate"] != 1200.0 || rows[1]["closed_at"] == nil || rows[0]["rate"] != 600.0 ||
+		rows[0]["closed_at"] != nil || rows[0]["main"] != true, "rows %v", rows)
 	if table := o.do("account", "list", "-wide"); !regexp.MustCompile(`(?m)^` + id +
 		`  Trattoria Roma +- +1200 +\d{4}-`).MatchString(table) {
 		t.Errorf("table:\n%s", table)
@@ -76,20 +74,15 @@ func tokenStory(t *testing.T, o *operator) {
 		t.Fatal(err)
 	}
 	c, err := ring.verify(token)
-	if err != nil || c.Subject != o.account || c.Scope != "stats:read leads:read" || c.ClientID != "portal" ||
-		c.Expires-c.IssuedAt != 720*3600 {
-		t.Errorf("claims %+v, %v", c, err)
-	}
+	failIf(t, err != nil || c.Subject != o.account || c.Scope != "stats:read leads:read" || c.ClientID != "portal" ||
+		c.Expires-c.IssuedAt != 720*3600, "claims %+v, %v", c, err)
 	issued := o.object("token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "90d", "-all-accounts")
-	if !validID("tok", issued["id"].(string)) || issued["token"] == nil || issued["expires_at"] == nil {
-		t.Errorf("issued %v", issued)
-	}
+	failIf(t, !validID("tok", issued["id"].(string)) || issued["token"] == nil || issued["expires_at"] == nil,
+		"issued %v", issued)
 	o.do("token", "revoke", issued["id"].(string))
 	rows := o.objects("token", "list")
-	if len(rows) != 2 || rows[0]["id"] != issued["id"] || rows[0]["revoked_at"] == nil ||
-		rows[0]["all_accounts"] != true || rows[1]["revoked_at"] != nil {
-		t.Errorf("rows %v", rows)
-	}
+	failIf(t, len(rows) != 2 || rows[0]["id"] != issued["id"] || rows[0]["revoked_at"] == nil ||
+		rows[0]["all_accounts"] != true || rows[1]["revoked_at"] != nil, "rows %v", rows)
 	if all := o.do("token", "list") + o.do("token", "list", "-json"); strings.Contains(all,
 		strings.Split(token, ".")[2]) {
 		t.Error("a token is shown again")
@@ -301,8 +294,7 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 		}},
 		{"renewLicense", func() (int, error) { return oneRow(renewLicense(t, o, f.license, ptr(9), actorCommand)) }},
 		{"rotateKey", func() (int, error) {
-			return firstRow(rotateKey(t, o, f.license, stamp{}, false,
-				actorCommand))
+			return firstRow(rotateKey(t, o, f.license, stamp{}, false, actorCommand))
 		}},
 		{"queries.deviceByID", func() (int, error) { return oneRow(t.deviceByID(o, f.device)) }},
 		{"queries.allDevices", func() (int, error) { return rowsOf(t.allDevices(o, "", 10)) }},
@@ -424,9 +416,7 @@ func TestOwner_ofNothingAndAnotherAccountFindNothingAndChangeNothing(t *testing.
 			for of, o := range owners {
 				n, err := f.ownerVerbs(tx, o)[i].ask()
 				absent := slices.ContainsFunc(notThere, func(e error) bool { return errors.Is(err, e) })
-				if n != 0 || err != nil && !absent {
-					t.Errorf("%s for %s: %d rows, %v", verb.name, of, n, err)
-				}
+				failIf(t, n != 0 || err != nil && !absent, "%s for %s: %d rows, %v", verb.name, of, n, err)
 			}
 			return nil
 		})
@@ -438,9 +428,7 @@ func TestOwner_ofNothingAndAnotherAccountFindNothingAndChangeNothing(t *testing.
 				}
 				return err
 			})
-			if n == 0 || err != rollBack {
-				t.Errorf("%s for %s: %d rows, %v", verb.name, of, n, err)
-			}
+			failIf(t, n == 0 || err != rollBack, "%s for %s: %d rows, %v", verb.name, of, n, err)
 		}
 	}
 	f.unchanged(before)
@@ -501,15 +489,11 @@ func TestOwner_isAskedForByNoFunctionThatTheWalkLeavesOut(t *testing.T) {
 			// These run transactions of their own: the first two on the leads that leadsInRange finds, the
 			// last on the licences that withoutTransferLimit finds.
 			own := []string{"store.eraseLeads", "store.eachLeadOfAddress", "limitTransfers"}
-			if !listed[name] && !slices.Contains(own, name) {
-				t.Errorf("%s takes an owner: add it to ownerVerbs", name)
-			}
+			failIf(t, !listed[name] && !slices.Contains(own, name), "%s takes an owner: add it to ownerVerbs", name)
 		}
 	}
 	for name := range listed {
-		if !found[name] {
-			t.Errorf("%s takes no owner", name)
-		}
+		failIf(t, !found[name], "%s takes no owner", name)
 	}
 }
 
@@ -537,9 +521,8 @@ func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T
 			asked := questions(f.store.queries)
 			f.check(c.ask(o))
 			plan := f.plan(asked()[0])
-			if !slices.Contains(plan, want) || strings.Contains(strings.Join(plan, "\n"), "TEMP B-TREE") {
-				t.Errorf("%s: %q, want %q", name, plan, want)
-			}
+			failIf(t, !slices.Contains(plan, want) || strings.Contains(strings.Join(plan, "\n"), "TEMP B-TREE"),
+				"%s: %q, want %q", name, plan, want)
 		}
 	}
 }
@@ -630,9 +613,7 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	s.get("/leads", auth).is(200)
 	want := `{"ok":true,"stopped":{"tokens":1,"licenses":1,"widgets":1,"origins":2,"webhooks":1,` +
 		`"apps":1,"grants":1,"payments":1}}`
-	if out := s.must("account", "close", tenant, "-force", "-json"); out != want+"\n" {
-		t.Errorf("closing printed %s", out)
-	}
+	expect(t, s.must("account", "close", tenant, "-force", "-json"), want+"\n", "what closing printed")
 	s.hasRows(1, `payments WHERE due_at IS NOT NULL AND polls = 0`)
 	s.get("/leads", auth).is(401)
 	s.must("account", "reopen", tenant)
@@ -662,9 +643,7 @@ func TestQuery_aboutTheLivePaymentsOfAnAccountReadsNoOthers(t *testing.T) {
 			}
 		}
 	}
-	if seen != 2 {
-		t.Errorf("%d steps read payments", seen)
-	}
+	failIf(t, seen != 2, "%d steps read payments", seen)
 }
 
 // revocableToken issues a token with a command and returns its id.
@@ -733,9 +712,7 @@ func TestOrigin_wrongSaysWhatToType(t *testing.T) {
 		_, err := s.command("origin", "add", typed)
 		oneLine(t, err, want)
 		var usage usageError
-		if !errors.As(err, &usage) {
-			t.Errorf("%q: %v is no usage error", typed, err)
-		}
+		failIf(t, !errors.As(err, &usage), "%q: %v is no usage error", typed, err)
 	}
 	s.must("origin", "add", "https://Shop.example/")
 	s.hasRows(1, `origins WHERE origin = 'https://shop.example'`)
@@ -764,9 +741,7 @@ func TestPunycode_isThatOfTheRFC(t *testing.T) {
 		"そのスピードで":                                  "d9juau41awczczp",
 		"-> $1.00 <-":                              "-> $1.00 <--",
 	} {
-		if got := punycode(text); got != want {
-			t.Errorf("%s is encoded as %s, want %s", text, got, want)
-		}
+		expect(t, punycode(text), want, "%s is encoded as", text)
 		if got, ok := unpunycode(want); got != text || !ok {
 			t.Errorf("%s is decoded as %q, want %s", want, got, text)
 		}
@@ -783,9 +758,7 @@ func FuzzPunycode(f *testing.F) {
 		if !ok {
 			return
 		}
-		if !utf8.ValidString(text) || len(label) > 63 {
-			t.Errorf("%q is decoded as %q", label, text)
-		}
+		failIf(t, !utf8.ValidString(text) || len(label) > 63, "%q is decoded as %q", label, text)
 		// Only the writing of what is ASCII alone differs: with a hyphen at its end, or none.
 		if again, ok := unpunycode(punycode(text)); !ok || again != text {
 			t.Errorf("%q is decoded as %q, which is encoded as %q, and that as %q", label, text, punycode(text), again)
@@ -865,9 +838,7 @@ func TestEvent_ofWhatOperatorsChangeIsWritten(t *testing.T) {
 	if got := s.audit(after); !slices.Equal(got, want) {
 		t.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if !strings.HasPrefix(me, "command:") || len(me) == len("command:") {
-		t.Errorf("this user is %q", me)
-	}
+	failIf(t, !strings.HasPrefix(me, "command:") || len(me) == len("command:"), "this user is %q", me)
 }
 
 func TestEvent_overHTTPNamesAnOperatorAndNoUserOfTheSystem(t *testing.T) {
@@ -896,8 +867,6 @@ func TestEvent_overHTTPNamesAnOperatorAndNoUserOfTheSystem(t *testing.T) {
 	stored := strings.Join(s.licenseEvents(id), ", ")
 	for _, want := range []string{"license.suspended " + thisActor(t) + ",",
 		"license.reinstated operator " + admin + ","} {
-		if !strings.Contains(stored, want) {
-			t.Errorf("the file has %s, want %s", stored, want)
-		}
+		failIf(t, !strings.Contains(stored, want), "the file has %s, want %s", stored, want)
 	}
 }

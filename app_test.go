@@ -47,9 +47,7 @@ func TestApp_nameShowsWhatItIs(t *testing.T) {
 		p := &app{Name: name}
 		refused := ""
 		p.normalise(func(member, code, _ string) { refused = member + " " + code })
-		if (refused == "") != good || !good && refused != "name invalid_character" {
-			t.Errorf("%q: %q", name, refused)
-		}
+		failIf(t, (refused == "") != good || !good && refused != "name invalid_character", "%q: %q", name, refused)
 	}
 }
 
@@ -93,9 +91,8 @@ func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
 	for uri, may := range all {
 		for letter, kind := range kinds {
 			code, detail := checkRedirectURI(kind, uri)
-			if (code == "") != strings.Contains(may, letter) || (code == "") != (detail == "") {
-				t.Errorf("%s, %q: %q %q", kind, uri, code, detail)
-			}
+			failIf(t, (code == "") != strings.Contains(may, letter) || (code == "") != (detail == ""),
+				"%s, %q: %q %q", kind, uri, code, detail)
 		}
 	}
 	long := "https://app.example/" + strings.Repeat("x", maxAppURL)
@@ -150,9 +147,7 @@ func TestApp_isRegisteredShownChangedAndRemoved(t *testing.T) {
 	auth := s.appAuth(s.account, scopeOrders)
 	made := s.post("/apps", appBody("scope", "orders:write orders:read orders:read"), auth).is(200)
 	id, secret := made.text("id"), made.text("client_secret")
-	if !regexp.MustCompile(`^[A-Z2-7]{52}$`).MatchString(secret) {
-		t.Errorf("secret %q", secret)
-	}
+	failIf(t, !regexp.MustCompile(`^[A-Z2-7]{52}$`).MatchString(secret), "secret %q", secret)
 	if m := made.json(); m["scope"] != "orders:read orders:write" || m["own_scope"] != nil || m["verified_at"] != nil ||
 		m["account_id"] != s.account || !strings.HasPrefix(made.text("made_by"), "token tok_") {
 		t.Errorf("made %v", m)
@@ -161,10 +156,8 @@ func TestApp_isRegisteredShownChangedAndRemoved(t *testing.T) {
 	shown := s.get("/apps/"+id, auth).is(200)
 	listed := s.get("/apps", auth).is(200)
 	for _, a := range []answer{shown, listed} {
-		if strings.Contains(a.body, "secret\":\"") || strings.Contains(a.body, secret) ||
-			!strings.Contains(a.body, id) {
-			t.Errorf("shows %s", a.body)
-		}
+		failIf(t, strings.Contains(a.body, "secret\":\"") || strings.Contains(a.body, secret) ||
+			!strings.Contains(a.body, id), "shows %s", a.body)
 	}
 	if text := s.dump(); strings.Contains(text, secret) || strings.Contains(s.log.String(), secret) {
 		t.Error("the secret is in the database or in the log")
@@ -186,10 +179,8 @@ func TestApp_isRegisteredShownChangedAndRemoved(t *testing.T) {
 	s.do("PATCH", "/apps/"+id, `{"name":"x"}`, auth).is(404, "app_not_found")
 	s.post("/apps/"+id+"/rotate-secret", "", auth).is(404, "app_not_found")
 	events := s.get("/events?type=app.updated", s.auth(s.account, scopeEvents)).is(200)
-	if !strings.Contains(events.body, `"changed":"name redirect_uris scope"`) ||
-		strings.Contains(events.body, "app.example") {
-		t.Errorf("events %s", events.body)
-	}
+	failIf(t, !strings.Contains(events.body, `"changed":"name redirect_uris scope"`) ||
+		strings.Contains(events.body, "app.example"), "events %s", events.body)
 	s.hasRows(3, `events WHERE subject_id = ? AND type IN ('app.registered', 'app.updated',
 		'app.removed')`, id)
 }
@@ -269,9 +260,7 @@ func TestApp_getsNoMoreForItselfThanTheTokenThatRegistersItHas(t *testing.T) {
 		is(403)
 	s.unchanged(before)
 	again := s.post(rotate, "", both, "Idempotency-Key: owner-rotates").is(200).has("Idempotency-Replayed: true")
-	if again.text("client_secret") != rotated.text("client_secret") {
-		t.Error("the answer is another one")
-	}
+	failIf(t, again.text("client_secret") != rotated.text("client_secret"), "the answer is another one")
 	none := s.post("/apps", appBody(), lesser).is(200).text("id")
 	s.do("PATCH", "/apps/"+none, `{"own_scope":"orders:write"}`, lesser).
 		challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
@@ -287,40 +276,27 @@ func TestApp_isVerifiedByOperatorsOnlyAndUntilATenantChangesIt(t *testing.T) {
 	auth, admin := s.appAuth(tenant, scopeOrders), s.auth(s.account, scopeAdmin)
 	id := s.post("/apps", appBody("kind", "browser", "origins", []string{"https://a.example"}), auth).is(200).text("id")
 	verified := func() bool { return s.get("/apps/"+id, auth).is(200).json()["verified_at"] != nil }
-	if verified() {
-		t.Error("a tenant's application is verified from the start")
-	}
+	failIf(t, verified(), "a tenant's application is verified from the start")
 	for _, change := range []string{`{"name":"Another"}`, `{"home_page":"https://b.example"}`,
 		`{"redirect_uris":["https://b.example/"]}`,
 		`{"origins":["https://b.example"]}`, `{"scope":"leads:read"}`} {
 		s.must("app", "verify", id)
 		s.do("PATCH", "/apps/"+id, `{"name":"`+s.get("/apps/"+id, auth).text("name")+`"}`, auth).is(200)
-		if !verified() {
-			t.Errorf("a change without effect undoes it")
-		}
+		failIf(t, !verified(), "a change without effect undoes it")
 		s.do("PATCH", "/apps/"+id, change, auth).is(200)
-		if verified() {
-			t.Errorf("it is verified after %s", change)
-		}
+		failIf(t, verified(), "it is verified after %s", change)
 	}
 	s.must("app", "verify", id)
 	s.do("PATCH", "/apps/"+id, `{"name":"By an operator"}`, admin).is(200)
-	if !verified() {
-		t.Error("it is not verified after an operator's change")
-	}
+	failIf(t, !verified(), "it is not verified after an operator's change")
 	s.must("app", "verify", id, "-undo")
-	if verified() {
-		t.Error("it is verified after -undo")
-	}
+	failIf(t, verified(), "it is verified after -undo")
 	web := s.post("/apps?account_id="+tenant, appBody(), admin).is(200)
-	if web.json()["verified_at"] == nil || web.text("account_id") != tenant {
-		t.Errorf("an operator's: %s", web.body)
-	}
+	failIf(t, web.json()["verified_at"] == nil || web.text("account_id") != tenant, "an operator's: %s", web.body)
 	s.do("PATCH", "/apps/"+web.text("id"), `{"own_scope":"orders:read"}`, auth).is(200)
 	s.post("/apps/"+web.text("id")+"/rotate-secret", "", auth).is(200)
-	if s.get("/apps/"+web.text("id"), auth).json()["verified_at"] == nil {
-		t.Error("what the application gets for its owner undoes it")
-	}
+	failIf(t, s.get("/apps/"+web.text("id"), auth).json()["verified_at"] == nil,
+		"what the application gets for its owner undoes it")
 }
 
 func TestApp_ofAnAccountAreAtMostTwenty(t *testing.T) {
@@ -342,17 +318,13 @@ func TestApp_ofAnAccountAreAtMostTwenty(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	if answers[200] != 3 || answers[409] != 3 {
-		t.Errorf("answers %v", answers)
-	}
+	failIf(t, answers[200] != 3 || answers[409] != 3, "answers %v", answers)
 	s.post("/apps", appBody(), auth).is(409, "app_limit_reached")
 	_, err := s.command("app", "add", "x", "-home-page", "https://a.example", "-redirect-uri", testRedirect, "-scope",
 		scopeOrders)
 	oneLine(t, err, "the account has 20 applications already")
 	ids, _ := s.everyPage("/apps?limit=7", auth)
-	if len(ids) != maxApps {
-		t.Errorf("pages have %d", len(ids))
-	}
+	failIf(t, len(ids) != maxApps, "pages have %d", len(ids))
 	s.do("DELETE", "/apps/"+ids[3].(string), "", auth).is(204)
 	s.post("/apps", appBody(), auth).is(200)
 }
@@ -416,9 +388,7 @@ func TestApp_secretBeforeTheLastIsTakenForAWeek(t *testing.T) {
 	stored(third.text("client_secret"), second.text("client_secret"))
 	fourth := s.post(rotate, `{"now":true}`, auth).is(200)
 	stored(fourth.text("client_secret"), "")
-	if fourth.json()["previous_secret_until"] != nil {
-		t.Errorf("at once: %s", fourth.body)
-	}
+	failIf(t, fourth.json()["previous_secret_until"] != nil, "at once: %s", fourth.body)
 	s.post(rotate, `{"now":"yes"}`, auth).is(422).names("#/now wrong_type")
 	public := s.post("/apps", appBody("kind", "installed"), auth).is(200).text("id")
 	s.post("/apps/"+public+"/rotate-secret", "", auth).is(409, "app_without_secret")
@@ -437,18 +407,13 @@ func TestApp_idempotencyKeysAreTheApplicationsOwn(t *testing.T) {
 	for name, token := range map[string]string{"the account": s.token(s.account, scope), "one": one, "other": other} {
 		a := s.post("/webhooks", hookBody("lead.created"), bearerAuth(token), "Idempotency-Key: the-same-for-all").
 			is(200)
-		if a.header.Get("Idempotency-Replayed") != "" {
-			t.Errorf("%s gets somebody else's answer: %s", name, a.body)
-		}
+		failIf(t, a.header.Get("Idempotency-Replayed") != "", "%s gets somebody else's answer: %s", name, a.body)
 		ids[a.text("id")] = name
 	}
-	if len(ids) != 3 {
-		t.Errorf("made %v", ids)
-	}
+	failIf(t, len(ids) != 3, "made %v", ids)
 	again := s.post("/webhooks", hookBody("lead.created"), bearerAuth(two), "Idempotency-Key: the-same-for-all").is(200)
-	if ids[again.text("id")] != "one" {
-		t.Errorf("the application repeats its own call under another grant and gets %s", again.body)
-	}
+	failIf(t, ids[again.text("id")] != "one",
+		"the application repeats its own call under another grant and gets %s", again.body)
 }
 
 func appStory(t *testing.T, o *operator) {
@@ -457,21 +422,21 @@ func appStory(t *testing.T, o *operator) {
 		"https://app.example/a https://app.example/b,c", "-scope", "orders:read webhooks:write", "-own-scope",
 		"orders:read")
 	id, secret := made["id"].(string), made["client_secret"].(string)
-	if made["verified_at"] == nil || made["own_scope"] != "orders:read" ||
-		fmt.Sprint(made["redirect_uris"]) != "[https://app.example/a https://app.example/b,c]" {
-		t.Errorf("made %v", made)
-	}
+	failIf(t, made["verified_at"] == nil || made["own_scope"] != "orders:read" ||
+		fmt.Sprint(made["redirect_uris"]) != "[https://app.example/a https://app.example/b,c]", "made %v", made)
 	board := strings.Fields("-home-page https://b.example -redirect-uri https://b.example/ -scope stats:read")
 	board = slices.Clip(board) // so that every append makes another list
 	plain := o.do(append([]string{"app", "add", "Board", "-kind", "browser", "-origin", "https://b.example"},
 		board...)...)
-	if !matches(`^client id:     app_\w{26}\nclient secret: none: with PKCE it needs no secret\n$`, plain) {
-		t.Errorf("made %q", plain)
-	}
+	failIf(t, !matches(`^client id:     app_\w{26}\nclient secret: none: with PKCE it needs no secret\n$`, plain),
+		"made %q", plain)
 	for want, args := range map[string][]string{
-		"-home-page URL is needed":                            {"-redirect-uri", "https://b.example/", "-scope", "stats:read"},
-		"-redirect-uri is needed":                             {"-home-page", "https://b.example", "-scope", "stats:read"},
-		"-scope is needed":                                    {"-home-page", "https://b.example", "-redirect-uri", "https://b.example/"},
+		"-home-page URL is needed": {"-redirect-uri", "https://b.example/", "-scope",
+			"stats:read"},
+		"-redirect-uri is needed": {"-home-page", "https://b.example", "-scope",
+			"stats:read"},
+		"-scope is needed": {"-home-page", "https://b.example", "-redirect-uri",
+			"https://b.example/"},
 		"-redirect-uri: This must":                            append(board, "-redirect-uri", "http://b.example/"),
 		"-scope: The scopes of an":                            append(board, "-scope", "admin"),
 		"-kind: This must be one of":                          append(board, "-kind", "x"),
@@ -481,9 +446,8 @@ func appStory(t *testing.T, o *operator) {
 	}
 	o.fails("NAME: This must", append([]string{"app", "add", "x\u202ey"}, board...)...)
 	rows := o.objects("app", "list", "-account", o.account)
-	if len(rows) != 2 || rows[1]["id"] != id || rows[1]["client_secret"] != nil || rows[1]["made_by"] != "operator" {
-		t.Errorf("rows %v", rows)
-	}
+	failIf(t, len(rows) != 2 || rows[1]["id"] != id || rows[1]["client_secret"] != nil ||
+		rows[1]["made_by"] != "operator", "rows %v", rows)
 	if out := o.do("app", "verify", id,
 		"-undo"); out != id+" (Table Planner): only the account that owns it can agree to it\n" {
 		t.Errorf("printed %q", out)
@@ -492,9 +456,7 @@ func appStory(t *testing.T, o *operator) {
 		t.Errorf("verified %v", v)
 	}
 	rotated := o.object("app", "rotate-secret", id)
-	if rotated["client_secret"] == secret || rotated["previous_secret_until"] == nil {
-		t.Errorf("rotated %v", rotated)
-	}
+	failIf(t, rotated["client_secret"] == secret || rotated["previous_secret_until"] == nil, "rotated %v", rotated)
 	if out := o.do("app", "rotate-secret", id, "-now"); !strings.HasSuffix(out,
 		"(shown once)\nthe one before is not taken any more\n") {
 		t.Errorf("printed %q", out)
@@ -531,9 +493,7 @@ func TestApp_registeredByWhoLostTheAccountIsNot(t *testing.T) {
 	s.change(func(tx *tx) error {
 		_, err := createApp(tx, &app{AccountID: tenant, Name: "x", HomePage: "https://a.example", Kind: appWeb,
 			RedirectURIs: codeList{testRedirect}, Scope: scopeOrders}, anAppAuthor)
-		if !errors.Is(err, errAccount) {
-			t.Errorf("registered: %v", err)
-		}
+		failIf(t, !errors.Is(err, errAccount), "registered: %v", err)
 		return nil
 	})
 }

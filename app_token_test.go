@@ -30,31 +30,23 @@ func TestAppToken_isNeverAnOperatorsWhateverItsRowsSay(t *testing.T) {
 		outOfReach := r.scope != "" && !slices.Contains(appScopes, r.scope)
 		a := s.do(r.method(), path, "", bearerAuth(signed))
 		lacks := a.status == 403 && a.header.Get("WWW-Authenticate") == scopeChallenge(r.scope)
-		if lacks != outOfReach {
-			t.Errorf("%s is %d %s with all scopes", r.pattern, a.status, a.body)
-		}
+		failIf(t, lacks != outOfReach, "%s is %d %s with all scopes", r.pattern, a.status, a.body)
 		if outOfReach {
 			refused++
 		}
 		if r.scope != "" && r.scope != scopeOrders { // a row adds nothing to what was signed
 			a := s.do(r.method(), path, "", bearerAuth(edited)).is(403, "insufficient_scope")
-			if got := a.header.Get("WWW-Authenticate"); got != scopeChallenge(r.scope) {
-				t.Errorf("%s asks for %s", r.pattern, got)
-			}
+			expect(t, a.header.Get("WWW-Authenticate"), scopeChallenge(r.scope), "%s asks for", r.pattern)
 		}
 	}
-	if refused < 9 {
-		t.Errorf("%d routes are out of reach only", refused)
-	}
+	failIf(t, refused < 9, "%d routes are out of reach only", refused)
 	for _, path := range []string{"/orders", "/leads", "/events", "/account", "/revenue/days", "/licenses",
 		"/webhooks"} {
 		s.get(path+"?account_id="+other, bearerAuth(signed)).is(403, "insufficient_scope")
 		s.get(path+"?account_id="+s.account, bearerAuth(signed)).is(200)
 	}
 	for _, token := range []string{signed, edited} { // GET /account needs no scope
-		if got := s.get("/account", bearerAuth(token)).is(200).text("id"); got != s.account {
-			t.Errorf("the account is %s, want %s", got, s.account)
-		}
+		expect(t, s.get("/account", bearerAuth(token)).is(200).text("id"), s.account, "the account")
 	}
 }
 
@@ -65,9 +57,7 @@ func TestAppToken_ofAnotherAccountSeesOnlyThatOne(t *testing.T) {
 	token, _ := s.appToken(p, restaurant, scopeOrders)
 	made := s.post("/orders", orderBody(), s.seller()).is(200).text("id") // of the application's owner
 	auth := bearerAuth(token)
-	if rows := s.get("/orders", auth).is(200).json()["data"].([]any); len(rows) != 0 {
-		t.Errorf("the owner's orders are there: %v", rows)
-	}
+	s.get("/orders", auth).is(200).lists(0) // none of the orders of the owner
 	s.get("/orders/"+made, auth).is(404, "order_not_found")
 	s.get("/account", auth).is(200).holds(`id="` + restaurant + `"`)
 }
@@ -87,23 +77,18 @@ func TestAppToken_isNamedByItsEventsAndSharesNoIdempotencyKey(t *testing.T) {
 		a := s.post("/orders", orderBody(), auth, "Idempotency-Key: the-same-of-all").is(200).
 			has("Idempotency-Replayed: ")
 		id := a.text("id")
-		if made[id] {
-			t.Errorf("%q got the order of another caller", actor)
-		}
+		failIf(t, made[id], "%q got the order of another caller", actor)
 		made[id] = true
 		again := s.post("/orders", orderBody(), auth, "Idempotency-Key: the-same-of-all").is(200).
 			has("Idempotency-Replayed: true")
-		if again.body != a.body {
-			t.Errorf("%q got another order when it asked again", actor)
-		}
+		failIf(t, again.body != a.body, "%q got another order when it asked again", actor)
 		events := s.get("/events?type=order.created&limit=1", admin).is(200).json()["data"].([]any) // the newest
 		if e := events[0].(node); e["subject_id"] != id || actor != "" && e["actor"] != actor {
 			t.Errorf("the actor of %s is %v, want %s: %v", id, e["actor"], actor, e)
 		}
 	}
-	if n := s.count(`SELECT count(DISTINCT actor) FROM events WHERE type = 'order.created'`); n != 3 {
-		t.Errorf("%d actors made three orders", n)
-	}
+	expect(t, s.count(`SELECT count(DISTINCT actor) FROM events WHERE type = 'order.created'`), 3,
+		"actors of three orders")
 }
 
 // TestAppToken_endsWithWhatItDependsOn ends tokens by everything that ends them, as the sqlite3 shell would.
@@ -142,9 +127,8 @@ func TestTokenIssue_givesTheScopesOfPortalsAndNoApplicationsName(t *testing.T) {
 		token := strings.TrimSpace(s.must("token", "issue", "-account", s.account, "-scope", scope))
 		c, err := s.keys.verify(token)
 		s.check(err)
-		if c.Scope != scope || !strings.Contains(s.must("help", "token", "issue"), scope) {
-			t.Errorf("the scope is %s, want %s, and help does not name it", c.Scope, scope)
-		}
+		failIf(t, c.Scope != scope || !strings.Contains(s.must("help", "token", "issue"), scope),
+			"the scope is %s, want %s, and help does not name it", c.Scope, scope)
 		s.get("/account", bearerAuth(token)).is(200)
 	}
 	p, _ := s.registerApp()

@@ -41,9 +41,7 @@ func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
 	// Who owns the application does not own what another account has agreed to.
 	s.get("/grants/"+second, stranger).is(404, "grant_not_found")
 	s.do("DELETE", "/grants/"+second, "", stranger).is(404, "grant_not_found")
-	if l := s.get("/grants?ended=true", stranger).is(200); len(l.json()["data"].([]any)) != 0 {
-		t.Errorf("lists %s", l.body)
-	}
+	s.get("/grants?ended=true", stranger).is(200).lists(0)
 	s.get("/grants?ended=yes", auth).is(422).names("?ended unknown_value")
 	s.unchanged(before)
 	s.get("/orders", bearerAuth(token)).is(200)
@@ -54,12 +52,8 @@ func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
 	if a, b := s.grantEnded(first), s.grantEnded(second); a != endedByOperator || b != endedByOwner {
 		t.Errorf("ended by %q and %q", a, b)
 	}
-	if l := s.get("/grants", auth).is(200); len(l.json()["data"].([]any)) != 0 {
-		t.Errorf("lists %s", l.body)
-	}
-	if l := s.get("/grants?ended=true", auth).is(200); len(l.json()["data"].([]any)) != 2 {
-		t.Errorf("lists %s", l.body)
-	}
+	s.get("/grants", auth).is(200).lists(0)
+	s.get("/grants?ended=true", auth).is(200).lists(2)
 	s.hasRows(2, `events WHERE type = 'grant.ended' AND account_id = ?`, s.account)
 }
 
@@ -74,9 +68,7 @@ func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
 	theirs := s.post("/webhooks", hookBody("lead.created"), owner).is(200).text("id")
 	s.answerTest(theirs)
 	made := s.post("/webhooks", hookBody("lead.created"), auth).is(200)
-	if made.text("app_id") != p.ID || made.text("made_by") != "app "+p.ID {
-		t.Errorf("made %s", made.body)
-	}
+	failIf(t, made.text("app_id") != p.ID || made.text("made_by") != "app "+p.ID, "made %s", made.body)
 	id := made.text("id")
 	s.answerTest(id)
 	delivery := s.addDelivery(theirs, s.addEvents(s.account, eventLeadCreated, 1), ptr(500))
@@ -173,9 +165,7 @@ func TestGrant_anApplicationHasTenWebhooksOfAnAccount(t *testing.T) {
 		s.post("/webhooks", hookBody("order.created"), bearerAuth(token)).is(200)
 	}
 	a := s.post("/webhooks", hookBody("order.created"), bearerAuth(again)).is(409, "webhook_limit_reached")
-	if !strings.Contains(a.text("detail"), "10 webhooks") {
-		t.Errorf("refused with %s", a.body)
-	}
+	failIf(t, !strings.Contains(a.text("detail"), "10 webhooks"), "refused with %s", a.body)
 	s.post("/webhooks", hookBody("order.created"), s.hookAuth(scopeOrders)).is(200)
 	tenant := s.addAccount("Trattoria")
 	there, _ := s.appToken(p, tenant, scopeWebhooks+" "+scopeOrders)
@@ -193,8 +183,7 @@ func (s *service) queued(id string) bool {
 func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := quietService(t, admitLoopback, func(_ *storeOptions,
-			o *serverOptions) {
+		s := quietService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) {
 			o.keepTokens = span{rest: days(90)}
 		})
 		tenant := s.addAccount("Trattoria")
@@ -213,31 +202,23 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3, '2001-01-01T00:00:00Z' FROM n`,
 			p.ID, tenant, newStamp(time.Now()))
 		kept, keptGrant := s.appToken(func() *app { q, _ := s.registerApp(); return q }(), s.account, scopeOrders)
-		if !s.queued(hook) || !s.queued(ownHook) {
-			t.Error("the webhooks are not sent to")
-		}
+		failIf(t, !s.queued(hook) || !s.queued(ownHook), "the webhooks are not sent to")
 		// A closed owner stops all of it, until the account is opened again.
 		s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
 		s.get("/orders", auth).is(401, "invalid_token")
-		if s.queued(hook) {
-			t.Error("the webhook of an application whose owner is closed is sent to")
-		}
+		failIf(t, s.queued(hook), "the webhook of an application whose owner is closed is sent to")
 		s.change(func(t *tx) error { return reviveAccount(t, tenant, actorCommand) })
 		s.get("/orders", auth).is(200)
 
 		s.do("DELETE", "/apps/"+p.ID, "", s.appAuth(tenant)).is(204)
 		s.get("/orders", auth).is(401, "invalid_token")
 		s.get("/orders", bearerAuth(own)).is(401, "invalid_token")
-		if s.queued(hook) || s.queued(ownHook) {
-			t.Error("the webhooks of a removed application are sent to")
-		}
+		failIf(t, s.queued(hook) || s.queued(ownHook), "the webhooks of a removed application are sent to")
 		sweep := s.chore(faultAppSweep)
 		s.check(sweep(t.Context()))
 		s.hasRows(3*endedAtOnce+1, `grants WHERE app_id = ? AND ended_by = 'app_removed'`, p.ID)
 		s.hasRows(0, `webhooks`)
-		if s.grantEnded(grantID) != endedByRemoval || s.grantEnded(keptGrant) != "" {
-			t.Error("other grants have ended")
-		}
+		failIf(t, s.grantEnded(grantID) != endedByRemoval || s.grantEnded(keptGrant) != "", "other grants have ended")
 		s.get("/orders", bearerAuth(kept)).is(200)
 		for _, c := range []struct {
 			after        time.Duration
@@ -260,8 +241,7 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := quietService(t, admitLoopback, func(_ *storeOptions,
-			o *serverOptions) {
+		s := quietService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) {
 			o.keepTokens = span{rest: days(1)}
 		})
 		p, _ := s.registerApp()
@@ -315,12 +295,9 @@ func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
 		w.steady = func() time.Time { clock = clock.Add(appSweepPart / 5); return clock } // each look takes so long
 		for runs, want := 1, []int{100, 200}; runs <= len(want); runs++ {
 			s.check(w.sweep(t.Context()))
-			if n := s.count(`SELECT count(*) FROM grants WHERE ended_at IS NOT NULL`); n != want[runs-1] {
-				t.Errorf("after %d runs %d grants have ended", runs, n)
-			}
-			if !w.more {
-				t.Error("the sweep takes itself for done")
-			}
+			expect(t, s.count(`SELECT count(*) FROM grants WHERE ended_at IS NOT NULL`), want[runs-1],
+				"grants that have ended after %d runs", runs)
+			failIf(t, !w.more, "the sweep takes itself for done")
 		}
 	})
 }
@@ -365,29 +342,15 @@ func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	w := &appSweeper{store: s.store, now: time.Now, steady: time.Now,
 		kept: func(now time.Time) time.Time { return now }}
 	s.check(w.sweep(t.Context()))
-	asked, seen := slices.Concat(reads(), writes()), 0
-	for _, query := range asked {
-		if !strings.Contains(query, "app") && !strings.Contains(query, "grant") && !strings.Contains(query, "refresh") {
-			continue
-		}
-		seen++
-		for _, step := range s.plan(query) {
-			if why := readsTooMuch(query, step); why != "" {
-				t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
-			}
-		}
+	about := func(query string) bool {
+		return strings.Contains(query, "app") || strings.Contains(query, "grant") || strings.Contains(query, "refresh")
 	}
-	for _, part := range []string{"FROM grants WHERE ended_at IS NULL AND expires_at", "(account_id, id) > (?, ?)",
+	seen := s.readLittle(slices.Concat(reads(), writes()), about,
+		"FROM grants WHERE ended_at IS NULL AND expires_at", "(account_id, id) > (?, ?)",
 		"g.ended_at < ?",
 		"FROM grant_codes WHERE expires_at", "FROM app_tokens WHERE expires_at", "FROM refresh_tokens WHERE expires_at",
-		"p.removed_at < ?1", "scope <> ''", "FROM app_webhooks WHERE app_id", "FROM app_webhooks WHERE grant_id"} {
-		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
-			t.Errorf("no query has %q: the test sees too little", part)
-		}
-	}
-	if seen < 20 {
-		t.Errorf("saw %d queries only", seen)
-	}
+		"p.removed_at < ?1", "scope <> ''", "FROM app_webhooks WHERE app_id", "FROM app_webhooks WHERE grant_id")
+	failIf(t, seen < 20, "saw %d queries only", seen)
 }
 
 func TestGrant_ofAnAccountIsFoundWithoutReadingThoseThatHaveEnded(t *testing.T) {
@@ -404,8 +367,6 @@ func TestGrant_ofAnAccountIsFoundWithoutReadingThoseThatHaveEnded(t *testing.T) 
 		"AND g.account_id = ?":         "SEARCH g USING INDEX grants_account_living (account_id=? AND id<?)",
 	} {
 		planned := func(q string) bool { return strings.Contains(q, query) && slices.Contains(s.plan(q), want) }
-		if !slices.ContainsFunc(asked, planned) {
-			t.Errorf("no query with %s is planned as %s", query, want)
-		}
+		failIf(t, !slices.ContainsFunc(asked, planned), "no query with %s is planned as %s", query, want)
 	}
 }

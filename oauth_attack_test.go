@@ -40,9 +40,7 @@ func TestRevocation_ofATokenByClientCredentialsLeavesWhatElseIsCached(t *testing
 		before := s.store.changes.global.Load()
 		revoke(mine)
 		revoke(mine) // again
-		if s.store.changes.global.Load() != before {
-			t.Error("every cache is thrown away")
-		}
+		failIf(t, s.store.changes.global.Load() != before, "every cache is thrown away")
 		s.get("/orders", bearerAuth(mine)).is(401, "invalid_token")
 		s.get("/orders", bearerAuth(other)).is(200)
 	})
@@ -129,9 +127,8 @@ func TestTokenEndpoint_takesNoCodeForWhatTheApplicationIsNoMore(t *testing.T) {
 			if c.status == 200 {
 				s.get("/orders", bearerAuth(a.text("access_token"))).is(200)
 			}
-			if n := s.count(`SELECT count(*) FROM grants WHERE app_id = '` + p.ID + `'`); n != 0 != (c.status == 200) {
-				t.Errorf("%d grants", n)
-			}
+			failIf(t, s.count(`SELECT count(*) FROM grants WHERE app_id = ?`, p.ID) != 0 != (c.status == 200),
+				"the application has a grant, or lacks one")
 			s.sql(`UPDATE accounts SET closed_at = NULL`)
 		})
 	}
@@ -176,9 +173,8 @@ func TestTokenEndpoint_forgetsASuccessorThatHasBeenUsed(t *testing.T) {
 	for number := 1; number <= 4; number++ {
 		token = s.askToken(refreshForm(p, token)).is(200).text("refresh_token")
 		// Only the one that was replaced last leads to the one that works.
-		if n := s.count(`SELECT sum(number) FROM refresh_tokens WHERE successor IS NOT NULL`); n != number {
-			t.Errorf("after %d uses, the numbers of those that lead to another come to %d", number, n)
-		}
+		expect(t, s.count(`SELECT sum(number) FROM refresh_tokens WHERE successor IS NOT NULL`), number,
+			"the sum of the numbers of those that lead to another")
 	}
 }
 
@@ -195,9 +191,7 @@ func TestConsent_givesNoCodeWhenNobodyVouchesForTheApplicationAnyMore(t *testing
 	}
 	s.check(asked(s.account))
 	s.sql(`UPDATE apps SET verified_at = NULL WHERE id = ?`, p.ID) // within the second of its last change
-	if err := asked(s.account); err != errConsentChanged {
-		t.Errorf("a stranger's account: %v", err)
-	}
+	expect(t, asked(s.account), errConsentChanged, "a stranger's account")
 	s.check(asked(tenant))
 	s.hasRows(2, `grant_codes`)
 }

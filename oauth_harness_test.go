@@ -3,9 +3,11 @@ package main
 import (
 	"crypto/rand"
 	"encoding/base64"
+	"fmt"
 	"html"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -49,6 +51,55 @@ func (s *service) spend(bucket string, rate, n int) {
 	for range n {
 		s.server.addressBuckets.take(bucket, rate, s.server.steady())
 	}
+}
+
+// failIf says what is wrong, if something is, and lets the test go on.
+func failIf(t testing.TB, wrong bool, format string, args ...any) {
+	t.Helper()
+	if wrong {
+		t.Errorf(format, args...)
+	}
+}
+
+// expect compares two values; what says which ones.
+func expect[T comparable](t testing.TB, got, want T, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", fmt.Sprintf(what, args...), got, want)
+	}
+}
+
+// lists checks how many rows a page of a list has.
+func (a answer) lists(n int) {
+	a.t.Helper()
+	if rows := a.json()["data"].([]any); len(rows) != n {
+		a.t.Errorf("lists %s, want %d rows", a.body, n)
+	}
+}
+
+// keepTokens is the option of a service that keeps what has ended for some days.
+func keepTokens(n int) func(*storeOptions, *serverOptions) {
+	return func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(n)} }
+}
+
+// readLittle checks that queries about a noun read no more than their answers need, and that there are such with
+// each of the parts. It returns how many are about the noun.
+func (s *service) readLittle(asked []string, about func(query string) bool, parts ...string) (seen int) {
+	s.t.Helper()
+	for _, query := range asked {
+		if !about(query) {
+			continue
+		}
+		seen++
+		for _, step := range s.plan(query) {
+			expect(s.t, readsTooMuch(query, step), "", "%s\n%s", step, strings.Join(strings.Fields(query), " "))
+		}
+	}
+	for _, part := range parts {
+		failIf(s.t, !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }),
+			"no query has %q: the test sees too little", part)
+	}
+	return seen
 }
 
 // hasRows checks how many rows a part of a query gives that begins with a table, such as "sessions WHERE made_by = ?".

@@ -130,9 +130,7 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 	s.sql(`UPDATE apps SET name = 'Table' || char(8238) || 'rennalP', home_page = 'https://app.example/' || char(8206) WHERE id = ?`, own.ID)
 	s.sql(`UPDATE accounts SET name = 'Roma' || char(8207) WHERE id = ?`, s.account)
 	page := v.authorize(own.askFor(), nil).nowhere(200, "Table\ufffdrennalP", "Roma\ufffd")
-	if strings.ContainsAny(page.body, "\u202e\u200e\u200f") {
-		t.Error("the page has characters that turn text around")
-	}
+	failIf(t, strings.ContainsAny(page.body, "\u202e\u200e\u200f"), "the page has characters that turn text around")
 	if found := regexp.MustCompile(`(?i)<script|<iframe|@import|style=|src=| on\w+=`).
 		FindString(page.body); found != "" {
 		t.Errorf("the page has %q", found)
@@ -261,10 +259,8 @@ func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing
 	for code, all := range wrong {
 		for _, q := range all {
 			got := v.authorize(q, nil).sentTo(testRedirect)
-			if got.Get("error") != code || got.Get("state") != "table 4&x" || len(got) != 4 ||
-				!matches(`^[ !#-[\]-~]+$`, got.Get("error_description")) {
-				t.Errorf("%v: %v", q, got)
-			}
+			failIf(t, got.Get("error") != code || got.Get("state") != "table 4&x" || len(got) != 4 ||
+				!matches(`^[ !#-[\]-~]+$`, got.Get("error_description")), "%v: %v", q, got)
 			v.authorize(q, p.decided("allow", s.account)).sentTo(testRedirect)
 		}
 	}
@@ -316,14 +312,10 @@ func TestConsent_isGivenForWhatIsLeftTicked(t *testing.T) {
 		return c.Scope
 	}
 	form := v.visit(path, nil).agreeing()
-	if got := given(form); got != scopesWithin(p.Scope, p.Scope) {
-		t.Errorf("with all: %s", got)
-	}
+	expect(t, given(form), scopesWithin(p.Scope, p.Scope), "with all")
 	form.Del("allow:" + scopeWebhooks)
 	form.Del("allow:" + scopeSelling)
-	if got := given(form); got != scopeOrders {
-		t.Errorf("with one: %s", got)
-	}
+	expect(t, given(form), scopeOrders, "with one")
 	before := s.dump()
 	form.Del("allow:" + scopeOrders)
 	denied := v.visit(path, nil).agreeing()
@@ -453,15 +445,12 @@ func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
 	s.get("/orders", "Cookie: "+secure.cookie).is(401)
 	old := secure.cookie
 	secure.visit("/oauth/signin", url.Values{"code": {s.signinCode(s.account)}}).is(303)
-	if secure.cookie == old {
-		t.Error("signing in again keeps the session")
-	}
+	failIf(t, secure.cookie == old, "signing in again keeps the session")
 	(&visitor{s, old}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
 	now := secure.cookie
 	a := secure.visit("/oauth/signout?x=1", url.Values{}).is(303).has("Location: ./signin?x=1")
-	if got := a.header.Get("Set-Cookie"); got != "__Host-widgetd-session=; Path=/; Max-Age=0; HttpOnly; Secure; SameSite=Lax" {
-		t.Errorf("signing out sets %s", got)
-	}
+	expect(t, a.header.Get("Set-Cookie"), "__Host-widgetd-session=; Path=/; Max-Age=0; HttpOnly; Secure; SameSite=Lax",
+		"what signing out sets")
 	(&visitor{s, now}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
 }
 
@@ -472,9 +461,7 @@ func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
 	v := &visitor{service: s}
 	page := v.authorize(q, nil).nowhere(200, "<h1>Sign in</h1>", "not <script>", "not ZgotmplZ")
 	action, _ := page.form("code")
-	if action != "./signin?"+q.Encode() {
-		t.Errorf("it posts to %s", action)
-	}
+	failIf(t, action != "./signin?"+q.Encode(), "it posts to %s", action)
 	path := "/oauth/" + strings.TrimPrefix(action, "./")
 	wrong := v.visit(path, url.Values{"code": {"7K3M-Q9XD-2VTA"}}).
 		nowhere(403, "This code is not right", `role="alert"`).has("Set-Cookie: ")
@@ -490,9 +477,7 @@ func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
 	}
 	page.shows(`action="./signout?`)
 	got := v.authorize(q, page.agreeing()).sentTo(testRedirect)
-	if got.Get("state") != q.Get("state") {
-		t.Errorf("sent back with %v", got)
-	}
+	failIf(t, got.Get("state") != q.Get("state"), "sent back with %v", got)
 	for _, evil := range []string{"next=https://evil.example", "redirect_uri=https://evil.example", "//evil.example"} {
 		a := v.visit("/oauth/signin?"+evil, url.Values{"code": {s.signinCode(s.account)}}).is(303)
 		if to := a.header.Get("Location"); !strings.HasPrefix(to, "./authorize?") {
@@ -510,9 +495,7 @@ func TestOAuthPages_limitHowOftenAnAddressTriesCodes(t *testing.T) {
 	// the bucket fills up meanwhile
 	for ; tries < 10*signinTries && v.visit("/oauth/signin", wrong).status == 403; tries++ {
 	}
-	if tries < signinTries || tries == 10*signinTries {
-		t.Errorf("%d tries", tries)
-	}
+	failIf(t, tries < signinTries || tries == 10*signinTries, "%d tries", tries)
 	code := url.Values{"code": {s.signinCode(s.account)}}
 	v.visit("/oauth/signin", code, "Accept-Language: it").nowhere(429, "Troppe richieste")
 	v.visit("/oauth/signin", nil).is(200)
@@ -541,16 +524,12 @@ func TestConnected_hasTheAccountsOwnGrantsAndEndsThem(t *testing.T) {
 	}
 	s.get("/account", bearerAuth(token)).is(200)
 	(&visitor{service: s}).visit("/oauth/connected", url.Values{"grant": {own}}).nowhere(200, "<h1>Sign in</h1>")
-	if by := s.grantEnded(own); by != "" {
-		t.Errorf("ended by %q", by)
-	}
+	expect(t, s.grantEnded(own), "", "ended by")
 	for range 2 {
 		v.visit("/oauth/connected", url.Values{"grant": {own}}).is(303).has("Location: ./connected")
 	}
 	v.visit("/oauth/connected", nil).nowhere(200, "No application may act for your account.")
-	if by := s.grantEnded(own); by != endedByOwner {
-		t.Errorf("ended by %q", by)
-	}
+	expect(t, s.grantEnded(own), endedByOwner, "ended by")
 }
 
 func TestConnected_hasFiftyOnAPage(t *testing.T) {
@@ -574,9 +553,7 @@ func TestConnected_hasFiftyOnAPage(t *testing.T) {
 		t.Fatalf("%d on the first page", n)
 	}
 	second := v.visit("/oauth/"+more[1], nil).nowhere(200, "not Earlier ones")
-	if n := strings.Count(second.body, `name="grant"`); n != 1 {
-		t.Errorf("%d on the second page", n)
-	}
+	expect(t, strings.Count(second.body, `name="grant"`), 1, "grants on the second page")
 	if same := v.visit("/oauth/connected?after=x", nil).
 		nowhere(200); strings.Count(same.body, `name="grant"`) != connectedOnPage {
 		t.Error("another cursor does not begin at the beginning")
@@ -633,9 +610,8 @@ func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
 	b.press(keyEnter)
 	b.find(`//h1[text()="Back"]`)
 	c, err := s.store.grantCode(hashOf(b.text("//p")))
-	if err != nil || c.Scope != scopeOrders+" "+scopeSelling || b.text("//i") != "" {
-		t.Errorf("%+v, %v, from %q", c, err, b.text("//i"))
-	}
+	failIf(t, err != nil || c.Scope != scopeOrders+" "+scopeSelling || b.text("//i") != "",
+		"%+v, %v, from %q", c, err, b.text("//i"))
 }
 
 // TestOAuthPages_fitATelephone looks for what is cut off, and for targets that are too small, in every
@@ -701,9 +677,7 @@ func FuzzAuthorizeQuery(f *testing.F) {
 			if to := w.Header().Get("Location"); (w.Code == 303) != (to != "") || to != "" && !allowed.MatchString(to) {
 				t.Errorf("%q: %d, sent to %q", query, w.Code, to)
 			}
-			if w.Code >= 500 {
-				t.Errorf("%q: %d %s", query, w.Code, w.Body)
-			}
+			failIf(t, w.Code >= 500, "%q: %d %s", query, w.Code, w.Body)
 		}
 	})
 }
@@ -739,9 +713,7 @@ func TestOAuthPages_haveEveryTextInEveryLanguage(t *testing.T) {
 	verbs := regexp.MustCompile(`%[^ ]`)
 	for _, key := range slices.Sorted(maps.Keys(oauthTexts)) {
 		row := oauthTexts[key]
-		if !used[key] {
-			t.Errorf("nothing uses %s", key)
-		}
+		failIf(t, !used[key], "nothing uses %s", key)
 		for i, text := range row {
 			if strings.TrimSpace(text) == "" || len(verbs.FindAllString(text, -1)) != len(verbs.FindAllString(row[0],
 				-1)) {

@@ -45,9 +45,7 @@ func TestTokenEndpoint_issuesTokensForACodeOnceAndThenForItsRefreshToken(t *test
 		}
 		s.askToken(refreshForm(p, second.text("refresh_token")), auth).refuses(400, "invalid_grant")
 	}
-	if got := s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`); got != 2 {
-		t.Errorf("%d grants have ended", got)
-	}
+	expect(t, s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`), 2, "grants that have ended")
 }
 
 // twoSecrets gives an application another secret, beside which the one before is taken for a while.
@@ -200,9 +198,7 @@ func TestTokenEndpoint_refusesToTheByteWhatStandardsHaveNamesFor(t *testing.T) {
 	} {
 		c.answer.refuses(c.status, c.error)
 		want := `{"error":"` + c.error + `","error_description":"` + c.gives + "\"}"
-		if strings.TrimSpace(c.answer.body) != want {
-			t.Errorf("%s: %s, want %s", c.name, c.answer.body, want)
-		}
+		failIf(t, strings.TrimSpace(c.answer.body) != want, "%s: %s, want %s", c.name, c.answer.body, want)
 	}
 	s.askToken(right+"&resource="+url.QueryEscape(testBase)+"&x=1&state=&client_secret=", auth).is(200)
 }
@@ -214,9 +210,8 @@ func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
 		names[c.name] = true
 	}
 	enum := texts(child(openapiDocument(), "components", "schemas", "OAuthError", "properties", "error"), "enum")
-	if len(enum) != len(names) || slices.ContainsFunc(enum, func(name string) bool { return !names[name] }) {
-		t.Errorf("the document has %q, the service %v", enum, names)
-	}
+	failIf(t, len(enum) != len(names) || slices.ContainsFunc(enum, func(name string) bool { return !names[name] }),
+		"the document has %q, the service %v", enum, names)
 	for _, c := range []struct {
 		ref    *refusal
 		status int
@@ -299,9 +294,8 @@ func TestTokenEndpoint_yieldsNothingForWhatHasEnded(t *testing.T) {
 	s.change(func(t *tx) error { return t.saveApp(p) })
 	s.askToken(codeForm(p, code)).refuses(400, "invalid_scope")
 	narrowed := s.askToken(refreshForm(p, second, "scope", scopeOrders+" "+scopeWebhooks)).is(200)
-	if narrowed.text("scope") != scopeWebhooks {
-		t.Errorf("what the application is not registered for any more is issued: %s", narrowed.body)
-	}
+	failIf(t, narrowed.text("scope") != scopeWebhooks,
+		"what the application is not registered for any more is issued: %s", narrowed.body)
 	p.VerifiedAt = stamp{} // it goes on: agreeing needed the operator's word, not acting
 	p.RemovedAt = newStamp(s.server.now())
 	s.change(func(t *tx) error { return t.saveApp(p) })
@@ -317,9 +311,7 @@ func TestTokenEndpoint_narrowsAnAccessTokenButNotItsGrant(t *testing.T) {
 		s.askToken(refreshForm(p, token, "scope", wider)).refuses(400, "invalid_scope")
 	}
 	a := s.askToken(refreshForm(p, token, "scope", scopeOrders)).is(200)
-	if a.text("scope") != scopeOrders {
-		t.Errorf("narrowed: %s", a.body)
-	}
+	failIf(t, a.text("scope") != scopeOrders, "narrowed: %s", a.body)
 	s.get("/webhooks", bearerAuth(a.text("access_token"))).is(403, "insufficient_scope")
 	if again := s.askToken(refreshForm(p,
 		a.text("refresh_token"))).is(200); again.text("scope") != "webhooks:write orders:read" {
@@ -350,9 +342,7 @@ func TestTokenEndpoint_endsCodesAndRefreshTokensOnTheSecond(t *testing.T) {
 		var created, expires stamp
 		s.check(s.store.one(`SELECT created_at, expires_at FROM grants WHERE app_id = ?`, []any{web.ID},
 			&created, &expires))
-		if expires != created.after(maxGrantLife) {
-			t.Errorf("a grant of %s lasts until %s", created, expires)
-		}
+		failIf(t, expires != created.after(maxGrantLife), "a grant of %s lasts until %s", created, expires)
 		time.Sleep(time.Until(expires.Add(-time.Second)))
 		if a := s.askToken(refreshForm(web, kept), basicAuth(web.ID, secret)).is(200); a.text("refresh_token") != kept {
 			t.Errorf("another refresh token: %s", a.body)
@@ -378,9 +368,7 @@ func TestTokenEndpoint_aReplacedRefreshTokenYieldsItsSuccessorForAWhile(t *testi
 		second := s.askToken(refreshForm(p, first)).is(200).text("refresh_token")
 		time.Sleep(refreshOverlap - time.Second)
 		again := s.askToken(refreshForm(p, first)).is(200)
-		if again.text("refresh_token") != second {
-			t.Error("within the overlap comes another successor")
-		}
+		failIf(t, again.text("refresh_token") != second, "within the overlap comes another successor")
 		s.askToken(refreshForm(other, first)).refuses(400, "invalid_grant")
 		time.Sleep(time.Second)
 		s.askToken(refreshForm(other, first)).refuses(400, "invalid_grant")
@@ -444,10 +432,9 @@ func TestTokenEndpoint_aCodeThatComesTwiceAtOnceLeavesNothing(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if won.Load() != 1 || s.count(`SELECT count(*) FROM grants`) != 1 ||
-		s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`) != 1 {
-		t.Errorf("%d have won: %s", won.Load(), s.dump())
-	}
+	failIf(t, won.Load() != 1 || s.count(`SELECT count(*) FROM grants`) != 1 ||
+		s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`) != 1,
+		"%d have won: %s", won.Load(), s.dump())
 }
 
 func TestTokenEndpoint_keepsAThousandRefreshTokensOfAGrant(t *testing.T) {
@@ -467,9 +454,7 @@ func TestTokenEndpoint_keepsAThousandRefreshTokensOfAGrant(t *testing.T) {
 		token = s.askToken(refreshForm(p, token)).is(200).text("refresh_token")
 	}
 	n, least := s.count(`SELECT count(*) FROM refresh_tokens`), s.count(`SELECT min(number) FROM refresh_tokens`)
-	if n != keptRefreshTokens || least != 5 {
-		t.Errorf("%d refresh tokens from %d on", n, least)
-	}
+	failIf(t, n != keptRefreshTokens || least != 5, "%d refresh tokens from %d on", n, least)
 	s.hasRows(1, `refresh_tokens WHERE successor IS NOT NULL`)
 	s.askToken(refreshForm(p, first)).refuses(400, "invalid_grant")
 	s.askToken(refreshForm(p, token)).refuses(400, "invalid_grant") // as the first has come again
@@ -506,9 +491,7 @@ func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
 	}
 	c, err := s.keys.verify(a.text("access_token"))
 	s.check(err)
-	if c.Subject != owner || c.ClientID != p.ID || c.Grant != "" || c.Expires-c.IssuedAt != 3600 {
-		t.Errorf("%+v", c)
-	}
+	failIf(t, c.Subject != owner || c.ClientID != p.ID || c.Grant != "" || c.Expires-c.IssuedAt != 3600, "%+v", c)
 	bearer := bearerAuth(a.text("access_token"))
 	s.get("/orders", bearer).is(200)
 	s.get("/orders?account_id="+s.account, bearer).is(403, "insufficient_scope")
@@ -527,9 +510,8 @@ func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
 	revoke := func(form string, headers ...string) answer {
 		t.Helper()
 		a := s.post("/oauth/revoke", form, append(headers, formType)...)
-		if a.status == 200 && (a.body != "" || a.header.Get("Content-Type") != "") {
-			t.Errorf("the answer has a body: %q", a.body)
-		}
+		failIf(t, a.status == 200 && (a.body != "" || a.header.Get("Content-Type") != ""),
+			"the answer has a body: %q", a.body)
 		return a
 	}
 	works := func(a answer, status int) {
@@ -556,9 +538,7 @@ func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
 		"nonsense")).is(200) // replaced
 	works(tokens, 401)
 	s.askToken(refreshForm(p, more.text("refresh_token"))).refuses(400, "invalid_grant")
-	if s.count(`SELECT count(*) FROM grants WHERE ended_by = 'app'`) != 1 {
-		t.Error("the grant has not ended")
-	}
+	failIf(t, s.count(`SELECT count(*) FROM grants WHERE ended_by = 'app'`) != 1, "the grant has not ended")
 	before = s.dump()
 	revoke(tokenForm("client_id", p.ID, "token", tokens.text("refresh_token"))).is(200)
 	revoke(tokenForm("client_id", p.ID, "token", more.text("access_token"))).is(200)
@@ -578,9 +558,7 @@ func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *t
 		}
 		for _, form := range []string{refreshForm(p, "x"), "grant_type=x", codeForm(p, "x")} {
 			a := s.askToken(form).refuses(429, "temporarily_unavailable")
-			if a.header.Get("Retry-After") == "" {
-				t.Error("429 without Retry-After")
-			}
+			failIf(t, a.header.Get("Retry-After") == "", "429 without Retry-After")
 		}
 		s.askToken(refreshForm(p, "x"), "Peer: 192.0.2.7:1").refuses(400, "invalid_grant")
 		s.askToken(refreshForm(p, token)).is(200)
@@ -616,9 +594,7 @@ func TestTokenEndpoint_limitsProofsThatFailAsLicenseKeys(t *testing.T) {
 		}
 		unknown, known := ask(newID("app", time.Now()), "x").refuses(429,
 			"temporarily_unavailable"), ask(web.ID, "another").refuses(429, "temporarily_unavailable")
-		if unknown.body != known.body {
-			t.Errorf("%s and %s differ", unknown.body, known.body)
-		}
+		failIf(t, unknown.body != known.body, "%s and %s differ", unknown.body, known.body)
 		ask(web.ID, secret).is(200)
 		time.Sleep(lookupWindow)
 		for range 61 {
@@ -694,10 +670,8 @@ func TestTokenEndpoint_writesEventsOfTheAccount(t *testing.T) {
 	s.check(s.store.one(`SELECT e.account_id, e.actor, e.subject_id, e.data, g.agreed_by
 		FROM events e JOIN grants g ON g.id = e.subject_id WHERE e.type = 'grant.created'`,
 		nil, &account, &actor, &subject, &data, &agreed))
-	if account != guest || actor != "app "+p.ID || agreed != "test" ||
-		data != `{"app_id":"`+p.ID+`","scope":"orders:read"}` {
-		t.Errorf("%s %s %s %s", account, actor, subject, data)
-	}
+	failIf(t, account != guest || actor != "app "+p.ID || agreed != "test" ||
+		data != `{"app_id":"`+p.ID+`","scope":"orders:read"}`, "%s %s %s %s", account, actor, subject, data)
 }
 
 // A request for tokens that somebody else wrote is never a fault of the service, and never accepted with two
@@ -777,31 +751,18 @@ func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing
 		secret)).is(200).text("refresh_token")
 	s.askToken(refreshForm(web, web2), basicAuth(web.ID, secret)).is(200)
 	s.post("/oauth/revoke", tokenForm("token", web2), formType, basicAuth(web.ID, secret)).is(200)
-	asked := slices.Concat(reads(), writes())
-	for _, query := range asked {
-		ours := slices.ContainsFunc([]string{"grant", "refresh_tokens", "app_tokens", "app_origins",
-			"apps ", "sessions", "signin_codes"},
-			func(table string) bool { return strings.Contains(query, table) })
-		if !ours || slices.Contains(byHand, query) {
-			continue
-		}
-		for _, step := range s.plan(query) {
-			if why := readsTooMuch(query, step); why != "" {
-				t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
-			}
-		}
+	tables := []string{"grant", "refresh_tokens", "app_tokens", "app_origins", "apps ", "sessions", "signin_codes"}
+	about := func(query string) bool {
+		return !slices.Contains(byHand, query) &&
+			slices.ContainsFunc(tables, func(table string) bool { return strings.Contains(query, table) })
 	}
-	for _, part := range []string{"FROM grant_codes WHERE hash", "INSERT INTO grant_codes",
+	s.readLittle(slices.Concat(reads(), writes()), about, "FROM grant_codes WHERE hash", "INSERT INTO grant_codes",
 		"UPDATE grant_codes SET grant_id",
 		"FROM refresh_tokens\n\t\tWHERE hash", "SELECT replaced_at IS NULL FROM refresh_tokens", "number <= ?",
 		"SET successor = NULL", "UPDATE refresh_tokens SET expires_at", "UPDATE refresh_tokens SET replaced_at",
 		"DELETE FROM refresh_tokens WHERE grant_id = ?", "UPDATE grants SET ended_at", "UPDATE grants SET used_at",
 		"ORDER BY id DESC LIMIT 100 OFFSET ?", "FROM app_tokens t JOIN", "UPDATE app_tokens SET revoked_at",
-		"FROM app_origins o JOIN apps", "FROM sessions s JOIN", "FROM grants g JOIN apps p", "INSERT INTO app_tokens"} {
-		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
-			t.Errorf("no query has %q: the test sees too little", part)
-		}
-	}
+		"FROM app_origins o JOIN apps", "FROM sessions s JOIN", "FROM grants g JOIN apps p", "INSERT INTO app_tokens")
 }
 
 // benchmarkTokens runs a request for tokens by many callers, of so many applications that none is over its

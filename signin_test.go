@@ -18,10 +18,8 @@ func signinStory(t *testing.T, o *operator) {
 	t.Helper()
 	code := strings.TrimSpace(o.do("account", "signin", o.account))
 	made := o.object("account", "signin", o.account)
-	if !signinShape.MatchString(code) || !signinShape.MatchString(made["code"].(string)) || made["code"] == code ||
-		made["expires_at"] == nil || len(made) != 2 {
-		t.Errorf("%q, %v", code, made)
-	}
+	failIf(t, !signinShape.MatchString(code) || !signinShape.MatchString(made["code"].(string)) ||
+		made["code"] == code || made["expires_at"] == nil || len(made) != 2, "%q, %v", code, made)
 	o.fails("no such account", "account", "signin", newID("acct", time.Now()))
 }
 
@@ -58,6 +56,20 @@ func (s *service) signInWith(typed string) (secret string, err error) {
 	})
 	s.told.confide(secret)
 	return secret, err
+}
+
+// codeWorks checks whether a code signs somebody in; wrong says what it means if not.
+func (s *service) codeWorks(code string, works bool, wrong string, args ...any) {
+	s.t.Helper()
+	_, err := s.signInWith(code)
+	failIf(s.t, works && err != nil || !works && !errors.Is(err, errSigninCode), wrong+": %v", append(args, err)...)
+}
+
+// sessionLasts checks whether the session of a secret lasts; wrong says what it means if not.
+func (s *service) sessionLasts(secret string, lasts bool, wrong string) {
+	s.t.Helper()
+	_, err := s.store.session(secret, newStamp(s.store.now()))
+	failIf(s.t, lasts && err != nil || !lasts && !errors.Is(err, errNotFound), "%s: %v", wrong, err)
 }
 
 func TestSignin_readsCodesAsPeopleTypeThem(t *testing.T) {
@@ -139,29 +151,21 @@ func TestSignin_aCodeWorksOnceAndForAQuarterOfAnHour(t *testing.T) {
 		code := s.signinCode(s.account)
 		secret, err := s.signInWith(strings.ToLower(strings.ReplaceAll(code, "-", " ")))
 		s.check(err)
-		if _, err := s.signInWith(code); !errors.Is(err, errSigninCode) {
-			t.Errorf("it works twice: %v", err)
-		}
+		s.codeWorks(code, false, "it works twice")
 		late := s.signinCode(s.account)
 		time.Sleep(signinCodeLife)
-		if _, err := s.signInWith(late); !errors.Is(err, errSigninCode) {
-			t.Errorf("it works late: %v", err)
-		}
+		s.codeWorks(late, false, "it works late")
 		if got, err := s.store.session(secret, newStamp(time.Now())); err != nil || got.AccountID != s.account ||
 			got.MadeBy != "portal" || got.Account != "main" {
 			t.Errorf("%+v, %v", got, err)
 		}
 		time.Sleep(sessionLife - signinCodeLife)
-		if _, err := s.store.session(secret, newStamp(time.Now())); !errors.Is(err, errNotFound) {
-			t.Errorf("the session lasts: %v", err)
-		}
-		if s.count(`SELECT count(*) FROM sessions`) != 1 || s.count(`SELECT count(*) FROM signin_codes`) != 1 {
-			t.Error("there is nothing to remove")
-		}
+		s.sessionLasts(secret, false, "the session lasts")
+		failIf(t, s.count(`SELECT count(*) FROM sessions`) != 1 || s.count(`SELECT count(*) FROM signin_codes`) != 1,
+			"there is nothing to remove")
 		s.check(s.chore(faultAppSweep)(t.Context()))
-		if n := s.count(`SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM signin_codes)`); n != 0 {
-			t.Errorf("%d rows are left", n)
-		}
+		expect(t, s.count(`SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM signin_codes)`), 0,
+			"rows are left")
 		s.hasRows(1, `events WHERE type = 'account.signed_in' AND account_id = ? AND actor = 'person (portal)'`,
 			s.account)
 	})
@@ -174,12 +178,8 @@ func TestSignin_leavesWhatHasNotExpired(t *testing.T) {
 	secret, err := s.signInWith(code)
 	s.check(err)
 	s.check(s.chore(faultAppSweep)(t.Context()))
-	if _, err := s.store.session(secret, newStamp(time.Now())); err != nil {
-		t.Error(err)
-	}
-	if _, err := s.signInWith(other); err != nil {
-		t.Error(err)
-	}
+	s.sessionLasts(secret, true, "a session has ended")
+	s.codeWorks(other, true, "another code has ended")
 }
 
 func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
@@ -192,9 +192,7 @@ func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		for i, code := range codes[:2] {
-			if _, err := s.signInWith(code); !errors.Is(err, errSigninCode) {
-				t.Errorf("code %d works: %v", i, err)
-			}
+			s.codeWorks(code, false, "code %d works", i)
 		}
 		first, err := s.signInWith(codes[2])
 		s.check(err)
@@ -217,14 +215,9 @@ func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
 		})
 		newest, err := s.signInWith(codes[4])
 		s.check(err)
-		now := newStamp(time.Now())
-		if _, err := s.store.session(first, now); !errors.Is(err, errNotFound) {
-			t.Errorf("the oldest session lasts: %v", err)
-		}
+		s.sessionLasts(first, false, "the oldest session lasts")
 		for _, secret := range []string{second, newest, others} {
-			if _, err := s.store.session(secret, now); err != nil {
-				t.Error(err)
-			}
+			s.sessionLasts(secret, true, "a session has ended")
 		}
 		s.hasRows(maxSessions, `sessions WHERE account_id = ?`, s.account)
 	})
@@ -237,23 +230,14 @@ func TestSignin_endsWithTheAccount(t *testing.T) {
 	code, unused := s.signinCode(tenant), s.signinCode(tenant)
 	secret, err := s.signInWith(code)
 	s.check(err)
-	now := newStamp(time.Now())
-	s.sql(`UPDATE accounts SET closed_at = ? WHERE id = ?`, now, tenant) // with the sqlite3 shell
-	if _, err := s.store.session(secret, now); !errors.Is(err, errNotFound) {
-		t.Errorf("the session lasts: %v", err)
-	}
-	if _, err := s.signInWith(unused); !errors.Is(err, errSigninCode) {
-		t.Errorf("the code works: %v", err)
-	}
+	s.sql(`UPDATE accounts SET closed_at = ? WHERE id = ?`, newStamp(time.Now()), tenant) // with the sqlite3 shell
+	s.sessionLasts(secret, false, "the session lasts")
+	s.codeWorks(unused, false, "the code works")
 	s.sql(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, tenant)
 	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
 	s.change(func(t *tx) error { return reviveAccount(t, tenant, actorCommand) })
-	if _, err := s.store.session(secret, now); !errors.Is(err, errNotFound) {
-		t.Errorf("the session has come back: %v", err)
-	}
-	if _, err := s.signInWith(unused); !errors.Is(err, errSigninCode) {
-		t.Errorf("the code has come back: %v", err)
-	}
+	s.sessionLasts(secret, false, "the session has come back")
+	s.codeWorks(unused, false, "the code has come back")
 }
 
 func TestQuery_aboutSigningInReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
@@ -277,9 +261,7 @@ func TestQuery_aboutSigningInReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 			}
 		}
 	}
-	if seen < 9 {
-		t.Errorf("%d steps only", seen)
-	}
+	failIf(t, seen < 9, "%d steps only", seen)
 }
 
 func FuzzSigninCode(f *testing.F) {

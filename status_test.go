@@ -53,9 +53,8 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
-	if got, want := needsDoing(o.object("status")),
-		[]string{"the service is not running: start it",
-			"there was no backup yet: run 'widgetd backup FILE', best each day"}; !slices.Equal(got, want) {
+	if got, want := needsDoing(o.object("status")), []string{"the service is not running: start it",
+		"there was no backup yet: run 'widgetd backup FILE', best each day"}; !slices.Equal(got, want) {
 		t.Errorf("of a new file: %q", got)
 	}
 	o.do("account", "close", o.object("account", "add", "Closed")["id"].(string), "-force")
@@ -99,9 +98,7 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 		"upgrade_copies": "[" + left + "]",
 		"legacy_callers": "[map[caller:main calls:7 last_at:" + now.String() + "]]",
 	} {
-		if got := fmt.Sprint(v[name]); got != want {
-			t.Errorf("%s: %s, want %s", name, got, want)
-		}
+		expect(t, fmt.Sprint(v[name]), want, "%s", name)
 	}
 	if at, ok := parseStamp(v["last_backup_at"].(string)); !ok || !within(time.Minute, at.Time, now.Time) ||
 		v["events_today"].(float64) < 7 {
@@ -124,9 +121,7 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 		"legacy callers   main: 7 calls in 7 days, the last at " + now.String(),
 		"needs doing      the service is not running: start it",
 	} {
-		if !strings.Contains(text, line+"\n") {
-			t.Errorf("no line %q in\n%s", line, text)
-		}
+		failIf(t, !strings.Contains(text, line+"\n"), "no line %q in\n%s", line, text)
 	}
 	if lines := strings.Count(text, "\n"); lines > 24 {
 		t.Errorf("%d lines:\n%s", lines, text)
@@ -168,16 +163,12 @@ func TestStatus_asksTheRunningServiceOverASocketOfItsUser(t *testing.T) {
 	wantRoutes := []routeCount{{"POST /widget/leads", 200, 2}, {"POST /widget/leads", 422, 1}, {noRoute, 200, 1},
 		{noRoute, 404, 1}}
 	wantRefused := []refusalCount{{"not_found", 1, 1}, {"validation_failed", 1, 1}}
-	if !slices.Equal(v.LastMinute, wantRoutes) || !slices.Equal(v.Refusals, wantRefused) {
-		t.Errorf("%+v", v)
-	}
+	failIf(t, !slices.Equal(v.LastMinute, wantRoutes) || !slices.Equal(v.Refusals, wantRefused), "%+v", v)
 	text := s.must("status")
 	for _, line := range []string{"health           pass\n",
 		"last minute      5 requests\n                 200  POST /widget/leads  2\n",
 		"refused          not_found: 1 in the last minute, 1 since the start\n"} {
-		if !strings.Contains(text, line) {
-			t.Errorf("no line %q in\n%s", line, text)
-		}
+		failIf(t, !strings.Contains(text, line), "no line %q in\n%s", line, text)
 	}
 	s.server.draining.Store(true)
 	if v, err := askService(t.Context(), s.store.path); err != nil || v.Health != healthFail ||
@@ -234,9 +225,8 @@ func TestStatus_ofAServiceThatWasKilledSaysNotRunning(t *testing.T) {
 	p := serveProcess(t, o)
 	v := o.object("status")
 	service, _ := v["service"].(map[string]any)
-	if service == nil || service["health"] != "pass" ||
-		!slices.Equal(needsDoing(v)[len(needsDoing(v))-1:],
-			[]string{"there was no backup yet: run 'widgetd backup FILE', best each day"}) {
+	if service == nil || service["health"] != "pass" || !slices.Equal(needsDoing(v)[len(needsDoing(v))-1:],
+		[]string{"there was no backup yet: run 'widgetd backup FILE', best each day"}) {
 		t.Fatalf("while it runs: %v", v)
 	}
 	p.stop(syscall.SIGKILL)
@@ -279,9 +269,8 @@ func TestStatus_readsOnlyTodaysLeadsAndEventsAndTheMainAccountsLatest(t *testing
 	}
 	for _, query := range reads() {
 		for _, step := range s.plan(query) {
-			if strings.HasPrefix(step, "SCAN ") && step != "SCAN CONSTANT ROW" || strings.HasPrefix(step, "USE TEMP") {
-				t.Errorf("%s\n%s", step, query)
-			}
+			failIf(t, strings.HasPrefix(step, "SCAN ") && step != "SCAN CONSTANT ROW" ||
+				strings.HasPrefix(step, "USE TEMP"), "%s\n%s", step, query)
 		}
 	}
 	if len(reads()) != 6 { // two binary searches, the counts, and the latest event
