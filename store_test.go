@@ -24,9 +24,7 @@ func eachConnection(t testing.TB, s *store, f func(name string, ask func(query s
 	f("the writer", func(query string, dest ...any) error { return s.writer.queries.one(query, nil, dest...) })
 	for i := range readerConns {
 		conn, err := s.readers.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close() // not before all are taken, so that each is another one
 		f(fmt.Sprintf("reader %d", i), func(query string, dest ...any) error {
 			return conn.QueryRowContext(t.Context(), query).Scan(dest...)
@@ -81,9 +79,7 @@ func TestStore_leavesAWALThatLitestreamOwnsAlone(t *testing.T) {
 	path := makeStore(t)
 	reader := openTestStore(t, path, storeOptions{noCheckpoints: true}) // stands for Litestream, which keeps a connection
 	s := openTestStore(t, path, storeOptions{noCheckpoints: true})
-	if err := errors.Join(s.update(t.Context(), named("x")), s.close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(s.update(t.Context(), named("x")), s.close()))
 	if info, err := os.Stat(path + "-wal"); err != nil || info.Size() == 0 {
 		t.Errorf("the log was taken away: %v", err)
 	}
@@ -171,9 +167,7 @@ func TestSchema_columnsAllHaveACommentAndTimesARule(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 
@@ -322,9 +316,7 @@ func fillLicenses(tb testing.TB, st *store, n int) (account string, keys []strin
 			}
 			return nil
 		})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, err)
 	}
 	return accounts[0], keys
 }
