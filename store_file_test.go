@@ -35,9 +35,7 @@ func TestInit_neverTouchesWhatIsThere(t *testing.T) {
 	if directory(t, o.dir)["widgetd.key"] != before["widgetd.key"] {
 		t.Error("the key file was changed")
 	}
-	if got, want := dirNames(t, o.dir), []string{"widgetd.db", "widgetd.key"}; !slices.Equal(got, want) {
-		t.Errorf("files %q, want %q", got, want)
-	}
+	equal(t, "files", dirNames(t, o.dir), []string{"widgetd.db", "widgetd.key"})
 	dir := filepath.Join(o.dir, "new")
 	files := []string{"init", "-db", filepath.Join(dir, "x.db"), "-key", filepath.Join(dir, "x.key")}
 	o.fails("is not a base address", append(files, "-base-url", "https://example.com/")...)
@@ -57,9 +55,7 @@ func TestInit_makesADatabaseWholeOrNotAtAll(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "changed my mind") {
 		t.Errorf("got %v", err)
 	}
-	if names := dirNames(t, dir); len(names) != 0 {
-		t.Errorf("left behind: %q", names)
-	}
+	equal(t, "files left behind", len(dirNames(t, dir)), 0)
 	writeFile(t, path, "mine")
 	if err := createStore(path, named("x")); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("over a file: %v", err)
@@ -102,12 +98,8 @@ func TestFile_draftOfACommandThatWasKilledIsNamed(t *testing.T) {
 func TestFile_headerHoldsWhoseItIs(t *testing.T) {
 	t.Parallel()
 	head := fileBytes(t, makeStore(t))
-	if got := string(binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(head[68:]))); got != "wdgt" {
-		t.Errorf("application id %q", got)
-	}
-	if got := binary.BigEndian.Uint32(head[60:]); got != schemaVersion {
-		t.Errorf("user version %d", got)
-	}
+	equal(t, "application id", string(head[68:72]), "wdgt")
+	equal(t, "user version", binary.BigEndian.Uint32(head[60:]), schemaVersion)
 }
 
 // A badFile is what was done to a database, and what the refusal to use it says.
@@ -222,9 +214,7 @@ func TestFile_pathMayHaveOddCharacters(t *testing.T) {
 			}
 			isSound(t, path)
 			must(t, s.close())
-			if got, want := dirNames(t, dir), []string{name + ".copy", name + ".db"}; !slices.Equal(got, want) {
-				t.Errorf("files %q, want %q", got, want)
-			}
+			equal(t, "files", dirNames(t, dir), []string{name + ".copy", name + ".db"})
 		})
 	}
 }
@@ -262,9 +252,7 @@ func TestFile_pathTooLongForSQLiteIsRefusedWithTheNextStep(t *testing.T) {
 	path := filepath.Join(t.TempDir(), strings.Repeat("a", 250), strings.Repeat("b", 250), "x.db")
 	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 	oneLine(t, createStore(path, named("first")), "keep its path under 500 bytes")
-	if names := dirNames(t, filepath.Dir(path)); len(names) > 0 {
-		t.Errorf("left behind: %q", names)
-	}
+	equal(t, "files left behind", len(dirNames(t, filepath.Dir(path))), 0)
 }
 
 func TestFile_thatIsNotTheOpenOneAnyMoreFailsWritesAndHealth(t *testing.T) {
@@ -284,7 +272,7 @@ func TestFile_thatIsNotTheOpenOneAnyMoreFailsWritesAndHealth(t *testing.T) {
 			s.get("/widget/health").is(200)
 			s.check(take(s.store.path))
 			now = now.Add(2 * time.Second)
-			a := s.post("/widget/leads", `{"type":"newsletter","email":"second@example.com"}`).is(503, "storage_unavailable")
+			a := s.post("/widget/leads", plainLead).is(503, "storage_unavailable")
 			if a.header.Get("Retry-After") == "" || strings.Contains(a.body, s.dir) {
 				t.Errorf("Retry-After %q, body %s", a.header.Get("Retry-After"), a.body)
 			}
@@ -300,9 +288,7 @@ func TestFile_thatIsNotTheOpenOneAnyMoreFailsWritesAndHealth(t *testing.T) {
 			if a := s.health().is(200); a.text("status") != "pass" {
 				t.Errorf("health: %s", a.body)
 			}
-			if n := s.count(`SELECT count(*) FROM leads`); n != 2 {
-				t.Errorf("%d leads, want 2", n)
-			}
+			equal(t, "leads", s.count(`SELECT count(*) FROM leads`), 2)
 		})
 	}
 }
@@ -339,7 +325,8 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 			s.change(named(strings.Repeat("x", 4<<20)))
 		}
 	}
-	if a := s.health().is(200); a.text("status") != "pass" || strings.Contains(a.body, "logSize") || s.server.reportWAL(false) {
+	a := s.health().is(200)
+	if a.text("status") != "pass" || strings.Contains(a.body, "logSize") || s.server.reportWAL(false) {
 		t.Errorf("a small log: %s\n%s", a.body, s.log.String())
 	}
 	fill()
@@ -437,9 +424,7 @@ func TestBackup_takenWhileWritingIsSoundAndNeverReplacesAFile(t *testing.T) {
 		t.Error("a copy into nowhere passed")
 	}
 	want := []string{"copy.db", "widgetd.db", "widgetd.db-shm", "widgetd.db-wal", "widgetd.key"}
-	if got := dirNames(t, s.dir); !slices.Equal(got, want) {
-		t.Errorf("files %q, want %q", got, want)
-	}
+	equal(t, "files", dirNames(t, s.dir), want)
 }
 
 func TestBackup_replacesNoFileThatComesWhileItRuns(t *testing.T) {
@@ -491,9 +476,7 @@ func TestBackup_thatCannotBeMadeSaysWhy(t *testing.T) {
 		dir := smallDisk(t, 64<<10)
 		o.t = t
 		o.fails("The disk is full", "backup", filepath.Join(dir, "copy.db"))
-		if names := dirNames(t, dir); len(names) > 0 {
-			t.Errorf("left behind: %q", names)
-		}
+		equal(t, "files left behind", len(dirNames(t, dir)), 0)
 	})
 }
 
@@ -540,7 +523,8 @@ func TestCheck_findsWhatIsWrongAndChangesNothing(t *testing.T) {
 			before, _ := os.ReadFile(path)
 			faults, err := checkFile(path)
 			must(t, err)
-			if text := strings.Join(faults, "\n"); fault.want == "" && text != "" || !strings.Contains(text, fault.want) {
+			text := strings.Join(faults, "\n")
+			if fault.want == "" && text != "" || !strings.Contains(text, fault.want) {
 				t.Errorf("faults %q, want %q", text, fault.want)
 			}
 			isUnchanged(t, path, before)

@@ -141,9 +141,7 @@ func isBeside(t testing.TB, path string, suffixes ...string) {
 		want = append(want, filepath.Base(path)+suffix)
 	}
 	slices.Sort(want)
-	if names := dirNames(t, filepath.Dir(path)); !slices.Equal(names, want) {
-		t.Errorf("files %q, want %q", names, want)
-	}
+	equal(t, "files", dirNames(t, filepath.Dir(path)), want)
 }
 
 // eitherOr complains unless a database holds the one content or the other, and returns
@@ -952,8 +950,9 @@ func TestCheck_namesWhatTheSchemaHasBesideOurs(t *testing.T) {
 		"CREATE VIEW mine AS SELECT email FROM leads":                             "schema: view mine" + other,
 		"CREATE TRIGGER mine AFTER INSERT ON leads BEGIN DELETE FROM probes; END": "schema: trigger mine" + other,
 
-		"ALTER TABLE leads ADD COLUMN mine TEXT":                              "schema: table leads has a column mine that",
-		"DROP VIEW v_audit; ALTER TABLE events DROP COLUMN data":              "schema: table events has no column data",
+		"ALTER TABLE leads ADD COLUMN mine TEXT":                 "schema: table leads has a column mine that",
+		"DROP VIEW v_audit; ALTER TABLE events DROP COLUMN data": "schema: table events has no column data",
+
 		"DROP INDEX leads_digest; CREATE INDEX leads_digest ON leads (email)": "schema: index leads_digest is not as",
 
 		"CREATE TABLE _litestream_seq (a); ANALYZE; CREATE VIRTUAL TABLE x USING dbstat()": "schema: table x" + other,

@@ -29,15 +29,9 @@ func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
 	batches, written := s.commits.Load(), s.committedJobs.Load()
 	const writes = 200
 	writeTogether(t, s, writes)
-	if got := s.commits.Load() - batches; got != 2 { // the one that held the writer, and the rest
-		t.Errorf("%d commits for %d waiting writes", got, writes)
-	}
-	if got := s.committedJobs.Load() - written; got != writes+1 {
-		t.Errorf("%d jobs counted as written, want %d", got, writes+1)
-	}
-	if got := len(accountNames(t, s)); got != writes {
-		t.Errorf("%d rows, want %d", got, writes)
-	}
+	equal(t, "commits", s.commits.Load()-batches, 2) // the one that held the writer, and the rest
+	equal(t, "jobs counted as written", s.committedJobs.Load()-written, writes+1)
+	equal(t, "rows", len(accountNames(t, s)), writes)
 }
 
 // writeTogether has so many writes wait for the writer, which must keep them.
@@ -73,9 +67,7 @@ func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	if got := len(accountNames(t, s)); got != callers*each {
-		t.Errorf("%d rows, want %d", got, callers*each)
-	}
+	equal(t, "rows", len(accountNames(t, s)), callers*each)
 	if got := s.commits.Load() - before; got >= callers*each {
 		t.Errorf("%d commits for %d writes", got, callers*each)
 	}
@@ -86,9 +78,7 @@ func TestWriter_boundsABatch(t *testing.T) {
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	before := s.commits.Load()
 	writeTogether(t, s, maxBatch+1)
-	if got := s.commits.Load() - before; got != 3 {
-		t.Errorf("%d commits for the holder and %d waiting writes, want 3", got, maxBatch+1)
-	}
+	equal(t, "commits for the holder and those that wait", s.commits.Load()-before, 3)
 }
 
 // A fate is a job and what becomes of it.
@@ -143,9 +133,7 @@ func checkFates(t *testing.T, s *store, all []fate, errs []error) {
 		}
 	}
 	slices.Sort(want)
-	if got := accountNames(t, s); !slices.Equal(got, want) {
-		t.Errorf("rows %q, want %q", got, want)
-	}
+	equal(t, "rows", accountNames(t, s), want)
 }
 
 func TestWriter_givesEachJobOfABatchItsOwnFate(t *testing.T) {
@@ -243,9 +231,7 @@ func TestWriter_givesTheResultToACallerWhoLeavesDuringItsTurn(t *testing.T) {
 	if err != nil {
 		t.Errorf("got %v", err)
 	}
-	if got := accountNames(t, s); !slices.Equal(got, []string{"on disk"}) {
-		t.Errorf("rows %q", got)
-	}
+	equal(t, "rows", accountNames(t, s), []string{"on disk"})
 }
 
 func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
@@ -259,9 +245,7 @@ func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
 		if err := s.update(t.Context(), func(*tx) error { ran = true; return nil }); !errors.Is(err, errBusy) {
 			t.Errorf("got %v", err)
 		}
-		if waited := time.Since(start); waited != lockTimeout {
-			t.Errorf("gave up after %v", waited)
-		}
+		equal(t, "gave up after", time.Since(start), lockTimeout)
 		release()
 		if err := s.update(t.Context(), named("later")); err != nil || ran {
 			t.Errorf("afterwards: %v; the function that was given up ran: %v", err, ran)
@@ -290,9 +274,7 @@ func TestWriter_runsWhatIsQueuedWhenItClosesAndRefusesTheRest(t *testing.T) {
 		t.Errorf("the log is still there: %v", err)
 	}
 	again := openTestStore(t, path, storeOptions{})
-	if got := accountNames(t, again); !slices.Equal(got, []string{"a", "b", "c"}) {
-		t.Errorf("after reopening: %q", got)
-	}
+	equal(t, "rows after reopening", accountNames(t, again), []string{"a", "b", "c"})
 }
 
 func TestWriter_givesATransactionOneNow(t *testing.T) {
@@ -337,14 +319,10 @@ func TestWriter_isDelayedByAForeignWriterAndFailsNothing(t *testing.T) {
 	for len(s.jobs) < len(results)-1 || s.lockedSince().IsZero() {
 		runtime.Gosched()
 	}
-	if got := accountNames(t, s); len(got) != 0 {
-		t.Errorf("written through the lock: %q", got)
-	}
+	equal(t, "rows written through the lock", len(accountNames(t, s)), 0)
 	release()
 	allKept(t, results)
-	if got := accountNames(t, s); len(got) != len(results) {
-		t.Errorf("%d rows, want %d", len(got), len(results))
-	}
+	equal(t, "rows", len(accountNames(t, s)), len(results))
 	if since := s.lockedSince(); !since.IsZero() {
 		t.Errorf("still said to be locked since %v", since)
 	}
@@ -362,9 +340,7 @@ func TestWriter_isBusyPastTheWaitForALockAndWritesNothing(t *testing.T) {
 	}
 	s.get("/leads", "Authorization: Bearer "+token).is(200)
 	release()
-	if n := s.count(`SELECT count(*) FROM leads`); n != 0 {
-		t.Errorf("%d leads were written", n)
-	}
+	equal(t, "leads", s.count(`SELECT count(*) FROM leads`), 0)
 	s.post("/widget/leads", anyLead).is(200)
 }
 
@@ -409,9 +385,7 @@ func TestWriter_reportsAFullDiskAndReadingGoesOn(t *testing.T) {
 	if full == 0 {
 		t.Fatal("the disk never got full")
 	}
-	if n := s.count(`SELECT count(*) FROM leads`); n != kept {
-		t.Errorf("%d leads are kept, %d were acknowledged", n, kept)
-	}
+	equal(t, "leads", s.count(`SELECT count(*) FROM leads`), kept)
 	s.get("/leads", "Authorization: Bearer "+token).is(200)
 	s.limitPages(-1)
 	s.post("/widget/leads", anyLead).is(200)
@@ -432,12 +406,8 @@ func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
 			t.Errorf("write %d: %v", i, err)
 		}
 	}
-	if n := s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'small %'`); n != 2 {
-		t.Errorf("%d of the two small ones are kept", n)
-	}
-	if n := s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'huge %'`); n != 0 {
-		t.Error("a part of the huge one is kept")
-	}
+	equal(t, "small ones", s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'small %'`), 2)
+	equal(t, "parts of the huge one", s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'huge %'`), 0)
 }
 
 func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {

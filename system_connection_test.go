@@ -73,7 +73,8 @@ var rawRequests = []struct{ name, request, answers, code string }{
 
 	// Sizes.
 	{"Expect with a small body", leadHead + leadSize + "Expect: 100-continue\n\n" + plainLead, "100 200 200", ""},
-	{"Expect with a large body", leadHead + "Content-Length: 400000\nExpect: 100-continue\n\n", "413", "body_too_large"},
+	{"Expect with a large body", leadHead + "Content-Length: 400000\nExpect: 100-continue\n\n",
+		"413", "body_too_large"},
 	{"a body of 16 KiB and a byte", leadHead + "Content-Length: 16385\n\n" + strings.Repeat(" ", 16385),
 		"413", "body_too_large"},
 	{"a large body in chunks", chunkedHead + "8000\n" + strings.Repeat(" ", 0x8000) + "\n0\n\n",
@@ -132,7 +133,8 @@ func TestConnection_neverAnswersARequestInsideABody(t *testing.T) {
 	for name, request := range map[string]string{
 		"behind chunks, the length says less": head + "Content-Length: 4\r\n" + chunked + "\r\n0\r\n\r\n" + smuggled,
 		"behind chunks, the length says more": head + chunked + more + "\r\n0\r\n\r\n" + smuggled,
-		"in a chunk":                          fmt.Sprintf("%s%s\r\n%x\r\n%s\r\n0\r\n\r\n", head, chunked, len(smuggled), smuggled),
+
+		"in a chunk": fmt.Sprintf("%s%s\r\n%x\r\n%s\r\n0\r\n\r\n", head, chunked, len(smuggled), smuggled),
 		"in a body of a GET": fmt.Sprintf("GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"+
 			"Connection: close\r\n\r\n%s", len(smuggled), smuggled),
 		"behind chunks of HTTP/1.0": strings.Replace(head, "1.1", "1.0", 1) + "Connection: keep-alive\r\n" +

@@ -343,8 +343,8 @@ func nobodysDirectory(t *testing.T, put func(dir string)) (run func(want string,
 	runProgram(t, "chown", "-R", "nobody", dir)
 	return func(want string, args ...string) {
 		t.Helper()
-		out, err := exec.Command("setpriv", append([]string{"--reuid=nobody", "--clear-groups", "timeout", "5", program},
-			args...)...).CombinedOutput()
+		args = append([]string{"--reuid=nobody", "--clear-groups", "timeout", "5", program}, args...)
+		out, err := exec.Command("setpriv", args...).CombinedOutput()
 		if text := string(out); err == nil || strings.Count(text, "\n") != 1 || !strings.Contains(text, want) {
 			t.Errorf("%v: %q; want one line with %q", err, text, want)
 		}

@@ -43,8 +43,8 @@ func (c *customer) postTwice(path, email, source, key string) {
 	c.t.Helper()
 	var answers [2]answer
 	for i := range answers {
-		answers[i] = c.ask("POST", path, seatBody("type", "newsletter", "email", email, "source", source, "page", "/menu"),
-			"Idempotency-Key: "+key, "Origin: "+siteOrigin)
+		body := seatBody("type", "newsletter", "email", email, "source", source, "page", "/menu")
+		answers[i] = c.ask("POST", path, body, "Idempotency-Key: "+key, "Origin: "+siteOrigin)
 	}
 	first, second := answers[0], answers[1]
 	if first.status != 200 || second.body != first.body || second.header.Get("Idempotency-Replayed") != "true" {
@@ -59,7 +59,8 @@ var eraseWays = map[string]func(o *operator, c *customer, email string) (erased 
 	},
 	"over HTTP": func(o *operator, c *customer, email string) any {
 		token := strings.TrimSpace(o.do("token", "issue", "-account", o.account, "-scope", "leads:write"))
-		return c.ask("POST", "/v1/leads/erase", seatBody("email", email), "Authorization: Bearer "+token).json()["erased"]
+		a := c.ask("POST", "/v1/leads/erase", seatBody("email", email), "Authorization: Bearer "+token)
+		return a.json()["erased"]
 	},
 }
 
