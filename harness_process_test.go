@@ -23,6 +23,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -143,21 +144,69 @@ func builtProgram(t testing.TB) string {
 	return filepath.Join(built.dir, "widgetd")
 }
 
-// programsOrSkip skips a test that needs programs that are not there; where all
-// must be there (CI=true) it fails.
+// programsOfTests are the programs that tests run, and of those that may be too old the oldest that will do.
+var programsOfTests = map[string]string{
+	"base64": "", "chromedriver": "", "chromium": "", "curl": "", "jq": "", "litestream": "", "node": "", "od": "",
+	"openssl": "", "prlimit": "", "python3": "", "script": "", "setpriv": "", "sh": "", "strace": "", "stripe-mock": "",
+	"stty": "", "timeout": "", "sqlite3": "3.37", // the first that knows STRICT tables
+}
+
+// programFaults are what looking for each program came to, by its name; toldFaults are those that a test has told.
+var programFaults, toldFaults sync.Map
+
+// programFault says why a program can't be used. It looks for it once.
+func programFault(name string) error {
+	look, _ := programFaults.LoadOrStore(name, sync.OnceValue(func() error {
+		path, err := exec.LookPath(name)
+		oldest := programsOfTests[name]
+		if err != nil || oldest == "" {
+			return err
+		}
+		out, err := exec.Command(path, "--version").Output()
+		if err != nil || slices.Compare(numbersIn(string(out)), numbersIn(oldest)) < 0 {
+			return fmt.Errorf("%s is not of version %s or later: %.20q, %v", path, oldest, out, err)
+		}
+		return nil
+	}))
+	return look.(func() error)()
+}
+
+// numbersIn returns the numbers of a version, which is the first word of a text.
+func numbersIn(text string) (numbers []int) {
+	version, _, _ := strings.Cut(text, " ")
+	for part := range strings.SplitSeq(version, ".") {
+		n, _ := strconv.Atoi(part)
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
+// programsOrSkip skips a test that needs programs that are not there. Where all must be there (CI=true),
+// the first test that misses one fails in the name of all.
 func programsOrSkip(t testing.TB, names ...string) {
 	t.Helper()
 	if slices.Contains(names, "chromium") && underRace() {
 		t.Skip("a browser takes long and shows the race detector little; CI runs the whole suite without it, too")
 	}
 	for _, name := range names {
-		if _, err := exec.LookPath(name); err == nil {
+		fault := programFault(name)
+		if fault == nil {
 			continue
 		}
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s is not installed", name)
+		if _, told := toldFaults.LoadOrStore(name, true); told {
+			t.Skipf("skipped: see TestHarness_programsThatTestsNeed: no %s", name)
 		}
-		t.Skipf("%s is not installed", name)
+		if os.Getenv("CI") == "true" {
+			t.Fatal(fault)
+		}
+		t.Skip(fault)
+	}
+}
+
+// It runs alone, so that it comes before those that run at once, and tells for all of them what is missing.
+func TestHarness_programsThatTestsNeed(t *testing.T) {
+	for name := range programsOfTests {
+		t.Run(name, func(t *testing.T) { programsOrSkip(t, name) })
 	}
 }
 
