@@ -111,7 +111,8 @@ func builtProgram(t testing.TB) string {
 		if built.dir, built.err = os.MkdirTemp("", "widgetd-test-"); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(built.dir, "widgetd"), ".")
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(built.dir, "widgetd"),
+			".")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is built for a server
 		out, err := build.CombinedOutput()
 		if err != nil {
@@ -167,11 +168,10 @@ func asOnAServer(t testing.TB, o *operator, lines string, more map[string]string
 	}
 	maps.Copy(scripts, more)
 	for name, script := range scripts {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700))
 	}
-	lines = strings.NewReplacer("/var/lib/widgetd", o.dir, "/usr/local/bin/widgetd", filepath.Join(bin, "widgetd")).Replace(lines)
+	lines = strings.NewReplacer("/var/lib/widgetd", o.dir, "/usr/local/bin/widgetd",
+		filepath.Join(bin, "widgetd")).Replace(lines)
 	runProgram(t, "env", "PATH="+bin+":"+os.Getenv("PATH"), "sh", "-eu", "-c", "cd "+o.dir+"\n"+lines)
 	text, err := os.ReadFile(notes)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -194,12 +194,8 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{t: t, cmd: cmd, done: make(chan error, 1)}
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	serving := make(chan string, 1)
 	go func() {
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
@@ -229,16 +225,19 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 // serveProcess serves an operator's directory in a process of its own.
 func serveProcess(t testing.TB, o *operator, more ...string) *process {
 	t.Helper()
-	return start(t, exec.Command(builtProgram(t), append([]string{"serve", "-addr", "127.0.0.1:0", "-log", "json", "-anonymous-rate", "1000000",
-		"-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"]}, more...)...))
+	return start(t, exec.Command(builtProgram(t), o.serving(more...)...))
+}
+
+// serving is the command that serves an operator's directory on any port.
+func (o *operator) serving(more ...string) []string {
+	return append([]string{"serve", "-addr", "127.0.0.1:0", "-log", "json", "-anonymous-rate", "1000000",
+		"-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"]}, more...)
 }
 
 // stop sends a signal and returns how the process ended.
 func (p *process) stop(signal os.Signal) error {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(signal); err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, p.cmd.Process.Signal(signal))
 	return p.end()
 }
 
@@ -267,8 +266,9 @@ func serveTraced(t *testing.T, o *operator) (*process, *tracer) {
 	t.Helper()
 	programsOrSkip(t, "strace")
 	file := filepath.Join(t.TempDir(), "syncs")
-	return start(t, exec.Command("strace", "-D", "-f", "-y", "-e", "trace=fsync,fdatasync", "-o", file, // -D: the program is our child, not strace's
-		builtProgram(t), "serve", "-addr", "127.0.0.1:0", "-log", "json", "-anonymous-rate", "1000000", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])), &tracer{t, file}
+	// -D: that is our child
+	args := []string{"-D", "-f", "-y", "-e", "trace=fsync,fdatasync", "-o", file, builtProgram(t)}
+	return start(t, exec.Command("strace", append(args, o.serving()...)...)), &tracer{t, file}
 }
 
 var syncOfTheLog = regexp.MustCompile(`(?m)^\d+ +f(data)?sync\(\d+<[^>]*/widgetd\.db-wal>`)
@@ -277,9 +277,7 @@ var syncOfTheLog = regexp.MustCompile(`(?m)^\d+ +f(data)?sync\(\d+<[^>]*/widgetd
 func (tr *tracer) syncs() int {
 	tr.t.Helper()
 	text, err := os.ReadFile(tr.file)
-	if err != nil {
-		tr.t.Fatal(err)
-	}
+	must(tr.t, err)
 	if failed := regexp.MustCompile(`(?m)^.*= -1.*$`).Find(text); failed != nil {
 		tr.t.Fatalf("a sync failed: %s", failed)
 	}
@@ -296,7 +294,8 @@ func newClient(t testing.TB) *http.Client {
 // postLead posts a lead and returns its id when it was acknowledged, and whether
 // the answer ends the connection.
 func postLead(client *http.Client, base, email string) (id string, last bool, err error) {
-	res, err := client.Post(base+"/widget/leads", "application/json", strings.NewReader(`{"type":"newsletter","email":"`+email+`"}`))
+	res, err := client.Post(base+"/widget/leads", "application/json",
+		strings.NewReader(`{"type":"newsletter","email":"`+email+`"}`))
 	if err != nil {
 		return "", false, err
 	}
@@ -338,15 +337,10 @@ func (a *acknowledged) sofar() map[string]string {
 // check looks for every acknowledged lead in the file.
 func (a *acknowledged) check(t *testing.T, o *operator) {
 	t.Helper()
-	o.store(func(s *store) {
-		for email, id := range a.ids {
-			var n int
-			var found string
-			if err := s.one(`SELECT count(*), coalesce(min(id), '') FROM leads WHERE email = ?`, []any{email}, &n, &found); err != nil || n != 1 || found != id {
-				t.Fatalf("%s was acknowledged as %s; in the file %d times, as %q (%v)", email, id, n, found, err)
-			}
-		}
-	})
+	if lacks, leads := missing(t, o.env["WIDGETD_DB"], a.ids); len(lacks) > 0 {
+		t.Fatalf("of %d acknowledged leads the file, which has %d, does not hold exactly once %q", len(a.ids), leads,
+			lacks)
+	}
 }
 
 // A load posts leads to a service until it is stopped, wherever that answers, and
@@ -361,7 +355,7 @@ type load struct {
 // startLoad posts leads from so many clients, each with a pause between two. Their
 // addresses begin with name.
 func startLoad(t testing.TB, base, name string, clients int, pause time.Duration) *load {
-	l := &load{done: make(chan struct{}), acknowledged: acknowledged{ids: map[string]string{}}}
+	l := &load{done: make(chan struct{})}
 	l.base.Store(&base)
 	client := newClient(t)
 	client.Timeout = time.Minute
@@ -374,7 +368,8 @@ func startLoad(t testing.TB, base, name string, clients int, pause time.Duration
 				case <-time.After(pause):
 				}
 				email := fmt.Sprintf("%s-c%d-i%d@example.com", name, c, i)
-				if id, _, err := postLead(client, *l.base.Load(), email); err == nil { // else the service is being restarted
+				// else the service is being restarted
+				if id, _, err := postLead(client, *l.base.Load(), email); err == nil {
 					l.add(email, id)
 				}
 			}
@@ -390,9 +385,9 @@ func (l *load) stop() {
 
 // take adds what an earlier load was told.
 func (l *load) take(ids map[string]string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	maps.Copy(l.ids, ids)
+	for email, id := range ids {
+		l.add(email, id)
+	}
 }
 
 // grows waits until n more are acknowledged.
@@ -407,9 +402,7 @@ func (l *load) grows(n int) {
 func missing(t testing.TB, path string, ids map[string]string) (lacks []string, leads int) {
 	t.Helper()
 	st, err := openStore(path, storeOptions{noCheckpoints: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer st.close()
 	there := map[string]int{}
 	err = st.each(`SELECT id, email FROM leads`, nil, func(scan func(...any) error) error {
@@ -419,9 +412,7 @@ func missing(t testing.TB, path string, ids map[string]string) (lacks []string, 
 		leads++
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for email, id := range ids {
 		if there[id+" "+email] != 1 {
 			lacks = append(lacks, email)
@@ -447,7 +438,8 @@ func (o *operator) customer(p *process) *customer {
 	c := &customer{t: o.t, client: newClient(o.t), base: p.base}
 	c.key = o.object("license", "add", "-account", o.account, "-product", "kds")["key"].(string)
 	c.widget = o.object("widget", "add", "-account", o.account, "Lunch")["id"].(string)
-	c.token = strings.TrimSpace(o.do("token", "issue", "-account", o.account, "-scope", "leads:read licenses:read stats:read"))
+	c.token = strings.TrimSpace(o.do("token", "issue", "-account", o.account, "-scope",
+		"leads:read licenses:read stats:read"))
 	if a := c.ask("POST", "/widget/license/activate", activateBody(c.key, "kitchen-1")); a.status != 200 {
 		o.t.Fatalf("activate: %d %s", a.status, a.body)
 	}
@@ -460,9 +452,7 @@ func (c *customer) ask(method, path, body string, headers ...string) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -474,29 +464,34 @@ func (c *customer) ask(method, path, body string, headers ...string) answer {
 	if err != nil {
 		c.t.Fatalf("%s %s: %v", method, path, err)
 	}
+	return readAnswer(c.t, res)
+}
+
+// readAnswer reads an answer that came over a connection.
+func readAnswer(t testing.TB, res *http.Response) answer {
+	t.Helper()
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		c.t.Fatalf("%s %s: %v", method, path, err)
-	}
-	return answer{c.t, res.StatusCode, res.Header, string(text)}
+	must(t, err)
+	return answer{t, res.StatusCode, res.Header, string(text)}
 }
 
 // lead posts a lead.
 func (c *customer) lead(email string) answer {
 	c.t.Helper()
-	return c.ask("POST", "/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":%q,"page":"/%s"}`, email, strings.Repeat("x", 1000)))
+	return c.ask("POST", "/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":%q,"page":"/%s"}`, email,
+		strings.Repeat("x", 1000)))
 }
 
 // reads checks that everything that needs no write is answered as ever.
 func (c *customer) reads() {
 	c.t.Helper()
-	bearer := "Authorization: Bearer " + c.token
-	if a := c.ask("POST", "/widget/license/verify", activateBody(c.key, "kitchen-1")); a.status != 200 || a.json()["valid"] != true {
+	if a := c.ask("POST", "/widget/license/verify", activateBody(c.key, "kitchen-1")); a.status != 200 ||
+		a.json()["valid"] != true {
 		c.t.Errorf("verify: %d %s", a.status, a.body)
 	}
 	for _, path := range []string{"/leads", "/licenses", "/widget/stats?widget=" + c.widget} {
-		if a := c.ask("GET", path, "", bearer); a.status != 200 {
+		if a := c.ask("GET", path, "", bearer(c.token)); a.status != 200 {
 			c.t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
 	}
@@ -509,7 +504,8 @@ func (c *customer) refuses(code string) {
 	for name, a := range map[string]answer{
 		"lead":     c.lead("refused@example.com"),
 		"activate": c.ask("POST", "/widget/license/activate", activateBody(c.key, "kitchen-2")),
-		"events":   c.ask("POST", "/widget/events", fmt.Sprintf(`{"widget":%q,"events":[{"type":"view"}]}`, c.widget), "Origin: "+siteOrigin),
+		"events": c.ask("POST", "/widget/events", fmt.Sprintf(`{"widget":%q,"events":[{"type":"view"}]}`, c.widget),
+			"Origin: "+siteOrigin),
 	} {
 		if a.status != 503 || a.header.Get("Retry-After") == "" || a.json()["code"] != code {
 			c.t.Errorf("%s: %d, Retry-After %q: %s; want %s", name, a.status, a.header.Get("Retry-After"), a.body, code)
@@ -600,9 +596,7 @@ type rawConn struct {
 func dialRaw(t testing.TB, addr string) *rawConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return &rawConn{conn, bufio.NewReader(conn)}
 }
@@ -611,14 +605,8 @@ func dialRaw(t testing.TB, addr string) *rawConn {
 func (c *rawConn) answer(t testing.TB) (*http.Response, string) {
 	t.Helper()
 	res, err := http.ReadResponse(c.Reader, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res, string(body)
+	must(t, err)
+	return res, readAnswer(t, res).body
 }
 
 // exchange sends bytes over a connection of its own and returns all that comes back
@@ -626,9 +614,7 @@ func (c *rawConn) answer(t testing.TB) (*http.Response, string) {
 func exchange(t testing.TB, addr, request string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	go io.WriteString(conn, request) // fails where the answer comes before all is sent
 	conn.SetReadDeadline(time.Now().Add(30 * time.Second))
@@ -652,16 +638,10 @@ func openShell(t testing.TB, path string) *shell {
 	programsOrSkip(t, "sqlite3")
 	cmd := exec.Command("sqlite3", "-batch", "-bail", path)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		in.Close()
 		if err := cmd.Wait(); err != nil {
@@ -690,8 +670,7 @@ func (s *shell) run(statements string) {
 // operatorIn runs init in a directory.
 func operatorIn(t testing.TB, dir string) *operator {
 	t.Helper()
-	o := &operator{t: t, dir: dir, ran: map[string]bool{},
-		env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}}
+	o := &operator{t: t, dir: dir, env: filesIn(dir), ran: map[string]bool{}}
 	o.account = o.object("init", "-origin", siteOrigin)["account_id"].(string)
 	return o
 }
@@ -715,9 +694,7 @@ func smallDisk(t testing.TB, size int) (dir string) {
 func fillDisk(t testing.TB, path string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	for size := 1 << 16; size > 0; {
 		if _, err := f.Write(make([]byte, size)); errors.Is(err, syscall.ENOSPC) {
@@ -734,7 +711,8 @@ type form int
 const (
 	notDone form = iota // and an error
 	done                // and an error all the same
-	ended               // not done, and SQLite has rolled back the transaction, as it may when the disk is full or fails
+	// not done, and SQLite has rolled back the transaction, as it may when the disk is full or fails
+	ended
 )
 
 func (f form) String() string { return [...]string{"not done", "done", "ended"}[f] }
@@ -759,12 +737,10 @@ func (f *fault) strikes(call string) bool {
 	if !f.armed || f.struck != "" || !strings.HasPrefix(call, f.only) {
 		return false
 	}
-	f.left--
-	if f.left >= 0 {
-		return false
+	if f.left--; f.left < 0 {
+		f.struck = call
 	}
-	f.struck = call
-	return true
+	return f.struck != ""
 }
 
 func (f *fault) set(left int, only string, how form, err error) {
@@ -816,7 +792,8 @@ func useFault(path string, f *fault) {
 }
 
 func (faultDriver) Open(name string) (driver.Conn, error) {
-	conn, err := faultyDriver.under.Open(strings.Replace(name, "synchronous%28FULL%29", "synchronous%28OFF%29", 1)) // which is another test's, and takes time
+	// Syncs are another test's, and take time.
+	conn, err := faultyDriver.under.Open(strings.Replace(name, "synchronous%28FULL%29", "synchronous%28OFF%29", 1))
 	if err != nil {
 		return nil, err
 	}
@@ -920,15 +897,15 @@ func TestBaseline_servesForLoadMeasurements(t *testing.T) {
 		*baselineAddr, *baselineFor = "127.0.0.1:0", time.Millisecond
 	}
 	// The constants have the length of what the service answers.
-	posted := []byte(`{"valid":true,"code":"valid","detail":"The licence is valid.","checked_at":"2026-11-21T10:43:26Z","license":{` +
-		`"id":"lic_01m7yxmxbrv5yxng1bhejj7dys","product":"kds","plan":null,"kind":"node_locked","status":"active","trial":false,"expires_at":null,` +
-		`"grace_until":null,"entitlements":[],"seats":{"used":1,"max":2,"free":1}},"device":{"id":"dev_01m7yxmxbr5w1kyz1ng53f97vz","name":null,` +
+	posted := []byte(`{"valid":true,"code":"valid","detail":"The licence is valid.","checked_at":"2026-11-21T10:43:26Z",` +
+		`"license":{"id":"lic_01m7yxmxbrv5yxng1bhejj7dys","product":"kds","plan":null,"kind":"node_locked",` +
+		`"status":"active","trial":false,"expires_at":null,"grace_until":null,"entitlements":[],` +
+		`"seats":{"used":1,"max":2,"free":1}},"device":{"id":"dev_01m7yxmxbr5w1kyz1ng53f97vz","name":null,` +
 		`"state":"active"},"refresh_after":86400}` + "\n")
-	got := []byte(`{"series":[` + strings.Repeat(`{"date":"2026-11-21","views":0,"visitors":0,"clicks":0},`, 30) + `{}]}` + "\n")
+	got := []byte(`{"series":[` + strings.Repeat(`{"date":"2026-11-21","views":0,"visitors":0,"clicks":0},`, 30) +
+		`{}]}` + "\n")
 	listener, err := net.Listen("tcp", *baselineAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
 		constant := got
@@ -944,7 +921,8 @@ func TestBaseline_servesForLoadMeasurements(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Write(constant)
 	})
-	web := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout}
+	web := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout}
 	time.AfterFunc(*baselineFor, func() { web.Close() })
 	if err := web.Serve(listener); err != http.ErrServerClosed {
 		t.Fatal(err)
