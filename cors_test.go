@@ -34,9 +34,7 @@ func TestPreflight_fromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
 			"Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key",
 			"Access-Control-Max-Age: 7200", "Vary: Origin", "Access-Control-Allow-Credentials: ",
 			"Access-Control-Expose-Headers: ", "RateLimit: ", "Content-Type: ")
-		if a.body != "" {
-			t.Errorf("%s: body %q", path, a.body)
-		}
+		a.says("")
 	}
 }
 
@@ -264,9 +262,7 @@ func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
 				"Access-Control-Max-Age: "+maxAge,
 				"Access-Control-Allow-Headers: "+headers, "Access-Control-Expose-Headers: ",
 				"Access-Control-Allow-Credentials: ")
-			if a.status != status {
-				t.Errorf("%s from %s: %d, want %d", path, origin, a.status, status)
-			}
+			equal(t, path+" from "+origin, a.status, status)
 		}
 	}
 	s.do("OPTIONS", "/orders", "", "Origin: "+appSite, "Origin: "+appSite).is(403, "origin_not_allowed")
@@ -327,9 +323,7 @@ func TestOrigin_ofAnApplicationMayReadWhatItsTokensAreAnswered(t *testing.T) {
 			if slices.Contains(append(c.readers, siteOrigin, sharedSite), origin) {
 				want = origin
 			}
-			if got := a.header.Get("Access-Control-Allow-Origin"); got != want {
-				t.Errorf("%s from %s may be read by %q, want %q", name, origin, got, want)
-			}
+			equal(t, name+" from "+origin+" may be read by", a.header.Get("Access-Control-Allow-Origin"), want)
 			a.readers(want)
 		}
 	}
@@ -359,9 +353,7 @@ func TestOrigin_ofAnApplicationReadsWhatTheApplicationIsAnswered(t *testing.T) {
 		}
 	}
 	for _, origin := range []string{siteOrigin, appSite, sharedSite, "https://elsewhere.example"} {
-		if a := s.get("/test/page", "Origin: "+origin).readers(""); a.status != 200 {
-			t.Errorf("a page is %d", a.status)
-		}
+		equal(t, "a page", s.get("/test/page", "Origin: "+origin).readers("").status, 200)
 	}
 }
 
@@ -393,9 +385,7 @@ func TestOrigin_ofAnApplicationCountsAtOnceWhoeverChangedIt(t *testing.T) {
 			status = 403
 		}
 		for range 2 { // the second is from the cache
-			if a := s.do("OPTIONS", "/test/token", "", "Origin: "+added); a.status != status {
-				t.Fatalf("a preflight is %d, want %d", a.status, status)
-			}
+			equal(t, "a preflight", s.do("OPTIONS", "/test/token", "", "Origin: "+added).status, status)
 			s.get("/orders", "Origin: "+added, bearer(token)).is(200).readers(want)
 		}
 	}

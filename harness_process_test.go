@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -31,9 +30,8 @@ import (
 	"time"
 )
 
-// testsAtOnce is how many tests run at the same time, unless -parallel says otherwise.
-// It is more than there are processors, since most of them wait for a process, a disk
-// or a lock.
+// testsAtOnce is how many tests run at the same time, unless -parallel says otherwise. It is more than there are
+// processors, since most of them wait for a process, a disk or a lock.
 const testsAtOnce = 8
 
 var (
@@ -125,8 +123,7 @@ func builtProgram(t testing.TB) string {
 	return filepath.Join(built.dir, "widgetd")
 }
 
-// programsOrSkip skips a test that needs programs that are not there; where all
-// must be there (CI=true) it fails.
+// programsOrSkip skips a test that needs programs that are not there; where all must be there (CI=true) it fails.
 func programsOrSkip(t testing.TB, names ...string) {
 	t.Helper()
 	if slices.Contains(names, "chromium") && underRace() {
@@ -291,8 +288,7 @@ func newClient(t testing.TB) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// postLead posts a lead and returns its id when it was acknowledged, and whether
-// the answer ends the connection.
+// postLead posts a lead and returns its id when it was acknowledged, and whether the answer ends the connection.
 func postLead(client *http.Client, base, email string) (id string, last bool, err error) {
 	res, err := client.Post(base+"/widget/leads", "application/json",
 		strings.NewReader(`{"type":"newsletter","email":"`+email+`"}`))
@@ -352,8 +348,7 @@ type load struct {
 	posts sync.WaitGroup
 }
 
-// startLoad posts leads from so many clients, each with a pause between two. Their
-// addresses begin with name.
+// startLoad posts leads from so many clients, each with a pause between two. Their addresses begin with name.
 func startLoad(t testing.TB, base, name string, clients int, pause time.Duration) *load {
 	l := &load{done: make(chan struct{})}
 	l.base.Store(&base)
@@ -421,8 +416,7 @@ func missing(t testing.TB, path string, ids map[string]string) (lacks []string, 
 	return lacks, leads
 }
 
-// A customer is a client of a running service that has a licence, a device with its
-// lease, a widget and a token.
+// A customer is a client of a running service that has a licence, a device with its lease, a widget and a token.
 type customer struct {
 	t      testing.TB
 	client *http.Client
@@ -449,10 +443,22 @@ func (o *operator) customer(p *process) *customer {
 // ask sends a request over a connection; headers are "Name: value".
 func (c *customer) ask(method, path, body string, headers ...string) answer {
 	c.t.Helper()
+	a, err := send(c.client, method, c.base+path, body, headers...)
+	if err != nil {
+		c.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	a.t = c.t
+	return a
+}
+
+// send sends a request over a connection and reads the answer. An error means that nobody knows whether it was done.
+func send(client *http.Client, method, url, body string, headers ...string) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, c.base+path, strings.NewReader(body))
-	must(c.t, err)
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return a, err
+	}
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -460,20 +466,13 @@ func (c *customer) ask(method, path, body string, headers ...string) answer {
 		name, value, _ := strings.Cut(h, ": ")
 		r.Header.Set(name, value)
 	}
-	res, err := c.client.Do(r)
+	res, err := client.Do(r)
 	if err != nil {
-		c.t.Fatalf("%s %s: %v", method, path, err)
+		return a, err
 	}
-	return readAnswer(c.t, res)
-}
-
-// readAnswer reads an answer that came over a connection.
-func readAnswer(t testing.TB, res *http.Response) answer {
-	t.Helper()
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
-	must(t, err)
-	return answer{t, res.StatusCode, res.Header, string(text)}
+	return answer{status: res.StatusCode, header: res.Header, body: string(text)}, err
 }
 
 // lead posts a lead.
@@ -497,8 +496,7 @@ func (c *customer) reads() {
 	}
 }
 
-// refuses checks that writes of each kind are refused with that code and told when
-// to come again.
+// refuses checks that writes of each kind are refused with that code and told when to come again.
 func (c *customer) refuses(code string) {
 	c.t.Helper()
 	for name, a := range map[string]answer{
@@ -561,30 +559,18 @@ type told struct {
 
 // post sends a request. An error means that nobody knows whether it was done.
 func (l link) post(path, body string, headers ...string) (told, error) {
-	r, err := http.NewRequest("POST", l.base+path, bytes.NewReader([]byte(body)))
-	if err != nil {
-		return told{}, err
-	}
-	r.Header.Set("Content-Type", "application/json")
+	lines := []string{}
 	for i := 0; i+1 < len(headers); i += 2 {
 		if headers[i+1] != "" {
-			r.Header.Set(headers[i], headers[i+1])
+			lines = append(lines, headers[i]+": "+headers[i+1])
 		}
 	}
-	res, err := l.Do(r)
-	if err != nil {
-		return told{}, err
+	a, err := send(l.Client, "POST", l.base+path, body, lines...)
+	got := told{status: a.status, replayed: a.header.Get("Idempotency-Replayed") == "true"}
+	if err == nil && a.body != "" {
+		err = json.Unmarshal([]byte(a.body), &got)
 	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		return told{}, err
-	}
-	a := told{status: res.StatusCode, replayed: res.Header.Get("Idempotency-Replayed") == "true"}
-	if len(text) > 0 {
-		err = json.Unmarshal(text, &a)
-	}
-	return a, err
+	return got, err
 }
 
 // A raw connection sends and reads by hand.
@@ -606,11 +592,12 @@ func (c *rawConn) answer(t testing.TB) (*http.Response, string) {
 	t.Helper()
 	res, err := http.ReadResponse(c.Reader, nil)
 	must(t, err)
-	return res, readAnswer(t, res).body
+	body, err := io.ReadAll(res.Body)
+	must(t, err)
+	return res, string(body)
 }
 
-// exchange sends bytes over a connection of its own and returns all that comes back
-// until it is closed.
+// exchange sends bytes over a connection of its own and returns all that comes back until it is closed.
 func exchange(t testing.TB, addr, request string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -897,7 +884,8 @@ func TestBaseline_servesForLoadMeasurements(t *testing.T) {
 		*baselineAddr, *baselineFor = "127.0.0.1:0", time.Millisecond
 	}
 	// The constants have the length of what the service answers.
-	posted := []byte(`{"valid":true,"code":"valid","detail":"The licence is valid.","checked_at":"2026-11-21T10:43:26Z",` +
+	posted := []byte(`{"valid":true,"code":"valid","detail":"The licence is valid.",` +
+		`"checked_at":"2026-11-21T10:43:26Z",` +
 		`"license":{"id":"lic_01m7yxmxbrv5yxng1bhejj7dys","product":"kds","plan":null,"kind":"node_locked",` +
 		`"status":"active","trial":false,"expires_at":null,"grace_until":null,"entitlements":[],` +
 		`"seats":{"used":1,"max":2,"free":1}},"device":{"id":"dev_01m7yxmxbr5w1kyz1ng53f97vz","name":null,` +

@@ -42,7 +42,7 @@ import (
 //	to make a body or a header       seatBody, activateBody, anyLead; bearer
 //	to look into the database        s.count, s.counts, s.dump and s.unchanged, column
 //	to have it notice and work       s.notice, s.reopen, s.chore, s.health; s.beside runs something meanwhile
-//	to compare and to fail           equal, must, s.check
+//	to compare and to fail           equal, contains, lacks, must, s.check
 //
 //	to get an operator               newOperator, operatorIn; o.do, o.object, o.objects, o.try, o.fails, runOK
 //	with rows                        o.addLeads, o.addDevice, o.change, o.store
@@ -222,6 +222,26 @@ func equal[T any](t testing.TB, what any, got, want T) {
 	}
 }
 
+// contains checks that each of some parts is in a text.
+func contains(t testing.TB, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("there is no %q in\n%s", part, text)
+		}
+	}
+}
+
+// lacks checks that none of some parts is in a text.
+func lacks(t testing.TB, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			t.Errorf("there is %q in\n%s", part, text)
+		}
+	}
+}
+
 // inBubble runs a test in a synctest bubble, on a service whose clock is the bubble's.
 func inBubble(t *testing.T, test func(*testing.T, *service), change ...func(*storeOptions, *serverOptions)) {
 	t.Helper()
@@ -248,8 +268,7 @@ func (s *service) sql(query string, args ...any) {
 	})
 }
 
-// addLicense issues a licence of the main account, unless l says otherwise, and
-// returns its id and key.
+// addLicense issues a licence of the main account, unless l says otherwise, and returns its id and key.
 func (s *service) addLicense(l license) (id, key string) {
 	s.t.Helper()
 	key = newLicenseKey()
@@ -315,8 +334,7 @@ func (s *service) must(args ...string) string {
 	return out
 }
 
-// notice lets the service notice what another connection has changed, which it does
-// within a second by itself.
+// notice lets the service notice what another connection has changed, which it does within a second by itself.
 func (s *service) notice() {
 	s.t.Helper()
 	s.store.fresh.Store(false)
@@ -457,10 +475,9 @@ type answer struct {
 	body   string
 }
 
-// do sends a request. path is relative to the base address; one that begins with
-// // is from the root. headers are "Name: value", of which "Peer: 127.0.0.1:1" is
-// the address that the connection comes from; a body without a Content-Type is sent
-// as JSON.
+// do sends a request. path is relative to the base address; one that begins with // is from the root. headers are
+// "Name: value", of which "Peer: 127.0.0.1:1" is the address that the connection comes from; a body without a
+// Content-Type is sent as JSON.
 func (s *service) do(method, path, body string, headers ...string) answer {
 	s.t.Helper()
 	if path = "/v1" + path; strings.HasPrefix(path, "/v1//") {
@@ -527,8 +544,7 @@ func (s *service) health() (a answer) {
 	return a
 }
 
-// ask sends a request as it is to the service and checks that the answer is one of
-// the contract's.
+// ask sends a request as it is to the service and checks that the answer is one of the contract's.
 func (s *service) ask(method, path, query, body string, header http.Header) answer {
 	s.t.Helper()
 	r := httptest.NewRequestWithContext(s.t.Context(), method, "/v1"+path, strings.NewReader(body))
@@ -567,8 +583,7 @@ func (a answer) json() map[string]any {
 	return v
 }
 
-// text returns a member of the body that is a string; names go down, as
-// "license", "id".
+// text returns a member of the body that is a string; names go down, as "license", "id".
 func (a answer) text(names ...string) string {
 	a.t.Helper()
 	var v any = a.json()
@@ -627,8 +642,7 @@ func (a answer) has(headers ...string) answer {
 	return a
 }
 
-// is checks the status and, for a problem, its code, its type and the rules that
-// every answer keeps.
+// is checks the status and, for a problem, its code, its type and the rules that every answer keeps.
 func (a answer) is(status int, code ...string) answer {
 	a.t.Helper()
 	if a.status != status {
@@ -786,8 +800,7 @@ func (o *operator) do(args ...string) string {
 	return out
 }
 
-// objects runs a command with -json behind its arguments and returns the objects
-// it printed, one a line.
+// objects runs a command with -json behind its arguments and returns the objects it printed, one a line.
 func (o *operator) objects(args ...string) (all []map[string]any) {
 	o.t.Helper()
 	for line := range strings.Lines(o.do(append(args, "-json")...)) {
@@ -946,8 +959,7 @@ func holdWriter(t testing.TB, s *store) (release func()) {
 	}
 }
 
-// queue asks for jobs, in order, while the writer is held, and returns where each
-// one's result will be.
+// queue asks for jobs, in order, while the writer is held, and returns where each one's result will be.
 func queue(s *store, ctx context.Context, jobs ...func(*tx) error) []chan error {
 	results := make([]chan error, len(jobs))
 	for i, f := range jobs {
@@ -1054,8 +1066,7 @@ func vectors(t testing.TB, name string) []byte {
 // A codeBlock is a fenced block of a document: what it is written in, such as "sh", and its text.
 type codeBlock struct{ language, text string }
 
-// codeBlocks returns the code blocks of the README and of docs/operating.md, whose commands are
-// run by tests.
+// codeBlocks returns the code blocks of the README and of docs/operating.md, whose commands are run by tests.
 func codeBlocks(t testing.TB) (all []codeBlock) {
 	t.Helper()
 	for _, name := range []string{"README.md", "docs/operating.md"} {
@@ -1096,10 +1107,9 @@ var (
 	emailShape = regexp.MustCompile(`[\pL\pN.!#$%&'*+/=?^_{|}~-]+@[\pL\pN-]+(?:\.[\pL\pN-]+)+`)
 )
 
-// A discretion remembers what a service was told and gave away in confidence, so that
-// the end of every test can look for it where it must not be: nothing of it in the log,
-// and in the database no key, token or secret. A nil one hears nothing: a benchmark's
-// or a fuzz target's, whose bodies may hold anything, anywhere.
+// A discretion remembers what a service was told and gave away in confidence, so that the end of every test can
+// look for it where it must not be: nothing of it in the log, and in the database no key, token or secret. A nil
+// one hears nothing: a benchmark's or a fuzz target's, whose bodies may hold anything, anywhere.
 type discretion struct {
 	mu      sync.Mutex
 	secrets map[string]string // what it is, by what is written
@@ -1170,8 +1180,7 @@ func (d *discretion) hearRequest(body string, header http.Header) {
 	}
 }
 
-// keyFile remembers the secrets of a key file, in every form that a careless line
-// could write.
+// keyFile remembers the secrets of a key file, in every form that a careless line could write.
 func (d *discretion) keyFile(t testing.TB, ring *keyring) {
 	t.Helper()
 	if d == nil {
@@ -1347,8 +1356,7 @@ func (s *service) chore(fault string) func(context.Context) error {
 	return nil
 }
 
-// everyPage follows a list from page to page and returns the ids of its rows, and how many
-// pages were empty.
+// everyPage follows a list from page to page and returns the ids of its rows, and how many pages were empty.
 func (s *service) everyPage(path, auth string) (ids []any, empty int) {
 	s.t.Helper()
 	for cursor, before := "", ""; ; before = cursor {

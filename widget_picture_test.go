@@ -38,9 +38,7 @@ func pictureOf(t testing.TB, name, interval string, days int, views ...int64) (p
 		switch token := token.(type) {
 		case xml.StartElement:
 			tags = append(tags, token.Name.Local)
-			if !strings.Contains(" svg title desc style rect text path ", " "+token.Name.Local+" ") {
-				t.Errorf("the picture has an element %s", token.Name.Local)
-			}
+			contains(t, " svg title desc style rect text path ", " "+token.Name.Local+" ")
 			for _, a := range token.Attr {
 				if strings.HasPrefix(a.Name.Local, "on") || a.Name.Local == "href" {
 					t.Errorf("the picture has an attribute %s", a.Name.Local)

@@ -25,7 +25,8 @@ func (s *service) report(widget, events string, headers ...string) answer {
 func (s *service) counted(widget string) (c counts) {
 	s.t.Helper()
 	s.check(s.store.one(`SELECT coalesce(sum(views), 0), coalesce(sum(visitors), 0), coalesce(sum(clicks), 0),
-		coalesce(sum(orders), 0) FROM widget_counts WHERE widget_id = ?`, []any{widget}, &c.Views, &c.Visitors, &c.Clicks, &c.Orders))
+		coalesce(sum(orders), 0) FROM widget_counts WHERE widget_id = ?`, []any{widget},
+		&c.Views, &c.Visitors, &c.Clicks, &c.Orders))
 	return c
 }
 
@@ -34,7 +35,8 @@ func TestWidget_countsEventsOnDiskByQuarterHourAndItemsByUTCDay(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *service) {
 		widget := s.addWidget(s.account)
 		s.report(widget, `{"type":"view","page":"/menu"},{"type":"view"},{"type":"click","item":"Rösti"},
-			{"type":"click"},{"type":"order","item":"Rösti"},{"type":"order","item":"Pizza"},{"type":"order","item":""}`).
+			{"type":"click"},{"type":"order","item":"Rösti"},{"type":"order","item":"Pizza"},
+			{"type":"order","item":""}`).
 			is(204).has("Content-Type: ").says("")
 		time.Sleep(15*time.Minute - time.Second)
 		s.report(widget, `{"type":"click","item":"Rösti"}`).is(204)
@@ -46,9 +48,7 @@ func TestWidget_countsEventsOnDiskByQuarterHourAndItemsByUTCDay(t *testing.T) {
 			"[" + widget + " 2000-01-01 Rösti 3 1]", "[" + widget + " 2000-01-01 Pizza 0 1]",
 			"[" + widget + " 2000-01-01 /menu 1 0 0]",
 		} {
-			if !strings.Contains(dump, row+"\n") {
-				t.Errorf("no row %s in\n%s", row, dump)
-			}
+			contains(t, dump, row+"\n")
 		}
 	})
 }
@@ -191,9 +191,7 @@ func TestVisitor_addressAndBrowserNeverReachTheFile(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	s.report(s.addWidget(s.account), `{"type":"view"}`, "Peer: 198.51.100.77:1", "User-Agent: A-Rare-Browser").is(204)
-	if dump := s.dump(); strings.Contains(dump, "198.51.100.77") || strings.Contains(dump, "Rare") {
-		t.Fatal(dump)
-	}
+	lacks(t, s.dump(), "198.51.100.77", "Rare")
 }
 
 func TestVisitor_ofAViewThatCouldNotBeCountedIsLeftToTheNextOne(t *testing.T) {
@@ -296,9 +294,7 @@ func TestStats_areWholeAndHideOrdersFromTheAnonymous(t *testing.T) {
 		s.get(path).is(200).has("Cache-Control: public, max-age=60").says(public)
 		a := s.get(path, s.auth(s.account, scopeStats)).is(200).has("Cache-Control: private, max-age=60")
 		a.says(strings.Replace(full, "]}\n", `],"top_pages":[]}`+"\n", 1))
-		if !strings.Contains(strings.Join(a.header.Values("Vary"), ", "), "Authorization") {
-			t.Errorf("Vary %q", a.header.Values("Vary"))
-		}
+		contains(t, strings.Join(a.header.Values("Vary"), ", "), "Authorization")
 		s.sql(`UPDATE widgets SET public_orders = 1 WHERE id = ?`, widget)
 		s.get(path).is(200).has("Cache-Control: public, max-age=60").says(full)
 	})
@@ -561,9 +557,7 @@ func TestWidget_eventsWithoutAnOriginAreToldThatOneIsNeeded(t *testing.T) {
 	s := newService(t)
 	body := `{"widget":"` + s.addWidget(s.account) + `","events":[{"type":"view"}]}`
 	a := s.post("/widget/events", body).is(403, "origin_not_allowed")
-	if !strings.Contains(a.text("detail"), "needs an Origin header") {
-		t.Errorf("without an Origin: %s", a.body)
-	}
+	contains(t, a.text("detail"), "needs an Origin header")
 	a = s.post("/widget/events", body, "Origin: https://other.example").is(403, "origin_not_allowed")
 	equal(t, "with an unlisted Origin", a.text("detail"), codeOrigin.detail)
 }
@@ -616,17 +610,10 @@ func statsStory(t *testing.T, o *operator) {
 	all := o.object("stats")
 	equal(t, "totals", fmt.Sprint(all["totals"]), "map[clicks:1 orders:1 views:6 visitors:2]")
 	equal(t, "views of each", column(objects(all["widgets"]), "views"), []any{4.0, 2.0})
-	holds := func(text string, parts ...string) {
-		t.Helper()
-		for _, part := range parts {
-			if !strings.Contains(text, part) {
-				t.Errorf("there is no %q in\n%s", part, text)
-			}
-		}
-	}
-	holds(o.do("stats", "-wide"), "6 views, 2 visitors, 1 click, 1 order\n", id+"  Lunch   4 ", other+"  Dinner  2 ")
+	contains(t, o.do("stats", "-wide"), "6 views, 2 visitors, 1 click, 1 order\n", id+"  Lunch   4 ",
+		other+"  Dinner  2 ")
 	out := o.do("stats", "-widget", id, "-wide")
-	holds(out, " "+strings.Repeat("█", 40)+"\n", "\nTOP-ITEM  CLICKS  ORDERS\nSoup      1       1\n",
+	contains(t, out, " "+strings.Repeat("█", 40)+"\n", "\nTOP-ITEM  CLICKS  ORDERS\nSoup      1       1\n",
 		"\nTOP-PAGE  VIEWS  CLICKS  ORDERS\n/menu     3      1       1\n")
 	if strings.Contains(out, other) || strings.Count(out, "\n") != 42 {
 		t.Errorf("%d lines:\n%s", strings.Count(out, "\n"), out)
@@ -640,11 +627,12 @@ func statsStory(t *testing.T, o *operator) {
 		"-from 2026-02-01 -to 2026-01-31":        "-from and -to: the range ends before it begins",
 		"-from 2025-01-01 -to 2026-01-02":        "-from and -to: the range has more than 366 days",
 		"-interval year":                         `-interval must be one of day, week, month, not "year"`,
-		"-timezone Mars":                         `-timezone must be a time zone of the IANA database, like Europe/Zurich, not "Mars"`,
 		"-widget wgt_00000000000000000000000000": "not found",
 	} {
 		o.fails(want, append([]string{"stats"}, strings.Fields(args)...)...)
 	}
+	o.fails(`-timezone must be a time zone of the IANA database, like Europe/Zurich, not "Mars"`,
+		"stats", "-timezone", "Mars")
 	o.fails("has 1 row of what it counted, which would be lost: add -force", "widget", "remove", other)
 	equal(t, "rows removed", o.object("widget", "remove", other, "-force")["rows"], 1.0)
 	o.fails("not found", "widget", "remove", other)
@@ -654,12 +642,9 @@ func statsStory(t *testing.T, o *operator) {
 	legacy := o.object("legacy")
 	equal(t, "legacy", []any{legacy["calls"], legacy["caller"]}, []any{7.0, o.account})
 	table := o.do("legacy", "-wide")
-	if holds(table, "/api/legacy/widget/stats"); !strings.HasPrefix(table, "DAY ") {
-		t.Errorf("legacy:\n%s", table)
-	}
-	if table := o.do("events"); !strings.HasPrefix(table, "AT ") {
-		t.Errorf("events:\n%s", table)
-	}
+	contains(t, table, "/api/legacy/widget/stats")
+	equal(t, "the first column", table[:4], "DAY ")
+	equal(t, "the first column", o.do("events")[:3], "AT ")
 }
 
 // BenchmarkEvents reports events until each is on disk, in small and in full batches of 32 callers a
