@@ -1069,7 +1069,8 @@ func TestErase_overwritesWithValuesOfTheSameLength(t *testing.T) {
 	size := func() (lengths string) {
 		s.check(s.store.one(`
 			SELECT group_concat(octet_length(email) || ' ' || coalesce(octet_length(source), '-') || ' ' ||
-			coalesce(octet_length(page), '-') || ' ' || coalesce(octet_length(fields), '-')) FROM leads`, nil, &lengths))
+			coalesce(octet_length(page), '-') || ' ' || coalesce(octet_length(fields), '-')) FROM leads`,
+			nil, &lengths))
 		return lengths
 	}
 	before := size()
