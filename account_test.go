@@ -126,7 +126,7 @@ func TestBaseURL_ofEarlierTokensHoldsUntilItIsRemoved(t *testing.T) {
 	mixed.Audience = testBase // accepted, but not the issuer's
 	token, err := s.keys.sign(mixed)
 	s.check(err)
-	if a := s.get("/leads", bearerAuth(token)); a.status != 401 {
+	if a := s.get("/leads", bearer(token)); a.status != 401 {
 		t.Fatalf("iss and aud differ: %d", a.status)
 	}
 
@@ -534,7 +534,7 @@ func TestOwner_isNotComparedWithADeviceTokensAccount(t *testing.T) {
 	token := f.activate(key, "b").is(200).text("token")
 	f.sql(`UPDATE licenses SET account_id = ?`, f.another) // as in the sqlite3 shell
 	f.verifyLease(token).answers("valid")
-	auth := bearerAuth(token)
+	auth := bearer(token)
 	f.post("/widget/license/activate", `{"fingerprint":"b"}`, auth).is(200)
 	if released := f.post("/widget/license/deactivate", `{"fingerprint":"b"}`,
 		auth).is(200).json()["released"]; released != true {
@@ -853,7 +853,7 @@ func TestEvent_overHTTPNamesAnOperatorAndNoUserOfTheSystem(t *testing.T) {
 	s.check(s.store.one(`SELECT id FROM tokens WHERE scope = 'devices:write'`, nil, &portal))
 	s.check(s.store.one(`SELECT id FROM tokens WHERE scope = 'admin'`, nil, &admin))
 	actors := func(scope string) (all []any) {
-		for _, row := range s.get("/events", bearerAuth(s.token(s.account, scope))).is(200).json()["data"].([]any) {
+		for _, row := range s.get("/events", bearer(s.token(s.account, scope))).is(200).json()["data"].([]any) {
 			all = append(all, row.(map[string]any)["actor"])
 		}
 		return all

@@ -336,7 +336,7 @@ func TestApp_isNobodyElsesAndNoApplicationsOwnAffair(t *testing.T) {
 	p, _ := s.registerApp(func(p *app) { p.AccountID, p.Scope = tenant, strings.Join(appScopes, " ") })
 	token, grantID := s.appToken(p, s.account, p.Scope)
 	stranger, portal := s.appAuth(s.account), s.portalToken(s.account, scopeApps)
-	own := bearerAuth(token)
+	own := bearer(token)
 	calls := [][3]string{{"GET", "/apps/" + p.ID, ""}, {"PATCH", "/apps/" + p.ID, `{"name":"Mine"}`},
 		{"POST", "/apps/" + p.ID + "/rotate-secret", ""}, {"DELETE", "/apps/" + p.ID, ""}}
 	without := s.auth(tenant, scopeOrders)
@@ -405,13 +405,13 @@ func TestApp_idempotencyKeysAreTheApplicationsOwn(t *testing.T) {
 	other, _ := s.appToken(q, s.account, scope)
 	ids := map[string]string{}
 	for name, token := range map[string]string{"the account": s.token(s.account, scope), "one": one, "other": other} {
-		a := s.post("/webhooks", hookBody("lead.created"), bearerAuth(token), "Idempotency-Key: the-same-for-all").
+		a := s.post("/webhooks", hookBody("lead.created"), bearer(token), "Idempotency-Key: the-same-for-all").
 			is(200)
 		failIf(t, a.header.Get("Idempotency-Replayed") != "", "%s gets somebody else's answer: %s", name, a.body)
 		ids[a.text("id")] = name
 	}
 	failIf(t, len(ids) != 3, "made %v", ids)
-	again := s.post("/webhooks", hookBody("lead.created"), bearerAuth(two), "Idempotency-Key: the-same-for-all").is(200)
+	again := s.post("/webhooks", hookBody("lead.created"), bearer(two), "Idempotency-Key: the-same-for-all").is(200)
 	failIf(t, ids[again.text("id")] != "one",
 		"the application repeats its own call under another grant and gets %s", again.body)
 }

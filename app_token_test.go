@@ -28,25 +28,25 @@ func TestAppToken_isNeverAnOperatorsWhateverItsRowsSay(t *testing.T) {
 		}
 		path := strings.NewReplacer("{id}", "x", "{device}", "x", "{delivery}", "x", "{export}", "x").Replace(r.path())
 		outOfReach := r.scope != "" && !slices.Contains(appScopes, r.scope)
-		a := s.do(r.method(), path, "", bearerAuth(signed))
+		a := s.do(r.method(), path, "", bearer(signed))
 		lacks := a.status == 403 && a.header.Get("WWW-Authenticate") == scopeChallenge(r.scope)
 		failIf(t, lacks != outOfReach, "%s is %d %s with all scopes", r.pattern, a.status, a.body)
 		if outOfReach {
 			refused++
 		}
 		if r.scope != "" && r.scope != scopeOrders { // a row adds nothing to what was signed
-			a := s.do(r.method(), path, "", bearerAuth(edited)).is(403, "insufficient_scope")
+			a := s.do(r.method(), path, "", bearer(edited)).is(403, "insufficient_scope")
 			expect(t, a.header.Get("WWW-Authenticate"), scopeChallenge(r.scope), "%s asks for", r.pattern)
 		}
 	}
 	failIf(t, refused < 9, "%d routes are out of reach only", refused)
 	for _, path := range []string{"/orders", "/leads", "/events", "/account", "/revenue/days", "/licenses",
 		"/webhooks"} {
-		s.get(path+"?account_id="+other, bearerAuth(signed)).is(403, "insufficient_scope")
-		s.get(path+"?account_id="+s.account, bearerAuth(signed)).is(200)
+		s.get(path+"?account_id="+other, bearer(signed)).is(403, "insufficient_scope")
+		s.get(path+"?account_id="+s.account, bearer(signed)).is(200)
 	}
 	for _, token := range []string{signed, edited} { // GET /account needs no scope
-		expect(t, s.get("/account", bearerAuth(token)).is(200).text("id"), s.account, "the account")
+		expect(t, s.get("/account", bearer(token)).is(200).text("id"), s.account, "the account")
 	}
 }
 
@@ -56,7 +56,7 @@ func TestAppToken_ofAnotherAccountSeesOnlyThatOne(t *testing.T) {
 	restaurant := s.addAccount("restaurant")
 	token, _ := s.appToken(p, restaurant, scopeOrders)
 	made := s.post("/orders", orderBody(), s.seller()).is(200).text("id") // of the application's owner
-	auth := bearerAuth(token)
+	auth := bearer(token)
 	s.get("/orders", auth).is(200).lists(0) // none of the orders of the owner
 	s.get("/orders/"+made, auth).is(404, "order_not_found")
 	s.get("/account", auth).is(200).holds(`id="` + restaurant + `"`)
@@ -70,7 +70,7 @@ func TestAppToken_isNamedByItsEventsAndSharesNoIdempotencyKey(t *testing.T) {
 	callers, made := map[string]string{"": s.seller()}, map[string]bool{}
 	for _, p := range []*app{first, second} {
 		token, _ := s.appToken(p, s.account, scopeOrders+" "+scopeSelling)
-		callers["app "+p.ID] = bearerAuth(token)
+		callers["app "+p.ID] = bearer(token)
 	}
 	admin := s.auth(s.account, scopeAdmin)
 	for actor, auth := range callers {
@@ -105,7 +105,7 @@ func TestAppToken_endsWithWhatItDependsOn(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			s, p := serviceWithApp(t)
 			token, _ := s.appToken(p, s.addAccount("restaurant"), scopeOrders)
-			auth := bearerAuth(token)
+			auth := bearer(token)
 			for range 2 { // the second is from the cache
 				s.get("/orders", auth).is(200)
 			}
@@ -129,7 +129,7 @@ func TestTokenIssue_givesTheScopesOfPortalsAndNoApplicationsName(t *testing.T) {
 		s.check(err)
 		failIf(t, c.Scope != scope || !strings.Contains(s.must("help", "token", "issue"), scope),
 			"the scope is %s, want %s, and help does not name it", c.Scope, scope)
-		s.get("/account", bearerAuth(token)).is(200)
+		s.get("/account", bearer(token)).is(200)
 	}
 	p, _ := s.registerApp()
 	for _, id := range []string{p.ID, "app_x"} {
@@ -143,7 +143,7 @@ func TestTokenIssue_givesTheScopesOfPortalsAndNoApplicationsName(t *testing.T) {
 		earlier, _, err = issueToken(t, s.keys, row, appTokenLife)
 		return err
 	})
-	s.get("/licenses", bearerAuth(earlier)).is(200)
+	s.get("/licenses", bearer(earlier)).is(200)
 }
 
 // BenchmarkAuthenticate is what it takes to learn whose a token is: from the cache, and read from the database

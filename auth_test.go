@@ -409,7 +409,7 @@ func TestToken_issuedHasTheClaimsOfTheContract(t *testing.T) {
 	parts := strings.Split(token, ".")
 	header, err := base64.RawURLEncoding.DecodeString(parts[0])
 	s.check(err)
-	equal(t, "header", string(header), `{"alg":"EdDSA","typ":"at+jwt","kid":"`+s.keys.signer().kid+`"}`)
+	sameText(t, "header", string(header), `{"alg":"EdDSA","typ":"at+jwt","kid":"`+s.keys.signer().kid+`"}`)
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	s.check(err)
 	var got map[string]any
@@ -419,7 +419,7 @@ func TestToken_issuedHasTheClaimsOfTheContract(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	equal(t, "claims", strings.Join(names, " "), "aud client_id exp iat iss jti scope sub")
+	sameText(t, "claims", strings.Join(names, " "), "aud client_id exp iat iss jti scope sub")
 	if got["iss"] != testBase || got["aud"] != testBase || got["sub"] != s.account || got["client_id"] != "portal" ||
 		got["scope"] != "stats:read leads:read" ||
 		!validID("tok", got["jti"].(string)) || got["exp"].(float64)-got["iat"].(float64) != 30*24*3600 {
@@ -578,9 +578,9 @@ func TestScope_forAllAccountsAloneMayNameAnother(t *testing.T) {
 	s.get("/licenses/"+ofSecond+"?account_id="+third, portal).is(404, "license_not_found")
 	s.do("DELETE", "/licenses/"+ofSecond+"/devices/"+dev+"?account_id="+second, "", plain).is(403, "insufficient_scope")
 	s.do("DELETE", "/licenses/"+ofSecond+"/devices/"+dev+"?account_id="+third, "", portal).is(404, "license_not_found")
-	equal(t, "the device was released", s.deviceRow(dev).State, "active")
+	sameText(t, "the device was released", s.deviceRow(dev).State, "active")
 	s.do("DELETE", "/licenses/"+ofSecond+"/devices/"+dev+"?account_id="+second, "", portal).is(204)
-	equal(t, "the device was not released", s.deviceRow(dev).State, "released")
+	sameText(t, "the device was not released", s.deviceRow(dev).State, "released")
 }
 
 func FuzzToken(f *testing.F) {

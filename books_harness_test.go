@@ -395,14 +395,6 @@ func atXero(t *testing.T, f func(t *testing.T, k *bookkeeper)) {
 	synctest.Test(t, func(t *testing.T) { f(t, newBookkeeper(t, productXero)) })
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // file writes a file that only this user can read, and returns its path.
 func (o *operator) file(name, text string) string {
 	o.t.Helper()

@@ -290,14 +290,6 @@ func (b *browser) screenshot(name string) {
 	must(b.t, err)
 }
 
-// must ends a test after an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // holds checks that a text has all of some parts; what names the text.
 func holds(t testing.TB, what, text string, parts ...string) {
 	t.Helper()

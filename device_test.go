@@ -34,7 +34,7 @@ func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 			`"device":{"id":%q,"name":"Kitchen 1","state":"active"},"token":%q,"token_type":"Bearer",`+
 			`"expires_in":1209600,"refresh_after":86400,"nonce":"n-1"}`+
 			"\n", id, end, end.after(7*24*time.Hour), dev, token)
-		equal(t, "body", a.body, want)
+		sameText(t, "body", a.body, want)
 		now := time.Now()
 		hash := fingerprintHash("machine")
 		got := s.lease(a)
@@ -43,14 +43,14 @@ func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 			License: id, Device: dev, Fingerprint: base64.RawURLEncoding.EncodeToString(hash[:]), Product: "kds",
 			Entitlements: []string{"kds", "reports"}, Seq: 1, LicenseEnd: end.Unix(),
 			GraceEnd: end.Add(7 * 24 * time.Hour).Unix(), RefreshAfter: 86400, Nonce: "n-1"}
-		equal(t, "claims", fmt.Sprint(got), fmt.Sprint(wantClaims))
+		sameText(t, "claims", fmt.Sprint(got), fmt.Sprint(wantClaims))
 		d := s.deviceRow(dev)
-		equal(t, "row", d.State, "active", d.Fingerprint, hash[:], *d.Platform, "linux/arm64", *d.AppVersion, "2.4.1",
+		sameText(t, "row", d.State, "active", d.Fingerprint, hash[:], *d.Platform, "linux/arm64", *d.AppVersion, "2.4.1",
 			d.LeaseSeq, 1, d.Activations, 1, d.ActivatedAt, newStamp(now), d.LastSeenAt, newStamp(now), d.LeaseKid,
 			s.keys.signer().kid, d.LeaseExpiresAt.Unix(), got.Expires)
 		l, err := s.store.license(anyAccount, id)
 		s.check(err)
-		equal(t, "licence", l.FirstActivatedAt, newStamp(now), l.UpdatedAt, newStamp(now))
+		sameText(t, "licence", l.FirstActivatedAt, newStamp(now), l.UpdatedAt, newStamp(now))
 		s.hasEvents(id, "license.created command", "license.first_activated device", "device.activated device")
 	})
 }
@@ -63,7 +63,7 @@ func TestActivate_againTakesNoSecondSeatAndKeepsTheID(t *testing.T) {
 		dev := first.text("device", "id")
 		time.Sleep(time.Minute)
 		second := s.activate(key, "f", "device", map[string]string{"app_version": "2"}).is(200)
-		equal(t, "again", second.text("code"), "already_active", second.text("device", "id"), dev,
+		sameText(t, "again", second.text("code"), "already_active", second.text("device", "id"), dev,
 			s.lease(second).Seq, 2, s.count(`SELECT count(*) FROM devices`), 1)
 		s.deviceIs(dev, `name = 'A' AND app_version = '2' AND activations = 1 AND last_seen_at = ?`,
 			newStamp(time.Now()))
@@ -136,7 +136,7 @@ func TestActivate_refusesWhatTheContractSays(t *testing.T) {
 				return
 			}
 			a.is(c.status, c.code)
-			equal(t, "a refusal changed something",
+			sameText(t, "a refusal changed something",
 				at.count(`SELECT count(*) + count(*) FILTER (WHERE state = 'active') FROM devices`), before,
 				at.count(`SELECT count(*) FROM events WHERE type <> 'license.seat_limit_reached'`), events)
 		})
@@ -202,11 +202,11 @@ func TestSeat_limitNamesTheHoldersMaskedAndIsNotedOnceAnHour(t *testing.T) {
 			time.Sleep(time.Second)
 			a := s.activate(key, "third").is(409, "seat_limit_reached")
 			body := a.json()
-			equal(t, "seats", fmt.Sprint(body["seats"]), "map[free:0 max:2 used:2]")
+			sameText(t, "seats", fmt.Sprint(body["seats"]), "map[free:0 max:2 used:2]")
 			devices := body["devices"].([]any)
 			hash := fingerprintHash("first")
 			oldest := devices[len(devices)-1].(map[string]any)
-			equal(t, "devices", len(devices), 2, oldest["name"], "One", oldest["fingerprint"],
+			sameText(t, "devices", len(devices), 2, oldest["name"], "One", oldest["fingerprint"],
 				hex.EncodeToString(hash[:4]))
 			noFingerprint(t, a.body, "first", "second")
 		}
@@ -214,11 +214,11 @@ func TestSeat_limitNamesTheHoldersMaskedAndIsNotedOnceAnHour(t *testing.T) {
 			return s.count(`SELECT count(*) FROM events WHERE type = 'license.seat_limit_reached' AND subject_id = ?`,
 				id)
 		}
-		equal(t, "events", limitEvents(), 1)
+		sameText(t, "events", limitEvents(), 1)
 		time.Sleep(time.Hour)
 		s.activate(key, "third").is(409, "seat_limit_reached")
 		s.activate(key, "fourth").is(409, "seat_limit_reached")
-		equal(t, "events after an hour", limitEvents(), 2)
+		sameText(t, "events after an hour", limitEvents(), 2)
 	})
 }
 
@@ -248,7 +248,7 @@ func TestSeat_ofAReplacedDeviceIsFreedAndTaken(t *testing.T) {
 	s.activate(key, "new", "replace_device_id", foreign).is(422, "validation_failed")
 	s.activate(key, "new", "replace_device_id", "dev_1").is(422, "validation_failed")
 	a := s.activate(key, "new", "replace_device_id", oldID).is(200)
-	equal(t, "replacing", a.text("code"), "activated", fmt.Sprint(a.json()["license"].(map[string]any)["seats"]),
+	sameText(t, "replacing", a.text("code"), "activated", fmt.Sprint(a.json()["license"].(map[string]any)["seats"]),
 		"map[free:0 max:1 used:1]")
 	s.deviceIs(oldID, `state = 'released' AND released_by = 'replacement' AND released_at IS NOT NULL`)
 	const replaced = "Another device has replaced this one and taken its seat; activate it again if a seat is free."
@@ -277,9 +277,9 @@ func TestSeat_isReleasedByNoReplacementThatIsRefused(t *testing.T) {
 	}
 	s.sql(`UPDATE licenses SET max_devices = 2 WHERE id = ?`, id) // by an operator: one more than there may be
 	a := s.activate(key, "d", "replace_device_id", ids[0]).is(409, "seat_limit_reached")
-	equal(t, "refused with", fmt.Sprint(a.json()["seats"]), "map[free:0 max:2 used:3]",
+	sameText(t, "refused with", fmt.Sprint(a.json()["seats"]), "map[free:0 max:2 used:3]",
 		len(a.json()["devices"].([]any)), 3)
-	equal(t, "the device that was to be replaced is", s.deviceRow(ids[0]).State, "active")
+	sameText(t, "the device that was to be replaced is", s.deviceRow(ids[0]).State, "active")
 	s.counts(0, `SELECT count(*) FROM events WHERE type = 'device.replaced'`)
 }
 
@@ -312,7 +312,7 @@ func TestSeat_isTakenOnceByTwoHundredCallersAtOnce(t *testing.T) {
 			s := newService(t)
 			id, key := s.addLicense(license{MaxDevices: &n, Kind: kind})
 			got := crowd(callers, func(i int) answer { return s.activate(key, fmt.Sprint("machine ", i)) })
-			equal(t, "statuses", got[200], n, got[409], callers-n)
+			sameText(t, "statuses", got[200], n, got[409], callers-n)
 			s.counts(n, `SELECT count(*) FROM devices WHERE license_id = ? AND state = 'active'`, id)
 			s.counts(n, `SELECT count(*) FROM devices`)
 			for kind, want := range map[string]int{
@@ -329,7 +329,7 @@ func TestSeat_ofADeviceActivatedByManyAtOnceIsOne(t *testing.T) {
 	s := newService(t)
 	_, key := s.addLicense(license{MaxDevices: ptr(1)})
 	got := crowd(100, func(int) answer { return s.activate(key, "machine") })
-	equal(t, "statuses", got[200], 100, s.count(`SELECT count(*) FROM devices`), 1,
+	sameText(t, "statuses", got[200], 100, s.count(`SELECT count(*) FROM devices`), 1,
 		s.count(`SELECT lease_seq FROM devices`), 100, s.count(`SELECT activations FROM devices`), 1)
 }
 
@@ -346,7 +346,7 @@ func TestSeat_ofTheSameDevicesReplacedByManyIsTakenOnce(t *testing.T) {
 			got := crowd(100, func(i int) answer {
 				return s.activate(key, fmt.Sprint("machine ", i), "replace_device_id", holders[i%n])
 			})
-			equal(t, "statuses", got[200], n, got[409], 100-n,
+			sameText(t, "statuses", got[200], n, got[409], 100-n,
 				s.count(`SELECT count(*) FROM devices WHERE state = 'active'`), n,
 				s.count(`SELECT count(*) FROM devices WHERE released_by = 'replacement'`), n)
 		})
@@ -398,7 +398,7 @@ func TestSeat_floatingIsFreedByALapsedLeaseWithoutARequest(t *testing.T) {
 		s.activate(key, "a").is(200, "reactivated")
 		want := "license.created license.first_activated device.activated license.seat_limit_reached " +
 			"license.seat_limit_reached device.released device.activated device.released device.reactivated"
-		equal(t, "events", s.eventTypes(id), want)
+		sameText(t, "events", s.eventTypes(id), want)
 	})
 }
 
@@ -414,7 +414,7 @@ func TestSeat_floatingIsNeverOutlivedByItsToken(t *testing.T) {
 			s.check(err)
 			var at stamp
 			s.check(s.store.one(`SELECT lapses_at FROM devices`, nil, &at))
-			equal(t, "the token holds until", c.Expires, at.Unix(), c.Seq, 1)
+			sameText(t, "the token holds until", c.Expires, at.Unix(), c.Seq, 1)
 		}
 	})
 }
@@ -458,7 +458,7 @@ func TestVerify_saysEverythingItKnows(t *testing.T) {
 				want("not_found", "null", "null", "")},
 			"malformed": {s.verifyKey("WRONG", "f", "nonce", "n").body, want("key_malformed", "null", "null", "")},
 		} {
-			equal(t, name, c.got, c.want)
+			sameText(t, name, c.got, c.want)
 		}
 		s.counts(1, `SELECT count(*) FROM devices`)
 	})
@@ -535,7 +535,7 @@ func TestVerify_needsATokenAndABodyThatAgree(t *testing.T) {
 	s.license("deactivate", auth, "fingerprint", "g").is(403, "fingerprint_mismatch")
 	s.sql(`UPDATE licenses SET state = 'suspended' WHERE id = ?`, oneID)
 	s.license("deactivate", auth, "fingerprint", "g").is(403, "fingerprint_mismatch")
-	equal(t, "the device is", s.deviceRow(lease.text("device", "id")).State, "active")
+	sameText(t, "the device is", s.deviceRow(lease.text("device", "id")).State, "active")
 	s.counts(1, `SELECT count(*) FROM devices WHERE license_id = ?`, twoID)
 }
 
@@ -581,17 +581,17 @@ func TestVerify_withAFreshTokenWritesOnceAMinuteAndGivesNoNewOne(t *testing.T) {
 			time.Sleep(time.Second)
 			s.verifyLease(lease, "app_version", "2").answers("valid").omits(`"token"`)
 		}
-		equal(t, "writes within a minute", s.store.committedJobs.Load()-written, 0)
+		sameText(t, "writes within a minute", s.store.committedJobs.Load()-written, 0)
 		time.Sleep(time.Second)
 		for minute := int64(1); minute <= 5; minute++ {
 			for range 12 {
 				s.verifyLease(lease, "app_version", "2").answers("valid").omits(`"token"`)
 				time.Sleep(5 * time.Second)
 			}
-			equal(t, "writes", s.store.committedJobs.Load()-written, minute)
+			sameText(t, "writes", s.store.committedJobs.Load()-written, minute)
 		}
 		d := s.deviceRow(dev)
-		equal(t, "row", d.LeaseSeq, 1, d.PresentedSeq, 1, *d.AppVersion, "2", time.Since(d.LastSeenAt.Time),
+		sameText(t, "row", d.LeaseSeq, 1, d.PresentedSeq, 1, *d.AppVersion, "2", time.Since(d.LastSeenAt.Time),
 			time.Minute)
 	})
 }
@@ -614,12 +614,12 @@ func TestVerify_answersWhileSomebodyElseHoldsTheFile(t *testing.T) {
 		t.Error("verify waited as long as the writer did")
 	}
 	a.tells("device.id", dev)
-	equal(t, "claims", s.lease(a).Seq, 1, s.lease(a).Nonce, "n")
+	sameText(t, "claims", s.lease(a).Seq, 1, s.lease(a).Nonce, "n")
 	includes(t, s.log.String(), "not recorded as seen")
 	s.check(lock.Rollback())
 	s.change(func(*tx) error { return nil })                   // comes after what verify gave up
 	s.deviceIs(dev, `lease_seq = 1 AND last_seen_at = ?`, ago) // else what verify gave up was written
-	equal(t, "afterwards", s.lease(s.verifyKey(key, "f").answers("valid")).Seq, 2)
+	sameText(t, "afterwards", s.lease(s.verifyKey(key, "f").answers("valid")).Seq, 2)
 }
 
 func TestDeactivate_givesTheSeatBackOnce(t *testing.T) {
@@ -628,14 +628,14 @@ func TestDeactivate_givesTheSeatBackOnce(t *testing.T) {
 		id, key := s.addLicense(license{MaxDevices: ptr(1)})
 		lease := s.activate(key, "f").is(200)
 		const released, nothing = `{"ok":true,"released":true}` + "\n", `{"ok":true,"released":false}` + "\n"
-		equal(t, "an unknown device", s.deactivate(key, "unknown").is(200).body, nothing)
-		equal(t, "by key", s.deactivate(key, "f").is(200).body, released)
+		sameText(t, "an unknown device", s.deactivate(key, "unknown").is(200).body, nothing)
+		sameText(t, "by key", s.deactivate(key, "f").is(200).body, released)
 		s.deviceIs(lease.text("device", "id"), `state = 'released' AND released_by = 'device' AND released_at = ?`,
 			newStamp(time.Now()))
 		written := s.count(`SELECT count(*) FROM events`)
 		for range 3 {
-			equal(t, "again", s.deactivate(key, "f").is(200).body, nothing)
-			equal(t, "again, by token", s.deactivateByToken(lease.text("token")).is(200).body, nothing)
+			sameText(t, "again", s.deactivate(key, "f").is(200).body, nothing)
+			sameText(t, "again, by token", s.deactivateByToken(lease.text("token")).is(200).body, nothing)
 		}
 		s.counts(written, `SELECT count(*) FROM events`)
 		s.deactivate(newLicenseKey(), "f").is(404, "license_not_found")
@@ -645,13 +645,13 @@ func TestDeactivate_givesTheSeatBackOnce(t *testing.T) {
 			s.sql(`UPDATE licenses SET state = 'active', expires_at = NULL, starts_at = NULL`)
 			lease := s.activate(key, "f").is(200)
 			s.sql(`UPDATE licenses SET ` + change)
-			equal(t, change, s.deactivateByToken(lease.text("token")).is(200).body, released)
+			sameText(t, change, s.deactivateByToken(lease.text("token")).is(200).body, released)
 		}
 		s.sql(`UPDATE licenses SET starts_at = NULL`)
 		s.activate(key, "f").is(200)
 		s.sql(`UPDATE devices SET state = 'blocked'`)
-		equal(t, "a blocked device", s.deactivate(key, "f").is(200).body, nothing)
-		equal(t, "events", s.licenseEvents(id)[3], "device.released device")
+		sameText(t, "a blocked device", s.deactivate(key, "f").is(200).body, nothing)
+		sameText(t, "events", s.licenseEvents(id)[3], "device.released device")
 	})
 }
 
@@ -666,10 +666,10 @@ func TestDevice_isReleasedAndBlockedByTheOperator(t *testing.T) {
 		{"release", "released", "device_released"}, {"release", "released", "device_released"},
 	} {
 		s.must("device", step.command, dev)
-		equal(t, step.command, s.deviceRow(dev).State, step.state)
+		sameText(t, step.command, s.deviceRow(dev).State, step.state)
 		s.verifyLease(lease.text("token")).answers(step.answer)
 	}
-	equal(t, "released by", *s.deviceRow(dev).ReleasedBy, "operator")
+	sameText(t, "released by", *s.deviceRow(dev).ReleasedBy, "operator")
 	s.activate(key, "f").is(200, "reactivated")
 	for _, step := range []struct{ command, answer string }{{"suspend", "suspended"}, {"reinstate", "valid"},
 		{"suspend", "suspended"}, {"revoke", "revoked"}} {
@@ -684,7 +684,7 @@ func TestDevice_isReleasedAndBlockedByTheOperator(t *testing.T) {
 		"license.suspended command:U, license.reinstated command:U, license.suspended command:U, license.revoked " +
 		"command:U"
 	want = strings.ReplaceAll(want, "command:U", thisActor(t))
-	equal(t, "events", strings.Join(s.licenseEvents(id), ", "), want)
+	sameText(t, "events", strings.Join(s.licenseEvents(id), ", "), want)
 	s.counts(4, `SELECT count(*) FROM events WHERE json_extract(data, '$.reason') = 'because'`)
 }
 
@@ -720,7 +720,7 @@ func TestDevice_isReleasedByAPortalAndThatIsWrittenDown(t *testing.T) {
 	// Blocked stays blocked: that is the operator's word.
 	s.sql(`UPDATE devices SET state = 'blocked' WHERE id = ?`, dev)
 	s.do("DELETE", "/licenses/"+id+"/devices/"+dev, "", auth).is(204)
-	equal(t, "a portal let a blocked device in", s.deviceRow(dev).State, "blocked")
+	sameText(t, "a portal let a blocked device in", s.deviceRow(dev).State, "blocked")
 	s.do("DELETE", "/licenses/"+id+"/devices/"+dev, "", s.auth(s.account, scopeLicenses)).challenged(403,
 		"insufficient_scope", scopeChallenge(scopeDevices))
 	s.do("DELETE", "/licenses/"+id, "", auth).is(405, "method_not_allowed")
@@ -839,7 +839,7 @@ func TestSeats_areCountedAlsoWhenTheShellChangesDevices(t *testing.T) {
 		raw(t, s.store.path, step.statement)
 		for id, want := range map[string]int{one: step.one, other: step.other} {
 			shown := s.get("/licenses/"+id, auth).is(200).json()["seats"].(map[string]any)["used"]
-			equal(t, step.statement, shown, want, s.count(`SELECT seats_used FROM v_licenses WHERE id = ?`, id), want)
+			sameText(t, step.statement, shown, want, s.count(`SELECT seats_used FROM v_licenses WHERE id = ?`, id), want)
 		}
 	}
 	if faults, err := checkFile(s.store.path); err != nil || len(faults) > 0 {

@@ -61,7 +61,7 @@ func TestTransfer_oneSeatIsNotManyMachinesInTurn(t *testing.T) {
 				end = began.after(8 * time.Hour)
 			}
 			a := s.activate(key, "another").is(409, "transfer_limit_reached")
-			equal(t, "next at", a.text("transfers", "next_at"), end.String())
+			sameText(t, "next at", a.text("transfers", "next_at"), end.String())
 			for i := range 3 { // who counts already may come back, as often as it likes
 				s.activate(key, fmt.Sprint(i)).is(200, "reactivated")
 				s.deactivate(key, fmt.Sprint(i)).is(200)
@@ -165,12 +165,12 @@ func TestTransfer_limitIsChosenByDefault(t *testing.T) {
 		`,"max_devices":5,"max_transfers":null`: nil,
 	} {
 		a := add(members).is(200)
-		equal(t, members, a.json()["max_transfers"], want)
+		sameText(t, members, a.json()["max_transfers"], want)
 	}
 	add(`,"max_transfers":1`).is(422, "validation_failed").names("#/max_transfers inconsistent")
 	for members, want := range map[string]any{``: 336.0, `,"kind":"floating"`: 8.0,
 		`,"kind":"floating","lease_hours":5`: 5.0} {
-		equal(t, members, add(members).is(200).json()["lease_hours"], want)
+		sameText(t, members, add(members).is(200).json()["lease_hours"], want)
 	}
 	id := add(`,"max_devices":1`).is(200).text("id")
 	patch(id, `{"max_devices":null}`).is(422).names("#/max_transfers inconsistent")
@@ -184,7 +184,7 @@ func TestTransfer_limitIsChosenByDefault(t *testing.T) {
 		{`{"max_devices":10,"max_transfers":null}`, "<nil>"},
 		{`{"max_devices":20}`, "<nil>"},
 	} {
-		equal(t, step.body, patch(id, step.body).is(200).json()["max_transfers"], step.want)
+		sameText(t, step.body, patch(id, step.body).is(200).json()["max_transfers"], step.want)
 	}
 	patch(id, `{"max_devices":null,"max_transfers":null}`).is(200)
 }
@@ -207,7 +207,7 @@ func TestTransfer_limitOfOldLicencesIsGivenByTheCommand(t *testing.T) {
 		{"", "1 licence got the default limit of transfers\n", "3 2"},
 	} {
 		out := s.must(append([]string{"license", "limit-transfers"}, strings.Fields(c.args)...)...)
-		equal(t, c.args, out, c.out, limits(), c.limits)
+		sameText(t, c.args, out, c.out, limits(), c.limits)
 	}
 	s.counts(2, `SELECT count(*) FROM events WHERE type = 'license.updated'`)
 }
@@ -530,7 +530,7 @@ func TestToken_ofALicenceEndsWhenItsKeyIsRotatedAndThatIsAskedFor(t *testing.T) 
 		s.activate(rotated.Key, "1").is(200)
 		events := s.count(`SELECT count(*) FROM events
 			WHERE type = 'license.key_rotated' AND json_extract(data, '$.end_tokens') = 'true'`)
-		equal(t, "events say that tokens ended", events, 2)
+		sameText(t, "events say that tokens ended", events, 2)
 	})
 }
 

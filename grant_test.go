@@ -44,9 +44,9 @@ func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
 	s.get("/grants?ended=true", stranger).is(200).lists(0)
 	s.get("/grants?ended=yes", auth).is(422).names("?ended unknown_value")
 	s.unchanged(before)
-	s.get("/orders", bearerAuth(token)).is(200)
+	s.get("/orders", bearer(token)).is(200)
 	s.do("DELETE", "/grants/"+second, "", auth).is(204)
-	s.get("/orders", bearerAuth(token)).is(401, "invalid_token")
+	s.get("/orders", bearer(token)).is(401, "invalid_token")
 	s.do("DELETE", "/grants/"+second, "", admin).is(204) // again changes nothing
 	s.do("DELETE", "/grants/"+first, "", admin).is(204)
 	if a, b := s.grantEnded(first), s.grantEnded(second); a != endedByOperator || b != endedByOwner {
@@ -64,7 +64,7 @@ func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
 	q, _ := s.registerApp()
 	token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeLeads)
 	otherToken, _ := s.appToken(q, s.account, scopeWebhooks+" "+scopeLeads)
-	auth, other, owner := bearerAuth(token), bearerAuth(otherToken), s.hookAuth(scopeLeads)
+	auth, other, owner := bearer(token), bearer(otherToken), s.hookAuth(scopeLeads)
 	theirs := s.post("/webhooks", hookBody("lead.created"), owner).is(200).text("id")
 	s.answerTest(theirs)
 	made := s.post("/webhooks", hookBody("lead.created"), auth).is(200)
@@ -162,14 +162,14 @@ func TestGrant_anApplicationHasTenWebhooksOfAnAccount(t *testing.T) {
 	token, _ := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
 	again, _ := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
 	for range maxAppWebhooks {
-		s.post("/webhooks", hookBody("order.created"), bearerAuth(token)).is(200)
+		s.post("/webhooks", hookBody("order.created"), bearer(token)).is(200)
 	}
-	a := s.post("/webhooks", hookBody("order.created"), bearerAuth(again)).is(409, "webhook_limit_reached")
+	a := s.post("/webhooks", hookBody("order.created"), bearer(again)).is(409, "webhook_limit_reached")
 	failIf(t, !strings.Contains(a.text("detail"), "10 webhooks"), "refused with %s", a.body)
 	s.post("/webhooks", hookBody("order.created"), s.hookAuth(scopeOrders)).is(200)
 	tenant := s.addAccount("Trattoria")
 	there, _ := s.appToken(p, tenant, scopeWebhooks+" "+scopeOrders)
-	s.post("/webhooks", hookBody("order.created"), bearerAuth(there)).is(200)
+	s.post("/webhooks", hookBody("order.created"), bearer(there)).is(200)
 }
 
 // queued reports whether the worker sends to a webhook.
@@ -189,7 +189,7 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 		tenant := s.addAccount("Trattoria")
 		p, _ := s.registerApp(func(p *app) { p.AccountID, p.OwnScope = tenant, ptr(scopeWebhooks+" "+scopeOrders) })
 		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-		auth := bearerAuth(token)
+		auth := bearer(token)
 		hook := s.post("/webhooks", hookBody("order.created"), auth).is(200).text("id")
 		var own string
 		s.change(func(t *tx) (err error) {
@@ -197,7 +197,7 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 				appToken{AppID: p.ID, AccountID: tenant, Scope: *p.OwnScope})
 			return err
 		})
-		ownHook := s.post("/webhooks", hookBody("order.created"), bearerAuth(own)).is(200).text("id")
+		ownHook := s.post("/webhooks", hookBody("order.created"), bearer(own)).is(200).text("id")
 		s.sql(manyRows(3*endedAtOnce)+`INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
 			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3, '2001-01-01T00:00:00Z' FROM n`,
 			p.ID, tenant, newStamp(time.Now()))
@@ -212,14 +212,14 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 
 		s.do("DELETE", "/apps/"+p.ID, "", s.appAuth(tenant)).is(204)
 		s.get("/orders", auth).is(401, "invalid_token")
-		s.get("/orders", bearerAuth(own)).is(401, "invalid_token")
+		s.get("/orders", bearer(own)).is(401, "invalid_token")
 		failIf(t, s.queued(hook) || s.queued(ownHook), "the webhooks of a removed application are sent to")
 		sweep := s.chore(faultAppSweep)
 		s.check(sweep(t.Context()))
 		s.hasRows(3*endedAtOnce+1, `grants WHERE app_id = ? AND ended_by = 'app_removed'`, p.ID)
 		s.hasRows(0, `webhooks`)
 		failIf(t, s.grantEnded(grantID) != endedByRemoval || s.grantEnded(keptGrant) != "", "other grants have ended")
-		s.get("/orders", bearerAuth(kept)).is(200)
+		s.get("/orders", bearer(kept)).is(200)
 		for _, c := range []struct {
 			after        time.Duration
 			grants, apps int
@@ -247,7 +247,7 @@ func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 		p, _ := s.registerApp()
 		s.agree(p, s.account, scopeOrders)
 		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-		s.post("/webhooks", hookBody("order.created"), bearerAuth(token)).is(200)
+		s.post("/webhooks", hookBody("order.created"), bearer(token)).is(200)
 		hash := sha256.Sum256([]byte("x"))
 		s.sql(`INSERT INTO refresh_tokens (hash, grant_id, number, expires_at) VALUES (?, ?, 1, ?)`, hash[:], grantID,
 			newStamp(time.Now()).after(days(2)))
@@ -327,15 +327,15 @@ func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	p, err := s.store.app(anyAccount, id)
 	s.check(err)
 	token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-	hook := s.post("/webhooks", hookBody("order.created"), bearerAuth(token)).is(200).text("id")
-	s.do("PATCH", "/webhooks/"+hook, `{"description":"x"}`, bearerAuth(token)).is(200)
+	hook := s.post("/webhooks", hookBody("order.created"), bearer(token)).is(200).text("id")
+	s.do("PATCH", "/webhooks/"+hook, `{"description":"x"}`, bearer(token)).is(200)
 	for _, bearer := range []string{auth, admin} {
 		for _, path := range []string{"/apps", "/apps?cursor=" + id, "/grants", "/grants?ended=true&cursor=" + grantID,
 			"/grants/" + grantID} {
 			s.get(path, bearer).is(200)
 		}
 	}
-	s.get("/webhooks", bearerAuth(token)).is(200)
+	s.get("/webhooks", bearer(token)).is(200)
 	s.do("PATCH", "/apps/"+id, `{"name":"Another"}`, auth).is(200)
 	s.check(s.chore(faultAppSweep)(t.Context()))
 	s.do("DELETE", "/apps/"+id, "", auth).is(204)

@@ -44,7 +44,7 @@ func TestKeyring_judgesSignaturesAsThePublicVectorsDo(t *testing.T) {
 		public, _ := hex.DecodeString(c.PK)
 		message, _ := hex.DecodeString(c.Msg)
 		signature, _ := hex.DecodeString(c.Sig)
-		equal(t, c.ID, ed25519.Verify(public, message, signature), c.Valid)
+		sameText(t, c.ID, ed25519.Verify(public, message, signature), c.Valid)
 	}
 }
 
@@ -55,13 +55,13 @@ func TestKeyring_namesAKeyByItsThumbprint(t *testing.T) {
 	must(t, err)
 	private := ed25519.NewKeyFromSeed(seed)
 	public := private.Public().(ed25519.PublicKey)
-	equal(t, "thumbprint", thumbprint(public), "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k")
+	sameText(t, "thumbprint", thumbprint(public), "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k")
 	key := signingKeyOf(private, stamp{})
-	equal(t, "x", key.jwk()["x"], "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
+	sameText(t, "x", key.jwk()["x"], "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
 	// Appendix A.4: the signature of "eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc".
 	const input = "eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc"
 	want := "hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg"
-	equal(t, "signature", base64.RawURLEncoding.EncodeToString(ed25519.Sign(private, []byte(input))), want)
+	sameText(t, "signature", base64.RawURLEncoding.EncodeToString(ed25519.Sign(private, []byte(input))), want)
 }
 
 func TestKeyring_namesNoKeyLikeAnOption(t *testing.T) {
@@ -120,9 +120,9 @@ func publicKeys(s *service) (kids []string) {
 	for i, line := range strings.Split(strings.TrimSpace(out), "\n") {
 		var row map[string]any
 		s.check(json.Unmarshal([]byte(line), &row))
-		equal(s.t, "key public -json", row["kid"], kids[i], row["signs"], i == 0)
+		sameText(s.t, "key public -json", row["kid"], kids[i], row["signs"], i == 0)
 	}
-	equal(s.t, "private keys that are printed", strings.Count(out, "PRIVATE"), 0)
+	sameText(s.t, "private keys that are printed", strings.Count(out, "PRIVATE"), 0)
 	return kids
 }
 
@@ -132,15 +132,15 @@ func TestKeyring_showsItsPublicKeysOnTheWebAndNothingElse(t *testing.T) {
 	second := newKey(t, time.Now())
 	s.server.keys.Store(&keyring{keys: []signingKey{*s.keys.signer(), second}, secret: s.keys.secret})
 	a := s.get("//.well-known/jwks.json").is(200)
-	equal(t, "Cache-Control", a.header.Get("Cache-Control"), "public, max-age=300")
-	equal(t, "Content-Type", a.header.Get("Content-Type"), "application/jwk-set+json")
+	sameText(t, "Cache-Control", a.header.Get("Cache-Control"), "public, max-age=300")
+	sameText(t, "Content-Type", a.header.Get("Content-Type"), "application/jwk-set+json")
 	want := map[string]any{"keys": []any{}}
 	for _, key := range []*signingKey{s.keys.signer(), &second} {
 		want["keys"] = append(want["keys"].([]any),
 			map[string]any{"kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA",
 				"kid": thumbprint(key.public), "x": base64.RawURLEncoding.EncodeToString(key.public)})
 	}
-	equal(t, "keys", a.json(), want)
+	sameText(t, "keys", a.json(), want)
 	for range 700 { // never charged
 		s.get("//.well-known/jwks.json").is(200)
 	}
@@ -227,10 +227,10 @@ func TestKeyring_comesBackAsItWasSaved(t *testing.T) {
 		must(t, ring.save(path, i > 0))
 		info, err := os.Stat(path)
 		must(t, err)
-		equal(t, "mode", info.Mode(), fs.FileMode(0o600))
+		sameText(t, "mode", info.Mode(), fs.FileMode(0o600))
 		got, err := loadKeyring(path)
 		must(t, err)
-		equal(t, "the secret and the keys", got.secret, ring.secret, len(got.keys), len(ring.keys))
+		sameText(t, "the secret and the keys", got.secret, ring.secret, len(got.keys), len(ring.keys))
 		for j := range got.keys {
 			if !got.keys[j].private.Equal(ring.keys[j].private) || got.keys[j].kid != ring.keys[j].kid ||
 				got.keys[j].createdAt != ring.keys[j].createdAt {
@@ -259,23 +259,23 @@ func TestKeyring_signsWithANewKeyADayLaterThenItsForerunnerRetires(t *testing.T)
 		_, license := s.addLicense(license{})
 		s.activate(license, "f").is(200)
 		first := publicKeys(s)[0]
-		equal(t, "kid", first, s.keys.signer().kid)
+		sameText(t, "kid", first, s.keys.signer().kid)
 		old := s.auth(s.account, scopeLeads)
 		oneLine(t, s.failure("key", "rotate"), "key add")
 
 		s.must("key", "add")
 		kids := publicKeys(s)
-		equal(t, "after key add", len(kids), 2, kids[0], first)
+		sameText(t, "after key add", len(kids), 2, kids[0], first)
 		poll()
 		s.get("//.well-known/jwks.json").is(200).contains(kids[1], first)
-		equal(t, "the new key signs already", s.server.keys.Load().signer().kid, first)
+		sameText(t, "the new key signs already", s.server.keys.Load().signer().kid, first)
 		oneLine(t, s.failure("key", "rotate"), "-force", "a day")
 		stop() // a day has many seconds
 		time.Sleep(minKeyAge - upkeepInterval - time.Second)
 		oneLine(t, s.failure("key", "rotate"), "-force", "a day")
 		time.Sleep(time.Second)
 		s.must("key", "rotate")
-		equal(t, "after key rotate", publicKeys(s), []string{kids[1], first})
+		sameText(t, "after key rotate", publicKeys(s), []string{kids[1], first})
 		s.beside(follow)
 		poll()
 		s.verifyKey(license, "f").is(200)
@@ -289,7 +289,7 @@ func TestKeyring_signsWithANewKeyADayLaterThenItsForerunnerRetires(t *testing.T)
 		oneLine(t, s.failure("key", "retire", kids[1]), "the signing key")
 		oneLine(t, s.failure("key", "retire", "nobody"), "no such key")
 		s.must("key", "retire", first) // the device has a lease of the new key, the token is over
-		equal(t, "after key retire", publicKeys(s), kids[1:])
+		sameText(t, "after key retire", publicKeys(s), kids[1:])
 	})
 }
 
@@ -339,7 +339,7 @@ func TestKeyring_isWrittenWhileALockHoldsUpTheDatabase(t *testing.T) {
 		key := newKey(t, time.Now())
 		s.check((&keyring{keys: append(slices.Clone(s.keys.keys), key), secret: s.keys.secret}).save(file, true))
 		poll()
-		equal(t, "keys", len(s.server.keys.Load().keys), 2)
+		sameText(t, "keys", len(s.server.keys.Load().keys), 2)
 		close(unlock)
 		s.check(<-unlocked)
 	})
@@ -357,7 +357,7 @@ func TestKeyring_keepsAllKeysThatAreAddedAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	equal(t, "keys", len(publicKeys(s)), 9)
+	sameText(t, "keys", len(publicKeys(s)), 9)
 }
 
 // A key file in another directory, as a mounted secret, with a link to it in the installation's.
@@ -390,7 +390,7 @@ func TestKeyring_behindALinkIsReplacedWhereItIs(t *testing.T) {
 	isLink()
 	o.do("key", "retire", "-force", first)
 	isLink()
-	equal(t, "keys", kidsIn(t, target), []string{added})
+	sameText(t, "keys", kidsIn(t, target), []string{added})
 	must(t, os.Chmod(target, 0o640))
 	o.fails("other users can read the key file", "key", "list")
 	must(t, os.Remove(target))
@@ -422,7 +422,7 @@ func TestKeyring_keepsAllKeysThatAreAddedAtOnceThroughALink(t *testing.T) {
 		})
 	}
 	all.Wait()
-	equal(t, "keys", len(kidsIn(t, link)), 9)
+	sameText(t, "keys", len(kidsIn(t, link)), 9)
 }
 
 func TestKeyring_linkThatLeadsNowhereIsFollowedNoLongerThanLinuxDoes(t *testing.T) {
@@ -442,7 +442,7 @@ func TestKeyring_signsWithAKeyAddedInTheSecondOfTheFirst(t *testing.T) {
 		s.must("key", "add")
 		s.must("key", "rotate", "-force")
 		kids := publicKeys(s)
-		equal(t, "after key rotate -force", kids[0] == first, false, kids[1], first)
+		sameText(t, "after key rotate -force", kids[0] == first, false, kids[1], first)
 	})
 }
 
@@ -463,7 +463,7 @@ func TestKeyring_badOnDiskChangesNothingInARunningService(t *testing.T) {
 		} {
 			s.check(change())
 			poll()
-			equal(t, name, s.get("/leads", auth).status, 200)
+			sameText(t, name, s.get("/leads", auth).status, 200)
 			includes(t, s.log.String(), "the keys loaded before stay in use")
 			s.check(errors.Join(os.WriteFile(file, whole, 0o600), os.Chmod(file, 0o600)))
 			poll()
@@ -472,7 +472,7 @@ func TestKeyring_badOnDiskChangesNothingInARunningService(t *testing.T) {
 		s.check(next.save(file, true))
 		poll()
 		s.get("/leads", auth).invalidToken()
-		equal(t, "the key that signs", s.server.keys.Load().signer().kid, next.signer().kid)
+		sameText(t, "the key that signs", s.server.keys.Load().signer().kid, next.signer().kid)
 	})
 }
 
@@ -498,17 +498,17 @@ func TestKeyring_isLoadedAgainUntilItCanBe(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		s.get("/leads", auth).is(200)
 		h := s.health().is(200).json()
-		equal(t, "health", h["status"], "warn", h["output"],
+		sameText(t, "health", h["status"], "warn", h["output"],
 			"the key file can't be used: the keys loaded before stay in use")
 		if lines := s.logLines("the key file"); len(lines) != 1 ||
 			!strings.HasPrefix(lines[0], `level=WARN msg="the key file can't be used`) {
 			t.Errorf("the log, while it lasts: %q", lines)
 		}
 		put(whole)
-		equal(t, "the file's state, which must not tell that it was changed", fileState(file), state)
+		sameText(t, "the file's state, which must not tell that it was changed", fileState(file), state)
 		time.Sleep(2 * time.Second)
 		s.get("/leads", auth).invalidToken()
-		equal(t, "health", s.health().is(200).json()["status"], "pass")
+		sameText(t, "health", s.health().is(200).json()["status"], "pass")
 		time.Sleep(20 * time.Second)
 		if lines := s.logLines("the key file can't"); len(lines) != 2 ||
 			!strings.HasPrefix(lines[1], `level=INFO msg="over: the key file can't be used`) {
@@ -553,7 +553,7 @@ func keyStory(t *testing.T, o *operator) {
 	if first["signs"] != true || !strings.HasPrefix(first["pem"].(string), "-----BEGIN PUBLIC KEY-----") {
 		t.Errorf("public %v", first)
 	}
-	equal(t, "for pinning", o.do("key", "public"), "# kid "+first["kid"].(string)+"\n"+first["pem"].(string))
+	sameText(t, "for pinning", o.do("key", "public"), "# kid "+first["kid"].(string)+"\n"+first["pem"].(string))
 	o.fails("add another with 'widgetd key add'", "key", "rotate")
 	second := o.object("key", "add")["kid"]
 	o.fails("or add -force", "key", "rotate")
@@ -572,10 +572,10 @@ func keyStory(t *testing.T, o *operator) {
 		rows[0]["created_at"] == nil {
 		t.Errorf("listed %v", rows)
 	}
-	equal(t, "keys", column(o.objects("key", "public"), "kid"), []any{second})
+	sameText(t, "keys", column(o.objects("key", "public"), "kid"), []any{second})
 	ring, err := loadKeyring(o.env["WIDGETD_KEY"])
 	must(t, err)
-	equal(t, "the secret has changed", ring.secret, secret.secret)
+	sameText(t, "the secret has changed", ring.secret, secret.secret)
 	if names := dirNames(t, o.dir); slices.ContainsFunc(names,
 		func(n string) bool { return strings.HasSuffix(n, ".new") }) {
 		t.Errorf("left behind: %q", names)
@@ -614,7 +614,7 @@ func FuzzKeyFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		ring, err := parseKeyring(text)
 		if err != nil {
-			equal(t, "an error and keys", ring, nil)
+			sameText(t, "an error and keys", ring, nil)
 			return
 		}
 		written, err := ring.encode()
@@ -625,7 +625,7 @@ func FuzzKeyFile(f *testing.F) {
 			t.Fatalf("%q, written as %q, is read as %+v, %v", text, written, again, err)
 		}
 		for i := range ring.keys {
-			equal(t, "key", again.keys[i].kid, ring.keys[i].kid, again.keys[i].createdAt, ring.keys[i].createdAt)
+			sameText(t, "key", again.keys[i].kid, ring.keys[i].kid, again.keys[i].createdAt, ring.keys[i].createdAt)
 		}
 	})
 }
@@ -639,12 +639,12 @@ func TestKeyFile_isReadByOpenSSLAndSoAreThePublicKeys(t *testing.T) {
 	out, err := exec.Command("openssl", "pkey", "-in", file, "-pubout").Output()
 	first := o.objects("key", "public")[0]
 	must(t, err)
-	equal(t, "openssl reads the key file as", string(out), first["pem"].(string))
+	sameText(t, "openssl reads the key file as", string(out), first["pem"].(string))
 	pinned := filepath.Join(o.dir, "public.pem")
 	must(t, os.WriteFile(pinned, []byte(o.do("key", "public")), 0o600))
 	out, err = exec.Command("openssl", "pkey", "-pubin", "-in", pinned).Output()
 	must(t, err)
-	equal(t, "openssl reads the public keys as", string(out), first["pem"].(string))
+	sameText(t, "openssl reads the public keys as", string(out), first["pem"].(string))
 	if ring, err := loadPublicKeys(pinned); err != nil || len(ring.keys) != 2 || ring.keys[0].kid != first["kid"] {
 		t.Errorf("lease inspect reads them as %+v, %v", ring, err)
 	}

@@ -34,9 +34,9 @@ func TestLease_neverGoesPastTheEndOfGrace(t *testing.T) {
 		"the lease ends first": {license{LeaseHours: 3, ExpiresAt: hour(5)}, hour(3), 90 * time.Minute},
 		"both end at once":     {license{LeaseHours: 5, ExpiresAt: hour(5)}, hour(5), 150 * time.Minute},
 	} {
-		equal(t, name, c.l.leaseEnd(now), c.end)
+		sameText(t, name, c.l.leaseEnd(now), c.end)
 		got := leaseClaims(&c.l, &device{}, now, "")
-		equal(t, name, got.Expires, c.end.Unix(), got.IssuedAt, now.Unix(), got.RefreshAfter,
+		sameText(t, name, got.Expires, c.end.Unix(), got.IssuedAt, now.Unix(), got.RefreshAfter,
 			int64(c.refresh/time.Second))
 		if last := c.l.graceUntil(); !last.IsZero() &&
 			(got.GraceEnd != last.Unix() || got.LicenseEnd != c.l.ExpiresAt.Unix() || got.Expires > got.GraceEnd) {
@@ -55,7 +55,7 @@ func TestLease_claimsNameLicenceAndDevice(t *testing.T) {
 		Expires: now.Add(336 * time.Hour).Unix(), License: "lic_1", Device: "dev_1",
 		Fingerprint: base64.RawURLEncoding.EncodeToString(print[:]), Product: "kds", Entitlements: []string{"a", "b"},
 		Seq: 7, RefreshAfter: 86400, Nonce: "n"}
-	equal(t, "claims", fmt.Sprint(got), fmt.Sprint(want))
+	sameText(t, "claims", fmt.Sprint(got), fmt.Sprint(want))
 }
 
 func TestLease_isAnHourLongAnHourBeforeTheEndOfGrace(t *testing.T) {
@@ -66,11 +66,11 @@ func TestLease_isAnHourLongAnHourBeforeTheEndOfGrace(t *testing.T) {
 		lease := s.activate(key, "f").is(200)
 		graceEnd := end.Add(24 * time.Hour)
 		c := s.lease(lease)
-		equal(t, "claims", c.Expires, graceEnd.Unix(), c.GraceEnd, graceEnd.Unix(), c.LicenseEnd, end.Unix())
+		sameText(t, "claims", c.Expires, graceEnd.Unix(), c.GraceEnd, graceEnd.Unix(), c.LicenseEnd, end.Unix())
 		time.Sleep(time.Until(graceEnd) - time.Hour)
 		a := s.verifyLease(lease.text("token")).answers("grace")
 		a.tells("expires_in", 3600, "refresh_after", 1800, "license.status", "grace")
-		equal(t, "claims in grace", s.lease(a).RefreshAfter, 1800, s.lease(a).Expires, graceEnd.Unix())
+		sameText(t, "claims in grace", s.lease(a).RefreshAfter, 1800, s.lease(a).Expires, graceEnd.Unix())
 		time.Sleep(time.Hour)
 		s.verifyLease(lease.text("token")).answers("expired").omits(`"token"`)
 	})
@@ -89,10 +89,10 @@ func TestLease_afterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T
 		time.Sleep(time.Hour + clockSkew)
 		s.get("/licenses/"+id, auth).invalidToken()
 		s.get("/widget/stats?widget="+widget, auth).invalidToken()
-		equal(t, "after its end", s.lease(s.verifyLease(lease).answers("valid")).Seq, 2)
+		sameText(t, "after its end", s.lease(s.verifyLease(lease).answers("valid")).Seq, 2)
 		time.Sleep(expiredTokenWindow - time.Second)
 		c := s.lease(s.verifyLease(lease).answers("valid"))
-		equal(t, "almost a year after its end", c.Seq, 3, c.Expires, time.Now().Add(time.Hour).Unix())
+		sameText(t, "almost a year after its end", c.Seq, 3, c.Expires, time.Now().Add(time.Hour).Unix())
 		s.post("/widget/license/activate", `{}`, auth).is(200)
 		s.post("/widget/license/deactivate", `{}`, auth).is(200).tells("released", true)
 		time.Sleep(time.Second)
@@ -117,20 +117,20 @@ func TestVerify_renewsALeasePastItsRefresh(t *testing.T) {
 		time.Sleep(time.Second)
 		second := s.verifyLease(first).answers("valid")
 		c := s.lease(second)
-		equal(t, "the next lease", c.Seq, 2, c.IssuedAt, time.Now().Unix(), c.Expires,
+		sameText(t, "the next lease", c.Seq, 2, c.IssuedAt, time.Now().Unix(), c.Expires,
 			time.Now().Add(10*time.Hour).Unix(), second.json()["expires_in"], 36000.0)
 		// Whoever goes on with the old one gets the same for a minute, without a write.
 		written := s.store.committedJobs.Load()
 		for range 59 {
 			time.Sleep(time.Second)
 			again := s.verifyLease(first).answers("valid")
-			equal(t, "within a minute", again.text("token"), second.text("token"),
+			sameText(t, "within a minute", again.text("token"), second.text("token"),
 				again.json()["expires_in"].(float64), float64(c.Expires-time.Now().Unix()))
 		}
-		equal(t, "that wrote", s.store.committedJobs.Load(), written)
+		sameText(t, "that wrote", s.store.committedJobs.Load(), written)
 		time.Sleep(time.Second)
 		third := s.verifyLease(first).answers("valid")
-		equal(t, "after a minute: seq", s.lease(third).Seq, 3)
+		sameText(t, "after a minute: seq", s.lease(third).Seq, 3)
 		s.deviceIs(dev, `lease_seq = 3 AND presented_seq = 1`)
 		// The highest number that was shown is kept.
 		time.Sleep(time.Minute)
@@ -152,14 +152,14 @@ func TestVerify_givesADeviceWithoutATokenTheVerySameForAMinute(t *testing.T) {
 			s.verifyKey(key, "f").answers("valid").tells("token", lease)
 			time.Sleep(10 * time.Second)
 		}
-		equal(t, "that wrote", s.store.committedJobs.Load(), written)
+		sameText(t, "that wrote", s.store.committedJobs.Load(), written)
 		time.Sleep(10 * time.Second)
 		a := s.verifyKey(key, "f").answers("valid")
-		equal(t, "after a minute", s.lease(a).Seq, 2)
+		sameText(t, "after a minute", s.lease(a).Seq, 2)
 		// A licence that was changed shows in the next answer.
 		s.sql(`UPDATE licenses SET entitlements = '["new"]'`)
 		c := s.lease(s.verifyKey(key, "f").answers("valid"))
-		equal(t, "after a change", c.Seq, 2, c.Entitlements, []string{"new"})
+		sameText(t, "after a change", c.Seq, 2, c.Entitlements, []string{"new"})
 	})
 }
 
@@ -194,7 +194,7 @@ func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T
 			s.check(err)
 			a := s.verifyKey(key, "f").answers("valid")
 			c := s.lease(a)
-			equal(t, change.sql, c.Expires, change.expires.Unix(), c.Product, l.Product, c.Seq, change.seq, c.Issuer,
+			sameText(t, change.sql, c.Expires, change.expires.Unix(), c.Product, l.Product, c.Seq, change.seq, c.Issuer,
 				base[0].URL, a.json()["expires_in"], float64(c.Expires-now.Unix()))
 		}
 		time.Sleep(19 * time.Hour)
@@ -217,16 +217,16 @@ func TestVerify_signsANonceWithTheSameNumberWithinAMinute(t *testing.T) {
 			a := s.verifyLease(act.text("token"), "nonce", nonce).answers("valid")
 			c := s.lease(a)
 			a.tells("nonce", nonce)
-			equal(t, "claims", c.Seq, 1, c.Nonce, nonce, jtis[c.ID], false, c.IssuedAt, time.Now().Unix())
+			sameText(t, "claims", c.Seq, 1, c.Nonce, nonce, jtis[c.ID], false, c.IssuedAt, time.Now().Unix())
 			jtis[c.ID] = true
 		}
-		equal(t, "that wrote", s.store.committedJobs.Load(), written)
+		sameText(t, "that wrote", s.store.committedJobs.Load(), written)
 		time.Sleep(10 * time.Second)
 		c := s.lease(s.verifyLease(act.text("token"), "nonce", "m").answers("valid"))
-		equal(t, "after a minute", c.Seq, 2, c.Nonce, "m")
+		sameText(t, "after a minute", c.Seq, 2, c.Nonce, "m")
 		// A lease with a nonce is for its asker only.
 		c = s.lease(s.verifyKey(key, "f").answers("valid"))
-		equal(t, "without a nonce", c.Nonce, "", c.Seq, 2)
+		sameText(t, "without a nonce", c.Nonce, "", c.Seq, 2)
 	})
 }
 
@@ -244,10 +244,10 @@ func TestLease_olderThanTheLastIsSuspectedOncePerDay(t *testing.T) {
 			verify(old) // blocks nothing
 			time.Sleep(time.Minute)
 		}
-		equal(t, "events on the first day", strings.Count(s.eventTypes(id), "device.clone_suspected"), 1)
+		sameText(t, "events on the first day", strings.Count(s.eventTypes(id), "device.clone_suspected"), 1)
 		time.Sleep(24 * time.Hour)
 		verify(old)
-		equal(t, "events on two days", strings.Count(s.eventTypes(id), "device.clone_suspected"), 2)
+		sameText(t, "events on two days", strings.Count(s.eventTypes(id), "device.clone_suspected"), 2)
 		s.get("/licenses/"+id+"/devices", s.auth(s.account, scopeLicenses)).is(200).contains(`"clone_suspected_at":"20`)
 		s.counts(1, `SELECT count(*) FROM v_devices WHERE clone_suspected_at IS NOT NULL`)
 	})
@@ -274,8 +274,8 @@ func TestLease_isNotSuspectedByARestoredDatabase(t *testing.T) {
 		}
 		c, err := s.keys.verify(token)
 		s.check(err)
-		equal(t, "seq", c.Seq, 12)
-		equal(t, "suspicions", strings.Count(s.eventTypes(id), "clone_suspected"), 0)
+		sameText(t, "seq", c.Seq, 12)
+		sameText(t, "suspicions", strings.Count(s.eventTypes(id), "clone_suspected"), 0)
 	})
 }
 
@@ -309,7 +309,7 @@ func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T)
 			clock := offlineClock{mark: test.mark}
 			clock.observeIssuedAt(c.IssuedAt)
 			clock.addElapsed(test.running)
-			equal(t, name, leaseFault(c, "a", testBase, clock.now(test.wall)) == "", test.holds)
+			sameText(t, name, leaseFault(c, "a", testBase, clock.now(test.wall)) == "", test.holds)
 		}
 		// A clock that was wrong for a while leaves nothing behind.
 		clock := offlineClock{}
@@ -318,7 +318,7 @@ func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T)
 			t.Error("in ten years the lease still holds")
 		}
 		clock.addElapsed(-time.Hour)
-		equal(t, "the future poisoned the mark", leaseFault(c, "a", testBase, clock.now(signed.Add(time.Hour))), "")
+		sameText(t, "the future poisoned the mark", leaseFault(c, "a", testBase, clock.now(signed.Add(time.Hour))), "")
 		for fault, got := range map[string]string{
 			"bound to another device": leaseFault(c, "b", testBase, signed),
 			"for another service":     leaseFault(c, "a", "https://other.example/v1", signed),

@@ -162,7 +162,7 @@ func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 			"2000-01-01 other unknown":                                5,
 			"2000-01-02 /api/legacy/widget/health unknown":            1,
 		}
-		equal(t, "counted", fmt.Sprint(got), fmt.Sprint(want))
+		sameText(t, "counted", fmt.Sprint(got), fmt.Sprint(want))
 	})
 }
 

@@ -9,16 +9,8 @@ import (
 	"testing/synctest"
 )
 
-// must ends a test after an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// equal compares what a test got with what it wants, as both are printed; more are further such pairs.
-func equal(t testing.TB, what, got, want any, more ...any) {
+// sameText compares what a test got with what it wants, as both are printed; more are further such pairs.
+func sameText(t testing.TB, what, got, want any, more ...any) {
 	t.Helper()
 	for i, pairs := 0, append([]any{got, want}, more...); i < len(pairs); i += 2 {
 		if fmt.Sprint(pairs[i]) != fmt.Sprint(pairs[i+1]) {
@@ -53,22 +45,6 @@ func oneLine(t testing.TB, err error, parts ...string) {
 func runInBubble(t *testing.T, name string, test func(t *testing.T, s *service)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { inBubble(t, test) })
-}
-
-// inBubble runs a test in a synctest bubble, on a service whose clock is the bubble's.
-func inBubble(t *testing.T, test func(t *testing.T, s *service)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(t, newService(t)) })
-}
-
-// bearer is the header of a token.
-func bearer(token string) string { return "Authorization: Bearer " + token }
-
-// listsIDs checks the ids of the rows of a list's page.
-func (a answer) listsIDs(ids ...string) {
-	a.t.Helper()
-	got, _ := pageOf(a)
-	equal(a.t, "the list", got, ids)
 }
 
 // tells checks members of the body, whose names and values alternate. A name goes down with its dots.
@@ -122,18 +98,10 @@ func (a answer) invalidToken() answer {
 	return a.challenged(401, "invalid_token", invalidChallenge)
 }
 
-// counts checks the single number that a query gives.
-func (s *service) counts(want int, query string, args ...any) {
-	s.t.Helper()
-	if n := s.count(query, args...); n != want {
-		s.t.Errorf("%s %v: %d, want %d", query, args, n, want)
-	}
-}
-
 // hasEvents checks the types and actors of a licence's events.
 func (s *service) hasEvents(licenseID string, want ...string) {
 	s.t.Helper()
-	equal(s.t, "events", s.licenseEvents(licenseID), want)
+	sameText(s.t, "events", s.licenseEvents(licenseID), want)
 }
 
 // deviceIs checks a condition, in SQL, of a device's row.

@@ -32,8 +32,8 @@ func TestImport_takesLicencesWithTheirKeys(t *testing.T) {
 		`LEGACY/KEY:with=any#ASCII,"Gold, old",floating,suspended,unpaid,yes,3,1,2020-01-01,2030-01-31T12:00:00Z,5,`+
 			`24,kds reports,"{""n"":1}"`, own+",,,,,,,,,,,,,")
 	includes(t, s.must(s.importArgs(file, "-dry-run")...), "2 rows are valid; nothing was imported")
-	equal(t, "a dry run wrote something", s.licenceRows(), 0)
-	equal(t, "imported", s.must(s.importArgs(file, "-json")...), `{"imported":2,"rows":2,"skipped":0}`+"\n")
+	sameText(t, "a dry run wrote something", s.licenceRows(), 0)
+	sameText(t, "imported", s.must(s.importArgs(file, "-json")...), `{"imported":2,"rows":2,"skipped":0}`+"\n")
 	s.verifyKey("LEGACY/KEY:with=any#ASCII", "a").answers("suspended").tells("license.plan", "Gold, old",
 		"license.kind", "floating", "license.trial", true, "license.expires_at", "2030-01-31T12:00:00Z",
 		"license.grace_until", "2030-02-05T12:00:00Z")
@@ -90,7 +90,7 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 	} {
 		s.fails(want, "license", "import", s.importFile(head), "-account", s.account)
 	}
-	equal(t, "a bad file left rows", s.licenceRows(), 0)
+	sameText(t, "a bad file left rows", s.licenceRows(), 0)
 	for want, options := range map[string][]string{
 		`-product: This must not contain control characters.`: {"-account", s.account,
 			"-product", "a\nb"},
@@ -138,7 +138,7 @@ func TestImport_namesEveryBadRowAtOnceAndEqualFaultsOnce(t *testing.T) {
 		"line 214: at line 214, column 22: its quotes are wrong: extraneous or missing \" in quoted-field"
 	for _, more := range []string{"-dry-run", "-json"} {
 		_, text, _ := strings.Cut(fmt.Sprint(s.failure(s.importArgs(s.importFile(rows...), more)...)), s.dir+"/")
-		equal(t, more, text, want)
+		sameText(t, more, text, want)
 	}
 	s.counts(1, `SELECT count(*) FROM licenses`)
 }
@@ -158,9 +158,9 @@ func TestImport_showsAtMostTwentyKindsOfFaultAndNoKey(t *testing.T) {
 	}
 	lines := strings.Split(err.Error(), "\n")
 	unnamed := "lines 2, 3 and 4: account_id: The row names no account, and -account is not given."
-	equal(t, "lines", len(lines), maxFaultGroups+1, strings.Contains(err.Error(), "SECRET"), false)
+	sameText(t, "lines", len(lines), maxFaultGroups+1, strings.Contains(err.Error(), "SECRET"), false)
 	includes(t, err.Error()+"\n", unnamed+"\n")
-	equal(t, "the end is", lines[len(lines)-1], "and 8 more kinds of fault, 20 times")
+	sameText(t, "the end is", lines[len(lines)-1], "and 8 more kinds of fault, 20 times")
 	for name, rows := range map[string][]string{
 		"malformed and repeated keys": {"key", "SECRET", "SECRET-KEY-00000001", "SECRET-KEY-00000001"},
 		"without a header":            {"SECRET-KEY-00000001,kds"},
@@ -199,9 +199,9 @@ func TestImport_noticesSemicolonsAndTabsAndReadsDatesOfTheDay(t *testing.T) {
 		text = bytes.ReplaceAll(text, []byte(` "<" & so`), []byte(`"""<"" & so"`))
 		s.check(os.WriteFile(file, text, 0o600))
 		s.must(s.importArgs(file)...)
-		equal(t, separator, s.objectOf(key),
+		sameText(t, separator, s.objectOf(key),
 			`Gold; "old", big 2020-02-01T00:00:00Z 2037-01-31T23:59:59Z ["a","b"] {"n":1,"order":"A-17"}`)
-		equal(t, separator, s.objectOf(key+"-2"), `- - 2037-01-31T23:59:59Z [] {"Größe":"\"<\" & so"}`)
+		sameText(t, separator, s.objectOf(key+"-2"), `- - 2037-01-31T23:59:59Z [] {"Größe":"\"<\" & so"}`)
 	}
 	twice := s.importFile("key,metadata,metadata.n,metadata.m", `TWICE-KEY-0000000001,"{""n"":1}",2,3`)
 	oneLine(t, s.failure(s.importArgs(twice)...), `line 2: metadata.n: "2": The row's metadata has this member too.`)
@@ -247,7 +247,7 @@ func TestImport_skipsWhatItHasAlready(t *testing.T) {
 	oneLine(t, err, "line 2: key: a licence of another account has this key")
 	for _, want := range []string{`{"imported":2,"rows":3,"skipped":1}`, `{"imported":0,"rows":3,"skipped":3}`} {
 		out, err := take(s.account, "-skip-existing")
-		equal(t, "taken", err, nil, out, want+"\n")
+		sameText(t, "taken", err, nil, out, want+"\n")
 	}
 	s.counts(3, `SELECT count(*) FROM licenses`)
 }
@@ -349,7 +349,7 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
-	equal(t, "rows that are imported in one transaction", usualImport.whole, 10_000)
+	sameText(t, "rows that are imported in one transaction", usualImport.whole, 10_000)
 	for more := range 2 {
 		s := newService(t)
 		sizes, lines := longImport(more)
@@ -373,7 +373,7 @@ func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t 
 		s.change(func(t *tx) error { _, err := t.exec(`DROP TRIGGER fault`); return err })
 		out, err := s.runImport(sizes, "", io.Discard, file, "-skip-existing", "-json")
 		s.check(err)
-		equal(t, "again", out, fmt.Sprintf(`{"imported":%d,"rows":%d,"skipped":%d}`+"\n", n-stored, n, stored))
+		sameText(t, "again", out, fmt.Sprintf(`{"imported":%d,"rows":%d,"skipped":%d}`+"\n", n-stored, n, stored))
 		s.counts(n, `SELECT count(*) FROM licenses`)
 	}
 }
@@ -392,9 +392,9 @@ func TestExport_hasLicencesAndDevices(t *testing.T) {
 		rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
 		s.check(err)
 		lines := strings.Split(strings.TrimSpace(s.must(what, "export")), "\n")
-		equal(t, what+": rows of CSV", len(rows), len(lines)+1)
+		sameText(t, what+": rows of CSV", len(rows), len(lines)+1)
 		for _, line := range lines {
-			equal(t, what+": valid JSON", json.Valid([]byte(line)), true)
+			sameText(t, what+": valid JSON", json.Valid([]byte(line)), true)
 		}
 		if what == "device" && rows[0][len(rows[0])-1] != "clone_suspected_at" {
 			t.Errorf("a suspected clone is not in %s", rows[0])

@@ -25,7 +25,7 @@ func symbolsOf(t testing.TB, key string) (symbols []byte) {
 	for _, r := range strings.ReplaceAll(key, "-", "") {
 		symbols = append(symbols, byte(strings.IndexRune(upperCrockford, r)))
 	}
-	equal(t, "symbols of "+key, len(symbols), keySymbols, slices.Contains(symbols, 255), false)
+	sameText(t, "symbols of "+key, len(symbols), keySymbols, slices.Contains(symbols, 255), false)
 	return symbols
 }
 
@@ -51,7 +51,7 @@ func TestLicenseKey_newHasFiveGroupsOfFiveAndIsRight(t *testing.T) {
 		first[symbols[0]], last[symbols[24]] = true, true
 		parsed, err := parseLicenseKey(key)
 		must(t, err)
-		equal(t, "key", string(parsed), strings.ReplaceAll(key, "-", ""), parsed.hint(), groups[4])
+		sameText(t, "key", string(parsed), strings.ReplaceAll(key, "-", ""), parsed.hint(), groups[4])
 		if seen[key] {
 			t.Fatalf("key %q came twice", key)
 		}
@@ -159,7 +159,7 @@ func TestLicenseKey_readsTheSameHoweverItIsTyped(t *testing.T) {
 	} {
 		got, err := parseLicenseKey(typed)
 		must(t, err)
-		equal(t, name, got, want, got.hash(), want.hash())
+		sameText(t, name, got, want, got.hash(), want.hash())
 	}
 	for i := range plain {
 		for _, bad := range []string{"U", "u", "!", "*", "\x00", "é", "Ａ", "_"} {
@@ -191,7 +191,7 @@ func TestLicenseKey_importedIsTakenAsItIs(t *testing.T) {
 		"25 letters, spaces and a dot": "abcde fghjk mnpqr stvwx yz01.",
 	} {
 		_, err := parseLicenseKey(key)
-		equal(t, name, err, errKeyMalformed)
+		sameText(t, name, err, errKeyMalformed)
 	}
 }
 
@@ -304,16 +304,16 @@ func TestLicenseKey_malformedIsNotLookedUp(t *testing.T) {
 		for range 12 { // 72 in all, where 30 failed look-ups would be too many
 			body := fmt.Sprintf(`{"license_key":%q,"fingerprint":"f"}`, bad)
 			a := s.post("/widget/license/verify", body).is(200)
-			equal(t, "verify", a.json()["valid"], false, a.text("code"), "key_malformed", a.json()["license"], nil,
+			sameText(t, "verify", a.json()["valid"], false, a.text("code"), "key_malformed", a.json()["license"], nil,
 				a.header.Get("RateLimit"), "")
 			for _, path := range []string{"activate", "deactivate"} {
 				s.post("/widget/license/"+path, body).is(422, "key_malformed").contains(`"pointer":"#/license_key"`)
 			}
 		}
 	}
-	equal(t, "a key that is wrong was looked up", lookedUp(), false)
+	sameText(t, "a key that is wrong was looked up", lookedUp(), false)
 	s.verifyKey(newLicenseKey(), "f").answers("not_found") // not limited
-	equal(t, "a key that is right was looked up, so that this test sees one", lookedUp(), true)
+	sameText(t, "a key that is right was looked up, so that this test sees one", lookedUp(), true)
 }
 
 func TestLicenseKey_withAControlCharacterIsAWrongMember(t *testing.T) {
@@ -332,8 +332,8 @@ func TestLicenseKey_rotatedWorksUntilItsEnd(t *testing.T) {
 	t.Parallel()
 	now := newStamp(time.Now())
 	l := &license{State: "active", Product: "kds", KeyRetiresAt: now}
-	equal(t, "a second before", verdict(l, nil, verdictInput{}, now.Add(-time.Second)), "valid true")
-	equal(t, "at its end", verdict(l, nil, verdictInput{}, now.Time), "key_retired false")
+	sameText(t, "a second before", verdict(l, nil, verdictInput{}, now.Add(-time.Second)), "valid true")
+	sameText(t, "at its end", verdict(l, nil, verdictInput{}, now.Time), "key_retired false")
 }
 
 func TestLicenseKey_earlierNeverOutlivesTheEndOfALaterOne(t *testing.T) {
@@ -356,7 +356,7 @@ func TestLicenseKey_earlierNeverOutlivesTheEndOfALaterOne(t *testing.T) {
 				a := s.post("/widget/license/verify", fmt.Sprintf(`{"license_key":%q}`, key)).is(200)
 				got = strings.TrimSpace(got + " " + a.text("code"))
 			}
-			equal(t, "the keys answer", got, want)
+			sameText(t, "the keys answer", got, want)
 		}
 		now := newStamp(time.Now())
 		rotate(now.after(time.Minute)) // it ends soon, and stays so
@@ -380,7 +380,7 @@ func FuzzLicenseKey(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		key, err := parseLicenseKey(s)
 		if err != nil {
-			equal(t, s, err, error(errKeyMalformed), key, "")
+			sameText(t, s, err, error(errKeyMalformed), key, "")
 			return
 		}
 		again, err := parseLicenseKey(string(key))
@@ -444,7 +444,7 @@ func TestLicense_statusFollowsThePrecedence(t *testing.T) {
 	now := time.Now()
 	for name, l := range licenceTable(now) {
 		want, _, _ := strings.Cut(name, ":")
-		equal(t, name, l.status(now), want)
+		sameText(t, name, l.status(now), want)
 	}
 	// The borders belong to what comes after them.
 	end := newStamp(now)
@@ -463,7 +463,7 @@ func TestLicense_statusFollowsThePrecedence(t *testing.T) {
 		"when it starts as it is over": {license{StartsAt: end, ExpiresAt: end}, 0, "expired"},
 	} {
 		c.l.State = "active"
-		equal(t, name, c.l.status(end.Add(c.at)), c.want)
+		sameText(t, name, c.l.status(end.Add(c.at)), c.want)
 	}
 }
 
@@ -492,10 +492,10 @@ func TestLicense_statusIsTheSameInTheViewAndTheService(t *testing.T) {
 		s.check(err)
 		var view string
 		s.check(s.store.one(`SELECT status FROM v_licenses WHERE id = ?`, []any{id}, &view))
-		equal(t, name, row.status(time.Now()), want, view, want)
-		equal(t, name, s.get("/licenses/"+id, auth).is(200).text("status"), want)
+		sameText(t, name, row.status(time.Now()), want, view, want)
+		sameText(t, name, s.get("/licenses/"+id, auth).is(200).text("status"), want)
 	}
-	equal(t, "statuses in the table", len(seen), 6)
+	sameText(t, "statuses in the table", len(seen), 6)
 }
 
 func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
@@ -623,11 +623,11 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 		tried++
 		seen[want] = true
 		code, valid := licenseVerdict(&c.l, c.d, c.q, c.now)
-		equal(t, codes, code, want, valid, want == "valid" || want == "grace")
-		equal(t, "without a licence", verdict(nil, c.d, c.q, c.now), "not_found false")
+		sameText(t, codes, code, want, valid, want == "valid" || want == "grace")
+		sameText(t, "without a licence", verdict(nil, c.d, c.q, c.now), "not_found false")
 	}
 	try(0, nil)
-	equal(t, fmt.Sprint("answers to ", tried, " questions"), slices.Sorted(maps.Keys(seen)),
+	sameText(t, fmt.Sprint("answers to ", tried, " questions"), slices.Sorted(maps.Keys(seen)),
 		slices.Sorted(slices.Values(precedence[1:])))
 	for _, code := range append(precedence, "key_malformed") {
 		if verdictDetails[code] == "" {
@@ -647,9 +647,9 @@ func TestLicense_withoutALimitOfDevicesNeedsNone(t *testing.T) {
 	now := time.Now()
 	l := &license{State: "active", Product: "kds"}
 	asked := verdictInput{hasDevice: true}
-	equal(t, "without a device", verdict(l, nil, verdictInput{}, now), "valid true")
-	equal(t, "with one that was never activated", verdict(l, nil, asked, now), "device_not_activated false")
-	equal(t, "with a released one", verdict(l, &device{State: deviceReleased}, asked, now), "device_released false")
+	sameText(t, "without a device", verdict(l, nil, verdictInput{}, now), "valid true")
+	sameText(t, "with one that was never activated", verdict(l, nil, asked, now), "device_not_activated false")
+	sameText(t, "with a released one", verdict(l, &device{State: deviceReleased}, asked, now), "device_released false")
 }
 
 func TestLicense_saysWhoMayTakeASeat(t *testing.T) {
@@ -740,7 +740,7 @@ func TestLicense_durationCountsFromIssueStartOrFirstActivation(t *testing.T) {
 			s.change(func(tx *tx) (err error) { id, key, err = createLicense(tx, &l, actorCommand); return err })
 			got, err := s.store.license(anyAccount, id)
 			s.check(err)
-			equal(t, name, got.ExpiresAt, test.want)
+			sameText(t, name, got.ExpiresAt, test.want)
 			if l.ExpiryBasis != "first_activation" {
 				continue
 			}
@@ -759,7 +759,7 @@ func TestLicense_endThatCountsFromTheFirstActivationIsInItsLease(t *testing.T) {
 		end := time.Now().Add(30 * 24 * time.Hour)
 		a := s.activate(key, "f").is(200)
 		c := s.lease(a)
-		equal(t, "ends", c.LicenseEnd, end.Unix(), c.GraceEnd, end.Add(48*time.Hour).Unix())
+		sameText(t, "ends", c.LicenseEnd, end.Unix(), c.GraceEnd, end.Add(48*time.Hour).Unix())
 		a.tells("license.expires_at", newStamp(end))
 		time.Sleep(24 * time.Hour)
 		s.activate(key, "g").is(200)
@@ -789,7 +789,7 @@ func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
 			`"metadata":{}}`, admin).is(200)
 		patched.tells("plan", nil, "max_devices", nil, "grace_days", 7, "entitlements", []string{})
 		written := s.count(`SELECT count(*) FROM events`)
-		equal(t, "a change to what is there already",
+		sameText(t, "a change to what is there already",
 			s.do("PATCH", path, `{"plan":null,"entitlements":[],"metadata":{}}`, admin).is(200).body, patched.body,
 			s.count(`SELECT count(*) FROM events`), written)
 		s.counts(1, `SELECT count(*) FROM events WHERE type = 'license.updated' AND data = ?`,
@@ -813,7 +813,7 @@ func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
 				"Idempotency-Key: r1").is(200)
 		}
 		rotated := rotate()
-		equal(t, "the answer to the same Idempotency-Key", rotate().body, rotated.body)
+		sameText(t, "the answer to the same Idempotency-Key", rotate().body, rotated.body)
 		s.activate(key, "a").is(200)
 		s.activate(rotated.text("key"), "a").is(200)
 		time.Sleep(days(7))
@@ -839,7 +839,7 @@ func TestLicense_isManagedByTheOperatorOverHTTP(t *testing.T) {
 			"license.key_rotated license.first_activated device.activated device.released device.reactivated " +
 			"license.revoked"
 		s.advance()
-		equal(t, "events", s.eventTypes(id), want)
+		sameText(t, "events", s.eventTypes(id), want)
 	})
 }
 
@@ -876,7 +876,7 @@ func TestLicense_illegalTransitionNamesTheStateAndChangesNothing(t *testing.T) {
 					_, err := s.command(args...)
 					done, answered = err == nil, fmt.Sprint("409 ", err)
 				}
-				equal(t, answered, done, slices.Contains(strings.Fields(actions), action))
+				sameText(t, answered, done, slices.Contains(strings.Fields(actions), action))
 				if !done {
 					includes(t, answered, "409 ", "illegal_transition", "The licence is "+state+";")
 					s.unchanged(before)
@@ -949,8 +949,8 @@ func TestLicense_badTermsAreNamedAndChangeNothing(t *testing.T) {
 		pointers = append(pointers, e.(map[string]any)["pointer"].(string))
 	}
 	slices.Sort(pointers)
-	equal(t, "wrong are", pointers, "[#/entitlements/0 #/entitlements/2 #/entitlements/3 #/entitlements/4]")
-	equal(t, "rows", s.licenceRows(), before)
+	sameText(t, "wrong are", pointers, "[#/entitlements/0 #/entitlements/2 #/entitlements/3 #/entitlements/4]")
+	sameText(t, "rows", s.licenceRows(), before)
 }
 
 // pageOf reads a list: the ids of its rows, and the next cursor ("": none).
@@ -1002,9 +1002,9 @@ func TestLicense_listComesNewestFirstAndStaysStableWhileRowsAreAdded(t *testing.
 			s.addLicense(license{})
 		}
 		for _, limit := range []int{1, 7, 23, 24, 200} {
-			equal(t, fmt.Sprint("pages of ", limit), s.walk("/licenses", auth, limit, func() {}), want)
+			sameText(t, fmt.Sprint("pages of ", limit), s.walk("/licenses", auth, limit, func() {}), want)
 		}
-		equal(t, "while rows are added", s.walk("/licenses", auth, 5, grow), want)
+		sameText(t, "while rows are added", s.walk("/licenses", auth, 5, grow), want)
 		var devices []string
 		for i := range 12 {
 			time.Sleep(time.Millisecond)
@@ -1017,7 +1017,7 @@ func TestLicense_listComesNewestFirstAndStaysStableWhileRowsAreAdded(t *testing.
 			added++
 			s.activate(lastKey, fmt.Sprint("another ", added)).is(200)
 		})
-		equal(t, "devices", got, devices)
+		sameText(t, "devices", got, devices)
 	})
 }
 
@@ -1061,12 +1061,12 @@ func TestLicense_listIsFilteredByPortals(t *testing.T) {
 		return got
 	}
 	for name := range ids {
-		equal(t, "by status", list("?status="+name), name)
-		equal(t, "by product", list("?product=app-"+name), name)
+		sameText(t, "by status", list("?status="+name), name)
+		sameText(t, "by product", list("?product=app-"+name), name)
 	}
-	equal(t, "q gives", list("?q=gOLD%20100%25"), "active")
-	equal(t, "by a percent sign", list("?q=%25"), "active")
-	equal(t, "q=id gives", list("?q="+ids["grace"]), "grace")
+	sameText(t, "q gives", list("?q=gOLD%20100%25"), "active")
+	sameText(t, "by a percent sign", list("?q=%25"), "active")
+	sameText(t, "q=id gives", list("?q="+ids["grace"]), "grace")
 	s.get("/licenses?status=unknown", token).is(422, "validation_failed")
 	s.get("/licenses?q=", token).is(422, "validation_failed")
 }
@@ -1139,7 +1139,7 @@ func TestLicense_isFoundByItsWholeKeyByTheAccountThatOwnsIt(t *testing.T) {
 		s.get("/licenses?q="+url.QueryEscape(typed), token).listsIDs(want)
 	}
 	imported, _ := pageOf(s.get("/licenses?q=a1b2cd3e4fg5h6jk718mn9p1q", token))
-	equal(t, "licences with an imported key", len(imported), 1)
+	sameText(t, "licences with an imported key", len(imported), 1)
 	if out := s.must("license", "list", "-wide", "-search", theirKey); !strings.Contains(out, s.account) ||
 		strings.Contains(out, same) {
 		t.Error(out)
@@ -1178,8 +1178,8 @@ func TestLicense_showsEverythingButItsKey(t *testing.T) {
 			`"metadata":{"order":17},"first_activated_at":%q,"created_at":%q,"updated_at":%q,"key_hint":%q,`+
 			`"status":"active","grace_until":%q,"seats":{"used":1,"max":4,"free":3},"transfers":null}`, id, s.account,
 			end, created, created, created, key[len(key)-5:], end.after(72*time.Hour))
-		equal(t, "shown", s.get("/licenses/"+id, auth).is(200).body, want+"\n")
-		equal(t, "listed", s.get("/licenses", auth).is(200).body, `{"data":[`+want+`],"next_cursor":null}`+"\n")
+		sameText(t, "shown", s.get("/licenses/"+id, auth).is(200).body, want+"\n")
+		sameText(t, "listed", s.get("/licenses", auth).is(200).body, `{"data":[`+want+`],"next_cursor":null}`+"\n")
 		time.Sleep(48 * time.Hour)
 		auth = s.auth(s.account, scopeLicenses)
 		s.get("/licenses/"+id, auth).is(200).tells("status", "grace", "state", "active")
@@ -1203,12 +1203,12 @@ func TestLicense_ofAnotherAccountIsNotThere(t *testing.T) {
 		}
 	}
 	s.do("DELETE", "/licenses/"+mine+"/devices/"+dev, "", auth).is(404, "not_found") // a device of another licence
-	equal(t, "a stranger released the device", s.deviceRow(dev).State, "active")
+	sameText(t, "a stranger released the device", s.deviceRow(dev).State, "active")
 	// What tells the two apart is only the request's id.
 	one, two := s.get("/licenses/"+theirs, auth).json(), s.get("/licenses/"+nowhere, auth).json()
 	delete(one, "request_id")
 	delete(two, "request_id")
-	equal(t, "the answer about nothing", two, one)
+	sameText(t, "the answer about nothing", two, one)
 }
 
 func TestLicense_endGivenAsADateIsTheEndOfThatDay(t *testing.T) {
@@ -1225,14 +1225,14 @@ func TestLicense_endGivenAsADateIsTheEndOfThatDay(t *testing.T) {
 		} {
 			text := o.do("license", "add", "-account", o.account, "-product", "kds", "-expires", given)
 			includes(t, text, "\nends: "+want+"\n")
-			equal(t, given, o.object("license", "show", text[6:36])["expires_at"], want)
+			sameText(t, given, o.object("license", "show", text[6:36])["expires_at"], want)
 		}
 		text := o.do("license", "add", "-account", o.account, "-product", "kds", "-duration-days", "30",
 			"-from-activation")
 		includes(t, text, "\nends: 30 days after its first activation\n")
 		text = o.do("license", "add", "-account", o.account, "-product", "kds", "-starts", "2000-02-03", "-expires",
 			"2000-02-03", "-duration-days", "1")
-		equal(t, "a day's licence begins at", o.object("license", "show", text[6:36])["starts_at"],
+		sameText(t, "a day's licence begins at", o.object("license", "show", text[6:36])["starts_at"],
 			"2000-02-03T00:00:00Z")
 		includes(t, o.do("license", "renew", text[6:36]), " ends at 2000-02-04T23:59:59Z\n")
 		time.Sleep(time.Second)
@@ -1259,7 +1259,7 @@ func licenseStory(t *testing.T, o *operator) {
 	if devices := shown["devices"].([]any); len(devices) != 1 || devices[0].(map[string]any)["id"] != device {
 		t.Errorf("its devices: %v", devices)
 	}
-	equal(t, "shown", shown["status"], "active", shown["max_devices"], 3.0, shown["trial"], true,
+	sameText(t, "shown", shown["status"], "active", shown["max_devices"], 3.0, shown["trial"], true,
 		shown["lease_hours"], 48.0, shown["grace_days"], 14.0,
 		fmt.Sprint(shown["entitlements"], shown["seats"], shown["metadata"]),
 		"[a b] map[free:2 max:3 used:1] map[order:17]")
@@ -1268,7 +1268,7 @@ func licenseStory(t *testing.T, o *operator) {
 	if strings.Contains(all, key) || !strings.Contains(all, "…"+key[len(key)-5:]) {
 		t.Errorf("the key is shown again, or its hint isn't:\n%s", all)
 	}
-	equal(t, "the newest", column(o.objects("license", "list", "-limit", "1"), "status"), []any{"not_started"},
+	sameText(t, "the newest", column(o.objects("license", "list", "-limit", "1"), "status"), []any{"not_started"},
 		o.noted, "these are the first 1; print more with -limit N\n")
 	for _, filter := range [][]string{{"-status", "active"}, {"-product", "kds"}, {"-search", "PRO"},
 		{"-search", key[len(key)-5:]}, {"-status", "active", "-account", o.account}} {
@@ -1277,9 +1277,9 @@ func licenseStory(t *testing.T, o *operator) {
 			t.Errorf("%q: %v, %q", filter, got, o.noted)
 		}
 	}
-	equal(t, "in grace", o.objects("license", "list", "-status", "grace"), []any{})
+	sameText(t, "in grace", o.objects("license", "list", "-status", "grace"), []any{})
 	patched := o.object("license", "patch", id, `{"plan":null,"duration_days":10}`)
-	equal(t, "patched", patched["plan"], nil, patched["duration_days"], 10)
+	sameText(t, "patched", patched["plan"], nil, patched["duration_days"], 10)
 	before := shown["expires_at"].(string)
 	if got := o.object("license", "renew", id); got["expires_at"] == before ||
 		got["expires_at"] != o.object("license", "show", id)["expires_at"] {
@@ -1290,17 +1290,17 @@ func licenseStory(t *testing.T, o *operator) {
 	}
 	file := filepath.Join(o.dir, "import.csv")
 	must(t, os.WriteFile(file, []byte("key\nTHE-KEY-OF-ANOTHER-TIME\n"), 0o600))
-	equal(t, "imported", o.object("license", "import", file, "-account", o.account, "-product", "kds")["imported"], 1.0)
+	sameText(t, "imported", o.object("license", "import", file, "-account", o.account, "-product", "kds")["imported"], 1.0)
 	includes(t, o.do("license", "export"), id)
 	includes(t, o.do("device", "export"), `"license_id":"`+id)
 	o.fails("-public FILE is needed", "lease", "inspect", "x")
 	for _, step := range [][2]string{{"suspend", "suspended"}, {"reinstate", "active"}, {"revoke", "revoked"}} {
-		equal(t, step[0], o.object("license", step[0], id, "-reason", "a test")["status"], step[1])
+		sameText(t, step[0], o.object("license", step[0], id, "-reason", "a test")["status"], step[1])
 	}
 	o.fails("illegal_transition: The licence is revoked; suspend does not apply to it.", "license", "suspend", id)
 
 	o.do("device", "block", device)
-	equal(t, "devices", column(o.objects("device", "list", id), "state"), []any{deviceBlocked})
+	sameText(t, "devices", column(o.objects("device", "list", id), "state"), []any{deviceBlocked})
 	o.do("device", "release", device)
 	o.do("device", "release", device)
 	if table := o.do("device", "list", id, "-wide"); !strings.Contains(table, device) ||
@@ -1308,12 +1308,12 @@ func licenseStory(t *testing.T, o *operator) {
 		t.Errorf("devices:\n%s", table)
 	}
 	types := fmt.Sprint(column(o.objects("events", "-limit", "5"), "type"))
-	equal(t, "events", types, "[device.released device.blocked license.revoked license.reinstated license.suspended]")
+	sameText(t, "events", types, "[device.released device.blocked license.revoked license.reinstated license.suspended]")
 	includes(t, o.do("license", "limit-transfers", "-dry-run"), "0 licences would get")
 	moved := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", "1",
 		"-max-transfers", "none")["id"].(string)
 	includes(t, o.do("license", "limit-transfers"), "1 licence got")
-	equal(t, "reset", o.do("license", "reset-transfers", moved), moved+" has only the holders of its seats count\n")
+	sameText(t, "reset", o.do("license", "reset-transfers", moved), moved+" has only the holders of its seats count\n")
 }
 
 // manyLicenses inserts licences of an account, the first of them, which are the oldest, with
@@ -1338,7 +1338,7 @@ func TestLicense_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *t
 			"product=rare&status=active": {0, 3}, "q=hundredth&limit=200": {250, 0},
 		} {
 			ids, empty := s.everyPage("/licenses?"+filter, auth)
-			equal(t, scope+": "+filter, len(ids), c.rows, empty, c.empty)
+			sameText(t, scope+": "+filter, len(ids), c.rows, empty, c.empty)
 		}
 	}
 	// Where most rows match, the pages are full long before they are bounded.
@@ -1366,7 +1366,7 @@ func TestLicense_listByTheCommandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *tes
 	if got := o.objects("license", "list", "-status", "suspended"); len(got) != 1 || got[0]["product"] != "rare" {
 		t.Errorf("%v", got)
 	}
-	equal(t, "licences", len(o.objects("license", "list", "-search", "hundredth", "-limit", "150")), 150)
+	sameText(t, "licences", len(o.objects("license", "list", "-search", "hundredth", "-limit", "150")), 150)
 	many := size(300, 11_000)
-	equal(t, "licences", len(o.objects("license", "list", "-search", "common", "-limit", fmt.Sprint(many))), many)
+	sameText(t, "licences", len(o.objects("license", "list", "-search", "common", "-limit", fmt.Sprint(many))), many)
 }

@@ -23,7 +23,7 @@ func TestRevocation_ofATokenByClientCredentialsLeavesWhatElseIsCached(t *testing
 		cached := func() {
 			t.Helper()
 			for _, token := range []string{mine, other} {
-				s.get("/orders", bearerAuth(token)).is(200)
+				s.get("/orders", bearer(token)).is(200)
 				synctest.Wait()
 			}
 		}
@@ -41,8 +41,8 @@ func TestRevocation_ofATokenByClientCredentialsLeavesWhatElseIsCached(t *testing
 		revoke(mine)
 		revoke(mine) // again
 		failIf(t, s.store.changes.global.Load() != before, "every cache is thrown away")
-		s.get("/orders", bearerAuth(mine)).is(401, "invalid_token")
-		s.get("/orders", bearerAuth(other)).is(200)
+		s.get("/orders", bearer(mine)).is(401, "invalid_token")
+		s.get("/orders", bearer(other)).is(200)
 	})
 }
 
@@ -125,7 +125,7 @@ func TestTokenEndpoint_takesNoCodeForWhatTheApplicationIsNoMore(t *testing.T) {
 			}
 			a := s.askToken(codeForm(p, code)).is(c.status)
 			if c.status == 200 {
-				s.get("/orders", bearerAuth(a.text("access_token"))).is(200)
+				s.get("/orders", bearer(a.text("access_token"))).is(200)
 			}
 			failIf(t, s.count(`SELECT count(*) FROM grants WHERE app_id = ?`, p.ID) != 0 != (c.status == 200),
 				"the application has a grant, or lacks one")
@@ -143,11 +143,11 @@ func TestAppToken_losesAtOnceWhatTheApplicationMayNotAskForAnyMore(t *testing.T)
 	apps := s.token(s.account, scopeApps+" "+scopeOrders+" "+scopeWebhooks)
 	ask := func(token, path string, status int) {
 		t.Helper()
-		s.get(path, bearerAuth(token)).is(status)
+		s.get(path, bearer(token)).is(status)
 	}
 	change := func(body string) {
 		t.Helper()
-		s.do("PATCH", "/apps/"+web.ID, body, bearerAuth(apps), "Content-Type: application/json").is(200)
+		s.do("PATCH", "/apps/"+web.ID, body, bearer(apps), "Content-Type: application/json").is(200)
 	}
 	for _, token := range []string{own, agreed} {
 		ask(token, "/orders", 200)

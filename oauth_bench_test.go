@@ -176,7 +176,7 @@ func BenchmarkGrants(b *testing.B) {
 		{"apps", get("/apps", bearer)},
 		{"lead", func(s *granted) time.Duration { took, _ := s.ask("POST", "/widget/leads", aLead); return took }},
 		{"verify", func(s *granted) time.Duration {
-			took, _ := s.ask("POST", "/widget/license/verify", `{}`, bearerAuth(s.device))
+			took, _ := s.ask("POST", "/widget/license/verify", `{}`, bearer(s.device))
 			return took
 		}},
 	} {

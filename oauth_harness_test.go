@@ -28,15 +28,6 @@ func serviceWithApp(t testing.TB, change ...func(*app)) (*service, *app) {
 	return s, p
 }
 
-// bearerAuth is the header with which a caller shows a token.
-func bearerAuth(token string) string { return "Authorization: Bearer " + token }
-
-// auth is the header of a token of an account.
-func (s *service) auth(account string, scopes ...string) string {
-	s.t.Helper()
-	return bearerAuth(s.token(account, strings.Join(scopes, " ")))
-}
-
 // appAuth is the header of a token that may register applications, and has further scopes.
 func (s *service) appAuth(account string, more ...string) string {
 	s.t.Helper()

@@ -76,12 +76,12 @@ func TestConsent_isAskedForGivenAndEndedInABrowser(t *testing.T) {
 		t.Errorf("the code is %+v", c)
 	}
 	token, _ := s.appToken(p, s.account, scopeOrders)
-	s.get("/account", bearerAuth(token)).is(200)
+	s.get("/account", bearer(token)).is(200)
 	page = send("GET", base+"/oauth/connected", nil).is(200).
 		shows("<h1>Connected applications</h1>", "Table Planner", "Read your orders")
 	_, grantID, _ := strings.Cut(page.body, `name="grant" value="`)
 	press(page, "grant", grantID[:30]).is(200).shows("No application may act for your account.", "not Table Planner")
-	s.get("/account", bearerAuth(token)).is(401)
+	s.get("/account", bearer(token)).is(401)
 	s.hasRows(1, `events WHERE type = 'grant.ended' AND actor = 'person (portal)'`)
 	send("POST", base+"/oauth/signout", url.Values{}).is(200).shows("<h1>Sign in</h1>")
 	send("GET", base+"/oauth/connected", nil).is(200).shows("<h1>Sign in</h1>", "not Connected")
@@ -522,7 +522,7 @@ func TestConnected_hasTheAccountsOwnGrantsAndEndsThem(t *testing.T) {
 	for _, id := range []string{theirs, "", "x", newID("grt", time.Now())} {
 		v.visit("/oauth/connected", url.Values{"grant": {id}}).nowhere(404, "This request is not right")
 	}
-	s.get("/account", bearerAuth(token)).is(200)
+	s.get("/account", bearer(token)).is(200)
 	(&visitor{service: s}).visit("/oauth/connected", url.Values{"grant": {own}}).nowhere(200, "<h1>Sign in</h1>")
 	expect(t, s.grantEnded(own), "", "ended by")
 	for range 2 {

@@ -32,16 +32,16 @@ func TestTokenEndpoint_issuesTokensForACodeOnceAndThenForItsRefreshToken(t *test
 			got["scope"] != "webhooks:write orders:read" || len(got) != 5 {
 			t.Errorf("%s: %s", p.Kind, first.body)
 		}
-		s.get("/orders", bearerAuth(first.text("access_token"))).is(200)
-		s.get("/leads", bearerAuth(first.text("access_token"))).is(403, "insufficient_scope")
+		s.get("/orders", bearer(first.text("access_token"))).is(200)
+		s.get("/leads", bearer(first.text("access_token"))).is(403, "insufficient_scope")
 		second := s.askToken(refreshForm(p, first.text("refresh_token")), auth).is(200)
 		if same := second.text("refresh_token") == first.text("refresh_token"); same == p.public() {
 			t.Errorf("%s: the same refresh token is %v", p.Kind, same)
 		}
-		s.get("/orders", bearerAuth(second.text("access_token"))).is(200)
+		s.get("/orders", bearer(second.text("access_token"))).is(200)
 		s.askToken(codeForm(p, code), auth).refuses(400, "invalid_grant")
 		for _, gone := range []answer{first, second} {
-			s.get("/orders", bearerAuth(gone.text("access_token"))).is(401, "invalid_token")
+			s.get("/orders", bearer(gone.text("access_token"))).is(401, "invalid_token")
 		}
 		s.askToken(refreshForm(p, second.text("refresh_token")), auth).refuses(400, "invalid_grant")
 	}
@@ -99,7 +99,7 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) 
 		{"two headers", form(), []string{basicAuth(web.ID, second), basicAuth(web.ID, second)}, 400, "invalid_request"},
 		{"nothing", form(), nil, 400, "invalid_client"},
 		{"a secret without an id", form("client_secret", second), nil, 400, "invalid_client"},
-		{"a bearer token", form(), []string{bearerAuth(second)}, 400, "invalid_client"},
+		{"a bearer token", form(), []string{bearer(second)}, 400, "invalid_client"},
 		{"a bearer token beside the secret", form("client_id", web.ID, "client_secret", second),
 			[]string{"Authorization: Bearer x"}, 400, "invalid_client"},
 		{"no secret", form("client_id", web.ID), nil, 400, "invalid_client"},
@@ -312,7 +312,7 @@ func TestTokenEndpoint_narrowsAnAccessTokenButNotItsGrant(t *testing.T) {
 	}
 	a := s.askToken(refreshForm(p, token, "scope", scopeOrders)).is(200)
 	failIf(t, a.text("scope") != scopeOrders, "narrowed: %s", a.body)
-	s.get("/webhooks", bearerAuth(a.text("access_token"))).is(403, "insufficient_scope")
+	s.get("/webhooks", bearer(a.text("access_token"))).is(403, "insufficient_scope")
 	if again := s.askToken(refreshForm(p,
 		a.text("refresh_token"))).is(200); again.text("scope") != "webhooks:write orders:read" {
 		t.Errorf("the refresh token has lost a scope: %s", again.body)
@@ -380,7 +380,7 @@ func TestTokenEndpoint_aReplacedRefreshTokenYieldsItsSuccessorForAWhile(t *testi
 			t.Fatal("the reuse after 30 seconds is not noticed")
 		}
 		s.askToken(refreshForm(p, second)).refuses(400, "invalid_grant")
-		s.get("/orders", bearerAuth(again.text("access_token"))).is(401, "invalid_token")
+		s.get("/orders", bearer(again.text("access_token"))).is(401, "invalid_token")
 
 		first = start()
 		second = s.askToken(refreshForm(p, first)).is(200).text("refresh_token")
@@ -474,7 +474,7 @@ func TestTokenEndpoint_theHundredAndFirstGrantEndsTheFirst(t *testing.T) {
 	s.hasRows(maxGrants+1, `grants WHERE ended_at IS NULL`)
 	s.hasRows(1, `grants WHERE ended_by = 'replaced'
 		AND id = (SELECT min(id) FROM grants)`)
-	s.get("/orders", bearerAuth(other)).is(200)
+	s.get("/orders", bearer(other)).is(200)
 }
 
 func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
@@ -492,7 +492,7 @@ func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
 	c, err := s.keys.verify(a.text("access_token"))
 	s.check(err)
 	failIf(t, c.Subject != owner || c.ClientID != p.ID || c.Grant != "" || c.Expires-c.IssuedAt != 3600, "%+v", c)
-	bearer := bearerAuth(a.text("access_token"))
+	bearer := bearer(a.text("access_token"))
 	s.get("/orders", bearer).is(200)
 	s.get("/orders?account_id="+s.account, bearer).is(403, "insufficient_scope")
 	s.askToken("grant_type=client_credentials&scope=orders:write", auth).refuses(400, "invalid_scope")
@@ -516,7 +516,7 @@ func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
 	}
 	works := func(a answer, status int) {
 		t.Helper()
-		s.get("/orders", bearerAuth(a.text("access_token"))).is(status)
+		s.get("/orders", bearer(a.text("access_token"))).is(status)
 	}
 	operators := s.token(s.account, scopeOrders)
 	before := s.dump()
@@ -616,7 +616,7 @@ func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) 
 		same, _ := s.appToken(p, s.account, scopeOrders)
 		theirs, _ := s.appToken(q, s.account, scopeOrders)
 		own := s.token(s.account, scopeOrders)
-		ask := func(token string) answer { return s.get("/orders", bearerAuth(token)) }
+		ask := func(token string) answer { return s.get("/orders", bearer(token)) }
 		ask(mine).is(200).has(`RateLimit-Policy: "account";q=60;w=60, "application";q=30;w=60`,
 			`RateLimit: "account";r=59;t=1, "application";r=29;t=2`)
 		for range 29 {
@@ -726,7 +726,7 @@ func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 	public, _ := s.registerApp(inBrowsers, func(p *app) { p.Origins = codeList{"https://planner.example"} })
-	proof := bearerAuth(s.askToken("grant_type=client_credentials", basicAuth(web.ID,
+	proof := bearer(s.askToken("grant_type=client_credentials", basicAuth(web.ID,
 		secret)).is(200).text("access_token"))
 	s.get("/orders", proof).is(200)
 	v := s.signedIn(s.account)
@@ -734,7 +734,7 @@ func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing
 	to := v.visit(authorizePath(public.askFor()), page.agreeing()).sentTo(testRedirect)
 	made := s.askToken(codeForm(public, to.Get("code"))).is(200)
 	first, access := made.text("refresh_token"), made.text("access_token")
-	s.get("/orders", bearerAuth(access), "Origin: https://planner.example").is(200)
+	s.get("/orders", bearer(access), "Origin: https://planner.example").is(200)
 	s.get("/orders", "Authorization: Bearer x", "Origin: https://planner.example").is(401, "invalid_token")
 	next := s.askToken(refreshForm(public, first)).is(200).text("refresh_token")
 	s.askToken(refreshForm(public, first)).is(200) // once more, as when the answer was lost

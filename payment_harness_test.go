@@ -60,14 +60,6 @@ const (
 	shopSecretKey   = "rk_test_51OfTheShopsOwn"
 )
 
-// must ends a test that can't go on.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // equals reports an error unless a test got what it wants. what names it.
 func equals[T comparable](t testing.TB, what string, got, want T) {
 	t.Helper()

@@ -106,7 +106,7 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 				AllAccounts: all}, time.Hour)
 			return err
 		})
-		return bearerAuth(token)
+		return bearer(token)
 	}
 	p, _ := s.registerApp()
 	ofApp, _ := s.appToken(p, s.account, scopeOrders)
@@ -114,8 +114,8 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 	device := s.activate(key, "till-1").text("token")
 	path := "/accounts/" + tenant + "/signin"
 	refusing := []string{portal(scopeConsent, false), portal(scopeOrders, true), portal(scopeApps, true),
-		bearerAuth(ofApp),
-		bearerAuth(device)}
+		bearer(ofApp),
+		bearer(device)}
 	before := s.dump()
 	s.post(path, "{}").is(401, "token_required")
 	for _, refused := range refusing {

@@ -10,22 +10,6 @@ import (
 	"testing"
 )
 
-// must ends a test after an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// equal complains when a test got something else than it wants.
-func equal[T any](t testing.TB, what string, got, want T) {
-	t.Helper()
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
-}
-
 // fileBytes returns what a file holds.
 func fileBytes(t testing.TB, path string) []byte {
 	t.Helper()

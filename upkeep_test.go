@@ -127,7 +127,7 @@ func (c *clockCase) prepare() {
 func (c *clockCase) wrong() {
 	c.t.Helper()
 	for i := range c.buckets {
-		equal(c.t, "what a drained bucket gave of an "+c.buckets[i].limit, c.drain(&c.buckets[i]), 0)
+		sameText(c.t, "what a drained bucket gave of an "+c.buckets[i].limit, c.drain(&c.buckets[i]), 0)
 	}
 	time.Sleep(betweenTicks)
 	c.get("/leads", bearer(c.token)).is(401, "invalid_token")
@@ -229,7 +229,7 @@ func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
 				c.events()
 				noticed := regexp.MustCompile(`msg="the clock was set" by=\S+`).FindAllString(s.log.String(), -1)
 				said := `msg="the clock was set" by=`
-				equal(t, "noticed", noticed, []string{said + by.String(), said + (-by).String()})
+				sameText(t, "noticed", noticed, []string{said + by.String(), said + (-by).String()})
 			})
 		})
 	}
@@ -248,11 +248,11 @@ func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
 		time.Sleep(betweenTicks)
 		clock.set(24 * time.Hour)
 		time.Sleep(clockTrustDelay - time.Minute)
-		equal(t, "released before the clock is believed",
+		sameText(t, "released before the clock is believed",
 			slices.Contains(s.licenseEvents(id), "device.released time"), false)
 		s.activate(wanted, "b").is(200) // a device that asks need not wait
 		time.Sleep(2 * time.Minute)
-		equal(t, "released after an hour", slices.Contains(s.licenseEvents(id), "device.released time"), true)
+		sameText(t, "released after an hour", slices.Contains(s.licenseEvents(id), "device.released time"), true)
 		stop()
 	})
 }
@@ -274,7 +274,7 @@ func TestSweep_removesWhatHasServedItsTime(t *testing.T) {
 			t.storeAnswer(hash(2), storedAnswer{hash(2), []byte("x")}))
 	})
 	s.sweepAll()
-	equal(t, "not just the answer of today is left",
+	sameText(t, "not just the answer of today is left",
 		s.count(`SELECT count(*) FROM idempotency WHERE id = ?`, hash(2)), 1,
 		s.count(`SELECT count(*) FROM idempotency`), 1)
 }
@@ -320,7 +320,7 @@ func TestSweep_keepsEventsAndTokensAsLongAsItIsTold(t *testing.T) {
 			time.Sleep(c.after)
 			s.sweepAll()
 			events, tokens := s.count(`SELECT count(*) FROM events`), s.count(`SELECT count(*) FROM tokens`)
-			equal(t, c.after, events, c.events, tokens, c.tokens)
+			sameText(t, c.after, events, c.events, tokens, c.tokens)
 		}
 		s.get("/events", bearer(token)).is(401)
 	})
@@ -345,7 +345,7 @@ func TestSweep_goesOnUntilNothingIsDueAndLetsOthersInBetween(t *testing.T) {
 	if <-swept {
 		t.Error("the sweep says that more is to be done")
 	}
-	equal(t, "rows that are left, and were when another writer came in", s.count(`SELECT count(*) FROM idempotency`),
+	sameText(t, "rows that are left, and were when another writer came in", s.count(`SELECT count(*) FROM idempotency`),
 		0, seen, sweptAtOnce+10)
 }
 
