@@ -863,7 +863,8 @@ func TestOutbound_ofAServiceReachesWhatItsOptionAdmits(t *testing.T) {
 	base, _ := countingServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
 	serve, _ := findCommand(commands(), []string{"serve"})
 	for set, want := range map[string]string{"": "address_refused", "10.0.0.0/8,127.0.0.1": ""} {
-		e := &env{command: serve, getenv: func(name string) string { return map[string]string{"WIDGETD_OUTBOUND_ALLOW": set}[name] }}
+		variables := map[string]string{"WIDGETD_OUTBOUND_ALLOW": set}
+		e := &env{command: serve, getenv: func(name string) string { return variables[name] }}
 		if err := e.parse(nil); err != nil {
 			t.Fatal(err)
 		}

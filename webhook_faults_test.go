@@ -24,8 +24,7 @@ func (s *service) foreign(query string, args ...any) {
 // written, and one of the old type after it, for which the worker looks at both.
 func TestWebhook_getsATypeFromTheMomentItIsNamed(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		defer s.startSending(time.Hour)()
 		s.announce(s.account, eventLeadCreated)
 		r.take()
@@ -39,8 +38,7 @@ func TestWebhook_getsATypeFromTheMomentItIsNamed(t *testing.T) {
 // An event is retried by hand whose type the webhook does not name any more.
 func TestWebhook_deliveryOfATypeThatIsNotNamedAnyMoreIsRetriedByHand(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		hook := s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
 		defer s.startSending(time.Second)()
 		sent := s.announce(s.account, eventLeadCreated)
 		r.take()
@@ -57,8 +55,7 @@ func TestWebhook_deliveryOfATypeThatIsNotNamedAnyMoreIsRetriedByHand(t *testing.
 // The events can't be read for a while, in which some are to be replayed.
 func TestWebhook_replaysOnWhenTheDatabaseCanBeReadAgain(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		stop := s.startSending(time.Second)
 		want := s.announce(s.account, eventLeadCreated)
 		synctest.Wait()
@@ -81,8 +78,7 @@ func TestWebhook_replaysOnWhenTheDatabaseCanBeReadAgain(t *testing.T) {
 // A webhook that hangs is disabled and enabled again: what it still holds counts.
 func TestWebhook_thatIsEnabledAnewGetsNoMoreThanFourAtATime(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		defer s.startSending(100 * time.Millisecond)()
 		var mu sync.Mutex
 		now, most := 0, 0
@@ -116,8 +112,7 @@ func TestWebhook_thatIsEnabledAnewGetsNoMoreThanFourAtATime(t *testing.T) {
 func TestWebhook_looksAtAPartOfALongRunOfEventsAtATime(t *testing.T) {
 	t.Parallel()
 	manyRowsUnderRace(t)
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		const events = 2*maxScanned + 1
 		s.fillEvents(s.account, eventWidgetCreated, events)
 		want := s.announce(s.account, eventLeadCreated)
@@ -136,8 +131,7 @@ func TestWebhook_looksAtAPartOfALongRunOfEventsAtATime(t *testing.T) {
 // The disk fills up after events were written: what comes of sending them can't be recorded.
 func TestWebhook_onAFullDiskEachEventIsSentOnceThereIsRoom(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		r.setAnswer(func(w http.ResponseWriter, _ message) { http.Error(w, strings.Repeat("no ", 900), 500) })
 		s.announceToAll([]string{s.account}, eventLeadCreated, 2*maxUnrecorded)
 		want := s.eventIDs(eventLeadCreated)

@@ -259,6 +259,12 @@ func bubbleOfWebhooks(t *testing.T, f func(s *service, r *receiver)) {
 	})
 }
 
+// bubbleOfOneWebhook is bubbleOfWebhooks with an enabled webhook of the main account, which gets leads.
+func bubbleOfOneWebhook(t *testing.T, f func(s *service, r *receiver, hook string)) {
+	t.Helper()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) { f(s, r, s.subscribe(s.account, r.url("/"), eventLeadCreated)) })
+}
+
 func TestWebhook_getsWhatHappensSignedAndOnce(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
@@ -297,8 +303,7 @@ func TestWebhook_getsWhatHappensSignedAndOnce(t *testing.T) {
 
 func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		hook := s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
 		stop := s.startSending(time.Second)
 		r.status(500)
 		id := s.announce(s.account, eventLeadCreated)
@@ -335,8 +340,7 @@ func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
 
 func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		stop := s.startSending(time.Hour)
 		r.status(500)
 		s.announce(s.account, eventLeadCreated)
@@ -369,8 +373,7 @@ func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 
 func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		defer s.startSending(10 * time.Minute)()
 		for day := range 8 {
 			r.status(503)
@@ -390,8 +393,7 @@ func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
 
 func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		s.sql(`UPDATE webhooks SET failing_since = ?`, newStamp(time.Now().Add(-6*24*time.Hour)))
 		s.server.clockDoubted.Store(true)
 		defer s.startSending()()
@@ -408,8 +410,7 @@ func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 
 func TestWebhook_thatIsGoneIsDisabledAtOnce(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		s.announceToAll([]string{s.account}, eventLeadCreated, 20)
 		r.status(http.StatusGone)
 		defer s.startSending(time.Minute)()
@@ -441,8 +442,7 @@ func TestWebhook_retryAfterIsHonouredUpToADay(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.status, " ", c.header), func(t *testing.T) {
 			t.Parallel()
-			bubbleOfWebhooks(t, func(s *service, r *receiver) {
-				s.subscribe(s.account, r.url("/"), eventLeadCreated)
+			bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 				tick := max(time.Second, c.after/60)
 				defer s.startSending(tick)()
 				r.status(c.status, "Retry-After", c.header)
@@ -465,8 +465,7 @@ func TestWebhook_retryAfterIsHonouredUpToADay(t *testing.T) {
 // A webhook that asks for a pause gets nothing else meanwhile, and then one at a time.
 func TestWebhook_thatAsksForAPauseGetsOneAtATimeAfterIt(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		defer s.startSending()()
 		r.status(429, "Retry-After", "60")
 		s.announce(s.account, eventLeadCreated)
@@ -605,8 +604,7 @@ func TestWebhook_placesAreSharedOut(t *testing.T) {
 
 func TestWebhook_continuesWhereTheLastProcessStood(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		var want []string
 		for range 3 {
 			stop := s.startSending()
@@ -627,8 +625,7 @@ func TestWebhook_continuesWhereTheLastProcessStood(t *testing.T) {
 // What is under way when the service stops is waited for; what does not end is sent again.
 func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		patience := time.Second
 		r.setAnswer(func(w http.ResponseWriter, _ message) { time.Sleep(patience) })
 		stop := s.startSending()
@@ -659,8 +656,7 @@ func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
 
 func TestWebhook_ofTwoServicesOverOneFileOnlyOneSends(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		stop := s.startSending()
 		synctest.Wait()
 		other := *s
@@ -702,8 +698,7 @@ func TestWebhook_getsWhatACommandDoesWithinASecond(t *testing.T) {
 
 func TestWebhook_resultsThatCannotBeRecordedStopSendingUntilTheyCan(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		hook := s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
 		const events = 600
 		s.announceToAll([]string{s.account}, eventLeadCreated, events)
 		want := s.eventIDs(eventLeadCreated)
@@ -798,8 +793,7 @@ func TestWebhook_replaySendsAgainWhatItsFilterNames(t *testing.T) {
 
 func TestWebhook_afterTheClockWasSetBackRetriesDoNotWaitForYears(t *testing.T) {
 	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		id := s.announce(s.account, eventLeadCreated)
 		s.sql(`UPDATE webhook_queues SET sent_seq = (SELECT max(seq) FROM events)`)
 		s.sql(`INSERT INTO webhook_retries SELECT id, sent_seq, 3, '2031-01-01T00:00:00Z' FROM webhook_queues`)
