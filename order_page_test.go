@@ -480,13 +480,19 @@ func (b *browser) fits(name, url, lang string) {
 	emulate("Emulation.setScrollbarsHidden", map[string]any{"hidden": true})
 	emulate("Network.enable", map[string]any{})
 	emulate("Network.setExtraHTTPHeaders", map[string]any{"headers": map[string]string{"Accept-Language": lang}})
+	b.open(url)
 	for _, width := range []int{320, 360, 1280} {
 		scheme := map[bool]string{true: "dark", false: "light"}[width == 360]
 		emulate("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]string{"name": "prefers-color-scheme", "value": scheme}}})
 		emulate("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 1300, "deviceScaleFactor": 1, "mobile": false})
-		b.open(url)
-		got := b.call("POST", b.session+"/execute/sync", map[string]any{"script": script, "args": []any{}})
-		if want := fmt.Sprintf("%d: ", width); got != want {
+		got, want := "", fmt.Sprintf("%d: ", width)
+		for range 100 { // until the page has that width
+			got = b.call("POST", b.session+"/execute/sync", map[string]any{"script": script, "args": []any{}}).(string)
+			if strings.HasPrefix(got, want) {
+				break
+			}
+		}
+		if got != want {
 			b.t.Errorf("%s in %s: %v", name, lang, got)
 		}
 		b.screenshot(fmt.Sprintf("%s-%s-%d-%s.png", name, lang, width, scheme))
