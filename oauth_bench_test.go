@@ -130,7 +130,8 @@ func (s *granted) ask(method, path, body string, headers ...string) (took time.D
 func BenchmarkGrants(b *testing.B) {
 	small, large := newGranted(b, 1000), newGranted(b, *grantsOfOne)
 	bearer := map[*granted]string{small: small.appAuth(small.account), large: large.appAuth(large.account)}
-	admin := map[*granted]string{small: small.auth(small.account, scopeAdmin), large: large.auth(large.account, scopeAdmin)}
+	admin := map[*granted]string{small: small.auth(small.account, scopeAdmin),
+		large: large.auth(large.account, scopeAdmin)}
 	get := func(path string, of map[*granted]string) func(*granted) time.Duration {
 		return func(s *granted) time.Duration { took, _ := s.ask("GET", path, "", of[s]); return took }
 	}
@@ -162,7 +163,8 @@ func BenchmarkGrants(b *testing.B) {
 			_, body := page(s)
 			_, fields := answer{s.t, 200, nil, body}.form("decision")
 			fields.Set("decision", "allow")
-			took, _ := s.ask("POST", authorizePath(s.app.askFor()), fields.Encode(), formType, fromHere, "Cookie: "+s.visitor.cookie)
+			took, _ := s.ask("POST", authorizePath(s.app.askFor()), fields.Encode(), formType, fromHere,
+				"Cookie: "+s.visitor.cookie)
 			return took
 		}},
 		{"connected", func(s *granted) time.Duration {
@@ -174,7 +176,7 @@ func BenchmarkGrants(b *testing.B) {
 		{"apps", get("/apps", bearer)},
 		{"lead", func(s *granted) time.Duration { took, _ := s.ask("POST", "/widget/leads", aLead); return took }},
 		{"verify", func(s *granted) time.Duration {
-			took, _ := s.ask("POST", "/widget/license/verify", `{}`, "Authorization: Bearer "+s.device)
+			took, _ := s.ask("POST", "/widget/license/verify", `{}`, bearerAuth(s.device))
 			return took
 		}},
 	} {
@@ -210,7 +212,8 @@ func BenchmarkGrants_sweep(b *testing.B) {
 			return float64(info.Size()) / (1 << 20)
 		}
 		b.ReportMetric(size(), "MiB-before")
-		w := &appSweeper{store: s.store, now: time.Now, steady: time.Now, kept: func(now time.Time) time.Time { return now.Add(-days(1)) }}
+		w := &appSweeper{store: s.store, now: time.Now, steady: time.Now,
+			kept: func(now time.Time) time.Time { return now.Add(-days(1)) }}
 		waited := make(chan time.Duration)
 		ctx, end := context.WithCancel(b.Context())
 		go func() { waited <- longestWrite(ctx, s.store) }()
