@@ -437,8 +437,10 @@ func appStory(t *testing.T, o *operator) {
 			"stats:read"},
 		"-scope is needed": {"-home-page", "https://b.example", "-redirect-uri",
 			"https://b.example/"},
-		"-redirect-uri: This must":                            append(board, "-redirect-uri", "http://b.example/"),
-		"-scope: The scopes of an":                            append(board, "-scope", "admin"),
+		"-redirect-uri: This must": {"-home-page", "https://b.example", "-redirect-uri", "http://b.example/",
+			"-scope", "stats:read"},
+		"-scope: The scopes of an": {"-home-page", "https://b.example", "-redirect-uri", "https://b.example/",
+			"-scope", "admin"},
 		"-kind: This must be one of":                          append(board, "-kind", "x"),
 		"-origin: This is an origin of an account's own site": append(board, "-kind", "browser", "-origin", siteOrigin),
 	} {

@@ -183,9 +183,7 @@ func (s *service) queued(id string) bool {
 func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := quietService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) {
-			o.keepTokens = span{rest: days(90)}
-		})
+		s := quietService(t, admitLoopback, keepTokens(90))
 		tenant := s.addAccount("Trattoria")
 		p, _ := s.registerApp(func(p *app) { p.AccountID, p.OwnScope = tenant, ptr(scopeWebhooks+" "+scopeOrders) })
 		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
@@ -241,9 +239,7 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := quietService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) {
-			o.keepTokens = span{rest: days(1)}
-		})
+		s := quietService(t, admitLoopback, keepTokens(1))
 		p, _ := s.registerApp()
 		s.agree(p, s.account, scopeOrders)
 		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)

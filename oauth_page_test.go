@@ -252,7 +252,8 @@ func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing
 			wrong[code] = append(wrong[code], p.askFor(pair[:]...))
 		}
 	}
-	for _, name := range strings.Fields("response_type scope code_challenge code_challenge_method resource response_mode") {
+	for _, name := range []string{"response_type", "scope", "code_challenge", "code_challenge_method", "resource",
+		"response_mode"} {
 		wrong["invalid_request"] = append(wrong["invalid_request"], twice(name))
 	}
 	before := s.dump()

@@ -552,9 +552,10 @@ func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *t
 		web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 		token := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200).text("refresh_token")
 		asked := size(5, 600)
-		s.spend("oauth "+oneAddress, 600, 600-asked)
-		for range asked {
-			s.askToken(refreshForm(p, "x")).refuses(400, "invalid_grant")
+		for i := range asked {
+			if s.askToken(refreshForm(p, "x")).refuses(400, "invalid_grant"); i == 0 {
+				s.spend("oauth "+oneAddress, 600-asked)
+			}
 		}
 		for _, form := range []string{refreshForm(p, "x"), "grant_type=x", codeForm(p, "x")} {
 			a := s.askToken(form).refuses(429, "temporarily_unavailable")
@@ -563,14 +564,15 @@ func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *t
 		s.askToken(refreshForm(p, "x"), "Peer: 192.0.2.7:1").refuses(400, "invalid_grant")
 		s.askToken(refreshForm(p, token)).is(200)
 		s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret)).is(200)
-		s.spend("app "+web.ID, appRate, appRate-1)
+		s.spend("app "+web.ID, appRate-1)
 		s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret),
 			"Peer: 192.0.2.8:1").refuses(429, "temporarily_unavailable")
 		s.askToken(refreshForm(p, token)).is(200)
 		own, itsSecret := s.registerApp(func(p *app) { p.OwnScope, p.VerifiedAt = ptr(scopeOrders), stamp{} })
-		s.spend("app "+own.ID, 600, 600-asked)
-		for range asked {
-			s.askToken("grant_type=client_credentials", basicAuth(own.ID, itsSecret)).is(200)
+		for i := range asked {
+			if s.askToken("grant_type=client_credentials", basicAuth(own.ID, itsSecret)).is(200); i == 0 {
+				s.spend("app "+own.ID, 600-asked)
+			}
 		}
 		s.askToken("grant_type=client_credentials", basicAuth(own.ID, itsSecret)).refuses(429,
 			"temporarily_unavailable")
