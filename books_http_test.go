@@ -15,17 +15,6 @@ func (k *bookkeeper) asked(method, path, body string) answer {
 	return k.do(method, "/books/connections"+path, body, "Authorization: Bearer "+k.token(k.account, scopeBooks))
 }
 
-// contains checks that each of some texts stands in the body.
-func (a answer) contains(texts ...string) answer {
-	a.t.Helper()
-	for _, text := range texts {
-		if !strings.Contains(a.body, text) {
-			a.t.Fatalf("there is no %q in %d %s", text, a.status, a.body)
-		}
-	}
-	return a
-}
-
 // opens follows an address at a product, and returns the page on which its owner comes back.
 func (k *bookkeeper) opens(authorize string) answer {
 	k.t.Helper()

@@ -92,7 +92,7 @@ func TestEvent_ofAnEndToComeIsWrittenOnceForEachEnd(t *testing.T) {
 		passed, _ := s.addLicense(license{ExpiresAt: newStamp(time.Now()), GraceDays: 30})
 		time.Sleep(days(6) - time.Second)
 		run()
-		s.counts(0, "events a second too early", `SELECT count(*) FROM events WHERE type = 'license.expiring'`)
+		s.countsAs(0, "events a second too early", `SELECT count(*) FROM events WHERE type = 'license.expiring'`)
 		time.Sleep(time.Second)
 		run()
 		for _, id := range []string{id, suspended} {
@@ -100,7 +100,7 @@ func TestEvent_ofAnEndToComeIsWrittenOnceForEachEnd(t *testing.T) {
 				t.Errorf("14 days before the end: %s", got)
 			}
 		}
-		s.counts(2, "events name the end",
+		s.countsAs(2, "events name the end",
 			`SELECT count(*) FROM events WHERE type = 'license.expiring' AND actor = 'time' AND data = ?`,
 			`{"expires_at":"`+end.String()+`"}`)
 		renew := func() {
@@ -152,7 +152,7 @@ func TestEvent_ofEndsToComeAreAllWrittenAtOnce(t *testing.T) {
 		return nil
 	})
 	s.check(s.server.announceEnds(t.Context()))
-	s.counts(2*maxTransitions+1, "events", `SELECT count(*) FROM events WHERE type = 'license.expiring'`)
+	s.countsAs(2*maxTransitions+1, "events", `SELECT count(*) FROM events WHERE type = 'license.expiring'`)
 	if due, err := s.store.licensesExpiring(newStamp(time.Now()), end); due || err != nil {
 		t.Errorf("there is still work: %v, %v", due, err)
 	}

@@ -615,6 +615,17 @@ func (a answer) wrong() []string {
 	return named
 }
 
+// contains checks that each of some texts stands in the body.
+func (a answer) contains(texts ...string) answer {
+	a.t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(a.body, text) {
+			a.t.Fatalf("there is no %q in %d %s", text, a.status, a.body)
+		}
+	}
+	return a
+}
+
 // names checks that a problem names exactly these, in this order.
 func (a answer) names(wrong ...string) answer {
 	a.t.Helper()

@@ -45,7 +45,7 @@ func TestIdempotencyKey_withTheSameBodyIsAnsweredFromTheFirstAnswer(t *testing.T
 			s.post(path, other, "Origin: "+siteOrigin, someKey).is(422, "idempotency_key_reused").has(notReplayed)
 			s.unchanged(before)
 		}
-		s.counts(11, "ten times the clicks, and the views", `SELECT sum(clicks) * 10 + sum(views) FROM widget_counts`)
+		s.countsAs(11, "ten times the clicks, and the views", `SELECT sum(clicks) * 10 + sum(views) FROM widget_counts`)
 	})
 }
 
@@ -90,7 +90,7 @@ func TestIdempotencyKey_sentTwiceWithARenewalRenewsOnce(t *testing.T) {
 	s.post("/licenses/"+id+"/renew", `{"days":31}`, admin, someKey).is(422, "idempotency_key_reused")
 	s.post("/licenses/lic_00000000000000000000000000/renew", `{"days":30}`, admin, "Idempotency-Key: other").
 		is(404, "license_not_found")
-	s.counts(1, "renewals", `SELECT count(*) FROM events WHERE type = 'license.renewed'`)
+	s.countsAs(1, "renewals", `SELECT count(*) FROM events WHERE type = 'license.renewed'`)
 }
 
 func TestIdempotencyKey_replaysAnActivationWithItsToken(t *testing.T) {
@@ -118,7 +118,7 @@ func TestIdempotencyKey_replaysAnActivationWithItsToken(t *testing.T) {
 		// A refusal is not kept.
 		s.post("/widget/license/deactivate", activateBody(key, "f")).is(200)
 		activate("g").is(200)
-		s.counts(0, "tokens that lie open in the file", `SELECT count(*) FROM idempotency
+		s.countsAs(0, "tokens that lie open in the file", `SELECT count(*) FROM idempotency
 			WHERE instr(CAST(answer AS TEXT), 'eyJ') > 0 OR instr(CAST(answer AS TEXT), ?) > 0`, key)
 	})
 }
@@ -152,7 +152,7 @@ func TestIdempotencyKey_isIgnoredOnPathsThatCreateNothing(t *testing.T) {
 		s.post("/widget/license/verify", `{"license_key":"`+key+`"}`, someKey).is(200).has(notReplayed)
 		s.post("/widget/license/deactivate", activateBody(key, "f"), "Idempotency-Key: ä ä").is(200)
 	}
-	s.counts(0, "answers are stored", `SELECT count(*) FROM idempotency`)
+	s.countsAs(0, "answers are stored", `SELECT count(*) FROM idempotency`)
 }
 
 func TestIdempotencyKey_whoseRequestStillRunsIs409(t *testing.T) {
@@ -169,7 +169,7 @@ func TestIdempotencyKey_whoseRequestStillRunsIs409(t *testing.T) {
 		close(release)
 		all.Wait()
 		s.post("/widget/leads", aLead, someKey).is(200).has(replayed)
-		s.counts(1, "leads", `SELECT count(*) FROM leads`)
+		s.countsAs(1, "leads", `SELECT count(*) FROM leads`)
 	})
 }
 
@@ -187,7 +187,7 @@ func TestIdempotencyKey_isFreeAgainAfter24Hours(t *testing.T) {
 		}
 		time.Sleep(24 * time.Hour)
 		s.sweepAll()
-		s.counts(0, "answers outlive their day", `SELECT count(*) FROM idempotency`)
+		s.countsAs(0, "answers outlive their day", `SELECT count(*) FROM idempotency`)
 	})
 }
 
@@ -232,7 +232,7 @@ func TestIdempotencyKey_storesOnlySuccess(t *testing.T) {
 	body := activateBody(key, "two")
 	s.post("/widget/license/activate", body, someKey).is(409, "seat_limit_reached")
 	s.post("/widget/license/activate", activateBody(newLicenseKey(), "two"), someKey).is(404)
-	s.counts(0, "answers are stored", `SELECT count(*) FROM idempotency`)
+	s.countsAs(0, "answers are stored", `SELECT count(*) FROM idempotency`)
 	s.post("/widget/license/deactivate", activateBody(key, "one")).is(200)
 	s.post("/widget/license/activate", body, someKey).is(200).has(notReplayed) // the refusal did not stick
 	s.post("/widget/leads", aLead, someKey).is(200).has(notReplayed)
@@ -245,7 +245,7 @@ func TestIdempotencyKey_andItsAnswerCannotBeReadInTheFile(t *testing.T) {
 	const chosen = "a-key-that-only-the-caller-knows"
 	body := seatBody("license_key", key, "fingerprint", "the-device-itself", "nonce", "a-nonce-to-look-for")
 	a := s.post("/widget/license/activate", body, "Idempotency-Key: "+chosen).is(200)
-	s.counts(1, "the answer is not stored", `SELECT count(*) FROM idempotency WHERE length(answer) > 500`)
+	s.countsAs(1, "the answer is not stored", `SELECT count(*) FROM idempotency WHERE length(answer) > 500`)
 	for _, suffix := range []string{"", "-wal"} {
 		text, err := os.ReadFile(s.store.path + suffix)
 		s.check(err)
@@ -279,7 +279,7 @@ func TestIdempotencyKey_ofManyCallsHasOneEffect(t *testing.T) {
 			t.Fatalf("statuses %v", statuses)
 		}
 	}
-	s.counts(1, "orders", `SELECT sum(orders) FROM widget_counts`)
+	s.countsAs(1, "orders", `SELECT sum(orders) FROM widget_counts`)
 }
 
 func TestIdempotencyKey_ofARefusalThatWritesAnEventWritesItOnceAnHour(t *testing.T) {
@@ -291,7 +291,7 @@ func TestIdempotencyKey_ofARefusalThatWritesAnEventWritesItOnceAnHour(t *testing
 		refuse := func(i int) { s.activate(key, fmt.Sprint("f", i)).is(409, "seat_limit_reached") }
 		events := func(want int, when string) {
 			t.Helper()
-			s.counts(want, "events "+when,
+			s.countsAs(want, "events "+when,
 				`SELECT count(*) FROM events WHERE type = 'license.seat_limit_reached' AND subject_id = ?`, id)
 		}
 		for i := range 3 {
@@ -303,6 +303,6 @@ func TestIdempotencyKey_ofARefusalThatWritesAnEventWritesItOnceAnHour(t *testing
 		time.Sleep(time.Second)
 		refuse(4)
 		events(2, "after an hour")
-		s.counts(1, "devices", `SELECT count(*) FROM devices`)
+		s.countsAs(1, "devices", `SELECT count(*) FROM devices`)
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 )
 
 // sameText compares what a test got with what it wants, as both are printed; more are further such pairs.
@@ -47,6 +46,13 @@ func runInBubble(t *testing.T, name string, test func(t *testing.T, s *service))
 	t.Run(name, func(t *testing.T) { inBubble(t, test) })
 }
 
+// listsIDs checks the ids of the rows of a list's page.
+func (a answer) listsIDs(ids ...string) {
+	a.t.Helper()
+	got, _ := pageOf(a)
+	sameText(a.t, "the list", got, ids)
+}
+
 // tells checks members of the body, whose names and values alternate. A name goes down with its dots.
 func (a answer) tells(pairs ...any) answer {
 	a.t.Helper()
@@ -59,17 +65,6 @@ func (a answer) tells(pairs ...any) answer {
 		got, _ := json.Marshal(v)
 		if want, _ := json.Marshal(pairs[i+1]); string(got) != string(want) {
 			a.t.Fatalf("%s is %s, want %s: %s", pairs[i], got, want, a.body)
-		}
-	}
-	return a
-}
-
-// contains checks that each of some texts stands in the body.
-func (a answer) contains(texts ...string) answer {
-	a.t.Helper()
-	for _, text := range texts {
-		if !strings.Contains(a.body, text) {
-			a.t.Fatalf("there is no %q in %d %s", text, a.status, a.body)
 		}
 	}
 	return a

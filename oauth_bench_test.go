@@ -129,7 +129,7 @@ func (s *granted) ask(method, path, body string, headers ...string) (took time.D
 //	go test -run '^$' -bench Grants$ -grants 1000000 -benchtime 500x -timeout 30m
 func BenchmarkGrants(b *testing.B) {
 	small, large := newGranted(b, 1000), newGranted(b, *grantsOfOne)
-	bearer := map[*granted]string{small: small.appAuth(small.account), large: large.appAuth(large.account)}
+	headers := map[*granted]string{small: small.appAuth(small.account), large: large.appAuth(large.account)}
 	admin := map[*granted]string{small: small.auth(small.account, scopeAdmin),
 		large: large.auth(large.account, scopeAdmin)}
 	get := func(path string, of map[*granted]string) func(*granted) time.Duration {
@@ -171,9 +171,9 @@ func BenchmarkGrants(b *testing.B) {
 			took, _ := s.ask("GET", "/oauth/connected", "", "Cookie: "+s.visitor.cookie)
 			return took
 		}},
-		{"grants", get("/grants", bearer)},
+		{"grants", get("/grants", headers)},
 		{"grantsOfAll", get("/grants", admin)},
-		{"apps", get("/apps", bearer)},
+		{"apps", get("/apps", headers)},
 		{"lead", func(s *granted) time.Duration { took, _ := s.ask("POST", "/widget/leads", aLead); return took }},
 		{"verify", func(s *granted) time.Duration {
 			took, _ := s.ask("POST", "/widget/license/verify", `{}`, bearer(s.device))

@@ -28,6 +28,12 @@ func serviceWithApp(t testing.TB, change ...func(*app)) (*service, *app) {
 	return s, p
 }
 
+// auth is the header of a token of an account.
+func (s *service) auth(account string, scopes ...string) string {
+	s.t.Helper()
+	return bearer(s.token(account, strings.Join(scopes, " ")))
+}
+
 // appAuth is the header of a token that may register applications, and has further scopes.
 func (s *service) appAuth(account string, more ...string) string {
 	s.t.Helper()

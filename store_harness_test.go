@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"reflect"
 	"sync"
 	"syscall"
 	"testing"

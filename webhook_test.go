@@ -346,12 +346,12 @@ func TestWebhook_ofOthersIsNoWayToWhatACallerMayNotRead(t *testing.T) {
 	// It makes the webhook one that it may change, points it at itself, and has old leads sent again.
 	s.do("PATCH", path, `{"types":["license.created"]}`, curious).is(200)
 	s.do("PATCH", path, `{"url":"http://127.0.0.1:10/"}`, curious).is(200).members("state", "pending")
-	s.counts(0, "leads that waited for the address before are sent to the new one",
+	s.countsAs(0, "leads that waited for the address before are sent to the new one",
 		`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`)
 	s.answerTest(id)
 	s.post(path+"/deliveries/"+lead+"/retry", "", curious).lacks(scopeLeads)
 	s.do("PATCH", path, `{"types":["license.created","lead.created"]}`, curious).is(403)
-	s.counts(0, "leads are to be sent",
+	s.countsAs(0, "leads are to be sent",
 		`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`)
 	s.post(path+"/deliveries/"+lead+"/retry", "", owner).is(200)
 }
@@ -376,7 +376,7 @@ func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 	if len(answers) != 2 || answers["200 <nil>"] != 5 || answers["409 webhook_limit_reached"] != 7 {
 		t.Errorf("answers %v", answers)
 	}
-	s.counts(maxWebhooks, "webhooks", `SELECT count(*) FROM webhooks WHERE account_id = ?`, s.account)
+	s.countsAs(maxWebhooks, "webhooks", `SELECT count(*) FROM webhooks WHERE account_id = ?`, s.account)
 	other := s.addAccount("another")
 	s.post("/webhooks?account_id="+other, hookBody("lead.created"),
 		s.portalToken(s.account, scopeWebhooks+" "+scopeLeads)).is(200)
@@ -559,7 +559,7 @@ func TestWebhook_secretIsRotatedAndTheOneBeforeSignsForADay(t *testing.T) {
 	if w := s.webhookRow(id); w.State != webhookEnabled || s.queue(id) == "none" {
 		t.Errorf("rotating makes it %s", w.State)
 	}
-	s.counts(2, "events",
+	s.countsAs(2, "events",
 		`SELECT count(*) FROM events WHERE type = 'webhook.secret_rotated' AND subject_id = ? AND data = '{}'`, id)
 }
 
@@ -585,7 +585,7 @@ func TestWebhook_replaysTheEventsSinceATime(t *testing.T) {
 	s.sql(`UPDATE webhook_queues SET sent_seq = ?`, last)
 	s.post(path, since(now.after(-days(1))), auth).is(200)
 	s.queueIs(id, fmt.Sprintf("sent %d, replays %d to %d", last, last-6, last))
-	s.counts(1, "events of the replay",
+	s.countsAs(1, "events of the replay",
 		`SELECT count(*) FROM events WHERE type = 'webhook.replayed' AND json_extract(data, '$.since') = ?`,
 		now.after(-days(6)))
 	// Where there is nothing to replay, none begins.
@@ -729,7 +729,7 @@ func TestWebhook_whoseRowAnOperatorEditsHasItsQueueWithIt(t *testing.T) {
 	auth := s.hookAuth(scopeLeads)
 	s.get("/webhooks/"+id, auth).is(200).members("description", "x")
 	s.sql(`DELETE FROM webhooks WHERE id = ?`, id)
-	s.counts(0, "queues of no webhook", `SELECT count(*) FROM webhook_queues`)
+	s.countsAs(0, "queues of no webhook", `SELECT count(*) FROM webhook_queues`)
 	s.get("/webhooks/"+id, auth).is(404, "webhook_not_found")
 
 	// What no call would have written is answered all the same.

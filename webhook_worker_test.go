@@ -242,8 +242,8 @@ func (r *receiver) gets(want ...string) {
 	}
 }
 
-// counts checks the number that a query gives.
-func (s *service) counts(want int, what, query string, args ...any) {
+// countsAs checks the number that a query gives.
+func (s *service) countsAs(want int, what, query string, args ...any) {
 	s.t.Helper()
 	if n := s.count(query, args...); n != want {
 		s.t.Errorf("%s: %d, want %d", what, n, want)
@@ -295,7 +295,7 @@ func TestWebhook_getsWhatHappensSignedAndOnce(t *testing.T) {
 		}
 		time.Sleep(3 * time.Hour)
 		r.gets()
-		s.counts(1, "deliveries in the log",
+		s.countsAs(1, "deliveries in the log",
 			`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND status = 204 AND attempt = 1
 			AND error IS NULL AND answer IS NULL AND next_at IS NULL AND event_id = ?`, hook, id)
 	})
@@ -329,11 +329,11 @@ func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
 				t.Errorf("attempt %d has the time of the one before", i+2)
 			}
 		}
-		s.counts(0, "retries are left", `SELECT count(*) FROM webhook_retries`)
-		s.counts(10, "attempts are in the log as they were",
+		s.countsAs(0, "retries are left", `SELECT count(*) FROM webhook_retries`)
+		s.countsAs(10, "attempts are in the log as they were",
 			`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND status = 500 AND error IS NULL
 			AND answer = 'no, thank you' || char(10) AND (next_at IS NULL) = (attempt = 10)`, hook)
-		s.counts(1, "the webhook is not enabled and failing since the first attempt",
+		s.countsAs(1, "the webhook is not enabled and failing since the first attempt",
 			`SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since = ?`, newStamp(got[0].at))
 	})
 }
@@ -361,7 +361,7 @@ func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 		if state() != "disabled failing" {
 			t.Fatalf("after five days: %s", state())
 		}
-		s.counts(1, "events webhook.disabled",
+		s.countsAs(1, "events webhook.disabled",
 			`SELECT count(*) FROM events WHERE type = 'webhook.disabled' AND actor = 'receiver'
 			AND data = '{"reason":"failing"}'`)
 		r.take()
@@ -386,7 +386,7 @@ func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
 			time.Sleep(24 * time.Hour)
 		}
 		synctest.Wait()
-		s.counts(1, "disabled, although it answered within five days",
+		s.countsAs(1, "disabled, although it answered within five days",
 			`SELECT count(*) FROM webhooks WHERE state = 'enabled'`)
 	})
 }
@@ -400,10 +400,10 @@ func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 		r.status(500)
 		s.announce(s.account, eventLeadCreated)
 		synctest.Wait()
-		s.counts(1, "disabled while the clock is doubted", `SELECT count(*) FROM webhooks WHERE state = 'enabled'`)
+		s.countsAs(1, "disabled while the clock is doubted", `SELECT count(*) FROM webhooks WHERE state = 'enabled'`)
 		s.server.clockDoubted.Store(false)
 		letPass(10 * time.Second)
-		s.counts(1, "not disabled when the clock is believed",
+		s.countsAs(1, "not disabled when the clock is believed",
 			`SELECT count(*) FROM webhooks WHERE state = 'disabled'`)
 	})
 }
@@ -419,9 +419,9 @@ func TestWebhook_thatIsGoneIsDisabledAtOnce(t *testing.T) {
 		if got := r.take(); len(got) > maxSendingWebhook {
 			t.Errorf("it got %d messages after it had said that it is gone", len(got))
 		}
-		s.counts(1, "it is not disabled", `SELECT count(*) FROM webhooks WHERE state = 'disabled' AND reason = 'gone'`)
-		s.counts(1, "events say so", `SELECT count(*) FROM events WHERE type = 'webhook.disabled'`)
-		s.counts(0, "attempts are announced that never come",
+		s.countsAs(1, "it is not disabled", `SELECT count(*) FROM webhooks WHERE state = 'disabled' AND reason = 'gone'`)
+		s.countsAs(1, "events say so", `SELECT count(*) FROM events WHERE type = 'webhook.disabled'`)
+		s.countsAs(0, "attempts are announced that never come",
 			`SELECT count(*) FROM deliveries WHERE next_at IS NOT NULL`)
 	})
 }
@@ -649,7 +649,7 @@ func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
 		defer s.startSending(time.Minute)()
 		time.Sleep(2 * time.Hour) // also so that what hung ends
 		r.gets(quick, slow, slow)
-		s.counts(2, "attempts in the log, which are those that ended",
+		s.countsAs(2, "attempts in the log, which are those that ended",
 			`SELECT count(*) FROM deliveries WHERE attempt = 1`)
 	})
 }
@@ -715,7 +715,7 @@ func TestWebhook_resultsThatCannotBeRecordedStopSendingUntilTheyCan(t *testing.T
 		s.fullDisk(false)
 		time.Sleep(3 * time.Second)
 		r.gets(want...)
-		s.counts(len(want), "events in the log",
+		s.countsAs(len(want), "events in the log",
 			`SELECT count(DISTINCT event_id) FROM deliveries WHERE webhook_id = ?`, hook)
 	})
 }
@@ -753,7 +753,7 @@ func TestWebhook_testEnablesItOnlyIfItIsTheLatestAndAnswers2xx(t *testing.T) {
 				time.Sleep(500 * time.Millisecond)
 				s.announce(s.account, eventLeadCreated) // while it is not enabled
 				letPass(time.Second)
-				s.counts(1, "it is not "+c.want, `SELECT count(*) FROM webhooks WHERE id = ? AND state = ?`, hook,
+				s.countsAs(1, "it is not "+c.want, `SELECT count(*) FROM webhooks WHERE id = ? AND state = ?`, hook,
 					c.want)
 				r.status(200)
 				later := s.announce(s.account, eventLeadCreated)
@@ -786,7 +786,7 @@ func TestWebhook_replaySendsAgainWhatItsFilterNames(t *testing.T) {
 		})
 		r.gets(append(want, s.announce(s.account, eventLeadCreated))...)
 		letPass(time.Second)
-		s.counts(1, "the replay has not ended",
+		s.countsAs(1, "the replay has not ended",
 			`SELECT count(*) FROM webhook_queues WHERE replay_seq IS NULL AND replay_end IS NULL`)
 	})
 }
@@ -802,7 +802,7 @@ func TestWebhook_afterTheClockWasSetBackRetriesDoNotWaitForYears(t *testing.T) {
 		defer s.startSending(time.Minute)()
 		r.gets(id)
 		letPass(100 * time.Millisecond)
-		s.counts(1, "it is failing since a moment to come",
+		s.countsAs(1, "it is failing since a moment to come",
 			`SELECT count(*) FROM webhooks WHERE failing_since = ?`, newStamp(time.Now()))
 		time.Sleep(3 * time.Hour)
 		r.gets(id)
@@ -852,7 +852,7 @@ func TestWebhook_followsWhatAnOperatorChanges(t *testing.T) {
 		edit(`UPDATE webhooks SET url = 'http://10.1.2.3/'`)
 		send("", eventWidgetCreated)
 		letPass(time.Second)
-		s.counts(1, "attempts at an address that is not admitted are in the log",
+		s.countsAs(1, "attempts at an address that is not admitted are in the log",
 			`SELECT count(*) FROM deliveries WHERE error = 'address_refused' AND webhook_id = ?`, hook)
 		edit(`UPDATE webhooks SET url = '` + r.url("/c") + `'`)
 		edit(`UPDATE accounts SET closed_at = '2000-01-01T00:00:00Z'`)
@@ -921,9 +921,9 @@ func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 		if want := map[string]int{hooks[0]: 1000, hooks[1]: 10, hooks[2]: 0}; !maps.Equal(got, want) {
 			t.Errorf("kept %v, want %v", got, want)
 		}
-		s.counts(0, "old ones are kept instead of newer ones",
+		s.countsAs(0, "old ones are kept instead of newer ones",
 			`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_seq <= 1500`, hooks[0])
-		s.counts(2, "retries that are left, of queues that there are", `SELECT count(*) FROM webhook_retries`)
+		s.countsAs(2, "retries that are left, of queues that there are", `SELECT count(*) FROM webhook_retries`)
 	})
 }
 
