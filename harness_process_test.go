@@ -78,6 +78,10 @@ func random(t testing.TB, from uint64) *rand.Rand {
 }
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == programName {
+		main()
+		return
+	}
 	flag.Parse()
 	said := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { said[f.Name] = true })
@@ -117,6 +121,11 @@ var built struct {
 	err  error
 }
 
+// programName is the name by which this test binary is the program itself (TestMain).
+const programName = "widgetd"
+
+// builtProgram returns the path of the program. It is this test binary under another name, since building the
+// program takes as long as a fifth of all tests; with -long, and for benchmarks, it is built as for a server.
 func builtProgram(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -129,8 +138,15 @@ func builtProgram(t testing.TB) string {
 		if built.dir, built.err = os.MkdirTemp("", "widgetd-test-"); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(built.dir, "widgetd"),
-			".")
+		program := filepath.Join(built.dir, programName)
+		if _, isTest := t.(*testing.T); isTest && !*long {
+			var self string
+			if self, built.err = os.Executable(); built.err == nil {
+				built.err = os.Symlink(self, program)
+			}
+			return
+		}
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, ".")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is built for a server
 		out, err := build.CombinedOutput()
 		if err != nil {
@@ -140,7 +156,7 @@ func builtProgram(t testing.TB) string {
 	if built.err != nil {
 		t.Fatal(built.err)
 	}
-	return filepath.Join(built.dir, "widgetd")
+	return filepath.Join(built.dir, programName)
 }
 
 // programsOfTests are the programs that tests run, and of those that may be too old the oldest that will do.
