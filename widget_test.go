@@ -621,7 +621,7 @@ func statsStory(t *testing.T, o *operator) {
 	one := o.object("stats", "-widget", id, "-interval", "month", "-timezone", "Asia/Tokyo",
 		"-from", "2026-01-01", "-to", "2026-12-31")
 	equal(t, "one widget", fmt.Sprint(one["top_pages"], one["top_items"], len(one["series"].([]any)), one["timezone"]),
-		"[map[clicks:1 orders:1 page:/menu views:3]] [map[clicks:1 item:Soup orders:1]] 12 Asia/Tokyo")
+		"[map[clicks:1 orders:1 page:/menu views:3]] [map[clicks:1 item:Soup orders:1]] 12Asia/Tokyo")
 	for args, want := range map[string]string{
 		"-from yesterday":                        `-from must be a date, YYYY-MM-DD, not "yesterday"`,
 		"-from 2026-02-01 -to 2026-01-31":        "-from and -to: the range ends before it begins",
