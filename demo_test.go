@@ -349,7 +349,7 @@ func TestDemo_ownerConnectsAnApplicationInABrowser(t *testing.T) {
 		t.Errorf("the account is shown as %+v", answer)
 	}
 	b.click(`//a[starts-with(text(), "Connected applications")]`)
-	b.find(`//section/h2[text()="` + demoAppName + `"]`)
+	b.find(`//section/h2[. = "` + demoAppName + `"]`)
 	b.screenshot("connect-connected.png")
 	b.click(`//button[@name="grant"]`)
 	b.find(`//main[count(section) = 1]/section/h2[. = "Kitchen printer"]`) // that of /docs stays
