@@ -36,8 +36,7 @@ var dumped [schemaVersion + 1]struct {
 	content []byte
 }
 
-// oldDatabase makes a database from the dump of a version, in WAL mode and closed, as a
-// service leaves it.
+// oldDatabase makes a database from the dump of a version, in WAL mode and closed, as a service leaves it.
 func oldDatabase(t testing.TB, version int) (path string) {
 	t.Helper()
 	made := &dumped[version]
@@ -58,8 +57,7 @@ type content struct {
 	rows                 map[string][]string // of each table, in order, as SQL writes values
 }
 
-// contentOf reads a database of any version; where columns has tables, those columns of
-// those tables only.
+// contentOf reads a database of any version; where columns has tables, those columns of those tables only.
 func contentOf(t testing.TB, path string, columns map[string][]string) content {
 	t.Helper()
 	c, err := readContent(path, columns)
@@ -132,8 +130,7 @@ func isSound(t testing.TB, path string) {
 	}
 }
 
-// isBeside complains unless the files of a database's directory are its own and those
-// with these suffixes.
+// isBeside complains unless the files of a database's directory are its own and those with these suffixes.
 func isBeside(t testing.TB, path string, suffixes ...string) {
 	t.Helper()
 	want := []string{filepath.Base(path)}
@@ -144,8 +141,7 @@ func isBeside(t testing.TB, path string, suffixes ...string) {
 	equal(t, "files", dirNames(t, filepath.Dir(path)), want)
 }
 
-// eitherOr complains unless a database holds the one content or the other, and returns
-// which.
+// eitherOr complains unless a database holds the one content or the other, and returns which.
 func eitherOr(t testing.TB, what, path string, before, after content) (upgraded bool) {
 	t.Helper()
 	got := contentOf(t, path, nil)
@@ -161,8 +157,7 @@ func eitherOr(t testing.TB, what, path string, before, after content) (upgraded 
 	return upgraded
 }
 
-// reports complains unless a report says that there were so many steps from a version
-// to the present one.
+// reports complains unless a report says that there were so many steps from a version to the present one.
 func reports(t testing.TB, r *upgradeReport, from, steps int) {
 	t.Helper()
 	if r.From != from || r.To != schemaVersion || len(r.Steps) != steps {
@@ -245,12 +240,10 @@ func TestUpgrade_ofEveryDumpMakesThePresentSchemaAndKeepsEveryRow(t *testing.T) 
 // goneTables are tables of a version that the present one has not, or whose rows it adds up.
 var goneTables = map[int][]string{1: {"item_names", "item_counts"}}
 
-// goneColumns are columns of a version that the present one has not, and whose values it
-// does not keep either.
+// goneColumns are columns of a version that the present one has not, and whose values it does not keep either.
 var goneColumns = map[int][]string{1: {"leads.email_key"}}
 
-// movedColumns are columns of a version that the present one keeps in another way, and how
-// they are read from it.
+// movedColumns are columns of a version that the present one keeps in another way, and how they are read from it.
 var movedColumns = map[int]map[string]string{1: {
 	"events.license_id": `CASE WHEN subject_id LIKE 'lic~_%' ESCAPE '~' THEN subject_id END`,
 	"events.lead_id":    `CASE WHEN subject_id LIKE 'lead~_%' ESCAPE '~' THEN subject_id END`,
@@ -507,20 +500,16 @@ func TestUpgrade_ofWhatAKilledServiceLeftKeepsItsLogAndLeavesNothingBehind(t *te
 
 // upgradeRefusals are databases that must not be upgraded.
 var upgradeRefusals = append(slices.Clone(unusableFiles), []badFile{
-	{"newer", bySQL(fmt.Sprintf("PRAGMA user_version = %d", schemaVersion+1)),
-		"run a newer widgetd"},
-	{"of version 0", bySQL("PRAGMA user_version = 0"),
-		"is damaged, its schema version is 0: restore a backup"},
+	{"newer", bySQL(fmt.Sprintf("PRAGMA user_version = %d", schemaVersion+1)), "run a newer widgetd"},
+	{"of version 0", bySQL("PRAGMA user_version = 0"), "is damaged, its schema version is 0: restore a backup"},
 	{"of a negative version", bySQL("PRAGMA user_version = -1"),
 		"is damaged, its schema version is -1: restore a backup"},
 	{"a value that its rule forbids", bySQL("PRAGMA ignore_check_constraints = 1; UPDATE licenses SET grace_days = -1"),
 		"it is not sound: integrity: CHECK constraint failed in licenses"},
-	{"a value damaged", damagedText,
-		"it is not sound: integrity: "},
+	{"a value damaged", damagedText, "it is not sound: integrity: "},
 	{"a table missing", bySQL("PRAGMA foreign_keys = 0; DROP TABLE probes"),
 		"mend this first: schema: table probes is missing"},
-	{"an index missing", bySQL("DROP INDEX leads_email"),
-		"mend this first: schema: index leads_email is missing"},
+	{"an index missing", bySQL("DROP INDEX leads_email"), "mend this first: schema: index leads_email is missing"},
 	{"a row without its account", bySQL("PRAGMA foreign_keys = 0; DELETE FROM accounts WHERE is_main"),
 		"of tokens names a row of accounts that is not there"},
 	{"its log taken away", func(_ testing.TB, path string) { os.WriteFile(path+"-shm", nil, 0o600) },
@@ -696,8 +685,7 @@ func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
 		schema string // that should come out
 		want   string
 	}{
-		"its SQL fails": {table + "; SELECT nothing", nil, "",
-			fmt.Sprintf("step %d of %[1]d, x: ", schemaVersion)},
+		"its SQL fails":            {table + "; SELECT nothing", nil, "", fmt.Sprintf("step %d of %[1]d, x: ", schemaVersion)},
 		"its Go fails":             {"DELETE FROM leads", regrets, "", "regretted"},
 		"another schema comes out": {table, nil, "CREATE TABLE y (z INTEGER) STRICT", "schema: table y is not as this"},
 		"a column is missing": {table, nil, "CREATE TABLE y (z TEXT, a TEXT) STRICT",

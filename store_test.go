@@ -272,8 +272,7 @@ func FuzzClientID(f *testing.F) {
 	})
 }
 
-// scaleLicenses is how many licences the scale benchmarks put beside 1,000; each
-// has two devices.
+// scaleLicenses is how many licences the scale benchmarks put beside 1,000; each has two devices.
 var scaleLicenses = flag.Int("licenses", 2000, "licences in the large database of the scale benchmarks")
 
 // fillLicenses writes n licences with two devices each, spread over n/100+1
@@ -358,8 +357,7 @@ func TestQuery_aboutLicencesReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	}
 }
 
-// askAboutLicences makes every kind of call about licences, devices and events, with
-// every filter of the events.
+// askAboutLicences makes every kind of call about licences, devices and events, with every filter of the events.
 func (s *service) askAboutLicences() {
 	s.t.Helper()
 	id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), MaxTransfers: ptr(1)})

@@ -17,8 +17,7 @@ import (
 	"time"
 )
 
-// listening serves a service on a real listener, with every limit of serve, until the
-// test ends.
+// listening serves a service on a real listener, with every limit of serve, until the test ends.
 func (s *service) listening() (addr string) {
 	s.t.Helper()
 	return s.listeningOn("tcp", "127.0.0.1:0")
@@ -45,11 +44,10 @@ var (
 	chunkedHead = leadHead + "Transfer-Encoding: chunked\n\n"
 )
 
-// rawRequests are what a client can send by hand and where our code, or the options
-// that we give to net/http, decide the answer. Each is followed by one more request,
-// which asks to be the last. The answers are given as their statuses, so that a
-// connection which was closed shows one less; the code is of the first one, where
-// that is ours.
+// rawRequests are what a client can send by hand and where our code, or the options that we give to net/http,
+// decide the answer. Each is followed by one more request, which asks to be the last. The answers are given as
+// their statuses, so that a connection which was closed shows one less; the code is of the first one, where that
+// is ours.
 var rawRequests = []struct{ name, request, answers, code string }{
 	// Two lengths, or one that is hard to tell: the connection ends, so that nobody's
 	// idea of where the next request begins counts.

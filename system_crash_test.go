@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// A patron is one client: it has one request on its way at a time, and remembers
-// what it was told.
+// A patron is one client: it has one request on its way at a time, and remembers what it was told.
 type patron interface {
 	step(link) error      // one request; an error: no answer came, and a request may be open
 	open() bool           // an answer is missing
@@ -300,8 +299,7 @@ func newPatrons(o *operator, seats int) (all []patron) {
 	return all
 }
 
-// compareAll holds the file against what all were told, and against what must hold
-// whatever they were told.
+// compareAll holds the file against what all were told, and against what must hold whatever they were told.
 func compareAll(o *operator, all []patron, seats int) {
 	o.t.Helper()
 	o.store(func(st *store) {
@@ -379,8 +377,7 @@ func killWhileStarting(o *operator, moment time.Duration) {
 	cmd.Wait()
 }
 
-// revive starts the service. Its first answer, once it says that it serves, must be a
-// health of 200.
+// revive starts the service. Its first answer, once it says that it serves, must be a health of 200.
 func revive(o *operator) *process {
 	o.t.Helper()
 	p := serveProcess(o.t, o)
@@ -434,8 +431,7 @@ func TestCrash_atAnyMomentLosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
-// compareEverything asks for the last open answers, stops the service, and reads the
-// whole file.
+// compareEverything asks for the last open answers, stops the service, and reads the whole file.
 func compareEverything(o *operator, all []patron, seats int) {
 	o.t.Helper()
 	p := revive(o)

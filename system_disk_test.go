@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// A diskFault takes the room or the right to write from a running service, and
-// gives it back.
+// A diskFault takes the room or the right to write from a running service, and gives it back.
 type diskFault struct {
 	name string
 	take func(t testing.TB, dir string, pid int)

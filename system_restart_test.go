@@ -53,8 +53,7 @@ func (u *socketUnit) start() *process {
 	return p
 }
 
-// A sender writes requests to raw connections, so that nothing is sent again
-// behind the test's back.
+// A sender writes requests to raw connections, so that nothing is sent again behind the test's back.
 type sender struct {
 	t    *testing.T
 	addr string
@@ -515,8 +514,7 @@ func TestStop_answersWhatArrivedOnAConnectionThatWasSilent(t *testing.T) {
 	ended()
 }
 
-// BenchmarkStart measures from starting the program to its first 200, and what it
-// holds then.
+// BenchmarkStart measures from starting the program to its first 200, and what it holds then.
 func BenchmarkStart(b *testing.B) {
 	o := newOperator(b)
 	program := builtProgram(b)
