@@ -770,8 +770,8 @@ func FuzzPunycode(f *testing.F) {
 // account, subject and data.
 func (s *service) audit(after int) (all []string) {
 	s.t.Helper()
-	s.check(s.store.each(`SELECT type || ' ' || actor || ' ' || account_id || ' ' || subject_id || ' ' || data FROM events
-		WHERE seq > ? ORDER BY seq`, []any{after}, func(scan func(...any) error) error {
+	s.check(s.store.each(`SELECT type || ' ' || actor || ' ' || account_id || ' ' || subject_id || ' ' || data
+		FROM events WHERE seq > ? ORDER BY seq`, []any{after}, func(scan func(...any) error) error {
 		var line string
 		err := scan(&line)
 		all = append(all, line)

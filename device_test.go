@@ -45,9 +45,9 @@ func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 			GraceEnd: end.Add(7 * 24 * time.Hour).Unix(), RefreshAfter: 86400, Nonce: "n-1"}
 		sameText(t, "claims", fmt.Sprint(got), fmt.Sprint(wantClaims))
 		d := s.deviceRow(dev)
-		sameText(t, "row", d.State, "active", d.Fingerprint, hash[:], *d.Platform, "linux/arm64", *d.AppVersion, "2.4.1",
-			d.LeaseSeq, 1, d.Activations, 1, d.ActivatedAt, newStamp(now), d.LastSeenAt, newStamp(now), d.LeaseKid,
-			s.keys.signer().kid, d.LeaseExpiresAt.Unix(), got.Expires)
+		sameText(t, "row", d.State, "active", d.Fingerprint, hash[:], *d.Platform, "linux/arm64",
+			*d.AppVersion, "2.4.1", d.LeaseSeq, 1, d.Activations, 1, d.ActivatedAt, newStamp(now),
+			d.LastSeenAt, newStamp(now), d.LeaseKid, s.keys.signer().kid, d.LeaseExpiresAt.Unix(), got.Expires)
 		l, err := s.store.license(anyAccount, id)
 		s.check(err)
 		sameText(t, "licence", l.FirstActivatedAt, newStamp(now), l.UpdatedAt, newStamp(now))
@@ -839,7 +839,8 @@ func TestSeats_areCountedAlsoWhenTheShellChangesDevices(t *testing.T) {
 		raw(t, s.store.path, step.statement)
 		for id, want := range map[string]int{one: step.one, other: step.other} {
 			shown := s.get("/licenses/"+id, auth).is(200).json()["seats"].(map[string]any)["used"]
-			sameText(t, step.statement, shown, want, s.count(`SELECT seats_used FROM v_licenses WHERE id = ?`, id), want)
+			sameText(t, step.statement, shown, want,
+				s.count(`SELECT seats_used FROM v_licenses WHERE id = ?`, id), want)
 		}
 	}
 	if faults, err := checkFile(s.store.path); err != nil || len(faults) > 0 {

@@ -196,8 +196,10 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 			return err
 		})
 		ownHook := s.post("/webhooks", hookBody("order.created"), bearer(own)).is(200).text("id")
-		s.sql(manyRows(3*endedAtOnce)+`INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
-			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3, '2001-01-01T00:00:00Z' FROM n`,
+		s.sql(manyRows(3*endedAtOnce)+`
+			INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
+			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3,
+				'2001-01-01T00:00:00Z' FROM n`,
 			p.ID, tenant, newStamp(time.Now()))
 		kept, keptGrant := s.appToken(func() *app { q, _ := s.registerApp(); return q }(), s.account, scopeOrders)
 		failIf(t, !s.queued(hook) || !s.queued(ownHook), "the webhooks are not sent to")
@@ -282,7 +284,8 @@ func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, p := serviceWithApp(t)
-		s.sql(manyRows(4*endedAtOnce)+`INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
+		s.sql(manyRows(4*endedAtOnce)+`
+			INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
 			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3, ?3 FROM n`,
 			p.ID, s.account, newStamp(time.Now()))
 		clock := time.Now()

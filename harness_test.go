@@ -1146,8 +1146,10 @@ var (
 	keyShape = regexp.MustCompile(`(?i)\b[0-9a-z]{5}(?:-[0-9a-z]{5}){4}\b`)
 	// within a key's id those letters may stand by chance
 	tokenShape = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}`)
-	wholeToken = regexp.MustCompile(tokenShape.String() + `\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`) // among random bytes
-	tokenHere  = regexp.MustCompile(`^(?s:.?)` + wholeToken.String())                         // at the beginning, or one byte later
+	// among random bytes
+	wholeToken = regexp.MustCompile(tokenShape.String() + `\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`)
+	// at the beginning, or one byte later
+	tokenHere  = regexp.MustCompile(`^(?s:.?)` + wholeToken.String())
 	pemShape   = regexp.MustCompile(`-----BEGIN [A-Z ]+-----`)
 	whsecShape = regexp.MustCompile(`whsec_([A-Za-z0-9+/]{32,}={0,2})`)
 	emailShape = regexp.MustCompile(`[\pL\pN.!#$%&'*+/=?^_{|}~-]+@[\pL\pN-]+(?:\.[\pL\pN-]+)+`)
@@ -1399,7 +1401,9 @@ func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
 			t.Errorf("%q in a file is not found", planted)
 		}
 	}
-	for text, want := range map[string]string{token: token, "\x00eyJ\x01" + token + "\x02": token, "xeyJhbGciOiJ.x.y": ""} {
+	for text, want := range map[string]string{
+		token: token, "\x00eyJ\x01" + token + "\x02": token, "xeyJhbGciOiJ.x.y": "",
+	} {
 		if found := strings.TrimLeft(string(findToken([]byte(text))), "\x01"); found != want {
 			t.Errorf("in %q the token %q is found", text, found)
 		}

@@ -480,8 +480,8 @@ func BenchmarkErase(b *testing.B) {
 				digest := (&lead{AccountID: s.account, Type: "demo", Email: "many@example.com"}).digest()
 				s.sql(manyRows(c.leads)+`
 		INSERT INTO leads (id, account_id, type, email, fields, digest, created_at)
-					SELECT printf('lead_%026d', i), ?, 'demo', 'many@example.com', `+c.fields+`, ?, '2020-01-01T00:00:00Z'
-					FROM n`, s.account, digest)
+					SELECT printf('lead_%026d', i), ?, 'demo', 'many@example.com', `+c.fields+`, ?,
+					'2020-01-01T00:00:00Z' FROM n`, s.account, digest)
 				ended := make(chan time.Duration)
 				ctx, end := context.WithCancel(b.Context())
 				go func() { ended <- longestWrite(ctx, s.store) }()

@@ -207,7 +207,8 @@ func TestImport_noticesSemicolonsAndTabsAndReadsDatesOfTheDay(t *testing.T) {
 	oneLine(t, s.failure(s.importArgs(twice)...), `line 2: metadata.n: "2": The row's metadata has this member too.`)
 	large := s.importFile("key,metadata.n,metadata.m",
 		"LARGE-KEY-0000000001,"+strings.Repeat("n", 9000)+","+strings.Repeat("m", 9000))
-	oneLine(t, s.failure(s.importArgs(large)...), "line 2: metadata: With its columns the metadata has more than 16 KiB.")
+	oneLine(t, s.failure(s.importArgs(large)...),
+		"line 2: metadata: With its columns the metadata has more than 16 KiB.")
 }
 
 // objectOf returns what was imported for a key.

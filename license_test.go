@@ -1290,7 +1290,8 @@ func licenseStory(t *testing.T, o *operator) {
 	}
 	file := filepath.Join(o.dir, "import.csv")
 	must(t, os.WriteFile(file, []byte("key\nTHE-KEY-OF-ANOTHER-TIME\n"), 0o600))
-	sameText(t, "imported", o.object("license", "import", file, "-account", o.account, "-product", "kds")["imported"], 1.0)
+	sameText(t, "imported",
+		o.object("license", "import", file, "-account", o.account, "-product", "kds")["imported"], 1.0)
 	includes(t, o.do("license", "export"), id)
 	includes(t, o.do("device", "export"), `"license_id":"`+id)
 	o.fails("-public FILE is needed", "lease", "inspect", "x")
@@ -1308,7 +1309,8 @@ func licenseStory(t *testing.T, o *operator) {
 		t.Errorf("devices:\n%s", table)
 	}
 	types := fmt.Sprint(column(o.objects("events", "-limit", "5"), "type"))
-	sameText(t, "events", types, "[device.released device.blocked license.revoked license.reinstated license.suspended]")
+	sameText(t, "events", types,
+		"[device.released device.blocked license.revoked license.reinstated license.suspended]")
 	includes(t, o.do("license", "limit-transfers", "-dry-run"), "0 licences would get")
 	moved := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", "1",
 		"-max-transfers", "none")["id"].(string)

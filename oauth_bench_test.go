@@ -45,8 +45,9 @@ func (s *service) fillGrants(p *app, accounts []string, codes, rest stamp) {
 			FROM n JOIN filling a ON a.i = (n.i + %[1]d) %% %d) `, done, len(accounts))
 		s.sql(rows+`INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
 			SELECT printf('grt_%026d', i), ?1, account, 'orders:read', 'portal', ?2, ?2, ?3 FROM r`, p.ID, made, rest)
-		s.sql(rows+`INSERT INTO grant_codes (hash, app_id, account_id, redirect_uri, challenge, scope, agreed_by, grant_id,
-			created_at, expires_at) SELECT randomblob(32), ?1, account, ?2, ?3, 'orders:read', 'portal',
+		s.sql(rows+`INSERT INTO grant_codes (hash, app_id, account_id, redirect_uri, challenge, scope, agreed_by,
+			grant_id, created_at, expires_at)
+			SELECT randomblob(32), ?1, account, ?2, ?3, 'orders:read', 'portal',
 			printf('grt_%026d', i), ?4, ?5 FROM r`, p.ID, testRedirect, testChallenge, made, codes)
 		s.sql(rows+`INSERT INTO refresh_tokens (hash, grant_id, number, expires_at)
 			SELECT randomblob(32), printf('grt_%026d', i), 1, ? FROM r`, rest)

@@ -127,7 +127,8 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 	}
 	own, _ := s.registerApp(func(p *app) { p.VerifiedAt = stamp{} })
 	v.authorize(own.askFor(), nil).nowhere(200, "does not vouch for the application", "not knows the application")
-	s.sql(`UPDATE apps SET name = 'Table' || char(8238) || 'rennalP', home_page = 'https://app.example/' || char(8206) WHERE id = ?`, own.ID)
+	s.sql(`UPDATE apps SET name = 'Table' || char(8238) || 'rennalP',
+		home_page = 'https://app.example/' || char(8206) WHERE id = ?`, own.ID)
 	s.sql(`UPDATE accounts SET name = 'Roma' || char(8207) WHERE id = ?`, s.account)
 	page := v.authorize(own.askFor(), nil).nowhere(200, "Table\ufffdrennalP", "Roma\ufffd")
 	failIf(t, strings.ContainsAny(page.body, "\u202e\u200e\u200f"), "the page has characters that turn text around")
@@ -654,7 +655,8 @@ func FuzzAuthorizeQuery(f *testing.F) {
 		p.Kind, p.RedirectURIs = appInstalled, codeList{"http://127.0.0.1/back", "com.example.app:/back"}
 	})
 	v := s.signedIn(s.account)
-	allowed := regexp.MustCompile(`^(https://app\.example/back|http://127\.0\.0\.1(:\d{1,5})?/back|com\.example\.app:/back)\?[\w.~%&=*+-]+$`)
+	allowed := regexp.MustCompile(`^(https://app\.example/back|http://127\.0\.0\.1(:\d{1,5})?/back|` +
+		`com\.example\.app:/back)\?[\w.~%&=*+-]+$`)
 	for _, q := range []url.Values{web.askFor(), web.askFor("scope", "x"),
 		device.askFor("redirect_uri", "http://127.0.0.1:5000/back", "scope", "x"),
 		web.askFor("redirect_uri", testRedirect+"?kept=yes", "response_type", "")} {

@@ -140,7 +140,8 @@ func TestPayPage_namesTheRestaurantAsItsReceiptsDo(t *testing.T) {
 	g := newGuestService(t)
 	o := g.lunch()
 	g.sql(`INSERT INTO account_settings (account_id, zone, legal_name, address, vat_number)
-		VALUES (?, 'Europe/Zurich', 'Trattoria <Roma> GmbH', 'Hauptgasse 12' || char(10) || '4500 Solothurn', 'CHE-123.456.789 MWST')`, g.account)
+		VALUES (?, 'Europe/Zurich', 'Trattoria <Roma> GmbH', 'Hauptgasse 12' || char(10) || '4500 Solothurn',
+		'CHE-123.456.789 MWST')`, g.account)
 	at := o.CreatedAt.In(time.FixedZone("", 0))
 	zurich, err := time.LoadLocation("Europe/Zurich")
 	g.check(err)
@@ -347,7 +348,8 @@ func TestReturnPage_hasNoRefundsOnAReceiptOfMoneyThatDidNotPayIt(t *testing.T) {
 	for _, o := range []*order{paid, dead} {
 		g.presses(o, "card").is(303)
 		g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at)
-			SELECT replace(id, 'pay', 'ref'), order_id, id, amount, '[]', 'succeeded', '', created_at FROM payments WHERE order_id = ?`, o.ID)
+			SELECT replace(id, 'pay', 'ref'), order_id, id, amount, '[]', 'succeeded', '', created_at
+			FROM payments WHERE order_id = ?`, o.ID)
 	}
 	g.sql(`UPDATE orders SET state = 'paid', method = 'cash', paid_at = created_at WHERE id = ?`, paid.ID)
 	g.sql(`UPDATE orders SET state = 'expired' WHERE id = ?`, dead.ID)
@@ -532,7 +534,8 @@ func TestPayPage_fitsATelephone(t *testing.T) {
 	open := g.lunch(large)
 	paid := g.lunch(large, func(o *order) { o.State, o.Method, o.PaidAt = orderPaid, ptr(methodCard), o.CreatedAt })
 	g.sql(`INSERT INTO account_settings (account_id, zone, legal_name, address, vat_number)
-		VALUES (?, 'Europe/Zurich', 'Trattoria Altstadt GmbH', 'Hauptgasse 12' || char(10) || '4500 Solothurn', 'CHE-123.456.789 MWST')`, g.account)
+		VALUES (?, 'Europe/Zurich', 'Trattoria Altstadt GmbH', 'Hauptgasse 12' || char(10) || '4500 Solothurn',
+		'CHE-123.456.789 MWST')`, g.account)
 	b := startBrowser(t)
 	for _, lang := range pageLanguages {
 		b.fits("pay", base+open.path(""), lang)

@@ -226,7 +226,8 @@ func TestOutboundURL_thatMayNotBeCalledIsRefusedWithTheReason(t *testing.T) {
 		t.Errorf("http: %q", code)
 	}
 	admits := outboundTo(t, loopbackRange, "fd00::/8")
-	for _, raw := range strings.Fields(`http://10.0.0.1/ https://1.1.1.1/ http://2130706433/ http://127.1/ http://0x7f.0.0.1/
+	for _, raw := range strings.Fields(`
+		http://10.0.0.1/ https://1.1.1.1/ http://2130706433/ http://127.1/ http://0x7f.0.0.1/
 		http://0177.0.0.1/ http://127.0.0.01/ http://[::ffff:127.0.0.1]/ http://[127.0.0.1]/ http://[::1]/
 		http://[fd00:0::1]/ http://[fd00::1%25eth0]/ http://[fd00::1%eth0]/ http://127.0.0.1./
 		http://localhost/ http://u@127.0.0.1/ http://127.0.0.1/# ftp://127.0.0.1/ http://127.0.0.1:0/

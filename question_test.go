@@ -392,7 +392,8 @@ func TestQuery_aboutStatisticsReadsTheDaysOfTheWidgetOnly(t *testing.T) {
 func (s *service) manyLicenses(account string, n int) {
 	s.t.Helper()
 	s.sql(manyRows(n)+`INSERT INTO licenses (id, account_id, product, customer, created_at, updated_at)
-		SELECT printf('lic_%026d', i), ?, 'kitchen-display', 'Trattoria ' || i, '2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z' FROM n`, account)
+		SELECT printf('lic_%026d', i), ?, 'kitchen-display', 'Trattoria ' || i,
+		'2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z' FROM n`, account)
 	s.sql(`INSERT INTO license_keys (hash, license_id, hint, created_at)
 		SELECT randomblob(32), id, 'XXXXX', created_at FROM licenses WHERE account_id = ?`, account)
 }

@@ -18,8 +18,8 @@ func (s *service) fillEvents(account string, kind eventType, n int) {
 	s.t.Helper()
 	s.sql(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 		INSERT INTO events (id, at, type, account_id, subject_id, actor)
-		SELECT 'evt_' || printf('%026d', i), '2026-01-01T00:00:00Z', ?, ?, 'lead_' || printf('%026d', i), 'site' FROM n`,
-		n, kind, account)
+		SELECT 'evt_' || printf('%026d', i), '2026-01-01T00:00:00Z', ?, ?, 'lead_' || printf('%026d', i), 'site'
+		FROM n`, n, kind, account)
 }
 
 // receiveReal starts a receiver on this machine that counts what it gets.

@@ -76,7 +76,8 @@ func (s *service) addEvents(account string, kind eventType, n int) (seq int) {
 
 // manyWebhooks is a statement that adds n webhooks to an account, given a time, their state and its reason.
 func manyWebhooks(n int) string {
-	return manyRows(n) + `INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at, state, reason)
+	return manyRows(n) + `
+		INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at, state, reason)
 		SELECT printf('whe_0000000000000000000000%04d', i), ?, 'https://a.example/',
 		'["lead.created"]', 'command', ?2, ?2, ?3, ?4 FROM n`
 }

@@ -419,7 +419,8 @@ func TestWebhook_thatIsGoneIsDisabledAtOnce(t *testing.T) {
 		if got := r.take(); len(got) > maxSendingWebhook {
 			t.Errorf("it got %d messages after it had said that it is gone", len(got))
 		}
-		s.countsAs(1, "it is not disabled", `SELECT count(*) FROM webhooks WHERE state = 'disabled' AND reason = 'gone'`)
+		s.countsAs(1, "it is not disabled",
+			`SELECT count(*) FROM webhooks WHERE state = 'disabled' AND reason = 'gone'`)
 		s.countsAs(1, "events say so", `SELECT count(*) FROM events WHERE type = 'webhook.disabled'`)
 		s.countsAs(0, "attempts are announced that never come",
 			`SELECT count(*) FROM deliveries WHERE next_at IS NOT NULL`)

@@ -132,14 +132,16 @@ func TestSnippet_isTheLineToPaste(t *testing.T) {
 	line := fmt.Sprintf(`<script async src="https://api.example.com%s" data-widget="%s" integrity="%s" `+
 		`crossorigin="anonymous"></script>`, script.path, id, script.integrity)
 	text := o.do("widget", "snippet", id)
-	if !strings.HasSuffix(text, "-->\n"+line+"\n") || !strings.HasPrefix(text, "<!--") || strings.Count(text, "<!--") != 1 ||
-		!strings.Contains(text, strings.ReplaceAll("script-src *; connect-src *; img-src *\n", "*", "https://api.example.com")) ||
+	policy := strings.ReplaceAll("script-src *; connect-src *; img-src *\n", "*", "https://api.example.com")
+	if !strings.HasSuffix(text, "-->\n"+line+"\n") || !strings.HasPrefix(text, "<!--") ||
+		strings.Count(text, "<!--") != 1 || !strings.Contains(text, policy) ||
 		!strings.Contains(text, "https://api.example.com/widget.js without integrity") {
 		t.Errorf("the snippet:\n%s", text)
 	}
 	const site = "https://api.example.com"
 	equal(t, "with -json", o.object("widget", "snippet", id), map[string]any{
-		"widget": id, "html": line, "script": site + script.path, "integrity": script.integrity, "latest": site + "/widget.js",
+		"widget": id, "html": line,
+		"script": site + script.path, "integrity": script.integrity, "latest": site + "/widget.js",
 		"csp":     map[string]any{"script-src": site, "connect-src": site, "img-src": site},
 		"origins": []any{"https://partner.example", siteOrigin}})
 	o.fails("not found", "widget", "snippet", "wgt_00000000000000000000000000")
@@ -148,7 +150,8 @@ func TestSnippet_isTheLineToPaste(t *testing.T) {
 	noted := &strings.Builder{}
 	alone := s.addWidget(s.addAccount("Bistro"))
 	err = run(t.Context(), []string{"widget", "snippet", alone, "-db", s.store.path}, os.Getenv, io.Discard, noted)
-	if err != nil || !matches(`^no site may use this widget yet: .*widgetd origin add \S+ -account acct_\w+`, noted.String()) {
+	if err != nil ||
+		!matches(`^no site may use this widget yet: .*widgetd origin add \S+ -account acct_\w+`, noted.String()) {
 		t.Errorf("for an account without an origin: %v %q", err, noted)
 	}
 }
@@ -175,7 +178,8 @@ type sitePost struct {
 func readPost(r *http.Request) sitePost {
 	body, _ := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(strings.NewReader(string(body)))
-	return sitePost{path: r.URL.Path, kind: r.Header.Get("Content-Type"), cookie: r.Header.Get("Cookie"), body: string(body)}
+	return sitePost{path: r.URL.Path, kind: r.Header.Get("Content-Type"), cookie: r.Header.Get("Cookie"),
+		body: string(body)}
 }
 
 // newScriptStage starts a service, two sites with the same pages, and a browser.
@@ -298,7 +302,8 @@ func (g *scriptStage) posted(path string, status int) sitePost {
 // script runs a script in the page and returns its value as text.
 func (g *scriptStage) script(text string) string {
 	g.service.t.Helper()
-	return fmt.Sprint(g.browser.call("POST", g.session+"/execute/sync", map[string]any{"script": text, "args": []any{}}))
+	return fmt.Sprint(g.browser.call("POST", g.session+"/execute/sync",
+		map[string]any{"script": text, "args": []any{}}))
 }
 
 // clean fails the test if something went wrong in the page.
@@ -313,7 +318,8 @@ func TestScript_countsAndSendsFormsOnAPageWithAStrictPolicy(t *testing.T) {
 	t.Parallel()
 	g := newScriptStage(t)
 	g.change(func(tx *tx) error {
-		tx.addCounts(g.widget, counts{Views: 12_345, Visitors: 1, Clicks: 2}, []nameCount{{"Risotto", counts{Clicks: 2}}}, nil)
+		tx.addCounts(g.widget, counts{Views: 12_345, Visitors: 1, Clicks: 2},
+			[]nameCount{{"Risotto", counts{Clicks: 2}}}, nil)
 		return nil
 	})
 	page := g.listed.URL + "/menu?customer=7#dishes"
@@ -321,7 +327,8 @@ func TestScript_countsAndSendsFormsOnAPageWithAStrictPolicy(t *testing.T) {
 	const order = `{"type":"order","item":"Pizza","page":"/menu"}`
 	g.open(page)
 	equal(t, "the number", g.text(`//b[text()!="–"]`), "12.345")
-	equal(t, "the other places", g.text(`//i[@id="top" and text()!="–"]`)+g.text(`//i[2]`)+g.text(`//i[3]`), "Risotto––")
+	equal(t, "the other places",
+		g.text(`//i[@id="top" and text()!="–"]`)+g.text(`//i[2]`)+g.text(`//i[3]`), "Risotto––")
 	equal(t, "once the widget is visible, it sends", g.events(1), view)
 	equal(t, "the width of the picture for its height", g.script(`
 		const picture = document.images[0]; return picture.decode().
@@ -347,7 +354,8 @@ func (g *scriptStage) events(n int) string {
 	var all []string
 	for len(all) < n {
 		p := g.posted("/widget/events", 204)
-		found := regexp.MustCompile(`^\{"widget":"` + g.widget + `","events":\[(\{.*\})\]\}$`).FindStringSubmatch(p.body)
+		batch := regexp.MustCompile(`^\{"widget":"` + g.widget + `","events":\[(\{.*\})\]\}$`)
+		found := batch.FindStringSubmatch(p.body)
 		if found == nil || p.kind != "text/plain;charset=UTF-8" {
 			g.service.t.Fatalf("events are sent as %s: %s", p.kind, p.body)
 		}
@@ -371,7 +379,8 @@ func (g *scriptStage) keyboard() {
 		return [field.name || field.type, field.getAttribute("aria-invalid"),
 		field.getAttribute("aria-describedby"), form.getAttribute("aria-busy"), 
 		form.querySelector("[role=status][aria-live=polite]").textContent].join("|")`
-	equal(t, "after a wrong address", g.script(state), "email|true|hint widgetd-note-1|false|Please check what you entered.")
+	equal(t, "after a wrong address", g.script(state),
+		"email|true|hint widgetd-note-1|false|Please check what you entered.")
 	g.press(".com")
 	if got := g.script(state); !strings.HasPrefix(got, "email||hint|") {
 		t.Errorf("while the address is mended: %s", got)
@@ -391,7 +400,8 @@ func (g *scriptStage) keyboard() {
 		t.Errorf("after the lead: %s", got)
 	}
 	equal(t, "the form said", g.script(`return said.join("|")`), "Sending…|Merci.")
-	equal(t, "the trap is shown and the field holds", g.script(`return document.forms[0].elements.website.checkVisibility() + document.forms[0].email.value`), "false")
+	equal(t, "the trap is shown and the field holds", g.script(`
+		const form = document.forms[0]; return form.elements.website.checkVisibility() + form.email.value`), "false")
 	g.counts(1, `SELECT count(*) FROM leads WHERE email = 'guest@example.com' AND page = '/menu' AND account_id = ?`,
 		g.account)
 }
@@ -406,7 +416,8 @@ func TestScript_leavesTheFormToTheSiteWhereItCannotSend(t *testing.T) {
 	form := func(where string) {
 		t.Helper()
 		g.find(`//p[@id="sent"]`)
-		if p := <-g.forms; p.path != "/form" || !strings.HasPrefix(p.body, "email=guest%40example.com&message=&diet=vegan&diet=nuts&source=footer") {
+		const body = "email=guest%40example.com&message=&diet=vegan&diet=nuts&source=footer"
+		if p := <-g.forms; p.path != "/form" || !strings.HasPrefix(p.body, body) {
 			t.Errorf("%s: the site gets %+v", where, p)
 		}
 	}

@@ -140,7 +140,8 @@ func TestStats_topPagesAreForCallersWithAToken(t *testing.T) {
 	widget, other := s.addWidget(s.account), s.addWidget(s.account)
 	s.report(widget, `{"type":"view","page":"/menu"},{"type":"view","page":"/menu?guest=ada@example.com"},
 		{"type":"view","page":"/menu#soup?x"},{"type":"click","page":"/menu"},
-		{"type":"order","page":"/late","item":"Soup"},{"type":"click","page":"/about"},{"type":"view"},{"type":"click","item":"Soup"}`).is(204)
+		{"type":"order","page":"/late","item":"Soup"},{"type":"click","page":"/about"},
+		{"type":"view"},{"type":"click","item":"Soup"}`).is(204)
 	s.report(other, `{"type":"view","page":"/elsewhere"}`).is(204)
 	lacks(t, s.dump(), "guest", "soup?x")
 	path := "/widget/stats?widget=" + widget

@@ -691,9 +691,11 @@ func (s *service) fillStatistics(account, prefix string, widgets int, busy bool)
 		SELECT w.id, strftime('%Y-%m-%dT%H:%M:%SZ', '2025-01-01', '+' || (1440 * (d.i - 1) + 15 * (?1 + q.i - 1)) || ' minutes'), 1 + (d.i + q.i) % 2, 1, q.i % 3 = 0, q.i % 9 = 0
 		FROM widgets w, n d, n q WHERE w.id GLOB ?3 || '*' AND q.i <= ?2`, first, quarters, prefix)
 	s.sql(manyRows(366)+`INSERT INTO item_counts (widget_id, day, item, clicks, orders)
-		SELECT w.id, date('2025-01-01', '+' || (d.i - 1) || ' days'), 'dish ' || k.i, k.i % 7, 1 FROM widgets w, n d, n k WHERE w.id GLOB ?2 || '*' AND k.i <= ?1`, names, prefix)
+		SELECT w.id, date('2025-01-01', '+' || (d.i - 1) || ' days'), 'dish ' || k.i, k.i % 7, 1
+		FROM widgets w, n d, n k WHERE w.id GLOB ?2 || '*' AND k.i <= ?1`, names, prefix)
 	s.sql(manyRows(366)+`INSERT INTO page_counts (widget_id, day, page, views, clicks, orders)
-		SELECT w.id, date('2025-01-01', '+' || (d.i - 1) || ' days'), '/menu/' || k.i, k.i % 7, 1, 1 FROM widgets w, n d, n k WHERE w.id GLOB ?2 || '*' AND k.i <= ?1`, pages, prefix)
+		SELECT w.id, date('2025-01-01', '+' || (d.i - 1) || ' days'), '/menu/' || k.i, k.i % 7, 1, 1
+		FROM widgets w, n d, n k WHERE w.id GLOB ?2 || '*' AND k.i <= ?1`, pages, prefix)
 }
 
 // BenchmarkStatistics reads a year of statistics from a file with a year of 10,000,000 events of so many
