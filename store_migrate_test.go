@@ -685,7 +685,8 @@ func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
 		schema string // that should come out
 		want   string
 	}{
-		"its SQL fails":            {table + "; SELECT nothing", nil, "", fmt.Sprintf("step %d of %[1]d, x: ", schemaVersion)},
+		"its SQL fails": {table + "; SELECT nothing", nil, "",
+			fmt.Sprintf("step %d of %[1]d, x: ", schemaVersion)},
 		"its Go fails":             {"DELETE FROM leads", regrets, "", "regretted"},
 		"another schema comes out": {table, nil, "CREATE TABLE y (z INTEGER) STRICT", "schema: table y is not as this"},
 		"a column is missing": {table, nil, "CREATE TABLE y (z TEXT, a TEXT) STRICT",
