@@ -1336,6 +1336,9 @@ func (d *discretion) check(t testing.TB, log []byte, db string) {
 		if err != nil {
 			continue // gone by the test's own hand, or never there
 		}
+		if made, err := newDatabase(); err == nil && suffix == "" {
+			content = changedPages(content, made.content)
+		}
 		for _, found := range d.said(content) {
 			t.Errorf("%s gives away %s", filepath.Base(db)+suffix, found)
 		}
@@ -1343,6 +1346,18 @@ func (d *discretion) check(t testing.TB, log []byte, db string) {
 			t.Errorf("%s holds a token: %q", filepath.Base(db)+suffix, token)
 		}
 	}
+}
+
+// changedPages returns the pages of a database that are not the same in the template: a small part of it.
+func changedPages(content, template []byte) (changed []byte) {
+	const page = 4096
+	for i := 0; i < len(content); i += page {
+		end := min(i+page, len(content))
+		if end > len(template) || !bytes.Equal(content[i:end], template[i:end]) {
+			changed = append(changed, content[i:end]...)
+		}
+	}
+	return changed
 }
 
 // findToken returns a token that stands in a text; nil: there is none. A file of a database is long, and a search

@@ -687,8 +687,9 @@ func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
 	}{
 		"its SQL fails": {table + "; SELECT nothing", nil, "",
 			fmt.Sprintf("step %d of %[1]d, x: ", schemaVersion)},
-		"its Go fails":             {"DELETE FROM leads", regrets, "", "regretted"},
-		"another schema comes out": {table, nil, "CREATE TABLE y (z INTEGER) STRICT", "schema: table y is not as this"},
+		"its Go fails": {"DELETE FROM leads", regrets, "", "regretted"},
+		"another schema comes out": {table, nil, "CREATE TABLE y (z INTEGER) STRICT",
+			"schema: table y is not as this"},
 		"a column is missing": {table, nil, "CREATE TABLE y (z TEXT, a TEXT) STRICT",
 			"schema: table y has no column a"},
 		"it leaves a table behind": {table, nil, "", "schema: table y is not this program's"},
