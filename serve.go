@@ -11,7 +11,6 @@ import (
 	"net/http/pprof"
 	"net/url"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -230,7 +229,6 @@ var serveCommands = []command{
 
 // serveCommand runs the service until e.ctx ends.
 func serveCommand(e *env) error {
-	tuneCollector(e.getenv)
 	o, err := e.readServerOptions()
 	if err != nil {
 		return err
@@ -264,18 +262,6 @@ func serveCommand(e *env) error {
 		return errors.Join(err, listener.Close(), st.close())
 	}
 	return s.serveUntil(e.ctx, listener, keyFile)
-}
-
-// tuneCollector lets the garbage collector run less often than by default, and sets a soft
-// limit on memory. The environment variables GOGC and GOMEMLIMIT take precedence. It makes
-// verify a twentieth faster and costs some 10 MiB.
-func tuneCollector(getenv func(string) string) {
-	if getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
-	}
-	if getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(128 << 20)
-	}
 }
 
 // readServerOptions returns the options that the handlers need, or a usageError.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // A staticFile is an answer that is made once and sent as it is, in the same bytes to everybody:
@@ -14,21 +15,26 @@ type staticFile struct {
 	contentType  string
 	cacheControl string
 	plain        taggedBody
-	gzipped      taggedBody // with an ETag of its own (RFC 9110, section 8.8.3.3); no body: not worth it
+	gzipped      func() taggedBody // with an ETag of its own (RFC 9110, section 8.8.3.3); no body: not worth it
 }
 
-// newStaticFile compresses a body and computes its ETags. cacheControl is sent as it is:
-// "public, max-age=300".
+// newStaticFile computes the ETag of a body. It is compressed when somebody first asks for that: a service
+// makes several of these at its start. cacheControl is sent as it is: "public, max-age=300".
 func newStaticFile(contentType, cacheControl string, body []byte) *staticFile {
-	f := &staticFile{contentType: contentType, cacheControl: cacheControl, plain: taggedBody{body, etag(body)}}
+	return &staticFile{contentType: contentType, cacheControl: cacheControl, plain: taggedBody{body, etag(body)},
+		gzipped: sync.OnceValue(func() taggedBody { return compress(body) })}
+}
+
+// compress returns a body compressed by gzip; none if that would not be smaller.
+func compress(body []byte) taggedBody {
 	var small bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&small, gzip.BestCompression) // fails only for a level that does not exist
 	z.Write(body)                                             // a bytes.Buffer takes everything
 	z.Close()
-	if small.Len() < len(body) {
-		f.gzipped = taggedBody{small.Bytes(), etag(small.Bytes())}
+	if small.Len() >= len(body) {
+		return taggedBody{}
 	}
-	return f
+	return taggedBody{small.Bytes(), etag(small.Bytes())}
 }
 
 // sendStatic answers GET and HEAD with a staticFile: compressed if the caller accepts that, and with
@@ -37,9 +43,11 @@ func (s *server) sendStatic(w *response, r *http.Request, f *staticFile) {
 	h := w.Header()
 	h.Set("Cache-Control", f.cacheControl)
 	h.Add("Vary", "Accept-Encoding")
-	chosen, compressed := f.plain, f.gzipped.body != nil && acceptsGzip(r.Header["Accept-Encoding"])
-	if compressed {
-		chosen = f.gzipped
+	chosen, compressed := f.plain, false
+	if acceptsGzip(r.Header["Accept-Encoding"]) {
+		if small := f.gzipped(); small.body != nil {
+			chosen, compressed = small, true
+		}
 	}
 	h.Set("ETag", chosen.tag)
 	if etagMatches(r.Header["If-None-Match"], chosen.tag) {

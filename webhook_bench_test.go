@@ -18,8 +18,8 @@ func (s *service) fillEvents(account string, kind eventType, n int) {
 	s.t.Helper()
 	s.sql(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 		INSERT INTO events (id, at, type, account_id, subject_id, actor)
-		SELECT 'evt_' || printf('%026d', i), '2026-01-01T00:00:00Z', ?, ?, 'lead_' || printf('%026d', i), 'site' FROM n`,
-		n, kind, account)
+		SELECT 'evt_' || printf('%026d', i), '2026-01-01T00:00:00Z', ?, ?, 'lead_' || printf('%026d', i), 'site'
+		FROM n`, n, kind, account)
 }
 
 // receiveReal starts a receiver on this machine that counts what it gets.
@@ -136,7 +136,8 @@ func BenchmarkWebhooks_writing(b *testing.B) {
 			for i := range b.N {
 				s.change(func(t *tx) error {
 					t.invalidate()
-					_, err := t.addLead(lead{AccountID: s.account, Type: "demo", Email: fmt.Sprintf("a%d@example.com", i)})
+					_, err := t.addLead(lead{AccountID: s.account, Type: "demo",
+						Email: fmt.Sprintf("a%d@example.com", i)})
 					return err
 				})
 			}
@@ -157,7 +158,8 @@ func BenchmarkWebhooks_idle(b *testing.B) {
 		for i := range 1000 {
 			urls = append(urls, fmt.Sprintf("https://receiver%d.example.com/hooks/widgetd", i))
 		}
-		s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated, eventLicenseCreated)
+		s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated,
+			eventLicenseCreated)
 		before := heapInUse()
 		w := webhookWorkerOf(s.server)
 		b.StartTimer()
