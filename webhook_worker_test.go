@@ -378,7 +378,7 @@ func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
 		s.subscribe(s.account, r.url("/"), eventLeadCreated)
 		s.sql(`UPDATE webhooks SET failing_since = ?`, newStamp(time.Now().Add(-6*24*time.Hour)))
-		s.server.clockDoubted.Store(true)
+		synchronised := s.startsAfter(2 * time.Hour)
 		defer s.startSending()()
 		r.status(500)
 		s.announce(s.account, eventLeadCreated)
@@ -386,7 +386,7 @@ func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 		if n := s.count(`SELECT count(*) FROM webhooks WHERE state = 'enabled'`); n != 1 {
 			t.Error("disabled while the clock is doubted")
 		}
-		s.server.clockDoubted.Store(false)
+		synchronised.Store(true)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if n := s.count(`SELECT count(*) FROM webhooks WHERE state = 'disabled'`); n != 1 {
