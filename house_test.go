@@ -93,7 +93,7 @@ func (src *checkedSource) at(n ast.Node) string { return src.fset.Position(n.Pos
 var rooms = [][]string{
 	{"main.go", "serve.go", "upkeep.go", "demo.go", "demo_provider.go", "demo_provider_page.go", "demo_order.go", "demo_revenue.go", "demo_books.go", "demo_connect.go"},
 	{"*_cli.go", "*_http.go", "docs.go", "docs_document.go", "event.go", "key.go", "lead.go", "legacy.go", "license_import.go", "openapi.go", "status.go", "widget.go", "widget_script.go", "order_page.go", "order_page_text.go", "oauth_page.go", "oauth_page_text.go"}, // those by name have endpoints or commands
-	{"answer.go", "command.go", "command_help.go", "cors.go", "handlers.go", "health.go", "idempotency.go", "input.go", "metrics.go", "nearest.go", "notices.go", "static.go", "terminal.go"},
+	{"answer.go", "clock.go", "command.go", "command_help.go", "cors.go", "handlers.go", "health.go", "idempotency.go", "input.go", "metrics.go", "nearest.go", "notices.go", "static.go", "terminal.go"},
 	{"account.go", "app.go", "grant.go", "grant_store.go", "signin.go", "signin_store.go", "oauth.go", "oauth_store.go", "order.go", "order_refund.go", "payment*.go", "revenue.go", "revenue_day.go", "revenue_store.go", "books*.go",
 		"device.go", "device_transfer.go", "lead_address.go", "lease.go", "license.go", "license_key.go", "license_terms.go", "webhook.go", "webhook_sign.go", "webhook_attempt.go", "webhook_worker.go", "widget_picture.go", "widget_stats.go",
 		"device_store.go", "event_store.go", "order_store.go", "payment_store.go", "lead_store.go", "legacy_store.go", "license_store.go", "status_store.go", "webhook_store.go", "webhook_queue_store.go", "widget_store.go"},
