@@ -29,6 +29,7 @@ type books struct {
 	now     func() time.Time
 	steady  func() time.Time // a clock that is never set
 	strike  func(fault string, err error, attrs ...any)
+	doubted func() bool   // server.clockDoubted, while which no entry is made or sent; nil: never
 	off     bool          // no product is asked anything: another service works on this database
 	wake    chan struct{} // has the worker look for what is due
 

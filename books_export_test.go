@@ -47,6 +47,33 @@ func TestBooks_aDayArrivesOnceWhenItsGraceIsOver(t *testing.T) {
 	})
 }
 
+func TestBooks_nothingIsSentWhileTheClockIsDoubted(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		k.sell(1000)
+		k.until("2000-01-02 12:00")
+		dial := k.server.outbound.plain.DialContext
+		synchronised := k.startsAfter(2 * time.Hour)
+		k.server.outbound.plain.DialContext = dial
+		k.engine = booksOf(k.server)
+		k.work(2 * time.Minute)
+		if all := k.exports(); len(all) != 0 {
+			t.Errorf("made while the clock is doubted: %+v", all)
+		}
+		k.export(bookkeeperDay)
+		k.work(2 * time.Minute)
+		if got := k.books(); len(got) != 0 {
+			t.Errorf("sent while the clock is doubted: %+v", got)
+		}
+		synchronised.Store(true)
+		k.work(2 * time.Minute)
+		if got := k.books(); len(got) != 1 {
+			t.Errorf("in the books: %+v", got)
+		}
+	})
+}
+
 func TestBooks_nothingIsSentUnaskedOrBeforeTheChosenDay(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {

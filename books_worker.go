@@ -51,11 +51,14 @@ func (w *booksWorker) run(ctx context.Context) {
 	defer tick.Stop()
 	defer w.working.Wait()
 	for {
-		if now := w.steady(); w.enqueued.IsZero() || now.Sub(w.enqueued) >= enqueueEvery {
+		held := w.held()
+		if now := w.steady(); !held && (w.enqueued.IsZero() || now.Sub(w.enqueued) >= enqueueEvery) {
 			w.enqueued = now
 			w.enqueue(ctx)
 		}
-		w.startDue(ctx)
+		if !held {
+			w.startDue(ctx)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -66,6 +69,9 @@ func (w *booksWorker) run(ctx context.Context) {
 		}
 	}
 }
+
+// held reports whether exports wait: whether a day is over can't be told by a clock that is doubted.
+func (b *books) held() bool { return b.doubted != nil && b.doubted() }
 
 // enqueue makes exports of the days that are over, for every connection that sends on its own.
 func (w *booksWorker) enqueue(ctx context.Context) {
@@ -156,7 +162,7 @@ func (w *booksWorker) export(ctx context.Context, connectionID string) error {
 		if err != nil && !errors.Is(err, errExport) { // it was removed meanwhile
 			all = errors.Join(all, err)
 		}
-		if !goOn || ctx.Err() != nil {
+		if !goOn || ctx.Err() != nil || w.held() {
 			return all
 		}
 	}

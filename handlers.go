@@ -86,7 +86,7 @@ type rootPath struct {
 // A chore is background work of a wing, done once a second.
 type chore struct {
 	fault      string // the log line when it fails: "legacy calls can't be counted"
-	timeDriven bool   // acts on what the clock says, so it is paused after the clock was set forward
+	timeDriven bool   // acts on what the clock says, so it is paused while the clock is doubted
 	atEnd      bool   // runs once more when the service stops
 	run        func(ctx context.Context) error
 }
@@ -159,6 +159,7 @@ type serverOptions struct {
 	keepEvents       span           // how long events are kept
 	keepTokens       span           // how long tokens are kept after their end
 	securityContacts []string       // URIs for security.txt; none: there is no such file
+	synchronised     func() bool    // whether the kernel says that the wall clock is right; nil: it never does
 
 	// Values that work in the documentation's lines, by the name of the member or parameter; nil: there
 	// are none, so that readers put in their own.
@@ -191,7 +192,8 @@ type server struct {
 	chores         []chore
 	workers        []func(context.Context)
 	wingMetrics    []metric
-	clockDoubted   atomic.Bool // the clock was set forward within clockTrustDelay
+	clock          clockWatch
+	eventsSwept    int64 // up to which event sweep has looked behind those that are kept
 	routing        atomic.Pointer[routing]
 }
 
@@ -212,6 +214,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
 	s.lookups = newLookupGuard(o.failedLookupRate, s.steady())
 	s.clientProofs = newLookupGuard(o.failedLookupRate, s.steady())
+	s.startClock()
 	for _, w := range wings(s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)

@@ -240,8 +240,12 @@ func (a *oauthAPI) prove(c *call, p *app, proved bool, err error) error {
 	return err
 }
 
-// issue answers with tokens.
+// issue answers with tokens. While signing is held nothing is looked at, so that codes and refresh tokens stay
+// as they are.
 func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (any, error) {
+	if a.signingHeld() {
+		return nil, errClock
+	}
 	p, secret, err := a.authenticate(c, &r.clientFields)
 	if err != nil {
 		return nil, err

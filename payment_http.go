@@ -41,6 +41,7 @@ func paymentsOf(s *server) *payments {
 		log:       s.log,
 		now:       s.now,
 		strike:    s.strike,
+		doubted:   s.clockDoubted,
 		off:       s.noPayments,
 		wake:      make(chan struct{}, 1),
 		locked:    map[string]*paymentLock{},

@@ -46,6 +46,7 @@ type payments struct {
 	log       *slog.Logger
 	now       func() time.Time
 	strike    func(fault string, err error, attrs ...any)
+	doubted   func() bool   // server.clockDoubted
 	off       bool          // no provider is asked, and no attempt begun
 	wake      chan struct{} // wakes the worker
 
@@ -175,6 +176,7 @@ func (p *payments) takeOver(
 		if s.payment.Revision != pay.Revision {
 			return errChanged
 		}
+		s.doubted = p.doubted()
 		before := *s.payment
 		if err := s.decide(report); err != nil {
 			return err

@@ -23,6 +23,7 @@ type settlement struct {
 	accepts  int  // minutes that the restaurant has to accept the order, once it is authorised
 	closed   bool // the account is closed
 	behind   bool // the provider tells what was before an operation that it has carried out
+	doubted  bool // the clock is, so no attempt ends by it
 	next     *plannedOperation
 }
 
@@ -125,7 +126,7 @@ func (s *settlement) unknown() error {
 	p := s.payment
 	switch p.State {
 	case paymentPending:
-		if s.exact.Sub(p.CreatedAt.Time) < unknownFor {
+		if s.exact.Sub(p.CreatedAt.Time) < unknownFor || s.doubted {
 			return nil
 		}
 		return s.end(paymentFailed, reasonUnknown)

@@ -1,4 +1,4 @@
--- The whole schema of a widgetd database, version 6.
+-- The whole schema of a widgetd database, version 7.
 --
 -- Read it with `sqlite3 -readonly widgetd.db` while the service runs; start with
 -- the views, whose names begin with v_. Every time is text, UTC, to the second:
@@ -6,7 +6,7 @@
 -- A row may be changed with the sqlite3 shell too: the service sees it within a second.
 
 PRAGMA application_id = 2003068788; -- "wdgt"
-PRAGMA user_version = 6;
+PRAGMA user_version = 7;
 
 CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
@@ -28,6 +28,11 @@ CREATE UNIQUE INDEX base_urls_current ON base_urls (is_current) WHERE is_current
 CREATE TABLE probes (
   id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
   written_at  TEXT NOT NULL CHECK (written_at IS strftime('%Y-%m-%dT%H:%M:%SZ', written_at)) -- when health last proved that writing works
+) STRICT;
+
+CREATE TABLE clock (
+  id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
+  seen_at     TEXT NOT NULL CHECK (seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seen_at)) -- the latest time that the service took for right; set by 'widgetd clock accept'
 ) STRICT;
 
 CREATE TABLE origins (

@@ -27,6 +27,8 @@ var storeCommands = []command{
 		[]option{optDryRun, optNoCopy}, 0, upgradeCommand},
 	{"backup", "FILE", "write a checked copy of the database, also while the service runs",
 		nil, 1, backupCommand},
+	{"clock accept", "", "take the machine's clock for right, so that a running service goes on with what it holds",
+		nil, 0, clockAccept},
 	{"check", "", "check the whole database and the key file, and print what is wrong", nil, 0, checkCommand},
 }
 
@@ -44,6 +46,29 @@ func backupCommand(e *env) error {
 		return e.print(map[string]string{"file": e.args[0]},
 			e.args[0]+": written and checked. The key file is not in it; keep a copy of that too.")
 	})
+}
+
+// clockAccept writes what the clock shows to the file, also if that is earlier than what the file has. The
+// running service looks for that within a second.
+func clockAccept(e *env) error {
+	var before, now stamp
+	err := e.withStore(func(st *store) error {
+		return st.update(e.ctx, func(t *tx) (err error) {
+			if before, err = t.clockSeen(); err != nil {
+				return err
+			}
+			now = t.now
+			return t.setClock(now)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("%s is taken for right", now)
+	if !before.IsZero() {
+		text += fmt.Sprintf("; the time that the service saw last was %s", before)
+	}
+	return e.print(map[string]stamp{"seen_at": now, "before": before}, text)
 }
 
 // noteBackup writes the event by which the status command knows when the last backup was taken. It
