@@ -184,6 +184,8 @@ func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
 		"too many":                    {opCreate, 429, fails("invalid_request_error", "rate_limit"), retries, sendResult{outcome: sendUnknown, status: 429, reason: "rate_limit", retryAfter: 7 * time.Second}},
 		"an error":                    {opCreate, 500, fails("api_error", ""), "", unknown(500, "api_error")},
 		"an error of a proxy":         {opCreate, 502, "<html>", "", unknown(502, "http_502")},
+		"a proxy that waits no more":  {opRefund, 408, "", "", sendResult{outcome: sendUnknown, status: 408, reason: "http_408"}},
+		"a proxy without early data":  {opRefund, 425, "", "", sendResult{outcome: sendUnknown, status: 425, reason: "http_425"}},
 		"an error, replayed":          {opCreate, 500, fails("api_error", ""), "Idempotent-Replayed: true", sendResult{outcome: sendStale, status: 500, reason: "api_error"}},
 		"an answer, replayed":         {opCreate, 200, session, "Idempotent-Replayed: true", sendResult{outcome: sendDone, status: 200, sessionID: "cs_1", url: "https://checkout.stripe.com/c/1"}},
 		"a revoked key":               {opCreate, 401, fails("invalid_request_error", "api_key_expired"), "", sendResult{outcome: sendDenied, status: 401, reason: "api_key_expired"}},
