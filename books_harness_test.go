@@ -314,15 +314,17 @@ func (k *bookkeeper) fail(kind string, faults ...providerFault) {
 	}
 	k.fortnox.strikes(func(r fortnoxFakeRequest, acted bool) *vippsTrouble {
 		if len(faults) == 0 || fortnoxKind(r) != kind || acted != slices.Contains([]providerFault{faultResetAfter,
-			fault500After, faultTimeout, faultNonsense, faultHuge}, faults[0]) {
+			fault500After, faultTimeout, faultNonsense, faultHuge, fault401After, fault429After}, faults[0]) {
 			return nil
 		}
 		fault := faults[0]
 		faults = faults[1:]
 		switch fault {
-		case fault401:
+		case fault401, fault401After:
 			return &vippsTrouble{status: 401, body: `{"message":"unauthorized"}`}
-		case fault429:
+		case fault403:
+			return &vippsTrouble{status: 403, body: "<html>Forbidden by the firewall</html>"}
+		case fault429, fault429After:
 			return &vippsTrouble{status: 429, header: http.Header{"Retry-After": {"3"}}}
 		case fault500, fault500After:
 			return &vippsTrouble{status: 500}
