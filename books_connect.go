@@ -329,8 +329,9 @@ func chooseOrganisation(
 	return nil, errMember("organisation", "unknown_value", "This is none of the companies to choose from.")
 }
 
-// disconnect ends the use of a connection: at the product as far as it allows that, and here in any case.
-// What was exported stays known, should the company be connected again. Errors: errBooksConnection.
+// disconnect ends the use of a connection: at the product as far as it allows that, and here in any case. What was
+// not sent is dropped; what was exported stays known, should the company be connected again, and what may be in the
+// books is looked for then. Errors: errBooksConnection.
 func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error {
 	c, err := b.store.usedBookConnection(o, id)
 	if err != nil {
@@ -356,6 +357,9 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 			return err
 		}
 		if err := t.saveBookTokens(c, nil); err != nil {
+			return err
+		}
+		if err := t.dropUnsentExports(c.ID, nil); err != nil {
 			return err
 		}
 		if err := t.restExports(c.ID); err != nil {

@@ -18,7 +18,11 @@ type booksAPI struct {
 	books *books
 }
 
-const maxMappingBody = 256 << 10 // bytes; maxMappingRules lines take more than other bodies have
+// maxMappingRules lines take more than other bodies have.
+const (
+	maxMappingBody   = 256 << 10 // bytes
+	maxMappingValues = 4100      // of JSON
+)
 
 // booksWing makes the routes and the background work of books.
 func booksWing(s *server, b *books) wing {
@@ -33,7 +37,7 @@ func booksWing(s *server, b *books) wing {
 			{pattern: "DELETE " + connection, run: endpoint(a.disconnect)},
 			{pattern: "GET " + connection + "/accounts", run: endpoint(a.showChart)},
 			{pattern: "GET " + connection + "/mapping", run: endpoint(a.showMapping)},
-			{pattern: "PUT " + connection + "/mapping", body: maxMappingBody, run: endpoint(a.saveMapping)},
+			{pattern: "PUT " + connection + "/mapping", body: maxMappingBody, values: maxMappingValues, run: endpoint(a.saveMapping)},
 			{pattern: "GET " + connection + "/preview/{date}", run: endpoint(a.preview)},
 			{pattern: "GET " + connection + "/exports", question: true, run: endpoint(a.listExports)},
 			{pattern: "POST " + connection + "/exports", creates: true, run: endpoint(a.requestExport)},

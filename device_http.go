@@ -138,7 +138,7 @@ func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err
 	case token != nil:
 		cr.license, err = orNil(a.license(anyAccount, token.License)) // see checkRequest.findLicense
 	default: // the key is malformed
-		return "", nil
+		return "", a.limitAddress("malformed key", a.address(c.request), a.anonymousRate)
 	}
 	if err != nil {
 		return "", err

@@ -16,7 +16,7 @@ func orderWing(s *server) wing {
 	a := &orderAPI{s}
 	routes := []route{
 		{pattern: "GET /orders", scope: scopeOrders, question: true, run: endpoint(a.listOrders)},
-		{pattern: "POST /orders", creates: true, body: maxOrderBody, run: endpoint(a.createOrder)},
+		{pattern: "POST /orders", creates: true, body: maxOrderBody, values: maxOrderValues, run: endpoint(a.createOrder)},
 		{pattern: "GET /orders/{id}", scope: scopeOrders, run: endpoint(a.showOrder)},
 		{pattern: "POST /orders/{id}/accept", noBody: true, run: endpoint(a.acceptOrder)},
 		{pattern: "POST /orders/{id}/capture", noBody: true, run: endpoint(a.captureOrder)},
@@ -35,7 +35,11 @@ func orderWing(s *server) wing {
 	return wing{routes: routes}
 }
 
-const maxOrderBody = 64 << 10 // bytes; 200 lines take more than other bodies have
+// 200 lines take more than other bodies have.
+const (
+	maxOrderBody   = 64 << 10 // bytes
+	maxOrderValues = 1500     // of JSON
+)
 
 // An orderView is an order as callers see it.
 type orderView struct {

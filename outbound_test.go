@@ -752,6 +752,37 @@ func TestOutbound_badServerHasAReasonAndItsConnectionIsClosed(t *testing.T) {
 	}
 }
 
+func TestOutbound_aRequestWithAnIdempotencyKeyIsSentOnceWhateverBecomesOfItsConnection(t *testing.T) {
+	t.Parallel()
+	var written atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		if r.Method == "GET" {
+			return
+		}
+		if written.Add(1) == 1 {
+			panic(http.ErrAbortHandler) // it is written, and then the connection breaks
+		}
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	t.Cleanup(server.Close)
+	o := outboundTo(t, loopbackRange)
+	for _, body := range []string{"an entry", ""} {
+		for _, method := range []string{"PUT", "POST"} {
+			written.Store(0)
+			if _, reason, err := o.get(t.Context(), server.URL); err != nil { // its connection is kept
+				t.Fatal(reason, err)
+			}
+			_, err := o.do(t.Context(), outboundRequest{method: method, url: server.URL, body: []byte(body),
+				header: http.Header{"Idempotency-Key": {"key"}}})
+			var failed *outboundError
+			if !errors.As(err, &failed) || failed.reason != outboundNoConnect || written.Load() != 1 {
+				t.Errorf("%s with %q: %v, sent %d times", method, body, err, written.Load())
+			}
+		}
+	}
+}
+
 func TestOutbound_closesWhatItKeepsAndStopsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	address, done := rawServer(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))

@@ -635,6 +635,15 @@ CREATE TABLE books_connections (
 CREATE UNIQUE INDEX books_connections_used ON books_connections (account_id, product) WHERE removed_at IS NULL;
 CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account_id, product, organisation_id) WHERE organisation_id IS NOT NULL;
 
+-- Connections with books whose tokens are being replaced, or could not be: at most one row for each, of some
+-- 100 bytes, gone with the next usable answer.
+CREATE TABLE books_renewals (
+  connection_id TEXT PRIMARY KEY REFERENCES books_connections (id),      -- of which connection
+  lost_at       TEXT NOT NULL CHECK (lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lost_at, '+0 days')), -- since when there was no usable answer
+  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')) -- when the worker tries it again; NULL: whoever needs the tokens does
+) STRICT, WITHOUT ROWID;
+CREATE INDEX books_renewals_due ON books_renewals (due_at) WHERE due_at IS NOT NULL;
+
 -- What is written into books: the entries of days, and the entries that reverse them.
 CREATE TABLE books_exports (
   id            TEXT PRIMARY KEY CHECK (id LIKE 'exp\_%' ESCAPE '\'), -- exp_…

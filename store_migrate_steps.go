@@ -36,7 +36,8 @@ var schemaSteps = []schemaStep{
 	{does: "tables of orders and payments", sql: schemaV4},
 	{does: "tables of revenue days and books", sql: schemaV5},
 	{does: "tables of applications and of what accounts have agreed to", sql: schemaV6},
-	{does: "the time that the service saw last", sql: schemaV7},
+	{does: "tables of the time that the service saw last, and of tokens of books that could not be replaced",
+		sql: schemaV7},
 }
 
 // The declarations of the versions 1 and 2.
