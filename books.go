@@ -201,6 +201,10 @@ const (
 	heldEdited         = "edited_in_books"
 )
 
+// reasonDisconnected is the reason of an export that was sending or unknown when its connection was ended. Once the
+// company is connected again it is looked for, and sent again only if somebody has asked for it since.
+const reasonDisconnected = "disconnected"
+
 // heldReasons are why an export can be held.
 var heldReasons = []string{heldUnmapped, heldUnknownPayment, heldCurrency, heldLocked, heldNoYear, heldNoSeries,
 	heldUnusable, heldReconnect, heldEdited}

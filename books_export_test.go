@@ -346,6 +346,47 @@ func TestBooks_aCompanyThatIsConnectedAgainGetsNoOldDayUnasked(t *testing.T) {
 	})
 }
 
+func TestBooks_whatIsNotFoundAfterADisconnectionIsSentAgainOnlyWhenItIsAskedFor(t *testing.T) {
+	t.Parallel()
+	for i, by := range []string{"nobody", "date", "id"} {
+		t.Run(by, func(t *testing.T) {
+			if i > 0 {
+				sequentialUnderRace(t)
+			}
+			eachProduct(t, func(t *testing.T, k *bookkeeper) {
+				x := k.dueDay()
+				k.fail("post", fault500)
+				k.work(2 * time.Second)
+				k.is(x.ID, exportUnknown, "")
+				k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+				k.connect()
+				k.work(5 * time.Minute) // it may be on its way still
+				k.is(x.ID, exportUnknown, reasonDisconnected)
+				switch by {
+				case "date":
+					if again := k.export(bookkeeperDay); again.ID != x.ID {
+						t.Errorf("another export: %s", again.ID)
+					}
+				case "id":
+					k.change(func(t *tx) error {
+						return second(retryExport(t, owner{account: k.account}, k.connection, x.ID))
+					})
+				}
+				k.work(time.Hour)
+				if by == "nobody" {
+					k.adds(0)
+					if all := k.exports(); len(all) != 0 {
+						t.Errorf("exports: %+v", all)
+					}
+					return
+				}
+				k.is(x.ID, exportPosted, "")
+				k.has(x.SyncKey, 1)
+			})
+		})
+	}
+}
+
 func TestBooks_aKillWhileSendingIsLookedUpAtTheNextStart(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {

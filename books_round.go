@@ -484,7 +484,8 @@ func markReversed(t *tx, c *bookConnection, id string) error {
 }
 
 // lookUp looks in the books for an entry whose answer was lost. What is not there ten minutes after it was sent
-// is sent again, the same bytes under the same key. Errors: errChanged, a *ledgerError.
+// is sent again, the same bytes under the same key; or its export is dropped, see reasonDisconnected. Errors:
+// errChanged, a *ledgerError.
 func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 	entry, err := x.sentEntry()
 	if err != nil {
@@ -502,6 +503,16 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 		return r.voided(ctx, x, found.ID)
 	case found != nil:
 		return r.posted(ctx, x, found.ID)
+	}
+	if valueOr(x.Reason, "") == reasonDisconnected && r.now().Sub(x.SentAt.Time) >= notFoundAfter {
+		return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
+			t.invalidate()
+			x.State = exportReady // nothing is in the books
+			if err := t.saveExport(x); err != nil {
+				return err
+			}
+			return t.removeExport(x)
+		})
 	}
 	again := false
 	err = r.change(ctx, x, func(t *tx) error {
