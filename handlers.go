@@ -47,6 +47,7 @@ type route struct {
 	creates bool          // each request adds something: honours Idempotency-Key
 	body    int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
 	values  int           // most values of JSON in a body; 0: maxBodyValues
+	late    bool          // run reads members too, so that the parsed body is kept until it has run
 	raw     bool          // takes a body of any type as it is (call.body), for signatures over its bytes
 	members []extraMember // extra members of every problem on its path
 	charge  chargeFunc    // which account to charge; nil: the token's, else the one that owns the Origin
@@ -500,8 +501,9 @@ func endpointFrom[Req any, P interface {
 }, Res any](initial Req, f func(context.Context, *call, *Req) (Res, error)) endpointFunc {
 	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
 		req := initial
-		P(&req).read(in)
-		c.dropParsed()
+		if P(&req).read(in); !c.route.late {
+			c.dropParsed()
+		}
 		if c.route.token == tokenRequired {
 			in.refuseUnknownParameters()
 		}

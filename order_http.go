@@ -16,7 +16,8 @@ func orderWing(s *server) wing {
 	a := &orderAPI{s}
 	routes := []route{
 		{pattern: "GET /orders", scope: scopeOrders, question: true, run: endpoint(a.listOrders)},
-		{pattern: "POST /orders", creates: true, body: maxOrderBody, values: maxOrderValues, run: endpoint(a.createOrder)},
+		{pattern: "POST /orders", creates: true, body: maxOrderBody, values: maxOrderValues,
+			run: endpoint(a.createOrder)},
 		{pattern: "GET /orders/{id}", scope: scopeOrders, run: endpoint(a.showOrder)},
 		{pattern: "POST /orders/{id}/accept", noBody: true, run: endpoint(a.acceptOrder)},
 		{pattern: "POST /orders/{id}/capture", noBody: true, run: endpoint(a.captureOrder)},

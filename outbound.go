@@ -200,7 +200,8 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 	}
 	req.Header.Set("User-Agent", cmp.Or(req.Header.Get("User-Agent"), "widgetd/"+buildName()))
 	req.Header.Set("Accept-Encoding", "identity")
-	resp, err := o.transport(req, secure).RoundTrip(req) // unlike an http.Client, it follows no redirect and keeps no cookie
+	// Unlike an http.Client, a transport follows no redirect and keeps no cookie.
+	resp, err := o.transport(req, secure).RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}

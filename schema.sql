@@ -639,8 +639,8 @@ CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account
 -- 100 bytes, gone with the next usable answer.
 CREATE TABLE books_renewals (
   connection_id TEXT PRIMARY KEY REFERENCES books_connections (id),      -- of which connection
-  lost_at       TEXT NOT NULL CHECK (lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lost_at, '+0 days')), -- since when there was no usable answer
-  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')) -- when the worker tries it again; NULL: whoever needs the tokens does
+  lost_at       TEXT NOT NULL CHECK (lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lost_at)), -- since when there was no usable answer
+  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at)) -- when the worker tries it again; NULL: whoever needs the tokens does
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX books_renewals_due ON books_renewals (due_at) WHERE due_at IS NOT NULL;
 
