@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -26,14 +27,7 @@ func appBody(change ...any) string {
 	return string(encodeJSON(members))
 }
 
-// appAuth is the header of a token that may register applications, and has further scopes.
-func (s *service) appAuth(account string, more ...string) string {
-	s.t.Helper()
-	return "Authorization: Bearer " + s.token(account, strings.Join(append(more, scopeApps), " "))
-}
-
 func TestApp_nameShowsWhatItIs(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	for name, good := range map[string]bool{
 		"Table Planner": true, "Café Größe №5": true, "テーブル管理": true, "מתכנן": true, "7": true,
@@ -41,18 +35,19 @@ func TestApp_nameShowsWhatItIs(t *testing.T) {
 		"":   true, // left to who reads the member
 		" x": false, "x ": false, "\u3000x": false, "x\u00a0": false, " ": false, "...": false, "⠀": false,
 		"x\x00": false, "x\ny": false, "x\u0085y": false, "x\x7f": false, "x\u2028y": false, "x\u2029y": false,
-		"x\u061cy": false, "x\u200ey": false, "x\u200fy": false, "x\u202ay": false, "x\u202by": false, "x\u202cy": false,
-		"x\u202dy": false, "x\u202ey": false, "x\u2066y": false, "x\u2067y": false, "x\u2068y": false, "x\u2069y": false,
-		"x\u200by": false, "x\u200cy": false, "x\u200dy": false, "x\u2060y": false, "x\ufeffy": false, "x\u00ady": false,
+		"x\u061cy": false, "x\u200ey": false, "x\u200fy": false, "x\u202ay": false, "x\u202by": false,
+		"x\u202cy": false,
+		"x\u202dy": false, "x\u202ey": false, "x\u2066y": false, "x\u2067y": false, "x\u2068y": false,
+		"x\u2069y": false,
+		"x\u200by": false, "x\u200cy": false, "x\u200dy": false, "x\u2060y": false, "x\ufeffy": false,
+		"x\u00ady": false,
 		"x\u180ey": false, "x\U000e0041y": false, "x\ufe0fy": false, "x\u3164y": false, "\u115f": false,
 		"x\u034fy": false, "x\ue000y": false, "x\ufff9y": false,
 	} {
 		p := &app{Name: name}
 		refused := ""
 		p.normalise(func(member, code, _ string) { refused = member + " " + code })
-		if (refused == "") != good || !good && refused != "name invalid_character" {
-			t.Errorf("%q: %q", name, refused)
-		}
+		failIf(t, (refused == "") != good || !good && refused != "name invalid_character", "%q: %q", name, refused)
 	}
 }
 
@@ -63,41 +58,41 @@ var redirects = map[string]string{
 	"https://app.example/?": "wbi", "https://localhost/back": "wbi", "https://[2001:db8::1]/back": "wbi",
 	"http://127.0.0.1/back": "i", "http://127.0.0.1:8123/back": "i", "http://[::1]/back": "i", "http://[::1]:9/": "i",
 	"http://127.0.0.1": "i", "com.example.app:/back": "i", "com.example.app://back": "i", "com.example-2.app:/": "i",
-
-	"http://app.example/back": "", "http://localhost/back": "", "http://localhost.:1/": "", "http://127.0.0.2/": "",
-	"http://127.1/": "", "http://0x7f000001/": "", "http://2130706433/": "", "http://0177.0.0.1/": "",
-	"http://[0:0:0:0:0:0:0:1]/": "", "http://[::ffff:127.0.0.1]/": "", "http://[::1%25lo]/": "", "http://::1/": "",
-	"http://127.0.0.1.evil.example/": "", "http://127.0.0.1@evil.example/": "", "http://evil.example#127.0.0.1": "",
-	"http://127.0.0.1:0/": "", "http://127.0.0.1:99999/": "", "http://127.0.0.1:x/": "", "http://127.0.0.1:/": "",
-	"http://127.0.0.1\\@evil.example/": "", "HTTP://127.0.0.1/": "", "http:/127.0.0.1/": "", "http:127.0.0.1": "",
-	"https://app.example/back#": "", "https://app.example/back#x": "", "https://u@app.example/": "",
-	"https://u:p@app.example/": "", "https://@app.example/": "", "https://*.app.example/": "",
-	"https://app.example/*": "", "https:///back": "", "https:app.example": "", "https:/app.example": "", "https://": "",
-	"HTTPS://app.example/": "", "//app.example/back": "", "/back": "", "app.example/back": "", "": "",
-	"https://app.example/\u00e9": "", "https://bücher.example/": "", "https://app.example/a b": "",
-	"https://app.example/\n": "", "https://app.example/\x00": "", "https://app.example/%zz": "",
-	"https://app..example/": "", "https://app.example./": "", "https://.example/": "", "https://app.example:443x/": "",
-	"https://app.example/../admin": "", "https://app.example/%2e%2e/admin": "", "https://app.example/.": "",
-	"https://app.example\\evil.example/": "", "https://app.example/<script>": "", "https://app.example/{x}": "",
-	"https://[::1/": "", "https://app.example%2eevil.example/": "", "https://%61pp.example/": "",
-	"javascript:alert(1)": "", "javascript://app.example/%0aalert(1)": "", "JavaScript:/x": "", "data:text/html,x": "",
-	"data:/text": "", "file:///etc/passwd": "", "vbscript:x": "", "blob:https://app.example/x": "", "about:blank": "",
-	"urn:ietf:wg:oauth:2.0:oob": "", "ftp://app.example/": "", "ws://app.example/": "", "intent://x#Intent;end": "",
-	"myapp:/back": "", "com.example.app:back": "", "Com.Example.App:/back": "", "com..app:/back": "", ".app:/back": "",
-	"com.:/back": "", "com.-app:/back": "", "com.a+b:/back": "", "com.example.app://u@back/": "",
-	"com.example.app:/back#x": "", "1com.example:/back": "", "com.example.app:/b ack": "",
 }
 
+// wrongRedirects are addresses that no kind may have.
+var wrongRedirects = append(strings.Fields(`
+	http://app.example/back http://localhost/back http://localhost.:1/ http://127.0.0.2/ http://127.1/
+	http://0x7f000001/ http://2130706433/ http://0177.0.0.1/ http://[0:0:0:0:0:0:0:1]/ http://[::ffff:127.0.0.1]/
+	http://[::1%25lo]/ http://::1/ http://127.0.0.1.evil.example/ http://127.0.0.1@evil.example/
+	http://evil.example#127.0.0.1 http://127.0.0.1:0/ http://127.0.0.1:99999/ http://127.0.0.1:x/ http://127.0.0.1:/
+	http://127.0.0.1\@evil.example/ HTTP://127.0.0.1/ http:/127.0.0.1/ http:127.0.0.1 https://app.example/back#
+	https://app.example/back#x https://u@app.example/ https://u:p@app.example/ https://@app.example/
+	https://*.app.example/ https://app.example/* https:///back https:app.example https:/app.example https://
+	HTTPS://app.example/ //app.example/back /back app.example/back https://bücher.example/ https://app.example/%zz
+	https://app..example/ https://app.example./ https://.example/ https://app.example:443x/
+	https://app.example/../admin https://app.example/%2e%2e/admin https://app.example/.
+	https://app.example\evil.example/ https://app.example/<script> https://app.example/{x} https://[::1/
+	https://app.example%2eevil.example/ https://%61pp.example/ javascript:alert(1)
+	javascript://app.example/%0aalert(1) JavaScript:/x data:text/html,x data:/text file:///etc/passwd vbscript:x
+	blob:https://app.example/x about:blank urn:ietf:wg:oauth:2.0:oob ftp://app.example/ ws://app.example/
+	intent://x#Intent;end myapp:/back com.example.app:back Com.Example.App:/back com..app:/back .app:/back
+	com.:/back com.-app:/back com.a+b:/back com.example.app://u@back/ com.example.app:/back#x 1com.example:/back`),
+	"", "https://app.example/\u00e9", "https://app.example/a b", "https://app.example/\n", "https://app.example/\x00",
+	"com.example.app:/b ack")
+
 func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	kinds := map[string]string{"w": appWeb, "b": appBrowser, "i": appInstalled}
-	for uri, may := range redirects {
+	all := maps.Clone(redirects)
+	for _, uri := range wrongRedirects {
+		all[uri] = ""
+	}
+	for uri, may := range all {
 		for letter, kind := range kinds {
 			code, detail := checkRedirectURI(kind, uri)
-			if (code == "") != strings.Contains(may, letter) || (code == "") != (detail == "") {
-				t.Errorf("%s, %q: %q %q", kind, uri, code, detail)
-			}
+			failIf(t, (code == "") != strings.Contains(may, letter) || (code == "") != (detail == ""),
+				"%s, %q: %q %q", kind, uri, code, detail)
 		}
 	}
 	long := "https://app.example/" + strings.Repeat("x", maxAppURL)
@@ -108,7 +103,8 @@ func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
 		t.Errorf("of %d characters: %s", maxAppURL+1, code)
 	}
 	for page, good := range map[string]bool{"https://app.example/about": true, "http://127.0.0.1:3000/": true,
-		"http://app.example/": false, "com.example.app:/": false, "javascript:alert(1)": false, "https://u@a.example/": false} {
+		"http://app.example/": false, "com.example.app:/": false, "javascript:alert(1)": false,
+		"https://u@a.example/": false} {
 		if code, _ := checkHomePage(page); (code == "") != good {
 			t.Errorf("home page %s: %q", page, code)
 		}
@@ -116,7 +112,7 @@ func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
 }
 
 func FuzzRedirectURI(f *testing.F) {
-	for uri := range redirects {
+	for _, uri := range slices.AppendSeq(wrongRedirects, maps.Keys(redirects)) {
 		f.Add(uri)
 	}
 	f.Fuzz(func(t *testing.T, uri string) {
@@ -126,7 +122,8 @@ func FuzzRedirectURI(f *testing.F) {
 				continue
 			}
 			u, err := url.Parse(uri)
-			if err != nil || u.User != nil || u.Fragment != "" || strings.ContainsAny(uri, "#\\* \"<>") || len(uri) > maxAppURL {
+			if err != nil || u.User != nil || u.Fragment != "" || strings.ContainsAny(uri, "#\\* \"<>") ||
+				len(uri) > maxAppURL {
 				t.Fatalf("%s takes %q: %v", kind, uri, err)
 			}
 			for _, b := range []byte(uri) {
@@ -136,7 +133,8 @@ func FuzzRedirectURI(f *testing.F) {
 			}
 			local := u.Scheme == "http" && (u.Hostname() == "127.0.0.1" || u.Hostname() == "::1")
 			private := strings.Contains(u.Scheme, ".")
-			if u.Scheme != "https" && (kind != appInstalled || !local && !private) || u.Scheme == "https" && u.Host == "" {
+			if u.Scheme != "https" && (kind != appInstalled || !local && !private) || u.Scheme == "https" &&
+				u.Host == "" {
 				t.Fatalf("%s takes %q", kind, uri)
 			}
 		}
@@ -144,35 +142,30 @@ func FuzzRedirectURI(f *testing.F) {
 }
 
 func TestApp_isRegisteredShownChangedAndRemoved(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	auth := s.appAuth(s.account, scopeOrders)
 	made := s.post("/apps", appBody("scope", "orders:write orders:read orders:read"), auth).is(200)
 	id, secret := made.text("id"), made.text("client_secret")
-	if !regexp.MustCompile(`^[A-Z2-7]{52}$`).MatchString(secret) {
-		t.Errorf("secret %q", secret)
-	}
+	failIf(t, !regexp.MustCompile(`^[A-Z2-7]{52}$`).MatchString(secret), "secret %q", secret)
 	if m := made.json(); m["scope"] != "orders:read orders:write" || m["own_scope"] != nil || m["verified_at"] != nil ||
 		m["account_id"] != s.account || !strings.HasPrefix(made.text("made_by"), "token tok_") {
 		t.Errorf("made %v", m)
 	}
-	hash := sha256.Sum256([]byte(secret))
-	if n := s.count(`SELECT count(*) FROM apps WHERE secret_hash = ?`, hash[:]); n != 1 {
-		t.Errorf("%d applications have the hash of the secret", n)
-	}
+	s.hasRows(1, `apps WHERE secret_hash = ?`, hashOf(secret))
 	shown := s.get("/apps/"+id, auth).is(200)
 	listed := s.get("/apps", auth).is(200)
 	for _, a := range []answer{shown, listed} {
-		if strings.Contains(a.body, "secret\":\"") || strings.Contains(a.body, secret) || !strings.Contains(a.body, id) {
-			t.Errorf("shows %s", a.body)
-		}
+		failIf(t, strings.Contains(a.body, "secret\":\"") || strings.Contains(a.body, secret) ||
+			!strings.Contains(a.body, id), "shows %s", a.body)
 	}
 	if text := s.dump(); strings.Contains(text, secret) || strings.Contains(s.log.String(), secret) {
 		t.Error("the secret is in the database or in the log")
 	}
-	changed := s.do("PATCH", "/apps/"+id, `{"name":"Planner","redirect_uris":["https://app.example/new"],"scope":"stats:read"}`, auth).is(200)
-	if m := changed.json(); m["name"] != "Planner" || m["scope"] != "stats:read" || m["home_page"] != "https://app.example" {
+	changed := s.do("PATCH", "/apps/"+id,
+		`{"name":"Planner","redirect_uris":["https://app.example/new"],"scope":"stats:read"}`, auth).is(200)
+	if m := changed.json(); m["name"] != "Planner" || m["scope"] != "stats:read" ||
+		m["home_page"] != "https://app.example" {
 		t.Errorf("changed %v", m)
 	}
 	before := s.dump()
@@ -186,33 +179,25 @@ func TestApp_isRegisteredShownChangedAndRemoved(t *testing.T) {
 	s.do("PATCH", "/apps/"+id, `{"name":"x"}`, auth).is(404, "app_not_found")
 	s.post("/apps/"+id+"/rotate-secret", "", auth).is(404, "app_not_found")
 	events := s.get("/events?type=app.updated", s.auth(s.account, scopeEvents)).is(200)
-	if !strings.Contains(events.body, `"changed":"name redirect_uris scope"`) || strings.Contains(events.body, "app.example") {
-		t.Errorf("events %s", events.body)
-	}
-	if n := s.count(`SELECT count(*) FROM events WHERE subject_id = ? AND type IN ('app.registered', 'app.updated',
-		'app.removed')`, id); n != 3 {
-		t.Errorf("%d events", n)
-	}
-}
-
-// auth is the header of a token of an account.
-func (s *service) auth(account string, scopes ...string) string {
-	s.t.Helper()
-	return "Authorization: Bearer " + s.token(account, strings.Join(scopes, " "))
+	failIf(t, !strings.Contains(events.body, `"changed":"name redirect_uris scope"`) ||
+		strings.Contains(events.body, "app.example"), "events %s", events.body)
+	s.hasRows(3, `events WHERE subject_id = ? AND type IN ('app.registered', 'app.updated',
+		'app.removed')`, id)
 }
 
 func TestApp_refusalNamesEveryWrongMember(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	auth := s.appAuth(s.account, scopeOrders)
+	before := s.dump()
 	s.post("/apps", `{}`, auth).is(422).names("#/name required", "#/home_page required", "#/kind required",
 		"#/redirect_uris required", "#/scope required")
 	for _, c := range []struct {
 		members []any
 		wrong   []string
 	}{
-		{[]any{"name", "x\u202ey", "home_page", "http://x.example", "redirect_uris", []string{"javascript:x", testRedirect, testRedirect}},
+		{[]any{"name", "x\u202ey", "home_page", "http://x.example", "redirect_uris",
+			[]string{"javascript:x", testRedirect, testRedirect}},
 			[]string{"#/name invalid_character", "#/home_page https_required", "#/redirect_uris/0 https_required",
 				"#/redirect_uris/2 repeated"}},
 		{[]any{"name", strings.Repeat("x", maxAppName+1)}, []string{"#/name too_long"}},
@@ -228,35 +213,41 @@ func TestApp_refusalNamesEveryWrongMember(t *testing.T) {
 		{[]any{"scope", ""}, []string{"#/scope empty"}},
 		{[]any{"origins", []string{"https://app.example"}}, []string{"#/origins not_allowed"}},
 		{[]any{"kind", "browser"}, []string{"#/origins required"}},
-		{[]any{"kind", "browser", "origins", []string{"https://app.example/x", "http://app.example", "null", "https://*.app.example",
-			"https://a.example", "HTTPS://A.example:443"}}, []string{"#/origins/0 invalid_origin", "#/origins/1 invalid_origin",
-			"#/origins/2 invalid_origin", "#/origins/3 invalid_origin", "#/origins/5 repeated"}},
-		{[]any{"kind", "browser", "origins", []string{"https://b.example", siteOrigin}}, []string{"#/origins/1 not_allowed"}},
-		{[]any{"kind", "browser", "origins", []string{"https://b.example"}, "own_scope", "orders:read"}, []string{"#/own_scope not_allowed"}},
+		{[]any{"kind", "browser", "origins", []string{"https://app.example/x", "http://app.example", "null",
+			"https://*.app.example",
+			"https://a.example", "HTTPS://A.example:443"}},
+			[]string{"#/origins/0 invalid_origin", "#/origins/1 invalid_origin",
+				"#/origins/2 invalid_origin", "#/origins/3 invalid_origin", "#/origins/5 repeated"}},
+		{[]any{"kind", "browser", "origins", []string{"https://b.example", siteOrigin}},
+			[]string{"#/origins/1 not_allowed"}},
+		{[]any{"kind", "browser", "origins", []string{"https://b.example"}, "own_scope", "orders:read"},
+			[]string{"#/own_scope not_allowed"}},
 		{[]any{"kind", "installed", "own_scope", "orders:read"}, []string{"#/own_scope not_allowed"}},
 		{[]any{"own_scope", "stats:read"}, []string{"#/own_scope unknown_value"}},
 	} {
-		before := s.dump()
 		s.post("/apps", appBody(c.members...), auth).is(422, "validation_failed").names(c.wrong...)
-		s.unchanged(before)
 	}
+	s.unchanged(before)
 	a := s.post("/apps", appBody("kind", "browser", "origins", []string{"HTTPS://App.example:443"}), auth).is(200)
 	if m := a.json(); m["client_secret"] != nil || fmt.Sprint(m["origins"]) != "[https://app.example]" {
 		t.Errorf("made %v", m)
 	}
 	s.do("PATCH", "/apps/"+a.text("id"), `{"origins":[]}`, auth).is(422).names("#/origins required")
-	s.do("PATCH", "/apps/"+a.text("id"), `{"origins":["`+siteOrigin+`"]}`, auth).is(422).names("#/origins/0 not_allowed")
-	s.do("PATCH", "/apps/"+a.text("id"), `{"redirect_uris":["http://127.0.0.1/"]}`, auth).is(422).names("#/redirect_uris/0 https_required")
+	s.do("PATCH", "/apps/"+a.text("id"), `{"origins":["`+siteOrigin+`"]}`, auth).is(422).
+		names("#/origins/0 not_allowed")
+	s.do("PATCH", "/apps/"+a.text("id"), `{"redirect_uris":["http://127.0.0.1/"]}`, auth).is(422).
+		names("#/redirect_uris/0 https_required")
 }
 
 func TestApp_getsNoMoreForItselfThanTheTokenThatRegistersItHas(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	both, lesser := s.appAuth(s.account, scopeOrders, scopeSelling), s.appAuth(s.account, scopeOrders)
-	s.post("/apps", appBody("own_scope", "orders:write"), lesser).challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
+	s.post("/apps", appBody("own_scope", "orders:write"), lesser).
+		challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
 	s.post("/apps", appBody("own_scope", "orders:read"), lesser).is(200)
-	made := s.post("/apps", appBody("own_scope", "orders:read orders:write"), both, "Idempotency-Key: owner-registers").is(200)
+	made := s.post("/apps", appBody("own_scope", "orders:read orders:write"), both,
+		"Idempotency-Key: owner-registers").is(200)
 	id := made.text("id")
 	rotate := "/apps/" + id + "/rotate-secret"
 	rotated := s.post(rotate, "", both, "Idempotency-Key: owner-rotates").is(200)
@@ -265,60 +256,47 @@ func TestApp_getsNoMoreForItselfThanTheTokenThatRegistersItHas(t *testing.T) {
 	s.post(rotate, "", lesser).challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
 	s.post(rotate, `{"now":true}`, lesser).is(403)
 	s.post(rotate, "", lesser, "Idempotency-Key: owner-rotates").is(403)
-	s.post("/apps", appBody("own_scope", "orders:read orders:write"), lesser, "Idempotency-Key: owner-registers").is(403)
+	s.post("/apps", appBody("own_scope", "orders:read orders:write"), lesser, "Idempotency-Key: owner-registers").
+		is(403)
 	s.unchanged(before)
 	again := s.post(rotate, "", both, "Idempotency-Key: owner-rotates").is(200).has("Idempotency-Replayed: true")
-	if again.text("client_secret") != rotated.text("client_secret") {
-		t.Error("the answer is another one")
-	}
+	failIf(t, again.text("client_secret") != rotated.text("client_secret"), "the answer is another one")
 	none := s.post("/apps", appBody(), lesser).is(200).text("id")
-	s.do("PATCH", "/apps/"+none, `{"own_scope":"orders:write"}`, lesser).challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
+	s.do("PATCH", "/apps/"+none, `{"own_scope":"orders:write"}`, lesser).
+		challenged(403, "insufficient_scope", scopeChallenge(scopeSelling))
 	s.do("PATCH", "/apps/"+none, `{"own_scope":"orders:read"}`, lesser).is(200)
 	s.do("PATCH", "/apps/"+none, `{"scope":"stats:read"}`, lesser).is(422).names("#/own_scope unknown_value")
 	s.do("PATCH", "/apps/"+none, `{"scope":"stats:read","own_scope":null}`, lesser).is(200)
 }
 
 func TestApp_isVerifiedByOperatorsOnlyAndUntilATenantChangesIt(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	auth, admin := s.appAuth(tenant, scopeOrders), s.auth(s.account, scopeAdmin)
 	id := s.post("/apps", appBody("kind", "browser", "origins", []string{"https://a.example"}), auth).is(200).text("id")
 	verified := func() bool { return s.get("/apps/"+id, auth).is(200).json()["verified_at"] != nil }
-	if verified() {
-		t.Error("a tenant's application is verified from the start")
-	}
-	for _, change := range []string{`{"name":"Another"}`, `{"home_page":"https://b.example"}`, `{"redirect_uris":["https://b.example/"]}`,
+	failIf(t, verified(), "a tenant's application is verified from the start")
+	for _, change := range []string{`{"name":"Another"}`, `{"home_page":"https://b.example"}`,
+		`{"redirect_uris":["https://b.example/"]}`,
 		`{"origins":["https://b.example"]}`, `{"scope":"leads:read"}`} {
 		s.must("app", "verify", id)
 		s.do("PATCH", "/apps/"+id, `{"name":"`+s.get("/apps/"+id, auth).text("name")+`"}`, auth).is(200)
-		if !verified() {
-			t.Errorf("a change without effect undoes it")
-		}
+		failIf(t, !verified(), "a change without effect undoes it")
 		s.do("PATCH", "/apps/"+id, change, auth).is(200)
-		if verified() {
-			t.Errorf("it is verified after %s", change)
-		}
+		failIf(t, verified(), "it is verified after %s", change)
 	}
 	s.must("app", "verify", id)
 	s.do("PATCH", "/apps/"+id, `{"name":"By an operator"}`, admin).is(200)
-	if !verified() {
-		t.Error("it is not verified after an operator's change")
-	}
+	failIf(t, !verified(), "it is not verified after an operator's change")
 	s.must("app", "verify", id, "-undo")
-	if verified() {
-		t.Error("it is verified after -undo")
-	}
+	failIf(t, verified(), "it is verified after -undo")
 	web := s.post("/apps?account_id="+tenant, appBody(), admin).is(200)
-	if web.json()["verified_at"] == nil || web.text("account_id") != tenant {
-		t.Errorf("an operator's: %s", web.body)
-	}
+	failIf(t, web.json()["verified_at"] == nil || web.text("account_id") != tenant, "an operator's: %s", web.body)
 	s.do("PATCH", "/apps/"+web.text("id"), `{"own_scope":"orders:read"}`, auth).is(200)
 	s.post("/apps/"+web.text("id")+"/rotate-secret", "", auth).is(200)
-	if s.get("/apps/"+web.text("id"), auth).json()["verified_at"] == nil {
-		t.Error("what the application gets for its owner undoes it")
-	}
+	failIf(t, s.get("/apps/"+web.text("id"), auth).json()["verified_at"] == nil,
+		"what the application gets for its owner undoes it")
 }
 
 func TestApp_ofAnAccountAreAtMostTwenty(t *testing.T) {
@@ -340,29 +318,25 @@ func TestApp_ofAnAccountAreAtMostTwenty(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	if answers[200] != 3 || answers[409] != 3 {
-		t.Errorf("answers %v", answers)
-	}
+	failIf(t, answers[200] != 3 || answers[409] != 3, "answers %v", answers)
 	s.post("/apps", appBody(), auth).is(409, "app_limit_reached")
-	_, err := s.command("app", "add", "x", "-home-page", "https://a.example", "-redirect-uri", testRedirect, "-scope", scopeOrders)
+	_, err := s.command("app", "add", "x", "-home-page", "https://a.example", "-redirect-uri", testRedirect, "-scope",
+		scopeOrders)
 	oneLine(t, err, "the account has 20 applications already")
 	ids, _ := s.everyPage("/apps?limit=7", auth)
-	if len(ids) != maxApps {
-		t.Errorf("pages have %d", len(ids))
-	}
+	failIf(t, len(ids) != maxApps, "pages have %d", len(ids))
 	s.do("DELETE", "/apps/"+ids[3].(string), "", auth).is(204)
 	s.post("/apps", appBody(), auth).is(200)
 }
 
 func TestApp_isNobodyElsesAndNoApplicationsOwnAffair(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	p, _ := s.registerApp(func(p *app) { p.AccountID, p.Scope = tenant, strings.Join(appScopes, " ") })
 	token, grantID := s.appToken(p, s.account, p.Scope)
 	stranger, portal := s.appAuth(s.account), s.portalToken(s.account, scopeApps)
-	own := "Authorization: Bearer " + token
+	own := bearer(token)
 	calls := [][3]string{{"GET", "/apps/" + p.ID, ""}, {"PATCH", "/apps/" + p.ID, `{"name":"Mine"}`},
 		{"POST", "/apps/" + p.ID + "/rotate-secret", ""}, {"DELETE", "/apps/" + p.ID, ""}}
 	without := s.auth(tenant, scopeOrders)
@@ -388,9 +362,8 @@ func TestApp_isNobodyElsesAndNoApplicationsOwnAffair(t *testing.T) {
 }
 
 func TestApp_secretBeforeTheLastIsTakenForAWeek(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	auth := s.appAuth(s.account)
 	first := s.post("/apps", appBody(), auth).is(200)
 	rotate := "/apps/" + first.text("id") + "/rotate-secret"
@@ -407,25 +380,23 @@ func TestApp_secretBeforeTheLastIsTakenForAWeek(t *testing.T) {
 	stored(first.text("client_secret"), "")
 	second := s.post(rotate, "", auth).is(200)
 	stored(second.text("client_secret"), first.text("client_secret"))
-	if until, ok := parseStamp(second.text("previous_secret_until")); !ok || !within(time.Minute, until.Time, time.Now().Add(appSecretOverlap)) {
+	if until, ok := parseStamp(second.text("previous_secret_until")); !ok ||
+		!within(time.Minute, until.Time, time.Now().Add(appSecretOverlap)) {
 		t.Errorf("until %v", until)
 	}
 	third := s.post(rotate, `{"now":false}`, auth).is(200)
 	stored(third.text("client_secret"), second.text("client_secret"))
 	fourth := s.post(rotate, `{"now":true}`, auth).is(200)
 	stored(fourth.text("client_secret"), "")
-	if fourth.json()["previous_secret_until"] != nil {
-		t.Errorf("at once: %s", fourth.body)
-	}
+	failIf(t, fourth.json()["previous_secret_until"] != nil, "at once: %s", fourth.body)
 	s.post(rotate, `{"now":"yes"}`, auth).is(422).names("#/now wrong_type")
 	public := s.post("/apps", appBody("kind", "installed"), auth).is(200).text("id")
 	s.post("/apps/"+public+"/rotate-secret", "", auth).is(409, "app_without_secret")
 }
 
 func TestApp_idempotencyKeysAreTheApplicationsOwn(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, admitLoopback)
+	s := quietService(t, admitLoopback)
 	p, _ := s.registerApp(func(p *app) { p.Scope += " " + scopeLeads })
 	q, _ := s.registerApp(func(p *app) { p.Scope += " " + scopeLeads })
 	scope := scopeWebhooks + " " + scopeLeads
@@ -434,62 +405,62 @@ func TestApp_idempotencyKeysAreTheApplicationsOwn(t *testing.T) {
 	other, _ := s.appToken(q, s.account, scope)
 	ids := map[string]string{}
 	for name, token := range map[string]string{"the account": s.token(s.account, scope), "one": one, "other": other} {
-		a := s.post("/webhooks", hookBody("lead.created"), "Authorization: Bearer "+token, "Idempotency-Key: the-same-for-all").is(200)
-		if a.header.Get("Idempotency-Replayed") != "" {
-			t.Errorf("%s gets somebody else's answer: %s", name, a.body)
-		}
+		a := s.post("/webhooks", hookBody("lead.created"), bearer(token), "Idempotency-Key: the-same-for-all").
+			is(200)
+		failIf(t, a.header.Get("Idempotency-Replayed") != "", "%s gets somebody else's answer: %s", name, a.body)
 		ids[a.text("id")] = name
 	}
-	if len(ids) != 3 {
-		t.Errorf("made %v", ids)
-	}
-	again := s.post("/webhooks", hookBody("lead.created"), "Authorization: Bearer "+two, "Idempotency-Key: the-same-for-all").is(200)
-	if ids[again.text("id")] != "one" {
-		t.Errorf("the application repeats its own call under another grant and gets %s", again.body)
-	}
+	failIf(t, len(ids) != 3, "made %v", ids)
+	again := s.post("/webhooks", hookBody("lead.created"), bearer(two), "Idempotency-Key: the-same-for-all").is(200)
+	failIf(t, ids[again.text("id")] != "one",
+		"the application repeats its own call under another grant and gets %s", again.body)
 }
 
 func appStory(t *testing.T, o *operator) {
-	made := o.object("app", "add", "Table Planner", "-account", o.account, "-home-page", "https://app.example", "-redirect-uri",
-		"https://app.example/a https://app.example/b,c", "-scope", "orders:read webhooks:write", "-own-scope", "orders:read")
+	made := o.object("app", "add", "Table Planner", "-account", o.account, "-home-page", "https://app.example",
+		"-redirect-uri",
+		"https://app.example/a https://app.example/b,c", "-scope", "orders:read webhooks:write", "-own-scope",
+		"orders:read")
 	id, secret := made["id"].(string), made["client_secret"].(string)
-	if made["verified_at"] == nil || made["own_scope"] != "orders:read" ||
-		fmt.Sprint(made["redirect_uris"]) != "[https://app.example/a https://app.example/b,c]" {
-		t.Errorf("made %v", made)
-	}
-	plain := o.do("app", "add", "Board", "-home-page", "https://b.example", "-redirect-uri", "https://b.example/", "-kind", "browser",
-		"-origin", "https://b.example", "-scope", "stats:read")
-	if !regexp.MustCompile(`^client id:     app_\w{26}\nclient secret: none: with PKCE it needs no secret\n$`).MatchString(plain) {
-		t.Errorf("made %q", plain)
-	}
+	failIf(t, made["verified_at"] == nil || made["own_scope"] != "orders:read" ||
+		fmt.Sprint(made["redirect_uris"]) != "[https://app.example/a https://app.example/b,c]", "made %v", made)
+	board := strings.Fields("-home-page https://b.example -redirect-uri https://b.example/ -scope stats:read")
+	board = slices.Clip(board) // so that every append makes another list
+	plain := o.do(append([]string{"app", "add", "Board", "-kind", "browser", "-origin", "https://b.example"},
+		board...)...)
+	failIf(t, !matches(`^client id:     app_\w{26}\nclient secret: none: with PKCE it needs no secret\n$`, plain),
+		"made %q", plain)
 	for want, args := range map[string][]string{
-		"-home-page URL is needed":   {"-redirect-uri", "https://b.example/", "-scope", "stats:read"},
-		"-redirect-uri is needed":    {"-home-page", "https://b.example", "-scope", "stats:read"},
-		"-scope is needed":           {"-home-page", "https://b.example", "-redirect-uri", "https://b.example/"},
-		"-redirect-uri: This must":   {"-home-page", "https://b.example", "-redirect-uri", "http://b.example/", "-scope", "stats:read"},
-		"-scope: The scopes of an":   {"-home-page", "https://b.example", "-redirect-uri", "https://b.example/", "-scope", "admin"},
-		"-kind: This must be one of": {"-home-page", "https://b.example", "-redirect-uri", "https://b.example/", "-scope", "stats:read", "-kind", "x"},
-		"-origin: This is an origin of an account's own site": {"-home-page", "https://b.example", "-redirect-uri", "https://b.example/",
-			"-scope", "stats:read", "-kind", "browser", "-origin", siteOrigin},
+		"-home-page URL is needed": {"-redirect-uri", "https://b.example/", "-scope",
+			"stats:read"},
+		"-redirect-uri is needed": {"-home-page", "https://b.example", "-scope",
+			"stats:read"},
+		"-scope is needed": {"-home-page", "https://b.example", "-redirect-uri",
+			"https://b.example/"},
+		"-redirect-uri: This must": {"-home-page", "https://b.example", "-redirect-uri", "http://b.example/",
+			"-scope", "stats:read"},
+		"-scope: The scopes of an": {"-home-page", "https://b.example", "-redirect-uri", "https://b.example/",
+			"-scope", "admin"},
+		"-kind: This must be one of":                          append(board, "-kind", "x"),
+		"-origin: This is an origin of an account's own site": append(board, "-kind", "browser", "-origin", siteOrigin),
 	} {
 		o.fails(want, append([]string{"app", "add", "X"}, args...)...)
 	}
-	o.fails("NAME: This must", "app", "add", "x\u202ey", "-home-page", "https://b.example", "-redirect-uri", "https://b.example/", "-scope", "stats:read")
+	o.fails("NAME: This must", append([]string{"app", "add", "x\u202ey"}, board...)...)
 	rows := o.objects("app", "list", "-account", o.account)
-	if len(rows) != 2 || rows[1]["id"] != id || rows[1]["client_secret"] != nil || rows[1]["made_by"] != "operator" {
-		t.Errorf("rows %v", rows)
-	}
-	if out := o.do("app", "verify", id, "-undo"); out != id+" (Table Planner): only the account that owns it can agree to it\n" {
+	failIf(t, len(rows) != 2 || rows[1]["id"] != id || rows[1]["client_secret"] != nil ||
+		rows[1]["made_by"] != "operator", "rows %v", rows)
+	if out := o.do("app", "verify", id,
+		"-undo"); out != id+" (Table Planner): only the account that owns it can agree to it\n" {
 		t.Errorf("printed %q", out)
 	}
 	if v := o.object("app", "verify", id); v["verified_at"] == nil {
 		t.Errorf("verified %v", v)
 	}
 	rotated := o.object("app", "rotate-secret", id)
-	if rotated["client_secret"] == secret || rotated["previous_secret_until"] == nil {
-		t.Errorf("rotated %v", rotated)
-	}
-	if out := o.do("app", "rotate-secret", id, "-now"); !strings.HasSuffix(out, "(shown once)\nthe one before is not taken any more\n") {
+	failIf(t, rotated["client_secret"] == secret || rotated["previous_secret_until"] == nil, "rotated %v", rotated)
+	if out := o.do("app", "rotate-secret", id, "-now"); !strings.HasSuffix(out,
+		"(shown once)\nthe one before is not taken any more\n") {
 		t.Errorf("printed %q", out)
 	}
 	grantID := ""
@@ -517,17 +488,14 @@ func appStory(t *testing.T, o *operator) {
 }
 
 func TestApp_registeredByWhoLostTheAccountIsNot(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
 	s.change(func(tx *tx) error {
 		_, err := createApp(tx, &app{AccountID: tenant, Name: "x", HomePage: "https://a.example", Kind: appWeb,
 			RedirectURIs: codeList{testRedirect}, Scope: scopeOrders}, anAppAuthor)
-		if !errors.Is(err, errAccount) {
-			t.Errorf("registered: %v", err)
-		}
+		failIf(t, !errors.Is(err, errAccount), "registered: %v", err)
 		return nil
 	})
 }

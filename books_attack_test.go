@@ -25,8 +25,7 @@ func (k *bookkeeper) posts(amount int64) *bookExport {
 	k.sell(amount)
 	k.until("2000-01-02 07:00")
 	x := k.export(bookkeeperDay)
-	k.work(time.Minute)
-	return k.is(x.ID, exportPosted, "")
+	return k.after(time.Minute, x.ID, exportPosted)
 }
 
 // adds requires what counts in the books to add up to an amount received by card.
@@ -45,21 +44,18 @@ func (k *bookkeeper) adds(want int64) {
 
 func TestBooks_aVoidedReversalLeavesTheDayInTheBooksOnce(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
+	atXero(t, func(t *testing.T, k *bookkeeper) {
 		first := k.posts(4200)
 		second := k.reverse(first.ID, "")
 		k.fail("post", fault500After)
-		k.work(3 * time.Second)
-		k.is(second.ID, exportUnknown, "")
+		k.after(3*time.Second, second.ID, exportUnknown)
 		for _, j := range k.xero.journals() { // the accountant voids the reversal before its answer is looked up
 			if strings.Contains(j.narration, second.SyncKey) {
 				k.xero.void(j.id)
 			}
 		}
-		k.work(5 * time.Minute)
-		k.is(second.ID, exportReversed, "")
-		k.is(first.ID, exportPosted, "")
+		k.after(5*time.Minute, second.ID, exportReversed)
+		k.is(first.ID, exportPosted)
 		if again := k.export(bookkeeperDay); again.ID != first.ID {
 			t.Errorf("asked for again, the day gets revision %d", again.Revision)
 		}
@@ -69,8 +65,7 @@ func TestBooks_aVoidedReversalLeavesTheDayInTheBooksOnce(t *testing.T) {
 		if third.ID == second.ID || third.Revision != 3 {
 			t.Errorf("reversed again: %+v", third)
 		}
-		k.work(time.Minute)
-		k.is(first.ID, exportReversed, "")
+		k.after(time.Minute, first.ID, exportReversed)
 		k.adds(0)
 		fourth := k.export(bookkeeperDay)
 		k.work(time.Minute)
@@ -87,8 +82,8 @@ func (k *bookkeeper) refuses(times int, message string) {
 		k.xero.refusing, k.xero.refusal = times, message
 		return
 	}
-	k.fortnox.strikes(func(r fortnoxFakeRequest, acted bool) *vippsTrouble {
-		if acted || fortnoxKind(r) != "post" || times == 0 {
+	k.fortnox.strikes(func(r bookFakeRequest, acted bool) *vippsTrouble {
+		if acted || fortnoxKind(r.method, r.path) != "post" || times == 0 {
 			return nil
 		}
 		times--
@@ -103,21 +98,17 @@ func TestBooks_aRefusalThatTheLookDidNotTellIsHeldAndCanBeDatedAnew(t *testing.T
 		k.set(func(c *bookConnection) { c.Status = entryPosted })
 		x := k.dueDay()
 		k.refuses(1, "The period is locked.")
-		k.work(time.Minute)
-		k.is(x.ID, exportHeld, heldLocked)
-		k.work(time.Hour)
-		k.is(x.ID, exportPosted, "")
+		k.after(time.Minute, x.ID, exportHeld, heldLocked)
+		k.after(time.Hour, x.ID, exportPosted)
 		reversal := k.reverse(x.ID, "")
 		k.refuses(1000, "The period is locked.")
-		k.work(time.Minute)
-		k.is(reversal.ID, exportHeld, heldLocked)
+		k.after(time.Minute, reversal.ID, exportHeld, heldLocked)
 		k.refuses(0, "")
 		if moved := k.reverse(x.ID, "2000-02-01"); moved.ID != reversal.ID || moved.EntryDate != "2000-02-01" {
 			t.Errorf("dated anew: %+v", moved)
 		}
-		k.work(time.Minute)
-		k.is(reversal.ID, exportPosted, "")
-		k.is(x.ID, exportReversed, "")
+		k.after(time.Minute, reversal.ID, exportPosted)
+		k.is(x.ID, exportReversed)
 		k.adds(0)
 	})
 }
@@ -127,8 +118,7 @@ func TestBooks_aRefusalForNoReasonThatPassesIsToldAndCanBeRetried(t *testing.T) 
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		x := k.dueDay()
 		k.fail("post", fault500)
-		k.work(time.Minute)
-		k.is(x.ID, exportUnknown, "")
+		k.after(time.Minute, x.ID, exportUnknown)
 		k.refuses(1, "Something else is wrong.") // once it was not found, and is sent again
 		k.work(15 * time.Minute)
 		if got := k.exported(x.ID); got.State != exportFailed || len(k.events("books.failed")) != 1 {
@@ -136,13 +126,9 @@ func TestBooks_aRefusalForNoReasonThatPassesIsToldAndCanBeRetried(t *testing.T) 
 		}
 		k.work(5 * time.Hour)
 		k.has(x.SyncKey, 0)
-		k.change(func(t *tx) error {
-			_, err := retryExport(t, owner{account: k.account}, k.connection, x.ID)
-			return err
-		})
+		k.change(func(t *tx) error { return second(retryExport(t, ownedBy(k.account), k.connection, x.ID)) })
 		k.fail("post", fault500After)
-		k.work(time.Hour)
-		k.is(x.ID, exportPosted, "")
+		k.after(time.Hour, x.ID, exportPosted)
 		k.has(x.SyncKey, 1)
 	})
 }
@@ -157,15 +143,13 @@ func TestBooks_whatChangesWhileAnEntryIsUnknownDoesNotSendItTwice(t *testing.T) 
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		x := k.dueDay()
 		k.fail("post", fault500After)
-		k.work(2 * time.Second)
-		k.is(x.ID, exportUnknown, "")
+		k.after(2*time.Second, x.ID, exportUnknown)
 		k.set(func(c *bookConnection) {
 			series := "F"
 			c.Series, c.Status, c.Outside, c.Tests = &series, entryPosted, true, true
 		})
 		k.remap(func(m *bookMapping) { m.Lines[0].Account = k.another() })
-		k.work(time.Hour)
-		k.is(x.ID, exportPosted, "")
+		k.after(time.Hour, x.ID, exportPosted)
 		k.has(x.SyncKey, 1)
 		k.adds(4200)
 	})
@@ -173,18 +157,16 @@ func TestBooks_whatChangesWhileAnEntryIsUnknownDoesNotSendItTwice(t *testing.T) 
 
 func TestBooks_aMappingThatChangesBetweenCheckAndSendingIsTheOneThatIsSent(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
+	atXero(t, func(t *testing.T, k *bookkeeper) {
 		x := k.dueDay()
-		k.xero.passing = func(r xeroFakeRequest) {
+		k.xero.passing = func(r bookFakeRequest) {
 			if strings.HasSuffix(r.path, "/TaxRates") {
 				k.xero.passing = nil
 				k.remap(func(m *bookMapping) { m.Lines[0].Account = "210" })
 				k.sell(1000) // which counts on the next day
 			}
 		}
-		k.work(10 * time.Second)
-		k.is(x.ID, exportPosted, "")
+		k.after(10*time.Second, x.ID, exportPosted)
 		for _, l := range k.xero.journals()[0].lines {
 			if l.account == "200" {
 				t.Errorf("sent by the mapping that was there before: %+v", l)
@@ -196,8 +178,7 @@ func TestBooks_aMappingThatChangesBetweenCheckAndSendingIsTheOneThatIsSent(t *te
 
 func TestBooks_anEntryWhoseLookUpFailsForEverDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
+	atXero(t, func(t *testing.T, k *bookkeeper) {
 		first := k.posts(4200)
 		reversal := k.reverse(first.ID, "")
 		k.xero.on(*first.EntryID, func(j *xeroFakeJournal) { j.date = "no date" }) // read, it can't be understood
@@ -205,8 +186,7 @@ func TestBooks_anEntryWhoseLookUpFailsForEverDoesNotHoldUpOthers(t *testing.T) {
 		k.sell(1000)
 		k.until("2000-01-03 07:00")
 		second := k.export("2000-01-02")
-		k.work(3 * time.Minute)
-		k.is(second.ID, exportPosted, "")
+		k.after(3*time.Minute, second.ID, exportPosted)
 		asked := len(k.xero.requests)
 		k.work(5 * time.Hour)
 		if n := len(k.xero.requests) - asked; n > 100 {
@@ -216,8 +196,7 @@ func TestBooks_anEntryWhoseLookUpFailsForEverDoesNotHoldUpOthers(t *testing.T) {
 			t.Errorf("the reversal is %s, failing since %s", k.exported(reversal.ID).State, k.failingSince())
 		}
 		k.xero.on(*first.EntryID, func(j *xeroFakeJournal) { j.date = bookkeeperDay })
-		k.work(time.Hour)
-		k.is(reversal.ID, exportPosted, "")
+		k.after(time.Hour, reversal.ID, exportPosted)
 		if !k.failingSince().IsZero() {
 			t.Error("it is said to fail, though nothing does")
 		}
@@ -244,8 +223,7 @@ func TestBooks_aConnectionThatAnswersAgainIsNotSaidToFail(t *testing.T) {
 		if k.failingSince().IsZero() {
 			t.Error("it does not fail, though it gives no answers")
 		}
-		k.work(time.Minute)
-		k.is(x.ID, exportPosted, "")
+		k.after(time.Minute, x.ID, exportPosted)
 		if !k.failingSince().IsZero() {
 			t.Error("it is said to fail, though its answers are usable")
 		}
@@ -254,13 +232,11 @@ func TestBooks_aConnectionThatAnswersAgainIsNotSaidToFail(t *testing.T) {
 
 func TestBooks_anEntryThatIsNotFoundByItsIDIsLookedForBeforeItCountsAsGone(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
+	atXero(t, func(t *testing.T, k *bookkeeper) {
 		first := k.posts(4200)
 		k.xero.on(*first.EntryID, func(j *xeroFakeJournal) { j.id = "another" })
 		k.reverse(first.ID, "")
-		k.work(time.Minute)
-		k.is(first.ID, exportReversed, "")
+		k.after(time.Minute, first.ID, exportReversed)
 		k.export(bookkeeperDay)
 		k.work(time.Minute)
 		k.adds(4200)
@@ -297,7 +273,7 @@ func TestBooks_aDayThatAddsUpToNothingGetsOneExportThatWaitsForMore(t *testing.T
 		id := k.sellBy(methodCash, 5000)
 		k.until("2000-01-02 07:00")
 		k.work(2 * time.Minute)
-		k.change(func(t *tx) error { return second(undoPaid(t, owner{account: k.account}, id, anActor)) })
+		k.change(func(t *tx) error { return second(undoPaid(t, ownedBy(k.account), id, anActor)) })
 		k.recordRevenue() // taken back on the next day, which gets another sale of another group for as much
 		k.sellBy(methodCash, 5000, func(o *order) { o.Lines[0].Group = "wine" })
 		k.until("2000-01-03 07:00")
@@ -315,8 +291,7 @@ func TestBooks_aDayThatAddsUpToNothingGetsOneExportThatWaitsForMore(t *testing.T
 			line.Group, line.Account = &group, k.another()
 			m.Lines = append(m.Lines, line)
 		})
-		k.work(time.Hour)
-		k.is(all[1].ID, exportPosted, "")
+		k.after(time.Hour, all[1].ID, exportPosted)
 	})
 }
 
@@ -326,13 +301,11 @@ func TestBooks_whatATwelfthRevisionIsCalledDoesNotMakeTheFirstOneFound(t *testin
 		x := k.posts(4200)
 		for range 6 {
 			k.reverse(x.ID, "")
-			k.work(time.Minute)
-			k.is(x.ID, exportReversed, "")
+			k.after(time.Minute, x.ID, exportReversed)
 			next := k.export(bookkeeperDay)
 			x = &next
 			k.fail("post", fault500After)
-			k.work(5 * time.Minute)
-			k.is(x.ID, exportPosted, "")
+			k.after(5*time.Minute, x.ID, exportPosted)
 		}
 		k.has("widgetd:"+k.account+":2000-01-01:r13", 1)
 		k.adds(4200)
@@ -347,20 +320,17 @@ func TestBooks_aReversalTakesTheSeriesAndTheYearOfItsOwnDate(t *testing.T) {
 		k.sell(4200)
 		k.until("2001-01-01 07:00")
 		x := k.export("2000-12-31")
-		k.work(time.Minute)
-		k.is(x.ID, exportPosted, "")
+		k.after(time.Minute, x.ID, exportPosted)
 		k.fortnox.change(func(c *fortnoxFakeCompany) { // the new year has another series for what is posted so
 			c.series = slices.DeleteFunc(c.series,
 				func(s fortnoxFakeSeries) bool { return s.year == 3 && s.code == "W" })
 		})
 		k.fortnox.lock("2000-12-31")
 		r := k.reverse(x.ID, "2001-01-01")
-		k.work(time.Minute)
-		k.is(r.ID, exportHeld, heldNoSeries)
+		k.after(time.Minute, r.ID, exportHeld, heldNoSeries)
 		k.set(func(c *bookConnection) { series := "F"; c.Series = &series })
 		k.fail("post", fault500After)
-		k.work(10 * time.Minute)
-		k.is(r.ID, exportPosted, "")
+		k.after(10*time.Minute, r.ID, exportPosted)
 		if v := k.fortnox.vouchers()[1]; v.series != "F" || v.year != 3 || v.date != "2001-01-01" {
 			t.Errorf("the reversal: %+v", v)
 		}
@@ -375,17 +345,15 @@ func TestBooks_a404OfSomethingInBetweenIsNoProofThatNothingIsThere(t *testing.T)
 		x := k.dueDay()
 		k.fail("post", fault500After)
 		k.work(2 * time.Second)
-		k.fortnox.strikes(func(r fortnoxFakeRequest, _ bool) *vippsTrouble {
-			if fortnoxKind(r) == "find" {
+		k.fortnox.strikes(func(r bookFakeRequest, _ bool) *vippsTrouble {
+			if fortnoxKind(r.method, r.path) == "find" {
 				return &vippsTrouble{status: http.StatusNotFound, body: "<h1>Not Found</h1>"}
 			}
 			return nil
 		})
-		k.work(time.Hour)
-		k.is(x.ID, exportUnknown, "")
+		k.after(time.Hour, x.ID, exportUnknown)
 		k.fortnox.strikes(nil)
-		k.work(time.Hour)
-		k.is(x.ID, exportPosted, "")
+		k.after(time.Hour, x.ID, exportPosted)
 		k.has(x.SyncKey, 1)
 	})
 }
@@ -396,10 +364,10 @@ func TestBooks_aCompanyOfTwoAccountsIsNotDisconnectedForBothByOne(t *testing.T) 
 		first, connection := k.account, k.connection
 		k.account = k.addAccount("The other restaurant")
 		k.connect() // to the same company: two accounts of ours may have one, and each its own entries
-		k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+		k.check(k.engine.disconnect(t.Context(), ownedBy(k.account), k.connection, anActor))
 		k.account, k.connection = first, connection
 		k.posts(4200)
-		k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+		k.check(k.engine.disconnect(t.Context(), ownedBy(k.account), k.connection, anActor))
 		if k.product == productXero && len(k.xero.links) != 0 {
 			t.Error("the last one leaves the company connected at Xero")
 		}
@@ -417,15 +385,13 @@ func TestBooks_whatTheOperatorHasToMendDoesNotEndConnections(t *testing.T) {
 			t.Errorf("needs its owner: %v; the export is %s", k.needsOwner(), k.exported(x.ID).State)
 		}
 		k.change(func(t *tx) error { return setBooksApp(t, k.keys, k.product, app) })
-		k.work(time.Hour)
-		k.is(x.ID, exportPosted, "")
+		k.after(time.Hour, x.ID, exportPosted)
 	})
 }
 
 func TestBooks_aClaimOnTokensDoesNotOutlastAClockThatIsSetBack(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
+	atXero(t, func(t *testing.T, k *bookkeeper) {
 		k.time(2 * time.Hour)
 		k.change(func(t *tx) error { // by a process that was killed when the clock was a day ahead
 			c, err := t.bookConnection(anyAccount, k.connection)
@@ -444,12 +410,10 @@ func TestBooks_aClaimOnTokensDoesNotOutlastAClockThatIsSetBack(t *testing.T) {
 
 func TestBooks_whatADisconnectedConnectionHeldIsNotCountedAnyMore(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
+	atXero(t, func(t *testing.T, k *bookkeeper) {
 		k.remap(func(m *bookMapping) { m.Lines = m.Lines[1:] })
 		x := k.dueDay()
-		k.work(time.Minute)
-		k.is(x.ID, exportHeld, heldUnmapped)
+		k.after(time.Minute, x.ID, exportHeld, heldUnmapped)
 		totals := func() booksTotals {
 			n, err := k.store.booksTotals(newStamp(time.Now()))
 			k.check(err)
@@ -458,21 +422,19 @@ func TestBooks_whatADisconnectedConnectionHeldIsNotCountedAnyMore(t *testing.T) 
 		if n := totals(); n.Held != 1 || n.HeldLong != 1 {
 			t.Errorf("while it is held: %+v", n)
 		}
-		k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+		k.check(k.engine.disconnect(t.Context(), ownedBy(k.account), k.connection, anActor))
 		if n := totals(); n != (booksTotals{}) {
 			t.Errorf("once it is disconnected: %+v", n)
 		}
 		k.connect()
 		k.remap(func(*bookMapping) {})
-		k.work(time.Minute)
-		k.is(x.ID, exportPosted, "")
+		k.after(time.Minute, x.ID, exportPosted)
 	})
 }
 
 func TestBooks_anExportThatSomebodyHasBrokenDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
+	atXero(t, func(t *testing.T, k *bookkeeper) {
 		first := k.posts(4200)
 		broken := k.reverse(first.ID, "")
 		k.sql(`UPDATE books_exports SET entry = NULL WHERE id = ?`, first.ID)
@@ -516,8 +478,7 @@ func TestBooks_requestsWaitForTheirTurnOnlyAsLongAsTheyMay(t *testing.T) {
 func TestBooks_slowConnectionsWithMuchToSendLetOthersHaveTheirTurn(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
+	atXero(t, func(t *testing.T, k *bookkeeper) {
 		k.xero.perMinute = 0
 		k.sell(4200)
 		k.until("2000-01-02 07:00")
@@ -533,14 +494,13 @@ func TestBooks_slowConnectionsWithMuchToSendLetOthersHaveTheirTurn(t *testing.T)
 				'2000-01-02T07:00:00Z' FROM n`, k.connection, k.account)
 		}
 		k.account, k.connection = account, connection
-		k.xero.passing = func(r xeroFakeRequest) {
+		k.xero.passing = func(r bookFakeRequest) {
 			if r.query.Get("where") != "" {
 				time.Sleep(10 * time.Second) // a round of exportsAtOnce takes 500 s
 			}
 		}
 		x := k.export(bookkeeperDay)
-		k.work(2*roundLimit + time.Minute)
-		k.is(x.ID, exportPosted, "")
+		k.after(2*roundLimit+time.Minute, x.ID, exportPosted)
 	})
 }
 
@@ -549,23 +509,7 @@ type bookHistory struct {
 	*bookkeeper
 	random *rand.Rand
 	orders map[string]string // by id: how it was paid
-	told   []string          // what has happened
-}
-
-// work runs a worker that looks less often.
-func (h *bookHistory) work(d time.Duration) {
-	h.t.Helper()
-	ctx, stop := context.WithCancel(h.t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w := newBooksWorker(h.engine)
-		w.tick = 30 * time.Second
-		w.run(ctx)
-	}()
-	h.time(d)
-	stop()
-	<-done
+	did    []string          // what has happened
 }
 
 // try does something that may be refused.
@@ -590,7 +534,7 @@ func (h *bookHistory) order(method string) string {
 
 // trade is something that a guest or a waiter does.
 func (h *bookHistory) trade() {
-	of := owner{account: h.account}
+	of := ownedBy(h.account)
 	amount := 1 + h.random.Int64N(10000)
 	switch h.random.IntN(6) {
 	case 0:
@@ -624,7 +568,7 @@ var bookFaults = []providerFault{faultResetBefore, faultResetAfter, fault401, fa
 
 // meddle is something that the owner, an accountant or the network does.
 func (h *bookHistory) meddle() {
-	of := owner{account: h.account}
+	of := ownedBy(h.account)
 	date := businessDate(time.Now().Add(-time.Duration(h.random.Int64N(int64(96 * time.Hour)))).Format(time.DateOnly))
 	all := h.exports()
 	what := h.random.IntN(12)
@@ -637,8 +581,7 @@ func (h *bookHistory) meddle() {
 		}
 		h.fail(kind, faults...)
 	case what == 5:
-		h.xero.lock(date)
-		h.fortnox.lock(date)
+		h.lock(date)
 	case what == 6:
 		h.remap(func(m *bookMapping) {
 			h.clearing(m)
@@ -661,7 +604,7 @@ func (h *bookHistory) meddle() {
 	default:
 		h.set(func(c *bookConnection) { c.Status = []string{entryDraft, entryPosted}[h.random.IntN(2)] })
 	}
-	h.told = append(h.told, fmt.Sprintf("%s meddling %d", time.Now().Format("02 15:04:05"), what))
+	h.did = append(h.did, fmt.Sprintf("%s meddling %d", time.Now().Format("02 15:04:05"), what))
 }
 
 // clearing has all ways of paying cleared on one account, so that its sums can be compared.
@@ -673,8 +616,7 @@ func (h *bookHistory) settle() {
 	h.xero.mu.Lock()
 	clear(h.xero.faults)
 	h.xero.mu.Unlock()
-	h.xero.lock("1999-12-31")
-	h.fortnox.lock("1999-12-31")
+	h.lock("1999-12-31")
 	if h.needsOwner() { // refused tokens, or Xero's after their successor was lost for half an hour
 		h.connect()
 	}
@@ -685,7 +627,7 @@ func (h *bookHistory) settle() {
 	for range 2 {
 		h.work(3 * time.Hour)
 		for _, x := range h.exports() {
-			of := owner{account: h.account}
+			of := ownedBy(h.account)
 			h.try(func(t *tx) error { return second(retryExport(t, of, h.connection, x.ID)) })
 			h.try(func(t *tx) error { return second(requestExport(t, of, h.connection, x.Date)) })
 		}
@@ -738,18 +680,18 @@ func (h *bookHistory) judge(outside bool) {
 		}
 	}
 	if h.t.Failed() {
-		h.t.Log(strings.Join(h.told, "\n"))
+		h.t.Log(strings.Join(h.did, "\n"))
 	}
 }
 
 func TestBooks_whateverHappensEachDayIsInTheBooksOnce(t *testing.T) {
 	t.Parallel()
 	sequentialUnderRace(t)
-	for seed := range uint64(3) {
+	for seed := range seeds(size(2, 12)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
-				h := &bookHistory{bookkeeper: k, random: rand.New(rand.NewPCG(seed, 1)), orders: map[string]string{}}
-				outside := seed%2 == 0
+				h := &bookHistory{bookkeeper: k, random: random(t, seed), orders: map[string]string{}}
+				outside := (seed%2 == 0) == (k.product == productXero)
 				h.remap(h.clearing)
 				h.set(func(c *bookConnection) { c.Outside = outside })
 				h.sendFrom(bookkeeperDay)
@@ -775,21 +717,16 @@ func TestBooks_whateverHappensEachDayIsInTheBooksOnce(t *testing.T) {
 
 func TestBooks_aDayIsNotSentAgainWhileItsFormerEntryCountsAgain(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
-		k.set(func(c *bookConnection) { c.Status = entryPosted })
-		first := k.postedDay()
+	atXero(t, func(t *testing.T, k *bookkeeper) {
+		first := k.posts(4200)
 		second := k.reverse(first.ID, "")
-		k.work(time.Minute)
-		posted := k.is(second.ID, exportPosted, "")
+		posted := k.after(time.Minute, second.ID, exportPosted)
 		k.xero.void(*posted.EntryID) // the accountant wants to keep the first entry
 		third := k.export(bookkeeperDay)
-		k.work(time.Minute)
-		k.is(third.ID, exportHeld, heldEdited)
+		k.after(time.Minute, third.ID, exportHeld, heldEdited)
 		k.has(third.SyncKey, 0)
 		k.xero.void(*k.exported(first.ID).EntryID) // and then not
-		k.work(time.Hour)
-		k.is(third.ID, exportPosted, "")
+		k.after(time.Hour, third.ID, exportPosted)
 		k.has(third.SyncKey, 1)
 	})
 }
@@ -839,14 +776,12 @@ func (k *bookkeeper) restore() {
 func TestBooks_aRestoredDatabaseFindsTheDaysThatWereSentSince(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sendFrom(bookkeeperDay)
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
+		k.sendingDay()
 		k.work(time.Minute)
-		before := k.is(k.exports()[0].ID, exportPosted, "")
+		before := k.is(k.exports()[0].ID, exportPosted)
 		k.restore()
 		k.work(2 * time.Minute)
-		again := k.is(k.exports()[0].ID, exportPosted, "")
+		again := k.is(k.exports()[0].ID, exportPosted)
 		if again.ID == before.ID || *again.EntryID != *before.EntryID {
 			t.Errorf("found %+v, sent %+v", again, before)
 		}
@@ -857,9 +792,7 @@ func TestBooks_aRestoredDatabaseFindsTheDaysThatWereSentSince(t *testing.T) {
 func TestBooks_aRestoredDatabaseSendsNoOtherFiguresOfADayThatIsThere(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sendFrom(bookkeeperDay)
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
+		k.sendingDay()
 		k.work(time.Minute)
 		k.restore()
 		raw(t, filepath.Join(k.dir, "widgetd.db"), `UPDATE revenue_sums SET gross = gross + 100`)

@@ -3,7 +3,6 @@ package main
 import (
 	"log/slog"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,13 +18,9 @@ func booksLine(f *xeroFake, args ...string) []string {
 func comeBack(o *operator, f *xeroFake, authorize string) {
 	o.t.Helper()
 	u, err := url.Parse(f.approve(authorize))
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	must(o.t, err)
 	keys, err := loadKeyring(filepath.Join(o.dir, "widgetd.key"))
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	must(o.t, err)
 	o.store(func(st *store) {
 		out := newOutbound(demoOutbound)
 		defer out.close()
@@ -42,11 +37,7 @@ func comeBack(o *operator, f *xeroFake, authorize string) {
 func booksStory(t *testing.T, o *operator) {
 	f := newXeroFake(t, time.Now)
 	f.app.clientSecret = "s+cret/of:the-app~" // as those that are given out: without a space
-	secrets := filepath.Join(t.TempDir(), "secrets")
-	text := "client_id=" + f.app.clientID + "\nclient_secret = " + f.app.clientSecret + "\n"
-	if err := os.WriteFile(secrets, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	secrets := o.file("secrets", "client_id="+f.app.clientID+"\nclient_secret = "+f.app.clientSecret+"\n")
 	o.told.keep("a client secret", f.app.clientSecret)
 	o.fails("run 'widgetd books app set'", booksLine(f, "books", "connect", "xero")...)
 	o.fails(`there is no product "abacus"`, "books", "app", "set", "abacus", "-secrets", secrets)
@@ -62,11 +53,8 @@ func booksStory(t *testing.T, o *operator) {
 		t.Errorf("%v", c)
 	}
 	o.fails("no mapping was confirmed", "books", "mapping", id)
-	mapping := filepath.Join(t.TempDir(), "mapping.json")
 	suggested := o.do(booksLine(f, "books", "mapping", id, "-suggest", "-json")...)
-	if err := os.WriteFile(mapping, []byte(suggested), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mapping := o.file("mapping.json", suggested)
 	if table := o.do("books", "mapping", id, "-set", mapping, "-wide"); !strings.Contains(table, "all others") {
 		t.Error(table)
 	}
@@ -78,9 +66,9 @@ func booksStory(t *testing.T, o *operator) {
 	o.fails("-send-from: This must be a date", "books", "set", id, "-send-from", "tomorrow")
 	o.fails("send-from: This day is past", "books", "set", id, "-send-from", "2020-01-01")
 	o.fails("-outside: give yes or no", "books", "set", id, "-outside", "maybe")
-	if set := o.object("books", "set", id, "-send-from", "2020-01-01", "-history", "-status", "posted", "-tests",
-		"yes"); set["send_from"] != "2020-01-01" ||
-		set["status"] != "posted" || set["tests"] != true || set["outside"] != false {
+	set := o.object("books", "set", id, "-send-from", "2020-01-01", "-history", "-status", "posted", "-tests", "yes")
+	if set["send_from"] != "2020-01-01" || set["status"] != "posted" || set["tests"] != true ||
+		set["outside"] != false {
 		t.Errorf("%v", set)
 	}
 	if set := o.do("books", "set", id, "-send-from", "never"); !strings.HasSuffix(set, "it sends from: never\n") {
@@ -90,8 +78,8 @@ func booksStory(t *testing.T, o *operator) {
 		t.Error(out)
 	}
 	sell(o)
-	day := o.objects("revenue", "list", "-from",
-		time.Now().UTC().AddDate(0, 0, -2).Format(time.DateOnly))[0]["date"].(string)
+	from := time.Now().UTC().AddDate(0, 0, -2).Format(time.DateOnly)
+	day := o.objects("revenue", "list", "-from", from)[0]["date"].(string)
 	if out := o.do(booksLine(f, "books", "preview", id, day)...); !strings.Contains(out, "the day is not over") {
 		t.Error(out)
 	}
@@ -114,8 +102,7 @@ func booksStory(t *testing.T, o *operator) {
 	})
 	later := time.Now().UTC().AddDate(0, 0, 10).Format(time.DateOnly)
 	if back := o.objects("books", "reverse", x["id"].(string), "-date", later); len(back) != 1 ||
-		back[0]["reverses"] != x["id"] ||
-		back[0]["entry_date"] != later || back[0]["revision"] != 2.0 {
+		back[0]["reverses"] != x["id"] || back[0]["entry_date"] != later || back[0]["revision"] != 2.0 {
 		t.Errorf("%v", back)
 	}
 	o.fails("'widgetd books exports' prints what there is", "books", "retry", "exp_1")

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -72,8 +71,7 @@ func TestBooks_aRefusedTokenIsReplacedAndTheCallMadeAgain(t *testing.T) {
 		x := k.dueDay()
 		k.fail("post", fault401)
 		before := k.given()
-		k.work(time.Minute)
-		k.is(x.ID, exportPosted, "")
+		k.after(time.Minute, x.ID, exportPosted)
 		k.has(x.SyncKey, 1)
 		if n := k.given() - before; n > 2 {
 			t.Errorf("%d tokens were given", n)
@@ -84,9 +82,7 @@ func TestBooks_aRefusedTokenIsReplacedAndTheCallMadeAgain(t *testing.T) {
 func TestBooks_refusedTokensNeedTheOwnerAndAreNeverTriedAgain(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sendFrom(bookkeeperDay)
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
+		k.sendingDay()
 		k.xero.revoke()
 		k.fortnox.withdrawConsent()
 		k.work(time.Minute)
@@ -136,13 +132,12 @@ func TestBooks_aLostAnswerToReplacedTokensLeavesTheOldOnes(t *testing.T) {
 
 func TestBooks_newTokensThatCantBeWrittenAreNotUsed(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
+	atXero(t, func(t *testing.T, k *bookkeeper) {
 		k.time(2 * time.Hour)
 		broken := booksOf(k.server)
 		broken.keys = func() *keyring { return k.keys }
 		var used []string
-		k.xero.passing = func(r xeroFakeRequest) {
+		k.xero.passing = func(r bookFakeRequest) {
 			if r.path == "/connect/token" { // the disk fills up while the answer is under way
 				raw(t, filepath.Join(k.dir, "widgetd.db"),
 					`CREATE TRIGGER full BEFORE UPDATE OF secrets ON books_connections
@@ -190,58 +185,46 @@ func TestBooks_aClaimOnTokensThatAKillLeftBehindLapses(t *testing.T) {
 func TestBooks_aStateIsUsedOnceForOneProductAndTenMinutes(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		state := func(err error, what string) {
+		state := func(what string, err error) {
 			t.Helper()
 			if !errors.Is(err, errBooksState) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
 		used := k.approve()
-		if _, err := k.comeBack(used); err != nil {
-			t.Fatal(err)
-		}
-		_, err := k.comeBack(used)
-		state(err, "used twice")
+		k.check(second(k.comeBack(used)))
+		state("used twice", second(k.comeBack(used)))
 		late := k.approve()
 		k.time(authorizationLife)
-		_, err = k.comeBack(late)
-		state(err, "after ten minutes")
-		_, err = k.comeBack(strings.Replace(k.approve(), "&state=", "&state=x", 1))
-		state(err, "another state")
+		state("after ten minutes", second(k.comeBack(late)))
+		state("another state", second(k.comeBack(strings.Replace(k.approve(), "&state=", "&state=x", 1))))
 		other := k.product
 		crossed := k.approve()
 		k.product = map[string]string{productXero: productFortnox, productFortnox: productXero}[other]
-		_, err = k.comeBack(crossed)
-		state(err, "of the other product")
+		state("of the other product", second(k.comeBack(crossed)))
 		k.product = other
 		declined := k.approve()
-		_, err = k.comeBack(strings.Replace(declined, "code=", "error=access_denied&was=", 1))
+		_, err := k.comeBack(strings.Replace(declined, "code=", "error=access_denied&was=", 1))
 		if !errors.Is(err, errBooksDeclined) {
 			t.Errorf("declined: %v", err)
 		}
-		_, err = k.comeBack(declined)
-		state(err, "after it was declined")
+		state("after it was declined", second(k.comeBack(declined)))
 		first := k.approve()
 		for range maxAuthorizations {
 			k.time(time.Second)
 			k.approve()
 		}
-		_, err = k.comeBack(first)
-		state(err, "older than the twenty newest")
+		state("older than the twenty newest", second(k.comeBack(first)))
 	})
 }
 
 func TestBooks_aCompanyThatIsConnectedAgainKeepsItsExports(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sendFrom(bookkeeperDay)
-		k.sell(4200)
-		k.until("2000-01-02 07:00")
+		k.sendingDay()
 		k.work(time.Minute)
 		first := k.connection
-		if err := k.engine.disconnect(t.Context(), owner{account: k.account}, first, anActor); err != nil {
-			t.Fatal(err)
-		}
+		must(t, k.engine.disconnect(t.Context(), ownedBy(k.account), first, anActor))
 		if _, err := k.session(); !errors.Is(err, errBooksConnection) {
 			t.Errorf("a session of what was disconnected: %v", err)
 		}
@@ -262,9 +245,8 @@ func TestBooks_aCompanyThatIsConnectedAgainKeepsItsExports(t *testing.T) {
 
 func TestBooks_aConnectionIsOfTheCompanyThatWasChosen(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
-		k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+	atXero(t, func(t *testing.T, k *bookkeeper) {
+		k.check(k.engine.disconnect(t.Context(), ownedBy(k.account), k.connection, anActor))
 		k.xero.mu.Lock()
 		k.xero.consent = k.xero.companies // the person agrees to all of them
 		k.xero.mu.Unlock()
@@ -274,7 +256,7 @@ func TestBooks_aConnectionIsOfTheCompanyThatWasChosen(t *testing.T) {
 			t.Fatalf("%+v", c)
 		}
 		k.change(func(t *tx) error {
-			_, err := requestExport(t, owner{account: k.account}, c.ID, bookkeeperDay)
+			_, err := requestExport(t, ownedBy(k.account), c.ID, bookkeeperDay)
 			var refused *refusal
 			if !errors.As(err, &refused) || refused.code != codeBooksState {
 				k.t.Errorf("an export without a company: %v", err)
@@ -284,7 +266,7 @@ func TestBooks_aConnectionIsOfTheCompanyThatWasChosen(t *testing.T) {
 		choose := func(id, company string) (chosen *bookConnection, err error) {
 			k.t.Helper()
 			k.check(k.store.update(context.Background(), func(t *tx) error {
-				chosen, err = chooseOrganisation(t, k.keys, owner{account: k.account}, id, company, anActor)
+				chosen, err = chooseOrganisation(t, k.keys, ownedBy(k.account), id, company, anActor)
 				return nil
 			}))
 			return chosen, err
@@ -307,8 +289,7 @@ func TestBooks_aConnectionIsOfTheCompanyThatWasChosen(t *testing.T) {
 
 func TestBooks_anotherCompanyOrAccountGetsNothingOfAConnection(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
+	atXero(t, func(t *testing.T, k *bookkeeper) {
 		k.xero.mu.Lock()
 		k.xero.consent = k.xero.companies[1:2]
 		k.xero.mu.Unlock()

@@ -76,7 +76,7 @@ func TestBooks_aRefundOfAFrozenDayCountsOnTheOpenOne(t *testing.T) {
 		k.work(2 * time.Minute)
 		before := k.books()
 		k.change(func(t *tx) error {
-			_, _, err := refundOrder(t, owner{account: k.account}, id, refundWish{amount: new(int64(2500))}, anActor)
+			_, _, err := refundOrder(t, ownedBy(k.account), id, refundWish{amount: new(int64(2500))}, anActor)
 			return err
 		})
 		k.change(func(t *tx) error { // as the provider says
@@ -119,8 +119,8 @@ func TestBooks_aDayIsHeldUntilItsCauseIsGone(t *testing.T) {
 			mend:  func(k *bookkeeper) { k.remap(func(*bookMapping) {}) },
 		},
 		heldLocked: {
-			cause: func(k *bookkeeper) { k.xero.lock("2000-01-31"); k.fortnox.lock("2000-01-31") },
-			mend:  func(k *bookkeeper) { k.xero.lock("1999-12-31"); k.fortnox.lock("1999-12-31") },
+			cause: func(k *bookkeeper) { k.lock("2000-01-31") },
+			mend:  func(k *bookkeeper) { k.lock("1999-12-31") },
 		},
 		heldUnusable: {
 			cause: func(k *bookkeeper) { k.xero.archive("200"); k.fortnox.deactivate(3002) },
@@ -163,21 +163,17 @@ func TestBooks_aDayIsHeldUntilItsCauseIsGone(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					k := newBookkeeper(t, product)
-					k.sendFrom(bookkeeperDay)
-					k.sell(4200)
-					k.until("2000-01-02 07:00")
+					k.sendingDay()
 					story.cause(k)
 					k.work(2 * time.Minute)
 					x := k.exports()[0]
 					k.is(x.ID, exportHeld, reason)
-					k.work(3 * time.Hour)
-					held := k.is(x.ID, exportHeld, reason)
+					held := k.after(3*time.Hour, x.ID, exportHeld, reason)
 					if len(k.books()) != 0 || held.Detail == nil || len(k.events("books.held")) != 1 {
 						t.Errorf("while held: %v %v, %d events", k.books(), held.Detail, len(k.events("books.held")))
 					}
 					story.mend(k)
-					k.work(time.Hour)
-					k.is(x.ID, exportPosted, "")
+					k.after(time.Hour, x.ID, exportPosted)
 					k.has(x.SyncKey, 1)
 				})
 			})
@@ -200,8 +196,7 @@ func TestBooks_whatWasWrittenThoughItsAnswerWasLostIsFoundAndNotSentAgain(t *tes
 				if state := k.exported(x.ID).State; state != exportUnknown && fault != faultTimeout && !resent {
 					t.Errorf("after the answer was lost it is %s", state)
 				}
-				k.work(5 * time.Minute)
-				k.is(x.ID, exportPosted, "")
+				k.after(5*time.Minute, x.ID, exportPosted)
 				k.work(time.Hour)
 				k.has(x.SyncKey, 1)
 			})
@@ -219,14 +214,12 @@ func TestBooks_whatWasNotWrittenIsSentAgainOnlyAfterTenMinutes(t *testing.T) {
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
 				x := k.dueDay()
 				k.fail("post", fault, fault)
-				k.work(9 * time.Minute)
-				k.is(x.ID, exportUnknown, "")
+				k.after(9*time.Minute, x.ID, exportUnknown)
 				k.has(x.SyncKey, 0)
 				if got := k.exported(x.ID); got.Attempts != 1 {
 					t.Errorf("in nine minutes it was sent %d times", got.Attempts)
 				}
-				k.work(30 * time.Minute)
-				k.is(x.ID, exportPosted, "")
+				k.after(30*time.Minute, x.ID, exportPosted)
 				k.has(x.SyncKey, 1)
 			})
 		})
@@ -238,10 +231,8 @@ func TestBooks_tooManyRequestsAreWaitedForAndNothingIsLookedUp(t *testing.T) {
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		x := k.dueDay()
 		k.fail("post", fault429)
-		k.work(2 * time.Second)
-		k.is(x.ID, exportReady, "")
-		k.work(10 * time.Second)
-		k.is(x.ID, exportPosted, "")
+		k.after(2*time.Second, x.ID, exportReady)
+		k.after(10*time.Second, x.ID, exportPosted)
 		k.has(x.SyncKey, 1)
 	})
 }
@@ -255,8 +246,7 @@ func TestBooks_aKillWhileSendingIsLookedUpAtTheNextStart(t *testing.T) {
 		if state := k.exported(x.ID).State; state != exportSending && state != exportUnknown {
 			t.Fatalf("it is %s", state)
 		}
-		k.work(10 * time.Minute)
-		k.is(x.ID, exportPosted, "")
+		k.after(10*time.Minute, x.ID, exportPosted)
 		k.has(x.SyncKey, 1)
 	})
 }
@@ -264,48 +254,37 @@ func TestBooks_aKillWhileSendingIsLookedUpAtTheNextStart(t *testing.T) {
 func TestBooks_reversalAndANewMappingMakeFurtherRevisions(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.set(func(c *bookConnection) { c.Status = entryPosted })
-		first := k.postedDay()
+		first := k.posts(4200)
 		second := k.reverse(first.ID, "")
 		if again := k.reverse(first.ID, ""); again.ID != second.ID {
 			t.Errorf("reversed twice: %+v", again)
 		}
-		k.work(time.Minute)
-		k.is(first.ID, exportReversed, "")
-		k.is(second.ID, exportPosted, "")
+		k.after(time.Minute, first.ID, exportReversed)
+		k.is(second.ID, exportPosted)
 		third := k.export(bookkeeperDay)
-		k.work(time.Minute)
-		k.is(third.ID, exportPosted, "")
+		k.after(time.Minute, third.ID, exportPosted)
 		if third.Revision != 3 || !strings.HasSuffix(third.SyncKey, ":r3") {
 			t.Errorf("the third: %+v", third)
 		}
-		sum := int64(0)
-		for _, b := range k.books() {
-			sum += b.card
-		}
-		if n := len(k.books()); n != 3 || sum != 4200 {
-			t.Errorf("%d entries, which add up to %d", n, sum)
+		k.adds(4200)
+		if n := len(k.books()); n != 3 {
+			t.Errorf("%d entries", n)
 		}
 	})
 }
 
 func TestBooks_aVoidedEntryIsReversedAndAChangedOneIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
-		k.set(func(c *bookConnection) { c.Status = entryPosted })
-		first := k.postedDay()
+	atXero(t, func(t *testing.T, k *bookkeeper) {
+		first := k.posts(4200)
 		k.xero.edit(*first.EntryID)
 		second := k.reverse(first.ID, "")
-		k.work(time.Minute)
-		k.is(second.ID, exportHeld, heldEdited)
+		k.after(time.Minute, second.ID, exportHeld, heldEdited)
 		k.xero.void(*first.EntryID) // the accountant takes it back
-		k.work(time.Hour)
-		k.is(first.ID, exportReversed, "")
-		k.is(second.ID, exportReversed, "")
+		k.after(time.Hour, first.ID, exportReversed)
+		k.is(second.ID, exportReversed)
 		third := k.export(bookkeeperDay)
-		k.work(time.Minute)
-		k.is(third.ID, exportPosted, "")
+		k.after(time.Minute, third.ID, exportPosted)
 		k.has(third.SyncKey, 1)
 		k.has(second.SyncKey, 0)
 	})
@@ -313,13 +292,11 @@ func TestBooks_aVoidedEntryIsReversedAndAChangedOneIsLeftAlone(t *testing.T) {
 
 func TestBooks_aDraftIsDeletedInsteadOfReversed(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
+	atXero(t, func(t *testing.T, k *bookkeeper) {
 		first := k.postedDay()
 		second := k.reverse(first.ID, "")
-		k.work(time.Minute)
-		k.is(first.ID, exportReversed, "")
-		k.is(second.ID, exportPosted, "")
+		k.after(time.Minute, first.ID, exportReversed)
+		k.is(second.ID, exportPosted)
 		if all := k.books(); len(all) != 1 || all[0].counts {
 			t.Errorf("in the books: %+v", all)
 		}
@@ -329,19 +306,15 @@ func TestBooks_aDraftIsDeletedInsteadOfReversed(t *testing.T) {
 func TestBooks_aReversalIntoALockedPeriodIsDatedIntoTheOpenOneWhenAskedTo(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.set(func(c *bookConnection) { c.Status = entryPosted })
-		first := k.postedDay()
-		k.xero.lock("2000-01-31")
-		k.fortnox.lock("2000-01-31")
+		first := k.posts(4200)
+		k.lock("2000-01-31")
 		second := k.reverse(first.ID, "")
-		k.work(time.Minute)
-		k.is(second.ID, exportHeld, heldLocked)
+		k.after(time.Minute, second.ID, exportHeld, heldLocked)
 		if moved := k.reverse(first.ID, "2000-02-01"); moved.ID != second.ID {
 			t.Errorf("another reversal: %+v", moved)
 		}
-		k.work(time.Minute)
-		k.is(second.ID, exportPosted, "")
-		k.is(first.ID, exportReversed, "")
+		k.after(time.Minute, second.ID, exportPosted)
+		k.is(first.ID, exportReversed)
 	})
 }
 
@@ -349,7 +322,7 @@ func TestBooks_aReversalIntoALockedPeriodIsDatedIntoTheOpenOneWhenAskedTo(t *tes
 func (k *bookkeeper) reverse(id string, date businessDate) (x *bookExport) {
 	k.t.Helper()
 	k.change(func(t *tx) (err error) {
-		x, err = reverseExport(t, owner{account: k.account}, k.connection, id, date)
+		x, err = reverseExport(t, ownedBy(k.account), k.connection, id, date)
 		return err
 	})
 	return x

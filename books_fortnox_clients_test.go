@@ -19,7 +19,7 @@ func TestClients_fortnoxDescriptionAllowsWhatWeSendAndTheFakeAnswers(t *testing.
 	t.Parallel()
 	dir := clientsDirectory(t)
 	s := newFortnoxSide(t)
-	prism := judgeBy(t, dir, fortnoxOwnDescription, s.fake.server.URL)
+	prism := judgeBy(t, dir, fortnoxOwnDescription, s.fake.base)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/3/") {
 			prism.ServeHTTP(w, r)
@@ -52,12 +52,9 @@ func (s *fortnoxSide) wholeLife() {
 		}
 	}
 	entry := fortnoxEntry()
-	if booked, err := s.find(s.t.Context(), s.s, entry, fortnoxKey); booked != nil || err != nil {
-		s.t.Errorf("%+v, %v", booked, err)
-	}
-	id := s.posted(entry)
-	if booked, err := s.find(s.t.Context(), s.s, entry, fortnoxKey); err != nil || booked == nil || booked.ID != id {
-		s.t.Errorf("%+v, %v", booked, err)
+	before, id := s.found(fortnoxKey), s.posted(entry)
+	if found := s.found(fortnoxKey); before != "" || found != id {
+		s.t.Errorf("found %q before and %q after it was posted", before, found)
 	}
 	s.fake.strikeRow(0, 3002, 3003)
 	if booked, err := s.read(s.t.Context(), s.s, id); err != nil || len(booked.Entry.Lines) != 5 {
@@ -83,9 +80,7 @@ func (s *fortnoxSide) wholeLife() {
 func (s *fortnoxSide) isJudged(prism *prismJudge) {
 	s.t.Helper()
 	tokens, err := s.renew(s.t.Context(), s.fake.app, s.c, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	s.s.access = tokens.Access
 	entry, sent := fortnoxEntry(), s.fake.came("POST", "/3/vouchers")
 	body := strings.Replace(s.encode(entry), "1580", "158", 1) // no account has a number below 1000

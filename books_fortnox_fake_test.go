@@ -5,14 +5,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 	"unicode"
@@ -24,20 +21,12 @@ import (
 // idempotent. Of the errors that the guides give no code for it answers the message only, with a code that
 // says nothing.
 type fortnoxFake struct {
-	t      testing.TB
-	server *httptest.Server // nil: it is served otherwise
-	base   string           // its address, without a slash at its end
-	app    appSecrets       // of the one application
-
-	mu        sync.Mutex
-	now       func() time.Time
+	bookFake
 	companies []*fortnoxFakeCompany
 	owner     *fortnoxFakeCompany // of whom approve agrees
 	codes     map[string]fortnoxFakeCode
 	tokens    map[string]fortnoxFakeToken
-	requests  []fortnoxFakeRequest
-	meddle    func(r fortnoxFakeRequest, acted bool) *vippsTrouble
-	number    int    // of codes and tokens that were given
+	meddle    func(r bookFakeRequest, acted bool) *vippsTrouble
 	dates     string // what it makes of dates in a search: "" uses, "ignored", "refused"
 }
 
@@ -102,30 +91,20 @@ type fortnoxFakeToken struct {
 	until   time.Time
 }
 
-// A fortnoxFakeRequest is a request that came.
-type fortnoxFakeRequest struct {
-	method, path string
-	query        url.Values
-	header       http.Header
-	body         []byte
-}
-
 // fortnoxNoCode is the code of errors of which the guides give none.
 const fortnoxNoCode = 2009999
 
 // newFortnoxFake serves a fake until the test ends. now is its clock.
 func newFortnoxFake(t testing.TB, now func() time.Time) *fortnoxFake {
 	f := makeFortnoxFake(t, now, "")
-	f.server = httptest.NewServer(f)
-	f.base = f.server.URL
-	t.Cleanup(f.server.Close)
+	f.serve(f)
 	return f
 }
 
 // makeFortnoxFake makes a fake that is served at an address by who makes it. It has one company, with a year
 // of the calendar before, in and after now.
 func makeFortnoxFake(t testing.TB, now func() time.Time, base string) *fortnoxFake {
-	f := &fortnoxFake{t: t, now: now, base: base, app: appSecrets{"8VurtMGDTeAI", "yFKwme8LEQ+/"},
+	f := &fortnoxFake{bookFake: bookFake{t: t, now: now, base: base, app: appSecrets{"8VurtMGDTeAI", "yFKwme8LEQ+/"}},
 		codes: map[string]fortnoxFakeCode{}, tokens: map[string]fortnoxFakeToken{}}
 	f.owner = f.addCompany(1234567, "Krogen på hörnet AB")
 	return f
@@ -159,13 +138,11 @@ func (f *fortnoxFake) addCompany(number int64, name string) *fortnoxFakeCompany 
 
 // ServeHTTP answers a request, after and before whatever goes wrong with it.
 func (f *fortnoxFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
+	request, ok := f.take(r)
+	if !ok {
 		return
 	}
-	request := fortnoxFakeRequest{r.Method, r.URL.Path, r.URL.Query(), r.Header, body}
 	f.mu.Lock()
-	f.requests = append(f.requests, request)
 	meddle := f.meddle
 	f.mu.Unlock()
 	strikes := func(acted bool) bool {
@@ -230,15 +207,15 @@ func fortnoxRefused(status int, code int64, message string) (int, any) {
 }
 
 // act does what a request asks for. The caller holds f.mu.
-func (f *fortnoxFake) act(r fortnoxFakeRequest) (int, any) {
+func (f *fortnoxFake) act(r bookFakeRequest) (int, any) {
 	if r.method == "POST" && r.path == "/oauth-v1/token" {
 		return f.giveToken(r)
 	}
 	text, bearer := strings.CutPrefix(r.header.Get("Authorization"), "Bearer ")
 	token, known := f.tokens[text]
 	if !bearer || !known || !f.now().Before(token.until) || token.company.agreed == nil {
-		wrong := map[string]any{"error": 1, "message": "Ogiltig inloggning", "code": 2000310}
-		return 401, map[string]any{"ErrorInformation": wrong}
+		return 401, map[string]any{"ErrorInformation": map[string]any{ // whose members are small, here only
+			"error": 1, "message": "Ogiltig inloggning", "code": 2000310}}
 	}
 	c := token.company
 	c.calls = slices.DeleteFunc(c.calls, func(at time.Time) bool { return !f.now().Before(at.Add(5 * time.Second)) })
@@ -258,8 +235,7 @@ func (f *fortnoxFake) act(r fortnoxFakeRequest) (int, any) {
 		return c.postVoucher(r)
 	case path == "companyinformation":
 		return 200, map[string]any{"CompanyInformation": map[string]any{"CompanyName": c.name,
-			"DatabaseNumber":     c.number,
-			"OrganizationNumber": "556012-5790", "CountryCode": "SE"}}
+			"DatabaseNumber": c.number, "OrganizationNumber": "556012-5790", "CountryCode": "SE"}}
 	case path == "settings/lockedperiod":
 		period := map[string]any{}
 		if c.lockedUntil != "" {
@@ -281,20 +257,16 @@ func (f *fortnoxFake) act(r fortnoxFakeRequest) (int, any) {
 }
 
 // giveToken answers at the token endpoint.
-func (f *fortnoxFake) giveToken(r fortnoxFakeRequest) (int, any) {
+func (f *fortnoxFake) giveToken(r bookFakeRequest) (int, any) {
 	refused := func(status int, code string) (int, any) {
 		return status, map[string]any{"error": code, "error_description": "Nej."}
 	}
-	asked := http.Request{Header: r.header}
-	id, secret, ok := asked.BasicAuth()
-	id, err := url.QueryUnescape(id)
-	secret, err2 := url.QueryUnescape(secret)
-	if !ok || err != nil || err2 != nil || id != f.app.clientID || secret != f.app.clientSecret {
-		return refused(401, "invalid_client")
-	}
-	form, err := url.ParseQuery(string(r.body))
-	if err != nil || r.header.Get("Content-Type") != "application/x-www-form-urlencoded" {
-		return refused(400, "invalid_request")
+	form, why := f.tokenForm(r)
+	switch why {
+	case "invalid_client":
+		return refused(401, why)
+	case "invalid_request":
+		return refused(400, why)
 	}
 	var company *fortnoxFakeCompany
 	scope := form.Get("scope")
@@ -332,7 +304,7 @@ func (f *fortnoxFake) giveToken(r fortnoxFakeRequest) (int, any) {
 }
 
 // fortnoxFakeList answers a page of a list.
-func fortnoxFakeList(r fortnoxFakeRequest, member string, all []map[string]any) (int, any) {
+func fortnoxFakeList(r bookFakeRequest, member string, all []map[string]any) (int, any) {
 	limit, page := 100, 1
 	for name, n := range map[string]*int{"limit": &limit, "page": &page} {
 		if text := r.query.Get(name); text != "" {
@@ -359,7 +331,7 @@ func (c *fortnoxFakeCompany) listYears(date businessDate) (int, any) {
 	return 200, map[string]any{"FinancialYears": years}
 }
 
-func (c *fortnoxFakeCompany) listAccounts(r fortnoxFakeRequest) (int, any) {
+func (c *fortnoxFakeCompany) listAccounts(r bookFakeRequest) (int, any) {
 	accounts := []map[string]any{}
 	for _, a := range c.accounts {
 		accounts = append(accounts, map[string]any{"Number": a.number, "Description": a.name, "Active": a.active,
@@ -368,7 +340,7 @@ func (c *fortnoxFakeCompany) listAccounts(r fortnoxFakeRequest) (int, any) {
 	return fortnoxFakeList(r, "Accounts", accounts)
 }
 
-func (c *fortnoxFakeCompany) listSeries(r fortnoxFakeRequest) (int, any) {
+func (c *fortnoxFakeCompany) listSeries(r bookFakeRequest) (int, any) {
 	series := []map[string]any{}
 	for _, s := range c.series {
 		if strconv.FormatInt(s.year, 10) == r.query.Get("financialyear") {
@@ -380,7 +352,7 @@ func (c *fortnoxFakeCompany) listSeries(r fortnoxFakeRequest) (int, any) {
 }
 
 // searchVouchers answers the vouchers of a series, with the lowest number first.
-func (f *fortnoxFake) searchVouchers(c *fortnoxFakeCompany, r fortnoxFakeRequest, series string) (int, any) {
+func (f *fortnoxFake) searchVouchers(c *fortnoxFakeCompany, r bookFakeRequest, series string) (int, any) {
 	from, to := r.query.Get("fromdate"), cmp.Or(r.query.Get("todate"), "9999-12-31")
 	if f.dates == "refused" && r.query.Has("fromdate") {
 		return fortnoxRefused(400, 2000588, "Ogiltig parameter i anropet.")
@@ -400,11 +372,11 @@ func (f *fortnoxFake) searchVouchers(c *fortnoxFakeCompany, r fortnoxFakeRequest
 }
 
 // isOf reports whether a voucher is of the financial year that a request names.
-func (v *fortnoxFakeVoucher) isOf(r fortnoxFakeRequest) bool {
+func (v *fortnoxFakeVoucher) isOf(r bookFakeRequest) bool {
 	return strconv.FormatInt(v.year, 10) == r.query.Get("financialyear")
 }
 
-func (c *fortnoxFakeCompany) readVoucher(r fortnoxFakeRequest, series, number string) (int, any) {
+func (c *fortnoxFakeCompany) readVoucher(r bookFakeRequest, series, number string) (int, any) {
 	for _, v := range c.vouchers {
 		if v.series == series && strconv.FormatInt(v.number, 10) == number && v.isOf(r) {
 			return 200, map[string]any{"Voucher": v.answer()}
@@ -438,7 +410,7 @@ func fortnoxFakeAmount(amount int64) json.Number {
 }
 
 // postVoucher adds a voucher, unless something is not right about it.
-func (c *fortnoxFakeCompany) postVoucher(r fortnoxFakeRequest) (int, any) {
+func (c *fortnoxFakeCompany) postVoucher(r bookFakeRequest) (int, any) {
 	v, code, wrong := c.checkVoucher(r)
 	if wrong != "" {
 		return fortnoxRefused(400, code, wrong)
@@ -454,7 +426,7 @@ func (c *fortnoxFakeCompany) postVoucher(r fortnoxFakeRequest) (int, any) {
 }
 
 // checkVoucher returns the voucher that a request is to add, or what is wrong with it and the code of that.
-func (c *fortnoxFakeCompany) checkVoucher(r fortnoxFakeRequest) (v *fortnoxFakeVoucher, code int64, wrong string) {
+func (c *fortnoxFakeCompany) checkVoucher(r bookFakeRequest) (v *fortnoxFakeVoucher, code int64, wrong string) {
 	var body struct {
 		Voucher struct {
 			Description, TransactionDate, VoucherSeries string
@@ -493,16 +465,14 @@ func (c *fortnoxFakeCompany) checkVoucher(r fortnoxFakeRequest) (v *fortnoxFakeV
 }
 
 // judge says what is wrong with a voucher for these books, and the code of that; "": nothing is.
-func (c *fortnoxFakeCompany) judge(v *fortnoxFakeVoucher, r fortnoxFakeRequest) (code int64, wrong string) {
+func (c *fortnoxFakeCompany) judge(v *fortnoxFakeVoucher, r bookFakeRequest) (code int64, wrong string) {
 	for _, y := range c.years {
 		if strconv.FormatInt(y.id, 10) == r.query.Get("financialyear") && y.from <= v.date && v.date <= y.to {
 			v.year = y.id
 		}
 	}
-	series := slices.IndexFunc(c.series, func(s fortnoxFakeSeries) bool {
-		return s.code == v.series &&
-			s.year == v.year
-	})
+	series := slices.IndexFunc(c.series,
+		func(s fortnoxFakeSeries) bool { return s.code == v.series && s.year == v.year })
 	switch {
 	case v.year == 0:
 		return fortnoxNoCode, "Räkenskapsår saknas för valt datum."
@@ -535,7 +505,7 @@ func (c *fortnoxFakeCompany) judge(v *fortnoxFakeVoucher, r fortnoxFakeRequest) 
 }
 
 // strikes sets what goes wrong with requests from now on; nil: nothing.
-func (f *fortnoxFake) strikes(meddle func(r fortnoxFakeRequest, acted bool) *vippsTrouble) {
+func (f *fortnoxFake) strikes(meddle func(r bookFakeRequest, acted bool) *vippsTrouble) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.meddle = meddle
@@ -543,25 +513,13 @@ func (f *fortnoxFake) strikes(meddle func(r fortnoxFakeRequest, acted bool) *vip
 
 // strikesOnce has the next request to a path go wrong, after it was acted upon or before.
 func (f *fortnoxFake) strikesOnce(method, path string, after bool, trouble *vippsTrouble) {
-	f.strikes(func(r fortnoxFakeRequest, acted bool) *vippsTrouble {
+	f.strikes(func(r bookFakeRequest, acted bool) *vippsTrouble {
 		if acted != after || r.method != method || r.path != path {
 			return nil
 		}
 		f.strikes(nil)
 		return trouble
 	})
-}
-
-// came returns how many requests came whose path begins like this.
-func (f *fortnoxFake) came(method, path string) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.requests {
-		if r.method == method && strings.HasPrefix(r.path, path) {
-			n++
-		}
-	}
-	return n
 }
 
 // vouchers returns the vouchers of the owner's company, in the order in which they were posted.

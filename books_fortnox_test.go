@@ -45,13 +45,9 @@ func (s *fortnoxSide) agree() (*bookTokens, []bookOrganisation) {
 		s.t.Fatalf("the browser is sent to %s: %v", back, err)
 	}
 	tokens, err := s.exchange(s.t.Context(), s.fake.app, fortnoxRedirect, back.Query().Get("code"), "verifier")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	companies, err := s.organisations(s.t.Context(), tokens)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return tokens, companies
 }
 
@@ -73,10 +69,19 @@ func fortnoxEntry() *bookEntry {
 func (s *fortnoxSide) posted(entry *bookEntry) string {
 	s.t.Helper()
 	id, err := s.post(s.t.Context(), s.s, entry, s.encode(entry), "key")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return id
+}
+
+// found looks for the entry with a sync key, and returns its id; "": there is none.
+func (s *fortnoxSide) found(key string) string {
+	s.t.Helper()
+	booked, err := s.find(s.t.Context(), s.s, fortnoxEntry(), key)
+	must(s.t, err)
+	if booked == nil {
+		return ""
+	}
+	return booked.ID
 }
 
 // isFortnoxError compares an error with the one that is wanted, of whose detail a part must be there.
@@ -120,9 +125,7 @@ func TestFortnox_connectsOnceThenByClientCredentials(t *testing.T) {
 	_, err = s.read(t.Context(), s.s, "W-1-2")
 	isFortnoxError(t, err, ledgerError{status: 401, reason: "http_401", denied: true, detail: "Ogiltig inloggning"})
 	tokens, err = s.renew(t.Context(), s.fake.app, s.c, tokens)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if booked, err := s.read(t.Context(), &ledgerSession{connection: s.c, access: tokens.Access},
 		"W-1-2"); booked != nil || err != nil {
 		t.Errorf("%+v, %v", booked, err)
@@ -153,8 +156,7 @@ func TestFortnox_grantsThatAreRefused(t *testing.T) {
 	_, err = s.renew(t.Context(), s.fake.app, &bookConnection{}, nil)
 	isFortnoxError(t, err, ledgerError{reason: heldReconnect, refused: true})
 	s.fake.withdrawConsent()
-	_, err = s.renew(t.Context(), s.fake.app, s.c, nil)
-	isGrantErrorOf(t, err, "invalid_grant")
+	isGrantErrorOf(t, second(s.renew(t.Context(), s.fake.app, s.c, nil)), "invalid_grant")
 	_, err = s.chart(t.Context(), s.s, "2026-11-21")
 	isFortnoxError(t, err, ledgerError{status: 401, reason: "http_401", denied: true})
 }
@@ -167,9 +169,7 @@ func TestFortnox_chartOfADate(t *testing.T) {
 		c.series = append(c.series, fortnoxFakeSeries{"NEXT", 3, true})
 	})
 	chart, err := s.chart(t.Context(), s.s, "2026-11-21")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if chart.Currency != "SEK" || chart.LockedUntil != "2026-10-31" || chart.Year != 2 ||
 		!slices.Equal(chart.Series, []string{"A", "F", "W"}) || chart.TaxRates != nil || chart.CostCenters != nil {
 		t.Errorf("%+v", chart)
@@ -235,7 +235,8 @@ func TestFortnox_writesVouchers(t *testing.T) {
 	const want = `{"Voucher":{"Description":"Revenue of 2026-11-21 (` + fortnoxKey + `)",` +
 		`"TransactionDate":"2026-11-21","VoucherSeries":"W","VoucherRows":[` +
 		`{"Account":1580,"Debit":12345.67,"Credit":0.00,"TransactionInformation":"Card"},` +
-		`{"Account":3001,"Debit":0.00,"Credit":4000.00,"CostCenter":"BAR","TransactionInformation":"Sales 25 %, drinks"},` +
+		`{"Account":3001,"Debit":0.00,"Credit":4000.00,"CostCenter":"BAR",` +
+		`"TransactionInformation":"Sales 25 %, drinks"},` +
 		`{"Account":2611,"Debit":0.00,"Credit":1000.00,"TransactionInformation":"VAT 25 %"},` +
 		`{"Account":3002,"Debit":0.00,"Credit":6558.63,"TransactionInformation":"Sales 12 %"},` +
 		`{"Account":2621,"Debit":0.00,"Credit":787.04,"TransactionInformation":"VAT 12 %"}]}}`
@@ -287,9 +288,7 @@ func TestFortnox_postsAndReads(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 	booked, err := s.read(t.Context(), s.s, "W-2-2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := &bookedEntry{ID: "W-2-2", Entry: *entry}
 	want.Entry.Lines[1].Text = strings.TrimSpace(strings.Repeat("Pizza ", 30)[:100])
 	if !reflect.DeepEqual(booked, want) {
@@ -370,8 +369,9 @@ func TestFortnox_whatItRefuses(t *testing.T) {
 			want: ledgerError{status: 400, reason: "unbalanced", refused: true}},
 		"no description": {change: func(e *bookEntry) { e.Narration = "" },
 			want: ledgerError{status: 400, reason: "fortnox_2009999", refused: true}},
-		"no licence": {before: func(s *fortnoxSide) { s.fake.change(func(c *fortnoxFakeCompany) { c.unlicensed = true }) },
-			want: ledgerError{status: 403, reason: heldReconnect, detail: "Api-licens saknas.", refused: true}},
+		"no licence": {
+			before: func(s *fortnoxSide) { s.fake.change(func(c *fortnoxFakeCompany) { c.unlicensed = true }) },
+			want:   ledgerError{status: 403, reason: heldReconnect, detail: "Api-licens saknas.", refused: true}},
 		"a token that has ended": {before: func(s *fortnoxSide) { s.fake.forgetTokens() },
 			want: ledgerError{status: 401, reason: "http_401", denied: true}},
 		// These are not sent.
@@ -458,7 +458,8 @@ func TestFortnox_readingWhatIsNonsense(t *testing.T) {
 			`]}}`,
 		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":1,"TransactionDate":"21/11","VoucherRows":[` + row + `]}}`,
 		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":1,"TransactionDate":"2026-11-21"}}`,
-		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":1,"TransactionDate":"2026-11-21","VoucherRows":[{"Account":"3"}]}}`,
+		`{"Voucher":{"VoucherSeries":"W","VoucherNumber":1,"TransactionDate":"2026-11-21",` +
+			`"VoucherRows":[{"Account":"3"}]}}`,
 	} {
 		s.fake.strikesOnce("GET", "/3/vouchers/W/1", true, &vippsTrouble{status: 200, body: body})
 		booked, err := s.read(t.Context(), s.s, "W-1-2")
@@ -492,36 +493,25 @@ func TestFortnox_readingWhatIsNonsense(t *testing.T) {
 func TestFortnox_findsByTheWholeSyncKey(t *testing.T) {
 	t.Parallel()
 	s := newFortnoxSide(t)
-	found := func(key string) string {
-		t.Helper()
-		booked, err := s.find(t.Context(), s.s, fortnoxEntry(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if booked == nil {
-			return ""
-		}
-		return booked.ID
-	}
 	other := fortnoxEntry()
 	other.Narration = "Revenue " + fortnoxKey + "2"
 	s.posted(other)
-	if id := found(fortnoxKey); id != "" {
+	if id := s.found(fortnoxKey); id != "" {
 		t.Errorf("found %s by the key of another revision", id)
 	}
 	s.fake.strikesOnce("POST", "/3/vouchers", true, &vippsTrouble{reset: true}) // the answer is lost
 	if id, err := s.post(t.Context(), s.s, fortnoxEntry(), s.encode(fortnoxEntry()), ""); err == nil {
 		t.Fatalf("posted %s", id)
 	}
-	if id := found(fortnoxKey); id != "W-2-2" {
+	if id := s.found(fortnoxKey); id != "W-2-2" {
 		t.Errorf("found %q", id)
 	}
-	if id := found(fortnoxKey + "2"); id != "W-1-2" {
+	if id := s.found(fortnoxKey + "2"); id != "W-1-2" {
 		t.Errorf("found %q", id)
 	}
 	s.fake.removeSeries("W")
 	s.fake.change(func(c *fortnoxFakeCompany) { c.vouchers = nil })
-	if id := found(fortnoxKey); id != "" {
+	if id := s.found(fortnoxKey); id != "" {
 		t.Errorf("found %q", id)
 	}
 }
@@ -565,9 +555,8 @@ func TestFortnox_searchesThroughAllPages(t *testing.T) {
 			c.vouchers[2000].description = "A second one " + fortnoxKey + "3"
 		})
 		before := s.fake.came("GET", "/3/vouchers/sublist/W")
-		booked, err := s.find(t.Context(), s.s, fortnoxEntry(), fortnoxKey)
-		if err != nil || booked == nil || booked.ID != "W-1-2" {
-			t.Fatalf("%s: %+v, %v", dates, booked, err)
+		if id := s.found(fortnoxKey); id != "W-1-2" {
+			t.Fatalf("%s: %q", dates, id)
 		}
 		if n := s.fake.came("GET", "/3/vouchers/sublist/W") - before; n != 5 && dates == "ignored" || n > 6 {
 			t.Errorf("%s: %d requests", dates, n)
@@ -579,7 +568,7 @@ func TestFortnox_searchHasABound(t *testing.T) {
 	t.Parallel()
 	s := newFortnoxSide(t)
 	asked := 0
-	s.fake.strikes(func(r fortnoxFakeRequest, acted bool) *vippsTrouble {
+	s.fake.strikes(func(r bookFakeRequest, acted bool) *vippsTrouble {
 		if !strings.HasPrefix(r.path, "/3/vouchers/sublist/") {
 			return nil
 		}

@@ -1,11 +1,15 @@
 package main
 
 import (
-	"context"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,10 +57,7 @@ func newBookkeeper(t testing.TB, product string) *bookkeeper {
 	}
 	k.time(12 * time.Hour)
 	k.connect()
-	k.change(func(t *tx) error {
-		_, err := saveMapping(t, owner{account: k.account}, k.connection, k.mapping(), anActor)
-		return err
-	})
+	k.remap(func(*bookMapping) {})
 	if product == productFortnox {
 		k.set(func(c *bookConnection) { series := "W"; c.Series = &series })
 	}
@@ -90,6 +91,11 @@ func (k *bookkeeper) approve() string {
 	k.t.Helper()
 	address, _, err := k.engine.authorize(k.t.Context(), k.account, k.product, "https://api.example.com/v1", anActor)
 	k.check(err)
+	return k.agrees(address)
+}
+
+// agrees is the owner who agrees at an address of the product; see approve.
+func (k *bookkeeper) agrees(address string) (redirect string) {
 	if k.product == productXero {
 		return k.xero.approve(address)
 	}
@@ -111,22 +117,13 @@ func (k *bookkeeper) mapping() *bookMapping {
 	if k.product == productFortnox {
 		tax, sales, tip, clearing, cash, dispute = "2621", "3002", "2890", "1580", "1910", "6352"
 	}
-	rule := func(kind, account string, f func(*mappingRule)) mappingRule {
-		r := mappingRule{Kind: kind, Account: account}
-		if f != nil {
-			f(&r)
-		}
-		return r
-	}
-	method := func(name string) func(*mappingRule) { return func(r *mappingRule) { r.Method = &name } }
-	taxed := func(r *mappingRule) { r.VATRate, r.Tax = &k.rate, &tax }
 	return &bookMapping{Lines: []mappingRule{
-		rule(ruleSales, sales, taxed),
-		rule(ruleDelivery, sales, taxed),
-		rule(ruleTip, tip, nil),
-		rule(ruleDispute, dispute, nil),
-		rule(rulePayment, clearing, method(methodCard)),
-		rule(rulePayment, cash, method(methodCash)),
+		{Kind: ruleSales, VATRate: &k.rate, Account: sales, Tax: &tax},
+		{Kind: ruleDelivery, VATRate: &k.rate, Account: sales, Tax: &tax},
+		{Kind: ruleTip, Account: tip},
+		{Kind: ruleDispute, Account: dispute},
+		{Kind: rulePayment, Method: ptr(methodCard), Account: clearing},
+		{Kind: rulePayment, Method: ptr(methodCash), Account: cash},
 	}}
 }
 
@@ -135,18 +132,14 @@ func (k *bookkeeper) remap(f func(m *bookMapping)) {
 	k.t.Helper()
 	m := k.mapping()
 	f(m)
-	k.change(func(t *tx) error {
-		_, err := saveMapping(t, owner{account: k.account}, k.connection, m, anActor)
-		return err
-	})
+	k.change(func(t *tx) error { return second(saveMapping(t, ownedBy(k.account), k.connection, m, anActor)) })
 }
 
 // set changes what the owner decides.
 func (k *bookkeeper) set(f func(c *bookConnection)) {
 	k.t.Helper()
 	k.change(func(t *tx) error {
-		_, err := changeConnection(t, owner{account: k.account}, k.connection, f, anActor)
-		return err
+		return second(changeConnection(t, ownedBy(k.account), k.connection, f, anActor))
 	})
 }
 
@@ -179,6 +172,20 @@ func (k *bookkeeper) sellBy(method string, amount int64, change ...func(*order))
 	return o.ID
 }
 
+// lock has both products lock all days up to a date.
+func (k *bookkeeper) lock(date businessDate) {
+	k.xero.lock(date)
+	k.fortnox.lock(date)
+}
+
+// sendingDay sells something on the first day, which is over then, and is due to be sent on its own.
+func (k *bookkeeper) sendingDay() {
+	k.t.Helper()
+	k.sendFrom(bookkeeperDay)
+	k.sell(4200)
+	k.until("2000-01-02 07:00")
+}
+
 // dueDay sells something on the first day, and asks for its export when that day is over.
 func (k *bookkeeper) dueDay() bookExport {
 	k.t.Helper()
@@ -191,31 +198,31 @@ func (k *bookkeeper) dueDay() bookExport {
 func (k *bookkeeper) postedDay() *bookExport {
 	k.t.Helper()
 	x := k.dueDay()
-	k.work(time.Minute)
-	return k.is(x.ID, exportPosted, "")
+	return k.after(time.Minute, x.ID, exportPosted)
 }
 
 // work runs the worker for a time.
 func (k *bookkeeper) work(d time.Duration) {
 	k.t.Helper()
-	ctx, stop := context.WithCancel(k.t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w := newBooksWorker(k.engine)
-		w.tick = max(booksTick, d/120) // each look costs much under the race detector
-		w.run(ctx)
-	}()
+	w := newBooksWorker(k.engine)
+	w.tick = max(booksTick, d/30) // each look costs more than anything else in a bubble
+	stop := k.beside(w.run)
 	k.time(d)
 	stop()
-	<-done
+}
+
+// after runs the worker for a time, after which an export has to be in a state; see is.
+func (k *bookkeeper) after(d time.Duration, id, state string, reason ...string) *bookExport {
+	k.t.Helper()
+	k.work(d)
+	return k.is(id, state, reason...)
 }
 
 // export asks for the export of a day, and returns the first.
 func (k *bookkeeper) export(date businessDate) (x bookExport) {
 	k.t.Helper()
 	k.change(func(t *tx) error {
-		all, err := requestExport(t, owner{account: k.account}, k.connection, date)
+		all, err := requestExport(t, ownedBy(k.account), k.connection, date)
 		if err == nil {
 			x = all[0]
 		}
@@ -237,20 +244,17 @@ func (k *bookkeeper) exports() []bookExport {
 	k.t.Helper()
 	page, err := k.store.bookExports(exportFilter{owner: anyAccount}, "", 1000)
 	k.check(err)
-	all := page.rows
-	for i, j := 0, len(all)-1; i < j; i, j = i+1, j-1 {
-		all[i], all[j] = all[j], all[i]
-	}
-	return all
+	slices.Reverse(page.rows)
+	return page.rows
 }
 
-// is requires an export to be in a state, for a reason or "".
-func (k *bookkeeper) is(id, state, reason string) *bookExport {
+// is requires an export to be in a state, for a reason or for none.
+func (k *bookkeeper) is(id, state string, reason ...string) *bookExport {
 	k.t.Helper()
-	x := k.exported(id)
-	if x.State != state || valueOr(x.Reason, "") != reason {
+	x, want := k.exported(id), strings.Join(reason, "")
+	if x.State != state || valueOr(x.Reason, "") != want {
 		k.t.Fatalf("the export of %s is %s %q (%s), want %s %q", x.Date, x.State, valueOr(x.Reason, ""),
-			valueOr(x.Detail, ""), state, reason)
+			valueOr(x.Detail, ""), state, want)
 	}
 	return x
 }
@@ -306,15 +310,12 @@ func (k *bookkeeper) has(key string, want int) {
 // fail has the next requests of a kind fail: token, chart, post, find or read.
 func (k *bookkeeper) fail(kind string, faults ...providerFault) {
 	if k.product == productXero {
-		if kind == "find" {
-			kind = "list"
-		}
 		k.xero.fail(kind, faults...)
 		return
 	}
-	k.fortnox.strikes(func(r fortnoxFakeRequest, acted bool) *vippsTrouble {
-		if len(faults) == 0 || fortnoxKind(r) != kind || acted != slices.Contains([]providerFault{faultResetAfter,
-			fault500After, faultTimeout, faultNonsense, faultHuge}, faults[0]) {
+	k.fortnox.strikes(func(r bookFakeRequest, acted bool) *vippsTrouble {
+		after := []providerFault{faultResetAfter, fault500After, faultTimeout, faultNonsense, faultHuge}
+		if len(faults) == 0 || fortnoxKind(r.method, r.path) != kind || acted != slices.Contains(after, faults[0]) {
 			return nil
 		}
 		fault := faults[0]
@@ -338,15 +339,15 @@ func (k *bookkeeper) fail(kind string, faults ...providerFault) {
 }
 
 // fortnoxKind names what a request asks for.
-func fortnoxKind(r fortnoxFakeRequest) string {
+func fortnoxKind(method, path string) string {
 	switch {
-	case strings.HasPrefix(r.path, "/oauth-v1/token"):
+	case strings.HasPrefix(path, "/oauth-v1/token"):
 		return "token"
-	case r.method == "POST" && r.path == "/3/vouchers":
+	case method == "POST" && path == "/3/vouchers":
 		return "post"
-	case strings.HasPrefix(r.path, "/3/vouchers/sublist"):
+	case strings.HasPrefix(path, "/3/vouchers/sublist"):
 		return "find"
-	case strings.HasPrefix(r.path, "/3/vouchers/"):
+	case strings.HasPrefix(path, "/3/vouchers/"):
 		return "read"
 	}
 	return "chart"
@@ -386,6 +387,106 @@ func (s *service) connectToXero(f *xeroFake) string {
 	all, err := s.store.bookConnections(ownedBy(s.account))
 	s.check(err)
 	return all[0].ID
+}
+
+// atXero runs a test in a bubble with Xero.
+func atXero(t *testing.T, f func(t *testing.T, k *bookkeeper)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newBookkeeper(t, productXero)) })
+}
+
+// file writes a file that only this user can read, and returns its path.
+func (o *operator) file(name, text string) string {
+	o.t.Helper()
+	path := filepath.Join(o.t.TempDir(), name)
+	must(o.t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// A bookFake is what the fakes of both products have: where each is served, its clock, and what came.
+type bookFake struct {
+	t    testing.TB
+	base string     // its address, without a slash at its end
+	app  appSecrets // the one application
+
+	mu       sync.Mutex
+	now      func() time.Time
+	requests []bookFakeRequest
+	number   int // of what was made so far, for ids, codes and tokens
+}
+
+// A bookFakeRequest is a request that came.
+type bookFakeRequest struct {
+	method, path string
+	query        url.Values
+	header       http.Header
+	body         []byte
+}
+
+// serve serves a fake until the test ends. Not for bubbles, which have serveInMemory.
+func (f *bookFake) serve(fake http.Handler) {
+	web := httptest.NewServer(fake)
+	f.base = web.URL
+	f.t.Cleanup(web.Close)
+}
+
+// take reads and keeps a request; false: whoever asks has gone.
+func (f *bookFake) take(r *http.Request) (bookFakeRequest, bool) {
+	body, err := io.ReadAll(r.Body)
+	request := bookFakeRequest{r.Method, r.URL.Path, r.URL.Query(), r.Header, body}
+	if err == nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.requests = append(f.requests, request)
+	}
+	return request, err == nil
+}
+
+// tokenForm returns what a request for tokens asks for, or why it is refused.
+func (f *bookFake) tokenForm(r bookFakeRequest) (form url.Values, why string) {
+	id, secret, ok := (&http.Request{Header: r.header}).BasicAuth()
+	id, err1 := url.QueryUnescape(id)
+	secret, err2 := url.QueryUnescape(secret)
+	if !ok || err1 != nil || err2 != nil || id != f.app.clientID || secret != f.app.clientSecret {
+		return nil, "invalid_client"
+	}
+	form, err := url.ParseQuery(string(r.body))
+	if err != nil || r.header.Get("Content-Type") != "application/x-www-form-urlencoded" {
+		return nil, "invalid_request"
+	}
+	return form, ""
+}
+
+// came returns how many requests came to a path.
+func (f *bookFake) came(method, path string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.requests {
+		if r.method == method && r.path == path {
+			n++
+		}
+	}
+	return n
+}
+
+// answering serves one answer to whatever is asked, and returns its address and the last request. header are
+// lines "Name: value".
+func answering(
+	t testing.TB, status int, body string, header ...string,
+) (address string, last func() *http.Request) {
+	var got *http.Request
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.ParseForm()
+		got = r
+		for _, line := range header {
+			name, value, _ := strings.Cut(line, ": ")
+			w.Header().Set(name, value)
+		}
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+	}))
+	t.Cleanup(web.Close)
+	return web.URL, func() *http.Request { return got }
 }
 
 // eachProduct runs a test in a bubble with each product.

@@ -18,11 +18,7 @@ func (k *bookkeeper) asked(method, path, body string) answer {
 // opens follows an address at a product, and returns the page on which its owner comes back.
 func (k *bookkeeper) opens(authorize string) answer {
 	k.t.Helper()
-	back := k.xero.approve
-	if k.product == productFortnox {
-		back = k.fortnox.approve
-	}
-	u, err := url.Parse(back(authorize))
+	u, err := url.Parse(k.agrees(authorize))
 	k.check(err)
 	return k.get(strings.TrimPrefix(u.Path, "/v1") + "?" + u.RawQuery)
 }
@@ -36,26 +32,18 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 		link := k.asked("POST", "", `{"product":"`+k.product+`"}`).is(200)
 		page := k.opens(link.text("authorize_url")).is(200).has("Content-Type: text/html; charset=utf-8",
 			"Cache-Control: no-store")
-		if !strings.Contains(page.body, "<h1>Connected</h1>") ||
-			!strings.Contains(page.body, productNames[k.product]) ||
-			strings.Contains(page.body, "<script") {
+		if !strings.Contains(page.body, "<h1>Connected</h1>") || strings.Contains(page.body, "<script") ||
+			!strings.Contains(page.body, productNames[k.product]) {
 			t.Error(page.body)
 		}
 		c := k.asked("GET", "", "").is(200).json()["data"].([]any)[0].(map[string]any)
-		if c["id"] != k.connection || c["state"] != "in_use" ||
-			c["send_from"] != nil { // the company gets its connection back
+		if c["id"] != k.connection || c["state"] != "in_use" || c["send_from"] != nil { // it gets its connection back
 			t.Errorf("%v", c)
 		}
 		k.sell(1850)
 		day := "/preview/" + bookkeeperDay
-		if p := k.asked("GET", at+day, "").is(200); !strings.Contains(p.body, `"debit":1850`) ||
-			!strings.Contains(p.body, `"final":false`) ||
-			!strings.Contains(p.body, `"issues":[]`) {
-			t.Error(p.body)
-		}
-		if chart := k.asked("GET", at+"/accounts", "").is(200); !strings.Contains(chart.body, `"usable":true`) {
-			t.Error(chart.body)
-		}
+		k.asked("GET", at+day, "").is(200).contains(`"debit":1850`, `"final":false`, `"issues":[]`)
+		k.asked("GET", at+"/accounts", "").is(200).contains(`"usable":true`)
 		k.asked("GET", at+"/accounts?date=x", "").is(422, "validation_failed")
 		suggested := k.asked("GET", at+"/mapping?suggest=true", "").is(200).json()
 		lines := suggested["suggested"].(map[string]any)["lines"].([]any)
@@ -75,10 +63,7 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 		k.asked("POST", export+"/retry", "").is(200)
 		k.remap(func(*bookMapping) {})
 		k.work(time.Minute)
-		if sent := k.asked("GET", at+"/exports?state=posted", "").is(200); !strings.Contains(sent.body,
-			x["id"].(string)) {
-			t.Fatal(k.asked("GET", at+"/exports", "").body)
-		}
+		k.asked("GET", at+"/exports?state=posted", "").is(200).contains(x["id"].(string))
 		k.asked("POST", export+"/reverse", `{"date":"1999-01-01"}`).is(422, "validation_failed")
 		if back := k.asked("POST", export+"/reverse", "").is(200).json(); back["reverses"] != x["id"] {
 			t.Errorf("%v", back)
@@ -173,15 +158,9 @@ func TestBooksHTTP_aServiceOnACopyAsksNothingAndSaysWhy(t *testing.T) {
 			{"GET", at + "/preview/" + bookkeeperDay, ""},
 			{"POST", "", `{"product":"` + k.product + `"}`},
 		} {
-			if a := k.asked(c.method, c.path, c.body).is(503, "books_unavailable"); !strings.Contains(a.body,
-				"-no-books") {
-				t.Errorf("%s %s: %s", c.method, c.path, a.body)
-			}
+			k.asked(c.method, c.path, c.body).is(503, "books_unavailable").contains("-no-books")
 		}
-		if page := k.get(strings.TrimPrefix(back.Path, "/v1") + "?" +
-			back.RawQuery).is(503); !strings.Contains(page.body, "-no-books") {
-			t.Error(page.body)
-		}
+		k.get(strings.TrimPrefix(back.Path, "/v1") + "?" + back.RawQuery).is(503).contains("-no-books")
 		x := k.asked("POST", at+"/exports",
 			`{"date":"`+bookkeeperDay+`"}`).is(200).json()["data"].([]any)[0].(map[string]any)
 		k.asked("POST", at+"/exports/"+x["id"].(string)+"/retry", "").is(200)
@@ -204,16 +183,12 @@ func TestBooksHTTP_anotherAccountsConnectionIsNotFound(t *testing.T) {
 		before := k.dump()
 		for _, c := range []struct{ method, path, body string }{
 			{"GET", "", ""}, {"PATCH", "", `{"tests":true}`}, {"DELETE", "", ""}, {"GET", "/accounts", ""},
-			{"GET", "/mapping", ""},
-			{"PUT", "/mapping", `{"lines":[{"kind":"tip","account":"2890"}]}`}, {"GET", "/preview/2000-01-01", ""},
-			{"GET", "/exports", ""},
-			{"POST", "/exports", `{"date":"2000-01-01"}`},
+			{"GET", "/mapping", ""}, {"PUT", "/mapping", `{"lines":[{"kind":"tip","account":"2890"}]}`},
+			{"GET", "/preview/2000-01-01", ""}, {"GET", "/exports", ""}, {"POST", "/exports", `{"date":"2000-01-01"}`},
 		} {
 			k.do(c.method, at+c.path, c.body, other).is(404, "books_connection_not_found")
 		}
-		if list := k.do("GET", "/books/connections", "", other).is(200); !strings.Contains(list.body, `"data":[]`) {
-			t.Error(list.body)
-		}
+		k.do("GET", "/books/connections", "", other).is(200).contains(`"data":[]`)
 		k.do("GET", at, "", orders).is(403, "insufficient_scope")
 		k.unchanged(before)
 	})

@@ -12,9 +12,7 @@ import (
 func mappingOf(t testing.TB, product, text string) (bookMapping, []string) {
 	t.Helper()
 	body, err := parseJSON([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in := newInput(&body, nil, nil)
 	m := readMapping(in, product)
 	var wrong []string
@@ -28,9 +26,7 @@ func TestMapping_isReadAsItIsAnswered(t *testing.T) {
 	t.Parallel()
 	for product, want := range map[string]*bookMapping{productXero: xeroMapping(), productFortnox: fortnoxMapping()} {
 		text, err := json.Marshal(want) // with null for what a line does not have
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, wrong := mappingOf(t, product, string(text))
 		again, err := json.Marshal(got)
 		if err != nil || wrong != nil || string(again) != string(text) {
@@ -128,12 +124,9 @@ func chartOf(lines ...string) *bookChart {
 func TestMapping_suggestionsFollowTheSwedishChart(t *testing.T) {
 	t.Parallel()
 	chart := chartOf("1510 - Kundfordringar", "1580 - Fordringar för kontokort och kuponger", "1910 - Kassa",
-		"1930 - Företagskonto",
-		"2421 - Ej inlösta presentkort", "2611 - Utgående moms 25 %", "2621 - Utgående moms 12 %",
-		"2631 - Utgående moms 6 %",
-		"2890 - Övriga kortfristiga skulder", "3001 - Försäljning 25 %", "3002 - Försäljning 12 %",
-		"3003 - Försäljning 6 %!",
-		"3004 - Försäljning momsfri")
+		"1930 - Företagskonto", "2421 - Ej inlösta presentkort", "2611 - Utgående moms 25 %",
+		"2621 - Utgående moms 12 %", "2631 - Utgående moms 6 %", "2890 - Övriga kortfristiga skulder",
+		"3001 - Försäljning 25 %", "3002 - Försäljning 12 %", "3003 - Försäljning 6 %!", "3004 - Försäljning momsfri")
 	want := `sales 2500 3001 2611
 sales 1200 3002 2621
 sales 0 3004 -
@@ -175,15 +168,13 @@ func TestMapping_suggestionsKnowAccountsByTheirNames(t *testing.T) {
 	}
 	rates := []bookTaxRate{
 		{Code: "INPUT2", Rate: 810}, {Code: "TAX7", Rate: 810, Usable: true},
-		{Code: "OUTPUT2", Rate: 810, Usable: true},
-		{Code: "TAX8", Rate: 260, Usable: true}, {Code: "NONE", Usable: true},
+		{Code: "OUTPUT2", Rate: 810, Usable: true}, {Code: "TAX8", Rate: 260, Usable: true},
+		{Code: "NONE", Usable: true},
 	}
 	chart := chartOf("090 BANK Card clearing", "110 CURRENT Debitoren Kreditkarte!", "115 CURRENT Krankenkasse",
-		"200 SALES Umsatz alt!",
-		"201 REVENUE Speiseumsatz", "202 REVENUE Getränkeverkauf", "203 EXPENSE Umsatzprovision",
-		"210 REVENUE Liefergebühren",
-		"300 CURRLIAB Trinkgelder Personal", "310 EXPENSE Chargebacks", "320 CURRENT Durchlaufkonto Karten",
-		"330 CURRENT TWINT")
+		"200 SALES Umsatz alt!", "201 REVENUE Speiseumsatz", "202 REVENUE Getränkeverkauf",
+		"203 EXPENSE Umsatzprovision", "210 REVENUE Liefergebühren", "300 CURRLIAB Trinkgelder Personal",
+		"310 EXPENSE Chargebacks", "320 CURRENT Durchlaufkonto Karten", "330 CURRENT TWINT")
 	chart.TaxRates = rates
 	want := `sales 810 Getränke 202 OUTPUT2
 sales 810 201 OUTPUT2
@@ -214,8 +205,8 @@ payment terminal 320 NONE`
 	} {
 		chart := chartOf(append(accounts, "100 BANK Tips sales delivery clearing", "600 DIRECTCOSTS Cost of sales")...)
 		chart.TaxRates = rates
-		want := "sales 810 200 OUTPUT2\nsales 260 200 TAX8\ndelivery 810 210 OUTPUT2\ntip 825 NONE\npayment card 860 NONE\n" +
-			"payment mobile 860 NONE\npayment terminal 860 NONE"
+		want := "sales 810 200 OUTPUT2\nsales 260 200 TAX8\ndelivery 810 210 OUTPUT2\ntip 825 NONE\n" +
+			"payment card 860 NONE\npayment mobile 860 NONE\npayment terminal 860 NONE"
 		if got := rulesText(suggestMapping(productXero, chart, seen)); got != want {
 			t.Errorf("in %s:\n%s", language, got)
 		}
@@ -236,9 +227,8 @@ func TestMapping_suggestsNothingThatIsNotClear(t *testing.T) {
 			[]bookTaxRate{{Code: "OUTPUT2", Rate: 2000, Usable: true}}, "sales 2000 200 OUTPUT2"},
 		"two rates": {[]string{"200 REVENUE Sales"},
 			[]bookTaxRate{{Code: "A", Rate: 2000, Usable: true}, {Code: "B", Rate: 2000, Usable: true}}, ""},
-		"a rate for purchases": {[]string{"200 REVENUE Sales"}, []bookTaxRate{{Code: "OUTPUT2", Rate: 2000}},
-			""},
-		"no rate of 0": {[]string{"1 CURRENT Stripe"}, nil, ""},
+		"a rate for purchases": {[]string{"200 REVENUE Sales"}, []bookTaxRate{{Code: "OUTPUT2", Rate: 2000}}, ""},
+		"no rate of 0":         {[]string{"1 CURRENT Stripe"}, nil, ""},
 		"that of Australia": {[]string{"1 CURRENT Stripe"},
 			[]bookTaxRate{{Code: "BASEXCLUDED", Usable: true}}, "payment card 1 BASEXCLUDED"},
 	} {
@@ -262,9 +252,7 @@ func TestMapping_suggestionsCanBeConfirmed(t *testing.T) {
 		}
 		m := suggestMapping(product, chart, nil)
 		text, err := json.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, wrong := mappingOf(t, product, string(text)); wrong != nil || len(got.Lines) < 3 {
 			t.Errorf("%s: %q: %s", product, wrong, text)
 		}

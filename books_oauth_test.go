@@ -2,34 +2,13 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 )
-
-// tokenEndpoint serves one answer to whatever is asked, and returns its address and the last request.
-func tokenEndpoint(
-	t testing.TB, status int, body string, header ...string,
-) (address string, last func() *http.Request) {
-	var got *http.Request
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.ParseForm()
-		got = r
-		for _, line := range header {
-			name, value, _ := strings.Cut(line, ": ")
-			w.Header().Set(name, value)
-		}
-		w.WriteHeader(status)
-		io.WriteString(w, body)
-	}))
-	t.Cleanup(web.Close)
-	return web.URL + "/connect/token", func() *http.Request { return got }
-}
 
 // askTokens asks for tokens without anything that is sent.
 func askTokens(t testing.TB, out *outbound, address string) (*bookTokens, error) {
@@ -41,15 +20,13 @@ func oauthNow() time.Time { return time.Date(2026, 11, 23, 6, 0, 0, 500, time.UT
 
 func TestOAuthClient_asksAsTheRFCSays(t *testing.T) {
 	t.Parallel()
-	address, last := tokenEndpoint(t, 200, `{"access_token":"at","token_type":"bearer","expires_in":1800,`+
+	address, last := answering(t, 200, `{"access_token":"at","token_type":"bearer","expires_in":1800,`+
 		`"refresh_token":"rt","scope":"a b"}`)
 	app := appSecrets{"id:1", "s+cret/of the app%~é"}
 	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {"old&new"}}
 	header := http.Header{"X-Tenant": {"7"}}
 	tokens, err := requestTokens(t.Context(), outboundTo(t, loopbackRange), address, app, form, header, oauthNow)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ends := newStamp(oauthNow().Add(30 * time.Minute))
 	if want := (&bookTokens{Access: "at", Refresh: "rt", ExpiresAt: ends}); !reflect.DeepEqual(tokens, want) {
 		t.Errorf("%+v", tokens)
@@ -111,7 +88,7 @@ func TestOAuthClient_answersAndWhatTheyMean(t *testing.T) {
 		{401, ``, nil, endpoint(401)},
 		{500, `<html>`, nil, endpoint(500)},
 	} {
-		address, _ := tokenEndpoint(t, c.status, c.body)
+		address, _ := answering(t, c.status, c.body)
 		got, err := askTokens(t, outboundTo(t, loopbackRange), address)
 		if !reflect.DeepEqual(got, c.want) || !reflect.DeepEqual(err, c.err) {
 			t.Errorf("%d %.60s: %+v, %v", c.status, c.body, got, err)
@@ -122,13 +99,12 @@ func TestOAuthClient_answersAndWhatTheyMean(t *testing.T) {
 func TestOAuthClient_waitsAsItIsAskedTo(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{429, 503} {
-		address, _ := tokenEndpoint(t, status, "", "Retry-After: 17")
+		address, _ := answering(t, status, "", "Retry-After: 17")
 		_, err := askTokens(t, outboundTo(t, loopbackRange), address)
 		isLedgerError(t, err, ledgerError{status: status, reason: "token_endpoint", retryAfter: 17 * time.Second})
 	}
-	address, _ := tokenEndpoint(t, 200, "")
-	_, err := askTokens(t, newOutbound(nil), address)
-	isLedgerError(t, err, ledgerError{reason: outboundRefused})
+	address, _ := answering(t, 200, "")
+	isLedgerError(t, second(askTokens(t, newOutbound(nil), address)), ledgerError{reason: outboundRefused})
 }
 
 // TestOAuthClient_errorsNameNoSecrets has what goes out, and what comes back, in no text of an error.
@@ -143,7 +119,7 @@ func TestOAuthClient_errorsNameNoSecrets(t *testing.T) {
 		401: `{"error":"` + secret + `"}`,
 		500: secret,
 	} {
-		address, _ := tokenEndpoint(t, status, body, "Location: /"+secret)
+		address, _ := answering(t, status, body, "Location: /"+secret)
 		_, err := requestTokens(t.Context(), outboundTo(t, loopbackRange), address, app, form, nil, oauthNow)
 		if err == nil || strings.Contains(fmt.Sprintf("%v %+v %#v", err, err, err), secret) {
 			t.Errorf("%d: %#v", status, err)

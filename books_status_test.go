@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,16 +41,11 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 	manyCommandsUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
-	secrets := filepath.Join(t.TempDir(), "app")
-	if err := os.WriteFile(secrets, []byte("client_id=app\nclient_secret=keepthissecret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	secrets := o.file("app", "client_id=app\nclient_secret=keepthissecret\n")
 	o.told.hear("keepthissecret")
 	o.do("books", "app", "set", "xero", "-secrets", secrets)
 	keys, err := loadKeyring(o.env["WIDGETD_KEY"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var lost, failing *bookConnection
 	var long, failed string
 	o.change(func(t *tx) (err error) {
@@ -185,16 +178,14 @@ func TestBooks_restWhileTheirAccountIsClosed(t *testing.T) {
 		if len(all) != 1 {
 			t.Fatalf("%d exports", len(all))
 		}
-		k.is(all[0].ID, exportPosted, "")
+		k.is(all[0].ID, exportPosted)
 		k.set(func(c *bookConnection) { c.SendFrom = nil })
 		k.until("2000-01-03 06:00") // another export waits while the account is closed
 		x := k.export("2000-01-02")
 		k.change(func(t *tx) error { return shutAccount(t, k.account, actorCommand) })
-		k.work(time.Minute)
-		k.is(x.ID, exportWaiting, "")
+		k.after(time.Minute, x.ID, exportWaiting)
 		k.change(func(t *tx) error { return reviveAccount(t, k.account, actorCommand) })
-		k.work(time.Minute)
-		k.is(x.ID, exportPosted, "")
+		k.after(time.Minute, x.ID, exportPosted)
 		if len(k.books()) != 2 {
 			t.Errorf("%d entries in the books", len(k.books()))
 		}

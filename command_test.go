@@ -27,7 +27,8 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	for name, story := range map[string]func(*testing.T, *operator){
-		"accounts": accountStory, "applications": appStory, "licences": licenseStory, "tokens": tokenStory, "keys": keyStory, "leads": leadStory, "statistics": statsStory,
+		"accounts": accountStory, "applications": appStory, "licences": licenseStory, "tokens": tokenStory,
+		"keys": keyStory, "leads": leadStory, "statistics": statsStory,
 		"a receiver of webhooks": webhookListenStory,
 		"webhooks":               webhookStory,
 		"orders":                 orderStory,
@@ -47,7 +48,9 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 		t.Errorf("version %v", v)
 	}
 	for _, c := range commands() {
-		if !o.ran[c.name] && c.name != "serve" && c.name != "demo" && c.name != "lease inspect" && c.name != "status" && c.name != "widget snippet" { // those have tests of their own
+		// those have tests of their own
+		if !o.ran[c.name] && c.name != "serve" && c.name != "demo" && c.name != "lease inspect" && c.name != "status" &&
+			c.name != "widget snippet" {
 			t.Errorf("no test runs %q", c.name)
 		}
 	}
@@ -59,21 +62,26 @@ func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
 	gone := func(prefix string) string { return newID(prefix, time.Now()) }
 	for _, args := range [][]string{
 		{"account", "rate", gone("acct"), "5"}, {"account", "close", gone("acct")},
-		{"license", "show", gone("lic")}, {"license", "suspend", gone("lic")}, {"license", "reinstate", gone("lic")}, {"license", "revoke", "x"},
+		{"license", "show", gone("lic")}, {"license", "suspend", gone("lic")}, {"license", "reinstate", gone("lic")},
+		{"license", "revoke", "x"},
 		{"device", "release", gone("dev")}, {"device", "block", gone("dev")}, {"device", "list", gone("lic")},
-		{"license", "patch", gone("lic"), "{}"}, {"license", "renew", gone("lic")}, {"license", "rotate-key", gone("lic")},
+		{"license", "patch", gone("lic"), "{}"}, {"license", "renew", gone("lic")},
+		{"license", "rotate-key", gone("lic")},
 		{"license", "reset-transfers", gone("lic")},
 		{"token", "revoke", gone("tok")},
 		{"stats", "-widget", gone("wgt")},
 	} {
 		var usage usageError
-		if err := o.fails("not found: the matching list command prints what there is", args...); errors.As(err, &usage) {
+		err := o.fails("not found: the matching list command prints what there is", args...)
+		if errors.As(err, &usage) {
 			t.Errorf("%q: taken for a wrong command line", args)
 		}
 	}
 	for _, args := range [][]string{
-		{"origin", "add", "https://x.example", "-account", gone("acct")}, {"widget", "add", "-account", gone("acct"), "Lunch"},
-		{"token", "issue", "-account", gone("acct"), "-scope", "admin"}, {"license", "add", "-account", gone("acct"), "-product", "kds"},
+		{"origin", "add", "https://x.example", "-account", gone("acct")},
+		{"widget", "add", "-account", gone("acct"), "Lunch"},
+		{"token", "issue", "-account", gone("acct"), "-scope", "admin"},
+		{"license", "add", "-account", gone("acct"), "-product", "kds"},
 	} {
 		o.fails("there is no such account, or it is closed: 'widgetd account list' prints all accounts", args...)
 	}
@@ -82,90 +90,111 @@ func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
 func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
+	adds := func(options ...string) []string {
+		return append([]string{"license", "add", "-account", o.account}, options...)
+	}
+	words := strings.Fields
+	addsP := func(options ...string) []string { return adds(append([]string{"-product", "p"}, options...)...) }
+	issues := func(options ...string) []string {
+		return append([]string{"token", "issue", "-account", o.account}, options...)
+	}
 	for _, c := range []struct {
 		want string
 		args []string
 	}{
-		{`there is no command "frobnicate"`, []string{"frobnicate"}},
-		{`there is no command "frobnicate": see 'widgetd help'`, []string{"frobnicate", "-h"}},
-		{`there is no command "frobnicate": see 'widgetd help'`, []string{"help", "frobnicate"}},
-		{`there is no command "account frobnicate": see 'widgetd help account'`, []string{"account", "frobnicate", "x"}},
-		{`there is no command "account frobnicate": see 'widgetd help account'`, []string{"account", "frobnicate", "-h"}},
-		{`there is no command "books app frobnicate": see 'widgetd help books app'`, []string{"books", "app", "frobnicate", "xero"}},
-		{"usage: widgetd books app set xero|fortnox", []string{"books", "app", "set"}},
-		{"usage: widgetd account add NAME", []string{"account", "add"}},
-		{"usage: widgetd account add NAME", []string{"account", "add", "a", "b"}},
-		{"usage: widgetd origin add ORIGIN [-account ID]", []string{"origin", "add"}},
-		{"flag provided but not defined: -nonsense", []string{"account", "list", "-nonsense"}},
-		{"flag provided but not defined: -csv", []string{"account", "list", "-csv"}},
-		{"flag needs an argument: -db", []string{"account", "list", "-db"}},
+		{`there is no command "frobnicate"`, words("frobnicate")},
+		{`there is no command "frobnicate": see 'widgetd help'`, words("frobnicate -h")},
+		{`there is no command "frobnicate": see 'widgetd help'`, words("help frobnicate")},
+		{`there is no command "account frobnicate": see 'widgetd help account'`, words("account frobnicate x")},
+		{`there is no command "account frobnicate": see 'widgetd help account'`, words("account frobnicate -h")},
+		{`there is no command "books app frobnicate": see 'widgetd help books app'`,
+			words("books app frobnicate xero")},
+		{"usage: widgetd books app set xero|fortnox", words("books app set")},
+		{"usage: widgetd account add NAME", words("account add")},
+		{"usage: widgetd account add NAME", words("account add a b")},
+		{"usage: widgetd origin add ORIGIN [-account ID]", words("origin add")},
+		{"flag provided but not defined: -nonsense", words("account list -nonsense")},
+		{"flag provided but not defined: -csv", words("account list -csv")},
+		{"flag needs an argument: -db", words("account list -db")},
 		{"a name has 1 to 200 bytes", []string{"account", "add", ""}},
 		{"a name has 1 to 200 bytes", []string{"account", "add", "red\x1b[31m"}},
 		{"a name has 1 to 200 bytes", []string{"account", "add", "caf\xe9"}},
 		{"a name has 1 to 200 bytes", []string{"widget", "add", strings.Repeat("x", 201), "-account", o.account}},
 		{"a name has 1 to 200 bytes", []string{"init", "-name", "", "-db", filepath.Join(o.dir, "none", "x.db")}},
-		{`no account has the id or the name "nonsense"`, []string{"widget", "add", "Lunch", "-account", "nonsense"}},
-		{"-product NAME is needed", []string{"license", "add", "-account", o.account}},
-		{"-max-devices: This must be a whole number from 1 to 1000000.", []string{"license", "add", "-account", o.account, "-product", "p", "-max-devices", "0"}},
-		{"-product: This must not contain control characters.", []string{"license", "add", "-account", o.account, "-product", "red\x1b[31m"}},
-		{"-product: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", strings.Repeat("ü", 101)}},
-		{"-plan: This must be UTF-8.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", "caf\xe9"}},
-		{"-plan: This has more than 100 characters.", []string{"license", "add", "-account", o.account, "-product", "p", "-plan", strings.Repeat("x", 101)}},
-		{"-duration-days: A licence whose duration counts from its first activation needs", []string{"license", "add", "-account", o.account, "-product", "p", "-from-activation"}},
-		{"-entitlements: a: This code is in the list already.", []string{"license", "add", "-account", o.account, "-product", "p", "-entitlements", "a,a"}},
-		{"-metadata: This must be a JSON object", []string{"license", "add", "-account", o.account, "-product", "p", "-metadata", "[1]"}},
-		{"-reason: This must not contain control characters.", []string{"license", "suspend", "x", "-reason", "red\x1b[31m"}},
-		{"-reason: This has more than 500 characters.", []string{"license", "revoke", "x", "-reason", strings.Repeat("x", 501)}},
-		{"-grace-days: This must be a whole number from 0 to 3650.", []string{"license", "add", "-account", o.account, "-product", "p", "-grace-days", "x"}},
-		{"-lease-hours: This must be a whole number from 1 to 2160.", []string{"license", "add", "-account", o.account, "-product", "p", "-lease-hours", "2161"}},
-		{"-entitlements: ", []string{"license", "add", "-account", o.account, "-product", "p", "-entitlements", strings.Repeat("a,", 101)}},
-		{`"soon" is not a time`, []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "soon"}},
-		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "0001-01-01"}}, // Go's zero time
-		{"is not a time from 1970 to 9000", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "9999-12-31"}}, // grace would not fit
-		{`"12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "12m"}},
-		{`"30s" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "30s"}},
-		{`"24h" is not a duration: write days, weeks or years,`, []string{"license", "rotate-key", "x", "-old-key-until", "24h"}},
-		{`"12m" is not a duration: write hours, days, weeks or years,`, []string{"leads", "purge", "-older-than", "12m"}},
-		{"-expires: 2020-02-29T23:59:59Z is in the past: add -force if that is meant", []string{"license", "add", "-account", o.account, "-product", "p", "-expires", "2020-02-29"}},
-		{"the option is given twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example", "-db", filepath.Join(o.dir, "none", "x.db")}},
-		{"-expires: The licence would end before it starts.", []string{"license", "add", "-account", o.account, "-product", "p", "-starts", "2030-01-02", "-expires", "2030-01-01"}},
+		{`no account has the id or the name "nonsense"`, words("widget add Lunch -account nonsense")},
+		{"-product NAME is needed", adds()},
+		{"-max-devices: This must be a whole number from 1 to 1000000.", addsP("-max-devices", "0")},
+		{"-product: This must not contain control characters.", adds("-product", "red\x1b[31m")},
+		{"-product: This has more than 100 characters.", adds("-product", strings.Repeat("ü", 101))},
+		{"-plan: This must be UTF-8.", addsP("-plan", "caf\xe9")},
+		{"-plan: This has more than 100 characters.", addsP("-plan", strings.Repeat("x", 101))},
+		{"-duration-days: A licence whose duration counts from its first activation needs", addsP("-from-activation")},
+		{"-entitlements: a: This code is in the list already.", addsP("-entitlements", "a,a")},
+		{"-metadata: This must be a JSON object", addsP("-metadata", "[1]")},
+		{"-reason: This must not contain control characters.", []string{"license", "suspend", "x", "-reason",
+			"red\x1b[31m"}},
+		{"-reason: This has more than 500 characters.", []string{"license", "revoke", "x", "-reason",
+			strings.Repeat("x", 501)}},
+		{"-grace-days: This must be a whole number from 0 to 3650.", addsP("-grace-days", "x")},
+		{"-lease-hours: This must be a whole number from 1 to 2160.", addsP("-lease-hours", "2161")},
+		{"-entitlements: ", addsP("-entitlements", strings.Repeat("a,", 101))},
+		{`"soon" is not a time`, addsP("-expires", "soon")},
+		{"is not a time from 1970 to 9000", addsP("-expires", "0001-01-01")}, // Go's zero time
+		{"is not a time from 1970 to 9000", addsP("-expires", "9999-12-31")}, // grace would not fit
+		{`"12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, addsP("-expires", "12m")},
+		{`"30s" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, addsP("-expires", "30s")},
+		{`"24h" is not a duration: write days, weeks or years,`, words("license rotate-key x -old-key-until 24h")},
+		{`"12m" is not a duration: write hours, days, weeks or years,`, words("leads purge -older-than 12m")},
+		{"-expires: 2020-02-29T23:59:59Z is in the past: add -force if that is meant", addsP("-expires", "2020-02-29")},
+		{"the option is given twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example",
+			"-db", filepath.Join(o.dir, "none", "x.db")}},
+		{"-expires: The licence would end before it starts.", addsP("-starts", "2030-01-02", "-expires", "2030-01-01")},
 		{"a rate is a number from 1 to 1000000000", []string{"account", "rate", o.account, "0"}},
-		{"is not a base address", []string{"base-url", "set", "https://example.com/v2"}},
-		{"an origin is a scheme and a host", []string{"origin", "add", "-account", o.account, "https://www example.com"}},
-		{`there is no scope "everything"`, []string{"token", "issue", "-account", o.account, "-scope", "everything"}},
-		{`there is no scope "license:verify"`, []string{"token", "issue", "-account", o.account, "-scope", "license:verify"}},
-		{"-scope is needed", []string{"token", "issue", "-account", o.account}},
-		{"is not a duration", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "-1h"}},
-		{"is not a duration", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "500ms"}}, // it would end as it begins
+		{"is not a base address", words("base-url set https://example.com/v2")},
+		{"an origin is a scheme and a host", []string{"origin", "add", "-account", o.account,
+			"https://www example.com"}},
+		{`there is no scope "everything"`, issues("-scope", "everything")},
+		{`there is no scope "license:verify"`, issues("-scope", "license:verify")},
+		{"-scope is needed", issues()},
+		{"is not a duration", issues("-scope", "admin", "-ttl", "-1h")},
+		{"is not a duration", issues("-scope", "admin", "-ttl", "500ms")}, // it would end as it begins
 		{"the name of the file is empty", []string{"backup", ""}},
-		{"a client id must have", []string{"token", "issue", "-account", o.account, "-scope", "admin", "-client-id", "a b"}},
-		{"-limit must be a number", []string{"events", "-limit", "0"}},
-		{"-status: This must be one of active, grace,", []string{"license", "list", "-status", "ended"}},
-		{`no account has the id or the name "nobody"`, []string{"license", "list", "-account", "nobody"}},
-		{`no account has the id or the name "nobody"`, []string{"widget", "list", "-account", "nobody"}},
-		{`no account has the id or the name "nobody"`, []string{"license", "import", "-account", "nobody", "x.csv"}},
-		{`there is no type of event "license.create": the types are lead.created license.created`, []string{"events", "-type", "license.create"}},
-		{`"News" is not the type of a lead`, []string{"leads", "list", "-type", "News"}},
-		{`-license: "dev_1" is not an id of the kind lic_…`, []string{"events", "-license", "dev_1"}},
-		{`-device: "x" is not an id of the kind dev_…`, []string{"events", "-device", "x"}},
-		{"-anonymous-rate must be a number", []string{"serve", "-anonymous-rate", "none"}},
-		{"-failed-lookup-rate must be a number", []string{"serve", "-failed-lookup-rate", "0"}},
-		{`-keep-events must be 31d or more`, []string{"serve", "-keep-events", "30d"}},
-		{`-keep-events: "12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, []string{"serve", "-keep-events", "12m"}},
-		{`-keep-tokens: "0" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, []string{"serve", "-keep-tokens", "0"}},
-		{`-expiring-notice: "12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y, or 0 for no such event`, []string{"serve", "-expiring-notice", "12m"}},
-		{"-anonymous-rate must be a number from 1 to 1000000000", []string{"serve", "-anonymous-rate", "1000000001"}},
-		{"-legacy-sunset must be a date", []string{"serve", "-legacy-sunset", "soon"}},
-		{`-trusted-proxies: "nonsense" is not an address or CIDR`, []string{"serve", "-trusted-proxies", "nonsense"}},
-		{`-outbound-allow: "10.0.0.0/33" is not an address or CIDR`, []string{"serve", "-outbound-allow", "10.0.0.1,10.0.0.0/33"}},
-		{"-security-contact must be mailto:, https: or tel: URIs", []string{"serve", "-security-contact", "security@example.com"}},
-		{"-security-contact", []string{"serve", "-security-contact", "https://example.com/report,mailto:"}},
-		{"the webhook's secret is needed: give it in the environment variable WIDGETD_SECRET or with -secret-file FILE", []string{"webhook", "listen"}},
-		{"a webhook's secret is whsec_ and 24 to 64 bytes in base64", []string{"webhook", "listen", "-secret", "whsec_short"}},
-		{"-secret and -secret-file exclude each other", []string{"webhook", "listen", "-secret", "whsec_short", "-secret-file", "-"}},
-		{"-answer must be a number from 200 to 599", []string{"webhook", "listen", "-secret", "whsec_" + vectorSecret, "-answer", "100"}},
-		{"-log must be text or json", []string{"serve", "-log", "xml"}},
-		{"-debug-addr must be a loopback address", []string{"serve", "-addr", "127.0.0.1:0", "-debug-addr", "0.0.0.0:0"}},
+		{"a client id must have", issues("-scope", "admin", "-client-id", "a b")},
+		{"-limit must be a number", words("events -limit 0")},
+		{"-status: This must be one of active, grace,", words("license list -status ended")},
+		{`no account has the id or the name "nobody"`, words("license list -account nobody")},
+		{`no account has the id or the name "nobody"`, words("widget list -account nobody")},
+		{`no account has the id or the name "nobody"`, words("license import -account nobody x.csv")},
+		{`there is no type of event "license.create": the types are lead.created license.created`,
+			words("events -type license.create")},
+		{`"News" is not the type of a lead`, words("leads list -type News")},
+		{`-license: "dev_1" is not an id of the kind lic_…`, words("events -license dev_1")},
+		{`-device: "x" is not an id of the kind dev_…`, words("events -device x")},
+		{"-anonymous-rate must be a number", words("serve -anonymous-rate none")},
+		{"-failed-lookup-rate must be a number", words("serve -failed-lookup-rate 0")},
+		{`-keep-events must be 31d or more`, words("serve -keep-events 30d")},
+		{`-keep-events: "12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y`,
+			words("serve -keep-events 12m")},
+		{`-keep-tokens: "0" is not a duration: write days, weeks or years, as 365d, 52w or 1y`,
+			words("serve -keep-tokens 0")},
+		{`-expiring-notice: "12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y, or 0 for no ` +
+			`such event`, words("serve -expiring-notice 12m")},
+		{"-anonymous-rate must be a number from 1 to 1000000000", words("serve -anonymous-rate 1000000001")},
+		{"-legacy-sunset must be a date", words("serve -legacy-sunset soon")},
+		{`-trusted-proxies: "nonsense" is not an address or CIDR`, words("serve -trusted-proxies nonsense")},
+		{`-outbound-allow: "10.0.0.0/33" is not an address or CIDR`,
+			words("serve -outbound-allow 10.0.0.1,10.0.0.0/33")},
+		{"-security-contact must be mailto:, https: or tel: URIs",
+			words("serve -security-contact security@example.com")},
+		{"-security-contact", words("serve -security-contact https://example.com/report,mailto:")},
+		{"the webhook's secret is needed: give it in the environment variable WIDGETD_SECRET or with -secret-file FILE",
+			words("webhook listen")},
+		{"a webhook's secret is whsec_ and 24 to 64 bytes in base64", words("webhook listen -secret whsec_short")},
+		{"-secret and -secret-file exclude each other", words("webhook listen -secret whsec_short -secret-file -")},
+		{"-answer must be a number from 200 to 599", []string{"webhook", "listen", "-secret", "whsec_" + vectorSecret,
+			"-answer", "100"}},
+		{"-log must be text or json", words("serve -log xml")},
+		{"-debug-addr must be a loopback address", words("serve -addr 127.0.0.1:0 -debug-addr 0.0.0.0:0")},
 	} {
 		var usage usageError
 		if err := o.fails(c.want, c.args...); !errors.As(err, &usage) {
@@ -174,7 +203,8 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 	}
 	var stdout, stderr bytes.Buffer
 	var usage usageError
-	if err := run(t.Context(), nil, func(string) string { return "" }, &stdout, &stderr); !errors.As(err, &usage) || !strings.Contains(stderr.String(), "Its commands:") {
+	if err := run(t.Context(), nil, func(string) string { return "" }, &stdout, &stderr); !errors.As(err, &usage) ||
+		!strings.Contains(stderr.String(), "Its commands:") {
 		t.Errorf("no command at all: %v, %s", err, stderr.String())
 	}
 }
@@ -247,13 +277,15 @@ func TestCommand_exitsByKindOfError(t *testing.T) {
 	}{
 		{[]string{"version"}, 0, ""},
 		{[]string{"frobnicate"}, 2, "widgetd: there is no command \"frobnicate\""},
-		{[]string{"serve", "-db", filepath.Join(t.TempDir(), "none.db"), "-key", filepath.Join(t.TempDir(), "none.key")}, 1, "widgetd: no key file at "},
+		{[]string{"serve", "-db", filepath.Join(t.TempDir(), "none.db"), "-key",
+			filepath.Join(t.TempDir(), "none.key")}, 1, "widgetd: no key file at "},
 	} {
 		cmd := exec.Command(program, c.args...)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		cmd.Run()
-		if got := cmd.ProcessState.ExitCode(); got != c.code || !strings.HasPrefix(stderr.String(), c.want) || strings.Count(stderr.String(), "\n") > 1 {
+		if got := cmd.ProcessState.ExitCode(); got != c.code || !strings.HasPrefix(stderr.String(), c.want) ||
+			strings.Count(stderr.String(), "\n") > 1 {
 			t.Errorf("%q: exit %d, %q; want %d, %q in one line", c.args, got, stderr.String(), c.code, c.want)
 		}
 	}
@@ -261,13 +293,16 @@ func TestCommand_exitsByKindOfError(t *testing.T) {
 
 func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"license", "-json", "-h"}, {"help", "license"}} {
+	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"license", "-json", "-h"},
+		{"help", "license"}} {
 		got := runOK(t, args...)
-		if strings.Count(got, "\n  license ") != 13 || strings.Contains(got, "account add") || strings.Contains(got, "-db") {
+		if strings.Count(got, "\n  license ") != 13 || strings.Contains(got, "account add") ||
+			strings.Contains(got, "-db") {
 			t.Errorf("%q: %s", args, got)
 		}
 	}
-	if got := runOK(t, "help", "books", "app"); strings.Count(got, "\n  books ") != 2 || !strings.Contains(got, "\n  books app set xero|fortnox ") {
+	if got := runOK(t, "help", "books", "app"); strings.Count(got, "\n  books ") != 2 ||
+		!strings.Contains(got, "\n  books app set xero|fortnox ") {
 		t.Errorf("help books app: %s", got)
 	}
 	if got := runOK(t, "help", "books"); strings.Count(got, "\n  books ") != 12 || got != runOK(t, "books", "-h") {
@@ -276,7 +311,8 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 	if got := runOK(t, "help", "license", "add"); got != runOK(t, "license", "add", "-h") {
 		t.Errorf("help license add: %s", got)
 	}
-	if got := runOK(t, "help", "base-url"); !strings.HasPrefix(got, "widgetd base-url\n") || !strings.Contains(got, "\n  base-url remove URL ") {
+	if got := runOK(t, "help", "base-url"); !strings.HasPrefix(got, "widgetd base-url\n") ||
+		!strings.Contains(got, "\n  base-url remove URL ") {
 		t.Errorf("help base-url: %s", got)
 	}
 	for _, args := range [][]string{{"account"}, {"account", "-json"}, {"books", "app"}} {
@@ -284,7 +320,8 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 		err := run(t.Context(), args, func(string) string { return "" }, &out, &listed)
 		wrong, first := usageError("account needs a second word: its commands are listed above"), "  account add NAME "
 		if args[0] == "books" {
-			wrong, first = "books app needs a third word: its commands are listed above", "  books app set xero|fortnox "
+			wrong, first = "books app needs a third word: its commands are listed above",
+				"  books app set xero|fortnox "
 		}
 		if err != wrong || out.Len() > 0 || !strings.HasPrefix(listed.String(), first) {
 			t.Errorf("%q: %v, %s, %s", args, err, out.String(), listed.String())
@@ -301,7 +338,8 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 		used[o.name] = true
 	}
 	for _, c := range commands() {
-		if !strings.Contains(all, "  "+strings.TrimSuffix(c.name+" "+c.args, " ")+" ") || !strings.Contains(all, " "+c.help+"\n") {
+		if !strings.Contains(all, "  "+strings.TrimSuffix(c.name+" "+c.args, " ")+" ") ||
+			!strings.Contains(all, " "+c.help+"\n") {
 			t.Errorf("help does not list %s", c.name)
 		}
 		own := runOK(t, append(strings.Fields(c.name), "-h")...)
@@ -343,18 +381,14 @@ func TestHelp_asMarkdownIsTheReferenceInOperating(t *testing.T) {
 	t.Parallel()
 	const file = "docs/operating.md"
 	page, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := regexp.MustCompile("(?s)^(.*\n<!-- Generated by [^\n]* -->\n\n)(.*)$").FindStringSubmatch(string(page))
 	if found == nil {
 		t.Fatalf("%s has no line '<!-- Generated by … -->'", file)
 	}
 	reference := runOK(t, "help", "--markdown")
 	if *writeReference {
-		if err := os.WriteFile(file, []byte(found[1]+reference), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(found[1]+reference), 0o644))
 		return
 	}
 	was, is := strings.Split(found[2], "\n"), strings.Split(reference, "\n")
@@ -370,7 +404,8 @@ func TestHelp_asMarkdownHasARowForEveryCommandAndOption(t *testing.T) {
 	t.Parallel()
 	reference := runOK(t, "help", "-markdown")
 	rows := func(text string) (names []string) {
-		for _, found := range regexp.MustCompile("(?m)^\\| `([^`]*)` \\|(?: (?:`[^`]*`)? \\|){0,2} [^|]+ \\|$").FindAllStringSubmatch(text, -1) {
+		for _, found := range regexp.MustCompile("(?m)^\\| `([^`]*)` \\|(?: (?:`[^`]*`)? \\|){0,2} [^|]+ "+
+			"\\|$").FindAllStringSubmatch(text, -1) {
 			names = append(names, found[1])
 		}
 		return names
@@ -401,7 +436,8 @@ func TestHelp_asMarkdownHasARowForEveryCommandAndOption(t *testing.T) {
 		t.Errorf("options %q, want %q", got, want)
 	}
 	for _, o := range allOptions(commands()) {
-		if row := "| `" + o.signature() + "` | `" + o.variable() + "` |"; o.variable() != "" && !strings.Contains(all, row) {
+		if row := "| `" + o.signature() + "` | `" + o.variable() + "` |"; o.variable() != "" &&
+			!strings.Contains(all, row) {
 			t.Errorf("there is no row that begins with %s", row)
 		}
 	}
@@ -449,21 +485,19 @@ func TestCommand_findsTheInstallationAndSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	var made struct{ Account_id string }
-	if err := json.Unmarshal([]byte(out), &made); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(out), &made))
 	out, noted, err = runAs(t, installed, os.Geteuid(), "account", "list")
 	if err != nil || !strings.Contains(out, made.Account_id) || noted != "" {
 		t.Errorf("with a database here: %q, %q, %v", out, noted, err)
 	}
 	t.Chdir(installed) // where a lost key file is replaced
-	if err := os.Remove(key); err != nil {
-		t.Fatal(err)
-	}
-	if out, _, err = runAs(t, installed, os.Geteuid(), "init"); err != nil || !strings.Contains(out, "widgetd.key: created") {
+	must(t, os.Remove(key))
+	if out, _, err = runAs(t, installed, os.Geteuid(), "init"); err != nil ||
+		!strings.Contains(out, "widgetd.key: created") {
 		t.Errorf("init in the installation: %q, %v", out, err)
 	}
-	if _, _, err = runAs(t, filepath.Join(installed, "none"), os.Geteuid(), "init", "-db", "b/widgetd.db", "-key", "b/widgetd.key"); err != nil {
+	if _, _, err = runAs(t, filepath.Join(installed, "none"), os.Geteuid(), "init", "-db", "b/widgetd.db", "-key",
+		"b/widgetd.key"); err != nil {
 		t.Errorf("init where nothing is installed: %v", err)
 	}
 }
@@ -475,26 +509,22 @@ func TestCommand_ofRootOnAnotherUsersFilesSaysHowToRunIt(t *testing.T) {
 	name := "#54321"
 	if os.Geteuid() == 0 {
 		for _, path := range []string{db, key} {
-			if err := os.Chown(path, 54321, 54321); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chown(path, 54321, 54321))
 			defer os.Chown(path, 0, 0)
 		}
 	} else {
 		me, err := user.Current()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		name = me.Username
 	}
 	before, err := os.ReadFile(db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range []string{"account list", "account add x", "check", "upgrade", "key list", "serve", "init", "backup copy.db"} {
+	must(t, err)
+	for _, line := range []string{"account list", "account add x", "check", "upgrade", "key list", "serve", "init",
+		"backup copy.db"} {
 		cmd, _ := findCommand(commands(), strings.Fields(line))
 		_, _, err := runAs(t, "", 0, append(strings.Fields(line), "-db", db, "-key", key)...)
-		oneLine(t, err, o.dir+"/widgetd.", " belongs to the user "+name+": run 'sudo -u "+name+" widgetd "+cmd.name+" …'")
+		oneLine(t, err, o.dir+"/widgetd.", " belongs to the user "+name+": run 'sudo -u "+name+" widgetd "+
+			""+cmd.name+" …'")
 	}
 	if after, _ := os.ReadFile(db); !bytes.Equal(before, after) {
 		t.Error("the database has changed")
@@ -513,7 +543,8 @@ type optionReader struct {
 
 func newOptionReader(t *testing.T) *optionReader {
 	t.Helper()
-	r := &optionReader{checkedSource: source(t), bodies: map[types.Object]*ast.FuncDecl{}, readers: map[types.Object]bool{}}
+	r := &optionReader{checkedSource: source(t), bodies: map[types.Object]*ast.FuncDecl{},
+		readers: map[types.Object]bool{}}
 	for _, f := range r.files {
 		for _, decl := range f.tree.Decls {
 			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
@@ -530,7 +561,8 @@ func newOptionReader(t *testing.T) *optionReader {
 		}
 	}
 	for _, name := range []string{"str", "on", "commaList", "number", "optionalNumber", "text", "filterID"} {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(r.readers)), func(o types.Object) bool { return o.Name() == name }) {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(r.readers)),
+			func(o types.Object) bool { return o.Name() == name }) {
 			t.Errorf("env.%s is not taken for a reader of options: the test sees too little", name)
 		}
 	}
@@ -702,7 +734,8 @@ func TestCommand_asksOnlyForOptionsThatItDeclares(t *testing.T) {
 		}
 		options, unknown := r.reads(runs[c.name])
 		for _, call := range unknown {
-			t.Errorf("%s: which option %q asks for can't be told from the source: write its name there", r.at(call), c.name)
+			t.Errorf("%s: which option %q asks for can't be told from the source: write its name there", r.at(call),
+				c.name)
 		}
 		for name, call := range options {
 			asked[c.name+" -"+name] = true
@@ -716,7 +749,8 @@ func TestCommand_asksOnlyForOptionsThatItDeclares(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"serve -debug-addr", "events -device", "license add -lease-hours", "stats -db", "widget add -account"} {
+	for _, want := range []string{"serve -debug-addr", "events -device", "license add -lease-hours", "stats -db",
+		"widget add -account"} {
 		if !asked[want] {
 			t.Errorf("that %s is asked for was not found: the test sees too little", want)
 		}
@@ -726,26 +760,39 @@ func TestCommand_asksOnlyForOptionsThatItDeclares(t *testing.T) {
 func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"": "", "ada@example.com": "ada@example.com", "a=b": "a=b", "a\u202fb": "a\u202fb", "\u0645\u0631\u062d\u0628\u0627": "\u0645\u0631\u062d\u0628\u0627",
-		"=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@x": "'@x",
+		"": "", "ada@example.com": "ada@example.com", "a=b": "a=b", "a\u202fb": "a\u202fb",
+		"\u0645\u0631\u062d\u0628\u0627": "\u0645\u0631\u062d\u0628\u0627",
+		"=1+1":                           "'=1+1", "+1": "'+1", "-1": "'-1", "@x": "'@x",
 		"\uff1d1": "'\uff1d1", "\uff0b1": "'\uff0b1", "\uff0d1": "'\uff0d1", "\uff20x": "'\uff20x",
-		" =1": "' =1", "\t=1": "'\t=1", "\u3000\uff1d1": "'\u3000\uff1d1", "\ufeff=1": "'\ufeff=1", "\u200b-1": "'\u200b-1", "\x00=1": "'\x00=1",
-		"a\u202egpj.exe": "a\ufffdgpj.exe", "\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u2066\u2067\u2068\u2069": strings.Repeat("\ufffd", 11), "\u2067=1": "\ufffd=1",
+		" =1": "' =1", "\t=1": "'\t=1", "\u3000\uff1d1": "'\u3000\uff1d1", "\ufeff=1": "'\ufeff=1",
+		"\u200b-1": "'\u200b-1", "\x00=1": "'\x00=1",
+		"a\u202egpj.exe": "a\ufffdgpj.exe", "\u2067=1": "\ufffd=1",
+		"\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u2066\u2067\u2068\u2069": strings.Repeat("\ufffd", 11),
 	} {
 		if got := csvTextCell(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
 	s := newService(t)
-	s.post("/widget/leads", `{"type":"demo","email":"\uff0bada@example.com","source":"\uff1d1+1","page":"/\u202emenu","fields":{"name":"\u202eadA \u0645"}}`).is(422, "validation_failed") // no address has that plus sign
-	s.post("/widget/leads", `{"type":"demo","email":"+ada@example.com","source":"\uff1d1+1","page":"/\u202emenu","fields":{"name":"\u202eadA \u0645"}}`).is(200)
-	made := s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"\uff1dkds","plan":"\uff20pro","customer":"\u2066x","metadata":{"a":"%s"}}`, s.account, "\u2067b"),
+	// no address has that plus sign
+	lead := func(email string) answer {
+		return s.post("/widget/leads", `{"type":"demo","email":"`+email+`","source":"\uff1d1+1","page":"/\u202emenu",`+
+			`"fields":{"name":"\u202eadA \u0645"}}`)
+	}
+	lead(`\uff0bada@example.com`).is(422, "validation_failed") // no address has that plus sign
+	lead(`+ada@example.com`).is(200)
+	made := s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"\uff1dkds","plan":"\uff20pro",`+
+		`"customer":"\u2066x","metadata":{"a":"%s"}}`, s.account, "\u2067b"),
 		"Authorization: Bearer "+s.token(s.account, scopeAdmin)).is(200)
-	s.post("/widget/license/activate", `{"license_key":"`+made.text("key")+`","fingerprint":"`+strings.Repeat("f", 32)+`","device":{"name":"\uff0dkitchen","platform":"\u202ex","app_version":"\uff0b1"}}`).is(200)
+	s.post("/widget/license/activate", `{"license_key":"`+made.text("key")+`","fingerprint":"`+
+		strings.Repeat("f", 32)+`","device":{"name":"\uff0dkitchen","platform":"\u202ex","app_version":"\uff0b1"}}`).is(
+		200)
 	for command, want := range map[string]map[string]string{
-		"leads":   {"email": "'+ada@example.com", "source": "'\uff1d1+1", "page": "/\ufffdmenu", "fields": `{"name":"\u202eadA ` + "\u0645" + `"}`},
-		"license": {"product": "'\uff1dkds", "plan": "'\uff20pro", "customer": "\ufffdx", "metadata": `{"a":"\u2067b"}`},
-		"device":  {"name": "'\uff0dkitchen", "platform": "\ufffdx", "app_version": "'\uff0b1"},
+		"leads": {"email": "'+ada@example.com", "source": "'\uff1d1+1", "page": "/\ufffdmenu",
+			"fields": `{"name":"\u202eadA ` + "\u0645" + `"}`},
+		"license": {"product": "'\uff1dkds", "plan": "'\uff20pro", "customer": "\ufffdx",
+			"metadata": `{"a":"\u2067b"}`},
+		"device": {"name": "'\uff0dkitchen", "platform": "\ufffdx", "app_version": "'\uff0b1"},
 	} {
 		rows, err := csv.NewReader(strings.NewReader(s.must(command, "export", "-csv"))).ReadAll()
 		if err != nil || len(rows) != 2 || len(slices.Compact(slices.Sorted(slices.Values(rows[0])))) != len(rows[0]) {

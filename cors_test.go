@@ -34,9 +34,7 @@ func TestPreflight_fromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
 			"Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key",
 			"Access-Control-Max-Age: 7200", "Vary: Origin", "Access-Control-Allow-Credentials: ",
 			"Access-Control-Expose-Headers: ", "RateLimit: ", "Content-Type: ")
-		if a.body != "" {
-			t.Errorf("%s: body %q", path, a.body)
-		}
+		a.says("")
 	}
 }
 
@@ -59,8 +57,7 @@ func TestPreflight_fromAnyOtherOriginIs403WithoutCORSHeaders(t *testing.T) {
 			}
 		}
 	}
-	s.do("OPTIONS", "/widget/leads", "", "Origin: "+siteOrigin, "Origin: "+siteOrigin).is(403,
-		"origin_not_allowed")
+	s.do("OPTIONS", "/widget/leads", "", "Origin: "+siteOrigin, "Origin: "+siteOrigin).is(403, "origin_not_allowed")
 }
 
 func TestPreflight_withoutAnOriginNamesTheMethods(t *testing.T) {
@@ -94,8 +91,7 @@ func TestOrigin_listedMayReadEveryAnswerEvenARefusal(t *testing.T) {
 			t.Errorf("%s: %v", name, a.header)
 		}
 	}
-	s.get("/widget/health").is(200).has("Vary: Origin",
-		"Access-Control-Allow-Origin: ") // varies all the same
+	s.get("/widget/health").is(200).has("Vary: Origin", "Access-Control-Allow-Origin: ") // varies all the same
 	s.get("/widget/health", "Origin: https://other.example").is(200).has("Access-Control-Allow-Origin: ",
 		"Vary: Origin")
 }
@@ -104,8 +100,7 @@ func TestOrigin_isComparedAsBrowsersMayWriteIt(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, origin := range []string{"HTTPS://WWW.Example.COM", "https://www.example.com:443"} {
-		s.do("OPTIONS", "/widget/leads", "",
-			"Origin: "+origin).is(204).has("Access-Control-Allow-Origin: " + origin)
+		s.do("OPTIONS", "/widget/leads", "", "Origin: "+origin).is(204).has("Access-Control-Allow-Origin: " + origin)
 	}
 }
 
@@ -204,8 +199,7 @@ func newSites(t testing.TB) *sites {
 		return noContent{}, err
 	}
 	page := func(context.Context, *call, *emptyRequest) (*htmlPage, error) {
-		return &htmlPage{status: 200},
-			nil
+		return &htmlPage{status: 200}, nil
 	}
 	refused := func(*http.Request, *refusal, string) *htmlPage { return &htmlPage{status: 403} }
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)),
@@ -241,12 +235,11 @@ func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
 		"/test/listed",
 		"/test/token", "/test/page"
 	for origin, allowed := range map[string]map[string]string{
-		siteOrigin: {required: "GET, HEAD, POST", late: "POST", public: "POST",
-			listed: "POST"},
-		appSite:   {required: "GET, HEAD, POST", token: "POST"},
-		otherSite: {required: "GET, HEAD, POST", token: "POST"},
-		sharedSite: {required: "GET, HEAD, POST", late: "POST", public: "POST",
-			listed: "POST", token: "POST"},
+		siteOrigin: {required: "GET, HEAD, POST", late: "POST", public: "POST", listed: "POST"},
+		appSite:    {required: "GET, HEAD, POST", token: "POST"},
+		otherSite:  {required: "GET, HEAD, POST", token: "POST"},
+		sharedSite: {required: "GET, HEAD, POST", late: "POST", public: "POST", listed: "POST",
+			token: "POST"},
 		removedSite:                 {},
 		closedSite:                  {},
 		"https://elsewhere.example": {},
@@ -267,16 +260,14 @@ func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
 			}
 			a.has("Access-Control-Allow-Origin: "+back, "Access-Control-Allow-Methods: "+methods,
 				"Access-Control-Max-Age: "+maxAge,
-				"Access-Control-Allow-Headers: "+headers, "Access-Control-Expose-Headers: ", "Access-Control-Allow-Credentials: ")
-			if a.status != status {
-				t.Errorf("%s from %s: %d, want %d", path, origin, a.status, status)
-			}
+				"Access-Control-Allow-Headers: "+headers, "Access-Control-Expose-Headers: ",
+				"Access-Control-Allow-Credentials: ")
+			equal(t, path+" from "+origin, a.status, status)
 		}
 	}
 	s.do("OPTIONS", "/orders", "", "Origin: "+appSite, "Origin: "+appSite).is(403, "origin_not_allowed")
 	s.do("OPTIONS", "/test/token", "").is(204).has("Allow: POST, OPTIONS", "Access-Control-Allow-Origin: ")
-	for _, path := range []string{"/test/token",
-		"/test/page"} { // 405 says nothing to scripts, whatever the site
+	for _, path := range []string{"/test/token", "/test/page"} { // 405 says nothing to scripts, whatever the site
 		s.do("DELETE", path, "", "Origin: "+siteOrigin).readers("")
 		s.do("DELETE", path, "", "Origin: "+appSite).readers("")
 	}
@@ -285,7 +276,6 @@ func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
 func TestOrigin_ofAnApplicationMayReadWhatItsTokensAreAnswered(t *testing.T) {
 	t.Parallel()
 	s := newSites(t)
-	bearer := func(token string) string { return "Authorization: Bearer " + token }
 	token, _ := s.appToken(s.app, s.account, scopeOrders)
 	ended, endedGrant := s.appToken(s.app, s.account, scopeOrders)
 	removed, _ := s.appToken(s.other, s.account, scopeOrders)
@@ -306,11 +296,10 @@ func TestOrigin_ofAnApplicationMayReadWhatItsTokensAreAnswered(t *testing.T) {
 		method, path, token string
 		readers             []string // among the sites below; siteOrigin and sharedSite always are
 	}{
-		"an answer": {200, "GET", "/orders", token, []string{appSite}},
-		"HEAD":      {200, "HEAD", "/orders", token, []string{appSite}},
-		"a 403":     {403, "GET", "/leads", token, []string{appSite}},
-		"a 404": {404, "GET", "/orders/ord_00000000000000000000000000", token,
-			[]string{appSite}},
+		"an answer":                 {200, "GET", "/orders", token, []string{appSite}},
+		"HEAD":                      {200, "HEAD", "/orders", token, []string{appSite}},
+		"a 403":                     {403, "GET", "/leads", token, []string{appSite}},
+		"a 404":                     {404, "GET", "/orders/ord_00000000000000000000000000", token, []string{appSite}},
 		"a 422":                     {422, "GET", "/orders?limit=0", token, []string{appSite}},
 		"an ended grant's":          {401, "GET", "/orders", ended, []string{appSite}},
 		"an expired token's":        {401, "GET", "/orders", old, []string{appSite}},
@@ -334,9 +323,7 @@ func TestOrigin_ofAnApplicationMayReadWhatItsTokensAreAnswered(t *testing.T) {
 			if slices.Contains(append(c.readers, siteOrigin, sharedSite), origin) {
 				want = origin
 			}
-			if got := a.header.Get("Access-Control-Allow-Origin"); got != want {
-				t.Errorf("%s from %s may be read by %q, want %q", name, origin, got, want)
-			}
+			equal(t, name+" from "+origin+" may be read by", a.header.Get("Access-Control-Allow-Origin"), want)
 			a.readers(want)
 		}
 	}
@@ -362,14 +349,11 @@ func TestOrigin_ofAnApplicationReadsWhatTheApplicationIsAnswered(t *testing.T) {
 				}
 				s.post("/test/token", "", "Origin: "+origin, "App: "+p.ID, fails).readers(want)
 			}
-			s.post("/test/token", "", "Origin: "+origin, "App: app_00000000000000000000000000",
-				fails).readers("")
+			s.post("/test/token", "", "Origin: "+origin, "App: app_00000000000000000000000000", fails).readers("")
 		}
 	}
 	for _, origin := range []string{siteOrigin, appSite, sharedSite, "https://elsewhere.example"} {
-		if a := s.get("/test/page", "Origin: "+origin).readers(""); a.status != 200 {
-			t.Errorf("a page is %d", a.status)
-		}
+		equal(t, "a page", s.get("/test/page", "Origin: "+origin).readers("").status, 200)
 	}
 }
 
@@ -379,15 +363,10 @@ func TestOrigin_ofAnApplicationHasNoRightsOfAListedOne(t *testing.T) {
 	s := newSites(t)
 	token, _ := s.appToken(s.app, s.account, scopeOrders)
 	before := s.count(`SELECT count(*) FROM leads`)
-	s.post("/widget/leads", anyLead, "Origin: "+appSite).is(403,
-		"origin_not_allowed").readers("").has("RateLimit: ")
-	s.post("/widget/leads", anyLead, "Origin: "+appSite, "Authorization: Bearer "+token).is(403,
-		"origin_not_allowed").readers("")
-	if after := s.count(`SELECT count(*) FROM leads`); after != before {
-		t.Errorf("%d leads came from an application's site", after-before)
-	}
-	s.post("/test/listed", "", "Origin: "+appSite, "Authorization: Bearer "+token).is(403,
-		"origin_not_allowed").readers("")
+	s.post("/widget/leads", anyLead, "Origin: "+appSite).is(403, "origin_not_allowed").readers("").has("RateLimit: ")
+	s.post("/widget/leads", anyLead, "Origin: "+appSite, bearer(token)).is(403, "origin_not_allowed").readers("")
+	s.counts(before, `SELECT count(*) FROM leads`) // none came from an application's site
+	s.post("/test/listed", "", "Origin: "+appSite, bearer(token)).is(403, "origin_not_allowed").readers("")
 	s.get("/widget/stats", "Origin: "+appSite).has("RateLimit: ").readers("") // nobody is charged
 }
 
@@ -406,10 +385,8 @@ func TestOrigin_ofAnApplicationCountsAtOnceWhoeverChangedIt(t *testing.T) {
 			status = 403
 		}
 		for range 2 { // the second is from the cache
-			if a := s.do("OPTIONS", "/test/token", "", "Origin: "+added); a.status != status {
-				t.Fatalf("a preflight is %d, want %d", a.status, status)
-			}
-			s.get("/orders", "Origin: "+added, "Authorization: Bearer "+token).is(200).readers(want)
+			equal(t, "a preflight", s.do("OPTIONS", "/test/token", "", "Origin: "+added).status, status)
+			s.get("/orders", "Origin: "+added, bearer(token)).is(200).readers(want)
 		}
 	}
 	reads("")
@@ -435,9 +412,7 @@ func TestOrigin_ofWhatIsNoApplicationsIsNotRemembered(t *testing.T) {
 	for _, origin := range []string{"https://a.example", "https://b.example", "https://c.example"} {
 		s.do("OPTIONS", "/test/token", "", "Origin: "+origin).is(403, "origin_not_allowed")
 	}
-	if n := s.server.sites.len(); n != 1 {
-		t.Errorf("%d origins are remembered, want 1", n)
-	}
+	equal(t, "origins are remembered", s.server.sites.len(), 1)
 }
 
 // TestOrigin_makesNoDifferenceToTheRoutesOfOAuth holds the table of routes to the contract: a page can't be read by

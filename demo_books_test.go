@@ -18,9 +18,7 @@ func openDemo(t testing.TB, now time.Time) (*demo, *store) {
 	d := &demo{dir: t.TempDir(), base: "http://127.0.0.1:1/v1", page: "http://127.0.0.1:2",
 		receiver: "http://127.0.0.1:3/", provider: "http://127.0.0.1:4"}
 	st, _, err := d.open(t.Context(), filepath.Join(d.dir, "widgetd.key"), now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := st.close(); err != nil {
 			t.Error(err)
@@ -35,9 +33,7 @@ func TestDemoBooks_everyDayOfTheMonthBalancesInBothProducts(t *testing.T) {
 	now := time.Now()
 	d, st := openDemo(t, now)
 	first, err := d.books(t.Context(), st, now, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if first.Date != d.yesterday || len(first.Months) != 3 {
 		t.Fatalf("it opens %s and shows %d months", first.Date, len(first.Months))
 	}
@@ -45,9 +41,7 @@ func TestDemoBooks_everyDayOfTheMonthBalancesInBothProducts(t *testing.T) {
 	for ago := range demoDays {
 		date := midnight(d.yesterday).AddDate(0, 0, -ago).Format(time.DateOnly)
 		shown := &demoBooks{Date: date, seen: first.seen}
-		if err := d.openDay(st.queries, shown, now); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.openDay(st.queries, shown, now))
 		for i, e := range shown.Entries {
 			if e.Entry == nil || len(e.Issues) > 0 || e.Entry.imbalance() != 0 || e.Debit != e.Credit {
 				t.Fatalf("%s, %s: %s and %s, %v", date, e.Product, e.Debit, e.Credit, e.Issues)
@@ -90,9 +84,7 @@ func TestDemoBooks_monthHasAllThatRevenueIsMadeOf(t *testing.T) {
 		date := midnight(d.yesterday).AddDate(0, 0, -ago).Format(time.DateOnly)
 		for _, currency := range []string{"CHF", "SEK", "EUR"} {
 			sums, err := st.revenueSums(d.account, date, currency)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, s := range sums {
 				seen[s.What], seen[s.Method], seen[s.Group] = true, true, true
 				if online := s.Method == methodCard || s.Method == methodMobile; s.Test != online {
@@ -135,9 +127,7 @@ func TestDemoBooks_monthIsTheSameAtEachStart(t *testing.T) {
 	for range 2 {
 		d, st := openDemo(t, now)
 		shown, err := d.books(t.Context(), st, now, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		months = append(months, string(encodeJSON(shown.Months)))
 	}
 	if months[0] != months[1] || len(months[0]) < 5_000 {
@@ -153,9 +143,7 @@ func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 	get := func(address string) string {
 		t.Helper()
 		res, err := http.Get(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer res.Body.Close()
 		body, err := io.ReadAll(res.Body)
 		if err != nil || res.StatusCode != 200 {

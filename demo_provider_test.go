@@ -119,9 +119,7 @@ func (s *stripeTest) starts() *payment {
 func (s *stripeTest) looks(p *payment) *paymentReport {
 	s.t.Helper()
 	r, err := s.client.look(s.t.Context(), s.c, p)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	p.SessionID, p.IntentID = nilIfEmpty(r.sessionID), nilIfEmpty(r.intentID)
 	if r.captured > 0 {
 		p.State = paymentCaptured
@@ -133,9 +131,7 @@ func (s *stripeTest) looks(p *payment) *paymentReport {
 func (s *stripeTest) chooses(p *payment, choice string) *http.Response {
 	s.t.Helper()
 	resp, err := s.guest.PostForm(*p.URL, url.Values{"do": {choice}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	s.t.Cleanup(func() { resp.Body.Close() })
 	return resp
 }
@@ -284,9 +280,7 @@ func TestTestProvider_signsWhatItTells(t *testing.T) {
 		got <- posted{n, err}
 	}))
 	defer receiver.Close()
-	if err := s.client.connect(t.Context(), s.c, receiver.URL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.client.connect(t.Context(), s.c, receiver.URL))
 	p := s.authorized()
 	told := func(kinds ...string) { // in any order
 		t.Helper()
@@ -317,9 +311,7 @@ func TestTestProvider_signsWhatItTells(t *testing.T) {
 		}
 		second = held[1]
 	})
-	if status := second(); status != 200 {
-		t.Errorf("posting answers %d", status)
-	}
+	equals(t, "the answer to a webhook", second(), 200)
 	told("charge.refunded")
 }
 
@@ -375,9 +367,7 @@ func TestTestProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
 		"none":    {s.base + "/pay/cs_none", "There is no such payment", "<form", 404},
 	} {
 		resp, err := s.guest.Get(c.address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		page := string(body)
@@ -423,12 +413,8 @@ func startStripeMock(t testing.TB) string {
 	programsOrSkip(t, "stripe-mock")
 	cmd := exec.Command("stripe-mock", "-http-addr", "127.0.0.1:", "-strict-version-check")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		io.Copy(io.Discard, out)

@@ -1,12 +1,7 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"context"
-	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,45 +16,6 @@ import (
 	"time"
 )
 
-// startDemo runs the demo until the test ends and returns what it printed before it served.
-func startDemo(t testing.TB, more ...string) string {
-	t.Helper()
-	text, later := startDemoAndListen(t, more...)
-	go io.Copy(io.Discard, later)
-	return text
-}
-
-// startDemoAndListen is startDemo, and returns what the demo prints later, which somebody must read.
-func startDemoAndListen(t testing.TB, more ...string) (text string, later *bufio.Reader) {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	out, in := io.Pipe()
-	var log bytes.Buffer
-	ended := make(chan error, 1)
-	go func() {
-		err := run(ctx, append([]string{"demo", "-addr", "127.0.0.1:0"}, more...), func(string) string { return "" }, in, &log)
-		in.CloseWithError(fmt.Errorf("the demo ended: %v", err))
-		ended <- err
-	}()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("the demo ended with %v\n%s", err, log.String())
-		}
-	})
-	late := time.AfterFunc(time.Minute, func() { out.CloseWithError(errors.New("a minute is over")) })
-	t.Cleanup(func() { late.Stop() })
-	later = bufio.NewReader(out)
-	for !strings.Contains(text, "Ctrl-C stops it.") {
-		line, err := later.ReadString('\n')
-		text += line
-		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
-	}
-	return text, later
-}
-
 // TestDemo_printsALineOfEachEventThatItsWebhookGets waits for the test that enables the webhook, before
 // which nothing else is sent to it.
 func TestDemo_printsALineOfEachEventThatItsWebhookGets(t *testing.T) {
@@ -68,7 +24,8 @@ func TestDemo_printsALineOfEachEventThatItsWebhookGets(t *testing.T) {
 	for range 2 { // the second run has another port, and takes the webhook of the first over
 		t.Run("run", func(t *testing.T) {
 			text, later := startDemoAndListen(t, "-dir", dir)
-			base, page := printed(t, text, "The service behind it"), printed(t, text, "A lunch menu on a partner's site")
+			base, page := printed(t, text, "The service behind it"),
+				printed(t, text, "A lunch menu on a partner's site")
 			id := regexp.MustCompile(`/webhooks/(whe_\w+)`).FindStringSubmatch(text)[1]
 			token := "Bearer " + regexp.MustCompile(`(?m)^TOKEN=(\S+)$`).FindStringSubmatch(text)[1]
 			line := func(want string) {
@@ -81,18 +38,14 @@ func TestDemo_printsALineOfEachEventThatItsWebhookGets(t *testing.T) {
 			call := func(method, path, body string) (answer struct{ State string }) {
 				t.Helper()
 				r, err := http.NewRequestWithContext(t.Context(), method, base+path, strings.NewReader(body))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				r.Header.Set("Content-Type", "application/json")
 				if r.Header.Set("Authorization", token); strings.HasPrefix(path, "/widget/") {
 					r.Header.Del("Authorization")
 					r.Header.Set("Origin", strings.TrimSuffix(page, "/"))
 				}
 				res, err := http.DefaultClient.Do(r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer res.Body.Close()
 				if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || res.StatusCode != 200 {
 					t.Fatalf("%s %s: %s, %v", method, path, res.Status, err)
@@ -102,22 +55,13 @@ func TestDemo_printsALineOfEachEventThatItsWebhookGets(t *testing.T) {
 			line("webhook.test")
 			for call("GET", "/webhooks/"+id, "").State != webhookEnabled { // what came of the test is not recorded yet
 			}
-			call("POST", "/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"%s@example.com"}`, newID("lead", time.Now())))
+			call("POST", "/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"%s@example.com"}`,
+				newID("lead", time.Now())))
 			line("lead.created")
 			call("POST", "/webhooks/"+id+"/test", "")
 			line("webhook.test")
 		})
 	}
-}
-
-// printed returns what stands behind a label of the demo's first lines.
-func printed(t testing.TB, text, label string) string {
-	t.Helper()
-	found := regexp.MustCompile(`(?m)^  ` + regexp.QuoteMeta(label) + `: +(\S+)$`).FindStringSubmatch(text)
-	if found == nil {
-		t.Fatalf("no %q in\n%s", label, text)
-	}
-	return found[1]
 }
 
 func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
@@ -169,7 +113,8 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 			if !strings.HasSuffix(line, "/accept -H \"Authorization: Bearer $TOKEN\"\n") || err != nil {
 				break
 			}
-			show, err := exec.Command("sh", "-c", token+strings.Replace(strings.Replace(line, "/accept", "", 1), "-X POST", "", 1)).CombinedOutput()
+			show, err := exec.Command("sh", "-c", token+strings.Replace(strings.Replace(line, "/accept", "", 1),
+				"-X POST", "", 1)).CombinedOutput()
 			if err != nil || strings.Contains(string(show), `"state":"paid"`) {
 				break
 			}
@@ -200,24 +145,18 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 func TestDemo_pageRefusesFormsThatAreNotItsOwn(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	page := printed(t, startDemo(t), "A lunch menu on a partner's site")
+	page := printed(t, sharedDemo(t), "A lunch menu on a partner's site")
 	post := func(path string, form url.Values, site string) (status int, body string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), "POST", page+path, strings.NewReader(form.Encode()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set("Sec-Fetch-Site", site)
 		res, err := http.DefaultTransport.RoundTrip(r) // follows no redirect
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer res.Body.Close()
 		text, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return res.StatusCode, res.Header.Get("Location") + string(text)
 	}
 	pizza, unknown := url.Values{"Pizza Margherita": {"1"}}, newID("ord", time.Now())
@@ -248,9 +187,7 @@ func payAsAGuest(t testing.TB, payURL string) {
 	submit := func(address, field, value string) (page *http.Response) {
 		t.Helper()
 		res, err := http.PostForm(address, url.Values{field: {value}}) // follows redirects
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		res.Body.Close()
 		if res.StatusCode != 200 {
 			t.Fatalf("%s leads to %s: %s", address, res.Request.URL, res.Status)
@@ -295,7 +232,8 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	if err != nil || paying != 3 || waiting != 3 {
 		t.Errorf("%d attempts are under way for %d orders (%v)", paying, waiting, err)
 	}
-	o := &operator{t: t, env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}, ran: map[string]bool{}}
+	o := &operator{t: t, env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"),
+		"WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}, ran: map[string]bool{}}
 	if report := o.object("check"); report["ok"] != true {
 		t.Errorf("check: %v", report)
 	}
@@ -303,133 +241,9 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	for _, addr := range []string{"0.0.0.0:0", ":0"} {
 		other.fails("-addr must name one address", "demo", "-addr", addr)
 	}
-	if _, err := other.try("demo", "-addr", "127.0.0.1:0", "-dir", other.dir); err == nil || !strings.Contains(err.Error(), "holds a database that the demo did not create") {
+	if _, err := other.try("demo", "-addr", "127.0.0.1:0", "-dir", other.dir); err == nil ||
+		!strings.Contains(err.Error(), "holds a database that the demo did not create") {
 		t.Errorf("a demo over another's database: %v", err)
-	}
-}
-
-// A browser is Chromium behind its driver (W3C WebDriver).
-type browser struct {
-	t       testing.TB
-	driver  string
-	session string
-}
-
-// startBrowser starts a headless Chromium until the test ends.
-func startBrowser(t testing.TB) *browser {
-	t.Helper()
-	programsOrSkip(t, "chromium", "chromedriver")
-	b := &browser{t: t}
-	for range 5 { // it wants one port of both families, of which somebody else may have taken one
-		if b.driver = startDriver(t); b.driver != "" {
-			break
-		}
-	}
-	if b.driver == "" {
-		t.Fatal("chromedriver does not start")
-	}
-	args := []string{"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--window-size=800,1000", "--user-data-dir=" + t.TempDir()}
-	created := b.call("POST", "/session", map[string]any{"capabilities": map[string]any{"alwaysMatch": map[string]any{
-		"browserName": "chrome", "goog:chromeOptions": map[string]any{"args": args}, "timeouts": map[string]any{"implicit": 10_000}}}})
-	b.session = "/session/" + created.(map[string]any)["sessionId"].(string)
-	t.Cleanup(func() { b.call("DELETE", b.session, nil) })
-	return b
-}
-
-// startDriver starts chromedriver until the test ends, and returns its URL; "": it has not found a port.
-func startDriver(t testing.TB) string {
-	t.Helper()
-	cmd := exec.Command("chromedriver", "--port=0")
-	stdout, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	for lines := bufio.NewScanner(stdout); lines.Scan(); {
-		if found := regexp.MustCompile(`started successfully on port (\d+)`).FindStringSubmatch(lines.Text()); found != nil {
-			go io.Copy(io.Discard, stdout)
-			return "http://127.0.0.1:" + found[1]
-		}
-	}
-	return ""
-}
-
-// call sends a command to the driver and returns its value.
-func (b *browser) call(method, path string, body any) any {
-	b.t.Helper()
-	var reader io.Reader
-	if body != nil {
-		reader = bytes.NewReader(encodeJSON(body))
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, b.driver+path, reader)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	var answer struct{ Value any }
-	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || res.StatusCode != 200 {
-		b.t.Fatalf("%s %s: %s %v %v", method, path, res.Status, answer.Value, err)
-	}
-	return answer.Value
-}
-
-func (b *browser) open(url string) {
-	b.t.Helper()
-	b.call("POST", b.session+"/url", map[string]string{"url": url})
-}
-
-// find waits for an element and returns its path.
-func (b *browser) find(xpath string) string {
-	b.t.Helper()
-	found := b.call("POST", b.session+"/element", map[string]string{"using": "xpath", "value": xpath}).(map[string]any)
-	for _, id := range found {
-		return b.session + "/element/" + id.(string)
-	}
-	b.t.Fatalf("no %s", xpath)
-	return ""
-}
-
-func (b *browser) click(xpath string) {
-	b.t.Helper()
-	b.call("POST", b.find(xpath)+"/click", map[string]any{})
-}
-
-func (b *browser) text(xpath string) string {
-	b.t.Helper()
-	return b.call("GET", b.find(xpath)+"/text", nil).(string)
-}
-
-func (b *browser) typeInto(xpath, text string) {
-	b.t.Helper()
-	b.call("POST", b.find(xpath)+"/value", map[string]string{"text": text})
-}
-
-// screenshot saves what the browser shows, when a place for pictures is named.
-func (b *browser) screenshot(name string) {
-	b.t.Helper()
-	dir := os.Getenv("WIDGETD_TEST_PICTURES")
-	if dir == "" {
-		return
-	}
-	picture, err := base64.StdEncoding.DecodeString(b.call("GET", b.session+"/screenshot", nil).(string))
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, name), picture, 0o600)
-	}
-	if err != nil {
-		b.t.Fatal(err)
 	}
 }
 
@@ -448,14 +262,16 @@ func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"views.today", "views.week", "visitors.month"} {
-		if got := b.text(`//dd[@data-widget-stat="` + name + `" and text()!="…"]`); !regexp.MustCompile(`^\d{1,3}(,\d{3})*$`).MatchString(got) {
+		if got := b.text(`//dd[@data-widget-stat="` + name + `" and text()!="…"]`); !regexp.MustCompile(
+			`^\d{1,3}(,\d{3})*$`).MatchString(got) {
 			t.Errorf("%s shows %q", name, got)
 		}
 	}
 	field := `//form[@data-widget-lead]//input[@name="email"]`
 	b.typeInto(field, "browser@example") // enough for a browser
 	b.click(`//button[text()="Subscribe"]`)
-	b.find(`//input[@name="email" and @aria-invalid="true"]/following-sibling::*[text()="The domain after the @ is not valid."]`)
+	b.find(`//input[@name="email" and @aria-invalid="true"]/following-sibling::*[text()="The domain after the @ is ` +
+		`not valid."]`)
 	b.screenshot("demo-wrong.png")
 	b.call("POST", b.find(field)+"/clear", map[string]any{})
 	b.typeInto(field, "Browser@Example.com")
@@ -477,16 +293,16 @@ func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 	b.click(`//button[text()="Accept"]`)
 	s := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{noCheckpoints: true})
 	for n := 0; n == 0; { // what was accepted is captured beside this
-		if err := s.one(`SELECT count(*) FROM orders WHERE state = 'paid' AND total = 2200 AND reference IS NULL`, nil, &n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.one(`SELECT count(*) FROM orders WHERE state = 'paid' AND total = 2200 AND reference IS NULL`,
+			nil, &n))
 	}
 	b.open(page + "orders")
 	b.click(`//button[text()="Refund"]`)
 	b.find(`//li/p[contains(., "CHF 22.00 given back")]`)
 
 	var email, source, path, owner, site string
-	err := s.one(`SELECT l.email, l.source, l.page, l.account_id, o.account_id FROM leads l, origins o WHERE l.email LIKE 'browser@%' AND o.origin = ?`,
+	err := s.one(`SELECT l.email, l.source, l.page, l.account_id, o.account_id FROM leads l, origins o WHERE l.email `+
+		`LIKE 'browser@%' AND o.origin = ?`,
 		[]any{strings.TrimSuffix(page, "/")}, &email, &source, &path, &owner, &site)
 	if err != nil || email != "Browser@example.com" || source != "menu" || path != "/" || owner != site {
 		t.Errorf("the lead: %q %q %q of %q, the page's account is %q (%v)", email, source, path, owner, site, err)
@@ -511,9 +327,7 @@ func TestDemo_ownerConnectsAnApplicationInABrowser(t *testing.T) {
 	b.click(`//a[text()="Go on to the service"]`)
 	b.typeInto(`//input[@name="code"]`, code)
 	b.click(`//button[text()="Sign in"]`)
-	if got := b.text(`//h1`); got != "May Table Planner act for your account?" {
-		t.Errorf("the service asks %q", got)
-	}
+	b.find(`//h1[text()="May Table Planner act for your account?"]`)
 	b.screenshot("connect-consent.png")
 	b.click(`//input[@name="allow:orders:write"]`)
 	b.click(`//button[@value="allow"]`)
@@ -535,9 +349,7 @@ func TestDemo_ownerConnectsAnApplicationInABrowser(t *testing.T) {
 		t.Errorf("the account is shown as %+v", answer)
 	}
 	b.click(`//a[starts-with(text(), "Connected applications")]`)
-	if got := b.text(`//section/h2`); got != demoAppName {
-		t.Errorf("%q is connected", got)
-	}
+	b.find(`//section/h2[text()="` + demoAppName + `"]`)
 	b.screenshot("connect-connected.png")
 	b.click(`//button[@name="grant"]`)
 	b.find(`//main[count(section) = 1]/section/h2[. = "Kitchen printer"]`) // that of /docs stays
@@ -548,20 +360,22 @@ func TestDemo_ownerConnectsAnApplicationInABrowser(t *testing.T) {
 func TestDemo_pageFitsATelephone(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
-	page := printed(t, startDemo(t), "A lunch menu on a partner's site")
+	page := printed(t, sharedDemo(t), "A lunch menu on a partner's site")
 	b := startBrowser(t)
 	// A window can't be as narrow as a telephone, but a frame can.
-	script := `const done = arguments[arguments.length - 1], frame = document.createElement("iframe");
-		frame.style = "border:0;position:fixed;top:0;left:0;height:900px;width:" + arguments[0] + "px";
+	script := `const [widths, menu, done] = arguments, frame = document.createElement("iframe"), faults = [];
 		frame.onload = () => {
-			const page = frame.contentDocument, faults = [], wide = arguments[0];
-			const box = e => e.getBoundingClientRect(), shown = e => !e.closest("[hidden]");
-			for (const e of [...page.body.querySelectorAll("*")].filter(shown))
-				if (box(e).right > wide + .5 || box(e).left < -.5) faults.push(e.tagName + " is cut off: " + box(e).left + " to " + box(e).right);
-			if (page.documentElement.scrollWidth > wide) faults.push("it scrolls sideways");
-			const buttons = [...page.querySelectorAll("li input")].map(box);
-			if (buttons.length != 4 || buttons.some(r => r.right != buttons[0].right || r.left != buttons[0].left)) faults.push("the buttons are not in line");
-			if (page.querySelector("[name=website]").checkVisibility()) faults.push("the trap shows");
+			const page = frame.contentDocument, box = e => e.getBoundingClientRect();
+			for (const wide of widths) {
+				const fault = text => faults.push(wide + " pixels wide: " + text);
+				frame.style = "border:0;position:fixed;top:0;left:0;height:900px;width:" + wide + "px";
+				for (const e of [...page.body.querySelectorAll("*")].filter(e => !e.closest(menu ? "[hidden]" : ".wide > *"))) // those scroll
+					if (box(e).right > wide + .5 || box(e).left < -.5) fault(e.tagName + " is cut off: " + box(e).left + " to " + box(e).right);
+				if (page.documentElement.scrollWidth > wide) fault("it scrolls sideways");
+				const buttons = [...page.querySelectorAll("li input")].map(box);
+				if (buttons.length != (menu ? 4 : 0) || buttons.some(r => r.right != buttons[0].right || r.left != buttons[0].left)) fault("the buttons are not in line");
+				if (menu && page.querySelector("[name=website]").checkVisibility()) fault("the trap shows");
+			}
 			frame.remove();
 			done(faults);
 		};
@@ -569,20 +383,12 @@ func TestDemo_pageFitsATelephone(t *testing.T) {
 		document.body.append(frame);`
 	b.open(page)
 	b.find(`//dd[@data-widget-stat="views.week" and text()!="…"]`)
-	for _, width := range []int{320, 360, 768, 1280} {
-		faults := b.call("POST", b.session+"/execute/async", map[string]any{"script": script, "args": []any{width}})
-		if fmt.Sprint(faults) != "[]" {
-			t.Errorf("%d pixels wide: %v", width, faults)
+	for _, path := range []string{"", "revenue"} {
+		if path != "" {
+			b.open(page + path)
 		}
-	}
-	b.open(page + "revenue")
-	for _, width := range []int{320, 360, 768, 1280} {
-		script := strings.Replace(script, "4 || buttons.some", "0 || buttons.some", 1)
-		script = strings.Replace(script, `page.querySelector("[name=website]").checkVisibility()`, "false", 1)
-		script = strings.Replace(script, "e.closest(\"[hidden]\")", "e.closest(\".wide > *\")", 1) // those scroll
-		faults := b.call("POST", b.session+"/execute/async", map[string]any{"script": script, "args": []any{width}})
-		if fmt.Sprint(faults) != "[]" {
-			t.Errorf("the revenue, %d pixels wide: %v", width, faults)
+		if faults := b.await(script, []int{320, 360, 768, 1280}, path == ""); fmt.Sprint(faults) != "[]" {
+			t.Errorf("/%s: %v", path, faults)
 		}
 	}
 }
@@ -590,11 +396,11 @@ func TestDemo_pageFitsATelephone(t *testing.T) {
 func TestDemo_browserKeepsAnUnlistedSiteOut(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
-	text := startDemo(t)
+	text := sharedDemo(t)
 	base, page := printed(t, text, "The service behind it"), printed(t, text, "A lunch menu on a partner's site")
 	b := startBrowser(t)
-	post := `const done = arguments[arguments.length - 1];
-		fetch(arguments[0] + "/widget/leads", {method: "POST", headers: {"Content-Type": "application/json"}, body: '{"type":"newsletter","email":"a@example.com"}'})
+	post := `const [base, done] = arguments;
+		fetch(base + "/widget/leads", {method: "POST", headers: {"Content-Type": "application/json"}, body: '{"type":"newsletter","email":"a@example.com"}'})
 		.then(r => done("status " + r.status), e => done("blocked"))`
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
@@ -604,7 +410,7 @@ func TestDemo_browserKeepsAnUnlistedSiteOut(t *testing.T) {
 		other.URL: "blocked",
 	} {
 		b.open(origin)
-		if got := b.call("POST", b.session+"/execute/async", map[string]any{"script": post, "args": []string{base}}); got != want {
+		if got := b.await(post, base); got != want {
 			t.Errorf("from %s: %v, want %s", origin, got, want)
 		}
 	}

@@ -8,41 +8,15 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// deactivate releases a device by its key.
-func (s *service) deactivate(key, fingerprint string) answer {
-	s.t.Helper()
-	return s.post("/widget/license/deactivate", activateBody(key, fingerprint))
-}
-
-// activateByToken activates by device token; more are members of the body.
-func (s *service) activateByToken(token string, more ...any) answer {
-	s.t.Helper()
-	return s.post("/widget/license/activate", seatBody(more...), "Authorization: Bearer "+token)
-}
-
-// transfersIn returns the member transfers of an answer.
-func transfersIn(a answer) map[string]any {
-	a.t.Helper()
-	member, _ := a.json()["transfers"].(map[string]any)
-	return member
-}
-
-// release releases a device as a portal does.
-func (s *service) release(licenseID, deviceID string) {
-	s.t.Helper()
-	portal := "Authorization: Bearer " + s.token(s.account, scopeDevices)
-	s.do("DELETE", "/licenses/"+licenseID+"/devices/"+deviceID, "", portal).is(204)
-}
-
 func TestTransfer_oneSeatIsNotTwentyMachinesByDrift(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0), LeaseHours: 336})
 		token := s.activate(key, "machine-0").is(200).text("token")
 		for i := 1; i < 20; i++ {
@@ -54,14 +28,12 @@ func TestTransfer_oneSeatIsNotTwentyMachinesByDrift(t *testing.T) {
 			token = s.activateByToken(token, "fingerprint", fmt.Sprint("machine-", i)).is(200,
 				"already_active").text("token")
 		}
-		a := s.activateByToken(token, "fingerprint", "machine-3").is(409, "transfer_limit_reached")
-		if u := transfersIn(a); u["used"] != 2.0 || u["max"] != 2.0 || u["next_at"] != "2000-01-31T00:00:00Z" {
-			t.Errorf("transfers: %s", a.body)
-		}
+		s.activateByToken(token, "fingerprint", "machine-3").is(409, "transfer_limit_reached").tells(
+			"transfers.used", 2, "transfers.max", 2, "transfers.next_at", "2000-01-31T00:00:00Z")
 		// The machine that was drifted away from gets no lease, and does not free the seat.
 		s.verifyLease(first).answers("fingerprint_mismatch")
 		s.verifyLease(first, "nonce", "n").answers("fingerprint_mismatch")
-		s.post("/widget/license/deactivate", "{}", "Authorization: Bearer "+first).is(403, "fingerprint_mismatch")
+		s.deactivateByToken(first).is(403, "fingerprint_mismatch")
 		s.activateByToken(first).is(403, "fingerprint_mismatch")
 		s.activateByToken(first, "fingerprint", "machine-4").is(403, "fingerprint_mismatch")
 		s.verifyKey(key, "machine-0").answers("device_not_activated")
@@ -69,61 +41,47 @@ func TestTransfer_oneSeatIsNotTwentyMachinesByDrift(t *testing.T) {
 		s.activateByToken(first, "fingerprint", "machine-2").is(200, "already_active")
 		token = s.activateByToken(token, "fingerprint", "machine-2").is(200, "already_active").text("token")
 		s.activateByToken(token, "fingerprint", "machine-0").is(200, "already_active")
-		if n := s.count(`SELECT counting FROM license_seats`); n != 3 {
-			t.Errorf("%d count", n)
-		}
-		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.transfer_limit_reached'`); n != 1 {
-			t.Errorf("%d events of the limit within the hour", n)
-		}
+		s.counts(3, `SELECT counting FROM license_seats`)
+		s.counts(1, `SELECT count(*) FROM events WHERE type = 'license.transfer_limit_reached'`)
 	})
 }
 
 func TestTransfer_oneSeatIsNotManyMachinesInTurn(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{kindNodeLocked, kindFloating} {
-		t.Run(kind, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newService(t)
-				_, key := s.addLicense(license{Kind: kind, MaxDevices: ptr(1), MaxTransfers: ptr(2), LeaseHours: 8})
-				began := newStamp(time.Now())
-				for i := range 3 {
-					s.activate(key, fmt.Sprint(i)).is(200, "activated")
-					s.deactivate(key, fmt.Sprint(i)).is(200)
-				}
-				end := began.after(days(30))
-				if kind == kindFloating {
-					end = began.after(8 * time.Hour)
-				}
-				a := s.activate(key, "another").is(409, "transfer_limit_reached")
-				if got := a.text("transfers", "next_at"); got != end.String() {
-					t.Errorf("next at %s, want %s", got, end)
-				}
-				for i := range 3 { // who counts already may come back, as often as it likes
-					s.activate(key, fmt.Sprint(i)).is(200, "reactivated")
-					s.deactivate(key, fmt.Sprint(i)).is(200)
-				}
-				time.Sleep(time.Until(end.Time) - time.Second)
-				s.activate(key, "another").is(409, "transfer_limit_reached")
-				time.Sleep(time.Second)
-				s.activate(key, "another").is(200, "activated")
-			})
+		runInBubble(t, kind, func(t *testing.T, s *service) {
+			_, key := s.addLicense(license{Kind: kind, MaxDevices: ptr(1), MaxTransfers: ptr(2), LeaseHours: 8})
+			began := newStamp(time.Now())
+			for i := range 3 {
+				s.activate(key, fmt.Sprint(i)).is(200, "activated")
+				s.deactivate(key, fmt.Sprint(i)).is(200)
+			}
+			end := began.after(days(30))
+			if kind == kindFloating {
+				end = began.after(8 * time.Hour)
+			}
+			a := s.activate(key, "another").is(409, "transfer_limit_reached")
+			sameText(t, "next at", a.text("transfers", "next_at"), end.String())
+			for i := range 3 { // who counts already may come back, as often as it likes
+				s.activate(key, fmt.Sprint(i)).is(200, "reactivated")
+				s.deactivate(key, fmt.Sprint(i)).is(200)
+			}
+			time.Sleep(time.Until(end.Time) - time.Second)
+			s.activate(key, "another").is(409, "transfer_limit_reached")
+			time.Sleep(time.Second)
+			s.activate(key, "another").is(200, "activated")
 		})
 	}
 }
 
 func TestTransfer_noneAtAllLetsOnlyTheSameDeviceComeBackAnyNumberOfTimes(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0)})
 		device := s.activate(key, "a").is(200).text("device", "id")
-		a := s.activate(key, "b", "replace_device_id", device).is(409, "transfer_limit_reached")
-		if got := transfersIn(a)["next_at"]; got != nil {
-			t.Errorf("while the seat is held nothing ends: %v", got)
-		}
-		if s.count(`SELECT count(*) FROM devices WHERE state = 'active' AND id = ?`, device) != 1 {
-			t.Fatal("a refused replacement released the device")
-		}
+		s.activate(key, "b", "replace_device_id", device).is(409, "transfer_limit_reached").tells(
+			"transfers.next_at", nil) // while the seat is held nothing ends
+		s.counts(1, `SELECT count(*) FROM devices WHERE state = 'active' AND id = ?`, device)
 		for range 3 {
 			s.deactivate(key, "a").is(200)
 			s.activate(key, "b").is(409, "transfer_limit_reached")
@@ -146,20 +104,17 @@ func TestTransfer_countsWhoeverFreedTheSeat(t *testing.T) {
 		"the shell":     func(s *service, _, _, _ string) { s.sql(`UPDATE devices SET state = 'released'`) },
 		"shorter terms": func(s *service, id, key, _ string) { shortenLease(s, id, key) },
 	} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newService(t)
-				id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0), LeaseHours: 1000})
-				device := s.activate(key, "a").is(200).text("device", "id")
-				lease := s.lease(s.activate(key, "a"))
-				free(s, id, key, device)
-				s.notice()
-				time.Sleep(time.Until(time.Unix(lease.Expires, 0)) - time.Second)
-				s.advance()
-				s.activate(key, "b").is(409, "transfer_limit_reached")
-				time.Sleep(time.Second)
-				s.activate(key, "b").is(200)
-			})
+		runInBubble(t, how, func(t *testing.T, s *service) {
+			id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0), LeaseHours: 1000})
+			device := s.activate(key, "a").is(200).text("device", "id")
+			lease := s.lease(s.activate(key, "a"))
+			free(s, id, key, device)
+			s.notice()
+			time.Sleep(time.Until(time.Unix(lease.Expires, 0)) - time.Second)
+			s.advance()
+			s.activate(key, "b").is(409, "transfer_limit_reached")
+			time.Sleep(time.Second)
+			s.activate(key, "b").is(200)
 		})
 	}
 }
@@ -175,28 +130,20 @@ func shortenLease(s *service, id, key string) {
 
 func TestTransfer_resetHasOnlyTheHoldersOfSeatsCount(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		id, key := s.addLicense(license{MaxDevices: ptr(2), MaxTransfers: ptr(1)})
 		holder := s.activate(key, "holder").is(200).text("token")
 		s.activateByToken(holder, "fingerprint", "holder-2").is(200)
 		s.activate(key, "thief").is(200)
 		s.deactivate(key, "thief").is(200)
 		s.activate(key, "mine").is(409, "transfer_limit_reached")
-		admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-		s.post("/licenses/"+id+"/reset-transfers", "",
-			"Authorization: Bearer "+s.token(s.account, scopeDevices)).is(403)
-		if a := s.get("/licenses/"+id, admin).is(200); transfersIn(a)["used"] != 1.0 {
-			t.Errorf("before: %s", a.body)
-		}
-		a := s.post("/licenses/"+id+"/reset-transfers", "", admin).is(200)
-		if transfersIn(a)["used"] != 0.0 || s.count(`SELECT counting FROM license_seats`) != 1 {
-			t.Errorf("after: %s", a.body)
-		}
+		admin := s.auth(s.account, scopeAdmin)
+		s.post("/licenses/"+id+"/reset-transfers", "", s.auth(s.account, scopeDevices)).is(403)
+		s.get("/licenses/"+id, admin).is(200).tells("transfers.used", 1)
+		s.post("/licenses/"+id+"/reset-transfers", "", admin).is(200).tells("transfers.used", 0)
+		s.counts(1, `SELECT counting FROM license_seats`)
 		s.activate(key, "mine").is(200)
-		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.transfers_reset'`); n != 1 {
-			t.Errorf("%d events", n)
-		}
+		s.counts(1, `SELECT count(*) FROM events WHERE type = 'license.transfers_reset'`)
 		s.post("/licenses/lic_01arz3ndektsv4rrffq69g5fav/reset-transfers", "", admin).is(404)
 	})
 }
@@ -204,7 +151,7 @@ func TestTransfer_resetHasOnlyTheHoldersOfSeatsCount(t *testing.T) {
 func TestTransfer_limitIsChosenByDefault(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	admin := s.auth(s.account, scopeAdmin)
 	add := func(members string) answer {
 		return s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds"%s}`, s.account, members), admin)
 	}
@@ -218,16 +165,12 @@ func TestTransfer_limitIsChosenByDefault(t *testing.T) {
 		`,"max_devices":5,"max_transfers":null`: nil,
 	} {
 		a := add(members).is(200)
-		if got := a.json()["max_transfers"]; got != want {
-			t.Errorf("%s: %v, want %v", members, got, want)
-		}
+		sameText(t, members, a.json()["max_transfers"], want)
 	}
 	add(`,"max_transfers":1`).is(422, "validation_failed").names("#/max_transfers inconsistent")
 	for members, want := range map[string]any{``: 336.0, `,"kind":"floating"`: 8.0,
 		`,"kind":"floating","lease_hours":5`: 5.0} {
-		if got := add(members).is(200).json()["lease_hours"]; got != want {
-			t.Errorf("%s: leases of %v hours, want %v", members, got, want)
-		}
+		sameText(t, members, add(members).is(200).json()["lease_hours"], want)
 	}
 	id := add(`,"max_devices":1`).is(200).text("id")
 	patch(id, `{"max_devices":null}`).is(422).names("#/max_transfers inconsistent")
@@ -241,9 +184,7 @@ func TestTransfer_limitIsChosenByDefault(t *testing.T) {
 		{`{"max_devices":10,"max_transfers":null}`, "<nil>"},
 		{`{"max_devices":20}`, "<nil>"},
 	} {
-		if got := patch(id, step.body).is(200).json()["max_transfers"]; fmt.Sprint(got) != step.want {
-			t.Errorf("%s: %v, want %s", step.body, got, step.want)
-		}
+		sameText(t, step.body, patch(id, step.body).is(200).json()["max_transfers"], step.want)
 	}
 	patch(id, `{"max_devices":null,"max_transfers":null}`).is(200)
 }
@@ -260,21 +201,15 @@ func TestTransfer_limitOfOldLicencesIsGivenByTheCommand(t *testing.T) {
 		return fmt.Sprint(s.count(`SELECT coalesce(max_transfers, -1) FROM licenses WHERE id = ?`, old),
 			s.count(`SELECT coalesce(max_transfers, -1) FROM licenses WHERE id = ?`, foreign))
 	}
-	if out := s.must("license", "limit-transfers",
-		"-dry-run"); out != "2 licences would get the default limit of transfers\n" || limits() != "-1 -1" {
-		t.Fatalf("%q, %s", out, limits())
+	for _, c := range []struct{ args, out, limits string }{
+		{"-dry-run", "2 licences would get the default limit of transfers\n", "-1 -1"},
+		{"-account " + other + " -json", `{"licenses":1}` + "\n", "-1 2"},
+		{"", "1 licence got the default limit of transfers\n", "3 2"},
+	} {
+		out := s.must(append([]string{"license", "limit-transfers"}, strings.Fields(c.args)...)...)
+		sameText(t, c.args, out, c.out, limits(), c.limits)
 	}
-	if out := s.must("license", "limit-transfers", "-account", other, "-json"); out != `{"licenses":1}`+"\n" ||
-		limits() != "-1 2" {
-		t.Fatalf("%q, %s", out, limits())
-	}
-	if out := s.must("license", "limit-transfers"); out != "1 licence got the default limit of transfers\n" ||
-		limits() != "3 2" {
-		t.Fatalf("%q, %s", out, limits())
-	}
-	if got := s.count(`SELECT count(*) FROM events WHERE type = 'license.updated'`); got != 2 {
-		t.Errorf("%d events", got)
-	}
+	s.counts(2, `SELECT count(*) FROM events WHERE type = 'license.updated'`)
 }
 
 // A machine of the property test: what it holds.
@@ -295,8 +230,7 @@ type machinePark struct {
 	kind        string
 	seats, most int // seats, and fingerprints that may count
 	machines    []*machine
-	blocked     map[string]bool // fingerprints
-	answers     map[string]int  // by code
+	answers     map[string]int // by code
 }
 
 func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *testing.T) {
@@ -307,19 +241,14 @@ func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *test
 			t.Run(fmt.Sprint(kind, " ", hours), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := newService(t, withoutAddressLimits)
-					seed := rand.Uint64()
-					t.Log("seed", seed)
-					p := &machinePark{service: s, random: rand.New(rand.NewPCG(seed, 0)), kind: kind, seats: 2, most: 5,
-						blocked: map[string]bool{}, answers: map[string]int{}}
+					p := &machinePark{service: s, random: random(t, 0), kind: kind, seats: 2, most: 5,
+						answers: map[string]int{}}
 					p.id, p.key = s.addLicense(license{Kind: kind, MaxDevices: ptr(2), MaxTransfers: ptr(3),
 						LeaseHours: hours})
 					for i := range 50 {
 						p.machines = append(p.machines, &machine{fingerprint: fmt.Sprint("machine-", i)})
 					}
-					length := days(120)
-					if underRace() {
-						length /= 6
-					}
+					length := days(size(40, 120))
 					for end := time.Now().Add(length); time.Now().Before(end); {
 						time.Sleep(time.Duration(p.random.Int64N(int64(4 * 24 * time.Hour))))
 						for range 1 + p.random.IntN(30) {
@@ -328,7 +257,7 @@ func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *test
 					}
 					for _, code := range []string{"200", "409 transfer_limit_reached", "409 seat_limit_reached"} {
 						short := kind == kindFloating && hours == 1 // then hardly any machine is left to count
-						if p.answers[code] == 0 && !short && !underRace() {
+						if p.answers[code] == 0 && !short {
 							t.Errorf("%s was never answered: %v", code, p.answers)
 						}
 					}
@@ -349,14 +278,12 @@ func (p *machinePark) step() {
 	case 0, 1, 2:
 		p.tryActivation(m, nil, "license_key", p.key, "fingerprint", m.fingerprint)
 	case 3:
-		var device string
-		err := p.store.one(`SELECT id FROM devices ORDER BY random() LIMIT 1`, nil, &device)
-		if err == nil {
+		if device := p.anyDevice(); device != "" {
 			p.tryActivation(m, nil, "license_key", p.key, "fingerprint", m.fingerprint, "replace_device_id", device)
 		}
 	case 4, 5: // by any token, with the machine's own fingerprint or none
 		if token := other.anyToken(p.random); token != "" {
-			headers := []string{"Authorization: Bearer " + token}
+			headers := []string{bearer(token)}
 			if action == 4 {
 				p.tryActivation(m, headers, "fingerprint", m.fingerprint)
 			} else {
@@ -373,7 +300,7 @@ func (p *machinePark) step() {
 		p.deactivate(p.key, m.fingerprint)
 	case 8:
 		if token := other.anyToken(p.random); token != "" {
-			p.post("/widget/license/deactivate", "{}", "Authorization: Bearer "+token)
+			p.post("/widget/license/deactivate", "{}", bearer(token))
 		}
 	case 9:
 		p.interfere()
@@ -392,22 +319,37 @@ func (p *machinePark) step() {
 
 // interfere releases or blocks any device, as a portal or an operator.
 func (p *machinePark) interfere() {
-	var id string
-	var fingerprint []byte
-	if p.store.one(`SELECT id, fingerprint FROM devices ORDER BY random() LIMIT 1`, nil, &id, &fingerprint) != nil {
+	id := p.anyDevice()
+	if id == "" {
 		return
 	}
-	switch p.random.IntN(4) {
-	case 0, 1:
+	if p.random.IntN(2) == 0 {
 		p.release(p.id, id)
-	case 2:
-		p.must("device", "release", id)
-		delete(p.blocked, string(fingerprint))
-	case 3:
-		p.must("device", "block", id)
-		p.blocked[string(fingerprint)] = true
+		return
 	}
-	p.notice()
+	block := p.random.IntN(2) == 0
+	p.change(func(t *tx) error {
+		d, err := t.deviceByID(anyAccount, id)
+		p.check(err)
+		l, err := t.license(anyAccount, p.id)
+		p.check(err)
+		switch {
+		case block:
+			return blockDevice(t, l, d, actorCommand)
+		case d.State == deviceReleased:
+			return nil
+		}
+		return releaseSeat(t, l, d, "operator", eventDeviceReleased, actorCommand)
+	})
+}
+
+// anyDevice returns the id of one of the devices that there are, or "".
+func (p *machinePark) anyDevice() (id string) {
+	if n := p.count(`SELECT count(*) FROM devices`); n > 0 {
+		p.check(p.store.one(`SELECT id FROM devices ORDER BY fingerprint LIMIT 1 OFFSET ?`, []any{p.random.IntN(n)},
+			&id))
+	}
+	return id
 }
 
 func (p *machinePark) machine() *machine { return p.machines[p.random.IntN(len(p.machines))] }
@@ -500,46 +442,42 @@ func TestToken_endsWithTheSeatThatWasTakenAway(t *testing.T) {
 			s.deactivate(key, "other").is(200)
 		},
 	} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newService(t)
-				id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(5)})
-				first := s.activate(key, "till").is(200)
-				stolen, device := first.text("token"), first.text("device", "id")
-				take(s, id, key, device)
-				s.notice()
-				if a := s.verifyLease(stolen, "nonce", "n").is(200); a.text("code") != "device_released" ||
-					a.hasToken() {
-					t.Errorf("%s", a.body)
-				}
-				s.activateByToken(stolen).is(403, "device_released")
-				s.activateByToken(stolen, "fingerprint", "thief").is(403, "fingerprint_mismatch")
-				s.activateByToken(stolen, "license_key", key, "fingerprint", "till").is(403, "device_released")
-				back := s.activate(key, "till").is(200, "reactivated").text("token") // in the same second
-				row := s.deviceRow(device)
-				s.verifyLease(stolen, "nonce", "n").answers("token_ended")
-				s.activateByToken(stolen).is(403, "token_ended")
-				s.activateByToken(stolen, "fingerprint", "thief").is(403, "fingerprint_mismatch")
-				a := s.post("/widget/license/deactivate", "{}", "Authorization: Bearer "+stolen).is(200)
-				if after := s.deviceRow(device); a.json()["released"] != false || !reflect.DeepEqual(after, row) {
-					t.Errorf("an ended token changed %+v to %+v: %s", row, after, a.body)
-				}
-				s.verifyLease(back).answers("valid")
-				s.activateByToken(back).is(200, "already_active")
-				time.Sleep(2 * time.Minute)
-				s.verifyLease(s.verifyLease(back, "nonce", "n").text("token")).answers("valid")
-			})
+		runInBubble(t, how, func(t *testing.T, s *service) {
+			id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(5)})
+			first := s.activate(key, "till").is(200)
+			stolen, device := first.text("token"), first.text("device", "id")
+			take(s, id, key, device)
+			s.notice()
+			if a := s.verifyLease(stolen, "nonce", "n").is(200); a.text("code") != "device_released" ||
+				a.hasToken() {
+				t.Errorf("%s", a.body)
+			}
+			s.activateByToken(stolen).is(403, "device_released")
+			s.activateByToken(stolen, "fingerprint", "thief").is(403, "fingerprint_mismatch")
+			s.activateByToken(stolen, "license_key", key, "fingerprint", "till").is(403, "device_released")
+			back := s.activate(key, "till").is(200, "reactivated").text("token") // in the same second
+			row := s.deviceRow(device)
+			s.verifyLease(stolen, "nonce", "n").answers("token_ended")
+			s.activateByToken(stolen).is(403, "token_ended")
+			s.activateByToken(stolen, "fingerprint", "thief").is(403, "fingerprint_mismatch")
+			a := s.deactivateByToken(stolen).is(200)
+			if after := s.deviceRow(device); a.json()["released"] != false || !reflect.DeepEqual(after, row) {
+				t.Errorf("an ended token changed %+v to %+v: %s", row, after, a.body)
+			}
+			s.verifyLease(back).answers("valid")
+			s.activateByToken(back).is(200, "already_active")
+			time.Sleep(2 * time.Minute)
+			s.verifyLease(s.verifyLease(back, "nonce", "n").text("token")).answers("valid")
 		})
 	}
 }
 
 func TestToken_isNotEndedByTheDevicesOwnRelease(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
 		token := s.activate(key, "till").is(200).text("token")
-		s.post("/widget/license/deactivate", "{}", "Authorization: Bearer "+token).is(200)
+		s.deactivateByToken(token).is(200)
 		s.verifyLease(token).answers("device_released")
 		token = s.activateByToken(token).is(200, "reactivated").text("token")
 		time.Sleep(2 * time.Hour)
@@ -553,8 +491,7 @@ func TestToken_isNotEndedByTheDevicesOwnRelease(t *testing.T) {
 
 func TestToken_ofABlockedDeviceEndsForGood(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0)})
 		first := s.activate(key, "till").is(200)
 		token, device := first.text("token"), first.text("device", "id")
@@ -572,10 +509,9 @@ func TestToken_ofABlockedDeviceEndsForGood(t *testing.T) {
 
 func TestToken_ofALicenceEndsWhenItsKeyIsRotatedAndThatIsAskedFor(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		id, key := s.addLicense(license{MaxDevices: ptr(2)})
-		admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+		admin := s.auth(s.account, scopeAdmin)
 		one, two := s.activate(key, "1").is(200).text("token"), s.activate(key, "2").is(200).text("token")
 		s.post("/licenses/"+id+"/rotate-key", `{}`, admin).is(200)
 		s.verifyLease(one).answers("valid")
@@ -584,9 +520,7 @@ func TestToken_ofALicenceEndsWhenItsKeyIsRotatedAndThatIsAskedFor(t *testing.T) 
 			s.verifyLease(token).answers("token_ended")
 			s.activateByToken(token).is(403, "token_ended")
 		}
-		if n := s.count(`SELECT used FROM license_seats`); n != 2 {
-			t.Errorf("%d seats are held", n)
-		}
+		s.counts(2, `SELECT used FROM license_seats`)
 		one = s.activate(key, "1").is(200, "already_active").text("token")
 		s.verifyLease(one).answers("valid")
 		var rotated struct{ Key string }
@@ -596,9 +530,7 @@ func TestToken_ofALicenceEndsWhenItsKeyIsRotatedAndThatIsAskedFor(t *testing.T) 
 		s.activate(rotated.Key, "1").is(200)
 		events := s.count(`SELECT count(*) FROM events
 			WHERE type = 'license.key_rotated' AND json_extract(data, '$.end_tokens') = 'true'`)
-		if events != 2 {
-			t.Errorf("%d events say that tokens ended", events)
-		}
+		sameText(t, "events say that tokens ended", events, 2)
 	})
 }
 
@@ -624,32 +556,30 @@ func TestActivate_isReplayedOnlyWhileItsAnswerIsTrue(t *testing.T) {
 			s.verifyKey(key, "till").answers("valid")
 		}, 200, "already_active"},
 		"ended tokens": {func(s *service, id, _, _ string) {
-			s.sql(`UPDATE licenses SET tokens_end_at = strftime('%Y-%m-%dT%H:%M:%SZ', 946684800, 'unixepoch') WHERE id = ?`, id)
+			s.sql(`UPDATE licenses SET tokens_end_at = strftime('%Y-%m-%dT%H:%M:%SZ', 946684800, 'unixepoch')
+				WHERE id = ?`, id)
 		}, 200, "already_active"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newService(t)
-				id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(5),
-					ExpiresAt: newStamp(time.Now().Add(22 * time.Hour))})
-				send := func() answer {
-					return s.post("/widget/license/activate", activateBody(key, "till"), "Idempotency-Key: once")
+		runInBubble(t, name, func(t *testing.T, s *service) {
+			id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(5),
+				ExpiresAt: newStamp(time.Now().Add(22 * time.Hour))})
+			send := func() answer {
+				return s.post("/widget/license/activate", activateBody(key, "till"), "Idempotency-Key: once")
+			}
+			first := send().is(200)
+			c.change(s, id, key, first.text("device", "id"))
+			s.notice()
+			switch again := send().is(c.status); {
+			case c.code == "" && (again.body != first.body || again.header.Get("Idempotency-Replayed") != "true"):
+				t.Errorf("it is not replayed: %s", again.body)
+			case c.code != "" && (again.text("code") != c.code || again.header.Get("Idempotency-Replayed") != ""):
+				t.Errorf("%s, want %s", again.body, c.code)
+			case c.status == 200 && c.code != "":
+				if third := send().is(200); third.body != again.body ||
+					third.header.Get("Idempotency-Replayed") != "true" {
+					t.Errorf("the new answer is not kept: %s", third.body)
 				}
-				first := send().is(200)
-				c.change(s, id, key, first.text("device", "id"))
-				s.notice()
-				switch again := send().is(c.status); {
-				case c.code == "" && (again.body != first.body || again.header.Get("Idempotency-Replayed") != "true"):
-					t.Errorf("it is not replayed: %s", again.body)
-				case c.code != "" && (again.text("code") != c.code || again.header.Get("Idempotency-Replayed") != ""):
-					t.Errorf("%s, want %s", again.body, c.code)
-				case c.status == 200 && c.code != "":
-					if third := send().is(200); third.body != again.body ||
-						third.header.Get("Idempotency-Replayed") != "true" {
-						t.Errorf("the new answer is not kept: %s", third.body)
-					}
-				}
-			})
+			}
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,29 @@ import (
 
 // docsPage returns the page /docs of a service.
 func docsPage(s *service) string { return s.get("//docs").is(200).body }
+
+// docsOfAll is the page /docs of a new service, which is the same for each.
+var docsOfAll struct {
+	sync.Once
+	page string
+}
+
+func newDocsPage(t testing.TB) string {
+	t.Helper()
+	docsOfAll.Do(func() { docsOfAll.page = docsPage(newService(t)) })
+	return docsOfAll.page
+}
+
+// docsChapter returns a chapter of the page.
+func docsChapter(t testing.TB, page, id string) string {
+	t.Helper()
+	_, chapter, found := strings.Cut(page, `<section id="`+id+`"`)
+	if !found {
+		t.Fatalf("the page has no chapter %s", id)
+	}
+	chapter, _, _ = strings.Cut(chapter, "</section>")
+	return chapter
+}
 
 // captures returns what the first group of a pattern matches in a text.
 func captures(pattern, text string) (all []string) {
@@ -35,15 +59,17 @@ func captures(pattern, text string) (all []string) {
 
 func TestDocs_haveAnAnchorForEveryProblemCode(t *testing.T) {
 	t.Parallel()
-	rows := captures(`<tr role="row" id="([a-z_]+)">`, docsPage(newService(t)))
+	page := newDocsPage(t)
+	rows := captures(`<tr role="row" id="([a-z_]+)">`, page)
 	var codes []string
-	for _, c := range slices.SortedStableFunc(slices.Values(problems()), func(p, q *problemCode) int { return p.status - q.status }) {
+	for _, c := range slices.SortedStableFunc(slices.Values(problems()),
+		func(p, q *problemCode) int { return p.status - q.status }) {
 		codes = append(codes, c.name)
 	}
 	if !slices.Equal(rows, codes) {
 		t.Errorf("the rows are\n%q, want\n%q", rows, codes)
 	}
-	if len(captures(`<td role="cell">()</td>`, docsPage(newService(t)))) > 0 {
+	if len(captures(`<td role="cell">()</td>`, page)) > 0 {
 		t.Error("a code lacks its meaning or what to do")
 	}
 }
@@ -65,7 +91,8 @@ func TestDocs_linksLeadSomewhere(t *testing.T) {
 			t.Errorf("nothing has the id %s of a label", id)
 		}
 	}
-	links := append(captures(`(?:href|src)="([^"]*)"`, page), captures(`(?:href|src)="([^"]*)"`, s.get("//").is(200).body)...)
+	links := append(captures(`(?:href|src)="([^"]*)"`, page), captures(`(?:href|src)="([^"]*)"`,
+		s.get("//").is(200).body)...)
 	if len(links) < 100 {
 		t.Errorf("found %d links only", len(links))
 	}
@@ -82,11 +109,9 @@ func TestDocs_linksLeadSomewhere(t *testing.T) {
 
 func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
 	t.Parallel()
-	page := docsPage(newService(t))
+	page := newDocsPage(t)
 	d, err := newAPIDocument(openapiText)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	operations := 0
 	for _, path := range d.all.at("paths").members {
 		for _, m := range path.value.members {
@@ -107,39 +132,27 @@ func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
 			if m.value.at("x-called-by").text == "" {
 				wanted = append(wanted, `<pre class="curl"`)
 			}
-			for _, want := range wanted {
-				if !strings.Contains(section, want) {
-					t.Errorf("%s lacks %s", id, want)
-				}
-			}
 			for _, status := range m.value.at("responses").members {
-				if !strings.Contains(section, `<dt><b>`+status.name+`</b></dt>`) {
-					t.Errorf("%s lacks the status %s", id, status.name)
-				}
+				wanted = append(wanted, `<dt><b>`+status.name+`</b></dt>`)
 			}
 			body, _ := d.follow(bodyOf(&m.value).at("schema"))
 			for _, member := range d.members(body) {
-				if !strings.Contains(section, `<dt><code>`+member.Name+`</code>`) {
-					t.Errorf("%s lacks the member %s", id, member.Name)
-				}
+				wanted = append(wanted, `<dt><code>`+member.Name+`</code>`)
 			}
+			holds(t, id, section, wanted...)
 		}
 	}
 	if operations < 25 {
 		t.Errorf("found %d operations only", operations)
 	}
-	for _, object := range []string{"License", "Device", "Event", "Problem"} {
-		if !strings.Contains(page, `id="object-`+object+`"`) {
-			t.Errorf("the object %s is not there", object)
-		}
-	}
+	holds(t, "the page", page, `id="object-License"`, `id="object-Device"`, `id="object-Event"`, `id="object-Problem"`)
 }
 
 func TestDocs_sayWhatIsPostedToWebhooks(t *testing.T) {
 	t.Parallel()
-	_, section, _ := strings.Cut(docsPage(newService(t)), `<section id="webhooks"`)
-	section, _, _ = strings.Cut(section, "</section>")
-	wants := []string{"5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h after the failure before", "75 h 35 min in all"}
+	section := docsChapter(t, newDocsPage(t), "webhooks")
+	wants := []string{"5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h after the failure before",
+		"75 h 35 min in all"}
 	op := child(openapiDocument(), "webhooks", "event", "post")
 	for _, p := range op["parameters"].([]any) {
 		wants = append(wants, "<dt><code>"+p.(node)["name"].(string)+"</code> <b>required</b>")
@@ -154,11 +167,7 @@ func TestDocs_sayWhatIsPostedToWebhooks(t *testing.T) {
 	for status := range child(op, "responses") {
 		wants = append(wants, "<dt><b>"+status+"</b></dt>")
 	}
-	for _, want := range wants {
-		if !strings.Contains(section, want) {
-			t.Errorf("the chapter on webhooks lacks %s", want)
-		}
-	}
+	holds(t, "the chapter on webhooks", section, wants...)
 	if len(wants) < 2+3+4+5+5 {
 		t.Errorf("found %d things only that it must say", len(wants))
 	}
@@ -173,13 +182,15 @@ func TestDocs_loadNothingFromElsewhereAndRunNothing(t *testing.T) {
 			"Content-Security-Policy: default-src 'none'; style-src 'self'; img-src 'self'",
 			`Link: </openapi.json>; rel="service-desc", </docs>; rel="service-doc"`,
 		)
-		for _, banned := range []string{`(?i)<(script|iframe|object|embed|form|style|base)\b`, `(?i)\s(on[a-z]+|style)=`,
+		for _, banned := range []string{`(?i)<(script|iframe|object|embed|form|style|base)\b`,
+			`(?i)\s(on[a-z]+|style)=`,
 			`(?i)javascript:`, `(?i)(?:src|href)="(?:[a-z]+:)?//`} {
 			if found := regexp.MustCompile(banned).FindString(a.body); found != "" {
 				t.Errorf("%s has %s", path, found)
 			}
 		}
-		if !strings.Contains(a.body, `<html lang="en">`) || !strings.Contains(a.body, "<main") || !strings.Contains(a.body, "<title>") {
+		if !strings.Contains(a.body, `<html lang="en">`) || !strings.Contains(a.body, "<main") ||
+			!strings.Contains(a.body, "<title>") {
 			t.Errorf("%s lacks a language, a title or its main part", path)
 		}
 	}
@@ -220,7 +231,8 @@ func TestDocs_areWellFormed(t *testing.T) {
 		}
 	}
 	page := docsPage(s)
-	if strings.Contains(page, "&amp;lt;") || strings.Contains(page, "&amp;amp;") || strings.Contains(page, "ZgotmplZ") || strings.Contains(page, "<p></p>") {
+	if strings.Contains(page, "&amp;lt;") || strings.Contains(page, "&amp;amp;") ||
+		strings.Contains(page, "ZgotmplZ") || strings.Contains(page, "<p></p>") {
 		t.Error("a text is escaped twice, or empty")
 	}
 	if found := regexp.MustCompile("<d[dt][^>]*>[^<]*(`|\\*\\*)").FindString(page); found != "" {
@@ -280,7 +292,7 @@ func TestDocs_orderFromBeginningToEndWorksAsItStands(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "curl", "sh", "jq")
-	root := strings.TrimSuffix(printed(t, startDemo(t), "The service behind it"), "/v1")
+	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
 	steps := captures(`(?s)<pre class="walk"[^>]*><code>(.*?)</code></pre>`, runProgram(t, "curl", "-s", root+"/docs"))
 	if len(steps) != 6 {
 		t.Fatalf("the chapter has %d blocks of lines, want 6", len(steps))
@@ -320,9 +332,7 @@ func TestDocs_applicationByHandWorksAsItStands(t *testing.T) {
 	programsOrSkip(t, "curl", "sh", "openssl")
 	s := newService(t)
 	base := s.atItsBase()
-	_, chapter, _ := strings.Cut(docsPage(s), `<section id="applications"`)
-	chapter, _, _ = strings.Cut(chapter, "</section>")
-	blocks := captures(`(?s)<pre tabindex="0"><code>(.*?)</code></pre>`, chapter)
+	blocks := captures(`(?s)<pre tabindex="0"><code>(.*?)</code></pre>`, docsChapter(t, docsPage(s), "applications"))
 	if len(blocks) != 7 {
 		t.Fatalf("the chapter has %d blocks, want 7", len(blocks))
 	}
@@ -374,8 +384,7 @@ func TestDocs_applicationByHandWorksAsItStands(t *testing.T) {
 
 func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
 	t.Parallel()
-	_, chapter, _ := strings.Cut(docsPage(newService(t)), `<section id="payments"`)
-	chapter, _, _ = strings.Cut(chapter, "</section>")
+	chapter := docsChapter(t, newDocsPage(t), "payments")
 	tables := strings.Split(chapter, "<caption>")
 	if len(tables) != 4 {
 		t.Fatalf("the chapter has %d tables, want 3", len(tables)-1)
@@ -385,9 +394,8 @@ func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
 		t.Errorf("%d states of attempts and %d of orders", len(states), len(orderStates))
 	}
 	check := func(in, name string) {
-		if !strings.Contains(in, "<code>"+name+"</code>") {
-			t.Errorf("%s is missing", name)
-		}
+		t.Helper()
+		holds(t, "the chapter", in, "<code>"+name+"</code>")
 	}
 	for _, state := range orderStates {
 		check(tables[1], state)
@@ -396,28 +404,22 @@ func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
 		check(tables[2], state.(string))
 	}
 	for _, reason := range []string{
-		reasonAmountDiffers, reasonOtherCurrency, reasonDeadOrder, reasonPaidTwice, reasonCaptureDiffers, reasonRefused, reasonUnknown,
+		reasonAmountDiffers, reasonOtherCurrency, reasonDeadOrder, reasonPaidTwice, reasonCaptureDiffers, reasonRefused,
+		reasonUnknown,
 	} {
 		check(tables[3], reason)
 	}
 	for _, kind := range orderEvents {
 		check(chapter, string(kind))
 	}
-	for _, name := range currencies {
-		if !strings.Contains(chapter, name) {
-			t.Errorf("the currency %s is missing", name)
-		}
-	}
+	holds(t, "the chapter", chapter, currencies...)
 }
 
 func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
 	t.Parallel()
-	page := docsPage(newService(t))
-	for _, word := range []string{"LICENSE_KEY", "WIDGET_ID", "LICENSE_ID", "DEVICE_ID", "ACCOUNT_ID", "Bearer TOKEN", "Bearer ADMIN_TOKEN"} {
-		if !strings.Contains(page, word) {
-			t.Errorf("%s is not there", word)
-		}
-	}
+	page := newDocsPage(t)
+	holds(t, "the page", page, "LICENSE_KEY", "WIDGET_ID", "LICENSE_ID", "DEVICE_ID", "ACCOUNT_ID", "Bearer TOKEN",
+		"Bearer ADMIN_TOKEN")
 	if strings.Contains(page, "This is a demo") {
 		t.Error("it calls itself a demo")
 	}
@@ -438,10 +440,12 @@ func TestDocs_nameTheBaseAddressAsItIsNow(t *testing.T) {
 	s.change(func(t *tx) error { return t.setBaseURL("https://api.example.org/api/v1") })
 	s.check(s.server.refresh())
 	page := docsPage(s)
-	if !strings.Contains(page, "curl -s https://api.example.org/api/v1/widget/health") || strings.Contains(page, "127.0.0.1:8080") || strings.Contains(page, "api.example.com") {
+	if !strings.Contains(page, "curl -s https://api.example.org/api/v1/widget/health") ||
+		strings.Contains(page, "127.0.0.1:8080") || strings.Contains(page, "api.example.com") {
 		t.Error("the page keeps an earlier base address")
 	}
-	if robots := s.get("//robots.txt").body; robots != "User-agent: *\nDisallow: /api/v1/\nDisallow: /v1/\nDisallow: /api/legacy/\n" {
+	if robots := s.get("//robots.txt").body; robots != "User-agent: *\nDisallow: /api/v1/\nDisallow: /v1/\nDisallow: "+
+		"/api/legacy/\n" {
 		t.Errorf("robots.txt: %s", robots)
 	}
 }
@@ -466,9 +470,7 @@ func luminance(t *testing.T, color string) float64 {
 	var sum float64
 	for i, weight := range []float64{.2126, .7152, .0722} {
 		n, err := strconv.ParseUint(color[1+2*i:3+2*i], 16, 8)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c := float64(n) / 255
 		if c <= .04045 {
 			c /= 12.92
@@ -534,13 +536,13 @@ func TestDocs_checksOfALeaseWork(t *testing.T) {
 // and has the file's name without its ending.
 func saveSample(s *service, id, file string) {
 	s.t.Helper()
-	found := captures(`(?s)<pre class="sample" data-sample="`+id+`"[^>]*><code>(.*?)</code></pre>`, docsPage(s))
+	found := captures(`(?s)<pre class="sample" data-sample="`+id+`"[^>]*><code>(.*?)</code></pre>`, newDocsPage(s.t))
 	if len(found) != 1 {
 		s.t.Fatalf("the page has %d programs for %s", len(found), id)
 	}
 	s.check(os.WriteFile(filepath.Join(s.dir, file), []byte(html.UnescapeString(found[0])), 0o600))
 	if name, isGo := strings.CutSuffix(file, ".go"); isGo {
-		build := exec.Command("go", "build", "-trimpath", "-o", name, file)
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", name, file)
 		build.Dir, build.Env = s.dir, append(os.Environ(), "CGO_ENABLED=0", "GO111MODULE=off")
 		if out, err := build.CombinedOutput(); err != nil {
 			s.t.Fatalf("%v: %s", err, out)
@@ -574,13 +576,15 @@ func TestDocs_checksOfAWebhookWork(t *testing.T) {
 // checkWebhooks has a program judge requests that are genuine and requests that are not.
 func checkWebhooks(s *service, command []string) {
 	const genuine, timing, signature = "the webhook is genuine",
-		"the webhook is refused: its time is more than five minutes from now", "the webhook is refused: its signature is wrong"
+		"the webhook is refused: its time is more than five minutes from now",
+		"the webhook is refused: its signature is wrong"
 	w := &webhook{ID: "whe_01m8a6b2q7w3d8h5n0t4x9zcke", SecretNumber: 2, RotatedAt: newStamp(time.Now())}
 	secrets := w.secrets(s.keys, time.Now())
 	if len(secrets) != 2 {
 		s.t.Fatalf("%d secrets after a rotation, want 2", len(secrets))
 	}
-	body, err := webhookBody(&event{ID: "evt_01m8a5ge1k8p4z7d3v0t6m9xwc", At: newStamp(time.Now()), Type: eventLeadCreated,
+	body, err := webhookBody(&event{ID: "evt_01m8a5ge1k8p4z7d3v0t6m9xwc", At: newStamp(time.Now()),
+		Type:      eventLeadCreated,
 		AccountID: s.account, Data: eventData("name", "Zürich")})
 	s.check(err)
 	for _, c := range []struct {
@@ -655,9 +659,12 @@ func checkLeases(s *service, command []string) {
 		{"with a mark at its end", newer, "kitchen-1", testBase, c.Expires, "the lease does not hold: it has ended"},
 		{"that has ended", signed(ring, ended), "kitchen-1", testBase, 0, "the lease does not hold: it has ended"},
 		{"of another device", old, "kitchen-2", testBase, 0, "the lease does not hold: it is of another device"},
-		{"of another service", old, "kitchen-1", "https://other.example/v1", 0, "the lease does not hold: it is of another service"},
-		{"of a strange key", signed(stranger, c), "kitchen-1", testBase, 0, "the lease does not hold: it names a key that is not pinned"},
-		{"with another's signature", old[:strings.LastIndexByte(old, '.')] + newer[strings.LastIndexByte(newer, '.'):], "kitchen-1", testBase, 0,
+		{"of another service", old, "kitchen-1", "https://other.example/v1", 0,
+			"the lease does not hold: it is of another service"},
+		{"of a strange key", signed(stranger, c), "kitchen-1", testBase, 0,
+			"the lease does not hold: it names a key that is not pinned"},
+		{"with another's signature", old[:strings.LastIndexByte(old, '.')] + newer[strings.LastIndexByte(newer, '.'):],
+			"kitchen-1", testBase, 0,
 			"the lease does not hold: its signature is wrong"},
 	} {
 		os.Remove(mark) // there may be none
@@ -666,7 +673,8 @@ func checkLeases(s *service, command []string) {
 		}
 		cmd := exec.Command(command[0], command[1:]...)
 		cmd.Dir = s.dir
-		cmd.Env = append(os.Environ(), "TOKEN="+lease.token, "FINGERPRINT="+lease.fingerprint, "AUDIENCE="+lease.audience)
+		cmd.Env = append(os.Environ(), "TOKEN="+lease.token, "FINGERPRINT="+lease.fingerprint,
+			"AUDIENCE="+lease.audience)
 		out, err := cmd.CombinedOutput()
 		if strings.TrimSpace(string(out)) != lease.want || (err == nil) != (lease.want == "the lease holds") {
 			t.Errorf("a lease %s: %s(%v), want %s", lease.what, out, err, lease.want)
@@ -691,37 +699,37 @@ func checkLeases(s *service, command []string) {
 func TestDocs_fitATelephone(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
-	root := strings.TrimSuffix(printed(t, startDemo(t), "The service behind it"), "/v1")
+	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
 	b := startBrowser(t)
 	// A window can't be as narrow as a telephone, but a frame can.
-	script := `const done = arguments[arguments.length - 1], wide = arguments[0], frame = document.createElement("iframe");
-		frame.setAttribute("width", wide);
+	script := `const [widths, path, done] = arguments, frame = document.createElement("iframe"), faults = [];
 		frame.setAttribute("height", 900);
 		frame.setAttribute("frameborder", 0);
 		frame.onload = () => {
-			const page = frame.contentDocument, faults = [];
-			frame.setAttribute("width", 2 * wide - page.documentElement.clientWidth); // beside the scroll bar
-			if (page.documentElement.clientWidth != wide) faults.push("the frame is " + page.documentElement.clientWidth + " wide");
-			if (page.documentElement.scrollWidth > wide) faults.push("it scrolls sideways: " + page.documentElement.scrollWidth);
-			for (const e of page.body.querySelectorAll("*")) {
-				const box = e.getBoundingClientRect();
-				if (box.right > wide + .5 && !e.closest("pre, .skip")) faults.push(e.tagName + " " + e.textContent.slice(0, 40) + " ends at " + box.right);
+			const page = frame.contentDocument;
+			for (const wide of widths) {
+				const fault = text => faults.push(wide + " pixels wide: " + text);
+				frame.setAttribute("width", wide);
+				frame.setAttribute("width", 2 * wide - page.documentElement.clientWidth); // beside the scroll bar
+				if (page.documentElement.clientWidth != wide) fault("the frame is " + page.documentElement.clientWidth + " wide");
+				if (page.documentElement.scrollWidth > wide) fault("it scrolls sideways: " + page.documentElement.scrollWidth);
+				for (const e of page.body.querySelectorAll("*")) {
+					const box = e.getBoundingClientRect();
+					if (box.right > wide + .5 && !e.closest("pre, .skip")) fault(e.tagName + " " + e.textContent.slice(0, 40) + " ends at " + box.right);
+				}
+				if (getComputedStyle(page.body).fontSize != "16px") fault("the style sheet is missing");
 			}
-			if (getComputedStyle(page.body).fontSize != "16px") faults.push("the style sheet is missing");
 			frame.remove();
-			done(faults.slice(0, 5));
+			done(faults.slice(0, 20));
 		};
-		frame.src = arguments[1];
+		frame.src = path;
 		document.body.append(frame);`
 	b.open(root + "/docs")
 	b.screenshot("docs.png")
 	b.open(root + "/robots.txt") // a page without a policy, that may have a frame
 	for _, path := range []string{"/", "/docs"} {
-		for _, width := range []int{320, 360, 768, 1280} {
-			faults := b.call("POST", b.session+"/execute/async", map[string]any{"script": script, "args": []any{width, path}})
-			if fmt.Sprint(faults) != "[]" {
-				t.Errorf("%s, %d pixels wide: %v", path, width, faults)
-			}
+		if faults := b.await(script, []int{320, 360, 768, 1280}, path); fmt.Sprint(faults) != "[]" {
+			t.Errorf("%s: %v", path, faults)
 		}
 	}
 }
@@ -735,7 +743,8 @@ func TestSecurityTxt_isThereOnlyWithAContact(t *testing.T) {
 		})
 		time.Sleep(13 * time.Hour) // to another time of the day, which makes no difference
 		a := s.get("//.well-known/security.txt").is(200).has("Content-Type: text/plain; charset=utf-8")
-		want := "Contact: mailto:security@example.com\nContact: https://example.com/report\nExpires: 2000-06-29T00:00:00Z\n" +
+		want := "Contact: mailto:security@example.com\nContact: https://example.com/report\nExpires: " +
+			"2000-06-29T00:00:00Z\n" +
 			"Canonical: http://127.0.0.1:8080/.well-known/security.txt\n"
 		if a.body != want {
 			t.Errorf("security.txt\n%s, want\n%s", a.body, want)
@@ -802,8 +811,10 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 		t.Fatalf("found %d paths only", len(paths))
 	}
 	for pattern, methods := range paths {
-		path := strings.NewReplacer("/apps/{id}", "/apps/"+app.ID, "/grants/{id}", "/grants/"+grantID, "/webhooks/{id}", "/webhooks/"+hook, "/orders/{id}", "/orders/"+order,
-			"/books/connections/{id}", "/books/connections/"+connection, "{date}", "2026-11-21", "{id}", licenseID, "/pay/{order}", "/pay/"+order, "{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
+		path := strings.NewReplacer("/apps/{id}", "/apps/"+app.ID, "/grants/{id}", "/grants/"+grantID, "/webhooks/{id}",
+			"/webhooks/"+hook, "/orders/{id}", "/orders/"+order,
+			"/books/connections/{id}", "/books/connections/"+connection, "{date}", "2026-11-21", "{id}", licenseID,
+			"/pay/{order}", "/pay/"+order, "{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
 		if strings.Contains(pattern, "/pay/") {
 			path += "?k=" + pageKey
 		}
@@ -823,7 +834,8 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 		get := ask("GET", path)
 		for _, name := range []string{"Content-Type", "Content-Length", "ETag", "Cache-Control", "Link", "Vary"} {
 			if head.StatusCode != 200 || get.StatusCode != 200 || head.Header.Get(name) != get.Header.Get(name) {
-				t.Errorf("%s: HEAD %d %q, GET %d %q", pattern, head.StatusCode, head.Header.Get(name), get.StatusCode, get.Header.Get(name))
+				t.Errorf("%s: HEAD %d %q, GET %d %q", pattern, head.StatusCode, head.Header.Get(name), get.StatusCode,
+					get.Header.Get(name))
 			}
 		}
 	}

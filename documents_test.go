@@ -22,18 +22,13 @@ func documents(t *testing.T) map[string]string {
 	all := map[string]string{}
 	for _, pattern := range []string{"*.md", "docs/*.md"} {
 		names, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, name := range names {
-			text, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all[name] = string(text)
+			all[name] = fileText(t, name)
 		}
 	}
-	for _, name := range []string{"README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md", "docs/operating.md", "docs/performance.md"} {
+	for _, name := range []string{"README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md",
+		"docs/operating.md", "docs/performance.md"} {
 		if all[name] == "" {
 			t.Fatalf("there is no %s", name)
 		}
@@ -112,7 +107,8 @@ func TestDocuments_linksHaveTargets(t *testing.T) {
 	if found < 40 {
 		t.Errorf("found %d links only: the test sees too little", found)
 	}
-	for _, bad := range []string{"", "README.md#nowhere", "nowhere.md", "#nowhere", "http://example.com/", "/docs", "docs/operating.md#run-the-service"} {
+	for _, bad := range []string{"", "README.md#nowhere", "nowhere.md", "#nowhere", "http://example.com/", "/docs",
+		"docs/operating.md#run-the-service"} {
 		if wrongLink(all, "README.md", bad) == "" && bad != "" {
 			t.Errorf("%q is not found wrong", bad)
 		}
@@ -122,7 +118,8 @@ func TestDocuments_linksHaveTargets(t *testing.T) {
 func TestDocuments_readmeIsShort(t *testing.T) {
 	t.Parallel()
 	if lines := strings.Count(documents(t)["README.md"], "\n"); lines >= 250 {
-		t.Errorf("the README has %d lines: what operators look up belongs into docs/operating.md, what callers do into /docs", lines)
+		t.Errorf("the README has %d lines: what operators look up belongs into docs/operating.md, what callers do "+
+			"into /docs", lines)
 	}
 }
 
@@ -195,9 +192,11 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 			}
 		}
 		for _, code := range inlineCode.FindAllStringSubmatch(fencedBlock.ReplaceAllString(text, ""), -1) {
-			if line, ours := strings.CutPrefix(code[1], "widgetd "); ours && !strings.Contains(line, "[") { // no usage of the reference
+			// no usage of the reference
+			if line, ours := strings.CutPrefix(code[1], "widgetd "); ours && !strings.Contains(line, "[") {
 				check(name, line)
-			} else if cmd, _ := findCommand(commands(), strings.Fields(code[1])); cmd != nil && strings.Contains(code[1], " -") {
+			} else if cmd, _ := findCommand(commands(), strings.Fields(code[1])); cmd != nil &&
+				strings.Contains(code[1], " -") {
 				check(name, code[1]) // "leads erase -litestream"
 			}
 		}
@@ -206,8 +205,10 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 		t.Errorf("found %d command lines only: the test sees too little", found)
 	}
 	for line, want := range map[string]string{
-		"frobnicate": "there is no such command", "license frobnicate": "there is no such command", "backup -nonsense x.db": "it has no option -nonsense",
-		"books app frobnicate": "there is no such command", "license …": "", "books app": "", "books app …": "", "license add -h": "", "help --markdown": "", `backup "backup/$$(date -u +%%Y).db"'`: "",
+		"frobnicate": "there is no such command", "license frobnicate": "there is no such command",
+		"backup -nonsense x.db": "it has no option -nonsense",
+		"books app frobnicate":  "there is no such command", "license …": "", "books app": "", "books app …": "",
+		"license add -h": "", "help --markdown": "", `backup "backup/$$(date -u +%%Y).db"'`: "",
 	} {
 		if got := wrongCommand(line); got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
@@ -227,17 +228,9 @@ var notRun = map[string]string{
 func TestDocuments_shellBlocksAreRunByATestOrItIsSaidWhyNot(t *testing.T) {
 	t.Parallel()
 	run := map[string]bool{}
-	names, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range names {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range regexp.MustCompile(`documentBlock\((?:r\.)?t, "([^"]*)"\)`).FindAllStringSubmatch(string(text), -1) {
-			run[strings.ReplaceAll(found[1], `\n`, "\n")] = true
+	for _, f := range testFiles(t) {
+		for _, block := range captures(`documentBlock\((?:r\.)?t, "([^"]*)"\)`, f.text) {
+			run[strings.ReplaceAll(block, `\n`, "\n")] = true
 		}
 	}
 	blocks := 0
@@ -247,7 +240,8 @@ func TestDocuments_shellBlocksAreRunByATestOrItIsSaidWhyNot(t *testing.T) {
 		}
 		blocks++
 		holds := func(text string) bool { return strings.Contains(block.text, text) }
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(run)), holds) && !slices.ContainsFunc(slices.Collect(maps.Keys(notRun)), holds) {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(run)), holds) &&
+			!slices.ContainsFunc(slices.Collect(maps.Keys(notRun)), holds) {
 			t.Errorf("no test runs this block:\n%s", block.text)
 		}
 	}
@@ -263,9 +257,11 @@ func TestDocuments_installingWorksAsTheReadmeSays(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	o := &operator{t: t, dir: dir, ran: map[string]bool{},
-		env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}}
+		env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir,
+			"widgetd.key")}}
 	asOnAServer(t, o, documentBlock(t, "useradd --system"), map[string]string{"useradd": "true", "install": "true"})
-	if address, origins := o.do("base-url"), o.do("origin", "list"); !strings.Contains(address, "https://api.example.com/v1") || !strings.Contains(origins, "https://www.example.com") {
+	if address, origins := o.do("base-url"), o.do("origin", "list"); !strings.Contains(address,
+		"https://api.example.com/v1") || !strings.Contains(origins, "https://www.example.com") {
 		t.Errorf("%q, %q", address, origins)
 	}
 }
@@ -275,7 +271,8 @@ func TestDocuments_commandsWorkAsTheyStand(t *testing.T) {
 	programsOrSkip(t, "jq", "sqlite3")
 	o := newOperator(t)
 	asOnAServer(t, o, documentBlock(t, "widgetd account add 'Bistro Ltd'"), nil)
-	for command, want := range map[string]string{"widget": "Lunch menu", "license": "kitchen-display", "origin": "https://www.bistro.example", "token": "stats:read leads:read"} {
+	for command, want := range map[string]string{"widget": "Lunch menu", "license": "kitchen-display",
+		"origin": "https://www.bistro.example", "token": "stats:read leads:read"} {
 		if out := o.do(command, "list", "-wide"); !strings.Contains(out, want) {
 			t.Errorf("%s list: %s, want %q in it", command, out, want)
 		}
@@ -303,13 +300,12 @@ func TestDocuments_commandsWorkAsTheyStand(t *testing.T) {
 	runProgram(t, "sqlite3", "-readonly", "-bail", o.env["WIDGETD_DB"], "\n"+queries)
 	license := o.objects("license", "list")[0]["id"].(string)
 	audit := queries[strings.Index(queries, "-- who did what"):]
-	if out := runProgram(t, "sqlite3", "-readonly", o.env["WIDGETD_DB"], "\n"+strings.ReplaceAll(audit, "lic_…", license)); !strings.Contains(out, "license.created") {
+	if out := runProgram(t, "sqlite3", "-readonly", o.env["WIDGETD_DB"], "\n"+strings.ReplaceAll(audit, "lic_…",
+		license)); !strings.Contains(out, "license.created") {
 		t.Errorf("who did what: %q", out)
 	}
 	file := filepath.Join(o.dir, "licenses.csv")
-	if err := os.WriteFile(file, []byte(documentBlock(t, "WP-2019-000123")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(documentBlock(t, "WP-2019-000123")), 0o600))
 	o.do("license", "import", file, "-account", o.account, "-force") // -force: one day its end will be in the past
 	if out := o.do("license", "list", "-search", "WP-2019-000123-ABCDEF", "-wide"); !strings.Contains(out, "pro") {
 		t.Errorf("imported: %s", out)
@@ -326,12 +322,11 @@ func TestDocuments_connectingWithStripeWorksAsItStands(t *testing.T) {
 		o := newOperator(t)
 		c := newConnecting(t, o)
 		o.do("account", "add", "Bistro Ltd")
-		if err := os.WriteFile(filepath.Join(o.dir, "stripe.txt"), []byte(c.secretsOf(providerStripe)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(o.dir, "stripe.txt"), []byte(c.secretsOf(providerStripe)), 0o600))
 		asOnAServer(t, o, block, map[string]string{"widgetd": "cd " + o.dir + " && WIDGETD_STRIPE_URL=" + c.stripe.URL +
 			" WIDGETD_OUTBOUND_ALLOW=" + loopbackRange + " exec " + builtProgram(t) + ` "$@"`})
-		if rows := o.objects("payment", "list", "-account", "Bistro Ltd"); len(rows) != 1 || rows[0]["provider"] != providerStripe || rows[0]["state"] != "in_use" {
+		if rows := o.objects("payment", "list", "-account", "Bistro Ltd"); len(rows) != 1 ||
+			rows[0]["provider"] != providerStripe || rows[0]["state"] != "in_use" {
 			t.Errorf("%s\npayment list: %v", block, rows)
 		}
 	}
@@ -361,10 +356,7 @@ func tableTexts(t *testing.T, chapter string) (all []string) {
 		t.Fatalf("docs/operating.md has no chapter %q", chapter)
 	}
 	text, _, _ = strings.Cut(text, "\n## ")
-	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]*)` \\|").FindAllStringSubmatch(text, -1) {
-		all = append(all, row[1])
-	}
-	return all
+	return captures("(?m)^\\| `([^`]*)` \\|", text)
 }
 
 func TestDocuments_faultsReadAsTheServiceReportsThem(t *testing.T) {
@@ -376,7 +368,8 @@ func TestDocuments_faultsReadAsTheServiceReportsThem(t *testing.T) {
 			t.Errorf("no text of the program holds %q", begins)
 		}
 	}
-	want := []string{walLargeReason, walLargeLitestreamReason, faultKeyFile, noticeOrigins, noticeRates, noticeTokens, noticeBusy}
+	want := []string{walLargeReason, walLargeLitestreamReason, faultKeyFile, noticeOrigins, noticeRates, noticeTokens,
+		noticeBusy}
 	for _, err := range []error{errStorageFull, errReplaced, errHeader, errClosed, errors.New("anything else")} {
 		want = append(want, storageReason(err))
 	}
@@ -392,15 +385,8 @@ func TestDocuments_listEveryMetricAndView(t *testing.T) {
 	s := newService(t)
 	var text strings.Builder
 	s.server.writeMetrics(&text)
-	var metrics, views []string
-	for _, found := range regexp.MustCompile(`(?m)^# TYPE (widgetd_\w+) `).FindAllStringSubmatch(text.String(), -1) {
-		metrics = append(metrics, found[1])
-	}
-	schema, err := os.ReadFile("schema.sql")
-	s.check(err)
-	for _, found := range regexp.MustCompile(`(?m)^CREATE VIEW (\w+)`).FindAllStringSubmatch(string(schema), -1) {
-		views = append(views, found[1])
-	}
+	metrics := captures(`(?m)^# TYPE (widgetd_\w+) `, text.String())
+	views := captures(`(?m)^CREATE VIEW (\w+)`, fileText(t, "schema.sql"))
 	for chapter, want := range map[string][]string{"### Metrics": metrics, "## Reading the file with sqlite3": views} {
 		got := tableTexts(t, chapter)
 		slices.Sort(want)

@@ -14,12 +14,11 @@ import (
 // licenseEvents are a licence's events in order, as "type actor".
 func (s *service) licenseEvents(id string) (all []string) {
 	s.t.Helper()
-	s.check(s.store.each(`SELECT type || ' ' || actor FROM events WHERE subject_id = ? ORDER BY seq`, []any{id}, func(scan func(...any) error) error {
-		var line string
-		err := scan(&line)
-		all = append(all, line)
-		return err
-	}))
+	s.check(s.store.each(`SELECT type || ' ' || actor FROM events WHERE subject_id = ? ORDER BY seq`, []any{id},
+		func(scan func(...any) error) error {
+			all = append(all, "")
+			return scan(&all[len(all)-1])
+		}))
 	return all
 }
 
@@ -93,9 +92,7 @@ func TestEvent_ofAnEndToComeIsWrittenOnceForEachEnd(t *testing.T) {
 		passed, _ := s.addLicense(license{ExpiresAt: newStamp(time.Now()), GraceDays: 30})
 		time.Sleep(days(6) - time.Second)
 		run()
-		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.expiring'`); n != 0 {
-			t.Fatalf("%d events a second too early", n)
-		}
+		s.countsAs(0, "events a second too early", `SELECT count(*) FROM events WHERE type = 'license.expiring'`)
 		time.Sleep(time.Second)
 		run()
 		for _, id := range []string{id, suspended} {
@@ -103,17 +100,24 @@ func TestEvent_ofAnEndToComeIsWrittenOnceForEachEnd(t *testing.T) {
 				t.Errorf("14 days before the end: %s", got)
 			}
 		}
-		if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.expiring' AND actor = 'time' AND data = ?`, `{"expires_at":"`+end.String()+`"}`); n != 2 {
-			t.Errorf("%d events name the end", n)
+		s.countsAs(2, "events name the end",
+			`SELECT count(*) FROM events WHERE type = 'license.expiring' AND actor = 'time' AND data = ?`,
+			`{"expires_at":"`+end.String()+`"}`)
+		renew := func() {
+			s.change(func(tx *tx) error {
+				_, err := renewLicense(tx, anyAccount, id, ptr(30),
+					actorCommand)
+				return err
+			})
 		}
-		s.change(func(tx *tx) error { _, err := renewLicense(tx, anyAccount, id, ptr(30), actorCommand); return err })
+		renew()
 		run()
 		time.Sleep(days(49)) // the service was off meanwhile
 		run()
 		if got := s.eventTypes(id); got != "license.created license.expiring license.renewed" {
 			t.Errorf("after the new end has passed: %s", got)
 		}
-		s.change(func(tx *tx) error { _, err := renewLicense(tx, anyAccount, id, ptr(30), actorCommand); return err })
+		renew()
 		time.Sleep(days(29)) // off again
 		run()
 		if got := s.eventTypes(id); !strings.HasSuffix(got, "license.renewed license.renewed license.expiring") {
@@ -139,16 +143,16 @@ func TestEvent_ofEndsToComeAreAllWrittenAtOnce(t *testing.T) {
 	end := newStamp(time.Now().Add(days(3)))
 	s.change(func(tx *tx) error {
 		for i := range 2*maxTransitions + 1 {
-			if _, err := tx.addLicense(&license{AccountID: s.account, Product: "kds", ExpiresAt: end}, licenseKey(fmt.Sprintf("SOME-KEY-%012d", i)), actorCommand); err != nil {
+			l, key := license{AccountID: s.account, Product: "kds", ExpiresAt: end},
+				licenseKey(fmt.Sprintf("SOME-KEY-%012d", i))
+			if _, err := tx.addLicense(&l, key, actorCommand); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	s.check(s.server.announceEnds(t.Context()))
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.expiring'`); n != 2*maxTransitions+1 {
-		t.Errorf("%d events", n)
-	}
+	s.countsAs(2*maxTransitions+1, "events", `SELECT count(*) FROM events WHERE type = 'license.expiring'`)
 	if due, err := s.store.licensesExpiring(newStamp(time.Now()), end); due || err != nil {
 		t.Errorf("there is still work: %v, %v", due, err)
 	}
@@ -204,7 +208,8 @@ func TestEvent_ofAStatusIsWrittenOnceByTimeAlsoAfterTheServiceWasOff(t *testing.
 		s.verifyKey(key, "a").answers("valid")
 		time.Sleep(5 * 24 * time.Hour)
 		s.advance()
-		if got := s.eventTypes(grace); !strings.HasSuffix(got, "license.renewed license.grace_started license.expired") {
+		got := s.eventTypes(grace)
+		if !strings.HasSuffix(got, "license.renewed license.grace_started license.expired") {
 			t.Fatalf("after the renewed end: %s", got)
 		}
 		if got := s.eventTypes(revoked); got != "license.created license.revoked" {
@@ -248,19 +253,20 @@ func TestEvent_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *tes
 		} {
 			ids, empty := s.everyPage("/events?"+filter, auth)
 			if len(ids) != want || len(slices.Compact(ids)) != want || empty < 2 {
-				t.Errorf("%s: %s gives %v with %d empty pages, want %d events after at least 2", scope, filter, ids, empty, want)
+				t.Errorf("%s: %s gives %v with %d empty pages, want %d events after at least 2",
+					scope, filter, ids, empty, want)
 			}
 		}
-		ids, empty := s.everyPage("/events?limit=200", auth)
-		if unique := map[any]bool{}; empty > 0 || len(ids) != s.count(`SELECT count(*) FROM events`) {
-			t.Errorf("%s: %d events, %d empty pages", scope, len(ids), empty)
-		} else {
-			for _, id := range ids {
-				unique[id] = true
-			}
-			if len(unique) != len(ids) {
-				t.Errorf("%s: %d of %d events are listed twice", scope, len(ids)-len(unique), len(ids))
-			}
+	}
+	s.sql(`DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?`, size(1_000, 25_000))
+	for _, scope := range []string{scopeAdmin, scopeEvents} {
+		ids, empty := s.everyPage("/events?limit=200", "Authorization: Bearer "+s.token(s.account, scope))
+		unique := map[any]bool{}
+		for _, id := range ids {
+			unique[id] = true
+		}
+		if n := s.count(`SELECT count(*) FROM events`); empty > 0 || len(ids) != n || len(unique) != n {
+			t.Errorf("%s: %d of %d events, %d of them once, %d empty pages", scope, len(ids), n, len(unique), empty)
 		}
 	}
 }
@@ -273,8 +279,13 @@ func TestEvent_listSinceATimeEndsThere(t *testing.T) {
 	s.sql(`DELETE FROM events WHERE seq % 7 = 3`) // numbers have gaps
 	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
 	for since, most := range map[string]int{
-		"2029-12-31T00:00:00Z": 25_000, "2030-01-01T06:56:30Z": 11, "2030-01-01T06:56:39Z": 2, "2030-01-01T06:56:41Z": 0,
+		"2029-12-31T00:00:00Z": 25_000, "2030-01-01T06:40:00Z": 1_001, "2030-01-01T06:56:30Z": 11,
+		"2030-01-01T06:56:39Z": 2, "2030-01-01T06:56:41Z": 0,
 	} {
+		if most > size(1_001, 25_000) {
+			continue
+		}
+
 		want := s.count(`SELECT count(*) FROM events WHERE at >= ?`, since)
 		ids, empty := s.everyPage("/events?limit=200&since="+since, auth)
 		if len(ids) != want || want > most || want < most/2 || want > 0 && empty > 0 || empty > 1 {
@@ -288,7 +299,8 @@ func TestEvent_listWhereTheClockWasSetBackHasNoneThatIsOlder(t *testing.T) {
 	s := newService(t)
 	s.manyEvents(s.account, "", 100, `{}`)
 	s.manyEvents(s.account, "", 100, `{}`) // again from the same moment on
-	ids, _ := s.everyPage("/events?limit=7&since=2030-01-01T00:01:00Z", "Authorization: Bearer "+s.token(s.account, scopeEvents))
+	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
+	ids, _ := s.everyPage("/events?limit=7&since=2030-01-01T00:01:00Z", auth)
 	if len(ids) < 41 || len(ids) > 82 {
 		t.Errorf("%d events: 82 are that young, and the last 41 of them must be there", len(ids))
 	}
@@ -305,10 +317,9 @@ func TestEvent_listTakesItsOwnCursorsOnly(t *testing.T) {
 	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
 	s.addLicense(license{})
 	id := s.get("/events", auth).is(200).json()["data"].([]any)[0].(map[string]any)["id"].(string)
-	for _, cursor := range []string{id, "evt_00000000000000000000000000", "evt_0000000000000g000000000000", "evt_7zzzzzzzzzzzzzzzzzzzzzzzzz", "lead_00000000000000000000000001", "1"} {
-		if a := s.get("/events?cursor="+cursor, auth).is(422, "validation_failed"); !strings.Contains(a.body, `"invalid_cursor"`) {
-			t.Errorf("%s: %s", cursor, a.body)
-		}
+	for _, cursor := range []string{id, "evt_00000000000000000000000000", "evt_0000000000000g000000000000",
+		"evt_7zzzzzzzzzzzzzzzzzzzzzzzzz", "lead_00000000000000000000000001", "1"} {
+		s.get("/events?cursor="+cursor, auth).is(422, "validation_failed").names("?cursor invalid_cursor")
 	}
 	for _, seq := range []int64{1, 31, 32, 1 << 40, math.MaxInt64} {
 		if got, ok := parseSeqCursor("evt", seqCursor("evt", seq)); got != seq || !ok {
@@ -325,13 +336,15 @@ func TestEvent_namesItsSubjectAndWhatKindItIs(t *testing.T) {
 	s.post("/widget/license/deactivate", activateBody(key, "a")).is(200)
 	lead := s.post("/widget/leads", aLead).is(200).text("id")
 	s.change(func(t *tx) error {
-		return t.addEvent(event{Type: "account.rate_changed", AccountID: s.account, SubjectID: s.account, Actor: "command:anna"})
+		return t.addEvent(event{
+			Type: "account.rate_changed", AccountID: s.account, SubjectID: s.account, Actor: "command:anna"})
 	})
 	list := s.get("/events", "Authorization: Bearer "+s.token(s.account, scopeEvents)).is(200).json()["data"].([]any)
 	for i, want := range []map[string]any{
 		{"type": "account.rate_changed", "subject_id": s.account, "data": map[string]any{}},
 		{"type": "lead.created", "subject_id": lead, "lead_id": lead, "data": map[string]any{}},
-		{"type": "device.released", "subject_id": id, "license_id": id, "device_id": device, "data": map[string]any{"by": "device"}},
+		{"type": "device.released", "subject_id": id, "license_id": id, "device_id": device,
+			"data": map[string]any{"by": "device"}},
 		{"type": "device.activated", "subject_id": id, "license_id": id, "device_id": device, "data": map[string]any{}},
 	} {
 		got := list[i].(map[string]any)
@@ -351,8 +364,10 @@ func TestEvent_ofAnotherAccountsLicenceIsNotThereAndNotCounted(t *testing.T) {
 	id, key := s.addLicense(license{AccountID: tenant})
 	device := s.activate(key, "a").is(200).text("device", "id")
 	s.manyEvents(tenant, id, 11_000, `{"device_id":"`+device+`"}`)
-	for _, filter := range []string{"license_id=" + id, "device_id=" + device, "type=license.revoked&license_id=" + id} {
-		a := s.get("/events?"+filter, "Authorization: Bearer "+s.token(s.account, scopeEvents)).is(200)
+	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
+	for _, filter := range []string{"license_id=" + id, "device_id=" + device,
+		"type=license.revoked&license_id=" + id} {
+		a := s.get("/events?"+filter, auth).is(200)
 		if a.body != `{"data":[],"next_cursor":null}`+"\n" {
 			t.Errorf("%s: %s", filter, a.body)
 		}
@@ -364,11 +379,13 @@ func TestEvents_commandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	raw(t, o.env["WIDGETD_DB"], manyRows(25_000)+`INSERT INTO events (id, at, type, account_id, actor)
-		SELECT printf('evt_%026d', i), '2030-01-01T00:00:00Z', iif(i <= 3, 'license.revoked', 'license.updated'), '`+o.account+`', 'time' FROM n`)
+		SELECT printf('evt_%026d', i), '2030-01-01T00:00:00Z', iif(i <= 3, 'license.revoked', 'license.updated'),
+		'`+o.account+`', 'time' FROM n`)
 	if got := o.objects("events", "-type", "license.revoked"); len(got) != 3 {
 		t.Errorf("%v", got)
 	}
-	if got := o.objects("events", "-type", "license.updated", "-limit", "12345"); len(got) != 12345 {
+	limit := size(1_234, 12_345)
+	if got := o.objects("events", "-type", "license.updated", "-limit", fmt.Sprint(limit)); len(got) != limit {
 		t.Errorf("%d events", len(got))
 	}
 }

@@ -20,17 +20,18 @@ func (s *service) grantEnded(id string) string {
 }
 
 func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	p, _ := s.registerApp(func(p *app) { p.AccountID = tenant })
 	_, first := s.appToken(p, s.account, scopeOrders)
 	token, second := s.appToken(p, s.account, scopeOrders+" "+scopeSelling)
 	auth, stranger, admin := s.appAuth(s.account), s.appAuth(tenant), s.auth(tenant, scopeAdmin)
 	g := s.get("/grants/"+second, auth).is(200)
-	if g.text("app", "name") != p.Name || g.text("app", "owner") != "Trattoria" || g.text("app", "home_page") != p.HomePage ||
-		g.text("scope") != "orders:read orders:write" || g.json()["ended_at"] != nil || g.text("account_id") != s.account {
+	if g.text("app", "name") != p.Name || g.text("app", "owner") != "Trattoria" ||
+		g.text("app", "home_page") != p.HomePage ||
+		g.text("scope") != "orders:read orders:write" || g.json()["ended_at"] != nil ||
+		g.text("account_id") != s.account {
 		t.Errorf("shows %s", g.body)
 	}
 	if ids, _ := s.everyPage("/grants?limit=1", auth); len(ids) != 2 {
@@ -40,45 +41,34 @@ func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
 	// Who owns the application does not own what another account has agreed to.
 	s.get("/grants/"+second, stranger).is(404, "grant_not_found")
 	s.do("DELETE", "/grants/"+second, "", stranger).is(404, "grant_not_found")
-	if l := s.get("/grants?ended=true", stranger).is(200); len(l.json()["data"].([]any)) != 0 {
-		t.Errorf("lists %s", l.body)
-	}
+	s.get("/grants?ended=true", stranger).is(200).lists(0)
 	s.get("/grants?ended=yes", auth).is(422).names("?ended unknown_value")
 	s.unchanged(before)
-	s.get("/orders", "Authorization: Bearer "+token).is(200)
+	s.get("/orders", bearer(token)).is(200)
 	s.do("DELETE", "/grants/"+second, "", auth).is(204)
-	s.get("/orders", "Authorization: Bearer "+token).is(401, "invalid_token")
+	s.get("/orders", bearer(token)).is(401, "invalid_token")
 	s.do("DELETE", "/grants/"+second, "", admin).is(204) // again changes nothing
 	s.do("DELETE", "/grants/"+first, "", admin).is(204)
 	if a, b := s.grantEnded(first), s.grantEnded(second); a != endedByOperator || b != endedByOwner {
 		t.Errorf("ended by %q and %q", a, b)
 	}
-	if l := s.get("/grants", auth).is(200); len(l.json()["data"].([]any)) != 0 {
-		t.Errorf("lists %s", l.body)
-	}
-	if l := s.get("/grants?ended=true", auth).is(200); len(l.json()["data"].([]any)) != 2 {
-		t.Errorf("lists %s", l.body)
-	}
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'grant.ended' AND account_id = ?`, s.account); n != 2 {
-		t.Errorf("%d events", n)
-	}
+	s.get("/grants", auth).is(200).lists(0)
+	s.get("/grants?ended=true", auth).is(200).lists(2)
+	s.hasRows(2, `events WHERE type = 'grant.ended' AND account_id = ?`, s.account)
 }
 
 func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, admitLoopback)
+	s := quietService(t, admitLoopback)
 	p, _ := s.registerApp(func(p *app) { p.Scope = strings.Join(appScopes, " ") })
 	q, _ := s.registerApp()
 	token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeLeads)
 	otherToken, _ := s.appToken(q, s.account, scopeWebhooks+" "+scopeLeads)
-	auth, other, owner := "Authorization: Bearer "+token, "Authorization: Bearer "+otherToken, s.hookAuth(scopeLeads)
+	auth, other, owner := bearer(token), bearer(otherToken), s.hookAuth(scopeLeads)
 	theirs := s.post("/webhooks", hookBody("lead.created"), owner).is(200).text("id")
 	s.answerTest(theirs)
 	made := s.post("/webhooks", hookBody("lead.created"), auth).is(200)
-	if made.text("app_id") != p.ID || made.text("made_by") != "app "+p.ID {
-		t.Errorf("made %s", made.body)
-	}
+	failIf(t, made.text("app_id") != p.ID || made.text("made_by") != "app "+p.ID, "made %s", made.body)
 	id := made.text("id")
 	s.answerTest(id)
 	delivery := s.addDelivery(theirs, s.addEvents(s.account, eventLeadCreated, 1), ptr(500))
@@ -108,23 +98,20 @@ func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
 	s.do("DELETE", "/grants/"+grantID, "", s.appAuth(s.account)).is(204)
 	s.get("/webhooks/"+id, owner).is(404, "webhook_not_found")
 	s.get("/webhooks/"+theirs, owner).is(200)
-	if n := s.count(`SELECT count(*) FROM app_webhooks`); n != 0 {
-		t.Errorf("%d webhooks of applications are left", n)
-	}
+	s.hasRows(0, `app_webhooks`)
 }
 
 // TestGrant_thatHasEndedLeavesNoWebhook is about requests that were let in before the grant ended and come to
 // their transaction after that.
 func TestGrant_thatHasEndedLeavesNoWebhook(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	authorOf := func(scope string) (webhookAuthor, string) {
 		token, grantID := s.appToken(p, s.account, scope)
 		c, err := s.keys.verify(token)
 		s.check(err)
-		return webhookAuthor{actor: "app " + p.ID, has: func(asked string) bool { return slices.Contains(strings.Fields(scope), asked) },
+		return webhookAuthor{actor: "app " + p.ID,
+			has: func(asked string) bool { return slices.Contains(strings.Fields(scope), asked) },
 			app: p.ID, grant: &grantID, token: c.ID}, grantID
 	}
 	wide, wideGrant := authorOf(scopeWebhooks + " " + scopeLeads)
@@ -146,14 +133,10 @@ func TestGrant_thatHasEndedLeavesNoWebhook(t *testing.T) {
 		return err
 	})
 	end(bothGrant)
-	if n := s.count(`SELECT count(*) FROM webhooks`); n != 0 {
-		t.Error("a webhook gets leads although the grant that allowed it has ended")
-	}
+	s.hasRows(0, `webhooks`)
 	kept, left := add(wide, "lead.created"), add(narrow, "order.created")
 	end(wideGrant)
-	if n := s.count(`SELECT count(*) FROM webhooks WHERE id = ?`, kept.ID); n != 0 {
-		t.Error("the webhook outlives its grant")
-	}
+	s.hasRows(0, `webhooks WHERE id = ?`, kept.ID)
 	before := s.dump()
 	for what, f := range map[string]func(*tx) error{
 		"adds": func(t *tx) error {
@@ -173,23 +156,20 @@ func TestGrant_thatHasEndedLeavesNoWebhook(t *testing.T) {
 }
 
 func TestGrant_anApplicationHasTenWebhooksOfAnAccount(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, admitLoopback)
+	s := quietService(t, admitLoopback)
 	p, _ := s.registerApp()
 	token, _ := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
 	again, _ := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
 	for range maxAppWebhooks {
-		s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+token).is(200)
+		s.post("/webhooks", hookBody("order.created"), bearer(token)).is(200)
 	}
-	a := s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+again).is(409, "webhook_limit_reached")
-	if !strings.Contains(a.text("detail"), "10 webhooks") {
-		t.Errorf("refused with %s", a.body)
-	}
+	a := s.post("/webhooks", hookBody("order.created"), bearer(again)).is(409, "webhook_limit_reached")
+	failIf(t, !strings.Contains(a.text("detail"), "10 webhooks"), "refused with %s", a.body)
 	s.post("/webhooks", hookBody("order.created"), s.hookAuth(scopeOrders)).is(200)
 	tenant := s.addAccount("Trattoria")
 	there, _ := s.appToken(p, tenant, scopeWebhooks+" "+scopeOrders)
-	s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+there).is(200)
+	s.post("/webhooks", hookBody("order.created"), bearer(there)).is(200)
 }
 
 // queued reports whether the worker sends to a webhook.
@@ -201,84 +181,69 @@ func (s *service) queued(id string) bool {
 }
 
 func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(90)} })
+		s := quietService(t, admitLoopback, keepTokens(90))
 		tenant := s.addAccount("Trattoria")
 		p, _ := s.registerApp(func(p *app) { p.AccountID, p.OwnScope = tenant, ptr(scopeWebhooks+" "+scopeOrders) })
 		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-		auth := "Authorization: Bearer " + token
+		auth := bearer(token)
 		hook := s.post("/webhooks", hookBody("order.created"), auth).is(200).text("id")
 		var own string
 		s.change(func(t *tx) (err error) {
-			own, _, err = issueAppToken(t, s.server.keys.Load(), appToken{AppID: p.ID, AccountID: tenant, Scope: *p.OwnScope})
+			own, _, err = issueAppToken(t, s.server.keys.Load(),
+				appToken{AppID: p.ID, AccountID: tenant, Scope: *p.OwnScope})
 			return err
 		})
-		ownHook := s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+own).is(200).text("id")
+		ownHook := s.post("/webhooks", hookBody("order.created"), bearer(own)).is(200).text("id")
 		s.sql(manyRows(3*endedAtOnce)+`INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
 			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3, '2001-01-01T00:00:00Z' FROM n`,
 			p.ID, tenant, newStamp(time.Now()))
 		kept, keptGrant := s.appToken(func() *app { q, _ := s.registerApp(); return q }(), s.account, scopeOrders)
-		if !s.queued(hook) || !s.queued(ownHook) {
-			t.Error("the webhooks are not sent to")
-		}
+		failIf(t, !s.queued(hook) || !s.queued(ownHook), "the webhooks are not sent to")
 		// A closed owner stops all of it, until the account is opened again.
 		s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
 		s.get("/orders", auth).is(401, "invalid_token")
-		if s.queued(hook) {
-			t.Error("the webhook of an application whose owner is closed is sent to")
-		}
+		failIf(t, s.queued(hook), "the webhook of an application whose owner is closed is sent to")
 		s.change(func(t *tx) error { return reviveAccount(t, tenant, actorCommand) })
 		s.get("/orders", auth).is(200)
 
 		s.do("DELETE", "/apps/"+p.ID, "", s.appAuth(tenant)).is(204)
 		s.get("/orders", auth).is(401, "invalid_token")
-		s.get("/orders", "Authorization: Bearer "+own).is(401, "invalid_token")
-		if s.queued(hook) || s.queued(ownHook) {
-			t.Error("the webhooks of a removed application are sent to")
-		}
+		s.get("/orders", bearer(own)).is(401, "invalid_token")
+		failIf(t, s.queued(hook) || s.queued(ownHook), "the webhooks of a removed application are sent to")
 		sweep := s.chore(faultAppSweep)
 		s.check(sweep(t.Context()))
-		if n := s.count(`SELECT count(*) FROM grants WHERE app_id = ? AND ended_by = 'app_removed'`, p.ID); n != 3*endedAtOnce+1 {
-			t.Errorf("%d grants have ended", n)
-		}
-		if n := s.count(`SELECT count(*) FROM webhooks`); n != 0 {
-			t.Errorf("%d webhooks are left", n)
-		}
-		if s.grantEnded(grantID) != endedByRemoval || s.grantEnded(keptGrant) != "" {
-			t.Error("other grants have ended")
-		}
-		s.get("/orders", "Authorization: Bearer "+kept).is(200)
+		s.hasRows(3*endedAtOnce+1, `grants WHERE app_id = ? AND ended_by = 'app_removed'`, p.ID)
+		s.hasRows(0, `webhooks`)
+		failIf(t, s.grantEnded(grantID) != endedByRemoval || s.grantEnded(keptGrant) != "", "other grants have ended")
+		s.get("/orders", bearer(kept)).is(200)
 		for _, c := range []struct {
 			after        time.Duration
 			grants, apps int
 		}{{days(90) - time.Minute, 3*endedAtOnce + 1, 1}, {2 * time.Minute, 0, 0}} {
 			time.Sleep(c.after)
 			s.check(sweep(t.Context()))
-			grants, apps := s.count(`SELECT count(*) FROM grants WHERE app_id = ?`, p.ID), s.count(`SELECT count(*) FROM apps WHERE id = ?`, p.ID)
+			grants, apps := s.count(`SELECT count(*) FROM grants WHERE app_id = ?`, p.ID),
+				s.count(`SELECT count(*) FROM apps WHERE id = ?`, p.ID)
 			if grants != c.grants || apps != c.apps {
-				t.Errorf("%v later there are %d grants and %d applications, want %d and %d", c.after, grants, apps, c.grants, c.apps)
+				t.Errorf("%v later there are %d grants and %d applications, want %d and %d", c.after, grants, apps,
+					c.grants, c.apps)
 			}
 		}
-		if n := s.count(`SELECT count(*) FROM app_tokens`); n != 0 {
-			t.Errorf("%d tokens are left", n)
-		}
-		if n := s.count(`SELECT count(*) FROM pragma_foreign_key_check`); n != 0 {
-			t.Errorf("%d rows refer to what is gone", n)
-		}
+		s.hasRows(0, `app_tokens`)
+		s.hasRows(0, `pragma_foreign_key_check`)
 	})
 }
 
 func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, admitLoopback, func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(1)} })
+		s := quietService(t, admitLoopback, keepTokens(1))
 		p, _ := s.registerApp()
 		s.agree(p, s.account, scopeOrders)
 		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-		s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+token).is(200)
+		s.post("/webhooks", hookBody("order.created"), bearer(token)).is(200)
 		hash := sha256.Sum256([]byte("x"))
 		s.sql(`INSERT INTO refresh_tokens (hash, grant_id, number, expires_at) VALUES (?, ?, 1, ?)`, hash[:], grantID,
 			newStamp(time.Now()).after(days(2)))
@@ -303,7 +268,8 @@ func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 			s.check(sweep(t.Context()))
 			got := fmt.Sprint(s.count(`SELECT count(*) FROM grant_codes`), s.count(`SELECT count(*) FROM app_tokens`),
 				s.count(`SELECT count(*) FROM refresh_tokens`), s.count(`SELECT count(*) FROM webhooks`),
-				s.count(`SELECT count(*) FROM grants WHERE ended_by = 'expired'`), s.count(`SELECT count(*) FROM grants`))
+				s.count(`SELECT count(*) FROM grants WHERE ended_by = 'expired'`),
+				s.count(`SELECT count(*) FROM grants`))
 			if want := fmt.Sprint(c.codes, c.tokens, c.refreshing, c.webhooks, c.ended, c.rows); got != want {
 				t.Errorf("after %v there are %s, want %s", c.until, got, want)
 			}
@@ -313,97 +279,79 @@ func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 }
 
 func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		p, _ := s.registerApp()
+		s, p := serviceWithApp(t)
 		s.sql(manyRows(4*endedAtOnce)+`INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
 			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3, ?3 FROM n`,
 			p.ID, s.account, newStamp(time.Now()))
 		clock := time.Now()
-		w := &appSweeper{store: s.store, now: time.Now, kept: func(now time.Time) time.Time { return now.Add(-days(1)) }}
+		w := &appSweeper{store: s.store, now: time.Now,
+			kept: func(now time.Time) time.Time { return now.Add(-days(1)) }}
 		w.steady = func() time.Time { clock = clock.Add(appSweepPart / 5); return clock } // each look takes so long
 		for runs, want := 1, []int{100, 200}; runs <= len(want); runs++ {
 			s.check(w.sweep(t.Context()))
-			if n := s.count(`SELECT count(*) FROM grants WHERE ended_at IS NOT NULL`); n != want[runs-1] {
-				t.Errorf("after %d runs %d grants have ended", runs, n)
-			}
-			if !w.more {
-				t.Error("the sweep takes itself for done")
-			}
+			expect(t, s.count(`SELECT count(*) FROM grants WHERE ended_at IS NOT NULL`), want[runs-1],
+				"grants that have ended after %d runs", runs)
+			failIf(t, !w.more, "the sweep takes itself for done")
 		}
 	})
 }
 
 func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	s.appToken(p, s.account, scopeOrders)
 	token, _ := s.appToken(p, s.account, scopeOrders)
 	c, err := s.keys.verify(token)
 	s.check(err)
 	s.change(func(t *tx) error { return t.revokeAppToken(p.ID, c.ID) })
 	for after, want := range map[time.Duration]int{0: 1, appTokenLife + time.Second: 0} {
-		if _, tokens, err := s.store.unexpiredByKey(s.keys.signer().kid, time.Now().Add(after)); err != nil || tokens != want {
+		if _, tokens, err := s.store.unexpiredByKey(s.keys.signer().kid, time.Now().Add(after)); err != nil ||
+			tokens != want {
 			t.Errorf("%v later %d tokens, %v", after, tokens, err)
 		}
 	}
 }
 
 func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, admitLoopback)
+	s := quietService(t, admitLoopback)
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	auth, admin := s.appAuth(s.account), s.auth(s.account, scopeAdmin)
 	id := s.post("/apps", appBody("scope", "orders:read orders:write webhooks:write"), auth).is(200).text("id")
 	p, err := s.store.app(anyAccount, id)
 	s.check(err)
 	token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-	hook := s.post("/webhooks", hookBody("order.created"), "Authorization: Bearer "+token).is(200).text("id")
-	s.do("PATCH", "/webhooks/"+hook, `{"description":"x"}`, "Authorization: Bearer "+token).is(200)
+	hook := s.post("/webhooks", hookBody("order.created"), bearer(token)).is(200).text("id")
+	s.do("PATCH", "/webhooks/"+hook, `{"description":"x"}`, bearer(token)).is(200)
 	for _, bearer := range []string{auth, admin} {
-		for _, path := range []string{"/apps", "/apps?cursor=" + id, "/grants", "/grants?ended=true&cursor=" + grantID, "/grants/" + grantID} {
+		for _, path := range []string{"/apps", "/apps?cursor=" + id, "/grants", "/grants?ended=true&cursor=" + grantID,
+			"/grants/" + grantID} {
 			s.get(path, bearer).is(200)
 		}
 	}
-	s.get("/webhooks", "Authorization: Bearer "+token).is(200)
+	s.get("/webhooks", bearer(token)).is(200)
 	s.do("PATCH", "/apps/"+id, `{"name":"Another"}`, auth).is(200)
 	s.check(s.chore(faultAppSweep)(t.Context()))
 	s.do("DELETE", "/apps/"+id, "", auth).is(204)
-	w := &appSweeper{store: s.store, now: time.Now, steady: time.Now, kept: func(now time.Time) time.Time { return now }}
+	w := &appSweeper{store: s.store, now: time.Now, steady: time.Now,
+		kept: func(now time.Time) time.Time { return now }}
 	s.check(w.sweep(t.Context()))
-	asked, seen := slices.Concat(reads(), writes()), 0
-	for _, query := range asked {
-		if !strings.Contains(query, "app") && !strings.Contains(query, "grant") && !strings.Contains(query, "refresh") {
-			continue
-		}
-		seen++
-		for _, step := range s.plan(query) {
-			if why := readsTooMuch(query, step); why != "" {
-				t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
-			}
-		}
+	about := func(query string) bool {
+		return strings.Contains(query, "app") || strings.Contains(query, "grant") || strings.Contains(query, "refresh")
 	}
-	for _, part := range []string{"FROM grants WHERE ended_at IS NULL AND expires_at", "(account_id, id) > (?, ?)", "g.ended_at < ?",
+	seen := s.readLittle(slices.Concat(reads(), writes()), about,
+		"FROM grants WHERE ended_at IS NULL AND expires_at", "(account_id, id) > (?, ?)",
+		"g.ended_at < ?",
 		"FROM grant_codes WHERE expires_at", "FROM app_tokens WHERE expires_at", "FROM refresh_tokens WHERE expires_at",
-		"p.removed_at < ?1", "scope <> ''", "FROM app_webhooks WHERE app_id", "FROM app_webhooks WHERE grant_id"} {
-		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
-			t.Errorf("no query has %q: the test sees too little", part)
-		}
-	}
-	if seen < 20 {
-		t.Errorf("saw %d queries only", seen)
-	}
+		"p.removed_at < ?1", "scope <> ''", "FROM app_webhooks WHERE app_id", "FROM app_webhooks WHERE grant_id")
+	failIf(t, seen < 20, "saw %d queries only", seen)
 }
 
 func TestGrant_ofAnAccountIsFoundWithoutReadingThoseThatHaveEnded(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	reads := questions(s.store.queries)
 	_, err := s.store.oldestGrants("app_x", s.account, maxGrants)
 	s.check(err)
@@ -415,8 +363,6 @@ func TestGrant_ofAnAccountIsFoundWithoutReadingThoseThatHaveEnded(t *testing.T) 
 		"AND g.account_id = ?":         "SEARCH g USING INDEX grants_account_living (account_id=? AND id<?)",
 	} {
 		planned := func(q string) bool { return strings.Contains(q, query) && slices.Contains(s.plan(q), want) }
-		if !slices.ContainsFunc(asked, planned) {
-			t.Errorf("no query with %s is planned as %s", query, want)
-		}
+		failIf(t, !slices.ContainsFunc(asked, planned), "no query with %s is planned as %s", query, want)
 	}
 }

@@ -43,7 +43,8 @@ var postPaths = map[string]string{
 	"/webhooks/{id}/replay":                      `{"since":"2026-11-20T22:00:00Z"}`,
 	"/webhooks/{id}/deliveries/{delivery}/retry": `{}`,
 
-	"/orders":              `{"currency":"CHF","lines":[{"name":"x","quantity":1,"unit_amount":1,"vat_rate":0}],"return_url":"` + siteOrigin + `/"}`,
+	"/orders": `{"currency":"CHF","lines":[{"name":"x","quantity":1,"unit_amount":1,"vat_rate":0}],` +
+		`"return_url":"` + siteOrigin + `/"}`,
 	"/orders/{id}/accept":  `{}`,
 	"/orders/{id}/capture": `{}`,
 	"/orders/{id}/reject":  `{}`,
@@ -51,7 +52,8 @@ var postPaths = map[string]string{
 	"/orders/{id}/refunds": `{}`,
 	"/orders/{id}/paid":    `{"method":"cash"}`,
 
-	"/apps": `{"name":"x","home_page":"https://x.example","kind":"web","redirect_uris":["https://x.example/"],"scope":"orders:read"}`,
+	"/apps": `{"name":"x","home_page":"https://x.example","kind":"web",` +
+		`"redirect_uris":["https://x.example/"],"scope":"orders:read"}`,
 
 	"/apps/{id}/rotate-secret": `{}`,
 	"/accounts/{id}/signin":    `{}`,
@@ -77,16 +79,15 @@ func TestBody_ofAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
 	token := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	before := s.dump()
 	for path, body := range postPaths {
-		headers := []string{"Origin: " + siteOrigin}
-		if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") || strings.HasPrefix(path, "/books") ||
-			strings.HasPrefix(path, "/apps") || strings.HasPrefix(path, "/accounts") {
-			headers = append(headers, token)
-		}
+		headers := headersFor(path, token)
 		for _, wrong := range []string{
-			"Content-Type: application/x-www-form-urlencoded", "Content-Type: multipart/form-data; boundary=x", "Content-Type: text/html",
-			"Content-Type: text/plain", "Content-Type: application/jsonx", "Content-Type: application/problem+json", "Content-Type: ",
+			"Content-Type: application/x-www-form-urlencoded", "Content-Type: multipart/form-data; boundary=x",
+			"Content-Type: text/html",
+			"Content-Type: text/plain", "Content-Type: application/jsonx", "Content-Type: application/problem+json",
+			"Content-Type: ",
 			"Content-Type: application/json; charset=iso-8859-1", "Content-Type: application/json; charset=utf-16",
-			"Content-Type: application/json; charset=utf-8; charset=latin1", "Content-Type: application/json; =", "Content-Type: json",
+			"Content-Type: application/json; charset=utf-8; charset=latin1", "Content-Type: application/json; =",
+			"Content-Type: json",
 			"Content-Encoding: gzip", "Content-Encoding: br", "Content-Encoding: identity, gzip",
 		} {
 			if path == "/widget/events" && wrong == "Content-Type: text/plain" {
@@ -99,7 +100,8 @@ func TestBody_ofAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
 			a.is(415, "unsupported_media_type").has("Accept: application/json")
 		}
 	}
-	for _, twice := range [][]string{{"Content-Type: application/json", "Content-Type: text/plain"}, {"Content-Encoding: identity", "Content-Encoding: gzip"}} {
+	for _, twice := range [][]string{{"Content-Type: application/json", "Content-Type: text/plain"},
+		{"Content-Encoding: identity", "Content-Encoding: gzip"}} {
 		s.post("/widget/leads", postPaths["/widget/leads"], twice...).is(415, "unsupported_media_type")
 	}
 	s.unchanged(before)
@@ -108,7 +110,8 @@ func TestBody_ofAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
 func TestBody_ofJSONInUTF8IsTakenHoweverItIsNamed(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	for i, header := range []string{"Content-Type: application/json", "Content-Type: application/json; charset=utf-8", "Content-Type: APPLICATION/JSON;CHARSET=\"UTF-8\"",
+	for i, header := range []string{"Content-Type: application/json", "Content-Type: application/json; charset=utf-8",
+		"Content-Type: APPLICATION/JSON;CHARSET=\"UTF-8\"",
 		"Content-Type: application/json; profile=x", "Content-Encoding: identity"} {
 		s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"a%d@example.com"}`, i), header).is(200)
 	}
@@ -177,7 +180,8 @@ func TestBody_ofARouteForPeopleIsAFormAndItsRefusalsArePages(t *testing.T) {
 	s := newService(t)
 	s.damaged = true // the OpenAPI document knows these routes not
 	page := func(_ *http.Request, ref *refusal, requestID string) *htmlPage {
-		return &htmlPage{ref.code.status, "default-src 'none'", []byte("<!doctype html>" + ref.text() + " " + requestID)}
+		return &htmlPage{ref.code.status, "default-src 'none'", []byte("<!doctype html>" + ref.text() + " " +
+			requestID)}
 	}
 	show := func(_ context.Context, _ *call, r *routeEcho) (any, error) {
 		switch r.color {
@@ -193,9 +197,12 @@ func TestBody_ofARouteForPeopleIsAFormAndItsRefusalsArePages(t *testing.T) {
 	s.withRoutes(route{pattern: "GET /paint/{wall}", free: true, page: page, run: endpoint(show)},
 		route{pattern: "POST /paint/{wall}", free: true, page: page, address: "paint", run: endpoint(show)})
 	const form = "Content-Type: application/x-www-form-urlencoded"
-	s.get("/paint/1").is(200).has("Content-Type: text/html; charset=utf-8", "Content-Security-Policy: default-src 'self'",
-		"Cache-Control: no-store", "Referrer-Policy: same-origin", "X-Robots-Tag: noindex", "Vary: Origin | Accept-Language")
-	s.post("/paint/1", "color=red&shade=a+%26%C3%A9", form).is(303).has("Location: https://pay.example/red?a &é", "Content-Type: ")
+	s.get("/paint/1").is(200).has("Content-Type: text/html; charset=utf-8",
+		"Content-Security-Policy: default-src 'self'",
+		"Cache-Control: no-store", "Referrer-Policy: same-origin", "X-Robots-Tag: noindex",
+		"Vary: Origin | Accept-Language")
+	s.post("/paint/1", "color=red&shade=a+%26%C3%A9", form).is(303).has("Location: https://pay.example/red?a &é",
+		"Content-Type: ")
 	s.post("/paint/1", "color=red&other=x", form+"; charset=UTF-8").is(303)
 	for want, a := range map[int]answer{
 		405: s.do("PUT", "/paint/1", "").has("Allow: GET, HEAD, POST, OPTIONS"),
@@ -204,8 +211,10 @@ func TestBody_ofARouteForPeopleIsAFormAndItsRefusalsArePages(t *testing.T) {
 		422: s.post("/paint/1", "shade=light", form),
 		500: s.post("/paint/1", "color=pink", form),
 	} {
-		a.is(want).has("Content-Type: text/html; charset=utf-8", "Content-Security-Policy: default-src 'none'", "Referrer-Policy: same-origin")
-		if !strings.HasPrefix(a.body, "<!doctype html>") || !strings.HasSuffix(a.body, a.header.Get("X-Request-Id")) || strings.Contains(a.body, "gone") {
+		a.is(want).has("Content-Type: text/html; charset=utf-8", "Content-Security-Policy: default-src 'none'",
+			"Referrer-Policy: same-origin")
+		if !strings.HasPrefix(a.body, "<!doctype html>") || !strings.HasSuffix(a.body, a.header.Get("X-Request-Id")) ||
+			strings.Contains(a.body, "gone") {
 			t.Errorf("%d: %s", want, a.body)
 		}
 	}
@@ -213,14 +222,16 @@ func TestBody_ofARouteForPeopleIsAFormAndItsRefusalsArePages(t *testing.T) {
 	for _, wrong := range []string{"color=red&color=blue", "color=%zz", "color=%ff", "color=a%00", "color=a;b=c"} {
 		s.post("/paint/1", wrong, form).is(422).has("Content-Type: text/html; charset=utf-8")
 	}
-	for _, wrong := range []string{form + "; charset=latin1", "Content-Type: multipart/form-data; boundary=x", "Content-Type: text/plain"} {
+	for _, wrong := range []string{form + "; charset=latin1", "Content-Type: multipart/form-data; boundary=x",
+		"Content-Type: text/plain"} {
 		s.post("/paint/1", "color=red", wrong).is(415)
 	}
 	s.post("/paint/1", "color=red", form, "Content-Encoding: gzip").is(415)
 	for range s.server.anonymousRate {
 		s.post("/paint/1", "color=red", form)
 	}
-	if a := s.post("/paint/1", "color=red", form).is(429).has("Content-Type: text/html; charset=utf-8"); a.header.Get("Retry-After") == "" {
+	if a := s.post("/paint/1", "color=red", form).is(429).has("Content-Type: text/html; charset=utf-8"); a.header.Get(
+		"Retry-After") == "" {
 		t.Error("429 without Retry-After")
 	}
 	s.get("/painting").is(404, "not_found")
@@ -272,37 +283,46 @@ func TestBody_hasAtMost16KiB(t *testing.T) {
 	}
 }
 
+// headersFor are the headers that a body needs at a path to be judged: an origin, and, where a token is needed, that.
+func headersFor(path, token string) []string {
+	if strings.HasPrefix(path, "/widget/") {
+		return []string{"Origin: " + siteOrigin}
+	}
+	return []string{"Origin: " + siteOrigin, token}
+}
+
 // malformedBodies are bodies that every path refuses with 400.
 var malformedBodies = map[string]string{
-	"empty":                     " ",
-	"an array":                  `[{"type":"newsletter","email":"ada@example.com"}]`,
-	"a string":                  `"newsletter"`,
-	"null":                      `null`,
-	"no end":                    `{"type":"newsletter","email":"ada@example.com"`,
-	"text behind":               `{"type":"newsletter","email":"ada@example.com"} {}`,
-	"a brace behind":            `{"type":"newsletter","email":"ada@example.com"}}`,
-	"a NUL behind":              "{\"type\":\"newsletter\",\"email\":\"ada@example.com\"}\x00",
-	"a byte order mark":         "\uFEFF" + `{"type":"newsletter","email":"ada@example.com"}`,
-	"UTF-16":                    "\xff\xfe{\x00}\x00",
-	"invalid UTF-8":             "{\"type\":\"newsletter\",\"email\":\"ada@example.com\",\"source\":\"\xff\"}",
-	"an overlong form":          "{\"source\":\"\xc0\xaf\"}",
-	"a surrogate in UTF-8":      "{\"source\":\"\xed\xa0\x80\"}",
-	"invalid UTF-8 in a name":   "{\"\xff\":1}",
-	"half a surrogate pair":     `{"source":"\ud800"}`,
-	"a comment":                 `{"type":"newsletter"/* */}`,
-	"single quotes":             `{'type':'newsletter'}`,
-	"a bare name":               `{type:"newsletter"}`,
-	"a trailing comma":          `{"type":"newsletter",}`,
-	"NaN":                       `{"n":NaN}`,
-	"a leading zero":            `{"n":01}`,
-	"a plus":                    `{"n":+1}`,
-	"hexadecimal":               `{"n":0x1}`,
-	"a line break in a string":  "{\"source\":\"a\nb\"}",
-	"a member twice":            `{"type":"newsletter","type":"newsletter","email":"ada@example.com"}`,
-	"an unknown member twice":   `{"x":1,"type":"newsletter","email":"ada@example.com","x":1}`,
-	"twice by an escape":        `{"type":"newsletter","email":"ada@example.com","\u0065mail":"eve@example.com"}`,
-	"twice at depth":            `{"type":"newsletter","email":"ada@example.com","x":[{"y":{"z":1,"z":1}}]}`,
-	"twice behind many":         `{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1,"k":1,"l":1,"m":1,"n":1,"o":1,"p":1,"q":1,"r":1,"c":2}`,
+	"empty":                    " ",
+	"an array":                 `[{"type":"newsletter","email":"ada@example.com"}]`,
+	"a string":                 `"newsletter"`,
+	"null":                     `null`,
+	"no end":                   `{"type":"newsletter","email":"ada@example.com"`,
+	"text behind":              `{"type":"newsletter","email":"ada@example.com"} {}`,
+	"a brace behind":           `{"type":"newsletter","email":"ada@example.com"}}`,
+	"a NUL behind":             "{\"type\":\"newsletter\",\"email\":\"ada@example.com\"}\x00",
+	"a byte order mark":        "\uFEFF" + `{"type":"newsletter","email":"ada@example.com"}`,
+	"UTF-16":                   "\xff\xfe{\x00}\x00",
+	"invalid UTF-8":            "{\"type\":\"newsletter\",\"email\":\"ada@example.com\",\"source\":\"\xff\"}",
+	"an overlong form":         "{\"source\":\"\xc0\xaf\"}",
+	"a surrogate in UTF-8":     "{\"source\":\"\xed\xa0\x80\"}",
+	"invalid UTF-8 in a name":  "{\"\xff\":1}",
+	"half a surrogate pair":    `{"source":"\ud800"}`,
+	"a comment":                `{"type":"newsletter"/* */}`,
+	"single quotes":            `{'type':'newsletter'}`,
+	"a bare name":              `{type:"newsletter"}`,
+	"a trailing comma":         `{"type":"newsletter",}`,
+	"NaN":                      `{"n":NaN}`,
+	"a leading zero":           `{"n":01}`,
+	"a plus":                   `{"n":+1}`,
+	"hexadecimal":              `{"n":0x1}`,
+	"a line break in a string": "{\"source\":\"a\nb\"}",
+	"a member twice":           `{"type":"newsletter","type":"newsletter","email":"ada@example.com"}`,
+	"an unknown member twice":  `{"x":1,"type":"newsletter","email":"ada@example.com","x":1}`,
+	"twice by an escape":       `{"type":"newsletter","email":"ada@example.com","\u0065mail":"eve@example.com"}`,
+	"twice at depth":           `{"type":"newsletter","email":"ada@example.com","x":[{"y":{"z":1,"z":1}}]}`,
+	"twice behind many": `{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1,"k":1,` +
+		`"l":1,"m":1,"n":1,"o":1,"p":1,"q":1,"r":1,"c":2}`,
 	"nine deep":                 `{"type":"newsletter","email":"ada@example.com","x":[[[[[[[[]]]]]]]]}`,
 	"a hundred thousand braces": strings.Repeat(`{"a":`, 3000),
 }
@@ -314,12 +334,7 @@ func TestBody_malformedIs400OnEveryPathAndChangesNothing(t *testing.T) {
 	before := s.dump()
 	for path := range postPaths {
 		for name, body := range malformedBodies {
-			headers := []string{"Origin: " + siteOrigin}
-			if path == "/leads/erase" || strings.HasPrefix(path, "/licenses") || strings.HasPrefix(path, "/webhooks") || strings.HasPrefix(path, "/orders") || strings.HasPrefix(path, "/books") ||
-				strings.HasPrefix(path, "/apps") || strings.HasPrefix(path, "/accounts") {
-				headers = append(headers, token)
-			}
-			a := s.post(path, body, headers...)
+			a := s.post(path, body, headersFor(path, token)...)
 			if a.status != 400 {
 				t.Fatalf("%s with %s: %d %s", path, name, a.status, a.body)
 			}
@@ -336,7 +351,8 @@ func TestProblem_saysAllAndNoMore(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	a := s.post("/widget/leads", `{"email":"nobody","type":7}`).is(422, "validation_failed")
-	want := `{"type":"http://127.0.0.1:8080/docs#validation_failed","title":"Validation failed","status":422,"detail":"These values are wrong: type, email.",` +
+	want := `{"type":"http://127.0.0.1:8080/docs#validation_failed","title":"Validation ` +
+		`failed","status":422,"detail":"These values are wrong: type, email.",` +
 		`"code":"validation_failed","request_id":"` + a.header.Get("X-Request-Id") + `","errors":[` +
 		`{"pointer":"#/type","code":"wrong_type","detail":"This must be a string, not a number."},` +
 		`{"pointer":"#/email","code":"invalid_email","detail":"An address is name@example.com."}],"ok":false}` + "\n"
@@ -344,7 +360,8 @@ func TestProblem_saysAllAndNoMore(t *testing.T) {
 		t.Fatalf("problem\n%s, want\n%s", a.body, want)
 	}
 	a = s.get("/leads").is(401, "token_required")
-	want = `{"type":"http://127.0.0.1:8080/docs#token_required","title":"Token required","status":401,"detail":"This request needs a bearer token in the Authorization header.",` +
+	want = `{"type":"http://127.0.0.1:8080/docs#token_required","title":"Token required","status":401,"detail":"This ` +
+		`request needs a bearer token in the Authorization header.",` +
 		`"code":"token_required","request_id":"` + a.header.Get("X-Request-Id") + `"}` + "\n"
 	if a.body != want {
 		t.Fatalf("problem\n%s, want\n%s", a.body, want)
@@ -377,11 +394,13 @@ func TestProblem_ofAnUnknownErrorIs500WithoutDetailAndOneLogLine(t *testing.T) {
 	token := s.token(s.account, scopeLeads)
 	s.check(s.store.readers.Close()) // every question now fails in a way that nobody foresaw
 	a := s.get("/leads", "Authorization: Bearer "+token).is(500, "internal")
-	if strings.Contains(a.body, "sql") || a.text("detail") != "An error occurred in the service. Give the request_id when you report it." {
+	if strings.Contains(a.body, "sql") || a.text("detail") != "An error occurred in the service. Give the request_id "+
+		"when you report it." {
 		t.Fatalf("problem %s", a.body)
 	}
 	lines := strings.Split(strings.TrimSpace(s.log.String()), "\n")
-	if len(lines) != 1 || !strings.Contains(lines[0], a.header.Get("X-Request-Id")) || !strings.Contains(lines[0], "sql: database is closed") {
+	if len(lines) != 1 || !strings.Contains(lines[0], a.header.Get("X-Request-Id")) ||
+		!strings.Contains(lines[0], "sql: database is closed") {
 		t.Fatalf("log %q", lines)
 	}
 }
@@ -394,7 +413,8 @@ func TestHandlers_answerAPanicWith500AndLogItsStack(t *testing.T) {
 	if strings.Contains(a.body, "nil pointer") || a.json()["ok"] != false {
 		t.Fatalf("problem %s", a.body)
 	}
-	if log := s.log.String(); !strings.Contains(log, "nil pointer") || !strings.Contains(log, a.header.Get("X-Request-Id")) || !strings.Contains(log, "limitAddress") {
+	if log := s.log.String(); !strings.Contains(log, "nil pointer") ||
+		!strings.Contains(log, a.header.Get("X-Request-Id")) || !strings.Contains(log, "limitAddress") {
 		t.Fatalf("log %q", log)
 	}
 	s.get("/widget/health").is(200) // the service goes on
@@ -452,9 +472,12 @@ func TestRoute_unknownOrUncleanIs404AndNeverRedirects(t *testing.T) {
 	s := newService(t)
 	for _, path := range []string{
 		"//v1", "//v1/", "//v2/widget/leads", "//widget/leads", "//V1/widget/leads", "//v1x/widget/leads",
-		"/widget", "/widget/", "/widget/lead", "/widget/leads/", "/Widget/leads", "/widget/leads/x", "/licenses/", "/licenses/x/devices/",
-		"//v1//widget/leads", "//v1/./widget/leads", "//v1/widget/../widget/leads", "//v1/../v1/widget/leads", "//../v1/widget/leads", "//v1/widget//leads",
-		"//v1/%2e%2e/v1/widget/leads", "//v1/widget%2fleads", "//v1%2fwidget/leads", "//v1/widget/%2fleads", "//v1/widget/leads%00",
+		"/widget", "/widget/", "/widget/lead", "/widget/leads/", "/Widget/leads", "/widget/leads/x", "/licenses/",
+		"/licenses/x/devices/",
+		"//v1//widget/leads", "//v1/./widget/leads", "//v1/widget/../widget/leads", "//v1/../v1/widget/leads",
+		"//../v1/widget/leads", "//v1/widget//leads",
+		"//v1/%2e%2e/v1/widget/leads", "//v1/widget%2fleads", "//v1%2fwidget/leads", "//v1/widget/%2fleads",
+		"//v1/widget/leads%00",
 		"//.well-known/jwks.json/", "//livez/", "////livez", "//api/legacy", "//debug/pprof/", "//metrics",
 	} {
 		for _, method := range []string{"GET", "POST"} {
@@ -498,11 +521,15 @@ func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
 		s.post("/widget/leads", large, csv).is(415, "unsupported_media_type") // 415, 413
 		s.post("/widget/leads", "{"+large).is(413, "body_too_large")          // 413, 400
 		drainAddress("stats")
-		s.get("/widget/stats?widget="+widget, "Authorization: Bearer x").is(401, "invalid_token") // token, address limit
-		s.get("/widget/stats?widget=x").is(429, "rate_limited")                                   // address limit, account limit
+		// token, address limit
+		s.get("/widget/stats?widget="+widget, "Authorization: Bearer x").is(401, "invalid_token")
+		// address limit, account limit
+		s.get("/widget/stats?widget=x").is(429, "rate_limited")
 		s.drain(bucketLeads, s.account)
-		s.post("/widget/leads", "{", "Origin: "+siteOrigin).is(400, "malformed_json").has("RateLimit: ") // 400, account limit
-		s.post("/widget/leads", badMember, "Origin: "+siteOrigin).is(429, "rate_limited")                // account limit, 422
+		// 400, account limit
+		s.post("/widget/leads", "{", "Origin: "+siteOrigin).is(400, "malformed_json").has("RateLimit: ")
+		// account limit, 422
+		s.post("/widget/leads", badMember, "Origin: "+siteOrigin).is(429, "rate_limited")
 		minute()
 		s.post("/widget/events", `{"widget":"wgt_00000000000000000000000000","events":[]}`, "Origin: "+siteOrigin).
 			is(422, "validation_failed").has(`RateLimit: "widgets";r=599;t=1`) // 422, effect
@@ -512,17 +539,22 @@ func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
 		for _, path := range licenseCalls { // members, then guessing, then the account limit
 			s.post(path, seatBody("license_key", key, "fingerprint", 7)).is(422, "validation_failed").has("RateLimit: ")
 			s.post(path, activateBody(key, "f")).is(429, "rate_limited").has("RateLimit: ")
-			s.post(path, activateBody(key, "f"), "Peer: 192.0.2.2:1").is(429, "rate_limited").has(`RateLimit: "licenses";r=0;t=60`)
+			s.post(path, activateBody(key, "f"), "Peer: 192.0.2.2:1").is(429,
+				"rate_limited").has(`RateLimit: "licenses";r=0;t=60`)
 		}
-		s.get("/leads?limit=x", "Authorization: Bearer "+s.token(s.account, scopeStats)).is(403, "insufficient_scope") // token, 422
+		// token, 422
+		s.get("/leads?limit=x", "Authorization: Bearer "+s.token(s.account, scopeStats)).is(403, "insufficient_scope")
 	})
 }
 
 // Whatever stands in a header is answered and never a fault of ours.
 func FuzzHeader(f *testing.F) {
-	names := []string{"Idempotency-Key", "Authorization", "Origin", "Content-Type", "Content-Encoding", "X-Forwarded-For", "If-None-Match"}
+	names := []string{"Idempotency-Key", "Authorization", "Origin", "Content-Type", "Content-Encoding",
+		"X-Forwarded-For", "If-None-Match"}
 	s := newService(f, withoutAddressLimits)
-	for i, value := range []string{`"key-1"`, "Bearer eyJ.eyJ.AA", siteOrigin, "application/json; charset=\"utf-8\"", "gzip, identity", "192.0.2.1, [2001:db8::1]:80", `W/"x", *`, `"`, `""`, "\x00", strings.Repeat("k", 256), "a b"} {
+	for i, value := range []string{`"key-1"`, "Bearer eyJ.eyJ.AA", siteOrigin, "application/json; charset=\"utf-8\"",
+		"gzip, identity", "192.0.2.1, [2001:db8::1]:80", `W/"x", *`, `"`, `""`, "\x00",
+		strings.Repeat("k", 256), "a b"} {
 		f.Add(uint8(i), value)
 		f.Add(uint8(0), value)
 	}
@@ -534,7 +566,8 @@ func FuzzHeader(f *testing.F) {
 		header := http.Header{"Content-Type": {"application/json"}}
 		header[name] = []string{value}
 		a := s.ask("POST", "/widget/leads", "", anyLead, header)
-		if refused := a.status == 400; name == "Idempotency-Key" && refused == shape.MatchString(value) && value != `""` {
+		if refused := a.status == 400; name == "Idempotency-Key" && refused == shape.MatchString(value) &&
+			value != `""` {
 			t.Fatalf("Idempotency-Key: %q is answered with %d", value, a.status)
 		}
 		s.ask("GET", "/widget/stats", "", "", header)
@@ -563,9 +596,11 @@ func randomAnswer(r *rand.Rand) *verifyResponse {
 		}
 		return newStamp(time.Unix(r.Int64N(4_000_000_000), 0))
 	}
-	v := &verifyResponse{Valid: r.IntN(2) == 0, Code: "valid", Detail: "The licence is valid.", CheckedAt: newStamp(time.Unix(r.Int64N(4_000_000_000), 0)), Nonce: text()}
+	v := &verifyResponse{Valid: r.IntN(2) == 0, Code: "valid", Detail: "The licence is valid.",
+		CheckedAt: newStamp(time.Unix(r.Int64N(4_000_000_000), 0)), Nonce: text()}
 	if r.IntN(4) > 0 {
-		v.License = &licenseView{"lic_1", text(), optional(), "floating", "active", r.IntN(2) == 0, moment(), moment(), codeList{}, seats{r.IntN(9), count(), count()}}
+		v.License = &licenseView{"lic_1", text(), optional(), "floating", "active", r.IntN(2) == 0, moment(), moment(),
+			codeList{}, seats{r.IntN(9), count(), count()}}
 		for range r.IntN(3) {
 			v.License.Entitlements = append(v.License.Entitlements, text())
 		}
@@ -587,9 +622,7 @@ func TestAnswer_ofVerifyIsEncodedAsEncodingJSONDoes(t *testing.T) {
 		var want bytes.Buffer
 		enc := json.NewEncoder(&want)
 		enc.SetEscapeHTML(false)
-		if err := enc.Encode((*plainAnswer)(v)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, enc.Encode((*plainAnswer)(v)))
 		if got := encodeJSON(v); !bytes.Equal(got, want.Bytes()) {
 			t.Fatalf("got  %s\nwant %s", got, want.Bytes())
 		}
@@ -601,9 +634,11 @@ type plainAnswer verifyResponse
 
 func BenchmarkVerifyAnswer(b *testing.B) {
 	id := newID("lic", time.Now())
-	v := &verifyResponse{Valid: true, Code: "valid", Detail: verdictDetails["valid"], CheckedAt: newStamp(time.Now()), RefreshAfter: 86400,
-		License: &licenseView{ID: id, Product: "kds", Kind: "node_locked", Status: "active", Entitlements: codeList{"kds"}, Seats: seats{1, ptr(3), ptr(2)}},
-		Device:  &deviceState{ID: id, Name: ptr("Kitchen 1"), State: "active"}}
+	v := &verifyResponse{Valid: true, Code: "valid", Detail: verdictDetails["valid"], CheckedAt: newStamp(time.Now()),
+		RefreshAfter: 86400,
+		License: &licenseView{ID: id, Product: "kds", Kind: "node_locked", Status: "active",
+			Entitlements: codeList{"kds"}, Seats: seats{1, ptr(3), ptr(2)}},
+		Device: &deviceState{ID: id, Name: ptr("Kitchen 1"), State: "active"}}
 	b.Run("own", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -23,6 +22,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,9 +31,8 @@ import (
 	"time"
 )
 
-// testsAtOnce is how many tests run at the same time, unless -parallel says otherwise.
-// It is more than there are processors, since most of them wait for a process, a disk
-// or a lock.
+// testsAtOnce is how many tests run at the same time, unless -parallel says otherwise. It is more than there are
+// processors, since most of them wait for a process, a disk or a lock.
 const testsAtOnce = 8
 
 var (
@@ -79,6 +78,10 @@ func random(t testing.TB, from uint64) *rand.Rand {
 }
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == programName {
+		main()
+		return
+	}
 	flag.Parse()
 	said := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { said[f.Name] = true })
@@ -86,10 +89,29 @@ func TestMain(m *testing.M) {
 		flag.Set("test.parallel", fmt.Sprint(max(testsAtOnce, 2*runtime.GOMAXPROCS(0))))
 	}
 	code := m.Run()
+	for _, end := range ends.calls {
+		if err := end(); err != nil {
+			fmt.Fprintln(os.Stderr, "at the end of all tests:", err)
+			code = max(code, 1)
+		}
+	}
 	if built.dir != "" {
 		os.RemoveAll(built.dir)
 	}
 	os.Exit(code)
+}
+
+// ends is what TestMain calls when all tests have run.
+var ends struct {
+	sync.Mutex
+	calls []func() error
+}
+
+// afterAll has a function called when all tests have run, to end what several of them share. An error fails the run.
+func afterAll(end func() error) {
+	ends.Lock()
+	defer ends.Unlock()
+	ends.calls = append(ends.calls, end)
 }
 
 // built is the program as a file, made once for all tests that need a process.
@@ -99,6 +121,11 @@ var built struct {
 	err  error
 }
 
+// programName is the name by which this test binary is the program itself (TestMain).
+const programName = "widgetd"
+
+// builtProgram returns the path of the program. It is this test binary under another name, since building the
+// program takes as long as a fifth of all tests; with -long, and for benchmarks, it is built as for a server.
 func builtProgram(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -111,7 +138,15 @@ func builtProgram(t testing.TB) string {
 		if built.dir, built.err = os.MkdirTemp("", "widgetd-test-"); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(built.dir, "widgetd"), ".")
+		program := filepath.Join(built.dir, programName)
+		if _, isTest := t.(*testing.T); isTest && !*long {
+			var self string
+			if self, built.err = os.Executable(); built.err == nil {
+				built.err = os.Symlink(self, program)
+			}
+			return
+		}
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, ".")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is built for a server
 		out, err := build.CombinedOutput()
 		if err != nil {
@@ -121,24 +156,72 @@ func builtProgram(t testing.TB) string {
 	if built.err != nil {
 		t.Fatal(built.err)
 	}
-	return filepath.Join(built.dir, "widgetd")
+	return filepath.Join(built.dir, programName)
 }
 
-// programsOrSkip skips a test that needs programs that are not there; where all
-// must be there (CI=true) it fails.
+// programsOfTests are the programs that tests run, and of those that may be too old the oldest that will do.
+var programsOfTests = map[string]string{
+	"base64": "", "chromedriver": "", "chromium": "", "curl": "", "jq": "", "litestream": "", "node": "", "od": "",
+	"openssl": "", "prlimit": "", "python3": "", "script": "", "setpriv": "", "sh": "", "strace": "", "stripe-mock": "",
+	"stty": "", "timeout": "", "sqlite3": "3.37", // the first that knows STRICT tables
+}
+
+// programFaults are what looking for each program came to, by its name; toldFaults are those that a test has told.
+var programFaults, toldFaults sync.Map
+
+// programFault says why a program can't be used. It looks for it once.
+func programFault(name string) error {
+	look, _ := programFaults.LoadOrStore(name, sync.OnceValue(func() error {
+		path, err := exec.LookPath(name)
+		oldest := programsOfTests[name]
+		if err != nil || oldest == "" {
+			return err
+		}
+		out, err := exec.Command(path, "--version").Output()
+		if err != nil || slices.Compare(numbersIn(string(out)), numbersIn(oldest)) < 0 {
+			return fmt.Errorf("%s is not of version %s or later: %.20q, %v", path, oldest, out, err)
+		}
+		return nil
+	}))
+	return look.(func() error)()
+}
+
+// numbersIn returns the numbers of a version, which is the first word of a text.
+func numbersIn(text string) (numbers []int) {
+	version, _, _ := strings.Cut(text, " ")
+	for part := range strings.SplitSeq(version, ".") {
+		n, _ := strconv.Atoi(part)
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
+// programsOrSkip skips a test that needs programs that are not there. Where all must be there (CI=true),
+// the first test that misses one fails in the name of all.
 func programsOrSkip(t testing.TB, names ...string) {
 	t.Helper()
 	if slices.Contains(names, "chromium") && underRace() {
 		t.Skip("a browser takes long and shows the race detector little; CI runs the whole suite without it, too")
 	}
 	for _, name := range names {
-		if _, err := exec.LookPath(name); err == nil {
+		fault := programFault(name)
+		if fault == nil {
 			continue
 		}
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s is not installed", name)
+		if _, told := toldFaults.LoadOrStore(name, true); told {
+			t.Skipf("skipped: see TestHarness_programsThatTestsNeed: no %s", name)
 		}
-		t.Skipf("%s is not installed", name)
+		if os.Getenv("CI") == "true" {
+			t.Fatal(fault)
+		}
+		t.Skip(fault)
+	}
+}
+
+// It runs alone, so that it comes before those that run at once, and tells for all of them what is missing.
+func TestHarness_programsThatTestsNeed(t *testing.T) {
+	for name := range programsOfTests {
+		t.Run(name, func(t *testing.T) { programsOrSkip(t, name) })
 	}
 }
 
@@ -167,11 +250,10 @@ func asOnAServer(t testing.TB, o *operator, lines string, more map[string]string
 	}
 	maps.Copy(scripts, more)
 	for name, script := range scripts {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700))
 	}
-	lines = strings.NewReplacer("/var/lib/widgetd", o.dir, "/usr/local/bin/widgetd", filepath.Join(bin, "widgetd")).Replace(lines)
+	lines = strings.NewReplacer("/var/lib/widgetd", o.dir, "/usr/local/bin/widgetd",
+		filepath.Join(bin, "widgetd")).Replace(lines)
 	runProgram(t, "env", "PATH="+bin+":"+os.Getenv("PATH"), "sh", "-eu", "-c", "cd "+o.dir+"\n"+lines)
 	text, err := os.ReadFile(notes)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -194,12 +276,8 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{t: t, cmd: cmd, done: make(chan error, 1)}
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	serving := make(chan string, 1)
 	go func() {
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
@@ -229,16 +307,19 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 // serveProcess serves an operator's directory in a process of its own.
 func serveProcess(t testing.TB, o *operator, more ...string) *process {
 	t.Helper()
-	return start(t, exec.Command(builtProgram(t), append([]string{"serve", "-addr", "127.0.0.1:0", "-log", "json", "-anonymous-rate", "1000000",
-		"-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"]}, more...)...))
+	return start(t, exec.Command(builtProgram(t), o.serving(more...)...))
+}
+
+// serving is the command that serves an operator's directory on any port.
+func (o *operator) serving(more ...string) []string {
+	return append([]string{"serve", "-addr", "127.0.0.1:0", "-log", "json", "-anonymous-rate", "1000000",
+		"-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"]}, more...)
 }
 
 // stop sends a signal and returns how the process ended.
 func (p *process) stop(signal os.Signal) error {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(signal); err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, p.cmd.Process.Signal(signal))
 	return p.end()
 }
 
@@ -267,8 +348,9 @@ func serveTraced(t *testing.T, o *operator) (*process, *tracer) {
 	t.Helper()
 	programsOrSkip(t, "strace")
 	file := filepath.Join(t.TempDir(), "syncs")
-	return start(t, exec.Command("strace", "-D", "-f", "-y", "-e", "trace=fsync,fdatasync", "-o", file, // -D: the program is our child, not strace's
-		builtProgram(t), "serve", "-addr", "127.0.0.1:0", "-log", "json", "-anonymous-rate", "1000000", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])), &tracer{t, file}
+	// -D: that is our child
+	args := []string{"-D", "-f", "-y", "-e", "trace=fsync,fdatasync", "-o", file, builtProgram(t)}
+	return start(t, exec.Command("strace", append(args, o.serving()...)...)), &tracer{t, file}
 }
 
 var syncOfTheLog = regexp.MustCompile(`(?m)^\d+ +f(data)?sync\(\d+<[^>]*/widgetd\.db-wal>`)
@@ -277,9 +359,7 @@ var syncOfTheLog = regexp.MustCompile(`(?m)^\d+ +f(data)?sync\(\d+<[^>]*/widgetd
 func (tr *tracer) syncs() int {
 	tr.t.Helper()
 	text, err := os.ReadFile(tr.file)
-	if err != nil {
-		tr.t.Fatal(err)
-	}
+	must(tr.t, err)
 	if failed := regexp.MustCompile(`(?m)^.*= -1.*$`).Find(text); failed != nil {
 		tr.t.Fatalf("a sync failed: %s", failed)
 	}
@@ -293,10 +373,10 @@ func newClient(t testing.TB) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// postLead posts a lead and returns its id when it was acknowledged, and whether
-// the answer ends the connection.
+// postLead posts a lead and returns its id when it was acknowledged, and whether the answer ends the connection.
 func postLead(client *http.Client, base, email string) (id string, last bool, err error) {
-	res, err := client.Post(base+"/widget/leads", "application/json", strings.NewReader(`{"type":"newsletter","email":"`+email+`"}`))
+	res, err := client.Post(base+"/widget/leads", "application/json",
+		strings.NewReader(`{"type":"newsletter","email":"`+email+`"}`))
 	if err != nil {
 		return "", false, err
 	}
@@ -338,15 +418,10 @@ func (a *acknowledged) sofar() map[string]string {
 // check looks for every acknowledged lead in the file.
 func (a *acknowledged) check(t *testing.T, o *operator) {
 	t.Helper()
-	o.store(func(s *store) {
-		for email, id := range a.ids {
-			var n int
-			var found string
-			if err := s.one(`SELECT count(*), coalesce(min(id), '') FROM leads WHERE email = ?`, []any{email}, &n, &found); err != nil || n != 1 || found != id {
-				t.Fatalf("%s was acknowledged as %s; in the file %d times, as %q (%v)", email, id, n, found, err)
-			}
-		}
-	})
+	if lacks, leads := missing(t, o.env["WIDGETD_DB"], a.ids); len(lacks) > 0 {
+		t.Fatalf("of %d acknowledged leads the file, which has %d, does not hold exactly once %q", len(a.ids), leads,
+			lacks)
+	}
 }
 
 // A load posts leads to a service until it is stopped, wherever that answers, and
@@ -358,10 +433,9 @@ type load struct {
 	posts sync.WaitGroup
 }
 
-// startLoad posts leads from so many clients, each with a pause between two. Their
-// addresses begin with name.
+// startLoad posts leads from so many clients, each with a pause between two. Their addresses begin with name.
 func startLoad(t testing.TB, base, name string, clients int, pause time.Duration) *load {
-	l := &load{done: make(chan struct{}), acknowledged: acknowledged{ids: map[string]string{}}}
+	l := &load{done: make(chan struct{})}
 	l.base.Store(&base)
 	client := newClient(t)
 	client.Timeout = time.Minute
@@ -374,7 +448,8 @@ func startLoad(t testing.TB, base, name string, clients int, pause time.Duration
 				case <-time.After(pause):
 				}
 				email := fmt.Sprintf("%s-c%d-i%d@example.com", name, c, i)
-				if id, _, err := postLead(client, *l.base.Load(), email); err == nil { // else the service is being restarted
+				// else the service is being restarted
+				if id, _, err := postLead(client, *l.base.Load(), email); err == nil {
 					l.add(email, id)
 				}
 			}
@@ -390,9 +465,9 @@ func (l *load) stop() {
 
 // take adds what an earlier load was told.
 func (l *load) take(ids map[string]string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	maps.Copy(l.ids, ids)
+	for email, id := range ids {
+		l.add(email, id)
+	}
 }
 
 // grows waits until n more are acknowledged.
@@ -407,9 +482,7 @@ func (l *load) grows(n int) {
 func missing(t testing.TB, path string, ids map[string]string) (lacks []string, leads int) {
 	t.Helper()
 	st, err := openStore(path, storeOptions{noCheckpoints: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer st.close()
 	there := map[string]int{}
 	err = st.each(`SELECT id, email FROM leads`, nil, func(scan func(...any) error) error {
@@ -419,9 +492,7 @@ func missing(t testing.TB, path string, ids map[string]string) (lacks []string, 
 		leads++
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for email, id := range ids {
 		if there[id+" "+email] != 1 {
 			lacks = append(lacks, email)
@@ -430,8 +501,7 @@ func missing(t testing.TB, path string, ids map[string]string) (lacks []string, 
 	return lacks, leads
 }
 
-// A customer is a client of a running service that has a licence, a device with its
-// lease, a widget and a token.
+// A customer is a client of a running service that has a licence, a device with its lease, a widget and a token.
 type customer struct {
 	t      testing.TB
 	client *http.Client
@@ -447,7 +517,8 @@ func (o *operator) customer(p *process) *customer {
 	c := &customer{t: o.t, client: newClient(o.t), base: p.base}
 	c.key = o.object("license", "add", "-account", o.account, "-product", "kds")["key"].(string)
 	c.widget = o.object("widget", "add", "-account", o.account, "Lunch")["id"].(string)
-	c.token = strings.TrimSpace(o.do("token", "issue", "-account", o.account, "-scope", "leads:read licenses:read stats:read"))
+	c.token = strings.TrimSpace(o.do("token", "issue", "-account", o.account, "-scope",
+		"leads:read licenses:read stats:read"))
 	if a := c.ask("POST", "/widget/license/activate", activateBody(c.key, "kitchen-1")); a.status != 200 {
 		o.t.Fatalf("activate: %d %s", a.status, a.body)
 	}
@@ -457,11 +528,21 @@ func (o *operator) customer(p *process) *customer {
 // ask sends a request over a connection; headers are "Name: value".
 func (c *customer) ask(method, path, body string, headers ...string) answer {
 	c.t.Helper()
+	a, err := send(c.client, method, c.base+path, body, headers...)
+	if err != nil {
+		c.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	a.t = c.t
+	return a
+}
+
+// send sends a request over a connection and reads the answer. An error means that nobody knows whether it was done.
+func send(client *http.Client, method, url, body string, headers ...string) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, c.base+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
-		c.t.Fatal(err)
+		return a, err
 	}
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
@@ -470,46 +551,44 @@ func (c *customer) ask(method, path, body string, headers ...string) answer {
 		name, value, _ := strings.Cut(h, ": ")
 		r.Header.Set(name, value)
 	}
-	res, err := c.client.Do(r)
+	res, err := client.Do(r)
 	if err != nil {
-		c.t.Fatalf("%s %s: %v", method, path, err)
+		return a, err
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		c.t.Fatalf("%s %s: %v", method, path, err)
-	}
-	return answer{c.t, res.StatusCode, res.Header, string(text)}
+	return answer{status: res.StatusCode, header: res.Header, body: string(text)}, err
 }
 
 // lead posts a lead.
 func (c *customer) lead(email string) answer {
 	c.t.Helper()
-	return c.ask("POST", "/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":%q,"page":"/%s"}`, email, strings.Repeat("x", 1000)))
+	return c.ask("POST", "/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":%q,"page":"/%s"}`, email,
+		strings.Repeat("x", 1000)))
 }
 
 // reads checks that everything that needs no write is answered as ever.
 func (c *customer) reads() {
 	c.t.Helper()
-	bearer := "Authorization: Bearer " + c.token
-	if a := c.ask("POST", "/widget/license/verify", activateBody(c.key, "kitchen-1")); a.status != 200 || a.json()["valid"] != true {
+	if a := c.ask("POST", "/widget/license/verify", activateBody(c.key, "kitchen-1")); a.status != 200 ||
+		a.json()["valid"] != true {
 		c.t.Errorf("verify: %d %s", a.status, a.body)
 	}
 	for _, path := range []string{"/leads", "/licenses", "/widget/stats?widget=" + c.widget} {
-		if a := c.ask("GET", path, "", bearer); a.status != 200 {
+		if a := c.ask("GET", path, "", bearer(c.token)); a.status != 200 {
 			c.t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
 	}
 }
 
-// refuses checks that writes of each kind are refused with that code and told when
-// to come again.
+// refuses checks that writes of each kind are refused with that code and told when to come again.
 func (c *customer) refuses(code string) {
 	c.t.Helper()
 	for name, a := range map[string]answer{
 		"lead":     c.lead("refused@example.com"),
 		"activate": c.ask("POST", "/widget/license/activate", activateBody(c.key, "kitchen-2")),
-		"events":   c.ask("POST", "/widget/events", fmt.Sprintf(`{"widget":%q,"events":[{"type":"view"}]}`, c.widget), "Origin: "+siteOrigin),
+		"events": c.ask("POST", "/widget/events", fmt.Sprintf(`{"widget":%q,"events":[{"type":"view"}]}`, c.widget),
+			"Origin: "+siteOrigin),
 	} {
 		if a.status != 503 || a.header.Get("Retry-After") == "" || a.json()["code"] != code {
 			c.t.Errorf("%s: %d, Retry-After %q: %s; want %s", name, a.status, a.header.Get("Retry-After"), a.body, code)
@@ -565,30 +644,18 @@ type told struct {
 
 // post sends a request. An error means that nobody knows whether it was done.
 func (l link) post(path, body string, headers ...string) (told, error) {
-	r, err := http.NewRequest("POST", l.base+path, bytes.NewReader([]byte(body)))
-	if err != nil {
-		return told{}, err
-	}
-	r.Header.Set("Content-Type", "application/json")
+	lines := []string{}
 	for i := 0; i+1 < len(headers); i += 2 {
 		if headers[i+1] != "" {
-			r.Header.Set(headers[i], headers[i+1])
+			lines = append(lines, headers[i]+": "+headers[i+1])
 		}
 	}
-	res, err := l.Do(r)
-	if err != nil {
-		return told{}, err
+	a, err := send(l.Client, "POST", l.base+path, body, lines...)
+	got := told{status: a.status, replayed: a.header.Get("Idempotency-Replayed") == "true"}
+	if err == nil && a.body != "" {
+		err = json.Unmarshal([]byte(a.body), &got)
 	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		return told{}, err
-	}
-	a := told{status: res.StatusCode, replayed: res.Header.Get("Idempotency-Replayed") == "true"}
-	if len(text) > 0 {
-		err = json.Unmarshal(text, &a)
-	}
-	return a, err
+	return got, err
 }
 
 // A raw connection sends and reads by hand.
@@ -600,9 +667,7 @@ type rawConn struct {
 func dialRaw(t testing.TB, addr string) *rawConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return &rawConn{conn, bufio.NewReader(conn)}
 }
@@ -611,24 +676,17 @@ func dialRaw(t testing.TB, addr string) *rawConn {
 func (c *rawConn) answer(t testing.TB) (*http.Response, string) {
 	t.Helper()
 	res, err := http.ReadResponse(c.Reader, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return res, string(body)
 }
 
-// exchange sends bytes over a connection of its own and returns all that comes back
-// until it is closed.
+// exchange sends bytes over a connection of its own and returns all that comes back until it is closed.
 func exchange(t testing.TB, addr, request string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	go io.WriteString(conn, request) // fails where the answer comes before all is sent
 	conn.SetReadDeadline(time.Now().Add(30 * time.Second))
@@ -652,16 +710,10 @@ func openShell(t testing.TB, path string) *shell {
 	programsOrSkip(t, "sqlite3")
 	cmd := exec.Command("sqlite3", "-batch", "-bail", path)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		in.Close()
 		if err := cmd.Wait(); err != nil {
@@ -690,8 +742,7 @@ func (s *shell) run(statements string) {
 // operatorIn runs init in a directory.
 func operatorIn(t testing.TB, dir string) *operator {
 	t.Helper()
-	o := &operator{t: t, dir: dir, ran: map[string]bool{},
-		env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}}
+	o := &operator{t: t, dir: dir, env: filesIn(dir), ran: map[string]bool{}}
 	o.account = o.object("init", "-origin", siteOrigin)["account_id"].(string)
 	return o
 }
@@ -715,9 +766,7 @@ func smallDisk(t testing.TB, size int) (dir string) {
 func fillDisk(t testing.TB, path string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	for size := 1 << 16; size > 0; {
 		if _, err := f.Write(make([]byte, size)); errors.Is(err, syscall.ENOSPC) {
@@ -734,7 +783,8 @@ type form int
 const (
 	notDone form = iota // and an error
 	done                // and an error all the same
-	ended               // not done, and SQLite has rolled back the transaction, as it may when the disk is full or fails
+	// not done, and SQLite has rolled back the transaction, as it may when the disk is full or fails
+	ended
 )
 
 func (f form) String() string { return [...]string{"not done", "done", "ended"}[f] }
@@ -759,12 +809,10 @@ func (f *fault) strikes(call string) bool {
 	if !f.armed || f.struck != "" || !strings.HasPrefix(call, f.only) {
 		return false
 	}
-	f.left--
-	if f.left >= 0 {
-		return false
+	if f.left--; f.left < 0 {
+		f.struck = call
 	}
-	f.struck = call
-	return true
+	return f.struck != ""
 }
 
 func (f *fault) set(left int, only string, how form, err error) {
@@ -816,7 +864,8 @@ func useFault(path string, f *fault) {
 }
 
 func (faultDriver) Open(name string) (driver.Conn, error) {
-	conn, err := faultyDriver.under.Open(strings.Replace(name, "synchronous%28FULL%29", "synchronous%28OFF%29", 1)) // which is another test's, and takes time
+	// Syncs are another test's, and take time.
+	conn, err := faultyDriver.under.Open(strings.Replace(name, "synchronous%28FULL%29", "synchronous%28OFF%29", 1))
 	if err != nil {
 		return nil, err
 	}
@@ -920,15 +969,16 @@ func TestBaseline_servesForLoadMeasurements(t *testing.T) {
 		*baselineAddr, *baselineFor = "127.0.0.1:0", time.Millisecond
 	}
 	// The constants have the length of what the service answers.
-	posted := []byte(`{"valid":true,"code":"valid","detail":"The licence is valid.","checked_at":"2026-11-21T10:43:26Z","license":{` +
-		`"id":"lic_01m7yxmxbrv5yxng1bhejj7dys","product":"kds","plan":null,"kind":"node_locked","status":"active","trial":false,"expires_at":null,` +
-		`"grace_until":null,"entitlements":[],"seats":{"used":1,"max":2,"free":1}},"device":{"id":"dev_01m7yxmxbr5w1kyz1ng53f97vz","name":null,` +
+	posted := []byte(`{"valid":true,"code":"valid","detail":"The licence is valid.",` +
+		`"checked_at":"2026-11-21T10:43:26Z",` +
+		`"license":{"id":"lic_01m7yxmxbrv5yxng1bhejj7dys","product":"kds","plan":null,"kind":"node_locked",` +
+		`"status":"active","trial":false,"expires_at":null,"grace_until":null,"entitlements":[],` +
+		`"seats":{"used":1,"max":2,"free":1}},"device":{"id":"dev_01m7yxmxbr5w1kyz1ng53f97vz","name":null,` +
 		`"state":"active"},"refresh_after":86400}` + "\n")
-	got := []byte(`{"series":[` + strings.Repeat(`{"date":"2026-11-21","views":0,"visitors":0,"clicks":0},`, 30) + `{}]}` + "\n")
+	got := []byte(`{"series":[` + strings.Repeat(`{"date":"2026-11-21","views":0,"visitors":0,"clicks":0},`, 30) +
+		`{}]}` + "\n")
 	listener, err := net.Listen("tcp", *baselineAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
 		constant := got
@@ -944,7 +994,8 @@ func TestBaseline_servesForLoadMeasurements(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Write(constant)
 	})
-	web := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout}
+	web := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout}
 	time.AfterFunc(*baselineFor, func() { web.Close() })
 	if err := web.Serve(listener); err != http.ErrServerClosed {
 		t.Fatal(err)

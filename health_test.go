@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -23,8 +22,11 @@ func TestHealth_passesAndSaysWhatItMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		a := s.get("/widget/health").is(200).has("Content-Type: application/health+json", "Cache-Control: no-store", "RateLimit: ")
-		want := `{"status":"pass","version":"1","releaseId":"` + buildName() + `","checks":{"sqlite:responseTime":[{"componentType":"datastore","observedValue":0,"observedUnit":"ms","status":"pass","time":"2000-01-01T00:00:00Z"}]}}` + "\n"
+		a := s.get("/widget/health").is(200).
+			has("Content-Type: application/health+json", "Cache-Control: no-store", "RateLimit: ")
+		want := `{"status":"pass","version":"1","releaseId":"` + buildName() + `","checks":{"sqlite:responseTime":[` +
+			`{"componentType":"datastore","observedValue":0,"observedUnit":"ms","status":"pass",` +
+			`"time":"2000-01-01T00:00:00Z"}]}}` + "\n"
 		if a.body != want {
 			t.Fatalf("%s, want %s", a.body, want)
 		}
@@ -35,7 +37,7 @@ func TestHealth_isProvedAtMostOnceASecondAndNeverLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		for range 1000 {
+		for range size(100, 1000) {
 			s.get("/widget/health", "Origin: "+siteOrigin).is(200)
 		}
 		if n := s.store.committedJobs.Load(); n != 1 {
@@ -64,7 +66,10 @@ func TestHealth_saysWhyInASentenceThatNamesNoFile(t *testing.T) {
 		return s.store.update(t.Context(), func(t *tx) error { _, err := t.exec(query); return err })
 	}
 	s.limitPages(0)
-	full := sqliteError(`INSERT INTO item_counts (widget_id, day, item) SELECT 'wgt_x', '2026-01-01', hex(randomblob(50000))`)
+	full := sqliteError(`INSERT INTO item_counts (widget_id, day, item)
+		SELECT 'wgt_x', '2026-01-01', hex(randomblob(50000))`)
+	readOnly := storageError(s.store.queries.run(
+		`INSERT INTO probes (id, written_at) VALUES (1, '2026-01-01T00:00:00Z')`))
 	for _, c := range []struct {
 		err  error
 		want string
@@ -73,8 +78,9 @@ func TestHealth_saysWhyInASentenceThatNamesNoFile(t *testing.T) {
 		{errBusy, "another program holds the write lock"},
 		{errClosed, "the service is stopping"},
 		{fmt.Errorf("%w (%w: /var/lib/widgetd.db)", errStorage, errHeader), "the database is damaged"},
-		{fmt.Errorf("%w (the file at /var/lib/widgetd.db %w)", errStorage, errReplaced), "the file at the path is not the one that is open"},
-		{storageError(s.store.queries.run(`INSERT INTO probes (id, written_at) VALUES (1, '2026-01-01T00:00:00Z')`)), "the database can't be written, only read"},
+		{fmt.Errorf("%w (the file at /var/lib/widgetd.db %w)", errStorage, errReplaced),
+			"the file at the path is not the one that is open"},
+		{readOnly, "the database can't be written, only read"},
 		{fmt.Errorf("%w (SELECT 1)", errStorage), "the database can't be read or written"},
 	} {
 		if got := storageReason(c.err); got != c.want {
@@ -93,15 +99,11 @@ func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testin
 	if got := s.health().text("status"); got != "pass" {
 		t.Fatal(got)
 	}
-	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{}))
-	s.check(err)
-	defer db.Close()
-	lock, err := db.BeginTx(t.Context(), nil) // IMMEDIATE
-	s.check(err)
-
+	release := foreignLock(t, s.store.path)
 	later.Add(int64(time.Second))
 	a := s.get("/widget/health").is(200)
-	if a.text("status") != "warn" || !strings.Contains(a.body, `"status":"warn","time"`) || !heldFor.MatchString(a.text("output")) {
+	if a.text("status") != "warn" || !strings.Contains(a.body, `"status":"warn","time"`) ||
+		!heldFor.MatchString(a.text("output")) {
 		t.Fatal(a.body)
 	}
 	later.Add(int64(8 * time.Second))
@@ -109,10 +111,11 @@ func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testin
 		t.Fatalf("%s after 9 seconds", got)
 	}
 	later.Add(int64(7 * time.Second))
-	if a := s.get("/widget/health").is(503); a.text("status") != "fail" || !heldFor.MatchString(a.text("output")) || a.header.Get("Content-Type") != "application/health+json" {
+	a = s.get("/widget/health").is(503).members("status", "fail").has("Content-Type: application/health+json")
+	if !heldFor.MatchString(a.text("output")) {
 		t.Fatal(a.body)
 	}
-	s.check(lock.Rollback())
+	release()
 	for range 200 { // each waits for the proof that runs; the writer wakes up within a tenth of a second
 		if status() == "pass" {
 			return
@@ -136,14 +139,13 @@ func TestHealth_failsOnceTheFileIsNotTheOneThatIsOpen(t *testing.T) {
 				s.get("/widget/health").is(200)
 				s.check(lose(s.store.path))
 				time.Sleep(time.Second)
-				a := s.get("/widget/health").is(503)
-				if a.text("status") != "fail" || a.text("output") != "the file at the path is not the one that is open" || strings.Contains(a.body, s.dir) || strings.Contains(a.body, "widgetd.db") {
+				a := s.get("/widget/health").is(503).
+					members("status", "fail", "output", "the file at the path is not the one that is open")
+				if strings.Contains(a.body, s.dir) || strings.Contains(a.body, "widgetd.db") {
 					t.Fatal(a.body)
 				}
 				s.post("/widget/leads", aLead).is(503, "storage_unavailable").has("Retry-After: 30")
-				if n := s.count(`SELECT count(*) FROM leads`); n != 0 {
-					t.Fatal("a lead was written to a file that nobody will find")
-				}
+				s.countsAs(0, "a lead was written to a file that nobody will find", `SELECT count(*) FROM leads`)
 			})
 		})
 	}
@@ -166,9 +168,8 @@ func TestHealth_failsWhileDraining(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	s.server.draining.Store(true)
-	if a := s.get("/widget/health").is(503).has("Connection: close"); a.text("status") != "fail" || a.text("output") != "the service is stopping" {
-		t.Fatal(a.body)
-	}
+	s.get("/widget/health").is(503).has("Connection: close").
+		members("status", "fail", "output", "the service is stopping")
 	s.post("/widget/leads", aLead).is(200).has("Connection: close") // what was sent is answered
 }
 
@@ -212,7 +213,8 @@ func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
 	s.get("/nowhere").is(404)
 	var text strings.Builder
 	s.server.writeMetrics(&text)
-	help, kind := regexp.MustCompile(`^# HELP (\w+) [A-Z][^\\]+\.$`), regexp.MustCompile(`^# TYPE (\w+) (counter|gauge|histogram)$`)
+	help := regexp.MustCompile(`^# HELP (\w+) [A-Z][^\\]+\.$`)
+	kind := regexp.MustCompile(`^# TYPE (\w+) (counter|gauge|histogram)$`)
 	sample := regexp.MustCompile(`^(\w+)(?:\{\w+="[^"\\]*"(?:,\w+="[^"\\]*")*\})? [0-9.]+(?:e-\d+)?$`)
 	var name, described string
 	seen, samples := map[string]bool{}, map[string]bool{}
@@ -220,9 +222,11 @@ func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
 		line = strings.TrimSuffix(line, "\n")
 		if m := help.FindStringSubmatch(line); m != nil && !seen[m[1]] {
 			described, seen[m[1]] = m[1], true
-		} else if m := kind.FindStringSubmatch(line); m != nil && m[1] == described && strings.HasSuffix(m[1], "_total") == (m[2] == "counter") {
+		} else if m := kind.FindStringSubmatch(line); m != nil && m[1] == described &&
+			strings.HasSuffix(m[1], "_total") == (m[2] == "counter") {
 			name = m[1]
-		} else if m := sample.FindStringSubmatch(line); m == nil || samples[line] || m[1] != name && !histogramSample(name, m[1]) {
+		} else if m := sample.FindStringSubmatch(line); m == nil || samples[line] ||
+			m[1] != name && !histogramSample(name, m[1]) {
 			t.Errorf("%q under %q", line, name)
 		} else {
 			samples[line] = true
@@ -256,9 +260,10 @@ func TestMetrics_countDurationsInTheFirstBucketThatHoldsThem(t *testing.T) {
 	}
 	_, _, got, _ := m.samples()
 	want := []string{
-		`_bucket{route="GET /x",le="0.00025"} 1`, `_bucket{route="GET /x",le="0.001"} 2`, `_bucket{route="GET /x",le="0.005"} 3`,
-		`_bucket{route="GET /x",le="0.025"} 3`, `_bucket{route="GET /x",le="0.1"} 3`, `_bucket{route="GET /x",le="0.5"} 3`,
-		`_bucket{route="GET /x",le="2"} 3`, `_bucket{route="GET /x",le="10"} 4`, `_bucket{route="GET /x",le="+Inf"} 5`,
+		`_bucket{route="GET /x",le="0.00025"} 1`, `_bucket{route="GET /x",le="0.001"} 2`,
+		`_bucket{route="GET /x",le="0.005"} 3`, `_bucket{route="GET /x",le="0.025"} 3`,
+		`_bucket{route="GET /x",le="0.1"} 3`, `_bucket{route="GET /x",le="0.5"} 3`, `_bucket{route="GET /x",le="2"} 3`,
+		`_bucket{route="GET /x",le="10"} 4`, `_bucket{route="GET /x",le="+Inf"} 5`,
 		`_sum{route="GET /x"} 70.002000001`, `_count{route="GET /x"} 5`,
 	}
 	if !slices.Equal(got, want) {
@@ -281,7 +286,8 @@ func TestMetrics_keepWhatWasCountedInTheLastMinute(t *testing.T) {
 	m.countRefusal("busy")
 	check := func(when string, answered, busy int64) {
 		answers, refusals, all := m.lastMinute(now)
-		if answers[leads] != answered || refusals["busy"] != busy || all["busy"] != 1 || len(answers) > 1 || answered == 0 && len(answers) > 0 {
+		if answers[leads] != answered || refusals["busy"] != busy || all["busy"] != 1 || len(answers) > 1 ||
+			answered == 0 && len(answers) > 0 {
 			t.Errorf("%s: %v %v %v", when, answers, refusals, all)
 		}
 	}

@@ -19,17 +19,18 @@ import (
 	"unicode/utf8"
 )
 
-// A sourceFile is one parsed Go file that is no test.
+// A sourceFile is one parsed Go file.
 type sourceFile struct {
 	name string
 	text string
 	tree *ast.File
 }
 
-// A checkedSource is our code without its tests, with every name of our own resolved.
+// A checkedSource is our code, with every name of our own resolved in what is no test.
 type checkedSource struct {
 	fset  *token.FileSet
 	files []sourceFile
+	tests []sourceFile // parsed, but not checked
 	pkg   *types.Package
 	info  *types.Info
 }
@@ -41,17 +42,15 @@ type noImports struct{}
 func (noImports) Import(string) (*types.Package, error) { return nil, errors.New("not wanted here") }
 
 var parseSource = sync.OnceValues(func() (*checkedSource, error) {
+	src := &checkedSource{fset: token.NewFileSet(),
+		info: &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
+			Types: map[ast.Expr]types.TypeAndValue{}}}
 	names, err := filepath.Glob("*.go")
 	if err != nil {
 		return nil, err
 	}
-	src := &checkedSource{fset: token.NewFileSet(),
-		info: &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{}}}
 	var trees []*ast.File
 	for _, name := range names {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
 		text, err := os.ReadFile(name)
 		if err != nil {
 			return nil, err
@@ -60,9 +59,13 @@ var parseSource = sync.OnceValues(func() (*checkedSource, error) {
 		if err != nil {
 			return nil, err
 		}
-		src.files, trees = append(src.files, sourceFile{name, string(text), tree}), append(trees, tree)
+		if f := (sourceFile{name, string(text), tree}); strings.HasSuffix(name, "_test.go") {
+			src.tests = append(src.tests, f)
+		} else {
+			src.files, trees = append(src.files, f), append(trees, tree)
+		}
 	}
-	if len(src.files) < 10 {
+	if len(src.files) < 10 || len(src.tests) < 10 {
 		return nil, fmt.Errorf("found %d files only: the tests look at the wrong place", len(src.files))
 	}
 	config := types.Config{Importer: noImports{}, Error: func(error) {}} // the errors are about what is imported
@@ -74,9 +77,7 @@ var parseSource = sync.OnceValues(func() (*checkedSource, error) {
 func source(t *testing.T) *checkedSource {
 	t.Helper()
 	src, err := parseSource()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return src
 }
 
@@ -85,20 +86,36 @@ func sourceFiles(t *testing.T) []sourceFile {
 	return source(t).files
 }
 
+func testFiles(t *testing.T) []sourceFile {
+	t.Helper()
+	return source(t).tests
+}
+
 // at is where a part of the code stands, as "handlers.go:12:3".
 func (src *checkedSource) at(n ast.Node) string { return src.fset.Position(n.Pos()).String() }
 
 // rooms are the files from left to right: what stands in one may use its own room
 // and those to its right, never one to its left. A wing adds its files here.
 var rooms = [][]string{
-	{"main.go", "serve.go", "upkeep.go", "demo.go", "demo_provider.go", "demo_provider_page.go", "demo_order.go", "demo_revenue.go", "demo_books.go", "demo_connect.go"},
-	{"*_cli.go", "*_http.go", "docs.go", "docs_document.go", "event.go", "key.go", "lead.go", "legacy.go", "license_import.go", "openapi.go", "status.go", "widget.go", "widget_script.go", "order_page.go", "order_page_text.go", "oauth_page.go", "oauth_page_text.go"}, // those by name have endpoints or commands
-	{"answer.go", "command.go", "command_help.go", "cors.go", "handlers.go", "health.go", "idempotency.go", "input.go", "metrics.go", "nearest.go", "notices.go", "static.go", "terminal.go"},
-	{"account.go", "app.go", "grant.go", "grant_store.go", "signin.go", "signin_store.go", "oauth.go", "oauth_store.go", "order.go", "order_refund.go", "payment*.go", "revenue.go", "revenue_day.go", "revenue_store.go", "books*.go",
-		"device.go", "device_transfer.go", "lead_address.go", "lease.go", "license.go", "license_key.go", "license_terms.go", "webhook.go", "webhook_sign.go", "webhook_attempt.go", "webhook_worker.go", "widget_picture.go", "widget_stats.go",
-		"device_store.go", "event_store.go", "order_store.go", "payment_store.go", "lead_store.go", "legacy_store.go", "license_store.go", "status_store.go", "webhook_store.go", "webhook_queue_store.go", "widget_store.go"},
-	{"auth.go", "account_store.go", "app_store.go", "cache.go", "keyring.go"}, // a token is an account's, so accounts are part of who calls
-	{"store.go", "store_file.go", "store_migrate.go", "store_migrate_steps.go", "store_writer.go", "outbound.go", "question.go", "ratelimit.go"},
+	{"main.go", "serve.go", "upkeep.go", "demo.go", "demo_provider.go", "demo_provider_page.go", "demo_order.go",
+		"demo_revenue.go", "demo_books.go", "demo_connect.go"},
+	// those by name have endpoints or commands
+	{"*_cli.go", "*_http.go", "docs.go", "docs_document.go", "event.go", "key.go", "lead.go", "legacy.go",
+		"license_import.go", "openapi.go", "status.go", "widget.go", "widget_script.go", "order_page.go",
+		"order_page_text.go", "oauth_page.go", "oauth_page_text.go"},
+	{"answer.go", "command.go", "command_help.go", "cors.go", "handlers.go", "health.go", "idempotency.go", "input.go",
+		"metrics.go", "nearest.go", "notices.go", "static.go", "terminal.go"},
+	{"account.go", "app.go", "grant.go", "grant_store.go", "signin.go", "signin_store.go", "oauth.go", "oauth_store.go",
+		"order.go", "order_refund.go", "payment*.go", "revenue.go", "revenue_day.go", "revenue_store.go", "books*.go",
+		"device.go", "device_transfer.go", "lead_address.go", "lease.go", "license.go", "license_key.go",
+		"license_terms.go", "webhook.go", "webhook_sign.go", "webhook_attempt.go", "webhook_worker.go",
+		"widget_picture.go", "widget_stats.go",
+		"device_store.go", "event_store.go", "order_store.go", "payment_store.go", "lead_store.go", "legacy_store.go",
+		"license_store.go", "status_store.go", "webhook_store.go", "webhook_queue_store.go", "widget_store.go"},
+	// a token is an account's, so accounts are part of who calls
+	{"auth.go", "account_store.go", "app_store.go", "cache.go", "keyring.go"},
+	{"store.go", "store_file.go", "store_migrate.go", "store_migrate_steps.go", "store_writer.go", "outbound.go",
+		"question.go", "ratelimit.go"},
 	{"json.go", "money.go", "problem.go", "value.go"},
 }
 
@@ -178,7 +195,9 @@ func TestHouse_importsWhatItsRoomMay(t *testing.T) {
 			switch {
 			case http && (isStore(f.name) || f.name == "ratelimit.go"):
 				t.Errorf("%s imports %s: it stores, or counts, and knows no HTTP", f.name, path)
-			case strings.HasPrefix(path, "database/sql") && !isStore(f.name) && !(path == "database/sql/driver" && f.name == "value.go"): // what a stamp is in a column
+			// what a stamp is in a column
+			case strings.HasPrefix(path, "database/sql") && !isStore(f.name) && !(path == "database/sql/driver" &&
+				f.name == "value.go"):
 				t.Errorf("%s imports %s: SQL stands in *_store.go and store*.go", f.name, path)
 			case path == "unsafe":
 				t.Errorf("%s imports %s", f.name, path)
@@ -191,7 +210,8 @@ func TestHouse_importsWhatItsRoomMay(t *testing.T) {
 }
 
 // sqlStart is how a statement of SQL begins.
-var sqlStart = regexp.MustCompile(`^\s*(SELECT|INSERT|REPLACE|UPDATE|DELETE FROM|WITH|PRAGMA|CREATE|ALTER|DROP|VACUUM|ANALYZE|EXPLAIN|ATTACH|BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE)\b`)
+var sqlStart = regexp.MustCompile(`^\s*(SELECT|INSERT|REPLACE|UPDATE|DELETE ` +
+	`FROM|WITH|PRAGMA|CREATE|ALTER|DROP|VACUUM|ANALYZE|EXPLAIN|ATTACH|BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE)\b`)
 
 func TestHouse_SQLStandsInTheFilesOfStoresOnly(t *testing.T) {
 	t.Parallel()
@@ -250,7 +270,8 @@ func TestHouse_everyTableOfANounIsInTheServicesTable(t *testing.T) {
 				continue
 			}
 			if parts++; !named[o] {
-				t.Errorf("%s: %s is not in %s(): what it holds is unknown to the service", src.fset.Position(o.Pos()), name, whole)
+				t.Errorf("%s: %s is not in %s(): what it holds is unknown to the service", src.fset.Position(o.Pos()),
+					name, whole)
 			}
 		}
 		if parts < 3 {
@@ -302,30 +323,19 @@ func TestHouse_noCodeEventCommandOrRouteIsDeclaredTwice(t *testing.T) {
 
 func TestHouse_testsRunBesideOthersAndUseNothingUnsafe(t *testing.T) {
 	t.Parallel()
-	alone := regexp.MustCompile(`\.(Chdir|Setenv)\(|syscall\.Umask\(|\bbaselineAddr\b`) // of the whole process, and what load.sh starts
-	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	fset := token.NewFileSet()
-	for _, name := range files {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
+	// of the whole process, what load.sh starts, and what comes first
+	alone := regexp.MustCompile(`\.(Chdir|Setenv)\(|syscall\.Umask\(|\b(baselineAddr|programsOfTests)\b`)
+	fset := source(t).fset
+	for _, f := range testFiles(t) {
+		if slices.Contains(imports(f.tree), "unsafe") {
+			t.Errorf("%s imports unsafe", f.name)
 		}
-		tree, err := parser.ParseFile(fset, name, text, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if slices.Contains(imports(tree), "unsafe") {
-			t.Errorf("%s imports unsafe", name)
-		}
-		for _, decl := range tree.Decls {
+		for _, decl := range f.tree.Decls {
 			fn, ok := decl.(*ast.FuncDecl)
 			if !ok || fn.Recv != nil || !strings.HasPrefix(fn.Name.Name, "Test") || fn.Name.Name == "TestMain" {
 				continue
 			}
-			body := string(text[fset.Position(fn.Pos()).Offset:fset.Position(fn.End()).Offset])
+			body := f.text[fset.Position(fn.Pos()).Offset:fset.Position(fn.End()).Offset]
 			if !strings.Contains(body, "\tt.Parallel()\n") && !alone.MatchString(body) {
 				t.Errorf("%s: %s does not begin with t.Parallel()", fset.Position(fn.Pos()), fn.Name.Name)
 			}
@@ -335,13 +345,9 @@ func TestHouse_testsRunBesideOthersAndUseNothingUnsafe(t *testing.T) {
 
 func TestHouse_moduleAsksForOneModule(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var direct []string
 	inBlock := false
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(fileText(t, "go.mod")) {
 		fields := strings.Fields(line)
 		switch {
 		case len(fields) == 0:
@@ -381,7 +387,7 @@ func TestHouse_linesFitOnAScreen(t *testing.T) {
 	t.Parallel()
 	const screen, tab = 120, "    " // characters; aim for 110
 	src := source(t)
-	for _, f := range src.files {
+	for _, f := range slices.Concat(src.files, src.tests) {
 		asItIs := map[int]bool{} // lines of texts that stand in the source as they are printed
 		ast.Inspect(f.tree, func(n ast.Node) bool {
 			if lit, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(lit.Value, "`") {
@@ -413,16 +419,15 @@ func TestHouse_noGoFileLiesInAFolderOrHasABannedName(t *testing.T) {
 			return filepath.SkipDir
 		case strings.HasSuffix(path, ".go") && filepath.Dir(path) != ".":
 			t.Errorf("%s: Go files lie at the top", path)
-		case slices.Contains([]string{"utils.go", "models.go", "errors.go", "config.go", "middleware.go", "interfaces.go"}, path):
+		case slices.Contains([]string{"utils.go", "models.go", "errors.go", "config.go", "middleware.go",
+			"interfaces.go"}, path):
 			t.Errorf("%s: files are named by what they are about", path)
 		case strings.HasSuffix(path, ".go") && !builtEverywhere(t, path):
 			t.Errorf("%s: its name, or a line in it, keeps it out of builds for some systems", path)
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // builtEverywhere reports whether a Go file is part of the package on two systems that
@@ -433,9 +438,7 @@ func builtEverywhere(t *testing.T, path string) bool {
 		c := build.Default
 		c.GOOS, c.GOARCH = system[0], system[1]
 		match, err := c.MatchFile(filepath.Split(path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !match {
 			return false
 		}
@@ -446,29 +449,15 @@ func builtEverywhere(t *testing.T, path string) bool {
 // TestHouse_securityNamesTestsThatThereAre holds the tests that SECURITY.md names.
 func TestHouse_securityNamesTestsThatThereAre(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("SECURITY.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	names, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var source strings.Builder
-	for _, name := range names {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		source.Write(text)
+	for _, f := range testFiles(t) {
+		source.WriteString(f.text)
 	}
-	named := regexp.MustCompile("`(Test[A-Z]\\w+)`").FindAllStringSubmatch(string(page), -1)
+	named := captures("`(Test[A-Z]\\w+)`", fileText(t, "SECURITY.md"))
 	if len(named) < 15 {
 		t.Fatalf("it names %d tests", len(named))
 	}
-	for _, found := range named {
-		if !strings.Contains(source.String(), "\nfunc "+found[1]+"(t *testing.T) {") {
-			t.Errorf("there is no %s", found[1])
-		}
+	for _, name := range named {
+		holds(t, "the source of the tests", source.String(), "\nfunc "+name+"(t *testing.T) {")
 	}
 }

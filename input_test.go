@@ -205,9 +205,7 @@ func render(v *jsonValue) string {
 func edited(t testing.TB, body, path string, change func(parent *jsonValue, i int)) string {
 	t.Helper()
 	root, err := parseJSON([]byte(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	parent, steps := &root, strings.Split(path, "/")
 	for _, step := range steps[:len(steps)-1] {
 		if n, err := strconv.Atoi(step); err == nil {

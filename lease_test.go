@@ -6,10 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -22,26 +20,26 @@ func TestLease_neverGoesPastTheEndOfGrace(t *testing.T) {
 		end     stamp
 		refresh time.Duration
 	}{
-		"14 days":                        {license{LeaseHours: 336}, hour(336), 24 * time.Hour},
-		"an hour":                        {license{LeaseHours: 1}, hour(1), 30 * time.Minute},
-		"90 days":                        {license{LeaseHours: 2160}, hour(2160), 24 * time.Hour},
-		"two days":                       {license{LeaseHours: 48}, hour(48), 24 * time.Hour},
-		"47 hours":                       {license{LeaseHours: 47}, hour(47), 23*time.Hour + 30*time.Minute},
-		"the licence ends first":         {license{LeaseHours: 336, ExpiresAt: hour(5)}, hour(5), 150 * time.Minute},
-		"the licence's grace ends first": {license{LeaseHours: 336, ExpiresAt: hour(5), GraceDays: 2}, hour(53), 24 * time.Hour},
-		"in grace":                       {license{LeaseHours: 336, ExpiresAt: hour(-5), GraceDays: 1}, hour(19), 570 * time.Minute},
-		"a minute before the end":        {license{LeaseHours: 336, ExpiresAt: newStamp(now.Add(time.Minute))}, newStamp(now.Add(time.Minute)), time.Minute},
-		"the lease ends first":           {license{LeaseHours: 3, ExpiresAt: hour(5)}, hour(3), 90 * time.Minute},
-		"both end at once":               {license{LeaseHours: 5, ExpiresAt: hour(5)}, hour(5), 150 * time.Minute},
+		"14 days":                {license{LeaseHours: 336}, hour(336), 24 * time.Hour},
+		"an hour":                {license{LeaseHours: 1}, hour(1), 30 * time.Minute},
+		"90 days":                {license{LeaseHours: 2160}, hour(2160), 24 * time.Hour},
+		"two days":               {license{LeaseHours: 48}, hour(48), 24 * time.Hour},
+		"47 hours":               {license{LeaseHours: 47}, hour(47), 23*time.Hour + 30*time.Minute},
+		"the licence ends first": {license{LeaseHours: 336, ExpiresAt: hour(5)}, hour(5), 150 * time.Minute},
+		"the licence's grace ends first": {license{LeaseHours: 336, ExpiresAt: hour(5), GraceDays: 2}, hour(53),
+			24 * time.Hour},
+		"in grace": {license{LeaseHours: 336, ExpiresAt: hour(-5), GraceDays: 1}, hour(19), 570 * time.Minute},
+		"a minute before the end": {license{LeaseHours: 336, ExpiresAt: newStamp(now.Add(time.Minute))},
+			newStamp(now.Add(time.Minute)), time.Minute},
+		"the lease ends first": {license{LeaseHours: 3, ExpiresAt: hour(5)}, hour(3), 90 * time.Minute},
+		"both end at once":     {license{LeaseHours: 5, ExpiresAt: hour(5)}, hour(5), 150 * time.Minute},
 	} {
-		if got := c.l.leaseEnd(now); got != c.end {
-			t.Errorf("%s: ends %v, want %v", name, got, c.end)
-		}
+		sameText(t, name, c.l.leaseEnd(now), c.end)
 		got := leaseClaims(&c.l, &device{}, now, "")
-		if got.Expires != c.end.Unix() || got.IssuedAt != now.Unix() || got.RefreshAfter != int64(c.refresh/time.Second) {
-			t.Errorf("%s: claims %+v", name, got)
-		}
-		if last := c.l.graceUntil(); !last.IsZero() && (got.GraceEnd != last.Unix() || got.LicenseEnd != c.l.ExpiresAt.Unix() || got.Expires > got.GraceEnd) {
+		sameText(t, name, got.Expires, c.end.Unix(), got.IssuedAt, now.Unix(), got.RefreshAfter,
+			int64(c.refresh/time.Second))
+		if last := c.l.graceUntil(); !last.IsZero() &&
+			(got.GraceEnd != last.Unix() || got.LicenseEnd != c.l.ExpiresAt.Unix() || got.Expires > got.GraceEnd) {
 			t.Errorf("%s: lexp %d, gexp %d, exp %d", name, got.LicenseEnd, got.GraceEnd, got.Expires)
 		}
 	}
@@ -53,156 +51,121 @@ func TestLease_claimsNameLicenceAndDevice(t *testing.T) {
 	print := fingerprintHash("machine")
 	l := &license{ID: "lic_1", AccountID: "acct_1", Product: "kds", LeaseHours: 336, Entitlements: codeList{"a", "b"}}
 	got := leaseClaims(l, &device{ID: "dev_1", Fingerprint: print[:], LeaseSeq: 7}, now, "n")
-	want := claims{Subject: "acct_1", ClientID: "dev_1", Scope: "license:verify", IssuedAt: now.Unix(), Expires: now.Add(336 * time.Hour).Unix(),
-		License: "lic_1", Device: "dev_1", Fingerprint: base64.RawURLEncoding.EncodeToString(print[:]), Product: "kds", Entitlements: []string{"a", "b"},
+	want := claims{Subject: "acct_1", ClientID: "dev_1", Scope: "license:verify", IssuedAt: now.Unix(),
+		Expires: now.Add(336 * time.Hour).Unix(), License: "lic_1", Device: "dev_1",
+		Fingerprint: base64.RawURLEncoding.EncodeToString(print[:]), Product: "kds", Entitlements: []string{"a", "b"},
 		Seq: 7, RefreshAfter: 86400, Nonce: "n"}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Fatalf("claims %+v\nwant   %+v", got, want)
-	}
+	sameText(t, "claims", fmt.Sprint(got), fmt.Sprint(want))
 }
 
 func TestLease_isAnHourLongAnHourBeforeTheEndOfGrace(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		end := time.Now().Add(48 * time.Hour)
 		_, key := s.addLicense(license{ExpiresAt: newStamp(end), GraceDays: 1})
 		lease := s.activate(key, "f").is(200)
 		graceEnd := end.Add(24 * time.Hour)
-		if c := s.lease(lease); c.Expires != graceEnd.Unix() || c.GraceEnd != graceEnd.Unix() || c.LicenseEnd != end.Unix() {
-			t.Fatalf("claims %+v", c)
-		}
+		c := s.lease(lease)
+		sameText(t, "claims", c.Expires, graceEnd.Unix(), c.GraceEnd, graceEnd.Unix(), c.LicenseEnd, end.Unix())
 		time.Sleep(time.Until(graceEnd) - time.Hour)
 		a := s.verifyLease(lease.text("token")).answers("grace")
-		if c := s.lease(a); a.json()["expires_in"] != 3600.0 || a.json()["refresh_after"] != 1800.0 || c.RefreshAfter != 1800 || c.Expires != graceEnd.Unix() || a.text("license", "status") != "grace" {
-			t.Fatalf("in grace: %s", a.body)
-		}
+		a.tells("expires_in", 3600, "refresh_after", 1800, "license.status", "grace")
+		sameText(t, "claims in grace", s.lease(a).RefreshAfter, 1800, s.lease(a).Expires, graceEnd.Unix())
 		time.Sleep(time.Hour)
-		if a := s.verifyLease(lease.text("token")).answers("expired"); a.hasToken() {
-			t.Fatalf("at its end: %s", a.body)
-		}
+		s.verifyLease(lease.text("token")).answers("expired").omits(`"token"`)
 	})
 }
 
 func TestLease_afterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		id, key := s.addLicense(license{LeaseHours: 1})
 		act := s.activate(key, "f").is(200)
 		lease := act.text("token")
-		auth := "Authorization: Bearer " + lease
+		auth := bearer(lease)
 		widget := s.addWidget(s.account)
 		s.get("/licenses/"+id, auth).challenged(403, "insufficient_scope", scopeChallenge(scopeLicenses))
 		s.get("/widget/stats?widget="+widget, auth).challenged(403, "insufficient_scope", scopeChallenge(scopeStats))
 		time.Sleep(time.Hour + clockSkew)
-		s.get("/licenses/"+id, auth).challenged(401, "invalid_token", invalidChallenge)
-		s.get("/widget/stats?widget="+widget, auth).challenged(401, "invalid_token", invalidChallenge)
-		if a := s.verifyLease(lease).answers("valid"); s.lease(a).Seq != 2 {
-			t.Fatalf("after its end: %s", a.body)
-		}
+		s.get("/licenses/"+id, auth).invalidToken()
+		s.get("/widget/stats?widget="+widget, auth).invalidToken()
+		sameText(t, "after its end", s.lease(s.verifyLease(lease).answers("valid")).Seq, 2)
 		time.Sleep(expiredTokenWindow - time.Second)
-		if a := s.verifyLease(lease).answers("valid"); s.lease(a).Seq != 3 || s.lease(a).Expires != time.Now().Add(time.Hour).Unix() {
-			t.Fatalf("almost a year after its end: %s", a.body)
-		}
+		c := s.lease(s.verifyLease(lease).answers("valid"))
+		sameText(t, "almost a year after its end", c.Seq, 3, c.Expires, time.Now().Add(time.Hour).Unix())
 		s.post("/widget/license/activate", `{}`, auth).is(200)
-		if a := s.post("/widget/license/deactivate", `{}`, auth).is(200); a.json()["released"] != true {
-			t.Fatalf("deactivate: %s", a.body)
-		}
+		s.post("/widget/license/deactivate", `{}`, auth).is(200).tells("released", true)
 		time.Sleep(time.Second)
 		for _, path := range []string{"verify", "activate", "deactivate"} {
-			s.post("/widget/license/"+path, `{}`, auth).challenged(401, "invalid_token", invalidChallenge)
+			s.post("/widget/license/"+path, `{}`, auth).invalidToken()
 		}
 		// A portal's token is never late.
-		portal := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+		portal := s.auth(s.account, scopeAdmin)
 		time.Sleep(time.Hour + clockSkew)
-		s.post("/widget/license/verify", seatBody("license_key", key), portal).challenged(401, "invalid_token", invalidChallenge)
+		s.post("/widget/license/verify", seatBody("license_key", key), portal).invalidToken()
 	})
 }
 
 func TestVerify_renewsALeasePastItsRefresh(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addLicense(license{LeaseHours: 10})
 		act := s.activate(key, "f").is(200)
 		dev, first := act.text("device", "id"), act.text("token")
 		time.Sleep(5*time.Hour - time.Second)
-		if a := s.verifyLease(first).answers("valid"); a.hasToken() || a.json()["refresh_after"] != 18000.0 {
-			t.Fatalf("a second before its refresh: %s", a.body)
-		}
+		s.verifyLease(first).answers("valid").omits(`"token"`).tells("refresh_after", 18000)
 		time.Sleep(time.Second)
 		second := s.verifyLease(first).answers("valid")
 		c := s.lease(second)
-		if c.Seq != 2 || c.IssuedAt != time.Now().Unix() || c.Expires != time.Now().Add(10*time.Hour).Unix() || second.json()["expires_in"] != 36000.0 {
-			t.Fatalf("the next lease: %+v, %s", c, second.body)
-		}
+		sameText(t, "the next lease", c.Seq, 2, c.IssuedAt, time.Now().Unix(), c.Expires,
+			time.Now().Add(10*time.Hour).Unix(), second.json()["expires_in"], 36000.0)
 		// Whoever goes on with the old one gets the same for a minute, without a write.
 		written := s.store.committedJobs.Load()
 		for range 59 {
 			time.Sleep(time.Second)
 			again := s.verifyLease(first).answers("valid")
-			if again.text("token") != second.text("token") || again.json()["expires_in"].(float64) != float64(c.Expires-time.Now().Unix()) {
-				t.Fatalf("within a minute: %s", again.body)
-			}
+			sameText(t, "within a minute", again.text("token"), second.text("token"),
+				again.json()["expires_in"].(float64), float64(c.Expires-time.Now().Unix()))
 		}
-		if s.store.committedJobs.Load() != written {
-			t.Fatal("that wrote")
-		}
+		sameText(t, "that wrote", s.store.committedJobs.Load(), written)
 		time.Sleep(time.Second)
 		third := s.verifyLease(first).answers("valid")
-		if c := s.lease(third); c.Seq != 3 {
-			t.Fatalf("after a minute: seq %d", c.Seq)
-		}
-		if d := s.deviceRow(dev); d.LeaseSeq != 3 || d.PresentedSeq != 1 {
-			t.Fatalf("row %+v", d)
-		}
+		sameText(t, "after a minute: seq", s.lease(third).Seq, 3)
+		s.deviceIs(dev, `lease_seq = 3 AND presented_seq = 1`)
 		// The highest number that was shown is kept.
 		time.Sleep(time.Minute)
 		s.verifyLease(third.text("token")).answers("valid")
 		time.Sleep(time.Minute)
 		s.verifyLease(second.text("token")).answers("valid")
-		if d := s.deviceRow(dev); d.PresentedSeq != 3 || d.State != "active" {
-			t.Fatalf("row %+v", d)
-		}
+		s.deviceIs(dev, `presented_seq = 3 AND state = 'active'`)
 	})
 }
 
 func TestVerify_givesADeviceWithoutATokenTheVerySameForAMinute(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addLicense(license{})
 		time.Sleep(10 * time.Second) // the licence is older than its first activation
 		lease := s.activate(key, "f").is(200).text("token")
 		written := s.store.committedJobs.Load()
 		for range 5 {
-			if a := s.verifyKey(key, "f").answers("valid"); a.text("token") != lease {
-				t.Fatalf("another token: %+v", s.lease(a))
-			}
+			s.verifyKey(key, "f").answers("valid").tells("token", lease)
 			time.Sleep(10 * time.Second)
 		}
-		if s.store.committedJobs.Load() != written {
-			t.Fatal("that wrote")
-		}
+		sameText(t, "that wrote", s.store.committedJobs.Load(), written)
 		time.Sleep(10 * time.Second)
 		a := s.verifyKey(key, "f").answers("valid")
-		if c := s.lease(a); c.Seq != 2 {
-			t.Fatalf("after a minute: %+v", c)
-		}
+		sameText(t, "after a minute", s.lease(a).Seq, 2)
 		// A licence that was changed shows in the next answer.
 		s.sql(`UPDATE licenses SET entitlements = '["new"]'`)
-		b := s.verifyKey(key, "f").answers("valid")
-		if c := s.lease(b); c.Seq != 2 || !slices.Equal(c.Entitlements, []string{"new"}) {
-			t.Fatalf("after a change: %+v", c)
-		}
+		c := s.lease(s.verifyKey(key, "f").answers("valid"))
+		sameText(t, "after a change", c.Seq, 2, c.Entitlements, []string{"new"})
 	})
 }
 
 func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(2), LeaseHours: 2})
 		s.activate(key, "f").is(200)
 		now := time.Now()
@@ -211,9 +174,12 @@ func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T
 			seq     int64
 			expires time.Time
 		}{
-			{`UPDATE licenses SET expires_at = strftime('%Y-%m-%dT%H:%M:%SZ', 946684800 + 3600, 'unixepoch')`, 1, now.Add(time.Hour)}, // earlier: synctest's clock begins in 2000
+			// earlier: synctest's clock begins in 2000
+			{`UPDATE licenses SET expires_at = strftime('%Y-%m-%dT%H:%M:%SZ', 946684800 + 3600, 'unixepoch')`, 1,
+				now.Add(time.Hour)},
 			{`UPDATE licenses SET product = 'pos'`, 1, now.Add(time.Hour)},
-			{`UPDATE licenses SET expires_at = NULL, lease_hours = 10`, 2, now.Add(10 * time.Hour)}, // the seat is held longer, too
+			// the seat is held longer, too
+			{`UPDATE licenses SET expires_at = NULL, lease_hours = 10`, 2, now.Add(10 * time.Hour)},
 			{`UPDATE licenses SET kind = 'node_locked', lease_hours = 20`, 3, now.Add(20 * time.Hour)},
 			{`UPDATE base_urls SET is_current = 0`, 3, now.Add(20 * time.Hour)},
 		} {
@@ -228,9 +194,8 @@ func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T
 			s.check(err)
 			a := s.verifyKey(key, "f").answers("valid")
 			c := s.lease(a)
-			if c.Expires != change.expires.Unix() || c.Product != l.Product || c.Seq != change.seq || c.Issuer != base[0].URL || a.json()["expires_in"] != float64(c.Expires-now.Unix()) {
-				t.Errorf("after %s: %+v", change.sql, c)
-			}
+			sameText(t, change.sql, c.Expires, change.expires.Unix(), c.Product, l.Product, c.Seq, change.seq, c.Issuer,
+				base[0].URL, a.json()["expires_in"], float64(c.Expires-now.Unix()))
 		}
 		time.Sleep(19 * time.Hour)
 		s.advance()
@@ -240,8 +205,7 @@ func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T
 
 func TestVerify_signsANonceWithTheSameNumberWithinAMinute(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addLicense(license{})
 		act := s.activate(key, "f", "nonce", "n0").is(200)
 		first := s.lease(act)
@@ -252,40 +216,27 @@ func TestVerify_signsANonceWithTheSameNumberWithinAMinute(t *testing.T) {
 			nonce := fmt.Sprint("n", i+1)
 			a := s.verifyLease(act.text("token"), "nonce", nonce).answers("valid")
 			c := s.lease(a)
-			if c.Seq != 1 || c.Nonce != nonce || a.text("nonce") != nonce || jtis[c.ID] || c.IssuedAt != time.Now().Unix() {
-				t.Fatalf("claims %+v", c)
-			}
+			a.tells("nonce", nonce)
+			sameText(t, "claims", c.Seq, 1, c.Nonce, nonce, jtis[c.ID], false, c.IssuedAt, time.Now().Unix())
 			jtis[c.ID] = true
 		}
-		if s.store.committedJobs.Load() != written {
-			t.Fatal("that wrote")
-		}
+		sameText(t, "that wrote", s.store.committedJobs.Load(), written)
 		time.Sleep(10 * time.Second)
-		if c := s.lease(s.verifyLease(act.text("token"), "nonce", "m").answers("valid")); c.Seq != 2 || c.Nonce != "m" {
-			t.Fatalf("after a minute: %+v", c)
-		}
+		c := s.lease(s.verifyLease(act.text("token"), "nonce", "m").answers("valid"))
+		sameText(t, "after a minute", c.Seq, 2, c.Nonce, "m")
 		// A lease with a nonce is for its asker only.
-		if c := s.lease(s.verifyKey(key, "f").answers("valid")); c.Nonce != "" || c.Seq != 2 {
-			t.Fatalf("without a nonce: %+v", c)
-		}
+		c = s.lease(s.verifyKey(key, "f").answers("valid"))
+		sameText(t, "without a nonce", c.Nonce, "", c.Seq, 2)
 	})
 }
 
 func TestLease_olderThanTheLastIsSuspectedOncePerDay(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		id, key := s.addLicense(license{MaxDevices: ptr(1)})
 		old := s.activate(key, "a").is(200).text("token")
 		time.Sleep(25 * time.Hour)
-		verify := func(token string) answer {
-			t.Helper()
-			a := s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+token).is(200)
-			if a.json()["valid"] != true {
-				t.Fatal(a.body)
-			}
-			return a
-		}
+		verify := func(token string) answer { return s.verifyLease(token).answers("valid") }
 		fresh := verify(old).text("token")
 		time.Sleep(2 * time.Minute)
 		verify(fresh)
@@ -293,60 +244,44 @@ func TestLease_olderThanTheLastIsSuspectedOncePerDay(t *testing.T) {
 			verify(old) // blocks nothing
 			time.Sleep(time.Minute)
 		}
-		if n := strings.Count(s.eventTypes(id), "device.clone_suspected"); n != 1 {
-			t.Fatalf("%d events on the first day", n)
-		}
+		sameText(t, "events on the first day", strings.Count(s.eventTypes(id), "device.clone_suspected"), 1)
 		time.Sleep(24 * time.Hour)
 		verify(old)
-		if n := strings.Count(s.eventTypes(id), "device.clone_suspected"); n != 2 {
-			t.Fatalf("%d events on two days", n)
-		}
-		a := s.get("/licenses/"+id+"/devices", "Authorization: Bearer "+s.token(s.account, scopeLicenses)).is(200)
-		if !strings.Contains(a.body, `"clone_suspected_at":"20`) {
-			t.Fatal(a.body)
-		}
-		if s.count(`SELECT count(*) FROM v_devices WHERE clone_suspected_at IS NOT NULL`) != 1 {
-			t.Fatal("v_devices does not show it")
-		}
+		sameText(t, "events on two days", strings.Count(s.eventTypes(id), "device.clone_suspected"), 2)
+		s.get("/licenses/"+id+"/devices", s.auth(s.account, scopeLicenses)).is(200).contains(`"clone_suspected_at":"20`)
+		s.counts(1, `SELECT count(*) FROM v_devices WHERE clone_suspected_at IS NOT NULL`)
 	})
 }
 
 func TestLease_isNotSuspectedByARestoredDatabase(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		id, key := s.addLicense(license{LeaseHours: 2})
 		token := s.activate(key, "a").is(200).text("token")
 		renew := func(path, body string) {
 			t.Helper()
 			time.Sleep(time.Hour)
-			token = s.post("/widget/license/"+path, body, "Authorization: Bearer "+token).is(200).text("token")
+			token = s.post("/widget/license/"+path, body, bearer(token)).is(200).text("token")
 		}
 		for range 5 {
 			renew("verify", `{}`)
 		}
 		for _, path := range []string{"verify", "activate"} {
-			s.change(func(tx *tx) error { // as it was then
-				_, err := tx.exec(`UPDATE devices SET lease_seq = 2, presented_seq = 1`)
-				return err
-			})
+			s.sql(`UPDATE devices SET lease_seq = 2, presented_seq = 1`)
 			for range 3 {
 				renew(path, `{}`)
 			}
 		}
-		if c, err := s.keys.verify(token); err != nil || c.Seq != 12 {
-			t.Fatalf("claims %+v, %v", c, err)
-		}
-		if got := s.eventTypes(id); strings.Contains(got, "clone_suspected") {
-			t.Fatal(got)
-		}
+		c, err := s.keys.verify(token)
+		s.check(err)
+		sameText(t, "seq", c.Seq, 12)
+		sameText(t, "suspicions", strings.Count(s.eventTypes(id), "clone_suspected"), 0)
 	})
 }
 
 func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addLicense(license{MaxDevices: ptr(1)}) // a lease of 14 days
 		c, err := s.keys.verify(s.activate(key, "a").is(200).text("token"))
 		s.check(err)
@@ -358,24 +293,23 @@ func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T)
 			mark    int64         // what the device had saved before the token came
 			holds   bool
 		}{
-			"right":                                      {signed.Add(day), day, 0, true},
-			"right, at the end":                          {signed.Add(14*day - time.Second), 0, 0, true},
-			"right, past the end":                        {signed.Add(14 * day), 0, 0, false},
-			"back by a year":                             {signed.Add(-365 * day), day, 0, true},
-			"back by a year, used up":                    {signed.Add(-365 * day), 14 * day, 0, false},
-			"forward by ten years":                       {signed.Add(3653 * day), day, 0, false},
-			"boot in 1970":                               {time.Unix(60, 0), time.Hour, 0, true},
-			"boot in 1970, used up":                      {time.Unix(60, 0), 14 * day, 0, false},
-			"30 days off":                                {signed.Add(30 * day), 0, 0, false},
-			"a mark restored from before the token":      {signed, 0, signed.Add(-90 * day).Unix(), true},
-			"a mark from an earlier token, clock behind": {signed.Add(-90 * day), 13 * day, signed.Add(-day).Unix(), true},
+			"right":                                 {signed.Add(day), day, 0, true},
+			"right, at the end":                     {signed.Add(14*day - time.Second), 0, 0, true},
+			"right, past the end":                   {signed.Add(14 * day), 0, 0, false},
+			"back by a year":                        {signed.Add(-365 * day), day, 0, true},
+			"back by a year, used up":               {signed.Add(-365 * day), 14 * day, 0, false},
+			"forward by ten years":                  {signed.Add(3653 * day), day, 0, false},
+			"boot in 1970":                          {time.Unix(60, 0), time.Hour, 0, true},
+			"boot in 1970, used up":                 {time.Unix(60, 0), 14 * day, 0, false},
+			"30 days off":                           {signed.Add(30 * day), 0, 0, false},
+			"a mark restored from before the token": {signed, 0, signed.Add(-90 * day).Unix(), true},
+			"a mark from an earlier token, clock behind": {signed.Add(-90 * day), 13 * day, signed.Add(-day).Unix(),
+				true},
 		} {
 			clock := offlineClock{mark: test.mark}
 			clock.observeIssuedAt(c.IssuedAt)
 			clock.addElapsed(test.running)
-			if fault := leaseFault(c, "a", testBase, clock.now(test.wall)); (fault == "") != test.holds {
-				t.Errorf("%s: holds %v (%s), want %v", name, fault == "", fault, test.holds)
-			}
+			sameText(t, name, leaseFault(c, "a", testBase, clock.now(test.wall)) == "", test.holds)
 		}
 		// A clock that was wrong for a while leaves nothing behind.
 		clock := offlineClock{}
@@ -384,17 +318,13 @@ func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T)
 			t.Error("in ten years the lease still holds")
 		}
 		clock.addElapsed(-time.Hour)
-		if fault := leaseFault(c, "a", testBase, clock.now(signed.Add(time.Hour))); fault != "" {
-			t.Errorf("the future poisoned the mark: %s", fault)
-		}
+		sameText(t, "the future poisoned the mark", leaseFault(c, "a", testBase, clock.now(signed.Add(time.Hour))), "")
 		for fault, got := range map[string]string{
 			"bound to another device": leaseFault(c, "b", testBase, signed),
 			"for another service":     leaseFault(c, "a", "https://other.example/v1", signed),
 			"not a device token":      leaseFault(claims{Expires: c.Expires}, "", "", signed),
 		} {
-			if !strings.Contains(got, fault) {
-				t.Errorf("%q does not say %q", got, fault)
-			}
+			includes(t, got, fault)
 		}
 	})
 }
@@ -417,12 +347,14 @@ func longestCodes(length int) (codes []string) {
 func TestLease_ofTheLongestTermsIsAcceptedByTheService(t *testing.T) {
 	t.Parallel()
 	s := newService(t, withoutAddressLimits)
-	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+	admin := s.auth(s.account, scopeAdmin)
 	tooMany := append(longestCodes(17), "x")
 	wrong := fmt.Sprintf("#/entitlements/%d too_long", len(tooMany)-1)
-	s.post("/licenses", string(encodeJSON(map[string]any{"account_id": s.account, "product": "kds", "entitlements": tooMany})), admin).is(422, "validation_failed").names(wrong)
+	s.post("/licenses", string(encodeJSON(map[string]any{"account_id": s.account, "product": "kds",
+		"entitlements": tooMany})), admin).is(422, "validation_failed").names(wrong)
 	id, _ := s.addLicense(license{})
-	s.do("PATCH", "/licenses/"+id, string(encodeJSON(map[string]any{"entitlements": tooMany})), admin).is(422, "validation_failed").names(wrong)
+	s.do("PATCH", "/licenses/"+id, string(encodeJSON(map[string]any{"entitlements": tooMany})), admin).is(422,
+		"validation_failed").names(wrong)
 
 	base := "https://api.example.com/"
 	base += strings.Repeat("a", maxBaseURL-len(base+"/v1")) + "/v1"
@@ -431,16 +363,22 @@ func TestLease_ofTheLongestTermsIsAcceptedByTheService(t *testing.T) {
 	longest := 0
 	for i, letter := range []string{"x", "<", ">", "&", `"`, `\`, "\u2028", "\u2029", "é", "日", "😀"} {
 		codes := longestCodes([]int{64, 9, 17}[i%3])
-		terms := map[string]any{"account_id": s.account, "product": strings.Repeat(letter, maxNameLength), "entitlements": codes,
-			"expires_at": "8999-12-31T23:59:59Z", "grace_days": maxGraceDays, "lease_hours": maxLeaseHours, "max_devices": 1}
+		terms := map[string]any{"account_id": s.account, "product": strings.Repeat(letter, maxNameLength),
+			"entitlements": codes, "expires_at": "8999-12-31T23:59:59Z", "grace_days": maxGraceDays,
+			"lease_hours": maxLeaseHours, "max_devices": 1}
 		a := s.post("/licenses", string(encodeJSON(terms)), admin).is(200)
-		s.sql(`INSERT INTO devices (id, license_id, fingerprint, state, lease_seq, activated_at, last_seen_at) VALUES
-			('` + newID("dev", time.Now()) + `', '` + a.text("id") + `', ` + fmt.Sprintf("X'%x'", fingerprintHash("f")) + `, 'active', 9223372036854775000, '2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z')`)
-		for _, nonce := range []string{strings.Repeat(`"`, maxNonce), strings.Repeat("<", maxNonce), strings.Repeat("n", maxNonce)} {
+		fingerprint := fingerprintHash("f")
+		s.sql(`INSERT INTO devices (id, license_id, fingerprint, state, lease_seq, activated_at, last_seen_at)
+			VALUES (?1, ?2, ?3, 'active', 9223372036854775000, '2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z')`,
+			newID("dev", time.Now()), a.text("id"), fingerprint[:])
+		for _, nonce := range []string{strings.Repeat(`"`, maxNonce), strings.Repeat("<", maxNonce),
+			strings.Repeat("n", maxNonce)} {
 			asked := map[string]string{"license_key": a.text("key"), "fingerprint": "f", "nonce": nonce}
 			token := s.post("/widget/license/activate", string(encodeJSON(asked))).is(200).text("token")
 			longest = max(longest, len(token))
-			if v := s.post("/widget/license/verify", string(encodeJSON(map[string]string{"fingerprint": "f", "nonce": nonce})), "Authorization: Bearer "+token).is(200).json(); v["valid"] != true {
+			if v := s.post("/widget/license/verify",
+				string(encodeJSON(map[string]string{"fingerprint": "f", "nonce": nonce})),
+				bearer(token)).is(200).json(); v["valid"] != true {
 				t.Errorf("a lease of %d bytes for products of %q: %v", len(token), letter, v)
 			} else if again := v["token"].(string); len(again) > maxTokenBytes {
 				t.Errorf("a lease of %d bytes for products of %q", len(again), letter)
@@ -460,12 +398,9 @@ func TestLease_longerThanATokenMayBeIsNotGivenAndTheLogSaysWhy(t *testing.T) {
 	s.sql(`UPDATE licenses SET product = printf('%.3000c', 'x')`)
 	asked := `{"license_key":"` + key + `","fingerprint":"f"}`
 	s.post("/widget/license/activate", asked).is(500, "internal")
-	if log := s.log.String(); !strings.Contains(log, "the product and entitlements of "+id+" are too long, so shorten these: a token with these claims has 4") {
-		t.Error(log)
-	}
-	if n := s.count(`SELECT count(*) FROM devices`); n != 0 {
-		t.Errorf("%d devices hold a seat without a lease", n)
-	}
+	includes(t, s.log.String(), "the product and entitlements of "+id+
+		" are too long, so shorten these: a token with these claims has 4")
+	s.counts(0, `SELECT count(*) FROM devices`)
 	s.sql(`UPDATE licenses SET product = 'kds'`)
 	s.post("/widget/license/activate", asked).is(200)
 }
@@ -478,12 +413,11 @@ func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 	public := filepath.Join(s.dir, "public.pem")
 	s.check(os.WriteFile(public, []byte(s.must("key", "public")), 0o600))
 	out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a")
-	for _, want := range []string{"alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint", "The lease is valid: its signature is right, and it expires in 14 days.", "Not compared, because -audience is not given"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("%q is missing in\n%s", want, out)
-		}
-	}
-	if out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a", "-audience", testBase); strings.Contains(out, "Not compared") {
+	includes(t, out, "alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint",
+		"The lease is valid: its signature is right, and it expires in 14 days.",
+		"Not compared, because -audience is not given")
+	if out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a", "-audience",
+		testBase); strings.Contains(out, "Not compared") {
 		t.Error(out)
 	}
 	c, err := s.keys.verify(token)
@@ -493,26 +427,28 @@ func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 	s.check(err)
 	bearer := s.token(s.account, scopeStats)
 	for fault, args := range map[string][]string{
-		"another device's fingerprint":              {token, "-public", public, "-fingerprint", "b"},
-		"it is for another service: " + testBase:    {token, "-public", public, "-audience", "https://other.example/v1"},
-		"it ended at 20":                            {ended, "-public", public, "-fingerprint", "a"},
-		"signature can't be verified":               {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "-public", public},
+		"another device's fingerprint":           {token, "-public", public, "-fingerprint", "b"},
+		"it is for another service: " + testBase: {token, "-public", public, "-audience", "https://other.example/v1"},
+		"it ended at 20":                         {ended, "-public", public, "-fingerprint", "a"},
+		"signature can't be verified": {token[:strings.LastIndexByte(token, '.')+1] +
+			strings.Repeat("A", 86), "-public", public},
 		"it is not a device token":                  {bearer, "-public", public},
 		"there is no public key in it":              {token, "-public", filepath.Join(s.dir, "widgetd.db")},
 		"-public FILE is needed":                    {token},
 		"not a token of this service":               {"rubbish", "-public", public},
-		"a block that is not an Ed25519 public key": {token, "-public", filepath.Join(s.dir, "widgetd.key")},
+		"a block that is not an Ed25519 public key": {token, "-public", s.keyFile()},
 		"the lease is not valid: it is not a dev":   {bearer, "-public", public, "-json"},
 	} {
-		if _, err := s.command(append([]string{"lease", "inspect"}, args...)...); err == nil || !strings.Contains(err.Error(), fault) {
-			t.Errorf("%v: %v, want %q", args[1:], err, fault)
-		}
+		s.fails(fault, append([]string{"lease", "inspect"}, args...)...)
 	}
-	loud := base64.RawURLEncoding.EncodeToString([]byte(`{"\u001b[31mx":1,"alg":"\u001b[31m"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"\u001b[31m"}`)) + ".x"
-	if out, err := s.command("lease", "inspect", loud, "-public", public); err == nil || strings.Contains(out, "\x1b") || !strings.Contains(out, "[31m") {
+	loud := base64.RawURLEncoding.EncodeToString([]byte(`{"\u001b[31mx":1,"alg":"\u001b[31m"}`)) + "." +
+		base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"\u001b[31m"}`)) + ".x"
+	if out, err := s.command("lease", "inspect", loud, "-public", public); err == nil ||
+		strings.Contains(out, "\x1b") || !strings.Contains(out, "[31m") {
 		t.Errorf("a token that plays with the terminal: %v, %q", err, out)
 	}
-	if out, _ := s.command("lease", "inspect", loud, "-public", public, "-json"); !strings.HasPrefix(out, `{"claims":null,`) {
+	if out, _ := s.command("lease", "inspect", loud, "-public", public, "-json"); !strings.HasPrefix(out,
+		`{"claims":null,`) {
 		t.Errorf("claims that nobody signed: %s", out)
 	}
 }
@@ -527,7 +463,7 @@ func TestLease_isJudgedByOpenSSLAndJQ(t *testing.T) {
 	s.must("key", "add")
 	s.must("key", "rotate", "-force") // two keys are public, and another signed the lease than signs now
 	s.check(os.WriteFile(filepath.Join(s.dir, "public.pem"), []byte(s.must("key", "public")), 0o600))
-	ring, err := loadKeyring(filepath.Join(s.dir, "widgetd.key"))
+	ring, err := loadKeyring(s.keyFile())
 	s.check(err)
 	c, err := s.keys.verify(token)
 	s.check(err)
@@ -547,10 +483,11 @@ func TestLease_isJudgedByOpenSSLAndJQ(t *testing.T) {
 		}
 	}
 	for name, bad := range map[string][3]string{
-		"another device":    {token, "kitchen-2", testBase},
-		"another service":   {token, "kitchen-1", "https://other.example/v1"},
-		"another signature": {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "kitchen-1", testBase},
-		"other claims":      {strings.Replace(token, ".ey", ".eyJ", 1), "kitchen-1", testBase},
+		"another device":  {token, "kitchen-2", testBase},
+		"another service": {token, "kitchen-1", "https://other.example/v1"},
+		"another signature": {token[:strings.LastIndexByte(token, '.')+1] + strings.Repeat("A", 86), "kitchen-1",
+			testBase},
+		"other claims": {strings.Replace(token, ".ey", ".eyJ", 1), "kitchen-1", testBase},
 	} {
 		if out, err := check(bad[0], bad[1], bad[2]); err == nil {
 			t.Errorf("%s: it holds: %s", name, out)

@@ -23,11 +23,10 @@ func successor(path string) string {
 
 func TestLegacy_isServedByItsCounterpartBeforeItsSunset(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		widget := s.addWidget(s.account)
 		_, key := s.addLicense(license{})
-		token := "Authorization: Bearer " + s.token(s.account, scopeLeads+" "+scopeStats)
+		token := s.auth(s.account, scopeLeads+" "+scopeStats)
 		for _, c := range []struct {
 			method, path, body string
 			status             int
@@ -48,33 +47,37 @@ func TestLegacy_isServedByItsCounterpartBeforeItsSunset(t *testing.T) {
 				t.Fatalf("%s %s: %d %s", c.method, c.path, a.status, a.body)
 			}
 			plain, _, _ := strings.Cut(c.path, "?")
-			a.is(c.status, c.code).has(sunsetHeader, deprecationHeader, successor(plain), "Access-Control-Allow-Origin: "+siteOrigin, "Location: ")
+			a.is(c.status, c.code).has(sunsetHeader, deprecationHeader, successor(plain),
+				"Access-Control-Allow-Origin: "+siteOrigin, "Location: ")
 		}
-		for raw, escaped := range map[string]string{"a%3E%0Ab": "a%3E%0Ab", "a%2Fb": "a/b", "%C3%A9": "%C3%A9"} { // a link must not be broken out of
-			s.do("GET", "//api/legacy/licenses/"+raw, "", token).is(403, "insufficient_scope").has(successor("/licenses/" + escaped))
+		// a link must not be broken out of
+		for raw, escaped := range map[string]string{"a%3E%0Ab": "a%3E%0Ab", "a%2Fb": "a/b", "%C3%A9": "%C3%A9"} {
+			s.do("GET", "//api/legacy/licenses/"+raw, "", token).is(403,
+				"insufficient_scope").has(successor("/licenses/" + escaped))
 		}
-		s.do("GET", "//api/legacy/old/thing", "").is(404, "not_found").has(sunsetHeader, deprecationHeader, "Link: "+legacyDocs)
-		for _, unclean := range []string{"//api/legacy//widget/leads", "//api/legacy/./widget/leads", "//api/legacy/../v1/widget/leads", "//api/legacy/%2e%2e/x"} {
+		s.do("GET", "//api/legacy/old/thing", "").is(404, "not_found").has(sunsetHeader, deprecationHeader,
+			"Link: "+legacyDocs)
+		for _, unclean := range []string{"//api/legacy//widget/leads", "//api/legacy/./widget/leads",
+			"//api/legacy/../v1/widget/leads", "//api/legacy/%2e%2e/x"} {
 			s.do("POST", unclean, aLead).is(404, "not_found").has(sunsetHeader, "Link: "+legacyDocs, "Location: ")
 		}
-		if n := s.count(`SELECT count(*) FROM leads`); n != 1 {
-			t.Fatalf("%d leads", n)
-		}
+		s.counts(1, `SELECT count(*) FROM leads`)
 	})
 }
 
 func TestLegacy_isGoneFromItsSunsetOn(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		time.Sleep(time.Until(defaultSunset) - time.Second)
 		s.do("POST", "//api/legacy/widget/leads", aLead).is(200)
 		time.Sleep(time.Second)
 		before := s.dump()
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} {
 			for path, link := range map[string]string{
-				"/widget/leads": successor("/widget/leads"), "/widget/stats": successor("/widget/stats"), "/licenses/lic_0/devices": successor("/licenses/lic_0/devices"),
-				"/": "Link: " + legacyDocs, "/old/thing": "Link: " + legacyDocs, "/widget/leads/": "Link: " + legacyDocs,
+				"/widget/leads": successor("/widget/leads"), "/widget/stats": successor("/widget/stats"),
+				"/licenses/lic_0/devices": successor("/licenses/lic_0/devices"),
+				"/":                       "Link: " + legacyDocs, "/old/thing": "Link: " + legacyDocs,
+				"/widget/leads/": "Link: " + legacyDocs,
 				"//widget/leads": "Link: " + legacyDocs, "/./widget/leads": "Link: " + legacyDocs,
 			} {
 				a := s.do(method, "//api/legacy"+path, "")
@@ -85,28 +88,28 @@ func TestLegacy_isGoneFromItsSunsetOn(t *testing.T) {
 			}
 		}
 		s.unchanged(before)
-		a := s.do("POST", "//api/legacy/widget/leads", aLead, "Origin: "+siteOrigin).is(410, "gone").has("Access-Control-Allow-Origin: "+siteOrigin, "Vary: Origin")
-		if a.text("detail") != "This path ended on 2026-07-01. Use http://127.0.0.1:8080/v1/widget/leads." || a.json()["ok"] != false {
-			t.Fatal(a.body)
-		}
+		a := s.do("POST", "//api/legacy/widget/leads", aLead, "Origin: "+siteOrigin).is(410,
+			"gone").has("Access-Control-Allow-Origin: "+siteOrigin, "Vary: Origin")
+		a.tells("detail", "This path ended on 2026-07-01. Use http://127.0.0.1:8080/v1/widget/leads.", "ok", false)
 		s.unchanged(before)
 	})
 }
 
 func TestLegacy_preflightsAreAnsweredBeforeAndAfter(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		for range 2 {
-			s.do("OPTIONS", "//api/legacy/widget/leads", "", "Origin: "+siteOrigin).is(204).has("Access-Control-Allow-Origin: "+siteOrigin, "Access-Control-Allow-Methods: POST", sunsetHeader)
-			s.do("OPTIONS", "//api/legacy/widget/leads", "", "Origin: https://other.example").is(403, "origin_not_allowed").has("Access-Control-Allow-Origin: ")
+			s.do("OPTIONS", "//api/legacy/widget/leads", "",
+				"Origin: "+siteOrigin).is(204).has("Access-Control-Allow-Origin: "+siteOrigin,
+				"Access-Control-Allow-Methods: POST", sunsetHeader)
+			s.do("OPTIONS", "//api/legacy/widget/leads", "", "Origin: https://other.example").is(403,
+				"origin_not_allowed").has("Access-Control-Allow-Origin: ")
 			time.Sleep(time.Until(defaultSunset))
 		}
-		s.do("OPTIONS", "//api/legacy/old", "", "Origin: "+siteOrigin).is(204).has("Access-Control-Allow-Origin: " + siteOrigin)
+		s.do("OPTIONS", "//api/legacy/old", "",
+			"Origin: "+siteOrigin).is(204).has("Access-Control-Allow-Origin: " + siteOrigin)
 		s.check(s.chore(countLegacyCalls)(t.Context()))
-		if n := s.count(`SELECT count(*) FROM legacy_calls`); n != 0 {
-			t.Fatal("a preflight was counted")
-		}
+		s.counts(0, `SELECT count(*) FROM legacy_calls`)
 	})
 }
 
@@ -116,16 +119,16 @@ func TestLegacy_dateOfSunsetIsAnOption(t *testing.T) {
 		s := newService(t, func(_ *storeOptions, o *serverOptions) {
 			o.legacySunset = time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)
 		})
-		s.get("//api/legacy/widget/health").is(410, "gone").has("Sunset: Fri, 31 Dec 1999 00:00:00 GMT", deprecationHeader)
+		s.get("//api/legacy/widget/health").is(410, "gone").has("Sunset: Fri, 31 Dec 1999 00:00:00 GMT",
+			deprecationHeader)
 	})
 }
 
 func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		partner := s.addAccount("partner")
-		token := "Authorization: Bearer " + s.token(partner, scopeLicenses)
+		token := s.auth(partner, scopeLicenses)
 		for range 3 {
 			s.do("POST", "//api/legacy/widget/leads", aLead, "Origin: "+siteOrigin).is(200)
 		}
@@ -159,9 +162,7 @@ func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 			"2000-01-01 other unknown":                                5,
 			"2000-01-02 /api/legacy/widget/health unknown":            1,
 		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Fatalf("counted %v, want %v", got, want)
-		}
+		sameText(t, "counted", fmt.Sprint(got), fmt.Sprint(want))
 	})
 }
 
@@ -170,15 +171,12 @@ func TestLegacy_countsAreWrittenAtTheEndOfADrainThatTookAllItsTime(t *testing.T)
 	s := newService(t)
 	s.get("//api/legacy/old").is(410)
 	s.check(s.server.runFinalChores())
-	if n := s.count(`SELECT sum(calls) FROM legacy_calls`); n != 1 {
-		t.Fatalf("%d calls", n)
-	}
+	s.counts(1, `SELECT sum(calls) FROM legacy_calls`)
 }
 
 func TestLegacy_countsThatCanNotBeWrittenWait(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		gone, cancel := context.WithCancel(t.Context())
 		release := make(chan struct{})
 		go s.store.update(t.Context(), func(*tx) error { <-release; return nil })
@@ -194,8 +192,6 @@ func TestLegacy_countsThatCanNotBeWrittenWait(t *testing.T) {
 		}
 		close(release)
 		s.check(s.chore(countLegacyCalls)(t.Context()))
-		if n := s.count(`SELECT sum(calls) FROM legacy_calls`); n != 2 {
-			t.Fatalf("%d calls", n)
-		}
+		s.counts(2, `SELECT sum(calls) FROM legacy_calls`)
 	})
 }

@@ -42,13 +42,16 @@ var importColumns = []string{
 	"metadata",
 }
 
-const (
-	metadataColumn = "metadata." // begins the name of a column for one member of the metadata
+const metadataColumn = "metadata." // begins the name of a column for one member of the metadata
 
-	importProgress = 10_000 // rows between two progress messages
-	maxWholeImport = 10_000 // rows that are imported in one transaction, all of them or none
-	importBatch    = 1_000  // rows of a transaction when there are more
-)
+// importSizes are numbers of rows; those of tests are smaller.
+type importSizes struct {
+	progress int // between two progress messages
+	whole    int // that are imported in one transaction, all of them or none
+	batch    int // of a transaction when there are more
+}
+
+var usualImport = importSizes{progress: 10_000, whole: 10_000, batch: 1_000}
 
 // An importedLicense is one row of the file.
 type importedLicense struct {
@@ -59,11 +62,12 @@ type importedLicense struct {
 
 // A licenseImporter imports licences from one CSV file. It first checks every row.
 type licenseImporter struct {
+	importSizes
 	defaults     license // what applies where a row has an empty cell
 	force        bool    // take licences whose end is in the past
 	skipExisting bool    // leave out rows whose key the same account has already
 	now          time.Time
-	progress     io.Writer
+	messages     io.Writer
 	actor        string // of the events
 	faults       importFaults
 	rows         []importedLicense
@@ -72,7 +76,9 @@ type licenseImporter struct {
 
 // licenseImport imports licences from a CSV file. When a row is invalid nothing is imported, and
 // the error says what is wrong in which lines.
-func licenseImport(e *env) error {
+func licenseImport(e *env) error { return importLicenses(e, usualImport) }
+
+func importLicenses(e *env, sizes importSizes) error {
 	account := e.str("account")
 	if account != "" {
 		var err error
@@ -93,11 +99,12 @@ func licenseImport(e *env) error {
 	}
 	defer file.Close()
 	im := &licenseImporter{
+		importSizes:  sizes,
 		defaults:     license{AccountID: account, Product: product},
 		force:        e.on("force"),
 		skipExisting: e.on("skip-existing"),
 		now:          e.now(),
-		progress:     e.stderr,
+		messages:     e.stderr,
 		actor:        e.actor(),
 	}
 	if err := im.read(file); err != nil {
@@ -275,8 +282,8 @@ func (im *licenseImporter) read(f io.Reader) error {
 		cells := im.cellsOf(header, record, line)
 		key := readImportKey(cells, firstLine, line)
 		im.rows = append(im.rows, importedLicense{line, im.readTerms(cells, header), key})
-		if im.total++; im.total%importProgress == 0 {
-			fmt.Fprintf(im.progress, "%d rows read\n", im.total)
+		if im.total++; im.total%im.progress == 0 {
+			fmt.Fprintf(im.messages, "%d rows read\n", im.total)
 		}
 	}
 }
@@ -464,9 +471,9 @@ func (im *licenseImporter) compare(st *store) error {
 // transactions, with pauses in which others can write.
 func (im *licenseImporter) save(ctx context.Context, st *store) (imported int, err error) {
 	batch := max(len(im.rows), 1)
-	if batch > maxWholeImport {
-		batch = importBatch
-		fmt.Fprintf(im.progress, "importing %d rows, %d at a time: if this is cut off, run it again "+
+	if batch > im.whole {
+		batch = im.batch
+		fmt.Fprintf(im.messages, "importing %d rows, %d at a time: if this is cut off, run it again "+
 			"with -skip-existing\n", len(im.rows), batch)
 	}
 	for rows := range slices.Chunk(im.rows, batch) {
@@ -474,8 +481,8 @@ func (im *licenseImporter) save(ctx context.Context, st *store) (imported int, e
 		if err := st.update(ctx, func(t *tx) error { return importRows(t, rows, im.actor) }); err != nil {
 			return imported, err
 		}
-		if imported += len(rows); imported%importProgress == 0 {
-			fmt.Fprintf(im.progress, "%d rows written\n", imported)
+		if imported += len(rows); imported%im.progress == 0 {
+			fmt.Fprintf(im.messages, "%d rows written\n", imported)
 		}
 		if imported < len(im.rows) {
 			// Others that wait for SQLite's lock poll for it: without a pause they would never find it free.

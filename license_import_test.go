@@ -27,33 +27,20 @@ func TestImport_takesLicencesWithTheirKeys(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	own := newLicenseKey()
-	file := s.importFile("\ufeffkey,plan,kind,state,reason,trial,max_devices,max_transfers,starts_at,expires_at,grace_days,lease_hours,entitlements,metadata",
-		`LEGACY/KEY:with=any#ASCII,"Gold, old",floating,suspended,unpaid,yes,3,1,2020-01-01,2030-01-31T12:00:00Z,5,24,kds reports,"{""n"":1}"`,
-		own+",,,,,,,,,,,,,")
-	if out := s.must("license", "import", file, "-account", s.account, "-product", "kds", "-dry-run"); !strings.Contains(out, "2 rows are valid; nothing was imported") {
-		t.Fatal(out)
-	}
-	if s.count(`SELECT count(*) FROM licenses`)+s.count(`SELECT count(*) FROM events`) != 0 {
-		t.Fatal("a dry run wrote something")
-	}
-	if out := s.must("license", "import", file, "-account", s.account, "-product", "kds", "-json"); out != `{"imported":2,"rows":2,"skipped":0}`+"\n" {
-		t.Fatal(out)
-	}
-	a := s.verifyKey("LEGACY/KEY:with=any#ASCII", "a").answers("suspended")
-	if l := a.json()["license"].(map[string]any); l["plan"] != "Gold, old" || l["kind"] != "floating" || l["trial"] != true || l["expires_at"] != "2030-01-31T12:00:00Z" || l["grace_until"] != "2030-02-05T12:00:00Z" {
-		t.Fatal(a.body)
-	}
+	file := s.importFile("\ufeffkey,plan,kind,state,reason,trial,max_devices,max_transfers,starts_at,expires_at,"+
+		"grace_days,lease_hours,entitlements,metadata",
+		`LEGACY/KEY:with=any#ASCII,"Gold, old",floating,suspended,unpaid,yes,3,1,2020-01-01,2030-01-31T12:00:00Z,5,`+
+			`24,kds reports,"{""n"":1}"`, own+",,,,,,,,,,,,,")
+	includes(t, s.must(s.importArgs(file, "-dry-run")...), "2 rows are valid; nothing was imported")
+	sameText(t, "a dry run wrote something", s.licenceRows(), 0)
+	sameText(t, "imported", s.must(s.importArgs(file, "-json")...), `{"imported":2,"rows":2,"skipped":0}`+"\n")
+	s.verifyKey("LEGACY/KEY:with=any#ASCII", "a").answers("suspended").tells("license.plan", "Gold, old",
+		"license.kind", "floating", "license.trial", true, "license.expires_at", "2030-01-31T12:00:00Z",
+		"license.grace_until", "2030-02-05T12:00:00Z")
 	s.activate(strings.ToLower(own), "a").is(200)
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'license.created' AND actor = ?`, thisActor(t)); n != 2 {
-		t.Fatalf("%d events", n)
-	}
-	if _, err := s.command("license", "import", file, "-account", s.account, "-product", "kds"); err == nil ||
-		!strings.Contains(err.Error(), "lines 2 and 3: key: a licence with this key exists already") {
-		t.Fatalf("the same file again: %v", err)
-	}
-	if n := s.count(`SELECT count(*) FROM licenses`); n != 2 {
-		t.Fatalf("%d licences", n)
-	}
+	s.counts(2, `SELECT count(*) FROM events WHERE type = 'license.created' AND actor = ?`, thisActor(t))
+	s.fails("lines 2 and 3: key: a licence with this key exists already", s.importArgs(file)...)
+	s.counts(2, `SELECT count(*) FROM licenses`)
 }
 
 func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
@@ -61,34 +48,34 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	good := "GOOD-KEY-0000000001"
+	const other, noAccount = "GOOD-KEY-0000000002", "acct_00000000000000000000000000"
+	umlauts := strings.Repeat("ü", 40)
 	header := "key,account_id,product,state,max_devices,expires_at,starts_at,expiry_basis,trial,entitlements,metadata"
 	for row, want := range map[string]string{
-		"short,,kds,,,,,,,,":                                              "line 3: key: it must have 16 to 255",
-		newLicenseKey()[:28] + "é,,kds,,,,,,,,":                           "line 3: key: it must have 16 to 255",
-		good + ",,kds,,,,,,,,":                                            "line 3: key: as on line 2: a key must appear only once; ",
-		"GOOD-KEY-0000000002,acct_x,kds,,,,,,,,":                          "line 3: account_id: \"acct_x\": There is no such account",
-		"GOOD-KEY-0000000002,,,,,,,,,,":                                   "line 3: product: A product is required.",
-		"GOOD-KEY-0000000002,,kds,paused,,,,,,,":                          "line 3: state: \"paused\": This must be one of active, ",
-		"GOOD-KEY-0000000002,,kds,,0,,,,,,":                               "line 3: max_devices: \"0\": This must be a whole number",
-		"GOOD-KEY-0000000002,,kds,,\x1b[31m\u202e,,,,,,":                  "line 3: max_devices: \"\\x1b[31m\\u202e\": This must be a whole number",
-		"GOOD-KEY-0000000002,,kds,,," + strings.Repeat("ü", 41) + ",,,,,": "line 3: expires_at: \"" + strings.Repeat("ü", 40) + "\"…: This must be a date",
-		"GOOD-KEY-0000000002,,kds,,,2020-01-01,2021-01-01,,,,":            "line 3: expires_at: \"2020-01-01\": The licence would end before it starts.",
-		"GOOD-KEY-0000000002,,kds,,,,,first_activation,,,":                "line 3: duration_days: ",
-		"GOOD-KEY-0000000002,,kds,,,,,,maybe,,":                           "line 3: trial: \"maybe\": ",
-		"GOOD-KEY-0000000002,,kds,,,,,,,-a,":                              "line 3: entitlements: \"-a\": A code has ",
-		"GOOD-KEY-0000000002,,kds,,,,,,,,[]":                              "line 3: metadata: \"[]\": This must be a JSON object",
-		"GOOD-KEY-0000000002,,kds":                                        "line 3: it has 3 cells and the header 11",
-		`GOOD"KEY-0000000002,,kds,,,,,,,,`:                                "line 3: at line 3, column 5: its quotes are wrong: bare",
-		"\"GOOD-KEY-0000000002\n\"x,,kds,,,,,,,,":                         "line 3: at line 4, column ",
-		`"GOOD-KEY-0000000002,,kds,,,,,,,,`:                               "line 3: at line ",
-		"\"GOOD-KEY-\n0000000002\",,kds,,,,,,,,":                          "line 3: key: it must have 16 to 255",
-		"GOOD-KEY-0000000002,,K\xfcche,,,,,,,,":                           "line 3: product: \"K\\xfcche\": This must be UTF-8.",
-		"GOOD-KEY-0000000002,acct_00000000000000000000000000,kds,,,,,,,,": "line 3: account_id: \"acct_00000000000000000000000000\": There is no such account",
+		"short,,kds,,,,,,,,":                        "key: it must have 16 to 255",
+		newLicenseKey()[:28] + "é,,kds,,,,,,,,":     "key: it must have 16 to 255",
+		good + ",,kds,,,,,,,,":                      "key: as on line 2: a key must appear only once; ",
+		other + ",acct_x,kds,,,,,,,,":               `account_id: "acct_x": There is no such account`,
+		other + "," + noAccount + ",kds,,,,,,,,":    `account_id: "` + noAccount + `": There is no such account`,
+		other + ",,,,,,,,,,":                        "product: A product is required.",
+		other + ",,kds,paused,,,,,,,":               `state: "paused": This must be one of active, `,
+		other + ",,kds,,0,,,,,,":                    `max_devices: "0": This must be a whole number`,
+		other + ",,kds,,\x1b[31m\u202e,,,,,,":       `max_devices: "\x1b[31m\u202e": This must be a whole number`,
+		other + ",,kds,,," + umlauts + "ü,,,,,":     `expires_at: "` + umlauts + `"…: This must be a date`,
+		other + ",,kds,,,2020-01-01,2021-01-01,,,,": `expires_at: "2020-01-01": The licence would end before it`,
+		other + ",,kds,,,,,first_activation,,,":     "duration_days: ",
+		other + ",,kds,,,,,,maybe,,":                `trial: "maybe": `,
+		other + ",,kds,,,,,,,-a,":                   `entitlements: "-a": A code has `,
+		other + ",,kds,,,,,,,,[]":                   `metadata: "[]": This must be a JSON object`,
+		other + ",,kds":                             "it has 3 cells and the header 11",
+		`GOOD"KEY-0000000002,,kds,,,,,,,,`:          "at line 3, column 5: its quotes are wrong: bare",
+		"\"GOOD-KEY-0000000002\n\"x,,kds,,,,,,,,":   "at line 4, column ",
+		`"GOOD-KEY-0000000002,,kds,,,,,,,,`:         "at line ",
+		"\"GOOD-KEY-\n0000000002\",,kds,,,,,,,,":    "key: it must have 16 to 255",
+		other + ",,K\xfcche,,,,,,,,":                `product: "K\xfcche": This must be UTF-8.`,
 	} {
-		_, err := s.command("license", "import", s.importFile(header, good+",,kds,,,,,,,,", row), "-account", s.account)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", row, err, want)
-		}
+		s.fails("line 3: "+want, "license", "import", s.importFile(header, good+",,kds,,,,,,,,", row), "-account",
+			s.account)
 	}
 	for head, want := range map[string]string{
 		"":                              "it is empty",
@@ -101,20 +88,18 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 		"key,colour":                    `column "colour" is unknown`,
 		"key,plan,key":                  `column "key" is unknown or appears twice`,
 	} {
-		if _, err := s.command("license", "import", s.importFile(head), "-account", s.account); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", head, err, want)
-		}
+		s.fails(want, "license", "import", s.importFile(head), "-account", s.account)
 	}
-	if s.count(`SELECT count(*) FROM licenses`)+s.count(`SELECT count(*) FROM events`) != 0 {
-		t.Fatal("a bad file left rows")
-	}
+	sameText(t, "a bad file left rows", s.licenceRows(), 0)
 	for want, options := range map[string][]string{
-		`-product: This must not contain control characters.`:                            {"-account", s.account, "-product", "a\nb"},
+		`-product: This must not contain control characters.`: {"-account", s.account,
+			"-product", "a\nb"},
 		`no account has the id or the name "acct_x": 'widgetd account list' prints both`: {"-account", "acct_x"},
 		`line 2: account_id: The row names no account, and -account is not given.`:       nil,
 		`no database at gone: run 'widgetd init' first, or mount the disk that holds it`: {"-db", "gone"},
 	} {
-		_, err := s.command(append([]string{"license", "import", s.importFile(header, good+",,kds,,,,,,,,")}, options...)...)
+		_, err := s.command(append([]string{"license", "import", s.importFile(header, good+",,kds,,,,,,,,")},
+			options...)...)
 		if err == nil || err.Error() != want && !strings.HasSuffix(err.Error(), ": nothing was imported: "+want) {
 			t.Errorf("%q: %v, want %q", options, err, want)
 		}
@@ -125,7 +110,7 @@ func TestImport_namesEveryBadRowAtOnceAndEqualFaultsOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	known := "KNOWN-KEY-00000001"
-	s.must("license", "import", s.importFile("key", known), "-account", s.account, "-product", "kds")
+	s.must(s.importArgs(s.importFile("key", known))...)
 	rows := []string{"key,account_id,product,max_devices",
 		"GOOD-KEY-0000000003,,,", // line 2
 		known + ",,,",            // 3: in the database
@@ -140,7 +125,8 @@ func TestImport_namesEveryBadRowAtOnceAndEqualFaultsOnce(t *testing.T) {
 		newLicenseKey()[:28] + "é,,,\r",                             // 13
 		strings.Repeat("short,,,\n", 200) + "\"GOOD-KEY-0000000214", // 14 to 213, and a quote that is never closed
 	}
-	const twice = ": a key must appear only once; in one of 25 letters and digits case makes no difference, O is 0, and I and L are 1\n"
+	const twice = ": a key must appear only once; in one of 25 letters and digits case makes no difference, O is " +
+		"0, and I and L are 1\n"
 	want := "import.csv: nothing was imported: lines 3 and 12: key: a licence with this key exists already\n" +
 		"lines 4, 13, 14, 15, 16 and 197 more: key: it must have 16 to 255 visible ASCII characters\n" +
 		"line 6: it has 3 cells and the header 4\n" +
@@ -151,14 +137,10 @@ func TestImport_namesEveryBadRowAtOnceAndEqualFaultsOnce(t *testing.T) {
 		"lines 11 and 12: key: as on line 2 and others" + twice +
 		"line 214: at line 214, column 22: its quotes are wrong: extraneous or missing \" in quoted-field"
 	for _, more := range []string{"-dry-run", "-json"} {
-		_, err := s.command("license", "import", s.importFile(rows...), "-account", s.account, "-product", "kds", more)
-		if err == nil || !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("%s: %v\nwant %s", more, err, want)
-		}
+		_, text, _ := strings.Cut(fmt.Sprint(s.failure(s.importArgs(s.importFile(rows...), more)...)), s.dir+"/")
+		sameText(t, more, text, want)
 	}
-	if n := s.count(`SELECT count(*) FROM licenses`); n != 1 {
-		t.Fatalf("%d licences", n)
-	}
+	s.counts(1, `SELECT count(*) FROM licenses`)
 }
 
 func TestImport_showsAtMostTwentyKindsOfFaultAndNoKey(t *testing.T) {
@@ -169,23 +151,24 @@ func TestImport_showsAtMostTwentyKindsOfFaultAndNoKey(t *testing.T) {
 		header += fmt.Sprintf(";metadata.m%d", i)
 		cells += ";\x01"
 	}
-	_, err := s.command("license", "import", s.importFile(header, "SECRET-KEY-00000001"+cells, "SECRET"+cells, "SECRET-KEY-00000001"+cells), "-product", "kds")
+	_, err := s.command("license", "import", s.importFile(header, "SECRET-KEY-00000001"+cells, "SECRET"+cells,
+		"SECRET-KEY-00000001"+cells), "-product", "kds")
 	if err == nil {
 		t.Fatal("it was imported")
 	}
 	lines := strings.Split(err.Error(), "\n")
-	if len(lines) != maxFaultGroups+1 || !strings.HasSuffix(lines[0], "lines 2, 3 and 4: account_id: The row names no account, and -account is not given.") &&
-		!strings.Contains(err.Error(), "\nlines 2, 3 and 4: account_id: The row names no account, and -account is not given.\n") || strings.Contains(err.Error(), "SECRET") {
-		t.Errorf("%d lines: %v", len(lines), err)
-	}
-	if want := "and 8 more kinds of fault, 20 times"; lines[len(lines)-1] != want {
-		t.Errorf("the end is %q", lines[len(lines)-1])
-	}
-	if _, err := s.command("license", "import", s.importFile("key", "SECRET", "SECRET-KEY-00000001", "SECRET-KEY-00000001"), "-account", s.account); err == nil || strings.Contains(err.Error(), "SECRET") {
-		t.Errorf("malformed and repeated keys: %v", err)
-	}
-	if _, err := s.command("license", "import", s.importFile("SECRET-KEY-00000001,kds"), "-account", s.account); err == nil || strings.Contains(err.Error(), "SECRET") {
-		t.Errorf("without a header: %v", err)
+	unnamed := "lines 2, 3 and 4: account_id: The row names no account, and -account is not given."
+	sameText(t, "lines", len(lines), maxFaultGroups+1, strings.Contains(err.Error(), "SECRET"), false)
+	includes(t, err.Error()+"\n", unnamed+"\n")
+	sameText(t, "the end is", lines[len(lines)-1], "and 8 more kinds of fault, 20 times")
+	for name, rows := range map[string][]string{
+		"malformed and repeated keys": {"key", "SECRET", "SECRET-KEY-00000001", "SECRET-KEY-00000001"},
+		"without a header":            {"SECRET-KEY-00000001,kds"},
+	} {
+		err := s.failure("license", "import", s.importFile(rows...), "-account", s.account)
+		if err == nil || strings.Contains(err.Error(), "SECRET") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -200,11 +183,14 @@ func TestImport_noticesSemicolonsAndTabsAndReadsDatesOfTheDay(t *testing.T) {
 			list = "a, b"
 		}
 		file := s.importFile(
-			"\ufeff"+strings.Join([]string{"key", "plan", "starts_at", "expires_at", "entitlements", "metadata", "metadata.order", "metadata.Größe"}, separator)+"\r",
-			strings.Join([]string{key, `"Gold; ""old"", big` + "\t" + `"`, "1.2.2020", "31.01.2037", list, `"{""n"":1}"`, "A-17", ""}, separator)+"\r",
+			"\ufeff"+strings.Join([]string{"key", "plan", "starts_at", "expires_at", "entitlements", "metadata",
+				"metadata.order", "metadata.Größe"}, separator)+"\r",
+			strings.Join([]string{key, `"Gold; ""old"", big` + "\t" + `"`, "1.2.2020", "31.01.2037", list,
+				`"{""n"":1}"`, "A-17", ""}, separator)+"\r",
 			strings.Join([]string{key + "-2", "", "", "2037-01-31", "", "", "", ` "<" & so`}, separator)+"\r")
-		_, err := s.command("license", "import", file, "-account", s.account, "-product", "kds")
-		if err == nil || !strings.Contains(err.Error(), `line 2: plan: "Gold; \"old\", big\t": This must not`) && !strings.Contains(err.Error(), "quotes") {
+		err := s.failure(s.importArgs(file)...)
+		if err == nil || !strings.Contains(err.Error(), `line 2: plan: "Gold; \"old\", big\t": This must not`) &&
+			!strings.Contains(err.Error(), "quotes") {
 			t.Fatalf("%q: %v", separator, err)
 		}
 		text, err := os.ReadFile(file)
@@ -212,46 +198,37 @@ func TestImport_noticesSemicolonsAndTabsAndReadsDatesOfTheDay(t *testing.T) {
 		text = bytes.ReplaceAll(text, []byte(`"Gold; ""old"", big`+"\t"+`"`), []byte(`"Gold; ""old"", big"`))
 		text = bytes.ReplaceAll(text, []byte(` "<" & so`), []byte(`"""<"" & so"`))
 		s.check(os.WriteFile(file, text, 0o600))
-		s.must("license", "import", file, "-account", s.account, "-product", "kds")
-		got := s.objectOf(key)
-		if got != "Gold; \"old\", big 2020-02-01T00:00:00Z 2037-01-31T23:59:59Z [\"a\",\"b\"] {\"n\":1,\"order\":\"A-17\"}" {
-			t.Errorf("%q: %s", separator, got)
-		}
-		if got := s.objectOf(key + "-2"); got != `- - 2037-01-31T23:59:59Z [] {"Größe":"\"<\" & so"}` {
-			t.Errorf("%q: %s", separator, got)
-		}
+		s.must(s.importArgs(file)...)
+		sameText(t, separator, s.objectOf(key),
+			`Gold; "old", big 2020-02-01T00:00:00Z 2037-01-31T23:59:59Z ["a","b"] {"n":1,"order":"A-17"}`)
+		sameText(t, separator, s.objectOf(key+"-2"), `- - 2037-01-31T23:59:59Z [] {"Größe":"\"<\" & so"}`)
 	}
-	_, err := s.command("license", "import", s.importFile("key,metadata,metadata.n,metadata.m", `TWICE-KEY-0000000001,"{""n"":1}",2,3`), "-account", s.account, "-product", "kds")
-	if err == nil || !strings.HasSuffix(err.Error(), `line 2: metadata.n: "2": The row's metadata has this member too.`) {
-		t.Error(err)
-	}
-	_, err = s.command("license", "import", s.importFile("key,metadata.n,metadata.m", "LARGE-KEY-0000000001,"+strings.Repeat("n", 9000)+","+strings.Repeat("m", 9000)), "-account", s.account, "-product", "kds")
-	if err == nil || !strings.HasSuffix(err.Error(), "line 2: metadata: With its columns the metadata has more than 16 KiB.") {
-		t.Error(err)
-	}
+	twice := s.importFile("key,metadata,metadata.n,metadata.m", `TWICE-KEY-0000000001,"{""n"":1}",2,3`)
+	oneLine(t, s.failure(s.importArgs(twice)...), `line 2: metadata.n: "2": The row's metadata has this member too.`)
+	large := s.importFile("key,metadata.n,metadata.m",
+		"LARGE-KEY-0000000001,"+strings.Repeat("n", 9000)+","+strings.Repeat("m", 9000))
+	oneLine(t, s.failure(s.importArgs(large)...), "line 2: metadata: With its columns the metadata has more than 16 KiB.")
 }
 
 // objectOf returns what was imported for a key.
 func (s *service) objectOf(key string) (text string) {
 	s.t.Helper()
 	hash := licenseKey(key).hash()
-	s.check(s.store.one(`SELECT concat_ws(' ', coalesce(plan, '-'), coalesce(starts_at, '-'), expires_at, entitlements, metadata)
-		FROM licenses WHERE id = (SELECT license_id FROM license_keys WHERE hash = ?)`, []any{hash[:]}, &text))
+	s.check(s.store.one(`SELECT concat_ws(' ', coalesce(plan, '-'), coalesce(starts_at, '-'), expires_at,
+		entitlements, metadata) FROM licenses JOIN license_keys k ON k.license_id = licenses.id
+		WHERE k.hash = ?`, []any{hash[:]}, &text))
 	return text
 }
 
 func TestImport_needsForceForAnEndInThePast(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	file := s.importFile("key,expires_at", "PAST-KEY-0000000001,31.12.2020", "PAST-KEY-0000000002,"+time.Now().UTC().Format(time.DateOnly))
-	_, err := s.command("license", "import", file, "-account", s.account, "-product", "kds")
-	if err == nil || !strings.HasSuffix(err.Error(), `nothing was imported: line 2: expires_at: "31.12.2020": This is in the past; -force imports such licences too.`) {
-		t.Error(err)
-	}
-	s.must("license", "import", file, "-account", s.account, "-product", "kds", "-force")
-	if n := s.count(`SELECT count(*) FROM licenses WHERE expires_at = '2020-12-31T23:59:59Z'`); n != 1 {
-		t.Errorf("%d licences", n)
-	}
+	file := s.importFile("key,expires_at", "PAST-KEY-0000000001,31.12.2020",
+		"PAST-KEY-0000000002,"+time.Now().UTC().Format(time.DateOnly))
+	oneLine(t, s.failure(s.importArgs(file)...), "nothing was imported: line 2: expires_at: "+
+		`"31.12.2020": This is in the past; -force imports such licences too.`)
+	s.must(s.importArgs(file, "-force")...)
+	s.counts(1, `SELECT count(*) FROM licenses WHERE expires_at = '2020-12-31T23:59:59Z'`)
 }
 
 func TestImport_skipsWhatItHasAlready(t *testing.T) {
@@ -260,67 +237,79 @@ func TestImport_skipsWhatItHasAlready(t *testing.T) {
 	tenant := s.addAccount("tenant")
 	take := func(account string, more ...string) (string, error) {
 		file := s.importFile("key", "A1B2C-D3E4F-G5H6J-K7L8M-N9P1Q", "SECOND-KEY-00000001", "THIRD-KEY-000000001")
-		return s.command(append([]string{"license", "import", file, "-account", account, "-product", "kds", "-json"}, more...)...)
+		return s.command(append([]string{"license", "import", file, "-account", account, "-product", "kds", "-json"},
+			more...)...)
 	}
-	s.must("license", "import", s.importFile("key", "a1b2cd3e4fg5h6jk718mn9p1q"), "-account", s.account, "-product", "kds")
-	if _, err := take(s.account); err == nil || !strings.Contains(err.Error(), "line 2: key: a licence with this key exists already") {
-		t.Errorf("without -skip-existing: %v", err)
-	}
-	if _, err := take(tenant, "-skip-existing"); err == nil || !strings.HasSuffix(err.Error(), "line 2: key: a licence of another account has this key") {
-		t.Errorf("of another account: %v", err)
-	}
+	s.must(s.importArgs(s.importFile("key", "a1b2cd3e4fg5h6jk718mn9p1q"))...)
+	_, err := take(s.account)
+	oneLine(t, err, "line 2: key: a licence with this key exists already")
+	_, err = take(tenant, "-skip-existing")
+	oneLine(t, err, "line 2: key: a licence of another account has this key")
 	for _, want := range []string{`{"imported":2,"rows":3,"skipped":1}`, `{"imported":0,"rows":3,"skipped":3}`} {
-		if out, err := take(s.account, "-skip-existing"); err != nil || out != want+"\n" {
-			t.Errorf("%s, %v, want %s", out, err, want)
-		}
+		out, err := take(s.account, "-skip-existing")
+		sameText(t, "taken", err, nil, out, want+"\n")
 	}
-	if n := s.count(`SELECT count(*) FROM licenses`); n != 3 {
-		t.Errorf("%d licences", n)
-	}
+	s.counts(3, `SELECT count(*) FROM licenses`)
 }
 
 func TestImport_readsStandardInput(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	take := func(text string) (string, error) {
-		var out strings.Builder
-		command, _ := findCommand(commands(), []string{"license", "import"})
-		e := &env{ctx: t.Context(), getenv: func(string) string { return "" }, stdin: strings.NewReader(text), stdout: &out, stderr: io.Discard, command: command, now: time.Now}
-		s.check(e.parse([]string{"-", "-account", s.account, "-product", "kds", "-db", s.store.path}))
-		return out.String(), command.run(e)
-	}
-	if _, err := take("key\nshort\n"); err == nil || !strings.HasPrefix(err.Error(), "standard input: nothing was imported: line 2: key: ") {
-		t.Error(err)
-	}
-	if _, err := take("key\nPIPED-KEY-000000001\n"); err != nil {
-		t.Error(err)
-	}
-	if n := s.count(`SELECT count(*) FROM licenses`); n != 1 {
-		t.Errorf("%d licences", n)
-	}
+	_, err := s.runImport(usualImport, "key\nshort\n", io.Discard, "-")
+	oneLine(t, err, "standard input: nothing was imported: line 2: key: ")
+	_, err = s.runImport(usualImport, "key\nPIPED-KEY-000000001\n", io.Discard, "-")
+	s.check(err)
+	s.counts(1, `SELECT count(*) FROM licenses`)
 }
 
-// importOfMany are the lines of a file of n licences.
-func importOfMany(n int) []string {
-	rows := []string{"key"}
-	for i := range n {
-		rows = append(rows, fmt.Sprintf("IMPORTED-KEY-%08d", i))
+// importArgs is the command that imports a file's licences for the main account; more are options.
+func (s *service) importArgs(file string, more ...string) []string {
+	return append([]string{"license", "import", file, "-account", s.account, "-product", "kds"}, more...)
+}
+
+// licenceRows is how many licences and events there are.
+func (s *service) licenceRows() int {
+	s.t.Helper()
+	return s.count(`SELECT (SELECT count(*) FROM licenses) + (SELECT count(*) FROM events)`)
+}
+
+// runImport imports licences of the main account, with sizes of its own.
+func (s *service) runImport(sizes importSizes, stdin string, messages io.Writer, args ...string) (string, error) {
+	s.t.Helper()
+	var out strings.Builder
+	command, _ := findCommand(commands(), []string{"license", "import"})
+	e := &env{ctx: s.t.Context(), getenv: func(string) string { return "" }, stdin: strings.NewReader(stdin),
+		stdout: &out, stderr: messages, command: command, now: time.Now}
+	s.check(e.parse(append(args, "-account", s.account, "-product", "kds", "-db", s.store.path)))
+	err := importLicenses(e, sizes)
+	return out.String(), err
+}
+
+// longImport are the sizes of imports that are long, and the lines of one that is as long as it may be while
+// it is whole, with some rows more.
+func longImport(more int) (sizes importSizes, lines []string) {
+	sizes = importSizes{progress: size(1_000, 10_000), whole: size(1_000, 10_000), batch: size(100, 1_000)}
+	lines = []string{"key"}
+	for i := range sizes.whole + more {
+		lines = append(lines, fmt.Sprintf("IMPORTED-KEY-%08d", i))
 	}
-	return rows
+	return sizes, lines
 }
 
 func TestImport_showsItsProgressWhenItIsLong(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	file := s.importFile(importOfMany(importProgress + 1)...)
-	for _, try := range [][2]string{{"-dry-run", "10000 rows read\n"}, {"-dry-run=false", "10000 rows read\nimporting 10001 rows, 1000 at a time: if this is cut off, run it again with -skip-existing\n10000 rows written\n"}} {
-		option, want := try[0], try[1]
-		var out, progress strings.Builder
-		args := []string{"license", "import", file, "-account", s.account, "-product", "kds", "-db", s.store.path, "-json", option}
-		s.check(run(t.Context(), args, func(string) string { return "" }, &out, &progress))
-		if progress.String() != want || !json.Valid([]byte(out.String())) {
-			t.Errorf("%s: %q on standard error, %q on standard output", option, progress.String(), out.String())
+	sizes, lines := longImport(1)
+	file := s.importFile(lines...)
+	read, written := fmt.Sprintf("%d rows read\n", sizes.whole), fmt.Sprintf("%d rows written\n", sizes.whole)
+	announced := fmt.Sprintf("importing %d rows, %d at a time: if this is cut off, run it again with -skip-existing\n",
+		sizes.whole+1, sizes.batch)
+	for _, c := range [][2]string{{"-dry-run", read}, {"-dry-run=false", read + announced + written}} {
+		var progress strings.Builder
+		out, err := s.runImport(sizes, "", &progress, file, "-json", c[0])
+		if s.check(err); progress.String() != c[1] || !json.Valid([]byte(out)) {
+			t.Errorf("%s: %q on standard error, %q on standard output", c[0], progress.String(), out)
 		}
 	}
 }
@@ -329,11 +318,12 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	file := s.importFile(importOfMany(maxWholeImport + 1)...)
+	sizes, lines := longImport(1)
+	file := s.importFile(lines...)
 	imported := make(chan error, 1)
 	go func() {
-		args := []string{"license", "import", file, "-account", s.account, "-product", "kds", "-db", s.store.path}
-		imported <- run(t.Context(), args, func(string) string { return "" }, io.Discard, io.Discard)
+		_, err := s.runImport(sizes, "", io.Discard, file)
+		imported <- err
 	}()
 	between := 0 // writes that found a part of the licences
 	for {
@@ -341,7 +331,7 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 		s.change(func(tx *tx) error {
 			return errors.Join(named("meanwhile")(tx), tx.one(`SELECT count(*) FROM licenses`, nil, &stored))
 		})
-		if stored > 0 && stored <= maxWholeImport {
+		if stored > 0 && stored <= sizes.whole {
 			between++
 		}
 		select {
@@ -359,35 +349,32 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
-	for _, n := range []int{maxWholeImport, maxWholeImport + 1} {
+	sameText(t, "rows that are imported in one transaction", usualImport.whole, 10_000)
+	for more := range 2 {
 		s := newService(t)
-		file := s.importFile(importOfMany(n)...)
+		sizes, lines := longImport(more)
+		n, file := sizes.whole+more, s.importFile(lines...)
 		// The last row but one can't be stored, though nothing is wrong with it.
-		taken := licenseKey(fmt.Sprintf("IMPORTED-KEY-%08d", n-2)).hash()
+		taken := licenseKey(lines[n-1]).hash()
 		s.change(func(t *tx) error {
-			_, err := t.exec(fmt.Sprintf(`CREATE TRIGGER fault BEFORE INSERT ON license_keys WHEN new.hash = x'%x' BEGIN SELECT RAISE(ABORT, 'a fault'); END`, taken))
+			_, err := t.exec(fmt.Sprintf(`CREATE TRIGGER fault BEFORE INSERT ON license_keys
+				WHEN new.hash = x'%x' BEGIN SELECT RAISE(ABORT, 'a fault'); END`, taken))
 			return err
 		})
-		_, err := s.command("license", "import", file, "-account", s.account, "-product", "kds")
-		want, stored := "nothing was imported: line 10000: ", 0
-		if n > maxWholeImport {
-			stored = 9000
-			want = "9000 of 10001 licences were imported; run it again with -skip-existing: line 10001: "
+		_, err := s.runImport(sizes, "", io.Discard, file)
+		want, stored := fmt.Sprintf("nothing was imported: line %d: ", n), 0
+		if more > 0 {
+			stored = sizes.whole - sizes.batch
+			want = fmt.Sprintf("%d of %d licences were imported; run it again with -skip-existing: line %d: ", stored,
+				n, n)
 		}
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%d rows: %v, want %q", n, err, want)
-		}
-		if got := s.count(`SELECT count(*) FROM licenses`); got != stored {
-			t.Errorf("%d rows: %d licences are stored", n, got)
-		}
+		oneLine(t, err, want)
+		s.counts(stored, `SELECT count(*) FROM licenses`)
 		s.change(func(t *tx) error { _, err := t.exec(`DROP TRIGGER fault`); return err })
-		out := s.must("license", "import", file, "-account", s.account, "-product", "kds", "-skip-existing", "-json")
-		if want := fmt.Sprintf(`{"imported":%d,"rows":%d,"skipped":%d}`+"\n", n-stored, n, stored); out != want {
-			t.Errorf("again: %s, want %s", out, want)
-		}
-		if got := s.count(`SELECT count(*) FROM licenses`); got != n {
-			t.Errorf("%d rows: %d licences in the end", n, got)
-		}
+		out, err := s.runImport(sizes, "", io.Discard, file, "-skip-existing", "-json")
+		s.check(err)
+		sameText(t, "again", out, fmt.Sprintf(`{"imported":%d,"rows":%d,"skipped":%d}`+"\n", n-stored, n, stored))
+		s.counts(n, `SELECT count(*) FROM licenses`)
 	}
 }
 
@@ -398,19 +385,16 @@ func TestExport_hasLicencesAndDevices(t *testing.T) {
 	for range 3 {
 		s.addLicense(license{})
 	}
-	s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":"secret-fingerprint","device":{"name":"+Kitchen"}}`, key)).is(200)
+	s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":"secret-fingerprint",`+
+		`"device":{"name":"+Kitchen"}}`, key)).is(200)
 	for _, what := range []string{"license", "device"} {
 		out := s.must(what, "export", "-csv")
 		rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
 		s.check(err)
 		lines := strings.Split(strings.TrimSpace(s.must(what, "export")), "\n")
-		if len(rows) != len(lines)+1 {
-			t.Errorf("%s: %d rows of CSV and %d of JSON", what, len(rows), len(lines))
-		}
+		sameText(t, what+": rows of CSV", len(rows), len(lines)+1)
 		for _, line := range lines {
-			if !json.Valid([]byte(line)) {
-				t.Errorf("%s: %q is not JSON", what, line)
-			}
+			sameText(t, what+": valid JSON", json.Valid([]byte(line)), true)
 		}
 		if what == "device" && rows[0][len(rows[0])-1] != "clone_suspected_at" {
 			t.Errorf("a suspected clone is not in %s", rows[0])
@@ -430,19 +414,23 @@ func TestExport_hasLicencesAndDevices(t *testing.T) {
 // Whatever stands in a file of licences: a row in which nothing is wrong is one that
 // the database takes.
 func FuzzImport(f *testing.F) {
-	const header = "key,plan,kind,state,trial,max_devices,max_transfers,starts_at,expires_at,grace_days,duration_days,expiry_basis,lease_hours,entitlements,metadata\n"
-	f.Add([]byte(header + `LEGACY/KEY:with=any#ASCII,"Gold, old",floating,suspended,yes,3,1,2020-01-01,2030-01-31T12:00:00Z,5,30,issue,24,kds reports,"{""n"":1}"` + "\n"))
+	const header = "key,plan,kind,state,trial,max_devices,max_transfers,starts_at,expires_at,grace_days," +
+		"duration_days,expiry_basis,lease_hours,entitlements,metadata\n"
+	f.Add([]byte(header + `LEGACY/KEY:with=any#ASCII,"Gold, old",floating,suspended,yes,3,1,2020-01-01,` +
+		`2030-01-31T12:00:00Z,5,30,issue,24,kds reports,"{""n"":1}"` + "\n"))
 	f.Add([]byte(header + newLicenseKey() + ",,,,,,,,,,,,,,\n"))
 	f.Add([]byte("\ufeffkey\r\n\"SOME-KEY-0000000001\"\r\n"))
 	f.Add([]byte("key,plan\nSOME-KEY-0000000001,\"\n"))
 	f.Add([]byte("key,expires_at,grace_days\nSOME-KEY-0000000001,9000-12-31,3650\n"))
 	f.Add([]byte("key,key\n"))
-	f.Add([]byte("key;metadata;metadata.a;metadata.b\nSOME-KEY-0000000001;{ };x;\"y\"\"\"\nA1B2C-D3E4F-G5H6J-K7L8M-N9P1Q;;;\n"))
+	f.Add([]byte("key;metadata;metadata.a;metadata.b\nSOME-KEY-0000000001;{ " +
+		"};x;\"y\"\"\"\nA1B2C-D3E4F-G5H6J-K7L8M-N9P1Q;;;\n"))
 	f.Add([]byte("key\texpires_at\nSOME-KEY-0000000001\t31.12.9000\n"))
 	s := newService(f)
 	enough := errors.New("rolled back")
 	f.Fuzz(func(t *testing.T, file []byte) {
-		im := &licenseImporter{defaults: license{AccountID: s.account, Product: "kds"}, now: time.Now(), progress: io.Discard}
+		im := &licenseImporter{importSizes: usualImport, defaults: license{AccountID: s.account, Product: "kds"},
+			now: time.Now(), messages: io.Discard}
 		err := im.read(bytes.NewReader(file))
 		if err == nil {
 			err = im.compare(s.store)
@@ -450,7 +438,8 @@ func FuzzImport(f *testing.F) {
 		if err != nil || im.faults.err() != nil {
 			return
 		}
-		err = s.store.update(context.Background(), func(t *tx) error { return errors.Join(importRows(t, im.rows, actorCommand), enough) })
+		err = s.store.update(context.Background(),
+			func(t *tx) error { return errors.Join(importRows(t, im.rows, actorCommand), enough) })
 		if !errors.Is(err, enough) || strings.Contains(err.Error(), "\n") {
 			t.Fatalf("%q: %v", file, err)
 		}
@@ -470,6 +459,6 @@ func BenchmarkImport(b *testing.B) {
 		}
 		file := s.importFile(lines...)
 		b.StartTimer()
-		s.must("license", "import", file, "-account", s.account, "-product", "kds")
+		s.must(s.importArgs(file)...)
 	}
 }

@@ -153,7 +153,9 @@ func TestMoney_portionsAddUpToTheAmount(t *testing.T) {
 	for range 2000 {
 		amount, whole := random.Int64N(maxAmount+1)>>random.IntN(40), 1+random.Int64N(maxQuantity)
 		n := random.Int64N(whole + 1)
-		if got := portion(amount, n, whole); got != halfUp(amount, n, whole) || portion(amount, whole, whole) != amount || portion(amount, 0, whole) != 0 {
+		got := portion(amount, n, whole)
+		if got != halfUp(amount, n, whole) || portion(amount, whole, whole) != amount ||
+			portion(amount, 0, whole) != 0 {
 			t.Fatalf("%d of %d units of %d are %d", n, whole, amount, got)
 		}
 	}
@@ -161,12 +163,14 @@ func TestMoney_portionsAddUpToTheAmount(t *testing.T) {
 
 func TestMoney_amountsAreReadAsTheyAreWritten(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]int64{"0.00": 0, "12.50": 1250, "12": 1200, "0.05": 5, "10000000000.00": maxAmount, "007.10": 710} {
+	for text, want := range map[string]int64{"0.00": 0, "12.50": 1250, "12": 1200, "0.05": 5, "007.10": 710,
+		"10000000000.00": maxAmount} {
 		if got, ok := parseAmount(text); got != want || !ok {
 			t.Errorf("%q is %d, %v", text, got, ok)
 		}
 	}
-	for _, text := range []string{"", ".", ".50", "1.5", "1.505", "1,50", "-1.00", "+1.00", "1e3", "1.5e", " 1", "10000000000.01", "99999999999999999999.00", "1.0.0"} {
+	for _, text := range []string{"", ".", ".50", "1.5", "1.505", "1,50", "-1.00", "+1.00", "1e3", "1.5e", " 1",
+		"10000000000.01", "99999999999999999999.00", "1.0.0"} {
 		if got, ok := parseAmount(text); ok {
 			t.Errorf("%q is taken as %d", text, got)
 		}

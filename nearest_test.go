@@ -67,7 +67,8 @@ func TestNearest_namesThePathBelowTheBaseAddressAsItIsNow(t *testing.T) {
 func FuzzNearest(f *testing.F) {
 	s := newService(f)
 	rt := s.server.routing.Load()
-	for _, seed := range []string{"", "/", "/v1/widget/lead", "/widget//leads", "{id}", strings.Repeat("/v1", 42), strings.Repeat("a/", 64), "/\x00\xff"} {
+	for _, seed := range []string{"", "/", "/v1/widget/lead", "/widget//leads", "{id}", strings.Repeat("/v1", 42),
+		strings.Repeat("a/", 64), "/\x00\xff"} {
 		f.Add("GET", seed)
 	}
 	paths := map[string]bool{"": true}

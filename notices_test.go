@@ -45,7 +45,8 @@ func TestNotices_countRefusalsOnceAMinuteWithTheirNames(t *testing.T) {
 			t.Fatalf("within the minute: %q", got)
 		}
 		time.Sleep(10 * time.Second)
-		want = `level=WARN msg="origins were refused" times=6 by="https://worse.example 3, https://evil.example 1, malformed 1, null 1"`
+		want = `level=WARN msg="origins were refused" times=6 ` +
+			`by="https://worse.example 3, https://evil.example 1, malformed 1, null 1"`
 		if got := s.logLines("origins were refused"); len(got) != 2 || got[1] != want {
 			t.Fatalf("%q", got)
 		}
@@ -59,12 +60,15 @@ func TestNotices_countRefusalsOnceAMinuteWithTheirNames(t *testing.T) {
 func TestNotices_nameAtMostTwentyOriginsAndCountTheRest(t *testing.T) {
 	t.Parallel()
 	s := newService(t, withoutAddressLimits)
-	for i := range 500 {
+	n := size(50, 500)
+	for i := range n {
 		s.post("/widget/leads", anyLead, fmt.Sprintf("Origin: https://%d.example", i)).is(403)
 	}
 	s.server.logNotices(false)
 	got := s.logLines("origins were refused")
-	if len(got) != 1 || strings.Count(got[0], "https://") != 20 || !strings.Contains(got[0], "times=500 ") || !strings.Contains(got[0], "others 480") {
+	if len(got) != 1 || strings.Count(got[0], "https://") != 20 ||
+		!strings.Contains(got[0], fmt.Sprintf("times=%d ", n)) ||
+		!strings.Contains(got[0], fmt.Sprint("others ", n-20)) {
 		t.Fatalf("%q", got)
 	}
 	if n := len(s.server.notices.kinds); n != 1 {
@@ -96,8 +100,8 @@ func TestNotices_nameTheAccountOverItsRateAndTheReasonOfARefusedToken(t *testing
 		s.server.logNotices(true)
 		for kind, want := range map[string]string{
 			"over a rate limit": `times=3 by="address 2, ` + s.account + ` 1"`,
-			"tokens were refused": `times=6 by="malformed, or signed with another key 2, expired 1, malformed header 1, ` +
-				`revoked or unknown, or its account is closed 1, too long 1"`,
+			"tokens were refused": `times=6 by="malformed, or signed with another key 2, expired 1, ` +
+				`malformed header 1, revoked or unknown, or its account is closed 1, too long 1"`,
 		} {
 			if got := s.logLines(kind); len(got) != 1 || !strings.HasSuffix(got[0], want) {
 				t.Errorf("%s: %q, want %s", kind, got, want)
@@ -113,17 +117,21 @@ func TestNotices_ofAFullDiskAreItsBeginningItsEndAndACount(t *testing.T) {
 		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, "") })
 		full := errors.New("disk I/O error")
 		for range 100 {
-			s.server.fail(&response{ResponseWriter: httptest.NewRecorder(), requestID: "req_1", pattern: "POST /widget/leads"}, httptest.NewRequest("POST", "/v1/widget/leads", nil),
+			w := &response{ResponseWriter: httptest.NewRecorder(), requestID: "req_1", pattern: "POST /widget/leads"}
+			s.server.fail(w, httptest.NewRequest("POST", "/v1/widget/leads", nil),
 				fmt.Errorf("%w (%w)", errStorageFull, full))
 			time.Sleep(100 * time.Millisecond)
 		}
 		got := s.logLines("disk")
-		if len(got) != 1 || !strings.HasPrefix(got[0], `level=WARN msg="the disk is full, so nothing is written" error=`) || !strings.Contains(got[0], `route="POST /widget/leads"`) {
+		if len(got) != 1 || !strings.HasPrefix(got[0],
+			`level=WARN msg="the disk is full, so nothing is written" error=`) ||
+			!strings.Contains(got[0], `route="POST /widget/leads"`) {
 			t.Fatalf("while it lasts: %q", got)
 		}
 		time.Sleep(15 * time.Second) // nobody calls; health's own write tells that there is room again
 		got = s.logLines("disk")
-		if len(got) != 2 || !strings.HasPrefix(got[1], `level=INFO msg="over: the disk is full, so nothing is written" times=100 lasted=9.9s `) {
+		over := `level=INFO msg="over: the disk is full, so nothing is written" times=100 lasted=9.9s `
+		if len(got) != 2 || !strings.HasPrefix(got[1], over) {
 			t.Fatalf("afterwards: %q", got)
 		}
 		if s.server.faults.any() {
@@ -142,7 +150,8 @@ func TestNotices_ofAFaultThatLastsAreWrittenAtTheStop(t *testing.T) {
 	want := []string{`level=WARN msg="legacy calls can't be counted" error=no`,
 		`level=INFO msg="not over at the stop: legacy calls can't be counted" times=2 `}
 	got := s.logLines("legacy calls")
-	if len(got) != 2 || got[0] != want[0] || !strings.HasPrefix(got[1], want[1]) || !strings.HasSuffix(got[1], `last_error="no more"`) {
+	if len(got) != 2 || got[0] != want[0] || !strings.HasPrefix(got[1], want[1]) ||
+		!strings.HasSuffix(got[1], `last_error="no more"`) {
 		t.Fatalf("%q", got)
 	}
 }
@@ -158,9 +167,11 @@ func TestAccessLog_hasALineForEachRequestAndNothingOfTheCaller(t *testing.T) {
 	s.get("/licenses?q=needle", "Authorization: Bearer "+token, "X-Forwarded-For: 192.0.2.77").is(200)
 	s.post("/widget/license/verify", `{"license_key":"`+key+`","fingerprint":"kitchen"}`).is(200)
 	s.get("/nowhere/" + license).is(404)
-	line := regexp.MustCompile(`^level=INFO msg=request route=("(?:GET|POST) [^"?]+"|none) status=\d{3} milliseconds=[0-9.]+(?:e-\d+)? request_id=req_\w{26} account=(-|acct_\w{26})$`)
+	line := regexp.MustCompile(`^level=INFO msg=request route=("(?:GET|POST) [^"?]+"|none) status=\d{3} ` +
+		`milliseconds=[0-9.]+(?:e-\d+)? request_id=req_\w{26} account=(-|acct_\w{26})$`)
 	lines := s.logLines("msg=request")
-	want := []string{`"POST /widget/leads"`, `"GET /licenses/{id}"`, `"GET /licenses"`, `"POST /widget/license/verify"`, "none"}
+	want := []string{`"POST /widget/leads"`, `"GET /licenses/{id}"`, `"GET /licenses"`,
+		`"POST /widget/license/verify"`, "none"}
 	if len(lines) != len(want) {
 		t.Fatalf("%q", lines)
 	}

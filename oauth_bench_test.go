@@ -129,8 +129,9 @@ func (s *granted) ask(method, path, body string, headers ...string) (took time.D
 //	go test -run '^$' -bench Grants$ -grants 1000000 -benchtime 500x -timeout 30m
 func BenchmarkGrants(b *testing.B) {
 	small, large := newGranted(b, 1000), newGranted(b, *grantsOfOne)
-	bearer := map[*granted]string{small: small.appAuth(small.account), large: large.appAuth(large.account)}
-	admin := map[*granted]string{small: small.auth(small.account, scopeAdmin), large: large.auth(large.account, scopeAdmin)}
+	headers := map[*granted]string{small: small.appAuth(small.account), large: large.appAuth(large.account)}
+	admin := map[*granted]string{small: small.auth(small.account, scopeAdmin),
+		large: large.auth(large.account, scopeAdmin)}
 	get := func(path string, of map[*granted]string) func(*granted) time.Duration {
 		return func(s *granted) time.Duration { took, _ := s.ask("GET", path, "", of[s]); return took }
 	}
@@ -162,19 +163,20 @@ func BenchmarkGrants(b *testing.B) {
 			_, body := page(s)
 			_, fields := answer{s.t, 200, nil, body}.form("decision")
 			fields.Set("decision", "allow")
-			took, _ := s.ask("POST", authorizePath(s.app.askFor()), fields.Encode(), formType, fromHere, "Cookie: "+s.visitor.cookie)
+			took, _ := s.ask("POST", authorizePath(s.app.askFor()), fields.Encode(), formType, fromHere,
+				"Cookie: "+s.visitor.cookie)
 			return took
 		}},
 		{"connected", func(s *granted) time.Duration {
 			took, _ := s.ask("GET", "/oauth/connected", "", "Cookie: "+s.visitor.cookie)
 			return took
 		}},
-		{"grants", get("/grants", bearer)},
+		{"grants", get("/grants", headers)},
 		{"grantsOfAll", get("/grants", admin)},
-		{"apps", get("/apps", bearer)},
+		{"apps", get("/apps", headers)},
 		{"lead", func(s *granted) time.Duration { took, _ := s.ask("POST", "/widget/leads", aLead); return took }},
 		{"verify", func(s *granted) time.Duration {
-			took, _ := s.ask("POST", "/widget/license/verify", `{}`, "Authorization: Bearer "+s.device)
+			took, _ := s.ask("POST", "/widget/license/verify", `{}`, bearer(s.device))
 			return took
 		}},
 	} {
@@ -210,7 +212,8 @@ func BenchmarkGrants_sweep(b *testing.B) {
 			return float64(info.Size()) / (1 << 20)
 		}
 		b.ReportMetric(size(), "MiB-before")
-		w := &appSweeper{store: s.store, now: time.Now, steady: time.Now, kept: func(now time.Time) time.Time { return now.Add(-days(1)) }}
+		w := &appSweeper{store: s.store, now: time.Now, steady: time.Now,
+			kept: func(now time.Time) time.Time { return now.Add(-days(1)) }}
 		waited := make(chan time.Duration)
 		ctx, end := context.WithCancel(b.Context())
 		go func() { waited <- longestWrite(ctx, s.store) }()

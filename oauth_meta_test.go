@@ -6,9 +6,8 @@ import (
 )
 
 func TestMetadata_saysWhatTheServiceDoes(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	const scopes = `"stats:read","leads:read","leads:write","licenses:read","devices:write","events:read",` +
 		`"webhooks:write","orders:read","orders:write","revenue:read","books:write"`
 	const base, root = "http://127.0.0.1:8080/v1", "http://127.0.0.1:8080"
@@ -30,9 +29,7 @@ func TestMetadata_saysWhatTheServiceDoes(t *testing.T) {
 			`"resource_documentation":"` + root + `/docs"}` + "\n",
 	} {
 		a := s.get("/" + path + "/v1").is(200)
-		if a.body != want {
-			t.Errorf("%s answers\n%s\nwant\n%s", path, a.body, want)
-		}
+		failIf(t, a.body != want, "%s answers\n%s\nwant\n%s", path, a.body, want)
 		a.has("Content-Type: application/json", "Cache-Control: public, max-age=300", "RateLimit: ")
 		s.do("HEAD", "/"+path+"/v1", "").is(200)
 		s.post("/"+path+"/v1", `{}`).is(405, "method_not_allowed").has("Allow: GET, HEAD, OPTIONS")
@@ -64,17 +61,14 @@ func hasPath(s *server, path string) bool {
 }
 
 func TestMetadata_followsTheBaseAddress(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	s.get("/" + serverMetadataPath + "/v1").is(200)
 	const next = "https://menus.example/api/v1"
 	s.must("base-url", "set", next)
 	s.check(s.server.refresh()) // which the service does once a second
 	for path, member := range map[string]string{serverMetadataPath: "issuer", resourceMetadataPath: "resource"} {
-		if got := s.get("/" + path + "/api/v1").is(200).text(member); got != next {
-			t.Errorf("%s is %s, want %s", member, got, next)
-		}
+		expect(t, s.get("/"+path+"/api/v1").is(200).text(member), next, "%s", member)
 		s.damaged = true                                     // the document does not have that path any more
 		if a := s.get("/" + path + "/v1"); a.status != 404 { // although routes below the earlier one answer
 			t.Errorf("%s of the earlier address is %d", path, a.status)
@@ -83,17 +77,14 @@ func TestMetadata_followsTheBaseAddress(t *testing.T) {
 	}
 	const challenge = `Bearer realm="widgetd", ` +
 		`resource_metadata="https://menus.example/.well-known/oauth-protected-resource/api/v1"`
-	if got := s.get("/leads").header.Get("WWW-Authenticate"); got != challenge {
-		t.Errorf("the challenge is %s, want %s", got, challenge)
-	}
+	expect(t, s.get("/leads").header.Get("WWW-Authenticate"), challenge, "the challenge")
 }
 
 // TestMetadata_isNamedByEveryChallengeForAToken goes the way of a client that knows nothing but an address of the
 // interface (RFC 9728, section 5).
 func TestMetadata_isNamedByEveryChallengeForAToken(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	asked := 0
 	for _, r := range allRoutes() {
 		path := strings.NewReplacer("{id}", "x", "{device}", "x", "{delivery}", "x", "{export}", "x").Replace(r.path())
@@ -105,16 +96,12 @@ func TestMetadata_isNamedByEveryChallengeForAToken(t *testing.T) {
 			s.do(r.method(), path, "", "Authorization: Bearer x").challenged(401, "invalid_token", invalidChallenge)
 		}
 	}
-	if asked < 40 {
-		t.Errorf("asked %d routes only", asked)
-	}
-	s.get("/orders", "Authorization: Bearer "+s.token(s.account, scopeLeads)).
+	failIf(t, asked < 40, "asked %d routes only", asked)
+	s.get("/orders", s.auth(s.account, scopeLeads)).
 		challenged(403, "insufficient_scope", scopeChallenge(scopeOrders)) // another token would not help by itself
 	_, named, _ := strings.Cut(bareChallenge, `resource_metadata="http://127.0.0.1:8080`)
 	resource := s.get("/" + strings.TrimSuffix(named, `"`)).is(200)
-	if resource.text("resource") != testBase {
-		t.Errorf("the resource is %s", resource.text("resource"))
-	}
+	failIf(t, resource.text("resource") != testBase, "the resource is %s", resource.text("resource"))
 	issuer := resource.json()["authorization_servers"].([]any)[0]
 	if got := s.get("/" + serverMetadataPath + "/v1").text("issuer"); got != issuer || got != testBase {
 		t.Errorf("the issuer is %s, and the resource names %s", got, issuer)

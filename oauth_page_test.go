@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"html"
 	"io"
@@ -18,124 +17,9 @@ import (
 	"time"
 )
 
-// A visitor is a browser of somebody who uses the pages, without what shows them.
-type visitor struct {
-	*service
-	cookie string // as the browser sends it; "": none
-}
-
-const fromHere = "Sec-Fetch-Site: same-origin"
-
-// visit gets a page, or with a form posts to it as the page itself would.
-func (v *visitor) visit(path string, form url.Values, headers ...string) answer {
-	v.t.Helper()
-	method, body := "GET", ""
-	if v.cookie != "" {
-		headers = append(headers, "Cookie: "+v.cookie)
-	}
-	if form != nil {
-		method, body = "POST", form.Encode()
-		headers = append([]string{formType, fromHere}, headers...)
-	}
-	a := v.do(method, path, body, headers...)
-	for _, set := range a.header.Values("Set-Cookie") {
-		v.cookie, _, _ = strings.Cut(set, ";")
-		v.told.confide(v.cookie[strings.Index(v.cookie, "=")+1:])
-	}
-	if strings.Contains(a.header.Get("Location"), "code=") {
-		to, err := url.Parse(a.header.Get("Location"))
-		v.check(err)
-		v.told.confide(to.Query().Get("code"))
-	}
-	return a
-}
-
-// signedIn is a visitor who has signed in for an account.
-func (s *service) signedIn(accountID string) *visitor {
-	s.t.Helper()
-	secret, err := s.signInWith(s.signinCode(accountID))
-	s.check(err)
-	return &visitor{s, "widgetd-session=" + secret}
-}
-
-// askFor is the query with which an application asks for consent. more are names and values, in turn, of which
-// an empty value removes the parameter.
-func (p *app) askFor(more ...string) url.Values {
-	q := url.Values{"response_type": {"code"}, "client_id": {p.ID}, "redirect_uri": {p.RedirectURIs[0]}, "state": {"table 4&x"},
-		"code_challenge": {testChallenge}, "code_challenge_method": {"S256"}}
-	for i := 0; i < len(more); i += 2 {
-		q.Set(more[i], more[i+1])
-		if more[i+1] == "" {
-			q.Del(more[i])
-		}
-	}
-	return q
-}
-
-func authorizePath(q url.Values) string { return "/oauth/authorize?" + q.Encode() }
-
-var (
-	formShape  = regexp.MustCompile(`(?s)<form method="post" action="([^"]*)".*?</form>`)
-	inputShape = regexp.MustCompile(`<(?:input|button)[^>]*>`)
-	attrShape  = regexp.MustCompile(`([a-z]+)="([^"]*)"`)
-)
-
-// form is where the form of a page with a field or button posts to, and what it sends if nobody changes it.
-func (a answer) form(field string) (action string, fields url.Values) {
-	a.t.Helper()
-	for _, found := range formShape.FindAllStringSubmatch(a.body, -1) {
-		if !strings.Contains(found[0], `name="`+field+`"`) {
-			continue
-		}
-		fields = url.Values{}
-		for _, input := range inputShape.FindAllString(found[0], -1) {
-			attr := map[string]string{}
-			for _, each := range attrShape.FindAllStringSubmatch(input, -1) {
-				attr[each[1]] = html.UnescapeString(each[2])
-			}
-			if attr["type"] == "hidden" || attr["type"] == "checkbox" && strings.Contains(input, " checked") {
-				fields.Set(attr["name"], attr["value"])
-			}
-		}
-		return html.UnescapeString(found[1]), fields
-	}
-	a.t.Fatalf("no form has %s:\n%s", field, a.body)
-	return "", nil
-}
-
-// agreeing is the form of a page that asks for consent, with the button pressed that allows it.
-func (a answer) agreeing() url.Values {
-	a.t.Helper()
-	_, fields := a.is(200).form("decision")
-	fields.Set("decision", "allow")
-	return fields
-}
-
-// sentTo checks that an answer sends the browser to an address, and returns the parameters that were added.
-func (a answer) sentTo(uri string) url.Values {
-	a.t.Helper()
-	a.is(303).has("Referrer-Policy: no-referrer", "Cache-Control: no-store")
-	to, ok := strings.CutPrefix(a.header.Get("Location"), uri)
-	if !ok || to == "" || to[0] != '?' && to[0] != '&' {
-		a.t.Fatalf("sent to %s, want %s", a.header.Get("Location"), uri)
-	}
-	q, err := url.ParseQuery(to[1:])
-	if err != nil || q.Get("iss") != testBase {
-		a.t.Fatalf("sent to %s: %v", a.header.Get("Location"), err)
-	}
-	return q
-}
-
-// nowhere checks that an answer is a page, which leads nobody away.
-func (a answer) nowhere(status int, texts ...string) answer {
-	a.t.Helper()
-	return a.is(status).has("Location: ", "Content-Type: text/html; charset=utf-8", "Content-Security-Policy: "+guestPolicy()).shows(texts...)
-}
-
 func TestConsent_isAskedForGivenAndEndedInABrowser(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	base := s.atItsBase()
 	p, _ := s.registerApp(func(p *app) { p.RedirectURIs = codeList{testRedirect + "?kept=yes"} })
 	jar, err := cookiejar.New(nil)
@@ -175,40 +59,38 @@ func TestConsent_isAskedForGivenAndEndedInABrowser(t *testing.T) {
 	}
 	code := s.signinCode(s.account)
 	page := press(send("GET", at, nil).is(200).shows("<h1>Sign in</h1>"), "code", strings.ToLower(code))
-	page.is(200).shows("<h1>May Table Planner act for your account?</h1>", "Read your orders", "addresses of the application’s choosing", "not orders:write")
+	page.is(200).shows("<h1>May Table Planner act for your account?</h1>", "Read your orders",
+		"addresses of the application’s choosing", "not orders:write")
 	to := press(page, "decision", "allow").is(303).header.Get("Location")
 	added, ok := strings.CutPrefix(to, testRedirect+"?kept=yes&")
 	q, err := url.ParseQuery(added)
-	if !ok || err != nil || q.Get("iss") != base || q.Get("state") != "table 4&x" || len(q.Get("code")) != 43 || len(q) != 3 {
+	if !ok || err != nil || q.Get("iss") != base || q.Get("state") != "table 4&x" || len(q.Get("code")) != 43 ||
+		len(q) != 3 {
 		t.Fatalf("sent to %s: %v", to, err)
 	}
-	sum := sha256.Sum256([]byte(q.Get("code")))
-	c, err := s.store.grantCode(sum[:])
+	c, err := s.store.grantCode(hashOf(q.Get("code")))
 	s.check(err)
-	if c.AppID != p.ID || c.AccountID != s.account || c.RedirectURI != p.RedirectURIs[0] || c.Challenge != testChallenge || c.AgreedBy != "portal" ||
+	if c.AppID != p.ID || c.AccountID != s.account || c.RedirectURI != p.RedirectURIs[0] ||
+		c.Challenge != testChallenge || c.AgreedBy != "portal" ||
 		c.Scope != scopeWebhooks+" "+scopeOrders || c.GrantID != nil || c.ExpiresAt != c.CreatedAt.after(time.Minute) {
 		t.Errorf("the code is %+v", c)
 	}
 	token, _ := s.appToken(p, s.account, scopeOrders)
-	s.get("/account", "Authorization: Bearer "+token).is(200)
-	page = send("GET", base+"/oauth/connected", nil).is(200).shows("<h1>Connected applications</h1>", "Table Planner", "Read your orders")
+	s.get("/account", bearer(token)).is(200)
+	page = send("GET", base+"/oauth/connected", nil).is(200).
+		shows("<h1>Connected applications</h1>", "Table Planner", "Read your orders")
 	_, grantID, _ := strings.Cut(page.body, `name="grant" value="`)
 	press(page, "grant", grantID[:30]).is(200).shows("No application may act for your account.", "not Table Planner")
-	s.get("/account", "Authorization: Bearer "+token).is(401)
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'grant.ended' AND actor = 'person (portal)'`); n != 1 {
-		t.Errorf("%d events", n)
-	}
+	s.get("/account", bearer(token)).is(401)
+	s.hasRows(1, `events WHERE type = 'grant.ended' AND actor = 'person (portal)'`)
 	send("POST", base+"/oauth/signout", url.Values{}).is(200).shows("<h1>Sign in</h1>")
 	send("GET", base+"/oauth/connected", nil).is(200).shows("<h1>Sign in</h1>", "not Connected")
-	if n := s.count(`SELECT count(*) FROM sessions`); n != 0 {
-		t.Errorf("%d sessions", n)
-	}
+	s.hasRows(0, `sessions`)
 }
 
 func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	owner := s.addAccount("Planner & <Sons>")
 	v := s.signedIn(s.account)
 	all := strings.Join(appScopes, " ")
@@ -217,7 +99,8 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 		texts     []string
 	}{
 		{appWeb, "https://app.example:8443/back", []string{"the site <bdi>app.example:8443</bdi>"}},
-		{appInstalled, "http://127.0.0.1/back", []string{"<dd>an installed application on this device</dd>", "not 127.0.0.1</bdi>"}},
+		{appInstalled, "http://127.0.0.1/back", []string{"<dd>an installed application on this device</dd>",
+			"not 127.0.0.1</bdi>"}},
 		{appInstalled, "http://[::1]/back", []string{"<dd>an installed application on this device</dd>"}},
 		{appInstalled, "com.example.app:/back", []string{"opens links of the kind <bdi>com.example.app</bdi>"}},
 		{appWeb, "http://localhost:3000/", []string{"<dd>an installed application on this device</dd>"}},
@@ -226,85 +109,91 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 			p.AccountID, p.Kind, p.Scope, p.RedirectURIs = owner, c.kind, all, codeList{c.uri}
 			p.Name, p.HomePage = "<b>Table</b> Planner", "https://app.example/?a=1&b=2"
 		})
-		page := v.visit(authorizePath(p.askFor()), nil).nowhere(200, append(c.texts, "&lt;b&gt;Table&lt;/b&gt; Planner", "not <b>", "Planner &amp; &lt;Sons&gt;",
-			`<bdi>main</bdi>`, `<a href="https://app.example/?a=1&amp;b=2" rel="noopener noreferrer"`, "knows the application", "not does not vouch", `role="alert"`)[:len(c.texts)+7]...)
+		page := v.authorize(p.askFor(), nil).nowhere(200, append(c.texts, "&lt;b&gt;Table&lt;/b&gt; Planner",
+			"not <b>", "Planner &amp; &lt;Sons&gt;",
+			`<bdi>main</bdi>`, `<a href="https://app.example/?a=1&amp;b=2" rel="noopener noreferrer"`,
+			"knows the application", "not does not vouch", `role="alert"`)[:len(c.texts)+7]...)
 		page.has("Referrer-Policy: same-origin", "Cache-Control: no-store", "X-Robots-Tag: noindex")
 		_, fields := page.form("decision")
 		if want := len(appScopes) + 2; len(fields) != want {
 			t.Errorf("the form has %v", fields)
 		}
 		for _, scope := range appScopes {
-			if fields.Get("allow:"+scope) != "yes" || !strings.Contains(page.body, html.EscapeString(oauthTexts["scope_"+scope][0])) {
+			if fields.Get("allow:"+scope) != "yes" ||
+				!strings.Contains(page.body, html.EscapeString(oauthTexts["scope_"+scope][0])) {
 				t.Errorf("%s is not asked for", scope)
 			}
 		}
 	}
 	own, _ := s.registerApp(func(p *app) { p.VerifiedAt = stamp{} })
-	v.visit(authorizePath(own.askFor()), nil).nowhere(200, "does not vouch for the application", "not knows the application")
+	v.authorize(own.askFor(), nil).nowhere(200, "does not vouch for the application", "not knows the application")
 	s.sql(`UPDATE apps SET name = 'Table' || char(8238) || 'rennalP', home_page = 'https://app.example/' || char(8206) WHERE id = ?`, own.ID)
 	s.sql(`UPDATE accounts SET name = 'Roma' || char(8207) WHERE id = ?`, s.account)
-	page := v.visit(authorizePath(own.askFor()), nil).nowhere(200, "Table\ufffdrennalP", "Roma\ufffd")
-	if strings.ContainsAny(page.body, "\u202e\u200e\u200f") {
-		t.Error("the page has characters that turn text around")
-	}
-	if found := regexp.MustCompile(`(?i)<script|<iframe|@import|style=|src=| on\w+=`).FindString(page.body); found != "" {
+	page := v.authorize(own.askFor(), nil).nowhere(200, "Table\ufffdrennalP", "Roma\ufffd")
+	failIf(t, strings.ContainsAny(page.body, "\u202e\u200e\u200f"), "the page has characters that turn text around")
+	if found := regexp.MustCompile(`(?i)<script|<iframe|@import|style=|src=| on\w+=`).
+		FindString(page.body); found != "" {
 		t.Errorf("the page has %q", found)
 	}
 }
 
 // redirectTricks are addresses that resemble registered ones.
-var redirectTricks = []string{
-	testRedirect + "/", testRedirect + "?", testRedirect + "?x=1", testRedirect + "#", testRedirect + "#x", testRedirect + "%2e", testRedirect + "/../evil",
-	"https://app.example/%62ack", "https://app.example/back/..%2fevil", "https://app.example//back", "https://app.example/./back", "https://app.example/BACK",
-	"HTTPS://app.example/back", "https://APP.example/back", "http://app.example/back", "//app.example/back", "/back", "back", "https:app.example/back",
-	"https://app.example:443/back", "https://app.example:444/back", "https://app.example:/back", "https://app.example./back", "https://app.example%2e/back",
-	"https://app.example@evil.example/back", "https://evil.example/back", "https://evil.example?https://app.example/back", "https://app.example.evil.example/back",
-	"https://app.example\\@evil.example/back", "https://app.example%00.evil.example/back", "https://user:pass@app.example/back", "https://xapp.example/back",
-	"https://аpp.example/back", "https://xn--pp-6kc.example/back", "https://app。example/back", " " + testRedirect, testRedirect + " ", testRedirect + "\r\nSet-Cookie: x=y",
-	"javascript:alert(1)", "data:text/html,x", "https://[::ffff:1.2.3.4]/back", testRedirect + "\x00", "*", "https://*.example/back",
-}
+var redirectTricks = append(strings.Fields(`
+	https://app.example/back/ https://app.example/back? https://app.example/back?x=1 https://app.example/back#
+	https://app.example/back#x https://app.example/back%2e https://app.example/back/../evil
+	https://app.example/%62ack https://app.example/back/..%2fevil https://app.example//back
+	https://app.example/./back https://app.example/BACK HTTPS://app.example/back https://APP.example/back
+	http://app.example/back //app.example/back /back back https:app.example/back https://app.example:443/back
+	https://app.example:444/back https://app.example:/back https://app.example./back https://app.example%2e/back
+	https://app.example@evil.example/back https://evil.example/back https://evil.example?https://app.example/back
+	https://app.example.evil.example/back https://app.example\@evil.example/back
+	https://app.example%00.evil.example/back https://user:pass@app.example/back https://xapp.example/back
+	https://аpp.example/back https://xn--pp-6kc.example/back https://app。example/back javascript:alert(1) data:text/html,x
+	https://[::ffff:1.2.3.4]/back * https://*.example/back`),
+	" "+testRedirect, testRedirect+" ", testRedirect+"\r\nSet-Cookie: x=y", testRedirect+"\x00")
 
 // loopbackTricks are more, of addresses on the machine itself.
-var loopbackTricks = []string{
-	"http://127.0.0.1:80@evil.example/back", "http://127.0.0.1:8080.evil.example/back", "http://127.0.0.1.evil.example/back", "http://127.0.0.1:x/back",
-	"http://127.0.0.1:65536/back", "http://127.0.0.1:-1/back", "http://127.0.0.1:/back", "http://127.0.0.1:1:2/back", "http://127.0.0.1:80\\@evil.example/back",
-	"http://127.0.0.1:80#@evil.example/back", "http://127.0.0.1:80?@evil.example/back", "http://127.0.0.1:8080/other", "http://127.0.0.1:8080/back/",
-	"http://127.0.0.2:8080/back", "http://127.1:8080/back", "http://localhost:8080/back", "http://0.0.0.0:8080/back", "https://127.0.0.1:8080/back",
-	"http://[::1]:8080/back/", "http://[::1%25eth0]:8080/back", "http://[0:0:0:0:0:0:0:1]:8080/back", "http://[::1]x:8080/back", "http://2130706433:8080/back",
-	"http://127.0.0.1:8080", "http://u@127.0.0.1:8080/back", "http://127.0.0.1:８０/back",
-}
+var loopbackTricks = strings.Fields(`
+	http://127.0.0.1:80@evil.example/back http://127.0.0.1:8080.evil.example/back http://127.0.0.1.evil.example/back
+	http://127.0.0.1:x/back http://127.0.0.1:65536/back http://127.0.0.1:-1/back http://127.0.0.1:/back
+	http://127.0.0.1:1:2/back http://127.0.0.1:80\@evil.example/back http://127.0.0.1:80#@evil.example/back
+	http://127.0.0.1:80?@evil.example/back http://127.0.0.1:8080/other http://127.0.0.1:8080/back/
+	http://127.0.0.2:8080/back http://127.1:8080/back http://localhost:8080/back http://0.0.0.0:8080/back
+	https://127.0.0.1:8080/back http://[::1]:8080/back/ http://[::1%25eth0]:8080/back
+	http://[0:0:0:0:0:0:0:1]:8080/back http://[::1]x:8080/back http://2130706433:8080/back http://127.0.0.1:8080
+	http://u@127.0.0.1:8080/back http://127.0.0.1:８０/back`)
 
 func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	web, _ := s.registerApp()
 	device, _ := s.registerApp(func(p *app) {
-		p.Kind, p.RedirectURIs = appInstalled, codeList{"http://127.0.0.1/back", "http://[::1]:5000/back", "com.example.app:/back", testRedirect}
+		p.Kind, p.RedirectURIs = appInstalled, codeList{"http://127.0.0.1/back", "http://[::1]:5000/back",
+			"com.example.app:/back", testRedirect}
 	})
 	for _, v := range []*visitor{{service: s}, s.signedIn(s.account)} {
 		for _, p := range []*app{web, device} {
 			for _, uri := range slices.Concat(redirectTricks, loopbackTricks) {
 				for _, more := range [][]string{{}, {"response_type", "token"}} {
 					q := p.askFor(append(more, "redirect_uri", uri)...)
-					v.visit(authorizePath(q), nil).nowhere(400, "This link is not right", "redirect_uri is not registered")
+					v.authorize(q, nil).nowhere(400, "This link is not right", "redirect_uri is not registered")
 				}
 			}
 		}
 	}
 	v := s.signedIn(s.account)
-	for _, uri := range []string{"http://127.0.0.1/back", "http://127.0.0.1:51004/back", "http://127.0.0.1:1/back", "http://[::1]:65535/back", "http://[::1]/back",
+	for _, uri := range []string{"http://127.0.0.1/back", "http://127.0.0.1:51004/back", "http://127.0.0.1:1/back",
+		"http://[::1]:65535/back", "http://[::1]/back",
 		"com.example.app:/back", testRedirect} {
-		v.visit(authorizePath(device.askFor("redirect_uri", uri, "scope", "x")), nil).sentTo(uri)
+		v.authorize(device.askFor("redirect_uri", uri, "scope", "x"), nil).sentTo(uri)
 	}
 	loop, _ := s.registerApp(func(p *app) { p.RedirectURIs = codeList{"http://127.0.0.1:5000/back"} })
-	v.visit(authorizePath(loop.askFor("redirect_uri", "http://127.0.0.1:5001/back")), nil).nowhere(400)
+	v.authorize(loop.askFor("redirect_uri", "http://127.0.0.1:5001/back"), nil).nowhere(400)
 }
 
 func TestAuthorize_isAPageUntilApplicationAndAddressAreRight(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	p, _ := s.registerApp()
 	removed, _ := s.registerApp()
 	s.sql(`UPDATE apps SET removed_at = created_at WHERE id = ?`, removed.ID)
@@ -314,116 +203,127 @@ func TestAuthorize_isAPageUntilApplicationAndAddressAreRight(t *testing.T) {
 	twice := func(name, value string) url.Values { q := p.askFor(); q.Add(name, value); return q }
 	for _, v := range []*visitor{{service: s}, s.signedIn(s.account)} {
 		for text, q := range map[string][]url.Values{
-			"client_id is missing":        {{}, p.askFor("client_id", ""), {"client_id": {""}, "redirect_uri": {testRedirect}}},
-			"client_id is given twice":    {twice("client_id", p.ID), twice("client_id", "")},
-			"no application with this":    {p.askFor("client_id", newID("app", time.Now())), p.askFor("client_id", "x"), removed.askFor(), orphan.askFor(), p.askFor("client_id", strings.ToUpper(p.ID))},
-			"redirect_uri is missing":     {p.askFor("redirect_uri", ""), {"client_id": {p.ID}, "redirect_uri": {""}}},
-			"redirect_uri is given twice": {twice("redirect_uri", testRedirect), twice("redirect_uri", "https://evil.example")},
-			"is not registered for this":  {p.askFor("redirect_uri", "https://evil.example/")},
+			"client_id is missing": {{}, p.askFor("client_id", ""),
+				{"client_id": {""}, "redirect_uri": {testRedirect}}},
+			"client_id is given twice": {twice("client_id", p.ID), twice("client_id", "")},
+			"no application with this": {p.askFor("client_id", newID("app", time.Now())),
+				p.askFor("client_id", "x"), removed.askFor(), orphan.askFor(),
+				p.askFor("client_id", strings.ToUpper(p.ID))},
+			"redirect_uri is missing": {p.askFor("redirect_uri", ""), {"client_id": {p.ID}, "redirect_uri": {""}}},
+			"redirect_uri is given twice": {twice("redirect_uri", testRedirect),
+				twice("redirect_uri", "https://evil.example")},
+			"is not registered for this": {p.askFor("redirect_uri", "https://evil.example/")},
 		} {
 			for _, each := range q {
-				v.visit(authorizePath(each), nil).nowhere(400, text, "not evil.example")
-				v.visit(authorizePath(each), url.Values{"decision": {"allow"}}).nowhere(400, text)
+				v.authorize(each, nil).nowhere(400, text, "not evil.example")
+				v.authorize(each, url.Values{"decision": {"allow"}}).nowhere(400, text)
 			}
 		}
 		v.visit("/oauth/authorize?client_id=%zz", nil).nowhere(422, "This request is not right")
 	}
-	for _, path := range []string{authorizePath(p.askFor()), authorizePath(p.askFor("scope", "admin")), authorizePath(p.askFor("response_type", "token"))} {
+	for _, path := range []string{authorizePath(p.askFor()), authorizePath(p.askFor("scope", "admin")),
+		authorizePath(p.askFor("response_type", "token"))} {
 		(&visitor{service: s}).visit(path, nil).nowhere(200, "<h1>Sign in</h1>", "not Table Planner")
 	}
 }
 
 func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	p, _ := s.registerApp()
 	v := s.signedIn(s.account)
 	twice := func(name string) url.Values { q := p.askFor(name, "x"); q.Add(name, "x"); return q }
-	for code, all := range map[string][]url.Values{
-		"unsupported_response_type": {p.askFor("response_type", "token"), p.askFor("response_type", "code token"), p.askFor("response_type", "CODE")},
-		"invalid_request": {p.askFor("response_type", ""), p.askFor("response_mode", "fragment"), p.askFor("response_mode", "form_post"), p.askFor("code_challenge", ""), p.askFor("code_challenge_method", ""),
-			p.askFor("code_challenge_method", "plain"), p.askFor("code_challenge_method", "s256"), p.askFor("code_challenge", testChallenge+"A"),
-			p.askFor("code_challenge", testChallenge[1:]), p.askFor("code_challenge", testChallenge[:42]+"+"), p.askFor("code_challenge", testChallenge[:42]+"\n"),
-			p.askFor("code_challenge", testChallenge+"="), twice("response_type"), twice("scope"), twice("code_challenge"), twice("code_challenge_method"), twice("resource"),
-			twice("response_mode")},
-		"invalid_scope": {p.askFor("scope", "admin"), p.askFor("scope", scopeOrders+" "+scopeAdmin), p.askFor("scope", scopeLeads), p.askFor("scope", "x"), p.askFor("scope", " "),
-			p.askFor("scope", scopeOrders+" "+scopeApps), p.askFor("scope", strings.ToUpper(scopeOrders))},
-		"invalid_target": {p.askFor("resource", "https://evil.example"), p.askFor("resource", testBase+"/"), p.askFor("resource", "http://127.0.0.1:8080")},
+	wrong := map[string][]url.Values{}
+	for code, all := range map[string][][2]string{
+		"unsupported_response_type": {{"response_type", "token"}, {"response_type", "code token"},
+			{"response_type", "CODE"}},
+		"invalid_request": {{"response_type", ""}, {"response_mode", "fragment"}, {"response_mode", "form_post"},
+			{"code_challenge_method", ""}, {"code_challenge_method", "plain"}, {"code_challenge_method", "s256"},
+			{"code_challenge", ""}, {"code_challenge", testChallenge + "A"}, {"code_challenge", testChallenge[1:]},
+			{"code_challenge", testChallenge[:42] + "+"}, {"code_challenge", testChallenge[:42] + "\n"},
+			{"code_challenge", testChallenge + "="}},
+		"invalid_scope": {{"scope", "admin"}, {"scope", scopeOrders + " " + scopeAdmin}, {"scope", scopeLeads},
+			{"scope", "x"},
+			{"scope", " "}, {"scope", scopeOrders + " " + scopeApps}, {"scope", strings.ToUpper(scopeOrders)}},
+		"invalid_target": {{"resource", "https://evil.example"}, {"resource", testBase + "/"},
+			{"resource", "http://127.0.0.1:8080"}},
 	} {
-		for _, q := range all {
-			before := s.dump()
-			got := v.visit(authorizePath(q), nil).sentTo(testRedirect)
-			if got.Get("error") != code || got.Get("state") != "table 4&x" || !regexp.MustCompile(`^[ !#-[\]-~]+$`).MatchString(got.Get("error_description")) || len(got) != 4 {
-				t.Errorf("%v: %v", q, got)
-			}
-			v.visit(authorizePath(q), url.Values{"decision": {"allow"}, "account": {s.account}, "app": {p.UpdatedAt.String()}, "allow:" + scopeOrders: {"yes"}}).sentTo(testRedirect)
-			s.unchanged(before)
+		for _, pair := range all {
+			wrong[code] = append(wrong[code], p.askFor(pair[:]...))
 		}
 	}
-	if got := v.visit(authorizePath(twice("state")), nil).sentTo(testRedirect); got.Get("error") != "invalid_request" || got.Has("state") {
+	for _, name := range []string{"response_type", "scope", "code_challenge", "code_challenge_method", "resource",
+		"response_mode"} {
+		wrong["invalid_request"] = append(wrong["invalid_request"], twice(name))
+	}
+	before := s.dump()
+	for code, all := range wrong {
+		for _, q := range all {
+			got := v.authorize(q, nil).sentTo(testRedirect)
+			failIf(t, got.Get("error") != code || got.Get("state") != "table 4&x" || len(got) != 4 ||
+				!matches(`^[ !#-[\]-~]+$`, got.Get("error_description")), "%v: %v", q, got)
+			v.authorize(q, p.decided("allow", s.account)).sentTo(testRedirect)
+		}
+	}
+	s.unchanged(before)
+	if got := v.authorize(twice("state"), nil).sentTo(testRedirect); got.Get("error") != "invalid_request" ||
+		got.Has("state") {
 		t.Errorf("a state that is given twice: %v", got)
 	}
-	if got := v.visit(authorizePath(p.askFor("state", "", "scope", "x")), nil).sentTo(testRedirect); got.Has("state") {
+	if got := v.authorize(p.askFor("state", "", "scope", "x"), nil).sentTo(testRedirect); got.Has("state") {
 		t.Errorf("without a state: %v", got)
 	}
 	fine := p.askFor("scope", "", "resource", testBase, "prompt", "none", "nonce", "x", "response_mode", "query")
 	fine["unknown"], fine["scope"] = []string{"1", "2"}, []string{""}
-	v.visit(authorizePath(fine), nil).nowhere(200, "allow:"+scopeOrders, "allow:"+scopeSelling, "allow:"+scopeWebhooks, "not allow:"+scopeLeads)
+	v.authorize(fine, nil).nowhere(200, "allow:"+scopeOrders, "allow:"+scopeSelling, "allow:"+scopeWebhooks,
+		"not allow:"+scopeLeads)
 }
 
 func TestAuthorize_nobodyIsSentToAStrangersApplicationThatNobodyVouchesFor(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	p, _ := s.registerApp(func(p *app) { p.AccountID, p.VerifiedAt = tenant, stamp{} })
 	stranger, owner := s.signedIn(s.account), s.signedIn(tenant)
 	before := s.dump()
 	for _, q := range []url.Values{p.askFor(), p.askFor("scope", "x"), p.askFor("response_type", "token")} {
-		stranger.visit(authorizePath(q), nil).nowhere(403, "This application can’t be allowed", "not Table Planner", "not app.example/")
+		stranger.authorize(q, nil).nowhere(403, "This application can’t be allowed", "not Table Planner",
+			"not app.example/")
 		for _, decision := range []string{"allow", "deny"} {
-			stranger.visit(authorizePath(q), url.Values{"decision": {decision}, "account": {s.account}, "app": {p.UpdatedAt.String()}, "allow:" + scopeOrders: {"yes"}}).
-				nowhere(403, "This application can’t be allowed")
+			stranger.authorize(q, p.decided(decision, s.account)).nowhere(403, "This application can’t be allowed")
 		}
 	}
 	s.unchanged(before)
-	page := owner.visit(authorizePath(p.askFor()), nil)
-	if got := owner.visit(authorizePath(p.askFor()), page.agreeing()).sentTo(testRedirect); got.Get("code") == "" {
+	page := owner.authorize(p.askFor(), nil)
+	if got := owner.authorize(p.askFor(), page.agreeing()).sentTo(testRedirect); got.Get("code") == "" {
 		t.Errorf("its owner got %v", got)
 	}
 }
 
 func TestConsent_isGivenForWhatIsLeftTicked(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	v := s.signedIn(s.account)
 	path := authorizePath(p.askFor())
 	given := func(form url.Values) (scope string) {
 		t.Helper()
 		q := v.visit(path, form).sentTo(testRedirect)
-		sum := sha256.Sum256([]byte(q.Get("code")))
-		c, err := s.store.grantCode(sum[:])
+		c, err := s.store.grantCode(hashOf(q.Get("code")))
 		s.check(err)
 		return c.Scope
 	}
 	form := v.visit(path, nil).agreeing()
-	if got := given(form); got != scopesWithin(p.Scope, p.Scope) {
-		t.Errorf("with all: %s", got)
-	}
+	expect(t, given(form), scopesWithin(p.Scope, p.Scope), "with all")
 	form.Del("allow:" + scopeWebhooks)
 	form.Del("allow:" + scopeSelling)
-	if got := given(form); got != scopeOrders {
-		t.Errorf("with one: %s", got)
-	}
+	expect(t, given(form), scopeOrders, "with one")
 	before := s.dump()
 	form.Del("allow:" + scopeOrders)
 	denied := v.visit(path, nil).agreeing()
 	denied.Set("decision", "deny")
 	for _, f := range []url.Values{form, denied, {"decision": {"deny"}}} {
-		if got := v.visit(path, f).sentTo(testRedirect); got.Get("error") != "access_denied" || got.Get("state") != "table 4&x" || got.Has("code") {
+		if got := v.visit(path, f).sentTo(testRedirect); got.Get("error") != "access_denied" ||
+			got.Get("state") != "table 4&x" || got.Has("code") {
 			t.Errorf("%v: %v", f, got)
 		}
 	}
@@ -431,9 +331,8 @@ func TestConsent_isGivenForWhatIsLeftTicked(t *testing.T) {
 }
 
 func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	tenant := s.addAccount("Trattoria")
 	p, _ := s.registerApp()
 	first := s.signedIn(s.account)
@@ -441,9 +340,7 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 	form := first.visit(path, nil).agreeing()
 	refused := func(v *visitor, form url.Values) {
 		t.Helper()
-		before := s.dump()
 		v.visit(path, form).nowhere(409, "nothing was allowed", `role="alert"`, `name="decision"`)
-		s.unchanged(before)
 	}
 	change := func(more ...string) url.Values {
 		f := maps.Clone(form)
@@ -452,7 +349,9 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 		}
 		return f
 	}
-	refused(s.signedIn(tenant), form) // who has signed in, in another tab, since the page was made
+	strangers := s.signedIn(tenant)
+	before := s.dump()
+	refused(strangers, form) // who has signed in, in another tab, since the page was made
 	refused(first, change("account", tenant))
 	for _, wider := range []string{scopeSelling, scopeWebhooks, scopeLeads, scopeAdmin, "", "x", "orders:read admin"} {
 		refused(first, change("allow:"+wider, "yes"))
@@ -465,22 +364,24 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 	first.visit(path, undecided).nowhere(409, "You have not decided yet", `name="allow:orders:read" value="yes">`)
 	refused(first, change("app", ""))
 	refused(first, url.Values{"decision": {"allow"}})
+	s.unchanged(before)
 	s.sql(`UPDATE apps SET name = 'Another', updated_at = '2031-01-01T00:00:00Z' WHERE id = ?`, p.ID)
+	before = s.dump()
 	refused(first, form)
+	s.unchanged(before)
 	form = first.visit(path, nil).agreeing()
 	s.sql(`UPDATE apps SET updated_at = '2031-01-01T00:00:01Z' WHERE id = ?`, p.ID)
 	seen := *p
 	seen.UpdatedAt, _ = parseStamp("2031-01-01T00:00:00Z")
 	pages := &oauthPages{server: s.server}
-	for _, stale := range []*consent{{app: &seen, session: &session{AccountID: s.account}}, {app: &app{ID: newID("app", time.Now())}, session: &session{AccountID: s.account}}} {
+	for _, stale := range []*consent{{app: &seen, session: &session{AccountID: s.account}},
+		{app: &app{ID: newID("app", time.Now())}, session: &session{AccountID: s.account}}} {
 		if _, err := pages.giveCode(t.Context(), stale, scopeOrders); err != errConsentChanged {
 			t.Errorf("a code for what has changed: %v", err)
 		}
 	}
 	(&visitor{service: s}).visit(path, form).nowhere(200, "<h1>Sign in</h1>")
-	if n := s.count(`SELECT count(*) FROM grant_codes`); n != 0 {
-		t.Errorf("%d codes", n)
-	}
+	s.hasRows(0, `grant_codes`)
 	v := s.signedIn(tenant)
 	form = v.visit(path, nil).agreeing()
 	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
@@ -488,50 +389,56 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 }
 
 func TestOAuthPages_takeNoFormFromElsewhere(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	p, _ := s.registerApp()
 	_, grantID := s.appToken(p, s.account, scopeOrders)
 	v := s.signedIn(s.account)
-	form := v.visit(authorizePath(p.askFor()), nil).agreeing()
+	form := v.authorize(p.askFor(), nil).agreeing()
 	code := s.signinCode(s.account)
 	before := s.dump()
-	for _, from := range []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Origin: https://evil.example", "Origin: null", "Origin: " + siteOrigin,
+	for _, from := range []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site",
+		"Origin: https://evil.example", "Origin: null", "Origin: " + siteOrigin,
 		"Origin: https://app.example", "Origin: http://example.com:81", "Sec-Fetch-Site: x"} {
-		for path, body := range map[string]url.Values{authorizePath(p.askFor()): form, "/oauth/signin": {"code": {code}}, "/oauth/signout": {},
+		for path, body := range map[string]url.Values{authorizePath(p.askFor()): form,
+			"/oauth/signin": {"code": {code}}, "/oauth/signout": {},
 			"/oauth/connected": {"grant": {grantID}}} {
 			headers := []string{formType, "Cookie: " + v.cookie, from}
-			s.post(path, body.Encode()+"&x=", headers...).nowhere(403, "This form came from elsewhere").has("Set-Cookie: ")
+			s.post(path, body.Encode()+"&x=", headers...).nowhere(403, "This form came from elsewhere").
+				has("Set-Cookie: ")
 		}
 	}
 	s.unchanged(before)
-	for _, from := range []string{"Origin: http://example.com", "Sec-Fetch-Site: none", fromHere} { // the Host of httptest's requests
+	// the Host of httptest's requests
+	for _, from := range []string{"Origin: http://example.com", "Sec-Fetch-Site: none", fromHere} {
 		s.post(authorizePath(p.askFor()), form.Encode(), formType, "Cookie: "+v.cookie, from).is(303)
 	}
 	s.get(authorizePath(p.askFor()), "Cookie: "+v.cookie, "Sec-Fetch-Site: cross-site").is(200) // a link leads here
 }
 
 func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	visit := func(base, name, want string) *visitor {
 		t.Helper()
 		s.change(func(t *tx) error { return t.setBaseURL(base) })
 		s.check(s.server.refresh())
 		v := &visitor{service: s, cookie: name + "=planted"}
-		a := v.visit("/oauth/signin", url.Values{"code": {s.signinCode(s.account)}}).is(303).has("Location: ./connected", "Referrer-Policy: same-origin")
+		a := v.visit("/oauth/signin", url.Values{"code": {s.signinCode(s.account)}}).is(303).
+			has("Location: ./connected", "Referrer-Policy: same-origin")
 		if got := a.header.Get("Set-Cookie"); !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("%s sets %s", base, got)
 		}
 		v.visit("/oauth/connected", nil).nowhere(200, "Signed in for")
 		return v
 	}
-	plain := visit(testBase, "widgetd-session", `^widgetd-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax$`)
-	secure := visit("https://api.example.com/v1", "__Host-widgetd-session", `^__Host-widgetd-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; Secure; SameSite=Lax$`)
+	plain := visit(testBase, "widgetd-session",
+		`^widgetd-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax$`)
+	secure := visit("https://api.example.com/v1", "__Host-widgetd-session",
+		`^__Host-widgetd-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; Secure; SameSite=Lax$`)
 	plain.visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>") // a session under the other name
-	for _, cookie := range []string{strings.TrimPrefix(secure.cookie, "__Host-"), strings.Replace(secure.cookie, "__Host-", "__host-", 1),
+	for _, cookie := range []string{strings.TrimPrefix(secure.cookie, "__Host-"),
+		strings.Replace(secure.cookie, "__Host-", "__host-", 1),
 		secure.cookie + "; __Host-widgetd-session=planted", secure.cookie + "x", "__Host-widgetd-session="} {
 		(&visitor{s, cookie}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
 	}
@@ -539,47 +446,39 @@ func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
 	s.get("/orders", "Cookie: "+secure.cookie).is(401)
 	old := secure.cookie
 	secure.visit("/oauth/signin", url.Values{"code": {s.signinCode(s.account)}}).is(303)
-	if secure.cookie == old {
-		t.Error("signing in again keeps the session")
-	}
+	failIf(t, secure.cookie == old, "signing in again keeps the session")
 	(&visitor{s, old}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
 	now := secure.cookie
 	a := secure.visit("/oauth/signout?x=1", url.Values{}).is(303).has("Location: ./signin?x=1")
-	if got := a.header.Get("Set-Cookie"); got != "__Host-widgetd-session=; Path=/; Max-Age=0; HttpOnly; Secure; SameSite=Lax" {
-		t.Errorf("signing out sets %s", got)
-	}
+	expect(t, a.header.Get("Set-Cookie"), "__Host-widgetd-session=; Path=/; Max-Age=0; HttpOnly; Secure; SameSite=Lax",
+		"what signing out sets")
 	(&visitor{s, now}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
 }
 
 func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	q := p.askFor("state", `"><script>javascript:&%`)
 	v := &visitor{service: s}
-	page := v.visit(authorizePath(q), nil).nowhere(200, "<h1>Sign in</h1>", "not <script>", "not ZgotmplZ")
+	page := v.authorize(q, nil).nowhere(200, "<h1>Sign in</h1>", "not <script>", "not ZgotmplZ")
 	action, _ := page.form("code")
-	if action != "./signin?"+q.Encode() {
-		t.Errorf("it posts to %s", action)
-	}
+	failIf(t, action != "./signin?"+q.Encode(), "it posts to %s", action)
 	path := "/oauth/" + strings.TrimPrefix(action, "./")
-	wrong := v.visit(path, url.Values{"code": {"7K3M-Q9XD-2VTA"}}).nowhere(403, "This code is not right", `role="alert"`).has("Set-Cookie: ")
+	wrong := v.visit(path, url.Values{"code": {"7K3M-Q9XD-2VTA"}}).
+		nowhere(403, "This code is not right", `role="alert"`).has("Set-Cookie: ")
 	if again, _ := wrong.form("code"); again != action {
 		t.Errorf("then it posts to %s", again)
 	}
 	v.visit(path, url.Values{"code": {s.signinCode(s.account)}}).is(303).has("Location: ./authorize?" + q.Encode())
-	page = v.visit(authorizePath(q), nil)
+	page = v.authorize(q, nil)
 	for field, want := range map[string]string{"decision": "./authorize?" + q.Encode()} {
 		if got, _ := page.form(field); got != want {
 			t.Errorf("%s posts to %s", field, got)
 		}
 	}
 	page.shows(`action="./signout?`)
-	got := v.visit(authorizePath(q), page.agreeing()).sentTo(testRedirect)
-	if got.Get("state") != q.Get("state") {
-		t.Errorf("sent back with %v", got)
-	}
+	got := v.authorize(q, page.agreeing()).sentTo(testRedirect)
+	failIf(t, got.Get("state") != q.Get("state"), "sent back with %v", got)
 	for _, evil := range []string{"next=https://evil.example", "redirect_uri=https://evil.example", "//evil.example"} {
 		a := v.visit("/oauth/signin?"+evil, url.Values{"code": {s.signinCode(s.account)}}).is(303)
 		if to := a.header.Get("Location"); !strings.HasPrefix(to, "./authorize?") {
@@ -589,17 +488,15 @@ func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
 }
 
 func TestOAuthPages_limitHowOftenAnAddressTriesCodes(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	v := &visitor{service: s}
 	wrong := url.Values{"code": {"7K3M-Q9XD-2VTA"}}
 	tries := 0
-	for ; tries < 10*signinTries && v.visit("/oauth/signin", wrong).status == 403; tries++ { // the bucket fills up meanwhile
+	// the bucket fills up meanwhile
+	for ; tries < 10*signinTries && v.visit("/oauth/signin", wrong).status == 403; tries++ {
 	}
-	if tries < signinTries || tries == 10*signinTries {
-		t.Errorf("%d tries", tries)
-	}
+	failIf(t, tries < signinTries || tries == 10*signinTries, "%d tries", tries)
 	code := url.Values{"code": {s.signinCode(s.account)}}
 	v.visit("/oauth/signin", code, "Accept-Language: it").nowhere(429, "Troppe richieste")
 	v.visit("/oauth/signin", nil).is(200)
@@ -613,41 +510,36 @@ func TestOAuthPages_limitHowOftenAnAddressTriesCodes(t *testing.T) {
 }
 
 func TestConnected_hasTheAccountsOwnGrantsAndEndsThem(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	tenant := s.addAccount("Trattoria")
 	p, _ := s.registerApp()
 	other, _ := s.registerApp(func(p *app) { p.Name = "Loyalty <Card>" })
 	token, theirs := s.appToken(p, tenant, scopeOrders)
 	_, own := s.appToken(other, s.account, scopeSelling)
 	v := s.signedIn(s.account)
-	v.visit("/oauth/connected", nil).nowhere(200, "Loyalty &lt;Card&gt;", "not Table Planner", "charge your guests", "not Read your orders", own, "not "+theirs)
+	v.visit("/oauth/connected", nil).nowhere(200, "Loyalty &lt;Card&gt;", "not Table Planner", "charge your guests",
+		"not Read your orders", own, "not "+theirs)
 	for _, id := range []string{theirs, "", "x", newID("grt", time.Now())} {
 		v.visit("/oauth/connected", url.Values{"grant": {id}}).nowhere(404, "This request is not right")
 	}
-	s.get("/account", "Authorization: Bearer "+token).is(200)
+	s.get("/account", bearer(token)).is(200)
 	(&visitor{service: s}).visit("/oauth/connected", url.Values{"grant": {own}}).nowhere(200, "<h1>Sign in</h1>")
-	if g, err := s.store.grant(anyAccount, own); err != nil || !g.EndedAt.IsZero() {
-		t.Errorf("%+v, %v", g, err)
-	}
+	expect(t, s.grantEnded(own), "", "ended by")
 	for range 2 {
 		v.visit("/oauth/connected", url.Values{"grant": {own}}).is(303).has("Location: ./connected")
 	}
 	v.visit("/oauth/connected", nil).nowhere(200, "No application may act for your account.")
-	if g, err := s.store.grant(anyAccount, own); err != nil || valueOr(g.EndedBy, "") != endedByOwner {
-		t.Errorf("%+v, %v", g, err)
-	}
+	expect(t, s.grantEnded(own), endedByOwner, "ended by")
 }
 
 func TestConnected_hasFiftyOnAPage(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	s.change(func(t *tx) error {
 		for i := range connectedOnPage + 1 {
-			g := &grant{ID: t.at(time.Duration(i) * time.Millisecond).newID("grt"), AppID: p.ID, AccountID: s.account, Scope: scopeOrders, AgreedBy: "x",
+			g := &grant{ID: t.at(time.Duration(i) * time.Millisecond).newID("grt"), AppID: p.ID, AccountID: s.account,
+				Scope: scopeOrders, AgreedBy: "x",
 				CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(time.Hour)}
 			if err := t.addGrant(g); err != nil {
 				return err
@@ -662,19 +554,16 @@ func TestConnected_hasFiftyOnAPage(t *testing.T) {
 		t.Fatalf("%d on the first page", n)
 	}
 	second := v.visit("/oauth/"+more[1], nil).nowhere(200, "not Earlier ones")
-	if n := strings.Count(second.body, `name="grant"`); n != 1 {
-		t.Errorf("%d on the second page", n)
-	}
-	if same := v.visit("/oauth/connected?after=x", nil).nowhere(200); strings.Count(same.body, `name="grant"`) != connectedOnPage {
+	expect(t, strings.Count(second.body, `name="grant"`), 1, "grants on the second page")
+	if same := v.visit("/oauth/connected?after=x", nil).
+		nowhere(200); strings.Count(same.body, `name="grant"`) != connectedOnPage {
 		t.Error("another cursor does not begin at the beginning")
 	}
 }
 
 func TestOAuthPages_answerErrorsAsPages(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
+	s, p := serviceWithApp(t)
 	path := authorizePath(p.askFor())
 	for _, method := range []string{"PUT", "DELETE", "PATCH"} {
 		s.do(method, path, "").nowhere(405, "This request is not right").has("Allow: GET, HEAD, POST, OPTIONS")
@@ -686,7 +575,8 @@ func TestOAuthPages_answerErrorsAsPages(t *testing.T) {
 	s.do("HEAD", path, "").is(200)
 	s.get(path, "Accept-Language: fr").nowhere(200, `<html lang="fr">`, "Se connecter")
 	v := s.signedIn(s.account)
-	v.visit(path, nil, "Accept-Language: de").nowhere(200, "Darf Table Planner für Ihr Konto handeln?", "Ihre Bestellungen und Zahlungen lesen")
+	v.visit(path, nil, "Accept-Language: de").nowhere(200, "Darf Table Planner für Ihr Konto handeln?",
+		"Ihre Bestellungen und Zahlungen lesen")
 	s.sql(`DROP TABLE sessions`)
 	a := v.visit(path, nil).nowhere(500, "Something went wrong", "not no such table")
 	a.shows("name " + a.header.Get("X-Request-Id"))
@@ -695,13 +585,13 @@ func TestOAuthPages_answerErrorsAsPages(t *testing.T) {
 // TestConsent_isGivenByKeyboardInABrowser signs in and agrees without a pointer. That the browser follows the
 // form to the application shows, too, that the policy of the page allows it.
 func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
-	s := newService(t)
+	s := quietService(t)
 	base := s.atItsBase()
 	back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "<h1>Back</h1><p>%s</p><i>%s</i>", html.EscapeString(r.URL.Query().Get("code")), r.Header.Get("Referer"))
+		fmt.Fprintf(w, "<h1>Back</h1><p>%s</p><i>%s</i>", html.EscapeString(r.URL.Query().Get("code")),
+			r.Header.Get("Referer"))
 	}))
 	t.Cleanup(back.Close)
 	p, _ := s.registerApp(func(p *app) { p.RedirectURIs = codeList{back.URL + "/back"} })
@@ -720,24 +610,22 @@ func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
 	}
 	b.press(keyEnter)
 	b.find(`//h1[text()="Back"]`)
-	sum := sha256.Sum256([]byte(b.text("//p")))
-	c, err := s.store.grantCode(sum[:])
-	if err != nil || c.Scope != scopeOrders+" "+scopeSelling || b.text("//i") != "" {
-		t.Errorf("%+v, %v, from %q", c, err, b.text("//i"))
-	}
+	c, err := s.store.grantCode(hashOf(b.text("//p")))
+	failIf(t, err != nil || c.Scope != scopeOrders+" "+scopeSelling || b.text("//i") != "",
+		"%+v, %v, from %q", c, err, b.text("//i"))
 }
 
 // TestOAuthPages_fitATelephone looks for what is cut off, and for targets that are too small, in every
 // language.
 func TestOAuthPages_fitATelephone(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
-	s := newService(t, withoutAddressLimits)
+	s := quietService(t, withoutAddressLimits)
 	base := s.atItsBase()
 	s.sql(`UPDATE accounts SET name = 'Trattoria Altstadt GmbH, Solothurn' WHERE id = ?`, s.account)
 	p, _ := s.registerApp(func(p *app) {
-		p.Name, p.HomePage = "Tischreservationsverwaltungsanwendung Donaudampf", "https://tischreservationsverwaltungsanwendung.example/de/start"
+		p.Name, p.HomePage = "Tischreservationsverwaltungsanwendung Donaudampf",
+			"https://tischreservationsverwaltungsanwendung.example/de/start"
 		p.Scope = strings.Join(appScopes, " ")
 	})
 	s.appToken(p, s.account, scopeOrders+" "+scopeWebhooks)
@@ -767,7 +655,8 @@ func FuzzAuthorizeQuery(f *testing.F) {
 	})
 	v := s.signedIn(s.account)
 	allowed := regexp.MustCompile(`^(https://app\.example/back|http://127\.0\.0\.1(:\d{1,5})?/back|com\.example\.app:/back)\?[\w.~%&=*+-]+$`)
-	for _, q := range []url.Values{web.askFor(), web.askFor("scope", "x"), device.askFor("redirect_uri", "http://127.0.0.1:5000/back", "scope", "x"),
+	for _, q := range []url.Values{web.askFor(), web.askFor("scope", "x"),
+		device.askFor("redirect_uri", "http://127.0.0.1:5000/back", "scope", "x"),
 		web.askFor("redirect_uri", testRedirect+"?kept=yes", "response_type", "")} {
 		f.Add(q.Encode())
 	}
@@ -789,9 +678,7 @@ func FuzzAuthorizeQuery(f *testing.F) {
 			if to := w.Header().Get("Location"); (w.Code == 303) != (to != "") || to != "" && !allowed.MatchString(to) {
 				t.Errorf("%q: %d, sent to %q", query, w.Code, to)
 			}
-			if w.Code >= 500 {
-				t.Errorf("%q: %d %s", query, w.Code, w.Body)
-			}
+			failIf(t, w.Code >= 500, "%q: %d %s", query, w.Code, w.Body)
 		}
 	})
 }
@@ -799,7 +686,6 @@ func FuzzAuthorizeQuery(f *testing.F) {
 // TestOAuthPages_haveEveryTextInEveryLanguage compares oauthTexts with the keys that the template and
 // oauth_page.go name, and the verbs of each row with those of its English.
 func TestOAuthPages_haveEveryTextInEveryLanguage(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	source, err := os.ReadFile("oauth_page.go")
 	if err != nil {
@@ -828,11 +714,10 @@ func TestOAuthPages_haveEveryTextInEveryLanguage(t *testing.T) {
 	verbs := regexp.MustCompile(`%[^ ]`)
 	for _, key := range slices.Sorted(maps.Keys(oauthTexts)) {
 		row := oauthTexts[key]
-		if !used[key] {
-			t.Errorf("nothing uses %s", key)
-		}
+		failIf(t, !used[key], "nothing uses %s", key)
 		for i, text := range row {
-			if strings.TrimSpace(text) == "" || len(verbs.FindAllString(text, -1)) != len(verbs.FindAllString(row[0], -1)) {
+			if strings.TrimSpace(text) == "" || len(verbs.FindAllString(text, -1)) != len(verbs.FindAllString(row[0],
+				-1)) {
 				t.Errorf("%s in %s: %q", key, pageLanguages[i], text)
 			}
 		}

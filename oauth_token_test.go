@@ -16,82 +16,9 @@ import (
 	"time"
 )
 
-// tokenForm are the parameters of a request to the token or revocation endpoint, in turn name and value.
-func tokenForm(pairs ...string) string {
-	form := url.Values{}
-	for i := 0; i < len(pairs); i += 2 {
-		form.Set(pairs[i], pairs[i+1])
-	}
-	return form.Encode()
-}
-
-// basicAuth is the header with which an application proves itself.
-func basicAuth(id, secret string) string {
-	both := url.QueryEscape(id) + ":" + url.QueryEscape(secret)
-	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(both))
-}
-
-// askToken sends a form to the token endpoint.
-func (s *service) askToken(form string, headers ...string) answer {
-	s.t.Helper()
-	a := s.post("/oauth/token", form, append([]string{formType}, headers...)...)
-	if a.status == 200 {
-		a.has("Cache-Control: no-store", "Pragma: no-cache", "Content-Type: application/json")
-		if refresh, ok := a.json()["refresh_token"].(string); ok && s.told != nil {
-			s.told.mu.Lock()
-			s.told.keep("a refresh token", refresh)
-			s.told.mu.Unlock()
-		}
-	}
-	return a
-}
-
-// codeForm are the parameters of an application that exchanges a code, changed as pairs say; an empty value takes
-// a parameter out.
-func codeForm(p *app, code string, pairs ...string) string {
-	form := url.Values{"grant_type": {"authorization_code"}, "code": {code},
-		"redirect_uri":  {p.RedirectURIs[0]},
-		"code_verifier": {testVerifier}}
-	if p.public() {
-		form.Set("client_id", p.ID)
-	}
-	for i := 0; i < len(pairs); i += 2 {
-		form.Set(pairs[i], pairs[i+1])
-		if pairs[i+1] == "" {
-			form.Del(pairs[i])
-		}
-	}
-	return form.Encode()
-}
-
-// refreshForm are the parameters with which a public application uses a refresh token.
-func refreshForm(p *app, token string, more ...string) string {
-	pairs := []string{"grant_type", "refresh_token", "refresh_token", token}
-	if p.public() {
-		pairs = append(pairs, "client_id", p.ID)
-	}
-	return tokenForm(append(pairs, more...)...)
-}
-
-// inBrowsers makes an application one that can keep no secret.
-func inBrowsers(p *app) { p.Kind = appBrowser }
-
-// refuses checks an error of the token or revocation endpoint, which is never more than its name and a text.
-func (a answer) refuses(status int, name string) answer {
-	a.t.Helper()
-	a.is(status).has("Content-Type: application/json", "Cache-Control: no-store")
-	body := a.json()
-	text, _ := body["error_description"].(string)
-	if body["error"] != name || len(body) != 2 || !matches(`^[\x20-\x21\x23-\x5B\x5D-\x7E]+$`, text) {
-		a.t.Fatalf("%d %s, want %s", a.status, a.body, name)
-	}
-	return a
-}
-
 func TestTokenEndpoint_issuesTokensForACodeOnceAndThenForItsRefreshToken(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	web, secret := s.registerApp()
 	browser, _ := s.registerApp(inBrowsers)
 	for _, p := range []*app{web, browser} {
@@ -105,22 +32,20 @@ func TestTokenEndpoint_issuesTokensForACodeOnceAndThenForItsRefreshToken(t *test
 			got["scope"] != "webhooks:write orders:read" || len(got) != 5 {
 			t.Errorf("%s: %s", p.Kind, first.body)
 		}
-		s.get("/orders", "Authorization: Bearer "+first.text("access_token")).is(200)
-		s.get("/leads", "Authorization: Bearer "+first.text("access_token")).is(403, "insufficient_scope")
+		s.get("/orders", bearer(first.text("access_token"))).is(200)
+		s.get("/leads", bearer(first.text("access_token"))).is(403, "insufficient_scope")
 		second := s.askToken(refreshForm(p, first.text("refresh_token")), auth).is(200)
 		if same := second.text("refresh_token") == first.text("refresh_token"); same == p.public() {
 			t.Errorf("%s: the same refresh token is %v", p.Kind, same)
 		}
-		s.get("/orders", "Authorization: Bearer "+second.text("access_token")).is(200)
+		s.get("/orders", bearer(second.text("access_token"))).is(200)
 		s.askToken(codeForm(p, code), auth).refuses(400, "invalid_grant")
 		for _, gone := range []answer{first, second} {
-			s.get("/orders", "Authorization: Bearer "+gone.text("access_token")).is(401, "invalid_token")
+			s.get("/orders", bearer(gone.text("access_token"))).is(401, "invalid_token")
 		}
 		s.askToken(refreshForm(p, second.text("refresh_token")), auth).refuses(400, "invalid_grant")
 	}
-	if got := s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`); got != 2 {
-		t.Errorf("%d grants have ended", got)
-	}
+	expect(t, s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`), 2, "grants that have ended")
 }
 
 // twoSecrets gives an application another secret, beside which the one before is taken for a while.
@@ -136,9 +61,8 @@ func (s *service) twoSecrets(p *app) (second string) {
 }
 
 func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	own := func(p *app) { p.OwnScope = ptr(scopeOrders) }
 	web, secret := s.registerApp(own)
 	browser, _ := s.registerApp(inBrowsers)
@@ -152,8 +76,7 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) 
 		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(text))
 	}
 	form := func(pairs ...string) string {
-		return tokenForm(append(pairs, "grant_type",
-			"client_credentials")...)
+		return tokenForm(append(pairs, "grant_type", "client_credentials")...)
 	}
 	for _, c := range []struct {
 		name, form string
@@ -165,28 +88,24 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) 
 		{"the secret before", form(), []string{basicAuth(web.ID, secret)}, 200, ""},
 		{"the secret in the body", form("client_id", web.ID, "client_secret", second), nil, 200, ""},
 		{"both halves encoded", form(), []string{basic("%61pp_" + web.ID[4:] + ":" + second)}, 200, ""},
-		{"the same client_id beside it", form("client_id", web.ID), []string{basicAuth(web.ID, second)},
-			200, ""},
+		{"the same client_id beside it", form("client_id", web.ID), []string{basicAuth(web.ID, second)}, 200, ""},
 		{"the scheme in capitals", form(), []string{strings.Replace(basicAuth(web.ID, second), "Basic",
 			"BASIC", 1)}, 200, ""},
-		{"an empty secret beside it", form("client_secret", ""), []string{basicAuth(web.ID, second)}, 200,
-			""},
+		{"an empty secret beside it", form("client_secret", ""), []string{basicAuth(web.ID, second)}, 200, ""},
 		{"another client_id beside it", form("client_id", browser.ID), []string{basicAuth(web.ID, second)},
 			400, "invalid_request"},
 		{"two secrets", form("client_id", web.ID, "client_secret", second), []string{basicAuth(web.ID,
 			second)}, 400, "invalid_request"},
-		{"two headers", form(), []string{basicAuth(web.ID, second), basicAuth(web.ID, second)}, 400,
-			"invalid_request"},
+		{"two headers", form(), []string{basicAuth(web.ID, second), basicAuth(web.ID, second)}, 400, "invalid_request"},
 		{"nothing", form(), nil, 400, "invalid_client"},
 		{"a secret without an id", form("client_secret", second), nil, 400, "invalid_client"},
-		{"a bearer token", form(), []string{"Authorization: Bearer " + second}, 400, "invalid_client"},
+		{"a bearer token", form(), []string{bearer(second)}, 400, "invalid_client"},
 		{"a bearer token beside the secret", form("client_id", web.ID, "client_secret", second),
 			[]string{"Authorization: Bearer x"}, 400, "invalid_client"},
 		{"no secret", form("client_id", web.ID), nil, 400, "invalid_client"},
 		{"a wrong secret", form("client_id", web.ID, "client_secret", "x"), nil, 400, "invalid_client"},
 		{"a wrong secret in the header", form(), []string{basicAuth(web.ID, "x")}, 401, "invalid_client"},
-		{"the hash as the secret", form(), []string{basicAuth(web.ID, string(web.SecretHash))}, 401,
-			"invalid_client"},
+		{"the hash as the secret", form(), []string{basicAuth(web.ID, string(web.SecretHash))}, 401, "invalid_client"},
 		{"no base64", form(), []string{"Authorization: Basic ~~~"}, 401, "invalid_client"},
 		{"no colon", form(), []string{basic(web.ID)}, 401, "invalid_client"},
 		{"no id", form(), []string{basic(":" + second)}, 401, "invalid_client"},
@@ -200,8 +119,7 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) 
 		{"a secret of one that has none", form("client_id", browser.ID, "client_secret", "x"), nil, 400,
 			"invalid_client"},
 		{"the same in the header", form(), []string{basicAuth(browser.ID, "x")}, 401, "invalid_client"},
-		{"a public application by the header", form(), []string{basicAuth(browser.ID, "")}, 401,
-			"invalid_client"},
+		{"a public application by the header", form(), []string{basicAuth(browser.ID, "")}, 401, "invalid_client"},
 		{"a public application", form("client_id", browser.ID), nil, 400, "unauthorized_client"},
 	} {
 		a := s.askToken(c.form, c.headers...)
@@ -222,9 +140,8 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneWay(t *testing.T) 
 }
 
 func TestTokenEndpoint_refusesToTheByteWhatStandardsHaveNamesFor(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	web, secret := s.registerApp()
 	auth := basicAuth(web.ID, secret)
 	right := codeForm(web, s.agree(web, s.account, scopeOrders))
@@ -243,34 +160,28 @@ func TestTokenEndpoint_refusesToTheByteWhatStandardsHaveNamesFor(t *testing.T) {
 			"The body has more than 16 KiB."},
 		{"JSON", s.post("/oauth/token", `{"grant_type":"x"}`, auth), 415, "invalid_request",
 			"The body must be an uncompressed form in UTF-8: application/x-www-form-urlencoded."},
-		{"a parameter twice", s.askToken(right+"&code=x", auth), 400, "invalid_request",
-			"The form has a field twice."},
+		{"a parameter twice", s.askToken(right+"&code=x", auth), 400, "invalid_request", "The form has a field twice."},
 		{"an unknown one twice", s.askToken(right+"&x=1&x=1", auth), 400, "invalid_request",
 			"The form has a field twice."},
-		{"a malformed form", s.askToken(right+"&x=%zz", auth), 400, "invalid_request",
-			"The form can't be read."},
+		{"a malformed form", s.askToken(right+"&x=%zz", auth), 400, "invalid_request", "The form can't be read."},
 		{"a malformed URL", s.post("/oauth/token?%zz", right, formType, auth), 400, "invalid_request",
 			"The query string of the URL is malformed."},
 		{"the code in the URL", s.post("/oauth/token?code=x", right, formType, auth), 400, "invalid_request",
 			"Parameters belong into the body, not into the URL."},
-		{"the secret in the URL", s.post("/oauth/token?client_secret="+secret, right, formType), 400,
-			"invalid_request",
+		{"the secret in the URL", s.post("/oauth/token?client_secret="+secret, right, formType), 400, "invalid_request",
 			"Parameters belong into the body, not into the URL."},
 		{"no grant_type", s.askToken("grant_type=&code=x", auth), 400, "invalid_request",
 			"The parameter grant_type must be present."},
-		{"the grant_type of passwords", s.askToken("grant_type=password", auth), 400,
-			"unsupported_grant_type",
+		{"the grant_type of passwords", s.askToken("grant_type=password", auth), 400, "unsupported_grant_type",
 			"The grant_type must be authorization_code, refresh_token or client_credentials."},
-		{"no code", s.askToken(codeForm(web, ""), auth), 400, "invalid_request",
-			"The parameter code must be present."},
+		{"no code", s.askToken(codeForm(web, ""), auth), 400, "invalid_request", "The parameter code must be present."},
 		{"no redirect_uri", s.askToken(codeForm(web, "x", "redirect_uri", ""), auth), 400, "invalid_request",
 			"The parameter redirect_uri must be present, as it was when the code was asked for."},
 		{"no verifier", s.askToken(codeForm(web, "x", "code_verifier", ""), auth), 400, "invalid_request",
 			"The parameter code_verifier must be present, and have 43 to 128 letters, digits and -._~."},
 		{"no refresh token", s.askToken(refreshForm(web, ""), auth), 400, "invalid_request",
 			"The parameter refresh_token must be present."},
-		{"no client credentials", s.askToken("grant_type=client_credentials", auth), 400,
-			"unauthorized_client",
+		{"no client credentials", s.askToken("grant_type=client_credentials", auth), 400, "unauthorized_client",
 			"The application is not registered for client credentials."},
 		{"another resource", s.askToken(right+"&resource=https://api.example", auth), 400, "invalid_target",
 			"The resource must be the base address of this service."},
@@ -280,33 +191,27 @@ func TestTokenEndpoint_refusesToTheByteWhatStandardsHaveNamesFor(t *testing.T) {
 			"The application is unknown, or has not proved itself."},
 		{"no token to revoke", s.post("/oauth/revoke", "token=", formType, auth), 400, "invalid_request",
 			"The parameter token must be present."},
-		{"a token in the URL", s.post("/oauth/revoke?token=x", "token=x", formType, auth), 400,
-			"invalid_request",
+		{"a token in the URL", s.post("/oauth/revoke?token=x", "token=x", formType, auth), 400, "invalid_request",
 			"Parameters belong into the body, not into the URL."},
 		{"GET of revocation", s.get("/oauth/revoke"), 405, "invalid_request",
 			"This path allows only the methods POST."},
 	} {
 		c.answer.refuses(c.status, c.error)
 		want := `{"error":"` + c.error + `","error_description":"` + c.gives + "\"}"
-		if strings.TrimSpace(c.answer.body) != want {
-			t.Errorf("%s: %s, want %s", c.name, c.answer.body, want)
-		}
+		failIf(t, strings.TrimSpace(c.answer.body) != want, "%s: %s, want %s", c.name, c.answer.body, want)
 	}
 	s.askToken(right+"&resource="+url.QueryEscape(testBase)+"&x=1&state=&client_secret=", auth).is(200)
 }
 
 func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	names := map[string]bool{"temporarily_unavailable": true, "server_error": true}
 	for _, c := range oauthErrors {
 		names[c.name] = true
 	}
-	enum := texts(child(openapiDocument(), "components", "schemas", "OAuthError", "properties", "error"),
-		"enum")
-	if len(enum) != len(names) || slices.ContainsFunc(enum, func(name string) bool { return !names[name] }) {
-		t.Errorf("the document has %q, the service %v", enum, names)
-	}
+	enum := texts(child(openapiDocument(), "components", "schemas", "OAuthError", "properties", "error"), "enum")
+	failIf(t, len(enum) != len(names) || slices.ContainsFunc(enum, func(name string) bool { return !names[name] }),
+		"the document has %q, the service %v", enum, names)
 	for _, c := range []struct {
 		ref    *refusal
 		status int
@@ -316,8 +221,7 @@ func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
 			"temporarily_unavailable"}, {errCommitUnknown, 503, "temporarily_unavailable"},
 		{errRate("So.", time.Second).(*refusal), 429,
 			"temporarily_unavailable"}, {&refusal{code: codeInternal}, 500, "server_error"},
-		{&refusal{code: codeInternal, detail: "é\"\\\n"}, 500, "server_error"}, {errOrigin, 403,
-			"invalid_request"},
+		{&refusal{code: codeInternal, detail: "é\"\\\n"}, 500, "server_error"}, {errOrigin, 403, "invalid_request"},
 		{&refusal{code: codeValidation, detail: "é\"\\\n"}, 400, "invalid_request"},
 	} {
 		w := httptest.NewRecorder()
@@ -326,18 +230,15 @@ func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
 			"Cache-Control": {"no-store"},
 			"Content-Type":  w.Header()["Content-Type"]}, string(out.body)}.refuses(c.status, c.error)
 	}
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	form := codeForm(p, s.agree(p, s.account, scopeOrders))
 	s.sql(`ALTER TABLE grant_codes RENAME TO lost`)
 	s.askToken(form).refuses(503, "temporarily_unavailable")
 }
 
 func TestTokenEndpoint_aWrongProofUsesNoCodeUp(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	other, _ := s.registerApp(inBrowsers)
 	web, secret := s.registerApp()
 	code := s.agree(p, s.account, scopeOrders)
@@ -377,10 +278,8 @@ func TestTokenEndpoint_aWrongProofUsesNoCodeUp(t *testing.T) {
 }
 
 func TestTokenEndpoint_yieldsNothingForWhatHasEnded(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	guest := s.addAccount("guest")
 	token := s.askToken(codeForm(p, s.agree(p, guest, scopeOrders))).is(200).text("refresh_token")
 	code := s.agree(p, guest, scopeOrders)
@@ -395,9 +294,8 @@ func TestTokenEndpoint_yieldsNothingForWhatHasEnded(t *testing.T) {
 	s.change(func(t *tx) error { return t.saveApp(p) })
 	s.askToken(codeForm(p, code)).refuses(400, "invalid_scope")
 	narrowed := s.askToken(refreshForm(p, second, "scope", scopeOrders+" "+scopeWebhooks)).is(200)
-	if narrowed.text("scope") != scopeWebhooks {
-		t.Errorf("what the application is not registered for any more is issued: %s", narrowed.body)
-	}
+	failIf(t, narrowed.text("scope") != scopeWebhooks,
+		"what the application is not registered for any more is issued: %s", narrowed.body)
 	p.VerifiedAt = stamp{} // it goes on: agreeing needed the operator's word, not acting
 	p.RemovedAt = newStamp(s.server.now())
 	s.change(func(t *tx) error { return t.saveApp(p) })
@@ -405,21 +303,16 @@ func TestTokenEndpoint_yieldsNothingForWhatHasEnded(t *testing.T) {
 }
 
 func TestTokenEndpoint_narrowsAnAccessTokenButNotItsGrant(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
-	token := s.askToken(codeForm(p, s.agree(p, s.account,
-		scopeOrders+" "+scopeWebhooks))).is(200).text("refresh_token")
+	s, p := serviceWithApp(t, inBrowsers)
+	token := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders+" "+scopeWebhooks))).is(200).text("refresh_token")
 	for _, wider := range []string{scopeSelling, scopeOrders + " " + scopeSelling, "admin", "orders", " ",
 		"orders:read\x00"} {
 		s.askToken(refreshForm(p, token, "scope", wider)).refuses(400, "invalid_scope")
 	}
 	a := s.askToken(refreshForm(p, token, "scope", scopeOrders)).is(200)
-	if a.text("scope") != scopeOrders {
-		t.Errorf("narrowed: %s", a.body)
-	}
-	s.get("/webhooks", "Authorization: Bearer "+a.text("access_token")).is(403, "insufficient_scope")
+	failIf(t, a.text("scope") != scopeOrders, "narrowed: %s", a.body)
+	s.get("/webhooks", bearer(a.text("access_token"))).is(403, "insufficient_scope")
 	if again := s.askToken(refreshForm(p,
 		a.text("refresh_token"))).is(200); again.text("scope") != "webhooks:write orders:read" {
 		t.Errorf("the refresh token has lost a scope: %s", again.body)
@@ -427,11 +320,9 @@ func TestTokenEndpoint_narrowsAnAccessTokenButNotItsGrant(t *testing.T) {
 }
 
 func TestTokenEndpoint_endsCodesAndRefreshTokensOnTheSecond(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		p, _ := s.registerApp(inBrowsers)
+		s, p := serviceWithApp(t, inBrowsers)
 		web, secret := s.registerApp()
 		in, late := s.agree(p, s.account, scopeOrders), s.agree(p, s.account, scopeOrders)
 		time.Sleep(grantCodeLife - time.Second)
@@ -451,29 +342,22 @@ func TestTokenEndpoint_endsCodesAndRefreshTokensOnTheSecond(t *testing.T) {
 		var created, expires stamp
 		s.check(s.store.one(`SELECT created_at, expires_at FROM grants WHERE app_id = ?`, []any{web.ID},
 			&created, &expires))
-		if expires != created.after(maxGrantLife) {
-			t.Errorf("a grant of %s lasts until %s", created, expires)
-		}
+		failIf(t, expires != created.after(maxGrantLife), "a grant of %s lasts until %s", created, expires)
 		time.Sleep(time.Until(expires.Add(-time.Second)))
-		if a := s.askToken(refreshForm(web, kept), basicAuth(web.ID,
-			secret)).is(200); a.text("refresh_token") != kept {
+		if a := s.askToken(refreshForm(web, kept), basicAuth(web.ID, secret)).is(200); a.text("refresh_token") != kept {
 			t.Errorf("another refresh token: %s", a.body)
 		}
 		time.Sleep(time.Second)
 		s.askToken(refreshForm(web, kept), basicAuth(web.ID, secret)).refuses(400, "invalid_grant")
 		s.askToken(refreshForm(p, token)).refuses(400, "invalid_grant")
-		if n := s.count(`SELECT count(*) FROM grants WHERE ended_at IS NOT NULL`); n != 0 {
-			t.Errorf("%d grants have ended by what has expired", n)
-		}
+		s.hasRows(0, `grants WHERE ended_at IS NOT NULL`)
 	})
 }
 
 func TestTokenEndpoint_aReplacedRefreshTokenYieldsItsSuccessorForAWhile(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		p, _ := s.registerApp(inBrowsers)
+		s, p := serviceWithApp(t, inBrowsers)
 		other, _ := s.registerApp(inBrowsers)
 		start := func() string {
 			return s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200).text("refresh_token")
@@ -484,9 +368,7 @@ func TestTokenEndpoint_aReplacedRefreshTokenYieldsItsSuccessorForAWhile(t *testi
 		second := s.askToken(refreshForm(p, first)).is(200).text("refresh_token")
 		time.Sleep(refreshOverlap - time.Second)
 		again := s.askToken(refreshForm(p, first)).is(200)
-		if again.text("refresh_token") != second {
-			t.Error("within the overlap comes another successor")
-		}
+		failIf(t, again.text("refresh_token") != second, "within the overlap comes another successor")
 		s.askToken(refreshForm(other, first)).refuses(400, "invalid_grant")
 		time.Sleep(time.Second)
 		s.askToken(refreshForm(other, first)).refuses(400, "invalid_grant")
@@ -498,7 +380,7 @@ func TestTokenEndpoint_aReplacedRefreshTokenYieldsItsSuccessorForAWhile(t *testi
 			t.Fatal("the reuse after 30 seconds is not noticed")
 		}
 		s.askToken(refreshForm(p, second)).refuses(400, "invalid_grant")
-		s.get("/orders", "Authorization: Bearer "+again.text("access_token")).is(401, "invalid_token")
+		s.get("/orders", bearer(again.text("access_token"))).is(401, "invalid_token")
 
 		first = start()
 		second = s.askToken(refreshForm(p, first)).is(200).text("refresh_token")
@@ -507,9 +389,7 @@ func TestTokenEndpoint_aReplacedRefreshTokenYieldsItsSuccessorForAWhile(t *testi
 		if s.askToken(refreshForm(p, third)).refuses(400, "invalid_grant"); ended() != 2 {
 			t.Error("the reuse after the successor's use is not noticed")
 		}
-		if n := s.count(`SELECT count(*) FROM refresh_tokens`); n != 0 {
-			t.Errorf("%d refresh tokens of grants that have ended", n)
-		}
+		s.hasRows(0, `refresh_tokens`)
 	})
 }
 
@@ -533,12 +413,8 @@ func TestTokenEndpoint_fiftyRefreshesAtOnceYieldOneSuccessor(t *testing.T) {
 	if got := slices.Compact(next); len(got) != 1 || got[0] == "" || got[0] == token {
 		t.Errorf("%d successors: %q", len(got), got)
 	}
-	if n := s.count(`SELECT count(*) FROM refresh_tokens`); n != 2 {
-		t.Errorf("%d refresh tokens", n)
-	}
-	if n := s.count(`SELECT count(*) FROM app_tokens`); n != 51 {
-		t.Errorf("%d access tokens", n)
-	}
+	s.hasRows(2, `refresh_tokens`)
+	s.hasRows(51, `app_tokens`)
 }
 
 func TestTokenEndpoint_aCodeThatComesTwiceAtOnceLeavesNothing(t *testing.T) {
@@ -556,17 +432,14 @@ func TestTokenEndpoint_aCodeThatComesTwiceAtOnceLeavesNothing(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if won.Load() != 1 || s.count(`SELECT count(*) FROM grants`) != 1 ||
-		s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`) != 1 {
-		t.Errorf("%d have won: %s", won.Load(), s.dump())
-	}
+	failIf(t, won.Load() != 1 || s.count(`SELECT count(*) FROM grants`) != 1 ||
+		s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`) != 1,
+		"%d have won: %s", won.Load(), s.dump())
 }
 
 func TestTokenEndpoint_keepsAThousandRefreshTokensOfAGrant(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	token := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200).text("refresh_token")
 	first := token
 	s.sql(`UPDATE refresh_tokens SET number = ?`, keptRefreshTokens-1)
@@ -581,21 +454,15 @@ func TestTokenEndpoint_keepsAThousandRefreshTokensOfAGrant(t *testing.T) {
 		token = s.askToken(refreshForm(p, token)).is(200).text("refresh_token")
 	}
 	n, least := s.count(`SELECT count(*) FROM refresh_tokens`), s.count(`SELECT min(number) FROM refresh_tokens`)
-	if n != keptRefreshTokens || least != 5 {
-		t.Errorf("%d refresh tokens from %d on", n, least)
-	}
-	if n := s.count(`SELECT count(*) FROM refresh_tokens WHERE successor IS NOT NULL`); n != 1 {
-		t.Errorf("%d successors can be read by who has the token before", n)
-	}
+	failIf(t, n != keptRefreshTokens || least != 5, "%d refresh tokens from %d on", n, least)
+	s.hasRows(1, `refresh_tokens WHERE successor IS NOT NULL`)
 	s.askToken(refreshForm(p, first)).refuses(400, "invalid_grant")
 	s.askToken(refreshForm(p, token)).refuses(400, "invalid_grant") // as the first has come again
 }
 
 func TestTokenEndpoint_theHundredAndFirstGrantEndsTheFirst(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	s.appToken(p, s.account, scopeOrders)
 	s.sql(manyRows(maxGrants-1) + `
 		INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
@@ -604,24 +471,18 @@ func TestTokenEndpoint_theHundredAndFirstGrantEndsTheFirst(t *testing.T) {
 		FROM n, grants g WHERE true`)
 	other, _ := s.appToken(p, s.addAccount("another"), scopeOrders)
 	s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200)
-	if n := s.count(`SELECT count(*) FROM grants WHERE ended_at IS NULL`); n != maxGrants+1 {
-		t.Errorf("%d grants have not ended", n)
-	}
-	if n := s.count(`SELECT count(*) FROM grants WHERE ended_by = 'replaced'
-		AND id = (SELECT min(id) FROM grants)`); n != 1 {
-		t.Error("another grant than the oldest has ended")
-	}
-	s.get("/orders", "Authorization: Bearer "+other).is(200)
+	s.hasRows(maxGrants+1, `grants WHERE ended_at IS NULL`)
+	s.hasRows(1, `grants WHERE ended_by = 'replaced'
+		AND id = (SELECT min(id) FROM grants)`)
+	s.get("/orders", bearer(other)).is(200)
 }
 
 func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	owner := s.addAccount("owner")
 	p, secret := s.registerApp(func(p *app) {
-		p.AccountID, p.OwnScope = owner,
-			ptr(scopeOrders+" "+scopeLeads)
+		p.AccountID, p.OwnScope = owner, ptr(scopeOrders+" "+scopeLeads)
 	})
 	auth := basicAuth(p.ID, secret)
 	a := s.askToken("grant_type=client_credentials", auth).is(200)
@@ -630,10 +491,8 @@ func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
 	}
 	c, err := s.keys.verify(a.text("access_token"))
 	s.check(err)
-	if c.Subject != owner || c.ClientID != p.ID || c.Grant != "" || c.Expires-c.IssuedAt != 3600 {
-		t.Errorf("%+v", c)
-	}
-	bearer := "Authorization: Bearer " + a.text("access_token")
+	failIf(t, c.Subject != owner || c.ClientID != p.ID || c.Grant != "" || c.Expires-c.IssuedAt != 3600, "%+v", c)
+	bearer := bearer(a.text("access_token"))
 	s.get("/orders", bearer).is(200)
 	s.get("/orders?account_id="+s.account, bearer).is(403, "insufficient_scope")
 	s.askToken("grant_type=client_credentials&scope=orders:write", auth).refuses(400, "invalid_scope")
@@ -642,10 +501,8 @@ func TestTokenEndpoint_clientCredentialsActForTheOwner(t *testing.T) {
 }
 
 func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	other, _ := s.registerApp(inBrowsers)
 	web, secret := s.registerApp()
 	tokens := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200)
@@ -653,21 +510,18 @@ func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
 	revoke := func(form string, headers ...string) answer {
 		t.Helper()
 		a := s.post("/oauth/revoke", form, append(headers, formType)...)
-		if a.status == 200 && (a.body != "" || a.header.Get("Content-Type") != "") {
-			t.Errorf("the answer has a body: %q", a.body)
-		}
+		failIf(t, a.status == 200 && (a.body != "" || a.header.Get("Content-Type") != ""),
+			"the answer has a body: %q", a.body)
 		return a
 	}
 	works := func(a answer, status int) {
 		t.Helper()
-		s.get("/orders", "Authorization: Bearer "+a.text("access_token")).is(status)
+		s.get("/orders", bearer(a.text("access_token"))).is(status)
 	}
+	operators := s.token(s.account, scopeOrders)
 	before := s.dump()
-	for _, token := range []string{"x", tokens.text("access_token") + "x", newRefreshToken(),
-		s.token(s.account, scopeOrders), p.ID} {
-		before = s.dump()
+	for _, token := range []string{"x", tokens.text("access_token") + "x", newRefreshToken(), operators, p.ID} {
 		revoke(tokenForm("client_id", p.ID, "token", token)).is(200)
-		s.unchanged(before)
 	}
 	for _, theirs := range []string{more.text("refresh_token"), more.text("access_token")} {
 		revoke(tokenForm("client_id", other.ID, "token", theirs)).is(200)
@@ -677,17 +531,14 @@ func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
 		revoke(tokenForm("token", theirs, "client_id", web.ID)).refuses(400, "invalid_client")
 	}
 	s.unchanged(before)
-	revoke(tokenForm("client_id", p.ID, "token", more.text("access_token"), "token_type_hint",
-		"refresh_token")).is(200)
+	revoke(tokenForm("client_id", p.ID, "token", more.text("access_token"), "token_type_hint", "refresh_token")).is(200)
 	works(more, 401)
 	works(tokens, 200)
 	revoke(tokenForm("client_id", p.ID, "token", tokens.text("refresh_token"), "token_type_hint",
 		"nonsense")).is(200) // replaced
 	works(tokens, 401)
 	s.askToken(refreshForm(p, more.text("refresh_token"))).refuses(400, "invalid_grant")
-	if s.count(`SELECT count(*) FROM grants WHERE ended_by = 'app'`) != 1 {
-		t.Error("the grant has not ended")
-	}
+	failIf(t, s.count(`SELECT count(*) FROM grants WHERE ended_by = 'app'`) != 1, "the grant has not ended")
 	before = s.dump()
 	revoke(tokenForm("client_id", p.ID, "token", tokens.text("refresh_token"))).is(200)
 	revoke(tokenForm("client_id", p.ID, "token", more.text("access_token"))).is(200)
@@ -695,35 +546,33 @@ func TestRevocation_endsWhatATokenOfTheApplicationStandsFor(t *testing.T) {
 }
 
 func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		p, _ := s.registerApp(inBrowsers)
+		s, p := serviceWithApp(t, inBrowsers)
 		web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 		token := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200).text("refresh_token")
-		for range 600 {
-			s.askToken(refreshForm(p, "x")).refuses(400, "invalid_grant")
+		asked := size(5, 600)
+		for i := range asked {
+			if s.askToken(refreshForm(p, "x")).refuses(400, "invalid_grant"); i == 0 {
+				s.spend("oauth "+oneAddress, 600-asked)
+			}
 		}
 		for _, form := range []string{refreshForm(p, "x"), "grant_type=x", codeForm(p, "x")} {
 			a := s.askToken(form).refuses(429, "temporarily_unavailable")
-			if a.header.Get("Retry-After") == "" {
-				t.Error("429 without Retry-After")
-			}
+			failIf(t, a.header.Get("Retry-After") == "", "429 without Retry-After")
 		}
 		s.askToken(refreshForm(p, "x"), "Peer: 192.0.2.7:1").refuses(400, "invalid_grant")
 		s.askToken(refreshForm(p, token)).is(200)
 		s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret)).is(200)
-		s.server.addressBuckets.take("app "+web.ID, appRate, s.server.steady())
-		for range appRate - 2 {
-			s.server.addressBuckets.take("app "+web.ID, appRate, s.server.steady())
-		}
+		s.spend("app "+web.ID, appRate-1)
 		s.askToken("grant_type=client_credentials", basicAuth(web.ID, secret),
 			"Peer: 192.0.2.8:1").refuses(429, "temporarily_unavailable")
 		s.askToken(refreshForm(p, token)).is(200)
 		own, itsSecret := s.registerApp(func(p *app) { p.OwnScope, p.VerifiedAt = ptr(scopeOrders), stamp{} })
-		for range 600 {
-			s.askToken("grant_type=client_credentials", basicAuth(own.ID, itsSecret)).is(200)
+		for i := range asked {
+			if s.askToken("grant_type=client_credentials", basicAuth(own.ID, itsSecret)).is(200); i == 0 {
+				s.spend("app "+own.ID, 600-asked)
+			}
 		}
 		s.askToken("grant_type=client_credentials", basicAuth(own.ID, itsSecret)).refuses(429,
 			"temporarily_unavailable")
@@ -731,10 +580,9 @@ func TestTokenEndpoint_limitsWhatProvesNothingByAddressAndApplicationsApart(t *t
 }
 
 func TestTokenEndpoint_limitsProofsThatFailAsLicenseKeys(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+		s := quietService(t)
 		browser, _ := s.registerApp(inBrowsers)
 		web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 		ask := func(id, secret string) answer {
@@ -748,9 +596,7 @@ func TestTokenEndpoint_limitsProofsThatFailAsLicenseKeys(t *testing.T) {
 		}
 		unknown, known := ask(newID("app", time.Now()), "x").refuses(429,
 			"temporarily_unavailable"), ask(web.ID, "another").refuses(429, "temporarily_unavailable")
-		if unknown.body != known.body {
-			t.Errorf("%s and %s differ", unknown.body, known.body)
-		}
+		failIf(t, unknown.body != known.body, "%s and %s differ", unknown.body, known.body)
 		ask(web.ID, secret).is(200)
 		time.Sleep(lookupWindow)
 		for range 61 {
@@ -762,10 +608,9 @@ func TestTokenEndpoint_limitsProofsThatFailAsLicenseKeys(t *testing.T) {
 }
 
 func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+		s := quietService(t)
 		s.change(func(t *tx) error { return t.setRate(s.account, 60) })
 		p, _ := s.registerApp()
 		q, _ := s.registerApp()
@@ -773,7 +618,7 @@ func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) 
 		same, _ := s.appToken(p, s.account, scopeOrders)
 		theirs, _ := s.appToken(q, s.account, scopeOrders)
 		own := s.token(s.account, scopeOrders)
-		ask := func(token string) answer { return s.get("/orders", "Authorization: Bearer "+token) }
+		ask := func(token string) answer { return s.get("/orders", bearer(token)) }
 		ask(mine).is(200).has(`RateLimit-Policy: "account";q=60;w=60, "application";q=30;w=60`,
 			`RateLimit: "account";r=59;t=1, "application";r=29;t=2`)
 		for range 29 {
@@ -799,10 +644,8 @@ func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) 
 }
 
 func TestTokenEndpoint_isReadByScriptsOfTheApplicationsOwnOriginOnly(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers, func(p *app) { p.Origins = codeList{"https://app.example"} })
+	s, p := serviceWithApp(t, inBrowsers, func(p *app) { p.Origins = codeList{"https://app.example"} })
 	other, _ := s.registerApp(inBrowsers)
 	for _, c := range []struct {
 		form, origin, reads string
@@ -821,20 +664,16 @@ func TestTokenEndpoint_isReadByScriptsOfTheApplicationsOwnOriginOnly(t *testing.
 }
 
 func TestTokenEndpoint_writesEventsOfTheAccount(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
+	s, p := serviceWithApp(t, inBrowsers)
 	guest := s.addAccount("guest")
 	s.askToken(codeForm(p, s.agree(p, guest, scopeOrders))).is(200)
 	var account, actor, subject, data, agreed string
 	s.check(s.store.one(`SELECT e.account_id, e.actor, e.subject_id, e.data, g.agreed_by
 		FROM events e JOIN grants g ON g.id = e.subject_id WHERE e.type = 'grant.created'`,
 		nil, &account, &actor, &subject, &data, &agreed))
-	if account != guest || actor != "app "+p.ID || agreed != "test" ||
-		data != `{"app_id":"`+p.ID+`","scope":"orders:read"}` {
-		t.Errorf("%s %s %s %s", account, actor, subject, data)
-	}
+	failIf(t, account != guest || actor != "app "+p.ID || agreed != "test" ||
+		data != `{"app_id":"`+p.ID+`","scope":"orders:read"}`, "%s %s %s %s", account, actor, subject, data)
 }
 
 // A request for tokens that somebody else wrote is never a fault of the service, and never accepted with two
@@ -846,8 +685,7 @@ func FuzzTokenRequest(f *testing.F) {
 	good := basicAuth(web.ID, secret)[len("Authorization: "):]
 	token := s.askToken(codeForm(web, s.agree(web, s.account, scopeOrders)),
 		"Authorization: "+good).is(200).text("refresh_token")
-	for _, form := range []string{"grant_type=client_credentials",
-		"grant_type=client_credentials&client_id=" + web.ID,
+	for _, form := range []string{"grant_type=client_credentials", "grant_type=client_credentials&client_id=" + web.ID,
 		tokenForm("grant_type", "client_credentials", "client_id", web.ID, "client_secret",
 			secret), codeForm(p, "x"), refreshForm(p, "x"),
 		refreshForm(web, token), refreshForm(web, token, "scope",
@@ -883,23 +721,22 @@ func FuzzTokenRequest(f *testing.F) {
 }
 
 func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	byHand := []string{`UPDATE refresh_tokens SET number = number + 2 * ?`,
 		`UPDATE grants SET ended_at = NULL, ended_by = NULL`}
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 	public, _ := s.registerApp(inBrowsers, func(p *app) { p.Origins = codeList{"https://planner.example"} })
-	proof := "Authorization: Bearer " + s.askToken("grant_type=client_credentials", basicAuth(web.ID,
-		secret)).is(200).text("access_token")
+	proof := bearer(s.askToken("grant_type=client_credentials", basicAuth(web.ID,
+		secret)).is(200).text("access_token"))
 	s.get("/orders", proof).is(200)
 	v := s.signedIn(s.account)
 	page := v.visit(authorizePath(public.askFor()), nil)
 	to := v.visit(authorizePath(public.askFor()), page.agreeing()).sentTo(testRedirect)
 	made := s.askToken(codeForm(public, to.Get("code"))).is(200)
 	first, access := made.text("refresh_token"), made.text("access_token")
-	s.get("/orders", "Authorization: Bearer "+access, "Origin: https://planner.example").is(200)
+	s.get("/orders", bearer(access), "Origin: https://planner.example").is(200)
 	s.get("/orders", "Authorization: Bearer x", "Origin: https://planner.example").is(401, "invalid_token")
 	next := s.askToken(refreshForm(public, first)).is(200).text("refresh_token")
 	s.askToken(refreshForm(public, first)).is(200) // once more, as when the answer was lost
@@ -916,31 +753,18 @@ func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing
 		secret)).is(200).text("refresh_token")
 	s.askToken(refreshForm(web, web2), basicAuth(web.ID, secret)).is(200)
 	s.post("/oauth/revoke", tokenForm("token", web2), formType, basicAuth(web.ID, secret)).is(200)
-	asked := slices.Concat(reads(), writes())
-	for _, query := range asked {
-		ours := slices.ContainsFunc([]string{"grant", "refresh_tokens", "app_tokens", "app_origins",
-			"apps ", "sessions", "signin_codes"},
-			func(table string) bool { return strings.Contains(query, table) })
-		if !ours || slices.Contains(byHand, query) {
-			continue
-		}
-		for _, step := range s.plan(query) {
-			if why := readsTooMuch(query, step); why != "" {
-				t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
-			}
-		}
+	tables := []string{"grant", "refresh_tokens", "app_tokens", "app_origins", "apps ", "sessions", "signin_codes"}
+	about := func(query string) bool {
+		return !slices.Contains(byHand, query) &&
+			slices.ContainsFunc(tables, func(table string) bool { return strings.Contains(query, table) })
 	}
-	for _, part := range []string{"FROM grant_codes WHERE hash", "INSERT INTO grant_codes",
+	s.readLittle(slices.Concat(reads(), writes()), about, "FROM grant_codes WHERE hash", "INSERT INTO grant_codes",
 		"UPDATE grant_codes SET grant_id",
 		"FROM refresh_tokens\n\t\tWHERE hash", "SELECT replaced_at IS NULL FROM refresh_tokens", "number <= ?",
 		"SET successor = NULL", "UPDATE refresh_tokens SET expires_at", "UPDATE refresh_tokens SET replaced_at",
 		"DELETE FROM refresh_tokens WHERE grant_id = ?", "UPDATE grants SET ended_at", "UPDATE grants SET used_at",
 		"ORDER BY id DESC LIMIT 100 OFFSET ?", "FROM app_tokens t JOIN", "UPDATE app_tokens SET revoked_at",
-		"FROM app_origins o JOIN apps", "FROM sessions s JOIN", "FROM grants g JOIN apps p", "INSERT INTO app_tokens"} {
-		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
-			t.Errorf("no query has %q: the test sees too little", part)
-		}
-	}
+		"FROM app_origins o JOIN apps", "FROM sessions s JOIN", "FROM grants g JOIN apps p", "INSERT INTO app_tokens")
 }
 
 // benchmarkTokens runs a request for tokens by many callers, of so many applications that none is over its
@@ -949,8 +773,7 @@ func benchmarkTokens(b *testing.B, request func(s *service, apps []*app) func(n 
 	s := newService(b, withoutAddressLimits)
 	apps := make([]*app, 16)
 	for i := range apps {
-		apps[i], _ = s.registerApp(inBrowsers,
-			func(p *app) { p.AccountID = s.addAccount(fmt.Sprint("account ", i)) })
+		apps[i], _ = s.registerApp(inBrowsers, func(p *app) { p.AccountID = s.addAccount(fmt.Sprint("account ", i)) })
 	}
 	form := request(s, apps)
 	s.server.addressBuckets = newLimiter(0x1000)
@@ -960,8 +783,7 @@ func benchmarkTokens(b *testing.B, request func(s *service, apps []*app) func(n 
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			body := form(n.Add(1) - 1)
-			r := httptest.NewRequestWithContext(b.Context(), "POST", "/v1/oauth/token",
-				strings.NewReader(body))
+			r := httptest.NewRequestWithContext(b.Context(), "POST", "/v1/oauth/token", strings.NewReader(body))
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			w := httptest.NewRecorder()
 			if s.server.ServeHTTP(w, r); w.Code != 200 {
@@ -1007,8 +829,7 @@ func BenchmarkTokenRefresh(b *testing.B) {
 				g := &grant{ID: t.newID("grt"), AppID: p.ID, AccountID: p.AccountID, Scope: scopeOrders,
 					AgreedBy:  "test",
 					CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
-				row := &refreshToken{Hash: hashOf(tokens[i]), GrantID: g.ID, Number: 1,
-					ExpiresAt: g.ExpiresAt}
+				row := &refreshToken{Hash: hashOf(tokens[i]), GrantID: g.ID, Number: 1, ExpiresAt: g.ExpiresAt}
 				if err := errors.Join(t.addGrant(g), t.addRefreshToken(row)); err != nil {
 					return err
 				}

@@ -39,7 +39,8 @@ func newExampleFixture(t testing.TB) *exampleFixture {
 	toLoopback := func(_ *storeOptions, o *serverOptions) {
 		o.outboundAllow, o.xeroURL = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, xero.base
 	}
-	f := &exampleFixture{service: newService(t, withoutAddressLimits, toLoopback), real: map[string]string{}, answer: map[string][]any{}}
+	f := &exampleFixture{service: newService(t, withoutAddressLimits, toLoopback), real: map[string]string{},
+		answer: map[string][]any{}}
 	f.change(func(t *tx) error { return t.setRate(f.account, 1_000_000) })
 	f.admin = "Authorization: Bearer " + f.token(f.account, scopeAdmin)
 	widget := f.addWidget(f.account)
@@ -51,7 +52,8 @@ func newExampleFixture(t testing.TB) *exampleFixture {
 	f.real[exampleValue(t, operationByID(t, "sendWidgetEvents"), "lunch").(node)["widget"].(string)] = widget
 	issued := post("createLicense", "seats")
 	f.real[exampleOf(t, "license_id")] = issued["id"].(string)
-	f.real[exampleValue(t, operationByID(t, "verifyLicense"), "key").(node)["license_key"].(string)] = issued["key"].(string)
+	verify := exampleValue(t, operationByID(t, "verifyLicense"), "key").(node)
+	f.real[verify["license_key"].(string)] = issued["key"].(string)
 	active := post("activateLicense", "first")
 	f.real[exampleOf(t, "device_id")], f.lease = active["device"].(node)["id"].(string), active["token"].(string)
 	post("createLead", "contact")
@@ -76,10 +78,12 @@ func (f *exampleFixture) addBooks(xero *xeroFake) {
 	today := calendar.dateOf(f.server.now())
 	day, later := operationByID(f.t, "exportRevenueDay"), operationByID(f.t, "reverseBookExport")
 	f.real[exampleValue(f.t, day, "day").(node)["date"].(string)] = today
-	f.real[exampleValue(f.t, later, "open").(node)["date"].(string)] = midnight(today).AddDate(0, 0, 10).Format(time.DateOnly)
+	f.real[exampleValue(f.t, later, "open").(node)["date"].(string)] = midnight(today).AddDate(0, 0,
+		10).Format(time.DateOnly)
 	f.real[exampleOf(f.t, "book_connection_id")] = f.connectToXero(xero)
 	f.send(operationByID(f.t, "updateBookConnection"), node{"tests": true})
-	f.send(operationByID(f.t, "confirmBookMapping"), exampleValue(f.t, operationByID(f.t, "confirmBookMapping"), "xero"))
+	f.send(operationByID(f.t, "confirmBookMapping"),
+		exampleValue(f.t, operationByID(f.t, "confirmBookMapping"), "xero"))
 	export := f.send(day, f.fill(exampleValue(f.t, day, "day")))["data"].([]any)[0].(node)
 	f.real[exampleOf(f.t, "export_id")] = export["id"].(string)
 }
@@ -105,7 +109,8 @@ func (f *exampleFixture) addWebhook() {
 	f.t.Helper()
 	o := operationByID(f.t, "createWebhook")
 	f.real[exampleValue(f.t, o, "crm").(node)["url"].(string)] = "http://127.0.0.1:9090/widgetd"
-	f.real[exampleValue(f.t, operationByID(f.t, "replayWebhook"), "since").(node)["since"].(string)] = newStamp(f.server.now()).after(-days(1)).String()
+	f.real[exampleValue(f.t, operationByID(f.t, "replayWebhook"), "since").(node)["since"].(string)] = newStamp(
+		f.server.now()).after(-days(1)).String()
 	hook := f.send(o, f.fill(exampleValue(f.t, o, "crm")))["id"].(string)
 	f.real[exampleOf(f.t, "webhook_id")] = hook
 	f.change(func(t *tx) error {
@@ -113,7 +118,8 @@ func (f *exampleFixture) addWebhook() {
 			return err
 		}
 		seq, event, err := t.latestEvent()
-		d := &delivery{ID: t.newID("whd"), WebhookID: hook, EventID: event, Type: eventWebhookTest, Attempt: 1, At: t.now, eventSeq: seq}
+		d := &delivery{ID: t.newID("whd"), WebhookID: hook, EventID: event, Type: eventWebhookTest, Attempt: 1,
+			At: t.now, eventSeq: seq}
 		f.real[exampleOf(f.t, "delivery_id")] = d.ID
 		d.Status, d.Answer, d.NextAt = ptr(503), ptr("The CRM is being updated."), t.now.after(retryDelays[0])
 		return errors.Join(err, t.addDelivery(d))
@@ -243,7 +249,8 @@ func (f *exampleFixture) sendTo(o *operation, path string, body any, headers ...
 		f.t.Errorf("%s %s: %d %s", o.method, path, a.status, a.body)
 		return nil
 	}
-	if kind := a.header.Get("Content-Type"); a.body == "" || kind == "image/svg+xml" || strings.HasPrefix(kind, "text/plain") {
+	if kind := a.header.Get("Content-Type"); a.body == "" || kind == "image/svg+xml" ||
+		strings.HasPrefix(kind, "text/plain") {
 		return nil
 	}
 	f.answer[o.id()] = append(f.answer[o.id()], a.json())
@@ -272,13 +279,37 @@ var before = map[string]func(*exampleFixture){
 	},
 }
 
+// fixtures hands out one service for many operations, and another one behind an operation that ends what the
+// examples of others name.
+type fixtures struct {
+	t    testing.TB
+	last *exampleFixture
+}
+
+func (all *fixtures) next(o *operation) *exampleFixture {
+	all.t.Helper()
+	f := all.last
+	if f == nil {
+		f = newExampleFixture(all.t)
+	}
+	if all.last = f; slices.Contains(ending, o.id()) {
+		all.last = nil
+	}
+	return f
+}
+
+// ending are the operations whose examples end what others name.
+var ending = []string{"suspendLicense", "revokeLicense", "deactivateLicense", "releaseDevice", "rotateLicenseKey",
+	"updateWebhook", "deleteWebhook",
+	"removeApp", "disconnectBooks", "endGrant"}
+
 // isProviders reports whether an operation is for a payment provider, whose signature no example has.
 func isProviders(o *operation) bool { r := routeOf(o); return r != nil && r.raw }
 
 func TestOpenAPI_examplesOfRequestsSucceed(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	sent := 0
+	sent, fixtures := 0, &fixtures{t: t}
 	for _, o := range operations() {
 		examples := bodyExamples(o)
 		if len(examples) == 0 {
@@ -290,7 +321,7 @@ func TestOpenAPI_examplesOfRequestsSucceed(t *testing.T) {
 		if isProviders(o) {
 			continue
 		}
-		f := newExampleFixture(t)
+		f := fixtures.next(o)
 		for _, name := range slices.Sorted(maps.Keys(examples)) {
 			if prepare := before[o.id()]; prepare != nil {
 				prepare(f)
@@ -307,12 +338,9 @@ func TestOpenAPI_examplesOfRequestsSucceed(t *testing.T) {
 func TestOpenAPI_examplesOfParametersSucceed(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	reading := newExampleFixture(t) // which no GET changes
+	fixtures := &fixtures{t: t}
 	for _, o := range operations() {
-		f := reading
-		if o.method != "GET" {
-			f = newExampleFixture(t)
-		}
+		f := fixtures.next(o)
 		query, headers := url.Values{}, []string{}
 		for _, p := range o.params {
 			example, given := p["example"]
@@ -333,7 +361,8 @@ func TestOpenAPI_examplesOfParametersSucceed(t *testing.T) {
 		}
 		var body any
 		if o.parameter("Origin") != nil {
-			headers = slices.DeleteFunc(headers, func(h string) bool { return strings.HasPrefix(h, "Origin: ") }) // headersOf has it
+			// headersOf has it
+			headers = slices.DeleteFunc(headers, func(h string) bool { return strings.HasPrefix(h, "Origin: ") })
 		}
 		if prepare := before[o.id()]; prepare != nil {
 			prepare(f)
@@ -385,7 +414,8 @@ func TestOpenAPI_examplesFitTheirSchemas(t *testing.T) {
 			checked++
 			if p, ok := value.(node); ok && p["code"] != nil && p["request_id"] != nil {
 				c := titles[name]
-				if c == nil || p["code"] != name || p["title"] != c.title || p["status"] != float64(c.status) || p["type"] != documentRoot+"/docs#"+name {
+				if c == nil || p["code"] != name || p["title"] != c.title || p["status"] != float64(c.status) ||
+					p["type"] != documentRoot+"/docs#"+name {
 					t.Errorf("%s: the example %s is not what the service answers: %v", where, name, p)
 				}
 			}
@@ -421,7 +451,8 @@ func sameShape(example, answer any) bool {
 			if _, ok := e[name]; !ok {
 				return false
 			}
-			if !slices.Contains([]string{"fields", "metadata", "data", "checks"}, name) || name == "data" && typeOf(a[name]) == "array" {
+			if !slices.Contains([]string{"fields", "metadata", "data", "checks"}, name) || name == "data" &&
+				typeOf(a[name]) == "array" {
 				if !sameShape(e[name], a[name]) {
 					return false
 				}
@@ -443,7 +474,8 @@ func sameShape(example, answer any) bool {
 // askEverything sends the requests whose answers the examples of success show.
 func (f *exampleFixture) askEverything() {
 	f.t.Helper()
-	key, bearer := f.fillText(exampleValue(f.t, operationByID(f.t, "verifyLicense"), "key").(node)["license_key"].(string)), "Authorization: Bearer "+f.lease
+	key, bearer := f.fillText(exampleValue(f.t, operationByID(f.t, "verifyLicense"),
+		"key").(node)["license_key"].(string)), "Authorization: Bearer "+f.lease
 	widget := f.fillText(operationByID(f.t, "getWidgetStats").parameter("widget")["example"].(string))
 	for _, o := range operations() { // the changes last, and what ends the licence at the very end
 		if o.method == "GET" && !strings.Contains(o.path, "legacy") {
@@ -463,10 +495,14 @@ func (f *exampleFixture) askEverything() {
 	f.answer["getLegacy"] = f.answer[legacy.id()] // its example is of a POST, too
 	f.addApps()
 	f.send(operationByID(f.t, "issueTokens"), f.fill(exampleValue(f.t, operationByID(f.t, "issueTokens"), "own")))
-	for _, id := range []string{"issueTokens", "createLead", "createLicense", "updateLicense", "activateLicense", "deactivateLicense", "renewLicense",
-		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense", "eraseLeads",
-		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery", "updateWebhook",
-		"createOrder", "acceptOrder", "captureOrder", "rejectOrder", "cancelOrder", "refundOrder", "markOrderPaid", "undoOrderPaid", "updateAccount",
+	for _, id := range []string{"issueTokens", "createLead", "createLicense", "updateLicense", "activateLicense",
+		"deactivateLicense", "renewLicense",
+		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense",
+		"eraseLeads",
+		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery",
+		"updateWebhook",
+		"createOrder", "acceptOrder", "captureOrder", "rejectOrder", "cancelOrder", "refundOrder", "markOrderPaid",
+		"undoOrderPaid", "updateAccount",
 		"connectBooks", "updateBookConnection", "confirmBookMapping", "retryBookExport", "reverseBookExport",
 		"createApp", "updateApp", "rotateAppSecret", "makeSigninCode"} {
 		o := operationByID(f.t, id)
@@ -487,7 +523,9 @@ func TestOpenAPI_examplesOfAnswersAreWhatTheServiceAnswers(t *testing.T) {
 	for _, o := range operations() {
 		for status, response := range o.responses() {
 			content := child(response, "content")
-			if status[0] != '2' || content["text/plain"] != nil || content["image/svg+xml"] != nil || o.id() == "getOpenAPI" { // whose example is its beginning
+			// whose example is its beginning
+			if status[0] != '2' || content["text/plain"] != nil || content["image/svg+xml"] != nil ||
+				o.id() == "getOpenAPI" {
 				continue
 			}
 			for kind := range content {
@@ -495,7 +533,8 @@ func TestOpenAPI_examplesOfAnswersAreWhatTheServiceAnswers(t *testing.T) {
 					compared++
 					example := child(content, kind, "examples", name)["value"]
 					if !slices.ContainsFunc(f.answer[o.id()], func(a any) bool { return sameShape(example, a) }) {
-						t.Errorf("%s: no answer has the members of the example %s: %s\nbut %s", o.name(), name, encode(example), encode(f.answer[o.id()]))
+						t.Errorf("%s: no answer has the members of the example %s: %s\nbut %s", o.name(), name,
+							encode(example), encode(f.answer[o.id()]))
 					}
 				}
 			}
@@ -504,7 +543,8 @@ func TestOpenAPI_examplesOfAnswersAreWhatTheServiceAnswers(t *testing.T) {
 	if compared < 25 {
 		t.Errorf("compared %d examples only", compared)
 	}
-	if alive := f.get("//livez").is(http.StatusOK); alive.body != child(operationByID(t, "getLiveness").node, "responses", "200", "content", "text/plain", "examples", "alive")["value"] {
+	if alive := f.get("//livez").is(http.StatusOK); alive.body != child(operationByID(t, "getLiveness").node,
+		"responses", "200", "content", "text/plain", "examples", "alive")["value"] {
 		t.Errorf("livez answers %q", alive.body)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -176,8 +175,7 @@ func (p *promise) compareRequest(at string, was, is node) {
 		}
 	}
 	p.compareMembers(at, was, is, func(at string, was, is any) {
-		p.compareRequest(at, was.(node),
-			is.(node))
+		p.compareRequest(at, was.(node), is.(node))
 	})
 }
 
@@ -236,14 +234,8 @@ func (p *promise) compareMembers(at string, was, is node, compare func(at string
 
 func TestReleased_nothingThatCallersRelyOnIsGone(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("testdata/openapi-released.json")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var released node
-	if err := json.Unmarshal(text, &released); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(fileText(t, "testdata/openapi-released.json")), &released))
 	if len(operationsOf(released)) < 25 {
 		t.Fatalf("the released document has %d operations only", len(operationsOf(released)))
 	}
@@ -258,105 +250,93 @@ func TestReleased_seesWhatWouldBreakAClient(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	at := func(doc node, names ...string) node { return get(doc, doc, names...) }
-	schema := func(doc node, name string) node { return at(doc, "components", "schemas", name) }
-	member := func(doc node, name, member string) node {
-		return get(doc, schema(doc, name), "properties",
-			member)
-	}
-	leads := func(doc node) node { return at(doc, "paths", "/widget/leads", "post") }
-	for want, change := range map[string]func(doc node){
-		"POST /widget/leads is gone": func(doc node) { delete(at(doc, "paths"), "/widget/leads") },
-		"GET /licenses is gone":      func(doc node) { delete(at(doc, "paths", "/licenses"), "get") },
-		"has the operationId":        func(doc node) { leads(doc)["operationId"] = "postLead" },
-		"needs the scope admin": func(doc node) {
-			at(doc, "paths", "/leads",
-				"get")["x-required-scopes"] = []any{"admin"}
+	path := func(doc node, names ...string) node { return get(doc, at(doc, "paths"), names...) }
+	schema := func(doc node, names ...string) node { return get(doc, at(doc, "components", "schemas"), names...) }
+	member := func(doc node, name, member string) node { return schema(doc, name, "properties", member) }
+	leads := func(doc node) node { return path(doc, "/widget/leads", "post") }
+	list := func(words ...any) []any { return words }
+	for want, change := range map[string]func(d node){
+		"POST /widget/leads is gone": func(d node) { delete(path(d), "/widget/leads") },
+		"GET /licenses is gone":      func(d node) { delete(path(d, "/licenses"), "get") },
+		"has the operationId":        func(d node) { leads(d)["operationId"] = "postLead" },
+		"needs the scope admin": func(d node) {
+			path(d, "/leads", "get")["x-required-scopes"] = list(
+				"admin")
 		},
-		"takes a body of at most 1 bytes":  func(doc node) { leads(doc)["x-max-body"] = 1.0 },
-		"has no parameter Idempotency-Key": func(doc node) { leads(doc)["parameters"] = []any{} },
-		"needs the parameter account_id": func(doc node) {
-			at(doc, "components", "parameters",
+		"takes a body of at most 1 bytes":  func(d node) { leads(d)["x-max-body"] = 1.0 },
+		"has no parameter Idempotency-Key": func(d node) { leads(d)["parameters"] = list() },
+		"needs the parameter account_id": func(d node) {
+			at(d, "components", "parameters",
 				"account_id")["required"] = true
 		},
-		"has no status 200 any more": func(doc node) {
-			delete(get(doc, leads(doc), "responses"),
-				"200")
+		"has no status 200 any more": func(d node) { delete(get(d, leads(d), "responses"), "200") },
+		"has no header ETag": func(d node) {
+			delete(path(d, "/widget/stats", "get", "responses",
+				"200", "headers"), "ETag")
 		},
-		"has no header ETag": func(doc node) {
-			delete(at(doc, "paths", "/widget/stats", "get", "responses", "200", "headers"), "ETag")
+		"needs the member source": func(d node) {
+			schema(d, "LeadRequest")["required"] = list("type",
+				"email", "source")
 		},
-		"needs the member source": func(doc node) {
-			schema(doc,
-				"LeadRequest")["required"] = []any{"type", "email", "source"}
-		},
-		"#/source has the maxLength 50": func(doc node) {
-			member(doc, "LeadRequest",
+		"#/source has the maxLength 50": func(d node) {
+			member(d, "LeadRequest",
 				"source")["maxLength"] = 50.0
 		},
-		"#/plan takes no null any more": func(doc node) {
-			member(doc, "NewLicense",
-				"plan")["type"] = "string"
+		"#/plan takes no null any more": func(d node) { member(d, "NewLicense", "plan")["type"] = "string" },
+		`#/kind does not take "floating"`: func(d node) {
+			member(d, "NewLicense",
+				"kind")["enum"] = list("node_locked", nil)
 		},
-		`#/kind does not take "floating"`: func(doc node) {
-			member(doc, "NewLicense",
-				"kind")["enum"] = []any{"node_locked", nil}
+		"# has no member nonce any more": func(d node) {
+			delete(schema(d, "ActivationRequest", "properties"),
+				"nonce")
 		},
-		"# has no member nonce any more": func(doc node) {
-			delete(get(doc, schema(doc,
-				"ActivationRequest"), "properties"), "nonce")
+		"has no member seats any more": func(d node) {
+			delete(schema(d, "License", "properties"),
+				"seats")
 		},
-		"has no member seats any more": func(doc node) {
-			delete(get(doc, schema(doc,
-				"License"), "properties"), "seats")
+		"may lack the member status": func(d node) {
+			schema(d, "LicenseSummary")["required"] = list(
+				"id")
 		},
-		"may lack the member status": func(doc node) {
-			schema(doc,
-				"LicenseSummary")["required"] = []any{"id"}
+		`is never "revoked" any more`: func(d node) {
+			member(d, "License",
+				"status")["enum"] = list("active")
 		},
-		`is never "revoked" any more`: func(doc node) {
-			member(doc, "License",
-				"status")["enum"] = []any{"active"}
+		"/product may be null": func(d node) {
+			member(d, "License",
+				"product")["type"] = list("string", "null")
 		},
-		"/product may be null": func(doc node) {
-			member(doc, "License",
-				"product")["type"] = []any{"string", "null"}
+		"/created_at has not the format date-time": func(d node) {
+			delete(member(d, "License", "created_at"),
+				"format")
 		},
-		"/created_at has not the format date-time": func(doc node) {
-			delete(member(doc, "License",
-				"created_at"), "format")
-		},
-		"has the pattern ^x$, which was ^/": func(doc node) {
-			member(doc, "LeadRequest",
+		"has the pattern ^x$, which was ^/": func(d node) {
+			member(d, "LeadRequest",
 				"page")["pattern"] = "^x$"
 		},
-		`is never "seat_limit_reached" any more`: func(doc node) {
-			schema(doc,
-				"ProblemCode")["enum"] = []any{"internal"}
+		`is never "seat_limit_reached" any more`: func(d node) {
+			schema(d,
+				"ProblemCode")["enum"] = list("internal")
 		},
-		"takes no text/plain any more": func(doc node) {
-			delete(at(doc, "paths", "/widget/events", "post", "requestBody", "content"), "text/plain")
+		"takes no text/plain any more": func(d node) {
+			delete(path(d, "/widget/events", "post", "requestBody", "content"), "text/plain")
 		},
-		"needs a body": func(doc node) {
-			at(doc, "paths", "/licenses/{id}/renew", "post",
-				"requestBody")["required"] = true
-		},
-		"#(allOf 1) has no member key any more": func(doc node) {
-			parts := schema(doc, "LicenseWithKey")["allOf"].([]any)
-			delete(parts[1].(node), "properties")
+		"needs a body": func(d node) { path(d, "/licenses/{id}/renew", "post", "requestBody")["required"] = true },
+		"#(allOf 1) has no member key any more": func(d node) {
+			delete(schema(d, "LicenseWithKey")["allOf"].([]any)[1].(node), "properties")
 		},
 		"": nil, // what breaks nobody
 	} {
 		var doc node
-		if err := json.Unmarshal([]byte(openapiText), &doc); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(openapiText), &doc))
 		if change == nil {
 			for _, name := range []string{"LeadRequest", "License", "Problem"} {
-				get(doc, schema(doc, name), "properties")["of_a_later_version"] = node{"type": "string"}
+				schema(doc, name, "properties")["of_a_later_version"] = node{"type": "string"}
 			}
 			member(doc, "LeadRequest", "source")["maxLength"] = 200.0
-			member(doc, "License", "status")["enum"] = append(member(doc, "License",
-				"status")["enum"].([]any), "paused")
+			status := member(doc, "License", "status")
+			status["enum"] = append(status["enum"].([]any), "paused")
 			schema(doc, "LeadReceipt")["example"] = "another"
 			if faults := brokenPromises(openapiDocument(), doc); len(faults) > 0 {
 				t.Errorf("what breaks nobody: %q", faults)

@@ -75,9 +75,10 @@ func texts(n node, name string) (all []string) {
 type operation struct {
 	node
 	method string
-	path   string // as the document has it
-	atRoot bool   // its servers are the root
-	params []node // of the path and of the operation, resolved
+	path   string   // as the document has it
+	steps  []string // the path, cut at its slashes
+	atRoot bool     // its servers are the root
+	params []node   // of the path and of the operation, resolved
 }
 
 func (o *operation) name() string { return o.method + " " + o.path }
@@ -116,7 +117,8 @@ func operationsOf(doc node) (all []*operation) {
 			if !ok {
 				continue
 			}
-			o := &operation{node: op, method: strings.ToUpper(method), path: path, atRoot: len(servers) == 1}
+			o := &operation{node: op, method: strings.ToUpper(method), path: path,
+				steps: strings.Split(path, "/"), atRoot: len(servers) == 1}
 			for _, from := range []node{item, op} {
 				list, _ := from["parameters"].([]any)
 				for _, p := range list {
@@ -138,7 +140,7 @@ func findOperation(method, path string, atRoot bool) (found *operation, known bo
 	segments := strings.Split(path, "/")
 	best := 0
 	for _, o := range operations() {
-		literal := matchPath(strings.Split(o.path, "/"), segments)
+		literal := matchPath(o.steps, segments)
 		if literal == 0 || o.atRoot != atRoot && o.path != "/openapi.json" {
 			continue
 		}
@@ -243,18 +245,20 @@ func decoded(body []byte) (value any) {
 	return value
 }
 
-// isPage reports whether a path at the root is a page, which the document leaves out.
-func isPage(path string) bool {
-	of := &server{authenticator: &authenticator{}, serverOptions: serverOptions{securityContacts: []string{"mailto:a@example.com"}}}
-	for _, w := range wings(of) {
+// pages are the paths of pages at the root, which the document leaves out.
+var pages = sync.OnceValue(func() map[string]bool {
+	all := map[string]bool{}
+	contacts := serverOptions{securityContacts: []string{"mailto:a@example.com"}}
+	for _, w := range wings(&server{authenticator: &authenticator{}, serverOptions: contacts}) {
 		for _, root := range w.roots {
-			if root.page && strings.TrimSuffix(root.path, "{$}") == path {
-				return true
-			}
+			all[strings.TrimSuffix(root.path, "{$}")] = root.page
 		}
 	}
-	return matches(`^/widget-[0-9a-f]{12}\.js$`, path)
-}
+	return all
+})
+
+// isPage reports whether a path at the root is a page.
+func isPage(path string) bool { return pages()[path] || matches(`^/widget-[0-9a-f]{12}\.js$`, path) }
 
 // pathsForPeople are the paths of routes with a page, cut into segments.
 var pathsForPeople = sync.OnceValue(func() (all [][]string) {
@@ -343,7 +347,8 @@ func judgeBody(response node, contentType string, body []byte) (faults []string)
 	content := child(response, "content")
 	if len(body) == 0 || content == nil {
 		if len(body) > 0 || content != nil {
-			return []string{fmt.Sprintf("the body has %d bytes, and the response documents %d types", len(body), len(content))}
+			return []string{fmt.Sprintf("the body has %d bytes, and the response documents %d types", len(body),
+				len(content))}
 		}
 		return nil
 	}
@@ -377,21 +382,14 @@ func judgeProblem(body []byte) []string {
 	return checkSchema(child(openapiDocument(), "components", "schemas", "Problem"), value, "#", true)
 }
 
-// patterns are the compiled patterns of schemas.
-var patterns = struct {
-	sync.Mutex
-	compiled map[string]*regexp.Regexp
-}{compiled: map[string]*regexp.Regexp{}}
+var patterns sync.Map // the compiled patterns of schemas, by their text
 
 func matches(pattern, text string) bool {
-	patterns.Lock()
-	compiled := patterns.compiled[pattern]
-	if compiled == nil {
-		compiled = regexp.MustCompile(pattern)
-		patterns.compiled[pattern] = compiled
+	compiled, known := patterns.Load(pattern)
+	if !known {
+		compiled, _ = patterns.LoadOrStore(pattern, regexp.MustCompile(pattern))
 	}
-	patterns.Unlock()
-	return compiled.MatchString(text)
+	return compiled.(*regexp.Regexp).MatchString(text)
 }
 
 // checkSchema returns how a value differs from a schema (JSON Schema 2020-12, as far as the document
@@ -423,7 +421,8 @@ func checkSchema(schema node, value any, at string, closed bool) (faults []strin
 				}
 			}
 		case "minimum", "maximum":
-			if n, ok := value.(float64); ok && (keyword == "minimum" && n < limit.(float64) || keyword == "maximum" && n > limit.(float64)) {
+			if n, ok := value.(float64); ok && (keyword == "minimum" && n < limit.(float64) || keyword == "maximum" &&
+				n > limit.(float64)) {
 				wrong("%v is beyond the %s %v", n, keyword, limit)
 			}
 		case "items", "minItems", "maxItems":

@@ -15,19 +15,21 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
 // routeOf returns the route of an operation; nil: it is a path at the root.
-func routeOf(o *operation) *route {
+func routeOf(o *operation) *route { return routesByPattern()[o.name()] }
+
+var routesByPattern = sync.OnceValue(func() map[string]*route {
+	all := map[string]*route{}
 	for _, r := range allRoutes() {
-		if r.method() == o.method && r.path() == o.path {
-			return &r
-		}
+		all[r.pattern] = &r
 	}
-	return nil
-}
+	return all
+})
 
 func TestOpenAPI_hasEveryRouteAndNoOther(t *testing.T) {
 	t.Parallel()
@@ -73,9 +75,7 @@ func TestOpenAPI_hasEveryRouteAndNoOther(t *testing.T) {
 func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 	t.Parallel()
 	rate, err := strconv.ParseFloat(optAnonymousRate.def, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	security := map[tokenRule]string{
 		tokenIgnored: `[]`, tokenOptional: `[{},{"bearerToken":[]}%s]`, tokenRequired: `[{"bearerToken":[]}%s]`,
 		tokenLate: `[{},{"deviceToken":[]},{"bearerToken":[]}]`,
@@ -127,7 +127,8 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 		differs("form", r.form, child(body, "content", "application/x-www-form-urlencoded") != nil)
 		_, busy := child(o.node, "responses", "503")["description"].(string)
 		differs("503", r.path() != "/openapi.json", busy)
-		asks := strings.HasPrefix(fmt.Sprint(child(o.node, "responses", "503")["description"]), "This could not be read within two seconds")
+		asks := strings.HasPrefix(fmt.Sprint(child(o.node, "responses", "503")["description"]),
+			"This could not be read within two seconds")
 		differs("question", r.question, asks)
 		if r.refused == nil {
 			checkCodesOf(o, r, differs)
@@ -247,7 +248,8 @@ func TestOpenAPI_listsEveryWordOfAClosedList(t *testing.T) {
 		{"Order", "dispute", []string{"open", "won", "lost", ""}},
 		{"Order", "closing", []string{closingExpired, closingPaid, closingMethod, ""}},
 		{"Order", "method", append([]string{methodCard, methodMobile, methodNone, ""}, outsideMethods...)},
-		{"OrderPayment", "state", []string{paymentCreated, paymentPending, paymentAuthorized, paymentCaptured, paymentPartRefunded,
+		{"OrderPayment", "state", []string{paymentCreated, paymentPending, paymentAuthorized, paymentCaptured,
+			paymentPartRefunded,
 			paymentRefunded, paymentFailed, paymentCancelled, paymentExpired, paymentReview}},
 		{"NewOrder", "currency", currencies},
 		{"PaidOutside", "method", outsideMethods},
@@ -277,7 +279,8 @@ func TestOpenAPI_describesWhatIsPostedToWebhooks(t *testing.T) {
 	op := child(openapiDocument(), "webhooks", "event", "post")
 	media := child(op, "requestBody", "content", "application/json")
 	big := strings.Repeat("x", maxWebhookBody)
-	ids := event{ID: newID("evt", time.Now()), At: newStamp(time.Now()), Type: eventDeviceActivated, AccountID: newID("acct", time.Now())}
+	ids := event{ID: newID("evt", time.Now()), At: newStamp(time.Now()), Type: eventDeviceActivated,
+		AccountID: newID("acct", time.Now())}
 	device := ids
 	device.LicenseID, device.DeviceID = newID("lic", time.Now()), newID("dev", time.Now())
 	device.SubjectID = device.LicenseID
@@ -285,7 +288,8 @@ func TestOpenAPI_describesWhatIsPostedToWebhooks(t *testing.T) {
 	lead.LeadID, lead.Data = newID("lead", time.Now()), eventData("type", "newsletter")
 	ordered := ids
 	ordered.OrderID = newID("ord", time.Now())
-	for _, e := range []event{ids, device, lead, ordered, {ID: ids.ID, At: ids.At, Type: ids.Type, AccountID: ids.AccountID, Data: eventData("big", big)}} {
+	for _, e := range []event{ids, device, lead, ordered, {ID: ids.ID, At: ids.At, Type: ids.Type,
+		AccountID: ids.AccountID, Data: eventData("big", big)}} {
 		if e.Data == nil {
 			e.Data = json.RawMessage("{}")
 		}
@@ -308,7 +312,8 @@ func TestOpenAPI_describesWhatIsPostedToWebhooks(t *testing.T) {
 	for _, p := range op["parameters"].([]any) {
 		p := p.(node)
 		header.Set(p["name"].(string), p["example"].(string))
-		if faults := checkSchema(child(p, "schema"), p["example"], p["name"].(string), true); len(faults) > 0 || p["in"] != "header" || p["required"] != true {
+		if faults := checkSchema(child(p, "schema"), p["example"], p["name"].(string), true); len(faults) > 0 ||
+			p["in"] != "header" || p["required"] != true {
 			t.Errorf("the header %s: %v", p["name"], faults)
 		}
 	}
@@ -320,7 +325,8 @@ func TestOpenAPI_describesWhatIsPostedToWebhooks(t *testing.T) {
 		}
 	}
 	for _, p := range op["parameters"].([]any) {
-		for _, fault := range checkSchema(child(p.(node), "schema"), two.Get(p.(node)["name"].(string)), "with two secrets", true) {
+		for _, fault := range checkSchema(child(p.(node), "schema"), two.Get(p.(node)["name"].(string)),
+			"with two secrets", true) {
 			t.Error(fault)
 		}
 	}
@@ -335,14 +341,15 @@ func TestOpenAPI_describesWhatIsPostedToWebhooks(t *testing.T) {
 // examples must find that they fit, with the secret that the document shows.
 func checkExampleSignature(t *testing.T, header http.Header, body node) {
 	t.Helper()
-	answer := child(operationByID(t, "createWebhook").node, "responses", "200", "content", "application/json", "examples", "added", "value")
+	answer := child(operationByID(t, "createWebhook").node, "responses", "200", "content", "application/json",
+		"examples", "added", "value")
 	secret, err := parseWebhookSecret(answer["secret"].(string))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	data := body["data"].(node)
-	e := event{ID: body["id"].(string), Type: eventType(body["type"].(string)), AccountID: data["account_id"].(string), Data: json.RawMessage("{}")}
-	e.SubjectID, e.LicenseID, e.DeviceID = data["subject_id"].(string), data["license_id"].(string), data["device_id"].(string)
+	e := event{ID: body["id"].(string), Type: eventType(body["type"].(string)), AccountID: data["account_id"].(string),
+		Data: json.RawMessage("{}")}
+	e.SubjectID, e.LicenseID, e.DeviceID = data["subject_id"].(string), data["license_id"].(string),
+		data["device_id"].(string)
 	if e.At.Time, err = time.Parse(time.RFC3339, body["timestamp"].(string)); err != nil {
 		t.Fatal(err)
 	}
@@ -355,8 +362,9 @@ func checkExampleSignature(t *testing.T, header http.Header, body node) {
 // readers are the methods of input, and of termsReader, that read a member of a body, and those
 // that read a parameter of a query.
 var readers = map[string]string{
-	"text": "member", "number": "member", "texts": "member", "object": "member", "objects": "member", "timestamp": "member",
-	"fields": "member", "member": "member", "textTerm": "member", "numberTerm": "member", "boolTerm": "member",
+	"text": "member", "number": "member", "texts": "member", "object": "member", "objects": "member",
+	"timestamp": "member",
+	"fields":    "member", "member": "member", "textTerm": "member", "numberTerm": "member", "boolTerm": "member",
 	"timeTerm": "member", "codesTerm": "member", "objectTerm": "member", "amount": "member", "lines": "member",
 	"parameter": "parameter", "date": "parameter", "moment": "parameter",
 }
@@ -428,7 +436,8 @@ func bodyMembers(o *operation) (all []bodyMember) {
 	list = func(schema node, names []string) {
 		required := texts(schema, "required")
 		for _, name := range slices.Sorted(maps.Keys(propertiesOf(schema))) {
-			m := bodyMember{append(slices.Clone(names), name), resolve(propertiesOf(schema)[name]), slices.Contains(required, name)}
+			m := bodyMember{append(slices.Clone(names), name), resolve(propertiesOf(schema)[name]),
+				slices.Contains(required, name)}
 			all = append(all, m)
 			list(m.schema, m.names)
 			if items := child(m.schema, "items"); items["type"] == "object" {
@@ -545,7 +554,8 @@ func TestOpenAPI_bodyMembersAreJudgedAsTheirSchemasSay(t *testing.T) {
 			f.check(err)
 			headers := append(f.headersOf(o), "Authorization: Bearer "+f.lease)
 			if o.parameter("Idempotency-Key") == nil || !strings.HasPrefix(o.path, "/widget/license/") {
-				headers = append(f.headersOf(o), map[bool]string{true: "Authorization: Bearer " + f.lease, false: "Accept: */*"}[strings.HasPrefix(o.path, "/widget/license/")])
+				headers = append(f.headersOf(o), map[bool]string{true: "Authorization: Bearer " + f.lease,
+					false: "Accept: */*"}[strings.HasPrefix(o.path, "/widget/license/")])
 			}
 			a := f.do(o.method, f.pathOf(o), string(text), headers...)
 			tried++
@@ -605,7 +615,8 @@ func TestOpenAPI_parametersAreJudgedAsTheirSchemasSay(t *testing.T) {
 				tried++
 				query := "?" + queryOf(name, fmt.Sprint(value))
 				a := f.do(o.method, f.pathOf(o)+query, body, f.headersOf(o)...)
-				named := a.status == 422 && slices.ContainsFunc(a.wrong(), func(w string) bool { return strings.HasPrefix(w, "?"+name+" ") })
+				named := a.status == 422 && slices.ContainsFunc(a.wrong(),
+					func(w string) bool { return strings.HasPrefix(w, "?"+name+" ") })
 				if named != want {
 					t.Errorf("%s %s: refused is %v, want %v: %d %s", o.name(), query, named, want, a.status, a.body)
 				}
@@ -643,13 +654,16 @@ func TestOpenAPI_isServedAtTheRootAndBelowTheBaseAddress(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, path := range []string{"//openapi.json", "/openapi.json"} {
-		a := s.get(path).is(200).has("Content-Type: application/json", "Cache-Control: public, max-age=300", "Vary: Accept-Encoding",
-			"Access-Control-Allow-Origin: *", "Content-Encoding: ", "Content-Length: "+strconv.Itoa(len(s.get(path).body)), "RateLimit: ")
+		a := s.get(path).is(200).has("Content-Type: application/json", "Cache-Control: public, max-age=300",
+			"Vary: Accept-Encoding",
+			"Access-Control-Allow-Origin: *", "Content-Encoding: ",
+			"Content-Length: "+strconv.Itoa(len(s.get(path).body)), "RateLimit: ")
 		tag := a.header.Get("ETag")
 		if !matches(`^"[0-9a-f]{24}"$`, tag) || s.get("//openapi.json").body != a.body {
 			t.Errorf("%s: ETag %s", path, tag)
 		}
-		if fresh := s.get(path, "If-None-Match: "+tag).is(304).has("ETag: "+tag, "Cache-Control: public, max-age=300", "Vary: Accept-Encoding"); fresh.body != "" {
+		if fresh := s.get(path, "If-None-Match: "+tag).is(304).has("ETag: "+tag, "Cache-Control: public, max-age=300",
+			"Vary: Accept-Encoding"); fresh.body != "" {
 			t.Errorf("%s: a 304 with a body", path)
 		}
 		s.get(path, `If-None-Match: "another"`).is(200)
@@ -657,8 +671,10 @@ func TestOpenAPI_isServedAtTheRootAndBelowTheBaseAddress(t *testing.T) {
 		s.post(path, "").is(405, "method_not_allowed").has("Allow: GET, HEAD, OPTIONS")
 		for _, origin := range []string{siteOrigin, "https://elsewhere.example", "null"} {
 			s.get(path, "Origin: "+origin).is(200).has("Access-Control-Allow-Origin: *", "Vary: Accept-Encoding")
-			s.do("OPTIONS", path, "", "Origin: "+origin, "Access-Control-Request-Method: GET").is(204).has("Access-Control-Allow-Origin: *",
-				"Access-Control-Allow-Methods: GET, HEAD", "Access-Control-Max-Age: 7200", "Access-Control-Allow-Credentials: ")
+			s.do("OPTIONS", path, "", "Origin: "+origin, "Access-Control-Request-Method: GET").is(204).has(
+				"Access-Control-Allow-Origin: *",
+				"Access-Control-Allow-Methods: GET, HEAD", "Access-Control-Max-Age: 7200",
+				"Access-Control-Allow-Credentials: ")
 		}
 		s.do("OPTIONS", path, "").is(204).has("Allow: GET, HEAD, OPTIONS")
 	}
@@ -670,9 +686,9 @@ func TestOpenAPI_isCompressedForWhoAcceptsIt(t *testing.T) {
 	s := newService(t)
 	plain := s.get("/openapi.json").is(200)
 	for accept, compressed := range map[string]bool{
-		"gzip": true, "GZip": true, "gzip, deflate, br": true, "br, gzip;q=0.5": true, "*": true, "x-gzip": true, "gzip ; q=1.0": true,
-		"": false, "identity": false, "br": false, "gzip;q=0": false, "gzip;q=0.000, *": false, "*;q=0": false, "gzip;q=x": false,
-		"gzipped": false, "gzip;q=2": false, "gzip;q=NaN": false,
+		"gzip": true, "GZip": true, "gzip, deflate, br": true, "br, gzip;q=0.5": true, "*": true, "x-gzip": true,
+		"gzip ; q=1.0": true, "": false, "identity": false, "br": false, "gzip;q=0": false, "gzip;q=0.000, *": false,
+		"*;q=0": false, "gzip;q=x": false, "gzipped": false, "gzip;q=2": false, "gzip;q=NaN": false,
 	} {
 		a := s.get("/openapi.json", "Accept-Encoding: "+accept).is(200).has("Vary: Accept-Encoding")
 		if !compressed {
@@ -735,7 +751,8 @@ func TestOpenAPI_isReadable(t *testing.T) {
 	for line := range strings.Lines(openapiText) {
 		number++
 		text := strings.TrimRight(line, "\n")
-		if indent := len(text) - len(strings.TrimLeft(text, " ")); indent%2 != 0 || strings.Contains(text, "\t") || strings.HasSuffix(text, " ") {
+		if indent := len(text) - len(strings.TrimLeft(text, " ")); indent%2 != 0 || strings.Contains(text, "\t") ||
+			strings.HasSuffix(text, " ") {
 			t.Errorf("web/openapi.json:%d: %s", number, text)
 		}
 	}
@@ -747,9 +764,7 @@ func TestOpenAPI_isReadable(t *testing.T) {
 		if err == io.EOF {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		switch v := token.(type) {
 		case json.Delim:
 			switch v {

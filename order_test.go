@@ -97,8 +97,8 @@ func addAttempt(t *tx, o *order, state string) error {
 		return err
 	}
 	p := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection,
-		Provider: providerStripe,
-		Method:   methodCard, State: state, Amount: o.Total, Currency: o.Currency, CreatedAt: t.now}
+		Provider: providerStripe, Method: methodCard, State: state, Amount: o.Total, Currency: o.Currency,
+		CreatedAt: t.now}
 	if err := t.addPayment(p); err != nil {
 		return err
 	}
@@ -118,6 +118,18 @@ func capturedAll(t *tx, o *order) error {
 	_, err := t.exec(`UPDATE payments SET state = 'captured', authorized = 0, captured = ? WHERE id = ?`, o.Total,
 		*o.PaymentID)
 	return err
+}
+
+// changeOrder changes an order as it is stored.
+func (s *service) changeOrder(id string, f func(*tx, *order) error) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		o, err := t.order(anyAccount, id)
+		if err != nil {
+			return err
+		}
+		return f(t, o)
+	})
 }
 
 // row returns an order as it is stored.
@@ -188,9 +200,7 @@ func TestOrder_isAddedUpWithItsVATByRate(t *testing.T) {
 	if base != testBase+"/pay/"+id || len(k) != 22 || string(hashPageKey(k)) != string(s.row(id).PageKey) {
 		t.Errorf("pay_url %s", made.text("pay_url"))
 	}
-	if lives := s.row(id).ExpiresAt.Sub(s.row(id).CreatedAt.Time); lives != minOrderLife {
-		t.Errorf("it lives for %v", lives)
-	}
+	equals(t, "how long it lives", s.row(id).ExpiresAt.Sub(s.row(id).CreatedAt.Time), minOrderLife)
 	for path, data := range map[string]bool{"/orders/" + id: false, "/orders?reference=R-1": true,
 		"/orders?state=open": true} {
 		var shown map[string]any
@@ -276,9 +286,7 @@ func TestOrder_refusesWhatIsNoOrder(t *testing.T) {
 		{"expires_in", "86401", "#/expires_in out_of_range"},
 	} {
 		a := s.post("/orders", orderBody(c.name, c.value), auth).is(422, "validation_failed")
-		if got := strings.Join(a.wrong(), " "); got != c.wrong {
-			t.Errorf("%s %s: errors name %s, want %s", c.name, c.value, got, c.wrong)
-		}
+		equals(t, c.name+" "+c.value, strings.Join(a.wrong(), " "), c.wrong)
 	}
 	s.post("/orders", orderBody("lines", "["+strings.Repeat(" ", 64<<10)+"]"), auth).is(413, "body_too_large")
 	s.unchanged(before)
@@ -323,16 +331,12 @@ func TestOrder_isMadeOnceForAnIdempotencyKey(t *testing.T) {
 		t.Errorf("another answer: %s", again.body)
 	}
 	s.post("/orders", orderBody("tip", "0"), auth, key).is(422, "idempotency_key_reused")
-	if n := s.count(`SELECT count(*) FROM orders`); n != 1 {
-		t.Errorf("%d orders", n)
-	}
+	equals(t, "orders", s.count(`SELECT count(*) FROM orders`), 1)
 	paid := s.orderIn(orderPaid).ID
 	refund := s.post("/orders/"+paid+"/refunds", `{"amount":100}`, auth, key).is(200)
 	s.post("/orders/"+paid+"/refunds", `{"amount":100}`, auth,
 		key).is(200).has("Idempotency-Replayed: true").holds(`id="` + refund.text("id") + `"`)
-	if row := s.row(paid); row.Refunded != 100 {
-		t.Errorf("%d were given back", row.Refunded)
-	}
+	equals(t, "what was given back", s.row(paid).Refunded, 100)
 	other := s.addAccount("other")
 	s.change(func(t *tx) error { return t.addOrigin(other, "https://other.example") })
 	portal := "Authorization: Bearer " + strings.TrimSpace(s.must("token", "issue", "-account", s.account, "-scope",
@@ -348,8 +352,7 @@ func TestOrder_ofAnotherAccountIsAsIfItWereNotThere(t *testing.T) {
 	stranger := "Authorization: Bearer " + s.token(s.addAccount("stranger"), scopeOrders+" "+scopeSelling)
 	before := s.dump()
 	for _, call := range [][2]string{{"GET", ""}, {"POST", "/accept"}, {"POST", "/capture"}, {"POST", "/reject"},
-		{"POST", "/cancel"},
-		{"POST", "/refunds"}, {"POST", "/paid"}, {"DELETE", "/paid"}} {
+		{"POST", "/cancel"}, {"POST", "/refunds"}, {"POST", "/paid"}, {"DELETE", "/paid"}} {
 		body := ""
 		if call[1] == "/paid" && call[0] == "POST" {
 			body = `{"method":"cash"}`
@@ -379,7 +382,8 @@ func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	o := s.addOrder(nil)
-	s.sql(manyRows(maxOpenOrders-2)+`INSERT INTO orders (id, account_id, state, currency, lines, ordered_total, total, vat,
+	s.sql(manyRows(maxOpenOrders-2)+`
+		INSERT INTO orders (id, account_id, state, currency, lines, ordered_total, total, vat,
 			return_url, page_key, expires_at, created_at)
 		SELECT printf('ord_%026d', n.i), account_id, state, currency, lines, ordered_total, total, vat,
 			return_url, page_key, expires_at, created_at FROM n, orders WHERE id = ?`, o.ID)
@@ -485,10 +489,8 @@ func TestOrder_isAcceptedInPart(t *testing.T) {
 		t.Errorf("stored %+v", row)
 	}
 	s.post(path, "", auth).is(409, "order_state")
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'order.accepted'
-		AND data = '{"currency":"CHF","ordered_total":"5900","total":"4143"}'`); n != 1 {
-		t.Errorf("%d events", n)
-	}
+	equals(t, "events", s.count(`SELECT count(*) FROM events WHERE type = 'order.accepted'
+		AND data = '{"currency":"CHF","ordered_total":"5900","total":"4143"}'`), 1)
 }
 
 func TestOrder_isCapturedWhenTheAccountSays(t *testing.T) {
@@ -523,11 +525,7 @@ func TestRefund_allTogetherGiveBackExactlyTheOrder(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	random := rand.New(rand.NewPCG(15, 1))
-	rounds := 25
-	if underRace() {
-		rounds = 5
-	}
-	for range rounds {
+	for range size(25, 100) {
 		s.change(func(t *tx) error { return refundAtRandom(s, t, random) })
 	}
 }
@@ -699,9 +697,7 @@ func TestRefund_hasNoMoreVATThanMoney(t *testing.T) {
 		var refunds []refund
 		for range 20 { // each of one unit, of which a third fails
 			left, err := refundableOf(o, refunds)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if left.amount() == 0 {
 				break
 			}
@@ -764,11 +760,7 @@ func TestRefund_thatFailsAfterItWasDoneIsLeftAgain(t *testing.T) {
 		`lines=[{"amount":1758,"line":0,"quantity":1}]`, `vat=[{"gross":1758,"rate":260,"vat":45}]`).text("id")
 	step := func(f func(t *tx, o *order, f *refund) error, state string, refunded, units int64) {
 		t.Helper()
-		s.change(func(tx *tx) error {
-			row, err := tx.order(anyAccount, o.ID)
-			if err != nil {
-				return err
-			}
+		s.changeOrder(o.ID, func(tx *tx, row *order) error {
 			all, err := tx.refundsOf(o.ID)
 			if err != nil {
 				return err
@@ -789,10 +781,8 @@ func TestRefund_thatFailsAfterItWasDoneIsLeftAgain(t *testing.T) {
 	}
 	step(done, orderPartRefunded, 1758, 1)
 	for kind, n := range map[string]int{"order.refunded": 2, "order.refund_failed": 1} {
-		if got := s.count(`SELECT count(*) FROM events WHERE type = ? AND data ->> 'refund_id' = ?`, kind,
-			id); got != n {
-			t.Errorf("%d events %s", got, kind)
-		}
+		const query = `SELECT count(*) FROM events WHERE type = ? AND data ->> 'refund_id' = ?`
+		equals(t, "events "+kind, s.count(query, kind, id), n)
 	}
 }
 
@@ -803,9 +793,7 @@ func TestRefund_ofWhatWasPaidOutsideIsDoneAtOnce(t *testing.T) {
 	s.post("/orders/"+o.ID+"/paid", `{"method":"terminal"}`, auth).is(200).holds(`state="paid"`, `method="terminal"`)
 	s.post("/orders/"+o.ID+"/refunds", `{"amount":900,"reason":"cold"}`, auth).is(200).holds(`state="succeeded"`,
 		`payment_id=null`, `reason="cold"`)
-	if s.row(o.ID).State != orderPartRefunded {
-		t.Errorf("it is %s", s.row(o.ID).State)
-	}
+	equals(t, "the order", s.row(o.ID).State, orderPartRefunded)
 	s.do("DELETE", "/orders/"+o.ID+"/paid", "", auth).is(409, "order_state")
 }
 
@@ -829,11 +817,7 @@ func TestRefund_ofMoneyThatPaysNothingIsNoneOfTheOrders(t *testing.T) {
 	}
 	twice := s.addOrder(nil) // paid in cash, and online all the same
 	s.post("/orders/"+twice.ID+"/paid", `{"method":"cash"}`, auth).is(200)
-	s.change(func(t *tx) error {
-		o, err := t.order(anyAccount, twice.ID)
-		if err != nil {
-			return err
-		}
+	s.changeOrder(twice.ID, func(t *tx, o *order) error {
 		if err := addAttempt(t, o, paymentReview); err != nil {
 			return err
 		}
@@ -841,7 +825,7 @@ func TestRefund_ofMoneyThatPaysNothingIsNoneOfTheOrders(t *testing.T) {
 		if err := t.saveOrder(o); err != nil {
 			return err
 		}
-		_, err = t.exec(`UPDATE payments SET captured = amount WHERE id = ?`, *o.PaymentID)
+		_, err := t.exec(`UPDATE payments SET captured = amount WHERE id = ?`, *o.PaymentID)
 		return err
 	})
 	s.must("order", "refund", twice.ID, "-payment", *twice.PaymentID)
@@ -901,13 +885,7 @@ func TestOrder_isPaidOutsideOnceNobodyCanPayItOnline(t *testing.T) {
 	} {
 		s.post(path, body, auth).is(422, "validation_failed").names(wrong)
 	}
-	s.change(func(t *tx) error {
-		row, err := t.order(anyAccount, o.ID)
-		if err != nil {
-			return err
-		}
-		return addAttempt(t, row, paymentPending)
-	})
+	s.changeOrder(o.ID, func(t *tx, row *order) error { return addAttempt(t, row, paymentPending) })
 	s.post(path, `{"method":"cash"}`, auth).is(200).holds(`state="open"`, `closing="paid"`)
 	s.do("DELETE", path, "", auth).is(200).holds(`state="open"`, `closing=null`)
 	s.post(path, `{"method":"cash"}`, auth).is(200)
@@ -915,16 +893,8 @@ func TestOrder_isPaidOutsideOnceNobodyCanPayItOnline(t *testing.T) {
 		o.ID); n != 1 {
 		t.Error("nobody looks at the attempt")
 	}
-	s.change(func(t *tx) error {
-		if _, err := t.exec(`UPDATE payments SET state = 'cancelled' WHERE order_id = ?`, o.ID); err != nil {
-			return err
-		}
-		row, err := t.order(anyAccount, o.ID)
-		if err != nil {
-			return err
-		}
-		return finishPayOutside(t, row, "provider")
-	})
+	s.sql(`UPDATE payments SET state = 'cancelled' WHERE order_id = ?`, o.ID)
+	s.changeOrder(o.ID, func(t *tx, row *order) error { return finishPayOutside(t, row, "provider") })
 	if row := s.row(o.ID); row.State != orderPaid || *row.Method != methodCash || row.PaidAt.IsZero() ||
 		row.Closing != nil || row.OutsideMethod != nil {
 		t.Errorf("stored %+v", row)
@@ -978,13 +948,7 @@ func TestOrder_expiresInTimeAndItsGuestIsErased(t *testing.T) {
 		time.Sleep(time.Second)
 		sweep(0, 0, 2)
 		s.sql(`UPDATE orders SET state = 'paid', ended_at = created_at WHERE id = ?`, busy.ID)
-		s.change(func(t *tx) error {
-			row, err := t.order(anyAccount, busy.ID)
-			if err != nil {
-				return err
-			}
-			return t.saveOrder(row)
-		})
+		s.changeOrder(busy.ID, (*tx).saveOrder)
 		sweep(0, 0, 1)
 		if s.check(s.store.truncateWAL(time.Second)); len(traces(t, s.dir, "ada keller")) > 0 ||
 			len(traces(t, s.dir, "555 01 23")) > 0 {
@@ -1125,10 +1089,8 @@ func orderStory(t *testing.T, o *operator) {
 		t.Errorf("table\n%s", table)
 	}
 	o.fails("-state: This must be one of open, authorized", "order", "list", "-state", "eaten")
-	if shown := o.do("order", "show", orders[3].ID, "-wide"); !strings.Contains(shown,
-		"2 of 2 × Pizza Margherita: 35.15 CHF, refunded 0") || !strings.Contains(shown, "captured 59.00 CHF") {
-		t.Errorf("shown\n%s", shown)
-	}
+	has(t, o.do("order", "show", orders[3].ID, "-wide"), "captured 59.00 CHF",
+		"2 of 2 × Pizza Margherita: 35.15 CHF, refunded 0")
 	o.fails("not found: 'widgetd order list' prints what there is", "order", "show", newID("ord", time.Now()))
 	o.must(t, orders[1].ID+" is accepted: 41.43 CHF\n", "order", "accept", orders[1].ID, "-lines", "0:1")
 	o.fails("The order is accepted. Only an authorized one can be accepted.", "order", "accept", orders[1].ID)
@@ -1147,10 +1109,7 @@ func orderStory(t *testing.T, o *operator) {
 		"cold"); f["amount"] != 1250.0 || f["state"] != "pending" || f["reason"] != "cold" {
 		t.Errorf("refund %v", f)
 	}
-	if line := o.do("order", "refund", orders[3].ID, "-lines", "0:1"); !strings.Contains(line,
-		" of 17.58 CHF is pending") {
-		t.Errorf("refund %q", line)
-	}
+	has(t, o.do("order", "refund", orders[3].ID, "-lines", "0:1"), " of 17.58 CHF is pending")
 	o.fails("Refund an amount instead: at most 2892 (28.92 CHF).", "order", "refund", orders[3].ID, "-amount", "99")
 	o.must(t, "the service asks about 1 payment: 'widgetd order show "+orders[3].ID+"' shows what it found\n",
 		"order", "settle", orders[3].ID)
@@ -1168,10 +1127,7 @@ func orderStory(t *testing.T, o *operator) {
 		a["accept_within"] != 45.0 || a["address"] != "a\nb" {
 		t.Errorf("account %v", a)
 	}
-	if text := o.do("account", "set", account, "-legal-name", ""); !strings.Contains(text, "legal name     -") ||
-		!strings.Contains(text, "Europe/Zurich") {
-		t.Errorf("account\n%s", text)
-	}
+	has(t, o.do("account", "set", account, "-legal-name", ""), "legal name     -", "Europe/Zurich")
 	o.fails("-zone: This must be a time zone such as Europe/Zurich.", "account", "set", account, "-zone", "Local")
 	o.fails("there is no such account, or it is closed: 'widgetd account list' prints all accounts", "account",
 		"set", newID("acct", time.Now()), "-zone", "UTC")
@@ -1193,9 +1149,7 @@ func orderStory(t *testing.T, o *operator) {
 // must checks what a command prints.
 func (o *operator) must(t *testing.T, want string, args ...string) {
 	t.Helper()
-	if out := o.do(args...); out != want {
-		t.Errorf("%q prints %q, want %q", args, out, want)
-	}
+	equals(t, strings.Join(args, " "), o.do(args...), want)
 }
 
 func TestRefund_unitsOfALineCostTogetherWhatTheLineDoes(t *testing.T) {

@@ -56,26 +56,27 @@ func TestOutbound_judgesEveryAddressByItsRange(t *testing.T) {
 	o := newOutbound(nil)
 	for _, c := range []struct {
 		want  judgement
-		texts []string
+		texts string
 	}{
-		{publicAddress, []string{
-			"1.1.1.1", "8.8.8.8", "93.184.215.14", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255", "128.0.0.1",
-			"168.63.129.15", "168.63.129.17", "169.253.255.255", "169.255.0.1", "172.15.255.255", "172.32.0.1", "192.0.1.1", "192.0.3.1",
-			"192.88.98.1", "192.88.100.1", "192.167.255.255", "192.169.0.1", "198.17.255.255", "198.20.0.1", "198.51.99.1", "198.51.101.1",
-			"203.0.112.1", "203.0.114.1", "223.255.255.255", "::ffff:1.1.1.1", "2001:200::1", "2001:4860:4860::8888", "2001:db7::1",
-			"2001:db9::1", "2003::1", "2606:4700::1111", "2a00:1450:4001::1", "3fff:1000::1", "3ffe::1"}},
-		{refusedAddress, []string{
-			"0.0.0.0", "0.1.2.3", "10.0.0.0", "10.255.255.255", "100.64.0.1", "100.127.255.255", "100.100.100.200", "127.0.0.1", "127.255.255.255",
-			"168.63.129.16", "169.254.0.1", "169.254.169.254", "169.254.170.2", "172.16.0.1", "172.31.255.255", "192.0.0.1", "192.0.0.192",
-			"192.0.2.1", "192.31.196.1", "192.52.193.1", "192.88.99.1", "192.168.0.1", "192.168.255.255", "192.175.48.1", "198.18.0.1",
-			"198.19.255.255", "198.51.100.1", "203.0.113.255", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.254", "255.255.255.255",
-			"::", "::1", "::7f00:1", "::127.0.0.1", "::101:101", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::ffff:0:1.1.1.1",
-			"64:ff9b::7f00:1", "64:ff9b::101:101", "64:ff9b:1::1", "100::1", "100:0:0:1::1", "200::1", "1fff:ffff::1", "2001::1", "2001:0:101:101::1",
-			"2001:2::1", "2001:10::1", "2001:20::1", "2001:30::1", "2001:1ff:ffff::1", "2001:db8::1", "2001:db8:ffff:ffff::1", "2002:7f00:1::1",
-			"2002:101:101::1", "2620:4f:8000::1", "3fff::1", "3fff:fff:ffff::1", "4000::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fd20:ce::254",
-			"fdff:ffff::1", "fe80::1", "febf::1", "fec0::1", "feff::1", "ff02::1", "ff0e::1", "fe80::1%eth0", "2606:4700::1111%eth0"}},
+		{publicAddress, `1.1.1.1 8.8.8.8 93.184.215.14 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255
+			128.0.0.1 168.63.129.15 168.63.129.17 169.253.255.255 169.255.0.1 172.15.255.255 172.32.0.1
+			192.0.1.1 192.0.3.1 192.88.98.1 192.88.100.1 192.167.255.255 192.169.0.1 198.17.255.255 198.20.0.1
+			198.51.99.1 198.51.101.1 203.0.112.1 203.0.114.1 223.255.255.255 ::ffff:1.1.1.1 2001:200::1
+			2001:4860:4860::8888 2001:db7::1 2001:db9::1 2003::1 2606:4700::1111 2a00:1450:4001::1
+			3fff:1000::1 3ffe::1`},
+		{refusedAddress, `0.0.0.0 0.1.2.3 10.0.0.0 10.255.255.255 100.64.0.1 100.127.255.255 100.100.100.200 127.0.0.1
+			127.255.255.255 168.63.129.16 169.254.0.1 169.254.169.254 169.254.170.2 172.16.0.1 172.31.255.255
+			192.0.0.1 192.0.0.192 192.0.2.1 192.31.196.1 192.52.193.1 192.88.99.1 192.168.0.1 192.168.255.255
+			192.175.48.1 198.18.0.1 198.19.255.255 198.51.100.1 203.0.113.255 224.0.0.1 239.255.255.255
+			240.0.0.1 255.255.255.254 255.255.255.255 :: ::1 ::7f00:1 ::127.0.0.1 ::101:101 ::ffff:127.0.0.1
+			::ffff:10.0.0.1 ::ffff:169.254.169.254 ::ffff:0:1.1.1.1 64:ff9b::7f00:1 64:ff9b::101:101
+			64:ff9b:1::1 100::1 100:0:0:1::1 200::1 1fff:ffff::1 2001::1 2001:0:101:101::1 2001:2::1
+			2001:10::1 2001:20::1 2001:30::1 2001:1ff:ffff::1 2001:db8::1 2001:db8:ffff:ffff::1 2002:7f00:1::1
+			2002:101:101::1 2620:4f:8000::1 3fff::1 3fff:fff:ffff::1 4000::1 5f00::1 fc00::1 fd00:ec2::254
+			fd20:ce::254 fdff:ffff::1 fe80::1 febf::1 fec0::1 feff::1 ff02::1 ff0e::1 fe80::1%eth0
+			2606:4700::1111%eth0`},
 	} {
-		for _, text := range c.texts {
+		for _, text := range strings.Fields(c.texts) {
 			ip := netip.MustParseAddr(text)
 			if got := o.judge(netip.AddrPortFrom(ip, 443), true); got != c.want {
 				t.Errorf("%s: %d, want %d", text, got, c.want)
@@ -100,11 +101,15 @@ func TestOutbound_operatorAdmitsARangeOnAnyPortAndWithoutTLS(t *testing.T) {
 		secure  bool
 		want    judgement
 	}{
-		{"127.0.0.1:9090", false, admittedAddress}, {"127.9.9.9:443", true, admittedAddress}, {"[::ffff:127.0.0.1]:80", false, admittedAddress},
-		{"10.1.2.3:1", false, admittedAddress}, {"10.1.2.4:443", true, refusedAddress}, {"[fd00:ec2::254]:80", false, admittedAddress},
+		{"127.0.0.1:9090", false, admittedAddress}, {"127.9.9.9:443", true, admittedAddress},
+		{"[::ffff:127.0.0.1]:80", false, admittedAddress},
+		{"10.1.2.3:1", false, admittedAddress}, {"10.1.2.4:443", true, refusedAddress},
+		{"[fd00:ec2::254]:80", false, admittedAddress},
 		{"[fc00::1]:443", true, refusedAddress}, {"[::1]:443", true, refusedAddress},
-		{"1.1.1.1:443", true, publicAddress}, {"1.1.1.1:8443", true, admittedAddress}, {"1.1.1.1:80", false, admittedAddress},
-		{"8.8.8.8:443", true, publicAddress}, {"8.8.8.8:443", false, refusedAddress}, {"8.8.8.8:80", false, refusedAddress}, {"8.8.8.8:8443", true, refusedAddress},
+		{"1.1.1.1:443", true, publicAddress}, {"1.1.1.1:8443", true, admittedAddress},
+		{"1.1.1.1:80", false, admittedAddress},
+		{"8.8.8.8:443", true, publicAddress}, {"8.8.8.8:443", false, refusedAddress},
+		{"8.8.8.8:80", false, refusedAddress}, {"8.8.8.8:8443", true, refusedAddress},
 	} {
 		if got := o.judge(netip.MustParseAddrPort(c.address), c.secure); got != c.want {
 			t.Errorf("%s, with TLS: %v: %d, want %d", c.address, c.secure, got, c.want)
@@ -162,33 +167,53 @@ func TestOutboundURL_thatMayNotBeCalledIsRefusedWithTheReason(t *testing.T) {
 	t.Parallel()
 	label := strings.Repeat("a", 63)
 	for code, urls := range map[string][]string{
-		"empty":             {""},
-		"too_long":          {"https://example.com/" + strings.Repeat("a", 2029), "https://é.example/" + strings.Repeat("a", 2025)},
-		"control_character": {"https://example.com/\n", "https://exa\tmple.com/", "https://example.com/\x00", "\x7fhttps://example.com/", "https://example.com/\u0085"},
-		"invalid_utf8":      {"https://example.com/\xff"},
-		"scheme_not_allowed": {"ftp://example.com/", "file:///etc/passwd", "gopher://example.com/", "javascript:alert(1)", "data:,x", "example.com",
-			"//example.com/", "https:example.com", "https:/example.com", " https://example.com/", "httpss://example.com/", "unix:///run/x", "://"},
-		"userinfo_not_allowed": {"https://user@example.com/", "https://user:pass@example.com/", "https://@example.com/", "https://example.com@127.0.0.1/",
-			"https://example.com:443@127.0.0.1/", "https://a%40b@example.com/", "https://example.com\\@evil.example/"},
-		"fragment_not_allowed": {"https://example.com/#", "https://example.com#x", "https://example.com/?a#b", "https://user@example.com/#a", "https://#"},
-		"invalid_url": {"https://example.com/a b", "https://example.com/ä", "https://example.com/a\\b", "https://example.com/\"", "https://example.com/<>",
-			"https://example.com/{id}", "https://example.com/%", "https://example.com/%4", "https://example.com/%zz", "https://example.com/?a=%g0",
-			"https://example.com/a|b", "https://example.com/^", "https://example.com/`", "https://example.com:/", "https://example.com:0/",
-			"https://example.com:0443/", "https://example.com:65536/", "https://example.com:x/", "https://example.com:+443/", "https://example.com:-1/", "https://[::1]:x/", "https://[::1]x:443x/"},
-		"port_not_allowed": {"https://example.com:80/", "https://example.com:8443/", "https://example.com:22/", "https://example.com:65535"},
-		"ip_address_not_allowed": {"https://127.0.0.1/", "https://1.1.1.1/", "https://2130706433/", "https://0x7f000001/", "https://0X7F.1/", "https://0x/", "https://0177.0.0.1/",
-			"https://127.1/", "https://127.0.1/", "https://0/", "https://1/", "https://example.1/", "https://a.0x7f/", "https://a.0xzz/", "https://999.999.999.999/",
-			"https://1.2.3.4.5/", "https://4294967296/", "https://169.254.169.254/latest/meta-data/", "https://[::1]/", "https://[::]/", "https://[::ffff:127.0.0.1]/",
-			"https://[::ffff:7f00:1]/", "https://[fd00:ec2::254]/", "https://[fe80::1%25eth0]/", "https://[fe80::1%eth0]/", "https://[2606:4700::1111]/",
-			"https://[127.0.0.1]/", "https://[::1", "https://[", "https://[]/", "https://[x]/", "https://[::1]x/", "https://[v1.x]/", "https://00000000177.1/"},
-		"invalid_host": {"https://", "https:///", "https://?a", "https://.", "https://./", "https://example.com./", "https://127.0.0.1./", "https://127.0.0.1.", "https://.example.com/",
-			"https://example..com/", "https://localhost/", "https://LOCALHOST/", "https://a.localhost/", "https://hooks/", "https://-a.example/", "https://a-.example/",
-			"https://a.-b/", "https://exa mple.com/", "https://exam%70le.com/", "https://%31%32%37.0.0.1.com/", "https://example.com\\.evil.example/",
-			"https://a,b.example/", "https://*.example.com/", "https://a:b:443/", "https://::1/", "https://a b.example/", "https://exa!mple.com/",
-			"https://１２７.０.０.１/", "https://127。0。0。1/", "https://127．0．0．1/", "https://①②⑦.example/", "https://ｌｏｃａｌｈｏｓｔ.example/", "https://٠.example/", "https://ｅxample.com/",
-			"https://𝐞xample.com/", "https://ℂ.example/", "https://exam\u00adple.com/", "https://exam\u200bple.com/", "https://e\u0301.example/", "https://a\u3002example/", "https://a\uff0eexample/",
-			"https://a⁄b.example/", "https://a／b.example/", "https://" + label + "a.example/", "https://" + strings.Repeat("a", 300) + "/", "https://" + strings.Repeat("ü", 60) + ".example/",
-			"https://" + label + "." + label + "." + label + "." + strings.Repeat("a", 58) + ".com/", "https://" + strings.Repeat("a.", 150) + "com/"},
+		"empty": {""},
+		"too_long": {"https://example.com/" + strings.Repeat("a", 2029),
+			"https://é.example/" + strings.Repeat("a", 2025)},
+		"control_character": {"https://example.com/\n", "https://exa\tmple.com/", "https://example.com/\x00",
+			"\x7fhttps://example.com/", "https://example.com/\u0085"},
+		"invalid_utf8": {"https://example.com/\xff"},
+		"scheme_not_allowed": append(strings.Fields(`ftp://example.com/ file:///etc/passwd gopher://example.com/
+			javascript:alert(1) data:,x example.com //example.com/ https:example.com https:/example.com
+			httpss://example.com/ unix:///run/x ://`),
+			" https://example.com/"),
+		"userinfo_not_allowed": append(strings.Fields(`https://user@example.com/ https://user:pass@example.com/
+			https://@example.com/ https://example.com@127.0.0.1/ https://example.com:443@127.0.0.1/
+			https://a%40b@example.com/`),
+			"https://example.com\\@evil.example/"),
+		"fragment_not_allowed": strings.Fields(`https://example.com/# https://example.com#x
+			https://example.com/?a#b https://user@example.com/#a https://#`),
+		"invalid_url": append(strings.Fields(`https://example.com/ä https://example.com/<>
+			https://example.com/{id} https://example.com/% https://example.com/%4 https://example.com/%zz
+			https://example.com/?a=%g0 https://example.com/a|b https://example.com/^ https://example.com:/
+			https://example.com:0/ https://example.com:0443/ https://example.com:65536/ https://example.com:x/
+			https://example.com:+443/ https://example.com:-1/ https://[::1]:x/ https://[::1]x:443x/`),
+			"https://example.com/a b", "https://example.com/a\\b", "https://example.com/\"",
+			"https://example.com/\x60"),
+		"port_not_allowed": {"https://example.com:80/", "https://example.com:8443/", "https://example.com:22/",
+			"https://example.com:65535"},
+		"ip_address_not_allowed": strings.Fields(`https://127.0.0.1/ https://1.1.1.1/ https://2130706433/
+			https://0x7f000001/ https://0X7F.1/ https://0x/ https://0177.0.0.1/ https://127.1/ https://127.0.1/
+			https://0/ https://1/ https://example.1/ https://a.0x7f/ https://a.0xzz/ https://999.999.999.999/
+			https://1.2.3.4.5/ https://4294967296/ https://169.254.169.254/latest/meta-data/ https://[::1]/
+			https://[::]/ https://[::ffff:127.0.0.1]/ https://[::ffff:7f00:1]/ https://[fd00:ec2::254]/
+			https://[fe80::1%25eth0]/ https://[fe80::1%eth0]/ https://[2606:4700::1111]/ https://[127.0.0.1]/
+			https://[::1 https://[ https://[]/ https://[x]/ https://[::1]x/ https://[v1.x]/
+			https://00000000177.1/`),
+		"invalid_host": append(strings.Fields(`https:// https:/// https://?a https://. https://./
+			https://example.com./ https://127.0.0.1./ https://127.0.0.1. https://.example.com/
+			https://example..com/ https://localhost/ https://LOCALHOST/ https://a.localhost/ https://hooks/
+			https://-a.example/ https://a-.example/ https://a.-b/ https://exam%70le.com/
+			https://%31%32%37.0.0.1.com/ https://a,b.example/ https://*.example.com/ https://a:b:443/
+			https://::1/ https://exa!mple.com/ https://１２７.０.０.１/ https://127。0。0。1/ https://127．0．0．1/
+			https://①②⑦.example/ https://ｌｏｃａｌｈｏｓｔ.example/ https://٠.example/ https://ｅxample.com/
+			https://𝐞xample.com/ https://ℂ.example/ https://a⁄b.example/ https://a／b.example/`),
+			"https://exa mple.com/", "https://example.com\\.evil.example/", "https://a b.example/",
+			"https://exam\u00adple.com/", "https://exam\u200bple.com/", "https://e\u0301.example/",
+			"https://a\u3002example/", "https://a\uff0eexample/", "https://"+label+"a.example/",
+			"https://"+strings.Repeat("a", 300)+"/", "https://"+strings.Repeat("ü", 60)+".example/",
+			"https://"+label+"."+label+"."+label+"."+strings.Repeat("a", 58)+".com/",
+			"https://"+strings.Repeat("a.", 150)+"com/"),
 	} {
 		for _, raw := range urls {
 			normal, got, detail := outboundTo(t).checkURL(raw)
@@ -201,9 +226,11 @@ func TestOutboundURL_thatMayNotBeCalledIsRefusedWithTheReason(t *testing.T) {
 		t.Errorf("http: %q", code)
 	}
 	admits := outboundTo(t, loopbackRange, "fd00::/8")
-	for _, raw := range []string{"http://10.0.0.1/", "https://1.1.1.1/", "http://2130706433/", "http://127.1/", "http://0x7f.0.0.1/", "http://0177.0.0.1/", "http://127.0.0.01/",
-		"http://[::ffff:127.0.0.1]/", "http://[127.0.0.1]/", "http://[::1]/", "http://[fd00:0::1]/", "http://[fd00::1%25eth0]/", "http://[fd00::1%eth0]/", "http://127.0.0.1./", "http://localhost/",
-		"http://u@127.0.0.1/", "http://127.0.0.1/#", "ftp://127.0.0.1/", "http://127.0.0.1:0/", "http://１２７.0.0.1/"} {
+	for _, raw := range strings.Fields(`http://10.0.0.1/ https://1.1.1.1/ http://2130706433/ http://127.1/ http://0x7f.0.0.1/
+		http://0177.0.0.1/ http://127.0.0.01/ http://[::ffff:127.0.0.1]/ http://[127.0.0.1]/ http://[::1]/
+		http://[fd00:0::1]/ http://[fd00::1%25eth0]/ http://[fd00::1%eth0]/ http://127.0.0.1./
+		http://localhost/ http://u@127.0.0.1/ http://127.0.0.1/# ftp://127.0.0.1/ http://127.0.0.1:0/
+		http://１２７.0.0.1/`) {
 		if normal, code, detail := admits.checkURL(raw); code == "" || normal != "" || detail == "" {
 			t.Errorf("%s is admitted as %q", raw, normal)
 		}
@@ -211,8 +238,10 @@ func TestOutboundURL_thatMayNotBeCalledIsRefusedWithTheReason(t *testing.T) {
 }
 
 func FuzzOutboundURL(f *testing.F) {
-	for _, s := range []string{"https://example.com", "HTTPS://Hooks.EXAMPLE.com:443/In/?A=b", "http://127.0.0.1:9090/", "http://[fd00::1]:80/", "https://user:p@example.com/",
-		"https://[::ffff:7f00:1]/", "https://0x7f.1/", "https://１２７.0.0.1/", "https://bücher.example/%zz", "https://a.example\\@b.example", "https://x.localhost/#", "https://K.example/?["} {
+	for _, s := range []string{"https://example.com", "HTTPS://Hooks.EXAMPLE.com:443/In/?A=b",
+		"http://127.0.0.1:9090/", "http://[fd00::1]:80/", "https://user:p@example.com/",
+		"https://[::ffff:7f00:1]/", "https://0x7f.1/", "https://１２７.0.0.1/", "https://bücher.example/%zz",
+		"https://a.example\\@b.example", "https://x.localhost/#", "https://K.example/?["} {
 		f.Add(s)
 	}
 	strict := newOutbound(nil)
@@ -230,7 +259,8 @@ func FuzzOutboundURL(f *testing.F) {
 				t.Errorf("the normal form %q has the normal form %q %s", normal, again, code)
 			}
 			u, err := url.Parse(normal)
-			if err != nil || u.User != nil || u.Fragment != "" || u.Opaque != "" || strings.ContainsAny(normal, "#\\ \r\n\t") || len(normal) > 2048 ||
+			if err != nil || u.User != nil || u.Fragment != "" || u.Opaque != "" ||
+				strings.ContainsAny(normal, "#\\ \r\n\t") || len(normal) > 2048 ||
 				strings.IndexFunc(normal, func(r rune) bool { return r <= ' ' || r > '~' }) >= 0 || u.Path[0] != '/' {
 				t.Fatalf("%q: %q, %+v, %v", raw, normal, u, err)
 			}
@@ -240,7 +270,8 @@ func FuzzOutboundURL(f *testing.F) {
 			switch {
 			case err == nil && (o == strict || !o.admits(ip) || ip.Zone() != "" || ip.Is4In6()):
 				t.Errorf("%q: %q has an address", raw, normal)
-			case err != nil && (last == host || last == "localhost" || last[0] >= '0' && last[0] <= '9' && strings.Trim(last, "0123456789abcdefx") == "" && isNumber(last)):
+			case err != nil && (last == host || last == "localhost" || last[0] >= '0' && last[0] <= '9' &&
+				strings.Trim(last, "0123456789abcdefx") == "" && isNumber(last)):
 				t.Errorf("%q: %q is no full name", raw, normal)
 			case o == strict && (u.Scheme != "https" || u.Port() != ""), u.Scheme != "https" && u.Scheme != "http":
 				t.Errorf("%q: %q has another scheme or port", raw, normal)
@@ -356,11 +387,15 @@ func TestOutboundHost_hasOneAnswerForNoAddressAndForOneThatMayNotBeCalled(t *tes
 		url  string
 		pass bool
 	}{
-		{strict, "https://public.example/", true}, {strict, "https://private.example/", false}, {strict, "https://mixed.example/", false},
-		{strict, "https://mixed6.example/", false}, {strict, "https://mapped.example/", false}, {strict, "https://local.example/", false},
+		{strict, "https://public.example/", true}, {strict, "https://private.example/", false},
+		{strict, "https://mixed.example/", false},
+		{strict, "https://mixed6.example/", false}, {strict, "https://mapped.example/", false},
+		{strict, "https://local.example/", false},
 		{strict, "https://empty.example/", false}, {strict, "https://none.example/", false},
-		{admits, "https://public.example/", true}, {admits, "http://public.example/", false}, {admits, "https://public.example:8443/", false},
-		{admits, "http://local.example:9090/", true}, {admits, "https://local.example/", true}, {admits, "http://127.0.0.1:9090/", true},
+		{admits, "https://public.example/", true}, {admits, "http://public.example/", false},
+		{admits, "https://public.example:8443/", false},
+		{admits, "http://local.example:9090/", true}, {admits, "https://local.example/", true},
+		{admits, "http://127.0.0.1:9090/", true},
 		{admits, "http://private.example/", false},
 	} {
 		code, detail := c.o.checkHost(t.Context(), c.url)
@@ -429,7 +464,8 @@ func TestOutbound_checksTheAddressAgainWhenItDials(t *testing.T) {
 	if code, detail := o.checkHost(t.Context(), "https://hooks.example.com/"); code != "" {
 		t.Fatalf("the first look-up: %s %s", code, detail)
 	}
-	for _, target := range []string{"https://hooks.example.com/", "https://hooks.example.com:" + port + "/", "http://hooks.example.com:" + port + "/"} {
+	for _, target := range []string{"https://hooks.example.com/", "https://hooks.example.com:" + port + "/",
+		"http://hooks.example.com:" + port + "/"} {
 		if answer, reason, err := o.get(t.Context(), target); answer != nil || reason != "no_public_address" {
 			t.Errorf("%s: %+v, %v", target, answer, err)
 		}
@@ -488,18 +524,22 @@ func TestOutbound_sendsWhatItIsGiven(t *testing.T) {
 	})
 	o := outboundTo(t, loopbackRange)
 	header := http.Header{"Webhook-Id": {"evt_1"}, "Content-Type": {"application/json"}}
-	q := outboundRequest{method: "POST", url: base + "/in%2Fbox?a=b%20c", header: header, body: []byte(`{"type":"lead.created"}`)}
+	q := outboundRequest{method: "POST", url: base + "/in%2Fbox?a=b%20c", header: header,
+		body: []byte(`{"type":"lead.created"}`)}
 	for range 3 {
 		answer, err := o.do(t.Context(), q)
-		if err != nil || answer.status != 503 || answer.header.Get("Retry-After") != "7" || string(answer.body) != "later" || !answer.inner {
+		if err != nil || answer.status != 503 || answer.header.Get("Retry-After") != "7" ||
+			string(answer.body) != "later" || !answer.inner {
 			t.Fatalf("%+v, %v", answer, err)
 		}
 	}
-	if got.Method != "POST" || got.RequestURI != "/in%2Fbox?a=b%20c" || "http://"+got.Host != base || string(body) != `{"type":"lead.created"}` ||
+	if got.Method != "POST" || got.RequestURI != "/in%2Fbox?a=b%20c" || "http://"+got.Host != base ||
+		string(body) != `{"type":"lead.created"}` ||
 		got.ContentLength != int64(len(body)) || got.Proto != "HTTP/1.1" {
 		t.Errorf("%+v, %s", got, body)
 	}
-	want := http.Header{"Webhook-Id": {"evt_1"}, "Content-Type": {"application/json"}, "Content-Length": {"23"}, "Accept-Encoding": {"identity"}, "User-Agent": {"widgetd/" + buildName()}}
+	want := http.Header{"Webhook-Id": {"evt_1"}, "Content-Type": {"application/json"}, "Content-Length": {"23"},
+		"Accept-Encoding": {"identity"}, "User-Agent": {"widgetd/" + buildName()}}
 	if fmt.Sprint(got.Header) != fmt.Sprint(want) {
 		t.Errorf("header %v, want %v", got.Header, want)
 	}
@@ -640,7 +680,13 @@ func endlessly(start, text string, pause time.Duration) func(net.Conn) {
 
 func TestOutbound_badServerHasAReasonAndItsConnectionIsClosed(t *testing.T) {
 	t.Parallel()
-	const ok = "HTTP/1.1 200 OK\r\n"
+	const (
+		ok       = "HTTP/1.1 200 OK\r\n"
+		chunked  = "Transfer-Encoding: chunked\r\n\r\n"
+		upgrade  = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+		settings = "\x00\x00\x12\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00d\x00\x04\x00\xa0\x00\x00\r\n\r\n"
+	)
+	long := strings.Repeat("b", 1000)
 	reset := func(conn net.Conn) {
 		answers("")(conn)
 		conn.(*net.TCPConn).SetLinger(0)
@@ -650,30 +696,34 @@ func TestOutbound_badServerHasAReasonAndItsConnectionIsClosed(t *testing.T) {
 		serve func(net.Conn)
 		want  string
 	}{
-		"hangs before the answer":    {func(net.Conn) {}, "timeout"},
-		"hangs in the header":        {answers(ok + "X-A: "), "timeout"},
-		"hangs in the body":          {answers(ok + "Content-Length: 10\r\n\r\nabc"), "timeout"},
-		"a byte at a time":           {endlessly(ok+"Content-Length: 1000\r\n\r\n", "x", 5*time.Millisecond), "timeout"},
+		"hangs before the answer": {func(net.Conn) {}, "timeout"},
+		"hangs in the header":     {answers(ok + "X-A: "), "timeout"},
+		"hangs in the body":       {answers(ok + "Content-Length: 10\r\n\r\nabc"), "timeout"},
+		"a byte at a time": {endlessly(ok+"Content-Length: 1000\r\n\r\n", "x", 5*time.Millisecond),
+			"timeout"},
 		"a byte of header at a time": {endlessly(ok+"X-A: ", "x", 5*time.Millisecond), "timeout"},
 		"a reset":                    {reset, "connection"},
 		"closes without an answer":   {answersAndCloses(""), "connection"},
 		"closes in the header":       {answersAndCloses(ok + "X-A: b"), "connection"},
 		"closes in the body":         {answersAndCloses(ok + "Content-Length: 10\r\n\r\nabc"), "connection"},
-		"closes in a chunk":          {answersAndCloses(ok + "Transfer-Encoding: chunked\r\n\r\n5\r\nabc"), "connection"},
+		"closes in a chunk":          {answersAndCloses(ok + chunked + "5\r\nabc"), "connection"},
 		"another protocol":           {answers("SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"), "malformed_answer"},
-		"HTTP/2":                     {answers("\x00\x00\x12\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00d\x00\x04\x00\xa0\x00\x00\r\n\r\n"), "malformed_answer"},
-		"two lengths":                {answers(ok + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab"), "malformed_answer"},
+		"HTTP/2":                     {answers(settings), "malformed_answer"},
+		"two lengths": {answers(ok + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
+			"malformed_answer"},
 		"a negative length":          {answers(ok + "Content-Length: -1\r\n\r\n"), "malformed_answer"},
-		"a chunk that is none":       {answers(ok + "Transfer-Encoding: chunked\r\n\r\nzz\r\n"), "malformed_answer"},
+		"a chunk that is none":       {answers(ok + chunked + "zz\r\n"), "malformed_answer"},
 		"a header line that is none": {answers(ok + "what is this\r\n\r\n"), "malformed_answer"},
 		"a status that is none":      {answers("HTTP/1.1 abc OK\r\n\r\n"), "malformed_answer"},
-		"another protocol on top":    {answers("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"), "malformed_answer"},
-		"one large header":           {answers(ok + "X-A: " + strings.Repeat("a", 64<<10) + "\r\n\r\n"), "answer_too_large"},
-		"endless headers":            {endlessly(ok, "X-A: "+strings.Repeat("b", 1000)+"\r\n", 0), "answer_too_large"},
-		"an endless header":          {endlessly(ok+"X-A: ", strings.Repeat("b", 1000), 0), "answer_too_large"},
-		"endless early hints":        {endlessly("", "HTTP/1.1 103 Early Hints\r\nX-A: "+strings.Repeat("b", 1000)+"\r\n\r\n", 0), "answer_too_large"},
-		"an endless body":            {endlessly(ok+"Transfer-Encoding: chunked\r\n\r\n", "3e8\r\n"+strings.Repeat("b", 1000)+"\r\n", 0), "answer_too_large"},
-		"an endless body of no size": {endlessly(ok+"\r\n", strings.Repeat("b", 1000), 0), "answer_too_large"},
+		"another protocol on top":    {answers(upgrade), "malformed_answer"},
+		"one large header": {answers(ok + "X-A: " + strings.Repeat("a", 64<<10) + "\r\n\r\n"),
+			"answer_too_large"},
+		"endless headers":   {endlessly(ok, "X-A: "+long+"\r\n", 0), "answer_too_large"},
+		"an endless header": {endlessly(ok+"X-A: ", long, 0), "answer_too_large"},
+		"endless early hints": {endlessly("", "HTTP/1.1 103 Early Hints\r\nX-A: "+long+"\r\n\r\n", 0),
+			"answer_too_large"},
+		"an endless body":            {endlessly(ok+chunked, "3e8\r\n"+long+"\r\n", 0), "answer_too_large"},
+		"an endless body of no size": {endlessly(ok+"\r\n", long, 0), "answer_too_large"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -682,9 +732,11 @@ func TestOutbound_badServerHasAReasonAndItsConnectionIsClosed(t *testing.T) {
 			if c.want == "timeout" {
 				o.limit = time.Second // enough for the connection to be made, also on a machine that is busy
 			}
-			answer, err := o.do(t.Context(), outboundRequest{method: "POST", url: "http://" + address + "/", body: []byte("{}")})
+			q := outboundRequest{method: "POST", url: "http://" + address + "/", body: []byte("{}")}
+			answer, err := o.do(t.Context(), q)
 			var failed *outboundError
-			if !errors.As(err, &failed) || failed.reason != c.want || (answer != nil) != strings.HasPrefix(name, "an endless body") {
+			if !errors.As(err, &failed) || failed.reason != c.want ||
+				(answer != nil) != strings.HasPrefix(name, "an endless body") {
 				t.Errorf("%+v, %v, want %s", answer, err, c.want)
 			}
 			if failed != nil && failed.reason+": "+failed.err.Error() != err.Error() || errors.Unwrap(err) == nil {
@@ -736,7 +788,10 @@ func TestOutbound_closesWhatItKeepsAndStopsWithItsCaller(t *testing.T) {
 func TestOutbound_callsOverTLSOnlyWhoProvesItsName(t *testing.T) {
 	t.Parallel()
 	server := func(change func(*httptest.Server)) *httptest.Server {
-		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) }))
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
+			r *http.Request) {
+			io.WriteString(w, r.Proto)
+		}))
 		s.Config.ErrorLog = log.New(io.Discard, "", 0)
 		change(s)
 		s.StartTLS()
@@ -792,7 +847,8 @@ func TestOutbound_callsOverTLSOnlyWhoProvesItsName(t *testing.T) {
 func TestOutbound_bounds(t *testing.T) {
 	t.Parallel()
 	o := newOutbound(nil)
-	if o.limit != 15*time.Second || o.lookupLimit != 2*time.Second || o.tls.MinVersion != tls.VersionTLS12 || o.tls.InsecureSkipVerify {
+	if o.limit != 15*time.Second || o.lookupLimit != 2*time.Second || o.tls.MinVersion != tls.VersionTLS12 ||
+		o.tls.InsecureSkipVerify {
 		t.Errorf("limits %v and %v, TLS %+v", o.limit, o.lookupLimit, o.tls)
 	}
 	for _, transport := range []*http.Transport{o.plain, o.secure} {
@@ -807,7 +863,8 @@ func TestOutbound_ofAServiceReachesWhatItsOptionAdmits(t *testing.T) {
 	base, _ := countingServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
 	serve, _ := findCommand(commands(), []string{"serve"})
 	for set, want := range map[string]string{"": "address_refused", "10.0.0.0/8,127.0.0.1": ""} {
-		e := &env{command: serve, getenv: func(name string) string { return map[string]string{"WIDGETD_OUTBOUND_ALLOW": set}[name] }}
+		variables := map[string]string{"WIDGETD_OUTBOUND_ALLOW": set}
+		e := &env{command: serve, getenv: func(name string) string { return variables[name] }}
 		if err := e.parse(nil); err != nil {
 			t.Fatal(err)
 		}
@@ -841,15 +898,19 @@ func TestOutbound_retryAfterIsSecondsOrADate(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	for text, want := range map[string]time.Duration{
-		"0": 0, "120": 2 * time.Minute, " 7 ": 7 * time.Second, "86400": 24 * time.Hour, "86401": 24 * time.Hour, "99999999999999999999999": 24 * time.Hour,
-		"Sun, 22 Nov 2026 10:01:00 GMT": time.Minute, "Sunday, 22-Nov-26 10:01:00 GMT": time.Minute, "Sun Nov 22 10:01:00 2026": time.Minute,
-		"Sun, 22 Nov 2026 09:00:00 GMT": 0, "Mon, 22 Nov 2027 10:00:00 GMT": 24 * time.Hour, "Fri, 31 Dec 9999 23:59:59 GMT": 24 * time.Hour,
+		"0": 0, "120": 2 * time.Minute, " 7 ": 7 * time.Second, "86400": 24 * time.Hour, "86401": 24 * time.Hour,
+		"99999999999999999999999":       24 * time.Hour,
+		"Sun, 22 Nov 2026 10:01:00 GMT": time.Minute, "Sunday, 22-Nov-26 10:01:00 GMT": time.Minute,
+		"Sun Nov 22 10:01:00 2026":      time.Minute,
+		"Sun, 22 Nov 2026 09:00:00 GMT": 0, "Mon, 22 Nov 2027 10:00:00 GMT": 24 * time.Hour,
+		"Fri, 31 Dec 9999 23:59:59 GMT": 24 * time.Hour,
 	} {
 		if got, ok := retryAfter(http.Header{"Retry-After": {text}}, now); !ok || got != want {
 			t.Errorf("%q: %v, %v, want %v", text, got, ok, want)
 		}
 	}
-	for _, text := range []string{"", " ", "-1", "+1", "1.5", "1e3", "0x10", "soon", "2026-11-22", "1, 2", "１２", "Sun, 22 Nov 2026 10:01:00 CET"} {
+	for _, text := range []string{"", " ", "-1", "+1", "1.5", "1e3", "0x10", "soon", "2026-11-22", "1, 2", "１２",
+		"Sun, 22 Nov 2026 10:01:00 CET"} {
 		if got, ok := retryAfter(http.Header{"Retry-After": {text}}, now); ok {
 			t.Errorf("%q is %v", text, got)
 		}

@@ -43,9 +43,7 @@ func TestPayment_isNotInReviewBecauseItsProviderIsBroken(t *testing.T) {
 		}
 		s.accept(o.ID)
 		s.await(o.ID, orderPaid, paymentCaptured)
-		if n := s.events(o.ID)[eventOrderReview]; n != 0 {
-			t.Errorf("%d events order.review", n)
-		}
+		equals(t, "events order.review", s.events(o.ID)[eventOrderReview], 0)
 	})
 }
 
@@ -64,42 +62,29 @@ func TestPayment_whoseCaptureWasRefusedCanBeCapturedAtTheProvider(t *testing.T) 
 	})
 }
 
-// capturedThere has somebody capture a part of an attempt on the provider's own pages.
-func (s *shop) capturedThere(p *payment, amount int64) {
-	s.provider.mu.Lock()
-	defer s.provider.mu.Unlock()
-	i := s.provider.session(*p.SessionID).intent
-	i.status, i.received, i.capturable = "succeeded", amount, 0
-}
-
 func TestPayment_thatIsKnownAgainLeavesReview(t *testing.T) {
 	t.Parallel()
-	for _, paid := range []bool{false, true} {
-		inShop(t, func(s *shop) {
-			o, p := s.authorized()
-			if paid {
-				s.accept(o.ID)
-				s.settle(p)
-			}
-			session := *s.provider.session(*p.SessionID)
-			s.provider.session(*p.SessionID).id = "cs_elsewhere"
+	inShops(t, map[string]bool{"authorized": false, "paid": true}, func(s *shop, paid bool) {
+		o, p := s.authorized()
+		if paid {
+			s.accept(o.ID)
 			s.settle(p)
-			if got := s.attempt(o.ID); got.State != paymentReview || valueOr(got.Reason, "") != reasonUnknown {
-				t.Fatalf("an attempt that the provider does not know is %s", got.State)
-			}
-			s.provider.session("cs_elsewhere").id = session.id
-			if s.settle(p); !paid {
-				s.states(o.ID, orderAuthorized, paymentAuthorized)
-				s.accept(o.ID)
-				s.settle(p)
-			}
-			s.states(o.ID, orderPaid, paymentCaptured)
-			s.once(o.ID, eventOrderAuthorized, eventOrderReview, eventOrderPaid)
-			if got := s.attempt(o.ID); got.Reason != nil {
-				t.Errorf("the reason %s is left", *got.Reason)
-			}
-		})
-	}
+		}
+		session := *s.provider.session(*p.SessionID)
+		s.provider.session(*p.SessionID).id = "cs_elsewhere"
+		if got := s.settle(p); got.State != paymentReview || valueOr(got.Reason, "") != reasonUnknown {
+			s.t.Fatalf("an attempt that the provider does not know is %s", got.State)
+		}
+		s.provider.session("cs_elsewhere").id = session.id
+		if s.settle(p); !paid {
+			s.states(o.ID, orderAuthorized, paymentAuthorized)
+			s.accept(o.ID)
+			s.settle(p)
+		}
+		s.states(o.ID, orderPaid, paymentCaptured)
+		s.once(o.ID, eventOrderAuthorized, eventOrderReview, eventOrderPaid)
+		equals(s.t, "the reason that is left", valueOr(s.attempt(o.ID).Reason, ""), "")
+	})
 }
 
 func TestPayment_thatAnsweredOnceIsNotGivenUpBecauseItIsNotFoundForAMinute(t *testing.T) {
@@ -127,18 +112,13 @@ func TestPayment_thatTheProviderWouldNotCreateForItsKeysHasFailed(t *testing.T) 
 	inShop(t, func(s *shop) {
 		o := s.place()
 		s.fail(opCreate, fault401)
-		if _, err := s.engine.startAttempt(s.t.Context(), o.ID, methodCard, siteOrigin); err != errProviderDown {
-			t.Errorf("the guest is told %v", err)
-		}
+		_, err := s.engine.startAttempt(s.t.Context(), o.ID, methodCard, siteOrigin)
+		equals(t, "what the guest is told", err, error(errProviderDown))
 		s.states(o.ID, orderOpen, paymentFailed) // so that another method, or cash, can pay it
-		if n := s.count(`SELECT count(*) FROM events WHERE type = ?`, eventConnectionRefused); n != 1 {
-			t.Errorf("%d events that the keys are refused", n)
-		}
+		equals(t, "events that the keys are refused", s.eventsOf(eventConnectionRefused), 1)
 		time.Sleep(time.Second) // so that the attempts sort by their ids
 		s.start(o.ID)
-		if n := s.count(`SELECT count(*) FROM events WHERE type = ?`, eventConnectionRestored); n != 1 {
-			t.Errorf("%d events that they are accepted", n)
-		}
+		equals(t, "events that they are accepted", s.eventsOf(eventConnectionRestored), 1)
 	})
 }
 
@@ -186,7 +166,8 @@ func TestPaymentWorker_manyOfAnotherAccountDelayNobody(t *testing.T) {
 		s.accept(o.ID)
 		time.Sleep(5 * time.Second)
 		s.states(o.ID, orderPaid, paymentCaptured)
-		if n := s.count(`SELECT count(*) FROM payments WHERE due_at < '2000-01-01T00:00:00Z'`); n == 0 || n == 4*dueAtOnce {
+		if n := s.count(`SELECT count(*) FROM payments WHERE due_at < '2000-01-01T00:00:00Z'`); n == 0 ||
+			n == 4*dueAtOnce {
 			t.Errorf("%d of the others are overdue", n)
 		}
 	})
@@ -229,8 +210,10 @@ func TestQuery_aboutPaymentsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 				}
 			}
 		}
-		for _, part := range []string{"ORDER BY due_at DESC", "state = 'refused'", "WHERE intent_id = ?", "INTO disputes", "ORDER BY order_id LIMIT ?3) WHERE capture_before <",
-			"ORDER BY order_id LIMIT ?3)\n\t\t\tWHERE capture_before <", "failing_since = ?1", "state = 'pending'"} {
+		for _, part := range []string{"ORDER BY due_at DESC", "state = 'refused'", "WHERE intent_id = ?",
+			"INTO disputes",
+			"ORDER BY order_id LIMIT ?3) WHERE capture_before <", "failing_since = ?1", "state = 'pending'",
+			"ORDER BY order_id LIMIT ?3)\n\t\t\tWHERE capture_before <"} {
 			if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
 				t.Errorf("no query has %q: the test sees too little", part)
 			}
@@ -285,8 +268,7 @@ func TestRefund_thatFailedHereAndWasDoneThereCounts(t *testing.T) {
 		s.refund(o.ID, 1000)
 		s.fail(opRefund, fault400)
 		s.settle(p)
-		refunds, err := s.store.refundsOf(o.ID)
-		s.check(err)
+		refunds := s.refundsOf(o.ID)
 		if refunds[0].State != refundFailed {
 			t.Fatalf("the refund is %s", refunds[0].State)
 		}
@@ -294,7 +276,7 @@ func TestRefund_thatFailedHereAndWasDoneThereCounts(t *testing.T) {
 			"metadata[payment]": {p.ID}, "metadata[refund]": {refunds[0].ID}})
 		s.settle(p)
 		s.states(o.ID, orderPartRefunded, paymentPartRefunded)
-		if o = s.order(o.ID); o.Refunded != 1000 {
+		if o = s.row(o.ID); o.Refunded != 1000 {
 			t.Errorf("%d count as given back", o.Refunded)
 		}
 		s.settle(p)
@@ -312,21 +294,16 @@ func TestPayment_isNotCapturedAgainWhileTheProviderTellsTheOldState(t *testing.T
 		// Its pages of the state are behind by a minute, and we have not seen the capture yet.
 		s.sql(`UPDATE orders SET state = 'accepted', capture = 1, paid_at = NULL, ended_at = NULL WHERE id = ?`, o.ID)
 		s.sql(`UPDATE payments SET state = 'authorized', captured = 0, captured_at = NULL WHERE id = ?`, p.ID)
-		s.provider.mu.Lock()
-		i := s.provider.session(*p.SessionID).intent
-		i.status, i.received, i.capturable = "requires_capture", 0, o.Total
-		s.provider.mu.Unlock()
+		s.atProvider(p, func(x *testSession) {
+			x.intent.status, x.intent.received, x.intent.capturable = "requires_capture", 0, o.Total
+		})
 		s.takeCalls()
 		s.settle(p)
 		s.capturedThere(p, o.Total)
 		s.work()
 		time.Sleep(time.Minute)
 		s.states(o.ID, orderPaid, paymentCaptured)
-		for _, call := range s.takeCalls() {
-			if callKind(call) == opCapture {
-				t.Error("it is captured a second time")
-			}
-		}
+		equals(t, "further captures", s.asked(opCapture), 0)
 	})
 }
 
@@ -361,15 +338,11 @@ func TestPayment_keysThatMayDoSomeThingsAreRefusedOnce(t *testing.T) {
 		s.refund(o.ID, 0)
 		s.work(5 * time.Second)
 		time.Sleep(65 * time.Minute)
-		told := func(kind eventType) int { return s.count(`SELECT count(*) FROM events WHERE type = ?`, kind) }
-		if refused, restored := told(eventConnectionRefused), told(eventConnectionRestored); refused != 1 || restored != 0 {
-			t.Errorf("told %d times that they are refused, and %d times that they are not", refused, restored)
-		}
+		equals(t, "events that the keys are refused", s.eventsOf(eventConnectionRefused), 1)
+		equals(t, "events that they are accepted", s.eventsOf(eventConnectionRestored), 0)
 		may = true
 		s.await(o.ID, orderRefunded, paymentRefunded)
-		if n := told(eventConnectionRestored); n != 1 {
-			t.Errorf("told %d times that they are accepted", n)
-		}
+		equals(t, "events that they are accepted", s.eventsOf(eventConnectionRestored), 1)
 	})
 }
 
@@ -377,26 +350,17 @@ func TestPayment_isNotUnpaidByAProviderThatLags(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
 		o, p := s.paid()
-		behind := func(status string) { // as a replica of the provider's that has not caught up
-			s.provider.mu.Lock()
-			defer s.provider.mu.Unlock()
-			i := s.provider.session(*p.SessionID).intent
-			i.status, i.received, i.capturable = status, 0, 0
-			if status == "requires_capture" {
-				i.capturable = o.Total
-			}
-		}
-		for _, status := range []string{"requires_capture", "canceled"} {
-			behind(status)
+		for status, capturable := range map[string]int64{"requires_capture": o.Total, "canceled": 0} {
+			s.atProvider(p, func(x *testSession) { // as a replica of the provider's that has not caught up
+				x.intent.status, x.intent.received, x.intent.capturable = status, 0, capturable
+			})
 			p = s.settle(p)
 			s.states(o.ID, orderPaid, paymentCaptured)
 			if p.Captured != o.Total || p.DueAt.IsZero() {
 				t.Errorf("%d captured, asked again at %s", p.Captured, p.DueAt)
 			}
 		}
-		if calls := s.takeCalls(); slices.ContainsFunc(calls, func(call string) bool { return callKind(call) == opCancel }) {
-			t.Errorf("it asks for %q", calls)
-		}
+		equals(t, "cancellations", s.asked(opCancel), 0)
 		s.once(o.ID, eventOrderPaid)
 	})
 }

@@ -83,11 +83,13 @@ func BenchmarkPayment_notices(b *testing.B) {
 	for i := range n {
 		<-pace.C
 		posts.Go(func() {
-			body := fmt.Appendf(nil, `{"id":"evt_%d","object":"event","type":"checkout.session.completed","data":{"object":`+
-				`{"id":"cs","object":"checkout.session","client_reference_id":%q}}}`, i, pending[i%len(pending)].ID)
+			body := fmt.Appendf(nil, `{"id":"evt_%d","object":"event","type":"checkout.session.completed",`+
+				`"data":{"object":{"id":"cs","object":"checkout.session","client_reference_id":%q}}}`,
+				i, pending[i%len(pending)].ID)
 			at := time.Now().Unix()
 			r, _ := http.NewRequest("POST", web.URL+"/v1/payments/stripe/"+s.connection, bytes.NewReader(body))
-			r.Header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", at, signStripe(open.secrets.WebhookSecret, at, body)))
+			r.Header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", at,
+				signStripe(open.secrets.WebhookSecret, at, body)))
 			began := time.Now()
 			res, err := client.Do(r)
 			if err != nil || res.StatusCode != http.StatusNoContent {

@@ -38,17 +38,15 @@ func (c *connecting) secretsOf(provider string) string {
 		return "key=rk_test_51OfTheSandbox\n"
 	}
 	s := c.vipps.secrets
-	return fmt.Sprintf("# from portal.vippsmobilepay.com\n\nclient_id = %s\nclient_secret=%s\r\nsubscription_key=%s\nmerchant_serial=%s",
-		s.ClientID, s.ClientSecret, s.SubscriptionKey, s.MerchantSerial)
+	return fmt.Sprintf("# from portal.vippsmobilepay.com\n\nclient_id = %s\nclient_secret=%s\r\n"+
+		"subscription_key=%s\nmerchant_serial=%s", s.ClientID, s.ClientSecret, s.SubscriptionKey, s.MerchantSerial)
 }
 
 // file writes a file of secrets that only the operator can read.
 func (c *connecting) file(text string) (path string) {
 	c.t.Helper()
 	path = filepath.Join(c.t.TempDir(), "secrets")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -73,20 +71,18 @@ func paymentStory(t *testing.T, o *operator) {
 		t.Errorf("%v", vipps)
 	}
 	for _, w := range c.vipps.webhooks {
-		if w.url != address {
-			t.Errorf("the webhook is at %s", w.url)
-		}
+		equals(t, "the address of the webhook", w.url, address)
 	}
 	card := o.do(c.connectLine("stripe")...)
 	if !strings.Contains(card, "for tests: no money moves") || !strings.Contains(card, "/payments/stripe/con_") {
 		t.Errorf("%s", card)
 	}
-	if rows := o.objects("payment", "list", "-account", o.account); len(rows) != 2 || rows[1]["id"] != id || rows[0]["provider"] != "stripe" {
+	if rows := o.objects("payment", "list", "-account", o.account); len(rows) != 2 || rows[1]["id"] != id ||
+		rows[0]["provider"] != "stripe" {
 		t.Errorf("%v", rows)
 	}
-	if out := o.do(c.called("payment", "check", id)...); out != "ok: the provider accepts the keys, and has our webhook\n" {
-		t.Errorf("%s", out)
-	}
+	equals(t, "check", o.do(c.called("payment", "check", id)...),
+		"ok: the provider accepts the keys, and has our webhook\n")
 	o.fails("disconnect that first", c.connectLine("vipps")...)
 	o.do(c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))...)
 	if o.do(c.called("payment", "disconnect", id)...) != "" || len(c.vipps.webhooks) != 0 {
@@ -94,11 +90,10 @@ func paymentStory(t *testing.T, o *operator) {
 	}
 	for _, command := range []string{"check", "disconnect"} {
 		o.fails("'widgetd payment list' prints what there is", c.called("payment", command, id)...)
-		o.fails("'widgetd payment list' prints what there is", c.called("payment", command, newID("con", time.Now()))...)
+		unknown := c.called("payment", command, newID("con", time.Now()))
+		o.fails("'widgetd payment list' prints what there is", unknown...)
 	}
-	if table := o.do("payment", "list", "-wide"); !strings.Contains(table, "removed") || !strings.Contains(table, "in_use") {
-		t.Errorf("%s", table)
-	}
+	has(t, o.do("payment", "list", "-wide"), "removed", "in_use")
 	o.do(c.connectLine("vipps")...) // again, with a new id
 	told := o.objects("events")
 	kinds := []string{}
@@ -107,78 +102,75 @@ func paymentStory(t *testing.T, o *operator) {
 			kinds = append(kinds, kind)
 		}
 	}
-	if got := strings.Join(kinds, " "); got != "payment.connected payment.disconnected payment.keys_changed payment.connected payment.connected" {
-		t.Errorf("events %s", got)
-	}
+	equals(t, "events", strings.Join(kinds, " "), "payment.connected payment.disconnected payment.keys_changed "+
+		"payment.connected payment.connected")
 }
 
 func TestPaymentConnect_refuses(t *testing.T) {
 	manyCommandsUnderRace(t)
 	t.Parallel()
-	o := newOperator(t)
-	c := newConnecting(t, o)
+	c := newConnecting(t, newOperator(t))
 	readable := c.file(c.secretsOf("vipps"))
-	if err := os.Chmod(readable, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(readable, 0o640))
 	wrong := c.file(strings.Replace(c.secretsOf("vipps"), "Y8Kteew6", "XXXXXXXX", 1))
+	with := func(provider, file string) []string {
+		return c.called("payment", "connect", provider, "-secrets", file)
+	}
 	for _, refused := range []struct {
 		want string
 		args []string
 	}{
-		{`there is no provider "paypal"`, c.called("payment", "connect", "paypal", "-secrets", readable)},
+		{`there is no provider "paypal"`, with("paypal", readable)},
 		{"-secrets FILE is needed", c.called("payment", "connect", "vipps")},
-		{"other users can read " + readable, c.called("payment", "connect", "vipps", "-secrets", readable)},
-		{"no such file", c.called("payment", "connect", "vipps", "-secrets", readable+"x")},
-		{"a line client_id=… is missing", c.called("payment", "connect", "vipps", "-secrets", c.file(""))},
-		{"more than 16384 bytes", c.called("payment", "connect", "vipps", "-secrets", c.file(strings.Repeat("#", 20_000)))},
-		{"line 1 is none of key=…", c.called("payment", "connect", "stripe", "-secrets", c.file("secret=rk_test_51OfTheSandbox"))},
-		{"stripe: this is a secret key", c.called("payment", "connect", "stripe", "-secrets", c.file("key=sk_live_1"))},
-		{"vipps refuses the keys", c.called("payment", "connect", "vipps", "-secrets", wrong)},
-		{"there is no such account, or it is closed", append(c.connectLine("vipps"), "-account", newID("acct", time.Now()))},
-		{"which must have https", []string{"payment", "connect", "vipps", "-secrets", c.file(c.secretsOf("vipps")), "-vipps-url", c.vipps.server.URL}},
+		{"other users can read " + readable, with("vipps", readable)},
+		{"no such file", with("vipps", readable+"x")},
+		{"a line client_id=… is missing", with("vipps", c.file(""))},
+		{"more than 16384 bytes", with("vipps", c.file(strings.Repeat("#", 20_000)))},
+		{"line 1 is none of key=…", with("stripe", c.file("secret=rk_test_51OfTheSandbox"))},
+		{"stripe: this is a secret key", with("stripe", c.file("key=sk_live_1"))},
+		{"vipps refuses the keys", with("vipps", wrong)},
+		{"there is no such account, or it is closed", append(c.connectLine("vipps"), "-account",
+			newID("acct", time.Now()))},
+		{"which must have https", []string{"payment", "connect", "vipps", "-secrets", c.file(c.secretsOf("vipps")),
+			"-vipps-url", c.vipps.server.URL}},
 		{`-outbound-allow: "x" is not`, []string{"payment", "check", "con_1", "-outbound-allow", "x"}},
 	} {
-		err := o.fails(refused.want, refused.args...)
-		if err != nil && len(o.told.said([]byte(err.Error()))) > 0 {
+		err := c.fails(refused.want, refused.args...)
+		if err != nil && len(c.told.said([]byte(err.Error()))) > 0 {
 			t.Errorf("%v tells a secret", err)
 		}
 	}
-	o.do("base-url", "set", "http://10.0.0.1/v1")
-	o.fails("http://10.0.0.1/v1, which must have https", c.connectLine("vipps")...)
-	if len(c.vipps.webhooks) != 0 || len(o.objects("payment", "list")) != 0 {
+	c.do("base-url", "set", "http://10.0.0.1/v1")
+	c.fails("http://10.0.0.1/v1, which must have https", c.connectLine("vipps")...)
+	if len(c.vipps.webhooks) != 0 || len(c.objects("payment", "list")) != 0 {
 		t.Errorf("%d webhooks are registered", len(c.vipps.webhooks))
 	}
-	o.do("base-url", "set", "https://api.example.com/v1")
-	if made := o.object(c.connectLine("vipps")...); !strings.HasPrefix(made["webhook_url"].(string), "https://api.example.com/v1/payments/vipps/con_") {
-		t.Errorf("%v", made)
+	c.do("base-url", "set", "https://api.example.com/v1")
+	made := c.object(c.connectLine("vipps")...)["webhook_url"].(string)
+	if !strings.HasPrefix(made, "https://api.example.com/v1/payments/vipps/con_") {
+		t.Errorf("the webhook is at %s", made)
 	}
 }
 
 func TestPaymentConnect_refusesTestKeysBesideLiveOnes(t *testing.T) {
 	manyCommandsUnderRace(t)
 	t.Parallel()
-	o := newOperator(t)
-	c := newConnecting(t, o)
-	o.change(func(t *tx) error {
-		return t.addPaymentConnection(&paymentConnection{ID: newID("con", t.exact), AccountID: o.account, Provider: providerStripe,
-			Live: true, Sealed: []byte{0}, CreatedAt: t.now})
+	c := newConnecting(t, newOperator(t))
+	c.change(func(t *tx) error {
+		return t.addPaymentConnection(&paymentConnection{ID: newID("con", t.exact), AccountID: c.account,
+			Provider: providerStripe, Live: true, Sealed: []byte{0}, CreatedAt: t.now})
 	})
-	o.fails("the webhook at vipps was removed again", c.connectLine("vipps")...)
-	if len(c.vipps.webhooks) != 0 {
-		t.Errorf("%d webhooks are left", len(c.vipps.webhooks))
-	}
+	c.fails("the webhook at vipps was removed again", c.connectLine("vipps")...)
+	equals(t, "webhooks", len(c.vipps.webhooks), 0)
 	c.vipps.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
 		if r.method == "DELETE" {
 			return &vippsTrouble{status: 500}
 		}
 		return nil
 	})
-	o.fails("remove it there", c.connectLine("vipps")...)
-	if len(c.vipps.webhooks) != 1 {
-		t.Errorf("%d webhooks are left", len(c.vipps.webhooks))
-	}
-	if rows := o.objects("payment", "list"); len(rows) != 1 || rows[0]["live"] != true {
+	c.fails("remove it there", c.connectLine("vipps")...)
+	equals(t, "webhooks", len(c.vipps.webhooks), 1)
+	if rows := c.objects("payment", "list"); len(rows) != 1 || rows[0]["live"] != true {
 		t.Errorf("%v", rows)
 	}
 }
@@ -186,43 +178,41 @@ func TestPaymentConnect_refusesTestKeysBesideLiveOnes(t *testing.T) {
 func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
 	manyCommandsUnderRace(t)
 	t.Parallel()
-	o := newOperator(t)
-	c := newConnecting(t, o)
-	id := o.object(c.connectLine("vipps")...)["id"].(string)
-	other := o.replaceKeyFile()
+	c := newConnecting(t, newOperator(t))
+	id := c.object(c.connectLine("vipps")...)["id"].(string)
+	other := c.replaceKeyFile()
 	want := sealedElsewhere(id)
-	if out := o.do("payment", "list", "-wide"); !strings.Contains(out, "unreadable") || !strings.HasSuffix(out, want+"\n") {
+	if out := c.do("payment", "list", "-wide"); !strings.Contains(out, "unreadable") ||
+		!strings.HasSuffix(out, want+"\n") {
 		t.Errorf("%s", out)
 	}
-	if rows := o.objects("payment", "list"); rows[0]["state"] != "unreadable" {
+	if rows := c.objects("payment", "list"); rows[0]["state"] != "unreadable" {
 		t.Errorf("%v", rows)
 	}
-	o.fails(want, c.called("payment", "check", id)...)
-	if out, err := o.try("check"); err == nil || !strings.HasPrefix(out, "key: "+want+"\n") {
+	c.fails(want, c.called("payment", "check", id)...)
+	if out, err := c.try("check"); err == nil || !strings.HasPrefix(out, "key: "+want+"\n") {
 		t.Errorf("check: %v %s", err, out)
 	}
-	if out, _ := o.try("status", "-wide"); !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+	if out, _ := c.try("status", "-wide"); !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
 		t.Errorf("status: %s", out)
 	}
 	again := c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))
-	if o.do(again...) != "" || len(c.vipps.webhooks) != 1 {
+	if c.do(again...) != "" || len(c.vipps.webhooks) != 1 {
 		t.Errorf("%d webhooks", len(c.vipps.webhooks))
 	}
-	o.do(c.called("payment", "check", id)...)
-	if out := o.do("check"); !strings.HasPrefix(out, "ok: ") {
+	c.do(c.called("payment", "check", id)...)
+	if out := c.do("check"); !strings.HasPrefix(out, "ok: ") {
 		t.Errorf("%s", out)
 	}
-	o.store(func(st *store) {
+	c.store(func(st *store) {
 		conn, err := st.paymentConnection(anyAccount, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		open, err := conn.open(other)
 		if err != nil || open.secrets.ClientSecret != c.vipps.secrets.ClientSecret || open.secrets.WebhookSecret == "" {
 			t.Errorf("the new secrets can't be read: %v", err)
 		}
 	})
-	o.change(func(tx *tx) error { // its secrets are lost again
+	c.change(func(tx *tx) error { // its secrets are lost again
 		conn, err := tx.paymentConnection(anyAccount, id)
 		if err == nil {
 			conn.Sealed[20] ^= 1
@@ -230,34 +220,33 @@ func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
 		}
 		return err
 	})
-	out := o.do(c.called("payment", "disconnect", id)...)
+	out := c.do(c.called("payment", "disconnect", id)...)
 	if !strings.HasPrefix(out, "disconnected; remove the webhook webhook-") || len(c.vipps.webhooks) != 1 {
 		t.Errorf("%s", out)
 	}
-	o.do(c.connectLine("vipps")...)
+	c.do(c.connectLine("vipps")...)
 }
 
 func TestPaymentReconnect_takesOtherKeysOfTheSameAccountOnly(t *testing.T) {
 	manyCommandsUnderRace(t)
 	t.Parallel()
-	o := newOperator(t)
-	c := newConnecting(t, o)
-	id := o.object(c.connectLine("stripe")...)["id"].(string)
-	before := o.object("payment", "list")
+	c := newConnecting(t, newOperator(t))
+	id := c.object(c.connectLine("stripe")...)["id"].(string)
+	before := c.object("payment", "list")
 	again := func(key string) []string {
-		o.told.keep("a key of Stripe", key)
+		c.told.keep("a key of Stripe", key)
 		return c.called("payment", "reconnect", id, "-secrets", c.file("key="+key+"\n"))
 	}
-	o.fails("these keys are of another account there", again("rk_live_51OfSomebody")...)
-	o.fails("this is a secret key", again("sk_live_51OfSomebody")...)
-	o.fails("'widgetd payment list' prints what there is", c.called("payment", "reconnect", newID("con", time.Now()),
+	c.fails("these keys are of another account there", again("rk_live_51OfSomebody")...)
+	c.fails("this is a secret key", again("sk_live_51OfSomebody")...)
+	c.fails("'widgetd payment list' prints what there is", c.called("payment", "reconnect", newID("con", time.Now()),
 		"-secrets", c.file(c.secretsOf(providerStripe)))...)
-	o.do(again("rk_test_51OfTheSandboxAnew")...)
-	o.do(c.called("payment", "check", id)...)
-	if after := o.object("payment", "list"); after["id"] != before["id"] || after["state"] != "in_use" {
+	c.do(again("rk_test_51OfTheSandboxAnew")...)
+	c.do(c.called("payment", "check", id)...)
+	if after := c.object("payment", "list"); after["id"] != before["id"] || after["state"] != "in_use" {
 		t.Errorf("%v, then %v", before, after)
 	}
-	if told := o.objects("events", "-type", "payment.keys_changed"); len(told) != 1 || told[0]["subject_id"] != id {
+	if told := c.objects("events", "-type", "payment.keys_changed"); len(told) != 1 || told[0]["subject_id"] != id {
 		t.Errorf("events %v", told)
 	}
 }
@@ -265,19 +254,19 @@ func TestPaymentReconnect_takesOtherKeysOfTheSameAccountOnly(t *testing.T) {
 func TestPaymentDisconnect_needsForceWhereTheProviderDoesNotAnswer(t *testing.T) {
 	manyCommandsUnderRace(t)
 	t.Parallel()
-	o := newOperator(t)
-	c := newConnecting(t, o)
-	id := o.object(c.connectLine("vipps")...)["id"].(string)
+	c := newConnecting(t, newOperator(t))
+	id := c.object(c.connectLine("vipps")...)["id"].(string)
 	c.vipps.strikes(func(vippsFakeRequest, bool) *vippsTrouble { return &vippsTrouble{status: 503} })
-	o.fails("add -force", c.called("payment", "disconnect", id)...)
-	o.fails("vipps: the provider answers http_503", c.called("payment", "check", id)...)
-	if left := o.object(c.called("payment", "disconnect", id, "-force")...)["left"].(string); !strings.Contains(left, "at vipps yourself") {
+	c.fails("add -force", c.called("payment", "disconnect", id)...)
+	c.fails("vipps: the provider answers http_503", c.called("payment", "check", id)...)
+	left := c.object(c.called("payment", "disconnect", id, "-force")...)["left"].(string)
+	if !strings.Contains(left, "at vipps yourself") {
 		t.Errorf("%q", left)
 	}
 	c.vipps.strikes(nil)
-	id = o.object(c.connectLine("vipps")...)["id"].(string)
+	id = c.object(c.connectLine("vipps")...)["id"].(string)
 	clear(c.vipps.webhooks)
-	o.fails("vipps has our webhook no more", c.called("payment", "check", id)...)
+	c.fails("vipps has our webhook no more", c.called("payment", "check", id)...)
 }
 
 func TestPaymentConnect_readsStandardInput(t *testing.T) {
@@ -286,9 +275,7 @@ func TestPaymentConnect_readsStandardInput(t *testing.T) {
 		command, _ := findCommand(commands(), []string{"payment", "connect"})
 		e := &env{ctx: t.Context(), getenv: func(string) string { return "" }, stdin: strings.NewReader(text),
 			stdout: io.Discard, stderr: io.Discard, command: command, now: time.Now}
-		if err := e.parse([]string{"stripe", "-secrets", "-"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.parse([]string{"stripe", "-secrets", "-"}))
 		return e.readSecrets("stripe")
 	}
 	if got, err := read("key=rk_test_1"); err != nil || got != (connectionSecrets{Key: "rk_test_1"}) {
@@ -318,7 +305,8 @@ func TestConnectionSecrets_areJudgedWithoutBeingTold(t *testing.T) {
 		}
 	}
 	for _, serial := range []string{"123", "1234567", "12345x"} {
-		_, err := parseSecrets(providerVipps, "client_id=a\nclient_secret=b\nsubscription_key=c\nmerchant_serial="+serial)
+		text := "client_id=a\nclient_secret=b\nsubscription_key=c\nmerchant_serial=" + serial
+		_, err := parseSecrets(providerVipps, text)
 		if err == nil || err.Error() != "merchant_serial must be 4 to 6 digits" {
 			t.Errorf("%s: %v", serial, err)
 		}
@@ -369,10 +357,8 @@ func TestPaymentConnect_webhookIsAtAnAddressThatTheProviderCanPostTo(t *testing.
 		{"http://10.0.0.1/v1", "10.0.0.0/8", false},
 		{"http://localhost/v1", "127.0.0.0/8", false},
 	} {
-		allow, err := parsePrefixes("outbound-allow", strings.FieldsFunc(c.allow, func(r rune) bool { return r == ',' }))
-		if err != nil {
-			t.Fatal(err)
-		}
+		allow, err := parsePrefixes("outbound-allow", strings.Fields(c.allow))
+		must(t, err)
 		got, err := providerWebhook(c.base, providerVipps, "con_1", allow)
 		var usage usageError
 		if c.right && got != c.base+"/payments/vipps/con_1" || !c.right && !errors.As(err, &usage) {

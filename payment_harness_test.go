@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -56,6 +59,56 @@ const (
 	shopServiceURL  = "http://127.0.0.1:10"
 	shopSecretKey   = "rk_test_51OfTheShopsOwn"
 )
+
+// equals reports an error unless a test got what it wants. what names it.
+func equals[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// has reports an error unless a text has all of some parts.
+func has(t testing.TB, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("want %q in:\n%s", part, text)
+		}
+	}
+}
+
+// failsFor reports whether an error is a provider's answer, for a reason.
+func failsFor(err error, reason string) bool {
+	failed, ok := errors.AsType[*providerError](err)
+	return ok && failed.reason == reason
+}
+
+// inShop runs a test with a shop in a bubble.
+func inShop(t *testing.T, f func(s *shop), connected ...string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(newShop(t, connected...)) })
+}
+
+// inShops runs a subtest for each case, with a shop of its own.
+func inShops[C any](t *testing.T, cases map[string]C, f func(s *shop, c C), connected ...string) {
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inShop(t, func(s *shop) { f(s, c) }, connected...)
+		})
+	}
+}
+
+// ofEachProvider runs a subtest in which guests pay by card, and one in which they pay by mobile phone.
+func ofEachProvider(t *testing.T, f func(s *shop)) {
+	for _, provider := range []string{providerStripe, providerVipps} {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			inShop(t, f, provider)
+		})
+	}
+}
 
 // pipes is a listener whose connections are in memory.
 type pipes chan net.Conn
@@ -145,12 +198,31 @@ func (s *shop) serveAll() {
 	})
 }
 
+// providerOfGuests is that by which guests pay.
+func (s *shop) providerOfGuests() string {
+	return map[string]string{methodCard: providerStripe, methodMobile: providerVipps}[s.method]
+}
+
+// atProvider changes the session of an attempt at the provider of cards.
+func (s *shop) atProvider(p *payment, change func(*testSession)) {
+	s.provider.mu.Lock()
+	defer s.provider.mu.Unlock()
+	change(s.provider.session(*p.SessionID))
+}
+
+// capturedThere has somebody capture a part of an attempt on the own pages of the provider of cards.
+func (s *shop) capturedThere(p *payment, amount int64) {
+	s.atProvider(p, func(x *testSession) {
+		x.intent.status, x.intent.received, x.intent.capturable = "succeeded", amount, 0
+	})
+}
+
 // connect connects the account to a provider.
 func (s *shop) connect(provider string) {
 	s.t.Helper()
-	id := newID("con", time.Now())
-	conn := &openConnection{paymentConnection: &paymentConnection{ID: id, AccountID: s.account,
-		Provider: provider, CreatedAt: newStamp(time.Now())}}
+	id, now := newID("con", time.Now()), newStamp(time.Now())
+	conn := &openConnection{paymentConnection: &paymentConnection{ID: id, AccountID: s.account, Provider: provider,
+		CreatedAt: now}}
 	conn.secrets.Key = shopSecretKey
 	if provider == providerVipps {
 		conn.secrets, s.currency = s.vipps.secrets, "NOK"
@@ -220,7 +292,8 @@ func (s *shop) strike(name string, acted bool) *testAnswer {
 	case fault500, fault500After:
 		return &testAnswer{status: 500, body: []byte(`{"error":{"type":"api_error"}}`)}
 	case fault429:
-		return &testAnswer{status: 429, header: http.Header{"Retry-After": {"3"}}, body: []byte(`{"error":{"type":"x"}}`)}
+		return &testAnswer{status: 429, header: http.Header{"Retry-After": {"3"}},
+			body: []byte(`{"error":{"type":"x"}}`)}
 	case faultTimeout:
 		s.mu.Unlock()
 		time.Sleep(time.Minute)
@@ -308,9 +381,7 @@ func (s *shop) postOfVipps(n vippsFakeNotice) int {
 func (s *shop) deliver() {
 	s.t.Helper()
 	for _, post := range s.takeNotices() {
-		if status := post(); status != http.StatusNoContent {
-			s.t.Errorf("a webhook is answered with %d", status)
-		}
+		equals(s.t, "the answer to a webhook", post(), http.StatusNoContent)
 	}
 }
 
@@ -328,15 +399,43 @@ func (s *shop) place(change ...func(*order)) *order {
 		_, err := createOrder(t, o, guest{}, minOrderLife, actorCommand)
 		return err
 	})
-	return s.order(o.ID)
+	return s.row(o.ID)
 }
 
-// order reads an order.
-func (s *shop) order(id string) *order {
+// refundsOf reads the refunds of an order.
+func (s *shop) refundsOf(orderID string) []refund {
 	s.t.Helper()
-	o, err := s.store.order(anyAccount, id)
+	refunds, err := s.store.refundsOf(orderID)
 	s.check(err)
-	return o
+	return refunds
+}
+
+// wasCapturedThere checks that an operation says that the provider has captured by itself.
+func (s *shop) wasCapturedThere(p *payment, amount int64) {
+	s.t.Helper()
+	operations, err := s.store.operationsOf(p.ID)
+	s.check(err)
+	if !slices.ContainsFunc(operations, func(op paymentOperation) bool {
+		return op.Kind == opCapture && op.Source == sourceProvider && op.Amount == amount
+	}) {
+		s.t.Errorf("the operations are %+v", operations)
+	}
+}
+
+// eventsOf counts the events of a type.
+func (s *shop) eventsOf(kind eventType) int {
+	s.t.Helper()
+	return s.count(`SELECT count(*) FROM events WHERE type = ?`, kind)
+}
+
+// asked counts the calls of a kind that came since takeCalls.
+func (s *shop) asked(kind string) (n int) {
+	for _, call := range s.takeCalls() {
+		if callKind(call) == kind {
+			n++
+		}
+	}
+	return n
 }
 
 // attempt reads the last attempt to pay an order.
@@ -387,7 +486,7 @@ func (s *shop) authorized(change ...func(*order)) (*order, *payment) {
 	s.authorize(p)
 	p = s.settle(p)
 	s.states(o.ID, orderAuthorized, paymentAuthorized)
-	return s.order(o.ID), p
+	return s.row(o.ID), p
 }
 
 // paid returns an order that was paid, and its attempt.
@@ -398,7 +497,7 @@ func (s *shop) paid() (*order, *payment) {
 	s.handOver(p)
 	p = s.settle(p)
 	s.states(o.ID, orderPaid, paymentCaptured)
-	return s.order(o.ID), p
+	return s.row(o.ID), p
 }
 
 // handOver has the money of an accepted order captured, if accepting it did not ask for that.
@@ -436,7 +535,7 @@ func (s *shop) refund(id string, amount int64) *refund {
 // states compares the states of an order and its last attempt.
 func (s *shop) states(orderID, order, attempt string) {
 	s.t.Helper()
-	o, p := s.order(orderID), s.attempt(orderID)
+	o, p := s.row(orderID), s.attempt(orderID)
 	if o.State != order || p.State != attempt {
 		s.t.Fatalf("the order is %s (closing %q), its attempt %s (%s); want %s and %s", o.State, valueOr(o.Closing, ""),
 			p.State, valueOr(p.Reason, ""), order, attempt)

@@ -22,7 +22,8 @@ func TestStripe_asksForAllOfAnOrderAndNothingOfTheGuest(t *testing.T) {
 	s := newStripeProvider(nil, stripeBase)
 	made := newStamp(time.Unix(1_700_000_000, 0))
 	o := &order{ID: "ord_1", Reference: ptr("Table 4"), ExpiresAt: made.after(time.Hour)}
-	p := &payment{ID: "pay_1", Currency: "CHF", Amount: 9900, CreatedAt: made, SessionID: ptr("cs_1"), IntentID: ptr("pi_1")}
+	p := &payment{ID: "pay_1", Currency: "CHF", Amount: 9900, CreatedAt: made, SessionID: ptr("cs_1"),
+		IntentID: ptr("pi_1")}
 	session := map[string]string{
 		"mode": "payment", "payment_method_types[0]": "card", "adaptive_pricing[enabled]": "false",
 		"line_items[0][quantity]": "1", "line_items[0][price_data][currency]": "chf",
@@ -31,7 +32,8 @@ func TestStripe_asksForAllOfAnOrderAndNothingOfTheGuest(t *testing.T) {
 		"payment_intent_data[capture_method]":           "manual",
 		"client_reference_id":                           "pay_1", "metadata[payment]": "pay_1",
 		"payment_intent_data[metadata][payment]": "pay_1",
-		"success_url":                            testReturnURL, "cancel_url": testReturnURL, "expires_at": "1700003600",
+		"success_url":                            testReturnURL, "cancel_url": testReturnURL,
+		"expires_at": "1700003600",
 	}
 	for _, c := range []struct {
 		kind, path string
@@ -60,15 +62,13 @@ func TestStripe_asksForAllOfAnOrderAndNothingOfTheGuest(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, c.form) {
 			t.Errorf("%s: %v %v, not %v", c.kind, got, err, c.form)
 		}
-		if again := s.call(op, p, o, testReturnURL); again != call {
-			t.Errorf("%s: the same arguments give %+v, then %+v", c.kind, call, again)
-		}
+		equals(t, c.kind+" with the same arguments", s.call(op, p, o, testReturnURL), call)
 	}
 	o.Reference = nil
 	call := s.call(&paymentOperation{Kind: opCreate}, p, o, testReturnURL)
-	if form, _ := url.ParseQuery(call.Body); form.Get("line_items[0][price_data][product_data][name]") != "Order ord_1" {
-		t.Errorf("an order without a reference: %v", form)
-	}
+	form, _ := url.ParseQuery(call.Body)
+	name := form.Get("line_items[0][price_data][product_data][name]")
+	equals(t, "the name of an order without a reference", name, "Order ord_1")
 }
 
 func TestStripe_sessionLivesAsLongAsStripeLetsIt(t *testing.T) {
@@ -120,7 +120,13 @@ func stripeAnswering(t *testing.T, answer http.HandlerFunc) *stripeProvider {
 func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
 	t.Parallel()
 	const (
-		session = `{"id":"cs_1","object":"checkout.session","status":"open","client_reference_id":"pay_1","url":"https://checkout.stripe.com/c/1"}`
+		page    = "https://checkout.stripe.com/c/1"
+		session = `{"id":"cs_1","object":"checkout.session","status":"open","client_reference_id":"pay_1","url":"` +
+			page + `"}`
+		expired = `{"id":"cs_1","object":"checkout.session","status":"expired"}`
+		refund  = `{"id":"re_1","object":"refund","amount":2000,"status":"pending"}`
+		invalid = "invalid_request_error"
+		again   = "Idempotent-Replayed: true"
 		retries = "Retry-After: 7"
 		failure = `{"error":{"type":"%s","code":"%s","message":"Your card 4242424242424242 was declined."}}`
 	)
@@ -136,70 +142,80 @@ func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
 	intent := func(id, status string) string {
 		return fmt.Sprintf(`{"id":%q,"object":"payment_intent","status":%q,"amount":2000}`, id, status)
 	}
-	unknown := func(status int, reason string) sendResult {
-		return sendResult{outcome: sendUnknown, status: status, reason: reason}
+	result := func(outcome sendOutcome) func(status int, reason string) sendResult {
+		return func(status int, reason string) sendResult {
+			return sendResult{outcome: outcome, status: status, reason: reason}
+		}
 	}
-	refused := func(status int, reason string) sendResult {
-		return sendResult{outcome: sendRefused, status: status, reason: reason}
-	}
-	malformed := unknown(200, reasonMalformed)
-	for name, c := range map[string]struct {
+	unknown, refused, denied, stale := result(sendUnknown), result(sendRefused), result(sendDenied), result(sendStale)
+	created, done := sendResult{outcome: sendDone, status: 200, sessionID: "cs_1", url: page}, result(sendDone)(200, "")
+	malformed, refunded, later := unknown(200, reasonMalformed), done, unknown(429, "rate_limit")
+	refunded.refundID, later.retryAfter = "re_1", 7*time.Second
+	for _, c := range []struct {
+		name   string
 		kind   string
 		status int
 		body   string
 		header string
 		want   sendResult
 	}{
-		"created":                     {opCreate, 200, session, "", sendResult{outcome: sendDone, status: 200, sessionID: "cs_1", url: "https://checkout.stripe.com/c/1"}},
-		"for another attempt":         {opCreate, 200, with("client_reference_id", `"pay_2"`), "", malformed},
-		"with another kind of id":     {opCreate, 200, with("id", `"pi_1"`), "", malformed},
-		"with an id that leads away":  {opCreate, 200, with("id", `"cs_1/../x"`), "", malformed},
-		"with a number as its id":     {opCreate, 200, with("id", `7`), "", malformed},
-		"without a page":              {opCreate, 200, with("url", `null`), "", malformed},
-		"with a page that is no page": {opCreate, 200, with("url", `"javascript:alert(1)"`), "", malformed},
-		"another kind of object":      {opCreate, 200, with("object", `"payment_intent"`), "", malformed},
-		"nonsense":                    {opCreate, 200, "<html>OK</html>", "", malformed},
-		"nothing":                     {opCreate, 200, "", "", malformed},
-		"an array":                    {opCreate, 200, "[]", "", malformed},
-		"null":                        {opCreate, 200, "null", "", malformed},
-		"cut off":                     {opCreate, 200, session[:40], "", malformed},
-		"a redirect":                  {opCreate, 302, "", "", unknown(302, "http_302")},
-		"captured":                    {opCapture, 200, intent("pi_1", "succeeded"), "", sendResult{outcome: sendDone, status: 200}},
-		"captured, another":           {opCapture, 200, intent("pi_2", "succeeded"), "", malformed},
-		"not captured":                {opCapture, 200, intent("pi_1", "requires_capture"), "", malformed},
-		"cancelled":                   {opCancel, 200, intent("pi_1", "canceled"), "", sendResult{outcome: sendDone, status: 200}},
-		"not cancelled":               {opCancel, 200, intent("pi_1", "succeeded"), "", malformed},
-		"expired":                     {opExpire, 200, `{"id":"cs_1","object":"checkout.session","status":"expired"}`, "", sendResult{outcome: sendDone, status: 200}},
-		"not expired":                 {opExpire, 200, session, "", malformed},
-		"refunded":                    {opRefund, 200, `{"id":"re_1","object":"refund","amount":2000,"status":"pending"}`, "", sendResult{outcome: sendDone, status: 200, refundID: "re_1"}},
-		"refunded another amount":     {opRefund, 200, `{"id":"re_1","object":"refund","amount":1999,"status":"succeeded"}`, "", malformed},
-		"declined":                    {opCapture, 402, fails("card_error", "card_declined"), "", refused(402, "card_declined")},
-		"refused":                     {opRefund, 400, fails("invalid_request_error", "charge_already_refunded"), "", refused(400, "charge_already_refunded")},
-		"refused without a code":      {opExpire, 400, fails("invalid_request_error", ""), "", refused(400, "invalid_request_error")},
-		"refused, saying a lot":       {opExpire, 400, fails("4242 4242 4242 4242", "Card 4242"), "", refused(400, "http_400")},
-		"not there":                   {opCancel, 404, fails("invalid_request_error", "resource_missing"), "", refused(404, "resource_missing")},
-		"other parameters":            {opCreate, 400, fails("idempotency_error", ""), "", refused(400, "idempotency_error")},
-		"other parameters, with code": {opCreate, 400, fails("idempotency_error", "some_code"), "", refused(400, "idempotency_error")},
-		"the key at work":             {opCreate, 409, fails("idempotency_error", "idempotency_key_in_use"), "", unknown(409, "idempotency_key_in_use")},
-		"too many":                    {opCreate, 429, fails("invalid_request_error", "rate_limit"), retries, sendResult{outcome: sendUnknown, status: 429, reason: "rate_limit", retryAfter: 7 * time.Second}},
-		"an error":                    {opCreate, 500, fails("api_error", ""), "", unknown(500, "api_error")},
-		"an error of a proxy":         {opCreate, 502, "<html>", "", unknown(502, "http_502")},
-		"an error, replayed":          {opCreate, 500, fails("api_error", ""), "Idempotent-Replayed: true", sendResult{outcome: sendStale, status: 500, reason: "api_error"}},
-		"an answer, replayed":         {opCreate, 200, session, "Idempotent-Replayed: true", sendResult{outcome: sendDone, status: 200, sessionID: "cs_1", url: "https://checkout.stripe.com/c/1"}},
-		"a revoked key":               {opCreate, 401, fails("invalid_request_error", "api_key_expired"), "", sendResult{outcome: sendDenied, status: 401, reason: "api_key_expired"}},
-		"a permission":                {opCreate, 403, fails("invalid_request_error", "more_permissions_required"), "", sendResult{outcome: sendDenied, status: 403, reason: "more_permissions_required"}},
-		"a huge body":                 {opCreate, 200, session + strings.Repeat(" ", maxStripeAnswer), "", unknown(200, outboundTooLarge)},
-		"a huge refusal":              {opCreate, 400, strings.Repeat(" ", maxStripeAnswer+1), "", unknown(400, outboundTooLarge)},
-		"no answer":                   {opCreate, 0, "", "", unknown(0, outboundNoConnect)},
+		{"created", opCreate, 200, session, "", created},
+		{"for another attempt", opCreate, 200, with("client_reference_id", `"pay_2"`), "", malformed},
+		{"with another kind of id", opCreate, 200, with("id", `"pi_1"`), "", malformed},
+		{"with an id that leads away", opCreate, 200, with("id", `"cs_1/../x"`), "", malformed},
+		{"with a number as its id", opCreate, 200, with("id", `7`), "", malformed},
+		{"without a page", opCreate, 200, with("url", `null`), "", malformed},
+		{"with a page that is no page", opCreate, 200, with("url", `"javascript:alert(1)"`), "", malformed},
+		{"another kind of object", opCreate, 200, with("object", `"payment_intent"`), "", malformed},
+		{"nonsense", opCreate, 200, "<html>OK</html>", "", malformed},
+		{"nothing", opCreate, 200, "", "", malformed},
+		{"an array", opCreate, 200, "[]", "", malformed},
+		{"null", opCreate, 200, "null", "", malformed},
+		{"cut off", opCreate, 200, session[:40], "", malformed},
+		{"a redirect", opCreate, 302, "", "", unknown(302, "http_302")},
+		{"captured", opCapture, 200, intent("pi_1", "succeeded"), "", done},
+		{"captured, another", opCapture, 200, intent("pi_2", "succeeded"), "", malformed},
+		{"not captured", opCapture, 200, intent("pi_1", "requires_capture"), "", malformed},
+		{"cancelled", opCancel, 200, intent("pi_1", "canceled"), "", done},
+		{"not cancelled", opCancel, 200, intent("pi_1", "succeeded"), "", malformed},
+		{"expired", opExpire, 200, expired, "", done},
+		{"not expired", opExpire, 200, session, "", malformed},
+		{"refunded", opRefund, 200, refund, "", refunded},
+		{"refunded another amount", opRefund, 200, strings.Replace(refund, "2000", "1999", 1), "", malformed},
+		{"declined", opCapture, 402, fails("card_error", "card_declined"), "", refused(402, "card_declined")},
+		{"refused", opRefund, 400, fails(invalid, "charge_already_refunded"), "",
+			refused(400, "charge_already_refunded")},
+		{"refused without a code", opExpire, 400, fails(invalid, ""), "", refused(400, invalid)},
+		{"refused, saying a lot", opExpire, 400, fails("4242 4242 4242 4242", "Card 4242"), "",
+			refused(400, "http_400")},
+		{"not there", opCancel, 404, fails(invalid, "resource_missing"), "", refused(404, "resource_missing")},
+		{"other parameters", opCreate, 400, fails("idempotency_error", ""), "", refused(400, "idempotency_error")},
+		{"other parameters, with code", opCreate, 400, fails("idempotency_error", "some_code"), "",
+			refused(400, "idempotency_error")},
+		{"the key at work", opCreate, 409, fails("idempotency_error", "idempotency_key_in_use"), "",
+			unknown(409, "idempotency_key_in_use")},
+		{"too many", opCreate, 429, fails(invalid, "rate_limit"), retries, later},
+		{"an error", opCreate, 500, fails("api_error", ""), "", unknown(500, "api_error")},
+		{"an error of a proxy", opCreate, 502, "<html>", "", unknown(502, "http_502")},
+		{"an error, replayed", opCreate, 500, fails("api_error", ""), again, stale(500, "api_error")},
+		{"an answer, replayed", opCreate, 200, session, again, created},
+		{"a revoked key", opCreate, 401, fails(invalid, "api_key_expired"), "", denied(401, "api_key_expired")},
+		{"a permission", opCreate, 403, fails(invalid, "more_permissions_required"), "",
+			denied(403, "more_permissions_required")},
+		{"a huge body", opCreate, 200, session + strings.Repeat(" ", maxStripeAnswer), "",
+			unknown(200, outboundTooLarge)},
+		{"a huge refusal", opCreate, 400, strings.Repeat(" ", maxStripeAnswer+1), "", unknown(400, outboundTooLarge)},
+		{"no answer", opCreate, 0, "", "", unknown(0, outboundNoConnect)},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			op := &paymentOperation{ID: "op_1", PaymentID: "pay_1", Kind: c.kind, Amount: 2000}
 			p := &payment{ID: "pay_1", Currency: "CHF", SessionID: ptr("cs_1"), IntentID: ptr("pi_1")}
 			call := newStripeProvider(nil, stripeBase).call(op, p, &order{ID: "ord_1"}, testReturnURL)
 			s := stripeAnswering(t, func(w http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
-				if h := r.Header; h.Get("Authorization") != "Bearer rk_test_123" || h.Get("Idempotency-Key") != "op_1" ||
+				if h := r.Header; h.Get("Authorization") != "Bearer rk_test_123" ||
+					h.Get("Idempotency-Key") != "op_1" ||
 					h.Get("Stripe-Version") != stripeVersion || h.Get("Content-Type") != call.ContentType ||
 					string(body) != call.Body || r.URL.RequestURI() != call.Path {
 					t.Errorf("it sends %s %v %s", r.URL, h, body)
@@ -213,9 +229,7 @@ func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
 				w.WriteHeader(c.status)
 				io.WriteString(w, c.body)
 			})
-			if got := s.send(t.Context(), testConnection(), op, call); got != c.want {
-				t.Errorf("%+v, not %+v", got, c.want)
-			}
+			equals(t, "the result", s.send(t.Context(), testConnection(), op, call), c.want)
 		})
 	}
 }
@@ -258,7 +272,8 @@ func TestStripe_readsTheStateOfAnAttempt(t *testing.T) {
 	s.chooses(p, "pay")
 	wants("paid", p, paymentReport{phase: phaseApproved, authorized: 2000})
 	s.does(opCapture, p, 1500)
-	refundsAre("a part is captured", wants("a part is captured", p, paymentReport{phase: phaseApproved, captured: 1500}))
+	refundsAre("a part is captured", wants("a part is captured", p,
+		paymentReport{phase: phaseApproved, captured: 1500}))
 
 	first, second := s.does(opRefund, p, 500), s.does(opRefund, p, 500) // 500 is also what was released
 	ours := s.refundsOf(p)[1:]
@@ -267,20 +282,21 @@ func TestStripe_readsTheStateOfAnAttempt(t *testing.T) {
 		foreign = s.createRefund("", url.Values{"payment_intent": {*p.IntentID}, "amount": {"100"}})
 	})
 	var made struct{ ID string }
-	if err := json.Unmarshal(foreign.body, &made); err != nil {
-		t.Fatal(err)
+	must(t, json.Unmarshal(foreign.body, &made))
+	report := func(i int, sent sendResult) refundReport {
+		return refundReport{providerID: sent.refundID, refundID: ours[i].metadata["refund"], amount: 500,
+			state: refundSucceeded}
 	}
+	foreignReport := refundReport{providerID: made.ID, amount: 100, state: refundSucceeded}
 	what := "two equal refunds of ours and one of somebody else"
 	refundsAre(what, wants(what, p, paymentReport{phase: phaseApproved, captured: 1500, refunded: 1100}),
-		refundReport{providerID: made.ID, amount: 100, state: refundSucceeded},
-		refundReport{providerID: second.refundID, refundID: ours[1].metadata["refund"], amount: 500, state: refundSucceeded},
-		refundReport{providerID: first.refundID, refundID: ours[0].metadata["refund"], amount: 500, state: refundSucceeded})
+		foreignReport, report(1, second), report(0, first))
 	s.failRefund(*p.IntentID, first.refundID)
+	failed := report(0, first)
+	failed.state, failed.reason = refundFailed, "lost_or_stolen_card"
 	what = "one has failed after it was done"
 	refundsAre(what, wants(what, p, paymentReport{phase: phaseApproved, captured: 1500, refunded: 600}),
-		refundReport{providerID: made.ID, amount: 100, state: refundSucceeded},
-		refundReport{providerID: second.refundID, refundID: ours[1].metadata["refund"], amount: 500, state: refundSucceeded},
-		refundReport{providerID: first.refundID, refundID: ours[0].metadata["refund"], amount: 500, state: refundFailed, reason: "lost_or_stolen_card"})
+		foreignReport, report(1, second), failed)
 
 	for _, status := range []string{"needs_response", "lost", "won"} {
 		s.dispute(*p.IntentID, status)
@@ -349,11 +365,11 @@ func TestStripe_findsASessionWhoseCreateWasNeverAnswered(t *testing.T) {
 
 	var pages atomic.Int32
 	endless := stripeAnswering(t, func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"object":"list","has_more":true,"data":[{"id":"cs_%d","object":"checkout.session"}]}`, pages.Add(1))
+		fmt.Fprintf(w, `{"object":"list","has_more":true,"data":[{"id":"cs_%d","object":"checkout.session"}]}`,
+			pages.Add(1))
 	})
 	_, err := endless.look(t.Context(), s.c, none)
-	var failure *providerError
-	if !errors.As(err, &failure) || failure.reason != "too_many_sessions" || pages.Load() != maxStripePages {
+	if !failsFor(err, "too_many_sessions") || pages.Load() != maxStripePages {
 		t.Errorf("a list without an end: %v after %d pages", err, pages.Load())
 	}
 }
@@ -363,11 +379,12 @@ func TestStripe_doesNotBelieveWhatCanNotBe(t *testing.T) {
 	const good = `{"id":"cs_1","object":"checkout.session","status":"complete","client_reference_id":"pay_1",` +
 		`"amount_total":2000,"currency":"chf","url":null,"payment_intent":{"id":"pi_1","object":"payment_intent",` +
 		`"status":"succeeded","amount":2000,"amount_capturable":0,"amount_received":2000,"currency":"chf",` +
-		`"latest_charge":{"id":"ch_1","object":"charge","amount":2000,"amount_captured":2000,"amount_refunded":100,"disputed":true}}}`
+		`"latest_charge":{"id":"ch_1","object":"charge","amount":2000,"amount_captured":2000,"amount_refunded":100,` +
+		`"disputed":true}}}`
 	const refunds = `{"object":"list","has_more":false,"data":[{"id":"re_1","object":"refund","status":"pending",` +
 		`"payment_intent":"pi_1","amount":100,"created":1700000000,"balance_transaction":null,"metadata":{}}]}`
-	const disputes = `{"object":"list","has_more":false,"data":[{"id":"du_1","object":"dispute","status":"under_review",` +
-		`"payment_intent":"pi_1","amount":2000,"created":1700000000,"reason":"fraudulent",` +
+	const disputes = `{"object":"list","has_more":false,"data":[{"id":"du_1","object":"dispute",` +
+		`"status":"under_review","payment_intent":"pi_1","amount":2000,"created":1700000000,"reason":"fraudulent",` +
 		`"evidence":{"a":{"b":{"c":[{"d":{"e":{"f":{"g":1}}}}]}}}}]}`
 	look := func(t *testing.T, session, refunds, disputes string) (*paymentReport, error) {
 		s := stripeAnswering(t, func(w http.ResponseWriter, r *http.Request) {
@@ -397,13 +414,16 @@ func TestStripe_doesNotBelieveWhatCanNotBe(t *testing.T) {
 		{good, `"amount_total":2000`, `"amount_total":99999999999999999999`},
 		{good, `"chf","url"`, `"eur","url"`}, {good, `"chf","url"`, `"","url"`}, {good, `"pi_1"`, `"pi_2"`},
 		{good, `"pi_1"`, `"pi 1"`}, {good, `"payment_intent":{`, `"payment_intent":"pi_1","x":{`},
-		{good, `"payment_intent":{`, `"payment_intent":null,"x":{`}, {good, `"object":"payment_intent"`, `"object":"charge"`},
+		{good, `"payment_intent":{`, `"payment_intent":null,"x":{`},
+		{good, `"object":"payment_intent"`, `"object":"charge"`},
 		{good, `"succeeded"`, `"done"`}, {good, `"amount_received":2000`, `"amount_received":2001`},
-		{good, `"amount_received":2000`, `"amount_received":-1`}, {good, `"amount_capturable":0`, `"amount_capturable":-1`},
+		{good, `"amount_received":2000`, `"amount_received":-1`},
+		{good, `"amount_capturable":0`, `"amount_capturable":-1`},
 		{good, `"amount_captured":2000`, `"amount_captured":3000`}, {good, `"object":"charge"`, `"object":"refund"`},
 		{good, `"disputed":true`, `"disputed":"yes"`},
 		{refunds, refunds, `{}`}, {refunds, `"list"`, `"refund"`}, {refunds, `"re_1"`, `"ch_1"`},
-		{refunds, `"pi_1"`, `"pi_2"`}, {refunds, `"pending"`, `"paid"`}, {refunds, `:100`, `:0`}, {refunds, `:100`, `:"100"`},
+		{refunds, `"pi_1"`, `"pi_2"`}, {refunds, `"pending"`, `"paid"`}, {refunds, `:100`, `:0`},
+		{refunds, `:100`, `:"100"`},
 		{refunds, `"has_more":false,"data":[{`, `"has_more":true,"data":[],"x":[{`},
 		{disputes, `"du_1"`, `"re_1"`}, {disputes, `"pi_1"`, `"pi_2"`}, {disputes, `"under_review"`, `"?"`},
 		{disputes, `"amount":2000`, `"amount":-1`}, {disputes, `"object":"dispute"`, `"object":"refund"`},
@@ -432,7 +452,8 @@ func TestStripe_decidesByTheStatesOfSessionAndIntent(t *testing.T) {
 		"open": phaseOpen, "expired": phaseExpired, "complete": impossible, "": impossible, "paused": impossible,
 		"open requires_payment_method": phaseOpen, "open requires_action": phaseOpen, "open processing": phaseOpen,
 		"open requires_confirmation": phaseOpen, "open requires_capture": phaseApproved,
-		"complete requires_capture": phaseApproved, "complete succeeded": phaseApproved, "complete processing": phaseOpen,
+		"complete requires_capture": phaseApproved, "complete succeeded": phaseApproved,
+		"complete processing":              phaseOpen,
 		"complete requires_payment_method": phaseFailed, "expired requires_payment_method": phaseExpired,
 		"expired requires_action": phaseOpen, "expired succeeded": phaseApproved, "expired canceled": phaseExpired,
 		"complete canceled": phaseCancelled, "complete canceled requested_by_customer": phaseCancelled,
@@ -448,9 +469,7 @@ func TestStripe_decidesByTheStatesOfSessionAndIntent(t *testing.T) {
 		if !ok {
 			got = impossible
 		}
-		if got != want {
-			t.Errorf("%q: phase %d, not %d", states, got, want)
-		}
+		equals(t, states, got, want)
 	}
 }
 
@@ -463,8 +482,10 @@ func TestStripe_saysWhyAnAttemptCanNotBeRead(t *testing.T) {
 		want   providerError
 	}{
 		{404, `<html>Not found</html>`, providerError{status: 404, reason: "http_404"}}, // not Stripe's own
-		{401, `{"error":{"type":"invalid_request_error"}}`, providerError{status: 401, reason: "invalid_request_error", denied: true}},
-		{429, `{"error":{"type":"invalid_request_error","code":"rate_limit"}}`, providerError{status: 429, reason: "rate_limit", wait: 9 * time.Second}},
+		{401, `{"error":{"type":"invalid_request_error"}}`,
+			providerError{status: 401, reason: "invalid_request_error", denied: true}},
+		{429, `{"error":{"type":"invalid_request_error","code":"rate_limit"}}`,
+			providerError{status: 429, reason: "rate_limit", wait: 9 * time.Second}},
 		{500, ``, providerError{status: 500, reason: "http_500"}},
 	} {
 		s := stripeAnswering(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -537,11 +558,14 @@ func TestStripe_verifiesWebhooks(t *testing.T) {
 		"no header":             {0, nil, false},
 		"an empty header":       {0, []string{""}, false},
 		"two headers":           {0, []string{sent + "," + good, sent + "," + good}, false},
-		"too many":              {0, []string{sent + strings.Repeat(","+flipped, maxStripeSignatures) + "," + good}, false},
-		"too long":              {0, []string{sent + "," + good + ",x=" + strings.Repeat("x", maxStripeSignature)}, false},
+		"too many": {0, []string{sent + strings.Repeat(","+flipped, maxStripeSignatures) + "," + good},
+			false},
+		"too long": {0, []string{sent + "," + good + ",x=" + strings.Repeat("x", maxStripeSignature)},
+			false},
 	} {
 		n, err := stripeNotice(stripeVectorBody, stripeVectorTime+c.after, c.header...)
-		if c.passes && (err != nil || n.kind != "checkout.session.completed") || !c.passes && (err != errNotice || n != paymentNotice{}) {
+		if c.passes && (err != nil || n.kind != "checkout.session.completed") ||
+			!c.passes && (err != errNotice || n != paymentNotice{}) {
 			t.Errorf("%s: %+v %v", name, n, err)
 		}
 	}
@@ -551,7 +575,8 @@ func TestStripe_verifiesWebhooks(t *testing.T) {
 	c := testConnection() // no secret: its webhook was never registered
 	header := fmt.Sprintf("%s,v1=%s", sent, signStripe("", stripeVectorTime, []byte(stripeVectorBody)))
 	r := &http.Request{Header: http.Header{"Stripe-Signature": {header}}}
-	if _, err := newStripeProvider(nil, stripeBase).notice(c, r, []byte(stripeVectorBody), time.Unix(stripeVectorTime, 0)); err != errNotice {
+	if _, err := newStripeProvider(nil, stripeBase).notice(c, r, []byte(stripeVectorBody),
+		time.Unix(stripeVectorTime, 0)); err != errNotice {
 		t.Errorf("without a secret: %v", err)
 	}
 }
@@ -559,30 +584,31 @@ func TestStripe_verifiesWebhooks(t *testing.T) {
 func TestStripe_readsWhichAttemptAnEventIsAbout(t *testing.T) {
 	t.Parallel()
 	pay := newID("pay", time.Now())
-	for object, want := range map[string]paymentNotice{
-		`{"object":"checkout.session","id":"cs_1","client_reference_id":"` + pay + `"}`:                        {paymentID: pay},
-		`{"object":"payment_intent","id":"pi_1","metadata":{"payment":"` + pay + `"}}`:                         {paymentID: pay},
-		`{"object":"payment_intent","id":"pi_1","metadata":{}}`:                                                {intentID: "pi_1"},
-		`{"object":"charge","id":"ch_1","payment_intent":"pi_1","metadata":{"payment":"pay_other"}}`:           {intentID: "pi_1"},
-		`{"object":"refund","id":"re_1","payment_intent":"pi_1","metadata":null}`:                              {intentID: "pi_1"},
-		`{"object":"dispute","id":"du_1","payment_intent":"pi_1","metadata":[7]}`:                              {intentID: "pi_1"},
-		`{"object":"dispute","id":"du_1","payment_intent":{"id":"pi_1"}}`:                                      {},
-		`{"object":"charge","id":"pi_1","payment_intent":"ch_1"}`:                                              {},
-		`{"object":"checkout.session","client_reference_id":7,"payment_intent":null}`:                          {},
-		`{"object":"checkout.session","client_reference_id":"x","payment_intent":"pi_9","metadata":{"a":"b"}}`: {intentID: "pi_9"},
-		`{}`: {}, `null`: {},
+	byPayment, byIntent := paymentNotice{paymentID: pay}, paymentNotice{intentID: "pi_1"}
+	for _, c := range []struct {
+		object string
+		want   paymentNotice
+	}{
+		{`{"object":"checkout.session","id":"cs_1","client_reference_id":"` + pay + `"}`, byPayment},
+		{`{"object":"payment_intent","id":"pi_1","metadata":{"payment":"` + pay + `"}}`, byPayment},
+		{`{"object":"payment_intent","id":"pi_1","metadata":{}}`, byIntent},
+		{`{"object":"charge","id":"ch_1","payment_intent":"pi_1","metadata":{"payment":"pay_other"}}`, byIntent},
+		{`{"object":"refund","id":"re_1","payment_intent":"pi_1","metadata":null}`, byIntent},
+		{`{"object":"dispute","id":"du_1","payment_intent":"pi_1","metadata":[7]}`, byIntent},
+		{`{"object":"dispute","id":"du_1","payment_intent":{"id":"pi_1"}}`, paymentNotice{}},
+		{`{"object":"charge","id":"pi_1","payment_intent":"ch_1"}`, paymentNotice{}},
+		{`{"object":"checkout.session","client_reference_id":7,"payment_intent":null}`, paymentNotice{}},
+		{`{"object":"checkout.session","client_reference_id":"x","payment_intent":"pi_9","metadata":{"a":"b"}}`,
+			paymentNotice{intentID: "pi_9"}},
+		{`{}`, paymentNotice{}}, {`null`, paymentNotice{}},
 	} {
-		body := `{"type":"some.new_kind","data":{"object":` + object + `}}`
-		want.kind = "some.new_kind"
-		if got := readStripeEvent([]byte(body)); got != want {
-			t.Errorf("%s: %+v, not %+v", object, got, want)
-		}
+		body := `{"type":"some.new_kind","data":{"object":` + c.object + `}}`
+		c.want.kind = "some.new_kind"
+		equals(t, c.object, readStripeEvent([]byte(body)), c.want)
 	}
-	for _, body := range []string{``, `[]`, `null`, `{"type":7}`, `{"type":""}`, `{"type":"a\nb"}`, `{"type":"a","data":7}`,
-		`{"type":"` + strings.Repeat("a", 101) + `"}`} {
-		if got := readStripeEvent([]byte(body)); got != (paymentNotice{}) {
-			t.Errorf("%s: %+v", body, got)
-		}
+	for _, body := range []string{``, `[]`, `null`, `{"type":7}`, `{"type":""}`, `{"type":"a\nb"}`,
+		`{"type":"a","data":7}`, `{"type":"` + strings.Repeat("a", 101) + `"}`} {
+		equals(t, body, readStripeEvent([]byte(body)), (paymentNotice{}))
 	}
 }
 
@@ -592,16 +618,19 @@ func FuzzStripeNotice(f *testing.F) {
 	f.Add("t=1700000000,v1=00,v1="+stripeVectorSignature+",v0=00", stripeVectorBody)
 	f.Add("t=1700000000,t=1700000000,v1=", "{}")
 	f.Add("", "")
-	f.Add("=,=,t", `{"type":"refund.created","data":{"object":{"object":"refund","payment_intent":"pi_1","metadata":{"payment":"pay_1"}}}}`)
+	f.Add("=,=,t", `{"type":"refund.created","data":{"object":{"object":"refund","payment_intent":"pi_1",`+
+		`"metadata":{"payment":"pay_1"}}}}`)
 	f.Add(",v1", `{"type":"payment_intent.succeeded","data":{"object":{"object":"payment_intent","id":"pi_1"}}}`)
 	f.Fuzz(func(t *testing.T, header, body string) {
 		if _, err := stripeNotice(body, stripeVectorTime, header); err == nil &&
 			(body != stripeVectorBody || !strings.Contains(header, "v1="+stripeVectorSignature)) {
 			t.Errorf("a forged webhook verifies: %q %q", header, body)
 		}
-		own := fmt.Sprintf("t=%d,v1=%s", stripeVectorTime, signStripe(stripeVectorSecret, stripeVectorTime, []byte(body)))
+		own := fmt.Sprintf("t=%d,v1=%s", stripeVectorTime, signStripe(stripeVectorSecret, stripeVectorTime,
+			[]byte(body)))
 		n, err := stripeNotice(body, stripeVectorTime, own)
-		if err != nil || n.paymentID != "" && !validID("pay", n.paymentID) || n.intentID != "" && !isStripeID("pi_", n.intentID) ||
+		if err != nil || n.paymentID != "" && !validID("pay", n.paymentID) ||
+			n.intentID != "" && !isStripeID("pi_", n.intentID) ||
 			n.kind != "" && !isStripeEvent(n.kind) || n.kind == "" && n != (paymentNotice{}) {
 			t.Errorf("what is signed: %+v %v", n, err)
 		}
@@ -618,7 +647,8 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 	t.Parallel()
 	s := newStripeTest(t)
 	const hook = "https://api.example.com/v1/payments/stripe/con_1"
-	for _, key := range []string{"sk_live_123", "sk_test_123", "pk_live_123", "rk_123", "rk_live_", "rk_live_a b", "rk_live_a\r\nb", "", "whsec_1"} {
+	for _, key := range []string{"sk_live_123", "sk_test_123", "pk_live_123", "rk_123", "rk_live_", "rk_live_a b",
+		"rk_live_a\r\nb", "", "whsec_1"} {
 		s.c.secrets.Key = key
 		err := s.client.connect(t.Context(), s.c, hook)
 		if err == nil || !strings.Contains(err.Error(), stripePermissions) ||
@@ -632,9 +662,7 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 		t.Errorf("checking before connecting: %v", err)
 	}
 	s.c.secrets.Key = "rk_live_123"
-	if err := s.client.connect(t.Context(), s.c, hook); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.client.connect(t.Context(), s.c, hook))
 	var registered *testWebhook
 	s.inside(func() {
 		registered = s.hooks[*s.c.WebhookID]
@@ -642,7 +670,8 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 			t.Fatalf("it keeps %+v of %+v", s.c, registered)
 		}
 		slices.Sort(registered.events)
-		if want := slices.Sorted(slices.Values(stripeEvents)); !slices.Equal(registered.events, want) || len(want) != 13 {
+		if want := slices.Sorted(slices.Values(stripeEvents)); !slices.Equal(registered.events, want) ||
+			len(want) != 13 {
 			t.Errorf("registered for %q", registered.events)
 		}
 	})
@@ -652,7 +681,8 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 	}
 	checks := func(want string) {
 		t.Helper()
-		if err := s.client.check(t.Context(), s.c); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if err := s.client.check(t.Context(), s.c); (err == nil) != (want == "") ||
+			err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("checking: %v, not %q", err, want)
 		}
 	}
@@ -667,9 +697,7 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 		t.Errorf("disconnecting: %v, with %d webhooks", err, s.registered())
 	}
 	checks("the provider answers webhook_gone")
-	if err := s.client.disconnect(t.Context(), s.c); err != nil {
-		t.Errorf("disconnecting what is gone: %v", err)
-	}
+	equals(t, "disconnecting what is gone", s.client.disconnect(t.Context(), s.c), nil)
 
 	s.watches(func(r *http.Request, _ *testAnswer) *testAnswer {
 		if r.URL.Path == stripeDisputes {
@@ -680,7 +708,8 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 	checks("reading /v1/disputes (the key needs the permissions Checkout Sessions: write")
 	var failure *providerError
 	fresh := testConnection()
-	if err := s.client.connect(t.Context(), fresh, hook); !errors.As(err, &failure) || !failure.denied || s.registered() != 0 || fresh.WebhookID != nil {
+	if err := s.client.connect(t.Context(), fresh, hook); !errors.As(err, &failure) || !failure.denied ||
+		s.registered() != 0 || fresh.WebhookID != nil {
 		t.Errorf("a key without a permission: %v, with %d webhooks", err, s.registered())
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -696,12 +725,8 @@ func TestStripe_everyRequestIsAcceptedByTheVendorsMock(t *testing.T) {
 	s := newStripeTest(t)
 	seen := s.forwardTo(mock)
 	const hook = "https://api.example.com/v1/payments/stripe/con_1"
-	if err := s.client.connect(t.Context(), s.c, hook); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.client.check(t.Context(), s.c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.client.connect(t.Context(), s.c, hook))
+	must(t, s.client.check(t.Context(), s.c))
 	p := s.captured(1500)
 	s.does(opRefund, p, 400)
 	s.dispute(*p.IntentID, "needs_response")
@@ -721,9 +746,7 @@ func TestStripe_everyRequestIsAcceptedByTheVendorsMock(t *testing.T) {
 	if r := s.looks(p); r.phase != phaseCancelled {
 		t.Errorf("cancelled: %+v", r)
 	}
-	if err := s.client.disconnect(t.Context(), s.c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.client.disconnect(t.Context(), s.c))
 	paths := map[string]bool{}
 	for _, request := range *seen {
 		parts := strings.Split(request, "/")
@@ -753,12 +776,8 @@ func TestStripe_tellsWhatWasReleasedFromWhatWasGivenBack(t *testing.T) {
 		`{"amount":500,"status":"succeeded","reason":"requested_by_customer","balance_transaction":"txn_1"}`:  false,
 	} {
 		var r stripeRefund
-		if err := json.Unmarshal([]byte(body), &r); err != nil {
-			t.Fatal(err)
-		}
-		if got := r.releases(rest); got != want {
-			t.Errorf("%s: %v", body, got)
-		}
+		must(t, json.Unmarshal([]byte(body), &r))
+		equals(t, body, r.releases(rest), want)
 	}
 	whole := &stripeRefund{Status: "succeeded"}
 	if whole.releases(0) {

@@ -6,15 +6,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
-
-// inShop runs a test with a shop in a bubble.
-func inShop(t *testing.T, f func(s *shop), connected ...string) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(newShop(t, connected...)) })
-}
 
 func TestPayment_isAuthorizedAcceptedCapturedAndRefunded(t *testing.T) {
 	t.Parallel()
@@ -28,7 +21,7 @@ func TestPayment_isAuthorizedAcceptedCapturedAndRefunded(t *testing.T) {
 		s.authorize(p)
 		p = s.settle(p)
 		s.states(o.ID, orderAuthorized, paymentAuthorized)
-		if o = s.order(o.ID); o.AcceptBy.Sub(o.AuthorizedAt.Time) != 30*time.Minute || p.Authorized != o.Total {
+		if o = s.row(o.ID); o.AcceptBy.Sub(o.AuthorizedAt.Time) != 30*time.Minute || p.Authorized != o.Total {
 			t.Errorf("to be accepted by %s, authorised %d", o.AcceptBy, p.Authorized)
 		}
 		s.accept(o.ID)
@@ -48,9 +41,7 @@ func TestPayment_isAuthorizedAcceptedCapturedAndRefunded(t *testing.T) {
 			t.Errorf("%d refunds at the provider, %d given back", n, p.Refunded)
 		}
 		s.once(o.ID, eventOrderCreated, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
-		if n := s.events(o.ID)[eventOrderRefunded]; n != 3 {
-			t.Errorf("%d events order.refunded", n)
-		}
+		equals(t, "events order.refunded", s.events(o.ID)[eventOrderRefunded], 3)
 		s.deliver()
 		s.settle(p)
 		if n := s.events(o.ID); n[eventOrderRefunded] != 3 || n[eventOrderPaid] != 1 {
@@ -76,12 +67,8 @@ func (s *shop) noticers(p *payment, post func() int) []func() {
 
 func TestPayment_noticedByAllAtOnceIsCapturedOnce(t *testing.T) {
 	t.Parallel()
-	times := 300
-	if underRace() {
-		times = 20 // more take minutes with the race detector
-	}
 	inShop(t, func(s *shop) {
-		for i := range times {
+		for i := range size(12, 300) {
 			o := s.place()
 			p := s.start(o.ID)
 			s.authorize(p)
@@ -100,16 +87,12 @@ func TestPayment_noticedByAllAtOnceIsCapturedOnce(t *testing.T) {
 			together.Wait()
 			s.states(o.ID, orderPaid, paymentCaptured)
 			s.once(o.ID, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
-			captures := 0
-			for _, call := range s.takeCalls() {
-				if callKind(call) == opCapture {
-					captures++
-				}
-			}
+			captures := s.asked(opCapture)
 			operations, err := s.store.operationsOf(p.ID)
 			s.check(err)
 			if captures > 2 || len(operations) != 2 || s.intent(p).received != o.Total {
-				t.Fatalf("%d captures sent, %d operations, %d received", captures, len(operations), s.intent(p).received)
+				t.Fatalf("%d captures sent, %d operations, %d received", captures, len(operations),
+					s.intent(p).received)
 			}
 			s.takeNotices()
 		}
@@ -127,16 +110,15 @@ func TestPayment_twoGuestsPressAtOnceAndPayOnce(t *testing.T) {
 			engine := []*payments{s.engine, other}[i%2]
 			together.Go(func() {
 				var err error
-				if urls[i], err = engine.startAttempt(context.Background(), o.ID, methodCard, "https://x.example"); err != nil {
+				if urls[i], err = engine.startAttempt(context.Background(), o.ID, methodCard,
+					"https://x.example"); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		together.Wait()
 		for _, url := range urls {
-			if url != urls[0] {
-				t.Errorf("guests are sent to %s and %s", urls[0], url)
-			}
+			equals(t, "where guests are sent", url, urls[0])
 		}
 		all, err := s.store.paymentsOf(o.ID)
 		s.check(err)
@@ -154,15 +136,13 @@ func TestPayment_survivesEveryFaultOfTheProvider(t *testing.T) {
 		providerVipps:  {"token", opCreate, "look", "events", opCapture, opRefund, opExpire, opCancel},
 	} {
 		for k, kind := range kinds {
+			faults := map[string]providerFault{}
 			for i, fault := range allProviderFaults {
-				if underRace() && (i+k)%3 > 0 {
-					continue // all of them take a minute with the race detector
+				if (i+k)%size(3, 1) == 0 {
+					faults[fmt.Sprintf("%s/%s/%s", provider, kind, fault)] = fault
 				}
-				t.Run(fmt.Sprintf("%s/%s/%s", provider, kind, fault), func(t *testing.T) {
-					t.Parallel()
-					inShop(t, func(s *shop) { s.survives(kind, fault) }, provider)
-				})
 			}
+			inShops(t, faults, func(s *shop, fault providerFault) { s.survives(kind, fault) }, provider)
 		}
 	}
 }
@@ -194,7 +174,7 @@ func (s *shop) survives(kind string, fault providerFault) {
 func (s *shop) await(orderID, order, attempt string) *payment {
 	s.t.Helper()
 	for range 3600 {
-		if o := s.order(orderID); o.State == order && s.attempt(orderID).State == attempt {
+		if o := s.row(orderID); o.State == order && s.attempt(orderID).State == attempt {
 			return s.attempt(orderID)
 		}
 		time.Sleep(time.Second)
@@ -232,14 +212,10 @@ func (s *shop) isPaidAndRefunded() {
 	s.refund(o.ID, 0)
 	p = s.await(o.ID, orderRefunded, paymentRefunded)
 	want := providersMoney{captured: o.Total, refunded: o.Total, captures: 1, refunds: 3}
-	if got := s.money(p); got != want {
-		s.t.Errorf("the provider has %+v; want %+v", got, want)
-	}
+	equals(s.t, "what the provider has", s.money(p), want)
 	s.onlyAttempt(p)
 	s.once(o.ID, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
-	if n := s.events(o.ID)[eventOrderRefunded]; n != 3 {
-		s.t.Errorf("%d events order.refunded", n)
-	}
+	equals(s.t, "events order.refunded", s.events(o.ID)[eventOrderRefunded], 3)
 }
 
 // onlyAttempt checks that the guest can pay, or has paid, by no other attempt.
@@ -269,9 +245,7 @@ func (s *shop) expiresAtTheProvider() {
 	p := s.begin(o.ID)
 	s.decide(cancelOrder, o.ID)
 	p = s.await(o.ID, orderCancelled, closedState(p))
-	if got := s.money(p); got != (providersMoney{}) {
-		s.t.Errorf("the provider has %+v", got)
-	}
+	equals(s.t, "what the provider has", s.money(p), (providersMoney{}))
 	s.once(o.ID, eventOrderCancelled)
 }
 
@@ -291,8 +265,6 @@ func (s *shop) isReleased() {
 	s.await(o.ID, orderAuthorized, paymentAuthorized)
 	s.decide(rejectOrder, o.ID)
 	p = s.await(o.ID, orderCancelled, paymentCancelled)
-	if got := s.money(p); got != (providersMoney{}) {
-		s.t.Errorf("the provider has %+v", got)
-	}
+	equals(s.t, "what the provider has", s.money(p), (providersMoney{}))
 	s.once(o.ID, eventOrderCancelled)
 }

@@ -61,21 +61,15 @@ func TestClients_vippsOwnClientUnderstandsTheFake(t *testing.T) {
 func prismTo(t *testing.T, dir, description, server string) *url.URL {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	port := strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
 	free.Close()
 	cmd := nodeCommand(dir, filepath.Join(dir, "node_modules", ".bin", "prism"),
 		"proxy", description, server, "--errors", "--port", port)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	listening, ended := make(chan bool), make(chan struct{})
 	var said strings.Builder
 	go func() {
@@ -131,9 +125,7 @@ func judgeBy(t *testing.T, dir, description, server string) *prismJudge {
 func descriptionOrSkip(t *testing.T, description string) string {
 	t.Helper()
 	path, err := filepath.Abs(description)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := os.Stat(path); err != nil {
 		t.Skipf("the maker's own description is not there: %v", err)
 	}

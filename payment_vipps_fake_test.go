@@ -94,9 +94,11 @@ func newVippsFake(t testing.TB, now func() time.Time) *vippsFake {
 
 // makeVippsFake makes a fake that is served at an address by who makes it.
 func makeVippsFake(t testing.TB, now func() time.Time, base string) *vippsFake {
-	return &vippsFake{t: t, now: now, base: base, tokens: map[string]time.Time{}, payments: map[string]*vippsFakePayment{},
-		answers: map[string]vippsFakeAnswer{}, webhooks: map[string]*vippsFakeWebhook{},
-		secrets: connectionSecrets{ClientID: "fb492b5e-7907-4d83-ba20-c7fb60ca35de", ClientSecret: "Y8Kteew6GE2ZmeycEt6egg==",
+	return &vippsFake{t: t, now: now, base: base, tokens: map[string]time.Time{},
+		payments: map[string]*vippsFakePayment{},
+		answers:  map[string]vippsFakeAnswer{}, webhooks: map[string]*vippsFakeWebhook{},
+		secrets: connectionSecrets{ClientID: "fb492b5e-7907-4d83-ba20-c7fb60ca35de",
+			ClientSecret:    "Y8Kteew6GE2ZmeycEt6egg==",
 			SubscriptionKey: "0f14ebcab0ec4b29ae0cb90d91b4a84a", MerchantSerial: "123456"}}
 }
 
@@ -164,7 +166,8 @@ func (trouble *vippsTrouble) strike(w http.ResponseWriter, r *http.Request) {
 // A vippsRefused is a problem that the fake answers with.
 func vippsRefused(status int, kind string) (int, any) {
 	return status, map[string]any{"type": "https://developer.vippsmobilepay.com/docs/APIs/epayment-api/errors#" + kind,
-		"title": "Not possible", "detail": "The customer Ola Nordmann can't have that.", "status": status, "traceId": "00-4bf9"}
+		"title": "Not possible", "detail": "The customer Ola Nordmann can't have that.", "status": status,
+		"traceId": "00-4bf9"}
 }
 
 // act does what a request asks for. The caller holds f.mu.
@@ -220,7 +223,8 @@ func (f *vippsFake) giveToken(r vippsFakeRequest) (int, any) {
 	token, until := f.newID("token"), f.now().Add(time.Hour)
 	f.tokens[token] = until
 	return 200, map[string]any{"token_type": "Bearer", "expires_in": "3600", "ext_expires_in": "3600",
-		"expires_on": strconv.FormatInt(until.Unix(), 10), "not_before": "0", "resource": "00000002-0000-0000-c000-000000000000",
+		"expires_on": strconv.FormatInt(until.Unix(), 10), "not_before": "0",
+		"resource":     "00000002-0000-0000-c000-000000000000",
 		"access_token": token}
 }
 
@@ -479,9 +483,7 @@ func (f *vippsFake) signed(n vippsFakeNotice) *http.Request {
 	f.t.Helper()
 	w := f.webhooks[n.webhook]
 	r, err := http.NewRequest("POST", w.url, bytes.NewReader(n.body))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	date := f.now().UTC().Format(http.TimeFormat)
 	signed := signVipps(w.secret, w.url, date, n.body)
 	r.Header = http.Header{"Content-Type": {"application/json"}, "X-Ms-Date": {date},

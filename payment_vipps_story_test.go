@@ -16,44 +16,28 @@ func (s *shop) capture(orderID string) {
 	s.change(func(t *tx) error { _, err := captureOrder(t, anyAccount, orderID); return err })
 }
 
-// asked counts the calls of a kind that came since takeCalls.
-func (s *shop) asked(kind string) (n int) {
-	for _, call := range s.takeCalls() {
-		if callKind(call) == kind {
-			n++
-		}
-	}
-	return n
-}
-
 func TestPayment_byVippsIsCapturedAtHandoverOnly(t *testing.T) {
 	t.Parallel()
-	for _, on := range []string{captureOnAccept, captureOnHandover} {
-		t.Run(on, func(t *testing.T) {
-			t.Parallel()
-			inShop(t, func(s *shop) {
-				s.sql(`INSERT INTO account_settings (account_id, capture_on) VALUES (?, ?)`, s.account, on)
-				s.work(10 * time.Second)
-				o := s.place()
-				p := s.begin(o.ID)
-				s.authorize(p)
-				s.await(o.ID, orderAuthorized, paymentAuthorized)
-				s.accept(o.ID)
-				time.Sleep(3 * time.Hour)
-				s.states(o.ID, orderAccepted, paymentAuthorized)
-				if n := s.asked(opCapture); n != 0 {
-					t.Errorf("captured %d times before the handover", n)
-				}
-				s.capture(o.ID)
-				s.capture(o.ID)
-				p = s.await(o.ID, orderPaid, paymentCaptured)
-				if got := s.money(p); got.captured != o.Total || got.captures != 1 {
-					t.Errorf("Vipps has %+v", got)
-				}
-				s.once(o.ID, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
-			}, providerVipps)
-		})
-	}
+	cases := map[string]string{captureOnAccept: captureOnAccept, captureOnHandover: captureOnHandover}
+	inShops(t, cases, func(s *shop, on string) {
+		s.sql(`INSERT INTO account_settings (account_id, capture_on) VALUES (?, ?)`, s.account, on)
+		s.work(10 * time.Second)
+		o := s.place()
+		p := s.begin(o.ID)
+		s.authorize(p)
+		s.await(o.ID, orderAuthorized, paymentAuthorized)
+		s.accept(o.ID)
+		time.Sleep(3 * time.Hour)
+		s.states(o.ID, orderAccepted, paymentAuthorized)
+		equals(s.t, "captures before the handover", s.asked(opCapture), 0)
+		s.capture(o.ID)
+		s.capture(o.ID)
+		p = s.await(o.ID, orderPaid, paymentCaptured)
+		if got := s.money(p); got.captured != o.Total || got.captures != 1 {
+			s.t.Errorf("Vipps has %+v", got)
+		}
+		s.once(o.ID, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
+	}, providerVipps)
 }
 
 func TestPayment_byVippsOfAPartReleasesTheRest(t *testing.T) {
@@ -70,7 +54,7 @@ func TestPayment_byVippsOfAPartReleasesTheRest(t *testing.T) {
 				t.Errorf("%d captured, %d cancelled", v.captured, v.cancelled)
 			}
 		})
-		if o = s.order(o.ID); o.Total != 2350 || p.Captured != 2350 || p.Authorized != 0 {
+		if o = s.row(o.ID); o.Total != 2350 || p.Captured != 2350 || p.Authorized != 0 {
 			t.Errorf("its total is %d, %d captured, %d authorised", o.Total, p.Captured, p.Authorized)
 		}
 		s.refund(o.ID, 0)
@@ -101,8 +85,7 @@ func TestRefund_byVippsWhoseAnswerWasLostIsNotMadeAgain(t *testing.T) {
 		if got, n := s.money(p), s.asked(opRefund); got.refunds != 2 || got.refunded != 2000 || n != 2 {
 			t.Errorf("asked for %d refunds, Vipps has %+v", n, got)
 		}
-		refunds, err := s.store.refundsOf(o.ID)
-		s.check(err)
+		refunds := s.refundsOf(o.ID)
 		for _, f := range refunds {
 			if f.State != refundSucceeded || f.ID != first.ID && f.ID != second.ID {
 				t.Errorf("%+v", f)
@@ -122,28 +105,21 @@ func TestPayment_byVippsCapturedAndGivenBackInItsPortal(t *testing.T) {
 		s.deliver()
 		p = s.settle(p)
 		s.states(o.ID, orderPaid, paymentCaptured)
-		operations, err := s.store.operationsOf(p.ID)
-		s.check(err)
-		if !slices.ContainsFunc(operations, func(op paymentOperation) bool {
-			return op.Kind == opCapture && op.Source == sourceProvider && op.Amount == o.Total
-		}) {
-			t.Errorf("the operations are %+v", operations)
-		}
+		s.wasCapturedThere(p, o.Total)
 		s.vipps.portalRefund(p.ID, 500)
 		s.vipps.portalRefund(p.ID, 500)
 		s.deliver()
 		s.settle(p)
 		s.settle(p)
 		s.states(o.ID, orderPartRefunded, paymentPartRefunded)
-		refunds, err := s.store.refundsOf(o.ID)
-		s.check(err)
+		refunds := s.refundsOf(o.ID)
 		for _, f := range refunds {
 			if f.Source != sourceProvider || f.Amount != 500 || f.State != refundSucceeded {
 				t.Errorf("%+v", f)
 			}
 		}
-		if len(refunds) != 2 || s.order(o.ID).Refunded != 1000 {
-			t.Errorf("%d refunds, %d count as given back", len(refunds), s.order(o.ID).Refunded)
+		if len(refunds) != 2 || s.row(o.ID).Refunded != 1000 {
+			t.Errorf("%d refunds, %d count as given back", len(refunds), s.row(o.ID).Refunded)
 		}
 		s.refund(o.ID, 0)
 		p = s.settle(p)
@@ -162,9 +138,7 @@ func TestPayment_byVippsCapturedInItsPortalInParts(t *testing.T) {
 		s.vipps.portalCapture(p.ID, 1000)
 		p = s.settle(p)
 		s.states(o.ID, orderAccepted, paymentReview)
-		if valueOr(p.Reason, "") != reasonCaptureDiffers {
-			t.Errorf("in review for %q", valueOr(p.Reason, ""))
-		}
+		equals(t, "the reason of the review", valueOr(p.Reason, ""), reasonCaptureDiffers)
 		s.vipps.portalCapture(p.ID, o.Total-1000)
 		s.deliver()
 		s.settle(p)
@@ -191,9 +165,7 @@ func TestPayment_byVippsThatExpiresAndIsBegunAgain(t *testing.T) {
 		s.settle(second)
 		s.states(o.ID, orderAuthorized, paymentAuthorized)
 		s.once(o.ID, eventOrderAuthorized)
-		if n := s.order(o.ID).Attempts; n != 2 {
-			t.Errorf("%d attempts", n)
-		}
+		equals(t, "attempts", s.row(o.ID).Attempts, 2)
 	}, providerVipps)
 }
 
@@ -213,100 +185,46 @@ func TestPayment_byVippsWhichTheGuestDeclines(t *testing.T) {
 	}, providerVipps)
 }
 
-func TestPayment_byVippsNoticedBeforeOurOwnAnswer(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		s.work()
-		o := s.place()
-		s.fail(opCreate, faultTimeout)
-		go s.engine.startAttempt(s.t.Context(), o.ID, s.method, siteOrigin+"/return")
-		time.Sleep(time.Second)
-		s.states(o.ID, orderOpen, paymentCreated)
-		s.vipps.approve(s.attempt(o.ID).ID)
-		s.deliver()
-		s.await(o.ID, orderAuthorized, paymentAuthorized)
-		s.once(o.ID, eventOrderAuthorized)
-		if n := s.asked(opCreate); n != 1 {
-			t.Errorf("asked for %d payments", n)
-		}
-	}, providerVipps)
-}
-
 func TestPayment_byVippsOfAnotherAmountOrCurrencyIsInReview(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*vippsFakePayment){
+	inShops(t, map[string]func(*vippsFakePayment){
 		"amount":   func(v *vippsFakePayment) { v.amount = 100 },
 		"currency": func(v *vippsFakePayment) { v.currency = "DKK" },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			inShop(t, func(s *shop) {
-				o := s.place()
-				p := s.start(o.ID)
-				s.vipps.on(p.ID, change)
-				s.authorize(p)
-				p = s.settle(p)
-				s.states(o.ID, orderOpen, paymentReview)
-				s.once(o.ID, eventOrderReview)
-				for _, method := range []string{methodCard, methodMobile} {
-					if _, err := s.engine.startAttempt(s.t.Context(), o.ID, method, siteOrigin); err != errNotPayable {
-						t.Errorf("what is in review can be paid by %s as well: %v", method, err)
-					}
-				}
-				s.decide(cancelOrder, o.ID)
-				p = s.settle(p)
-				s.states(o.ID, orderCancelled, paymentCancelled)
-				if got := s.money(p); got.held() {
-					t.Errorf("Vipps has %+v", got)
-				}
-			}, providerVipps, providerStripe)
-		})
-	}
+	}, func(s *shop, change func(*vippsFakePayment)) {
+		o := s.place()
+		p := s.start(o.ID)
+		s.vipps.on(p.ID, change)
+		s.authorize(p)
+		p = s.settle(p)
+		s.states(o.ID, orderOpen, paymentReview)
+		s.once(o.ID, eventOrderReview)
+		for _, method := range []string{methodCard, methodMobile} {
+			_, err := s.engine.startAttempt(s.t.Context(), o.ID, method, siteOrigin)
+			equals(s.t, "paying what is in review by "+method+" as well", err, error(errNotPayable))
+		}
+		s.decide(cancelOrder, o.ID)
+		p = s.settle(p)
+		s.states(o.ID, orderCancelled, paymentCancelled)
+		if got := s.money(p); got.held() {
+			s.t.Errorf("Vipps has %+v", got)
+		}
+	}, providerVipps, providerStripe)
 }
 
 func TestPayment_whoseCreationIsRefusedRests(t *testing.T) {
 	t.Parallel()
-	for _, provider := range []string{providerVipps, providerStripe} {
-		t.Run(provider, func(t *testing.T) {
-			t.Parallel()
-			inShop(t, func(s *shop) {
-				s.work()
-				o := s.place(func(o *order) { o.ReturnURL = siteOrigin })
-				if _, err := s.engine.startAttempt(s.t.Context(), o.ID, s.method, "nowhere"); err != errProviderDown {
-					t.Errorf("%v", err)
-				}
-				time.Sleep(time.Minute)
-				s.states(o.ID, orderOpen, paymentFailed)
-				s.decide(cancelOrder, o.ID)
-				time.Sleep(time.Minute)
-				s.states(o.ID, orderCancelled, paymentFailed)
-				if n := s.events(o.ID)[eventOrderReview]; n != 0 {
-					t.Errorf("%d events order.review", n)
-				}
-			}, provider)
-		})
-	}
-}
-
-func TestPayment_ofAClosedAccountIsReleasedAtVipps(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		s.account = s.addAccount("a tenant")
-		s.change(func(t *tx) error { return t.addOrigin(s.account, "https://tenant.example") })
-		s.connect(providerVipps)
-		home := func(o *order) { o.ReturnURL = "https://tenant.example/thanks" }
-		authorized, p := s.authorized(home)
-		s.accept(authorized.ID)
-		open := s.place(home)
-		pending := s.start(open.ID)
-		s.change(func(t *tx) error { return shutAccount(t, s.account, actorCommand) })
+	ofEachProvider(t, func(s *shop) {
 		s.work()
-		s.await(authorized.ID, orderCancelled, paymentCancelled)
-		s.await(open.ID, orderCancelled, paymentCancelled)
-		if a, b := s.money(p), s.money(pending); a != (providersMoney{}) || b != (providersMoney{}) {
-			t.Errorf("Vipps has %+v and %+v", a, b)
-		}
-	}, providerVipps)
+		o := s.place(func(o *order) { o.ReturnURL = siteOrigin })
+		_, err := s.engine.startAttempt(s.t.Context(), o.ID, s.method, "nowhere")
+		equals(s.t, "what the guest is told", err, error(errProviderDown))
+		time.Sleep(time.Minute)
+		s.states(o.ID, orderOpen, paymentFailed)
+		s.decide(cancelOrder, o.ID)
+		time.Sleep(time.Minute)
+		s.states(o.ID, orderCancelled, paymentFailed)
+		equals(s.t, "events order.review", s.events(o.ID)[eventOrderReview], 0)
+	})
 }
 
 func TestPayment_webhooksOfVippsWithAWrongSignatureChangeNothing(t *testing.T) {
@@ -331,9 +249,7 @@ func TestPayment_webhooksOfVippsWithAWrongSignatureChangeNothing(t *testing.T) {
 			s.post("/payments/vipps/"+s.connection, string(last.body), headers...).is(401, "invalid_signature")
 		}
 		s.unchanged(before)
-		if got := s.postOfVipps(last); got != http.StatusNoContent {
-			t.Errorf("the right one is answered with %d", got)
-		}
+		equals(t, "the answer to the right one", s.postOfVipps(last), http.StatusNoContent)
 		s.settle(p)
 		s.states(o.ID, orderAuthorized, paymentAuthorized)
 	}, providerVipps)
@@ -383,9 +299,7 @@ func TestPayment_byAnotherMethodClosesTheFirstAttempt(t *testing.T) {
 		s.authorize(second)
 		s.settle(second)
 		s.states(o.ID, orderAuthorized, paymentAuthorized)
-		if got := valueOr(s.order(o.ID).Method, ""); got != other {
-			s.t.Errorf("paid by %s", got)
-		}
+		equals(s.t, "the method", valueOr(s.row(o.ID).Method, ""), other)
 	})
 }
 
@@ -398,7 +312,7 @@ func TestPayment_byAnotherMethodAfterTheGuestHasPaid(t *testing.T) {
 			s.t.Errorf("the guest is sent to %q, %v", url, err)
 		}
 		s.states(o.ID, orderAuthorized, paymentAuthorized)
-		if got := s.attempt(o.ID); got.ID != first.ID || s.order(o.ID).Closing != nil {
+		if got := s.attempt(o.ID); got.ID != first.ID || s.row(o.ID).Closing != nil {
 			s.t.Errorf("the last attempt is by %s", got.Method)
 		}
 	})

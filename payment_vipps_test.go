@@ -62,9 +62,7 @@ func (s *vippsSide) done(kind string, amount int64) *paymentOperation {
 func (s *vippsSide) report() *paymentReport {
 	s.t.Helper()
 	report, err := s.look(s.t.Context(), s.c, s.p)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return report
 }
 
@@ -80,24 +78,23 @@ func (r *paymentReport) is(t testing.TB, phase paymentPhase, authorized, capture
 func TestVipps_requestOfEveryOperation(t *testing.T) {
 	t.Parallel()
 	v := newVippsProvider(newOutbound(nil), "", time.Now)
-	if v.base != "https://api.vipps.no" {
-		t.Errorf("it calls %s", v.base)
-	}
+	equals(t, "the base", v.base, "https://api.vipps.no")
 	p := &payment{ID: "pay_01jd8z6q6r1w5qk1m2n3p4r5s6", Currency: "DKK"}
 	const path = "/epayment/v1/payments/pay-01jd8z6q6r1w5qk1m2n3p4r5s6"
 	for kind, want := range map[string]providerCall{
 		opCreate: {"POST", "/epayment/v1/payments", "application/json", `{"amount":{"currency":"DKK","value":1250},` +
-			`"paymentMethod":{"type":"WALLET"},"reference":"pay-01jd8z6q6r1w5qk1m2n3p4r5s6","userFlow":"WEB_REDIRECT",` +
-			`"returnUrl":"https://a.example/?x=1&y=<2>","paymentDescription":"Order ord_7"}`},
-		opCapture: {"POST", path + "/capture", "application/json", `{"modificationAmount":{"currency":"DKK","value":1250}}`},
-		opRefund:  {"POST", path + "/refund", "application/json", `{"modificationAmount":{"currency":"DKK","value":1250}}`},
-		opCancel:  {"POST", path + "/cancel", "", ""},
-		opExpire:  {"POST", path + "/cancel", "application/json", `{"cancelTransactionOnly":true}`},
+			`"paymentMethod":{"type":"WALLET"},"reference":"pay-01jd8z6q6r1w5qk1m2n3p4r5s6",` +
+			`"userFlow":"WEB_REDIRECT","returnUrl":"https://a.example/?x=1&y=<2>","paymentDescription":"Order ord_7"}`},
+		opCapture: {"POST", path + "/capture", "application/json",
+			`{"modificationAmount":{"currency":"DKK","value":1250}}`},
+		opRefund: {"POST", path + "/refund", "application/json",
+			`{"modificationAmount":{"currency":"DKK","value":1250}}`},
+		opCancel: {"POST", path + "/cancel", "", ""},
+		opExpire: {"POST", path + "/cancel", "application/json", `{"cancelTransactionOnly":true}`},
 	} {
-		got := v.call(&paymentOperation{Kind: kind, Amount: 1250}, p, &order{ID: "ord_7"}, "https://a.example/?x=1&y=<2>")
-		if got != want {
-			t.Errorf("%s: %+v", kind, got)
-		}
+		got := v.call(&paymentOperation{Kind: kind, Amount: 1250}, p, &order{ID: "ord_7"},
+			"https://a.example/?x=1&y=<2>")
+		equals(t, kind, got, want)
 	}
 	if !v.capturesAtHandover() || !v.readsFirst() {
 		t.Error("Vipps forbids capturing early, and its operations are looked for before they are sent again")
@@ -129,13 +126,14 @@ func TestVipps_paysFromCreationToRefund(t *testing.T) {
 		t.Errorf("before it is created: %+v", r)
 	}
 	create, result := s.do(opCreate, 5000)
-	if result.outcome != sendDone || result.status != 201 || result.url != s.fake.server.URL+"/landing?token="+vippsReference(s.p.ID) {
+	landing := s.fake.server.URL + "/landing?token=" + vippsReference(s.p.ID)
+	if result.outcome != sendDone || result.status != 201 || result.url != landing {
 		t.Errorf("%+v", result)
 	}
 	r := s.report()
 	r.is(t, phaseOpen, 0, 0, 0)
-	if r.amount != 5000 || r.currency != "NOK" || r.url != result.url || r.intentID == "" || !r.captureBefore.IsZero() ||
-		!slices.Equal(r.done, []string{create.ID}) {
+	if r.amount != 5000 || r.currency != "NOK" || r.url != result.url || r.intentID == "" ||
+		!r.captureBefore.IsZero() || !slices.Equal(r.done, []string{create.ID}) {
 		t.Errorf("%+v", r)
 	}
 	s.at = s.at.Add(time.Minute)
@@ -165,7 +163,8 @@ func TestVipps_paysFromCreationToRefund(t *testing.T) {
 		t.Errorf("done: %q", r.done)
 	}
 	want := []refundReport{
-		{providerID: result.refundID, operationID: refund.ID, amount: 700, state: refundSucceeded, at: s.at.Add(-time.Hour)},
+		{providerID: result.refundID, operationID: refund.ID, amount: 700, state: refundSucceeded,
+			at: s.at.Add(-time.Hour)},
 		{providerID: r.refunds[1].providerID, amount: 300, state: refundSucceeded, at: s.at},
 	}
 	if !reflect.DeepEqual(r.refunds, want) || r.refunds[1].providerID == "" {
@@ -175,7 +174,8 @@ func TestVipps_paysFromCreationToRefund(t *testing.T) {
 		kind, reason string
 		amount       int64
 	}{{opCapture, "capture-too-large", 1}, {opCancel, "nothing-to-cancel", 0}, {opRefund, "refund-too-large", 2001}} {
-		if _, got := s.do(bad.kind, bad.amount); got.outcome != sendRefused || got.reason != bad.reason || got.status != 400 {
+		if _, got := s.do(bad.kind, bad.amount); got.outcome != sendRefused || got.reason != bad.reason ||
+			got.status != 400 {
 			t.Errorf("%s: %+v", bad.kind, got)
 		}
 	}
@@ -276,6 +276,13 @@ func TestVipps_outcomeOfEveryAnswer(t *testing.T) {
 	right := aVippsAnswer(s.p.ID)
 	problem := `{"type":"https://errors.example/x#TooMuch","title":"Ola Nordmann has too little money"}`
 	created := `{"reference":"` + vippsReference(s.p.ID) + `","redirectUrl":"https://landing.vipps.no?token=a"}`
+	refused := func(reason string) sendResult { return sendResult{outcome: sendRefused, reason: reason} }
+	retries := func(status int, after string) vippsTrouble {
+		return vippsTrouble{status: status, header: http.Header{"Retry-After": {after}}}
+	}
+	malformed := sendResult{reason: "malformed_answer"}
+	const date = "Sun, 22 Nov 2026 10:01:00 GMT" // in a minute
+	script, other := strings.Replace(created, "https:", "javascript:", 1), strings.Replace(created, "pay-", "pay-0", 1)
 	for _, c := range []struct {
 		kind    string
 		trouble vippsTrouble
@@ -283,28 +290,31 @@ func TestVipps_outcomeOfEveryAnswer(t *testing.T) {
 	}{
 		{opCapture, vippsTrouble{status: 200, body: right}, sendResult{outcome: sendDone}},
 		{opRefund, vippsTrouble{status: 200, body: right}, sendResult{outcome: sendDone, refundID: "psp-1"}},
-		{opCreate, vippsTrouble{status: 201, body: created}, sendResult{outcome: sendDone, url: "https://landing.vipps.no?token=a"}},
-		{opCreate, vippsTrouble{status: 201, body: right}, sendResult{reason: "malformed_answer"}},
-		{opCreate, vippsTrouble{status: 201, body: strings.Replace(created, "https:", "javascript:", 1)}, sendResult{reason: "malformed_answer"}},
-		{opCreate, vippsTrouble{status: 201, body: strings.Replace(created, "pay-", "pay-0", 1)}, sendResult{reason: "malformed_answer"}},
-		{opCapture, vippsTrouble{status: 200, body: ""}, sendResult{reason: "malformed_answer"}},
-		{opCapture, vippsTrouble{status: 204, body: ""}, sendResult{reason: "malformed_answer"}},
-		{opCapture, vippsTrouble{status: 200, body: "<html>Welcome</html>"}, sendResult{reason: "malformed_answer"}},
-		{opCapture, vippsTrouble{status: 200, body: created}, sendResult{reason: "malformed_answer"}},
-		{opCapture, vippsTrouble{status: 200, body: strings.Replace(right, "pay-", "pay-0", 1)}, sendResult{reason: "malformed_answer"}},
-		{opCapture, vippsTrouble{status: 200, body: strings.Repeat(" ", maxOutboundBody) + right}, sendResult{reason: outboundTooLarge}},
-		{opCapture, vippsTrouble{status: 302, body: right, header: http.Header{"Location": {"/"}}}, sendResult{reason: "http_302"}},
-		{opCapture, vippsTrouble{status: 400, body: problem}, sendResult{outcome: sendRefused, reason: "TooMuch"}},
-		{opCapture, vippsTrouble{status: 400, body: `{"type":"Ola Nordmann"}`}, sendResult{outcome: sendRefused, reason: "http_400"}},
-		{opCapture, vippsTrouble{status: 404, body: "nothing"}, sendResult{outcome: sendRefused, reason: "http_404"}},
+		{opCreate, vippsTrouble{status: 201, body: created}, sendResult{outcome: sendDone,
+			url: "https://landing.vipps.no?token=a"}},
+		{opCreate, vippsTrouble{status: 201, body: right}, malformed},
+		{opCreate, vippsTrouble{status: 201, body: script}, malformed},
+		{opCreate, vippsTrouble{status: 201, body: other}, malformed},
+		{opCapture, vippsTrouble{status: 200, body: ""}, malformed},
+		{opCapture, vippsTrouble{status: 204, body: ""}, malformed},
+		{opCapture, vippsTrouble{status: 200, body: "<html>Welcome</html>"}, malformed},
+		{opCapture, vippsTrouble{status: 200, body: created}, malformed},
+		{opCapture, vippsTrouble{status: 200, body: strings.Replace(right, "pay-", "pay-0", 1)}, malformed},
+		{opCapture, vippsTrouble{status: 200, body: strings.Repeat(" ", maxOutboundBody) + right},
+			sendResult{reason: outboundTooLarge}},
+		{opCapture, vippsTrouble{status: 302, body: right, header: http.Header{"Location": {"/"}}},
+			sendResult{reason: "http_302"}},
+		{opCapture, vippsTrouble{status: 400, body: problem}, refused("TooMuch")},
+		{opCapture, vippsTrouble{status: 400, body: `{"type":"Ola Nordmann"}`}, refused("http_400")},
+		{opCapture, vippsTrouble{status: 404, body: "nothing"}, refused("http_404")},
 		{opCapture, vippsTrouble{status: 401, body: problem}, sendResult{outcome: sendDenied, reason: "TooMuch"}},
 		{opCapture, vippsTrouble{status: 403}, sendResult{outcome: sendDenied, reason: "http_403"}},
 		{opCapture, vippsTrouble{status: 408}, sendResult{reason: "http_408"}},
 		{opCapture, vippsTrouble{status: 409, body: problem}, sendResult{reason: "TooMuch"}},
 		{opCreate, vippsTrouble{status: 409, body: problem}, sendResult{outcome: sendStale, reason: "TooMuch"}},
-		{opCapture, vippsTrouble{status: 429, header: http.Header{"Retry-After": {"7"}}}, sendResult{reason: "http_429", retryAfter: 7 * time.Second}},
+		{opCapture, retries(429, "7"), sendResult{reason: "http_429", retryAfter: 7 * time.Second}},
 		{opCapture, vippsTrouble{status: 500, body: right}, sendResult{reason: "http_500"}},
-		{opCapture, vippsTrouble{status: 503, header: http.Header{"Retry-After": {"Sun, 22 Nov 2026 10:01:00 GMT"}}}, sendResult{reason: "http_503", retryAfter: time.Minute}},
+		{opCapture, retries(503, date), sendResult{reason: "http_503", retryAfter: time.Minute}},
 		{opCapture, vippsTrouble{reset: true}, sendResult{reason: outboundNoConnect}},
 	} {
 		s.fake.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
@@ -363,22 +373,19 @@ func TestVipps_phaseOfEveryState(t *testing.T) {
 		{"PAID", 5000, 0, 0, 0, -1, 0},
 		{"", 5000, 0, 0, 0, -1, 0},
 	} {
-		p := vippsFakePayment{reference: vippsReference(s.p.ID), psp: "psp-1", state: c.state, currency: "NOK", amount: 5000,
-			authorized: c.authorized, captured: c.captured, cancelled: c.cancelled, refunded: c.refunded}
+		p := vippsFakePayment{reference: vippsReference(s.p.ID), psp: "psp-1", state: c.state, currency: "NOK",
+			amount: 5000, authorized: c.authorized, captured: c.captured, cancelled: c.cancelled, refunded: c.refunded}
 		s.fake.strikes(answerOf(vippsPath(s.p.ID, ""), string(encodeJSON(p.shown()))))
 		r, err := s.look(t.Context(), s.c, s.p)
 		if c.phase < 0 {
-			var failed *providerError
-			if !errors.As(err, &failed) || failed.reason != "malformed_answer" {
+			if !failsFor(err, "malformed_answer") {
 				t.Errorf("%+v: %+v, %v", c, r, err)
 			}
-			continue
-		}
-		if err != nil {
+		} else if err != nil {
 			t.Errorf("%+v: %v", c, err)
-			continue
+		} else {
+			r.is(t, c.phase, c.left, c.captured, c.refunded)
 		}
-		r.is(t, c.phase, c.left, c.captured, c.refunded)
 	}
 }
 
@@ -418,8 +425,7 @@ func TestVipps_paymentThatIsNonsenseIsNotBelieved(t *testing.T) {
 	}
 	for _, body := range bodies {
 		s.fake.strikes(answerOf(vippsPath(s.p.ID, ""), body))
-		var failed *providerError
-		if r, err := s.look(t.Context(), s.c, s.p); !errors.As(err, &failed) || failed.reason != "malformed_answer" {
+		if r, err := s.look(t.Context(), s.c, s.p); !failsFor(err, "malformed_answer") {
 			t.Errorf("%s: %+v, %v", body, r, err)
 		}
 	}
@@ -436,16 +442,18 @@ func TestVipps_eventsThatLackSomethingAreLeftOut(t *testing.T) {
 	refund := s.done(opRefund, 100)
 	events := vippsPath(s.p.ID, "/events")
 	event := func(psp, key string) string {
-		return fmt.Sprintf(`{"reference":%q,"pspReference":%s,"name":"REFUNDED","amount":{"currency":"NOK","value":100},`+
-			`"timestamp":"2026-11-22T10:00:00.5Z","idempotencyKey":%s,"success":true}`, vippsReference(s.p.ID), psp, key)
+		return fmt.Sprintf(`{"reference":%q,"pspReference":%s,"name":"REFUNDED","timestamp":"2026-11-22T10:00:00.5Z",`+
+			`"amount":{"currency":"NOK","value":100},"idempotencyKey":%s,"success":true}`,
+			vippsReference(s.p.ID), psp, key)
 	}
 	ours := `"` + refund.ID + `"`
 	for body, want := range map[string]string{
 		`[]`:                           "",
 		`[` + event(`"1"`, ours) + `]`: "1 " + refund.ID,
-		`[` + event(`"1"`, `null`) + `,` + event(`"2"`, `"pos"`) + `]`:      "1 ,2 ",
-		`[` + event(`"1"`, ours) + `,` + event(`"1"`, ours) + `]`:           "1 " + refund.ID,           // told twice
-		`[` + event(`"1"`, ours) + `,` + event(`"1"`, `"portal"`) + `]`:     "1 " + refund.ID + ",1/1 ", // two of one reference
+		`[` + event(`"1"`, `null`) + `,` + event(`"2"`, `"pos"`) + `]`: "1 ,2 ",
+		`[` + event(`"1"`, ours) + `,` + event(`"1"`, ours) + `]`:      "1 " + refund.ID, // told twice
+		// Two of one reference:
+		`[` + event(`"1"`, ours) + `,` + event(`"1"`, `"portal"`) + `]`:     "1 " + refund.ID + ",1/1 ",
 		`[` + event(`""`, ours) + `,` + event(`7`, ours) + `,null,3,[{}]]`:  "",
 		`[` + strings.Replace(event(`"1"`, ours), "true", "false", 1) + `]`: "",
 		`[` + strings.Replace(event(`"1"`, ours), "NOK", "DKK", 1) + `]`:    "",
@@ -464,8 +472,7 @@ func TestVipps_eventsThatLackSomethingAreLeftOut(t *testing.T) {
 	}
 	for _, body := range []string{``, `{}`, `null`, `[],"x":[]`, `[`} {
 		s.fake.strikes(answerOf(events, body))
-		var failed *providerError
-		if r, err := s.look(t.Context(), s.c, s.p); !errors.As(err, &failed) || failed.reason != "malformed_answer" {
+		if r, err := s.look(t.Context(), s.c, s.p); !failsFor(err, "malformed_answer") {
 			t.Errorf("%s: %+v, %v", body, r, err)
 		}
 	}
@@ -507,9 +514,7 @@ func TestVipps_accessTokenIsKeptUntilShortlyBeforeItsEnd(t *testing.T) {
 	asked := func(want int, when string) {
 		t.Helper()
 		s.report()
-		if got := s.fake.came("POST", vippsTokenPath); got != want {
-			t.Errorf("%s: %d tokens, not %d", when, got, want)
-		}
+		equals(t, when, s.fake.came("POST", vippsTokenPath), want)
 	}
 	asked(1, "at first")
 	s.at = s.at.Add(55*time.Minute - 1)
@@ -529,9 +534,8 @@ func TestVipps_accessTokenIsKeptUntilShortlyBeforeItsEnd(t *testing.T) {
 	if _, err := s.look(t.Context(), s.c, s.p); !errors.As(err, &failed) || !failed.denied {
 		t.Errorf("%v", err)
 	}
-	if tokens, reads := s.fake.came("POST", vippsTokenPath), s.fake.came("GET", vippsPath(s.p.ID, ""))-before; tokens != 4 || reads != 2 {
-		t.Errorf("when every token is refused: %d tokens, %d requests", tokens, reads)
-	}
+	equals(t, "tokens, when every one is refused", s.fake.came("POST", vippsTokenPath), 4)
+	equals(t, "requests, when every token is refused", s.fake.came("GET", vippsPath(s.p.ID, ""))-before, 2)
 }
 
 func TestVipps_oneAccessTokenIsAskedForAtATime(t *testing.T) {
@@ -577,25 +581,26 @@ func TestVipps_tokensOfAllConnectionsAreBounded(t *testing.T) {
 func TestVipps_tokenThatDoesNotCome(t *testing.T) {
 	t.Parallel()
 	s := newVippsSide(t)
+	malformed := sendResult{reason: "malformed_answer"}
 	for _, c := range []struct {
 		trouble vippsTrouble
 		want    sendResult
 	}{
 		{vippsTrouble{status: 401}, sendResult{outcome: sendDenied, reason: "http_401"}},
-		{vippsTrouble{status: 400, body: `{"error":"unauthorized_client"}`}, sendResult{outcome: sendDenied, reason: "http_400"}},
-		{vippsTrouble{status: 429, header: http.Header{"Retry-After": {"3"}}}, sendResult{reason: "http_429", retryAfter: 3 * time.Second}},
+		{vippsTrouble{status: 400, body: `{"error":"unauthorized_client"}`},
+			sendResult{outcome: sendDenied, reason: "http_400"}},
+		{vippsTrouble{status: 429, header: http.Header{"Retry-After": {"3"}}},
+			sendResult{reason: "http_429", retryAfter: 3 * time.Second}},
 		{vippsTrouble{status: 502}, sendResult{reason: "http_502"}},
 		{vippsTrouble{reset: true}, sendResult{reason: outboundNoConnect}},
-		{vippsTrouble{status: 200, body: `{"access_token":"a"}`}, sendResult{reason: "malformed_answer"}},
-		{vippsTrouble{status: 200, body: `{"access_token":"a","expires_in":"0"}`}, sendResult{reason: "malformed_answer"}},
-		{vippsTrouble{status: 200, body: `{"access_token":"a b","expires_in":3600}`}, sendResult{reason: "malformed_answer"}},
-		{vippsTrouble{status: 200, body: `{"access_token":"a\n","expires_in":3600}`}, sendResult{reason: "malformed_answer"}},
-		{vippsTrouble{status: 200, body: `token`}, sendResult{reason: "malformed_answer"}},
+		{vippsTrouble{status: 200, body: `{"access_token":"a"}`}, malformed},
+		{vippsTrouble{status: 200, body: `{"access_token":"a","expires_in":"0"}`}, malformed},
+		{vippsTrouble{status: 200, body: `{"access_token":"a b","expires_in":3600}`}, malformed},
+		{vippsTrouble{status: 200, body: `{"access_token":"a\n","expires_in":3600}`}, malformed},
+		{vippsTrouble{status: 200, body: `token`}, malformed},
 	} {
 		s.fake.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
-			if r.path != vippsTokenPath {
-				t.Errorf("%s is called without a token", r.path)
-			}
+			equals(t, "a call without a token", r.path, vippsTokenPath)
 			return &c.trouble
 		})
 		c.want.status = c.trouble.status
@@ -619,7 +624,8 @@ const (
 // vippsExample is a connection with the webhook of the public example, and its request, which came to
 // another address, through a proxy.
 func vippsExample() (*openConnection, *http.Request) {
-	c := &openConnection{&paymentConnection{WebhookURL: ptr(vippsExampleURL)}, connectionSecrets{WebhookSecret: vippsExampleSecret}}
+	c := &openConnection{&paymentConnection{WebhookURL: ptr(vippsExampleURL)},
+		connectionSecrets{WebhookSecret: vippsExampleSecret}}
 	r := httptest.NewRequest("POST", "http://10.0.0.7:8080/inside?a=b", nil)
 	r.Header = http.Header{"X-Ms-Date": {vippsExampleDate}, "X-Ms-Content-Sha256": {vippsExampleHash},
 		"Authorization": {vippsExampleSigned}}
@@ -633,38 +639,41 @@ func TestVipps_signatureOfAWebhook(t *testing.T) {
 	if got, err := v.notice(c, r, []byte(vippsExampleBody), time.Now()); err != nil || got != (paymentNotice{}) {
 		t.Errorf("the public example: %+v, %v", got, err)
 	}
-	for name, change := range map[string]func(c *openConnection, r *http.Request, body []byte){
-		"another body": func(_ *openConnection, _ *http.Request, body []byte) { body[5]++ },
-		"another date": func(_ *openConnection, r *http.Request, _ []byte) {
-			r.Header.Set("X-Ms-Date", "Thu, 30 Mar 2023 08:38:33 GMT")
-		},
-		"no date":      func(_ *openConnection, r *http.Request, _ []byte) { r.Header.Del("X-Ms-Date") },
-		"two dates":    func(_ *openConnection, r *http.Request, _ []byte) { r.Header.Add("X-Ms-Date", vippsExampleDate) },
-		"no hash":      func(_ *openConnection, r *http.Request, _ []byte) { r.Header.Del("X-Ms-Content-Sha256") },
-		"another hash": func(_ *openConnection, r *http.Request, _ []byte) { r.Header.Set("X-Ms-Content-Sha256", "AAAA") },
-		"no signature": func(_ *openConnection, r *http.Request, _ []byte) { r.Header.Del("Authorization") },
-		"a shorter one": func(_ *openConnection, r *http.Request, _ []byte) {
-			r.Header.Set("Authorization", vippsExampleSigned[:90])
-		},
-		"an additional one": func(_ *openConnection, r *http.Request, _ []byte) { r.Header.Add("Authorization", vippsExampleSigned) },
-		"another host": func(c *openConnection, _ *http.Request, _ []byte) {
-			c.WebhookURL = ptr("https://webhook.sites/e2cee29b-012e-4f1d-8ef4-e95fd74a7a63")
-		},
-		"another path":      func(c *openConnection, _ *http.Request, _ []byte) { c.WebhookURL = ptr(vippsExampleURL + "?") },
-		"another secret":    func(c *openConnection, _ *http.Request, _ []byte) { c.secrets.WebhookSecret += "=" },
-		"no secret":         func(c *openConnection, _ *http.Request, _ []byte) { c.secrets.WebhookSecret = "" },
-		"no webhook at all": func(c *openConnection, _ *http.Request, _ []byte) { c.WebhookURL = nil },
-		"hash in lower case": func(_ *openConnection, r *http.Request, _ []byte) {
-			r.Header.Set("X-Ms-Content-Sha256", strings.ToLower(vippsExampleHash))
-		},
-	} {
+	const other = "Thu, 30 Mar 2023 08:38:33 GMT"
+	refuses := func(name string, change func(c *openConnection, h http.Header, body []byte)) {
+		t.Helper()
 		c, r := vippsExample()
 		body := []byte(vippsExampleBody)
-		change(c, r, body)
+		change(c, r.Header, body)
 		if got, err := v.notice(c, r, body, time.Now()); err != errNotice || got != (paymentNotice{}) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
+	for name, header := range map[string][]string{ // its name, and its values
+		"another date":       {"X-Ms-Date", other},
+		"no date":            {"X-Ms-Date"},
+		"two dates":          {"X-Ms-Date", vippsExampleDate, vippsExampleDate},
+		"no hash":            {"X-Ms-Content-Sha256"},
+		"another hash":       {"X-Ms-Content-Sha256", "AAAA"},
+		"hash in lower case": {"X-Ms-Content-Sha256", strings.ToLower(vippsExampleHash)},
+		"no signature":       {"Authorization"},
+		"a shorter one":      {"Authorization", vippsExampleSigned[:90]},
+		"an additional one":  {"Authorization", vippsExampleSigned, vippsExampleSigned},
+	} {
+		refuses(name, func(_ *openConnection, h http.Header, _ []byte) { h[header[0]] = header[1:] })
+	}
+	for name, change := range map[string]func(c *openConnection){
+		"another host": func(c *openConnection) {
+			c.WebhookURL = ptr(strings.Replace(vippsExampleURL, "site/", "sites/", 1))
+		},
+		"another path":      func(c *openConnection) { c.WebhookURL = ptr(vippsExampleURL + "?") },
+		"another secret":    func(c *openConnection) { c.secrets.WebhookSecret += "=" },
+		"no secret":         func(c *openConnection) { c.secrets.WebhookSecret = "" },
+		"no webhook at all": func(c *openConnection) { c.WebhookURL = nil },
+	} {
+		refuses(name, func(c *openConnection, _ http.Header, _ []byte) { change(c) })
+	}
+	refuses("another body", func(_ *openConnection, _ http.Header, body []byte) { body[5]++ })
 }
 
 // signedNotice has a webhook with a body read, signed for a connection.
@@ -681,8 +690,8 @@ func TestVipps_noticeNamesTheAttempt(t *testing.T) {
 	v := newVippsProvider(newOutbound(nil), "", time.Now)
 	const ours = "pay_01jd8z6q6r1w5qk1m2n3p4r5s6"
 	for body, want := range map[string]paymentNotice{
-		`{"msn":"123456","reference":"pay-01jd8z6q6r1w5qk1m2n3p4r5s6","pspReference":"1","name":"CAPTURED","success":true}`: {
-			kind: "CAPTURED", paymentID: ours},
+		`{"msn":"123456","reference":"pay-01jd8z6q6r1w5qk1m2n3p4r5s6","pspReference":"1",` +
+			`"name":"CAPTURED","success":true}`: {kind: "CAPTURED", paymentID: ours},
 		`{"reference":"pay-01jd8z6q6r1w5qk1m2n3p4r5s6","name":"FOUND SOMETHING"}`: {paymentID: ours},
 		`{"reference":"pay_01jd8z6q6r1w5qk1m2n3p4r5s6","name":"CAPTURED"}`:        {kind: "CAPTURED", paymentID: ours},
 		`{"reference":"pay-01jd8z6q6r1w5qk1m2n3p4r5s","name":"CAPTURED"}`:         {kind: "CAPTURED"},
@@ -711,9 +720,7 @@ func FuzzVippsNotice(f *testing.F) {
 			t.Fatalf("accepted: %v", err == nil)
 		}
 		told, err := signedNotice(v, string(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if told.paymentID != "" && !validID("pay", told.paymentID) || told.kind != "" && !isVippsCode(told.kind) {
 			t.Fatalf("%+v", told)
 		}
@@ -735,30 +742,23 @@ func TestVipps_connectsChecksAndDisconnects(t *testing.T) {
 	}))
 	t.Cleanup(ours.Close)
 	webhook := ours.URL + "/v1/payments/vipps/" + s.c.ID + "?a=%2Fb"
-	if err := s.connect(t.Context(), s.c, webhook); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.connect(t.Context(), s.c, webhook))
 	if s.c.Live || s.c.Name != "123456" || s.c.WebhookID == nil || s.c.secrets.WebhookSecret == "" {
 		t.Errorf("%+v", s.c)
 	}
 	s.c.WebhookURL = &webhook
-	if err := s.vippsProvider.check(t.Context(), s.c); err != nil {
-		t.Error(err)
-	}
+	equals(t, "the error", s.vippsProvider.check(t.Context(), s.c), nil)
 	s.done(opCreate, 5000)
 	s.fake.approve(s.p.ID)
-	if n := s.fake.deliver(http.DefaultClient.Do); n != 2 {
-		t.Errorf("%d were delivered", n)
-	}
-	if want := []paymentNotice{{kind: "CREATED", paymentID: s.p.ID}, {kind: "AUTHORIZED", paymentID: s.p.ID}}; !slices.Equal(delivered, want) {
+	equals(t, "deliveries", s.fake.deliver(http.DefaultClient.Do), 2)
+	want := []paymentNotice{{kind: "CREATED", paymentID: s.p.ID}, {kind: "AUTHORIZED", paymentID: s.p.ID}}
+	if !slices.Equal(delivered, want) {
 		t.Errorf("%+v", delivered)
 	}
 	if err := s.disconnect(t.Context(), s.c); err != nil || len(s.fake.webhooks) != 0 {
 		t.Errorf("%v; %d webhooks are left", err, len(s.fake.webhooks))
 	}
-	if err := s.disconnect(t.Context(), s.c); err != nil {
-		t.Errorf("again: %v", err)
-	}
+	equals(t, "again", s.disconnect(t.Context(), s.c), nil)
 	var failed *providerError
 	if err := s.vippsProvider.check(t.Context(), s.c); !errors.As(err, &failed) || failed.reason != "webhook_gone" {
 		t.Errorf("%v", err)
@@ -813,9 +813,7 @@ func TestVipps_headersOfEveryRequest(t *testing.T) {
 	for _, r := range s.fake.requests {
 		for name, want := range map[string]string{"Ocp-Apim-Subscription-Key": s.fake.secrets.SubscriptionKey,
 			"Merchant-Serial-Number": "123456", "Vipps-System-Name": "widgetd", "Vipps-System-Plugin-Name": "widgetd"} {
-			if got := r.header.Get(name); got != want {
-				t.Errorf("%s %s: %s is %q", r.method, r.path, name, got)
-			}
+			equals(t, r.method+" "+r.path+": "+name, r.header.Get(name), want)
 		}
 		for _, name := range []string{"Vipps-System-Version", "Vipps-System-Plugin-Version"} {
 			if got := r.header.Get(name); got == "" || len(got) > 30 {

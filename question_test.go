@@ -22,22 +22,25 @@ func newServiceOfLongTables(t testing.TB) *service {
 	return s
 }
 
-// makeLong replaces a table by a view of it that takes seconds to read, and has no row.
-func (s *service) makeLong(table string) {
+// makeLong replaces a table by a view of it that takes seconds to read, and has no row, until restore is called.
+func (s *service) makeLong(table string) (restore func()) {
 	s.t.Helper()
-	s.change(func(t *tx) error {
-		for _, statement := range []string{
-			`PRAGMA legacy_alter_table = ON`, // leaves the names in triggers and views alone
-			`ALTER TABLE ` + table + ` RENAME TO short_` + table,
-			`CREATE VIEW ` + table + ` AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 4000000)
-				SELECT short.* FROM n CROSS JOIN short_` + table + ` short WHERE n.i < 0`,
-		} {
-			if _, err := t.exec(statement); err != nil {
-				return err
+	all := func(statements ...string) {
+		s.t.Helper()
+		s.change(func(t *tx) error {
+			for _, statement := range statements {
+				if _, err := t.exec(statement); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
+	}
+	all(`PRAGMA legacy_alter_table = ON`, // leaves the names in triggers and views alone
+		`ALTER TABLE `+table+` RENAME TO short_`+table,
+		`CREATE VIEW `+table+` AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 4000000)
+			SELECT short.* FROM n CROSS JOIN short_`+table+` short WHERE n.i < 0`)
+	return func() { all(`DROP VIEW `+table, `ALTER TABLE short_`+table+` RENAME TO `+table) }
 }
 
 // reading reports how many questions read from the database just now.
@@ -144,13 +147,13 @@ func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 
 func TestQuestion_stopsItsQueryWhenItIsAbandonedOrItsTimeIsUp(t *testing.T) {
 	t.Parallel()
-	for i, q := range newService(t).longQuestions() {
+	all := newServiceOfLongTables(t)
+	auth := "Authorization: Bearer " + all.token(all.account, allScopes)
+	for _, q := range all.longQuestions() {
 		t.Run(strings.TrimPrefix(q.path, "/")+" "+q.table, func(t *testing.T) {
-			t.Parallel()
-			s := newServiceOfLongTables(t)
-			q := s.longQuestions()[i]
-			auth := "Authorization: Bearer " + s.token(s.account, allScopes)
-			s.makeLong(q.table)
+			s := all.with(t)
+			s.store.questions.timeout = time.Hour
+			defer s.makeLong(q.table)()
 			ctx, abandon := context.WithCancel(t.Context())
 			answers := s.getWithin(ctx, q.path, auth)
 			until(func() bool { return s.reading() > 0 || len(answers) > 0 })
@@ -234,7 +237,8 @@ func (h *heldQuestion) end() error {
 func (q *questionQueue) isIdle(t *testing.T) {
 	t.Helper()
 	if running, askers := q.counted(); running != 0 || askers != 0 || len(q.turns) != 0 || q.anonymous != 0 {
-		t.Errorf("%d questions run, %d of them anonymous, of %d askers, %d of whom wait", running, q.anonymous, askers, len(q.turns))
+		t.Errorf("%d questions run, %d of them anonymous, of %d askers, %d of whom wait", running, q.anonymous,
+			askers, len(q.turns))
 	}
 }
 
@@ -263,7 +267,8 @@ func TestQuestion_hasTwoSecondsForWaitingAndItsAnswer(t *testing.T) {
 		first, second := q.hold(t.Context(), who), q.hold(t.Context(), who)
 		time.Sleep(time.Second)
 		gone, abandon := context.WithCancel(t.Context())
-		abandoned, waits, served := q.hold(gone, who), q.hold(t.Context(), who), q.hold(t.Context(), asker{account: "acct_b"})
+		abandoned, waits, served := q.hold(gone, who), q.hold(t.Context(), who),
+			q.hold(t.Context(), asker{account: "acct_b"})
 		abandon()
 		if err := <-abandoned.err; err != context.Canceled {
 			t.Errorf("abandoned while it waited: %v", err)
@@ -312,7 +317,8 @@ func TestQuestion_askersTakeTurnsAndTheAnonymousLeaveRoom(t *testing.T) {
 			return n
 		}
 		if running(anonymous) != 1 || running(busy) != 1 || other.runs {
-			t.Errorf("%d anonymous ones run, %d of a busy account, the other's: %v", running(anonymous), running(busy), other.runs)
+			t.Errorf("%d anonymous ones run, %d of a busy account, the other's: %v", running(anonymous),
+				running(busy), other.runs)
 		}
 		busy[0].end() // at most one more of the busy account comes before the other's
 		if busy[1].end(); !other.runs || running(busy) > 3 {
@@ -367,10 +373,12 @@ func TestQuery_aboutStatisticsReadsTheDaysOfTheWidgetOnly(t *testing.T) {
 		}
 		for _, step := range s.plan(query) {
 			switch {
-			case strings.Contains(step, "PRIMARY KEY (widget_id=? AND day>? AND day<?)"), strings.Contains(step, "PRIMARY KEY (widget_id=? AND quarter>? AND quarter<?)"):
+			case strings.Contains(step, "PRIMARY KEY (widget_id=? AND day>? AND day<?)"),
+				strings.Contains(step, "PRIMARY KEY (widget_id=? AND quarter>? AND quarter<?)"):
 				searches++
 			case strings.HasPrefix(step, "USE TEMP B-TREE"):
-			case step != "SEARCH w USING PRIMARY KEY (id=?)" && !strings.HasPrefix(step, "SCAN p VIRTUAL TABLE") && !strings.HasPrefix(step, "CORRELATED"):
+			case step != "SEARCH w USING PRIMARY KEY (id=?)" && !strings.HasPrefix(step, "SCAN p VIRTUAL TABLE") &&
+				!strings.HasPrefix(step, "CORRELATED"):
 				t.Errorf("%s\n%s", step, query)
 			}
 		}
@@ -421,8 +429,10 @@ func BenchmarkLookupDuringQuestions(b *testing.B) {
 		{"searches", 40, func(int, int) { s.get("/licenses?q=zzzz", search) }},
 		{"statistics", 12, func(caller, n int) { // of ranges that differ, so that no answer is kept
 			to := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-			from, zones := to.AddDate(0, 0, -365+n%60), []string{"UTC", "Europe/Zurich", "Asia/Tokyo", "America/Santiago"}
-			s.get(fmt.Sprintf("/widget/stats?widget=%s&from=%s&to=%s&timezone=%s", widget, from.Format(time.DateOnly), to.Format(time.DateOnly),
+			from, zones := to.AddDate(0, 0, -365+n%60), []string{"UTC", "Europe/Zurich", "Asia/Tokyo",
+				"America/Santiago"}
+			s.get(fmt.Sprintf("/widget/stats?widget=%s&from=%s&to=%s&timezone=%s", widget, from.Format(time.DateOnly),
+				to.Format(time.DateOnly),
 				zones[(caller+n)%len(zones)]), fmt.Sprintf("Peer: 192.0.2.%d:1", caller))
 		}},
 	} {

@@ -21,15 +21,13 @@ func TestLimiter_highestRateOfAnOptionIsNoLimit(t *testing.T) {
 	t.Parallel()
 	serve, _ := findCommand(commands(), []string{"serve"})
 	e := &env{command: serve, getenv: func(string) string { return "" }}
-	if err := e.parse([]string{"-anonymous-rate", "1000000000"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.parse([]string{"-anonymous-rate", "1000000000"}))
 	o, err := e.readServerOptions()
 	if err != nil || o.anonymousRate != 1_000_000_000 {
 		t.Fatalf("%d %v", o.anonymousRate, err)
 	}
 	l, now := newLimiter(10), time.Now()
-	for i := range 2_000_000 { // all at one moment
+	for i := range size(100_000, 2_000_000) { // all at one moment
 		if v := l.take("a", o.anonymousRate, now); !v.ok || v.remaining != 1_000_000_000-1-i {
 			t.Fatalf("request %d: %+v", i, v)
 		}
@@ -38,14 +36,13 @@ func TestLimiter_highestRateOfAnOptionIsNoLimit(t *testing.T) {
 
 func TestBucket_letsSixHundredPassAtOnceAndAnswersTheNextWith429(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		token := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+	inBubble(t, func(t *testing.T, s *service) {
+		token := s.auth(s.account, scopeLicenses)
 		var passed, refused atomic.Int64
 		var all sync.WaitGroup
 		for range 640 {
 			all.Go(func() {
-				switch a := s.get("/licenses", token); a.status {
+				switch s.get("/licenses", token).status {
 				case 200:
 					passed.Add(1)
 				case 429:
@@ -88,9 +85,8 @@ func TestBucket_neverRefusesWhoeverKeepsWithinTheRate(t *testing.T) {
 
 func TestBucket_ofAnAccountMayHaveAnotherRate(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		token := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+	inBubble(t, func(t *testing.T, s *service) {
+		token := s.auth(s.account, scopeLicenses)
 		s.change(func(t *tx) error { return t.setRate(s.account, 6) })
 		_, key := s.addLicense(license{})
 		widget := s.addWidget(s.account)
@@ -102,7 +98,8 @@ func TestBucket_ofAnAccountMayHaveAnotherRate(t *testing.T) {
 			a.is(200).has(`RateLimit-Policy: "`+bucket+`";q=6;w=60`, `RateLimit: "`+bucket+`";r=5;t=10`)
 		}
 		for left := 5; left >= 0; left-- {
-			s.get("/licenses", token).is(200).has(`RateLimit-Policy: "account";q=6;w=60`, fmt.Sprintf(`RateLimit: "account";r=%d;t=%d`, left, 10*(6-left)))
+			s.get("/licenses", token).is(200).has(`RateLimit-Policy: "account";q=6;w=60`,
+				fmt.Sprintf(`RateLimit: "account";r=%d;t=%d`, left, 10*(6-left)))
 		}
 		s.get("/licenses", token).is(429, "rate_limited").has("Retry-After: 10")
 		time.Sleep(9500 * time.Millisecond)
@@ -146,8 +143,7 @@ func (s *service) charges(accounts map[string]string, ask func() answer) (a answ
 
 func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		ids := map[string]string{"main": s.account}
 		for _, name := range []string{"token", "licence", "widget", "origin"} {
 			ids[name] = s.addAccount(name)
@@ -157,41 +153,46 @@ func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
 		_, key := s.addLicense(license{AccountID: ids["licence"]})
 		widget := s.addWidget(ids["widget"])
 		const origin = "Origin: https://origin.example"
-		token := "Authorization: Bearer " + s.token(ids["token"], scopeStats)
-		device := "Authorization: Bearer " + s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"f"}`).is(200).text("token")
-		unknown, malformed := newLicenseKey(), "XXXXX"
+		token := s.auth(ids["token"], scopeStats)
+		device := "Authorization: Bearer " + s.post("/widget/license/activate",
+			`{"license_key":"`+key+`","fingerprint":"f"}`).is(200).text("token")
+		get := func(path string, headers ...string) func() answer {
+			return func() answer { return s.get(path, headers...) }
+		}
+		post := func(path, body string, headers ...string) func() answer {
+			return func() answer { return s.post(path, body, headers...) }
+		}
+		const verify, activate, stats = "/widget/license/verify", "/widget/license/activate", "/widget/stats"
+		none := "?widget=wgt_00000000000000000000000000"
+		by := func(key string) string { return seatBody("license_key", key) }
 		for name, c := range map[string]struct {
 			charged string
 			ask     func() answer
 		}{
-			"a token before a widget":  {"token account", func() answer { return s.get("/widget/stats?widget="+widget, token, origin) }},
-			"a token":                  {"token account", func() answer { return s.get("/widget/stats", token) }},
-			"a token before a licence": {"token account", func() answer { return s.post("/widget/license/verify", `{"license_key":"`+key+`"}`, token) }},
-			"a token on leads":         {"origin leads", func() answer { return s.post("/widget/leads", aLead, token, origin) }},
-			"a licence before an origin": {"licence licenses", func() answer {
-				return s.post("/widget/license/verify", `{"license_key":"`+key+`"}`, origin)
-			}},
-			"a device's token": {"licence licenses", func() answer { return s.post("/widget/license/verify", `{}`, device, origin) }},
-			"a licence": {"licence licenses", func() answer {
-				return s.post("/widget/license/activate", `{"license_key":"`+key+`","fingerprint":"f"}`)
-			}},
-			"a licence that gives a seat back": {"licence licenses", func() answer {
-				return s.post("/widget/license/deactivate", `{"license_key":"`+key+`","fingerprint":"f"}`)
-			}},
-			"a licence's wrong members":         {"", func() answer { return s.post("/widget/license/activate", `{"license_key":"`+key+`"}`) }},
-			"a licence's wrong members, by own": {"", func() answer { return s.post("/widget/license/activate", `{"license_key":"`+key+`"}`, token) }},
+			"a token before a widget":    {"token account", get(stats+"?widget="+widget, token, origin)},
+			"a token":                    {"token account", get(stats, token)},
+			"a token before a licence":   {"token account", post(verify, by(key), token)},
+			"a token on leads":           {"origin leads", post("/widget/leads", aLead, token, origin)},
+			"a licence before an origin": {"licence licenses", post(verify, by(key), origin)},
+			"a device's token":           {"licence licenses", post(verify, `{}`, device, origin)},
+			"a licence":                  {"licence licenses", post(activate, activateBody(key, "f"))},
+			"a licence that gives a seat back": {"licence licenses",
+				post("/widget/license/deactivate", activateBody(key, "f"))},
+			"a licence's wrong members":         {"", post(activate, by(key))},
+			"a licence's wrong members, by own": {"", post(activate, by(key), token)},
 			// No limit by address holds these three: charged to whoever's Origin a caller
 			// writes, they would spend that account's allowance.
-			"an unknown key with an origin":       {"", func() answer { return s.post("/widget/license/verify", `{"license_key":"`+unknown+`"}`, origin) }},
-			"a malformed key with an origin":      {"", func() answer { return s.post("/widget/license/verify", `{"license_key":"`+malformed+`"}`, origin) }},
-			"no key with an origin":               {"", func() answer { return s.post("/widget/license/verify", `{}`, origin) }},
-			"an unknown key":                      {"", func() answer { return s.post("/widget/license/verify", `{"license_key":"`+unknown+`"}`) }},
-			"a widget before an origin":           {"widget widgets", func() answer { return s.post("/widget/events", `{"widget":"`+widget+`"}`, origin) }},
-			"a widget's statistics":               {"widget widgets", func() answer { return s.get("/widget/stats?widget=" + widget) }},
-			"an unknown widget with an origin":    {"origin widgets", func() answer { return s.get("/widget/stats?widget=wgt_00000000000000000000000000", origin) }},
-			"an unknown widget without an origin": {"", func() answer { return s.get("/widget/stats?widget=wgt_00000000000000000000000000") }},
-			"a lead with an origin":               {"origin leads", func() answer { return s.post("/widget/leads", aLead, origin) }},
-			"a lead without an origin":            {"", func() answer { return s.post("/widget/leads", aLead) }},
+			"an unknown key with an origin":  {"", post(verify, by(newLicenseKey()), origin)},
+			"a malformed key with an origin": {"", post(verify, by("XXXXX"), origin)},
+			"no key with an origin":          {"", post(verify, `{}`, origin)},
+			"an unknown key":                 {"", post(verify, by(newLicenseKey()))},
+			"a widget before an origin": {"widget widgets", post("/widget/events",
+				`{"widget":"`+widget+`"}`, origin)},
+			"a widget's statistics":               {"widget widgets", get(stats + "?widget=" + widget)},
+			"an unknown widget with an origin":    {"origin widgets", get(stats+none, origin)},
+			"an unknown widget without an origin": {"", get(stats + none)},
+			"a lead with an origin":               {"origin leads", post("/widget/leads", aLead, origin)},
+			"a lead without an origin":            {"", post("/widget/leads", aLead)},
 		} {
 			if a, charged := s.charges(ids, c.ask); charged != c.charged {
 				t.Errorf("%s charges %q, want %q; %d %s", name, charged, c.charged, a.status, a.body)
@@ -203,7 +204,13 @@ func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
 // TestBucket_ofAnAccountIsNotChargedByWhatHasEnded: those calls are held by address instead.
 func TestBucket_ofAnAccountIsNotChargedByWhatHasEnded(t *testing.T) {
 	t.Parallel()
-	device := "Authorization: Bearer " // of a device that holds a seat of the licence
+	const (
+		retires = `UPDATE license_keys SET retires_at = `
+		revoke  = `UPDATE licenses SET state = 'revoked'`
+		expire  = `UPDATE licenses SET expires_at = '2000-01-01T00:00:30Z'`
+		block   = `UPDATE devices SET state = 'blocked'`
+		left    = `, released_at = '2000-01-01T00:00:00Z', released_by = 'device'`
+	)
 	for name, c := range map[string]struct {
 		end     string // what an operator does
 		ask     func(s *service, key, token string) answer
@@ -211,33 +218,33 @@ func TestBucket_ofAnAccountIsNotChargedByWhatHasEnded(t *testing.T) {
 		code    string
 		charged string
 	}{
-		"a key":                                           {"", byKey, 200, "valid", "main licenses"},
-		"a retired key":                                   {`UPDATE license_keys SET retires_at = '2000-01-01T00:00:30Z'`, byKey, 200, "key_retired", ""},
-		"a key that will retire":                          {`UPDATE license_keys SET retires_at = '2000-01-02T00:00:00Z'`, byKey, 200, "valid", "main licenses"},
-		"a revoked licence's key":                         {`UPDATE licenses SET state = 'revoked'`, byKey, 200, "revoked", ""},
-		"a suspended licence's key":                       {`UPDATE licenses SET state = 'suspended'`, byKey, 200, "suspended", "main licenses"},
-		"an expired licence's key":                        {`UPDATE licenses SET expires_at = '2000-01-01T00:00:30Z'`, byKey, 200, "expired", ""},
-		"the key of a licence in grace":                   {`UPDATE licenses SET expires_at = '2000-01-01T00:00:30Z', grace_days = 1`, byKey, 200, "grace", "main licenses"},
-		"a token":                                         {"", byToken, 200, "valid", "main licenses"},
-		"a revoked licence's token":                       {`UPDATE licenses SET state = 'revoked'`, byToken, 200, "revoked", ""},
-		"an expired licence's token":                      {`UPDATE licenses SET expires_at = '2000-01-01T00:00:30Z'`, byToken, 200, "expired", ""},
-		"a blocked device's token, after it left":         {`UPDATE devices SET state = 'blocked', released_at = '2000-01-01T00:00:00Z', released_by = 'device'`, byToken, 200, "device_blocked", ""},
-		"the token of a device that is gone":              {`DELETE FROM devices`, byToken, 200, "device_not_activated", ""},
-		"a blocked device's token":                        {`UPDATE devices SET state = 'blocked'`, byToken, 200, "device_blocked", ""},
-		"the token of a device that a portal released":    {released("portal"), byToken, 200, "device_released", ""},
-		"the token of a device that an operator released": {released("operator"), byToken, 200, "device_released", ""},
-		"the token of a device that another replaced":     {released("replacement"), byToken, 200, "device_released", ""},
-		"the token of a device that gave its seat back":   {released("device"), byToken, 200, "device_released", "main licenses"},
-		"the token of a device whose lease lapsed":        {released("lease"), byToken, 200, "device_released", "main licenses"},
-		"a key beside a token that has ended":             {released("portal"), byBoth, 200, "device_released", ""},
-		"a key beside a token":                            {"", byBoth, 200, "valid", "main licenses"},
+		"a key":                   {"", byKey, 200, "valid", "main licenses"},
+		"a retired key":           {retires + `'2000-01-01T00:00:30Z'`, byKey, 200, "key_retired", ""},
+		"a key that will retire":  {retires + `'2000-01-02T00:00:00Z'`, byKey, 200, "valid", "main licenses"},
+		"a revoked licence's key": {revoke, byKey, 200, "revoked", ""},
+		"a suspended licence's key": {`UPDATE licenses SET state = 'suspended'`, byKey, 200, "suspended",
+			"main licenses"},
+		"an expired licence's key":       {expire, byKey, 200, "expired", ""},
+		"the key of a licence in grace":  {expire + `, grace_days = 1`, byKey, 200, "grace", "main licenses"},
+		"a token":                        {"", byToken, 200, "valid", "main licenses"},
+		"a revoked licence's token":      {revoke, byToken, 200, "revoked", ""},
+		"an expired licence's token":     {expire, byToken, 200, "expired", ""},
+		"the token of a blocked device":  {block, byToken, 200, "device_blocked", ""},
+		"of a blocked device, that left": {block + left, byToken, 200, "device_blocked", ""},
+		"of a device that is gone":       {`DELETE FROM devices`, byToken, 200, "device_not_activated", ""},
+		"released by a portal":           {released("portal"), byToken, 200, "device_released", ""},
+		"released by an operator":        {released("operator"), byToken, 200, "device_released", ""},
+		"replaced by another device":     {released("replacement"), byToken, 200, "device_released", ""},
+		"of one that gave its seat back": {released("device"), byToken, 200, "device_released", "main licenses"},
+		"of one whose lease lapsed":      {released("lease"), byToken, 200, "device_released", "main licenses"},
+		"a key beside one that ended":    {released("portal"), byBoth, 200, "device_released", ""},
+		"a key beside a token":           {"", byBoth, 200, "valid", "main licenses"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newService(t)
+			inBubble(t, func(t *testing.T, s *service) {
 				_, key := s.addLicense(license{})
-				token := device + s.activate(key, "f").is(200).text("token")
+				token := bearer(s.activate(key, "f").is(200).text("token"))
 				if c.end != "" {
 					s.sql(c.end)
 				}
@@ -277,113 +284,100 @@ func released(by string) string {
 }
 
 // TestBucket_ofATenantIsNotEmptiedByStrangers: each attack comes from 50 addresses at once, as fast as
-// each of them may, and each makes more than 600 calls.
+// each of them may, and each makes more calls than the account has in a minute.
 func TestBucket_ofATenantIsNotEmptiedByStrangers(t *testing.T) {
 	t.Parallel()
-	verify := func(key string) func(*service, string) answer {
-		return func(s *service, address string) answer {
-			return s.post("/widget/license/verify", activateBody(key, "f"), "Peer: 127.0.0.1:1", address)
-		}
-	}
-	sqlThenVerify := func(query string) func(*service) func(*service, string) answer {
-		return func(s *service) func(*service, string) answer {
-			_, key := s.addLicense(license{})
-			s.sql(query)
-			return verify(key)
-		}
-	}
-	for name, attack := range map[string]func(*service) func(*service, string) answer{
-		"a retired key":            sqlThenVerify(`UPDATE license_keys SET retires_at = created_at`),
-		"a revoked licence's key":  sqlThenVerify(`UPDATE licenses SET state = 'revoked'`),
-		"an expired licence's key": sqlThenVerify(`UPDATE licenses SET expires_at = created_at`),
-		"a current key":            sqlThenVerify(`UPDATE licenses SET lease_hours = 24`),
-		"a public widget's id": func(s *service) func(*service, string) answer {
-			widget := s.addWidget(s.account)
-			return func(s *service, address string) answer {
-				return s.get("/widget/stats?from=no&widget="+widget, "Peer: 127.0.0.1:1", address)
-			}
-		},
-		"a forged Origin": func(s *service) func(*service, string) answer {
-			return func(s *service, address string) answer {
-				return s.post("/widget/events", `{"widget":"wgt_00000000000000000000000000"}`, "Origin: "+siteOrigin, "Peer: 127.0.0.1:1", address)
-			}
-		},
+	rate := size(100, 600)
+	// Each begins with what an operator does; the call is then for a licence's key and a widget.
+	for name, c := range map[string]struct {
+		change string
+		attack func(s *service, key, widget string, from ...string) answer
+	}{
+		"a retired key":            {`UPDATE license_keys SET retires_at = created_at`, verifyFrom},
+		"a revoked licence's key":  {`UPDATE licenses SET state = 'revoked'`, verifyFrom},
+		"an expired licence's key": {`UPDATE licenses SET expires_at = created_at`, verifyFrom},
+		"a current key":            {`UPDATE licenses SET lease_hours = 24`, verifyFrom},
+		"a public widget's id": {"", func(s *service, _, widget string, from ...string) answer {
+			return s.get("/widget/stats?from=no&widget="+widget, from...)
+		}},
+		"a forged Origin": {"", func(s *service, _, _ string, from ...string) answer {
+			return s.post("/widget/events", `{"widget":"wgt_00000000000000000000000000"}`,
+				append(from, "Origin: "+siteOrigin)...)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newService(t)
-				strike := attack(s)
+			inBubble(t, func(t *testing.T, s *service) {
+				s.change(func(t *tx) error { return t.setRate(s.account, rate) })
+				_, key := s.addLicense(license{})
+				if c.change != "" {
+					s.sql(c.change)
+				}
+				widget := s.addWidget(s.account)
 				_, good := s.addLicense(license{})
-				portal := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+				portal := s.auth(s.account, scopeLicenses)
 				asked := 0
-				for i := range 13 {
+				for i := range rate/50 + 1 {
 					for j := range 50 {
-						a := strike(s, fmt.Sprintf("X-Forwarded-For: 198.51.100.%d", j))
+						a := c.attack(s, key, widget, "Peer: 127.0.0.1:1",
+							fmt.Sprintf("X-Forwarded-For: 198.51.100.%d", j))
 						if a.status == 429 && a.header.Get("RateLimit") == "" {
 							t.Fatalf("the address is limited after %d calls: %s", i, a.body)
 						}
-						if asked++; asked%2 == 0 { // the portal's own 600, beside the attack
+						if asked++; asked%2 == 0 { // the portal's own allowance, beside the attack
 							s.get("/licenses?limit=1", portal).is(200)
 						}
-						if asked%100 == 0 {
-							s.post("/widget/leads", aLead, "Origin: "+siteOrigin, fmt.Sprintf("Peer: 192.0.2.%d:1", asked/100)).is(200)
+						if asked%50 == 0 {
+							s.kept(aLead, "Origin: "+siteOrigin, fmt.Sprintf("Peer: 192.0.2.%d:1", asked/50))
 						}
 					}
 				}
-				for range 600 - asked/2 {
+				for range rate - asked/2 {
 					s.get("/licenses?limit=1", portal).is(200)
 				}
-				s.get("/licenses?limit=1", portal).is(429, "rate_limited") // it had its 600
+				s.get("/licenses?limit=1", portal).is(429, "rate_limited") // it had its own
 				if name != "a current key" {
-					s.activate(good, "new").is(200).has(`RateLimit: "licenses";r=599;t=1`)
+					s.activate(good, "new").is(200).has(fmt.Sprintf(`RateLimit: "licenses";r=%d;t=1`, rate-1))
 				}
 			})
 		})
 	}
 }
 
+func verifyFrom(s *service, key, _ string, from ...string) answer {
+	return s.post("/widget/license/verify", activateBody(key, "f"), from...)
+}
+
 func TestBucket_chargedForALicenceIsItsAccounts(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		second := s.addAccount("second")
 		_, key := s.addLicense(license{AccountID: second})
 		a := s.activate(key, "f").is(200)
-		if got := a.header.Get("RateLimit"); got != `"licenses";r=599;t=1` {
-			t.Errorf("by key: %q", got)
-		}
-		if got := s.verifyLease(a.text("token")).header.Get("RateLimit"); got != `"licenses";r=598;t=1` {
-			t.Errorf("by token: %q", got)
-		}
-		if got := s.verifyKey(newLicenseKey(), "f").header.Get("RateLimit"); got != "" {
-			t.Errorf("an unknown key: %q", got)
-		}
+		equal(t, "by key", a.header.Get("RateLimit"), `"licenses";r=599;t=1`)
+		equal(t, "by token", s.verifyLease(a.text("token")).header.Get("RateLimit"), `"licenses";r=598;t=1`)
+		equal(t, "an unknown key", s.verifyKey(newLicenseKey(), "f").header.Get("RateLimit"), "")
 	})
 }
 
 func TestBucket_chargedForAPortalIsItsOwnAccounts(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		second := s.addAccount("second")
 		s.change(func(t *tx) error { return t.setRate(s.account, 3) })
 		portal := s.portalToken(s.account, scopeLicenses)
 		for range 3 {
 			s.get("/licenses?account_id="+second, portal).is(200)
 		}
-		a := s.get("/licenses?account_id="+second, portal).is(429, "rate_limited")
-		if a.header.Get("RateLimit-Policy") != `"account";q=3;w=60` || a.header.Get("Retry-After") != "20" {
-			t.Fatalf("headers %v", a.header)
-		}
-		s.get("/licenses", "Authorization: Bearer "+s.token(second, scopeLicenses)).is(200)
+		s.get("/licenses?account_id="+second, portal).is(429, "rate_limited").
+			has(`RateLimit-Policy: "account";q=3;w=60`, "Retry-After: 20")
+		s.get("/licenses", s.auth(second, scopeLicenses)).is(200)
 	})
 }
 
 func TestBucket_closestToFullIsForgottenByAFullMap(t *testing.T) {
 	t.Parallel()
-	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	l := newLimiter(3)
+	now, l := bubbleStart, newLimiter(3)
 	for key, n := range map[string]int{"drained": 60, "half": 30, "fresh": 1} {
 		for range n {
 			l.take(key, 60, now)
@@ -392,9 +386,7 @@ func TestBucket_closestToFullIsForgottenByAFullMap(t *testing.T) {
 	for i := range 100 { // a flood of new keys pushes out only such as are nearly full
 		l.take("flood"+strconv.Itoa(i), 60, now)
 	}
-	if l.len() != 3 {
-		t.Fatalf("%d keys", l.len())
-	}
+	equal(t, "keys", l.len(), 3)
 	if v := l.take("drained", 60, now); v.ok {
 		t.Fatal("the drained bucket was forgotten")
 	}
@@ -408,33 +400,26 @@ func TestBucket_closestToFullIsForgottenByAFullMap(t *testing.T) {
 
 func TestBucket_fullIsForgottenAsOthersAreUsed(t *testing.T) {
 	t.Parallel()
-	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	l := newLimiter(1000)
+	now, l := bubbleStart, newLimiter(1000)
 	for i := range 500 {
 		l.take(strconv.Itoa(i), 60, now)
 	}
 	for i := range 250 {
 		l.take("one", 60, now.Add(time.Minute+time.Duration(i)*time.Second))
 	}
-	if l.len() != 1 {
-		t.Fatalf("%d keys", l.len())
-	}
+	equal(t, "keys", l.len(), 1)
 }
 
 func TestBucket_countsByALowerRateAtOnce(t *testing.T) {
 	t.Parallel()
-	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	l := newLimiter(10)
+	now, l := bubbleStart, newLimiter(10)
 	l.take("a", 600, now)
-	if v := l.take("a", 6, now); v.remaining != 5 {
-		t.Fatalf("%+v", v)
-	}
+	equal(t, "tokens left", l.take("a", 6, now).remaining, 5)
 }
 
 func TestBucket_getsNothingFromAClockThatGoesBack(t *testing.T) {
 	t.Parallel()
-	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	l := newLimiter(10)
+	now, l := bubbleStart, newLimiter(10)
 	for range 60 {
 		l.take("a", 60, now)
 	}
@@ -445,8 +430,7 @@ func TestBucket_getsNothingFromAClockThatGoesBack(t *testing.T) {
 
 func TestBucket_getsNothingFromARequestThatWasOvertaken(t *testing.T) {
 	t.Parallel()
-	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	l := newLimiter(10)
+	now, l := bubbleStart, newLimiter(10)
 	for range 600 {
 		l.take("a", 600, now)
 	}
@@ -467,34 +451,33 @@ func TestBucket_getsNothingFromARequestThatWasOvertaken(t *testing.T) {
 
 func TestAddressLimit_holdsAnonymousCallersForEachPathAlone(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		widget := s.addWidget(s.account)
-		origin, token := "Origin: "+siteOrigin, "Authorization: Bearer "+s.token(s.account, scopeStats)
+		token := s.auth(s.account, scopeStats)
 		asks := map[string]func(headers ...string) answer{
 			"leads": func(h ...string) answer { return s.post("/widget/leads", aLead, h...) },
 			"events": func(h ...string) answer {
-				return s.post("/widget/events", `{"widget":"`+widget+`","events":[{"type":"click"}]}`, append(h, origin)...)
+				return s.report(widget, `{"type":"click"}`, h...)
 			},
 			"stats": func(h ...string) answer { return s.get("/widget/stats?widget="+widget, h...) },
 		}
+		taken := func(what string, a answer) {
+			t.Helper()
+			if a.status > 204 {
+				t.Fatalf("%s: %d %s", what, a.status, a.body)
+			}
+		}
 		for name, ask := range asks {
-			for i := range 60 {
-				if a := ask(); a.status > 204 {
-					t.Fatalf("%s %d: %d %s", name, i, a.status, a.body)
-				}
+			for range 60 {
+				taken(name, ask())
 			}
 			ask().is(429, "rate_limited").has("Retry-After: 1", "RateLimit: ")
-			if a := ask("Peer: 192.0.2.2:1"); a.status > 204 {
-				t.Fatalf("%s from another address: %d", name, a.status)
-			}
+			taken(name+" from another address", ask("Peer: 192.0.2.2:1"))
 		}
 		s.get("/widget/stats?widget="+widget, token).is(200) // not anonymous
 		time.Sleep(time.Second)
 		for name, ask := range asks {
-			if a := ask(); a.status > 204 {
-				t.Fatalf("%s a second later: %d", name, a.status)
-			}
+			taken(name+" a second later", ask())
 			ask().is(429, "rate_limited")
 		}
 	})
@@ -502,8 +485,7 @@ func TestAddressLimit_holdsAnonymousCallersForEachPathAlone(t *testing.T) {
 
 func TestAddressLimit_holdsIPv6CallersByTheirNetwork(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		for i := range 60 {
 			s.post("/widget/leads", aLead, fmt.Sprintf("Peer: [2001:db8:1:2::%x]:1", i)).is(200)
 		}
@@ -519,18 +501,21 @@ func TestAddressLimit_holdsIPv6CallersByTheirNetwork(t *testing.T) {
 
 func TestAddressLimit_readsXForwardedForOnlyFromATrustedPeer(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
+		from := func(peer, forwarded string) answer {
+			return s.post("/widget/leads", aLead, "Peer: "+peer, "X-Forwarded-For: "+forwarded)
+		}
+		const stranger, proxy = "203.0.113.9:1", "127.0.0.1:1"
 		for i := range 60 { // whatever an untrusted peer says, it is that peer
-			s.post("/widget/leads", aLead, "Peer: 203.0.113.9:1", fmt.Sprintf("X-Forwarded-For: 198.51.100.%d", i)).is(200)
+			from(stranger, fmt.Sprint("198.51.100.", i)).is(200)
 		}
-		s.post("/widget/leads", aLead, "Peer: 203.0.113.9:1", "X-Forwarded-For: 198.51.100.200").is(429, "rate_limited")
+		from(stranger, "198.51.100.200").is(429, "rate_limited")
 		for i := range 60 { // the proxy appends who called; what stands before was chosen by the caller
-			s.post("/widget/leads", aLead, "Peer: 127.0.0.1:1", fmt.Sprintf("X-Forwarded-For: 198.51.100.%d, 192.0.2.50", i)).is(200)
+			from(proxy, fmt.Sprintf("198.51.100.%d, 192.0.2.50", i)).is(200)
 		}
-		s.post("/widget/leads", aLead, "Peer: 127.0.0.1:1", "X-Forwarded-For: 192.0.2.50").is(429, "rate_limited")
-		s.post("/widget/leads", aLead, "Peer: 127.0.0.1:1", "X-Forwarded-For: 192.0.2.51").is(200)
-		s.post("/widget/leads", aLead, "Peer: 127.0.0.1:1").is(200)
+		from(proxy, "192.0.2.50").is(429, "rate_limited")
+		from(proxy, "192.0.2.51").is(200)
+		s.post("/widget/leads", aLead, "Peer: "+proxy).is(200)
 	})
 }
 
@@ -542,20 +527,25 @@ func TestAddressLimit_trustsThePeerOfAUnixSocket(t *testing.T) {
 		status   int    // of a call for a second client, after those of the first are used up
 		repeated string // what the second client is forwarded for
 	}{
-		"another client":                     {[]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, 200, "198.51.100.2"},
-		"a client behind what it says":       {[]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, 429, "198.51.100.2, 198.51.100.1"},
-		"an operator who trusts no one here": {[]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, 429, "198.51.100.2"},
+		"another client": {[]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, 200,
+			"198.51.100.2"},
+		"a client behind what it says": {[]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, 429,
+			"198.51.100.2, 198.51.100.1"},
+		"an operator who trusts no one here": {[]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, 429,
+			"198.51.100.2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newService(t, func(_ *storeOptions, o *serverOptions) { o.anonymousRate, o.trusted = 2, c.trusted })
 			addr := s.listeningOn("unix", filepath.Join(s.dir, "http.sock"))
-			client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _,
+				_ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, "unix", addr)
 			}}}
 			t.Cleanup(client.CloseIdleConnections)
 			post := func(forwarded string) int {
-				r, err := http.NewRequestWithContext(t.Context(), "POST", "http://x/v1/widget/leads", strings.NewReader(aLead))
+				r, err := http.NewRequestWithContext(t.Context(), "POST", "http://x/v1/widget/leads",
+					strings.NewReader(aLead))
 				s.check(err)
 				r.Header.Set("Content-Type", "application/json")
 				r.Header.Set("X-Forwarded-For", forwarded)
@@ -565,13 +555,9 @@ func TestAddressLimit_trustsThePeerOfAUnixSocket(t *testing.T) {
 				return res.StatusCode
 			}
 			for i, want := range []int{200, 200, 429} { // a token comes back in half a minute
-				if got := post("198.51.100.1"); got != want {
-					t.Fatalf("call %d: %d, want %d", i, got, want)
-				}
+				equal(t, i, post("198.51.100.1"), want)
 			}
-			if got := post(c.repeated); got != c.status {
-				t.Errorf("%d, want %d", got, c.status)
-			}
+			equal(t, "the second client", post(c.repeated), c.status)
 		})
 	}
 }
@@ -579,9 +565,7 @@ func TestAddressLimit_trustsThePeerOfAUnixSocket(t *testing.T) {
 func TestAddressLimit_knowsTheClientsAddress(t *testing.T) {
 	t.Parallel()
 	trusted, err := parsePrefixes("trusted-proxies", []string{"127.0.0.0/8", "::1/128", "10.0.0.0/8"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct {
 		peer, forwarded, want string
 	}{
@@ -602,33 +586,34 @@ func TestAddressLimit_knowsTheClientsAddress(t *testing.T) {
 		{"127.0.0.1:1", "192.0.2.1, unknown, 10.1.2.3", "10.1.2.3"},
 		{"127.0.0.1:1", "192.0.2.1,", "127.0.0.1"},
 	} {
-		if got := clientAddress(c.peer, strings.Split(c.forwarded, "|"), trusted).String(); got != c.want {
-			t.Errorf("from %s, forwarded for %q: %s, want %s", c.peer, c.forwarded, got, c.want)
-		}
+		got := clientAddress(c.peer, strings.Split(c.forwarded, "|"), trusted)
+		equal(t, c.peer+" for "+c.forwarded, got.String(), c.want)
 	}
 }
 
 // Whatever a caller writes into X-Forwarded-For, the address is what the proxy saw;
 // and to a peer that is no proxy nobody listens.
 func FuzzForwarded(f *testing.F) {
-	for _, seed := range []string{"", "192.0.2.1", "192.0.2.1, 127.0.0.1", "127.0.0.1", ", ,", "[::1]:80", "unknown", "\x00", "fe80::1%eth0", "192.0.2.1:99999", "::ffff:127.0.0.1"} {
+	for _, seed := range []string{
+		"", "192.0.2.1", "192.0.2.1, 127.0.0.1", "127.0.0.1", ", ,", "[::1]:80", "unknown", "\x00", "fe80::1%eth0",
+		"192.0.2.1:99999", "::ffff:127.0.0.1",
+	} {
 		f.Add(seed, uint32(0xcb007109))
 	}
 	trusted, err := parsePrefixes("trusted-proxies", []string{"127.0.0.0/8", "::1/128"})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Fuzz(func(t *testing.T, chosen string, number uint32) {
 		caller := netip.AddrFrom4([4]byte{byte(number >> 24), byte(number >> 16), byte(number >> 8), byte(number)})
 		if isTrusted(caller, trusted) {
 			return
 		}
 		for name, got := range map[string]netip.Addr{
-			"untrusted":    clientAddress(netip.AddrPortFrom(caller, 1).String(), []string{chosen}, trusted),
-			"appended":     clientAddress("127.0.0.1:1", []string{chosen + ", " + caller.String()}, trusted),
-			"second line":  clientAddress("127.0.0.1:1", []string{chosen, caller.String()}, trusted),
-			"two proxies":  clientAddress("[::1]:1", []string{chosen + "," + caller.String() + ",127.0.0.2"}, trusted),
-			"with a port":  clientAddress("127.0.0.1:1", []string{chosen, netip.AddrPortFrom(caller, 4711).String()}, trusted),
+			"untrusted":   clientAddress(netip.AddrPortFrom(caller, 1).String(), []string{chosen}, trusted),
+			"appended":    clientAddress("127.0.0.1:1", []string{chosen + ", " + caller.String()}, trusted),
+			"second line": clientAddress("127.0.0.1:1", []string{chosen, caller.String()}, trusted),
+			"two proxies": clientAddress("[::1]:1", []string{chosen + "," + caller.String() + ",127.0.0.2"}, trusted),
+			"with a port": clientAddress("127.0.0.1:1", []string{chosen, netip.AddrPortFrom(caller, 4711).String()},
+				trusted),
 			"as IPv4 in 6": clientAddress("127.0.0.1:1", []string{chosen, "::ffff:" + caller.String()}, trusted),
 		} {
 			if got != caller {
@@ -676,8 +661,7 @@ func TestLookupLimit_answersKnownAndUnknownKeysAlikeAfterThirtyFailures(t *testi
 	for _, path := range licenseCalls {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newService(t)
+			inBubble(t, func(t *testing.T, s *service) {
 				_, key := s.addLicense(license{})
 				_, full := s.addLicense(license{MaxDevices: ptr(1)})
 				_, floating := s.addLicense(license{Kind: kindFloating, LeaseHours: 1})
@@ -688,43 +672,47 @@ func TestLookupLimit_answersKnownAndUnknownKeysAlikeAfterThirtyFailures(t *testi
 				s.activate(full, "other").is(200)
 				s.activate(floating, "f").is(200)
 				thief := "Authorization: Bearer " + s.activate(full, "other").is(200).text("token")
-				s.change(func(t *tx) error {
-					_, err := t.exec(`UPDATE license_keys SET retires_at = ? WHERE hint = ?`, t.now, retired[len(retired)-5:])
-					return err
-				})
-				s.change(func(t *tx) error {
-					_, err := t.exec(`UPDATE licenses SET state = 'revoked' WHERE id = (SELECT license_id FROM license_keys WHERE hint = ?)`, revoked[len(revoked)-5:])
-					return err
-				})
+				s.retire(retired)
+				s.sql(`UPDATE licenses SET state = 'revoked'
+					WHERE id = (SELECT license_id FROM license_keys WHERE hint = ?)`, revoked[len(revoked)-5:])
 				time.Sleep(2 * time.Hour) // the floating seat lapses
 				s.guessAll()
 				before := s.dump()
-				want := s.guess(path).is(429, "rate_limited").has("Retry-After: 60", "RateLimit: ", "RateLimit-Policy: ").sameButForIDs()
+				want := s.guess(path).is(429, "rate_limited").
+					has("Retry-After: 60", "RateLimit: ", "RateLimit-Policy: ").sameButForIDs()
+				post := func(key, fingerprint string, headers ...string) answer {
+					return s.post(path, activateBody(key, fingerprint), headers...)
+				}
 				for name, a := range map[string]answer{
 					"an unknown key":                    s.guess(path),
-					"a mistyped key":                    s.post(path, activateBody(mistype(key), "f")),
-					"an imported key":                   s.post(path, activateBody("WP-2019-000123-ABCDEF", "f")),
-					"a known key":                       s.post(path, activateBody(key, "f")),
-					"a known key in lower case":         s.post(path, activateBody(strings.ToLower(key), "f")),
-					"a known key, a device that left":   s.post(path, activateBody(key, "left")),
-					"a full licence's key":              s.post(path, activateBody(full, "f")),
-					"a known key, a device that lapsed": s.post(path, activateBody(floating, "f")),
-					"a retired key":                     s.post(path, activateBody(retired, "f")),
-					"a revoked licence's key":           s.post(path, activateBody(revoked, "f")),
-					"a known key with a page's Origin":  withoutCORS(s.post(path, activateBody(key, "f"), "Origin: "+siteOrigin)),
-					"another key beside a token":        s.post(path, activateBody(key, "other"), thief),
-					"an unknown key beside a token":     s.post(path, activateBody(newLicenseKey(), "other"), thief),
-					"an Idempotency-Key":                s.post(path, activateBody(key, "f"), "Idempotency-Key: 1"),
-					"an old path":                       withoutSunset(s.post("//api/legacy"+path, activateBody(key, "f"))),
+					"a mistyped key":                    post(mistype(key), "f"),
+					"an imported key":                   post("WP-2019-000123-ABCDEF", "f"),
+					"a known key":                       post(key, "f"),
+					"a known key in lower case":         post(strings.ToLower(key), "f"),
+					"a known key, a device that left":   post(key, "left"),
+					"a full licence's key":              post(full, "f"),
+					"a known key, a device that lapsed": post(floating, "f"),
+					"a retired key":                     post(retired, "f"),
+					"a revoked licence's key":           post(revoked, "f"),
+					"a known key with a page's Origin":  withoutCORS(post(key, "f", "Origin: "+siteOrigin)),
+					"another key beside a token":        post(key, "other", thief),
+					"an unknown key beside a token":     post(newLicenseKey(), "other", thief),
+					"an Idempotency-Key":                post(key, "f", "Idempotency-Key: 1"),
+					"an old path": withoutSunset(s.post("//api/legacy"+path,
+						activateBody(key, "f"))),
 				} {
-					if got := a.sameButForIDs(); got != want {
-						t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
-					}
+					equal(t, name, a.sameButForIDs(), want)
 				}
 				s.unchanged(before)
 			})
 		})
 	}
+}
+
+// retire has a key retire now.
+func (s *service) retire(key string) {
+	s.t.Helper()
+	s.sql(`UPDATE license_keys SET retires_at = ? WHERE hint = ?`, newStamp(time.Now()), key[len(key)-5:])
 }
 
 // mistype returns a key with another check symbol.
@@ -755,12 +743,11 @@ func (a answer) without(names ...string) answer {
 
 func TestLookupLimit_letsActiveDevicesAndTokensPass(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addLicense(license{})
 		_, other := s.addLicense(license{AccountID: s.addAccount("other")})
 		lease := s.activate(key, "f").is(200).text("token")
-		device := "Authorization: Bearer " + lease
+		device := bearer(lease)
 		s.guessAll()
 		s.verifyKey(key, "f").answers("valid").has(`RateLimit: "licenses";r=598;t=1`)
 		s.activate(key, "f").is(200)
@@ -773,27 +760,19 @@ func TestLookupLimit_letsActiveDevicesAndTokensPass(t *testing.T) {
 		s.activate(key, "new", "nonce", "\u00e9").is(422, "validation_failed")     // members first
 		s.guess(licenseCalls[0]).is(429)
 
-		portal := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+		portal := s.auth(s.account, scopeLicenses)
 		all := s.portalToken(s.account, scopeLicenses)
-		ask := func(key string, token string) answer {
-			return s.post("/widget/license/verify", seatBody("license_key", key, "fingerprint", "unknown"), token).is(200)
+		verdict := func(key string, token string) string {
+			return s.post("/widget/license/verify", activateBody(key, "unknown"), token).is(200).text("code")
 		}
 		for range 40 { // an account's own token is held by the account's bucket only
-			if got := ask(newLicenseKey(), portal).text("code"); got != "not_found" {
-				t.Fatal(got)
-			}
+			equal(t, "an unknown key", verdict(newLicenseKey(), portal), "not_found")
 		}
-		if got := ask(key, portal).text("code"); got != "device_not_activated" {
-			t.Error(got)
-		}
+		equal(t, "a key of the account", verdict(key, portal), "device_not_activated")
 		for range 2 { // another account's licence is as unknown as any other key
-			if got := ask(other, portal).text("code"); got != "not_found" {
-				t.Error(got)
-			}
+			equal(t, "another account's key", verdict(other, portal), "not_found")
 		}
-		if got := ask(other, all).text("code"); got != "device_not_activated" {
-			t.Error(got)
-		}
+		equal(t, "another account's key, for all accounts", verdict(other, all), "device_not_activated")
 		before := s.dump()
 		s.post("/widget/license/activate", activateBody(other, "f"), portal).is(404, "license_not_found")
 		s.post("/widget/license/deactivate", activateBody(other, "f"), portal).is(404, "license_not_found")
@@ -811,8 +790,7 @@ func TestLookupLimit_letsActiveDevicesAndTokensPass(t *testing.T) {
 
 func TestLookupLimit_lets300CallsAMinuteOfActiveDevicesPass(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addLicense(license{})
 		lease := s.activate(key, "f").is(200).text("token")
 		s.guessAll()
@@ -820,19 +798,17 @@ func TestLookupLimit_lets300CallsAMinuteOfActiveDevicesPass(t *testing.T) {
 			s.verifyKey(key, "f").answers("valid")
 		}
 		known := s.verifyKey(key, "f").is(429, "rate_limited")
-		if unknown := s.guess(licenseCalls[0]); known.sameButForIDs() != unknown.sameButForIDs() {
-			t.Errorf("%s\n%s", known.body, unknown.body)
-		}
+		equal(t, "an unknown key", s.guess(licenseCalls[0]).sameButForIDs(), known.sameButForIDs())
 		s.verifyLease(lease).answers("valid")
 	})
 }
 
 func TestLookupLimit_countsDifferentKeysWithinAMinute(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		wrong, answered := []string{}, 0
-		for range 10 * 60 { // a guess a second, for ten minutes
+		minutes := size(3, 10)
+		for range minutes * 60 { // a guess a second
 			key := newLicenseKey()
 			if s.verifyKey(key, "f").status == 200 {
 				answered++
@@ -840,9 +816,7 @@ func TestLookupLimit_countsDifferentKeysWithinAMinute(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if answered != 300 {
-			t.Errorf("%d of 600 guesses were answered, want 30 a minute", answered)
-		}
+		equal(t, "guesses that were answered, 30 a minute", answered, 30*minutes)
 		time.Sleep(time.Minute)
 		for range 29 {
 			s.guess(licenseCalls[0]).is(200)
@@ -854,33 +828,24 @@ func TestLookupLimit_countsDifferentKeysWithinAMinute(t *testing.T) {
 
 func TestLookupLimit_countsAKeyOnceHoweverItIsWritten(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addLicense(license{})
 		_, retired := s.addLicense(license{})
-		s.change(func(t *tx) error {
-			_, err := t.exec(`UPDATE license_keys SET retires_at = ? WHERE hint = ?`, t.now, retired[len(retired)-5:])
-			return err
-		})
+		s.retire(retired)
 		for range 40 { // a slip of the finger that no key can read like is no guess
 			s.verifyKey("XXXXX", "f").answers("key_malformed")
 		}
 		wrong := mistype(key)
 		for i := range 61 { // the first is counted as a key, then come 60 repeats
 			spelled := []string{wrong, strings.ToLower(wrong), strings.ReplaceAll(wrong, "-", ""), " " + wrong}[i%4]
-			if got := s.verifyKey(spelled, "f").is(200).text("code"); got != "key_malformed" {
-				t.Fatalf("%d: %s", i, got)
-			}
+			equal(t, i, s.verifyKey(spelled, "f").is(200).text("code"), "key_malformed")
 		}
-		a := s.verifyKey(wrong, "f").is(429, "rate_limited").has("Retry-After: 1")
+		s.verifyKey(wrong, "f").is(429, "rate_limited").has("Retry-After: 1", "RateLimit: ") // a repeat is not charged
 		for range 28 {
 			s.guess(licenseCalls[1]).is(404)
 		}
 		s.activate(retired, "f").is(403, "key_retired") // the thirtieth
 		s.guess(licenseCalls[1]).is(429)
-		if a.header.Get("RateLimit") != "" {
-			t.Error("a repeat is charged")
-		}
 	})
 }
 
@@ -888,29 +853,24 @@ func TestLookupLimit_countsAKeyOnceHoweverItIsWritten(t *testing.T) {
 // retry a wrong key, a retired one and an ended licence's every second, while others come and go.
 func TestLookupLimit_leavesTheNeighboursOfAWrongKeyAlone(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addLicense(license{})
 		wrong := newLicenseKey()
-		for i := range 3 * 60 {
+		for i := range size(70, 180) { // seconds
 			s.verifyKey(wrong, "till").answers("not_found")
 			if i%10 == 0 {
-				lease := s.activate(key, fmt.Sprint("till ", i)).is(200).text("token")
-				s.verifyLease(lease).answers("valid")
+				s.verifyLease(s.activate(key, fmt.Sprint("till ", i)).is(200).text("token")).answers("valid")
 				s.verifyKey(key, fmt.Sprint("till ", i)).answers("valid")
 			}
 			time.Sleep(time.Second)
 		}
-		if n := s.server.lookups.len(); n != 1 {
-			t.Errorf("%d addresses are remembered", n)
-		}
+		equal(t, "addresses are remembered", s.server.lookups.len(), 1)
 	})
 }
 
 func TestLookupLimit_answersThirtyOfManyGuessesAtOnce(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		var answered atomic.Int64
 		var all sync.WaitGroup
 		for i := range 120 {
@@ -921,16 +881,14 @@ func TestLookupLimit_answersThirtyOfManyGuessesAtOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if answered.Load() != 30 {
-			t.Errorf("%d were answered", answered.Load())
-		}
+		equal(t, "answered", answered.Load(), 30)
 	})
 }
 
 func TestLookupLimit_ofAnotherRateAndOfNone(t *testing.T) {
 	t.Parallel()
 	for rate, most := range map[int]int{1: 1, 5: 5, 1000: 1000, 1001: 5000, 1 << 30: 5000} {
-		now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+		now := bubbleStart
 		g, answered := newLookupGuard(rate, now), 0
 		for i := range 5000 {
 			if _, wait := g.fail("a", [32]byte{byte(i), byte(i >> 8)}, now); wait == 0 {
@@ -960,7 +918,7 @@ func TestLookupLimit_isNotForgottenWhenOthersFail(t *testing.T) {
 		"after slow guesses":        {1900 * time.Millisecond, 0, 1},
 		"by others that fail often": {0, 0, 29},
 	} {
-		now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+		now := bubbleStart
 		g, keys := newLookupGuard(30, now), 0
 		fail := func(address string) time.Duration {
 			keys++
@@ -978,9 +936,7 @@ func TestLookupLimit_isNotForgottenWhenOthersFail(t *testing.T) {
 				fail(strconv.Itoa(i))
 			}
 		}
-		if g.len() != g.max || len(g.byFull) != g.max {
-			t.Errorf("%s: %d addresses, %d in the heap", name, g.len(), len(g.byFull))
-		}
+		equal(t, name+": addresses, and those in the heap", []int{g.len(), len(g.byFull)}, []int{g.max, g.max})
 		if fail("guesser") == 0 {
 			t.Errorf("%s: the guesser was forgotten", name)
 		}
@@ -988,9 +944,7 @@ func TestLookupLimit_isNotForgottenWhenOthersFail(t *testing.T) {
 		for range 51 {
 			fail("guesser")
 		}
-		if g.len() != 1 {
-			t.Errorf("%s: %d addresses are remembered after their time", name, g.len())
-		}
+		equal(t, name+": addresses after their time", g.len(), 1)
 	}
 }
 

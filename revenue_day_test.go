@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -10,9 +9,7 @@ import (
 func moment(t testing.TB, s string) time.Time {
 	t.Helper()
 	parsed, err := time.Parse(time.RFC3339, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return parsed
 }
 
@@ -20,9 +17,7 @@ func moment(t testing.TB, s string) time.Time {
 func aCalendar(t testing.TB, spans ...zoneSpan) *businessCalendar {
 	t.Helper()
 	c, err := newCalendar(spans...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -134,12 +129,8 @@ func FuzzCalendar(f *testing.F) {
 
 func TestCalendar_hasNeitherGapsNorOverlaps(t *testing.T) {
 	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 2))
-	rounds := 60
-	if underRace() {
-		rounds = 20
-	}
-	for range rounds {
+	random := random(t, 0)
+	for range size(20, 200) {
 		around := time.Unix(random.Int64N(100*365*24*3600), 0).UTC()
 		span := func(from businessDate) zoneSpan {
 			return zoneSpan{from, zonesThatMove[random.IntN(len(zonesThatMove))], timeOfDay(random.IntN(1440))}

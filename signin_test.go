@@ -18,10 +18,8 @@ func signinStory(t *testing.T, o *operator) {
 	t.Helper()
 	code := strings.TrimSpace(o.do("account", "signin", o.account))
 	made := o.object("account", "signin", o.account)
-	if !signinShape.MatchString(code) || !signinShape.MatchString(made["code"].(string)) || made["code"] == code ||
-		made["expires_at"] == nil || len(made) != 2 {
-		t.Errorf("%q, %v", code, made)
-	}
+	failIf(t, !signinShape.MatchString(code) || !signinShape.MatchString(made["code"].(string)) ||
+		made["code"] == code || made["expires_at"] == nil || len(made) != 2, "%q, %v", code, made)
 	o.fails("no such account", "account", "signin", newID("acct", time.Now()))
 }
 
@@ -60,12 +58,27 @@ func (s *service) signInWith(typed string) (secret string, err error) {
 	return secret, err
 }
 
+// codeWorks checks whether a code signs somebody in; wrong says what it means if not.
+func (s *service) codeWorks(code string, works bool, wrong string, args ...any) {
+	s.t.Helper()
+	_, err := s.signInWith(code)
+	failIf(s.t, works && err != nil || !works && !errors.Is(err, errSigninCode), wrong+": %v", append(args, err)...)
+}
+
+// sessionLasts checks whether the session of a secret lasts; wrong says what it means if not.
+func (s *service) sessionLasts(secret string, lasts bool, wrong string) {
+	s.t.Helper()
+	_, err := s.store.session(secret, newStamp(s.store.now()))
+	failIf(s.t, lasts && err != nil || !lasts && !errors.Is(err, errNotFound), "%s: %v", wrong, err)
+}
+
 func TestSignin_readsCodesAsPeopleTypeThem(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	for typed, want := range map[string]string{
-		"7K3M-Q9XD-2VTA": "7K3MQ9XD2VTA", "7k3mq9xd2vta": "7K3MQ9XD2VTA", " 7K3M\tQ9XD – 2VTA\n": "7K3MQ9XD2VTA", "olio-0000-0000": "011000000000",
-		"7K3M-Q9XD-2VT": "", "7K3M-Q9XD-2VTAA": "", "": "", "7K3M-Q9XD-2VTU": "", "7K3M_Q9XD_2VTA": "", "７K3M-Q9XD-2VTA": "", "7K3M-Q9XD-2VT\x00": "",
+		"7K3M-Q9XD-2VTA": "7K3MQ9XD2VTA", "7k3mq9xd2vta": "7K3MQ9XD2VTA", " 7K3M\tQ9XD – 2VTA\n": "7K3MQ9XD2VTA",
+		"olio-0000-0000": "011000000000",
+		"7K3M-Q9XD-2VT":  "", "7K3M-Q9XD-2VTAA": "", "": "", "7K3M-Q9XD-2VTU": "", "7K3M_Q9XD_2VTA": "",
+		"７K3M-Q9XD-2VTA": "", "7K3M-Q9XD-2VT\x00": "",
 		"7K3M-Q9XD-2VTA" + strings.Repeat("-", 100): "",
 	} {
 		if got, ok := parseSigninCode(typed); ok != (want != "") || ok && got != want {
@@ -83,37 +96,38 @@ func TestSignin_readsCodesAsPeopleTypeThem(t *testing.T) {
 }
 
 func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	portal := func(scope string, all bool) string {
 		token := ""
 		s.change(func(t *tx) (err error) {
-			token, _, err = issueToken(t, s.keys, tokenRow{AccountID: s.account, ClientID: "portal", Scope: scope, AllAccounts: all}, time.Hour)
+			token, _, err = issueToken(t, s.keys, tokenRow{AccountID: s.account, ClientID: "portal", Scope: scope,
+				AllAccounts: all}, time.Hour)
 			return err
 		})
-		return "Authorization: Bearer " + token
+		return bearer(token)
 	}
 	p, _ := s.registerApp()
 	ofApp, _ := s.appToken(p, s.account, scopeOrders)
 	_, key := s.addLicense(license{})
 	device := s.activate(key, "till-1").text("token")
 	path := "/accounts/" + tenant + "/signin"
+	refusing := []string{portal(scopeConsent, false), portal(scopeOrders, true), portal(scopeApps, true),
+		bearer(ofApp),
+		bearer(device)}
 	before := s.dump()
 	s.post(path, "{}").is(401, "token_required")
-	s.unchanged(before)
-	for _, refused := range []string{portal(scopeConsent, false), portal(scopeOrders, true), portal(scopeApps, true), "Authorization: Bearer " + ofApp,
-		"Authorization: Bearer " + device} {
-		before = s.dump()
+	for _, refused := range refusing {
 		s.post(path, "{}", refused).is(403, "insufficient_scope")
 		s.post("/accounts/"+s.account+"/signin", "{}", refused).is(403, "insufficient_scope")
-		s.unchanged(before)
 	}
+	s.unchanged(before)
 	for _, allowed := range []string{portal(scopeConsent, true), portal(scopeAdmin, false)} {
 		a := s.post(path, "", allowed).is(200)
 		s.told.confide(a.text("code"))
-		if until, ok := parseStamp(a.text("expires_at")); !ok || !signinShape.MatchString(a.text("code")) || time.Until(until.Time) > signinCodeLife {
+		if until, ok := parseStamp(a.text("expires_at")); !ok || !signinShape.MatchString(a.text("code")) ||
+			time.Until(until.Time) > signinCodeLife {
 			t.Errorf("answered %s", a.body)
 		}
 		again := s.post(path, "{}", allowed, "Idempotency-Key: once").is(200)
@@ -123,82 +137,62 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 			s.post("/accounts/"+id+"/signin", "{}", allowed).is(404, "account_not_found")
 		}
 	}
-	if n := s.count(`SELECT count(*) FROM signin_codes WHERE account_id = ? AND (made_by LIKE 'token tok_%' OR made_by LIKE 'operator tok_%')`, tenant); n != 3 {
-		t.Errorf("%d codes", n) // both tokens are of one account, and sent the same Idempotency-Key
-	}
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'account.signin_code_made' AND account_id = ?1 AND subject_id = ?1`, tenant); n != 3 {
-		t.Errorf("%d events", n)
-	}
+	s.hasRows(3, `signin_codes WHERE account_id = ? AND (made_by LIKE 'token tok_%' OR made_by LIKE 'operator tok_%')`,
+		tenant)
+	s.hasRows(3, `events WHERE type = 'account.signin_code_made' AND account_id = ?1 AND subject_id = ?1`, tenant)
 	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
 	s.post(path, "{}", portal(scopeAdmin, false)).is(404, "account_not_found")
 }
 
 func TestSignin_aCodeWorksOnceAndForAQuarterOfAnHour(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+		s := quietService(t)
 		code := s.signinCode(s.account)
 		secret, err := s.signInWith(strings.ToLower(strings.ReplaceAll(code, "-", " ")))
 		s.check(err)
-		if _, err := s.signInWith(code); !errors.Is(err, errSigninCode) {
-			t.Errorf("it works twice: %v", err)
-		}
+		s.codeWorks(code, false, "it works twice")
 		late := s.signinCode(s.account)
 		time.Sleep(signinCodeLife)
-		if _, err := s.signInWith(late); !errors.Is(err, errSigninCode) {
-			t.Errorf("it works late: %v", err)
-		}
-		if got, err := s.store.session(secret, newStamp(time.Now())); err != nil || got.AccountID != s.account || got.MadeBy != "portal" || got.Account != "main" {
+		s.codeWorks(late, false, "it works late")
+		if got, err := s.store.session(secret, newStamp(time.Now())); err != nil || got.AccountID != s.account ||
+			got.MadeBy != "portal" || got.Account != "main" {
 			t.Errorf("%+v, %v", got, err)
 		}
 		time.Sleep(sessionLife - signinCodeLife)
-		if _, err := s.store.session(secret, newStamp(time.Now())); !errors.Is(err, errNotFound) {
-			t.Errorf("the session lasts: %v", err)
-		}
-		if s.count(`SELECT count(*) FROM sessions`) != 1 || s.count(`SELECT count(*) FROM signin_codes`) != 1 {
-			t.Error("there is nothing to remove")
-		}
+		s.sessionLasts(secret, false, "the session lasts")
+		failIf(t, s.count(`SELECT count(*) FROM sessions`) != 1 || s.count(`SELECT count(*) FROM signin_codes`) != 1,
+			"there is nothing to remove")
 		s.check(s.chore(faultAppSweep)(t.Context()))
-		if n := s.count(`SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM signin_codes)`); n != 0 {
-			t.Errorf("%d rows are left", n)
-		}
-		if n := s.count(`SELECT count(*) FROM events WHERE type = 'account.signed_in' AND account_id = ? AND actor = 'person (portal)'`, s.account); n != 1 {
-			t.Errorf("%d events", n)
-		}
+		expect(t, s.count(`SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM signin_codes)`), 0,
+			"rows are left")
+		s.hasRows(1, `events WHERE type = 'account.signed_in' AND account_id = ? AND actor = 'person (portal)'`,
+			s.account)
 	})
 }
 
 func TestSignin_leavesWhatHasNotExpired(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	code, other := s.signinCode(s.account), s.signinCode(s.account)
 	secret, err := s.signInWith(code)
 	s.check(err)
 	s.check(s.chore(faultAppSweep)(t.Context()))
-	if _, err := s.store.session(secret, newStamp(time.Now())); err != nil {
-		t.Error(err)
-	}
-	if _, err := s.signInWith(other); err != nil {
-		t.Error(err)
-	}
+	s.sessionLasts(secret, true, "a session has ended")
+	s.codeWorks(other, true, "another code has ended")
 }
 
 func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+		s := quietService(t)
 		var codes []string
 		for range maxSigninCodes + 2 {
 			codes = append(codes, s.signinCode(s.account))
 			time.Sleep(time.Second)
 		}
 		for i, code := range codes[:2] {
-			if _, err := s.signInWith(code); !errors.Is(err, errSigninCode) {
-				t.Errorf("code %d works: %v", i, err)
-			}
+			s.codeWorks(code, false, "code %d works", i)
 		}
 		first, err := s.signInWith(codes[2])
 		s.check(err)
@@ -211,7 +205,8 @@ func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
 		time.Sleep(time.Second)
 		s.change(func(t *tx) error {
 			for i := range maxSessions - 2 {
-				err := t.addSession(&session{Hash: hashOf(fmt.Sprint(i)), AccountID: s.account, MadeBy: "x", CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)})
+				err := t.addSession(&session{Hash: hashOf(fmt.Sprint(i)), AccountID: s.account, MadeBy: "x",
+					CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)})
 				if err != nil {
 					return err
 				}
@@ -220,52 +215,34 @@ func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
 		})
 		newest, err := s.signInWith(codes[4])
 		s.check(err)
-		now := newStamp(time.Now())
-		if _, err := s.store.session(first, now); !errors.Is(err, errNotFound) {
-			t.Errorf("the oldest session lasts: %v", err)
-		}
+		s.sessionLasts(first, false, "the oldest session lasts")
 		for _, secret := range []string{second, newest, others} {
-			if _, err := s.store.session(secret, now); err != nil {
-				t.Error(err)
-			}
+			s.sessionLasts(secret, true, "a session has ended")
 		}
-		if n := s.count(`SELECT count(*) FROM sessions WHERE account_id = ?`, s.account); n != maxSessions {
-			t.Errorf("%d sessions", n)
-		}
+		s.hasRows(maxSessions, `sessions WHERE account_id = ?`, s.account)
 	})
 }
 
 func TestSignin_endsWithTheAccount(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
 	code, unused := s.signinCode(tenant), s.signinCode(tenant)
 	secret, err := s.signInWith(code)
 	s.check(err)
-	now := newStamp(time.Now())
-	s.sql(`UPDATE accounts SET closed_at = ? WHERE id = ?`, now, tenant) // with the sqlite3 shell
-	if _, err := s.store.session(secret, now); !errors.Is(err, errNotFound) {
-		t.Errorf("the session lasts: %v", err)
-	}
-	if _, err := s.signInWith(unused); !errors.Is(err, errSigninCode) {
-		t.Errorf("the code works: %v", err)
-	}
+	s.sql(`UPDATE accounts SET closed_at = ? WHERE id = ?`, newStamp(time.Now()), tenant) // with the sqlite3 shell
+	s.sessionLasts(secret, false, "the session lasts")
+	s.codeWorks(unused, false, "the code works")
 	s.sql(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, tenant)
 	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
 	s.change(func(t *tx) error { return reviveAccount(t, tenant, actorCommand) })
-	if _, err := s.store.session(secret, now); !errors.Is(err, errNotFound) {
-		t.Errorf("the session has come back: %v", err)
-	}
-	if _, err := s.signInWith(unused); !errors.Is(err, errSigninCode) {
-		t.Errorf("the code has come back: %v", err)
-	}
+	s.sessionLasts(secret, false, "the session has come back")
+	s.codeWorks(unused, false, "the code has come back")
 }
 
 func TestQuery_aboutSigningInReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := quietService(t)
 	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
 	secret, err := s.signInWith(s.signinCode(s.account))
 	s.check(err)
@@ -284,9 +261,7 @@ func TestQuery_aboutSigningInReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 			}
 		}
 	}
-	if seen < 9 {
-		t.Errorf("%d steps only", seen)
-	}
+	failIf(t, seen < 9, "%d steps only", seen)
 }
 
 func FuzzSigninCode(f *testing.F) {
@@ -298,7 +273,8 @@ func FuzzSigninCode(f *testing.F) {
 		if !ok {
 			return
 		}
-		if again, ok := parseSigninCode(plain[:4] + "-" + plain[4:8] + " " + plain[8:]); !ok || again != plain || len(plain) != signinSymbols {
+		if again, ok := parseSigninCode(plain[:4] + "-" + plain[4:8] + " " + plain[8:]); !ok || again != plain ||
+			len(plain) != signinSymbols {
 			t.Errorf("%q is read as %q, and that as %q", typed, plain, again)
 		}
 	})

@@ -53,7 +53,8 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
-	if got, want := needsDoing(o.object("status")), []string{"the service is not running: start it", "there was no backup yet: run 'widgetd backup FILE', best each day"}; !slices.Equal(got, want) {
+	if got, want := needsDoing(o.object("status")), []string{"the service is not running: start it",
+		"there was no backup yet: run 'widgetd backup FILE', best each day"}; !slices.Equal(got, want) {
 		t.Errorf("of a new file: %q", got)
 	}
 	o.do("account", "close", o.object("account", "add", "Closed")["id"].(string), "-force")
@@ -64,13 +65,15 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 	o.addLeads("a@example.com", "b@example.com") // the second is a day older
 	o.do("token", "issue", "-account", o.account, "-scope", "stats:read", "-ttl", "1h")
 	o.do("token", "issue", "-account", o.account, "-scope", "stats:read", "-ttl", "90d")
-	old := o.object("token", "issue", "-account", o.account, "-scope", "stats:read", "-ttl", "90d", "-client-id", "portal")["id"].(string)
+	old := o.object("token", "issue", "-account", o.account, "-scope", "stats:read", "-ttl", "90d", "-client-id",
+		"portal")["id"].(string)
 	backup := filepath.Join(o.dir, "copy.db")
 	o.do("backup", backup)
 	now := newStamp(time.Now())
 	o.change(func(t *tx) error {
 		today := now.Format(time.DateOnly)
-		_, err := t.exec(`UPDATE tokens SET expires_at = ?, created_at = ? WHERE id = ?`, now.after(days(3)), now.after(-days(27)), old)
+		_, err := t.exec(`UPDATE tokens SET expires_at = ?, created_at = ? WHERE id = ?`, now.after(days(3)),
+			now.after(-days(27)), old)
 		return errors.Join(err, t.countLegacy([]legacyCall{
 			{Day: today, Path: "/api/legacy/widget/stats", Caller: o.account, Calls: 7, LastAt: now},
 			{Day: "2026-01-01", Path: "/api/legacy/widget/stats", Caller: "unknown", Calls: 9, LastAt: now},
@@ -95,16 +98,16 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 		"upgrade_copies": "[" + left + "]",
 		"legacy_callers": "[map[caller:main calls:7 last_at:" + now.String() + "]]",
 	} {
-		if got := fmt.Sprint(v[name]); got != want {
-			t.Errorf("%s: %s, want %s", name, got, want)
-		}
+		expect(t, fmt.Sprint(v[name]), want, "%s", name)
 	}
-	if at, ok := parseStamp(v["last_backup_at"].(string)); !ok || !within(time.Minute, at.Time, now.Time) || v["events_today"].(float64) < 7 {
+	if at, ok := parseStamp(v["last_backup_at"].(string)); !ok || !within(time.Minute, at.Time, now.Time) ||
+		v["events_today"].(float64) < 7 {
 		t.Errorf("last backup %v, events %v", v["last_backup_at"], v["events_today"])
 	}
 	want := []string{
 		"the service is not running: start it",
-		"permissions: others can read " + o.env["WIDGETD_DB"] + " (mode 0644): run 'chmod 600 " + o.env["WIDGETD_DB"] + "'",
+		"permissions: others can read " + o.env["WIDGETD_DB"] + " (mode 0644): run 'chmod 600 " + o.env["WIDGETD_DB"] +
+			"'",
 		"the token " + old + " of portal ends on " + now.after(days(3)).String() + ": issue another, or revoke it",
 		"remove what upgrades have left, which may hold erased personal data: " + left,
 	}
@@ -113,12 +116,12 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 	}
 	text := o.do("status", "-wide")
 	for _, line := range []string{
-		"health           not running", "licences         active 3, revoked 1; 1 of the active end within 14 days", "accounts         1 open, 1 closed",
-		"legacy callers   main: 7 calls in 7 days, the last at " + now.String(), "needs doing      the service is not running: start it",
+		"health           not running", "licences         active 3, revoked 1; 1 of the active end within 14 days",
+		"accounts         1 open, 1 closed",
+		"legacy callers   main: 7 calls in 7 days, the last at " + now.String(),
+		"needs doing      the service is not running: start it",
 	} {
-		if !strings.Contains(text, line+"\n") {
-			t.Errorf("no line %q in\n%s", line, text)
-		}
+		failIf(t, !strings.Contains(text, line+"\n"), "no line %q in\n%s", line, text)
 	}
 	if lines := strings.Count(text, "\n"); lines > 24 {
 		t.Errorf("%d lines:\n%s", lines, text)
@@ -127,11 +130,13 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 		_, err := t.exec(`UPDATE events SET at = ? WHERE type = 'backup.written'`, now.after(-days(9)))
 		return err
 	})
-	if got := needsDoing(o.object("status")); !slices.Contains(got, "the last backup is 9 days old: run 'widgetd backup FILE'") {
+	if got := needsDoing(o.object("status")); !slices.Contains(got,
+		"the last backup is 9 days old: run 'widgetd backup FILE'") {
 		t.Errorf("with an old backup: %q", got)
 	}
 	o.env["WIDGETD_KEY"] = filepath.Join(o.dir, "none.key")
-	if got := needsDoing(o.object("status")); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "key: no key file at ") }) {
+	if got := needsDoing(o.object("status")); !slices.ContainsFunc(got,
+		func(s string) bool { return strings.HasPrefix(s, "key: no key file at ") }) {
 		t.Errorf("without a key: %q", got)
 	}
 }
@@ -146,7 +151,8 @@ func TestStatus_asksTheRunningServiceOverASocketOfItsUser(t *testing.T) {
 	path := socketPath(s.store.path)
 	s.server.statusSocket = path
 	stop := s.serving()
-	if info, err := os.Stat(path); err != nil || info.Mode() != os.ModeSocket|0o600 || filepath.Base(path) != "widgetd.sock" {
+	if info, err := os.Stat(path); err != nil || info.Mode() != os.ModeSocket|0o600 ||
+		filepath.Base(path) != "widgetd.sock" {
 		t.Fatalf("%s: %v %v", path, info, err)
 	}
 	v, err := askService(t.Context(), s.store.path)
@@ -154,19 +160,19 @@ func TestStatus_asksTheRunningServiceOverASocketOfItsUser(t *testing.T) {
 	if v == nil || v.Version != buildName() || v.Health != healthPass || v.StartedAt.IsZero() || v.Litestream {
 		t.Fatalf("%+v", v)
 	}
-	wantRoutes := []routeCount{{"POST /widget/leads", 200, 2}, {"POST /widget/leads", 422, 1}, {noRoute, 200, 1}, {noRoute, 404, 1}}
+	wantRoutes := []routeCount{{"POST /widget/leads", 200, 2}, {"POST /widget/leads", 422, 1}, {noRoute, 200, 1},
+		{noRoute, 404, 1}}
 	wantRefused := []refusalCount{{"not_found", 1, 1}, {"validation_failed", 1, 1}}
-	if !slices.Equal(v.LastMinute, wantRoutes) || !slices.Equal(v.Refusals, wantRefused) {
-		t.Errorf("%+v", v)
-	}
+	failIf(t, !slices.Equal(v.LastMinute, wantRoutes) || !slices.Equal(v.Refusals, wantRefused), "%+v", v)
 	text := s.must("status")
-	for _, line := range []string{"health           pass\n", "last minute      5 requests\n                 200  POST /widget/leads  2\n", "refused          not_found: 1 in the last minute, 1 since the start\n"} {
-		if !strings.Contains(text, line) {
-			t.Errorf("no line %q in\n%s", line, text)
-		}
+	for _, line := range []string{"health           pass\n",
+		"last minute      5 requests\n                 200  POST /widget/leads  2\n",
+		"refused          not_found: 1 in the last minute, 1 since the start\n"} {
+		failIf(t, !strings.Contains(text, line), "no line %q in\n%s", line, text)
 	}
 	s.server.draining.Store(true)
-	if v, err := askService(t.Context(), s.store.path); err != nil || v.Health != healthFail || v.Output != "the service is stopping" {
+	if v, err := askService(t.Context(), s.store.path); err != nil || v.Health != healthFail ||
+		v.Output != "the service is stopping" {
 		t.Errorf("while it stops: %+v %v", v, err)
 	}
 	stop()
@@ -219,7 +225,8 @@ func TestStatus_ofAServiceThatWasKilledSaysNotRunning(t *testing.T) {
 	p := serveProcess(t, o)
 	v := o.object("status")
 	service, _ := v["service"].(map[string]any)
-	if service == nil || service["health"] != "pass" || !slices.Equal(needsDoing(v)[len(needsDoing(v))-1:], []string{"there was no backup yet: run 'widgetd backup FILE', best each day"}) {
+	if service == nil || service["health"] != "pass" || !slices.Equal(needsDoing(v)[len(needsDoing(v))-1:],
+		[]string{"there was no backup yet: run 'widgetd backup FILE', best each day"}) {
 		t.Fatalf("while it runs: %v", v)
 	}
 	p.stop(syscall.SIGKILL)
@@ -245,7 +252,8 @@ func TestStatus_countsAClientThatHasGoneAsNeitherFaultNorRefusal(t *testing.T) {
 	r.Header.Set("Content-Type", "application/json")
 	s.server.ServeHTTP(httptest.NewRecorder(), r)
 	v := s.server.serviceStatus()
-	if want := []routeCount{{"POST /widget/leads", 499, 1}}; !slices.Equal(v.LastMinute, want) || len(v.Refusals) != 0 || s.log.String() != "" {
+	if want := []routeCount{{"POST /widget/leads", 499, 1}}; !slices.Equal(v.LastMinute, want) ||
+		len(v.Refusals) != 0 || s.log.String() != "" {
 		t.Errorf("%+v, log %s", v, s.log.String())
 	}
 }
@@ -261,9 +269,8 @@ func TestStatus_readsOnlyTodaysLeadsAndEventsAndTheMainAccountsLatest(t *testing
 	}
 	for _, query := range reads() {
 		for _, step := range s.plan(query) {
-			if strings.HasPrefix(step, "SCAN ") && step != "SCAN CONSTANT ROW" || strings.HasPrefix(step, "USE TEMP") {
-				t.Errorf("%s\n%s", step, query)
-			}
+			failIf(t, strings.HasPrefix(step, "SCAN ") && step != "SCAN CONSTANT ROW" ||
+				strings.HasPrefix(step, "USE TEMP"), "%s\n%s", step, query)
 		}
 	}
 	if len(reads()) != 6 { // two binary searches, the counts, and the latest event

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -753,16 +754,7 @@ func (q *queries) seatFaults() (faults []string, err error) {
 // and white space. It returns what is missing or different, and what the database has in
 // addition.
 func diffSchema(q *queries, schema string) (wrong, extra []string, err error) {
-	memory, err := sql.Open("sqlite", "file::memory:")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer memory.Close()
-	memory.SetMaxOpenConns(1)
-	if _, err := memory.Exec(schema); err != nil {
-		return nil, nil, err
-	}
-	want, err := schemaOf(newQueries(memory.PrepareContext))
+	want, err := declaredSchema(schema)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -772,6 +764,30 @@ func diffSchema(q *queries, schema string) (wrong, extra []string, err error) {
 	}
 	wrong, extra = compareSchemas(want, got)
 	return wrong, extra, nil
+}
+
+// declaredSchemas are the results of declaredSchema, by the schema's SQL: it makes a whole database.
+var declaredSchemas sync.Map
+
+// declaredSchema returns what a schema declares. It must not be changed.
+func declaredSchema(schema string) (map[string]schemaObject, error) {
+	if known, ok := declaredSchemas.Load(schema); ok {
+		return known.(map[string]schemaObject), nil
+	}
+	memory, err := sql.Open("sqlite", "file::memory:")
+	if err != nil {
+		return nil, err
+	}
+	defer memory.Close()
+	memory.SetMaxOpenConns(1)
+	if _, err := memory.Exec(schema); err != nil {
+		return nil, err
+	}
+	declared, err := schemaOf(newQueries(memory.PrepareContext))
+	if err == nil {
+		declaredSchemas.Store(schema, declared)
+	}
+	return declared, err
 }
 
 // compareSchemas returns what of want is missing or different in got, and what got has in

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unicode"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -523,11 +524,16 @@ func schemaOf(q *queries) (map[string]schemaObject, error) {
 	return objects, err
 }
 
-var (
-	sqlToken = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?(?:\*/|$)|` +
-		`'(?:[^']|'')*'|"(?:[^"]|"")*"|[\pL\pN_$]+|\s+|.`)
-	sqlWord = regexp.MustCompile(`^"?([\pL\pN_$]+)"?$`)
-)
+var sqlToken = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?(?:\*/|$)|` +
+	`'(?:[^']|'')*'|"(?:[^"]|"")*"|[\pL\pN_$]+|\s+|.`)
+
+// sqlWord returns a token that is a name, a keyword or a number, without double quotes around it.
+func sqlWord(token string) (word string, ok bool) {
+	word = strings.TrimPrefix(strings.TrimSuffix(token, `"`), `"`)
+	return word, word != "" && !strings.ContainsFunc(word, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsNumber(r) && r != '_' && r != '$'
+	})
+}
 
 // normalizeSQL returns a statement without comments, without the white space that it doesn't
 // need, and without the double quotes that ALTER TABLE … RENAME puts around names. Statements
@@ -539,15 +545,15 @@ func normalizeSQL(statement string) string {
 		if strings.HasPrefix(token, "--") || strings.HasPrefix(token, "/*") || strings.TrimSpace(token) == "" {
 			continue
 		}
-		word := sqlWord.FindStringSubmatch(token)
-		if word != nil {
-			token = word[1]
+		word, isWord := sqlWord(token)
+		if isWord {
+			token = word
 		}
-		if word != nil && afterWord {
+		if isWord && afterWord {
 			plain.WriteByte(' ')
 		}
 		plain.WriteString(token)
-		afterWord = word != nil
+		afterWord = isWord
 	}
 	return plain.String()
 }

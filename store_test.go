@@ -24,9 +24,7 @@ func eachConnection(t testing.TB, s *store, f func(name string, ask func(query s
 	f("the writer", func(query string, dest ...any) error { return s.writer.queries.one(query, nil, dest...) })
 	for i := range readerConns {
 		conn, err := s.readers.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close() // not before all are taken, so that each is another one
 		f(fmt.Sprintf("reader %d", i), func(query string, dest ...any) error {
 			return conn.QueryRowContext(t.Context(), query).Scan(dest...)
@@ -43,8 +41,10 @@ func TestStore_givesEveryConnectionItsPragmas(t *testing.T) {
 			queryOnly = "0"
 		}
 		for pragma, want := range map[string]string{
-			"journal_mode": "wal", "synchronous": "2", "busy_timeout": "15000", "foreign_keys": "1", "trusted_schema": "0", "secure_delete": "1",
-			"journal_size_limit": "67108864", "wal_autocheckpoint": "1000", "query_only": queryOnly, "application_id": fmt.Sprint(applicationID), "user_version": fmt.Sprint(schemaVersion),
+			"journal_mode": "wal", "synchronous": "2", "busy_timeout": "15000", "foreign_keys": "1",
+			"trusted_schema": "0", "secure_delete": "1", "journal_size_limit": "67108864",
+			"wal_autocheckpoint": "1000", "query_only": queryOnly,
+			"application_id": fmt.Sprint(applicationID), "user_version": fmt.Sprint(schemaVersion),
 		} {
 			var got string
 			if err := ask("PRAGMA "+pragma, &got); err != nil || got != want {
@@ -55,7 +55,8 @@ func TestStore_givesEveryConnectionItsPragmas(t *testing.T) {
 	litestream := openTestStore(t, makeStore(t), storeOptions{noCheckpoints: true, busyTimeout: 70 * time.Millisecond})
 	eachConnection(t, litestream, func(name string, ask func(string, ...any) error) {
 		var pages, patience int
-		if err := errors.Join(ask("PRAGMA wal_autocheckpoint", &pages), ask("PRAGMA busy_timeout", &patience)); err != nil || pages != 0 || patience != 70 {
+		err := errors.Join(ask("PRAGMA wal_autocheckpoint", &pages), ask("PRAGMA busy_timeout", &patience))
+		if err != nil || pages != 0 || patience != 70 {
 			t.Errorf("%s with Litestream: checkpoints after %d pages, patience %d ms, %v", name, pages, patience, err)
 		}
 	})
@@ -67,10 +68,8 @@ func TestStore_readersCannotWriteAndForeignKeysHold(t *testing.T) {
 	if _, err := s.readers.Exec(`DELETE FROM accounts`); err == nil || !strings.Contains(err.Error(), "readonly") {
 		t.Errorf("a reader deleted: %v", err)
 	}
-	err := s.update(t.Context(), func(t *tx) error {
-		_, err := t.exec(`INSERT INTO widgets (id, account_id, name, created_at) VALUES ('wgt_x', 'acct_gone', 'x', ?)`, t.now)
-		return err
-	})
+	err := s.update(t.Context(), inSQL(`INSERT INTO widgets (id, account_id, name, created_at)
+		VALUES ('wgt_x', 'acct_gone', 'x', '2026-01-01T00:00:00Z')`))
 	if err == nil || !strings.Contains(err.Error(), "FOREIGN KEY constraint failed") {
 		t.Errorf("a widget of no account: %v", err)
 	}
@@ -79,28 +78,21 @@ func TestStore_readersCannotWriteAndForeignKeysHold(t *testing.T) {
 func TestStore_leavesAWALThatLitestreamOwnsAlone(t *testing.T) {
 	t.Parallel()
 	path := makeStore(t)
-	reader := openTestStore(t, path, storeOptions{noCheckpoints: true}) // stands for Litestream, which keeps a connection
+	// The first stands for Litestream, which keeps a connection.
+	reader := openTestStore(t, path, storeOptions{noCheckpoints: true})
 	s := openTestStore(t, path, storeOptions{noCheckpoints: true})
-	if err := errors.Join(s.update(t.Context(), named("x")), s.close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(s.update(t.Context(), named("x")), s.close()))
 	if info, err := os.Stat(path + "-wal"); err != nil || info.Size() == 0 {
 		t.Errorf("the log was taken away: %v", err)
 	}
-	if got := accountNames(t, reader); !slices.Equal(got, []string{"x"}) {
-		t.Errorf("rows %q", got)
-	}
+	equal(t, "rows", accountNames(t, reader), []string{"x"})
 }
 
 // schemaTables are the tables of a new database.
 func schemaTables(t testing.TB, q *queries) (tables []string) {
 	t.Helper()
-	err := q.each(`SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name`, nil, func(scan func(...any) error) error {
-		var name string
-		err := scan(&name)
-		tables = append(tables, name)
-		return err
-	})
+	tables, err := collect(q, `SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'
+		ORDER BY name`, nil, func(name *string) []any { return []any{name} })
 	if err != nil || len(tables) < 16 {
 		t.Fatalf("%d tables, %v", len(tables), err)
 	}
@@ -112,7 +104,8 @@ func TestSchema_tablesAreAllStrict(t *testing.T) {
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	for _, table := range schemaTables(t, s.queries) {
 		var strict int
-		if err := s.one(`SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?`, []any{table}, &strict); err != nil || strict != 1 {
+		const query = `SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?`
+		if err := s.one(query, []any{table}, &strict); err != nil || strict != 1 {
 			t.Errorf("%s: strict %d, %v", table, strict, err)
 		}
 	}
@@ -133,11 +126,9 @@ func TestSchema_foreignKeysAreOneColumnThatNamesOne(t *testing.T) {
 func TestSchema_refusesATimeThatNoCalendarHas(t *testing.T) {
 	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
-	for _, wrong := range []string{"2026-13-45T99:00:00Z", "2026-02-30T00:00:00Z", "2026-01-01T24:00:00Z", "abcd-ef-ghTij:kl:mnZ", "2026-01-01 00:00:00", ""} {
-		err := s.update(t.Context(), func(t *tx) error {
-			_, err := t.exec(`UPDATE accounts SET closed_at = ?`, wrong)
-			return err
-		})
+	for _, wrong := range []string{"2026-13-45T99:00:00Z", "2026-02-30T00:00:00Z", "2026-01-01T24:00:00Z",
+		"abcd-ef-ghTij:kl:mnZ", "2026-01-01 00:00:00", ""} {
+		err := s.update(t.Context(), inSQL(`UPDATE accounts SET closed_at = '`+wrong+`'`))
 		if err == nil || !strings.Contains(err.Error(), "CHECK constraint failed") {
 			t.Errorf("%q: %v", wrong, err)
 		}
@@ -165,15 +156,15 @@ func TestSchema_columnsAllHaveACommentAndTimesARule(t *testing.T) {
 				t.Errorf("%s.%s has no comment: %q", table, column, line)
 			}
 			isTime := strings.HasSuffix(column, "_at") || column == "at" || column == "quarter"
-			if isTime && !strings.Contains(declared, "TEXT") || isTime && !regexp.MustCompile(`CHECK \(`+column+` (IS strftime\('%Y-%m-%dT%H:%M:%SZ', `+column+`\)|LIKE '____-__-__T__:__:00Z')\)`).MatchString(declared) ||
+			rule := regexp.MustCompile(`CHECK \(` + column +
+				` (IS strftime\('%Y-%m-%dT%H:%M:%SZ', ` + column + `\)|LIKE '____-__-__T__:__:00Z')\)`)
+			if isTime && !(strings.Contains(declared, "TEXT") && rule.MatchString(declared)) ||
 				column == "day" && !strings.Contains(declared, `CHECK (day LIKE '____-__-__')`) {
 				t.Errorf("%s.%s has no rule for times: %s", table, column, declared)
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 
@@ -197,21 +188,19 @@ func TestView_canBeReadByPeopleWhileItServes(t *testing.T) {
 	db, err := sql.Open("sqlite", "file:"+s.store.path+"?mode=ro")
 	s.check(err)
 	defer db.Close()
-	for view, want := range map[string]string{
-		"v_licenses":       `SELECT group_concat(product || ' ' || status || ' ' || seats_used, ', ') FROM (SELECT * FROM v_licenses ORDER BY product)`,
-		"v_devices":        `SELECT count(*) || ' devices' FROM v_devices`,
-		"v_leads_by_day":   `SELECT account || ' ' || type || ' ' || leads FROM v_leads_by_day`,
-		"v_widget_days":    `SELECT widget || ' ' || views || ' ' || visitors FROM v_widget_days`,
-		"v_legacy_callers": `SELECT path || ' ' || caller || ' ' || calls FROM v_legacy_callers`,
-		"v_audit":          `SELECT group_concat(type, ', ') FROM v_audit`,
+	for query, want := range map[string]string{
+		`SELECT group_concat(product || ' ' || status || ' ' || seats_used, ', ')
+			FROM (SELECT * FROM v_licenses ORDER BY product)`: "board suspended 0, kds grace 0",
+		`SELECT count(*) || ' devices' FROM v_devices`:                        "0 devices",
+		`SELECT account || ' ' || type || ' ' || leads FROM v_leads_by_day`:   "main newsletter 1",
+		`SELECT widget || ' ' || views || ' ' || visitors FROM v_widget_days`: "Lunch 1 1",
+		`SELECT path || ' ' || caller || ' ' || calls FROM v_legacy_callers`:  "/api/legacy/widget/stats unknown 1",
+		`SELECT group_concat(type, ', ') FROM v_audit`: "lead.created, license.suspended, license.created, " +
+			"license.created, widget.created",
 	} {
-		expected := map[string]string{
-			"v_licenses": "board suspended 0, kds grace 0", "v_devices": "0 devices", "v_leads_by_day": "main newsletter 1", "v_widget_days": "Lunch 1 1",
-			"v_legacy_callers": "/api/legacy/widget/stats unknown 1", "v_audit": "lead.created, license.suspended, license.created, license.created, widget.created",
-		}[view]
 		var got string
-		if err := db.QueryRow(want).Scan(&got); err != nil || got != expected {
-			t.Errorf("%s: %q (%v), want %q", view, got, err, expected)
+		if err := db.QueryRow(query).Scan(&got); err != nil || got != want {
+			t.Errorf("%s: %q (%v), want %q", query, got, err, want)
 		}
 	}
 	if _, err := db.Exec(`DELETE FROM leads`); err == nil {
@@ -225,7 +214,8 @@ func TestID_sortsByTimeAndHasOneShape(t *testing.T) {
 	last := ""
 	for i := range 1000 {
 		for _, prefix := range []string{"acct", "lead", "lic", "dev", "wgt", "tok", "evt", "req", "whe"} {
-			if id := newID(prefix, start.Add(time.Duration(i)*time.Millisecond)); !validID(prefix, id) || len(id) != len(prefix)+27 {
+			id := newID(prefix, start.Add(time.Duration(i)*time.Millisecond))
+			if !validID(prefix, id) || len(id) != len(prefix)+27 {
 				t.Fatalf("id %q", id)
 			}
 		}
@@ -241,7 +231,8 @@ func TestID_sortsByTimeAndHasOneShape(t *testing.T) {
 			t.Errorf("%q comes after %q, and %v later", good, id, later)
 		}
 	}
-	for _, bad := range []string{"", "lead_", good[:30], good + "0", strings.ToUpper(good), "wgt" + good[4:], "lead-" + good[5:], "lead_8" + good[6:], good[:30] + "u", good[:30] + "é", good[:29] + "é"} {
+	for _, bad := range []string{"", "lead_", good[:30], good + "0", strings.ToUpper(good), "wgt" + good[4:],
+		"lead-" + good[5:], "lead_8" + good[6:], good[:30] + "u", good[:30] + "é", good[:29] + "é"} {
 		if validID("lead", bad) {
 			t.Errorf("%q passes for an id", bad)
 		}
@@ -249,7 +240,9 @@ func TestID_sortsByTimeAndHasOneShape(t *testing.T) {
 }
 
 func FuzzID(f *testing.F) {
-	for _, seed := range []string{"lead_00000000000000000000000000", "lead_80000000000000000000000000", "lead_7zzzzzzzzzzzzzzzzzzzzzzzzz", "LEAD_00000000000000000000000000", "lead_0000000000000000000000000i", "wgt_", "",
+	for _, seed := range []string{"lead_00000000000000000000000000", "lead_80000000000000000000000000",
+		"lead_7zzzzzzzzzzzzzzzzzzzzzzzzz", "LEAD_00000000000000000000000000",
+		"lead_0000000000000000000000000i", "wgt_", "",
 		newID("lead", time.Unix(1_800_000_000, 0))} {
 		f.Add("lead", seed)
 	}
@@ -267,7 +260,8 @@ func FuzzID(f *testing.F) {
 }
 
 func FuzzClientID(f *testing.F) {
-	for _, seed := range []string{"portal", "", "a b", "ä", strings.Repeat("x", 100), strings.Repeat("x", 101), "a\x7f", "a\n", "!~"} {
+	for _, seed := range []string{"portal", "", "a b", "ä", strings.Repeat("x", 100), strings.Repeat("x", 101),
+		"a\x7f", "a\n", "!~"} {
 		f.Add(seed)
 	}
 	shape := regexp.MustCompile(`\A[!-~]{1,100}\z`)
@@ -287,46 +281,48 @@ var scaleLicenses = flag.Int("licenses", 2000, "licences in the large database o
 func fillLicenses(tb testing.TB, st *store, n int) (account string, keys []string) {
 	tb.Helper()
 	var accounts []string
-	for done := 0; done < n; {
-		err := st.update(tb.Context(), func(t *tx) error {
-			for ; len(accounts) < n/100+1; accounts = append(accounts, t.newID("acct")) {
+	for len(keys) < n {
+		must(tb, st.update(tb.Context(), func(t *tx) error {
+			for len(accounts) < n/100+1 {
+				id, err := t.addAccount(fmt.Sprint("Account ", len(accounts)), false)
+				if err := errors.Join(err, t.setRate(id, 1_000_000)); err != nil {
+					return err
+				}
+				accounts = append(accounts, id)
 			}
-			if done == 0 {
-				for i, id := range accounts {
-					if _, err := t.exec(`INSERT INTO accounts (id, name, rate, created_at) VALUES (?, ?, 1000000, ?)`, id, fmt.Sprint("Account ", i), t.now); err != nil {
-						return err
-					}
-				}
-			}
-			for until := min(n, done+20_000); done < until; done++ {
-				keys = append(keys, newLicenseKey())
-				key, err := parseLicenseKey(keys[done])
-				if err != nil {
+			for until := min(n, len(keys)+20_000); len(keys) < until; {
+				key := newLicenseKey()
+				if err := fillLicense(t, accounts[len(keys)%len(accounts)], key, len(keys)); err != nil {
 					return err
 				}
-				hash := key.hash()
-				id, seats := t.newID("lic"), 1000
-				if _, err := t.exec(`INSERT INTO licenses (id, account_id, product, max_devices, expires_at, created_at, updated_at) VALUES (?, ?, 'kds', ?, ?, ?, ?)`,
-					id, accounts[done%len(accounts)], seats, t.now.after(time.Duration(done%1000+1)*time.Hour), t.now, t.now); err != nil {
-					return err
-				}
-				if _, err := t.exec(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, 'XXXXX', ?)`, hash[:], id, t.now); err != nil {
-					return err
-				}
-				for d := range 2 {
-					fingerprint := fingerprintHash(fmt.Sprint(keys[done], d))
-					if err := t.saveDevice(&device{ID: t.newID("dev"), LicenseID: id, Fingerprint: fingerprint[:], State: deviceActive, ActivatedAt: t.now, LastSeenAt: t.now, Activations: 1}); err != nil {
-						return err
-					}
-				}
+				keys = append(keys, key)
 			}
 			return nil
-		})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		}))
 	}
 	return accounts[0], keys
+}
+
+// fillLicense writes licence n with two devices.
+func fillLicense(t *tx, account, key string, n int) error {
+	parsed, err := parseLicenseKey(key)
+	if err != nil {
+		return err
+	}
+	id, hash := t.newID("lic"), parsed.hash()
+	_, err = t.exec(`INSERT INTO licenses (id, account_id, product, max_devices, expires_at, created_at, updated_at)
+		VALUES (?, ?, 'kds', 1000, ?, ?, ?)`, id, account, t.now.after(time.Duration(n%1000+1)*time.Hour), t.now, t.now)
+	if err != nil {
+		return err
+	}
+	_, err = t.exec(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, 'XXXXX', ?)`,
+		hash[:], id, t.now)
+	for d := range 2 {
+		fingerprint := fingerprintHash(fmt.Sprint(key, d))
+		err = errors.Join(err, t.saveDevice(&device{ID: t.newID("dev"), LicenseID: id, Fingerprint: fingerprint[:],
+			State: deviceActive, ActivatedAt: t.now, LastSeenAt: t.now, Activations: 1}))
+	}
+	return err
 }
 
 // questions has every statement that is prepared from now on noted; all returns them.
@@ -371,13 +367,15 @@ func (s *service) askAboutLicences() {
 	s.activate(key, "b").is(409, "seat_limit_reached")
 	token := s.activate(key, "b", "replace_device_id", device).is(200).text("token")
 	s.activate(key, "c", "replace_device_id", s.lease(s.activate(key, "b")).Device).is(409, "transfer_limit_reached")
-	s.post("/widget/license/activate", `{"fingerprint":"a2"}`, "Authorization: Bearer "+token).is(403, "fingerprint_mismatch")
+	s.post("/widget/license/activate", `{"fingerprint":"a2"}`, "Authorization: Bearer "+token).
+		is(403, "fingerprint_mismatch")
 	s.verifyKey(key, "b").answers("valid")
 	s.post("/widget/license/deactivate", activateBody(key, "b")).is(200)
 	s.activate(key, "b").is(200)
 	s.advance()
 	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-	for _, path := range []string{"", "?q=a", "?status=grace", "?product=a&cursor=" + id, "/" + id, "/" + id + "/devices", "/" + id + "/devices?cursor=" + device} {
+	for _, path := range []string{"", "?q=a", "?status=grace", "?product=a&cursor=" + id, "/" + id,
+		"/" + id + "/devices", "/" + id + "/devices?cursor=" + device} {
 		s.get("/licenses"+path, admin).is(200)
 	}
 	s.post("/widget/leads", aLead).is(200)
@@ -391,7 +389,8 @@ func (s *service) askAboutLicences() {
 		s.post("/licenses/"+id+"/"+change, `{}`, admin)
 	}
 	event := s.get("/events?limit=2", admin).is(200).text("next_cursor")
-	for _, filter := range []string{"", "&license_id=" + id, "&device_id=" + device, "&type=license.updated&license_id=" + id, "&type=license.updated", "&since=2026-01-01T00:00:00Z",
+	for _, filter := range []string{"", "&license_id=" + id, "&device_id=" + device,
+		"&type=license.updated&license_id=" + id, "&type=license.updated", "&since=2026-01-01T00:00:00Z",
 		"&since=2026-01-01T00:00:00Z&device_id=" + device} {
 		for _, owner := range []string{"", "&account_id=" + s.account} {
 			s.get("/events?limit=1"+filter+owner, admin).is(200)
@@ -410,16 +409,20 @@ func readsTooMuch(query, step string) string {
 		return slices.ContainsFunc(starts, func(start string) bool { return strings.HasPrefix(step, start) })
 	}
 	switch {
-	case begins("SCAN CONSTANT", "SCAN (", "SCAN base_urls", "SCAN json_each"): // no table, what is read already, a table of few rows, a list of few
+	case begins("SCAN CONSTANT", "SCAN (", "SCAN base_urls", "SCAN json_each"):
+		// no table, what is read already, a table of few rows, a list of few
 	case begins("SCAN "):
 		return "it reads a whole table"
 	case begins("USE TEMP B-TREE") && !asks("FROM base_urls"): // they are few
 		return "it sorts"
 	case asks("subject_id = ?") && strings.Contains(step, "INDEX events_account "):
 		return "it reads the events of other licences too"
-	case asks("FROM devices WHERE license_id = ? AND lapses_at <= ?") && strings.Contains(step, "devices ") && !strings.Contains(step, "INDEX devices_lapsing_license (license_id=? AND lapses_at<?)"):
+	case asks("FROM devices WHERE license_id = ? AND lapses_at <= ?") && strings.Contains(step, "devices ") &&
+		!strings.Contains(step, "INDEX devices_lapsing_license (license_id=? AND lapses_at<?)"):
 		return "it reads the devices that have not lapsed, or those of other licences"
-	case asks("FROM devices WHERE license_id = ? AND state <> 'active'") && strings.Contains(step, "devices ") && !strings.Contains(step, "devices_counting_license (license_id=? AND counts_until") && !strings.Contains(step, "PRIMARY KEY"):
+	case asks("FROM devices WHERE license_id = ? AND state <> 'active'") && strings.Contains(step, "devices ") &&
+		!strings.Contains(step, "devices_counting_license (license_id=? AND counts_until") &&
+		!strings.Contains(step, "PRIMARY KEY"):
 		return "it reads the devices that count on, or those of other licences"
 	case asks("count(*) FROM devices"):
 		return "it counts devices"
@@ -457,7 +460,8 @@ func (s *service) treesWritten(from int) (trees []string, frames int) {
 	const header, frame = 32, 24 + 4096 // of the log, of a page in it: https://sqlite.org/fileformat2.html#walformat
 	for at := header + from*frame; at+frame <= len(log); at += frame {
 		var name string
-		s.check(s.store.one(`SELECT name FROM dbstat WHERE pageno = ?`, []any{binary.BigEndian.Uint32(log[at:])}, &name))
+		page := binary.BigEndian.Uint32(log[at:])
+		s.check(s.store.one(`SELECT name FROM dbstat WHERE pageno = ?`, []any{page}, &name))
 		trees = append(trees, name)
 	}
 	slices.Sort(trees)
@@ -479,13 +483,14 @@ func TestSchema_writesOfEveryDayTouchFewTrees(t *testing.T) {
 		{"a lead", func() { s.post("/widget/leads", aLead).is(200) },
 			"events events_account leads leads_account leads_digest sqlite_sequence"},
 		{"an activation", func() { s.activate(key, "second").is(200) },
-			"devices devices_fingerprint devices_seats events events_account events_license license_seats sqlite_sequence"},
-		{"a verification that is noted", func() {
-			s.verifyKey(key, "second")
-		}, "devices"},
+			"devices devices_fingerprint devices_seats events events_account events_license license_seats " +
+				"sqlite_sequence"},
+		{"a verification that is noted", func() { s.verifyKey(key, "second") }, "devices"},
 		{"a release", func() { s.post("/widget/license/deactivate", activateBody(key, "second")).is(200) },
-			"devices devices_counting devices_counting_license devices_seats events events_account events_license license_seats sqlite_sequence"},
-		{"a retry of a webhook's delivery", func() { s.post("/webhooks/"+hook+"/deliveries/"+delivery+"/retry", "", auth).is(200) },
+			"devices devices_counting devices_counting_license devices_seats events events_account events_license " +
+				"license_seats sqlite_sequence"},
+		{"a retry of a webhook's delivery",
+			func() { s.post("/webhooks/"+hook+"/deliveries/"+delivery+"/retry", "", auth).is(200) },
 			"events events_account sqlite_sequence webhook_retries webhook_retries_due"},
 	} {
 		s.sql(`UPDATE devices SET last_seen_at = '2020-01-01T00:00:00Z', leased_at = '2020-01-01T00:00:00Z'`)
@@ -517,7 +522,7 @@ func newScaled(b *testing.B, licenses int) *scaled {
 	s.account, s.keys = fillLicenses(b, s.store, licenses)
 	s.change(func(t *tx) error { return t.setRate(s.service.account, 1_000_000) })
 	_, s.key = s.addLicense(license{})
-	s.token = s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":"a"}`, s.key)).is(200).text("token")
+	s.token = s.activate(s.key, "a").is(200).text("token")
 	return s
 }
 
@@ -529,9 +534,6 @@ func BenchmarkScale(b *testing.B) {
 	small, large := newScaled(b, 1000), newScaled(b, *scaleLicenses)
 	verify := func(s *scaled) {
 		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+s.token).is(200)
-	}
-	activate := func(s *scaled, key, fingerprint string) {
-		s.post("/widget/license/activate", fmt.Sprintf(`{"license_key":%q,"fingerprint":%q}`, key, fingerprint)).is(200)
 	}
 	devices := 0
 	for _, c := range []struct {
@@ -549,11 +551,11 @@ func BenchmarkScale(b *testing.B) {
 		}},
 		{"activate", func(s *scaled) {
 			devices++
-			activate(s, s.key, fmt.Sprint(devices))
+			s.activate(s.key, fmt.Sprint(devices)).is(200)
 		}},
 		{"activateAny", func(s *scaled) {
 			devices++
-			activate(s, s.any(), fmt.Sprint(devices))
+			s.activate(s.any(), fmt.Sprint(devices)).is(200)
 		}},
 		{"transitionsDue", func(s *scaled) {
 			_, err := s.store.transitionsDue(newStamp(time.Now()))

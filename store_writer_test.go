@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -26,28 +27,24 @@ func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
 	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	batches, written := s.commits.Load(), s.committedJobs.Load()
-	release := holdWriter(t, s)
 	const writes = 200
+	writeTogether(t, s, writes)
+	equal(t, "commits", s.commits.Load()-batches, 2) // the one that held the writer, and the rest
+	equal(t, "jobs counted as written", s.committedJobs.Load()-written, writes+1)
+	equal(t, "rows", len(accountNames(t, s)), writes)
+}
+
+// writeTogether has so many writes wait for the writer, which must keep them.
+func writeTogether(t *testing.T, s *store, writes int) {
+	t.Helper()
+	release := holdWriter(t, s)
 	jobs := make([]func(*tx) error, writes)
 	for i := range jobs {
-		jobs[i] = named(fmt.Sprintf("%03d", i))
+		jobs[i] = named(fmt.Sprint(i))
 	}
 	results := queue(s, t.Context(), jobs...)
 	release()
-	for i, result := range results {
-		if err := <-result; err != nil {
-			t.Errorf("write %d: %v", i, err)
-		}
-	}
-	if got := s.commits.Load() - batches; got != 2 { // the one that held the writer, and the rest
-		t.Errorf("%d commits for %d waiting writes", got, writes)
-	}
-	if got := s.committedJobs.Load() - written; got != writes+1 {
-		t.Errorf("%d jobs counted as written, want %d", got, writes+1)
-	}
-	if got := len(accountNames(t, s)); got != writes {
-		t.Errorf("%d rows, want %d", got, writes)
-	}
+	allKept(t, results)
 }
 
 func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
@@ -70,9 +67,7 @@ func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	if got := len(accountNames(t, s)); got != callers*each {
-		t.Errorf("%d rows, want %d", got, callers*each)
-	}
+	equal(t, "rows", len(accountNames(t, s)), callers*each)
 	if got := s.commits.Load() - before; got >= callers*each {
 		t.Errorf("%d commits for %d writes", got, callers*each)
 	}
@@ -82,68 +77,45 @@ func TestWriter_boundsABatch(t *testing.T) {
 	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	before := s.commits.Load()
-	release := holdWriter(t, s)
-	jobs := make([]func(*tx) error, maxBatch+1)
-	for i := range jobs {
-		jobs[i] = named(fmt.Sprint(i))
-	}
-	results := queue(s, t.Context(), jobs...)
-	release()
-	for _, result := range results {
-		if err := <-result; err != nil {
-			t.Error(err)
-		}
-	}
-	if got := s.commits.Load() - before; got != 3 {
-		t.Errorf("%d commits for the holder and %d waiting writes, want 3", got, len(jobs))
-	}
+	writeTogether(t, s, maxBatch+1)
+	equal(t, "commits for the holder and those that wait", s.commits.Load()-before, 3)
 }
 
 // A fate is a job and what becomes of it.
 type fate struct {
-	name string
-	job  func(*tx) error
+	what string
+	name string // of the account that it opens first
+	then func(*tx) error
 	kept bool
 	err  string // part of the error; "": none
 }
 
+func (f fate) job(t *tx) error { return cmp.Or(named(f.name)(t), f.then(t)) }
+
 var fates = []fate{
-	{"a plain write", named("plain"), true, ""},
-	{"one that fails", func(t *tx) error { return errors.Join(named("failed")(t), errors.New("no such luck")) }, false, "no such luck"},
-	{"a refusal that is kept", func(t *tx) error {
-		if err := named("kept")(t); err != nil {
-			return err
-		}
-		return keep(&refusal{code: codeSeatLimit})
-	}, true, "seat_limit_reached"},
-	{"one that panics", func(t *tx) error {
-		if err := named("panicked")(t); err != nil {
-			return err
-		}
-		panic("out of order")
-	}, false, "panic in a write: out of order"},
-	{"one that breaks a rule of the schema", func(t *tx) error {
-		if err := named("ruled out")(t); err != nil {
-			return err
-		}
-		_, err := t.exec(`INSERT INTO accounts (id, name, created_at) VALUES ('nonsense', 'x', 'yesterday')`)
+	{"a plain write", "plain", nothing, true, ""},
+	{"one that fails", "failed", func(*tx) error { return errors.New("no such luck") }, false, "no such luck"},
+	{"a refusal that is kept", "kept", func(*tx) error { return keep(&refusal{code: codeSeatLimit}) }, true,
+		"seat_limit_reached"},
+	{"one that panics", "panicked", func(*tx) error { panic("out of order") }, false, "panic in a write: out of order"},
+	{"one that breaks a rule of the schema", "ruled out",
+		inSQL(`INSERT INTO accounts (id, name, created_at) VALUES ('nonsense', 'x', 'yesterday')`), false,
+		"CHECK constraint failed"},
+	{"one that makes SQLite end the transaction", "ended",
+		inSQL(`INSERT OR ROLLBACK INTO accounts (id, name, is_main, created_at)
+			VALUES ('acct_second', 'x', 1, '2026-01-01T00:00:00Z')`), false, "UNIQUE constraint failed"},
+	{"one that ends it and says nothing", "silent", inSQL(`ROLLBACK`), false, "no transaction"},
+	{"another plain write", "second", nothing, true, ""},
+}
+
+func nothing(*tx) error { return nil }
+
+// inSQL is a job that runs one statement.
+func inSQL(statement string) func(*tx) error {
+	return func(t *tx) error {
+		_, err := t.exec(statement)
 		return err
-	}, false, "CHECK constraint failed"},
-	{"one that makes SQLite end the transaction", func(t *tx) error {
-		if err := named("ended")(t); err != nil {
-			return err
-		}
-		_, err := t.exec(`INSERT OR ROLLBACK INTO accounts (id, name, is_main, created_at) VALUES ('acct_second', 'x', 1, ?)`, t.now)
-		return err
-	}, false, "UNIQUE constraint failed"},
-	{"one that ends it and says nothing", func(t *tx) error {
-		if err := named("silent")(t); err != nil {
-			return err
-		}
-		_, err := t.exec(`ROLLBACK`)
-		return err
-	}, false, "no transaction"},
-	{"another plain write", named("second"), true, ""},
+	}
 }
 
 func checkFates(t *testing.T, s *store, all []fate, errs []error) {
@@ -152,24 +124,22 @@ func checkFates(t *testing.T, s *store, all []fate, errs []error) {
 	for i, f := range all {
 		switch err := errs[i]; {
 		case f.err == "" && err != nil:
-			t.Errorf("%s: %v", f.name, err)
+			t.Errorf("%s: %v", f.what, err)
 		case f.err != "" && (err == nil || !strings.Contains(err.Error(), f.err)):
-			t.Errorf("%s: error %v, want %q", f.name, err, f.err)
+			t.Errorf("%s: error %v, want %q", f.what, err, f.err)
 		}
 		if f.kept {
-			want = append(want, map[string]string{"a plain write": "plain", "a refusal that is kept": "kept", "another plain write": "second"}[f.name])
+			want = append(want, f.name)
 		}
 	}
 	slices.Sort(want)
-	if got := accountNames(t, s); !slices.Equal(got, want) {
-		t.Errorf("rows %q, want %q", got, want)
-	}
+	equal(t, "rows", accountNames(t, s), want)
 }
 
 func TestWriter_givesEachJobOfABatchItsOwnFate(t *testing.T) {
 	t.Parallel()
 	endsTransaction := func(f fate) bool {
-		return strings.HasPrefix(f.name, "one that makes SQLite") || strings.HasPrefix(f.name, "one that ends it")
+		return f.name == "ended" || f.name == "silent"
 	}
 	for name, all := range map[string][]fate{
 		"in one transaction":                              slices.DeleteFunc(slices.Clone(fates), endsTransaction),
@@ -223,8 +193,9 @@ func TestWriter_runsAJobInlineForACallerAlone(t *testing.T) {
 	}
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	if err := s.update(gone, named("never")); !errors.Is(err, context.Canceled) || slices.Contains(accountNames(t, s), "never") {
-		t.Errorf("of a caller who had left: %v, accounts %v", err, accountNames(t, s))
+	err := s.update(gone, named("never"))
+	if names := accountNames(t, s); !errors.Is(err, context.Canceled) || slices.Contains(names, "never") {
+		t.Errorf("of a caller who had left: %v, accounts %v", err, names)
 	}
 }
 
@@ -260,27 +231,21 @@ func TestWriter_givesTheResultToACallerWhoLeavesDuringItsTurn(t *testing.T) {
 	if err != nil {
 		t.Errorf("got %v", err)
 	}
-	if got := accountNames(t, s); !slices.Equal(got, []string{"on disk"}) {
-		t.Errorf("rows %q", got)
-	}
+	equal(t, "rows", accountNames(t, s), []string{"on disk"})
 }
 
 func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, err := openStore(makeStore(t), storeOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer s.close()
 		release := holdWriter(t, s)
 		start, ran := time.Now(), false
 		if err := s.update(t.Context(), func(*tx) error { ran = true; return nil }); !errors.Is(err, errBusy) {
 			t.Errorf("got %v", err)
 		}
-		if waited := time.Since(start); waited != lockTimeout {
-			t.Errorf("gave up after %v", waited)
-		}
+		equal(t, "gave up after", time.Since(start), lockTimeout)
 		release()
 		if err := s.update(t.Context(), named("later")); err != nil || ran {
 			t.Errorf("afterwards: %v; the function that was given up ran: %v", err, ran)
@@ -298,14 +263,8 @@ func TestWriter_runsWhatIsQueuedWhenItClosesAndRefusesTheRest(t *testing.T) {
 	go func() { closed <- s.close() }()
 	<-s.closing
 	release()
-	if err := <-closed; err != nil {
-		t.Fatal(err)
-	}
-	for i, result := range queued {
-		if err := <-result; err != nil {
-			t.Errorf("queued write %d: %v", i, err)
-		}
-	}
+	must(t, <-closed)
+	allKept(t, queued)
 	for range 20 { // both ways through update's select
 		if err := s.update(t.Context(), named("late")); !errors.Is(err, errClosed) {
 			t.Fatalf("a write after the end: %v", err)
@@ -315,9 +274,7 @@ func TestWriter_runsWhatIsQueuedWhenItClosesAndRefusesTheRest(t *testing.T) {
 		t.Errorf("the log is still there: %v", err)
 	}
 	again := openTestStore(t, path, storeOptions{})
-	if got := accountNames(t, again); !slices.Equal(got, []string{"a", "b", "c"}) {
-		t.Errorf("after reopening: %q", got)
-	}
+	equal(t, "rows after reopening", accountNames(t, again), []string{"a", "b", "c"})
 }
 
 func TestWriter_givesATransactionOneNow(t *testing.T) {
@@ -330,9 +287,7 @@ func TestWriter_givesATransactionOneNow(t *testing.T) {
 	err := s.update(t.Context(), func(t *tx) error {
 		return errors.Join(named("first")(t), named("second")(t))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all, err := s.accounts()
 	if err != nil || len(all) != 3 {
 		t.Fatalf("%v %v", all, err)
@@ -345,31 +300,29 @@ func TestWriter_givesATransactionOneNow(t *testing.T) {
 	}
 }
 
+// writeAtOnce begins so many writes and returns where the result of each will be.
+func writeAtOnce(s *store, writes int) []chan error {
+	results := make([]chan error, writes)
+	for i := range results {
+		results[i] = make(chan error, 1)
+		go func() { results[i] <- s.update(context.Background(), named(fmt.Sprint(i))) }()
+	}
+	return results
+}
+
 func TestWriter_isDelayedByAForeignWriterAndFailsNothing(t *testing.T) {
 	t.Parallel()
 	path := makeStore(t)
 	s := openTestStore(t, path, storeOptions{})
 	release := foreignLock(t, path)
-	results := make([]chan error, 50)
-	for i := range results {
-		results[i] = make(chan error, 1)
-		go func() { results[i] <- s.update(context.Background(), named(fmt.Sprint(i))) }()
-	}
+	results := writeAtOnce(s, 50)
 	for len(s.jobs) < len(results)-1 || s.lockedSince().IsZero() {
 		runtime.Gosched()
 	}
-	if got := accountNames(t, s); len(got) != 0 {
-		t.Errorf("written through the lock: %q", got)
-	}
+	equal(t, "rows written through the lock", len(accountNames(t, s)), 0)
 	release()
-	for i, result := range results {
-		if err := <-result; err != nil {
-			t.Errorf("write %d: %v", i, err)
-		}
-	}
-	if got := accountNames(t, s); len(got) != len(results) {
-		t.Errorf("%d rows, want %d", len(got), len(results))
-	}
+	allKept(t, results)
+	equal(t, "rows", len(accountNames(t, s)), len(results))
 	if since := s.lockedSince(); !since.IsZero() {
 		t.Errorf("still said to be locked since %v", since)
 	}
@@ -387,9 +340,7 @@ func TestWriter_isBusyPastTheWaitForALockAndWritesNothing(t *testing.T) {
 	}
 	s.get("/leads", "Authorization: Bearer "+token).is(200)
 	release()
-	if n := s.count(`SELECT count(*) FROM leads`); n != 0 {
-		t.Errorf("%d leads were written", n)
-	}
+	equal(t, "leads", s.count(`SELECT count(*) FROM leads`), 0)
 	s.post("/widget/leads", anyLead).is(200)
 }
 
@@ -399,11 +350,7 @@ func TestWriter_refusesMoreThanSixtyFourWritesWhileALockLasts(t *testing.T) {
 	var ahead atomic.Int64
 	s.reopen(storeOptions{now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
 	release := foreignLock(t, s.store.path)
-	results := make([]chan error, 1+maxBlocked) // one that the writer holds, and those behind it
-	for i := range results {
-		results[i] = make(chan error, 1)
-		go func() { results[i] <- s.store.update(context.Background(), named(fmt.Sprint(i))) }()
-	}
+	results := writeAtOnce(s.store, 1+maxBlocked) // one that the writer holds, and those behind it
 	for len(s.store.jobs) < maxBlocked || s.store.lockedSince().IsZero() {
 		runtime.Gosched()
 	}
@@ -412,11 +359,7 @@ func TestWriter_refusesMoreThanSixtyFourWritesWhileALockLasts(t *testing.T) {
 		t.Error("no Retry-After")
 	}
 	release()
-	for i, result := range results {
-		if err := <-result; err != nil {
-			t.Errorf("write %d: %v", i, err)
-		}
-	}
+	allKept(t, results)
 	s.post("/widget/leads", anyLead).is(200)
 }
 
@@ -427,24 +370,22 @@ func TestWriter_reportsAFullDiskAndReadingGoesOn(t *testing.T) {
 	s.limitPages(3)
 	kept, full := 0, 0
 	for i := range 60 {
-		a := s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"u%d@example.com","page":"/%s"}`, i, strings.Repeat("x", 1000)))
-		switch a.status {
-		case 200:
+		a := s.post("/widget/leads", seatBody("type", "newsletter", "email", fmt.Sprintf("u%d@example.com", i),
+			"page", "/"+strings.Repeat("x", 1000)))
+		if a.status == 200 {
 			kept++
-		default:
-			a.is(503, "storage_full")
-			if a.header.Get("Retry-After") == "" || a.json()["ok"] != false {
-				t.Errorf("Retry-After %q: %s", a.header.Get("Retry-After"), a.body)
-			}
-			full++
+			continue
 		}
+		a.is(503, "storage_full")
+		if a.header.Get("Retry-After") == "" || a.json()["ok"] != false {
+			t.Errorf("Retry-After %q: %s", a.header.Get("Retry-After"), a.body)
+		}
+		full++
 	}
 	if full == 0 {
 		t.Fatal("the disk never got full")
 	}
-	if n := s.count(`SELECT count(*) FROM leads`); n != kept {
-		t.Errorf("%d leads are kept, %d were acknowledged", n, kept)
-	}
+	equal(t, "leads", s.count(`SELECT count(*) FROM leads`), kept)
 	s.get("/leads", "Authorization: Bearer "+token).is(200)
 	s.limitPages(-1)
 	s.post("/widget/leads", anyLead).is(200)
@@ -465,28 +406,22 @@ func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
 			t.Errorf("write %d: %v", i, err)
 		}
 	}
-	if n := s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'small %'`); n != 2 {
-		t.Errorf("%d of the two small ones are kept", n)
-	}
-	if n := s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'huge %'`); n != 0 {
-		t.Error("a part of the huge one is kept")
-	}
+	equal(t, "small ones", s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'small %'`), 2)
+	equal(t, "parts of the huge one", s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'huge %'`), 0)
 }
 
 func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	raw(t, o.env["WIDGETD_DB"], `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
-		INSERT INTO leads (id, account_id, type, email, digest, created_at)
-		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', randomblob(16), '2020-01-01T00:00:00Z' FROM n`)
+	raw(t, o.env["WIDGETD_DB"], manyRows(20000)+`INSERT INTO leads (id, account_id, type, email, digest, created_at)
+		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', randomblob(16),
+			'2020-01-01T00:00:00Z' FROM n`)
 	s := openTestStore(t, o.env["WIDGETD_DB"], storeOptions{})
 	purged := make(chan string, 1)
 	go func() { purged <- o.do("leads", "purge", "-older-than", "365d") }()
 	writes := 0
 	for {
-		if err := s.update(t.Context(), named("meanwhile")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.update(t.Context(), named("meanwhile")))
 		select {
 		case out := <-purged:
 			if out != "20000 removed\n" || writes < 5 {
@@ -505,9 +440,7 @@ func TestWriter_leavesOthersTheLockOnASlowDisk(t *testing.T) {
 	useFault(path, &fault{sync: 20 * time.Millisecond})
 	s := openTestStore(t, path, storeOptions{driver: "faulty"})
 	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{busyTimeout: time.Nanosecond})) // it asks once
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	done := make(chan struct{})
 	var writes sync.WaitGroup
@@ -542,15 +475,11 @@ func TestWriter_leavesOthersTheLockOnASlowDisk(t *testing.T) {
 	t.Logf("others got the lock %d times while the writer committed %d times", got, commits)
 }
 
-// Each call of the writer to its database fails once in one of the three forms, with
-// one of the errors. These have each call fail in each form, or in each form with each
-// error, which takes minutes:
+// everyFault has every call of the writer, or of an upgrade, fail in each of the three forms with each of the
+// errors, which takes minutes; with -long each fails with one of them:
 //
 //	go test -run WhicheverCallFails -every-fault -timeout 30m
-var (
-	everyCall  = flag.Bool("every-call", false, "have every call fail in every form")
-	everyFault = flag.Bool("every-fault", false, "have every call fail in every form with every error")
-)
+var everyFault = flag.Bool("every-fault", false, "have every call fail in every form with every error")
 
 // underRace tells whether the race detector runs, which makes SQLite ten times slower.
 var underRace = sync.OnceValue(func() bool {
@@ -582,24 +511,10 @@ func manyCommandsUnderRace(t testing.TB) {
 	}
 }
 
-// strikes reports whether call n is to fail in this form, with error k of so many: every third call
-// of every so many, so that each of these fails in one form; under the race detector every ninth.
-func (how form) strikes(n, k, kinds, every int) bool {
-	switch {
-	case *everyFault:
-		return true
-	case k != n%kinds:
-		return false
-	case *everyCall && every == 1:
-		return true
-	case *everyCall: // of very many, each in one form
-		return n%3 == int(how)
-	case n/3%every != 0:
-		return false
-	case underRace():
-		return n/3/every%3 == 0 && n%3 == int(how)
-	}
-	return n%3 == int(how)
+// strikes reports whether call n is to fail in this form, with error k of so many: of so many calls one, each
+// with the next error.
+func (how form) strikes(n, k, kinds, of int) bool {
+	return *everyFault || n%of == int(how)*of/3 && k == n/of%kinds
 }
 
 // A faultBench is a service whose writer can be made to fail.
@@ -614,7 +529,9 @@ func newFaultBench(t *testing.T) *faultBench {
 	b, began := &faultBench{fault: &fault{}}, time.Now()
 	b.service = newService(t, withoutAddressLimits)
 	useFault(b.store.path, b.fault)
-	b.reopen(storeOptions{driver: "faulty", now: func() time.Time { return began.Add(time.Duration(b.ahead.Load())) }})
+	b.reopen(storeOptions{driver: "faulty", now: func() time.Time {
+		return began.Add(time.Duration(b.ahead.Load()))
+	}})
 	b.change(func(t *tx) error { return t.setRate(b.account, 1_000_000) })
 	return b
 }
@@ -654,7 +571,7 @@ func (b *faultBench) prepare(cold bool) *faultRun {
 }
 
 func (r *faultRun) device(license int, fingerprint string) string {
-	return fmt.Sprintf(`{"license_key":%q,"fingerprint":%q}`, r.keys[license], fingerprint)
+	return activateBody(r.keys[license], fingerprint)
 }
 
 // An act is one request of the scenario.
@@ -666,11 +583,13 @@ type act struct {
 }
 
 func (r *faultRun) lead(name string) act {
-	return act{path: "/widget/leads", body: `{"type":"newsletter","email":"` + name + "@" + r.name + `.example","page":"/` + name + `"}`, status: 200, says: `"ok":true`}
+	body := seatBody("type", "newsletter", "email", name+"@"+r.name+".example", "page", "/"+name)
+	return act{path: "/widget/leads", body: body, status: 200, says: `"ok":true`}
 }
 
 func (r *faultRun) events(widget, item string) act {
-	return act{path: "/widget/events", body: `{"widget":"` + widget + `","events":[{"type":"click","item":"` + item + `"},{"type":"order"}]}`, status: 204}
+	body := fmt.Sprintf(`{"widget":%q,"events":[{"type":"click","item":%q},{"type":"order"}]}`, widget, item)
+	return act{path: "/widget/events", body: body, status: 204}
 }
 
 // loose reports a click without a key: nobody can tell a second one from the first.
@@ -692,7 +611,8 @@ func (r *faultRun) acts() (first, together, last []act) {
 	frees := func(body string) act {
 		return act{path: deactivatePath, body: body, status: 200, says: `"released":true`}
 	}
-	other := act{path: activatePath, body: strings.Replace(r.device(1, "e"), "{", `{"product":"another",`, 1), status: 403, says: "product_mismatch"}
+	other := act{path: activatePath, body: strings.Replace(r.device(1, "e"), "{", `{"product":"another",`, 1),
+		status: 403, says: "product_mismatch"}
 	first = []act{r.lead("ada"), takes(r.device(0, "a")), takes(r.device(0, "b")), full(r.device(0, "c")),
 		r.events(r.widget, "soup"), r.loose(), frees(r.device(0, "a")), takes(r.device(0, "c"))}
 	together = []act{r.lead("bob"), takes(r.device(1, "d")), full(r.device(2, "late")), r.events(r.widget, "salad"),
@@ -727,7 +647,8 @@ func (r *faultRun) settled(a act, got answer, again bool) bool {
 	case got.status != 503 && got.status != 500 || struck == "":
 		r.t.Errorf("%s: %s %s: %d %s", r.where(), a.path, a.body, got.status, got.body)
 	case r.fault.form != notDone && strings.HasPrefix(struck, "exec COMMIT") && got.status != 503:
-		r.t.Errorf("%s: whether it was written is not known, and the answer is %d %s", r.where(), got.status, got.body)
+		r.t.Errorf("%s: whether it was written is not known, and the answer is %d %s",
+			r.where(), got.status, got.body)
 	}
 	if a.once {
 		r.unknown++
@@ -795,9 +716,16 @@ func (r *faultRun) play() {
 	}
 	r.looked = 0
 	r.truthful()
-	if n := r.count(`SELECT coalesce(sum(clicks), 0) FROM widget_counts WHERE widget_id = ?`, r.looseWidget); n < r.counted || n > r.counted+r.unknown {
-		r.t.Errorf("%s: %d clicks without a key were acknowledged and of %d nobody knows; the file has %d", r.where(), r.counted, r.unknown, n)
+	if n := r.clicks(r.looseWidget); n < r.counted || n > r.counted+r.unknown {
+		r.t.Errorf("%s: %d clicks without a key were acknowledged and of %d nobody knows; the file has %d",
+			r.where(), r.counted, r.unknown, n)
 	}
+}
+
+// clicks is how many clicks on a widget the file has.
+func (r *faultRun) clicks(widget string) int {
+	r.t.Helper()
+	return r.count(`SELECT coalesce(sum(clicks), 0) FROM widget_counts WHERE widget_id = ?`, widget)
 }
 
 // sendTogether has acts wait for the writer, and one write that is given up, so that
@@ -844,7 +772,8 @@ func (r *faultRun) truthful() {
 	states, clicks := map[string]string{}, 0 // of devices by fingerprint's hash
 	if struck {
 		r.looked++
-		r.check(r.store.each(`SELECT d.fingerprint, d.state || ' ' || seats_used || ' of ' || seats_max FROM devices d JOIN v_licenses l ON l.id = d.license_id WHERE l.id IN (?, ?, ?)`,
+		r.check(r.store.each(`SELECT d.fingerprint, d.state || ' ' || seats_used || ' of ' || seats_max
+			FROM devices d JOIN v_licenses l ON l.id = d.license_id WHERE l.id IN (?, ?, ?)`,
 			[]any{r.licenses[0], r.licenses[1], r.licenses[2]}, func(scan func(...any) error) error {
 				var hash []byte
 				var state string
@@ -852,7 +781,7 @@ func (r *faultRun) truthful() {
 				states[string(hash)] = state
 				return err
 			}))
-		r.check(r.store.one(`SELECT coalesce(sum(clicks), 0) FROM widget_counts WHERE widget_id = ?`, []any{r.widget}, &clicks))
+		clicks = r.clicks(r.widget)
 	}
 	for license, fingerprints := range [][]string{{"a", "b", "c"}, {"d", "e"}, {"holder", "late"}} {
 		for _, fingerprint := range fingerprints {
@@ -866,7 +795,8 @@ func (r *faultRun) truthful() {
 			}
 		}
 	}
-	if a := r.get("/widget/stats?widget=" + r.widget).is(200); struck && !strings.Contains(a.body, fmt.Sprintf(`"clicks":%d},`, clicks)) {
+	a := r.get("/widget/stats?widget=" + r.widget).is(200)
+	if struck && !strings.Contains(a.body, fmt.Sprintf(`"clicks":%d},`, clicks)) {
 		r.t.Errorf("%s: %d clicks in the file: %s", r.where(), clicks, a.body)
 	}
 }
@@ -901,14 +831,18 @@ func (r *faultRun) contents() string {
 		}))
 	}
 	for _, name := range []string{"ada", "bob", "cleo", "never"} {
-		lines(`SELECT coalesce(page, 'never') || ' ' || (SELECT count(*) FROM events WHERE subject_id = l.id) FROM leads l WHERE email = ?`, name+"@"+r.name+".example")
+		lines(`SELECT coalesce(page, 'never') || ' ' || (SELECT count(*) FROM events WHERE subject_id = l.id)
+			FROM leads l WHERE email = ?`, name+"@"+r.name+".example")
 	}
 	for _, id := range r.licenses {
 		lines(`SELECT type || ' ' || count(*) FROM events WHERE subject_id = ? GROUP BY type ORDER BY type`, id)
-		lines(`SELECT hex(fingerprint) || ' ' || state || ' ' || activations || ' ' || lease_seq || ' ' || coalesce(released_by, '') FROM devices WHERE license_id = ? ORDER BY fingerprint`, id)
+		lines(`SELECT hex(fingerprint) || ' ' || state || ' ' || activations || ' ' || lease_seq || ' ' ||
+			coalesce(released_by, '') FROM devices WHERE license_id = ? ORDER BY fingerprint`, id)
 	}
-	lines(`SELECT 'views ' || total(views) || ' clicks ' || total(clicks) || ' orders ' || total(orders) FROM widget_counts WHERE widget_id = ?`, r.widget)
-	lines(`SELECT item || ' ' || sum(clicks) || ' ' || sum(orders) FROM item_counts WHERE widget_id = ? GROUP BY item ORDER BY item`, r.widget)
+	lines(`SELECT 'views ' || total(views) || ' clicks ' || total(clicks) || ' orders ' || total(orders)
+		FROM widget_counts WHERE widget_id = ?`, r.widget)
+	lines(`SELECT item || ' ' || sum(clicks) || ' ' || sum(orders) FROM item_counts WHERE widget_id = ?
+		GROUP BY item ORDER BY item`, r.widget)
 	fmt.Fprintln(&out, "answers", r.count(`SELECT count(*) FROM idempotency`)-r.answers)
 	return out.String()
 }
@@ -932,7 +866,8 @@ func (b *faultBench) errors(t *testing.T) []error {
 	full := fails("file::memory:", `PRAGMA max_page_count = 1`, `CREATE TABLE t (x)`)
 	readOnly := fails("file::memory:", `PRAGMA query_only = 1`, `CREATE TABLE t (x)`)
 	busy := fails(dsn(b.store.path, "rw", storeOptions{busyTimeout: time.Millisecond}), `BEGIN IMMEDIATE`)
-	if !errors.Is(storageError(full), errStorageFull) || !errors.Is(storageError(readOnly), errStorage) || !errors.Is(storageError(busy), errBusy) {
+	if !errors.Is(storageError(full), errStorageFull) || !errors.Is(storageError(readOnly), errStorage) ||
+		!errors.Is(storageError(busy), errBusy) {
 		t.Fatalf("not the errors that they should be: %v, %v, %v", full, readOnly, busy)
 	}
 	return []error{errors.New("a plain error"), driver.ErrBadConn, full, readOnly, busy}
@@ -957,7 +892,7 @@ func (b *faultBench) strike(only string, how form, kinds []error) (struck int) {
 	want, calls := b.undisturbed(only)
 	for n := range calls {
 		for k, err := range kinds {
-			if !how.strikes(n, k, len(kinds), 1) {
+			if !how.strikes(n, k, len(kinds), size(75, 1)) {
 				continue
 			}
 			r := b.prepare(only != "")
@@ -966,7 +901,7 @@ func (b *faultBench) strike(only string, how form, kinds []error) (struck int) {
 			if got := r.contents(); got != want {
 				b.t.Errorf("%s: the file holds\n%s, want\n%s", r.where(), got, want)
 			}
-			if r.fault.hit() == "" { // where the machine is slow, the writer looks for commits of others more often
+			if r.fault.hit() == "" { // a slow machine has the writer look for others' commits more often
 				missed++
 			}
 			if b.t.Failed() {
@@ -989,10 +924,9 @@ func TestWriter_losesAndDoublesNothingWhicheverCallFails(t *testing.T) {
 			t.Parallel()
 			b := newFaultBench(t)
 			kinds := b.errors(t)
-			t.Logf("%d faults, and %d while statements are prepared", b.strike("", how, kinds), b.strike("prepare ", how, kinds))
-			if faults, err := checkFile(b.store.path); err != nil || len(faults) > 0 {
-				t.Error(faults, err)
-			}
+			faults, preparing := b.strike("", how, kinds), b.strike("prepare ", how, kinds)
+			t.Logf("%d faults, and %d while statements are prepared", faults, preparing)
+			isSound(t, b.store.path)
 		})
 	}
 }
@@ -1003,19 +937,13 @@ func BenchmarkWrites(b *testing.B) {
 	b.Run("plain transaction", func(b *testing.B) {
 		s := openTestStore(b, makeStore(b), storeOptions{})
 		main, err := s.mainAccount()
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		defer db.Close()
 		db.SetMaxOpenConns(1)
 		conn, err := db.Conn(context.Background())
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		q := newQueries(conn.PrepareContext)
 		defer conn.Close()
 		defer q.close()
@@ -1024,17 +952,14 @@ func BenchmarkWrites(b *testing.B) {
 			if err == nil {
 				_, err = st.Exec()
 			}
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 		}
 		for n := 0; b.Loop(); n++ {
 			now := time.Now()
 			run("BEGIN IMMEDIATE")
 			t := &tx{queries: q, effects: &effects{}, now: newStamp(now), exact: now}
-			if _, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n)}); err != nil {
-				b.Fatal(err)
-			}
+			_, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n)})
+			must(b, err)
 			run("COMMIT")
 		}
 	})
@@ -1042,13 +967,12 @@ func BenchmarkWrites(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			s := openTestStore(b, makeStore(b), storeOptions{})
 			main, err := s.mainAccount()
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			var n atomic.Int64
 			write := func() {
 				err := s.update(context.Background(), func(t *tx) error {
-					_, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n.Add(1))})
+					email := fmt.Sprintf("u%d@example.com", n.Add(1))
+					_, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: email})
 					return err
 				})
 				if err != nil {

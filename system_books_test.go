@@ -7,12 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,24 +94,12 @@ func (k *killedBookkeeper) connect(account, origin string) {
 	k.down(syscall.SIGTERM)
 	plan := &bookkeeper{product: k.product, rate: k.rate()}
 	mapping, err := json.Marshal(plan.mapping())
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	must(k.t, err)
 	k.do(append([]string{"books", "mapping", k.connection, "-set", k.file("mapping", string(mapping))},
 		k.options()...)...)
 	if k.product == productFortnox {
 		k.do("books", "set", k.connection, "-series", "W")
 	}
-}
-
-// file writes a file that only this user can read, and returns its path.
-func (k *killedBookkeeper) file(name, text string) string {
-	k.t.Helper()
-	path := filepath.Join(k.t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		k.t.Fatal(err)
-	}
-	return path
 }
 
 func (k *killedBookkeeper) rate() int64 {
@@ -195,9 +181,7 @@ func (k *killedBookkeeper) sell(days int) (dates []businessDate) {
 func (k *killedBookkeeper) expireTokens() {
 	k.t.Helper()
 	keys, err := loadKeyring(k.env["WIDGETD_KEY"])
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	must(k.t, err)
 	k.change(func(t *tx) error {
 		c, err := t.usedBookConnection(anyAccount, k.connection)
 		if err != nil {
@@ -235,15 +219,11 @@ func (k *killedBookkeeper) awaitKill() {
 }
 
 // kindOf names what a request asks for: token, chart, post, find or read.
-func (k *killedBookkeeper) kindOf(r *http.Request) string {
+func (k *killedBookkeeper) kindOf(method, path string) string {
 	if k.product == productFortnox {
-		return fortnoxKind(fortnoxFakeRequest{method: r.Method, path: r.URL.Path})
+		return fortnoxKind(method, path)
 	}
-	kind := (&xeroFakeRequest{method: r.Method, path: r.URL.Path}).kind()
-	if kind == "list" {
-		return "find"
-	}
-	return kind
+	return xeroKind(method, path)
 }
 
 // fake returns the books that a request is for.
@@ -264,7 +244,7 @@ func (k *killedBookkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	k.mu.Lock()
 	moment := ""
-	if k.moment != "" && (k.kind == "" || k.kind == k.kindOf(r)) {
+	if k.moment != "" && (k.kind == "" || k.kind == k.kindOf(r.Method, r.URL.Path)) {
 		if k.earlier--; k.earlier < 0 {
 			moment, k.moment = k.moment, ""
 		}
@@ -314,9 +294,7 @@ func (k *killedBookkeeper) awaitExports(want string, f func(x *bookExport) bool)
 	k.store(func(s *store) {
 		for end := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
 			page, err := s.bookExports(exportFilter{owner: anyAccount}, "", 1000)
-			if err != nil {
-				k.t.Fatal(err)
-			}
+			must(k.t, err)
 			left := ""
 			for _, x := range page.rows {
 				if !f(&x) {
@@ -371,20 +349,14 @@ func (k *killedBookkeeper) hasOnce(dates []businessDate) {
 
 // requests returns the bodies of the requests of a kind that came.
 func (k *killedBookkeeper) requests(kind string) (bodies []string) {
-	add := func(method, path string, body []byte) {
-		if k.kindOf(&http.Request{Method: method, URL: &url.URL{Path: path}}) == kind {
-			bodies = append(bodies, string(body))
-		}
-	}
 	k.xero.mu.Lock()
 	defer k.xero.mu.Unlock()
 	k.fortnox.mu.Lock()
 	defer k.fortnox.mu.Unlock()
-	for _, r := range k.xero.requests {
-		add(r.method, r.path, r.body)
-	}
-	for _, r := range k.fortnox.requests {
-		add(r.method, r.path, r.body)
+	for _, r := range slices.Concat(k.xero.requests, k.fortnox.requests) {
+		if k.kindOf(r.method, r.path) == kind {
+			bodies = append(bodies, string(r.body))
+		}
 	}
 	return bodies
 }
@@ -461,15 +433,16 @@ func TestBooks_killedWhileAnEntryIsSentFindItAfterTheRestart(t *testing.T) {
 func TestBooks_killedAtRandomMomentsSendEachDayOnce(t *testing.T) {
 	t.Parallel()
 	eachKilledBookkeeper(t, func(t *testing.T, k *killedBookkeeper) {
-		const kills = 8
-		seed := rand.Uint64()
-		random := rand.New(rand.NewPCG(seed, 1))
-		t.Logf("seed %d", seed)
-		dates := k.sell(25) // more than are sent before the last kill
+		kills, random := size(4, 8), random(t, 0)
+		dates := k.sell(size(10, 25)) // more than are sent before the last kill
 		k.do("books", "set", k.connection, "-send-from", dates[0], "-history")
 		for range kills {
 			moments := []string{killBefore, killActed, killAnswered}
-			k.killAt("", moments[random.IntN(len(moments))], random.IntN(6))
+			if moment := moments[random.IntN(len(moments))]; random.IntN(2) == 0 {
+				k.killAt("post", moment, 0)
+			} else {
+				k.killAt("", moment, random.IntN(6))
+			}
 			k.serve()
 			k.awaitKill()
 			k.passTime(notFoundAfter + time.Minute)

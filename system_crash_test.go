@@ -2,22 +2,16 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os/exec"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 )
-
-// kills is how often the service is killed:
-//
-//	go test -run TestAServiceKilled -kills 500 -timeout 30m
-var kills = flag.Int("kills", 50, "how often the crash test kills the service")
 
 // A patron is one client: it has one request on its way at a time, and remembers
 // what it was told.
@@ -26,7 +20,6 @@ type patron interface {
 	open() bool           // an answer is missing
 	compare(*store) error // holds the file against what it was told
 	ask(link) error       // asks again for the answer that is missing
-	told() int            // how many writes it was told are kept
 }
 
 var errUntrue = errors.New("untrue")
@@ -72,8 +65,6 @@ func (p *leadPatron) step(l link) error {
 
 func (p *leadPatron) open() bool { return p.missing != "" }
 
-func (p *leadPatron) told() int { return len(p.ids) }
-
 // ask posts the lead that was not answered again, and the last one that was.
 func (p *leadPatron) ask(l link) error {
 	again := []string{p.missing}
@@ -96,7 +87,8 @@ func (p *leadPatron) compare(st *store) error {
 	for _, email := range append([]string{p.missing}, p.fresh...) {
 		var n int
 		var id string
-		if err := st.one(`SELECT count(*), coalesce(min(id), '') FROM leads WHERE email = ?`, []any{email}, &n, &id); err != nil {
+		err := st.one(`SELECT count(*), coalesce(min(id), '') FROM leads WHERE email = ?`, []any{email}, &n, &id)
+		if err != nil {
 			return err
 		}
 		switch want := p.ids[email]; {
@@ -125,7 +117,8 @@ func (p *clickPatron) report(l link, n int) error {
 	}
 	repeated := n < p.n
 	p.missing = n
-	a, err := l.post("/widget/events", `{"widget":"`+p.widget+`","events":[{"type":"click","item":"soup"}]}`, "Origin", siteOrigin, "Idempotency-Key", key)
+	a, err := l.post("/widget/events", `{"widget":"`+p.widget+`","events":[{"type":"click","item":"soup"}]}`,
+		"Origin", siteOrigin, "Idempotency-Key", key)
 	if err != nil {
 		return err
 	}
@@ -146,8 +139,6 @@ func (p *clickPatron) step(l link) error {
 
 func (p *clickPatron) open() bool { return p.missing != 0 }
 
-func (p *clickPatron) told() int { return p.clicks }
-
 // ask reports the click that was not answered again, and one that was: with a key
 // only, for without one each report counts.
 func (p *clickPatron) ask(l link) error {
@@ -167,8 +158,8 @@ func (p *clickPatron) ask(l link) error {
 
 func (p *clickPatron) compare(st *store) error {
 	var clicks, ofItems int
-	err := st.one(`SELECT (SELECT coalesce(sum(clicks), 0) FROM widget_counts WHERE widget_id = ?1), (SELECT coalesce(sum(clicks), 0) FROM item_counts WHERE widget_id = ?1)`,
-		[]any{p.widget}, &clicks, &ofItems)
+	err := st.one(`SELECT (SELECT coalesce(sum(clicks), 0) FROM widget_counts WHERE widget_id = ?1),
+		(SELECT coalesce(sum(clicks), 0) FROM item_counts WHERE widget_id = ?1)`, []any{p.widget}, &clicks, &ofItems)
 	if err != nil {
 		return err
 	}
@@ -177,7 +168,8 @@ func (p *clickPatron) compare(st *store) error {
 		most++
 	}
 	if clicks < p.clicks || clicks > most || clicks != ofItems {
-		return untrue("%d clicks were acknowledged and at most %d sent; the widget has %d, its items %d", p.clicks, most, clicks, ofItems)
+		return untrue("%d clicks were acknowledged and at most %d sent; the widget has %d, its items %d",
+			p.clicks, most, clicks, ofItems)
 	}
 	if !p.keyed {
 		p.missing, p.clicks = 0, clicks
@@ -195,7 +187,6 @@ type seatPatron struct {
 	idemKey string // of the last activation
 	active  bool   // as last told, or found in the file after an answer that did not come
 	taken   int    // how often it took a seat
-	writes  int    // acknowledged
 	token   string
 }
 
@@ -206,7 +197,7 @@ func (p *seatPatron) send(l link) error {
 	if p.path == activatePath {
 		key = p.idemKey
 	}
-	a, err := l.post(p.path, fmt.Sprintf(`{"license_key":%q,"fingerprint":%q}`, p.key, p.fingerprint), "Idempotency-Key", key)
+	a, err := l.post(p.path, activateBody(p.key, p.fingerprint), "Idempotency-Key", key)
 	switch {
 	case err != nil:
 		return err
@@ -221,9 +212,6 @@ func (p *seatPatron) send(l link) error {
 	default:
 		return untrue("%s of %s, which was active: %v: %+v", p.path, p.fingerprint, p.active, a)
 	}
-	if a.status == 200 {
-		p.writes++
-	}
 	p.path = ""
 	return nil
 }
@@ -234,7 +222,8 @@ func (p *seatPatron) verify(l link) error {
 		return nil
 	}
 	a, err := l.post("/widget/license/verify", `{}`, "Authorization", "Bearer "+p.token)
-	if want := map[bool]string{true: "valid", false: "device_released"}[p.active]; err == nil && (a.status != 200 || a.Valid != p.active || a.Code != want) {
+	want := map[bool]string{true: "valid", false: "device_released"}[p.active]
+	if err == nil && (a.status != 200 || a.Valid != p.active || a.Code != want) {
 		return untrue("verify of %s, which was active: %v: %+v", p.fingerprint, p.active, a)
 	}
 	return err
@@ -258,8 +247,6 @@ func (p *seatPatron) step(l link) error {
 
 func (p *seatPatron) open() bool { return p.path != "" }
 
-func (p *seatPatron) told() int { return p.writes }
-
 func (p *seatPatron) ask(l link) error {
 	if p.path != "" {
 		if err := p.send(l); err != nil {
@@ -278,16 +265,19 @@ func (p *seatPatron) compare(st *store) error {
 	active, taken, events, released := false, 0, 0, 0
 	if d != nil {
 		active, taken = d.State == deviceActive, int(d.Activations)
-		err := st.one(`SELECT count(*) FILTER (WHERE type IN ('device.activated', 'device.reactivated')), count(*) FILTER (WHERE type = 'device.released') FROM events WHERE json_extract(data, '$.device_id') = ?`,
+		err := st.one(`SELECT count(*) FILTER (WHERE type IN ('device.activated', 'device.reactivated')),
+			count(*) FILTER (WHERE type = 'device.released') FROM events WHERE json_extract(data, '$.device_id') = ?`,
 			[]any{d.ID}, &events, &released)
 		if err != nil {
 			return err
 		}
 	}
 	asTold := active == p.active && taken == p.taken
-	done := p.path == activatePath && active && !p.active && taken == p.taken+1 || p.path == deactivatePath && !active && p.active && taken == p.taken
+	done := p.path == activatePath && active && !p.active && taken == p.taken+1 ||
+		p.path == deactivatePath && !active && p.active && taken == p.taken
 	if held := taken - released; !asTold && !done || events != taken || held != map[bool]int{true: 1}[active] {
-		return untrue("%s: told active %v after %d activations, %q open; in the file active %v after %d, with %d events and %d of release",
+		return untrue("%s: told active %v after %d activations, %q open; in the file active %v after %d, "+
+			"with %d events and %d of release",
 			p.fingerprint, p.active, p.taken, p.path, active, taken, events, released)
 	}
 	p.active, p.taken = active, taken
@@ -299,11 +289,13 @@ func newPatrons(o *operator, seats int) (all []patron) {
 	o.do("account", "rate", o.account, "1000000")
 	for i := range 4 {
 		widget := o.object("widget", "add", "-account", o.account, fmt.Sprint("Widget ", i))["id"].(string)
-		all = append(all, &leadPatron{name: fmt.Sprint("c", i), keyed: i%2 == 1, ids: map[string]string{}}, &clickPatron{widget: widget, keyed: i%2 == 1})
+		all = append(all, &leadPatron{name: fmt.Sprint("c", i), keyed: i%2 == 1, ids: map[string]string{}},
+			&clickPatron{widget: widget, keyed: i%2 == 1})
 	}
 	added := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", fmt.Sprint(seats))
 	for i := range 2 * seats {
-		all = append(all, &seatPatron{license: added["id"].(string), key: added["key"].(string), fingerprint: fmt.Sprint("device-", i)})
+		all = append(all, &seatPatron{license: added["id"].(string), key: added["key"].(string),
+			fingerprint: fmt.Sprint("device-", i)})
 	}
 	return all
 }
@@ -320,9 +312,11 @@ func compareAll(o *operator, all []patron, seats int) {
 		}
 		var most, leads, created, clones int
 		err := st.one(`SELECT (SELECT coalesce(max(seats_used), 0) FROM v_licenses), (SELECT count(*) FROM leads),
-			(SELECT count(DISTINCT subject_id) FROM events WHERE type = 'lead.created'), (SELECT count(*) FROM events WHERE type = 'device.clone_suspected')`, nil, &most, &leads, &created, &clones)
+			(SELECT count(DISTINCT subject_id) FROM events WHERE type = 'lead.created'),
+			(SELECT count(*) FROM events WHERE type = 'device.clone_suspected')`, nil, &most, &leads, &created, &clones)
 		if err != nil || most > seats || leads != created || clones != 0 {
-			o.t.Errorf("%d devices on %d seats, %d leads with %d events, %d suspected clones (%v)", most, seats, leads, created, clones, err)
+			o.t.Errorf("%d devices on %d seats, %d leads with %d events, %d suspected clones (%v)",
+				most, seats, leads, created, clones, err)
 		}
 	})
 }
@@ -343,9 +337,13 @@ func askAll(o *operator, p *process, all []patron) {
 	asked.Wait()
 }
 
-// loadUntil has every patron send until the service answers no more.
-func loadUntil(t *testing.T, p *process, all []patron, kill func()) {
+// loadUntil has every patron send until the service answers no more, and returns how often it did. kill is called
+// after some answers.
+func loadUntil(t *testing.T, p *process, all []patron, answers int64, kill func()) int64 {
 	var load sync.WaitGroup
+	var got atomic.Int64
+	killing := make(chan struct{})
+	enough := sync.OnceFunc(func() { close(killing) })
 	for _, each := range all {
 		load.Go(func() {
 			l := link{newClient(t), p.base}
@@ -357,43 +355,26 @@ func loadUntil(t *testing.T, p *process, all []patron, kill func()) {
 					}
 					return
 				}
+				if got.Add(1) == answers {
+					enough()
+				}
 			}
 		})
 	}
+	go func() { load.Wait(); enough() }()
+	<-killing
 	kill()
 	load.Wait()
+	return got.Load()
 }
 
-func upTo(d time.Duration) time.Duration { return rand.N(d) }
-
-// A death is a way to be killed at a moment that nobody chose.
-type death struct {
-	name string
-	kill func(p *process)
-}
-
-var deaths = []death{
-	{"under load", func(p *process) {
-		time.Sleep(upTo(150 * time.Millisecond))
-		p.stop(syscall.SIGKILL)
-	}},
-	{"while it stops", func(p *process) {
-		time.Sleep(upTo(100 * time.Millisecond))
-		p.cmd.Process.Signal(syscall.SIGTERM)
-		time.Sleep(upTo(200 * time.Millisecond)) // it may have ended by then
-		p.cmd.Process.Kill()
-		<-p.done
-	}},
-}
-
-// killWhileStarting starts the service and kills it before it can say that it serves.
-func killWhileStarting(o *operator) {
+// killWhileStarting starts the service and kills it after a moment, before it can say that it serves.
+func killWhileStarting(o *operator, moment time.Duration) {
 	o.t.Helper()
-	cmd := exec.Command(builtProgram(o.t), "serve", "-addr", "127.0.0.1:0", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])
-	if err := cmd.Start(); err != nil {
-		o.t.Fatal(err)
-	}
-	time.Sleep(upTo(40 * time.Millisecond))
+	cmd := exec.Command(builtProgram(o.t), "serve", "-addr", "127.0.0.1:0",
+		"-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])
+	must(o.t, cmd.Start())
+	time.Sleep(moment)
 	cmd.Process.Kill()
 	cmd.Wait()
 }
@@ -419,19 +400,23 @@ func TestCrash_atAnyMomentLosesAndDoublesNothing(t *testing.T) {
 	const seats = 3
 	o := newOperator(t)
 	all := newPatrons(o, seats)
-	open, done := 0, map[string]int{}
-	for n := 0; n < *kills; {
+	open, answers, kills, choices := 0, int64(0), size(4, 50), random(t, 0)
+	upTo := func(most time.Duration) time.Duration { return time.Duration(choices.Int64N(int64(most))) }
+	for n := range kills {
 		p := revive(o)
 		compareAll(o, all, seats)
 		askAll(o, p, all)
 		compareAll(o, all, seats)
-		d := deaths[rand.N(len(deaths))]
-		loadUntil(t, p, all, func() { d.kill(p) })
-		done[d.name]++
-		if n++; n < *kills && rand.N(4) == 0 {
-			killWhileStarting(o)
-			done["while it starts"]++
-			n++
+		answers += loadUntil(t, p, all, 20+choices.Int64N(100), func() {
+			if n%2 == 1 {
+				p.cmd.Process.Signal(syscall.SIGTERM)
+				time.Sleep(upTo(200 * time.Millisecond)) // it may have ended by then
+			}
+			p.cmd.Process.Kill()
+			<-p.done
+		})
+		if n%4 == 2 {
+			killWhileStarting(o, upTo(40*time.Millisecond))
 		}
 		for _, each := range all {
 			if each.open() {
@@ -439,16 +424,12 @@ func TestCrash_atAnyMomentLosesAndDoublesNothing(t *testing.T) {
 			}
 		}
 		if t.Failed() {
-			t.Fatalf("after kill %d, %s", n, d.name)
+			t.Fatalf("after kill %d", n)
 		}
 	}
 	compareEverything(o, all, seats)
-	writes := 0
-	for _, each := range all {
-		writes += each.told()
-	}
-	t.Logf("%v; %d writes acknowledged, %d requests left open", done, writes, open)
-	if writes < 10**kills || open == 0 {
+	t.Logf("%d kills, %d requests answered, %d left open", kills, answers, open)
+	if answers < 10*int64(kills) || open == 0 {
 		t.Error("the kills met no load")
 	}
 }
@@ -460,9 +441,7 @@ func compareEverything(o *operator, all []patron, seats int) {
 	p := revive(o)
 	compareAll(o, all, seats)
 	askAll(o, p, all)
-	if err := p.stop(syscall.SIGTERM); err != nil {
-		o.t.Errorf("ended with %v", err)
-	}
+	p.stopCleanly()
 	told := 0
 	for _, each := range all {
 		if leads, ok := each.(*leadPatron); ok {
@@ -489,18 +468,20 @@ func TestCrash_findsEveryAcknowledgedWriteSynced(t *testing.T) {
 	key := o.object("license", "add", "-account", o.account, "-product", "kds")["key"].(string)
 	p, trace := serveTraced(t, o)
 	l := link{newClient(t), p.base}
-	device := func(n int) string { return fmt.Sprintf(`{"license_key":%q,"fingerprint":"device-%d"}`, key, n) }
+	device := func(n int) string { return activateBody(key, fmt.Sprint("device-", n)) }
+	lead := func(n int) string { return fmt.Sprintf(`{"type":"newsletter","email":"u%d@example.com"}`, n) }
+	events := func(int) string {
+		return `{"widget":"` + widget + `","events":[{"type":"view"},{"type":"order","item":"soup"}]}`
+	}
 	const writes = 20 // of each kind
 	for _, kind := range []struct {
 		path   string
 		body   func(n int) string
 		status int
 	}{
-		{"/widget/leads", func(n int) string { return fmt.Sprintf(`{"type":"newsletter","email":"u%d@example.com"}`, n) }, 200},
+		{"/widget/leads", lead, 200},
 		{"/widget/license/activate", device, 200},
-		{"/widget/events", func(int) string {
-			return `{"widget":"` + widget + `","events":[{"type":"view"},{"type":"order","item":"soup"}]}`
-		}, 204},
+		{"/widget/events", events, 204},
 		{"/widget/license/deactivate", device, 200},
 	} {
 		for n := range writes {
@@ -514,8 +495,6 @@ func TestCrash_findsEveryAcknowledgedWriteSynced(t *testing.T) {
 			}
 		}
 	}
-	if err := p.stop(syscall.SIGTERM); err != nil {
-		t.Errorf("ended with %v", err)
-	}
+	p.stopCleanly()
 	t.Logf("%d writes of each kind, %d syncs", writes, trace.syncs())
 }

@@ -2,27 +2,20 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-)
-
-// damages is how many single bytes are changed, each in a copy of its own.
-var (
-	damages    = flag.Int("damages", 40, "random byte changes that the test of damaged files makes")
-	damageSeed = flag.Uint64("damage-seed", 0, "seed of the random byte changes; 0: another one each time")
 )
 
 // A filledFile is a closed database with rows in every table, and what is needed to
@@ -40,7 +33,8 @@ func fillFile(t testing.TB) *filledFile {
 	t.Helper()
 	s := newService(t, withoutAddressLimits)
 	f := &filledFile{keys: s.keys}
-	f.license, f.key = s.addLicense(license{MaxDevices: ptr(3), Plan: ptr("pro"), Entitlements: codeList{"kds", "reports"}})
+	f.license, f.key = s.addLicense(license{MaxDevices: ptr(3), Plan: ptr("pro"),
+		Entitlements: codeList{"kds", "reports"}})
 	f.widget = s.addWidget(s.account)
 	f.admin, f.stats = s.token(s.account, scopeAdmin), s.token(s.account, scopeStats)
 	f.lease = s.activate(f.key, "kitchen-1").is(200).text("token")
@@ -48,9 +42,9 @@ func fillFile(t testing.TB) *filledFile {
 	for range 40 {
 		s.addLicense(license{GraceDays: 3, ExpiresAt: newStamp(time.Now().Add(24 * time.Hour))})
 	}
-	for i := range 120 {
-		s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"guest%d@example.com","source":"footer","page":"/lunch"}`, i), fmt.Sprintf("Idempotency-Key: %d", i)).is(200)
-		s.post("/widget/events", fmt.Sprintf(`{"widget":%q,"events":[{"type":"view"},{"type":"click","item":"Dish %d"}]}`, f.widget, i%20), "Origin: "+siteOrigin).is(204)
+	for i := range size(40, 120) {
+		s.post("/widget/leads", f.lead(i), fmt.Sprintf("Idempotency-Key: %d", i)).is(200)
+		s.post("/widget/events", f.events(fmt.Sprint("Dish ", i%20)), "Origin: "+siteOrigin).is(204)
 	}
 	s.get("//api/legacy/widget/stats")
 	s.check(s.chore(countLegacyCalls)(t.Context()))
@@ -58,51 +52,19 @@ func fillFile(t testing.TB) *filledFile {
 	s.check(s.store.close())
 	var err error
 	f.content, err = os.ReadFile(s.store.path)
-	s.check(err)
-	f.tables, err = readTables(s.store.path)
-	s.check(err)
+	f.tables = contentOf(t, s.store.path, nil).rows
 	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
 	s.check(err)
 	return f
 }
 
-// readTables reads every row of every table but the proofs of health.
-func readTables(path string) (map[string][]string, error) {
-	db, err := sql.Open("sqlite", "file:"+path+"?mode=ro")
-	if err != nil {
-		return nil, err
-	}
-	defer db.Close()
-	all := map[string][]string{}
-	for _, line := range strings.Split(schemaSQL, "\n") {
-		name, found := strings.CutPrefix(line, "CREATE TABLE ")
-		if name = strings.TrimSuffix(name, " ("); !found || name == "probes" {
-			continue
-		}
-		rows, err := db.Query("SELECT * FROM " + name)
-		if err != nil {
-			return nil, err
-		}
-		defer rows.Close()
-		columns, err := rows.Columns()
-		if err != nil {
-			return nil, err
-		}
-		values, dest := make([]any, len(columns)), make([]any, len(columns))
-		for i := range values {
-			dest[i] = &values[i]
-		}
-		for rows.Next() {
-			if err := rows.Scan(dest...); err != nil {
-				return nil, err
-			}
-			all[name] = append(all[name], fmt.Sprintf("%v", values))
-		}
-		if err := rows.Err(); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
+// lead is a lead that the file holds, and events are of its widget.
+func (f *filledFile) lead(n int) string {
+	return fmt.Sprintf(`{"type":"newsletter","email":"guest%d@example.com","source":"footer","page":"/lunch"}`, n)
+}
+
+func (f *filledFile) events(item string) string {
+	return fmt.Sprintf(`{"widget":%q,"events":[{"type":"view"},{"type":"click","item":%q}]}`, f.widget, item)
 }
 
 // changedRows counts the rows of one that are not in the other.
@@ -128,13 +90,13 @@ func (f *filledFile) ask(s *service) map[string]answer {
 	all := map[string]answer{
 		"health":    s.get("/widget/health"),
 		"alive":     s.get("//livez"),
-		"lead":      s.post("/widget/leads", `{"type":"newsletter","email":"new@example.com"}`, "Origin: "+siteOrigin, "Idempotency-Key: new"),
-		"old lead":  s.post("/widget/leads", `{"type":"newsletter","email":"guest7@example.com","source":"footer","page":"/lunch"}`, "Idempotency-Key: 7"),
+		"lead":      s.post("/widget/leads", anyLead, "Origin: "+siteOrigin, "Idempotency-Key: new"),
+		"old lead":  s.post("/widget/leads", f.lead(7), "Idempotency-Key: 7"),
 		"activate":  s.activate(f.key, "kitchen-3"),
 		"verify":    s.post("/widget/license/verify", activateBody(f.key, "kitchen-1")),
 		"lease":     s.post("/widget/license/verify", `{"nonce":"n"}`, bearer(f.lease)),
 		"leave":     s.post("/widget/license/deactivate", activateBody(f.key, "kitchen-2")),
-		"events":    s.post("/widget/events", fmt.Sprintf(`{"widget":%q,"events":[{"type":"order","item":"Soup"}]}`, f.widget), "Origin: "+siteOrigin),
+		"events":    s.post("/widget/events", f.events("Soup"), "Origin: "+siteOrigin),
 		"stats":     s.get("/widget/stats?widget=" + f.widget),
 		"all stats": s.get("/widget/stats", bearer(f.stats)),
 		"leads":     s.get("/leads?limit=200", bearer(f.admin)),
@@ -170,8 +132,9 @@ func (f *filledFile) serveDamaged(t testing.TB, path, what string) (report damag
 	}
 	report.found = len(faults) > 0
 	if !report.found {
-		tables, err := readTables(path)
-		if report.changed = changedRows(f.tables, tables); err != nil || report.changed > 1 || changedRows(tables, f.tables) != report.changed {
+		c, err := readContent(path, nil)
+		report.changed = changedRows(f.tables, c.rows)
+		if err != nil || report.changed > 1 || changedRows(c.rows, f.tables) != report.changed {
 			t.Errorf("%s: check finds nothing, but %d rows read otherwise (%v)", what, report.changed, err)
 		}
 	}
@@ -179,7 +142,9 @@ func (f *filledFile) serveDamaged(t testing.TB, path, what string) (report damag
 	if err == nil {
 		var log strings.Builder
 		s := &service{t: t, dir: filepath.Dir(path), store: st, keys: f.keys, damaged: true}
-		s.server, err = newServer(st, f.keys, serverOptions{anonymousRate: 1 << 30, failedLookupRate: 1 << 30, legacySunset: defaultSunset}, slog.New(slog.NewTextHandler(&log, nil)), wings)
+		how := serverOptions{legacySunset: defaultSunset}
+		withoutAddressLimits(nil, &how)
+		s.server, err = newServer(st, f.keys, how, slog.New(slog.NewTextHandler(&log, nil)), wings)
 		if err == nil {
 			report.statuses = map[string]int{}
 			for name, a := range f.ask(s) {
@@ -213,22 +178,17 @@ func TestDamage_ofOneByteIsRefusedOrServedWithProperAnswers(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	f := fillFile(t)
-	seed := *damageSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("-damage-seed %d; %d bytes", seed, len(f.content))
 	type change struct {
 		n    int
 		at   int
 		with byte
 	}
-	random := rand.New(rand.NewPCG(seed, 0))
-	changes := make(chan change, *damages)
-	for n := range *damages {
-		c := change{n, random.IntN(len(f.content)), byte(1 + random.IntN(255))}
-		if n%10 == 0 {
-			c.at = random.IntN(4096) // the first page has more to break
+	damages, choices := size(8, 100), random(t, 0)
+	changes := make(chan change, damages)
+	for n := range damages {
+		c := change{n, choices.IntN(len(f.content)), byte(1 + choices.IntN(255))}
+		if n%8 == 0 {
+			c.at = choices.IntN(4096) // the first page has more to break
 		}
 		changes <- c
 	}
@@ -242,7 +202,7 @@ func TestDamage_ofOneByteIsRefusedOrServedWithProperAnswers(t *testing.T) {
 		work.Go(func() {
 			for c := range changes {
 				path := filepath.Join(dir, fmt.Sprintf("%d.db", c.n))
-				content := append([]byte{}, f.content...)
+				content := slices.Clone(f.content)
 				content[c.at] ^= c.with
 				if err := os.WriteFile(path, content, 0o600); err != nil {
 					t.Error(err)
@@ -271,7 +231,8 @@ func TestDamage_ofOneByteIsRefusedOrServedWithProperAnswers(t *testing.T) {
 		})
 	}
 	work.Wait()
-	t.Logf("%d changes: %d refused at start, %d found by check, %d changed a value that no rule holds; answers %v", *damages, refused, found, silent, statuses)
+	t.Logf("%d changes: %d refused at start, %d found by check, %d changed a value that no rule holds; answers %v",
+		damages, refused, found, silent, statuses)
 }
 
 // removeLog removes what a service that could not close its file has left.
@@ -290,10 +251,12 @@ func refusedStart(t testing.TB, o *operator) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, builtProgram(t), "serve", "-addr", "127.0.0.1:0", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])
+	cmd := exec.CommandContext(ctx, builtProgram(t), "serve", "-addr", "127.0.0.1:0",
+		"-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])
 	out, _ := cmd.CombinedOutput()
-	if text := string(out); cmd.ProcessState.ExitCode() != 1 || strings.Count(text, "\n") != 1 || !strings.Contains(text, o.env["WIDGETD_DB"]) {
-		t.Errorf("exit %d, %q; want 1 and one line that names the file", cmd.ProcessState.ExitCode(), text)
+	exit := cmd.ProcessState.ExitCode()
+	if exit != 1 || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), o.env["WIDGETD_DB"]) {
+		t.Errorf("exit %d, %q; want 1 and one line that names the file", exit, out)
 	}
 	return string(out)
 }
@@ -308,7 +271,8 @@ func TestDamage_ofAFileIsRefusedByTheProgramInOneLine(t *testing.T) {
 	p.stop(syscall.SIGKILL)
 	for _, bad := range badFiles {
 		t.Run(bad.name, func(t *testing.T) {
-			o := &operator{t: t, env: map[string]string{"WIDGETD_DB": makeStore(t), "WIDGETD_KEY": killed.env["WIDGETD_KEY"]}}
+			o := &operator{t: t, env: maps.Clone(killed.env)}
+			o.env["WIDGETD_DB"] = makeStore(t)
 			bad.make(t, o.env["WIDGETD_DB"])
 			if text := refusedStart(t, o); !strings.Contains(text, bad.want) {
 				t.Errorf("%q, want %q", text, bad.want)
@@ -317,16 +281,12 @@ func TestDamage_ofAFileIsRefusedByTheProgramInOneLine(t *testing.T) {
 	}
 	t.Run("its log taken away after a kill", func(t *testing.T) {
 		log := killed.env["WIDGETD_DB"] + "-wal"
-		if err := os.Rename(log, log+".away"); err != nil {
-			t.Fatal(err)
-		}
+		rename(t, log, log+".away")
 		if text := refusedStart(t, killed); !strings.Contains(text, "-wal is missing") {
 			t.Error(text)
 		}
 		killed.fails("faults in", "check")
-		if err := os.Rename(log+".away", log); err != nil {
-			t.Fatal(err)
-		}
+		rename(t, log+".away", log)
 		killed.store(func(s *store) {
 			var n int
 			if err := s.one(`SELECT count(*) FROM leads`, nil, &n); err != nil || n != 1 {
@@ -336,10 +296,15 @@ func TestDamage_ofAFileIsRefusedByTheProgramInOneLine(t *testing.T) {
 	})
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		t.Run("that this user can't write"+suffix, func(t *testing.T) {
-			if os.Getuid() != 0 {
-				t.Skip("only root may run the service as somebody else")
-			}
-			refusedToNobody(t, suffix)
+			var o *operator
+			run := nobodysDirectory(t, func(dir string) {
+				o = operatorIn(t, dir)
+				writeFile(t, o.env["WIDGETD_DB"]+"-wal", "")
+				writeFile(t, o.env["WIDGETD_DB"]+"-shm", "")
+				must(t, os.Chmod(o.env["WIDGETD_DB"]+suffix, 0o400))
+			})
+			run(o.env["WIDGETD_DB"]+suffix+" can't be written: let this user write to it",
+				"serve", "-addr", "127.0.0.1:0", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])
 		})
 	}
 	t.Run("on a disk that can't be written", func(t *testing.T) {
@@ -361,26 +326,28 @@ func TestDamage_ofAFileIsRefusedByTheProgramInOneLine(t *testing.T) {
 	})
 }
 
-// refusedToNobody starts the service as the user nobody, who owns its files but may
-// not write to one of them.
-func refusedToNobody(t *testing.T, suffix string) {
+// nobodysDirectory is a directory with the program, made by put, that belongs to the user nobody. run runs the
+// program there as that user; it must fail with one line that says want.
+func nobodysDirectory(t *testing.T, put func(dir string)) (run func(want string, args ...string)) {
 	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("only root may run the program as somebody else")
+	}
 	programsOrSkip(t, "setpriv", "timeout")
 	dir, err := os.MkdirTemp("", "nobody") // t.TempDir() is in a directory that is closed to others
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	o := operatorIn(t, dir)
-	path := o.env["WIDGETD_DB"]
-	runProgram(t, "cp", builtProgram(t), filepath.Join(dir, "widgetd"))
-	runProgram(t, "touch", path+"-wal", path+"-shm")
-	runProgram(t, "chmod", "400", path+suffix)
+	program := filepath.Join(dir, "widgetd")
+	runProgram(t, "cp", builtProgram(t), program)
+	put(dir)
 	runProgram(t, "chown", "-R", "nobody", dir)
-	out, err := exec.Command("setpriv", "--reuid=nobody", "--clear-groups", "timeout", "5", filepath.Join(dir, "widgetd"), "serve", "-addr", "127.0.0.1:0",
-		"-db", path, "-key", o.env["WIDGETD_KEY"]).CombinedOutput()
-	if text := string(out); err == nil || strings.Count(text, "\n") != 1 || !strings.Contains(text, path+suffix+" can't be written: let this user write to it") {
-		t.Errorf("%v: %q", err, text)
+	return func(want string, args ...string) {
+		t.Helper()
+		args = append([]string{"--reuid=nobody", "--clear-groups", "timeout", "5", program}, args...)
+		out, err := exec.Command("setpriv", args...).CombinedOutput()
+		if text := string(out); err == nil || strings.Count(text, "\n") != 1 || !strings.Contains(text, want) {
+			t.Errorf("%v: %q; want one line with %q", err, text, want)
+		}
 	}
 }
 
@@ -389,7 +356,8 @@ func TestDamage_ofJSONInARowIs503NotAFaultOfOurs(t *testing.T) {
 	s := newService(t)
 	id, key := s.addLicense(license{})
 	device := s.activate(key, "a").is(200).text("device", "id")
-	raw(t, s.store.path, `PRAGMA ignore_check_constraints = 1; UPDATE events SET data = '{"device_id' WHERE subject_id = '`+id+`'`)
+	raw(t, s.store.path, `PRAGMA ignore_check_constraints = 1;
+		UPDATE events SET data = '{"device_id' WHERE subject_id = '`+id+`'`)
 	s.notice()
 	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
 	for _, query := range []string{"", "?license_id=" + id, "?device_id=" + device} {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,12 +27,14 @@ var diskFaults = []diskFault{
 		func(t testing.TB, dir string, _ int) { fillDisk(t, filepath.Join(dir, "filler")) },
 		func(t testing.TB, dir string, _ int) { os.Remove(filepath.Join(dir, "filler")) }, "storage_full", true},
 	{"a limit on the size of files",
-		func(t testing.TB, _ string, pid int) {
-			runProgram(t, "prlimit", "--pid", fmt.Sprint(pid), "--fsize=200000:")
-		},
-		func(t testing.TB, _ string, pid int) {
-			runProgram(t, "prlimit", "--pid", fmt.Sprint(pid), "--fsize=unlimited:")
-		}, "storage_full", false},
+		func(t testing.TB, _ string, pid int) { limitFiles(t, pid, "200000") },
+		func(t testing.TB, _ string, pid int) { limitFiles(t, pid, "unlimited") }, "storage_full", false},
+}
+
+// limitFiles lets the files that a process writes have so many bytes at most.
+func limitFiles(t testing.TB, pid int, most string) {
+	t.Helper()
+	runProgram(t, "prlimit", "--pid", fmt.Sprint(pid), "--fsize="+most+":")
 }
 
 func TestDisk_withoutRoomIsReadOnAndRecoversByItself(t *testing.T) {
@@ -65,7 +66,9 @@ func TestDisk_withoutRoomIsReadOnAndRecoversByItself(t *testing.T) {
 			}
 			for round := range 3 {
 				fault.take(t, o.dir, p.cmd.Process.Pid)
-				if a := keep(1000); a.status != 503 || a.header.Get("Retry-After") == "" || a.json()["code"] != fault.code || a.json()["ok"] != false {
+				a := keep(1000)
+				if a.status != 503 || a.header.Get("Retry-After") == "" || a.text("code") != fault.code ||
+					a.json()["ok"] != false {
 					t.Fatalf("round %d: %d, Retry-After %q: %s", round, a.status, a.header.Get("Retry-After"), a.body)
 				}
 				c.refuses(fault.code)
@@ -83,13 +86,14 @@ func TestDisk_withoutRoomIsReadOnAndRecoversByItself(t *testing.T) {
 			if fault.mounts {
 				fault.give(t, o.dir, 0)
 			}
-			// Each round refused requests for a while: the log has a line for each spell, not for each of them.
+			// Each round refused requests for a while: the log has a line for each round, not for each of them.
 			begun := strings.Count(p.log.String(), `"msg":"the disk is full, so nothing is written"`)
 			if lines := strings.Count(p.log.String(), "\n"); begun < 1 || begun > 4 || lines > 20 {
 				t.Errorf("%d beginnings in %d lines of log:\n%s", begun, lines, p.log.String())
 			}
 			all.check(t, o)
-			if out := runProgram(t, builtProgram(t), "check", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"]); !strings.HasPrefix(out, "ok") {
+			o.t = t
+			if out := o.do("check"); !strings.HasPrefix(out, "ok") {
 				t.Errorf("check: %s", out)
 			}
 		})
@@ -102,13 +106,15 @@ var openFaults = []struct {
 	do   func(t testing.TB, path string)
 	undo func(t testing.TB, path string) // nil: it can't be undone
 }{
-	{"renamed", func(t testing.TB, path string) { rename(t, path, path+".away") }, func(t testing.TB, path string) { rename(t, path+".away", path) }},
+	{"renamed", func(t testing.TB, path string) { rename(t, path, path+".away") },
+		func(t testing.TB, path string) { rename(t, path+".away", path) }},
 	{"unlinked", func(t testing.TB, path string) { os.Remove(path) }, nil},
 	{"replaced", func(t testing.TB, path string) {
 		rename(t, path, path+".away")
 		rename(t, makeStore(t), path)
 	}, func(t testing.TB, path string) { rename(t, path+".away", path) }},
-	{"its log renamed", func(t testing.TB, path string) { rename(t, path+"-wal", path+"-away") }, func(t testing.TB, path string) { rename(t, path+"-away", path+"-wal") }},
+	{"its log renamed", func(t testing.TB, path string) { rename(t, path+"-wal", path+"-away") },
+		func(t testing.TB, path string) { rename(t, path+"-away", path+"-wal") }},
 	{"its log unlinked", func(t testing.TB, path string) { os.Remove(path + "-wal") }, nil},
 	{"emptied", func(t testing.TB, path string) { os.Truncate(path, 0) }, nil},
 	{"its header zeroed", func(t testing.TB, path string) { damage(t, path, 0, make([]byte, 100)...) }, nil},
@@ -127,7 +133,7 @@ func TestDisk_filesTakenWhileOpenStopWritesUntilTheyAreBack(t *testing.T) {
 			var all acknowledged
 			all.add("before@example.com", c.lead("before@example.com").text("id"))
 			fault.do(t, o.env["WIDGETD_DB"])
-			if fault.name == "cut off" { // SQLite tells when it misses a page; until then what is there is served
+			if fault.name == "cut off" { // until SQLite misses a page, what is there is served
 				for i := range 50 {
 					if a := c.lead(fmt.Sprintf("after%d@example.com", i)); a.status != 200 && a.status != 503 {
 						t.Errorf("%d %s", a.status, a.body)
@@ -149,9 +155,6 @@ func TestDisk_filesTakenWhileOpenStopWritesUntilTheyAreBack(t *testing.T) {
 	}
 }
 
-// backups is how many copies the test under load takes.
-var backups = flag.Int("backups", 50, "copies that the test of backups under load takes")
-
 func TestBackup_underLoadIsSoundClosedAndHoldsWhatWasAcknowledged(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
@@ -159,31 +162,26 @@ func TestBackup_underLoadIsSoundClosedAndHoldsWhatWasAcknowledged(t *testing.T) 
 	program := builtProgram(t)
 	l := startLoad(t, p.base, "load", 3, 15*time.Millisecond)
 	l.grows(50)
-	rows := 0
-	for n := range *backups {
+	rows, copies := 0, size(3, 50)
+	for n := range copies {
 		copied := filepath.Join(o.dir, fmt.Sprintf("copy-%d.db", n))
 		before := l.sofar()
 		runProgram(t, program, "backup", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"], copied)
-		if out := runProgram(t, program, "check", "-db", copied, "-key", o.env["WIDGETD_KEY"]); !strings.HasPrefix(out, "ok") {
+		out := runProgram(t, program, "check", "-db", copied, "-key", o.env["WIDGETD_KEY"])
+		if !strings.HasPrefix(out, "ok") {
 			t.Errorf("copy %d: %s", n, out)
 		}
-		if info, err := os.Stat(copied); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("copy %d: mode %v, %v", n, info.Mode(), err)
-		}
+		hasMode(t, copied, 0o600)
 		lacks, leads := missing(t, copied, before)
 		if len(lacks) > 0 || leads < len(before) {
 			t.Fatalf("copy %d lacks %d of %d: %q", n, len(lacks), len(before), lacks)
 		}
 		rows += len(before)
-		if err := os.Remove(copied); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(copied))
 	}
 	l.stop()
-	t.Logf("%d copies, %d acknowledged rows looked for, none missing", *backups, rows)
-	if err := p.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	t.Logf("%d copies, %d acknowledged rows looked for, none missing", copies, rows)
+	p.stopCleanly()
 	if names := dirNames(t, o.dir); len(names) != 2 {
 		t.Errorf("left behind: %q", names)
 	}
@@ -196,7 +194,8 @@ func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 	l := startLoad(t, p.base, "load", 4, time.Millisecond)
 	l.grows(200)
 	before := l.sofar()
-	daily := regexp.MustCompile(`(?m)^ExecStart=/bin/sh -c '(.*)'$`).FindStringSubmatch(documentBlock(t, "Description=Copy of the widgetd database"))[1]
+	unit := documentBlock(t, "Description=Copy of the widgetd database")
+	daily := regexp.MustCompile(`(?m)^ExecStart=/bin/sh -c '(.*)'$`).FindStringSubmatch(unit)[1]
 	asOnAServer(t, o, strings.NewReplacer("$$", "$", "%%", "%").Replace(daily), nil)
 	l.grows(50)
 	l.stop()
@@ -206,23 +205,21 @@ func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 		t.Fatalf("copies %q", copies)
 	}
 	steps := strings.ReplaceAll(documentBlock(t, "install -m 600 backup/"), "20261121T031500Z.db", copies[0])
-	if asked := asOnAServer(t, o, steps, nil); asked != "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n" {
+	asked := asOnAServer(t, o, steps, nil)
+	if asked != "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n" {
 		t.Errorf("systemd was asked %q", asked)
 	}
-	if info, err := os.Stat(o.env["WIDGETD_DB"]); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v", info, err)
-	}
+	hasMode(t, o.env["WIDGETD_DB"], 0o600)
 	p = serveProcess(t, o)
 	if _, _, err := postLead(newClient(t), p.base, "restored@example.com"); err != nil {
 		t.Errorf("after restoring: %v", err)
 	}
-	if err := p.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	p.stopCleanly()
 	if lacks, leads := missing(t, o.env["WIDGETD_DB"], before); len(lacks) > 0 || leads < len(before) {
 		t.Errorf("the restored file lacks %d of %d", len(lacks), len(before))
 	}
-	if lacks, _ := missing(t, filepath.Join(o.dir, "lost", "widgetd.db"), l.ids); len(lacks) > 0 { // with its log, it is whole
+	lacks, _ := missing(t, filepath.Join(o.dir, "lost", "widgetd.db"), l.ids) // with its log, it is whole
+	if len(lacks) > 0 {
 		t.Errorf("what was put aside lacks %d of %d", len(lacks), len(l.ids))
 	}
 }

@@ -4,8 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
-	"io"
-	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,21 +12,15 @@ import (
 
 // forms are the ways in which a text could lie in a file, in lower case.
 func forms(text string) map[string]string {
-	all := map[string]string{"as it is": text, "in hexadecimal": hex.EncodeToString([]byte(text)), "reversed": reversed(text),
-		"in UTF-16": strings.Join(strings.Split(text, ""), "\x00")}
+	reversed := []byte(text)
+	slices.Reverse(reversed)
+	all := map[string]string{"as it is": text, "in hexadecimal": hex.EncodeToString([]byte(text)),
+		"reversed": string(reversed), "in UTF-16": strings.Join(strings.Split(text, ""), "\x00")}
 	for shift := range 3 { // base64 depends on where in it the text begins
 		encoded := base64.RawStdEncoding.EncodeToString([]byte(strings.Repeat(" ", shift) + text))
 		all[fmt.Sprint("in base64 at ", shift)] = strings.ToLower(encoded[2*shift : len(encoded)-3])
 	}
 	return all
-}
-
-func reversed(s string) string {
-	b := []byte(s)
-	for i, j := 0, len(b)-1; i < j; i, j = i+1, j-1 {
-		b[i], b[j] = b[j], b[i]
-	}
-	return string(b)
 }
 
 // nowhere looks for an address in every file of a directory and in a log.
@@ -44,59 +37,30 @@ func nowhere(t *testing.T, when, dir, log, address string) {
 	}
 }
 
-// postFrom posts a lead as a site's form does, retrying once under its key, and
-// checks that the retry added nothing.
-func postFrom(t *testing.T, client *http.Client, url, email, source, key string) {
-	t.Helper()
-	var bodies [2]string
-	for i := range bodies {
-		body := fmt.Sprintf(`{"type":"newsletter","email":%q,"source":%q,"page":"/menu"}`, email, source)
-		r, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Idempotency-Key", key)
-		r.Header.Set("Origin", siteOrigin)
-		res, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(res.Body)
-		res.Body.Close()
-		if err != nil || res.StatusCode != 200 || i == 1 && res.Header.Get("Idempotency-Replayed") != "true" {
-			t.Fatalf("%d %s %v", res.StatusCode, text, err)
-		}
-		bodies[i] = string(text)
+// postTwice posts a lead as a site's form does, retrying once under its key, and checks that the retry added
+// nothing.
+func (c *customer) postTwice(path, email, source, key string) {
+	c.t.Helper()
+	var answers [2]answer
+	for i := range answers {
+		body := seatBody("type", "newsletter", "email", email, "source", source, "page", "/menu")
+		answers[i] = c.ask("POST", path, body, "Idempotency-Key: "+key, "Origin: "+siteOrigin)
 	}
-	if bodies[0] != bodies[1] {
-		t.Fatalf("answered %s, then %s", bodies[0], bodies[1])
+	first, second := answers[0], answers[1]
+	if first.status != 200 || second.body != first.body || second.header.Get("Idempotency-Replayed") != "true" {
+		c.t.Fatalf("answered %d %s, then %d %s", first.status, first.body, second.status, second.body)
 	}
 }
 
 // eraseWays are how an operator or a portal erases an address.
-var eraseWays = map[string]func(*testing.T, *operator, *process, string) (erased float64){
-	"by the command": func(_ *testing.T, o *operator, _ *process, email string) float64 {
-		return o.object("leads", "erase", email)["erased"].(float64)
+var eraseWays = map[string]func(o *operator, c *customer, email string) (erased any){
+	"by the command": func(o *operator, _ *customer, email string) any {
+		return o.object("leads", "erase", email)["erased"]
 	},
-	"over HTTP": func(t *testing.T, o *operator, p *process, email string) float64 {
+	"over HTTP": func(o *operator, c *customer, email string) any {
 		token := strings.TrimSpace(o.do("token", "issue", "-account", o.account, "-scope", "leads:write"))
-		r, err := http.NewRequestWithContext(t.Context(), "POST", p.base+"/leads/erase", strings.NewReader(`{"email":"`+email+`"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Authorization", "Bearer "+token)
-		res, err := newClient(t).Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		var erased float64
-		if _, err := fmt.Fscanf(res.Body, `{"erased":%g}`, &erased); err != nil {
-			t.Fatalf("%d %v", res.StatusCode, err)
-		}
-		return erased
+		a := c.ask("POST", "/v1/leads/erase", seatBody("email", email), "Authorization: Bearer "+token)
+		return a.json()["erased"]
 	},
 }
 
@@ -105,38 +69,42 @@ func TestErase_leavesTheAddressNowhereWhateverHeldIt(t *testing.T) {
 	const address = "Forget.Me-7@example.com"
 	for way, erase := range eraseWays {
 		t.Run(way, func(t *testing.T) {
-			o := newOperator(t)
-			serve := func() *process { return serveProcess(t, o, "-legacy-sunset", "2100-01-01") }
-			p, log := serve(), ""
+			o, log, posts := newOperator(t), "", size(24, 120)
+			var p *process
+			c := &customer{t: t, client: newClient(t)}
+			serve := func() {
+				p = serveProcess(t, o, "-legacy-sunset", "2100-01-01")
+				c.base = strings.TrimSuffix(p.base, "/v1")
+			}
 			end := func(signal syscall.Signal) {
 				p.stop(signal)
 				log += p.log.String()
 			}
-			client := newClient(t)
-			for i := range 120 {
+			serve()
+			for i := range posts {
 				email := []string{address, strings.ToUpper(address[:8]) + address[8:], strings.ToLower(address)}[i%3]
-				url := []string{p.base + "/widget/leads", strings.TrimSuffix(p.base, "/v1") + "/api/legacy/widget/leads"}[i/3%2]
-				postFrom(t, client, url, email, strings.Repeat("x", i/2)+fmt.Sprint(i), fmt.Sprint("key-", i))
-				postFrom(t, client, url, fmt.Sprintf("other%d@example.com", i), "footer", fmt.Sprint("other-", i))
-				if i == 40 || i == 80 {
-					end([]syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}[i/80])
-					p = serve()
+				path := []string{"/v1/widget/leads", "/api/legacy/widget/leads"}[i/3%2]
+				c.postTwice(path, email, strings.Repeat("x", i/2)+fmt.Sprint(i), fmt.Sprint("key-", i))
+				c.postTwice(path, fmt.Sprintf("other%d@example.com", i), "footer", fmt.Sprint("other-", i))
+				if i%(posts/3) == 0 && i > 0 {
+					end([]syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}[i*3/posts-1])
+					serve()
 				}
 			}
 			if len(traces(t, o.dir, "forget.me-7@")) == 0 {
 				t.Fatal("the address was never there: the test looks at the wrong place")
 			}
-			if n := erase(t, o, p, "FORGET.me-7@Example.COM"); n != 120 {
+			if n := erase(o, c, "FORGET.me-7@Example.COM"); n != float64(posts) {
 				t.Errorf("%v leads erased", n)
 			}
 			nowhere(t, "while it serves", o.dir, log, "forget.me-7@")
-			postFrom(t, client, p.base+"/widget/leads", "later@example.com", "footer", "later")
+			c.postTwice("/v1/widget/leads", "later@example.com", "footer", "later")
 			end(syscall.SIGTERM)
 			nowhere(t, "after a stop", o.dir, log, "forget.me-7@")
-			p = serve()
+			serve()
 			end(syscall.SIGKILL)
 			nowhere(t, "after a restart", o.dir, log, "forget.me-7@")
-			if len(traces(t, o.dir, "other119@")) == 0 {
+			if len(traces(t, o.dir, fmt.Sprintf("other%d@", posts-1))) == 0 {
 				t.Error("other addresses are gone too")
 			}
 		})
@@ -156,7 +124,9 @@ func TestErase_endsTheAddressWhileAnotherProcessServes(t *testing.T) {
 	if len(traces(t, o.dir, "erase.me@")) == 0 {
 		t.Fatal("the address was never there")
 	}
-	if got := o.object("leads", "erase", "erase.me@example.com"); got["erased"] != 1.0 || !strings.Contains(got["note"].(string), "neither in the database file nor in its write-ahead log") {
+	got := o.object("leads", "erase", "erase.me@example.com")
+	const note = "neither in the database file nor in its write-ahead log"
+	if got["erased"] != 1.0 || !strings.Contains(got["note"].(string), note) {
 		t.Errorf("erased %v", got)
 	}
 	if got := traces(t, o.dir, "erase.me@"); len(got) > 0 {
@@ -168,7 +138,5 @@ func TestErase_endsTheAddressWhileAnotherProcessServes(t *testing.T) {
 	if _, _, err := postLead(client, p.base, "later@example.com"); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
-	if err := p.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	p.stopCleanly()
 }

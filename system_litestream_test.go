@@ -26,23 +26,18 @@ type replicated struct {
 func startReplicated(t testing.TB) *replicated {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ls") // short: the path of a socket has at most 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	data := filepath.Join(dir, "data")
-	if err := os.Mkdir(data, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	config := strings.NewReplacer("/var/lib/widgetd", data, "/mnt/backup", filepath.Join(dir, "backup")).Replace(documentBlock(t, "type: file"))
-	if err := os.WriteFile(filepath.Join(dir, "litestream.yml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(data, 0o700))
+	config := strings.NewReplacer("/var/lib/widgetd", data, "/mnt/backup", filepath.Join(dir, "backup")).
+		Replace(documentBlock(t, "type: file"))
+	writeFile(t, filepath.Join(dir, "litestream.yml"), config)
 	r := &replicated{t: t, o: operatorIn(t, data)}
 	r.startService()
 	r.startStream()
 	r.load = startLoad(t, r.service.base, "first", 4, 3*time.Millisecond)
-	t.Cleanup(r.stopStream)
+	t.Cleanup(func() { r.endStream(syscall.SIGTERM) })
 	return r
 }
 
@@ -62,12 +57,8 @@ func (r *replicated) startStream() {
 	r.t.Helper()
 	r.stream = exec.Command("litestream", "replicate", "-config", r.config())
 	r.stream.Stdout, r.stream.Stderr = &r.log, &r.log
-	if err := r.stream.Start(); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, r.stream.Start())
 }
-
-func (r *replicated) stopStream() { r.endStream(syscall.SIGTERM) }
 
 func (r *replicated) endStream(signal syscall.Signal) {
 	if r.stream == nil {
@@ -85,7 +76,8 @@ func (r *replicated) confirm() {
 	var out []byte
 	var err error
 	for range 100 { // it may just be starting
-		cmd := exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(r.o.dir, "litestream.sock"), r.o.env["WIDGETD_DB"])
+		cmd := exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(r.o.dir, "litestream.sock"),
+			r.o.env["WIDGETD_DB"])
 		if out, err = cmd.CombinedOutput(); err == nil {
 			r.confirmed = before
 			return
@@ -104,9 +96,7 @@ func (r *replicated) loseDisk() {
 	r.load.stop()
 	for _, name := range dirNames(r.t, r.o.dir) {
 		if name != "widgetd.key" {
-			if err := os.RemoveAll(filepath.Join(r.o.dir, name)); err != nil {
-				r.t.Fatal(err)
-			}
+			must(r.t, os.RemoveAll(filepath.Join(r.o.dir, name)))
 		}
 	}
 }
@@ -115,9 +105,7 @@ func (r *replicated) loseDisk() {
 func (r *replicated) restore(newDisk bool) {
 	r.t.Helper()
 	program, err := exec.LookPath("litestream")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	steps := documentBlock(r.t, "litestream restore")
 	if newDisk {
 		kept := ""
@@ -128,7 +116,8 @@ func (r *replicated) restore(newDisk bool) {
 		}
 		steps = kept
 	}
-	asked := asOnAServer(r.t, r.o, steps, map[string]string{"litestream": fmt.Sprintf("LITESTREAM_CONFIG=%s exec %s \"$@\"", r.config(), program)})
+	asked := asOnAServer(r.t, r.o, steps,
+		map[string]string{"litestream": fmt.Sprintf("LITESTREAM_CONFIG=%s exec %s \"$@\"", r.config(), program)})
 	if asked != "stop widgetd.socket widgetd.service litestream\nstart litestream widgetd.socket widgetd.service\n" {
 		r.t.Errorf("systemd was asked %q", asked)
 	}
@@ -139,7 +128,8 @@ func (r *replicated) compare(when string) {
 	r.t.Helper()
 	lacks, leads := missing(r.t, r.o.env["WIDGETD_DB"], r.confirmed)
 	if len(lacks) > 0 {
-		r.t.Errorf("%s: of %d leads whose replication was confirmed %d are lost: %q\n%s", when, len(r.confirmed), len(lacks), lacks[:min(5, len(lacks))], r.log.String())
+		r.t.Errorf("%s: of %d leads whose replication was confirmed %d are lost: %q\n%s",
+			when, len(r.confirmed), len(lacks), lacks[:min(5, len(lacks))], r.log.String())
 	}
 	later, _ := missing(r.t, r.o.env["WIDGETD_DB"], r.load.ids)
 	r.t.Logf("%s: of %d confirmed leads %d are lost, of %d acknowledged after that %d; %d are restored", when,
@@ -147,35 +137,36 @@ func (r *replicated) compare(when string) {
 }
 
 func TestLitestream_givesBackWhatItConfirmedAfterTheDiskIsLost(t *testing.T) {
-	programsOrSkip(t, "litestream")
 	t.Parallel()
+	programsOrSkip(t, "litestream")
 	r := startReplicated(t)
-	r.load.grows(200)
+	r.load.grows(size(30, 200))
 	r.confirm()
 	for _, again := range []struct {
 		stream, service syscall.Signal // 0: goes on
 	}{
 		{stream: syscall.SIGTERM}, {stream: syscall.SIGKILL}, {service: syscall.SIGTERM}, {service: syscall.SIGKILL},
-		{syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGKILL, syscall.SIGKILL}, {stream: syscall.SIGTERM}, {stream: syscall.SIGKILL},
+		{syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGKILL, syscall.SIGKILL},
+		{stream: syscall.SIGTERM}, {stream: syscall.SIGKILL},
 	} {
 		if again.stream != 0 {
 			r.endStream(again.stream)
-			r.load.grows(150) // while nobody replicates
+			r.load.grows(size(20, 150)) // while nobody replicates
 		}
 		if again.service != 0 {
 			if err := r.service.stop(again.service); err != nil && again.service == syscall.SIGTERM {
 				t.Errorf("the service ended with %v\n%s", err, r.service.log.String())
 			}
 			r.startService()
-			r.load.grows(150)
+			r.load.grows(size(20, 150))
 		}
 		if again.stream != 0 {
 			r.startStream()
 		}
-		r.load.grows(150)
+		r.load.grows(size(20, 150))
 		r.confirm()
 	}
-	r.load.grows(50)
+	r.load.grows(size(10, 50))
 	r.loseDisk()
 	r.restore(true)
 	r.compare("after losing the disk")
@@ -185,7 +176,7 @@ func TestLitestream_givesBackWhatItConfirmedAfterTheDiskIsLost(t *testing.T) {
 	r.startStream()
 	r.load = startLoad(t, r.service.base, "again", 4, 3*time.Millisecond)
 	r.load.take(r.confirmed)
-	r.load.grows(200)
+	r.load.grows(size(30, 200))
 	r.confirm()
 	r.endStream(syscall.SIGKILL)
 	r.service.stop(syscall.SIGKILL)

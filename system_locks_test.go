@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,13 +23,33 @@ func (c *customer) waitsFor(d time.Duration) {
 	c.t.Fatalf("in a minute health did not say that the writer waits %v for a lock", d)
 }
 
+// lockedByAShell locks an operator's database until commit is called.
+func lockedByAShell(t testing.TB, o *operator) (commit func()) {
+	t.Helper()
+	s := openShell(t, o.env["WIDGETD_DB"])
+	s.run("BEGIN IMMEDIATE; UPDATE accounts SET name = 'Renamed'")
+	return func() { s.run("COMMIT") }
+}
+
+// readMeanwhile reads until enough is called, which complains when nothing could be read.
+func (c *customer) readMeanwhile() (enough func()) {
+	done, reading := make(chan struct{}), make(chan int)
+	go func() { reading <- c.readUntil(done) }()
+	return func() {
+		c.t.Helper()
+		close(done)
+		if rounds := <-reading; rounds == 0 {
+			c.t.Error("nothing could be read under the lock")
+		}
+	}
+}
+
 func TestLock_heldTenSecondsLetsWritesWaitAndNoneFails(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	p := serveProcess(t, o)
 	c := o.customer(p)
-	s := openShell(t, o.env["WIDGETD_DB"])
-	s.run("BEGIN IMMEDIATE; UPDATE accounts SET name = 'Renamed'")
+	commit := lockedByAShell(t, o)
 	var all acknowledged
 	var answered atomic.Int64
 	var writes sync.WaitGroup
@@ -46,23 +65,16 @@ func TestLock_heldTenSecondsLetsWritesWaitAndNoneFails(t *testing.T) {
 			all.add(email, a.text("id"))
 		})
 	}
-	read := make(chan struct{})
-	reading := make(chan int)
-	go func() { reading <- c.readUntil(read) }()
+	enough := c.readMeanwhile()
 	c.waitsFor(10 * time.Second)
-	close(read)
-	if rounds := <-reading; rounds == 0 {
-		t.Error("nothing could be read under the lock")
-	}
+	enough()
 	if n := answered.Load(); n > 0 {
 		t.Errorf("%d writes were answered under the lock", n)
 	}
-	s.run("COMMIT")
+	commit()
 	writes.Wait()
 	c.healthBecomes("pass")
-	if err := p.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	p.stopCleanly()
 	all.check(t, o)
 }
 
@@ -95,8 +107,7 @@ func TestLock_pastFifteenSecondsLetsWritesBeBusyAndAtMost64Wait(t *testing.T) {
 	o := newOperator(t)
 	p := serveProcess(t, o)
 	l := &lockedOut{c: o.customer(p)}
-	s := openShell(t, o.env["WIDGETD_DB"])
-	s.run("BEGIN IMMEDIATE; UPDATE accounts SET name = 'Renamed'")
+	commit := lockedByAShell(t, o)
 	l.writes.Go(func() {
 		a := l.c.lead("first@example.com")
 		if l.first.Store(true); a.status != 503 || a.json()["code"] != "busy" {
@@ -107,17 +118,14 @@ func TestLock_pastFifteenSecondsLetsWritesBeBusyAndAtMost64Wait(t *testing.T) {
 	for i := range 150 {
 		l.writes.Go(func() { l.write(fmt.Sprintf("early%d@example.com", i)) })
 	}
-	read := make(chan struct{})
-	reading := make(chan int)
-	go func() { reading <- l.c.readUntil(read) }()
+	enough := l.c.readMeanwhile()
 	l.writes.Wait()
-	close(read)
-	if rounds := <-reading; rounds == 0 {
-		t.Error("nothing could be read under the lock")
-	}
+	enough()
 	// The service's own writes, of health and of devices, may wait too.
-	if waited := l.gaveUp.Load(); waited < 40 || waited > 64+1 || len(l.kept.ids) > 0 { // behind the one that the writer holds
-		t.Errorf("of 150 writes %d were refused at once, %d after the first one, %d kept; want at most 64 to wait", l.refused.Load(), waited, len(l.kept.ids))
+	waited := l.gaveUp.Load() // behind the one that the writer holds
+	if waited < 40 || waited > 64+1 || len(l.kept.ids) > 0 {
+		t.Errorf("of 150 writes %d were refused at once, %d after the first one, %d kept; want at most 64 to wait",
+			l.refused.Load(), waited, len(l.kept.ids))
 	}
 	l.c.healthBecomes("fail")
 	for i := range 10 {
@@ -128,7 +136,7 @@ func TestLock_pastFifteenSecondsLetsWritesBeBusyAndAtMost64Wait(t *testing.T) {
 	if n := len(l.kept.sofar()); n > 0 {
 		t.Errorf("%d writes were kept under the lock", n)
 	}
-	s.run("COMMIT")
+	commit()
 	l.lateWrites.Wait()
 	if n := len(l.kept.ids); n != 10 { // those who gave up make no queue
 		t.Errorf("of 10 writes that waited when the lock ended %d were kept", n)
@@ -137,9 +145,7 @@ func TestLock_pastFifteenSecondsLetsWritesBeBusyAndAtMost64Wait(t *testing.T) {
 	if l.write("afterwards@example.com"); l.kept.ids["afterwards@example.com"] == "" {
 		t.Error("after the lock a write is not kept")
 	}
-	if err := p.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	p.stopCleanly()
 	l.kept.check(t, o)
 }
 
@@ -165,8 +171,8 @@ func TestLock_thatAnOperatorLeftOpenHoldsNoStopUp(t *testing.T) {
 }
 
 func TestLock_ofOthersWhoOpenAndCloseTheFileLeavesTheWALInPlace(t *testing.T) {
-	programsOrSkip(t, "sqlite3")
 	t.Parallel()
+	programsOrSkip(t, "sqlite3")
 	o := newOperator(t)
 	p := serveProcess(t, o)
 	c := o.customer(p)
@@ -177,9 +183,7 @@ func TestLock_ofOthersWhoOpenAndCloseTheFileLeavesTheWALInPlace(t *testing.T) {
 		{"sqlite3", "-readonly", o.env["WIDGETD_DB"], "SELECT count(*) FROM accounts"},
 	} {
 		c.healthBecomes("pass") // the service has looked at the file
-		if out, err := exec.Command(other[0], other[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v: %s", other, err, out)
-		}
+		runProgram(t, other[0], other[1:]...)
 		email := fmt.Sprintf("after%d@example.com", i)
 		a := c.lead(email)
 		if a.status != 200 {
@@ -187,9 +191,7 @@ func TestLock_ofOthersWhoOpenAndCloseTheFileLeavesTheWALInPlace(t *testing.T) {
 		}
 		all.add(email, a.text("id"))
 	}
-	if err := p.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	p.stopCleanly()
 	all.check(t, o)
 }
 
@@ -217,12 +219,8 @@ func TestLock_betweenTwoServicesSellsNoSeatTwiceAndLosesNothing(t *testing.T) {
 	if activated.Load() != seats {
 		t.Errorf("%d devices on %d seats", activated.Load(), seats)
 	}
-	if err := first.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	first.stopCleanly()
 	all.add("alone@example.com", customers[1].lead("alone@example.com").text("id")) // the log is still the second one's
-	if err := second.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	second.stopCleanly()
 	all.check(t, o)
 }

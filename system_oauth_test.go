@@ -1,10 +1,8 @@
 package main
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"sync"
@@ -90,8 +88,7 @@ func giveCodes(o *operator, users []*tokenUser) (living int) {
 					continue
 				}
 				u.code = randomText(32)
-				sum := sha256.Sum256([]byte(u.code))
-				err := t.addGrantCode(&grantCode{Hash: sum[:], AppID: u.app.ID, AccountID: o.account,
+				err := t.addGrantCode(&grantCode{Hash: hashOf(u.code), AppID: u.app.ID, AccountID: o.account,
 					RedirectURI: u.app.RedirectURIs[0], Challenge: testChallenge, Scope: scopeOrders, AgreedBy: "test",
 					CreatedAt: t.now, ExpiresAt: t.now.after(grantCodeLife)})
 				if err != nil {
@@ -109,9 +106,9 @@ func giveCodes(o *operator, users []*tokenUser) (living int) {
 }
 
 func TestOAuth_killedAtAnyMomentEveryApplicationGoesOnOrBeginsAnew(t *testing.T) {
-	sequentialUnderRace(t)
 	t.Parallel()
-	const kills, each = 10, 4
+	const each = 4
+	kills, chance := size(3, 10), random(t, 0)
 	o := newOperator(t)
 	var users []*tokenUser
 	o.store(func(st *store) {
@@ -135,7 +132,7 @@ func TestOAuth_killedAtAnyMomentEveryApplicationGoesOnOrBeginsAnew(t *testing.T)
 		client := newClient(t)
 		var all sync.WaitGroup
 		var answers atomic.Int64
-		enough, wanted := make(chan struct{}), rand.Int64N(100)
+		enough, wanted := make(chan struct{}), chance.Int64N(100)
 		kill := sync.OnceFunc(func() { close(enough) })
 		for _, u := range users {
 			all.Go(func() {

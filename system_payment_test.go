@@ -36,9 +36,7 @@ func newKilledShop(t *testing.T) *killedShop {
 	s.web.Start()
 	t.Cleanup(func() { s.web.Close(); s.provider.close() })
 	keys, err := loadKeyring(s.env["WIDGETD_KEY"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.change(func(t *tx) error {
 		conn := &openConnection{paymentConnection: &paymentConnection{ID: t.newID("con"), AccountID: s.account,
 			Provider: providerStripe, CreatedAt: t.now}}
@@ -93,7 +91,6 @@ func (s *killedShop) killAt(kind string, acted bool, act func()) {
 // pay presses the button of the pay page, and returns the address of the provider's page; "" without an
 // answer.
 func (s *killedShop) pay(order, key string) string {
-	s.t.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.PostForm(s.process.base+"/pay/"+order+"?k="+key, url.Values{"method": {methodCard}})
 	if err != nil {
@@ -103,21 +100,40 @@ func (s *killedShop) pay(order, key string) string {
 	return res.Header.Get("Location")
 }
 
-// await waits until an order and its payment have these states.
-func (s *killedShop) await(order, state, payment string) map[string]any {
+// authorize has the guest pay on the provider's page at an address.
+func (s *killedShop) authorize(order, page string) {
 	s.t.Helper()
-	for end := time.Now().Add(time.Minute); ; {
-		o := s.object("order", "show", order)
-		p, _ := o["payment"].(map[string]any)
-		if o["state"] == state && p["state"] == payment {
-			return o
-		}
-		if time.Now().After(end) {
-			s.t.Fatalf("the order is %v, its payment %v; want %s and %s\n%s", o["state"], p["state"], state, payment,
-				s.process.log.String())
-		}
-		<-time.After(20 * time.Millisecond)
+	if !s.provider.tryCard(page[strings.LastIndexByte(page, '/')+1:], true) {
+		s.t.Fatal("the guest can't pay")
 	}
+	s.do("order", "settle", order)
+	s.await(order, orderAuthorized, paymentAuthorized)
+}
+
+// await waits until an order and its payment have these states. The database is open meanwhile only, so that
+// whoever starts after a kill finds it as the kill has left it.
+func (s *killedShop) await(order, state, payment string) {
+	s.t.Helper()
+	s.store(func(st *store) {
+		for end := time.Now().Add(time.Minute); ; {
+			o, err := st.order(anyAccount, order)
+			must(s.t, err)
+			all, err := st.paymentsOf(order)
+			must(s.t, err)
+			got := o.State
+			if len(all) > 0 {
+				got += " " + all[len(all)-1].State
+			}
+			if got == state+" "+payment {
+				return
+			}
+			if time.Now().After(end) {
+				s.t.Fatalf("the order and its payment are %s; want %s %s\n%s", got, state, payment,
+					s.process.log.String())
+			}
+			<-time.After(20 * time.Millisecond)
+		}
+	})
 }
 
 // place makes an order of 37.00 CHF, and returns its id and the key of its page.
@@ -140,12 +156,7 @@ func TestPayment_killedWhileItIsReleasedGoesOnAfterTheRestart(t *testing.T) {
 	token := strings.TrimSpace(s.do("token", "issue", "-scope", scopeSelling))
 	for _, acted := range []bool{false, true} {
 		id, key := s.place()
-		where := s.pay(id, key)
-		if !s.provider.tryCard(where[strings.LastIndexByte(where, '/')+1:], true) {
-			t.Fatal("the guest can't pay")
-		}
-		s.do("order", "settle", id)
-		s.await(id, orderAuthorized, paymentAuthorized)
+		s.authorize(id, s.pay(id, key))
 		s.killAt(opCancel, acted, func() { s.do("order", "reject", id) })
 		s.await(id, orderCancelled, paymentCancelled)
 
@@ -153,15 +164,12 @@ func TestPayment_killedWhileItIsReleasedGoesOnAfterTheRestart(t *testing.T) {
 		s.pay(id, key)
 		s.killAt(opExpire, acted, func() {
 			r, err := http.NewRequest("POST", s.process.base+"/orders/"+id+"/cancel", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.Header.Set("Authorization", "Bearer "+token)
 			res, err := http.DefaultClient.Do(r)
-			if err != nil || res.StatusCode != http.StatusOK {
-				t.Fatalf("cancelling: %v %v", res, err)
-			}
+			must(t, err)
 			res.Body.Close()
+			equals(t, "the status of cancelling", res.StatusCode, http.StatusOK)
 		})
 		s.await(id, orderCancelled, paymentExpired)
 	}
@@ -190,20 +198,14 @@ func TestPayment_killedAtEachCallGoesOnAfterTheRestart(t *testing.T) {
 		if n := len(s.provider.sessions) - before; n != 1 {
 			t.Fatalf("%d sessions of one order", n)
 		}
-		if !s.provider.tryCard(where[strings.LastIndexByte(where, '/')+1:], true) {
-			t.Fatal("the guest can't pay")
-		}
-		s.do("order", "settle", id)
-		s.await(id, orderAuthorized, paymentAuthorized)
+		s.authorize(id, where)
 		s.killAt(opCapture, acted, func() { s.do("order", "accept", id) })
 		s.await(id, orderPaid, paymentCaptured)
 		s.killAt(opRefund, acted, func() { s.do("order", "refund", id, "-amount", "10.00") })
 		s.await(id, orderPartRefunded, paymentPartRefunded)
 		s.do("order", "refund", id)
-		o := s.await(id, orderRefunded, paymentRefunded)
-		if refunds := o["refunds"].([]any); len(refunds) != 2 {
-			t.Errorf("there are %d refunds", len(refunds))
-		}
+		s.await(id, orderRefunded, paymentRefunded)
+		equals(t, "refunds", len(s.object("order", "show", id)["refunds"].([]any)), 2)
 		s.provider.mu.Lock()
 		if i := s.provider.sessions[len(s.provider.sessions)-1].intent; i.received != 3700 || len(i.refunds) != 2 {
 			t.Errorf("received %d, %d refunds", i.received, len(i.refunds))
@@ -216,12 +218,8 @@ func TestPayment_killedAtEachCallGoesOnAfterTheRestart(t *testing.T) {
 					n++
 				}
 			}
-			if n != 1 {
-				t.Errorf("%d events %s", n, kind)
-			}
+			equals(t, string(kind), n, 1)
 		}
 	}
-	if err := s.process.stop(syscall.SIGTERM); err != nil {
-		t.Errorf("the stop: %v", err)
-	}
+	equals(t, "the stop", s.process.stop(syscall.SIGTERM), nil)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,8 +21,6 @@ import (
 	"time"
 )
 
-const allRestarts = 50
-
 // A socketUnit is what systemd's is to a service: it holds the port over restarts.
 type socketUnit struct {
 	o    *operator
@@ -34,14 +31,10 @@ type socketUnit struct {
 func newSocketUnit(o *operator) *socketUnit {
 	o.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	must(o.t, err)
 	defer listener.Close() // the file is a copy
 	file, err := listener.(*net.TCPListener).File()
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	must(o.t, err)
 	o.t.Cleanup(func() { file.Close() })
 	return &socketUnit{o, listener.Addr().String(), file}
 }
@@ -49,7 +42,8 @@ func newSocketUnit(o *operator) *socketUnit {
 // start starts the service with the port handed over (sd_listen_fds(3)).
 func (u *socketUnit) start() *process {
 	u.o.t.Helper()
-	cmd := exec.Command("sh", "-c", `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" serve -addr 192.0.2.1:1 -log json -anonymous-rate 1000000`, builtProgram(u.o.t))
+	cmd := exec.Command("sh", "-c", `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" "$@"`, builtProgram(u.o.t),
+		"serve", "-addr", "192.0.2.1:1", "-log", "json", "-anonymous-rate", "1000000")
 	cmd.Env = append(os.Environ(), "WIDGETD_DB="+u.o.env["WIDGETD_DB"], "WIDGETD_KEY="+u.o.env["WIDGETD_KEY"])
 	cmd.ExtraFiles = []*os.File{u.file} // becomes 3
 	p := start(u.o.t, cmd)
@@ -68,10 +62,6 @@ type sender struct {
 	conn net.Conn
 	sent time.Time // the last request
 	all  *acknowledged
-}
-
-func newSender(t *testing.T, addr string, all *acknowledged) *sender {
-	return &sender{t: t, addr: addr, all: all}
 }
 
 var errTold = errors.New("told to open another connection")
@@ -97,7 +87,8 @@ func (s *sender) hangUp() {
 // leadOf is a request that posts a lead.
 func leadOf(email, header string) string {
 	body := `{"type":"newsletter","email":"` + email + `"}`
-	return fmt.Sprintf("POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s", len(body), header, body)
+	return fmt.Sprintf("POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
+		"Content-Length: %d\r\n%s\r\n%s", len(body), header, body)
 }
 
 // hear reads the answer to a lead. It returns errTold when the connection ends with it.
@@ -125,7 +116,8 @@ func (s *sender) hear(email string) error {
 // ends with an answer, what was sent behind it is sent again over another.
 func (s *sender) exchange(header string, emails ...string) error {
 	for len(emails) > 0 {
-		if s.conn == nil || time.Since(s.sent) > drainQuiet/2 { // it may be taken for idle, and closed, if only we were slow to read the answer
+		// One on which nothing was sent for a while may be taken for idle, though only we were slow to read.
+		if s.conn == nil || time.Since(s.sent) > drainQuiet/2 {
 			if err := s.dial(); err != nil {
 				return err
 			}
@@ -177,12 +169,12 @@ func (s *sender) sendUntil(end <-chan struct{}, name, header string, group int) 
 // nobody could have taken its connection for one that is quiet.
 const lateInterval = drainQuiet * 8 / 10
 
-// sendLate sends a request over a connection that was open and idle when the
-// service was told to stop, and reports whether it was in time.
-func (s *sender) sendLate(signalled <-chan time.Time, email string) bool {
+// sendLate sends a request over a connection that was open and idle when the service was told to stop, after
+// a pause, and reports whether it was in time.
+func (s *sender) sendLate(signalled <-chan time.Time, pause time.Duration, email string) bool {
 	defer s.hangUp()
 	at := <-signalled
-	time.Sleep(rand.N(lateInterval / 2))
+	time.Sleep(pause)
 	_, err := io.WriteString(s.conn, leadOf(email, ""))
 	if time.Since(at) > lateInterval {
 		return false
@@ -197,27 +189,23 @@ func (s *sender) sendLate(signalled <-chan time.Time, email string) bool {
 }
 
 // restart stops a service while late requests come, and starts the next one.
-func (u *socketUnit) restart(t *testing.T, p *process, round int, all *acknowledged) (next *process, late int) {
+func (u *socketUnit) restart(t *testing.T, p *process, round int, all *acknowledged,
+	choices *rand.Rand) (next *process, late int) {
 	t.Helper()
 	signalled, inTime := make(chan time.Time), make(chan bool)
 	const connections = 4
 	for i := range connections {
-		s := newSender(t, u.addr, all)
-		if err := s.dial(); err != nil {
-			t.Fatal(err)
-		}
+		s := &sender{t: t, addr: u.addr, all: all}
+		must(t, s.dial())
 		if i%2 == 0 { // one that was used, else one that was only opened
-			if err := s.exchange("", fmt.Sprintf("early-%d-%d@example.com", round, i)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.exchange("", fmt.Sprintf("early-%d-%d@example.com", round, i)))
 		}
-		go func() { inTime <- s.sendLate(signalled, fmt.Sprintf("late-%d-%d@example.com", round, i)) }()
+		pause := time.Duration(choices.Int64N(int64(lateInterval / 2)))
+		go func() { inTime <- s.sendLate(signalled, pause, fmt.Sprintf("late-%d-%d@example.com", round, i)) }()
 	}
-	time.Sleep(rand.N(50 * time.Millisecond))
+	time.Sleep(time.Duration(choices.Int64N(int64(50 * time.Millisecond))))
 	began := time.Now()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	for range connections {
 		signalled <- began
 	}
@@ -247,17 +235,14 @@ func TestRestart_underLoadAnswersEveryRequestAndRefusesNone(t *testing.T) {
 	}{"kept": {"", 1}, "pipelined": {"", 3}, "fresh": {"Connection: close\r\n", 1}} {
 		for i := range 3 {
 			load.Go(func() {
-				newSender(t, u.addr, &all).sendUntil(end, fmt.Sprint(kind, i), how.header, how.group)
+				s := &sender{t: t, addr: u.addr, all: &all}
+				s.sendUntil(end, fmt.Sprint(kind, i), how.header, how.group)
 			})
 		}
 	}
-	restarts := allRestarts
-	if underRace() {
-		restarts /= 5
-	}
-	late := 0
+	restarts, late, choices := size(3, 50), 0, random(t, 0)
 	for round := range restarts {
-		next, inTime := u.restart(t, p, round, &all)
+		next, inTime := u.restart(t, p, round, &all, choices)
 		p, late = next, late+inTime
 		if t.Failed() {
 			break
@@ -265,12 +250,10 @@ func TestRestart_underLoadAnswersEveryRequestAndRefusesNone(t *testing.T) {
 	}
 	close(end)
 	load.Wait()
-	if err := p.stop(syscall.SIGTERM); err != nil {
-		t.Errorf("ended with %v\n%s", err, p.log.String())
-	}
+	p.stopCleanly()
 	all.check(t, o)
 	t.Logf("%d requests answered, %d of them sent over idle connections after the signal", len(all.ids), late)
-	if late < restarts || len(all.ids) < 20*restarts {
+	if late < size(1, restarts) || len(all.ids) < 20*restarts {
 		t.Error("the restarts met no load")
 	}
 }
@@ -280,13 +263,10 @@ func TestRestart_leavesTheSocketOfAnotherProcessAlone(t *testing.T) {
 	l, err := listen("127.0.0.1:0", func(name string) string {
 		return map[string]string{"LISTEN_FDS": "1", "LISTEN_PID": "1"}[name]
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
-	if _, err := listen(l.Addr().String(), func(string) string { return "" }); err == nil || !strings.Contains(err.Error(), "choose another address with -addr") {
-		t.Errorf("an address in use: %v", err)
-	}
+	_, err = listen(l.Addr().String(), func(string) string { return "" })
+	oneLine(t, err, "choose another address with -addr")
 }
 
 func TestStop_underLoadAnswersEveryRequestAndExitsCleanly(t *testing.T) {
@@ -340,19 +320,18 @@ func TestStop_answersRequestsInFlightAndHealthFails(t *testing.T) {
 	s := newService(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	s.check(err)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.server.serveUntil(ctx, listener, "") }()
+	stop, ended := s.serveOn(listener)
 	addr := listener.Addr().String()
 
+	const ask = "GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 	probe := dialRaw(t, addr) // open before the end, and heard after it
-	fmt.Fprintf(probe.Conn, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+	fmt.Fprintf(probe.Conn, ask, "/livez")
 	if res, body := probe.answer(t); res.StatusCode != 200 || body != "alive\n" || res.Close {
 		t.Errorf("alive: %d %q, close %v", res.StatusCode, body, res.Close)
 	}
 	release := holdWriter(t, s.store)
 	form := dialRaw(t, addr)
-	fmt.Fprintf(form.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(anyLead), anyLead)
+	io.WriteString(form.Conn, leadOf("ada@example.com", ""))
 	for len(s.store.jobs) == 0 {
 		runtime.Gosched()
 	}
@@ -360,53 +339,32 @@ func TestStop_answersRequestsInFlightAndHealthFails(t *testing.T) {
 	for !s.server.draining.Load() {
 		runtime.Gosched()
 	}
-	fmt.Fprintf(probe.Conn, "GET /v1/widget/health HTTP/1.1\r\nHost: x\r\n\r\n")
+	fmt.Fprintf(probe.Conn, ask, "/v1/widget/health")
 	if res, body := probe.answer(t); res.StatusCode != 503 || !strings.Contains(body, `"status":"fail"`) || !res.Close {
 		t.Errorf("health while stopping: %d %s, close %v", res.StatusCode, body, res.Close)
 	}
 	select {
-	case err := <-ended:
-		t.Fatalf("it ended with a request in flight: %v", err)
+	case <-s.store.closing:
+		t.Error("it ends with a request in flight")
 	default:
 	}
 	release()
 	if res, body := form.answer(t); res.StatusCode != 200 || !strings.HasPrefix(body, `{"ok":true,"id":"lead_`) {
 		t.Errorf("the lead in flight: %d %s", res.StatusCode, body)
 	}
-	if err := <-ended; err != nil {
-		t.Errorf("ended with %v", err)
-	}
+	ended()
 	if _, err := net.Dial("tcp", addr); err == nil {
 		t.Error("it still listens")
 	}
 	if _, err := os.Stat(s.store.path + "-wal"); err == nil {
 		t.Error("the log is still there")
 	}
-	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
-	s.check(err)
-	if n := s.count(`SELECT count(*) FROM leads`); n != 1 {
-		t.Errorf("%d leads", n)
+	var leads int
+	err = openTestStore(t, s.store.path, storeOptions{}).one(`SELECT count(*) FROM leads`, nil, &leads)
+	if err != nil || leads != 1 {
+		t.Errorf("%d leads, %v", leads, err)
 	}
 }
-
-// A pipeListener hands over the ends of pipes, so that serving runs in a bubble too.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case conn := <-l.conns:
-		return conn, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
-func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 func TestStop_waitsForWhatIsUnderWayAndNoLonger(t *testing.T) {
 	t.Parallel()
@@ -421,10 +379,8 @@ func TestStop_waitsForWhatIsUnderWayAndNoLonger(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newService(t)
-				l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-				ctx, stop := context.WithCancel(t.Context())
-				ended := make(chan error, 1)
-				go func() { ended <- s.server.serveUntil(ctx, l, "") }()
+				l := newPipeListener()
+				stop, ended := s.serveOn(l)
 				caller, served := net.Pipe()
 				l.conns <- served
 				io.WriteString(caller, leadHead+leadSize+"\n")
@@ -456,12 +412,9 @@ func TestStop_waitsForWhatIsUnderWayAndNoLonger(t *testing.T) {
 					t.Errorf("the answer: %+v", res)
 				}
 				caller.Close()
-				if err := <-ended; err != nil || time.Since(began) > test.ends {
-					t.Errorf("ended after %v with %v", time.Since(began), err)
+				if ended(); time.Since(began) > test.ends {
+					t.Errorf("ended after %v", time.Since(began))
 				}
-				var err error
-				s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
-				s.check(err)
 			})
 		})
 	}
@@ -473,10 +426,9 @@ func TestStop_endsAtOnceAtASecondSignal(t *testing.T) {
 	p := serveProcess(t, o)
 	addr := strings.TrimSuffix(strings.TrimPrefix(p.base, "http://"), "/v1")
 	unfinished := dialRaw(t, addr) // the drain waits for its body
-	fmt.Fprint(unfinished.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	request := leadOf("never@example.com", "")
+	io.WriteString(unfinished.Conn, request[:len(request)-1])
+	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	for { // until it drains, which closes the listener
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -526,10 +478,8 @@ func TestStop_isNotHeldUpByAConnectionWithoutAByte(t *testing.T) {
 		t.Run(fmt.Sprint("for ", silent), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newService(t)
-				l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-				ctx, stop := context.WithCancel(t.Context())
-				ended := make(chan error, 1)
-				go func() { ended <- s.server.serveUntil(ctx, l, "") }()
+				l := newPipeListener()
+				stop, ended := s.serveOn(l)
 				caller, served := net.Pipe()
 				l.conns <- &halfPipe{Conn: served}
 				time.Sleep(silent)
@@ -538,12 +488,9 @@ func TestStop_isNotHeldUpByAConnectionWithoutAByte(t *testing.T) {
 				if _, err := caller.Read(make([]byte, 1)); err != io.EOF {
 					t.Errorf("the connection ends with %v", err)
 				}
-				if err := <-ended; err != nil || time.Since(began) > drainSilent+2*drainQuiet {
-					t.Errorf("ended after %v with %v", time.Since(began), err)
+				if ended(); time.Since(began) > drainSilent+2*drainQuiet {
+					t.Errorf("ended after %v", time.Since(began))
 				}
-				var err error
-				s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
-				s.check(err)
 			})
 		})
 	}
@@ -554,12 +501,10 @@ func TestStop_answersWhatArrivedOnAConnectionThatWasSilent(t *testing.T) {
 	s := newService(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	s.check(err)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.server.serveUntil(ctx, listener, "") }()
+	stop, ended := s.serveOn(listener)
 	silent, late := dialRaw(t, listener.Addr().String()), dialRaw(t, listener.Addr().String())
 	time.Sleep(drainSilent) // real connections, real time
-	fmt.Fprintf(late.Conn, "POST /v1/widget/leads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(plainLead), plainLead)
+	io.WriteString(late.Conn, leadOf("late@example.com", ""))
 	stop()
 	if res, body := late.answer(t); res.StatusCode != 200 {
 		t.Errorf("what was sent before the end: %d %s", res.StatusCode, body)
@@ -567,9 +512,7 @@ func TestStop_answersWhatArrivedOnAConnectionThatWasSilent(t *testing.T) {
 	if _, err := silent.Reader.ReadByte(); err != io.EOF {
 		t.Errorf("the silent connection ends with %v", err)
 	}
-	s.check(<-ended)
-	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
-	s.check(err)
+	ended()
 }
 
 // BenchmarkStart measures from starting the program to its first 200, and what it
@@ -578,9 +521,7 @@ func BenchmarkStart(b *testing.B) {
 	o := newOperator(b)
 	program := builtProgram(b)
 	info, err := os.Stat(program)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	client := newClient(b)
 	var first time.Duration
 	resident := 0.0
@@ -599,9 +540,7 @@ func BenchmarkStart(b *testing.B) {
 			fmt.Sscan(rest, &resident)
 		}
 		client.CloseIdleConnections()
-		if err := p.stop(syscall.SIGTERM); err != nil {
-			b.Fatal(err)
-		}
+		must(b, p.stop(syscall.SIGTERM))
 	}
 	b.ReportMetric(float64(first.Milliseconds())/float64(b.N), "ms-to-200")
 	b.ReportMetric(resident/1024, "MiB-resident")

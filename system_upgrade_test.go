@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,55 +24,47 @@ func copyFiles(t testing.TB, dir string) (copied string) {
 	t.Helper()
 	copied = t.TempDir()
 	for name, text := range directory(t, dir) {
-		if err := os.WriteFile(filepath.Join(copied, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, filepath.Join(copied, name), text)
 	}
 	return copied
 }
 
-// upgradeKills are the system calls that an upgrade is killed at instead of making them,
-// the first time, the second time, and so on.
+// upgradeKills are the system calls that an upgrade is killed at instead of making them: the first time, the
+// second time, and so on.
 var upgradeKills = []struct {
-	calls  string
-	more   []string // options of the upgrade
-	ofOurs bool     // only those on the database and its log
-	step   int      // how many are left out between two that are tried, unless -every-fault says otherwise
+	calls      string
+	more       []string // options of the upgrade
+	ofOurs     bool     // only those on the database and its log
+	few, apart int      // how many are tried, and how many calls lie between two
+	step       int      // the same with -long, which tries them to the last
 }{
-	{"pwrite64", nil, false, 32}, // most of them fill the copy
-	{"pwrite64", nil, true, 16},
-	{"pwrite64", []string{"-no-copy"}, true, 16},
-	{"fsync,fdatasync", nil, false, 1},
-	{"ftruncate", nil, false, 1},
-	{"link,linkat", nil, false, 1},
-	{"unlink,unlinkat", nil, false, 1},
+	{"pwrite64", nil, false, 1, 160, 32}, // most of them fill the copy
+	{"pwrite64", nil, true, 2, 200, 16},
+	{"pwrite64", []string{"-no-copy"}, true, 1, 200, 16},
+	{"fsync,fdatasync", nil, false, 3, 4, 1},
+	{"ftruncate", nil, false, 2, 1, 1},
+	{"link,linkat", nil, false, 1, 1, 1},
+	{"unlink,unlinkat", nil, false, 3, 1, 1},
 }
 
 func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "strace")
 	old := oldDatabase(t, 1)
-	text, err := os.ReadFile(old)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := fileBytes(t, old)
 	before := contentOf(t, old, nil)
 	upgraded(t, old, upgradeOptions{noCopy: true})
 	after := contentOf(t, old, nil)
 	killed := map[bool]int{} // before and after the commit
+	choices := random(t, 0)
 	for _, k := range upgradeKills {
-		step := k.step
-		switch {
-		case *everyFault:
-			step = 1
-		case underRace():
-			step *= 4
+		times, step := size(k.few, 1<<30), size(k.apart, k.step)
+		if *everyFault {
+			times, step = 1<<30, 1
 		}
-		for n := 1 + rand.IntN(step); ; n += step { // so that many runs try each
+		for n := 1 + choices.IntN(step); times > 0; n, times = n+step, times-1 {
 			path := filepath.Join(t.TempDir(), "widgetd.db")
-			if err := os.WriteFile(path, text, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			writeFile(t, path, text)
 			what := fmt.Sprintf("killed at the %dth %s of %q", n, k.calls, k.more)
 			trace := []string{"-f", "-o", os.DevNull, "-e", "trace=" + k.calls,
 				"-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", k.calls, n)}
@@ -88,21 +79,19 @@ func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *te
 			}
 			looked := filepath.Join(copyFiles(t, filepath.Dir(path)), "widgetd.db") // looking may empty the log
 			killed[eitherOr(t, what, looked, before, after)]++
-			if out, err := upgradeProcess(t, path); err != nil {
-				t.Errorf("%s, and once more: %v %s", what, err, out)
-			}
-			same(t, what+", and once more", contentOf(t, path, nil), after)
+			upgraded(t, path, upgradeOptions{})
+			sameContent(t, what+", and once more", contentOf(t, path, nil), after)
 			for _, copied := range upgradeCopies(path) {
 				if strings.HasSuffix(copied, ".new") {
 					t.Errorf("%s: %s is left behind", what, copied)
 				} else {
-					same(t, what+": "+copied, contentOf(t, copied, nil), before)
+					sameContent(t, what+": "+copied, contentOf(t, copied, nil), before)
 				}
 			}
 		}
 	}
 	t.Logf("killed %d times before the commit and %d times after it", killed[false], killed[true])
-	if killed[false] < 20 || killed[true] < 1 {
+	if killed[false] < size(5, 20) || killed[true] < 1 {
 		t.Error("that is not every moment")
 	}
 }
@@ -128,9 +117,7 @@ func TestUpgrade_isRefusedWhileAServiceServesWhichGoesOn(t *testing.T) {
 		}
 	}
 	all.add("afterwards@example.com", c.lead("afterwards@example.com").text("id"))
-	if err := p.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	p.stopCleanly()
 	raw(t, db, fmt.Sprintf(`PRAGMA user_version = %d`, schemaVersion))
 	all.check(t, o)
 }
@@ -147,10 +134,7 @@ func TestUpgrade_isRefusedWhileAShellHasTheFileOpen(t *testing.T) {
 // unitCommand returns what a line of the unit file runs, without the program's name.
 func unitCommand(t testing.TB, name string) []string {
 	t.Helper()
-	unit, err := os.ReadFile("deploy/widgetd.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	unit := fileBytes(t, "deploy/widgetd.service")
 	found := regexp.MustCompile(`(?m)^` + name + `=/usr/local/bin/widgetd (.*)$`).FindSubmatch(unit)
 	if found == nil || !regexp.MustCompile(`(?m)^TimeoutStartSec=infinity$`).Match(unit) {
 		t.Fatalf("the unit file has no %s, or a limit on how long a start may take", name)
@@ -190,9 +174,7 @@ func TestUpgrade_isDoneByTheUnitSoThatInstallingAndRestartingIsAll(t *testing.T)
 				if a := c.lead(fmt.Sprintf("round%d@example.com", round)); a.status != 200 {
 					t.Errorf("a lead: %d %s", a.status, a.body)
 				}
-				if err := p.stop(syscall.SIGTERM); err != nil {
-					t.Error(err)
-				}
+				p.stopCleanly()
 				if copies := upgradeCopies(o.env["WIDGETD_DB"]); len(copies) != min(schemaVersion-version, 1) {
 					t.Errorf("start %d: copies %q", round, copies)
 				}
@@ -215,15 +197,9 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 	o := anOperatorOf(t, 1)
 	db := o.env["WIDGETD_DB"]
 	before := contentOf(t, db, nil)
-	bin := t.TempDir() // stands for /usr/local/bin
-	for file, text := range map[string]string{
-		filepath.Join(o.dir, "widgetd"): "the new program", // what was built and brought here
-		filepath.Join(bin, "widgetd"):   "the old program",
-	} {
-		if err := os.WriteFile(file, []byte(text), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
+	bin := t.TempDir()                                               // stands for /usr/local/bin
+	writeFile(t, filepath.Join(o.dir, "widgetd"), "the new program") // what was built and brought here
+	writeFile(t, filepath.Join(bin, "widgetd"), "the old program")
 	follow := func(lines, wantAsked, wantProgram string) {
 		t.Helper()
 		asked := asOnAServer(t, o, strings.ReplaceAll(lines, "/usr/local/bin/", bin+"/"), nil)
@@ -245,10 +221,8 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 	}
 	back := strings.ReplaceAll(documentBlock(t, "mkdir newer"), "widgetd.db"+copyOfOld, filepath.Base(copies[0]))
 	follow(back, "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n", "the old program")
-	if info, err := os.Stat(db); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v", info, err)
-	}
-	same(t, "gone back", contentOf(t, db, nil), before)
+	hasMode(t, db, 0o600)
+	sameContent(t, "gone back", contentOf(t, db, nil), before)
 	// The database with its log, which holds what was written since, and the copy.
 	if names := dirNames(t, filepath.Join(o.dir, "newer")); len(names) != 4 {
 		t.Errorf("put aside: %q", names)
@@ -258,24 +232,13 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(smallDisk(t, 3<<19), "widgetd.db")
-	text, err := os.ReadFile(oldDatabase(t, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	text := fileBytes(t, oldDatabase(t, 1))
+	writeFile(t, path, text)
 	before := contentOf(t, path, nil)
 	filler := filepath.Join(filepath.Dir(path), "filler")
 	leave := func(bytes int64) {
 		t.Helper()
-		info, err := os.Stat(filler)
-		if err == nil {
-			err = os.Truncate(filler, info.Size()-bytes)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Truncate(filler, fileSize(filler)-bytes))
 	}
 	refused := func(want string, more ...string) bool {
 		t.Helper()
@@ -287,7 +250,7 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 			t.Errorf("%q: %v: %s; want one line with %q", more, err, out, want)
 		}
 		looked := filepath.Join(copyFiles(t, filepath.Dir(path)), "widgetd.db") // here is no room to look
-		same(t, "refused", contentOf(t, looked, nil), before)
+		sameContent(t, "refused", contentOf(t, looked, nil), before)
 		if copies := upgradeCopies(path); len(copies) > 0 {
 			t.Errorf("left behind: %q", copies)
 		}
@@ -304,28 +267,20 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	refusals := 0
 	for refused("make room on its disk: ", "-no-copy") { // wherever in it the room ends
 		refusals++
-		leave(20 << 10)
+		leave(int64(size(100, 20)) << 10)
 	}
-	if faults, err := checkFile(path); err != nil || len(faults) > 0 || refusals < 10 {
+	if faults, err := checkFile(path); err != nil || len(faults) > 0 || refusals < size(3, 10) {
 		t.Errorf("after %d refusals: %q, %v", refusals, faults, err)
 	}
 }
 
 func TestUpgrade_ofFilesThatThisUserCannotWriteIsRefused(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("only root may run it as somebody else")
-	}
-	programsOrSkip(t, "setpriv")
-	dir, err := os.MkdirTemp("", "nobody") // t.TempDir() is in a directory that is closed to others
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	path := filepath.Join(dir, "widgetd.db")
-	runProgram(t, "cp", oldDatabase(t, 1), path)
-	runProgram(t, "cp", builtProgram(t), filepath.Join(dir, "widgetd"))
-	runProgram(t, "chown", "-R", "nobody", dir)
+	var dir, path string
+	run := nobodysDirectory(t, func(in string) {
+		dir, path = in, filepath.Join(in, "widgetd.db")
+		runProgram(t, "cp", oldDatabase(t, 1), path)
+	})
 	for mode, want := range map[string]string{ // of the file and of the directory
 		"400 700": path + " can't be written: let this user write to it",
 		"600 500": "let this user write to it and to its directory",
@@ -333,10 +288,6 @@ func TestUpgrade_ofFilesThatThisUserCannotWriteIsRefused(t *testing.T) {
 		file, directory, _ := strings.Cut(mode, " ")
 		runProgram(t, "chmod", file, path)
 		runProgram(t, "chmod", directory, dir)
-		out, err := exec.Command("setpriv", "--reuid=nobody", "--clear-groups",
-			filepath.Join(dir, "widgetd"), "upgrade", "-db", path).CombinedOutput()
-		if text := string(out); err == nil || strings.Count(text, "\n") != 1 || !strings.Contains(text, want) {
-			t.Errorf("%s: %v: %q; want one line with %q", mode, err, text, want)
-		}
+		run(want, "upgrade", "-db", path)
 	}
 }

@@ -21,12 +21,15 @@ func TestCommand_tablesFitTheWidthAndAreWholeWithWide(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
-	id := o.object("license", "add", "-account", o.account, "-product", "kitchen-display-for-the-second-floor", "-plan", "professional",
-		"-expires", "365d", "-entitlements", "kds,reports", "-metadata", `{"note":"`+strings.Repeat("long ", 40)+`"}`)["id"].(string)
+	id := o.object("license", "add", "-account", o.account, "-product", "kitchen-display-for-the-second-floor", "-plan",
+		"professional",
+		"-expires", "365d", "-entitlements", "kds,reports", "-metadata", `{"note":"`+strings.Repeat("long ",
+			40)+`"}`)["id"].(string)
 	o.addDevice(id, "kid")
 	o.do("token", "issue", "-account", o.account, "-scope", "stats:read leads:read leads:write licenses:read")
 	for _, args := range [][]string{
-		{"license", "list"}, {"license", "show", id}, {"device", "list", id}, {"account", "list"}, {"origin", "list"}, {"token", "list"},
+		{"license", "list"}, {"license", "show", id}, {"device", "list", id}, {"account", "list"}, {"origin", "list"},
+		{"token", "list"},
 		{"events"}, {"widget", "list"}, {"stats"}, {"legacy"}, {"base-url"}, {"status"},
 	} {
 		for columns, want := range map[string]int{"": 80, "60": 60, "100": 100, "nonsense": 80} {
@@ -37,10 +40,12 @@ func TestCommand_tablesFitTheWidthAndAreWholeWithWide(t *testing.T) {
 		}
 	}
 	o.env["COLUMNS"] = ""
-	if out := o.do("license", "list"); strings.Contains(out, id) || !strings.Contains(out, "lic_…") || !strings.Contains(out, id[len(id)-2:]) {
+	if out := o.do("license", "list"); strings.Contains(out, id) || !strings.Contains(out, "lic_…") ||
+		!strings.Contains(out, id[len(id)-2:]) {
 		t.Errorf("the id is not shortened to its ends:\n%s", out)
 	}
-	if out := o.do("license", "list", "-wide"); !strings.Contains(out, id) || !strings.Contains(out, "kitchen-display-for-the-second-floor") || !strings.Contains(out, o.account) {
+	if out := o.do("license", "list", "-wide"); !strings.Contains(out, id) ||
+		!strings.Contains(out, "kitchen-display-for-the-second-floor") || !strings.Contains(out, o.account) {
 		t.Errorf("-wide:\n%s", out)
 	}
 }
@@ -48,13 +53,16 @@ func TestCommand_tablesFitTheWidthAndAreWholeWithWide(t *testing.T) {
 func TestLicense_isShownAsATableForPeopleAndAsJSONForScripts(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	id := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", "2", "-entitlements", "a,b",
+	id := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", "2",
+		"-entitlements", "a,b",
 		"-metadata", `{"order":{"number":7}}`)["id"].(string)
 	o.addDevice(id, "kid")
 	out := o.do("license", "show", id)
 	for _, line := range []string{
-		"id                  " + id, "product             kds", "plan                -", "trial               no", "max devices         2",
-		"entitlements        a, b", `metadata            {"order":{"number":7}}`, "status              active", "seats               used 1, max 2, free 1",
+		"id                  " + id, "product             kds", "plan                -", "trial               no",
+		"max devices         2",
+		"entitlements        a, b", `metadata            {"order":{"number":7}}`, "status              active",
+		"seats               used 1, max 2, free 1",
 	} {
 		if !strings.Contains("\n"+out, "\n"+line+"\n") {
 			t.Errorf("no line %q", line)
@@ -89,7 +97,8 @@ func TestShorten_keepsTheEndsOfAnIDAndTheBeginningOfAnyOtherText(t *testing.T) {
 func TestWrap_breaksAtSpacesAndWithinWordsThatAreTooLong(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"": "", "one two three": "one two|three", "extraordinary": "extraordin|ary", "a extraordinary b": "a|extraordin|ary b", "0123456789": "0123456789",
+		"": "", "one two three": "one two|three", "extraordinary": "extraordin|ary",
+		"a extraordinary b": "a|extraordin|ary b", "0123456789": "0123456789",
 	} {
 		if got := strings.Join(wrap(text, 10), "|"); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -106,9 +115,7 @@ func TestCommand_asksTheTerminalForItsWidth(t *testing.T) {
 	cmd.Env = append(os.Environ(), "COLUMNS=200", "WIDGETD_DB="+o.env["WIDGETD_DB"])
 	var out bytes.Buffer
 	cmd.Stdout = &out
-	if err := cmd.Run(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Run())
 	text := strings.ReplaceAll(out.String(), "\r\n", "\n")
 	if n := widest(text); n > 50 || !strings.HasPrefix(text, "ID ") || strings.Contains(text, o.account) {
 		t.Errorf("%d columns:\n%s", n, text)
@@ -116,10 +123,9 @@ func TestCommand_asksTheTerminalForItsWidth(t *testing.T) {
 	out.Reset()
 	cmd = exec.Command("script", "-qec", "stty cols 70; exec '"+builtProgram(t)+"' help", "/dev/null")
 	cmd.Stdout = &out
-	if err := cmd.Run(); err != nil {
-		t.Fatal(err)
-	}
-	if text := strings.ReplaceAll(out.String(), "\r\n", "\n"); !strings.Contains(text, "\n"+strings.Repeat(" ", 37)+"main") || widest(text) > 70 {
+	must(t, cmd.Run())
+	if text := strings.ReplaceAll(out.String(), "\r\n", "\n"); !strings.Contains(text,
+		"\n"+strings.Repeat(" ", 37)+"main") || widest(text) > 70 {
 		t.Errorf("help is %d columns wide:\n%s", widest(text), text)
 	}
 }

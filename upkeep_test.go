@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -26,9 +25,10 @@ func (c *wallClock) set(by time.Duration) { c.offset.Store(int64(by)) }
 
 // jumps are how far the clock is set, from a moment in the year 2000.
 var jumps = map[string]time.Duration{
-	"an hour forward": time.Hour, "an hour back": -time.Hour, "a day forward": 24 * time.Hour, "a day back": -24 * time.Hour,
-	"to 1970": time.Date(1970, 1, 2, 0, 0, 0, 0, time.UTC).Sub(time.Date(2000, 1, 3, 0, 0, 0, 0, time.UTC)),
-	"to 2040": time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC).Sub(time.Date(2000, 1, 3, 0, 0, 0, 0, time.UTC)),
+	"an hour forward": time.Hour, "an hour back": -time.Hour, "a day forward": 24 * time.Hour,
+	"a day back": -24 * time.Hour,
+	"to 1970":    time.Date(1970, 1, 2, 0, 0, 0, 0, time.UTC).Sub(time.Date(2000, 1, 3, 0, 0, 0, 0, time.UTC)),
+	"to 2040":    time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC).Sub(time.Date(2000, 1, 3, 0, 0, 0, 0, time.UTC)),
 }
 
 // A clockCase is a service whose clock is set and set right again.
@@ -89,7 +89,8 @@ func (c *clockCase) addBuckets() {
 	}
 	asked := 0
 	c.buckets = []clockBucket{
-		{limit: "account", widget: widget(60), peer: func() string { asked++; return fmt.Sprintf("10.0.%d.%d:1", asked>>8, asked&255) }},
+		{limit: "account", widget: widget(60),
+			peer: func() string { asked++; return fmt.Sprintf("10.0.%d.%d:1", asked>>8, asked&255) }},
 		{limit: "address", widget: widget(1000), peer: func() string { return "192.0.2.1:1" }},
 	}
 }
@@ -126,20 +127,16 @@ func (c *clockCase) prepare() {
 func (c *clockCase) wrong() {
 	c.t.Helper()
 	for i := range c.buckets {
-		if gave := c.drain(&c.buckets[i]); gave > 0 {
-			c.t.Errorf("a drained bucket of an %s gave %d at once", c.buckets[i].limit, gave)
-		}
+		sameText(c.t, "what a drained bucket gave of an "+c.buckets[i].limit, c.drain(&c.buckets[i]), 0)
 	}
 	time.Sleep(betweenTicks)
-	c.get("/leads", "Authorization: Bearer "+c.token).is(401, "invalid_token")
+	c.get("/leads", bearer(c.token)).is(401, "invalid_token")
 	if c.by > -48*time.Hour { // else the end has not come
 		c.verifyKey(c.ended[1], "a").answers("expired")
 		c.activate(c.ended[1], "a").is(403, "license_expired")
 	}
 	if c.by < 24*time.Hour {
-		if got := c.postKeyed().has("Idempotency-Replayed: true").text("id"); got != c.lead {
-			c.t.Errorf("the key's answer is %s, was %s", got, c.lead)
-		}
+		c.postKeyed().has("Idempotency-Replayed: true").tells("id", c.lead)
 	}
 	verify := func() string {
 		return c.post("/widget/license/verify", activateBody(c.floating[1], "b")).is(200).text("code")
@@ -153,7 +150,8 @@ func (c *clockCase) wrong() {
 			c.t.Errorf("another process made it %s; a second later it is %s", state, got)
 		}
 	}
-	probe := c.get("/widget/health").is(200).json()["checks"].(map[string]any)["sqlite:responseTime"].([]any)[0].(map[string]any)["time"]
+	checks := c.get("/widget/health").is(200).json()["checks"].(map[string]any)
+	probe := checks["sqlite:responseTime"].([]any)[0].(map[string]any)["time"]
 	at, err := time.Parse(time.RFC3339, probe.(string))
 	if c.check(err); at.Sub(c.clock.now()).Abs() > 5*time.Second {
 		c.t.Errorf("health was last proved at %v, now it is %v", at, c.clock.now())
@@ -180,19 +178,13 @@ func (c *clockCase) right() {
 			c.t.Errorf("in a minute a bucket of an %s gave %d", b.limit, got)
 		}
 	}
-	c.get("/leads", "Authorization: Bearer "+c.token).is(401, "invalid_token")
+	c.get("/leads", bearer(c.token)).is(401, "invalid_token")
 	c.verifyKey(c.ended[1], "a").answers("expired")
 	c.verifyKey(c.ends[1], "a").answers("valid")
-	if got := c.postKeyed().has("Idempotency-Replayed: true").text("id"); got != c.lead {
-		c.t.Errorf("the key's answer is %s, was %s", got, c.lead)
-	}
+	c.postKeyed().has("Idempotency-Replayed: true").tells("id", c.lead)
 	c.activate(c.floating[1], "b").is(409, "seat_limit_reached")
-	if got := c.verifyKey(c.floating[1], "a").answers("valid").text("device", "id"); got != c.device {
-		c.t.Errorf("the device is %s, was %s", got, c.device)
-	}
-	if n := c.count(`SELECT count(*) FROM devices WHERE license_id = ? AND state = 'active'`, c.floating[0]); n != 1 {
-		c.t.Errorf("%d seats are taken", n)
-	}
+	c.verifyKey(c.floating[1], "a").answers("valid").tells("device.id", c.device)
+	c.counts(1, `SELECT count(*) FROM devices WHERE license_id = ? AND state = 'active'`, c.floating[0])
 }
 
 // events checks that every end was written once, however often its moment came.
@@ -205,9 +197,7 @@ func (c *clockCase) events() {
 		time.Sleep(check.after)
 		c.advance()
 		for id, want := range map[string]int{c.ends[0]: check.want, c.ended[0]: 1} {
-			if n := c.count(`SELECT count(*) FROM events WHERE subject_id = ? AND type = 'license.expired'`, id); n != want {
-				c.t.Errorf("%d events of an end, want %d", n, want)
-			}
+			c.counts(want, `SELECT count(*) FROM events WHERE subject_id = ? AND type = 'license.expired'`, id)
 		}
 	}
 }
@@ -226,9 +216,7 @@ func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
 				s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
 				c := &clockCase{service: s, clock: clock, by: by}
 				c.prepare()
-				ctx, stop := context.WithCancel(t.Context())
-				var working sync.WaitGroup
-				working.Go(func() { s.server.runChores(ctx) })
+				stop := s.beside(s.server.runChores)
 				time.Sleep(betweenTicks)
 				c.drainAll()
 				clock.set(by)
@@ -238,12 +226,10 @@ func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
 				time.Sleep(betweenTicks)
 				c.right()
 				stop()
-				working.Wait()
 				c.events()
-				noticed := regexp.MustCompile(`msg="the clock was set" by=(\S+)`).FindAllStringSubmatch(s.log.String(), -1)
-				if len(noticed) != 2 || noticed[0][1] != by.String() || noticed[1][1] != (-by).String() {
-					t.Errorf("noticed %q, want %v and back: %s", noticed, by, s.log)
-				}
+				noticed := regexp.MustCompile(`msg="the clock was set" by=\S+`).FindAllString(s.log.String(), -1)
+				said := `msg="the clock was set" by=`
+				sameText(t, "noticed", noticed, []string{said + by.String(), said + (-by).String()})
 			})
 		})
 	}
@@ -258,22 +244,16 @@ func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
 		s.activate(key, "a").is(200)
 		_, wanted := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2})
 		s.activate(wanted, "a").is(200)
-		ctx, stop := context.WithCancel(t.Context())
-		var working sync.WaitGroup
-		working.Go(func() { s.server.runChores(ctx) })
+		stop := s.beside(s.server.runChores)
 		time.Sleep(betweenTicks)
 		clock.set(24 * time.Hour)
 		time.Sleep(clockTrustDelay - time.Minute)
-		if got := s.licenseEvents(id); slices.Contains(got, "device.released time") {
-			t.Errorf("released before the clock is believed: %q", got)
-		}
+		sameText(t, "released before the clock is believed",
+			slices.Contains(s.licenseEvents(id), "device.released time"), false)
 		s.activate(wanted, "b").is(200) // a device that asks need not wait
 		time.Sleep(2 * time.Minute)
-		if got := s.licenseEvents(id); !slices.Contains(got, "device.released time") {
-			t.Errorf("not released after an hour: %q", got)
-		}
+		sameText(t, "released after an hour", slices.Contains(s.licenseEvents(id), "device.released time"), true)
 		stop()
-		working.Wait()
 	})
 }
 
@@ -290,12 +270,13 @@ func TestSweep_removesWhatHasServedItsTime(t *testing.T) {
 	s.change(func(t *tx) error {
 		old := t.at(-25 * time.Hour)
 		return errors.Join(
-			old.storeAnswer(hash(1), storedAnswer{hash(1), []byte("x")}), t.storeAnswer(hash(2), storedAnswer{hash(2), []byte("x")}))
+			old.storeAnswer(hash(1), storedAnswer{hash(1), []byte("x")}),
+			t.storeAnswer(hash(2), storedAnswer{hash(2), []byte("x")}))
 	})
 	s.sweepAll()
-	if n := s.count(`SELECT count(*) FROM idempotency WHERE id = ?`, hash(2)); n != 1 || s.count(`SELECT count(*) FROM idempotency`) != 1 {
-		t.Error("not just the answer of today is left")
-	}
+	sameText(t, "not just the answer of today is left",
+		s.count(`SELECT count(*) FROM idempotency WHERE id = ?`, hash(2)), 1,
+		s.count(`SELECT count(*) FROM idempotency`), 1)
 }
 
 // sweepAll removes all expired rows, as the service does every minute.
@@ -339,11 +320,9 @@ func TestSweep_keepsEventsAndTokensAsLongAsItIsTold(t *testing.T) {
 			time.Sleep(c.after)
 			s.sweepAll()
 			events, tokens := s.count(`SELECT count(*) FROM events`), s.count(`SELECT count(*) FROM tokens`)
-			if events != c.events || tokens != c.tokens {
-				t.Errorf("%v later there are %d events and %d tokens, want %d and %d", c.after, events, tokens, c.events, c.tokens)
-			}
+			sameText(t, c.after, events, c.events, tokens, c.tokens)
 		}
-		s.get("/events", "Authorization: Bearer "+token).is(401)
+		s.get("/events", bearer(token)).is(401)
 	})
 }
 
@@ -366,9 +345,8 @@ func TestSweep_goesOnUntilNothingIsDueAndLetsOthersInBetween(t *testing.T) {
 	if <-swept {
 		t.Error("the sweep says that more is to be done")
 	}
-	if left := s.count(`SELECT count(*) FROM idempotency`); left != 0 || seen != sweptAtOnce+10 {
-		t.Errorf("%d rows are left; another writer came in when %d were", left, seen)
-	}
+	sameText(t, "rows that are left, and were when another writer came in", s.count(`SELECT count(*) FROM idempotency`),
+		0, seen, sweptAtOnce+10)
 }
 
 func TestSweep_givesTheChoresTheirTurnAndEndsWithItsContext(t *testing.T) {
@@ -390,22 +368,18 @@ func TestSweep_givesTheChoresTheirTurnAndEndsWithItsContext(t *testing.T) {
 
 func TestSweep_ofMoreThanOneTransactionRunsInTheService(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		s.expiredAnswers(3*sweptAtOnce + 1)
 		stop := s.beside(s.server.runChores)
 		time.Sleep(sweepInterval + betweenTicks)
 		stop()
-		if n := s.count(`SELECT count(*) FROM idempotency`); n != 0 {
-			t.Errorf("%d expired rows are left after a minute", n)
-		}
+		s.counts(0, `SELECT count(*) FROM idempotency`)
 	})
 }
 
 func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
+	inBubble(t, func(t *testing.T, s *service) {
 		end := newStamp(time.Now().Add(time.Hour))
 		var ids []string
 		for range 4 {
@@ -419,13 +393,9 @@ func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {
 			UPDATE licenses SET entitlements = '[1, 2]' WHERE id = '`+ids[2]+`'`)
 		time.Sleep(50 * time.Hour)
 		s.advance()
-		if n := s.count(`SELECT count(*) FROM devices WHERE state = 'released' AND license_id IN (?, ?)`, ids[2], ids[3]); n != 2 {
-			t.Errorf("%d lapsed seats were given back", n)
-		}
+		s.counts(2, `SELECT count(*) FROM devices WHERE state = 'released' AND license_id IN (?, ?)`, ids[2], ids[3])
 		for _, id := range ids[2:] {
-			if got := s.eventTypes(id); !strings.HasSuffix(got, "device.released license.grace_started license.expired") {
-				t.Errorf("%s: %s", id, got)
-			}
+			includes(t, s.eventTypes(id)+".", "device.released license.grace_started license.expired.")
 		}
 		if due, err := s.store.transitionsDue(newStamp(time.Now())); due || err != nil {
 			t.Errorf("there is still work: %v %v", due, err)

@@ -136,7 +136,8 @@ func BenchmarkWebhooks_writing(b *testing.B) {
 			for i := range b.N {
 				s.change(func(t *tx) error {
 					t.invalidate()
-					_, err := t.addLead(lead{AccountID: s.account, Type: "demo", Email: fmt.Sprintf("a%d@example.com", i)})
+					_, err := t.addLead(lead{AccountID: s.account, Type: "demo",
+						Email: fmt.Sprintf("a%d@example.com", i)})
 					return err
 				})
 			}
@@ -157,7 +158,8 @@ func BenchmarkWebhooks_idle(b *testing.B) {
 		for i := range 1000 {
 			urls = append(urls, fmt.Sprintf("https://receiver%d.example.com/hooks/widgetd", i))
 		}
-		s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated, eventLicenseCreated)
+		s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated,
+			eventLicenseCreated)
 		before := heapInUse()
 		w := webhookWorkerOf(s.server)
 		b.StartTimer()

@@ -17,7 +17,9 @@ import (
 
 // receive sends a request to a receiver whose clock is that of the vector, and returns the answer and
 // what was printed.
-func receive(t *testing.T, status int, method string, header http.Header, body string) (*httptest.ResponseRecorder, string) {
+func receive(
+	t *testing.T, status int, method string, header http.Header, body string,
+) (answer *httptest.ResponseRecorder, printed string) {
 	t.Helper()
 	secret, err := parseWebhookSecret(vectorSecret)
 	if err != nil {
@@ -29,7 +31,7 @@ func receive(t *testing.T, status int, method string, header http.Header, body s
 		header = webhookHeaders([][]byte{secret}, "evt_1", vectorTime, []byte(body))
 	}
 	r.Header = header
-	answer := httptest.NewRecorder()
+	answer = httptest.NewRecorder()
 	webhookListener(secret, status, &out, func() time.Time { return vectorTime }).ServeHTTP(answer, r)
 	return answer, out.String()
 }
@@ -37,10 +39,13 @@ func receive(t *testing.T, status int, method string, header http.Header, body s
 func TestWebhookListener_printsAndAnswersWhatItGot(t *testing.T) {
 	t.Parallel()
 	const event = `{"id":"evt_1","type":"lead.created","data":{"lead_id":"led_1"}}`
-	const shown = "{\n  \"id\": \"evt_1\",\n  \"type\": \"lead.created\",\n  \"data\": {\n    \"lead_id\": \"led_1\"\n  }\n}\n\n"
+	const shown = "{\n  \"id\": \"evt_1\",\n  \"type\": \"lead.created\",\n" +
+		"  \"data\": {\n    \"lead_id\": \"led_1\"\n  }\n}\n\n"
 	other := webhookHeaders([][]byte{make([]byte, 32)}, "evt_1", vectorTime, []byte(event))
 	old := webhookHeaders([][]byte{make([]byte, 32)}, "evt_1", vectorTime.Add(-time.Hour), []byte(event))
-	const top = "2021-02-25T15:02:10Z  "
+	const lead, none, forged = "lead.created  evt_1\n", "-  evt_1\n",
+		"not verified: no signature is of this id, time, body and secret; answered 401\n"
+	x, nested := strings.Repeat("x", 1000), strings.Repeat(`{"a":`, 200)
 	for _, c := range []struct {
 		name    string
 		method  string
@@ -48,35 +53,36 @@ func TestWebhookListener_printsAndAnswersWhatItGot(t *testing.T) {
 		header  http.Header
 		body    string
 		code    int
-		printed string
+		printed string // behind the time
 	}{
-		{"an event", "POST", 204, nil, event, 204, top + "lead.created  evt_1\nverified; answered 204\n" + shown},
-		{"an event to be sent again", "POST", 503, nil, event, 503, top + "lead.created  evt_1\nverified; answered 503\n" + shown},
-		{"another secret", "POST", 204, other, event, 401, top + "lead.created  evt_1\nnot verified: no signature is of this id, time, body and secret; answered 401\n" + shown},
-		{"an hour ago", "POST", 204, old, event, 401, top + "lead.created  evt_1\nnot verified: webhook-timestamp is more than five minutes ago; answered 401\n" + shown},
-		{"no headers", "POST", 204, http.Header{}, event, 400,
-			top + "lead.created  -\nnot verified: webhook-id, webhook-timestamp or webhook-signature is missing; answered 400\n" + shown},
-		{"not JSON", "POST", 204, nil, "a=b\x1b[31m\nc", 400, top + "-  evt_1\nverified, but the text is not a JSON object; answered 400\na=b\ufffd[31m\ufffdc\n\n"},
-		{"not JSON, and not verified", "POST", 204, other, strings.Repeat("x", 1001), 401,
-			top + "-  evt_1\nnot verified: no signature is of this id, time, body and secret; answered 401\n" + strings.Repeat("x", 1000) + "\n\n"},
-		{"no type", "POST", 204, nil, "{}", 204, top + "-  evt_1\nverified; answered 204\n{}\n\n"},
+		{"an event", "POST", 204, nil, event, 204, lead + "verified; answered 204\n" + shown},
+		{"an event to be sent again", "POST", 503, nil, event, 503, lead + "verified; answered 503\n" + shown},
+		{"another secret", "POST", 204, other, event, 401, lead + forged + shown},
+		{"an hour ago", "POST", 204, old, event, 401,
+			lead + "not verified: webhook-timestamp is more than five minutes ago; answered 401\n" + shown},
+		{"no headers", "POST", 204, http.Header{}, event, 400, "lead.created  -\nnot verified: " +
+			"webhook-id, webhook-timestamp or webhook-signature is missing; answered 400\n" + shown},
+		{"not JSON", "POST", 204, nil, "a=b\x1b[31m\nc", 400,
+			none + "verified, but the text is not a JSON object; answered 400\na=b\ufffd[31m\ufffdc\n\n"},
+		{"not JSON, and not verified", "POST", 204, other, x + "x", 401, none + forged + x + "\n\n"},
+		{"no type", "POST", 204, nil, "{}", 204, none + "verified; answered 204\n{}\n\n"},
 		{"a terminal's control characters", "POST", 204, nil, "{\"type\":\"\u202ea\\u001b\u009b\"}", 204,
-			top + "\ufffda\ufffd\ufffd  evt_1\nverified; answered 204\n{\n  \"type\": \"\ufffda\\u001b\ufffd\"\n}\n\n"},
-		{"nested to fill the disk", "POST", 204, other, strings.Repeat(`{"a":`, 10_000), 401,
-			top + "-  evt_1\nnot verified: no signature is of this id, time, body and secret; answered 401\n" + strings.Repeat(`{"a":`, 200) + "\n\n"},
-		{"as large as it may be", "POST", 204, other, strings.Repeat("x", 64<<10), 401,
-			top + "-  evt_1\nnot verified: no signature is of this id, time, body and secret; answered 401\n" + strings.Repeat("x", 1000) + "\n\n"},
+			"\ufffda\ufffd\ufffd  evt_1\nverified; answered 204\n{\n  \"type\": \"\ufffda\\u001b\ufffd\"\n}\n\n"},
+		{"nested to fill a disk", "POST", 204, other, strings.Repeat(nested, 50), 401, none + forged + nested + "\n\n"},
+		{"as large as it may be", "POST", 204, other, strings.Repeat("x", 64<<10), 401, none + forged + x + "\n\n"},
 		{"too large", "POST", 204, nil, strings.Repeat("x", 64<<10+1), 413,
-			top + "-  evt_1\nnot verified: the body has more than 65536 bytes; answered 413\n" + strings.Repeat("x", 1000) + "\n\n"},
-		{"a browser", "GET", 204, http.Header{}, "", 405, top + "-  -\nnot verified: a webhook is sent with POST; answered 405\n\n"},
+			none + "not verified: the body has more than 65536 bytes; answered 413\n" + x + "\n\n"},
+		{"a browser", "GET", 204, http.Header{}, "", 405,
+			"-  -\nnot verified: a webhook is sent with POST; answered 405\n\n"},
 	} {
 		answer, printed := receive(t, c.status, c.method, c.header, c.body)
-		if answer.Code != c.code || printed != c.printed {
+		if answer.Code != c.code || printed != "2021-02-25T15:02:10Z  "+c.printed {
 			t.Errorf("%s: %d, want %d, printed\n%q, want\n%q", c.name, answer.Code, c.code, printed, c.printed)
 		}
 		_, reason, _ := strings.Cut(c.printed, "\n")
 		reason, _, _ = strings.Cut(reason, ";")
-		if says := answer.Body.String(); c.code < 300 != (says == "") && c.code != 503 || !strings.Contains(reason, strings.TrimSpace(says)) {
+		if says := answer.Body.String(); c.code < 300 != (says == "") && c.code != 503 ||
+			!strings.Contains(reason, strings.TrimSpace(says)) {
 			t.Errorf("%s: the answer says %q", c.name, says)
 		}
 		if allow := answer.Header().Get("Allow"); (allow == "POST") != (c.code == 405) {
@@ -98,7 +104,8 @@ func listenFor(t testing.TB, o *operator, stdin string, args ...string) *listeni
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &listening{}
 	noted, stderr := io.Pipe()
-	e := &env{ctx: ctx, getenv: func(name string) string { return o.env[name] }, stdin: strings.NewReader(stdin), stdout: &l.out, stderr: stderr,
+	e := &env{ctx: ctx, getenv: func(name string) string { return o.env[name] }, stdin: strings.NewReader(stdin),
+		stdout: &l.out, stderr: stderr,
 		commands: commands(), now: time.Now}
 	ended := make(chan error, 1)
 	go func() {
@@ -155,14 +162,17 @@ func webhookListenStory(t *testing.T, o *operator) {
 		}
 		printed := l.out.String()
 		if !strings.Contains(name, "standard") {
-			if !strings.Contains(printed, "  lead.created  evt_1\nverified; answered ") || strings.Contains(printed, vectorSecret) {
+			if !strings.Contains(printed, "  lead.created  evt_1\nverified; answered ") ||
+				strings.Contains(printed, vectorSecret) {
 				t.Errorf("%s: it printed %s", name, printed)
 			}
 			continue
 		}
 		var got map[string]any
-		if err := json.Unmarshal([]byte(printed), &got); err != nil || strings.Count(printed, "\n") != 1 || got["verified"] != true || got["type"] != "lead.created" ||
-			got["id"] != "evt_1" || got["answered"] != 204.0 || got["reason"] != nil || got["body"].(map[string]any)["id"] != "evt_1" || got["received_at"] == nil {
+		if err := json.Unmarshal([]byte(printed), &got); err != nil || strings.Count(printed, "\n") != 1 ||
+			got["verified"] != true || got["type"] != "lead.created" ||
+			got["id"] != "evt_1" || got["answered"] != 204.0 || got["reason"] != nil ||
+			got["body"].(map[string]any)["id"] != "evt_1" || got["received_at"] == nil {
 			t.Errorf("%s: it printed %s, %v", name, printed, err)
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -15,24 +14,19 @@ import (
 	"time"
 )
 
-var webhookSeeds = flag.Uint64("webhook-seeds", 2, "random histories that the test of what webhooks promise goes through")
-
 // Whatever happens, in any order: an event that a webhook names while it is enabled arrives, or is tried
 // ten times, unless the webhook is disabled or removed, or names it no more. It gets nothing else, and no
 // more than four at once, and the log has every attempt.
 func TestWebhook_keepsItsPromisesInAnyHistory(t *testing.T) {
 	t.Parallel()
-	seeds, acts := *webhookSeeds, 120
-	if underRace() {
-		seeds, acts = 1, 50
-	}
-	for seed := range seeds {
+	for seed := range seeds(size(1, 60)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			bubbleOfWebhooks(t, func(s *service, r *receiver) {
-				h := &webhookHistory{service: s, r: r, random: rand.New(rand.NewPCG(seed, 13)),
-					answers: rand.New(rand.NewPCG(seed, 14)), running: map[string]int{},
-					enabledAt: map[string]time.Time{}, excused: map[string]bool{}, replayedAt: map[string]time.Time{}, arrived: map[string][]arrival{}}
+				h := &webhookHistory{service: s, r: r, random: random(t, seed), running: map[string]int{},
+					enabledAt: map[string]time.Time{}, excused: map[string]bool{},
+					replayedAt: map[string]time.Time{}, arrived: map[string][]arrival{}}
+				h.answers = rand.New(rand.NewPCG(h.random.Uint64(), h.random.Uint64()))
 				s.store.writer.now = h.now
 				h.accounts = append(s.addAccounts(1), s.account)
 				for i := range 4 {
@@ -40,17 +34,18 @@ func TestWebhook_keepsItsPromisesInAnyHistory(t *testing.T) {
 				}
 				r.setAnswer(h.receive)
 				h.start(time.Second)
-				for range acts {
+				for range size(60, 120) {
 					h.act()
 					h.note()
-					time.Sleep([]time.Duration{0, 0, 10 * time.Millisecond, time.Second, 3 * time.Second, time.Minute}[h.random.IntN(6)])
+					pauses := []time.Duration{0, 0, 10 * time.Millisecond, time.Second, 3 * time.Second, time.Minute}
+					time.Sleep(pauses[h.random.IntN(len(pauses))])
 					if h.random.IntN(20) == 0 {
 						time.Sleep(40 * time.Minute)
 					}
 					h.note()
 				}
 				h.calm.Store(true)
-				h.restart(10 * time.Minute)
+				h.restart(time.Hour)
 				time.Sleep(12 * 24 * time.Hour)
 				h.stop()
 				h.judge()
@@ -144,9 +139,7 @@ func (h *webhookHistory) receive(w http.ResponseWriter, m message) {
 	var state, types, account string
 	h.store.one(`SELECT state, types FROM webhooks WHERE id = ?`, []any{hook}, &state, &types)
 	var kind eventType
-	if err := h.store.one(`SELECT type, account_id FROM events WHERE id = ?`, []any{m.id}, &kind, &account); err != nil {
-		h.store.one(`SELECT type, account_id FROM gone WHERE id = ?`, []any{m.id}, &kind, &account)
-	}
+	h.store.one(`SELECT type, account_id FROM events WHERE id = ?`, []any{m.id}, &kind, &account)
 	h.mu.Lock()
 	now := time.Now()
 	if state == webhookEnabled {
@@ -168,7 +161,8 @@ func (h *webhookHistory) receive(w http.ResponseWriter, m message) {
 	status, takes := http.StatusNoContent, time.Duration(0)
 	if dice := h.answers.IntN(400); !h.calm.Load() {
 		status = []int{204, 204, 204, 500, 429, 502, 302, 200}[dice%8]
-		takes = []time.Duration{0, 0, 0, 113, 3107, 13917, 20000}[h.answers.IntN(7)] * time.Millisecond // never as a stop ends
+		delays := []time.Duration{0, 0, 0, 113, 3107, 13917, 20000} // never as a stop ends
+		takes = delays[h.answers.IntN(len(delays))] * time.Millisecond
 		if dice == 399 {
 			status = http.StatusGone
 		}
@@ -218,8 +212,7 @@ func (h *webhookHistory) note() {
 func (h *webhookHistory) act() {
 	at := h.random.IntN(len(h.hooks))
 	hook := h.hooks[at]
-	by := webhookAuthor{actor: "command", has: func(string) bool { return true }}
-	change := h.change
+	by, change := anAuthor, h.change
 	if h.random.IntN(3) == 0 { // by a command
 		change = h.changeByCommand
 	}
@@ -260,12 +253,9 @@ func (h *webhookHistory) act() {
 	case 11, 12:
 		h.restart(time.Second)
 	case 13:
-		h.change(func(t *tx) error {
-			_, err := t.exec(`CREATE TRIGGER full BEFORE INSERT ON deliveries BEGIN SELECT RAISE(ABORT, 'no room'); END`)
-			return err
-		})
+		h.fullDisk(true)
 		time.Sleep(time.Duration(h.random.IntN(20)) * time.Second)
-		h.change(func(t *tx) error { _, err := t.exec(`DROP TRIGGER full`); return err })
+		h.fullDisk(false)
 	case 14:
 		h.change(func(t *tx) error { _, err := t.exec(`ALTER TABLE webhook_retries RENAME TO gone`); return err })
 		time.Sleep(time.Duration(h.random.IntN(4)) * time.Second)
@@ -301,7 +291,8 @@ func (h *webhookHistory) write(change func(func(*tx) error), n int) {
 		t.invalidate()
 		for range n {
 			account, kind := h.accounts[h.random.IntN(2)], historyTypes[h.random.IntN(len(historyTypes))]
-			if err := t.addEvent(event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite}); err != nil {
+			e := event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite}
+			if err := t.addEvent(e); err != nil {
 				return err
 			}
 			err := t.each(`SELECT q.id, w.id, e.type, e.id FROM webhook_queues q JOIN webhooks w ON w.id = q.webhook_id
@@ -402,7 +393,8 @@ func (h *webhookHistory) judge() {
 		came := slices.ContainsFunc(h.arrived[key], func(a arrival) bool {
 			return !a.ended.Before(d.after) && (d.byHand || succeeded(a.status))
 		})
-		if !came && h.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_id = ? AND attempt = 10`, d.hook, d.id) == 0 {
+		if !came && h.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_id = ? AND attempt = 10`,
+			d.hook, d.id) == 0 {
 			h.t.Errorf("%s never got %s of %v, %+v: %v", d.hook, d.id, d.after, d, h.arrived[key])
 		}
 	}

@@ -39,7 +39,8 @@ func TestWebhookSecret_isDerivedFromKeyFileWebhookAndRotation(t *testing.T) {
 	t.Parallel()
 	ring, other := &keyring{secret: make([]byte, 32)}, &keyring{secret: []byte(strings.Repeat("x", 32))}
 	secret := webhookSecret(ring, "whk_1", 1)
-	if got := formatWebhookSecret(secret); len(secret) != 32 || got != "whsec_CfPIDTsy/guKHR7jjSTNLHDC3aHwbJ2hYe7SRTUT9zs=" {
+	if got := formatWebhookSecret(secret); len(secret) != 32 ||
+		got != "whsec_CfPIDTsy/guKHR7jjSTNLHDC3aHwbJ2hYe7SRTUT9zs=" {
 		t.Errorf("the secret is %s: every partner would have to be told", got)
 	}
 	for name, different := range map[string][]byte{
@@ -65,8 +66,9 @@ func TestWebhookSecret_thatIsNoneIsRefusedWithoutRepeatingIt(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	for _, text := range []string{"", "whsec_", of(23), of(65), "whsec_whsec_" + of(32), "whpk_" + of(32), " " + of(32), of(32) + "\n",
-		of(30)[:20] + "\n" + of(30)[20:], strings.TrimRight(of(32), "="), strings.Repeat("-_", 22), strings.Repeat("!", 44)} {
+	for _, text := range []string{"", "whsec_", of(23), of(65), "whsec_whsec_" + of(32), "whpk_" + of(32), " " + of(32),
+		of(32) + "\n", of(30)[:20] + "\n" + of(30)[20:], strings.TrimRight(of(32), "="), strings.Repeat("-_", 22),
+		strings.Repeat("!", 44)} {
 		secret, err := parseWebhookSecret(text)
 		if err == nil || secret != nil || len(text) > 6 && strings.Contains(err.Error(), text) {
 			t.Errorf("%q: %x, %v", text, secret, err)
@@ -78,49 +80,47 @@ func TestWebhookVerification_takesWhatPublicLibrariesTake(t *testing.T) {
 	t.Parallel()
 	secret, _ := parseWebhookSecret(vectorSecret)
 	other := webhookSecret(&keyring{secret: make([]byte, 32)}, "whk_1", 1)
-	minute := func(n int) time.Time { return vectorTime.Add(time.Duration(n) * time.Minute) }
-	headers := func(id, at, signature string) http.Header {
-		h := http.Header{}
-		h.Set("webhook-id", id)
-		h.Set("webhook-timestamp", at)
-		h.Set("webhook-signature", signature)
-		return h
+	signedWith := func(secrets ...[]byte) string {
+		return webhookHeaders(secrets, vectorID, vectorTime, []byte(vectorBody)).Get("webhook-signature")
 	}
-	const at = "1614265330"
+	const at, sent = "1614265330", vectorSignature
+	const v1a = "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg=="
 	for _, c := range []struct {
-		name   string
-		header http.Header
-		body   string
-		now    time.Time
-		want   error
+		name                    string
+		id, at, signature, body string
+		after                   time.Duration // when it is verified
+		want                    error
 	}{
-		{"as it was sent", headers(vectorID, at, vectorSignature), vectorBody, vectorTime, nil},
-		{"five minutes later", headers(vectorID, at, vectorSignature), vectorBody, minute(5), nil},
-		{"five minutes before", headers(vectorID, at, vectorSignature), vectorBody, minute(-5), nil},
-		{"five minutes and a second later", headers(vectorID, at, vectorSignature), vectorBody, minute(5).Add(time.Second), errWebhookTooOld},
-		{"five minutes and a second before", headers(vectorID, at, vectorSignature), vectorBody, minute(-5).Add(-time.Second), errWebhookTooNew},
-		{"signed with two secrets, the second known", webhookHeaders([][]byte{other, secret}, vectorID, vectorTime, []byte(vectorBody)), vectorBody, vectorTime, nil},
-		{"signed with another secret", webhookHeaders([][]byte{other}, vectorID, vectorTime, []byte(vectorBody)), vectorBody, vectorTime, errWebhookSignature},
-		{"beside a signature of another version", headers(vectorID, at, "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg== "+vectorSignature), vectorBody, vectorTime, nil},
-		{"of another version only", headers(vectorID, at, strings.Replace(vectorSignature, "v1,", "v2,", 1)), vectorBody, vectorTime, errWebhookSignature},
-		{"without a version", headers(vectorID, at, strings.TrimPrefix(vectorSignature, "v1,")), vectorBody, vectorTime, errWebhookSignature},
-		{"cut", headers(vectorID, at, vectorSignature[:20]), vectorBody, vectorTime, errWebhookSignature},
-		{"another body", headers(vectorID, at, vectorSignature), vectorBody + " ", vectorTime, errWebhookSignature},
-		{"another id", headers("msg_2", at, vectorSignature), vectorBody, vectorTime, errWebhookSignature},
-		{"another time", headers(vectorID, "1614265331", vectorSignature), vectorBody, vectorTime, errWebhookSignature},
-		{"a time with a sign", headers(vectorID, "+"+at, vectorSignature), vectorBody, vectorTime, errWebhookTimestamp},
-		{"a time that is text", headers(vectorID, "now", vectorSignature), vectorBody, vectorTime, errWebhookTimestamp},
-		{"a time beyond numbers", headers(vectorID, "99999999999999999999", vectorSignature), vectorBody, vectorTime, errWebhookTimestamp},
-		{"the last time", headers(vectorID, "9223372036854775807", vectorSignature), vectorBody, vectorTime, errWebhookTooNew},
-		{"the first time", headers(vectorID, "-9223372036854775808", vectorSignature), vectorBody, vectorTime, errWebhookTooOld},
-		{"without an id", headers("", at, vectorSignature), vectorBody, vectorTime, errWebhookHeaders},
-		{"without a time", headers(vectorID, "", vectorSignature), vectorBody, vectorTime, errWebhookHeaders},
-		{"without a signature", headers(vectorID, at, ""), vectorBody, vectorTime, errWebhookHeaders},
-		{"without headers", http.Header{}, vectorBody, vectorTime, errWebhookHeaders},
+		{"as it was sent", vectorID, at, sent, vectorBody, 0, nil},
+		{"five minutes later", vectorID, at, sent, vectorBody, 5 * time.Minute, nil},
+		{"five minutes before", vectorID, at, sent, vectorBody, -5 * time.Minute, nil},
+		{"more than five minutes later", vectorID, at, sent, vectorBody, 301 * time.Second, errWebhookTooOld},
+		{"more than five minutes before", vectorID, at, sent, vectorBody, -301 * time.Second, errWebhookTooNew},
+		{"signed with two secrets, the second known", vectorID, at, signedWith(other, secret), vectorBody, 0, nil},
+		{"signed with another secret", vectorID, at, signedWith(other), vectorBody, 0, errWebhookSignature},
+		{"beside a signature of another version", vectorID, at, v1a + " " + sent, vectorBody, 0, nil},
+		{"of another version only", vectorID, at, "v2," + sent[3:], vectorBody, 0, errWebhookSignature},
+		{"without a version", vectorID, at, sent[3:], vectorBody, 0, errWebhookSignature},
+		{"cut", vectorID, at, sent[:20], vectorBody, 0, errWebhookSignature},
+		{"another body", vectorID, at, sent, vectorBody + " ", 0, errWebhookSignature},
+		{"another id", "msg_2", at, sent, vectorBody, 0, errWebhookSignature},
+		{"another time", vectorID, "1614265331", sent, vectorBody, 0, errWebhookSignature},
+		{"a time with a sign", vectorID, "+" + at, sent, vectorBody, 0, errWebhookTimestamp},
+		{"a time that is text", vectorID, "now", sent, vectorBody, 0, errWebhookTimestamp},
+		{"a time beyond numbers", vectorID, "99999999999999999999", sent, vectorBody, 0, errWebhookTimestamp},
+		{"the last time", vectorID, "9223372036854775807", sent, vectorBody, 0, errWebhookTooNew},
+		{"the first time", vectorID, "-9223372036854775808", sent, vectorBody, 0, errWebhookTooOld},
+		{"without an id", "", at, sent, vectorBody, 0, errWebhookHeaders},
+		{"without a time", vectorID, "", sent, vectorBody, 0, errWebhookHeaders},
+		{"without a signature", vectorID, at, "", vectorBody, 0, errWebhookHeaders},
 	} {
-		if err := verifyWebhook(secret, c.header, []byte(c.body), c.now); err != c.want {
+		h := http.Header{webhookIDHeader: {c.id}, webhookTimestampHeader: {c.at}, webhookSignatureHeader: {c.signature}}
+		if err := verifyWebhook(secret, h, []byte(c.body), vectorTime.Add(c.after)); err != c.want {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
+	}
+	if err := verifyWebhook(secret, http.Header{}, []byte(vectorBody), vectorTime); err != errWebhookHeaders {
+		t.Errorf("without headers: %v", err)
 	}
 }
 
@@ -135,7 +135,8 @@ func FuzzWebhookVerification(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, id, at, signature, body string) {
 		h := http.Header{webhookIDHeader: {id}, webhookTimestampHeader: {at}, webhookSignatureHeader: {signature}}
-		if verifyWebhook(secret, h, []byte(body), vectorTime) == nil && (id != vectorID || body != vectorBody || at != "1614265330") {
+		if verifyWebhook(secret, h, []byte(body), vectorTime) == nil &&
+			(id != vectorID || body != vectorBody || at != "1614265330") {
 			t.Errorf("a forged message verifies: %q %q %q %q", id, at, signature, body)
 		}
 		own := webhookHeaders([][]byte{secret}, id, vectorTime, []byte(body))

@@ -50,8 +50,7 @@ func (s *service) addDelivery(webhookID string, seq int, status *int) (id string
 			return err
 		}
 		d := &delivery{ID: t.newID("whd"), WebhookID: webhookID, EventID: e.ID, Type: e.Type, Attempt: 1,
-			At:     t.now,
-			Status: status, Milliseconds: 12, eventSeq: e.seq}
+			At: t.now, Status: status, Milliseconds: 12, eventSeq: e.seq}
 		if status == nil {
 			d.Error = ptr(outboundTimeout)
 		}
@@ -73,6 +72,13 @@ func (s *service) addEvents(account string, kind eventType, n int) (seq int) {
 		return nil
 	})
 	return s.lastSeq()
+}
+
+// manyWebhooks is a statement that adds n webhooks to an account, given a time, their state and its reason.
+func manyWebhooks(n int) string {
+	return manyRows(n) + `INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at, state, reason)
+		SELECT printf('whe_0000000000000000000000%04d', i), ?, 'https://a.example/',
+		'["lead.created"]', 'command', ?2, ?2, ?3, ?4 FROM n`
 }
 
 // lastSeq returns the number of the latest event.
@@ -101,6 +107,26 @@ func (s *service) queue(id string) (text string) {
 	return text
 }
 
+// members checks members of the body, given as names and values in turn; nil is one that is null or absent.
+func (a answer) members(pairs ...any) answer {
+	a.t.Helper()
+	body := a.json()
+	for i := 0; i < len(pairs); i += 2 {
+		if got := body[pairs[i].(string)]; fmt.Sprint(got) != fmt.Sprint(pairs[i+1]) {
+			a.t.Errorf("%s is %v, want %v: %s", pairs[i], got, pairs[i+1], a.body)
+		}
+	}
+	return a
+}
+
+// queueIs checks the queue of a webhook.
+func (s *service) queueIs(id, want string) {
+	s.t.Helper()
+	if got := s.queue(id); got != want {
+		s.t.Errorf("queue %s, want %s", got, want)
+	}
+}
+
 // hookAuth issues a token with webhooks:write and other scopes for the main account.
 func (s *service) hookAuth(scopes ...string) string {
 	s.t.Helper()
@@ -121,11 +147,10 @@ func TestWebhook_isAddedChangedAndRemovedAndItsSecretShownOnce(t *testing.T) {
 		`"description":"Our CRM"}`, auth).is(200)
 	w := s.webhookRow(added.text("id"))
 	secret := formatWebhookSecret(webhookSecret(s.keys, w.ID, 1))
-	shown := fmt.Sprintf(`{"id":%q,"account_id":%q,"url":"http://127.0.0.1:9/hook","types":["lead.created",`+
-		`"license.created"],"description":"Our CRM",`+
-		`"state":"pending","reason":null,"failing_since":null,"secret_rotated_at":null,"replaying":false,"made_by":%q,`+
-		`"app_id":null,"created_at":%q,"updated_at":%q`,
-		w.ID, s.account, w.MadeBy, w.CreatedAt, w.UpdatedAt)
+	shown := fmt.Sprintf(`{"id":%q,"account_id":%q,"url":"http://127.0.0.1:9/hook",`+
+		`"types":["lead.created","license.created"],"description":"Our CRM","state":"pending","reason":null,`+
+		`"failing_since":null,"secret_rotated_at":null,"replaying":false,"made_by":%q,"app_id":null,`+
+		`"created_at":%q,"updated_at":%q`, w.ID, s.account, w.MadeBy, w.CreatedAt, w.UpdatedAt)
 	if want := shown + `,"secret":"` + secret + `"}` + "\n"; added.body != want {
 		t.Fatalf("added %s, want %s", added.body, want)
 	}
@@ -140,14 +165,10 @@ func TestWebhook_isAddedChangedAndRemovedAndItsSecretShownOnce(t *testing.T) {
 		t.Errorf("listed %s", a.body)
 	}
 	s.answerTest(w.ID)
-	changed := s.do("PATCH", path, `{"types":["license.created"],"description":null}`, auth).is(200).json()
-	if changed["state"] != "enabled" || changed["description"] != nil ||
-		fmt.Sprint(changed["types"]) != "[license.created]" || changed["secret"] != nil {
-		t.Errorf("changed %v", changed)
-	}
+	s.do("PATCH", path, `{"types":["license.created"],"description":null}`, auth).is(200).
+		members("state", "enabled", "description", nil, "types", "[license.created]", "secret", nil)
 	before := s.dump()
-	s.do("PATCH", path, `{"types":["license.created"],"url":"http://127.0.0.1:9/hook","description":""}`,
-		auth).is(200)
+	s.do("PATCH", path, `{"types":["license.created"],"url":"http://127.0.0.1:9/hook","description":""}`, auth).is(200)
 	s.unchanged(before)
 	if a := s.do("DELETE", path, "", auth).is(204); a.body != "" {
 		t.Errorf("removing answered %q", a.body)
@@ -176,32 +197,31 @@ func TestWebhook_membersThatAreWrongAreAllNamed(t *testing.T) {
 	before := s.dump()
 	for body, wrong := range map[string][]string{
 		`{}`: {"#/url required", "#/types required"},
-		`{"url":7,"types":"lead.created","description":8}`:    {"#/url wrong_type", "#/types wrong_type", "#/description wrong_type"},
+		`{"url":7,"types":"lead.created","description":8}`: {
+			"#/url wrong_type", "#/types wrong_type", "#/description wrong_type"},
 		`{"url":"https://u:p@hooks.example.com/","types":[]}`: {"#/url userinfo_not_allowed", "#/types wrong_length"},
-		`{"url":"http://hooks.example.com/","types":["lead.created",` +
-			`"lead.created"]}`: {"#/url scheme_not_allowed", "#/types/1 repeated"},
-		`{"url":"https://10.0.0.1/","types":["lead.created","x",7,"",` +
-			`"webhook.test"]}`: {"#/url ip_address_not_allowed", "#/types/2 " +
-			"wrong_type", "#/types/3 empty", "#/types/1 unknown_value", "#/types/4 unknown_value"},
-		`{"url":"https://hooks.example.com/#a","types":["Lead.Created"],` +
-			`"description":"` + strings.Repeat("x", 201) + `"}`: {"#/url fragment_not_allowed", "#/types/0 " +
-			"unknown_value", "#/description too_long"},
+		`{"url":"http://hooks.example.com/","types":["lead.created","lead.created"]}`: {
+			"#/url scheme_not_allowed", "#/types/1 repeated"},
+		`{"url":"https://10.0.0.1/","types":["lead.created","x",7,"","webhook.test"]}`: {
+			"#/url ip_address_not_allowed", "#/types/2 wrong_type", "#/types/3 empty", "#/types/1 unknown_value",
+			"#/types/4 unknown_value"},
+		`{"url":"https://hooks.example.com/#a","types":["Lead.Created"],"description":"` + strings.Repeat("x",
+			201) + `"}`: {
+			"#/url fragment_not_allowed", "#/types/0 unknown_value", "#/description too_long"},
 		`{"url":"","types":null,"description":null}`: {"#/url empty", "#/types wrong_type", "#/description wrong_type"},
-		`{"url":"https://hooks.example.com/","types":["` + strings.Repeat(`lead.created","`,
-			len(eventTypes())) + `lead.created"]}`: {"#/types wrong_length"},
+		`{"url":"https://hooks.example.com/","types":["` + strings.Repeat(`lead.created","`, len(eventTypes())) +
+			`lead.created"]}`: {"#/types wrong_length"},
 	} {
 		s.post("/webhooks", body, auth).is(422, "validation_failed").names(wrong...)
 	}
 	for body, wrong := range map[string][]string{
-		`{"url":null,"types":null,"state":null}`: {"#/url wrong_type", "#/types wrong_type",
-			"#/state wrong_type"},
-		`{"url":"","types":[],"state":"enabled"}`: {"#/url empty", "#/types wrong_length",
-			"#/state unknown_value"},
-		`{"state":"pending"}`: {"#/state unknown_value"},
+		`{"url":null,"types":null,"state":null}`:  {"#/url wrong_type", "#/types wrong_type", "#/state wrong_type"},
+		`{"url":"","types":[],"state":"enabled"}`: {"#/url empty", "#/types wrong_length", "#/state unknown_value"},
+		`{"state":"pending"}`:                     {"#/state unknown_value"},
 	} {
 		a := s.do("PATCH", "/webhooks/"+id, body, auth).is(422, "validation_failed").names(wrong...)
-		if strings.HasSuffix(wrong[len(wrong)-1], "unknown_value") && !strings.Contains(a.body,
-			"POST /webhooks/{id}/enable enables") {
+		if strings.HasSuffix(wrong[len(wrong)-1], "unknown_value") &&
+			!strings.Contains(a.body, "POST /webhooks/{id}/enable enables") {
 			t.Errorf("%s: %s does not name the next step", body, a.body)
 		}
 	}
@@ -217,25 +237,23 @@ func TestWebhook_addressWhoseHostCantBeReachedIs422AtOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	asked := 0
-	s.server.outbound.resolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string,
-		string) (net.Conn, error) {
-		asked++
-		return nil, errors.New("there is no name server")
-	}}
+	s.server.outbound.resolver = &net.Resolver{PreferGo: true,
+		Dial: func(context.Context, string, string) (net.Conn, error) {
+			asked++
+			return nil, errors.New("there is no name server")
+		}}
 	id := s.addWebhook(s.account, "lead.created")
 	auth, without := s.hookAuth(scopeLeads), s.hookAuth()
 	before := s.dump()
-	s.post("/webhooks", `{"url":"https://hooks.example.com/","types":["lead.created"]}`,
-		auth).is(422).names("#/url no_public_address")
-	s.do("PATCH", "/webhooks/"+id, `{"url":"https://hooks.example.com/"}`,
-		auth).is(422).names("#/url no_public_address")
+	const body = `{"url":"https://hooks.example.com/","types":["lead.created"]}`
+	s.post("/webhooks", body, auth).is(422).names("#/url no_public_address")
+	s.do("PATCH", "/webhooks/"+id, body, auth).is(422).names("#/url no_public_address")
 	if asked == 0 {
 		t.Error("nobody was asked for the host")
 	}
 	asked = 0
-	s.post("/webhooks", `{"url":"https://hooks.example.com/","types":["lead.created"]}`, without).is(403)
-	s.do("PATCH", "/webhooks/"+newID("whe", time.Now()), `{"url":"https://hooks.example.com/"}`,
-		auth).is(404, "webhook_not_found")
+	s.post("/webhooks", body, without).is(403)
+	s.do("PATCH", "/webhooks/"+newID("whe", time.Now()), body, auth).is(404, "webhook_not_found")
 	if asked != 0 {
 		t.Error("a caller who is refused anyway has a host looked up")
 	}
@@ -253,9 +271,8 @@ func webhookCalls(id, delivery string) map[string][3]string {
 		"test":          {"POST", path + "/test", `{}`},
 		"enable":        {"POST", path + "/enable", `{}`},
 		"rotate-secret": {"POST", path + "/rotate-secret", `{}`},
-		"replay": {"POST", path + "/replay",
-			string(encodeJSON(map[string]stamp{"since": newStamp(time.Now())}))},
-		"retry": {"POST", path + "/deliveries/" + delivery + "/retry", `{}`},
+		"replay":        {"POST", path + "/replay", seatBody("since", newStamp(time.Now()))},
+		"retry":         {"POST", path + "/deliveries/" + delivery + "/retry", `{}`},
 	}
 }
 
@@ -267,15 +284,14 @@ func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 		eventTokenIssued: scopeEvents, eventWebhookCreated: scopeEvents, eventWidgetCreated: scopeEvents,
 		eventBackupWritten: scopeEvents,
 	} {
-		others := slices.DeleteFunc([]string{scopeLeads, scopeLicenses, scopeEvents, scopeErase,
-			scopeDevices, scopeStats},
+		others := slices.DeleteFunc([]string{scopeLeads, scopeLicenses, scopeEvents, scopeErase, scopeDevices,
+			scopeStats},
 			func(other string) bool { return other == scope })
 		without, with := s.hookAuth(others...), s.hookAuth(scope)
 		id := s.addWebhook(s.account, string(kind))
 		delivery := s.addDelivery(id, s.addEvents(s.account, kind, 1), ptr(500))
 		before := s.dump()
-		s.post("/webhooks", hookBody(string(kind)), without).challenged(403, "insufficient_scope",
-			scopeChallenge(scope))
+		s.post("/webhooks", hookBody(string(kind)), without).lacks(scope)
 		for name, c := range webhookCalls(id, delivery) {
 			if a := s.do(c[0], c[1], c[2], without); a.status != 403 {
 				t.Errorf("%s: %s with other scopes: %d %s", kind, name, a.status, a.body)
@@ -294,16 +310,17 @@ func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 	}
 	both := s.hookAuth(scopeLeads)
 	id := s.addWebhook(s.account, "lead.created", "license.created")
-	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","license.created"]}`, both).challenged(403,
-		"insufficient_scope", scopeChallenge(scopeLicenses))
+	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","license.created"]}`, both).lacks(scopeLicenses)
 	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created"]}`, both).is(200) // judged by what results
-	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","device.activated"]}`, both).challenged(403,
-		"insufficient_scope", scopeChallenge(scopeLicenses))
-	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-	if a := s.post("/webhooks", hookBody("lead.created", "license.created", "token.issued"),
-		admin).is(200); a.text("made_by") != "operator" {
-		t.Errorf("made by %s", a.text("made_by"))
-	}
+	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","device.activated"]}`, both).lacks(scopeLicenses)
+	s.post("/webhooks", hookBody("lead.created", "license.created", "token.issued"),
+		"Authorization: Bearer "+s.token(s.account, scopeAdmin)).is(200).members("made_by", "operator")
+}
+
+// lacks checks that a call was refused for lack of a scope.
+func (a answer) lacks(scope string) {
+	a.t.Helper()
+	a.challenged(403, "insufficient_scope", scopeChallenge(scope))
 }
 
 // TestWebhook_ofOthersIsNoWayToWhatACallerMayNotRead is about a token of the account that may write
@@ -312,55 +329,44 @@ func TestWebhook_ofOthersIsNoWayToWhatACallerMayNotRead(t *testing.T) {
 	t.Parallel()
 	s := newService(t, admitLoopback)
 	owner, curious := s.hookAuth(scopeLeads, scopeLicenses), s.hookAuth(scopeLicenses)
-	made := s.post("/webhooks", hookBody("lead.created"), owner, "Idempotency-Key: owner-adds-a-hook").is(200)
-	id := made.text("id")
+	const adds, rotates = "Idempotency-Key: owner-adds-a-hook", "Idempotency-Key: owner-rotates"
+	id := s.post("/webhooks", hookBody("lead.created"), owner, adds).is(200).text("id")
+	path := "/webhooks/" + id
 	s.answerTest(id)
 	seq := s.addEvents(s.account, eventLeadCreated, 1)
 	lead := s.addDelivery(id, seq, ptr(500))
 	s.change(func(t *tx) error { return t.retryNow(id, int64(seq)) })
-	s.post("/webhooks/"+id+"/rotate-secret", "", owner, "Idempotency-Key: owner-rotates").is(200)
+	s.post(path+"/rotate-secret", "", owner, rotates).is(200)
 
 	// It knows the Idempotency-Keys, and repeats the calls for their secrets.
-	s.post("/webhooks", hookBody("lead.created"), curious, "Idempotency-Key: owner-adds-a-hook").is(403,
-		"insufficient_scope")
-	s.post("/webhooks/"+id+"/rotate-secret", "", curious, "Idempotency-Key: owner-rotates").is(403,
-		"insufficient_scope")
-	s.post("/webhooks/"+id+"/rotate-secret", "", owner,
-		"Idempotency-Key: owner-rotates").is(200).has("Idempotency-Replayed: true")
+	s.post("/webhooks", hookBody("lead.created"), curious, adds).is(403, "insufficient_scope")
+	s.post(path+"/rotate-secret", "", curious, rotates).is(403, "insufficient_scope")
+	s.post(path+"/rotate-secret", "", owner, rotates).is(200).has("Idempotency-Replayed: true")
 
 	// It makes the webhook one that it may change, points it at itself, and has old leads sent again.
-	s.do("PATCH", "/webhooks/"+id, `{"types":["license.created"]}`, curious).is(200)
-	if a := s.do("PATCH", "/webhooks/"+id, `{"url":"http://127.0.0.1:10/"}`,
-		curious).is(200); a.text("state") != "pending" {
-		t.Errorf("with another address it is %s", a.text("state"))
-	}
-	if n := s.count(`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`); n != 0 {
-		t.Errorf("%d leads that waited for the address before are sent to the new one", n)
-	}
+	s.do("PATCH", path, `{"types":["license.created"]}`, curious).is(200)
+	s.do("PATCH", path, `{"url":"http://127.0.0.1:10/"}`, curious).is(200).members("state", "pending")
+	s.countsAs(0, "leads that waited for the address before are sent to the new one",
+		`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`)
 	s.answerTest(id)
-	s.post("/webhooks/"+id+"/deliveries/"+lead+"/retry", "", curious).challenged(403, "insufficient_scope",
-		scopeChallenge(scopeLeads))
-	s.do("PATCH", "/webhooks/"+id, `{"types":["license.created","lead.created"]}`, curious).is(403)
-	if n := s.count(`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`); n != 0 {
-		t.Errorf("%d leads are to be sent", n)
-	}
-	s.post("/webhooks/"+id+"/deliveries/"+lead+"/retry", "", owner).is(200)
+	s.post(path+"/deliveries/"+lead+"/retry", "", curious).lacks(scopeLeads)
+	s.do("PATCH", path, `{"types":["license.created","lead.created"]}`, curious).is(403)
+	s.countsAs(0, "leads are to be sent",
+		`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`)
+	s.post(path+"/deliveries/"+lead+"/retry", "", owner).is(200)
 }
 
 func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t, admitLoopback)
 	auth := s.hookAuth(scopeLeads)
-	s.sql(manyRows(45)+`INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
-		SELECT printf('whe_0000000000000000000000%04d', i), ?, 'https://a.example/',
-		'["lead.created"]', 'command', ?2, ?2 FROM n`, s.account, newStamp(time.Now()))
+	s.sql(manyWebhooks(45), s.account, newStamp(time.Now()), webhookPending, nil)
 	var calls sync.WaitGroup
 	var mu sync.Mutex
 	answers := map[string]int{}
 	for i := range 12 {
 		calls.Go(func() {
-			a := s.post("/webhooks", hookBody("lead.created"), auth,
-				fmt.Sprintf("Idempotency-Key: hook-number-%d", i))
+			a := s.post("/webhooks", hookBody("lead.created"), auth, fmt.Sprintf("Idempotency-Key: hook-number-%d", i))
 			mu.Lock()
 			defer mu.Unlock()
 			answers[fmt.Sprint(a.status, " ", a.json()["code"])]++
@@ -370,20 +376,16 @@ func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 	if len(answers) != 2 || answers["200 <nil>"] != 5 || answers["409 webhook_limit_reached"] != 7 {
 		t.Errorf("answers %v", answers)
 	}
-	if n := s.count(`SELECT count(*) FROM webhooks WHERE account_id = ?`, s.account); n != maxWebhooks {
-		t.Errorf("%d webhooks", n)
-	}
+	s.countsAs(maxWebhooks, "webhooks", `SELECT count(*) FROM webhooks WHERE account_id = ?`, s.account)
 	other := s.addAccount("another")
-	s.post("/webhooks?account_id="+other, hookBody("lead.created"), s.portalToken(s.account,
-		scopeWebhooks+" "+scopeLeads)).is(200)
+	s.post("/webhooks?account_id="+other, hookBody("lead.created"),
+		s.portalToken(s.account, scopeWebhooks+" "+scopeLeads)).is(200)
 	s.do("DELETE", "/webhooks/whe_00000000000000000000000001", "", auth).is(204)
 	s.post("/webhooks", hookBody("lead.created"), auth).is(200)
 	s.post("/webhooks", hookBody("lead.created"), auth).is(409, "webhook_limit_reached")
 	ids, _ := s.everyPage("/webhooks?limit=20", auth)
-	if len(ids) != maxWebhooks || !slices.IsSortedFunc(ids, func(a,
-		b any) int {
-		return strings.Compare(b.(string), a.(string))
-	}) {
+	newestFirst := func(a, b any) int { return strings.Compare(b.(string), a.(string)) }
+	if len(ids) != maxWebhooks || !slices.IsSortedFunc(ids, newestFirst) {
 		t.Errorf("pages have %d: %v", len(ids), ids)
 	}
 }
@@ -391,9 +393,7 @@ func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 func TestWebhook_ofAnotherAccountIsNotThere(t *testing.T) {
 	t.Parallel()
 	f := newFilled(t)
-	token := f.token(f.another, strings.Join([]string{scopeWebhooks, scopeLeads, scopeLicenses,
-		scopeEvents}, " "))
-	stranger := "Authorization: Bearer " + token
+	stranger := "Authorization: Bearer " + f.token(f.another, allScopes)
 	before := f.dump()
 	calls := webhookCalls(f.webhook, f.delivery)
 	delete(calls, "patch address") // loopback is not admitted here
@@ -419,21 +419,16 @@ func TestWebhook_isOfTheAccountThatATokenForAllAccountsNames(t *testing.T) {
 	t.Parallel()
 	s := newService(t, admitLoopback)
 	second := s.addAccount("second")
-	portal, admin := s.portalToken(s.account,
-		scopeWebhooks+" "+scopeLeads), "Authorization: Bearer "+s.token(s.account, scopeAdmin)
+	portal := s.portalToken(s.account, scopeWebhooks+" "+scopeLeads)
+	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
 	body := hookBody("lead.created")
 	const key = "Idempotency-Key: portal-adds-a-hook"
-	first := s.post("/webhooks?account_id="+second, body, portal, key).is(200)
-	if first.text("account_id") != second {
-		t.Errorf("it is of %s", first.text("account_id"))
-	}
+	first := s.post("/webhooks?account_id="+second, body, portal, key).is(200).members("account_id", second)
 	s.post("/webhooks?account_id="+second, body, portal, key).is(200).has("Idempotency-Replayed: true")
 	before := s.dump()
 	s.post("/webhooks", body, portal, key).is(422, "idempotency_key_reused") // of another account
 	s.unchanged(before)
-	if own := s.post("/webhooks", body, admin).is(200).text("account_id"); own != s.account {
-		t.Errorf("an operator's is of %s", own)
-	}
+	s.post("/webhooks", body, admin).is(200).members("account_id", s.account)
 	path := "/webhooks/" + first.text("id")
 	s.get(path, portal).is(404, "webhook_not_found")
 	s.post(path+"/test?account_id="+second, "", portal).is(200)
@@ -458,22 +453,16 @@ func TestWebhook_isEnabledByATestOnly(t *testing.T) {
 	// While a test is still to be sent, another one is that one.
 	before := s.dump()
 	test := s.post(path+"/test", "", auth).is(200).text("event_id")
-	if e, err := s.store.eventBySeq(first); err != nil || e.ID != test || e.Type != eventWebhookTest ||
-		e.SubjectID != id {
+	e, err := s.store.eventBySeq(first)
+	if err != nil || e.ID != test || e.Type != eventWebhookTest || e.SubjectID != id {
 		t.Errorf("test %s, event %+v, %v", test, e, err)
 	}
-	if a := s.post(path+"/enable", "", auth).is(200); a.text("state") != "pending" {
-		t.Errorf("enabling makes it %s", a.text("state"))
-	}
+	s.post(path+"/enable", "", auth).is(200).members("state", "pending")
 	s.unchanged(before)
 	s.answerTest(id)
-	if s.queue(id) != fmt.Sprint("sent ", s.lastSeq()) {
-		t.Errorf("queue %s of %d events", s.queue(id), s.lastSeq())
-	}
+	s.queueIs(id, fmt.Sprint("sent ", s.lastSeq()))
 	before = s.dump()
-	if a := s.post(path+"/enable", "", auth).is(200); a.text("state") != "enabled" {
-		t.Errorf("enabling an enabled one makes it %s", a.text("state"))
-	}
+	s.post(path+"/enable", "", auth).is(200).members("state", "enabled")
 	s.unchanged(before)
 	if again := s.post(path+"/test", "", auth).is(200).text("event_id"); again == test ||
 		s.webhookRow(id).TestSeq != int64(s.lastSeq()) || s.webhookRow(id).State != webhookEnabled {
@@ -488,10 +477,7 @@ func TestWebhook_isEnabledByATestOnly(t *testing.T) {
 	}
 
 	// Disabled it can be tested, and stays disabled.
-	if a := s.do("PATCH", path, `{"state":"disabled"}`, auth).is(200); a.text("state") != "disabled" ||
-		a.text("reason") != "owner" {
-		t.Errorf("disabled %s", a.body)
-	}
+	s.do("PATCH", path, `{"state":"disabled"}`, auth).is(200).members("state", "disabled", "reason", "owner")
 	if s.webhookRow(id).TestSeq != 0 {
 		t.Error("the test is still to be sent")
 	}
@@ -503,10 +489,8 @@ func TestWebhook_isEnabledByATestOnly(t *testing.T) {
 		t.Errorf("tested it is %+v", w)
 	}
 	s.answerTest(id)
-	if a := s.post(path+"/enable", "", auth).is(200).json(); a["state"] != "pending" ||
-		a["reason"] != nil || s.queue(id) != "none" {
-		t.Errorf("enabled %v, queue %s", a, s.queue(id))
-	}
+	s.post(path+"/enable", "", auth).is(200).members("state", "pending", "reason", nil)
+	s.queueIs(id, "none")
 	if w := s.webhookRow(id); w.TestSeq != int64(s.lastSeq()) {
 		t.Errorf("row %+v", w)
 	}
@@ -517,8 +501,7 @@ func TestWebhook_isEnabledByATestOnly(t *testing.T) {
 		t.Errorf("with another address and disabled it is %+v", w)
 	}
 	s.do("PATCH", path, `{"url":"http://127.0.0.1:12/"}`, auth).is(200)
-	if w := s.webhookRow(id); w.State != webhookPending || w.Reason != nil ||
-		w.TestSeq != int64(s.lastSeq()) {
+	if w := s.webhookRow(id); w.State != webhookPending || w.Reason != nil || w.TestSeq != int64(s.lastSeq()) {
 		t.Errorf("with another address it is %+v", w)
 	}
 	kinds := []string{}
@@ -558,15 +541,10 @@ func TestWebhook_secretIsRotatedAndTheOneBeforeSignsForADay(t *testing.T) {
 	}
 	const key = "Idempotency-Key: rotate-it-once"
 	a := s.post("/webhooks/"+id+"/rotate-secret", "", auth, key).is(200)
-	w := s.webhookRow(id)
-	if a.text("secret") != numbered(2) || a.text("previous_secret_until") != w.RotatedAt.after(days(1)).String() ||
-		a.text("secret_rotated_at") != w.RotatedAt.String() {
-		t.Errorf("rotated %s", a.body)
-	}
-	if again := s.post("/webhooks/"+id+"/rotate-secret", "", auth,
-		key).is(200).has("Idempotency-Replayed: true"); again.text("secret") != numbered(2) {
-		t.Error("repeated, it answers another secret")
-	}
+	at := s.webhookRow(id).RotatedAt
+	a.members("secret", numbered(2), "previous_secret_until", at.after(days(1)), "secret_rotated_at", at)
+	s.post("/webhooks/"+id+"/rotate-secret", "", auth, key).is(200).has("Idempotency-Replayed: true").
+		members("secret", numbered(2))
 	if all := secretsAt(days(1) - time.Second); !slices.Equal(all, []string{numbered(2), numbered(1)}) {
 		t.Errorf("within a day %d secrets sign", len(all))
 	}
@@ -581,10 +559,8 @@ func TestWebhook_secretIsRotatedAndTheOneBeforeSignsForADay(t *testing.T) {
 	if w := s.webhookRow(id); w.State != webhookEnabled || s.queue(id) == "none" {
 		t.Errorf("rotating makes it %s", w.State)
 	}
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'webhook.secret_rotated' AND subject_id = ? AND data = `+
-		`'{}'`, id); n != 2 {
-		t.Errorf("%d events", n)
-	}
+	s.countsAs(2, "events",
+		`SELECT count(*) FROM events WHERE type = 'webhook.secret_rotated' AND subject_id = ? AND data = '{}'`, id)
 }
 
 func TestWebhook_replaysTheEventsSinceATime(t *testing.T) {
@@ -599,39 +575,25 @@ func TestWebhook_replaysTheEventsSinceATime(t *testing.T) {
 	s.sql(`UPDATE events SET at = ? WHERE seq > ? AND seq <= ?`, now.after(-days(5)), last-6, last-3)
 	s.sql(`UPDATE webhook_queues SET sent_seq = ?`, last-1)
 	since := func(at stamp) string { return `{"since":"` + at.String() + `"}` }
-	if a := s.post(path, since(now.after(-days(1))), auth).is(200); a.json()["replaying"] != true {
-		t.Errorf("replay answers %s", a.body)
-	}
-	if want := fmt.Sprintf("sent %d, replays %d to %d", last-1, last-3, last-1); s.queue(id) != want {
-		t.Errorf("queue %s, want %s", s.queue(id), want)
-	}
+	s.post(path, since(now.after(-days(1))), auth).is(200).members("replaying", true)
+	s.queueIs(id, fmt.Sprintf("sent %d, replays %d to %d", last-1, last-3, last-1))
 	// Another one while it runs: both together.
 	const key = "Idempotency-Key: replay-these-days"
 	s.post(path, since(now.after(-days(6))), auth, key).is(200)
-	want := fmt.Sprintf("sent %d, replays %d to %d", last-1, last-6, last-1)
-	if s.queue(id) != want {
-		t.Errorf("queue %s, want %s", s.queue(id), want)
-	}
+	s.queueIs(id, fmt.Sprintf("sent %d, replays %d to %d", last-1, last-6, last-1))
 	s.post(path, since(now.after(-days(6))), auth, key).is(200).has("Idempotency-Replayed: true")
 	s.sql(`UPDATE webhook_queues SET sent_seq = ?`, last)
 	s.post(path, since(now.after(-days(1))), auth).is(200)
-	if want = fmt.Sprintf("sent %d, replays %d to %d", last, last-6, last); s.queue(id) != want {
-		t.Errorf("queue %s, want %s", s.queue(id), want)
-	}
-	if n := s.count(`SELECT count(*) FROM events WHERE type = 'webhook.replayed' AND json_extract(data, '$.since') = `+
-		`?`, now.after(-days(6))); n != 1 {
-		t.Errorf("%d events of the replay", n)
-	}
+	s.queueIs(id, fmt.Sprintf("sent %d, replays %d to %d", last, last-6, last))
+	s.countsAs(1, "events of the replay",
+		`SELECT count(*) FROM events WHERE type = 'webhook.replayed' AND json_extract(data, '$.since') = ?`,
+		now.after(-days(6)))
 	// Where there is nothing to replay, none begins.
 	s.sql(`UPDATE webhook_queues SET replay_seq = NULL, replay_end = NULL`)
-	if a := s.post(path, since(now.after(30*time.Second)), auth).is(200); a.json()["replaying"] != false ||
-		s.queue(id) != fmt.Sprint("sent ", last) {
-		t.Errorf("without events: %s, queue %s", a.body, s.queue(id))
-	}
+	s.post(path, since(now.after(30*time.Second)), auth).is(200).members("replaying", false)
+	s.queueIs(id, fmt.Sprint("sent ", last))
 	s.post(path, since(now.after(-days(30)+time.Minute)), auth).is(200)
-	if want = fmt.Sprintf("sent %d, replays 0 to %d", last, last); s.queue(id) != want {
-		t.Errorf("queue %s, want %s", s.queue(id), want)
-	}
+	s.queueIs(id, fmt.Sprintf("sent %d, replays 0 to %d", last, last))
 	before := s.dump()
 	s.post(path, since(now.after(-days(30)-time.Hour)), auth).is(422).names("#/since out_of_range")
 	s.post(path, since(now.after(time.Hour)), auth).is(422).names("#/since out_of_range")
@@ -649,30 +611,27 @@ func TestWebhook_deliveryIsRetriedAtOnce(t *testing.T) {
 	id, other := s.addWebhook(s.account, "lead.created"), s.addWebhook(s.account, "lead.created")
 	seq := s.addEvents(s.account, eventLeadCreated, 1)
 	failed, succeeded := s.addDelivery(id, seq, ptr(500)), s.addDelivery(id, seq, ptr(204))
-	waits := func() (text string) {
+	waits := func(want string) {
 		s.t.Helper()
+		var text string
 		s.check(s.store.one(`SELECT coalesce(group_concat(r.event_seq || ' after ' || r.attempts ||
 			iif(r.due_at <= ?, '', ', later')), '')
 			FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id WHERE q.webhook_id = ?`,
 			[]any{newStamp(time.Now()), id}, &text))
-		return text
+		if text != want {
+			t.Errorf("%q waits, want %q", text, want)
+		}
 	}
 	retry := func(hook, delivery string) answer {
 		return s.post("/webhooks/"+hook+"/deliveries/"+delivery+"/retry", "", auth)
 	}
 	e, err := s.store.eventBySeq(int64(seq))
 	s.check(err)
-	if a := retry(id, failed).is(200); a.text("event_id") != e.ID {
-		t.Errorf("retry answers %s, want %s", a.body, e.ID)
-	}
-	if want := fmt.Sprint(seq, " after 0"); waits() != want {
-		t.Errorf("%q waits, want %q", waits(), want)
-	}
+	retry(id, failed).is(200).members("event_id", e.ID)
+	waits(fmt.Sprint(seq, " after 0"))
 	s.sql(`UPDATE webhook_retries SET attempts = 3, due_at = ?`, newStamp(time.Now()).after(time.Hour))
 	retry(id, succeeded).is(200)
-	if want := fmt.Sprint(seq, " after 3"); waits() != want {
-		t.Errorf("%q waits, want %q", waits(), want)
-	}
+	waits(fmt.Sprint(seq, " after 3"))
 	if got := s.audit(s.lastSeq() - 1); len(got) != 1 || !strings.HasSuffix(got[0],
 		s.account+" "+id+` {"delivery_id":"`+succeeded+`","event_id":"`+e.ID+`"}`) ||
 		!strings.HasPrefix(got[0], "webhook.retried token ") {
@@ -686,8 +645,7 @@ func TestWebhook_deliveryIsRetriedAtOnce(t *testing.T) {
 	test := s.addDelivery(id, s.lastSeq(), nil)
 	s.answerTest(id)
 	s.do("PATCH", "/webhooks/"+id, `{"state":"disabled"}`, auth).is(200)
-	if a := retry(id, test).is(200); s.webhookRow(id).TestSeq != int64(s.lastSeq()) ||
-		a.text("event_id") == "" {
+	if a := retry(id, test).is(200); s.webhookRow(id).TestSeq != int64(s.lastSeq()) || a.text("event_id") == "" {
 		t.Errorf("retry answers %s, row %+v", a.body, s.webhookRow(id))
 	}
 	before := s.dump()
@@ -696,9 +654,7 @@ func TestWebhook_deliveryIsRetriedAtOnce(t *testing.T) {
 	s.sql(`UPDATE webhooks SET state = 'enabled' WHERE id = ?`, id)
 	s.sql(`DELETE FROM events WHERE seq = ?`, seq)
 	retry(id, failed).is(404, "delivery_not_found")
-	if waits() != "" {
-		t.Errorf("%q waits", waits())
-	}
+	waits("")
 }
 
 func TestWebhook_deliveriesAreListedNewestFirst(t *testing.T) {
@@ -712,20 +668,16 @@ func TestWebhook_deliveriesAreListedNewestFirst(t *testing.T) {
 		t.Errorf("none: %s", a.body)
 	}
 	s.addDelivery(other, first, ptr(200))
-	a, b, c, d := s.addDelivery(id, first, nil), s.addDelivery(id, first, ptr(302)), s.addDelivery(id,
-		first, ptr(200)), s.addDelivery(id, first+1, ptr(299))
-	all := []string{d, c, b, a}
-	slices.SortFunc(all, func(a, b string) int {
-		return strings.Compare(b,
-			a)
-	}) // ids of one millisecond come in any order
+	a, b := s.addDelivery(id, first, nil), s.addDelivery(id, first, ptr(302))
+	c, d := s.addDelivery(id, first, ptr(200)), s.addDelivery(id, first+1, ptr(299))
+	all := slices.Sorted(slices.Values([]string{a, b, c, d})) // ids of one millisecond come in any order
+	slices.Reverse(all)
 	e, err := s.store.eventBySeq(int64(first))
 	s.check(err)
 	same := func(ids []string) []string { slices.Sort(ids); return ids }
 	for query, want := range map[string][]string{
-		"?limit=200": all, "?outcome=succeeded": {c, d}, "?outcome=failed": {a,
-			b}, "?event_id=" + e.ID: {a, b, c}, "?outcome=failed&event_id=" + newID("evt", time.Now()): nil,
-		"?outcome=succeeded&event_id=" + e.ID: {c},
+		"?limit=200": all, "?outcome=succeeded": {c, d}, "?outcome=failed": {a, b}, "?event_id=" + e.ID: {a, b, c},
+		"?outcome=failed&event_id=" + newID("evt", time.Now()): nil, "?outcome=succeeded&event_id=" + e.ID: {c},
 	} {
 		ids, next := pageOf(s.get(path+query, auth))
 		if want := slices.Clone(want); !slices.Equal(same(ids), same(want)) || next != "" {
@@ -738,12 +690,13 @@ func TestWebhook_deliveriesAreListedNewestFirst(t *testing.T) {
 	row, err := s.store.delivery(id, a)
 	s.check(err)
 	want := fmt.Sprintf(`{"id":%q,"webhook_id":%q,"event_id":%q,"type":"lead.created","attempt":1,"at":%q,`+
-		`"outcome":"failed","status":null,`+
-		`"error":"timeout","duration_ms":12,"answer":null,"next_attempt_at":null}`, a, id, e.ID, row.At)
+		`"outcome":"failed","status":null,"error":"timeout","duration_ms":12,"answer":null,"next_attempt_at":null}`,
+		a, id, e.ID, row.At)
 	if page := s.get(path, auth).is(200); !strings.Contains(page.body, want) {
 		t.Errorf("page %s\nlacks %s", page.body, want)
 	}
-	s.sql(`UPDATE deliveries SET error = NULL, status = 503, answer = 'busy', next_at = at, attempt = 2 WHERE id = ?`, a)
+	s.sql(`UPDATE deliveries SET error = NULL, status = 503, answer = 'busy', next_at = at, attempt = 2 WHERE id = ?`,
+		a)
 	if page := s.get(path, auth).is(200); !strings.Contains(page.body,
 		`"attempt":2,"at":"`+row.At.String()+`","outcome":"failed","status":503,"error":null,`+
 			`"duration_ms":12,"answer":"busy","next_attempt_at":"`+row.At.String()+`"}`) {
@@ -755,50 +708,40 @@ func TestWebhook_whoseRowAnOperatorEditsHasItsQueueWithIt(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	id := s.addWebhook(s.account, "lead.created")
-	shell := func(query string, args ...any) {
-		s.t.Helper()
-		s.sql(query, args...)
-	}
 	queueNumber := func() (n int) {
 		return s.count(`SELECT coalesce(max(id), 0) FROM webhook_queues WHERE webhook_id = ?`, id)
 	}
 	first := queueNumber()
 	s.change(func(t *tx) error { return t.retryNow(id, 1) })
-	shell(`UPDATE webhooks SET state = 'disabled', reason = 'owner' WHERE id = ?`, id)
-	if s.queue(id) != "none" {
-		t.Errorf("disabled it has the queue %s", s.queue(id))
-	}
+	s.sql(`UPDATE webhooks SET state = 'disabled', reason = 'owner' WHERE id = ?`, id)
+	s.queueIs(id, "none")
 	last := s.addEvents(s.account, eventLeadCreated, 3)
-	shell(`UPDATE webhooks SET state = 'enabled', reason = NULL WHERE id = ?`, id)
-	if s.queue(id) != fmt.Sprint("sent ", last) || queueNumber() <= first {
-		t.Errorf("enabled it has the queue %d: %s, want one after %d that begins after %d", queueNumber(),
-			s.queue(id), first, last)
-	}
+	s.sql(`UPDATE webhooks SET state = 'enabled', reason = NULL WHERE id = ?`, id)
+	s.queueIs(id, fmt.Sprint("sent ", last))
 	second := queueNumber()
-	shell(`UPDATE webhooks SET state = 'enabled', description = 'x' WHERE id = ?`, id)
+	if second <= first {
+		t.Errorf("enabled it has the queue %d, want one after %d", second, first)
+	}
+	s.sql(`UPDATE webhooks SET state = 'enabled', description = 'x' WHERE id = ?`, id)
 	if queueNumber() != second {
 		t.Error("enabling it again gives it another queue")
 	}
 	auth := s.hookAuth(scopeLeads)
-	if a := s.get("/webhooks/"+id, auth).is(200); a.text("description") != "x" {
-		t.Errorf("shown %s", a.body)
-	}
-	shell(`DELETE FROM webhooks WHERE id = ?`, id)
-	if n := s.count(`SELECT count(*) FROM webhook_queues`); n != 0 {
-		t.Errorf("%d queues of no webhook", n)
-	}
+	s.get("/webhooks/"+id, auth).is(200).members("description", "x")
+	s.sql(`DELETE FROM webhooks WHERE id = ?`, id)
+	s.countsAs(0, "queues of no webhook", `SELECT count(*) FROM webhook_queues`)
 	s.get("/webhooks/"+id, auth).is(404, "webhook_not_found")
 
 	// What no call would have written is answered all the same.
 	odd := s.addWebhook(s.account, "lead.created")
-	shell(`UPDATE webhooks SET url = 'http://%zz://', types = '["no.such"]', reason = 'because', made_by = '' WHERE `+
-		`id = ?`, odd)
+	s.sql(`UPDATE webhooks SET url = 'http://%zz://', types = '["no.such"]', reason = 'because', made_by = ''
+		WHERE id = ?`, odd)
 	if host := s.webhookRow(odd).host(); host != "" {
 		t.Errorf("host %q", host)
 	}
 	s.must("webhook", "list")
 	s.must("webhook", "show", odd)
-	shell(`DELETE FROM webhook_queues`)
+	s.sql(`DELETE FROM webhook_queues`)
 	seq := s.addEvents(s.account, eventLeadCreated, 1)
 	s.post("/webhooks/"+odd+"/deliveries/"+s.addDelivery(odd, seq, nil)+"/retry", "",
 		s.hookAuth(scopeLeads, scopeEvents)).is(409, "webhook_not_enabled")
@@ -833,8 +776,9 @@ func TestQuery_aboutWebhooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	s.sql(`UPDATE webhooks SET state = 'enabled' WHERE id = ?`, id)
 	s.post(path+"/deliveries/"+delivery+"/retry", "", auth).is(200)
 	s.post(path+"/replay", `{"since":"`+newStamp(time.Now()).String()+`"}`, auth).is(200)
-	for _, query := range []string{"?limit=1", "?limit=1&outcome=failed", "?event_id=" + newID("evt",
-		time.Now()), "?cursor=" + delivery} {
+	for _, query := range []string{
+		"?limit=1", "?limit=1&outcome=failed", "?event_id=" + newID("evt", time.Now()), "?cursor=" + delivery,
+	} {
 		s.get(path+"/deliveries"+query, auth).is(200)
 	}
 	for _, query := range []string{"?limit=1", "?limit=1&cursor=" + id, "?account_id=" + s.account} {
@@ -853,19 +797,27 @@ func TestQuery_aboutWebhooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 			}
 		}
 	}
-	for _, part := range []string{"count(*) FROM webhooks WHERE account_id",
-		"FROM deliveries d WHERE d.id < ?", "INSERT INTO webhook_retries", "SET replay_seq"} {
+	for _, part := range []string{"count(*) FROM webhooks WHERE account_id", "FROM deliveries d WHERE d.id < ?",
+		"INSERT INTO webhook_retries", "SET replay_seq"} {
 		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
 			t.Errorf("no query has %q: the test sees too little", part)
 		}
 	}
 }
 
+// prints runs a command, whose output must hold a text.
+func (o *operator) prints(want string, args ...string) {
+	o.t.Helper()
+	if out := o.do(args...); !strings.Contains(out, want) {
+		o.t.Errorf("widgetd %q printed %q, want %q", args, out, want)
+	}
+}
+
 // webhookStory is an operator's day with a webhook.
 func webhookStory(t *testing.T, o *operator) {
 	const address = "https://Hooks.example.com/secret-path"
-	added := o.object("webhook", "add", address, "-account", o.account, "-type",
-		"lead.created,license.created", "-description", "Our CRM")
+	added := o.object("webhook", "add", address, "-account", o.account, "-type", "lead.created,license.created",
+		"-description", "Our CRM")
 	id := added["id"].(string)
 	ring, err := loadKeyring(o.env["WIDGETD_KEY"])
 	if err != nil {
@@ -874,8 +826,8 @@ func webhookStory(t *testing.T, o *operator) {
 	if len(added) != 2 || added["secret"] != formatWebhookSecret(webhookSecret(ring, id, 1)) {
 		t.Errorf("added %v", added)
 	}
-	other := strings.Fields(o.do("webhook", "add", "https://other.example.com", "-account", o.account,
-		"-type", "lead.created"))
+	other := strings.Fields(o.do("webhook", "add", "https://other.example.com", "-account", o.account, "-type",
+		"lead.created"))
 	if len(other) < 4 || other[0] != "id:" || other[2] != "secret:" ||
 		other[3] != formatWebhookSecret(webhookSecret(ring, other[1], 1)) {
 		t.Errorf("added %q", other)
@@ -893,28 +845,20 @@ func webhookStory(t *testing.T, o *operator) {
 		w["made_by"] != thisActor(t) || w["secret"] != nil {
 		t.Errorf("shown %v", w)
 	}
-	if text := o.do("webhook", "show", id); !strings.Contains(text,
-		"types              lead.created, license.created") {
-		t.Errorf("shown\n%s", text)
+	o.prints("types              lead.created, license.created", "webhook", "show", id)
+	test := o.object("webhook", "test", id)["event_id"].(string)
+	if o.prints(test+" is to be sent: ", "webhook", "test", id); !validID("evt", test) {
+		t.Errorf("test %s", test)
 	}
-	test := o.object("webhook", "test", id)["event_id"]
-	if again := o.do("webhook", "test", id); !validID("evt", test.(string)) || !strings.HasPrefix(again,
-		test.(string)+" is to be sent: ") {
-		t.Errorf("test %v, again %q", test, again)
-	}
-	o.fails("the webhook is not enabled: 'widgetd webhook enable "+id+"' sends it a test", "webhook",
-		"replay", id, "-since", "7d")
-	enable := func() {
-		o.change(func(tx *tx) error { // as the service does when the test is accepted
-			_, err := tx.exec(`UPDATE webhooks SET state = 'enabled', test_seq = NULL WHERE id = ?`, id)
-			return err
-		})
-	}
-	enable()
+	o.fails("the webhook is not enabled: 'widgetd webhook enable "+id+"' sends it a test",
+		"webhook", "replay", id, "-since", "7d")
+	o.change(func(tx *tx) error { // as the service does when the test is accepted
+		_, err := tx.exec(`UPDATE webhooks SET state = 'enabled', test_seq = NULL WHERE id = ?`, id)
+		return err
+	})
 	o.do("webhook", "patch", id, "-type", "lead.created", "-description", "")
-	if w := o.object("webhook", "patch", id, "-type",
-		"lead.created"); fmt.Sprint(w["types"]) != "[lead.created]" || w["description"] != nil ||
-		w["state"] != "enabled" {
+	w := o.object("webhook", "patch", id, "-type", "lead.created")
+	if fmt.Sprint(w["types"]) != "[lead.created]" || w["description"] != nil || w["state"] != "enabled" {
 		t.Errorf("patched %v", w)
 	}
 	for _, days := range []string{"1d", "30d"} {
@@ -925,30 +869,26 @@ func webhookStory(t *testing.T, o *operator) {
 	o.fails("-since: This is more than 30 days ago.", "webhook", "replay", id, "-since", "31d")
 	o.fails("-since TIME is needed", "webhook", "replay", id)
 	rotated := o.object("webhook", "rotate-secret", id)
-	if rotated["secret"] != formatWebhookSecret(webhookSecret(ring, id, 2)) ||
-		rotated["previous_secret_until"] == nil {
+	if rotated["secret"] != formatWebhookSecret(webhookSecret(ring, id, 2)) || rotated["previous_secret_until"] == nil {
 		t.Errorf("rotated %v", rotated)
 	}
-	if text := o.do("webhook", "rotate-secret", id); !strings.HasPrefix(text,
-		"secret: "+formatWebhookSecret(webhookSecret(ring, id, 3))+"  (shown once)\n") {
-		t.Errorf("rotated %q", text)
-	}
+	o.prints("secret: "+formatWebhookSecret(webhookSecret(ring, id, 3))+"  (shown once)\n", "webhook",
+		"rotate-secret", id)
 	failed, at := newID("whd", time.Now()), newStamp(time.Now())
 	o.change(func(tx *tx) error {
-		if err := tx.addEvent(event{Type: eventLeadCreated, AccountID: o.account,
-			Actor: actorSite}); err != nil {
+		err := tx.addEvent(event{Type: eventLeadCreated, AccountID: o.account, Actor: actorSite})
+		if err != nil {
 			return err
 		}
 		seq, eventID, err := tx.latestEvent()
-		return errors.Join(err, tx.addDelivery(&delivery{ID: failed, WebhookID: id, EventID: eventID,
-			Type: eventLeadCreated, Attempt: 1, At: at,
-			Status: ptr(500), Answer: ptr("down\x1b[31m"), eventSeq: seq}),
-			tx.addDelivery(&delivery{ID: newID("whd", time.Now()), WebhookID: id, EventID: eventID,
-				Type: eventLeadCreated, Attempt: 2, At: at,
-				Status: ptr(204), eventSeq: seq}))
+		first := delivery{ID: failed, WebhookID: id, EventID: eventID, Type: eventLeadCreated, Attempt: 1, At: at,
+			Status: ptr(500), Answer: ptr("down\x1b[31m"), eventSeq: seq}
+		second := first
+		second.ID, second.Attempt, second.Status, second.Answer = newID("whd", time.Now()), 2, ptr(204), nil
+		return errors.Join(err, tx.addDelivery(&first), tx.addDelivery(&second))
 	})
-	if rows := o.objects("webhook", "deliveries", id, "-failed"); len(rows) != 1 ||
-		rows[0]["id"] != failed || rows[0]["status"] != 500.0 {
+	rows = o.objects("webhook", "deliveries", id, "-failed")
+	if len(rows) != 1 || rows[0]["id"] != failed || rows[0]["status"] != 500.0 {
 		t.Errorf("deliveries %v", rows)
 	}
 	if table := o.do("webhook", "deliveries", id, "-wide"); strings.Count(table, "\n") != 3 ||
@@ -962,30 +902,29 @@ func webhookStory(t *testing.T, o *operator) {
 	if sent := o.object("webhook", "retry", id, failed); !validID("evt", sent["event_id"].(string)) {
 		t.Errorf("retry %v", sent)
 	}
-	o.fails("not found, or its event is not kept any more: 'widgetd webhook deliveries "+id+"'", "webhook",
-		"retry", id, newID("whd", time.Now()))
-	if out := o.do("webhook", "patch", id, "-url", "https://next.example.com/"); out != id+" is pending\n" {
-		t.Errorf("another address: %q", out)
+	o.fails("not found, or its event is not kept any more: 'widgetd webhook deliveries "+id+"'",
+		"webhook", "retry", id, newID("whd", time.Now()))
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{id + " is pending\n", []string{"patch", id, "-url", "https://next.example.com/"}},
+		{id + " is disabled\n", []string{"disable", id}},
+		{id + " is pending\n", []string{"enable", id}},
+		{"", []string{"remove", id}},
+	} {
+		if out := o.do(append([]string{"webhook"}, c.args...)...); out != c.want {
+			t.Errorf("%q printed %q, want %q", c.args, out, c.want)
+		}
 	}
-	if out := o.do("webhook", "disable", id); out != id+" is disabled\n" {
-		t.Errorf("disabled: %q", out)
-	}
-	if out := o.do("webhook", "enable", id); out != id+" is pending\n" {
-		t.Errorf("enabled: %q", out)
-	}
-	if out := o.do("webhook", "remove", id); out != "" {
-		t.Errorf("removed: %q", out)
-	}
-	for _, args := range [][]string{{"show"}, {"patch"}, {"test"}, {"enable"}, {"disable"},
-		{"rotate-secret"}, {"deliveries"}, {"remove"}, {"replay", "-since", "1d"}} {
-		o.fails("not found: 'widgetd webhook list' prints what there is", append([]string{"webhook",
-			args[0], id}, args[1:]...)...)
+	for _, args := range [][]string{{"show"}, {"patch"}, {"test"}, {"enable"}, {"disable"}, {"rotate-secret"},
+		{"deliveries"}, {"remove"}, {"replay", "-since", "1d"}} {
+		o.fails("not found: 'widgetd webhook list' prints what there is",
+			append([]string{"webhook", args[0], id}, args[1:]...)...)
 	}
 	o.fails("not found: 'widgetd webhook list'", "webhook", "retry", id, failed)
 	o.change(func(tx *tx) error {
-		_, err := tx.exec(manyRows(50)+`INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
-			SELECT printf('whe_0000000000000000000000%04d', i), ?, 'https://a.example/',
-		'["lead.created"]', 'command', ?2, ?2 FROM n`, o.account, at)
+		_, err := tx.exec(manyWebhooks(50), o.account, at, webhookPending, nil)
 		return err
 	})
 	o.fails("the account has 50 webhooks already: remove one first", "webhook", "add", address, "-account",
@@ -997,17 +936,20 @@ func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
 	o := newOperator(t)
 	for want, args := range map[string][]string{
 		"-type NAME is needed: the types are lead.created ": {"add", "https://hooks.example.com"},
-		`-type: "lead.creatd": There is no such type of event that webhooks can get. The types ` +
-			`are`: {"add", "https://hooks.example.com", "-type", "lead.creatd"},
-		`-type: "webhook.test": There is no such type`:       {"add", "https://hooks.example.com", "-type", "webhook.test"},
-		`-type: "lead.created": This type appears twice.`:    {"patch", "whe_1", "-type", "lead.created lead.created"},
-		"-type: name at least one type":                      {"patch", "whe_1", "-type", ""},
-		"-description: This has more than 200 characters.":   {"patch", "whe_1", "-description", strings.Repeat("x", 201)},
-		"URL: This must be a URL that begins with https://.": {"add", "http://hooks.example.com", "-type", "lead.created"},
-		"URL: The host must be a name, not an IP address.":   {"add", "https://127.0.0.1", "-type", "lead.created"},
-		"-url: This must not be empty.":                      {"patch", "whe_1", "-url", ""},
-		`-outbound-allow: "x" is not an address or CIDR`: {"add", "https://127.0.0.1", "-type", "lead.created",
-			"-outbound-allow", "x"},
+		`-type: "lead.creatd": There is no such type of event that webhooks can get. The types are`: {
+			"add", "https://hooks.example.com", "-type", "lead.creatd"},
+		`-type: "webhook.test": There is no such type`: {"add", "https://hooks.example.com", "-type",
+			"webhook.test"},
+		`-type: "lead.created": This type appears twice.`: {"patch", "whe_1", "-type", "lead.created lead.created"},
+		"-type: name at least one type":                   {"patch", "whe_1", "-type", ""},
+		"-description: This has more than 200 characters.": {"patch", "whe_1", "-description",
+			strings.Repeat("x", 201)},
+		"URL: This must be a URL that begins with https://.": {"add", "http://hooks.example.com", "-type",
+			"lead.created"},
+		"URL: The host must be a name, not an IP address.": {"add", "https://127.0.0.1", "-type", "lead.created"},
+		"-url: This must not be empty.":                    {"patch", "whe_1", "-url", ""},
+		`-outbound-allow: "x" is not an address or CIDR`: {
+			"add", "https://127.0.0.1", "-type", "lead.created", "-outbound-allow", "x"},
 		"-limit must be a number": {"deliveries", "whe_1", "-limit", "0"},
 		`"7x" is not a duration`:  {"replay", "whe_1", "-since", "7x"},
 	} {
@@ -1049,49 +991,40 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 		{"of a closed account", closed, webhookDisabled, ptr(disabledGone), stamp{}},
 	} {
 		ids[c.name] = s.addWebhook(c.account, "lead.created")
-		s.sql(`UPDATE webhooks SET state = ?, reason = ?, failing_since = ? WHERE id = ?`, c.state,
-			c.reason, c.failing, ids[c.name])
+		s.sql(`UPDATE webhooks SET state = ?, reason = ?, failing_since = ? WHERE id = ?`,
+			c.state, c.reason, c.failing, ids[c.name])
 	}
 	s.must("account", "close", closed, "-force")
 	status := func() (v map[string]any) {
 		s.check(json.Unmarshal([]byte(s.must("status", "-json")), &v))
 		return v
 	}
+	aboutOther := func(line string) bool { return !strings.Contains(line, "webhook") }
 	v := status()
 	if got := fmt.Sprint(v["webhooks"]); got != "map[disabled:4 enabled:3 pending:0]" {
 		t.Errorf("webhooks %s", got)
 	}
-	lines := slices.DeleteFunc(needsDoing(v), func(line string) bool {
-		return !strings.Contains(line,
-			"webhook")
-	})
+	lines := slices.DeleteFunc(needsDoing(v), aboutOther)
 	slices.Sort(lines)
 	want := []string{
 		"the webhook " + ids["failing two days"] + " to 127.0.0.1:9 has failed since " + now.after(-days(2)).String() +
 			": 'widgetd webhook deliveries " + ids["failing two days"] + "' shows why",
-		"the webhook " + ids["gone"] + " to 127.0.0.1:9 answered 410 Gone and was disabled: run 'widgetd webhook " +
-			"remove " + ids["gone"] +
-			"', or 'widgetd webhook enable " + ids["gone"] + "'",
-		"the webhook " + ids["failed"] + " to 127.0.0.1:9 failed for five days and was disabled: once it works again, " +
-			"run 'widgetd webhook enable " + ids["failed"] + "'",
+		"the webhook " + ids["gone"] + " to 127.0.0.1:9 answered 410 Gone and was disabled: " +
+			"run 'widgetd webhook remove " + ids["gone"] + "', or 'widgetd webhook enable " + ids["gone"] + "'",
+		"the webhook " + ids["failed"] + " to 127.0.0.1:9 failed for five days and was disabled: " +
+			"once it works again, run 'widgetd webhook enable " + ids["failed"] + "'",
 	}
 	slices.Sort(want)
 	if !slices.Equal(lines, want) {
 		t.Errorf("needs doing\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}
-	if text := s.must("status", "-wide"); !strings.Contains(text,
-		"webhooks         enabled 3, disabled 4\n") {
+	if text := s.must("status", "-wide"); !strings.Contains(text, "webhooks         enabled 3, disabled 4\n") {
 		t.Errorf("status\n%s", text)
 	}
-	s.sql(manyRows(10)+`INSERT INTO webhooks (id, account_id, url, types, state, reason, made_by, created_at, updated_at)
-		SELECT printf('whe_7000000000000000000000%04d', i), ?, 'https://a.example/',
-		'["lead.created"]', 'disabled', 'gone', 'command', ?2, ?2 FROM n`, s.account, now)
-	lines = slices.DeleteFunc(needsDoing(status()), func(line string) bool {
-		return !strings.Contains(line,
-			"webhook")
-	})
-	if len(lines) != statusRows+1 || lines[statusRows] != "5 more webhooks fail or were disabled for it: 'widgetd "+
-		"webhook list' shows them" {
+	s.sql(manyWebhooks(10), s.account, now, webhookDisabled, disabledGone)
+	lines = slices.DeleteFunc(needsDoing(status()), aboutOther)
+	if len(lines) != statusRows+1 ||
+		lines[statusRows] != "5 more webhooks fail or were disabled for it: 'widgetd webhook list' shows them" {
 		t.Errorf("needs doing %q", lines)
 	}
 }

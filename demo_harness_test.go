@@ -1,0 +1,309 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A runningDemo is a demo that serves.
+type runningDemo struct {
+	text  string        // what it printed before it served
+	later *bufio.Reader // what it prints later, which somebody must read
+	stop  func() error
+}
+
+// runDemo runs the demo, with more options, until it is stopped.
+func runDemo(more ...string) (*runningDemo, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	out, in := io.Pipe()
+	var log bytes.Buffer
+	ended := make(chan error, 1)
+	args := append([]string{"demo", "-addr", "127.0.0.1:0"}, more...)
+	go func() {
+		err := run(ctx, args, func(string) string { return "" }, in, &log)
+		in.CloseWithError(fmt.Errorf("the demo ended: %v", err))
+		ended <- err
+	}()
+	d := &runningDemo{later: bufio.NewReader(out), stop: func() error {
+		cancel()
+		if err := <-ended; err != nil {
+			return fmt.Errorf("the demo ended with %v\n%s", err, log.String())
+		}
+		return nil
+	}}
+	late := time.AfterFunc(time.Minute, func() { out.CloseWithError(errors.New("a minute is over")) })
+	defer late.Stop()
+	for !strings.Contains(d.text, "Ctrl-C stops it.") {
+		line, err := d.later.ReadString('\n')
+		d.text += line
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%v\n%s", err, d.text), d.stop())
+		}
+	}
+	return d, nil
+}
+
+// startDemo runs the demo until the test ends and returns what it printed before it served.
+func startDemo(t testing.TB, more ...string) string {
+	t.Helper()
+	text, later := startDemoAndListen(t, more...)
+	go io.Copy(io.Discard, later)
+	return text
+}
+
+// startDemoAndListen is startDemo, and returns what the demo prints later, which somebody must read.
+func startDemoAndListen(t testing.TB, more ...string) (text string, later *bufio.Reader) {
+	t.Helper()
+	d, err := runDemo(more...)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := d.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d.text, d.later
+}
+
+// sharedDemo returns what the demo printed that is for all tests which neither disturb others by what they do to
+// it nor are disturbed: they read its pages, or look only at what they made themselves.
+func sharedDemo(t testing.TB) string {
+	t.Helper()
+	d, err := demoOfAll()
+	must(t, err)
+	return d.text
+}
+
+var demoOfAll = sync.OnceValues(func() (*runningDemo, error) {
+	d, err := runDemo()
+	if err == nil {
+		go io.Copy(io.Discard, d.later)
+		afterAll(d.stop)
+	}
+	return d, err
+})
+
+// printed returns what stands behind a label of the demo's first lines.
+func printed(t testing.TB, text, label string) string {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^  ` + regexp.QuoteMeta(label) + `: +(\S+)$`).FindStringSubmatch(text)
+	if found == nil {
+		t.Fatalf("no %q in\n%s", label, text)
+	}
+	return found[1]
+}
+
+// A browser is Chromium behind its driver (W3C WebDriver).
+type browser struct {
+	t       testing.TB
+	process *exec.Cmd // of the driver
+	driver  string    // its address
+	session string    // the path of its one session
+	profile string    // the directory of the browser's files
+}
+
+// chromium is the one browser of all tests, since to start one takes more time than most tests have it do anything.
+// Whoever has it has it alone.
+var chromium struct {
+	sync.Mutex
+	running *browser // nil: none does, since no test asked for it, or the one that had it failed
+}
+
+// startBrowser gives a test a headless Chromium until it ends, with an empty tab and without cookies.
+func startBrowser(t testing.TB) *browser {
+	t.Helper()
+	programsOrSkip(t, "chromium", "chromedriver")
+	chromium.Lock()
+	t.Cleanup(chromium.Unlock)
+	if chromium.running == nil {
+		chromium.running = newBrowser(t)
+	}
+	b := *chromium.running
+	b.t = t
+	t.Cleanup(func() {
+		if t.Failed() {
+			chromium.running = nil
+			b.end()
+			return
+		}
+		b.clear()
+	})
+	return &b
+}
+
+// newBrowser starts a headless Chromium that runs until its end, or that of all tests.
+func newBrowser(t testing.TB) *browser {
+	t.Helper()
+	profile, err := os.MkdirTemp("", "widgetd-chromium-")
+	must(t, err)
+	b := &browser{t: t, profile: profile}
+	afterAll(b.end)
+	for range 5 { // it wants one port of both families, of which somebody else may have taken one
+		if b.startDriver(); b.driver != "" {
+			break
+		}
+	}
+	if b.driver == "" {
+		t.Fatal("chromedriver does not start")
+	}
+	args := []string{"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+		"--window-size=800,1000", "--user-data-dir=" + profile}
+	created := b.call("POST", "/session", node{"capabilities": node{"alwaysMatch": node{"browserName": "chrome",
+		"goog:chromeOptions": node{"args": args}, "timeouts": node{"implicit": 10_000}}}})
+	b.session = "/session/" + created.(node)["sessionId"].(string)
+	return b
+}
+
+// startDriver starts chromedriver; without an address of the driver it has not found a port.
+func (b *browser) startDriver() {
+	b.t.Helper()
+	b.process = exec.Command("chromedriver", "--port=0")
+	stdout, err := b.process.StdoutPipe()
+	if err == nil {
+		err = b.process.Start()
+	}
+	must(b.t, err)
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		found := regexp.MustCompile(`started successfully on port (\d+)`).FindStringSubmatch(lines.Text())
+		if found != nil {
+			go io.Copy(io.Discard, stdout)
+			b.driver = "http://127.0.0.1:" + found[1]
+			return
+		}
+	}
+	b.process.Wait()
+}
+
+// end ends the browser and its driver, if they run.
+func (b *browser) end() error {
+	if b.session != "" {
+		if r, err := http.NewRequest("DELETE", b.driver+b.session, nil); err == nil {
+			if res, err := http.DefaultClient.Do(r); err == nil {
+				res.Body.Close()
+			}
+		}
+		b.session = ""
+	}
+	if b.driver != "" {
+		b.process.Process.Kill()
+		b.process.Wait()
+		b.driver = ""
+	}
+	return os.RemoveAll(b.profile)
+}
+
+// clear closes the tab, opens an empty one, and forgets cookies and files.
+func (b *browser) clear() {
+	b.t.Helper()
+	tab := b.call("POST", b.session+"/window/new", node{"type": "tab"}).(node)
+	b.call("DELETE", b.session+"/window", nil)
+	b.call("POST", b.session+"/window", node{"handle": tab["handle"]})
+	for _, command := range []string{"Network.clearBrowserCookies", "Network.clearBrowserCache"} {
+		b.call("POST", b.session+"/goog/cdp/execute", node{"cmd": command, "params": node{}})
+	}
+}
+
+// call sends a command to the driver and returns its value.
+func (b *browser) call(method, path string, body any) any {
+	b.t.Helper()
+	var reader io.Reader
+	if body != nil {
+		reader = bytes.NewReader(encodeJSON(body))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, b.driver+path, reader)
+	must(b.t, err)
+	res, err := http.DefaultClient.Do(r)
+	must(b.t, err)
+	defer res.Body.Close()
+	var answer struct{ Value any }
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || res.StatusCode != 200 {
+		b.t.Fatalf("%s %s: %s %v %v", method, path, res.Status, answer.Value, err)
+	}
+	return answer.Value
+}
+
+func (b *browser) open(url string) {
+	b.t.Helper()
+	b.call("POST", b.session+"/url", node{"url": url})
+}
+
+// find waits for an element and returns its path.
+func (b *browser) find(xpath string) string {
+	b.t.Helper()
+	found := b.call("POST", b.session+"/element", map[string]string{"using": "xpath", "value": xpath}).(node)
+	for _, id := range found {
+		return b.session + "/element/" + id.(string)
+	}
+	b.t.Fatalf("no %s", xpath)
+	return ""
+}
+
+func (b *browser) click(xpath string) {
+	b.t.Helper()
+	b.call("POST", b.find(xpath)+"/click", node{})
+}
+
+func (b *browser) text(xpath string) string {
+	b.t.Helper()
+	return b.call("GET", b.find(xpath)+"/text", nil).(string)
+}
+
+func (b *browser) typeInto(xpath, text string) {
+	b.t.Helper()
+	b.call("POST", b.find(xpath)+"/value", map[string]string{"text": text})
+}
+
+// await runs a script in the page until it calls its last argument, and returns what it calls that with.
+func (b *browser) await(script string, args ...any) any {
+	b.t.Helper()
+	return b.call("POST", b.session+"/execute/async", node{"script": script, "args": args})
+}
+
+// screenshot saves what the browser shows, when a place for pictures is named.
+func (b *browser) screenshot(name string) {
+	b.t.Helper()
+	dir := os.Getenv("WIDGETD_TEST_PICTURES")
+	if dir == "" {
+		return
+	}
+	picture, err := base64.StdEncoding.DecodeString(b.call("GET", b.session+"/screenshot", nil).(string))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name), picture, 0o600)
+	}
+	must(b.t, err)
+}
+
+// holds checks that a text has all of some parts; what names the text.
+func holds(t testing.TB, what, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%s lacks %s", what, part)
+		}
+	}
+}
+
+// fileText returns the text of a file.
+func fileText(t testing.TB, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	must(t, err)
+	return string(text)
+}
