@@ -162,6 +162,12 @@ func (h *history) checkHeld() {
 func (h *history) decision(f func(*tx) error) error {
 	err := h.store.update(context.Background(), f)
 	h.engine.wakeUp()
+	h.mu.Lock()
+	calm := h.calm
+	h.mu.Unlock()
+	if err == nil && h.portal && !calm && h.below(2) == 0 { // before the provider hears of it
+		err = h.portalActs()
+	}
 	return err
 }
 
@@ -439,6 +445,13 @@ func (h *history) comeToRest() {
 		}
 		if hours < 3 {
 			h.decideAtLast()
+		}
+		if hours < 2 && h.below(3) == 0 {
+			h.check(h.lookAtAll(h.engine))
+			h.note("bank at last", h.bankActs())
+			h.check(h.lookAtAll(h.engine))
+			h.accountedFor()
+			h.refundsArrive()
 		}
 	}
 	time.Sleep(dailyLook)
