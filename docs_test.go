@@ -405,7 +405,7 @@ func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
 	}
 	for _, reason := range []string{
 		reasonAmountDiffers, reasonOtherCurrency, reasonDeadOrder, reasonPaidTwice, reasonCaptureDiffers, reasonRefused,
-		reasonUnknown,
+		reasonUnknown, reasonRefundPending,
 	} {
 		check(tables[3], reason)
 	}

@@ -683,7 +683,7 @@ CREATE TRIGGER accounts_closed AFTER UPDATE OF closed_at ON accounts WHEN new.cl
 END;
 
 -- What triggers note for revenue_backlog: an order that is paid or is not any more, a refund that is done or
--- failed after that, and a dispute that is opened or decided. They have no OR IGNORE, which an upsert that
+-- failed after that, or whose VAT is computed anew, and a dispute that is opened or decided. They have no OR IGNORE, which an upsert that
 -- fires them would override.
 CREATE TRIGGER orders_payment_changed AFTER UPDATE OF state ON orders WHEN (new.state IN ('paid', 'part_refunded', 'refunded')) <> (old.state IN ('paid', 'part_refunded', 'refunded')) BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.id);
@@ -691,7 +691,7 @@ END;
 CREATE TRIGGER refunds_added AFTER INSERT ON refunds WHEN new.state = 'succeeded' BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
-CREATE TRIGGER refunds_changed AFTER UPDATE OF state ON refunds WHEN (new.state = 'succeeded') <> (old.state = 'succeeded') BEGIN
+CREATE TRIGGER refunds_changed AFTER UPDATE OF state, vat, tip ON refunds WHEN (new.state = 'succeeded') <> (old.state = 'succeeded') OR new.state = 'succeeded' AND (new.vat <> old.vat OR new.tip <> old.tip) BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
 CREATE TRIGGER disputes_added AFTER INSERT ON disputes BEGIN

@@ -238,7 +238,8 @@ func TestUpgrade_isDoneByTheUnitSoThatInstallingAndRestartingIsAll(t *testing.T)
 				}
 			}
 			if version >= 4 { // its connection was sealed with another key file
-				raw(t, o.env["WIDGETD_DB"], `UPDATE payment_connections SET removed_at = created_at`)
+				raw(t, o.env["WIDGETD_DB"], `UPDATE payment_connections SET removed_at = created_at;
+					UPDATE payments SET state = 'review', reason = 'order_is_paid' WHERE captured > 0`)
 			}
 			if version >= 5 { // as were its applications
 				raw(t, o.env["WIDGETD_DB"], `DELETE FROM books_apps`)
