@@ -667,6 +667,8 @@ func TestOutbound_badServerHasAReasonAndItsConnectionIsClosed(t *testing.T) {
 		"a chunk that is none":       {answers(ok + "Transfer-Encoding: chunked\r\n\r\nzz\r\n"), "malformed_answer"},
 		"a header line that is none": {answers(ok + "what is this\r\n\r\n"), "malformed_answer"},
 		"a status that is none":      {answers("HTTP/1.1 abc OK\r\n\r\n"), "malformed_answer"},
+		"the status 000":             {answers("HTTP/1.1 000 OK\r\nContent-Length: 0\r\n\r\n"), "malformed_answer"},
+		"the status 099":             {answers("HTTP/1.1 099 OK\r\nContent-Length: 0\r\n\r\n"), "malformed_answer"},
 		"another protocol on top":    {answers("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"), "malformed_answer"},
 		"one large header":           {answers(ok + "X-A: " + strings.Repeat("a", 64<<10) + "\r\n\r\n"), "answer_too_large"},
 		"endless headers":            {endlessly(ok, "X-A: "+strings.Repeat("b", 1000)+"\r\n", 0), "answer_too_large"},
