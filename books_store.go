@@ -69,23 +69,25 @@ func (t *tx) addBookAuthorization(a *bookAuthorization) error {
 	return err
 }
 
+// bookAuthorization returns the authorization of a product with that hash. Errors: errNotFound, also for one that
+// has expired at now.
+func (q *queries) bookAuthorization(product string, hash []byte, now stamp) (*bookAuthorization, error) {
+	a := &bookAuthorization{}
+	err := q.one(`SELECT state_hash, account_id, product, verifier, redirect_url, made_by, created_at, expires_at
+		FROM books_authorizations WHERE state_hash = ? AND product = ? AND expires_at > ?`, []any{hash, product, now},
+		&a.StateHash, &a.AccountID, &a.Product, &a.Sealed, &a.RedirectURL, &a.MadeBy, &a.CreatedAt, &a.ExpiresAt)
+	return a, err
+}
+
 // takeBookAuthorization returns the authorization of a product with that hash, and removes it, so that it
 // can be used once. Errors: errNotFound, also for one that has expired.
 func (t *tx) takeBookAuthorization(product string, hash []byte) (*bookAuthorization, error) {
-	a := &bookAuthorization{}
-	err := t.one(`SELECT state_hash, account_id, product, verifier, redirect_url, made_by, created_at, expires_at
-		FROM books_authorizations WHERE state_hash = ? AND product = ?`, []any{hash, product},
-		&a.StateHash, &a.AccountID, &a.Product, &a.Sealed, &a.RedirectURL, &a.MadeBy, &a.CreatedAt, &a.ExpiresAt)
+	a, err := t.bookAuthorization(product, hash, t.now)
 	if err != nil {
-		return nil, err
+		return nil, err // one that has expired is removed by a chore
 	}
-	if _, err := t.exec(`DELETE FROM books_authorizations WHERE state_hash = ?`, hash); err != nil {
-		return nil, err
-	}
-	if !a.ExpiresAt.After(t.now.Time) {
-		return nil, errNotFound
-	}
-	return a, nil
+	_, err = t.exec(`DELETE FROM books_authorizations WHERE state_hash = ?`, hash)
+	return a, err
 }
 
 // keepBookAuthorizations removes all but the newest authorizations of an account.

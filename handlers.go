@@ -37,7 +37,7 @@ type wing struct {
 type route struct {
 	pattern string        // as net/http's, with a path relative to the base address
 	token   tokenRule     // whether it needs a bearer token
-	scope   string        // that a token must have; "": none
+	scope   string        // those that a token must have, space-separated; "": none
 	origin  originRule    // which Origins it accepts
 	address string        // name of the rate limit by address for anonymous callers; "": none
 	free    bool          // never charged to an account
@@ -611,8 +611,13 @@ func (s *server) checkToken(c *call) error {
 	if err != nil {
 		return err
 	}
-	if c.route.scope != "" && !who.has(c.route.scope) {
-		return errScope(c.route.scope, "The token does not have the scope "+c.route.scope+".")
+	for _, scope := range strings.Fields(c.route.scope) {
+		if !who.has(scope) {
+			return errScope(c.route.scope, "The token does not have the scope "+scope+".")
+		}
+	}
+	if c.route.token == tokenLate && who.app != "" && !who.has(scopeLicenses) {
+		return nil // on licence calls an application that can't read licences is anybody, so that it can't guess keys
 	}
 	c.caller = who
 	return nil
@@ -876,8 +881,8 @@ func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	case !who.all:
 		return owner{}, errScope(scopeAdmin, "The token acts on its own account only.")
 	}
-	_, err := s.store.account(a.named)
-	if errors.Is(err, errNotFound) {
+	row, err := s.store.account(a.named)
+	if errors.Is(err, errNotFound) || err == nil && !row.ClosedAt.IsZero() && !who.admin() {
 		return owner{}, errAccount
 	}
 	return ownedBy(a.named), err

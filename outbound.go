@@ -209,6 +209,9 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		return nil, &outboundError{outboundMalformed, errors.New("it switches to another protocol")}
 	}
+	if resp.StatusCode < 100 { // net/http takes any three digits
+		return nil, &outboundError{outboundMalformed, errors.New("its status is none of HTTP")}
+	}
 	answer.status, answer.header = resp.StatusCode, resp.Header
 	largest := cmp.Or(q.largest, maxOutboundBody)
 	answer.body, err = io.ReadAll(io.LimitReader(resp.Body, largest+1))

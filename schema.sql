@@ -320,11 +320,14 @@ END;
 CREATE TRIGGER webhooks_removed BEFORE DELETE ON webhooks BEGIN
   DELETE FROM webhook_queues WHERE webhook_id = old.id;
 END;
--- An account that is opened again begins then: what happened while it was closed is not sent.
+-- An account that is opened again begins then: what happened while it was closed is not sent, also not to the
+-- webhooks that its applications have made in other accounts.
 CREATE TRIGGER accounts_reopened AFTER UPDATE OF closed_at ON accounts WHEN new.closed_at IS NULL AND old.closed_at IS NOT NULL BEGIN
-  DELETE FROM webhook_queues WHERE webhook_id IN (SELECT id FROM webhooks WHERE account_id = new.id);
+  DELETE FROM webhook_queues WHERE webhook_id IN (SELECT id FROM webhooks WHERE account_id = new.id
+    UNION ALL SELECT x.webhook_id FROM apps p JOIN app_webhooks x ON x.app_id = p.id WHERE p.account_id = new.id);
   INSERT INTO webhook_queues (webhook_id, sent_seq) SELECT id, (SELECT coalesce(max(seq), 0) FROM events)
-    FROM webhooks WHERE account_id = new.id AND state = 'enabled';
+    FROM webhooks WHERE state = 'enabled' AND id IN (SELECT id FROM webhooks WHERE account_id = new.id
+    UNION ALL SELECT x.webhook_id FROM apps p JOIN app_webhooks x ON x.app_id = p.id WHERE p.account_id = new.id);
 END;
 
 -- Events that a webhook did not accept, until they are tried again. Rows of a queue that is gone
