@@ -572,10 +572,10 @@ func (s *server) run(w *response, c *call) (any, error) {
 	var body *jsonValue
 	if r.Method == http.MethodPost || r.Method == http.MethodPatch || r.Method == http.MethodPut {
 		var err error
+		defer c.dropParsed()
 		if body, err = s.readBody(w, c); err != nil {
 			return nil, err
 		}
-		defer c.dropParsed()
 		if err := c.readIdempotencyKey(); err != nil {
 			return nil, err
 		}
@@ -692,7 +692,7 @@ func (s *server) readBody(w http.ResponseWriter, c *call) (*jsonValue, error) {
 }
 
 // receive reads the bytes of a body. Those of a route that takes large ones are read for so many callers at a time
-// only. Errors: a refusal (413, 400), errBusy.
+// only. Errors: a refusal (413, 400), errManyBodies.
 func (s *server) receive(w http.ResponseWriter, c *call, limit int64) ([]byte, error) {
 	if limit > maxBody && !c.route.raw {
 		release, err := s.receiving.take(c.request.Context(), c.payer(), limit)
@@ -713,7 +713,7 @@ func (s *server) receive(w http.ResponseWriter, c *call, limit int64) ([]byte, e
 }
 
 // parseBody parses the body of a call, and takes the memory for it from the budget, until dropParsed gives it back.
-// Errors: a refusal (400), errBusy.
+// Errors: a refusal (400), errManyBodies.
 func (s *server) parseBody(c *call) (_ *jsonValue, err error) {
 	most := cmp.Or(c.route.values, maxBodyValues)
 	values := min(int64(most), int64(len(c.body)/2+1)) // each takes two bytes at least: "1,"

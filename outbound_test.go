@@ -460,7 +460,7 @@ func TestOutbound_dialsAtMostFourAddressesOfAHost(t *testing.T) {
 	resolver, server := resolverOf(t, func(name string, _ int) []netip.Addr {
 		return map[string][]netip.Addr{"many.example.com.": many[:15], "both.example.com.": mixed}[name]
 	})
-	o := outboundTo(t, "127.0.0.0/8,::1/128")
+	o := outboundTo(t, "127.0.0.0/8", "::1/128")
 	o.resolver = resolver
 	for name, families := range map[string]int{"many.example.com": 1, "both.example.com": 2} {
 		found, err := o.lookUp(t.Context(), name+":1", false)

@@ -318,6 +318,9 @@ type memoryWait struct {
 	granted chan struct{} // closed once it has its part
 }
 
+var errManyBodies = &refusal{code: codeBusy, retryAfter: time.Second,
+	detail: "Too many bodies are being read at a time. Try again shortly."}
+
 // memoryWaitTimeout is how long a caller waits for its part of a memoryBudget.
 const memoryWaitTimeout = time.Second
 
@@ -327,7 +330,7 @@ func newMemoryBudget(size int64) *memoryBudget {
 }
 
 // take takes bytes for an account, "" for callers without a token, and returns what gives them back, which may be
-// called more than once. It waits for them for memoryWaitTimeout, or until ctx ends. Errors: errBusy.
+// called more than once. It waits for them for memoryWaitTimeout, or until ctx ends. Errors: errManyBodies.
 func (b *memoryBudget) take(ctx context.Context, account string, bytes int64) (release func(), err error) {
 	w := &memoryWait{account: account, bytes: min(bytes, b.size/2), granted: make(chan struct{})}
 	b.mu.Lock()
@@ -343,7 +346,7 @@ func (b *memoryBudget) take(ctx context.Context, account string, bytes int64) (r
 		case <-ctx.Done():
 		}
 		if !w.isGranted() && b.abandon(w) {
-			return nil, errBusy
+			return nil, errManyBodies
 		}
 	}
 	return sync.OnceFunc(func() { b.release(w) }), nil

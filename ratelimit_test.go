@@ -979,7 +979,7 @@ func TestMemory_ofABudgetIsNobodysAlone(t *testing.T) {
 		refused := func(account string, bytes int64) {
 			t.Helper()
 			began := time.Now()
-			if _, err := b.take(t.Context(), account, bytes); !errors.Is(err, errBusy) {
+			if _, err := b.take(t.Context(), account, bytes); !errors.Is(err, errManyBodies) {
 				t.Errorf("%q gets %d bytes: %v", account, bytes, err)
 			}
 			if waited := time.Since(began); waited != memoryWaitTimeout {

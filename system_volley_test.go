@@ -33,7 +33,9 @@ func (p *process) memoryOf(line string) int64 {
 
 // volley sends a request so often, all at once, and meanwhile asks for health again and again. It returns how many
 // got each status, and how long the slowest health took.
-func volley(t testing.TB, base string, n int, request func() *http.Request) (statuses map[int]int, slowest time.Duration) {
+func volley(
+	t testing.TB, base string, n int, request func() *http.Request,
+) (statuses map[int]int, slowest time.Duration) {
 	t.Helper()
 	client := newClient(t)
 	var mu sync.Mutex
@@ -107,8 +109,8 @@ func TestVolley_ofSmallValuesTakesLittleMemory(t *testing.T) {
 		"verify with thousands of values": {size(300, 1000),
 			post("POST", "/widget/license/verify", `{"license_key":"x","x":[`+small+`]}`), []int{400, 503}},
 		"verify with as many values as may be": {size(300, 1000),
-			post("POST", "/widget/license/verify", `{"license_key":"x","x":[`+few+`],"y":"`+strings.Repeat("y", 12<<10)+`"}`),
-			[]int{200, 429, 503}},
+			post("POST", "/widget/license/verify",
+				`{"license_key":"x","x":[`+few+`],"y":"`+strings.Repeat("y", 12<<10)+`"}`), []int{200, 429, 503}},
 		"a mapping as large as may be": {size(100, 300),
 			post("PUT", mapping, `{"x":["`+strings.Repeat("y", 240<<10)+`"],"lines":[`+few+`]}`,
 				"Authorization", "Bearer "+token), []int{404, 422, 429, 503}},

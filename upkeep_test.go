@@ -376,7 +376,8 @@ func TestClock_isTrustedOnceTheKernelOrTheOperatorSaysSo(t *testing.T) {
 					t.Errorf("%s: not released two seconds later: %q", name, got)
 				}
 				time.Sleep(sweepInterval)
-				if since := time.Since(s.seen()); since > sweepInterval+betweenTicks || seen.After(time.Now().Add(-gap)) {
+				since := time.Since(s.seen())
+				if since > sweepInterval+betweenTicks || seen.After(time.Now().Add(-gap)) {
 					t.Errorf("%s: the file has %v, and had %v", name, s.seen(), seen)
 				}
 				if text := s.log.String(); strings.Count(text, "the clock is not taken for right") != 1 ||

@@ -318,11 +318,14 @@ END;
 CREATE TRIGGER webhooks_removed BEFORE DELETE ON webhooks BEGIN
   DELETE FROM webhook_queues WHERE webhook_id = old.id;
 END;
--- An account that is opened again begins then: what happened while it was closed is not sent.
+-- An account that is opened again begins then: what happened while it was closed is not sent, also not to the
+-- webhooks that its applications have made in other accounts.
 CREATE TRIGGER accounts_reopened AFTER UPDATE OF closed_at ON accounts WHEN new.closed_at IS NULL AND old.closed_at IS NOT NULL BEGIN
-  DELETE FROM webhook_queues WHERE webhook_id IN (SELECT id FROM webhooks WHERE account_id = new.id);
+  DELETE FROM webhook_queues WHERE webhook_id IN (SELECT id FROM webhooks WHERE account_id = new.id
+    UNION ALL SELECT x.webhook_id FROM apps p JOIN app_webhooks x ON x.app_id = p.id WHERE p.account_id = new.id);
   INSERT INTO webhook_queues (webhook_id, sent_seq) SELECT id, (SELECT coalesce(max(seq), 0) FROM events)
-    FROM webhooks WHERE account_id = new.id AND state = 'enabled';
+    FROM webhooks WHERE state = 'enabled' AND id IN (SELECT id FROM webhooks WHERE account_id = new.id
+    UNION ALL SELECT x.webhook_id FROM apps p JOIN app_webhooks x ON x.app_id = p.id WHERE p.account_id = new.id);
 END;
 
 -- Events that a webhook did not accept, until they are tried again. Rows of a queue that is gone
@@ -637,8 +640,8 @@ CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account
 -- 100 bytes, gone with the next usable answer.
 CREATE TABLE books_renewals (
   connection_id TEXT PRIMARY KEY REFERENCES books_connections (id),      -- of which connection
-  lost_at       TEXT NOT NULL CHECK (lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lost_at, '+0 days')), -- since when there was no usable answer
-  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')) -- when the worker tries it again; NULL: whoever needs the tokens does
+  lost_at       TEXT NOT NULL CHECK (lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lost_at)), -- since when there was no usable answer
+  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at)) -- when the worker tries it again; NULL: whoever needs the tokens does
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX books_renewals_due ON books_renewals (due_at) WHERE due_at IS NOT NULL;
 
@@ -681,7 +684,7 @@ CREATE TRIGGER accounts_closed AFTER UPDATE OF closed_at ON accounts WHEN new.cl
 END;
 
 -- What triggers note for revenue_backlog: an order that is paid or is not any more, a refund that is done or
--- failed after that, and a dispute that is opened or decided. They have no OR IGNORE, which an upsert that
+-- failed after that, or whose VAT is computed anew, and a dispute that is opened or decided. They have no OR IGNORE, which an upsert that
 -- fires them would override.
 CREATE TRIGGER orders_payment_changed AFTER UPDATE OF state ON orders WHEN (new.state IN ('paid', 'part_refunded', 'refunded')) <> (old.state IN ('paid', 'part_refunded', 'refunded')) BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.id);
@@ -689,7 +692,7 @@ END;
 CREATE TRIGGER refunds_added AFTER INSERT ON refunds WHEN new.state = 'succeeded' BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
-CREATE TRIGGER refunds_changed AFTER UPDATE OF state ON refunds WHEN (new.state = 'succeeded') <> (old.state = 'succeeded') BEGIN
+CREATE TRIGGER refunds_changed AFTER UPDATE OF state, vat, tip ON refunds WHEN (new.state = 'succeeded') <> (old.state = 'succeeded') OR new.state = 'succeeded' AND (new.vat <> old.vat OR new.tip <> old.tip) BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
 CREATE TRIGGER disputes_added AFTER INSERT ON disputes BEGIN
@@ -969,6 +972,7 @@ INSERT INTO accounts (id, name, is_main, rate, created_at, closed_at) VALUES ('a
 INSERT INTO base_urls (url, is_current, created_at) VALUES ('http://127.0.0.1:8080/v1', 0, '2026-01-02T03:04:05Z');
 INSERT INTO base_urls (url, is_current, created_at) VALUES ('https://api.example.com/v1', 1, '2026-06-01T00:00:00Z');
 
+INSERT INTO clock (id, seen_at) VALUES (1, '2026-11-21T10:43:26Z');
 INSERT INTO probes (id, written_at) VALUES (1, '2026-11-21T10:43:26Z');
 
 
@@ -1173,6 +1177,8 @@ INSERT INTO books_connections (id, account_id, product, organisation_id, organis
 INSERT INTO books_connections (id, account_id, product, organisation_id, organisation, choices, currency, secrets, tokens, refreshing_until, needs_reconnect_at, failing_since, mapping, mapping_at, send_from, status, series, outside, tests, created_at, removed_at) VALUES ('bkc_00000000000000000000000002', 'acct_00000000000000000000000001', 'fortnox', '123456', 'Roma AB', NULL, 'SEK', X'03', 2, '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '{"lines":[]}', '2026-11-20T10:00:00Z', '2026-11-20', 'posted', 'W', 1, 1, '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z');
 
 
+INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES ('bkc_00000000000000000000000001', '2026-11-20T10:00:00Z', NULL);
+INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES ('bkc_00000000000000000000000002', '2026-11-20T10:00:00Z', '2026-11-20T10:00:40Z');
 INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, mapping_at, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000001', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-20', 'SEK', 1, NULL, '2026-11-20', 'waiting', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-20:r1', NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
 INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, mapping_at, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000002', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-21', 'SEK', 1, NULL, '2026-11-21', 'held', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-21:r1', NULL, NULL, NULL, NULL, 1, 1, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
 INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, mapping_at, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000003', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-22', 'SEK', 1, NULL, '2026-11-22', 'ready', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-22:r1', NULL, NULL, NULL, NULL, 2, 2, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
