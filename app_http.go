@@ -94,7 +94,7 @@ func (q *createAppRequest) read(in *input) {
 		Scope:        in.text("scope", required, maxAppScope, nil),
 	}
 	q.app.Origins = in.texts("origins", maxAppOrigins, maxAppURL)
-	q.app.OwnScope, _ = in.textTerm("own_scope", maxAppScope, nil)
+	q.app.OwnScope, _ = readOwnScope(in)
 	q.app.normalise(in.wrong)
 }
 
@@ -107,6 +107,16 @@ func readRedirectURIs(in *input) codeList {
 		return nil
 	}
 	return in.texts("redirect_uris", maxRedirectURIs, maxAppURL)
+}
+
+// readOwnScope reads the optional member own_scope, which null removes. An empty text is refused: whoever sends it
+// may mean either that or every scope.
+func readOwnScope(in *input) (own *string, ok bool) {
+	if !in.has("own_scope") || in.isNull("own_scope") {
+		return nil, in.has("own_scope")
+	}
+	text := in.text("own_scope", required, maxAppScope, notEmpty)
+	return &text, true
 }
 
 // createApp answers POST /apps.
@@ -162,7 +172,7 @@ func (q *patchAppRequest) read(in *input) {
 		scope := in.text("scope", required, maxAppScope, nil)
 		set(func(p *app) { p.Scope = scope })
 	}
-	if own, ok := in.textTerm("own_scope", maxAppScope, nil); ok {
+	if own, ok := readOwnScope(in); ok {
 		set(func(p *app) { p.OwnScope = own })
 	}
 }

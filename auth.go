@@ -429,6 +429,9 @@ func (a *authenticator) cachedOriginOwner(origin string) (string, error) {
 	})
 }
 
+// errClock is the refusal of what would be signed while the clock is too far ahead (signingHeld).
+var errClock = &refusal{code: codeClock, retryAfter: time.Minute}
+
 // issueToken signs a bearer token that is valid for ttl, and inserts its row. row holds the
 // account, client id, scope and whether the token may act on all accounts; issued is the
 // complete row. The token itself is not stored.

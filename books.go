@@ -201,6 +201,10 @@ const (
 	heldEdited         = "edited_in_books"
 )
 
+// reasonDisconnected is the reason of an export that was sending or unknown when its connection was ended. Once the
+// company is connected again it is looked for, and sent again only if somebody has asked for it since.
+const reasonDisconnected = "disconnected"
+
 // heldReasons are why an export can be held.
 var heldReasons = []string{heldUnmapped, heldUnknownPayment, heldCurrency, heldLocked, heldNoYear, heldNoSeries,
 	heldUnusable, heldReconnect, heldEdited}
@@ -290,12 +294,12 @@ func (s *ledgerSession) pause(ctx context.Context) error {
 	return s.wait(ctx)
 }
 
-// ledgerBusy is the reason of a ledgerError for too many requests (429). Such a request was not carried out,
-// so that it may be sent again after retryAfter, without looking for what it might have done.
+// ledgerBusy is the reason of a ledgerError for too many requests: the answer is 429, which does not prove that
+// nothing was written, or there is no status, since the request would have had to wait for too long and was not sent.
 const ledgerBusy = "rate_limited"
 
-// A ledgerError says why the books have not done what they were asked. Unless it is refused, denied or
-// ledgerBusy, nobody knows whether something was written.
+// A ledgerError says why the books have not done what they were asked. Unless it is refused, nobody knows whether
+// something was written: neither 429 nor a refused token proves that nothing was.
 type ledgerError struct {
 	status     int           // HTTP status; 0: there was no answer
 	reason     string        // one of the held reasons, ledgerBusy, a code of the product, or outboundError.reason
@@ -303,6 +307,7 @@ type ledgerError struct {
 	retryAfter time.Duration // that the product asks to wait; 0: nothing
 	denied     bool          // the access token is not taken: it is to be replaced
 	refused    bool          // nothing was written, and nothing will be when the same is sent again
+	removed    bool          // the product says that the application was removed there: its owner has to connect again
 }
 
 func (e *ledgerError) Error() string {

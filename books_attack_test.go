@@ -426,9 +426,6 @@ func TestBooks_whatADisconnectedConnectionHeldIsNotCountedAnyMore(t *testing.T) 
 		if n := totals(); n != (booksTotals{}) {
 			t.Errorf("once it is disconnected: %+v", n)
 		}
-		k.connect()
-		k.remap(func(*bookMapping) {})
-		k.after(time.Minute, x.ID, exportPosted)
 	})
 }
 
@@ -564,7 +561,7 @@ func (h *bookHistory) trade() {
 }
 
 var bookFaults = []providerFault{faultResetBefore, faultResetAfter, fault401, fault429, fault500, fault500After,
-	faultTimeout, faultNonsense, faultHuge}
+	fault401After, fault403, fault429After, faultTimeout, faultNonsense, faultHuge}
 
 // meddle is something that the owner, an accountant or the network does.
 func (h *bookHistory) meddle() {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -29,6 +30,7 @@ type books struct {
 	now     func() time.Time
 	steady  func() time.Time // a clock that is never set
 	strike  func(fault string, err error, attrs ...any)
+	doubted func() bool   // server.clockDoubted, while which no entry is made or sent; nil: never
 	off     bool          // no product is asked anything: another service works on this database
 	wake    chan struct{} // has the worker look for what is due
 
@@ -103,8 +105,14 @@ func booksEvent(c *bookConnection, kind eventType, actor string, data ...string)
 	return event{Type: kind, AccountID: c.AccountID, SubjectID: c.ID, Actor: actor, Data: eventData(data...)}
 }
 
+// ofApp reports whether an application began an authorization, and ofPerson whether somebody who had signed in did.
+func (a *bookAuthorization) ofApp() bool { return strings.HasPrefix(a.MadeBy, appActor("")) }
+
+func (a *bookAuthorization) ofPerson() bool { return strings.HasPrefix(a.MadeBy, actorPersons) }
+
 // authorize returns the address to which somebody is sent who may agree that an account is connected with a
-// product, and until when it can be used, once. base is the base address of this service. Errors: errAccount,
+// product, and until when it can be used, once. It is the product's, but for an application one of ours, where
+// the owner signs in before anybody can agree. base is the base address of this service. Errors: errAccount,
 // books_not_available, errBooksOff.
 func (b *books) authorize(
 	ctx context.Context, accountID, product, base, actor string,
@@ -136,12 +144,16 @@ func (b *books) authorize(
 		a.ExpiresAt = t.now.after(authorizationLife)
 		return t.addBookAuthorization(a)
 	})
+	if a.ofApp() {
+		return base + "/books/connect/" + product + "?state=" + state, a.ExpiresAt, err
+	}
 	return b.ledgers[product].authorizeURL(app, a.RedirectURL, state, pkceChallenge(verifier)), a.ExpiresAt, err
 }
 
 // The refusals of somebody who comes back from a product.
 var (
 	errBooksState     = errors.New("this link was used already, or it is older than ten minutes: begin again")
+	errBooksSignin    = errors.New("you are not signed in for the account of this link: sign in for it first")
 	errBooksDeclined  = errors.New("access was not granted")
 	errBooksNobody    = errors.New("no company was chosen there")
 	errBooksConnected = errors.New("the account is connected with another company there: disconnect that first")
@@ -328,8 +340,9 @@ func chooseOrganisation(
 	return nil, errMember("organisation", "unknown_value", "This is none of the companies to choose from.")
 }
 
-// disconnect ends the use of a connection: at the product as far as it allows that, and here in any case.
-// What was exported stays known, should the company be connected again. Errors: errBooksConnection.
+// disconnect ends the use of a connection: at the product as far as it allows that, and here in any case. What was
+// not sent is dropped; what was exported stays known, should the company be connected again, and what may be in the
+// books is looked for then. Errors: errBooksConnection.
 func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error {
 	c, err := b.store.usedBookConnection(o, id)
 	if err != nil {
@@ -355,6 +368,9 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 			return err
 		}
 		if err := t.saveBookTokens(c, nil); err != nil {
+			return err
+		}
+		if err := t.dropUnsentExports(c.ID, nil); err != nil {
 			return err
 		}
 		if err := t.restExports(c.ID); err != nil {

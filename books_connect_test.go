@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -69,7 +71,7 @@ func TestBooks_aRefusedTokenIsReplacedAndTheCallMadeAgain(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		x := k.dueDay()
-		k.fail("post", fault401)
+		k.fail("find", fault401)
 		before := k.given()
 		k.after(time.Minute, x.ID, exportPosted)
 		k.has(x.SyncKey, 1)
@@ -128,6 +130,153 @@ func TestBooks_aLostAnswerToReplacedTokensLeavesTheOldOnes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// renewals notes when tokens are asked for, and returns the times since the first one.
+func (k *bookkeeper) renewals() func() (after []time.Duration) {
+	var mu sync.Mutex
+	var came []time.Time
+	k.xero.mu.Lock()
+	defer k.xero.mu.Unlock()
+	k.xero.passing = func(r bookFakeRequest) {
+		if xeroKind(r.method, r.path) == "token" {
+			mu.Lock()
+			defer mu.Unlock()
+			came = append(came, time.Now())
+		}
+	}
+	return func() (after []time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, at := range came {
+			after = append(after, at.Sub(came[0]))
+		}
+		return after
+	}
+}
+
+func TestBooks_aLostTokenAnswerInALongOutageDoesNotLoseTheConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productXero)
+		k.sendFrom(bookkeeperDay)
+		k.sell(4200)
+		k.until("2000-01-02 07:00")
+		k.fail("chart", slices.Repeat([]providerFault{fault500}, 1000)...)
+		k.work(4 * time.Hour) // the connection's pause is half an hour now
+		k.fail("token", faultResetAfter)
+		k.work(3 * time.Hour)
+		if k.needsOwner() {
+			t.Fatal("its owner has to connect it again")
+		}
+		k.fail("chart")
+		k.work(time.Hour)
+		k.has("widgetd:"+k.account+":2000-01-01:r1", 1)
+	})
+}
+
+func TestBooks_aRenewalWithoutAnAnswerIsTriedAgainForTwentyFiveMinutes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productXero) // nothing is to be sent, so nobody else asks for tokens
+		k.time(2 * time.Hour)
+		k.fail("token", slices.Repeat([]providerFault{faultResetAfter, fault500After}, 100)...)
+		renewals := k.renewals()
+		if _, err := k.session(); err == nil {
+			t.Fatal("a session without tokens")
+		}
+		for range 30 {
+			k.work(2 * time.Minute) // each time by another process
+		}
+		seconds := []int{0, 10, 40, 100, 220, 520, 820, 1120, 1420, 1720}
+		got := renewals()
+		if len(got) != len(seconds) {
+			t.Fatalf("tokens were asked for after %s", got)
+		}
+		for i, want := range seconds {
+			if off := got[i] - time.Duration(want)*time.Second; off < 0 || off > 25*time.Second {
+				t.Errorf("attempt %d came after %s, want %d s", i, got[i], want)
+			}
+		}
+		if k.needsOwner() || k.failingRenewals() != 1 {
+			t.Errorf("needs its owner: %v; %d are lost", k.needsOwner(), k.failingRenewals())
+		}
+		k.fail("token")
+		if _, err := k.session(); err == nil || !k.needsOwner() || k.failingRenewals() != 0 {
+			t.Errorf("afterwards the old token is not taken: %v", err) // it was replaced an hour ago
+		}
+	})
+}
+
+// failingRenewals returns how many connections have had no usable answer about tokens.
+func (k *bookkeeper) failingRenewals() (n int) {
+	k.t.Helper()
+	k.check(k.store.one(`SELECT count(*) FROM books_renewals`, nil, &n))
+	return n
+}
+
+func TestBooks_aKillWhileTokensAreReplacedHasThemReplacedAgain(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.time(2 * time.Hour)
+		mine, err := k.engine.claimTokens(t.Context(), k.theConnection()) // and then the process ends
+		if err != nil || !mine {
+			t.Fatal(mine, err)
+		}
+		given := k.given()
+		k.work(2 * time.Minute)
+		if n := k.given() - given; n != 1 || k.failingRenewals() != 0 {
+			t.Errorf("tokens were asked for %d times; %d are lost", n, k.failingRenewals())
+		}
+		k.time(2 * time.Hour)
+		k.fail("token", fault500)
+		k.session()
+		k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+		if n := k.failingRenewals(); n != 0 {
+			t.Errorf("%d are lost of what is disconnected", n)
+		}
+	})
+}
+
+func TestBooks_onlyTheProductsOwn403NeedsTheOwner(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		day := time.Date(2000, 1, 2, 7, 0, 0, 0, time.UTC)
+		for i, kind := range []string{"chart", "find", "token", "post"} {
+			k.sell(1000)
+			k.time(time.Until(day.AddDate(0, 0, i)))
+			k.fail(kind, fault403)
+			k.work(2 * time.Second)
+			if x := k.exports()[i]; k.needsOwner() || x.State == exportPosted {
+				t.Fatalf("a proxy's 403 for %s: needs its owner %v, the export is %s", kind, k.needsOwner(), x.State)
+			}
+			k.work(20 * time.Minute)
+			k.adds(1000 * int64(i+1))
+		}
+		k.sell(1000)
+		k.until("2000-01-06 07:00")
+		k.xero.remove()
+		k.fortnox.change(func(c *fortnoxFakeCompany) { c.unlicensed = true })
+		k.work(3 * time.Second)
+		if !k.needsOwner() {
+			t.Fatal("nobody is told that the application was removed")
+		}
+		asked := func() (n int) {
+			k.xero.mu.Lock()
+			defer k.xero.mu.Unlock()
+			return len(k.xero.requests) + k.fortnox.came("GET", "/3/financialyears")
+		}
+		before := asked()
+		k.work(3 * time.Hour)
+		if n := asked() - before; n != 0 || len(k.events("books.needs_reconnect")) != 1 {
+			t.Errorf("%d requests more, %d events", n, len(k.events("books.needs_reconnect")))
+		}
+		k.fortnox.change(func(c *fortnoxFakeCompany) { c.unlicensed = false })
+		k.connect()
+		k.work(time.Minute)
+		k.adds(5000)
+	})
 }
 
 func TestBooks_newTokensThatCantBeWrittenAreNotUsed(t *testing.T) {

@@ -120,6 +120,9 @@ func requestOne(t *tx, c *bookConnection, date businessDate, currency string, du
 		switch {
 		case of.State != exportReversed && last.State == exportReversed: // somebody has voided the reversal
 			return of, nil
+		case of.State != exportReversed && valueOr(last.Reason, "") == reasonDisconnected:
+			last.Reason = nil
+			return last, t.saveExport(last)
 		case of.State != exportReversed:
 			return last, nil
 		}
@@ -168,6 +171,8 @@ func retryExport(t *tx, o owner, connectionID, id string) (*bookExport, error) {
 		return nil, errExportState(x, "There is nothing to be tried again.")
 	case exportFailed:
 		x.become(exportWaiting, t.now)
+	case exportUnknown:
+		x.Reason = nil // reasonDisconnected: it is asked for now
 	}
 	x.DueAt = t.now
 	return x, t.saveExport(x)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,6 +45,33 @@ func TestBooks_aDayArrivesOnceWhenItsGraceIsOver(t *testing.T) {
 		k.work(2 * time.Minute)
 		if all := k.exports(); len(all) != 1 {
 			t.Errorf("an export of an empty day: %+v", all[1])
+		}
+	})
+}
+
+func TestBooks_nothingIsSentWhileTheClockIsDoubted(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		k.sell(1000)
+		k.until("2000-01-02 12:00")
+		dial := k.server.outbound.plain.DialContext
+		synchronised := k.startsAfter(2 * time.Hour)
+		k.server.outbound.plain.DialContext = dial
+		k.engine = booksOf(k.server)
+		k.work(2 * time.Minute)
+		if all := k.exports(); len(all) != 0 {
+			t.Errorf("made while the clock is doubted: %+v", all)
+		}
+		k.export(bookkeeperDay)
+		k.work(2 * time.Minute)
+		if got := k.books(); len(got) != 0 {
+			t.Errorf("sent while the clock is doubted: %+v", got)
+		}
+		synchronised.Store(true)
+		k.work(2 * time.Minute)
+		if got := k.books(); len(got) != 1 {
+			t.Errorf("in the books: %+v", got)
 		}
 	})
 }
@@ -192,8 +221,7 @@ func TestBooks_whatWasWrittenThoughItsAnswerWasLostIsFoundAndNotSentAgain(t *tes
 				x := k.dueDay()
 				k.fail("post", fault)
 				k.work(5 * time.Second)
-				resent := fault == faultResetAfter && k.product == productXero // by net/http, since it has a key
-				if state := k.exported(x.ID).State; state != exportUnknown && fault != faultTimeout && !resent {
+				if state := k.exported(x.ID).State; state != exportUnknown && fault != faultTimeout {
 					t.Errorf("after the answer was lost it is %s", state)
 				}
 				k.after(5*time.Minute, x.ID, exportPosted)
@@ -226,15 +254,137 @@ func TestBooks_whatWasNotWrittenIsSentAgainOnlyAfterTenMinutes(t *testing.T) {
 	}
 }
 
-func TestBooks_tooManyRequestsAreWaitedForAndNothingIsLookedUp(t *testing.T) {
+func TestBooks_tooManyRequestsOrARefusedTokenDoNotProveThatNothingWasWritten(t *testing.T) {
+	t.Parallel()
+	for i, fault := range []providerFault{fault429, fault429After, fault401, fault401After} {
+		t.Run(string(fault), func(t *testing.T) {
+			if i > 0 {
+				sequentialUnderRace(t)
+			}
+			eachProduct(t, func(t *testing.T, k *bookkeeper) {
+				x := k.dueDay()
+				k.fail("post", fault)
+				k.work(2 * time.Second)
+				k.is(x.ID, exportUnknown, "")
+				k.xero.forgetKeys()
+				k.work(30 * time.Second)
+				written := fault == fault429After || fault == fault401After
+				if state := k.exported(x.ID).State; (state == exportPosted) != written {
+					t.Errorf("after it was looked for it is %s", state)
+				}
+				k.work(20 * time.Minute)
+				k.is(x.ID, exportPosted, "")
+				k.has(x.SyncKey, 1)
+			})
+		})
+	}
+}
+
+func TestBooks_aConnectionThatBreaksOnceTheEntryIsWrittenDoesNotHaveItWrittenTwice(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		x := k.dueDay()
-		k.fail("post", fault429)
-		k.after(2*time.Second, x.ID, exportReady)
-		k.after(10*time.Second, x.ID, exportPosted)
+		k.fail("post", faultResetAfter, fault429) // net/http would send it again, and be told 429
+		k.work(2 * time.Second)
+		k.is(x.ID, exportUnknown, "")
+		k.xero.forgetKeys()
+		k.work(24 * time.Hour)
+		k.is(x.ID, exportPosted, "")
+		k.has(x.SyncKey, 1)
+		if n := k.xero.came("PUT", "/api.xro/2.0/ManualJournals") + k.fortnox.came("POST", "/3/vouchers"); n != 1 {
+			t.Errorf("it was sent %d times", n)
+		}
+	})
+}
+
+// TestBooks_aRefusalOfSomethingInBetweenIsLookedUpBeforeTheEntryIsSentAgain has the books write what a refusal then
+// denies, which is the worst that a refusal can be.
+func TestBooks_aRefusalOfSomethingInBetweenIsLookedUpBeforeTheEntryIsSentAgain(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		x := k.postedDay()
+		k.xero.forgetKeys()
+		raw(t, filepath.Join(k.dir, "widgetd.db"), `UPDATE books_exports SET state = 'failed', reason = 'http_404',
+			entry_id = NULL, posted_at = NULL, held_at = sent_at`)
+		k.change(func(t *tx) error { return second(retryExport(t, owner{account: k.account}, k.connection, x.ID)) })
+		k.work(10 * time.Minute)
+		k.is(x.ID, exportPosted, "")
 		k.has(x.SyncKey, 1)
 	})
+}
+
+func TestBooks_aCompanyThatIsConnectedAgainGetsNoOldDayUnasked(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		k.sell(1000)
+		k.until("2000-01-02 06:30")
+		k.fail("post", faultResetAfter)
+		k.work(2 * time.Second) // the answer of the first day is lost
+		k.remap(func(m *bookMapping) { m.Lines = nil })
+		k.sell(2000)
+		k.until("2000-01-03 07:00")
+		k.work(time.Minute)
+		k.sell(3000)
+		k.until("2000-01-04 07:00")
+		k.fail("find", slices.Repeat([]providerFault{fault500}, 100)...)
+		k.remap(func(*bookMapping) {})
+		x := k.export("2000-01-03") // is not sent either
+		k.work(time.Minute)
+		k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+		k.fail("find")
+		k.time(30 * 24 * time.Hour)
+		k.connect()
+		k.work(2 * time.Hour)
+		k.adds(1000)
+		if _, err := k.store.bookExport(anyAccount, x.ID); !errors.Is(err, errExport) {
+			t.Errorf("what was not sent is kept: %v", err)
+		}
+		k.export("2000-01-03")
+		k.work(time.Hour)
+		k.adds(4000)
+	})
+}
+
+func TestBooks_whatIsNotFoundAfterADisconnectionIsSentAgainOnlyWhenItIsAskedFor(t *testing.T) {
+	t.Parallel()
+	for i, by := range []string{"nobody", "date", "id"} {
+		t.Run(by, func(t *testing.T) {
+			if i > 0 {
+				sequentialUnderRace(t)
+			}
+			eachProduct(t, func(t *testing.T, k *bookkeeper) {
+				x := k.dueDay()
+				k.fail("post", fault500)
+				k.work(2 * time.Second)
+				k.is(x.ID, exportUnknown, "")
+				k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+				k.connect()
+				k.work(5 * time.Minute) // it may be on its way still
+				k.is(x.ID, exportUnknown, reasonDisconnected)
+				switch by {
+				case "date":
+					if again := k.export(bookkeeperDay); again.ID != x.ID {
+						t.Errorf("another export: %s", again.ID)
+					}
+				case "id":
+					k.change(func(t *tx) error {
+						return second(retryExport(t, owner{account: k.account}, k.connection, x.ID))
+					})
+				}
+				k.work(time.Hour)
+				if by == "nobody" {
+					k.adds(0)
+					if all := k.exports(); len(all) != 0 {
+						t.Errorf("exports: %+v", all)
+					}
+					return
+				}
+				k.is(x.ID, exportPosted, "")
+				k.has(x.SyncKey, 1)
+			})
+		})
+	}
 }
 
 func TestBooks_aKillWhileSendingIsLookedUpAtTheNextStart(t *testing.T) {

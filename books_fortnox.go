@@ -230,8 +230,9 @@ func (f *fortnoxLedger) failure(answer *outboundAnswer) *ledgerError {
 		}
 	case answer.status == http.StatusUnauthorized, code == fortnoxNoLogin, code == fortnoxNoLogin2:
 		failed.denied = true
+	case answer.status == http.StatusForbidden && !said && failed.detail == "": // of something in between
 	case answer.status == http.StatusForbidden:
-		failed.reason, failed.refused = heldReconnect, true
+		failed.reason, failed.refused, failed.removed = heldReconnect, true, true
 	case said && code != fortnoxSystemException && answer.status >= 400 && answer.status < 500 &&
 		!slices.Contains(fortnoxPassing, answer.status):
 		failed.reason, failed.refused = fortnoxReason(code, failed.detail), true

@@ -371,7 +371,8 @@ func TestFortnox_whatItRefuses(t *testing.T) {
 			want: ledgerError{status: 400, reason: "fortnox_2009999", refused: true}},
 		"no licence": {
 			before: func(s *fortnoxSide) { s.fake.change(func(c *fortnoxFakeCompany) { c.unlicensed = true }) },
-			want:   ledgerError{status: 403, reason: heldReconnect, detail: "Api-licens saknas.", refused: true}},
+			want: ledgerError{status: 403, reason: heldReconnect, detail: "Api-licens saknas.", refused: true,
+				removed: true}},
 		"a token that has ended": {before: func(s *fortnoxSide) { s.fake.forgetTokens() },
 			want: ledgerError{status: 401, reason: "http_401", denied: true}},
 		// These are not sent.
@@ -428,6 +429,7 @@ func TestFortnox_answersThatAreLostOrNonsense(t *testing.T) {
 		{false, vippsTrouble{status: 409, body: `{"ErrorInformation":{"Error":1,"Message":"Vänta.","Code":1}}`},
 			ledgerError{status: 409, reason: "http_409"}},
 		{false, vippsTrouble{status: 302}, ledgerError{status: 302, reason: "http_302"}},
+		{false, vippsTrouble{status: 403, body: "<html>"}, ledgerError{status: 403, reason: "http_403"}},
 		{false, vippsTrouble{status: 429, header: http.Header{"Retry-After": {"7"}}},
 			ledgerError{status: 429, reason: ledgerBusy, retryAfter: 7 * time.Second}},
 		{false, vippsTrouble{status: 400, body: `{"ErrorInformation":{"message":"Ogiltig inloggning","code":2000311}}`},

@@ -314,16 +314,19 @@ func (k *bookkeeper) fail(kind string, faults ...providerFault) {
 		return
 	}
 	k.fortnox.strikes(func(r bookFakeRequest, acted bool) *vippsTrouble {
-		after := []providerFault{faultResetAfter, fault500After, faultTimeout, faultNonsense, faultHuge}
+		after := []providerFault{faultResetAfter, fault500After, faultTimeout, faultNonsense, faultHuge, fault401After,
+			fault429After}
 		if len(faults) == 0 || fortnoxKind(r.method, r.path) != kind || acted != slices.Contains(after, faults[0]) {
 			return nil
 		}
 		fault := faults[0]
 		faults = faults[1:]
 		switch fault {
-		case fault401:
+		case fault401, fault401After:
 			return &vippsTrouble{status: 401, body: `{"message":"unauthorized"}`}
-		case fault429:
+		case fault403:
+			return &vippsTrouble{status: 403, body: "<html>Forbidden by the firewall</html>"}
+		case fault429, fault429After:
 			return &vippsTrouble{status: 429, header: http.Header{"Retry-After": {"3"}}}
 		case fault500, fault500After:
 			return &vippsTrouble{status: 500}

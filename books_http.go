@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +19,11 @@ type booksAPI struct {
 	books *books
 }
 
-const maxMappingBody = 256 << 10 // bytes; maxMappingRules lines take more than other bodies have
+// maxMappingRules lines take more than other bodies have.
+const (
+	maxMappingBody   = 256 << 10 // bytes
+	maxMappingValues = 4100      // of JSON
+)
 
 // booksWing makes the routes and the background work of books.
 func booksWing(s *server, b *books) wing {
@@ -33,7 +38,8 @@ func booksWing(s *server, b *books) wing {
 			{pattern: "DELETE " + connection, run: endpoint(a.disconnect)},
 			{pattern: "GET " + connection + "/accounts", run: endpoint(a.showChart)},
 			{pattern: "GET " + connection + "/mapping", run: endpoint(a.showMapping)},
-			{pattern: "PUT " + connection + "/mapping", body: maxMappingBody, run: endpoint(a.saveMapping)},
+			{pattern: "PUT " + connection + "/mapping", body: maxMappingBody, values: maxMappingValues, late: true,
+				run: endpoint(a.saveMapping)},
 			{pattern: "GET " + connection + "/preview/{date}", run: endpoint(a.preview)},
 			{pattern: "GET " + connection + "/exports", question: true, run: endpoint(a.listExports)},
 			{pattern: "POST " + connection + "/exports", creates: true, run: endpoint(a.requestExport)},
@@ -45,9 +51,15 @@ func booksWing(s *server, b *books) wing {
 	}
 	for i := range w.routes {
 		w.routes[i].token, w.routes[i].scope = tokenRequired, scopeBooks
+		if p := w.routes[i].path(); strings.Contains(p, "/preview/") || strings.Contains(p, "/exports") {
+			w.routes[i].scope = scopeRevenue + " " + scopeBooks // entries have the sums of a day
+		}
 	}
-	w.routes = append(w.routes, route{pattern: "GET /books/callback/{product}", free: true, address: "books",
-		page: booksRefused, run: endpoint(a.comeBack)})
+	w.routes = append(w.routes,
+		route{pattern: "GET /books/connect/{product}", free: true, address: "books", page: booksRefused,
+			run: endpoint(a.followLink)},
+		route{pattern: "GET /books/callback/{product}", free: true, address: "books", page: booksRefused,
+			run: endpoint(a.comeBack)})
 	w.metrics = booksMetrics(s.store)
 	if !s.noBooks {
 		w.workers = append(w.workers, newBooksWorker(b).run, b.warnOfSealed)
@@ -58,8 +70,8 @@ func booksWing(s *server, b *books) wing {
 // booksOf makes the engine of a server's books.
 func booksOf(s *server) *books {
 	return &books{store: s.store, keys: s.keys.Load, ledgers: newLedgers(s.outbound, s.xeroURL, s.fortnoxURL, s.now),
-		log: s.log, now: s.now, steady: s.steady, strike: s.strike, off: s.noBooks, wake: make(chan struct{}, 1),
-		paces: map[string]*bookPace{}}
+		log: s.log, now: s.now, steady: s.steady, strike: s.strike, doubted: s.clockDoubted, off: s.noBooks,
+		wake: make(chan struct{}, 1), paces: map[string]*bookPace{}}
 }
 
 // expireLinks is the chore that removes links to connect books that nobody has used in time.
@@ -203,7 +215,7 @@ func (a *booksAPI) connect(ctx context.Context, c *call, q *connectRequest) (*bo
 	if err != nil {
 		return nil, err
 	}
-	address, until, err := a.books.authorize(ctx, id, q.product, a.routing.Load().bases[0].URL, actorToken(c))
+	address, until, err := a.books.authorize(ctx, id, q.product, a.issuer(), actorToken(c))
 	if err != nil {
 		return nil, err
 	}
@@ -370,13 +382,49 @@ func (q *comeBackRequest) read(in *input) {
 // productNames are the products as people write them.
 var productNames = map[string]string{productXero: "Xero", productFortnox: "Fortnox"}
 
-// comeBack answers GET /books/callback/{product} with a page that says what came of it.
-func (a *booksAPI) comeBack(ctx context.Context, _ *call, q *comeBackRequest) (*htmlPage, error) {
+// followLink answers GET /books/connect/{product}, where links lead that applications have asked for: it sends
+// who has signed in for the account on to the product, and who has not to sign in first. So whoever began it can
+// neither finish it, nor have the owner finish it with somebody else's company.
+func (a *booksAPI) followLink(ctx context.Context, c *call, q *comeBackRequest) (any, error) {
 	if !slices.Contains(bookProducts, q.product) {
 		return nil, &refusal{code: codeNotFound}
 	}
-	b, err := a.books.callback(ctx, q.product, q.state, q.code, q.refusal)
-	for _, known := range []error{errBooksState, errBooksDeclined, errBooksNobody, errBooksConnected} {
+	link, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
+	if errors.Is(err, errNotFound) || err == nil && !link.ofApp() {
+		return nil, &refusal{code: codeBooksState, detail: sentence(errBooksState)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.signedIn(c)
+	switch {
+	case err != nil:
+		return nil, err
+	case s == nil:
+		query := url.Values{booksSignin: {q.product}, "state": {q.state}}
+		return &redirect{to: "../../oauth/signin?" + query.Encode(), referrers: pageReferrers}, nil
+	case s.AccountID != link.AccountID:
+		return nil, &refusal{code: codeBooksState, detail: sentence(errBooksSignin)}
+	}
+	address, _, err := a.books.authorize(ctx, s.AccountID, q.product, a.issuer(), actorPerson(s.MadeBy))
+	if err != nil {
+		return nil, err
+	}
+	return &redirect{to: address, referrers: pageReferrers}, nil
+}
+
+// comeBack answers GET /books/callback/{product} with a page that says what came of it.
+func (a *booksAPI) comeBack(ctx context.Context, c *call, q *comeBackRequest) (*htmlPage, error) {
+	if !slices.Contains(bookProducts, q.product) {
+		return nil, &refusal{code: codeNotFound}
+	}
+	var b *bookConnection
+	err := a.mayFinish(c, q)
+	if err == nil {
+		b, err = a.books.callback(ctx, q.product, q.state, q.code, q.refusal)
+	}
+	for _, known := range []error{errBooksState, errBooksSignin, errBooksDeclined, errBooksNobody,
+		errBooksConnected} {
 		if errors.Is(err, known) {
 			return nil, &refusal{code: codeBooksState, detail: sentence(known)}
 		}
@@ -406,6 +454,23 @@ func (a *booksAPI) comeBack(ctx context.Context, _ *call, q *comeBackRequest) (*
 		}
 	}
 	return p.render(http.StatusOK)
+}
+
+// mayFinish returns nil unless an application's link was begun with, which only who has signed in for the account
+// finishes. Errors: errBooksState, errBooksSignin.
+func (a *booksAPI) mayFinish(c *call, q *comeBackRequest) error {
+	begun, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
+	if err != nil {
+		return notUnless(err, errNotFound) // callback says so
+	}
+	if begun.ofApp() { // its state leads to followLink, which makes another one for the owner
+		return errBooksState
+	}
+	s, err := a.signedIn(c)
+	if err == nil && begun.ofPerson() && (s == nil || s.AccountID != begun.AccountID) {
+		err = errBooksSignin
+	}
+	return err
 }
 
 // sentence returns the text of an error as a sentence.

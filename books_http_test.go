@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// asked is a request with a token of the account for books.
+// asked is a request with a token of the account for books and their entries.
 func (k *bookkeeper) asked(method, path, body string) answer {
 	k.t.Helper()
-	return k.do(method, "/books/connections"+path, body, "Authorization: Bearer "+k.token(k.account, scopeBooks))
+	auth := "Authorization: Bearer " + k.token(k.account, scopeBooks+" "+scopeRevenue)
+	return k.do(method, "/books/connections"+path, body, auth)
 }
 
 // opens follows an address at a product, and returns the page on which its owner comes back.
@@ -177,7 +178,7 @@ func TestBooksHTTP_aServiceOnACopyAsksNothingAndSaysWhy(t *testing.T) {
 func TestBooksHTTP_anotherAccountsConnectionIsNotFound(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		other := "Authorization: Bearer " + k.token(k.addAccount("Other"), scopeBooks)
+		other := "Authorization: Bearer " + k.token(k.addAccount("Other"), scopeBooks+" "+scopeRevenue)
 		orders := "Authorization: Bearer " + k.token(k.account, scopeOrders)
 		at := "/books/connections/" + k.connection
 		before := k.dump()

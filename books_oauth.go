@@ -22,11 +22,9 @@ const (
 	maxTokenLife    = 24 * time.Hour
 )
 
-// grantErrors are the errors of token endpoints that the owner of a connection or the operator has to do
-// something about (RFC 6749, section 5.2). They are never retried.
-var grantErrors = []string{
-	"invalid_grant", "invalid_client", "unauthorized_client", "access_denied", "invalid_scope",
-}
+// grantErrors are the errors of token endpoints about which somebody has to do something: invalid_grant the owner
+// of the connection, the others the operator (RFC 6749, section 5.2).
+var grantErrors = []string{"invalid_grant", "invalid_client", "unauthorized_client", "invalid_scope"}
 
 // operatorsGrantErrors are those about which only the operator can do something.
 var operatorsGrantErrors = []string{"invalid_client", "unauthorized_client", "invalid_scope"}

@@ -81,7 +81,7 @@ func TestOAuthClient_answersAndWhatTheyMean(t *testing.T) {
 		{401, `{"error":"invalid_client"}`, nil, &grantError{"invalid_client"}},
 		{400, `{"error":"unauthorized_client"}`, nil, &grantError{"unauthorized_client"}},
 		{400, `{"error":"invalid_scope"}`, nil, &grantError{"invalid_scope"}},
-		{403, `{"error":"access_denied"}`, nil, &grantError{"access_denied"}},
+		{403, `{"error":"access_denied"}`, nil, endpoint(403)},
 		{400, `{"error":"invalid_request"}`, nil, endpoint(400)},
 		{400, `{"error":["invalid_grant"]}`, nil, endpoint(400)},
 		{400, `error=invalid_grant`, nil, endpoint(400)},

@@ -48,6 +48,13 @@ func (r *exportRound) ask(ctx context.Context, f func(*ledgerSession) error) err
 	return err
 }
 
+// write is ask for an f that writes, see books.askOnce.
+func (r *exportRound) write(ctx context.Context, f func(*ledgerSession) error) error {
+	err := r.books.askOnce(ctx, r.connection.ID, f)
+	r.answered = r.answered || err == nil
+	return err
+}
+
 // advance does with an export what can be done now. It returns false if the books could not be asked, so that
 // the round ends. Errors: those of the store.
 func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err error) {
@@ -327,7 +334,8 @@ func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntr
 }
 
 // send writes that an entry is given away, and gives it away, unless the books have it already: a database that
-// was restored from a backup does not know what was sent since. prepare makes the entry anew in the transaction;
+// was restored from a backup does not know what was sent since, and a refusal may have been that of something in
+// between. prepare makes the entry anew in the transaction;
 // it has to be the one that was checked. Errors: errChanged, a *ledgerError.
 func (r *exportRound) send(
 	ctx context.Context, x *bookExport, checked *bookEntry, prepare func(*tx) (*bookEntry, error),
@@ -366,12 +374,9 @@ func (r *exportRound) send(
 	return r.post(ctx, x)
 }
 
-// findUnsent looks in the books for an entry that was never sent, as far as this database knows; nil: it is not
-// there, or was voided. Errors: a *ledgerError.
+// findUnsent looks in the books for an entry that should not be there, as far as this database knows; nil: it is
+// not, or was voided. Errors: a *ledgerError.
 func (r *exportRound) findUnsent(ctx context.Context, x *bookExport, entry *bookEntry) (*bookedEntry, error) {
-	if x.Attempts > 0 { // refused, so it is not there
-		return nil, nil
-	}
 	var found *bookedEntry
 	err := r.ask(ctx, func(s *ledgerSession) (err error) {
 		found, err = r.ledgers[r.connection.Product].find(ctx, s, entry, x.SyncKey)
@@ -390,14 +395,15 @@ func (x *bookExport) idempotencyKey() string {
 	return x.ID + "-" + hex.EncodeToString(sum[:8])
 }
 
-// post gives away the entry of an export that was written down. Errors: errChanged, those of the store.
+// post gives away the entry of an export that was written down. It is sent again only after a look, unless the
+// books themselves refuse it, or it was not sent at all. Errors: errChanged, a *ledgerError, those of the store.
 func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 	entry, err := x.sentEntry()
 	if err != nil {
 		return err
 	}
 	var id string
-	err = r.ask(ctx, func(s *ledgerSession) (err error) {
+	err = r.write(ctx, func(s *ledgerSession) (err error) {
 		id, err = r.ledgers[r.connection.Product].post(ctx, s, entry, *x.Request, x.idempotencyKey())
 		return err
 	})
@@ -409,7 +415,7 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 		return err
 	}
 	switch {
-	case refused.reason == ledgerBusy, refused.denied: // nothing was written, and all others had the same answer
+	case refused.reason == ledgerBusy && refused.status == 0: // it was not sent
 		if err := r.change(ctx, x, func(*tx) error { x.State = exportReady; return nil }); err != nil {
 			return err
 		}
@@ -417,10 +423,14 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 	case !refused.refused:
 		r.log.Warn("whether an entry is in the books is not known", "export", x.ID, "status", refused.status,
 			"error", refused.reason)
-		return r.change(ctx, x, func(t *tx) error {
+		err := r.change(ctx, x, func(t *tx) error {
 			x.State, x.DueAt = exportUnknown, t.now.after(retryPauses[0])
 			return nil
 		})
+		if err != nil || refused.reason != ledgerBusy && !refused.denied {
+			return err
+		}
+		return refused // all others would have the same answer
 	}
 	x.State = exportReady // nothing was written
 	return r.holdOrFail(ctx, x, refused)
@@ -474,7 +484,8 @@ func markReversed(t *tx, c *bookConnection, id string) error {
 }
 
 // lookUp looks in the books for an entry whose answer was lost. What is not there ten minutes after it was sent
-// is sent again, the same bytes under the same key. Errors: errChanged, a *ledgerError.
+// is sent again, the same bytes under the same key; or its export is dropped, see reasonDisconnected. Errors:
+// errChanged, a *ledgerError.
 func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 	entry, err := x.sentEntry()
 	if err != nil {
@@ -492,6 +503,16 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 		return r.voided(ctx, x, found.ID)
 	case found != nil:
 		return r.posted(ctx, x, found.ID)
+	}
+	if valueOr(x.Reason, "") == reasonDisconnected && r.now().Sub(x.SentAt.Time) >= notFoundAfter {
+		return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
+			t.invalidate()
+			x.State = exportReady // nothing is in the books
+			if err := t.saveExport(x); err != nil {
+				return err
+			}
+			return t.removeExport(x)
+		})
 	}
 	again := false
 	err = r.change(ctx, x, func(t *tx) error {
@@ -554,7 +575,7 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 	case !sameEntry(sent, &found.Entry):
 		return r.hold(ctx, x, heldEdited, "The entry was changed in the books: reverse it there.")
 	case found.Draft:
-		err := r.ask(ctx, func(s *ledgerSession) error { return ledger.withdraw(ctx, s, found.ID) })
+		err := r.write(ctx, func(s *ledgerSession) error { return ledger.withdraw(ctx, s, found.ID) })
 		if errors.As(err, &refused) && refused.refused {
 			return r.holdOrFail(ctx, x, refused)
 		}

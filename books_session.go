@@ -112,8 +112,9 @@ func openTokens(keys *keyring, c *bookConnection) (*bookTokens, error) {
 	return tokens, nil
 }
 
-// ask calls f with a session of a connection in use. If the access token is not taken, it is replaced and f is
-// called once more. Errors: those of f, a *ledgerError, errBooksConnection.
+// ask calls f, which reads or does what may be done twice, with a session of a connection in use. If the access
+// token is not taken, it is replaced and f is called once more. If the product says that the application was removed
+// there, that is noted. Errors: those of f, a *ledgerError, errBooksConnection.
 func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error) error {
 	s, tokens, err := b.session(ctx, id, -1)
 	if err != nil {
@@ -121,13 +122,36 @@ func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error
 	}
 	err = f(s)
 	var refused *ledgerError
-	if !errors.As(err, &refused) || !refused.denied {
+	if errors.As(err, &refused) && refused.denied {
+		if s, _, err = b.session(ctx, id, tokens); err != nil {
+			return err
+		}
+		err = f(s)
+	}
+	return b.noteRemoved(ctx, s, err)
+}
+
+// askOnce is ask for an f that writes. It is called once: an answer with 401 does not prove that nothing was
+// written, so the caller looks for it first, with ask, which replaces the token.
+func (b *books) askOnce(ctx context.Context, id string, f func(*ledgerSession) error) error {
+	s, _, err := b.session(ctx, id, -1)
+	if err != nil {
 		return err
 	}
-	if s, _, err = b.session(ctx, id, tokens); err != nil {
+	return b.noteRemoved(ctx, s, f(s))
+}
+
+// noteRemoved notes that the owner of a session's connection has to connect it again, if an error of the books says
+// that the application was removed there. It returns the error.
+func (b *books) noteRemoved(ctx context.Context, s *ledgerSession, err error) error {
+	var failed *ledgerError
+	if !errors.As(err, &failed) || !failed.removed {
 		return err
 	}
-	return f(s)
+	if noted := b.needOwner(context.WithoutCancel(ctx), s.connection, err); noted != nil {
+		return errors.Join(err, noted)
+	}
+	return err
 }
 
 // session returns a session of a connection in use. Its tokens are replaced first if they end soon, or if they
@@ -176,15 +200,18 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 func (b *books) claimTokens(ctx context.Context, c *bookConnection) (mine bool, err error) {
 	return mine, b.store.update(ctx, func(t *tx) (err error) {
 		t.invalidate()
-		mine, err = t.claimBookTokens(c.ID, c.Tokens, t.now.after(tokenClaim))
+		until := t.now.after(tokenClaim)
+		if mine, err = t.claimBookTokens(c.ID, c.Tokens, until); err == nil && mine {
+			err = t.noteRenewal(c.ID, until) // should this process end before the answer
+		}
 		return err
 	})
 }
 
 // renew replaces the tokens of a connection, which the caller has claimed. The new ones are on disk when it
-// returns. What the owner has to mend by connecting again is noted, and never tried again. The work goes on
-// when ctx ends: tokens that are replaced and not written would be lost. Errors: a *ledgerError, those of the
-// store.
+// returns. What the owner has to mend by connecting again is noted, and never tried again; after any other failure
+// the worker tries it again as renewalPause says. The work goes on when ctx ends: tokens that are replaced and not
+// written would be lost. Errors: a *ledgerError, those of the store.
 func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) error {
 	ctx = context.WithoutCancel(ctx)
 	app, err := b.appSecrets(c.Product)
@@ -216,8 +243,66 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 	}
 	return errors.Join(err, b.store.update(ctx, func(t *tx) error {
 		t.invalidate()
-		return t.dropTokenClaim(c.ID, c.Tokens)
+		if err := t.dropTokenClaim(c.ID, c.Tokens); err != nil {
+			return err
+		}
+		return scheduleRenewal(t, c.ID)
 	}))
+}
+
+// renewalPauses are how long the worker waits before it replaces tokens again whose replacement had no usable
+// answer; the last one counts until renewalWindow has passed. The answer that was lost may have brought new
+// tokens, and Xero takes the old one for 30 minutes more only.
+var renewalPauses = []time.Duration{10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute}
+
+const renewalWindow = 25 * time.Minute
+
+// renewalPause returns how long to wait before tokens are replaced again that could not be for a time. It reports
+// false if that is left to whoever needs them, at the connection's own pace.
+func renewalPause(lasted time.Duration) (time.Duration, bool) {
+	sum := time.Duration(0)
+	for _, pause := range renewalPauses {
+		if sum += pause; lasted < sum {
+			return pause, true
+		}
+	}
+	return renewalPauses[len(renewalPauses)-1], lasted < renewalWindow
+}
+
+// scheduleRenewal writes when the tokens of a connection are replaced again that could not be.
+func scheduleRenewal(t *tx, id string) error {
+	lost, err := t.renewalLostAt(id)
+	if errors.Is(err, errNotFound) { // it was connected anew meanwhile, or disconnected
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	due := stamp{}
+	if pause, ok := renewalPause(t.now.Sub(lost.Time)); ok {
+		due = t.now.after(pause)
+	}
+	return t.postponeRenewal(id, due)
+}
+
+// renewLost replaces the tokens of a connection whose last replacement had no usable answer.
+func (b *books) renewLost(ctx context.Context, id string) error {
+	c, err := b.store.usedBookConnection(anyAccount, id)
+	if err == nil {
+		_, _, err = b.session(ctx, id, c.Tokens)
+	}
+	if err == nil {
+		return nil
+	}
+	later := b.store.update(context.WithoutCancel(ctx), func(t *tx) error { // also where nobody was asked
+		t.invalidate()
+		return scheduleRenewal(t, id)
+	})
+	var known *ledgerError
+	if errors.As(err, &known) || errors.Is(err, errBooksConnection) {
+		err = nil
+	}
+	return errors.Join(err, later)
 }
 
 // needOwner notes that the owner of a connection has to connect it again, once, with an event.
@@ -235,6 +320,9 @@ func (b *books) needOwner(ctx context.Context, c *bookConnection, why error) err
 			return err
 		}
 		if err := t.dropTokenClaim(now.ID, now.Tokens); err != nil {
+			return err
+		}
+		if err := t.endRenewal(now.ID); err != nil {
 			return err
 		}
 		return t.addEvent(booksEvent(now, eventBooksNeedOwner, actorProvider))

@@ -69,23 +69,25 @@ func (t *tx) addBookAuthorization(a *bookAuthorization) error {
 	return err
 }
 
+// bookAuthorization returns the authorization of a product with that hash. Errors: errNotFound, also for one that
+// has expired at now.
+func (q *queries) bookAuthorization(product string, hash []byte, now stamp) (*bookAuthorization, error) {
+	a := &bookAuthorization{}
+	err := q.one(`SELECT state_hash, account_id, product, verifier, redirect_url, made_by, created_at, expires_at
+		FROM books_authorizations WHERE state_hash = ? AND product = ? AND expires_at > ?`, []any{hash, product, now},
+		&a.StateHash, &a.AccountID, &a.Product, &a.Sealed, &a.RedirectURL, &a.MadeBy, &a.CreatedAt, &a.ExpiresAt)
+	return a, err
+}
+
 // takeBookAuthorization returns the authorization of a product with that hash, and removes it, so that it
 // can be used once. Errors: errNotFound, also for one that has expired.
 func (t *tx) takeBookAuthorization(product string, hash []byte) (*bookAuthorization, error) {
-	a := &bookAuthorization{}
-	err := t.one(`SELECT state_hash, account_id, product, verifier, redirect_url, made_by, created_at, expires_at
-		FROM books_authorizations WHERE state_hash = ? AND product = ?`, []any{hash, product},
-		&a.StateHash, &a.AccountID, &a.Product, &a.Sealed, &a.RedirectURL, &a.MadeBy, &a.CreatedAt, &a.ExpiresAt)
+	a, err := t.bookAuthorization(product, hash, t.now)
 	if err != nil {
-		return nil, err
+		return nil, err // one that has expired is removed by a chore
 	}
-	if _, err := t.exec(`DELETE FROM books_authorizations WHERE state_hash = ?`, hash); err != nil {
-		return nil, err
-	}
-	if !a.ExpiresAt.After(t.now.Time) {
-		return nil, errNotFound
-	}
-	return a, nil
+	_, err = t.exec(`DELETE FROM books_authorizations WHERE state_hash = ?`, hash)
+	return a, err
 }
 
 // keepBookAuthorizations removes all but the newest authorizations of an account.
@@ -217,6 +219,9 @@ func (t *tx) saveBookConnection(c *bookConnection) error {
 
 // removeBookConnection deletes the row of a connection that has no company, and so no exports.
 func (t *tx) removeBookConnection(id string) error {
+	if err := t.endRenewal(id); err != nil {
+		return err
+	}
 	_, err := t.exec(`DELETE FROM books_connections WHERE id = ? AND organisation_id IS NULL`, id)
 	return err
 }
@@ -229,8 +234,44 @@ func (t *tx) saveBookTokens(c *bookConnection, sealed []byte) error {
 	if err == nil && n == 0 {
 		return errChanged
 	}
+	if err == nil {
+		err = t.endRenewal(c.ID)
+	}
 	c.Sealed, c.Tokens, c.RefreshingUntil = sealed, c.Tokens+1, stamp{}
 	return err
+}
+
+// noteRenewal notes that the tokens of a connection are being replaced, to be done again at due unless the answer
+// comes. It keeps since when that has not worked.
+func (t *tx) noteRenewal(id string, due stamp) error {
+	_, err := t.exec(`INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES (?, ?, ?)
+		ON CONFLICT (connection_id) DO UPDATE SET due_at = excluded.due_at`, id, t.now, due)
+	return err
+}
+
+// renewalLostAt returns since when replacing the tokens of a connection has had no usable answer, or errNotFound.
+func (q *queries) renewalLostAt(id string) (lost stamp, err error) {
+	err = q.one(`SELECT lost_at FROM books_renewals WHERE connection_id = ?`, []any{id}, &lost)
+	return lost, err
+}
+
+// postponeRenewal writes when tokens are replaced again that could not be; the zero stamp: not by the worker.
+func (t *tx) postponeRenewal(id string, due stamp) error {
+	_, err := t.exec(`UPDATE books_renewals SET due_at = ? WHERE connection_id = ?`, due, id)
+	return err
+}
+
+// endRenewal forgets that the tokens of a connection could not be replaced.
+func (t *tx) endRenewal(id string) error {
+	_, err := t.exec(`DELETE FROM books_renewals WHERE connection_id = ?`, id)
+	return err
+}
+
+// dueRenewals returns up to limit connections whose tokens are to be replaced again at now, those that wait
+// longest first.
+func (q *queries) dueRenewals(now stamp, limit int) (ids []string, err error) {
+	return collect(q, `SELECT connection_id FROM books_renewals WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
+		[]any{now, limit}, func(id *string) []any { return []any{id} })
 }
 
 // claimBookTokens notes that somebody is replacing the tokens of a connection until a time, unless somebody
@@ -381,10 +422,11 @@ func (t *tx) wakeExports(connectionID string) error {
 	return err
 }
 
-// restExports has nothing of a connection looked at any more.
+// restExports has nothing of a connection looked at any more, and notes reasonDisconnected.
 func (t *tx) restExports(connectionID string) error {
-	_, err := t.exec(`UPDATE books_exports SET due_at = NULL, changes = changes + 1
-		WHERE connection_id = ? AND due_at IS NOT NULL`, connectionID)
+	_, err := t.exec(`UPDATE books_exports SET due_at = NULL, changes = changes + 1,
+		reason = CASE WHEN state IN ('sending', 'unknown') THEN ?2 ELSE reason END
+		WHERE connection_id = ?1 AND due_at IS NOT NULL`, connectionID, reasonDisconnected)
 	return err
 }
 

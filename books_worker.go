@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,6 +16,7 @@ import (
 
 const (
 	maxExporting     = 4                // connections at once
+	maxRenewing      = 64               // connections whose tokens are replaced at once, beside those
 	exportsAtOnce    = 50               // of a connection, after which others have their turn
 	maxDue           = 1000             // connections that are considered at once
 	booksTick        = time.Second      // between two looks for what is due
@@ -35,6 +37,7 @@ type booksWorker struct {
 	turns    map[string]int64 // of the connections that are due: when each had its last turn, counted by turn
 	turn     int64
 	finished chan string
+	renewing atomic.Bool // tokens are being replaced that could not be before
 	working  sync.WaitGroup
 }
 
@@ -51,11 +54,15 @@ func (w *booksWorker) run(ctx context.Context) {
 	defer tick.Stop()
 	defer w.working.Wait()
 	for {
-		if now := w.steady(); w.enqueued.IsZero() || now.Sub(w.enqueued) >= enqueueEvery {
+		held := w.held()
+		if now := w.steady(); !held && (w.enqueued.IsZero() || now.Sub(w.enqueued) >= enqueueEvery) {
 			w.enqueued = now
 			w.enqueue(ctx)
 		}
-		w.startDue(ctx)
+		w.startRenewals(ctx)
+		if !held {
+			w.startDue(ctx)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -66,6 +73,9 @@ func (w *booksWorker) run(ctx context.Context) {
 		}
 	}
 }
+
+// held reports whether exports wait: whether a day is over can't be told by a clock that is doubted.
+func (b *books) held() bool { return b.doubted != nil && b.doubted() }
 
 // enqueue makes exports of the days that are over, for every connection that sends on its own.
 func (w *booksWorker) enqueue(ctx context.Context) {
@@ -100,6 +110,33 @@ func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
 		}
 		_, err = enqueueDays(t, now, daysAtOnce)
 		return err
+	})
+}
+
+// startRenewals begins to replace tokens that could not be replaced before, where that is due, whatever else waits.
+func (w *booksWorker) startRenewals(ctx context.Context) {
+	if w.renewing.Load() {
+		return
+	}
+	due, err := w.store.dueRenewals(newStamp(w.now()), maxRenewing)
+	if err != nil {
+		w.strike(faultBooksRead, err)
+	}
+	if len(due) == 0 {
+		return
+	}
+	w.renewing.Store(true)
+	w.working.Go(func() {
+		defer w.renewing.Store(false)
+		var all sync.WaitGroup
+		for _, id := range due {
+			all.Go(func() {
+				if err := w.renewLost(ctx, id); err != nil && ctx.Err() == nil {
+					w.strike(faultBooksTokens, err)
+				}
+			})
+		}
+		all.Wait()
 	})
 }
 
@@ -156,7 +193,7 @@ func (w *booksWorker) export(ctx context.Context, connectionID string) error {
 		if err != nil && !errors.Is(err, errExport) { // it was removed meanwhile
 			all = errors.Join(all, err)
 		}
-		if !goOn || ctx.Err() != nil {
+		if !goOn || ctx.Err() != nil || w.held() {
 			return all
 		}
 	}

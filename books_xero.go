@@ -180,14 +180,23 @@ func (x *xeroLedger) failure(answer *outboundAnswer) *ledgerError {
 		}
 	case status == http.StatusUnauthorized && !lacksScope(answer.header):
 		failed.denied = true
-	case status == http.StatusUnauthorized || status == http.StatusForbidden: // another token would not help
+	case status == http.StatusUnauthorized: // another token would not help
 		failed.reason, failed.refused = heldReconnect, true
 		failed.detail = cutMessage(rawMember(&body, "Detail"))
+	case status == http.StatusForbidden:
+		failed.detail = cutMessage(rawMember(&body, "Detail"))
+		if failed.removed = failed.detail == xeroRemoved; failed.removed {
+			failed.reason, failed.refused = heldReconnect, true
+		}
 	case status >= 400 && status < 500:
 		failed.refused = !slices.Contains(xeroPassing, status)
 	}
 	return failed
 }
+
+// xeroRemoved is the detail of a 403 by which Xero says that the company does not have the application any more. A
+// 403 of something in between says nothing.
+const xeroRemoved = "AuthenticationUnsuccessful"
 
 // xeroPassing are the statuses below 500 that say nothing about a request itself.
 var xeroPassing = []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly}

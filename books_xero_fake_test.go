@@ -199,7 +199,7 @@ func (f *xeroFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if passing != nil {
 		passing(request)
 	}
-	if strikeXero(w, fault, false) {
+	if strikeXero(w, xeroKind(request.method, request.path), fault, false) {
 		return
 	}
 	f.mu.Lock()
@@ -209,7 +209,7 @@ func (f *xeroFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		return
 	}
-	if strikeXero(w, fault, true) {
+	if strikeXero(w, xeroKind(request.method, request.path), fault, true) {
 		return
 	}
 	if answer.body != nil {
@@ -223,20 +223,23 @@ func (f *xeroFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // strikeXero makes a fault, if it is one for before or after what was asked is done.
-func strikeXero(w http.ResponseWriter, fault providerFault, acted bool) bool {
+func strikeXero(w http.ResponseWriter, kind string, fault providerFault, acted bool) bool {
 	status, body := 0, ""
 	switch {
 	case !acted && fault == faultResetBefore, acted && fault == faultResetAfter:
-		// Some of the answer comes: without any, net/http would send a request with an idempotency key again.
-		w.Header().Set("Content-Length", "1000")
-		w.WriteHeader(http.StatusOK)
-		http.NewResponseController(w).Flush()
+		if kind != "post" { // some of the answer comes: without any, net/http would send a GET again
+			w.Header().Set("Content-Length", "1000")
+			w.WriteHeader(http.StatusOK)
+			http.NewResponseController(w).Flush()
+		}
 		panic(http.ErrAbortHandler)
 	case !acted && fault == fault400:
 		status, body = 400, `{"ErrorNumber":17,"Type":"NoDataProcessedException","Message":"No data"}`
-	case !acted && fault == fault401:
+	case !acted && fault == fault401, acted && fault == fault401After:
 		status, body = 401, `{"Type":null,"Title":"Unauthorized","Status":401,"Detail":"TokenExpired"}`
-	case !acted && fault == fault429:
+	case !acted && fault == fault403:
+		status, body = 403, `<html>Forbidden by the firewall</html>`
+	case !acted && fault == fault429, acted && fault == fault429After:
 		w.Header().Set("Retry-After", "3")
 		w.Header().Set("X-Rate-Limit-Problem", "minute")
 		status = 429
@@ -816,6 +819,20 @@ func (f *xeroFake) journals() (all []xeroFakeJournal) {
 		}
 	})
 	return all
+}
+
+// forgetKeys has the time pass after which idempotency keys are not known any more.
+func (f *xeroFake) forgetKeys() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.answers)
+}
+
+// remove has the person remove the application in the company's settings.
+func (f *xeroFake) remove() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.links = nil
 }
 
 // revoke has the person take back what was agreed to: no refresh token is taken any more.

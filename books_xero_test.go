@@ -330,7 +330,7 @@ func TestXero_disconnectsOneCompanyAndRevokesNothing(t *testing.T) {
 		t.Errorf("%d requests", n)
 	}
 	_, err = s.chart(t.Context(), session(0), "2026-11-22")
-	isLedgerError(t, err, ledgerError{status: 403, reason: heldReconnect, refused: true})
+	isLedgerError(t, err, ledgerError{status: 403, reason: heldReconnect, refused: true, removed: true})
 	if _, err = s.chart(t.Context(), session(1), "2026-11-22"); err != nil {
 		t.Errorf("the other company: %v", err)
 	}
@@ -502,7 +502,10 @@ func TestXero_answersAndWhatTheyMean(t *testing.T) {
 		{200, invalid, nil, ledgerError{reason: heldUnusable, refused: true}, "Account code '7' has been archived"},
 		{401, `{"Detail":"TokenExpired"}`, nil, ledgerError{reason: "http_401", denied: true}, ""},
 		{401, lacking, []string{"WWW-Authenticate: insufficient_scope"}, reconnect, "AuthorizationUnsuccessful"},
-		{403, lacking, nil, reconnect, "AuthorizationUnsuccessful"},
+		{403, lacking, nil, ledgerError{reason: "http_403"}, "AuthorizationUnsuccessful"},
+		{403, `<html>`, nil, ledgerError{reason: "http_403"}, ""},
+		{403, `{"Detail":"AuthenticationUnsuccessful"}`, nil,
+			ledgerError{reason: heldReconnect, refused: true, removed: true}, "AuthenticationUnsuccessful"},
 		{404, ``, nil, ledgerError{reason: "http_404", refused: true}, ""},
 		{408, ``, nil, ledgerError{reason: "http_408"}, ""},
 		{409, ``, nil, ledgerError{reason: "http_409"}, ""},
@@ -531,6 +534,21 @@ func TestXero_answersAndWhatTheyMean(t *testing.T) {
 		if errors.As(err, &got) && got.detail != c.detail {
 			t.Errorf("%d %s: %q", c.status, c.body, got.detail)
 		}
+	}
+}
+
+func TestXero_aJournalIsSentOnceThoughTheConnectionBreaks(t *testing.T) {
+	t.Parallel()
+	s := newXeroSide(t).connect()
+	if _, err := s.chart(t.Context(), s.s, "2026-11-22"); err != nil { // whose connection is kept
+		t.Fatal(err)
+	}
+	e := xeroDay()
+	s.fake.fail("post", faultResetAfter, fault429)
+	_, err := s.post(t.Context(), s.s, e, s.encode(e), "exp_1")
+	isLedgerError(t, err, ledgerError{reason: outboundNoConnect})
+	if n := s.fake.came("PUT", "/api.xro/2.0/ManualJournals"); n != 1 || len(s.fake.journals()) != 1 {
+		t.Errorf("it was sent %d times and written %d times", n, len(s.fake.journals()))
 	}
 }
 

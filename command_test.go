@@ -44,6 +44,9 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	o.t = t
 	o.do("help")
 	o.do("upgrade")
+	if v := o.object("clock", "accept"); v["seen_at"] == nil || v["before"] != nil {
+		t.Errorf("clock %v", v)
+	}
 	if v := o.object("version"); v["version"] == "" || o.do("version") != v["version"].(string)+"\n" {
 		t.Errorf("version %v", v)
 	}

@@ -130,6 +130,7 @@ func (d *demo) newServer(e *env, keyFile string, log *slog.Logger) (*server, err
 		return nil, err
 	}
 	usual.examples, usual.outboundAllow, usual.stripeURL = d.examples, demoOutbound, d.provider
+	usual.synchronised = kernelSynchronised
 	s, err := newServer(st, keys, usual, log, wings)
 	if err != nil {
 		return nil, errors.Join(err, st.close())

@@ -60,6 +60,7 @@ type activation struct {
 	replace     string // id of the device whose seat it takes over; "": none
 	nonce       string
 	presented   *claims // of the device token that was sent; nil: none
+	keepLapsed  bool    // release no seats that have lapsed: the clock is doubted
 }
 
 // A activationResult is what an activation returns to the device.
@@ -81,8 +82,10 @@ func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 		return nil, err
 	}
 	t.invalidate(l.ID)
-	if err := releaseLapsed(t, l); err != nil {
-		return nil, err
+	if !a.keepLapsed {
+		if err := releaseLapsed(t, l); err != nil {
+			return nil, err
+		}
 	}
 	found, err := a.findDevice(t, l)
 	if err != nil {

@@ -138,7 +138,7 @@ func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err
 	case token != nil:
 		cr.license, err = orNil(a.license(anyAccount, token.License)) // see checkRequest.findLicense
 	default: // the key is malformed
-		return "", nil
+		return "", a.limitAddress("malformed key", a.address(c.request), a.anonymousRate)
 	}
 	if err != nil {
 		return "", err
@@ -281,6 +281,10 @@ type activateResponse struct {
 
 // activate answers POST /widget/license/activate: it gives the device a seat and a lease.
 func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (*activateResponse, error) {
+	if a.signingHeld() {
+		return nil, errClock
+	}
+	q.keepLapsed = a.clockDoubted()
 	if err := q.malformedKeyErr(); err != nil {
 		return nil, err
 	}
@@ -428,7 +432,7 @@ func (v *verifyResponse) appendJSON(b []byte) []byte {
 const writeWait = 2 * time.Second
 
 // verify answers POST /widget/license/verify. The status is 200 whether or not the licence
-// is valid.
+// is valid. While signing is held, nothing is written of the device, and the answer has no token.
 func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*verifyResponse, error) {
 	now := c.now
 	if q.keyErr != nil {
@@ -445,7 +449,7 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 		return nil, err
 	}
 	var issued lease
-	if found.mayTouch(now) {
+	if found.mayTouch(now) && !a.signingHeld() {
 		if found, issued, err = a.touchDevice(ctx, &q.checkRequest, found, now); err != nil {
 			return nil, err
 		}

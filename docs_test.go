@@ -405,7 +405,7 @@ func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
 	}
 	for _, reason := range []string{
 		reasonAmountDiffers, reasonOtherCurrency, reasonDeadOrder, reasonPaidTwice, reasonCaptureDiffers, reasonRefused,
-		reasonUnknown,
+		reasonUnknown, reasonRefundPending,
 	} {
 		check(tables[3], reason)
 	}
@@ -791,8 +791,8 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	}
 	paths := map[string][]string{}
 	for _, r := range s.server.routes {
-		if r.page != nil && strings.Contains(r.pattern, "/books/callback/") {
-			continue // it refuses who was not sent there by a product
+		if r.page != nil && regexp.MustCompile(`/books/(callback|connect)/`).MatchString(r.pattern) {
+			continue // they refuse who was not sent there by a product or an application
 		}
 		if r.path() == "/oauth/authorize" {
 			continue // it refuses who was not sent there by an application

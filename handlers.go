@@ -37,7 +37,7 @@ type wing struct {
 type route struct {
 	pattern string        // as net/http's, with a path relative to the base address
 	token   tokenRule     // whether it needs a bearer token
-	scope   string        // that a token must have; "": none
+	scope   string        // those that a token must have, space-separated; "": none
 	origin  originRule    // which Origins it accepts
 	address string        // name of the rate limit by address for anonymous callers; "": none
 	free    bool          // never charged to an account
@@ -46,6 +46,8 @@ type route struct {
 	noBody  bool          // every member may be absent, so that an empty body stands for {}
 	creates bool          // each request adds something: honours Idempotency-Key
 	body    int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
+	values  int           // most values of JSON in a body; 0: maxBodyValues
+	late    bool          // run reads members too, so that the parsed body is kept until it has run
 	raw     bool          // takes a body of any type as it is (call.body), for signatures over its bytes
 	members []extraMember // extra members of every problem on its path
 	charge  chargeFunc    // which account to charge; nil: the token's, else the one that owns the Origin
@@ -86,7 +88,7 @@ type rootPath struct {
 // A chore is background work of a wing, done once a second.
 type chore struct {
 	fault      string // the log line when it fails: "legacy calls can't be counted"
-	timeDriven bool   // acts on what the clock says, so it is paused after the clock was set forward
+	timeDriven bool   // acts on what the clock says, so it is paused while the clock is doubted
 	atEnd      bool   // runs once more when the service stops
 	run        func(ctx context.Context) error
 }
@@ -123,8 +125,16 @@ const (
 )
 
 const (
-	maxBody    = 16 << 10 // bytes (contract, section 1)
-	maxRawBody = 64 << 10 // bytes of what other services send
+	maxBody       = 16 << 10 // bytes (contract, section 1)
+	maxRawBody    = 64 << 10 // bytes of what other services send
+	maxBodyValues = 1000     // values of JSON in a body (contract, section 1)
+)
+
+// How much memory bodies may take, whoever sends them: while they are parsed, until their members are read; and
+// while those are received that may be larger than maxBody.
+const (
+	parseMemory   = 16 << 20
+	receiveMemory = 32 << 20
 )
 
 // The token buckets of each account (contract, section 2), by the names that answers give them. No
@@ -159,6 +169,7 @@ type serverOptions struct {
 	keepEvents       span           // how long events are kept
 	keepTokens       span           // how long tokens are kept after their end
 	securityContacts []string       // URIs for security.txt; none: there is no such file
+	synchronised     func() bool    // whether the kernel says that the wall clock is right; nil: it never does
 
 	// Values that work in the documentation's lines, by the name of the member or parameter; nil: there
 	// are none, so that readers put in their own.
@@ -175,6 +186,8 @@ type server struct {
 	addressBuckets *limiter     // by limit's name and address, or order
 	lookups        *lookupGuard // licence keys that failed
 	clientProofs   *lookupGuard // proofs of applications that failed
+	parsing        *memoryBudget
+	receiving      *memoryBudget
 	outbound       *outbound
 	health         healthCheck
 	running        inProgress
@@ -191,7 +204,8 @@ type server struct {
 	chores         []chore
 	workers        []func(context.Context)
 	wingMetrics    []metric
-	clockDoubted   atomic.Bool // the clock was set forward within clockTrustDelay
+	clock          clockWatch
+	eventsSwept    int64 // up to which event sweep has looked behind those that are kept
 	routing        atomic.Pointer[routing]
 }
 
@@ -209,9 +223,11 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
 	wings func(*server) []wing) (*server, error) {
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, log: log, steady: time.Now,
 		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
-		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets)}
+		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
+		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory)}
 	s.lookups = newLookupGuard(o.failedLookupRate, s.steady())
 	s.clientProofs = newLookupGuard(o.failedLookupRate, s.steady())
+	s.startClock()
 	for _, w := range wings(s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)
@@ -450,7 +466,8 @@ type call struct {
 	account   string    // that is charged; "": none
 	now       time.Time // when the request had been read
 	body      []byte
-	parsed    jsonValue // body, parsed
+	parsed    jsonValue // body, parsed, until the members are read
+	free      func()    // gives back the memory that parsed takes; nil: nothing was taken
 	idemKey   string    // the Idempotency-Key; "": none
 	idemScope string    // within which the key is unique, where that is not the caller's account
 	replay    *reply    // the earlier answer, when the request repeats an Idempotency-Key
@@ -484,7 +501,9 @@ func endpointFrom[Req any, P interface {
 }, Res any](initial Req, f func(context.Context, *call, *Req) (Res, error)) endpointFunc {
 	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
 		req := initial
-		P(&req).read(in)
+		if P(&req).read(in); !c.route.late {
+			c.dropParsed()
+		}
 		if c.route.token == tokenRequired {
 			in.refuseUnknownParameters()
 		}
@@ -553,7 +572,8 @@ func (s *server) run(w *response, c *call) (any, error) {
 	var body *jsonValue
 	if r.Method == http.MethodPost || r.Method == http.MethodPatch || r.Method == http.MethodPut {
 		var err error
-		if body, err = c.readBody(w); err != nil {
+		defer c.dropParsed()
+		if body, err = s.readBody(w, c); err != nil {
 			return nil, err
 		}
 		if err := c.readIdempotencyKey(); err != nil {
@@ -591,8 +611,13 @@ func (s *server) checkToken(c *call) error {
 	if err != nil {
 		return err
 	}
-	if c.route.scope != "" && !who.has(c.route.scope) {
-		return errScope(c.route.scope, "The token does not have the scope "+c.route.scope+".")
+	for _, scope := range strings.Fields(c.route.scope) {
+		if !who.has(scope) {
+			return errScope(c.route.scope, "The token does not have the scope "+scope+".")
+		}
+	}
+	if c.route.token == tokenLate && who.app != "" && !who.has(scopeLicenses) {
+		return nil // on licence calls an application that can't read licences is anybody, so that it can't guess keys
 	}
 	c.caller = who
 	return nil
@@ -632,7 +657,7 @@ func (s *server) limitAddress(limit, address string, rate int) error {
 // readBody reads and parses the body. It refuses a wrong type (415), size (413) or syntax (400).
 // On a route whose members may all be absent it reads an empty body of any type as {}. It returns nil on
 // a route that takes its body as it is.
-func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
+func (s *server) readBody(w http.ResponseWriter, c *call) (*jsonValue, error) {
 	r := c.request
 	if c.route.noBody && r.ContentLength == 0 {
 		c.body, c.parsed = []byte("{}"), jsonValue{kind: jsonObject}
@@ -651,13 +676,9 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 		w.Header().Set("Connection", "close") // else net/http would read the body before it answers
 		return nil, errBodySize(limit)
 	}
-	body, err := readAll(w, r, limit)
+	body, err := s.receive(w, c, limit)
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return nil, errBodySize(limit)
-		}
-		return nil, &refusal{code: codeMalformedJSON, detail: "The body ended early."}
+		return nil, err
 	}
 	c.body = body
 	switch {
@@ -667,10 +688,59 @@ func (c *call) readBody(w http.ResponseWriter) (*jsonValue, error) {
 		c.parsed, err = parseForm(body)
 		return &c.parsed, err
 	}
-	if c.parsed, err = parseJSON(body); err != nil {
+	return s.parseBody(c)
+}
+
+// receive reads the bytes of a body. Those of a route that takes large ones are read for so many callers at a time
+// only. Errors: a refusal (413, 400), errManyBodies.
+func (s *server) receive(w http.ResponseWriter, c *call, limit int64) ([]byte, error) {
+	if limit > maxBody && !c.route.raw {
+		release, err := s.receiving.take(c.request.Context(), c.payer(), limit)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+	}
+	body, err := readAll(w, c.request, limit)
+	if err == nil {
+		return body, nil
+	}
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return nil, errBodySize(limit)
+	}
+	return nil, &refusal{code: codeMalformedJSON, detail: "The body ended early."}
+}
+
+// parseBody parses the body of a call, and takes the memory for it from the budget, until dropParsed gives it back.
+// Errors: a refusal (400), errManyBodies.
+func (s *server) parseBody(c *call) (_ *jsonValue, err error) {
+	most := cmp.Or(c.route.values, maxBodyValues)
+	values := min(int64(most), int64(len(c.body)/2+1)) // each takes two bytes at least: "1,"
+	memory := 2*int64(len(c.body)) + values*memberMemory
+	if c.free, err = s.parsing.take(c.request.Context(), c.payer(), memory); err != nil {
+		return nil, err
+	}
+	if c.parsed, err = parseBody(c.body, most); err != nil {
 		return nil, &refusal{code: codeMalformedJSON, detail: "The body can't be read: " + err.Error() + "."}
 	}
 	return &c.parsed, nil
+}
+
+// dropParsed drops the parsed body once its members are read, and gives back the memory that it took.
+func (c *call) dropParsed() {
+	if c.free != nil {
+		c.parsed = jsonValue{}
+		c.free()
+	}
+}
+
+// payer returns the account of the call's token, whose part of a memoryBudget the call takes from; "": none.
+func (c *call) payer() string {
+	if c.caller == nil {
+		return ""
+	}
+	return c.caller.claims.Subject
 }
 
 // takesForm reports whether bodies are forms.
@@ -811,8 +881,8 @@ func (a *accountScope) resolve(s *server, c *call) (owner, error) {
 	case !who.all:
 		return owner{}, errScope(scopeAdmin, "The token acts on its own account only.")
 	}
-	_, err := s.store.account(a.named)
-	if errors.Is(err, errNotFound) {
+	row, err := s.store.account(a.named)
+	if errors.Is(err, errNotFound) || err == nil && !row.ClosedAt.IsZero() && !who.admin() {
 		return owner{}, errAccount
 	}
 	return ownedBy(a.named), err

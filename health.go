@@ -66,8 +66,9 @@ func (h *healthReport) httpStatus() int {
 }
 
 // showHealth answers GET /widget/health. The status is pass; warn while another program holds
-// the write lock, the WAL is larger than maxWAL or the key file can't be used; fail when the database can't be read or
-// written, when it has been locked for lockTimeout, or while the service stops.
+// the write lock, the WAL is larger than maxWAL, the key file can't be used or the clock is not taken for
+// right; fail when the database can't be read or written, when it has been locked for lockTimeout, or while
+// the service stops.
 func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, error) {
 	report := s.healthReport()
 	return &document{report.httpStatus(), "application/health+json", report}, nil
@@ -112,6 +113,9 @@ func (s *server) healthReport() *healthReport {
 	}
 	if report.Status == healthPass && s.keysStale.Load() {
 		report.Status, report.Output = healthWarn, faultKeyFile
+	}
+	if fault := s.judgeClock(s.readClocks()); report.Status == healthPass && fault != "" {
+		report.Status, report.Output = healthWarn, string(fault)
 	}
 	if s.draining.Load() {
 		report.Status, report.Output = healthFail, storageReason(errClosed)

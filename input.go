@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -95,6 +96,7 @@ func (in *input) member(name string, kind jsonKind, n need) *jsonValue {
 		in.wrong(name, "wrong_type", fmt.Sprintf("This must be %s, not %s.", kind, v.kind))
 		return nil
 	}
+	v.open()
 	return v
 }
 
@@ -114,7 +116,7 @@ func (in *input) text(name string, n need, max int, check textCheck) string {
 		in.wrong(name, code, detail)
 		return ""
 	}
-	return v.text
+	return strings.Clone(v.text) // else it would keep the whole body in memory
 }
 
 // field returns a field of a form as it was sent, and "" if there is none.
@@ -181,7 +183,7 @@ func (in *input) texts(name string, count, max int) []string {
 		} else if code, detail := checkText(v.list[i].text, required, max); code != "" {
 			in.wrong(element, code, detail)
 		} else {
-			all[i] = v.list[i].text
+			all[i] = strings.Clone(v.list[i].text)
 		}
 	}
 	return all

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -41,7 +43,8 @@ type jsonValue struct {
 	text    string       // of a string, without quotes and escapes; of a number, as it was written
 	list    []jsonValue  // elements of an array
 	members []jsonMember // of an object, in the order of the text
-	raw     []byte       // text of an object, as it was written
+	raw     string       // text of an object, as it was written; of an array too while it is unread
+	unread  bool         // list and members are not built yet: see open
 }
 
 // A jsonMember is a member of an object.
@@ -50,8 +53,18 @@ type jsonMember struct {
 	value jsonValue
 }
 
+// open builds the members of an object or the elements of an array that parseBody has checked and skipped. What
+// is inside these stays unread.
+func (v *jsonValue) open() {
+	if v.unread {
+		p := jsonParser{text: v.raw, lazy: true, left: math.MaxInt}
+		*v, _ = p.value(0, true) // parseBody has found nothing wrong in it
+	}
+}
+
 // member returns the value of the object's member with exactly that name.
 func (v *jsonValue) member(name string) (*jsonValue, bool) {
+	v.open()
 	for i := range v.members {
 		if v.members[i].name == name {
 			return &v.members[i].value, true
@@ -118,6 +131,7 @@ func listMember(v *jsonValue, name string) (objects []jsonValue) {
 }
 
 const (
+	memberMemory      = 2 * 96 // bytes that a member of an object takes at most, in a list that grows by doubling
 	maxJSONDepth      = 8
 	maxScannedMembers = 16 // in larger objects a set finds duplicate names faster than a scan
 )
@@ -126,15 +140,34 @@ const (
 // nested at most maxJSONDepth deep, surrounded by nothing but white space. Its errors say what
 // is wrong and at which byte, and quote nothing of the text.
 func parseJSON(text []byte) (jsonValue, error) {
-	p := jsonParser{text: text}
-	if !utf8.Valid(text) {
+	return (&jsonParser{text: string(text), left: math.MaxInt}).document()
+}
+
+// parseBody is parseJSON for the body of a request, which may come from anybody: it refuses more than most values
+// (members' and elements', at any depth), and builds no more than the members of the outermost object. What is in
+// those is checked as well, and built when somebody asks for it (open), so that unknown members cost nothing.
+func parseBody(text []byte, most int) (jsonValue, error) {
+	return (&jsonParser{text: string(text), lazy: true, left: most + 1}).document() // and one for the object
+}
+
+// A jsonParser reads one text. Values that it returns are parts of the text, which is not copied again.
+type jsonParser struct {
+	text string
+	pos  int  // index of the next byte
+	left int  // how many values there may be from here on
+	lazy bool // build the outermost value only
+}
+
+// document parses the whole text.
+func (p *jsonParser) document() (jsonValue, error) {
+	if !utf8.ValidString(p.text) {
 		return jsonValue{}, errors.New("the text is not valid UTF-8")
 	}
 	p.space()
 	if p.peek() != '{' {
 		return jsonValue{}, errors.New("the text is not a JSON object")
 	}
-	v, err := p.value(0)
+	v, err := p.value(0, true)
 	if err != nil {
 		return jsonValue{}, err
 	}
@@ -143,11 +176,6 @@ func parseJSON(text []byte) (jsonValue, error) {
 		return jsonValue{}, p.syntaxError("there is more text after the object")
 	}
 	return v, nil
-}
-
-type jsonParser struct {
-	text []byte
-	pos  int // index of the next byte
 }
 
 func (p *jsonParser) syntaxError(what string) error {
@@ -175,47 +203,64 @@ func (p *jsonParser) space() {
 	}
 }
 
-// jsonWords are the values that are written as a word.
-var jsonWords = map[string]jsonValue{
-	"null":  {},
-	"true":  {kind: jsonBool, boolean: true},
-	"false": {kind: jsonBool},
-}
-
-// value parses any value, inside depth arrays and objects.
-func (p *jsonParser) value(depth int) (jsonValue, error) {
+// value parses any value, inside depth arrays and objects. Unless it is to be built, only its kind is returned, and
+// the text of an object or an array.
+func (p *jsonParser) value(depth int, build bool) (jsonValue, error) {
+	if p.left--; p.left < 0 {
+		return jsonValue{}, p.syntaxError("there are too many values")
+	}
 	switch c := p.peek(); {
 	case c == '{' || c == '[':
 		if depth == maxJSONDepth {
 			return jsonValue{}, p.syntaxError("the text is nested more than 8 levels deep")
 		}
-		if c == '{' {
-			return p.object(depth + 1)
+		start := p.pos
+		if c == '[' {
+			v, err := p.array(depth+1, build)
+			if !build {
+				v.raw, v.unread = p.text[start:p.pos], true
+			}
+			return v, err
 		}
-		return p.array(depth + 1)
+		v, err := p.object(depth+1, build)
+		v.raw, v.unread = p.text[start:p.pos], !build
+		return v, err
 	case c == '"':
 		s, err := p.string()
 		return jsonValue{kind: jsonString, text: s}, err
 	case c == '-' || c >= '0' && c <= '9':
 		return p.number()
-	}
-	for word, v := range jsonWords {
-		if bytes.HasPrefix(p.text[p.pos:], []byte(word)) {
-			p.pos += len(word)
-			return v, nil
-		}
+	case p.word("null"):
+		return jsonValue{}, nil
+	case p.word("true"):
+		return jsonValue{kind: jsonBool, boolean: true}, nil
+	case p.word("false"):
+		return jsonValue{kind: jsonBool}, nil
 	}
 	return jsonValue{}, p.syntaxError("a value is missing or not JSON")
 }
 
+// word skips a word if it comes next.
+func (p *jsonParser) word(word string) bool {
+	if !strings.HasPrefix(p.text[p.pos:], word) {
+		return false
+	}
+	p.pos += len(word)
+	return true
+}
+
 // object parses an object, from its brace on.
-func (p *jsonParser) object(depth int) (jsonValue, error) {
+func (p *jsonParser) object(depth int, build bool) (jsonValue, error) {
 	v := jsonValue{kind: jsonObject}
-	var names map[string]bool // of the members so far; nil: few enough to scan
-	start := p.pos
+	var few [maxScannedMembers]string
+	names := memberNames{few: few[:0]}
 	p.pos++
-	for p.space(); p.peek() != '}'; p.space() {
-		if len(v.members) > 0 {
+	for first := true; ; first = false {
+		if p.space(); p.peek() == '}' {
+			p.pos++
+			return v, nil
+		}
+		if !first {
 			if p.peek() != ',' {
 				return v, p.syntaxError("a comma or the object's end is missing")
 			}
@@ -229,20 +274,8 @@ func (p *jsonParser) object(depth int) (jsonValue, error) {
 		if err != nil {
 			return v, err
 		}
-		if len(v.members) == maxScannedMembers {
-			names = make(map[string]bool, 2*maxScannedMembers)
-			for _, m := range v.members {
-				names[m.name] = true
-			}
-		}
-		if names == nil {
-			if _, duplicate := v.member(name); duplicate {
-				return v, p.syntaxError("a member appears twice")
-			}
-		} else if names[name] {
+		if !names.add(name) {
 			return v, p.syntaxError("a member appears twice")
-		} else {
-			names[name] = true
 		}
 		p.space()
 		if p.peek() != ':' {
@@ -250,37 +283,65 @@ func (p *jsonParser) object(depth int) (jsonValue, error) {
 		}
 		p.pos++
 		p.space()
-		member, err := p.value(depth)
+		member, err := p.value(depth, build && !p.lazy)
 		if err != nil {
 			return v, err
 		}
-		v.members = append(v.members, jsonMember{name, member})
+		if build {
+			v.members = append(v.members, jsonMember{name, member})
+		}
 	}
-	p.pos++
-	v.raw = p.text[start:p.pos]
-	return v, nil
+}
+
+// memberNames are the names of an object's members so far.
+type memberNames struct {
+	few  []string
+	many map[string]bool // all of them; nil: few enough to scan
+}
+
+// add adds a name, and reports whether it is a new one.
+func (n *memberNames) add(name string) bool {
+	if n.many != nil {
+		before := len(n.many)
+		n.many[name] = true
+		return len(n.many) > before
+	}
+	if slices.Contains(n.few, name) {
+		return false
+	}
+	if n.few = append(n.few, name); len(n.few) == maxScannedMembers {
+		n.many = make(map[string]bool, 2*maxScannedMembers)
+		for _, earlier := range n.few {
+			n.many[earlier] = true
+		}
+	}
+	return true
 }
 
 // array parses an array, from its bracket on.
-func (p *jsonParser) array(depth int) (jsonValue, error) {
+func (p *jsonParser) array(depth int, build bool) (jsonValue, error) {
 	v := jsonValue{kind: jsonArray}
 	p.pos++
-	for p.space(); p.peek() != ']'; p.space() {
-		if len(v.list) > 0 {
+	for first := true; ; first = false {
+		if p.space(); p.peek() == ']' {
+			p.pos++
+			return v, nil
+		}
+		if !first {
 			if p.peek() != ',' {
 				return v, p.syntaxError("a comma or the array's end is missing")
 			}
 			p.pos++
 			p.space()
 		}
-		element, err := p.value(depth)
+		element, err := p.value(depth, build && !p.lazy)
 		if err != nil {
 			return v, err
 		}
-		v.list = append(v.list, element)
+		if build {
+			v.list = append(v.list, element)
+		}
 	}
-	p.pos++
-	return v, nil
 }
 
 // number parses a number by the grammar of RFC 8259, section 6.
@@ -316,7 +377,7 @@ func (p *jsonParser) number() (jsonValue, error) {
 			return jsonValue{}, p.syntaxError("a number is malformed")
 		}
 	}
-	return jsonValue{kind: jsonNumber, text: string(p.text[start:p.pos])}, nil
+	return jsonValue{kind: jsonNumber, text: p.text[start:p.pos]}, nil
 }
 
 // string parses a string, from its quote on.
@@ -326,7 +387,7 @@ func (p *jsonParser) string() (string, error) {
 	for p.pos < len(p.text) {
 		switch c := p.text[p.pos]; {
 		case c == '"':
-			s := string(p.text[start:p.pos])
+			s := p.text[start:p.pos]
 			p.pos++
 			return s, nil
 		case c == '\\':
@@ -344,7 +405,7 @@ func (p *jsonParser) string() (string, error) {
 // index of the string's first character.
 func (p *jsonParser) stringWithEscapes(start int) (string, error) {
 	var b strings.Builder
-	b.Write(p.text[start:p.pos])
+	b.WriteString(p.text[start:p.pos])
 	for p.pos < len(p.text) {
 		c := p.text[p.pos]
 		switch {
@@ -385,7 +446,7 @@ func (p *jsonParser) unicodeEscape() (rune, error) {
 		if p.pos+5 > len(p.text) || p.text[p.pos] != 'u' {
 			return 0, false
 		}
-		n, err := strconv.ParseUint(string(p.text[p.pos+1:p.pos+5]), 16, 16)
+		n, err := strconv.ParseUint(p.text[p.pos+1:p.pos+5], 16, 16)
 		p.pos += 5
 		return rune(n), err == nil
 	}

@@ -15,10 +15,10 @@ func TestJSON_thatIsTakenIsReadAsItStands(t *testing.T) {
 	text := []byte(" {\"a\" : [1, -0.5e+3, true,false,null,{}] ,\t\"\\u00e9\\uD83D\\uDE00\\n\\/\":\"é\\\"\\\\\" }\r\n")
 	v, err := parseJSON(text)
 	must(t, err)
-	want := jsonValue{kind: jsonObject, raw: bytes.TrimSpace(text), members: []jsonMember{
+	want := jsonValue{kind: jsonObject, raw: strings.TrimSpace(string(text)), members: []jsonMember{
 		{"a", jsonValue{kind: jsonArray, list: []jsonValue{{kind: jsonNumber, text: "1"},
 			{kind: jsonNumber, text: "-0.5e+3"}, {kind: jsonBool, boolean: true}, {kind: jsonBool}, {},
-			{kind: jsonObject, raw: []byte("{}")}}}},
+			{kind: jsonObject, raw: "{}"}}}},
 		{"é😀\n/", jsonValue{kind: jsonString, text: `é"\`}},
 	}}
 	if !reflect.DeepEqual(v, want) {
@@ -92,6 +92,7 @@ func TestJSON_ofThePublicVectorsIsRefusedAsALead(t *testing.T) {
 
 // plain turns a value into what encoding/json gives with UseNumber.
 func (v *jsonValue) plain() any {
+	v.open()
 	switch v.kind {
 	case jsonBool:
 		return v.boolean
@@ -128,6 +129,11 @@ func FuzzJSON(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		v, err := parseJSON(text)
+		if body, failed := parseBody(text, len(text)); (err == nil) != (failed == nil) {
+			t.Fatalf("%q is read as %v, and as the body of a request as %v", text, err, failed)
+		} else if err == nil && !reflect.DeepEqual(body.plain(), v.plain()) {
+			t.Fatalf("%q is %v, and as the body of a request %v", text, v.plain(), body.plain())
+		}
 		if err != nil {
 			return
 		}
@@ -153,6 +159,9 @@ func FuzzJSON(f *testing.F) {
 
 func BenchmarkParseJSON(b *testing.B) {
 	for name, text := range map[string]string{
+		"verify": `{"license_key":"AAAAA-BBBBB-CCCCC-DDDDD-EEEEE","fingerprint":"kitchen-1","nonce":"n-1"}`,
+		"activate": `{"license_key":"AAAAA-BBBBB-CCCCC-DDDDD-EEEEE","product":"kds","fingerprint":"kitchen-1",` +
+			`"device":{"name":"Kitchen","platform":"linux/arm64","app_version":"1.2.3"},"nonce":"n-1"}`,
 		"lead": `{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu"}`,
 		"16 KiB": `{"widget":"wgt_00000000000000000000000000","events":[` +
 			strings.TrimSuffix(strings.Repeat(`{"type":"click","item":"Rösti mit Speck"},`, 370), ",") + `]}`,
@@ -163,10 +172,61 @@ func BenchmarkParseJSON(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := parseJSON(body); err != nil {
+				v, err := parseBody(body, len(body))
+				if err != nil {
 					b.Fatal(err)
+				}
+				for i := range v.members {
+					v.members[i].value.open() // as whoever knows it
 				}
 			}
 		})
+	}
+}
+
+func TestJSON_ofABodyHasAtMostAThousandValues(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
+	for values, status := range map[int]int{1000: 200, 1001: 400} {
+		// type, email, x, and what is in x, which nobody knows
+		unknown := strings.TrimSuffix(strings.Repeat("[],", values-3), ",")
+		body := `{"type":"newsletter","email":"ada@example.com","x":[` + unknown + `]}`
+		if a := s.post("/widget/leads", body); a.status != status {
+			t.Errorf("%d values: %d %s, want %d", values, a.status, a.body, status)
+		}
+	}
+	s.post("/widget/leads", `{"x":[`+strings.Repeat("1,", 1001)+`1]}`).is(400, "malformed_json")
+}
+
+func TestJSON_ofABodyIsBuiltNoFurtherThanItIsAskedFor(t *testing.T) {
+	t.Parallel()
+	text := []byte(`{"known":{"a":[{"b":1}],"c":"d"},"unknown":[` + strings.Repeat(`{"a":{}},`, 300) + `{}]}`)
+	v, err := parseBody(text, maxBodyValues)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"known", "unknown"} {
+		if m := &v.members[i]; m.name != name || !m.value.unread || m.value.list != nil || m.value.members != nil {
+			t.Errorf("%s is built before anybody has asked for it: %+v", name, m.value)
+		}
+	}
+	known, _ := v.member("known")
+	if c := rawMember(known, "c"); c != "d" || !v.members[1].value.unread {
+		t.Errorf("the member of a known one is %q, and the unknown one is unread: %v", c, v.members[1].value.unread)
+	}
+	a, _ := known.member("a")
+	a.open()
+	if n, ok := integerMember(&a.list[0], "b"); !ok || n != 1 {
+		t.Errorf("what is deeper is read as %d, %v", n, ok)
+	}
+}
+
+func TestJSON_whatIsWrongInAnUnknownMemberIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, inside := range []string{`{"a":1,"a":2}`, `[{"a":1,"\u0061":2}]`, `[[[[[[[[1]]]]]]]]`, `["\ud800"]`, `[01]`,
+		`[1,]`, `{"a"}`, `"`} {
+		if _, err := parseBody([]byte(`{"unknown":`+inside+`}`), maxBodyValues); err == nil {
+			t.Errorf("%s is taken", inside)
+		}
 	}
 }

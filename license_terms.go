@@ -437,6 +437,7 @@ func checkCodes(codes []string, wrong func(at int, code, detail string)) {
 // hasControlCharacter reports whether a string anywhere in the value, or the name of a
 // member, contains a control character.
 func (v *jsonValue) hasControlCharacter() bool {
+	v.open()
 	if v.kind == jsonString && strings.IndexFunc(v.text, unicode.IsControl) >= 0 {
 		return true
 	}

@@ -138,19 +138,26 @@ type tokenAnswer struct {
 	Scope        string `json:"scope"`
 }
 
-// judgeTokens reports whether a code or refresh token is the application's, with all that proves it, and
-// with the error why it yields no tokens all the same. It changes nothing.
-func judgeTokens(q *queries, p *app, r *tokenRequest, now stamp) (proved bool, err error) {
+// judgeTokens returns by which grant a code or refresh token is the application's, with all that proves it, and
+// with the error why it yields no tokens all the same. A code that has no grant yet is by its account; "": nothing
+// of what r has proves anything. It changes nothing.
+func judgeTokens(q *queries, p *app, r *tokenRequest, now stamp) (by string, err error) {
 	switch r.grantType {
 	case grantTypeCode:
 		c, err := judgeCode(q, p, r, now)
-		return c != nil, err
+		if c == nil {
+			return "", err
+		}
+		return valueOr(c.GrantID, c.AccountID), err
 	case grantTypeRefresh:
 		u, err := judgeRefresh(q, p, r, now)
-		return u != nil, err
+		if u == nil {
+			return "", err
+		}
+		return u.grant.ID, err
 	}
 	_, err = ownScope(p, r)
-	return !p.public(), err
+	return "", err
 }
 
 // issueTokens is the transaction of the token endpoint, for an application that has proved itself by a

@@ -49,6 +49,9 @@ func oauthPageWing(s *server) wing {
 	for i := range routes {
 		routes[i].free, routes[i].address, routes[i].page = true, "oauth page", oauthRefused
 		routes[i].origin = originNone
+		if routes[i].pattern == "POST /oauth/signin" {
+			routes[i].address = "" // takeCode limits it
+		}
 		routes[i].run = a.onlyFromHere(routes[i].run)
 	}
 	return wing{routes: routes}
@@ -88,14 +91,14 @@ func (r *oauthPageRequest) link(page string) string {
 }
 
 // issuer returns the current base address.
-func (a *oauthPages) issuer() string { return a.routing.Load().bases[0].URL }
+func (s *server) issuer() string { return s.routing.Load().bases[0].URL }
 
 // cookie returns the cookie that keeps the secret of a session for a time. Over https its prefix has browsers
 // refuse one that another host or an insecure page has set (RFC 6265bis, section 4.1.3.2).
-func (a *oauthPages) cookie(secret string, life time.Duration) *http.Cookie {
+func (s *server) cookie(secret string, life time.Duration) *http.Cookie {
 	c := &http.Cookie{Name: "widgetd-session", Value: secret, Path: "/", MaxAge: int(life / time.Second),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode}
-	if strings.HasPrefix(a.issuer(), "https://") {
+	if strings.HasPrefix(s.issuer(), "https://") {
 		c.Name, c.Secure = "__Host-"+c.Name, true
 	}
 	return c
@@ -103,24 +106,24 @@ func (a *oauthPages) cookie(secret string, life time.Duration) *http.Cookie {
 
 // secretOf returns the secret of a session that a request has, or "". One of two cookies may be somebody
 // else's, so that neither is taken.
-func (a *oauthPages) secretOf(r *http.Request) string {
-	if all := r.CookiesNamed(a.cookie("", 0).Name); len(all) == 1 {
+func (s *server) secretOf(r *http.Request) string {
+	if all := r.CookiesNamed(s.cookie("", 0).Name); len(all) == 1 {
 		return all[0].Value
 	}
 	return ""
 }
 
 // signedIn returns the session of who sends a request; nil: nobody has signed in.
-func (a *oauthPages) signedIn(c *call) (*session, error) {
-	secret := a.secretOf(c.request)
+func (s *server) signedIn(c *call) (*session, error) {
+	secret := s.secretOf(c.request)
 	if secret == "" {
 		return nil, nil
 	}
-	s, err := a.store.session(secret, newStamp(c.now))
+	found, err := s.store.session(secret, newStamp(c.now))
 	if errors.Is(err, errNotFound) {
 		return nil, nil
 	}
-	return s, err
+	return found, err
 }
 
 // askCode answers GET /oauth/signin.
@@ -136,15 +139,25 @@ func signinPage(c *call, r *oauthPageRequest, notice string, status int) (*htmlP
 	return p.render(status)
 }
 
-const signinTries = 20 // a minute and address
+const (
+	signinTries = 20 // wrong codes a minute and address
 
-// takeCode answers POST /oauth/signin: it signs in and leads on to where the person was going.
+	// booksSignin is the parameter that names the product to which somebody goes on who signs in to connect books.
+	booksSignin = "books"
+)
+
+// takeCode answers POST /oauth/signin: it signs in and leads on to where the person was going. Only wrong codes are
+// limited by address, so that nobody behind the same one keeps somebody else out; nobody guesses 60 random bits.
 func (a *oauthPages) takeCode(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
-	if err := a.limitAddress("signin", a.address(c.request), signinTries); err != nil {
+	known, err := knowsSigninCode(a.store.queries, a.keys.Load(), r.form["code"], newStamp(c.now))
+	if err == nil && !known {
+		err = a.limitAddress("signin", a.address(c.request), signinTries)
+	}
+	if err != nil {
 		return nil, err
 	}
 	secret := ""
-	err := a.store.update(ctx, func(t *tx) (err error) {
+	err = a.store.update(ctx, func(t *tx) (err error) {
 		secret, err = signIn(t, a.keys.Load(), r.form["code"], a.secretOf(c.request))
 		return err
 	})
@@ -155,7 +168,9 @@ func (a *oauthPages) takeCode(ctx context.Context, c *call, r *oauthPageRequest)
 		return nil, err
 	}
 	next := "./connected"
-	if len(r.query) > 0 {
+	if product := r.query.Get(booksSignin); slices.Contains(bookProducts, product) {
+		next = "../books/connect/" + product + "?" + url.Values{"state": {r.query.Get("state")}}.Encode()
+	} else if len(r.query) > 0 {
 		next = r.link("authorize")
 	}
 	return &redirect{next, a.cookie(secret, sessionLife), pageReferrers}, nil

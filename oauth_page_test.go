@@ -499,9 +499,10 @@ func TestOAuthPages_limitHowOftenAnAddressTriesCodes(t *testing.T) {
 	}
 	failIf(t, tries < signinTries || tries == 10*signinTries, "%d tries", tries)
 	code := url.Values{"code": {s.signinCode(s.account)}}
-	v.visit("/oauth/signin", code, "Accept-Language: it").nowhere(429, "Troppe richieste")
+	v.visit("/oauth/signin", wrong, "Accept-Language: it").nowhere(429, "Troppe richieste")
 	v.visit("/oauth/signin", nil).is(200)
-	v.visit("/oauth/signin", code, "Peer: 198.51.100.7:1").is(303)
+	v.visit("/oauth/signin", wrong, "Peer: 198.51.100.7:1").nowhere(403)
+	v.visit("/oauth/signin", code).is(303)
 	for range 100 * s.server.anonymousRate {
 		if v.visit("/oauth/connected", nil).status == 429 {
 			break

@@ -183,11 +183,14 @@ var oauthTexts = textTable{
 		"Leggere i tuoi ordini e pagamenti, con nomi, indirizzi e numeri di telefono dei tuoi clienti",
 	},
 	"scope_" + scopeSelling: {
-		"Make, accept, reject and cancel orders, charge your guests, and pay money back to them",
+		"Make, accept, reject and cancel orders, charge your guests, and pay money back to them; of the orders " +
+			"that it changes it reads what was ordered, but not by whom",
 		"Bestellungen anlegen, annehmen, ablehnen und stornieren, Ihre Gäste belasten und ihnen Geld " +
-			"zurückzahlen",
-		"Créer, accepter, refuser et annuler des commandes, débiter vos clients et les rembourser",
-		"Creare, accettare, rifiutare e annullare ordini, addebitare i tuoi clienti e rimborsarli",
+			"zurückzahlen; von Bestellungen, die sie ändert, liest sie, was bestellt wurde, aber nicht von wem",
+		"Créer, accepter, refuser et annuler des commandes, débiter vos clients et les rembourser ; des " +
+			"commandes qu’elle modifie, elle lit ce qui a été commandé, mais non par qui",
+		"Creare, accettare, rifiutare e annullare ordini, addebitare i tuoi clienti e rimborsarli; degli ordini " +
+			"che modifica legge che cosa è stato ordinato, ma non da chi",
 	},
 	"scope_" + scopeRevenue: {
 		"Read what you have taken on each day",
@@ -196,14 +199,17 @@ var oauthTexts = textTable{
 		"Leggere quanto hai incassato ogni giorno",
 	},
 	"scope_" + scopeBooks: {
-		"Write to your bookkeeping software: connect it, decide what is booked where, send days and " +
-			"reverse them",
-		"In Ihre Buchhaltung schreiben: sie verbinden, bestimmen, was wo gebucht wird, Tage senden und " +
-			"stornieren",
-		"Écrire dans votre comptabilité : la connecter, décider ce qui est passé où, envoyer des journées " +
-			"et les extourner",
-		"Scrivere nella tua contabilità: collegarla, decidere che cosa si registra dove, inviare giornate " +
-			"e stornarle",
+		"Write to your bookkeeping software: connect it once you have signed in, read its accounts and decide " +
+			"what is booked where; if it may also read what you have taken, see, send and reverse entries of days",
+		"In Ihre Buchhaltung schreiben: sie verbinden, sobald Sie sich angemeldet haben, ihre Konten lesen und " +
+			"bestimmen, was wo gebucht wird; darf sie auch Ihre Einnahmen lesen, Buchungen von Tagen sehen, senden " +
+			"und stornieren",
+		"Écrire dans votre comptabilité : la connecter une fois que vous vous êtes identifié, lire ses comptes et " +
+			"décider ce qui est passé où ; si elle peut aussi lire vos encaissements, voir, envoyer et extourner " +
+			"les écritures de journées",
+		"Scrivere nella tua contabilità: collegarla dopo che hai effettuato l’accesso, leggere i suoi conti e " +
+			"decidere che cosa si registra dove; se può anche leggere i tuoi incassi, vedere, inviare e stornare " +
+			"le registrazioni di giornate",
 	},
 
 	// The page of connected applications.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -19,6 +20,7 @@ const (
 	appRate           = 6000
 	unverifiedAppRate = 600
 
+	grantRate     = 60 // requests a minute of an application without a secret that one grant proves
 	unprovedShare = 10 // times -anonymous-rate: requests a minute and address that no secret proves
 )
 
@@ -223,36 +225,36 @@ func (a *oauthAPI) limitApp(p *app) error {
 	return nil
 }
 
-// prove counts a request of an application that has no secret, once it is known whether what it holds is the
-// application's, and returns err or rate_limited. Everybody who uses such an application holds a code or token
-// of it, so what comes from one address is limited too: else one of them could use it up for all others.
-func (a *oauthAPI) prove(c *call, p *app, proved bool, err error) error {
-	if !proved {
+// prove counts a request of an application that has no secret, once it is known by which grant what it holds is
+// the application's ("": by none), and returns err or rate_limited. Everybody who uses such an application holds a
+// code or token of it, so each grant has a bucket of its own: else one of them could use it up for all others.
+func (a *oauthAPI) prove(c *call, p *app, by string, err error) error {
+	if by == "" {
 		return a.unproved(c, err)
 	}
-	limited := a.limitAddress("app "+p.ID, a.address(c.request), unprovedShare*a.anonymousRate)
-	if limited == nil {
-		limited = a.limitApp(p)
-	}
-	if limited != nil {
-		return limited
+	if v := a.addressBuckets.take("grant "+p.ID+" "+by, grantRate, a.steady()); !v.ok {
+		return errRate("Too many requests under this grant.", v.retry)
 	}
 	return err
 }
 
-// issue answers with tokens.
+// issue answers with tokens. While signing is held nothing is looked at, so that codes and refresh tokens stay
+// as they are.
 func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (any, error) {
+	if a.signingHeld() {
+		return nil, errClock
+	}
 	p, secret, err := a.authenticate(c, &r.clientFields)
 	if err != nil {
 		return nil, err
 	}
 	err = r.check(a.routing.Load().bases[0].URL)
-	proved := false
+	by := ""
 	if err == nil { // what is wrong never reaches the writer
-		proved, err = judgeTokens(a.store.queries, p, r, newStamp(c.now))
+		by, err = judgeTokens(a.store.queries, p, r, newStamp(c.now))
 	}
 	if !secret {
-		err = a.prove(c, p, proved, err)
+		err = a.prove(c, p, by, err)
 	}
 	if err != nil && !errors.Is(err, errCodeUsed) && !errors.Is(err, errRefreshReused) {
 		return nil, err
@@ -293,7 +295,11 @@ func (a *oauthAPI) revoke(ctx context.Context, c *call, r *revokeRequest) (any, 
 		what, err = findRevocation(a.store.queries, a.keys.Load(), p.ID, r.token)
 	}
 	if !secret {
-		err = a.prove(c, p, what != nil, err)
+		by := ""
+		if what != nil {
+			by = cmp.Or(what.grantID, what.jti)
+		}
+		err = a.prove(c, p, by, err)
 	}
 	if err != nil {
 		return nil, err

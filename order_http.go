@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,7 +17,8 @@ func orderWing(s *server) wing {
 	a := &orderAPI{s}
 	routes := []route{
 		{pattern: "GET /orders", scope: scopeOrders, question: true, run: endpoint(a.listOrders)},
-		{pattern: "POST /orders", creates: true, body: maxOrderBody, run: endpoint(a.createOrder)},
+		{pattern: "POST /orders", creates: true, body: maxOrderBody, values: maxOrderValues,
+			run: endpoint(a.createOrder)},
 		{pattern: "GET /orders/{id}", scope: scopeOrders, run: endpoint(a.showOrder)},
 		{pattern: "POST /orders/{id}/accept", noBody: true, run: endpoint(a.acceptOrder)},
 		{pattern: "POST /orders/{id}/capture", noBody: true, run: endpoint(a.captureOrder)},
@@ -35,7 +37,11 @@ func orderWing(s *server) wing {
 	return wing{routes: routes}
 }
 
-const maxOrderBody = 64 << 10 // bytes; 200 lines take more than other bodies have
+// 200 lines take more than other bodies have.
+const (
+	maxOrderBody   = 64 << 10 // bytes
+	maxOrderValues = 1500     // of JSON
+)
 
 // An orderView is an order as callers see it.
 type orderView struct {
@@ -55,8 +61,8 @@ type orderView struct {
 	Refunded     int64         `json:"refunded"`
 	Method       *string       `json:"method"`
 	Closing      *string       `json:"closing"`
-	Customer     *guestView    `json:"customer"` // nil: none was given, or it was erased
-	Payment      *paymentView  `json:"payment"`  // the last attempt
+	Customer     *guestView    `json:"customer"` // nil: none was given, it was erased, or the caller can't read it
+	Payment      *paymentView  `json:"payment"`  // the last attempt; nil: none, or the caller can't read it
 	ReturnURL    string        `json:"return_url"`
 	ExpiresAt    stamp         `json:"expires_at"`
 	AcceptBy     stamp         `json:"accept_by"`
@@ -287,6 +293,37 @@ type createdOrder struct {
 	PayURL string `json:"pay_url"`
 }
 
+// hideGuest leaves out who has ordered and how it was paid, if the token of a call can't read orders.
+func hideGuest(c *call, v *orderView) {
+	if !c.caller.has(scopeOrders) {
+		v.Customer, v.Payment = nil, nil
+	}
+}
+
+// hideGuestOfReplay is hideGuest for the answer to an earlier call, which may have been another token's.
+func hideGuestOfReplay(c *call) error {
+	if c.replay == nil || c.caller.has(scopeOrders) {
+		return nil
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(c.replay.body, &members); err != nil {
+		return fmt.Errorf("decode a stored answer: %w", err)
+	}
+	members["customer"], members["payment"] = json.RawMessage("null"), json.RawMessage("null")
+	c.replay.body = encodeJSON(members)
+	return nil
+}
+
+// referenceTaken gives a refusal of a reference to the caller: it names the order that has it to the account's own
+// tokens, and to an application only if it can read orders, since it may have guessed the reference.
+func referenceTaken(c *call, err error) error {
+	var ref *refusal
+	if errors.As(err, &ref) && ref.code == codeReferenceUsed && c.caller.app != "" && !c.caller.has(scopeOrders) {
+		return &refusal{code: codeReferenceUsed}
+	}
+	return err
+}
+
 // replaysOf lets the answer to an earlier call with the same Idempotency-Key be given only to a caller
 // that acts on the rows of o: ?account_id= is not compared with that of the earlier call.
 func replaysOf(o owner) func(*tx, []byte) (bool, error) {
@@ -319,7 +356,7 @@ func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderReque
 		by = ownedBy(c.caller.claims.Subject)
 	}
 	c.stillTrue = replaysOf(by)
-	return create(ctx, a.server, c, func(t *tx) (*createdOrder, error) {
+	made, err := create(ctx, a.server, c, func(t *tx) (*createdOrder, error) {
 		o := q.order
 		o.Lines = slices.Clone(o.Lines)
 		o.AccountID = by.account
@@ -337,6 +374,14 @@ func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderReque
 		}
 		return &createdOrder{views[0], payURL(bases[0].URL, o.ID, k)}, nil
 	})
+	if err != nil {
+		return nil, referenceTaken(c, err)
+	}
+	if c.replay != nil {
+		return nil, hideGuestOfReplay(c)
+	}
+	hideGuest(c, &made.orderView)
+	return made, nil
 }
 
 // ordersRequest is the query of GET /orders.
@@ -414,6 +459,7 @@ func (a *orderAPI) decide(
 		views, err := viewOrders(t.queries, []order{*o})
 		if err == nil {
 			view = &views[0]
+			hideGuest(c, view)
 		}
 		return err
 	})

@@ -43,22 +43,24 @@ type refundable struct {
 	order *order
 	vat   []vatSum // as order.VAT
 	tip   int64
+	most  int64         // of all together; less than vat and tip have where that was given back without either
 	lines map[int]int64 // what was given back of each line, by lines
 }
 
 // refundableOf returns what of an order is left beside refunds that are pending or succeeded.
 func refundableOf(o *order, refunds []refund) (*refundable, error) {
-	left := &refundable{order: o, vat: slices.Clone(o.VAT), tip: o.Tip, lines: map[int]int64{}}
+	left := &refundable{order: o, vat: slices.Clone(o.VAT), tip: o.Tip, most: o.Total, lines: map[int]int64{}}
 	for i := range refunds {
 		f := &refunds[i]
 		if f.State == refundFailed || !o.paidWith(f.PaymentID) {
 			continue
 		}
-		left.tip -= f.Tip
+		left.most -= f.Amount
+		left.tip = max(0, left.tip-f.Tip)
 		for _, sum := range f.VAT {
 			if at := left.rate(sum.Rate); at >= 0 {
-				left.vat[at].Gross -= sum.Gross
-				left.vat[at].VAT -= sum.VAT
+				left.vat[at].Gross = max(0, left.vat[at].Gross-sum.Gross)
+				left.vat[at].VAT = max(0, left.vat[at].VAT-sum.VAT)
 			}
 		}
 		lines, err := f.lines()
@@ -91,7 +93,7 @@ func (left *refundable) amount() int64 {
 	for _, sum := range left.vat {
 		amount += sum.Gross
 	}
-	return amount
+	return max(0, min(amount, left.most))
 }
 
 // give makes a refund of what is given back of each rate, in the order of left.vat, and of the tip. Its
@@ -150,7 +152,7 @@ func (left *refundable) byLines(wished []lineQuantity) (*refund, error) {
 		return nil, errMember("lines", "nothing_left", "These lines cost nothing.")
 	}
 	for i, g := range gross {
-		if g > left.vat[i].Gross {
+		if g > left.vat[i].Gross || all > left.amount() {
 			return nil, errRefundTooLarge(min(all, left.amount()), o.Currency)
 		}
 	}
@@ -210,7 +212,11 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 	if len(refunds) >= maxRefunds {
 		return nil, nil, &refusal{code: codeRefundLimit}
 	}
-	f, err := wishedRefund(o, p, refunds, w)
+	disputes, err := t.disputesOf(o.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := wishedRefund(o, p, refunds, disputes, w)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -234,11 +240,13 @@ func attemptOf(t *tx, o *order, id string) (*payment, error) {
 }
 
 // wishedRefund makes the refund of an order that is wished. p is the attempt whose money goes back, nil if
-// it was paid outside, and refunds are those that the order has.
-func wishedRefund(o *order, p *payment, refunds []refund, w refundWish) (*refund, error) {
+// it was paid outside; refunds and disputes are those that the order has. What the bank has taken back for a
+// dispute is not left to be given back.
+func wishedRefund(o *order, p *payment, refunds []refund, disputes []dispute, w refundWish) (*refund, error) {
 	var paymentID *string
+	lost := int64(0)
 	if p != nil {
-		paymentID = &p.ID
+		paymentID, lost = &p.ID, lostOf(disputes, p.ID)
 	}
 	switch {
 	case o.paidWith(paymentID):
@@ -246,8 +254,9 @@ func wishedRefund(o *order, p *payment, refunds []refund, w refundWish) (*refund
 		if err != nil {
 			return nil, err
 		}
+		left.most -= lost
 		return left.wish(w)
-	case !o.dead() && !o.settled() || p == nil || p.State != paymentReview || p.Captured == 0:
+	case !o.dead() && !o.settled() || p == nil || p.Captured == 0:
 		return nil, errOrderState(o, "Nothing was paid that could be given back.")
 	case len(w.lines) > 0:
 		return nil, errOrderState(o, "Refund an amount instead of lines.")
@@ -259,7 +268,7 @@ func wishedRefund(o *order, p *payment, refunds []refund, w refundWish) (*refund
 			ours += f.Amount
 		}
 	}
-	left := max(0, p.Captured-max(ours, p.Refunded))
+	left := max(0, p.Captured-max(ours, p.Refunded)-lost)
 	amount := left
 	if w.amount != nil {
 		amount = *w.amount
@@ -383,6 +392,9 @@ func keepRefund(t *tx, o *order, f *refund, told event) error {
 			done += refunds[i].Amount
 		}
 	}
+	if err := spreadFound(t, o, refunds); err != nil {
+		return err
+	}
 	switch {
 	case !o.settled():
 	case done == 0:
@@ -396,4 +408,37 @@ func keepRefund(t *tx, o *order, f *refund, told event) error {
 		return err
 	}
 	return t.addEvent(told)
+}
+
+// spreadFound computes anew what VAT and tip are in refunds of an order that were more than was left when they
+// were found at the provider: what has failed since is left for them. refunds are all that the order has.
+func spreadFound(t *tx, o *order, refunds []refund) error {
+	for i := range refunds {
+		f := &refunds[i]
+		if f.State == refundFailed || !o.paidWith(f.PaymentID) || f.parts() == f.Amount {
+			continue
+		}
+		left, err := refundableOf(o, slices.Delete(slices.Clone(refunds), i, i+1))
+		if err != nil {
+			return err
+		}
+		anew := left.byAmount(min(f.Amount, left.amount()))
+		if anew.Amount <= f.parts() {
+			continue
+		}
+		f.VAT, f.Tip = anew.VAT, anew.Tip
+		if err := t.saveRefundParts(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parts returns how much of the refund has a rate of VAT or is tip: all of it, unless it is more than was left.
+func (f *refund) parts() int64 {
+	sum := f.Tip
+	for _, part := range f.VAT {
+		sum += part.Gross
+	}
+	return sum
 }

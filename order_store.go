@@ -115,6 +115,12 @@ func (t *tx) saveRefund(f *refund) error {
 	return requireRow(n, err)
 }
 
+// saveRefundParts writes the VAT and the tip in a refund. Errors: errNotFound.
+func (t *tx) saveRefundParts(f *refund) error {
+	n, err := t.exec(`UPDATE refunds SET vat = ?, tip = ? WHERE id = ?`, jsonList[vatSum]{&f.VAT}, f.Tip, f.ID)
+	return requireRow(n, err)
+}
+
 // orderByReference returns the id of the order of an account with that reference, or errNotFound.
 func (q *queries) orderByReference(accountID, reference string) (id string, err error) {
 	err = q.one(`SELECT id FROM orders WHERE account_id = ? AND reference = ?`, []any{accountID, reference}, &id)

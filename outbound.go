@@ -37,6 +37,11 @@ type outbound struct {
 	tls         *tls.Config
 	secure      *http.Transport // for https
 	plain       *http.Transport // for http: its connections reach addresses in allow only
+
+	// For requests with an Idempotency-Key. http.Transport sends these again by itself when a connection that was
+	// kept breaks before the answer, so that the other side sees two and the caller the second answer only
+	// (net/http, Transport). Their connections are made for one request.
+	secureOnce, plainOnce *http.Transport
 }
 
 // The bounds of an outbound.
@@ -45,6 +50,7 @@ const (
 	outboundLookupLimit = 2 * time.Second
 	outboundIdle        = 30 * time.Second // after which a connection that nobody uses is closed
 	maxOutboundIdle     = 64               // such connections with TLS, and as many without
+	maxOutboundDialled  = 4                // addresses of a host that one request tries
 	maxOutboundURL      = 2048             // characters
 	maxOutboundBody     = 64 << 10         // bytes of an answer that are read, unless a request wants more
 	maxOutboundHeader   = 32 << 10         // bytes
@@ -116,6 +122,14 @@ func newOutbound(allow []netip.Prefix) *outbound {
 	o.secure.DialTLSContext = func(ctx context.Context, _, address string) (net.Conn, error) {
 		return o.dialTLS(requestContext(ctx), address)
 	}
+	transport.DisableKeepAlives = true
+	o.plainOnce, o.secureOnce = transport.Clone(), transport.Clone()
+	o.plainOnce.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		return o.plain.DialContext(ctx, network, address)
+	}
+	o.secureOnce.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		return o.secure.DialTLSContext(ctx, network, address)
+	}
 	return o
 }
 
@@ -186,17 +200,17 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 	}
 	req.Header.Set("User-Agent", cmp.Or(req.Header.Get("User-Agent"), "widgetd/"+buildName()))
 	req.Header.Set("Accept-Encoding", "identity")
-	transport := o.plain
-	if secure {
-		transport = o.secure
-	}
-	resp, err := transport.RoundTrip(req) // unlike an http.Client, it follows no redirect and keeps no cookie
+	// Unlike an http.Client, a transport follows no redirect and keeps no cookie.
+	resp, err := o.transport(req, secure).RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		return nil, &outboundError{outboundMalformed, errors.New("it switches to another protocol")}
+	}
+	if resp.StatusCode < 100 { // net/http takes any three digits
+		return nil, &outboundError{outboundMalformed, errors.New("its status is none of HTTP")}
 	}
 	answer.status, answer.header = resp.StatusCode, resp.Header
 	largest := cmp.Or(q.largest, maxOutboundBody)
@@ -209,6 +223,20 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 		return answer, &outboundError{outboundTooLarge, fmt.Errorf("the body has more than %d bytes", largest)}
 	}
 	return answer, nil
+}
+
+// transport returns the transport that sends a request.
+func (o *outbound) transport(req *http.Request, secure bool) *http.Transport {
+	once := req.Header.Get("Idempotency-Key") != ""
+	switch {
+	case secure && once:
+		return o.secureOnce
+	case secure:
+		return o.secure
+	case once:
+		return o.plainOnce
+	}
+	return o.plain
 }
 
 // isTimeout reports whether an error of the network is about time.
@@ -224,29 +252,86 @@ func isConnectionFailure(err error) bool {
 		errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "server closed idle connection")
 }
 
-// dial connects to an address "host:port" that may be called. Errors: an *outboundError, or that of
-// the network.
+// dial connects to an address "host:port" that may be called. The host is looked up once, and at most
+// maxOutboundDialled of its addresses are tried, in turn. Errors: an *outboundError, or that of the network.
 func (o *outbound) dial(ctx context.Context, address string, secure bool) (net.Conn, error) {
-	host, port, err := net.SplitHostPort(address)
+	found, err := o.lookUp(ctx, address, secure)
 	if err != nil {
 		return nil, err
 	}
 	d := net.Dialer{
-		Resolver: o.resolver,
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 			found, err := netip.ParseAddrPort(address)
 			if err != nil || o.judge(found, secure) == refusedAddress {
-				return &outboundError{outboundNoAddress, errors.New("the host has an address that may not be called")}
+				return errRefusedAddress
 			}
 			return nil
 		},
 	}
-	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(absolute(host), port))
+	var first error
+	for i, target := range found {
+		conn, err := dialInPart(ctx, &d, target, len(found)-i)
+		if err == nil {
+			return conn, nil
+		}
+		first = cmp.Or(first, err)
+	}
+	return nil, first
+}
+
+var errRefusedAddress = &outboundError{outboundNoAddress, errors.New("the host has an address that may not be called")}
+
+// lookUp returns the addresses of "host:port" to dial, at most maxOutboundDialled, IPv4 and IPv6 in turn so that
+// one that this machine can reach is among them. Errors: an *outboundError, or that of the network.
+func (o *outbound) lookUp(ctx context.Context, address string, secure bool) (found []netip.AddrPort, err error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, err
+	}
+	all, err := o.resolver.LookupNetIP(ctx, "ip", absolute(host))
 	var lookup *net.DNSError
 	if errors.As(err, &lookup) && !lookup.IsTimeout {
 		err = &outboundError{outboundNoAddress, err}
 	}
-	return conn, err
+	if err != nil {
+		return nil, err
+	}
+	var families [2][]netip.AddrPort // the first address's, and the other
+	for _, ip := range all {
+		target := netip.AddrPortFrom(ip.Unmap(), uint16(number))
+		if o.judge(target, secure) != refusedAddress {
+			other := 0
+			if ip.Unmap().Is4() != all[0].Unmap().Is4() {
+				other = 1
+			}
+			families[other] = append(families[other], target)
+		}
+	}
+	for i := 0; len(found) < maxOutboundDialled && i < max(len(families[0]), len(families[1])); i++ {
+		for _, family := range families {
+			if i < len(family) && len(found) < maxOutboundDialled {
+				found = append(found, family[i])
+			}
+		}
+	}
+	if len(found) == 0 {
+		return nil, errRefusedAddress
+	}
+	return found, nil
+}
+
+// dialInPart dials one of so many addresses, in its part of the time that is left.
+func dialInPart(ctx context.Context, d *net.Dialer, target netip.AddrPort, addresses int) (net.Conn, error) {
+	if end, ok := ctx.Deadline(); ok && addresses > 1 {
+		part, cancel := context.WithTimeout(ctx, time.Until(end)/time.Duration(addresses))
+		defer cancel()
+		ctx = part
+	}
+	return d.DialContext(ctx, "tcp", target.String())
 }
 
 // dialTLS is dial for https: it also shakes hands and verifies the certificate. http.Transport would

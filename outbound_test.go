@@ -450,6 +450,37 @@ func portOf(t *testing.T, base string) string {
 	return u.Port()
 }
 
+func TestOutbound_dialsAtMostFourAddressesOfAHost(t *testing.T) {
+	t.Parallel()
+	var many []netip.Addr
+	for i := range 200 {
+		many = append(many, netip.AddrFrom4([4]byte{127, 0, 1, byte(i)}))
+	}
+	mixed := append(addresses("::1"), many[:15]...)
+	resolver, server := resolverOf(t, func(name string, _ int) []netip.Addr {
+		return map[string][]netip.Addr{"many.example.com.": many[:15], "both.example.com.": mixed}[name]
+	})
+	o := outboundTo(t, "127.0.0.0/8", "::1/128")
+	o.resolver = resolver
+	for name, families := range map[string]int{"many.example.com": 1, "both.example.com": 2} {
+		found, err := o.lookUp(t.Context(), name+":1", false)
+		if err != nil || len(found) != 4 {
+			t.Fatalf("%s: %v %v", name, found, err)
+		}
+		seen := map[bool]bool{}
+		for _, target := range found {
+			seen[target.Addr().Is4()] = true
+		}
+		equal(t, "families of "+name, len(seen), families)
+	}
+	if _, reason, err := o.get(t.Context(), "http://many.example.com:1/"); reason != "connection" {
+		t.Errorf("all four refuse: %s %v", reason, err)
+	}
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	equal(t, "look-ups of many.example.com", server.asked["many.example.com."], 2) // by this test, and to dial
+}
+
 func TestOutbound_checksTheAddressAgainWhenItDials(t *testing.T) {
 	t.Parallel()
 	base, requests := countingServer(t, func(http.ResponseWriter, *http.Request) {})
@@ -716,6 +747,8 @@ func TestOutbound_badServerHasAReasonAndItsConnectionIsClosed(t *testing.T) {
 		"a chunk that is none":       {answers(ok + chunked + "zz\r\n"), "malformed_answer"},
 		"a header line that is none": {answers(ok + "what is this\r\n\r\n"), "malformed_answer"},
 		"a status that is none":      {answers("HTTP/1.1 abc OK\r\n\r\n"), "malformed_answer"},
+		"the status 000":             {answers("HTTP/1.1 000 OK\r\nContent-Length: 0\r\n\r\n"), "malformed_answer"},
+		"the status 099":             {answers("HTTP/1.1 099 OK\r\nContent-Length: 0\r\n\r\n"), "malformed_answer"},
 		"another protocol on top":    {answers(upgrade), "malformed_answer"},
 		"one large header": {answers(ok + "X-A: " + strings.Repeat("a", 64<<10) + "\r\n\r\n"),
 			"answer_too_large"},
@@ -749,6 +782,37 @@ func TestOutbound_badServerHasAReasonAndItsConnectionIsClosed(t *testing.T) {
 				t.Error("the connection was not made, or not closed")
 			}
 		})
+	}
+}
+
+func TestOutbound_aRequestWithAnIdempotencyKeyIsSentOnceWhateverBecomesOfItsConnection(t *testing.T) {
+	t.Parallel()
+	var written atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		if r.Method == "GET" {
+			return
+		}
+		if written.Add(1) == 1 {
+			panic(http.ErrAbortHandler) // it is written, and then the connection breaks
+		}
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	t.Cleanup(server.Close)
+	o := outboundTo(t, loopbackRange)
+	for _, body := range []string{"an entry", ""} {
+		for _, method := range []string{"PUT", "POST"} {
+			written.Store(0)
+			if _, reason, err := o.get(t.Context(), server.URL); err != nil { // its connection is kept
+				t.Fatal(reason, err)
+			}
+			_, err := o.do(t.Context(), outboundRequest{method: method, url: server.URL, body: []byte(body),
+				header: http.Header{"Idempotency-Key": {"key"}}})
+			var failed *outboundError
+			if !errors.As(err, &failed) || failed.reason != outboundNoConnect || written.Load() != 1 {
+				t.Errorf("%s with %q: %v, sent %d times", method, body, err, written.Load())
+			}
+		}
 	}
 }
 

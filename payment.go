@@ -62,6 +62,7 @@ const (
 	reasonUnknown        = "unknown_there"     // the provider does not know it
 	reasonDenied         = "keys_refused"      // of an operation: the provider refuses the connection's keys
 	reasonPaidTwice      = "order_is_paid"     // money was captured for an order that was paid otherwise
+	reasonRefundPending  = "refund_pending"    // a refund is under way for longer than refundLate
 )
 
 // A payment is one attempt to pay an order at a provider.
@@ -330,6 +331,7 @@ type provider interface {
 
 const (
 	endingNotice = 24 * time.Hour // how long before an authorisation lapses it is told of
+	refundLate   = 24 * time.Hour // how long a refund may be under way until somebody has to look
 	maxRefused   = 3              // operations of a kind that a provider may refuse until somebody has to look
 )
 

@@ -364,3 +364,228 @@ func TestPayment_isNotUnpaidByAProviderThatLags(t *testing.T) {
 		s.once(o.ID, eventOrderPaid)
 	})
 }
+
+// capturedDead returns an order that was rejected, whose money somebody has captured on the provider's pages all the
+// same, and its attempt, which is in review.
+func (s *shop) capturedDead() (*order, *payment) {
+	s.t.Helper()
+	o, p := s.authorized()
+	s.decide(rejectOrder, o.ID)
+	s.capturedThere(p, o.Total)
+	p = s.settle(p)
+	s.states(o.ID, orderCancelled, paymentReview)
+	return s.row(o.ID), p
+}
+
+// inReview checks that an attempt is in review for a reason, that status says so, and how often it was told.
+func (s *shop) inReview(p *payment, reason string, told int) {
+	s.t.Helper()
+	p = s.attempt(p.OrderID)
+	trouble, err := s.store.troubledPayments(newStamp(time.Now()), 10)
+	s.check(err)
+	if p.State != paymentReview || valueOr(p.Reason, "") != reason || len(trouble) != 1 || trouble[0].reason != reason {
+		s.t.Fatalf("the attempt is %s (%s), status tells of %+v", p.State, valueOr(p.Reason, ""), trouble)
+	}
+	equals(s.t, "events order.review", s.events(p.OrderID)[eventOrderReview], told)
+}
+
+// refundsBecome sets the state of all refunds of an attempt at the provider, and settles it.
+func (s *shop) refundsBecome(p *payment, status string) {
+	s.t.Helper()
+	s.atProvider(p, func(x *testSession) {
+		for _, r := range x.intent.refunds {
+			r.status = status
+		}
+	})
+	s.settle(p)
+}
+
+// accountedFor checks that what every attempt holds is what its order counts as paid, or in review.
+func (s *shop) accountedFor() {
+	s.t.Helper()
+	wrong, err := s.store.unaccountedPayments(time.Now(), 1)
+	s.check(err)
+	for _, u := range wrong {
+		s.t.Errorf("%s: %d of %s are neither paid nor in review", time.Now(), u.amount, u.id)
+	}
+}
+
+func TestRefund_ofADeadOrderThatFailsPutsItsMoneyInReviewAgain(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.capturedDead()
+		s.inReview(p, reasonDeadOrder, 1)
+		for told := 2; told < 4; told++ {
+			s.refund(o.ID, 0)
+			s.settle(p)
+			s.states(o.ID, orderCancelled, paymentRefunded)
+			time.Sleep(3 * 24 * time.Hour)
+			refunds := s.refundsOf(o.ID)
+			s.provider.failRefund(*s.attempt(o.ID).IntentID, *refunds[len(refunds)-1].ProviderID)
+			s.settle(p)
+			s.inReview(p, reasonDeadOrder, told)
+			s.accountedFor()
+		}
+		s.refund(o.ID, 0)
+		s.fail(opRefund, fault400) // refused at once
+		s.settle(p)
+		s.inReview(p, reasonDeadOrder, 4)
+		s.refund(o.ID, 1000) // a part
+		s.settle(p)
+		s.inReview(p, reasonDeadOrder, 4)
+		s.accountedFor()
+		s.refund(o.ID, 0)
+		s.settle(p)
+		s.states(o.ID, orderCancelled, paymentRefunded)
+		s.accountedFor()
+	})
+}
+
+func TestRefund_thatIsUnderWayForADayPutsItsPaymentInReview(t *testing.T) {
+	t.Parallel()
+	inShops(t, map[string]bool{"of a dead order": true, "of a paid one": false}, func(s *shop, dead bool) {
+		o, p := s.paid()
+		told, order := 0, orderPaid
+		if dead {
+			o, p = s.capturedDead()
+			told, order = 1, orderCancelled
+		}
+		s.refund(o.ID, 0)
+		s.settle(p)
+		s.refundsBecome(p, "pending") // the bank takes its time
+		if s.sql(`UPDATE refunds SET state = 'pending', ended_at = NULL`); !dead {
+			s.sql(`UPDATE orders SET state = 'paid' WHERE id = ?`, o.ID)
+		}
+		s.settle(p)
+		stop := s.work(30 * time.Second)
+		time.Sleep(refundLate - time.Minute)
+		s.states(o.ID, order, paymentRefunded)
+		time.Sleep(2 * time.Minute)
+		s.inReview(p, reasonRefundPending, told+1)
+		s.accountedFor()
+		stop()
+		if s.refundsBecome(p, "failed"); dead {
+			s.inReview(p, reasonDeadOrder, told+2)
+		} else {
+			s.states(o.ID, orderPaid, paymentCaptured)
+		}
+		s.accountedFor()
+		s.refund(o.ID, 0)
+		s.settle(p)
+		s.states(o.ID, map[bool]string{true: orderCancelled, false: orderRefunded}[dead], paymentRefunded)
+		s.accountedFor()
+	})
+}
+
+func TestRefund_thatTheKeysMayNotMakeIsInReviewAfterADay(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.paid()
+		s.provider.watch = func(r *http.Request, _ *testAnswer) *testAnswer {
+			if callKind(r.Method+" "+r.URL.Path) != opRefund {
+				return nil
+			}
+			return &testAnswer{status: 403, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
+		}
+		s.refund(o.ID, 0)
+		s.work(30 * time.Second)
+		time.Sleep(refundLate - time.Hour)
+		s.states(o.ID, orderPaid, paymentCaptured)
+		time.Sleep(time.Hour + deniedDelay + deniedDelay/2)
+		s.inReview(p, reasonRefundPending, 1)
+		s.accountedFor()
+		s.provider.watch = nil
+		s.await(o.ID, orderRefunded, paymentRefunded)
+		s.accountedFor()
+	})
+}
+
+func TestRefund_foundWhileOneOfOursFailsHasAllOfTheVAT(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.paid()
+		s.refund(o.ID, 1500)
+		s.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID}})
+		ours, found := refund{}, refund{}
+		read := func() {
+			for _, f := range s.refundsOf(o.ID) {
+				if f.Source == sourceOurs {
+					ours = f
+				} else {
+					found = f
+				}
+			}
+		}
+		s.beforeKind(opRefund, func() { // ours is still under way
+			s.recordRevenue()
+			read()
+			if found.parts() != o.Total-1500 || found.Amount != o.Total {
+				t.Errorf("%d of the %d that were found have a rate", found.parts(), found.Amount)
+			}
+			left, err := refundableOf(s.row(o.ID), s.refundsOf(o.ID))
+			s.check(err)
+			equals(t, "what is left", left.amount(), 0)
+		})
+		s.settle(p)
+		s.states(o.ID, orderRefunded, paymentRefunded)
+		if read(); ours.State != refundFailed || !slices.Equal(found.VAT, o.VAT) {
+			t.Errorf("the refunds are %+v and %+v, the order has %+v", ours, found, o.VAT)
+		}
+		s.recordRevenue()
+		facts, err := s.store.factsOf(o.ID)
+		s.check(err)
+		sold := map[int64]int64{}
+		for _, fact := range facts {
+			for _, f := range fact.Figures {
+				if sold[f.Rate] += f.received(); f.What == figureSale || f.What == figureDelivery {
+					sold[-1-f.Rate] += f.VAT
+				} else {
+					sold[-1-f.Rate] -= f.VAT
+				}
+			}
+		}
+		for rate, sum := range sold {
+			equals(t, "what is left of the revenue", [2]int64{rate, sum}, [2]int64{rate, 0})
+		}
+		s.accountedFor()
+	})
+}
+
+func TestRefund_whatTheBankHasTakenBackIsNotLeft(t *testing.T) {
+	t.Parallel()
+	inShops(t, map[string]bool{"of a dead order": true, "of a paid one": false}, func(s *shop, dead bool) {
+		o, p := s.paid()
+		if dead {
+			o, p = s.capturedDead()
+		}
+		p = s.attempt(o.ID)
+		s.provider.dispute(*p.IntentID, "needs_response")
+		s.provider.dispute(*p.IntentID, "lost")
+		s.settle(p)
+		s.accountedFor()
+		s.states(o.ID, map[bool]string{true: orderCancelled, false: orderPaid}[dead], paymentCaptured)
+		s.post("/orders/"+o.ID+"/refunds", "", s.seller()).is(409, "refund_too_large").holds(`refundable=0`)
+		s.provider.dispute(*p.IntentID, "won") // after all
+		if s.settle(p); dead {
+			s.inReview(p, reasonDeadOrder, 2)
+		}
+		s.accountedFor()
+		s.post("/orders/"+o.ID+"/refunds", "", s.seller()).is(200)
+	})
+}
+
+func TestCheck_namesMoneyThatNoOrderAccountsFor(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	o := s.orderIn(orderAuthorized)
+	s.post("/orders/"+o.ID+"/reject", "", s.seller()).is(200)
+	s.sql(`UPDATE payments SET state = 'captured', authorized = 0, captured = 5900 WHERE order_id = ?`, o.ID)
+	s.sql(`UPDATE payment_connections SET removed_at = created_at`) // its keys are none
+	out, err := s.command("check")
+	if err == nil {
+		t.Error("check succeeds")
+	}
+	has(t, out, "payments: pay_", "differs by 59.00 CHF", "'widgetd order settle "+o.ID+"'")
+	s.sql(`UPDATE payments SET state = 'review', reason = 'order_is_dead' WHERE order_id = ?`, o.ID)
+	has(t, s.must("check"), "ok: ")
+}

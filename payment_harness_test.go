@@ -42,6 +42,9 @@ const (
 	faultResetAfter        providerFault = "reset after it acted"
 	fault400               providerFault = "400" // it refuses for good, so it is none of allProviderFaults
 	fault401               providerFault = "401" // as fault400
+	fault401After          providerFault = "401 after it acted"
+	fault403               providerFault = "403 of a proxy"
+	fault429After          providerFault = "429 after it acted"
 	fault500               providerFault = "500"
 	fault500After          providerFault = "500 after it acted"
 	fault429               providerFault = "429"

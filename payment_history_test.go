@@ -24,6 +24,7 @@ type history struct {
 	seed   uint64
 	id     string      // of the order
 	portal bool        // somebody also acts on the providers' own pages
+	failed bool        // the bank was slow with a refund, or has let one fail
 	other  *payments   // the engine of another process
 	told   [][2]string // what happened, with when
 
@@ -107,6 +108,7 @@ func (h *history) note(name string, err error) {
 	if err != nil {
 		name += ": " + err.Error()
 	}
+	h.accountedFor()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lines(name)
@@ -127,6 +129,7 @@ func (h *history) pass(acted bool) {
 	}
 	h.mu.Unlock()
 	h.checkHeld()
+	h.accountedFor()
 	if calm {
 		return
 	}
@@ -159,6 +162,12 @@ func (h *history) checkHeld() {
 func (h *history) decision(f func(*tx) error) error {
 	err := h.store.update(context.Background(), f)
 	h.engine.wakeUp()
+	h.mu.Lock()
+	calm := h.calm
+	h.mu.Unlock()
+	if err == nil && h.portal && !calm && h.below(2) == 0 { // before the provider hears of it
+		err = h.portalActs()
+	}
 	return err
 }
 
@@ -193,6 +202,8 @@ func (h *history) pick(likely bool) (name string, act func() error) {
 		return fmt.Sprintf("%s fails: %s", kind, fault), func() error { h.fail(kind, fault); return nil }
 	case n < 80 && h.portal:
 		return "portal", h.portalActs
+	case n < 83:
+		return "bank", h.bankActs
 	}
 	return h.pickDecision(26)
 }
@@ -328,6 +339,53 @@ func (h *history) portalActs() error {
 	return nil
 }
 
+// bankActs has the last refund of each card fail, or take long.
+func (h *history) bankActs() error {
+	h.provider.mu.Lock()
+	defer h.provider.mu.Unlock()
+	for _, session := range h.provider.sessions {
+		if session.intent == nil || !h.ours(session.reference) {
+			continue
+		}
+		for i := len(session.intent.refunds) - 1; i >= 0; i-- {
+			r := session.intent.refunds[i]
+			if r.status == "failed" || r.released {
+				continue
+			}
+			if h.failed = true; h.below(3) > 0 {
+				r.status, r.failure = "failed", "lost_or_stolen_card"
+			} else {
+				r.status = "pending"
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// ours reports whether an attempt is one of the history's order.
+func (h *history) ours(paymentID string) bool {
+	all, err := h.store.paymentsOf(h.id)
+	h.check(err)
+	return slices.ContainsFunc(all, func(p payment) bool { return p.ID == paymentID })
+}
+
+// refundsArrive has the refunds that take long succeed.
+func (h *history) refundsArrive() {
+	h.provider.mu.Lock()
+	defer h.provider.mu.Unlock()
+	for _, session := range h.provider.sessions {
+		if session.intent == nil {
+			continue
+		}
+		for _, r := range session.intent.refunds {
+			if r.status == "pending" {
+				r.status = "succeeded"
+			}
+		}
+	}
+}
+
 // webhooksCome posts the webhooks that the providers have, in any order, some of them twice.
 func (h *history) webhooksCome() error {
 	posts := h.takeNotices()
@@ -369,14 +427,31 @@ func (h *history) chores() error {
 // paid, or cancelled.
 func (h *history) comeToRest() {
 	h.t.Helper()
+	if h.failed { // webhooks tell of it
+		if h.check(h.lookAtAll(h.engine)); h.below(2) == 0 {
+			time.Sleep(refundLate + 2*time.Hour)
+			h.check(h.settleDue(h.engine))
+			h.accountedFor()
+		}
+		h.refundsArrive()
+		h.check(h.lookAtAll(h.engine))
+	}
 	for hours := range 4 {
 		for range 12 {
 			time.Sleep(5 * time.Minute)
 			h.check(h.chores())
 			h.check(h.settleDue(h.engine))
+			h.accountedFor()
 		}
 		if hours < 3 {
 			h.decideAtLast()
+		}
+		if hours < 2 && h.below(3) == 0 {
+			h.check(h.lookAtAll(h.engine))
+			h.note("bank at last", h.bankActs())
+			h.check(h.lookAtAll(h.engine))
+			h.accountedFor()
+			h.refundsArrive()
 		}
 	}
 	time.Sleep(dailyLook)
@@ -506,6 +581,10 @@ func (h *history) verifyEvents(o *order, refunds []refund) {
 	}
 	if n[eventOrderReview] > 0 && o.settled() {
 		ended = n[eventOrderCancelled] + n[eventOrderExpired] // before it was accepted all the same
+	}
+	if h.failed { // some that were done have failed since
+		done = h.count(`SELECT count(DISTINCT data ->> 'refund_id') FROM events
+			WHERE type = ? AND subject_id = ?`, eventOrderRefunded, o.ID)
 	}
 	if n[eventOrderCreated] != 1 || n[eventOrderAuthorized] > 1 || n[eventOrderAccepted] > 1 ||
 		n[eventOrderPaid] != paid ||

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ func paymentsOf(s *server) *payments {
 		log:       s.log,
 		now:       s.now,
 		strike:    s.strike,
+		doubted:   s.clockDoubted,
 		off:       s.noPayments,
 		wake:      make(chan struct{}, 1),
 		locked:    map[string]*paymentLock{},
@@ -71,40 +73,52 @@ type noticeRequest struct{ connection string }
 
 func (q *noticeRequest) read(in *input) { q.connection = in.pathValue("connection") }
 
-// takeNotice returns the endpoint of a provider's webhooks. It has the attempt that the webhook is about
-// looked at, and answers when that is on disk. A connection that there is not is answered as a wrong
-// signature is.
+// noticeRate is how many webhooks a minute and address may have a wrong signature before they are answered 429.
+const noticeRate = 60
+
+// takeNotice returns the endpoint of a provider's webhooks. Only those with a wrong signature are limited by
+// address: a provider sends those of all accounts from few.
 func (a *paymentAPI) takeNotice(name string) func(context.Context, *call, *noticeRequest) (noContent, error) {
 	return func(ctx context.Context, c *call, q *noticeRequest) (noContent, error) {
-		row, err := a.store.paymentConnection(anyAccount, q.connection)
-		switch {
-		case errors.Is(err, errNotFound), err == nil && row.Provider != name:
-			return noContent{}, errNotice
-		case err != nil:
-			return noContent{}, err
+		err := a.readNotice(ctx, c, name, q.connection)
+		if errors.Is(err, errNotice) {
+			return noContent{}, cmp.Or(a.limitAddress("payment webhook", a.address(c.request), noticeRate), err)
 		}
-		conn, err := row.open(a.keys.Load())
-		if err != nil {
-			a.strike(faultConnected, err, "connection", row.ID)
-			return noContent{}, errNotice
-		}
-		notice, err := a.payments.providers[name].notice(conn, c.request, c.body, c.now)
-		if err != nil {
-			return noContent{}, err
-		}
-		if notice.paymentID == "" && notice.intentID == "" {
-			return noContent{}, nil // of a kind that says nothing of an attempt
-		}
-		err = a.store.update(ctx, func(t *tx) error {
-			t.invalidate()
-			if notice.paymentID != "" {
-				return t.lookAtPayment(row.ID, notice.paymentID)
-			}
-			return t.lookAtIntent(row.ID, notice.intentID)
-		})
-		a.payments.wakeUp()
 		return noContent{}, err
 	}
+}
+
+// readNotice has the attempt looked at that a webhook of a provider is about, and returns when that is on disk. A
+// connection that does not exist gets the same error as a wrong signature, errNotice.
+func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection string) error {
+	row, err := a.store.paymentConnection(anyAccount, connection)
+	switch {
+	case errors.Is(err, errNotFound), err == nil && row.Provider != name:
+		return errNotice
+	case err != nil:
+		return err
+	}
+	conn, err := row.open(a.keys.Load())
+	if err != nil {
+		a.strike(faultConnected, err, "connection", row.ID)
+		return errNotice
+	}
+	notice, err := a.payments.providers[name].notice(conn, c.request, c.body, c.now)
+	if err != nil {
+		return err
+	}
+	if notice.paymentID == "" && notice.intentID == "" {
+		return nil // of a kind that says nothing of an attempt
+	}
+	err = a.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		if notice.paymentID != "" {
+			return t.lookAtPayment(row.ID, notice.paymentID)
+		}
+		return t.lookAtIntent(row.ID, notice.intentID)
+	})
+	a.payments.wakeUp()
+	return err
 }
 
 // paymentsAtOnce is how many rows a chore of orders changes in one transaction.

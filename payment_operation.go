@@ -46,6 +46,7 @@ type payments struct {
 	log       *slog.Logger
 	now       func() time.Time
 	strike    func(fault string, err error, attrs ...any)
+	doubted   func() bool   // server.clockDoubted
 	off       bool          // no provider is asked, and no attempt begun
 	wake      chan struct{} // wakes the worker
 
@@ -175,6 +176,7 @@ func (p *payments) takeOver(
 		if s.payment.Revision != pay.Revision {
 			return errChanged
 		}
+		s.doubted = p.doubted()
 		before := *s.payment
 		if err := s.decide(report); err != nil {
 			return err
@@ -255,12 +257,25 @@ func (p *payments) noteDenied(conn *openConnection, op *paymentOperation) error 
 	})
 }
 
-// postpone has an attempt settled later, unless it has changed since pay was read.
+// postpone has an attempt settled later, unless it has changed since pay was read. A refund of it that is
+// under way for too long, be it because the provider can't be asked, marks it for review.
 func (p *payments) postpone(pay *payment, wait time.Duration) error {
 	pay.Polls++
 	return p.store.update(context.Background(), func(t *tx) error {
 		t.invalidate()
-		return t.postpone(pay, newStamp(t.exact.Add(jittered(wait)+time.Second-1)))
+		at := newStamp(t.exact.Add(jittered(wait) + time.Second - 1))
+		if err := t.postpone(pay, at); err != nil || pay.Captured == 0 || pay.State == paymentReview {
+			return err
+		}
+		s, err := loadSettlement(t, pay.ID, p.providers)
+		if err != nil {
+			return err
+		}
+		if even, err := s.weigh(); even || err != nil {
+			return err
+		}
+		p.logTrouble(pay, s.payment)
+		return t.savePayment(s.payment)
 	})
 }
 
@@ -342,9 +357,11 @@ func (p *payments) finish(
 		if err != nil {
 			return err
 		}
+		before := *s.payment
 		if again, err = s.finish(op, result); err != nil {
 			return err
 		}
+		p.logTrouble(&before, s.payment)
 		if result.outcome == sendDone {
 			err = setConnectionRefused(t, conn.paymentConnection, false)
 		}
@@ -380,6 +397,9 @@ func (s *settlement) finish(op *paymentOperation, result sendResult) (again bool
 		if result.outcome == sendRefused {
 			err = s.refused(op)
 		}
+	}
+	if err == nil && p.Captured > 0 {
+		_, err = s.weigh()
 	}
 	if err != nil {
 		return false, err
@@ -428,6 +448,7 @@ func (s *settlement) refused(op *paymentOperation) error {
 	case opRefund:
 		for i := range s.refunds {
 			if f := &s.refunds[i]; f.ID == valueOr(op.RefundID, "") && f.State == refundPending {
+				s.undone = true
 				return refundUndone(s.tx, s.order, f, valueOr(op.Error, reasonRefused), actorProvider)
 			}
 		}

@@ -23,6 +23,8 @@ type settlement struct {
 	accepts  int  // minutes that the restaurant has to accept the order, once it is authorised
 	closed   bool // the account is closed
 	behind   bool // the provider tells what was before an operation that it has carried out
+	doubted  bool // the clock is, so no attempt ends by it
+	undone   bool // a refund has failed
 	next     *plannedOperation
 }
 
@@ -125,7 +127,7 @@ func (s *settlement) unknown() error {
 	p := s.payment
 	switch p.State {
 	case paymentPending:
-		if s.exact.Sub(p.CreatedAt.Time) < unknownFor {
+		if s.exact.Sub(p.CreatedAt.Time) < unknownFor || s.doubted {
 			return nil
 		}
 		return s.end(paymentFailed, reasonUnknown)
@@ -294,7 +296,11 @@ func (s *settlement) decideCaptured() error {
 	if err := s.takeDisputes(); err != nil {
 		return err
 	}
-	if p.State != paymentReview || p.Refunded >= p.Captured || s.order.paidWith(&p.ID) && p.Authorized == 0 {
+	even, err := s.weigh()
+	if err != nil {
+		return err
+	}
+	if even && s.mayLeaveReview() {
 		switch {
 		case p.Refunded >= p.Captured:
 			p.State = paymentRefunded
@@ -311,6 +317,64 @@ func (s *settlement) decideCaptured() error {
 		s.plan(opCancel, 0, nil)
 	}
 	return nil
+}
+
+// unaccounted returns how much money the attempt holds that its order does not account for, 0 if that is even:
+// captured - refunds done or under way - disputes lost - what the order counts as paid. late is how much
+// of it is refunds that are under way for longer than refundLate, which count as given back no more.
+func (s *settlement) unaccounted() (amount, late int64) {
+	p, given := s.payment, int64(0)
+	for i := range s.refunds {
+		f := &s.refunds[i]
+		switch {
+		case f.State == refundFailed || !s.ofPayment(f):
+		case f.State == refundPending && !s.exact.Before(f.CreatedAt.Add(refundLate)):
+			late += f.Amount
+		default:
+			given += f.Amount
+		}
+	}
+	if s.order.paidWith(&p.ID) { // of which it counts all refunds and lost disputes as given back
+		return p.Captured - s.order.Total + late, late
+	}
+	return max(0, p.Captured-given-lostOf(s.disputes, p.ID)), late
+}
+
+// weigh marks the attempt for review while it holds money that its order does not account for, and reports
+// whether there is none. It tells of that again whenever a refund has failed.
+func (s *settlement) weigh() (even bool, err error) {
+	p := s.payment
+	amount, late := s.unaccounted()
+	if amount == 0 {
+		return true, nil
+	}
+	reason := reasonCaptureDiffers
+	switch {
+	case late >= amount && late > 0:
+		reason = reasonRefundPending
+	case s.order.dead():
+		reason = reasonDeadOrder
+	case s.order.settled() && !s.order.paidWith(&p.ID):
+		reason = reasonPaidTwice
+	}
+	if p.State != paymentReview {
+		return false, s.review(reason)
+	}
+	if valueOr(p.Reason, reasonRefundPending) == reasonRefundPending {
+		p.Reason = &reason
+	}
+	if s.undone {
+		return false, s.tell(eventOrderReview, "reason", *p.Reason)
+	}
+	return false, nil
+}
+
+// mayLeaveReview reports whether an attempt whose money is even is not in review, or has no reason to be in it
+// any more. Our own refund counts once the provider has it: until then another attempt could take money twice.
+func (s *settlement) mayLeaveReview() bool {
+	p := s.payment
+	return p.State != paymentReview || valueOr(p.Reason, "") == reasonRefundPending ||
+		p.Refunded+lostOf(s.disputes, p.ID) >= p.Captured || s.order.paidWith(&p.ID) && p.Authorized == 0
 }
 
 // completesCapture reports whether an attempt is in review since another amount was captured than the
@@ -462,6 +526,7 @@ func (s *settlement) reconcileRefunds() error {
 		case told.state == refundSucceeded && f.State != refundSucceeded:
 			err = refundDone(s.tx, s.order, f, actorProvider)
 		case told.state == refundFailed && f.State != refundFailed:
+			s.undone = true
 			err = refundUndone(s.tx, s.order, f, cmp.Or(told.reason, reasonDeclined), actorProvider)
 		default:
 			err = s.saveRefund(f)
@@ -610,9 +675,15 @@ const (
 // dueAt returns when the provider is to be asked about the attempt next; zero: not any more.
 func (s *settlement) dueAt() stamp {
 	p := s.payment
-	pending := slices.ContainsFunc(s.refunds, func(f refund) bool {
-		return f.State == refundPending && s.ofPayment(&f)
-	})
+	pending, hourly := false, s.in(authorizedLook)
+	for i := range s.refunds {
+		if f := &s.refunds[i]; f.State == refundPending && s.ofPayment(f) {
+			pending = true
+			if late := f.CreatedAt.after(refundLate); late.After(s.exact) && late.Before(hourly.Time) {
+				hourly = late
+			}
+		}
+	}
 	held := s.exact.Sub(p.CapturedAt.Time)
 	switch {
 	case s.next != nil, s.behind, p.State == paymentCreated, p.State == paymentPending:
@@ -620,7 +691,7 @@ func (s *settlement) dueAt() stamp {
 	case !p.EndedAt.IsZero():
 		return stamp{}
 	case p.CapturedAt.IsZero(), pending:
-		return s.in(authorizedLook)
+		return hourly
 	case held < dailyLookFor:
 		return s.in(dailyLook)
 	case held < weeklyLookFor:

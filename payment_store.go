@@ -203,6 +203,16 @@ func (q *queries) disputesOf(orderID string) ([]dispute, error) {
 		})
 }
 
+// lostOf returns how much of an attempt's money the bank has taken back, for disputes that were lost.
+func lostOf(disputes []dispute, paymentID string) (sum int64) {
+	for i := range disputes {
+		if d := &disputes[i]; d.PaymentID == paymentID && d.State == disputeLost {
+			sum += d.Amount
+		}
+	}
+	return sum
+}
+
 // saveDispute writes a dispute.
 func (t *tx) saveDispute(d *dispute) error {
 	_, err := t.exec(`INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at)
@@ -324,6 +334,35 @@ func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, 
 			WHERE capture_before < ?1 LIMIT ?2`,
 		[]any{before, limit, maxCounted}, func(p *troubledPayment) []any {
 			return []any{&p.orderID, &p.state, &p.reason, &p.captureBefore}
+		})
+}
+
+// An unaccountedPayment is an attempt that is not in review, though it has another amount than its order
+// accounts for.
+type unaccountedPayment struct {
+	id, orderID, currency string
+	amount                int64 // that the order does not account for; negative: that the attempt lacks
+}
+
+// unaccountedPayments returns up to limit such attempts, oldest first: those by which captured - refunds done,
+// or under way for less than refundLate - disputes lost is not what the order counts as paid. It is
+// settlement.unaccounted for all attempts. A refund that is late counts once its attempt is not due any more:
+// until then the worker may be about to see that. It reads all attempts: some ten seconds for a million.
+func (q *queries) unaccountedPayments(now time.Time, limit int) ([]unaccountedPayment, error) {
+	return collect(q, `SELECT id, order_id, currency,
+			iif(paid, captured + late - total, max(0, captured + late - back)) AS amount
+		FROM (SELECT p.id, p.order_id, p.currency, p.captured, o.total,
+				o.state IN ('paid', 'part_refunded', 'refunded') AND o.payment_id = p.id
+					AND o.method NOT IN ('cash', 'terminal', 'voucher', 'other') AS paid,
+				(SELECT coalesce(sum(f.amount), 0) FROM refunds f WHERE f.order_id = p.order_id AND f.payment_id = p.id
+					AND f.state = 'pending' AND f.created_at <= ?1 AND coalesce(p.due_at > ?2, 1)) AS late,
+				(SELECT coalesce(sum(f.amount), 0) FROM refunds f WHERE f.order_id = p.order_id AND f.payment_id = p.id
+					AND f.state <> 'failed') + (SELECT coalesce(sum(d.amount), 0) FROM disputes d
+					WHERE d.payment_id = p.id AND d.state = 'lost') AS back
+			FROM payments p CROSS JOIN orders o ON o.id = p.order_id WHERE p.state <> 'review' ORDER BY p.id)
+		WHERE amount <> 0 LIMIT ?3`,
+		[]any{newStamp(now.Add(-refundLate)), newStamp(now), limit}, func(u *unaccountedPayment) []any {
+			return []any{&u.id, &u.orderID, &u.currency, &u.amount}
 		})
 }
 

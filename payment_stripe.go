@@ -251,13 +251,14 @@ func isWebAddress(address string) bool {
 }
 
 // stripeRefusal tells what an answer other than 2xx says of an operation, and why. A 409 says that another
-// request with the key is at work, or that an object is locked; neither it nor a 429 is kept under the key.
+// request with the key is at work, or that an object is locked; neither it nor a 429 is kept under the key. What
+// says nothing about the operation itself, as a 429, may come after Stripe has acted.
 func stripeRefusal(answer *outboundAnswer) (sendOutcome, string) {
 	reason := stripeReason(answer)
 	switch {
 	case answer.status == http.StatusUnauthorized || answer.status == http.StatusForbidden:
 		return sendDenied, reason
-	case answer.status == http.StatusConflict || answer.status == http.StatusTooManyRequests:
+	case slices.Contains(passingStatuses, answer.status):
 		return sendUnknown, reason
 	case answer.status >= 400 && answer.status < 500:
 		return sendRefused, reason

@@ -197,6 +197,8 @@ func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
 		{"too many", opCreate, 429, fails(invalid, "rate_limit"), retries, later},
 		{"an error", opCreate, 500, fails("api_error", ""), "", unknown(500, "api_error")},
 		{"an error of a proxy", opCreate, 502, "<html>", "", unknown(502, "http_502")},
+		{"a proxy that waits no more", opRefund, 408, "", "", unknown(408, "http_408")},
+		{"a proxy without early data", opRefund, 425, "", "", unknown(425, "http_425")},
 		{"an error, replayed", opCreate, 500, fails("api_error", ""), again, stale(500, "api_error")},
 		{"an answer, replayed", opCreate, 200, session, again, created},
 		{"a revoked key", opCreate, 401, fails(invalid, "api_key_expired"), "", denied(401, "api_key_expired")},

@@ -143,26 +143,31 @@ func (v *vippsProvider) send(
 	if call.ContentType != "" {
 		header.Set("Content-Type", call.ContentType)
 	}
-	answer, err := v.ask(ctx, c, outboundRequest{call.Method, v.base + call.Path, header, []byte(call.Body), 0})
+	once := op.Kind != opCreate // a reference can't be created twice, and its guest waits
+	q := outboundRequest{call.Method, v.base + call.Path, header, []byte(call.Body), 0}
+	answer, err := v.ask(ctx, c, q, once)
 	if err != nil {
 		return v.notSent(answer, err)
 	}
 	switch failed := v.failure(answer); {
 	case failed == nil:
 		return vippsDone(op, answer)
+	case once && failed.status == http.StatusUnauthorized && valueOr(op.Status, 0) != http.StatusUnauthorized:
+		// It does not prove that nothing was done: the payment is read, with another token, before it is sent again.
+		return sendResult{status: answer.status, reason: failed.reason, retryAfter: failed.wait}
 	case failed.denied:
 		return sendResult{outcome: sendDenied, status: answer.status, reason: failed.reason}
 	case answer.status == http.StatusConflict && op.Kind == opCreate: // the reference exists, or will in a moment
 		return sendResult{outcome: sendStale, status: answer.status, reason: failed.reason, retryAfter: failed.wait}
-	case answer.status < 400 || answer.status >= 500 || slices.Contains(vippsPassing, answer.status):
+	case answer.status < 400 || answer.status >= 500 || slices.Contains(passingStatuses, answer.status):
 		return sendResult{status: answer.status, reason: failed.reason, retryAfter: failed.wait}
 	default:
 		return sendResult{outcome: sendRefused, status: answer.status, reason: failed.reason}
 	}
 }
 
-// vippsPassing are the statuses below 500 that say nothing about an operation itself.
-var vippsPassing = []int{
+// passingStatuses are the statuses below 500 that say nothing about an operation itself, of any provider.
+var passingStatuses = []int{
 	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests,
 }
 
@@ -238,9 +243,12 @@ func isVippsCode(s string) bool {
 	return s != "" && len(s) <= 64 && strings.Trim(s, letters) == ""
 }
 
-// ask sends a request with an access token of a connection. If the token is not accepted, it asks for
-// another one and sends the request once more. Errors: those of outbound.do and token.
-func (v *vippsProvider) ask(ctx context.Context, c *openConnection, q outboundRequest) (*outboundAnswer, error) {
+// ask sends a request with an access token of a connection. If the token is not accepted, it is not used again;
+// unless the request may be sent once only, it asks for another one and sends the request once more. Errors: those
+// of outbound.do and token.
+func (v *vippsProvider) ask(
+	ctx context.Context, c *openConnection, q outboundRequest, once bool,
+) (*outboundAnswer, error) {
 	if q.header == nil {
 		q.header = http.Header{}
 	}
@@ -256,6 +264,9 @@ func (v *vippsProvider) ask(ctx context.Context, c *openConnection, q outboundRe
 			return answer, err
 		}
 		v.drop(c.ID, token)
+		if once {
+			return answer, nil
+		}
 	}
 }
 
@@ -370,7 +381,7 @@ func malformedVipps(answer *outboundAnswer) *providerError {
 
 // read sends a GET request and returns the answer. A status other than 2xx is a *providerError.
 func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string) (*outboundAnswer, error) {
-	answer, err := v.ask(ctx, c, outboundRequest{method: http.MethodGet, url: v.base + path})
+	answer, err := v.ask(ctx, c, outboundRequest{method: http.MethodGet, url: v.base + path}, false)
 	if err != nil {
 		return answer, err
 	}

@@ -307,7 +307,8 @@ func TestVipps_outcomeOfEveryAnswer(t *testing.T) {
 		{opCapture, vippsTrouble{status: 400, body: problem}, refused("TooMuch")},
 		{opCapture, vippsTrouble{status: 400, body: `{"type":"Ola Nordmann"}`}, refused("http_400")},
 		{opCapture, vippsTrouble{status: 404, body: "nothing"}, refused("http_404")},
-		{opCapture, vippsTrouble{status: 401, body: problem}, sendResult{outcome: sendDenied, reason: "TooMuch"}},
+		{opCapture, vippsTrouble{status: 401, body: problem}, sendResult{reason: "TooMuch"}},
+		{opCreate, vippsTrouble{status: 401, body: problem}, sendResult{outcome: sendDenied, reason: "TooMuch"}},
 		{opCapture, vippsTrouble{status: 403}, sendResult{outcome: sendDenied, reason: "http_403"}},
 		{opCapture, vippsTrouble{status: 408}, sendResult{reason: "http_408"}},
 		{opCapture, vippsTrouble{status: 409, body: problem}, sendResult{reason: "TooMuch"}},
@@ -536,6 +537,32 @@ func TestVipps_accessTokenIsKeptUntilShortlyBeforeItsEnd(t *testing.T) {
 	}
 	equals(t, "tokens, when every one is refused", s.fake.came("POST", vippsTokenPath), 4)
 	equals(t, "requests, when every token is refused", s.fake.came("GET", vippsPath(s.p.ID, ""))-before, 2)
+}
+
+func TestVipps_whatMovesMoneyIsReadBeforeItIsSentAgainAfterA401(t *testing.T) {
+	t.Parallel()
+	s := newVippsSide(t)
+	op := &paymentOperation{ID: "op_1", PaymentID: s.p.ID, Kind: opRefund, Amount: 100}
+	call := s.call(op, s.p, nil, "")
+	s.fake.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
+		if r.path == call.Path {
+			return &vippsTrouble{status: 401}
+		}
+		return nil
+	})
+	if got := s.send(t.Context(), s.c, op, call); got.outcome != sendUnknown || got.status != 401 {
+		t.Errorf("%+v", got)
+	}
+	if n := s.fake.came("POST", call.Path); n != 1 {
+		t.Errorf("it was sent %d times", n)
+	}
+	op.Status = new(http.StatusUnauthorized) // as the first answer was written
+	if got := s.send(t.Context(), s.c, op, call); got.outcome != sendDenied {
+		t.Errorf("with another token: %+v", got)
+	}
+	if tokens := s.fake.came("POST", vippsTokenPath); tokens != 2 {
+		t.Errorf("%d tokens", tokens)
+	}
 }
 
 func TestVipps_oneAccessTokenIsAskedForAtATime(t *testing.T) {

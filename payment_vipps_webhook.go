@@ -86,7 +86,7 @@ func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookU
 	v.drop(c.ID, nil)
 	body := vippsBody(map[string]any{"url": webhookURL, "events": vippsEvents})
 	answer, err := v.ask(ctx, c, outboundRequest{http.MethodPost, v.base + vippsWebhooks,
-		http.Header{"Content-Type": {"application/json"}}, []byte(body), 0})
+		http.Header{"Content-Type": {"application/json"}}, []byte(body), 0}, false)
 	if err == nil {
 		if failed := v.failure(answer); failed != nil {
 			err = failed
@@ -150,7 +150,8 @@ func (v *vippsProvider) removeWebhook(ctx context.Context, c *openConnection, id
 	if !vippsWebhookID.MatchString(id) {
 		return &providerError{reason: outboundMalformed}
 	}
-	answer, err := v.ask(ctx, c, outboundRequest{method: http.MethodDelete, url: v.base + vippsWebhooks + "/" + id})
+	q := outboundRequest{method: http.MethodDelete, url: v.base + vippsWebhooks + "/" + id}
+	answer, err := v.ask(ctx, c, q, false)
 	if err != nil {
 		return err
 	}

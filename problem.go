@@ -53,6 +53,8 @@ var (
 		"The disk is full; nothing was written.")
 	codeStorage = coreProblems.add(503, "storage_unavailable", "Storage unavailable",
 		"The database can't be used at the moment; nothing was written.")
+	codeClock = coreProblems.add(503, "clock_doubted", "Clock doubted",
+		"The service can't tell whether its clock is right, so it signs nothing. Try again later.")
 )
 
 // A refusal is the error of a request that this service answers with a problem. Its texts must

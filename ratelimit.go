@@ -2,6 +2,7 @@ package main
 
 import (
 	"container/heap"
+	"context"
 	"hash/maphash"
 	"math"
 	"slices"
@@ -298,4 +299,103 @@ func (h *lookupHistory) add(f failedLookup) (repeated bool) {
 	})
 	h.failures = append(h.failures, f)
 	return repeated
+}
+
+// A memoryBudget bounds the memory that requests take while they are read. Nobody may hold more than half of it,
+// so that others always get their part; all callers without a token count as one.
+type memoryBudget struct {
+	mu      sync.Mutex
+	size    int64
+	free    int64
+	held    map[string]int64 // by account; "": of callers without a token
+	waiting []*memoryWait    // the oldest first
+}
+
+// A memoryWait is a caller that waits for its part of a memoryBudget.
+type memoryWait struct {
+	account string
+	bytes   int64
+	granted chan struct{} // closed once it has its part
+}
+
+var errManyBodies = &refusal{code: codeBusy, retryAfter: time.Second,
+	detail: "Too many bodies are being read at a time. Try again shortly."}
+
+// memoryWaitTimeout is how long a caller waits for its part of a memoryBudget.
+const memoryWaitTimeout = time.Second
+
+// newMemoryBudget makes a budget of so many bytes. What one caller takes at once must be at most half of that.
+func newMemoryBudget(size int64) *memoryBudget {
+	return &memoryBudget{size: size, free: size, held: map[string]int64{}}
+}
+
+// take takes bytes for an account, "" for callers without a token, and returns what gives them back, which may be
+// called more than once. It waits for them for memoryWaitTimeout, or until ctx ends. Errors: errManyBodies.
+func (b *memoryBudget) take(ctx context.Context, account string, bytes int64) (release func(), err error) {
+	w := &memoryWait{account: account, bytes: min(bytes, b.size/2), granted: make(chan struct{})}
+	b.mu.Lock()
+	b.waiting = append(b.waiting, w)
+	b.grant()
+	b.mu.Unlock()
+	if !w.isGranted() {
+		timeout := time.NewTimer(memoryWaitTimeout)
+		defer timeout.Stop()
+		select {
+		case <-w.granted:
+		case <-timeout.C:
+		case <-ctx.Done():
+		}
+		if !w.isGranted() && b.abandon(w) {
+			return nil, errManyBodies
+		}
+	}
+	return sync.OnceFunc(func() { b.release(w) }), nil
+}
+
+func (w *memoryWait) isGranted() bool {
+	select {
+	case <-w.granted:
+		return true
+	default:
+		return false
+	}
+}
+
+// abandon takes a caller out of those that wait. It reports false if the caller has got its part meanwhile.
+func (b *memoryBudget) abandon(w *memoryWait) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := len(b.waiting)
+	b.waiting = slices.DeleteFunc(b.waiting, func(other *memoryWait) bool { return other == w })
+	b.grant() // it may have held up smaller ones
+	return len(b.waiting) < before
+}
+
+func (b *memoryBudget) release(w *memoryWait) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.free += w.bytes
+	if b.held[w.account] -= w.bytes; b.held[w.account] == 0 {
+		delete(b.held, w.account)
+	}
+	b.grant()
+}
+
+// grant gives those that wait their parts, in their order. Who would hold more than half is passed over; who finds
+// too little left holds up those behind, so that many small ones don't keep out a large one. Its caller holds mu.
+func (b *memoryBudget) grant() {
+	for i := 0; i < len(b.waiting); {
+		w := b.waiting[i]
+		switch {
+		case b.held[w.account]+w.bytes > b.size/2:
+			i++
+			continue
+		case w.bytes > b.free:
+			return
+		}
+		b.waiting = slices.Delete(b.waiting, i, i+1)
+		b.free -= w.bytes
+		b.held[w.account] += w.bytes
+		close(w.granted)
+	}
 }

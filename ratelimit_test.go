@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -961,4 +962,70 @@ func BenchmarkBucket(b *testing.B) {
 			}
 		})
 	}
+}
+
+func TestMemory_ofABudgetIsNobodysAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newMemoryBudget(100)
+		take := func(account string, bytes int64) func() {
+			t.Helper()
+			release, err := b.take(t.Context(), account, bytes)
+			if err != nil {
+				t.Fatalf("%q: %v", account, err)
+			}
+			return release
+		}
+		refused := func(account string, bytes int64) {
+			t.Helper()
+			began := time.Now()
+			if _, err := b.take(t.Context(), account, bytes); !errors.Is(err, errManyBodies) {
+				t.Errorf("%q gets %d bytes: %v", account, bytes, err)
+			}
+			if waited := time.Since(began); waited != memoryWaitTimeout {
+				t.Errorf("%q waits %s", account, waited)
+			}
+		}
+		anonymous := take("", 50)
+		refused("", 1) // half is the most that all callers without a token have
+		greedy := take("acct_1", 40)
+		refused("acct_1", 11)
+		take("acct_2", 10)()
+		last := take("acct_2", 10)
+		refused("acct_3", 1) // all is given away
+
+		// Who waits gets its part as soon as there is room, in the order of asking, though others ask for less.
+		order := make(chan string, 2)
+		for _, account := range []string{"acct_3", "acct_4"} {
+			go func() {
+				release := take(account, 45)
+				order <- account
+				release()
+				release() // a second time gives nothing back
+			}()
+			synctest.Wait()
+		}
+		anonymous()
+		if first, second := <-order, <-order; first != "acct_3" || second != "acct_4" {
+			t.Errorf("the room went to %s, then to %s", first, second)
+		}
+		greedy()
+		last()
+		if b.free != 100 || len(b.held) > 0 || len(b.waiting) > 0 {
+			t.Errorf("%d of 100 bytes are free at the end, held %v, waiting %d", b.free, b.held, len(b.waiting))
+		}
+	})
+}
+
+func TestLookupLimit_holdsMalformedKeysOfAnAddressToSixtyAMinute(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	_, key := s.addLicense(license{})
+	s.activate(key, "till-1").is(200)
+	for range 60 {
+		s.verifyKey("x", "till-1").is(200)
+	}
+	s.verifyKey("x", "till-1").is(429, "rate_limited")
+	s.verifyKey("y", "till-1", "nonce", "n").is(429, "rate_limited")
+	s.verifyKey(key, "till-1").answers("valid") // a sound till behind the same address goes on
 }

@@ -232,8 +232,9 @@ func saleFigures(o *order) []figure {
 var refundOfKind = map[string]string{figureSale: figureRefund, figureDelivery: figureRefundDelivery}
 
 // refundFigures returns the figures of a refund. left is what was sold by the order and not given back yet.
-// A refund by lines gives back what those are; another one, for each rate of VAT, of all that is left in
-// proportion. What has neither VAT nor is tip, more than was left, has the rate 0 and no group.
+// A refund by lines gives back what those are, as far as refunds by amount have left that of their groups; the
+// rest, and another refund, for each rate of VAT, gives back of all that is left in proportion. What has
+// neither VAT nor is tip, more than was left, has the rate 0 and no group.
 func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
 	lines, err := f.lines()
 	if err != nil {
@@ -247,28 +248,45 @@ func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
 		}
 	}
 	named = addFigures(named)
-	for i := range named { // the VAT that is left of it, should all of that be given back
-		if at := slices.IndexFunc(left, func(l figure) bool { return sameKind(l, named[i]) == 0 }); at >= 0 {
-			named[i].VAT = left[at].VAT
+	beside := slices.Clone(left) // without what is named
+	for i := range named {
+		at := slices.IndexFunc(left, func(l figure) bool { return sameKind(l, named[i]) == 0 })
+		if at < 0 {
+			named[i].Gross = 0
+			continue
 		}
+		named[i].VAT = left[at].VAT // should all of it be given back
+		named[i].Gross = min(named[i].Gross, left[at].Gross)
+		beside[at].Gross -= named[i].Gross
 	}
 	rest := f.Amount - f.Tip
-	all := []figure{{What: figureRefundTip, Gross: f.Tip}}
+	given := []figure{{What: figureRefundTip, Gross: f.Tip}}
 	for _, sum := range f.VAT {
 		rest -= sum.Gross
-		over := ofRate(named, sum.Rate)
-		if len(lines) == 0 {
-			over = ofRate(left, sum.Rate)
+		over, all := ofRate(named, sum.Rate), ofRate(left, sum.Rate)
+		if len(lines) == 0 || sum.Gross == grossOf(all) {
+			over = all
+		} else if more := sum.Gross - grossOf(over); more > 0 {
+			over = append(over, spreadFigures(figureSale, vatSum{Rate: sum.Rate, Gross: more},
+				ofRate(beside, sum.Rate))...)
 		}
 		if len(over) == 0 {
 			over = ofRate(soldFigures(o), sum.Rate)
 		}
 		for _, part := range spreadFigures(figureSale, sum, over) {
 			part.What = refundOfKind[part.What]
-			all = append(all, part)
+			given = append(given, part)
 		}
 	}
-	return addFigures(append(all, figure{What: figureRefund, Gross: rest})), nil
+	return addFigures(append(given, figure{What: figureRefund, Gross: rest})), nil
+}
+
+// grossOf returns what figures have together.
+func grossOf(all []figure) (sum int64) {
+	for i := range all {
+		sum += all[i].Gross
+	}
+	return sum
 }
 
 // A dueFact is what is to be recorded of one source.
@@ -327,10 +345,13 @@ func (p *paidOrder) record(f *revenueFact) {
 	p.recorded[f.Source] = nets
 }
 
-// left returns what the order has sold less what the recorded refunds give back.
-func (p *paidOrder) left() []figure {
+// left returns what the order has sold less what the recorded refunds beside one give back.
+func (p *paidOrder) left(beside *refund) []figure {
 	left := soldFigures(p.order)
 	for i := range p.refunds {
+		if p.refunds[i].ID == beside.ID {
+			continue
+		}
 		for _, f := range p.counted(p.refunds[i].ID) {
 			for kind, refund := range refundOfKind {
 				if f.What == refund {
@@ -353,16 +374,32 @@ func (p *paidOrder) dueSale() dueFact {
 	return dueFact{at: p.PaidAt, figures: saleFigures(p.order)}
 }
 
-// dueRefund returns what is to be recorded of a refund: once it is recorded, the same as long as it counts.
+// dueRefund returns what is to be recorded of a refund: once it is recorded, the same as long as it counts and
+// has the same parts.
 func (p *paidOrder) dueRefund(f *refund) (d dueFact, err error) {
 	d = dueFact{at: f.CreatedAt, undoneAt: f.EndedAt, againAt: f.EndedAt}
 	if f.State != refundSucceeded || !p.counts() || !p.paidWith(f.PaymentID) {
 		return d, nil
 	}
-	if d.figures = p.counted(f.ID); d.figures == nil {
-		d.figures, err = refundFigures(p.order, f, p.left())
+	if d.figures = p.counted(f.ID); !f.hasParts(d.figures) {
+		d.figures, err = refundFigures(p.order, f, p.left(f))
 	}
 	return d, err
+}
+
+// hasParts reports whether figures of a refund give back as much of each rate of VAT and of the tip as it does.
+func (f *refund) hasParts(figures []figure) bool {
+	parts := []figure{{What: figureRefundTip, Gross: f.Tip}, {Gross: f.Amount - f.parts()}}
+	for _, sum := range f.VAT {
+		parts = append(parts, figure{Rate: sum.Rate, Gross: sum.Gross, VAT: sum.VAT})
+	}
+	for _, given := range negated(figures) {
+		if given.Group = ""; given.What != figureRefundTip {
+			given.What = ""
+		}
+		parts = append(parts, given)
+	}
+	return len(addFigures(parts)) == 0
 }
 
 // dueDispute returns what is to be recorded of a dispute.

@@ -262,11 +262,8 @@ func (h *revenueHistory) checkOrder(id string) {
 func TestRevenue_daysHaveWhatOrdersHaveBroughtWhateverHappens(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
+	frozen, late := 0, 0
 	for from := range seeds(size(1, 6)) {
-		// Of these, a refund by amount and then one by lines leave a cent of the delivery, which a group has too much.
-		if known := from == 2 || from == 6; known && *seed == 0 {
-			continue
-		}
 		h := &revenueHistory{service: newService(t), random: random(t, from),
 			time: time.Date(2026, 3, 20, 9, 0, 0, 0, time.UTC), frozen: map[accountDay]string{}}
 		h.change(h.sell)
@@ -288,9 +285,11 @@ func TestRevenue_daysHaveWhatOrdersHaveBroughtWhateverHappens(t *testing.T) {
 			}
 		}
 		h.recordAndCheck()
-		if len(h.frozen) == 0 || h.count(`SELECT count(*) FROM revenue_facts WHERE date <> own_date`) == 0 {
-			t.Error("nothing was late: the test sees too little")
-		}
+		frozen += len(h.frozen)
+		late += h.count(`SELECT count(*) FROM revenue_facts WHERE date <> own_date`)
+	}
+	if *seed == 0 && (frozen == 0 || late == 0) {
+		t.Error("nothing was late: the test sees too little")
 	}
 }
 

@@ -1,4 +1,4 @@
--- The whole schema of a widgetd database, version 6.
+-- The whole schema of a widgetd database, version 7.
 --
 -- Read it with `sqlite3 -readonly widgetd.db` while the service runs; start with
 -- the views, whose names begin with v_. Every time is text, UTC, to the second:
@@ -6,7 +6,7 @@
 -- A row may be changed with the sqlite3 shell too: the service sees it within a second.
 
 PRAGMA application_id = 2003068788; -- "wdgt"
-PRAGMA user_version = 6;
+PRAGMA user_version = 7;
 
 CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
@@ -28,6 +28,11 @@ CREATE UNIQUE INDEX base_urls_current ON base_urls (is_current) WHERE is_current
 CREATE TABLE probes (
   id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
   written_at  TEXT NOT NULL CHECK (written_at IS strftime('%Y-%m-%dT%H:%M:%SZ', written_at)) -- when health last proved that writing works
+) STRICT;
+
+CREATE TABLE clock (
+  id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
+  seen_at     TEXT NOT NULL CHECK (seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seen_at)) -- the latest time that the service took for right; set by 'widgetd clock accept'
 ) STRICT;
 
 CREATE TABLE origins (
@@ -315,11 +320,14 @@ END;
 CREATE TRIGGER webhooks_removed BEFORE DELETE ON webhooks BEGIN
   DELETE FROM webhook_queues WHERE webhook_id = old.id;
 END;
--- An account that is opened again begins then: what happened while it was closed is not sent.
+-- An account that is opened again begins then: what happened while it was closed is not sent, also not to the
+-- webhooks that its applications have made in other accounts.
 CREATE TRIGGER accounts_reopened AFTER UPDATE OF closed_at ON accounts WHEN new.closed_at IS NULL AND old.closed_at IS NOT NULL BEGIN
-  DELETE FROM webhook_queues WHERE webhook_id IN (SELECT id FROM webhooks WHERE account_id = new.id);
+  DELETE FROM webhook_queues WHERE webhook_id IN (SELECT id FROM webhooks WHERE account_id = new.id
+    UNION ALL SELECT x.webhook_id FROM apps p JOIN app_webhooks x ON x.app_id = p.id WHERE p.account_id = new.id);
   INSERT INTO webhook_queues (webhook_id, sent_seq) SELECT id, (SELECT coalesce(max(seq), 0) FROM events)
-    FROM webhooks WHERE account_id = new.id AND state = 'enabled';
+    FROM webhooks WHERE state = 'enabled' AND id IN (SELECT id FROM webhooks WHERE account_id = new.id
+    UNION ALL SELECT x.webhook_id FROM apps p JOIN app_webhooks x ON x.app_id = p.id WHERE p.account_id = new.id);
 END;
 
 -- Events that a webhook did not accept, until they are tried again. Rows of a queue that is gone
@@ -630,6 +638,15 @@ CREATE TABLE books_connections (
 CREATE UNIQUE INDEX books_connections_used ON books_connections (account_id, product) WHERE removed_at IS NULL;
 CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account_id, product, organisation_id) WHERE organisation_id IS NOT NULL;
 
+-- Connections with books whose tokens are being replaced, or could not be: at most one row for each, of some
+-- 100 bytes, gone with the next usable answer.
+CREATE TABLE books_renewals (
+  connection_id TEXT PRIMARY KEY REFERENCES books_connections (id),      -- of which connection
+  lost_at       TEXT NOT NULL CHECK (lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lost_at)), -- since when there was no usable answer
+  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at)) -- when the worker tries it again; NULL: whoever needs the tokens does
+) STRICT, WITHOUT ROWID;
+CREATE INDEX books_renewals_due ON books_renewals (due_at) WHERE due_at IS NOT NULL;
+
 -- What is written into books: the entries of days, and the entries that reverse them.
 CREATE TABLE books_exports (
   id            TEXT PRIMARY KEY CHECK (id LIKE 'exp\_%' ESCAPE '\'), -- exp_…
@@ -669,7 +686,7 @@ CREATE TRIGGER accounts_closed AFTER UPDATE OF closed_at ON accounts WHEN new.cl
 END;
 
 -- What triggers note for revenue_backlog: an order that is paid or is not any more, a refund that is done or
--- failed after that, and a dispute that is opened or decided. They have no OR IGNORE, which an upsert that
+-- failed after that, or whose VAT is computed anew, and a dispute that is opened or decided. They have no OR IGNORE, which an upsert that
 -- fires them would override.
 CREATE TRIGGER orders_payment_changed AFTER UPDATE OF state ON orders WHEN (new.state IN ('paid', 'part_refunded', 'refunded')) <> (old.state IN ('paid', 'part_refunded', 'refunded')) BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.id);
@@ -677,7 +694,7 @@ END;
 CREATE TRIGGER refunds_added AFTER INSERT ON refunds WHEN new.state = 'succeeded' BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
-CREATE TRIGGER refunds_changed AFTER UPDATE OF state ON refunds WHEN (new.state = 'succeeded') <> (old.state = 'succeeded') BEGIN
+CREATE TRIGGER refunds_changed AFTER UPDATE OF state, vat, tip ON refunds WHEN (new.state = 'succeeded') <> (old.state = 'succeeded') OR new.state = 'succeeded' AND (new.vat <> old.vat OR new.tip <> old.tip) BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
 CREATE TRIGGER disputes_added AFTER INSERT ON disputes BEGIN

@@ -249,7 +249,7 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	o.statusSocket = socketPath(db)
+	o.statusSocket, o.synchronised = socketPath(db), kernelSynchronised
 	s, err := newServer(st, keys, o, log, wings)
 	if err != nil {
 		return errors.Join(err, st.close())

@@ -33,8 +33,10 @@ var (
 // Which of these it is, nobody learns.
 var errSigninCode = errors.New("the code to sign in is not right")
 
+const actorPersons = "person (" // begins the actors of people who have signed in
+
 // actorPerson returns the actor of events for somebody who has signed in; by is who made the code.
-func actorPerson(by string) string { return "person (" + by + ")" }
+func actorPerson(by string) string { return actorPersons + by + ")" }
 
 // newSigninCode makes a code of 60 random bits in the printed form: "XXXX-XXXX-XXXX".
 func newSigninCode() string {
@@ -85,6 +87,16 @@ func makeSigninCode(t *tx, keys *keyring, accountID, actor string) (code string,
 	}
 	return code, c.ExpiresAt, t.addEvent(accountEvent(accountID, eventSigninCodeMade, actor,
 		"expires_at", c.ExpiresAt.String()))
+}
+
+// knowsSigninCode reports whether a code that somebody has typed can be used.
+func knowsSigninCode(q *queries, keys *keyring, typed string, now stamp) (bool, error) {
+	plain, ok := parseSigninCode(typed)
+	if !ok {
+		return false, nil
+	}
+	_, err := q.signinCode(keys.signinHash(plain), now)
+	return err == nil, notUnless(err, errNotFound)
 }
 
 // signIn uses up a code that somebody has typed and begins a session. It returns the secret that the browser

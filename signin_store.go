@@ -26,14 +26,18 @@ func (t *tx) addSigninCode(c signinCode) error {
 	return err
 }
 
-// takeSigninCode removes the code with a hash and returns it, if it has not expired and its account is open.
-// Else it returns errNotFound and removes nothing.
-func (t *tx) takeSigninCode(hash []byte) (c signinCode, err error) {
-	err = t.one(`SELECT c.hash, c.account_id, c.made_by, c.created_at, c.expires_at
+// signinCode returns the code with a hash, if it has not expired at now and its account is open, else errNotFound.
+func (q *queries) signinCode(hash []byte, now stamp) (c signinCode, err error) {
+	err = q.one(`SELECT c.hash, c.account_id, c.made_by, c.created_at, c.expires_at
 		FROM signin_codes c JOIN accounts a ON a.id = c.account_id
-		WHERE c.hash = ? AND c.expires_at > ? AND a.closed_at IS NULL`, []any{hash, t.now},
+		WHERE c.hash = ? AND c.expires_at > ? AND a.closed_at IS NULL`, []any{hash, now},
 		&c.Hash, &c.AccountID, &c.MadeBy, &c.CreatedAt, &c.ExpiresAt)
-	if err != nil {
+	return c, err
+}
+
+// takeSigninCode removes the code that signinCode returns.
+func (t *tx) takeSigninCode(hash []byte) (c signinCode, err error) {
+	if c, err = t.signinCode(hash, t.now); err != nil {
 		return c, err
 	}
 	n, err := t.exec(`DELETE FROM signin_codes WHERE hash = ?`, hash)

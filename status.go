@@ -48,6 +48,7 @@ type serviceStatus struct {
 	StartedAt  stamp          `json:"started_at"`
 	Health     string         `json:"health"`           // pass, warn or fail
 	Output     string         `json:"output,omitempty"` // why health does not pass
+	Clock      clockFault     `json:"clock,omitempty"`  // what is wrong with the clock
 	Litestream bool           `json:"litestream"`
 	LastMinute []routeCount   `json:"last_minute"` // by route and status, the most first
 	Refusals   []refusalCount `json:"refusals"`    // by problem code, the most first
@@ -75,6 +76,7 @@ func (s *server) serviceStatus() *serviceStatus {
 		StartedAt:  newStamp(s.startedAt),
 		Health:     report.Status,
 		Output:     report.Output,
+		Clock:      s.judgeClock(s.readClocks()),
 		Litestream: s.store.noCheckpoints,
 		LastMinute: []routeCount{},
 		Refusals:   []refusalCount{},
@@ -350,8 +352,11 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 		add("the service can't be asked: %s", asked)
 	case s == nil:
 		add("the service is not running: start it")
-	case s.Health != healthPass:
+	case s.Health != healthPass && s.Output != string(s.Clock):
 		add("health is %s: %s", s.Health, s.Output)
+	}
+	if r.Service != nil && r.Service.Clock != "" {
+		add("%s: set the clock right, or if it is right, run 'widgetd clock accept'", r.Service.Clock)
 	}
 	if r.Service != nil && r.Service.Version != r.Version {
 		add("the service runs version %s, this is %s: restart it", r.Service.Version, r.Version)

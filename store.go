@@ -376,6 +376,31 @@ func (t *tx) sweep() (int64, error) {
 		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT ?)`, t.now, sweptAtOnce)
 }
 
+// clockSeen returns the time in the file, which is the latest that the service took for right; zero if there is
+// none.
+func (q *queries) clockSeen() (seen stamp, err error) {
+	err = q.one(`SELECT seen_at FROM clock`, nil, &seen)
+	if errors.Is(err, errNotFound) {
+		return stamp{}, nil
+	}
+	return seen, err
+}
+
+// raiseClock sets the time in the file, unless it is later already.
+func (t *tx) raiseClock(seen stamp) error {
+	t.invalidate()
+	_, err := t.exec(`INSERT INTO clock (id, seen_at) VALUES (1, ?)
+		ON CONFLICT (id) DO UPDATE SET seen_at = max(seen_at, excluded.seen_at)`, seen)
+	return err
+}
+
+// setClock sets the time in the file.
+func (t *tx) setClock(seen stamp) error {
+	t.invalidate()
+	_, err := t.exec(`INSERT OR REPLACE INTO clock (id, seen_at) VALUES (1, ?)`, seen)
+	return err
+}
+
 // A storedAnswer is the answer to a request with an Idempotency-Key (contract, section 1).
 type storedAnswer struct {
 	request []byte // keyed hash of the body

@@ -27,6 +27,8 @@ var storeCommands = []command{
 		[]option{optDryRun, optNoCopy}, 0, upgradeCommand},
 	{"backup", "FILE", "write a checked copy of the database, also while the service runs",
 		nil, 1, backupCommand},
+	{"clock accept", "", "take the machine's clock for right, so that a running service goes on with what it holds",
+		nil, 0, clockAccept},
 	{"check", "", "check the whole database and the key file, and print what is wrong", nil, 0, checkCommand},
 }
 
@@ -44,6 +46,29 @@ func backupCommand(e *env) error {
 		return e.print(map[string]string{"file": e.args[0]},
 			e.args[0]+": written and checked. The key file is not in it; keep a copy of that too.")
 	})
+}
+
+// clockAccept writes what the clock shows to the file, also if that is earlier than what the file has. The
+// running service looks for that within a second.
+func clockAccept(e *env) error {
+	var before, now stamp
+	err := e.withStore(func(st *store) error {
+		return st.update(e.ctx, func(t *tx) (err error) {
+			if before, err = t.clockSeen(); err != nil {
+				return err
+			}
+			now = t.now
+			return t.setClock(now)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("%s is taken for right", now)
+	if !before.IsZero() {
+		text += fmt.Sprintf("; the time that the service saw last was %s", before)
+	}
+	return e.print(map[string]stamp{"seen_at": now, "before": before}, text)
 }
 
 // noteBackup writes the event by which the status command knows when the last backup was taken. It
@@ -88,17 +113,7 @@ func checkCommand(e *env) error {
 	}
 	if len(faults) == 0 {
 		err := e.withStore(func(st *store) error {
-			ids, err := unsealableConnections(st.queries, keys)
-			if err != nil {
-				return err
-			}
-			for _, id := range ids {
-				faults = append(faults, "key: "+sealedElsewhere(id))
-			}
-			lines, err := booksSealedElsewhere(st.queries, keys)
-			for _, line := range lines {
-				faults = append(faults, "key: "+line)
-			}
+			faults, err = faultsInRows(st.queries, keys, e.now())
 			return err
 		})
 		if err != nil {
@@ -113,7 +128,7 @@ func checkCommand(e *env) error {
 	}
 	lines := slices.Concat(faults, notes)
 	if len(faults) == 0 {
-		lines = slices.Concat([]string{"ok: pages, indexes, foreign keys, schema, permissions, key file"}, notes)
+		lines = append([]string{"ok: pages, indexes, foreign keys, schema, payments, permissions, key file"}, notes...)
 	}
 	result := map[string]any{"ok": len(faults) == 0, "faults": append([]string{}, faults...), "notes": notes}
 	if err := e.print(result, strings.Join(lines, "\n")); err != nil {
@@ -123,6 +138,31 @@ func checkCommand(e *env) error {
 		return fmt.Errorf("faults in %s: %d", db, len(faults))
 	}
 	return nil
+}
+
+// faultsInRows returns what is wrong with what rows say: secrets that were sealed with another key file, and the
+// 20 oldest payments with money that no order accounts for.
+func faultsInRows(q *queries, keys *keyring, now time.Time) (faults []string, err error) {
+	ids, err := unsealableConnections(q, keys)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		faults = append(faults, "key: "+sealedElsewhere(id))
+	}
+	lines, err := booksSealedElsewhere(q, keys)
+	if err != nil {
+		return nil, err
+	}
+	for _, line := range lines {
+		faults = append(faults, "key: "+line)
+	}
+	unaccounted, err := q.unaccountedPayments(now, 20)
+	for _, u := range unaccounted {
+		faults = append(faults, fmt.Sprintf("payments: %s is not in review, and differs by %s %s from what its order "+
+			"accounts for: run 'widgetd order settle %s'", u.id, formatSigned(u.amount), u.currency, u.orderID))
+	}
+	return faults, err
 }
 
 // upgradeCommand upgrades an older database. The service's unit runs it before every start.

@@ -36,6 +36,8 @@ var schemaSteps = []schemaStep{
 	{does: "tables of orders and payments", sql: schemaV4},
 	{does: "tables of revenue days and books", sql: schemaV5},
 	{does: "tables of applications and of what accounts have agreed to", sql: schemaV6},
+	{does: "tables of the time that the service saw last, and of tokens of books that could not be replaced",
+		sql: schemaV7},
 }
 
 // The declarations of the versions 1 and 2.
@@ -65,6 +67,11 @@ var schemaV5 string
 //
 //go:embed store_migrate_v6.sql
 var schemaV6 string
+
+// schemaV7 is what version 7 declares beside version 6.
+//
+//go:embed store_migrate_v7.sql
+var schemaV7 string
 
 // graceEndV2 is when the grace of a licence ends, as both versions have it in an index.
 const graceEndV2 = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`

@@ -51,6 +51,7 @@ func fillFile(t testing.TB) *filledFile {
 	s.check(s.store.close())
 	var err error
 	f.content, err = os.ReadFile(s.store.path)
+	s.check(err)
 	f.tables = contentOf(t, s.store.path, nil).rows
 	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
 	s.check(err)

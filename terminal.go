@@ -285,7 +285,7 @@ func memberText(v *jsonValue) string {
 	case jsonObject:
 		for _, m := range v.members {
 			if m.value.kind == jsonObject || m.value.kind == jsonArray {
-				return printable(string(v.raw))
+				return printable(v.raw)
 			}
 			parts = append(parts, m.name+" "+memberText(&m.value))
 		}

@@ -15,9 +15,7 @@ import (
 const (
 	upkeepInterval     = time.Second     // between two polls, and between two runs of the chores
 	sweepInterval      = time.Minute     // between two sweeps, and two tries to truncate the WAL
-	clockJump          = time.Minute     // within upkeepInterval: more than a clock is ever slewed by
 	finalChoresTimeout = 5 * time.Second // for the chores that run at the stop
-	clockTrustDelay    = time.Hour       // how long a clock that was set forward is not trusted
 )
 
 // pollFiles picks up changes of the key file and of the base addresses, and checks the header
@@ -51,14 +49,15 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 
 // runChores runs the chores of every wing every upkeepInterval until ctx ends. Every
 // sweepInterval it also removes all expired rows, and truncates the WAL if erased data may still
-// be in it. While the clock is not trusted, timely chores and sweeps are skipped.
+// be in it, and writes to the file what the clock shows. While the clock is doubted, time-driven chores and
+// sweeps are skipped.
 func (s *server) runChores(ctx context.Context) {
 	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
 	lastRun := s.readClocks()
 	lastSweep, lastTruncate := lastRun.steady, lastRun.steady
-	trustedFrom := lastRun.steady // the wall clock is trusted from then on
 	sweepDue := false
+	s.followClock()
 	for {
 		select {
 		case <-ctx.Done():
@@ -74,15 +73,11 @@ func (s *server) runChores(ctx context.Context) {
 		adjustment := clockAdjustment(lastRun, read)
 		if lastRun = read; adjustment.Abs() >= clockJump {
 			s.log.Warn("the clock was set", "by", adjustment.String())
-			trustedFrom = now
-			if adjustment > 0 { // a time-driven transition can't be undone, so wait for a correction
-				trustedFrom = now.Add(clockTrustDelay)
-			}
 		}
-		trusted := !now.Before(trustedFrom)
-		s.clockDoubted.Store(!trusted)
+		s.followClock()
+		s.keepClock(ctx, sweepInterval)
 		for _, c := range s.chores {
-			if c.timeDriven && !trusted {
+			if c.timeDriven && s.clockDoubted() {
 				continue
 			}
 			if err := c.run(ctx); err != nil {
@@ -92,7 +87,7 @@ func (s *server) runChores(ctx context.Context) {
 		if !within(sweepInterval, lastSweep, now) {
 			lastSweep, sweepDue = now, true
 		}
-		if trusted && sweepDue {
+		if sweepDue && !s.clockDoubted() {
 			sweepDue = s.sweep(ctx, now.Add(upkeepInterval))
 		}
 	}
@@ -100,14 +95,19 @@ func (s *server) runChores(ctx context.Context) {
 
 // sweep removes rows that are kept no longer until none is left, in short transactions that let other
 // writers in between: expired answers to Idempotency-Keys, tokens that ended before keepTokens, and
-// events older than keepEvents (contract, section 10). At until, by the steady clock, it stops, so that
-// the chores get their turn, and reports that more is to be done.
+// events older than keepEvents (contract, section 10). Of events that stand behind one that is kept, as one
+// whose date is in the future, each sweep finds those among the next maxListRows. At until, by the steady
+// clock, it stops, so that the chores get their turn, and reports that more is to be done.
 func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 	ended, oldest := newStamp(s.keepTokens.before(s.now())), newStamp(s.keepEvents.before(s.now()))
 	for _, remove := range []func(*tx) (int64, error){
 		(*tx).sweep,
 		func(t *tx) (int64, error) { return t.removeTokens(ended, sweptAtOnce) },
 		func(t *tx) (int64, error) { return t.removeEvents(oldest, sweptAtOnce) },
+		func(t *tx) (n int64, err error) {
+			n, s.eventsSwept, err = t.removeEventsAfter(s.eventsSwept, oldest, sweptAtOnce)
+			return n, err
+		},
 	} {
 		_, err := s.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) {
 			if more = !s.steady().Before(until); more {
@@ -125,7 +125,8 @@ func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 	return false
 }
 
-// runFinalChores runs the chores that are due when the service stops. They get a time-out of
+// runFinalChores runs the chores that are due when the service stops, and writes to the file what the clock
+// shows. They get a time-out of
 // their own, because waiting for requests may have used up the time-out of the stop.
 func (s *server) runFinalChores() error {
 	ctx, cancel := context.WithTimeout(context.Background(), finalChoresTimeout)
@@ -136,6 +137,7 @@ func (s *server) runFinalChores() error {
 			errs = append(errs, c.run(ctx))
 		}
 	}
+	s.keepClock(ctx, time.Second)
 	return errors.Join(errs...)
 }
 
@@ -154,18 +156,6 @@ func (s *server) reportWAL(large bool) bool {
 		s.log.Info("the write-ahead log is small again", "bytes", size)
 	}
 	return size > maxWAL
-}
-
-// clockReadings are what two clocks show at one moment: the wall clock, which people
-// and their programs set, and one that only measures time.
-type clockReadings struct{ wall, steady time.Time }
-
-func (s *server) readClocks() clockReadings { return clockReadings{s.now(), s.steady()} }
-
-// clockAdjustment tells by how much the wall clock was set between two moments. Round(0) has
-// Sub compare what the wall clock showed, not Go's own measure of the time between.
-func clockAdjustment(earlier, later clockReadings) time.Duration {
-	return later.wall.Round(0).Sub(earlier.wall.Round(0)) - later.steady.Sub(earlier.steady)
 }
 
 // followKeys loads the key file if it has changed. loaded is the fileState with which it was loaded

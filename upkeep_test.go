@@ -133,7 +133,11 @@ func (c *clockCase) wrong() {
 	c.get("/leads", bearer(c.token)).is(401, "invalid_token")
 	if c.by > -48*time.Hour { // else the end has not come
 		c.verifyKey(c.ended[1], "a").answers("expired")
-		c.activate(c.ended[1], "a").is(403, "license_expired")
+		if a := c.activate(c.ended[1], "a"); c.by > signingTrusted {
+			a.is(503, "clock_doubted")
+		} else {
+			a.is(403, "license_expired")
+		}
 	}
 	if c.by < 24*time.Hour {
 		c.postKeyed().has("Idempotency-Replayed: true").tells("id", c.lead)
@@ -235,26 +239,299 @@ func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
 	}
 }
 
-func TestClock_thatStaysForwardIsBelievedAfterAnHour(t *testing.T) {
+// startsAgain has the service start over its database, as a new process does: what only memory held is gone. The
+// kernel says that the clock is synchronised once the result is set.
+func (s *service) startsAgain() (synchronised *atomic.Bool) {
+	s.t.Helper()
+	synchronised = &atomic.Bool{}
+	o := s.server.serverOptions
+	o.synchronised = synchronised.Load
+	var err error
+	s.server, err = newServer(s.store, s.keys, o, s.server.log, wings)
+	s.check(err)
+	s.t.Cleanup(s.server.outbound.close)
+	return synchronised
+}
+
+// startsAfter has the service start that long after the time that it saw last; a negative one is before it.
+func (s *service) startsAfter(gap time.Duration) (synchronised *atomic.Bool) {
+	s.t.Helper()
+	s.sql(`INSERT OR REPLACE INTO clock VALUES (1, ?)`, newStamp(time.Now().Add(-gap)))
+	return s.startsAgain()
+}
+
+// seen returns the time in the file.
+func (s *service) seen() time.Time {
+	s.t.Helper()
+	seen, err := s.store.clockSeen()
+	s.check(err)
+	return seen.Time
+}
+
+// clockSays checks what is wrong with the clock, as health tells it.
+func (s *service) clockSays(fault clockFault) {
+	s.t.Helper()
+	time.Sleep(healthInterval)
+	want := healthPass
+	if fault != "" {
+		want = healthWarn
+	}
+	a := s.get("/widget/health").is(200)
+	if output, _ := a.json()["output"].(string); a.text("status") != want || output != string(fault) {
+		s.t.Errorf("health is %s, want %s: %s", a.text("status"), want, fault)
+	}
+}
+
+func TestClock_thatIsWrongAtTheStartDestroysNothing(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string]time.Duration{
+		"in local time": 2 * time.Hour, "500 days ahead": 500 * 24 * time.Hour, "in 2040": jumps["to 2040"],
+	} {
+		for _, serving := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, while serving %v", name, serving), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { survivesTheClock(t, by, serving) })
+			})
+		}
+	}
+}
+
+// survivesTheClock has the clock be wrong by so much, at a start or while the service runs, and right again.
+func survivesTheClock(t *testing.T, by time.Duration, serving bool) {
+	clock := &wallClock{}
+	s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
+	s.startsAgain()
+	stop := s.beside(s.server.runChores)
+	time.Sleep(2*sweepInterval + betweenTicks)
+	token := s.token(s.account, scopeLeads)
+	s.fillEvents(s.account, eventLeadCreated, 599)
+	s.sql(`UPDATE events SET at = ?`, newStamp(time.Now()))
+	s.sql(`INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds)
+		VALUES ('whe_1', ?, 1, 'evt_1', 'lead.created', 1, ?, 1)`, newID("whd", time.Now()), newStamp(time.Now()))
+	s.orderIn(orderAuthorized)
+	s.addOrder(nil)
+	_, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
+	s.activate(key, "a").is(200)
+	_, ends := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(time.Hour))})
+	s.activate(ends, "a").is(200)
+	s.post("/widget/leads", anyLead, "Idempotency-Key: once-and-for-all").is(200)
+	if !serving {
+		stop()
+		s.check(s.server.runFinalChores())
+		clock.set(by)
+		s.startsAgain()
+		stop = s.beside(s.server.runChores)
+	} else {
+		clock.set(by)
+	}
+	before := s.dump()
+	time.Sleep(2*sweepInterval + betweenTicks)
+	s.unchanged(before)
+	if s.activate(key, "b").status == 200 {
+		t.Error("a seat that has not lapsed is given away")
+	}
+	if by > signingTrusted {
+		s.clockSays(clockFarAhead)
+	} else {
+		s.clockSays(clockAhead)
+	}
+	clock.set(0)
+	time.Sleep(betweenTicks)
+	s.clockSays("")
+	s.get("/leads", "Authorization: Bearer "+token).is(200)
+	s.activate(key, "a").is(200)
+	stop()
+	time.Sleep(2 * time.Hour)
+	stop = s.beside(s.server.runChores) // and what is due then is done
+	time.Sleep(betweenTicks)
+	stop()
+	if n := s.count(`SELECT count(*) FROM orders WHERE state = 'expired'`); n != 2 {
+		t.Errorf("%d orders have expired", n)
+	}
+}
+
+func TestClock_isTrustedOnceTheKernelOrTheOperatorSaysSo(t *testing.T) {
+	t.Parallel()
+	for name, trust := range map[string]func(s *service, synchronised *atomic.Bool){
+		"kernel":   func(_ *service, synchronised *atomic.Bool) { synchronised.Store(true) },
+		"operator": func(s *service, _ *atomic.Bool) { s.must("clock", "accept") },
+	} {
+		for _, gap := range []time.Duration{clockTrusted + time.Second, 500 * 24 * time.Hour} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t)
+				id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2})
+				s.activate(key, "a").is(200)
+				synchronised := s.startsAfter(gap)
+				time.Sleep(5 * time.Hour) // however long it takes
+				defer s.beside(s.server.runChores)()
+				time.Sleep(betweenTicks)
+				if got := s.licenseEvents(id); slices.Contains(got, "device.released time") {
+					t.Errorf("released while the clock is doubted: %q", got)
+				}
+				seen := s.seen()
+				trust(s, synchronised)
+				time.Sleep(betweenTicks)
+				s.clockSays("")
+				if got := s.licenseEvents(id); !slices.Contains(got, "device.released time") {
+					t.Errorf("%s: not released two seconds later: %q", name, got)
+				}
+				time.Sleep(sweepInterval)
+				since := time.Since(s.seen())
+				if since > sweepInterval+betweenTicks || seen.After(time.Now().Add(-gap)) {
+					t.Errorf("%s: the file has %v, and had %v", name, s.seen(), seen)
+				}
+				if text := s.log.String(); strings.Count(text, "the clock is not taken for right") != 1 ||
+					strings.Count(text, "the clock is taken for right") != 1 {
+					t.Error(text)
+				}
+			})
+		}
+	}
+}
+
+func TestClock_signsNothingThatADeviceWouldBelieveForGood(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	_, key := s.addLicense(license{MaxDevices: ptr(5)})
+	token := s.activate(key, "a").is(200).text("token")
+	p, secret := s.registerApp()
+	code := s.agree(p, s.account, scopeOrders)
+	s.startsAfter(signingTrusted - time.Minute)
+	s.activate(key, "b").is(200)
+	synchronised := s.startsAfter(signingTrusted + time.Minute)
+	for _, a := range []answer{s.verifyKey(key, "a"), s.verifyKey(key, "a", "nonce", "n-1"), s.verifyLease(token),
+		s.verifyLease(token, "nonce", "n-2")} {
+		if a.answers("valid"); a.hasToken() || a.json()["refresh_after"] == nil {
+			t.Errorf("signed by a clock that is doubted, or not to be asked again: %s", a.body)
+		}
+	}
+	before := s.dump()
+	s.activate(key, "c").is(503, "clock_doubted").has("Retry-After: 60")
+	s.post("/widget/license/activate", activateBody(key, "c"),
+		"Idempotency-Key: once").is(503, "clock_doubted").has("Retry-After: 60")
+	s.askToken(codeForm(p, code), basicAuth(p.ID, secret)).refuses(503, "temporarily_unavailable")
+	s.unchanged(before)
+	synchronised.Store(true)
+	s.activate(key, "c").is(200)
+	s.askToken(codeForm(p, code), basicAuth(p.ID, secret)).is(200)
+	if !s.verifyKey(key, "a", "nonce", "n-3").answers("valid").hasToken() {
+		t.Error("nothing is signed though the kernel says that the clock is right")
+	}
+}
+
+func TestClock_thatJumpsIsDoubtedBeforeTheNextLookAtIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		clock := &wallClock{}
 		s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
-		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2})
+		_, key := s.addLicense(license{MaxDevices: ptr(5)})
+		clock.set(48 * time.Hour)
+		s.activate(key, "a").is(503, "clock_doubted")
+		clock.set(clockTrusted)
 		s.activate(key, "a").is(200)
-		_, wanted := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2})
-		s.activate(wanted, "a").is(200)
-		stop := s.beside(s.server.runChores)
-		time.Sleep(betweenTicks)
-		clock.set(24 * time.Hour)
-		time.Sleep(clockTrustDelay - time.Minute)
-		sameText(t, "released before the clock is believed",
-			slices.Contains(s.licenseEvents(id), "device.released time"), false)
-		s.activate(wanted, "b").is(200) // a device that asks need not wait
-		time.Sleep(2 * time.Minute)
-		sameText(t, "released after an hour", slices.Contains(s.licenseEvents(id), "device.released time"), true)
-		stop()
+		if clock.set(clockTrusted + time.Second); !s.server.clockDoubted() {
+			t.Error("the clock is trusted")
+		}
 	})
+}
+
+func TestClock_behindTheLastTimeWarnsAndMovesNothingBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{MaxDevices: ptr(5)})
+		synchronised := s.startsAfter(-30 * 24 * time.Hour)
+		seen := s.seen()
+		s.expiredAnswers(10)
+		stop := s.beside(s.server.runChores)
+		for _, kernel := range []bool{false, true} {
+			synchronised.Store(kernel)
+			time.Sleep(sweepInterval + betweenTicks)
+			s.clockSays(clockBehind)
+		}
+		s.activate(key, "a").is(200)
+		if n := s.count(`SELECT count(*) FROM idempotency`); n != 0 {
+			t.Error("what has expired is not removed")
+		}
+		stop()
+		s.check(s.server.runFinalChores())
+		if !s.seen().Equal(seen) {
+			t.Errorf("the file has %v, had %v", s.seen(), seen)
+		}
+		s.startsAgain()
+		defer s.beside(s.server.runChores)()
+		s.clockSays(clockBehind)
+		if out := s.must("clock", "accept"); !strings.Contains(out, newStamp(seen).String()) {
+			t.Errorf("printed %q", out)
+		}
+		time.Sleep(betweenTicks)
+		s.clockSays("")
+		if since := time.Since(s.seen()); since < 0 || since > sweepInterval {
+			t.Errorf("the file has %v", s.seen())
+		}
+	})
+}
+
+func TestClock_isWrittenAtMostOnceAMinuteAndAtTheStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		s.sql(`INSERT INTO events (id, at, type, account_id, actor) VALUES (?, '2040-01-01T00:00:00Z',
+			'lead.created', ?, 'site')`, newID("evt", time.Now()), s.account)
+		written := map[time.Time]bool{}
+		began := time.Now()
+		for time.Since(began) < 10*time.Minute { // restarted every ten seconds, as after a crash
+			s.startsAgain()
+			stop := s.beside(s.server.runChores)
+			for range 10 {
+				time.Sleep(time.Second)
+				written[s.seen()] = true
+			}
+			stop()
+		}
+		delete(written, time.Time{}) // none yet
+		if n := len(written); n < 9 || n > 10 {
+			t.Errorf("written %d times in ten minutes", n)
+		}
+		s.clockSays("")
+		s.check(s.server.runFinalChores())
+		if since := time.Since(s.seen()); since > time.Second {
+			t.Errorf("at the stop the file has what was %v before", since)
+		}
+	})
+}
+
+func TestClock_ofAFileWithoutATimeIsNotCompared(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		clock := &wallClock{}
+		s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
+		clock.set(jumps["to 2040"])
+		s.startsAgain()
+		s.clockSays("")
+		clock.set(0)
+		s.startsAgain()
+		s.clockSays("")
+	})
+}
+
+func TestClock_thatIsDoubtedShowsInStatus(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.startsAfter(500 * 24 * time.Hour)
+	s.server.statusSocket = socketPath(s.store.path)
+	s.serving()
+	advice := string(clockFarAhead) + ": set the clock right, or if it is right, run 'widgetd clock accept'"
+	text := s.must("status", "-json")
+	if strings.Count(text, advice) != 1 || strings.Count(text, string(clockFarAhead)) != 3 {
+		t.Errorf("not told once by health, by the clock and as what needs doing:\n%s", text)
+	}
+	s.must("clock", "accept")
+	for deadline := time.Now().Add(time.Minute); strings.Contains(text, advice); text = s.must("status", "-json") {
+		if time.Now().After(deadline) {
+			t.Fatal("a running service does not notice")
+		}
+	}
 }
 
 // advance lets time do its work, as the service does every second.
@@ -324,6 +601,30 @@ func TestSweep_keepsEventsAndTokensAsLongAsItIsTold(t *testing.T) {
 		}
 		s.get("/events", bearer(token)).is(401)
 	})
+}
+
+func TestSweep_isNotHeldUpByEventsFromTheFuture(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.fillEvents(s.account, eventLeadCreated, 1+2*maxListRows)
+	s.sql(`UPDATE events SET at = '2099-01-01T00:00:00Z' WHERE seq <= ?`, maxListRows)
+	s.sql(`UPDATE events SET at = '2000-01-01T00:00:00Z' WHERE seq > ?`, maxListRows)
+	s.announce(s.account, eventLeadCreated)
+	s.sql(`UPDATE events SET at = '2000-01-01T00:00:00Z' WHERE seq % 1000 = 7`) // and some between them
+	left := func() int { return s.count(`SELECT count(*) FROM events WHERE at < '2001'`) }
+	for range 3 {
+		s.sweepAll()
+	}
+	if left() != 0 || s.count(`SELECT count(*) FROM events WHERE at > '2001'`) != maxListRows-maxListRows/1000+1 {
+		t.Errorf("%d old events are left of %d", left(), s.count(`SELECT count(*) FROM events`))
+	}
+	s.sql(`UPDATE events SET at = '2000-01-01T00:00:00Z' WHERE seq = 2`)
+	for range 2 { // it comes by again
+		s.sweepAll()
+	}
+	if left() != 0 {
+		t.Error("an old event is left")
+	}
 }
 
 func TestSweep_goesOnUntilNothingIsDueAndLetsOthersInBetween(t *testing.T) {

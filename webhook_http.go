@@ -53,7 +53,7 @@ func webhookWorkerOf(s *server) *webhookWorker {
 	w := newWebhookWorker(s.store)
 	w.keys, w.outbound, w.log = s.keys.Load, s.outbound, s.log
 	w.now, w.steady, w.strike = s.now, s.steady, s.strike
-	w.doubted, w.stopping = s.clockDoubted.Load, s.draining.Load
+	w.doubted, w.stopping = s.clockDoubted, s.draining.Load
 	return w
 }
 

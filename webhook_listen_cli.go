@@ -193,7 +193,7 @@ func (l *webhookReceiver) receive(got *receivedWebhook, w http.ResponseWriter, r
 	}
 	parsed, malformed := parseJSON(got.text)
 	if malformed == nil {
-		got.Body = parsed.raw
+		got.Body = json.RawMessage(parsed.raw)
 		if kind, _ := parsed.member("type"); kind != nil && kind.kind == jsonString {
 			got.Type = &kind.text
 		}

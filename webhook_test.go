@@ -440,7 +440,8 @@ func TestWebhook_isOfTheAccountThatATokenForAllAccountsNames(t *testing.T) {
 	s.post("/webhooks?account_id="+newID("acct", time.Now()), body, portal).is(404, "account_not_found")
 	s.must("account", "close", second, "-force")
 	s.post("/webhooks?account_id="+second, body, portal).is(404, "account_not_found")
-	s.get(path+"?account_id="+second, portal).is(200)
+	s.get(path+"?account_id="+second, portal).is(404, "account_not_found")
+	s.get(path+"?account_id="+second, admin).is(200)
 }
 
 func TestWebhook_isEnabledByATestOnly(t *testing.T) {

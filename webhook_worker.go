@@ -50,7 +50,7 @@ type webhookWorker struct {
 	log      *slog.Logger
 	now      func() time.Time
 	steady   func() time.Time // a clock that is never set
-	doubted  func() bool      // the wall clock was set forward lately
+	doubted  func() bool      // server.clockDoubted
 	stopping func() bool
 	strike   func(fault string, err error, attrs ...any)
 	tick     time.Duration // between two looks for foreign commits and for what has become due
