@@ -554,11 +554,11 @@ func TestRefund_foundWhileOneOfOursFailsHasAllOfTheVAT(t *testing.T) {
 func TestRefund_whatTheBankHasTakenBackIsNotLeft(t *testing.T) {
 	t.Parallel()
 	inShops(t, map[string]bool{"of a dead order": true, "of a paid one": false}, func(s *shop, dead bool) {
-		o, p := s.paid()
+		o, _ := s.paid()
 		if dead {
-			o, p = s.capturedDead()
+			o, _ = s.capturedDead()
 		}
-		p = s.attempt(o.ID)
+		p := s.attempt(o.ID)
 		s.provider.dispute(*p.IntentID, "needs_response")
 		s.provider.dispute(*p.IntentID, "lost")
 		s.settle(p)
