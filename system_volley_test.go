@@ -121,7 +121,8 @@ func TestVolley_ofSmallValuesTakesLittleMemory(t *testing.T) {
 		above := p.memoryOf("VmHWM") - idle
 		t.Logf("%s: %d at once: %d MiB above idle, health after %d ms at most, statuses %v",
 			name, v.n, above>>20, slowest.Milliseconds(), statuses)
-		if above > 64<<20 {
+		// A thousand connections with their bodies fill what the collector may leave before it runs (tuneCollector).
+		if above > int64(size(80, 160))<<20 {
 			t.Errorf("%s: %d MiB above idle", name, above>>20)
 		}
 		for status := range statuses {
