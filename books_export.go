@@ -172,7 +172,7 @@ func retryExport(t *tx, o owner, connectionID, id string) (*bookExport, error) {
 	case exportFailed:
 		x.become(exportWaiting, t.now)
 	case exportUnknown:
-		x.Reason = nil // reasonDisconnected: it is asked for now
+		x.Reason = nil // it was reasonDisconnected, and is asked for by name again
 	}
 	x.DueAt = t.now
 	return x, t.saveExport(x)
