@@ -684,7 +684,7 @@ func (h *bookHistory) judge(outside bool) {
 func TestBooks_whateverHappensEachDayIsInTheBooksOnce(t *testing.T) {
 	t.Parallel()
 	sequentialUnderRace(t)
-	for seed := range seeds(size(2, 12)) {
+	for seed := range seeds(size(2, 4)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
 				h := &bookHistory{bookkeeper: k, random: random(t, seed), orders: map[string]string{}}

@@ -400,7 +400,7 @@ func (e *entryCase) check(t *testing.T) {
 func TestEntry_hasEverySumOrAnIssue(t *testing.T) {
 	t.Parallel()
 	random := random(t, 0)
-	for range size(1000, 10_000) {
+	for range size(1000, 3000) {
 		data := make([]byte, 6*random.IntN(30))
 		for i := range data {
 			data[i] = byte(random.Uint32())

@@ -91,6 +91,7 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(800) // else a third of all processor time is the collector's
+		debug.SetMemoryLimit(1 << 30)
 	}
 	code := m.Run()
 	for _, end := range ends.calls {

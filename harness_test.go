@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -440,7 +441,7 @@ func TestHarness_databaseFilesAreWhereDumpLooks(t *testing.T) {
 // reopen gives a service a store that was opened otherwise.
 func (s *service) reopen(o storeOptions) {
 	s.t.Helper()
-	s.check(s.store.close())
+	s.closeStore()
 	var err error
 	s.store, err = openStore(filepath.Join(s.dir, "widgetd.db"), o)
 	s.check(err)
@@ -448,6 +449,15 @@ func (s *service) reopen(o storeOptions) {
 	if o.now != nil {
 		s.server.now = o.now
 	}
+}
+
+// closeStore closes the database, with the lock for sending its webhooks. A program that another test
+// is just starting has a copy of each open file until it runs, so of such a lock too.
+func (s *service) closeStore() {
+	s.t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	s.check(s.store.close())
 }
 
 const anyLead = `{"type":"newsletter","email":"ada@example.com"}`

@@ -43,7 +43,7 @@ func tuneCollector(getenv func(string) string) {
 		debug.SetGCPercent(400)
 	}
 	if getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(128 << 20)
+		debug.SetMemoryLimit(64 << 20) // which a thousand requests at once reach
 	}
 }
 

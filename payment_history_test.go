@@ -37,7 +37,7 @@ const historiesInAShop = 20
 
 func TestPayment_historiesAreConsistent(t *testing.T) {
 	t.Parallel()
-	for some := range slices.Chunk(slices.Collect(seeds(size(40, 300))), historiesInAShop) {
+	for some := range slices.Chunk(slices.Collect(seeds(size(40, 200))), historiesInAShop) {
 		t.Run(fmt.Sprint("from ", some[0]), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

@@ -263,7 +263,7 @@ func TestRevenue_daysHaveWhatOrdersHaveBroughtWhateverHappens(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	frozen, late := 0, 0
-	for from := range seeds(size(1, 6)) {
+	for from := range seeds(size(1, 2)) {
 		h := &revenueHistory{service: newService(t), random: random(t, from),
 			time: time.Date(2026, 3, 20, 9, 0, 0, 0, time.UTC), frozen: map[accountDay]string{}}
 		h.change(h.sell)

@@ -360,24 +360,22 @@ func (s *store) checkSchema() error {
 	if err := checkVersion(s.writer.queries); err != nil {
 		return err
 	}
+	tables, err := collect(s.writer.queries, `SELECT name FROM sqlite_schema WHERE type = 'table'`, nil,
+		func(name *string) []any { return []any{name} })
+	if err != nil {
+		return err
+	}
 	for line := range strings.Lines(schemaSQL) {
 		table, ok := strings.CutPrefix(line, "CREATE TABLE ")
 		if !ok {
 			continue
 		}
-		table, _, _ = strings.Cut(table, " ")
-		var n int
-		err := s.writer.queries.one(`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?`,
-			[]any{table}, &n)
-		if err != nil {
-			return err
-		}
-		if n == 0 {
+		if table, _, _ = strings.Cut(table, " "); !slices.Contains(tables, table) {
 			return fmt.Errorf("the table %s is missing", table)
 		}
 	}
 	var main string
-	err := s.writer.queries.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main)
+	err = s.writer.queries.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main)
 	if errors.Is(err, errNotFound) {
 		return nil
 	}

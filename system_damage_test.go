@@ -48,7 +48,7 @@ func fillFile(t testing.TB) *filledFile {
 	s.get("//api/legacy/widget/stats")
 	s.check(s.chore(countLegacyCalls)(t.Context()))
 	s.get("/widget/health").is(200)
-	s.check(s.store.close())
+	s.closeStore()
 	var err error
 	f.content, err = os.ReadFile(s.store.path)
 	s.check(err)

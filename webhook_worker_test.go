@@ -678,7 +678,7 @@ func TestWebhook_ofTwoServicesOverOneFileOnlyOneSends(t *testing.T) {
 			t.Error("the second does not say why it does not send")
 		}
 		stop()
-		s.check(s.store.close())
+		s.closeStore()
 		s.store = other.store // which the test closes at its end
 		second := other.announce(s.account, eventLeadCreated)
 		time.Sleep(2 * time.Second)
