@@ -38,6 +38,9 @@ var (
 		help: "when cards are charged: accept, as soon as an order is accepted, or handover"}
 	optAcceptWithin = option{name: "accept-within", value: "MINUTES",
 		help: "after how long an authorised order that nobody accepts is released"}
+	optNewKeys = option{name: "new-keys",
+		help: "make other keys although the database has issued tokens, leases or secrets, which all end with that: " +
+			"only where no copy of its key file is left"}
 	optAllAccounts = option{name: "all-accounts", help: "let the token act on any account, with ?account_id="}
 )
 
@@ -49,6 +52,7 @@ var accountCommands = []command{
 			optName,
 			optOrigin,
 			optForce.says("create another installation although " + installedDir + " has one"),
+			optNewKeys,
 		}, 0, initCommand},
 	{"base-url", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
 	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
@@ -104,6 +108,9 @@ func initCommand(e *env) error {
 		}
 	}
 	if err := e.checkInstall(); err != nil {
+		return err
+	}
+	if err := e.checkNewKeys(); err != nil {
 		return err
 	}
 	for _, file := range []string{e.str("db"), e.str("key")} {
@@ -164,6 +171,20 @@ func (e *env) checkInstall() error {
 		}
 	}
 	return nil
+}
+
+// checkNewKeys refuses to make a key file, without -new-keys, for a database that has issued what is worth
+// nothing with other keys, or that can't be asked.
+func (e *env) checkNewKeys() error {
+	if e.on("new-keys") || fileExists(e.str("key")) || !fileExists(e.str("db")) {
+		return nil
+	}
+	issued, err := e.hasIssued()
+	if err == nil && issued {
+		err = fmt.Errorf("no key file at %s, and what the database has issued works with its own only: restore it "+
+			"from your copy; if there is none left, -new-keys makes another, and all of that ends", e.str("key"))
+	}
+	return err
 }
 
 // reportInit prints which of the two files init has created, or returns an error if neither.

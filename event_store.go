@@ -47,6 +47,7 @@ const (
 	actorCommand  = "command"
 	actorOperator = "operator" // whoever used a command or a token with the scope admin
 	actorTime     = "time"
+	actorService  = "service"  // by itself, since something was wrong
 	actorReceiver = "receiver" // of a webhook, by its answers
 	actorProvider = "provider" // of payments, or a guest who has paid there
 )
@@ -152,6 +153,21 @@ func (q *queries) eventBySeq(seq int64) (e event, err error) {
 func (t *tx) latestEvent() (seq int64, id string, err error) {
 	err = t.one(`SELECT seq, id FROM events WHERE seq = (SELECT max(seq) FROM events)`, nil, &seq, &id)
 	return seq, id, err
+}
+
+// lastSeq returns the number of the event that was written last; 0: there is none.
+func (q *queries) lastSeq() (seq int64, err error) {
+	err = q.one(`SELECT coalesce(max(seq), 0) FROM events`, nil, &seq)
+	return seq, err
+}
+
+// wroteSince reports whether an event of one of some types was written after that with a number. It reads the events
+// since then.
+func (q *queries) wroteSince(seq int64, kinds ...eventType) (wrote bool, err error) {
+	names, _ := json.Marshal(kinds)
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM events WHERE seq > ? AND type IN (SELECT value FROM json_each(?)))`,
+		[]any{seq, string(names)}, &wrote)
+	return wrote, err
 }
 
 // removeEvents removes up to limit of the oldest events, those from before a time, and returns how

@@ -196,6 +196,7 @@ type server struct {
 	faults         lastingFaults
 	startedAt      time.Time
 	keysStale      atomic.Bool // the key file can't be used, so changes of it don't count
+	keysPutBack    atomic.Bool // the key file was put back, and the event of that is still to be written
 	draining       atomic.Bool
 	working        sync.WaitGroup // every goroutine of the service but the writer's and net/http's
 	debug          *http.Server   // metrics and profiles; nil: not served

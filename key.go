@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -18,7 +19,11 @@ import (
 const jwksPath = "/.well-known/jwks.json"
 
 func keyWing(s *server) wing {
-	return wing{roots: []rootPath{{path: jwksPath, open: true, serve: s.showKeys}}}
+	return wing{
+		roots: []rootPath{{path: jwksPath, open: true, serve: s.showKeys}},
+		chores: []chore{{fault: "the event that the key file was put back can't be written", atEnd: true,
+			run: s.recordPutBack}},
+	}
 }
 
 // The event types of keys. Keys are nobody's in particular, so their events belong to the main
@@ -29,6 +34,7 @@ var (
 	eventKeyAdded   = keyEvents.add("key.added")
 	eventKeyRotated = keyEvents.add("key.rotated")
 	eventKeyRetired = keyEvents.add("key.retired")
+	eventKeyPutBack = keyEvents.add("key.put_back") // its file was missing, and the service has written it anew
 )
 
 // The operator's commands on the key file.
@@ -44,13 +50,32 @@ var keyCommands = []command{
 	}, 1, keyRetire},
 }
 
-// loadKeys loads the key file and returns its path.
+// loadKeys loads the key file and returns its path. While the caller has the database open it must not be
+// called: where the file is missing, it opens that too.
 func (e *env) loadKeys() (path string, ring *keyring, err error) {
 	if path, err = e.file("key"); err != nil {
 		return path, nil, err
 	}
 	ring, err = loadKeyring(path)
+	if errors.As(err, new(missingKeys)) {
+		issued, _ := e.hasIssued()
+		err = missingKeys{path, issued}
+	}
 	return path, ring, err
+}
+
+// hasIssued reports whether the database has issued what works with its own key file only; true with an error,
+// which tells why nobody knows.
+func (e *env) hasIssued() (issued bool, err error) {
+	path, err := e.file("db")
+	if err == nil && !fileExists(path) {
+		return false, nil
+	}
+	err = e.withStore(func(st *store) (err error) {
+		issued, err = st.issuedAnything()
+		return err
+	})
+	return issued || err != nil, err
 }
 
 // keyList runs 'widgetd key list'.
@@ -224,6 +249,26 @@ func keyRetire(e *env) error {
 		return err
 	}
 	return e.done()
+}
+
+// recordPutBack writes the event that the service has put back the key file, if that is still to be done.
+func (s *server) recordPutBack(ctx context.Context) error {
+	if !s.keysPutBack.Swap(false) {
+		return nil
+	}
+	err := s.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		main, err := t.mainAccount()
+		if err != nil {
+			return err
+		}
+		return t.addEvent(event{Type: eventKeyPutBack, AccountID: main, Actor: actorService,
+			Data: eventData("kid", s.keys.Load().signer().kid)})
+	})
+	if err != nil {
+		s.keysPutBack.Store(true)
+	}
+	return err
 }
 
 // showKeys answers GET /.well-known/jwks.json: the public halves of all keys (RFC 7517).

@@ -18,6 +18,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -150,12 +151,31 @@ func newKeyring(now time.Time) (*keyring, error) {
 	return &keyring{keys: []signingKey{key}, secret: secret}, err
 }
 
-// loadKeyring reads the key file. It refuses a file that other users can read. Its errors name
-// the file and the next step.
+// errDamagedKeys says that a key file holds something else than keys.
+var errDamagedKeys = errors.New("is damaged: restore it from a copy")
+
+// A missingKeys is the error for a key file that is not there. Where the database has issued something, other keys
+// are no help.
+type missingKeys struct {
+	path   string
+	issued bool // the database has issued something, or nobody has looked
+}
+
+// Error names the file and the next step.
+func (m missingKeys) Error() string {
+	step := "run 'widgetd init' first"
+	if m.issued {
+		step = "restore it from your copy"
+	}
+	return fmt.Sprintf("no key file at %s: %s, or give its path with -key", m.path, step)
+}
+
+// loadKeyring reads the key file. It refuses a file that other users can read. Its errors name the file and
+// the next step: a missingKeys, errDamagedKeys, or others.
 func loadKeyring(path string) (*keyring, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no key file at %s: run 'widgetd init' first, or give its path with -key", path)
+		return nil, missingKeys{path, true}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the key file: %w", err)
@@ -170,7 +190,7 @@ func loadKeyring(path string) (*keyring, error) {
 	}
 	ring, err := parseKeyring(text)
 	if err != nil {
-		return nil, fmt.Errorf("the key file %s is damaged: restore it from a copy: %w", path, err)
+		return nil, fmt.Errorf("the key file %s %w: %w", path, errDamagedKeys, err)
 	}
 	return ring, nil
 }
@@ -270,6 +290,50 @@ func (k *keyring) save(path string, replace bool) error {
 	}
 	return nil
 }
+
+// putBack writes the key file into a directory where it is missing, with mode 0600. Whoever looks finds the whole
+// file or none, also after a kill: it is written and synced under another name, and then linked to its own, which
+// fails where there is something by now. The directory is locked as by commands that change keys, so that what an
+// earlier try has left may be removed. Errors: errKeysBusy if another process was faster; those of the files.
+func (k *keyring) putBack(dir *os.Root, name string) error {
+	text, err := k.encode()
+	if err != nil {
+		return err
+	}
+	whole, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer whole.Close()
+	err = syscall.Flock(int(whole.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return errKeysBusy
+	}
+	if err != nil {
+		return err
+	}
+	draft := draftOfKeys(name)
+	dir.Remove(draft)
+	f, err := dir.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer dir.Remove(draft)
+	_, err = f.Write(text)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err = dir.Link(draft, name); errors.Is(err, fs.ErrExist) {
+		return errKeysBusy
+	}
+	return errors.Join(err, whole.Sync())
+}
+
+// draftOfKeys returns the name of the file in which putBack writes a key file with a name. It is removed without
+// being looked at, so nobody's own copy may be called so.
+func draftOfKeys(name string) string { return "." + name + ".unfinished" }
+
+var errKeysBusy = errors.New("another process is writing the key file")
 
 // signer returns the key that signs.
 func (k *keyring) signer() *signingKey { return &k.keys[0] }

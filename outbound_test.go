@@ -450,35 +450,89 @@ func portOf(t *testing.T, base string) string {
 	return u.Port()
 }
 
-func TestOutbound_dialsAtMostFourAddressesOfAHost(t *testing.T) {
+// resolverOfMany returns a resolver for which every name has the IPv4 addresses that are given, more than fit into a
+// datagram, and how often it was asked for those.
+func resolverOfMany(t *testing.T, all []netip.Addr) (*net.Resolver, *atomic.Int64) {
+	t.Helper()
+	asked := &atomic.Int64{}
+	answer := func(conn net.Conn) error { // over a stream, each message behind its length (RFC 1035, section 4.2.2)
+		defer conn.Close()
+		var length [2]byte
+		if _, err := io.ReadFull(conn, length[:]); err != nil {
+			return err
+		}
+		question := make([]byte, binary.BigEndian.Uint16(length[:]))
+		if _, err := io.ReadFull(conn, question); err != nil {
+			return err
+		}
+		end := 12 + bytes.IndexByte(question[12:], 0) + 5
+		reply := slices.Clone(question[:end])
+		copy(reply[2:], []byte{0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0})
+		if question[end-3] == 1 { // it asks for IPv4 addresses
+			asked.Add(1)
+			binary.BigEndian.PutUint16(reply[6:], uint16(len(all)))
+			for _, ip := range all {
+				reply = append(append(reply, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4), ip.AsSlice()...)
+			}
+		}
+		_, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
+		return err
+	}
+	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		here, there := net.Pipe()
+		go answer(there)
+		return here, nil
+	}}, asked
+}
+
+// The addresses of the name refuse connections but for the fourth or the fifth, behind which is a server that counts.
+func TestFan_ofAddressesOfANameIsDialledFourAtMost(t *testing.T) {
+	t.Parallel()
+	const records = 3000
+	for at, want := range map[int]struct {
+		requests int64
+		reason   string
+	}{3: {1, ""}, 4: {0, "connection"}} {
+		base, requests := countingServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
+		many := make([]netip.Addr, records)
+		for i := range many {
+			many[i] = netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)})
+		}
+		many[at] = netip.MustParseAddr("127.0.0.1")
+		o := outboundTo(t, "127.0.0.0/8")
+		resolver, asked := resolverOfMany(t, many)
+		o.resolver = resolver
+		found, err := o.lookUp(t.Context(), "many.example.com:"+portOf(t, base), false)
+		if err != nil || len(found) != 4 || asked.Swap(0) != 1 {
+			t.Fatalf("of %d addresses %v are dialled: %v", records, found, err)
+		}
+		began := time.Now()
+		_, reason, err := o.get(t.Context(), "http://many.example.com:"+portOf(t, base)+"/")
+		t.Logf("%d addresses, of which the one at %d answers: %d connected, %d look-ups, %d dialled at most, %v",
+			records, at, requests.Load(), asked.Load(), len(found), time.Since(began))
+		if reason != want.reason || requests.Load() != want.requests || asked.Load() != 1 {
+			t.Errorf("the address at %d: %d requests after %d look-ups, %v", at, requests.Load(), asked.Load(), err)
+		}
+	}
+}
+
+func TestOutbound_dialsAddressesOfBothFamilies(t *testing.T) {
 	t.Parallel()
 	var many []netip.Addr
-	for i := range 200 {
+	for i := range 15 {
 		many = append(many, netip.AddrFrom4([4]byte{127, 0, 1, byte(i)}))
 	}
-	mixed := append(addresses("::1"), many[:15]...)
-	resolver, server := resolverOf(t, func(name string, _ int) []netip.Addr {
-		return map[string][]netip.Addr{"many.example.com.": many[:15], "both.example.com.": mixed}[name]
-	})
 	o := outboundTo(t, "127.0.0.0/8", "::1/128")
-	o.resolver = resolver
-	for name, families := range map[string]int{"many.example.com": 1, "both.example.com": 2} {
-		found, err := o.lookUp(t.Context(), name+":1", false)
-		if err != nil || len(found) != 4 {
-			t.Fatalf("%s: %v %v", name, found, err)
-		}
-		seen := map[bool]bool{}
-		for _, target := range found {
-			seen[target.Addr().Is4()] = true
-		}
-		equal(t, "families of "+name, len(seen), families)
+	o.resolver, _ = resolverOf(t, func(string, int) []netip.Addr { return append(addresses("::1"), many...) })
+	found, err := o.lookUp(t.Context(), "both.example.com:1", false)
+	if err != nil || len(found) != 4 {
+		t.Fatalf("%v %v", found, err)
 	}
-	if _, reason, err := o.get(t.Context(), "http://many.example.com:1/"); reason != "connection" {
-		t.Errorf("all four refuse: %s %v", reason, err)
+	seen := map[bool]bool{}
+	for _, target := range found {
+		seen[target.Addr().Is4()] = true
 	}
-	server.mu.Lock()
-	defer server.mu.Unlock()
-	equal(t, "look-ups of many.example.com", server.asked["many.example.com."], 2) // by this test, and to dial
+	equal(t, "families", len(seen), 2)
 }
 
 func TestOutbound_checksTheAddressAgainWhenItDials(t *testing.T) {

@@ -362,7 +362,7 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 		add("the service runs version %s, this is %s: restart it", r.Service.Version, r.Version)
 	}
 	lines = append(lines, readableByOthers(realPath(r.Database))...)
-	keys, err := loadKeyring(e.str("key"))
+	_, keys, err := e.loadKeys()
 	if err != nil {
 		add("key: %v", err)
 	}

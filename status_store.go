@@ -67,6 +67,15 @@ func (q *queries) lastEventAt(account string, kind eventType) (at stamp, err err
 	return at, err
 }
 
+// issuedAnything reports whether the database has rows that are worth nothing with another key file: tokens,
+// leases of devices, secrets of webhooks, and what is sealed.
+func (q *queries) issuedAnything() (issued bool, err error) {
+	tables := []string{"tokens", "app_tokens", "devices", "webhooks", "idempotency", "payment_connections",
+		"payment_operations", "books_apps", "books_authorizations", "books_connections"}
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM `+strings.Join(tables, `) OR EXISTS (SELECT 1 FROM `)+`)`, nil, &issued)
+	return issued, err
+}
+
 // A legacyCaller is who called paths under /api/legacy/, and how often.
 type legacyCaller struct {
 	Caller string `json:"caller"` // an account's name, or "unknown"

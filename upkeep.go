@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -20,12 +23,13 @@ const (
 
 // pollFiles picks up changes of the key file and of the base addresses, and checks the header
 // of the database and the size of its WAL, every upkeepInterval until ctx ends. It also logs
-// what was counted of refusals and faults. It only reads, so that no lock on the database delays it.
+// what was counted of refusals and faults. Of the database it only reads, so that no lock on it delays it.
 // keyFile is "" where there is none.
 func (s *server) pollFiles(ctx context.Context, keyFile string) {
 	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
-	loaded := "" // the file may have changed since the start loaded it
+	keys := keyWatch{path: keyFile}
+	s.followKeys(&keys) // the file may have changed since the start loaded it
 	walIsLarge := false
 	for {
 		select {
@@ -33,9 +37,7 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 			return
 		case <-tick.C:
 		}
-		if keyFile != "" {
-			loaded = s.followKeys(keyFile, loaded)
-		}
+		s.followKeys(&keys)
 		s.store.recheckHeader()
 		walIsLarge = s.reportWAL(walIsLarge)
 		s.metrics.keepSnapshot(s.steady())
@@ -158,21 +160,110 @@ func (s *server) reportWAL(large bool) bool {
 	return size > maxWAL
 }
 
-// followKeys loads the key file if it has changed. loaded is the fileState with which it was loaded
-// last, "" for never; the result is the new one. While the file can't be used, the keys in memory stay
-// and it is loaded again at every call: a key that was retired must not stay accepted because of one
-// failure. Meanwhile health warns, and the log has a line at the beginning and one at the end.
-func (s *server) followKeys(keyFile, loaded string) string {
-	state := fileState(keyFile)
-	if state == "" || state != loaded {
-		if err := s.reloadKeys(keyFile); err != nil {
-			s.keysStale.Store(true)
-			s.strike(faultKeyFile, err)
-			return loaded
-		}
+// A keyWatch is what the service knows of the key file at a path. The goroutine of pollFiles owns it.
+type keyWatch struct {
+	path    string      // "": there is none
+	loaded  string      // the fileState with which it was loaded last; "": it was not
+	dir     fs.FileInfo // the directory where it was seen so last; nil: it was not, or over a symbolic link
+	seq     int64       // what commands did up to this event is in the keys that were loaded
+	changed bool        // since then it was seen with another content, which could not be read
+	missing bool        // at the last look
+}
+
+// followKeys loads the key file if it has changed. While the file can't be used, the keys in memory stay and it
+// is loaded again at every call: a key that was retired must not stay accepted because of one failure. Meanwhile
+// health warns, and the log has a line at the beginning and one at the end. A file that is missing at two looks,
+// so that nobody is just replacing it, is put back.
+func (s *server) followKeys(w *keyWatch) {
+	if w.path == "" {
+		return
 	}
+	seq, seqErr := s.store.lastSeq() // before the file is looked at: commands write it before their event
+	state, dir := fileState(w.path), dirOfFile(w.path)
+	if state == "" || state != w.loaded {
+		if err := s.reloadKeys(w.path); err != nil {
+			s.keysStale.Store(true)
+			if err = s.missKeys(w, state, err); err != nil {
+				s.strike(faultKeyFile, err)
+			}
+			return
+		}
+		w.loaded = state
+		os.Remove(filepath.Join(filepath.Dir(w.path), draftOfKeys(filepath.Base(w.path)))) // of a kill in putBack
+	}
+	if seqErr == nil {
+		w.seq = seq
+	}
+	w.dir, w.changed, w.missing = dir, false, false
 	s.keysStale.Store(false)
-	return state
+}
+
+// missKeys takes over that the key file could not be loaded with a fileState, and puts it back if it is missing
+// for the second time. It returns what is to be reported, if anything.
+func (s *server) missKeys(w *keyWatch, state string, err error) error {
+	again := w.missing
+	w.missing = errors.As(err, new(missingKeys))
+	switch {
+	case !w.missing:
+		w.changed = w.changed || state != "" && !errors.Is(err, errDamagedKeys)
+	case !again:
+		return nil
+	default:
+		why := s.putKeysBack(w)
+		if why == nil || errors.Is(why, errKeysBusy) { // the next look will tell
+			return nil
+		}
+		err = fmt.Errorf("%w; it is not put back from memory: %w", err, why)
+	}
+	return err
+}
+
+// putKeysBack writes the key file, which is missing, from memory: only if the database is the file at its path and
+// the directory the one that the key file was read from, so that nothing is written where another installation,
+// or no volume, is by now; and if the keys in memory are those that it had last. Else the error says why not.
+func (s *server) putKeysBack(w *keyWatch) error {
+	if err := s.store.filesInPlace(); err != nil {
+		return err
+	}
+	dir, err := os.OpenRoot(filepath.Dir(w.path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	now, err := dir.Stat(".")
+	if err != nil {
+		return err
+	}
+	name, keys := filepath.Base(w.path), s.keys.Load()
+	if link, err := dir.Lstat(name); w.dir == nil || err == nil && link.Mode()&fs.ModeSymlink != 0 {
+		return errors.New("it was not read from there, or over a symbolic link")
+	}
+	if !os.SameFile(now, w.dir) {
+		return errors.New("its directory is another one than that from which it was read")
+	}
+	changed, err := s.store.wroteSince(w.seq, eventKeyAdded, eventKeyRotated, eventKeyRetired)
+	if err != nil || changed || w.changed {
+		return cmp.Or(err, errors.New("it was changed after it was read"))
+	}
+	if err := keys.putBack(dir, name); err != nil {
+		return err
+	}
+	s.log.Warn("the key file was missing, and was put back from memory", "file", w.path, "signing", keys.signer().kid)
+	s.keysPutBack.Store(true)
+	return nil
+}
+
+// dirOfFile returns what the directory of a path is; nil: that can't be told, or the path itself is a symbolic
+// link.
+func dirOfFile(path string) fs.FileInfo {
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	if info, err = os.Stat(filepath.Dir(path)); err != nil {
+		return nil
+	}
+	return info
 }
 
 // reloadKeys loads the key file. When that fails, the keys in memory stay in use.

@@ -22,7 +22,11 @@ type attempt struct {
 	seq     int64 // number of the event
 	number  int   // which try it is, from 1
 	test    bool
-	suspect bool
+
+	holder  string    // the account whose place it takes
+	began   time.Time // by the steady clock
+	suspect bool      // it counts among webhookWorker.suspects
+	slow    bool      // it has lasted for slowAfter, or was begun beside one that had; run's
 
 	event    event
 	at       time.Time // by the wall clock
@@ -328,6 +332,14 @@ func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
 func (w *webhookWorker) settle(a *attempt) {
 	s := a.sender
 	s.sending--
+	if a.slow {
+		s.slow--
+		if !a.suspect {
+			w.slow--
+		}
+	}
+	i := slices.Index(w.flying, a)
+	w.flying = slices.Delete(w.flying, i, i+1)
 	w.count(a, -1)
 	w.dropIfGone(s)
 	w.markBusy(s)
@@ -337,7 +349,7 @@ func (w *webhookWorker) settle(a *attempt) {
 	case a.succeeded():
 		w.succeeded.Add(1)
 		if current {
-			s.cautious, s.failing, s.slow = false, false, a.took > slowAnswer
+			s.cautious, s.failing = false, false
 		}
 	default:
 		w.failed.Add(1)

@@ -14,13 +14,19 @@ type webhookQueue struct {
 	number               int64 // 0: the webhook is not enabled, and has a test to be sent only
 	sentSeq              int64 // every event up to it was sent, or waits to be tried again
 	replaySeq, replayEnd int64 // the same for what is replayed, and its last event; -1: nothing is
+
+	// The account whose places its attempts take: its own, or that of the application that has made it, whose
+	// webhooks count as one over all accounts.
+	holder string
 }
 
 // webhookQueues returns every webhook of an open account that is enabled or has a test to be sent, but for
 // those that an application has made of which nothing works any more. It reads all webhooks.
 func (q *queries) webhookQueues() ([]*webhookQueue, error) {
 	return collect(q, `SELECT `+webhookColumns+`,
-		coalesce(q.id, 0), coalesce(q.sent_seq, 0), coalesce(q.replay_seq, -1), coalesce(q.replay_end, 0)
+		coalesce(q.id, 0), coalesce(q.sent_seq, 0), coalesce(q.replay_seq, -1), coalesce(q.replay_end, 0),
+		coalesce((SELECT p.account_id FROM app_webhooks x JOIN apps p ON p.id = x.app_id WHERE x.webhook_id = w.id),
+			w.account_id)
 		FROM webhooks w JOIN accounts a ON a.id = w.account_id LEFT JOIN webhook_queues q ON q.webhook_id = w.id
 		WHERE a.closed_at IS NULL AND (q.id IS NOT NULL OR w.test_seq IS NOT NULL)
 		AND NOT EXISTS (SELECT 1 FROM app_webhooks x JOIN apps p ON p.id = x.app_id
@@ -28,7 +34,8 @@ func (q *queries) webhookQueues() ([]*webhookQueue, error) {
 		WHERE x.webhook_id = w.id AND (p.removed_at IS NOT NULL OR o.closed_at IS NOT NULL))`, nil,
 		func(row **webhookQueue) []any {
 			*row = &webhookQueue{}
-			return append((*row).webhook.dest(), &(*row).number, &(*row).sentSeq, &(*row).replaySeq, &(*row).replayEnd)
+			return append((*row).webhook.dest(), &(*row).number, &(*row).sentSeq, &(*row).replaySeq, &(*row).replayEnd,
+				&(*row).holder)
 		})
 }
 

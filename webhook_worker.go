@@ -17,11 +17,12 @@ import (
 // webhooks get it, and a restart continues where the last process stood.
 
 const (
-	maxSending         = 256 // attempts under way at once
-	maxSendingShare    = 128 // of them for one account, and for failing and slow webhooks together
-	maxSendingWebhook  = 4   // of one webhook
-	maxReady           = 64  // numbers of events that a webhook's lane holds in memory
-	slowAnswer         = 2 * time.Second
+	maxSending         = 256             // attempts under way at once
+	maxSuspects        = 128             // of them for failing and slow webhooks together
+	keptPlaces         = 64              // of them for accounts with nothing under way; see hasPlace
+	maxSendingWebhook  = 4               // of one webhook
+	maxReady           = 64              // numbers of events that a webhook's lane holds in memory
+	slowAfter          = 2 * time.Second // an attempt that has lasted so long is slow
 	webhookTick        = 250 * time.Millisecond
 	webhookReload      = time.Second           // least time between two reloads that a foreign commit causes
 	webhookSave        = time.Minute           // between two looks for events that no webhook wants
@@ -74,9 +75,10 @@ type webhookWorker struct {
 	recordTimer  *time.Timer    // fires at recordFrom
 	fillFrom     time.Time      // not before: the database could not be read
 	saveAll      bool           // record how far every lane is
-	flying       int            // attempts that are under way
-	suspects     int            // of flying, those to webhooks that are failing, slow or not enabled
-	perAccount   map[string]int // of flying, by the webhook's account
+	flying       []*attempt     // that are under way, in the order in which they began
+	suspects     int            // of flying, those to webhooks that fail or are not enabled
+	slow         int            // of flying, those that are slow and not among suspects
+	perHolder    map[string]int // of flying, by the account whose places they take
 
 	sweptAt time.Time // owned by sweep
 
@@ -89,13 +91,13 @@ type webhookWorker struct {
 // server knows, and calls run.
 func newWebhookWorker(st *store) *webhookWorker {
 	w := &webhookWorker{
-		store:      st,
-		tick:       webhookTick,
-		wake:       make(chan struct{}, 1),
-		results:    make(chan *attempt, maxSending),
-		noted:      map[writtenEvent]bool{},
-		senders:    map[string]*webhookSender{},
-		perAccount: map[string]int{},
+		store:     st,
+		tick:      webhookTick,
+		wake:      make(chan struct{}, 1),
+		results:   make(chan *attempt, maxSending),
+		noted:     map[writtenEvent]bool{},
+		senders:   map[string]*webhookSender{},
+		perHolder: map[string]int{},
 	}
 	w.wanted.Store(&map[string][]codeList{})
 	w.recordTimer = time.NewTimer(0)
@@ -116,7 +118,7 @@ type webhookSender struct {
 	testing      int64     // the test that is being sent
 	failing      bool      // the last attempt failed
 	failingSaved bool      // failing_since is set on disk
-	slow         bool      // the last answer took longer than slowAnswer
+	slow         int       // of sending, those that are slow
 	cautious     bool      // after 429, 502 or 504: one at a time until a 2xx
 	pausedUntil  time.Time // by the steady clock: it has asked for a pause
 	notBefore    time.Time // by the steady clock: one of its events could not be read
@@ -261,6 +263,7 @@ func (w *webhookWorker) step(calls context.Context) {
 	if noted := w.takeNoted(); noted != nil {
 		w.markWanting(noted)
 	}
+	w.markSlow()
 	w.fill(calls)
 }
 
@@ -409,9 +412,9 @@ func (w *webhookWorker) fill(calls context.Context) {
 	if w.stopping() || w.recordFailed || w.steady().Before(w.fillFrom) {
 		return
 	}
-	for progress := true; progress && w.flying < maxSending; {
+	for progress := true; progress && len(w.flying) < maxSending; {
 		progress = false
-		for n := len(w.busy); n > 0 && w.flying < maxSending; n-- {
+		for n := len(w.busy); n > 0 && len(w.flying) < maxSending; n-- {
 			s := w.busy[0]
 			w.busy = w.busy[1:]
 			begun, looked, waits := w.begin(calls, s)
@@ -435,13 +438,15 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, l
 	if s.cautious {
 		most = 1
 	}
-	suspect := s.number == 0 || s.slow || s.failing
+	suspect := s.number == 0 || s.failing
 	switch {
 	case s.gone || s.sending >= most:
 		return false, false, false // a result marks it busy again
 	case s.number < 0 || w.steady().Before(s.notBefore):
 		return false, false, true // its queue is to be read anew, or an event could not be read
-	case w.perAccount[s.AccountID] >= maxSendingShare || suspect && w.suspects >= maxSendingShare:
+	case !w.hasPlace(s.holder) || suspect && w.suspects >= maxSuspects:
+		return false, false, true
+	case !suspect && s.slow > 0 && w.suspects+w.slow >= maxSuspects: // those that fail do not wait for slow ones
 		return false, false, true
 	}
 	a, looked, err := w.next(s)
@@ -454,8 +459,13 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, l
 		return false, looked, false
 	}
 	a.sender, a.webhook, a.queue, a.suspect = s, s.webhook, s.number, suspect
+	a.holder, a.began = s.holder, w.steady()
 	s.sending++
+	w.flying = append(w.flying, a)
 	w.count(a, 1)
+	if s.slow > 0 {
+		w.countSlow(a)
+	}
 	go func() {
 		w.send(calls, a)
 		w.results <- a
@@ -463,15 +473,45 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, l
 	return true, false, false
 }
 
+// hasPlace reports whether an account may have another attempt under way: one that has none always, as long as
+// there is a place; others up to twice as many as they leave free of those that are not kept. So one alone gets
+// 128, two get 76 each, six 29 each, and whoever comes then still finds some.
+func (w *webhookWorker) hasPlace(holder string) bool {
+	has := w.perHolder[holder]
+	return has == 0 || has < 2*(maxSending-keptPlaces-len(w.flying))
+}
+
 // count counts an attempt that begins, with 1, or is settled, with -1.
 func (w *webhookWorker) count(a *attempt, n int) {
-	w.flying += n
-	w.sendingNow.Store(int64(w.flying))
+	w.sendingNow.Store(int64(len(w.flying)))
 	if a.suspect {
 		w.suspects += n
 	}
-	if w.perAccount[a.webhook.AccountID] += n; w.perAccount[a.webhook.AccountID] == 0 {
-		delete(w.perAccount, a.webhook.AccountID)
+	if w.perHolder[a.holder] += n; w.perHolder[a.holder] == 0 {
+		delete(w.perHolder, a.holder)
+	}
+}
+
+// countSlow counts an attempt as slow until it is settled.
+func (w *webhookWorker) countSlow(a *attempt) {
+	a.slow = true
+	a.sender.slow++
+	if !a.suspect {
+		w.slow++
+	}
+}
+
+// markSlow counts the attempts that have lasted for slowAfter as slow: what an answer took the last time says little
+// about the next, and a receiver may choose it.
+func (w *webhookWorker) markSlow() {
+	now := w.steady()
+	for _, a := range w.flying {
+		if within(slowAfter, a.began, now) {
+			return
+		}
+		if !a.slow {
+			w.countSlow(a)
+		}
 	}
 }
 
@@ -592,7 +632,7 @@ func (w *webhookWorker) take(a *attempt) {
 func (w *webhookWorker) finish(cancel context.CancelFunc) {
 	patience := time.NewTimer(webhookStop)
 	defer patience.Stop()
-	for w.flying > 0 {
+	for len(w.flying) > 0 {
 		select {
 		case a := <-w.results:
 			w.take(a)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -563,22 +564,25 @@ func TestWebhook_thatHangsHoldsUpNoOther(t *testing.T) {
 // Failing webhooks together hold at most half of the places, and so does an account.
 func TestWebhook_placesAreSharedOut(t *testing.T) {
 	t.Parallel()
+	const hanging, half = 80, maxSending / 2
 	for _, c := range []struct {
 		name    string
 		failing bool
-		slow    bool // they took some seconds the last time
+		slow    bool // an attempt to each is under way for some seconds
 		apart   bool // each webhook is another account's
+		apps    int  // of one owner have made them
 		want    int
 	}{
-		{"failing ones of many accounts", true, false, true, maxSendingShare},
-		{"slow ones of many accounts", false, true, true, maxSendingShare},
-		{"one account's", false, false, false, maxSendingShare},
-		{"healthy ones of many accounts", false, false, true, maxSending},
+		{"failing ones of many accounts", true, false, true, 0, maxSuspects},
+		{"slow ones of many accounts", false, true, true, 0, maxSuspects},
+		{"one account's", false, false, false, 0, half},
+		{"one application's in many accounts", false, false, true, 1, half},
+		{"many applications' of one owner in many accounts", false, false, true, maxApps, half},
+		{"healthy ones of many accounts", false, false, true, 0, maxSending - keptPlaces - 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			bubbleOfWebhooks(t, func(s *service, r *receiver) {
-				const hanging = 80
 				r.setAnswer(func(http.ResponseWriter, message) { time.Sleep(14 * time.Second) })
 				accounts := []string{s.account}
 				if c.apart {
@@ -586,19 +590,147 @@ func TestWebhook_placesAreSharedOut(t *testing.T) {
 				}
 				urls := slices.Repeat([]string{r.url("/")}, hanging)
 				s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated)
-				s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook)
+				s.giveToApps(c.apps)
+				first := maxSendingWebhook
+				if c.slow {
+					first = 1
+				}
+				s.announceToAll(accounts, eventLeadCreated, first)
 				if c.failing {
 					s.sql(`UPDATE webhooks SET failing_since = '2000-01-01T00:00:00Z'`)
 				}
 				stop := s.startSending()
 				synctest.Wait()
 				if c.slow {
-					time.Sleep(time.Minute)
-					r.take()
-					s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook)
+					time.Sleep(slowAfter)
+					s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook-first)
 				}
 				if got := len(r.take()); got != c.want {
 					t.Errorf("%d at once, want %d", got, c.want)
+				}
+				go stop()
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
+// giveToApps has so many applications of one owner have made all webhooks.
+func (s *service) giveToApps(n int) {
+	s.t.Helper()
+	if n == 0 {
+		return
+	}
+	owner := s.addAccounts(1)[0]
+	for i := range n {
+		p, _ := s.registerApp(func(p *app) { p.AccountID = owner })
+		s.sql(`INSERT INTO app_webhooks (webhook_id, app_id)
+			SELECT id, ?1 FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM webhooks) WHERE n % ?2 = ?3`,
+			p.ID, n, i)
+	}
+}
+
+// Whoever has nothing under way finds a place beside slow receivers of accounts that take all they can, but only one;
+// also if it has failed before.
+func TestWebhook_aPlaceIsKeptForAccountsWithNothingUnderWay(t *testing.T) {
+	t.Parallel()
+	bubbleOfWebhooks(t, func(s *service, r *receiver) {
+		r.setAnswer(func(http.ResponseWriter, message) { time.Sleep(14 * time.Second) })
+		greedy, modest := s.addAccounts(60), s.addAccounts(100)
+		all := slices.Concat(greedy, modest)
+		var urls []string
+		for i := range all {
+			urls = append(urls, r.url(fmt.Sprint("/", i)))
+		}
+		s.subscribeAll(urls, func(i int) string { return all[i] }, eventLeadCreated)
+		for i, account := range modest {
+			if i%2 == 0 {
+				s.sql(`UPDATE webhooks SET failing_since = '2000-01-01T00:00:00Z' WHERE account_id = ?`, account)
+			}
+		}
+		s.announceToAll(greedy, eventLeadCreated, maxSendingWebhook)
+		stop := s.startSending()
+		taken := len(r.take())
+		if taken > maxSending-keptPlaces {
+			t.Errorf("60 accounts have %d attempts under way, and %d places are kept", taken, keptPlaces)
+		}
+		time.Sleep(slowAfter)
+		s.announceToAll(modest, eventLeadCreated, maxSendingWebhook)
+		got := map[string]int{}
+		for _, m := range r.take() {
+			if got[m.path]++; got[m.path] > 1 {
+				t.Errorf("%s got %d although others wait", m.path, got[m.path])
+			}
+		}
+		equal(t, "accounts that found a place", len(got), maxSending-taken)
+		go stop()
+		time.Sleep(time.Minute)
+	})
+}
+
+// Six accounts of fifty webhooks each have receivers that are slow on purpose, in every way that there is. It prints
+// how long the events of another account, with three webhooks, took to arrive.
+func TestSlow_receiversOfSixAccountsDelayNoOther(t *testing.T) {
+	t.Parallel()
+	for name, lasts := range map[string]func(n int64) time.Duration{
+		"a little less than slow": func(int64) time.Duration { return slowAfter - 100*time.Millisecond },
+		"five seconds":            func(int64) time.Duration { return 5 * time.Second },
+		"until the time-out":      func(int64) time.Duration { return 14 * time.Second },
+		"quick each other time":   func(n int64) time.Duration { return time.Duration(n%2) * 10 * time.Second },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubbleOfWebhooks(t, func(s *service, r *receiver) {
+				const attackers, hooks, own = 6, 50, 3
+				accounts := s.addAccounts(attackers)
+				var urls []string
+				for i := range attackers * hooks {
+					urls = append(urls, r.url(fmt.Sprint("/slow/", i)))
+				}
+				s.subscribeAll(urls, func(i int) string { return accounts[i%attackers] }, eventLeadCreated)
+				for i := range own {
+					s.subscribe(s.account, r.url(fmt.Sprint("/quick/", i)), eventLeadCreated)
+				}
+				var asked atomic.Int64
+				r.setAnswer(func(w http.ResponseWriter, m message) {
+					if strings.HasPrefix(m.path, "/slow") {
+						time.Sleep(lasts(asked.Add(1)))
+					} else {
+						time.Sleep(20 * time.Millisecond)
+					}
+					w.WriteHeader(204)
+				})
+				s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook)
+				stop := s.startSending()
+				written := map[string]time.Time{}
+				rounds := size(40, 400)
+				for range rounds {
+					time.Sleep(500 * time.Millisecond)
+					s.announceToAll(accounts, eventLeadCreated, 1)
+					written[s.announce(s.account, eventLeadCreated)] = time.Now()
+				}
+				time.Sleep(15 * time.Second)
+				var took []time.Duration
+				slow := 0
+				last := map[string]time.Time{}
+				for _, m := range r.take() {
+					at, ours := written[m.id]
+					if !ours {
+						slow++
+						continue
+					}
+					took = append(took, m.at.Sub(at))
+					if at.Before(last[m.path]) {
+						t.Errorf("%s got an event after one that was written later", m.path)
+					}
+					last[m.path] = at
+				}
+				slices.Sort(took)
+				equal(t, "events that arrived", len(took), own*rounds)
+				t.Logf("%s: %d events to slow receivers; %d to others, in the middle after %v, at worst after %v",
+					name, slow, len(took), took[len(took)/2], took[len(took)-1])
+				if worst := took[len(took)-1]; worst > time.Second {
+					t.Errorf("an event took %v", worst)
 				}
 				go stop()
 				time.Sleep(time.Minute)
