@@ -87,7 +87,7 @@ func (q *queries) mainAccount() (id string, err error) {
 
 // accounts returns all accounts, oldest first.
 func (q *queries) accounts() ([]account, error) {
-	return collect(q, `SELECT `+accountColumns+` FROM accounts ORDER BY id`, nil, (*account).dest)
+	return collectShown(q, `SELECT `+accountColumns+` FROM accounts ORDER BY id`, nil, (*account).dest)
 }
 
 // accountsNamed returns the accounts with exactly that name, oldest first.
@@ -214,7 +214,7 @@ func (q *queries) originOwner(origin string) (id string, err error) {
 
 // origins returns all origins, sorted.
 func (q *queries) origins() ([]originRow, error) {
-	return collect(q, `SELECT origin, account_id, created_at FROM origins ORDER BY origin`, nil,
+	return collectShown(q, `SELECT origin, account_id, created_at FROM origins ORDER BY origin`, nil,
 		func(o *originRow) []any { return []any{&o.Origin, &o.AccountID, &o.CreatedAt} })
 }
 
@@ -297,7 +297,7 @@ func (q *queries) acceptedBase(url string) (bool, error) {
 
 // tokens returns all issued tokens, newest first.
 func (q *queries) tokens() ([]tokenRow, error) {
-	return collect(q, `SELECT `+tokenColumns+` FROM tokens t ORDER BY t.id DESC`, nil, (*tokenRow).dest)
+	return collectShown(q, `SELECT `+tokenColumns+` FROM tokens t ORDER BY t.id DESC`, nil, (*tokenRow).dest)
 }
 
 // addToken records a token that is about to be issued.

@@ -278,7 +278,7 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 			return oneRow(t.paymentConnection(o, all[0].ID))
 		}},
 		{"queries.paymentConnections", func() (int, error) { return rowsOf(t.paymentConnections(o)) }},
-		{"queries.exportPayments", func() (int, error) { return rowsOf(t.exportPayments(o, "", 10)) }},
+		{"queries.exportPayments", func() (int, error) { return rowsOfPage(t.exportPayments(o, "", 10)) }},
 		{"queries.license", func() (int, error) { return oneRow(t.license(o, f.license)) }},
 		{"licenseCache.license", func() (int, error) { return oneRow(f.memory().license(o, f.license)) }},
 		{"queries.licenses", func() (int, error) {
@@ -297,7 +297,7 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 			return firstRow(rotateKey(t, o, f.license, stamp{}, false, actorCommand))
 		}},
 		{"queries.deviceByID", func() (int, error) { return oneRow(t.deviceByID(o, f.device)) }},
-		{"queries.allDevices", func() (int, error) { return rowsOf(t.allDevices(o, "", 10)) }},
+		{"queries.allDevices", func() (int, error) { return rowsOfPage(t.allDevices(o, "", 10)) }},
 		{"queries.events", func() (int, error) { return rowsOfPage(t.events(eventFilter{owner: o}, "", 10)) }},
 		{"queries.order", func() (int, error) { return oneRow(t.order(o, f.order)) }},
 		{"queries.orders", func() (int, error) { return rowsOfPage(t.orders(orderFilter{owner: o}, "", 10)) }},
@@ -552,7 +552,7 @@ func TestID_emptyNamesNoRow(t *testing.T) {
 				{"license", func() (int, error) { return oneRow(tx.license(anyAccount, licence)) }},
 				{"device", func() (int, error) { return oneRow(tx.device(licence, device)) }},
 				{"device's id", func() (int, error) { return oneRow(tx.deviceByID(anyAccount, device)) }},
-				{"devices", func() (int, error) { return rowsOf(tx.devices(licence, "", 10)) }},
+				{"devices", func() (int, error) { return rowsOfPage(tx.devices(licence, "", 10)) }},
 				{"seatHolders", func() (int, error) { return rowsOf(tx.seatHolders(licence, 10)) }},
 				{"lapsedDevicesOf", func() (int, error) { return rowsOf(tx.lapsedDevicesOf(licence, until, 10)) }},
 				{"topItems", func() (int, error) { return rowsOf(tx.topItems(widget, from, until, true, 10)) }},

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -205,17 +206,6 @@ type list[T any] struct {
 	NextCursor *string `json:"next_cursor"` // ?cursor= for the next page; nil: this is the last
 }
 
-// newList makes a page of the rows of a query for p.limit+1. id returns a row's id, which
-// serves as the cursor; show returns what the page has for a row.
-func newList[Row, T any](rows []Row, p pageQuery, id func(Row) string, show func(Row) T) *list[T] {
-	page := listPage[Row]{rows: rows}
-	if len(rows) > p.limit {
-		page.rows = rows[:p.limit]
-		page.next = id(rows[p.limit-1])
-	}
-	return showPage(page, show)
-}
-
 // showPage makes the answer of a page; show returns what it has for a row.
 func showPage[Row, T any](p listPage[Row], show func(Row) T) *list[T] {
 	l := &list[T]{Data: []T{}, NextCursor: nilIfEmpty(p.next)}
@@ -231,11 +221,16 @@ const statusClientGone = 499
 
 // fail answers with the problem (RFC 9457) of an error, on a path for people with a page, or in the form that
 // the path has of its own. An error that is no refusal becomes a 500 that says nothing about it, and one line
-// in the log.
+// in the log. A row that can't be read is named to those who named it.
 func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	w := writer.(*response)
 	var ref *refusal
-	if !errors.As(err, &ref) {
+	var row *unreadableRow
+	switch {
+	case errors.As(err, &row) && row.id != "" && slices.Contains(strings.Split(r.URL.Path, "/"), row.id):
+		ref = &refusal{code: codeUnreadable, detail: "What the database holds of " + row.id + " can't be read. " +
+			"The operator of the service finds out how to mend it with 'widgetd check'."}
+	case !errors.As(err, &ref):
 		ref = &refusal{code: codeInternal}
 		if r.Context().Err() == nil {
 			s.log.Error("internal error", "request_id", w.requestID, "route", w.pattern, "error", err.Error())

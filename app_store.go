@@ -43,7 +43,8 @@ type app struct {
 // have written others with the sqlite3 shell.
 const (
 	appColumns = `p.id, p.account_id, p.name, p.home_page, p.kind,
-	(SELECT json_group_array(value) FROM json_each(p.redirect_uris) WHERE type = 'text'),
+	CASE WHEN json_valid(p.redirect_uris) THEN
+	(SELECT json_group_array(value) FROM json_each(p.redirect_uris) WHERE type = 'text') ELSE p.redirect_uris END,
 	(SELECT json_group_array(o.origin) FROM app_origins o WHERE o.app_id = p.id),
 	p.scope, p.own_scope, p.secret_hash, p.earlier_secret_hash, p.earlier_secret_until, p.verified_at, p.made_by,
 	p.created_at, p.updated_at, p.removed_at, a.name, a.closed_at IS NOT NULL`

@@ -163,7 +163,7 @@ func (q *queries) usedBookConnection(o owner, id string) (*bookConnection, error
 func (q *queries) bookConnections(o owner) ([]*bookConnection, error) {
 	query, args := o.narrow(`SELECT `+bookConnectionColumns+` FROM books_connections b WHERE b.removed_at IS NULL`,
 		`b.account_id`)
-	return collect(q, query+` ORDER BY b.id DESC`, args, newBookConnectionRow)
+	return collectShown(q, query+` ORDER BY b.id DESC`, args, newBookConnectionRow)
 }
 
 // newBookConnectionRow allocates a connection for one row of a list, and returns its scan destinations.
@@ -516,12 +516,12 @@ func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 // troubledExports returns up to limit exports that the books refuse, or that are held since before a time, the
 // longest first.
 func (q *queries) troubledExports(heldBefore stamp, limit int) ([]bookExport, error) {
-	return collect(q, `SELECT `+exportColumns+fromWaitingExports+`
+	return collectShown(q, `SELECT `+exportColumns+fromWaitingExports+`
 		AND x.held_at IS NOT NULL AND (x.state = 'failed' OR x.state = 'held' AND x.held_at <= ?)
 		ORDER BY x.held_at LIMIT ?`, []any{heldBefore, limit}, (*bookExport).dest)
 }
 
 // openBooks returns the connections in use of all accounts that are open, oldest first.
 func (q *queries) openBooks() ([]*bookConnection, error) {
-	return collect(q, `SELECT `+bookConnectionColumns+fromUsedBooks+` ORDER BY b.id`, nil, newBookConnectionRow)
+	return collectShown(q, `SELECT `+bookConnectionColumns+fromUsedBooks+` ORDER BY b.id`, nil, newBookConnectionRow)
 }

@@ -487,7 +487,8 @@ func (e *env) parseEnd(s string) (stamp, error) {
 	return e.parseTime(s)
 }
 
-// withStore opens the database, calls f and closes the database again.
+// withStore opens the database, calls f and closes the database again. It tells which tables f has left rows
+// out of that can't be read.
 func (e *env) withStore(f func(*store) error) error {
 	path, err := e.file("db")
 	if err != nil {
@@ -497,7 +498,14 @@ func (e *env) withStore(f func(*store) error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(withNextStep(f(st)), st.close())
+	err = withNextStep(f(st))
+	if err == nil {
+		for _, row := range st.met.newRows(e.now()) {
+			fmt.Fprintf(e.stderr, "rows of %s can't be read and were left out, such as %s (%s): run 'widgetd check'\n",
+				row.table, cmp.Or(row.id, "one"), row.cause)
+		}
+	}
+	return errors.Join(err, st.close())
 }
 
 // change opens the database and runs f in a transaction.
@@ -529,6 +537,8 @@ func withNextStep(err error) error {
 		return errors.New("not found: the matching list command prints what there is")
 	case errors.Is(err, errAccount):
 		return errors.New("there is no such account, or it is closed: 'widgetd account list' prints all accounts")
+	case errors.Is(err, errUnreadable):
+		return fmt.Errorf("%w: 'widgetd check' prints how to mend it", err)
 	case errors.Is(err, errBusy):
 		return fmt.Errorf("another program keeps the database locked: end its transaction and try again: %w", err)
 	}
@@ -571,12 +581,11 @@ func collectPages[T any](limit int, page func(before string, limit int) (listPag
 }
 
 // exportRows prints all rows of a table as NDJSON, or with -csv as CSV. page reads up to
-// exportPageSize rows that come after the row with the id before ("" for the first page).
+// exportPageSize rows that come after the cursor before ("" for the first page).
 func exportRows[T any](
 	e *env,
 	header []string,
-	page func(st *store, before string) ([]T, error),
-	id func(T) string,
+	page func(st *store, before string) (listPage[T], error),
 	cells func(T) []string,
 ) error {
 	return e.withStore(func(st *store) error {
@@ -586,24 +595,23 @@ func exportRows[T any](
 			w.Write(header)
 		}
 		for before := ""; ; {
-			rows, err := page(st, before)
+			p, err := page(st, before)
 			if err != nil {
 				return err
 			}
-			for _, row := range rows {
+			for _, row := range p.rows {
 				if e.on("csv") {
 					w.Write(cells(row))
 				} else {
 					out.Write(encodeJSON(row))
 				}
 			}
-			if len(rows) < exportPageSize {
+			if before = p.next; before == "" {
 				if w.Flush(); w.Error() != nil {
 					return w.Error()
 				}
 				return out.Flush()
 			}
-			before = id(rows[len(rows)-1])
 		}
 	})
 }

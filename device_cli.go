@@ -192,7 +192,9 @@ func deviceList(e *env) error {
 		if _, err := st.license(anyAccount, e.args[0]); err != nil {
 			return err
 		}
-		rows, err := st.devices(e.args[0], "", limit+1)
+		rows, err := collectPages(limit+1, func(before string, limit int) (listPage[*device], error) {
+			return st.devices(e.args[0], before, limit)
+		})
 		if err != nil {
 			return err
 		}
@@ -242,13 +244,14 @@ func deviceExport(e *env) error {
 		"license_id", "id", "name", "state", "platform", "app_version", "fingerprint",
 		"activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at",
 	}
-	return exportRows(e, header, func(st *store, before string) (page []exportedDevice, err error) {
-		rows, err := st.allDevices(anyAccount, before, exportPageSize)
-		for _, d := range rows {
-			page = append(page, exportedDevice{d.LicenseID, newDeviceView(d)})
+	return exportRows(e, header, func(st *store, before string) (page listPage[exportedDevice], err error) {
+		devices, err := st.allDevices(anyAccount, before, exportPageSize)
+		for _, d := range devices.rows {
+			page.rows = append(page.rows, exportedDevice{d.LicenseID, newDeviceView(d)})
 		}
+		page.next = devices.next
 		return page, err
-	}, func(d exportedDevice) string { return d.ID }, func(d exportedDevice) []string {
+	}, func(d exportedDevice) []string {
 		return []string{
 			d.LicenseID, d.ID, csvTextCell(valueOr(d.Name, "")), d.State,
 			csvTextCell(valueOr(d.Platform, "")), csvTextCell(valueOr(d.AppVersion, "")), d.Fingerprint,

@@ -611,11 +611,11 @@ func (s *server) listDevices(ctx context.Context, c *call, q *licenseRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.store.within(ctx).devices(l.ID, q.page.before, q.page.limit+1)
+	page, err := s.store.within(ctx).devices(l.ID, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
 	}
-	return newList(rows, q.page, func(d *device) string { return d.ID }, newDeviceView), nil
+	return showPage(page, newDeviceView), nil
 }
 
 // releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it releases the device's

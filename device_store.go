@@ -105,23 +105,31 @@ func narrowDevices(o owner, query string, args ...any) (string, []any) {
 	return query + `)`, args
 }
 
-// devices returns up to limit devices of a licence, newest first, starting after the id
+// devices returns a page of the devices of a licence, newest first, starting after the id
 // before ("" for the newest).
-func (q *queries) devices(licenseID, before string, limit int) ([]*device, error) {
-	return q.devicesIn(licenseID, []string{deviceActive, deviceReleased, deviceBlocked}, before, limit)
+func (q *queries) devices(licenseID, before string, limit int) (listPage[*device], error) {
+	query, args := devicesIn(licenseID, []string{deviceActive, deviceReleased, deviceBlocked}, before)
+	return q.devicePage(query, args, limit)
+}
+
+// devicePage returns the page of devices that a query reads, which ends with LIMIT ?.
+func (q *queries) devicePage(query string, args []any, limit int) (p listPage[*device], err error) {
+	p.rows, p.next, err = collectPage(q, query, args, "id", limit, newDevice, func(d *device) string { return d.ID })
+	return p, err
 }
 
 // seatHolders returns the devices that hold a seat of a licence, newest first, up to
 // limit of them.
 func (q *queries) seatHolders(licenseID string, limit int) ([]*device, error) {
-	return q.devicesIn(licenseID, []string{deviceActive}, "", limit)
+	query, args := devicesIn(licenseID, []string{deviceActive}, "")
+	return collect(q, query, append(args, limit), newDevice)
 }
 
-// devicesIn is devices for those in one of the states. It merges one query for each state,
+// devicesIn returns a query, and its arguments but the last, for the devices of a licence that are in one of the
+// states, newest first. It merges one query for each state,
 // which the index on licence and state returns in order, so that a page of a licence with
 // a million devices costs no more than one of a small licence.
-func (q *queries) devicesIn(licenseID string, states []string, before string, limit int) ([]*device, error) {
-	query, args := "", []any{}
+func devicesIn(licenseID string, states []string, before string) (query string, args []any) {
 	for i, state := range states {
 		if i > 0 {
 			query += ` UNION ALL `
@@ -129,15 +137,15 @@ func (q *queries) devicesIn(licenseID string, states []string, before string, li
 		query += `SELECT ` + deviceColumns + ` FROM devices WHERE license_id = ? AND state = ? AND id < ?`
 		args = append(args, licenseID, state, cmp.Or(before, lastID))
 	}
-	return collect(q, query+` ORDER BY id DESC LIMIT ?`, append(args, limit), newDevice)
+	return query + ` ORDER BY id DESC LIMIT ?`, args
 }
 
-// allDevices returns up to limit devices on any licence of an owner, newest first, starting
+// allDevices returns a page of the devices on any licence of an owner, newest first, starting
 // after the id before ("" for the newest).
-func (q *queries) allDevices(o owner, before string, limit int) ([]*device, error) {
+func (q *queries) allDevices(o owner, before string, limit int) (listPage[*device], error) {
 	query, args := narrowDevices(o, `SELECT `+deviceColumns+` FROM devices WHERE id < ?`,
 		cmp.Or(before, lastID))
-	return collect(q, query+` ORDER BY id DESC LIMIT ?`, append(args, limit), newDevice)
+	return q.devicePage(query+` ORDER BY id DESC LIMIT ?`, args, limit)
 }
 
 // saveDevice inserts the row of d, or updates all of it but the fingerprint.

@@ -128,7 +128,7 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 		list.filter(` AND type = ?`, f.kind)
 	}
 	if f.deviceID != "" {
-		list.filter(` AND json_extract(data, '$.device_id') = ?`, f.deviceID)
+		list.filter(` AND CASE WHEN json_valid(data) THEN json_extract(data, '$.device_id') = ? END`, f.deviceID)
 	}
 	p, err = readNumbered(q, list, "evt", before, limit, (*event).dest, func(e event) int64 { return e.seq })
 	for i := range p.rows {
@@ -137,9 +137,11 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 	return p, err
 }
 
-// selectEvents selects what dest scans.
+// selectEvents selects what dest scans. SQLite would end the query at data that is no JSON; dest fails for that
+// row alone.
 const selectEvents = `SELECT seq, id, at, type, account_id, subject_id,
-	coalesce(json_extract(data, '$.device_id'), ''), actor, json_remove(data, '$.device_id') FROM events`
+	CASE WHEN json_valid(data) THEN coalesce(json_extract(data, '$.device_id'), '') ELSE '' END, actor,
+	CASE WHEN json_valid(data) THEN json_remove(data, '$.device_id') ELSE data END FROM events`
 
 // eventBySeq returns the event with a number, or errNotFound.
 func (q *queries) eventBySeq(seq int64) (e event, err error) {
@@ -174,9 +176,9 @@ func (q *queries) wroteSince(seq int64, kinds ...eventType) (wrote bool, err err
 // many. Those behind one that is newer, as where the clock was set back, are left to removeEventsAfter.
 func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
 	t.invalidate()
-	var oldest stamp
+	var oldest string // compared as text, also where it is no time
 	err := t.one(`SELECT at FROM events ORDER BY seq LIMIT 1`, nil, &oldest)
-	if errors.Is(err, errNotFound) || err == nil && !oldest.Before(before.Time) {
+	if errors.Is(err, errNotFound) || err == nil && oldest >= before.String() {
 		return 0, nil
 	}
 	if err != nil {

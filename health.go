@@ -68,7 +68,8 @@ func (h *healthReport) httpStatus() int {
 // showHealth answers GET /widget/health. The status is pass; warn while another program holds
 // the write lock, the WAL is larger than maxWAL, the key file can't be used or the clock is not taken for
 // right; fail when the database can't be read or written, when it has been locked for lockTimeout, or while
-// the service stops.
+// the service stops. Damage that a request or a worker has met is fail if a write met it, else warn, until
+// 'widgetd check' passes or the service is started again.
 func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, error) {
 	report := s.healthReport()
 	return &document{report.httpStatus(), "application/health+json", report}, nil
@@ -93,6 +94,11 @@ func (s *server) healthReport() *healthReport {
 				Output:        found.reason,
 			}},
 		},
+	}
+	if met := s.store.met.damageMet(); met != nil && report.Status != healthFail {
+		if report.Status, report.Output = healthWarn, damageReadReason; met.Write {
+			report.Status, report.Output = healthFail, damageWrittenReason
+		}
 	}
 	if size := s.store.walSize(); size > maxWAL {
 		reason := walLargeReason
@@ -122,6 +128,12 @@ func (s *server) healthReport() *healthReport {
 	}
 	return report
 }
+
+// What requests and workers have met, until a check passes or the service is started again.
+const (
+	damageReadReason    = "a read has met damage in the database"
+	damageWrittenReason = "a write has met damage in the database"
+)
 
 // Why the write-ahead log is large.
 const (

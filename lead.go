@@ -325,12 +325,10 @@ func leadsList(e *env) error {
 
 func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "fields", "created_at"}
-	page := func(st *store, before string) ([]lead, error) {
-		p, err := st.leads(leadFilter{owner: anyAccount}, before, exportPageSize)
-		return p.rows, err
+	page := func(st *store, before string) (listPage[lead], error) {
+		return st.leads(leadFilter{owner: anyAccount}, before, exportPageSize)
 	}
-	id := func(l lead) string { return seqCursor("lead", l.seq) }
-	return exportRows(e, header, page, id, func(l lead) []string {
+	return exportRows(e, header, page, func(l lead) []string {
 		source, page := valueOr(l.Source, ""), valueOr(l.Page, "")
 		return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(source), csvTextCell(page),
 			csvJSONCell(l.Fields), l.CreatedAt.String()}

@@ -25,7 +25,7 @@ func (t *tx) countLegacy(calls []legacyCall) error {
 
 // legacyCalls returns all counts, the latest day first.
 func (q *queries) legacyCalls() ([]legacyCall, error) {
-	return collect(q, `SELECT day, path, caller, calls, last_at FROM legacy_calls
+	return collectShown(q, `SELECT day, path, caller, calls, last_at FROM legacy_calls
 		ORDER BY day DESC, calls DESC`, nil,
 		func(c *legacyCall) []any { return []any{&c.Day, &c.Path, &c.Caller, &c.Calls, &c.LastAt} })
 }

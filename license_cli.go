@@ -320,11 +320,11 @@ func licenseShow(e *env) error {
 		if err != nil {
 			return err
 		}
-		devices, err := st.devices(l.ID, "", maxHoldersShown+1)
+		page, err := st.devices(l.ID, "", maxHoldersShown+1)
 		if err != nil {
 			return err
 		}
-		devices = firstRows(e, devices, maxHoldersShown, "device list")
+		devices := firstRows(e, page.rows, maxHoldersShown, "device list")
 		detail := newLicenseDetail(l, e.now())
 		if e.on("json") {
 			return e.print(struct {
@@ -418,14 +418,15 @@ func licenseExport(e *env) error {
 	for i, column := range exportedColumns {
 		header[i] = column.name
 	}
-	return exportRows(e, header, func(st *store, before string) (page []licenseDetail, err error) {
+	return exportRows(e, header, func(st *store, before string) (page listPage[licenseDetail], err error) {
 		filter := licenseFilter{owner: anyAccount, now: newStamp(e.now())}
 		licenses, err := st.licenses(filter, before, exportPageSize)
 		for _, l := range licenses.rows {
-			page = append(page, newLicenseDetail(l, e.now()))
+			page.rows = append(page.rows, newLicenseDetail(l, e.now()))
 		}
+		page.next = licenses.next
 		return page, err
-	}, func(l licenseDetail) string { return l.ID }, func(l licenseDetail) []string {
+	}, func(l licenseDetail) []string {
 		cells := make([]string, len(exportedColumns))
 		for i, column := range exportedColumns {
 			cells[i] = column.cell(l)

@@ -117,7 +117,7 @@ func orderList(e *env) error {
 		if err != nil {
 			return err
 		}
-		views, err := viewOrders(st.queries, firstRows(e, all, limit, "-limit N"))
+		views, _, err := listedOrders(st.queries, firstRows(e, all, limit, "-limit N"))
 		if err != nil {
 			return err
 		}

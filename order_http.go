@@ -115,6 +115,16 @@ type paymentView struct {
 // viewOrders returns orders as callers see them, with their guests and last attempts, which take one
 // query each for all.
 func viewOrders(q *queries, rows []order) ([]orderView, error) {
+	views, left, err := listedOrders(q, rows)
+	if err == nil && left != nil {
+		err = left
+	}
+	return views, err
+}
+
+// listedOrders is viewOrders for a list: it leaves out orders whose attempt can't be read. left is one of those
+// attempts, or nil.
+func listedOrders(q *queries, rows []order) (views []orderView, left *unreadableRow, err error) {
 	ids, paymentIDs := []string{}, []string{}
 	for i := range rows {
 		if ids = append(ids, rows[i].ID); rows[i].PaymentID != nil {
@@ -123,27 +133,31 @@ func viewOrders(q *queries, rows []order) ([]orderView, error) {
 	}
 	guests, err := q.guestsOf(ids)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	customers := map[string]*guestView{}
 	for _, g := range guests {
 		customers[g.orderID] = &guestView{nilIfEmpty(g.Name), nilIfEmpty(g.Phone), nilIfEmpty(g.Note)}
 	}
-	attempts, err := q.paymentsByID(paymentIDs)
+	attempts, unreadable, err := q.paymentsByID(paymentIDs)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	payments := map[string]*paymentView{}
 	for i := range attempts {
 		payments[attempts[i].ID] = viewPayment(&attempts[i])
 	}
-	views := make([]orderView, 0, len(rows))
+	views = make([]orderView, 0, len(rows))
 	for i := range rows {
 		v := viewOrder(&rows[i])
+		if bad := unreadable[valueOr(rows[i].PaymentID, "")]; bad != nil {
+			left = bad
+			continue
+		}
 		v.Customer, v.Payment = customers[v.ID], payments[valueOr(rows[i].PaymentID, "")]
 		views = append(views, v)
 	}
-	return views, nil
+	return views, left, nil
 }
 
 // viewOrder returns an order as callers see it, without its guest and its last attempt.
@@ -410,7 +424,7 @@ func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	views, err := viewOrders(from, page.rows)
+	views, _, err := listedOrders(from, page.rows)
 	if err != nil {
 		return nil, err
 	}

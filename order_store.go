@@ -198,10 +198,20 @@ func (q *queries) guestsOf(orderIDs []string) ([]orderGuest, error) {
 		func(g *orderGuest) []any { return []any{&g.orderID, &g.Name, &g.Phone, &g.Note} })
 }
 
-// paymentsByID returns the attempts with these ids, in any order.
-func (q *queries) paymentsByID(ids []string) ([]payment, error) {
-	return collect(q, `SELECT `+paymentColumns+` FROM json_each(?) j CROSS JOIN payments p ON p.id = j.value`,
-		[]any{string(encodeJSON(ids))}, (*payment).dest)
+// paymentsByID returns the attempts with these ids, in any order, and by id what is wrong with those of them that
+// can't be read.
+func (q *queries) paymentsByID(ids []string) (all []payment, unreadable map[string]*unreadableRow, err error) {
+	unreadable = map[string]*unreadableRow{}
+	err = eachShown(q, `SELECT `+paymentColumns+` FROM json_each(?) j CROSS JOIN payments p ON p.id = j.value`,
+		[]any{string(encodeJSON(ids))}, (*payment).dest, func(p *payment, bad *unreadableRow) error {
+			if bad != nil {
+				unreadable[bad.id] = bad
+				return nil
+			}
+			all = append(all, *p)
+			return nil
+		})
+	return all, unreadable, err
 }
 
 // eraseCustomers erases up to limit guests whose orders ended keptCustomersFor ago, and returns how many.

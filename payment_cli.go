@@ -65,10 +65,10 @@ func paymentsExport(e *env) error {
 	}
 	header := []string{"payment_id", "order_id", "reference", "account_id", "provider", "state", "currency", "captured",
 		"refunded", "intent_id", "refund_ids", "captured_at"}
-	page := func(st *store, before string) ([]exportedPayment, error) {
+	page := func(st *store, before string) (listPage[exportedPayment], error) {
 		return st.exportPayments(o, before, exportPageSize)
 	}
-	return exportRows(e, header, page, func(p exportedPayment) string { return p.PaymentID },
+	return exportRows(e, header, page,
 		func(p exportedPayment) []string {
 			return []string{p.PaymentID, p.OrderID, csvTextCell(valueOr(p.Reference, "")), p.AccountID, p.Provider,
 				p.State, p.Currency, formatAmount(p.Captured), formatAmount(p.Refunded),

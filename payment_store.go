@@ -245,10 +245,10 @@ func (q *queries) usedConnections(accountID string) ([]*paymentConnection, error
 		WHERE c.account_id = ? AND c.removed_at IS NULL ORDER BY c.provider`, []any{accountID}, newConnectionRow)
 }
 
-// paymentConnections returns the connections of an owner, in use and removed, newest first.
+// paymentConnections returns the connections of an owner that can be read, in use and removed, newest first.
 func (q *queries) paymentConnections(o owner) ([]*paymentConnection, error) {
 	query, args := o.narrow(`SELECT `+connectionColumns+` FROM payment_connections c WHERE 1`, `c.account_id`)
-	return collect(q, query+` ORDER BY c.id DESC`, args, newConnectionRow)
+	return collectShown(q, query+` ORDER BY c.id DESC`, args, newConnectionRow)
 }
 
 // newConnectionRow allocates a connection for one row of a list, and returns its scan destinations.
@@ -328,7 +328,7 @@ type troubledPayment struct {
 // troubledPayments returns up to limit attempts that are in review, and then those whose authorisation
 // lapses before a time, in both the oldest first. Of live attempts it reads the maxCounted oldest.
 func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, error) {
-	return collect(q, `SELECT * FROM (SELECT order_id, state, coalesce(reason, ''), capture_before FROM payments
+	return collectShown(q, `SELECT * FROM (SELECT order_id, state, coalesce(reason, ''), capture_before FROM payments
 			WHERE state = 'review' ORDER BY id LIMIT ?2)
 		UNION ALL SELECT order_id, state, '', capture_before FROM (`+oldestLive+` LIMIT ?3)
 			WHERE capture_before < ?1 LIMIT ?2`,
@@ -382,17 +382,20 @@ type exportedPayment struct {
 	CapturedAt stamp    `json:"captured_at"`
 }
 
-// exportPayments returns up to limit attempts of an owner by which money was captured, newest first,
+// exportPayments returns a page of up to limit attempts of an owner by which money was captured, newest first,
 // starting after the id before ("" for the newest). It is for commands: how many others it reads is not
 // bounded.
-func (q *queries) exportPayments(o owner, before string, limit int) ([]exportedPayment, error) {
+func (q *queries) exportPayments(o owner, before string, limit int) (p listPage[exportedPayment], err error) {
 	query, args := o.narrow(`SELECT p.id, p.order_id, o.reference, p.account_id, p.provider, p.state, p.currency,
 		p.captured, p.refunded, p.intent_id, (SELECT json_group_array(f.provider_id) FROM refunds f
 			WHERE f.payment_id = p.id AND f.provider_id IS NOT NULL AND f.state <> 'failed'), p.captured_at
 		FROM payments p JOIN orders o ON o.id = p.order_id WHERE p.id < ? AND p.captured > 0`, `p.account_id`,
 		cmp.Or(before, lastID))
-	return collect(q, query+` ORDER BY p.id DESC LIMIT ?`, append(args, limit), func(e *exportedPayment) []any {
+	dest := func(e *exportedPayment) []any {
 		return []any{&e.PaymentID, &e.OrderID, &e.Reference, &e.AccountID, &e.Provider, &e.State, &e.Currency,
 			&e.Captured, &e.Refunded, &e.IntentID, &e.RefundIDs, &e.CapturedAt}
-	})
+	}
+	p.rows, p.next, err = collectPage(q, query+` ORDER BY p.id DESC LIMIT ?`, args, "id", limit, dest,
+		func(e exportedPayment) string { return e.PaymentID })
+	return p, err
 }

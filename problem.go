@@ -47,6 +47,9 @@ var (
 		"Too many requests.")
 	codeInternal = coreProblems.add(500, "internal", "Internal error",
 		"An error occurred in the service. Give the request_id when you report it.")
+	codeUnreadable = coreProblems.add(500, "row_unreadable", "Row unreadable",
+		"A row of the database that this needs can't be read; nothing was written. The operator of the service "+
+			"finds it with 'widgetd check'.")
 	codeBusy = coreProblems.add(503, "busy", "Busy",
 		"Another program has locked the database; nothing was written. Try again shortly.")
 	codeStorageFull = coreProblems.add(503, "storage_full", "Storage full",

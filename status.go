@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -52,6 +53,7 @@ type serviceStatus struct {
 	Litestream bool           `json:"litestream"`
 	LastMinute []routeCount   `json:"last_minute"` // by route and status, the most first
 	Refusals   []refusalCount `json:"refusals"`    // by problem code, the most first
+	Damage     *damageMet     `json:"damage"`      // that was met; null: none
 }
 
 // A routeCount is how many requests to a route were answered with a status in the last minute.
@@ -80,6 +82,7 @@ func (s *server) serviceStatus() *serviceStatus {
 		Litestream: s.store.noCheckpoints,
 		LastMinute: []routeCount{},
 		Refusals:   []refusalCount{},
+		Damage:     s.store.met.damageMet(),
 	}
 	answers, refusals, all := s.metrics.lastMinute(s.steady())
 	for key, n := range answers {
@@ -112,6 +115,14 @@ func (s *server) startStatus() (stop func()) {
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Write(encodeJSON(s.serviceStatus())) // fails only when the client has gone
+	})
+	mux.HandleFunc("POST /checked", func(w http.ResponseWriter, r *http.Request) {
+		times, err := strconv.ParseInt(r.FormValue("times"), 10, 64)
+		if err != nil || !s.store.met.checked(times) {
+			w.WriteHeader(http.StatusConflict)
+			return
+		}
+		s.log.Info("'widgetd check' has passed: health does not tell of the damage that was met any more")
 	})
 	web := &http.Server{Handler: mux, ReadHeaderTimeout: statusTimeout, WriteTimeout: statusTimeout,
 		IdleTimeout: statusTimeout}
@@ -156,6 +167,30 @@ func listenUnix(path string) (net.Listener, error) {
 // askService asks the service over a database for its status; nil: it is not running, or has no
 // socket.
 func askService(ctx context.Context, db string) (*serviceStatus, error) {
+	res, err := callService(ctx, db, "GET", "/status")
+	if res == nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	v := &serviceStatus{}
+	if err := json.NewDecoder(res.Body).Decode(v); err != nil {
+		return nil, fmt.Errorf("ask the service: %w", err)
+	}
+	return v, nil
+}
+
+// tellChecked tells the service that a check of the whole file has passed, which began when damage had been met
+// so many times. It reports false if the service has met some since.
+func tellChecked(ctx context.Context, db string, times int64) (bool, error) {
+	res, err := callService(ctx, db, "POST", fmt.Sprintf("/checked?times=%d", times))
+	if res == nil {
+		return err == nil, err // one that was stopped has forgotten it
+	}
+	return res.StatusCode == http.StatusOK, res.Body.Close()
+}
+
+// callService sends a request to the service over a database; nil: it is not running, or has no socket.
+func callService(ctx context.Context, db, method, target string) (*http.Response, error) {
 	path := socketPath(db)
 	if len(path) > maxSocketPath {
 		return nil, nil
@@ -166,7 +201,7 @@ func askService(ctx context.Context, db string) (*serviceStatus, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		},
 	}}
-	r, err := http.NewRequestWithContext(ctx, "GET", "http://widgetd/status", nil)
+	r, err := http.NewRequestWithContext(ctx, method, "http://widgetd"+target, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -177,12 +212,7 @@ func askService(ctx context.Context, db string) (*serviceStatus, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the service: %w", err)
 	}
-	defer res.Body.Close()
-	v := &serviceStatus{}
-	if err := json.NewDecoder(res.Body).Decode(v); err != nil {
-		return nil, fmt.Errorf("ask the service: %w", err)
-	}
-	return v, nil
+	return res, nil
 }
 
 // A statusReport is what the status command prints with -json.
@@ -206,6 +236,9 @@ type statusReport struct {
 	LegacyCallers []legacyCaller   `json:"legacy_callers"` // of the last 7 days
 	UpgradeCopies []string         `json:"upgrade_copies"` // which upgrades have left
 	NeedsDoing    []string         `json:"needs_doing"`
+	Unreadable    []string         `json:"unreadable"` // parts of this that could not be read, and why
+
+	unread map[string]string // why, by part
 
 	tokens      []tokenRow // that end soon
 	webhooks    []*webhook // that do not accept what they are sent
@@ -228,84 +261,125 @@ func statusShow(e *env) error {
 		Database:      e.str("db"),
 		SchemaVersion: schemaVersion, // of the file too: no other is opened
 		UpgradeCopies: append([]string{}, upgradeCopies(e.str("db"))...),
-	}
-	err := e.withStore(func(st *store) error {
-		r.DatabaseBytes, r.WALBytes = st.databaseSize(), st.walSize()
-		if err := r.read(st, e.now()); err != nil {
-			return err
-		}
-		keys, err := loadKeyring(e.str("key"))
-		if err != nil {
-			return nil // whatNeedsDoing tells of it
-		}
-		r.sealedBooks, err = booksSealedElsewhere(st.queries, keys)
-		return err
-	})
-	if err != nil {
-		return err
+		LegacyCallers: []legacyCaller{},
+		Unreadable:    []string{},
+		unread:        map[string]string{},
 	}
 	asked := ""
-	if r.Service, err = askService(e.ctx, e.str("db")); err != nil {
+	service, err := askService(e.ctx, e.str("db"))
+	if err != nil {
 		asked = oneLineError{err}.Error()
 	}
-	r.NeedsDoing = r.whatNeedsDoing(e, asked)
-	return e.printDetails(r, r.details())
-}
-
-// read reads what the database tells.
-func (r *statusReport) read(st *store, now time.Time) error {
-	accounts, err := st.accounts()
-	if err != nil {
+	r.Service = service
+	err = e.withStore(func(st *store) error {
+		r.DatabaseBytes, r.WALBytes = st.databaseSize(), st.walSize()
+		keys, _ := loadKeyring(e.str("key")) // whatNeedsDoing tells of the error
+		for _, p := range statusParts {
+			if err := p.read(r, st, e.now(), keys); err != nil && !errors.Is(err, errNotFound) {
+				r.cantRead(p.name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil && r.Service == nil {
 		return err
 	}
-	main := ""
-	for _, a := range accounts {
-		if a.Main {
-			main = a.ID
+	if err != nil { // the service may tell more
+		for _, p := range statusParts {
+			r.cantRead(p.name, err)
 		}
+	}
+	r.NeedsDoing = r.whatNeedsDoing(e, asked)
+	if err := e.printDetails(r, r.details()); err != nil {
+		return err
+	}
+	if n := len(r.Unreadable); n > 0 {
+		return fmt.Errorf("parts of the database that can't be read: %d: run 'widgetd check'", n)
+	}
+	return nil
+}
+
+// cantRead notes that a part of the report could not be read.
+func (r *statusReport) cantRead(part string, err error) {
+	r.unread[part] = "can't be read: " + faultText(err)
+	r.Unreadable = append(r.Unreadable, part+": "+faultText(err))
+}
+
+// statusParts are what the report reads of the database, each for itself, by the label of its line; keys is nil
+// if the key file can't be read.
+var statusParts = []struct {
+	name string
+	read func(r *statusReport, st *store, now time.Time, keys *keyring) error
+}{
+	{"accounts", (*statusReport).readAccounts},
+	{"last backup", (*statusReport).readBackup},
+	{"licences", (*statusReport).readLicenses},
+	{"today (UTC)", (*statusReport).readToday},
+	{"webhooks", (*statusReport).readWebhooks},
+	{"payments", (*statusReport).readPayments},
+	{"books", (*statusReport).readBooks},
+	{"legacy callers", (*statusReport).readLegacy},
+	{"tokens", (*statusReport).readTokens},
+}
+
+// readAccounts reads what the database tells of accounts.
+func (r *statusReport) readAccounts(st *store, _ time.Time, _ *keyring) error {
+	accounts, err := st.accounts()
+	for _, a := range accounts {
 		if a.ClosedAt.IsZero() {
 			r.Accounts.Open++
 		} else {
 			r.Accounts.Closed++
 		}
 	}
-	r.LastBackupAt, err = st.lastEventAt(main, eventBackupWritten)
-	if err != nil && !errors.Is(err, errNotFound) {
-		return err
-	}
-	soon := newStamp(now.Add(endingSoon))
-	licenses, err := st.tallyLicenses(newStamp(now), soon)
-	if err != nil {
-		return err
-	}
+	return err
+}
+
+// readLicenses reads what the database tells of licences.
+func (r *statusReport) readLicenses(st *store, now time.Time, _ *keyring) error {
+	licenses, err := st.tallyLicenses(newStamp(now), newStamp(now.Add(endingSoon)))
 	r.Licenses, r.LicensesEnd = licenses.byStatus, licenses.ending
 	r.Unlimited = licenses.unlimited
+	return err
+}
+
+// readWebhooks reads what the database tells of webhooks.
+func (r *statusReport) readWebhooks(st *store, now time.Time, _ *keyring) (err error) {
+	if r.Webhooks, err = st.countWebhooksByState(); err == nil {
+		r.webhooks, err = st.webhooksInTrouble(newStamp(now.Add(-failingShown)))
+	}
+	return err
+}
+
+// readBackup reads when the last backup was written.
+func (r *statusReport) readBackup(st *store, _ time.Time, _ *keyring) error {
+	main, err := st.mainAccount()
+	if err == nil {
+		r.LastBackupAt, err = st.lastEventAt(main, eventBackupWritten)
+	}
+	return err
+}
+
+// readToday counts what was written today.
+func (r *statusReport) readToday(st *store, now time.Time, _ *keyring) (err error) {
 	r.LeadsToday, r.EventsToday, err = st.countToday(newStamp(now.UTC().Truncate(24 * time.Hour)))
-	if err != nil {
-		return err
-	}
-	if r.Webhooks, err = st.countWebhooksByState(); err != nil {
-		return err
-	}
-	if r.webhooks, err = st.webhooksInTrouble(newStamp(now.Add(-failingShown))); err != nil {
-		return err
-	}
-	if err := r.readPayments(st, now); err != nil {
-		return err
-	}
-	if err := r.readBooks(st, newStamp(now.Add(-heldTooLong))); err != nil {
-		return err
-	}
-	firstDay := now.UTC().Add(-legacyPeriod).Format(time.DateOnly)
-	r.LegacyCallers, err = st.legacyCallers(firstDay, statusRows)
-	if err != nil {
-		return err
-	}
-	r.LegacyCallers = append([]legacyCaller{}, r.LegacyCallers...)
+	return err
+}
+
+// readLegacy reads who calls legacy paths.
+func (r *statusReport) readLegacy(st *store, now time.Time, _ *keyring) error {
+	callers, err := st.legacyCallers(now.UTC().Add(-legacyPeriod).Format(time.DateOnly), statusRows)
+	r.LegacyCallers = append(r.LegacyCallers, callers...)
+	return err
+}
+
+// readTokens reads which tokens end soon.
+func (r *statusReport) readTokens(st *store, now time.Time, _ *keyring) error {
+	soon := now.Add(endingSoon)
 	tokens, err := st.tokens()
 	for _, t := range tokens {
 		lasts := t.ExpiresAt.Sub(t.CreatedAt.Time) // shorter ones are renewed by whoever made them so short
-		if t.RevokedAt.IsZero() && lasts > endingSoon && t.ExpiresAt.After(now) && t.ExpiresAt.Before(soon.Time) {
+		if t.RevokedAt.IsZero() && lasts > endingSoon && t.ExpiresAt.After(now) && t.ExpiresAt.Before(soon) {
 			r.tokens = append(r.tokens, t)
 		}
 	}
@@ -313,7 +387,7 @@ func (r *statusReport) read(st *store, now time.Time) error {
 }
 
 // readPayments reads what the database tells of payments.
-func (r *statusReport) readPayments(st *store, now time.Time) (err error) {
+func (r *statusReport) readPayments(st *store, now time.Time, _ *keyring) (err error) {
 	if r.Payments, err = st.paymentTotals(now); err != nil {
 		return err
 	}
@@ -329,16 +403,18 @@ func (r *statusReport) readPayments(st *store, now time.Time) (err error) {
 	return err
 }
 
-// readBooks reads what the database tells of books. heldBefore is when exports were held that are held for too
-// long.
-func (r *statusReport) readBooks(st *store, heldBefore stamp) (err error) {
+// readBooks reads what the database tells of books.
+func (r *statusReport) readBooks(st *store, now time.Time, keys *keyring) (err error) {
+	heldBefore := newStamp(now.Add(-heldTooLong))
 	if r.Books, err = st.booksTotals(heldBefore); err != nil {
 		return err
 	}
 	if r.books, err = st.openBooks(); err != nil {
 		return err
 	}
-	r.exports, err = st.troubledExports(heldBefore, statusRows)
+	if r.exports, err = st.troubledExports(heldBefore, statusRows); err == nil && keys != nil {
+		r.sealedBooks, err = booksSealedElsewhere(st.queries, keys)
+	}
 	return err
 }
 
@@ -358,6 +434,14 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 	if r.Service != nil && r.Service.Clock != "" {
 		add("%s: set the clock right, or if it is right, run 'widgetd clock accept'", r.Service.Clock)
 	}
+	if r.Service != nil && r.Service.Damage != nil {
+		d := r.Service.Damage
+		add("damage was met since %s (%s: %s): run 'widgetd check'; if it finds faults, restore a backup", d.At,
+			cmp.Or(d.Table, "the file"), d.Error)
+	}
+	for _, part := range r.Unreadable {
+		add("can't be read, so run 'widgetd check': %s", part)
+	}
 	if r.Service != nil && r.Service.Version != r.Version {
 		add("the service runs version %s, this is %s: restart it", r.Service.Version, r.Version)
 	}
@@ -368,6 +452,7 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 	}
 	switch age := e.now().Sub(r.LastBackupAt.Time); {
 	case r.Service != nil && r.Service.Litestream:
+	case r.unread["last backup"] != "":
 	case r.LastBackupAt.IsZero():
 		add("there was no backup yet: run 'widgetd backup FILE', best each day")
 	case age > backupDue:
@@ -533,6 +618,9 @@ func (r *statusReport) details() []detail {
 	all = append(all, labelled("legacy callers", r.LegacyCallers, func(c legacyCaller) string {
 		return fmt.Sprintf("%s: %d calls in 7 days, the last at %s", printable(c.Caller), c.Calls, c.LastAt)
 	})...)
+	for i := range all {
+		all[i].value = cmp.Or(r.unread[all[i].label], all[i].value)
+	}
 	return append(all, labelled("needs doing", r.NeedsDoing, func(line string) string { return line })...)
 }
 

@@ -86,7 +86,7 @@ type legacyCaller struct {
 // legacyCallers returns up to limit callers of legacy paths since a UTC day, those with the most
 // calls first.
 func (q *queries) legacyCallers(day string, limit int) ([]legacyCaller, error) {
-	return collect(q, `SELECT coalesce(a.name, c.caller), sum(c.calls), max(c.last_at)
+	return collectShown(q, `SELECT coalesce(a.name, c.caller), sum(c.calls), max(c.last_at)
 		FROM legacy_calls c LEFT JOIN accounts a ON a.id = c.caller
 		WHERE c.day >= ? GROUP BY c.caller ORDER BY 2 DESC, 1 LIMIT ?`, []any{day, limit},
 		func(c *legacyCaller) []any { return []any{&c.Caller, &c.Calls, &c.LastAt} })
@@ -108,7 +108,7 @@ func (q *queries) countWebhooksByState() (map[string]int64, error) {
 // webhooksInTrouble returns the webhooks of open accounts that were disabled because they did not accept
 // what they were sent, or have accepted nothing since a time, oldest first. It reads all webhooks.
 func (q *queries) webhooksInTrouble(since stamp) ([]*webhook, error) {
-	return collect(q, `SELECT `+webhookColumns+` FROM webhooks w JOIN accounts a ON a.id = w.account_id
+	return collectShown(q, `SELECT `+webhookColumns+` FROM webhooks w JOIN accounts a ON a.id = w.account_id
 		WHERE a.closed_at IS NULL AND (w.state = 'disabled' AND w.reason IN (?, ?)
 			OR w.state <> 'disabled' AND w.failing_since <= ?)
 		ORDER BY w.id`, []any{disabledGone, disabledFailing, since}, newWebhook)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -24,6 +25,7 @@ var (
 	errBusy          = &refusal{code: codeBusy, retryAfter: 5 * time.Second}
 	errStorageFull   = &refusal{code: codeStorageFull, retryAfter: 30 * time.Second}
 	errStorage       = &refusal{code: codeStorage, retryAfter: 30 * time.Second}
+	errUnreadable    = &refusal{code: codeUnreadable}
 	errCommitUnknown = &refusal{code: codeStorage, retryAfter: 30 * time.Second,
 		detail: "The database failed at the last moment: it is not known whether this was written. " +
 			"Send it again, with the same Idempotency-Key if it had one."}
@@ -52,6 +54,8 @@ type statements struct {
 	prepare func(ctx context.Context, query string) (*sql.Stmt, error)
 	mu      sync.RWMutex
 	stmts   map[string]*sql.Stmt
+	met     *faultLog // nil: nobody wants to know
+	writes  bool      // they are the writer's
 }
 
 func newQueries(prepare func(context.Context, string) (*sql.Stmt, error)) *queries {
@@ -78,10 +82,11 @@ func (q *statements) stmt(query string) (*sql.Stmt, error) {
 	st, err := q.prepare(context.Background(), query)
 	var se *sqlite.Error
 	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR { // the query needs another schema
+		q.met.noteDamage(query, err, q.writes)
 		return nil, fmt.Errorf("%w (%w)", errStorage, err)
 	}
 	if err != nil {
-		return nil, storageError(err)
+		return nil, q.fault(query, err)
 	}
 	q.stmts[query] = st
 	return st, nil
@@ -93,7 +98,7 @@ func (q *queries) run(query string) error {
 	if err == nil {
 		_, err = st.Exec()
 	}
-	return storageError(err)
+	return q.fault(query, err)
 }
 
 // close closes the statements. With open ones a connection could not checkpoint and remove the
@@ -113,18 +118,27 @@ func (q *queries) one(query string, args []any, dest ...any) error {
 	if err != nil {
 		return err
 	}
-	row := st.QueryRowContext(q.ctx, args...)
-	if err := row.Err(); err != nil {
-		return storageError(err)
+	rows, err := st.QueryContext(q.ctx, args...)
+	if err != nil {
+		return q.fault(query, err)
 	}
-	err = row.Scan(dest...)
-	if errors.Is(err, sql.ErrNoRows) {
+	defer rows.Close()
+	switch {
+	case rows.Next():
+		if err := q.scanned(rows, query, rows.Scan(dest...)); err != nil {
+			return err
+		}
+		err = rows.Close()
+	case rows.Err() == nil:
 		return errNotFound
+	default:
+		err = rows.Err()
 	}
-	return scanError(err)
+	return q.fault(query, err)
 }
 
-// each calls row for every row of a query. row scans it, and must run no other query.
+// each calls row for every row of a query. row scans it, and must run no other query. For a row that can't be
+// read scan returns an unreadableRow.
 func (q *queries) each(query string, args []any, row func(scan func(dest ...any) error) error) error {
 	st, err := q.stmt(query)
 	if err != nil {
@@ -132,19 +146,20 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 	}
 	rows, err := st.QueryContext(q.ctx, args...)
 	if err != nil {
-		return storageError(err)
+		return q.fault(query, err)
 	}
 	defer rows.Close()
-	scan := func(dest ...any) error { return scanError(rows.Scan(dest...)) }
+	scan := func(dest ...any) error { return q.scanned(rows, query, rows.Scan(dest...)) }
 	for rows.Next() {
 		if err := row(scan); err != nil {
 			return err
 		}
 	}
-	return storageError(rows.Err())
+	return q.fault(query, rows.Err())
 }
 
-// collect returns the rows of a query; dest returns where the columns of a row are scanned to.
+// collect returns the rows of a query; dest returns where the columns of a row are scanned to. It fails if one
+// of them can't be read; see collectShown.
 func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {
 	err = q.each(query, args, func(scan func(...any) error) error {
 		var row T
@@ -191,7 +206,7 @@ func (l *listQuery) filter(condition string, args ...any) {
 // readPage returns up to limit rows whose key is below before, and the key after which the
 // next page begins, zero when this is the last. A list that filters rows goes through
 // maxListRows rows of its scope, so that its page may have less than limit rows, even none,
-// and yet a next one.
+// and yet a next one. So may a page with rows that can't be read, which are left out.
 func readPage[T any, K string | int64](
 	q *queries, l listQuery, before K, limit int, dest func(*T) []any, key func(T) K,
 ) (rows []T, next K, err error) {
@@ -207,13 +222,10 @@ func readPage[T any, K string | int64](
 			return nil, next, err
 		}
 	}
-	args = append(append(args, l.filterArgs...), limit+1)
-	rows, err = collect(q, l.columns+where+l.filters+order, args, dest)
-	if len(rows) > limit {
-		rows = rows[:limit]
-		next = key(rows[limit-1])
-	}
-	return rows, next, err
+	column := l.key[strings.IndexByte(l.key, '.')+1:]
+	rows, last, err := collectPage(q, l.columns+where+l.filters+order, append(args, l.filterArgs...), column, limit,
+		dest, key)
+	return rows, cmp.Or(last, next), err
 }
 
 // readNumbered is readPage for a table that is ordered by the numbers of its rows. Cursors stand
@@ -243,13 +255,13 @@ func (q *queries) firstSince(table, column string, since stamp) (first int64, er
 	for first < end {
 		middle := first + (end-first)/2
 		var seq int64
-		var at stamp
+		var at string // compared as text, also where it is no time
 		err := q.one(`SELECT seq, `+column+` FROM `+table+` WHERE seq >= ? ORDER BY seq LIMIT 1`,
 			[]any{middle}, &seq, &at)
 		switch {
 		case err != nil && !errors.Is(err, errNotFound):
 			return 0, err
-		case err == nil && at.Before(since.Time):
+		case err == nil && at < since.String():
 			first = seq + 1
 		default:
 			end = middle
@@ -317,7 +329,7 @@ func storageError(err error) error {
 }
 
 // malformedJSON is what SQLite says when a JSON function gets something else. Columns that hold JSON
-// have a check and are written by us, so the file is damaged.
+// have a check and are written by us, so somebody else wrote it.
 const malformedJSON = "malformed JSON"
 
 // storageReason says why the database could not be used, in one of a few sentences without a path or
@@ -345,17 +357,6 @@ func storageReason(err error) string {
 		return "the disk reports errors"
 	}
 	return "the database can't be read or written"
-}
-
-// scanError is storageError for reading a row: a value that its column can't hold
-// was not written by this program, so the file is damaged.
-func scanError(err error) error {
-	var se *sqlite.Error
-	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	if err == nil || ended || errors.As(err, &se) {
-		return storageError(err)
-	}
-	return fmt.Errorf("%w (%w)", errStorage, err)
 }
 
 // isDuplicate reports whether err says that a row with that key exists.

@@ -101,6 +101,7 @@ func checkCommand(e *env) error {
 	if err != nil {
 		return err
 	}
+	service, _ := askService(e.ctx, db) // before the check, so that damage which is met meanwhile is not forgotten
 	faults, err := checkFile(db)
 	if err != nil {
 		return err
@@ -125,6 +126,18 @@ func checkCommand(e *env) error {
 	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o077 != 0 {
 		const text = "note: others can look into %s (mode %04o); they can't read the files in it"
 		notes = append(notes, fmt.Sprintf(text, dir, info.Mode().Perm()))
+	}
+	if service != nil && service.Damage != nil && len(faults) == 0 {
+		over, err := tellChecked(e.ctx, db, service.Damage.Times)
+		switch {
+		case err != nil:
+			notes = append(notes, "note: the service can't be told that this passed: restart it: "+err.Error())
+		case over:
+			notes = append(notes, "note: the service met damage since "+service.Damage.At.String()+
+				"; its health does not tell of it any more")
+		default:
+			notes = append(notes, "note: the service has met damage since this check began: check again")
+		}
 	}
 	lines := slices.Concat(faults, notes)
 	if len(faults) == 0 {

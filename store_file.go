@@ -319,6 +319,7 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
 	s.queries, s.questions = newQueries(s.readers.PrepareContext), newQuestionQueue(questionsAtOnce)
+	s.queries.met = s.met
 	if s.walInfo, err = os.Stat(s.walPath); err != nil {
 		return err
 	}
@@ -415,7 +416,7 @@ func (s *store) truncateWAL(timeout time.Duration) error {
 	for end := time.Now().Add(timeout); ; time.Sleep(pause) {
 		var busy, pages, moved int
 		if err := db.QueryRow(`PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &pages, &moved); err != nil {
-			return storageError(err)
+			return s.queries.fault("", err)
 		}
 		if busy == 0 {
 			return nil
@@ -621,7 +622,8 @@ func checkFile(path string) (faults []string, err error) {
 }
 
 // inspectFile is checkFile, but returns separately what makes no copy unsound: what the schema has
-// in addition to schema.sql, as an index that an operator has added, and seats counted wrong.
+// in addition to schema.sql, as an index that an operator has added, seats counted wrong, and rows that break a
+// rule of their table: a copy of them is a faithful one. Where SQLite finds a fault, it reads the file again for these.
 func inspectFile(path string) (faults, extra []string, err error) {
 	file, err := openFile(path)
 	if err != nil {
@@ -631,7 +633,7 @@ func inspectFile(path string) (faults, extra []string, err error) {
 	if err := checkWAL(path); err != nil {
 		return []string{err.Error()}, nil, nil
 	}
-	err = readFile(path, func(q *queries) (err error) {
+	inspect := func(q *queries) (err error) {
 		if faults, err = q.integrityFaults(); err != nil {
 			faults, err = append(faults, oneLineError{err}.Error()), nil
 			return err
@@ -648,13 +650,31 @@ func inspectFile(path string) (faults, extra []string, err error) {
 		miscounted, err := q.seatFaults()
 		extra = append(extra, miscounted...)
 		return err
-	})
+	}
+	ofPages := func(fault string) bool { return strings.HasPrefix(fault, "integrity: ") }
+	if err := readFile(path, inspect); err != nil || !slices.ContainsFunc(faults, ofPages) {
+		return faults, extra, err
+	}
+	unnamed := slices.DeleteFunc(slices.Clone(faults), func(fault string) bool { return !breaksRule(fault) })
+	err = readFile(path, func(q *queries) error { // again, since those hide what is behind them
+		if err := inspect(q); err != nil {
+			return err
+		}
+		rows, err := q.rowFaults()
+		if len(rows) == 0 {
+			rows = unnamed
+		}
+		extra = append(rows, extra...)
+		return err
+	}, "ignore_check_constraints(1)")
 	return faults, extra, err
 }
 
-// readFile opens a database of any version for reading, calls f with it and closes it.
-func readFile(path string, f func(*queries) error) error {
-	db, err := sql.Open("sqlite", fileURL(path)+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
+// readFile opens a database of any version for reading, with further pragmas, calls f with it and closes it.
+func readFile(path string, f func(*queries) error, pragmas ...string) error {
+	options := url.Values{"mode": {"rw"}, "_pragma": {"busy_timeout(15000)", "query_only(1)"}}
+	options["_pragma"] = append(options["_pragma"], pragmas...)
+	db, err := sql.Open("sqlite", fileURL(path)+"?"+options.Encode())
 	if err != nil {
 		return err
 	}

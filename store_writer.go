@@ -66,6 +66,7 @@ type writer struct {
 	fresh         atomic.Bool               // dataVersion was read within foreignInterval
 	freshTimer    *time.Timer               // resets fresh
 	changes       changes
+	met           *faultLog // what queries have met, the readers' too
 	watcher       atomic.Pointer[func([]writtenEvent)]
 	commits       atomic.Int64 // number of commits, for the metrics
 	committedJobs atomic.Int64 // number of jobs in them
@@ -82,6 +83,7 @@ func newWriter(inPlace func() error, now func() time.Time) *writer {
 		wake:    make(chan struct{}, 1),
 		closing: make(chan struct{}),
 		stopped: make(chan struct{}),
+		met:     &faultLog{now: now, rows: map[string]rowMet{}},
 	}
 	w.changes.seed = maphash.MakeSeed()
 	w.freshTimer = time.AfterFunc(foreignInterval, func() { w.fresh.Store(false) })
@@ -115,6 +117,7 @@ func (w *writer) connect() (err error) {
 		return err
 	}
 	w.queries = newQueries(w.conn.PrepareContext)
+	w.queries.met, w.queries.writes = w.met, true
 	w.dataVersion = -1 // unknown: each connection starts with a value of its own
 	return nil
 }
@@ -233,7 +236,7 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	}
 	res, err := st.Exec(args...)
 	if err != nil {
-		return 0, storageError(err)
+		return 0, t.fault(query, err)
 	}
 	return res.RowsAffected()
 }
@@ -482,7 +485,7 @@ func (w *writer) runBatch(first *job) {
 // Errors: errBusy, errStorageFull, errStorage.
 func (w *writer) begin() error {
 	if err := w.inPlace(); err != nil {
-		return err
+		return w.queries.fault("", err)
 	}
 	now := w.now()
 	w.blockedSince.CompareAndSwap(nil, &now)

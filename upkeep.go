@@ -23,8 +23,8 @@ const (
 
 // pollFiles picks up changes of the key file and of the base addresses, and checks the header
 // of the database and the size of its WAL, every upkeepInterval until ctx ends. It also logs
-// what was counted of refusals and faults. Of the database it only reads, so that no lock on it delays it.
-// keyFile is "" where there is none.
+// what was counted of refusals and faults, and rows that could not be read. Of the database it only reads, so that
+// no lock on it delays it. keyFile is "" where there is none.
 func (s *server) pollFiles(ctx context.Context, keyFile string) {
 	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
@@ -42,6 +42,7 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 		walIsLarge = s.reportWAL(walIsLarge)
 		s.metrics.keepSnapshot(s.steady())
 		s.logNotices(false)
+		s.logUnreadable()
 		s.reviewFaults(false)
 		if err := s.refresh(); err != nil {
 			s.strike("the base addresses can't be read", err)

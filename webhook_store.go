@@ -8,7 +8,8 @@ import (
 // webhookColumns are what webhook.dest scans. Of the types only texts are read, since somebody may have
 // written others with the sqlite3 shell.
 const webhookColumns = `w.id, w.account_id, w.url,
-	(SELECT json_group_array(value) FROM json_each(w.types) WHERE type = 'text'),
+	CASE WHEN json_valid(w.types) THEN
+	(SELECT json_group_array(value) FROM json_each(w.types) WHERE type = 'text') ELSE w.types END,
 	w.description, w.state, w.reason, w.failing_since, w.rotated_at,
 	EXISTS (SELECT 1 FROM webhook_queues q WHERE q.webhook_id = w.id AND q.replay_seq IS NOT NULL),
 	w.made_by, w.created_at, w.updated_at, w.secret_number, coalesce(w.test_seq, 0),

@@ -40,7 +40,7 @@ func (q *queries) widget(id string) (w widget, err error) {
 // widgets returns the widgets of an owner, oldest first.
 func (q *queries) widgets(o owner) ([]widget, error) {
 	query, args := o.narrow(`SELECT `+widgetColumns+` FROM widgets w WHERE 1`, `w.account_id`)
-	return collect(q, query+` ORDER BY w.id`, args, (*widget).dest)
+	return collectShown(q, query+` ORDER BY w.id`, args, (*widget).dest)
 }
 
 // widgetEvent returns an event about a widget.

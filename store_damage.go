@@ -1,0 +1,355 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// What a database holds that can't be used: damage of the file, and single rows that say what this program
+// never writes, as an old sqlite3 shell lets them. What queries meet of both is noted here, for health, status
+// and the log.
+
+// A faultLog is what the queries of an open file have met. Its methods may be called by many at once.
+type faultLog struct {
+	now    func() time.Time
+	mu     sync.Mutex
+	damage *damageMet
+	rows   map[string]rowMet // by table
+}
+
+// A damageMet is damage of the file that a query has met.
+type damageMet struct {
+	At    stamp  `json:"at"`    // when it was met first
+	Write bool   `json:"write"` // the writer met it, else a reader
+	Table string `json:"table"` // that was asked for; "": not known
+	Error string `json:"error"` // SQLite's
+	Times int64  `json:"times"` // how often damage was met
+}
+
+// A rowMet is the last row of a table that could not be read.
+type rowMet struct {
+	table, id, cause string    // id is "" if the query did not ask for it
+	isNew            bool      // met since newRows returned it
+	toldAt           time.Time // when newRows did, by its caller's clock; zero: never
+}
+
+// rowInterval is how long newRows does not return a table again.
+const rowInterval = time.Hour
+
+// isDamage reports whether an error says that the file is damaged, not only one row.
+func isDamage(err error) bool {
+	var se *sqlite.Error
+	if errors.As(err, &se) {
+		code := se.Code() & 0xff
+		return code == sqlite3.SQLITE_CORRUPT || code == sqlite3.SQLITE_NOTADB
+	}
+	return errors.Is(err, errHeader)
+}
+
+// noteDamage notes that a query met damage. What the writer met is kept rather than what a reader met.
+func (f *faultLog) noteDamage(query string, err error, write bool) {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.damage == nil {
+		f.damage = &damageMet{At: newStamp(f.now())}
+	}
+	d := f.damage
+	if d.Times++; d.Times == 1 || write && !d.Write {
+		d.Write, d.Table, d.Error = write, tableOf(query), faultText(err)
+	}
+}
+
+// damageMet returns what was met, or nil.
+func (f *faultLog) damageMet() *damageMet {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.damage == nil {
+		return nil
+	}
+	d := *f.damage
+	return &d
+}
+
+// checked forgets the damage that was met, since a check of the whole file has passed. times is how often it
+// had been met when the check began; it reports false, and forgets nothing, if it was met since.
+func (f *faultLog) checked(times int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.damage != nil && f.damage.Times != times {
+		return false
+	}
+	f.damage = nil
+	return true
+}
+
+// noteRow notes a row that could not be read.
+func (f *faultLog) noteRow(u *unreadableRow) {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rows[u.table] = rowMet{u.table, u.id, u.cause, true, f.rows[u.table].toldAt}
+}
+
+// newRows returns the tables with rows that were met since it last returned them, each at most once in
+// rowInterval. at is the time by the caller's clock.
+func (f *faultLog) newRows(at time.Time) (rows []rowMet) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, table := range slices.Sorted(maps.Keys(f.rows)) {
+		met := f.rows[table]
+		if met.isNew && (met.toldAt.IsZero() || !within(rowInterval, met.toldAt, at)) {
+			met.isNew, met.toldAt = false, at
+			f.rows[table] = met
+			rows = append(rows, met)
+		}
+	}
+	return rows
+}
+
+// faultText returns what went wrong in one line, for operators: what SQLite says, if it was SQLite.
+func faultText(err error) string {
+	var se *sqlite.Error
+	if errors.As(err, &se) {
+		err = se
+	}
+	return oneLineError{err}.Error()
+}
+
+// An unreadableRow is the error of a row with a value that its column can't hold. This program did not write
+// it. It wraps errUnreadable.
+type unreadableRow struct {
+	table, id string         // "": not known
+	cause     string         // the column, and what is wrong with its value
+	values    map[string]any // by column
+}
+
+// Error implements error.
+func (u *unreadableRow) Error() string {
+	return cmp.Or(strings.TrimSpace(u.table+" "+u.id), "a row") + " can't be read: " + u.cause
+}
+
+// Unwrap returns the refusal that callers get.
+func (u *unreadableRow) Unwrap() error { return errUnreadable }
+
+// fault is storageError for an error of a query, and notes damage.
+func (q *statements) fault(query string, err error) error {
+	if err = storageError(err); err != nil && isDamage(err) {
+		q.met.noteDamage(query, err, q.writes)
+	}
+	return err
+}
+
+// scanned is fault for the error of scanning the row that rows is at. For a value that can't be read it is an
+// unreadableRow, which is noted.
+func (q *statements) scanned(rows *sql.Rows, query string, err error) error {
+	var se *sqlite.Error
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if err == nil || ended || errors.As(err, &se) {
+		return q.fault(query, err)
+	}
+	_, cause, ofValue := strings.Cut(err.Error(), ", name ")
+	columns, failed := rows.Columns()
+	values := make([]any, len(columns))
+	pointers := []any{}
+	for i := range values {
+		pointers = append(pointers, &values[i])
+	}
+	if !ofValue || failed != nil || rows.Scan(pointers...) != nil {
+		return fmt.Errorf("%w (%w)", errStorage, err)
+	}
+	u := &unreadableRow{table: tableOf(query), cause: cause, values: map[string]any{}}
+	for i, column := range columns {
+		if _, known := u.values[column]; !known {
+			u.values[column] = values[i]
+		}
+	}
+	for _, column := range []string{"id", "seq", "origin"} {
+		if value := u.values[column]; u.id == "" && value != nil {
+			u.id = fmt.Sprint(value)
+		}
+	}
+	q.met.noteRow(u)
+	return u
+}
+
+var (
+	innermost  = regexp.MustCompile(`\([^()]*\)`)
+	namedTable = regexp.MustCompile(`\b(?:FROM|JOIN|INTO|UPDATE)\s+(\w+)(?:\s|$)`)
+)
+
+// tableOf returns the first table that a query names outside of parentheses; "" if it names none.
+func tableOf(query string) string {
+	for innermost.MatchString(query) {
+		query = innermost.ReplaceAllString(query, "[]")
+	}
+	if found := namedTable.FindStringSubmatch(query); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+// eachShown calls row for every row of a query, also for those that can't be read: with what is wrong with them.
+func eachShown[T any](
+	q *queries, query string, args []any, dest func(*T) []any, row func(*T, *unreadableRow) error,
+) error {
+	return q.each(query, args, func(scan func(...any) error) error {
+		var value T
+		var bad *unreadableRow
+		if err := scan(dest(&value)...); err != nil && !errors.As(err, &bad) {
+			return err
+		}
+		return row(&value, bad)
+	})
+}
+
+// collectShown is collect for rows that are only shown: those that can't be read are left out. What decides
+// anything uses collect, which fails then.
+func collectShown[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {
+	err = eachShown(q, query, args, dest, func(row *T, bad *unreadableRow) error {
+		if bad == nil {
+			all = append(all, *row)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// collectPage is collectShown for up to limit rows of a query that ends with LIMIT ?. column has the key of each
+// row. next is the key of the last row that was read, also of one that was left out; zero if none follows it.
+func collectPage[T any, K string | int64](
+	q *queries, query string, args []any, column string, limit int, dest func(*T) []any, key func(T) K,
+) (rows []T, next K, err error) {
+	read, last, end := 0, next, next
+	err = eachShown(q, query, append(args, limit+1), dest, func(row *T, bad *unreadableRow) error {
+		known := true
+		if read++; read > limit {
+			next = last
+		} else if bad == nil {
+			rows, last = append(rows, *row), key(*row)
+		} else if last, known = bad.values[column].(K); !known {
+			return bad
+		}
+		return nil
+	})
+	if err != nil {
+		next = end
+	}
+	return rows, next, err
+}
+
+const (
+	ruleBroken   = "CHECK constraint failed in" // what SQLite says of a row that breaks a rule, without its id
+	shownOfTable = 20                           // how many faults of one rule check names
+)
+
+// breaksRule reports whether a fault that SQLite has found is of a row, not of a page.
+func breaksRule(fault string) bool {
+	return strings.Contains(fault, ruleBroken) || strings.Contains(fault, malformedJSON)
+}
+
+// rowFaults returns the first rows that break each of the rules of the tables, with a statement that mends each,
+// and how many they are. It reads each table once for each of its rules, and tells which it can't read.
+func (q *queries) rowFaults() (faults []string, err error) {
+	declared, err := declaredSchema(schemaSQL)
+	for _, name := range slices.Sorted(maps.Keys(declared)) {
+		table, isTable := strings.CutPrefix(name, "table ")
+		if !isTable {
+			continue
+		}
+		key, err := collect(q, `SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk`, []any{table},
+			func(name *string) []any { return []any{name} })
+		for i, column := range key {
+			key[i] = `'` + column + ` = ' || quote(` + column + `)`
+		}
+		for _, rule := range rulesOf(declared[name]) {
+			if err == nil {
+				err = q.rowFaultsOf(&faults, table, strings.Join(key, ` || ' AND ' || `), rule)
+			}
+		}
+		if err != nil {
+			faults = append(faults, "rows of "+table+": "+faultText(err))
+		}
+	}
+	return faults, err
+}
+
+// A tableRule is a CHECK of a table. If it is about a time or a day, maker is the function that makes one.
+type tableRule struct{ text, column, maker string }
+
+var (
+	timeRule  = regexp.MustCompile(`^\((\w+) IS (strftime\('[^']*',|date\()`)
+	typeInRow = regexp.MustCompile(`json_type\((\w+)\)`)
+)
+
+// rulesOf returns the rules that a table declares.
+func rulesOf(declared schemaObject) (rules []tableRule) {
+	inside, depth := false, 0
+	var r tableRule
+	for _, token := range sqlToken.FindAllString(declared.text, -1) {
+		if !inside {
+			inside = strings.EqualFold(token, "CHECK")
+			continue
+		}
+		r.text += token
+		depth += strings.Count(token, "(") - strings.Count(token, ")")
+		if r.column == "" && slices.Contains(declared.columns, token) {
+			r.column = token
+		}
+		if depth == 0 {
+			if found := timeRule.FindStringSubmatch(r.text); found != nil {
+				r.maker = found[2]
+			}
+			rules, r, inside = append(rules, r), tableRule{}, false
+		}
+	}
+	return rules
+}
+
+// rowFaultsOf is rowFaults for one rule, and adds to faults. where is SQL for the condition that finds a row. Of
+// values only times are told, since others may be personal.
+func (q *queries) rowFaultsOf(faults *[]string, table, where string, r tableRule) error {
+	found, value, near := 0, `''`, `NULL`
+	if r.maker != "" {
+		value, near = `quote(`+r.column+`)`, r.maker+r.column+`, 'floor')`
+	}
+	from := ` FROM ` + table + ` WHERE NOT ` + // as the rule, but json_type would fail
+		typeInRow.ReplaceAllString(r.text, `(CASE WHEN json_valid($1) = 0 THEN '' ELSE json_type($1) END)`)
+	err := q.each(`SELECT `+where+`, `+value+`, iif(`+near+` IS NULL, '<value>', quote(`+near+`))`+from+` LIMIT ?`,
+		[]any{shownOfTable}, func(scan func(...any) error) error {
+			var row, value, near string
+			err := scan(&row, &value, &near)
+			what := r.column + " breaks its rule " + r.text
+			if r.maker != "" {
+				what = r.column + " is " + value + ", which is no time as it should be"
+			}
+			found++
+			*faults = append(*faults, fmt.Sprintf("row: %s with %s: %s: mend it with the sqlite3 shell: "+
+				"UPDATE %s SET %s = %s WHERE %s;", table, row, what, table, r.column, near, row))
+			return err
+		})
+	if err != nil || found < shownOfTable {
+		return err
+	}
+	var all int
+	err = q.one(`SELECT count(*)`+from, nil, &all)
+	*faults = append(*faults, fmt.Sprintf("row: the %s of %d rows of %s breaks its rule, of which %d are named",
+		r.column, all, table, found))
+	return err
+}

@@ -1,0 +1,456 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// withoutRules has a connection write what an old sqlite3 shell lets pass.
+const withoutRules = `PRAGMA ignore_check_constraints = ON; `
+
+// noDay is a time that an old shell takes for one, and Go does not.
+const noDay = `'2027-02-31T10:00:00Z'`
+
+// overwriteRoot damages the first page of a table or an index in the file, which nobody has read yet, until mend
+// is called.
+func (s *service) overwriteRoot(table string) (mend func()) {
+	s.t.Helper()
+	s.reopen(storeOptions{}) // so that the page is in the file, and in nobody's memory
+	page := s.count(`SELECT rootpage FROM sqlite_schema WHERE name = ?`, table)
+	at := int64(page-1) * 4096
+	before := fileBytes(s.t, s.store.path)[at : at+4096]
+	damage(s.t, s.store.path, at, bytes.Repeat([]byte{0xff}, 4096)...)
+	return func() { damage(s.t, s.store.path, at, before...) }
+}
+
+// serveStatus serves the socket of the status command until the test ends.
+func (s *service) serveStatus() {
+	s.t.Helper()
+	s.server.statusSocket = socketPath(s.store.path)
+	s.t.Cleanup(s.server.startStatus())
+}
+
+// healthNow asks for health past the second for which the last probe counts.
+func (s *service) healthNow() answer {
+	s.t.Helper()
+	s.server.health.mu.Lock()
+	s.server.health.at = time.Time{}
+	s.server.health.mu.Unlock()
+	return s.health()
+}
+
+func TestHealth_tellsOfDamageThatARequestMetUntilACheckPasses(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.serveStatus()
+	auth := bearer(s.token(s.account, scopeLeads))
+	s.post("/widget/leads", anyLead).is(200)
+	mend := s.overwriteRoot("leads")
+	s.healthNow().is(200).members("status", "pass") // nobody has met it yet
+
+	s.get("/leads", auth).is(503, "storage_unavailable")
+	s.get("/widget/health").is(200).members("status", "warn", "output", damageReadReason)
+	s.post("/widget/leads", anyLead).is(503, "storage_unavailable")
+	s.healthNow().is(503).members("status", "fail", "output", damageWrittenReason)
+	s.get("/leads", auth).is(503, "storage_unavailable")
+	s.healthNow().is(503).members("status", "fail", "output", damageWrittenReason) // a read later is no comfort
+	if _, err := s.command("check"); err == nil {
+		t.Error("the check passed")
+	}
+	s.healthNow().is(503).members("status", "fail")
+
+	met := s.store.met.damageMet()
+	mend()
+	if over, err := tellChecked(t.Context(), s.store.path, met.Times-1); over || err != nil {
+		t.Errorf("a check that began before damage was met again: %v %v", over, err)
+	}
+	s.healthNow().is(503)
+	out := s.must("check")
+	contains(t, out, "ok: ", "note: the service met damage since "+met.At.String())
+	s.healthNow().is(200).members("status", "pass", "output", nil)
+	if out = s.must("check"); strings.Contains(out, "note: the service") {
+		t.Error(out)
+	}
+}
+
+func TestHealth_forgetsDamageAtAStartAndKnowsWhatAWorkerMet(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	mend := s.overwriteRoot("idempotency_expiry")
+	defer mend()
+	s.server.sweep(t.Context(), time.Now().Add(time.Hour))
+	s.healthNow().is(503).members("status", "fail", "output", damageWrittenReason)
+	d := s.store.met.damageMet()
+	equal(t, "what was met", []any{d.Write, d.Table, strings.Contains(d.Error, "malformed")},
+		[]any{true, "idempotency", true})
+	s.reopen(storeOptions{})
+	s.healthNow().is(200).members("status", "pass")
+}
+
+func TestStatus_printsWhatItCanOfADamagedFileAndNamesTheDamage(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.serveStatus()
+	s.addLicense(license{})
+	mend := s.overwriteRoot("leads")
+	s.post("/widget/leads", anyLead).is(503)
+	out, err := s.command("status", "-wide")
+	if err == nil || err.Error() != "parts of the database that can't be read: 1: run 'widgetd check'" {
+		t.Errorf("%v", err)
+	}
+	for _, line := range []string{
+		"health           fail: " + damageWrittenReason + "\n",
+		"licences         active 1\n",
+		"today (UTC)      can't be read: database disk image is malformed (11)\n",
+		"can't be read, so run 'widgetd check': today (UTC): database disk image is malformed (11)\n",
+		" (leads: database disk image is malformed (11)): run 'widgetd check'; if it finds faults, restore a backup\n",
+	} {
+		contains(t, out, line)
+	}
+	mend()
+	head := fileBytes(t, s.store.path)[:100]
+	damage(t, s.store.path, 0, make([]byte, 100)...)
+	out, err = s.command("status", "-json") // which can't open the file; the service can be asked
+	damage(t, s.store.path, 0, head...)
+	if err == nil || !strings.Contains(out, `"health":"fail"`) || !strings.Contains(out, "licences: ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// rowOfEach adds three licences, leads and devices, each of which has an event, and returns their ids by table,
+// oldest first.
+func (s *service) rowOfEach() map[string][]string {
+	s.t.Helper()
+	var key string
+	for i := range 3 {
+		_, key = s.addLicense(license{})
+		s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"guest%d@example.com"}`, i)).is(200)
+	}
+	for i := range 3 {
+		s.activate(key, fmt.Sprint("device ", i)).is(200)
+	}
+	ids := map[string][]string{}
+	for _, table := range []string{"licenses", "leads", "devices", "events"} {
+		all, err := collect(s.store.queries, `SELECT id FROM `+table+` ORDER BY id`, nil,
+			func(id *string) []any { return []any{id} })
+		s.check(err)
+		ids[table] = all
+	}
+	return ids
+}
+
+func TestLists_leaveOutTheRowThatCanNotBeRead(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ table, change string }{
+		{"licenses", `expires_at = ` + noDay},
+		{"licenses", `entitlements = '["kds",'`},
+		{"leads", `created_at = ` + noDay},
+		{"leads", `fields = '{'`},
+		{"devices", `last_seen_at = ` + noDay},
+		{"events", `at = ` + noDay},
+		{"events", `data = '{"device_id'`},
+	} {
+		t.Run(c.table+" "+c.change, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t, withoutAddressLimits)
+			auth := bearer(s.token(s.account, scopeAdmin))
+			s.damaged = true
+			ids := s.rowOfEach()
+			path := "/" + c.table + "?limit="
+			if c.table == "devices" {
+				path = "/licenses/" + ids["licenses"][2] + path
+			}
+			all, _ := s.everyPage(path+"1", auth)
+			bad := all[1].(string)
+			raw(t, s.store.path, withoutRules+`UPDATE `+c.table+` SET `+c.change+` WHERE id = '`+bad+`'`)
+			s.notice()
+			want := slices.Delete(slices.Clone(all), 1, 2)
+			for _, limit := range []string{"1", "2", "200"} {
+				got, empty := s.everyPage(path+limit, auth)
+				equal(t, "with limit "+limit, got, want)
+				if limit == "1" && empty != 1 {
+					t.Errorf("%d pages are empty, want that of the row", empty)
+				}
+			}
+			s.server.logUnreadable()
+			line := `level=WARN msg="a row can't be read: lists leave it out, and what needs it fails: ` +
+				`run 'widgetd check'" table=` + c.table + " id=" + bad + " "
+			if log := s.log.String(); strings.Count(log, line) != 1 || strings.Contains(log, "guest1@") {
+				t.Errorf("log %q", log)
+			}
+			s.healthNow().is(200).members("status", "pass")
+		})
+	}
+}
+
+func TestLists_logARowThatCanNotBeReadOnceAnHour(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		auth := bearer(s.token(s.account, scopeAdmin))
+		s.addLicense(license{})
+		s.addLicense(license{})
+		raw(t, s.store.path, withoutRules+`UPDATE licenses SET expires_at = `+noDay)
+		s.notice()
+		s.damaged = true
+		for range 130 {
+			auth = bearer(s.token(s.account, scopeAdmin))
+			s.get("/licenses", auth).is(200)
+			s.server.logUnreadable()
+			time.Sleep(time.Minute)
+		}
+		if n := strings.Count(s.log.String(), "a row can't be read"); n != 3 {
+			t.Errorf("%d lines in 130 minutes, want 3\n%s", n, s.log)
+		}
+	})
+}
+
+func TestRow_thatCanNotBeReadIsNamedToWhoNamesItAndOthersGoOn(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := bearer(s.token(s.account, scopeAdmin))
+	bad, badKey := s.addLicense(license{})
+	good, _ := s.addLicense(license{})
+	raw(t, s.store.path, withoutRules+`UPDATE licenses SET expires_at = `+noDay+` WHERE id = '`+bad+`'`)
+	s.notice()
+	named := "What the database holds of " + bad + " can't be read. " +
+		"The operator of the service finds out how to mend it with 'widgetd check'."
+	s.get("/licenses/"+bad, auth).is(500, "row_unreadable").members("detail", named).has("Retry-After: ")
+	patch := `{"grace_days":3}`
+	s.do("PATCH", "/licenses/"+bad, patch, auth).is(500, "row_unreadable").members("detail", named)
+	s.do("PATCH", "/licenses/"+good, patch, auth).is(200)
+	s.get("/licenses/"+good, auth).is(200)
+	a := s.activate(badKey, "kitchen").is(500, "row_unreadable").members("detail", codeUnreadable.detail)
+	lacks(t, a.body, bad) // who has the key did not name it
+	if _, err := s.command("license", "show", bad); err == nil || !strings.Contains(err.Error(), "licenses "+bad+
+		" can't be read: \"expires_at\": ") || !strings.Contains(err.Error(), "'widgetd check' prints how to mend it") {
+		t.Errorf("show: %v", err)
+	}
+	s.must("license", "show", good)
+	var out, told bytes.Buffer
+	env := filesIn(s.dir)
+	s.check(run(t.Context(), []string{"license", "export"}, func(name string) string { return env[name] }, &out, &told))
+	contains(t, out.String(), good)
+	lacks(t, out.String(), bad)
+	contains(t, told.String(), "rows of licenses can't be read and were left out, such as "+bad)
+	s.healthNow().is(200)
+
+	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/licenses", nil)
+	s.server.fail(&response{ResponseWriter: w}, r, &unreadableRow{table: "origins"}) // a query without an id
+	contains(t, w.Body.String(), codeUnreadable.detail)
+}
+
+func TestDecisions_stillFailOnARowThatCanNotBeRead(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.damaged = true
+	token := s.token(s.account, scopeAdmin)
+	other := s.token(s.account, scopeAdmin)
+	id, key := s.addLicense(license{MaxDevices: ptr(1)})
+	s.activate(key, "kitchen-1").is(200)
+	change := func(query string) {
+		raw(t, s.store.path, withoutRules+query)
+		s.notice()
+	}
+	change(`UPDATE tokens SET revoked_at = ` + noDay + ` WHERE id = (SELECT min(id) FROM tokens)`)
+	refused := 0
+	for _, token := range []string{token, other} {
+		if a := s.get("/licenses", bearer(token)); a.status != 200 {
+			a.is(401)
+			refused++
+		}
+	}
+	equal(t, "refused tokens", refused, 1)
+	change(`UPDATE tokens SET revoked_at = NULL, expires_at = ` + noDay)
+	s.get("/licenses", bearer(token)).is(500, "row_unreadable")
+	change(`UPDATE devices SET last_seen_at = ` + noDay)
+	s.activate(key, "kitchen-2").is(500, "row_unreadable") // no seat without knowing who holds the others
+	s.counts(1, `SELECT count(*) FROM devices WHERE license_id = ?`, id)
+	change(`INSERT INTO webhooks (id, account_id, url, types, state, made_by, created_at, updated_at) VALUES
+		('whe_x', '` + s.account + `', 'https://example.com/', '[]', 'pending', 'x', '2026-01-01T00:00:00Z', ` + noDay +
+		`); UPDATE webhooks SET test_seq = 1`)
+	var bad *unreadableRow
+	if _, err := s.store.webhookQueues(); !errors.As(err, &bad) || !errors.Is(err, errUnreadable) {
+		t.Errorf("the queues of webhooks: %v", err)
+	}
+}
+
+func TestEvents_ofADayThatIsNoneDelayNeitherRetentionNorASearch(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.rowOfEach()
+	s.damaged = true
+	raw(t, s.store.path, withoutRules+`UPDATE events SET at = '2020-02-31T10:00:00Z'
+		WHERE seq = (SELECT min(seq) FROM events); UPDATE leads SET created_at = '2020-02-31T10:00:00Z'`)
+	s.notice()
+	auth := bearer(s.token(s.account, scopeAdmin))
+	s.get("/events?since=2021-01-01T00:00:00Z", auth).is(200)
+	s.get("/leads?since=2021-01-01T00:00:00Z", auth).is(200)
+	before := s.count(`SELECT count(*) FROM events`)
+	s.server.sweep(context.Background(), time.Now().Add(time.Hour))
+	s.counts(before-1, `SELECT count(*) FROM events`)
+}
+
+// mending are the statements that check prints.
+var mending = regexp.MustCompile(`: mend it with the sqlite3 shell: (UPDATE .*;)$`)
+
+func TestCheck_namesEveryRowThatBreaksARuleAndMendsItsTime(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	f := fillFile(t)
+	path := makeStore(t)
+	writeFile(t, path, f.content)
+	s := openTestStore(t, path, storeOptions{})
+	declared, err := declaredSchema(schemaSQL)
+	must(t, err)
+	query, broken := withoutRules, 0
+	for name, object := range declared {
+		table, isTable := strings.CutPrefix(name, "table ")
+		if !isTable {
+			continue
+		}
+		for _, rule := range rulesOf(object) {
+			value := noDay
+			if rule.maker == "date(" {
+				value = `'2027-02-31'`
+			}
+			if rule.maker == "" {
+				failIf(t, strings.Contains(rule.text, "strftime") || strings.Contains(rule.text, "date("),
+					"%s: %s is not known for a time", table, rule.text)
+				continue
+			}
+			if rows := 0; s.one(`SELECT count(*) FROM `+table, nil, &rows) == nil && rows > 0 {
+				query += fmt.Sprintf(`UPDATE %[1]s SET %[2]s = %[3]s WHERE %[2]s IS (SELECT max(%[2]s) FROM %[1]s)
+					AND (SELECT count(*) FROM pragma_table_info('%[1]s') WHERE name = '%[2]s' AND pk > 0) = 0;`,
+					table, rule.column, value)
+				broken++
+			}
+		}
+	}
+	must(t, s.close())
+	raw(t, path, query)
+	faults, err := checkFile(path)
+	must(t, err)
+	statements := ""
+	for _, fault := range faults {
+		if found := mending.FindStringSubmatch(fault); found != nil {
+			statements += found[1] + "\n"
+		} else if !strings.HasPrefix(fault, "row: the ") && !strings.HasPrefix(fault, "seats: ") {
+			t.Errorf("not a row: %s", fault)
+		}
+	}
+	if broken < 20 || strings.Count(statements, "\n") < broken {
+		t.Fatalf("%d columns\n%s\n%s", broken, statements, strings.Join(faults, "\n"))
+	}
+	contains(t, statements, "= '2027-02-28T10:00:00Z' WHERE id = 'lic_")
+	for range 10 { // 20 rows of a rule at a time
+		raw(t, path, "PRAGMA foreign_keys = ON; "+statements)
+		faults, err = checkFile(path)
+		must(t, err)
+		statements = ""
+		for _, fault := range faults {
+			if found := mending.FindStringSubmatch(fault); found != nil {
+				statements += found[1] + "\n"
+			}
+		}
+		if statements == "" {
+			break
+		}
+	}
+	equal(t, "faults that are left", faults, nil)
+}
+
+func TestCheck_namesTableAndRowAndItsStatementWorksInTheShell(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "sqlite3")
+	s := newService(t)
+	id, _ := s.addLicense(license{})
+	other, _ := s.addLicense(license{})
+	for range 24 {
+		s.addLicense(license{})
+	}
+	path := s.store.path
+	runProgram(t, "sqlite3", path, withoutRules+`UPDATE licenses SET expires_at = `+noDay+` WHERE id = '`+id+`';
+		UPDATE licenses SET expires_at = 'soon', state = 'on', metadata = '{' WHERE id = '`+other+`';`)
+	out, err := s.command("check")
+	if err == nil || !strings.Contains(err.Error(), "faults in "+path+": 4") {
+		t.Errorf("%v", err)
+	}
+	want := "row: licenses with id = '" + id + "': expires_at is " + noDay + ", which is no time as it should be: " +
+		"mend it with the sqlite3 shell: UPDATE licenses SET expires_at = '2027-02-28T10:00:00Z' WHERE id = '" + id +
+		"';\n"
+	contains(t, out, want)
+	for _, column := range []string{"expires_at", "state", "metadata"} {
+		contains(t, out, "UPDATE licenses SET "+column+" = <value> WHERE id = '"+other+"';\n")
+	}
+	s.check(s.store.backup(path + ".copy")) // a copy with the row is a faithful one
+	for line := range strings.Lines(out) {
+		found := mending.FindStringSubmatch(strings.TrimSuffix(line, "\n"))
+		if found == nil {
+			continue
+		}
+		value := "NULL"
+		if strings.Contains(line, "metadata") {
+			value = "'{}'"
+		} else if strings.Contains(line, "state") {
+			value = "'active'"
+		}
+		runProgram(t, "sqlite3", "-bail", path, strings.ReplaceAll(found[1], "<value>", value))
+	}
+	contains(t, s.must("check"), "ok: ")
+
+	raw(t, path, withoutRules+`UPDATE licenses SET created_at = `+noDay)
+	out, _ = s.command("check")
+	if n := strings.Count(out, "created_at is "); n != 20 {
+		t.Errorf("%d rows are named, want 20", n)
+	}
+	contains(t, out, "row: the created_at of 26 rows of licenses breaks its rule, of which 20 are named\n")
+}
+
+func TestCheck_seesDamagedPagesBehindRowsThatBreakARule(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for range 30 {
+		s.addLicense(license{})
+	}
+	s.post("/widget/leads", anyLead).is(200)
+	raw(t, s.store.path, withoutRules+`UPDATE licenses SET created_at = `+noDay)
+	defer s.overwriteRoot("webhooks")()
+	faults, err := checkFile(s.store.path)
+	must(t, err)
+	text := strings.Join(faults, "\n")
+	contains(t, text, "integrity: ", "row: the created_at of 30 rows")
+	lacks(t, text, ruleBroken)
+	if err := s.store.backup(s.store.path + ".copy"); err == nil {
+		t.Error("a copy of a damaged page was taken for a sound one")
+	}
+	if _, err := os.Stat(s.store.path + ".copy"); err == nil {
+		t.Error("the copy is left")
+	}
+}
+
+func TestTableOf_isTheFirstThatAQueryNames(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]string{
+		`SELECT (SELECT 1 FROM a WHERE (1)), b FROM licenses l JOIN accounts a ON 1`: "licenses",
+		`SELECT x FROM json_each(?) j CROSS JOIN payments p ON p.id = j.value`:       "payments",
+		`INSERT INTO leads (id) VALUES (?)`:                                          "leads",
+		`UPDATE tokens SET x = (SELECT max(id) FROM y)`:                              "tokens",
+		`DELETE FROM events WHERE seq IN (SELECT 1)`:                                 "events",
+		"SELECT a\n\t\tFROM devices\n\t\tWHERE x":                                    "devices",
+		`PRAGMA user_version`:                                                        "",
+		`SELECT * FROM (SELECT 1 FROM payments)`:                                     "",
+	} {
+		equal(t, query, tableOf(query), want)
+	}
+}
