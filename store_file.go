@@ -654,9 +654,10 @@ func inspectFile(path string) (faults, extra []string, err error) {
 	return faults, extra, err
 }
 
-// readFile opens a database of any version for reading, calls f with it and closes it.
-func readFile(path string, f func(*queries) error) error {
-	db, err := sql.Open("sqlite", fileURL(path)+"?mode=rw&_pragma=busy_timeout(15000)&_pragma=query_only(1)")
+// readFile opens a database of any version for reading, with further pragmas, calls f with it and closes it.
+func readFile(path string, f func(*queries) error, pragmas ...string) error {
+	options := url.Values{"mode": {"rw"}, "_pragma": append([]string{"busy_timeout(15000)", "query_only(1)"}, pragmas...)}
+	db, err := sql.Open("sqlite", fileURL(path)+"?"+options.Encode())
 	if err != nil {
 		return err
 	}

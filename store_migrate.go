@@ -5,12 +5,14 @@ import (
 	"context"
 	"database/sql"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,9 +46,25 @@ type upgradeReport struct {
 	To           int          `json:"to"`
 	DryRun       bool         `json:"dry_run"`
 	Steps        []stepReport `json:"steps"` // empty: the schema already had this version
-	Copy         *string      `json:"copy"`  // path of the copy of the old database; nil: none was written
+	Copy         *string      `json:"copy"`  // path of the copy of the old database; nil: there is none
 	Milliseconds int64        `json:"milliseconds"`
+
+	// Values that were carried over although no calendar has such a time or date, the first
+	// maxInvalidTimes of them, and how many there are.
+	InvalidTimes      []invalidTime `json:"invalid_times"`
+	InvalidTimesCount int           `json:"invalid_times_count"`
 }
+
+// An invalidTime is a value that the checks of times and dates refuse, and that an old sqlite3 shell
+// could write until version 7: see timeCheck.
+type invalidTime struct {
+	Table  string `json:"table"`
+	ID     string `json:"id"` // the row's; without such a column its primary key, bytes in hexadecimal
+	Column string `json:"column"`
+}
+
+// maxInvalidTimes is how many of them a report names.
+const maxInvalidTimes = 100
 
 // A stepReport says what one step did.
 type stepReport struct {
@@ -98,6 +116,9 @@ type migration struct {
 	db       *sql.DB
 	conn     *sql.Conn
 	part     atomic.Pointer[string] // of the step that runs, for progress; nil: nothing to add
+
+	invalidTimes      []invalidTime // as in the report
+	invalidTimesCount int
 }
 
 // exec runs one or more statements. When the migration's context ends, it interrupts them.
@@ -144,20 +165,37 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	if m.from == m.to { // another upgrade has done it meanwhile
 		return report, nil
 	}
-	if err := errors.Join(m.removeUnfinishedCopies(), m.checkDiskSpace()); err != nil {
+	if err := m.removeUnfinishedCopies(); err != nil {
 		return nil, err
 	}
-	if report.Copy, err = m.copyOrCheck(); err != nil {
+	found, err := m.findCopy()
+	if err != nil {
+		return nil, err
+	}
+	var written *string
+	if found == nil {
+		if err := m.checkDiskSpace(3); err != nil {
+			return nil, err
+		}
+		written, err = m.copyOrCheck()
+	} else {
+		err = m.checkDiskSpace(2)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if report.Steps, err = m.runSteps(); err != nil {
-		return nil, m.rollBack(report.Copy, err)
+		return nil, m.rollBack(written, err)
 	}
+	report.Copy = cmp.Or(found, written)
+	report.InvalidTimes = append(report.InvalidTimes, m.invalidTimes...)
+	report.InvalidTimesCount = m.invalidTimesCount
 	return report, nil
 }
 
 func (m *migration) report() *upgradeReport {
-	return &upgradeReport{From: m.from, To: m.to, DryRun: m.dryRun, Steps: []stepReport{}}
+	return &upgradeReport{From: m.from, To: m.to, DryRun: m.dryRun, Steps: []stepReport{},
+		InvalidTimes: []invalidTime{}}
 }
 
 // setFrom sets the version to upgrade from. Errors: errNewerSchema, errNoSchemaVersion.
@@ -190,6 +228,10 @@ func fileVersion(path string, file *os.File) (version int, err error) {
 	return version, storageError(err)
 }
 
+// upgradeCache is how many bytes of pages an upgrade keeps in memory. VACUUM INTO keeps as many again for the
+// copy, and what is sorted for an index half as much again before it goes to a temporary file.
+const upgradeCache = 16 << 20
+
 // lockExclusively opens the database with an EXCLUSIVE lock that lasts until it is closed. A
 // process that has a database in WAL mode open holds SQLite's SHARED lock on the file all the
 // time, also between transactions. So the lock, which after locking_mode=EXCLUSIVE the next
@@ -201,7 +243,7 @@ func (m *migration) lockExclusively() (err error) {
 		// With these two a step may rebuild a table that other tables and views refer to;
 		// checkResult checks the foreign keys and the schema at the end.
 		"foreign_keys(0)", "legacy_alter_table(1)",
-		"cache_size(-131072)", // KiB: with less, pages of large indexes are written and read again and again
+		fmt.Sprintf("cache_size(-%d)", upgradeCache>>10),
 	}}
 	m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode())
 	if err != nil {
@@ -238,18 +280,17 @@ func (m *migration) close() {
 	}
 }
 
-// checkDiskSpace returns an error if the disk has no room for the copy and for a step that
-// rewrites every row. With -no-copy it checks nothing, so that an upgrade can still be tried on
-// a small disk: when it gets full, everything is rolled back.
-func (m *migration) checkDiskSpace() error {
+// checkDiskSpace returns an error if the disk has no room for so many times the database: once
+// for the copy, if that is still to be written, and twice for a step that rewrites every row.
+// With -no-copy it checks nothing, so that an upgrade can still be tried on a small disk: when it
+// gets full, everything is rolled back.
+func (m *migration) checkDiskSpace(times uint64) error {
 	if m.noCopy {
 		return nil
 	}
 	var needed uint64
-	for suffix, times := range map[string]uint64{"": 3, "-wal": 1} {
-		if info, err := os.Stat(m.path + suffix); err == nil {
-			needed += times * uint64(info.Size())
-		}
+	for suffix, times := range map[string]uint64{"": times, "-wal": 1} {
+		needed += times * uint64(fileSize(m.path+suffix))
 	}
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(filepath.Dir(m.path), &disk); err != nil {
@@ -266,6 +307,7 @@ func (m *migration) checkDiskSpace() error {
 // widgetd.db.v1-2027-01-31T120000Z, and in the name of an unfinished one, which ends in .new.
 var (
 	copySuffix       = regexp.MustCompile(`^\.v\d+-`)
+	finishedSuffix   = regexp.MustCompile(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?$`)
 	unfinishedSuffix = regexp.MustCompile(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?\.new(-journal)?$`)
 )
 
@@ -300,12 +342,78 @@ func (m *migration) removeUnfinishedCopies() error {
 	return nil
 }
 
+// findCopy returns the newest copy of this version beside the database if it is sound and holds
+// what the database holds now, to the last value: a try that was killed has left it, and another
+// one would only fill the disk. nil: there is none.
+func (m *migration) findCopy() (found *string, err error) {
+	if m.dryRun || m.noCopy {
+		return nil, nil
+	}
+	newest := ""
+	for _, name := range filesBeside(m.path, finishedSuffix) {
+		info, err := os.Lstat(name)
+		if err == nil && info.Mode() == 0o600 && strings.HasPrefix(name, fmt.Sprintf("%s.v%d-", m.path, m.from)) {
+			newest = name
+		}
+	}
+	if newest == "" {
+		return nil, nil
+	}
+	err = m.withProgress("comparing with "+newest, func() error {
+		same, err := m.holdsTheSame(newest)
+		if err == nil && same {
+			err = m.checkCopy(newest)
+		}
+		if err == nil && same {
+			found = &newest
+		}
+		return m.ctx.Err() // whatever else is wrong, another copy is written, which says so if it is the database
+	})
+	return found, withHint(err)
+}
+
+// holdsTheSame reports whether every table of a copy has the rows of the database, with the same
+// numbers. It reads both once.
+func (m *migration) holdsTheSame(copied string) (same bool, err error) {
+	// Nothing is written beside it, and what might be in a log beside it is not looked at.
+	if err := m.exec(`ATTACH ? AS copied`, fileURL(copied)+"?mode=ro&immutable=1"); err != nil {
+		return false, err
+	}
+	defer func() { err = cmp.Or(err, m.exec(`DETACH copied`)) }()
+	type table struct{ name, columns, key string } // columns that are compared, and those that find a row
+	tables, err := collect(m.queries, `SELECT name, group_concat(a || ' IS ' || b, ' AND '),
+			iif(wr, group_concat(a || ' = ' || b, ' AND ') FILTER (WHERE pk > 0), 'a.rowid = b.rowid')
+		FROM (SELECT t.name, t.wr, c.pk, 'a."' || c.name || '"' AS a, 'b."' || c.name || '"' AS b
+			FROM pragma_table_list t JOIN pragma_table_info(t.name) c
+			WHERE t.schema = 'main' AND t.type = 'table' AND t.name <> 'sqlite_schema')
+		GROUP BY name`, nil, func(t *table) []any { return []any{&t.name, &t.columns, &t.key} })
+	if err != nil {
+		return false, err
+	}
+	for _, t := range tables {
+		one, other := `main."`+t.name+`"`, `copied."`+t.name+`"`
+		err := m.one(`SELECT (SELECT count(*) FROM `+one+`) = (SELECT count(*) FROM `+other+`) AND NOT EXISTS
+			(SELECT 1 FROM `+one+` a WHERE NOT EXISTS (SELECT 1 FROM `+other+` b WHERE `+t.key+` AND `+t.columns+`))`,
+			nil, &same)
+		if err := cmp.Or(m.ctx.Err(), err); err != nil || !same {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // copyOrCheck writes the copy, checks it and returns its path. When none is wanted it checks the
 // database itself, so that a damaged one is never upgraded.
 func (m *migration) copyOrCheck() (*string, error) {
 	if m.dryRun || m.noCopy {
 		return nil, m.withProgress("checking the database", func() error {
-			return integrityError(m.quickFaults())
+			return m.checkRows(m.queries, func() ([]string, error) {
+				if err := m.exec(`PRAGMA ignore_check_constraints = ON`); err != nil {
+					return nil, err
+				}
+				faults, err := m.quickFaults()
+				return faults, cmp.Or(err, m.exec(`PRAGMA ignore_check_constraints = OFF`))
+			})
 		})
 	}
 	named := fmt.Sprintf("%s.v%d-%s", m.path, m.from, m.now().UTC().Format("2006-01-02T150405Z"))
@@ -331,18 +439,126 @@ func integrityError(faults []string, err error) error {
 	return withHint(err)
 }
 
-// writeCopy writes the database to a draft and checks that: its pages, indexes and foreign keys,
-// and that it has the version and the schema of the original.
+// checkRows returns an error unless a database is sound, of which beside that only times and dates
+// may be invalid; it notes those for the report. withoutChecks is quickFaults of the same database
+// where no CHECK is tried.
+func (m *migration) checkRows(q *queries, withoutChecks func() ([]string, error)) error {
+	m.invalidTimes, m.invalidTimesCount = nil, 0
+	faults, err := q.quickFaults()
+	if err != nil || !slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(f, checkFailed) }) {
+		return integrityError(faults, err)
+	}
+	if faults, err = withoutChecks(); err != nil { // there may have been more than quickFaults tells of
+		return integrityError(faults, err)
+	}
+	schema, err := schemaOf(q)
+	for name, object := range schema {
+		table, isTable := strings.CutPrefix(name, "table ")
+		if err != nil || !isTable {
+			continue
+		}
+		var broken bool
+		if broken, err = m.noteInvalidTimes(q, table, object); broken {
+			faults = append(faults, checkFailed+table)
+		}
+	}
+	return integrityError(faults, err)
+}
+
+// checkFailed is how quickFaults begins to tell of a row that a CHECK refuses; the table follows.
+const checkFailed = "integrity: CHECK constraint failed in "
+
+// noteInvalidTimes notes the invalid times of a table for the report, and reports whether any row
+// breaks another rule of the table.
+func (m *migration) noteInvalidTimes(q *queries, table string, declared schemaObject) (broken bool, err error) {
+	var others []string
+	id, err := rowName(q, table, declared)
+	if err != nil {
+		return false, err
+	}
+	for _, check := range checksOf(declared.text) {
+		found := timeCheck.FindStringSubmatch(check)
+		if found == nil {
+			others = append(others, "NOT "+check)
+			continue
+		}
+		err := q.each(`SELECT `+id+` FROM `+table+` WHERE NOT `+check, nil, func(scan func(...any) error) error {
+			invalid := invalidTime{Table: table, Column: found[1]}
+			err := scan(&invalid.ID)
+			if m.invalidTimesCount++; m.invalidTimesCount <= maxInvalidTimes {
+				m.invalidTimes = append(m.invalidTimes, invalid)
+			}
+			return err
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	if len(others) == 0 {
+		return false, nil
+	}
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM `+table+` WHERE `+strings.Join(others, " OR ")+`)`, nil, &broken)
+	return broken, err
+}
+
+// rowName returns SQL for what names a row of a table to people: its id, else its primary key.
+func rowName(q *queries, table string, declared schemaObject) (string, error) {
+	if slices.Contains(declared.columns, "id") {
+		return "iif(typeof(id) = 'blob', hex(id), id)", nil
+	}
+	names, err := collect(q, `SELECT 'iif(typeof(' || name || ') = ''blob'', hex(' || name || '), ' || name || ')'
+		FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk`, []any{table}, func(n *string) []any { return []any{n} })
+	return strings.Join(names, " || ' ' || "), err
+}
+
+// checksOf returns the conditions of the CHECKs in a table's normalized declaration, in parentheses.
+func checksOf(text string) (checks []string) {
+	tokens := sqlToken.FindAllString(text, -1)
+	for i, token := range tokens {
+		if token != "CHECK" {
+			continue
+		}
+		depth, end := 0, i+1
+		for ; end < len(tokens); end++ {
+			switch tokens[end] {
+			case "(":
+				depth++
+			case ")":
+				depth--
+			}
+			if depth == 0 {
+				break
+			}
+		}
+		checks = append(checks, strings.Join(tokens[i+1:min(end+1, len(tokens))], ""))
+	}
+	return checks
+}
+
+// writeCopy writes the database to a draft and checks that.
 func (m *migration) writeCopy(draft *os.File) error {
 	if err := m.exec(`VACUUM INTO ?`, draft.Name()); err != nil {
 		return withHint(err)
 	}
+	return m.checkCopy(draft.Name())
+}
+
+// checkCopy checks a copy: its pages, indexes and foreign keys, and that it has the version and the
+// schema of the original.
+func (m *migration) checkCopy(name string) error {
 	was, err := schemaOf(m.queries)
 	if err != nil {
 		return withHint(err)
 	}
-	return readFile(draft.Name(), func(q *queries) error {
-		if err := integrityError(q.quickFaults()); err != nil {
+	return readFile(name, func(q *queries) error {
+		err := m.checkRows(q, func() (faults []string, err error) {
+			err = readFile(name, func(q *queries) error {
+				faults, err = q.quickFaults()
+				return err
+			}, "ignore_check_constraints(1)")
+			return faults, err
+		})
+		if err != nil {
 			return err
 		}
 		is, err := schemaOf(q)
@@ -385,6 +601,9 @@ func (m *migration) runSteps() ([]stepReport, error) {
 	}
 	if err := m.exec(fmt.Sprintf(`PRAGMA user_version = %d`, m.to)); err != nil {
 		return nil, withHint(err)
+	}
+	if err := m.writeDeclarations(); err != nil {
+		return nil, err
 	}
 	if err := m.withProgress("checking the result", m.checkResult); err != nil {
 		return nil, err
@@ -438,6 +657,64 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	}, nil
 }
 
+// timeCheck matches the condition that a column holds a time or a date, in normalized SQL. Versions
+// before 7 lack the modifier at its end, without which SQLite 3.40 takes a 31st of any month.
+var timeCheck = regexp.MustCompile(`^\((\w+) IS (?:strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()(\w+)(?:,'\+0 days')?\)\)$`)
+
+var oldTimeCheck = regexp.MustCompile(`CHECK\((\w+ IS (?:strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+)\)\)`)
+
+// withPresentTimeChecks returns a normalized declaration with the checks of times and dates that version 7 has.
+func withPresentTimeChecks(text string) string {
+	return oldTimeCheck.ReplaceAllString(text, `CHECK($1,'+0 days'))`)
+}
+
+// writeDeclarations gives every object of the schema the text that it has in a new file, comments
+// included, in sqlite_schema: no row is rewritten for that. It does so only if nothing differs but
+// comments, white space and the checks of times and dates.
+func (m *migration) writeDeclarations() error {
+	want, err := declaredSchema(m.schema)
+	if err != nil {
+		return withHint(err)
+	}
+	have, err := schemaOf(m.queries)
+	if err != nil {
+		return withHint(err)
+	}
+	for name, object := range have {
+		object.text = withPresentTimeChecks(object.text)
+		have[name] = object
+	}
+	if wrong, extra := compareSchemas(want, have); len(wrong)+len(extra) > 0 {
+		return resultError(append(wrong, extra...))
+	}
+	texts := map[string]string{}
+	for name, object := range want {
+		texts[name] = object.sql
+	}
+	encoded, err := json.Marshal(texts)
+	if err != nil {
+		return err
+	}
+	var cookie int
+	if err := m.one(`PRAGMA schema_version`, nil, &cookie); err != nil {
+		return withHint(err)
+	}
+	err = m.exec(`PRAGMA writable_schema = ON`)
+	if err == nil {
+		err = m.exec(`UPDATE sqlite_schema SET sql = t.value FROM json_each(?) t
+			WHERE t.key = sqlite_schema.type || ' ' || sqlite_schema.name`, string(encoded))
+	}
+	if err == nil { // other connections read the schema again when this number changes, and this one at RESET
+		err = m.exec(fmt.Sprintf(`PRAGMA schema_version = %d`, cookie+1))
+	}
+	return withHint(cmp.Or(err, m.exec(`PRAGMA writable_schema = RESET`)))
+}
+
+// resultError returns the error of an upgrade that would lead to a database with these faults.
+func resultError(faults []string) error {
+	return fmt.Errorf("the result would not be as it should, so mend this first: %s", strings.Join(faults, "; "))
+}
+
 // checkResult returns an error unless the schema is the one that the steps should lead to and
 // no foreign key is broken.
 func (m *migration) checkResult() error {
@@ -451,8 +728,7 @@ func (m *migration) checkResult() error {
 		return withHint(err)
 	}
 	if faults = append(faults, broken...); len(faults) > 0 {
-		return fmt.Errorf("the result would not be as it should, so mend this first: %s",
-			strings.Join(faults, "; "))
+		return resultError(faults)
 	}
 	return nil
 }
@@ -503,7 +779,8 @@ func (m *migration) withProgress(what string, part func() error) error {
 
 // A schemaObject is a table, an index, a view or a trigger.
 type schemaObject struct {
-	text    string   // its declaration, normalized by normalizeSQL
+	sql     string   // its declaration, as it is in sqlite_schema
+	text    string   // the same, normalized by normalizeSQL
 	columns []string // of a table
 }
 
@@ -518,7 +795,7 @@ func schemaOf(q *queries) (map[string]schemaObject, error) {
 		func(scan func(...any) error) error {
 			var name, text, columns string
 			err := scan(&name, &text, &columns)
-			objects[name] = schemaObject{normalizeSQL(text), strings.Split(columns, "\n")}
+			objects[name] = schemaObject{text, normalizeSQL(text), strings.Split(columns, "\n")}
 			return err
 		})
 	return objects, err
