@@ -226,7 +226,7 @@ func upgradeText(db string, r *upgradeReport) string {
 			invalid.Table, printable(invalid.ID), invalid.Column))
 	}
 	if more := r.InvalidTimesCount - len(r.InvalidTimes); more > 0 {
-		lines = append(lines, fmt.Sprintf("and %d more such values; 'widgetd check' names rows that need mending", more))
+		lines = append(lines, fmt.Sprintf("and %d more such values: see 'widgetd check'", more))
 	}
 	switch {
 	case r.DryRun:

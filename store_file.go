@@ -656,7 +656,8 @@ func inspectFile(path string) (faults, extra []string, err error) {
 
 // readFile opens a database of any version for reading, with further pragmas, calls f with it and closes it.
 func readFile(path string, f func(*queries) error, pragmas ...string) error {
-	options := url.Values{"mode": {"rw"}, "_pragma": append([]string{"busy_timeout(15000)", "query_only(1)"}, pragmas...)}
+	options := url.Values{"mode": {"rw"}, "_pragma": {"busy_timeout(15000)", "query_only(1)"}}
+	options["_pragma"] = append(options["_pragma"], pragmas...)
 	db, err := sql.Open("sqlite", fileURL(path)+"?"+options.Encode())
 	if err != nil {
 		return err

@@ -360,9 +360,16 @@ func (m *migration) findCopy() (found *string, err error) {
 		return nil, nil
 	}
 	err = m.withProgress("comparing with "+newest, func() error {
-		same, err := m.holdsTheSame(newest)
+		file, err := openFile(newest) // whose header is that of a database of ours
+		if err == nil {
+			err = file.Close()
+		}
+		same := false
+		if err == nil {
+			same, err = m.holdsTheSame(newest)
+		}
 		if err == nil && same {
-			err = m.checkCopy(newest)
+			err = m.checkCopy(newest, (*queries).integrityFaults) // what wrote it has made the indexes; who knows since
 		}
 		if err == nil && same {
 			found = &newest
@@ -407,7 +414,7 @@ func (m *migration) holdsTheSame(copied string) (same bool, err error) {
 func (m *migration) copyOrCheck() (*string, error) {
 	if m.dryRun || m.noCopy {
 		return nil, m.withProgress("checking the database", func() error {
-			return m.checkRows(m.queries, func() ([]string, error) {
+			return m.checkRows(m.queries, (*queries).quickFaults, func() ([]string, error) {
 				if err := m.exec(`PRAGMA ignore_check_constraints = ON`); err != nil {
 					return nil, err
 				}
@@ -439,16 +446,17 @@ func integrityError(faults []string, err error) error {
 	return withHint(err)
 }
 
-// checkRows returns an error unless a database is sound, of which beside that only times and dates
-// may be invalid; it notes those for the report. withoutChecks is quickFaults of the same database
-// where no CHECK is tried.
-func (m *migration) checkRows(q *queries, withoutChecks func() ([]string, error)) error {
+// checkRows returns an error unless a database is sound except for invalid times, which it notes for
+// the report. look tells what is wrong, withoutChecks the same of a connection that tries no CHECK.
+func (m *migration) checkRows(
+	q *queries, look func(*queries) ([]string, error), withoutChecks func() ([]string, error),
+) error {
 	m.invalidTimes, m.invalidTimesCount = nil, 0
-	faults, err := q.quickFaults()
+	faults, err := look(q)
 	if err != nil || !slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(f, checkFailed) }) {
 		return integrityError(faults, err)
 	}
-	if faults, err = withoutChecks(); err != nil { // there may have been more than quickFaults tells of
+	if faults, err = withoutChecks(); err != nil { // there may have been more than it tells at once
 		return integrityError(faults, err)
 	}
 	schema, err := schemaOf(q)
@@ -540,20 +548,20 @@ func (m *migration) writeCopy(draft *os.File) error {
 	if err := m.exec(`VACUUM INTO ?`, draft.Name()); err != nil {
 		return withHint(err)
 	}
-	return m.checkCopy(draft.Name())
+	return m.checkCopy(draft.Name(), (*queries).quickFaults)
 }
 
-// checkCopy checks a copy: its pages, indexes and foreign keys, and that it has the version and the
-// schema of the original.
-func (m *migration) checkCopy(name string) error {
+// checkCopy checks a copy: its pages, indexes and foreign keys, by look, and that it has the version
+// and the schema of the original.
+func (m *migration) checkCopy(name string, look func(*queries) ([]string, error)) error {
 	was, err := schemaOf(m.queries)
 	if err != nil {
 		return withHint(err)
 	}
 	return readFile(name, func(q *queries) error {
-		err := m.checkRows(q, func() (faults []string, err error) {
+		err := m.checkRows(q, look, func() (faults []string, err error) {
 			err = readFile(name, func(q *queries) error {
-				faults, err = q.quickFaults()
+				faults, err = look(q)
 				return err
 			}, "ignore_check_constraints(1)")
 			return faults, err
