@@ -114,6 +114,11 @@ func sameContent(t testing.TB, what string, got, want content) {
 	if wrong, extra := compareSchemas(want.schema, got.schema); len(wrong)+len(extra) > 0 {
 		t.Errorf("%s: %q %q", what, wrong, extra)
 	}
+	for name, object := range want.schema {
+		if got.schema[name].sql != object.sql {
+			t.Errorf("%s: %s is declared as\n%s\nwant\n%s", what, name, got.schema[name].sql, object.sql)
+		}
+	}
 	for table, rows := range want.rows {
 		if !slices.Equal(got.rows[table], rows) {
 			t.Errorf("%s: %s holds\n%s\nwant\n%s", what, table,
