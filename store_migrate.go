@@ -162,7 +162,7 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	if m.from == m.to { // another upgrade has done it meanwhile
 		return report, nil
 	}
-	if err := m.removeUnfinishedCopies(); err != nil {
+	if err := cmp.Or(m.removeUnfinishedCopies(), m.emptyLog()); err != nil {
 		return nil, err
 	}
 	found, err := m.findCopy()

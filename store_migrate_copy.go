@@ -75,6 +75,16 @@ func (m *migration) removeUnfinishedCopies() error {
 	return nil
 }
 
+// emptyLog moves what was committed from the write-ahead log into the file and empties the log: what
+// an upgrade that was killed has left there takes room for nothing.
+func (m *migration) emptyLog() error {
+	if m.dryRun {
+		return nil
+	}
+	var busy, pages, moved int
+	return withHint(m.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved))
+}
+
 // findCopy returns the newest copy of this version beside the database if it is sound and holds
 // what the database holds now, to the last value: a try that was killed has left it, and another
 // one would only fill the disk. nil: there is none.

@@ -403,6 +403,22 @@ func TestUpgrade_usesTheCopyThatAKilledTryLeftOfTheSameDatabase(t *testing.T) {
 	isUnchanged(t, copied, before)
 }
 
+func TestUpgrade_needsNoRoomForWhatAKilledTryLeftInTheLog(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	const left = 8 << 20 // never committed, so nothing of it counts
+	writeFile(t, path+"-wal", strings.Repeat("x", left))
+	look := func(m *migration) error {
+		if n := fileSize(path + "-wal"); n >= left {
+			t.Errorf("the log has %d bytes", n)
+		}
+		return nil
+	}
+	_, err := upgradeFile(t.Context(), path, madeUp(schemaStep{does: "looks", run: look}, ""))
+	must(t, err)
+}
+
 func TestUpgrade_trustsNoCopyOfAnotherContentNorADamagedOne(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
